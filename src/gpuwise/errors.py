@@ -1,0 +1,105 @@
+"""The error tree. Every error says what is wrong, where, and what to do about it.
+
+``GpuwiseError``
+├── ``InputError``            something a person or a file gave is wrong
+│   ├── ``UnknownNameError``  a name that is not in a catalogue (carries the nearest ones)
+│   ├── ``AmbiguousNameError`` a name that means several things (carries the candidates)
+│   ├── ``FieldError``        a bad field in a file, option or config (carries file, line, field)
+│   └── ``LayoutError``       a parallel layout that breaks a rule (carries the rule)
+├── ``DataError``             a shipped or imported data file is corrupt or inconsistent
+├── ``UnpredictableError``    nothing we know supports an answer (carries the reason)
+└── ``MissingExtraError``     an optional library is needed (carries the install command)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class GpuwiseError(Exception):
+    """Base of every error meant for a person.
+
+    ``hint`` is what to do next; command-line shells print it on a ``hint:`` line.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
+
+class InputError(GpuwiseError):
+    """Something a person or a file gave is wrong."""
+
+
+class UnknownNameError(InputError):
+    """A name that is in no catalogue; ``nearest`` holds close matches, best first."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, hint: str | None = None) -> None:
+        self.kind, self.name = kind, name
+        self.nearest = nearest_names(name, known)
+        if hint is None and self.nearest:
+            hint = "did you mean " + " or ".join(repr(n) for n in self.nearest) + "?"
+        super().__init__(f"unknown {kind} {name!r}", hint=hint)
+
+
+class AmbiguousNameError(InputError):
+    """A name that means several catalogue entries; ``candidates`` lists them."""
+
+    def __init__(self, kind: str, name: str, candidates: Iterable[str]) -> None:
+        self.kind, self.name, self.candidates = kind, name, tuple(candidates)
+        super().__init__(
+            f"{kind} {name!r} is ambiguous: " + ", ".join(self.candidates),
+            hint=f"say which, for example {self.candidates[0]!r}",
+        )
+
+
+class FieldError(InputError):
+    """A field in a file, an option or a config is missing, misspelt or out of range."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str | None = None,
+        line: int | None = None,
+        field: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.file, self.line, self.field = file, line, field
+        where = "" if file is None else file + (f":{line}" if line else "") + ": "
+        super().__init__(where + message, hint=hint)
+
+
+class LayoutError(InputError):
+    """A parallel layout that cannot run; ``rule`` names the rule it breaks."""
+
+    def __init__(self, rule: str, message: str, *, hint: str | None = None) -> None:
+        self.rule = rule
+        super().__init__(f"{message} (rule: {rule})", hint=hint)
+
+
+class DataError(GpuwiseError):
+    """A data file (catalogue, coefficients, prices) is corrupt: no number is made from it."""
+
+
+class UnpredictableError(GpuwiseError):
+    """Nothing known supports a prediction; ``reason`` is a short stable phrase for counting."""
+
+    def __init__(self, reason: str, message: str | None = None, *, hint: str | None = None) -> None:
+        self.reason = reason
+        super().__init__(message or reason, hint=hint)
+
+
+class MissingExtraError(GpuwiseError):
+    """An optional library is needed for this."""
+
+
+def nearest_names(name: str, known: Iterable[str], n: int = 3) -> tuple[str, ...]:
+    """The up to ``n`` known names closest to ``name``, best first (case-insensitive)."""
+    by_lower = {k.lower(): k for k in known}
+    return tuple(by_lower[m] for m in difflib.get_close_matches(name.lower(), by_lower, n=n, cutoff=0.5))

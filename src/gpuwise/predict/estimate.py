@@ -1,0 +1,43 @@
+"""An estimate: a value with an interval and a basis. There is no default basis."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Basis = Literal["measured", "fitted", "derived", "specified", "extrapolated"]
+"""What an answer stands on, best first: a measurement of this very thing; coefficients fitted on this device; on its
+family (derived); specification only; beyond what was seen."""
+_ORDER: tuple[Basis, ...] = ("measured", "fitted", "derived", "specified", "extrapolated")
+Z80 = 1.2815515655446004
+"""Standard normal quantile of 0.9: half-width of an 80 % interval in standard deviations."""
+
+
+def weakest(*bases: Basis) -> Basis:
+    """The basis of a sum: that of its weakest part."""
+    return max(bases, key=_ORDER.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """``low`` and ``high`` bound the central 80 %."""
+
+    low: float
+    expected: float
+    high: float
+    basis: Basis
+
+    @classmethod
+    def from_log_sigma(cls, expected: float, log_sigma: float, basis: Basis, *, log_bias: float = 0.0) -> Estimate:
+        """Log-normal interval: ``expected * exp(+-1.28 sigma)``. ``log_sigma`` is the residuals' standard deviation."""
+        centre = expected * math.exp(log_bias)
+        spread = math.exp(Z80 * log_sigma)
+        return cls(centre / spread, centre, centre * spread, basis)
+
+    def scaled(self, factor: float) -> Estimate:
+        low, high = sorted((self.low * factor, self.high * factor))
+        return Estimate(low, self.expected * factor, high, self.basis)
+
+    def as_dict(self) -> dict[str, float | str]:
+        return {"low": self.low, "expected": self.expected, "high": self.high, "basis": self.basis}

@@ -1,0 +1,108 @@
+"""Quantities: the only place that knows 1e9 from 2**30, parses what people type and formats for people.
+
+Inside gpuwise everything is SI: seconds, bytes, bytes/s, FLOP, FLOP/s, watts, joules, US dollars.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from gpuwise.errors import InputError
+
+KILO, MEGA, GIGA, TERA, PETA, EXA = 1e3, 1e6, 1e9, 1e12, 1e15, 1e18
+KIB, MIB, GIB, TIB = 2.0**10, 2.0**20, 2.0**30, 2.0**40
+MICRO, MILLI = 1e-6, 1e-3
+MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
+J_PER_KWH = 3.6e6
+
+_BYTE_UNITS = {
+    "b": 1.0, "kb": KILO, "mb": MEGA, "gb": GIGA, "tb": TERA, "pb": PETA,
+    "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB,
+}  # fmt: skip
+_COUNT_UNITS = {"": 1.0, "k": KILO, "m": MEGA, "b": GIGA, "g": GIGA, "t": TERA, "q": PETA}
+_TIME_UNITS = {
+    "us": MICRO, "ms": MILLI, "s": 1.0, "m": MINUTE_S, "min": MINUTE_S, "h": HOUR_S, "d": DAY_S,
+    "day": DAY_S, "days": DAY_S, "w": 7 * DAY_S, "hours": HOUR_S, "hour": HOUR_S, "weeks": 7 * DAY_S,
+}  # fmt: skip
+_NUMBER = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def _parse(text: str, table: dict[str, float], what: str, example: str) -> float:
+    match = _NUMBER.fullmatch(text)
+    if match is None or match[2].lower() not in table:
+        raise InputError(f"{text!r} is not {what}", hint=f"write it like {example}")
+    value = float(match[1].replace("_", "").replace(",", "")) * table[match[2].lower()]
+    if not math.isfinite(value):
+        raise InputError(f"{text!r} is not a finite {what}", hint=f"write it like {example}")
+    return value
+
+
+def parse_bytes(text: str) -> float:
+    """Bytes from ``"80GB"`` (decimal) or ``"80GiB"`` (binary). Raises InputError."""
+    return _parse(text, _BYTE_UNITS, "a size in bytes", "80GB or 80GiB")
+
+
+def parse_count(text: str) -> float:
+    """A count from ``"15B"``, ``"1.5T"``, ``"300M"``, ``"2e9"`` (B = 1e9, T = 1e12). Raises InputError."""
+    return _parse(text, _COUNT_UNITS, "a count", "15B, 300M or 2e9")
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from ``"12h"``, ``"3d"``, ``"90min"``. Raises InputError."""
+    return _parse(text, _TIME_UNITS, "a duration", "12h, 3d or 90min")
+
+
+def format_bytes(n: float) -> str:
+    """GiB for memory, as nvidia-smi and torch report it: ``"71.4 GiB"``."""
+    for unit, size in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if abs(n) >= size:
+            return f"{_three(n / size)} {unit}"
+    return f"{n:.0f} B"
+
+
+def format_count(n: float) -> str:
+    """``"8.03B"``, ``"15T"``, ``"124M"``."""
+    for unit, size in (("T", TERA), ("B", GIGA), ("M", MEGA), ("K", KILO)):
+        if abs(n) >= size:
+            return f"{_three(n / size)}{unit}"
+    return f"{n:.0f}"
+
+
+def format_rate(n: float, unit: str) -> str:
+    """An SI rate: ``format_rate(3.35e12, "B/s") == "3.35 TB/s"``."""
+    for prefix, size in (("E", EXA), ("P", PETA), ("T", TERA), ("G", GIGA), ("M", MEGA), ("k", KILO)):
+        if abs(n) >= size:
+            return f"{_three(n / size)} {prefix}{unit}"
+    return f"{_three(n)} {unit}"
+
+
+def format_duration(seconds: float) -> str:
+    """``"412 ms"``, ``"4.1 s"``, ``"3 h 12 min"``, ``"12.4 days"``."""
+    if seconds < MILLI:
+        return f"{_three(seconds / MICRO)} us"
+    if seconds < 1:
+        return f"{_three(seconds / MILLI)} ms"
+    if seconds < 2 * MINUTE_S:
+        return f"{_three(seconds)} s"
+    if seconds < 2 * HOUR_S:
+        return f"{_three(seconds / MINUTE_S)} min"
+    if seconds < 2 * DAY_S:
+        return f"{_three(seconds / HOUR_S)} h"
+    return f"{_three(seconds / DAY_S)} days"
+
+
+def format_usd(usd: float) -> str:
+    """``"$412"``, ``"$1,204"``, ``"$0.0042"``."""
+    if abs(usd) >= 100:
+        return f"${usd:,.0f}"
+    return f"${usd:.2f}" if abs(usd) >= 1 else f"${usd:.3g}"
+
+
+def _three(x: float) -> str:
+    """Three significant digits without exponent."""
+    if x == 0:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(abs(x))))
+    text = f"{x:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text and digits > 1 else text

@@ -1,0 +1,155 @@
+"""The op table: any workload as columns, one row per kind of operation.
+
+Shape columns ``d0 .. d6`` mean, by kind (B batch or groups, element counts unless said):
+
+=============  ================================================================================================
+matmul         d0 B (batched count), d1 M, d2 N, d3 K: B products of [M, K] x [K, N]
+grouped        grouped (expert) matmul: d0 experts on this rank, d1 tokens routed to this rank (all experts), d2 N, d3 K
+attention      d0 B sequences, d1 Sq, d2 Skv, d3 A query heads, d4 K kv heads, d5 D qk head dim, d6 Dv value head dim;
+               ``flag`` bit 0 causal; ``window`` column holds the sliding window (0: none)
+convolution    d0 B, d1 C_in, d2 C_out, d3 H_out, d4 W_out, d5 kernel area, d6 groups
+memory         bandwidth-bound: only ``bytes_read`` and ``bytes_written`` count (norm, activation, residual, rope, loss ...)
+embedding      gather or scatter-add of rows: d0 rows, d1 row length
+collective     d0 payload bytes per rank as the collective counts them (see ``predict.collectives``); the group is by name
+copy           host <-> device bytes in d0
+optimizer      d0 parameters updated on this rank; bytes in ``bytes_read``/``bytes_written``
+host           d0 microseconds of host work that nothing hides
+=============  ================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+N_SHAPE = 7
+
+
+class Kind(IntEnum):
+    MATMUL = 0
+    GROUPED = 1
+    ATTENTION = 2
+    CONVOLUTION = 3
+    MEMORY = 4
+    EMBEDDING = 5
+    COLLECTIVE = 6
+    COPY = 7
+    OPTIMIZER = 8
+    HOST = 9
+
+
+class Phase(IntEnum):
+    FORWARD = 0
+    RECOMPUTE = 1
+    BACKWARD = 2
+    OPTIMIZER = 3
+
+
+CAUSAL = 1
+"""``flag`` bit of a causal attention."""
+FUSED_ATTENTION = 2
+"""``flag`` bit of an attention that runs as one kernel (flash); without it, scores are written to memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpTable:
+    """Columns of equal length R. One row stands for ``count`` identical launches.
+
+    ``flop`` (2 per multiply-add), ``bytes_read`` and ``bytes_written`` are per launch; ``saved_bytes`` is what the
+    row's forward keeps for its backward, per launch. ``dtype`` is the arithmetic format of the inputs.
+    """
+
+    name: tuple[str, ...]
+    kind: I64
+    phase: I64
+    dtype: tuple[str, ...]
+    shape: I64
+    """[R, 7]"""
+    count: F64
+    flop: F64
+    bytes_read: F64
+    bytes_written: F64
+    saved_bytes: F64
+    flag: I64
+    window: I64
+    n_kernels: F64
+    """Device kernels one launch of the row issues (an unfused softmax chain has several); host launch cost scales by it."""
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def select(self, mask: NDArray[np.bool_]) -> OpTable:
+        """The rows where ``mask`` is true, in order."""
+        keep = np.flatnonzero(mask)
+        return OpTable(
+            name=tuple(self.name[i] for i in keep), kind=self.kind[keep], phase=self.phase[keep],
+            dtype=tuple(self.dtype[i] for i in keep), shape=self.shape[keep], count=self.count[keep],
+            flop=self.flop[keep], bytes_read=self.bytes_read[keep], bytes_written=self.bytes_written[keep],
+            saved_bytes=self.saved_bytes[keep], flag=self.flag[keep], window=self.window[keep],
+            n_kernels=self.n_kernels[keep],
+        )  # fmt: skip
+
+    def total_flop(self, *phases: Phase) -> float:
+        """FLOP of the rows of ``phases`` (all phases when none is given), counts included."""
+        mask = np.isin(self.phase, phases) if phases else np.ones(len(self), bool)
+        return float((self.flop * self.count)[mask].sum())
+
+    def rows(self) -> Iterator[dict[str, object]]:
+        """Each row as a dict, for ``--json`` and tests."""
+        for i in range(len(self)):
+            yield {
+                "name": self.name[i], "kind": Kind(int(self.kind[i])).name.lower(),
+                "phase": Phase(int(self.phase[i])).name.lower(), "dtype": self.dtype[i],
+                "shape": [int(x) for x in self.shape[i]], "count": float(self.count[i]),
+                "flop": float(self.flop[i]), "bytes_read": float(self.bytes_read[i]),
+                "bytes_written": float(self.bytes_written[i]), "saved_bytes": float(self.saved_bytes[i]),
+            }  # fmt: skip
+
+
+@dataclass(slots=True)
+class OpTableBuilder:
+    """Collects rows; :meth:`build` freezes them. The one place where FLOP and bytes of an operation are counted."""
+
+    _rows: list[tuple[object, ...]] = field(default_factory=list)
+
+    def add(
+        self,
+        name: str,
+        kind: Kind,
+        phase: Phase,
+        dtype: str,
+        shape: tuple[int, ...] = (),
+        *,
+        count: float = 1.0,
+        flop: float = 0.0,
+        read: float = 0.0,
+        written: float = 0.0,
+        saved: float = 0.0,
+        flag: int = 0,
+        window: int = 0,
+        n_kernels: float = 1.0,
+    ) -> None:
+        padded = tuple(int(x) for x in shape) + (0,) * (N_SHAPE - len(shape))
+        self._rows.append(
+            (name, int(kind), int(phase), dtype, padded, count, flop, read, written, saved, flag, window, n_kernels)
+        )
+
+    def build(self) -> OpTable:
+        columns = list(zip(*self._rows, strict=True)) if self._rows else [()] * 13
+        f = [np.array(c, dtype=np.float64) for c in (*columns[5:10], columns[12])]
+        return OpTable(
+            name=tuple(columns[0]),  # type: ignore[arg-type]
+            kind=np.array(columns[1], dtype=np.int64),
+            phase=np.array(columns[2], dtype=np.int64),
+            dtype=tuple(columns[3]),  # type: ignore[arg-type]
+            shape=np.array(columns[4], dtype=np.int64).reshape(-1, N_SHAPE),
+            count=f[0], flop=f[1], bytes_read=f[2], bytes_written=f[3], saved_bytes=f[4],
+            flag=np.array(columns[10], dtype=np.int64), window=np.array(columns[11], dtype=np.int64),
+            n_kernels=f[5],
+        )  # fmt: skip

@@ -1,0 +1,70 @@
+"""Strategy: how a training step is laid out and computed. It knows no hardware."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
+"""Arithmetic of the matrix products. fp16 implies loss scaling; fp8 and below keep bf16 for the rest."""
+SHARDINGS = ("none", "zero1", "zero2", "zero3", "hybrid")
+"""Data-parallel sharding. ``zero3`` is FSDP full shard; ``hybrid`` shards inside ``shard_group`` ranks and replicates outside."""
+RECOMPUTES = ("none", "selective", "full")
+OPTIMIZERS = ("sgd", "momentum", "adamw", "adamw8bit", "adafactor", "lion", "muon")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+STACKS = ("eager", "eager-fsdp", "compiled-fsdp", "megatron-core", "megatron-legacy", "megatron-deepspeed", "nanotron")
+CONTEXT_PARALLELS = ("ring", "ulysses")
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """One point of the search space. Degrees multiply: ``dp * tp * pp * cp == n_accelerators``; ``ep`` divides ``dp * cp``
+    (expert parallelism borrows data-parallel ranks, as Megatron-Core does).
+
+    ``micro_batch`` is in sequences per data-parallel rank; ``accumulation`` is micro-batches per step.
+    """
+
+    precision: str = "bf16"
+    micro_batch: int = 1
+    accumulation: int = 1
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    virtual_stages: int = 1
+    cp: int = 1
+    ep: int = 1
+    sequence_parallel: bool = True
+    context_parallel: str = "ring"
+    schedule: str = "1f1b"
+    sharding: str = "none"
+    shard_group: int = 0
+    """Ranks a ``hybrid`` shard spans; 0 means one system."""
+    recompute: str = "none"
+    recompute_every: int = 1
+    """With ``full``: recompute one layer in this many (1: every layer)."""
+    optimizer: str = "adamw"
+    master_weights: bool = True
+    """fp32 copy of the weights beside half-precision ones (Megatron, AMP keeps fp32 weights: the same bytes)."""
+    gradient_dtype: str = "fp32"
+    """Format gradients are accumulated in: ``fp32`` or the parameter format ``bf16``/``fp16``."""
+    offload_optimizer: bool = False
+    offload_activations: bool = False
+    fused_attention: bool = True
+    fused_loss: bool = False
+    """Chunked linear + cross-entropy that never materialises the logits."""
+    lora_rank: int = 0
+    """0: full training. Otherwise rank of adapters on every linear of the attention and MLP."""
+    quantized_base: bool = False
+    """QLoRA: frozen weights held in 4 bits (NF4 with double quantisation: 0.516 B a parameter)."""
+    stack: str = "megatron-core"
+
+    @property
+    def n_accelerators(self) -> int:
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences per optimizer step."""
+        return self.micro_batch * self.accumulation * self.dp
+
+    def with_(self, **changes: object) -> Strategy:
+        return replace(self, **changes)  # type: ignore[arg-type]
