@@ -1,0 +1,134 @@
+"""How far prediction is from measurement: score every table found, summarise by family, source and GPU.
+
+A family module offers ``score(folder, all_check) -> Scores | None`` (None: its tables are not in the folder).
+Fit and check rows are told apart by model, GPU or whole shape site, never by row.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.predict.estimate import Z80
+
+F64 = NDArray[np.float64]
+
+FAMILIES: dict[str, str] = {
+    "gemm": "gpuwise.calibrate.gemm",
+    "attention": "gpuwise.calibrate.attention",
+    "moe": "gpuwise.calibrate.moe",
+    "collectives": "gpuwise.calibrate.collectives",
+    "llm_training": "gpuwise.calibrate.llm_training",
+    "llm_memory": "gpuwise.calibrate.llm_memory",
+    "neusight": "gpuwise.calibrate.neusight",
+    "timm": "gpuwise.calibrate.timm",
+    "lambda": "gpuwise.calibrate.lambda_training",
+    "mlperf": "gpuwise.calibrate.mlperf",
+    "memory": "gpuwise.calibrate.memory",
+    "serving": "gpuwise.calibrate.serving",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """One row per measured row, in table order. ``predicted`` is NaN where ``reason`` is not empty.
+
+    ``baseline`` is the same row by the simple rule the family is compared with (one constant efficiency fitted on
+    the same fit rows); NaN where it does not apply.
+    """
+
+    source: Sequence[str]
+    gpu: Sequence[str]
+    split: Sequence[str]
+    """``fit`` or ``check``."""
+    measured: F64
+    predicted: F64
+    log_sigma: F64
+    baseline: F64
+    reason: Sequence[str]
+    """Why a row could not be predicted; empty where it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Errors as fractions: ``bias`` is mean(predicted / measured - 1)."""
+
+    family: str
+    source: str
+    gpu: str | None
+    split: str
+    rows: int
+    median_ape: float | None
+    mape: float | None
+    bias: float | None
+    coverage80: float | None
+    baseline_mape: float | None
+    unpredicted: dict[str, int]
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def validate(folder: Path, families: Iterable[str] | None = None, *, all_check: bool = False) -> list[Result]:
+    """Score every family whose tables are in ``folder``; a row per source x GPU and one per source (gpu None)."""
+    results: list[Result] = []
+    for family in families or FAMILIES:
+        scores = importlib.import_module(FAMILIES[family]).score(folder, all_check)
+        if scores is not None:
+            results += summarise(family, scores)
+    return results
+
+
+def summarise(family: str, scores: Scores) -> list[Result]:
+    """Group ``scores`` by (source, split) and (source, GPU, split)."""
+    source, gpu, split = (np.asarray(c, dtype=object) for c in (scores.source, scores.gpu, scores.split))
+    reason = np.asarray(scores.reason, dtype=object)
+    results: list[Result] = []
+    for name in sorted(set(source)):
+        for part in ("fit", "check"):
+            mask = (source == name) & (split == part)
+            if not mask.any():
+                continue
+            results.append(_result(family, name, None, part, scores, mask, reason))
+            results += [
+                _result(family, name, g, part, scores, mask & (gpu == g), reason) for g in sorted(set(gpu[mask]))
+            ]
+    return results
+
+
+def _result(
+    family: str, source: str, gpu: str | None, split: str, scores: Scores, mask: NDArray[np.bool_],
+    reason: NDArray[np.object_],
+) -> Result:  # fmt: skip
+    unpredicted = Counter(str(r) for r in reason[mask] if r)
+    ok = mask & (reason == "")
+    if not ok.any():
+        return Result(family, source, gpu, split, int(mask.sum()), None, None, None, None, None, dict(unpredicted))
+    measured, predicted = scores.measured[ok], scores.predicted[ok]
+    relative = predicted / measured - 1
+    z = np.abs(np.log(measured / predicted)) / np.maximum(scores.log_sigma[ok], 1e-12)
+    baseline = scores.baseline[ok]
+    known = np.isfinite(baseline)
+    return Result(
+        family, source, gpu, split, int(mask.sum()),
+        median_ape=float(np.median(np.abs(relative))),
+        mape=float(np.mean(np.abs(relative))),
+        bias=float(np.mean(relative)),
+        coverage80=float(np.mean(z <= Z80)),
+        baseline_mape=float(np.mean(np.abs(baseline[known] / measured[known] - 1))) if known.any() else None,
+        unpredicted=dict(unpredicted),
+    )  # fmt: skip
+
+
+def log_sigma_of(measured: F64, predicted: F64) -> float:
+    """Interval width that covers 80 % of the residuals: quantile 0.8 of |log ratio| over the normal's 1.28."""
+    ratio = np.abs(np.log(measured / predicted))
+    ratio = ratio[np.isfinite(ratio)]
+    return float(np.quantile(ratio, 0.8) / Z80) if ratio.size else math.nan
