@@ -1,0 +1,60 @@
+"""One rank's share of a layer: the sizes every block of the op table is written from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwise.workload.stack import Stack
+
+BYTES_PER_ELEMENT = {
+    "fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "mxfp8": 1.0, "int8": 1.0,
+    "nvfp4": 0.5, "int4": 0.5,
+}  # fmt: skip
+SCALE_BYTES_PER_ELEMENT = {"mxfp8": 1.0 / 32, "nvfp4": 1.0 / 16}
+"""Block scales: one E8M0 per 32 (OCP MX v1.0), one E4M3 per 16 (NVFP4)."""
+QUANTIZED = ("fp8", "mxfp8", "nvfp4")
+NF4_BYTES_PER_PARAMETER = 0.5 + 1 / 64 + 4 / (64 * 256)
+"""4-bit weight, an 8-bit scale per 64, an fp32 scale per 256 scales (QLoRA, arXiv 2305.14314, section 3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """``tokens`` T = micro_batch * seq_len / cp are the tokens of one micro-batch on this rank's context shard.
+
+    ``precision`` is the matmul format; ``dtype`` what activations travel in (bf16 under fp8; fp32 under tf32).
+    """
+
+    micro_batch: int
+    seq_len: int
+    tp: int
+    cp: int
+    ep: int
+    sequence_parallel: bool
+    context_parallel: str
+    precision: str
+    stack: Stack
+    fused_attention: bool
+    fused_loss: bool
+    lora_rank: int = 0
+    quantized_base: bool = False
+    packed_document_len: int | None = None
+    """Sequence packing: mean document length; attention then does not cross documents."""
+
+    @property
+    def tokens(self) -> int:
+        return self.micro_batch * self.seq_len // self.cp
+
+    @property
+    def dtype(self) -> str:
+        if self.precision in QUANTIZED:
+            return "bf16"
+        return "fp32" if self.precision == "tf32" else self.precision
+
+    @property
+    def element_bytes(self) -> float:
+        return BYTES_PER_ELEMENT[self.dtype]
+
+    @property
+    def shard_tokens(self) -> int:
+        """Tokens of the norm and residual regions: sequence parallelism splits them over the tensor group."""
+        return self.tokens // self.tp if self.sequence_parallel and self.tp > 1 else self.tokens

@@ -1,0 +1,67 @@
+"""Software stacks: which kernels run and what is fused. What a launch or an overlap costs is fitted in ``predict``.
+
+The table is ``stacks.toml`` beside this file; adding a stack is one section there.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.resources import files
+
+from gpuwise.errors import DataError, UnknownNameError
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The kernels a training stack runs, as facts read from its source or documentation (``source``)."""
+
+    name: str
+    source: str
+    fused_norm: bool
+    """One kernel per norm; otherwise the eager chain (cast, square, mean, rsqrt, scale ...)."""
+    fused_rope: bool
+    fused_activation: bool
+    """Activation, gate product and bias in one kernel."""
+    fused_bias_dropout_add: bool
+    """Bias, dropout and residual in one kernel."""
+    fused_softmax: bool
+    """Scale, mask and softmax in one kernel when attention itself is not fused."""
+    fused_wgrad: bool
+    """Weight gradients accumulate into fp32 in the GEMM epilogue."""
+    fused_loss: bool
+    """Cross-entropy reads half-precision logits once; otherwise logits are cast to fp32 and passed over several times."""
+    fused_optimizer: bool
+    """One multi-tensor kernel; otherwise ``foreach`` passes with temporaries."""
+    dropout: bool
+    """Hidden and attention dropout are on (Megatron's and GPT-2's default 0.1)."""
+    layout_copies: int
+    """Extra copies of the attention's q, k, v or output tensors made by transposes, per layer forward."""
+    selective_recompute: str
+    """What ``selective`` means: ``core-attention`` (Korthikanti, arXiv 2205.05198) or ``per-op`` (matmul outputs kept)."""
+    weight_cast_per_micro_batch: bool
+    """Weights are cast from fp32 in every forward (autocast without a half-precision copy)."""
+    fsdp_gathers_half: bool = True
+    """Sharded parameters travel in the compute format."""
+
+
+@cache
+def stacks() -> dict[str, Stack]:
+    """Every known stack by name. Raises DataError when the table is malformed."""
+    document = tomllib.loads(files("gpuwise.workload").joinpath("stacks.toml").read_text())
+    known = {f.name for f in fields(Stack)} - {"name"}
+    found: dict[str, Stack] = {}
+    for name, section in document.items():
+        if unknown := set(section) - known:
+            raise DataError(f"stacks.toml: [{name}] has unknown field(s) {', '.join(sorted(unknown))}")
+        found[name] = Stack(name=name, **section)
+    return found
+
+
+def find_stack(name: str) -> Stack:
+    """The stack called ``name``. Raises UnknownNameError with the nearest names."""
+    try:
+        return stacks()[name]
+    except KeyError:
+        raise UnknownNameError("stack", name, stacks()) from None

@@ -1,0 +1,136 @@
+"""The analytic front end: a transformer's dimensions to op tables, without torch, in well under a millisecond a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuwise.facts.models import Architecture
+from gpuwise.workload.blocks import Rows
+from gpuwise.workload.layers import embedding, head, layer
+from gpuwise.workload.optable import Kind, OpTable, OpTableBuilder, Phase
+from gpuwise.workload.point import Point
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerTables:
+    """One op table per kind of layer and the ends of the model, for one micro-batch on one rank.
+
+    ``layer_counts`` says how many layers of each kind the model has, in order of first appearance.
+    """
+
+    layers: Mapping[str, OpTable]
+    layer_counts: Mapping[str, int]
+    encoder: OpTable | None
+    encoder_layers: int
+    embedding: OpTable
+    head: OpTable
+
+
+def layer_kinds(arch: Architecture) -> list[str]:
+    """The kind of each layer from first to last: ``dense`` or ``moe``, with ``.local`` when its attention is windowed."""
+    kinds: list[str] = []
+    for i in range(arch.n_layers):
+        moe = arch.moe is not None and i >= arch.moe.first_dense and (i - arch.moe.first_dense) % arch.moe.every == arch.moe.every - 1
+        is_global = arch.window is None or (arch.global_every is not None and (i + 1) % arch.global_every == 0)
+        kinds.append(("moe" if moe else "dense") + ("" if is_global else ".local"))
+    return kinds
+
+
+def transformer_tables(arch: Architecture, point: Point) -> TransformerTables:
+    """Op tables of ``arch`` at ``point``: each distinct layer once, the embedding and the head."""
+    counts: dict[str, int] = {}
+    for kind in layer_kinds(arch):
+        counts[kind] = counts.get(kind, 0) + 1
+    tables: dict[str, OpTable] = {}
+    for kind in counts:
+        rows = Rows(OpTableBuilder(), point)
+        layer(rows, arch, kind)
+        tables[kind] = rows.to.build()
+    ends: list[OpTable] = []
+    for write in (embedding, head):
+        rows = Rows(OpTableBuilder(), point)
+        write(rows, arch)
+        ends.append(rows.to.build())
+    encoder = _encoder_table(arch, point)
+    return TransformerTables(
+        tables, counts, encoder, arch.encoder.n_layers if arch.encoder else 0, ends[0], ends[1]
+    )
+
+
+def _encoder_table(arch: Architecture, point: Point) -> OpTable | None:
+    if arch.encoder is None:
+        return None
+    enc = arch.encoder
+    side = replace(
+        arch, kind="encoder", encoder=None, n_layers=enc.n_layers, hidden=enc.hidden, ffn=enc.ffn, heads=enc.heads,
+        kv_heads=enc.heads, head_dim=enc.head_dim,
+    )  # fmt: skip
+    rows = Rows(OpTableBuilder(), replace(point, seq_len=enc.seq_len))
+    layer(rows, side, "dense")
+    return rows.to.build()
+
+
+def recomputed(table: OpTable, policy: str, selective_recompute: str) -> OpTable:
+    """The rows a layer's backward runs again under ``policy`` (``none``, ``selective``, ``full``).
+
+    ``full`` repeats the whole forward but the collectives that only leave the layer. ``selective`` repeats the
+    attention core (``core-attention``) or everything but the matmuls and the attention (``per-op``).
+    """
+    forward = table.phase == Phase.FORWARD
+    names = np.array(table.name, dtype=object)
+    if policy == "none":
+        mask = np.zeros(len(table), bool)
+    elif policy == "full":
+        mask = forward
+    elif selective_recompute == "core-attention":
+        mask = forward & np.array([n.endswith(".core") for n in names], bool)
+    else:
+        kept = (Kind.MATMUL, Kind.GROUPED, Kind.ATTENTION, Kind.COLLECTIVE)
+        mask = forward & ~np.isin(table.kind, kept)
+    rows = table.select(mask)
+    return replace(rows, phase=np.full(len(rows), int(Phase.RECOMPUTE), np.int64), saved_bytes=np.zeros(len(rows)))
+
+
+def saved_bytes(table: OpTable, policy: str, selective_recompute: str, input_bytes: float) -> float:
+    """Bytes one layer keeps from forward to backward under ``policy``; ``full`` keeps only its input."""
+    if policy == "full":
+        return input_bytes
+    total = float((table.saved_bytes * table.count).sum())
+    if policy == "none":
+        return total
+    names = np.array(table.name, dtype=object)
+    if selective_recompute == "core-attention":
+        drop = np.array([n.endswith(".core") for n in names], bool)
+        keep_inputs = _core_input_bytes(table, drop)
+        return total - float((table.saved_bytes * table.count)[drop].sum()) + keep_inputs
+    kept = (Kind.MATMUL, Kind.GROUPED, Kind.ATTENTION)
+    mask = np.isin(table.kind, kept)
+    return float((table.saved_bytes * table.count)[mask].sum()) + input_bytes
+
+
+def _core_input_bytes(table: OpTable, core: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
+    """q, k and v stay when the attention core is recomputed."""
+    return float((table.bytes_read * table.count)[core].sum())
+
+
+def model_flop_per_token(arch: Architecture, seq_len: int) -> float:
+    """FLOP of forward and backward per trained token, recompute not counted, causal attention counted by its visible half.
+
+    For a dense decoder this is 6 x (matmul parameters) + 6 x layers x heads x (qk + v head dim) x pairs / S; the
+    numerator of model FLOPs utilisation.
+    """
+    from gpuwise.workload.stack import find_stack
+
+    point = Point(
+        micro_batch=1, seq_len=seq_len, tp=1, cp=1, ep=1, sequence_parallel=False, context_parallel="ring",
+        precision="bf16", stack=find_stack("megatron-core"), fused_attention=True, fused_loss=False,
+    )  # fmt: skip
+    tables = transformer_tables(arch, point)
+    total = sum(t.total_flop() * tables.layer_counts[k] for k, t in tables.layers.items())
+    total += tables.embedding.total_flop() + tables.head.total_flop()
+    if tables.encoder is not None:
+        total += tables.encoder.total_flop() * tables.encoder_layers
+    return total / point.tokens
