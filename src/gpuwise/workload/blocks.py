@@ -12,7 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwise.facts.models import Architecture
-from gpuwise.workload.optable import CAUSAL, FUSED_ATTENTION, Kind, OpTableBuilder, Phase
+from gpuwise.workload.attention_flop import attention_pairs
+from gpuwise.workload.optable import (
+    CAUSAL,
+    DROPOUT,
+    FUSED_ATTENTION,
+    FUSED_SOFTMAX,
+    Kind,
+    OpTableBuilder,
+    Phase,
+)
 from gpuwise.workload.point import (
     BYTES_PER_ELEMENT,
     NF4_BYTES_PER_PARAMETER,
@@ -145,15 +154,13 @@ class Rows:
 
     def attention_core(
         self, name: str, heads: int, kv_heads: int, head_dim: int, v_head_dim: int, *, causal: bool, window: int,
-        kv_len: int | None = None, softmax_heads: int | None = None,
+        kv_len: int | None = None,
     ) -> None:  # fmt: skip
         """softmax(q k' / sqrt(D)) v over this rank's heads. Unfused, the [A, Sq, Skv] scores go through memory.
 
         Causal FLOP count the visible half (and the window), so that model FLOP are what the model needs.
         """
         p = self.point
-        from gpuwise.workload.attention_flop import attention_pairs
-
         e = p.element_bytes
         doc = p.packed_document_len
         batch, seq = (p.micro_batch, p.seq_len) if doc is None else (p.micro_batch * max(1, p.seq_len // doc), doc)
@@ -171,6 +178,7 @@ class Rows:
             # scores in, probabilities out; with dropout the dropped copy and its mask are kept as well
             scores = batch * heads * q_len * kv
             saved = (q + k) * e + scores * (2 * e + 1 if p.stack.dropout else e)
+            flag |= (FUSED_SOFTMAX if p.stack.fused_softmax else 0) | (DROPOUT if p.stack.dropout else 0)
             kernels_f = (3.0 if p.stack.fused_softmax else 6.0) + (1.0 if p.stack.dropout else 0.0)
             kernels_b = kernels_f + 2.0
         for phase, times, kernels in ((FWD, 1.0, kernels_f), (BWD, 2.0, kernels_b)):

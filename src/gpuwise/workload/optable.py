@@ -55,6 +55,10 @@ CAUSAL = 1
 """``flag`` bit of a causal attention."""
 FUSED_ATTENTION = 2
 """``flag`` bit of an attention that runs as one kernel (flash); without it, scores are written to memory."""
+FUSED_SOFTMAX = 4
+"""``flag`` bit of an unfused attention whose scale, mask and softmax are one kernel."""
+DROPOUT = 8
+"""``flag`` bit of an unfused attention with dropout on its probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,10 @@ class OpTable:
 
     def select(self, mask: NDArray[np.bool_]) -> OpTable:
         """The rows where ``mask`` is true, in order."""
-        keep = np.flatnonzero(mask)
+        return self.take(np.flatnonzero(mask))
+
+    def take(self, keep: NDArray[np.intp]) -> OpTable:
+        """The rows at the positions ``keep``."""
         return OpTable(
             name=tuple(self.name[i] for i in keep), kind=self.kind[keep], phase=self.phase[keep],
             dtype=tuple(self.dtype[i] for i in keep), shape=self.shape[keep], count=self.count[keep],

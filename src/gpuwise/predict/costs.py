@@ -1,0 +1,202 @@
+"""What one micro-batch costs on one rank: op tables evaluated once per distinct (micro-batch, tp, cp, ep, sp).
+
+A search has millions of strategies but only hundreds of these points; everything else in a step is algebra on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.facts.models import Architecture
+from gpuwise.facts.systems import System
+from gpuwise.predict.collectives import collective_time
+from gpuwise.predict.estimate import Basis
+from gpuwise.predict.groups import Group, context_group, expert_group, tensor_group
+from gpuwise.predict.kernels import concatenate, kernel_times
+from gpuwise.workload.optable import Kind, OpTable, Phase
+from gpuwise.workload.point import Point
+from gpuwise.workload.transformer import saved_bytes, transformer_tables
+
+F64 = NDArray[np.float64]
+COMM_GROUPS = ("tp", "cp", "ep")
+PARTS = ("layer", "embedding", "head")
+MATMUL_KINDS = (Kind.MATMUL, Kind.GROUPED)
+
+
+@dataclass(frozen=True, slots=True)
+class PartCosts:
+    """Arrays [P] over points. For ``layer``: the mean layer of the model; for the ends: the whole end.
+
+    Seconds of device kernels by phase and family (``matmul``, ``attention``, ``memory``), launches, and collective
+    seconds by group. ``selective`` is what selective recompute runs again.
+    """
+
+    forward_s: dict[str, F64]
+    selective_s: dict[str, F64]
+    backward_s: dict[str, F64]
+    wgrad_s: F64
+    forward_kernels: F64
+    selective_kernels: F64
+    backward_kernels: F64
+    forward_comm_s: dict[str, F64]
+    backward_comm_s: dict[str, F64]
+    forward_flop: F64
+    backward_flop: F64
+
+
+@dataclass(frozen=True, slots=True)
+class PointCosts:
+    """Costs of P points of one model on one system, and the bytes a layer keeps under each recompute policy.
+
+    ``saved_bytes[policy]`` [P] of the mean layer; ``head_saved_bytes``, ``embedding_saved_bytes`` of the ends;
+    ``boundary_bytes`` [P] the activation passed between layers or stages; ``log_sigma`` [P] of the kernels, weighted by time.
+    """
+
+    points: tuple[Point, ...]
+    n_layers: float
+    layer: PartCosts
+    embedding: PartCosts
+    head: PartCosts
+    saved_bytes: dict[str, F64]
+    head_saved_bytes: F64
+    embedding_saved_bytes: F64
+    boundary_bytes: F64
+    logits_elements: F64
+    log_sigma: F64
+    basis: Basis
+
+
+FAMILIES = ("matmul", "attention", "memory")
+
+
+def _family(kind: NDArray[np.int64]) -> NDArray[np.int64]:
+    """0 matmul, 1 attention, 2 memory."""
+    return np.where(np.isin(kind, MATMUL_KINDS), 0, np.where(kind == Kind.ATTENTION, 1, 2))
+
+
+def point_costs(
+    arch: Architecture, points: Sequence[Point], system: System, kernels: dict[str, str] | None = None
+) -> PointCosts:
+    """Evaluate every point's tables in one pass over the kernel model and the collectives."""
+    tables: list[OpTable] = []
+    owner: list[tuple[int, int, float]] = []  # point, part, weight
+    n_layers = float(arch.n_layers + (arch.encoder.n_layers if arch.encoder else 0))
+    saved: dict[str, list[float]] = {"none": [], "selective": [], "full": []}
+    ends_saved: tuple[list[float], list[float]] = ([], [])
+    for i, point in enumerate(points):
+        t = transformer_tables(arch, point)
+        layered = [(table, t.layer_counts[kind]) for kind, table in t.layers.items()]
+        if t.encoder is not None:
+            layered.append((t.encoder, t.encoder_layers))
+        for table, count in layered:
+            tables.append(table)
+            owner.append((i, 0, count / n_layers))
+        tables += [t.embedding, t.head]
+        owner += [(i, 1, 1.0), (i, 2, 1.0)]
+        boundary = point.shard_tokens * arch.hidden * point.element_bytes
+        for policy, column in saved.items():
+            column.append(
+                sum(saved_bytes(tb, policy, point.stack.selective_recompute, boundary) * c / n_layers for tb, c in layered)
+            )
+        for table, column in zip((t.embedding, t.head), ends_saved, strict=True):
+            column.append(float((table.saved_bytes * table.count).sum()))
+    everything = concatenate(tables)
+    times = kernel_times(everything, system.accelerator, kernels)
+    comm_s = _collective_seconds(everything, tables, owner, points, system)
+    cells = _Cells(everything, [len(t) for t in tables], owner, len(points), times.time_s, comm_s, points)
+    weight = np.zeros(len(points))
+    spread = np.zeros(len(points))
+    point_of_row = np.repeat([o[0] for o in owner], [len(t) for t in tables])
+    np.add.at(weight, point_of_row, times.time_s)
+    np.add.at(spread, point_of_row, times.time_s * times.log_sigma)
+    boundary = np.array([p.shard_tokens * arch.hidden * p.element_bytes for p in points])
+    return PointCosts(
+        points=tuple(points), n_layers=n_layers, layer=cells.part(0), embedding=cells.part(1), head=cells.part(2),
+        saved_bytes={k: np.array(v) for k, v in saved.items()},
+        head_saved_bytes=np.array(ends_saved[1]), embedding_saved_bytes=np.array(ends_saved[0]),
+        boundary_bytes=boundary,
+        logits_elements=np.array([float(p.tokens * -(-arch.vocab // p.tp)) for p in points]),
+        log_sigma=spread / np.maximum(weight, 1e-300), basis=times.basis,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """Sums rows of the concatenated table into arrays over points."""
+
+    table: OpTable
+    lengths: list[int]
+    owner: list[tuple[int, int, float]]
+    n_points: int
+    time_s: F64
+    comm_s: F64
+    points: Sequence[Point]
+
+    def part(self, part: int) -> PartCosts:
+        t = self.table
+        point, which, weight = (np.repeat(np.array(c), self.lengths) for c in zip(*self.owner, strict=True))
+        mine = which == part
+        cost = self.time_s * t.count * weight
+        launches = t.n_kernels * t.count * weight
+        forward, backward = mine & (t.phase == Phase.FORWARD), mine & (t.phase == Phase.BACKWARD)
+        family = _family(t.kind)
+        comm = t.kind == Kind.COLLECTIVE
+        group = np.array([COMM_GROUPS.index(n[:2]) if c else -1 for n, c in zip(t.name, comm, strict=True)])
+        selective = forward & self._selective()
+        wgrad = np.array([n.endswith(".wgrad") for n in t.name], bool) & ~comm
+
+        def total(values: F64, mask: NDArray[np.bool_]) -> F64:
+            return np.bincount(point[mask], weights=values[mask], minlength=self.n_points)
+
+        def by_family(mask: NDArray[np.bool_]) -> dict[str, F64]:
+            return {f: total(cost, mask & (family == i) & ~comm) for i, f in enumerate(FAMILIES)}
+
+        def by_group(mask: NDArray[np.bool_]) -> dict[str, F64]:
+            return {g: total(self.comm_s * t.count * weight, mask & (group == i)) for i, g in enumerate(COMM_GROUPS)}
+
+        flop = t.flop * t.count * weight
+        return PartCosts(
+            forward_s=by_family(forward), selective_s=by_family(selective), backward_s=by_family(backward),
+            wgrad_s=total(cost, backward & wgrad), forward_kernels=total(launches, forward),
+            selective_kernels=total(launches, selective), backward_kernels=total(launches, backward),
+            forward_comm_s=by_group(forward), backward_comm_s=by_group(backward),
+            forward_flop=total(flop, forward), backward_flop=total(flop, backward),
+        )  # fmt: skip
+
+    def _selective(self) -> NDArray[np.bool_]:
+        """Rows selective recompute repeats (see ``workload.transformer.recomputed``)."""
+        if self.points[0].stack.selective_recompute == "core-attention":
+            return np.array([n.endswith(".core") for n in self.table.name], bool)
+        return ~np.isin(self.table.kind, (*MATMUL_KINDS, Kind.ATTENTION, Kind.COLLECTIVE))
+
+
+def _collective_seconds(
+    table: OpTable, tables: list[OpTable], owner: list[tuple[int, int, float]], points: Sequence[Point], system: System
+) -> F64:
+    """Seconds of every collective row; 0 elsewhere."""
+    out = np.zeros(len(table))
+    rows = np.flatnonzero(table.kind == Kind.COLLECTIVE)
+    if not len(rows):
+        return out
+    point = np.repeat([o[0] for o in owner], [len(t) for t in tables])[rows]
+    tp, cp, ep = (np.array([getattr(p, f) for p in points], np.int64)[point] for f in COMM_GROUPS)
+    groups = {"tp": tensor_group(system, tp), "cp": context_group(system, tp, cp), "ep": expert_group(system, ep)}
+    kinds = np.array(["|".join(table.name[r].split(".")[:2]) for r in rows], dtype=object)
+    for name in sorted(set(kinds)):
+        where = kinds == name
+        group_name, op = name.split("|")
+        out[rows[where]] = _one_collective(system, op, table.shape[rows[where], 0], groups[group_name], where)
+    return out
+
+
+def _one_collective(system: System, op: str, payload: NDArray[np.int64], group: Group, where: NDArray[np.bool_]) -> F64:
+    size, local, concurrent = (g[where] for g in group)
+    seconds = np.zeros(len(payload))
+    for c in np.unique(concurrent):
+        here = concurrent == c
+        seconds[here] = collective_time(system, op, payload[here], size[here], local[here], concurrent=int(c)).time_s
+    return seconds

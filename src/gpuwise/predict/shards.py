@@ -1,0 +1,76 @@
+"""How many layers and parameters each pipeline stage and rank holds, for columns of strategies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.facts.models import Architecture
+from gpuwise.predict.columns import Columns
+from gpuwise.workload.parameters import ParameterCount, count_parameters
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class MeanLayer:
+    """Parameters of the mean layer: ``split`` is divided by tp, ``whole`` is on every tensor rank, ``expert`` is divided
+    by ep."""
+
+    split: float
+    whole: float
+    expert: float
+
+    @classmethod
+    def of(cls, count: ParameterCount) -> MeanLayer:
+        parts = [
+            (count.layer, count.n_layers), (count.moe_layer, count.n_moe_layers),
+            (count.encoder_layer, count.n_encoder_layers),
+        ]  # fmt: skip
+        n = sum(k for layer, k in parts if layer is not None)
+        split = sum((p.attention + p.cross_attention + p.mlp + p.shared_experts) * k for p, k in parts if p is not None)
+        whole = sum((p.norm + p.router) * k for p, k in parts if p is not None)
+        expert = sum(p.experts * k for p, k in parts if p is not None)
+        return cls(split / n, whole / n, expert / n)
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Arrays [N]: layers of the first, a middle and the last pipeline stage (equal when pp is 1), and the dense and
+    expert parameters one rank of each holds. Index 0 first, 1 middle, 2 last."""
+
+    layers: tuple[F64, F64, F64]
+    dense: tuple[F64, F64, F64]
+    expert: tuple[F64, F64, F64]
+
+
+def stages(arch: Architecture, c: Columns, n_layers: float) -> Stages:
+    """Spread the layers. Where they do not divide, the ends take fewer when the embedding and the head count as a layer
+    each (Megatron's account_for_embedding_in_pipeline_split), otherwise the first stages take one more."""
+    count = count_parameters(arch)
+    mean = MeanLayer.of(count)
+    chunks = c.pp * c.virtual_stages
+    per = n_layers / chunks
+    even = per == np.floor(per)
+    ends_count = (n_layers + 2) / chunks
+    ends_even = ~even & (ends_count == np.floor(ends_count))
+    middle = np.where(even, per, np.where(ends_even, ends_count, np.ceil(per))) * c.virtual_stages
+    first = np.where(ends_even, middle - 1, middle)
+    last = np.where(even, middle, np.where(ends_even, middle - 1, np.maximum(n_layers - middle * (c.pp - 1), 1)))
+    one = c.pp == 1
+    layers = tuple(np.where(one, n_layers, x) for x in (first, middle, last))
+    dense: list[F64] = []
+    expert: list[F64] = []
+    for i, n in enumerate(layers):
+        ends = np.zeros(len(c))
+        if i in (0, 2):
+            embedding = (count.embedding + count.stem) / c.tp
+            output = (count.head or count.tied_head) / c.tp + count.final_norm + count.extra
+            both = embedding + count.head / c.tp + count.final_norm + count.extra
+            ends = np.where(one, both, embedding if i == 0 else output)
+        dense.append(n * (mean.split / c.tp + mean.whole) + ends)
+        expert.append(n * mean.expert / c.ep)
+    return Stages((layers[0], layers[1], layers[2]), (dense[0], dense[1], dense[2]), (expert[0], expert[1], expert[2]))

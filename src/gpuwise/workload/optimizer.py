@@ -1,0 +1,75 @@
+"""What an optimizer keeps and moves for each parameter it updates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwise.workload.point import BYTES_PER_ELEMENT, QUANTIZED
+from gpuwise.workload.strategy import Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerRule:
+    """``state_bytes`` a parameter beyond weight and gradient; ``traffic_bytes`` read and written of that state a step;
+    ``foreach_passes`` fp32-size temporaries PyTorch's foreach path streams; ``matmul_flop`` a parameter (Muon)."""
+
+    state_bytes: float
+    traffic_bytes: float
+    foreach_passes: float
+    source: str
+    newton_schulz_steps: int = 0
+
+
+RULES: dict[str, OptimizerRule] = {
+    "sgd": OptimizerRule(0.0, 0.0, 1.0, "torch.optim.SGD without momentum"),
+    "momentum": OptimizerRule(4.0, 8.0, 2.0, "torch.optim.SGD momentum buffer"),
+    "adamw": OptimizerRule(8.0, 16.0, 6.0, "arXiv 1711.05101: exp_avg and exp_avg_sq in fp32"),
+    "adamw8bit": OptimizerRule(
+        2.0 + 2 * 4 / 256, 4.0, 2.0, "arXiv 2110.02861 (bitsandbytes blockwise: 1 B each, fp32 scale per 256 block)"
+    ),
+    "adafactor": OptimizerRule(
+        2 * 4 / 1024, 0.1, 6.0, "arXiv 1804.04235: row and column sums of the second moment (matrices of about 1024 and wider)"
+    ),
+    "lion": OptimizerRule(4.0, 8.0, 3.0, "arXiv 2302.06675: one fp32 momentum"),
+    "muon": OptimizerRule(
+        4.0, 8.0, 4.0, "Jordan et al. 2024 (Muon): one momentum, Newton-Schulz of 5 steps in bf16", newton_schulz_steps=5
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterBytes:
+    """Bytes a trained parameter takes in each place.
+
+    ``weight`` is the copy the forward reads; ``master`` the fp32 copy beside a half-precision weight (0 when the weight
+    itself is fp32); ``gradient`` the accumulated gradient; ``state`` the optimizer's.
+    """
+
+    weight: float
+    master: float
+    gradient: float
+    state: float
+
+
+def parameter_bytes(strategy: Strategy) -> ParameterBytes:
+    """Bytes per trained parameter under the strategy's precision and optimizer."""
+    half = strategy.precision not in ("fp32", "tf32")
+    weight = 2.0 if half else 4.0
+    master = 4.0 if half and strategy.master_weights else 0.0
+    gradient = BYTES_PER_ELEMENT[strategy.gradient_dtype] if half else 4.0
+    return ParameterBytes(weight, master, gradient, RULES[strategy.optimizer].state_bytes)
+
+
+def update_traffic_bytes(strategy: Strategy, fused: bool) -> float:
+    """Bytes read and written per parameter by one optimizer step: gradient, weight, master and states, plus the
+    gradient-norm pass, plus the temporaries of an unfused implementation."""
+    b = parameter_bytes(strategy)
+    rule = RULES[strategy.optimizer]
+    wide = b.master or b.weight
+    traffic = b.gradient + 2 * wide + (b.weight if b.master else 0.0) + rule.traffic_bytes + b.gradient
+    return traffic if fused else traffic + rule.foreach_passes * 8.0
+
+
+def quantized_weight_cache_bytes(strategy: Strategy) -> float:
+    """Bytes per matmul parameter of the 8- or 4-bit copy and its transpose kept across a step's micro-batches."""
+    return 2.0 * BYTES_PER_ELEMENT[strategy.precision] if strategy.precision in QUANTIZED else 0.0
