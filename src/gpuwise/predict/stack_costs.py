@@ -1,0 +1,59 @@
+"""What a software stack costs beside its kernels: launches, gaps, framework work, what it hides and what it does not.
+
+Fitted per stack from published training runs by ``calibrate.llm_training`` and stored in ``coefficients/stacks.json``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cache
+
+from gpuwise.errors import DataError, UnknownNameError
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.estimate import Basis
+
+
+@dataclass(frozen=True, slots=True)
+class StackCosts:
+    """Slowdowns multiply kernel seconds (1.0: as measured alone); overlaps are the share of a transfer hidden when there
+    is enough work to hide it behind; times are per event.
+
+    ``log_sigma`` is the spread of log(measured / predicted) on rows kept from the fit.
+    """
+
+    launch_s: float
+    """Host time to issue one kernel; a layer cannot be faster than its launches."""
+    kernel_gap_s: float
+    """Device idle between dependent kernels."""
+    layer_overhead_s: float
+    """Host time per layer and pass that is no launch (hooks, module dispatch, parameter un- and resharding)."""
+    micro_batch_overhead_s: float
+    step_overhead_s: float
+    matmul_slowdown: float
+    attention_slowdown: float
+    memory_slowdown: float
+    communication_slowdown: float
+    tp_overlap: float
+    cp_overlap: float
+    ep_overlap: float
+    pp_overlap: float
+    dp_overlap: float
+    contention: float
+    """Share of the hidden communication time by which it slows the compute it hides behind (shared SMs and memory)."""
+    straggler: float
+    """Extra share of the step per doubling of the number of systems."""
+    log_sigma: float
+    basis: Basis = "fitted"
+
+
+@cache
+def find_stack_costs(stack: str) -> StackCosts:
+    """Costs of ``stack``. Raises UnknownNameError for a stack without any, DataError when its fields are not these."""
+    table = load_json("stacks")["stacks"]
+    if stack not in table:
+        raise UnknownNameError("stack", stack, table)
+    try:
+        return StackCosts(**table[stack])
+    except TypeError as error:
+        known = ", ".join(f.name for f in fields(StackCosts))
+        raise DataError(f"stacks.json: {stack}: {error}", hint=f"fields are {known}") from None

@@ -1,0 +1,185 @@
+"""Seconds of one training step, for columns of strategies at once.
+
+    step = pipeline(F + R + B of each stage, m micro-batches) + exposed data-parallel traffic + optimizer + framework
+
+F, R, B come from :mod:`passes` (kernels and collectives of one micro-batch as the software stack runs them).
+The same code serves one strategy and millions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.facts.models import Architecture
+from gpuwise.facts.systems import System
+from gpuwise.predict.collectives import curve
+from gpuwise.predict.columns import Columns
+from gpuwise.predict.costs import PointCosts
+from gpuwise.predict.data_parallel import LayerTraffic, layer_traffic, step_traffic
+from gpuwise.predict.groups import pipeline_neighbours_local
+from gpuwise.predict.memory_bound import memory_time
+from gpuwise.predict.passes import Pass, passes
+from gpuwise.predict.pipeline import pipeline_time
+from gpuwise.predict.shards import Stages, stages
+from gpuwise.predict.stack_costs import StackCosts, find_stack_costs
+from gpuwise.predict.transfer import transfer_time
+from gpuwise.workload.optimizer import parameter_bytes, update_traffic_bytes
+from gpuwise.workload.stack import find_stack
+from gpuwise.workload.strategy import RECOMPUTES
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Arrays [N] in seconds; ``step_s`` is the sum of what follows it.
+
+    ``compute_s`` kernels without recompute; ``recompute_s`` what is run again; ``communication_s`` exposed tensor,
+    context, expert, pipeline and fully-sharded transfers; ``launch_s`` device idle because the host is late;
+    ``bubble_s`` pipeline idle; ``data_parallel_s`` exposed once-a-step gradient and parameter traffic;
+    ``optimizer_s``; ``offload_s``; ``framework_s`` the stack's own work and stragglers.
+    """
+
+    step_s: F64
+    compute_s: F64
+    recompute_s: F64
+    communication_s: F64
+    launch_s: F64
+    bubble_s: F64
+    data_parallel_s: F64
+    optimizer_s: F64
+    offload_s: F64
+    framework_s: F64
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerSeconds:
+    """One layer and micro-batch, arrays [N]; ``total_s`` contains the rest."""
+
+    total_s: F64
+    forward_s: F64
+    backward_s: F64
+    recompute_s: F64
+    communication_s: F64
+    launch_s: F64
+
+
+def step_times(
+    arch: Architecture, system: System, costs: PointCosts, c: Columns, point_index: I64,
+    stack_costs: StackCosts | None = None,
+) -> StepTimes:  # fmt: skip
+    """Time of every strategy in ``c`` on ``system``; ``point_index`` [N] is each row's point in ``costs``."""
+    sc = stack_costs or find_stack_costs(c.base.stack)
+    at = point_index
+    shape = stages(arch, c, costs.n_layers)
+    per_point = passes(costs, sc)
+    traffic = layer_traffic(system, c, shape)
+    layer = _layer_seconds(per_point.forward, per_point.selective, per_point.backward, traffic, costs, c, at, sc)
+    hop_s = _hop(system, c, costs.boundary_bytes[at], sc)
+    slowest, ramp = _stages_seconds(shape, c, layer, per_point.embedding_s[at], per_point.head_s[at], hop_s)
+    wgrad = shape.layers[1] * per_point.wgrad_s[at]
+    pipe_s, bubble_s = pipeline_time(
+        slowest + sc.micro_batch_overhead_s, ramp, wgrad, c.accumulation, c.pp, c.virtual_stages, c.schedule
+    )
+    worst = np.maximum(shape.layers[0], shape.layers[1])
+    gradient_s = step_traffic(system, c, shape, worst * layer.forward_s, worst * layer.backward_s, sc)
+    update_s = _update(system, c, shape)
+    offload_s = _offload(system, c, shape)
+    raw = pipe_s + gradient_s + update_s + offload_s + sc.step_overhead_s
+    n_systems = np.maximum(c.dp * c.tp * c.pp * c.cp / system.count, 1.0)
+    step_s = raw * (1 + sc.straggler * np.log2(n_systems))
+    m = c.accumulation * shape.layers[1]
+    launch, again = m * layer.launch_s, m * layer.recompute_s
+    comm = m * layer.communication_s + c.accumulation * hop_s
+    overhead = c.accumulation * sc.micro_batch_overhead_s
+    return StepTimes(
+        step_s=step_s, compute_s=pipe_s - bubble_s - overhead - launch - comm - again, recompute_s=again,
+        communication_s=comm, launch_s=launch, bubble_s=bubble_s, data_parallel_s=gradient_s, optimizer_s=update_s,
+        offload_s=offload_s, framework_s=step_s - raw + sc.step_overhead_s + overhead,
+    )  # fmt: skip
+
+
+def _layer_seconds(
+    forward: Pass, selective: Pass, backward: Pass, traffic: LayerTraffic, costs: PointCosts, c: Columns, at: I64,
+    sc: StackCosts,
+) -> _LayerSeconds:  # fmt: skip
+    """The mean layer with its recompute, and with fully sharded parameters arriving behind it."""
+    f, b = forward.time_s[at], backward.time_s[at]
+    every = np.ceil(costs.n_layers / np.maximum(c.recompute_every, 1)) / costs.n_layers
+    again = np.where(c.recompute == RECOMPUTES.index("full"), every * f, 0.0)
+    again = np.where(c.recompute == RECOMPUTES.index("selective"), selective.time_s[at], again)
+    slow = sc.communication_slowdown
+    gather, scatter = traffic.gather_s * slow, traffic.scatter_s * slow
+    f_total = np.maximum(f, gather) + sc.contention * np.minimum(f, gather)
+    both = gather + scatter
+    b_total = np.maximum(b + again, both) + sc.contention * np.minimum(b + again, both)
+    comm = forward.communication_s[at] + backward.communication_s[at] + f_total + b_total - f - b - again
+    return _LayerSeconds(
+        f_total + b_total, f_total, b_total, again, comm, forward.starved_s[at] + backward.starved_s[at]
+    )
+
+
+def _stages_seconds(
+    shape: Stages, c: Columns, layer: _LayerSeconds, embedding_s: F64, head_s: F64, hop_s: F64
+) -> tuple[F64, F64]:
+    """F + R + B of the slowest stage, and the sum over the other stages, for one micro-batch."""
+    one = c.pp == 1
+    first, middle, last = (n * layer.total_s for n in shape.layers)
+    first = first + embedding_s + np.where(one, head_s, 0.0)
+    last = np.where(one, 0.0, last + head_s)
+    n_middle = np.maximum(c.pp - 2, 0)
+    middle = np.where(n_middle > 0, middle, 0.0)
+    slowest = np.maximum(np.maximum(first, last), middle) + hop_s
+    total = first + last + n_middle * middle + np.maximum(c.pp - 1, 0) * hop_s
+    return slowest, np.maximum(total - slowest, 0.0)
+
+
+def _hop(system: System, c: Columns, boundary_bytes: F64, sc: StackCosts) -> F64:
+    """Exposed seconds a micro-batch of activations forward and gradients back between stages."""
+    out = np.zeros(len(c))
+    local = pipeline_neighbours_local(system, c.tp, c.cp, c.dp)
+    for inside in (True, False):
+        rows = (c.pp > 1) & (local == inside)
+        if rows.any():
+            hop = curve(system, "send_recv", 2, 2 if inside else 1)
+            out[rows] = 2 * hop.time_s(boundary_bytes[rows]) * np.maximum(c.virtual_stages[rows], 1)
+    return out * sc.communication_slowdown * (1 - sc.pp_overlap)
+
+
+def _updated_parameters(c: Columns, shape: Stages) -> F64:
+    """Parameters one rank of the worst stage updates, after state sharding."""
+    dense = np.maximum(np.maximum(shape.dense[0], shape.dense[1]), shape.dense[2])
+    expert = np.maximum(np.maximum(shape.expert[0], shape.expert[1]), shape.expert[2])
+    ranks = np.where(c.sharding == 0, 1, c.dp * c.cp)
+    replicas = np.where(c.sharding == 0, 1, np.maximum(c.dp * c.cp * c.tp // c.ep, 1))
+    return dense / ranks + expert / replicas
+
+
+def _update(system: System, c: Columns, shape: Stages) -> F64:
+    """The optimizer on the device (zero when it is offloaded), streaming its state once."""
+    if c.base.lora_rank:
+        return np.zeros(len(c))
+    per_parameter = update_traffic_bytes(c.base, find_stack(c.base.stack).fused_optimizer)
+    traffic = _updated_parameters(c, shape) * per_parameter
+    seconds = memory_time(system.accelerator, traffic * 0.6, traffic * 0.4).time_s
+    return np.where(c.offload_optimizer > 0, 0.0, seconds)
+
+
+def _offload(system: System, c: Columns, shape: Stages) -> F64:
+    """Optimizer state in host memory: gradients go down, weights come back, the host updates between (ZeRO-Offload)."""
+    if not (c.offload_optimizer > 0).any():
+        return np.zeros(len(c))
+    b = parameter_bytes(c.base)
+    n = _updated_parameters(c, shape)
+    down = transfer_time(system.accelerator, n * b.gradient, "d2h").time_s
+    up = transfer_time(system.accelerator, n * b.weight, "h2d").time_s
+    host = n * update_traffic_bytes(c.base, fused=True) / (HOST_BYTES_PER_S / system.count)
+    return np.where(c.offload_optimizer > 0, down + up + host, 0.0)
+
+
+HOST_BYTES_PER_S = 2 * 8 * 4800e6 * 8 * 0.8
+"""Two sockets of eight DDR5-4800 channels (JEDEC JESD79-5) at 80 %, shared by the system's accelerators."""
