@@ -1,0 +1,53 @@
+"""Reads measured tables: CSV and Parquet as columns, tolerant of extra columns, strict about the ones asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.errors import DataError, MissingExtraError
+
+
+def read_columns(path: Path, wanted: dict[str, str]) -> dict[str, NDArray[Any]] | None:
+    """Columns of ``path`` by name; None when the file is not there.
+
+    ``wanted`` maps a column to ``"float"`` (missing cells are NaN), ``"int"`` or ``"str"`` (missing cells are "").
+    Raises DataError when the file cannot be read or lacks a column.
+    """
+    if not path.exists():
+        return None
+    try:
+        import pyarrow as pa
+        import pyarrow.csv
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtraError("reading measured tables needs pyarrow", hint="pip install pyarrow") from None
+    try:
+        if path.suffix == ".parquet":
+            table = pa.parquet.read_table(path, columns=list(wanted))
+        else:
+            types = {n: pa.string() if k == "str" else pa.float64() for n, k in wanted.items()}
+            options = pa.csv.ConvertOptions(
+                include_columns=list(wanted), column_types=types, null_values=["", "nan", "NaN", "None"], strings_can_be_null=True
+            )
+            table = pa.csv.read_csv(path, parse_options=pa.csv.ParseOptions(newlines_in_values=True), convert_options=options)
+    except (pa.ArrowInvalid, pa.ArrowKeyError, OSError, KeyError) as error:
+        raise DataError(f"{path}: {error}", hint="is it laid out like the published measurement tables?") from None
+    return {name: _column(table.column(name), kind) for name, kind in wanted.items()}
+
+
+def _column(column: Any, kind: str) -> NDArray[Any]:
+    import pyarrow as pa
+
+    if kind == "str":
+        if pa.types.is_dictionary(column.type):
+            column = column.combine_chunks().dictionary_decode() if hasattr(column, "combine_chunks") else column
+        values = column.to_pylist()
+        return np.array(["" if v is None else str(v) for v in values], dtype=object)
+    values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    if kind == "int":
+        return np.nan_to_num(values, nan=0).astype(np.int64)
+    return values
