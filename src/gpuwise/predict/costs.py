@@ -23,13 +23,12 @@ from gpuwise.workload.transformer import saved_bytes, transformer_tables
 
 F64 = NDArray[np.float64]
 COMM_GROUPS = ("tp", "cp", "ep")
-PARTS = ("layer", "embedding", "head")
 MATMUL_KINDS = (Kind.MATMUL, Kind.GROUPED)
 
 
 @dataclass(frozen=True, slots=True)
 class PartCosts:
-    """Arrays [P] over points. For ``layer``: the mean layer of the model; for the ends: the whole end.
+    """Arrays [P] over points. For ``layer`` and ``lead``: one (mean) layer; for the ends: the whole end.
 
     Seconds of device kernels by phase and family (``matmul``, ``attention``, ``memory``), launches, and collective
     seconds by group. ``selective`` is what selective recompute runs again.
@@ -52,13 +51,16 @@ class PartCosts:
 class PointCosts:
     """Costs of P points of one model on one system, and the bytes a layer keeps under each recompute policy.
 
-    ``saved_bytes[policy]`` [P] of the mean layer; ``head_saved_bytes``, ``embedding_saved_bytes`` of the ends;
+    ``layer`` is the mean over all layers but the ``n_lead`` leading ones that differ (the dense layers before a model's
+    experts), which are ``lead``. ``saved_bytes[policy]`` [P] of the mean of all layers; ``head_saved_bytes``, ``embedding_saved_bytes`` of the ends;
     ``boundary_bytes`` [P] the activation passed between layers or stages; ``log_sigma`` [P] of the kernels, weighted by time.
     """
 
     points: tuple[Point, ...]
     n_layers: float
+    n_lead: float
     layer: PartCosts
+    lead: PartCosts
     embedding: PartCosts
     head: PartCosts
     saved_bytes: dict[str, F64]
@@ -68,6 +70,11 @@ class PointCosts:
     logits_elements: F64
     log_sigma: F64
     basis: Basis
+
+
+def leading_layers(arch: Architecture) -> int:
+    """Dense layers before the first layer with experts."""
+    return arch.moe.first_dense if arch.moe is not None and arch.moe.first_dense < arch.n_layers else 0
 
 
 FAMILIES = ("matmul", "attention", "memory")
@@ -85,6 +92,7 @@ def point_costs(
     tables: list[OpTable] = []
     owner: list[tuple[int, int, float]] = []  # point, part, weight
     n_layers = float(arch.n_layers + (arch.encoder.n_layers if arch.encoder else 0))
+    n_lead = leading_layers(arch)
     saved: dict[str, list[float]] = {"none": [], "selective": [], "full": []}
     ends_saved: tuple[list[float], list[float]] = ([], [])
     for i, point in enumerate(points):
@@ -94,7 +102,8 @@ def point_costs(
             layered.append((t.encoder, t.encoder_layers))
         for table, count in layered:
             tables.append(table)
-            owner.append((i, 0, count / n_layers))
+            lead = n_lead > 0 and t.layers.get("dense") is table
+            owner.append((i, 3, 1.0) if lead else (i, 0, count / (n_layers - n_lead)))
         tables += [t.embedding, t.head]
         owner += [(i, 1, 1.0), (i, 2, 1.0)]
         boundary = point.shard_tokens * arch.hidden * point.element_bytes
@@ -115,7 +124,7 @@ def point_costs(
     np.add.at(spread, point_of_row, times.time_s * times.log_sigma)
     boundary = np.array([p.shard_tokens * arch.hidden * p.element_bytes for p in points])
     return PointCosts(
-        points=tuple(points), n_layers=n_layers, layer=cells.part(0), embedding=cells.part(1), head=cells.part(2),
+        points=tuple(points), n_layers=n_layers, n_lead=float(n_lead), layer=cells.part(0), lead=cells.part(3), embedding=cells.part(1), head=cells.part(2),
         saved_bytes={k: np.array(v) for k, v in saved.items()},
         head_saved_bytes=np.array(ends_saved[1]), embedding_saved_bytes=np.array(ends_saved[0]),
         boundary_bytes=boundary,

@@ -42,6 +42,8 @@ class Passes:
     selective: Pass
     backward: Pass
     wgrad_s: F64
+    lead_extra_s: F64
+    """What all leading layers together take beyond as many mean layers, forward and backward (negative when cheaper)."""
     embedding_s: F64
     head_s: F64
 
@@ -53,8 +55,11 @@ def passes(costs: PointCosts, sc: StackCosts) -> Passes:
     forward = _one(layer.forward_s, layer.forward_kernels, layer.forward_comm_s, sc)
     backward = _one(layer.backward_s, layer.backward_kernels, layer.backward_comm_s, sc)
     selective = _one(layer.selective_s, layer.selective_kernels, nothing, sc, overhead=False)
+    lead_extra = np.zeros_like(layer.wgrad_s)
+    if costs.n_lead:
+        lead_extra = costs.n_lead * (_end(costs.lead, sc) - forward.time_s - backward.time_s)
     return Passes(
-        forward, selective, backward, layer.wgrad_s * sc.matmul_slowdown,
+        forward, selective, backward, layer.wgrad_s * sc.matmul_slowdown, lead_extra,
         _end(costs.embedding, sc), _end(costs.head, sc),
     )  # fmt: skip
 

@@ -80,7 +80,8 @@ def step_times(
     traffic = layer_traffic(system, c, shape)
     layer = _layer_seconds(per_point.forward, per_point.selective, per_point.backward, traffic, costs, c, at, sc)
     hop_s = _hop(system, c, costs.boundary_bytes[at], sc)
-    slowest, ramp = _stages_seconds(shape, c, layer, per_point.embedding_s[at], per_point.head_s[at], hop_s)
+    front_s = per_point.embedding_s[at] + per_point.lead_extra_s[at]
+    slowest, ramp = _stages_seconds(shape, c, layer, front_s, per_point.head_s[at], hop_s)
     wgrad = shape.layers[1] * per_point.wgrad_s[at]
     pipe_s, bubble_s = pipeline_time(
         slowest + sc.micro_batch_overhead_s, ramp, wgrad, c.accumulation, c.pp, c.virtual_stages, c.schedule
@@ -124,12 +125,12 @@ def _layer_seconds(
 
 
 def _stages_seconds(
-    shape: Stages, c: Columns, layer: _LayerSeconds, embedding_s: F64, head_s: F64, hop_s: F64
+    shape: Stages, c: Columns, layer: _LayerSeconds, front_s: F64, head_s: F64, hop_s: F64
 ) -> tuple[F64, F64]:
     """F + R + B of the slowest stage, and the sum over the other stages, for one micro-batch."""
     one = c.pp == 1
     first, middle, last = (n * layer.total_s for n in shape.layers)
-    first = first + embedding_s + np.where(one, head_s, 0.0)
+    first = first + front_s + np.where(one, head_s, 0.0)
     last = np.where(one, 0.0, last + head_s)
     n_middle = np.maximum(c.pp - 2, 0)
     middle = np.where(n_middle > 0, middle, 0.0)
