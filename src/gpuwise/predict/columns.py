@@ -1,9 +1,14 @@
-"""Strategies as columns: the same numbers as :class:`Strategy`, one array per field, for evaluating many at once."""
+"""Strategies as columns: the same numbers as :class:`Strategy`, one array per field, for evaluating many at once.
+
+The arrays broadcast to one shape. A list of strategies has arrays [N]; a search writes a product of choices as
+arrays [A, 1, 1], [1, S, 1] and [1, 1, R], so that what depends on one axis only is computed once along it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +20,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Integer arrays of one length N. ``sharding``, ``recompute`` and ``schedule`` are indices into the tuples of
+    """Integer arrays that broadcast to ``shape``. ``sharding``, ``recompute`` and ``schedule`` are indices into the tuples of
     ``workload.strategy``; flags are 0 or 1. What a strategy fixes for the whole set (precision, optimizer, stack ...)
     is in ``base``."""
 
@@ -37,16 +42,31 @@ class Columns:
     offload_optimizer: I64
     offload_activations: I64
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """What the arrays broadcast to: (N,) for a list of strategies."""
+        return np.broadcast_shapes(*(getattr(self, f.name).shape for f in fields(self)[1:]))
+
     def __len__(self) -> int:
-        return len(self.micro_batch)
+        return prod(self.shape)
 
     def take(self, index: NDArray[np.intp] | NDArray[np.bool_]) -> Columns:
-        """The rows of ``index`` (positions or a mask)."""
-        return Columns(self.base, *(getattr(self, f.name)[index] for f in fields(self)[1:]))
+        """The strategies at ``index`` (flat positions in ``shape``, or a mask over a list) as a list."""
+        if index.dtype == np.bool_:
+            index = np.flatnonzero(index)
+        shape = self.shape
+        where = np.unravel_index(index, shape)
+        arrays: list[I64] = []
+        for f in fields(self)[1:]:
+            array = getattr(self, f.name)
+            array = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
+            arrays.append(array[tuple(w if n > 1 else np.zeros_like(w) for w, n in zip(where, array.shape, strict=True))])
+        return Columns(self.base, *arrays)
 
     def strategy(self, i: int) -> Strategy:
-        """Row ``i`` as a Strategy."""
-        v = {f.name: int(getattr(self, f.name)[i]) for f in fields(self)[1:]}
+        """Strategy ``i``, counted in C order over ``shape``."""
+        row = self.take(np.array([i]))
+        v = {f.name: int(getattr(row, f.name)[0]) for f in fields(self)[1:]}
         return self.base.with_(
             micro_batch=v["micro_batch"], accumulation=v["accumulation"], dp=v["dp"], tp=v["tp"], pp=v["pp"],
             virtual_stages=v["virtual_stages"], cp=v["cp"], ep=v["ep"],

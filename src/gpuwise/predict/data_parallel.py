@@ -32,25 +32,37 @@ NONE, ZERO1, ZERO2, ZERO3, HYBRID = (SHARDINGS.index(s) for s in ("none", "zero1
 
 @dataclass(frozen=True, slots=True)
 class LayerTraffic:
-    """Arrays [N], seconds per layer and micro-batch of fully sharded traffic: zero where parameters are not sharded."""
+    """Seconds per layer and micro-batch of fully sharded traffic: zero where parameters are not sharded."""
 
     gather_s: F64
     scatter_s: F64
 
 
 def collective_over(system: System, op: str, payload: F64, group: Group, mask: NDArray[np.bool_]) -> F64:
-    """[N] seconds of ``op`` over each row's own group where ``mask``; 0 elsewhere and for groups of one."""
-    out = np.zeros(len(payload))
-    wanted = np.flatnonzero(mask & (group.size > 1) & (payload > 0))
-    if not len(wanted):
+    """Seconds of ``op`` over each row's own group where ``mask``; 0 elsewhere and for groups of one.
+
+    Evaluated in the shape payload and group broadcast to, then masked: an axis only ``mask`` has is not walked.
+    """
+    payload, size, local, concurrent = np.broadcast_arrays(payload, *group)
+    out = np.zeros(payload.shape)
+    wanted = _any_over(mask, payload.shape) & (size > 1) & (payload > 0)
+    if not wanted.any():
         return out
-    key = (group.size[wanted] * 65536 + group.local[wanted]) * 65536 + group.concurrent[wanted]
+    key = (size[wanted] * 65536 + local[wanted]) * 65536 + concurrent[wanted]
     distinct, inverse = np.unique(key, return_inverse=True)
+    bytes_, seconds = payload[wanted], np.empty(len(key))
     for i, k in enumerate(distinct):
-        rows = wanted[inverse == i]
-        size, local, concurrent = int(k >> 32), int(k >> 16 & 65535), int(k & 65535)
-        out[rows] = curve(system, op, size, local, concurrent=concurrent).time_s(payload[rows])
-    return out
+        rows = inverse == i
+        n, near, beside = int(k >> 32), int(k >> 16 & 65535), int(k & 65535)
+        seconds[rows] = curve(system, op, n, near, concurrent=beside).time_s(bytes_[rows])
+    out[wanted] = seconds
+    return np.where(mask, out, 0.0)
+
+
+def _any_over(mask: NDArray[np.bool_], shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """``mask`` with the axes that ``shape`` does not have folded into one place each."""
+    folded = tuple(i for i, n in enumerate(mask.shape) if n > 1 and (len(shape) != mask.ndim or shape[i] == 1))
+    return mask.any(axis=folded, keepdims=True) if folded else mask
 
 
 def shard_group(system: System, c: Columns) -> tuple[Group, Group]:
@@ -68,7 +80,7 @@ def layer_traffic(system: System, c: Columns, shape: Stages) -> LayerTraffic:
     """Fully sharded parameters and gradients of one middle layer."""
     sharded = (c.sharding == ZERO3) | (c.sharding == HYBRID)
     if not sharded.any():
-        return LayerTraffic(np.zeros(len(c)), np.zeros(len(c)))
+        return LayerTraffic(np.zeros(sharded.shape), np.zeros(sharded.shape))
     b = parameter_bytes(c.base)
     inner, _ = shard_group(system, c)
     per_layer = shape.dense[1] / np.maximum(shape.layers[1], 1)
@@ -76,35 +88,36 @@ def layer_traffic(system: System, c: Columns, shape: Stages) -> LayerTraffic:
     trained = 1.0 if c.base.lora_rank == 0 else 0.0
     experts = expert_data_group(system, c.tp, c.cp, c.dp, c.ep)
     gather = collective_over(system, "all_gather", per_layer * b.weight, inner, sharded)
-    gather += collective_over(system, "all_gather", expert * b.weight, experts, sharded)
+    gather = gather + collective_over(system, "all_gather", expert * b.weight, experts, sharded)
     reduce_bytes = per_layer * b.gradient * trained
     scatter = collective_over(system, "reduce_scatter", reduce_bytes, inner, sharded)
-    scatter += collective_over(system, "reduce_scatter", expert * b.gradient * trained, experts, sharded)
+    scatter = scatter + collective_over(system, "reduce_scatter", expert * b.gradient * trained, experts, sharded)
     return LayerTraffic(gather, scatter)
 
 
 def step_traffic(system: System, c: Columns, shape: Stages, forward_s: F64, backward_s: F64, sc: StackCosts) -> F64:
-    """[N] exposed seconds a step of the traffic that happens once a step.
+    """Exposed seconds a step of the traffic that happens once a step.
 
-    ``forward_s`` and ``backward_s`` [N] are one micro-batch's passes on the worst stage, behind which gathers and
+    ``forward_s`` and ``backward_s`` are one micro-batch's passes on the worst stage, behind which gathers and
     reductions hide; what is left over is exposed.
     """
     if c.base.lora_rank:
-        return np.zeros(len(c))  # adapters are a thousandth of the gradients
+        return np.zeros(c.sharding.shape)  # adapters are a thousandth of the gradients
     b = parameter_bytes(c.base)
     dense = np.maximum(np.maximum(shape.dense[0], shape.dense[1]), shape.dense[2])
     expert = np.maximum(np.maximum(shape.expert[0], shape.expert[1]), shape.expert[2])
     group, experts = data_group(system, c.tp, c.cp, c.dp), expert_data_group(system, c.tp, c.cp, c.dp, c.ep)
     plain, sharded_states = c.sharding == NONE, (c.sharding == ZERO1) | (c.sharding == ZERO2)
-    reduce = collective_over(system, "all_reduce", dense * b.gradient, group, plain)
-    reduce += collective_over(system, "all_reduce", expert * b.gradient, experts, plain)
-    reduce += collective_over(system, "reduce_scatter", dense * b.gradient, group, sharded_states)
-    reduce += collective_over(system, "reduce_scatter", expert * b.gradient, experts, sharded_states)
+    inner, replicas = shard_group(system, c)
+    reduce = (
+        collective_over(system, "all_reduce", dense * b.gradient, group, plain)
+        + collective_over(system, "all_reduce", expert * b.gradient, experts, plain)
+        + collective_over(system, "reduce_scatter", dense * b.gradient, group, sharded_states)
+        + collective_over(system, "reduce_scatter", expert * b.gradient, experts, sharded_states)
+        + collective_over(system, "all_reduce", dense * b.gradient / inner.size, replicas, c.sharding == HYBRID)
+    )
     gather = collective_over(system, "all_gather", dense * b.weight, group, sharded_states)
-    gather += collective_over(system, "all_gather", expert * b.weight, experts, sharded_states)
-    _, replicas = shard_group(system, c)
-    inner, _ = shard_group(system, c)
-    reduce += collective_over(system, "all_reduce", dense * b.gradient / inner.size, replicas, c.sharding == HYBRID)
+    gather = gather + collective_over(system, "all_gather", expert * b.weight, experts, sharded_states)
     times = np.where(c.sharding == ZERO2, c.accumulation, 1)
     exposed = times * exposed_after(reduce, backward_s, sc) + exposed_after(gather, forward_s, sc)
     return exposed

@@ -29,8 +29,9 @@ class Evaluated:
 
 
 def points_of(c: Columns, seq_len: int, packed_document_len: int | None = None) -> tuple[list[Point], I64]:
-    """The distinct points of ``c`` and, for every row, which one it is."""
-    keys = np.column_stack([c.micro_batch, c.tp, c.cp, c.ep, c.sequence_parallel])
+    """The distinct points of ``c`` and which one each strategy has, in the shape their five columns broadcast to."""
+    columns = np.broadcast_arrays(c.micro_batch, c.tp, c.cp, c.ep, c.sequence_parallel)
+    keys = np.column_stack([k.ravel() for k in columns])
     flat = keys @ np.array([1 << 48, 1 << 36, 1 << 24, 1 << 1, 1], dtype=np.int64)
     _, first, inverse = np.unique(flat, return_index=True, return_inverse=True)
     base, stack = c.base, find_stack(c.base.stack)
@@ -43,7 +44,7 @@ def points_of(c: Columns, seq_len: int, packed_document_len: int | None = None) 
         )
         for mb, tp, cp, ep, sp in keys[first]
     ]  # fmt: skip
-    return points, inverse.astype(np.int64)
+    return points, inverse.astype(np.int64).reshape(columns[0].shape)
 
 
 def evaluate(

@@ -39,8 +39,9 @@ class MeanLayer:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Arrays [N]: layers of the first, a middle and the last pipeline stage (equal when pp is 1), and the dense and
-    expert parameters one rank of each holds. Index 0 first, 1 middle, 2 last."""
+    """Arrays in the shape that pp, tp, ep and virtual stages broadcast to: layers of the first, a middle and the last
+    pipeline stage (equal when pp is 1), and the dense and expert parameters one rank of each holds. Index 0 first,
+    1 middle, 2 last."""
 
     layers: tuple[F64, F64, F64]
     dense: tuple[F64, F64, F64]
@@ -65,7 +66,7 @@ def stages(arch: Architecture, c: Columns, n_layers: float) -> Stages:
     dense: list[F64] = []
     expert: list[F64] = []
     for i, n in enumerate(layers):
-        ends = np.zeros(len(c))
+        ends: F64 | float = 0.0
         if i in (0, 2):
             embedding = (count.embedding + count.stem) / c.tp
             output = (count.head or count.tied_head) / c.tp + count.final_norm + count.extra

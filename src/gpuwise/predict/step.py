@@ -8,7 +8,7 @@ The same code serves one strategy and millions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Arrays [N] in seconds; ``step_s`` is the sum of what follows it.
+    """Arrays in the shape of the strategies, in seconds; ``step_s`` is the sum of what follows it.
 
     ``compute_s`` kernels without recompute; ``recompute_s`` what is run again; ``communication_s`` exposed tensor,
     context, expert, pipeline and fully-sharded transfers; ``launch_s`` device idle because the host is late;
@@ -58,7 +58,7 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class _LayerSeconds:
-    """One layer and micro-batch, arrays [N]; ``total_s`` contains the rest."""
+    """One layer and micro-batch; ``total_s`` contains the rest."""
 
     total_s: F64
     forward_s: F64
@@ -72,7 +72,7 @@ def step_times(
     arch: Architecture, system: System, costs: PointCosts, c: Columns, point_index: I64,
     stack_costs: StackCosts | None = None,
 ) -> StepTimes:  # fmt: skip
-    """Time of every strategy in ``c`` on ``system``; ``point_index`` [N] is each row's point in ``costs``."""
+    """Time of every strategy in ``c`` on ``system``; ``point_index`` is each strategy's point in ``costs``."""
     sc = stack_costs or find_stack_costs(c.base.stack)
     at = point_index
     shape = stages(arch, c, costs.n_layers)
@@ -97,11 +97,12 @@ def step_times(
     launch, again = m * layer.launch_s, m * layer.recompute_s
     comm = m * layer.communication_s + c.accumulation * hop_s
     overhead = c.accumulation * sc.micro_batch_overhead_s
-    return StepTimes(
+    parts = StepTimes(
         step_s=step_s, compute_s=pipe_s - bubble_s - overhead - launch - comm - again, recompute_s=again,
         communication_s=comm, launch_s=launch, bubble_s=bubble_s, data_parallel_s=gradient_s, optimizer_s=update_s,
         offload_s=offload_s, framework_s=step_s - raw + sc.step_overhead_s + overhead,
     )  # fmt: skip
+    return StepTimes(*(np.broadcast_to(getattr(parts, f.name), c.shape) for f in fields(parts)))
 
 
 def _layer_seconds(
@@ -141,13 +142,13 @@ def _stages_seconds(
 
 def _hop(system: System, c: Columns, boundary_bytes: F64, sc: StackCosts) -> F64:
     """Exposed seconds a micro-batch of activations forward and gradients back between stages."""
-    out = np.zeros(len(c))
+    out = np.zeros(1)
     local = pipeline_neighbours_local(system, c.tp, c.cp, c.dp)
     for inside in (True, False):
         rows = (c.pp > 1) & (local == inside)
         if rows.any():
             hop = curve(system, "send_recv", 2, 2 if inside else 1)
-            out[rows] = 2 * hop.time_s(boundary_bytes[rows]) * np.maximum(c.virtual_stages[rows], 1)
+            out = np.where(rows, 2 * hop.time_s(boundary_bytes) * np.maximum(c.virtual_stages, 1), out)
     return out * sc.communication_slowdown * (1 - sc.pp_overlap)
 
 
@@ -163,7 +164,7 @@ def _updated_parameters(c: Columns, shape: Stages) -> F64:
 def _update(system: System, c: Columns, shape: Stages) -> F64:
     """The optimizer on the device (zero when it is offloaded), streaming its state once."""
     if c.base.lora_rank:
-        return np.zeros(len(c))
+        return np.zeros(1)
     per_parameter = update_traffic_bytes(c.base, find_stack(c.base.stack).fused_optimizer)
     traffic = _updated_parameters(c, shape) * per_parameter
     seconds = memory_time(system.accelerator, traffic * 0.6, traffic * 0.4).time_s
@@ -173,7 +174,7 @@ def _update(system: System, c: Columns, shape: Stages) -> F64:
 def _offload(system: System, c: Columns, shape: Stages) -> F64:
     """Optimizer state in host memory: gradients go down, weights come back, the host updates between (ZeRO-Offload)."""
     if not (c.offload_optimizer > 0).any():
-        return np.zeros(len(c))
+        return np.zeros(1)
     b = parameter_bytes(c.base)
     n = _updated_parameters(c, shape)
     down = transfer_time(system.accelerator, n * b.gradient, "d2h").time_s
