@@ -1,0 +1,242 @@
+"""Step time of published LLM training runs: score the model on them, and fit what each software stack costs.
+
+Rows are split by model within a source (:func:`is_check`), never by row. The baseline beside each prediction is one
+constant MFU per source, GPU and precision: the median of the same fit rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.calibrate.llm_rows import LlmRow, read_rows
+from gpuwise.calibrate.validation import Scores
+from gpuwise.errors import GpuwiseError
+from gpuwise.facts.models import Architecture
+from gpuwise.facts.systems import System
+from gpuwise.predict.columns import Columns
+from gpuwise.predict.costs import PointCosts, point_costs
+from gpuwise.predict.evaluate import points_of
+from gpuwise.predict.stack_costs import StackCosts, find_stack_costs
+from gpuwise.predict.step import step_times
+from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.transformer import model_flop_per_token
+
+F64 = NDArray[np.float64]
+_COLUMN_FIELDS = ("micro_batch", "accumulation", "dp", "tp", "pp", "virtual_stages", "cp", "ep", "sequence_parallel",
+                  "schedule", "sharding", "shard_group", "recompute", "recompute_every", "offload_optimizer",
+                  "offload_activations")  # fmt: skip
+_NEUTRAL = Strategy()
+
+
+def is_check(row: LlmRow) -> bool:
+    """Whole models are kept from the fit: a third of them, by a hash of source and model."""
+    digest = hashlib.sha256(f"{row.source}/{row.model}".encode()).digest()
+    return digest[0] % 3 == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows that share a model, a system, a sequence length and everything that is no column, evaluated together.
+
+    ``rows`` are positions in the table; ``costs`` do not depend on the stack's fitted costs, so a fit reuses them.
+    """
+
+    rows: tuple[int, ...]
+    architecture: Architecture
+    system: System
+    columns: Columns
+    costs: PointCosts
+    point_index: NDArray[np.int64]
+
+    def step_s(self, stack_costs: StackCosts) -> F64:
+        return step_times(self.architecture, self.system, self.costs, self.columns, self.point_index, stack_costs).step_s
+
+
+def build_groups(rows: Sequence[LlmRow]) -> tuple[list[Group], dict[int, str]]:
+    """Groups of every row that can be predicted, and for the others why not."""
+    together: dict[tuple[object, ...], list[int]] = {}
+    reasons: dict[int, str] = {}
+    for i, row in enumerate(rows):
+        if row.reason or row.strategy is None:
+            reasons[i] = row.reason
+        elif not math.isfinite(row.step_time_s):
+            reasons[i] = "out of memory (no step time)" if row.out_of_memory else "step time not measured"
+        else:
+            base = row.strategy.with_(**{f: getattr(_NEUTRAL, f) for f in _COLUMN_FIELDS})
+            key = (row.architecture, row.system, base, row.seq_len)
+            together.setdefault(key, []).append(i)
+    groups: list[Group] = []
+    for (arch, system, _, seq_len), members in together.items():
+        assert isinstance(arch, Architecture) and isinstance(system, System) and isinstance(seq_len, int)
+        strategies = [s for i in members if (s := rows[i].strategy) is not None]
+        columns = Columns.from_strategies(strategies)
+        try:
+            points, index = points_of(columns, seq_len)
+            groups.append(Group(tuple(members), arch, system, columns, point_costs(arch, points, system), index))
+        except GpuwiseError as error:
+            reasons.update(dict.fromkeys(members, error.message[:80]))
+    return groups, reasons
+
+
+def score(folder: Path, all_check: bool) -> Scores | None:
+    """Predict every row of ``llm_training.csv`` under ``folder``; None when it is not there."""
+    rows = read_rows(folder)
+    if rows is None:
+        return None
+    groups, reasons = build_groups(rows)
+    predicted, sigma = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+    for group in groups:
+        sc = find_stack_costs(group.columns.base.stack)
+        predicted[list(group.rows)] = group.step_s(sc)
+        kernels = group.costs.log_sigma[group.point_index]
+        sigma[list(group.rows)] = np.hypot(sc.log_sigma, 0.0 * kernels)
+    split = ["check" if all_check or is_check(r) else "fit" for r in rows]
+    return Scores(
+        source=[r.source for r in rows], gpu=[r.gpu for r in rows], split=split,
+        measured=np.array([r.step_time_s for r in rows]), predicted=predicted, log_sigma=sigma,
+        baseline=constant_mfu(rows, groups, split), reason=[reasons.get(i, "") for i in range(len(rows))],
+    )  # fmt: skip
+
+
+def constant_mfu(rows: Sequence[LlmRow], groups: Sequence[Group], split: Sequence[str]) -> F64:
+    """Step time had every row of a source, GPU and precision the median MFU of its fit rows (of its check rows where
+    there are none: then the baseline has seen them and is flattered)."""
+    at_peak = np.full(len(rows), np.nan)
+    for group in groups:
+        peak = group.system.accelerator.peak(group.columns.base.precision)
+        for i in group.rows:
+            row = rows[i]
+            flop = model_flop_per_token(group.architecture, row.seq_len) * row.global_batch * row.seq_len
+            at_peak[i] = flop / (peak * row.n_accelerators)
+    measured = np.array([r.step_time_s for r in rows])
+    mfu = at_peak / measured
+    out = np.full(len(rows), np.nan)
+    keys = [(r.source, r.gpu, r.strategy.precision if r.strategy else "") for r in rows]
+    for width in (1, 2, 3):  # the most specific key that has fit rows wins
+        for key in {k[:width] for k in keys}:
+            member = np.array([k[:width] == key for k in keys]) & np.isfinite(mfu)
+            fit = member & (np.array(split) == "fit")
+            use = fit if fit.any() else member if width == 1 else fit
+            if use.any():
+                out[member] = at_peak[member] / np.median(mfu[use])
+    return out
+
+
+# --- fit -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A coefficient's range and where the fit starts; times are fitted in log space."""
+
+    low: float
+    start: float
+    high: float
+    log: bool = False
+
+
+BOUNDS: dict[str, Bound] = {
+    "launch_s": Bound(1e-6, 6e-6, 4e-5, log=True),
+    "kernel_gap_s": Bound(2e-7, 1e-6, 6e-6, log=True),
+    "layer_overhead_s": Bound(1e-6, 3e-5, 3e-3, log=True),
+    "micro_batch_overhead_s": Bound(1e-6, 3e-4, 2e-2, log=True),
+    "step_overhead_s": Bound(1e-4, 5e-3, 0.3, log=True),
+    "matmul_slowdown": Bound(0.9, 1.08, 1.5),
+    "attention_slowdown": Bound(0.8, 1.05, 2.0),
+    "memory_slowdown": Bound(0.7, 1.05, 2.5),
+    "communication_slowdown": Bound(0.7, 1.1, 3.0),
+    "tp_overlap": Bound(0.0, 0.1, 1.0),
+    "cp_overlap": Bound(0.0, 0.7, 1.0),
+    "ep_overlap": Bound(0.0, 0.1, 1.0),
+    "pp_overlap": Bound(0.0, 0.3, 1.0),
+    "dp_overlap": Bound(0.0, 0.8, 1.0),
+    "contention": Bound(0.0, 0.2, 0.6),
+    "straggler": Bound(0.0, 0.005, 0.05),
+}
+PRIOR_WEIGHT = 0.02
+"""Pull towards the start, in residual units per unit of range: decides only what the rows do not."""
+
+
+def fit_stack(stack: str, rows: Sequence[LlmRow], groups: Sequence[Group]) -> tuple[StackCosts, dict[str, float]]:
+    """Least squares on log(predicted / measured) of the stack's fit rows; each source weighs the same.
+
+    Returns the costs, with ``log_sigma`` from the rows kept from the fit, and the errors of both parts.
+    """
+    from scipy.optimize import least_squares
+
+    mine = [g for g in groups if g.columns.base.stack == stack]
+    names = list(BOUNDS)
+    low, start, high = (np.array([_to(BOUNDS[n], getattr(BOUNDS[n], e)) for n in names]) for e in ("low", "start", "high"))
+    scale = high - low
+    fit_rows = [i for g in mine for i in g.rows if not is_check(rows[i])]
+    per_source: dict[str, int] = {}
+    for i in fit_rows:
+        per_source[rows[i].source] = per_source.get(rows[i].source, 0) + 1
+
+    def costs_of(x: F64) -> StackCosts:
+        return StackCosts(log_sigma=0.1, **{n: _from(BOUNDS[n], v) for n, v in zip(names, x * scale + low, strict=True)})
+
+    def residuals(x: F64) -> F64:
+        sc, out = costs_of(x), []
+        for g in mine:
+            ratio = np.log(g.step_s(sc) / np.array([rows[i].step_time_s for i in g.rows]))
+            keep = np.array([not is_check(rows[i]) for i in g.rows])
+            weight = np.array([per_source.get(rows[i].source, 1) ** -0.5 for i in g.rows])
+            out.append((ratio * weight)[keep])
+        return np.concatenate([*out, PRIOR_WEIGHT * (x - (start - low) / scale)])
+
+    x0 = (start - low) / scale
+    best = least_squares(residuals, x0, bounds=(0, 1), loss="soft_l1", f_scale=0.02, max_nfev=60, diff_step=1e-3)
+    sc = costs_of(best.x)
+    report, spread = _errors(sc, mine, rows)
+    return replace(sc, log_sigma=spread), report
+
+
+def _errors(sc: StackCosts, groups: Sequence[Group], rows: Sequence[LlmRow]) -> tuple[dict[str, float], float]:
+    from gpuwise.calibrate.validation import log_sigma_of
+
+    ratio = {i: float(t / rows[i].step_time_s) for g in groups for i, t in zip(g.rows, g.step_s(sc), strict=True)}
+    report: dict[str, float] = {}
+    for source in sorted({rows[i].source for i in ratio}):
+        for part in ("fit", "check"):
+            values = [abs(v - 1) for i, v in ratio.items() if rows[i].source == source and is_check(rows[i]) == (part == "check")]
+            if values:
+                report[f"{source} {part} mape ({len(values)} rows)"] = round(float(np.mean(values)), 4)
+    kept = np.array([v for i, v in ratio.items() if is_check(rows[i])] or list(ratio.values()))
+    return report, log_sigma_of(np.ones_like(kept), kept)
+
+
+def _to(b: Bound, value: float) -> float:
+    return math.log(value) if b.log else value
+
+
+def _from(b: Bound, value: float) -> float:
+    return math.exp(value) if b.log else float(value)
+
+
+def fit(folder: Path, stacks: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
+    """Refit the stacks that have rows under ``folder`` and write ``coefficients/stacks.json``; returns the errors."""
+    from dataclasses import asdict
+
+    from gpuwise.calibrate.coefficient_files import write
+    from gpuwise.predict.coefficients import load_json
+
+    rows = read_rows(folder)
+    assert rows is not None
+    groups, _ = build_groups(rows)
+    document = {k: dict(v) if isinstance(v, dict) else v for k, v in load_json("stacks").items()}
+    reports: dict[str, dict[str, float]] = {}
+    for stack in stacks or sorted({g.columns.base.stack for g in groups}):
+        costs, report = fit_stack(stack, rows, groups)
+        document["stacks"][stack] = {k: v if isinstance(v, str) else round(v, 9) for k, v in asdict(costs).items()}
+        document["provenance"][stack] = {"rows": "published training runs, split by model", "errors": report}
+        reports[stack] = report
+    write("stacks", document)
+    return reports
