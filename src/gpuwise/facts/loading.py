@@ -1,0 +1,350 @@
+"""Strict reading of fact files: TOML and CSV in, typed records out, or a FieldError that says file, line and field.
+
+Every table is read against a literal schema ``{name: Field}``. An unknown, missing or misspelt name, an empty cell
+that is required, NaN, an infinity, a negative or zero where only positive makes sense, and a value of the wrong
+type are all refused; nothing is guessed, converted or dropped. The same functions read the files we ship and the
+files a person gives us.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import math
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar, cast
+
+from gpuwise.errors import DataError, FieldError, nearest_names
+
+DATA = Path(__file__).parent / "data"
+"""The fact files shipped with the package."""
+
+Kind = Literal["text", "number", "integer", "date", "flag", "names", "numbers"]
+Value = str | float | int | bool | datetime.date | tuple[str, ...] | dict[str, float]
+
+_NUMBER = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,4})?", re.ASCII)
+_INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
+_HEADER = re.compile(r"\s*\[\[?\s*(.+?)\s*\]\]?\s*(#.*)?")
+_WHAT = {
+    "text": "text", "number": "a number", "integer": "a whole number", "date": "a date like 2026-01-31",
+    "flag": "true or false", "names": "a list of names", "numbers": "a table of numbers",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What one field of a table must be. Numbers must be positive unless ``minimum`` says otherwise."""
+
+    kind: Kind
+    required: bool = True
+    minimum: float | None = None
+    """Smallest number allowed; None: anything above zero."""
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One checked row or table: values by field name, optional fields that were not given are absent."""
+
+    values: Mapping[str, Value]
+    file: str
+    line: int | None
+    name: str = ""
+    """The table's own name in a TOML file."""
+
+    def text(self, field: str, default: str = "") -> str:
+        return cast(str, self.values.get(field, default))
+
+    def number(self, field: str) -> float:
+        """A required number."""
+        return float(cast(float, self.values[field]))
+
+    def maybe(self, field: str) -> float | None:
+        """An optional number: None when it was not given."""
+        value = self.values.get(field)
+        return None if value is None else float(cast(float, value))
+
+    def integer(self, field: str) -> int:
+        return cast(int, self.values[field])
+
+    def maybe_integer(self, field: str) -> int | None:
+        return cast("int | None", self.values.get(field))
+
+    def date(self, field: str) -> datetime.date:
+        return cast(datetime.date, self.values[field])
+
+    def names(self, field: str) -> tuple[str, ...]:
+        return cast("tuple[str, ...]", self.values.get(field, ()))
+
+    def numbers(self, field: str) -> dict[str, float]:
+        return cast("dict[str, float]", self.values.get(field, {}))
+
+    def error(self, message: str, *, field: str | None = None, hint: str | None = None) -> FieldError:
+        """A FieldError that points at this record."""
+        return FieldError(message, file=self.file, line=self.line, field=field, hint=hint)
+
+
+Schema = Mapping[str, Field]
+_N = TypeVar("_N", int, float)
+
+
+def shipped_text(name: str) -> str:
+    """The text of a fact file of the package. Raises DataError when it is missing or not UTF-8."""
+    try:
+        return (DATA / name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"the fact file {name} cannot be read: {error}", hint="reinstall gpuwise") from error
+
+
+def read_user_text(path: Path) -> str:
+    """The text of a person's file. Raises FieldError when it cannot be read or is not UTF-8."""
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise FieldError(f"cannot be read: {reason}", file=str(path), hint="check the path") from error
+    except UnicodeDecodeError as error:
+        raise FieldError(
+            f"is not UTF-8 text (byte {error.start})", file=str(path), hint="save it as UTF-8 text"
+        ) from error
+
+
+def parse_csv(text: str, schema: Schema, file: str) -> list[Record]:
+    """The rows of a CSV table with a header line; a line that starts with ``#`` is a comment.
+
+    Raises FieldError.
+    """
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows = _csv_rows(reader, file)
+    header = next(rows, None)
+    if header is None:
+        raise FieldError("is empty", file=file, hint="the first line names the columns: " + ", ".join(schema))
+    columns = header[1]
+    _check_names(columns, schema, file, header[0], columns_of_csv=True)
+    fields = [(name, schema[name]) for name in columns]
+    records: list[Record] = []
+    for line, cells in rows:
+        if len(cells) != len(columns):
+            raise FieldError(
+                f"{len(cells)} cells where the header has {len(columns)}", file=file, line=line,
+                hint="quote a cell that holds a comma",
+            )  # fmt: skip
+        values: dict[str, Value] = {}
+        for (name, field), cell in zip(fields, cells, strict=True):
+            if cell:
+                values[name] = _from_cell(cell, name, field, file, line)
+            elif field.required:
+                raise FieldError(f"{name} is empty", file=file, line=line, field=name, hint=_expected(field))
+        records.append(Record(values, file, line))
+    return records
+
+
+def parse_toml(text: str, schema: Schema, file: str) -> dict[str, Record]:
+    """The top-level tables of a TOML file, each read against ``schema``. Raises FieldError."""
+    document = _toml_document(text, file)
+    lines = _TomlLines(text)
+    records: dict[str, Record] = {}
+    for name, table in document.items():
+        if not isinstance(table, dict):
+            raise FieldError(
+                f"{name} stands outside a table", file=file, line=lines.find(None, name), field=name,
+                hint="put it under a [name] line",
+            )  # fmt: skip
+        records[name] = _from_table(name, cast("dict[str, object]", table), schema, file, lines)
+    return records
+
+
+def parse_toml_table(text: str, schema: Schema, file: str) -> Record:
+    """A TOML file without tables, read against ``schema``. Raises FieldError."""
+    document = _toml_document(text, file)
+    return _from_table(None, document, schema, file, _TomlLines(text))
+
+
+def _csv_rows(reader: Iterator[list[str]], file: str) -> Iterator[tuple[int, list[str]]]:
+    """Non-empty, non-comment rows with the line they end on."""
+    line = cast("int", 0)
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            line = cast(int, reader.line_num)  # type: ignore[attr-defined]
+            raise FieldError(f"is not CSV: {error}", file=file, line=line, hint="check the quotes") from error
+        line = cast(int, reader.line_num)  # type: ignore[attr-defined]
+        if cells and not cells[0].startswith("#"):
+            yield line, cells
+
+
+def _toml_document(text: str, file: str) -> dict[str, object]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # int() of a very long number is a bare ValueError
+        found = re.search(r"at line (\d+)", str(error))
+        line = int(found[1]) if found else None
+        raise FieldError(
+            f"is not TOML: {str(error)[:200]}", file=file, line=line, hint="see https://toml.io"
+        ) from error
+
+
+def _check_names(
+    given: list[str], schema: Schema, file: str, line: int | None, *, columns_of_csv: bool = False
+) -> None:
+    """Refuse a repeated or unknown name, then a required name that is missing."""
+    what = "column" if columns_of_csv else "field"
+    for i, name in enumerate(given):
+        if name in given[:i]:
+            raise FieldError(f"{what} {name!r} appears twice", file=file, line=line, field=name, hint="remove one")
+        if name not in schema:
+            raise _unknown(what, name, schema, file, line)
+    for name, field in schema.items():
+        if field.required and name not in given:
+            near = nearest_names(name, [n for n in given if n not in schema], n=1)
+            raise FieldError(
+                f"{what} {name!r} is missing", file=file, line=line, field=name,
+                hint=f"rename {near[0]!r}" if near else _expected(field),
+            )  # fmt: skip
+
+
+def _unknown(what: str, name: str, schema: Schema, file: str, line: int | None) -> FieldError:
+    near = nearest_names(name, schema, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "known: " + ", ".join(schema)
+    return FieldError(f"unknown {what} {name[:80]!r}", file=file, line=line, field=name, hint=hint)
+
+
+def _expected(field: Field) -> str:
+    return "one of " + ", ".join(field.choices) if field.choices else f"give {_WHAT[field.kind]}"
+
+
+def _from_cell(cell: str, name: str, field: Field, file: str, line: int) -> Value:
+    """A CSV cell as its field's type."""
+    kind = field.kind
+    if kind == "number" and _NUMBER.fullmatch(cell):
+        return _in_range(float(cell), name, field, file, line)
+    if kind == "integer" and _INTEGER.fullmatch(cell):
+        return _in_range(int(cell), name, field, file, line)
+    if kind == "text":
+        return _one_of(cell, name, field, file, line)
+    if kind == "names":
+        return tuple(_one_of(part.strip(), name, field, file, line) for part in cell.split(";"))
+    if kind == "flag" and cell in ("true", "false"):
+        return cell == "true"
+    if kind == "date" and _DATE.fullmatch(cell):
+        try:
+            return datetime.date.fromisoformat(cell)
+        except ValueError:
+            pass
+    raise FieldError(
+        f"{name} is {cell[:80]!r}, not {_WHAT[kind]}", file=file, line=line, field=name, hint=_expected(field)
+    )
+
+
+def _from_table(
+    name: str | None, table: dict[str, object], schema: Schema, file: str, lines: _TomlLines
+) -> Record:
+    top = lines.find(name, None)
+    for key in table:
+        if key not in schema:
+            raise _unknown("field", key, schema, file, lines.find(name, key))
+    _check_names(list(table), schema, file, top)
+    values: dict[str, Value] = {}
+    for key, value in table.items():
+        values[key] = _from_toml(value, key, schema[key], file, lines.find(name, key) or top)
+    return Record(values, file, top, name or "")
+
+
+def _from_toml(value: object, name: str, field: Field, file: str, line: int | None) -> Value:
+    """A TOML value as its field's type; ``true`` is not a number and ``1`` is not a flag."""
+    kind = field.kind
+    if kind == "text" and isinstance(value, str):
+        return _one_of(value, name, field, file, line)
+    if kind == "flag" and isinstance(value, bool):
+        return value
+    if kind == "date" and isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        return value
+    if not isinstance(value, bool):
+        if kind == "integer" and isinstance(value, int):
+            return _in_range(value, name, field, file, line)
+        if kind == "number" and isinstance(value, int | float):
+            return _in_range(_as_float(value), name, field, file, line)
+    if kind == "names" and isinstance(value, list):
+        parts = cast("list[object]", value)
+        if all(isinstance(part, str) for part in parts):
+            return tuple(_one_of(cast(str, part), name, field, file, line) for part in parts)
+    if kind == "numbers" and isinstance(value, dict):
+        numbers: dict[str, float] = {}
+        for key, part in cast("dict[str, object]", value).items():
+            if field.choices and key not in field.choices:
+                raise _unknown("field", key, dict.fromkeys(field.choices, field), file, line)
+            if isinstance(part, bool) or not isinstance(part, int | float):
+                raise FieldError(
+                    f"{name}.{key} is {str(part)[:80]!r}, not a number", file=file, line=line, field=f"{name}.{key}",
+                    hint="give a number",
+                )  # fmt: skip
+            numbers[key] = float(_in_range(_as_float(part), f"{name}.{key}", field, file, line))
+        return numbers
+    raise FieldError(
+        f"{name} is {str(value)[:80]!r}, not {_WHAT[kind]}", file=file, line=line, field=name, hint=_expected(field)
+    )
+
+
+def _as_float(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _one_of(value: str, name: str, field: Field, file: str, line: int | None) -> str:
+    if not value.strip() or "\x00" in value:
+        raise FieldError(f"{name} holds an empty text", file=file, line=line, field=name, hint=_expected(field))
+    if field.choices and value not in field.choices:
+        near = nearest_names(value, field.choices, n=1)
+        raise FieldError(
+            f"{name} is {value[:80]!r}", file=file, line=line, field=name,
+            hint=f"did you mean {near[0]!r}?" if near else _expected(field),
+        )  # fmt: skip
+    return value
+
+
+def _in_range(value: _N, name: str, field: Field, file: str, line: int | None) -> _N:
+    problem = None
+    if isinstance(value, float) and not math.isfinite(value):
+        problem = "not a finite number"
+    elif field.minimum is None and value <= 0:
+        problem = "not above zero"
+    elif field.minimum is not None and value < field.minimum:
+        problem = f"below {field.minimum:g}"
+    elif field.maximum is not None and value > field.maximum:
+        problem = f"above {field.maximum:g}"
+    if problem:
+        raise FieldError(
+            f"{name} is {str(value)[:40]}, {problem}", file=file, line=line, field=name, hint=_expected(field)
+        )
+    return value
+
+
+class _TomlLines:
+    """Where a table or a key stands in TOML text (tomllib does not say)."""
+
+    def __init__(self, text: str) -> None:
+        self._where: dict[tuple[str | None, str | None], int] = {}
+        table: str | None = None
+        for number, line in enumerate(text.splitlines(), start=1):
+            header = _HEADER.fullmatch(line)
+            if header:
+                table = header[1].strip("\"'")
+                self._where.setdefault((table, None), number)
+            elif "=" in line:
+                key = line.split("=", 1)[0].strip().strip("\"'")
+                self._where.setdefault((table, key), number)
+
+    def find(self, table: str | None, key: str | None) -> int | None:
+        return self._where.get((table, key))
