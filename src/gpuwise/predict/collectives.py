@@ -17,18 +17,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from gpuwise.errors import InputError
+from gpuwise.facts.accelerators import Accelerator
 from gpuwise.facts.systems import System
-from gpuwise.predict.collectives_fabric import Fabric, build_curve
+from gpuwise.predict.collectives_fabric import KNOTS, Coefficients, Fabric, domain_time, log_sigmas, shipped
+from gpuwise.predict.collectives_network import scale_out_time
 from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.kernel_time import F64, KernelTime
 
 OPS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
-LIBRARIES = ("nccl", "custom", "vllm", "sglang", "trtllm")
+LIBRARIES = ("nccl", "custom", "vllm", "sglang", "sglang-0.5.10", "trtllm")
+"""``nccl`` stands for the vendor's library (RCCL, oneCCL). The others are serving engines' own all-reduce kernels, which
+hand large payloads to NCCL; ``sglang-0.5.10`` is SGLang before 0.5.12, ``custom`` the mean of the current three."""
+_CURRENT = ("vllm", "sglang", "trtllm")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,13 +68,16 @@ def curve(
     library: str = "nccl",
     graph: bool = False,
     concurrent: int = 1,
+    element_bytes: int = 2,
 ) -> CollectiveCurve:
     """The curve of ``op`` for one kind of group on ``system``. Cached: a search asks for a handful.
 
     ``concurrent`` is how many such groups of one node use its network at the same time; they share the node's cards
-    when they would need more than it has. ``library`` and ``graph`` choose the kernels (``custom`` is the one-shot or
-    two-shot all-reduce of serving engines; others fall back to NCCL).
-    Raises InputError on an unknown operation or library, or a group that cannot exist.
+    when they would need more than it has. ``library`` chooses the kernels; ``graph`` says a CUDA graph launches them
+    (an engine's eager all-reduce first copies its input). One-byte elements cannot be summed in the switch, so a
+    reduction of them takes another curve. Host time to issue the call is not included (:func:`host_call_s`).
+    Raises InputError on an unknown operation or library or a group that cannot exist, UnpredictableError when the
+    group spans systems without a network.
     """
     if op not in OPS:
         raise InputError(f"unknown collective {op!r}", hint="one of " + ", ".join(OPS))
@@ -81,14 +90,75 @@ def curve(
         )
     if concurrent < 1:
         raise InputError(f"{concurrent} concurrent groups", hint="at least 1")
-    return _cached(Fabric.of(system), op, group_size, ranks_per_system, library, graph, concurrent)
+    fabric = Fabric.of(system)
+    if ranks_per_system > fabric.host_size:
+        raise InputError(
+            f"{ranks_per_system} ranks do not fit in one {system.name} ({fabric.host_size} accelerators)",
+            hint="give the number of members in one system",
+        )
+    group = Group(op, group_size, ranks_per_system, concurrent)
+    if op != "all_reduce" or ranks_per_system < group_size:
+        library = "nccl"
+    return _cached(fabric, group, library, graph or library == "nccl", 1 if element_bytes == 1 else 2)
 
 
-@lru_cache(maxsize=4096)
-def _cached(
-    fabric: Fabric, op: str, group_size: int, ranks_per_system: int, library: str, graph: bool, concurrent: int
+class Group(NamedTuple):
+    """One collective of one kind of group."""
+
+    op: str
+    size: int
+    ranks: int
+    concurrent: int
+
+
+@lru_cache(maxsize=8192)
+def _cached(fabric: Fabric, group: Group, library: str, graph: bool, element_bytes: int) -> CollectiveCurve:
+    return build_curve(shipped(), fabric, group, library, graph, element_bytes)
+
+
+def build_curve(
+    c: Coefficients, fabric: Fabric, group: Group, library: str, graph: bool, element_bytes: int
 ) -> CollectiveCurve:
-    return CollectiveCurve(*build_curve(fabric, op, group_size, ranks_per_system, library, graph, concurrent))
+    """The curve with coefficients ``c`` (calibration tries others than the shipped ones)."""
+    if group.size == 1:
+        return CollectiveCurve(KNOTS, np.zeros_like(KNOTS), np.zeros_like(KNOTS), "measured")
+    if group.ranks == group.size:
+        return _inside(c, fabric, group, library, graph, element_bytes)
+    local = domain_time(c, fabric, group.op, group.ranks, "nccl", element_bytes) if group.ranks > 1 else None
+    if local is not None and group.op == "all_to_all":
+        part = group.ranks / group.size
+        local = local._replace(seconds=np.interp(KNOTS * part, KNOTS, local.seconds))
+    seconds = scale_out_time(c, fabric, group.op, group.size, group.ranks, group.concurrent, local)
+    known = fabric.network_kind in c.constants["network"]
+    basis = weakest("derived" if known else "specified", local.basis if local else "derived")
+    return CollectiveCurve(KNOTS, seconds, log_sigmas(c, "network", "nccl", basis), basis)
+
+
+def _inside(
+    c: Coefficients, fabric: Fabric, group: Group, library: str, graph: bool, element_bytes: int
+) -> CollectiveCurve:
+    """A group within one domain or host."""
+    which = _CURRENT if library == "custom" else (library,)
+    parts = [domain_time(c, fabric, group.op, group.size, one, element_bytes) for one in which]
+    seconds = (
+        np.exp(np.mean([np.log(p.seconds) for p in parts], axis=0)) if len(parts) > 1 else parts[0].seconds
+    )
+    if not graph:
+        seconds = seconds + 2 * KNOTS / (c.constants["eager"]["copy_fraction"] * fabric.memory_bytes_per_s)
+    basis = weakest(*(p.basis for p in parts))
+    return CollectiveCurve(KNOTS, seconds, log_sigmas(c, parts[0].link_class, which[-1], basis), basis)
+
+
+def host_call_s(accelerator: Accelerator, c: Coefficients | None = None) -> float:
+    """Host seconds of one eager collective call from Python, below which an eager call cannot finish.
+
+    Measured on engines' eager all-reduce of small messages; it depends on the host processor, which the catalogue does
+    not know: Grace for superchips, else the usual host of the accelerator's year.
+    """
+    seconds = (c or shipped()).constants["eager"]["host_call_s"]
+    if accelerator.name.startswith(("GB2", "GB3", "GH")):
+        return float(seconds["grace"])
+    return float(seconds["recent" if accelerator.year >= 2022 else "older"])
 
 
 def collective_time(
@@ -101,6 +171,7 @@ def collective_time(
     library: str = "nccl",
     graph: bool = False,
     concurrent: int = 1,
+    element_bytes: int = 2,
 ) -> KernelTime:
     """Device time of ``op`` for arrays [R] (broadcast together) of payloads and groups; see the module's docstring.
 
@@ -115,7 +186,16 @@ def collective_time(
     basis: Basis = "measured"
     for n, r in np.unique(np.stack([group.ravel(), ranks.ravel()]), axis=1).T:
         here = (group == n) & (ranks == r)
-        one = curve(system, op, int(n), int(r), library=library, graph=graph, concurrent=concurrent)
+        one = curve(
+            system,
+            op,
+            int(n),
+            int(r),
+            library=library,
+            graph=graph,
+            concurrent=concurrent,
+            element_bytes=element_bytes,
+        )
         time_s[here], sigma[here] = one.time_s(size[here]), one.log_sigma(size[here])
         basis = weakest(basis, one.basis)
     return KernelTime(time_s, sigma, basis)

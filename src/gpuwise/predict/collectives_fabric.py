@@ -1,63 +1,251 @@
-"""First physical version: latency plus bytes over bus bandwidth. Replaced by fitted curves."""
+"""Collectives inside one scale-up domain: measured curves by link generation, scaled to the link at hand.
+
+Shape legend: K knots of :data:`KNOTS` (payload bytes), N group sizes.
+
+A curve of a measured link (NVLink 3, 4 and 5 behind a switch, a PCIe box without peer access, oneCCL on PCIe) is the
+median of its measurements, non-decreasing in size. On another link rate only the part of the time that is wire time
+moves::
+
+    t'(S) = (t(S) - b S) + b S R / R'        b: seconds per byte of the last measured interval, R: the measured link
+
+so latency and protocol changes stay and the limit is the link's. Group sizes between the measured 2, 4 and 8 are
+interpolated in log(n); above 8 the latency grows by ring or tree steps and the wire part by the bus factor.
+PCIe with peer access is a model of NCCL's two protocols, min(low latency, simple), each ``a(n) + S f(n) / rate``.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+import re
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gpuwise.errors import UnpredictableError
 from gpuwise.facts.systems import System
+from gpuwise.predict.coefficients import load_arrays, load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.predict.kernel_time import F64
+
+MEASURED_SIZES: F64 = 2.0 ** np.arange(7, 31)
+"""[24] payload bytes of the measured tables."""
+KNOTS: F64 = np.concatenate([[0.0], 2.0 ** np.arange(7, 38), [2.0**46]])
+"""[K] payload bytes of every curve; the last only carries the final slope."""
+_ABOVE = KNOTS[MEASURED_SIZES.size + 1 :]
+_MEASURED_GROUPS = (2, 4, 8)
+_RING_OPS = ("all_gather", "reduce_scatter", "broadcast")
+_GEFORCE = re.compile(r"GeForce|\bRTX [2345]0[5-9]0|\bGTX|TITAN", re.IGNORECASE)
 
 
 class Fabric(NamedTuple):
     """What of a system its collectives depend on (hashable)."""
 
-    family: str
-    link_kind: str
+    accelerator: str
+    vendor: str
     topology: str
+    link_kind: str
     link_bytes_per_s: float
     domain_size: int
     count: int
+    pcie_bytes_per_s: float | None
+    memory_bytes_per_s: float
     network_bytes_per_s: float
     network_kind: str
 
     @classmethod
     def of(cls, system: System) -> Fabric:
+        a = system.accelerator
         return cls(
-            system.accelerator.family, system.link_kind, system.topology, system.link_bytes_per_s,
-            system.domain_size, system.count, system.network_bytes_per_s, system.network_kind,
+            a.name, a.vendor, system.topology, system.link_kind, system.link_bytes_per_s, system.domain_size,
+            system.count, a.pcie_bytes_per_s, a.memory_bandwidth_bytes_per_s, system.network_bytes_per_s,
+            system.network_kind,
         )  # fmt: skip
 
-
-_FACTOR = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0, "all_to_all": 1.0}
-
-
-def bus_bytes(op: str, n: int) -> float:
-    """Bytes a rank's link carries in one direction per payload byte (nccl-tests' bus bandwidth factor)."""
-    return _FACTOR[op] * (n - 1) / n if op in _FACTOR else 1.0
+    @property
+    def host_size(self) -> int:
+        """Accelerators reachable without the scale-out network."""
+        return max(self.count, self.domain_size)
 
 
-def build_curve(
-    fabric: Fabric, op: str, n: int, ranks: int, library: str, graph: bool, concurrent: int
-) -> tuple[F64, F64, F64, Basis]:
-    """(bytes, seconds, log sigma, basis) of the knots."""
-    knots = np.concatenate([[0.0], 2.0 ** np.arange(8, 41)])
-    if n == 1:
-        return knots, np.zeros_like(knots), np.full_like(knots, 0.1), "specified"
-    latency = 8e-6 * (1 + 0.5 * math.log2(n))
-    rate = 0.8 * fabric.link_bytes_per_s
-    if ranks < n:
-        if fabric.network_bytes_per_s <= 0:
-            raise UnpredictableError(
-                "no network between systems", "the group spans systems that have no network",
-                hint="choose a system with a network, or keep the group inside one",
-            )  # fmt: skip
-        share = min(ranks * fabric.network_bytes_per_s, fabric.count * fabric.network_bytes_per_s / concurrent)
-        across = share if op != "all_to_all" else share / ranks * (n - 1) / (n - ranks)
-        rate = min(rate, 0.85 * across)
-        latency += 6e-6 * math.log2(-(-n // ranks)) + 10e-6
-    return knots, latency + knots * bus_bytes(op, n) / rate, np.full_like(knots, 0.25), "specified"
+class Domain(NamedTuple):
+    """[K] seconds of a collective inside a domain, the wire's limiting seconds per byte, and what it stands on."""
+
+    seconds: F64
+    slope_s_per_byte: float
+    basis: Basis
+    link_class: str
+
+
+def bus_factor(op: str, n: int) -> float:
+    """Bytes a rank's link carries in one direction per payload byte in a ring (nccl-tests' bus bandwidth factor)."""
+    if op == "all_reduce":
+        return 2 * (n - 1) / n
+    return (n - 1) / n if op in ("reduce_scatter", "all_gather", "all_to_all") else 1.0
+
+
+class Coefficients(NamedTuple):
+    """``constants``: the JSON document; ``tables``: ``class.library.op`` -> [N, 24] seconds at :data:`MEASURED_SIZES`."""
+
+    constants: dict[str, Any]
+    tables: dict[str, F64]
+
+
+@cache
+def shipped() -> Coefficients:
+    """The coefficients in the package. Raises DataError when they are corrupt."""
+    return Coefficients(load_json("collectives"), load_arrays("collectives"))
+
+
+def link_class(c: Coefficients, fabric: Fabric, n: int) -> tuple[str, float]:
+    """(measured class whose curve is used, usable link rate) for ``n`` ranks; ``pcie`` is the protocol model."""
+    kind, rate = fabric.link_kind.lower(), fabric.link_bytes_per_s
+    if fabric.topology in ("pcie", "pcie-host", "single") or n > fabric.domain_size:
+        crossing = (
+            rate
+            if fabric.topology.startswith("pcie") or not fabric.pcie_bytes_per_s
+            else fabric.pcie_bytes_per_s
+        )
+        if fabric.vendor == "Intel":
+            return "oneccl", crossing
+        return ("pcie-host" if fabric.topology == "pcie-host" else "pcie"), crossing
+    if fabric.topology == "mesh":
+        return _mesh_class(c, fabric, n)
+    if kind.startswith("nvlink") and kind[6:7].isdigit():
+        return f"nvlink{min(max(int(kind[6:7]), 3), 5)}", rate
+    return "nvlink3", rate
+
+
+def _mesh_class(c: Coefficients, fabric: Fabric, n: int) -> tuple[str, float]:
+    """Without a switch a group only has the links between its own members.
+
+    Hybrid cube mesh (V100): the share of the link rate that NCCL reached on 2-8 of them. Fully connected mesh (xGMI):
+    each of the ``domain - 1`` peers has its own link, of which ``xgmi_fraction`` is usable.
+    """
+    mesh = c.constants["mesh"]
+    kind = fabric.link_kind.lower()
+    if kind.startswith("nvlink") and fabric.domain_size > 2:
+        share = float(np.interp(n, mesh["nvlink_groups"], mesh["nvlink_fraction"]))
+        return "nvlink3", fabric.link_bytes_per_s * share
+    if fabric.domain_size <= 2:
+        return ("nvlink4" if kind == "nvlink4" else "nvlink3"), fabric.link_bytes_per_s
+    return "nvlink3", fabric.link_bytes_per_s * (n - 1) / (fabric.domain_size - 1) * mesh["xgmi_fraction"]
+
+
+def domain_time(c: Coefficients, fabric: Fabric, op: str, n: int, library: str, element_bytes: int) -> Domain:
+    """Seconds of ``op`` for ``n`` ranks of one domain (n >= 2), device time with a CUDA graph's launch."""
+    if op == "broadcast":
+        # A pipelined ring moves S over every link where all-gather moves S (n-1)/n.
+        whole = domain_time(c, fabric, "all_gather", n, "nccl", element_bytes)
+        return whole._replace(
+            seconds=np.interp(KNOTS * n / (n - 1), KNOTS, whole.seconds),
+            slope_s_per_byte=whole.slope_s_per_byte * n / (n - 1),
+        )
+    name, rate = link_class(c, fabric, n)
+    if name == "pcie":
+        seconds = _pcie(c.constants["pcie"], fabric, op, n, rate)
+        return Domain(_finished(seconds), _last_slope(seconds), "derived", name)
+    key, groups = _table_key(c.tables, name, library, op, element_bytes)
+    source = c.constants["classes"][key.split(".")[0]]
+    table = c.tables[key]
+    ratio = source["link_bytes_per_s"] / rate
+    rows = [_scaled(row, ratio) for row in table]
+    seconds = _over_group(c, rows, groups, n, op, has_nvls=name in ("nvlink4", "nvlink5"))
+    seconds = _finished(seconds)
+    basis = _basis(fabric, source, key, name, ratio, n)
+    return Domain(seconds, _last_slope(seconds), basis, name)
+
+
+def _basis(fabric: Fabric, source: dict[str, Any], key: str, name: str, ratio: float, n: int) -> Basis:
+    """Fitted on this very accelerator, on its link generation (derived), or on another (specified)."""
+    if n > 8:
+        return "extrapolated"
+    words = re.split(r"[\s(]+", fabric.accelerator)
+    if abs(ratio - 1) < 0.02 and any(a in words for a in source["measured_on"]) and fabric.topology != "mesh":
+        return "fitted"
+    same = key.startswith(name) and (fabric.link_kind.lower() == name or name.startswith(("pcie", "oneccl")))
+    return "derived" if same else "specified"
+
+
+def _table_key(
+    tables: dict[str, F64], name: str, library: str, op: str, element_bytes: int
+) -> tuple[str, tuple[int, ...]]:
+    """Name of the nearest measured table and its group sizes: this library's, else NCCL's; this class's, else its kin's."""
+    if op == "send_recv":
+        kin = {"nvlink5": "nvlink4"}.get(name, name)
+        key = f"{kin}.nccl.send_recv"
+        return (key if key in tables else "nvlink3.nccl.send_recv"), (2,)
+    default = "oneccl" if name == "oneccl" else "nccl"
+    tail = op + (".int8" if element_bytes == 1 and op in ("all_reduce", "reduce_scatter") else "")
+    for which in ((library if op == "all_reduce" else default), default):
+        for candidate in (f"{name}.{which}.{tail}", f"{name}.{which}.{op}"):
+            if candidate in tables:
+                return candidate, _MEASURED_GROUPS[: tables[candidate].shape[0]]
+    return f"nvlink3.nccl.{op}", _MEASURED_GROUPS
+
+
+def _scaled(row: F64, ratio: float) -> F64:
+    """[K] curve of a measured [24] row with its wire part ``ratio`` times as slow."""
+    slope = min(
+        (row[-1] - row[-2]) / (MEASURED_SIZES[-1] - MEASURED_SIZES[-2]), float(np.min(row / MEASURED_SIZES))
+    )
+    rest = row - slope * MEASURED_SIZES
+    body = rest + slope * MEASURED_SIZES * ratio
+    tail = body[-1] + slope * ratio * (_ABOVE - MEASURED_SIZES[-1])
+    return np.concatenate([body[:1], body, tail])
+
+
+def _over_group(
+    c: Coefficients, rows: list[F64], groups: tuple[int, ...], n: int, op: str, *, has_nvls: bool
+) -> F64:
+    """[K] the curve of ``n`` ranks from those of ``groups``."""
+    if n in groups or len(groups) == 1:
+        return rows[groups.index(n)] if n in groups else rows[0]
+    if n < groups[-1]:
+        upper = next(i for i, g in enumerate(groups) if g > n)
+        low, high = groups[upper - 1], groups[upper]
+        w = math.log(n / low) / math.log(high / low)
+        return np.exp((1 - w) * np.log(rows[upper - 1]) + w * np.log(rows[upper]))
+    top, below = groups[-1], groups[-2]
+    steps = (n - top) / (top - below) if op in _RING_OPS else math.log(n / top) / math.log(top / below)
+    latency = max(float(rows[-1][0] - rows[-2][0]), 0.0) * steps
+    # In-switch reduction moves S however many ranks; a ring moves more as n grows.
+    wire = 1.0 if has_nvls and op == "all_reduce" else bus_factor(op, n) / bus_factor(op, top)
+    # A full pipeline needs every step once: NCCL's own constant for a Simple step over NVLink.
+    per_rank = c.constants["ring_step_s"] * (2 if op == "all_reduce" else 0 if op == "all_to_all" else 1)
+    fill = per_rank * (n - top) * np.minimum(1.0, KNOTS / c.constants["fill_bytes"])
+    return rows[-1] * wire + latency + fill
+
+
+def _pcie(c: dict[str, Any], fabric: Fabric, op: str, n: int, rate: float) -> F64:
+    """[K] NCCL over PCIe with peer access; on cards without it (GeForce) the bytes are staged in host memory."""
+    groups = np.log2(c["groups"])
+    key = op if op in c["low_s"] else "all_gather"
+    low, simple = (float(np.interp(math.log2(n), groups, c[which][key])) for which in ("low_s", "simple_s"))
+    if n > c["groups"][-1]:
+        low, simple = low * n / c["groups"][-1], simple * n / c["groups"][-1]
+    staged = (
+        float(np.interp(n, c["geforce_groups"], c["geforce_fraction"]))
+        if _GEFORCE.search(fabric.accelerator)
+        else 1.0
+    )
+    wire = KNOTS * bus_factor(op, n) / rate
+    return np.minimum(low + wire / (c["low_rate"] * staged), simple + wire / (c["simple_rate"] * staged))
+
+
+def _last_slope(seconds: F64) -> float:
+    return float((seconds[-1] - seconds[-2]) / (KNOTS[-1] - KNOTS[-2]))
+
+
+def _finished(seconds: F64) -> F64:
+    return np.maximum.accumulate(seconds)
+
+
+def log_sigmas(c: Coefficients, name: str, library: str, basis: Basis) -> F64:
+    """[K] residual log standard deviation of a class by payload size (small, middle, large)."""
+    table = c.constants["log_sigma"]
+    one = table.get(f"{name}.{library}") or table.get(name) or table["other"]
+    small, middle, large = one["fitted" if basis == "fitted" else "other"]
+    widen = {"fitted": 1.0, "derived": 1.0}.get(basis, 1.6)
+    where: NDArray[np.float64] = np.select([KNOTS < 2.0**16, KNOTS < 2.0**23], [small, middle], large)
+    return where * widen
