@@ -181,6 +181,10 @@ def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
         raise _Unstated("layout does not multiply to the accelerators")
     micro = r["micro_batch"]
     batch = r["global_batch"]
+    if pp > 1 and "torchtitan" in r["software"]:
+        micro = 1.0  # the table's figure is the local batch; torchtitan cuts it to micro-batches of one sequence
+    if math.isnan(micro) and r["source"] == "megatron-lm-readme":
+        micro = 1.0  # not stated; Megatron's published pre-training configurations use 1
     if math.isnan(micro):
         micro = batch / dp if math.isnan(r["grad_accum"]) else batch / dp / r["grad_accum"]
     accumulation = max(1, round(batch / (dp * micro)))

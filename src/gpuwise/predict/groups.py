@@ -25,9 +25,17 @@ class Group(NamedTuple):
 
 def _group(domain: int, size: I64, stride: I64) -> Group:
     local = np.minimum(size, np.maximum(domain // np.maximum(stride, 1), 1))
-    # a group that does not divide evenly is as slow as its emptiest domain lets it be
-    local = np.where(size % local == 0, local, np.gcd(size, local))
+    local = largest_divisor(size, local)
     return Group(size, local, np.maximum(np.minimum(domain, size * stride) // np.maximum(local, 1), 1))
+
+
+def largest_divisor(n: I64, limit: I64) -> I64:
+    """The largest divisor of each ``n`` that is at most ``limit``: schedulers fill domains evenly (64 of an NVL72)."""
+    out = limit.copy()
+    for value, top in np.unique(np.stack([n, limit]), axis=1).T if (n % limit != 0).any() else ():
+        best = next(d for d in range(int(top), 0, -1) if value % d == 0)
+        out[(n == value) & (limit == top)] = best
+    return out
 
 
 def tensor_group(system: System, tp: I64) -> Group:
