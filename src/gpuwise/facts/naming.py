@@ -16,6 +16,16 @@ from types import MappingProxyType
 
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError
 from gpuwise.facts.accelerators import Accelerator, accelerators
+from gpuwise.facts.systems import (
+    Cluster,
+    System,
+    box,
+    default_system,
+    system_with,
+    systems,
+    systems_of,
+    with_count,
+)
 
 NOISE = frozenset(
     "nvidia amd intel google aws apple huawei qualcomm mediatek tesla geforce instinct radeon gpu gpus graphics card "
@@ -38,7 +48,9 @@ _WORD = re.compile(r"[a-z0-9]+")
 _SXM = re.compile(r"sxm[2456]?")
 _MEMORY = re.compile(r"[0-9]+gb")
 _PARENTHESES = re.compile(r"\(([^()]*)\)")
+_COUNT = re.compile(r"\s*([0-9]+)\s*[x×*]\s*", re.IGNORECASE)
 _LONGEST_NAME = 200
+_MOST_ACCELERATORS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +90,123 @@ def find(text: str, prefer: Iterable[str] = ()) -> Accelerator:
     raise UnknownNameError("accelerator", text[:_LONGEST_NAME], _known_names())
 
 
+def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
+    """The cluster a person means: ``4090``, ``8xH100-SXM``, ``512xA100-80GB`` (64 systems of 8), ``2x8xH200``,
+    ``dgx-h100``, ``2xdgx-h100``.
+
+    One count before a device counts devices, which fill the system it is usually in; two count systems and the
+    devices in each; a count before a system counts systems. Raises UnknownNameError, AmbiguousNameError, and
+    InputError for a count that is zero, absurd or does not divide into equal systems.
+    """
+    counts, name = _counts(text)
+    system = _find_system(name)
+    if system is not None:
+        if len(counts) > 1:
+            raise InputError(f"{text!r} counts {name!r} twice", hint=f"write {counts[0]}x{name}")
+        return Cluster(system, (counts or [1])[0] * system.count)
+    try:
+        accelerator = find(name, prefer)
+    except AmbiguousNameError as error:
+        before = "".join(f"{count}x" for count in counts)
+        raise AmbiguousNameError("accelerator", text, [before + c for c in error.candidates]) from None
+    if len(counts) == 2:
+        return Cluster(_host_of(accelerator, counts[1], text), counts[0] * counts[1])
+    if len(counts) > 2:
+        raise InputError(f"{text!r} has {len(counts)} counts", hint="write systems x devices x name, like 2x8xH200")
+    total = (counts or [1])[0]
+    system = default_system(accelerator)
+    if system.id == "consumer-box" and total > system.count:
+        system = box("pcie-server", accelerator)  # eight GeForce cards stand in one server, not in two PCs
+    return Cluster(_filled(system, total, text), total)
+
+
+def find_system(text: str) -> System:
+    """The system named ``text``: ``dgx-h100``, ``p5.48xlarge``, ``gb200-nvl72``. Raises UnknownNameError."""
+    system = _find_system(text)
+    if system is None:
+        raise UnknownNameError("system", text[:_LONGEST_NAME], _systems_by_name())
+    return system
+
+
+def _counts(text: str) -> tuple[list[int], str]:
+    """The leading counts and the name after them. Raises InputError on a count that cannot be."""
+    hint = "write it like 8xH100-SXM, 2x8xH200 or dgx-h100"
+    if len(text) > _LONGEST_NAME or not text.strip():
+        raise InputError(f"{text[:40]!r} is not the name of a cluster", hint=hint)
+    counts: list[int] = []
+    rest = text
+    while (match := _COUNT.match(rest)) is not None:
+        if len(match[1]) > 9:
+            raise InputError(f"{text!r} counts more than {_MOST_ACCELERATORS:,}", hint=hint)
+        counts.append(int(match[1]))
+        rest = rest[match.end() :]
+    total = 1
+    for count in counts:
+        total *= count
+    if total < 1:
+        raise InputError(f"{text!r} counts none", hint=hint)
+    if total > _MOST_ACCELERATORS:
+        raise InputError(f"{text!r} counts more than {_MOST_ACCELERATORS:,}", hint=hint)
+    if re.match(r"\s*[-+.]|\s*[0-9.,]+\s*[x×*]", rest):
+        raise InputError(f"{text!r} does not begin with a whole count above zero", hint=hint)
+    return counts, rest.strip()
+
+
+def _find_system(text: str) -> System | None:
+    return _systems_by_name().get(_system_key(text))
+
+
+def _system_key(text: str) -> str:
+    return re.sub(r"[\s_-]+", "-", text.strip().lower())
+
+
+@cache
+def _systems_by_name() -> Mapping[str, System]:
+    """Ids, aliases and, where a system is sold with several devices, ``system/device``."""
+    table: dict[str, System] = {}
+    for system_id, system in systems().items():
+        table[_system_key(system_id)] = system
+        table |= {_system_key(alias): system for alias in system.aliases}
+    for accelerator in accelerators().values():
+        for system in systems_of(accelerator):
+            if system.id in systems():
+                table[f"{system.id}/{accelerator.id}"] = system_with(system.id, accelerator)
+    return MappingProxyType(table)
+
+
+def _host_of(accelerator: Accelerator, count: int, text: str) -> System:
+    """A system with ``count`` of ``accelerator`` in each host: one sold so, else its usual one less full."""
+    options = systems_of(accelerator)
+    if options[0].id == "consumer-box":
+        options = (*options, box("pcie-server", accelerator))
+    for system in options:
+        if system.count == count:
+            return system
+    largest = max(options, key=lambda s: s.count)
+    if count > largest.count:
+        raise InputError(
+            f"{text!r} puts {count} {accelerator.name} into one system; the largest holds {largest.count}",
+            hint=f"count the devices: {count}x{accelerator.id}",
+        )
+    return with_count(options[0] if count < options[0].count else largest, count)
+
+
+def _filled(system: System, total: int, text: str) -> System:
+    """``system`` with its hosts equally full for ``total`` devices. Raises InputError when that leaves them
+    less than half full."""
+    if total <= system.count or total % system.count == 0:
+        return system
+    for count in range(system.count - 1, system.count // 2 - 1, -1):
+        if count and total % count == 0:
+            return with_count(system, count)
+    below = total // system.count * system.count
+    name = system.accelerator.id
+    raise InputError(
+        f"{text!r} does not fill equal systems of up to {system.count}",
+        hint=f"take {below}x{name} or {below + system.count}x{name}",
+    )
+
+
 def _settle(text: str, candidates: list[_Entry], prefer: Iterable[str]) -> Accelerator:
     """The one candidate left after ``prefer``. Raises AmbiguousNameError."""
     for wish in prefer:
@@ -86,6 +215,7 @@ def _settle(text: str, candidates: list[_Entry], prefer: Iterable[str]) -> Accel
         candidates = kept or candidates
     if len(candidates) == 1:
         return candidates[0].accelerator
+    candidates.sort(key=lambda c: c.accelerator.form != "SXM")  # stable: the part most people rent comes first
     raise AmbiguousNameError("accelerator", text, [c.accelerator.id for c in candidates])
 
 
@@ -94,7 +224,8 @@ def _candidates(words: frozenset[str]) -> list[_Entry]:
     meant = words - NOISE
     if not any(_names_a_product(word) for word in meant):
         return []
-    exact = [e for e in _entries() if any(meant == s - NOISE and words <= s | NOISE for s in e.spellings)]
+    wanted = meant | words & _DISTINCT
+    exact = [e for e in _entries() if any(wanted == s - (NOISE - _DISTINCT) for s in e.spellings)]
     if len(exact) == 1:
         return exact
     fitting = [e for e in _entries() if meant <= e.words | e.implied]
