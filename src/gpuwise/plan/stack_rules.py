@@ -1,0 +1,90 @@
+"""What each software stack can lay out: the combinations its own argument checks or documentation allow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwise.errors import UnknownNameError
+from gpuwise.workload.strategy import CONTEXT_PARALLELS, SHARDINGS
+
+ALL_SHARDINGS = frozenset(SHARDINGS)
+
+
+@dataclass(frozen=True, slots=True)
+class StackRules:
+    """Capabilities of a stack; ``source`` is where they were read."""
+
+    source: str
+    shardings: frozenset[str]
+    shardings_with_pipeline: frozenset[str]
+    schedules: frozenset[str]
+    tensor: bool = True
+    pipeline: bool = True
+    context: frozenset[str] = frozenset(CONTEXT_PARALLELS)
+    expert: bool = True
+    offload_optimizer: bool = True
+    offload_activations: bool = True
+    offload_with_recompute: bool = False
+    """Activations may be offloaded while others are recomputed."""
+
+
+STACK_RULES: dict[str, StackRules] = {
+    "megatron-core": StackRules(
+        "NVIDIA/Megatron-LM d98e8a6: training/arguments.py (FSDP variants without a pipeline; interleaving needs one), "
+        "core/transformer/transformer_config.py (cpu_offloading: no pipeline, no recompute), --optimizer-cpu-offload",
+        shardings=ALL_SHARDINGS,
+        shardings_with_pipeline=frozenset({"none", "zero1"}),
+        schedules=frozenset({"1f1b", "interleaved"}),
+    ),
+    "megatron-legacy": StackRules(
+        "NVIDIA/Megatron-LM 2021-2022 (arXiv 2104.04473, 2205.05198): distributed optimizer from v3.0, no context parallelism",
+        shardings=frozenset({"none", "zero1"}),
+        shardings_with_pipeline=frozenset({"none", "zero1"}),
+        schedules=frozenset({"1f1b", "interleaved", "gpipe"}),
+        context=frozenset(), expert=False, offload_optimizer=False, offload_activations=False,
+    ),
+    "megatron-deepspeed": StackRules(
+        "deepspeedai/DeepSpeed runtime/pipe/engine.py: ZeRO-2 and ZeRO-3 are incompatible with its pipeline engine (1F1B)",
+        shardings=frozenset({"none", "zero1", "zero2", "zero3"}),
+        shardings_with_pipeline=frozenset({"none", "zero1"}),
+        schedules=frozenset({"1f1b"}),
+        context=frozenset(), expert=False, offload_activations=False,
+    ),
+    "nanotron": StackRules(
+        "huggingface/nanotron: ZeRO-1, tensor and pipeline parallel with AFAB (gpipe) and 1F1B engines",
+        shardings=frozenset({"none", "zero1"}),
+        shardings_with_pipeline=frozenset({"none", "zero1"}),
+        schedules=frozenset({"gpipe", "1f1b"}),
+        context=frozenset(), expert=False, offload_optimizer=False, offload_activations=False,
+    ),
+    "compiled-fsdp": StackRules(
+        "pytorch/torchtitan b5bcd76: config/configs.py (DDP, FSDP2, HSDP; TP, CP ring, EP; torch.distributed.pipelining "
+        "schedules; enable_cpu_offload)",
+        shardings=frozenset({"none", "zero2", "zero3", "hybrid"}),
+        shardings_with_pipeline=frozenset({"none", "zero2", "zero3", "hybrid"}),
+        schedules=frozenset({"gpipe", "1f1b", "interleaved", "zero-bubble"}),
+        context=frozenset({"ring"}), offload_activations=False,
+    ),
+    "eager-fsdp": StackRules(
+        "torch.distributed.fsdp with torch.nn modules (llm-foundry, torchtune): full shard, gradient shard, hybrid; CPUOffload",
+        shardings=frozenset({"none", "zero2", "zero3", "hybrid"}),
+        shardings_with_pipeline=frozenset(),
+        schedules=frozenset({"1f1b"}),
+        tensor=False, pipeline=False, context=frozenset(), expert=False, offload_with_recompute=True,
+    ),
+    "eager": StackRules(
+        "Hugging Face transformers with Accelerate: DDP, or DeepSpeed ZeRO-1/2/3 with optimizer offload",
+        shardings=frozenset({"none", "zero1", "zero2", "zero3"}),
+        shardings_with_pipeline=frozenset(),
+        schedules=frozenset({"1f1b"}),
+        tensor=False, pipeline=False, context=frozenset(), expert=False, offload_activations=False,
+    ),
+}  # fmt: skip
+
+
+def find_stack_rules(stack: str) -> StackRules:
+    """What ``stack`` can do. Raises UnknownNameError with the nearest names."""
+    try:
+        return STACK_RULES[stack]
+    except KeyError:
+        raise UnknownNameError("stack", stack, STACK_RULES) from None
