@@ -31,8 +31,9 @@ def _group(domain: int, size: I64, stride: I64) -> Group:
 
 def largest_divisor(n: I64, limit: I64) -> I64:
     """The largest divisor of each ``n`` that is at most ``limit``: schedulers fill domains evenly (64 of an NVL72)."""
+    n, limit = np.broadcast_arrays(n, limit)
     out = limit.copy()
-    for value, top in np.unique(np.stack([n, limit]), axis=1).T if (n % limit != 0).any() else ():
+    for value, top in np.unique(np.stack([n.ravel(), limit.ravel()]), axis=1).T if (n % limit != 0).any() else ():
         best = next(d for d in range(int(top), 0, -1) if value % d == 0)
         out[(n == value) & (limit == top)] = best
     return out
