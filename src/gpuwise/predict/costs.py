@@ -44,6 +44,7 @@ class PartCosts:
     forward_comm_s: dict[str, F64]
     backward_comm_s: dict[str, F64]
     forward_flop: F64
+    selective_flop: F64
     backward_flop: F64
 
 
@@ -173,7 +174,7 @@ class _Cells:
             wgrad_s=total(cost, backward & wgrad), forward_kernels=total(launches, forward),
             selective_kernels=total(launches, selective), backward_kernels=total(launches, backward),
             forward_comm_s=by_group(forward), backward_comm_s=by_group(backward),
-            forward_flop=total(flop, forward), backward_flop=total(flop, backward),
+            forward_flop=total(flop, forward), selective_flop=total(flop, selective), backward_flop=total(flop, backward),
         )  # fmt: skip
 
     def _selective(self) -> NDArray[np.bool_]:
