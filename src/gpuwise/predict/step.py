@@ -66,6 +66,7 @@ class _LayerSeconds:
     recompute_s: F64
     communication_s: F64
     launch_s: F64
+    offload_s: F64
 
 
 def step_times(
@@ -78,7 +79,8 @@ def step_times(
     shape = stages(arch, c, costs.n_layers)
     per_point = passes(costs, sc)
     traffic = layer_traffic(system, c, shape)
-    layer = _layer_seconds(per_point.forward, per_point.selective, per_point.backward, traffic, costs, c, at, sc)
+    copies = _activation_copies(system, costs, c, at)
+    layer = _layer_seconds(per_point.forward, per_point.selective, per_point.backward, traffic, copies, costs, c, at, sc)
     hop_s = _hop(system, c, costs.boundary_bytes[at], sc)
     front_s = per_point.embedding_s[at] + per_point.lead_extra_s[at]
     slowest, ramp = _stages_seconds(shape, c, layer, front_s, per_point.head_s[at], hop_s)
@@ -96,23 +98,23 @@ def step_times(
     m = c.accumulation * shape.layers[1]
     launch, again = m * layer.launch_s, m * layer.recompute_s
     comm = m * layer.communication_s + c.accumulation * hop_s
+    swapped = m * layer.offload_s
     overhead = c.accumulation * sc.micro_batch_overhead_s
     parts = StepTimes(
-        step_s=step_s, compute_s=pipe_s - bubble_s - overhead - launch - comm - again, recompute_s=again,
+        step_s=step_s, compute_s=pipe_s - bubble_s - overhead - launch - comm - again - swapped, recompute_s=again,
         communication_s=comm, launch_s=launch, bubble_s=bubble_s, data_parallel_s=gradient_s, optimizer_s=update_s,
-        offload_s=offload_s, framework_s=step_s - raw + sc.step_overhead_s + overhead,
+        offload_s=offload_s + swapped, framework_s=step_s - raw + sc.step_overhead_s + overhead,
     )  # fmt: skip
     return StepTimes(*(np.broadcast_to(getattr(parts, f.name), c.shape) for f in fields(parts)))
 
 
 def _layer_seconds(
-    forward: Pass, selective: Pass, backward: Pass, traffic: LayerTraffic, costs: PointCosts, c: Columns, at: I64,
-    sc: StackCosts,
+    forward: Pass, selective: Pass, backward: Pass, traffic: LayerTraffic, copies: tuple[F64, F64], costs: PointCosts,
+    c: Columns, at: I64, sc: StackCosts,
 ) -> _LayerSeconds:  # fmt: skip
-    """The mean layer with its recompute, and with fully sharded parameters arriving behind it."""
+    """The mean layer with its recompute, and with fully sharded parameters and offloaded activations moving behind it."""
     f, b = forward.time_s[at], backward.time_s[at]
-    every = np.ceil(costs.n_layers / np.maximum(c.recompute_every, 1)) / costs.n_layers
-    again = np.where(c.recompute == RECOMPUTES.index("full"), every * f, 0.0)
+    again = np.where(c.recompute == RECOMPUTES.index("full"), _recomputed_share(costs, c) * f, 0.0)
     again = np.where(c.recompute == RECOMPUTES.index("selective"), selective.time_s[at], again)
     slow = sc.communication_slowdown
     gather, scatter = traffic.gather_s * slow, traffic.scatter_s * slow
@@ -120,9 +122,33 @@ def _layer_seconds(
     both = gather + scatter
     b_total = np.maximum(b + again, both) + sc.contention * np.minimum(b + again, both)
     comm = forward.communication_s[at] + backward.communication_s[at] + f_total + b_total - f - b - again
+    down, up = copies
+    exposed = np.maximum(down - f_total, 0.0) + np.maximum(up - b_total, 0.0)
     return _LayerSeconds(
-        f_total + b_total, f_total, b_total, again, comm, forward.starved_s[at] + backward.starved_s[at]
+        f_total + b_total + exposed, f_total, b_total, again, comm, forward.starved_s[at] + backward.starved_s[at],
+        exposed,
+    )  # fmt: skip
+
+
+def _recomputed_share(costs: PointCosts, c: Columns) -> F64:
+    """Share of the layers that full recompute repeats."""
+    return np.ceil(costs.n_layers / np.maximum(c.recompute_every, 1)) / costs.n_layers
+
+
+def _activation_copies(system: System, costs: PointCosts, c: Columns, at: I64) -> tuple[F64, F64]:
+    """Seconds a layer's kept activations take to the host behind its forward, and back behind its backward."""
+    if not (c.offload_activations > 0).any():
+        return np.zeros(1), np.zeros(1)
+    none, selective, full = (costs.saved_bytes[policy][at] for policy in RECOMPUTES)
+    share = _recomputed_share(costs, c)
+    kept = np.where(c.recompute == RECOMPUTES.index("full"), share * full + (1 - share) * none, none)
+    kept = np.where(c.recompute == RECOMPUTES.index("selective"), selective, kept)
+    kept = np.where(c.offload_activations > 0, kept, 0.0)
+    down, up = (
+        transfer_time(system.accelerator, kept, way, at_once=system.count, host_bytes_per_s=HOST_BYTES_PER_S).time_s
+        for way in ("d2h", "h2d")
     )
+    return down, up
 
 
 def _stages_seconds(

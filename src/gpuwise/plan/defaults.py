@@ -1,0 +1,67 @@
+"""What a practitioner would take when nothing is said: sequence length, batch, stack, offload of nothing.
+
+Every default is returned with the words that justify it, so that a plan can say what it assumed.
+"""
+
+from __future__ import annotations
+
+from gpuwise.facts.models import Architecture
+from gpuwise.facts.systems import Cluster
+from gpuwise.units import format_count
+from gpuwise.workload.parameters import count_parameters
+
+PRETRAINING_SEQ_LEN = 8192
+"""Llama 3 405B trained on sequences of 8,192 tokens before the long-context stage (arXiv 2407.21783, section 3.4.1)."""
+FINE_TUNING_SEQ_LEN = 4096
+"""Llama 2's context length; longer than nearly all samples of instruction sets."""
+FINE_TUNING_BATCH = 128
+"""Sequences: Stanford Alpaca's batch (github.com/tatsu-lab/stanford_alpaca)."""
+
+BATCH_TOKENS: tuple[tuple[float, float, str], ...] = (
+    (1.0e9, 0.5e6, "GPT-3 Small to Large, arXiv 2005.14165 table 2.1"),
+    (4.0e9, 1.0e6, "GPT-3 XL and 2.7B, arXiv 2005.14165 table 2.1"),
+    (300e9, 4.0e6, "Llama 1 and 2, arXiv 2302.13971 table 2, 2307.09288 section 2.2; GPT-3 175B 3.2M"),
+    (float("inf"), 16.0e6, "Llama 3.1 405B from 2.87T tokens on, arXiv 2407.21783 section 3.4.1"),
+)
+"""(parameters up to, tokens a step, source), by published pre-training runs."""
+
+
+def default_seq_len(arch: Architecture, *, fine_tuning: bool) -> tuple[int, str]:
+    """Sequence length and why."""
+    if arch.patches is not None:
+        return arch.patches.n_tokens, f"the {arch.patches.n_tokens} patches of an image"
+    usual = FINE_TUNING_SEQ_LEN if fine_tuning else PRETRAINING_SEQ_LEN
+    if arch.max_seq_len <= usual:
+        return arch.max_seq_len, "the model's maximum"
+    return usual, "usual for fine-tuning" if fine_tuning else "usual for pre-training"
+
+
+def default_global_batch(arch: Architecture, seq_len: int, *, fine_tuning: bool) -> tuple[int, str]:
+    """Sequences a step and why: a power of two near the tokens published runs of that size took."""
+    if fine_tuning:
+        return FINE_TUNING_BATCH, "usual for fine-tuning (Stanford Alpaca)"
+    if arch.patches is not None:
+        return 4096, "ViT pre-training, arXiv 2010.11929 table 3"
+    parameters = count_parameters(arch).total
+    tokens, source = next((t, s) for limit, t, s in BATCH_TOKENS if parameters < limit)
+    exponent = max(0, round_log2(tokens / seq_len))
+    return 1 << exponent, f"about {format_count(tokens)} tokens a step, as {source}"
+
+
+def round_log2(x: float) -> int:
+    """The exponent of the power of two nearest to ``x`` in ratio."""
+    exponent = 0
+    while x > 1.5 * (1 << exponent):
+        exponent += 1
+    return exponent
+
+
+def default_stack(cluster: Cluster, *, fine_tuning: bool) -> tuple[str, str]:
+    """Software stack and why."""
+    if fine_tuning:
+        return "compiled-fsdp", "adapters run in PyTorch with FSDP; Megatron's kernels do not apply to frozen weights"
+    if cluster.accelerator.vendor.lower() not in ("nvidia", "amd"):
+        return "compiled-fsdp", "PyTorch with a compiler is what runs on this vendor's devices"
+    if cluster.n_accelerators == 1:
+        return "compiled-fsdp", "one device needs no model parallelism: plain PyTorch with torch.compile"
+    return "megatron-core", "the stack with tensor, pipeline, context and expert parallelism and fused kernels"

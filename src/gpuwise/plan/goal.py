@@ -1,0 +1,152 @@
+"""What a person wants trained, with the gaps filled by stated defaults."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.facts.models import Architecture
+from gpuwise.facts.systems import Cluster
+from gpuwise.plan.defaults import default_global_batch, default_seq_len, default_stack
+from gpuwise.workload.strategy import (
+    CONTEXT_PARALLELS,
+    OPTIMIZERS,
+    PRECISIONS,
+    RECOMPUTES,
+    SCHEDULES,
+    SHARDINGS,
+    STACKS,
+    Strategy,
+)
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "precision": PRECISIONS, "optimizer": OPTIMIZERS, "stack": STACKS, "sharding": SHARDINGS, "recompute": RECOMPUTES,
+    "schedule": SCHEDULES, "context_parallel": CONTEXT_PARALLELS, "gradient_dtype": ("fp32", "bf16", "fp16"),
+}  # fmt: skip
+DEGREES = ("tp", "pp", "cp", "ep", "dp", "micro_batch", "accumulation", "virtual_stages", "recompute_every")
+LORA_RANK = 16
+"""Default adapter rank (torchtune and Unsloth recipes use 8 to 64)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What was asked for. ``None`` means: choose.
+
+    ``fixed`` holds values of strategy fields that must not be searched (``{"tp": 4, "sharding": "zero3"}``).
+    """
+
+    tokens: float | None = None
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+    seq_len: int | None = None
+    global_batch: int | None = None
+    precision: tuple[str, ...] = ("bf16",)
+    optimizer: str = "adamw"
+    stack: str | None = None
+    lora_rank: int = 0
+    quantized_base: bool = False
+    context_parallel: str = "ring"
+    gradient_dtype: str = "fp32"
+    fused_loss: bool | None = None
+    packed_document_len: int | None = None
+    fixed: Mapping[str, int | str | bool] = field(default_factory=dict[str, "int | str | bool"])
+    exhaustive: bool = False
+
+    @property
+    def fine_tuning(self) -> bool:
+        return self.lora_rank > 0 or self.quantized_base
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Everything a search needs but the cluster's strategies. ``assumed`` says which values were defaults, and why."""
+
+    arch: Architecture
+    cluster: Cluster
+    seq_len: int
+    global_batch: int
+    bases: tuple[Strategy, ...]
+    wishes: Wishes
+    assumed: tuple[str, ...]
+
+
+def check_wishes(wishes: Wishes) -> None:
+    """Raises InputError or UnknownNameError on a value that cannot be meant."""
+    for name in ("tokens", "deadline_s", "budget_usd"):
+        value = getattr(wishes, name)
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise InputError(f"{name.split('_')[0]} must be a positive number, not {value}", hint="for example 15B, 3d or 2000")
+    for name in ("seq_len", "global_batch", "packed_document_len"):
+        value = getattr(wishes, name)
+        if value is not None and value < 1:
+            raise InputError(f"{name.replace('_', ' ')} must be at least 1, not {value}", hint="give a whole number")
+    if wishes.lora_rank < 0:
+        raise InputError(f"adapter rank must be at least 1, not {wishes.lora_rank}", hint="for example --lora-rank 16")
+    for name in ("optimizer", "context_parallel", "gradient_dtype"):
+        _known(name, getattr(wishes, name))
+    if wishes.stack is not None:
+        _known("stack", wishes.stack)
+    for precision in wishes.precision:
+        _known("precision", precision)
+    for name, value in wishes.fixed.items():
+        if name in CHOICES:
+            _known(name, str(value))
+        elif name in DEGREES and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise InputError(f"{name.replace('_', '-')} must be a whole number of at least 1, not {value}", hint="for example 4")
+
+
+def _known(name: str, value: str) -> None:
+    if value not in CHOICES[name]:
+        raise UnknownNameError(name.replace("_", " "), value, CHOICES[name], hint=_choices_hint(name, value))
+
+
+def _choices_hint(name: str, value: str) -> str:
+    from gpuwise.errors import nearest_names
+
+    near = nearest_names(value, CHOICES[name], 1)
+    return (f"did you mean {near[0]!r}? " if near else "") + "it is one of " + ", ".join(CHOICES[name])
+
+
+def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Goal:
+    """Fill the gaps of ``wishes``. Raises InputError, UnknownNameError or UnpredictableError on wishes that cannot be met."""
+    check_wishes(wishes)
+    assumed: list[str] = []
+    seq_len = wishes.seq_len
+    if seq_len is None:
+        seq_len, why = default_seq_len(arch, fine_tuning=wishes.fine_tuning)
+        assumed.append(f"sequence length {seq_len:,} ({why})")
+    elif seq_len > arch.max_seq_len and arch.position == "learned":
+        raise InputError(
+            f"{arch.name} has learned positions for {arch.max_seq_len} tokens, not {seq_len}",
+            hint=f"use --seq {arch.max_seq_len} or less",
+        )
+    global_batch = wishes.global_batch
+    if global_batch is None:
+        global_batch, why = _batch(arch, cluster, wishes, seq_len)
+        assumed.append(f"global batch {global_batch:,} sequences ({why})")
+    stack = wishes.stack
+    if stack is None:
+        stack, why = default_stack(cluster, fine_tuning=wishes.fine_tuning)
+        assumed.append(f"stack {stack} ({why})")
+    for precision in wishes.precision:
+        cluster.accelerator.peak(precision)
+    lora_rank = wishes.lora_rank or (LORA_RANK if wishes.quantized_base else 0)
+    base = Strategy(
+        optimizer=wishes.optimizer, context_parallel=wishes.context_parallel, gradient_dtype=wishes.gradient_dtype,
+        lora_rank=lora_rank, quantized_base=wishes.quantized_base, stack=stack,
+        fused_loss=bool(wishes.fused_loss),
+    )  # fmt: skip
+    bases = tuple(replace(base, precision=p) for p in wishes.precision)
+    return Goal(arch, cluster, seq_len, global_batch, bases, wishes, tuple(assumed))
+
+
+def _batch(arch: Architecture, cluster: Cluster, wishes: Wishes, seq_len: int) -> tuple[int, str]:
+    """The default batch, rounded to a multiple of the data-parallel ranks the cluster's size asks for."""
+    batch, why = default_global_batch(arch, seq_len, fine_tuning=wishes.fine_tuning)
+    n = cluster.n_accelerators
+    odd = n >> ((n & -n).bit_length() - 1)
+    if odd > 1 and batch % odd:
+        return -(-batch // odd) * odd, why + f", rounded to a multiple of {odd}"
+    return batch, why
