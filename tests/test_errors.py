@@ -1,0 +1,20 @@
+from gpuwise.errors import AmbiguousNameError, FieldError, LayoutError, UnknownNameError
+
+
+def test_unknown_name_suggests_the_nearest() -> None:
+    error = UnknownNameError("model", "lama-3-8b", ["llama-3-8b", "gpt2", "mistral-7b"])
+    assert error.nearest[0] == "llama-3-8b"
+    assert "hint: did you mean 'llama-3-8b'" in str(error)
+
+
+def test_ambiguous_name_lists_candidates() -> None:
+    error = AmbiguousNameError("accelerator", "h100", ["h100-sxm", "h100-pcie"])
+    assert "h100-sxm, h100-pcie" in str(error) and error.candidates == ("h100-sxm", "h100-pcie")
+
+
+def test_field_error_says_where() -> None:
+    assert str(FieldError("must be positive", file="a.toml", line=7, field="x")).startswith("a.toml:7: must be positive")
+
+
+def test_layout_error_names_its_rule() -> None:
+    assert "rule: tp-divides-heads" in str(LayoutError("tp-divides-heads", "tp 3 does not divide 32 heads"))
