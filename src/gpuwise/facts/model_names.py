@@ -1,0 +1,105 @@
+"""How people spell model names, and which catalogue entries they can mean.
+
+A name is cut into tokens (``Meta-Llama-3.1-8B-Instruct`` -> llama, 3.1, 8b, instruct) so that separators, case, the
+organisation before ``/`` and words that change no dimension do not matter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError, nearest_names
+
+_TOKEN = re.compile(r"\d+x\d+[a-z]?|\d+(?:\.\d+)*[a-z](?:\d+)?(?![a-z])|\d+(?:\.\d+)*|[a-z]+")
+_SIZE = re.compile(r"\d+(?:\.\d+)?[mbt]\d*|\d+x\d+b")
+_DOTTED = re.compile(r"(?<=\d)_(?=\d)")
+"""``phi-1_5`` and ``stablelm-2-1_6b`` write a point as an underscore; ``llama3_8b`` does not."""
+_FORMAT = re.compile(r"[\s_-](?:fp8|fp16|bf16|nvfp4|mxfp4|int[48]|[48]bit|awq|gptq|gguf|bnb)(?=[\s_-]|$)")
+"""Stored formats of the same weights."""
+_SPELLINGS = (("codellama", "code llama"), ("tinyllama", "tiny llama"), ("command-r+", "command r plus"))
+_DECORATION = frozenset("instruct chat hf it pt meta sft dpo preview uncased quantized latest model".split())
+_RELEASE = re.compile(r"\d(?:\.\d)?|2[3-6](?:0[1-9]|1[0-2])")
+"""The number of a version (v0.1), or a yymm date (2407)."""
+_LONGEST_NAME = 200
+_MOST_CANDIDATES = 12
+_HINT = (
+    "give a name like llama-3.1-8b, the path of a Hugging Face config.json, or dimensions like "
+    "layers=32,hidden=4096,heads=32,ffn=14336,vocab=128256"
+)
+
+Tokens = tuple[str, ...]
+
+
+def name_tokens(name: str, *, dotted: bool = False) -> Tokens:
+    """The comparable parts of a model name without its organisation. ``dotted`` reads ``1_5`` as 1.5."""
+    text = name.strip().lower()
+    if text.count("/") == 1:
+        text = text.split("/")[1]
+    text = _FORMAT.sub("", text)
+    for spelling, plain in _SPELLINGS:
+        text = text.replace(spelling, plain)
+    if dotted:
+        text = _DOTTED.sub(".", text)
+    return tuple(_TOKEN.findall(text))
+
+
+def _plain(tokens: Tokens) -> Tokens:
+    """Without decoration. ``base`` is decoration beside a size (Qwen3-8B-Base), a size otherwise (bert-base)."""
+    sized = any(_SIZE.fullmatch(t) for t in tokens)
+    return tuple(t for t in tokens if t not in _DECORATION and not (sized and t == "base"))
+
+
+def _unversioned(tokens: Tokens) -> Tokens:
+    """Without decoration and a trailing ``v 0.1`` or ``2407``; two tokens always stay."""
+    kept = list(_plain(tokens))
+    while len(kept) > 2 and _RELEASE.fullmatch(kept[-1]) and (kept[-2] == "v" or len(kept[-1]) == 4):
+        kept.pop()
+        if kept[-1] == "v":
+            kept.pop()
+    return tuple(kept)
+
+
+def _contains(tokens: Tokens, part: Tokens) -> bool:
+    """Whether all of ``part`` occurs in ``tokens``, in order."""
+    rest = iter(tokens)
+    return bool(part) and all(p in rest for p in part)
+
+
+_SIMPLER: tuple[Callable[[Tokens], Tokens], ...] = (tuple, _plain, _unversioned)
+
+
+def resolve_model_name(name: str, names: Mapping[str, str]) -> str:
+    """The catalogue id that ``name`` means; ``names`` maps every known spelling to an id.
+
+    The exact spelling first, then the same tokens, then the same without decoration, then the one entry that contains
+    all of them in order. Raises AmbiguousNameError, UnknownNameError or InputError.
+    """
+    if not name.strip() or len(name) > _LONGEST_NAME:
+        raise InputError("a model name is expected", hint=_HINT)
+    wanted = name.strip().lower()
+    for known, model in names.items():
+        if known.lower() == wanted:
+            return model
+    spelled = [(name_tokens(known, dotted=d), model) for known, model in names.items() for d in (False, True)]
+    queries = dict.fromkeys(name_tokens(name, dotted=d) for d in (True, False))
+    for simpler in _SIMPLER:
+        for query in queries:
+            found = {model for tokens, model in spelled if query and simpler(tokens) == simpler(query)}
+            if found:
+                return _only(name, found)
+    found = {model for tokens, model in spelled for query in queries if _contains(_plain(tokens), _plain(query))}
+    if found:
+        return _only(name, found)
+    near = nearest_names(name, names, n=1)
+    raise UnknownNameError("model", name[:80], names, hint=None if near else _HINT)
+
+
+def _only(name: str, found: Iterable[str]) -> str:
+    candidates = sorted(found)
+    if len(candidates) == 1:
+        return candidates[0]
+    shown = candidates[:_MOST_CANDIDATES]
+    if len(candidates) > len(shown):
+        shown.append(f"{len(candidates) - len(shown)} more")
+    raise AmbiguousNameError("model", name[:80], shown)
