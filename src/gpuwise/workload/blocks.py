@@ -48,14 +48,20 @@ class Rows:
 
     def linear(
         self, name: str, tokens: int, k: int, n: int, *, trainable: bool = True, saves_input: bool = True,
-        bias: bool = False,
+        saved_tokens: int | None = None, bias: bool = False,
     ) -> None:  # fmt: skip
-        """A linear layer [tokens, k] x [k, n] with its two backward products (and adapters, and casts to 8 or 4 bits)."""
+        """A linear layer [tokens, k] x [k, n] with its two backward products (and adapters, and casts to 8 or 4 bits).
+
+        ``saves_input``: keep the input for the weight gradient (not where another row already keeps it);
+        ``saved_tokens``: the rows of it kept, when not all (a column-parallel linear keeps its sequence shard and gathers
+        again). Adapters keep it for their own gradient.
+        """
         p = self.point
         e, w = p.element_bytes, BYTES_PER_ELEMENT[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0)
         frozen = p.lora_rank > 0 or not trainable
         flop = 2.0 * tokens * k * n
-        saved = tokens * k * (w if p.precision in QUANTIZED else e) if saves_input and not frozen else 0.0
+        kept = tokens if saved_tokens is None else saved_tokens
+        saved = kept * k * (w if p.precision in QUANTIZED else e) if saves_input and not frozen else 0.0
         if p.quantized_base:
             self._dequantize(name, k * n)
         if p.precision in QUANTIZED:
@@ -76,7 +82,7 @@ class Rows:
                 self.memory(f"{name}.bias", tokens * n, tokens * n)
             self.to.add(f"{name}.bias_grad", Kind.MEMORY, BWD, p.dtype, read=tokens * n * e, written=n * e)
         if p.lora_rank:
-            self._adapter(name, tokens, k, n)
+            self._adapter(name, tokens, k, n, kept if saves_input else 0)
 
     def _wgrad(self, name: str, tokens: int, k: int, n: int) -> None:
         p = self.point
@@ -85,15 +91,16 @@ class Rows:
         self.to.add(f"{name}.wgrad", Kind.MATMUL, BWD, p.precision, (1, n, k, tokens), flop=2.0 * tokens * k * n,
                     read=tokens * (k + n) * w, written=k * n * out)  # fmt: skip
 
-    def _adapter(self, name: str, tokens: int, k: int, n: int) -> None:
-        """Low-rank adapter: [tokens, k] x [k, r] x [r, n] added to the frozen product (arXiv 2106.09685)."""
+    def _adapter(self, name: str, tokens: int, k: int, n: int, kept: int) -> None:
+        """Low-rank adapter: [tokens, k] x [k, r] x [r, n] added to the frozen product (arXiv 2106.09685); ``kept`` rows
+        of its input are saved here."""
         p, r = self.point, self.point.lora_rank
         e = p.element_bytes
-        for part, rows_in, rows_out in (("lora_a", k, r), ("lora_b", r, n)):
+        for part, rows_in, rows_out, saved in (("lora_a", k, r, kept), ("lora_b", r, n, tokens)):
             flop = 2.0 * tokens * rows_in * rows_out
             self.to.add(f"{name}.{part}", Kind.MATMUL, FWD, p.dtype, (1, tokens, rows_out, rows_in), flop=flop,
                         read=(tokens + rows_out) * rows_in * e, written=tokens * rows_out * e,
-                        saved=tokens * rows_in * e)  # fmt: skip
+                        saved=saved * rows_in * e)  # fmt: skip
             self.to.add(f"{name}.{part}.dgrad", Kind.MATMUL, BWD, p.dtype, (1, tokens, rows_in, rows_out), flop=flop,
                         read=(tokens + rows_in) * rows_out * e, written=tokens * rows_in * e)  # fmt: skip
             self.to.add(f"{name}.{part}.wgrad", Kind.MATMUL, BWD, p.dtype, (1, rows_out, rows_in, tokens), flop=flop,
@@ -131,13 +138,23 @@ class Rows:
         """``name`` is ``group.operation[.where]``: ``tp.all_gather.attention``."""
         self.to.add(name, Kind.COLLECTIVE, phase, self.point.dtype, (int(payload_bytes),))
 
-    def norm(self, name: str, tokens: int, width: int) -> None:
-        """RMS or layer norm over [tokens, width]; saves its input (and one statistic a token)."""
+    def norm(self, name: str, tokens: int, width: int, *, kind: str = "rms") -> None:
+        """RMS or layer norm over [tokens, width].
+
+        A fused kernel saves its input and fp32 statistics (one a token for rms, two for layer norm); torch's layer norm
+        is one such kernel in every stack. The eager RMSNorm chain saves its input in fp32, and the normalised values
+        where its weight is trained (transformers LlamaRMSNorm.forward).
+        """
+        p = self.point
         elements = float(tokens * width)
-        if self.point.stack.fused_norm:
-            self.memory(name, elements, elements, saved=elements, backward_read=2 * elements, backward_written=elements)
+        if p.stack.fused_norm:
+            statistics = tokens * (1 if kind == "rms" else 2) * 4 / p.element_bytes
+            self.memory(name, elements, elements, saved=elements + statistics, backward_read=2 * elements,
+                        backward_written=elements)  # fmt: skip
         else:
-            self.memory(name, elements, elements, saved=2 * elements, n_kernels=EAGER_NORM_KERNELS, passes=3.0,
+            normalised = 1.0 if kind == "rms" and not p.lora_rank else 0.0
+            self.memory(name, elements, elements, saved=(4 / p.element_bytes + normalised) * elements,
+                        n_kernels=EAGER_NORM_KERNELS, passes=3.0,
                         backward_read=2 * elements, backward_written=elements)  # fmt: skip
 
     def residual(self, name: str, tokens: int, width: int) -> None:
@@ -172,12 +189,17 @@ class Rows:
         out = batch * q_len * heads * v_head_dim
         flag = (CAUSAL if causal else 0) | (FUSED_ATTENTION if p.fused_attention else 0)
         shape = (batch, q_len, kv, heads, kv_heads, head_dim, v_head_dim)
-        saved = (q + k + out) * e + 4.0 * batch * heads * q_len
+        repeated = 1 if p.stack.native_gqa else heads // kv_heads
+        saved = (q + repeated * k + out) * e + 4.0 * batch * heads * q_len
+        if p.cp > 1 and p.context_parallel == "ulysses":
+            saved += out * e  # kept by heads for the core and by tokens for the output projection
         kernels_f, kernels_b = (1.0, 3.0) if p.fused_attention else (3.0, 6.0)
         if not p.fused_attention:
             # scores in, probabilities out; with dropout the dropped copy and its mask are kept as well
             scores = batch * heads * q_len * kv
-            saved = (q + k) * e + scores * (2 * e + 1 if p.stack.dropout else e)
+            saved = (q + repeated * k) * e + scores * (2 * e + 1 if p.stack.dropout else e)
+            if not p.stack.fused_softmax and e == 2:
+                saved += scores * 4.0  # softmax in fp32 keeps its fp32 result besides the cast probabilities
             flag |= (FUSED_SOFTMAX if p.stack.fused_softmax else 0) | (DROPOUT if p.stack.dropout else 0)
             kernels_f = (3.0 if p.stack.fused_softmax else 6.0) + (1.0 if p.stack.dropout else 0.0)
             kernels_b = kernels_f + 2.0

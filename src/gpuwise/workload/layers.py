@@ -67,9 +67,10 @@ def attention(rows: Rows, arch: Architecture, window: int) -> None:
     else:
         heads, kv_heads = max(1, arch.heads // p.tp), max(1, arch.kv_heads // p.tp)
         head_dim = v_dim = arch.head_dim
-        rows.linear("attention.qkv", p.tokens, arch.hidden, (heads + 2 * kv_heads) * head_dim, bias=arch.qkv_bias)
+        rows.linear("attention.qkv", p.tokens, arch.hidden, (heads + 2 * kv_heads) * head_dim, bias=arch.qkv_bias,
+                    saves_input=not p.stack.recomputes_pointwise, saved_tokens=_column_saved(p))  # fmt: skip
         if arch.qk_norm:
-            rows.norm("attention.qk_norm", p.tokens * (heads + kv_heads), head_dim)
+            rows.norm("attention.qk_norm", p.tokens * (heads + kv_heads), head_dim, kind=arch.norm)
         if arch.position == "rope":
             _rope(rows, (heads + kv_heads) * head_dim)
     _context_exchange(rows, "attention", heads, kv_heads, head_dim, v_dim)
@@ -96,13 +97,15 @@ def _mla_projections(rows: Rows, arch: Architecture, mla: Mla) -> tuple[int, int
     heads, qk_dim = arch.heads // p.tp, mla.qk_nope_head_dim + mla.qk_rope_head_dim
     if mla.q_lora_rank:
         rows.linear("attention.q_down", p.shard_tokens, arch.hidden, mla.q_lora_rank)
-        rows.norm("attention.q_norm", p.shard_tokens, mla.q_lora_rank)
-        rows.linear("attention.q_up", p.tokens, mla.q_lora_rank, heads * qk_dim)
+        rows.norm("attention.q_norm", p.shard_tokens, mla.q_lora_rank, kind=arch.norm)
+        rows.linear("attention.q_up", p.tokens, mla.q_lora_rank, heads * qk_dim, saved_tokens=p.shard_tokens)
     else:
         rows.linear("attention.q", p.tokens, arch.hidden, heads * qk_dim)
-    rows.linear("attention.kv_down", p.shard_tokens, arch.hidden, mla.kv_lora_rank + mla.qk_rope_head_dim)
-    rows.norm("attention.kv_norm", p.shard_tokens, mla.kv_lora_rank)
-    rows.linear("attention.kv_up", p.tokens, mla.kv_lora_rank, heads * (mla.qk_nope_head_dim + mla.v_head_dim))
+    rows.linear("attention.kv_down", p.shard_tokens, arch.hidden, mla.kv_lora_rank + mla.qk_rope_head_dim,
+                saves_input=False)  # fmt: skip
+    rows.norm("attention.kv_norm", p.shard_tokens, mla.kv_lora_rank, kind=arch.norm)
+    rows.linear("attention.kv_up", p.tokens, mla.kv_lora_rank, heads * (mla.qk_nope_head_dim + mla.v_head_dim),
+                saved_tokens=p.shard_tokens)  # fmt: skip
     _rope(rows, heads * 2 * mla.qk_rope_head_dim)
     elements = float(p.tokens * heads * qk_dim)
     rows.memory("attention.concat", elements, elements, backward_read=elements, backward_written=elements)
@@ -114,7 +117,7 @@ def cross_attention(rows: Rows, arch: Architecture) -> None:
     p, enc = rows.point, arch.encoder
     assert enc is not None
     heads = max(1, arch.heads // p.tp)
-    rows.norm("cross.norm", p.shard_tokens, arch.hidden)
+    rows.norm("cross.norm", p.shard_tokens, arch.hidden, kind=arch.norm)
     tensor_parallel_enter(rows, "cross", arch.hidden)
     rows.linear("cross.q", p.tokens, arch.hidden, heads * arch.head_dim, bias=arch.qkv_bias)
     rows.linear("cross.kv", p.micro_batch * enc.seq_len // p.cp, enc.hidden, 2 * heads * arch.head_dim, bias=arch.qkv_bias)
@@ -124,15 +127,26 @@ def cross_attention(rows: Rows, arch: Architecture) -> None:
     rows.residual("cross.residual", p.shard_tokens, arch.hidden)
 
 
-def mlp(rows: Rows, arch: Architecture, ffn: int, *, where: str = "mlp", collectives: bool = True) -> None:
-    """Two or three matrices with the activation between; F is divided by the tensor-parallel degree."""
+def _column_saved(p: Point) -> int:
+    """Rows of a column-parallel linear's input that are kept: the sequence shard where the stack gathers it again."""
+    return p.shard_tokens if p.stack.regathers_input else p.tokens
+
+
+def mlp(
+    rows: Rows, arch: Architecture, ffn: int, *, where: str = "mlp", collectives: bool = True, saves_input: bool = True
+) -> None:
+    """Two or three matrices with the activation between; F is divided by the tensor-parallel degree.
+
+    ``saves_input`` False: another row keeps the input already (a shared expert reads what the router keeps)."""
     p = rows.point
     f = max(1, ffn // p.tp)
     if collectives:
         tensor_parallel_enter(rows, where, arch.hidden)
-    rows.linear(f"{where}.up", p.tokens, arch.hidden, f * (2 if arch.gated_mlp else 1), bias=arch.mlp_bias)
+    pointwise = not p.stack.recomputes_pointwise
+    rows.linear(f"{where}.up", p.tokens, arch.hidden, f * (2 if arch.gated_mlp else 1), bias=arch.mlp_bias,
+                saves_input=saves_input and pointwise, saved_tokens=_column_saved(p))  # fmt: skip
     _activation(rows, arch, where, float(p.tokens * f))
-    rows.linear(f"{where}.down", p.tokens, f, arch.hidden, bias=arch.mlp_bias)
+    rows.linear(f"{where}.down", p.tokens, f, arch.hidden, bias=arch.mlp_bias, saves_input=pointwise)
     if collectives:
         tensor_parallel_leave(rows, where, arch.hidden)
 
@@ -161,7 +175,8 @@ def experts(rows: Rows, arch: Architecture, moe: Moe) -> None:
     routed = tokens * moe.n_active
     # routing is computed in fp32 (Megatron-Core moe_router_dtype, DeepSeek-V3 section 2.1.2)
     rows.to.add("moe.router", Kind.MATMUL, FWD, "tf32" if p.precision != "fp32" else "fp32", (1, tokens, moe.n_experts, h),
-                flop=2.0 * tokens * h * moe.n_experts, read=tokens * h * 4.0, written=tokens * moe.n_experts * 4.0)  # fmt: skip
+                flop=2.0 * tokens * h * moe.n_experts, read=tokens * h * 4.0, written=tokens * moe.n_experts * 4.0,
+                saved=0.0 if p.lora_rank else tokens * h * e)  # fmt: skip
     rows.memory("moe.top_k", 2.0 * tokens * moe.n_experts, tokens * moe.n_experts, saved=2.0 * tokens * moe.n_experts,
                 n_kernels=6.0)  # fmt: skip
     rows.memory("moe.permute", float(routed * h), float(routed * h), n_kernels=2.0,
@@ -175,7 +190,7 @@ def experts(rows: Rows, arch: Architecture, moe: Moe) -> None:
     rows.memory("moe.unpermute", float(routed * h), float(tokens * h), saved=float(routed),
                 n_kernels=2.0, backward_read=float(tokens * h), backward_written=float(routed * h))  # fmt: skip
     if moe.n_shared:
-        mlp(rows, arch, moe.shared_ffn, where="moe.shared")
+        mlp(rows, arch, moe.shared_ffn, where="moe.shared", saves_input=p.lora_rank > 0)
 
 
 def _grouped_mlp(rows: Rows, arch: Architecture, moe: Moe, local: int, routed: int) -> None:
@@ -221,12 +236,13 @@ def head(rows: Rows, arch: Architecture) -> None:
     """Final norm, projection to the vocabulary and cross-entropy; logits [T, V/t]."""
     p = rows.point
     if arch.final_norm:
-        rows.norm("head.norm", p.shard_tokens, arch.hidden)
+        rows.norm("head.norm", p.shard_tokens, arch.hidden, kind=arch.norm)
     tensor_parallel_enter(rows, "head", arch.hidden)
     vocab = -(-arch.vocab // p.tp)
     trainable = p.lora_rank == 0
     inner = _half_precision(rows)
-    inner.linear("head.logits", p.tokens, arch.hidden, vocab, trainable=trainable, bias=arch.head_bias)
+    inner.linear("head.logits", p.tokens, arch.hidden, vocab, trainable=trainable, bias=arch.head_bias,
+                 saved_tokens=_column_saved(p))  # fmt: skip
     _loss(rows, float(p.tokens * vocab))
 
 
@@ -258,20 +274,20 @@ def layer(rows: Rows, arch: Architecture, kind: str) -> None:
     p: Point = rows.point
     base, _, local = kind.partition(".")
     window = (arch.window or 0) if local == "local" else 0
-    rows.norm("attention.norm", p.shard_tokens, arch.hidden)
+    rows.norm("attention.norm", p.shard_tokens, arch.hidden, kind=arch.norm)
     attention(rows, arch, window)
     if arch.norms_per_layer == 4:
-        rows.norm("attention.post_norm", p.shard_tokens, arch.hidden)
+        rows.norm("attention.post_norm", p.shard_tokens, arch.hidden, kind=arch.norm)
     if not arch.parallel_block:
         rows.residual("attention.residual", p.shard_tokens, arch.hidden)
     if arch.encoder is not None and base == "dense":
         cross_attention(rows, arch)
     if not arch.parallel_block or arch.norms_per_layer >= 2:
-        rows.norm("mlp.norm", p.shard_tokens, arch.hidden)
+        rows.norm("mlp.norm", p.shard_tokens, arch.hidden, kind=arch.norm)
     if base == "moe" and arch.moe is not None:
         experts(rows, arch, arch.moe)
     else:
         mlp(rows, arch, arch.ffn)
     if arch.norms_per_layer == 4:
-        rows.norm("mlp.post_norm", p.shard_tokens, arch.hidden)
+        rows.norm("mlp.post_norm", p.shard_tokens, arch.hidden, kind=arch.norm)
     rows.residual("mlp.residual", p.shard_tokens, arch.hidden)

@@ -42,6 +42,12 @@ class Stack:
     """What ``selective`` means: ``core-attention`` (Korthikanti, arXiv 2205.05198) or ``per-op`` (matmul outputs kept)."""
     weight_cast_per_micro_batch: bool
     """Weights are cast from fp32 in every forward (autocast without a half-precision copy)."""
+    native_gqa: bool = True
+    """Attention reads grouped keys and values as they are; otherwise they are repeated to every query head first."""
+    regathers_input: bool = True
+    """A column-parallel linear keeps its sequence shard and gathers it again in the backward; otherwise it keeps all."""
+    recomputes_pointwise: bool = False
+    """The compiler's partitioner computes norms and activations again in the backward rather than keep them."""
     fsdp_gathers_half: bool = True
     """Sharded parameters travel in the compute format."""
 

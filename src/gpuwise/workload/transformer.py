@@ -10,8 +10,8 @@ import numpy as np
 from gpuwise.facts.models import Architecture
 from gpuwise.workload.blocks import Rows
 from gpuwise.workload.layers import embedding, head, layer
-from gpuwise.workload.optable import Kind, OpTable, OpTableBuilder, Phase
-from gpuwise.workload.point import Point
+from gpuwise.workload.optable import FUSED_ATTENTION, Kind, OpTable, OpTableBuilder, Phase
+from gpuwise.workload.point import BYTES_PER_ELEMENT, QUANTIZED, Point
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,25 +95,29 @@ def recomputed(table: OpTable, policy: str, selective_recompute: str) -> OpTable
 
 
 def saved_bytes(table: OpTable, policy: str, selective_recompute: str, input_bytes: float) -> float:
-    """Bytes one layer keeps from forward to backward under ``policy``; ``full`` keeps only its input."""
+    """Bytes one layer keeps from forward to backward under ``policy``; ``full`` keeps only its input.
+
+    ``selective`` drops what the attention core keeps inside (``core-attention``: its inputs and output stay), or keeps
+    the layer's input, every second matmul's output and the attention's output (``per-op``, torchtitan's default policy).
+    """
     if policy == "full":
         return input_bytes
-    total = float((table.saved_bytes * table.count).sum())
+    kept = table.saved_bytes * table.count
     if policy == "none":
-        return total
-    names = np.array(table.name, dtype=object)
+        return float(kept.sum())
     if selective_recompute == "core-attention":
-        drop = np.array([n.endswith(".core") for n in names], bool)
-        keep_inputs = _core_input_bytes(table, drop)
-        return total - float((table.saved_bytes * table.count)[drop].sum()) + keep_inputs
-    kept = (Kind.MATMUL, Kind.GROUPED, Kind.ATTENTION)
-    mask = np.isin(table.kind, kept)
-    return float((table.saved_bytes * table.count)[mask].sum()) + input_bytes
-
-
-def _core_input_bytes(table: OpTable, core: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
-    """q, k and v stay when the attention core is recomputed."""
-    return float((table.bytes_read * table.count)[core].sum())
+        core = np.array([n.endswith(".core") for n in table.name], bool)
+        fused = core & ((table.flag & FUSED_ATTENTION) > 0)
+        stays = np.where(core, table.bytes_read, 0.0) + np.where(fused, table.bytes_written, 0.0)
+        # never more than is kept without recomputation (grouped keys may be kept as they are)
+        return float(np.minimum(np.where(core, stays * table.count, kept), kept).sum())
+    forward = table.phase == Phase.FORWARD
+    matmul = forward & np.isin(table.kind, (Kind.MATMUL, Kind.GROUPED))
+    attention = forward & (table.kind == Kind.ATTENTION)
+    element = np.array([BYTES_PER_ELEMENT["bf16" if d in QUANTIZED else d] for d in table.dtype])
+    outputs = table.shape[:, 1] * table.shape[:, 2] * element * table.count
+    per_op = 0.5 * float(outputs[matmul].sum()) + float((table.bytes_written * table.count)[attention].sum()) + input_bytes
+    return min(per_op, float(kept.sum()))
 
 
 def model_flop_per_token(arch: Architecture, seq_len: int) -> float:
