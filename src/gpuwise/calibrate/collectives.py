@@ -1,4 +1,5 @@
-"""Scores and fits the collective family. See :mod:`gpuwise.calibrate.collectives_rows` for what is kept from the fit."""
+"""Scores and fits the collective family. See :mod:`gpuwise.calibrate.collectives_rows` for what is kept from
+the fit."""
 
 from __future__ import annotations
 
@@ -14,17 +15,19 @@ from gpuwise.calibrate import collectives_published as published
 from gpuwise.calibrate.collectives_rows import Rows, read_rows
 from gpuwise.calibrate.collectives_systems import system_of
 from gpuwise.calibrate.validation import F64, Scores, log_sigma_of
-from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.errors import InputError, UnknownNameError, UnpredictableError
 from gpuwise.facts.systems import System
 from gpuwise.predict.collectives import CollectiveCurve, Group, build_curve, host_call_s
 from gpuwise.predict.collectives_fabric import Coefficients, Fabric, bus_factor, shipped
+from gpuwise.units import MIB
 
 SIZE_EDGES = (2.0**16, 2.0**23)
 """Payloads that part the small, middle and large residuals."""
 
 
 def score(folder: Path, all_check: bool) -> Scores | None:
-    """One score per measured row; without ``all_check`` also the published figures typed in with their source."""
+    """One score per measured row; without ``all_check`` also the published figures typed in with their
+    source."""
     rows = read_rows(folder)
     if rows is None:
         return None
@@ -33,13 +36,14 @@ def score(folder: Path, all_check: bool) -> Scores | None:
     split = np.where(rows.is_check | all_check, "check", "fit")
     source, gpu, measured = list(rows.source), list(rows.gpu), rows.seconds
     if not all_check:
-        typed = published.aws_p5() + list(published.OTHERS)
+        fitted = published.fitted_on()
+        typed = fitted + list(published.OTHERS)
         p, s = predict_published(typed, shipped())
         predicted, sigma, reason = np.append(predicted, p), np.append(sigma, s), reason + [""] * len(typed)
         baseline = np.append(baseline, np.full(len(typed), np.nan))
         source += ["nccl-tests published"] * len(typed)
         gpu += [t.system for t in typed]
-        split = np.append(split, ["fit" if t.source == published.AWS_SOURCE else "check" for t in typed])
+        split = np.append(split, ["fit"] * len(fitted) + ["check"] * len(published.OTHERS))
         measured = np.append(measured, [t.seconds for t in typed])
     return Scores(source, gpu, [str(x) for x in split], measured, predicted, sigma, baseline, reason)
 
@@ -63,15 +67,15 @@ def predict(rows: Rows, c: Coefficients) -> tuple[F64, F64, list[str]]:
         try:
             system = system_of(box)
             curve = _curve(c, system, op, int(n), int(ranks), library, not eager, int(width))
-        except UnpredictableError as error:
+        except (UnpredictableError, UnknownNameError) as error:
             for i in where:
-                reason[i] = error.reason
+                reason[i] = error.reason if isinstance(error, UnpredictableError) else error.message
             continue
         size = rows.payload_bytes[where]
         out[where], sigma[where] = curve.time_s(size), curve.log_sigma(size)
         if eager or rows.source[where[0]] == "ml-engineering":
             # These clocks ran around the host's call, so a call cannot be shorter than issuing it.
-            out[where] = np.maximum(out[where], host_call_s(system.accelerator, c))
+            out[where] = np.maximum(out[where], host_call_s(system.accelerator, library, c))
     return out, sigma, reason
 
 
@@ -101,7 +105,8 @@ def predict_published(typed: Sequence[published.Published], c: Coefficients) -> 
 
 
 def _baseline(rows: Rows, check: Any) -> F64:
-    """alpha + bytes / bus bandwidth, the two constants per GPU and operation from its fit rows; NaN without them."""
+    """alpha + bytes / bus bandwidth, the two constants per GPU and operation from its fit rows; NaN without
+    them."""
     out = np.full(len(rows), np.nan)
     bus = (
         np.array([bus_factor(o, int(n)) for o, n in zip(rows.op, rows.group_size, strict=True)])
@@ -131,9 +136,13 @@ def fit(folder: Path) -> None:
     kept = rows.where(~rows.is_check)
     tables = {**fits.fit_tables(kept), **fits.fit_send_recv(kept)}
     c = Coefficients(_constants(kept, tables), tables)
-    c.constants["log_sigma"] = {"other": {"fitted": [0.1] * 3, "other": [0.2] * 3}}
-    c.constants["network"] = fits.rounded(fits.fit_network(lambda typed, kind: _with_network(typed, kind, c)))
+    c.constants["log_sigma"] = {"other": [0.2] * 3, "widen": 1.0}
+    c.constants["network"] = fits.rounded(
+        fits.fit_network(fits.fit_send(kept), lambda figures, kind: _with_network(figures, kind, c))
+    )
     c.constants["log_sigma"] = fits.rounded(_sigmas(rows, kept, c), 3)
+    eager = rows.where(rows.eager & rows.is_check)
+    c.constants["eager"]["log_sigma"] = fits.rounded(log_sigma_of(eager.seconds, predict(eager, c)[0]), 3)
     c.constants["provenance"]["errors"] = fits.rounded(_errors(rows, kept, c), 3)
     coefficient_files.write("collectives", c.constants, dict(c.tables))
 
@@ -157,7 +166,7 @@ def _constants(kept: Rows, tables: dict[str, F64]) -> dict[str, Any]:
     }
     document["provenance"] = {
         "sources": [
-            "aiconfigurator systems data (Apache-2.0): NCCL, oneCCL, vLLM, SGLang and TensorRT-LLM all-reduce",
+            "aiconfigurator systems data (Apache-2.0): NCCL, oneCCL, vLLM, SGLang, TensorRT-LLM",
             "vTrain trace (MIT): NCCL all-reduce on V100",
             "Vidur profiling data (MIT): send and receive",
             "NCCL src/graph/tuning.cc (BSD): step latencies",
@@ -165,71 +174,89 @@ def _constants(kept: Rows, tables: dict[str, F64]) -> dict[str, Any]:
             "further figures: gpuwise/calibrate/collectives_published.py",
         ],
         "rows": len(kept),
-        "split": "about 30 % of sweeps (library version x dtype of one box, library, operation, group size) kept by hash",
+        "split": "about 30 % of the sweeps (version x dtype) of a box, library, operation, group size",
     }
     return fits.rounded(document)
 
 
 def _eager(kept: Rows) -> dict[str, Any]:
-    """Host seconds of one call (smallest messages, median of boxes) and the share of memory bandwidth the copy gets."""
-    eager = kept.where(kept.eager & (kept.payload_bytes <= 2**14))
+    """Host seconds of one call (smallest messages, median of boxes), SGLang's new path relative to the
+    others', and the share of memory bandwidth that the copy before an eager all-reduce gets."""
+    small = kept.where(kept.eager & (kept.payload_bytes <= 2**14))
+    plain = small.where(small.library != "sglang")
     hosts = {
-        "grace": ("gb200",),
-        "recent": ("h100_sxm", "b200_sxm"),
-        "older": ("a100_sxm", "l40s", "l40s peer"),
-    }
+        "grace": ("gb200",), "recent": ("h100_sxm", "b200_sxm"), "older": ("a100_sxm",),
+        "pcie": ("l40s", "l40s peer", "b60"),
+    }  # fmt: skip
+    medians = {b: float(np.median(plain.seconds[plain.box == b])) for b in sorted(set(plain.box))}
     call = {
-        kind: float(
-            np.median([np.median(eager.seconds[eager.box == b]) for b in boxes if (eager.box == b).any()])
-        )
-        for kind, boxes in hosts.items()
+        kind: float(np.median([medians[b] for b in boxes if b in medians])) for kind, boxes in hosts.items()
     }
+    new = small.where((small.library == "sglang") & np.isin(small.box, list(medians)))
+    factor = float(
+        np.median([np.median(new.seconds[new.box == b]) / medians[b] for b in sorted(set(new.box))])
+    )
+    return {
+        "host_call_s": call,
+        "host_call_factor": {"sglang": factor},
+        "copy_fraction": _copy_fraction(kept),
+        "log_sigma": 0.2,
+    }
+
+
+def _copy_fraction(kept: Rows) -> float:
+    """Median of 2 S / (eager - graph) over memory bandwidth, where the copy is what sets them apart (512 MiB
+    up)."""
     shares: list[float] = []
     for box in ("a100_sxm", "h100_sxm", "b200_sxm"):
-        big = kept.where((kept.box == box) & (kept.payload_bytes >= 2**29) & (kept.op == "all_reduce"))
+        big = kept.where((kept.box == box) & (kept.payload_bytes >= 512 * MIB) & (kept.op == "all_reduce"))
         bandwidth = system_of(box).accelerator.memory_bandwidth_bytes_per_s
         for n in fits.GROUPS:
             for size in sorted(set(big.payload_bytes)):
-                same = (
-                    (big.group_size == n)
-                    & (big.payload_bytes == size)
-                    & np.isin(big.library, ("vllm", "sglang-0.5.10"))
-                )
-                if (same & big.eager).any() and (same & ~big.eager).any():
-                    extra = np.median(big.seconds[same & big.eager]) - np.median(
-                        big.seconds[same & ~big.eager]
-                    )
-                    if extra > 0:
-                        shares.append(float(2 * size / extra / bandwidth))
-    return {"host_call_s": call, "copy_fraction": min(1.0, float(np.median(shares)))}
+                same = (big.group_size == n) & (big.payload_bytes == size)
+                same &= np.isin(big.library, ("vllm", "sglang-0.5.10"))
+                eager, graph = same & big.eager, same & ~big.eager
+                if eager.any() and graph.any():
+                    extra = float(np.median(big.seconds[eager]) - np.median(big.seconds[graph]))
+                    shares += [2 * float(size) / extra / bandwidth] if extra > 0 else []
+    return min(1.0, float(np.median(shares)))
 
 
 def _sigmas(rows: Rows, kept: Rows, c: Coefficients) -> dict[str, Any]:
-    """Log residuals by class and library: ``fitted`` on the kept sweeps, ``other`` on boxes left out of the fit."""
-    check = rows.where(rows.is_check)
-    fitted = _residuals(check, c)
-    left = _left_out(rows, kept, c)
+    """Log residuals by class and library.
+
+    A user's box is another box than the measured one, so the residuals are pooled: sweeps kept from the fit,
+    B200 and GB200 left out of it, and vTrain's A100 box, which nothing was fitted on.
+    """
+    own = _residuals(rows.where(rows.is_check), c)
+    boxes = _left_out(rows, kept, c)
+    vtrain = rows.where(rows.source == "vtrain A100")
+    thin = np.arange(len(vtrain)) % 16 == 0
+    other = _residuals(vtrain.where(thin), c)
+    size, ratio, cls, lib = (np.concatenate(x) for x in zip(own, boxes, other, strict=True))
+    away = np.arange(len(size)) >= len(own[0])
     out: dict[str, Any] = {}
-    for name in (*fits.CLASSES, "pcie"):
+    for name in fits.CLASSES:
         for library in ("nccl", *fits.ENGINES):
-            pair = {}
-            for which, (sizes, ratio, cls, lib) in (("fitted", fitted), ("other", left)):
-                mask = (cls == name) & (lib == library)
-                if which == "other" or mask.sum() < 30:
-                    mask |= lib == library if which == "other" else np.zeros_like(mask)
-                pair[which] = _by_size(sizes[mask], ratio[mask]) if mask.sum() >= 30 else None
-            pair["fitted"] = pair["fitted"] or pair["other"]
-            if pair["fitted"] and pair["other"]:
-                pair["other"] = [max(a, b) for a, b in zip(pair["fitted"], pair["other"], strict=True)]
-                out[f"{name}.{library}"] = pair
-    typed = [t for t in [*published.aws_p5(), *published.OTHERS] if t.group_size != t.ranks_per_system]
-    p, _ = predict_published(typed, c)
-    ratio = np.log(np.array([t.seconds for t in typed]) / p)
-    network = _by_size(np.array([t.payload_bytes for t in typed]), ratio)
-    wide = max(network)
-    out["network"] = {"fitted": [wide, wide, network[2]], "other": [wide, wide, network[2]]}
-    out["pcie"] = {"fitted": [0.25] * 3, "other": [0.25] * 3} | {}
-    out["other"] = {"fitted": [0.25] * 3, "other": [0.25] * 3}
+            # What an engine does on GB200 (in-switch reduction or not) says nothing of other links.
+            elsewhere = away if library == "nccl" or name == "nvlink5" else np.zeros_like(away)
+            mask = (lib == library) & ((cls == name) | elsewhere)
+            if mask.sum() >= 20:
+                found = _by_size(size[mask], ratio[mask])
+                # Engines hand large payloads to NCCL, and their few sweeps are of one box: not surer than
+                # NCCL.
+                least = out.get(f"{name}.nccl", found)
+                out[f"{name}.{library}"] = [max(a, b) for a, b in zip(found, least, strict=True)]
+    predicted, _ = predict_published(published.OTHERS, c)
+    log_ratio = np.log(np.array([t.seconds for t in published.OTHERS]) / predicted)
+    out["network"] = [log_sigma_of(np.exp(log_ratio), np.ones(1))] * 3
+    pairs = np.isin(rows.box, ("l40s peer", "a100_pairwise_nvlink", "h100_pairwise_nvlink")) & (
+        rows.group_size > 2
+    )
+    peer = rows.where(pairs & ~rows.eager & (rows.op == "all_reduce") & (rows.payload_bytes >= 2**20))
+    out["pcie"] = [log_sigma_of(peer.seconds, predict(peer, c)[0])] * 3
+    out["other"] = out["pcie"]
+    out["widen"] = 1.6
     return out
 
 
@@ -249,7 +276,9 @@ def _by_size(sizes: F64, log_ratio: F64) -> list[float]:
 
 def _residuals(rows: Rows, c: Coefficients) -> tuple[F64, F64, Any, Any]:
     """(payload, log(measured / predicted), class, library) of device-time rows."""
-    rows = rows.where(~rows.eager & np.array([str(s).startswith("aiconfigurator") for s in rows.source]))
+    # Vidur's and ml-engineering's clocks include the host; they only check.
+    clean = np.array([str(x).startswith(("aiconfigurator", "vtrain")) for x in rows.source], dtype=bool)
+    rows = rows.where(~rows.eager & clean)
     predicted, _, reason = predict(rows, c)
     ok = np.array([not r for r in reason])
     rows, predicted = rows.where(ok), predicted[ok]
@@ -262,7 +291,8 @@ def _class_of(box: str) -> str:
 
 
 def _left_out(rows: Rows, kept: Rows, c: Coefficients) -> tuple[F64, F64, Any, Any]:
-    """Residuals of B200 predicted without B200 and of GB200 without GB200: a new accelerator on a known link."""
+    """Residuals of B200 predicted without B200 and of GB200 without GB200: a new accelerator on a known
+    link."""
     parts = []
     for box in ("b200_sxm", "gb200"):
         without = c._replace(tables={**c.tables, **fits.fit_tables(kept, without=box)})

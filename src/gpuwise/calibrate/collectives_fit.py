@@ -1,4 +1,5 @@
-"""Fits the collective coefficients: measured curves by link generation, PCIe protocols, meshes, the scale-out network."""
+"""Fits the collective coefficients: measured curves by link generation, PCIe protocols, meshes, the scale-out
+network."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ OPS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 def fit_tables(rows: Rows, *, without: str | None = None) -> dict[str, F64]:
     """Median seconds by class, library, operation, group size and payload, non-decreasing in payload.
 
-    Medians over versions and dtypes within a box, then the geometric mean of boxes. ``without`` leaves a box out.
+    Medians over versions and dtypes within a box, then the geometric mean of boxes. ``without`` leaves a box
+    out.
     """
     arrays: dict[str, F64] = {}
     for name, (boxes, _, _) in CLASSES.items():
@@ -47,7 +49,7 @@ def fit_tables(rows: Rows, *, without: str | None = None) -> dict[str, F64]:
                         mask &= use.element_bytes == width
                     elif width == 1:
                         continue
-                    table = _table(use.where(mask))
+                    table = _table(use.where(mask), pooled=library != "nccl")
                     if table is not None:
                         saved = "oneccl" if name == "oneccl" and library == "nccl" else library
                         arrays[f"{name}.{saved}.{op}" + (".int8" if width == 1 else "")] = table
@@ -58,27 +60,31 @@ def fit_tables(rows: Rows, *, without: str | None = None) -> dict[str, F64]:
     return arrays
 
 
-def _table(rows: Rows) -> F64 | None:
+def _table(rows: Rows, *, pooled: bool) -> F64 | None:
     """[N, 24] seconds for the measured group sizes, or None when one below the largest is missing."""
     table: list[F64] = []
     for n in GROUPS:
         some = rows.where(rows.group_size == n)
         if not len(some):
             break
-        table.append(_curve(some))
+        table.append(_curve(some, pooled=pooled))
     return np.array(table) if len(table) >= 2 else None
 
 
-def _curve(rows: Rows) -> F64:
-    """[24] geometric mean over boxes of each box's median, filled and made non-decreasing."""
+def _curve(rows: Rows, *, pooled: bool) -> F64:
+    """[24] geometric mean over boxes of each box's median, filled and made non-decreasing.
+
+    ``pooled``: one median of all sweeps. Engines' sweeps on GB200 come in two kinds at large sizes, with and
+    without in-switch reduction (2.7 times apart); a mean of boxes would be neither.
+    """
     log_s = np.full(MEASURED_SIZES.size, np.nan)
+    log_rows = np.log(rows.seconds)
     for k, size in enumerate(MEASURED_SIZES):
         here = rows.payload_bytes == size
-        if here.any():
-            boxes = sorted(set(rows.box[here]))
-            log_s[k] = float(
-                np.mean([np.median(np.log(rows.seconds[here & (rows.box == b)])) for b in boxes])
-            )
+        if not here.any():
+            continue
+        votes = [here] if pooled else [here & (rows.box == b) for b in sorted(set(rows.box[here]))]
+        log_s[k] = float(np.mean([np.median(log_rows[v]) for v in votes]))
     return _filled(log_s)
 
 
@@ -113,7 +119,8 @@ def fit_send_recv(rows: Rows) -> dict[str, F64]:
         some = rows.where((rows.box == box) & (rows.op == "send_recv") & (rows.ranks_per_system == 2))
         if len(some):
             near = np.round(np.log2(some.payload_bytes)).astype(int) - 7
-            # Bytes differ within a bin: bring each time to the bin's centre along the local slope of time on bytes.
+            # Bytes differ within a bin: bring each time to the bin's centre along the local slope of time on
+            # bytes.
             centre = some.seconds * np.where(near > 12, MEASURED_SIZES[near] / some.payload_bytes, 1.0)
             log_s = np.array(
                 [np.median(np.log(centre[near == k])) if (near == k).any() else np.nan for k in range(24)]
@@ -125,9 +132,9 @@ def fit_send_recv(rows: Rows) -> dict[str, F64]:
 def fit_pcie(rows: Rows) -> dict[str, Any]:
     """min(low + w S / (low_rate R), simple + w S / (simple_rate R)) in log seconds.
 
-    Pairs: every sweep on the L40S boxes (a pair has peer access on both). 4 and 8: the box with peer access, which only
-    has all-reduce; the other operations' latencies there come from the box without it (latency does not need it) and
-    their simple protocol starts at half the all-reduce's, as it has half the steps.
+    Pairs: every sweep on the L40S boxes (a pair has peer access on both). 4 and 8: the box with peer access,
+    which only has all-reduce; the other operations' latencies there come from the box without it (latency
+    does not need it) and their simple protocol starts at half the all-reduce's, as it has half the steps.
     """
     use = rows.where(
         ~rows.eager
@@ -169,7 +176,8 @@ def fit_pcie(rows: Rows) -> dict[str, Any]:
 
 
 def fit_mesh(rows: Rows, tables: dict[str, F64]) -> dict[str, Any]:
-    """By group size, the share of the V100's link rate at which the NVLink 3 curve meets its all-reduce of 512 MiB up."""
+    """By group size, the share of the V100's link rate at which the NVLink 3 curve meets its all-reduce of
+    512 MiB up."""
     v100 = rows.where((rows.source == "vtrain V100") & (rows.payload_bytes >= 512 * MIB))
     groups = sorted(set(v100.group_size.tolist()))
     per_byte = tables["nvlink3.nccl.all_reduce"][:, -1] / MEASURED_SIZES[-1]
@@ -185,45 +193,66 @@ def fit_mesh(rows: Rows, tables: dict[str, F64]) -> dict[str, Any]:
     return {"nvlink_groups": groups, "nvlink_fraction": share, "xgmi_fraction": published.XGMI_FRACTION}
 
 
-def fit_network(
-    seconds_of: Callable[[list[published.Published], dict[str, float]], F64],
-) -> dict[str, dict[str, float]]:
-    """Steps and fractions by kind of network: EFA fitted on AWS p5; InfiniBand, RoCE and TCP from NCCL's constants.
-
-    ``seconds_of(rows, kind)`` predicts rows with the constants of one network kind.
-    """
-    rows = published.aws_p5()
-    measured = np.log(np.array([r.seconds for r in rows]))
-    names = (
-        "ring_step_s", "tree_step_s", "tree_base_s", "half_step_s", "half_base_s", "pair_base_s", "pair_rank_s",
-        "ring_fraction", "tree_fraction", "half_fraction", "pair_fraction",
-    )  # fmt: skip
-    start = (31e-6, 41e-6, 150e-6, 54e-6, 130e-6, 190e-6, 2.6e-6, 0.9, 0.42, 0.85, 0.82)
-    fixed = {
-        **published.NCCL_STEPS,
-        **published.LOW_LATENCY,
-        "low_fraction": 0.3,
-        "send_base_s": 20e-6,
-        "send_fraction": 0.8,
-    }
+def fit_send(rows: Rows) -> dict[str, float]:
+    """Seconds and share of the card's rate of a message between two InfiniBand nodes (vidur, DGX H100, 50
+    GB/s)."""
+    some = rows.where((rows.box == "h100_dgx") & (rows.op == "send_recv") & (rows.ranks_per_system == 1))
 
     def residual(x: F64) -> F64:
-        kind = {**fixed, **dict(zip(names, np.exp(x).tolist(), strict=True))}
-        return np.log(seconds_of(rows, kind)) - measured
+        return np.log(math.exp(x[0]) + some.payload_bytes / (math.exp(x[1]) * 50 * GIGA)) - np.log(
+            some.seconds
+        )
 
-    efa = {
-        **fixed,
-        **dict(zip(names, np.exp(_least(residual, np.log(start).tolist())).tolist(), strict=True)),
-    }
-    ratio = published.NCCL_STEPS["ring_step_s"] / efa["ring_step_s"]
+    x = _least(residual, [math.log(18e-6), math.log(0.8)])
+    return {"send_base_s": math.exp(x[0]), "send_fraction": math.exp(x[1])}
+
+
+def fit_network(
+    send: dict[str, float], seconds_of: Callable[[list[published.Published], dict[str, float]], F64]
+) -> dict[str, dict[str, float]]:
+    """Steps and fractions by kind of network: EFA fitted on published figures, the others from NCCL's
+    constants.
+
+    ``seconds_of(rows, constants)`` predicts figures with the constants of one network. All-to-all is only
+    measured on
+    EFA: elsewhere its latency is scaled by the ratio of a ring's network steps.
+    """
+    figures = published.fitted_on()
+    measured = np.log(np.array([f.seconds for f in figures]))
+    start = {
+        "ring_step_s": 31e-6, "tree_step_s": 41e-6, "tree_base_s": 150e-6, "half_step_s": 54e-6,
+        "half_base_s": 130e-6, "low_base_s": 50e-6, "pair_base_s": 190e-6, "pair_rank_s": 2.6e-6,
+        "ring_fraction": 0.9, "tree_fraction": 0.42, "half_fraction": 0.85, "pair_fraction": 0.82,
+        "low_fraction": 0.15,
+    }  # fmt: skip
+    fixed = {**published.NCCL_STEPS, **published.LOW_LATENCY, **send}
+
+    def constants(x: F64) -> dict[str, float]:
+        found: dict[str, float] = dict(zip(start, np.exp(x).tolist(), strict=True))
+        # EFA's latency is the card's, whatever the protocol.
+        return {**fixed, **found, "half_low_step_s": found["half_step_s"]}
+
+    efa = constants(
+        _least(
+            lambda x: np.log(seconds_of(figures, constants(x))) - measured,
+            [math.log(v) for v in start.values()],
+        )
+    )
+    efa["send_base_s"] += efa["ring_step_s"] - fixed["ring_step_s"]
     kinds = {"efa": efa}
+    scale = fixed["ring_step_s"] / efa["ring_step_s"]
     for kind, line in published.LINE_FRACTION.items():
         kinds[kind] = {
-            **fixed, "ring_fraction": line, "half_fraction": line, "tree_fraction": efa["tree_fraction"] * line / efa["ring_fraction"],
-            "pair_fraction": min(line, efa["pair_fraction"]), "pair_base_s": efa["pair_base_s"] * ratio,
-            "pair_rank_s": efa["pair_rank_s"] * ratio,
-        }  # fmt: skip
-    kinds["ethernet"] = {**kinds["ethernet"], "send_fraction": 0.6, "low_base_s": efa["half_base_s"]}
+            **fixed,
+            "ring_fraction": line,
+            "half_fraction": line,
+            "tree_fraction": line * efa["tree_fraction"] / efa["ring_fraction"],
+            "low_fraction": efa["low_fraction"],
+            "pair_fraction": min(line, efa["pair_fraction"]),
+            "pair_base_s": efa["pair_base_s"] * scale,
+            "pair_rank_s": efa["pair_rank_s"] * scale,
+            "send_fraction": min(line, send["send_fraction"]),
+        }
     return kinds
 
 

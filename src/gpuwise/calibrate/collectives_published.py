@@ -59,9 +59,18 @@ class Published(NamedTuple):
         return cls(system, op, n, r, size, size * bus_factor(op, n) / (gb_per_s * GIGA), source)
 
 
-def aws_p5() -> list[Published]:
-    """The rows the network model is fitted on."""
+_DSTACK, _AWSOME = (
+    "dstackai/dstack#3961, 2026-06, 2 nodes",
+    "awslabs/awsome-distributed-ai#1255, 2026-09, 2 nodes",
+)
+
+
+def fitted_on() -> list[Published]:
+    """The rows the network model is fitted on, all on EFA."""
     return [
+        Published("b200 efa 400", "all_reduce", 16, 8, 256, 57.1e-6, _DSTACK),
+        Published.bus("b300 efa 800", "all_reduce", 16, 8, 8 * MIB, 90.5, _AWSOME),
+    ] + [
         Published.bus("h100 efa 400", op, 8 * nodes, 8, mib * MIB, figure, AWS_SOURCE)
         for op, by_nodes in AWS_P5.items()
         for nodes, figures in by_nodes.items()
@@ -114,10 +123,6 @@ OTHERS: tuple[Published, ...] = (
     Published.bus(
         "a100 infiniband 100", "all_reduce", 16, 8, 8 * GIB, 91, "NVIDIA/nccl-tests#100, 2022-01, 2 nodes"
     ),
-    Published("b200 efa 400", "all_reduce", 16, 8, 256, 57.1e-6, "dstackai/dstack#3961, 2026-06, 2 nodes"),
-    Published.bus(
-        "b300 efa 800", "all_reduce", 16, 8, 8 * MIB, 90.5, "awslabs/awsome-distributed-ai#1255, 2026-09"
-    ),
     Published.bus(
         "v100 mesh", "all_reduce", 8, 8, 512 * MIB, 134, "vTrain trace/v100, MIT, 8 of a hybrid cube mesh"
     ),
@@ -130,24 +135,31 @@ NCCL_STEPS: dict[str, float] = {
     "inner_low_step_s": 0.6e-6,
     "ring_step_s": 14e-6,
     "half_step_s": 14e-6,
+    "half_low_step_s": 2.7e-6,
     "tree_step_s": 14e-6,
     "base_s": 8.4e-6,
     "tree_base_s": 8.4e-6,
     "half_base_s": 8.4e-6,
+    "half_low_fraction": 0.1,
 }
-"""Seconds of a step inside a node and across InfiniBand: NCCL's own tuning constants (src/graph/tuning.cc, BSD)."""
+"""Seconds of a step inside a node and across InfiniBand, and the ring's low-latency share of 400 GB/s
+(llMaxBws 45 and 35 GB/s on 2 and 4 Hopper nodes): NCCL's own tuning constants (src/graph/tuning.cc, BSD)."""
 NVLINK_RING_STEP_S = NCCL_STEPS["inner_step_s"]
 FILL_BYTES = 64 * MIB
-"""Payload from which a ring's pipeline is filled on every channel (the 72-rank figures above, 512 MiB and up, and the
-8-rank tables, which show no step term below it)."""
+"""Payload from which a ring's pipeline is filled on every channel (the 72-rank figures above, 512 MiB and up,
+and the 8-rank tables, which show no step term below it)."""
 
 LOW_LATENCY: dict[str, float] = {"low_base_s": 42e-6, "low_step_s": 5e-6}
-"""All-reduce of a few bytes: 47 us on 2 nodes (NVIDIA/nccl#1244, #182), 62 us on 16 (nccl#1469): 42 + 5 log2(nodes)."""
+"""All-reduce of a few bytes: 47 us on 2 nodes (NVIDIA/nccl#1244, #182), 62 us on 16 (nccl#1469): 42 + 5
+log2(nodes)."""
 LINE_FRACTION: dict[str, float] = {"infiniband": 0.96, "roce": 0.92, "ethernet": 0.6}
 """Of the line rate for large messages. InfiniBand: 24 of 25 GB/s per 200 Gb/s card, 46-49 of 50 per 400 Gb/s
-(NVIDIA/nccl-tests#119, #252, #290). RoCE: NVIDIA/nccl#495 reads 0.75 as a little low; between. TCP: NVIDIA/nccl#209."""
+(NVIDIA/nccl-tests#119, #252, #290). RoCE: NVIDIA/nccl#495 reads 0.75 as a little low; between. TCP:
+NVIDIA/nccl#209."""
 
 XGMI_FRACTION = 0.75
-"""48 of 64 GB/s per link (rocm.blogs.amd.com, Understanding RCCL Bandwidth and xGMI Performance on MI300X, 2025-03)."""
+"""48 of 64 GB/s per link (rocm.blogs.amd.com, Understanding RCCL Bandwidth and xGMI Performance on MI300X,
+2025-03)."""
 GEFORCE_PCIE: dict[int, float] = {4: 35 / 63, 8: 28 / 63}
-"""Bus bandwidth over PCIe 5 x16 of 4 and 8 GeForce 5090, whose driver has no peer access (NVIDIA/nccl#1639, 2025-03)."""
+"""Bus bandwidth over PCIe 5 x16 of 4 and 8 GeForce 5090, whose driver has no peer access (NVIDIA/nccl#1639,
+2025-03)."""

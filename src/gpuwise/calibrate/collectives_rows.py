@@ -24,7 +24,8 @@ WHOLLY_CHECK = ("ml-engineering", "vidur all_reduce", "vidur send_recv pairs", "
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """[R] columns. A sweep over sizes is fitted or kept as a whole; sweeps of one ``cell`` measure the same thing."""
+    """[R] columns. A sweep over sizes is fitted or kept as a whole; sweeps of one ``cell`` measure the same
+    thing."""
 
     source: Text
     gpu: Text
@@ -55,7 +56,8 @@ class Rows:
     def is_check(self) -> NDArray[np.bool_]:
         """Sweeps kept from the fit, and whole sources nothing is fitted on.
 
-        Of the ``k`` sweeps of one cell (box, library, operation, group size: versions and dtypes of one thing)
+        Of the ``k`` sweeps of one cell (box, library, operation, group size: versions and dtypes of one
+        thing)
         ``int(0.3 k + 0.4)`` are kept, those whose name hashes lowest, so that every cell keeps one to fit.
         """
         kept: set[tuple[str, str]] = set()
@@ -93,9 +95,10 @@ def _aiconfigurator(folder: Path) -> Rows | None:
     """NCCL, oneCCL and serving engines' all-reduce on one node; ``message_size`` counts elements."""
     names = ("gpu", "table", "lib", "ver", "op_name", "kernel_source", "dtype")
     c = _first(
-        folder, "collectives.parquet",
+        folder,
+        "collectives.parquet",
         dict.fromkeys(names, "str") | {"num_gpus": "int", "message_size": "int", "latency_ms": "float"},
-    )  # fmt: skip
+    )
     if c is None:
         return None
     element = np.array([ELEMENT_BYTES.get(d, 2) for d in c["dtype"]])
@@ -105,7 +108,8 @@ def _aiconfigurator(folder: Path) -> Rows | None:
         "aiconfigurator " + kind.get(t, "engine eager" if e else "engine")
         for t, e in zip(c["table"], eager, strict=True)
     ]
-    library = [_library(t, lib, v) for t, lib, v in zip(c["table"], c["lib"], c["ver"], strict=True)]
+    named = zip(c["table"], c["lib"], c["ver"], c["kernel_source"], strict=True)
+    library = ["trtllm" if k == "TRTLLM" else _library(t, lib, v) for t, lib, v, k in named]
     where = zip(c["gpu"], c["lib"], c["ver"], strict=True)
     box = ["l40s peer" if g == "l40s" and _peer_box(lib, v) else g for g, lib, v in where]
     n = c["num_gpus"]
@@ -113,14 +117,25 @@ def _aiconfigurator(folder: Path) -> Rows | None:
     sums = np.isin(c["op_name"], ("all_reduce", "reduce_scatter")) * element
     cell = [" ".join(map(str, x)) for x in zip(box, library, eager, c["op_name"], n, sums, strict=True)]
     return Rows(
-        _text(source), c["gpu"], _text(box), _text([o.replace("alltoall", "all_to_all") for o in c["op_name"]]),
-        _text(library), eager, n, n, c["message_size"] * element.astype(float), element, c["latency_ms"] * MILLI,
-        _text(cell), _text(sweep),
-    )  # fmt: skip
+        _text(source),
+        c["gpu"],
+        _text(box),
+        _text([o.replace("alltoall", "all_to_all") for o in c["op_name"]]),
+        _text(library),
+        eager,
+        n,
+        n,
+        c["message_size"] * element.astype(float),
+        element,
+        c["latency_ms"] * MILLI,
+        _text(cell),
+        _text(sweep),
+    )
 
 
 def _peer_box(lib: str, ver: str) -> bool:
-    """The L40S sweep of SGLang 0.5.12 ran on another machine than the rest: 8 cards reach 21 GB/s there, 1.4 elsewhere."""
+    """The L40S sweep of SGLang 0.5.12 ran on another machine than the rest: 8 cards reach 21 GB/s there, 1.4
+    elsewhere."""
     return lib == "sglang" and ver == "0.5.12"
 
 
@@ -134,9 +149,16 @@ def _library(table: str, lib: str, ver: str) -> str:
 def _vtrain(folder: Path) -> Rows | None:
     """NCCL all-reduce, 1 MiB to 1 GiB in steps of 1 MiB; the median of in and out of place."""
     c = _first(
-        folder, "vtrain_allreduce.csv",
-        {"gpu": "str", "n_gpus": "int", "bytes": "float", "time_us_out_of_place": "float", "time_us_in_place": "float"},
-    )  # fmt: skip
+        folder,
+        "vtrain_allreduce.csv",
+        {
+            "gpu": "str",
+            "n_gpus": "int",
+            "bytes": "float",
+            "time_us_out_of_place": "float",
+            "time_us_in_place": "float",
+        },
+    )
     if c is None:
         return None
     n, rows = c["n_gpus"], len(c["bytes"])
@@ -154,11 +176,20 @@ def _vtrain(folder: Path) -> Rows | None:
 
 
 def _vidur(folder: Path) -> Rows | None:
-    """Kernel times of torch collectives. The A100 pairwise send/recv rows repeat the H100 ones: both are kept."""
+    """Kernel times of torch collectives. The A100 pairwise send/recv rows repeat the H100 ones: both are
+    kept."""
     c = _first(
-        folder, "vidur_network.csv",
-        {"topology": "str", "collective": "str", "num_workers": "int", "devices_per_node": "int", "size": "float", "median_ms": "float"},
-    )  # fmt: skip
+        folder,
+        "vidur_network.csv",
+        {
+            "topology": "str",
+            "collective": "str",
+            "num_workers": "int",
+            "devices_per_node": "int",
+            "size": "float",
+            "median_ms": "float",
+        },
+    )
     if c is None:
         return None
     gpu = [t.split("_")[0] for t in c["topology"]]
@@ -208,6 +239,17 @@ def _plain(
     rows = len(size)
     cell = [" ".join(map(str, x)) for x in zip(source, box, op, n, ranks, strict=True)]
     return Rows(
-        _text(source), gpu, _text(box), _text(op), _text(["nccl"] * rows), np.zeros(rows, dtype=bool),
-        n.astype(np.int64), ranks.astype(np.int64), size, np.full(rows, 2), seconds, _text(cell), _text([""] * rows),
-    )  # fmt: skip
+        _text(source),
+        gpu,
+        _text(box),
+        _text(op),
+        _text(["nccl"] * rows),
+        np.zeros(rows, dtype=bool),
+        n.astype(np.int64),
+        ranks.astype(np.int64),
+        size,
+        np.full(rows, 2),
+        seconds,
+        _text(cell),
+        _text([""] * rows),
+    )

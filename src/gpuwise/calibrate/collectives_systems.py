@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from gpuwise.errors import UnknownNameError, UnpredictableError
+from gpuwise.errors import UnpredictableError
 from gpuwise.facts.accelerators import accelerators
-from gpuwise.facts.systems import System
+from gpuwise.facts.naming import find_accelerator
+from gpuwise.facts.systems import System, default_system
 from gpuwise.units import GIGA
 
 _IB400, _EFA400, _NONE = (50 * GIGA, "infiniband"), (50 * GIGA, "efa"), (0.0, "none")
@@ -21,7 +22,8 @@ BOXES: dict[str, tuple[str, str, int, tuple[float, str]]] = {
     "b300_sxm": ("b300-sxm", "switch", 8, _NONE),
     "gb200": ("gb200", "switch", 72, _IB400),
     "gb300": ("gb300", "switch", 72, (100 * GIGA, "infiniband")),
-    # No peer access between cards on different roots there: 20 GB/s bus bandwidth in a pair, 5 on 4, 1.4 on 8.
+    # No peer access between cards on different roots there: 20 GB/s bus bandwidth in a pair, 5 on 4, 1.4 on
+    # 8.
     "l40s": ("l40s", "pcie-host", 1, _NONE),
     "l40s peer": ("l40s", "pcie", 1, _NONE),
     "rtx_pro_6000_server": ("rtx-pro-6000-blackwell-server", "pcie", 1, _NONE),
@@ -50,12 +52,13 @@ BOXES: dict[str, tuple[str, str, int, tuple[float, str]]] = {
 
 @cache
 def system_of(box: str) -> System:
-    """The system called ``box`` in the tables.
+    """The system called ``box`` in the tables; a box not described here is the usual one of the accelerator
+    it names.
 
-    Raises UnknownNameError for a box nobody described.
+    Raises UnknownNameError or AmbiguousNameError when the name says no accelerator.
     """
     if box not in BOXES:
-        raise UnknownNameError("measured system", box, BOXES)
+        return default_system(find_accelerator(box.replace("_", " "), prefer=("sxm", "80gb")))
     accelerator_id, topology, domain, (network, kind) = BOXES[box]
     accelerator = accelerators()[accelerator_id]
     pcie = topology.startswith("pcie")
@@ -63,6 +66,16 @@ def system_of(box: str) -> System:
     if link is None:
         raise UnpredictableError("no link rate for accelerator", f"{accelerator.name} has no known link rate")
     return System(
-        box, box, accelerator, 4 if domain == 72 else 8, topology, "pcie" if pcie else accelerator.link_kind or "pcie",
-        link, domain, network, kind, 0.0, "of the measurement",
-    )  # fmt: skip
+        box,
+        box,
+        accelerator,
+        4 if domain == 72 else 8,
+        topology,
+        "pcie" if pcie else accelerator.link_kind or "pcie",
+        link,
+        domain,
+        network,
+        kind,
+        0.0,
+        "of the measurement",
+    )

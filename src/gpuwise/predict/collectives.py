@@ -9,8 +9,8 @@ Payload by operation (``payload_bytes`` is always what one rank holds of the *fu
 ``broadcast``       bytes of the message
 ``send_recv``       bytes of the message (the group is a pair)
 
-``ranks_per_system`` is how many members of the group live in one scale-up domain: a group of 64 with 8 per node is
-hierarchical, a data-parallel group with stride 8 has one member per node.
+``ranks_per_system`` is how many members of the group live in one scale-up domain: a group of 64 with 8 per
+node is hierarchical, a data-parallel group with stride 8 has one member per node.
 """
 
 from __future__ import annotations
@@ -25,15 +25,25 @@ from numpy.typing import ArrayLike
 from gpuwise.errors import InputError
 from gpuwise.facts.accelerators import Accelerator
 from gpuwise.facts.systems import System
-from gpuwise.predict.collectives_fabric import KNOTS, Coefficients, Fabric, domain_time, log_sigmas, shipped
-from gpuwise.predict.collectives_network import scale_out_time
+from gpuwise.predict.collectives_fabric import (
+    KNOTS,
+    SWITCH_REDUCTION,
+    Coefficients,
+    Fabric,
+    bus_factor,
+    domain_time,
+    log_sigmas,
+    shipped,
+)  # fmt: skip
+from gpuwise.predict.collectives_network import Local, scale_out_time
 from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.kernel_time import F64, KernelTime
 
 OPS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
 LIBRARIES = ("nccl", "custom", "vllm", "sglang", "sglang-0.5.10", "trtllm")
-"""``nccl`` stands for the vendor's library (RCCL, oneCCL). The others are serving engines' own all-reduce kernels, which
-hand large payloads to NCCL; ``sglang-0.5.10`` is SGLang before 0.5.12, ``custom`` the mean of the current three."""
+"""``nccl`` stands for the vendor's library (RCCL, oneCCL). The others are serving engines' own all-reduce
+kernels, which hand large payloads to NCCL; ``sglang-0.5.10`` is SGLang before 0.5.12, ``custom`` the mean of
+the current three."""
 _CURRENT = ("vllm", "sglang", "trtllm")
 
 
@@ -72,12 +82,13 @@ def curve(
 ) -> CollectiveCurve:
     """The curve of ``op`` for one kind of group on ``system``. Cached: a search asks for a handful.
 
-    ``concurrent`` is how many such groups of one node use its network at the same time; they share the node's cards
-    when they would need more than it has. ``library`` chooses the kernels; ``graph`` says a CUDA graph launches them
-    (an engine's eager all-reduce first copies its input). One-byte elements cannot be summed in the switch, so a
-    reduction of them takes another curve. Host time to issue the call is not included (:func:`host_call_s`).
-    Raises InputError on an unknown operation or library or a group that cannot exist, UnpredictableError when the
-    group spans systems without a network.
+    ``concurrent`` is how many such groups of one node use its network at the same time; they share the node's
+    cards when they would need more than it has. ``library`` chooses the kernels; ``graph`` says a CUDA graph
+    launches them (an engine's eager all-reduce first copies its input). One-byte elements cannot be summed in
+    the switch, so a reduction of them takes another curve. Host time to issue the call is not included
+    (:func:`host_call_s`).
+    Raises InputError on an unknown operation or library or a group that cannot exist, UnpredictableError when
+    the group spans systems without a network.
     """
     if op not in OPS:
         raise InputError(f"unknown collective {op!r}", hint="one of " + ", ".join(OPS))
@@ -124,14 +135,29 @@ def build_curve(
         return CollectiveCurve(KNOTS, np.zeros_like(KNOTS), np.zeros_like(KNOTS), "measured")
     if group.ranks == group.size:
         return _inside(c, fabric, group, library, graph, element_bytes)
-    local = domain_time(c, fabric, group.op, group.ranks, "nccl", element_bytes) if group.ranks > 1 else None
-    if local is not None and group.op == "all_to_all":
-        part = group.ranks / group.size
-        local = local._replace(seconds=np.interp(KNOTS * part, KNOTS, local.seconds))
+    local: Local | None = None
+    basis: Basis = "derived"
+    if group.ranks > 1:
+        local, basis = _local(c, fabric, group, element_bytes)
     seconds = scale_out_time(c, fabric, group.op, group.size, group.ranks, group.concurrent, local)
-    known = fabric.network_kind in c.constants["network"]
-    basis = weakest("derived" if known else "specified", local.basis if local else "derived")
+    known: Basis = "derived" if fabric.network_kind in c.constants["network"] else "specified"
+    basis = weakest(known, basis)
     return CollectiveCurve(KNOTS, seconds, log_sigmas(c, "network", "nccl", basis), basis)
+
+
+def _local(c: Coefficients, fabric: Fabric, group: Group, element_bytes: int) -> tuple[Local, Basis]:
+    """What one system's links do for a group that spans several."""
+    inside = domain_time(c, fabric, group.op, group.ranks, "nccl", element_bytes)
+    # One-byte sums cannot use the switch: their curve is the ring's.
+    ring = domain_time(c, fabric, group.op, group.ranks, "nccl", 1)
+    factor = bus_factor(group.op, group.ranks)
+    seconds = inside.seconds
+    if group.op == "all_to_all":
+        seconds = np.interp(KNOTS * group.ranks / group.size, KNOTS, seconds)
+    switch = inside.link_class in SWITCH_REDUCTION and element_bytes != 1
+    return Local(
+        seconds, inside.slope_s_per_byte / factor, ring.slope_s_per_byte / factor, switch
+    ), inside.basis
 
 
 def _inside(
@@ -143,22 +169,33 @@ def _inside(
     seconds = (
         np.exp(np.mean([np.log(p.seconds) for p in parts], axis=0)) if len(parts) > 1 else parts[0].seconds
     )
+    bases: list[Basis] = [p.basis for p in parts]
+    basis = weakest(*bases)
+    sigmas = log_sigmas(c, parts[0].link_class, which[-1], basis)
     if not graph:
-        seconds = seconds + 2 * KNOTS / (c.constants["eager"]["copy_fraction"] * fabric.memory_bytes_per_s)
-    basis = weakest(*(p.basis for p in parts))
-    return CollectiveCurve(KNOTS, seconds, log_sigmas(c, parts[0].link_class, which[-1], basis), basis)
+        eager = c.constants["eager"]
+        seconds = seconds + 2 * KNOTS / (eager["copy_fraction"] * fabric.memory_bytes_per_s)
+        sigmas = np.maximum(sigmas, eager["log_sigma"])
+    return CollectiveCurve(KNOTS, seconds, sigmas, basis)
 
 
-def host_call_s(accelerator: Accelerator, c: Coefficients | None = None) -> float:
+def host_call_s(accelerator: Accelerator, library: str = "vllm", c: Coefficients | None = None) -> float:
     """Host seconds of one eager collective call from Python, below which an eager call cannot finish.
 
-    Measured on engines' eager all-reduce of small messages; it depends on the host processor, which the catalogue does
-    not know: Grace for superchips, else the usual host of the accelerator's year.
+    Measured on engines' eager all-reduce of small messages. It depends on the host processor, which the
+    catalogue does not know: Grace for superchips, else the hosts the tables' accelerators of that year sat
+    in; without a device link engines take the longer way through NCCL.
     """
-    seconds = (c or shipped()).constants["eager"]["host_call_s"]
+    eager = (c or shipped()).constants["eager"]
+    seconds = eager["host_call_s"]
+    factor = float(eager["host_call_factor"].get(library, 1.0))
     if accelerator.name.startswith(("GB2", "GB3", "GH")):
-        return float(seconds["grace"])
-    return float(seconds["recent" if accelerator.year >= 2022 else "older"])
+        return factor * float(seconds["grace"])
+    if accelerator.link_bytes_per_s is not None:
+        return factor * float(seconds["recent" if accelerator.year >= 2022 else "older"])
+    if accelerator.vendor == "NVIDIA" and accelerator.year >= 2025:
+        factor *= seconds["recent"] / seconds["older"]
+    return factor * float(seconds["pcie"])
 
 
 def collective_time(
@@ -173,7 +210,8 @@ def collective_time(
     concurrent: int = 1,
     element_bytes: int = 2,
 ) -> KernelTime:
-    """Device time of ``op`` for arrays [R] (broadcast together) of payloads and groups; see the module's docstring.
+    """Device time of ``op`` for arrays [R] (broadcast together) of payloads and groups; see the module's
+    docstring.
 
     One :func:`curve` per distinct (group_size, ranks_per_system); the numbers are exactly the curve's.
     Raises what :func:`curve` raises.

@@ -2,15 +2,18 @@
 
 Shape legend: K knots of :data:`KNOTS` (payload bytes), N group sizes.
 
-A curve of a measured link (NVLink 3, 4 and 5 behind a switch, a PCIe box without peer access, oneCCL on PCIe) is the
-median of its measurements, non-decreasing in size. On another link rate only the part of the time that is wire time
+A curve of a measured link (NVLink 3, 4 and 5 behind a switch, a PCIe box without peer access, oneCCL on PCIe)
+is the median of its measurements, non-decreasing in size. On another link rate only the part of the time that
+is wire time
 moves::
 
-    t'(S) = (t(S) - b S) + b S R / R'        b: seconds per byte of the last measured interval, R: the measured link
+    t'(S) = (t(S) - b S) + b S R / R'        b: seconds per byte of the last measured interval, R: the
+    measured link
 
-so latency and protocol changes stay and the limit is the link's. Group sizes between the measured 2, 4 and 8 are
-interpolated in log(n); above 8 the latency grows by ring or tree steps and the wire part by the bus factor.
-PCIe with peer access is a model of NCCL's two protocols, min(low latency, simple), each ``a(n) + S f(n) / rate``.
+so latency and protocol changes stay and the limit is the link's. Group sizes between the measured 2, 4 and 8
+are interpolated in log(n); above 8 the latency grows by ring or tree steps and the wire part by the bus
+factor. PCIe with peer access is a model of NCCL's two protocols, min(low latency, simple), each ``a(n) + S
+f(n) / rate``.
 """
 
 from __future__ import annotations
@@ -28,12 +31,14 @@ from gpuwise.predict.coefficients import load_arrays, load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.predict.kernel_time import F64
 
-MEASURED_SIZES: F64 = 2.0 ** np.arange(7, 31)
+MEASURED_SIZES: F64 = np.exp2(np.arange(7.0, 31.0))
 """[24] payload bytes of the measured tables."""
-KNOTS: F64 = np.concatenate([[0.0], 2.0 ** np.arange(7, 38), [2.0**46]])
+KNOTS: F64 = np.concatenate([[0.0], np.exp2(np.arange(7.0, 38.0)), [2.0**46]])
 """[K] payload bytes of every curve; the last only carries the final slope."""
 _ABOVE = KNOTS[MEASURED_SIZES.size + 1 :]
 _MEASURED_GROUPS = (2, 4, 8)
+SWITCH_REDUCTION = ("nvlink4", "nvlink5")
+"""Link classes whose switch sums (NVLink SHARP)."""
 _RING_OPS = ("all_gather", "reduce_scatter", "broadcast")
 _GEFORCE = re.compile(r"GeForce|\bRTX [2345]0[5-9]0|\bGTX|TITAN", re.IGNORECASE)
 
@@ -47,7 +52,7 @@ class Fabric(NamedTuple):
     link_kind: str
     link_bytes_per_s: float
     domain_size: int
-    count: int
+    host_count: int
     pcie_bytes_per_s: float | None
     memory_bytes_per_s: float
     network_bytes_per_s: float
@@ -56,20 +61,23 @@ class Fabric(NamedTuple):
     @classmethod
     def of(cls, system: System) -> Fabric:
         a = system.accelerator
+        # Slingshot is Ethernet with a network card that moves the bytes itself.
+        kind = "roce" if system.network_id.startswith("slingshot") else system.network_kind
         return cls(
             a.name, a.vendor, system.topology, system.link_kind, system.link_bytes_per_s, system.domain_size,
             system.count, a.pcie_bytes_per_s, a.memory_bandwidth_bytes_per_s, system.network_bytes_per_s,
-            system.network_kind,
+            kind,
         )  # fmt: skip
 
     @property
     def host_size(self) -> int:
         """Accelerators reachable without the scale-out network."""
-        return max(self.count, self.domain_size)
+        return max(self.host_count, self.domain_size)
 
 
 class Domain(NamedTuple):
-    """[K] seconds of a collective inside a domain, the wire's limiting seconds per byte, and what it stands on."""
+    """[K] seconds of a collective inside a domain, the wire's limiting seconds per byte, and what it stands
+    on."""
 
     seconds: F64
     slope_s_per_byte: float
@@ -78,14 +86,16 @@ class Domain(NamedTuple):
 
 
 def bus_factor(op: str, n: int) -> float:
-    """Bytes a rank's link carries in one direction per payload byte in a ring (nccl-tests' bus bandwidth factor)."""
+    """Bytes a rank's link carries in one direction per payload byte in a ring (nccl-tests' bus bandwidth
+    factor)."""
     if op == "all_reduce":
         return 2 * (n - 1) / n
     return (n - 1) / n if op in ("reduce_scatter", "all_gather", "all_to_all") else 1.0
 
 
 class Coefficients(NamedTuple):
-    """``constants``: the JSON document; ``tables``: ``class.library.op`` -> [N, 24] seconds at :data:`MEASURED_SIZES`."""
+    """``constants``: the JSON document; ``tables``: ``class.library.op`` -> [N, 24] seconds at
+    :data:`MEASURED_SIZES`."""
 
     constants: dict[str, Any]
     tables: dict[str, F64]
@@ -98,38 +108,39 @@ def shipped() -> Coefficients:
 
 
 def link_class(c: Coefficients, fabric: Fabric, n: int) -> tuple[str, float]:
-    """(measured class whose curve is used, usable link rate) for ``n`` ranks; ``pcie`` is the protocol model."""
-    kind, rate = fabric.link_kind.lower(), fabric.link_bytes_per_s
-    if fabric.topology in ("pcie", "pcie-host", "single") or n > fabric.domain_size:
-        crossing = (
-            rate
-            if fabric.topology.startswith("pcie") or not fabric.pcie_bytes_per_s
-            else fabric.pcie_bytes_per_s
-        )
+    """(measured class whose curve is used, usable link rate) for ``n`` ranks; ``pcie`` is the protocol
+    model."""
+    on_pcie = fabric.topology.startswith("pcie")
+    if on_pcie or n > fabric.domain_size:
+        # Ranks of one host beyond the domain (bridged pairs) meet over PCIe.
+        rate = fabric.link_bytes_per_s if on_pcie else fabric.pcie_bytes_per_s or fabric.link_bytes_per_s
         if fabric.vendor == "Intel":
-            return "oneccl", crossing
-        return ("pcie-host" if fabric.topology == "pcie-host" else "pcie"), crossing
-    if fabric.topology == "mesh":
-        return _mesh_class(c, fabric, n)
-    if kind.startswith("nvlink") and kind[6:7].isdigit():
-        return f"nvlink{min(max(int(kind[6:7]), 3), 5)}", rate
-    return "nvlink3", rate
+            return "oneccl", rate
+        return ("pcie-host" if fabric.topology == "pcie-host" else "pcie"), rate
+    share = _mesh_share(c, fabric, n) if fabric.topology == "mesh" else 1.0
+    return _nvlink_class(fabric.link_kind), fabric.link_bytes_per_s * share
 
 
-def _mesh_class(c: Coefficients, fabric: Fabric, n: int) -> tuple[str, float]:
-    """Without a switch a group only has the links between its own members.
+def _nvlink_class(link_kind: str) -> str:
+    """The measured NVLink generation nearest to a link; other vendors' links borrow NVLink 3, which has no
+    reduction in the switch."""
+    match = re.fullmatch(r"nvlink(\d+)", link_kind.lower())
+    return f"nvlink{min(max(int(match[1]), 3), 5)}" if match else "nvlink3"
 
-    Hybrid cube mesh (V100): the share of the link rate that NCCL reached on 2-8 of them. Fully connected mesh (xGMI):
-    each of the ``domain - 1`` peers has its own link, of which ``xgmi_fraction`` is usable.
+
+def _mesh_share(c: Coefficients, fabric: Fabric, n: int) -> float:
+    """Share of a device's link rate that a group of ``n`` has without a switch.
+
+    Hybrid cube mesh (DGX-1): what NCCL reached on 2-8 V100. Fully connected: each of the ``domain - 1`` peers
+    has its own lanes, so a group has those between its members; of xGMI and its like ``xgmi_fraction`` is
+    usable.
     """
     mesh = c.constants["mesh"]
     kind = fabric.link_kind.lower()
-    if kind.startswith("nvlink") and fabric.domain_size > 2:
-        share = float(np.interp(n, mesh["nvlink_groups"], mesh["nvlink_fraction"]))
-        return "nvlink3", fabric.link_bytes_per_s * share
-    if fabric.domain_size <= 2:
-        return ("nvlink4" if kind == "nvlink4" else "nvlink3"), fabric.link_bytes_per_s
-    return "nvlink3", fabric.link_bytes_per_s * (n - 1) / (fabric.domain_size - 1) * mesh["xgmi_fraction"]
+    if kind in ("nvlink1", "nvlink2") and fabric.domain_size == 8:
+        return _between(n, mesh["nvlink_groups"], mesh["nvlink_fraction"])
+    usable = 1.0 if kind.startswith("nvlink") else float(mesh["xgmi_fraction"])
+    return usable * (n - 1) / max(fabric.domain_size - 1, 1)
 
 
 def domain_time(c: Coefficients, fabric: Fabric, op: str, n: int, library: str, element_bytes: int) -> Domain:
@@ -141,6 +152,15 @@ def domain_time(c: Coefficients, fabric: Fabric, op: str, n: int, library: str, 
             seconds=np.interp(KNOTS * n / (n - 1), KNOTS, whole.seconds),
             slope_s_per_byte=whole.slope_s_per_byte * n / (n - 1),
         )
+    if op == "all_reduce" and library == "nccl" and n <= _MEASURED_GROUPS[-1]:
+        # Holds in every table; scaling to another link rate must not undo it.
+        whole = _op_time(c, fabric, op, n, library, element_bytes)
+        part = _op_time(c, fabric, "reduce_scatter", n, library, element_bytes)
+        return whole._replace(seconds=np.maximum(whole.seconds, part.seconds))
+    return _op_time(c, fabric, op, n, library, element_bytes)
+
+
+def _op_time(c: Coefficients, fabric: Fabric, op: str, n: int, library: str, element_bytes: int) -> Domain:
     name, rate = link_class(c, fabric, n)
     if name == "pcie":
         seconds = _pcie(c.constants["pcie"], fabric, op, n, rate)
@@ -150,7 +170,8 @@ def domain_time(c: Coefficients, fabric: Fabric, op: str, n: int, library: str, 
     table = c.tables[key]
     ratio = source["link_bytes_per_s"] / rate
     rows = [_scaled(row, ratio) for row in table]
-    seconds = _over_group(c, rows, groups, n, op, has_nvls=name in ("nvlink4", "nvlink5"))
+    across = n if fabric.topology != "torus" else min(n, max(8, round(2 * math.sqrt(n))))
+    seconds = _over_group(c, rows, groups, across, op, has_nvls=name in SWITCH_REDUCTION)
     seconds = _finished(seconds)
     basis = _basis(fabric, source, key, name, ratio, n)
     return Domain(seconds, _last_slope(seconds), basis, name)
@@ -170,7 +191,8 @@ def _basis(fabric: Fabric, source: dict[str, Any], key: str, name: str, ratio: f
 def _table_key(
     tables: dict[str, F64], name: str, library: str, op: str, element_bytes: int
 ) -> tuple[str, tuple[int, ...]]:
-    """Name of the nearest measured table and its group sizes: this library's, else NCCL's; this class's, else its kin's."""
+    """Name of the nearest measured table and its group sizes: this library's, else NCCL's; this class's, else
+    its kin's."""
     if op == "send_recv":
         kin = {"nvlink5": "nvlink4"}.get(name, name)
         key = f"{kin}.nccl.send_recv"
@@ -218,19 +240,23 @@ def _over_group(
 
 
 def _pcie(c: dict[str, Any], fabric: Fabric, op: str, n: int, rate: float) -> F64:
-    """[K] NCCL over PCIe with peer access; on cards without it (GeForce) the bytes are staged in host memory."""
-    groups = np.log2(c["groups"])
+    """[K] NCCL over PCIe with peer access; on cards without it (GeForce) the bytes are staged in host
+    memory."""
     key = op if op in c["low_s"] else "all_gather"
-    low, simple = (float(np.interp(math.log2(n), groups, c[which][key])) for which in ("low_s", "simple_s"))
-    if n > c["groups"][-1]:
-        low, simple = low * n / c["groups"][-1], simple * n / c["groups"][-1]
-    staged = (
-        float(np.interp(n, c["geforce_groups"], c["geforce_fraction"]))
-        if _GEFORCE.search(fabric.accelerator)
-        else 1.0
-    )
+    most = int(c["groups"][-1])
+    steps = [math.log2(g) for g in c["groups"]]
+    low, simple = (_between(math.log2(n), steps, c[which][key]) for which in ("low_s", "simple_s"))
+    if n > most:
+        low, simple = low * n / most, simple * n / most
+    staged = 1.0
+    if _GEFORCE.search(fabric.accelerator):
+        staged = _between(n, c["geforce_groups"], c["geforce_fraction"])
     wire = KNOTS * bus_factor(op, n) / rate
     return np.minimum(low + wire / (c["low_rate"] * staged), simple + wire / (c["simple_rate"] * staged))
+
+
+def _between(x: float, at: list[float], values: list[float]) -> float:
+    return float(np.interp(x, np.array(at, dtype=np.float64), np.array(values, dtype=np.float64)))
 
 
 def _last_slope(seconds: F64) -> float:
@@ -244,8 +270,7 @@ def _finished(seconds: F64) -> F64:
 def log_sigmas(c: Coefficients, name: str, library: str, basis: Basis) -> F64:
     """[K] residual log standard deviation of a class by payload size (small, middle, large)."""
     table = c.constants["log_sigma"]
-    one = table.get(f"{name}.{library}") or table.get(name) or table["other"]
-    small, middle, large = one["fitted" if basis == "fitted" else "other"]
-    widen = {"fitted": 1.0, "derived": 1.0}.get(basis, 1.6)
+    small, middle, large = table.get(f"{name}.{library}") or table.get(name) or table["other"]
+    widen = 1.0 if basis in ("fitted", "derived") else float(table["widen"])
     where: NDArray[np.float64] = np.select([KNOTS < 2.0**16, KNOTS < 2.0**23], [small, middle], large)
     return where * widen
