@@ -24,8 +24,8 @@ DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "mxfp4", "nvfp
 class Accelerator:
     """The specification of one device.
 
-    ``peak_flop_per_s`` maps a dtype of :data:`DTYPES` to the dense rate with FP32 accumulation; a dtype that is
-    absent is unsupported or unpublished. ``None`` means unknown, never zero.
+    ``peak_flop_per_s`` maps a dtype of :data:`DTYPES` to the dense rate with FP32 accumulation; a dtype that
+    is absent is unsupported or unpublished. ``None`` means unknown, never zero.
     """
 
     id: str
@@ -62,16 +62,18 @@ class Accelerator:
     """Fields whose source is not the vendor or that were inferred; results that lean on one say so."""
     base_hz: float | None = None
     tensor_hz: float | None = None
-    """Clock at which the vendor states the matrix rates, where it is not the boost clock (H100 SXM: 1830 MHz)."""
+    """Clock at which the vendor states the matrix rates, where it is not the boost clock (H100 SXM: 1830
+    MHz)."""
     fp16_accumulate_flop_per_s: float | None = None
     """Dense FP16 rate with FP16 accumulation: twice ``peak('fp16')`` on GeForce cards, equal elsewhere."""
     fp32_matrix_flop_per_s: float | None = None
-    """FP32 rate of the matrix cores where they have one (CDNA); elsewhere FP32 matmuls run at ``peak('fp32')``."""
+    """FP32 rate of the matrix cores where they have one (CDNA); elsewhere FP32 matmuls run at
+    ``peak('fp32')``."""
     fp64_vector_flop_per_s: float | None = None
     """Vector FP64 rate where ``peak('fp64')`` is that of matrix cores."""
     memory_visible_bytes: float | None = None
-    """Total memory a process is shown (``torch.cuda.get_device_properties().total_memory``): ``memory_bytes`` less
-    what the driver keeps. Moves by about 0.3 % with the driver; None when nobody published it."""
+    """Total memory a process is shown (``torch.cuda.get_device_properties().total_memory``): ``memory_bytes``
+    less what the driver keeps. Moves by about 0.3 % with the driver; None when nobody published it."""
     memory_nominal_gb: float | None = None
     """The capacity on the label; vendors mean GiB."""
     memory_bus_bits: int | None = None
@@ -85,7 +87,8 @@ class Accelerator:
     """Vector FP32 width of one unit: two per lane."""
     aliases: tuple[str, ...] = ()
     cell_sources: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Columns of the catalogue whose source is not ``source``, with the key of theirs in ``data/sources.csv``."""
+    """Columns of the catalogue whose source is not ``source``, with the key of theirs in
+    ``data/sources.csv``."""
     list_price_kind: str | None = None
     """``launch`` (vendor), ``list`` or ``street`` (what resellers asked)."""
     notes: str = ""
@@ -125,8 +128,8 @@ class Architecture:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where facts come from. ``kind``: vendor, measured (read off the device), rule (arithmetic on vendor figures),
-    third-party, estimate."""
+    """Where facts come from. ``kind``: vendor, measured (read off the device), rule (arithmetic on vendor
+    figures), third-party, estimate."""
 
     key: str
     kind: str
@@ -138,49 +141,76 @@ PCIE_BYTES_PER_S = {
     "3.0 x16": 15.754e9, "4.0 x4": 7.877e9, "4.0 x8": 15.754e9, "4.0 x16": 31.508e9,
     "5.0 x8": 31.508e9, "5.0 x16": 63.015e9, "6.0 x16": 121.0e9,
 }  # fmt: skip
-"""One direction after line coding: 8, 16, 32 GT/s per lane x 128/130 (PCI Express Base 3.0 to 5.0), 64 GT/s x 242/256
-in FLIT mode (6.0)."""
+"""One direction after line coding: 8, 16, 32 GT/s per lane x 128/130 (PCI Express Base 3.0 to 5.0), 64 GT/s x
+242/256 in FLIT mode (6.0)."""
 
 RATE_COLUMNS = {dtype: f"{dtype}_{'tops' if dtype.startswith('int') else 'tflops'}" for dtype in DTYPES}
-EXTRA_RATE_COLUMNS = {
-    "fp16_fp16acc": "fp16_fp16acc_tflops", "fp32_matrix": "fp32_matrix_tflops", "fp64_vector": "fp64_vector_tflops",
-}  # fmt: skip
+EXTRA_RATE_COLUMNS = {name: f"{name}_tflops" for name in ("fp16_fp16acc", "fp32_matrix", "fp64_vector")}
 _OPTIONAL_NUMBERS = (
-    "base_mhz", "boost_mhz", "tensor_mhz", *RATE_COLUMNS.values(), *EXTRA_RATE_COLUMNS.values(), "memory_mib",
-    "visible_mib", "memory_gbit_s", "l2_mib", "l3_mib", "tdp_w", "link_gb_s", "list_price_usd",
-)  # fmt: skip
+    *("base_mhz", "boost_mhz", "tensor_mhz", *RATE_COLUMNS.values(), *EXTRA_RATE_COLUMNS.values()),
+    *(
+        "memory_mib",
+        "visible_mib",
+        "memory_gbit_s",
+        "l2_mib",
+        "l3_mib",
+        "tdp_w",
+        "link_gb_s",
+        "list_price_usd",
+    ),
+)
 _FIELD_OF_COLUMN = {
-    "boost_mhz": "boost_hz", "base_mhz": "base_hz", "tensor_mhz": "tensor_hz", "memory_gb": "memory_bytes",
-    "memory_mib": "memory_bytes", "visible_mib": "memory_visible_bytes", "bandwidth_gb_s": "memory_bandwidth_bytes_per_s",
-    "memory_gbit_s": "memory_rate_bit_per_s", "l2_mib": "l2_bytes", "l3_mib": "l3_bytes", "pcie": "pcie_bytes_per_s",
-    "link_gb_s": "link_bytes_per_s", "fp16_fp16acc_tflops": "fp16_accumulate_flop_per_s",
-    "fp32_matrix_tflops": "fp32_matrix_flop_per_s", "fp64_vector_tflops": "fp64_vector_flop_per_s",
-} | {column: f"peak_flop_per_s.{dtype}" for dtype, column in RATE_COLUMNS.items()}  # fmt: skip
+    "boost_mhz": "boost_hz",
+    "base_mhz": "base_hz",
+    "tensor_mhz": "tensor_hz",
+    "memory_gb": "memory_bytes",
+    "memory_mib": "memory_bytes",
+    "visible_mib": "memory_visible_bytes",
+    "bandwidth_gb_s": "memory_bandwidth_bytes_per_s",
+    "memory_gbit_s": "memory_rate_bit_per_s",
+    "l2_mib": "l2_bytes",
+    "l3_mib": "l3_bytes",
+    "pcie": "pcie_bytes_per_s",
+    "link_gb_s": "link_bytes_per_s",
+    "fp16_fp16acc_tflops": "fp16_accumulate_flop_per_s",
+    "fp32_matrix_tflops": "fp32_matrix_flop_per_s",
+    "fp64_vector_tflops": "fp64_vector_flop_per_s",
+    **{column: f"peak_flop_per_s.{dtype}" for dtype, column in RATE_COLUMNS.items()},
+}
 
 _text, _optional_text = Field("text"), Field("text", required=False)
 ACCELERATOR_SCHEMA: dict[str, Field] = {
-    "id": _text, "name": _text, "vendor": _text, "family": _text, "form": _text, "memory_type": _text, "source": _text,
+    **dict.fromkeys(("id", "name", "vendor", "family", "form", "memory_type", "source"), _text),
     "year": Field("integer", minimum=2010, maximum=2030),
     "compute_units": Field("integer", required=False),
-    "memory_gb": Field("number"), "bandwidth_gb_s": Field("number"),
+    "memory_gb": Field("number"),
+    "bandwidth_gb_s": Field("number"),
     "memory_bus_bits": Field("integer", required=False),
     "fp32_accumulate": Field("text", required=False, choices=("full", "half")),
     "pcie": Field("text", required=False, choices=tuple(PCIE_BYTES_PER_S)),
     "list_price_kind": Field("text", required=False, choices=("launch", "list", "street")),
-    "aliases": Field("names", required=False), "weak": Field("names", required=False),
-    **{name: _optional_text for name in ("rate_factors", "compute_capability", "link_kind", "cell_sources", "notes")},
-    **{name: Field("number", required=False) for name in _OPTIONAL_NUMBERS},
-}  # fmt: skip
+    "aliases": Field("names", required=False),
+    "weak": Field("names", required=False),
+    **dict.fromkeys(
+        ("rate_factors", "compute_capability", "link_kind", "cell_sources", "notes"), _optional_text
+    ),
+    **dict.fromkeys(_OPTIONAL_NUMBERS, Field("number", required=False)),
+}
 ARCHITECTURE_SCHEMA: dict[str, Field] = {
-    "family": _text, "source": _text,
+    "family": _text,
+    "source": _text,
     "flop_per_clock": Field("numbers", choices=(*DTYPES, "fp64_vector", "fp32_matrix")),
-    "shared_memory_kib": Field("number", required=False), "l1_kib": Field("number", required=False),
-    "registers": Field("integer", required=False), "max_warps": Field("integer", required=False),
-}  # fmt: skip
+    "shared_memory_kib": Field("number", required=False),
+    "l1_kib": Field("number", required=False),
+    "registers": Field("integer", required=False),
+    "max_warps": Field("integer", required=False),
+}
 SOURCE_SCHEMA: dict[str, Field] = {
-    "key": _text, "title": _text, "url": _optional_text,
+    "key": _text,
+    "title": _text,
+    "url": _optional_text,
     "kind": Field("text", choices=("vendor", "measured", "rule", "third-party", "estimate")),
-}  # fmt: skip
+}
 
 
 @cache
@@ -224,10 +254,11 @@ def architecture_key(compute_capability: str | None, family: str) -> str:
 def accelerator_from_record(
     record: Record, units: Mapping[str, Architecture], cited: Mapping[str, Source]
 ) -> Accelerator:
-    """One row of ``accelerators.csv`` in SI units. Raises FieldError on a source that is not in ``sources.csv``."""
+    """One row of ``accelerators.csv`` in SI units. Raises FieldError on a source that is not in
+    ``sources.csv``."""
     unit = units.get(architecture_key(record.text("compute_capability") or None, record.text("family")))
-    cell_sources = _cell_sources(record)
-    for key in {record.text("source"), *cell_sources.values()}:
+    cells = cell_sources(record)
+    for key in {record.text("source"), *cells.values()}:
         if key not in cited:
             raise record.error(
                 f"source {key!r} is not in sources.csv", field="source", hint="add a line to sources.csv"
@@ -262,7 +293,7 @@ def accelerator_from_record(
         link_bytes_per_s=_scaled(record, "link_gb_s", GIGA),
         list_price_usd=record.maybe("list_price_usd"),
         source=f"{origin.title} <{origin.url}>" if origin.url else origin.title,
-        weak=_weak(record, cell_sources, cited),
+        weak=_weak(record, cells, cited),
         base_hz=_scaled(record, "base_mhz", MEGA),
         tensor_hz=_scaled(record, "tensor_mhz", MEGA),
         fp16_accumulate_flop_per_s=_scaled(record, "fp16_fp16acc_tflops", TERA),
@@ -276,7 +307,7 @@ def accelerator_from_record(
         l3_bytes=_scaled(record, "l3_mib", MIB),
         fp32_flop_per_clock_per_unit=unit.flop_per_clock.get("fp32") if unit else None,
         aliases=record.names("aliases"),
-        cell_sources=MappingProxyType(cell_sources),
+        cell_sources=MappingProxyType(cells),
         list_price_kind=record.text("list_price_kind") or None,
         notes=record.text("notes"),
     )
@@ -295,7 +326,9 @@ def rate_factors(record: Record) -> dict[str, float]:
         except ValueError:
             value = -1.0
         if not colon or not 0 < value < 10:
-            raise record.error(f"rate_factors holds {part!r}", field="rate_factors", hint="write dtype:factor")
+            raise record.error(
+                f"rate_factors holds {part!r}", field="rate_factors", hint="write dtype:factor"
+            )
         factors[dtype] = value
     return factors
 
@@ -330,7 +363,7 @@ def _scaled(record: Record, field: str, unit: float) -> float | None:
     return None if value is None else value * unit
 
 
-def _cell_sources(record: Record) -> dict[str, str]:
+def cell_sources(record: Record) -> dict[str, str]:
     """``"l2_mib,base_mhz=techpowerup;memory_mib=nvidia-smi"`` as column to source key. Raises FieldError."""
     cells: dict[str, str] = {}
     for part in filter(None, record.text("cell_sources").split(";")):
@@ -338,19 +371,26 @@ def _cell_sources(record: Record) -> dict[str, str]:
         for column in columns.split(","):
             if not equals or column not in ACCELERATOR_SCHEMA:
                 raise record.error(
-                    f"cell_sources holds {part!r}", field="cell_sources", hint="write column,column=source-key"
+                    f"cell_sources holds {part!r}",
+                    field="cell_sources",
+                    hint="write column,column=source-key",
                 )
             cells[column] = key
     return cells
 
 
 def _weak(record: Record, cell_sources: Mapping[str, str], cited: Mapping[str, Source]) -> tuple[str, ...]:
-    """Fields named weak in the row, and those whose source is neither the vendor, a reading nor arithmetic."""
+    """Fields named weak in the row, and those whose source is neither the vendor, a reading nor
+    arithmetic."""
     named = record.names("weak")
     doubtful = {"third-party", "estimate"}
     if named == ("*",) or cited[record.text("source")].kind in doubtful:
         columns = [c for c in record.values if c in _FIELD_OF_COLUMN or c == "compute_units" or c == "tdp_w"]
-        columns = [c for c in columns if c not in cell_sources or cited[cell_sources[c]].kind in doubtful or named == ("*",)]
+        columns = [
+            c
+            for c in columns
+            if c not in cell_sources or cited[cell_sources[c]].kind in doubtful or named == ("*",)
+        ]
         columns += [c for c in named if c != "*"]
     else:
         columns = [*named, *(c for c, key in cell_sources.items() if cited[key].kind in doubtful)]

@@ -1,9 +1,10 @@
-"""Strict reading of fact files: TOML and CSV in, typed records out, or a FieldError that says file, line and field.
+"""Strict reading of fact files: TOML and CSV in, typed records out, or a FieldError that says file, line and
+field.
 
-Every table is read against a literal schema ``{name: Field}``. An unknown, missing or misspelt name, an empty cell
-that is required, NaN, an infinity, a negative or zero where only positive makes sense, and a value of the wrong
-type are all refused; nothing is guessed, converted or dropped. The same functions read the files we ship and the
-files a person gives us.
+Every table is read against a literal schema ``{name: Field}``. An unknown, missing or misspelt name, an empty
+cell that is required, NaN, an infinity, a negative or zero where only positive makes sense, and a value of
+the wrong type are all refused; nothing is guessed, converted or dropped. The same functions read the files we
+ship and the files a person gives us.
 """
 
 from __future__ import annotations
@@ -201,7 +202,9 @@ def _check_names(
     what = "column" if columns_of_csv else "field"
     for i, name in enumerate(given):
         if name in given[:i]:
-            raise FieldError(f"{what} {name!r} appears twice", file=file, line=line, field=name, hint="remove one")
+            raise FieldError(
+                f"{what} {name!r} appears twice", file=file, line=line, field=name, hint="remove one"
+            )
         if name not in schema:
             raise _unknown(what, name, schema, file, line)
     for name, field in schema.items():
@@ -279,20 +282,35 @@ def _from_toml(value: object, name: str, field: Field, file: str, line: int | No
         if all(isinstance(part, str) for part in parts):
             return tuple(_one_of(cast(str, part), name, field, file, line) for part in parts)
     if kind == "numbers" and isinstance(value, dict):
-        numbers: dict[str, float] = {}
-        for key, part in cast("dict[str, object]", value).items():
-            if field.choices and key not in field.choices:
-                raise _unknown("field", key, dict.fromkeys(field.choices, field), file, line)
-            if isinstance(part, bool) or not isinstance(part, int | float):
-                raise FieldError(
-                    f"{name}.{key} is {str(part)[:80]!r}, not a number", file=file, line=line, field=f"{name}.{key}",
-                    hint="give a number",
-                )  # fmt: skip
-            numbers[key] = float(_in_range(_as_float(part), f"{name}.{key}", field, file, line))
-        return numbers
+        return _numbers(cast("dict[str, object]", value), name, field, file, line)
     raise FieldError(
-        f"{name} is {str(value)[:80]!r}, not {_WHAT[kind]}", file=file, line=line, field=name, hint=_expected(field)
+        f"{name} is {str(value)[:80]!r}, not {_WHAT[kind]}",
+        file=file,
+        line=line,
+        field=name,
+        hint=_expected(field),
     )
+
+
+def _numbers(
+    table: dict[str, object], name: str, field: Field, file: str, line: int | None
+) -> dict[str, float]:
+    """An inline table of numbers, its keys among the field's choices."""
+    numbers: dict[str, float] = {}
+    for key, part in table.items():
+        where = f"{name}.{key}"
+        if field.choices and key not in field.choices:
+            raise _unknown("field", key, dict.fromkeys(field.choices, field), file, line)
+        if isinstance(part, bool) or not isinstance(part, int | float):
+            raise FieldError(
+                f"{where} is {str(part)[:80]!r}, not a number",
+                file=file,
+                line=line,
+                field=where,
+                hint="give a number",
+            )
+        numbers[key] = float(_in_range(_as_float(part), where, field, file, line))
+    return numbers
 
 
 def _as_float(value: int | float) -> float:
@@ -304,7 +322,9 @@ def _as_float(value: int | float) -> float:
 
 def _one_of(value: str, name: str, field: Field, file: str, line: int | None) -> str:
     if not value.strip() or "\x00" in value:
-        raise FieldError(f"{name} holds an empty text", file=file, line=line, field=name, hint=_expected(field))
+        raise FieldError(
+            f"{name} holds an empty text", file=file, line=line, field=name, hint=_expected(field)
+        )
     if field.choices and value not in field.choices:
         near = nearest_names(value, field.choices, n=1)
         raise FieldError(

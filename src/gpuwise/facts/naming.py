@@ -1,9 +1,10 @@
-"""Names as people type them: ``4090``, ``a100-80gb``, ``NVIDIA H100 80GB HBM3``, ``8xH100-SXM``, ``2xdgx-h100``.
+"""Names as people type them: ``4090``, ``a100-80gb``, ``NVIDIA H100 80GB HBM3``, ``8xH100-SXM``,
+``2xdgx-h100``.
 
-A name is read as a set of words. A device matches when it has every word that means something; among those the one
-that carries most of them wins, then the one that is fully named but for brand, memory and form. What is left is
-ambiguous and says so, with one rule to settle it: a memory size without a form means the SXM part, which is what
-people and data sets mean by ``A100-80GB``.
+A name is read as a set of words. A device matches when it has every word that means something; among those
+the one that carries most of them wins, then the one that is fully named but for brand, memory and form. What
+is left is ambiguous and says so, with one rule to settle it: a memory size without a form means the SXM part,
+which is what people and data sets mean by ``A100-80GB``.
 """
 
 from __future__ import annotations
@@ -27,16 +28,19 @@ from gpuwise.facts.systems import (
     with_count,
 )
 
-NOISE = frozenset(
-    "nvidia amd intel google aws apple huawei qualcomm mediatek tesla geforce instinct radeon gpu gpus graphics card "
-    "accelerator accelerators ai tm r chip one of two four gcds per the with design generation edition workstation "
-    "blackwell hopper ampere lovelace ultra grace superchip cts dlc virtualized aarch64 dual turbo ms maxsun oc device "
-    "class npu tensor core data center nvlink".split()
-)
+_NOISE_WORDS = """
+    nvidia amd intel google aws apple huawei qualcomm mediatek tesla geforce instinct radeon gpu
+    gpus graphics card accelerator accelerators ai tm r chip one of two four gcds per the with
+    design generation edition workstation blackwell hopper ampere lovelace ultra grace superchip cts
+    dlc virtualized aarch64 dual turbo ms maxsun oc device class npu tensor core data center nvlink
+"""
+NOISE = frozenset(_NOISE_WORDS.split())
 """Words that may be there or not; they break ties but never rule a device out."""
 _DISTINCT = frozenset({"ultra", "workstation"})
 """Noise in one product name, but what sets another apart (M1 Ultra), so never taken for granted."""
-_BRAND = frozenset("rtx gtx rx geforce radeon tesla instinct nvidia amd intel apple arc google tpu".split())
+_BRAND = frozenset(
+    {"rtx", "gtx", "rx", "geforce", "radeon", "tesla", "instinct", "nvidia", "amd", "intel"}
+) | frozenset({"apple", "arc", "google", "tpu"})
 _FORMS = frozenset({"sxm", "pcie", "oam", "nvl", "soc", "cloud", "superchip"})
 _SPELLINGS = (
     (re.compile(r"\((?:r|tm)\)"), " "),
@@ -69,9 +73,9 @@ class _Entry:
 def find_accelerator(text: str, prefer: Iterable[str] = ()) -> Accelerator:
     """The device a person means by ``text``.
 
-    ``prefer`` settles an ambiguity: words tried one after the other (``prefer=("sxm", "80gb")`` reads a data set's
-    ``A100`` as the SXM part of 80 GB). Raises UnknownNameError with the nearest names, or AmbiguousNameError with the
-    ids that fit.
+    ``prefer`` settles an ambiguity: words tried one after the other (``prefer=("sxm", "80gb")`` reads a data
+    set's ``A100`` as the SXM part of 80 GB). Raises UnknownNameError with the nearest names, or
+    AmbiguousNameError with the ids that fit.
     """
     return find(text, prefer)
 
@@ -91,12 +95,12 @@ def find(text: str, prefer: Iterable[str] = ()) -> Accelerator:
 
 
 def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
-    """The cluster a person means: ``4090``, ``8xH100-SXM``, ``512xA100-80GB`` (64 systems of 8), ``2x8xH200``,
-    ``dgx-h100``, ``2xdgx-h100``.
+    """The cluster a person means: ``4090``, ``8xH100-SXM``, ``512xA100-80GB`` (64 systems of 8),
+    ``2x8xH200``, ``dgx-h100``, ``2xdgx-h100``.
 
-    One count before a device counts devices, which fill the system it is usually in; two count systems and the
-    devices in each; a count before a system counts systems. Raises UnknownNameError, AmbiguousNameError, and
-    InputError for a count that is zero, absurd or does not divide into equal systems.
+    One count before a device counts devices, which fill the system it is usually in; two count systems and
+    the devices in each; a count before a system counts systems. Raises UnknownNameError, AmbiguousNameError,
+    and InputError for a count that is zero, absurd or does not divide into equal systems.
     """
     counts, name = _counts(text)
     system = _find_system(name)
@@ -112,7 +116,9 @@ def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
     if len(counts) == 2:
         return Cluster(_host_of(accelerator, counts[1], text), counts[0] * counts[1])
     if len(counts) > 2:
-        raise InputError(f"{text!r} has {len(counts)} counts", hint="write systems x devices x name, like 2x8xH200")
+        raise InputError(
+            f"{text!r} has {len(counts)} counts", hint="write systems x devices x name, like 2x8xH200"
+        )
     total = (counts or [1])[0]
     system = default_system(accelerator)
     if system.id == "consumer-box" and total > system.count:
@@ -215,7 +221,9 @@ def _settle(text: str, candidates: list[_Entry], prefer: Iterable[str]) -> Accel
         candidates = kept or candidates
     if len(candidates) == 1:
         return candidates[0].accelerator
-    candidates.sort(key=lambda c: c.accelerator.form != "SXM")  # stable: the part most people rent comes first
+    candidates.sort(
+        key=lambda c: c.accelerator.form != "SXM"
+    )  # stable: the part most people rent comes first
     raise AmbiguousNameError("accelerator", text, [c.accelerator.id for c in candidates])
 
 
@@ -266,7 +274,8 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _take_apart(word: str, vocabulary: frozenset[str]) -> list[str] | None:
-    """``word`` as a sequence of known words of two letters or more, longest first; None when it is not one."""
+    """``word`` as a sequence of known words of two letters or more, longest first; None when it is not
+    one."""
     if not word:
         return []
     for end in range(len(word), 1, -1):
@@ -292,20 +301,21 @@ def _entries() -> tuple[_Entry, ...]:
 
 def _entry(accelerator: Accelerator) -> _Entry:
     spellings = [
-        frozenset(_raw_words(s)) for s in (accelerator.id, accelerator.name, *accelerator.aliases) if "_" not in s
+        frozenset(_raw_words(s))
+        for s in (accelerator.id, accelerator.name, *accelerator.aliases)
+        if "_" not in s
     ]
     memory = accelerator.memory_nominal_gb or 0.0
     implied = {f"{memory:g}gb", accelerator.form.lower(), *_raw_words(accelerator.memory_type)}
     if accelerator.form == "Superchip":
         implied.add("sxm")  # tables write "GB200 SXM"
-    return _Entry(
-        accelerator, frozenset[str]().union(*spellings), frozenset(implied), tuple(spellings)
-    )
+    return _Entry(accelerator, frozenset[str]().union(*spellings), frozenset(implied), tuple(spellings))
 
 
 @cache
 def _literal() -> Mapping[str, Accelerator]:
-    """Ids, and aliases written with an underscore: those are other tools' identifiers and only match letter by letter."""
+    """Ids, and aliases written with an underscore: those are other tools' identifiers and only match letter
+    by letter."""
     table = {a.id: a for a in accelerators().values()}
     for accelerator in accelerators().values():
         table |= {alias.lower(): accelerator for alias in accelerator.aliases if "_" in alias}

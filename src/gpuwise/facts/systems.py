@@ -1,7 +1,8 @@
 """Systems (accelerators in one host with their links) and clusters (systems with their network).
 
-Every rate is one direction, per accelerator unless the name says otherwise. The tables are ``data/systems.toml``,
-``data/networks.toml`` (what leaves the host) and ``data/links.toml`` (what joins devices inside it).
+Every rate is one direction, per accelerator unless the name says otherwise. The tables are
+``data/systems.toml``, ``data/networks.toml`` (what leaves the host) and ``data/links.toml`` (what joins
+devices inside it).
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ class System:
     """Accelerators in one host (for collectives: the scale-up domain is ``domain_size``)."""
     topology: str
     """``switch`` (NVSwitch: every pair at full link rate), ``mesh`` (xGMI or NVLink without switch),
-    ``torus`` (TPU, Trainium), ``pcie`` (through the host's PCIe tree), ``single`` (no link: over the network)."""
+    ``torus`` (TPU, Trainium), ``pcie`` (through the host's PCIe tree), ``single`` (no link: over the
+    network)."""
     link_kind: str
     link_bytes_per_s: float
     """Per accelerator, one direction, inside the domain."""
     domain_size: int
-    """Accelerators that reach each other at ``link_bytes_per_s``: 8 in an HGX, 72 in an NVL72, 2 for a bridge."""
+    """Accelerators that reach each other at ``link_bytes_per_s``: 8 in an HGX, 72 in an NVL72, 2 for a
+    bridge."""
     network_bytes_per_s: float
     """Scale-out network per accelerator, one direction (an 8x400 Gb/s node: 50e9)."""
     network_kind: str
@@ -103,22 +106,49 @@ class LinkGeneration:
 
 _text, _number, _optional = Field("text"), Field("number"), Field("number", required=False)
 _SYSTEM_SCHEMA = {
-    "name": _text, "accelerators": Field("names"), "default": Field("flag", required=False),
-    "aliases": Field("names", required=False), "count": Field("integer", maximum=64),
+    "name": _text,
+    "accelerators": Field("names"),
+    "default": Field("flag", required=False),
+    "aliases": Field("names", required=False),
+    "count": Field("integer", maximum=64),
     "topology": Field("text", choices=("switch", "mesh", "torus", "pcie", "single")),
-    "link_kind": Field("text", required=False), "link_gb_s": _optional,
-    "domain_size": Field("integer", maximum=100_000), "network": _text, "ports": Field("integer", maximum=64),
-    "host_memory_gib": _number, "max_power_w": _optional, "assumed": Field("names", required=False), "source": _text,
-}  # fmt: skip
-_NETWORK_SCHEMA = {
-    "kind": Field("text", choices=("infiniband", "roce", "ethernet", "efa")), "name": _text, "data_gbit_s": _number,
+    "link_kind": Field("text", required=False),
+    "link_gb_s": _optional,
+    "domain_size": Field("integer", maximum=100_000),
+    "network": _text,
+    "ports": Field("integer", maximum=64),
+    "host_memory_gib": _number,
+    "max_power_w": _optional,
+    "assumed": Field("names", required=False),
     "source": _text,
-}  # fmt: skip
-_LINK_SCHEMA = {"name": _text, "lane_gb_s": _number, "link_count": Field("integer", maximum=64), "source": _text}
+}
+_NETWORK_SCHEMA = {
+    "kind": Field("text", choices=("infiniband", "roce", "ethernet", "efa")),
+    "name": _text,
+    "data_gbit_s": _number,
+    "source": _text,
+}
+_LINK_SCHEMA = {
+    "name": _text,
+    "lane_gb_s": _number,
+    "link_count": Field("integer", maximum=64),
+    "source": _text,
+}
 
 _GBIT = GIGA / 8
 """Bytes in a gigabit."""
-_CONSUMER_NAMES = ("GTX", "RTX 20", "RTX 30", "RTX 40", "RTX 50", "TITAN", "RX ", "Radeon VII", "Arc A", "Arc B")
+_CONSUMER_NAMES = (
+    "GTX",
+    "RTX 20",
+    "RTX 30",
+    "RTX 40",
+    "RTX 50",
+    "TITAN",
+    "RX ",
+    "Radeon VII",
+    "Arc A",
+    "Arc B",
+)
 _UNLINKED_FORMS = ("SoC", "Laptop")
 
 
@@ -127,10 +157,12 @@ def networks() -> Mapping[str, Network]:
     """Scale-out networks by id. Raises DataError when the shipped file is corrupt."""
     return MappingProxyType(
         {
-            r.name: Network(r.name, r.text("name"), r.text("kind"), r.number("data_gbit_s") * _GBIT, r.text("source"))
+            r.name: Network(
+                r.name, r.text("name"), r.text("kind"), r.number("data_gbit_s") * _GBIT, r.text("source")
+            )
             for r in _shipped("networks.toml", _NETWORK_SCHEMA).values()
         }
-    )  # fmt: skip
+    )
 
 
 @cache
@@ -138,10 +170,16 @@ def link_generations() -> Mapping[str, LinkGeneration]:
     """Accelerator links by kind. Raises DataError when the shipped file is corrupt."""
     return MappingProxyType(
         {
-            r.name: LinkGeneration(r.name, r.text("name"), r.number("lane_gb_s") * GIGA, r.integer("link_count"), r.text("source"))
+            r.name: LinkGeneration(
+                r.name,
+                r.text("name"),
+                r.number("lane_gb_s") * GIGA,
+                r.integer("link_count"),
+                r.text("source"),
+            )
             for r in _shipped("links.toml", _LINK_SCHEMA).values()
         }
-    )  # fmt: skip
+    )
 
 
 @cache
@@ -178,7 +216,8 @@ def systems_of(accelerator: Accelerator) -> tuple[System, ...]:
 
 @cache
 def default_system(accelerator: Accelerator) -> System:
-    """The system a device is usually in: its own if ``systems.toml`` has one, else the box its form goes into."""
+    """The system a device is usually in: its own if ``systems.toml`` has one, else the box its form goes
+    into."""
     for record in _system_records().values():
         if record.values.get("default") and accelerator.id in record.names("accelerators"):
             return _system(record, accelerator)
@@ -190,7 +229,8 @@ def default_system(accelerator: Accelerator) -> System:
 def with_count(system: System, count: int) -> System:
     """``system`` with ``count`` accelerators in each host.
 
-    A device takes over the network share of those that are missing, up to one port: beyond that it has no lanes.
+    A device takes over the network share of those that are missing, up to one port: beyond that it has no
+    lanes.
     """
     port = networks()[system.network_id].port_bytes_per_s
     share = system.network_bytes_per_s * system.count / count
