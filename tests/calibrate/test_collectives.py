@@ -25,10 +25,17 @@ def folder(tmp_path: Path) -> Path:
     import pyarrow.parquet
 
     rows: list[dict[str, object]] = []
-    for gpu, version in (("h100_sxm", "2.27.3"), ("h100_sxm", "2.29.2"), ("h200_sxm", "2.27.3"), ("toaster", "1")):
+    for gpu, version in (
+        ("h100_sxm", "2.27.3"),
+        ("h100_sxm", "2.29.2"),
+        ("h200_sxm", "2.27.3"),
+        ("toaster", "1"),
+    ):
         for dtype, width in (("half", 2), ("int8", 1)):
             for op in ("all_reduce", "alltoall"):
-                one = curve(system_of("h100_sxm"), op.replace("alltoall", "all_to_all"), 8, 8, element_bytes=width)
+                one = curve(
+                    system_of("h100_sxm"), op.replace("alltoall", "all_to_all"), 8, 8, element_bytes=width
+                )
                 for size in SIZES:
                     rows.append({
                         "gpu": gpu, "table": "nccl_perf", "lib": "nccl", "ver": version, "op_name": op,

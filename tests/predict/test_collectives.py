@@ -68,7 +68,9 @@ def test_time_grows_with_bytes_nodes_and_sharing_across_systems(
 
 @given(linked, ops, st.floats(1.0, 8.0), st.data())
 @settings(max_examples=100, deadline=None)
-def test_a_faster_link_or_network_is_never_slower(system: System, op: str, factor: float, data: st.DataObject):
+def test_a_faster_link_or_network_is_never_slower(
+    system: System, op: str, factor: float, data: st.DataObject
+):
     host = min(max(system.count, system.domain_size), 64)
     ranks = data.draw(st.integers(1, host))
     nodes = data.draw(st.sampled_from([1, 2, 4])) if system.network_bytes_per_s > 0 else 1
@@ -83,7 +85,9 @@ def test_a_faster_link_or_network_is_never_slower(system: System, op: str, facto
 
 @given(linked, st.data())
 @settings(max_examples=100, deadline=None)
-def test_all_reduce_costs_at_least_a_reduce_scatter_and_at_most_both_halves(system: System, data: st.DataObject):
+def test_all_reduce_costs_at_least_a_reduce_scatter_and_at_most_both_halves(
+    system: System, data: st.DataObject
+):
     n = data.draw(st.integers(2, min(max(system.count, system.domain_size), 8)))
     whole = curve(system, "all_reduce", n, n).time_s(SIZES)
     scatter = curve(system, "reduce_scatter", n, n).time_s(SIZES)
@@ -167,12 +171,15 @@ BUS = [
 @pytest.mark.parametrize("figure", BUS, ids=lambda f: f"{f[0].id}-{f[0].accelerator.id}-{f[1]}-{f[3]:.0e}")
 def test_published_bus_bandwidths(figure: tuple[System, int, int, float, float, float, str]):
     system, n, ranks, size, measured, tolerance, _ = figure
-    predicted = bus_factor("all_reduce", n) * size / float(curve(system, "all_reduce", n, ranks).time_s(size)) / 1e9
+    predicted = (
+        bus_factor("all_reduce", n) * size / float(curve(system, "all_reduce", n, ranks).time_s(size)) / 1e9
+    )
     assert predicted == pytest.approx(measured, rel=tolerance)
 
 
 def test_all_to_all_across_nodes_waits_for_its_own_card():
-    """AWS p5, 32 nodes, 2 GiB: 41.1 GB/s bus bandwidth of a 50 GB/s card (crazyguitar/aws-gpu-communication-benchmark)."""
+    """AWS p5, 32 nodes, 2 GiB: 41.1 GB/s bus bandwidth of a 50 GB/s card
+    (crazyguitar/aws-gpu-communication-benchmark)."""
     p5 = replace(DGX_H100, network_kind="efa", network_bytes_per_s=50e9)
     seconds = float(curve(p5, "all_to_all", 256, 8).time_s(2 * GIB))
     assert 2 * GIB * 255 / 256 / seconds / 1e9 == pytest.approx(41.1, rel=0.1)

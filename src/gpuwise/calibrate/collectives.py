@@ -136,7 +136,7 @@ def fit(folder: Path) -> None:
     kept = rows.where(~rows.is_check)
     tables = {**fits.fit_tables(kept), **fits.fit_send_recv(kept)}
     c = Coefficients(_constants(kept, tables), tables)
-    c.constants["log_sigma"] = {"other": [0.2] * 3, "widen": 1.0}
+    c.constants["log_sigma"] = {"other": [0.2] * 3, "generation": [0.2] * 3}
     c.constants["network"] = fits.rounded(
         fits.fit_network(fits.fit_send(kept), lambda figures, kind: _with_network(figures, kind, c))
     )
@@ -256,8 +256,32 @@ def _sigmas(rows: Rows, kept: Rows, c: Coefficients) -> dict[str, Any]:
     peer = rows.where(pairs & ~rows.eager & (rows.op == "all_reduce") & (rows.payload_bytes >= 2**20))
     out["pcie"] = [log_sigma_of(peer.seconds, predict(peer, c)[0])] * 3
     out["other"] = out["pcie"]
-    out["widen"] = 1.6
+    out["generation"] = _across_generations(rows.where(rows.is_check), c)
     return out
+
+
+def _across_generations(check: Rows, c: Coefficients) -> list[float]:
+    """Log sigma of each NVLink generation's NCCL rows predicted by a neighbour's curves, scaled to the link."""
+    sizes, ratios = [], []
+    for lender, borrower in (
+        ("nvlink3", "nvlink4"),
+        ("nvlink5", "nvlink4"),
+        ("nvlink4", "nvlink5"),
+        ("nvlink4", "nvlink3"),
+    ):
+        lent = {
+            name.replace(lender, borrower): table
+            for name, table in c.tables.items()
+            if name.startswith(f"{lender}.nccl") and name.replace(lender, borrower) in c.tables
+        }
+        classes = {**c.constants["classes"], borrower: c.constants["classes"][lender]}
+        trial = Coefficients({**c.constants, "classes": classes}, {**c.tables, **lent})
+        rows = check.where(
+            np.isin(check.box, fits.CLASSES[borrower][0]) & (check.source == "aiconfigurator nccl")
+        )
+        sizes.append(rows.payload_bytes)
+        ratios.append(np.log(rows.seconds / predict(rows, trial)[0]))
+    return _by_size(np.concatenate(sizes), np.concatenate(ratios))
 
 
 def _by_size(sizes: F64, log_ratio: F64) -> list[float]:

@@ -222,17 +222,12 @@ def collective_time(
     size, group, ranks = np.atleast_1d(size), np.atleast_1d(group), np.atleast_1d(ranks)
     time_s, sigma = np.empty(size.shape), np.empty(size.shape)
     basis: Basis = "measured"
-    for n, r in np.unique(np.stack([group.ravel(), ranks.ravel()]), axis=1).T:
-        here = (group == n) & (ranks == r)
+    pairs = group.astype(np.int64) << 32 | ranks.astype(np.int64)
+    for pair in np.unique(pairs):
+        here = pairs == pair
+        n, r = int(pair) >> 32, int(pair) & 0xFFFFFFFF
         one = curve(
-            system,
-            op,
-            int(n),
-            int(r),
-            library=library,
-            graph=graph,
-            concurrent=concurrent,
-            element_bytes=element_bytes,
+            system, op, n, r, library=library, graph=graph, concurrent=concurrent, element_bytes=element_bytes
         )
         time_s[here], sigma[here] = one.time_s(size[here]), one.log_sigma(size[here])
         basis = weakest(basis, one.basis)

@@ -24,7 +24,6 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuwise.facts.systems import System
 from gpuwise.predict.coefficients import load_arrays, load_json
@@ -268,9 +267,13 @@ def _finished(seconds: F64) -> F64:
 
 
 def log_sigmas(c: Coefficients, name: str, library: str, basis: Basis) -> F64:
-    """[K] residual log standard deviation of a class by payload size (small, middle, large)."""
-    table = c.constants["log_sigma"]
-    small, middle, large = table.get(f"{name}.{library}") or table.get(name) or table["other"]
-    widen = 1.0 if basis in ("fitted", "derived") else float(table["widen"])
-    where: NDArray[np.float64] = np.select([KNOTS < 2.0**16, KNOTS < 2.0**23], [small, middle], large)
-    return where * widen
+    """[K] residual log standard deviation of a class by payload size (small, middle, large).
+
+    A borrowed curve (specified, extrapolated) is as wrong as one NVLink generation is for the next.
+    """
+    table: dict[str, list[float]] = c.constants["log_sigma"]
+    values = table.get(f"{name}.{library}") or table.get(name) or table["other"]
+    if basis not in ("fitted", "derived"):
+        values = [max(pair) for pair in zip(values, table["generation"], strict=True)]
+    small, middle, large = values
+    return np.select([KNOTS < 2.0**16, KNOTS < 2.0**23], [small, middle], large)
