@@ -261,14 +261,10 @@ def _sigmas(rows: Rows, kept: Rows, c: Coefficients) -> dict[str, Any]:
 
 
 def _across_generations(check: Rows, c: Coefficients) -> list[float]:
-    """Log sigma of each NVLink generation's NCCL rows predicted by a neighbour's curves, scaled to the link."""
+    """Log sigma of an NVLink generation's NCCL rows by a neighbour's curves, scaled to the link."""
     sizes, ratios = [], []
-    for lender, borrower in (
-        ("nvlink3", "nvlink4"),
-        ("nvlink5", "nvlink4"),
-        ("nvlink4", "nvlink5"),
-        ("nvlink4", "nvlink3"),
-    ):
+    neighbours = {"nvlink4": ("nvlink3", "nvlink5"), "nvlink5": ("nvlink4",), "nvlink3": ("nvlink4",)}
+    for borrower, lender in ((b, one) for b, some in neighbours.items() for one in some):
         lent = {
             name.replace(lender, borrower): table
             for name, table in c.tables.items()
