@@ -8,7 +8,7 @@ columns are arrays [A, 1, 1], [1, S, 1] and [1, 1, R].
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -54,6 +54,10 @@ class Space:
     schedules: tuple[str, ...]
     states: tuple[tuple[str, bool], ...]
     activations: tuple[tuple[str, int, bool], ...]
+    dp: tuple[int, ...] = ()
+    """Data-parallel degrees to keep; empty: whatever the others leave."""
+    accumulation: tuple[int, ...] = ()
+    """Micro-batches a step to keep; empty: whatever the batch leaves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,28 @@ def default_space(setting: Setting) -> Space:
     )  # fmt: skip
 
 
+def fixed_space(space: Space, fixed: Mapping[str, int | str | bool]) -> Space:
+    """``space`` with the dimensions of ``fixed`` (fields of Strategy) at their one value."""
+    values: dict[str, object] = {}
+    for name in ("micro_batch", "tp", "pp", "virtual_stages", "cp", "ep", "dp", "accumulation", "sequence_parallel"):
+        if name in fixed:
+            values[name] = (fixed[name],)
+    if "schedule" in fixed:
+        values["schedules"] = (fixed["schedule"],)
+    elif fixed.get("virtual_stages", 1) != 1:
+        values["schedules"] = ("interleaved",)
+    sharding, optimizer = fixed.get("sharding"), fixed.get("offload_optimizer")
+    states = [(s, o) for s, o in space.states if sharding in (None, s) and optimizer in (None, o)]
+    kind, every, offload = (fixed.get(f) for f in ("recompute", "recompute_every", "offload_activations"))
+    wanted = list(space.activations)
+    if every is not None and not any(e == every for _, e, _ in wanted):
+        wanted += [("full", int(every), False)]
+    activations = [
+        (r, e, o) for r, e, o in wanted if kind in (None, r) and every in (None, e) and offload in (None, o)
+    ]
+    return replace(space, **values, states=tuple(states), activations=tuple(activations))
+
+
 def _columns(base: Strategy, **arrays: I64) -> Columns:
     """Columns from the given arrays; the fields left out are neutral."""
     return Columns(base, **{f: arrays.get(f, np.full(1, v, np.int64)) for f, v in _NEUTRAL.items()})
@@ -178,8 +204,13 @@ def _rows(setting: Setting, space: Space, base: Strategy) -> Columns:
     plain = pair == next((i for i, p in enumerate(pairs) if p[1] == 1), -1)
     keep &= (row["pp"] > 1) | plain
     row |= {"micro_batch": mb, "schedule": schedule, "virtual_stages": virtual, "sequence_parallel": sp}
+    if space.dp:
+        keep &= np.isin(row["dp"], space.dp)
     row = {f: a[keep] for f, a in row.items()}
     row["accumulation"] = setting.global_batch // (row["dp"] * row["micro_batch"])
+    if space.accumulation:
+        keep = np.isin(row["accumulation"], space.accumulation)
+        row = {f: a[keep] for f, a in row.items()}
     c = _columns(base, **row)
     ok = np.broadcast_to(allowed(SHAPE_RULES, setting, c), row["tp"].shape)
     return _columns(base, **{f: getattr(c, f)[ok] for f in ROW_FIELDS})

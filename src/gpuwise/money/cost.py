@@ -1,0 +1,111 @@
+"""Accelerator-hours to money: which price, from whom, how old, and how far prices lie apart.
+
+The clock is the caller's: ``today`` is always given.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.facts.offers import Offer, offers_for, typical_price_usd_per_hour
+from gpuwise.facts.systems import Cluster
+from gpuwise.predict.estimate import Basis, Estimate, weakest
+from gpuwise.units import HOUR_S
+
+STALE_DAYS = 60
+"""Age from which a price is shown with its age: H100 list prices moved by a third within 2026."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars per hour and accelerator. ``low`` and ``high`` are the cheapest and dearest provider's price;
+    ``expected`` is what a cost is made with. ``as_of`` is the oldest date among what it stands on."""
+
+    low: float
+    expected: float
+    high: float
+    provider: str
+    as_of: datetime.date | None
+    age_days: int | None
+    n_providers: int
+    basis: Basis = "specified"
+
+    @property
+    def stale(self) -> bool:
+        return self.age_days is not None and self.age_days > STALE_DAYS
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "usd_per_gpu_hour": {"low": self.low, "expected": self.expected, "high": self.high, "basis": self.basis},
+            "provider": self.provider, "as_of": None if self.as_of is None else self.as_of.isoformat(),
+            "age_days": self.age_days, "n_providers": self.n_providers,
+        }  # fmt: skip
+
+
+def given_price(usd_per_hour: float) -> Price:
+    """A price the person gave. Raises InputError unless it is positive and finite."""
+    if not (math.isfinite(usd_per_hour) and usd_per_hour > 0):
+        raise InputError(f"price must be a positive number, not {usd_per_hour}", hint="dollars per GPU and hour, for example 2.5")
+    return Price(usd_per_hour, usd_per_hour, usd_per_hour, "given", None, None, 1, "specified")
+
+
+def typical_price(cluster: Cluster, today: datetime.date) -> Price:
+    """The median over providers that rent this accelerator, each with its cheapest price on demand.
+
+    Raises UnpredictableError when nobody does.
+    """
+    offers = offers_for(cluster.accelerator.id)
+    span = typical_price_usd_per_hour(cluster.accelerator.id)
+    providers = {o.provider for o in offers}
+    oldest = min(o.as_of for o in offers)
+    name = f"median of {len(providers)} providers" if len(providers) > 1 else next(iter(providers))
+    return Price(span.low, span.median, span.high, name, oldest, (today - oldest).days, len(providers))
+
+
+def provider_price(cluster: Cluster, provider: str, today: datetime.date) -> Price:
+    """The cheapest on-demand offer of ``provider``. Raises UnknownNameError with the providers that have one."""
+    from gpuwise.errors import UnknownNameError
+
+    offers = offers_for(cluster.accelerator.id)
+    mine = [o for o in offers if o.provider.lower() == provider.lower()]
+    if not mine:
+        known = sorted({o.provider for o in offers})
+        hint = f"{cluster.accelerator.name} is offered by {', '.join(known)}" if known else "give a price with --price"
+        raise UnknownNameError("provider", provider, known, hint=hint)
+    best = mine[0]
+    usd = best.on_demand_usd_per_hour
+    return Price(usd, usd, usd, best.provider, best.as_of, best.age_days(today), 1)
+
+
+def best_offers(cluster: Cluster, n: int = 3) -> Sequence[Offer]:
+    """The ``n`` cheapest offers, one a provider: whole systems first where the cluster needs them."""
+    whole = min(cluster.system.count, cluster.n_accelerators)
+    found: dict[str, Offer] = {}
+    for offer in sorted(offers_for(cluster.accelerator.id), key=lambda o: (o.count < whole, o.on_demand_usd_per_hour)):
+        found.setdefault(offer.provider, offer)
+    return tuple(found.values())[:n]
+
+
+def price_of(
+    cluster: Cluster, today: datetime.date, *, usd_per_hour: float | None = None, provider: str | None = None
+) -> Price | None:
+    """The price to plan with: the one given, a provider's, or the typical one; None when nobody rents the accelerator."""
+    if usd_per_hour is not None:
+        return given_price(usd_per_hour)
+    if provider is not None:
+        return provider_price(cluster, provider, today)
+    try:
+        return typical_price(cluster, today)
+    except UnpredictableError:
+        return None
+
+
+def rent(time_s: Estimate, n_accelerators: int, price: Price) -> Estimate:
+    """US dollars for ``n_accelerators`` over ``time_s`` at the expected price; the interval is the time's alone."""
+    per_second = n_accelerators * price.expected / HOUR_S
+    cost = time_s.scaled(per_second)
+    return Estimate(cost.low, cost.expected, cost.high, weakest(time_s.basis, price.basis))

@@ -1,0 +1,48 @@
+"""Host memory: whether what is offloaded fits beside the system."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.facts.models import Architecture
+from gpuwise.facts.systems import Cluster
+from gpuwise.predict.columns import Columns
+from gpuwise.predict.costs import PointCosts
+from gpuwise.predict.shards import stages
+from gpuwise.workload.optimizer import parameter_bytes
+from gpuwise.workload.strategy import RECOMPUTES
+
+HOST_SHARE = 0.8
+"""Of the host's memory; the rest is the operating system's, the data loaders' and the page cache's."""
+
+
+def host_bytes(
+    arch: Architecture, cluster: Cluster, costs: PointCosts, c: Columns, at: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Bytes of pinned memory a host needs for its accelerators: master weights and optimizer states (with a gradient
+    buffer) when the optimizer is offloaded, kept activations when those are."""
+    total = np.zeros(1)
+    if (c.offload_optimizer > 0).any():
+        shape, b = stages(arch, c, costs.n_layers), parameter_bytes(c.base)
+        dense = np.maximum(shape.dense[0], shape.dense[2])
+        ranks = np.where(c.sharding == 0, 1, c.dp * c.cp)
+        replicas = np.where(c.sharding == 0, 1, np.maximum(c.dp * c.cp * c.tp // c.ep, 1))
+        held = dense / ranks + shape.expert[0] / replicas
+        wide = b.master or b.weight
+        total = total + np.where(c.offload_optimizer > 0, held * (wide + b.state + b.gradient), 0.0)
+    if (c.offload_activations > 0).any():
+        layer = sum(
+            np.where(c.recompute == i, costs.saved_bytes[policy][at], 0.0) for i, policy in enumerate(RECOMPUTES)
+        )
+        total = total + np.where(c.offload_activations > 0, costs.n_layers * layer, 0.0)
+    return total * min(cluster.system.count, cluster.n_accelerators)
+
+
+def host_bytes_fit(
+    arch: Architecture, cluster: Cluster, costs: PointCosts, c: Columns, at: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """True where the host can hold what is offloaded to it."""
+    if not ((c.offload_optimizer > 0).any() or (c.offload_activations > 0).any()):
+        return np.ones(1, bool)
+    return host_bytes(arch, cluster, costs, c, at) <= HOST_SHARE * cluster.system.host_memory_bytes
