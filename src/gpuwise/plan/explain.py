@@ -1,0 +1,105 @@
+"""Why a plan is what it is, in sentences made from numbers: the bottleneck, what each lever would do, the runner-up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuwise.plan.levers import Neighbour
+from gpuwise.predict.training import TrainingEstimate
+from gpuwise.units import format_bytes
+from gpuwise.workload.strategy import Strategy
+
+CURES: dict[str, str] = {
+    "matmul": "the arithmetic itself: a faster format or more accelerators shorten it",
+    "attention": "grows with the square of the sequence: shorter or packed sequences shorten it",
+    "other kernels": "memory bandwidth: fused kernels shorten it",
+    "recompute": "memory buys it back: more sharding or more accelerators let activations stay",
+    "communication": "less tensor, context or expert parallelism, or faster links shorten it",
+    "host launch": "the host is too slow for such small kernels: a larger micro-batch or compilation shorten it",
+    "pipeline bubble": "more micro-batches a step, virtual stages or fewer pipeline stages shorten it",
+    "data parallel": "a larger batch a step or a faster network shorten it",
+    "optimizer": "more sharding or a larger batch a step shorten it",
+    "offload": "the host link: keeping states on the device removes it",
+    "framework": "per-step overheads of the software: a larger batch a step shortens it",
+}
+"""What to do about each part of a step when it dominates."""
+SMALL = 0.005
+"""Below half a percent a lever makes no difference worth a sentence."""
+
+
+def reasons(best: TrainingEstimate, neighbours: Sequence[Neighbour], runner_up: TrainingEstimate | None) -> tuple[str, ...]:
+    """Sentences, most important first."""
+    name, share = best.bottleneck()
+    said = [f"Bottleneck: {name}, {share:.0%} of the step; {CURES[name]}."]
+    said += _blocked(best, neighbours)
+    said += _chosen(best, neighbours)
+    if runner_up is not None:
+        slower = runner_up.step_time_s.expected / best.step_time_s.expected - 1
+        said.append(f"The next-best layout ({layout(runner_up.strategy)}) is {percent(slower)} slower.")
+    return tuple(said)
+
+
+def _blocked(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[str]:
+    """What would be faster if it fitted."""
+    faster = sorted((n for n in neighbours if not n.fits and n.slower < -SMALL), key=lambda n: n.slower)
+    return [
+        f"{_capital(n.change)} would be {percent(-n.slower)} faster but needs {format_bytes(n.estimate.memory_bytes.expected)} "
+        f"of {format_bytes(best.device_bytes)}."
+        for n in faster[:2]
+    ]
+
+
+def _chosen(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[str]:
+    """What the chosen value of each lever saves against its nearest alternative."""
+    said: list[str] = []
+    for lever, current in _levers(best.strategy):
+        others = [n for n in neighbours if n.lever == lever]
+        fitting = [n for n in others if n.fits and n.slower > SMALL]
+        if fitting:
+            n = min(fitting, key=lambda n: n.slower)
+            said.append(f"{_capital(current)}: {n.change} would be {percent(n.slower)} slower.")
+        elif others and not any(n.fits for n in others):
+            n = min(others, key=lambda n: n.estimate.memory_bytes.expected)
+            said.append(
+                f"{_capital(current)}: {n.change} does not fit ({format_bytes(n.estimate.memory_bytes.expected)} "
+                f"of {format_bytes(best.device_bytes)})."
+            )
+    return said
+
+
+def _levers(s: Strategy) -> list[tuple[str, str]]:
+    """(lever, its current value in words), in the order a person would ask."""
+    levers = [
+        ("tensor parallel", f"tensor parallel {s.tp}"), ("pipeline parallel", f"pipeline parallel {s.pp}"),
+        ("context parallel", f"context parallel {s.cp}"), ("micro-batch", f"micro-batch {s.micro_batch}"),
+        ("recompute", f"{s.recompute} recompute" if s.recompute != "none" else "no recompute"),
+        ("sharding", f"{s.sharding} sharding" if s.sharding != "none" else "no sharding"),
+    ]  # fmt: skip
+    if s.pp > 1:
+        levers.append(("schedule", f"{s.schedule} schedule"))
+    return levers
+
+
+def layout(s: Strategy) -> str:
+    """``tp 4 x pp 2 x dp 8, micro-batch 2, zero1, selective recompute``."""
+    degrees = [f"{name} {getattr(s, name)}" for name in ("tp", "pp", "cp", "ep", "dp") if getattr(s, name) > 1]
+    parts = [" x ".join(degrees) or "one device", f"micro-batch {s.micro_batch}"]
+    if s.virtual_stages > 1:
+        parts.append(f"{s.virtual_stages} virtual stages")
+    if s.sharding != "none":
+        parts.append(s.sharding)
+    if s.recompute != "none":
+        parts.append(f"{s.recompute} recompute" + (f" of 1 in {s.recompute_every}" if s.recompute_every > 1 else ""))
+    parts += [f"{what} offload" for what, on in (("optimizer", s.offload_optimizer), ("activation", s.offload_activations)) if on]
+    return ", ".join(parts)
+
+
+def percent(share: float) -> str:
+    """``0.4 %``, ``12 %``, ``3.1x`` from a share."""
+    if share >= 2:
+        return f"{share + 1:.1f}x"
+    return f"{100 * share:.1f} %" if abs(share) < 0.0995 else f"{100 * share:.0f} %"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

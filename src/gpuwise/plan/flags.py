@@ -1,0 +1,107 @@
+"""A strategy as the flags of the software that runs it: enough to start, a full export writes complete files.
+
+Megatron: megatron/training/arguments.py (d98e8a6). torchtitan: the job configuration of release 0.2.
+"""
+
+from __future__ import annotations
+
+from gpuwise.facts.models import Architecture
+from gpuwise.facts.systems import Cluster
+from gpuwise.workload.strategy import Strategy
+
+
+def launch(cluster: Cluster) -> list[str]:
+    """torchrun and its rank flags."""
+    flags = [f"torchrun --nproc-per-node {min(cluster.system.count, cluster.n_accelerators)}"]
+    if cluster.n_systems > 1:
+        flags += [f"--nnodes {cluster.n_systems}", "--rdzv-backend c10d", "--rdzv-endpoint $HEAD_NODE:29500"]
+    return flags
+
+
+def flags(arch: Architecture, cluster: Cluster, strategy: Strategy, seq_len: int) -> list[str]:
+    """The launcher with the stack's flags for ``strategy``."""
+    if strategy.stack.startswith("megatron") or strategy.stack == "nanotron":
+        return [*launch(cluster), "pretrain_gpt.py", *_megatron(arch, strategy, seq_len)]
+    if strategy.stack == "compiled-fsdp":
+        return [*launch(cluster), "-m torchtitan.train", *_torchtitan(cluster, strategy, seq_len)]
+    return [*launch(cluster), "train.py", *_transformers(strategy)]
+
+
+def _megatron(arch: Architecture, s: Strategy, seq_len: int) -> list[str]:
+    out = [
+        f"--tensor-model-parallel-size {s.tp}", f"--pipeline-model-parallel-size {s.pp}",
+        f"--micro-batch-size {s.micro_batch}", f"--global-batch-size {s.global_batch}", f"--seq-length {seq_len}",
+    ]  # fmt: skip
+    if s.virtual_stages > 1:
+        out.append(f"--num-virtual-stages-per-pipeline-rank {s.virtual_stages}")
+    if s.cp > 1:
+        out += [f"--context-parallel-size {s.cp}", f"--cp-comm-type {'a2a' if s.context_parallel == 'ulysses' else 'p2p'}"]
+    if s.ep > 1:
+        out.append(f"--expert-model-parallel-size {s.ep}")
+    if s.tp > 1 and s.sequence_parallel:
+        out.append("--sequence-parallel")
+    sharding = {"zero1": "", "zero2": "optim_grads", "zero3": "optim_grads_params", "hybrid": "optim_grads_params"}
+    if s.sharding in sharding:
+        out.append("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather")
+        if sharding[s.sharding]:
+            out.append(f"--use-megatron-fsdp --data-parallel-sharding-strategy {sharding[s.sharding]}")
+    else:
+        out.append("--overlap-grad-reduce")
+    if s.recompute == "selective":
+        out.append("--recompute-granularity selective")
+    if s.recompute == "full":
+        layers = -(-arch.n_layers // (s.pp * s.virtual_stages))
+        method, n = ("uniform", 1) if s.recompute_every == 1 else ("block", -(-layers // s.recompute_every))
+        out.append(f"--recompute-granularity full --recompute-method {method} --recompute-num-layers {n}")
+    if s.offload_optimizer:
+        out.append("--optimizer-cpu-offload --use-precision-aware-optimizer")
+    out.append({"bf16": "--bf16", "fp16": "--fp16", "fp8": "--bf16 --fp8-format hybrid",
+                "mxfp8": "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8", "nvfp4": "--bf16 --fp4-format e2m1"}.get(s.precision, ""))  # fmt: skip
+    return [f for f in out if f]
+
+
+def _torchtitan(cluster: Cluster, s: Strategy, seq_len: int) -> list[str]:
+    shard, replicate = s.dp, 1
+    if s.sharding == "none":
+        shard, replicate = 1, s.dp
+    if s.sharding == "hybrid":
+        shard = s.shard_group or max(cluster.system.count // s.tp, 1)
+        replicate = max(s.dp // shard, 1)
+    out = [
+        f"--training.local_batch_size {s.micro_batch}", f"--training.global_batch_size {s.global_batch}",
+        f"--training.seq_len {seq_len}", f"--parallelism.data_parallel_shard_degree {shard}",
+    ]  # fmt: skip
+    if replicate > 1:
+        out.append(f"--parallelism.data_parallel_replicate_degree {replicate}")
+    for name, degree in (("tensor", s.tp), ("pipeline", s.pp), ("context", s.cp), ("expert", s.ep)):
+        if degree > 1:
+            out.append(f"--parallelism.{name}_parallel_degree {degree}")
+    if s.pp > 1:
+        names = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zero-bubble": "InterleavedZeroBubble"}
+        out.append(f"--parallelism.pipeline_parallel_schedule {names[s.schedule]}")
+    if s.sharding == "zero2":
+        out.append("--parallelism.fsdp_reshard_after_forward never")
+    if s.recompute != "none":
+        out.append(f"--activation_checkpoint.mode {s.recompute}")
+    if s.offload_optimizer:
+        out.append("--training.enable_cpu_offload")
+    return [*out, "--compile.enable"]
+
+
+def _transformers(s: Strategy) -> list[str]:
+    """Hugging Face TrainingArguments."""
+    out = [
+        f"--per_device_train_batch_size {s.micro_batch}", f"--gradient_accumulation_steps {s.accumulation}",
+        "--bf16" if s.precision == "bf16" else "--fp16" if s.precision == "fp16" else "",
+    ]  # fmt: skip
+    if s.recompute != "none":
+        out.append("--gradient_checkpointing")
+    fsdp = {"zero3": "full_shard auto_wrap", "zero2": "shard_grad_op auto_wrap", "hybrid": "hybrid_shard auto_wrap"}
+    if s.stack == "eager-fsdp" and s.sharding in fsdp:
+        out.append(f'--fsdp "{fsdp[s.sharding]}"')
+    elif s.sharding != "none":
+        out.append(f"--deepspeed {s.sharding}.json")
+    names = {"adamw": "adamw_torch", "adamw8bit": "adamw_bnb_8bit", "adafactor": "adafactor", "lion": "lion_32bit", "sgd": "sgd"}
+    if s.optimizer in names:
+        out.append(f"--optim {names[s.optimizer]}")
+    return [f for f in out if f]

@@ -1,0 +1,178 @@
+"""The whole answer: which strategy on which cluster, how long, how much, and why.
+
+The clock and the prices are the caller's; nothing here reads a file or prints.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuwise.facts.models import Architecture
+from gpuwise.facts.systems import Cluster
+from gpuwise.money.cost import Price, price_of, rent
+from gpuwise.money.energy import Energy, energy
+from gpuwise.plan.explain import reasons
+from gpuwise.plan.goal import Goal, Wishes, make_goal
+from gpuwise.plan.levers import Neighbour, neighbours
+from gpuwise.plan.search import Found, find_strategies
+from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.training import TrainingEstimate
+from gpuwise.units import GIGA, format_bytes, format_duration, format_usd
+
+TIGHT = 0.03
+"""A plan that leaves less than this share of the device free is called tight."""
+FRONT_LENGTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """What a price may come from: one given by hand, one provider, or (neither) the typical one, as of ``today``."""
+
+    today: datetime.date
+    usd_per_hour: float | None = None
+    provider: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A strategy on a cluster with what it takes. ``time_s``, ``cost_usd`` and ``energy`` are for the goal's tokens, or for
+    a billion tokens when it names none."""
+
+    cluster: Cluster
+    estimate: TrainingEstimate
+    time_s: Estimate
+    price: Price | None
+    cost_usd: Estimate | None
+    energy: Energy | None
+
+    @property
+    def headroom_bytes(self) -> float:
+        return self.estimate.device_bytes - self.estimate.memory_bytes.expected
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStats:
+    strategies: int
+    fitting: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``best`` is None when nothing fits; ``smallest`` then says how far away the smallest strategy is.
+
+    ``hardware`` holds the best option of each cluster compared when none was named, best first.
+    """
+
+    goal: Goal
+    best: Option | None
+    alternatives: tuple[Option, ...]
+    front: tuple[Option, ...]
+    neighbours: tuple[Neighbour, ...]
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...]
+    smallest: TrainingEstimate
+    search: SearchStats
+    hardware: tuple[Option, ...] = ()
+
+    @property
+    def tokens(self) -> float:
+        return tokens_of(self.goal.wishes)
+
+    @property
+    def on_time(self) -> bool | None:
+        """Whether the expected time meets the deadline; None without one."""
+        limit = self.goal.wishes.deadline_s
+        return None if limit is None or self.best is None else self.best.time_s.expected <= limit
+
+    @property
+    def in_budget(self) -> bool | None:
+        """Whether the expected cost meets the budget; None without one, or without a price."""
+        limit = self.goal.wishes.budget_usd
+        if limit is None or self.best is None or self.best.cost_usd is None:
+            return None
+        return self.best.cost_usd.expected <= limit
+
+
+def tokens_of(wishes: Wishes) -> float:
+    """The tokens times and costs are for."""
+    return GIGA if wishes.tokens is None else wishes.tokens
+
+
+def plan_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Pricing) -> Plan:
+    """The plan for one cluster. Raises LayoutError, InputError and UnpredictableError."""
+    goal = make_goal(arch, cluster, wishes)
+    found = find_strategies(goal)
+    price = price_of(cluster, pricing.today, usd_per_hour=pricing.usd_per_hour, provider=pricing.provider)
+    ranked = options(goal, found.ranked, price)
+    stats = SearchStats(found.n_strategies, found.n_fit, found.seconds)
+    if not ranked:
+        return Plan(goal, None, (), (), (), (), found.notes, found.smallest, stats)
+    best = ranked[0]
+    near = neighbours(goal, best.estimate)
+    runner_up = found.ranked[1] if len(found.ranked) > 1 else None
+    return Plan(
+        goal=goal, best=best, alternatives=tuple(ranked[1:]), front=tuple(options(goal, thinned(found), price)),
+        neighbours=near, reasons=reasons(best.estimate, near, runner_up),
+        warnings=(*found.notes, *warnings(goal, best)), smallest=found.smallest, search=stats,
+    )  # fmt: skip
+
+
+def options(goal: Goal, estimates: Sequence[TrainingEstimate], price: Price | None) -> list[Option]:
+    """Estimates with their time, cost and energy for the goal's tokens."""
+    tokens, cluster = tokens_of(goal.wishes), goal.cluster
+    found: list[Option] = []
+    for e in estimates:
+        time_s = e.seconds_for(tokens)
+        cost = None if price is None else rent(time_s, cluster.n_accelerators, price)
+        found.append(Option(cluster, e, time_s, price, cost, energy(time_s, cluster)))
+    return found
+
+
+def thinned(found: Found, n: int = FRONT_LENGTH) -> list[TrainingEstimate]:
+    """At most ``n`` of the time-memory front, spread over memory, both ends kept."""
+    front = found.front
+    if len(front) <= n:
+        return list(front)
+    memory = [e.memory_bytes.expected for e in front]
+    wanted = [memory[0] + (memory[-1] - memory[0]) * i / (n - 1) for i in range(n)]
+    picked = {min(range(len(front)), key=lambda i: abs(memory[i] - w)) for w in wanted}
+    return [front[i] for i in sorted(picked)]
+
+
+def warnings(goal: Goal, best: Option) -> list[str]:
+    """What to be careful about, each a sentence."""
+    said: list[str] = []
+    e = best.estimate
+    limit, wishes = e.device_bytes, goal.wishes
+    if best.headroom_bytes < TIGHT * limit:
+        said.append(f"memory is tight: {format_bytes(best.headroom_bytes)} of {format_bytes(limit)} left")
+    elif e.memory_bytes.high > limit:
+        said.append(f"memory may not suffice: up to {format_bytes(e.memory_bytes.high)} of {format_bytes(limit)}")
+    if e.step_time_s.basis in ("specified", "extrapolated"):
+        said.append(f"the time stands on {e.step_time_s.basis} numbers: nobody measured this accelerator for gpuwise")
+    if goal.seq_len > goal.arch.max_seq_len:
+        said.append(f"{goal.seq_len} tokens are beyond the model's {goal.arch.max_seq_len}: positions must be extended")
+    if wishes.deadline_s is not None:
+        said += _limit("deadline", wishes.deadline_s, best.time_s, format_duration)
+    if wishes.budget_usd is not None and best.cost_usd is not None:
+        said += _limit("budget", wishes.budget_usd, best.cost_usd, format_usd)
+    if best.price is None:
+        said.append("no rental price is known for this accelerator: give one with --price")
+    elif best.price.stale:
+        said.append(f"the price is {best.price.age_days} days old")
+    system = goal.cluster.system
+    if system.assumed:
+        said.append(f"not published for {system.name}, assumed: {', '.join(system.assumed)}")
+    return said
+
+
+def _limit(name: str, limit: float, value: Estimate, words: object) -> list[str]:
+    say = words if callable(words) else str
+    if value.expected > limit:
+        return [f"misses the {name} of {say(limit)}: {say(value.expected)} expected"]
+    if value.high > limit:
+        return [f"may miss the {name} of {say(limit)}: up to {say(value.high)}"]
+    return []
