@@ -145,11 +145,13 @@ SYSTEMS = {
     "GB200": "GB200", "GB300": "GB300", "V100-32GB": "V100-SXM2-32GB", "V100-16GB": "V100-SXM2-16GB",
     "A10G-24GB": "A10G", "RTX4090-24GB": "RTX 4090", "A6000-48GB": "RTX A6000", "A10G": "A10G",
     "H100-96GB-HBM2e-500W (Grand Teton)": "H100-SXM-96GB-HBM2e", "H100-95GB-HBM2e": "H100-SXM-96GB-HBM2e",
-    "B200 (184 GiB class, inferred from % memory)": "B200-SXM", "B200 (power limited)": "B200-SXM",
+    "B200 (184 GiB class, inferred from % memory)": "B200-SXM",
 }  # fmt: skip
 
 
 def _system(r: dict[str, Any]) -> System:
+    if "power limited" in r["gpu"]:
+        raise _Unstated("power limit not stated")
     from gpuwise.facts.naming import find_cluster
 
     name = SYSTEMS.get(r["gpu"], re.sub(r"\s*\(.*\)", "", r["gpu"]))

@@ -6,6 +6,7 @@ Per step and rank, with P parameters of G-byte gradients and W-byte weights (ZeR
 none      all-reduce of P G, behind the last micro-batch's backward
 zero1/2   reduce-scatter of P G and all-gather of P W; with zero2 every micro-batch reduces
 zero3     every micro-batch: all-gather in forward and again in backward, reduce-scatter of gradients
+          (with pipeline stages: once a step)
 hybrid    zero3 inside a shard group, all-reduce of the shard across groups once a step
 ========  =====================================================================================
 """
@@ -92,7 +93,9 @@ def layer_traffic(system: System, c: Columns, shape: Stages) -> LayerTraffic:
     reduce_bytes = per_layer * b.gradient * trained
     scatter = collective_over(system, "reduce_scatter", reduce_bytes, inner, sharded)
     scatter = scatter + collective_over(system, "reduce_scatter", expert * b.gradient * trained, experts, sharded)
-    return LayerTraffic(gather, scatter)
+    # a pipeline keeps its parameters gathered and reduces once a step (torchtitan: no reshard after forward with PP)
+    once = np.where(c.pp > 1, c.accumulation, 1)
+    return LayerTraffic(gather / once, scatter / once)
 
 
 def step_traffic(system: System, c: Columns, shape: Stages, forward_s: F64, backward_s: F64, sc: StackCosts) -> F64:
