@@ -27,7 +27,7 @@ from gpuwise.facts.accelerators import (
     sources,
 )
 from gpuwise.facts.loading import Record, parse_csv, shipped_text
-from gpuwise.facts.naming import find
+from gpuwise.facts.naming import find_accelerator
 from gpuwise.facts.offers import Offer, offers
 from gpuwise.facts.systems import LinkGeneration, System, default_system, link_generations, systems
 from gpuwise.units import GIGA
@@ -286,7 +286,7 @@ def lint_names(records: Iterable[Record]) -> list[Finding]:
                 findings.append(Finding("name", device, f"{text!r} is also {other}"))
                 continue
             try:
-                found = find(text).id
+                found = find_accelerator(text).id
             except GpuwiseError as error:
                 findings.append(Finding("name", device, f"{text!r}: {error.message}"))
             else:

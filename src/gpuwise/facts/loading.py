@@ -265,7 +265,7 @@ def _from_table(
 
 def _from_toml(value: object, name: str, field: Field, file: str, line: int | None) -> Value:
     """A TOML value as its field's type; ``true`` is not a number and ``1`` is not a flag."""
-    kind = field.kind
+    kind, given = field.kind, str(value)[:80]
     if kind == "text" and isinstance(value, str):
         return _one_of(value, name, field, file, line)
     if kind == "flag" and isinstance(value, bool):
@@ -284,7 +284,7 @@ def _from_toml(value: object, name: str, field: Field, file: str, line: int | No
     if kind == "numbers" and isinstance(value, dict):
         return _numbers(cast("dict[str, object]", value), name, field, file, line)
     raise FieldError(
-        f"{name} is {str(value)[:80]!r}, not {_WHAT[kind]}",
+        f"{name} is {given!r}, not {_WHAT[kind]}",
         file=file,
         line=line,
         field=name,
@@ -357,7 +357,7 @@ class _TomlLines:
     def __init__(self, text: str) -> None:
         self._where: dict[tuple[str | None, str | None], int] = {}
         table: str | None = None
-        for number, line in enumerate(text.splitlines(), start=1):
+        for number, line in enumerate(text.split("\n"), start=1):
             header = _HEADER.fullmatch(line)
             if header:
                 table = header[1].strip("\"'")

@@ -32,7 +32,7 @@ _NOISE_WORDS = """
     nvidia amd intel google aws apple huawei qualcomm mediatek tesla geforce instinct radeon gpu
     gpus graphics card accelerator accelerators ai tm r chip one of two four gcds per the with
     design generation edition workstation blackwell hopper ampere lovelace ultra grace superchip cts
-    dlc virtualized aarch64 dual turbo ms maxsun oc device class npu tensor core data center nvlink
+    dlc virtualized aarch64 dual turbo ms maxsun oc device class npu tensor core data center nvlink ac lc
 """
 NOISE = frozenset(_NOISE_WORDS.split())
 """Words that may be there or not; they break ties but never rule a device out."""
@@ -77,11 +77,6 @@ def find_accelerator(text: str, prefer: Iterable[str] = ()) -> Accelerator:
     set's ``A100`` as the SXM part of 80 GB). Raises UnknownNameError with the nearest names, or
     AmbiguousNameError with the ids that fit.
     """
-    return find(text, prefer)
-
-
-def find(text: str, prefer: Iterable[str] = ()) -> Accelerator:
-    """See :func:`find_accelerator`."""
     if len(text) <= _LONGEST_NAME:
         literal = _literal().get(text.strip().lower())
         if literal is not None:
@@ -109,7 +104,7 @@ def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
             raise InputError(f"{text!r} counts {name!r} twice", hint=f"write {counts[0]}x{name}")
         return Cluster(system, (counts or [1])[0] * system.count)
     try:
-        accelerator = find(name, prefer)
+        accelerator = find_accelerator(name, prefer)
     except AmbiguousNameError as error:
         before = "".join(f"{count}x" for count in counts)
         raise AmbiguousNameError("accelerator", text, [before + c for c in error.candidates]) from None
