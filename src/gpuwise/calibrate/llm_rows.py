@@ -195,7 +195,9 @@ def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
     return Strategy(
         precision=_match(r["precision"], PRECISION, "bf16"), micro_batch=max(1, round(micro)), accumulation=accumulation,
         dp=dp, tp=tp, pp=pp, virtual_stages=vpp, cp=cp, ep=_degree(r["ep"]), sequence_parallel=_sequence_parallel(r, stack),
-        schedule="interleaved" if vpp > 1 else "1f1b", sharding=_sharding(r), shard_group=0,
+        schedule="interleaved" if vpp > 1 else "1f1b",
+        # SimuMax's launch scripts pass --cp-comm-type a2a
+        context_parallel="ulysses" if r["source"].startswith("simumax") else "ring", sharding=_sharding(r), shard_group=0,
         recompute=_recompute(r, arch), recompute_every=1, optimizer="adamw",
         master_weights="true" not in r["precision"] and "PURE" not in r["precision"],
         gradient_dtype=_gradient_dtype(r, stack), fused_attention="unfused" not in r["attn"] and stack != "megatron-legacy",

@@ -17,23 +17,24 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class MeanLayer:
-    """Parameters of the mean layer: ``split`` is divided by tp, ``whole`` is on every tensor rank, ``expert`` is divided
-    by ep."""
+    """Parameters of a layer: ``split`` is divided by tp, ``whole`` is on every tensor rank, ``expert`` is divided by ep."""
 
     split: float
     whole: float
     expert: float
 
     @classmethod
-    def of(cls, count: ParameterCount) -> MeanLayer:
+    def of(cls, count: ParameterCount, n_lead: int = 0) -> MeanLayer:
+        """The mean over all layers but ``n_lead`` leading dense ones."""
         parts = [
-            (count.layer, count.n_layers), (count.moe_layer, count.n_moe_layers),
+            (count.layer, count.n_layers - n_lead), (count.moe_layer, count.n_moe_layers),
             (count.encoder_layer, count.n_encoder_layers),
         ]  # fmt: skip
-        n = sum(k for layer, k in parts if layer is not None)
-        split = sum((p.attention + p.cross_attention + p.mlp + p.shared_experts) * k for p, k in parts if p is not None)
-        whole = sum((p.norm + p.router) * k for p, k in parts if p is not None)
-        expert = sum(p.experts * k for p, k in parts if p is not None)
+        present = [(layer, k) for layer, k in parts if layer is not None and k > 0]
+        n = sum(k for _, k in present)
+        split = sum((p.attention + p.cross_attention + p.mlp + p.shared_experts) * k for p, k in present)
+        whole = sum((p.norm + p.router) * k for p, k in present)
+        expert = sum(p.experts * k for p, k in present)
         return cls(split / n, whole / n, expert / n)
 
 
@@ -50,9 +51,12 @@ class Stages:
 
 def stages(arch: Architecture, c: Columns, n_layers: float) -> Stages:
     """Spread the layers. Where they do not divide, the ends take fewer when the embedding and the head count as a layer
-    each (Megatron's account_for_embedding_in_pipeline_split), otherwise the first stages take one more."""
+    each (Megatron's account_for_embedding_in_pipeline_split), otherwise the first stages take one more.
+
+    Leading dense layers of an expert model are on the first stage, so that a later stage has more experts."""
     count = count_parameters(arch)
-    mean = MeanLayer.of(count)
+    n_lead = arch.moe.first_dense if arch.moe is not None and arch.moe.first_dense < arch.n_layers else 0
+    mean, lead = MeanLayer.of(count, n_lead), count.layer if n_lead else None
     chunks = c.pp * c.virtual_stages
     per = n_layers / chunks
     even = per == np.floor(per)
@@ -72,6 +76,10 @@ def stages(arch: Architecture, c: Columns, n_layers: float) -> Stages:
             output = (count.head or count.tied_head) / c.tp + count.final_norm + count.extra
             both = embedding + count.head / c.tp + count.final_norm + count.extra
             ends = np.where(one, both, embedding if i == 0 else output)
-        dense.append(n * (mean.split / c.tp + mean.whole) + ends)
-        expert.append(n * mean.expert / c.ep)
+        first_ones: F64 | float = 0.0
+        if lead is not None:
+            first_ones = np.minimum(n_lead, n) if i == 0 else np.where(one, float(n_lead), 0.0)
+            ends = ends + first_ones * (lead.total - lead.norm) / c.tp + first_ones * lead.norm
+        dense.append((n - first_ones) * (mean.split / c.tp + mean.whole) + ends)
+        expert.append((n - first_ones) * mean.expert / c.ep)
     return Stages((layers[0], layers[1], layers[2]), (dense[0], dense[1], dense[2]), (expert[0], expert[1], expert[2]))

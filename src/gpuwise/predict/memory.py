@@ -1,0 +1,290 @@
+"""Device memory of strategies, for columns at once: what fills the fullest rank at its worst moment.
+
+    allocated = weights + gradients + optimizer + activations + logits + temporaries + communication
+    reserved = allocated + allocator slack
+    device = reserved + CUDA context, library modules and NCCL (what nvidia-smi shows)
+
+The fullest rank is the first, a middle or the last pipeline stage's. Its worst moment is one of
+
+========  =======================================================================================================
+loss      all micro-batches in flight are kept, and the logits with their copies are there (stages with the head)
+layer     all are kept, and one layer's backward needs its recomputed activations, gradients and gathered weights
+end       a backward ends: gradients that appear during it are all there, one layer's activations are left
+update    no activations; gradients, and the temporaries of an unfused update
+========  =======================================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.facts.models import Architecture
+from gpuwise.facts.systems import System
+from gpuwise.predict.columns import Columns
+from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.memory_device import (
+    StackMemory,
+    communicator_bytes,
+    context_bytes,
+    library_workspace_bytes,
+    stack_memory,
+)
+from gpuwise.predict.memory_rules import MemoryRules, find_memory_rules
+from gpuwise.predict.memory_saved import SavedBytes
+from gpuwise.predict.memory_states import StageStates, stage_states
+from gpuwise.predict.pipeline import in_flight
+from gpuwise.predict.shards import stages
+from gpuwise.workload.stack import find_stack
+from gpuwise.workload.strategy import RECOMPUTES
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+STAGES = ("first", "middle", "last")
+PARTS = (
+    "weights", "gradients", "optimizer", "activations", "logits", "temporaries", "communication", "context", "reserve",
+)  # fmt: skip
+
+
+class Moment(NamedTuple):
+    """Bytes that come and go within a step, at one moment of one stage."""
+
+    gradients: F64
+    activations: F64
+    logits: F64
+    temporaries: F64
+
+    @property
+    def total(self) -> F64:
+        return self.gradients + self.activations + self.logits + self.temporaries
+
+    @property
+    def churned(self) -> F64:
+        """What is freed and allocated again every micro-batch: where the allocator leaves fragments."""
+        return self.activations + self.logits + self.temporaries
+
+
+class StageMemory(NamedTuple):
+    """One stage: bytes there throughout, and its moments. ``exists`` is False where a strategy has no such stage."""
+
+    weights: F64
+    gradients: F64
+    optimizer: F64
+    communication: F64
+    moments: tuple[Moment, ...]
+    exists: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryColumns:
+    """Bytes of every strategy's fullest rank at its worst moment; arrays broadcast to the columns' shape.
+
+    ``worst_stage`` is an index into :data:`STAGES`; ``device_total`` is what nvidia-smi shows. The parts (weights,
+    gradients, optimizer, activations, logits, temporaries, communication, context, reserve) sum to it; gradients
+    that only appear later in the step are not in the sum of an earlier worst moment.
+    """
+
+    worst_stage: I64
+    device_total: F64
+    context: F64
+    worst_moment: I64
+    stage_memory: tuple[StageMemory, ...]
+    constants: StackMemory
+    workspace: float
+
+    def _worst(self, part: str) -> F64:
+        values: list[F64] = []
+        for stage in self.stage_memory:
+            fixed = getattr(stage, part) if part in ("weights", "gradients", "optimizer", "communication") else 0.0
+            varying = 0.0
+            if part in Moment._fields:
+                n = len(stage.moments) - 1
+                at = np.minimum(self.worst_moment, n)
+                moments = np.broadcast_arrays(self.device_total, *(getattr(m, part) for m in stage.moments))[1:]
+                varying = np.take_along_axis(np.stack(moments), at[None], 0)[0]
+            values.append(np.broadcast_to(fixed + varying, self.device_total.shape))
+        return np.take_along_axis(np.stack(values), self.worst_stage[None], 0)[0]
+
+    @property
+    def weights(self) -> F64:
+        return self._worst("weights")
+
+    @property
+    def gradients(self) -> F64:
+        return self._worst("gradients")
+
+    @property
+    def optimizer(self) -> F64:
+        return self._worst("optimizer")
+
+    @property
+    def activations(self) -> F64:
+        return self._worst("activations")
+
+    @property
+    def logits(self) -> F64:
+        return self._worst("logits")
+
+    @property
+    def temporaries(self) -> F64:
+        """Transients of the worst moment, and library workspaces taken from the caching allocator."""
+        return self._worst("temporaries") + self.workspace
+
+    @property
+    def communication(self) -> F64:
+        return self._worst("communication")
+
+    @property
+    def reserve(self) -> F64:
+        """Reserved less allocated: the caching allocator's fragments."""
+        churned = self._worst("activations") + self._worst("logits") + self._worst("temporaries")
+        return self.constants.slack * churned
+
+    @property
+    def reserved(self) -> F64:
+        """torch's max_memory_reserved."""
+        return self.device_total - self.context
+
+    @property
+    def allocated(self) -> F64:
+        """torch's max_memory_allocated."""
+        return self.reserved - self.reserve
+
+    def fits(self, system: System) -> NDArray[np.bool_]:
+        """Whether each strategy's expected memory is within the accelerator's."""
+        return self.device_total <= system.accelerator.memory_bytes
+
+    def estimate(self, i: int, metric: str = "device") -> Estimate:
+        """Strategy ``i`` with its 80 % interval; ``metric`` is ``allocated``, ``reserved`` or ``device``."""
+        values = {"allocated": self.allocated, "reserved": self.reserved, "device": self.device_total}[metric]
+        sigma = self.constants.log_sigma[metric]
+        return Estimate.from_log_sigma(float(values.flat[i]), sigma, self.constants.basis)
+
+    def parts(self, i: int) -> dict[str, Estimate]:
+        """Every part of strategy ``i``. Each has the relative spread of the device total: parts err together."""
+        sigma = self.constants.log_sigma["device"]
+        return {
+            p: Estimate.from_log_sigma(float(getattr(self, p).flat[i]), sigma, self.constants.basis) for p in PARTS
+        }
+
+
+def memory_columns(
+    arch: Architecture, system: System, saved: SavedBytes, c: Columns, point_index: I64,
+    rules: MemoryRules | None = None,
+) -> MemoryColumns:  # fmt: skip
+    """Memory of every strategy in ``c``; ``point_index`` is each one's point in ``saved`` (a :class:`SavedBytes`, or
+    point costs that carry one). ``rules`` in place of the stack's own."""
+    saved = getattr(saved, "saved", saved)
+    rules = rules or find_memory_rules(c.base.stack)
+    constants = stack_memory(c.base.stack)
+    n_layers = float(arch.n_layers + (arch.encoder.n_layers if arch.encoder else 0))
+    shape = stages(arch, c, n_layers)
+    states = stage_states(arch, system, c, shape, rules)
+    made = _Making(arch, c, saved, point_index, rules, n_layers, constants.slack)
+    memory = tuple(made.stage(i, states[i], shape.layers[i]) for i in range(3))
+    workspace = library_workspace_bytes(system.accelerator) + constants.workspace_bytes
+    totals, moments = zip(*(_stage_total(s, constants.slack) for s in memory), strict=True)
+    full = np.broadcast_shapes(*(t.shape for t in totals), c.shape)
+    worst = np.zeros(full, np.int64)
+    best = np.broadcast_to(totals[0], full)
+    moment = np.broadcast_to(moments[0], full)
+    for i in (1, 2):
+        more = totals[i] > best
+        if more.any():
+            worst = np.where(more, i, worst)
+            best, moment = np.where(more, totals[i], best), np.where(more, moments[i], moment)
+    context = context_bytes(system.accelerator, rules) + communicator_bytes(c, rules)
+    return MemoryColumns(worst, best + (workspace + context), context, moment, memory, constants, workspace)
+
+
+def memory_of_stage(memory: MemoryColumns, stage: int) -> F64:
+    """Reserved bytes of one stage rather than of the fullest (for runs that report a given rank)."""
+    return _stage_total(memory.stage_memory[stage], memory.constants.slack)[0] + memory.workspace
+
+
+def _stage_total(stage: StageMemory, slack: float) -> tuple[F64, I64]:
+    """Reserved bytes of a stage at its worst moment without workspaces, and which moment it is."""
+    fixed = stage.weights + stage.gradients + stage.optimizer + stage.communication
+    sizes = [m.gradients + (1 + slack) * m.churned for m in stage.moments]
+    worst, at = sizes[0], np.zeros(sizes[0].shape, np.int64)
+    for k, size in enumerate(sizes[1:], start=1):
+        more = size > worst
+        if more.any():
+            at = np.where(more, k, at)
+            worst = np.where(more, size, worst)
+    return np.where(stage.exists, fixed + worst, 0.0), at
+
+
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """What the three stages share while they are made."""
+
+    arch: Architecture
+    c: Columns
+    saved: SavedBytes
+    at: I64
+    rules: MemoryRules
+    n_layers: float
+    slack: float
+
+    def stage(self, i: int, states: StageStates, layers: F64) -> StageMemory:
+        c, rules, s, at = self.c, self.rules, self.saved, self.at
+        one = c.pp == 1
+        position = {0: np.zeros_like(c.pp), 1: np.minimum(1, c.pp - 1), 2: c.pp - 1}[i]
+        flights = np.where(one, 1.0, in_flight(position, c.accumulation, c.pp, c.virtual_stages, c.schedule))
+        kept, excess = self._layer()
+        alive = np.where(c.offload_activations > 0, np.minimum(flights * layers, 2.0), flights * layers)
+        activations = alive * kept
+        if i == 0:
+            lead = self._by_policy(s.lead_extra) * (c.offload_activations == 0)
+            activations = activations + flights * (s.embedding[at] + lead)
+        transient = excess + 2.0 * states.gathered + states.scattered + self._matrix()
+        held, late = self._gradients(states)
+        none = np.zeros(1)
+        moments = [Moment(none, activations, none, transient)]
+        if i != 1:
+            has_head = one if i == 0 else np.ones_like(one)
+            head_weight = s.head_matrix[at] * self._element()
+            head = s.head_excess[at] + states.gathered_head + states.gathered + head_weight * (self.c.base.lora_rank == 0)
+            moments.append(Moment(none, np.where(has_head, activations + s.head[at], 0.0),
+                                  np.where(has_head, s.loss[at], 0.0), np.where(has_head, head, 0.0)))  # fmt: skip
+        rest = np.maximum(flights - 1, 0.0) * layers * kept + kept
+        moments.append(Moment(late + states.half_gradients * (rules.half_gradients == "end"), rest, none, transient))
+        foreach = 0.0 if find_stack(c.base.stack).fused_optimizer else 1.0
+        moments.append(Moment(late, none, none, foreach * states.updated))
+        hops = np.where(one, 0.0, 2.0 * s.boundary[at])
+        exists = {0: np.ones_like(one), 1: c.pp > 2, 2: ~one}[i]
+        always = states.half_gradients if rules.half_gradients == "always" else 0.0
+        return StageMemory(states.weights, held + always, states.optimizer,
+                           states.buckets + hops + s.weight_cache[at], tuple(moments), exists)  # fmt: skip
+
+    def _layer(self) -> tuple[F64, F64]:
+        """Kept bytes of a layer and the excess of one layer's backward, under each strategy's policy."""
+        return self._by_policy(self.saved.layer), self._by_policy(self.saved.excess, mixed=False)
+
+    def _by_policy(self, values: dict[str, F64], *, mixed: bool = True) -> F64:
+        """``values`` of each strategy's recompute policy; full recompute of every n-th layer mixes (not an excess)."""
+        c, at = self.c, self.at
+        share = np.ceil(self.n_layers / np.maximum(c.recompute_every, 1)) / self.n_layers if mixed else 1.0
+        full = share * values["full"][at] + (1 - share) * values["none"][at]
+        selective = c.recompute == RECOMPUTES.index("selective")
+        out = np.where(selective, values["selective"][at], values["none"][at])
+        return np.where(c.recompute == RECOMPUTES.index("full"), full, out)
+
+    def _element(self) -> float:
+        return 4.0 if self.c.base.precision in ("fp32", "tf32") else 2.0
+
+    def _matrix(self) -> F64 | float:
+        """A weight gradient before it is accumulated, or a 4-bit weight written out for its product."""
+        transient = self.rules.weight_gradient == "transient" and not self.c.base.lora_rank
+        return self.saved.matrix[self.at] * self._element() if transient or self.c.base.quantized_base else 0.0
+
+    def _gradients(self, states: StageStates) -> tuple[F64, F64]:
+        """(gradients there throughout, gradients that appear during the backward of a step's only micro-batch)."""
+        if self.rules.gradients == "buffer":
+            return states.gradients, np.zeros(1)
+        several = self.c.accumulation > 1
+        return np.where(several, states.gradients, 0.0), np.where(several, 0.0, states.gradients)

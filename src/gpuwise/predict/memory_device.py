@@ -1,0 +1,72 @@
+"""What a process takes on the device outside its tensors: CUDA context, library workspaces, NCCL, allocator slack.
+
+Constants are measured or fitted (``coefficients/memory.json``, written by ``calibrate.memory_fit``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.errors import DataError
+from gpuwise.facts.accelerators import Accelerator
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.columns import Columns
+from gpuwise.predict.estimate import Basis
+from gpuwise.predict.memory_rules import MemoryRules
+from gpuwise.units import MIB
+
+F64 = NDArray[np.float64]
+METRICS = ("allocated", "reserved", "device")
+"""torch's max_memory_allocated and max_memory_reserved, and what nvidia-smi shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackMemory:
+    """Fitted constants of a stack.
+
+    ``workspace_bytes``: tensors no formula names (library workspaces, position tables, small states). ``slack``: the
+    share of activations and temporaries the caching allocator reserves beyond what is allocated (fragments of blocks
+    whose sizes do not fit one another). ``log_sigma[metric]``: spread of log(measured / predicted) on rows kept from
+    the fit.
+    """
+
+    workspace_bytes: float
+    slack: float
+    log_sigma: dict[str, float]
+    basis: Basis = "fitted"
+
+
+@cache
+def stack_memory(stack: str) -> StackMemory:
+    """Constants of ``stack``; a stack without its own has those of ``default``, as an extrapolation."""
+    table = load_json("memory")["stacks"]
+    try:
+        if stack in table:
+            return StackMemory(**table[stack])
+        return StackMemory(**{**table["default"], "basis": "derived"})
+    except TypeError as error:
+        raise DataError(f"memory.json: {stack}: {error}") from None
+
+
+def library_workspace_bytes(accelerator: Accelerator) -> float:
+    """cuBLAS's workspace, from the caching allocator: 32 MiB from Hopper on, 8.125 MiB before
+    (pytorch aten/src/ATen/cuda/CublasHandlePool.cpp, getChosenWorkspaceSize)."""
+    capability = accelerator.compute_capability
+    hopper = capability is not None and float(capability) >= 9.0
+    return (32.0 if hopper else 8.125) * MIB
+
+
+def context_bytes(accelerator: Accelerator, rules: MemoryRules) -> float:
+    """The CUDA context with its loaded modules: all of them before CUDA 11.7, on demand since."""
+    return float(load_json("memory")["context_bytes"]["eager" if rules.eager_modules else "lazy"])
+
+
+def communicator_bytes(c: Columns, rules: MemoryRules) -> F64:
+    """NCCL's buffers, outside torch: one communicator for each kind of group with more than one rank."""
+    each = load_json("memory")["communicator_bytes"]["eager" if rules.eager_modules else "lazy"]
+    groups = [c.tp > 1, c.pp > 1, c.dp * c.cp > 1, (c.cp > 1) & (c.dp > 1), c.ep > 1]
+    return float(each) * sum(g.astype(np.float64) for g in groups)

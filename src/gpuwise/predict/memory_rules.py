@@ -1,0 +1,57 @@
+"""How a software stack holds memory: facts read from its source, in ``memory_rules.toml`` beside this file."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.resources import files
+
+from gpuwise.errors import DataError, UnknownNameError
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRules:
+    """One stack's rules; the file says what each field's words mean."""
+
+    source: str
+    weight_gradient: str
+    gradients: str
+    half_gradients: str
+    bucket_copy: bool
+    fp32_gradient: float
+    loss_half: float
+    loss_fp32: float
+    master_is_weight: bool
+    eager_modules: bool
+
+    def __post_init__(self) -> None:
+        for field, words in _WORDS.items():
+            if getattr(self, field) not in words:
+                raise DataError(f"memory_rules.toml: {field} must be one of {', '.join(words)}")
+
+
+_WORDS = {
+    "weight_gradient": ("cached", "transient", "kept"),
+    "gradients": ("buffer", "backward"),
+    "half_gradients": ("no", "end", "always"),
+}
+
+
+@cache
+def memory_rules() -> dict[str, MemoryRules]:
+    """Rules of every stack by name. Raises DataError when the table is malformed."""
+    document = tomllib.loads(files("gpuwise.predict").joinpath("memory_rules.toml").read_text())
+    known = {f.name for f in fields(MemoryRules)}
+    for name, section in document.items():
+        if known != set(section):
+            raise DataError(f"memory_rules.toml: [{name}]: missing or unknown {', '.join(known ^ set(section))}")
+    return {name: MemoryRules(**section) for name, section in document.items()}
+
+
+def find_memory_rules(stack: str) -> MemoryRules:
+    """The rules of ``stack``. Raises UnknownNameError with the nearest names."""
+    try:
+        return memory_rules()[stack]
+    except KeyError:
+        raise UnknownNameError("stack", stack, memory_rules()) from None
