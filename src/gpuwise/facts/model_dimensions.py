@@ -1,4 +1,5 @@
-"""A model given by its dimensions alone, as on a command line: ``layers=32,hidden=4096,heads=32,vocab=128256``."""
+"""A model given by its dimensions alone, as on a command line:
+``layers=32,hidden=4096,heads=32,vocab=128256``."""
 
 from __future__ import annotations
 
@@ -35,11 +36,13 @@ _FLAGS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 _WORDS: Mapping[str, tuple[str, ...]] = {"norm": NORMS, "position": POSITIONS, "name": ()}
 _REQUIRED = ("n_layers", "hidden", "heads", "vocab")
-_SPELLED = {other: key for table in (_NAMES, _FLAGS) for key, others in table.items() for other in (key, *others)} | {
-    word: word for word in _WORDS
-}
+_SPELLED = {
+    other: key for table in (_NAMES, _FLAGS) for key, others in table.items() for other in (key, *others)
+} | {word: word for word in _WORDS}
 _TRUE, _FALSE = frozenset({"true", "yes", "1", "on"}), frozenset({"false", "no", "0", "off"})
-_COUNT = re.compile(r"([0-9][0-9_]*)([kK]?)")
+_COUNT = re.compile(r"(-?[0-9][0-9_]*)(k?)")
+_IN_KIB = frozenset({"max_seq_len", "window"})
+"""Where ``128k`` means 131072; elsewhere (vocab=32k) it could mean either."""
 _EXAMPLE = "for example layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256"
 
 
@@ -59,28 +62,34 @@ def parse_dimensions(text: str) -> Architecture:
 def architecture_from_dimensions(**dims: object) -> Architecture:
     """A decoder-only transformer of the Llama form with the given dimensions.
 
-    Required: ``layers``, ``hidden``, ``heads``, ``vocab``. ``kv_heads`` defaults to ``heads``, ``head_dim`` to
-    ``hidden / heads``, ``ffn`` to ``4 * hidden`` without a gate (``gated_mlp`` defaults to whether ``ffn`` or
-    ``expert_ffn`` was given), ``seq`` to 4096. ``experts`` and ``active_experts`` make it a mixture of experts. Values
-    may be numbers or the text a person typed. Raises FieldError.
+    Required: ``layers``, ``hidden``, ``heads``, ``vocab``. ``kv_heads`` defaults to ``heads``, ``head_dim``
+    to ``hidden / heads``, ``ffn`` to ``4 * hidden`` without a gate (``gated_mlp`` defaults to whether
+    ``ffn`` or ``expert_ffn`` was given), ``seq`` to 4096. ``experts`` and ``active_experts`` make it a
+    mixture of experts. Values may be numbers or the text a person typed. Raises FieldError.
     """
     given: dict[str, Any] = {}
     for spelling, value in dims.items():
         key = _SPELLED.get(spelling.lower().replace("-", "_"))
         if key is None:
             near = nearest_names(spelling, _SPELLED, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "known: " + ", ".join((*_NAMES, *_FLAGS, *_WORDS))
+            hint = (
+                f"did you mean {near[0]!r}?" if near else "known: " + ", ".join((*_NAMES, *_FLAGS, *_WORDS))
+            )
             raise FieldError(f"unknown dimension {spelling[:60]!r}", field=spelling, hint=hint)
         if key in given:
             raise FieldError(f"{key} is given twice, once as {spelling}", field=key, hint="remove one")
         given[key] = _value(key, value)
     for key in _REQUIRED:
         if key not in given:
-            raise FieldError(f"{_NAMES[key][0] if key == 'n_layers' else key} is missing", field=key, hint=_EXAMPLE)
+            raise FieldError(
+                f"{_NAMES[key][0] if key == 'n_layers' else key} is missing", field=key, hint=_EXAMPLE
+            )
     hidden, heads = given["hidden"], given["heads"]
     if "head_dim" not in given and hidden % heads:
         raise FieldError(
-            f"hidden {hidden} is not divisible by {heads} heads", field="heads", hint="change one, or give head_dim"
+            f"hidden {hidden} is not divisible by {heads} heads",
+            field="heads",
+            hint="change one, or give head_dim",
         )
     moe = _experts(given)
     gated = given.pop("gated_mlp", "ffn" in given or moe is not None)
@@ -89,8 +98,8 @@ def architecture_from_dimensions(**dims: object) -> Architecture:
         "kv_heads": heads, "head_dim": hidden // heads, "ffn": 4 * hidden, "max_seq_len": 4096, **given,
     }  # fmt: skip
     arch = Architecture(
-        id="dimensions", name=name, kind="decoder", gated_mlp=gated, activation="silu" if gated else "gelu", moe=moe,
-        source="dimensions given by hand", **values,
+        id="dimensions", name=name, kind="decoder", gated_mlp=gated, activation="silu" if gated else "gelu",
+        moe=moe, source="dimensions given by hand", **values,
     )  # fmt: skip
     return check_architecture(arch)
 
@@ -103,7 +112,9 @@ def _experts(given: dict[str, Any]) -> Moe | None:
         return None
     for key in ("experts", "active_experts"):
         if key not in part:
-            raise FieldError(f"{key} is missing", field=key, hint="give experts=8,active_experts=2,expert_ffn=14336")
+            raise FieldError(
+                f"{key} is missing", field=key, hint="give experts=8,active_experts=2,expert_ffn=14336"
+            )
     expert_ffn = part.get("expert_ffn", given.get("ffn"))
     if expert_ffn is None:
         raise FieldError("expert_ffn is missing", field="expert_ffn", hint="the width of one expert")
@@ -120,27 +131,34 @@ def _value(key: str, value: object) -> int | bool | str:
         choices = _WORDS[key]
         word = str(value).strip()
         if not word or (choices and word not in choices) or len(word) > 200:
-            raise FieldError(f"{key} is {word[:40]!r}", field=key, hint="one of " + ", ".join(choices or ("a name",)))
+            raise FieldError(
+                f"{key} is {word[:40]!r}", field=key, hint="one of " + ", ".join(choices or ("a name",))
+            )
         return word
     if key in _FLAGS:
         if isinstance(value, bool):
             return value
         word = str(value).strip().lower()
         if word not in _TRUE | _FALSE:
-            raise FieldError(f"{key} is {word[:40]!r}, not true or false", field=key, hint=f"write {key}=true")
+            raise FieldError(
+                f"{key} is {word[:40]!r}, not true or false", field=key, hint=f"write {key}=true"
+            )
         return word in _TRUE
     return _whole(key, value)
 
 
 def _whole(key: str, value: object) -> int:
-    """A whole number from an int, an integral float or text like ``4096``, ``128k`` (binary: 131072)."""
+    """A whole number from an int, an integral float or text like ``4096``, for lengths also ``128k``
+    (131072)."""
     if isinstance(value, int) and not isinstance(value, bool):
         number = value
-    elif isinstance(value, float) and math.isfinite(value) and value == int(value):
+    elif isinstance(value, float) and math.isfinite(value) and value.is_integer():
         number = int(value)
     else:
-        match = _COUNT.fullmatch(value.strip()) if isinstance(value, str) and len(value) < 40 else None
-        if match is None:
+        match = (
+            _COUNT.fullmatch(value.strip().lower()) if isinstance(value, str) and len(value) < 40 else None
+        )
+        if match is None or (match[2] and key not in _IN_KIB):
             raise FieldError(
                 f"{key} is {str(cast(object, value))[:40]!r}, not a whole number", field=key,
                 hint=f"write it like {key}=4096",

@@ -1,7 +1,7 @@
 """Named models, local Hugging Face configurations and dimensions given by hand, all as an Architecture.
 
-The catalogue is ``data/models_*.toml``: one family holds what its models share, one line is a model. It is read on
-first use.
+The catalogue is ``data/models_*.toml``: one family holds what its models share, one line is a model. It is
+read on first use.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def _spellings() -> Mapping[str, str]:
 
 
 def find_model(text: str) -> Architecture:
-    """The model a person means: a catalogue name in any usual spelling, a Hugging Face ``config.json`` or a folder
-    with one, or dimensions (``layers=32,hidden=4096,heads=32,...``).
+    """The model a person means: a catalogue name in any usual spelling, a Hugging Face ``config.json`` or a
+    folder with one, or dimensions (``layers=32,hidden=4096,heads=32,...``).
 
     Raises UnknownNameError, AmbiguousNameError, or FieldError for a file or dimensions that are wrong.
     """
@@ -80,15 +80,21 @@ def _config_path(text: str) -> Path | None:
                 return inside
             if explicit:
                 raise FieldError(
-                    "holds no config.json", file=text, hint="give a Hugging Face model folder or its config.json"
+                    "holds no config.json",
+                    file=text,
+                    hint="give a Hugging Face model folder or its config.json",
                 )
             return None
         if path.is_file():
             return path
     except (OSError, RuntimeError, ValueError) as error:
-        raise InputError(f"{text[:80]!r} is no usable path: {error}", hint="give a name or a config.json") from error
+        raise InputError(
+            f"{text[:80]!r} is no usable path: {error}", hint="give a name or a config.json"
+        ) from error
     if explicit:
-        raise FieldError("does not exist", file=text, hint="give a catalogue name or the path of a config.json")
+        raise FieldError(
+            "does not exist", file=text, hint="give a catalogue name or the path of a config.json"
+        )
     return None
 
 

@@ -1,7 +1,7 @@
 """How people spell model names, and which catalogue entries they can mean.
 
-A name is cut into tokens (``Meta-Llama-3.1-8B-Instruct`` -> llama, 3.1, 8b, instruct) so that separators, case, the
-organisation before ``/`` and words that change no dimension do not matter.
+A name is cut into tokens (``Meta-Llama-3.1-8B-Instruct`` -> llama, 3.1, 8b, instruct) so that separators,
+case, the organisation before ``/`` and words that change no dimension do not matter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _DOTTED = re.compile(r"(?<=\d)_(?=\d)")
 _FORMAT = re.compile(r"[\s_-](?:fp8|fp16|bf16|nvfp4|mxfp4|int[48]|[48]bit|awq|gptq|gguf|bnb)(?=[\s_-]|$)")
 """Stored formats of the same weights."""
 _SPELLINGS = (("codellama", "code llama"), ("tinyllama", "tiny llama"), ("command-r+", "command r plus"))
-_DECORATION = frozenset("instruct chat hf it pt meta sft dpo preview uncased quantized latest model".split())
+_DECORATION = frozenset({
+    "instruct", "chat", "hf", "it", "pt", "meta", "sft", "dpo", "preview", "uncased", "quantized",
+    "latest", "model",
+})  # fmt: skip
 _RELEASE = re.compile(r"\d(?:\.\d)?|2[3-6](?:0[1-9]|1[0-2])")
 """The number of a version (v0.1), or a yymm date (2407)."""
 _LONGEST_NAME = 200
@@ -45,7 +48,8 @@ def name_tokens(name: str, *, dotted: bool = False) -> Tokens:
 
 
 def _plain(tokens: Tokens) -> Tokens:
-    """Without decoration. ``base`` is decoration beside a size (Qwen3-8B-Base), a size otherwise (bert-base)."""
+    """Without decoration. ``base`` is decoration beside a size (Qwen3-8B-Base), a size otherwise
+    (bert-base)."""
     sized = any(_SIZE.fullmatch(t) for t in tokens)
     return tuple(t for t in tokens if t not in _DECORATION and not (sized and t == "base"))
 
@@ -72,8 +76,8 @@ _SIMPLER: tuple[Callable[[Tokens], Tokens], ...] = (tuple, _plain, _unversioned)
 def resolve_model_name(name: str, names: Mapping[str, str]) -> str:
     """The catalogue id that ``name`` means; ``names`` maps every known spelling to an id.
 
-    The exact spelling first, then the same tokens, then the same without decoration, then the one entry that contains
-    all of them in order. Raises AmbiguousNameError, UnknownNameError or InputError.
+    The exact spelling first, then the same tokens, then the same without decoration, then the one entry that
+    contains all of them in order. Raises AmbiguousNameError, UnknownNameError or InputError.
     """
     if not name.strip() or len(name) > _LONGEST_NAME:
         raise InputError("a model name is expected", hint=_HINT)
@@ -88,7 +92,9 @@ def resolve_model_name(name: str, names: Mapping[str, str]) -> str:
             found = {model for tokens, model in spelled if query and simpler(tokens) == simpler(query)}
             if found:
                 return _only(name, found)
-    found = {model for tokens, model in spelled for query in queries if _contains(_plain(tokens), _plain(query))}
+    found = {
+        model for tokens, model in spelled for query in queries if _contains(_plain(tokens), _plain(query))
+    }
     if found:
         return _only(name, found)
     near = nearest_names(name, names, n=1)

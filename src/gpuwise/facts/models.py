@@ -18,8 +18,8 @@ class Mla:
 
 @dataclass(frozen=True, slots=True)
 class Moe:
-    """Mixture of experts: after ``first_dense`` dense layers, the last of every ``every`` layers has experts instead
-    of the MLP (DeepSeek-V3: first_dense 3; Llama 4 Maverick: every 2)."""
+    """Mixture of experts: after ``first_dense`` dense layers, the last of every ``every`` layers has experts
+    instead of the MLP (DeepSeek-V3: first_dense 3; Llama 4 Maverick: every 2)."""
 
     n_experts: int
     n_active: int
@@ -37,8 +37,8 @@ class Moe:
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """The encoder stack of an encoder-decoder (T5, Whisper, BART). Norms, biases, activation and MLP form are the
-    decoder's."""
+    """The encoder stack of an encoder-decoder (T5, Whisper, BART). Norms, biases, activation and MLP form
+    are the decoder's."""
 
     n_layers: int
     hidden: int
@@ -78,8 +78,8 @@ class Extra:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Transformer dimensions. Shapes below use B batch, S sequence, H hidden, F ffn, A heads, K kv_heads, D head_dim,
-    V vocabulary."""
+    """Transformer dimensions. Shapes below use B batch, S sequence, H hidden, F ffn, A heads, K kv_heads, D
+    head_dim, V vocabulary."""
 
     id: str
     name: str
@@ -103,14 +103,15 @@ class Architecture:
     final_norm: bool = True
     embedding_norm: bool = False
     qk_norm: bool = False
-    """Normalised queries and keys, with one weight per head_dim shared by the heads unless ``qk_norm_full``."""
+    """Normalised queries and keys, with one weight per head_dim shared by the heads unless
+    ``qk_norm_full``."""
     qkv_bias: bool = False
     attention_out_bias: bool = False
     mlp_bias: bool = False
     head_bias: bool = False
     position: str = "rope"
-    """``rope``, ``learned`` (adds max_seq_len x H weights), ``alibi``, ``relative`` (T5 buckets), ``sinusoidal``,
-    ``none``."""
+    """``rope``, ``learned`` (adds max_seq_len x H weights), ``alibi``, ``relative`` (T5 buckets),
+    ``sinusoidal``, ``none``."""
     n_token_types: int = 0
     tied_embeddings: bool = False
     embedding_dim: int | None = None
@@ -125,7 +126,8 @@ class Architecture:
     moe: Moe | None = None
     encoder: Encoder | None = None
     extra_parameters: int = 0
-    """Parameters the fields above cannot express (patch embedding, pooler, classifier, ...), itemised in ``extras``."""
+    """Parameters the fields above cannot express (patch embedding, pooler, classifier, ...), itemised in
+    ``extras``."""
     published_parameters: int | None = None
     """The exact published count of the checkpoint; ``gpuwise.workload.parameters`` must reproduce it."""
     license: str | None = None
@@ -134,7 +136,8 @@ class Architecture:
     key_bias: bool = True
     """With ``qkv_bias``: whether keys have one too (not in Whisper)."""
     qk_norm_full: bool = False
-    """``qk_norm`` has a weight for every query and key channel (OLMo 2, Command R+) instead of one per head_dim."""
+    """``qk_norm`` has a weight for every query and key channel (OLMo 2, Command R+) instead of one per
+    head_dim."""
     qk_norm_weights: bool = True
     """False: the query-key norm has no weights (Llama 4)."""
     attention_sinks: bool = False
@@ -149,7 +152,8 @@ class Architecture:
     n_classes: int = 0
     """Outputs of a linear classifier with bias (ViT)."""
     prediction_layers: int = 0
-    """Extra multi-token-prediction blocks after the main model (DeepSeek-V3), left out of its parameter count."""
+    """Extra multi-token-prediction blocks after the main model (DeepSeek-V3), left out of its parameter
+    count."""
     extras: tuple[Extra, ...] = ()
     """The items of ``extra_parameters``."""
     published_rounded: str | None = None

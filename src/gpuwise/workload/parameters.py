@@ -39,7 +39,8 @@ class LayerParameters:
 
 @dataclass(frozen=True, slots=True)
 class ParameterCount:
-    """Parameters of a whole model. ``total = embedding + stem + layers + encoder + final_norm + head + extra``."""
+    """Parameters of a whole model. ``total = embedding + stem + layers + encoder + final_norm + head +
+    extra``."""
 
     embedding: int
     """Tables looked up by token, position and type, with their norm and width projection."""
@@ -65,7 +66,8 @@ class ParameterCount:
     prediction: int
     """Multi-token-prediction blocks without the shared embedding and head; not in ``total``."""
     lookup: int
-    """The part of ``embedding`` (and of ``stack_tables``) that is only looked up: no multiplication uses it."""
+    """The part of ``embedding`` (and of ``stack_tables``) that is only looked up: no multiplication uses
+    it."""
 
     def _sum(self, part: str) -> int:
         stacks = (
@@ -124,13 +126,14 @@ class ParameterCount:
 
     @property
     def non_embedding(self) -> int:
-        """Without input tables and output head, as scaling laws count (Kaplan et al., arXiv 2001.08361, section 2.1)."""
+        """Without input tables and output head, as scaling laws count (Kaplan et al., arXiv 2001.08361,
+        section 2.1)."""
         return self.total - self.embedding - self.head
 
     @property
     def embedding_free(self) -> int:
-        """Parameters that multiply: without look-up tables, with the output head even when tied. ``2 x`` this is a
-        dense model's forward FLOP per token apart from attention scores."""
+        """Parameters that multiply: without look-up tables, with the output head even when tied. ``2 x``
+        this is a dense model's forward FLOP per token apart from attention scores."""
         return self.total - self.lookup + self.tied_head
 
     @property
@@ -144,7 +147,7 @@ def count_parameters(arch: Architecture) -> ParameterCount:
     embedding, lookup = _embedding(arch)
     tables = 0
     if arch.position == "relative":
-        stacks = ((arch.heads,) if arch.encoder is None else (arch.heads, arch.encoder.heads))
+        stacks = (arch.heads,) if arch.encoder is None else (arch.heads, arch.encoder.heads)
         tables = arch.relative_buckets * sum(stacks)
     moe_layer = None if arch.moe is None else _layer(arch, moe=True)
     encoder = arch.encoder
@@ -271,6 +274,7 @@ def _encoder_layer(arch: Architecture, encoder: Encoder) -> LayerParameters:
 
 
 def _prediction_block(arch: Architecture) -> int:
-    """A multi-token-prediction block: one layer, the 2H x H projection and three norms (arXiv 2412.19437, sec. 2.2)."""
+    """A multi-token-prediction block: one layer, the 2H x H projection and three norms (arXiv 2412.19437,
+    sec. 2.2)."""
     layer = _layer(arch, moe=arch.moe is not None)
     return layer.total + 2 * arch.hidden**2 + 3 * _norm(arch, arch.hidden)
