@@ -33,7 +33,7 @@ def host_bytes(
         total = total + np.where(c.offload_optimizer > 0, held * (wide + b.state + b.gradient), 0.0)
     if (c.offload_activations > 0).any():
         layer = sum(
-            np.where(c.recompute == i, costs.saved_bytes[policy][at], 0.0) for i, policy in enumerate(RECOMPUTES)
+            np.where(c.recompute == i, costs.saved.layer[policy][at], 0.0) for i, policy in enumerate(RECOMPUTES)
         )
         total = total + np.where(c.offload_activations > 0, costs.n_layers * layer, 0.0)
     return total * min(cluster.system.count, cluster.n_accelerators)

@@ -145,7 +145,7 @@ def _chunk(
     c, at = block.rows(start, stop), index[start:stop]
     shape = c.shape
     step_s = step_times(arch, cluster.system, costs, c, at).step_s
-    memory = memory_columns(arch, cluster.system, costs, c, at)
+    memory = memory_columns(arch, cluster.system, costs.saved, c, at)
     total = np.broadcast_to(memory.device_total, shape)
     fits = np.broadcast_to(memory.fits(cluster.system) & host_bytes_fit(arch, cluster, costs, c, at), shape)
     offset = start * block.n_choices

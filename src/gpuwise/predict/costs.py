@@ -17,9 +17,10 @@ from gpuwise.predict.collectives import collective_time
 from gpuwise.predict.estimate import Basis
 from gpuwise.predict.groups import Group, context_group, expert_group, tensor_group
 from gpuwise.predict.kernels import concatenate, kernel_times
+from gpuwise.predict.memory_saved import PointSaved, SavedBytes, collect, point_saved
 from gpuwise.workload.optable import Kind, OpTable, Phase
 from gpuwise.workload.point import Point
-from gpuwise.workload.transformer import saved_bytes, transformer_tables
+from gpuwise.workload.transformer import transformer_tables
 
 F64 = NDArray[np.float64]
 COMM_GROUPS = ("tp", "cp", "ep")
@@ -53,8 +54,8 @@ class PointCosts:
     """Costs of P points of one model on one system, and the bytes a layer keeps under each recompute policy.
 
     ``layer`` is the mean over all layers but the ``n_lead`` leading ones that differ (the dense layers before a model's
-    experts), which are ``lead``. ``saved_bytes[policy]`` [P] of the mean of all layers; ``head_saved_bytes``, ``embedding_saved_bytes`` of the ends;
-    ``boundary_bytes`` [P] the activation passed between layers or stages; ``log_sigma`` [P] of the kernels, weighted by time.
+    experts), which are ``lead``. ``saved`` are the activation bytes; ``log_sigma`` [P] of the kernels,
+    weighted by time.
     """
 
     points: tuple[Point, ...]
@@ -64,11 +65,7 @@ class PointCosts:
     lead: PartCosts
     embedding: PartCosts
     head: PartCosts
-    saved_bytes: dict[str, F64]
-    head_saved_bytes: F64
-    embedding_saved_bytes: F64
-    boundary_bytes: F64
-    logits_elements: F64
+    saved: SavedBytes
     log_sigma: F64
     basis: Basis
 
@@ -94,8 +91,7 @@ def point_costs(
     owner: list[tuple[int, int, float]] = []  # point, part, weight
     n_layers = float(arch.n_layers + (arch.encoder.n_layers if arch.encoder else 0))
     n_lead = leading_layers(arch)
-    saved: dict[str, list[float]] = {"none": [], "selective": [], "full": []}
-    ends_saved: tuple[list[float], list[float]] = ([], [])
+    saved: list[PointSaved] = []
     for i, point in enumerate(points):
         t = transformer_tables(arch, point)
         layered = [(table, t.layer_counts[kind]) for kind, table in t.layers.items()]
@@ -107,13 +103,7 @@ def point_costs(
             owner.append((i, 3, 1.0) if lead else (i, 0, count / (n_layers - n_lead)))
         tables += [t.embedding, t.head]
         owner += [(i, 1, 1.0), (i, 2, 1.0)]
-        boundary = point.shard_tokens * arch.hidden * point.element_bytes
-        for policy, column in saved.items():
-            column.append(
-                sum(saved_bytes(tb, policy, point.stack.selective_recompute, boundary) * c / n_layers for tb, c in layered)
-            )
-        for table, column in zip((t.embedding, t.head), ends_saved, strict=True):
-            column.append(float((table.saved_bytes * table.count).sum()))
+        saved.append(point_saved(arch, point, t))
     everything = concatenate(tables)
     times = kernel_times(everything, system.accelerator, kernels)
     comm_s = _collective_seconds(everything, tables, owner, points, system)
@@ -123,13 +113,9 @@ def point_costs(
     point_of_row = np.repeat([o[0] for o in owner], [len(t) for t in tables])
     np.add.at(weight, point_of_row, times.time_s)
     np.add.at(spread, point_of_row, times.time_s * times.log_sigma)
-    boundary = np.array([p.shard_tokens * arch.hidden * p.element_bytes for p in points])
     return PointCosts(
         points=tuple(points), n_layers=n_layers, n_lead=float(n_lead), layer=cells.part(0), lead=cells.part(3), embedding=cells.part(1), head=cells.part(2),
-        saved_bytes={k: np.array(v) for k, v in saved.items()},
-        head_saved_bytes=np.array(ends_saved[1]), embedding_saved_bytes=np.array(ends_saved[0]),
-        boundary_bytes=boundary,
-        logits_elements=np.array([float(p.tokens * -(-arch.vocab // p.tp)) for p in points]),
+        saved=collect(saved),
         log_sigma=spread / np.maximum(weight, 1e-300), basis=times.basis,
     )  # fmt: skip
 

@@ -81,7 +81,7 @@ def step_times(
     traffic = layer_traffic(system, c, shape)
     copies = _activation_copies(system, costs, c, at)
     layer = _layer_seconds(per_point.forward, per_point.selective, per_point.backward, traffic, copies, costs, c, at, sc)
-    hop_s = _hop(system, c, costs.boundary_bytes[at], sc)
+    hop_s = _hop(system, c, costs.saved.boundary[at], sc)
     front_s = per_point.embedding_s[at] + per_point.lead_extra_s[at]
     slowest, ramp = _stages_seconds(shape, c, layer, front_s, per_point.head_s[at], hop_s)
     wgrad = shape.layers[1] * per_point.wgrad_s[at]
@@ -139,7 +139,7 @@ def _activation_copies(system: System, costs: PointCosts, c: Columns, at: I64) -
     """Seconds a layer's kept activations take to the host behind its forward, and back behind its backward."""
     if not (c.offload_activations > 0).any():
         return np.zeros(1), np.zeros(1)
-    none, selective, full = (costs.saved_bytes[policy][at] for policy in RECOMPUTES)
+    none, selective, full = (costs.saved.layer[policy][at] for policy in RECOMPUTES)
     share = _recomputed_share(costs, c)
     kept = np.where(c.recompute == RECOMPUTES.index("full"), share * full + (1 - share) * none, none)
     kept = np.where(c.recompute == RECOMPUTES.index("selective"), selective, kept)
