@@ -1,0 +1,167 @@
+"""Options shared by commands: numbers as people write them, refused with a hint when they cannot be meant."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from gpuwise.errors import InputError
+from gpuwise.units import parse_count, parse_duration
+
+LARGEST_WHOLE = 10**12
+"""No degree, batch or length is larger; bigger numbers are slips of the keyboard."""
+
+
+def whole_number(text: str, name: str) -> int:
+    """A whole number of at least 1: ``8``, ``8192``, ``8k``. Raises InputError."""
+    cleaned = text.strip().replace("_", "").replace(",", "")
+    factor = 1
+    if cleaned[-1:].lower() == "k":
+        cleaned, factor = cleaned[:-1], 1024
+    if not cleaned.isascii() or not cleaned.isdigit() or not 1 <= int(cleaned[:40]) * factor <= LARGEST_WHOLE:
+        raise InputError(f"{name}: {text!r} is not a whole number of at least 1", hint=f"write it like {name} 8")
+    return int(cleaned) * factor
+
+
+def positive_count(text: str, name: str) -> float:
+    """A count above zero: ``15B``, ``300M``, ``2e9``. Raises InputError."""
+    try:
+        value = parse_count(text)
+    except InputError as error:
+        raise InputError(f"{name}: {error.message}", hint=error.hint) from None
+    if not value > 0:
+        raise InputError(f"{name}: {text!r} is not above zero", hint=f"write it like {name} 15B")
+    return value
+
+
+def positive_duration(text: str, name: str) -> float:
+    """Seconds above zero: ``12h``, ``3d``. Raises InputError."""
+    try:
+        value = parse_duration(text)
+    except InputError as error:
+        raise InputError(f"{name}: {error.message}", hint=error.hint) from None
+    if not value > 0:
+        raise InputError(f"{name}: {text!r} is not above zero", hint=f"write it like {name} 3d")
+    return value
+
+
+def money(text: str, name: str) -> float:
+    """US dollars above zero: ``2000``, ``$2,000``, ``2.5k``. Raises InputError."""
+    try:
+        value = parse_count(text.strip().removeprefix("$"))
+    except InputError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{name}: {text!r} is not an amount of US dollars", hint=f"write it like {name} 2000")
+    return value
+
+
+def _converter(parse: Any) -> Any:
+    def convert(_: Any, tokens: Sequence[Any]) -> Any:
+        token = tokens[0]
+        return parse(token.value, token.keyword or "value")
+
+    return convert
+
+
+Whole = Annotated[int, Parameter(converter=_converter(whole_number))]
+Count = Annotated[float, Parameter(converter=_converter(positive_count))]
+Duration = Annotated[float, Parameter(converter=_converter(positive_duration))]
+Money = Annotated[float, Parameter(converter=_converter(money))]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How to train. Whatever is left out is chosen."""
+
+    seq: Whole | None = None
+    """Sequence length in tokens."""
+    global_batch: Whole | None = None
+    """Sequences a step, over all accelerators."""
+    precision: str | None = None
+    """Format of the matrix products: fp32, tf32, fp16, bf16 (default), fp8, mxfp8, nvfp4; several with commas."""
+    optimizer: str = "adamw"
+    """sgd, momentum, adamw, adamw8bit, adafactor, lion or muon."""
+    stack: str | None = None
+    """Software: megatron-core, compiled-fsdp, eager-fsdp, eager, megatron-deepspeed, megatron-legacy, nanotron."""
+    lora: Annotated[bool, Parameter(negative="")] = False
+    """Train low-rank adapters (rank 16) on frozen weights."""
+    lora_rank: Whole | None = None
+    """Rank of the adapters."""
+    qlora: Annotated[bool, Parameter(negative="")] = False
+    """Adapters on weights held in 4 bits."""
+    packed: Whole | None = None
+    """Mean document length when sequences are packed and attention stays inside documents."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Parts of the strategy to hold fast."""
+
+    tp: Whole | None = None
+    """Tensor parallel degree."""
+    pp: Whole | None = None
+    """Pipeline parallel degree."""
+    cp: Whole | None = None
+    """Context parallel degree."""
+    ep: Whole | None = None
+    """Expert parallel degree."""
+    dp: Whole | None = None
+    """Data parallel degree."""
+    micro_batch: Whole | None = None
+    """Sequences a micro-batch."""
+    accumulation: Whole | None = None
+    """Micro-batches a step."""
+    virtual_stages: Whole | None = None
+    """Virtual stages a pipeline stage."""
+    schedule: str | None = None
+    """Pipeline schedule: gpipe, 1f1b, interleaved or zero-bubble."""
+    sharding: str | None = None
+    """Data-parallel sharding: none, zero1, zero2, zero3 (FSDP) or hybrid."""
+    recompute: str | None = None
+    """Activation recompute: none, selective or full."""
+    recompute_every: Whole | None = None
+    """With full recompute: one layer in this many."""
+    context_parallel: str = "ring"
+    """How context parallelism exchanges: ring or ulysses."""
+    gradient_dtype: str = "fp32"
+    """Format gradients are accumulated in: fp32, bf16 or fp16."""
+    sequence_parallel: bool | None = None
+    """Split norms and residuals over the tensor ranks."""
+    offload_optimizer: bool | None = None
+    """Keep optimizer states in host memory."""
+    offload_activations: bool | None = None
+    """Keep activations in host memory between forward and backward."""
+    chunked_loss: Annotated[bool, Parameter(negative="")] = False
+    """Compute the loss in chunks that never hold all logits."""
+
+
+FIXED_FIELDS = (
+    "tp", "pp", "cp", "ep", "dp", "micro_batch", "accumulation", "virtual_stages", "schedule", "sharding", "recompute",
+    "recompute_every", "sequence_parallel", "offload_optimizer", "offload_activations",
+)  # fmt: skip
+
+
+def wishes_of(training: Training, fixed: Fixed, **more: Any) -> Any:
+    """The two groups of options as :class:`gpuwise.plan.goal.Wishes`. Raises InputError on contradictions."""
+    from gpuwise.plan.goal import LORA_RANK, Wishes
+
+    adapters = training.lora or training.qlora
+    if training.lora_rank is not None and not adapters:
+        raise InputError("--lora-rank without adapters", hint="add --lora or --qlora")
+    precision = tuple(p.strip().lower() for p in (training.precision or "bf16").split(",") if p.strip())
+    if not precision:
+        raise InputError("--precision names no format", hint="for example --precision bf16")
+    held = {f: getattr(fixed, f) for f in FIXED_FIELDS if getattr(fixed, f) is not None}
+    return Wishes(
+        seq_len=training.seq, global_batch=training.global_batch, precision=precision, optimizer=training.optimizer,
+        stack=training.stack, lora_rank=(training.lora_rank or LORA_RANK) if adapters else 0,
+        quantized_base=training.qlora, context_parallel=fixed.context_parallel, gradient_dtype=fixed.gradient_dtype,
+        fused_loss=fixed.chunked_loss or None, packed_document_len=training.packed, fixed=held, **more,
+    )  # fmt: skip
