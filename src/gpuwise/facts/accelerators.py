@@ -96,6 +96,11 @@ class Accelerator:
     def __hash__(self) -> int:
         return hash(self.id)
 
+    @property
+    def unified_memory(self) -> bool:
+        """Host and device share ``memory_bytes``: there is nothing to offload to."""
+        return self.form in ("SoC", "APU")
+
     def peak(self, dtype: str) -> float:
         """Dense peak in FLOP/s for ``dtype``.
 

@@ -42,6 +42,7 @@ class System:
     network_kind: str
     """``infiniband``, ``roce``, ``ethernet``, ``efa``, ``none``."""
     host_memory_bytes: float
+    """Of one host; the very same bytes as its accelerators' when they have ``unified_memory``."""
     source: str
     aliases: tuple[str, ...] = ()
     network_id: str = ""
@@ -235,8 +236,10 @@ def with_count(system: System, count: int) -> System:
     port = networks()[system.network_id].port_bytes_per_s
     share = system.network_bytes_per_s * system.count / count
     within_host = system.domain_size <= system.count
+    shared_bytes = system.accelerator.memory_bytes * count
     return replace(
         system,
+        host_memory_bytes=shared_bytes if system.accelerator.unified_memory else system.host_memory_bytes,
         count=count,
         domain_size=min(system.domain_size, count) if within_host else system.domain_size,
         network_bytes_per_s=max(min(share, port), system.network_bytes_per_s),
@@ -300,7 +303,9 @@ def _system(record: Record, accelerator: Accelerator) -> System:
         domain_size=record.integer("domain_size"),
         network_bytes_per_s=network_bytes_per_s,
         network_kind=network.kind,
-        host_memory_bytes=record.number("host_memory_gib") * GIB,
+        host_memory_bytes=accelerator.memory_bytes * record.integer("count")
+        if accelerator.unified_memory
+        else record.number("host_memory_gib") * GIB,
         source=f"{source.title} <{source.url}>" if source.url else source.title,
         aliases=record.names("aliases"),
         network_id=network.id,
