@@ -105,7 +105,8 @@ def point_costs(
         owner += [(i, 1, 1.0), (i, 2, 1.0)]
         saved.append(point_saved(arch, point, t))
     everything = concatenate(tables)
-    times = kernel_times(everything, system.accelerator, kernels)
+    chosen = {"attention": points[0].stack.attention_kernel} if kernels is None else kernels
+    times = kernel_times(everything, system.accelerator, chosen)
     comm_s = _collective_seconds(everything, tables, owner, points, system)
     cells = _Cells(everything, [len(t) for t in tables], owner, len(points), times.time_s, comm_s, points)
     weight = np.zeros(len(points))

@@ -40,6 +40,9 @@ class Stack:
     """Extra copies of the attention's q, k, v or output tensors made by transposes, per layer forward."""
     selective_recompute: str
     """What ``selective`` means: ``core-attention`` (Korthikanti, arXiv 2205.05198) or ``per-op`` (matmul outputs kept)."""
+    attention_kernel: str
+    """Implementation of fused attention: ``flash`` (the best of the device's family: what Transformer Engine picks) or
+    ``fa2`` (torch SDPA and flash-attn 2, on every family)."""
     weight_cast_per_micro_batch: bool
     """Weights are cast from fp32 in every forward (autocast without a half-precision copy)."""
     native_gqa: bool = True
