@@ -114,7 +114,7 @@ def read_catalogue(text: str, file: str) -> list[Architecture]:
             try:
                 arch = _catalogue_entry(key, family, {**shared, **row})
                 found.append(check_architecture(arch, file=file))
-            except (FieldError, TypeError, ValueError, KeyError) as error:
+            except (FieldError, TypeError, ValueError, KeyError, ArithmeticError) as error:
                 raise DataError(f"{file}: model {key!r}: {error}") from error
     return found
 
