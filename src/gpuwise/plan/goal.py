@@ -109,13 +109,17 @@ def _choices_hint(name: str, value: str) -> str:
     return (f"did you mean {near[0]!r}? " if near else "") + "it is one of " + ", ".join(CHOICES[name])
 
 
-def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Goal:
-    """Fill the gaps of ``wishes``. Raises InputError, UnknownNameError or UnpredictableError on wishes that cannot be met."""
+def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuning: bool | None = None) -> Goal:
+    """Fill the gaps of ``wishes``; ``fine_tuning`` chooses whose habits fill them (by default: whether there are adapters).
+
+    Raises InputError, UnknownNameError or UnpredictableError on wishes that cannot be met.
+    """
     check_wishes(wishes)
+    tuning = wishes.fine_tuning if fine_tuning is None else fine_tuning
     assumed: list[str] = []
     seq_len = wishes.seq_len
     if seq_len is None:
-        seq_len, why = default_seq_len(arch, fine_tuning=wishes.fine_tuning)
+        seq_len, why = default_seq_len(arch, fine_tuning=tuning)
         assumed.append(f"sequence length {seq_len:,} ({why})")
     elif seq_len > arch.max_seq_len and arch.position == "learned":
         raise InputError(
@@ -124,7 +128,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Goal:
         )
     global_batch = wishes.global_batch
     if global_batch is None:
-        global_batch, why = _batch(arch, cluster, wishes, seq_len)
+        global_batch, why = _batch(arch, cluster, seq_len, tuning)
         assumed.append(f"global batch {global_batch:,} sequences ({why})")
     stack = wishes.stack
     if stack is None:
@@ -142,9 +146,9 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Goal:
     return Goal(arch, cluster, seq_len, global_batch, bases, wishes, tuple(assumed))
 
 
-def _batch(arch: Architecture, cluster: Cluster, wishes: Wishes, seq_len: int) -> tuple[int, str]:
+def _batch(arch: Architecture, cluster: Cluster, seq_len: int, fine_tuning: bool) -> tuple[int, str]:
     """The default batch, rounded to a multiple of the data-parallel ranks the cluster's size asks for."""
-    batch, why = default_global_batch(arch, seq_len, fine_tuning=wishes.fine_tuning)
+    batch, why = default_global_batch(arch, seq_len, fine_tuning=fine_tuning)
     n = cluster.n_accelerators
     odd = n >> ((n & -n).bit_length() - 1)
     if odd > 1 and batch % odd:

@@ -206,9 +206,6 @@ def _every(s: Setting, c: Columns) -> Mask:
 
 
 LAYOUT_RULES: tuple[Rule, ...] = (
-    Rule("degrees", _degrees,
-         lambda s, x: f"dp {x.dp} x tp {x.tp} x pp {x.pp} x cp {x.cp} = {x.n_accelerators} is not {s.cluster.n_accelerators} accelerators",
-         "the degrees must multiply to the number of accelerators"),
     Rule("heads", _heads, lambda s, x: f"tensor parallel {x.tp} does not divide {s.arch.heads} attention heads",
          "choose a tensor parallel degree that divides the heads"),
     Rule("kv-heads", _kv_heads,
@@ -238,6 +235,9 @@ LAYOUT_RULES: tuple[Rule, ...] = (
     Rule("stack-context", _stack_context,
          lambda s, x: f"{s.stack_name} has no {s.context_parallel} context parallelism", "use another --stack"),
     Rule("stack-expert", _stack_expert, lambda s, x: f"{s.stack_name} has no expert parallelism", "use another --stack"),
+    Rule("degrees", _degrees,
+         lambda s, x: f"dp {x.dp} x tp {x.tp} x pp {x.pp} x cp {x.cp} = {x.n_accelerators} is not {s.cluster.n_accelerators} accelerators",
+         "the degrees must multiply to the number of accelerators"),
 )  # fmt: skip
 """Rules over tp, pp, cp, ep and dp alone."""
 

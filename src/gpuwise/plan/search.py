@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -58,6 +58,16 @@ def find_strategies(goal: Goal, n: int = 6) -> Found:
     front = _estimated(goal, done, done.front, range(len(done.front)))
     smallest = _estimated(goal, done, done.smallest, [0])[0]
     return Found(ranked, front, smallest, done.n_strategies, done.n_fit, done.seconds, notes)
+
+
+def find_in(goal: Goal, space_of: Callable[[Setting], Space]) -> TrainingEstimate | None:
+    """The fastest strategy that fits in a space of one's own, offload included when nothing fits without; None when none does."""
+    spaces = [fixed_space(space_of(setting_of(goal, base)), goal.wishes.fixed) for base in goal.bases]
+    for tried in ([without_offload(s) for s in spaces], spaces):
+        done = _sweep(goal, tried)
+        if done is not None and len(done.rows):
+            return _estimated(goal, done, done.rows, [0])[0]
+    return None
 
 
 def setting_of(goal: Goal, base: Strategy) -> Setting:

@@ -1,0 +1,47 @@
+"""``gpuwise fit``: will it fit, what fills the memory, what makes it fit."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from gpuwise.cli.options import Fixed, Training, wishes_of
+
+
+def fit(
+    model: str,
+    *,
+    on: str,
+    training: Training = Training(),
+    fixed: Fixed = Fixed(),
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Will it fit? What fills the memory? What is the cheapest change that makes it fit?
+
+    Takes the plain way of training (micro-batch 1, nothing sharded, recomputed or offloaded) unless told otherwise.
+
+    Parameters
+    ----------
+    model
+        A model by name (llama-3.1-8b), a Hugging Face config.json, or dimensions (layers=32,hidden=4096,...).
+    on
+        The GPUs: 4090, 8xH100-SXM, 2x8xH200, dgx-a100.
+    json
+        One JSON document on the last line of stdout.
+    """
+    from gpuwise.facts.models import find_model
+    from gpuwise.facts.naming import find_cluster
+    from gpuwise.plan.remedies import check_fit
+
+    answer = check_fit(find_model(model), find_cluster(on), wishes_of(training, fixed))
+    if json:
+        from gpuwise.cli.out import print_json
+        from gpuwise.plan.fit_document import fit_document
+
+        print_json(fit_document(answer))
+    else:
+        from gpuwise.cli.fit_view import show_fit
+
+        show_fit(answer)
+    return 0
