@@ -27,7 +27,7 @@ _NUMBERS = ("params", "n_layers", "hidden", "ffn", "heads", "kv_heads", "vocab",
 
 @dataclass(frozen=True, slots=True)
 class LlmRow:
-    """One run. ``reason`` is empty when ``architecture``, ``system`` and ``strategy`` are all known."""
+    """One run. ``reason`` says why it cannot be timed; it is empty when ``architecture``, ``system`` and ``strategy`` are all known."""
 
     source: str
     gpu: str
@@ -68,8 +68,8 @@ def _row(r: dict[str, Any]) -> LlmRow:
     )  # fmt: skip
     try:
         arch = _architecture(r)
-        strategy = _strategy(r, arch)
-        return replace(base, architecture=arch, system=_system(r), strategy=strategy)
+        base = replace(base, architecture=arch, strategy=_strategy(r, arch))
+        return replace(base, system=_system(r))
     except _Unstated as error:
         return replace(base, reason=str(error))
     except GpuwiseError as error:
@@ -166,15 +166,19 @@ PRECISION = [
 ]  # fmt: skip
 STACK = [
     (r"Megatron-DeepSpeed|Megatron-LM / Megatron-DeepSpeed", "megatron-deepspeed"),
-    (r"nanotron", "nanotron"), (r"composer\+FSDP|torchtune|litgpt|AutoModel", "eager-fsdp"),
+    (r"nanotron", "nanotron"), (r"composer\+FSDP|torchtune|AutoModel", "eager-fsdp"), (r"litgpt", "eager"),
     (r"torchtitan", "compiled-fsdp"), (r"NeMo|Megatron|dgxc", "megatron-core"), (r"Paxml", "compiled-fsdp"),
 ]  # fmt: skip
 
 
 def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
-    if math.isnan(r["global_batch"]) or math.isnan(r["seq_len"]):
+    # where no time was measured, one micro-batch a step serves: memory does not depend on the global batch
+    untimed = math.isnan(r["step_time_s"]) and not math.isnan(r["micro_batch"])
+    if (math.isnan(r["global_batch"]) and not untimed) or math.isnan(r["seq_len"]):
         raise _Unstated("global batch or sequence length not stated")
     n, cp, pp = int(r["n_gpus"]), _degree(r["cp"]), _degree(r["pp"])
+    if "all runs are single-GPU" in r["notes"]:
+        n = 1
     if math.isnan(r["tp"]) and not r["sharding"].startswith(("FSDP", "single", "none", "ZeRO")):
         raise _Unstated("parallel layout not stated")
     tp = _degree(r["tp"])
@@ -182,7 +186,7 @@ def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
     if dp * tp * pp * cp != n:
         raise _Unstated("layout does not multiply to the accelerators")
     micro = r["micro_batch"]
-    batch = r["global_batch"]
+    batch = r["global_batch"] if not math.isnan(r["global_batch"]) else r["micro_batch"] * dp
     if pp > 1 and "torchtitan" in r["software"]:
         micro = 1.0  # the table's figure is the local batch; torchtitan cuts it to micro-batches of one sequence
     if math.isnan(micro) and r["source"] == "megatron-lm-readme":
@@ -240,6 +244,8 @@ def _sharding(r: dict[str, Any]) -> str:
 
 def _recompute(r: dict[str, Any], arch: Architecture) -> str:
     text = r["act_ckpt"]
+    if not text and "torchtitan" in r["software"]:
+        return "selective"  # the default of its Llama 3 configurations (mode "selective", option "op")
     return "full" if text == "full" else "selective" if text.startswith("selective") else "none"
 
 

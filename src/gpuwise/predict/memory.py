@@ -4,6 +4,9 @@
     reserved = allocated + allocator slack
     device = reserved + CUDA context, library modules and NCCL (what nvidia-smi shows)
 
+The slack is what is left between blocks that do not fit one another. When the device fills up, the allocator gives cached
+blocks back and tries again before it reports that memory is out, so that the slack shrinks to its least.
+
 The fullest rank is the first, a middle or the last pipeline stage's. Its worst moment is one of
 
 ========  =======================================================================================================
@@ -89,6 +92,8 @@ class MemoryColumns:
 
     worst_stage: I64
     device_total: F64
+    allocated: F64
+    """torch's max_memory_allocated."""
     context: F64
     worst_moment: I64
     stage_memory: tuple[StageMemory, ...]
@@ -140,21 +145,15 @@ class MemoryColumns:
     @property
     def reserve(self) -> F64:
         """Reserved less allocated: the caching allocator's fragments."""
-        churned = self._worst("activations") + self._worst("logits") + self._worst("temporaries")
-        return self.constants.slack * churned
+        return self.reserved - self.allocated
 
     @property
     def reserved(self) -> F64:
         """torch's max_memory_reserved."""
         return self.device_total - self.context
 
-    @property
-    def allocated(self) -> F64:
-        """torch's max_memory_allocated."""
-        return self.reserved - self.reserve
-
     def fits(self, system: System) -> NDArray[np.bool_]:
-        """Whether each strategy's expected memory is within the accelerator's."""
+        """Whether each strategy's expected memory is within the accelerator's, the slack at its least if need be."""
         return self.device_total <= system.accelerator.memory_bytes
 
     def estimate(self, i: int, metric: str = "device") -> Estimate:
@@ -186,36 +185,38 @@ def memory_columns(
     made = _Making(arch, c, saved, point_index, rules, n_layers, constants.slack)
     memory = tuple(made.stage(i, states[i], shape.layers[i]) for i in range(3))
     workspace = library_workspace_bytes(system.accelerator) + constants.workspace_bytes
-    totals, moments = zip(*(_stage_total(s, constants.slack) for s in memory), strict=True)
-    full = np.broadcast_shapes(*(t.shape for t in totals), c.shape)
-    worst = np.zeros(full, np.int64)
-    best = np.broadcast_to(totals[0], full)
-    moment = np.broadcast_to(moments[0], full)
-    for i in (1, 2):
-        more = totals[i] > best
-        if more.any():
-            worst = np.where(more, i, worst)
-            best, moment = np.where(more, totals[i], best), np.where(more, moments[i], moment)
+    full = np.broadcast_shapes(c.shape, *(_fixed(s).shape for s in memory))
+    worst = moment = np.zeros(full, np.int64)
+    best = churned = np.zeros(full)
+    for i, stage in enumerate(memory):
+        total, churn, at = _stage_total(stage, constants.slack)
+        more = total > best
+        if i == 0 or more.any():
+            worst, moment = np.where(more, i, worst), np.where(more, at, moment)
+            best, churned = np.where(more, total, best), np.where(more, churn, churned)
     context = context_bytes(system.accelerator, rules) + communicator_bytes(c, rules)
-    return MemoryColumns(worst, best + (workspace + context), context, moment, memory, constants, workspace)
+    allocated = best - constants.slack * churned + workspace
+    left = system.accelerator.memory_bytes - context - allocated
+    reserve = np.minimum(constants.slack * churned, np.maximum(left, constants.least_slack * churned))
+    return MemoryColumns(
+        worst, allocated + reserve + context, allocated, context, moment, memory, constants, workspace
+    )
 
 
-def memory_of_stage(memory: MemoryColumns, stage: int) -> F64:
-    """Reserved bytes of one stage rather than of the fullest (for runs that report a given rank)."""
-    return _stage_total(memory.stage_memory[stage], memory.constants.slack)[0] + memory.workspace
+def _fixed(stage: StageMemory) -> F64:
+    return stage.weights + stage.gradients + stage.optimizer + stage.communication
 
 
-def _stage_total(stage: StageMemory, slack: float) -> tuple[F64, I64]:
-    """Reserved bytes of a stage at its worst moment without workspaces, and which moment it is."""
-    fixed = stage.weights + stage.gradients + stage.optimizer + stage.communication
+def _stage_total(stage: StageMemory, slack: float) -> tuple[F64, F64, I64]:
+    """A stage at its worst moment without workspaces: bytes with full slack, what churns of it, which moment it is."""
     sizes = [m.gradients + (1 + slack) * m.churned for m in stage.moments]
-    worst, at = sizes[0], np.zeros(sizes[0].shape, np.int64)
+    worst, churned, at = sizes[0], stage.moments[0].churned, np.zeros(1, np.int64)
     for k, size in enumerate(sizes[1:], start=1):
         more = size > worst
         if more.any():
-            at = np.where(more, k, at)
-            worst = np.where(more, size, worst)
-    return np.where(stage.exists, fixed + worst, 0.0), at
+            at, worst = np.where(more, k, at), np.where(more, size, worst)
+            churned = np.where(more, stage.moments[k].churned, churned)
+    return np.where(stage.exists, _fixed(stage) + worst, 0.0), churned, at
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,14 +242,15 @@ class _Making:
         if i == 0:
             lead = self._by_policy(s.lead_extra) * (c.offload_activations == 0)
             activations = activations + flights * (s.embedding[at] + lead)
-        transient = excess + 2.0 * states.gathered + states.scattered + self._matrix()
+        transient = excess + states.gathered + states.scattered + self._matrix()
         held, late = self._gradients(states)
         none = np.zeros(1)
         moments = [Moment(none, activations, none, transient)]
         if i != 1:
             has_head = one if i == 0 else np.ones_like(one)
             head_weight = s.head_matrix[at] * self._element()
-            head = s.head_excess[at] + states.gathered_head + states.gathered + head_weight * (self.c.base.lora_rank == 0)
+            head = s.head_excess[at] + states.gathered + states.gathered_head
+            head = head + head_weight * (self.c.base.lora_rank == 0)
             moments.append(Moment(none, np.where(has_head, activations + s.head[at], 0.0),
                                   np.where(has_head, s.loss[at], 0.0), np.where(has_head, head, 0.0)))  # fmt: skip
         rest = np.maximum(flights - 1, 0.0) * layers * kept + kept

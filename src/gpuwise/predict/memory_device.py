@@ -30,12 +30,13 @@ class StackMemory:
 
     ``workspace_bytes``: tensors no formula names (library workspaces, position tables, small states). ``slack``: the
     share of activations and temporaries the caching allocator reserves beyond what is allocated (fragments of blocks
-    whose sizes do not fit one another). ``log_sigma[metric]``: spread of log(measured / predicted) on rows kept from
+    whose sizes do not fit one another), ``least_slack`` the share that stays when the device is full. ``log_sigma[metric]``: spread of log(measured / predicted) on rows kept from
     the fit.
     """
 
     workspace_bytes: float
     slack: float
+    least_slack: float
     log_sigma: dict[str, float]
     basis: Basis = "fitted"
 

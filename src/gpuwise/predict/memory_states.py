@@ -41,8 +41,8 @@ class StageStates:
     """One stage's bytes, arrays that broadcast to the columns' shape.
 
     ``gradients`` when all are there; ``half_gradients`` the compute-format ones beside wider accumulated ones;
-    ``gathered`` one unsharded layer of fully sharded weights, ``gathered_head`` the output projection, and
-    ``scattered`` one layer's unsharded gradients; ``buckets`` gradient communication buffers; ``updated`` the bytes
+    ``gathered`` the two unsharded layers of fully sharded weights that are there at once, ``gathered_head`` the output
+    projection, and ``scattered`` one layer's unsharded gradients; ``buckets`` gradient communication buffers; ``updated`` the bytes
     of one parameter-sized temporary of an unfused update.
     """
 
@@ -137,11 +137,16 @@ def _stage(
         buckets = buckets + np.where((c.sharding != NONE) & (c.dp * c.cp > 1), bucket, 0.0)
     per_layer = np.maximum(dense - _ends(count, c, i), 0.0) / layers + expert / layers
     scattered = per_layer * (b.weight + (b.gradient if b.gradient > b.weight else 0.0))
+    # a pipeline gathers and reduces once a step (torchtitan d4c86e3 parallelize_llama.py: no resharding after the
+    # forward; FSDP2 accumulates unsharded gradients)
+    once = sharded & (c.pp > 1)
+    weights = weights + np.where(once, (dense + expert) * b.weight, 0.0)
+    gradients = gradients + np.where(once, (dense + expert) * b.gradient, 0.0)
     wide = b.master or b.weight
     return StageStates(
         weights, gradients, half, optimizer,
-        gathered=np.where(sharded, per_layer * b.weight, 0.0),
-        gathered_head=np.where(sharded, head * b.weight, 0.0),
+        gathered=np.where(sharded & ~once, 2.0 * per_layer * b.weight, 0.0),
+        gathered_head=np.where(sharded & ~once, head * b.weight, 0.0),
         scattered=np.where(sharded | (c.sharding == ZERO2), scattered, 0.0),
         buckets=buckets, updated=np.where(c.offload_optimizer > 0, 0.0, wide * (dense / do + expert / eo)),
     )  # fmt: skip
@@ -179,6 +184,6 @@ def _adapted(
     return StageStates(
         weights, trained * b.gradient / dg, zero,
         np.where(c.offload_optimizer > 0, 0.0, trained * (b.master + b.state) / do),
-        gathered=np.where(sharded, (matrices + expert) / layers * frozen, 0.0),
+        gathered=np.where(sharded, np.where(c.pp > 1, 1.0, 2.0 / layers) * (matrices + expert) * frozen, 0.0),
         gathered_head=np.where(sharded, head * b.weight, 0.0), scattered=zero, buckets=zero, updated=zero,
     )  # fmt: skip

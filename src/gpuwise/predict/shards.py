@@ -57,14 +57,7 @@ def stages(arch: Architecture, c: Columns, n_layers: float) -> Stages:
     count = count_parameters(arch)
     n_lead = arch.moe.first_dense if arch.moe is not None and arch.moe.first_dense < arch.n_layers else 0
     mean, lead = MeanLayer.of(count, n_lead), count.layer if n_lead else None
-    chunks = c.pp * c.virtual_stages
-    per = n_layers / chunks
-    even = per == np.floor(per)
-    ends_count = (n_layers + 2) / chunks
-    ends_even = ~even & (ends_count == np.floor(ends_count))
-    middle = np.where(even, per, np.where(ends_even, ends_count, np.ceil(per))) * c.virtual_stages
-    first = np.where(ends_even, middle - 1, middle)
-    last = np.where(even, middle, np.where(ends_even, middle - 1, np.maximum(n_layers - middle * (c.pp - 1), 1)))
+    first, middle, last = _balanced(count, c, n_layers) if c.base.stack == "nanotron" else _even(c, n_layers)
     one = c.pp == 1
     layers = tuple(np.where(one, n_layers, x) for x in (first, middle, last))
     dense: list[F64] = []
@@ -83,3 +76,26 @@ def stages(arch: Architecture, c: Columns, n_layers: float) -> Stages:
         dense.append((n - first_ones) * (mean.split / c.tp + mean.whole) + ends)
         expert.append((n - first_ones) * mean.expert / c.ep)
     return Stages((layers[0], layers[1], layers[2]), (dense[0], dense[1], dense[2]), (expert[0], expert[1], expert[2]))
+
+
+def _even(c: Columns, n_layers: float) -> tuple[F64, F64, F64]:
+    """Layers of the first, a middle and the last stage, as Megatron spreads them."""
+    chunks = c.pp * c.virtual_stages
+    per = n_layers / chunks
+    even = per == np.floor(per)
+    ends_count = (n_layers + 2) / chunks
+    ends_even = ~even & (ends_count == np.floor(ends_count))
+    middle = np.where(even, per, np.where(ends_even, ends_count, np.ceil(per))) * c.virtual_stages
+    first = np.where(ends_even, middle - 1, middle)
+    last = np.where(even, middle, np.where(ends_even, middle - 1, np.maximum(n_layers - middle * (c.pp - 1), 1)))
+    return first, middle, last
+
+
+def _balanced(count: ParameterCount, c: Columns, n_layers: float) -> tuple[F64, F64, F64]:
+    """Layers by compute cost, the output projection counted too and a stage closed by the layer that passes its share
+    (huggingface/nanotron models/base.py build_model): the first stages have more layers, the last has few."""
+    head = (count.head or count.tied_head) / (count.layers / n_layers)
+    share = (n_layers + head) / c.pp
+    first = np.minimum(np.floor(share) + 1, n_layers)
+    last = np.maximum(n_layers - np.minimum(np.floor(share * (c.pp - 1)) + 1, n_layers), 0.0)
+    return first, np.ceil(share), last

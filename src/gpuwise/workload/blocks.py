@@ -60,6 +60,7 @@ class Rows:
         e, w = p.element_bytes, BYTES_PER_ELEMENT[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0)
         frozen = p.lora_rank > 0 or not trainable
         flop = 2.0 * tokens * k * n
+        held = 4.0 * tokens * k if p.quantized_base and p.stack.quantized_keeps_input else 0.0
         kept = tokens if saved_tokens is None else saved_tokens
         saved = kept * k * (w if p.precision in QUANTIZED else e) if saves_input and not frozen else 0.0
         if p.quantized_base:
@@ -67,7 +68,7 @@ class Rows:
         if p.precision in QUANTIZED:
             self._quantize(name, FWD, tokens * k)
         self.to.add(name, Kind.MATMUL, FWD, p.precision, (1, tokens, n, k), flop=flop,
-                    read=tokens * k * w + k * n * w, written=tokens * n * e, saved=saved)  # fmt: skip
+                    read=tokens * k * w + k * n * w, written=tokens * n * e, saved=saved + held)  # fmt: skip
         if p.quantized_base:
             self._dequantize(name, k * n, BWD)
         if p.precision in QUANTIZED:

@@ -37,6 +37,11 @@ RULES: dict[str, OptimizerRule] = {
 }
 
 
+FOLLOWS_PARAMETER = ("momentum", "adamw", "lion", "muon")
+"""Optimizers whose states take the parameter's format (torch.optim: zeros_like(parameter)): half of the fp32 bytes
+when half-precision weights have no master copy."""
+
+
 @dataclass(frozen=True, slots=True)
 class ParameterBytes:
     """Bytes a trained parameter takes in each place.
@@ -57,7 +62,10 @@ def parameter_bytes(strategy: Strategy) -> ParameterBytes:
     weight = 2.0 if half else 4.0
     master = 4.0 if half and strategy.master_weights else 0.0
     gradient = BYTES_PER_ELEMENT[strategy.gradient_dtype] if half else 4.0
-    return ParameterBytes(weight, master, gradient, RULES[strategy.optimizer].state_bytes)
+    state = RULES[strategy.optimizer].state_bytes
+    if half and not master and strategy.optimizer in FOLLOWS_PARAMETER:
+        state *= 0.5
+    return ParameterBytes(weight, master, gradient, state)
 
 
 def update_traffic_bytes(strategy: Strategy, fused: bool) -> float:

@@ -51,6 +51,8 @@ class Stack:
     """A column-parallel linear keeps its sequence shard and gathers it again in the backward; otherwise it keeps all."""
     recomputes_pointwise: bool = False
     """The compiler's partitioner computes norms and activations again in the backward rather than keep them."""
+    quantized_keeps_input: bool = False
+    """A frozen 4-bit linear keeps its input in fp32."""
     fsdp_gathers_half: bool = True
     """Sharded parameters travel in the compute format."""
 
