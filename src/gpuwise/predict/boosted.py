@@ -1,0 +1,78 @@
+"""Evaluates boosted oblivious trees: the smooth-to-rough correction that fitted families add to a physical form.
+
+An oblivious tree asks the same ``depth`` questions of every row (feature > threshold); the answers are the bits of a
+leaf's index. Many trees over many rows are then byte comparisons and one table lookup per tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+_CHUNK = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Trees:
+    """``feature`` [T, depth] and ``cut`` [T, depth]: is the row's value of that feature above its ``cut``-th edge?
+
+    ``edges`` one sorted array per feature; ``leaf`` [T, 2**depth] in units of ``scale``.
+    """
+
+    feature: NDArray[np.uint8]
+    cut: NDArray[np.uint8]
+    leaf: NDArray[np.float32]
+    edges: tuple[NDArray[np.float32], ...]
+
+    def evaluate(self, features: F64) -> F64:
+        """Sum over trees [R] for ``features`` [F, R]."""
+        rows = features.shape[1]
+        out = np.empty(rows)
+        for start in range(0, rows, _CHUNK):
+            out[start : start + _CHUNK] = self._chunk(features[:, start : start + _CHUNK])
+        return out
+
+    def _chunk(self, features: F64) -> F64:
+        binned = self.binned(features)
+        trees, depth = self.feature.shape
+        index = np.zeros((trees, features.shape[1]), dtype=np.uint8)
+        for level in range(depth):
+            above = binned[self.feature[:, level]] > self.cut[:, level, None]
+            index += above.view(np.uint8) << np.uint8(level)
+        flat = index.astype(np.intp)
+        flat += (np.arange(trees, dtype=np.intp) * self.leaf.shape[1])[:, None]
+        return self.leaf.ravel().take(flat).sum(axis=0, dtype=np.float64)
+
+    def binned(self, features: F64) -> NDArray[np.uint8]:
+        """How many edges of its feature lie below each value [F, R]."""
+        return np.stack([
+            np.searchsorted(edge, row.astype(np.float32), side="left").astype(np.uint8)
+            for edge, row in zip(self.edges, features, strict=True)
+        ])  # fmt: skip
+
+
+def pack(name: str, trees: Trees) -> dict[str, NDArray[Any]]:
+    """Arrays of ``trees`` for a coefficient file: leaves as 8-bit multiples of one scale per tree."""
+    scale = np.maximum(np.abs(trees.leaf).max(axis=1), 1e-9) / 127.0
+    return {
+        f"{name}/question": np.stack([trees.feature, trees.cut]),
+        f"{name}/leaf": np.round(trees.leaf / scale[:, None]).astype(np.int8),
+        f"{name}/scale": scale.astype(np.float32),
+        f"{name}/edges": np.concatenate(trees.edges).astype(np.float32),
+        f"{name}/edge_counts": np.array([len(e) for e in trees.edges], dtype=np.int16),
+    }
+
+
+def unpack(name: str, arrays: Mapping[str, NDArray[Any]]) -> Trees | None:
+    """The trees stored under ``name``; None when there are none."""
+    if f"{name}/question" not in arrays:
+        return None
+    question = arrays[f"{name}/question"]
+    leaf = arrays[f"{name}/leaf"].astype(np.float32) * arrays[f"{name}/scale"][:, None]
+    edges = np.split(arrays[f"{name}/edges"], np.cumsum(arrays[f"{name}/edge_counts"])[:-1])
+    return Trees(question[0], question[1], leaf, tuple(edges))
