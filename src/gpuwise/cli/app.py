@@ -10,19 +10,19 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
 from gpuwise import __version__
 from gpuwise.errors import GpuwiseError, InputError
 
-COMMANDS: tuple[tuple[str, str], ...] = (
-    ("plan", "gpuwise.cli.plan:plan"),
-    ("fit", "gpuwise.cli.fit:fit"),
-    ("models", "gpuwise.cli.models:models"),
-    ("gpus", "gpuwise.cli.gpus:gpus"),
-    ("validate", "gpuwise.cli.validate:validate"),
+COMMANDS: tuple[tuple[str, str, str], ...] = (
+    ("plan", "gpuwise.cli.plan:plan", "Which GPUs, which layout, how long, how much, to train this?"),
+    ("fit", "gpuwise.cli.fit:fit", "Will it fit? What fills the memory? What is the cheapest change that makes it fit?"),
+    ("models", "gpuwise.cli.models:models", "The catalogue of model architectures."),
+    ("gpus", "gpuwise.cli.gpus:gpus", "The catalogue of accelerators, with the source of every figure."),
+    ("validate", "gpuwise.cli.validate:validate", "How far is prediction from measurement, by family, source and GPU?"),
 )
-"""Name and where it lives; a command's module is imported when it runs (or is listed by ``--help``)."""
+"""Name, where it lives, what it answers; a command's module is imported only when it runs."""
 
 
 def build() -> App:
@@ -33,9 +33,10 @@ def build() -> App:
         version=__version__,
         help_format="plaintext",
         result_action="return_value",
+        default_parameter=Parameter(show_default=False),
     )
-    for name, target in COMMANDS:
-        app.command(target, name=name)
+    for name, target, question in COMMANDS:
+        app.command(target, name=name, help=question)
     return app
 
 
@@ -47,7 +48,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         result = build()(arguments, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except GpuwiseError as error:
-        return _refuse(error.message, error.hint, 2 if isinstance(error, InputError) else 1)
+        return _refuse(error.message, error.hint or _hint(error), 2 if isinstance(error, InputError) else 1)
     except CycloptsError as error:
         return _refuse(*_parsing(error), 2)
     except BrokenPipeError:
@@ -59,10 +60,16 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _hint(error: GpuwiseError) -> str:
+    """Where to look when an error brings no advice of its own."""
+    lists = {"accelerator": "gpus", "system": "gpus", "model": "models"}
+    command = lists.get(getattr(error, "kind", ""))
+    return "see `gpuwise --help`" if command is None else f"`gpuwise {command}` lists those that are known"
+
+
 def _parsing(error: CycloptsError) -> tuple[str, str]:
     """A parser error in our words: first line lower case, and where to look."""
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    text = " ".join(lines) or type(error).__name__
+    text = " ".join(str(error).split()) or type(error).__name__
     chain = [name for name in getattr(error, "command_chain", None) or () if name]
     return text[:1].lower() + text[1:].rstrip("."), f"see `gpuwise {' '.join([*chain, '--help'])}`"
 

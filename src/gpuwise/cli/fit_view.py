@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpuwise.cli.out import console
+from gpuwise.cli.out import console, section, table_of
 from gpuwise.cli.plan_view import show_memory
 from gpuwise.cli.words import plain, span
 from gpuwise.plan.explain import layout
@@ -16,6 +16,7 @@ from gpuwise.workload.parameters import count_parameters
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 def show_fit(fit: Fit) -> None:
@@ -52,39 +53,29 @@ def training_words(fit: Fit) -> str:
 
 
 def _combinations(to: Console, fit: Fit) -> None:
-    to.print()
-    to.print("What makes it fit, fastest of each kind", style="bold")
-    if not fit.combinations:
-        to.print("  nothing on these GPUs")
-        return
-    _table(to, fit.combinations)
+    body = _table(fit.combinations, verdict=False) if fit.combinations else "nothing on these GPUs"
+    section(to, "What makes it fit, fastest of each kind", body)
 
 
 def _remedies(to: Console, fit: Fit) -> None:
     shown = [r for r in fit.remedies if r.fits] if fit.fits else list(fit.remedies)
-    if not shown:
-        return
-    to.print()
-    to.print("To free more, one change at a time" if fit.fits else "One change at a time", style="bold")
-    _table(to, shown)
+    if shown:
+        title = "To free more, one change at a time" if fit.fits else "One change at a time"
+        section(to, title, _table(shown, verdict=not fit.fits))
 
 
-def _table(to: Console, remedies: Sequence[Remedy]) -> None:
-    from rich.table import Table
+def _table(remedies: Sequence[Remedy], *, verdict: bool) -> Table:
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    table.add_column("  change")
-    for name in ("saves", "speed", "then", "fits"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
+    table = table_of(["change", "saves", "speed", "then", *(["fits"] if verdict else []), ""], left=("change", ""), wrap=("change",))
     for r in remedies:
         note = {STATES: "other optimizer states", ADAPTERS: "trains adapters only"}.get(r.kind, "")
+        fits = [Text("yes", "green") if r.fits else Text("no", "red")] if verdict else []
         table.add_row(
-            f"  {r.name}", format_bytes(r.saved_bytes), speed_words(r.slower), format_bytes(r.estimate.memory_bytes.expected),
-            Text("yes", "green") if r.fits else Text("no", "red"), Text(note, "dim"),
+            r.name, format_bytes(r.saved_bytes), speed_words(r.slower), format_bytes(r.estimate.memory_bytes.expected), *fits,
+            Text(note, "dim"),
         )  # fmt: skip
-    to.print(table)
+    return table
 
 
 def speed_words(slower: float) -> str:
@@ -95,20 +86,14 @@ def speed_words(slower: float) -> str:
 
 
 def _bigger(to: Console, title: str, found: Sequence[Bigger]) -> None:
-    from rich.table import Table
-
     if not found:
         return
-    to.print()
-    to.print(title, style="bold")
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for name in ("  GPUs", "memory", "free", "tokens/s", "price", "how"):
-        table.add_column(name, justify="left" if name in ("  GPUs", "how") else "right")
+    table = table_of(["GPUs", "memory", "free", "tokens/s", "price", "how"], left=("GPUs", "how"), wrap=("how",))
     for b in found:
         e = b.estimate
         table.add_row(
-            f"  {b.cluster.n_accelerators}x {b.cluster.accelerator.name}", format_bytes(e.memory_bytes.expected),
+            f"{b.cluster.n_accelerators}x {b.cluster.accelerator.name}", format_bytes(e.memory_bytes.expected),
             format_bytes(e.device_bytes - e.memory_bytes.expected), plain(e.tokens_per_s.expected),
             "-" if b.usd_per_hour is None else f"{format_usd(b.usd_per_hour * b.cluster.n_accelerators)}/h", layout(e.strategy),
         )  # fmt: skip
-    to.print(table)
+    section(to, title, table)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
+    from rich.table import Table
 
 
 def print_json(document: object) -> None:
@@ -20,3 +22,32 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(highlight=False, emoji=False, markup=False)
+
+
+def table_of(columns: Sequence[str], *, left: Sequence[str] = (), wrap: Sequence[str] = ()) -> Table:
+    """A borderless table with dim headers; columns are right-aligned but those in ``left``, whole but those in ``wrap``."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=name not in wrap)
+    return table
+
+
+def grid(columns: int, *, pad: int = 2) -> Table:
+    """A table without header or lines."""
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, pad, 0, 0))
+    for _ in range(columns):
+        table.add_column()
+    return table
+
+
+def section(to: Console, title: str, body: RenderableType) -> None:
+    """A bold title with its body two columns in."""
+    from rich.padding import Padding
+
+    to.print()
+    to.print(title, style="bold")
+    to.print(Padding(body, (0, 0, 0, 2), expand=False))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gpuwise.cli.bars import single, stacked
-from gpuwise.cli.out import console
+from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.words import BASIS, between, percent, plain, span
 from gpuwise.plan.explain import layout
 from gpuwise.plan.explain import percent as slower
@@ -17,7 +17,7 @@ from gpuwise.units import GIB, format_bytes, format_count, format_duration, form
 from gpuwise.workload.parameters import count_parameters
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
     from rich.table import Table
 
 WIDE = 110
@@ -33,15 +33,15 @@ def show_plan(plan: Plan) -> None:
     best = plan.best
     _headline(to, plan, best)
     if plan.hardware:
-        _section(to, "Where", _hardware_table(plan))
+        section(to, "Where", _hardware_table(plan))
     left, right = _layout_table(plan, best), _numbers_table(plan, best)
     if to.width >= WIDE:
-        _section(to, "Layout and numbers", _beside(left, right))
+        section(to, "Layout and numbers", _beside(left, right))
     else:
-        _section(to, "Layout", left)
-        _section(to, "Numbers (80 % intervals)", right)
+        section(to, "Layout", left)
+        section(to, "Numbers (80 % intervals)", right)
     _memory(to, best)
-    _section(to, f"Where the {format_duration(best.estimate.step_time_s.expected)} of a step go", _time_table(best, to.width))
+    section(to, f"Where the {format_duration(best.estimate.step_time_s.expected)} of a step go", _time_table(best, to.width))
     _alternatives(to, plan, best)
     _bullets(to, "Why", plan.reasons)
     _bullets(to, "Mind", plan.warnings, "yellow")
@@ -68,31 +68,16 @@ def _headline(to: Console, plan: Plan, best: Option) -> None:
     to.print(took)
 
 
-def _section(to: Console, title: str, body: RenderableType) -> None:
-    to.print()
-    to.print(title, style="bold")
-    to.print(body)
-
-
-def _grid(columns: int, *, pad: int = 2) -> Table:
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, pad, 0, 0))
-    for _ in range(columns):
-        table.add_column()
-    return table
-
-
 def _beside(left: Table, right: Table) -> Table:
-    table = _grid(2, pad=4)
+    table = grid(2, pad=4)
     table.add_row(left, right)
     return table
 
 
 def _layout_table(plan: Plan, best: Option) -> Table:
-    table = _grid(2)
+    table = grid(2)
     for name, value in _layout_rows(plan, best):
-        table.add_row(f"  {name}", value)
+        table.add_row(name, value)
     return table
 
 
@@ -124,7 +109,7 @@ def _layout_rows(plan: Plan, best: Option) -> Iterator[tuple[str, str]]:
 
 def _numbers_table(plan: Plan, best: Option) -> Table:
     e = best.estimate
-    table = _grid(3)
+    table = grid(3)
     table.columns[1].justify = "right"
     rows: list[tuple[str, Estimate, object]] = [
         ("step time", e.step_time_s, format_duration), ("tokens/s", e.tokens_per_s, plain),
@@ -137,9 +122,9 @@ def _numbers_table(plan: Plan, best: Option) -> Table:
         rows.append(("energy", best.energy.kwh, lambda kwh: f"{kwh:,.0f} kWh" if kwh >= 10 else f"{kwh:.2g} kWh"))
     for name, value, say in rows:
         assert callable(say)
-        table.add_row(f"  {name}", say(value.expected), f"[{span(value, say)}]")
+        table.add_row(name, say(value.expected), f"[{span(value, say)}]")
     if best.price is not None:
-        table.add_row("  price", f"{format_usd(best.price.expected)}/h", price_words(best))
+        table.add_row("price", f"{format_usd(best.price.expected)}/h", price_words(best))
     return table
 
 
@@ -175,7 +160,7 @@ def show_memory(to: Console, parts: dict[str, float], whole: float, title: str) 
     bar, keys = stacked(shown, whole, width)
     to.print(Text("  ").append_text(bar))
     per_row = max(1, min(len(keys), (to.width - 2) // 24))
-    table = _grid(per_row)
+    table = grid(per_row)
     cells = [Text.assemble("  ", key, f" {name} {shown[name] / GIB:.1f}") for name, key in keys]
     for i in range(0, len(cells), per_row):
         table.add_row(*cells[i : i + per_row])
@@ -184,34 +169,30 @@ def show_memory(to: Console, parts: dict[str, float], whole: float, title: str) 
 
 def _time_table(option: Option, width: int) -> Table:
     e = option.estimate
-    table = _grid(4)
+    table = grid(4)
     table.columns[1].justify = table.columns[2].justify = "right"
     total = e.step_time_s.expected
     for name, seconds in sorted(e.breakdown_s.items(), key=lambda item: -item[1]):
         if seconds > 0.001 * total:
             share = seconds / total
-            table.add_row(f"  {name}", format_duration(seconds), percent(share), single(share, max(10, min(width, 100) - 40)))
+            table.add_row(name, format_duration(seconds), percent(share), single(share, max(10, min(width, 100) - 40)))
     return table
 
 
 def _alternatives(to: Console, plan: Plan, best: Option) -> None:
     if plan.alternatives:
-        _section(to, "Next-best layouts", _options_table([best, *plan.alternatives], best, layouts=True))
+        section(to, "Next-best layouts", _options_table([best, *plan.alternatives], best, layouts=True))
     front = [o for o in plan.front if o.estimate.strategy != best.estimate.strategy]
     if front:
-        _section(to, "Slower, with more memory to spare (Pareto front)", _options_table(front, best, layouts=True))
+        section(to, "Slower, with more memory to spare (Pareto front)", _options_table(front, best, layouts=True))
 
 
 def _options_table(options: Sequence[Option], best: Option, *, layouts: bool) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for name, justify in (("", "left"), ("time", "right"), ("cost", "right"), ("MFU", "right"), ("free", "right"), ("layout", "left")):
-        table.add_column(name, justify=justify, no_wrap=name != "layout")  # type: ignore[arg-type]
+    table = table_of(["", "time", "cost", "MFU", "free", "layout"], left=("layout",), wrap=("layout",))
     for o in options:
         ratio = o.time_s.expected / best.time_s.expected - 1
         table.add_row(
-            "  best" if o is best else f"  +{slower(ratio)}", format_duration(o.time_s.expected),
+            "best" if o is best else f"+{slower(ratio)}", format_duration(o.time_s.expected),
             "-" if o.cost_usd is None else format_usd(o.cost_usd.expected), percent(o.estimate.mfu.expected),
             format_bytes(o.headroom_bytes), layout(o.estimate.strategy),
         )  # fmt: skip
@@ -219,13 +200,9 @@ def _options_table(options: Sequence[Option], best: Option, *, layouts: bool) ->
 
 
 def _hardware_table(plan: Plan) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for name, justify in (("  GPUs", "left"), ("time", "right"), ("cost", "right"), ("MFU", "right"), ("$/GPU h", "right"), ("price of", "left")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    table = table_of(["GPUs", "time", "cost", "MFU", "$/GPU h", "price of"], left=("GPUs",))
     for o in plan.hardware:
-        mark = "*" if o is plan.best else " "
+        mark = "*" if o.cluster.label == plan.goal.cluster.label else " "
         price = o.price
         table.add_row(
             f"{mark} {o.cluster.n_accelerators}x {o.cluster.accelerator.name}", format_duration(o.time_s.expected),
@@ -238,12 +215,10 @@ def _hardware_table(plan: Plan) -> Table:
 def _bullets(to: Console, title: str, lines: Sequence[str], style: str = "") -> None:
     if not lines:
         return
-    to.print()
-    to.print(title, style="bold")
-    table = _grid(2, pad=1)
+    table = grid(2, pad=1)
     for line in lines:
-        table.add_row("  -", line[:1].upper() + line[1:] if style != "dim" else line, style=style)
-    to.print(table)
+        table.add_row("-", line[:1].upper() + line[1:], style=style)
+    section(to, title, table)
 
 
 def _run(to: Console, plan: Plan, best: Option) -> None:

@@ -1,0 +1,136 @@
+"""``gpuwise models``: the catalogue of model architectures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from gpuwise.facts.models import Architecture
+
+
+def models(*query: str, json: Annotated[bool, Parameter(negative="")] = False) -> int:
+    """Which models are known; with a name, its dimensions, parameters and where they come from.
+
+    Parameters
+    ----------
+    query
+        A name (llama-3.1-8b), a config.json, dimensions, or words to search for (qwen moe).
+    json
+        One JSON document on the last line of stdout.
+    """
+    found = _search(" ".join(query))
+    if json:
+        from gpuwise.cli.out import print_json
+
+        print_json({"models": [_document(a) for a in found]})
+    elif len(found) == 1:
+        _show(found[0])
+    else:
+        _list(found)
+    return 0
+
+
+def _search(query: str) -> list[Architecture]:
+    """The models ``query`` means: the one so named, or all that contain its words. Raises UnknownNameError."""
+    from gpuwise.errors import AmbiguousNameError, UnknownNameError
+    from gpuwise.facts.model_files import models as catalogue
+    from gpuwise.facts.models import find_model
+
+    known = catalogue()
+    if not query:
+        return list(known.values())
+    try:
+        return [find_model(query)]
+    except AmbiguousNameError as error:
+        return [known[name] for name in error.candidates if name in known] or list(known.values())
+    except UnknownNameError:
+        words = query.lower().split()
+        found = [a for a in known.values() if words and all(w in _text(a) for w in words)]
+        if not found:
+            raise
+        return found
+
+
+def _text(a: Architecture) -> str:
+    return f"{a.id} {a.name} {a.family} {a.kind} {'moe' if a.moe else 'dense'}".lower()
+
+
+def _list(found: list[Architecture]) -> None:
+    from gpuwise.cli.out import console, table_of
+    from gpuwise.units import format_count
+    from gpuwise.workload.parameters import count_parameters
+
+    to = console()
+    table = table_of(["id", "parameters", "active", "layers", "hidden", "heads", "kv", "context", "kind"], left=("id", "kind"))
+    for a in found:
+        count = count_parameters(a)
+        active = "" if count.active == count.total else format_count(count.active)
+        table.add_row(
+            a.id, format_count(count.total), active, str(a.n_layers), str(a.hidden), str(a.heads), str(a.kv_heads),
+            f"{a.max_seq_len:,}", f"{a.kind}, experts" if a.moe else a.kind,
+        )  # fmt: skip
+    to.print(table)
+    to.print(f"{len(found)} models", style="dim")
+
+
+def _show(a: Architecture) -> None:
+    """One model with its parameters by part."""
+    from gpuwise.cli.out import console, grid, section
+    from gpuwise.workload.parameters import count_parameters
+
+    to, count = console(), count_parameters(a)
+    to.print(a.name, style="bold", end="")
+    to.print(f"  {a.kind}, id {a.id}" + (f", {a.license}" if a.license else ""))
+    table = grid(2)
+    for name, value in _dimensions(a):
+        table.add_row(name, value)
+    section(to, "Dimensions", table)
+    parts = grid(2)
+    parts.columns[1].justify = "right"
+    for name in ("embedding", "stem", "attention", "mlp", "experts", "shared_experts", "router", "norm", "encoder", "head", "extra", "total"):
+        n = getattr(count, name)
+        if n:
+            parts.add_row(name.replace("_", " "), f"{n:,}")
+    if count.active != count.total:
+        parts.add_row("active per token", f"{count.active:,}")
+    if a.published_parameters is not None:
+        same = "the same" if a.published_parameters == count.total else f"{count.total - a.published_parameters:+,} here"
+        parts.add_row("published", f"{a.published_parameters:,} ({same})")
+    elif a.published_rounded is not None:
+        parts.add_row("published", a.published_rounded)
+    section(to, "Parameters", parts)
+    notes = [n for n in (a.published_note, *a.notes) if n]
+    if notes:
+        section(to, "Notes", "\n".join(notes))
+    if a.source:
+        section(to, "Source", a.source)
+
+
+def _dimensions(a: Architecture) -> list[tuple[str, str]]:
+    rows = [
+        ("layers", str(a.n_layers)), ("hidden", str(a.hidden)), ("feed-forward", f"{a.ffn}{' gated' if a.gated_mlp else ''}, {a.activation}"),
+        ("heads", f"{a.heads} query, {a.kv_heads} key-value, {a.head_dim} wide"), ("vocabulary", f"{a.vocab:,}"),
+        ("context", f"{a.max_seq_len:,} tokens, {a.position} positions"),
+    ]  # fmt: skip
+    if a.moe is not None:
+        m = a.moe
+        shared = f", {m.n_shared} shared" if m.n_shared else ""
+        rows.append(("experts", f"{m.n_experts} of width {m.expert_ffn}, {m.n_active} active{shared}"))
+    if a.mla is not None:
+        rows.append(("latent attention", f"query rank {a.mla.q_lora_rank}, key-value rank {a.mla.kv_lora_rank}"))
+    if a.window is not None:
+        rows.append(("window", f"{a.window:,} tokens" + (f", one layer in {a.global_every} global" if a.global_every else "")))
+    if a.encoder is not None:
+        rows.append(("encoder", f"{a.encoder.n_layers} layers of {a.encoder.hidden}"))
+    return rows
+
+
+def _document(a: Architecture) -> dict[str, object]:
+    from dataclasses import asdict
+
+    from gpuwise.workload.parameters import count_parameters
+
+    count = count_parameters(a)
+    return {**asdict(a), "parameters": count.total, "active_parameters": count.active}

@@ -1,0 +1,116 @@
+"""``gpuwise validate``: how far prediction is from measurement."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from gpuwise.calibrate.validation import Result
+
+
+def validate(
+    *,
+    data: Path | None = None,
+    all_check: Annotated[bool, Parameter(negative="")] = False,
+    family: str | None = None,
+    summary: Annotated[bool, Parameter(negative="")] = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """How far is prediction from measurement, by family, source and GPU?
+
+    Rows the coefficients were fitted on (fit) and rows kept from the fit (check) are scored apart. Without --data, the
+    published figures that ship with gpuwise are scored.
+
+    Parameters
+    ----------
+    data
+        A folder laid out like the measured tables (ops/, models/, serving/, memory/, llm_training.csv).
+    all_check
+        Treat every row as kept from the fit.
+    family
+        Only these families, with commas: gemm, attention, llm_training, ...
+    summary
+        One line a source, without the GPUs.
+    json
+        One JSON document on the last line of stdout.
+    """
+    from gpuwise.calibrate.validation import validate as score
+
+    results = score(_folder(data), _families(family), all_check=all_check)
+    if json:
+        from gpuwise.cli.out import print_json
+
+        print_json({"results": [r.as_dict() for r in results]})
+    else:
+        _show([r for r in results if r.gpu is None or not summary])
+    return 0 if results else 1
+
+
+def _folder(data: Path | None) -> Path:
+    """The folder to score. Raises InputError when it is none."""
+    from gpuwise.errors import InputError
+
+    if data is None:
+        import gpuwise.calibrate
+
+        return Path(gpuwise.calibrate.__file__).parent / "data"
+    if not data.is_dir():
+        raise InputError(f"--data: {str(data)!r} is no folder", hint="give the folder that holds ops/ and llm_training.csv")
+    return data
+
+
+def _families(names: str | None) -> list[str]:
+    """Families by name. Raises UnknownNameError."""
+    import importlib.util
+
+    from gpuwise.calibrate.validation import FAMILIES
+    from gpuwise.errors import UnknownNameError
+
+    wanted = list(FAMILIES) if names is None else [n.strip() for n in names.split(",") if n.strip()]
+    for name in wanted:
+        if name not in FAMILIES:
+            raise UnknownNameError("family", name, FAMILIES, hint="it is one of " + ", ".join(FAMILIES))
+    return [n for n in wanted if importlib.util.find_spec(FAMILIES[n]) is not None]
+
+
+def _show(results: list[Result]) -> None:
+    from gpuwise.cli.out import console, section, table_of
+
+    to = console()
+    if not results:
+        to.print("no table of a known family was found")
+        return
+    names = ["family", "source", "GPU", "split", "rows", "median", "MAPE", "bias", "80 % covers", "baseline", "left out"]
+    table = table_of(names, left=("family", "source", "GPU", "split"), wrap=("source", "GPU"))
+    before = ("", "")
+    reasons: dict[str, int] = {}
+    for r in results:
+        here = (r.family, r.source)
+        whole = r.gpu is None
+        left_out = sum(r.unpredicted.values())
+        if whole:
+            for reason, n in r.unpredicted.items():
+                reasons[f"{r.family}, {r.source}: {reason}"] = reasons.get(f"{r.family}, {r.source}: {reason}", 0) + n
+        table.add_row(
+            r.family if r.family != before[0] else "", r.source if here != before else "", r.gpu or "all", r.split, f"{r.rows:,}",
+            _percent(r.median_ape), _percent(r.mape), _percent(r.bias, sign=True), _percent(r.coverage80, digits=0),
+            _percent(r.baseline_mape), f"{left_out:,}" if left_out else "", style="bold" if whole else "",
+        )  # fmt: skip
+        before = here
+    to.print(table)
+    if reasons:
+        section(to, "Left out, and why", "\n".join(f"{n:,}  {reason}" for reason, n in sorted(reasons.items())))
+    to.print(
+        "\nMAPE: mean absolute percentage error. Bias: mean of predicted / measured - 1. 80 % covers: share of rows inside their "
+        "80 % interval. Baseline: the MAPE of the simple rule the family is compared with.",
+        style="dim",
+    )
+
+
+def _percent(share: float | None, *, sign: bool = False, digits: int = 1) -> str:
+    if share is None:
+        return "-"
+    return f"{100 * share:{'+' if sign else ''}.{digits}f} %"
