@@ -12,7 +12,7 @@ P = B A S S score elements. Element counts times 4 bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuwise.errors import UnpredictableError
 
@@ -165,14 +165,55 @@ class _Graph:
         self.stream(tokens * vocab, 2, 1, "softmax", backward=True, row=vocab)
 
 
-def eager_ops(model: str, batch: int, seq: int, training: bool) -> list[EagerOp]:
-    """The kernels of one pass of ``model``. Raises UnpredictableError for a model outside the study."""
+def eager_ops(model: str, batch: int, seq: int, training: bool, *, shards: int = 1) -> list[EagerOp]:
+    """The kernels of one pass of ``model``; ``shards`` > 1 gives one rank's part under tensor parallelism (heads,
+    feed-forward and vocabulary divided).
+
+    Raises UnpredictableError for a model outside the study, or one whose sharding it does not have.
+    """
     dims = MODELS.get(model)
     if dims is None:
         raise UnpredictableError("unknown model of the study", f"no dimensions for {model!r}")
+    if shards > 1:
+        if dims.kind != "gpt2" or dims.heads % shards:
+            raise UnpredictableError("tensor parallelism only of the study's GPT models")
+        dims = replace(dims, heads=dims.heads // shards, ffn=dims.ffn // shards, vocab=-(-dims.vocab // shards))
     graph = _Graph(training)
-    {"bert": _bert, "gpt2": _gpt2, "opt": _opt, "switch": _switch}[dims.kind](graph, dims, float(batch), float(seq))
+    build = {"bert": _bert, "gpt2": _gpt2, "opt": _opt, "switch": _switch}[dims.kind]
+    build(graph, dims, float(batch), float(seq))
     return graph.ops
+
+
+def fused(ops: list[EagerOp]) -> list[EagerOp]:
+    """What a compiler that fuses pointwise and row kernels leaves of a forward pass: consecutive streams over the same
+    elements become one that reads the first one's input (and the others' second operands) and writes the last result."""
+    out: list[EagerOp] = []
+    for op in ops:
+        last = out[-1] if out else None
+        same = (
+            last is not None and last.kind == op.kind == "stream" and last.elements == op.elements
+            and last.count == op.count and op.pattern != "gather" and last.pattern != "gather"
+        )  # fmt: skip
+        if last is None or not same:
+            out.append(op)
+            continue
+        second_operands = max(op.read - FP32 * op.elements, 0.0)
+        pattern = op.pattern if op.pattern in ("softmax", "norm") else last.pattern
+        pattern = "elementwise" if pattern in ("broadcast", "transpose") else pattern
+        out[-1] = replace(
+            last, read=last.read + second_operands, written=op.written, pattern=pattern, row=max(last.row, op.row)
+        )
+    return out
+
+
+def parameters(model: str) -> float:
+    """Parameters of ``model``, biases and norms left out."""
+    m = MODELS[model]
+    inner = m.heads * m.head_dim
+    layer = 4 * m.hidden * inner + 2 * m.hidden * m.ffn
+    if m.kind == "switch":  # encoder, decoder with cross attention; experts in every second layer
+        layer = 12 * m.hidden * inner + 2 * m.hidden * m.ffn * (1 + SWITCH_EXPERTS)
+    return m.layers * layer + m.vocab * m.hidden * (2 if m.kind == "bert" else 1)
 
 
 def _bert(g: _Graph, m: EagerModel, b: float, s: float) -> None:
@@ -248,24 +289,25 @@ def _gelu_new(g: _Graph, n: float) -> None:
 
 def _gpt2(g: _Graph, m: EagerModel, b: float, s: float) -> None:
     t, h, p = b * s, m.hidden, b * m.heads * s * s
+    inner = m.heads * m.head_dim
     g.embed(t, h, m.vocab)
     g.embed(s, h, s)
     g.stream(t * h, 1, 1, "broadcast")
     g.dropout(t * h)
     g.count = m.layers
     g.norm(t, h)
-    g.linear(t, h, 3 * h, layout="nn")
+    g.linear(t, h, 3 * inner, layout="nn")
     for _ in range(3):
-        g.copy(t * h)
-    g.stream(3 * t * h, 1, 1, backward=True)  # gradients of q, k, v concatenated
+        g.copy(t * inner)
+    g.stream(3 * t * inner, 1, 1, backward=True)  # gradients of q, k, v concatenated
     g.scores(b * m.heads, s, s, m.head_dim)
     g.scale(p)
     g.scale(p, "broadcast")  # where(mask, scores, -inf)
     g.softmax(p / s, s)
     g.dropout(p)
     g.context(b * m.heads, s, s, m.head_dim)
-    g.copy(t * h)
-    g.linear(t, h, h, layout="nn")
+    g.copy(t * inner)
+    g.linear(t, inner, h, layout="nn")
     _residual(g, t, h)
     g.norm(t, h)
     g.linear(t, h, m.ffn, layout="nn")

@@ -63,7 +63,8 @@ def embedding_time(accelerator: Accelerator, rows: ArrayLike, row_bytes: ArrayLi
     """Gather of ``rows`` rows of ``row_bytes`` each (forward), or scatter-add of their gradients (backward: the
     gradient is read, the row read and written). Zeroing a dense gradient table is the caller's."""
     moved = np.asarray(rows, np.float64) * np.maximum(np.asarray(row_bytes, np.float64), 32.0)
-    return memory_time(accelerator, moved * (2.0 if backward else 1.0), moved, pattern="gather")
+    times = 2.0 if backward else 1.0
+    return memory_time(accelerator, moved * times, moved, pattern="gather", elements=moved * times / 4.0)
 
 
 def optimizer_time(
