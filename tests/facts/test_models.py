@@ -75,11 +75,12 @@ TYPED = {
     "kimi k2": "kimi-k2",
     "glm 4.5 air": "glm-4.5-air",
 }
-FAMILIES = (
-    "gpt2 gpt3 gpt-j gpt-neox pythia opt bloom falcon mpt llama codellama mistral mixtral gemma phi qwen deepseek dbrx "
-    "grok yi internlm starcoder stablelm olmo smollm2 tinyllama nemotron gpt-oss kimi glm minimax bert roberta deberta "
-    "t5 flan-t5 bart vit whisper clip"
-).split()
+FAMILIES = [
+    "gpt2", "gpt3", "gpt-j", "gpt-neox", "pythia", "opt", "bloom", "falcon", "mpt", "llama", "codellama",
+    "mistral", "mixtral", "gemma", "phi", "qwen", "deepseek", "dbrx", "grok", "yi", "internlm", "starcoder",
+    "stablelm", "olmo", "smollm2", "tinyllama", "nemotron", "gpt-oss", "kimi", "glm", "minimax", "bert",
+    "roberta", "deberta", "t5", "flan-t5", "bart", "vit", "whisper", "clip",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("typed", TYPED)
@@ -96,7 +97,9 @@ def test_own_names(name: str) -> None:
         assert find_model(alias) is arch
 
 
-@pytest.mark.parametrize("typed", ["llama", "llama 8b", "r1", "gpt-3", "bert", "t5", "mistral", "qwen", "7b", "ViT-14"])
+@pytest.mark.parametrize(
+    "typed", ["llama", "llama 8b", "r1", "gpt-3", "bert", "t5", "mistral", "qwen", "7b", "ViT-14"]
+)
 def test_ambiguous_names_list_candidates(typed: str) -> None:
     with pytest.raises(AmbiguousNameError) as caught:
         find_model(typed)
@@ -112,7 +115,9 @@ def test_unknown_name_suggests() -> None:
         find_model("zzzz")
 
 
-@pytest.mark.parametrize("typed", ["llama-4-8b", "gpt-4", "claude", "deepseek-r1-distill-llama-3b", "qwen2.5-8b"])
+@pytest.mark.parametrize(
+    "typed", ["llama-4-8b", "gpt-4", "claude", "deepseek-r1-distill-llama-3b", "qwen2.5-8b"]
+)
 def test_what_we_do_not_have_is_not_guessed(typed: str) -> None:
     with pytest.raises(UnknownNameError):
         find_model(typed)
@@ -235,10 +240,12 @@ def test_good_row_and_broken_files() -> None:
 
 def test_repeated_id(monkeypatch: pytest.MonkeyPatch) -> None:
     model_files.models.cache_clear()
+    model_files._names.cache_clear()
     monkeypatch.setattr(model_files, "CATALOGUE_FILES", ("models_gpt.toml", "models_gpt.toml"))
     with pytest.raises(DataError, match="twice"):
         model_files.models()
     model_files.models.cache_clear()
+    model_files._names.cache_clear()
 
 
 def test_checks_name_the_field() -> None:

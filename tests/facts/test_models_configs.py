@@ -1,5 +1,6 @@
 """Hugging Face configs: published ones against the catalogue, and anything at all against the reader."""
 
+import contextlib
 import copy
 import json
 import math
@@ -20,11 +21,11 @@ from gpuwise.facts.models import Architecture
 from gpuwise.workload.parameters import count_parameters
 
 CONFIGS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "model_configs.json").read_text())
-"""The keys of published config.json files that hold dimensions, by catalogue id; from the Hugging Face page of the
-model's first id, file config.json."""
+"""The keys of published config.json files that hold dimensions, by catalogue id; from the Hugging Face page
+of the model's first id, file config.json."""
 CATALOGUE_ONLY = {
-    "id", "name", "source", "family", "license", "published_parameters", "published_rounded", "published_note", "aliases",
-    "notes", "extras", "position_rows",
+    "id", "name", "source", "family", "license", "published_parameters", "published_rounded",
+    "published_note", "aliases", "notes", "extras", "position_rows",
 }  # fmt: skip
 DIMENSION_FIELDS = [f.name for f in fields(Architecture) if f.name not in CATALOGUE_ONLY]
 
@@ -61,7 +62,9 @@ def test_missing_paths(text: str) -> None:
         find_model(text)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", '"x"', "{}", '{"model_type": 3}', "[" * 100_000, "1" * 5000])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", "3", '"x"', "{}", '{"model_type": 3}', "[" * 100_000, "1" * 5000]
+)
 def test_broken_files(tmp_path: Path, text: str) -> None:
     file = tmp_path / "config.json"
     file.write_text(text)
@@ -123,7 +126,9 @@ def test_what_is_no_transformer_is_refused(change: dict[str, Any]) -> None:
 
 
 def test_nested_language_model() -> None:
-    arch = architecture_from_config({"model_type": "llava", "text_config": CONFIGS["llama-2-70b"], "vision_config": {}})
+    arch = architecture_from_config(
+        {"model_type": "llava", "text_config": CONFIGS["llama-2-70b"], "vision_config": {}}
+    )
     assert arch.n_layers == 80 and "towers" in arch.notes[0]
     tied = {k: v for k, v in CONFIGS["llama-2-70b"].items() if k != "tie_word_embeddings"}
     assert architecture_from_config({"text_config": tied, "tie_word_embeddings": True}).tied_embeddings
@@ -203,7 +208,5 @@ def test_a_config_under_another_type(name: str, model_type: str) -> None:
 def test_arbitrary_bytes(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "config.json"
     file.write_bytes(content)
-    try:
+    with contextlib.suppress(FieldError):
         _assert_sound(read_model_config(file))
-    except FieldError:
-        pass

@@ -19,7 +19,17 @@ LLAMA = "layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256"
 def test_llama_by_hand_is_the_llama_of_the_catalogue() -> None:
     arch = find_model(LLAMA + ",seq=8k")
     named = models()["llama-3-8b"]
-    for field in ("n_layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab", "max_seq_len", "gated_mlp"):
+    for field in (
+        "n_layers",
+        "hidden",
+        "ffn",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "vocab",
+        "max_seq_len",
+        "gated_mlp",
+    ):
         assert getattr(arch, field) == getattr(named, field)
     assert count_parameters(arch).total == named.published_parameters
 
@@ -31,11 +41,14 @@ def test_gpt_by_hand() -> None:
 
 def test_experts_by_hand() -> None:
     arch = find_model(
-        "layers=32,hidden=4096,heads=32,kv_heads=8,vocab=32000,experts=8,top_k=2,expert_ffn=14336,name=my mixtral"
+        "layers=32,hidden=4096,heads=32,kv_heads=8,vocab=32000,experts=8,top_k=2,"
+        "expert_ffn=14336,name=my mixtral"
     )
     assert arch.name == "my mixtral"
     assert count_parameters(arch).total == models()["mixtral-8x7b"].published_parameters
-    shared = parse_dimensions(LLAMA + ",experts=8,active_experts=2,expert_ffn=64,shared_ffn=128,first_dense=1")
+    shared = parse_dimensions(
+        LLAMA + ",experts=8,active_experts=2,expert_ffn=64,shared_ffn=128,first_dense=1"
+    )
     assert shared.moe is not None and shared.moe.n_shared == 1 and shared.n_dense_layers == 1
 
 
@@ -74,7 +87,9 @@ def test_refusals_name_field_and_remedy(text: str, field: str | None, hint: str)
     assert hint in str(caught.value.hint)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -1, 0, -0.0, 1.5, True, None, "4 096", [], {}, "1" * 50])
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, -1, 0, -0.0, 1.5, True, None, "4 096", [], {}, "1" * 50]
+)
 def test_refused_values(value: object) -> None:
     with pytest.raises(FieldError):
         architecture_from_dimensions(layers=value, hidden=64, heads=4, vocab=100)
@@ -82,16 +97,32 @@ def test_refused_values(value: object) -> None:
 
 def test_numbers_and_flags_as_values() -> None:
     arch = architecture_from_dimensions(
-        layers=2.0, hidden=64, heads=4, vocab="1_000", window="4k", tied=True, position="alibi", norm="layer", qk_norm="yes"
+        layers=2.0,
+        hidden=64,
+        heads=4,
+        vocab="1_000",
+        window="4k",
+        tied=True,
+        position="alibi",
+        norm="layer",
+        qk_norm="yes",
     )
     assert (arch.n_layers, arch.vocab, arch.window, arch.tied_embeddings) == (2, 1000, 4096, True)
     assert (arch.position, arch.norm, arch.qk_norm) == ("alibi", "layer", True)
 
 
-KEYS = st.sampled_from(["layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "head_dim", "seq", "window", "experts",
-                        "active_experts", "expert_ffn", "shared_ffn", "first_dense", "tied", "norm", "global_every"])  # fmt: skip
+KEYS = st.sampled_from([
+    "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "head_dim", "seq", "window", "experts", "active_experts",
+    "expert_ffn", "shared_ffn", "first_dense", "tied", "norm", "global_every",
+])  # fmt: skip
 VALUES = st.one_of(
-    st.integers(), st.floats(), st.booleans(), st.none(), st.text(max_size=10), st.integers(1, 512), st.integers(1, 8)
+    st.integers(),
+    st.floats(),
+    st.booleans(),
+    st.none(),
+    st.text(max_size=10),
+    st.integers(1, 512),
+    st.integers(1, 8),
 )
 
 

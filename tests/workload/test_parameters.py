@@ -41,8 +41,13 @@ NON_EMBEDDING = {
     "pythia-6.9b": 6_444_163_072,
     "pythia-12b": 11_327_027_200,
 }
+SHARED_PREDICTION = {
+    # the same, where the block has no copies
+    "mimo-7b": 7_833_409_536,
+}
 CHECKPOINTS = {
-    # elements of the safetensors files on https://huggingface.co: with the prediction block and its own embedding and head
+    # elements of the safetensors files on https://huggingface.co: with the prediction block and
+    # its own copies of embedding and head
     "glm-4.5": 358_337_791_296,
     "glm-4.5-air": 110_468_824_832,
 }
@@ -106,6 +111,12 @@ def test_prediction_block(name: str) -> None:
     arch = models()[name]
     count = count_parameters(arch)
     assert count.total + count.prediction + 2 * arch.vocab * arch.hidden == CHECKPOINTS[name]
+
+
+@pytest.mark.parametrize("name", SHARED_PREDICTION)
+def test_prediction_block_without_copies(name: str) -> None:
+    count = count_parameters(models()[name])
+    assert count.total + count.prediction == SHARED_PREDICTION[name]
 
 
 def test_llama_4_checkpoints_share_one_vision_tower() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gpuwise.facts.model_config_classic import CLASSIC_READERS
 from gpuwise.facts.model_configs import Config
 from gpuwise.facts.models import Architecture, Mla, Moe
 
@@ -35,6 +36,7 @@ def _base(c: Config, **fixed: Any) -> Architecture:
         "max_seq_len": c.count("max_position_embeddings", "model_max_length", default=4096),
         "activation": _activation(c.word("hidden_act", "silu")),
         "tied_embeddings": c.flag("tie_word_embeddings", False),
+        "prediction_layers": c.count("num_nextn_predict_layers", default=0, zero=True),
         **fixed,
     }  # fmt: skip
     if "head_dim" not in values:
@@ -201,11 +203,6 @@ def _internlm(c: Config) -> Architecture:
     return _base(c, qkv_bias=bias, attention_out_bias=bias)
 
 
-def _internlm2(c: Config) -> Architecture:
-    bias = c.flag("bias", True)
-    return _base(c, qkv_bias=bias, attention_out_bias=bias)
-
-
 def _internlm3(c: Config) -> Architecture:
     bias = c.flag("bias", False)
     return _base(c, qkv_bias=c.flag("qkv_bias", False), attention_out_bias=bias, mlp_bias=bias)
@@ -249,7 +246,6 @@ def _deepseek_latent(c: Config) -> Architecture:
     notes = ("the index heads of its sparse attention are left out",) if c.has("index_topk") else ()
     return _base(
         c, mla=mla, moe=moe, head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim, notes=notes,
-        prediction_layers=c.count("num_nextn_predict_layers", default=0, zero=True),
     )  # fmt: skip
 
 
@@ -262,7 +258,6 @@ def _glm4_moe(c: Config) -> Architecture:
     return _base(
         c, moe=_routed(c, correction=True), qkv_bias=c.flag("attention_bias", False),
         qk_norm=c.flag("use_qk_norm", False),
-        prediction_layers=c.count("num_nextn_predict_layers", default=0, zero=True),
     )  # fmt: skip
 
 
@@ -323,6 +318,14 @@ def _exaone4(c: Config) -> Architecture:
     return _base(c, qk_norm=True, **local)
 
 
+def _arcee(c: Config) -> Architecture:
+    return _base(c, gated_mlp=False, activation="relu2", **_bias_flags(c))
+
+
+def _dots(c: Config) -> Architecture:
+    return _base(c, moe=_routed(c, correction=True), qk_norm=True, **_bias_flags(c))
+
+
 def _dbrx(c: Config) -> Architecture:
     attention, ffn = c.part("attn_config"), c.part("ffn_config")
     width, heads, hidden = ffn.count("ffn_hidden_size"), c.count("n_heads"), c.count("d_model")
@@ -372,12 +375,6 @@ def read_generic(c: Config) -> Architecture:
     )  # fmt: skip
 
 
-def _others() -> dict[str, Reader]:
-    from gpuwise.facts.model_config_classic import CLASSIC_READERS
-
-    return CLASSIC_READERS
-
-
 READERS: dict[str, Reader] = {
     "llama": _llama, "mistral": _mistral, "ministral": _mistral, "mixtral": _mixtral, "smollm3": _tied_llama,
     "granite": _llama, "phi3": _mistral, "yi": _llama, "Yi": _llama, "aquila": _llama,
@@ -386,10 +383,10 @@ READERS: dict[str, Reader] = {
     "qwen3_vl_moe_text": _qwen3_moe, "gemma": _gemma, "gemma2": _gemma2, "gemma3_text": _gemma3,
     "olmo": _olmo, "olmo2": _olmo2, "olmo3": _olmo2, "olmoe": _olmoe, "stablelm": _stablelm,
     "starcoder2": _starcoder2, "cohere": _cohere, "cohere2": _cohere, "granitemoe": _granite_moe,
-    "internlm": _internlm, "internlm2": _internlm2, "internlm3": _internlm3, "baichuan": _baichuan,
+    "internlm": _internlm, "internlm2": _internlm, "internlm3": _internlm3, "baichuan": _baichuan,
     "deepseek": _deepseek, "deepseek_v2": _deepseek_latent, "deepseek_v3": _deepseek_latent,
     "deepseek_v32": _deepseek_latent, "glm_moe_dsa": _deepseek_latent, "mimo": _qwen2,
     "kimi_k2": _deepseek_latent, "glm": _glm, "glm4": _glm, "glm4_moe": _glm4_moe, "gpt_oss": _gpt_oss,
     "llama4_text": _llama4, "phimoe": _phi_moe, "nemotron": _nemotron, "dbrx": _dbrx,
-    "minimax_m2": _minimax_m2, "seed_oss": _seed_oss, "exaone4": _exaone4, **_others(),
+    "minimax_m2": _minimax_m2, "arcee": _arcee, "dots1": _dots, "seed_oss": _seed_oss, "exaone4": _exaone4, **CLASSIC_READERS,
 }  # fmt: skip

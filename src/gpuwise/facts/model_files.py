@@ -17,7 +17,7 @@ from typing import Any, cast
 from gpuwise.errors import DataError, FieldError, InputError
 from gpuwise.facts.loading import shipped_text
 from gpuwise.facts.model_checks import check_architecture
-from gpuwise.facts.model_names import resolve_model_name
+from gpuwise.facts.model_names import NameTable, resolve_model_name
 from gpuwise.facts.models import Architecture, Encoder, Extra, Mla, Moe, Patches
 
 CATALOGUE_FILES = ("models_llama.toml", "models_gpt.toml", "models_moe.toml", "models_encoders.toml")
@@ -39,13 +39,13 @@ def models() -> Mapping[str, Architecture]:
 
 
 @cache
-def _spellings() -> Mapping[str, str]:
-    """Every known name to its id; ids win over aliases."""
+def _names() -> NameTable:
+    """Every known name of every model; ids win over names and aliases."""
     names = {arch.id: arch.id for arch in models().values()}
     for arch in models().values():
         for alias in (arch.name, *arch.aliases):
             names.setdefault(alias, arch.id)
-    return MappingProxyType(names)
+    return NameTable.of(names)
 
 
 def find_model(text: str) -> Architecture:
@@ -55,7 +55,7 @@ def find_model(text: str) -> Architecture:
     Raises UnknownNameError, AmbiguousNameError, or FieldError for a file or dimensions that are wrong.
     """
     text = text.strip()
-    if "=" in text:
+    if "=" in text and not _is_path(text):
         from gpuwise.facts.model_dimensions import parse_dimensions
 
         return parse_dimensions(text)
@@ -64,14 +64,19 @@ def find_model(text: str) -> Architecture:
         from gpuwise.facts.model_configs import read_model_config
 
         return read_model_config(config)
-    return models()[resolve_model_name(text, _spellings())]
+    return models()[resolve_model_name(text, _names())]
+
+
+def _is_path(text: str) -> bool:
+    """Whether ``text`` can only be a path."""
+    return text.endswith(".json") or text.startswith((".", "/", "~"))
 
 
 def _config_path(text: str) -> Path | None:
     """The config file ``text`` points at; None when it is to be read as a name."""
     if not text or len(text) > 4096 or "\x00" in text:
         return None
-    explicit = text.endswith(".json") or text.startswith((".", "/", "~"))
+    explicit = _is_path(text)
     try:
         path = Path(text).expanduser()
         if path.is_dir():

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
-from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError, nearest_names
+from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError
 
 _TOKEN = re.compile(r"\d+x\d+[a-z]?|\d+(?:\.\d+)*[a-z](?:\d+)?(?![a-z])|\d+(?:\.\d+)*|[a-z]+")
 _SIZE = re.compile(r"\d+(?:\.\d+)?[mbt]\d*|\d+x\d+b")
@@ -73,32 +74,55 @@ def _contains(tokens: Tokens, part: Tokens) -> bool:
 _SIMPLER: tuple[Callable[[Tokens], Tokens], ...] = (tuple, _plain, _unversioned)
 
 
-def resolve_model_name(name: str, names: Mapping[str, str]) -> str:
-    """The catalogue id that ``name`` means; ``names`` maps every known spelling to an id.
+@dataclass(frozen=True, slots=True)
+class NameTable:
+    """Every spelling of the catalogue, prepared for :func:`resolve_model_name`."""
+
+    ids: tuple[str, ...]
+    exact: Mapping[str, str]
+    """Lower-case spelling to id."""
+    levels: tuple[Mapping[Tokens, frozenset[str]], ...]
+    """Tokens to ids, one table for each step of simplification."""
+
+    @classmethod
+    def of(cls, names: Mapping[str, str]) -> NameTable:
+        """The table of ``names``, which maps spellings to ids."""
+        exact: dict[str, str] = {}
+        levels: list[dict[Tokens, frozenset[str]]] = [{} for _ in _SIMPLER]
+        for name, model in names.items():
+            exact.setdefault(name.lower(), model)
+            for tokens in {name_tokens(name, dotted=dotted) for dotted in (False, True)}:
+                for level, simpler in zip(levels, _SIMPLER, strict=True):
+                    key = simpler(tokens)
+                    level[key] = level.get(key, frozenset()) | {model}
+        return cls(tuple(dict.fromkeys(names.values())), exact, tuple(levels))
+
+
+def resolve_model_name(name: str, table: NameTable) -> str:
+    """The catalogue id that ``name`` means.
 
     The exact spelling first, then the same tokens, then the same without decoration, then the one entry that
     contains all of them in order. Raises AmbiguousNameError, UnknownNameError or InputError.
     """
     if not name.strip() or len(name) > _LONGEST_NAME:
         raise InputError("a model name is expected", hint=_HINT)
-    wanted = name.strip().lower()
-    for known, model in names.items():
-        if known.lower() == wanted:
-            return model
-    spelled = [(name_tokens(known, dotted=d), model) for known, model in names.items() for d in (False, True)]
-    queries = dict.fromkeys(name_tokens(name, dotted=d) for d in (True, False))
-    for simpler in _SIMPLER:
+    exact = table.exact.get(name.strip().lower())
+    if exact is not None:
+        return exact
+    queries = dict.fromkeys(name_tokens(name, dotted=dotted) for dotted in (True, False))
+    for level, simpler in zip(table.levels, _SIMPLER, strict=True):
         for query in queries:
-            found = {model for tokens, model in spelled if query and simpler(tokens) == simpler(query)}
+            found = level.get(simpler(query)) if query else None
             if found:
                 return _only(name, found)
-    found = {
-        model for tokens, model in spelled for query in queries if _contains(_plain(tokens), _plain(query))
-    }
+    plain = [_plain(query) for query in queries]
+    found = frozenset[str]().union(
+        *(ids for tokens, ids in table.levels[1].items() if any(_contains(tokens, query) for query in plain))
+    )
     if found:
         return _only(name, found)
-    near = nearest_names(name, names, n=1)
-    raise UnknownNameError("model", name[:80], names, hint=None if near else _HINT)
+    error = UnknownNameError("model", name[:80], table.ids)
+    raise error if error.nearest else UnknownNameError("model", name[:80], (), hint=_HINT)
 
 
 def _only(name: str, found: Iterable[str]) -> str:
