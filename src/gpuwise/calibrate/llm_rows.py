@@ -13,6 +13,7 @@ from typing import Any
 
 from gpuwise.calibrate.tables import read_columns
 from gpuwise.errors import GpuwiseError
+from gpuwise.facts.model_checks import check_architecture
 from gpuwise.facts.models import Architecture, Moe
 from gpuwise.facts.systems import System
 from gpuwise.workload.strategy import Strategy
@@ -57,16 +58,26 @@ def read_rows(folder: Path) -> list[LlmRow] | None:
     return [_row({name: column[i] for name, column in columns.items()}) for i in range(n)]
 
 
+_LARGEST = 1e13
+"""No figure of a run is larger (parameters reach 1e12)."""
+
+
 def _row(r: dict[str, Any]) -> LlmRow:
+    wild = [name for name in _NUMBERS if not (math.isnan(r[name]) or 0 < r[name] < _LARGEST)]
+    r = r | dict.fromkeys(wild, math.nan)
     oom = "OOM" in r["memory_kind"] or "OOM" in r["notes"].split(";")[0]
     base = LlmRow(
         source=source_name(r["source"]), gpu=r["gpu"], model=r["model"], reason="",
         seq_len=0 if math.isnan(r["seq_len"]) else int(r["seq_len"]), step_time_s=r["step_time_s"],
         memory_bytes=r["memory_gb"] * (2.0**30 if "GiB" in r["memory_kind"] else 1e9), memory_kind=r["memory_kind"],
-        out_of_memory=oom, n_accelerators=int(r["n_gpus"]), global_batch=r["global_batch"], software=r["software"],
+        out_of_memory=oom, n_accelerators=_degree(r["n_gpus"]), global_batch=r["global_batch"], software=r["software"],
         notes=r["notes"],
     )  # fmt: skip
     try:
+        if wild:
+            raise _Unstated("impossible value: " + ", ".join(wild))
+        if math.isnan(r["n_gpus"]):
+            raise _Unstated("number of accelerators not stated")
         arch = _architecture(r)
         base = replace(base, architecture=arch, strategy=_strategy(r, arch))
         return replace(base, system=_system(r))
@@ -126,7 +137,7 @@ def _from_dimensions(r: dict[str, Any]) -> Architecture:
         raise _Unstated("model dimensions not stated: " + ", ".join(missing))
     heads, hidden = int(r["heads"]), int(r["hidden"])
     llama = r["model"].startswith("llama")
-    return Architecture(
+    arch = Architecture(
         id=r["model"], name=r["model"], kind="decoder", n_layers=int(r["n_layers"]), hidden=hidden,
         ffn=int(r["ffn"]) if not math.isnan(r["ffn"]) else 4 * hidden, heads=heads,
         kv_heads=int(r["kv_heads"]) if not math.isnan(r["kv_heads"]) else heads, head_dim=hidden // heads,
@@ -134,6 +145,7 @@ def _from_dimensions(r: dict[str, Any]) -> Architecture:
         norm="rms" if llama else "layer", position="rope" if llama else "learned", qkv_bias=not llama,
         attention_out_bias=not llama, mlp_bias=not llama, tied_embeddings=not llama, source=r["source"],
     )  # fmt: skip
+    return check_architecture(arch)
 
 
 # --- system --------------------------------------------------------------------------------------------------------

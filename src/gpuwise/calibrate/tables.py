@@ -34,9 +34,9 @@ def read_columns(path: Path, wanted: dict[str, str]) -> dict[str, NDArray[Any]] 
                 include_columns=list(wanted), column_types=types, null_values=["", "nan", "NaN", "None"], strings_can_be_null=True
             )
             table = pa.csv.read_csv(path, parse_options=pa.csv.ParseOptions(newlines_in_values=True), convert_options=options)
-    except (pa.ArrowInvalid, pa.ArrowKeyError, OSError, KeyError) as error:
-        raise DataError(f"{path}: {error}", hint="is it laid out like the published measurement tables?") from None
-    return {name: _column(table.column(name), kind) for name, kind in wanted.items()}
+        return {name: _column(table.column(name), kind) for name, kind in wanted.items()}
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise DataError(f"{path}: {str(error)[:500]}", hint="is it laid out like the published measurement tables?") from None
 
 
 def _column(column: Any, kind: str) -> NDArray[Any]:
