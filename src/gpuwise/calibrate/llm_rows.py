@@ -44,6 +44,8 @@ class LlmRow:
     global_batch: float
     software: str
     notes: str
+    unstated: tuple[str, ...] = ()
+    """Settings the table leaves open and the strategy guesses: ``recompute``, ``micro_batch``, ``sharding``."""
     architecture: Architecture | None = None
     system: System | None = None
     strategy: Strategy | None = None
@@ -71,7 +73,7 @@ def _row(r: dict[str, Any]) -> LlmRow:
         seq_len=0 if math.isnan(r["seq_len"]) else int(r["seq_len"]), step_time_s=r["step_time_s"],
         memory_bytes=r["memory_gb"] * (2.0**30 if "GiB" in r["memory_kind"] else 1e9), memory_kind=r["memory_kind"],
         out_of_memory=oom, n_accelerators=_degree(r["n_gpus"]), global_batch=r["global_batch"], software=r["software"],
-        notes=r["notes"],
+        notes=r["notes"], unstated=_unstated(r),
     )  # fmt: skip
     try:
         if wild:
@@ -85,6 +87,13 @@ def _row(r: dict[str, Any]) -> LlmRow:
         return replace(base, reason=str(error))
     except GpuwiseError as error:
         return replace(base, reason=error.message.split("\n")[0][:80])
+
+
+def _unstated(r: dict[str, Any]) -> tuple[str, ...]:
+    recompute = not r["act_ckpt"] and not re.search("torchtitan|litgpt", r["software"])
+    open_ = [("recompute", recompute), ("micro_batch", math.isnan(r["micro_batch"])),
+             ("sharding", not r["sharding"] or (recompute and r["sharding"] == "distributed-optimizer"))]  # fmt: skip
+    return tuple(name for name, is_open in open_ if is_open)
 
 
 class _Unstated(Exception):
@@ -216,7 +225,8 @@ def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
         context_parallel="ulysses" if r["source"].startswith("simumax") else "ring", sharding=_sharding(r), shard_group=0,
         recompute=_recompute(r, arch), recompute_every=1, optimizer="adamw",
         master_weights="true" not in r["precision"] and "PURE" not in r["precision"],
-        gradient_dtype=_gradient_dtype(r, stack), fused_attention="unfused" not in r["attn"] and stack != "megatron-legacy",
+        gradient_dtype=_gradient_dtype(r, stack), overlap_tp=_overlaps_tp(r), overlap_dp="overlap OFF" not in r["software"],
+        fused_attention="unfused" not in r["attn"] and stack != "megatron-legacy",
         lora_rank=_lora_rank(r), quantized_base="nf4" in r["precision"] or "qlora" in r["task"].lower(), stack=stack,
     )  # fmt: skip
 
@@ -269,6 +279,12 @@ def _gradient_dtype(r: dict[str, Any], stack: str) -> str:
     if stack == "megatron-deepspeed":
         return "fp16"
     return "bf16" if "PURE" in r["precision"] or "true" in r["precision"] else "fp32"
+
+
+def _overlaps_tp(r: dict[str, Any]) -> bool:
+    if "overlap OFF" in r["software"]:
+        return False
+    return "async" in r["notes"].lower() if "torchtitan" in r["software"] else True
 
 
 def _lora_rank(r: dict[str, Any]) -> int:

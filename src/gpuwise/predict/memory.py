@@ -172,13 +172,13 @@ class MemoryColumns:
 
 def memory_columns(
     arch: Architecture, system: System, saved: SavedBytes, c: Columns, point_index: I64,
-    rules: MemoryRules | None = None,
+    rules: MemoryRules | None = None, constants: StackMemory | None = None,
 ) -> MemoryColumns:  # fmt: skip
     """Memory of every strategy in ``c``; ``point_index`` is each one's point in ``saved`` (a :class:`SavedBytes`, or
-    point costs that carry one). ``rules`` in place of the stack's own."""
+    point costs that carry one). ``rules`` and ``constants`` in place of the stack's own."""
     saved = getattr(saved, "saved", saved)
     rules = rules or find_memory_rules(c.base.stack)
-    constants = stack_memory(c.base.stack)
+    constants = constants or stack_memory(c.base.stack)
     n_layers = float(arch.n_layers + (arch.encoder.n_layers if arch.encoder else 0))
     shape = stages(arch, c, n_layers)
     states = stage_states(arch, system, c, shape, rules)

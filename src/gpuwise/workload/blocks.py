@@ -153,8 +153,12 @@ class Rows:
             self.memory(name, elements, elements, saved=elements + statistics, backward_read=2 * elements,
                         backward_written=elements)  # fmt: skip
         else:
-            normalised = 1.0 if kind == "rms" and not p.lora_rank else 0.0
-            self.memory(name, elements, elements, saved=(4 / p.element_bytes + normalised) * elements,
+            if kind != "rms":
+                # one kernel; autocast runs it in fp32, modules held in half precision as they are
+                kept = 4 / p.element_bytes if p.stack.weight_cast_per_micro_batch else 1.0
+            else:
+                kept = 4 / p.element_bytes + (0.0 if p.lora_rank else 1.0)
+            self.memory(name, elements, elements, saved=kept * elements,
                         n_kernels=EAGER_NORM_KERNELS, passes=3.0,
                         backward_read=2 * elements, backward_written=elements)  # fmt: skip
 

@@ -111,13 +111,25 @@ def saved_bytes(table: OpTable, policy: str, selective_recompute: str, input_byt
         stays = np.where(core, table.bytes_read, 0.0) + np.where(fused, table.bytes_written, 0.0)
         # never more than is kept without recomputation (grouped keys may be kept as they are)
         return float(np.minimum(np.where(core, stays * table.count, kept), kept).sum())
-    forward = table.phase == Phase.FORWARD
-    matmul = forward & np.isin(table.kind, (Kind.MATMUL, Kind.GROUPED))
-    attention = forward & (table.kind == Kind.ATTENTION)
-    element = np.array([BYTES_PER_ELEMENT["bf16" if d in QUANTIZED else d] for d in table.dtype])
-    outputs = table.shape[:, 1] * table.shape[:, 2] * element * table.count
-    per_op = 0.5 * float(outputs[matmul].sum()) + float((table.bytes_written * table.count)[attention].sum()) + input_bytes
-    return min(per_op, float(kept.sum()))
+    last = 0.0 if selective_recompute == "per-op-compiled" else 1.0
+    return min(_every_second_output(table, last) + input_bytes, float(kept.sum()))
+
+
+def _every_second_output(table: OpTable, last: float) -> float:
+    """Bytes of the outputs of every second matmul of a layer (query, value, gate, ``last`` of the last one), and of the
+    attention with its fp32 row statistics (torchtitan activation_checkpoint.py)."""
+    total = 0.0
+    for i in np.flatnonzero(table.phase == Phase.FORWARD):
+        name, shape = table.name[i], table.shape[i]
+        e = BYTES_PER_ELEMENT["bf16" if table.dtype[i] in QUANTIZED else table.dtype[i]]
+        if table.kind[i] == Kind.ATTENTION:
+            batch, q_len, _, heads, kv_heads, head_dim, v_dim = (float(x) for x in shape)
+            tokens = batch * q_len
+            total += table.bytes_written[i] + 4.0 * tokens * heads + tokens * (heads * head_dim + kv_heads * v_dim) * e
+        elif table.kind[i] in (Kind.MATMUL, Kind.GROUPED) and not name.startswith("attention.") and ".lora_" not in name:
+            share = last if name.endswith(".down") else 0.5
+            total += share * float(shape[1] * shape[2]) * e * table.count[i]
+    return total
 
 
 def model_flop_per_token(arch: Architecture, seq_len: int) -> float:
