@@ -136,7 +136,7 @@ def price_words(option: Option) -> str:
     if price.high > price.low:
         words.append(f"{format_usd(price.low)} to {format_usd(price.high)}")
     if price.as_of is not None:
-        words.append(f"{price.as_of.isoformat()}" + (f" ({price.age_days} days old)" if price.stale else ""))
+        words.append(price.as_of.isoformat() + (f" ({price.age_days} days old)" if price.stale else ""))
     return ", ".join(words)
 
 

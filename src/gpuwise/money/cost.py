@@ -23,13 +23,15 @@ STALE_DAYS = 60
 @dataclass(frozen=True, slots=True)
 class Price:
     """US dollars per hour and accelerator. ``low`` and ``high`` are the cheapest and dearest provider's price;
-    ``expected`` is what a cost is made with. ``as_of`` is the oldest date among what it stands on."""
+    ``expected`` is what a cost is made with. ``as_of`` is the middle date of the offers it stands on, ``oldest`` the
+    first; None for a price the person gave."""
 
     low: float
     expected: float
     high: float
     provider: str
     as_of: datetime.date | None
+    oldest: datetime.date | None
     age_days: int | None
     n_providers: int
     basis: Basis = "specified"
@@ -41,16 +43,20 @@ class Price:
     def as_dict(self) -> dict[str, object]:
         return {
             "usd_per_gpu_hour": {"low": self.low, "expected": self.expected, "high": self.high, "basis": self.basis},
-            "provider": self.provider, "as_of": None if self.as_of is None else self.as_of.isoformat(),
+            "provider": self.provider, "as_of": _iso(self.as_of), "oldest": _iso(self.oldest),
             "age_days": self.age_days, "n_providers": self.n_providers,
         }  # fmt: skip
+
+
+def _iso(date: datetime.date | None) -> str | None:
+    return None if date is None else date.isoformat()
 
 
 def given_price(usd_per_hour: float) -> Price:
     """A price the person gave. Raises InputError unless it is positive and finite."""
     if not (math.isfinite(usd_per_hour) and usd_per_hour > 0):
         raise InputError(f"price must be a positive number, not {usd_per_hour}", hint="dollars per GPU and hour, for example 2.5")
-    return Price(usd_per_hour, usd_per_hour, usd_per_hour, "given", None, None, 1, "specified")
+    return Price(usd_per_hour, usd_per_hour, usd_per_hour, "given", None, None, None, 1)
 
 
 def typical_price(cluster: Cluster, today: datetime.date) -> Price:
@@ -58,12 +64,14 @@ def typical_price(cluster: Cluster, today: datetime.date) -> Price:
 
     Raises UnpredictableError when nobody does.
     """
-    offers = offers_for(cluster.accelerator.id)
     span = typical_price_usd_per_hour(cluster.accelerator.id)
-    providers = {o.provider for o in offers}
-    oldest = min(o.as_of for o in offers)
-    name = f"median of {len(providers)} providers" if len(providers) > 1 else next(iter(providers))
-    return Price(span.low, span.median, span.high, name, oldest, (today - oldest).days, len(providers))
+    cheapest: dict[str, Offer] = {}
+    for offer in offers_for(cluster.accelerator.id):
+        cheapest.setdefault(offer.provider, offer)
+    dates = sorted(o.as_of for o in cheapest.values())
+    as_of = dates[len(dates) // 2]
+    name = f"median of {len(cheapest)} providers" if len(cheapest) > 1 else next(iter(cheapest))
+    return Price(span.low, span.median, span.high, name, as_of, dates[0], (today - as_of).days, len(cheapest))
 
 
 def provider_price(cluster: Cluster, provider: str, today: datetime.date) -> Price:
@@ -78,7 +86,7 @@ def provider_price(cluster: Cluster, provider: str, today: datetime.date) -> Pri
         raise UnknownNameError("provider", provider, known, hint=hint)
     best = mine[0]
     usd = best.on_demand_usd_per_hour
-    return Price(usd, usd, usd, best.provider, best.as_of, best.age_days(today), 1)
+    return Price(usd, usd, usd, best.provider, best.as_of, best.as_of, best.age_days(today), 1)
 
 
 def best_offers(cluster: Cluster, n: int = 3) -> Sequence[Offer]:

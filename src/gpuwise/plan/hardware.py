@@ -6,7 +6,7 @@ bound already loses are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gpuwise.errors import GpuwiseError, UnpredictableError
@@ -17,7 +17,7 @@ from gpuwise.facts.systems import Cluster
 from gpuwise.money.cost import price_of
 from gpuwise.plan.defaults import default_seq_len
 from gpuwise.plan.goal import Wishes
-from gpuwise.plan.planner import Option, Plan, Pricing, plan_on, tokens_of
+from gpuwise.plan.planner import Option, Plan, Pricing, SearchStats, plan_on, tokens_of
 from gpuwise.predict.training import flop_per_token
 from gpuwise.units import DAY_S, HOUR_S
 from gpuwise.workload.strategy import Strategy
@@ -28,8 +28,12 @@ COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 PATIENCE_S = 30 * DAY_S
 """How long a job may take when no deadline and no budget is given."""
 KEEP = 6
+"""Accelerators compared at least, when as many can do the job."""
+COUNTS_TRIED = 4
+"""Cluster sizes planned for one accelerator."""
 TRIES = 48
-"""Clusters evaluated at most."""
+"""Clusters planned at most."""
+Key = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +56,26 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan:
         limit_s = float("inf")
     budget = wishes.budget_usd if wishes.budget_usd is not None else float("inf")
 
-    def key(seconds: float, usd: float) -> tuple[float, float]:
+    def key(seconds: float, usd: float) -> Key:
         over = max(seconds / limit_s, 1.0) * max(usd / budget, 1.0)
         return (over, seconds if by_time else usd)
 
-    plans: list[tuple[tuple[float, float], Plan]] = []
-    tried: dict[str, int] = {}
-    for n, attempt in enumerate(sorted(_tries(arch, wishes, pricing), key=lambda t: key(t.least_s, t.least_usd))):
-        if n >= TRIES or (len(plans) >= KEEP and key(attempt.least_s, attempt.least_usd) >= sorted(k for k, _ in plans)[KEEP - 1]):
+    plans: list[tuple[Key, Plan]] = []
+    best: dict[str, Key] = {}
+    counts: dict[str, int] = {}
+    for attempt in sorted(_tries(arch, wishes, pricing), key=lambda t: key(t.least_s, t.least_usd)):
+        name = attempt.cluster.accelerator.id
+        beaten = len(best) >= KEEP and key(attempt.least_s, attempt.least_usd) >= sorted(best.values())[KEEP - 1]
+        if beaten or sum(counts.values()) >= TRIES:
             break
+        if counts.get(name, 0) >= COUNTS_TRIED:
+            continue
         plan = _attempt(arch, attempt.cluster, wishes, pricing)
-        if plan is not None and plan.best is not None and plan.best.cost_usd is not None:
-            plans.append((key(plan.best.time_s.expected, plan.best.cost_usd.expected), plan))
-            tried[attempt.cluster.accelerator.id] = tried.get(attempt.cluster.accelerator.id, 0) + 1
+        if plan is None or plan.best is None or plan.best.cost_usd is None:
+            continue
+        counts[name] = counts.get(name, 0) + 1
+        plans.append((key(plan.best.time_s.expected, plan.best.cost_usd.expected), plan))
+        best[name] = min(best.get(name, plans[-1][0]), plans[-1][0])
     if not plans:
         raise UnpredictableError(
             "no rented cluster", f"no rented cluster of up to {COUNTS[-1]} accelerators can train {arch.name} this way",
@@ -73,26 +84,24 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan:
     return _assemble(plans, wishes, limit_s)
 
 
-def _assemble(plans: list[tuple[tuple[float, float], Plan]], wishes: Wishes, limit_s: float) -> Plan:
+def _assemble(plans: list[tuple[Key, Plan]], wishes: Wishes, limit_s: float) -> Plan:
+    """The winner with the best of each accelerator beside it, and the winner's other counts."""
     plans.sort(key=lambda p: p[0])
     winner = plans[0][1]
-    hardware = _first_of_each([p.best for _, p in plans if p.best is not None], lambda o: o.cluster.label)[: 2 * KEEP]
-    total = sum(p.search.strategies for _, p in plans)
-    stats = replace(
-        winner.search, strategies=total, fitting=sum(p.search.fitting for _, p in plans),
-        seconds=sum(p.search.seconds for _, p in plans),
-    )  # fmt: skip
+    own = winner.goal.cluster.accelerator.id
+    kept: list[Option] = []
+    for _, p in plans:
+        seen = [o.cluster.accelerator.id for o in kept]
+        name = p.goal.cluster.accelerator.id
+        if p.best is not None and (name not in seen or (name == own and seen.count(name) < COUNTS_TRIED)):
+            kept.append(p.best)
+    stats = SearchStats(
+        sum(p.search.strategies for _, p in plans), sum(p.search.fitting for _, p in plans), sum(p.search.seconds for _, p in plans)
+    )
     notes = winner.warnings
     if wishes.deadline_s is None and wishes.budget_usd is None:
         notes = (f"no deadline or budget given: the cheapest within {limit_s / DAY_S:.0f} days", *notes)
-    return replace(winner, hardware=tuple(hardware), search=stats, warnings=notes)
-
-
-def _first_of_each(found: list[Option], name: Callable[[Option], str]) -> list[Option]:
-    kept: dict[str, Option] = {}
-    for option in found:
-        kept.setdefault(name(option), option)
-    return list(kept.values())
+    return replace(winner, hardware=tuple(kept), search=stats, warnings=notes)
 
 
 def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Try]:
@@ -113,9 +122,15 @@ def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Tr
                 price = price_of(cluster, pricing.today, usd_per_hour=pricing.usd_per_hour, provider=pricing.provider)
             except GpuwiseError:
                 continue
-            if price is not None:
+            if price is not None and _connected(cluster):
                 seconds = work / (n * peak * BEST_MFU)
                 yield _Try(cluster, seconds, seconds * n * price.expected / HOUR_S)
+
+
+def _connected(cluster: Cluster) -> bool:
+    """Whether the cluster is one system, or several with a network that is more than a guess at ordinary Ethernet."""
+    system = cluster.system
+    return cluster.n_systems == 1 or not ("network" in system.assumed and system.network_kind == "ethernet")
 
 
 def _attempt(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Pricing) -> Plan | None:

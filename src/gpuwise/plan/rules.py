@@ -184,8 +184,15 @@ def _hybrid(s: Setting, c: Columns) -> Mask:
 
 
 def _stack_offload(s: Setting, c: Columns) -> Mask:
-    optimizer = (c.offload_optimizer > 0) & (not s.stack.offload_optimizer)
-    return optimizer
+    return (c.offload_optimizer > 0) & (not s.stack.offload_optimizer)
+
+
+def _unified_optimizer(s: Setting, c: Columns) -> Mask:
+    return (c.offload_optimizer > 0) & s.cluster.accelerator.unified_memory
+
+
+def _unified_activations(s: Setting, c: Columns) -> Mask:
+    return (c.offload_activations > 0) & s.cluster.accelerator.unified_memory
 
 
 def _stack_offload_activations(s: Setting, c: Columns) -> Mask:
@@ -279,6 +286,9 @@ STATE_RULES: tuple[Rule, ...] = (
          "hybrid sharding needs several systems, whole groups, and tensor parallelism below a system's size"),
     Rule("stack-offload-optimizer", _stack_offload,
          lambda s, x: f"{s.stack_name} does not offload the optimizer", "use another --stack"),
+    Rule("unified-memory", _unified_optimizer,
+         lambda s, x: f"{s.cluster.accelerator.name} shares its memory with the host: there is nothing to offload to",
+         "leave the optimizer where it is"),
 )  # fmt: skip
 """Rules over where weights, gradients and optimizer states live."""
 
@@ -288,6 +298,9 @@ ACTIVATION_RULES: tuple[Rule, ...] = (
          "it belongs to full recompute, and lies between 1 and the layers of a stage"),
     Rule("stack-offload-activations", _stack_offload_activations,
          lambda s, x: f"{s.stack_name} does not offload activations", "use another --stack"),
+    Rule("unified-memory", _unified_activations,
+         lambda s, x: f"{s.cluster.accelerator.name} shares its memory with the host: there is nothing to offload to",
+         "recompute instead"),
     Rule("offload-pipeline", _offload_pipeline,
          lambda s, x: "activations cannot be offloaded in a pipeline", "use --pp 1 or recompute instead"),
     Rule("offload-recompute", _offload_recompute,

@@ -86,8 +86,11 @@ def without_offload(space: Space) -> Space:
 
 def _sweep(goal: Goal, spaces: Sequence[Space]) -> Sweep | None:
     found: list[Block] = []
+    alike: dict[tuple[Setting, Space], list[Strategy]] = {}
     for base, space in zip(goal.bases, spaces, strict=True):
-        found += blocks(setting_of(goal, base), space, base)
+        alike.setdefault((setting_of(goal, base), space), []).append(base)
+    for (setting, space), bases in alike.items():
+        found += blocks(setting, space, *bases)
     if not found:
         return None
     return sweep(goal.arch, goal.cluster, found, goal.seq_len, goal.wishes.packed_document_len)

@@ -79,6 +79,10 @@ class Block:
         c = self.columns
         return replace(c, **{f: getattr(c, f)[start:stop] for f in ROW_FIELDS})
 
+    def with_base(self, base: Strategy) -> Block:
+        """The same product for another base."""
+        return Block(replace(self.columns, base=base))
+
     def row_list(self) -> Columns:
         """The rows alone, as a list [A] of columns with neutral choices."""
         c = self.columns
@@ -216,8 +220,14 @@ def _rows(setting: Setting, space: Space, base: Strategy) -> Columns:
     return _columns(base, **{f: getattr(c, f)[ok] for f in ROW_FIELDS})
 
 
-def blocks(setting: Setting, space: Space, base: Strategy) -> list[Block]:
-    """The whole space as products, rows with the same allowed choices together."""
+def blocks(setting: Setting, space: Space, *bases: Strategy) -> list[Block]:
+    """The whole space of each base as products, rows with the same allowed choices together. The bases share what the
+    setting took from one of them (stack and context exchange)."""
+    first = _blocks(setting, space, bases[0])
+    return first + [block.with_base(base) for base in bases[1:] for block in first]
+
+
+def _blocks(setting: Setting, space: Space, base: Strategy) -> list[Block]:
     rows = _rows(setting, space, base)
     n = len(rows.tp)
     if n == 0:

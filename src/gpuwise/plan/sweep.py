@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 
 import numpy as np
@@ -20,7 +20,6 @@ from gpuwise.facts.models import Architecture
 from gpuwise.facts.systems import Cluster
 from gpuwise.plan.host import host_bytes_fit
 from gpuwise.plan.space import ROW_FIELDS, Block
-from gpuwise.predict.columns import Columns
 from gpuwise.predict.costs import PointCosts, point_costs
 from gpuwise.predict.evaluate import points_of
 from gpuwise.predict.memory import memory_columns
@@ -34,6 +33,8 @@ CHUNK = 65536
 TIE = 1e-6
 """Step times closer than this share are the same; the strategy that needs less memory is then the better."""
 _BINS = 1024
+_NOT_IN_POINTS = {"optimizer": "adamw", "gradient_dtype": "fp32", "master_weights": True}
+"""Fields of a base that no op table depends on: bases that differ in them alone share their point costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +100,10 @@ def sweep(arch: Architecture, cluster: Cluster, blocks: Sequence[Block], seq_len
     front = _Front.of(cluster.accelerator.memory_bytes)
     tasks: list[tuple[int, PointCosts, I64, int, int]] = []
     n = 0
-    for base in dict.fromkeys(b.columns.base for b in blocks):
-        mine = [i for i, b in enumerate(blocks) if b.columns.base == base]
+    alike: dict[Strategy, list[int]] = {}
+    for i, block in enumerate(blocks):
+        alike.setdefault(block.columns.base.with_(**_NOT_IN_POINTS), []).append(i)
+    for mine in alike.values():
         costs, index = _costs(arch, cluster, [blocks[i] for i in mine], seq_len, packed_document_len)
         for i, at in zip(mine, index, strict=True):
             step = max(1, CHUNK // blocks[i].n_choices)
@@ -126,12 +129,11 @@ def sweep(arch: Architecture, cluster: Cluster, blocks: Sequence[Block], seq_len
 def _costs(
     arch: Architecture, cluster: Cluster, blocks: Sequence[Block], seq_len: int, packed_document_len: int | None
 ) -> tuple[PointCosts, list[I64]]:
-    """Point costs of all blocks of one base, and each block's rows' points."""
+    """Point costs of all blocks whose bases have the same op tables, and each block's rows' points."""
     lists = [b.row_list() for b in blocks]
     first = lists[0]
     joined = {f: np.concatenate([getattr(c, f) for c in lists]) for f in ROW_FIELDS}
-    rest = {f: getattr(first, f) for f in first.__slots__ if f not in joined and f != "base"}
-    points, index = points_of(Columns(base=first.base, **joined, **rest), seq_len, packed_document_len)
+    points, index = points_of(replace(first, **joined), seq_len, packed_document_len)
     costs = point_costs(arch, points, cluster.system)
     ends = np.cumsum([b.n_rows for b in blocks])
     return costs, [index[end - b.n_rows : end][:, None, None] for end, b in zip(ends, blocks, strict=True)]
