@@ -219,6 +219,7 @@ GOOD = 'n_layers = 2, hidden = 64, ffn = 128, heads = 4, vocab = 100, max_seq_le
         GOOD.replace("heads = 4", "heads = 0"),
         GOOD + ", kv_heads = 3",
         GOOD + ", norm = 'rmsnorm'",
+        GOOD + ", qk_norm = 'yes'",
         GOOD + ", kind = 'encoder-decoder'",
         GOOD + ", moe = { n_experts = 4 }",
         GOOD + ", moe = { n_experts = 4, n_active = 5, expert_ffn = 8 }",
@@ -233,7 +234,7 @@ def test_broken_catalogue_never_yields_a_model(row: str) -> None:
 def test_good_row_and_broken_files() -> None:
     (arch,) = read_catalogue(f"[f]\n[f.models]\nm = {{ {GOOD} }}\n", "models_x.toml")
     assert (arch.head_dim, arch.kv_heads, arch.kind) == (16, 4, "decoder")
-    for text in ("[f", "f = 1", "[f]\nx = 1", "\x00"):
+    for text in ("[f", "f = 1", "[f]\nx = 1", "[f]\nmodels = 1", "\x00"):
         with pytest.raises(DataError):
             read_catalogue(text, "models_x.toml")
 

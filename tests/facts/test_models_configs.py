@@ -51,7 +51,9 @@ def test_file_and_folder(tmp_path: Path) -> None:
 def test_folder_named_like_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gpt2").mkdir()
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "bert-base").write_text("notes")
     assert find_model("gpt2") is models()["gpt2"]
+    assert find_model("bert-base") is models()["bert-base"]
     with pytest.raises(FieldError, match=r"no config\.json"):
         find_model("./gpt2")
 

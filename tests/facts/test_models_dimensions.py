@@ -112,8 +112,8 @@ def test_numbers_and_flags_as_values() -> None:
 
 
 KEYS = st.sampled_from([
-    "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "head_dim", "seq", "window", "experts", "active_experts",
-    "expert_ffn", "shared_ffn", "first_dense", "tied", "norm", "global_every",
+    "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "head_dim", "seq", "window", "experts",
+    "active_experts", "expert_ffn", "shared_ffn", "first_dense", "tied", "norm", "global_every",
 ])  # fmt: skip
 VALUES = st.one_of(
     st.integers(),

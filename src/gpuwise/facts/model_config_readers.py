@@ -388,5 +388,6 @@ READERS: dict[str, Reader] = {
     "deepseek_v32": _deepseek_latent, "glm_moe_dsa": _deepseek_latent, "mimo": _qwen2,
     "kimi_k2": _deepseek_latent, "glm": _glm, "glm4": _glm, "glm4_moe": _glm4_moe, "gpt_oss": _gpt_oss,
     "llama4_text": _llama4, "phimoe": _phi_moe, "nemotron": _nemotron, "dbrx": _dbrx,
-    "minimax_m2": _minimax_m2, "arcee": _arcee, "dots1": _dots, "seed_oss": _seed_oss, "exaone4": _exaone4, **CLASSIC_READERS,
+    "minimax_m2": _minimax_m2, "arcee": _arcee, "dots1": _dots, "seed_oss": _seed_oss, "exaone4": _exaone4,
+    **CLASSIC_READERS,
 }  # fmt: skip

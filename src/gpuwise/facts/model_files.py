@@ -90,7 +90,7 @@ def _config_path(text: str) -> Path | None:
                     hint="give a Hugging Face model folder or its config.json",
                 )
             return None
-        if path.is_file():
+        if path.is_file() and (explicit or len(path.parts) > 1):
             return path
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(
@@ -115,7 +115,9 @@ def read_catalogue(text: str, file: str) -> list[Architecture]:
             raise DataError(f"{file}: family {family!r} has no [{family}.models] table")
         shared = cast("dict[str, Any]", table)
         rows = shared.pop("models")
-        for key, row in rows.items():
+        if not isinstance(rows, dict):
+            raise DataError(f"{file}: {family}.models is not a table")
+        for key, row in cast("dict[str, Any]", rows).items():
             try:
                 arch = _catalogue_entry(key, family, {**shared, **row})
                 found.append(check_architecture(arch, file=file))
