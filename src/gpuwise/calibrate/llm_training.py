@@ -23,7 +23,7 @@ from gpuwise.facts.systems import System
 from gpuwise.predict.columns import Columns
 from gpuwise.predict.costs import PointCosts, point_costs
 from gpuwise.predict.evaluate import points_of
-from gpuwise.predict.stack_costs import StackCosts, find_stack_costs
+from gpuwise.predict.stack_costs import EXPERTS, StackCosts, find_stack_costs
 from gpuwise.predict.step import step_times
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer import model_flop_per_token
@@ -35,10 +35,25 @@ _COLUMN_FIELDS = ("micro_batch", "accumulation", "dp", "tp", "pp", "virtual_stag
 _NEUTRAL = Strategy()
 
 
+CHECK_MODELS: dict[str, tuple[str, ...]] = {
+    "nanotron-ultrascale": ("llama-8.86B",),
+    "torchtitan": ("llama3-70b", "llama2-70b"),
+    "simumax-b200": ("deepseekv2-L4",),
+    "vTrain-single": ("gpt-L16-h2048",),
+    "vTrain-multi": ("gpt-L40-h6144",),
+    "dgxc-benchmarking": ("nemotron-340b", "gpt3-5b"),
+    "megatron-bridge": ("llama3-70b", "qwen3-235b-a22b"),
+    "megatron-lm-readme": ("gpt-39B", "gpt-145B", "gpt-16B", "gpt-314B"),
+    "calculon-seqsel-tab5": ("gpt-530B",),
+}
+"""Models kept from the fit in sources with few models, chosen before any fit; elsewhere a third of them, by hash."""
+
+
 def is_check(row: LlmRow) -> bool:
-    """Whole models are kept from the fit: a third of them, by a hash of source and model."""
-    digest = hashlib.sha256(f"{row.source}/{row.model}".encode()).digest()
-    return digest[0] % 3 == 0
+    """Whether the row's whole model is kept from the fit."""
+    if row.source in CHECK_MODELS:
+        return row.model in CHECK_MODELS[row.source]
+    return hashlib.sha256(f"{row.source}/{row.model}".encode()).digest()[0] % 3 == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +108,7 @@ def score(folder: Path, all_check: bool) -> Scores | None:
     groups, reasons = build_groups(rows)
     predicted, sigma = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
     for group in groups:
-        sc = find_stack_costs(group.columns.base.stack)
+        sc = find_stack_costs(group.columns.base.stack, group.architecture.moe is not None)
         predicted[list(group.rows)] = group.step_s(sc)
         kernels = group.costs.log_sigma[group.point_index]
         sigma[list(group.rows)] = np.hypot(sc.log_sigma, 0.0 * kernels)
@@ -171,7 +186,7 @@ def fit_stack(stack: str, rows: Sequence[LlmRow], groups: Sequence[Group]) -> tu
     """
     from scipy.optimize import least_squares
 
-    mine = [g for g in groups if g.columns.base.stack == stack]
+    mine = [g for g in groups if profile_of(g) == stack]
     names = list(BOUNDS)
     low, start, high = (np.array([_to(BOUNDS[n], getattr(BOUNDS[n], e)) for n in names]) for e in ("low", "start", "high"))
     scale = high - low
@@ -197,6 +212,11 @@ def fit_stack(stack: str, rows: Sequence[LlmRow], groups: Sequence[Group]) -> tu
     sc = costs_of(best.x)
     report, spread = _errors(sc, mine, rows)
     return replace(sc, log_sigma=spread), report
+
+
+def profile_of(group: Group) -> str:
+    """Name of the stack profile a group's runs belong to."""
+    return group.columns.base.stack + (EXPERTS if group.architecture.moe is not None else "")
 
 
 def _errors(sc: StackCosts, groups: Sequence[Group], rows: Sequence[LlmRow]) -> tuple[dict[str, float], float]:
@@ -233,7 +253,7 @@ def fit(folder: Path, stacks: Sequence[str] | None = None) -> dict[str, dict[str
     groups, _ = build_groups(rows)
     document = {k: dict(v) if isinstance(v, dict) else v for k, v in load_json("stacks").items()}
     reports: dict[str, dict[str, float]] = {}
-    for stack in stacks or sorted({g.columns.base.stack for g in groups}):
+    for stack in stacks or sorted({profile_of(g) for g in groups}):
         costs, report = fit_stack(stack, rows, groups)
         document["stacks"][stack] = {k: v if isinstance(v, str) else round(v, 9) for k, v in asdict(costs).items()}
         document["provenance"][stack] = {"rows": "published training runs, split by model", "errors": report}

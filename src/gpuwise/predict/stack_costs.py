@@ -5,12 +5,13 @@ Fitted per stack from published training runs by ``calibrate.llm_training`` and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 
 from gpuwise.errors import DataError, UnknownNameError
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
+from gpuwise.workload.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,27 @@ class StackCosts:
     log_sigma: float
     basis: Basis = "fitted"
 
+    def under(self, strategy: Strategy) -> StackCosts:
+        """These costs with the overlaps the strategy switches off."""
+        if strategy.overlap_tp and strategy.overlap_dp:
+            return self
+        tp = self.tp_overlap if strategy.overlap_tp else 0.0
+        dp = self.dp_overlap if strategy.overlap_dp else 0.0
+        return replace(self, tp_overlap=tp, dp_overlap=dp)
+
+
+EXPERTS = "+experts"
+"""Suffix of the profile a stack has of its own for models with routed experts (token dispatch, host synchronisation)."""
+
 
 @cache
-def find_stack_costs(stack: str) -> StackCosts:
-    """Costs of ``stack``. Raises UnknownNameError for a stack without any, DataError when its fields are not these."""
+def find_stack_costs(stack: str, experts: bool = False) -> StackCosts:
+    """Costs of ``stack``, its own for models with experts where there are such runs to fit them on.
+
+    Raises UnknownNameError for a stack without any, DataError when its fields are not these.
+    """
     table = load_json("stacks")["stacks"]
+    stack = stack + EXPERTS if experts and stack + EXPERTS in table else stack
     if stack not in table:
         raise UnknownNameError("stack", stack, table)
     try:

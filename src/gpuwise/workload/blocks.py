@@ -65,14 +65,10 @@ class Rows:
         saved = kept * k * (w if p.precision in QUANTIZED else e) if saves_input and not frozen else 0.0
         if p.quantized_base:
             self._dequantize(name, k * n)
-        if p.precision in QUANTIZED:
-            self._quantize(name, FWD, tokens * k)
         self.to.add(name, Kind.MATMUL, FWD, p.precision, (1, tokens, n, k), flop=flop,
                     read=tokens * k * w + k * n * w, written=tokens * n * e, saved=saved + held)  # fmt: skip
         if p.quantized_base:
             self._dequantize(name, k * n, BWD)
-        if p.precision in QUANTIZED:
-            self._quantize(name, BWD, tokens * n)
         self.to.add(f"{name}.dgrad", Kind.MATMUL, BWD, p.precision, (1, tokens, k, n), flop=flop,
                     read=tokens * n * w + k * n * w, written=tokens * k * e)  # fmt: skip
         if not frozen:
@@ -112,13 +108,6 @@ class Rows:
         p = self.point
         self.to.add(f"{name}.dequantize", Kind.MEMORY, phase, p.dtype, read=parameters * NF4_BYTES_PER_PARAMETER,
                     written=parameters * p.element_bytes)  # fmt: skip
-
-    def _quantize(self, name: str, phase: Phase, elements: float) -> None:
-        """Cast to 8 or 4 bits, row-wise and transposed copy in one pass (Transformer Engine cast_transpose)."""
-        p = self.point
-        w = BYTES_PER_ELEMENT[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0)
-        self.to.add(f"{name}.quantize", Kind.MEMORY, phase, p.dtype, read=elements * p.element_bytes,
-                    written=2 * elements * w)  # fmt: skip
 
     def memory(
         self, name: str, elements_read: float, elements_written: float, *, saved: float = 0.0, n_kernels: float = 1.0,

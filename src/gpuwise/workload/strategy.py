@@ -48,6 +48,10 @@ class Strategy:
     """Format gradients are accumulated in: ``fp32`` or the parameter format ``bf16``/``fp16``."""
     offload_optimizer: bool = False
     offload_activations: bool = False
+    overlap_tp: bool = True
+    """Tensor-parallel transfers run behind the matmuls where the stack can (Megatron tp-comm-overlap, async TP)."""
+    overlap_dp: bool = True
+    """Gradient reduction and parameter gathers run behind backward and forward."""
     fused_attention: bool = True
     fused_loss: bool = False
     """Chunked linear + cross-entropy that never materialises the logits."""
