@@ -18,6 +18,7 @@ from typing import NamedTuple
 from gpuwise.errors import DataError, FieldError, UnpredictableError
 from gpuwise.facts.accelerators import accelerators, sources
 from gpuwise.facts.loading import Field, Record, parse_csv, read_user_text, shipped_text
+from gpuwise.facts.seal import check_seal
 
 _MOST_USD_PER_HOUR = 1000.0
 """Above any rented accelerator; catalogues hold placeholders such as 700."""
@@ -78,7 +79,7 @@ OFFER_SCHEMA: dict[str, Field] = {
 def offers() -> tuple[Offer, ...]:
     """The shipped offers in the order of the file. Raises DataError when it is corrupt."""
     try:
-        found = parse_offers(shipped_text("offers.csv"), "offers.csv")
+        found = parse_offers(check_seal(shipped_text("offers.csv"), "offers.csv"), "offers.csv")
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
     missing = {offer.source_key for offer in found} - set(sources())
