@@ -1,4 +1,4 @@
-"""The one law of every parser: a GpuwiseError that says what to do, or an object whose numbers are all finite."""
+"""The law of every parser: a GpuwiseError that says what to do, or an object whose numbers are all finite."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, settings
 
 from gpuwise.errors import GpuwiseError
 
-settings.register_profile("fuzz", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
+settings.register_profile(
+    "fuzz", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60
+)
 settings.load_profile("fuzz")
 
 
@@ -31,10 +33,10 @@ def all_finite(value: object) -> bool:
 
 @pytest.fixture(scope="session")
 def lawful() -> Callable[..., Any]:
-    """``lawful(call, hint=True)``: the call's value with finite numbers, or None when it refused as it should.
+    """``lawful(call, hint=True)``: its value with finite numbers, or None when it refused as it should.
 
-    Any exception but a GpuwiseError goes through and fails the test; so does a refusal without a message, or without
-    a hint where ``hint`` asks for one.
+    Any exception but a GpuwiseError goes through and fails the test; so does a refusal without a message,
+    or without a hint where ``hint`` asks for one.
     """
 
     def check(call: Callable[[], Any], *, hint: bool = False) -> Any:

@@ -18,10 +18,43 @@ from gpuwise.facts.model_files import CATALOGUE_FILES, read_catalogue
 from gpuwise.facts.offers import OFFER_SCHEMA, parse_offers, read_offers
 
 NASTY = (
-    "", " ", "nan", "NaN", "inf", "-inf", "1e999", "-1", "0", "1e-320", "99999999999999999999", "1_000", "0x10", "١٢", "true",
-    "2026-02-30", "0000-00-00", '"', ",", ";", "=", "#", "\x00", "\ufeff", "\r", "[", "]", "{", "}", "'", "\\", "*", "a" * 300,
-    "1" * 400, "sparse", "H100",
-)  # fmt: skip
+    "",
+    " ",
+    "nan",
+    "NaN",
+    "inf",
+    "-inf",
+    "1e999",
+    "-1",
+    "0",
+    "1e-320",
+    "99999999999999999999",
+    "1_000",
+    "0x10",
+    "١٢",
+    "true",
+    "2026-02-30",
+    "0000-00-00",
+    '"',
+    ",",
+    ";",
+    "=",
+    "#",
+    "\x00",
+    "\ufeff",
+    "\r",
+    "[",
+    "]",
+    "{",
+    "}",
+    "'",
+    "\\",
+    "*",
+    "a" * 300,
+    "1" * 400,
+    "sparse",
+    "H100",
+)
 """What people and programs write into cells by mistake."""
 
 
@@ -44,7 +77,9 @@ def damaged(draw: st.DrawFn, text: str) -> str:
             cells[draw(st.integers(0, len(cells) - 1))] = draw(st.sampled_from(NASTY))
             text = "\n".join([*lines[:i], ",".join(cells), *lines[i + 1 :]])
         else:
-            text = "\n".join(lines[:i] + (2 if kind == "repeat line" else 0) * lines[i : i + 1] + lines[i + 1 :])
+            text = "\n".join(
+                lines[:i] + (2 if kind == "repeat line" else 0) * lines[i : i + 1] + lines[i + 1 :]
+            )
     return text
 
 
@@ -55,7 +90,13 @@ def _head(name: str, n: int) -> str:
 @given(st.data())
 def test_csv_tables(lawful, data: st.DataObject) -> None:
     name, schema = data.draw(
-        st.sampled_from((("accelerators.csv", ACCELERATOR_SCHEMA), ("offers.csv", OFFER_SCHEMA), ("sources.csv", SOURCE_SCHEMA)))
+        st.sampled_from(
+            (
+                ("accelerators.csv", ACCELERATOR_SCHEMA),
+                ("offers.csv", OFFER_SCHEMA),
+                ("sources.csv", SOURCE_SCHEMA),
+            )
+        )
     )
     text = data.draw(damaged(_head(name, 6)) | st.text(max_size=60))
     lawful(lambda: parse_csv(text, schema, name), hint=True)
@@ -76,10 +117,15 @@ def test_offers_file_of_any_bytes(lawful, tmp_path_factory: pytest.TempPathFacto
 
 
 ANY_SCHEMA = {
-    "text": Field("text", required=False), "number": Field("number", required=False), "share": Field("number", required=False, minimum=0.0),
-    "count": Field("integer", required=False, maximum=100), "day": Field("date", required=False), "flag": Field("flag", required=False),
-    "names": Field("names", required=False), "numbers": Field("numbers", required=False, choices=("a", "b")),
-}  # fmt: skip
+    "text": Field("text", required=False),
+    "number": Field("number", required=False),
+    "share": Field("number", required=False, minimum=0.0),
+    "count": Field("integer", required=False, maximum=100),
+    "day": Field("date", required=False),
+    "flag": Field("flag", required=False),
+    "names": Field("names", required=False),
+    "numbers": Field("numbers", required=False, choices=("a", "b")),
+}
 
 
 def _toml(value: object) -> str:
@@ -93,8 +139,13 @@ def _toml(value: object) -> str:
 
 
 TOML_VALUES = st.recursive(
-    st.booleans() | st.integers() | st.floats() | st.sampled_from(("''", '"x"', "2026-01-31", "2026-01-31T00:00:00", "10:00:00", "'h'")),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(("a", "b", "c")), inner, max_size=3),
+    st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(("''", '"x"', "2026-01-31", "2026-01-31T00:00:00", "10:00:00", "'h'")),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(("a", "b", "c")), inner, max_size=3)
+    ),
     max_leaves=4,
 )
 
@@ -108,7 +159,7 @@ def test_toml_values_of_every_type(lawful, table: dict[str, object]) -> None:
 
 @contextmanager
 def _shipped(room: str, name: str, text: str) -> Iterator[None]:
-    """``text`` in place of the shipped file ``name`` for a module of ``facts``, its caches emptied before and after."""
+    """``text`` in place of the shipped file ``name`` for a module of ``facts``, with empty caches."""
     module = importlib.import_module(f"gpuwise.facts.{room}")
     real = module.shipped_text
 

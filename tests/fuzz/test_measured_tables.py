@@ -16,18 +16,85 @@ from gpuwise.calibrate.tables import read_columns
 from gpuwise.errors import DataError, GpuwiseError
 
 COLUMNS = (
-    "source", "model", "gpu", "sharding", "precision", "act_ckpt", "attn", "compile", "software", "task", "notes", "memory_kind",
-    "derived", "params", "n_layers", "hidden", "ffn", "heads", "kv_heads", "vocab", "seq_len", "n_gpus", "tp", "pp", "vpp", "dp",
-    "cp", "ep", "micro_batch", "grad_accum", "global_batch", "tokens_per_s_per_gpu", "step_time_s", "memory_gb",
-)  # fmt: skip
+    "source",
+    "model",
+    "gpu",
+    "sharding",
+    "precision",
+    "act_ckpt",
+    "attn",
+    "compile",
+    "software",
+    "task",
+    "notes",
+    "memory_kind",
+    "derived",
+    "params",
+    "n_layers",
+    "hidden",
+    "ffn",
+    "heads",
+    "kv_heads",
+    "vocab",
+    "seq_len",
+    "n_gpus",
+    "tp",
+    "pp",
+    "vpp",
+    "dp",
+    "cp",
+    "ep",
+    "micro_batch",
+    "grad_accum",
+    "global_batch",
+    "tokens_per_s_per_gpu",
+    "step_time_s",
+    "memory_gb",
+)
 RUN = {
-    "source": "somebody", "model": "gpt-3b", "gpu": "A100-80GB", "sharding": "FSDP", "precision": "bf16", "act_ckpt": "full",
-    "software": "PyTorch FSDP", "memory_kind": "reserved GiB", "n_layers": "4", "hidden": "512", "ffn": "2048", "heads": "8",
-    "vocab": "50257", "seq_len": "1024", "n_gpus": "8", "tp": "1", "pp": "1", "micro_batch": "2", "global_batch": "16",
-    "step_time_s": "0.2", "memory_gb": "11.5",
-}  # fmt: skip
+    "source": "somebody",
+    "model": "gpt-3b",
+    "gpu": "A100-80GB",
+    "sharding": "FSDP",
+    "precision": "bf16",
+    "act_ckpt": "full",
+    "software": "PyTorch FSDP",
+    "memory_kind": "reserved GiB",
+    "n_layers": "4",
+    "hidden": "512",
+    "ffn": "2048",
+    "heads": "8",
+    "vocab": "50257",
+    "seq_len": "1024",
+    "n_gpus": "8",
+    "tp": "1",
+    "pp": "1",
+    "micro_batch": "2",
+    "global_batch": "16",
+    "step_time_s": "0.2",
+    "memory_gb": "11.5",
+}
 CELLS = st.sampled_from(
-    ("", "0", "-1", "nan", "inf", "1e30", "1.5", "3", "8", "x", "OOM", "H100", "4090", "llama3-8b", "nemotron-h", "1e-9", '"', "½")
+    (
+        "",
+        "0",
+        "-1",
+        "nan",
+        "inf",
+        "1e30",
+        "1.5",
+        "3",
+        "8",
+        "x",
+        "OOM",
+        "H100",
+        "4090",
+        "llama3-8b",
+        "nemotron-h",
+        "1e-9",
+        '"',
+        "½",
+    )
 )
 
 
@@ -66,7 +133,10 @@ def test_rows_are_understood_or_say_why_not(folder: Path, changes: list[dict[str
         assert understood != bool(row.reason), "a row without an answer and without a reason"
 
 
-@given(st.binary(max_size=200) | st.sampled_from((b"a,b\n1,2\n", b"\xff\xfe", b"PAR1" * 9, b"")), st.sampled_from(("csv", "parquet")))
+@given(
+    st.binary(max_size=200) | st.sampled_from((b"a,b\n1,2\n", b"\xff\xfe", b"PAR1" * 9, b"")),
+    st.sampled_from(("csv", "parquet")),
+)
 def test_any_bytes(folder: Path, raw: bytes, suffix: str) -> None:
     path = folder / f"any.{suffix}"
     path.write_bytes(raw)

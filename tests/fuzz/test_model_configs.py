@@ -18,9 +18,14 @@ from gpuwise.facts.model_dimensions import parse_dimensions
 from gpuwise.workload.parameters import count_parameters
 
 PLAUSIBLE = {
-    "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128,
-    "vocab_size": 100, "max_position_embeddings": 128,
-}  # fmt: skip
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+    "max_position_embeddings": 128,
+}
 
 
 class _Asked(Mapping[str, object]):
@@ -62,15 +67,26 @@ def keys_of(model_type: str) -> tuple[tuple[str, ...], dict[str, object]]:
         else:
             asked |= config.asked
             break
-    foreign = {key for key in asked if re.search(r"ssm|mamba|rglru|lru|wkv|linear_|hybrid|conv_L|block|attn_layer", key)}
+    foreign = {
+        key
+        for key in asked
+        if re.search(r"ssm|mamba|rglru|lru|wkv|linear_|hybrid|conv_L|block|attn_layer", key)
+    }
     return tuple(sorted(asked - foreign - {"model_type"})), given  # foreign: refused at once
 
 
 SIZES = st.sampled_from((1, 2, 4, 8, 16, 64, 128, 4096, 64.0))
 NUMBERS = st.integers(-2, 300) | st.sampled_from((0, 1, 64, 2**31, 2**63, 10**30, True, 2.5))
 VALUES = st.recursive(
-    NUMBERS | st.none() | st.text(max_size=6) | st.floats() | st.sampled_from(("gelu", "silu", "sliding_attention", "full_attention")),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(("model_type", *PLAUSIBLE)), inner, max_size=4),
+    NUMBERS
+    | st.none()
+    | st.text(max_size=6)
+    | st.floats()
+    | st.sampled_from(("gelu", "silu", "sliding_attention", "full_attention")),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(("model_type", *PLAUSIBLE)), inner, max_size=4)
+    ),
     max_leaves=6,
 )
 
@@ -116,9 +132,34 @@ def test_any_bytes(lawful, tmp_path_factory: pytest.TempPathFactory, raw: bytes)
     lawful(lambda: read_model_config(path), hint=True)
 
 
-KEYS = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq", "window", "global_every", "head_dim", "experts",
-        "active_experts", "expert_ffn", "shared_ffn", "first_dense", "norm", "position", "tied", "gated", "name", "layer")  # fmt: skip
-TYPED = st.sampled_from(("1", "2", "4", "8", "16", "64", "256")) | st.integers(-1, 512).map(str) | st.sampled_from(("4k", "128k", "true", "rms", "rope", "nan", "1e3", "", "9" * 60, "½"))
+KEYS = (
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "ffn",
+    "vocab",
+    "seq",
+    "window",
+    "global_every",
+    "head_dim",
+    "experts",
+    "active_experts",
+    "expert_ffn",
+    "shared_ffn",
+    "first_dense",
+    "norm",
+    "position",
+    "tied",
+    "gated",
+    "name",
+    "layer",
+)
+TYPED = (
+    st.sampled_from(("1", "2", "4", "8", "16", "64", "256"))
+    | st.integers(-1, 512).map(str)
+    | st.sampled_from(("4k", "128k", "true", "rms", "rope", "nan", "1e3", "", "9" * 60, "½"))
+)
 
 
 @settings(max_examples=150)

@@ -14,14 +14,40 @@ from gpuwise.facts.model_files import find_model, models
 from gpuwise.facts.naming import find_accelerator, find_cluster, find_system
 from gpuwise.facts.systems import systems
 
-COUNTS = st.sampled_from(("", "", "", "", "8x", "2x8x", "4x", "8x", "2x8x", "0x", "-1x", "1.5x", "3x2x1x", "999999999x", "x", "8 x ", "8×", "٣x", "1e3x"))
-SUFFIX = st.sampled_from(("", "", "", "", "", " ", "-80gb", "gb", "-sxm", " (TM)", "/", "\x00", "()", "((", "x" * 300, "-", "16"))
+COUNTS = st.sampled_from(
+    (
+        "",
+        "",
+        "",
+        "",
+        "8x",
+        "2x8x",
+        "4x",
+        "8x",
+        "2x8x",
+        "0x",
+        "-1x",
+        "1.5x",
+        "3x2x1x",
+        "999999999x",
+        "x",
+        "8 x ",
+        "8×",
+        "٣x",
+        "1e3x",
+    )
+)
+SUFFIX = st.sampled_from(
+    ("", "", "", "", "", " ", "-80gb", "gb", "-sxm", " (TM)", "/", "\x00", "()", "((", "x" * 300, "-", "16")
+)
 
 
 def near(names: list[str]) -> st.SearchStrategy[str]:
     """A known name, cut, doubled or decorated; or any text."""
     known = st.sampled_from(sorted(names))
-    cut = st.tuples(known, st.integers(0, 30), st.integers(0, 30)).map(lambda t: t[0][: t[1]] + t[0][t[1] + t[2] :])
+    cut = st.tuples(known, st.integers(0, 30), st.integers(0, 30)).map(
+        lambda t: t[0][: t[1]] + t[0][t[1] + t[2] :]
+    )
     return st.tuples(COUNTS, known | cut | st.text(max_size=12), SUFFIX).map("".join)
 
 
@@ -48,7 +74,10 @@ def test_systems(lawful, text: str) -> None:
     lawful(lambda: find_system(text))
 
 
-@given(near(MODEL_NAMES) | st.sampled_from((".", "/", "~", "~nobody-at-all", "/dev/null", "./no.json", "a" * 5000)))
+@given(
+    near(MODEL_NAMES)
+    | st.sampled_from((".", "/", "~", "~nobody-at-all", "/dev/null", "./no.json", "a" * 5000))
+)
 def test_models(lawful, text: str) -> None:
     arch = lawful(lambda: find_model(text))
     assert arch is None or arch.n_layers >= 1
@@ -56,7 +85,9 @@ def test_models(lawful, text: str) -> None:
 
 QUANTITIES = st.text(max_size=12) | st.tuples(
     st.sampled_from(("", "-", "+", " ", "$")),
-    st.integers(0, 10**6).map(str) | st.floats().map(str) | st.sampled_from(("1e999", "1_0", "1,0", "٣", "0", "9" * 400, "1.", ".5")),
+    st.integers(0, 10**6).map(str)
+    | st.floats().map(str)
+    | st.sampled_from(("1e999", "1_0", "1,0", "٣", "0", "9" * 400, "1.", ".5")),
     st.sampled_from(("", "B", "GB", "GiB", "T", "k", "h", "d", "min", "ms", "GHz", "bytes", "\n")),
 ).map("".join)
 
@@ -73,7 +104,12 @@ def test_quantities(lawful, text: str) -> None:
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_every_finite_number_has_a_text(value: float) -> None:
-    for text in (units.format_bytes(value), units.format_count(value), units.format_rate(value, "B/s"), units.format_usd(value)):
+    for text in (
+        units.format_bytes(value),
+        units.format_count(value),
+        units.format_rate(value, "B/s"),
+        units.format_usd(value),
+    ):
         assert text.strip()
     assume(value >= 0)
     assert units.format_duration(value).strip()
@@ -81,5 +117,7 @@ def test_every_finite_number_has_a_text(value: float) -> None:
 
 @given(st.floats(1.0, 1e15))
 def test_text_of_a_size_reads_back(value: float) -> None:
-    assert math.isclose(units.parse_bytes(units.format_bytes(value).replace(" ", "")), value, rel_tol=0.006, abs_tol=0.5)
+    assert math.isclose(
+        units.parse_bytes(units.format_bytes(value).replace(" ", "")), value, rel_tol=0.006, abs_tol=0.5
+    )
     assert math.isclose(units.parse_count(units.format_count(value)), value, rel_tol=0.006, abs_tol=0.5)

@@ -1,0 +1,267 @@
+"""What the whole package promises.
+
+Public names, what an import costs, who imports whom, a source on every fact, no number from a corrupt file.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import gpuwise
+from gpuwise.errors import DataError, FieldError
+from gpuwise.predict import coefficients
+
+PACKAGE = Path(gpuwise.__file__).parent
+ROOT = PACKAGE.parent.parent
+COEFFICIENTS = PACKAGE / "predict" / "coefficients"
+MOST_LINES = 450
+"""Beyond this a file is where nobody wants to live; there are no exceptions."""
+
+
+# --- public names ---
+
+PUBLIC = {"__version__"}
+
+
+def test_public_names_are_exactly_these() -> None:
+    assert set(gpuwise.__all__) == PUBLIC
+    assert len(gpuwise.__all__) == len(set(gpuwise.__all__))
+
+
+def test_public_names_exist_and_are_documented() -> None:
+    for name in gpuwise.__all__:
+        thing = getattr(gpuwise, name)
+        assert not callable(thing) or (thing.__doc__ or "").strip(), f"{name} has no docstring"
+    assert set(gpuwise.__all__) <= set(dir(gpuwise))
+
+
+def test_an_unknown_public_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = gpuwise.no_such_name  # type: ignore[attr-defined]
+
+
+# --- what an import costs ---
+
+HEAVY = ("numpy", "pandas", "scipy", "pydantic", "fastapi", "textual", "torch", "pynvml", "pyarrow")
+LOADED = "\nimport sys; print('\\n'.join(sys.modules))"
+
+
+def _modules_after(code: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", code + LOADED], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(done.stdout.split("\n"))
+
+
+def _heavy(modules: set[str]) -> set[str]:
+    return {m for m in modules if m.split(".")[0] in HEAVY}
+
+
+def test_import_loads_nothing_heavy_and_little_at_all() -> None:
+    bare, loaded = _modules_after(""), _modules_after("import gpuwise")
+    assert _heavy(loaded) == set()
+    assert len(loaded - bare) <= 10, f"import gpuwise loads {sorted(loaded - bare)}"
+
+
+@pytest.mark.parametrize("arguments", ["--help", "--version", "plan --help", "fit --help"])
+def test_help_loads_nothing_heavy(arguments: str) -> None:
+    code = f"from gpuwise.cli.app import run; run({arguments.split()!r})"
+    assert _heavy(_modules_after(code)) == set()
+
+
+# --- rooms ---
+
+
+def _sources() -> Iterator[Path]:
+    return (p for p in sorted(PACKAGE.rglob("*.py")))
+
+
+@cache
+def _layers() -> dict[str, int]:
+    """Module prefix to its floor, 0 at the ground, as pyproject.toml draws it."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    drawn = next(c for c in contracts if c["type"] == "layers")["layers"]
+    floors: dict[str, int] = {}
+    for height, line in enumerate(reversed(drawn)):
+        floors |= {name.strip(): height for name in line.split("|")}
+    return floors
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Every module a file imports, inside functions too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _floor(module: str) -> int | None:
+    return next((h for name, h in _layers().items() if module == name or module.startswith(name + ".")), None)
+
+
+def test_every_room_is_drawn() -> None:
+    rooms = {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists()}
+    assert rooms == {name.split(".")[1] for name in _layers()} - {"units", "errors"}
+
+
+def test_rooms_import_only_rooms_above_them() -> None:
+    wrong = []
+    for path in _sources():
+        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        here = _floor(module)
+        if here is None:  # the package itself shows everything
+            continue
+        wrong += [
+            f"{module} imports {m}"
+            for m in _imports(path)
+            if (there := _floor(m)) is not None and there > here
+        ]
+    assert wrong == []
+
+
+def test_no_framework_in_the_core() -> None:
+    banned = {"torch", "pandas", "pydantic", "sklearn", "lightgbm"}
+    assert [f"{p.name}: {m}" for p in _sources() for m in _imports(p) if m.split(".")[0] in banned] == []
+
+
+def test_files_stay_small() -> None:
+    assert {p.name: n for p in _sources() if (n := len(p.read_text().splitlines())) > MOST_LINES} == {}
+
+
+# --- coefficients ---
+
+FAMILIES = sorted(p.stem for p in COEFFICIENTS.glob("*.json") if p.name != "MANIFEST.json")
+STORED = sorted(
+    p.name for p in COEFFICIENTS.iterdir() if p.suffix in (".json", ".npz") and p.name != "MANIFEST.json"
+)
+
+
+def test_the_manifest_lists_every_coefficient_file() -> None:
+    manifest = json.loads((COEFFICIENTS / "MANIFEST.json").read_text())
+    assert manifest == {n: hashlib.sha256((COEFFICIENTS / n).read_bytes()).hexdigest() for n in STORED}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_coefficients_say_where_they_come_from(family: str) -> None:
+    provenance = coefficients.load_json(family)["provenance"]
+    assert provenance and isinstance(provenance, dict)
+    assert "starting point" not in json.dumps(provenance), f"{family} was never fitted"
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_a_corrupt_coefficient_file_gives_no_number(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = coefficients.load_json if name.endswith(".json") else coefficients.load_arrays
+    raw = (COEFFICIENTS / name).read_bytes()
+    real = coefficients._raw
+    for at in (0, len(raw) // 3, len(raw) - 1):
+        damaged = raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :]
+        monkeypatch.setattr(coefficients, "_raw", lambda n, d=damaged: d if n == name else real(n))
+        read.cache_clear()
+        with pytest.raises(DataError, match=re.escape(name)):
+            read(name.split(".")[0])
+    read.cache_clear()
+
+
+# --- corrupt files, from the outside ---
+
+PLAN = ["plan", "llama-3.1-8b", "--on", "8xH100-SXM", "--tokens", "1B", "--json"]
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package to damage."""
+    place = tmp_path_factory.mktemp("copy")
+    shutil.copytree(PACKAGE, place / "gpuwise", ignore=shutil.ignore_patterns("__pycache__"))
+    return place
+
+
+@pytest.mark.parametrize(
+    "file", ["predict/coefficients/gemm.json", "predict/coefficients/stacks.json", "facts/data/offers.csv"]
+)
+def test_one_flipped_digit_stops_a_plan(copied: Path, file: str) -> None:
+    """A digit turned into another digit leaves a file that still parses; no price or time may come of it."""
+    path = copied / "gpuwise" / file
+    raw = path.read_bytes()
+    at = next(m.start() for m in re.finditer(rb"(?<=[,.:])[0-9]", raw[len(raw) // 2 :])) + len(raw) // 2
+    path.write_bytes(raw[:at] + (b"7" if raw[at : at + 1] != b"7" else b"8") + raw[at + 1 :])
+    try:
+        code = f"import sys; sys.path.insert(0, {str(copied)!r})\nfrom gpuwise.cli.app import run\nsys.exit(run({PLAN}))"
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+        )
+    finally:
+        path.write_bytes(raw)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("error: ") and "hint: " in done.stderr and "Traceback" not in done.stderr
+    assert path.name in done.stderr
+
+
+@pytest.mark.parametrize("cell", ["nan", "inf", "-2.5", "0", "", "2,5", "2.5 USD"])
+def test_a_bad_price_gives_no_number(cell: str) -> None:
+    from gpuwise.facts.loading import shipped_text
+    from gpuwise.facts.offers import parse_offers
+
+    lines = [line for line in shipped_text("offers.csv").split("\n") if line and not line.startswith("#")]
+    cells = lines[1].split(",")
+    cells[lines[0].split(",").index("on_demand_usd_h")] = cell
+    with pytest.raises(FieldError) as caught:
+        parse_offers("\n".join([lines[0], ",".join(cells)]), "offers.csv")
+    assert caught.value.line == 2 and caught.value.hint
+
+
+# --- a source on every fact ---
+
+
+def test_every_fact_has_a_source() -> None:
+    from gpuwise.facts.accelerators import accelerators, architectures, sources
+    from gpuwise.facts.model_files import models
+    from gpuwise.facts.offers import offers
+    from gpuwise.facts.systems import link_generations, networks, systems
+    from gpuwise.predict.memory_rules import find_memory_rules
+    from gpuwise.workload.optimizer import RULES
+    from gpuwise.workload.stack import stacks
+
+    rooms = (
+        accelerators(),
+        architectures(),
+        systems(),
+        networks(),
+        link_generations(),
+        models(),
+        stacks(),
+        RULES,
+    )
+    missing = [
+        f"{type(row).__name__} {key}" for rows in rooms for key, row in rows.items() if not row.source.strip()
+    ]
+    missing += [f"memory rules {name}" for name in stacks() if not find_memory_rules(name).source.strip()]
+    missing += [f"{o.provider} {o.instance}" for o in offers() if o.source_key not in sources()]
+    missing += [
+        s.key for s in sources().values() if s.kind not in ("rule", "measured", "estimate") and not s.url
+    ]
+    assert missing == []
+
+
+def test_the_catalogues_are_as_large_as_promised() -> None:
+    from gpuwise.facts.accelerators import accelerators
+    from gpuwise.facts.model_files import models
+    from gpuwise.facts.offers import offers
+    from gpuwise.facts.systems import systems
+
+    assert len(accelerators()) >= 150 and len(models()) >= 80 and len(systems()) >= 30
+    assert all(o.as_of.year >= 2024 for o in offers())
