@@ -1,4 +1,5 @@
-"""Whole fp32 models of the NeuSight study: op lists against counted FLOP, times against its published measurements."""
+"""Whole fp32 models of the NeuSight study: op lists against counted FLOP, times against its published
+measurements."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from gpuwise.calibrate.validation import summarise
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.naming import find_accelerator
 
-# Milliseconds, fp32 without TF32, eager, best 5 of 25 (Lee et al., ASPLOS 2025; github.com/sitar-lab/NeuSight, MIT).
+# Milliseconds, fp32 without TF32, eager, best 5 of 25 (Lee et al., ASPLOS 2025;
+# github.com/sitar-lab/NeuSight, MIT).
 PUBLISHED = [
     ("NVIDIA_A100-PCIE-40GB", "bert_large", "inference", 512, 8, 205.51),
     ("NVIDIA_A100-PCIE-40GB", "opt_13", "inference", 2048, 2, 987.86),
@@ -44,7 +46,8 @@ def test_four_gpus(option: str, seconds: float) -> None:
 
 
 def test_products_hold_the_flop_of_the_model() -> None:
-    """6 P per token in training (2 forward, 4 backward), attention products apart; GPT-2 large has 774 M parameters."""
+    """6 P per token in training (2 forward, 4 backward), attention products apart; GPT-2 large has 774 M
+    parameters."""
     assert parameters("gpt2_large") == pytest.approx(774e6, rel=0.01)
     ops = [o for o in eager_ops("gpt2_large", 2, 1024, True) if o.kind == "product" and not o.batched]
     flop = sum(2 * np.prod(o.shape) * o.count for o in ops)

@@ -14,7 +14,8 @@ from gpuwise.facts.naming import find_accelerator
 from gpuwise.predict.convolution import convolution_time
 
 
-# torch.nn.Conv2d 3x3, fp32, cudnn.benchmark: NeuSight's per-operation tables (MIT). Milliseconds less 0.3 of the benchmark.
+# torch.nn.Conv2d 3x3, fp32, cudnn.benchmark: NeuSight's per-operation tables (MIT). Milliseconds less 0.3 of
+# the benchmark.
 @pytest.mark.parametrize(
     ("batch", "c_in", "c_out", "side", "milliseconds"),
     [(59, 326, 824, 12, 1.43), (55, 196, 1355, 14, 2.30), (59, 465, 650, 12, 1.82), (62, 1013, 827, 8, 2.55)],
@@ -36,14 +37,17 @@ def test_winograd_beats_the_peak_of_the_direct_method() -> None:
 
 def test_matrix_unit_is_faster_and_depthwise_is_bound_by_memory() -> None:
     accelerator = find_accelerator("a100-sxm-80gb")
-    full, half = (convolution_time(accelerator, d, 64, 256, 256, 28, 28, 9).time_s[0] for d in ("fp32", "bf16"))
+    full, half = (
+        convolution_time(accelerator, d, 64, 256, 256, 28, 28, 9).time_s[0] for d in ("fp32", "bf16")
+    )
     assert half < full / 3
     depthwise = convolution_time(accelerator, "bf16", 64, 256, 256, 28, 28, 9, groups=256).time_s[0]
     assert depthwise > 2 * 2 * 64 * 256 * 28 * 28 / accelerator.memory_bandwidth_bytes_per_s
 
 
 def test_vgg_layers_on_rtx_4090() -> None:
-    """VGG-19 less VGG-13 (8.32 GMAC an image) takes 104 us an image compiled in AMP (timm benchmark, Apache-2.0)."""
+    """VGG-19 less VGG-13 (8.32 GMAC an image) takes 104 us an image compiled in AMP (timm benchmark,
+    Apache-2.0)."""
     c = np.array([256, 512, 512])
     side = np.array([56, 28, 14])
     time = convolution_time(find_accelerator("rtx-4090"), "fp16", 256, c, c, side, side, 9).time_s

@@ -49,7 +49,8 @@ def test_cdna_multiplies_on_its_matrix_cores() -> None:
 
 
 def test_narrow_batched_products_waste_a_wide_tile() -> None:
-    """Probabilities times V with 64-wide heads: 0.44 of peak on A100, where the tile is 128 wide (NeuSight)."""
+    """Probabilities times V with 64-wide heads: 0.44 of peak on A100, where the tile is 128 wide
+    (NeuSight)."""
     accelerator = find_accelerator("a100-pcie-40gb")
     seconds = linear_time(accelerator, 1024, 64, 1024, 512).time_s[0]
     assert 2 * 512 * 1024 * 1024 * 64 / seconds / 19.5e12 == pytest.approx(0.435, abs=0.05)

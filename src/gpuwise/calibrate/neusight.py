@@ -1,8 +1,9 @@
 """The NeuSight family of validation: fp32 kernels and whole fp32 models (Lee et al., ASPLOS 2025).
 
-Sources: ``neusight ops: <kind>`` (per-operation rows), ``neusight models`` (one GPU, eager), ``neusight models fusion``
-(torch.compile) and ``neusight models 4-gpu``. Operations are told into fit and check by whole shape, models by GPU. The
-baseline is the roofline (FLOP over peak or bytes over bandwidth, the larger, summed) times one constant a source.
+Sources: ``neusight ops: <kind>`` (per-operation rows), ``neusight models`` (one GPU, eager), ``neusight
+models fusion`` (torch.compile) and ``neusight models 4-gpu``. Operations are told into fit and check by whole
+shape, models by GPU. The baseline is the roofline (FLOP over peak or bytes over bandwidth, the larger,
+summed) times one constant a source.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from gpuwise.errors import UnpredictableError
 from gpuwise.facts.accelerators import Accelerator
 from gpuwise.predict import coefficients, convolution, fp32
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.memory_bound import memory_time
+from gpuwise.predict.memory_bound import Pattern, memory_time
 
 F64 = NDArray[np.float64]
 FP32 = 4.0
@@ -67,7 +68,9 @@ def fit(folder: Path) -> None:
     scored = _collect(read_ops(folder), read_models(folder))
     document = copy.deepcopy(load_json("neusight"))
     source, situation = np.array(scored.source), np.array(scored.situation)
-    measured, predicted, roofline = (np.array(c) for c in (scored.measured, scored.predicted, scored.roofline))
+    measured, predicted, roofline = (
+        np.array(c) for c in (scored.measured, scored.predicted, scored.roofline)
+    )
     check, good = np.array(scored.check), np.array(scored.reason) == ""
     document["baseline"], document["log_sigma"] = {}, {}
     for name in sorted(set(source)):
@@ -94,8 +97,8 @@ def _scores(scored: Scored, all_check: bool, document: dict[str, Any]) -> Scores
 
 
 def _sigma(document: dict[str, Any], situation: str) -> float:
-    """Interval width of a situation; on a GPU whose kernels were never measured, that of the measured ones and the
-    spread between GPUs in quadrature."""
+    """Interval width of a situation; on a GPU whose kernels were never measured, that of the measured ones
+    and the spread between GPUs in quadrature."""
     table: dict[str, float] = document["log_sigma"]
     kind, card = situation.rsplit(" | ", 1)
     if not card.startswith("new"):
@@ -106,8 +109,9 @@ def _sigma(document: dict[str, Any], situation: str) -> float:
 
 
 def _card(accelerator: Accelerator | None) -> str:
-    """What kind of GPU an interval hangs on: ``known``; ``limited`` by a power limit of 80 W or less; ``sm_61`` (its
-    library switches between kernels far apart in speed); ``new`` ones no kernel was measured on."""
+    """What kind of GPU an interval hangs on: ``known``; ``limited`` by a power limit of 80 W or less;
+    ``sm_61`` (its library switches between kernels far apart in speed); ``new`` ones no kernel was measured
+    on."""
     if accelerator is None:
         return "known"
     limited = (accelerator.tdp_w or np.inf) <= 80.0
@@ -177,7 +181,7 @@ def _predict_ops(
         return time, np.maximum(conv.flop / peak, conv.bytes(FP32) / bandwidth)
     elements = rows.shape[:, 0] * rows.shape[:, 1]
     reads = 2.0 if op in BINARY else 1.0
-    pattern = {"ln": "norm", "softmax": "softmax"}.get(op, "elementwise")
+    pattern: Pattern = "norm" if op == "ln" else "softmax" if op == "softmax" else "elementwise"
     time = memory_time(
         accelerator, reads * FP32 * elements, FP32 * elements, pattern=pattern, elements=elements,
         row_bytes=FP32 * rows.shape[:, 1],

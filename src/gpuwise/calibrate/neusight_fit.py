@@ -1,7 +1,8 @@
 """Fits the sustained clock, memory-bound kernels, fp32 products and convolutions to the NeuSight tables.
 
-Rows whose shape falls in half 0 are fitted (``OpRows.site``); the other half gives the errors. Deterministic. Constants
-the tables cannot give stay as they are in the coefficient files, whose provenance names their source.
+Rows whose shape falls in half 0 are fitted (``OpRows.site``); the other half gives the errors. Deterministic.
+Constants the tables cannot give stay as they are in the coefficient files, whose provenance names their
+source.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ SHORTEST_S = 1.5e-4
 """Shorter rows of the table are host time."""
 LONG_STREAM_BYTES = 2.0**29
 ALIGNED_SHARE = 0.965
-"""Median over large aligned products of (rate / rate of the best tile), as the model has it on the fitted GPUs."""
+"""Median over large aligned products of (rate / rate of the best tile), as the model has it on the fitted
+GPUs."""
 
 
 class Group(NamedTuple):
@@ -82,7 +84,8 @@ def _round(node: dict[str, Any]) -> None:
 
 
 def _fit_streams(rows: OpRows, document: dict[str, Any]) -> None:
-    """Share of the specified bandwidth long elementwise kernels reach, by family: median over rows and GPUs."""
+    """Share of the specified bandwidth long elementwise kernels reach, by family: median over rows and
+    GPUs."""
     passes = np.select([np.isin(rows.op, BINARY), np.isin(rows.op, UNARY)], [3.0, 2.0], 0.0)
     moved = 4.0 * passes * rows.shape[:, 0] * rows.shape[:, 1]
     long = (moved > LONG_STREAM_BYTES) & (rows.site == 0) & ~np.isin(rows.op, ("pow", "powu"))
@@ -99,8 +102,8 @@ def _fit_streams(rows: OpRows, document: dict[str, Any]) -> None:
 
 
 def _fit_clock(document: dict[str, Any]) -> None:
-    """Energy per FLOP of each family that a card was seen to be held back in: the power balance at the sustained
-    share of peak in large products."""
+    """Energy per FLOP of each family that a card was seen to be held back in: the power balance at the
+    sustained share of peak in large products."""
     provenance = document["provenance"]
     kernels = load_json("fp32")
     for key, card in provenance["energy_from"].items():
@@ -114,8 +117,8 @@ def _fit_clock(document: dict[str, Any]) -> None:
 
 
 _FREE_FORM = (
-    "small_tile", "quantization", "lone_block", "lone_block_exponent", "prologue", "split_cost", "split_traffic",
-    "overlap", "latency_s",
+    "small_tile", "quantization", "lone_block", "lone_block_exponent", "prologue", "split_cost",
+    "split_traffic", "overlap", "latency_s",
 )  # fmt: skip
 _FREE_KERNELS = ("linear", "batched", "misaligned_linear", "misaligned_batched", "long_k")
 _BOUNDS = {
@@ -142,9 +145,7 @@ def product_groups(rows: OpRows, site: int) -> list[Group]:
     return out
 
 
-def bench_time(
-    accelerator: Accelerator, shapes: fp32.Shapes, document: dict[str, Any], batched: bool
-) -> F64:
+def bench_time(accelerator: Accelerator, shapes: fp32.Shapes, document: dict[str, Any], batched: bool) -> F64:
     """What the study's benchmark shows for a product: best 5 of 25 launches, each between two events."""
     bench = document["bench"]
     keys = (f"sm_{(accelerator.compute_capability or '').replace('.', '')}", accelerator.family)
@@ -188,7 +189,8 @@ def _fit_products(rows: OpRows, document: dict[str, Any]) -> None:
         ])  # fmt: skip
 
     solution = least_squares(
-        residuals, start, bounds=(bounds[:, 0], bounds[:, 1]), loss="soft_l1", f_scale=0.1, max_nfev=18, diff_step=2e-2
+        residuals, start, bounds=(bounds[:, 0], bounds[:, 1]), loss="soft_l1", f_scale=0.1, max_nfev=18,
+        diff_step=2e-2,
     )  # fmt: skip
     put(solution.x)
     document["provenance"]["errors"] = {
@@ -206,7 +208,8 @@ def _error(predicted: F64, measured: F64) -> dict[str, float]:
 
 
 _FREE_CONVOLUTION = (
-    "implicit_efficiency", "fused_winograd_efficiency", "winograd_efficiency", "image_passes", "weight_passes", "bench_s",
+    "implicit_efficiency", "fused_winograd_efficiency", "winograd_efficiency", "image_passes",
+    "weight_passes", "bench_s",
 )  # fmt: skip
 
 
@@ -245,7 +248,8 @@ def _fit_convolutions(rows: OpRows, document: dict[str, Any]) -> None:
     def loss(values: F64) -> float:
         put(values)
         ratio = np.concatenate([
-            np.log((convolution.vector_time(a, c, document, products) + document["bench_s"]) / t) for a, c, t in fitted
+            np.log((convolution.vector_time(a, c, document, products) + document["bench_s"]) / t)
+            for a, c, t in fitted
         ])  # fmt: skip
         return float(np.mean(np.sqrt(1.0 + (ratio / 0.2) ** 2)))
 

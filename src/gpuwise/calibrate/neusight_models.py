@@ -1,5 +1,6 @@
-"""Whole-model time of the NeuSight study from kernel times: the sum of an eager pass's kernels, or the host where
-it is slower, and the memory the allocator fetches anew (the study empties its cache before every pass)."""
+"""Whole-model time of the NeuSight study from kernel times: the sum of an eager pass's kernels, or the host
+where it is slower, and the memory the allocator fetches anew (the study empties its cache before every
+pass)."""
 
 from __future__ import annotations
 
@@ -8,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.neusight_ops import EagerOp, eager_ops, fused, parameters
+from gpuwise.calibrate.neusight_ops import MODELS, EagerOp, eager_ops, fused, parameters
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.accelerators import Accelerator
 from gpuwise.facts.systems import System, systems
-from gpuwise.predict.collectives import collective_time
 from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.collectives import collective_time
 from gpuwise.predict.fp32 import linear_time
 from gpuwise.predict.memory_bound import memory_time
 from gpuwise.units import GIGA
@@ -23,7 +24,8 @@ FP32 = 4.0
 
 
 class PassTime(NamedTuple):
-    """Seconds of the forward and backward pass; ``memory_share`` is the estimated memory over the device's."""
+    """Seconds of the forward and backward pass; ``memory_share`` is the estimated memory over the
+    device's."""
 
     forward_s: float
     backward_s: float
@@ -62,7 +64,9 @@ def eager_pass(
     """
     study = load_json("neusight")["study"]
     ops = eager_ops(model, batch, seq, training, shards=shards)
-    written = sum(o.count * (o.written or FP32 * o.shape[0] * o.shape[1] * o.shape[2]) for o in ops if not o.backward)
+    written = sum(
+        o.count * (o.written or FP32 * o.shape[0] * o.shape[1] * o.shape[2]) for o in ops if not o.backward
+    )
     if compiled:
         ops = fused(ops)
     device = kernel_seconds(accelerator, ops)
@@ -82,14 +86,15 @@ def eager_pass(
 
 
 def parallel_seconds(accelerator: Accelerator, model: str, batch: int, seq: int, option: str) -> float:
-    """A training pass on 4 GPUs: ``dp4`` (batch divided, gradients reduced behind the backward pass), ``tp4`` (heads,
-    feed-forward and vocabulary divided) or ``pp4_1`` (one micro-batch: the stages wait for each other).
+    """A training pass on 4 GPUs: ``dp4`` (batch divided, gradients reduced behind the backward pass), ``tp4``
+    (heads, feed-forward and vocabulary divided) or ``pp4_1`` (one micro-batch: the stages wait for each
+    other).
 
     Raises UnpredictableError for an option or a machine it does not know.
     """
     kind, size = option[:2], int(option[2:3] or 0)
     system = _machine(accelerator, size)
-    tokens_bytes = FP32 * batch * seq * _hidden(model)
+    tokens_bytes = FP32 * batch * seq * MODELS[model].hidden
 
     def seconds(operation: str, payload: float) -> float:
         return float(collective_time(system, operation, payload, size, size, element_bytes=2).time_s[0])
@@ -101,7 +106,7 @@ def parallel_seconds(accelerator: Accelerator, model: str, batch: int, seq: int,
         return one.forward_s + max(one.backward_s, reduce_s) + 0.1 * reduce_s
     if kind == "tp":
         one = eager_pass(accelerator, model, batch, seq, True, shards=size)
-        layers = _layers(model)
+        layers = MODELS[model].layers
         return one.total_s + (4 * layers + 2) * seconds("all_reduce", tokens_bytes)
     if kind == "pp":
         one = eager_pass(accelerator, model, batch, seq, True)
@@ -110,21 +115,11 @@ def parallel_seconds(accelerator: Accelerator, model: str, batch: int, seq: int,
     raise UnpredictableError("unknown option of the study", f"no model of {option!r}")
 
 
-def _hidden(model: str) -> int:
-    from gpuwise.calibrate.neusight_ops import MODELS
-
-    return MODELS[model].hidden
-
-
-def _layers(model: str) -> int:
-    from gpuwise.calibrate.neusight_ops import MODELS
-
-    return MODELS[model].layers
-
-
 def _machine(accelerator: Accelerator, size: int) -> System:
     """A catalogue system with at least ``size`` of the accelerator joined by links."""
-    found = [s for s in systems().values() if s.accelerator.id == accelerator.id and s.domain_size >= size > 1]
+    found = [
+        s for s in systems().values() if s.accelerator.id == accelerator.id and s.domain_size >= size > 1
+    ]
     if not found:
         raise UnpredictableError("no linked system", f"no system with {size} linked {accelerator.name}")
     return min(found, key=lambda s: s.domain_size)

@@ -1,8 +1,9 @@
 """The NeuSight tables as arrays: per-operation fp32 times and whole-model times, on catalogue accelerators.
 
-Traps: in the per-operation table ``n`` is the reduction and ``k`` the output width of a product (its names are the study's
-own), columns of other operations are empty, ``latency`` includes the cost of two CUDA events and, for short kernels, of
-the host. Source: github.com/sitar-lab/NeuSight (MIT); Lee, Phanishayee, Mahajan, ASPLOS 2025.
+Traps: in the per-operation table ``n`` is the reduction and ``k`` the output width of a product (its names
+are the study's own), columns of other operations are empty, ``latency`` includes the cost of two CUDA events
+and, for short kernels, of the host. Source: github.com/sitar-lab/NeuSight (MIT); Lee, Phanishayee, Mahajan,
+ASPLOS 2025.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate.tables import read_columns
 from gpuwise.errors import InputError
 from gpuwise.facts.accelerators import Accelerator
 from gpuwise.facts.naming import find_accelerator
@@ -22,7 +24,8 @@ F64 = NDArray[np.float64]
 OPS_FILE = "ops/neusight_fp32.parquet"
 MODELS_FILE = "models/neusight_e2e.csv"
 FIT_GPUS = frozenset({"a100-pcie-40gb", "v100-pcie-32gb", "mi210"})
-"""GPUs whose whole-model rows were looked at while the op lists were written; every other GPU checks."""
+"""GPUs whose whole-model rows decided what the op lists hold (no whole-model row is fitted); the others
+check."""
 UNARY = ("addu", "mulu", "divu", "powu", "gelu", "relu", "tanh")
 BINARY = ("add", "mul", "div", "pow")
 
@@ -51,34 +54,26 @@ class OpRows:
 
 
 def read_ops(folder: Path) -> OpRows | None:
-    """The per-operation table; None when it is not in the folder."""
-    path = folder / OPS_FILE
-    if not path.exists():
+    """The per-operation table; None when it is not in the folder. Raises DataError when it cannot be read."""
+    numbers = ("measured_ms", "b", "m", "n", "k", "h", "input_channel", "output_channel", "input_size")
+    wanted = {"gpu": "str", "op": "str"} | dict.fromkeys(numbers, "float")
+    table = read_columns(folder / OPS_FILE, wanted)
+    if table is None:
         return None
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    columns = ["gpu", "op", "measured_ms", "b", "m", "n", "k", "h", "input_channel", "output_channel", "input_size"]
-    table = pq.read_table(path, columns=columns)
-
-    def number(name: str) -> F64:
-        return np.nan_to_num(pc.cast(table[name], "double").to_numpy(zero_copy_only=False))
-
-    gpu, op = (np.asarray(pc.cast(table[c], "string").to_pylist(), dtype=object) for c in ("gpu", "op"))
-    b, m, n, k, h = (number(c) for c in "bmnkh")
+    value = {name: np.nan_to_num(table[name]) for name in numbers}
+    op = table["op"]
     product, conv = np.isin(op, ("linear", "bmm")), op == "conv"
-    shape = np.column_stack([
-        b,
-        np.select([product, conv], [m, number("input_channel")], h),
-        np.select([product, conv], [k, number("output_channel")], 0.0),
-        np.select([product, conv], [n, number("input_size")], 0.0),
-    ])  # fmt: skip
-    return OpRows(gpu, op, shape, number("measured_ms") * 1e-3)
+    second = np.select([product, conv], [value["m"], value["input_channel"]], value["h"])
+    third = np.select([product, conv], [value["k"], value["output_channel"]], 0.0)
+    fourth = np.select([product, conv], [value["n"], value["input_size"]], 0.0)
+    shape = np.column_stack([value["b"], second, third, fourth])
+    return OpRows(table["gpu"], op, shape, value["measured_ms"] * 1e-3)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """One whole-model measurement. ``option``: empty, ``fusion`` (torch.compile) or ``dp4``, ``tp4``, ``pp4_1``."""
+    """One whole-model measurement. ``option``: empty, ``fusion`` (torch.compile) or ``dp4``, ``tp4``,
+    ``pp4_1``."""
 
     gpu: str
     model: str
@@ -87,28 +82,19 @@ class ModelRow:
     batch: int
     option: str
     measured_s: float
-    forward_s: float
-    backward_s: float
-    neusight_s: float
 
 
 def read_models(folder: Path) -> list[ModelRow] | None:
-    """The whole-model table; None when it is not in the folder."""
-    path = folder / MODELS_FILE
-    if not path.exists():
+    """The whole-model table; None when it is not in the folder. Raises DataError when it cannot be read."""
+    text, numbers = ("gpu", "model", "mode", "option"), ("seq_len", "batch", "measured_ms")
+    t = read_columns(folder / MODELS_FILE, dict.fromkeys(text, "str") | dict.fromkeys(numbers, "float"))
+    if t is None:
         return None
-    import csv
-
-    def seconds(row: dict[str, str], name: str) -> float:
-        return float(row.get(name) or "nan") * 1e-3
-
-    with path.open(newline="") as file:
-        return [
-            ModelRow(r["gpu"], r["model"], r["mode"] == "training", int(r["seq_len"]), int(r["batch"]), r["option"] or "",
-                     seconds(r, "measured_ms"), seconds(r, "measured_fw_ms"), seconds(r, "measured_bw_ms"),
-                     seconds(r, "pred_neusight_ms"))
-            for r in csv.DictReader(file)
-        ]  # fmt: skip
+    columns = zip(*(t[name] for name in (*text, *numbers)), strict=True)
+    return [
+        ModelRow(gpu, model, mode == "training", int(seq), int(batch), option, ms * 1e-3)
+        for gpu, model, mode, option, seq, batch, ms in columns
+    ]
 
 
 def accelerator_of(name: str) -> Accelerator | None:

@@ -5,8 +5,9 @@ Shape legend: B images, C_in, C_out channels, P = B H_out W_out output positions
 The library times its algorithms and keeps the fastest; so does this:
 
 * implicit matrix product: G products [P, C_in R / G] x [C_in R / G, C_out / G], operands read in place;
-* Winograd F(4x4, 3x3) (3 x 3, stride 1, fp32): 36 products [P / 16, C_in] x [C_in, C_out] with a quarter of the
-  multiplications, and the transformed input and output written and read once (Lavin and Gray, arXiv 1509.09308);
+* Winograd F(4x4, 3x3) (3 x 3, stride 1, fp32): 36 products [P / 16, C_in] x [C_in, C_out] with a quarter of
+  the multiplications, and the transformed input and output written and read once (Lavin and Gray, arXiv
+  1509.09308);
 * fused Winograd F(2x2, 3x3): 4/9 of the multiplications, transforms kept on chip;
 * one channel a group (depthwise): a stencil, bound by memory or by the vector unit.
 
@@ -96,10 +97,14 @@ def vector_time(
 ) -> F64:
     """Seconds in fp32: the fastest of implicit product and the two Winograd forms."""
     implicit = _implicit_time(accelerator, conv, model, products, conv.area, model["implicit_efficiency"])
-    fused = _implicit_time(accelerator, conv, model, products, conv.area * 4.0 / 9.0, model["fused_winograd_efficiency"])
+    fused = _implicit_time(
+        accelerator, conv, model, products, conv.area * 4.0 / 9.0, model["fused_winograd_efficiency"]
+    )
     tiles = conv.batch * np.ceil(conv.h_out / 4.0) * np.ceil(conv.w_out / 4.0)
     ones = np.ones_like(tiles)
-    product = product_time(accelerator, Shapes(36.0 * ones, tiles, conv.c_out, conv.c_in), products, batched=True)
+    product = product_time(
+        accelerator, Shapes(36.0 * ones, tiles, conv.c_out, conv.c_in), products, batched=True
+    )
     images = 36.0 * 4.0 * tiles * (conv.c_in + conv.c_out)
     weights = (36.0 + conv.area) * 4.0 * conv.c_in * conv.c_out
     moved = model["image_passes"] * images + model["weight_passes"] * weights
@@ -120,8 +125,8 @@ def _implicit_time(
 
 
 def matrix_unit_time(accelerator: Accelerator, dtype: str, conv: Convolutions, model: dict[str, Any]) -> F64:
-    """Seconds on the matrix unit: implicit products in tiles of 128 positions x 64 or 128 channels, channels padded
-    to 16 bytes. Raises UnpredictableError when the catalogue has no rate for ``dtype``."""
+    """Seconds on the matrix unit: implicit products in tiles of 128 positions x 64 or 128 channels, channels
+    padded to 16 bytes. Raises UnpredictableError when the catalogue has no rate for ``dtype``."""
     element = ELEMENT_BYTES[dtype]
     pad = 16.0 / element
     reduction = np.ceil(conv.c_in / conv.groups / pad) * pad * conv.area
@@ -132,7 +137,9 @@ def matrix_unit_time(accelerator: Accelerator, dtype: str, conv: Convolutions, m
     for tile in (64.0, 128.0):
         blocks = conv.groups * np.ceil(conv.positions / 128.0) * np.ceil(channels / tile)
         turns = np.maximum(np.ceil(blocks / units), 1.0)
-        best = np.minimum(best, turns * 2.0 * 128.0 * tile * (reduction + model["matrix_prologue"]) / (peak / units))
+        best = np.minimum(
+            best, turns * 2.0 * 128.0 * tile * (reduction + model["matrix_prologue"]) / (peak / units)
+        )
     compute = best / model["matrix_efficiency"]
     held = sustained_fraction(accelerator, np.minimum(conv.flop / (compute * peak), 1.0), dtype)
     memory = conv.bytes(element) / dram_rate(accelerator)

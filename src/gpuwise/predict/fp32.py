@@ -1,14 +1,15 @@
 """FP32 matrix products without tensor cores (TF32 off): y[M, N] = x[M, K] w, B of them.
 
-A library cuts the output into tiles and gives them to the units; small outputs also split K. Over the tiles and splits
-the library has, the fastest counts:
+A library cuts the output into tiles and gives them to the units; small outputs also split K. Over the tiles
+and splits the library has, the fastest counts:
 
     t_c = 2 tile (K/s + K0) g(b) / (r eps),   b = B tiles s / units,   g(b) = max(b + q (ceil(b) - b), floor)
 
-``r`` is one unit's rate times the kernels' efficiency, ``eps`` falls with small tiles, ``floor`` is what a lone block costs.
-The clock is the one sustained at the power these FLOP draw (``clock``). Memory time overlaps:
-``t = (t_c^p + t_m^p)^(1/p)`` with the operands and the result moved once. A split product also reduces partial sums.
-CDNA computes FP32 products on its matrix cores, at their rate. Constants: ``coefficients/fp32.json``.
+``r`` is one unit's rate times the kernels' efficiency, ``eps`` falls with small tiles, ``floor`` is what a
+lone block costs. The clock is the one sustained at the power these FLOP draw (``clock``). Memory time
+overlaps: ``t = (t_c^p + t_m^p)^(1/p)`` with the operands and the result moved once. A split product also
+reduces partial sums. CDNA computes FP32 products on its matrix cores, at their rate. Constants:
+``coefficients/fp32.json``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from gpuwise.predict.memory_bound import dram_rate
 
 F64 = NDArray[np.float64]
 Layout = Literal["tn", "nn", "nt"]
-"""How the operands lie: ``tn`` a linear layer's forward (both contiguous along K), ``nn`` and ``nt`` its gradients."""
+"""How the operands lie: ``tn`` a linear layer's forward (both contiguous along K), ``nn`` and ``nt`` its
+gradients."""
 FP32_BYTES = 4.0
 
 
@@ -49,9 +51,16 @@ class Shapes(NamedTuple):
 
 
 def linear_time(
-    accelerator: Accelerator, m: ArrayLike, n: ArrayLike, k: ArrayLike, batch: ArrayLike = 1, *, layout: Layout = "tn"
+    accelerator: Accelerator,
+    m: ArrayLike,
+    n: ArrayLike,
+    k: ArrayLike,
+    batch: ArrayLike = 1,
+    *,
+    layout: Layout = "tn",
 ) -> KernelTime:
-    """Device time of fp32 products [R]. ``batch`` > 1 uses the batched kernels, which have fewer tiles to choose from.
+    """Device time of fp32 products [R]. ``batch`` > 1 uses the batched kernels, which have fewer tiles to
+    choose from.
 
     Raises UnpredictableError when the catalogue has no fp32 rate or unit count for the accelerator.
     """
@@ -62,7 +71,9 @@ def linear_time(
     batched = shapes.b > 1
     for part, is_batched in ((~batched, False), (batched, True)):
         if part.any():
-            time[part] = product_time(accelerator, Shapes(*(a[part] for a in shapes)), model, is_batched, layout)
+            time[part] = product_time(
+                accelerator, Shapes(*(a[part] for a in shapes)), model, is_batched, layout
+            )
     basis = family_basis(accelerator, model)
     return KernelTime(time, _log_sigma(accelerator, time, model, basis), basis)
 
@@ -71,9 +82,11 @@ def product_time(
     accelerator: Accelerator, shapes: Shapes, model: dict[str, Any], batched: bool, layout: Layout = "tn",
     burst_s: float = 0.0,
 ) -> F64:  # fmt: skip
-    """Seconds of each product under the constants ``model`` (the coefficient document, or a trial one while fitting).
+    """Seconds of each product under the constants ``model`` (the coefficient document, or a trial one while
+    fitting).
 
-    Products shorter than ``burst_s`` run at boost: a benchmark of a few launches ends before the governor reacts.
+    Products shorter than ``burst_s`` run at boost: a benchmark of a few launches ends before the governor
+    reacts.
     """
     form = model["form"].get(accelerator.vendor, model["form"]["NVIDIA"])
     compute = _compute_time(accelerator, shapes, model, form, batched, layout)
@@ -86,7 +99,8 @@ def product_time(
 
 
 def peak_rate(accelerator: Accelerator) -> float:
-    """FP32 FLOP/s of the unit that multiplies matrices: the matrix cores on CDNA, the vector lanes elsewhere."""
+    """FP32 FLOP/s of the unit that multiplies matrices: the matrix cores on CDNA, the vector lanes
+    elsewhere."""
     return accelerator.fp32_matrix_flop_per_s or accelerator.peak("fp32")
 
 
@@ -110,14 +124,21 @@ def family_basis(accelerator: Accelerator, model: dict[str, Any]) -> Basis:
 
 
 def _compute_time(
-    accelerator: Accelerator, shapes: Shapes, model: dict[str, Any], form: dict[str, float], batched: bool, layout: Layout
+    accelerator: Accelerator,
+    shapes: Shapes,
+    model: dict[str, Any],
+    form: dict[str, float],
+    batched: bool,
+    layout: Layout,
 ) -> F64:
     """Seconds of arithmetic at boost: the best tile and split."""
     from gpuwise.errors import UnpredictableError
 
     units = accelerator.compute_units
     if not units:
-        raise UnpredictableError("no unit count for accelerator", f"the catalogue has no unit count for {accelerator.name}")
+        raise UnpredictableError(
+            "no unit count for accelerator", f"the catalogue has no unit count for {accelerator.name}"
+        )
     constants = kernel_constants(accelerator, model)
     kind = "batched" if batched else "linear"
     rate = np.full(shapes.m.shape, peak_rate(accelerator) / units * constants[kind])
@@ -139,7 +160,9 @@ def _compute_time(
             time = work * turns * slower / rate
             if split > 1:
                 partial = FP32_BYTES * shapes.b * shapes.m * shapes.n * (split + 1)
-                time = time * (1.0 + form["split_cost"]) + form["split_traffic"] * partial / dram_rate(accelerator)
+                time = time * (1.0 + form["split_cost"]) + form["split_traffic"] * partial / dram_rate(
+                    accelerator
+                )
                 time = np.where(may_split, time, np.inf)
             best = np.minimum(best, time)
     return best
@@ -155,5 +178,9 @@ def _misaligned(shapes: Shapes, batched: bool, layout: Layout) -> NDArray[np.boo
 
 def _log_sigma(accelerator: Accelerator, time: F64, model: dict[str, Any], basis: Basis) -> F64:
     sigma = model["log_sigma"]
-    wide = sigma["power_limited"] if (accelerator.tdp_w or np.inf) <= sigma["power_limited_below_w"] else sigma[basis]
+    wide = (
+        sigma["power_limited"]
+        if (accelerator.tdp_w or np.inf) <= sigma["power_limited_below_w"]
+        else sigma[basis]
+    )
     return np.hypot(wide, sigma["short"] * np.minimum(1.0, sigma["short_s"] / time))

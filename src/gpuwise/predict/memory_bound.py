@@ -2,12 +2,13 @@
 
     t = t_latency + max(passes x bytes / B, elements / E),    1/B = h / B_L2 + (1 - h) / (e B_peak)
 
-``e`` is the fraction of the specified bandwidth a long stream reaches (of the family where it was measured, else of the
-memory technology: inline error correction takes its part on GDDR datacentre cards). ``h = min(1, c L2 / bytes)`` is the share
-that hits the last-level cache because the producer has just written it, ``B_L2`` bytes per clock and unit. ``E`` bounds
-kernels that spend instructions on an element: index arithmetic of a broadcast or a gather, the random numbers of dropout
-(elements per clock and unit). ``passes`` grows when a row is read again and the rows in flight have left the cache
-(LayerNorm, softmax over more than 1024 elements). Constants: ``coefficients/memory_bound.json``.
+``e`` is the fraction of the specified bandwidth a long stream reaches (of the family where it was measured,
+else of the memory technology: inline error correction takes its part on GDDR datacentre cards). ``h = min(1,
+c L2 / bytes)`` is the share that hits the last-level cache because the producer has just written it, ``B_L2``
+bytes per clock and unit. ``E`` bounds kernels that spend instructions on an element: index arithmetic of a
+broadcast or a gather, the random numbers of dropout (elements per clock and unit). ``passes`` grows when a
+row is read again and the rows in flight have left the cache (LayerNorm, softmax over more than 1024
+elements). Constants: ``coefficients/memory_bound.json``.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ from gpuwise.predict.kernel_time import KernelTime
 from gpuwise.units import GIB
 
 F64 = NDArray[np.float64]
-Pattern = Literal["elementwise", "broadcast", "dropout", "reduction", "norm", "softmax", "transpose", "gather"]
+Pattern = Literal[
+    "elementwise", "broadcast", "dropout", "reduction", "norm", "softmax", "transpose", "gather"
+]
 WARP_SOFTMAX_ROW = 1024
-"""Rows up to this length stay in registers in PyTorch's softmax (softmax_warp_forward); longer ones are read again."""
+"""Rows up to this length stay in registers in PyTorch's softmax (softmax_warp_forward); longer ones are read
+again."""
 
 
 def memory_time(
@@ -40,38 +44,59 @@ def memory_time(
 ) -> KernelTime:
     """Device time of memory-bound kernels that read and write so many bytes each ([R] or scalar).
 
-    ``elements`` [R] (default: bytes written / 4, or read / 4 where nothing is written) matters to the patterns that spend
-    instructions per element; ``row_bytes`` [R] is the length of a normalised row of ``norm`` and ``softmax`` (default:
-    short enough to be read once).
+    ``elements`` [R] (default: bytes written / 4, or read / 4 where nothing is written) matters to the
+    patterns that spend instructions per element; ``row_bytes`` [R] is the length of a normalised row of
+    ``norm`` and ``softmax`` (default: short enough to be read once).
     """
     model = load_json("memory_bound")
-    read, written = np.broadcast_arrays(np.asarray(bytes_read, np.float64), np.asarray(bytes_written, np.float64))
+    read, written = np.broadcast_arrays(
+        np.asarray(bytes_read, np.float64), np.asarray(bytes_written, np.float64)
+    )
     moved = np.atleast_1d(read + written)
     passes = np.full_like(moved, model["passes"][pattern])
     if row_bytes is not None and pattern in ("norm", "softmax"):
         row = np.broadcast_to(np.asarray(row_bytes, np.float64), moved.shape)
-        passes = passes + _read_again(accelerator, pattern, row, model) * np.atleast_1d(read) / np.maximum(moved, 1.0)
+        passes = passes + _read_again(accelerator, pattern, row, model) * np.atleast_1d(read) / np.maximum(
+            moved, 1.0
+        )
     time = _stream_time(accelerator, moved, passes)
     per_clock = model["elements_per_clock_per_unit"].get(pattern)
     if per_clock is not None and accelerator.compute_units and accelerator.boost_hz:
-        visited = np.where(written > 0, written, read) / 4.0 if elements is None else np.asarray(elements, np.float64)
+        visited = (
+            np.where(written > 0, written, read) / 4.0
+            if elements is None
+            else np.asarray(elements, np.float64)
+        )
         time = np.maximum(time, visited / (per_clock * accelerator.compute_units * accelerator.boost_hz))
     return _result(accelerator, time + model["latency_s"], pattern)
 
 
-def embedding_time(accelerator: Accelerator, rows: ArrayLike, row_bytes: ArrayLike, backward: bool) -> KernelTime:
-    """Gather of ``rows`` rows of ``row_bytes`` each (forward), or scatter-add of their gradients (backward: the
-    gradient is read, the row read and written). Zeroing a dense gradient table is the caller's."""
+def embedding_time(
+    accelerator: Accelerator,
+    rows: ArrayLike,
+    row_bytes: ArrayLike,
+    backward: bool,
+    *,
+    element_bytes: float = 2.0,
+) -> KernelTime:
+    """Gather of ``rows`` rows of ``row_bytes`` each (forward), or scatter-add of their gradients (backward:
+    the gradient is read, the row read and written). The kernel handles one element of ``element_bytes`` at a
+    time. Zeroing a dense gradient table is the caller's."""
     moved = np.asarray(rows, np.float64) * np.maximum(np.asarray(row_bytes, np.float64), 32.0)
     times = 2.0 if backward else 1.0
-    return memory_time(accelerator, moved * times, moved, pattern="gather", elements=moved * times / 4.0)
+    elements = moved * times / element_bytes
+    return memory_time(accelerator, moved * times, moved, pattern="gather", elements=elements)
 
 
 def optimizer_time(
-    accelerator: Accelerator, bytes_read: ArrayLike, bytes_written: ArrayLike, n_tensors: ArrayLike, fused: bool
+    accelerator: Accelerator,
+    bytes_read: ArrayLike,
+    bytes_written: ArrayLike,
+    n_tensors: ArrayLike,
+    fused: bool,
 ) -> KernelTime:
-    """Optimizer update over ``n_tensors`` parameter tensors. ``fused`` runs many tensors in one launch; unfused
-    pays one kernel latency per tensor (bytes of the several passes are the caller's)."""
+    """Optimizer update over ``n_tensors`` parameter tensors. ``fused`` runs many tensors in one launch;
+    unfused pays one kernel latency per tensor (bytes of the several passes are the caller's)."""
     model = load_json("memory_bound")
     moved = np.atleast_1d(np.asarray(bytes_read, np.float64) + np.asarray(bytes_written, np.float64))
     per_launch = float(model["optimizer_tensors_per_launch"]) if fused else 1.0
@@ -93,7 +118,8 @@ def dram_rate(accelerator: Accelerator) -> float:
 
 
 def _has_inline_ecc(accelerator: Accelerator, model: dict[str, Any]) -> bool:
-    """Cards that keep error correction in the GDDR itself report less memory than the label says (1/16 on NVIDIA)."""
+    """Cards that keep error correction in the GDDR itself report less memory than the label says (1/16 on
+    NVIDIA)."""
     label = accelerator.memory_nominal_gb
     return label is not None and accelerator.memory_bytes < model["inline_ecc_below"] * label * GIB
 
@@ -122,12 +148,16 @@ def _read_again(accelerator: Accelerator, pattern: str, row_bytes: F64, model: d
         block = 2.0 ** np.floor(np.log2(np.clip(row_bytes / 16.0, 32.0, 1024.0)))
     in_flight = accelerator.compute_units * threads / block * row_bytes
     start, width = model["cache_miss"][pattern]
-    again = np.clip((in_flight / accelerator.l2_bytes - start) / width, 0.0, 1.0) * model["passes_again"][pattern]
+    again = (
+        np.clip((in_flight / accelerator.l2_bytes - start) / width, 0.0, 1.0) * model["passes_again"][pattern]
+    )
     return np.where(row_bytes <= 4.0 * WARP_SOFTMAX_ROW, 0.0, again) if pattern == "softmax" else again
 
 
 def _result(accelerator: Accelerator, time: F64, pattern: str) -> KernelTime:
     model = load_json("memory_bound")
     basis: Basis = "fitted" if accelerator.family in model["family_efficiency"] else "derived"
-    sigma = model["log_sigma"][pattern] * (1.0 if basis == "fitted" else model["log_sigma"]["new_family_factor"])
+    sigma = model["log_sigma"][pattern] * (
+        1.0 if basis == "fitted" else model["log_sigma"]["new_family_factor"]
+    )
     return KernelTime(np.atleast_1d(time), np.full(np.atleast_1d(time).shape, sigma), basis)
