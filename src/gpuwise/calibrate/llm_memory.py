@@ -110,6 +110,9 @@ def settings(row: LlmRow) -> tuple[Strategy, MemoryRules]:
             raise UnpredictableError("the recipe updates inside the backward or offloads the parameters")
         chunked = replace(rules, loss_half=2.0, loss_fp32=0.0)
         return strategy.with_(master_weights=False, gradient_dtype="bf16", accumulation=2), chunked
+    if "AutoModel" in row.software:
+        # Hugging Face models loaded in bfloat16: states follow the parameters
+        return strategy.with_(master_weights=False, gradient_dtype="bf16"), rules
     if "composer" in row.software:
         # llm-foundry's fused_crossentropy: half-precision logits and their gradient
         return strategy, replace(rules, loss_half=2.0, loss_fp32=0.0)

@@ -35,6 +35,7 @@ from gpuwise.predict.memory_device import (
     context_bytes,
     library_workspace_bytes,
     stack_memory,
+    usable_bytes,
 )
 from gpuwise.predict.memory_rules import MemoryRules, find_memory_rules
 from gpuwise.predict.memory_saved import SavedBytes
@@ -153,8 +154,9 @@ class MemoryColumns:
         return self.device_total - self.context
 
     def fits(self, system: System) -> NDArray[np.bool_]:
-        """Whether each strategy's expected memory is within the accelerator's, the slack at its least if need be."""
-        return self.device_total <= system.accelerator.memory_bytes
+        """Whether each strategy's expected memory is within what the accelerator can give, the slack at its least if
+        need be."""
+        return self.device_total <= usable_bytes(system.accelerator)
 
     def estimate(self, i: int, metric: str = "device") -> Estimate:
         """Strategy ``i`` with its 80 % interval; ``metric`` is ``allocated``, ``reserved`` or ``device``."""
@@ -196,7 +198,7 @@ def memory_columns(
             best, churned = np.where(more, total, best), np.where(more, churn, churned)
     context = context_bytes(system.accelerator, rules) + communicator_bytes(c, rules)
     allocated = best - constants.slack * churned + workspace
-    left = system.accelerator.memory_bytes - context - allocated
+    left = usable_bytes(system.accelerator) - context - allocated
     reserve = np.minimum(constants.slack * churned, np.maximum(left, constants.least_slack * churned))
     return MemoryColumns(
         worst, allocated + reserve + context, allocated, context, moment, memory, constants, workspace

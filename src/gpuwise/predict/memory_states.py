@@ -126,14 +126,14 @@ def _stage(
     else:
         weights = weight * (dense / dw + expert / ew)
         kept = np.asarray(master)
-    state = (kept + b.state + rules.fp32_gradient * (b.gradient < 4.0)) * 1.0
+    state = kept + b.state + rules.fp32_gradient
     optimizer = np.where(c.offload_optimizer > 0, 0.0, (dense / do + expert / eo) * state)
     gradients = b.gradient * (dense / dg + expert / eg)
     half = b.weight * (dense + expert) if rules.half_gradients != "no" and b.gradient > b.weight else 0.0 * dense
     replicated = (c.sharding == NONE) & (c.dp * c.cp > 1)
     buckets = np.where(replicated & rules.bucket_copy, b.weight * (dense + expert), 0.0)
     if base.stack == "megatron-deepspeed":
-        bucket = np.minimum(dense + expert, DEEPSPEED_BUCKET_ELEMENTS) * b.weight
+        bucket = np.minimum(dense + expert, DEEPSPEED_BUCKET_ELEMENTS) * b.gradient
         buckets = buckets + np.where((c.sharding != NONE) & (c.dp * c.cp > 1), bucket, 0.0)
     per_layer = np.maximum(dense - _ends(count, c, i), 0.0) / layers + expert / layers
     scattered = per_layer * (b.weight + (b.gradient if b.gradient > b.weight else 0.0))
