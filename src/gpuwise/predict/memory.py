@@ -20,7 +20,7 @@ update    no activations; gradients, and the temporaries of an unfused update
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,13 @@ STAGES = ("first", "middle", "last")
 PARTS = (
     "weights", "gradients", "optimizer", "activations", "logits", "temporaries", "communication", "context", "reserve",
 )  # fmt: skip
+
+
+class CarriesSaved(Protocol):
+    """Point costs, which have the saved bytes of their points with them."""
+
+    @property
+    def saved(self) -> SavedBytes: ...
 
 
 class Moment(NamedTuple):
@@ -173,12 +180,12 @@ class MemoryColumns:
 
 
 def memory_columns(
-    arch: Architecture, system: System, saved: SavedBytes, c: Columns, point_index: I64,
+    arch: Architecture, system: System, saved: SavedBytes | CarriesSaved, c: Columns, point_index: I64,
     rules: MemoryRules | None = None, constants: StackMemory | None = None,
 ) -> MemoryColumns:  # fmt: skip
     """Memory of every strategy in ``c``; ``point_index`` is each one's point in ``saved`` (a :class:`SavedBytes`, or
     point costs that carry one). ``rules`` and ``constants`` in place of the stack's own."""
-    saved = getattr(saved, "saved", saved)
+    saved = saved if isinstance(saved, SavedBytes) else saved.saved
     rules = rules or find_memory_rules(c.base.stack)
     constants = constants or stack_memory(c.base.stack)
     n_layers = float(arch.n_layers + (arch.encoder.n_layers if arch.encoder else 0))

@@ -5,7 +5,7 @@ Constants are measured or fitted (``coefficients/memory.json``, written by ``cal
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -48,7 +48,7 @@ def stack_memory(stack: str) -> StackMemory:
     try:
         if stack in table:
             return StackMemory(**table[stack])
-        return StackMemory(**{**table["default"], "basis": "derived"})
+        return replace(StackMemory(**table["default"]), basis="derived")
     except TypeError as error:
         raise DataError(f"memory.json: {stack}: {error}") from None
 
@@ -79,5 +79,7 @@ def context_bytes(accelerator: Accelerator, rules: MemoryRules) -> float:
 def communicator_bytes(c: Columns, rules: MemoryRules) -> F64:
     """NCCL's buffers, outside torch: one communicator for each kind of group with more than one rank."""
     each = load_json("memory")["communicator_bytes"]["eager" if rules.eager_modules else "lazy"]
-    groups = [c.tp > 1, c.pp > 1, c.dp * c.cp > 1, (c.cp > 1) & (c.dp > 1), c.ep > 1]
-    return float(each) * sum(g.astype(np.float64) for g in groups)
+    count = (c.tp > 1).astype(np.float64)
+    for group in (c.pp > 1, c.dp * c.cp > 1, (c.cp > 1) & (c.dp > 1), c.ep > 1):
+        count = count + group
+    return float(each) * count

@@ -142,7 +142,7 @@ def _backward_excess(table: OpTable, boundary: float) -> float:
         heavy = True
         if table.kind[i] in MATMULS and ".lora_" not in table.name[i]:
             m, n, k = (float(x) for x in table.shape[i, 1:4])
-            output, taken = m * n * e[i], m * k * e[i]
+            output, taken = m * n * float(e[i]), m * k * float(e[i])
         elif table.name[i] in ("moe.permute", "moe.unpermute"):
             # rows on their way to and from the experts: gradients of both sides of the exchange
             output, taken = float(table.bytes_written[i]), float(table.bytes_read[i])

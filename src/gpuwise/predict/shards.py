@@ -85,7 +85,7 @@ def _even(c: Columns, n_layers: float) -> tuple[F64, F64, F64]:
     even = per == np.floor(per)
     ends_count = (n_layers + 2) / chunks
     ends_even = ~even & (ends_count == np.floor(ends_count))
-    middle = np.where(even, per, np.where(ends_even, ends_count, np.ceil(per))) * c.virtual_stages
+    middle = np.where(even, per, np.where(ends_even, ends_count, np.ceil(per))) * c.virtual_stages.astype(np.float64)
     first = np.where(ends_even, middle - 1, middle)
     last = np.where(even, middle, np.where(ends_even, middle - 1, np.maximum(n_layers - middle * (c.pp - 1), 1)))
     return first, middle, last
