@@ -2,15 +2,17 @@
 
     python benchmarks/search_speed.py [--json]
 
-The space is everything the model knows: every degree that divides, four pipeline schedules with all virtual stages, five
-shardings with and without the optimizer on the host, recompute of none, selective or every n-th layer with and without
-activation offload, sequence parallelism on and off, for each of fp16 and bf16, fp32 and bf16 gradients, fused and unfused
-attention, whole and chunked loss. Limits of one software stack are lifted (a union of what stacks can do), so that the
-space covers what a peer searches: calculon's for the same model and 512 GPUs has 6.58 million points and takes it about
-14 CPU-hours (129 a CPU-second on a sample of them).
+The space is everything the model knows: every degree that divides, four pipeline schedules with all virtual
+stages, five shardings with and without the optimizer on the host, recompute of none, selective or every
+n-th layer with and without activation offload, sequence parallelism on and off, for each of fp16 and bf16,
+fp32 and bf16 gradients, fused and unfused attention, whole and chunked loss. Limits of one software stack
+are lifted (a union of what stacks can do), so that the space covers what a peer searches: calculon's for
+the same model and 512 GPUs has 6.58 million points and takes it about 14 CPU-hours (129 a CPU-second on a
+sample of them).
 
-A strategy counts when its step time and its memory were computed, whether it fits or not; what a divisibility rule
-removes is not counted. Seconds include the enumeration and the kernel model of all distinct points.
+A strategy counts when its step time and its memory were computed, whether it fits or not; what a
+divisibility rule removes is not counted. Seconds include the enumeration and the kernel model of all
+distinct points.
 """
 
 from __future__ import annotations
@@ -27,14 +29,18 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from gpuwise.facts.models import Architecture, find_model
 from gpuwise.facts.naming import find_cluster
 from gpuwise.facts.systems import Cluster
-from gpuwise.plan.rules import Setting
+from gpuwise.plan.conditions import Setting
 from gpuwise.plan.space import Block, blocks, full_space
 from gpuwise.plan.stack_rules import StackRules
 from gpuwise.plan.sweep import sweep
 from gpuwise.workload.strategy import SCHEDULES, SHARDINGS, Strategy
 
 ANY_STACK = StackRules(
-    "union of all stacks", frozenset(SHARDINGS), frozenset(SHARDINGS), frozenset(SCHEDULES), offload_with_recompute=True
+    "union of all stacks",
+    frozenset(SHARDINGS),
+    frozenset(SHARDINGS),
+    frozenset(SCHEDULES),
+    offload_with_recompute=True,
 )
 SEQ_LEN = 2048
 
@@ -66,7 +72,9 @@ def measure(on: str, global_batch: int) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document")
     as_json = parser.parse_args().json
     results = [measure("512xA100-SXM-80GB", 512), measure("4096xA100-SXM-80GB", 4096)]

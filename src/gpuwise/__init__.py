@@ -1,3 +1,67 @@
-"""gpuwise: for any AI workload and any accelerator: does it fit, how fast is it, what does it cost, what should change."""
+"""gpuwise: for any AI workload and any accelerator: does it fit, how fast is it, what does it cost, what
+should change.
+
+>>> import gpuwise >>> plan = gpuwise.make_plan("llama-3.1-8b", "8xH100-SXM", gpuwise.Wishes(tokens=15e9))
+# doctest: +SKIP
+
+Names are imported on first use, so that ``import gpuwise`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpuwise.calibrate.validation import validate
+    from gpuwise.facts.accelerators import Accelerator
+    from gpuwise.facts.models import Architecture, find_model
+    from gpuwise.facts.naming import find_accelerator, find_cluster
+    from gpuwise.facts.systems import Cluster
+    from gpuwise.plan.api import fit, make_plan
+    from gpuwise.plan.goal import Wishes
+    from gpuwise.plan.planner import Plan
+    from gpuwise.plan.remedies import Fit
+    from gpuwise.predict.estimate import Estimate
+    from gpuwise.predict.training import TrainingEstimate, estimate
+    from gpuwise.workload.strategy import Strategy
 
 __version__ = "0.1.0"
+__all__ = [
+    "Accelerator", "Architecture", "Cluster", "Estimate", "Fit", "Plan", "Strategy", "TrainingEstimate", "Wishes",
+    "__version__", "estimate", "find_accelerator", "find_cluster", "find_model", "fit", "make_plan", "validate",
+]  # fmt: skip
+
+_HOME = {
+    "Accelerator": "gpuwise.facts.accelerators",
+    "Architecture": "gpuwise.facts.models",
+    "Cluster": "gpuwise.facts.systems",
+    "Estimate": "gpuwise.predict.estimate",
+    "Fit": "gpuwise.plan.remedies",
+    "Plan": "gpuwise.plan.planner",
+    "Strategy": "gpuwise.workload.strategy",
+    "TrainingEstimate": "gpuwise.predict.training",
+    "Wishes": "gpuwise.plan.goal",
+    "estimate": "gpuwise.predict.training",
+    "find_accelerator": "gpuwise.facts.naming",
+    "find_cluster": "gpuwise.facts.naming",
+    "find_model": "gpuwise.facts.models",
+    "fit": "gpuwise.plan.api",
+    "make_plan": "gpuwise.plan.api",
+    "validate": "gpuwise.calibrate.validation",
+}
+"""Where each public name lives."""
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'gpuwise' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,7 +1,8 @@
-"""The table of commands, and how errors reach a person: ``error:`` and ``hint:`` on stderr, exit code 2 for bad input.
+"""The table of commands, and how errors reach a person: ``error:`` and ``hint:`` on stderr, exit code 2 for
+bad input.
 
-Exit codes: 0 an answer (a fit says no in its output), 1 no answer (nothing fits, nothing known supports one, a corrupt
-file), 2 bad input.
+Exit codes: 0 an answer (a fit says no in its output), 1 no answer (nothing fits, nothing known supports
+one, a corrupt file), 2 bad input.
 """
 
 from __future__ import annotations
@@ -17,10 +18,18 @@ from gpuwise.errors import GpuwiseError, InputError
 
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("plan", "gpuwise.cli.plan:plan", "Which GPUs, which layout, how long, how much, to train this?"),
-    ("fit", "gpuwise.cli.fit:fit", "Will it fit? What fills the memory? What is the cheapest change that makes it fit?"),
+    (
+        "fit",
+        "gpuwise.cli.fit:fit",
+        "Will it fit? What fills the memory? What is the cheapest change that makes it fit?",
+    ),
     ("models", "gpuwise.cli.models:models", "The catalogue of model architectures."),
     ("gpus", "gpuwise.cli.gpus:gpus", "The catalogue of accelerators, with the source of every figure."),
-    ("validate", "gpuwise.cli.validate:validate", "How far is prediction from measurement, by family, source and GPU?"),
+    (
+        "validate",
+        "gpuwise.cli.validate:validate",
+        "How far is prediction from measurement, by family, source and GPU?",
+    ),
 )
 """Name, where it lives, what it answers; a command's module is imported only when it runs."""
 
@@ -29,7 +38,8 @@ def build() -> App:
     """The application."""
     app = App(
         name="gpuwise",
-        help="For any AI workload and any accelerator: does it fit, how fast is it, what does it cost, what should change.",
+        help="For any AI workload and any accelerator: does it fit, how fast is it, what does it cost, what "
+        "should change.",
         version=__version__,
         help_format="plaintext",
         result_action="return_value",

@@ -1,4 +1,5 @@
-"""Bars of characters: each part has its own glyph as well as its own colour, so they read without colour too."""
+"""Bars of characters: each part has its own glyph as well as its own colour, so they read without colour
+too."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ if TYPE_CHECKING:
 
 GLYPHS = "█▓▒░▚▞▩#=+:"
 COLOURS = (
-    "blue", "cyan", "green", "yellow", "magenta", "red", "bright_blue", "bright_cyan", "bright_green", "bright_yellow",
+    "blue", "cyan", "green", "yellow", "magenta", "red", "bright_blue", "bright_cyan", "bright_green",
+    "bright_yellow",
     "bright_magenta",
 )  # fmt: skip
 FREE, OVER = "·", "!"
@@ -19,7 +21,8 @@ FREE, OVER = "·", "!"
 def stacked(parts: Mapping[str, float], whole: float, width: int) -> tuple[Text, list[tuple[str, Text]]]:
     """One bar of ``width`` characters for ``parts`` of ``whole``, and the key of each part that is shown.
 
-    When the parts exceed ``whole``, the bar spans their sum and the part beyond ``whole`` is marked with ``!``.
+    When the parts exceed ``whole``, the bar spans their sum and the part beyond ``whole`` is marked with
+    ``!``.
     """
     from rich.text import Text
 
@@ -39,8 +42,8 @@ def stacked(parts: Mapping[str, float], whole: float, width: int) -> tuple[Text,
 
 
 def shares(values: Sequence[float], width: int) -> list[int]:
-    """Cells for each value: they sum to ``width``, by largest remainder; what is above zero and would vanish gets one
-    while there is room."""
+    """Cells for each value: they sum to ``width``, by largest remainder; what is above zero and would
+    vanish gets one while there is room."""
     total = sum(values)
     if total <= 0:
         return [0] * len(values)

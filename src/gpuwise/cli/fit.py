@@ -6,20 +6,21 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Fixed, Training, wishes_of
+from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Fixed, Training, wishes_of
 
 
 def fit(
     model: str,
     *,
     on: str,
-    training: Training = Training(),
-    fixed: Fixed = Fixed(),
+    training: Training = LEFT_OPEN,
+    fixed: Fixed = NOTHING_FIXED,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Will it fit? What fills the memory? What is the cheapest change that makes it fit?
 
-    Takes the plain way of training (micro-batch 1, nothing sharded, recomputed or offloaded) unless told otherwise.
+    Takes the plain way of training (micro-batch 1, nothing sharded, recomputed or offloaded) unless told
+    otherwise.
 
     Parameters
     ----------
@@ -30,11 +31,9 @@ def fit(
     json
         One JSON document on the last line of stdout.
     """
-    from gpuwise.facts.models import find_model
-    from gpuwise.facts.naming import find_cluster
-    from gpuwise.plan.remedies import check_fit
+    from gpuwise.plan.api import fit as check
 
-    answer = check_fit(find_model(model), find_cluster(on), wishes_of(training, fixed))
+    answer = check(model, on, wishes_of(training, fixed))
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.plan.fit_document import fit_document

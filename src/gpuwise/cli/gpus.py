@@ -37,7 +37,8 @@ def gpus(*query: str, json: Annotated[bool, Parameter(negative="")] = False) -> 
 
 
 def _search(query: str) -> list[Accelerator]:
-    """The accelerators ``query`` means: the one so named, or all that contain its words. Raises UnknownNameError."""
+    """The accelerators ``query`` means: the one so named, or all that contain its words. Raises
+    UnknownNameError."""
     from gpuwise.errors import AmbiguousNameError, UnknownNameError
     from gpuwise.facts.accelerators import accelerators
     from gpuwise.facts.naming import find_accelerator
@@ -51,13 +52,14 @@ def _search(query: str) -> list[Accelerator]:
         return [catalogue[name] for name in error.candidates if name in catalogue] or list(catalogue.values())
     except UnknownNameError:
         words = query.lower().split()
-        found = [
-            a for a in catalogue.values()
-            if words and all(w in f"{a.id} {a.name} {a.vendor} {a.family} {a.memory_type} {a.form} {a.year}".lower() for w in words)
-        ]  # fmt: skip
+        found = [a for a in catalogue.values() if words and all(w in _text(a) for w in words)]
         if not found:
             raise
         return found
+
+
+def _text(a: Accelerator) -> str:
+    return f"{a.id} {a.name} {a.vendor} {a.family} {a.memory_type} {a.form} {a.year}".lower()
 
 
 def _list(found: list[Accelerator]) -> None:
@@ -72,12 +74,17 @@ def _list(found: list[Accelerator]) -> None:
     for a in sorted(found, key=lambda a: (a.vendor != "NVIDIA", a.vendor, a.year, a.name)):
         cells = {
             "name": a.name, "family": a.family, "year": str(a.year), "memory": format_bytes(a.memory_bytes),
-            "bandwidth": format_rate(a.memory_bandwidth_bytes_per_s, "B/s"), "bf16": _rate(a, "bf16"), "fp8": _rate(a, "fp8"),
+            "bandwidth": format_rate(a.memory_bandwidth_bytes_per_s, "B/s"), "bf16": _rate(a, "bf16"),
+            "fp8": _rate(a, "fp8"),
             "link": a.link_kind or "-", "W": "-" if a.tdp_w is None else f"{a.tdp_w:.0f}", "$/h": _price(a),
         }  # fmt: skip
         table.add_row(*(cells[c] for c in columns))
     to.print(table)
-    to.print(f"{len(found)} accelerators; dense rates in FLOP/s with FP32 accumulation; $/h: median rental price of a GPU hour", style="dim")
+    to.print(
+        f"{len(found)} accelerators; dense rates in FLOP/s with FP32 accumulation; $/h: median rental "
+        "price of a GPU hour",
+        style="dim",
+    )
 
 
 def _rate(a: Accelerator, dtype: str) -> str:
@@ -119,12 +126,21 @@ def _show(a: Accelerator) -> None:
     section(to, "Matrix rates", rates)
     systems = systems_of(a)
     if systems:
-        section(to, "Systems", "\n".join(f"{s.name} ({s.count}x, {s.topology}, {s.network_kind})  {s.id}" for s in systems))
+        section(
+            to,
+            "Systems",
+            "\n".join(f"{s.name} ({s.count}x, {s.topology}, {s.network_kind})  {s.id}" for s in systems),
+        )
     listed = offers_for(a.id)
     if listed:
         prices = grid(4)
         for o in listed[:8]:
-            prices.add_row(o.provider, f"${o.on_demand_usd_per_hour:.2f}/h", f"{o.count}x", f"{o.kind}, {o.as_of.isoformat()}")
+            prices.add_row(
+                o.provider,
+                f"${o.on_demand_usd_per_hour:.2f}/h",
+                f"{o.count}x",
+                f"{o.kind}, {o.as_of.isoformat()}",
+            )
         section(to, "Rent, a GPU and hour", prices)
     known = sources()
     cited = grid(2)
@@ -151,7 +167,12 @@ def _facts(a: Accelerator) -> list[tuple[str, str]]:
         ("compute capability", a.compute_capability),
         ("design power", None if a.tdp_w is None else f"{a.tdp_w:.0f} W"),
         ("host link", None if a.pcie_bytes_per_s is None else format_rate(a.pcie_bytes_per_s, "B/s")),
-        ("device link", None if a.link_bytes_per_s is None else f"{a.link_kind}, {format_rate(a.link_bytes_per_s, 'B/s')}"),
+        (
+            "device link",
+            None
+            if a.link_bytes_per_s is None
+            else f"{a.link_kind}, {format_rate(a.link_bytes_per_s, 'B/s')}",
+        ),
         ("price", None if a.list_price_usd is None else f"${a.list_price_usd:,.0f} ({a.list_price_kind})"),
     ]
     return [(name, value) for name, value in rows if value is not None]
@@ -163,5 +184,7 @@ def _document(a: Accelerator) -> dict[str, object]:
     out: dict[str, object] = {}
     for f in fields(a):
         value = getattr(a, f.name)
-        out[f.name] = dict(value) if hasattr(value, "keys") else list(value) if isinstance(value, tuple) else value
+        out[f.name] = (
+            dict(value) if hasattr(value, "keys") else list(value) if isinstance(value, tuple) else value
+        )
     return out

@@ -33,7 +33,7 @@ def models(*query: str, json: Annotated[bool, Parameter(negative="")] = False) -
 
 
 def _search(query: str) -> list[Architecture]:
-    """The models ``query`` means: the one so named, or all that contain its words. Raises UnknownNameError."""
+    """The models ``query`` means: the one of that name, or all with its words. Raises UnknownNameError."""
     from gpuwise.errors import AmbiguousNameError, UnknownNameError
     from gpuwise.facts.model_files import models as catalogue
     from gpuwise.facts.models import find_model
@@ -63,12 +63,16 @@ def _list(found: list[Architecture]) -> None:
     from gpuwise.workload.parameters import count_parameters
 
     to = console()
-    table = table_of(["id", "parameters", "active", "layers", "hidden", "heads", "kv", "context", "kind"], left=("id", "kind"))
+    table = table_of(
+        ["id", "parameters", "active", "layers", "hidden", "heads", "kv", "context", "kind"],
+        left=("id", "kind"),
+    )
     for a in found:
         count = count_parameters(a)
         active = "" if count.active == count.total else format_count(count.active)
         table.add_row(
-            a.id, format_count(count.total), active, str(a.n_layers), str(a.hidden), str(a.heads), str(a.kv_heads),
+            a.id, format_count(count.total), active, str(a.n_layers), str(a.hidden), str(a.heads),
+            str(a.kv_heads),
             f"{a.max_seq_len:,}", f"{a.kind}, experts" if a.moe else a.kind,
         )  # fmt: skip
     to.print(table)
@@ -89,14 +93,31 @@ def _show(a: Architecture) -> None:
     section(to, "Dimensions", table)
     parts = grid(2)
     parts.columns[1].justify = "right"
-    for name in ("embedding", "stem", "attention", "mlp", "experts", "shared_experts", "router", "norm", "encoder", "head", "extra", "total"):
+    for name in (
+        "embedding",
+        "stem",
+        "attention",
+        "mlp",
+        "experts",
+        "shared_experts",
+        "router",
+        "norm",
+        "encoder",
+        "head",
+        "extra",
+        "total",
+    ):
         n = getattr(count, name)
         if n:
             parts.add_row(name.replace("_", " "), f"{n:,}")
     if count.active != count.total:
         parts.add_row("active per token", f"{count.active:,}")
     if a.published_parameters is not None:
-        same = "the same" if a.published_parameters == count.total else f"{count.total - a.published_parameters:+,} here"
+        same = (
+            "the same"
+            if a.published_parameters == count.total
+            else f"{count.total - a.published_parameters:+,} here"
+        )
         parts.add_row("published", f"{a.published_parameters:,} ({same})")
     elif a.published_rounded is not None:
         parts.add_row("published", a.published_rounded)
@@ -110,8 +131,10 @@ def _show(a: Architecture) -> None:
 
 def _dimensions(a: Architecture) -> list[tuple[str, str]]:
     rows = [
-        ("layers", str(a.n_layers)), ("hidden", str(a.hidden)), ("feed-forward", f"{a.ffn}{' gated' if a.gated_mlp else ''}, {a.activation}"),
-        ("heads", f"{a.heads} query, {a.kv_heads} key-value, {a.head_dim} wide"), ("vocabulary", f"{a.vocab:,}"),
+        ("layers", str(a.n_layers)), ("hidden", str(a.hidden)),
+        ("feed-forward", f"{a.ffn}{' gated' if a.gated_mlp else ''}, {a.activation}"),
+        ("heads", f"{a.heads} query, {a.kv_heads} key-value, {a.head_dim} wide"),
+        ("vocabulary", f"{a.vocab:,}"),
         ("context", f"{a.max_seq_len:,} tokens, {a.position} positions"),
     ]  # fmt: skip
     if a.moe is not None:
@@ -119,9 +142,17 @@ def _dimensions(a: Architecture) -> list[tuple[str, str]]:
         shared = f", {m.n_shared} shared" if m.n_shared else ""
         rows.append(("experts", f"{m.n_experts} of width {m.expert_ffn}, {m.n_active} active{shared}"))
     if a.mla is not None:
-        rows.append(("latent attention", f"query rank {a.mla.q_lora_rank}, key-value rank {a.mla.kv_lora_rank}"))
+        rows.append(
+            ("latent attention", f"query rank {a.mla.q_lora_rank}, key-value rank {a.mla.kv_lora_rank}")
+        )
     if a.window is not None:
-        rows.append(("window", f"{a.window:,} tokens" + (f", one layer in {a.global_every} global" if a.global_every else "")))
+        rows.append(
+            (
+                "window",
+                f"{a.window:,} tokens"
+                + (f", one layer in {a.global_every} global" if a.global_every else ""),
+            )
+        )
     if a.encoder is not None:
         rows.append(("encoder", f"{a.encoder.n_layers} layers of {a.encoder.hidden}"))
     return rows

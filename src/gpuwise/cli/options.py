@@ -23,7 +23,9 @@ def whole_number(text: str, name: str) -> int:
     if cleaned[-1:].lower() == "k":
         cleaned, factor = cleaned[:-1], 1024
     if not cleaned.isascii() or not cleaned.isdigit() or not 1 <= int(cleaned[:40]) * factor <= LARGEST_WHOLE:
-        raise InputError(f"{name}: {text!r} is not a whole number of at least 1", hint=f"write it like {name} 8")
+        raise InputError(
+            f"{name}: {text!r} is not a whole number of at least 1", hint=f"write it like {name} 8"
+        )
     return int(cleaned) * factor
 
 
@@ -56,7 +58,9 @@ def money(text: str, name: str) -> float:
     except InputError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
-        raise InputError(f"{name}: {text!r} is not an amount of US dollars", hint=f"write it like {name} 2000")
+        raise InputError(
+            f"{name}: {text!r} is not an amount of US dollars", hint=f"write it like {name} 2000"
+        )
     return value
 
 
@@ -84,11 +88,13 @@ class Training:
     global_batch: Whole | None = None
     """Sequences a step, over all accelerators."""
     precision: str | None = None
-    """Format of the matrix products: fp32, tf32, fp16, bf16 (default), fp8, mxfp8, nvfp4; several with commas."""
+    """Format of the matrix products: fp32, tf32, fp16, bf16 (default), fp8, mxfp8, nvfp4; several with
+    commas."""
     optimizer: str = "adamw"
     """sgd, momentum, adamw, adamw8bit, adafactor, lion or muon."""
     stack: str | None = None
-    """Software: megatron-core, compiled-fsdp, eager-fsdp, eager, megatron-deepspeed, megatron-legacy, nanotron."""
+    """Software: megatron-core, compiled-fsdp, eager-fsdp, eager, megatron-deepspeed, megatron-legacy,
+    nanotron."""
     lora: Annotated[bool, Parameter(negative="")] = False
     """Train low-rank adapters (rank 16) on frozen weights."""
     lora_rank: Whole | None = None
@@ -142,8 +148,10 @@ class Fixed:
     """Compute the loss in chunks that never hold all logits."""
 
 
+LEFT_OPEN, NOTHING_FIXED = Training(), Fixed()
 FIXED_FIELDS = (
-    "tp", "pp", "cp", "ep", "dp", "micro_batch", "accumulation", "virtual_stages", "schedule", "sharding", "recompute",
+    "tp", "pp", "cp", "ep", "dp", "micro_batch", "accumulation", "virtual_stages", "schedule", "sharding",
+    "recompute",
     "recompute_every", "sequence_parallel", "offload_optimizer", "offload_activations",
 )  # fmt: skip
 
@@ -160,8 +168,10 @@ def wishes_of(training: Training, fixed: Fixed, **more: Any) -> Any:
         raise InputError("--precision names no format", hint="for example --precision bf16")
     held = {f: getattr(fixed, f) for f in FIXED_FIELDS if getattr(fixed, f) is not None}
     return Wishes(
-        seq_len=training.seq, global_batch=training.global_batch, precision=precision, optimizer=training.optimizer,
+        seq_len=training.seq, global_batch=training.global_batch, precision=precision,
+        optimizer=training.optimizer,
         stack=training.stack, lora_rank=(training.lora_rank or LORA_RANK) if adapters else 0,
-        quantized_base=training.qlora, context_parallel=fixed.context_parallel, gradient_dtype=fixed.gradient_dtype,
+        quantized_base=training.qlora, context_parallel=fixed.context_parallel,
+        gradient_dtype=fixed.gradient_dtype,
         fused_loss=fixed.chunked_loss or None, packed_document_len=training.packed, fixed=held, **more,
     )  # fmt: skip

@@ -25,7 +25,8 @@ def console() -> Console:
 
 
 def table_of(columns: Sequence[str], *, left: Sequence[str] = (), wrap: Sequence[str] = ()) -> Table:
-    """A borderless table with dim headers; columns are right-aligned but those in ``left``, whole but those in ``wrap``."""
+    """A borderless table with dim headers; columns are right-aligned but those in ``left``, whole but those
+    in ``wrap``."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)

@@ -6,7 +6,16 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Count, Duration, Fixed, Money, Training, wishes_of
+from gpuwise.cli.options import (
+    LEFT_OPEN,
+    NOTHING_FIXED,
+    Count,
+    Duration,
+    Fixed,
+    Money,
+    Training,
+    wishes_of,
+)
 
 
 def plan(
@@ -16,8 +25,8 @@ def plan(
     tokens: Count | None = None,
     deadline: Duration | None = None,
     budget: Money | None = None,
-    training: Training = Training(),
-    fixed: Fixed = Fixed(),
+    training: Training = LEFT_OPEN,
+    fixed: Fixed = NOTHING_FIXED,
     price: Money | None = None,
     provider: str | None = None,
     exhaustive: Annotated[bool, Parameter(negative="")] = False,
@@ -25,8 +34,8 @@ def plan(
 ) -> int:
     """Which GPUs, which layout, how long, how much, to train this?
 
-    Searches precision, micro-batch, accumulation, sharding, tensor, pipeline, context and expert parallelism, recompute
-    and offload, and explains the winner.
+    Searches precision, micro-batch, accumulation, sharding, tensor, pipeline, context and expert
+    parallelism, recompute and offload, and explains the winner.
 
     Parameters
     ----------
@@ -49,26 +58,12 @@ def plan(
     json
         One JSON document on the last line of stdout.
     """
-    import datetime
+    from gpuwise.plan.api import make_plan
 
-    from gpuwise.errors import InputError
-    from gpuwise.facts.models import find_model
-    from gpuwise.facts.naming import find_cluster
-    from gpuwise.plan.planner import Pricing, plan_on
-
-    wishes = wishes_of(training, fixed, tokens=tokens, deadline_s=deadline, budget_usd=budget, exhaustive=exhaustive)
-    if tokens is None and (deadline is not None or budget is not None):
-        raise InputError("a deadline or a budget needs --tokens", hint="say how much to train, for example --tokens 15B")
-    arch = find_model(model)
-    pricing = Pricing(datetime.date.today(), price, provider)
-    if on is None:
-        if tokens is None:
-            raise InputError("neither --on nor --tokens is given", hint="name the GPUs (--on 8xH100-SXM), or the work (--tokens 15B)")
-        from gpuwise.plan.hardware import compare
-
-        answer = compare(arch, wishes, pricing)
-    else:
-        answer = plan_on(arch, find_cluster(on), wishes, pricing)
+    wishes = wishes_of(
+        training, fixed, tokens=tokens, deadline_s=deadline, budget_usd=budget, exhaustive=exhaustive
+    )
+    answer = make_plan(model, on, wishes, usd_per_hour=price, provider=provider)
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.plan.document import plan_document

@@ -1,4 +1,5 @@
-"""A plan as a person reads it: the answer first, then the layout, the memory, the time, the choices, the reasons."""
+"""A plan as a person reads it: the answer first, then the layout, the memory, the time, the choices, the
+reasons."""
 
 from __future__ import annotations
 
@@ -41,7 +42,11 @@ def show_plan(plan: Plan) -> None:
         section(to, "Layout", left)
         section(to, "Numbers (80 % intervals)", right)
     _memory(to, best)
-    section(to, f"Where the {format_duration(best.estimate.step_time_s.expected)} of a step go", _time_table(best, to.width))
+    section(
+        to,
+        f"Where the {format_duration(best.estimate.step_time_s.expected)} of a step go",
+        _time_table(best, to.width),
+    )
     _alternatives(to, plan, best)
     _bullets(to, "Why", plan.reasons)
     _bullets(to, "Mind", plan.warnings, "yellow")
@@ -55,8 +60,14 @@ def _headline(to: Console, plan: Plan, best: Option) -> None:
 
     goal, work = plan.goal, plan.goal.wishes.tokens
     count = count_parameters(goal.arch)
-    size = format_count(count.total) + (f", {format_count(count.active)} active" if count.active != count.total else "")
-    to.print(Text.assemble((f"{goal.arch.name}", "bold"), f" ({size} parameters) on ", (best.cluster.label, "bold")))
+    size = format_count(count.total) + (
+        f", {format_count(count.active)} active" if count.active != count.total else ""
+    )
+    to.print(
+        Text.assemble(
+            (f"{goal.arch.name}", "bold"), f" ({size} parameters) on ", (best.cluster.label, "bold")
+        )
+    )
     took = Text("  ")
     took.append(f"{format_count(plan.tokens)} tokens", "bold" if work else "dim")
     took.append(" in ")
@@ -85,22 +96,42 @@ def _layout_rows(plan: Plan, best: Option) -> Iterator[tuple[str, str]]:
     s, goal = best.estimate.strategy, plan.goal
     degrees = [("data", s.dp), ("tensor", s.tp), ("pipeline", s.pp), ("context", s.cp), ("expert", s.ep)]
     used = [f"{name} {n}" for name, n in degrees if n > 1 or name == "data"]
-    yield "parallel", " x ".join(used[: 4 + (s.ep == 1)]) if s.ep == 1 else " x ".join(used[:-1]) + f", {used[-1]}"
+    yield (
+        "parallel",
+        " x ".join(used[: 4 + (s.ep == 1)]) if s.ep == 1 else " x ".join(used[:-1]) + f", {used[-1]}",
+    )
     if s.pp > 1:
-        yield "schedule", s.schedule + (f", {s.virtual_stages} virtual stages" if s.virtual_stages > 1 else "")
+        yield (
+            "schedule",
+            s.schedule + (f", {s.virtual_stages} virtual stages" if s.virtual_stages > 1 else ""),
+        )
     if s.tp > 1:
         yield "sequence parallel", "yes" if s.sequence_parallel else "no"
     if s.cp > 1:
         yield "context exchange", s.context_parallel
-    yield "batch", f"micro {s.micro_batch} x accumulation {s.accumulation} x data {s.dp} = {plain(s.global_batch)}"
-    yield "tokens a step", f"{plain(s.global_batch)} x {plain(goal.seq_len)} = {format_count(best.estimate.tokens_per_step)}"
+    yield (
+        "batch",
+        f"micro {s.micro_batch} x accumulation {s.accumulation} x data {s.dp} = {plain(s.global_batch)}",
+    )
+    yield (
+        "tokens a step",
+        f"{plain(s.global_batch)} x {plain(goal.seq_len)} = {format_count(best.estimate.tokens_per_step)}",
+    )
     yield "sharding", {"none": "none", "zero1": "zero1 (optimizer states)", "zero2": "zero2 (and gradients)",
-                       "zero3": "zero3 / FSDP (and weights)", "hybrid": "hybrid (FSDP inside a system)"}[s.sharding]  # fmt: skip
+                       "zero3": "zero3 / FSDP (and weights)",
+                       "hybrid": "hybrid (FSDP inside a system)"}[s.sharding]  # fmt: skip
     yield "recompute", s.recompute + (f", one layer in {s.recompute_every}" if s.recompute_every > 1 else "")
-    offload = [what for what, on in (("optimizer", s.offload_optimizer), ("activations", s.offload_activations)) if on]
+    offload = [
+        what
+        for what, on in (("optimizer", s.offload_optimizer), ("activations", s.offload_activations))
+        if on
+    ]
     if offload:
         yield "offload", " and ".join(offload) + " in host memory"
-    yield "precision", s.precision + (f", gradients {s.gradient_dtype}" if s.precision not in ("fp32", "tf32") else "")
+    yield (
+        "precision",
+        s.precision + (f", gradients {s.gradient_dtype}" if s.precision not in ("fp32", "tf32") else ""),
+    )
     if s.lora_rank:
         yield "adapters", f"rank {s.lora_rank}" + (" on 4-bit weights" if s.quantized_base else "")
     yield "optimizer", s.optimizer
@@ -114,12 +145,15 @@ def _numbers_table(plan: Plan, best: Option) -> Table:
     rows: list[tuple[str, Estimate, object]] = [
         ("step time", e.step_time_s, format_duration), ("tokens/s", e.tokens_per_s, plain),
         ("tokens/s a GPU", e.tokens_per_s_per_gpu, plain), ("MFU", e.mfu, percent), ("HFU", e.hfu, percent),
-        ("memory", e.memory_bytes, format_bytes), (f"time, {format_count(plan.tokens)}", best.time_s, format_duration),
+        ("memory", e.memory_bytes, format_bytes),
+        (f"time, {format_count(plan.tokens)}", best.time_s, format_duration),
     ]  # fmt: skip
     if best.cost_usd is not None:
         rows.append((f"cost, {format_count(plan.tokens)}", best.cost_usd, format_usd))
     if best.energy is not None:
-        rows.append(("energy", best.energy.kwh, lambda kwh: f"{kwh:,.0f} kWh" if kwh >= 10 else f"{kwh:.2g} kWh"))
+        rows.append(
+            ("energy", best.energy.kwh, lambda kwh: f"{kwh:,.0f} kWh" if kwh >= 10 else f"{kwh:.2g} kWh")
+        )
     for name, value, say in rows:
         assert callable(say)
         table.add_row(name, say(value.expected), f"[{span(value, say)}]")
@@ -175,7 +209,9 @@ def _time_table(option: Option, width: int) -> Table:
     for name, seconds in sorted(e.breakdown_s.items(), key=lambda item: -item[1]):
         if seconds > 0.001 * total:
             share = seconds / total
-            table.add_row(name, format_duration(seconds), percent(share), single(share, max(10, min(width, 100) - 40)))
+            table.add_row(
+                name, format_duration(seconds), percent(share), single(share, max(10, min(width, 100) - 40))
+            )
     return table
 
 
@@ -184,7 +220,9 @@ def _alternatives(to: Console, plan: Plan, best: Option) -> None:
         section(to, "Next-best layouts", _options_table([best, *plan.alternatives], best, layouts=True))
     front = [o for o in plan.front if o.estimate.strategy != best.estimate.strategy]
     if front:
-        section(to, "Slower, with more memory to spare (Pareto front)", _options_table(front, best, layouts=True))
+        section(
+            to, "Slower, with more memory to spare (Pareto front)", _options_table(front, best, layouts=True)
+        )
 
 
 def _options_table(options: Sequence[Option], best: Option, *, layouts: bool) -> Table:
@@ -205,9 +243,11 @@ def _hardware_table(plan: Plan) -> Table:
         mark = "*" if o.cluster.label == plan.goal.cluster.label else " "
         price = o.price
         table.add_row(
-            f"{mark} {o.cluster.n_accelerators}x {o.cluster.accelerator.name}", format_duration(o.time_s.expected),
+            f"{mark} {o.cluster.n_accelerators}x {o.cluster.accelerator.name}",
+            format_duration(o.time_s.expected),
             "-" if o.cost_usd is None else format_usd(o.cost_usd.expected), percent(o.estimate.mfu.expected),
-            "-" if price is None else f"{price.expected:.2f}", "-" if price is None or price.as_of is None else price.as_of.isoformat(),
+            "-" if price is None else f"{price.expected:.2f}",
+            "-" if price is None or price.as_of is None else price.as_of.isoformat(),
         )  # fmt: skip
     return table
 
@@ -240,7 +280,8 @@ def _foot(to: Console, plan: Plan, best: Option) -> None:
     s = plan.search
     to.print()
     to.print(
-        f"{plain(s.strategies)} strategies evaluated in {format_duration(s.seconds)}, {plain(s.fitting)} fit. "
+        f"{plain(s.strategies)} strategies evaluated in {format_duration(s.seconds)}, {plain(s.fitting)} "
+        "fit. "
         f"Time: {BASIS[best.estimate.step_time_s.basis]}. Memory: {best.estimate.memory_bytes.basis}. "
         "Failures, checkpoints and evaluation are not counted.",
         style="dim",
@@ -251,8 +292,19 @@ def _nothing_fits(to: Console, plan: Plan) -> None:
     from rich.text import Text
 
     e = plan.smallest
-    to.print(Text.assemble((plan.goal.arch.name, "bold"), " does ", ("not fit", "bold red"), " on ", (plan.goal.cluster.label, "bold")))
-    to.print(f"  The smallest of {plain(plan.search.strategies)} strategies needs {between(e.memory_bytes, format_bytes)}")
+    to.print(
+        Text.assemble(
+            (plan.goal.arch.name, "bold"),
+            " does ",
+            ("not fit", "bold red"),
+            " on ",
+            (plan.goal.cluster.label, "bold"),
+        )
+    )
+    to.print(
+        f"  The smallest of {plain(plan.search.strategies)} strategies needs "
+        f"{between(e.memory_bytes, format_bytes)}"
+    )
     to.print(f"  of {format_bytes(e.device_bytes)}: {layout(e.strategy)}")
     show_memory(to, dict(e.memory_parts), e.device_bytes, "What fills it")
     _bullets(to, "Assumed", plan.goal.assumed, "dim")

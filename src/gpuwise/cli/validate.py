@@ -21,8 +21,8 @@ def validate(
 ) -> int:
     """How far is prediction from measurement, by family, source and GPU?
 
-    Rows the coefficients were fitted on (fit) and rows kept from the fit (check) are scored apart. Without --data, the
-    published figures that ship with gpuwise are scored.
+    Rows the coefficients were fitted on (fit) and rows kept from the fit (check) are scored apart. Without
+    --data, the published figures that ship with gpuwise are scored.
 
     Parameters
     ----------
@@ -58,7 +58,9 @@ def _folder(data: Path | None) -> Path:
 
         return Path(gpuwise.calibrate.__file__).parent / "data"
     if not data.is_dir():
-        raise InputError(f"--data: {str(data)!r} is no folder", hint="give the folder that holds ops/ and llm_training.csv")
+        raise InputError(
+            f"--data: {str(data)!r} is no folder", hint="give the folder that holds ops/ and llm_training.csv"
+        )
     return data
 
 
@@ -83,7 +85,19 @@ def _show(results: list[Result]) -> None:
     if not results:
         to.print("no table of a known family was found")
         return
-    names = ["family", "source", "GPU", "split", "rows", "median", "MAPE", "bias", "80 % covers", "baseline", "left out"]
+    names = [
+        "family",
+        "source",
+        "GPU",
+        "split",
+        "rows",
+        "median",
+        "MAPE",
+        "bias",
+        "80 % covers",
+        "baseline",
+        "left out",
+    ]
     table = table_of(names, left=("family", "source", "GPU", "split"), wrap=("source", "GPU"))
     before = ("", "")
     reasons: dict[str, int] = {}
@@ -93,18 +107,25 @@ def _show(results: list[Result]) -> None:
         left_out = sum(r.unpredicted.values())
         if whole:
             for reason, n in r.unpredicted.items():
-                reasons[f"{r.family}, {r.source}: {reason}"] = reasons.get(f"{r.family}, {r.source}: {reason}", 0) + n
+                reasons[f"{r.family}, {r.source}: {reason}"] = (
+                    reasons.get(f"{r.family}, {r.source}: {reason}", 0) + n
+                )
         table.add_row(
-            r.family if r.family != before[0] else "", r.source if here != before else "", r.gpu or "all", r.split, f"{r.rows:,}",
-            _percent(r.median_ape), _percent(r.mape), _percent(r.bias, sign=True), _percent(r.coverage80, digits=0),
+            r.family if r.family != before[0] else "", r.source if here != before else "", r.gpu or "all",
+            r.split, f"{r.rows:,}",
+            _percent(r.median_ape), _percent(r.mape), _percent(r.bias, sign=True),
+            _percent(r.coverage80, digits=0),
             _percent(r.baseline_mape), f"{left_out:,}" if left_out else "", style="bold" if whole else "",
         )  # fmt: skip
         before = here
     to.print(table)
     if reasons:
-        section(to, "Left out, and why", "\n".join(f"{n:,}  {reason}" for reason, n in sorted(reasons.items())))
+        section(
+            to, "Left out, and why", "\n".join(f"{n:,}  {reason}" for reason, n in sorted(reasons.items()))
+        )
     to.print(
-        "\nMAPE: mean absolute percentage error. Bias: mean of predicted / measured - 1. 80 % covers: share of rows inside their "
+        "\nMAPE: mean absolute percentage error. Bias: mean of predicted / measured - 1. 80 % covers: "
+        "share of rows inside their "
         "80 % interval. Baseline: the MAPE of the simple rule the family is compared with.",
         style="dim",
     )

@@ -22,9 +22,9 @@ STALE_DAYS = 60
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars per hour and accelerator. ``low`` and ``high`` are the cheapest and dearest provider's price;
-    ``expected`` is what a cost is made with. ``as_of`` is the middle date of the offers it stands on, ``oldest`` the
-    first; None for a price the person gave."""
+    """US dollars per hour and accelerator. ``low`` and ``high`` are the cheapest and dearest provider's
+    price; ``expected`` is what a cost is made with. ``as_of`` is the middle date of the offers it stands
+    on, ``oldest`` the first; None for a price the person gave."""
 
     low: float
     expected: float
@@ -42,7 +42,8 @@ class Price:
 
     def as_dict(self) -> dict[str, object]:
         return {
-            "usd_per_gpu_hour": {"low": self.low, "expected": self.expected, "high": self.high, "basis": self.basis},
+            "usd_per_gpu_hour": {"low": self.low, "expected": self.expected, "high": self.high,
+            "basis": self.basis},
             "provider": self.provider, "as_of": _iso(self.as_of), "oldest": _iso(self.oldest),
             "age_days": self.age_days, "n_providers": self.n_providers,
         }  # fmt: skip
@@ -55,7 +56,10 @@ def _iso(date: datetime.date | None) -> str | None:
 def given_price(usd_per_hour: float) -> Price:
     """A price the person gave. Raises InputError unless it is positive and finite."""
     if not (math.isfinite(usd_per_hour) and usd_per_hour > 0):
-        raise InputError(f"price must be a positive number, not {usd_per_hour}", hint="dollars per GPU and hour, for example 2.5")
+        raise InputError(
+            f"price must be a positive number, not {usd_per_hour}",
+            hint="dollars per GPU and hour, for example 2.5",
+        )
     return Price(usd_per_hour, usd_per_hour, usd_per_hour, "given", None, None, None, 1)
 
 
@@ -75,14 +79,19 @@ def typical_price(cluster: Cluster, today: datetime.date) -> Price:
 
 
 def provider_price(cluster: Cluster, provider: str, today: datetime.date) -> Price:
-    """The cheapest on-demand offer of ``provider``. Raises UnknownNameError with the providers that have one."""
+    """The cheapest on-demand offer of ``provider``. Raises UnknownNameError with the providers that have
+    one."""
     from gpuwise.errors import UnknownNameError
 
     offers = offers_for(cluster.accelerator.id)
     mine = [o for o in offers if o.provider.lower() == provider.lower()]
     if not mine:
         known = sorted({o.provider for o in offers})
-        hint = f"{cluster.accelerator.name} is offered by {', '.join(known)}" if known else "give a price with --price"
+        hint = (
+            f"{cluster.accelerator.name} is offered by {', '.join(known)}"
+            if known
+            else "give a price with --price"
+        )
         raise UnknownNameError("provider", provider, known, hint=hint)
     best = mine[0]
     usd = best.on_demand_usd_per_hour
@@ -93,7 +102,9 @@ def best_offers(cluster: Cluster, n: int = 3) -> Sequence[Offer]:
     """The ``n`` cheapest offers, one a provider: whole systems first where the cluster needs them."""
     whole = min(cluster.system.count, cluster.n_accelerators)
     found: dict[str, Offer] = {}
-    for offer in sorted(offers_for(cluster.accelerator.id), key=lambda o: (o.count < whole, o.on_demand_usd_per_hour)):
+    for offer in sorted(
+        offers_for(cluster.accelerator.id), key=lambda o: (o.count < whole, o.on_demand_usd_per_hour)
+    ):
         found.setdefault(offer.provider, offer)
     return tuple(found.values())[:n]
 
@@ -101,7 +112,8 @@ def best_offers(cluster: Cluster, n: int = 3) -> Sequence[Offer]:
 def price_of(
     cluster: Cluster, today: datetime.date, *, usd_per_hour: float | None = None, provider: str | None = None
 ) -> Price | None:
-    """The price to plan with: the one given, a provider's, or the typical one; None when nobody rents the accelerator."""
+    """The price to plan with: the one given, a provider's, or the typical one; None when nobody rents the
+    accelerator."""
     if usd_per_hour is not None:
         return given_price(usd_per_hour)
     if provider is not None:
@@ -113,7 +125,8 @@ def price_of(
 
 
 def rent(time_s: Estimate, n_accelerators: int, price: Price) -> Estimate:
-    """US dollars for ``n_accelerators`` over ``time_s`` at the expected price; the interval is the time's alone."""
+    """US dollars for ``n_accelerators`` over ``time_s`` at the expected price; the interval is the time's
+    alone."""
     per_second = n_accelerators * price.expected / HOUR_S
     cost = time_s.scaled(per_second)
     return Estimate(cost.low, cost.expected, cost.high, weakest(time_s.basis, price.basis))

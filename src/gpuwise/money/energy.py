@@ -1,4 +1,4 @@
-"""Electric energy of a run at the meter: accelerators at their average draw, the rest of the host, cooling."""
+"""Electric energy of a run at the meter: accelerators at their mean draw, the rest of the host, cooling."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ POWER_SHARE = 0.70
 POWER_LOG_SIGMA = math.log(0.89 / 0.54) / (2 * Z80)
 """Its spread: the same measurements' 10th and 90th percentile on H100 (0.54 and 0.89)."""
 HOST_FACTOR = 1.35
-"""Whole host over its accelerators: processors, memory, fans, network cards add 25 to 45 % (8 x 700 W against the
-10.2 kW a DGX H100 draws at most, NVIDIA DGX H100 datasheet, scaled to the same average load)."""
+"""Whole host over its accelerators: processors, memory, fans, network cards add 25 to 45 % (8 x 700 W
+against the 10.2 kW a DGX H100 draws at most, NVIDIA DGX H100 datasheet, scaled to the same average load)."""
 PUE = 1.25
-"""Power usage effectiveness: cooling and distribution of the building (Epoch AI's cost model, arXiv 2405.21015)."""
+"""Power usage effectiveness: cooling and distribution of the building (Epoch AI's cost model, arXiv
+2405.21015)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,4 +41,6 @@ def energy(time_s: Estimate, cluster: Cluster) -> Energy | None:
     power = cluster.n_accelerators * tdp * POWER_SHARE * HOST_FACTOR * PUE
     time_sigma = math.log(time_s.high / time_s.low) / (2 * Z80) if time_s.low > 0 else 0.0
     expected = time_s.expected * power / J_PER_KWH
-    return Energy(Estimate.from_log_sigma(expected, math.hypot(time_sigma, POWER_LOG_SIGMA), "derived"), power)
+    return Energy(
+        Estimate.from_log_sigma(expected, math.hypot(time_sigma, POWER_LOG_SIGMA), "derived"), power
+    )

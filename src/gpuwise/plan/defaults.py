@@ -11,7 +11,8 @@ from gpuwise.units import format_count
 from gpuwise.workload.parameters import count_parameters
 
 PRETRAINING_SEQ_LEN = 8192
-"""Llama 3 405B trained on sequences of 8,192 tokens before the long-context stage (arXiv 2407.21783, section 3.4.1)."""
+"""Llama 3 405B trained on sequences of 8,192 tokens before the long-context stage (arXiv 2407.21783,
+section 3.4.1)."""
 FINE_TUNING_SEQ_LEN = 4096
 """Llama 2's context length; longer than nearly all samples of instruction sets."""
 FINE_TUNING_BATCH = 128
@@ -59,9 +60,15 @@ def round_log2(x: float) -> int:
 def default_stack(cluster: Cluster, *, fine_tuning: bool) -> tuple[str, str]:
     """Software stack and why."""
     if fine_tuning:
-        return "compiled-fsdp", "adapters run in PyTorch with FSDP; Megatron's kernels do not apply to frozen weights"
+        return (
+            "compiled-fsdp",
+            "adapters run in PyTorch with FSDP; Megatron's kernels do not apply to frozen weights",
+        )
     if cluster.accelerator.vendor.lower() not in ("nvidia", "amd"):
         return "compiled-fsdp", "PyTorch with a compiler is what runs on this vendor's devices"
     if cluster.n_accelerators == 1:
         return "compiled-fsdp", "one device needs no model parallelism: plain PyTorch with torch.compile"
-    return "megatron-core", "the stack with tensor, pipeline, context and expert parallelism and fused kernels"
+    return (
+        "megatron-core",
+        "the stack with tensor, pipeline, context and expert parallelism and fused kernels",
+    )

@@ -18,15 +18,18 @@ def plan_document(plan: Plan) -> dict[str, object]:
     count = count_parameters(goal.arch)
     return {
         "model": {
-            "id": goal.arch.id, "name": goal.arch.name, "parameters": count.total, "active_parameters": count.active,
+            "id": goal.arch.id, "name": goal.arch.name, "parameters": count.total,
+            "active_parameters": count.active,
         },
         "cluster": cluster_document(goal.cluster),
         "goal": {
-            "tokens": goal.wishes.tokens, "deadline_s": goal.wishes.deadline_s, "budget_usd": goal.wishes.budget_usd,
+            "tokens": goal.wishes.tokens, "deadline_s": goal.wishes.deadline_s,
+            "budget_usd": goal.wishes.budget_usd,
             "seq_len": goal.seq_len, "global_batch": goal.global_batch, "assumed": list(goal.assumed),
         },
         "search": {
-            "strategies": plan.search.strategies, "fitting": plan.search.fitting, "seconds": plan.search.seconds,
+            "strategies": plan.search.strategies, "fitting": plan.search.fitting,
+            "seconds": plan.search.seconds,
         },
         "best": None if plan.best is None else option_document(plan.best, goal.seq_len, plan),
         "on_time": plan.on_time,

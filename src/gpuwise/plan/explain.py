@@ -1,4 +1,5 @@
-"""Why a plan is what it is, in sentences made from numbers: the bottleneck, what each lever would do, the runner-up."""
+"""Why a plan is what it is, in sentences made from numbers: the bottleneck, what each lever would do, the
+runner-up."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ CURES: dict[str, str] = {
     "other kernels": "memory bandwidth: fused kernels shorten it",
     "recompute": "memory buys it back: more sharding or more accelerators let activations stay",
     "communication": "less tensor, context or expert parallelism, or faster links shorten it",
-    "host launch": "the host is too slow for such small kernels: a larger micro-batch or compilation shorten it",
+    "host launch": "the host is slow for such small kernels: a larger micro-batch or compilation shorten it",
     "pipeline bubble": "more micro-batches a step, virtual stages or fewer pipeline stages shorten it",
     "data parallel": "a larger batch a step or a faster network shorten it",
     "optimizer": "more sharding or a larger batch a step shorten it",
@@ -27,7 +28,9 @@ SMALL = 0.005
 """Below half a percent a lever makes no difference worth a sentence."""
 
 
-def reasons(best: TrainingEstimate, neighbours: Sequence[Neighbour], runner_up: TrainingEstimate | None) -> tuple[str, ...]:
+def reasons(
+    best: TrainingEstimate, neighbours: Sequence[Neighbour], runner_up: TrainingEstimate | None
+) -> tuple[str, ...]:
     """Sentences, most important first."""
     name, share = best.bottleneck()
     said = [f"Bottleneck: {name}, {share:.0%} of the step; {CURES[name]}."]
@@ -43,7 +46,8 @@ def _blocked(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[st
     """What would be faster if it fitted."""
     faster = sorted((n for n in neighbours if not n.fits and n.slower < -SMALL), key=lambda n: n.slower)
     return [
-        f"{_capital(n.change)} would be {percent(-n.slower)} faster but needs {format_bytes(n.estimate.memory_bytes.expected)} "
+        f"{_capital(n.change)} would be {percent(-n.slower)} faster but needs "
+        f"{format_bytes(n.estimate.memory_bytes.expected)} "
         f"of {format_bytes(best.device_bytes)}."
         for n in faster[:2]
     ]
@@ -61,7 +65,8 @@ def _chosen(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[str
         elif others and not any(n.fits for n in others):
             n = min(others, key=lambda n: n.estimate.memory_bytes.expected)
             said.append(
-                f"{_capital(current)}: {n.change} does not fit ({format_bytes(n.estimate.memory_bytes.expected)} "
+                f"{_capital(current)}: {n.change} does not fit "
+                f"({format_bytes(n.estimate.memory_bytes.expected)} "
                 f"of {format_bytes(best.device_bytes)})."
             )
     return said
@@ -82,15 +87,23 @@ def _levers(s: Strategy) -> list[tuple[str, str]]:
 
 def layout(s: Strategy) -> str:
     """``tp 4 x pp 2 x dp 8, micro-batch 2, zero1, selective recompute``."""
-    degrees = [f"{name} {getattr(s, name)}" for name in ("tp", "pp", "cp", "ep", "dp") if getattr(s, name) > 1]
+    degrees = [
+        f"{name} {getattr(s, name)}" for name in ("tp", "pp", "cp", "ep", "dp") if getattr(s, name) > 1
+    ]
     parts = [" x ".join(degrees) or "one device", f"micro-batch {s.micro_batch}"]
     if s.virtual_stages > 1:
         parts.append(f"{s.virtual_stages} virtual stages")
     if s.sharding != "none":
         parts.append(s.sharding)
     if s.recompute != "none":
-        parts.append(f"{s.recompute} recompute" + (f" of 1 in {s.recompute_every}" if s.recompute_every > 1 else ""))
-    parts += [f"{what} offload" for what, on in (("optimizer", s.offload_optimizer), ("activation", s.offload_activations)) if on]
+        parts.append(
+            f"{s.recompute} recompute" + (f" of 1 in {s.recompute_every}" if s.recompute_every > 1 else "")
+        )
+    parts += [
+        f"{what} offload"
+        for what, on in (("optimizer", s.offload_optimizer), ("activation", s.offload_activations))
+        if on
+    ]
     return ", ".join(parts)
 
 

@@ -26,9 +26,14 @@ def fit_document(fit: Fit) -> dict[str, object]:
 
 def _remedy(r: Remedy) -> dict[str, object]:
     return {
-        "name": r.name, "kind": r.kind, "saved_bytes": r.saved_bytes, "slower": r.slower, **estimate_document(r.estimate),
+        "name": r.name, "kind": r.kind, "saved_bytes": r.saved_bytes, "slower": r.slower,
+        **estimate_document(r.estimate),
     }  # fmt: skip
 
 
 def _bigger(b: Bigger) -> dict[str, object]:
-    return {"cluster": cluster_document(b.cluster), "usd_per_gpu_hour": b.usd_per_hour, **estimate_document(b.estimate)}
+    return {
+        "cluster": cluster_document(b.cluster),
+        "usd_per_gpu_hour": b.usd_per_hour,
+        **estimate_document(b.estimate),
+    }

@@ -30,17 +30,26 @@ def flags(arch: Architecture, cluster: Cluster, strategy: Strategy, seq_len: int
 def _megatron(arch: Architecture, s: Strategy, seq_len: int) -> list[str]:
     out = [
         f"--tensor-model-parallel-size {s.tp}", f"--pipeline-model-parallel-size {s.pp}",
-        f"--micro-batch-size {s.micro_batch}", f"--global-batch-size {s.global_batch}", f"--seq-length {seq_len}",
+        f"--micro-batch-size {s.micro_batch}", f"--global-batch-size {s.global_batch}",
+        f"--seq-length {seq_len}",
     ]  # fmt: skip
     if s.virtual_stages > 1:
         out.append(f"--num-virtual-stages-per-pipeline-rank {s.virtual_stages}")
     if s.cp > 1:
-        out += [f"--context-parallel-size {s.cp}", f"--cp-comm-type {'a2a' if s.context_parallel == 'ulysses' else 'p2p'}"]
+        out += [
+            f"--context-parallel-size {s.cp}",
+            f"--cp-comm-type {'a2a' if s.context_parallel == 'ulysses' else 'p2p'}",
+        ]
     if s.ep > 1:
         out.append(f"--expert-model-parallel-size {s.ep}")
     if s.tp > 1 and s.sequence_parallel:
         out.append("--sequence-parallel")
-    sharding = {"zero1": "", "zero2": "optim_grads", "zero3": "optim_grads_params", "hybrid": "optim_grads_params"}
+    sharding = {
+        "zero1": "",
+        "zero2": "optim_grads",
+        "zero3": "optim_grads_params",
+        "hybrid": "optim_grads_params",
+    }
     if s.sharding in sharding:
         out.append("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather")
         if sharding[s.sharding]:
@@ -56,7 +65,8 @@ def _megatron(arch: Architecture, s: Strategy, seq_len: int) -> list[str]:
     if s.offload_optimizer:
         out.append("--optimizer-cpu-offload --use-precision-aware-optimizer")
     out.append({"bf16": "--bf16", "fp16": "--fp16", "fp8": "--bf16 --fp8-format hybrid",
-                "mxfp8": "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8", "nvfp4": "--bf16 --fp4-format e2m1"}.get(s.precision, ""))  # fmt: skip
+                "mxfp8": "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8",
+                "nvfp4": "--bf16 --fp4-format e2m1"}.get(s.precision, ""))  # fmt: skip
     return [f for f in out if f]
 
 
@@ -77,7 +87,12 @@ def _torchtitan(cluster: Cluster, s: Strategy, seq_len: int) -> list[str]:
         if degree > 1:
             out.append(f"--parallelism.{name}_parallel_degree {degree}")
     if s.pp > 1:
-        names = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zero-bubble": "InterleavedZeroBubble"}
+        names = {
+            "1f1b": "1F1B",
+            "gpipe": "GPipe",
+            "interleaved": "Interleaved1F1B",
+            "zero-bubble": "InterleavedZeroBubble",
+        }
         out.append(f"--parallelism.pipeline_parallel_schedule {names[s.schedule]}")
     if s.sharding == "zero2":
         out.append("--parallelism.fsdp_reshard_after_forward never")
@@ -96,12 +111,22 @@ def _transformers(s: Strategy) -> list[str]:
     ]  # fmt: skip
     if s.recompute != "none":
         out.append("--gradient_checkpointing")
-    fsdp = {"zero3": "full_shard auto_wrap", "zero2": "shard_grad_op auto_wrap", "hybrid": "hybrid_shard auto_wrap"}
+    fsdp = {
+        "zero3": "full_shard auto_wrap",
+        "zero2": "shard_grad_op auto_wrap",
+        "hybrid": "hybrid_shard auto_wrap",
+    }
     if s.stack == "eager-fsdp" and s.sharding in fsdp:
         out.append(f'--fsdp "{fsdp[s.sharding]}"')
     elif s.sharding != "none":
         out.append(f"--deepspeed {s.sharding}.json")
-    names = {"adamw": "adamw_torch", "adamw8bit": "adamw_bnb_8bit", "adafactor": "adafactor", "lion": "lion_32bit", "sgd": "sgd"}
+    names = {
+        "adamw": "adamw_torch",
+        "adamw8bit": "adamw_bnb_8bit",
+        "adafactor": "adafactor",
+        "lion": "lion_32bit",
+        "sgd": "sgd",
+    }
     if s.optimizer in names:
         out.append(f"--optim {names[s.optimizer]}")
     return [f for f in out if f]

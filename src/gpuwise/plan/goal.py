@@ -22,7 +22,8 @@ from gpuwise.workload.strategy import (
 )
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "precision": PRECISIONS, "optimizer": OPTIMIZERS, "stack": STACKS, "sharding": SHARDINGS, "recompute": RECOMPUTES,
+    "precision": PRECISIONS, "optimizer": OPTIMIZERS, "stack": STACKS, "sharding": SHARDINGS,
+    "recompute": RECOMPUTES,
     "schedule": SCHEDULES, "context_parallel": CONTEXT_PARALLELS, "gradient_dtype": ("fp32", "bf16", "fp16"),
 }  # fmt: skip
 DEGREES = ("tp", "pp", "cp", "ep", "dp", "micro_batch", "accumulation", "virtual_stages", "recompute_every")
@@ -61,7 +62,8 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Everything a search needs but the cluster's strategies. ``assumed`` says which values were defaults, and why."""
+    """Everything a search needs but the cluster's strategies. ``assumed`` says which values were defaults,
+    and why."""
 
     arch: Architecture
     cluster: Cluster
@@ -77,13 +79,20 @@ def check_wishes(wishes: Wishes) -> None:
     for name in ("tokens", "deadline_s", "budget_usd"):
         value = getattr(wishes, name)
         if value is not None and not (math.isfinite(value) and value > 0):
-            raise InputError(f"{name.split('_')[0]} must be a positive number, not {value}", hint="for example 15B, 3d or 2000")
+            raise InputError(
+                f"{name.split('_')[0]} must be a positive number, not {value}",
+                hint="for example 15B, 3d or 2000",
+            )
     for name in ("seq_len", "global_batch", "packed_document_len"):
         value = getattr(wishes, name)
         if value is not None and value < 1:
-            raise InputError(f"{name.replace('_', ' ')} must be at least 1, not {value}", hint="give a whole number")
+            raise InputError(
+                f"{name.replace('_', ' ')} must be at least 1, not {value}", hint="give a whole number"
+            )
     if wishes.lora_rank < 0:
-        raise InputError(f"adapter rank must be at least 1, not {wishes.lora_rank}", hint="for example --lora-rank 16")
+        raise InputError(
+            f"adapter rank must be at least 1, not {wishes.lora_rank}", hint="for example --lora-rank 16"
+        )
     for name in ("optimizer", "context_parallel", "gradient_dtype"):
         _known(name, getattr(wishes, name))
     if wishes.stack is not None:
@@ -94,7 +103,10 @@ def check_wishes(wishes: Wishes) -> None:
         if name in CHOICES:
             _known(name, str(value))
         elif name in DEGREES and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise InputError(f"{name.replace('_', '-')} must be a whole number of at least 1, not {value}", hint="for example 4")
+            raise InputError(
+                f"{name.replace('_', '-')} must be a whole number of at least 1, not {value}",
+                hint="for example 4",
+            )
 
 
 def _known(name: str, value: str) -> None:
@@ -109,8 +121,11 @@ def _choices_hint(name: str, value: str) -> str:
     return (f"did you mean {near[0]!r}? " if near else "") + "it is one of " + ", ".join(CHOICES[name])
 
 
-def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuning: bool | None = None) -> Goal:
-    """Fill the gaps of ``wishes``; ``fine_tuning`` chooses whose habits fill them (by default: whether there are adapters).
+def make_goal(
+    arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuning: bool | None = None
+) -> Goal:
+    """Fill the gaps of ``wishes``; ``fine_tuning`` chooses whose habits fill them (by default: whether
+    there are adapters).
 
     Raises InputError, UnknownNameError or UnpredictableError on wishes that cannot be met.
     """
@@ -138,7 +153,8 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
         cluster.accelerator.peak(precision)
     lora_rank = wishes.lora_rank or (LORA_RANK if wishes.quantized_base else 0)
     base = Strategy(
-        optimizer=wishes.optimizer, context_parallel=wishes.context_parallel, gradient_dtype=wishes.gradient_dtype,
+        optimizer=wishes.optimizer, context_parallel=wishes.context_parallel,
+        gradient_dtype=wishes.gradient_dtype,
         lora_rank=lora_rank, quantized_base=wishes.quantized_base, stack=stack,
         fused_loss=bool(wishes.fused_loss),
     )  # fmt: skip

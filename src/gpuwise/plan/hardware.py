@@ -1,7 +1,8 @@
-"""Which accelerators, and how many, when a person names none: rented systems compared by what the whole job takes.
+"""Which accelerators, and how many, when a person names none: rented systems compared by what the whole job
+takes.
 
-Clusters are tried in the order of a bound no plan beats (every peak reached to ``BEST_MFU``), and only those whose
-bound already loses are left out.
+Clusters are tried in the order of a bound no plan beats (every peak reached to ``BEST_MFU``), and only
+those whose bound already loses are left out.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ BEST_MFU = 0.75
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 PATIENCE_S = 30 * DAY_S
 """How long a job may take when no deadline and no budget is given."""
+SHORTEST_S = HOUR_S
+"""Nobody rents several accelerators for less: starting up and minimum billing would be most of it."""
 KEEP = 6
 """Accelerators compared at least, when as many can do the job."""
 COUNTS_TRIED = 4
@@ -46,9 +49,9 @@ class _Try:
 def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan:
     """The plan on the best rented cluster, with the best of the others beside it.
 
-    With a budget alone: the fastest within it. Otherwise: the cheapest that meets the deadline (30 days if none is
-    given). When nothing meets the limits, the one that comes nearest. Raises UnpredictableError when nothing rented can
-    train the model.
+    With a budget alone: the fastest within it. Otherwise: the cheapest that meets the deadline (30 days if
+    none is given). When nothing meets the limits, the one that comes nearest. Raises UnpredictableError
+    when nothing rented can train the model.
     """
     limit_s = wishes.deadline_s if wishes.deadline_s is not None else PATIENCE_S
     by_time = wishes.budget_usd is not None and wishes.deadline_s is None
@@ -65,7 +68,9 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan:
     counts: dict[str, int] = {}
     for attempt in sorted(_tries(arch, wishes, pricing), key=lambda t: key(t.least_s, t.least_usd)):
         name = attempt.cluster.accelerator.id
-        beaten = len(best) >= KEEP and key(attempt.least_s, attempt.least_usd) >= sorted(best.values())[KEEP - 1]
+        beaten = (
+            len(best) >= KEEP and key(attempt.least_s, attempt.least_usd) >= sorted(best.values())[KEEP - 1]
+        )
         if beaten or sum(counts.values()) >= TRIES:
             break
         if counts.get(name, 0) >= COUNTS_TRIED:
@@ -78,7 +83,8 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan:
         best[name] = min(best.get(name, plans[-1][0]), plans[-1][0])
     if not plans:
         raise UnpredictableError(
-            "no rented cluster", f"no rented cluster of up to {COUNTS[-1]} accelerators can train {arch.name} this way",
+            "no rented cluster",
+            f"no rented cluster of up to {COUNTS[-1]} accelerators can train {arch.name} this way",
             hint="name one with --on, or shorten the sequence",
         )  # fmt: skip
     return _assemble(plans, wishes, limit_s)
@@ -96,7 +102,9 @@ def _assemble(plans: list[tuple[Key, Plan]], wishes: Wishes, limit_s: float) -> 
         if p.best is not None and (name not in seen or (name == own and seen.count(name) < COUNTS_TRIED)):
             kept.append(p.best)
     stats = SearchStats(
-        sum(p.search.strategies for _, p in plans), sum(p.search.fitting for _, p in plans), sum(p.search.seconds for _, p in plans)
+        sum(p.search.strategies for _, p in plans),
+        sum(p.search.fitting for _, p in plans),
+        sum(p.search.seconds for _, p in plans),
     )
     notes = winner.warnings
     if wishes.deadline_s is None and wishes.budget_usd is None:
@@ -105,7 +113,8 @@ def _assemble(plans: list[tuple[Key, Plan]], wishes: Wishes, limit_s: float) -> 
 
 
 def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Try]:
-    """Every rented accelerator at every count its usual system allows, with the least time and money it could take."""
+    """Every rented accelerator at every count its usual system allows, with the least time and money it
+    could take."""
     from gpuwise.facts.naming import find_cluster
 
     seq_len = wishes.seq_len or default_seq_len(arch, fine_tuning=wishes.fine_tuning)[0]
@@ -119,16 +128,19 @@ def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Tr
         for n in COUNTS:
             try:
                 cluster = find_cluster(f"{n}x{accelerator_id}")
-                price = price_of(cluster, pricing.today, usd_per_hour=pricing.usd_per_hour, provider=pricing.provider)
+                price = price_of(
+                    cluster, pricing.today, usd_per_hour=pricing.usd_per_hour, provider=pricing.provider
+                )
             except GpuwiseError:
                 continue
-            if price is not None and _connected(cluster):
-                seconds = work / (n * peak * BEST_MFU)
+            seconds = work / (n * peak * BEST_MFU)
+            if price is not None and _connected(cluster) and (n == 1 or seconds >= SHORTEST_S):
                 yield _Try(cluster, seconds, seconds * n * price.expected / HOUR_S)
 
 
 def _connected(cluster: Cluster) -> bool:
-    """Whether the cluster is one system, or several with a network that is more than a guess at ordinary Ethernet."""
+    """Whether the cluster is one system, or several with a network that is more than a guess at ordinary
+    Ethernet."""
     system = cluster.system
     return cluster.n_systems == 1 or not ("network" in system.assumed and system.network_kind == "ethernet")
 

@@ -20,8 +20,8 @@ HOST_SHARE = 0.8
 def host_bytes(
     arch: Architecture, cluster: Cluster, costs: PointCosts, c: Columns, at: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Bytes of pinned memory a host needs for its accelerators: master weights and optimizer states (with a gradient
-    buffer) when the optimizer is offloaded, kept activations when those are."""
+    """Bytes of pinned memory a host needs for its accelerators: master weights and optimizer states (with a
+    gradient buffer) when the optimizer is offloaded, kept activations when those are."""
     total = np.zeros(1)
     if (c.offload_optimizer > 0).any():
         shape, b = stages(arch, c, costs.n_layers), parameter_bytes(c.base)
@@ -33,7 +33,8 @@ def host_bytes(
         total = total + np.where(c.offload_optimizer > 0, held * (wide + b.state + b.gradient), 0.0)
     if (c.offload_activations > 0).any():
         layer = sum(
-            np.where(c.recompute == i, costs.saved.layer[policy][at], 0.0) for i, policy in enumerate(RECOMPUTES)
+            np.where(c.recompute == i, costs.saved.layer[policy][at], 0.0)
+            for i, policy in enumerate(RECOMPUTES)
         )
         total = total + np.where(c.offload_activations > 0, costs.n_layers * layer, 0.0)
     return total * min(cluster.system.count, cluster.n_accelerators)

@@ -62,7 +62,11 @@ def _changes(s: Strategy) -> Iterator[tuple[str, str, Strategy]]:
             yield "recompute", f"{recompute} recompute", s.with_(recompute=recompute, recompute_every=1)
     for sharding in SHARDINGS:
         if sharding != s.sharding:
-            yield "sharding", f"{sharding} sharding" if sharding != "none" else "no sharding", s.with_(sharding=sharding)
+            yield (
+                "sharding",
+                f"{sharding} sharding" if sharding != "none" else "no sharding",
+                s.with_(sharding=sharding),
+            )
     if s.pp > 1:
         yield from _schedules(s)
     yield "optimizer offload", "optimizer on the host", s.with_(offload_optimizer=True)

@@ -28,7 +28,8 @@ FRONT_LENGTH = 8
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """What a price may come from: one given by hand, one provider, or (neither) the typical one, as of ``today``."""
+    """What a price may come from: one given by hand, one provider, or (neither) the typical one, as of
+    ``today``."""
 
     today: datetime.date
     usd_per_hour: float | None = None
@@ -37,8 +38,8 @@ class Pricing:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A strategy on a cluster with what it takes. ``time_s``, ``cost_usd`` and ``energy`` are for the goal's tokens, or for
-    a billion tokens when it names none."""
+    """A strategy on a cluster with what it takes. ``time_s``, ``cost_usd`` and ``energy`` are for the
+    goal's tokens, or for a billion tokens when it names none."""
 
     cluster: Cluster
     estimate: TrainingEstimate
@@ -114,7 +115,8 @@ def plan_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Prici
     near = neighbours(goal, best.estimate)
     runner_up = found.ranked[1] if len(found.ranked) > 1 else None
     return Plan(
-        goal=goal, best=best, alternatives=tuple(ranked[1:]), front=tuple(options(goal, thinned(found), price)),
+        goal=goal, best=best, alternatives=tuple(ranked[1:]),
+        front=tuple(options(goal, thinned(found), price)),
         neighbours=near, reasons=reasons(best.estimate, near, runner_up),
         warnings=(*found.notes, *warnings(goal, best)), smallest=found.smallest, search=stats,
     )  # fmt: skip
@@ -150,11 +152,18 @@ def warnings(goal: Goal, best: Option) -> list[str]:
     if best.headroom_bytes < TIGHT * limit:
         said.append(f"memory is tight: {format_bytes(best.headroom_bytes)} of {format_bytes(limit)} left")
     elif e.memory_bytes.high > limit:
-        said.append(f"memory may not suffice: up to {format_bytes(e.memory_bytes.high)} of {format_bytes(limit)}")
+        said.append(
+            f"memory may not suffice: up to {format_bytes(e.memory_bytes.high)} of {format_bytes(limit)}"
+        )
     if e.step_time_s.basis in ("specified", "extrapolated"):
-        said.append(f"the time stands on {e.step_time_s.basis} numbers: nobody measured this accelerator for gpuwise")
+        said.append(
+            f"the time stands on {e.step_time_s.basis} numbers: nobody measured this accelerator for gpuwise"
+        )
     if goal.seq_len > goal.arch.max_seq_len:
-        said.append(f"{goal.seq_len} tokens are beyond the model's {goal.arch.max_seq_len}: positions must be extended")
+        said.append(
+            f"{goal.seq_len} tokens are beyond the model's {goal.arch.max_seq_len}: positions must be "
+            "extended"
+        )
     if wishes.deadline_s is not None:
         said += _limit("deadline", wishes.deadline_s, best.time_s, format_duration)
     if wishes.budget_usd is not None and best.cost_usd is not None:

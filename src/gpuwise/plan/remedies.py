@@ -1,7 +1,8 @@
 """Does it fit, and if not, what is the cheapest change that makes it fit.
 
-A remedy is one change; its saving is in bytes on the fullest rank, its price in step time against the strategy asked for
-(as if that had fitted). When no single change suffices, or to go further, the fastest combination of each kind is searched.
+A remedy is one change; its saving is in bytes on the fullest rank, its price in step time against the
+strategy asked for (as if that had fitted). When no single change suffices, or to go further, the fastest
+combination of each kind is searched.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ from gpuwise.predict.training import TrainingEstimate, estimates
 from gpuwise.workload.strategy import Strategy
 
 SAME, STATES, ADAPTERS = "same training", "lighter states", "adapters"
-"""Kinds of remedies: the run computes the same; the optimizer or its formats change; only adapters are trained."""
+"""Kinds of remedies: the run computes the same; the optimizer or its formats change; only adapters are
+trained."""
 BIGGER = 3
 """Larger accelerators shown, cheapest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """One change (or combination). ``saved_bytes`` may be negative; ``slower`` is the step time's ratio minus one."""
+    """One change (or combination). ``saved_bytes`` may be negative; ``slower`` is the step time's ratio
+    minus one."""
 
     name: str
     kind: str
@@ -53,9 +56,10 @@ class Bigger:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """``estimate`` is the strategy asked for. ``remedies`` are single changes: those that suffice first, each group in
-    order of least slowdown; ``combinations`` the fastest fitting one of each kind. ``micro_batch`` is the largest that
-    fits as it stands, ``seq_len`` the longest (both 0 when nothing does)."""
+    """``estimate`` is the strategy asked for. ``remedies`` are single changes: those that suffice first,
+    each group in order of least slowdown; ``combinations`` the fastest fitting one of each kind.
+    ``micro_batch`` is the largest that fits as it stands, ``seq_len`` the longest (both 0 when nothing
+    does)."""
 
     goal: Goal
     estimate: TrainingEstimate
@@ -74,8 +78,8 @@ class Fit:
 def check_fit(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Fit:
     """Whether training with ``wishes`` fits on ``cluster``, and what would change that.
 
-    What the wishes leave open is taken plainly: micro-batch 1, no sharding, no recompute, nothing offloaded. Raises
-    LayoutError, InputError and UnpredictableError.
+    What the wishes leave open is taken plainly: micro-batch 1, no sharding, no recompute, nothing
+    offloaded. Raises LayoutError, InputError and UnpredictableError.
     """
     goal = make_goal(arch, cluster, wishes, fine_tuning=True)
     plain = completed(goal, goal.bases[0])
@@ -86,7 +90,13 @@ def check_fit(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Fit:
     bigger = () if asked.fits else tuple(_bigger(goal, plain))
     more = () if asked.fits else tuple(_more(goal))
     return Fit(
-        goal, asked, singles, combinations, bigger, more, *((_largest(goal, plain), _longest(goal, plain)) if asked.fits else (0, 0))
+        goal,
+        asked,
+        singles,
+        combinations,
+        bigger,
+        more,
+        *((_largest(goal, plain), _longest(goal, plain)) if asked.fits else (0, 0)),
     )
 
 
@@ -114,7 +124,11 @@ def _changes(goal: Goal, s: Strategy) -> Iterator[tuple[str, str, Strategy]]:
     micro = s.micro_batch // 2
     while micro >= 1:
         if (s.micro_batch * s.accumulation) % micro == 0:
-            yield f"micro-batch {micro}", SAME, s.with_(micro_batch=micro, accumulation=s.micro_batch * s.accumulation // micro)
+            yield (
+                f"micro-batch {micro}",
+                SAME,
+                s.with_(micro_batch=micro, accumulation=s.micro_batch * s.accumulation // micro),
+            )
         micro //= 2
     if s.precision in ("fp32", "tf32"):
         yield "bf16 mixed precision", SAME, s.with_(precision="bf16")
@@ -123,14 +137,19 @@ def _changes(goal: Goal, s: Strategy) -> Iterator[tuple[str, str, Strategy]]:
     if not s.fused_loss:
         yield "chunked loss", SAME, s.with_(fused_loss=True)
     for recompute, every, name in (
-        ("selective", 1, "selective recompute"), ("full", 2, "full recompute of every second layer"), ("full", 1, "full recompute"),
+        ("selective", 1, "selective recompute"), ("full", 2, "full recompute of every second layer"),
+        ("full", 1, "full recompute"),
     ):  # fmt: skip
         if (recompute, every) != (s.recompute, s.recompute_every):
             yield name, SAME, s.with_(recompute=recompute, recompute_every=every)
     yield from _shardings(s)
     if not s.offload_activations:
         yield "activations in host memory", SAME, s.with_(offload_activations=True)
-        yield "recompute, checkpoints in host memory", SAME, s.with_(recompute="full", recompute_every=1, offload_activations=True)
+        yield (
+            "recompute, checkpoints in host memory",
+            SAME,
+            s.with_(recompute="full", recompute_every=1, offload_activations=True),
+        )
     if not s.offload_optimizer:
         yield "optimizer in host memory", SAME, s.with_(offload_optimizer=True)
     yield from _lighter(s)
@@ -138,7 +157,11 @@ def _changes(goal: Goal, s: Strategy) -> Iterator[tuple[str, str, Strategy]]:
 
 
 def _shardings(s: Strategy) -> Iterator[tuple[str, str, Strategy]]:
-    for sharding, what in (("zero1", "optimizer states"), ("zero2", "states and gradients"), ("zero3", "states, gradients and weights")):
+    for sharding, what in (
+        ("zero1", "optimizer states"),
+        ("zero2", "states and gradients"),
+        ("zero3", "states, gradients and weights"),
+    ):
         if s.dp * s.cp > 1 and sharding != s.sharding:
             yield f"{sharding}: shard {what}", SAME, s.with_(sharding=sharding)
     degree = 2
@@ -147,7 +170,11 @@ def _shardings(s: Strategy) -> Iterator[tuple[str, str, Strategy]]:
             dp = s.dp // degree
             sharding = s.sharding if dp * s.cp > 1 else "none"
             accumulation = s.global_batch // (dp * s.micro_batch)
-            yield f"tensor parallel {degree}", SAME, s.with_(tp=degree, dp=dp, accumulation=accumulation, sharding=sharding)
+            yield (
+                f"tensor parallel {degree}",
+                SAME,
+                s.with_(tp=degree, dp=dp, accumulation=accumulation, sharding=sharding),
+            )
         degree *= 2
 
 
@@ -178,7 +205,12 @@ def _combinations(goal: Goal, asked: TrainingEstimate) -> Iterator[Remedy]:
         for b in losses for optimizer in ("adamw8bit", "lion", "adafactor") for master in (True, False)
     ]  # fmt: skip
     lora = [b.with_(lora_rank=base.lora_rank or LORA_RANK) for b in losses]
-    groups = ((SAME, losses), (STATES, lighter), (ADAPTERS, lora), (ADAPTERS, [b.with_(quantized_base=True) for b in lora]))
+    groups = (
+        (SAME, losses),
+        (STATES, lighter),
+        (ADAPTERS, lora),
+        (ADAPTERS, [b.with_(quantized_base=True) for b in lora]),
+    )
     for kind, bases in groups:
         if base.lora_rank and kind == STATES:
             continue
@@ -195,7 +227,8 @@ def _words(s: Strategy, asked: Strategy) -> str:
         parts.append(f"QLoRA, rank {s.lora_rank}")
     elif s.lora_rank and not asked.lora_rank:
         parts.append(f"LoRA, rank {s.lora_rank}")
-    parts += [f"{n} {getattr(s, f)}" for f, n in (("tp", "tensor parallel"), ("pp", "pipeline parallel"), ("cp", "context parallel"))
+    parts += [f"{n} {getattr(s, f)}" for f,
+    n in (("tp", "tensor parallel"), ("pp", "pipeline parallel"), ("cp", "context parallel"))
               if getattr(s, f) != getattr(asked, f)]  # fmt: skip
     if s.micro_batch != asked.micro_batch:
         parts.append(f"micro-batch {s.micro_batch}")
@@ -205,7 +238,11 @@ def _words(s: Strategy, asked: Strategy) -> str:
         every = f" of 1 in {s.recompute_every}" if s.recompute_every > 1 else ""
         parts.append(f"{s.recompute} recompute{every}" if s.recompute != "none" else "no recompute")
     if s.optimizer != asked.optimizer:
-        parts.append({"adamw8bit": "8-bit AdamW", "lion": "Lion", "adafactor": "Adafactor"}.get(s.optimizer, s.optimizer))
+        parts.append(
+            {"adamw8bit": "8-bit AdamW", "lion": "Lion", "adafactor": "Adafactor"}.get(
+                s.optimizer, s.optimizer
+            )
+        )
     if not s.master_weights and asked.master_weights:
         parts.append("bf16 weights without fp32 copies")
     elif s.gradient_dtype != asked.gradient_dtype:
@@ -269,7 +306,11 @@ def _largest(goal: Goal, plain: Strategy) -> int:
     batch = plain.micro_batch * 2
     candidates: list[Strategy] = []
     while batch <= 256:
-        candidates.append(plain.with_(micro_batch=batch, accumulation=max(plain.micro_batch * plain.accumulation // batch, 1)))
+        candidates.append(
+            plain.with_(
+                micro_batch=batch, accumulation=max(plain.micro_batch * plain.accumulation // batch, 1)
+            )
+        )
         batch *= 2
     for e in estimate_all(goal, candidates):
         if e.fits:

@@ -1,4 +1,5 @@
-"""From a goal to strategies: enumerate, evaluate all, rank; and say which rule stands in the way when nothing is left."""
+"""From a goal to strategies: enumerate, evaluate all, rank; and say which rule stands in the way when
+nothing is left."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuwise.errors import LayoutError
+from gpuwise.plan.conditions import Setting
 from gpuwise.plan.goal import Goal
-from gpuwise.plan.rules import Setting, check_strategy
+from gpuwise.plan.rules import check_strategy
 from gpuwise.plan.space import Block, Space, blocks, default_space, fixed_space, full_space
 from gpuwise.plan.sweep import Candidates, Sweep, sweep
 from gpuwise.predict.training import TrainingEstimate, estimates
@@ -20,7 +22,8 @@ OFFLOADS = ("offload_optimizer", "offload_activations")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search returns, fastest first. ``smallest`` is the strategy that needs least memory, fitting or not."""
+    """What a search returns, fastest first. ``smallest`` is the strategy that needs least memory, fitting
+    or not."""
 
     ranked: tuple[TrainingEstimate, ...]
     """The best of each distinct (tp, pp, cp, ep, dp) layout, at most ``n``."""
@@ -36,8 +39,8 @@ class Found:
 def find_strategies(goal: Goal, n: int = 6) -> Found:
     """Search the goal's space on its cluster.
 
-    The default space offloads to the host only when nothing fits without, since what hides behind compute on paper
-    seldom does entirely. Raises LayoutError naming the rule when no layout is possible.
+    The default space offloads to the host only when nothing fits without, since what hides behind compute
+    on paper seldom does entirely. Raises LayoutError naming the rule when no layout is possible.
     """
     space_of = full_space if goal.wishes.exhaustive else default_space
     spaces = [fixed_space(space_of(setting_of(goal, base)), goal.wishes.fixed) for base in goal.bases]
@@ -61,7 +64,8 @@ def find_strategies(goal: Goal, n: int = 6) -> Found:
 
 
 def find_in(goal: Goal, space_of: Callable[[Setting], Space]) -> TrainingEstimate | None:
-    """The fastest strategy that fits in a space of one's own, offload included when nothing fits without; None when none does."""
+    """The fastest strategy that fits in a space of one's own, offload included when nothing fits without;
+    None when none does."""
     spaces = [fixed_space(space_of(setting_of(goal, base)), goal.wishes.fixed) for base in goal.bases]
     for tried in ([without_offload(s) for s in spaces], spaces):
         done = _sweep(goal, tried)
@@ -114,15 +118,14 @@ def _distinct(done: Sweep, n: int) -> Iterable[int]:
     return [int(i) for i in np.sort(first)[:n]]
 
 
-def _estimated(
-    goal: Goal, done: Sweep, found: Candidates, at: Iterable[int]
-) -> tuple[TrainingEstimate, ...]:
+def _estimated(goal: Goal, done: Sweep, found: Candidates, at: Iterable[int]) -> tuple[TrainingEstimate, ...]:
     """Full estimates of candidates, in the order of ``at``."""
     return estimate_all(goal, [found.strategy(done.blocks, i) for i in at])
 
 
 def estimate_all(goal: Goal, strategies: Sequence[Strategy]) -> tuple[TrainingEstimate, ...]:
-    """Full estimates of any strategies on the goal's cluster, in order; one pass for those that share a base."""
+    """Full estimates of any strategies on the goal's cluster, in order; one pass for those that share a
+    base."""
     groups: dict[Strategy, list[int]] = {}
     for i, s in enumerate(strategies):
         groups.setdefault(base_of(s), []).append(i)
@@ -156,7 +159,9 @@ def completed(goal: Goal, base: Strategy) -> Strategy:
     model_ranks = others["tp"] * others["pp"] * others["cp"]
     fixed.setdefault("dp", max(n // model_ranks, 1))
     fixed.setdefault("micro_batch", 1)
-    fixed.setdefault("accumulation", max(goal.global_batch // (int(fixed["dp"]) * int(fixed["micro_batch"])), 1))
+    fixed.setdefault(
+        "accumulation", max(goal.global_batch // (int(fixed["dp"]) * int(fixed["micro_batch"])), 1)
+    )
     if int(fixed.get("virtual_stages", 1)) > 1:
         fixed.setdefault("schedule", "interleaved")
     if int(fixed.get("recompute_every", 1)) > 1:
@@ -172,7 +177,8 @@ def no_layout(goal: Goal) -> LayoutError:
         return error
     return LayoutError(
         "no-layout",
-        f"no layout of {goal.cluster.n_accelerators} accelerators works for {goal.arch.name} with a global batch of "
+        f"no layout of {goal.cluster.n_accelerators} accelerators works for {goal.arch.name} with a "
+        "global batch of "
         f"{goal.global_batch} sequences of {goal.seq_len} tokens",
         hint="leave degrees open, or choose a batch that more data-parallel degrees divide",
     )

@@ -1,9 +1,9 @@
 """The space of strategies, enumerated as products of columns: no Python loop walks strategies.
 
-A *row* is a layout with its micro-batch and schedule (tp, pp, cp, ep, dp, micro-batch, accumulation, schedule, virtual
-stages, sequence parallelism). Every row meets every *state* choice (sharding, optimizer offload) and every *activation*
-choice (recompute, activation offload) its rules allow. Rows with the same allowed choices form a :class:`Block`, whose
-columns are arrays [A, 1, 1], [1, S, 1] and [1, 1, R].
+A *row* is a layout with its micro-batch and schedule (tp, pp, cp, ep, dp, micro-batch, accumulation,
+schedule, virtual stages, sequence parallelism). Every row meets every *state* choice (sharding, optimizer
+offload) and every *activation* choice (recompute, activation offload) its rules allow. Rows with the same
+allowed choices form a :class:`Block`, whose columns are arrays [A, 1, 1], [1, S, 1] and [1, 1, R].
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.plan.conditions import Setting
 from gpuwise.plan.rules import (
     ACTIVATION_RULES,
     LAYOUT_RULES,
     SHAPE_RULES,
     STATE_RULES,
-    Setting,
     allowed,
 )
 from gpuwise.predict.columns import Columns
@@ -27,11 +27,13 @@ from gpuwise.workload.strategy import RECOMPUTES, SCHEDULES, SHARDINGS, Strategy
 
 I64 = NDArray[np.int64]
 ROW_FIELDS = (
-    "micro_batch", "accumulation", "dp", "tp", "pp", "virtual_stages", "cp", "ep", "sequence_parallel", "schedule",
+    "micro_batch", "accumulation", "dp", "tp", "pp", "virtual_stages", "cp", "ep", "sequence_parallel",
+    "schedule",
 )  # fmt: skip
 _NEUTRAL = {
     "micro_batch": 1, "accumulation": 1, "dp": 1, "tp": 1, "pp": 1, "virtual_stages": 1, "cp": 1, "ep": 1,
-    "sequence_parallel": 1, "schedule": SCHEDULES.index("1f1b"), "sharding": 0, "shard_group": 0, "recompute": 0,
+    "sequence_parallel": 1, "schedule": SCHEDULES.index("1f1b"), "sharding": 0, "shard_group": 0,
+    "recompute": 0,
     "recompute_every": 1, "offload_optimizer": 0, "offload_activations": 0,
 }  # fmt: skip
 
@@ -40,8 +42,8 @@ _NEUTRAL = {
 class Space:
     """Candidate values of every dimension; the rules decide which combinations exist.
 
-    ``states`` are (sharding, offload optimizer) and ``activations`` are (recompute, every, offload activations), in the
-    words of ``workload.strategy``.
+    ``states`` are (sharding, offload optimizer) and ``activations`` are (recompute, every, offload
+    activations), in the words of ``workload.strategy``.
     """
 
     micro_batch: tuple[int, ...]
@@ -101,7 +103,8 @@ def powers_of_two(limit: int) -> tuple[int, ...]:
 
 
 def full_space(setting: Setting) -> Space:
-    """Every combination the model knows: all degrees that can divide, every schedule, sharding, recompute and offload."""
+    """Every combination the model knows: all degrees that can divide, every schedule, sharding, recompute
+    and offload."""
     n = setting.cluster.n_accelerators
     experts = 1 if setting.arch.moe is None else setting.arch.moe.n_experts
     degrees = divisors(n)
@@ -123,8 +126,8 @@ def full_space(setting: Setting) -> Space:
 
 
 def default_space(setting: Setting) -> Space:
-    """What a practitioner would try: powers of two, up to eight virtual stages, recompute of every, or every second or
-    fourth layer, sequence parallelism wherever there is tensor parallelism."""
+    """What a practitioner would try: powers of two, up to eight virtual stages, recompute of every, or
+    every second or fourth layer, sequence parallelism wherever there is tensor parallelism."""
     n = setting.cluster.n_accelerators
     whole = full_space(setting)
     return replace(
@@ -135,7 +138,8 @@ def default_space(setting: Setting) -> Space:
         sequence_parallel=(True,),
         schedules=("1f1b", "interleaved"),
         activations=(
-            ("none", 1, False), ("none", 1, True), ("selective", 1, False), ("full", 1, False), ("full", 2, False),
+            ("none", 1, False), ("none", 1, True), ("selective", 1, False), ("full", 1, False),
+            ("full", 2, False),
             ("full", 4, False),
         ),
     )  # fmt: skip
@@ -144,7 +148,17 @@ def default_space(setting: Setting) -> Space:
 def fixed_space(space: Space, fixed: Mapping[str, int | str | bool]) -> Space:
     """``space`` with the dimensions of ``fixed`` (fields of Strategy) at their one value."""
     values: dict[str, object] = {}
-    for name in ("micro_batch", "tp", "pp", "virtual_stages", "cp", "ep", "dp", "accumulation", "sequence_parallel"):
+    for name in (
+        "micro_batch",
+        "tp",
+        "pp",
+        "virtual_stages",
+        "cp",
+        "ep",
+        "dp",
+        "accumulation",
+        "sequence_parallel",
+    ):
         if name in fixed:
             values[name] = (fixed[name],)
     if "schedule" in fixed:
@@ -194,12 +208,15 @@ def _schedules(space: Space) -> list[tuple[int, int]]:
 
 
 def _rows(setting: Setting, space: Space, base: Strategy) -> Columns:
-    """All rows, each kind of equal behaviour once: without a pipeline one schedule, without tensor ranks one setting of
-    sequence parallelism."""
+    """All rows, each kind of equal behaviour once: without a pipeline one schedule, without tensor ranks
+    one setting of sequence parallelism."""
     layouts = _layouts(setting, space, base)
     pairs = _schedules(space)
     at, mb, pair, sp = _grid(
-        range(len(layouts.tp)), space.micro_batch, range(len(pairs)), [int(s) for s in space.sequence_parallel]
+        range(len(layouts.tp)),
+        space.micro_batch,
+        range(len(pairs)),
+        [int(s) for s in space.sequence_parallel],
     )
     schedule, virtual = (np.array([p[i] for p in pairs], np.int64)[pair] for i in (0, 1))
     row = {f: getattr(layouts, f)[at] for f in ("tp", "pp", "cp", "ep", "dp")}
@@ -221,8 +238,8 @@ def _rows(setting: Setting, space: Space, base: Strategy) -> Columns:
 
 
 def blocks(setting: Setting, space: Space, *bases: Strategy) -> list[Block]:
-    """The whole space of each base as products, rows with the same allowed choices together. The bases share what the
-    setting took from one of them (stack and context exchange)."""
+    """The whole space of each base as products, rows with the same allowed choices together. The bases
+    share what the setting took from one of them (stack and context exchange)."""
     first = _blocks(setting, space, bases[0])
     return first + [block.with_base(base) for base in bases[1:] for block in first]
 

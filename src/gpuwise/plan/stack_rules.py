@@ -30,21 +30,24 @@ class StackRules:
 
 STACK_RULES: dict[str, StackRules] = {
     "megatron-core": StackRules(
-        "NVIDIA/Megatron-LM d98e8a6: training/arguments.py (FSDP variants without a pipeline; interleaving needs one), "
-        "core/transformer/transformer_config.py (cpu_offloading: no pipeline, no recompute), --optimizer-cpu-offload",
+        "NVIDIA/Megatron-LM d98e8a6: training/arguments.py (FSDP without a pipeline; interleaving needs one; "
+        "--optimizer-cpu-offload), core/transformer/transformer_config.py (cpu_offloading: no pipeline, "
+        "no recompute)",
         shardings=ALL_SHARDINGS,
         shardings_with_pipeline=frozenset({"none", "zero1"}),
         schedules=frozenset({"1f1b", "interleaved"}),
     ),
     "megatron-legacy": StackRules(
-        "NVIDIA/Megatron-LM 2021-2022 (arXiv 2104.04473, 2205.05198): distributed optimizer from v3.0, no context parallelism",
+        "NVIDIA/Megatron-LM 2021-2022 (arXiv 2104.04473, 2205.05198): distributed optimizer from v3.0, no "
+        "context parallelism",
         shardings=frozenset({"none", "zero1"}),
         shardings_with_pipeline=frozenset({"none", "zero1"}),
         schedules=frozenset({"1f1b", "interleaved", "gpipe"}),
         context=frozenset(), expert=False, offload_optimizer=False, offload_activations=False,
     ),
     "megatron-deepspeed": StackRules(
-        "deepspeedai/DeepSpeed runtime/pipe/engine.py: ZeRO-2 and ZeRO-3 are incompatible with its pipeline engine (1F1B)",
+        "deepspeedai/DeepSpeed runtime/pipe/engine.py: ZeRO-2 and ZeRO-3 are incompatible with its pipeline "
+        "engine (1F1B)",
         shardings=frozenset({"none", "zero1", "zero2", "zero3"}),
         shardings_with_pipeline=frozenset({"none", "zero1"}),
         schedules=frozenset({"1f1b"}),
@@ -58,16 +61,19 @@ STACK_RULES: dict[str, StackRules] = {
         context=frozenset(), expert=False, offload_optimizer=False, offload_activations=False,
     ),
     "compiled-fsdp": StackRules(
-        "pytorch/torchtitan b5bcd76: config/configs.py (DDP, FSDP2, HSDP; TP, CP ring, EP; torch.distributed.pipelining "
-        "schedules; enable_cpu_offload)",
+        "pytorch/torchtitan b5bcd76: config/configs.py (DDP, FSDP2, HSDP; TP, CP ring, EP; "
+        "torch.distributed.pipelining schedules; enable_cpu_offload); torchtune offloads checkpointed "
+        "activations",
         shardings=frozenset({"none", "zero2", "zero3", "hybrid"}),
-        # with a pipeline torchtitan keeps gathered weights resident (no reshard after forward): zero2's memory
+        # with a pipeline torchtitan keeps gathered weights resident (no reshard after forward): zero2's
+        # memory
         shardings_with_pipeline=frozenset({"none", "zero2"}),
         schedules=frozenset({"gpipe", "1f1b", "interleaved", "zero-bubble"}),
-        context=frozenset({"ring"}), offload_activations=False,
+        context=frozenset({"ring"}), offload_with_recompute=True,
     ),
     "eager-fsdp": StackRules(
-        "torch.distributed.fsdp with torch.nn modules (llm-foundry, torchtune): full shard, gradient shard, hybrid; CPUOffload",
+        "torch.distributed.fsdp with torch.nn modules (llm-foundry, torchtune): full shard, gradient shard, "
+        "hybrid; CPUOffload",
         shardings=frozenset({"none", "zero2", "zero3", "hybrid"}),
         shardings_with_pipeline=frozenset(),
         schedules=frozenset({"1f1b"}),

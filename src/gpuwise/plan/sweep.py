@@ -1,7 +1,9 @@
-"""Evaluate every strategy of a space and keep what matters: the best choice of each row, and the time-memory front.
+"""Evaluate every strategy of a space and keep what matters: the best choice of each row, and the
+time-memory front.
 
-No strategy is skipped: each gets its step time and its memory, and those that do not fit are counted and refused.
-Blocks are cut into chunks of whole rows; chunks run on threads (numpy releases the lock inside its loops).
+No strategy is skipped: each gets its step time and its memory, and those that do not fit are counted and
+refused. Blocks are cut into chunks of whole rows; chunks run on threads (numpy releases the lock inside its
+loops).
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ _NOT_IN_POINTS = {"optimizer": "adamw", "gradient_dtype": "fp32", "master_weight
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Arrays [K] of strategies kept: which block, the flat position in it, seconds a step, bytes on the fullest rank."""
+    """Arrays [K] of strategies kept: which block, the flat position in it, seconds a step, bytes on the
+    fullest rank."""
 
     block: I64
     flat: I64
@@ -59,8 +62,9 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """``rows`` the best fitting choice of each row that has one, best first; ``front`` the strategies that no other
-    beats in both time and memory, fastest first; ``smallest`` the one strategy that needs least memory, fitting or not."""
+    """``rows`` the best fitting choice of each row that has one, best first; ``front`` the strategies that
+    no other beats in both time and memory, fastest first; ``smallest`` the one strategy that needs least
+    memory, fitting or not."""
 
     blocks: tuple[Block, ...]
     rows: Candidates
@@ -95,7 +99,8 @@ class _Front:
 
 def sweep(arch: Architecture, cluster: Cluster, blocks: Sequence[Block], seq_len: int,
           packed_document_len: int | None = None) -> Sweep:  # fmt: skip
-    """Evaluate all strategies of ``blocks``. Raises UnpredictableError when the accelerator lacks a needed rate."""
+    """Evaluate all strategies of ``blocks``. Raises UnpredictableError when the accelerator lacks a needed
+    rate."""
     started = time.perf_counter()
     front = _Front.of(cluster.accelerator.memory_bytes)
     tasks: list[tuple[int, PointCosts, I64, int, int]] = []
@@ -107,7 +112,9 @@ def sweep(arch: Architecture, cluster: Cluster, blocks: Sequence[Block], seq_len
         costs, index = _costs(arch, cluster, [blocks[i] for i in mine], seq_len, packed_document_len)
         for i, at in zip(mine, index, strict=True):
             step = max(1, CHUNK // blocks[i].n_choices)
-            tasks += [(i, costs, at, a, min(a + step, blocks[i].n_rows)) for a in range(0, blocks[i].n_rows, step)]
+            tasks += [
+                (i, costs, at, a, min(a + step, blocks[i].n_rows)) for a in range(0, blocks[i].n_rows, step)
+            ]
             n += len(blocks[i].columns)
 
     def run(task: tuple[int, PointCosts, I64, int, int]) -> tuple[Candidates, Candidates, Candidates, int]:
@@ -121,13 +128,18 @@ def sweep(arch: Architecture, cluster: Cluster, blocks: Sequence[Block], seq_len
         done = [run(task) for task in tasks]
     rows, fronts, small = (_join([d[k] for d in done]) for k in (0, 1, 2))  # type: ignore[misc]
     return Sweep(
-        tuple(blocks), rows.take(_ranked(rows)), _pareto(fronts), small.take(np.argsort(small.memory_bytes, kind="stable")[:1]),
+        tuple(blocks), rows.take(_ranked(rows)), _pareto(fronts),
+        small.take(np.argsort(small.memory_bytes, kind="stable")[:1]),
         n, sum(d[3] for d in done), time.perf_counter() - started,
     )  # fmt: skip
 
 
 def _costs(
-    arch: Architecture, cluster: Cluster, blocks: Sequence[Block], seq_len: int, packed_document_len: int | None
+    arch: Architecture,
+    cluster: Cluster,
+    blocks: Sequence[Block],
+    seq_len: int,
+    packed_document_len: int | None,
 ) -> tuple[PointCosts, list[I64]]:
     """Point costs of all blocks whose bases have the same op tables, and each block's rows' points."""
     lists = [b.row_list() for b in blocks]
@@ -140,10 +152,12 @@ def _costs(
 
 
 def _chunk(
-    arch: Architecture, cluster: Cluster, number: int, block: Block, costs: PointCosts, index: I64, start: int, stop: int,
+    arch: Architecture, cluster: Cluster, number: int, block: Block, costs: PointCosts, index: I64,
+    start: int, stop: int,
     front: _Front,
 ) -> tuple[Candidates, Candidates, Candidates, int]:  # fmt: skip
-    """Rows ``start`` to ``stop``: best choice of each row, front candidates, the smallest, and how many fit."""
+    """Rows ``start`` to ``stop``: best choice of each row, front candidates, the smallest, and how many
+    fit."""
     c, at = block.rows(start, stop), index[start:stop]
     shape = c.shape
     step_s = step_times(arch, cluster.system, costs, c, at).step_s
@@ -154,7 +168,10 @@ def _chunk(
 
     def candidates(flat: NDArray[np.intp]) -> Candidates:
         return Candidates(
-            np.full(len(flat), number, np.int64), flat + offset, step_s.reshape(-1)[flat], total.reshape(-1)[flat]
+            np.full(len(flat), number, np.int64),
+            flat + offset,
+            step_s.reshape(-1)[flat],
+            total.reshape(-1)[flat],
         )
 
     seconds = np.where(fits, step_s, np.inf).reshape(stop - start, -1)

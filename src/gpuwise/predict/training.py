@@ -1,4 +1,5 @@
-"""One training step as a person wants it: time, rates, utilisation, where the time goes and what fills the memory.
+"""One training step as a person wants it: time, rates, utilisation, where the time goes and what fills the
+memory.
 
 The numbers are those of :mod:`evaluate` and :mod:`memory`; nothing is computed twice in another way.
 """
@@ -38,9 +39,9 @@ TIME_PARTS = (
 class TrainingEstimate:
     """One strategy on one cluster.
 
-    ``mfu`` is model FLOP (recompute not counted, causal attention by its visible half) over the dense peak of the
-    matmul format; ``hfu`` counts recomputed FLOP as well. ``breakdown_s`` sums to the expected step time;
-    ``memory_parts`` are bytes on the fullest rank and sum to the expected ``memory_bytes``.
+    ``mfu`` is model FLOP (recompute not counted, causal attention by its visible half) over the dense peak
+    of the matmul format; ``hfu`` counts recomputed FLOP as well. ``breakdown_s`` sums to the expected step
+    time; ``memory_parts`` are bytes on the fullest rank and sum to the expected ``memory_bytes``.
     """
 
     model: str
@@ -78,15 +79,16 @@ def estimate(
 ) -> TrainingEstimate:  # fmt: skip
     """Step time, rates, utilisation and memory of ``strategy``.
 
-    ``model`` and ``on`` are catalogue names (``"llama-3.1-8b"``, ``"8xH100-SXM"``) or values. Layout rules are not
-    checked here: see :func:`gpuwise.plan.rules.check_strategy`. Raises UnknownNameError, AmbiguousNameError, and
-    UnpredictableError when the accelerator lacks a needed rate.
+    ``model`` and ``on`` are catalogue names (``"llama-3.1-8b"``, ``"8xH100-SXM"``) or values. Layout rules
+    are not checked here: see :func:`gpuwise.plan.rules.check_strategy`. Raises UnknownNameError,
+    AmbiguousNameError, and UnpredictableError when the accelerator lacks a needed rate.
     """
     arch = find_model(model) if isinstance(model, str) else model
     cluster = find_cluster(on) if isinstance(on, str) else on
     if strategy.n_accelerators != cluster.n_accelerators:
         raise InputError(
-            f"the strategy is for {strategy.n_accelerators} accelerators, the cluster has {cluster.n_accelerators}",
+            f"the strategy is for {strategy.n_accelerators} accelerators, the cluster has "
+            f"{cluster.n_accelerators}",
             hint="dp x tp x pp x cp must be the number of accelerators",
         )
     return estimates(arch, cluster, [strategy], seq_len, packed_document_len=packed_document_len)[0]
@@ -96,17 +98,20 @@ def estimates(
     arch: Architecture, cluster: Cluster, strategies: Sequence[Strategy], seq_len: int, *,
     packed_document_len: int | None = None,
 ) -> list[TrainingEstimate]:  # fmt: skip
-    """:func:`estimate` for strategies that share everything but the fields of :class:`Columns`, in one pass."""
+    """:func:`estimate` for strategies that share everything but the fields of :class:`Columns`, in one
+    pass."""
     c = Columns.from_strategies(strategies)
     done = evaluate(arch, cluster.system, c, seq_len, packed_document_len=packed_document_len)
     memory = memory_columns(arch, cluster.system, done.costs.saved, c, done.point_index)
     return [
-        _one(arch, cluster, s, seq_len, done, memory, i, packed_document_len) for i, s in enumerate(strategies)
+        _one(arch, cluster, s, seq_len, done, memory, i, packed_document_len)
+        for i, s in enumerate(strategies)
     ]
 
 
 def _one(
-    arch: Architecture, cluster: Cluster, strategy: Strategy, seq_len: int, done: Evaluated, memory: MemoryColumns,
+    arch: Architecture, cluster: Cluster, strategy: Strategy, seq_len: int, done: Evaluated,
+    memory: MemoryColumns,
     i: int, packed_document_len: int | None,
 ) -> TrainingEstimate:  # fmt: skip
     costs, at = done.costs, int(done.point_index[i])
@@ -133,8 +138,8 @@ def _one(
 def spread(sc: StackCosts, costs: PointCosts, at: int) -> tuple[float, Basis]:
     """Standard deviation of log(measured / predicted) of a step, and its basis.
 
-    The stack's residuals were taken on devices whose kernels were fitted, so they contain the kernels' own; on a device
-    that was not, the kernels' spread comes on top.
+    The stack's residuals were taken on devices whose kernels were fitted, so they contain the kernels' own;
+    on a device that was not, the kernels' spread comes on top.
     """
     kernel = float(costs.log_sigma[at])
     seen = costs.basis in ("measured", "fitted")
@@ -148,8 +153,8 @@ def _inverse(step: Estimate, per_step: float) -> Estimate:
 def flop_per_token(
     arch: Architecture, seq_len: int, base: Strategy, packed_document_len: int | None = None
 ) -> float:
-    """FLOP of forward and backward one trained token needs: :func:`model_flop_per_token`, less the weight gradients of
-    frozen weights under adapters, and less the attention across packed documents."""
+    """FLOP of forward and backward one trained token needs: :func:`model_flop_per_token`, less the weight
+    gradients of frozen weights under adapters, and less the attention across packed documents."""
     if not base.lora_rank and packed_document_len is None:
         return model_flop_per_token(arch, seq_len)
     point = Point(
@@ -181,13 +186,16 @@ def _recomputed_flop(strategy: Strategy, costs: PointCosts, at: int) -> float:
 def _breakdown(done: Evaluated, sc: StackCosts, i: int, at: int) -> dict[str, float]:
     """Seconds of the step by part; kernels are split by the families' share of their seconds."""
     t, costs = done.times, done.costs
-    slowdown = dict(zip(FAMILIES, (sc.matmul_slowdown, sc.attention_slowdown, sc.memory_slowdown), strict=True))
+    slowdown = dict(
+        zip(FAMILIES, (sc.matmul_slowdown, sc.attention_slowdown, sc.memory_slowdown), strict=True)
+    )
     weight = {f: slowdown[f] * _family_seconds(costs, f, at) for f in FAMILIES}
     whole = sum(weight.values()) or 1.0
     compute = float(t.compute_s[i])
     parts = [compute * weight[f] / whole for f in FAMILIES]
     rest = (
-        t.recompute_s, t.communication_s, t.launch_s, t.bubble_s, t.data_parallel_s, t.optimizer_s, t.offload_s,
+        t.recompute_s, t.communication_s, t.launch_s, t.bubble_s, t.data_parallel_s, t.optimizer_s,
+        t.offload_s,
         t.framework_s,
     )  # fmt: skip
     return dict(zip(TIME_PARTS, [*parts, *(float(x[i]) for x in rest)], strict=True))
@@ -197,6 +205,9 @@ def _family_seconds(costs: PointCosts, family: str, at: int) -> float:
     def one(part: PartCosts) -> float:
         return float(part.forward_s[family][at] + part.backward_s[family][at])
 
-    return (costs.n_layers - costs.n_lead) * one(costs.layer) + costs.n_lead * one(costs.lead) + one(
-        costs.embedding
-    ) + one(costs.head)
+    return (
+        (costs.n_layers - costs.n_lead) * one(costs.layer)
+        + costs.n_lead * one(costs.lead)
+        + one(costs.embedding)
+        + one(costs.head)
+    )

@@ -1,0 +1,51 @@
+"""The two questions of this room by name: make a plan, check a fit."""
+
+from __future__ import annotations
+
+import datetime
+
+from gpuwise.errors import InputError
+from gpuwise.facts.models import Architecture, find_model
+from gpuwise.facts.naming import find_cluster
+from gpuwise.facts.systems import Cluster
+from gpuwise.plan.goal import Wishes
+from gpuwise.plan.hardware import compare
+from gpuwise.plan.planner import Plan, Pricing, plan_on
+from gpuwise.plan.remedies import Fit, check_fit
+
+
+def make_plan(
+    model: str | Architecture, on: str | Cluster | None = None, wishes: Wishes | None = None, *,
+    usd_per_hour: float | None = None, provider: str | None = None, today: datetime.date | None = None,
+) -> Plan:  # fmt: skip
+    """The best strategy to train ``model`` with ``wishes`` on ``on``, with what it takes and why.
+
+    Without ``on``, rented clusters are compared, which needs ``wishes.tokens``. A price is the one given, a
+    provider's, or the median of all; its age is counted to ``today`` (now, by default). Raises InputError
+    and its kinds (UnknownNameError, AmbiguousNameError, LayoutError), and UnpredictableError.
+    """
+    wanted = wishes or Wishes()
+    if wanted.tokens is None and (wanted.deadline_s is not None or wanted.budget_usd is not None):
+        raise InputError(
+            "a deadline or a budget needs --tokens", hint="say how much to train, for example --tokens 15B"
+        )
+    arch = find_model(model) if isinstance(model, str) else model
+    pricing = Pricing(today or datetime.date.today(), usd_per_hour, provider)
+    if on is not None:
+        return plan_on(arch, find_cluster(on) if isinstance(on, str) else on, wanted, pricing)
+    if wanted.tokens is None:
+        raise InputError(
+            "neither --on nor --tokens is given",
+            hint="name the GPUs (--on 8xH100-SXM), or the work (--tokens 15B)",
+        )
+    return compare(arch, wanted, pricing)
+
+
+def fit(model: str | Architecture, on: str | Cluster, wishes: Wishes | None = None) -> Fit:
+    """Whether training ``model`` with ``wishes`` fits on ``on``, what fills the memory, and what would
+    change that.
+
+    Raises what :func:`make_plan` raises.
+    """
+    arch = find_model(model) if isinstance(model, str) else model
+    return check_fit(arch, find_cluster(on) if isinstance(on, str) else on, wishes or Wishes())
