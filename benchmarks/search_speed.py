@@ -65,7 +65,8 @@ def measure(on: str, global_batch: int) -> dict[str, object]:
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     return {
         "on": on, "global_batch": global_batch, "strategies": done.n_strategies, "fit": done.n_fit,
-        "seconds": seconds, "enumeration_s": enumerated, "cpu_s": cpu, "strategies_per_s": done.n_strategies / seconds,
+        "seconds": seconds, "enumeration_s": enumerated, "cpu_s": cpu,
+        "strategies_per_s": done.n_strategies / seconds,
         "strategies_per_cpu_s": done.n_strategies / cpu, "best_step_s": float(done.rows.step_s[0]),
         "best": str(done.rows.strategy(done.blocks, 0)),
     }  # fmt: skip
@@ -83,8 +84,9 @@ def main() -> None:
         return
     for r in results:
         print(
-            f"GPT-3 175B on {r['on']}, batch {r['global_batch']}: {r['strategies']:,} strategies ({r['fit']:,} fit) "
-            f"in {r['seconds']:.2f} s = {r['strategies_per_s']:,.0f}/s, {r['strategies_per_cpu_s']:,.0f} per CPU-second"
+            f"GPT-3 175B on {r['on']}, batch {r['global_batch']}: {r['strategies']:,} strategies "
+            f"({r['fit']:,} fit) in {r['seconds']:.2f} s = {r['strategies_per_s']:,.0f}/s, "
+            f"{r['strategies_per_cpu_s']:,.0f} per CPU-second"
         )
 
 

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Accelerator", "Architecture", "Cluster", "Estimate", "Fit", "Plan", "Strategy", "TrainingEstimate", "Wishes",
-    "__version__", "estimate", "find_accelerator", "find_cluster", "find_model", "fit", "make_plan", "validate",
+    "Accelerator", "Architecture", "Cluster", "Estimate", "Fit", "Plan", "Strategy", "TrainingEstimate",
+    "Wishes", "__version__", "estimate", "find_accelerator", "find_cluster", "find_model", "fit", "make_plan",
+    "validate",
 ]  # fmt: skip
 
 _HOME = {

@@ -3,7 +3,7 @@ reasons."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gpuwise.cli.bars import single, stacked
@@ -142,7 +142,7 @@ def _numbers_table(plan: Plan, best: Option) -> Table:
     e = best.estimate
     table = grid(3)
     table.columns[1].justify = "right"
-    rows: list[tuple[str, Estimate, object]] = [
+    rows: list[tuple[str, Estimate, Callable[[float], str]]] = [
         ("step time", e.step_time_s, format_duration), ("tokens/s", e.tokens_per_s, plain),
         ("tokens/s a GPU", e.tokens_per_s_per_gpu, plain), ("MFU", e.mfu, percent), ("HFU", e.hfu, percent),
         ("memory", e.memory_bytes, format_bytes),
@@ -155,7 +155,6 @@ def _numbers_table(plan: Plan, best: Option) -> Table:
             ("energy", best.energy.kwh, lambda kwh: f"{kwh:,.0f} kWh" if kwh >= 10 else f"{kwh:.2g} kWh")
         )
     for name, value, say in rows:
-        assert callable(say)
         table.add_row(name, say(value.expected), f"[{span(value, say)}]")
     if best.price is not None:
         table.add_row("price", f"{format_usd(best.price.expected)}/h", price_words(best))

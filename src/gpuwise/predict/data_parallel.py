@@ -63,7 +63,7 @@ def collective_over(system: System, op: str, payload: F64, group: Group, mask: N
 def _any_over(mask: NDArray[np.bool_], shape: tuple[int, ...]) -> NDArray[np.bool_]:
     """``mask`` with the axes that ``shape`` does not have folded into one place each."""
     folded = tuple(i for i, n in enumerate(mask.shape) if n > 1 and (len(shape) != mask.ndim or shape[i] == 1))
-    return mask.any(axis=folded, keepdims=True) if folded else mask
+    return np.asarray(np.any(mask, axis=folded, keepdims=True)) if folded else mask
 
 
 def shard_group(system: System, c: Columns) -> tuple[Group, Group]:
@@ -81,7 +81,7 @@ def layer_traffic(system: System, c: Columns, shape: Stages) -> LayerTraffic:
     """Fully sharded parameters and gradients of one middle layer."""
     sharded = (c.sharding == ZERO3) | (c.sharding == HYBRID)
     if not sharded.any():
-        return LayerTraffic(np.zeros(sharded.shape), np.zeros(sharded.shape))
+        return LayerTraffic(np.zeros(c.sharding.shape), np.zeros(c.sharding.shape))
     b = parameter_bytes(c.base)
     inner, _ = shard_group(system, c)
     per_layer = shape.dense[1] / np.maximum(shape.layers[1], 1)
