@@ -184,7 +184,11 @@ class Architecture:
 
 
 def find_model(text: str) -> Architecture:
-    """See :func:`gpuwise.facts.model_files.find_model`, which reads the catalogue on first use."""
+    """The model a person means: a catalogue name in any usual spelling, a Hugging Face ``config.json`` or a
+    folder with one, or dimensions (``layers=32,hidden=4096,heads=32,vocab=128256``).
+
+    Raises UnknownNameError, AmbiguousNameError, or FieldError for a file or dimensions that are wrong.
+    """
     from gpuwise.facts.model_files import find_model as find
 
     return find(text)
