@@ -1,0 +1,158 @@
+"""Seconds of the rows of a serving iteration: weights from memory, attention over the cache, engines' own all-reduce."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.facts.accelerators import Accelerator
+from gpuwise.facts.models import Architecture
+from gpuwise.facts.systems import System
+from gpuwise.predict.attention import attention_decode_time, attention_forward_time
+from gpuwise.predict.attention_kernels import serving_kernel
+from gpuwise.predict.collectives import collective_time
+from gpuwise.predict.estimate import Basis, weakest
+from gpuwise.predict.gemm import gemm_time
+from gpuwise.predict.kernel_time import KernelTime
+from gpuwise.predict.memory_bound import dram_rate, embedding_time, memory_time
+from gpuwise.predict.moe import grouped_time
+from gpuwise.workload.optable import Kind, OpTable
+
+if TYPE_CHECKING:
+    from gpuwise.predict.inference import Serving
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+LATENT_COMPUTE, LATENT_STREAM = 0.6, 0.8
+"""Share of peak arithmetic and of bandwidth that latent-attention decode reaches (FlashMLA's published 660 of 989
+TFLOP/s compute-bound and 3000 of 3350 GB/s memory-bound on H800, less the tail of a step)."""
+
+
+class RowTimes(NamedTuple):
+    """Seconds [R] per launch: of kernels and of collectives (each row has one of the two)."""
+
+    kernel_s: F64
+    communication_s: F64
+    log_sigma: F64
+    basis: Basis
+
+
+def row_times(
+    rows: OpTable, arch: Architecture, system: System, serving: Serving, kv_len: I64, q_len: I64
+) -> RowTimes:
+    """Evaluate ``rows``; ``kv_len`` and ``q_len`` [R] are those of each row's iteration."""
+    device = system.accelerator
+    kernel, comm, sigma = np.zeros(len(rows)), np.zeros(len(rows)), np.zeros(len(rows))
+    bases: list[Basis] = []
+
+    def put(mask: Mask, result: KernelTime) -> None:
+        kernel[mask], sigma[mask] = result.time_s, result.log_sigma
+        bases.append(result.basis)
+
+    s = rows.shape
+    plain = np.array([n.startswith(("head.", "moe.router")) for n in rows.name], bool)
+    for is_plain in (True, False):
+        mask = (rows.kind == Kind.MATMUL) & (plain == is_plain)
+        if mask.any():
+            name = "bf16" if is_plain else product_format(device, serving.weights)
+            put(mask, gemm_time(device, name, s[mask, 1], s[mask, 2], s[mask, 3], s[mask, 0], cold=True))
+    mask = rows.kind == Kind.GROUPED
+    if mask.any():
+        name = product_format(device, serving.expert_weights or serving.weights)
+        put(mask, grouped_time(device, name, s[mask, 0], s[mask, 1], s[mask, 2], s[mask, 3]))
+    for decode in (True, False):
+        mask = (rows.kind == Kind.ATTENTION) & ((q_len == 1) == decode)
+        if mask.any():
+            put(mask, _attention(device, arch, serving, rows, mask, kv_len[mask], decode))
+    mask = rows.kind == Kind.MEMORY
+    put(mask, memory_time(device, rows.bytes_read[mask], rows.bytes_written[mask]))
+    mask = rows.kind == Kind.EMBEDDING
+    if mask.any():
+        put(mask, embedding_time(device, s[mask, 0], rows.bytes_read[mask] / np.maximum(s[mask, 0], 1), False))
+    if serving.tp * serving.attention_dp > 1:
+        _communicate(rows, arch, system, serving, q_len, comm)
+    return RowTimes(kernel, comm, sigma, weakest(*bases))
+
+
+def product_format(device: Accelerator, weights: str) -> str:
+    """The kernel that multiplies by weights held as ``weights``: where the device has no such rate, the weights are
+    widened to 16 bits on the way (Marlin)."""
+    if weights in ("fp8", "fp8_block") and "fp8" not in device.peak_flop_per_s:
+        return "int8_wo"
+    if weights in ("nvfp4", "mxfp4"):
+        return "nvfp4" if "nvfp4" in device.peak_flop_per_s else "int4_wo"
+    return weights
+
+
+def _attention(
+    device: Accelerator, arch: Architecture, serving: Serving, rows: OpTable, mask: Mask, kv_len: I64, decode: bool
+) -> KernelTime:
+    b, q, _, heads, kv_heads, dim, v_dim = (rows.shape[mask, i] for i in range(7))
+    if not decode:
+        return attention_forward_time(
+            device, "bf16", b, q, np.maximum(kv_len, q), heads, kv_heads, dim, v_dim, causal=arch.kind == "decoder",
+            window=rows.window[mask], kernel=serving_kernel(device, serving.engine, "forward"),
+        )  # fmt: skip
+    if arch.mla is not None:
+        return _latent_decode(device, arch, serving, b, kv_len, heads)
+    return attention_decode_time(
+        device, "bf16", b, kv_len, heads, kv_heads, dim, window=rows.window[mask], kv_dtype=serving.kv_dtype,
+        kernel=serving_kernel(device, serving.engine, "decode", serving.kv_dtype),
+    )  # fmt: skip
+
+
+def _latent_decode(
+    device: Accelerator, arch: Architecture, serving: Serving, batch: I64, kv_len: I64, heads: I64
+) -> KernelTime:
+    """Absorbed latent attention (DeepSeek-V2, section 2.1.2): every head reads the one latent of width r + rope and sums
+    values of width r; FLOP 2 A (2 r + rope) and (r + rope) elements of cache for each token seen."""
+    assert arch.mla is not None
+    rank, rope = arch.mla.kv_lora_rank, arch.mla.qk_rope_head_dim
+    seen = batch.astype(np.float64) * kv_len
+    element = 1.0 if serving.kv_dtype == "fp8" else 2.0
+    stream = seen * (rank + rope) * element / (LATENT_STREAM * dram_rate(device))
+    arithmetic = 2.0 * seen * heads * (2 * rank + rope) / (LATENT_COMPUTE * device.peak("bf16"))
+    launch = memory_time(device, 0.0, 1.0).time_s[0]
+    return KernelTime(np.maximum(stream, arithmetic) + 2 * launch, np.full(seen.shape, 0.25), "specified")
+
+
+def _communicate(
+    rows: OpTable, arch: Architecture, system: System, serving: Serving, q_len: I64, comm: F64
+) -> None:
+    """All-reduces over the tensor group, and what crosses between attention and experts."""
+    local = min(serving.tp, system.domain_size)
+    local = max(d for d in range(1, local + 1) if serving.tp % d == 0)
+    mine = np.array([n.startswith("tp.all_reduce") for n in rows.name], bool)
+    experts = np.array([n in ("moe.unpermute",) for n in rows.name], bool)
+    shared = arch.moe is not None and arch.moe.n_shared > 0
+    for graph in (True, False):
+        here = (q_len == 1) == graph
+        if serving.tp > 1:
+            mask = mine & here
+            comm[mask] = _all_reduce(system, serving, rows.shape[mask, 0], local, graph)
+        # the experts' own sum: with a shared expert its all-reduce already carries both
+        mask = experts & here
+        if not mask.any() or (shared and serving.attention_dp == 1):
+            continue
+        payload = rows.bytes_written[mask].astype(np.int64)
+        if serving.attention_dp == 1:
+            comm[mask] += _all_reduce(system, serving, payload, local, graph)
+        else:
+            comm[mask] += _exchange(system, serving, payload)
+
+
+def _all_reduce(system: System, serving: Serving, payload: NDArray[np.int64], local: int, graph: bool) -> F64:
+    return collective_time(system, "all_reduce", payload, serving.tp, local, library=serving.engine, graph=graph).time_s
+
+
+def _exchange(system: System, serving: Serving, payload: NDArray[np.int64]) -> F64:
+    """Between data-parallel attention and experts on all ranks: gather every group's tokens, give the sums back."""
+    ranks = serving.tp * serving.attention_dp
+    local = max(d for d in range(1, min(ranks, system.domain_size) + 1) if ranks % d == 0)
+    full = payload * serving.attention_dp
+    return sum(
+        collective_time(system, op, full, ranks, local).time_s for op in ("all_gather", "reduce_scatter")
+    )  # type: ignore[return-value]
