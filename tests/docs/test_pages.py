@@ -1,0 +1,213 @@
+"""The documentation says what the program does: examples run, names exist, links lead somewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gpuwise
+from gpuwise.cli import reference
+from gpuwise.cli.app import COMMANDS, build, run
+
+ROOT = Path(__file__).parent.parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")])
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def _read(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def _blocks(language: str) -> Iterator[tuple[Path, str]]:
+    for page in PAGES:
+        for match in BLOCK.finditer(_read(page)):
+            if match[1] == language:
+                yield page, match[2]
+
+
+def _commands() -> list[str]:
+    """Every gpuwise command of every page; those with DIR need files of the reader's."""
+    found: dict[str, None] = {}
+    for language in ("sh", "console"):
+        for _, body in _blocks(language):
+            lines = [line.removeprefix("$ ").rpartition("&& ")[2] for line in body.split("\n")]
+            found |= dict.fromkeys(
+                line for line in lines if line.startswith("gpuwise ") and "DIR" not in line
+            )
+    return list(found)
+
+
+# --- examples ---
+
+
+@pytest.mark.parametrize("command", _commands())
+def test_commands_run(command: str) -> None:
+    refused = any(
+        shown == command and body.startswith("error:")
+        for page in PAGES
+        for shown, body in reference.examples(_read(page))
+    )
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(shlex.split(command)[1:])
+    assert code == (2 if refused else 0), err.getvalue()
+    assert bool(out.getvalue().strip()) != refused
+
+
+def test_recorded_output_is_there() -> None:
+    empty = [f"{p.name}: {c}" for p in PAGES for c, body in reference.examples(_read(p)) if not body.strip()]
+    assert empty == [], "run `python -m gpuwise.cli.reference --examples README.md docs`"
+    assert not any("Traceback" in body for p in PAGES for _, body in reference.examples(_read(p)))
+
+
+def test_refreshing_keeps_everything_but_the_output() -> None:
+    page = "a\n\n```console\n$ gpuwise --version\nold\n```\n\n<!-- output: gpuwise --version -->\n```text\n```\nz\n"
+    shown = reference.refreshed(page)
+    assert shown.count(gpuwise.__version__) == 2 and "old" not in shown
+    assert shown.startswith("a\n") and shown.endswith("```\nz\n")
+    assert reference.refreshed(shown) == shown
+
+
+@pytest.mark.parametrize(("page", "code"), [b for b in _blocks("python") if b[0].parent.name == "guides"])
+def test_python_examples_run(page: Path, code: str) -> None:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(compile(code, str(page), "exec"), {})  # noqa: S102
+    assert out.getvalue().strip()
+
+
+# --- the README ---
+
+
+def test_readme_has_exactly_two_shell_commands() -> None:
+    commands = [body.strip() for page, body in _blocks("sh") if page.name == "README.md"]
+    assert len(commands) == 2
+    assert re.fullmatch(r"pip install \. && gpuwise plan \S+ --on \S+ --tokens \S+", commands[0])
+    assert commands[1] == "pip install -e '.[test]' && pytest"
+
+
+def test_readme_shows_the_output_of_its_first_command() -> None:
+    text = _read(ROOT / "README.md")
+    first = next(body.strip() for page, body in _blocks("sh") if page.name == "README.md")
+    assert next(reference.examples(text))[0] == first.partition("&& ")[2]
+
+
+# --- links and navigation ---
+
+
+def test_links_lead_somewhere() -> None:
+    broken = []
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)\s]+)\)", _read(page)):
+            path, _, anchor = target.partition("#")
+            if target.startswith("http"):
+                continue
+            place = page.parent / path if path else page
+            headings = (
+                re.findall(r"^#+ (.+)$", _read(place), re.MULTILINE)
+                if place.suffix == ".md" and place.exists()
+                else []
+            )
+            known = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
+            if not place.exists() or (anchor and anchor not in known):
+                broken.append(f"{page.name}: {target}")
+    assert broken == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    named = set(re.findall(r": ([\w/-]+\.md)$", _read(ROOT / "mkdocs.yml"), re.MULTILINE))
+    assert named == {str(p.relative_to(DOCS)) for p in DOCS.rglob("*.md")}
+
+
+def test_tables_are_whole() -> None:
+    """Every row of a table has as many cells as its head, so that it renders."""
+    wrong = []
+    for page in PAGES:
+        width = 0
+        for n, line in enumerate(
+            re.sub(r"^```.*?^```$", "", _read(page), flags=re.DOTALL | re.MULTILINE).split("\n")
+        ):
+            cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
+            if cells and width and cells != width:
+                wrong.append(f"{page.name}: {n}: {line[:60]}")
+            width = cells
+    assert wrong == []
+
+
+# --- the reference ---
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return reference.pages()
+
+
+def test_every_command_and_option_is_documented(pages: dict[str, str]) -> None:
+    app = build()
+    for name, *_ in COMMANDS:
+        part = pages["cli.md"].partition(f"## gpuwise {name}\n")[2].partition("\n## ")[0]
+        assert part, f"gpuwise {name} is not documented"
+        for argument in app[name].assemble_argument_collection(parse_docstring=True):
+            if argument.show:
+                shown = argument.names if argument.index is None else (argument.name.lstrip("-").upper(),)
+                assert all(word in part for word in shown), argument.name
+                assert argument.parameter.help, f"gpuwise {name} {argument.name} has no help"
+
+
+def test_every_public_name_is_documented(pages: dict[str, str]) -> None:
+    for name in set(gpuwise.__all__) - {"__version__"}:
+        assert f"### {name}\n" in pages["python.md"], name
+
+
+def test_every_column_is_documented(pages: dict[str, str]) -> None:
+    from gpuwise.facts.loading import DATA
+
+    for path in DATA.glob("*.csv"):
+        head = next(line for line in path.read_text().split("\n") if line and not line.startswith("#"))
+        part = pages["files.md"].partition(f"## {path.name}\n")[2].partition("\n## ")[0]
+        assert all(f"| `{column}` |" in part for column in head.split(",")), path.name
+    for path in DATA.glob("*.toml"):
+        name = "models_*.toml" if path.name.startswith("models_") else path.name
+        part = pages["files.md"].partition(f"## {name}\n")[2].partition("\n## ")[0]
+        if name == path.name:
+            used = {key for table in tomllib.loads(path.read_text()).values() for key in table}
+            assert all(f"| `{key}` |" in part for key in used), path.name
+        assert part, path.name
+
+
+def test_pages_are_on_disk_and_checked(
+    pages: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in pages:
+        assert _read(DOCS / "reference" / name).startswith(reference.STAMP)
+    assert reference.main(["--check", str(tmp_path)]) == 1
+    assert "hint: python -m gpuwise.cli.reference" in capsys.readouterr().err
+    assert reference.main([str(tmp_path)]) == 0 == reference.main(["--check", str(tmp_path)])
+    assert reference.main([]) == 2
+
+
+def test_changelog_has_this_version() -> None:
+    text = _read(ROOT / "CHANGELOG.md")
+    assert f"## [{gpuwise.__version__}] - 20" in text and "## [Unreleased]" in text
+
+
+def test_json_of_the_documented_fields() -> None:
+    """The fields scripts rely on."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert run(["plan", "gpt2", "--on", "a100-80gb-sxm", "--tokens", "1B", "--json"]) == 0
+    document = json.loads(out.getvalue().strip().split("\n")[-1])
+    best = document["best"]
+    assert {"strategies", "seconds"} <= set(document["search"])
+    for name in ("step_time_s", "memory_bytes", "tokens_per_s_per_gpu", "mfu", "cost_usd"):
+        assert set(best[name]) == {"low", "expected", "high", "basis"}
+        assert 0 < best[name]["low"] <= best[name]["expected"] <= best[name]["high"]
+    assert best["strategy"]["micro_batch"] >= 1

@@ -1,0 +1,128 @@
+"""The command line, in process: any words end in an answer or in ``error:`` and a hint, never in a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwise.cli.app import COMMANDS, run
+
+MODELS = st.sampled_from(
+    ("gpt2", "gpt2-medium", "lama", "", "layers=2,hidden=64,heads=4,vocab=100", "layers=x", "/no/file.json")
+)
+GPUS = st.sampled_from(
+    ("a100-sxm-80gb", "2xa100-sxm-80gb", "8xH100", "0x4090", "toaster", "", "4090", "1e9xH100", "2x2x2xH100")
+)
+WORDS = st.sampled_from(
+    (
+        "8",
+        "0",
+        "-1",
+        "1.5",
+        "nan",
+        "inf",
+        "1e999",
+        "15B",
+        "3d",
+        "$20",
+        "",
+        "none",
+        "zero3",
+        "full",
+        "fp8",
+        "bf16,fp32",
+        "½",
+        "--",
+        "x",
+    )
+)
+OPTIONS = st.sampled_from(
+    """
+    --tokens --deadline --budget --seq --global-batch --precision --optimizer --stack --lora --lora-rank --qlora --packed --tp
+    --pp --cp --ep --dp --micro-batch --accumulation --virtual-stages --schedule --sharding --recompute --recompute-every
+    --context-parallel --gradient-dtype --no-sequence-parallel --offload-optimizer --chunked-loss --price --provider --json
+    --nonsense --data --family --all-check
+    """.split()
+)
+
+
+def outcome(words: list[str]) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(words)
+    return code, out.getvalue(), err.getvalue()
+
+
+def assert_mannerly(words: list[str], code: int, out: str, err: str) -> None:
+    assert code in (0, 1, 2), words
+    assert "Traceback" not in out + err
+    if err:
+        assert code and err.startswith("error: ") and "\nhint: " in err, (words, err)
+        assert not out, f"{words}: data on stdout beside an error"
+    assert code != 2 or err, f"{words}: bad input without a word"
+    if "--json" in words and out and "--help" not in words:
+        document = json.loads(
+            out.strip().split("\n")[-1], parse_constant=lambda c: pytest.fail(f"{c} in JSON")
+        )
+        assert isinstance(document, dict)
+    assert " nan" not in out.lower() and "inf " not in out.lower()
+
+
+@settings(max_examples=120)
+@given(
+    st.sampled_from(("plan", "fit")),
+    MODELS,
+    GPUS,
+    st.lists(st.tuples(OPTIONS, WORDS | st.text(max_size=4)), min_size=1, max_size=3),
+)
+def test_plans_and_fits(command: str, model: str, gpus: str, options: list[tuple[str, str]]) -> None:
+    words = [command, model, "--on", gpus, *(w for pair in options for w in pair)]
+    assert_mannerly(words, *outcome(words))
+
+
+ONE = (
+    "seq",
+    "global-batch",
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "dp",
+    "micro-batch",
+    "accumulation",
+    "virtual-stages",
+    "recompute-every",
+)
+
+
+@settings(max_examples=25)
+@given(
+    st.dictionaries(st.sampled_from(ONE), st.sampled_from((1, 2, 3, 4, 8, 64, 10**9)), min_size=1, max_size=3)
+)
+def test_layouts_that_may_or_may_not_run(degrees: dict[str, int]) -> None:
+    words = ["fit", "gpt2", "--on", "8xa100-sxm-80gb", *(f"--{k}={v}" for k, v in degrees.items()), "--json"]
+    code, out, err = outcome(words)
+    assert_mannerly(words, code, out, err)
+    if code == 0:
+        answer = json.loads(out.strip().split("\n")[-1])
+        assert all(math.isfinite(v) and v > 0 for k, v in answer["step_time_s"].items() if k != "basis")
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.sampled_from([c for c, *_ in COMMANDS]) | OPTIONS | WORDS | st.text(max_size=6), max_size=3)
+)
+def test_any_words(words: list[str]) -> None:
+    assert_mannerly(words, *outcome(words))
+
+
+@given(st.sampled_from(("models", "gpus")), st.lists(WORDS | MODELS | GPUS | st.text(max_size=8), max_size=2))
+def test_catalogues(command: str, query: list[str]) -> None:
+    words = [command, *query]
+    assert_mannerly(words, *outcome(words))
