@@ -227,8 +227,30 @@ def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
         master_weights="true" not in r["precision"] and "PURE" not in r["precision"],
         gradient_dtype=_gradient_dtype(r, stack), overlap_tp=_overlaps_tp(r), overlap_dp="overlap OFF" not in r["software"],
         fused_attention="unfused" not in r["attn"] and stack != "megatron-legacy",
-        lora_rank=_lora_rank(r), quantized_base="nf4" in r["precision"] or "qlora" in r["task"].lower(), stack=stack,
+        release=_release(r["software"]), lora_rank=_lora_rank(r), quantized_base="nf4" in r["precision"] or "qlora" in r["task"].lower(), stack=stack,
     )  # fmt: skip
+
+
+def least_that_fits(arch: Architecture, system: System, strategy: Strategy, seq_len: int) -> Strategy:
+    """The strategy with the least recompute and sharding under which a run that did run fits its device.
+
+    NVIDIA's tables print neither recompute settings nor Megatron's FSDP; both are decided by memory there.
+    Returns the strategy unchanged when nothing tried fits.
+    """
+    from gpuwise.predict.columns import Columns
+    from gpuwise.predict.evaluate import points_of
+    from gpuwise.predict.memory import memory_columns
+    from gpuwise.predict.memory_saved import saved_of_points
+
+    for sharding in (strategy.sharding, "zero3") if strategy.pp == 1 else (strategy.sharding,):
+        tries = [strategy.with_(sharding=sharding)]
+        tries += [tries[0].with_(recompute="full", recompute_every=n) for n in (16, 8, 4, 3, 2, 1)]
+        columns = Columns.from_strategies(tries)
+        points, index = points_of(columns, seq_len)
+        fits = memory_columns(arch, system, saved_of_points(arch, points), columns, index).fits(system)
+        if fits.any():
+            return tries[int(fits.argmax())]
+    return strategy
 
 
 def _degree(value: float) -> int:
@@ -279,6 +301,12 @@ def _gradient_dtype(r: dict[str, Any], stack: str) -> str:
     if stack == "megatron-deepspeed":
         return "fp16"
     return "bf16" if "PURE" in r["precision"] or "true" in r["precision"] else "fp32"
+
+
+def _release(software: str) -> float | None:
+    """Year with decimals of a release named ``25.11``, ``v24.11.1`` or ``24.07``; None when the row names none."""
+    match = re.search(r"\bv?(2[3-9])\.(0[1-9]|1[0-2])\b", software)
+    return 2000 + int(match[1]) + (int(match[2]) - 1) / 12 if match else None
 
 
 def _overlaps_tp(r: dict[str, Any]) -> bool:

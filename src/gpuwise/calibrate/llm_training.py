@@ -164,6 +164,7 @@ BOUNDS: dict[str, Bound] = {
     "micro_batch_overhead_s": Bound(1e-6, 3e-4, 2e-2, log=True),
     "step_overhead_s": Bound(1e-4, 5e-3, 0.3, log=True),
     "matmul_slowdown": Bound(0.9, 1.08, 1.5),
+    "quantized_matmul_slowdown": Bound(0.6, 1.0, 1.6),
     "attention_slowdown": Bound(0.8, 1.05, 2.0),
     "memory_slowdown": Bound(0.7, 1.05, 2.5),
     "communication_slowdown": Bound(0.7, 1.1, 3.0),
@@ -174,7 +175,11 @@ BOUNDS: dict[str, Bound] = {
     "dp_overlap": Bound(0.0, 0.8, 1.0),
     "contention": Bound(0.0, 0.2, 0.6),
     "straggler": Bound(0.0, 0.005, 0.05),
+    "gain_per_year": Bound(0.0, 0.05, 0.3),
 }
+UNMEASURED = {"gb300": ("gb300", "b300-sxm")}
+"""Accelerators without published kernel times whose runs say how their matmuls differ from the family's, and for whom
+the figure then stands; they take no part in fitting a stack."""
 PRIOR_WEIGHT = 0.02
 """Pull towards the start, in residual units per unit of range: decides only what the rows do not."""
 
@@ -190,13 +195,17 @@ def fit_stack(stack: str, rows: Sequence[LlmRow], groups: Sequence[Group]) -> tu
     names = list(BOUNDS)
     low, start, high = (np.array([_to(BOUNDS[n], getattr(BOUNDS[n], e)) for n in names]) for e in ("low", "start", "high"))
     scale = high - low
+    mine = [g for g in mine if g.system.accelerator.id not in UNMEASURED] or mine
     fit_rows = [i for g in mine for i in g.rows if not is_check(rows[i])]
+    releases = [r for g in mine if (r := g.columns.base.release) is not None]
+    first, last = (min(releases), max(releases)) if releases else (0.0, 0.0)
     per_source: dict[str, int] = {}
     for i in fit_rows:
         per_source[rows[i].source] = per_source.get(rows[i].source, 0) + 1
 
     def costs_of(x: F64) -> StackCosts:
-        return StackCosts(log_sigma=0.1, **{n: _from(BOUNDS[n], v) for n, v in zip(names, x * scale + low, strict=True)})
+        values = {n: _from(BOUNDS[n], v) for n, v in zip(names, x * scale + low, strict=True)}
+        return StackCosts(first_release=first, last_release=last, log_sigma=0.1, **values)
 
     def residuals(x: F64) -> F64:
         sc, out = costs_of(x), []
@@ -233,6 +242,28 @@ def _errors(sc: StackCosts, groups: Sequence[Group], rows: Sequence[LlmRow]) -> 
     return report, log_sigma_of(np.ones_like(kept), kept)
 
 
+def fit_accelerator(accelerator_id: str, costs: dict[str, StackCosts], rows: Sequence[LlmRow], groups: Sequence[Group]) -> float:
+    """Matmul time of an accelerator over the kernel model's, by least absolute log error of its fit rows, each model
+    weighing the same."""
+    mine = [g for g in groups if g.system.accelerator.id == accelerator_id and g.architecture.moe is None]
+    models = [rows[i].model for g in mine for i in g.rows]
+
+    def error(factor: float) -> float:
+        total = 0.0
+        for g in mine:
+            sc = costs[profile_of(g)]
+            scaled = replace(
+                sc, matmul_slowdown=sc.matmul_slowdown * factor,
+                quantized_matmul_slowdown=sc.quantized_matmul_slowdown * factor,
+            )  # fmt: skip
+            for t, i in zip(g.step_s(scaled), g.rows, strict=True):
+                if not is_check(rows[i]):
+                    total += abs(math.log(t / rows[i].step_time_s)) / models.count(rows[i].model)
+        return total
+
+    return float(min(np.arange(0.6, 1.21, 0.01), key=error))
+
+
 def _to(b: Bound, value: float) -> float:
     return math.log(value) if b.log else value
 
@@ -253,10 +284,16 @@ def fit(folder: Path, stacks: Sequence[str] | None = None) -> dict[str, dict[str
     groups, _ = build_groups(rows)
     document = {k: dict(v) if isinstance(v, dict) else v for k, v in load_json("stacks").items()}
     reports: dict[str, dict[str, float]] = {}
+    document["matmul_slowdown_by_accelerator"] = {}
+    fitted: dict[str, StackCosts] = {}
     for stack in stacks or sorted({profile_of(g) for g in groups}):
         costs, report = fit_stack(stack, rows, groups)
         document["stacks"][stack] = {k: v if isinstance(v, str) else round(v, 9) for k, v in asdict(costs).items()}
         document["provenance"][stack] = {"rows": "published training runs, split by model", "errors": report}
         reports[stack] = report
+        fitted[stack] = costs
+    for accelerator_id, same in UNMEASURED.items():
+        factor = round(fit_accelerator(accelerator_id, fitted, rows, groups), 3)
+        document["matmul_slowdown_by_accelerator"] |= dict.fromkeys(same, factor)
     write("stacks", document)
     return reports

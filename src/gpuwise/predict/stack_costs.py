@@ -5,12 +5,15 @@ Fitted per stack from published training runs by ``calibrate.llm_training`` and 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from functools import cache
 
 from gpuwise.errors import DataError, UnknownNameError
+from gpuwise.facts.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
+from gpuwise.workload.point import QUANTIZED
 from gpuwise.workload.strategy import Strategy
 
 
@@ -31,6 +34,8 @@ class StackCosts:
     micro_batch_overhead_s: float
     step_overhead_s: float
     matmul_slowdown: float
+    quantized_matmul_slowdown: float
+    """Of 8- and 4-bit products, against serving kernels that cast their input themselves."""
     attention_slowdown: float
     memory_slowdown: float
     communication_slowdown: float
@@ -43,16 +48,36 @@ class StackCosts:
     """Share of the hidden communication time by which it slows the compute it hides behind (shared SMs and memory)."""
     straggler: float
     """Extra share of the step per doubling of the number of systems."""
+    gain_per_year: float
+    """Share by which a later release shortens the passes, per year between ``first_release`` and ``last_release``, while
+    the accelerator is new: kernels for it improve until ``MATURE_YEARS`` after its year."""
+    first_release: float
+    last_release: float
     log_sigma: float
     basis: Basis = "fitted"
 
-    def under(self, strategy: Strategy) -> StackCosts:
-        """These costs with the overlaps the strategy switches off."""
-        if strategy.overlap_tp and strategy.overlap_dp:
-            return self
-        tp = self.tp_overlap if strategy.overlap_tp else 0.0
-        dp = self.dp_overlap if strategy.overlap_dp else 0.0
-        return replace(self, tp_overlap=tp, dp_overlap=dp)
+    def under(self, strategy: Strategy, accelerator: Accelerator) -> StackCosts:
+        """These costs for the strategy's release and precision, with the overlaps it switches off."""
+        release = self.last_release if strategy.release is None else strategy.release
+        mature = accelerator.year + MATURE_YEARS
+        years = min(self.last_release, mature) - min(max(release, self.first_release), mature)
+        older = math.exp(self.gain_per_year * max(years, 0.0))
+        matmul = self.quantized_matmul_slowdown if strategy.precision in QUANTIZED else self.matmul_slowdown
+        matmul = matmul * _matmul_slowdowns().get(accelerator.id, 1.0)
+        return replace(
+            self, tp_overlap=self.tp_overlap if strategy.overlap_tp else 0.0,
+            dp_overlap=self.dp_overlap if strategy.overlap_dp else 0.0, matmul_slowdown=matmul * older,
+            attention_slowdown=self.attention_slowdown * older, memory_slowdown=self.memory_slowdown * older,
+            communication_slowdown=self.communication_slowdown * older,
+        )  # fmt: skip
+
+
+MATURE_YEARS = 2.5
+"""H100 (2022) rows of NeMo 24.11 to Megatron-Bridge 26.06 show no gain by release, GB200 and GB300 (2024, 2025) do."""
+@cache
+def _matmul_slowdowns() -> dict[str, float]:
+    """Training runs' matmul time over the kernel model's for accelerators whose kernels nobody published, by id."""
+    return load_json("stacks").get("matmul_slowdown_by_accelerator", {})
 
 
 EXPERTS = "+experts"

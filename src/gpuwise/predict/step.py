@@ -74,7 +74,7 @@ def step_times(
     stack_costs: StackCosts | None = None,
 ) -> StepTimes:  # fmt: skip
     """Time of every strategy in ``c`` on ``system``; ``point_index`` is each strategy's point in ``costs``."""
-    sc = (stack_costs or find_stack_costs(c.base.stack, arch.moe is not None)).under(c.base)
+    sc = (stack_costs or find_stack_costs(c.base.stack, arch.moe is not None)).under(c.base, system.accelerator)
     at = point_index
     shape = stages(arch, c, costs.n_layers)
     per_point = passes(costs, sc)

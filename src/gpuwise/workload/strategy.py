@@ -60,6 +60,8 @@ class Strategy:
     quantized_base: bool = False
     """QLoRA: frozen weights held in 4 bits (NF4 with double quantisation: 0.516 B a parameter)."""
     stack: str = "megatron-core"
+    release: float | None = None
+    """When the stack's release came out, as a year with decimals; None: the newest one its costs were fitted on."""
 
     @property
     def n_accelerators(self) -> int:
