@@ -18,15 +18,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate import memory
 from gpuwise.calibrate.coefficient_files import write
 from gpuwise.calibrate.llm_memory import Target, predict, settings, targets, value_of
 from gpuwise.calibrate.llm_rows import LlmRow, read_rows
 from gpuwise.calibrate.llm_training import is_check
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.errors import DataError, GpuwiseError
+from gpuwise.predict.coefficients import _manifest, load_json
 from gpuwise.predict.memory import MemoryColumns
-from gpuwise.predict.memory_device import METRICS, StackMemory
-from gpuwise.units import GIB, MIB
+from gpuwise.predict.memory_device import METRICS, StackMemory, stack_memory
+from gpuwise.units import GIB, GIGA, MIB
 
 F64 = NDArray[np.float64]
 SLACKS = np.arange(0.0, 0.61, 0.01)
@@ -36,8 +38,9 @@ LEAST_SLACK = 0.05
 """The most that calls no published run impossible; below it the published out-of-memory runs stay so."""
 PRIOR = StackMemory(32 * MIB, 0.25, LEAST_SLACK, dict.fromkeys(METRICS, 0.06))
 """Where nothing is measured: two small workspaces, and the slack that most stacks show."""
-CONTEXT_BYTES = {"eager": 1290 * MIB, "lazy": 437 * MIB}
-"""Means of published contexts: V100 under CUDA 11.2 1343 MiB and A100 1237 MiB with all modules; since CUDA 11.7
+CONTEXT_BYTES = {"eager": 1.518e9, "lazy": 437 * MIB}
+"""With all modules loaded: what 2,000 small perceptrons on an A100 take beyond their tensors (GPUMemNet; a bare context
+is 1237 MiB there, 1343 MiB on a V100 under CUDA 11.2; the products' modules come on top). Since CUDA 11.7: mean of
 256-618 MiB on Ampere, Ada and Hopper (pytorch#107667, #109888, unsloth-zoo#1053, InvokeAI#9413, LMCache#4019)."""
 LAZY_COMMUNICATOR_BYTES = 616 * MIB
 """NCCL on 4 A100: 544 MiB for two ranks, 688 MiB for more (NCCL#964)."""
@@ -45,13 +48,15 @@ LAZY_COMMUNICATOR_BYTES = 616 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measured number with its prediction at no slack, and the bytes that slack multiplies."""
+    """One measured number with its prediction, the bytes that slack multiplies and those reserved whatever it is."""
 
     target: Target
     stack: str
     check: bool
     memory: MemoryColumns
 
+    churned: float
+    contiguous: float
     communicators: float
 
     def log_ratio(self, slack: float, communicator_bytes: float) -> float:
@@ -59,7 +64,7 @@ class Sample:
         metric = self.target.metric
         value = value_of(self.memory, "allocated")
         if metric != "allocated":
-            value += slack * float(self.memory.reserve.flat[0]) / self.memory.constants.slack
+            value += slack * self.churned + self.contiguous
         if metric == "device":
             value += CONTEXT_BYTES["eager"] + self.communicators * communicator_bytes
         return float(np.log(self.target.measured / value))
@@ -75,11 +80,14 @@ def samples(rows: Sequence[LlmRow]) -> list[Sample]:
         row = rows[target.row]
         try:
             strategy, rules = settings(row)
-            memory = predict(row, strategy, rules, probe)
+            peak = predict(row, strategy, rules, probe)
+            more = predict(row, strategy, rules, replace(probe, slack=0.02, least_slack=0.02))
         except GpuwiseError:
             continue
         groups = (strategy.tp > 1) + (strategy.pp > 1) + (strategy.dp * strategy.cp > 1)
-        found.append(Sample(target, strategy.stack, is_check(row), memory, float(groups)))
+        churned = 100.0 * float(more.reserve.flat[0] - peak.reserve.flat[0])
+        contiguous = float(peak.reserve.flat[0]) - 0.01 * churned
+        found.append(Sample(target, strategy.stack, is_check(row), peak, churned, contiguous, float(groups)))
     return found
 
 
@@ -97,6 +105,47 @@ def fit_stack(group: Sequence[Sample]) -> tuple[float, float | None]:
             error = float(np.mean([abs(s.log_ratio(slack, each)) for s in loose]))
             if error < best - 1e-9:
                 best, found = error, (round(float(slack), 2), float(each) if device else None)
+    return found
+
+
+def fit_eager(folder: Path) -> tuple[float, float]:
+    """(slack, reserved bytes in any job) of eager torch, from the plain vision transformers of GPUMemNet's fit rows."""
+    probe = replace(PRIOR, slack=0.01, least_slack=0.01)
+    found: list[tuple[float, float, float]] = []
+    for r in memory.records(folder, "gpumemnet_timm_train.csv"):
+        row = memory.Row("gpumemnet timm", r["gpu"], r["model"], r["measured_peak_GB"] * GIGA, 0.0, "")
+        if memory.is_check(row):
+            continue
+        try:
+            job = memory.timm_job(r, probe)
+        except GpuwiseError:
+            continue
+        outside = float(np.broadcast_to(job.context, job.device_total.shape).flat[0])
+        found.append((row.measured, float(job.allocated.flat[0]) + outside, float(job.reserve.flat[0]) / probe.slack))
+    if not found:
+        return PRIOR.slack, PRIOR.reserve_bytes
+    measured, fixed, churned = np.array(found).T
+    errors = {
+        (round(float(slack), 2), float(extra)): float(
+            np.mean(np.abs(np.log(measured / (fixed + slack * churned + extra))))
+        )
+        for slack in SLACKS for extra in np.arange(0, 513, 16) * MIB
+    }  # fmt: skip
+    return min(errors, key=lambda k: errors[k])
+
+
+def job_spreads(folder: Path) -> dict[str, dict[str, float]]:
+    """Spread of log(measured / predicted) of each table of jobs, on its check rows."""
+    scores = memory.score(folder, False)
+    if scores is None:
+        return {}
+    found: dict[str, dict[str, float]] = {}
+    for source in sorted(set(scores.source)):
+        mask = np.array([s == source and not r for s, r in zip(scores.source, scores.reason, strict=True)])
+        kept = mask & np.array([s == "check" for s in scores.split])
+        mask = kept if kept.sum() >= 4 else mask
+        if mask.any():
+            found[source] = {"log_sigma": max(log_sigma_of(scores.measured[mask], scores.predicted[mask]), 0.003)}
     return found
 
 
@@ -133,10 +182,12 @@ def fit(folder: Path) -> None:
         groups.setdefault(sample.stack, []).append(sample)
     fitted = {stack: fit_stack(group) for stack, group in sorted(groups.items())}
     slack = {stack: f[0] for stack, f in fitted.items()}
+    slack["eager"], reserve = fit_eager(folder)
     communicator = next((f[1] for f in fitted.values() if f[1] is not None), LAZY_COMMUNICATOR_BYTES)
     sigma = spreads(everything, slack, communicator)
     table = {"default": replace(PRIOR, log_sigma=sigma["default"])}
     table |= {stack: replace(PRIOR, slack=s, log_sigma=sigma[stack]) for stack, s in slack.items()}
+    table["eager"] = replace(table["eager"], reserve_bytes=reserve)
     errors = {
         stack: float(np.mean([abs(s.log_ratio(slack[stack], communicator)) for s in group]))
         for stack, group in groups.items()
@@ -150,10 +201,14 @@ def fit(folder: Path) -> None:
     stacks = {
         name: {k: v for k, v in asdict(constants).items() if k != "basis"} for name, constants in table.items()
     }
-    write("memory", {
-        "provenance": provenance, "stacks": stacks, "context_bytes": CONTEXT_BYTES,
+    document: dict[str, object] = {
+        "provenance": provenance, "stacks": stacks, "context_bytes": CONTEXT_BYTES, "jobs": {},
         "communicator_bytes": {"eager": communicator, "lazy": LAZY_COMMUNICATOR_BYTES},
-    })  # fmt: skip
+    }  # fmt: skip
+    write("memory", document)
+    for cached in (load_json, stack_memory, _manifest):
+        cached.cache_clear()
+    write("memory", {**document, "jobs": job_spreads(folder)})
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
     reserved = allocated + allocator slack
     device = reserved + CUDA context, library modules and NCCL (what nvidia-smi shows)
 
-The slack is what is left between blocks that do not fit one another. When the device fills up, the allocator gives cached
+The slack is what is left between blocks that do not fit one another, and what an update needs in one piece. When the device fills up, the allocator gives cached
 blocks back and tries again before it reports that memory is out, so that the slack shrinks to its least.
 
 The fullest rank is the first, a middle or the last pipeline stage's. Its worst moment is one of
@@ -42,7 +42,6 @@ from gpuwise.predict.memory_saved import SavedBytes
 from gpuwise.predict.memory_states import StageStates, stage_states
 from gpuwise.predict.pipeline import in_flight
 from gpuwise.predict.shards import stages
-from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import RECOMPUTES
 
 F64 = NDArray[np.float64]
@@ -86,6 +85,7 @@ class StageMemory(NamedTuple):
     optimizer: F64
     communication: F64
     moments: tuple[Moment, ...]
+    contiguous: F64
     exists: NDArray[np.bool_]
 
 
@@ -196,17 +196,19 @@ def memory_columns(
     workspace = library_workspace_bytes(system.accelerator) + constants.workspace_bytes
     full = np.broadcast_shapes(c.shape, *(_fixed(s).shape for s in memory))
     worst = moment = np.zeros(full, np.int64)
-    best = churned = np.zeros(full)
+    best = churned = loose = np.zeros(full)
     for i, stage in enumerate(memory):
         total, churn, at = _stage_total(stage, constants.slack)
         more = total > best
         if i == 0 or more.any():
             worst, moment = np.where(more, i, worst), np.where(more, at, moment)
             best, churned = np.where(more, total, best), np.where(more, churn, churned)
+            loose = np.where(more, constants.slack * churn + stage.contiguous, loose)
     context = context_bytes(system.accelerator, rules) + communicator_bytes(c, rules)
-    allocated = best - constants.slack * churned + workspace
+    allocated = best - loose + workspace
     left = usable_bytes(system.accelerator) - context - allocated
-    reserve = np.minimum(constants.slack * churned, np.maximum(left, constants.least_slack * churned))
+    loose = loose + constants.reserve_bytes
+    reserve = np.minimum(loose, np.maximum(left, constants.least_slack * churned))
     return MemoryColumns(
         worst, allocated + reserve + context, allocated, context, moment, memory, constants, workspace
     )
@@ -225,7 +227,7 @@ def _stage_total(stage: StageMemory, slack: float) -> tuple[F64, F64, I64]:
         if more.any():
             at, worst = np.where(more, k, at), np.where(more, size, worst)
             churned = np.where(more, stage.moments[k].churned, churned)
-    return np.where(stage.exists, _fixed(stage) + worst, 0.0), churned, at
+    return np.where(stage.exists, _fixed(stage) + worst + stage.contiguous, 0.0), churned, at
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,13 +266,12 @@ class _Making:
                                   np.where(has_head, s.loss[at], 0.0), np.where(has_head, head, 0.0)))  # fmt: skip
         rest = np.maximum(flights - 1, 0.0) * layers * kept + kept
         moments.append(Moment(late + states.half_gradients * (rules.half_gradients == "end"), rest, none, transient))
-        foreach = 0.0 if find_stack(c.base.stack).fused_optimizer else 1.0
-        moments.append(Moment(late, none, none, foreach * states.updated))
+        moments.append(Moment(late, none, none, states.updated))
         hops = np.where(one, 0.0, 2.0 * s.boundary[at])
         exists = {0: np.ones_like(one), 1: c.pp > 2, 2: ~one}[i]
         always = states.half_gradients if rules.half_gradients == "always" else 0.0
         return StageMemory(states.weights, held + always, states.optimizer,
-                           states.buckets + hops + s.weight_cache[at], tuple(moments), exists)  # fmt: skip
+                           states.buckets + hops + s.weight_cache[at], tuple(moments), states.contiguous, exists)  # fmt: skip
 
     def _layer(self) -> tuple[F64, F64]:
         """Kept bytes of a layer and the excess of one layer's backward, under each strategy's policy."""

@@ -30,7 +30,8 @@ class StackMemory:
 
     ``workspace_bytes``: tensors no formula names (library workspaces, position tables, small states). ``slack``: the
     share of activations and temporaries the caching allocator reserves beyond what is allocated (fragments of blocks
-    whose sizes do not fit one another), ``least_slack`` the share that stays when the device is full. ``log_sigma[metric]``: spread of log(measured / predicted) on rows kept from
+    whose sizes do not fit one another), ``least_slack`` the share that stays when the device is full, ``reserve_bytes``
+    what is reserved beyond it in any job (small segments, convolution workspaces). ``log_sigma[metric]``: spread of log(measured / predicted) on rows kept from
     the fit.
     """
 
@@ -38,6 +39,7 @@ class StackMemory:
     slack: float
     least_slack: float
     log_sigma: dict[str, float]
+    reserve_bytes: float = 0.0
     basis: Basis = "fitted"
 
 

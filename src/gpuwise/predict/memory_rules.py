@@ -19,7 +19,7 @@ class MemoryRules:
     gradients: str
     half_gradients: str
     bucket_copy: bool
-    fp32_gradient: float
+    update_fp32: float
     loss_half: float
     loss_fp32: float
     master_is_weight: bool

@@ -27,6 +27,7 @@ from gpuwise.predict.memory_rules import MemoryRules
 from gpuwise.predict.shards import Stages
 from gpuwise.workload.optimizer import parameter_bytes
 from gpuwise.workload.parameters import ParameterCount, count_parameters
+from gpuwise.workload.stack import find_stack
 from gpuwise.workload.point import NF4_BYTES_PER_PARAMETER
 from gpuwise.workload.strategy import SHARDINGS, Strategy
 
@@ -42,8 +43,9 @@ class StageStates:
 
     ``gradients`` when all are there; ``half_gradients`` the compute-format ones beside wider accumulated ones;
     ``gathered`` the two unsharded layers of fully sharded weights that are there at once, ``gathered_head`` the output
-    projection, and ``scattered`` one layer's unsharded gradients; ``buckets`` gradient communication buffers; ``updated`` the bytes
-    of one parameter-sized temporary of an unfused update.
+    projection, and ``scattered`` one layer's unsharded gradients; ``buckets`` gradient communication buffers; ``updated`` the
+    temporaries of the update; ``contiguous`` those of them in one piece, which the allocator cannot make from the
+    fragments that activations leave and reserves besides.
     """
 
     weights: F64
@@ -55,6 +57,7 @@ class StageStates:
     scattered: F64
     buckets: F64
     updated: F64
+    contiguous: F64
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,8 @@ def _stage(
     else:
         weights = weight * (dense / dw + expert / ew)
         kept = np.asarray(master)
-    state = kept + b.state + rules.fp32_gradient
+    # a sharded update finds its flat fp32 gradients a place every step, beside the activations' fragments
+    state = kept + b.state + np.where(c.sharding == NONE, 0.0, rules.update_fp32)
     optimizer = np.where(c.offload_optimizer > 0, 0.0, (dense / do + expert / eo) * state)
     gradients = b.gradient * (dense / dg + expert / eg)
     half = b.weight * (dense + expert) if rules.half_gradients != "no" and b.gradient > b.weight else 0.0 * dense
@@ -142,13 +146,16 @@ def _stage(
     once = sharded & (c.pp > 1)
     weights = weights + np.where(once, (dense + expert) * b.weight, 0.0)
     gradients = gradients + np.where(once, (dense + expert) * b.gradient, 0.0)
-    wide = b.master or b.weight
+    on_device = np.where(c.offload_optimizer > 0, 0.0, dense / do + expert / eo)
+    foreach = 0.0 if find_stack(base.stack).fused_optimizer else b.master or b.weight
     return StageStates(
         weights, gradients, half, optimizer,
         gathered=np.where(sharded & ~once, 2.0 * per_layer * b.weight, 0.0),
         gathered_head=np.where(sharded & ~once, head * b.weight, 0.0),
         scattered=np.where(sharded | (c.sharding == ZERO2), scattered, 0.0),
-        buckets=buckets, updated=np.where(c.offload_optimizer > 0, 0.0, wide * (dense / do + expert / eo)),
+        buckets=buckets, updated=on_device * (foreach + np.where(c.sharding == NONE, rules.update_fp32, 0.0)),
+        # cast, then flattened: two of them, reserved but not needed at once with anything else
+        contiguous=np.where(c.sharding == NONE, 2.0 * rules.update_fp32 * on_device, 0.0),
     )  # fmt: skip
 
 
@@ -186,4 +193,5 @@ def _adapted(
         np.where(c.offload_optimizer > 0, 0.0, trained * (b.master + b.state) / do),
         gathered=np.where(sharded, np.where(c.pp > 1, 1.0, 2.0 / layers) * (matrices + expert) * frozen, 0.0),
         gathered_head=np.where(sharded, head * b.weight, 0.0), scattered=zero, buckets=zero, updated=zero,
+        contiguous=zero,
     )  # fmt: skip
