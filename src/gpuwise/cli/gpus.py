@@ -59,7 +59,8 @@ def _search(query: str) -> list[Accelerator]:
 
 
 def _text(a: Accelerator) -> str:
-    return f"{a.id} {a.name} {a.vendor} {a.family} {a.memory_type} {a.form} {a.year}".lower()
+    memory = "" if a.memory_nominal_gb is None else f" {a.memory_nominal_gb:g}gb"
+    return f"{a.id} {a.name} {a.vendor} {a.family} {a.memory_type} {a.form} {a.year}{memory}".lower()
 
 
 def _list(found: list[Accelerator]) -> None:
