@@ -78,6 +78,10 @@ def _families(names: str | None) -> list[str]:
     return [n for n in wanted if importlib.util.find_spec(FAMILIES[n]) is not None]
 
 
+WIDE = 100
+"""Columns from which median, baseline and rows left out are shown too."""
+
+
 def _show(results: list[Result]) -> None:
     from gpuwise.cli.out import console, section, table_of
 
@@ -85,50 +89,42 @@ def _show(results: list[Result]) -> None:
     if not results:
         to.print("no table of a known family was found")
         return
-    names = [
-        "family",
-        "source",
-        "GPU",
-        "split",
-        "rows",
-        "median",
-        "MAPE",
-        "bias",
-        "80 % covers",
-        "baseline",
-        "left out",
-    ]
-    table = table_of(names, left=("family", "source", "GPU", "split"), wrap=("source", "GPU"))
-    before = ("", "")
-    reasons: dict[str, int] = {}
+    columns = ["source", "split", "rows", "median", "MAPE", "bias", "80 % covers", "baseline", "left out"]
+    if to.width < WIDE:
+        columns = [c for c in columns if c not in ("median", "baseline", "left out")]
+    table = table_of(columns, left=("source", "split"))
+    family = ""
     for r in results:
-        here = (r.family, r.source)
-        whole = r.gpu is None
-        left_out = sum(r.unpredicted.values())
-        if whole:
-            for reason, n in r.unpredicted.items():
-                reasons[f"{r.family}, {r.source}: {reason}"] = (
-                    reasons.get(f"{r.family}, {r.source}: {reason}", 0) + n
-                )
-        table.add_row(
-            r.family if r.family != before[0] else "", r.source if here != before else "", r.gpu or "all",
-            r.split, f"{r.rows:,}",
-            _percent(r.median_ape), _percent(r.mape), _percent(r.bias, sign=True),
-            _percent(r.coverage80, digits=0),
-            _percent(r.baseline_mape), f"{left_out:,}" if left_out else "", style="bold" if whole else "",
-        )  # fmt: skip
-        before = here
+        if r.family != family:
+            table.add_row(r.family, style="bold")
+            family = r.family
+        cells = _cells(r)
+        table.add_row(*(cells[c] for c in columns))
     to.print(table)
+    reasons = [
+        f"{n:,}  {r.family}, {r.source}: {reason}"
+        for r in results if r.gpu is None for reason, n in r.unpredicted.items()
+    ]  # fmt: skip
     if reasons:
-        section(
-            to, "Left out, and why", "\n".join(f"{n:,}  {reason}" for reason, n in sorted(reasons.items()))
-        )
+        section(to, "Left out, and why", "\n".join(reasons))
     to.print(
         "\nMAPE: mean absolute percentage error. Bias: mean of predicted / measured - 1. 80 % covers: "
-        "share of rows inside their "
-        "80 % interval. Baseline: the MAPE of the simple rule the family is compared with.",
+        "share of rows "
+        "inside their 80 % interval. Baseline: the MAPE of the simple rule the family is compared with.",
         style="dim",
     )
+
+
+def _cells(r: Result) -> dict[str, str]:
+    """One row's cells by column; GPUs stand under their source."""
+    left_out = sum(r.unpredicted.values())
+    return {
+        "source": f"  {r.source}" if r.gpu is None else f"    {r.gpu}", "split": r.split,
+        "rows": f"{r.rows:,}",
+        "median": _percent(r.median_ape), "MAPE": _percent(r.mape), "bias": _percent(r.bias, sign=True),
+        "80 % covers": _percent(r.coverage80, digits=0), "baseline": _percent(r.baseline_mape),
+        "left out": f"{left_out:,}" if left_out else "",
+    }  # fmt: skip
 
 
 def _percent(share: float | None, *, sign: bool = False, digits: int = 1) -> str:

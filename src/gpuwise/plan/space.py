@@ -222,7 +222,10 @@ def _rows(setting: Setting, space: Space, base: Strategy) -> Columns:
     row = {f: getattr(layouts, f)[at] for f in ("tp", "pp", "cp", "ep", "dp")}
     first = int(space.sequence_parallel[0])
     keep = (setting.global_batch % (row["dp"] * mb) == 0) & ((row["tp"] > 1) | (sp == first))
-    plain = pair == next((i for i, p in enumerate(pairs) if p[1] == 1), -1)
+    single = [i for i, p in enumerate(pairs) if p[1] == 1]
+    plain = pair == next(
+        (i for i in single if pairs[i][0] == _NEUTRAL["schedule"]), single[0] if single else -1
+    )
     keep &= (row["pp"] > 1) | plain
     row |= {"micro_batch": mb, "schedule": schedule, "virtual_stages": virtual, "sequence_parallel": sp}
     if space.dp:

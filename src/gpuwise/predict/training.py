@@ -115,7 +115,7 @@ def _one(
     i: int, packed_document_len: int | None,
 ) -> TrainingEstimate:  # fmt: skip
     costs, at = done.costs, int(done.point_index[i])
-    sc = find_stack_costs(strategy.stack)
+    sc = find_stack_costs(strategy.stack, arch.moe is not None).under(strategy, cluster.accelerator)
     sigma, basis = spread(sc, costs, at)
     step = Estimate.from_log_sigma(float(done.times.step_s[i]), sigma, basis)
     tokens = strategy.global_batch * seq_len

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpuwise.facts.accelerators import accelerators
+from gpuwise.facts.model_files import models
+
+
+def test_gpus_lists_all(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise("gpus")
+    assert ran.code == 0 and f"{len(accelerators())} accelerators" in ran.out
+    assert len(gpuwise("gpus", "--json").document["accelerators"]) == len(accelerators())
+
+
+def test_gpus_shows_one_with_its_sources(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise("gpus", "h100-sxm-80gb")
+    for part in ("H100 SXM5 80GB", "3.35 TB/s", "Sources", "datasheet", "Systems", "Rent"):
+        assert part in ran.out
+
+
+def test_gpus_searches_by_words_and_ambiguous_names(gpuwise: Callable[..., Any]) -> None:
+    assert len(gpuwise("gpus", "h100", "--json").document["accelerators"]) > 1
+    found = gpuwise("gpus", "amd", "cdna3", "--json").document["accelerators"]
+    assert found and all(a["vendor"] == "AMD" for a in found)
+
+
+def test_models_lists_all(gpuwise: Callable[..., Any]) -> None:
+    assert f"{len(models())} models" in gpuwise("models").out
+    assert len(gpuwise("models", "--json").document["models"]) == len(models())
+
+
+def test_models_shows_one_with_its_parameters(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise("models", "llama-3.1-8b")
+    for part in ("8,030,261,248", "the same", "32 query, 8 key-value", "arxiv"):
+        assert part in ran.out
+
+
+def test_models_searches_by_words(gpuwise: Callable[..., Any]) -> None:
+    found = gpuwise("models", "qwen3", "moe", "--json").document["models"]
+    assert found and all(m["moe"] for m in found)
+
+
+@pytest.mark.parametrize("command", ["gpus", "models"])
+@pytest.mark.parametrize("width", ["60", "80", "140"])
+def test_tables_keep_to_the_width(
+    command: str, width: str, gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    assert max(len(line) for line in gpuwise(command).out.splitlines()) <= int(width)

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwise.cli.options import (
+    FIXED_FIELDS,
+    Fixed,
+    Training,
+    money,
+    positive_count,
+    positive_duration,
+    whole_number,
+    wishes_of,
+)
+from gpuwise.errors import InputError
+from gpuwise.workload.strategy import Strategy
+
+PARSERS: tuple[Callable[[str, str], float], ...] = (whole_number, positive_count, positive_duration, money)
+text = st.text(max_size=30) | st.text(alphabet="0123456789.eE+-_,kKmMbBtTdhs$ naif", max_size=20)
+
+
+@pytest.mark.parametrize("parse", PARSERS)
+@given(text=text)
+def test_any_text_is_a_positive_finite_number_or_refused_with_a_hint(
+    parse: Callable[[str, str], float], text: str
+) -> None:
+    try:
+        value = parse(text, "--option")
+    except InputError as error:
+        assert error.hint and "--option" in error.message
+    else:
+        assert math.isfinite(value) and value > 0
+
+
+@given(n=st.integers(1, 10**9))
+def test_whole_numbers_are_read_exactly(n: int) -> None:
+    assert whole_number(str(n), "--n") == n
+    assert whole_number(f"{n:,}", "--n") == n
+    assert whole_number(f" {n}_ ".replace("_ ", ""), "--n") == n
+
+
+def test_thousands_of_tokens_are_binary() -> None:
+    assert whole_number("8k", "--seq") == 8192
+
+
+def test_numbers_as_people_write_them() -> None:
+    assert positive_count("15B", "--tokens") == 15e9
+    assert positive_duration("3d", "--deadline") == 3 * 86400
+    assert money("$2,000", "--budget") == 2000
+    assert money("2.5k", "--budget") == 2500
+
+
+def test_fixed_options_are_fields_of_a_strategy() -> None:
+    known = {f.name for f in fields(Strategy)}
+    assert set(FIXED_FIELDS) <= known
+    assert set(FIXED_FIELDS) <= {f.name for f in fields(Fixed)}
+
+
+def test_wishes_carry_what_was_said() -> None:
+    wishes = wishes_of(
+        Training(precision="bf16, fp8", qlora=True), Fixed(tp=4, sharding="zero1", chunked_loss=True)
+    )
+    assert wishes.precision == ("bf16", "fp8")
+    assert wishes.quantized_base and wishes.lora_rank == 16
+    assert wishes.fixed == {"tp": 4, "sharding": "zero1"}
+    assert wishes.fused_loss is True
+
+
+def test_contradictions_are_refused() -> None:
+    with pytest.raises(InputError, match="adapters"):
+        wishes_of(Training(lora_rank=8), Fixed())
+    with pytest.raises(InputError, match="precision"):
+        wishes_of(Training(precision=","), Fixed())

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+MAIN_JOB = ("plan", "llama-3.1-8b", "--on", "8xH100-SXM", "--tokens", "15B")
+
+
+def test_the_main_job_is_a_plan_one_can_act_on(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise(*MAIN_JOB)
+    assert ran.code == 0 and ran.err == ""
+    for part in (
+        "Llama 3.1 8B", "15.0B tokens in", "Layout", "Numbers", "Memory of the fullest GPU",
+        "Next-best layouts",
+        "Why", "Assumed", "Run", "torchrun --nproc-per-node 8", "strategies evaluated", "MFU", "price",
+    ):  # fmt: skip
+        assert part in ran.out
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_nothing_is_wider_than_the_screen(
+    width: int, gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for arguments in (MAIN_JOB, ("fit", "llama-3.1-8b", "--on", "4090"), ("gpus", "h100")):
+        lines = gpuwise(*arguments).out.splitlines()
+        long = [line for line in lines if len(line) > width and not line.lstrip().startswith("--")]
+        assert not long
+
+
+def test_a_pipe_gets_no_colour(gpuwise: Callable[..., Any]) -> None:
+    assert "\x1b" not in gpuwise(*MAIN_JOB).out
+
+
+def test_no_color_is_obeyed_on_a_terminal(
+    gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[32m" in gpuwise(*MAIN_JOB).out or "\x1b[1;32m" in gpuwise(*MAIN_JOB).out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[32m" not in gpuwise(*MAIN_JOB).out and "\x1b[1;32m" not in gpuwise(*MAIN_JOB).out
+
+
+def test_json_is_one_document_on_the_last_line(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise(*MAIN_JOB, "--json")
+    assert len(ran.out.splitlines()) == 1
+    document = ran.document
+    assert document["search"]["strategies"] > 0
+    best = document["best"]
+    assert {"strategy", "step_time_s", "memory_bytes", "tokens_per_s_per_gpu", "mfu", "cost_usd"} <= set(best)
+    for name in ("step_time_s", "memory_bytes", "tokens_per_s_per_gpu", "mfu", "cost_usd"):
+        assert set(best[name]) == {"low", "expected", "high", "basis"}
+
+
+def test_fixed_degrees_and_formats_are_held(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise(
+        *MAIN_JOB, "--tp", "2", "--sharding", "zero1", "--precision", "fp8", "--seq", "4096",
+        "--global-batch", "256",
+        "--recompute", "selective", "--stack", "megatron-core", "--optimizer", "adamw8bit", "--json",
+    )  # fmt: skip
+    s = ran.document["best"]["strategy"]
+    assert (s["tp"], s["sharding"], s["precision"], s["recompute"]) == (2, "zero1", "fp8", "selective")
+    assert (s["global_batch"], s["optimizer"]) == (256, "adamw8bit")
+    assert ran.document["goal"]["assumed"] == []
+
+
+def test_several_formats_are_compared(gpuwise: Callable[..., Any]) -> None:
+    one = gpuwise(*MAIN_JOB, "--precision", "bf16", "--json").document
+    both = gpuwise(*MAIN_JOB, "--precision", "bf16,fp8", "--json").document
+    assert both["search"]["strategies"] == 2 * one["search"]["strategies"]
+    assert both["best"]["strategy"]["precision"] == "fp8"
+
+
+def test_a_plan_that_cannot_be_is_code_1_with_the_distance(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise("plan", "llama-3.1-70b", "--on", "4090", "--tokens", "1B")
+    assert ran.code == 1
+    assert "does not fit" in ran.out and "too much" in ran.out
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    script = f"{sys.executable} -c 'from gpuwise.cli import main; main()' gpus | head -1"
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, env={**os.environ, "COLUMNS": "80"}
+    )
+    assert "Traceback" not in done.stderr and done.stdout.startswith("name")

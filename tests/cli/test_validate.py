@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwise.calibrate import validation
+from gpuwise.calibrate.validation import Result
+
+ROWS = [
+    Result("gemm", "a table", None, "check", 12, 0.03, 0.05, -0.01, 0.8, 0.2, {"no rate": 2}),
+    Result("gemm", "a table", "H100", "check", 12, 0.03, 0.05, -0.01, 0.8, 0.2, {"no rate": 2}),
+    Result("attention", "other", None, "fit", 3, None, None, None, None, None, {"too small": 3}),
+]
+
+
+@pytest.fixture(autouse=True)
+def rows(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    seen: list[dict[str, Any]] = []
+
+    def score(folder: Path, families: list[str] | None = None, *, all_check: bool = False) -> list[Result]:
+        seen.append({"folder": folder, "families": families, "all_check": all_check})
+        return ROWS
+
+    monkeypatch.setattr(validation, "validate", score)
+    return seen
+
+
+def test_the_table_has_every_row(gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    ran = gpuwise("validate")
+    assert ran.code == 0
+    for part in ("gemm", "a table", "H100", "5.0 %", "-1.0 %", "20.0 %", "2  gemm, a table: no rate"):
+        assert part in ran.out
+
+
+def test_a_narrow_screen_keeps_the_essentials(gpuwise: Callable[..., Any]) -> None:
+    out = gpuwise("validate").out
+    assert "5.0 %" in out and "H100" in out and "baseline " not in out
+
+
+def test_a_summary_leaves_the_gpus_out(gpuwise: Callable[..., Any]) -> None:
+    assert "H100" not in gpuwise("validate", "--summary").out
+
+
+def test_options_reach_the_scores(
+    gpuwise: Callable[..., Any], rows: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    gpuwise("validate", "--data", str(tmp_path), "--all-check", "--family", "gemm")
+    assert rows[-1] == {"folder": tmp_path, "families": ["gemm"], "all_check": True}
+
+
+def test_json_has_the_fields(gpuwise: Callable[..., Any]) -> None:
+    (first, *_) = gpuwise("validate", "--json").document["results"]
+    assert set(first) == {
+        "family", "source", "gpu", "split", "rows", "median_ape", "mape", "bias", "coverage80",
+        "baseline_mape",
+        "unpredicted",
+    }  # fmt: skip

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import datetime
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.facts.naming import find_cluster
+from gpuwise.facts.offers import offers_for
+from gpuwise.money.cost import (
+    STALE_DAYS,
+    best_offers,
+    given_price,
+    price_of,
+    provider_price,
+    rent,
+    typical_price,
+)
+from gpuwise.predict.estimate import Estimate
+
+NODE = find_cluster("8xH100-SXM")
+TODAY = datetime.date(2026, 11, 21)
+
+
+def test_the_typical_price_is_the_median_over_providers() -> None:
+    price = typical_price(NODE, TODAY)
+    assert price.low <= price.expected <= price.high
+    assert price.n_providers == len({o.provider for o in offers_for("h100-sxm-80gb")})
+    assert price.as_of is not None and price.oldest is not None and price.oldest <= price.as_of
+    assert price.age_days == (TODAY - price.as_of).days
+
+
+def test_a_price_goes_stale() -> None:
+    price = typical_price(NODE, TODAY)
+    assert price.as_of is not None
+    assert not typical_price(NODE, price.as_of + datetime.timedelta(days=STALE_DAYS)).stale
+    assert typical_price(NODE, price.as_of + datetime.timedelta(days=STALE_DAYS + 1)).stale
+
+
+def test_a_providers_price_is_its_cheapest() -> None:
+    price = provider_price(NODE, "AWS", TODAY)
+    assert price.expected == min(
+        o.on_demand_usd_per_hour for o in offers_for("h100-sxm-80gb") if o.provider == "aws"
+    )
+
+
+def test_unknown_providers_list_those_that_offer_it() -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        provider_price(NODE, "nobody", TODAY)
+    assert caught.value.hint and "lambda" in caught.value.hint
+
+
+def test_nobody_rents_it_is_no_price() -> None:
+    assert price_of(find_cluster("apple-m2-ultra"), TODAY) is None
+
+
+def test_offers_of_whole_systems_come_first() -> None:
+    found = best_offers(NODE)
+    assert found and found[0].count >= 8
+    assert len({o.provider for o in found}) == len(found)
+
+
+@pytest.mark.parametrize("usd", [0.0, -1.0, math.nan, math.inf])
+def test_a_price_must_be_positive(usd: float) -> None:
+    with pytest.raises(InputError):
+        given_price(usd)
+
+
+@given(hours=st.floats(1e-3, 1e5), n=st.integers(1, 10_000), usd=st.floats(0.01, 100))
+def test_rent_is_time_times_price(hours: float, n: int, usd: float) -> None:
+    time_s = Estimate.from_log_sigma(hours * 3600, 0.1, "fitted")
+    cost = rent(time_s, n, given_price(usd))
+    assert cost.expected == pytest.approx(hours * n * usd)
+    assert cost.high / cost.expected == pytest.approx(time_s.high / time_s.expected)
+    assert cost.basis == "specified"

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwise.errors import GpuwiseError, InputError, UnknownNameError, UnpredictableError
+from gpuwise.facts.models import find_model
+from gpuwise.facts.naming import find_cluster
+from gpuwise.plan.defaults import (
+    BATCH_TOKENS,
+    default_global_batch,
+    default_seq_len,
+    default_stack,
+    round_log2,
+)
+from gpuwise.plan.goal import CHOICES, Wishes, check_wishes, make_goal
+
+ARCH, NODE = find_model("llama-3.1-8b"), find_cluster("8xH100-SXM")
+
+
+def test_gaps_are_filled_and_said() -> None:
+    goal = make_goal(ARCH, NODE, Wishes())
+    assert goal.seq_len == 8192
+    assert goal.global_batch == 512
+    assert len(goal.assumed) == 3
+    assert goal.bases[0].stack == "megatron-core"
+
+
+def test_what_is_given_is_kept() -> None:
+    goal = make_goal(
+        ARCH, NODE, Wishes(seq_len=4096, global_batch=96, stack="nanotron", precision=("bf16", "fp8"))
+    )
+    assert (goal.seq_len, goal.global_batch) == (4096, 96)
+    assert [b.precision for b in goal.bases] == ["bf16", "fp8"]
+    assert goal.assumed == ()
+
+
+def test_adapters_change_the_habits() -> None:
+    goal = make_goal(ARCH, find_cluster("4090"), Wishes(quantized_base=True))
+    assert goal.bases[0].lora_rank == 16
+    assert (goal.seq_len, goal.global_batch) == (4096, 128)
+    assert goal.bases[0].stack == "compiled-fsdp"
+
+
+@pytest.mark.parametrize("field", ["tokens", "deadline_s", "budget_usd"])
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+def test_amounts_must_be_positive_and_finite(field: str, value: float) -> None:
+    with pytest.raises(InputError) as caught:
+        check_wishes(Wishes(**{field: value}))
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("name", sorted(CHOICES))
+def test_unknown_choices_suggest_the_nearest(name: str) -> None:
+    known = CHOICES[name][0]
+    slip = known[:-1] + "x"
+    wishes = {
+        "precision": Wishes(precision=(slip,)), "optimizer": Wishes(optimizer=slip),
+        "stack": Wishes(stack=slip),
+        "context_parallel": Wishes(context_parallel=slip), "gradient_dtype": Wishes(gradient_dtype=slip),
+    }.get(name, Wishes(fixed={name: slip}))  # fmt: skip
+    with pytest.raises(UnknownNameError) as caught:
+        check_wishes(wishes)
+    assert caught.value.hint and known in caught.value.hint
+
+
+def test_a_format_the_accelerator_lacks_is_refused() -> None:
+    with pytest.raises(UnpredictableError, match="fp8"):
+        make_goal(ARCH, find_cluster("8xA100-SXM-80GB"), Wishes(precision=("fp8",)))
+
+
+def test_learned_positions_are_a_limit() -> None:
+    with pytest.raises(InputError, match="learned positions"):
+        make_goal(find_model("gpt2"), NODE, Wishes(seq_len=4096))
+
+
+def test_default_batches_follow_published_runs() -> None:
+    for name, tokens in (
+        ("gpt2", 0.5e6),
+        ("llama-3.2-1b", 1e6),
+        ("llama-2-7b", 4e6),
+        ("llama-3.1-405b", 16e6),
+    ):
+        arch = find_model(name)
+        seq_len, _ = default_seq_len(arch, fine_tuning=False)
+        batch, why = default_global_batch(arch, seq_len, fine_tuning=False)
+        assert 0.6 < batch * seq_len / tokens < 1.6
+        assert "arXiv" in why
+    assert [limit for limit, _, _ in BATCH_TOKENS] == sorted(limit for limit, _, _ in BATCH_TOKENS)
+
+
+def test_odd_clusters_get_a_batch_they_divide() -> None:
+    goal = make_goal(ARCH, find_cluster("3xH100-PCIe"), Wishes())
+    assert goal.global_batch % 3 == 0
+
+
+def test_one_device_trains_without_megatron() -> None:
+    assert default_stack(find_cluster("4090"), fine_tuning=False)[0] == "compiled-fsdp"
+
+
+@given(st.floats(1, 1e9))
+def test_round_log2_is_the_nearest_power(x: float) -> None:
+    assert 0.6 < 2 ** round_log2(x) / x < 1.51
+
+
+@given(
+    tokens=st.none() | st.floats(), deadline_s=st.none() | st.floats(),
+    seq_len=st.none() | st.integers(-5, 10**7),
+    global_batch=st.none() | st.integers(-5, 10**7), optimizer=st.text(max_size=8) | st.just("adamw"),
+    precision=st.tuples(st.text(max_size=5)) | st.just(("bf16",)), lora_rank=st.integers(-3, 64),
+    fixed=st.dictionaries(st.sampled_from(["tp", "sharding", "micro_batch", "recompute"]),
+    st.integers(-2, 9) | st.text(max_size=6)),
+)  # fmt: skip
+def test_any_wishes_are_answered_or_refused_in_words(**fields: object) -> None:
+    try:
+        make_goal(ARCH, NODE, Wishes(**fields))  # type: ignore[arg-type]
+    except GpuwiseError as error:
+        assert error.message

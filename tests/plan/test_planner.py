@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import datetime
+import json
+import math
+
+import pytest
+
+from gpuwise.errors import InputError
+from gpuwise.facts.models import find_model
+from gpuwise.facts.naming import find_cluster
+from gpuwise.plan.api import make_plan
+from gpuwise.plan.document import plan_document
+from gpuwise.plan.explain import CURES, layout, percent
+from gpuwise.plan.flags import flags
+from gpuwise.plan.goal import Wishes
+from gpuwise.plan.planner import Plan, Pricing, plan_on
+from gpuwise.predict.training import TIME_PARTS
+from gpuwise.workload.strategy import STACKS, Strategy
+
+TODAY = datetime.date(2026, 11, 21)
+ARCH, NODE = find_model("llama-3.1-8b"), find_cluster("8xH100-SXM")
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return plan_on(ARCH, NODE, Wishes(tokens=15e9), Pricing(TODAY))
+
+
+def test_the_numbers_of_a_plan_agree_with_each_other(plan: Plan) -> None:
+    best = plan.best
+    assert best is not None
+    e = best.estimate
+    assert e.tokens_per_s.expected == pytest.approx(e.tokens_per_step / e.step_time_s.expected)
+    assert best.time_s.expected == pytest.approx(15e9 / e.tokens_per_s.expected)
+    assert best.price is not None and best.cost_usd is not None
+    assert best.cost_usd.expected == pytest.approx(best.time_s.expected / 3600 * 8 * best.price.expected)
+    assert sum(e.breakdown_s.values()) == pytest.approx(e.step_time_s.expected)
+    assert sum(e.memory_parts.values()) == pytest.approx(e.memory_bytes.expected, rel=1e-6)
+    assert set(e.breakdown_s) == set(TIME_PARTS) == set(CURES)
+    assert 0.2 < e.mfu.expected < 0.8 and e.hfu.expected >= e.mfu.expected
+    assert e.mfu.low < e.mfu.expected < e.mfu.high
+    assert best.energy is not None
+    assert 0.4 < best.energy.kwh.expected * 3.6e6 / (best.time_s.expected * 8 * 700) < 2.0
+
+
+def test_the_plan_explains_itself(plan: Plan) -> None:
+    assert plan.reasons[0].startswith("Bottleneck: ")
+    assert any("slower" in r for r in plan.reasons)
+    assert len(plan.front) <= 8
+    headroom = [o.headroom_bytes for o in plan.front]
+    assert headroom == sorted(headroom)
+    assert all(o.time_s.expected >= plan.best.time_s.expected * (1 - 1e-5) for o in plan.front if plan.best)
+
+
+def test_the_document_is_plain_and_complete(plan: Plan) -> None:
+    document = json.loads(json.dumps(plan_document(plan), allow_nan=False))
+    assert document["search"]["strategies"] > 0 and document["search"]["seconds"] > 0
+    best = document["best"]
+    for field in ("step_time_s", "memory_bytes", "tokens_per_s_per_gpu", "mfu", "cost_usd"):
+        assert set(best[field]) == {"low", "expected", "high", "basis"}
+        assert best[field]["low"] < best[field]["expected"] < best[field]["high"]
+    assert (
+        best["strategy"]["dp"] * best["strategy"]["tp"] * best["strategy"]["pp"] * best["strategy"]["cp"] == 8
+    )
+    assert best["flags"][0].startswith("torchrun")
+
+
+def test_limits_are_judged() -> None:
+    wishes = Wishes(tokens=15e9, deadline_s=3600.0, budget_usd=1e6)
+    answer = plan_on(ARCH, NODE, wishes, Pricing(TODAY))
+    assert answer.on_time is False and answer.in_budget is True
+    assert any("misses the deadline" in w for w in answer.warnings)
+
+
+def test_a_price_of_ones_own() -> None:
+    answer = plan_on(ARCH, NODE, Wishes(tokens=1e9), Pricing(TODAY, usd_per_hour=1.5))
+    assert answer.best is not None and answer.best.price is not None
+    assert answer.best.price.expected == 1.5 and answer.best.price.provider == "given"
+
+
+def test_old_prices_say_so() -> None:
+    answer = plan_on(ARCH, NODE, Wishes(tokens=1e9), Pricing(TODAY + datetime.timedelta(days=400)))
+    assert any("days old" in w for w in answer.warnings)
+
+
+def test_nothing_fits_is_an_answer() -> None:
+    answer = make_plan("llama-3.1-70b", "4090", Wishes(tokens=1e9), today=TODAY)
+    assert answer.best is None and answer.search.fitting == 0
+    document = plan_document(answer)
+    assert document["best"] is None
+    assert answer.smallest.memory_bytes.expected > answer.smallest.device_bytes
+
+
+def test_a_limit_without_work_is_refused() -> None:
+    with pytest.raises(InputError, match="tokens"):
+        make_plan(ARCH, NODE, Wishes(deadline_s=3600.0))
+    with pytest.raises(InputError, match="neither"):
+        make_plan(ARCH)
+
+
+def test_without_tokens_times_are_for_a_billion() -> None:
+    answer = plan_on(ARCH, NODE, Wishes(), Pricing(TODAY))
+    assert answer.best is not None and answer.tokens == 1e9
+    assert math.isfinite(answer.best.time_s.expected)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_stack_has_flags(stack: str) -> None:
+    s = Strategy(dp=4, tp=2, micro_batch=2, accumulation=8, sharding="zero1", recompute="full", stack=stack)
+    words = flags(ARCH, NODE, s, 4096)
+    assert words[0] == "torchrun --nproc-per-node 8" and len(words) > 3
+    assert not any("None" in w or not w.strip() for w in words)
+
+
+def test_flags_of_several_hosts_meet() -> None:
+    words = flags(ARCH, find_cluster("16xH100-SXM"), Strategy(dp=16), 4096)
+    assert "--nnodes 2" in words
+
+
+def test_layouts_in_words() -> None:
+    assert layout(Strategy()) == "one device, micro-batch 1"
+    s = Strategy(dp=4, tp=2, sharding="zero3", recompute="full", recompute_every=2, offload_optimizer=True)
+    assert layout(s) == "tp 2 x dp 4, micro-batch 1, zero3, full recompute of 1 in 2, optimizer offload"
+    assert [percent(x) for x in (0.004, 0.031, 0.12, 2.5)] == ["0.4 %", "3.1 %", "12 %", "3.5x"]
