@@ -33,7 +33,8 @@ class Group:
 
     def seconds(self, costs: dict[str, Any]) -> F64:
         """[rows] time between tokens under an engine's ``costs``."""
-        prefill = self.prefill.kernels_s * costs["kernel_slowdown"] + self.prefill.communication_s
+        prefill = self.prefill.kernels_s * costs["prefill_slowdown"]
+        prefill = prefill + self.prefill.communication_s * costs["communication_slowdown"]
         decode = with_engine(self.decode, costs, self.sequences / self.serving.attention_dp, self.n_layers)
         return decode + self.per_decode * prefill / self.serving.attention_dp
 
@@ -76,4 +77,5 @@ def _distinct(row: ServingRow, wanted: Iterations) -> DeviceTimes:
     unique, inverse = np.unique(keys, axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
     few = device_times(row.architecture, row.system, row.serving, Iterations(*unique.T))
-    return DeviceTimes(few.kernels_s[inverse], few.communication_s[inverse], few.log_sigma[inverse], few.basis)
+    columns = (few.kernels_s, few.attention_s, few.memory_s, few.communication_s, few.log_sigma)
+    return DeviceTimes(*(column[inverse] for column in columns), few.basis)

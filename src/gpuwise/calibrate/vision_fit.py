@@ -21,7 +21,7 @@ START: dict[str, Any] = {
     "efficiency": {"matrix": 0.7, "vector": 0.75},
     "passes": {"eager": 4.0, "compiled": 2.0, "training": 3.0},
     "overlap": 1.3,
-    "energy_factor": {},
+    "joules_per_flop": {},
     "cycles_per_element": 0.05,
     "training_bytes_per_parameter": 28.0,
     "launch_s": 6e-6,
@@ -31,11 +31,11 @@ START: dict[str, Any] = {
 bytes per parameter (fp32 weight read and written, gradient written and read, momentum read and written, half-precision
 copy written and read: 28), the host's cost of a launch (as the eager stack's), and the limit of the correction."""
 POWER_LIMITED = ("Blackwell-RTX",)
-"""Families with a device whose power limit binds here (RTX PRO 6000 Max-Q: 300 W for 439 TFLOP/s): joules per FLOP over
-those of ``predict.clock``, which had no consumer device to learn from. Fitted where such a device is among the rows."""
+"""Families with a device whose power limit binds here (RTX PRO 6000 Max-Q: 300 W for 439 TFLOP/s): joules per FLOP of
+convolution networks, what moves around the arithmetic included. Fitted where such a device is among the rows."""
 _BOUNDS = {
     "matrix": (0.2, 0.95), "eager": (0.5, 20.0), "compiled": (0.5, 20.0), "training": (1.0, 10.0), "overlap": (1.25, 6.0),
-    "cycles_per_element": (1e-4, 10.0), "Blackwell-RTX": (1.0, 4.5),
+    "cycles_per_element": (1e-4, 10.0), "Blackwell-RTX": (0.4e-12, 2.6e-12),
 }  # fmt: skip
 
 
@@ -51,8 +51,8 @@ def fit_network(rows: VisionRows, check: Bool) -> dict[str, float]:
         held = rows.gpu == gpu
         errors |= _left_out(rows, usable, check, held, gpu)
     model["measured"] = sorted({a.id for a in rows.accelerators.values()})
-    other = [v for k, v in errors.items() if k.startswith("log sigma without")]
-    model["log_sigma"] = {**sigma, "other_device": round(float(np.median(other)), 3)}
+    other = round(float(np.median([v for k, v in errors.items() if k.startswith("log sigma without")])), 3)
+    model["log_sigma"] = {"known_device": sigma, "other_device": dict.fromkeys(sigma, other)}
     model["provenance"] = {
         "source": "huggingface/pytorch-image-models results/ (Apache-2.0): inference and training tables",
         "rows": int((usable & ~check).sum()), "split": "a third of the architectures kept for checking, by hash",
@@ -77,7 +77,7 @@ def _with(x: dict[str, float]) -> dict[str, Any]:
     return {
         **START, "efficiency": {**START["efficiency"], "matrix": x["matrix"]},
         "passes": {k: x[k] for k in ("eager", "compiled", "training")}, "overlap": x["overlap"],
-        "cycles_per_element": x["cycles_per_element"], "energy_factor": {k: x[k] for k in POWER_LIMITED if k in x},
+        "cycles_per_element": x["cycles_per_element"], "joules_per_flop": {k: x[k] for k in POWER_LIMITED if k in x},
     }  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def fit_form(rows: VisionRows, mask: Bool) -> dict[str, Any]:
     limited = {a.family for g, a in rows.accelerators.items() if (rows.gpu[mask] == g).any() and (a.tdp_w or 999) <= 300}
     names = [k for k in _BOUNDS if k not in POWER_LIMITED or k in limited]
     low, high = (np.log([_BOUNDS[k][i] for k in names]) for i in (0, 1))
-    start = {**START["passes"], "matrix": START["efficiency"]["matrix"], **START, "Blackwell-RTX": 3.0}
+    start = {**START["passes"], "matrix": START["efficiency"]["matrix"], **START, "Blackwell-RTX": 1.6e-12}
     target = np.log(rows.step_s[at])
 
     def residual(x: F64) -> F64:
@@ -100,7 +100,7 @@ def fit_form(rows: VisionRows, mask: Bool) -> dict[str, Any]:
 
     x0 = np.log([start[k] for k in names])
     best = least_squares(residual, x0, bounds=(low, high), loss="soft_l1", f_scale=0.2, diff_step=1e-3)
-    return _with({k: round(float(np.exp(v)), 4) for k, v in zip(names, best.x, strict=True)})
+    return _with({k: float(f"{np.exp(v):.4g}") for k, v in zip(names, best.x, strict=True)})
 
 
 def fit_correction(rows: VisionRows, mask: Bool, model: dict[str, Any]) -> Trees:
@@ -136,8 +136,7 @@ def _errors(
         for mode, here in (("inference", ~training), ("training", training)):
             if here.any():
                 errors[f"{mode} {part} mape"] = _mape(time[here], rows.step_s[at][here])
-        if part == "check":
-            sigma["known_device"] = round(log_sigma_of(rows.step_s[at], time), 3)
+                sigma[mode] = round(log_sigma_of(rows.step_s[at][here], time[here]), 3)
     return errors, sigma
 
 

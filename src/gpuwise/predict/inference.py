@@ -1,9 +1,9 @@
 """Iteration time of a transformer that serves: one prefill or one decode step on one tensor-parallel group.
 
-    iteration = s sum(kernels) + sum(collectives) + h_0 + h_1 batch + h_2 layers
+    iteration = s sum(kernels) + c sum(collectives) + h_0 + h_1 batch + h_2 layers
 
 Kernels are the forward rows of ``workload.transformer`` for the tokens of the iteration: products read their weights from
-memory in the serving format, attention reads the key-value cache at its length. ``s``, ``h_0`` (scheduler, sampling),
+memory in the serving format, attention reads the key-value cache at its length. ``s``, ``c``, ``h_0`` (scheduler, sampling),
 ``h_1`` (a sequence's bookkeeping) and ``h_2`` (gaps between a layer's kernels) are fitted per engine
 (``coefficients/inference.json``). No queueing: the batch and the lengths are given.
 
@@ -58,6 +58,8 @@ class Serving:
     attention_dp: int = 1
     moe_tp: int = 1
     moe_ep: int = 1
+    attention: str | None = None
+    """Kernel of the prompt's attention (``fa2``, ``fa3``, ``cudnn``); None: the one the engine picks."""
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
@@ -82,6 +84,9 @@ class DeviceTimes:
     """Seconds [R] on the device of one iteration, by part, before the engine's own costs."""
 
     kernels_s: F64
+    """Of which ``attention_s`` attention and ``memory_s`` kernels that only move data."""
+    attention_s: F64
+    memory_s: F64
     communication_s: F64
     log_sigma: F64
     basis: Basis
@@ -102,7 +107,7 @@ def iteration_time(arch: Architecture, system: System, serving: Serving, iterati
 def with_engine(device: DeviceTimes, costs: dict[str, Any], sequences: F64, n_layers: int) -> F64:
     """Seconds [R] with the engine's costs added."""
     host = costs["iteration_s"] + costs["sequence_s"] * sequences + costs["layer_s"] * n_layers
-    return device.kernels_s * costs["kernel_slowdown"] + device.communication_s + host
+    return device.kernels_s * costs["kernel_slowdown"] + device.communication_s * costs["communication_slowdown"] + host
 
 
 def device_times(arch: Architecture, system: System, serving: Serving, iterations: Iterations) -> DeviceTimes:
@@ -130,7 +135,9 @@ def device_times(arch: Architecture, system: System, serving: Serving, iteration
 
     kernels = total(times.kernel_s)
     sigma = total(times.kernel_s * times.log_sigma) / np.maximum(kernels, 1e-300)
-    return DeviceTimes(kernels, total(times.communication_s), sigma, times.basis)
+    attention = total(np.where(rows.kind == Kind.ATTENTION, times.kernel_s, 0.0))
+    memory = total(np.where(np.isin(rows.kind, (Kind.MEMORY, Kind.EMBEDDING)), times.kernel_s, 0.0))
+    return DeviceTimes(kernels, attention, memory, total(times.communication_s), sigma, times.basis)
 
 
 def _check(arch: Architecture, serving: Serving) -> None:

@@ -94,7 +94,7 @@ def _attention(
     if not decode:
         return attention_forward_time(
             device, "bf16", b, q, np.maximum(kv_len, q), heads, kv_heads, dim, v_dim, causal=arch.kind == "decoder",
-            window=rows.window[mask], kernel=serving_kernel(device, serving.engine, "forward"),
+            window=rows.window[mask], kernel=serving.attention or serving_kernel(device, serving.engine, "forward"),
         )  # fmt: skip
     if arch.mla is not None:
         return _latent_decode(device, arch, serving, b, kv_len, heads)

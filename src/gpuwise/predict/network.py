@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.accelerators import Accelerator
 from gpuwise.predict.boosted import Trees, unpack
-from gpuwise.predict.clock import sustained_fraction
+from gpuwise.predict.clock import joules_per_flop, sustained_fraction
 from gpuwise.predict.coefficients import load_arrays, load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.predict.kernel_time import KernelTime
@@ -102,7 +102,8 @@ def network_time(
     time += weights
     launches = np.asarray(n_kernels, np.float64) * np.where(networks.training, 3.0, 1.0) * model["launch_s"]
     basis: Basis = "fitted" if accelerator.id in model["measured"] else "derived"
-    sigma = np.full(len(networks), model["log_sigma"]["known_device" if basis == "fitted" else "other_device"])
+    widths = model["log_sigma"]["known_device" if basis == "fitted" else "other_device"]
+    sigma = np.where(networks.training, widths["training"], widths["inference"])
     return KernelTime(np.maximum(time, launches), sigma, basis)
 
 
@@ -128,7 +129,8 @@ def rooflines(
     at_boost = flop / (efficiency * rate)
     stream, visit = moved * _BYTES[precision] / dram_rate(accelerator), moved * model["cycles_per_element"] / (units * hz)
     busy = flop / rate / combined(at_boost, stream + visit, model["overlap"])
-    busy *= model["energy_factor"].get(accelerator.family, 1.0)
+    if accelerator.family in model["joules_per_flop"] and unit == "matrix":
+        busy *= model["joules_per_flop"][accelerator.family] / joules_per_flop(accelerator, "matrix")
     held = sustained_fraction(accelerator, busy, precision if unit == "matrix" else "fp32")
     per_parameter = np.where(n.training, model["training_bytes_per_parameter"], _BYTES[precision])
     return at_boost / held, stream + visit / held, n.parameters * per_parameter / dram_rate(accelerator)
