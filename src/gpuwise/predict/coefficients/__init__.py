@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpuwise.errors import DataError
 
-_HINT = "reinstall gpuwise, or refit the family with `python -m gpuwise.calibrate.fit <family> --data DIR`"
+_HINT = "reinstall gpuwise, or refit the family: its module in gpuwise.calibrate has fit(folder)"
 
 
 @cache
