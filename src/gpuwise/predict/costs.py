@@ -44,6 +44,9 @@ class PartCosts:
     backward_kernels: F64
     forward_comm_s: dict[str, F64]
     backward_comm_s: dict[str, F64]
+    forward_syncs: F64
+    """Collectives, each counted log2(group) times: how often ranks wait for one another."""
+    backward_syncs: F64
     forward_flop: F64
     selective_flop: F64
     backward_flop: F64
@@ -80,7 +83,8 @@ FAMILIES = ("matmul", "attention", "memory")
 
 def _family(kind: NDArray[np.int64]) -> NDArray[np.int64]:
     """0 matmul, 1 attention, 2 memory."""
-    return np.where(np.isin(kind, MATMUL_KINDS), 0, np.where(kind == Kind.ATTENTION, 1, 2))
+    matmul = (kind == Kind.MATMUL) | (kind == Kind.GROUPED)
+    return np.where(matmul, 0, np.where(kind == Kind.ATTENTION, 1, 2))
 
 
 def point_costs(
@@ -108,67 +112,91 @@ def point_costs(
     chosen = {"attention": points[0].stack.attention_kernel} if kernels is None else kernels
     times = kernel_times(everything, system.accelerator, chosen)
     comm_s = _collective_seconds(everything, tables, owner, points, system)
-    cells = _Cells(everything, [len(t) for t in tables], owner, len(points), times.time_s, comm_s, points)
+    cells = _Cells.of(everything, [len(t) for t in tables], owner, points, times.time_s, comm_s)
     weight = np.zeros(len(points))
     spread = np.zeros(len(points))
     point_of_row = np.repeat([o[0] for o in owner], [len(t) for t in tables])
     np.add.at(weight, point_of_row, times.time_s)
     np.add.at(spread, point_of_row, times.time_s * times.log_sigma)
     return PointCosts(
-        points=tuple(points), n_layers=n_layers, n_lead=float(n_lead), layer=cells.part(0), lead=cells.part(3), embedding=cells.part(1), head=cells.part(2),
-        saved=collect(saved),
+        points=tuple(points), n_layers=n_layers, n_lead=float(n_lead), layer=cells.part(0), lead=cells.part(3),
+        embedding=cells.part(1), head=cells.part(2), saved=collect(saved),
         log_sigma=spread / np.maximum(weight, 1e-300), basis=times.basis,
     )  # fmt: skip
 
 
+def _flags(names: Sequence[str], ending: str) -> NDArray[np.bool_]:
+    """Which names end so; a table of many points repeats a few dozen names."""
+    known = {name: name.endswith(ending) for name in dict.fromkeys(names)}
+    return np.array([known[name] for name in names], bool)
+
+
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """Sums rows of the concatenated table into arrays over points."""
+    """Rows of the concatenated table with what is needed to sum them into arrays over points; arrays [R]."""
 
-    table: OpTable
-    lengths: list[int]
-    owner: list[tuple[int, int, float]]
     n_points: int
-    time_s: F64
+    point: NDArray[np.int64]
+    which: NDArray[np.int64]
+    """Part: 0 layer, 1 embedding, 2 head, 3 leading layer."""
+    phase: NDArray[np.int64]
+    family: NDArray[np.int64]
+    """Index into FAMILIES, -1 for collectives."""
+    group: NDArray[np.int64]
+    """Index into COMM_GROUPS, -1 for kernels."""
+    selective: NDArray[np.bool_]
+    wgrad: NDArray[np.bool_]
+    cost_s: F64
     comm_s: F64
-    points: Sequence[Point]
+    launches: F64
+    flop: F64
 
-    def part(self, part: int) -> PartCosts:
-        t = self.table
-        point, which, weight = (np.repeat(np.array(c), self.lengths) for c in zip(*self.owner, strict=True))
-        mine = which == part
-        cost = self.time_s * t.count * weight
-        launches = t.n_kernels * t.count * weight
-        forward, backward = mine & (t.phase == Phase.FORWARD), mine & (t.phase == Phase.BACKWARD)
-        family = _family(t.kind)
+    @classmethod
+    def of(
+        cls, t: OpTable, lengths: list[int], owner: list[tuple[int, int, float]], points: Sequence[Point], time_s: F64,
+        comm_s: F64,
+    ) -> _Cells:  # fmt: skip
+        point, which, weight = (np.repeat(np.array(c), lengths) for c in zip(*owner, strict=True))
         comm = t.kind == Kind.COLLECTIVE
-        group = np.array([COMM_GROUPS.index(n[:2]) if c else -1 for n, c in zip(t.name, comm, strict=True)])
-        selective = forward & self._selective()
-        wgrad = np.array([n.endswith(".wgrad") for n in t.name], bool) & ~comm
-
-        def total(values: F64, mask: NDArray[np.bool_]) -> F64:
-            return np.bincount(point[mask], weights=values[mask], minlength=self.n_points)
-
-        def by_family(mask: NDArray[np.bool_]) -> dict[str, F64]:
-            return {f: total(cost, mask & (family == i) & ~comm) for i, f in enumerate(FAMILIES)}
-
-        def by_group(mask: NDArray[np.bool_]) -> dict[str, F64]:
-            return {g: total(self.comm_s * t.count * weight, mask & (group == i)) for i, g in enumerate(COMM_GROUPS)}
-
-        flop = t.flop * t.count * weight
-        return PartCosts(
-            forward_s=by_family(forward), selective_s=by_family(selective), backward_s=by_family(backward),
-            wgrad_s=total(cost, backward & wgrad), forward_kernels=total(launches, forward),
-            selective_kernels=total(launches, selective), backward_kernels=total(launches, backward),
-            forward_comm_s=by_group(forward), backward_comm_s=by_group(backward),
-            forward_flop=total(flop, forward), selective_flop=total(flop, selective), backward_flop=total(flop, backward),
+        groups = {name: COMM_GROUPS.index(name[:2]) for name in dict.fromkeys(np.array(t.name, object)[comm])}
+        times = t.count * weight
+        if points[0].stack.selective_recompute == "core-attention":
+            selective = _flags(t.name, ".core")
+        else:
+            selective = ~np.isin(t.kind, [int(k) for k in (*MATMUL_KINDS, Kind.ATTENTION, Kind.COLLECTIVE)])
+        return cls(
+            len(points), point, which, t.phase, np.where(comm, -1, _family(t.kind)),
+            np.array([groups.get(name, -1) for name in t.name]), selective, _flags(t.name, ".wgrad") & ~comm,
+            time_s * times, comm_s * times, t.n_kernels * times, t.flop * times,
         )  # fmt: skip
 
-    def _selective(self) -> NDArray[np.bool_]:
-        """Rows selective recompute repeats (see ``workload.transformer.recomputed``)."""
-        if self.points[0].stack.selective_recompute == "core-attention":
-            return np.array([n.endswith(".core") for n in self.table.name], bool)
-        return ~np.isin(self.table.kind, (*MATMUL_KINDS, Kind.ATTENTION, Kind.COLLECTIVE))
+    def part(self, part: int) -> PartCosts:
+        """Sums of one part's rows."""
+        mine = np.flatnonzero(self.which == part)
+        point, family, group = self.point[mine], self.family[mine], self.group[mine]
+        cost, launches, flop, comm_s = (a[mine] for a in (self.cost_s, self.launches, self.flop, self.comm_s))
+        phase = self.phase[mine]
+        forward, backward = phase == Phase.FORWARD, phase == Phase.BACKWARD
+        selective = forward & self.selective[mine]
+
+        def total(values: F64, mask: NDArray[np.bool_]) -> F64:
+            return np.bincount(point[mask], weights=values[mask], minlength=self.n_points).astype(np.float64)
+
+        def by_family(mask: NDArray[np.bool_]) -> dict[str, F64]:
+            return {f: total(cost, mask & (family == i)) for i, f in enumerate(FAMILIES)}
+
+        def by_group(mask: NDArray[np.bool_]) -> dict[str, F64]:
+            return {g: total(comm_s, mask & (group == i)) for i, g in enumerate(COMM_GROUPS)}
+
+        return PartCosts(
+            forward_s=by_family(forward), selective_s=by_family(selective), backward_s=by_family(backward),
+            wgrad_s=total(cost, backward & self.wgrad[mine]), forward_kernels=total(launches, forward),
+            selective_kernels=total(launches, selective), backward_kernels=total(launches, backward),
+            forward_comm_s=by_group(forward), backward_comm_s=by_group(backward),
+            forward_syncs=total(syncs, forward), backward_syncs=total(syncs, backward),
+            forward_flop=total(flop, forward), selective_flop=total(flop, selective),
+            backward_flop=total(flop, backward),
+        )  # fmt: skip
 
 
 def _collective_seconds(
@@ -182,7 +210,8 @@ def _collective_seconds(
     point = np.repeat([o[0] for o in owner], [len(t) for t in tables])[rows]
     tp, cp, ep = (np.array([getattr(p, f) for p in points], np.int64)[point] for f in COMM_GROUPS)
     groups = {"tp": tensor_group(system, tp), "cp": context_group(system, tp, cp), "ep": expert_group(system, ep)}
-    kinds = np.array(["|".join(table.name[r].split(".")[:2]) for r in rows], dtype=object)
+    short = {name: "|".join(name.split(".")[:2]) for name in dict.fromkeys(table.name[r] for r in rows)}
+    kinds = np.array([short[table.name[r]] for r in rows], dtype=object)
     for name in sorted(set(kinds)):
         where = kinds == name
         group_name, op = name.split("|")
