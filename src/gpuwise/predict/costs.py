@@ -150,6 +150,7 @@ class _Cells:
     comm_s: F64
     launches: F64
     flop: F64
+    syncs: F64
 
     @classmethod
     def of(
@@ -160,21 +161,26 @@ class _Cells:
         comm = t.kind == Kind.COLLECTIVE
         groups = {name: COMM_GROUPS.index(name[:2]) for name in dict.fromkeys(np.array(t.name, object)[comm])}
         times = t.count * weight
+        group = np.array([groups.get(name, -1) for name in t.name])
+        degrees = np.array([[getattr(p, g) for g in COMM_GROUPS] for p in points], dtype=np.float64)[point, group]
         if points[0].stack.selective_recompute == "core-attention":
             selective = _flags(t.name, ".core")
         else:
             selective = ~np.isin(t.kind, [int(k) for k in (*MATMUL_KINDS, Kind.ATTENTION, Kind.COLLECTIVE)])
         return cls(
             len(points), point, which, t.phase, np.where(comm, -1, _family(t.kind)),
-            np.array([groups.get(name, -1) for name in t.name]), selective, _flags(t.name, ".wgrad") & ~comm,
+            group, selective, _flags(t.name, ".wgrad") & ~comm,
             time_s * times, comm_s * times, t.n_kernels * times, t.flop * times,
+            np.where(comm, np.log2(degrees), 0.0) * times,
         )  # fmt: skip
 
     def part(self, part: int) -> PartCosts:
         """Sums of one part's rows."""
         mine = np.flatnonzero(self.which == part)
         point, family, group = self.point[mine], self.family[mine], self.group[mine]
-        cost, launches, flop, comm_s = (a[mine] for a in (self.cost_s, self.launches, self.flop, self.comm_s))
+        cost, launches, flop, comm_s, syncs = (
+            a[mine] for a in (self.cost_s, self.launches, self.flop, self.comm_s, self.syncs)
+        )
         phase = self.phase[mine]
         forward, backward = phase == Phase.FORWARD, phase == Phase.BACKWARD
         selective = forward & self.selective[mine]
