@@ -1,11 +1,13 @@
 """Peak memory of published LLM training runs: how far the prediction is, and whether verdicts are right.
 
-Each run that states a peak is a row of its source, in the metric it was measured in (allocated, reserved or what
-nvidia-smi shows). Each run at all is a row of ``<source> verdict``: measured 1 when it ran, 2 when memory ran out, and
-predicted likewise; such a row's error is 0 or not, and its coverage is the share of right verdicts.
+Each run that states a peak is a row of its source, in the metric it was measured in (allocated, reserved or
+what nvidia-smi shows). Each run at all is a row of ``<source> verdict``: measured 1 when it ran, 2 when
+memory ran out, and predicted likewise; such a row's error is 0 or not, and its coverage is the share of right
+verdicts.
 
-The baseline is a rule of thumb with one constant factor a source, the median over the same fit rows: 16 or 18 bytes a
-parameter, sharded as the strategy says, and the activations of Korthikanti et al. (arXiv 2205.05198, table 2).
+The baseline is a rule of thumb with one constant factor a source, the median over the same fit rows: 16 or 18
+bytes a parameter, sharded as the strategy says, and the activations of Korthikanti et al. (arXiv 2205.05198,
+table 2).
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ VERDICT_SIGMA = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One measured number: bytes of ``metric`` of the run ``row``, or the verdict on it (``metric`` ``verdict``)."""
+    """One measured number: bytes of ``metric`` of the run ``row``, or the verdict on it (``metric``
+    ``verdict``)."""
 
     row: int
     source: str
@@ -58,8 +61,9 @@ def metric_of(row: LlmRow) -> str:
     if "nvidia-smi" in kind:
         return "device"
     if source.startswith(("torchtitan", "nanotron")):
-        # torchtitan logs max_reserved; nanotron logs max_memory_allocated and max_memory_reserved side by side, and the
-        # plotted figure behaves as the second (no row is below what its formulas say is allocated)
+        # torchtitan logs max_reserved; nanotron logs max_memory_allocated and max_memory_reserved side by
+        # side, and the plotted figure behaves as the second (no row is below what its formulas say is
+        # allocated)
         return "reserved"
     return "allocated"
 
@@ -70,7 +74,8 @@ def measured_bytes(row: LlmRow) -> float:
 
 
 def targets(rows: Sequence[LlmRow]) -> list[Target]:
-    """Every number the runs state, in table order: the peak, a reserved figure in the notes, and the verdict."""
+    """Every number the runs state, in table order: the peak, a reserved figure in the notes, and the
+    verdict."""
     found: list[Target] = []
     for i, row in enumerate(rows):
         if math.isfinite(row.memory_bytes):
@@ -82,7 +87,7 @@ def targets(rows: Sequence[LlmRow]) -> list[Target]:
     return found
 
 
-# --- prediction --------------------------------------------------------------------------------------------------
+# --- prediction ---------------------------------------------------------------------------------------------
 
 
 def system_of(row: LlmRow) -> System | None:
@@ -94,7 +99,8 @@ def system_of(row: LlmRow) -> System | None:
 
 
 def settings(row: LlmRow) -> tuple[Strategy, MemoryRules]:
-    """The row's strategy and its software's rules, with what the published recipes do beyond the table's columns.
+    """The row's strategy and its software's rules, with what the published recipes do beyond the table's
+    columns.
 
     Raises UnpredictableError where a recipe does what no strategy expresses.
     """
@@ -122,7 +128,9 @@ def settings(row: LlmRow) -> tuple[Strategy, MemoryRules]:
     return strategy, rules
 
 
-def predict(row: LlmRow, strategy: Strategy, rules: MemoryRules, constants: StackMemory | None = None) -> MemoryColumns:
+def predict(
+    row: LlmRow, strategy: Strategy, rules: MemoryRules, constants: StackMemory | None = None
+) -> MemoryColumns:
     """Memory of ``row`` under ``strategy``. Raises UnpredictableError where the row states too little."""
     system, arch = system_of(row), row.architecture
     if system is None or arch is None:
@@ -161,7 +169,7 @@ def verdict(row: LlmRow, strategy: Strategy, rules: MemoryRules) -> float:
     return OUT_OF_MEMORY
 
 
-# --- score -------------------------------------------------------------------------------------------------------
+# --- score --------------------------------------------------------------------------------------------------
 
 
 def score(folder: Path, all_check: bool) -> Scores | None:
@@ -194,15 +202,17 @@ def score(folder: Path, all_check: bool) -> Scores | None:
     )  # fmt: skip
 
 
-# --- baseline ----------------------------------------------------------------------------------------------------
+# --- baseline -----------------------------------------------------------------------------------------------
 
 
 def thumb_bytes(arch: Architecture, s: Strategy, seq_len: int) -> float:
-    """States at 16 (18 with fp32 gradients beside half weights) bytes a parameter and Korthikanti's activations:
-    s b h L / p x (34 + 5 a s / h) / t, or 2 s b h L / p under full recomputation, times the micro-batches in flight."""
+    """States at 16 (18 with fp32 gradients beside half weights) bytes a parameter and Korthikanti's
+    activations: s b h L / p x (34 + 5 a s / h) / t, or 2 s b h L / p under full recomputation, times the
+    micro-batches in flight."""
     parameters = count_parameters(arch).total / (s.tp * s.pp)
     each = 18.0 if s.gradient_dtype == "fp32" else 16.0
-    kept, sharded = {"none": (each, 0.0), "zero1": (each - 12, 12.0), "zero2": (2.0, each - 2)}.get(s.sharding, (0.0, each))
+    split = {"none": (each, 0.0), "zero1": (each - 12, 12.0), "zero2": (2.0, each - 2)}
+    kept, sharded = split.get(s.sharding, (0.0, each))
     states = parameters * (2.0 if s.lora_rank else kept + sharded / (s.dp * s.cp))
     tokens = s.micro_batch * seq_len / s.cp
     scores = 0.0 if s.fused_attention or s.recompute != "none" else 5 * arch.heads * seq_len / arch.hidden
@@ -211,8 +221,8 @@ def thumb_bytes(arch: Architecture, s: Strategy, seq_len: int) -> float:
 
 
 def rule_of_thumb(rows: Sequence[LlmRow], found: Sequence[Target], split: Sequence[str]) -> F64:
-    """The rule of thumb for every target, scaled by the median of measured / rule over the source's fit rows (over its
-    check rows where there are none: then the baseline has seen them and is flattered)."""
+    """The rule of thumb for every target, scaled by the median of measured / rule over the source's fit rows
+    (over its check rows where there are none: then the baseline has seen them and is flattered)."""
     thumb = np.full(len(found), np.nan)
     for k, target in enumerate(found):
         row = rows[target.row]

@@ -1,8 +1,8 @@
 """Fits the few constants of device memory that no source states: ``coefficients/memory.json``.
 
-For each stack, on the fit rows only: the allocator's slack (share of what churns), and from the source that measures
-what nvidia-smi shows, NCCL's bytes a communicator. Everything else is accounting. The spread of each metric is that of the
-check rows of the stacks that measure it.
+For each stack, on the fit rows only: the allocator's slack (share of what churns), and from the source that
+measures what nvidia-smi shows, NCCL's bytes a communicator. Everything else is accounting. The spread of each
+metric is that of the check rows of the stacks that measure it.
 
 Run: ``python -m gpuwise.calibrate.llm_memory_fit DIR``.
 """
@@ -39,16 +39,18 @@ LEAST_SLACK = 0.05
 PRIOR = StackMemory(32 * MIB, 0.25, LEAST_SLACK, dict.fromkeys(METRICS, 0.06))
 """Where nothing is measured: two small workspaces, and the slack that most stacks show."""
 CONTEXT_BYTES = {"eager": 1.518e9, "lazy": 437 * MIB}
-"""With all modules loaded: what 2,000 small perceptrons on an A100 take beyond their tensors (GPUMemNet; a bare context
-is 1237 MiB there, 1343 MiB on a V100 under CUDA 11.2; the products' modules come on top). Since CUDA 11.7: mean of
-256-618 MiB on Ampere, Ada and Hopper (pytorch#107667, #109888, unsloth-zoo#1053, InvokeAI#9413, LMCache#4019)."""
+"""With all modules loaded: what 2,000 small perceptrons on an A100 take beyond their tensors (GPUMemNet; a
+bare context is 1237 MiB there, 1343 MiB on a V100 under CUDA 11.2; the products' modules come on top). Since
+CUDA 11.7: mean of 256-618 MiB on Ampere, Ada and Hopper (pytorch#107667, #109888, unsloth-zoo#1053,
+InvokeAI#9413, LMCache#4019)."""
 LAZY_COMMUNICATOR_BYTES = 616 * MIB
 """NCCL on 4 A100: 544 MiB for two ranks, 688 MiB for more (NCCL#964)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measured number with its prediction, the bytes that slack multiplies and those reserved whatever it is."""
+    """One measured number with its prediction, the bytes that slack multiplies and those reserved whatever it
+    is."""
 
     target: Target
     stack: str
@@ -92,8 +94,8 @@ def samples(rows: Sequence[LlmRow]) -> list[Sample]:
 
 
 def fit_stack(group: Sequence[Sample]) -> tuple[float, float | None]:
-    """(slack, bytes a communicator) that make the mean absolute log error of the fit rows least; None where no row
-    measures what is outside torch, and the usual slack where none measures what is reserved."""
+    """(slack, bytes a communicator) that make the mean absolute log error of the fit rows least; None where
+    no row measures what is outside torch, and the usual slack where none measures what is reserved."""
     fitted = [s for s in group if not s.check] or list(group)
     loose = [s for s in fitted if s.target.metric != "allocated"]
     device = any(s.target.metric == "device" for s in loose)
@@ -109,7 +111,8 @@ def fit_stack(group: Sequence[Sample]) -> tuple[float, float | None]:
 
 
 def fit_eager(folder: Path) -> tuple[float, float]:
-    """(slack, reserved bytes in any job) of eager torch, from the plain vision transformers of GPUMemNet's fit rows."""
+    """(slack, reserved bytes in any job) of eager torch, from the plain vision transformers of GPUMemNet's
+    fit rows."""
     probe = replace(PRIOR, slack=0.01, least_slack=0.01)
     found: list[tuple[float, float, float]] = []
     for r in memory.records(folder, "gpumemnet_timm_train.csv"):
@@ -121,7 +124,8 @@ def fit_eager(folder: Path) -> tuple[float, float]:
         except GpuwiseError:
             continue
         outside = float(np.broadcast_to(job.context, job.device_total.shape).flat[0])
-        found.append((row.measured, float(job.allocated.flat[0]) + outside, float(job.reserve.flat[0]) / probe.slack))
+        allocated, reserve = float(job.allocated.flat[0]), float(job.reserve.flat[0])
+        found.append((row.measured, allocated + outside, reserve / probe.slack))
     if not found:
         return PRIOR.slack, PRIOR.reserve_bytes
     measured, fixed, churned = np.array(found).T
@@ -145,14 +149,16 @@ def job_spreads(folder: Path) -> dict[str, dict[str, float]]:
         kept = mask & np.array([s == "check" for s in scores.split])
         mask = kept if kept.sum() >= 4 else mask
         if mask.any():
-            found[source] = {"log_sigma": max(log_sigma_of(scores.measured[mask], scores.predicted[mask]), 0.003)}
+            sigma = log_sigma_of(scores.measured[mask], scores.predicted[mask])
+            found[source] = {"log_sigma": max(sigma, 0.003)}
     return found
 
 
 def spreads(
     everything: Sequence[Sample], slack: dict[str, float], communicator_bytes: float
 ) -> dict[str, dict[str, float]]:
-    """Spread per stack and metric, from check rows (fit rows where a stack has none); pooled where it has no rows."""
+    """Spread per stack and metric, from check rows (fit rows where a stack has none); pooled where it has no
+    rows."""
     def sigma(group: Sequence[Sample]) -> float:
         kept = [s for s in group if s.check] if sum(s.check for s in group) >= 4 else list(group)
         ratios = np.exp([s.log_ratio(slack[s.stack], communicator_bytes) for s in kept])
@@ -199,7 +205,8 @@ def fit(folder: Path) -> None:
         "mean_absolute_log_error": errors,
     }  # fmt: skip
     stacks = {
-        name: {k: v for k, v in asdict(constants).items() if k != "basis"} for name, constants in table.items()
+        name: {k: v for k, v in asdict(constants).items() if k != "basis"}
+        for name, constants in table.items()
     }
     document: dict[str, object] = {
         "provenance": provenance, "stacks": stacks, "context_bytes": CONTEXT_BYTES, "jobs": {},

@@ -1,9 +1,9 @@
-"""Device memory of measured training jobs under ``memory/``: networks with analytic dimensions are predicted, the others
-are counted with the reason why not.
+"""Device memory of measured training jobs under ``memory/``: networks with analytic dimensions are predicted,
+the others are counted with the reason why not.
 
-Sources: ``gpumemnet mlp`` (layer lists, Adam, A100), ``gpumemnet timm`` and ``gpumemnet paper`` (A100), ``timm fit
-bounds`` (the batch that fitted and the next that did not), ``xmem`` (RTX 3060), ``lambda nvidia-smi``, ``context``
-(MiB outside torch). The baseline is the median of the source's fit rows.
+Sources: ``gpumemnet mlp`` (layer lists, Adam, A100), ``gpumemnet timm`` and ``gpumemnet paper`` (A100),
+``timm fit bounds`` (the batch that fitted and the next that did not), ``xmem`` (RTX 3060), ``lambda
+nvidia-smi``, ``context`` (MiB outside torch). The baseline is the median of the source's fit rows.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _row(source: str, gpu: str, group: str, measured: float, predict: Callable[[
         return Row(source, gpu, group, measured, float("nan"), reason)
 
 
-# --- transformers ----------------------------------------------------------------------------------------------------
+# --- transformers -------------------------------------------------------------------------------------------
 
 VIT_WIDTHS = {
     # hidden, layers, heads (arXiv 2010.11929 table 1, 2012.12877 table 1, 2106.04560 table 2)
@@ -121,10 +121,11 @@ def vision_transformer(name: str) -> Architecture:
     hidden, layers, heads = VIT_WIDTHS[match[1]]
     patches = Patches(image_size=int(match[3]), patch_size=int(match[2]))
     return Architecture(
-        id=name, name=name, kind="vision", n_layers=layers, hidden=hidden, ffn=4 * hidden, heads=heads, kv_heads=heads,
-        head_dim=hidden // heads, vocab=0, max_seq_len=patches.n_tokens, gated_mlp=False, activation="gelu",
-        norm="layer", qkv_bias=True, attention_out_bias=True, mlp_bias=True, position="learned", lm_head=False,
-        patches=patches, n_classes=1000,
+        id=name, name=name, kind="vision", n_layers=layers, hidden=hidden, ffn=4 * hidden, heads=heads,
+        kv_heads=heads, head_dim=hidden // heads, vocab=0, max_seq_len=patches.n_tokens, gated_mlp=False,
+        activation="gelu",
+        norm="layer", qkv_bias=True, attention_out_bias=True, mlp_bias=True, position="learned",
+        lm_head=False, patches=patches, n_classes=1000,
     )  # fmt: skip
 
 
@@ -156,7 +157,7 @@ def _system(name: str) -> System:
     return find_cluster(f"1x{name}").system
 
 
-# --- tables ----------------------------------------------------------------------------------------------------------
+# --- tables -------------------------------------------------------------------------------------------------
 
 
 def _timm(r: dict[str, Any]) -> Row:
@@ -168,7 +169,8 @@ def _timm(r: dict[str, Any]) -> Row:
 
 
 def timm_job(r: dict[str, Any], constants: StackMemory | None = None) -> MemoryColumns:
-    """Memory of one row of GPUMemNet's table of timm models. Raises UnpredictableError for all but plain ViTs."""
+    """Memory of one row of GPUMemNet's table of timm models. Raises UnpredictableError for all but plain
+    ViTs."""
     if r["oom_suspect"]:
         raise UnpredictableError(TRUNCATED)
     arch = vision_transformer(r["model"])
@@ -177,7 +179,9 @@ def timm_job(r: dict[str, Any], constants: StackMemory | None = None) -> MemoryC
     return job_memory(arch, system, strategy, arch.max_seq_len, eager_modules=True, constants=constants)
 
 
-def mlp_bytes(layers: Sequence[tuple[str, int, int]], inputs: int, batch: int, accelerator: Accelerator) -> float:
+def mlp_bytes(
+    layers: Sequence[tuple[str, int, int]], inputs: int, batch: int, accelerator: Accelerator
+) -> float:
     """An fp32 perceptron trained with Adam: ``layers`` are (kind, outputs, parameters).
 
     16 bytes a parameter and the foreach update's 4; kept: a linear's output before batch normalisation, an
@@ -242,7 +246,9 @@ def _xmem(r: dict[str, Any]) -> Row:
     return _row("xmem", r["gpu"], r["model"], r["measured_peak_GB"] * GIGA, predict)
 
 
-TIMM_GPUS = {"rtx3090": "RTX 3090", "rtx4090": "RTX 4090", "rtx5090": "RTX 5090", "rtxpro6000": "RTX PRO 6000"}
+TIMM_GPUS = {
+    "rtx3090": "RTX 3090", "rtx4090": "RTX 4090", "rtx5090": "RTX 5090", "rtxpro6000": "RTX PRO 6000",
+}  # fmt: skip
 
 
 def _bounds(r: dict[str, Any]) -> Row:
@@ -315,7 +321,9 @@ TABLES: dict[str, tuple[dict[str, str], Callable[[dict[str, Any]], Row]]] = {
         _bounds,
     ),
     "xmem_rtx3060.csv": (
-        {**_PEAK, "batch": "float", "seq_or_image": "str", "optimizer": "str", "gpu": "str", "real_oom": "float"}, _xmem,
+        {**_PEAK, "batch": "float", "seq_or_image": "str", "optimizer": "str", "gpu": "str",
+         "real_oom": "float"},
+        _xmem,
     ),
     "lambda_nvidia_smi_peaks.csv": ({**_PEAK, "gpu_system": "str"}, _lambda),
     "context_and_nccl_overheads.csv": (

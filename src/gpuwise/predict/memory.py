@@ -4,17 +4,18 @@
     reserved = allocated + allocator slack
     device = reserved + CUDA context, library modules and NCCL (what nvidia-smi shows)
 
-The slack is what is left between blocks that do not fit one another, and what an update needs in one piece. When the device fills up, the allocator gives cached
-blocks back and tries again before it reports that memory is out, so that the slack shrinks to its least.
+The slack is what is left between blocks that do not fit one another, and what an update needs in one piece.
+When the device fills up, the allocator gives cached blocks back and tries again before it reports that memory
+is out, so that the slack shrinks to its least.
 
 The fullest rank is the first, a middle or the last pipeline stage's. Its worst moment is one of
 
-========  =======================================================================================================
-loss      all micro-batches in flight are kept, and the logits with their copies are there (stages with the head)
-layer     all are kept, and one layer's backward needs its recomputed activations, gradients and gathered weights
+========  ====================================================================================================
+loss      all micro-batches in flight are kept; the logits with their copies are there (stages with the head)
+layer     all are kept; one layer's backward needs its recomputed activations, gradients and gathered weights
 end       a backward ends: gradients that appear during it are all there, one layer's activations are left
-update    no activations; gradients, and the temporaries of an unfused update
-========  =======================================================================================================
+update    no activations; gradients, and the temporaries of the update
+========  ====================================================================================================
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from gpuwise.facts.systems import System
 from gpuwise.predict.columns import Columns
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.memory_device import (
+    METRICS,
     StackMemory,
     communicator_bytes,
     context_bytes,
@@ -38,18 +40,27 @@ from gpuwise.predict.memory_device import (
     usable_bytes,
 )
 from gpuwise.predict.memory_rules import MemoryRules, find_memory_rules
-from gpuwise.predict.memory_saved import SavedBytes
+from gpuwise.predict.memory_saved import SavedBytes, saved_of_points
 from gpuwise.predict.memory_states import StageStates, stage_states
 from gpuwise.predict.pipeline import in_flight
 from gpuwise.predict.shards import stages
-from gpuwise.workload.strategy import RECOMPUTES
+from gpuwise.workload.strategy import RECOMPUTES, Strategy
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 STAGES = ("first", "middle", "last")
 PARTS = (
-    "weights", "gradients", "optimizer", "activations", "logits", "temporaries", "communication", "context", "reserve",
-)  # fmt: skip
+    "weights",
+    "gradients",
+    "optimizer",
+    "activations",
+    "logits",
+    "temporaries",
+    "communication",
+    "context",
+    "reserve",
+)
+_FIXED = ("weights", "gradients", "optimizer", "communication")
 
 
 class CarriesSaved(Protocol):
@@ -78,7 +89,8 @@ class Moment(NamedTuple):
 
 
 class StageMemory(NamedTuple):
-    """One stage: bytes there throughout, and its moments. ``exists`` is False where a strategy has no such stage."""
+    """One stage: bytes there throughout, and its moments. ``exists`` is False where a strategy has no such
+    stage."""
 
     weights: F64
     gradients: F64
@@ -93,9 +105,9 @@ class StageMemory(NamedTuple):
 class MemoryColumns:
     """Bytes of every strategy's fullest rank at its worst moment; arrays broadcast to the columns' shape.
 
-    ``worst_stage`` is an index into :data:`STAGES`; ``device_total`` is what nvidia-smi shows. The parts (weights,
-    gradients, optimizer, activations, logits, temporaries, communication, context, reserve) sum to it; gradients
-    that only appear later in the step are not in the sum of an earlier worst moment.
+    ``worst_stage`` is an index into :data:`STAGES`; ``device_total`` is what nvidia-smi shows. The parts
+    (weights, gradients, optimizer, activations, logits, temporaries, communication, context, reserve) sum to
+    it; gradients that only appear later in the step are not in the sum of an earlier worst moment.
     """
 
     worst_stage: I64
@@ -111,13 +123,13 @@ class MemoryColumns:
     def _worst(self, part: str) -> F64:
         values: list[F64] = []
         for stage in self.stage_memory:
-            fixed = getattr(stage, part) if part in ("weights", "gradients", "optimizer", "communication") else 0.0
+            fixed = getattr(stage, part) if part in _FIXED else 0.0
             varying = 0.0
             if part in Moment._fields:
-                n = len(stage.moments) - 1
-                at = np.minimum(self.worst_moment, n)
-                moments = np.broadcast_arrays(self.device_total, *(getattr(m, part) for m in stage.moments))[1:]
-                varying = np.take_along_axis(np.stack(moments), at[None], 0)[0]
+                at = np.minimum(self.worst_moment, len(stage.moments) - 1)
+                each = (getattr(m, part) for m in stage.moments)
+                moments = np.stack(np.broadcast_arrays(self.device_total, *each)[1:])
+                varying = np.take_along_axis(moments, at[None], 0)[0]
             values.append(np.broadcast_to(fixed + varying, self.device_total.shape))
         return np.take_along_axis(np.stack(values), self.worst_stage[None], 0)[0]
 
@@ -161,8 +173,8 @@ class MemoryColumns:
         return self.device_total - self.context
 
     def fits(self, system: System) -> NDArray[np.bool_]:
-        """Whether each strategy's expected memory is within what the accelerator can give, the slack at its least if
-        need be."""
+        """Whether each strategy's expected memory is within what the accelerator can give, the slack at its
+        least if need be."""
         return self.device_total <= usable_bytes(system.accelerator)
 
     def estimate(self, i: int, metric: str = "device") -> Estimate:
@@ -172,19 +184,33 @@ class MemoryColumns:
         return Estimate.from_log_sigma(float(values.flat[i]), sigma, self.constants.basis)
 
     def parts(self, i: int) -> dict[str, Estimate]:
-        """Every part of strategy ``i``. Each has the relative spread of the device total: parts err together."""
-        sigma = self.constants.log_sigma["device"]
-        return {
-            p: Estimate.from_log_sigma(float(getattr(self, p).flat[i]), sigma, self.constants.basis) for p in PARTS
-        }
+        """Every part of strategy ``i``. Each has the relative spread of the device total: parts err
+        together."""
+        sigma, basis = self.constants.log_sigma["device"], self.constants.basis
+        shape = self.device_total.shape
+        values = {p: float(np.broadcast_to(getattr(self, p), shape).flat[i]) for p in PARTS}
+        return {p: Estimate.from_log_sigma(value, sigma, basis) for p, value in values.items()}
+
+
+def memory_estimate(
+    arch: Architecture, system: System, strategy: Strategy, seq_len: int
+) -> dict[str, Estimate]:
+    """One strategy: every part of :data:`PARTS`, and the totals ``allocated``, ``reserved`` and ``device``,
+    each with its 80 % interval."""
+    from gpuwise.predict.evaluate import points_of  # not at import: the kernel models are not needed here
+
+    columns = Columns.from_strategies([strategy])
+    points, index = points_of(columns, seq_len)
+    memory = memory_columns(arch, system, saved_of_points(arch, points), columns, index)
+    return memory.parts(0) | {m: memory.estimate(0, m) for m in METRICS}
 
 
 def memory_columns(
     arch: Architecture, system: System, saved: SavedBytes | CarriesSaved, c: Columns, point_index: I64,
     rules: MemoryRules | None = None, constants: StackMemory | None = None,
 ) -> MemoryColumns:  # fmt: skip
-    """Memory of every strategy in ``c``; ``point_index`` is each one's point in ``saved`` (a :class:`SavedBytes`, or
-    point costs that carry one). ``rules`` and ``constants`` in place of the stack's own."""
+    """Memory of every strategy in ``c``; ``point_index`` is each one's point in ``saved`` (bytes, or point
+    costs that carry them). ``rules`` and ``constants`` in place of the stack's own."""
     saved = saved if isinstance(saved, SavedBytes) else saved.saved
     rules = rules or find_memory_rules(c.base.stack)
     constants = constants or stack_memory(c.base.stack)
@@ -219,7 +245,8 @@ def _fixed(stage: StageMemory) -> F64:
 
 
 def _stage_total(stage: StageMemory, slack: float) -> tuple[F64, F64, I64]:
-    """A stage at its worst moment without workspaces: bytes with full slack, what churns of it, which moment it is."""
+    """A stage at its worst moment without workspaces: bytes with full slack, what churns of it, which moment
+    it is."""
     sizes = [m.gradients + (1 + slack) * m.churned for m in stage.moments]
     worst, churned, at = sizes[0], stage.moments[0].churned, np.zeros(1, np.int64)
     for k, size in enumerate(sizes[1:], start=1):
@@ -262,23 +289,28 @@ class _Making:
             head_weight = s.head_matrix[at] * self._element()
             head = s.head_excess[at] + states.gathered + states.gathered_head
             head = head + head_weight * (self.c.base.lora_rank == 0)
-            moments.append(Moment(none, np.where(has_head, activations + s.head[at], 0.0),
-                                  np.where(has_head, s.loss[at], 0.0), np.where(has_head, head, 0.0)))  # fmt: skip
+            there = (activations + s.head[at], s.loss[at], head)
+            moments.append(Moment(none, *(np.where(has_head, x, 0.0) for x in there)))
         rest = np.maximum(flights - 1, 0.0) * layers * kept + kept
-        moments.append(Moment(late + states.half_gradients * (rules.half_gradients == "end"), rest, none, transient))
+        at_end = states.half_gradients * (rules.half_gradients == "end")
+        moments.append(Moment(late + at_end, rest, none, transient))
         moments.append(Moment(late, none, none, states.updated))
         hops = np.where(one, 0.0, 2.0 * s.boundary[at])
         exists = {0: np.ones_like(one), 1: c.pp > 2, 2: ~one}[i]
         always = states.half_gradients if rules.half_gradients == "always" else 0.0
-        return StageMemory(states.weights, held + always, states.optimizer,
-                           states.buckets + hops + s.weight_cache[at], tuple(moments), states.contiguous, exists)  # fmt: skip
+        buffers = states.buckets + hops + s.weight_cache[at]
+        return StageMemory(
+            states.weights, held + always, states.optimizer, buffers, tuple(moments), states.contiguous,
+            exists,
+        )  # fmt: skip
 
     def _layer(self) -> tuple[F64, F64]:
         """Kept bytes of a layer and the excess of one layer's backward, under each strategy's policy."""
         return self._by_policy(self.saved.layer), self._by_policy(self.saved.excess, mixed=False)
 
     def _by_policy(self, values: dict[str, F64], *, mixed: bool = True) -> F64:
-        """``values`` of each strategy's recompute policy; full recompute of every n-th layer mixes (not an excess)."""
+        """``values`` of each strategy's recompute policy; full recompute of every n-th layer mixes (not an
+        excess)."""
         c, at = self.c, self.at
         share = np.ceil(self.n_layers / np.maximum(c.recompute_every, 1)) / self.n_layers if mixed else 1.0
         full = share * values["full"][at] + (1 - share) * values["none"][at]
@@ -292,10 +324,12 @@ class _Making:
     def _matrix(self) -> F64 | float:
         """A weight gradient before it is accumulated, or a 4-bit weight written out for its product."""
         transient = self.rules.weight_gradient == "transient" and not self.c.base.lora_rank
-        return self.saved.matrix[self.at] * self._element() if transient or self.c.base.quantized_base else 0.0
+        needed = transient or self.c.base.quantized_base
+        return self.saved.matrix[self.at] * self._element() if needed else 0.0
 
     def _gradients(self, states: StageStates) -> tuple[F64, F64]:
-        """(gradients there throughout, gradients that appear during the backward of a step's only micro-batch)."""
+        """(gradients there throughout, gradients that appear during the backward of a step's only
+        micro-batch)."""
         if self.rules.gradients == "buffer":
             return states.gradients, np.zeros(1)
         several = self.c.accumulation > 1

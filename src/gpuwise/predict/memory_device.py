@@ -1,4 +1,5 @@
-"""What a process takes on the device outside its tensors: CUDA context, library workspaces, NCCL, allocator slack.
+"""What a process takes on the device outside its tensors: CUDA context, library workspaces, NCCL, allocator
+slack.
 
 Constants are measured or fitted (``coefficients/memory.json``, written by ``calibrate.memory_fit``).
 """
@@ -28,11 +29,12 @@ METRICS = ("allocated", "reserved", "device")
 class StackMemory:
     """Fitted constants of a stack.
 
-    ``workspace_bytes``: tensors no formula names (library workspaces, position tables, small states). ``slack``: the
-    share of activations and temporaries the caching allocator reserves beyond what is allocated (fragments of blocks
-    whose sizes do not fit one another), ``least_slack`` the share that stays when the device is full, ``reserve_bytes``
-    what is reserved beyond it in any job (small segments, convolution workspaces). ``log_sigma[metric]``: spread of log(measured / predicted) on rows kept from
-    the fit.
+    ``workspace_bytes``: tensors no formula names (library workspaces, position tables, small states).
+    ``slack``: the share of activations and temporaries the caching allocator reserves beyond what is
+    allocated (fragments of blocks whose sizes do not fit one another), ``least_slack`` the share that stays
+    when the device is full, ``reserve_bytes`` what is reserved beyond it in any job (small segments,
+    convolution workspaces). ``log_sigma[metric]``: spread of log(measured / predicted) on rows kept from the
+    fit.
     """
 
     workspace_bytes: float
@@ -66,9 +68,9 @@ def library_workspace_bytes(accelerator: Accelerator) -> float:
 def usable_bytes(accelerator: Accelerator) -> float:
     """What a process can have of the device's memory: the driver keeps some.
 
-    torch reports a total of 79.25 GiB on an A100 of 80, 39.50 of 40, 23.68 on an RTX 4090 of 23.99, 23.53 on an A30 of
-    24, 15.61 on an A4000 of 16 (out-of-memory messages in OOTDiffusion#235, CoSeR#10, CogVideo#36, RB-Modulation#5,
-    VGGT-Long#6): about 0.25 GiB and half a percent less than nvidia-smi's total.
+    torch reports a total of 79.25 GiB on an A100 of 80, 39.50 of 40, 23.68 on an RTX 4090 of 23.99, 23.53 on
+    an A30 of 24, 15.61 on an A4000 of 16 (out-of-memory messages in OOTDiffusion#235, CoSeR#10, CogVideo#36,
+    RB-Modulation#5, VGGT-Long#6): about 0.25 GiB and half a percent less than nvidia-smi's total.
     """
     return accelerator.memory_bytes * 0.995 - 0.25 * GIB
 

@@ -1,4 +1,5 @@
-"""How a software stack holds memory: facts read from its source, in ``memory_rules.toml`` beside this file."""
+"""How a software stack holds memory: facts read from its source, in ``memory_rules.toml`` beside this
+file."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def memory_rules() -> dict[str, MemoryRules]:
     known = {f.name for f in fields(MemoryRules)}
     for name, section in document.items():
         if known != set(section):
-            raise DataError(f"memory_rules.toml: [{name}]: missing or unknown {', '.join(known ^ set(section))}")
+            wrong = ", ".join(sorted(known ^ set(section)))
+            raise DataError(f"memory_rules.toml: [{name}]: missing or unknown {wrong}")
     return {name: MemoryRules(**section) for name, section in document.items()}
 
 

@@ -1,7 +1,9 @@
-"""Activation bytes of one micro-batch on one rank: what layers and ends keep, and how much more their worst moment needs.
+"""Activation bytes of one micro-batch on one rank: what layers and ends keep, and how much more their worst
+moment needs.
 
 A search has millions of strategies but only hundreds of points; these numbers are made once for each point.
-Shapes: T tokens of the micro-batch on this rank, H hidden, F ffn, V vocabulary; e bytes an element of activations.
+Shapes: T tokens of the micro-batch on this rank, H hidden, F ffn, V vocabulary; e bytes an element of
+activations.
 """
 
 from __future__ import annotations
@@ -27,13 +29,14 @@ MATMULS = (Kind.MATMUL, Kind.GROUPED)
 class SavedBytes:
     """Arrays [P] of bytes, one entry a point.
 
-    ``layer[policy]``: what a layer keeps for its backward, the mean over all but the leading dense layers of an expert
-    model; ``lead_extra[policy]``: what those, which the first stage has, keep more (or less). ``excess[policy]``: what the worst moment of one
-    layer's backward needs beyond all layers' kept bytes (recomputed activations, gradients of activations, gathered
-    inputs). ``boundary``: the activation between layers. ``embedding`` and ``head``: what the ends keep, the loss
-    apart; ``loss``: the logits and their copies at the worst moment of the loss; ``head_excess``: the head's gathered
-    input and the gradients of it at that moment. ``weight_cache``: weight-shaped buffers the stack keeps for ever.
-    ``matrix``: elements of the rank's largest weight matrix; ``head_matrix``: of the output projection.
+    ``layer[policy]``: what a layer keeps for its backward, the mean over all but the leading dense layers of
+    an expert model; ``lead_extra[policy]``: what those, which the first stage has, keep more (or less).
+    ``excess[policy]``: what the worst moment of one layer's backward needs beyond all layers' kept bytes
+    (recomputed activations, gradients of activations, gathered inputs). ``boundary``: the activation between
+    layers. ``embedding`` and ``head``: what the ends keep, the loss apart; ``loss``: the logits and their
+    copies at the worst moment of the loss; ``head_excess``: the head's gathered input and the gradients of it
+    at that moment. ``weight_cache``: weight-shaped buffers the stack keeps for ever. ``matrix``: elements of
+    the rank's largest weight matrix; ``head_matrix``: of the output projection.
     """
 
     layer: dict[str, F64]
@@ -127,13 +130,13 @@ def _element_bytes(table: OpTable) -> F64:
 def _backward_excess(table: OpTable, boundary: float) -> float:
     """Bytes that the backward of one layer needs at its worst moment beyond what its forward kept.
 
-    Rows run backwards. At row i the gradient of its output and that of its input are alive besides the residual
-    stream's gradient, and everything kept by the rows after i is free again:
+    Rows run backwards. At row i the gradient of its output and that of its input are alive besides the
+    residual stream's gradient, and everything kept by the rows after i is free again:
 
         excess = boundary + max_i (output_i + input_i - sum_{j > i} kept_j)
 
-    Sizes come from matmuls [M, K] x [K, N] (input M K, output M N) and attention (q, k, v; out); between two of them
-    the pointwise rows hold the gradients of both sides.
+    Sizes come from matmuls [M, K] x [K, N] (input M K, output M N) and attention (q, k, v; out); between two
+    of them the pointwise rows hold the gradients of both sides.
     """
     forward = (table.phase == Phase.FORWARD) & (table.kind != Kind.COLLECTIVE)
     e = _element_bytes(table)
@@ -170,9 +173,11 @@ def _loss_bytes(arch: Architecture, point: Point, rules: MemoryRules) -> float:
 
 
 def _head_excess(arch: Architecture, point: Point) -> float:
-    """The gradient of the head's input, and under sequence parallelism its gathered input and scattered gradient."""
+    """The gradient of the head's input, and under sequence parallelism its gathered input and scattered
+    gradient."""
     full = point.tokens * arch.hidden * point.element_bytes
-    return full if point.shard_tokens == point.tokens else 2 * full + point.shard_tokens * arch.hidden * point.element_bytes
+    shard = point.shard_tokens * arch.hidden * point.element_bytes
+    return full if point.shard_tokens == point.tokens else 2 * full + shard
 
 
 def _weights(table: OpTable) -> set[tuple[int, int]]:
@@ -197,6 +202,7 @@ def _weight_cache(tables: Sequence[OpTable], rules: MemoryRules, point: Point) -
 
 
 def _largest_matrix(table: OpTable) -> float:
-    """Elements of the largest weight matrix a forward product of ``table`` reads (one expert of a grouped product)."""
+    """Elements of the largest weight matrix a forward product of ``table`` reads (one expert of a grouped
+    product)."""
     rows = np.isin(table.kind, MATMULS) & (table.phase == Phase.FORWARD)
     return float((table.shape[rows, 2] * table.shape[rows, 3]).max(initial=0))

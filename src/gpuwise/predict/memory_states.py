@@ -1,4 +1,5 @@
-"""Bytes of weights, gradients and optimizer states on one rank of each pipeline stage, for columns of strategies.
+"""Bytes of weights, gradients and optimizer states on one rank of each pipeline stage, for columns of
+strategies.
 
 With P parameters on the rank before state sharding, over D data and context ranks (ZeRO: arXiv 1910.02054):
 
@@ -11,6 +12,9 @@ zero2     P w           P g / D        P (m + s) / D
 zero3     P w / D       P g / D        P (m + s) / D
 hybrid    as zero3, over the ranks of one shard group
 ========  ============  =============  =====================
+
+Weights held in 8 bits with their transpose (Megatron's fp8-param-gather) take as many bytes as in bf16.
+
 """
 
 from __future__ import annotations
@@ -27,12 +31,12 @@ from gpuwise.predict.memory_rules import MemoryRules
 from gpuwise.predict.shards import Stages
 from gpuwise.workload.optimizer import parameter_bytes
 from gpuwise.workload.parameters import ParameterCount, count_parameters
-from gpuwise.workload.stack import find_stack
 from gpuwise.workload.point import NF4_BYTES_PER_PARAMETER
+from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import SHARDINGS, Strategy
 
 F64 = NDArray[np.float64]
-NONE, ZERO1, ZERO2, ZERO3, HYBRID = (SHARDINGS.index(s) for s in ("none", "zero1", "zero2", "zero3", "hybrid"))
+NONE, ZERO2, ZERO3, HYBRID = (SHARDINGS.index(s) for s in ("none", "zero2", "zero3", "hybrid"))
 DEEPSPEED_BUCKET_ELEMENTS = 5e8
 """DeepSpeed's default reduce_bucket_size and allgather_bucket_size (docs/config-json.md)."""
 
@@ -41,11 +45,11 @@ DEEPSPEED_BUCKET_ELEMENTS = 5e8
 class StageStates:
     """One stage's bytes, arrays that broadcast to the columns' shape.
 
-    ``gradients`` when all are there; ``half_gradients`` the compute-format ones beside wider accumulated ones;
-    ``gathered`` the two unsharded layers of fully sharded weights that are there at once, ``gathered_head`` the output
-    projection, and ``scattered`` one layer's unsharded gradients; ``buckets`` gradient communication buffers; ``updated`` the
-    temporaries of the update; ``contiguous`` those of them in one piece, which the allocator cannot make from the
-    fragments that activations leave and reserves besides.
+    ``gradients`` when all are there; ``half_gradients`` the compute-format ones beside wider accumulated
+    ones; ``gathered`` the two unsharded layers of fully sharded weights that are there at once,
+    ``gathered_head`` the output projection, and ``scattered`` one layer's unsharded gradients; ``buckets``
+    gradient communication buffers; ``updated`` the temporaries of the update; ``contiguous`` those of them in
+    one piece, which the allocator cannot make from the fragments that activations leave and reserves besides.
     """
 
     weights: F64
@@ -85,8 +89,8 @@ def _shards(system: System, c: Columns) -> _Shards:
 
 
 def adapter_share(arch: Architecture, count: ParameterCount, rank: int) -> float:
-    """Adapter parameters as a share of the parameters of all layers: r (in + out) for each matrix of ``in x out``
-    (arXiv 2106.09685), on every linear of the attention, the MLP and the experts."""
+    """Adapter parameters as a share of the parameters of all layers: r (in + out) for each matrix of ``in x
+    out`` (arXiv 2106.09685), on every linear of the attention, the MLP and the experts."""
     h, q, kv = arch.hidden, arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
     ups = 2 if arch.gated_mlp else 1
     per_layer = rank * ((h + q + 2 * kv) + (q + h))
@@ -94,7 +98,8 @@ def adapter_share(arch: Architecture, count: ParameterCount, rank: int) -> float
     total = float((per_layer + dense) * arch.n_dense_layers)
     if arch.moe is not None:
         m = arch.moe
-        experts = rank * (ups + 1) * ((h + m.expert_ffn) * m.n_experts + (h + m.shared_ffn if m.n_shared else 0))
+        shared = h + m.shared_ffn if m.n_shared else 0
+        experts = rank * (ups + 1) * ((h + m.expert_ffn) * m.n_experts + shared)
         total += (per_layer + experts) * arch.n_moe_layers
     return total / count.layers
 
@@ -124,7 +129,8 @@ def _stage(
     weight, master = b.weight, b.master
     if rules.master_is_weight and master:
         # a sharded parameter is its fp32 master; a replicated one has the cast copies besides (autocast)
-        weights = dense * np.where(sharded, master / dw, weight) + expert * np.where(sharded, master / ew, weight)
+        weights = dense * np.where(sharded, master / dw, weight)
+        weights = weights + expert * np.where(sharded, master / ew, weight)
         kept = np.where(sharded, 0.0, master)
     else:
         weights = weight * (dense / dw + expert / ew)
@@ -133,7 +139,8 @@ def _stage(
     state = kept + b.state + np.where(c.sharding == NONE, 0.0, rules.update_fp32)
     optimizer = np.where(c.offload_optimizer > 0, 0.0, (dense / do + expert / eo) * state)
     gradients = b.gradient * (dense / dg + expert / eg)
-    half = b.weight * (dense + expert) if rules.half_gradients != "no" and b.gradient > b.weight else 0.0 * dense
+    has_half = rules.half_gradients != "no" and b.gradient > b.weight
+    half = b.weight * (dense + expert) * has_half
     replicated = (c.sharding == NONE) & (c.dp * c.cp > 1)
     buckets = np.where(replicated & rules.bucket_copy, b.weight * (dense + expert), 0.0)
     if base.stack == "megatron-deepspeed":
@@ -141,10 +148,11 @@ def _stage(
         buckets = buckets + np.where((c.sharding != NONE) & (c.dp * c.cp > 1), bucket, 0.0)
     per_layer = np.maximum(dense - _ends(count, c, i), 0.0) / layers + expert / layers
     scattered = per_layer * (b.weight + (b.gradient if b.gradient > b.weight else 0.0))
-    # a pipeline gathers and reduces once a step (torchtitan d4c86e3 parallelize_llama.py: no resharding after the
-    # forward; FSDP2 accumulates unsharded gradients)
+    # a pipeline gathers and reduces once a step (torchtitan d4c86e3 parallelize_llama.py: no resharding after
+    # the forward; FSDP2 accumulates unsharded gradients)
     once = sharded & (c.pp > 1)
-    weights = weights + np.where(once, (dense + expert) * b.weight, 0.0)
+    whole = (dense + expert) * b.weight
+    weights = np.where(once, whole + (weights if rules.master_is_weight else 0.0), weights)
     gradients = gradients + np.where(once, (dense + expert) * b.gradient, 0.0)
     on_device = np.where(c.offload_optimizer > 0, 0.0, dense / do + expert / eo)
     foreach = 0.0 if find_stack(base.stack).fused_optimizer else b.master or b.weight
