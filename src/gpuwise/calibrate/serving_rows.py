@@ -23,7 +23,7 @@ QUEUEING = "needs the serving-engine simulation"
 HYBRID = "hybrid or sparse-attention model without analytic form"
 _MEASURED_TEXT = ("kind", "engine", "model", "gpu", "parallel", "precision", "notes")
 _MEASURED_NUMBERS = ("n_gpu", "isl", "osl", "concurrency", "output_tok_s", "ttft_ms", "itl_ms")
-_INFERENCEX_TEXT = ("silicon_data_source", "backend", "model_path", "system", "precision", "mode")
+_INFERENCEX_TEXT = ("backend", "model_path", "system", "precision", "mode")
 _INFERENCEX_NUMBERS = ("isl", "osl", "batch_size", "tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size",
                        "silicon_ttft_ms", "silicon_tpot_ms")  # fmt: skip
 
@@ -141,9 +141,7 @@ def _inferencex_row(r: dict[str, Any]) -> ServingRow:
         return replace(base, reason="separate prefill and decode fleets: " + QUEUEING)
     if not base.measured_s > 0:
         return replace(base, reason="time per token not measured")
-    found = re.search(r"silicon_concurrency=(\d+)", r["silicon_data_source"])
-    sequences = int(found[1]) if found else r["batch_size"]
-    if not sequences > 0:
+    if not r["batch_size"] > 0:
         return replace(base, reason="concurrency not stated")
     try:
         serving, n = _inferencex_serving(r)
@@ -151,7 +149,9 @@ def _inferencex_row(r: dict[str, Any]) -> ServingRow:
         return replace(base, reason=error.message[:80])
     if serving is None:
         return replace(base, reason="layout in the table is not that of one serving group")
-    row = replace(base, sequences=int(sequences), prompt=r["isl"], output=r["osl"], prefills=True, n_devices=n)
+    # the table's batch is one worker's, and one data-parallel rank's where attention is split that way
+    sequences = int(r["batch_size"]) * serving.attention_dp
+    row = replace(base, sequences=sequences, prompt=r["isl"], output=r["osl"], prefills=True, n_devices=n)
     return _filled(row, r["model_path"], r["system"], n, serving)
 
 

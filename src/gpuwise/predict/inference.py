@@ -117,17 +117,16 @@ def device_times(arch: Architecture, system: System, serving: Serving, iteration
     weight: list[float] = []
     owner: list[int] = []
     columns = np.broadcast_arrays(iterations.sequences, iterations.q_len, iterations.kv_len)
-    share = _expert_share(arch, serving)
     for i, (sequences, q_len, _) in enumerate(zip(*columns, strict=True)):
         mine = -(-int(sequences) // serving.attention_dp)
-        for table, count in _forward_tables(share, serving, mine, int(q_len)):
+        for table, count in _forward_tables(arch, serving, mine, int(q_len)):
             tables.append(table)
             weight.append(count)
             owner.append(i)
     rows = concatenate(tables)
     lengths = [len(t) for t in tables]
     row_owner, row_weight = np.repeat(owner, lengths), np.repeat(weight, lengths)
-    times = row_times(rows, arch, system, serving, columns[2][row_owner], columns[1][row_owner])
+    times = row_times(rows, arch, system, serving, *(columns[i][row_owner] for i in (0, 2, 1)))
     n = len(columns[0])
 
     def total(values: F64) -> F64:
@@ -147,41 +146,44 @@ def _check(arch: Architecture, serving: Serving) -> None:
         raise InputError(f"{arch.moe.n_experts} experts do not divide over {serving.moe_ep} ranks", hint="choose a divisor")
 
 
-def _expert_share(arch: Architecture, serving: Serving) -> Architecture:
-    """The model with experts as wide as one rank holds them."""
-    if arch.moe is None or serving.moe_tp == 1:
-        return arch
-    return replace(arch, moe=replace(arch.moe, expert_ffn=max(1, arch.moe.expert_ffn // serving.moe_tp)))
-
-
 def _forward_tables(
     arch: Architecture, serving: Serving, sequences: int, q_len: int
 ) -> list[tuple[OpTable, float]]:
     """Forward rows of each distinct layer with its count, the embedding, and the head over each sequence's last token."""
     point = Point(
-        micro_batch=sequences, seq_len=q_len, tp=serving.tp, cp=1, ep=serving.moe_ep, sequence_parallel=False,
+        micro_batch=sequences, seq_len=q_len, tp=serving.tp, cp=1, ep=1, sequence_parallel=False,
         context_parallel="ring", precision="bf16", stack=find_stack("megatron-core"), fused_attention=True, fused_loss=True,
     )  # fmt: skip
     whole = transformer_tables(arch, point)
     last = transformer_tables(arch, replace(point, seq_len=1)) if q_len > 1 else whole
     parts = [(table, float(whole.layer_counts[kind])) for kind, table in whole.layers.items()]
     parts += [(whole.embedding, 1.0), (last.head, 1.0)]
-    return [(_served(table, serving), count) for table, count in parts]
+    return [(_served(table, q_len == 1), count) for table, count in parts]
 
 
-def _served(table: OpTable, serving: Serving) -> OpTable:
-    """The rows an engine runs: forward, residuals inside the norms, no loss, experts' dispatch as ``serving`` splits it."""
-    keep = table.phase == Phase.FORWARD
-    names = np.array(table.name, dtype=object)
-    drop = [n.endswith((".residual", ".bias")) or n.startswith(("head.loss", "ep.")) for n in names]
-    rows = table.select(keep & ~np.array(drop, bool))
-    if serving.moe_ep > 1 and (rows.kind == Kind.GROUPED).any():
-        routed = rows.kind == Kind.GROUPED
-        shape = rows.shape.copy()
-        everyone = serving.attention_dp if serving.attention_dp > 1 else 1
-        shape[routed, 1] = np.maximum(shape[routed, 1] * everyone // serving.moe_ep, 1)
-        rows = replace(rows, shape=shape)
-    return rows
+def _served(table: OpTable, decode: bool) -> OpTable:
+    """The rows an engine runs: forward, residuals inside the norms, no loss.
 
+    Of a fused expert layer the first product's row stands for all but the router, and ``moe.unpermute`` stays to carry its
+    sum. The two down-projections of latent attention are one product. In decode shared experts run beside the routed ones
+    on another stream, and take no time of their own.
+    """
+    drop = [n.endswith((".residual", ".bias")) or n.startswith(("head.loss", "ep.")) or n in _IN_FUSED_LAYER for n in table.name]
+    if decode:
+        drop = [d or n.startswith("moe.shared") for d, n in zip(drop, table.name, strict=True)]
+    names = list(table.name)
+    if "attention.q_down" in names and "attention.kv_down" in names:
+        drop[names.index("attention.kv_down")] = True
+    rows = table.select((table.phase == Phase.FORWARD) & ~np.array(drop, bool))
+    shape, kind = rows.shape.copy(), rows.kind.copy()
+    for i, name in enumerate(rows.name):
+        if name == "attention.q_down" and "attention.kv_down" in names:
+            shape[i, 2] += table.shape[names.index("attention.kv_down"), 2]
+        if name == "moe.unpermute":
+            kind[i] = int(Kind.COLLECTIVE)
+    return replace(rows, shape=shape, kind=kind)
+
+
+_IN_FUSED_LAYER = ("moe.top_k", "moe.permute", "moe.activation", "moe.down")
 
 __all__ = ["ENGINES", "WEIGHTS", "WEIGHT_BYTES", "DeviceTimes", "Iterations", "Serving", "device_times", "iteration_time"]

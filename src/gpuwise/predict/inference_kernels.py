@@ -12,12 +12,13 @@ from gpuwise.facts.models import Architecture
 from gpuwise.facts.systems import System
 from gpuwise.predict.attention import attention_decode_time, attention_forward_time
 from gpuwise.predict.attention_kernels import serving_kernel
+from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.collectives import collective_time
 from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.gemm import gemm_time
 from gpuwise.predict.kernel_time import KernelTime
 from gpuwise.predict.memory_bound import dram_rate, embedding_time, memory_time
-from gpuwise.predict.moe import grouped_time
+from gpuwise.predict.moe import moe_layer_time
 from gpuwise.workload.optable import Kind, OpTable
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ class RowTimes(NamedTuple):
 
 
 def row_times(
-    rows: OpTable, arch: Architecture, system: System, serving: Serving, kv_len: I64, q_len: I64
+    rows: OpTable, arch: Architecture, system: System, serving: Serving, sequences: I64, kv_len: I64, q_len: I64
 ) -> RowTimes:
-    """Evaluate ``rows``; ``kv_len`` and ``q_len`` [R] are those of each row's iteration."""
+    """Evaluate ``rows``; ``sequences``, ``kv_len`` and ``q_len`` [R] are those of each row's iteration."""
     device = system.accelerator
     kernel, comm, sigma = np.zeros(len(rows)), np.zeros(len(rows)), np.zeros(len(rows))
     bases: list[Basis] = []
@@ -53,16 +54,19 @@ def row_times(
         bases.append(result.basis)
 
     s = rows.shape
+    absorbed = np.array([n == "attention.kv_up" for n in rows.name], bool) & (q_len == 1)
+    if absorbed.any():
+        put(absorbed, _absorbed(device, arch, serving, s[absorbed, 1]))
     plain = np.array([n.startswith(("head.", "moe.router")) for n in rows.name], bool)
     for is_plain in (True, False):
-        mask = (rows.kind == Kind.MATMUL) & (plain == is_plain)
+        mask = (rows.kind == Kind.MATMUL) & (plain == is_plain) & ~absorbed
         if mask.any():
             name = "bf16" if is_plain else product_format(device, serving.weights)
             put(mask, gemm_time(device, name, s[mask, 1], s[mask, 2], s[mask, 3], s[mask, 0], cold=True))
+    # the fused layer stands in the row of its first product; what else it does has been left out of the rows
     mask = rows.kind == Kind.GROUPED
     if mask.any():
-        name = product_format(device, serving.expert_weights or serving.weights)
-        put(mask, grouped_time(device, name, s[mask, 0], s[mask, 1], s[mask, 2], s[mask, 3]))
+        put(mask, _experts(device, arch, serving, sequences[mask] * q_len[mask]))
     for decode in (True, False):
         mask = (rows.kind == Kind.ATTENTION) & ((q_len == 1) == decode)
         if mask.any():
@@ -87,6 +91,56 @@ def product_format(device: Accelerator, weights: str) -> str:
     return weights
 
 
+def _experts(device: Accelerator, arch: Architecture, serving: Serving, tokens: I64) -> KernelTime:
+    """Fused expert layers over ``tokens`` of all ranks, with the skewed routing of real text."""
+    moe = arch.moe
+    assert moe is not None
+    name = expert_format(device, serving.expert_weights or serving.weights)
+    return moe_layer_time(
+        device, name, tokens, arch.hidden, moe.expert_ffn,
+        moe.n_active, moe.n_experts, serving.moe_tp, serving.moe_ep, gated=arch.gated_mlp, distribution="power_law",
+        implementation=_expert_kernel(device, serving.engine, name),
+    )  # fmt: skip
+
+
+EXPERT_KERNELS = {
+    ("vllm", "bf16"): ("vllm_unquantizedfusedmoe_triton_tritonexperts", "vllm_unquantizedfusedmoe_flashinfer_trtllm_trtllmbf16experts"),
+    ("vllm", "fp8"): ("vllm_modeloptfp8moe_flashinfer_trtllm_trtllmfp8expertsmonolithic", "vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts"),
+    ("vllm", "fp8_block"): ("vllm_fp8moe_flashinfer_trtllm_trtllmfp8expertsmonolithic", "vllm_fp8moe_triton_tritonexperts"),
+    ("vllm", "nvfp4"): ("vllm_compressedtensorsw4a4nvfp4moe_flashinfer_trtllm_trtllmnvfp4expertsmonolithic",),
+    ("vllm", "int4_wo"): ("vllm_compressedtensorswna16marlinmoe_marlin_marlinexperts",),
+    ("vllm", "w4a16_mxfp4"): ("vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic", "vllm_gptossmxfp4moe_marlin_marlinexperts"),
+    ("vllm", "w4a8_mxfp4_mxfp8"): ("vllm_mxfp4moe_flashinfer_trtllm_mxfp4_mxfp8_trtllmmxfp4expertsmodular",),
+    ("sglang", "bf16"): ("sglang_flashinfer_trtllm_moe", "sglang_fused_moe_triton"),
+    ("sglang", "fp8_block"): ("sglang_flashinfer_trtllm_moe", "sglang_fused_moe_triton"),
+    ("sglang", "nvfp4"): ("sglang_flashinfer_trtllm_moe",),
+    ("trtllm", "bf16"): ("moe_torch_flow_cutlass", "moe_torch_flow"),
+    ("trtllm", "fp8"): ("moe_torch_flow_cutlass",),
+    ("trtllm", "fp8_block"): ("moe_torch_flow_cutlass",),
+    ("trtllm", "w4a16_mxfp4"): ("moe_torch_flow",),
+    ("trtllm", "w4a8_mxfp4_mxfp8"): ("moe_torch_flow",),
+}  # fmt: skip
+"""The expert kernels an engine runs for a format, the one it prefers first; the first that was measured on the device's
+family counts, and the family's usual kernel where none was."""
+
+
+def _expert_kernel(device: Accelerator, engine: str, weights: str) -> str | None:
+    measured = load_json("moe")["physics"].get(weights, {})
+    for name in EXPERT_KERNELS.get((engine, weights), ()):
+        if device.family in measured.get(name, {}):
+            return name
+    return None
+
+
+def expert_format(device: Accelerator, weights: str) -> str:
+    """The fused expert kernel for weights held as ``weights``; MXFP4 is widened to 16 bits before Blackwell."""
+    if weights == "mxfp4":
+        return "w4a8_mxfp4_mxfp8" if "mxfp8" in device.peak_flop_per_s else "w4a16_mxfp4"
+    if weights == "nvfp4" and "nvfp4" not in device.peak_flop_per_s:
+        return "int4_wo"
+    return weights
+
+
 def _attention(
     device: Accelerator, arch: Architecture, serving: Serving, rows: OpTable, mask: Mask, kv_len: I64, decode: bool
 ) -> KernelTime:
@@ -102,6 +156,16 @@ def _attention(
         device, "bf16", b, kv_len, heads, kv_heads, dim, window=rows.window[mask], kv_dtype=serving.kv_dtype,
         kernel=serving_kernel(device, serving.engine, "decode", serving.kv_dtype),
     )  # fmt: skip
+
+
+def _absorbed(device: Accelerator, arch: Architecture, serving: Serving, tokens: I64) -> KernelTime:
+    """Decode's two batched products per layer in place of the up-projection of keys and values: a head's query into the
+    latent space, its latent result into values [T, nope] x [nope, r] and [T, r] x [r, v] for each of A/t heads, in bf16."""
+    assert arch.mla is not None
+    m, heads = arch.mla, arch.heads // serving.tp
+    into = gemm_time(device, "bf16", tokens, m.kv_lora_rank, m.qk_nope_head_dim, heads, cold=True)
+    out = gemm_time(device, "bf16", tokens, m.v_head_dim, m.kv_lora_rank, heads, cold=True)
+    return KernelTime(into.time_s + out.time_s, np.maximum(into.log_sigma, out.log_sigma), into.basis)
 
 
 def _latent_decode(
@@ -125,17 +189,16 @@ def _communicate(
     """All-reduces over the tensor group, and what crosses between attention and experts."""
     local = min(serving.tp, system.domain_size)
     local = max(d for d in range(1, local + 1) if serving.tp % d == 0)
-    mine = np.array([n.startswith("tp.all_reduce") for n in rows.name], bool)
+    mine = np.array([n.startswith("tp.all_reduce") and "shared" not in n for n in rows.name], bool)
     experts = np.array([n in ("moe.unpermute",) for n in rows.name], bool)
-    shared = arch.moe is not None and arch.moe.n_shared > 0
     for graph in (True, False):
         here = (q_len == 1) == graph
         if serving.tp > 1:
             mask = mine & here
             comm[mask] = _all_reduce(system, serving, rows.shape[mask, 0], local, graph)
-        # the experts' own sum: with a shared expert its all-reduce already carries both
+        # the experts' own sum, shared experts' with it
         mask = experts & here
-        if not mask.any() or (shared and serving.attention_dp == 1):
+        if not mask.any():
             continue
         payload = rows.bytes_written[mask].astype(np.int64)
         if serving.attention_dp == 1:

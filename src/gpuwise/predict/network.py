@@ -127,7 +127,8 @@ def rooflines(
         raise UnpredictableError("no unit count or clock for accelerator", f"{accelerator.name}: units or clock unknown")
     moved = n.activations * passes
     at_boost = flop / (efficiency * rate)
-    stream, visit = moved * _BYTES[precision] / dram_rate(accelerator), moved * model["cycles_per_element"] / (units * hz)
+    stream = moved * _BYTES[precision] / dram_rate(accelerator)
+    visit = moved * model["cycles_per_element"] / (units * hz)
     busy = flop / rate / combined(at_boost, stream + visit, model["overlap"])
     if accelerator.family in model["joules_per_flop"] and unit == "matrix":
         busy *= model["joules_per_flop"][accelerator.family] / joules_per_flop(accelerator, "matrix")
