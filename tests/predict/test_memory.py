@@ -30,7 +30,8 @@ DEEPSEEK_V3_L4 = Architecture(
 )  # fmt: skip
 BLOOM_72 = Architecture(
     id="bloom-72", name="GPT 181B", kind="decoder", n_layers=72, hidden=14336, ffn=57344, heads=64,
-    kv_heads=64, head_dim=224, vocab=250880, max_seq_len=2048, gated_mlp=False, activation="gelu", norm="layer",
+    kv_heads=64, head_dim=224, vocab=250880, max_seq_len=2048, gated_mlp=False, activation="gelu",
+    norm="layer",
     position="learned", qkv_bias=True, attention_out_bias=True, mlp_bias=True, tied_embeddings=True,
 )  # fmt: skip
 SMALL = Architecture(
