@@ -208,15 +208,18 @@ def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
         raise _Unstated("layout does not multiply to the accelerators")
     micro = r["micro_batch"]
     batch = r["global_batch"] if not math.isnan(r["global_batch"]) else r["micro_batch"] * dp
+    vpp = _degree(r["vpp"])
     if pp > 1 and "torchtitan" in r["software"]:
-        micro = 1.0  # the table's figure is the local batch; torchtitan cuts it to micro-batches of one sequence
+        # the table's figure is the local batch; torchtitan cuts it into as many micro-batches as there are stages, two
+        # on a rank when interleaved (d4c86e3 parallelisms/pipelining_utils.py)
+        vpp = 2 if "Interleaved" in r["notes"] else vpp
+        micro = max(1.0, micro // (pp * vpp))
     if math.isnan(micro) and r["source"] == "megatron-lm-readme":
         micro = 1.0  # not stated; Megatron's published pre-training configurations use 1
     if math.isnan(micro):
         micro = batch / dp if math.isnan(r["grad_accum"]) else batch / dp / r["grad_accum"]
     accumulation = max(1, round(batch / (dp * micro)))
     stack = _stack(r)
-    vpp = _degree(r["vpp"])
     return Strategy(
         precision=_match(r["precision"], PRECISION, "bf16"), micro_batch=max(1, round(micro)), accumulation=accumulation,
         dp=dp, tp=tp, pp=pp, virtual_stages=vpp, cp=cp, ep=_degree(r["ep"]), sequence_parallel=_sequence_parallel(r, stack),
