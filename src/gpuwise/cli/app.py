@@ -54,8 +54,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     # one process, two threads of our own: BLAS threads would only cost start-up time
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        result = build()(arguments, exit_on_error=False, print_error=False)
+        result = build()(words, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except GpuwiseError as error:
         return _refuse(error.message, error.hint or _hint(error), 2 if isinstance(error, InputError) else 1)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import datetime
+from typing import TYPE_CHECKING
 
 from gpuwise.errors import InputError
 from gpuwise.facts.models import Architecture, find_model
 from gpuwise.facts.naming import find_cluster
 from gpuwise.facts.systems import Cluster
 from gpuwise.plan.goal import Wishes
-from gpuwise.plan.hardware import compare
 from gpuwise.plan.planner import Plan, Pricing, plan_on
-from gpuwise.plan.remedies import Fit, check_fit
+
+if TYPE_CHECKING:
+    from gpuwise.plan.remedies import Fit
 
 
 def make_plan(
@@ -38,6 +40,8 @@ def make_plan(
             "neither --on nor --tokens is given",
             hint="name the GPUs (--on 8xH100-SXM), or the work (--tokens 15B)",
         )
+    from gpuwise.plan.hardware import compare
+
     return compare(arch, wanted, pricing)
 
 
@@ -47,5 +51,7 @@ def fit(model: str | Architecture, on: str | Cluster, wishes: Wishes | None = No
 
     Raises what :func:`make_plan` raises.
     """
+    from gpuwise.plan.remedies import check_fit
+
     arch = find_model(model) if isinstance(model, str) else model
     return check_fit(arch, find_cluster(on) if isinstance(on, str) else on, wishes or Wishes())

@@ -128,7 +128,10 @@ def sequence(s: Setting, c: Columns) -> Mask:
 
 def layers(s: Setting, c: Columns) -> Mask:
     n, chunks = s.arch.n_layers, c.pp * c.virtual_stages
-    return (c.pp > 1) & (~(_divides(n, chunks) | _divides(n + 2, chunks)) | (chunks > n))
+    even = (_divides(n, chunks) | _divides(n + 2, chunks)) & (chunks <= n)
+    per_stage = -(-n // np.maximum(c.pp, 1))
+    uneven = (c.virtual_stages == 1) & (n > per_stage * (c.pp - 1))
+    return (c.pp > 1) & ~(even | uneven)
 
 
 def batch(s: Setting, c: Columns) -> Mask:

@@ -33,7 +33,7 @@ def reasons(
 ) -> tuple[str, ...]:
     """Sentences, most important first."""
     name, share = best.bottleneck()
-    said = [f"Bottleneck: {name}, {share:.0%} of the step; {CURES[name]}."]
+    said = [f"Bottleneck: {name}, {percent(share)} of the step; {CURES[name]}."]
     said += _blocked(best, neighbours)
     said += _chosen(best, neighbours)
     if runner_up is not None:

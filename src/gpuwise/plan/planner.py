@@ -13,7 +13,7 @@ from gpuwise.facts.models import Architecture
 from gpuwise.facts.systems import Cluster
 from gpuwise.money.cost import Price, price_of, rent
 from gpuwise.money.energy import Energy, energy
-from gpuwise.plan.explain import reasons
+from gpuwise.plan.explain import layout, percent, reasons
 from gpuwise.plan.goal import Goal, Wishes, make_goal
 from gpuwise.plan.levers import Neighbour, neighbours
 from gpuwise.plan.search import Found, find_strategies
@@ -23,6 +23,9 @@ from gpuwise.units import GIGA, format_bytes, format_duration, format_usd
 
 TIGHT = 0.03
 """A plan that leaves less than this share of the device free is called tight."""
+ROOMY, WORTH_IT = 0.08, 0.05
+"""A tight plan is shown a strategy that leaves this share of the device free, if its time is at most so
+much more."""
 FRONT_LENGTH = 8
 
 
@@ -118,7 +121,8 @@ def plan_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Prici
         goal=goal, best=best, alternatives=tuple(ranked[1:]),
         front=tuple(options(goal, thinned(found), price)),
         neighbours=near, reasons=reasons(best.estimate, near, runner_up),
-        warnings=(*found.notes, *warnings(goal, best)), smallest=found.smallest, search=stats,
+        warnings=(*found.notes, *warnings(goal, best), *safer(goal, best, found)), smallest=found.smallest,
+        search=stats,
     )  # fmt: skip
 
 
@@ -176,6 +180,18 @@ def warnings(goal: Goal, best: Option) -> list[str]:
     if system.assumed:
         said.append(f"not published for {system.name}, assumed: {', '.join(system.assumed)}")
     return said
+
+
+def safer(goal: Goal, best: Option, found: Found) -> list[str]:
+    """Where memory is tight: the fastest strategy that leaves room, and what it costs in time."""
+    if best.headroom_bytes >= TIGHT * best.estimate.device_bytes:
+        return []
+    for e in (*found.ranked, *found.front):
+        slower = e.step_time_s.expected / best.estimate.step_time_s.expected - 1
+        free = e.device_bytes - e.memory_bytes.expected
+        if free >= ROOMY * e.device_bytes and slower <= WORTH_IT:
+            return [f"for {percent(slower)} more time, {layout(e.strategy)} leaves {format_bytes(free)} free"]
+    return []
 
 
 def _limit(name: str, limit: float, value: Estimate, words: object) -> list[str]:

@@ -94,10 +94,9 @@ LAYOUT_RULES: tuple[Rule, ...] = (
 SHAPE_RULES: tuple[Rule, ...] = (
     Rule(
         "layers", conditions.layers,
-        "{s.arch.n_layers} layers, or with the two ends, do not divide into pp {x.pp} x "
-        "{x.virtual_stages} stages",
-        "pp x virtual stages divides the layers, or layers plus two when embedding and head count as one "
-        "each",
+        "{s.arch.n_layers} layers do not spread over pp {x.pp} x {x.virtual_stages} stages",
+        "pp x virtual stages divides the layers, or the layers and the two ends; without virtual stages "
+        "the last stage may also have fewer layers, but not none",
     ),
     Rule(
         "global-batch", conditions.batch,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from threading import Lock
 
@@ -122,6 +121,8 @@ def sweep(arch: Architecture, cluster: Cluster, blocks: Sequence[Block], seq_len
         return _chunk(arch, cluster, i, blocks[i], costs, at, start, stop, front)
 
     if len(tasks) > 2 and (os.cpu_count() or 1) > 1:
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             done = list(pool.map(run, tasks))
     else:
