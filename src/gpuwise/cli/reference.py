@@ -133,26 +133,30 @@ def examples(text: str) -> Iterator[tuple[str, str]]:
 
 
 def refreshed(text: str) -> str:
-    """``text`` with the output of its examples as they are today."""
+    """``text`` with the output of its examples as they are today; one without an answer keeps what it has."""
 
     def again(match: re.Match[str]) -> str:
-        return match["head"] + output_of(match["shown"] or match["said"]) + match["tail"]
+        command = match["shown"] or match["said"]
+        code, output = outcome(command)
+        if code == 1:
+            sys.stderr.write(f"{command}\n{output}")
+        return match["head"] + (match["body"] if code == 1 else output) + match["tail"]
 
     return _EXAMPLE.sub(again, text)
 
 
-def output_of(command: str) -> str:
-    """What ``gpuwise ...`` prints, errors included, on a terminal of :data:`WIDTH` columns without colour."""
+def outcome(command: str) -> tuple[int, str]:
+    """Exit code and output of ``gpuwise ...``, errors included, on :data:`WIDTH` columns without colour."""
     out = io.StringIO()
     before = {name: os.environ.get(name) for name in ("COLUMNS", "NO_COLOR")}
     os.environ.update(COLUMNS=str(WIDTH), NO_COLOR="1")
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            run(shlex.split(command)[1:])
+            code = run(shlex.split(command)[1:])
     finally:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
-    return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").split("\n")) + "\n"
+    return code, "\n".join(line.rstrip() for line in out.getvalue().strip("\n").split("\n")) + "\n"
 
 
 # --- the command ---
