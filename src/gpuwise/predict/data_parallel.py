@@ -128,6 +128,6 @@ def step_traffic(system: System, c: Columns, shape: Stages, forward_s: F64, back
 
 def exposed_after(transfer_s: F64, work_s: F64, sc: StackCosts) -> F64:
     """What of a transfer is not hidden behind ``work_s``, plus the slowdown it causes there."""
-    seconds = transfer_s * sc.communication_slowdown
+    seconds = transfer_s * sc.network_slowdown
     hidden = np.minimum(seconds * sc.dp_overlap, work_s)
     return seconds - hidden * (1 - sc.contention)

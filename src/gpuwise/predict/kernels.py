@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.facts.accelerators import Accelerator
+from gpuwise.predict.alignment import alignment_slowdown
 from gpuwise.predict.attention import attention_backward_time, attention_forward_time, attention_unfused_time
 from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.gemm import gemm_time
@@ -102,7 +103,8 @@ def _evaluate(table: OpTable, accelerator: Accelerator, kernels: dict[str, str])
 def _matmul(kind: Kind, accelerator: Accelerator, dtype: str, shape: NDArray[np.int64]) -> KernelTime:
     if kind is Kind.GROUPED:
         return grouped_time(accelerator, dtype, shape[:, 0], shape[:, 1], shape[:, 2], shape[:, 3])
-    return gemm_time(accelerator, dtype, shape[:, 1], shape[:, 2], shape[:, 3], shape[:, 0])
+    result = gemm_time(accelerator, dtype, shape[:, 1], shape[:, 2], shape[:, 3], shape[:, 0])
+    return result._replace(time_s=result.time_s * alignment_slowdown(dtype, "matmul", shape[:, 2], shape[:, 3]))
 
 
 def _attention(
@@ -121,6 +123,8 @@ def _attention(
                     result = attention_unfused_time(
                         accelerator, dtype, b, q, kv, a, k, d, causal=bool(causal), phase=name, fused_softmax=True
                     )
+                    slow = alignment_slowdown(dtype, "attention", d)
+                    result = result._replace(time_s=result.time_s * slow)
                 else:
                     time = attention_backward_time if phase is Phase.BACKWARD else attention_forward_time
                     result = time(

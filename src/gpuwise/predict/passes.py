@@ -52,9 +52,8 @@ def passes(costs: PointCosts, sc: StackCosts) -> Passes:
     """Apply a stack's slowdowns, gaps, launches and overlaps to the kernel and collective seconds of ``costs``."""
     layer = costs.layer
     nothing = {g: np.zeros_like(layer.wgrad_s) for g in COMM_GROUPS}
-    forward = _one(layer.forward_s, layer.forward_kernels, layer.forward_comm_s, sc)
-    backward = _one(layer.backward_s, layer.backward_kernels, layer.backward_comm_s, sc)
-    selective = _one(layer.selective_s, layer.selective_kernels, nothing, sc, overhead=False)
+    forward, backward = _both(layer, sc)
+    selective = _one(layer.selective_s, layer.selective_kernels, nothing, np.zeros_like(layer.wgrad_s), sc, overhead=False)
     lead_extra = np.zeros_like(layer.wgrad_s)
     if costs.n_lead:
         lead_extra = costs.n_lead * (_end(costs.lead, sc) - forward.time_s - backward.time_s)
@@ -65,21 +64,29 @@ def passes(costs: PointCosts, sc: StackCosts) -> Passes:
 
 
 def _end(part: PartCosts, sc: StackCosts) -> F64:
-    forward = _one(part.forward_s, part.forward_kernels, part.forward_comm_s, sc)
-    backward = _one(part.backward_s, part.backward_kernels, part.backward_comm_s, sc)
+    forward, backward = _both(part, sc)
     return forward.time_s + backward.time_s
 
 
-def _one(seconds: dict[str, F64], kernels: F64, comm: dict[str, F64], sc: StackCosts, *, overhead: bool = True) -> Pass:
+def _both(part: PartCosts, sc: StackCosts) -> tuple[Pass, Pass]:
+    forward = _one(part.forward_s, part.forward_kernels, part.forward_comm_s, part.forward_syncs, sc)
+    backward = _one(part.backward_s, part.backward_kernels, part.backward_comm_s, part.backward_syncs, sc)
+    return forward, backward
+
+
+def _one(
+    seconds: dict[str, F64], kernels: F64, comm: dict[str, F64], syncs: F64, sc: StackCosts, *, overhead: bool = True
+) -> Pass:
     device = (
         seconds["matmul"] * sc.matmul_slowdown
         + seconds["attention"] * sc.attention_slowdown
         + seconds["memory"] * sc.memory_slowdown
         + kernels * sc.kernel_gap_s
     )
-    exposed = np.zeros_like(device)
+    waits = syncs * sc.sync_s
+    exposed = waits
     for group, overlap in (("tp", sc.tp_overlap), ("cp", sc.cp_overlap), ("ep", sc.ep_overlap)):
         transfer = comm[group] * sc.communication_slowdown
         hidden = np.minimum(transfer * overlap, device)
         exposed = exposed + transfer - hidden * (1 - sc.contention)
-    return Pass(device, exposed, kernels * sc.launch_s + (sc.layer_overhead_s if overhead else 0.0))
+    return Pass(device, exposed, kernels * sc.launch_s + waits + (sc.layer_overhead_s if overhead else 0.0))

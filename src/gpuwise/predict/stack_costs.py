@@ -31,6 +31,8 @@ class StackCosts:
     """Device idle between dependent kernels."""
     layer_overhead_s: float
     """Host time per layer and pass that is no launch (hooks, module dispatch, parameter un- and resharding)."""
+    sync_s: float
+    """Wait of a collective's ranks for one another, per doubling of the group."""
     micro_batch_overhead_s: float
     step_overhead_s: float
     matmul_slowdown: float
@@ -39,6 +41,9 @@ class StackCosts:
     attention_slowdown: float
     memory_slowdown: float
     communication_slowdown: float
+    """Of tensor, context and expert collectives."""
+    network_slowdown: float
+    """Of data-parallel and pipeline traffic."""
     tp_overlap: float
     cp_overlap: float
     ep_overlap: float

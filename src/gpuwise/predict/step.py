@@ -116,7 +116,7 @@ def _layer_seconds(
     f, b = forward.time_s[at], backward.time_s[at]
     again = np.where(c.recompute == RECOMPUTES.index("full"), _recomputed_share(costs, c) * f, 0.0)
     again = np.where(c.recompute == RECOMPUTES.index("selective"), selective.time_s[at], again)
-    slow = sc.communication_slowdown
+    slow = sc.network_slowdown
     gather, scatter = traffic.gather_s * slow, traffic.scatter_s * slow
     f_total = np.maximum(f, gather) + sc.contention * np.minimum(f, gather)
     both = gather + scatter
@@ -175,7 +175,7 @@ def _hop(system: System, c: Columns, boundary_bytes: F64, sc: StackCosts) -> F64
         if rows.any():
             hop = curve(system, "send_recv", 2, 2 if inside else 1)
             out = np.where(rows, 2 * hop.time_s(boundary_bytes) * np.maximum(c.virtual_stages, 1), out)
-    return out * sc.communication_slowdown * (1 - sc.pp_overlap)
+    return out * sc.network_slowdown * (1 - sc.pp_overlap)
 
 
 def _updated_parameters(c: Columns, shape: Stages) -> F64:

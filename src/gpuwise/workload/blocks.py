@@ -147,8 +147,9 @@ class Rows:
                 kept = 4 / p.element_bytes if p.stack.weight_cast_per_micro_batch else 1.0
             else:
                 kept = 4 / p.element_bytes + (0.0 if p.lora_rank else 1.0)
+            chain = kind == "rms"
             self.memory(name, elements, elements, saved=kept * elements,
-                        n_kernels=EAGER_NORM_KERNELS, passes=3.0,
+                        n_kernels=EAGER_NORM_KERNELS if chain else 1.0, passes=3.0 if chain else 1.0,
                         backward_read=2 * elements, backward_written=elements)  # fmt: skip
 
     def residual(self, name: str, tokens: int, width: int) -> None:
