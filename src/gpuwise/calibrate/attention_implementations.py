@@ -1,0 +1,247 @@
+"""Training kernels of attention from published figures: share of the rates by head size and overhead per
+thread block.
+
+The figures (attention_published.csv) are typed from papers, vendors' and authors' benchmark files and issue
+threads, each row with its source. A row takes part in the fit when its (family, implementation) lists its
+device in :data:`FITTED`; the others check it: other devices of the family, older versions of a library.
+FlashAttention-2 on A100 is fitted to the long calls of the measured prefill table, where the serving engine's
+extra passes no longer count.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.calibrate.attention_rows import Table, is_check_site
+from gpuwise.calibrate.validation import log_sigma_of
+from gpuwise.facts.accelerators import Accelerator, accelerators
+from gpuwise.predict.attention_features import Device, Shape
+from gpuwise.predict.attention_kernels import device_for
+from gpuwise.predict.attention_training import Pass, pass_seconds
+
+F64 = NDArray[np.float64]
+
+TABLE = Path(__file__).with_name("attention_published.csv")
+FITTED: dict[str, dict[str, tuple[str, ...]]] = {
+    "Hopper": {
+        "fa3": ("h100-sxm-80gb",),
+        "fa2": ("h100-sxm-80gb",),
+        "triton": ("h100-sxm-80gb",),
+        "cudnn": ("h200-sxm-141gb",),
+    },
+    "Blackwell": {"cudnn": ("gb200",), "fa4": ("b200-sxm",), "fa2": ("b200-sxm",)},
+    "Ampere": {"fa2": ("rtx-a5000",)},
+}
+WARP_LEVEL = ("Ampere", "Ada", "Blackwell-RTX")
+"""Families whose units issue matrix instructions per warp at the same width: one set of shares, from a GA10x
+card."""
+DEFAULTS = {
+    "Ampere-GA100": "fa2",
+    "Ampere": "fa2",
+    "Ada": "fa2",
+    "Blackwell-RTX": "fa2",
+    "Hopper": "fa3",
+    "Blackwell": "cudnn",
+}
+"""What training code runs where nobody says: FlashAttention-2 before Hopper, -3 on Hopper, cuDNN on
+Blackwell."""
+RELATED = {
+    "Orin": "Ampere",
+    "Turing": "Ampere-GA100",
+    "Volta": "Ampere-GA100",
+    "Rubin": "Blackwell",
+    "Thor": "Blackwell",
+}
+WARP_CYCLES = 0.08
+"""Cycles of a unit a score element costs beside its products in FlashAttention-2 on warp-level matrix units
+(shared-memory loads, softmax, waiting): what A5000 at head size 64 leaves when its products run at the full
+rate."""
+A100_BACKWARD = 0.63 / 0.73
+"""Backward over forward share of FlashAttention-2 on A100 at head size 128: best shares of peak in arXiv
+2307.08691, 4.1."""
+_A100_KERNEL = ("a100_sxm", "sglang", "flash_attention")
+_LONG = 4096
+_OVERHEADS = np.arange(0.0, 4.05, 0.1)
+_SIGMAS = {"family": 0.05, "relative": 0.25}
+"""Added to a pass's own spread: another device of the family (GB300 and H20 against their families' fits),
+another family."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One published figure."""
+
+    accelerator: Accelerator
+    implementation: str
+    dtype: str
+    shape: Shape
+    causal: bool
+    phase: str
+    seconds: float
+    source: str
+
+
+def read_published() -> list[Published]:
+    """Every row of the table that ships with the package."""
+    found: list[Published] = []
+    with TABLE.open(newline="") as file:
+        for row in csv.DictReader(file):
+            shape = Shape(*(
+                np.array([float(row[c])])
+                for c in ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "v_head_dim", "window")
+            ))  # fmt: skip
+            found.append(
+                Published(
+                    accelerators()[row["accelerator"]],
+                    row["implementation"],
+                    row["dtype"],
+                    shape,
+                    row["causal"] == "1",
+                    row["phase"],
+                    float(row["time_ms"]) * 1e-3,
+                    row["source"],
+                )
+            )
+    return found
+
+
+def takes_part(row: Published) -> bool:
+    """Whether the fit may see ``row``."""
+    here = (
+        FITTED["Ampere"] if row.accelerator.family in WARP_LEVEL else FITTED.get(row.accelerator.family, {})
+    )
+    return row.dtype == "bf16" and row.accelerator.id in here.get(row.implementation, ())
+
+
+def fit_training(forward: Table) -> dict[str, Any]:
+    """The ``training`` block of the coefficients. ``forward`` is the measured prefill table."""
+    rows = [r for r in read_published() if takes_part(r)]
+    families: dict[str, Any] = {}
+    for family, implementations in FITTED.items():
+        by_name: dict[str, Any] = {}
+        for name, devices in implementations.items():
+            mine = [r for r in rows if r.implementation == name and r.accelerator.id in devices]
+            cycles = WARP_CYCLES if family == "Ampere" else 0.0
+            by_name[name] = {
+                p: _fit_pass([r for r in mine if r.phase == p], p, cycles) for p in ("forward", "backward")
+            }
+        families[family] = {"default": DEFAULTS[family], "by_name": by_name}
+    _fill_backward(families)
+    for family in WARP_LEVEL[1:]:
+        families[family] = families["Ampere"]
+    families["Ampere-GA100"] = {
+        "default": "fa2",
+        "by_name": {"fa2": _a100(forward, families["Hopper"]["by_name"]["fa2"])},
+    }
+    return {"families": families, "related": RELATED, "log_sigma": _SIGMAS}
+
+
+def _fill_backward(families: dict[str, Any]) -> None:
+    """An implementation without backward figures takes its family's default's, scaled by the forward shares;
+    and FlashAttention-2 on warp-level units, known at head size 64, takes the ratio at 128 from A100."""
+    for entry in families.values():
+        for row in entry["by_name"].values():
+            if row["backward"] is None:
+                model = entry["by_name"][entry["default"]]
+                ratio = [
+                    b / _at(w, model["forward"])
+                    for w, b in zip(model["backward"]["widths"], model["backward"]["share"], strict=True)
+                ]
+                share = [
+                    round(r * _at(w, row["forward"]), 4)
+                    for w, r in zip(model["backward"]["widths"], ratio, strict=True)
+                ]
+                row["backward"] = model["backward"] | {"share": share, "log_sigma": 0.2, "figures": 0}
+    warp = families["Ampere"]["by_name"]["fa2"]
+    if warp["backward"]["widths"] == [64.0]:
+        second = round(_at(128.0, warp["forward"]) * A100_BACKWARD, 4)
+        warp["backward"] |= {
+            "widths": [64.0, 128.0],
+            "share": [*warp["backward"]["share"], second],
+            "log_sigma": 0.15,
+        }
+
+
+def _at(width: float, row: dict[str, Any]) -> float:
+    return float(np.exp(np.interp(np.log2(width), np.log2(row["widths"]), np.log(row["share"]))))
+
+
+def _fit_pass(rows: list[Published], phase: str, cycles: float) -> dict[str, Any] | None:
+    if not rows:
+        return None
+    devices = [_device(r) for r in rows]
+    calls = [(d, r.shape, r.causal) for d, r in zip(devices, rows, strict=True)]
+    return _fit_calls(calls, np.array([r.seconds for r in rows]), phase == "backward", cycles, _OVERHEADS)
+
+
+def _device(row: Published) -> Device:
+    device = device_for(row.accelerator, row.dtype)
+    assert device is not None
+    return device
+
+
+def _fit_calls(
+    calls: list[tuple[Device, Shape, bool]], measured: F64, backward: bool, cycles: float, overheads: F64
+) -> dict[str, Any]:
+    """Shares by head size and the overhead that leave the smallest mean absolute log error."""
+    width = np.array([float(s.head_dim[0]) for _, s, _ in calls])
+    widths = sorted({float(w) for w in width})
+    best: tuple[float, Pass, F64] | None = None
+    for overhead in overheads:
+        chosen, predicted = Pass(tuple(widths), (0.6,) * len(widths), float(overhead), cycles, 0.0), measured
+        for _ in range(5):
+            predicted = np.array(
+                [pass_seconds(d, s, chosen, 2.0, causal=c, backward=backward)[0] for d, s, c in calls]
+            )
+            scale = [float(np.median(predicted[width == w] / measured[width == w])) for w in widths]
+            chosen = replace(chosen, share=tuple(a * b for a, b in zip(chosen.share, scale, strict=True)))
+        loss = float(np.mean(np.abs(np.log(predicted / measured))))
+        if best is None or loss < best[0]:
+            best = (loss, chosen, predicted)
+    assert best is not None
+    _, chosen, predicted = best
+    return {
+        "widths": widths,
+        "share": [round(s, 4) for s in chosen.share],
+        "overhead": round(chosen.overhead, 2),
+        "cycles": cycles,
+        "log_sigma": round(max(log_sigma_of(measured, predicted), 0.02), 4),
+        "figures": len(calls),
+    }
+
+
+def _a100(table: Table, hopper: dict[str, Any]) -> dict[str, Any]:
+    """FlashAttention-2 on A100: share from long measured calls at head size 128, other widths and the
+    backward pass in the proportions of FlashAttention-2 on H100, tied to the A100's own backward share."""
+    a100 = accelerators()["a100-sxm-80gb"]
+    device = device_for(a100, "bf16")
+    assert device is not None
+    overhead = hopper["forward"]["overhead"]
+    calls: list[tuple[Device, Shape, bool]] = []
+    seconds: list[float] = []
+    for labels, where in table.parts():
+        if labels[:3] != _A100_KERNEL:
+            continue
+        where = where[(table.shape.q_len[where] >= _LONG) & ~is_check_site(table.rows(where))]
+        for i in where[::5]:
+            calls.append((device, Shape(*(c[i : i + 1] for c in table.shape)), True))
+            seconds.append(float(table.seconds[i]))
+    forward = _fit_calls(calls, np.array(seconds), False, 0.0, np.array([overhead]))
+    share = forward["share"][forward["widths"].index(128.0)]
+    wide, narrow = _at(128.0, hopper["forward"]), _at(64.0, hopper["forward"])
+    forward |= {"widths": [64.0, 128.0], "share": [round(share * min(narrow / wide, 1.0), 4), share]}
+    ratio = _at(64.0, hopper["backward"]) / _at(128.0, hopper["backward"])
+    top = share * A100_BACKWARD
+    backward = hopper["backward"] | {
+        "widths": [64.0, 128.0],
+        "share": [round(top * ratio, 4), round(top, 4)],
+        "log_sigma": 0.1,
+        "figures": 1,
+    }
+    return {"forward": forward, "backward": backward}
