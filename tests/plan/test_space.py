@@ -58,7 +58,7 @@ def test_the_products_hold_exactly_the_allowed_combinations(
     setting = Setting.of(arch, node, BASE, 2048, 8)
     space = full_space(setting)
     space = replace(
-        space, micro_batch=(1, 8), pp=(1, 2, 4), virtual_stages=(1, 2), ep=space.ep[:2],
+        space, micro_batch=(1, 8), pp=(1, 2, 4), virtual_stages=(1, 2), cp=(1, 2), ep=space.ep[:2],
         activations=space.activations[:3] + space.activations[-2:],
     )  # fmt: skip
     listed = _all(setting, space)
@@ -66,8 +66,8 @@ def test_the_products_hold_exactly_the_allowed_combinations(
     assert set(listed) == _by_hand(setting, space)
 
 
-def test_the_default_space_is_part_of_the_full_one(small: Architecture, nodes: Cluster) -> None:
-    setting = Setting.of(small, nodes, BASE, 2048, 64)
+def test_the_default_space_is_part_of_the_full_one(small: Architecture, node: Cluster) -> None:
+    setting = Setting.of(small, node, BASE, 2048, 8)
     assert set(_all(setting, default_space(setting))) <= set(_all(setting, full_space(setting)))
 
 
