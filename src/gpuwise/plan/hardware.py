@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gpuwise.errors import GpuwiseError, UnpredictableError
+from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.accelerators import accelerators
 from gpuwise.facts.models import Architecture
 from gpuwise.facts.offers import offers
@@ -131,7 +131,7 @@ def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Tr
                 price = price_of(
                     cluster, pricing.today, usd_per_hour=pricing.usd_per_hour, provider=pricing.provider
                 )
-            except GpuwiseError:
+            except (InputError, UnpredictableError):
                 continue
             seconds = work / (n * peak * BEST_MFU)
             if price is not None and _connected(cluster) and (n == 1 or seconds >= SHORTEST_S):
@@ -148,5 +148,5 @@ def _connected(cluster: Cluster) -> bool:
 def _attempt(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Pricing) -> Plan | None:
     try:
         return plan_on(arch, cluster, wishes, pricing)
-    except GpuwiseError:
+    except (InputError, UnpredictableError):
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gpuwise.errors import GpuwiseError, LayoutError
+from gpuwise.errors import InputError, LayoutError, UnpredictableError
 from gpuwise.facts.accelerators import accelerators
 from gpuwise.facts.models import Architecture
 from gpuwise.facts.offers import offers, typical_price_usd_per_hour
@@ -270,7 +270,7 @@ def _bigger(goal: Goal, plain: Strategy) -> Iterator[Bigger]:
         try:
             cluster = find_cluster(f"{goal.cluster.n_accelerators}x{accelerator_id}")
             e = estimates(goal.arch, cluster, [plain], goal.seq_len)[0]
-        except GpuwiseError:
+        except (InputError, UnpredictableError):
             continue
         if e.fits:
             yield Bigger(cluster, e, price)
@@ -289,12 +289,12 @@ def _more(goal: Goal) -> Iterator[Bigger]:
             cluster = find_cluster(f"{n * times}x{goal.cluster.accelerator.id}")
             wider = replace(goal, cluster=cluster, wishes=replace(goal.wishes, fixed={}))
             found = find_in(wider, default_space)
-        except GpuwiseError:
+        except (InputError, UnpredictableError):
             continue
         if found is not None:
             try:
                 price = typical_price_usd_per_hour(cluster.accelerator.id).median
-            except GpuwiseError:
+            except (InputError, UnpredictableError):
                 price = None
             yield Bigger(cluster, found, price)
             return
