@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.errors import GpuwiseError, InputError, UnknownNameError, UnpredictableError
 from gpuwise.facts.accelerators import accelerators
 from gpuwise.facts.models import Architecture
 from gpuwise.facts.offers import offers
 from gpuwise.facts.systems import Cluster
 from gpuwise.money.cost import price_of
 from gpuwise.plan.defaults import default_seq_len
-from gpuwise.plan.goal import Wishes
+from gpuwise.plan.goal import Wishes, check_wishes
 from gpuwise.plan.planner import Option, Plan, Pricing, SearchStats, plan_on, tokens_of
 from gpuwise.predict.training import flop_per_token
 from gpuwise.units import DAY_S, HOUR_S
@@ -51,8 +51,11 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan:
 
     With a budget alone: the fastest within it. Otherwise: the cheapest that meets the deadline (30 days if
     none is given). When nothing meets the limits, the one that comes nearest. Raises UnpredictableError
-    when nothing rented can train the model.
+    when nothing rented can train the model, with the reason of the cluster that came first, and InputError
+    on wishes that cannot be meant.
     """
+    check_wishes(wishes)
+    _check_provider(pricing)
     limit_s = wishes.deadline_s if wishes.deadline_s is not None else PATIENCE_S
     by_time = wishes.budget_usd is not None and wishes.deadline_s is None
     if by_time:
@@ -66,6 +69,7 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan:
     plans: list[tuple[Key, Plan]] = []
     best: dict[str, Key] = {}
     counts: dict[str, int] = {}
+    refusal: GpuwiseError | None = None
     for attempt in sorted(_tries(arch, wishes, pricing), key=lambda t: key(t.least_s, t.least_usd)):
         name = attempt.cluster.accelerator.id
         beaten = (
@@ -75,8 +79,12 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan:
             break
         if counts.get(name, 0) >= COUNTS_TRIED:
             continue
-        plan = _attempt(arch, attempt.cluster, wishes, pricing)
-        if plan is None or plan.best is None or plan.best.cost_usd is None:
+        try:
+            plan = plan_on(arch, attempt.cluster, wishes, pricing)
+        except (InputError, UnpredictableError) as error:
+            refusal = refusal or error
+            continue
+        if plan.best is None or plan.best.cost_usd is None:
             continue
         counts[name] = counts.get(name, 0) + 1
         plans.append((key(plan.best.time_s.expected, plan.best.cost_usd.expected), plan))
@@ -84,8 +92,9 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan:
     if not plans:
         raise UnpredictableError(
             "no rented cluster",
-            f"no rented cluster of up to {COUNTS[-1]} accelerators can train {arch.name} this way",
-            hint="name one with --on, or shorten the sequence",
+            f"no rented cluster of up to {COUNTS[-1]} accelerators can train {arch.name} this way"
+            + (f": {refusal.message}" if refusal else ""),
+            hint=(refusal and refusal.hint) or "name one with --on, or shorten the sequence",
         )  # fmt: skip
     return _assemble(plans, wishes, limit_s)
 
@@ -145,8 +154,9 @@ def _connected(cluster: Cluster) -> bool:
     return cluster.n_systems == 1 or not ("network" in system.assumed and system.network_kind == "ethernet")
 
 
-def _attempt(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Pricing) -> Plan | None:
-    try:
-        return plan_on(arch, cluster, wishes, pricing)
-    except (InputError, UnpredictableError):
-        return None
+def _check_provider(pricing: Pricing) -> None:
+    """Raises UnknownNameError when nobody of that name rents anything out."""
+    known = {o.provider for o in offers()}
+    if pricing.provider is not None and pricing.provider.lower() not in {p.lower() for p in known}:
+        hint = "it is one of " + ", ".join(sorted(known))
+        raise UnknownNameError("provider", pricing.provider, known, hint=hint)
