@@ -48,7 +48,8 @@ def test_the_optimum_is_that_of_evaluating_one_strategy_at_a_time(
     base = Strategy()
     setting = Setting.of(arch, node, base, SEQ_LEN, batch)
     space = replace(
-        default_space(setting), micro_batch=(1, 2), virtual_stages=(1, 2), ep=(1, 8), tp=(1, 4), pp=(1, 2), cp=(1,)
+        default_space(setting), micro_batch=(1, 2), virtual_stages=(1, 2), ep=(1, 8), tp=(1, 4), pp=(1, 2),
+        cp=(1,),
     )  # fmt: skip
     products = blocks(setting, space, base)
     done = sweep(arch, node, products, SEQ_LEN)

@@ -187,7 +187,7 @@ def show_memory(to: Console, parts: dict[str, float], whole: float, title: str) 
     free = whole - total
     verdict = f"{format_bytes(free)} free" if free >= 0 else f"{format_bytes(-free)} too much"
     to.print()
-    to.print(Text.assemble((title, "bold"), f"  {format_bytes(total)} of {format_bytes(whole)}, ",
+    to.print(Text.assemble((title, "bold"), f"  {format_bytes(total)} of {format_bytes(whole)} usable, ",
                            (verdict, "green" if free >= 0 else "bold red")))  # fmt: skip
     width = max(20, min(to.width - 4, 100))
     bar, keys = stacked(shown, whole, width)

@@ -179,6 +179,8 @@ def _shardings(s: Strategy) -> Iterator[tuple[str, str, Strategy]]:
 
 
 def _lighter(s: Strategy) -> Iterator[tuple[str, str, Strategy]]:
+    if s.lora_rank:
+        return  # adapter states are a hundredth of the weights
     for optimizer, name in (("adamw8bit", "8-bit AdamW"), ("lion", "Lion"), ("adafactor", "Adafactor")):
         if optimizer != s.optimizer:
             yield name, STATES, s.with_(optimizer=optimizer)

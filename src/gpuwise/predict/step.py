@@ -26,6 +26,7 @@ from gpuwise.predict.pipeline import pipeline_time
 from gpuwise.predict.shards import Stages, stages
 from gpuwise.predict.stack_costs import StackCosts, find_stack_costs
 from gpuwise.predict.transfer import transfer_time
+from gpuwise.units import GIB
 from gpuwise.workload.optimizer import parameter_bytes, update_traffic_bytes
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import RECOMPUTES
@@ -124,6 +125,7 @@ def _layer_seconds(
     comm = forward.communication_s[at] + backward.communication_s[at] + f_total + b_total - f - b - again
     down, up = copies
     exposed = np.maximum(down - f_total, 0.0) + np.maximum(up - b_total, 0.0)
+    exposed = exposed + sc.contention * (np.minimum(down, f_total) + np.minimum(up, b_total))
     return _LayerSeconds(
         f_total + b_total + exposed, f_total, b_total, again, comm, forward.starved_s[at] + backward.starved_s[at],
         exposed,
@@ -145,7 +147,7 @@ def _activation_copies(system: System, costs: PointCosts, c: Columns, at: I64) -
     kept = np.where(c.recompute == RECOMPUTES.index("selective"), selective, kept)
     kept = np.where(c.offload_activations > 0, kept, 0.0)
     down, up = (
-        transfer_time(system.accelerator, kept, way, at_once=system.count, host_bytes_per_s=HOST_BYTES_PER_S).time_s
+        transfer_time(system.accelerator, kept, way, at_once=system.count, host_bytes_per_s=host_bytes_per_s(system)).time_s
         for way in ("d2h", "h2d")
     )
     return down, up
@@ -205,9 +207,18 @@ def _offload(system: System, c: Columns, shape: Stages) -> F64:
     n = _updated_parameters(c, shape)
     down = transfer_time(system.accelerator, n * b.gradient, "d2h").time_s
     up = transfer_time(system.accelerator, n * b.weight, "h2d").time_s
-    host = n * update_traffic_bytes(c.base, fused=True) / (HOST_BYTES_PER_S / system.count)
+    host = n * update_traffic_bytes(c.base, fused=True) / (host_bytes_per_s(system) / system.count)
     return np.where(c.offload_optimizer > 0, down + up + host, 0.0)
 
 
-HOST_BYTES_PER_S = 2 * 8 * 4800e6 * 8 * 0.8
+SERVER_BYTES_PER_S = 2 * 8 * 4800e6 * 8 * 0.8
 """Two sockets of eight DDR5-4800 channels (JEDEC JESD79-5) at 80 %, shared by the system's accelerators."""
+DESKTOP_BYTES_PER_S = 2 * 5600e6 * 8 * 0.8
+"""Two DDR5-5600 channels at 80 %: what desktop processors have."""
+DESKTOP_MEMORY_BYTES = 256 * GIB
+"""The most memory two channels hold (four 64 GiB modules); a host with more is a server."""
+
+
+def host_bytes_per_s(system: System) -> float:
+    """Memory bandwidth of the host, for copies and for updates of offloaded states."""
+    return DESKTOP_BYTES_PER_S if system.host_memory_bytes <= DESKTOP_MEMORY_BYTES else SERVER_BYTES_PER_S

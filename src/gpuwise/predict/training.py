@@ -22,6 +22,7 @@ from gpuwise.predict.costs import FAMILIES, PartCosts, PointCosts
 from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.predict.evaluate import Evaluated, evaluate
 from gpuwise.predict.memory import MemoryColumns, memory_columns
+from gpuwise.predict.memory_device import usable_bytes
 from gpuwise.predict.stack_costs import StackCosts, find_stack_costs
 from gpuwise.workload.point import Point
 from gpuwise.workload.stack import find_stack
@@ -57,6 +58,7 @@ class TrainingEstimate:
     memory_bytes: Estimate
     memory_parts: Mapping[str, float]
     device_bytes: float
+    """What a process can have of the device: its memory less what the driver keeps."""
     fits: bool
 
     @property
@@ -130,7 +132,7 @@ def _one(
         mfu=_inverse(step, needed / peak), hfu=_inverse(step, needed * (1 + again) / peak),
         breakdown_s=_breakdown(done, sc, i, at),
         memory_bytes=memory.estimate(i), memory_parts=parts,
-        device_bytes=cluster.accelerator.memory_bytes,
+        device_bytes=usable_bytes(cluster.accelerator),
         fits=bool(memory.fits(cluster.system)[i]),
     )  # fmt: skip
 
