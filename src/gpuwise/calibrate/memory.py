@@ -223,6 +223,21 @@ def _paper(r: dict[str, Any]) -> Row:
     return _row("gpumemnet paper", r["gpu"], r["model"], r["measured_peak_GB"] * GIGA, predict)
 
 
+GPT2_VARIANTS = {"distilgpt2": (6, 1024), "cerebras-gpt-111m": (10, 2048)}
+"""Layers and positions of models whose other dimensions are GPT-2 small's (their config.json on the hub)."""
+
+
+def hub_model(name: str) -> Architecture:
+    """A Hugging Face model by the last part of its id."""
+    if name in GPT2_VARIANTS:
+        layers, positions = GPT2_VARIANTS[name]
+        return replace(
+            find_model("gpt2"), id=name, name=name, n_layers=layers, max_seq_len=positions,
+            published_parameters=None,
+        )  # fmt: skip
+    return find_model(name)
+
+
 XMEM_OPTIMIZERS = {"SGD": "sgd", "Adam": "adamw", "AdamW": "adamw", "Adafactor": "adafactor"}
 
 
@@ -236,7 +251,7 @@ def _xmem(r: dict[str, Any]) -> Row:
         optimizer = XMEM_OPTIMIZERS.get(r["optimizer"])
         if optimizer is None:
             raise UnpredictableError(f"optimizer {r['optimizer']} is not modelled")
-        arch = find_model(r["model"].split("/")[-1].lower())
+        arch = hub_model(r["model"].split("/")[-1].lower())
         tokens = int(float(r["seq_or_image"]))
         if arch.encoder is not None:
             arch = replace(arch, encoder=replace(arch.encoder, seq_len=tokens))
