@@ -22,7 +22,10 @@ from gpuwise.workload.strategy import RECOMPUTES
 from gpuwise.workload.transformer import TransformerTables, saved_bytes, transformer_tables
 
 F64 = NDArray[np.float64]
-MATMULS = (Kind.MATMUL, Kind.GROUPED)
+MATMUL, GROUPED, ATTENTION, COLLECTIVE = (
+    int(k) for k in (Kind.MATMUL, Kind.GROUPED, Kind.ATTENTION, Kind.COLLECTIVE)
+)
+FORWARD, BACKWARD = int(Phase.FORWARD), int(Phase.BACKWARD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +125,9 @@ def _kept(table: OpTable, but: str = "") -> float:
     return float((table.saved_bytes * table.count)[mask].sum())
 
 
-def _element_bytes(table: OpTable) -> F64:
-    """Bytes of an element of the activations each row works on."""
-    return np.array([BYTES_PER_ELEMENT["bf16" if d in QUANTIZED or d == "tf32" else d] for d in table.dtype])
+def _element_bytes(dtype: str) -> float:
+    """Bytes of an element of the activations a row of this arithmetic works on."""
+    return BYTES_PER_ELEMENT["bf16" if dtype in QUANTIZED or dtype == "tf32" else dtype]
 
 
 def _backward_excess(table: OpTable, boundary: float) -> float:
@@ -138,23 +141,28 @@ def _backward_excess(table: OpTable, boundary: float) -> float:
     Sizes come from matmuls [M, K] x [K, N] (input M K, output M N) and attention (q, k, v; out); between two
     of them the pointwise rows hold the gradients of both sides.
     """
-    forward = (table.phase == Phase.FORWARD) & (table.kind != Kind.COLLECTIVE)
-    e = _element_bytes(table)
+    forward = np.flatnonzero((table.phase == FORWARD) & (table.kind != COLLECTIVE))[::-1]
+    # one pass over plain numbers: a search asks this for every one of its points
+    columns = (table.kind, table.shape[:, 1:4], table.bytes_read, table.bytes_written)
+    kinds, shapes, reads, writes = (c[forward].tolist() for c in columns)
+    keeps = (table.saved_bytes * table.count)[forward].tolist()
     worst, freed, below, gone = 0.0, 0.0, 0.0, 0.0
-    for i in np.flatnonzero(forward)[::-1]:
+    for i, kind, shape, read, written, kept in zip(
+        forward.tolist(), kinds, shapes, reads, writes, keeps, strict=True
+    ):
         heavy = True
-        if table.kind[i] in MATMULS and ".lora_" not in table.name[i]:
-            m, n, k = (float(x) for x in table.shape[i, 1:4])
-            output, taken = m * n * float(e[i]), m * k * float(e[i])
+        if kind in (MATMUL, GROUPED) and ".lora_" not in table.name[i]:
+            m, n, k = shape
+            e = _element_bytes(table.dtype[i])
+            output, taken = float(m * n) * e, float(m * k) * e
         elif table.name[i] in ("moe.permute", "moe.unpermute"):
             # rows on their way to and from the experts: gradients of both sides of the exchange
-            output, taken = float(table.bytes_written[i]), float(table.bytes_read[i])
-        elif table.kind[i] == Kind.ATTENTION:
+            output, taken = written, read
+        elif kind == ATTENTION:
             # the fused backward accumulates dq in fp32 (flash-attention flash_api.cpp, dq_accum)
-            output, taken = float(table.bytes_written[i]), 2.0 * float(table.bytes_read[i])
+            output, taken = written, 2.0 * read
         else:
             heavy, output, taken = False, 0.0, 0.0
-        kept = float(table.saved_bytes[i] * table.count[i])
         if heavy:
             # first the pointwise rows from the product after this one, whose kept inputs are still there
             worst = max(worst, output + below - gone, output + taken - freed)
@@ -180,15 +188,19 @@ def _head_excess(arch: Architecture, point: Point) -> float:
     return full if point.shard_tokens == point.tokens else 2 * full + shard
 
 
+def _matmuls(table: OpTable) -> NDArray[np.bool_]:
+    return (table.kind == MATMUL) | (table.kind == GROUPED)
+
+
 def _weights(table: OpTable) -> set[tuple[int, int]]:
     """Shapes (rows, columns) of the weights whose gradients a layer computes, the router's apart."""
     found: set[tuple[int, int]] = set()
-    for i in np.flatnonzero(np.isin(table.kind, MATMULS) & (table.phase == Phase.BACKWARD)):
+    for i in np.flatnonzero(_matmuls(table) & (table.phase == BACKWARD)):
         name = table.name[i]
         if not name.endswith(".wgrad") or ".lora_" in name or name.startswith("moe.router"):
             continue
         shape = table.shape[i]
-        grouped = table.kind[i] == Kind.GROUPED
+        grouped = table.kind[i] == GROUPED
         found.add((int(shape[2]), int(shape[3])) if grouped else (int(shape[1]), int(shape[2])))
     return found
 
@@ -204,5 +216,5 @@ def _weight_cache(tables: Sequence[OpTable], rules: MemoryRules, point: Point) -
 def _largest_matrix(table: OpTable) -> float:
     """Elements of the largest weight matrix a forward product of ``table`` reads (one expert of a grouped
     product)."""
-    rows = np.isin(table.kind, MATMULS) & (table.phase == Phase.FORWARD)
+    rows = _matmuls(table) & (table.phase == FORWARD)
     return float((table.shape[rows, 2] * table.shape[rows, 3]).max(initial=0))
