@@ -1,8 +1,10 @@
-"""The layout a submitter would have chosen: the fastest one that fits, for runs that state devices and batch only.
+"""The layout a submitter would have chosen: the fastest one that fits, for runs that state devices and batch
+only.
 
-MLPerf's results are tuned by their submitters, so that the best of the usual layouts is a defensible reading of a row; the
-stated accumulation, where above one, narrows it. Splits tried: tensor and context over at most eight, pipeline over up to
-sixteen devices, micro-batches of one, two and four, with and without selective recomputation.
+MLPerf's results are tuned by their submitters, so that the best of the usual layouts is a defensible reading
+of a row; the stated accumulation, where above one, narrows it. Splits tried: tensor and context over at most
+eight, pipeline over up to sixteen devices, micro-batches of one, two, four or the whole batch, with and
+without selective recomputation.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ def best_layout(job: Job) -> tuple[Strategy, float]:
         raise UnpredictableError("no layout divides the batch over the devices")
     system = job.cluster.system
     columns = Columns.from_strategies(candidates)
-    done = evaluate(job.architecture, system, columns, job.seq_len, packed_document_len=job.packed_document_len)
+    done = evaluate(
+        job.architecture, system, columns, job.seq_len, packed_document_len=job.packed_document_len
+    )
     memory = memory_columns(job.architecture, system, done.costs, columns, done.point_index)
     fits = np.broadcast_to(memory.fits(system), columns.shape)
     if not fits.any():
@@ -61,9 +65,21 @@ def best_layout(job: Job) -> tuple[Strategy, float]:
 def _candidates(job: Job) -> Iterator[Strategy]:
     arch, n = job.architecture, job.cluster.n_accelerators
     base = Strategy(precision=job.precision, stack="megatron-core", sharding="zero1", lora_rank=job.lora_rank)
-    for tp, cp, pp, micro, recompute in product(TENSOR, CONTEXT, PIPELINE, MICRO, ("none", "selective")):
+    for tp, cp, pp, micro, recompute in product(
+        TENSOR, CONTEXT, PIPELINE, (*MICRO, 0), ("none", "selective")
+    ):
         dp, rest = divmod(n, tp * cp * pp)
-        if rest or dp == 0 or tp > job.cluster.system.domain_size or arch.heads % tp or arch.kv_heads % min(tp, arch.kv_heads):
+        if micro == 0:  # the whole batch at once
+            micro = job.global_batch // max(dp, 1)
+            if micro in MICRO or micro == 0 or pp > 1:
+                continue
+        if (
+            rest
+            or dp == 0
+            or tp > job.cluster.system.domain_size
+            or arch.heads % tp
+            or arch.kv_heads % min(tp, arch.kv_heads)
+        ):
             continue
         if job.global_batch % (dp * micro) or arch.n_layers < pp or (job.seq_len < 4096 and cp > 1):
             continue
@@ -72,10 +88,18 @@ def _candidates(job: Job) -> Iterator[Strategy]:
             continue
         virtual = _virtual_stages(arch.n_layers, pp, accumulation)
         yield base.with_(
-            tp=tp, cp=cp, pp=pp, dp=dp, micro_batch=micro, accumulation=accumulation, recompute=recompute,
-            virtual_stages=virtual, schedule="interleaved" if virtual > 1 else "1f1b", sequence_parallel=tp > 1,
+            tp=tp,
+            cp=cp,
+            pp=pp,
+            dp=dp,
+            micro_batch=micro,
+            accumulation=accumulation,
+            recompute=recompute,
+            virtual_stages=virtual,
+            schedule="interleaved" if virtual > 1 else "1f1b",
+            sequence_parallel=tp > 1,
             sharding="zero1" if dp * cp > 1 else "none",
-        )  # fmt: skip
+        )
 
 
 def _virtual_stages(n_layers: int, pp: int, accumulation: int) -> int:

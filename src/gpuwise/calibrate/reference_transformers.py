@@ -1,4 +1,5 @@
-"""Training runs of transformers that published tables describe by task: model, cluster, precision and batch."""
+"""Training runs of transformers that published tables describe by task: model, cluster, precision and
+batch."""
 
 from __future__ import annotations
 
@@ -17,13 +18,14 @@ from gpuwise.predict.evaluate import evaluate
 from gpuwise.predict.stack_costs import find_stack_costs
 from gpuwise.workload.strategy import Strategy
 
-UNSEEN_STACK_SIGMA = 0.12
+UNSEEN_STACK_SIGMA = 0.25
 """Added spread of a training script that none of the fitted stacks is: judgement."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransformerRun:
-    """``micro_batch`` sequences on each data-parallel rank. ``classes`` > 0: a small classifier instead of the vocabulary."""
+    """``micro_batch`` sequences on each data-parallel rank. ``classes`` > 0: a small classifier instead of
+    the vocabulary."""
 
     model: str
     cluster: Cluster
@@ -44,16 +46,30 @@ class TransformerRun:
 
     def strategy(self) -> Strategy:
         return Strategy(
-            precision=self.precision, micro_batch=self.micro_batch, accumulation=self.accumulation,
-            dp=self.cluster.n_accelerators, stack=self.stack, fused_attention=self.fused_attention, optimizer="adamw",
-        )  # fmt: skip
+            precision=self.precision,
+            micro_batch=self.micro_batch,
+            accumulation=self.accumulation,
+            dp=self.cluster.n_accelerators,
+            stack=self.stack,
+            fused_attention=self.fused_attention,
+            optimizer="adamw",
+        )
 
 
 def run_times(runs: Mapping[int, TransformerRun]) -> dict[int, tuple[float, float] | str]:
-    """Step seconds and their log sigma by key, or why there are none. Runs that differ in batch only are evaluated together."""
+    """Step seconds and their log sigma by key, or why there are none. Runs that differ in batch only are
+    evaluated together."""
     together: dict[tuple[object, ...], list[int]] = {}
     for key, run in runs.items():
-        group = (run.model, run.cluster.system, run.precision, run.seq_len, run.stack, run.classes, run.fused_attention)
+        group = (
+            run.model,
+            run.cluster.system,
+            run.precision,
+            run.seq_len,
+            run.stack,
+            run.classes,
+            run.fused_attention,
+        )
         together.setdefault(group, []).append(key)
     out: dict[int, tuple[float, float] | str] = {}
     for keys in together.values():

@@ -1,12 +1,13 @@
-"""Published text-to-image and text-to-video latencies (ML.ENERGY), predicted as forward passes of diffusion transformers.
+"""Published text-to-image and text-to-video latencies (ML.ENERGY), predicted as forward passes of diffusion
+transformers.
 
-A generation is ``steps`` passes over the latent tokens (twice the batch where guidance needs an unconditional pass), the
-tokens spread over the devices by sequence parallelism, then one decode of the latents to pixels:
+A generation is ``steps`` passes over the latent tokens (twice the batch where guidance needs an unconditional
+pass), the tokens spread over the devices by sequence parallelism, then one decode of the latents to pixels:
 
     t = max(steps s kernels, h layers) + exchanges + v pixels / peak + o
 
-``s`` (products, attention and unfused elementwise chains each have theirs), ``h`` (the host issues a layer), ``v`` and ``o``
-are fitted on two thirds of the models.
+``s`` (products, attention and unfused elementwise chains each have theirs), ``h`` (the host issues a layer),
+``v`` and ``o`` are fitted on two thirds of the models.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ TABLE = "serving/diffusion.csv"
 
 @dataclass(frozen=True, slots=True)
 class Diffuser:
-    """Dimensions of a diffusion transformer. ``width`` of the MLP, with the hidden size added where each layer attends to
-    the prompt besides (its query and output projections); ``text`` tokens beside the latents; ``shrink`` pixels in a token's
-    side; ``frames`` of video in a latent frame; ``passes`` 2 with classifier-free guidance."""
+    """Dimensions of a diffusion transformer. ``width`` of the MLP, with the hidden size added where each
+    layer attends to the prompt besides (its query and output projections); ``text`` tokens beside the
+    latents; ``shrink`` pixels in a token's side; ``frames`` of video in a latent frame; ``passes`` 2 with
+    classifier-free guidance."""
 
     layers: int
     hidden: int
@@ -51,10 +53,22 @@ class Diffuser:
 
     def architecture(self) -> Architecture:
         return Architecture(
-            id="diffuser", name="diffusion transformer", kind="encoder", n_layers=self.layers, hidden=self.hidden,
-            ffn=self.width, heads=self.heads, kv_heads=self.heads, head_dim=self.hidden // self.heads, vocab=64,
-            max_seq_len=1, gated_mlp=False, activation="gelu", norm="layer", position="none",
-        )  # fmt: skip
+            id="diffuser",
+            name="diffusion transformer",
+            kind="encoder",
+            n_layers=self.layers,
+            hidden=self.hidden,
+            ffn=self.width,
+            heads=self.heads,
+            kv_heads=self.heads,
+            head_dim=self.hidden // self.heads,
+            vocab=64,
+            max_seq_len=1,
+            gated_mlp=False,
+            activation="gelu",
+            norm="layer",
+            position="none",
+        )
 
     def tokens(self, height: float, width: float, n_frames: float) -> int:
         frames = 1 if not n_frames > 0 else 1 + (int(n_frames) - 1) // self.frames
@@ -68,13 +82,15 @@ MODELS = {
     "Tencent-Hunyuan/HunyuanDiT-v1.2-Diffusers": Diffuser(40, 1408, 6144 + 1408 + 704, 16),
     "black-forest-labs/FLUX.1-dev": Diffuser(57, 3072, 12288, 24, text=512, passes=1),
     "stabilityai/stable-diffusion-3.5-large": Diffuser(38, 2432, 9728, 38, text=333),
-    "Efficient-Large-Model/SANA1.5_1.6B_1024px_diffusers": Diffuser(20, 2240, 3 * 5600 // 2 + 2240, 20, shrink=32, linear_attention=True),
+    "Efficient-Large-Model/SANA1.5_1.6B_1024px_diffusers": Diffuser(
+        20, 2240, 3 * 5600 // 2 + 2240, 20, shrink=32, linear_attention=True
+    ),
     "Wan-AI/Wan2.1-T2V-1.3B-Diffusers": Diffuser(30, 1536, 8960 + 1536, 12),
     "Wan-AI/Wan2.1-T2V-14B-Diffusers": Diffuser(40, 5120, 13824 + 5120, 40),
     "tencent/HunyuanVideo": Diffuser(60, 3072, 12288, 24, text=256, passes=1),
-}  # fmt: skip
-"""From each model's transformer/config.json on Hugging Face (layers, hidden, heads, MLP width, patch and VAE factors).
-FLUX and HunyuanVideo are distilled to one pass. SANA's attention is linear and its MLP gated."""
+}
+"""From each model's transformer/config.json on Hugging Face (layers, hidden, heads, MLP width, patch and VAE
+factors). FLUX and HunyuanVideo are distilled to one pass. SANA's attention is linear and its MLP gated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +135,15 @@ def score_diffusion(folder: Path, all_check: bool) -> Scores | None:
         if learn.any():
             baseline[mine] = ideal[mine] * np.median(measured[learn] / ideal[learn])
     return Scores(
-        source=["diffusion " + t for t in c["task"]], gpu=list(c["gpu_model"]),
-        split=np.where(check, "check", "fit").tolist(), measured=measured, predicted=predicted,
-        log_sigma=np.full(n, costs["log_sigma"]), baseline=baseline, reason=reason,
-    )  # fmt: skip
+        source=["diffusion " + t for t in c["task"]],
+        gpu=list(c["gpu_model"]),
+        split=np.where(check, "check", "fit").tolist(),
+        measured=measured,
+        predicted=predicted,
+        log_sigma=np.full(n, costs["log_sigma"]),
+        baseline=baseline,
+        reason=reason,
+    )
 
 
 def is_check(model: str) -> bool:
@@ -133,13 +154,23 @@ def is_check(model: str) -> bool:
 def read_table(folder: Path) -> dict[str, NDArray[Any]] | None:
     """Columns of the table, None when it is not there."""
     text = dict.fromkeys(("task", "gpu_model", "model_id"), "str")
-    numbers = ("batch_latency_s", "batch_size", "inference_steps", "num_gpus", "ulysses_degree", "ring_degree", "height", "width",
-               "num_frames")  # fmt: skip
+    numbers = (
+        "batch_latency_s",
+        "batch_size",
+        "inference_steps",
+        "num_gpus",
+        "ulysses_degree",
+        "ring_degree",
+        "height",
+        "width",
+        "num_frames",
+    )
     return read_columns(folder / TABLE, {**text, **dict.fromkeys(numbers, "float")})
 
 
 def generations(c: dict[str, NDArray[Any]]) -> tuple[list[Generation | None], list[str]]:
-    """The parts of every row, or why there are none. Rows of one model, GPU count and resolution are evaluated together."""
+    """The parts of every row, or why there are none. Rows of one model, GPU count and resolution are
+    evaluated together."""
     n = len(c["model_id"])
     out: list[Generation | None] = [None] * n
     reason = [""] * n
@@ -149,8 +180,16 @@ def generations(c: dict[str, NDArray[Any]]) -> tuple[list[Generation | None], li
             reason[i] = "diffusion model without published dimensions here"
             continue
         frames = c["num_frames"][i] if c["num_frames"][i] > 0 else 0.0
-        key = (c["model_id"][i], c["gpu_model"][i], int(c["num_gpus"][i]), c["height"][i], c["width"][i], frames,
-               int(c["ulysses_degree"][i]), int(c["ring_degree"][i]))  # fmt: skip
+        key = (
+            c["model_id"][i],
+            c["gpu_model"][i],
+            int(c["num_gpus"][i]),
+            c["height"][i],
+            c["width"][i],
+            frames,
+            int(c["ulysses_degree"][i]),
+            int(c["ring_degree"][i]),
+        )
         together.setdefault(key, []).append(i)
     for at in together.values():
         try:
@@ -173,7 +212,9 @@ def _group(c: dict[str, NDArray[Any]], at: Sequence[int]) -> list[Generation]:
     batch = np.array([int(c["batch_size"][j]) * model.passes for j in at], np.int64)
     mine = np.full(len(at), max(1, tokens // n))
     seen = np.full(len(at), mine[0] if model.linear_attention else tokens)
-    times = device_times(model.architecture(), system, Serving(attention=KERNEL), Iterations(batch, mine, seen))
+    times = device_times(
+        model.architecture(), system, Serving(attention=KERNEL), Iterations(batch, mine, seen)
+    )
     degrees = int(c["ulysses_degree"][i]), int(c["ring_degree"][i])
     result: list[Generation] = []
     for k, j in enumerate(at):
@@ -181,16 +222,26 @@ def _group(c: dict[str, NDArray[Any]], at: Sequence[int]) -> list[Generation]:
         exchange, calls = _exchange(system, *degrees, float(batch[k]) * float(mine[k]) * model.hidden * 2.0)
         frames = max(1.0, float(np.nan_to_num(c["num_frames"][j])))
         pixels = float(c["height"][j] * c["width"][j]) * frames * float(c["batch_size"][j])
-        parts = (times.kernels_s[k] - times.attention_s[k] - times.memory_s[k], times.attention_s[k], times.memory_s[k])
+        attention, memory = float(times.attention_s[k]), float(times.memory_s[k])
         layers = model.layers * steps
-        result.append(Generation(*(float(p) * steps for p in parts), exchange * layers, calls * layers, layers, pixels,
-                                 system.accelerator.peak("bf16")))  # fmt: skip
+        result.append(
+            Generation(
+                matmul_s=steps * (float(times.kernels_s[k]) - attention - memory),
+                attention_s=steps * attention,
+                memory_s=steps * memory,
+                exchange_s=exchange * layers,
+                exchanges=calls * layers,
+                layers=layers,
+                pixels=pixels,
+                peak=system.accelerator.peak("bf16"),
+            )
+        )
     return result
 
 
 def _exchange(system: System, ulysses: int, ring: int, payload: float) -> tuple[float, float]:
-    """Seconds and calls of a layer: queries, keys, values and outputs swapped between tokens and heads (Ulysses); keys and
-    values passed round the ring, which its attention hides but for the calls."""
+    """Seconds and calls of a layer: queries, keys, values and outputs swapped between tokens and heads
+    (Ulysses); keys and values passed round the ring, which its attention hides but for the calls."""
     calls = (4.0 if ulysses > 1 else 0.0) + 2.0 * (ring - 1)
     if ulysses == 1:
         return 0.0, calls
@@ -206,29 +257,43 @@ def fit_diffusion(folder: Path) -> dict[str, float]:
     c = read_table(folder)
     assert c is not None
     parts, _ = generations(c)
-    names = ("matmul_slowdown", "attention_slowdown", "memory_slowdown", "layer_s", "decode_flop_per_pixel", "call_s",
-             "exchange_call_s")  # fmt: skip
+    names = (
+        "matmul_slowdown",
+        "attention_slowdown",
+        "memory_slowdown",
+        "layer_s",
+        "decode_flop_per_pixel",
+        "call_s",
+        "exchange_call_s",
+    )
     start = np.log([1.1, 1.1, 12.0, 3e-4, 2e7, 0.05, 1e-4])
     low, high = np.log([1.0, 0.8, 1.0, 1e-6, 5e6, 1e-3, 1e-6]), np.log([1.5, 2.0, 60.0, 6e-4, 5e7, 0.3, 2e-3])
     measured = c["batch_latency_s"]
     learn = [i for i, g in enumerate(parts) if g is not None and not is_check(c["model_id"][i])]
 
     def ratio(x: F64, rows: Sequence[int]) -> F64:
-        costs = dict(zip(names, np.exp(x), strict=True))
+        costs: dict[str, Any] = dict(zip(names, np.exp(x), strict=True))
         return np.array([g.seconds(costs) / measured[i] for i in rows if (g := parts[i]) is not None])
 
-    best = least_squares(lambda x: np.log(ratio(x, learn)), start, bounds=(low, high), loss="soft_l1", f_scale=0.1)
+    best = least_squares(
+        lambda x: np.log(ratio(x, learn)), start, bounds=(low, high), loss="soft_l1", f_scale=0.1
+    )
     kept = [i for i, g in enumerate(parts) if g is not None and is_check(c["model_id"][i])]
     errors = {
         f"{name} mape ({len(rows)} rows)": round(float(np.mean(np.abs(ratio(best.x, rows) - 1))), 4)
-        for name, rows in (("fit", learn), ("check", kept)) if rows
-    }  # fmt: skip
+        for name, rows in (("fit", learn), ("check", kept))
+        if rows
+    }
     values = ratio(best.x, kept or learn)
     document = {
         "costs": {k: float(f"{v:.4g}") for k, v in zip(names, np.exp(best.x), strict=True)},
         "log_sigma": round(log_sigma_of(np.ones_like(values), values), 3),
-        "provenance": {"source": "ml-energy/leaderboard v3, diffusers and xDiT on H100 and B200", "errors": errors,
-                       "split": "a third of the models kept for checking, by hash", "date": "2026-11-21"},
-    }  # fmt: skip
+        "provenance": {
+            "source": "ml-energy/leaderboard v3, diffusers and xDiT on H100 and B200",
+            "errors": errors,
+            "split": "a third of the models kept for checking, by hash",
+            "date": "2026-11-21",
+        },
+    }
     write("diffusion", document)
     return errors

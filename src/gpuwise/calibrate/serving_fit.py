@@ -1,4 +1,5 @@
-"""Fits what serving programs cost beside their kernels: each engine's share of an iteration, and llama.cpp's stream."""
+"""Fits what serving programs cost beside their kernels: each engine's share of an iteration, and llama.cpp's
+stream."""
 
 from __future__ import annotations
 
@@ -13,19 +14,39 @@ from gpuwise.calibrate.coefficient_files import write
 from gpuwise.calibrate.serving_predict import Group
 from gpuwise.calibrate.serving_rows import ServingRow
 from gpuwise.calibrate.validation import log_sigma_of
+from gpuwise.predict.inference import engine_key
 from gpuwise.predict.single_stream import seconds
 
 F64 = NDArray[np.float64]
-START = {"kernel_slowdown": 1.1, "prefill_slowdown": 1.1, "communication_slowdown": 1.0, "iteration_s": 1e-3,
-         "sequence_s": 5e-6, "layer_s": 1e-5}  # fmt: skip
-LOW = {"kernel_slowdown": 1.0, "prefill_slowdown": 0.8, "communication_slowdown": 0.5, "iteration_s": 1e-5,
-       "sequence_s": 1e-7, "layer_s": 1e-7}  # fmt: skip
-HIGH = {"kernel_slowdown": 1.6, "prefill_slowdown": 3.0, "communication_slowdown": 3.0, "iteration_s": 1e-2,
-        "sequence_s": 1e-4, "layer_s": 1e-4}  # fmt: skip
+START = {
+    "kernel_slowdown": 1.1,
+    "prefill_slowdown": 1.1,
+    "communication_slowdown": 1.0,
+    "iteration_s": 1e-3,
+    "sequence_s": 5e-6,
+    "layer_s": 1e-5,
+}
+LOW = {
+    "kernel_slowdown": 1.0,
+    "prefill_slowdown": 0.8,
+    "communication_slowdown": 0.5,
+    "iteration_s": 1e-5,
+    "sequence_s": 1e-7,
+    "layer_s": 1e-7,
+}
+HIGH = {
+    "kernel_slowdown": 1.6,
+    "prefill_slowdown": 3.0,
+    "communication_slowdown": 3.0,
+    "iteration_s": 1e-2,
+    "sequence_s": 1e-4,
+    "layer_s": 1e-4,
+}
 
 
 def is_check(row: ServingRow) -> bool:
-    """Whole models are kept from the engines' fit, whole GPUs from llama.cpp's (which ran two models): by hash."""
+    """Whole models are kept from the engines' fit, whole GPUs from llama.cpp's (which ran two models): by
+    hash."""
     if row.bits:
         return hashlib.sha256(row.gpu.encode()).digest()[0] % 3 == 0
     name = row.architecture.id if row.architecture is not None else row.model
@@ -36,8 +57,8 @@ def fit_engines(rows: Sequence[ServingRow], groups: Sequence[Group]) -> dict[str
     """Fit every engine that has rows, write ``coefficients/inference.json``, return the errors."""
     engines: dict[str, Any] = {}
     errors: dict[str, float] = {}
-    for engine in sorted({g.serving.engine for g in groups}):
-        mine = [g for g in groups if g.serving.engine == engine]
+    for engine in sorted({engine_key(g.serving) for g in groups}):
+        mine = [g for g in groups if engine_key(g.serving) == engine]
         costs = fit_engine(rows, mine)
         ratios: dict[str, list[float]] = {"fit": [], "check": []}
         for g in mine:
@@ -45,20 +66,27 @@ def fit_engines(rows: Sequence[ServingRow], groups: Sequence[Group]) -> dict[str
                 ratios["check" if is_check(rows[i]) else "fit"].append(float(t / rows[i].measured_s))
         for part, values in ratios.items():
             if values:
-                errors[f"{engine} {part} mape ({len(values)} rows)"] = round(float(np.mean(np.abs(np.array(values) - 1))), 4)
+                errors[f"{engine} {part} mape ({len(values)} rows)"] = round(
+                    float(np.mean(np.abs(np.array(values) - 1))), 4
+                )
         kept = np.array(ratios["check"] or ratios["fit"])
-        engines[engine] = {**{k: float(f"{v:.4g}") for k, v in costs.items()},
-                           "log_sigma": round(log_sigma_of(np.ones_like(kept), kept), 3)}  # fmt: skip
+        engines[engine] = {
+            **{k: float(f"{v:.4g}") for k, v in costs.items()},
+            "log_sigma": round(log_sigma_of(np.ones_like(kept), kept), 3),
+        }
     provenance = {
-        "source": "InferenceX runs (aiconfigurator silicon samples, Apache-2.0) and ML.ENERGY v3 batch sweeps",
-        "split": "a third of the models kept for checking, by hash", "errors": errors, "date": "2026-11-21",
-    }  # fmt: skip
+        "source": "InferenceX (aiconfigurator silicon samples, Apache-2.0), ML.ENERGY v3 batch sweeps",
+        "split": "a third of the models kept for checking, by hash",
+        "errors": errors,
+        "date": "2026-11-21",
+    }
     write("inference", {"engines": engines, "provenance": provenance})
     return errors
 
 
 def fit_engine(rows: Sequence[ServingRow], groups: Sequence[Group]) -> dict[str, float]:
-    """Costs of one engine by robust least squares on log time; a model counts the same however many rows it has."""
+    """Costs of one engine by robust least squares on log time; a model counts the same however many rows it
+    has."""
     from scipy.optimize import least_squares
 
     names = list(START)
@@ -76,7 +104,9 @@ def fit_engine(rows: Sequence[ServingRow], groups: Sequence[Group]) -> dict[str,
         parts: list[F64] = []
         for g, keep in learn:
             measured = np.array([rows[i].measured_s for i in g.at])
-            parts.append((np.log(g.seconds(costs) / measured) * max(per_model[_model(rows, g)], 1) ** -0.25)[keep])
+            parts.append(
+                (np.log(g.seconds(costs) / measured) * max(per_model[_model(rows, g)], 1) ** -0.25)[keep]
+            )
         return np.concatenate([*parts, 0.02 * (x - start)])
 
     best = least_squares(residual, start, bounds=(low, high), loss="soft_l1", f_scale=0.05, diff_step=1e-3)
@@ -89,7 +119,8 @@ def _model(rows: Sequence[ServingRow], group: Group) -> str:
     return arch.id
 
 
-# --- llama.cpp -------------------------------------------------------------------------------------------------------
+# --- llama.cpp
+# -------------------------------------------------------------------------------------------------------
 
 
 def fit_single_stream(rows: Sequence[ServingRow]) -> dict[str, float]:
@@ -118,19 +149,29 @@ def fit_single_stream(rows: Sequence[ServingRow]) -> dict[str, float]:
     measured = sorted({r.system.accelerator.id for r in learn if r.system is not None})
     known = np.array([_seconds(form, r) / r.measured_s for r in learn])
     widths = {"known_device": round(log_sigma_of(np.ones_like(known), known), 3), "other_device": sigma}
-    provenance = {"source": "XiongjieDai/GPU-Benchmarks-on-LLM-Inference (2024-05), Llama 3 8B and 70B", "errors": errors,
-                  "split": "a third of the GPUs kept for checking, by hash", "date": "2026-11-21"}  # fmt: skip
-    write("single_stream", {"form": form, "measured": measured, "log_sigma": widths, "provenance": provenance})
+    provenance = {
+        "source": "XiongjieDai/GPU-Benchmarks-on-LLM-Inference (2024-05), Llama 3 8B and 70B",
+        "errors": errors,
+        "split": "a third of the GPUs kept for checking, by hash",
+        "date": "2026-11-21",
+    }
+    write(
+        "single_stream", {"form": form, "measured": measured, "log_sigma": widths, "provenance": provenance}
+    )
     return errors
 
 
 def _form(x: F64) -> dict[str, Any]:
     share, apple_share, half, quantised, overlap, layer, apple_layer, hand_over = (float(v) for v in x)
     return {
-        "vendors": {"NVIDIA": {"bandwidth_share": share, "layer_s": layer},
-                    "Apple": {"bandwidth_share": apple_share, "layer_s": apple_layer}},
-        "clocks_per_byte": {"half": half, "quantised": quantised}, "overlap": overlap, "hand_over_s": hand_over,
-    }  # fmt: skip
+        "vendors": {
+            "NVIDIA": {"bandwidth_share": share, "layer_s": layer},
+            "Apple": {"bandwidth_share": apple_share, "layer_s": apple_layer},
+        },
+        "clocks_per_byte": {"half": half, "quantised": quantised},
+        "overlap": overlap,
+        "hand_over_s": hand_over,
+    }
 
 
 def _seconds(form: dict[str, Any], r: ServingRow) -> float:

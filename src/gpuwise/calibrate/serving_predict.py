@@ -18,8 +18,9 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rows (positions in the table) of one model, system and layout; ``decode`` and ``prefill`` are one iteration of each
-    row's batch, and the prefill of one prompt. What an engine adds is not in them, so that a fit reuses them."""
+    """Rows (positions in the table) of one model, system and layout; ``decode`` and ``prefill`` are one
+    iteration of each row's batch, and the prefill of one prompt. What an engine adds is not in them, so that
+    a fit reuses them."""
 
     at: tuple[int, ...]
     serving: Serving
@@ -28,8 +29,8 @@ class Group:
     decode: DeviceTimes
     prefill: DeviceTimes
     per_decode: F64
-    """Prefills of one prompt that fall on each decode iteration: in steady state every sequence brings one in ``output``
-    iterations; 0 where the measured figure leaves them out."""
+    """Prefills of one prompt that fall on each decode iteration: in steady state every sequence brings one in
+    ``output`` iterations; 0 where the measured figure leaves them out."""
 
     def seconds(self, costs: dict[str, Any]) -> F64:
         """[rows] time between tokens under an engine's ``costs``."""
@@ -67,7 +68,15 @@ def _group(rows: Sequence[ServingRow], at: tuple[int, ...]) -> Group:
     prefill = _distinct(first, Iterations(one * first.serving.attention_dp, whole, whole))
     shared = np.array([rows[i].prefills for i in at])
     per_decode = np.where(shared, sequences / np.maximum(output, 1.0), 0.0)
-    return Group(at, first.serving, first.architecture.n_layers, sequences.astype(np.float64), decode, prefill, per_decode)
+    return Group(
+        at,
+        first.serving,
+        first.architecture.n_layers,
+        sequences.astype(np.float64),
+        decode,
+        prefill,
+        per_decode,
+    )
 
 
 def _distinct(row: ServingRow, wanted: Iterations) -> DeviceTimes:
@@ -77,5 +86,11 @@ def _distinct(row: ServingRow, wanted: Iterations) -> DeviceTimes:
     unique, inverse = np.unique(keys, axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
     few = device_times(row.architecture, row.system, row.serving, Iterations(*unique.T))
-    columns = (few.kernels_s, few.attention_s, few.memory_s, few.communication_s, few.log_sigma)
-    return DeviceTimes(*(column[inverse] for column in columns), few.basis)
+    return DeviceTimes(
+        kernels_s=few.kernels_s[inverse],
+        attention_s=few.attention_s[inverse],
+        memory_s=few.memory_s[inverse],
+        communication_s=few.communication_s[inverse],
+        log_sigma=few.log_sigma[inverse],
+        basis=few.basis,
+    )

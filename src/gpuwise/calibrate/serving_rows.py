@@ -1,6 +1,8 @@
-"""Published serving runs as rows: what was measured, and for what the model can predict, the iteration it stands for.
+"""Published serving runs as rows: what was measured, and for what the model can predict, the iteration it
+stands for.
 
-A row whose latency depends on arrivals, queueing or a separate prefill fleet is not one iteration: it carries the reason.
+A row whose latency depends on arrivals, queueing or a separate prefill fleet is not one iteration: it carries
+the reason.
 """
 
 from __future__ import annotations
@@ -24,14 +26,24 @@ HYBRID = "hybrid or sparse-attention model without analytic form"
 _MEASURED_TEXT = ("kind", "engine", "model", "gpu", "parallel", "precision", "notes")
 _MEASURED_NUMBERS = ("n_gpu", "isl", "osl", "concurrency", "output_tok_s", "ttft_ms", "itl_ms")
 _INFERENCEX_TEXT = ("backend", "model_path", "system", "precision", "mode")
-_INFERENCEX_NUMBERS = ("isl", "osl", "batch_size", "tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size",
-                       "silicon_ttft_ms", "silicon_tpot_ms")  # fmt: skip
+_INFERENCEX_NUMBERS = (
+    "isl",
+    "osl",
+    "batch_size",
+    "tp_size",
+    "attention_dp_size",
+    "moe_tp_size",
+    "moe_ep_size",
+    "silicon_ttft_ms",
+    "silicon_tpot_ms",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ServingRow:
-    """``prompt`` and ``output`` tokens of a request and ``sequences`` at once; ``prefills`` says whether measured time holds
-    the prefills of other requests as well (a mean over requests does, a median between tokens does not)."""
+    """``prompt`` and ``output`` tokens of a request and ``sequences`` at once; ``prefills`` says whether
+    measured time holds the prefills of other requests as well (a mean over requests does, a median between
+    tokens does not)."""
 
     source: str
     gpu: str
@@ -62,14 +74,17 @@ def read_rows(folder: Path) -> list[ServingRow] | None:
     return rows if found else None
 
 
-def _records(folder: Path, name: str, text: tuple[str, ...], numbers: tuple[str, ...]) -> list[dict[str, Any]] | None:
+def _records(
+    folder: Path, name: str, text: tuple[str, ...], numbers: tuple[str, ...]
+) -> list[dict[str, Any]] | None:
     columns = read_columns(folder / name, {**dict.fromkeys(text, "str"), **dict.fromkeys(numbers, "float")})
     if columns is None:
         return None
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-# --- measured.csv --------------------------------------------------------------------------------------------------
+# --- measured.csv
+# --------------------------------------------------------------------------------------------------
 
 
 def _measured(folder: Path) -> list[ServingRow] | None:
@@ -81,8 +96,15 @@ def _measured_row(r: dict[str, Any]) -> ServingRow:
     base = ServingRow(source=r["kind"], gpu=r["gpu"], model=r["model"], measured_s=r["itl_ms"] * MILLI)
     kind = r["kind"]
     if kind == "single_stream":
-        row = replace(base, source="llama.cpp decode", measured_s=1.0 / r["output_tok_s"], bits=r["precision"],
-                      prompt=r["isl"], output=r["osl"], n_devices=max(1, round(r["n_gpu"])))  # fmt: skip
+        row = replace(
+            base,
+            source="llama.cpp decode",
+            measured_s=1.0 / r["output_tok_s"],
+            bits=r["precision"],
+            prompt=r["isl"],
+            output=r["osl"],
+            n_devices=max(1, round(r["n_gpu"])),
+        )
         return _filled(row, r["model"], r["gpu"], row.n_devices)
     if kind == "offline_max_throughput":
         return replace(base, source="offline throughput", measured_s=1.0 / r["output_tok_s"], reason=QUEUEING)
@@ -90,8 +112,13 @@ def _measured_row(r: dict[str, Any]) -> ServingRow:
         return replace(base, source="load sweep", reason=QUEUEING)
     if kind != "online_saturated_maxseqs":
         return replace(base, reason="shape and load not stated")
-    row = replace(base, source="batch sweep ITL", sequences=max(1, round(r["concurrency"])), output=r["osl"],
-                  n_devices=round(r["n_gpu"]))  # fmt: skip
+    row = replace(
+        base,
+        source="batch sweep ITL",
+        sequences=max(1, round(r["concurrency"])),
+        output=r["osl"],
+        n_devices=round(r["n_gpu"]),
+    )
     if "SUSPECT" in r["notes"]:
         return replace(row, reason="flagged as suspect in the table")
     prompt = _task_prompt(r["notes"])
@@ -102,8 +129,8 @@ def _measured_row(r: dict[str, Any]) -> ServingRow:
 
 
 def _task_prompt(notes: str) -> float | None:
-    """Prompt tokens of a task, where the table leaves them out: typical of its data set, small beside the outputs
-    (LM Arena chat, GPQA questions, fill-in-the-middle prompts)."""
+    """Prompt tokens of a task, where the table leaves them out: typical of its data set, small beside the
+    outputs (LM Arena chat, GPQA questions, fill-in-the-middle prompts)."""
     for task, tokens in (("LM Arena", 100.0), ("GPQA", 250.0), ("FIM", 250.0)):
         if task in notes:
             return tokens
@@ -111,16 +138,25 @@ def _task_prompt(notes: str) -> float | None:
 
 
 def _sweep_serving(r: dict[str, Any]) -> Serving:
-    """vLLM's flags read from ``TP1,EP8,DP8``. Expert parallelism borrows the tensor group, so that ``TP1,EP8`` on eight
-    devices without DP is an attention split eight ways."""
+    """vLLM's flags read from ``TP1,EP8,DP8``. Expert parallelism borrows the tensor group, so that
+    ``TP1,EP8`` on eight devices without DP is an attention split eight ways."""
     degrees = {k: int(v) for k, v in re.findall(r"(TP|EP|DP)(\d+)", r["parallel"])}
     n = round(r["n_gpu"])
     dp = degrees.get("DP", 1)
     tp, ep = max(1, n // dp), degrees.get("EP", 1)
-    return Serving("vllm", *_weights(r["precision"], r["model"]), tp=tp, attention_dp=dp, moe_tp=max(1, n // ep), moe_ep=ep)
+    return Serving(
+        "vllm",
+        *_weights(r["precision"], r["model"]),
+        tp=tp,
+        attention_dp=dp,
+        moe_tp=max(1, n // ep),
+        moe_ep=ep,
+        tuned=False,
+    )
 
 
-# --- inferencex.csv -------------------------------------------------------------------------------------------------
+# --- inferencex.csv
+# -------------------------------------------------------------------------------------------------
 
 
 def _inferencex(folder: Path) -> list[ServingRow] | None:
@@ -130,8 +166,9 @@ def _inferencex(folder: Path) -> list[ServingRow] | None:
     rows = [_inferencex_row(r) for r in records]
     first = [
         ServingRow("inferencex TTFT", r["system"], r["model_path"], r["silicon_ttft_ms"] * MILLI, QUEUEING)
-        for r in records if math.isfinite(r["silicon_ttft_ms"])
-    ]  # fmt: skip
+        for r in records
+        if math.isfinite(r["silicon_ttft_ms"])
+    ]
     return rows + first
 
 
@@ -156,8 +193,8 @@ def _inferencex_row(r: dict[str, Any]) -> ServingRow:
 
 
 def _inferencex_serving(r: dict[str, Any]) -> tuple[Serving | None, int]:
-    """The layout. The table writes one group in three ways: tensor times expert degree where both were given (tp 64 on
-    eight devices), data-parallel attention with the expert degree squared, or blanks."""
+    """The layout. The table writes one group in three ways: tensor times expert degree where both were given
+    (tp 64 on eight devices), data-parallel attention with the expert degree squared, or blanks."""
 
     def degree(name: str) -> int:
         return 1 if math.isnan(r[name]) else max(1, int(r[name]))
@@ -181,7 +218,8 @@ def _inferencex_serving(r: dict[str, Any]) -> tuple[Serving | None, int]:
     return Serving(r["backend"], *weights, kv_dtype=kv, tp=tp, attention_dp=dp, moe_tp=moe_tp, moe_ep=ep), n
 
 
-# --- vllm_runs.csv --------------------------------------------------------------------------------------------------
+# --- vllm_runs.csv
+# --------------------------------------------------------------------------------------------------
 
 
 def _vllm(folder: Path) -> list[ServingRow] | None:
@@ -189,25 +227,47 @@ def _vllm(folder: Path) -> list[ServingRow] | None:
     if records is None:
         return None
     return [
-        ServingRow("vllm load " + r["metric_ms"], r["gpu"], r["model"], r["actual"] * MILLI,
-                   "arrival rate and lengths not stated: " + QUEUEING)
+        ServingRow(
+            "vllm load " + r["metric_ms"],
+            r["gpu"],
+            r["model"],
+            r["actual"] * MILLI,
+            "arrival rate and lengths not stated: " + QUEUEING,
+        )
         for r in records
-    ]  # fmt: skip
+    ]
 
 
-# --- what a name means ----------------------------------------------------------------------------------------------
+# --- what a name means
+# ----------------------------------------------------------------------------------------------
 
 MODELS = (
     (r"nemotron-(nano|h)|qwen3\.5|qwen3-next|glm-5|deepseek-v3\.2|omni", ""),
-    (r"deepseek-(r1|v3)", "deepseek-v3"), (r"kimi-k2", "kimi-k2"), (r"minimax-m2", "minimax-m2"),
-    (r"qwen3-(vl-)?235b", "qwen3-235b-a22b"), (r"qwen3-(vl-)?30b", "qwen3-30b-a3b"), (r"qwen3-coder-480b", "qwen3-coder-480b-a35b"),
-    (r"qwen3-(vl-)?(\d+)b", r"qwen3-\2b"), (r"gpt-oss-(20|120)b", r"gpt-oss-\1b"), (r"llama-4-(scout|maverick)", r"llama-4-\1"),
-    (r"llama-(3\.\d|3|2)-(\d+)b", r"llama-\1-\2b"), (r"gemma-3-(\d+)b", r"gemma-3-\1b"), (r"mixtral-8x(7|22)b", r"mixtral-8x\1b"),
-)  # fmt: skip
-"""Spelling -> catalogue; an empty name is a model without analytic form. Vision variants decode as their language model."""
-SYSTEMS = {"h100_sxm": "H100-SXM5-80GB", "h200_sxm": "H200-SXM", "b200_sxm": "B200-SXM", "b300_sxm": "B300-SXM",
-           "H200 SXM 141GB": "H200-SXM", "H100 SXM5 80GB": "H100-SXM5-80GB", "GB200 (per GPU)": "GB200",
-           "Apple M3 Max 40c": "Apple M3 Max"}  # fmt: skip
+    (r"deepseek-(r1|v3)", "deepseek-v3"),
+    (r"kimi-k2", "kimi-k2"),
+    (r"minimax-m2", "minimax-m2"),
+    (r"qwen3-(vl-)?235b", "qwen3-235b-a22b"),
+    (r"qwen3-(vl-)?30b", "qwen3-30b-a3b"),
+    (r"qwen3-coder-480b", "qwen3-coder-480b-a35b"),
+    (r"qwen3-(vl-)?(\d+)b", r"qwen3-\2b"),
+    (r"gpt-oss-(20|120)b", r"gpt-oss-\1b"),
+    (r"llama-4-(scout|maverick)", r"llama-4-\1"),
+    (r"llama-(3\.\d|3|2)-(\d+)b", r"llama-\1-\2b"),
+    (r"gemma-3-(\d+)b", r"gemma-3-\1b"),
+    (r"mixtral-8x(7|22)b", r"mixtral-8x\1b"),
+)
+"""Spelling -> catalogue; an empty name is a model without analytic form. Vision variants decode as their
+language model."""
+SYSTEMS = {
+    "h100_sxm": "H100-SXM5-80GB",
+    "h200_sxm": "H200-SXM",
+    "b200_sxm": "B200-SXM",
+    "b300_sxm": "B300-SXM",
+    "H200 SXM 141GB": "H200-SXM",
+    "H100 SXM5 80GB": "H100-SXM5-80GB",
+    "GB200 (per GPU)": "GB200",
+    "Apple M3 Max 40c": "Apple M3 Max",
+}
 
 
 @cache
@@ -231,8 +291,9 @@ def system_of(name: str, n: int) -> System:
 
 
 def _weights(precision: str, model: str) -> tuple[str, str | None]:
-    """Formats of dense and of expert weights. gpt-oss holds experts in MXFP4 and the rest in bf16 (its model card); the
-    4-bit Kimi and DeepSeek checkpoints quantise the experts only; ``-FP8`` checkpoints scale blocks of 128 x 128."""
+    """Formats of dense and of expert weights. gpt-oss holds experts in MXFP4 and the rest in bf16 (its model
+    card); the 4-bit Kimi and DeepSeek checkpoints quantise the experts only; ``-FP8`` checkpoints scale
+    blocks of 128 x 128."""
     p = precision.lower()
     if "gpt-oss" in model.lower():
         return "bf16", "mxfp4"

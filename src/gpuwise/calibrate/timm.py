@@ -1,8 +1,9 @@
 """timm's published image-network benchmarks: score and fit ``predict.network``.
 
-A third of the architectures is kept for checking, by a hash of the name without pre-training tags. How it does on a
-GPU left out of the fit altogether is measured while fitting and recorded in the coefficients' provenance.
-The baseline is one constant per GPU and mode on FLOP at peak plus one pass of activations at full bandwidth.
+A third of the architectures is kept for checking, by a hash of the name without pre-training tags. How it
+does on a GPU left out of the fit altogether is measured while fitting and recorded in the coefficients'
+provenance. The baseline is one constant per GPU and mode on FLOP at peak plus one pass of activations at full
+bandwidth.
 """
 
 from __future__ import annotations
@@ -40,10 +41,15 @@ def score(folder: Path, all_check: bool) -> Scores | None:
     check = is_check(rows.architecture) | all_check
     source = np.where(rows.networks.training, "timm training", "timm inference")
     return Scores(
-        source=source.tolist(), gpu=rows.gpu.tolist(), split=np.where(check, "check", "fit").tolist(),
-        measured=rows.step_s, predicted=predicted, log_sigma=sigma, baseline=constant_efficiency(rows, ~check),
+        source=source.tolist(),
+        gpu=rows.gpu.tolist(),
+        split=np.where(check, "check", "fit").tolist(),
+        measured=rows.step_s,
+        predicted=predicted,
+        log_sigma=sigma,
+        baseline=constant_efficiency(rows, ~check),
         reason=rows.reason.tolist(),
-    )  # fmt: skip
+    )
 
 
 def groups(rows: VisionRows) -> list[tuple[str, str, NDArray[np.intp]]]:
@@ -58,14 +64,17 @@ def groups(rows: VisionRows) -> list[tuple[str, str, NDArray[np.intp]]]:
 
 
 def constant_efficiency(rows: VisionRows, fit: NDArray[np.bool_]) -> F64:
-    """Baseline [R]; its constant is the median over the fit rows of the GPU and mode (over all where there are none)."""
+    """Baseline [R]; its constant is the median over the fit rows of the GPU and mode (over all where there
+    are none)."""
     ideal, out = np.full(len(rows.gpu), np.nan), np.full(len(rows.gpu), np.nan)
     n = rows.networks
     for gpu, precision, at in groups(rows):
         device = rows.accelerators[gpu]
         flop = 2.0 * n.macs[at] * np.where(n.training[at], 3.0, 1.0)
         bytes_moved = n.activations[at] * 4.0
-        ideal[at] = n.batch[at] * (flop / device.peak(precision) + bytes_moved / device.memory_bandwidth_bytes_per_s)
+        ideal[at] = n.batch[at] * (
+            flop / device.peak(precision) + bytes_moved / device.memory_bandwidth_bytes_per_s
+        )
     for gpu in set(rows.gpu):
         for training in (False, True):
             mine = (rows.gpu == gpu) & (n.training == training) & np.isfinite(ideal)

@@ -27,16 +27,23 @@ START: dict[str, Any] = {
     "launch_s": 6e-6,
     "most_correction": 1.5,
 }
-"""Not fitted: ``vector`` efficiency (fp32 products of NeuSight's tables reach 0.75 to 0.9 of peak), a training step's
-bytes per parameter (fp32 weight read and written, gradient written and read, momentum read and written, half-precision
-copy written and read: 28), the host's cost of a launch (as the eager stack's), and the limit of the correction."""
+"""Not fitted: ``vector`` efficiency (fp32 products of NeuSight's tables reach 0.75 to 0.9 of peak), a
+training step's bytes per parameter (fp32 weight read and written, gradient written and read, momentum read
+and written, half-precision copy written and read: 28), the host's cost of a launch (as the eager stack's),
+and the limit of the correction."""
 POWER_LIMITED = ("Blackwell-RTX",)
-"""Families with a device whose power limit binds here (RTX PRO 6000 Max-Q: 300 W for 439 TFLOP/s): joules per FLOP of
-convolution networks, what moves around the arithmetic included. Fitted where such a device is among the rows."""
+"""Families with a device whose power limit binds here (RTX PRO 6000 Max-Q: 300 W for 439 TFLOP/s): joules per
+FLOP of convolution networks, what moves around the arithmetic included. Fitted where such a device is among
+the rows."""
 _BOUNDS = {
-    "matrix": (0.2, 0.95), "eager": (0.5, 20.0), "compiled": (0.5, 20.0), "training": (1.0, 10.0), "overlap": (1.25, 6.0),
-    "cycles_per_element": (1e-4, 10.0), "Blackwell-RTX": (0.4e-12, 2.6e-12),
-}  # fmt: skip
+    "matrix": (0.2, 0.95),
+    "eager": (0.5, 20.0),
+    "compiled": (0.5, 20.0),
+    "training": (1.0, 10.0),
+    "overlap": (1.25, 6.0),
+    "cycles_per_element": (1e-4, 10.0),
+    "Blackwell-RTX": (0.4e-12, 2.6e-12),
+}
 
 
 def fit_network(rows: VisionRows, check: Bool) -> dict[str, float]:
@@ -55,9 +62,11 @@ def fit_network(rows: VisionRows, check: Bool) -> dict[str, float]:
     model["log_sigma"] = {"known_device": sigma, "other_device": dict.fromkeys(sigma, other)}
     model["provenance"] = {
         "source": "huggingface/pytorch-image-models results/ (Apache-2.0): inference and training tables",
-        "rows": int((usable & ~check).sum()), "split": "a third of the architectures kept for checking, by hash",
-        "errors": errors, "date": "2026-11-21",
-    }  # fmt: skip
+        "rows": int((usable & ~check).sum()),
+        "split": "a third of the architectures kept for checking, by hash",
+        "errors": errors,
+        "date": "2026-11-21",
+    }
     write("network", model, pack("correction", trees))
     return errors
 
@@ -69,25 +78,35 @@ def physical(rows: VisionRows, at: NDArray[Any], model: dict[str, Any]) -> tuple
         for precision in set(rows.precision[at]):
             here = (rows.gpu[at] == gpu) & (rows.precision[at] == precision)
             if here.any():
-                out[:, here] = rooflines(rows.accelerators[gpu], precision, rows.networks.take(at[here]), model)
+                out[:, here] = rooflines(
+                    rows.accelerators[gpu], precision, rows.networks.take(at[here]), model
+                )
     return out[0], out[1], out[2]
 
 
 def _with(x: dict[str, float]) -> dict[str, Any]:
     return {
-        **START, "efficiency": {**START["efficiency"], "matrix": x["matrix"]},
-        "passes": {k: x[k] for k in ("eager", "compiled", "training")}, "overlap": x["overlap"],
-        "cycles_per_element": x["cycles_per_element"], "joules_per_flop": {k: x[k] for k in POWER_LIMITED if k in x},
-    }  # fmt: skip
+        **START,
+        "efficiency": {**START["efficiency"], "matrix": x["matrix"]},
+        "passes": {k: x[k] for k in ("eager", "compiled", "training")},
+        "overlap": x["overlap"],
+        "cycles_per_element": x["cycles_per_element"],
+        "joules_per_flop": {k: x[k] for k in POWER_LIMITED if k in x},
+    }
 
 
 def fit_form(rows: VisionRows, mask: Bool) -> dict[str, Any]:
-    """Constants of the physical form by robust least squares on log time; each architecture counts the same."""
+    """Constants of the physical form by robust least squares on log time; each architecture counts the
+    same."""
     from scipy.optimize import least_squares
 
     at = np.flatnonzero(mask)
     at = np.random.default_rng(20261121).permutation(at)[:4000]
-    limited = {a.family for g, a in rows.accelerators.items() if (rows.gpu[mask] == g).any() and (a.tdp_w or 999) <= 300}
+    limited = {
+        a.family
+        for g, a in rows.accelerators.items()
+        if (rows.gpu[mask] == g).any() and (a.tdp_w or 999) <= 300
+    }
     names = [k for k in _BOUNDS if k not in POWER_LIMITED or k in limited]
     low, high = (np.log([_BOUNDS[k][i] for k in names]) for i in (0, 1))
     start = {**START["passes"], "matrix": START["efficiency"]["matrix"], **START, "Blackwell-RTX": 1.6e-12}
@@ -141,7 +160,8 @@ def _errors(
 
 
 def _left_out(rows: VisionRows, usable: Bool, check: Bool, held: Bool, gpu: str) -> dict[str, float]:
-    """Errors on a GPU kept out of the fit: on architectures that were seen elsewhere, and on ones that were not."""
+    """Errors on a GPU kept out of the fit: on architectures that were seen elsewhere, and on ones that were
+    not."""
     learn = usable & ~check & ~held
     if not learn.any() or not (usable & held).any():
         return {}
@@ -162,6 +182,3 @@ def _left_out(rows: VisionRows, usable: Bool, check: Bool, held: Bool, gpu: str)
 
 def _mape(time: F64, measured: F64) -> float:
     return round(float(np.mean(np.abs(time / measured - 1))), 4)
-
-
-

@@ -1,7 +1,7 @@
 """timm's published benchmark tables as columns of networks.
 
-Rows without FLOP and activations (training tables leave them out) take them from another row of the same network,
-scaled by the image's area: both are sums over positions.
+Rows without FLOP and activations (training tables leave them out) take them from another row of the same
+network, scaled by the image's area: both are sums over positions.
 """
 
 from __future__ import annotations
@@ -25,9 +25,18 @@ F64 = NDArray[np.float64]
 TABLE = "models/timm.csv"
 _TEXT = ("gpu", "precision", "layout", "compile", "pt", "mode", "model")
 _NUMBERS = ("step_time_ms", "batch_size", "img_size", "gmacs", "macts", "params_m")
-PRECISION = {"amp": "fp16", "amp_bf16": "bf16", "bf16": "bf16", "fp16": "fp16", "float16": "fp16", "bfloat16": "bf16",
-             "amp_fp16": "fp16", "tf32": "tf32"}  # fmt: skip
-"""``amp`` is fp16 autocast; fp32 rows (convolutions in TF32, products not) are ambiguous and left to their reason."""
+PRECISION = {
+    "amp": "fp16",
+    "amp_bf16": "bf16",
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "amp_fp16": "fp16",
+    "tf32": "tf32",
+}
+"""``amp`` is fp16 autocast; fp32 rows (convolutions in TF32, products not) are ambiguous and left to their
+reason."""
 _PROCESSORS = re.compile(r"^(i\d_|xeon|epyc|ryzen|m[1-9]|cpu)", re.IGNORECASE)
 
 
@@ -47,30 +56,45 @@ class VisionRows:
 
 def read_rows(folder: Path) -> VisionRows | None:
     """Every row of ``models/timm.csv`` under ``folder``; None when the table is not there."""
-    columns = read_columns(folder / TABLE, {**dict.fromkeys(_TEXT, "str"), **dict.fromkeys(_NUMBERS, "float")})
+    columns = read_columns(
+        folder / TABLE, {**dict.fromkeys(_TEXT, "str"), **dict.fromkeys(_NUMBERS, "float")}
+    )
     if columns is None:
         return None
     stems = np.array([stem_of(m) for m in columns["model"]], dtype=object)
     macs, activations = _totals(stems, columns)
     names, where = np.unique(stems.astype(str), return_inverse=True)
     networks = Networks(
-        macs=macs * GIGA, activations=activations * MEGA, parameters=columns["params_m"] * MEGA,
-        batch=columns["batch_size"], image_side=columns["img_size"], compiled=columns["compile"] == "inductor",
-        channels_last=columns["layout"] == "nhwc", training=columns["mode"] == "train",
+        macs=macs * GIGA,
+        activations=activations * MEGA,
+        parameters=columns["params_m"] * MEGA,
+        batch=columns["batch_size"],
+        image_side=columns["img_size"],
+        compiled=columns["compile"] == "inductor",
+        channels_last=columns["layout"] == "nhwc",
+        training=columns["mode"] == "train",
         modern=np.array([not v.startswith(("0.", "1.")) for v in columns["pt"]], bool),
         traits=indicator([traits_of(n) for n in names])[:, where],
-    )  # fmt: skip
+    )
     accelerators, reason = _accelerators(columns["gpu"])
     precision = np.array([PRECISION.get(p, "") for p in columns["precision"]], dtype=object)
     reason[(reason == "") & (precision == "")] = "arithmetic format not stated (fp32 or TF32)"
     measured = columns["step_time_ms"]
     reason[(reason == "") & ~(np.isfinite(measured) & (measured > 0))] = "step time not measured"
-    whole = np.min([networks.macs, networks.activations, networks.parameters, networks.batch, networks.image_side], axis=0)
+    whole = np.min(
+        [networks.macs, networks.activations, networks.parameters, networks.batch, networks.image_side],
+        axis=0,
+    )
     reason[(reason == "") & ~(whole > 0)] = "FLOP and activations of the network not stated"
     return VisionRows(
-        columns["gpu"], np.array([architecture_of(s) for s in stems], dtype=object), precision, measured * MILLI,
-        networks, reason, accelerators,
-    )  # fmt: skip
+        columns["gpu"],
+        np.array([architecture_of(s) for s in stems], dtype=object),
+        precision,
+        measured * MILLI,
+        networks,
+        reason,
+        accelerators,
+    )
 
 
 def stem_of(model: str) -> str:
@@ -79,7 +103,8 @@ def stem_of(model: str) -> str:
 
 
 def architecture_of(stem: str) -> str:
-    """One name for the same network under several weights: ``swsl_resnext50_32x4d`` is ``resnext50_32x4d``."""
+    """One name for the same network under several weights: ``swsl_resnext50_32x4d`` is
+    ``resnext50_32x4d``."""
     name = re.sub(r"^(swsl|ssl|ig|tv|gluon|adv|ens_adv|legacy|jx|tf)_", "", stem)
     name = re.sub(r"_(in22ft1k|in22k|22kft1k|22k|in1k|ns|ap|miil|dino|distilled|dist|\d{3})(?=_|$)", "", name)
     return name

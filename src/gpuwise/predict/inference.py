@@ -2,17 +2,17 @@
 
     iteration = s sum(kernels) + c sum(collectives) + h_0 + h_1 batch + h_2 layers
 
-Kernels are the forward rows of ``workload.transformer`` for the tokens of the iteration: products read their weights from
-memory in the serving format, attention reads the key-value cache at its length. ``s``, ``c``, ``h_0`` (scheduler, sampling),
-``h_1`` (a sequence's bookkeeping) and ``h_2`` (gaps between a layer's kernels) are fitted per engine
-(``coefficients/inference.json``). No queueing: the batch and the lengths are given.
+Kernels are the forward rows of ``workload.transformer`` for the tokens of the iteration: products read their
+weights from memory in the serving format, attention reads the key-value cache at its length. ``s``, ``c``,
+``h_0`` (scheduler, sampling), ``h_1`` (a sequence's bookkeeping) and ``h_2`` (gaps between a layer's kernels)
+are fitted per engine (``coefficients/inference.json``). No queueing: the batch and the lengths are given.
 
-Shapes: T tokens of one iteration on one rank, H hidden, A query heads, K kv heads, D head dim; ``/t`` over the tensor group.
+Shapes: T tokens of one iteration on one rank, H hidden, A query heads, K kv heads, D head dim; ``/t`` over
+the tensor group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,18 +35,27 @@ from gpuwise.workload.transformer import transformer_tables
 F64 = NDArray[np.float64]
 ENGINES = ("vllm", "sglang", "trtllm")
 WEIGHTS = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int8_wo", "int4_wo")
-WEIGHT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "mxfp4": 0.53125,
-                "int8_wo": 1.0, "int4_wo": 0.515625}  # fmt: skip
-"""Bytes of one weight with its scales: NVFP4 one E4M3 per 16, MXFP4 one E8M0 per 32, int4 one fp16 per 128."""
+WEIGHT_BYTES = {
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "fp8_block": 1.0,
+    "nvfp4": 0.5625,
+    "mxfp4": 0.53125,
+    "int8_wo": 1.0,
+    "int4_wo": 0.515625,
+}
+"""Bytes of one weight with its scales: NVFP4 one E4M3 per 16, MXFP4 one E8M0 per 32, int4 one fp16 per
+128."""
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
     """How an engine holds and splits a model.
 
-    Dense weights are split over ``tp``; ``attention_dp`` groups of ``tp`` ranks each hold all of the attention and serve
-    their share of the sequences. Experts are split ``moe_tp`` ways inside and ``moe_ep`` ways among ranks;
-    ``moe_tp * moe_ep`` is ``tp * attention_dp``.
+    Dense weights are split over ``tp``; ``attention_dp`` groups of ``tp`` ranks each hold all of the
+    attention and serve their share of the sequences. Experts are split ``moe_tp`` ways inside and ``moe_ep``
+    ways among ranks; ``moe_tp * moe_ep`` is ``tp * attention_dp``.
     """
 
     engine: str = "vllm"
@@ -58,6 +67,9 @@ class Serving:
     attention_dp: int = 1
     moe_tp: int = 1
     moe_ep: int = 1
+    tuned: bool = True
+    """Started with the flags of a performance recipe (kernel choice, graphs, scheduling); False: as
+    installed."""
     attention: str | None = None
     """Kernel of the prompt's attention (``fa2``, ``fa3``, ``cudnn``); None: the one the engine picks."""
 
@@ -71,8 +83,8 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Iterations:
-    """Columns [R]: ``sequences`` in the batch (all data-parallel groups together), new tokens of each (``q_len`` 1 is a
-    decode step) and the length of the cache they see, their own tokens included."""
+    """Columns [R]: ``sequences`` in the batch (all data-parallel groups together), new tokens of each
+    (``q_len`` 1 is a decode step) and the length of the cache they see, their own tokens included."""
 
     sequences: NDArray[np.int64]
     q_len: NDArray[np.int64]
@@ -92,22 +104,37 @@ class DeviceTimes:
     basis: Basis
 
 
-def iteration_time(arch: Architecture, system: System, serving: Serving, iterations: Iterations) -> KernelTime:
+def iteration_time(
+    arch: Architecture, system: System, serving: Serving, iterations: Iterations
+) -> KernelTime:
     """Wall time [R] of iterations of ``arch`` on ``system``.
 
-    Raises InputError for a split the model cannot have, UnpredictableError when the accelerator has no rate for a format.
+    Raises InputError for a split the model cannot have, UnpredictableError when the accelerator has no rate
+    for a format.
     """
     device = device_times(arch, system, serving, iterations)
-    costs = load_json("inference")["engines"][serving.engine]
+    costs = engine_costs(serving)
     time = with_engine(device, costs, iterations.sequences / serving.attention_dp, arch.n_layers)
     sigma = np.full(len(time), costs["log_sigma"])
     return KernelTime(time, sigma, weakest(device.basis, "fitted"))
 
 
+def engine_costs(serving: Serving) -> dict[str, Any]:
+    """Fitted costs of the engine as it was started; those of the tuned engine where no other was measured."""
+    known = load_json("inference")["engines"]
+    return known.get(engine_key(serving)) or known[serving.engine]
+
+
+def engine_key(serving: Serving) -> str:
+    """Name of the engine's costs."""
+    return serving.engine if serving.tuned else f"{serving.engine}-default"
+
+
 def with_engine(device: DeviceTimes, costs: dict[str, Any], sequences: F64, n_layers: int) -> F64:
     """Seconds [R] with the engine's costs added."""
     host = costs["iteration_s"] + costs["sequence_s"] * sequences + costs["layer_s"] * n_layers
-    return device.kernels_s * costs["kernel_slowdown"] + device.communication_s * costs["communication_slowdown"] + host
+    kernels = device.kernels_s * costs["kernel_slowdown"]
+    return kernels + device.communication_s * costs["communication_slowdown"] + host
 
 
 def device_times(arch: Architecture, system: System, serving: Serving, iterations: Iterations) -> DeviceTimes:
@@ -130,7 +157,8 @@ def device_times(arch: Architecture, system: System, serving: Serving, iteration
     n = len(columns[0])
 
     def total(values: F64) -> F64:
-        return np.bincount(row_owner, weights=values * row_weight * rows.count, minlength=n)
+        summed: F64 = np.bincount(row_owner, values * row_weight * rows.count, n).astype(np.float64)
+        return summed
 
     kernels = total(times.kernel_s)
     sigma = total(times.kernel_s * times.log_sigma) / np.maximum(kernels, 1e-300)
@@ -143,17 +171,29 @@ def _check(arch: Architecture, serving: Serving) -> None:
     if arch.heads % serving.tp:
         raise InputError(f"{arch.heads} heads do not divide over {serving.tp} ranks", hint="choose a divisor")
     if arch.moe is not None and arch.moe.n_experts % serving.moe_ep:
-        raise InputError(f"{arch.moe.n_experts} experts do not divide over {serving.moe_ep} ranks", hint="choose a divisor")
+        raise InputError(
+            f"{arch.moe.n_experts} experts do not divide over {serving.moe_ep} ranks", hint="choose a divisor"
+        )
 
 
 def _forward_tables(
     arch: Architecture, serving: Serving, sequences: int, q_len: int
 ) -> list[tuple[OpTable, float]]:
-    """Forward rows of each distinct layer with its count, the embedding, and the head over each sequence's last token."""
+    """Forward rows of each distinct layer with its count, the embedding, and the head over each sequence's
+    last token."""
     point = Point(
-        micro_batch=sequences, seq_len=q_len, tp=serving.tp, cp=1, ep=1, sequence_parallel=False,
-        context_parallel="ring", precision="bf16", stack=find_stack("megatron-core"), fused_attention=True, fused_loss=True,
-    )  # fmt: skip
+        micro_batch=sequences,
+        seq_len=q_len,
+        tp=serving.tp,
+        cp=1,
+        ep=1,
+        sequence_parallel=False,
+        context_parallel="ring",
+        precision="bf16",
+        stack=find_stack("megatron-core"),
+        fused_attention=True,
+        fused_loss=True,
+    )
     whole = transformer_tables(arch, point)
     last = transformer_tables(arch, replace(point, seq_len=1)) if q_len > 1 else whole
     parts = [(table, float(whole.layer_counts[kind])) for kind, table in whole.layers.items()]
@@ -164,11 +204,14 @@ def _forward_tables(
 def _served(table: OpTable, decode: bool) -> OpTable:
     """The rows an engine runs: forward, residuals inside the norms, no loss.
 
-    Of a fused expert layer the first product's row stands for all but the router, and ``moe.unpermute`` stays to carry its
-    sum. The two down-projections of latent attention are one product. In decode shared experts run beside the routed ones
-    on another stream, and take no time of their own.
+    Of a fused expert layer the first product's row stands for all but the router, and ``moe.unpermute`` stays
+    to carry its sum. The two down-projections of latent attention are one product. In decode shared experts
+    run beside the routed ones on another stream, and take no time of their own.
     """
-    drop = [n.endswith((".residual", ".bias")) or n.startswith(("head.loss", "ep.")) or n in _IN_FUSED_LAYER for n in table.name]
+    drop = [
+        n.endswith((".residual", ".bias")) or n.startswith(("head.loss", "ep.")) or n in _IN_FUSED_LAYER
+        for n in table.name
+    ]
     if decode:
         drop = [d or n.startswith("moe.shared") for d, n in zip(drop, table.name, strict=True)]
     names = list(table.name)
@@ -186,4 +229,14 @@ def _served(table: OpTable, decode: bool) -> OpTable:
 
 _IN_FUSED_LAYER = ("moe.top_k", "moe.permute", "moe.activation", "moe.down")
 
-__all__ = ["ENGINES", "WEIGHTS", "WEIGHT_BYTES", "DeviceTimes", "Iterations", "Serving", "device_times", "iteration_time"]
+__all__ = [
+    "ENGINES",
+    "WEIGHTS",
+    "WEIGHT_BYTES",
+    "DeviceTimes",
+    "Iterations",
+    "Serving",
+    "device_times",
+    "engine_costs",
+    "iteration_time",
+]

@@ -1,4 +1,5 @@
-"""Seconds of the rows of a serving iteration: weights from memory, attention over the cache, engines' own all-reduce."""
+"""Seconds of the rows of a serving iteration: weights from memory, attention over the cache, engines' own
+all-reduce."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 LATENT_COMPUTE, LATENT_STREAM = 0.6, 0.8
-"""Share of peak arithmetic and of bandwidth that latent-attention decode reaches (FlashMLA's published 660 of 989
-TFLOP/s compute-bound and 3000 of 3350 GB/s memory-bound on H800, less the tail of a step)."""
+"""Share of peak arithmetic and of bandwidth that latent-attention decode reaches (FlashMLA's published 660 of
+989 TFLOP/s compute-bound and 3000 of 3350 GB/s memory-bound on H800, less the tail of a step)."""
 
 
 class RowTimes(NamedTuple):
@@ -42,7 +43,13 @@ class RowTimes(NamedTuple):
 
 
 def row_times(
-    rows: OpTable, arch: Architecture, system: System, serving: Serving, sequences: I64, kv_len: I64, q_len: I64
+    rows: OpTable,
+    arch: Architecture,
+    system: System,
+    serving: Serving,
+    sequences: I64,
+    kv_len: I64,
+    q_len: I64,
 ) -> RowTimes:
     """Evaluate ``rows``; ``sequences``, ``kv_len`` and ``q_len`` [R] are those of each row's iteration."""
     device = system.accelerator
@@ -75,15 +82,17 @@ def row_times(
     put(mask, memory_time(device, rows.bytes_read[mask], rows.bytes_written[mask]))
     mask = rows.kind == Kind.EMBEDDING
     if mask.any():
-        put(mask, embedding_time(device, s[mask, 0], rows.bytes_read[mask] / np.maximum(s[mask, 0], 1), False))
+        put(
+            mask, embedding_time(device, s[mask, 0], rows.bytes_read[mask] / np.maximum(s[mask, 0], 1), False)
+        )
     if serving.tp * serving.attention_dp > 1:
         _communicate(rows, arch, system, serving, q_len, comm)
     return RowTimes(kernel, comm, sigma, weakest(*bases))
 
 
 def product_format(device: Accelerator, weights: str) -> str:
-    """The kernel that multiplies by weights held as ``weights``: where the device has no such rate, the weights are
-    widened to 16 bits on the way (Marlin)."""
+    """The kernel that multiplies by weights held as ``weights``: where the device has no such rate, the
+    weights are widened to 16 bits on the way (Marlin)."""
     if weights in ("fp8", "fp8_block") and "fp8" not in device.peak_flop_per_s:
         return "int8_wo"
     if weights in ("nvfp4", "mxfp4"):
@@ -97,19 +106,40 @@ def _experts(device: Accelerator, arch: Architecture, serving: Serving, tokens: 
     assert moe is not None
     name = expert_format(device, serving.expert_weights or serving.weights)
     return moe_layer_time(
-        device, name, tokens, arch.hidden, moe.expert_ffn,
-        moe.n_active, moe.n_experts, serving.moe_tp, serving.moe_ep, gated=arch.gated_mlp, distribution="power_law",
+        device,
+        name,
+        tokens,
+        arch.hidden,
+        moe.expert_ffn,
+        moe.n_active,
+        moe.n_experts,
+        serving.moe_tp,
+        serving.moe_ep,
+        gated=arch.gated_mlp,
+        distribution="power_law",
         implementation=_expert_kernel(device, serving.engine, name),
-    )  # fmt: skip
+    )
 
 
 EXPERT_KERNELS = {
-    ("vllm", "bf16"): ("vllm_unquantizedfusedmoe_triton_tritonexperts", "vllm_unquantizedfusedmoe_flashinfer_trtllm_trtllmbf16experts"),
-    ("vllm", "fp8"): ("vllm_modeloptfp8moe_flashinfer_trtllm_trtllmfp8expertsmonolithic", "vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts"),
-    ("vllm", "fp8_block"): ("vllm_fp8moe_flashinfer_trtllm_trtllmfp8expertsmonolithic", "vllm_fp8moe_triton_tritonexperts"),
+    ("vllm", "bf16"): (
+        "vllm_unquantizedfusedmoe_triton_tritonexperts",
+        "vllm_unquantizedfusedmoe_flashinfer_trtllm_trtllmbf16experts",
+    ),
+    ("vllm", "fp8"): (
+        "vllm_modeloptfp8moe_flashinfer_trtllm_trtllmfp8expertsmonolithic",
+        "vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts",
+    ),
+    ("vllm", "fp8_block"): (
+        "vllm_fp8moe_flashinfer_trtllm_trtllmfp8expertsmonolithic",
+        "vllm_fp8moe_triton_tritonexperts",
+    ),
     ("vllm", "nvfp4"): ("vllm_compressedtensorsw4a4nvfp4moe_flashinfer_trtllm_trtllmnvfp4expertsmonolithic",),
     ("vllm", "int4_wo"): ("vllm_compressedtensorswna16marlinmoe_marlin_marlinexperts",),
-    ("vllm", "w4a16_mxfp4"): ("vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic", "vllm_gptossmxfp4moe_marlin_marlinexperts"),
+    ("vllm", "w4a16_mxfp4"): (
+        "vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic",
+        "vllm_gptossmxfp4moe_marlin_marlinexperts",
+    ),
     ("vllm", "w4a8_mxfp4_mxfp8"): ("vllm_mxfp4moe_flashinfer_trtllm_mxfp4_mxfp8_trtllmmxfp4expertsmodular",),
     ("sglang", "bf16"): ("sglang_flashinfer_trtllm_moe", "sglang_fused_moe_triton"),
     ("sglang", "fp8_block"): ("sglang_flashinfer_trtllm_moe", "sglang_fused_moe_triton"),
@@ -119,9 +149,9 @@ EXPERT_KERNELS = {
     ("trtllm", "fp8_block"): ("moe_torch_flow_cutlass",),
     ("trtllm", "w4a16_mxfp4"): ("moe_torch_flow",),
     ("trtllm", "w4a8_mxfp4_mxfp8"): ("moe_torch_flow",),
-}  # fmt: skip
-"""The expert kernels an engine runs for a format, the one it prefers first; the first that was measured on the device's
-family counts, and the family's usual kernel where none was."""
+}
+"""The expert kernels an engine runs for a format, the one it prefers first; the first that was measured on
+the device's family counts, and the family's usual kernel where none was."""
 
 
 def _expert_kernel(device: Accelerator, engine: str, weights: str) -> str | None:
@@ -133,7 +163,8 @@ def _expert_kernel(device: Accelerator, engine: str, weights: str) -> str | None
 
 
 def expert_format(device: Accelerator, weights: str) -> str:
-    """The fused expert kernel for weights held as ``weights``; MXFP4 is widened to 16 bits before Blackwell."""
+    """The fused expert kernel for weights held as ``weights``; MXFP4 is widened to 16 bits before
+    Blackwell."""
     if weights == "mxfp4":
         return "w4a8_mxfp4_mxfp8" if "mxfp8" in device.peak_flop_per_s else "w4a16_mxfp4"
     if weights == "nvfp4" and "nvfp4" not in device.peak_flop_per_s:
@@ -142,25 +173,50 @@ def expert_format(device: Accelerator, weights: str) -> str:
 
 
 def _attention(
-    device: Accelerator, arch: Architecture, serving: Serving, rows: OpTable, mask: Mask, kv_len: I64, decode: bool
+    device: Accelerator,
+    arch: Architecture,
+    serving: Serving,
+    rows: OpTable,
+    mask: Mask,
+    kv_len: I64,
+    decode: bool,
 ) -> KernelTime:
     b, q, _, heads, kv_heads, dim, v_dim = (rows.shape[mask, i] for i in range(7))
     if not decode:
         return attention_forward_time(
-            device, "bf16", b, q, np.maximum(kv_len, q), heads, kv_heads, dim, v_dim, causal=arch.kind == "decoder",
-            window=rows.window[mask], kernel=serving.attention or serving_kernel(device, serving.engine, "forward"),
-        )  # fmt: skip
+            device,
+            "bf16",
+            b,
+            q,
+            np.maximum(kv_len, q),
+            heads,
+            kv_heads,
+            dim,
+            v_dim,
+            causal=arch.kind == "decoder",
+            window=rows.window[mask],
+            kernel=serving.attention or serving_kernel(device, serving.engine, "forward"),
+        )
     if arch.mla is not None:
         return _latent_decode(device, arch, serving, b, kv_len, heads)
     return attention_decode_time(
-        device, "bf16", b, kv_len, heads, kv_heads, dim, window=rows.window[mask], kv_dtype=serving.kv_dtype,
+        device,
+        "bf16",
+        b,
+        kv_len,
+        heads,
+        kv_heads,
+        dim,
+        window=rows.window[mask],
+        kv_dtype=serving.kv_dtype,
         kernel=serving_kernel(device, serving.engine, "decode", serving.kv_dtype),
-    )  # fmt: skip
+    )
 
 
 def _absorbed(device: Accelerator, arch: Architecture, serving: Serving, tokens: I64) -> KernelTime:
-    """Decode's two batched products per layer in place of the up-projection of keys and values: a head's query into the
-    latent space, its latent result into values [T, nope] x [nope, r] and [T, r] x [r, v] for each of A/t heads, in bf16."""
+    """Decode's two batched products per layer in place of the up-projection of keys and values: a head's
+    query into the latent space, its latent result into values [T, nope] x [nope, r] and [T, r] x [r, v] for
+    each of A/t heads, in bf16."""
     assert arch.mla is not None
     m, heads = arch.mla, arch.heads // serving.tp
     into = gemm_time(device, "bf16", tokens, m.kv_lora_rank, m.qk_nope_head_dim, heads, cold=True)
@@ -171,8 +227,9 @@ def _absorbed(device: Accelerator, arch: Architecture, serving: Serving, tokens:
 def _latent_decode(
     device: Accelerator, arch: Architecture, serving: Serving, batch: I64, kv_len: I64, heads: I64
 ) -> KernelTime:
-    """Absorbed latent attention (DeepSeek-V2, section 2.1.2): every head reads the one latent of width r + rope and sums
-    values of width r; FLOP 2 A (2 r + rope) and (r + rope) elements of cache for each token seen."""
+    """Absorbed latent attention (DeepSeek-V2, section 2.1.2): every head reads the one latent of width r +
+    rope and sums values of width r; FLOP 2 A (2 r + rope) and (r + rope) elements of cache for each token
+    seen."""
     assert arch.mla is not None
     rank, rope = arch.mla.kv_lora_rank, arch.mla.qk_rope_head_dim
     seen = batch.astype(np.float64) * kv_len
@@ -208,11 +265,14 @@ def _communicate(
 
 
 def _all_reduce(system: System, serving: Serving, payload: NDArray[np.int64], local: int, graph: bool) -> F64:
-    return collective_time(system, "all_reduce", payload, serving.tp, local, library=serving.engine, graph=graph).time_s
+    return collective_time(
+        system, "all_reduce", payload, serving.tp, local, library=serving.engine, graph=graph
+    ).time_s
 
 
 def _exchange(system: System, serving: Serving, payload: NDArray[np.int64]) -> F64:
-    """Between data-parallel attention and experts on all ranks: gather every group's tokens, give the sums back."""
+    """Between data-parallel attention and experts on all ranks: gather every group's tokens, give the sums
+    back."""
     ranks = serving.tp * serving.attention_dp
     local = max(d for d in range(1, min(ranks, system.domain_size) + 1) if ranks % d == 0)
     full = payload * serving.attention_dp

@@ -1,7 +1,8 @@
-"""What an image network is made of, read from its timm-style name: ``resnext50_32x4d`` has grouped convolutions.
+"""What an image network is made of, read from its timm-style name: ``resnext50_32x4d`` has grouped
+convolutions.
 
-Totals of FLOP and activations do not tell a depthwise convolution from a dense one, and kernels treat them very
-differently. A name that says nothing has no traits, which is an ordinary convolution network.
+Totals of FLOP and activations do not tell a depthwise convolution from a dense one, and kernels treat them
+very differently. A name that says nothing has no traits, which is an ordinary convolution network.
 """
 
 from __future__ import annotations
@@ -15,9 +16,17 @@ from numpy.typing import NDArray
 from gpuwise.errors import UnknownNameError
 
 TRAITS: dict[str, str] = {
-    "global_attention": r"(?<!mobile)(?<!efficient)(?<!next)(?<!cross)(?<!max)(?<!naflex)vit_|^(deit|beit|eva|aimv2|samvit|naflexvit|cait|volo|tnt|convit|flexivit|hiera|visformer)",
-    "window_attention": r"swin|maxvit|maxxvit|coatn|nest|twins|halo|gcvit|davit|samvit|hiera|(vit|vitd)_.*(mci|window)",
-    "hybrid": r"maxvit|maxxvit|coat|levit|efficientformer|mobilevit|efficientvit|nextvit|hybrid|botnet|halonet|lambda|swiftformer|fastvit|mci|convit|visformer|crossvit|pvt|edgenext|caformer|tiny_vit|vitamin",
+    "global_attention": (
+        r"(?<!mobile)(?<!efficient)(?<!next)(?<!cross)(?<!max)(?<!naflex)vit_|"
+        r"^(deit|beit|eva|aimv2|samvit|naflexvit|cait|volo|tnt|convit|flexivit|hiera|visformer)"
+    ),
+    "window_attention": (
+        r"swin|maxvit|maxxvit|coatn|nest|twins|halo|gcvit|davit|samvit|hiera|(vit|vitd)_.*(mci|window)"
+    ),
+    "hybrid": (
+        r"maxvit|maxxvit|coat|levit|efficientformer|mobilevit|efficientvit|nextvit|hybrid|botnet|halonet|"
+        r"lambda|swiftformer|fastvit|mci|convit|visformer|crossvit|pvt|edgenext|caformer|tiny_vit|vitamin"
+    ),
     "channel_attention": r"xcit|edgenext|davit|swiftformer",
     "token_mixer_mlp": r"mixer|resmlp|gmlp|^mlp",
     "pooling_mixer": r"poolformer",
@@ -28,10 +37,23 @@ TRAITS: dict[str, str] = {
     "relative_bias": r"beit|swin|coatn|maxvit|maxxvit|levit|relpos|samvit",
     "conv_next": r"convnext|coatnext|maxxvit|inception_next|mambaout|focalnet|convformer|caformer",
     "response_norm": r"convnextv2|grn",
-    "depthwise": r"mobile|efficientnet|mnasnet|mixnet|tinynet|lcnet|ghost|fbnet|spnasnet|hardcore|rexnet|xception|nasnet|repvit|convmixer|starnet|mobileone|fastvit|tf_(?!inception)|test_efficientnet|edgenext|efficientformer|swiftformer|levit_conv|hgnetv2|lite|_dw",
-    "large_kernel": r"convnext|mambaout|focalnet|replknet|inception_next|mixnet|repvit|poolformer|edgenext|starnet",
-    "grouped": r"resnext|regnet|dpn|x_c$|dla\d*x|res2next|resnest|g4$|g2$|g8$|cspresnext|repvgg_b\dg|nfnet|nextvit|halo|skresne|_(32x|64x)",
-    "squeeze_excite": r"(^|_|tf_|legacy_|gluon_)se|efficientnet(?!.*lite)|mobilenetv3|regnety|regnetz|mnasnet_a|semnas|senet|skresne|gcresnet|(^|_)eca|(^|_)ese|resnetrs|nfnet|resnest|ghostnet|fbnetv3|lcnet|rexnet|tinynet|mixnet|maxvit|coatn|repvit|hardcore|levit_m|efficientvit_m",
+    "depthwise": (
+        r"mobile|efficientnet|mnasnet|mixnet|tinynet|lcnet|ghost|fbnet|spnasnet|hardcore|rexnet|xception|"
+        r"nasnet|repvit|convmixer|starnet|mobileone|fastvit|tf_(?!inception)|test_efficientnet|edgenext|"
+        r"efficientformer|swiftformer|levit_conv|hgnetv2|lite|_dw"
+    ),
+    "large_kernel": (
+        r"convnext|mambaout|focalnet|replknet|inception_next|mixnet|repvit|poolformer|edgenext|starnet"
+    ),
+    "grouped": (
+        r"resnext|regnet|dpn|x_c$|dla\d*x|res2next|resnest|g4$|g2$|g8$|cspresnext|repvgg_b\dg|nfnet|"
+        r"nextvit|halo|skresne|_(32x|64x)"
+    ),
+    "squeeze_excite": (
+        r"(^|_|tf_|legacy_|gluon_)se|efficientnet(?!.*lite)|mobilenetv3|regnety|regnetz|mnasnet_a|semnas|"
+        r"senet|skresne|gcresnet|(^|_)eca|(^|_)ese|resnetrs|nfnet|resnest|ghostnet|fbnetv3|lcnet|rexnet|"
+        r"tinynet|mixnet|maxvit|coatn|repvit|hardcore|levit_m|efficientvit_m"
+    ),
     "global_context": r"(^|_)gc",
     "weight_standardised": r"nfnet|_bit|resnetv2_\d+x\d|nf_re",
     "group_norm": r"_gn|_evos|resnetv2_\d+x\d|_bit|_ln|poolformer|mambaout",
@@ -51,7 +73,7 @@ TRAITS: dict[str, str] = {
     "nested_blocks": r"tnt|volo|nest",
     "silu": r"efficientnet(?!.*lite)|regnetz|cs3|rexnet|mixnet|tinynet|_nfnet|efficientnetv2|ts$|convmixer",
     "space_to_depth": r"tresnet|focus|haloregnet",
-}  # fmt: skip
+}
 """Trait -> pattern searched in the name without its pre-training tag."""
 
 
@@ -75,4 +97,6 @@ def indicator(traits: Iterable[Iterable[str]]) -> NDArray[np.float64]:
         for name in row:
             if name not in TRAITS:
                 raise UnknownNameError("network trait", name, TRAITS)
-    return np.array([[name in row for row in rows] for name in TRAITS], dtype=np.float64).reshape(len(TRAITS), -1)
+    return np.array([[name in row for row in rows] for name in TRAITS], dtype=np.float64).reshape(
+        len(TRAITS), -1
+    )

@@ -1,11 +1,13 @@
-"""Decode of one sequence by a program that runs quantised weights locally (llama.cpp): a stream of the weights per token.
+"""Decode of one sequence by a program that runs quantised weights locally (llama.cpp): a stream of the
+weights per token.
 
     t = (((W + KV) / (e B))^p + (W c / (u h))^p)^(1/p) + l n_layers + r (n - 1)
 
-``W`` and ``KV`` bytes of weights and cache read for a token, ``B`` memory bandwidth, ``u h`` units times clock: unpacking a quantised block is
-arithmetic (``c`` clocks of a unit per byte, by format), which wide-memory devices run into first. ``l`` is the launch and
-dependency cost of a layer's kernels. Several devices hold layers in turn, so that their bandwidths do not add up; ``r`` is
-what a hand-over between ``n`` devices costs. Fitted on one public table (``coefficients/single_stream.json``).
+``W`` and ``KV`` bytes of weights and cache read for a token, ``B`` memory bandwidth, ``u h`` units times
+clock: unpacking a quantised block is arithmetic (``c`` clocks of a unit per byte, by format), which
+wide-memory devices run into first. ``l`` is the launch and dependency cost of a layer's kernels. Several
+devices hold layers in turn, so that their bandwidths do not add up; ``r`` is what a hand-over between ``n``
+devices costs. Fitted on one public table (``coefficients/single_stream.json``).
 """
 
 from __future__ import annotations
@@ -22,13 +24,23 @@ from gpuwise.predict.estimate import Basis
 from gpuwise.predict.kernel_time import KernelTime
 from gpuwise.workload.parameters import count_parameters
 
-FORMAT_BITS = {"F16": 16.0, "BF16": 16.0, "Q8_0": 8.5, "Q6_K": 6.56, "Q5_K_M": 5.69, "Q4_K_M": 4.85, "Q4_0": 4.55, "Q3_K_M": 3.91}
-"""Bits a weight takes with its scales, mean over a Llama-3-8B file (ggml-org/llama.cpp tools/quantize/README.md)."""
+FORMAT_BITS = {
+    "F16": 16.0,
+    "BF16": 16.0,
+    "Q8_0": 8.5,
+    "Q6_K": 6.56,
+    "Q5_K_M": 5.69,
+    "Q4_K_M": 4.85,
+    "Q4_0": 4.55,
+    "Q3_K_M": 3.91,
+}
+"""Bits a weight takes with its scales, mean over a Llama-3-8B file (ggml-org/llama.cpp
+tools/quantize/README.md)."""
 
 
 def weight_bytes_read(arch: Architecture, weights: str) -> float:
-    """Bytes of weights one token reads: every parameter but the rows of the embedding it does not look up; of experts the
-    active ones. Raises UnknownNameError for a format that is not in :data:`FORMAT_BITS`."""
+    """Bytes of weights one token reads: every parameter but the rows of the embedding it does not look up; of
+    experts the active ones. Raises UnknownNameError for a format that is not in :data:`FORMAT_BITS`."""
     if weights not in FORMAT_BITS:
         raise UnknownNameError("weight format", weights, FORMAT_BITS)
     count = count_parameters(arch)
@@ -43,7 +55,8 @@ def weight_bytes_read(arch: Architecture, weights: str) -> float:
 def token_time(
     arch: Architecture, accelerator: Accelerator, weights: str, *, context: float = 1024.0, n_devices: int = 1
 ) -> KernelTime:
-    """Seconds of one generated token [1] at ``context`` tokens in an fp16 cache, layers in turn on ``n_devices``."""
+    """Seconds of one generated token [1] at ``context`` tokens in an fp16 cache, layers in turn on
+    ``n_devices``."""
     model = load_json("single_stream")
     time = seconds(model["form"], arch, accelerator, weights, context, n_devices)
     seen = accelerator.id in model["measured"]
@@ -53,7 +66,12 @@ def token_time(
 
 
 def seconds(
-    form: dict[str, Any], arch: Architecture, accelerator: Accelerator, weights: str, context: float, n_devices: int
+    form: dict[str, Any],
+    arch: Architecture,
+    accelerator: Accelerator,
+    weights: str,
+    context: float,
+    n_devices: int,
 ) -> float:
     """Seconds of a token under the constants ``form``."""
     moved = weight_bytes_read(arch, weights)

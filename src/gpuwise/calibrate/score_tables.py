@@ -1,0 +1,26 @@
+"""Scores of several tables as those of one family."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpuwise.calibrate.validation import Scores
+
+
+def joined(parts: Sequence[Scores | None]) -> Scores | None:
+    """The rows of every table that was there, in order; None when none was."""
+    found = [s for s in parts if s is not None]
+    if not found:
+        return None
+    return Scores(
+        source=[v for s in found for v in s.source],
+        gpu=[v for s in found for v in s.gpu],
+        split=[v for s in found for v in s.split],
+        measured=np.concatenate([s.measured for s in found]),
+        predicted=np.concatenate([s.predicted for s in found]),
+        log_sigma=np.concatenate([s.log_sigma for s in found]),
+        baseline=np.concatenate([s.baseline for s in found]),
+        reason=[v for s in found for v in s.reason],
+    )
