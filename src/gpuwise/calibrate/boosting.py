@@ -1,7 +1,7 @@
 """Fits boosted oblivious trees (see ``predict.boosted``) with numpy alone, deterministically.
 
-Each tree is grown level by level: the (feature, edge) whose split of all current leaves lowers the squared error of the
-clipped residual most. Most of the rows and of of the features are drawn afresh for each tree.
+Each tree is grown level by level: the (feature, edge) whose split of all current leaves lowers the squared
+error of the clipped residual most. Most of the rows and of the features are drawn afresh for each tree.
 """
 
 from __future__ import annotations
@@ -52,9 +52,11 @@ def fit(features: F64, target: F64, weight: F64 | None = None, settings: Setting
     rng = np.random.default_rng(s.seed)
     edges = edges_of(features, s.edges)
     trees = Trees(
-        np.zeros((s.trees, s.depth), np.uint8), np.zeros((s.trees, s.depth), np.uint8),
-        np.zeros((s.trees, 2**s.depth), np.float32), edges,
-    )  # fmt: skip
+        np.zeros((s.trees, s.depth), np.uint8),
+        np.zeros((s.trees, s.depth), np.uint8),
+        np.zeros((s.trees, 2**s.depth), np.float32),
+        edges,
+    )
     binned = trees.binned(features)
     rows = features.shape[1]
     weight = np.ones(rows) if weight is None else weight
@@ -67,7 +69,9 @@ def fit(features: F64, target: F64, weight: F64 | None = None, settings: Setting
         candidates = candidates if len(candidates) else usable
         leaf = np.zeros(len(picked), np.int64)
         for level in range(s.depth):
-            feature, cut = _best_split(binned, residual, weight, picked, leaf, 2**level, candidates, edges, s.leaf_penalty)
+            feature, cut = _best_split(
+                binned, residual, weight, picked, leaf, 2**level, candidates, edges, s.leaf_penalty
+            )
             trees.feature[t, level], trees.cut[t, level] = feature, cut
             leaf += (binned[feature, picked] > cut).astype(np.int64) << level
         total = np.bincount(leaf, weight[picked] * residual[picked], 2**s.depth)
@@ -81,9 +85,16 @@ def fit(features: F64, target: F64, weight: F64 | None = None, settings: Setting
 
 
 def _best_split(
-    binned: NDArray[np.uint8], residual: F64, weight: F64, picked: NDArray[np.int64], leaf: NDArray[np.int64], leaves: int,
-    candidates: NDArray[np.int64], edges: tuple[NDArray[np.float32], ...], penalty: float,
-) -> tuple[int, int]:  # fmt: skip
+    binned: NDArray[np.uint8],
+    residual: F64,
+    weight: F64,
+    picked: NDArray[np.int64],
+    leaf: NDArray[np.int64],
+    leaves: int,
+    candidates: NDArray[np.int64],
+    edges: tuple[NDArray[np.float32], ...],
+    penalty: float,
+) -> tuple[int, int]:
     w = weight[picked]
     wr = w * residual[picked]
     best, answer = -np.inf, (int(candidates[0]), 0)

@@ -1,4 +1,5 @@
-"""Scores matrix products against ``ops/gemm.parquet``; ``fit`` refits them (see ``gemm_fit``: needs scipy)."""
+"""Scores matrix products against ``ops/gemm.parquet``; ``fit`` refits them (see ``gemm_fit``: needs
+scipy)."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.gemm_rows import GemmRows, accelerator_of, read_gemm
+from gpuwise.calibrate.gemm_rows import CHECK, GemmRows, accelerator_of, read_gemm
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import UnknownNameError, UnpredictableError
 from gpuwise.facts.accelerators import Accelerator
@@ -29,8 +30,9 @@ def fit(folder: Path) -> None:
 def score(folder: Path, all_check: bool) -> Scores | None:
     """Every row of the table, by format; None when it is not in ``folder``.
 
-    A row is compared with what its timing loop would have shown (block-scaled fp8 and Intel were not graph-captured, so
-    the host's launch is in their short rows). The baseline is one constant share of the roofline per device and format.
+    A row is compared with what its timing loop would have shown (block-scaled fp8 and Intel were not
+    graph-captured, so the host's launch is in their short rows). The baseline is one constant share of the
+    roofline per device and format.
     """
     rows = read_gemm(folder)
     if rows is None:
@@ -49,11 +51,20 @@ def score(folder: Path, all_check: bool) -> Scores | None:
             part = rows.take(index)
             predicted[index] = evaluate_as_measured(s, part.m, part.n, part.k, np.ones(len(part)))
             sigma[index] = s.sigma[duration_class(predicted[index])]
-            baseline[index] = roofline(s, part) / roofline_share(accelerator, IMPLEMENTATIONS[name].coefficients)
-    split = np.where(rows.is_check | all_check, "check", "fit").astype(object)
+            baseline[index] = roofline(s, part) / roofline_share(
+                accelerator, IMPLEMENTATIONS[name].coefficients
+            )
+    split = np.where((rows.part == CHECK) | all_check, "check", "fit").astype(object)
     sources = np.array([f"aiconfigurator {d}" for d in rows.dtype.vocabulary], dtype=object)[rows.dtype.code]
     return Scores(
-        list(sources), list(rows.gpu.text()), list(split), rows.time_s, predicted, sigma, baseline, list(reason)
+        list(sources),
+        list(rows.gpu.text()),
+        list(split),
+        rows.time_s,
+        predicted,
+        sigma,
+        baseline,
+        list(reason),
     )
 
 
@@ -70,7 +81,8 @@ def roofline(s: Situation, rows: GemmRows) -> F64:
     form = s.form
     bytes_moved = rows.m * rows.k * form.a + rows.n * rows.k * form.b + rows.m * rows.n * form.c
     return np.maximum(
-        2.0 * rows.m * rows.n * rows.k / s.device.rate_flop_per_s, bytes_moved / s.device.bandwidth_bytes_per_s
+        2.0 * rows.m * rows.n * rows.k / s.device.rate_flop_per_s,
+        bytes_moved / s.device.bandwidth_bytes_per_s,
     )
 
 

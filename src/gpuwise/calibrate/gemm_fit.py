@@ -1,9 +1,10 @@
 """Fits the matrix-product coefficients: ``fit(folder)`` rewrites ``predict/coefficients/gemm.*``.
 
-Needs scipy (``pip install 'gpuwise[calibrate]'``). Three stages, all on the fit sites only: physics per implementation and
-family (least squares on log time with priors that keep each coefficient physical), the family's correction (boosted
-trees on what is left, all its devices together), a device's own correction where a family has several. Then errors on
-the check sites, and with one device or family left out, become the intervals. Deterministic; about 10 minutes on 2 cores.
+Needs scipy (``pip install 'gpuwise[calibrate]'``). Three stages, all on the fit sites only: physics per
+implementation and family (least squares on log time with priors that keep each coefficient physical), the
+family's correction (boosted trees on what is left, all its devices together), a device's own correction
+where a family has several. Then errors on the check sites, and with one device or family left out, become
+the intervals. Deterministic; about 10 minutes on 2 cores.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate import boosting, coefficient_files
 from gpuwise.calibrate.gemm_report import check_report, intervals, provenance, transfer_report
-from gpuwise.calibrate.gemm_rows import GemmRows, accelerator_of, read_gemm
+from gpuwise.calibrate.gemm_rows import CHECK, FIT, INTERVAL, GemmRows, accelerator_of, read_gemm, settled
 from gpuwise.errors import DataError, MissingExtraError
 from gpuwise.facts.accelerators import Accelerator
 from gpuwise.predict import boosted
@@ -55,32 +56,40 @@ PRIOR: dict[str, tuple[float, float]] = {
     "quantise_clocks": (4000, 0.5),
     "quantise_efficiency": (0.6, 0.5),
 }
-"""Centre and standard deviation (of the log) of each coefficient; a family's data moves it from there. The centres are
-what the first fits of four families had in common; efficiency is held near the best burst over peak (H100, 92 %)."""
+"""Centre and standard deviation (of the log) of each coefficient; a family's data moves it from there. The
+centres are what the first fits of four families had in common; efficiency is held near the best burst over
+peak (H100, 92 %)."""
 NARROW = {"fp8": 0.5, "fp8_block": 0.5, "sq": 0.5, "nvfp4": 0.25}
 """Energy of a narrow product over that of a 16-bit one, as a prior."""
 LOOSE = ("fp8_block", "int8_wo", "int4_wo", "sq", "nvfp4", "fp8")
 """Kernels whose best rate is not known to be near peak."""
 NOT_CAPTURED = {"fp8_block": ("Hopper", "Blackwell", "Ada"), "bf16": ("Xe2-HPG",), "fp8": ("Xe2-HPG",)}
-"""Implementation and families whose timing loop was not graph-captured: the host's launch shows in short kernels."""
+"""Implementation and families whose timing loop was not graph-captured: the host's launch shows in short
+kernels."""
 ROWS_FOR_PHYSICS = 2500
 LIBRARY_BEST = {
-    "CDNA3": ("mi300x", 668.4e12), "CDNA4": ("mi355x", 1565.0e12), "Gaudi2": ("gaudi-2", 418.7e12),
+    "CDNA3": ("mi300x", 668.4e12),
+    "CDNA4": ("mi355x", 1565.0e12),
+    "Gaudi2": ("gaudi-2", 418.7e12),
     "Gaudi3": ("gaudi-3", 1243.0e12),
-}  # fmt: skip
-"""Best sustained bf16 FLOP/s measured on families without rows (stas00/ml-engineering, MAMF, 2025): sets the share of
-peak that the library reaches."""
+}
+"""Best sustained bf16 FLOP/s measured on families without rows (stas00/ml-engineering, MAMF, 2025): sets
+the share of peak that the library reaches."""
 
 
 def fit(folder: Path) -> None:
-    """Refit from ``folder/ops/gemm.parquet`` and write the coefficient files. Raises DataError without the table."""
+    """Refit from ``folder/ops/gemm.parquet`` and write the coefficient files. Raises DataError without the
+    table."""
     rows = read_gemm(folder)
     if rows is None:
         raise DataError(f"no ops/gemm.parquet in {folder}")
-    document, arrays = fit_rows(rows.take(~rows.is_check))
-    errors = check_report(document, arrays, rows.take(rows.is_check))
+    part = rows.part
+    document, arrays = fit_rows(rows.take(part == FIT))
+    widths = check_report(document, arrays, rows.take(part == INTERVAL))
+    errors = check_report(document, arrays, rows.take(part == CHECK))
+    document["host_floor_log_sigma"] = host_spread(document)
     transfer = transfer_report(rows, document, fit_rows)
-    document["log_sigma"] = intervals(errors, transfer)
+    document["log_sigma"] = intervals(widths, transfer)
     document["provenance"] = provenance(rows, errors, transfer)
     coefficient_files.write("gemm", document, arrays)
 
@@ -88,9 +97,15 @@ def fit(folder: Path) -> None:
 def fit_rows(rows: GemmRows, leave_out: Sequence[str] = ()) -> tuple[Document, Arrays]:
     """Coefficients from ``rows`` without the devices in ``leave_out``; intervals still empty."""
     document: Document = {
-        "physics": {}, "measured": {}, "host_floor_s": {}, "reference_units": {}, "library_efficiency": {},
-        "log_sigma": _no_sigma(), "roofline_share": {},
-    }  # fmt: skip
+        "physics": {},
+        "measured": {},
+        "host_floor_s": {},
+        "reference_units": {},
+        "library_efficiency": {},
+        "log_sigma": _no_sigma(),
+        "roofline_share": {},
+        "host_floor_log_sigma": 0.0,
+    }
     arrays: Arrays = {}
     for key in sorted({i.coefficients for i in IMPLEMENTATIONS.values()}):
         part = rows.take(rows.dtype == key)
@@ -100,7 +115,9 @@ def fit_rows(rows: GemmRows, leave_out: Sequence[str] = ()) -> tuple[Document, A
         for family in sorted({a.family for a in known.values()}):
             members = [g for g in gpus if known[g].family == family]
             data = {g: settled(g, part.take(part.gpu == g)) for g in members}
-            _fit_family(key, family, members, data, {g: part.take(part.gpu == g) for g in members}, document, arrays)
+            _fit_family(
+                key, family, members, data, {g: part.take(part.gpu == g) for g in members}, document, arrays
+            )
     for family, (accelerator_id, flop_per_s) in LIBRARY_BEST.items() if document["physics"]["bf16"] else ():
         document["library_efficiency"][family] = _library_efficiency(document, accelerator_id, flop_per_s)
     return document, arrays
@@ -109,7 +126,9 @@ def fit_rows(rows: GemmRows, leave_out: Sequence[str] = ()) -> tuple[Document, A
 def can_do(gpu: str, key: str) -> bool:
     """Whether the catalogue has the device behind the table's name, with a rate for this implementation."""
     accelerator = accelerator_of(gpu)
-    return accelerator is not None and any(d in accelerator.peak_flop_per_s for d in IMPLEMENTATIONS[key].math)
+    return accelerator is not None and any(
+        d in accelerator.peak_flop_per_s for d in IMPLEMENTATIONS[key].math
+    )
 
 
 def _known(gpu: str) -> Accelerator:
@@ -118,29 +137,28 @@ def _known(gpu: str) -> Accelerator:
     return accelerator
 
 
-def settled(gpu: str, rows: GemmRows) -> GemmRows:
-    """Rows that speak for the family: without GB200's power dip.
-
-    One GB200 (tray) slows bf16 products of 0.3 to 10 ms by a third and recovers beyond; B200 and long GB200 runs
-    (MAMF: 1822 TFLOP/s) do not. Only that device's own correction sees those rows.
-    """
-    return rows.take(~((rows.time_s > 3e-4) & (rows.m > 256))) if gpu == "gb200" else rows
-
-
 def _fit_family(
-    key: str, family: str, members: list[str], data: dict[str, GemmRows], everything: dict[str, GemmRows],
-    document: Document, arrays: Arrays,
-) -> None:  # fmt: skip
+    key: str,
+    family: str,
+    members: list[str],
+    data: dict[str, GemmRows],
+    everything: dict[str, GemmRows],
+    document: Document,
+    arrays: Arrays,
+) -> None:
     for gpu in members:
         accelerator = _known(gpu)
         document["measured"][key][accelerator.id] = family
         document["roofline_share"][key][accelerator.id] = {
-            "share": roofline_share(accelerator, key, everything[gpu]), "family": family,
-        }  # fmt: skip
+            "share": roofline_share(accelerator, key, everything[gpu]),
+            "family": family,
+        }
         if family in NOT_CAPTURED.get(key, ()):
             document["host_floor_s"].setdefault(key, {})[accelerator.id] = {
-                "s": host_floor(accelerator, key, data[gpu]), "family": family, "form": accelerator.form,
-            }  # fmt: skip
+                "s": host_floor(accelerator, key, data[gpu]),
+                "family": family,
+                "form": accelerator.form,
+            }
     units = float(_known(members[0]).compute_units or 1)
     document["reference_units"].setdefault(family, units)
     document["physics"][key][family] = fit_physics(key, family, data, document)
@@ -150,7 +168,9 @@ def _fit_family(
         r = data[gpu]
         seen.append(features(r.m, r.n, r.k, np.ones(len(r)), s.reference_units))
         left.append(np.log(r.time_s / evaluate_as_measured(s, r.m, r.n, r.k, np.ones(len(r)))))
-    trees = boosting.fit(np.concatenate(seen, axis=1), np.concatenate(left), settings=_settings(sum(map(len, left))))
+    trees = boosting.fit(
+        np.concatenate(seen, axis=1), np.concatenate(left), settings=_settings(sum(map(len, left)))
+    )
     arrays.update(boosted.pack(f"{key}/{family}", trees))
     if len(members) > 1:
         for gpu in members:
@@ -158,7 +178,9 @@ def _fit_family(
             s = build(_known(gpu), key, document, arrays)
             remainder = np.log(r.time_s / evaluate_as_measured(s, r.m, r.n, r.k, np.ones(len(r))))
             own = boosting.fit(
-                features(r.m, r.n, r.k, np.ones(len(r)), s.reference_units), remainder, settings=_settings(len(r), own=True)
+                features(r.m, r.n, r.k, np.ones(len(r)), s.reference_units),
+                remainder,
+                settings=_settings(len(r), own=True),
             )
             arrays.update(boosted.pack(f"{key}/{_known(gpu).id}", own))
 
@@ -167,8 +189,22 @@ def host_floor(accelerator: Accelerator, key: str, rows: GemmRows) -> float:
     """Seconds: the median of products whose arithmetic and traffic would take less than 3 us."""
     device = device_of(accelerator, math_dtype(accelerator, key))
     bytes_moved = 2.0 * (rows.m * rows.k + rows.n * rows.k + rows.m * rows.n)
-    ideal = 2.0 * rows.m * rows.n * rows.k / device.rate_flop_per_s + bytes_moved / device.bandwidth_bytes_per_s
+    ideal = (
+        2.0 * rows.m * rows.n * rows.k / device.rate_flop_per_s + bytes_moved / device.bandwidth_bytes_per_s
+    )
     return float(f"{np.median(rows.time_s[ideal < 3e-6]):.4g}")
+
+
+def host_spread(document: Document) -> float:
+    """Standard deviation of the log of the host's floor between measured hosts: for a host nobody
+    measured."""
+    floors = [
+        f["s"]
+        for by_device in document["host_floor_s"].values()
+        for f in by_device.values()
+        if f["family"] != "Xe2-HPG"
+    ]
+    return float(f"{np.std(np.log(floors)):.3g}") if floors else 0.0
 
 
 def roofline_share(accelerator: Accelerator, key: str, rows: GemmRows) -> float:
@@ -208,13 +244,20 @@ def fit_physics(key: str, family: str, data: dict[str, GemmRows], document: Docu
         return np.stack([(objective(z + _STEP * e) - here) / _STEP for e in np.eye(len(z))], axis=1)
 
     result = least_squares(
-        objective, np.zeros(len(active)), jac=slope, bounds=(-_WIDEST, _WIDEST), loss="soft_l1", f_scale=0.1, max_nfev=60
+        objective,
+        np.zeros(len(active)),
+        jac=slope,  # pyright: ignore[reportArgumentType]
+        bounds=(-_WIDEST, _WIDEST),
+        loss="soft_l1",
+        f_scale=0.1,
+        max_nfev=60,
     )
     return _coefficients(active, centre + spread * result.x)
 
 
 _PRIOR_WEIGHT, _WIDEST, _STEP = 0.2, 4.0, 0.02
-"""Of one prior against one row; standard deviations a coefficient may stray; step of the finite differences."""
+"""Of one prior against one row; standard deviations a coefficient may stray; step of the finite
+differences."""
 
 
 def _prior(key: str, field: str) -> tuple[float, float]:
@@ -227,14 +270,16 @@ def _prior(key: str, field: str) -> tuple[float, float]:
 
 
 def _coefficients(active: list[str], x: F64) -> dict[str, float]:
-    values = dict.fromkeys(FIELDS, 0.0) | {f: float(f"{np.exp(v):.6g}") for f, v in zip(active, x, strict=True)}
+    values = dict.fromkeys(FIELDS, 0.0) | {
+        f: float(f"{np.exp(v):.6g}") for f, v in zip(active, x, strict=True)
+    }
     values["wave_rounding"] = min(values["wave_rounding"], 1.0)
     return values
 
 
 def _residuals(
     key: str, data: dict[str, GemmRows], document: Document, active: list[str]
-) -> Callable[[F64], F64]:  # fmt: skip
+) -> Callable[[F64], F64]:
     """log(predicted / measured) on a fixed sample of each device, as a function of the log coefficients."""
     parts: list[tuple[Any, GemmRows, float]] = []
     for gpu, r in data.items():
@@ -257,7 +302,8 @@ def _residuals(
 
 
 def _library_efficiency(document: Document, accelerator_id: str, flop_per_s: float) -> float:
-    """Share of peak to take for a family known only by its best product, 1 when the accelerator is not in the catalogue."""
+    """Share of peak to take for a family known only by its best product, 1 when the accelerator is not in
+    the catalogue."""
     from gpuwise.facts.accelerators import accelerators
 
     accelerator = accelerators().get(accelerator_id)

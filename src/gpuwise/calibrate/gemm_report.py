@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.gemm_rows import GemmRows, accelerator_of
+from gpuwise.calibrate.gemm_rows import FIT, GemmRows, accelerator_of, settled
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.predict.gemm import evaluate_as_measured
 from gpuwise.predict.gemm_situations import DURATION_EDGES_S, build, duration_class
@@ -33,7 +33,9 @@ def errors_of(document: Document, arrays: Arrays, key: str, gpu: str, rows: Gemm
     relative = predicted / rows.time_s - 1
     long = rows.time_s > LONG_S
     classes = duration_class(predicted)
-    widths = [_width(rows.time_s[classes == c], predicted[classes == c]) for c in range(len(DURATION_EDGES_S) + 1)]
+    widths = [
+        _width(rows.time_s[classes == c], predicted[classes == c]) for c in range(len(DURATION_EDGES_S) + 1)
+    ]
     return {
         "rows": len(rows),
         "mape": _rounded(np.abs(relative).mean()),
@@ -53,38 +55,46 @@ def _rounded(x: Any) -> float:
 
 
 def check_report(document: Document, arrays: Arrays, rows: GemmRows) -> dict[str, Any]:
-    """Errors on the check sites by ``implementation/accelerator``."""
+    """Errors on ``rows`` by ``implementation/accelerator``."""
     out: dict[str, Any] = {}
     for key in sorted(document["physics"]):
         part = rows.take(rows.dtype == key)
         for gpu in part.gpu.distinct():
             accelerator = accelerator_of(gpu)
             if accelerator is not None and accelerator.id in document["measured"][key]:
-                out[f"{key}/{accelerator.id}"] = errors_of(document, arrays, key, gpu, part.take(part.gpu == gpu))
+                out[f"{key}/{accelerator.id}"] = errors_of(
+                    document, arrays, key, gpu, part.take(part.gpu == gpu)
+                )
     return out
 
 
 def transfer_report(rows: GemmRows, document: Document, refit: Refit) -> dict[str, Any]:
-    """Errors on devices left out whole: from a sibling of their family, and from other families."""
+    """Errors on devices left out whole: from a sibling of their family (the host's launch cost known,
+    GB200's power dip left out), and from other families."""
     out: dict[str, Any] = {"sibling": {}, "family": {}}
     both = rows.take((rows.gpu == SIBLINGS[0]) | (rows.gpu == SIBLINGS[1]))
     for left in SIBLINGS:
-        trial, arrays = refit(both.take(~both.is_check), (left,))
+        trial, arrays = refit(both.take(both.part == FIT), (left,))
+        trial["host_floor_s"] = document["host_floor_s"]
         for key in sorted(trial["physics"]):
             part = both.take((both.gpu == left) & (both.dtype == key))
             if len(part) and trial["physics"][key]:
-                out["sibling"][f"{key}/{left}"] = errors_of(trial, arrays, key, left, part)
+                out["sibling"][f"{key}/{left}"] = errors_of(trial, arrays, key, left, settled(left, part))
     for key in sorted(document["physics"]):
         part = rows.take(rows.dtype == key)
         for gpu in part.gpu.distinct():
             accelerator = accelerator_of(gpu)
-            others = {f: v for f, v in document["physics"][key].items() if accelerator and f != accelerator.family}
+            others = {
+                f: v for f, v in document["physics"][key].items() if accelerator and f != accelerator.family
+            }
             if accelerator is None or not others or accelerator.id not in document["measured"][key]:
                 continue
             if accelerator.family.startswith("Xe"):
                 continue
             trial = document | {"physics": document["physics"] | {key: others}}
-            out["family"][f"{key}/{accelerator.id}"] = errors_of(trial, {}, key, gpu, part.take(part.gpu == gpu))
+            out["family"][f"{key}/{accelerator.id}"] = errors_of(
+                trial, {}, key, gpu, part.take(part.gpu == gpu)
+            )
     return out
 
 
@@ -97,7 +107,12 @@ def intervals(errors: Mapping[str, Any], transfer: Mapping[str, Any]) -> dict[st
         derived[key] = [_rounded(x) for x in np.mean(many, axis=0)]
     specified = [_filled(e["log_sigma"]) for k, e in transfer["family"].items() if k.startswith("bf16/")]
     wide = [_rounded(x) for x in np.mean(specified, axis=0)]
-    return {"fitted": fitted, "derived": derived, "specified": wide, "unknown": [_rounded(1.5 * x) for x in wide]}
+    return {
+        "fitted": fitted,
+        "derived": derived,
+        "specified": wide,
+        "unknown": [_rounded(1.5 * x) for x in wide],
+    }
 
 
 def _filled(widths: Sequence[float | None]) -> list[float]:
@@ -113,7 +128,7 @@ def provenance(rows: GemmRows, errors: Mapping[str, Any], transfer: Mapping[str,
         ],
         "rows": len(rows),
         "date": datetime.date.today().isoformat(),
-        "split": "one (n, k) site in five takes no part in the fit; errors below are on those sites",
+        "split": "of ten (n, k) sites eight fit, one sets the intervals, one only checks: errors below",
         "check": dict(errors),
         "left_out": dict(transfer),
     }

@@ -31,8 +31,18 @@ ACCELERATOR_IDS = {
 """The table's names of the devices it was measured on (its ``device`` column says which form and memory)."""
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8_static": "fp8"}
 """The table's names of formats that differ from ours."""
-CHECK_SHARE = 5
-"""One site in so many takes no part in fitting."""
+FIT, INTERVAL, CHECK = 0, 1, 2
+"""What a site is for: coefficients, the width of intervals, or nothing but checking."""
+
+
+def part_of(site: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Four sites in five fit coefficients; of the others half set the intervals and half check both."""
+    held_out = site % np.uint64(5) == 0
+    half = (site >> np.uint64(_HALF_BIT)) & np.uint64(1) == 1
+    return np.where(held_out, np.where(half, CHECK, INTERVAL), FIT)
+
+
+_HALF_BIT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +90,14 @@ class GemmRows:
         return int(self.m.shape[0])
 
     @property
-    def is_check(self) -> NDArray[np.bool_]:
-        """Rows of weight shapes (n, k) that no fit sees."""
-        return site_hash(self.n.astype(np.int64), self.k.astype(np.int64)) % CHECK_SHARE == 0
+    def part(self) -> NDArray[np.int64]:
+        """FIT, INTERVAL or CHECK, by weight shape (n, k)."""
+        return part_of(site_hash(self.n.astype(np.int64), self.k.astype(np.int64)))
 
 
 def site_hash(*columns: I64) -> NDArray[np.uint64]:
-    """A mixed 32-bit hash of each row of integer columns: decides its side of the split, whatever else is in the table."""
+    """A mixed 32-bit hash of each row of integer columns: decides its side of the split, whatever else is
+    in the table."""
     h = np.full(columns[0].shape, 2166136261, dtype=np.uint64)
     mask = np.uint64(0xFFFFFFFF)
     for column in columns:
@@ -102,8 +113,18 @@ def accelerator_of(gpu: str) -> Accelerator | None:
     return accelerators().get(ACCELERATOR_IDS.get(gpu, gpu))
 
 
+def settled(gpu: str, rows: GemmRows) -> GemmRows:
+    """Rows that speak for the family: without GB200's power dip.
+
+    One GB200 (tray) slows bf16 products of 0.3 to 10 ms by a third and recovers beyond; B200 and long GB200
+    runs (MAMF: 1822 TFLOP/s) do not. Only that device's own correction sees those rows.
+    """
+    return rows.take(~((rows.time_s > 3e-4) & (rows.m > 256))) if gpu == "gb200" else rows
+
+
 def read_gemm(folder: Path) -> GemmRows | None:
-    """``ops/gemm.parquet``; None when it is not there. Raises DataError when it cannot be read or lacks a column."""
+    """``ops/gemm.parquet``; None when it is not there. Raises DataError when it cannot be read or lacks a
+    column."""
     path = folder / "ops" / "gemm.parquet"
     columns = read_coded(path, ("gpu", "kernel_source", "dtype"), ("m", "n", "k", "latency_ms"))
     if columns is None:
@@ -113,14 +134,15 @@ def read_gemm(folder: Path) -> GemmRows | None:
     time = numbers["latency_ms"] * MILLI
     rows = GemmRows(
         words["gpu"], words["kernel_source"], words["dtype"], numbers["m"], numbers["n"], numbers["k"], time
-    )  # fmt: skip
+    )
     return rows.take(np.isfinite(time) & (time > 0))
 
 
 def read_coded(
     path: Path, words: tuple[str, ...], numbers: tuple[str, ...]
 ) -> tuple[dict[str, Words], dict[str, F64]] | None:
-    """Columns of a Parquet file, text as codes into a vocabulary (half a million strings are slow). None without it."""
+    """Columns of a Parquet file, text as codes into a vocabulary (half a million strings are slow). None
+    without it."""
     if not path.exists():
         return None
     try:
@@ -133,11 +155,17 @@ def read_coded(
         coded: dict[str, Words] = {}
         for name in words:
             column = table.column(name).combine_chunks()
-            array = column if pa.types.is_dictionary(column.type) else column.cast(pa.string()).dictionary_encode()
+            array = (
+                column
+                if pa.types.is_dictionary(column.type)
+                else column.cast(pa.string()).dictionary_encode()
+            )
             codes = array.indices.fill_null(len(array.dictionary)).to_numpy(zero_copy_only=False)
             vocabulary = [*(str(v) for v in array.dictionary.to_pylist()), ""]
             coded[name] = Words(codes.astype(np.int32), np.array(vocabulary, dtype=object))
         plain = {n: table.column(n).cast(pa.float64(), safe=False).to_numpy() for n in numbers}
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError, KeyError) as error:
-        raise DataError(f"{path}: {error}", hint="is it laid out like the published measurement tables?") from None
+        raise DataError(
+            f"{path}: {error}", hint="is it laid out like the published measurement tables?"
+        ) from None
     return coded, plain

@@ -225,15 +225,21 @@ def fit_physics(dtype: str, rows: MoeRows) -> dict[str, float]:
 
     def objective(z: F64) -> F64:
         c = Coefficients(**coefficients(z))
-        out = [
-            np.log(
-                layer_physical_time(
-                    c, d, f, l, r.tokens, r.tokens * r.top_k, r.hidden, r.ffn / r.tp, r.experts / r.ep, r.wide
-                )
-                / r.time_s
+        out: list[F64] = []
+        for device, form, load, r in parts:
+            time = layer_physical_time(
+                c,
+                device,
+                form,
+                load,
+                r.tokens,
+                r.tokens * r.top_k,
+                r.hidden,
+                r.ffn / r.tp,
+                r.experts / r.ep,
+                r.wide,
             )
-            for d, f, l, r in parts
-        ]
+            out.append(np.log(time / r.time_s))
         return np.concatenate([*out, _PRIOR_WEIGHT * z])
 
     def slope(z: F64) -> F64:
@@ -243,7 +249,7 @@ def fit_physics(dtype: str, rows: MoeRows) -> dict[str, float]:
     result = least_squares(
         objective,
         np.zeros(len(FIELDS)),
-        jac=slope,
+        jac=slope,  # pyright: ignore[reportArgumentType]
         bounds=(-_WIDEST, _WIDEST),
         loss="soft_l1",
         f_scale=0.1,
@@ -330,12 +336,10 @@ def intervals(errors: dict[str, Any], transfer: dict[str, Any]) -> dict[str, Any
 
 
 def _pooled(errors: dict[str, Any]) -> list[float]:
-    """Root mean square of the widths, weighted by rows."""
+    """Median of the widths, each kernel counting by its rows."""
     out: list[float] = []
     for c in range(len(DURATION_EDGES_S) + 1):
-        known_widths = [
-            (e["rows"], e["log_sigma"][c]) for e in errors.values() if e["log_sigma"][c] is not None
-        ]
-        weight = sum(n for n, _ in known_widths)
-        out.append(_r(np.sqrt(sum(n * w**2 for n, w in known_widths) / weight)) if weight else 0.2)
+        pairs = sorted((e["log_sigma"][c], e["rows"]) for e in errors.values() if e["log_sigma"][c] is not None)
+        below = np.cumsum([rows for _, rows in pairs])
+        out.append(pairs[int(np.searchsorted(below, below[-1] / 2))][0] if pairs else 0.2)
     return out

@@ -109,7 +109,21 @@ def read_moe(folder: Path) -> MoeRows | None:
     ways = {v: "power_law" for v in text["distribution"].vocabulary if v.startswith("power_law")}
     text["distribution"] = text["distribution"].renamed(ways)
     time = values["latency_ms"] * MILLI
-    rows = MoeRows(*(text[w] for w in words), *(values[n] for n in numbers[:-1]), time)
+    rows = MoeRows(
+        gpu=text["gpu"],
+        version=text["bver"],
+        kernel=text["kernel_source"],
+        dtype=text["moe_dtype"],
+        distribution=text["distribution"],
+        tokens=values["num_tokens"],
+        hidden=values["hidden_size"],
+        ffn=values["inter_size"],
+        top_k=values["topk"],
+        experts=values["num_experts"],
+        tp=values["moe_tp_size"],
+        ep=values["moe_ep_size"],
+        time_s=time,
+    )
     return rows.take(np.isfinite(time) & (time > 0))
 
 

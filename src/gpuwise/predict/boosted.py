@@ -1,7 +1,8 @@
-"""Evaluates boosted oblivious trees: the smooth-to-rough correction that fitted families add to a physical form.
+"""Evaluates boosted oblivious trees: the smooth-to-rough correction that fitted families add to a physical
+form.
 
-An oblivious tree asks the same ``depth`` questions of every row (feature > threshold); the answers are the bits of a
-leaf's index. Many trees over many rows are then byte comparisons and one table lookup per tree.
+An oblivious tree asks the same ``depth`` questions of every row (feature > threshold); the answers are the
+bits of a leaf's index. Many trees over many rows are then byte comparisons and one table lookup per tree.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _CHUNK = 512
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """``feature`` [T, depth] and ``cut`` [T, depth]: is the row's value of that feature above its ``cut``-th edge?
+    """``feature`` [T, depth] and ``cut`` [T, depth]: is the row's value of that feature above its
+    ``cut``-th edge?
 
     ``edges`` one sorted array per feature; ``leaf`` [T, 2**depth] in units of ``scale``.
     """
@@ -46,14 +48,15 @@ class Trees:
             index += above.view(np.uint8) << np.uint8(level)
         flat = index.astype(np.intp)
         flat += (np.arange(trees, dtype=np.intp) * self.leaf.shape[1])[:, None]
-        return self.leaf.ravel().take(flat).sum(axis=0, dtype=np.float64)
+        picked: NDArray[np.float32] = self.leaf.ravel()[flat]
+        return np.add.reduce(picked, axis=0, dtype=np.float64)
 
     def binned(self, features: F64) -> NDArray[np.uint8]:
         """How many edges of its feature lie below each value [F, R]."""
-        return np.stack([
-            np.searchsorted(edge, row.astype(np.float32), side="left").astype(np.uint8)
-            for edge, row in zip(self.edges, features, strict=True)
-        ])  # fmt: skip
+        out = np.empty(features.shape, dtype=np.uint8)
+        for i, edge in enumerate(self.edges):
+            out[i] = np.searchsorted(edge, features[i].astype(np.float32), side="left")
+        return out
 
 
 def pack(name: str, trees: Trees) -> dict[str, NDArray[Any]]:
@@ -61,7 +64,7 @@ def pack(name: str, trees: Trees) -> dict[str, NDArray[Any]]:
     scale = np.maximum(np.abs(trees.leaf).max(axis=1), 1e-9) / 127.0
     return {
         f"{name}/question": np.stack([trees.feature, trees.cut]),
-        f"{name}/leaf": np.round(trees.leaf / scale[:, None]).astype(np.int8),
+        f"{name}/leaf": np.rint(trees.leaf / scale[:, None]).astype(np.int8),
         f"{name}/scale": scale.astype(np.float32),
         f"{name}/edges": np.concatenate(trees.edges).astype(np.float32),
         f"{name}/edge_counts": np.array([len(e) for e in trees.edges], dtype=np.int16),

@@ -1,13 +1,15 @@
 """Device time of a matrix product on any accelerator of the catalogue.
 
-``time = physics(device) x exp(correction)``. The physical form (``gemm_physics``) has coefficients per implementation and
-micro-architecture; the correction (boosted trees over the shape, seen from the family's reference device) is what the
-physics misses there: a library's choice of kernels. It is the same for all devices of a family, so a device with more of
-everything is never slower. A device that was measured itself gets a second, smaller correction. A family nobody measured
-takes the physics of the nearest one, half way to the mean of all, without a correction.
+``time = physics(device) x exp(correction)``. The physical form (``gemm_physics``) has coefficients per
+implementation and micro-architecture; the correction (boosted trees over the shape, seen from the family's
+reference device) is what the physics misses there: a library's choice of kernels. It is the same for all
+devices of a family, so a device with more of everything is never slower. A device that was measured itself
+gets a second, smaller correction. A family nobody measured takes the physics of the nearest one, half way
+to the mean of all, without a correction.
 
-Calibrated on CUDA-graph bursts with operands partly left in L2 (``cold=True`` takes them from memory, as a training step
-or a decode step over all layers does). Long runs settle at the sustained clock: ``sustained=True``.
+Calibrated on CUDA-graph bursts with operands partly left in L2 (``cold=True`` takes them from memory, as a
+training step or a decode step over all layers does). Long runs settle at the sustained clock:
+``sustained=True``.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ F64 = NDArray[np.float64]
 _ROUGH = 0.9
 """The correction never moves a time by more than exp(this): beyond it a measurement is a glitch."""
 _MISALIGNED_SIGMA = 0.2
-"""Judgement, not fit: rows of A or B that are no multiple of 16 bytes were not measured and take other kernels."""
+"""Judgement, not fit: rows of A or B that are no multiple of 16 bytes were not measured and take other
+kernels."""
 
 
 def gemm_time(
@@ -46,10 +49,11 @@ def gemm_time(
 ) -> KernelTime:
     """Time of ``batch`` products C[m, n] = A[m, k] B[k, n]; layouts cost the same. Arrays broadcast to [R].
 
-    ``dtype``: fp64, fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4, int8, or a key of ``gemm_formats.IMPLEMENTATIONS``;
-    ``implementation`` chooses another kernel than the dtype's default. fp8, fp8_block and nvfp4 include turning A into the
-    narrow format, as the measured kernels did. ``sustained`` gives the time in a long run: divided by
-    :func:`sustained_factor`, without transients seen on one device only.
+    ``dtype``: fp64, fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4, int8, or a key of
+    ``gemm_formats.IMPLEMENTATIONS``; ``implementation`` chooses another kernel than the dtype's default.
+    fp8, fp8_block and nvfp4 include turning A into the narrow format, as the measured kernels did.
+    ``sustained`` gives the time in a long run: divided by :func:`sustained_factor`, without transients seen
+    on one device only.
 
     Raises InputError for sizes below 1, UnknownNameError for an unknown dtype and UnpredictableError when the
     accelerator has no rate for it.
@@ -57,7 +61,9 @@ def gemm_time(
     name = implementation_name(dtype, implementation)
     columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in (m, n, k, batch)))
     if columns[0].size and not min(float(x.min()) for x in columns) >= 1.0:
-        raise InputError("a matrix product needs sizes of at least 1", hint="m, n, k and batch count elements")
+        raise InputError(
+            "a matrix product needs sizes of at least 1", hint="m, n, k and batch count elements"
+        )
     if name == "fp32" and accelerator.compute_units:
         return linear_time(accelerator, *columns)
     found = situation(accelerator, name)
@@ -81,7 +87,8 @@ def evaluate(
 
 
 def evaluate_as_measured(s: Situation, m: F64, n: F64, k: F64, batch: F64) -> F64:
-    """Seconds [R] that a timing loop shows: where it was not graph-captured, never less than the host needs to launch.
+    """Seconds [R] that a timing loop shows: where it was not graph-captured, never less than the host needs
+    to launch.
 
     There the correction is one of what was seen, host and device together, so device time goes without.
     """
@@ -112,19 +119,23 @@ def correction(s: Situation, m: F64, n: F64, k: F64, batch: F64, sustained: bool
 
 
 def bound(s: Situation, m: F64, n: F64, k: F64, batch: F64, cold: bool) -> F64:
-    """Seconds [R] below which the device cannot do it: arithmetic at boost; what is not in L2 at full bandwidth."""
+    """Seconds [R] below which the device cannot do it: arithmetic at boost; what is not in L2 at full
+    bandwidth."""
     dram, hot = traffic(s.coefficients, s.device, s.form, m, n, k, batch)
     least = (m * k * s.form.a + n * k * s.form.b + m * n * s.form.c) * batch
     bytes_moved = np.minimum(dram, least) * (1.0 if cold else 1.0 - hot)
-    return np.maximum(2.0 * m * n * k * batch / s.device.rate_flop_per_s, bytes_moved / s.device.bandwidth_bytes_per_s)
+    return np.maximum(
+        2.0 * m * n * k * batch / s.device.rate_flop_per_s, bytes_moved / s.device.bandwidth_bytes_per_s
+    )
 
 
 def sustained_factor(accelerator: Accelerator, dtype: str) -> float:
-    """Rate of large products in a long run over that in the bursts :func:`gemm_time` is calibrated on, at most 1.
+    """Rate of large products in a long run over that in the bursts :func:`gemm_time` is calibrated on, at
+    most 1.
 
-    The long-run clock is that of ``predict.clock`` (fitted on best sustained matmul rates, stas00/ml-engineering MAMF:
-    A100 87 %, H100 80 %, B200 78 % of peak against bursts of 87.5, 92 and 85 %). 1 where the clock is not held back, or
-    where the bursts already were.
+    The long-run clock is that of ``predict.clock`` (fitted on best sustained matmul rates,
+    stas00/ml-engineering MAMF: A100 87 %, H100 80 %, B200 78 % of peak against bursts of 87.5, 92 and 85
+    %). 1 where the clock is not held back, or where the bursts already were.
     """
     name = implementation_name(dtype, None)
     s = situation(accelerator, name)
@@ -138,6 +149,7 @@ def sustained_factor(accelerator: Accelerator, dtype: str) -> float:
 
 
 _UTILISATION_AT_BOOST = 0.92
-"""Best burst over peak at boost clock (H100, bf16): what a large product reaches when power does not hold it back."""
+"""Best burst over peak at boost clock (H100, bf16): what a large product reaches when power does not hold
+it back."""
 
 __all__ = ["IMPLEMENTATIONS", "gemm_time", "sustained_factor"]

@@ -46,10 +46,18 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "int8_wo": Implementation(("fp16", "bf16"), Format(2, 1, 2), "int8_wo"),
     "int4_wo": Implementation(("fp16", "bf16"), Format(2, 0.5 + 2.0 / 128.0, 2), "int4_wo"),
 }
-"""By dtype or kernel name. ``fp8`` scales per tensor or token (CUTLASS), ``fp8_block`` per 128x128 block (DeepGEMM, CUTLASS,
-Triton); ``sq`` is SmoothQuant W8A8; ``_wo`` quantise the weights only (``int4_wo`` in groups of 128)."""
+"""By dtype or kernel name. ``fp8`` scales per tensor or token (CUTLASS), ``fp8_block`` per 128x128 block
+(DeepGEMM, CUTLASS, Triton); ``sq`` is SmoothQuant W8A8; ``_wo`` quantise the weights only (``int4_wo`` in
+groups of 128)."""
 
-ALIASES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float8": "fp8", "fp8_static": "fp8"}
+ALIASES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float32": "fp32",
+    "float8": "fp8",
+    "fp8_static": "fp8",
+}
 
 
 def implementation_name(dtype: str, implementation: str | None) -> str:
@@ -62,7 +70,8 @@ def implementation_name(dtype: str, implementation: str | None) -> str:
 
 
 def math_dtype(accelerator: Accelerator, name: str) -> str:
-    """The catalogue dtype whose peak limits ``name`` on ``accelerator``. Raises UnpredictableError when it has none."""
+    """The catalogue dtype whose peak limits ``name`` on ``accelerator``. Raises UnpredictableError when it
+    has none."""
     dtypes = IMPLEMENTATIONS[name].math
     for dtype in dtypes:
         if dtype in accelerator.peak_flop_per_s:

@@ -1,18 +1,19 @@
 """The physical form of a matrix product's time: tiles, waves, split-K, cache, memory and power.
 
-C[m, n] = A[m, k] B[k, n], ``batch`` times. A thread block makes one ``tile_m x tile_n`` tile of C from ``k / split`` of
-the reduction; a device of ``units`` units runs them in waves. With clocks from the device's boost clock::
+C[m, n] = A[m, k] B[k, n], ``batch`` times. A thread block makes one ``tile_m x tile_n`` tile of C from ``k
+/ split`` of the reduction; a device of ``units`` units runs them in waves. With clocks from the device's
+boost clock::
 
     t_block  = tile_m tile_n k' 2 / (rate eff / units) + (tile_m + tile_n) k' bytes / load
                + (step k' / 64 + wave + epilogue tile_m tile_n / 2^15) / clock
     t_math   = t_block x (waves, rounded up in part)
-    t_memory = DRAM bytes / (bandwidth eff) for what is not in L2, plus L2 bytes / (l2 bytes per clock and unit)
+    t_memory = DRAM bytes / (bandwidth eff) for what is not in L2, plus L2 bytes / (l2 bytes per clock)
     t_power  = (joules per FLOP x FLOP + joules per byte x DRAM bytes) / power budget
     t        = latency / clock + (t_math^p + t_memory^p + t_power^p)^(1/p) + split-K reduction + quantising A
 
-and the tile and split that give the least time are taken, as a library's heuristic would. Every constant is a fitted
-coefficient (``calibrate.gemm_fit``). Time never falls when m, n or k grow within a tile's step, and never rises when a
-device gains units (at the same rate per unit), bandwidth, cache, clock or power.
+and the tile and split that give the least time are taken, as a library's heuristic would. Every constant is
+a fitted coefficient (``calibrate.gemm_fit``). Time never falls when m, n or k grow within a tile's step,
+and never rises when a device gains units (at the same rate per unit), bandwidth, cache, clock or power.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ CHUNK = 512
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """One implementation on one micro-architecture. Clocks are of the boost clock; the rest is dimensionless or SI."""
+    """One implementation on one micro-architecture. Clocks are of the boost clock; the rest is
+    dimensionless or SI."""
 
     latency_clocks: float
     math_efficiency: float
@@ -70,7 +72,8 @@ class Coefficients:
     reduction_bytes_per_clock: float
     quantise_clocks: float
     quantise_efficiency: float
-    """Fraction of the memory bandwidth at which A is turned into the narrow format; 0 where that is not part."""
+    """Fraction of the memory bandwidth at which A is turned into the narrow format; 0 where that is not
+    part."""
 
 
 FIELDS = tuple(f.name for f in fields(Coefficients))
@@ -92,13 +95,15 @@ class Device:
 _DEFAULT_CLOCK_HZ = 1.5e9
 """For devices that publish none: only fixed latencies (microseconds) hang on it."""
 _FLOP_PER_UNIT_AND_CLOCK = 2048.0
-"""For devices that publish no unit count: the dense 16-bit rate of an A100 streaming multiprocessor per clock."""
+"""For devices that publish no unit count: the dense 16-bit rate of an A100 streaming multiprocessor per
+clock."""
 _POWER_SHARE = 0.85
 """Of the board's limit; the rest is static. Only its product with the fitted joules matters."""
 
 
 def device_of(accelerator: Accelerator, math_dtype: str) -> Device:
-    """``accelerator`` for products in ``math_dtype``. Raises UnpredictableError when it has no rate for it."""
+    """``accelerator`` for products in ``math_dtype``. Raises UnpredictableError when it has no rate for
+    it."""
     peak = accelerator.peak(math_dtype)
     clock = accelerator.boost_hz or _DEFAULT_CLOCK_HZ
     units = accelerator.compute_units or max(1.0, round(peak / (_FLOP_PER_UNIT_AND_CLOCK * clock)))
@@ -115,7 +120,8 @@ def device_of(accelerator: Accelerator, math_dtype: str) -> Device:
 def burst_rate(peak_flop_per_s: float, units: float, boost_hz: float | None) -> float:
     """FLOP/s at boost. Some peaks are quoted at a lower clock (H100 SXM: 1.83 of 1.98 GHz).
 
-    A unit's FLOP per clock is a power of two; when the quoted peak lies within 20 % of one, that one counts, if more.
+    A unit's FLOP per clock is a power of two; when the quoted peak lies within 20 % of one, that one
+    counts, if more.
     """
     if boost_hz is None:
         return peak_flop_per_s
@@ -127,7 +133,8 @@ def burst_rate(peak_flop_per_s: float, units: float, boost_hz: float | None) -> 
 def physical_time(
     c: Coefficients, device: Device, form: Format, m: F64, n: F64, k: F64, batch: F64, *, cold: bool = False
 ) -> F64:
-    """Seconds [R] of device time for float columns [R]. ``cold``: nothing is found in L2 that an earlier launch left."""
+    """Seconds [R] of device time for float columns [R]. ``cold``: nothing is found in L2 that an earlier
+    launch left."""
     out = np.empty(m.shape[0])
     for start in range(0, m.shape[0], CHUNK):
         rows = slice(start, start + CHUNK)
@@ -135,7 +142,9 @@ def physical_time(
     return out
 
 
-def _chunk(c: Coefficients, device: Device, form: Format, m: F64, n: F64, k: F64, batch: F64, cold: bool) -> F64:
+def _chunk(
+    c: Coefficients, device: Device, form: Format, m: F64, n: F64, k: F64, batch: F64, cold: bool
+) -> F64:
     dram, hot = traffic(c, device, form, m, n, k, batch)
     if cold:
         hot = np.zeros_like(hot)
@@ -171,17 +180,24 @@ def _chunk(c: Coefficients, device: Device, form: Format, m: F64, n: F64, k: F64
     return best
 
 
-def traffic(c: Coefficients, device: Device, form: Format, m: F64, n: F64, k: F64, batch: F64) -> tuple[F64, F64]:
+def traffic(
+    c: Coefficients, device: Device, form: Format, m: F64, n: F64, k: F64, batch: F64
+) -> tuple[F64, F64]:
     """Bytes moved past L2 [R], were nothing found in it, and the share of them that is found in it [R].
 
-    An operand larger than L2 is read again for every ``swizzle_tiles`` tiles of the other one; the cheaper order is
-    taken. What all launches of the timing loop touch together decides what stays in L2 between them.
+    An operand larger than L2 is read again for every ``swizzle_tiles`` tiles of the other one; the cheaper
+    order is taken. What all launches of the timing loop touch together decides what stays in L2 between
+    them.
     """
     a, b = m * k * batch * form.a, n * k * batch * form.b
     output = m * n * batch * form.c * c.output_weight
     strip = 128.0 * c.swizzle_tiles
-    a_again = (np.maximum(1.0, n / strip) - 1.0) * np.maximum(0.0, a - c.l2_retained * device.l2_bytes * batch)
-    b_again = (np.maximum(1.0, m / strip) - 1.0) * np.maximum(0.0, b - c.l2_retained * device.l2_bytes * batch)
+    a_again = (np.maximum(1.0, n / strip) - 1.0) * np.maximum(
+        0.0, a - c.l2_retained * device.l2_bytes * batch
+    )
+    b_again = (np.maximum(1.0, m / strip) - 1.0) * np.maximum(
+        0.0, b - c.l2_retained * device.l2_bytes * batch
+    )
     dram = a + b + np.minimum(a_again, b_again) + output
     touched = c.hot_activations * (a + output) + c.hot_weights * b
     hot = 1.0 / (1.0 + (touched / device.l2_bytes) ** c.hot_sharpness)

@@ -1,4 +1,5 @@
-"""Which fitted coefficients stand behind a product of one format on one accelerator, and how wrong they are there."""
+"""Which fitted coefficients stand behind a product of one format on one accelerator, and how wrong they are
+there."""
 
 from __future__ import annotations
 
@@ -34,10 +35,12 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "Xe-HPG": ("Xe-HPG", "Xe2-HPG"),
     "Xe-HPC": ("Xe-HPC", "Xe2-HPG"),
 }
-"""Families by how alike their matrix units, memory and libraries are; the first that was measured counts. Others take the
-mean of all."""
+"""Families by how alike their matrix units, memory and libraries are; the first that was measured counts.
+Others take the mean of all."""
 DURATION_EDGES_S = np.array([5e-6, 2e-5, 1e-4, 1e-3])
 """Between the classes in which errors are counted: short kernels are the least certain."""
+_SAME_KERNELS = {"bf16": "fp16"}
+"""Formats that run the same kernels at the same rate: measured for one, measured for the other."""
 _FEATURE_TILES = ((64, 64), (128, 128), (128, 256), (256, 128))
 """Tiles whose waves on the family's reference device are features of the correction."""
 
@@ -56,7 +59,8 @@ class Situation:
     sigma: F64
     """log_sigma by class of duration."""
     host_floor_s: float
-    """What the host took per launch where the measurement was not graph-captured; 0 where it was. Not device time."""
+    """What the host took per launch where the measurement was not graph-captured; 0 where it was. Not
+    device time."""
 
 
 def duration_class(time_s: F64) -> NDArray[np.intp]:
@@ -87,7 +91,11 @@ def build(
     family = accelerator.family
     own = by_family.get(family)
     trees = boosted.unpack(f"{key}/{family}", arrays) if own else None
-    measured = own is not None and name == key and accelerator.id in document["measured"][key]
+    measured = (
+        own is not None
+        and name in (key, _SAME_KERNELS.get(key))
+        and accelerator.id in document["measured"][key]
+    )
     basis: Basis = "fitted" if measured else "derived" if own else "specified"
     return Situation(
         form=implementation.form,
@@ -103,7 +111,8 @@ def build(
 
 
 def _borrowed(document: Mapping[str, Any], key: str, family: str) -> Coefficients:
-    """Coefficients for a family nobody measured: the nearest one's, half way (in log) to the mean of all NVIDIA ones."""
+    """Coefficients for a family nobody measured: the nearest one's, half way (in log) to the mean of all
+    NVIDIA ones."""
     by_family: Mapping[str, Mapping[str, float]] = document["physics"][key]
     near = next((f for f in NEAREST.get(family, ()) if f in by_family), None)
     many = [v for f, v in by_family.items() if not f.startswith("Xe")] or list(by_family.values())
@@ -126,13 +135,19 @@ def _sigma(document: Mapping[str, Any], key: str, accelerator: Accelerator, basi
     if basis == "fitted":
         return np.array(table["fitted"].get(f"{key}/{accelerator.id}", table["specified"]))
     if basis == "derived":
-        return np.array(table["derived"].get(key, table["derived"]["bf16"]))
+        width = np.array(table["derived"].get(key, table["derived"]["bf16"]))
+        floors = [
+            f for f in document["host_floor_s"].get(key, {}).values() if f["family"] == accelerator.family
+        ]
+        strange_host = bool(floors) and all(f["form"] != accelerator.form for f in floors)
+        return np.hypot(width, document["host_floor_log_sigma"]) if strange_host else width
     known = accelerator.vendor == "NVIDIA"
     return np.array(table["specified" if known else "unknown"])
 
 
 def _host_floor(floors: Mapping[str, Any], accelerator: Accelerator) -> float:
-    """Of this device, else of measured ones of its family on the same kind of board (a Grace host is slower)."""
+    """Of this device, else of measured ones of its family on the same kind of board (a Grace host is
+    slower)."""
     if accelerator.id in floors:
         return float(floors[accelerator.id]["s"])
     family = {i: f for i, f in floors.items() if f["family"] == accelerator.family}
@@ -141,14 +156,25 @@ def _host_floor(floors: Mapping[str, Any], accelerator: Accelerator) -> float:
 
 
 def features(m: F64, n: F64, k: F64, batch: F64, reference_units: float) -> F64:
-    """What the correction sees [F, R]: sizes, how tiles fill, waves on the reference device. Batches count as rows."""
+    """What the correction sees [F, R]: sizes, how tiles fill, waves on the reference device. Batches count
+    as rows."""
     rows = m * batch
     columns = [
-        np.log2(rows), np.log2(n), np.log2(k), np.log2(rows * n), np.log2(rows * k), np.log2(n * k),
-        np.log2(rows * n * k), np.log2(rows * n + rows * k + n * k),
-        np.ceil(m / 64) * 64 / m, np.ceil(m / 128) * 128 / m, np.ceil(m / 256) * 256 / m,
-        np.ceil(n / 128) * 128 / n, np.ceil(n / 256) * 256 / n, np.mod(m, 8),
-    ]  # fmt: skip
+        np.log2(rows),
+        np.log2(n),
+        np.log2(k),
+        np.log2(rows * n),
+        np.log2(rows * k),
+        np.log2(n * k),
+        np.log2(rows * n * k),
+        np.log2(rows * n + rows * k + n * k),
+        np.ceil(m / 64) * 64 / m,
+        np.ceil(m / 128) * 128 / m,
+        np.ceil(m / 256) * 256 / m,
+        np.ceil(n / 128) * 128 / n,
+        np.ceil(n / 256) * 256 / n,
+        np.mod(m, 8),
+    ]
     for tile_m, tile_n in _FEATURE_TILES:
         waves = np.ceil(m / tile_m) * np.ceil(n / tile_n) * batch / reference_units
         columns += [np.log2(waves), np.ceil(waves) / waves]

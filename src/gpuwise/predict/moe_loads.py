@@ -87,7 +87,8 @@ def power_law(tokens: F64, top_k: F64, n_experts: F64, ep: F64) -> Loads:
             np.ones((1, *tokens.shape)),
         ]
     )
-    rounded = np.round(loads)
+    rounded = np.rint(loads)
+    rounded[-1] = np.maximum(rounded[-1], 1.0)
     return Loads(np.maximum(rounded, 1.0), here * (rounded >= 1.0) + here * (rounded < 1.0) * 1e-9)
 
 
