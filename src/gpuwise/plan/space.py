@@ -30,6 +30,8 @@ ROW_FIELDS = (
     "micro_batch", "accumulation", "dp", "tp", "pp", "virtual_stages", "cp", "ep", "sequence_parallel",
     "schedule",
 )  # fmt: skip
+MICRO_BATCH_TOKENS = 131072
+"""Micro-batches usually tried go up to this many tokens: beyond it kernels are no more efficient."""
 _NEUTRAL = {
     "micro_batch": 1, "accumulation": 1, "dp": 1, "tp": 1, "pp": 1, "virtual_stages": 1, "cp": 1, "ep": 1,
     "sequence_parallel": 1, "schedule": SCHEDULES.index("1f1b"), "sharding": 0, "shard_group": 0,
@@ -130,9 +132,10 @@ def default_space(setting: Setting) -> Space:
     every second or fourth layer, sequence parallelism wherever there is tensor parallelism."""
     n = setting.cluster.n_accelerators
     whole = full_space(setting)
+    largest = min(max(MICRO_BATCH_TOKENS // setting.seq_len, 8), 512)
     return replace(
         whole,
-        micro_batch=tuple(m for m in powers_of_two(32) if m <= setting.global_batch),
+        micro_batch=tuple(m for m in powers_of_two(largest) if m <= setting.global_batch),
         virtual_stages=tuple(v for v in whole.virtual_stages if v <= 8),
         cp=powers_of_two(min(n, max(setting.seq_len // 2048, 1))),
         sequence_parallel=(True,),

@@ -6,7 +6,7 @@ Collectives are written where they happen, named ``group.operation.where``; thei
 
 from __future__ import annotations
 
-from gpuwise.facts.models import Architecture, Mla, Moe
+from gpuwise.facts.models import Architecture, Mla, Moe, Patches
 from gpuwise.workload.blocks import BWD, FWD, Rows
 from gpuwise.workload.optable import Kind
 from gpuwise.workload.point import Point
@@ -220,6 +220,9 @@ def embedding(rows: Rows, arch: Architecture) -> None:
     p = rows.point
     width = arch.hidden
     e = p.element_bytes
+    if arch.patches is not None:
+        _patch_embedding(rows, arch, arch.patches)
+        return
     for phase, name in ((FWD, "embedding"), (BWD, "embedding.backward")):
         rows.to.add(name, Kind.EMBEDDING, phase, p.dtype, (p.tokens, width), read=p.tokens * width * e,
                     written=p.tokens * width * e, n_kernels=2.0)  # fmt: skip
@@ -232,11 +235,32 @@ def embedding(rows: Rows, arch: Architecture) -> None:
             rows.collective("tp.all_gather.embedding.dgrad", p.tokens * width * e, BWD)
 
 
+def _patch_embedding(rows: Rows, arch: Architecture, patches: Patches) -> None:
+    """Each square of the image projected to ``hidden`` (a convolution whose stride is its width is a matmul), positions
+    added. Images need no gradient."""
+    p = rows.point
+    area, e = patches.channels * patches.patch_size**2, p.element_bytes
+    tokens = p.tokens
+    flop = 2.0 * tokens * area * arch.hidden
+    rows.to.add("embedding.patches", Kind.MATMUL, FWD, p.dtype, (1, tokens, arch.hidden, area), flop=flop,
+                read=(tokens + arch.hidden) * area * e, written=tokens * arch.hidden * e, saved=tokens * area * e)  # fmt: skip
+    rows.to.add("embedding.patches.wgrad", Kind.MATMUL, BWD, p.dtype, (1, arch.hidden, area, tokens), flop=flop,
+                read=tokens * (arch.hidden + area) * e, written=arch.hidden * area * e)  # fmt: skip
+    elements = float(tokens * arch.hidden)
+    rows.memory("embedding.position", 2 * elements, elements)
+
+
 def head(rows: Rows, arch: Architecture) -> None:
-    """Final norm, projection to the vocabulary and cross-entropy; logits [T, V/t]."""
+    """Final norm, projection to the vocabulary and cross-entropy; logits [T, V/t]. A vision model classifies its class
+    token instead: one row an image."""
     p = rows.point
     if arch.final_norm:
         rows.norm("head.norm", p.shard_tokens, arch.hidden, kind=arch.norm)
+    if arch.patches is not None:
+        if arch.n_classes:
+            _half_precision(rows).linear("head.classes", p.micro_batch, arch.hidden, arch.n_classes, bias=True)
+            _loss(rows, float(p.micro_batch * arch.n_classes))
+        return
     tensor_parallel_enter(rows, "head", arch.hidden)
     vocab = -(-arch.vocab // p.tp)
     trainable = p.lora_rank == 0
