@@ -1,4 +1,5 @@
-"""Vision transformers: FLOP against the figures torchvision publishes for 224 x 224 images (multiply-adds)."""
+"""Vision transformers: FLOP against the figures torchvision publishes for 224 x 224 images (multiply-adds).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from gpuwise.facts.models import find_model
 from gpuwise.workload.transformer import model_flop_per_token
 
 PUBLISHED = {"vit-b-16": 17.56e9, "vit-l-16": 61.55e9, "vit-h-14": 167.29e9}
-"""torchvision.models ViT_B_16, ViT_L_16 and ViT_H_14 weights, field ``_ops`` (GFLOPS there are multiply-adds)."""
+"""torchvision.models ViT_B_16, ViT_L_16 and ViT_H_14 weights, field ``_ops`` (GFLOPS there are
+multiply-adds)."""
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))

@@ -26,7 +26,7 @@ TIGHT = 0.03
 ROOMY, WORTH_IT = 0.08, 0.05
 """A tight plan is shown a strategy that leaves this share of the device free, if its time is at most so
 much more."""
-FRONT_LENGTH = 8
+FRONT_LENGTH, SLOWEST = 8, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +138,11 @@ def options(goal: Goal, estimates: Sequence[TrainingEstimate], price: Price | No
 
 
 def thinned(found: Found, n: int = FRONT_LENGTH) -> list[TrainingEstimate]:
-    """At most ``n`` of the time-memory front, spread over memory, both ends kept."""
-    front = found.front
+    """At most ``n`` of the time-memory front up to ``SLOWEST`` times the best, spread over memory, both ends kept."""
+    fastest = found.front[0].step_time_s.expected
+    front = [e for e in found.front if e.step_time_s.expected <= SLOWEST * fastest]
     if len(front) <= n:
-        return list(front)
+        return front
     memory = [e.memory_bytes.expected for e in front]
     wanted = [memory[0] + (memory[-1] - memory[0]) * i / (n - 1) for i in range(n)]
     picked = {min(range(len(front)), key=lambda i: abs(memory[i] - w)) for w in wanted}
