@@ -138,7 +138,8 @@ def options(goal: Goal, estimates: Sequence[TrainingEstimate], price: Price | No
 
 
 def thinned(found: Found, n: int = FRONT_LENGTH) -> list[TrainingEstimate]:
-    """At most ``n`` of the time-memory front up to ``SLOWEST`` times the best, spread over memory, both ends kept."""
+    """At most ``n`` of the time-memory front, none slower than ``SLOWEST`` times the best, spread over
+    memory, both ends kept."""
     fastest = found.front[0].step_time_s.expected
     front = [e for e in found.front if e.step_time_s.expected <= SLOWEST * fastest]
     if len(front) <= n:
