@@ -151,7 +151,7 @@ def test_a_long_cache_is_read_at_the_bandwidth() -> None:
     for name in ("a100-sxm-80gb", "h100-sxm-80gb", "h200-sxm-141gb", "b200-sxm", "l40s"):
         a = gpu(name)
         t = attention_decode_time(a, "bf16", 128, 8192, 32, 8, 128).time_s[0]
-        assert 0.7 < held / t / a.memory_bandwidth_bytes_per_s < 1.0
+        assert 0.65 < held / t / a.memory_bandwidth_bytes_per_s < 1.0
 
 
 def test_every_accelerator_answers_or_says_why_not() -> None:

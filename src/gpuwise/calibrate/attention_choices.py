@@ -1,4 +1,4 @@
-"""Which measured kernel stands for what: devices the fit sees, related families, usual and engines' kernels."""
+"""Which measured kernel stands for what: devices the fit sees, related families, usual and engines' ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ copies on GA10x, Ada and consumer Blackwell (CUDA compute capabilities 8.6 to 12
 otherwise."""
 _FLASH = "vllm:vllm_flash_attn"
 USUAL: dict[str, dict[str, str]] = {
-    "Ampere-GA100": {"forward": "sglang:flash_attention", "decode": "sglang:flash_attention"},
+    "Ampere-GA100": {"forward": "sglang:flash_attention", "decode": _FLASH},
     "Hopper": {
         "forward": f"{_FLASH}_fa3",
         "decode": f"{_FLASH}_fa3",

@@ -228,27 +228,44 @@ def _floor(call: Call, shape: Shape) -> F64:
 
 
 def _lawful(accelerator: Accelerator, dtype: str, call: Call) -> KernelTime:
-    """The network's time with the laws made exact: a window never costs more than none, a wider head never
-    less."""
+    """The network's time with the laws made exact: a window never costs more than none, a wider head never less.
+
+    Between measured head sizes the time is interpolated, so that it rises there too.
+    """
     if call.kernel is None:
         return specified(accelerator, dtype, call.shape, True)
-    shape = call.shape
-    seconds = _smooth(call, shape)
+    seconds = np.zeros(call.shape.batch.shape)
+    for width in np.unique(call.shape.head_dim):
+        rows = call.shape.head_dim == width
+        seconds[rows] = _at_width(call, Shape(*(c[rows] for c in call.shape)), float(width))
+    return KernelTime(seconds, _sigma(call, seconds, measured=False), call.kernel.basis)
+
+
+def _at_width(call: Call, shape: Shape, width: float) -> F64:
+    """[R] seconds of rows that share one head size: the running maximum over the measured sizes up to it."""
+    below = [w for w in _WIDTHS if w <= width]
+    if not below:
+        return np.minimum(_cheapest(call, shape, width), _cheapest(call, shape, _WIDTHS[0]))
+    floor = np.max([_cheapest(call, shape, w) for w in below], axis=0)
+    if below[-1] == width:
+        return floor
+    above = [w for w in _WIDTHS if w > width]
+    if not above:
+        return np.maximum(floor, _cheapest(call, shape, width))
+    share = np.log2(width / below[-1]) / np.log2(above[0] / below[-1])
+    return floor ** (1 - share) * np.maximum(floor, _cheapest(call, shape, above[0])) ** share
+
+
+def _cheapest(call: Call, shape: Shape, width: float) -> F64:
+    """[R] seconds at head size ``width``, the cheaper of a window's kernel and the one without where a row has one."""
+    wide = np.full(shape.batch.shape, width)
+    whole = shape._replace(head_dim=wide, v_head_dim=wide, window=np.zeros(shape.batch.shape))
+    seconds = _smooth(call, whole)
     windowed = (shape.window > 0) & (shape.window < shape.kv_len)
     if windowed.any():
-        part = Shape(*(c[windowed] for c in shape))
-        seconds[windowed] = np.minimum(
-            seconds[windowed], _smooth(call, part._replace(window=np.zeros(part.batch.shape)))
-        )
-    for width in _WIDTHS:
-        wider = shape.head_dim > width
-        if wider.any():
-            part = Shape(*(c[wider] for c in shape))
-            narrow = part._replace(
-                head_dim=np.full(part.batch.shape, width), v_head_dim=np.minimum(part.v_head_dim, width)
-            )
-            seconds[wider] = np.maximum(seconds[wider], _smooth(call, narrow))
-    return KernelTime(seconds, _sigma(call, seconds, measured=False), call.kernel.basis)
+        part = Shape(*(c[windowed] for c in whole))._replace(window=shape.window[windowed])
+        seconds[windowed] = np.minimum(seconds[windowed], _smooth(call, part))
+    return seconds
 
 
 def _measured(accelerator: Accelerator, dtype: str, call: Call) -> KernelTime:
