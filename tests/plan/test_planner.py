@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,9 @@ from gpuwise.plan.document import plan_document
 from gpuwise.plan.explain import CURES, layout, percent
 from gpuwise.plan.flags import flags
 from gpuwise.plan.goal import Wishes
-from gpuwise.plan.planner import Plan, Pricing, plan_on
+from gpuwise.plan.planner import Plan, Pricing, plan_on, safer
+from gpuwise.plan.search import Found
+from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.training import TIME_PARTS
 from gpuwise.workload.strategy import STACKS, Strategy
 
@@ -116,6 +119,22 @@ def test_every_stack_has_flags(stack: str) -> None:
 def test_flags_of_several_hosts_meet() -> None:
     words = flags(ARCH, find_cluster("16xH100-SXM"), Strategy(dp=16), 4096)
     assert "--nnodes 2" in words
+
+
+def test_a_tight_plan_is_shown_a_roomier_one(plan: Plan) -> None:
+    assert plan.best is not None
+    e = plan.best.estimate
+    full = replace(e, memory_bytes=Estimate(e.device_bytes, e.device_bytes, e.device_bytes, "fitted"))
+    roomy = replace(
+        e, memory_bytes=e.memory_bytes.scaled(0.5), step_time_s=e.step_time_s.scaled(1.02),
+        strategy=e.strategy.with_(recompute="selective"),
+    )  # fmt: skip
+    found = Found((full, roomy), (), e, 2, 2, 0.0, ())
+    tight = replace(plan.best, estimate=full)
+    (said,) = safer(tight, found)
+    assert said.startswith("for 2.0 % more time, ") and "selective recompute leaves" in said
+    assert safer(plan.best, found) == []
+    assert safer(tight, replace(found, ranked=(full,))) == []
 
 
 def test_layouts_in_words() -> None:

@@ -37,7 +37,7 @@ def show_plan(plan: Plan) -> None:
         section(to, "Where", _hardware_table(plan))
     left, right = _layout_table(plan, best), _numbers_table(plan, best)
     if to.width >= WIDE:
-        section(to, "Layout and numbers", _beside(left, right))
+        section(to, "Layout, and numbers with 80 % intervals", _beside(left, right))
     else:
         section(to, "Layout", left)
         section(to, "Numbers (80 % intervals)", right)
@@ -144,7 +144,8 @@ def _numbers_table(plan: Plan, best: Option) -> Table:
     table.columns[1].justify = "right"
     rows: list[tuple[str, Estimate, Callable[[float], str]]] = [
         ("step time", e.step_time_s, format_duration), ("tokens/s", e.tokens_per_s, plain),
-        ("tokens/s a GPU", e.tokens_per_s_per_gpu, plain), ("MFU", e.mfu, percent), ("HFU", e.hfu, percent),
+        ("tokens/s a GPU", e.tokens_per_s_per_gpu, plain), ("MFU", e.mfu, percent),
+        *([("HFU", e.hfu, percent)] if e.hfu.expected > e.mfu.expected else []),
         ("memory", e.memory_bytes, format_bytes),
         (f"time, {format_count(plan.tokens)}", best.time_s, format_duration),
     ]  # fmt: skip

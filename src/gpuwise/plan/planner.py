@@ -121,7 +121,7 @@ def plan_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Prici
         goal=goal, best=best, alternatives=tuple(ranked[1:]),
         front=tuple(options(goal, thinned(found), price)),
         neighbours=near, reasons=reasons(best.estimate, near, runner_up),
-        warnings=(*found.notes, *warnings(goal, best), *safer(goal, best, found)), smallest=found.smallest,
+        warnings=(*found.notes, *warnings(goal, best), *safer(best, found)), smallest=found.smallest,
         search=stats,
     )  # fmt: skip
 
@@ -184,7 +184,7 @@ def warnings(goal: Goal, best: Option) -> list[str]:
     return said
 
 
-def safer(goal: Goal, best: Option, found: Found) -> list[str]:
+def safer(best: Option, found: Found) -> list[str]:
     """Where memory is tight: the fastest strategy that leaves room, and what it costs in time."""
     if best.headroom_bytes >= TIGHT * best.estimate.device_bytes:
         return []
