@@ -117,7 +117,7 @@ CATALOGUE = {
     "tiny-llama": "tinyllama-1.1b", "phi-3-mini": "phi-3-mini", "gemma-2b": "gemma-2b", "gemma-7b": "gemma-7b",
     "mixtral-8x7b": "mixtral-8x7b", "mixtral-8x22b": "mixtral-8x22b",
 }  # fmt: skip
-HYBRID = ("nemotron-h", "nemotron-3", "nemotron3", "deepseekv4", "qwen3-next", "mamba")
+HYBRID = ("nemotron-h", "nemotron-3-", "nemotron3", "deepseekv4", "qwen3-next", "mamba")
 """Models with layers that are no transformer layers (state-space, sparse-attention): no analytic front end yet."""
 
 
@@ -170,13 +170,23 @@ SYSTEMS = {
 }  # fmt: skip
 
 
+NETWORKS = {
+    "nanotron-ultrascale": ("efa", 50e9),
+    "bigscience-bloom-prequel": ("infiniband", 4 * 100e9 / 8 / 8),
+}
+"""Scale-out kind and bytes/s per accelerator where a source's cluster is not the usual one of its accelerator: the
+Ultra-Scale Playbook ran on AWS p5 (EFA, 3.2 Tb/s a node), BLOOM on Jean Zay (4 Omni-Path ports of 100 Gb/s a node)."""
+
+
 def _system(r: dict[str, Any]) -> System:
     if "power limited" in r["gpu"]:
         raise _Unstated("power limit not stated")
     from gpuwise.facts.naming import find_cluster
 
     name = SYSTEMS.get(r["gpu"], re.sub(r"\s*\(.*\)", "", r["gpu"]))
-    return find_cluster(f"{int(r['n_gpus'])}x{name}").system
+    system = find_cluster(f"{int(r['n_gpus'])}x{name}").system
+    kind, rate = NETWORKS.get(r["source"], (system.network_kind, system.network_bytes_per_s))
+    return replace(system, network_kind=kind, network_bytes_per_s=rate)
 
 
 # --- strategy ------------------------------------------------------------------------------------------------------
@@ -200,7 +210,7 @@ def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
     n, cp, pp = int(r["n_gpus"]), _degree(r["cp"]), _degree(r["pp"])
     if "all runs are single-GPU" in r["notes"]:
         n = 1
-    if math.isnan(r["tp"]) and not r["sharding"].startswith(("FSDP", "single", "none", "ZeRO")):
+    if math.isnan(r["tp"]) and not r["sharding"].startswith(("FSDP", "single", "none", "ZeRO", "MaxText")):
         raise _Unstated("parallel layout not stated")
     tp = _degree(r["tp"])
     dp = max(1, n // (tp * pp * cp))
@@ -221,7 +231,7 @@ def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
     accumulation = max(1, round(batch / (dp * micro)))
     stack = _stack(r)
     return Strategy(
-        precision=_match(r["precision"], PRECISION, "bf16"), micro_batch=max(1, round(micro)), accumulation=accumulation,
+        precision=_match(r["precision"], PRECISION, "bf16"), row_scales="rowwise" in r["precision"], micro_batch=max(1, round(micro)), accumulation=accumulation,
         dp=dp, tp=tp, pp=pp, virtual_stages=vpp, cp=cp, ep=_degree(r["ep"]), sequence_parallel=_sequence_parallel(r, stack),
         schedule="interleaved" if vpp > 1 else "1f1b",
         # SimuMax's launch scripts pass --cp-comm-type a2a

@@ -38,6 +38,8 @@ class StackCosts:
     matmul_slowdown: float
     quantized_matmul_slowdown: float
     """Of 8- and 4-bit products, against serving kernels that cast their input themselves."""
+    row_scales_slowdown: float
+    """Further factor on 8-bit products with a scale per row."""
     attention_slowdown: float
     memory_slowdown: float
     communication_slowdown: float
@@ -68,6 +70,7 @@ class StackCosts:
         years = min(self.last_release, mature) - min(max(release, self.first_release), mature)
         older = math.exp(self.gain_per_year * max(years, 0.0))
         matmul = self.quantized_matmul_slowdown if strategy.precision in QUANTIZED else self.matmul_slowdown
+        matmul = matmul * self.row_scales_slowdown if strategy.row_scales else matmul
         matmul = matmul * _matmul_slowdowns().get(accelerator.id, 1.0)
         return replace(
             self, tp_overlap=self.tp_overlap if strategy.overlap_tp else 0.0,

@@ -24,6 +24,8 @@ class Strategy:
     """
 
     precision: str = "bf16"
+    row_scales: bool = False
+    """8-bit products with a scale per row instead of one per tensor (torchao rowwise): safer, slower."""
     micro_batch: int = 1
     accumulation: int = 1
     dp: int = 1
