@@ -21,10 +21,15 @@ from gpuwise.predict.attention import (
 from gpuwise.predict.attention_kernels import serving_kernel
 
 GPUS = ("a100-sxm-80gb", "h100-sxm-80gb", "h200-sxm-141gb", "b200-sxm", "gb300", "l40s", "rtx-4090")
-shapes = st.fixed_dictionaries({
-    "batch": st.integers(1, 64), "length": st.integers(1, 20000), "kv_heads": st.sampled_from((1, 2, 4, 8, 16, 32)),
-    "group": st.sampled_from((1, 2, 4, 7, 8, 16)), "head_dim": st.sampled_from((64, 80, 96, 128, 192, 256)),
-})  # fmt: skip
+shapes = st.fixed_dictionaries(
+    {
+        "batch": st.integers(1, 64),
+        "length": st.integers(1, 20000),
+        "kv_heads": st.sampled_from((1, 2, 4, 8, 16, 32)),
+        "group": st.sampled_from((1, 2, 4, 7, 8, 16)),
+        "head_dim": st.sampled_from((64, 80, 96, 128, 192, 256)),
+    }
+)
 gpus = st.sampled_from(GPUS)
 kinds = st.sampled_from(("forward", "backward", "decode"))
 
@@ -36,27 +41,30 @@ def gpu(name: str) -> Accelerator:
 def seconds(a: Accelerator, kind: str, s: dict[str, int], causal: bool = True, window: int = 0) -> float:
     heads = s["kv_heads"] * s["group"]
     if kind == "decode":
-        t = attention_decode_time(a, "bf16", s["batch"], s["length"], heads, s["kv_heads"], s["head_dim"], window=window)
+        t = attention_decode_time(
+            a, "bf16", s["batch"], s["length"], heads, s["kv_heads"], s["head_dim"], window=window
+        )
     else:
         call = attention_forward_time if kind == "forward" else attention_backward_time
         n = s["length"]
-        t = call(a, "bf16", s["batch"], n, n, heads, s["kv_heads"], s["head_dim"], causal=causal, window=window)
+        t = call(
+            a, "bf16", s["batch"], n, n, heads, s["kv_heads"], s["head_dim"], causal=causal, window=window
+        )
     return float(t.time_s[0])
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 45), st.booleans())
 def test_flop_counts_exactly_the_pairs_a_mask_leaves(q: int, kv: int, window: int, causal: bool) -> None:
     limit = window or kv
-    if causal:
-        pairs = sum(min(max(kv - q + i + 1, 0), limit) for i in range(q))
-    else:
-        pairs = q * min(kv, limit)
+    pairs = sum(min(max(kv - q + i + 1, 0), limit) for i in range(q)) if causal else q * min(kv, limit)
     flop = attention_flop(3, q, kv, 5, 64, 32, causal, window)
     assert float(flop) == 2 * 3 * 5 * (64 + 32) * pairs
 
 
 def test_flop_of_a_long_causal_call_is_half_the_square() -> None:
-    half = float(attention_flop(1, 4096, 4096, 1, 128, None, True)) / float(attention_flop(1, 4096, 4096, 1, 128, None, False))
+    half = float(attention_flop(1, 4096, 4096, 1, 128, None, True)) / float(
+        attention_flop(1, 4096, 4096, 1, 128, None, False)
+    )
     assert half == pytest.approx(0.5, rel=3e-4)
 
 
@@ -87,10 +95,15 @@ def test_a_bigger_device_of_the_family_is_never_slower(
     a = gpu(name)
     assert a.compute_units is not None and a.l2_bytes is not None and a.tdp_w is not None
     bigger = dataclasses.replace(
-        a, compute_units=int(a.compute_units * units), l2_bytes=a.l2_bytes * cache, tdp_w=a.tdp_w * units,
-        peak_flop_per_s={k: v * int(a.compute_units * units) / a.compute_units for k, v in a.peak_flop_per_s.items()},
+        a,
+        compute_units=int(a.compute_units * units),
+        l2_bytes=a.l2_bytes * cache,
+        tdp_w=a.tdp_w * units,
+        peak_flop_per_s={
+            k: v * int(a.compute_units * units) / a.compute_units for k, v in a.peak_flop_per_s.items()
+        },
         memory_bandwidth_bytes_per_s=a.memory_bandwidth_bytes_per_s * bandwidth,
-    )  # fmt: skip
+    )
     assert seconds(bigger, kind, s) <= seconds(a, kind, s) * (1 + 1e-6)
 
 
@@ -102,7 +115,9 @@ FLASH3_H100 = (
 
 
 @pytest.mark.parametrize(("width", "causal", "length", "published"), FLASH3_H100)
-def test_flash_attention_3_on_h100_as_published(width: int, causal: bool, length: int, published: float) -> None:
+def test_flash_attention_3_on_h100_as_published(
+    width: int, causal: bool, length: int, published: float
+) -> None:
     heads, batch = 2048 // width, 16384 // length
     t = attention_forward_time(
         gpu("h100-sxm-80gb"), "bf16", batch, length, length, heads, heads, width, causal=causal, kernel="fa3"
@@ -112,10 +127,12 @@ def test_flash_attention_3_on_h100_as_published(width: int, causal: bool, length
 
 
 def test_flash_attention_2_backward_on_a100_reaches_the_published_share() -> None:
-    """arXiv 2307.08691 section 4.1: the backward pass reaches up to 63 % of the A100's peak, the forward 73 %."""
+    """arXiv 2307.08691 section 4.1: the backward pass reaches up to 63 % of the A100's peak, the forward 73
+    %."""
     a, n = gpu("a100-sxm-80gb"), 16384
     forward, backward = (
-        call(a, "bf16", 1, n, n, 16, 16, 128, causal=False) for call in (attention_forward_time, attention_backward_time)
+        call(a, "bf16", 1, n, n, 16, 16, 128, causal=False)
+        for call in (attention_forward_time, attention_backward_time)
     )
     flop = 4 * 16 * 128 * n**2
     assert flop / forward.time_s[0] / 312e12 == pytest.approx(0.68, abs=0.07)
@@ -123,8 +140,13 @@ def test_flash_attention_2_backward_on_a100_reaches_the_published_share() -> Non
 
 
 def test_cudnn_on_gb300_which_took_no_part_in_the_fit() -> None:
-    """NVIDIA/cudnn-frontend benchmark of 2026-04-24: 64 heads, 8 key-value heads, head size 128, batch 2, causal."""
-    for length, forward_ms, backward_ms in ((4096, 0.323, 1.101), (8192, 1.185, 3.832), (16384, 4.593, 14.593)):
+    """NVIDIA/cudnn-frontend benchmark of 2026-04-24: 64 heads, 8 key-value heads, head size 128, batch 2,
+    causal."""
+    for length, forward_ms, backward_ms in (
+        (4096, 0.323, 1.101),
+        (8192, 1.185, 3.832),
+        (16384, 4.593, 14.593),
+    ):
         times = [
             float(call(gpu("gb300"), "bf16", 2, length, length, 64, 8, 128, kernel="cudnn").time_s[0]) * 1e3
             for call in (attention_forward_time, attention_backward_time)
@@ -163,7 +185,9 @@ def test_every_accelerator_answers_or_says_why_not() -> None:
                     attention_forward_time(a, dtype, [1, 8], 2048, 2048, 32, 8, 128),
                     attention_backward_time(a, dtype, [1, 8], 2048, 2048, 32, 8, 128),
                     attention_decode_time(a, dtype, [1, 8], 2048, 32, 8, 128),
-                    attention_forward_time(a, dtype, [1, 8], 2048, 2048, 32, 8, 128, kernel="vllm:vllm_flash_attn_fa3"),
+                    attention_forward_time(
+                        a, dtype, [1, 8], 2048, 2048, 32, 8, 128, kernel="vllm:vllm_flash_attn_fa3"
+                    ),
                 ]
             except UnpredictableError:
                 assert dtype not in a.peak_flop_per_s
@@ -178,26 +202,42 @@ def test_every_accelerator_answers_or_says_why_not() -> None:
 
 def test_the_basis_says_how_near_the_measurement_is() -> None:
     kernel = "vllm:vllm_flash_attn_fa3"
-    on = {n: attention_decode_time(gpu(n), "bf16", 8, 4096, 32, 8, 128, kernel=kernel) for n in ("h100-sxm-80gb", "h200-sxm-141gb")}
+    on = {
+        n: attention_decode_time(gpu(n), "bf16", 8, 4096, 32, 8, 128, kernel=kernel)
+        for n in ("h100-sxm-80gb", "h200-sxm-141gb")
+    }
     assert on["h100-sxm-80gb"].basis == "fitted" and on["h200-sxm-141gb"].basis == "derived"
     assert on["h100-sxm-80gb"].log_sigma[0] < on["h200-sxm-141gb"].log_sigma[0]
     amd = attention_forward_time(gpu("mi300x"), "bf16", 8, 4096, 4096, 32, 8, 128)
     assert amd.basis == "specified" and amd.log_sigma[0] > 0.3
-    assert 0.1 < float(attention_flop(8, 4096, 4096, 32, 128)) / amd.time_s[0] / gpu("mi300x").peak("bf16") < 0.8
+    assert (
+        0.1 < float(attention_flop(8, 4096, 4096, 32, 128)) / amd.time_s[0] / gpu("mi300x").peak("bf16") < 0.8
+    )
 
 
 def test_rows_of_one_call_do_not_touch_each_other() -> None:
     lengths, a = np.array([1, 17, 512, 4096, 30000]), gpu("h100-sxm-80gb")
     for kernel in (None, "vllm:vllm_flash_attn_fa3"):
         together = attention_forward_time(a, "bf16", 2, lengths, lengths, 16, 4, 128, kernel=kernel).time_s
-        alone = [attention_forward_time(a, "bf16", 2, n, n, 16, 4, 128, kernel=kernel).time_s[0] for n in lengths]
+        alone = [
+            attention_forward_time(a, "bf16", 2, n, n, 16, 4, 128, kernel=kernel).time_s[0] for n in lengths
+        ]
         assert together == pytest.approx(alone, rel=1e-5)
 
 
 def test_an_unmasked_call_of_an_engines_kernel_costs_about_twice() -> None:
     times = [
         attention_forward_time(
-            gpu("h100-sxm-80gb"), "bf16", 1, 8192, 8192, 32, 8, 128, causal=c, kernel="vllm:vllm_flash_attn_fa3"
+            gpu("h100-sxm-80gb"),
+            "bf16",
+            1,
+            8192,
+            8192,
+            32,
+            8,
+            128,
+            causal=c,
+            kernel="vllm:vllm_flash_attn_fa3",
         ).time_s[0]
         for c in (True, False)
     ]
@@ -225,7 +265,9 @@ def test_names() -> None:
 def test_impossible_shapes_are_refused(bad: dict[str, int]) -> None:
     s = {"batch": 1, "length": 8, "head_dim": 64, "window": 0} | bad
     with pytest.raises(InputError):
-        attention_decode_time(gpu("h100-sxm-80gb"), "bf16", s["batch"], s["length"], 4, 2, s["head_dim"], window=s["window"])
+        attention_decode_time(
+            gpu("h100-sxm-80gb"), "bf16", s["batch"], s["length"], 4, 2, s["head_dim"], window=s["window"]
+        )
 
 
 def test_heads_must_be_a_multiple_of_key_value_heads() -> None:

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from gpuwise.predict import attention_kernels as kernels
 from gpuwise.predict import coefficients
 from gpuwise.predict.attention_features import FREE_FEATURES, Work
-from gpuwise.predict.attention_net import DEPTH, Trees, activation, bins, layout, network_seconds, trees_log, unpack
+from gpuwise.predict.attention_net import (
+    DEPTH,
+    Trees,
+    activation,
+    bins,
+    layout,
+    network_seconds,
+    trees_log,
+    unpack,
+)
 
 FORWARD, DECODE = "Hopper|vllm|vllm_flash_attn_fa3|bf16|bf16", "Blackwell|sglang|trtllm_mha|bf16|fp8"
 
@@ -80,7 +89,10 @@ def test_every_kernel_of_the_document_has_its_arrays() -> None:
             assert len(kernels.trees(phase, name).feature) > 0
         assert len(kernels.edges(phase)) == 11
     for family in document["families"].values():
-        for source in [*family["usual"].values(), *(s for e in family["engines"].values() for s in e.values())]:
+        for source in [
+            *family["usual"].values(),
+            *(s for e in family["engines"].values() for s in e.values()),
+        ]:
             assert any(source.replace(":", "|") in k for p in document["kernels"].values() for k in p)
 
 

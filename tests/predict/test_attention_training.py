@@ -17,7 +17,9 @@ def test_tiles_of_a_causal_call_are_those_on_and_below_the_diagonal() -> None:
     for blocks in (1, 2, 7, 32):
         n, m, longest = tiles(shape_of(1, 128 * blocks, 128 * blocks, 1, 1, 64, None, 0), causal=True)
         assert (n[0], m[0], longest[0]) == (blocks * (blocks + 1) / 2, blocks, blocks)
-        assert tiles(shape_of(1, 128 * blocks, 128 * blocks, 1, 1, 64, None, 0), causal=False)[0][0] == blocks**2
+        assert (
+            tiles(shape_of(1, 128 * blocks, 128 * blocks, 1, 1, 64, None, 0), causal=False)[0][0] == blocks**2
+        )
 
 
 def test_a_window_leaves_a_band() -> None:
@@ -47,7 +49,8 @@ def test_flash_attention_2_is_slower_than_3_on_hopper() -> None:
     h100, s = accelerators()["h100-sxm-80gb"], shape_of(2, 8192, 8192, 16, 16, 128, None, 0)
     for backward in (False, True):
         slow, fast = (
-            training_time(h100, "bf16", s, causal=True, kernel=k, backward=backward).time_s[0] for k in ("fa2", "fa3")
+            training_time(h100, "bf16", s, causal=True, kernel=k, backward=backward).time_s[0]
+            for k in ("fa2", "fa3")
         )
         assert 1.4 < slow / fast < 2.1
 
@@ -56,14 +59,20 @@ def errors(rows: list[object]) -> np.ndarray:
     found = []
     for r in rows:
         t = training_time(  # type: ignore[attr-defined]
-            r.accelerator, r.dtype, r.shape, causal=r.causal, kernel=r.implementation, backward=r.phase == "backward"
+            r.accelerator,
+            r.dtype,
+            r.shape,
+            causal=r.causal,
+            kernel=r.implementation,
+            backward=r.phase == "backward",
         )
         found.append(abs(t.time_s[0] / r.seconds - 1))
     return np.array(found)
 
 
 def test_published_figures_are_met_on_rows_that_took_part_and_on_those_that_did_not() -> None:
-    """Other devices of a family (GB300, H20, H200), other precision and other versions were kept from the fit."""
+    """Other devices of a family (GB300, H20, H200), other precision and other versions were kept from the
+    fit."""
     rows = [r for r in read_published() if r.implementation in FITTED.get(r.accelerator.family, {})]
     fit = [r for r in rows if takes_part(r)]
     assert len(fit) > 200 and errors(fit).mean() < 0.06
@@ -78,4 +87,6 @@ def test_every_published_row_has_a_source_and_every_share_is_sane() -> None:
     for family in coefficients()["training"]["families"].values():
         for row in family["by_name"].values():
             for part in ("forward", "backward"):
-                assert all(0.1 < s < 1.15 for s in row[part]["share"]) and row[part]["widths"] == sorted(row[part]["widths"])
+                assert all(0.1 < s < 1.15 for s in row[part]["share"]) and row[part]["widths"] == sorted(
+                    row[part]["widths"]
+                )

@@ -26,20 +26,38 @@ def test_passes_move_the_bytes_they_say() -> None:
         key: sum(sum(float(x[0]) for x in score_bytes(s, p, 2.0)) for p in passes.values()) / scores
         for key, passes in PASSES.items()
     }
-    assert moved == {("forward", True): 4, ("backward", True): 6, ("forward", False): 20, ("backward", False): 28}
+    assert moved == {
+        ("forward", True): 4,
+        ("backward", True): 6,
+        ("forward", False): 20,
+        ("backward", False): 28,
+    }
 
 
 @pytest.mark.parametrize(("width", "phase", "published"), [
     (64, "forward", 72), (128, "forward", 133), (64, "backward", 92), (128, "backward", 174),
 ])  # fmt: skip
-def test_standard_attention_on_h100_lies_between_the_two_forms(width: int, phase: str, published: float) -> None:
-    """arXiv 2407.08608 figures 5 and 6, length 4096, 16k tokens, hidden 2048: fp16 softmax, scale folded into the product."""
+def test_standard_attention_on_h100_lies_between_the_two_forms(
+    width: int, phase: str, published: float
+) -> None:
+    """arXiv 2407.08608 figures 5 and 6, length 4096, 16k tokens, hidden 2048: fp16 softmax, scale folded into
+    the product."""
     heads = 2048 // width
     flop = 4 * 4 * heads * width * 4096**2 * (2.5 if phase == "backward" else 1)
     fused, eager = (
         flop
         / attention_unfused_time(
-            accelerators()["h100-sxm-80gb"], "bf16", 4, 4096, 4096, heads, heads, width, causal=False, phase=phase, fused_softmax=f
+            accelerators()["h100-sxm-80gb"],
+            "bf16",
+            4,
+            4096,
+            4096,
+            heads,
+            heads,
+            width,
+            causal=False,
+            phase=phase,
+            fused_softmax=f,
         ).time_s[0]
         / 1e12
         for f in (True, False)

@@ -34,7 +34,7 @@ def score(folder: Path, all_check: bool) -> Scores | None:
     found = [t for phase in SOURCES if (t := read(folder, phase)) is not None]
     if not found:
         return None
-    parts = [_score_table(t, all_check) for t in found]
+    parts = [*(_score_table(t, all_check) for t in found), _score_published()]
 
     def joined(i: int) -> NDArray[np.generic]:
         return np.concatenate([p[i] for p in parts])
@@ -71,6 +71,36 @@ def _score_table(table: Table, all_check: bool) -> tuple[NDArray[np.generic], ..
         predicted[where], sigma[where] = time.time_s, time.log_sigma
         baseline[where] = baseline_time(accelerator, table.phase, shape, DTYPES[dtype], DTYPES[kv], name)
     return source, gpu, split, table.seconds, predicted, sigma, baseline, reason
+
+
+def _score_published() -> tuple[NDArray[np.generic], ...]:
+    """Published training figures, which ship with the package: their split is their own, whatever the
+    folder's."""
+    from gpuwise.calibrate.attention_implementations import read_published, takes_part
+    from gpuwise.predict.attention_training import training_time
+
+    rows = read_published()
+    times = [
+        training_time(
+            r.accelerator,
+            r.dtype,
+            r.shape,
+            causal=r.causal,
+            kernel=r.implementation,
+            backward=r.phase == "backward",
+        )
+        for r in rows
+    ]
+    return (
+        np.array([f"published attention {r.phase}" for r in rows], dtype=object),
+        np.array([r.accelerator.id for r in rows], dtype=object),
+        np.array(["fit" if takes_part(r) else "check" for r in rows], dtype=object),
+        np.array([r.seconds for r in rows]),
+        np.array([float(t.time_s[0]) for t in times]),
+        np.array([float(t.log_sigma[0]) for t in times]),
+        np.full(len(rows), np.nan),
+        np.full(len(rows), "", dtype=object),
+    )
 
 
 def find(name: str) -> Accelerator | None:

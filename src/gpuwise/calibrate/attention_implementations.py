@@ -58,15 +58,19 @@ RELATED = {
     "Rubin": "Blackwell",
     "Thor": "Blackwell",
 }
-WARP_CYCLES = 0.08
-"""Cycles of a unit a score element costs beside its products in FlashAttention-2 on warp-level matrix units
-(shared-memory loads, softmax, waiting): what A5000 at head size 64 leaves when its products run at the full
-rate."""
+WARP_CYCLES, HOPPER_CYCLES = 0.08, 0.03
+"""Cycles of a unit a score element costs beside its products (shared-memory loads, softmax, waiting). Warp-level
+units: what A5000 at head size 64 leaves when its products run at the full rate. Hopper: what lets H20, with a quarter
+of H100's matrix rate per unit, meet its figures too."""
+_CYCLES = {"Ampere": WARP_CYCLES, "Hopper": HOPPER_CYCLES, "Blackwell": 0.0}
 A100_BACKWARD = 0.63 / 0.73
 """Backward over forward share of FlashAttention-2 on A100 at head size 128: best shares of peak in arXiv
 2307.08691, 4.1."""
 _A100_KERNEL = ("a100_sxm", "sglang", "flash_attention")
+_L40S_KERNEL = ("l40s", "sglang", "flashinfer")
 _LONG = 4096
+_WARP_SIGMA = 0.15
+"""Consumer Blackwell by GA10x figures: cards boost beyond the clock they are specified at."""
 _OVERHEADS = np.arange(0.0, 4.05, 0.1)
 _SIGMAS = {"family": 0.05, "relative": 0.25}
 """Added to a pass's own spread: another device of the family (GB300 and H20 against their families' fits),
@@ -116,7 +120,8 @@ def takes_part(row: Published) -> bool:
     here = (
         FITTED["Ampere"] if row.accelerator.family in WARP_LEVEL else FITTED.get(row.accelerator.family, {})
     )
-    return row.dtype == "bf16" and row.accelerator.id in here.get(row.implementation, ())
+    known = row.dtype == "bf16" or (row.dtype == "fp8" and row.phase == "backward")
+    return known and row.accelerator.id in here.get(row.implementation, ())
 
 
 def fit_training(forward: Table) -> dict[str, Any]:
@@ -127,18 +132,25 @@ def fit_training(forward: Table) -> dict[str, Any]:
         by_name: dict[str, Any] = {}
         for name, devices in implementations.items():
             mine = [r for r in rows if r.implementation == name and r.accelerator.id in devices]
-            cycles = WARP_CYCLES if family == "Ampere" else 0.0
+            cycles = _CYCLES[family]
+            wide = [r for r in mine if r.dtype == "bf16"]
             by_name[name] = {
-                p: _fit_pass([r for r in mine if r.phase == p], p, cycles) for p in ("forward", "backward")
+                p: _fit_pass([r for r in wide if r.phase == p], p, cycles) for p in ("forward", "backward")
             }
+            narrow = _fit_pass([r for r in mine if r.dtype == "fp8"], "backward", cycles)
+            by_name[name] |= {"backward-fp8": narrow} if narrow else {}
         families[family] = {"default": DEFAULTS[family], "by_name": by_name}
     _fill_backward(families)
-    for family in WARP_LEVEL[1:]:
-        families[family] = families["Ampere"]
-    families["Ampere-GA100"] = {
+    _fill_narrow(families["Blackwell"])
+    warp = families["Ampere"]["by_name"]["fa2"]
+    spread = {"log_sigma": _WARP_SIGMA}
+    families["Ada"] = {"default": "fa2", "by_name": {"fa2": _ada(forward, warp)}}
+    families["Blackwell-RTX"] = {
         "default": "fa2",
-        "by_name": {"fa2": _a100(forward, families["Hopper"]["by_name"]["fa2"])},
+        "by_name": {"fa2": {p: row | spread for p, row in warp.items()}},
     }
+    hopper = families["Hopper"]["by_name"]["fa2"]
+    families["Ampere-GA100"] = {"default": "fa2", "by_name": {"fa2": _a100(forward, hopper)}}
     return {"families": families, "related": RELATED, "log_sigma": _SIGMAS}
 
 
@@ -216,32 +228,59 @@ def _fit_calls(
     }
 
 
-def _a100(table: Table, hopper: dict[str, Any]) -> dict[str, Any]:
-    """FlashAttention-2 on A100: share from long measured calls at head size 128, other widths and the
-    backward pass in the proportions of FlashAttention-2 on H100, tied to the A100's own backward share."""
-    a100 = accelerators()["a100-sxm-80gb"]
-    device = device_for(a100, "bf16")
+def _from_measured(
+    table: Table, origin: tuple[str, str, str], accelerator: Accelerator, model: dict[str, Any], cycles: float
+) -> dict[str, Any]:
+    """Forward share from an engine's long measured calls at head size 128, the rest in ``model``'s
+    proportions."""
+    device = device_for(accelerator, "bf16")
     assert device is not None
-    overhead = hopper["forward"]["overhead"]
     calls: list[tuple[Device, Shape, bool]] = []
     seconds: list[float] = []
     for labels, where in table.parts():
-        if labels[:3] != _A100_KERNEL:
+        if labels[:3] != origin or labels[4] != "bfloat16":
             continue
-        where = where[(table.shape.q_len[where] >= _LONG) & ~is_check_site(table.rows(where))]
+        long = (table.shape.q_len[where] >= _LONG) & (table.shape.head_dim[where] == 128)
+        where = where[long & (table.shape.window[where] == 0) & ~is_check_site(table.rows(where))]
         for i in where[::5]:
             calls.append((device, Shape(*(c[i : i + 1] for c in table.shape)), True))
             seconds.append(float(table.seconds[i]))
-    forward = _fit_calls(calls, np.array(seconds), False, 0.0, np.array([overhead]))
-    share = forward["share"][forward["widths"].index(128.0)]
-    wide, narrow = _at(128.0, hopper["forward"]), _at(64.0, hopper["forward"])
-    forward |= {"widths": [64.0, 128.0], "share": [round(share * min(narrow / wide, 1.0), 4), share]}
+    overhead = model["forward"]["overhead"]
+    fitted = _fit_calls(calls, np.array(seconds), False, cycles, np.array([overhead]))
+    scale = fitted["share"][0] / _at(128.0, model["forward"])
+    narrow = min(scale * _at(64.0, model["forward"]), fitted["share"][0])
+    return fitted | {"widths": [64.0, 128.0], "share": [round(narrow, 4), fitted["share"][0]]}
+
+
+def _a100(table: Table, hopper: dict[str, Any]) -> dict[str, Any]:
+    """FlashAttention-2 on A100: forward from measured calls, backward tied to it by the paper's shares of
+    peak, head size 64 in the proportions of FlashAttention-2 on H100."""
+    forward = _from_measured(table, _A100_KERNEL, accelerators()["a100-sxm-80gb"], hopper, HOPPER_CYCLES)
+    top = forward["share"][1] * A100_BACKWARD
     ratio = _at(64.0, hopper["backward"]) / _at(128.0, hopper["backward"])
-    top = share * A100_BACKWARD
-    backward = hopper["backward"] | {
-        "widths": [64.0, 128.0],
-        "share": [round(top * ratio, 4), round(top, 4)],
-        "log_sigma": 0.1,
-        "figures": 1,
-    }
+    share = [round(top * ratio, 4), round(top, 4)]
+    backward = hopper["backward"] | {"widths": [64.0, 128.0], "share": share, "log_sigma": 0.1, "figures": 1}
     return {"forward": forward, "backward": backward}
+
+
+def _ada(table: Table, warp: dict[str, Any]) -> dict[str, Any]:
+    """FlashAttention-2 on Ada: forward from measured calls on L40S, backward in GA10x's proportion to it."""
+    forward = _from_measured(table, _L40S_KERNEL, accelerators()["l40s"], warp, WARP_CYCLES)
+    widths = warp["backward"]["widths"]
+    ratio = forward["share"][1] / _at(128.0, warp["forward"])
+    share = [round(b * ratio, 4) for b in warp["backward"]["share"]]
+    return {"forward": forward, "backward": warp["backward"] | {"widths": widths, "share": share}}
+
+
+def _fill_narrow(entry: dict[str, Any]) -> None:
+    """An implementation without figures at head size 64 keeps its default's proportion between 64 and 128."""
+    model = entry["by_name"][entry["default"]]
+    for row in entry["by_name"].values():
+        for part in ("forward", "backward"):
+            known, like = row[part], model[part]
+            if known["widths"][0] > 64.0 and like["widths"][0] == 64.0:
+                share = known["share"][0] * _at(64.0, like) / _at(known["widths"][0], like)
+                row[part] = known | {
+                    "widths": [64.0, *known["widths"]],
+                    "share": [round(share, 4), *known["share"]],
+                }

@@ -45,6 +45,9 @@ slower)."""
 _UNMASKED_SIGMA = 0.1
 """Added for a kernel whose unmasked form nobody measured: cuDNN and FlashAttention-3 reach 5 to 10 % more
 without a mask."""
+_VERSION_SIGMA = 0.05
+"""Added for devices nobody measured: their kernels will be of other software versions, which differ by 3 to 9
+% on the same device, while the siblings the widths are made from ran the same."""
 _SIGMA_PER_OCTAVE = 0.05
 """Added uncertainty for each doubling of the key length beyond the longest measured, in quadrature."""
 
@@ -228,7 +231,7 @@ def _floor(call: Call, shape: Shape) -> F64:
 
 
 def _lawful(accelerator: Accelerator, dtype: str, call: Call) -> KernelTime:
-    """The network's time with the laws made exact: a window never costs more than none, a wider head never less.
+    """The network's time with the laws made exact: a window never costs, a wider head never saves.
 
     Between measured head sizes the time is interpolated, so that it rises there too.
     """
@@ -257,7 +260,7 @@ def _at_width(call: Call, shape: Shape, width: float) -> F64:
 
 
 def _cheapest(call: Call, shape: Shape, width: float) -> F64:
-    """[R] seconds at head size ``width``, the cheaper of a window's kernel and the one without where a row has one."""
+    """[R] seconds at head size ``width``; with a window the cheaper of its kernel and the one without."""
     wide = np.full(shape.batch.shape, width)
     whole = shape._replace(head_dim=wide, v_head_dim=wide, window=np.zeros(shape.batch.shape))
     seconds = _smooth(call, whole)
@@ -290,6 +293,8 @@ def _sigma(call: Call, seconds: F64, *, measured: bool) -> F64:
     table = table["measured" if measured else "smooth"]
     limits = [x * MICRO for x in document["log_sigma"]["limits_us"]]
     sigma = np.asarray(table, dtype=np.float64)[np.searchsorted(limits, seconds)]
+    if k.situation != "device":
+        sigma = np.hypot(sigma, _VERSION_SIGMA)
     beyond = np.log2(np.maximum(call.shape.kv_len / document["longest"][k.phase], 1.0))
     return np.hypot(sigma, _SIGMA_PER_OCTAVE * beyond)
 

@@ -66,6 +66,7 @@ class Implementation:
     name: str
     forward: Pass
     backward: Pass
+    backward_fp8: Pass
     known: bool
     """Whether figures of this family stand behind it."""
 
@@ -89,9 +90,9 @@ def _implementation(family: str, name: str) -> Implementation | None:
     row = here["by_name"].get(name) or here["by_name"][here["default"]]
     passes = [
         Pass(tuple(r["widths"]), tuple(r["share"]), r["overhead"], r["cycles"], r["log_sigma"])
-        for r in (row["forward"], row["backward"])
+        for r in (row["forward"], row["backward"], row.get("backward-fp8", row["backward"]))
     ]
-    return Implementation(name if name in here["by_name"] else here["default"], passes[0], passes[1], known)
+    return Implementation(name if name in here["by_name"] else here["default"], *passes, known)
 
 
 def tiles(shape: Shape, *, causal: bool) -> tuple[F64, F64, F64]:
@@ -151,7 +152,9 @@ def training_time(
         base = specified(accelerator, dtype, shape, causal)
         factor = BACKWARD_PRODUCTS if backward else 1.0
         return KernelTime(base.time_s * factor, base.log_sigma, base.basis)
-    part = chosen.backward if backward else chosen.forward
+    part = chosen.forward
+    if backward:
+        part = chosen.backward_fp8 if kernels.arithmetic(dtype) == "fp8" else chosen.backward
     seconds = pass_seconds(device, shape, part, width, causal=causal, backward=backward)
     table: dict[str, float] = kernels.coefficients()["training"]["log_sigma"]
     nearness = table["family"] if chosen.known else table["relative"]
