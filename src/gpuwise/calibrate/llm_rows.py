@@ -229,6 +229,9 @@ def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
     if math.isnan(micro):
         micro = batch / dp if math.isnan(r["grad_accum"]) else batch / dp / r["grad_accum"]
     accumulation = max(1, round(batch / (dp * micro)))
+    if math.isnan(r["vpp"]) and r["source"] == "dgxc-benchmarking" and arch.moe is None and pp > 1:
+        # the releases whose table leaves it out time as the ones that state one layer a chunk
+        vpp = arch.n_layers // pp if arch.n_layers % pp == 0 and accumulation % pp == 0 else 1
     stack = _stack(r)
     return Strategy(
         precision=_match(r["precision"], PRECISION, "bf16"), row_scales="rowwise" in r["precision"], micro_batch=max(1, round(micro)), accumulation=accumulation,

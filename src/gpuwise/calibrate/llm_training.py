@@ -163,7 +163,7 @@ BOUNDS: dict[str, Bound] = {
     "layer_overhead_s": Bound(1e-6, 3e-5, 3e-3, log=True),
     "sync_s": Bound(1e-7, 3e-6, 3e-5, log=True),
     "micro_batch_overhead_s": Bound(1e-6, 3e-4, 2e-2, log=True),
-    "step_overhead_s": Bound(1e-4, 5e-3, 0.3, log=True),
+    "step_overhead_s": Bound(1e-4, 5e-3, 0.1, log=True),
     "matmul_slowdown": Bound(0.9, 1.08, 1.5),
     "quantized_matmul_slowdown": Bound(0.6, 1.0, 1.6),
     "row_scales_slowdown": Bound(1.0, 1.2, 2.5),
@@ -261,8 +261,8 @@ def _errors(sc: StackCosts, groups: Sequence[Group], rows: Sequence[LlmRow]) -> 
 
 
 def fit_accelerator(accelerator_id: str, costs: dict[str, StackCosts], rows: Sequence[LlmRow], groups: Sequence[Group]) -> float:
-    """Matmul time of an accelerator over the kernel model's, by least absolute log error of its fit rows, each model
-    weighing the same."""
+    """Matmul time of an accelerator over the kernel model's, by least squares of the log error of its fit rows, each
+    model weighing the same."""
     mine = [g for g in groups if g.system.accelerator.id == accelerator_id and g.architecture.moe is None]
     models = [rows[i].model for g in mine for i in g.rows]
 
@@ -276,7 +276,7 @@ def fit_accelerator(accelerator_id: str, costs: dict[str, StackCosts], rows: Seq
             )  # fmt: skip
             for t, i in zip(g.step_s(scaled), g.rows, strict=True):
                 if not is_check(rows[i]):
-                    total += abs(math.log(t / rows[i].step_time_s)) / models.count(rows[i].model)
+                    total += math.log(t / rows[i].step_time_s) ** 2 / models.count(rows[i].model)
         return total
 
     return float(min(np.arange(0.6, 1.21, 0.01), key=error))

@@ -35,6 +35,7 @@ class StackCosts:
     """Wait of a collective's ranks for one another, per doubling of the group."""
     micro_batch_overhead_s: float
     step_overhead_s: float
+    """Once a step on one system, and again for every doubling of systems (norms, losses and barriers cross them)."""
     matmul_slowdown: float
     quantized_matmul_slowdown: float
     """Of 8- and 4-bit products, against serving kernels that cast their input themselves."""

@@ -93,9 +93,10 @@ def step_times(
     gradient_s = step_traffic(system, c, shape, worst * layer.forward_s, worst * layer.backward_s, sc)
     update_s = _update(system, c, shape)
     offload_s = _offload(system, c, shape)
-    raw = pipe_s + gradient_s + update_s + offload_s + sc.step_overhead_s
-    n_systems = np.maximum(c.dp * c.tp * c.pp * c.cp / system.count, 1.0)
-    step_s = raw * (1 + sc.straggler * np.log2(n_systems))
+    doublings = np.log2(np.maximum(c.dp * c.tp * c.pp * c.cp / system.count, 1.0))
+    fixed_s = sc.step_overhead_s * (1 + doublings)
+    raw = pipe_s + gradient_s + update_s + offload_s + fixed_s
+    step_s = raw * (1 + sc.straggler * doublings)
     m = c.accumulation * shape.layers[1]
     launch, again = m * layer.launch_s, m * layer.recompute_s
     comm = m * layer.communication_s + c.accumulation * hop_s
@@ -104,7 +105,7 @@ def step_times(
     parts = StepTimes(
         step_s=step_s, compute_s=pipe_s - bubble_s - overhead - launch - comm - again - swapped, recompute_s=again,
         communication_s=comm, launch_s=launch, bubble_s=bubble_s, data_parallel_s=gradient_s, optimizer_s=update_s,
-        offload_s=offload_s + swapped, framework_s=step_s - raw + sc.step_overhead_s + overhead,
+        offload_s=offload_s + swapped, framework_s=step_s - raw + fixed_s + overhead,
     )  # fmt: skip
     return StepTimes(*(np.broadcast_to(getattr(parts, f.name), c.shape) for f in fields(parts)))
 
