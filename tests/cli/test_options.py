@@ -77,3 +77,4 @@ def test_contradictions_are_refused() -> None:
         wishes_of(Training(lora_rank=8), Fixed())
     with pytest.raises(InputError, match="precision"):
         wishes_of(Training(precision=","), Fixed())
+    assert wishes_of(Training(), Fixed()).precision == ()

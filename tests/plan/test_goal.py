@@ -72,6 +72,15 @@ def test_a_format_the_accelerator_lacks_is_refused() -> None:
         make_goal(ARCH, find_cluster("8xA100-SXM-80GB"), Wishes(precision=("fp8",)))
 
 
+@pytest.mark.parametrize(
+    ("on", "precision"), [("v100-sxm-32gb", "fp16"), ("8xT4", "fp16"), ("gtx-1080-ti", "fp32")]
+)
+def test_older_accelerators_train_in_what_they_have(on: str, precision: str) -> None:
+    goal = make_goal(ARCH, find_cluster(on), Wishes())
+    assert goal.bases[0].precision == precision
+    assert any("precision" in a for a in goal.assumed)
+
+
 def test_learned_positions_are_a_limit() -> None:
     with pytest.raises(InputError, match="learned positions"):
         make_goal(find_model("gpt2"), NODE, Wishes(seq_len=4096))

@@ -74,6 +74,11 @@ BROKEN: list[tuple[str, Setting, Strategy]] = [
     ("offload-recompute", _setting(),
     Strategy(dp=8, accumulation=8, recompute="full", offload_activations=True)),
     (
+        "host-link",
+        Setting.of(ARCH, find_cluster("tpu-v5e"), Strategy(stack="compiled-fsdp"), 2048, 64),
+        Strategy(accumulation=64, offload_optimizer=True),
+    ),
+    (
         "unified-memory",
         Setting.of(ARCH, find_cluster("dgx-spark"), Strategy(), 2048, 64),
         Strategy(accumulation=64, offload_optimizer=True),

@@ -88,7 +88,7 @@ class Training:
     global_batch: Whole | None = None
     """Sequences a step, over all accelerators."""
     precision: str | None = None
-    """Format of the matrix products: fp32, tf32, fp16, bf16 (default), fp8, mxfp8, nvfp4; several with
+    """Format of the matrix products: fp32, tf32, fp16, bf16 (usual), fp8, mxfp8, nvfp4; several with
     commas."""
     optimizer: str = "adamw"
     """sgd, momentum, adamw, adamw8bit, adafactor, lion or muon."""
@@ -163,8 +163,8 @@ def wishes_of(training: Training, fixed: Fixed, **more: Any) -> Any:
     adapters = training.lora or training.qlora
     if training.lora_rank is not None and not adapters:
         raise InputError("--lora-rank without adapters", hint="add --lora or --qlora")
-    precision = tuple(p.strip().lower() for p in (training.precision or "bf16").split(",") if p.strip())
-    if not precision:
+    precision = tuple(p.strip().lower() for p in (training.precision or "").split(",") if p.strip())
+    if training.precision is not None and not precision:
         raise InputError("--precision names no format", hint="for example --precision bf16")
     held = {f: getattr(fixed, f) for f in FIXED_FIELDS if getattr(fixed, f) is not None}
     return Wishes(

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.errors import UnpredictableError
 from gpuwise.facts.models import Architecture
 from gpuwise.facts.systems import Cluster
 from gpuwise.plan.stack_rules import StackRules, find_stack_rules
 from gpuwise.predict.columns import Columns
+from gpuwise.predict.transfer import host_link_bytes_per_s
 from gpuwise.workload.strategy import RECOMPUTES, SCHEDULES, SHARDINGS, Strategy
 
 Mask = NDArray[np.bool_]
@@ -195,6 +197,23 @@ def hybrid(s: Setting, c: Columns) -> Mask:
 
 def stack_offload(s: Setting, c: Columns) -> Mask:
     return (c.offload_optimizer > 0) & (not s.stack.offload_optimizer)
+
+
+def _no_host_link(s: Setting) -> bool:
+    """Whether nobody published how fast the host reaches the accelerator."""
+    try:
+        host_link_bytes_per_s(s.cluster.accelerator, "d2h")
+    except UnpredictableError:
+        return True
+    return False
+
+
+def host_link_optimizer(s: Setting, c: Columns) -> Mask:
+    return (c.offload_optimizer > 0) & _no_host_link(s)
+
+
+def host_link_activations(s: Setting, c: Columns) -> Mask:
+    return (c.offload_activations > 0) & _no_host_link(s)
 
 
 def unified_optimizer(s: Setting, c: Columns) -> Mask:

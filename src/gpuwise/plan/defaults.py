@@ -5,6 +5,7 @@ Every default is returned with the words that justify it, so that a plan can say
 
 from __future__ import annotations
 
+from gpuwise.facts.accelerators import Accelerator
 from gpuwise.facts.models import Architecture
 from gpuwise.facts.systems import Cluster
 from gpuwise.units import format_count
@@ -55,6 +56,18 @@ def round_log2(x: float) -> int:
     while x > 1.5 * (1 << exponent):
         exponent += 1
     return exponent
+
+
+def default_precision(accelerator: Accelerator) -> tuple[str, str]:
+    """Format of the matrix products and why: bf16 where there is one, fp16 with loss scaling before it."""
+    for precision, why in (
+        ("bf16", "the usual format"),
+        ("fp16", "it has no bf16"),
+        ("tf32", "it has no 16-bit rate"),
+    ):
+        if precision in accelerator.peak_flop_per_s:
+            return precision, why
+    return "fp32", "it has no matrix rate below it"
 
 
 def default_stack(cluster: Cluster, *, fine_tuning: bool) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.models import Architecture
 from gpuwise.facts.systems import Cluster
-from gpuwise.plan.defaults import default_global_batch, default_seq_len, default_stack
+from gpuwise.plan.defaults import default_global_batch, default_precision, default_seq_len, default_stack
 from gpuwise.workload.strategy import (
     CONTEXT_PARALLELS,
     OPTIMIZERS,
@@ -43,7 +43,8 @@ class Wishes:
     budget_usd: float | None = None
     seq_len: int | None = None
     global_batch: int | None = None
-    precision: tuple[str, ...] = ("bf16",)
+    precision: tuple[str, ...] = ()
+    """Formats to compare; empty: the usual one of the accelerator."""
     optimizer: str = "adamw"
     stack: str | None = None
     lora_rank: int = 0
@@ -149,7 +150,13 @@ def make_goal(
     if stack is None:
         stack, why = default_stack(cluster, fine_tuning=wishes.fine_tuning)
         assumed.append(f"stack {stack} ({why})")
-    for precision in wishes.precision:
+    precisions = wishes.precision
+    if not precisions:
+        usual, why = default_precision(cluster.accelerator)
+        precisions = (usual,)
+        if usual != "bf16":
+            assumed.append(f"precision {usual} ({why})")
+    for precision in precisions:
         cluster.accelerator.peak(precision)
     lora_rank = wishes.lora_rank or (LORA_RANK if wishes.quantized_base else 0)
     base = Strategy(
@@ -158,7 +165,7 @@ def make_goal(
         lora_rank=lora_rank, quantized_base=wishes.quantized_base, stack=stack,
         fused_loss=bool(wishes.fused_loss),
     )  # fmt: skip
-    bases = tuple(replace(base, precision=p) for p in wishes.precision)
+    bases = tuple(replace(base, precision=p) for p in precisions)
     return Goal(arch, cluster, seq_len, global_batch, bases, wishes, tuple(assumed))
 
 

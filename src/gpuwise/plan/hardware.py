@@ -16,7 +16,7 @@ from gpuwise.facts.models import Architecture
 from gpuwise.facts.offers import offers
 from gpuwise.facts.systems import Cluster
 from gpuwise.money.cost import price_of
-from gpuwise.plan.defaults import default_seq_len
+from gpuwise.plan.defaults import default_precision, default_seq_len
 from gpuwise.plan.goal import Wishes, check_wishes
 from gpuwise.plan.planner import Option, Plan, Pricing, SearchStats, plan_on, tokens_of
 from gpuwise.predict.training import flop_per_token
@@ -127,10 +127,12 @@ def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Tr
     from gpuwise.facts.naming import find_cluster
 
     seq_len = wishes.seq_len or default_seq_len(arch, fine_tuning=wishes.fine_tuning)[0]
-    base = Strategy(lora_rank=wishes.lora_rank, precision=wishes.precision[0])
+    base = Strategy(lora_rank=wishes.lora_rank)
     work = flop_per_token(arch, seq_len, base, wishes.packed_document_len) * tokens_of(wishes)
     for accelerator_id in sorted({o.accelerator_id for o in offers()}):
-        peaks = [accelerators()[accelerator_id].peak_flop_per_s.get(p) for p in wishes.precision]
+        accelerator = accelerators()[accelerator_id]
+        wanted = wishes.precision or (default_precision(accelerator)[0],)
+        peaks = [accelerator.peak_flop_per_s.get(p) for p in wanted]
         if None in peaks:
             continue
         peak = max(p for p in peaks if p is not None)

@@ -15,6 +15,7 @@ from gpuwise.facts.accelerators import accelerators
 from gpuwise.facts.models import Architecture
 from gpuwise.facts.offers import offers, typical_price_usd_per_hour
 from gpuwise.facts.systems import Cluster
+from gpuwise.plan.defaults import default_precision
 from gpuwise.plan.goal import LORA_RANK, Goal, Wishes, make_goal
 from gpuwise.plan.rules import check_strategy
 from gpuwise.plan.search import base_of, completed, estimate_all, find_in, setting_of
@@ -131,7 +132,9 @@ def _changes(goal: Goal, s: Strategy) -> Iterator[tuple[str, str, Strategy]]:
             )
         micro //= 2
     if s.precision in ("fp32", "tf32"):
-        yield "bf16 mixed precision", SAME, s.with_(precision="bf16")
+        usual, _ = default_precision(goal.cluster.accelerator)
+        if usual not in ("fp32", "tf32"):
+            yield f"{usual} mixed precision", SAME, s.with_(precision=usual)
     if not s.fused_attention:
         yield "fused attention", SAME, s.with_(fused_attention=True)
     if not s.fused_loss:

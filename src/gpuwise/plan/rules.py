@@ -15,6 +15,7 @@ from gpuwise.predict.columns import Columns
 from gpuwise.workload.strategy import Strategy
 
 ANOTHER = "use another --stack"
+NO_LINK = "how fast the host reaches {s.cluster.accelerator.name} is not in the catalogue"
 UNIFIED = "{s.cluster.accelerator.name} shares its memory with the host: there is nothing to offload to"
 
 
@@ -162,6 +163,7 @@ STATE_RULES: tuple[Rule, ...] = (
         "{s.stack_name} does not offload the optimizer", ANOTHER,
     ),
     Rule("unified-memory", conditions.unified_optimizer, UNIFIED, "leave the optimizer where it is"),
+    Rule("host-link", conditions.host_link_optimizer, NO_LINK, "leave the optimizer where it is"),
 )  # fmt: skip
 """Rules over where weights, gradients and optimizer states live."""
 
@@ -177,6 +179,7 @@ ACTIVATION_RULES: tuple[Rule, ...] = (
         "{s.stack_name} does not offload activations", ANOTHER,
     ),
     Rule("unified-memory", conditions.unified_activations, UNIFIED, "recompute instead"),
+    Rule("host-link", conditions.host_link_activations, NO_LINK, "recompute instead"),
     Rule(
         "offload-pipeline", conditions.offload_pipeline,
         "activations cannot be offloaded in a pipeline", "use --pp 1 or recompute instead",

@@ -78,6 +78,8 @@ def _evaluate(table: OpTable, accelerator: Accelerator, kernels: dict[str, str])
     time_s, sigma = np.zeros(n), np.zeros(n)
     bases: list[Basis] = []
     dtypes = np.array(table.dtype, dtype=object)
+    if "tf32" not in accelerator.peak_flop_per_s:
+        dtypes[dtypes == "tf32"] = "fp32"  # what the library falls back to
 
     def put(mask: Mask, result: KernelTime) -> None:
         time_s[mask], sigma[mask] = result.time_s, result.log_sigma
