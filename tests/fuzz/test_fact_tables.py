@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
@@ -164,9 +165,11 @@ def _shipped(room: str, name: str, text: str) -> Iterator[None]:
     real = module.shipped_text
 
     def empty() -> None:
-        for thing in vars(module).values():
-            if hasattr(thing, "cache_clear") and thing.__module__ == module.__name__:
-                thing.cache_clear()
+        # every catalogue at once: a name table must not keep objects of a catalogue that is read again
+        for name in [n for n in sys.modules if n.startswith("gpuwise.facts.")]:
+            for thing in vars(sys.modules[name]).values():
+                if hasattr(thing, "cache_clear"):
+                    thing.cache_clear()
 
     empty()
     try:
