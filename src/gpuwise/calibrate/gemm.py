@@ -15,7 +15,7 @@ from gpuwise.facts.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.gemm import evaluate_as_measured
 from gpuwise.predict.gemm_formats import IMPLEMENTATIONS, implementation_name
-from gpuwise.predict.gemm_situations import Situation, duration_class, situation
+from gpuwise.predict.gemm_situations import Situation, duration_class, sigma_as_measured, situation
 
 F64 = NDArray[np.float64]
 
@@ -50,7 +50,7 @@ def score(folder: Path, all_check: bool) -> Scores | None:
                 continue
             part = rows.take(index)
             predicted[index] = evaluate_as_measured(s, part.m, part.n, part.k, np.ones(len(part)))
-            sigma[index] = s.sigma[duration_class(predicted[index])]
+            sigma[index] = sigma_as_measured(accelerator, name)[duration_class(predicted[index])]
             baseline[index] = roofline(s, part) / roofline_share(
                 accelerator, IMPLEMENTATIONS[name].coefficients
             )

@@ -18,7 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate import boosting, coefficient_files
-from gpuwise.calibrate.gemm_report import check_report, intervals, provenance, transfer_report
+from gpuwise.calibrate.gemm_report import (
+    check_report,
+    device_only_widths,
+    intervals,
+    provenance,
+    transfer_report,
+)
 from gpuwise.calibrate.gemm_rows import CHECK, FIT, INTERVAL, GemmRows, accelerator_of, read_gemm, settled
 from gpuwise.errors import DataError, MissingExtraError
 from gpuwise.facts.accelerators import Accelerator
@@ -70,8 +76,8 @@ ROWS_FOR_PHYSICS = 2500
 LIBRARY_BEST = {
     "CDNA3": ("mi300x", 668.4e12),
     "CDNA4": ("mi355x", 1565.0e12),
-    "Gaudi2": ("gaudi-2", 418.7e12),
-    "Gaudi3": ("gaudi-3", 1243.0e12),
+    "Gaudi2": ("gaudi2", 418.7e12),
+    "Gaudi3": ("gaudi3", 1243.0e12),
 }
 """Best sustained bf16 FLOP/s measured on families without rows (stas00/ml-engineering, MAMF, 2025): sets
 the share of peak that the library reaches."""
@@ -89,7 +95,8 @@ def fit(folder: Path) -> None:
     errors = check_report(document, arrays, rows.take(part == CHECK))
     document["host_floor_log_sigma"] = host_spread(document)
     transfer = transfer_report(rows, document, fit_rows)
-    document["log_sigma"] = intervals(widths, transfer)
+    hidden = device_only_widths(document, rows.take(part == INTERVAL))
+    document["log_sigma"] = intervals(widths, transfer) | {"device_only": hidden}
     document["provenance"] = provenance(rows, errors, transfer)
     coefficient_files.write("gemm", document, arrays)
 
@@ -315,10 +322,16 @@ def _library_efficiency(document: Document, accelerator_id: str, flop_per_s: flo
         document["library_efficiency"][accelerator.family] = scale
         s = build(accelerator, "bf16", document, {})
         rate = 2.0 * 8192.0**3 / float(evaluate_as_measured(s, side, side, side, np.ones(1))[0])
-        scale *= flop_per_s / rate
+        scale = min(scale * flop_per_s / rate, 4.0)
     return float(f"{scale:.4g}")
 
 
 def _no_sigma() -> Document:
     n = len(DURATION_EDGES_S) + 1
-    return {"fitted": {}, "derived": {"bf16": [0.1] * n}, "specified": [0.2] * n, "unknown": [0.4] * n}
+    return {
+        "fitted": {},
+        "device_only": {},
+        "derived": {"bf16": [0.1] * n},
+        "specified": [0.2] * n,
+        "unknown": [0.4] * n,
+    }

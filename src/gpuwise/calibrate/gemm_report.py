@@ -54,6 +54,33 @@ def _rounded(x: Any) -> float:
     return float(f"{float(x):.4g}")
 
 
+def device_only(document: Document, key: str, gpu: str, rows: GemmRows) -> list[float | None]:
+    """Interval widths of the physics without correction, on rows that the host's launch does not hide."""
+    accelerator = accelerator_of(gpu)
+    assert accelerator is not None
+    s = build(accelerator, key, document, {})
+    clear = rows.take(rows.time_s > 2.0 * s.host_floor_s)
+    predicted = evaluate_as_measured(s, clear.m, clear.n, clear.k, np.ones(len(clear)))
+    classes = duration_class(predicted)
+    return [
+        _width(clear.time_s[classes == c], predicted[classes == c]) for c in range(len(DURATION_EDGES_S) + 1)
+    ]
+
+
+def device_only_widths(document: Document, rows: GemmRows) -> dict[str, list[float]]:
+    """:func:`device_only` by ``implementation/family`` where timing loops were not graph-captured."""
+    many: dict[str, list[list[float]]] = {}
+    for key, floors in document["host_floor_s"].items():
+        part = rows.take(rows.dtype == key)
+        for gpu in part.gpu.distinct():
+            accelerator = accelerator_of(gpu)
+            if accelerator is not None and accelerator.id in floors:
+                widths = device_only(document, key, gpu, part.take(part.gpu == gpu))
+                if any(w is not None for w in widths):
+                    many.setdefault(f"{key}/{accelerator.family}", []).append(filled(widths))
+    return {k: [_rounded(x) for x in np.mean(v, axis=0)] for k, v in many.items()}
+
+
 def check_report(document: Document, arrays: Arrays, rows: GemmRows) -> dict[str, Any]:
     """Errors on ``rows`` by ``implementation/accelerator``."""
     out: dict[str, Any] = {}
@@ -100,12 +127,12 @@ def transfer_report(rows: GemmRows, document: Document, refit: Refit) -> dict[st
 
 def intervals(errors: Mapping[str, Any], transfer: Mapping[str, Any]) -> dict[str, Any]:
     """Interval widths by situation; a class with too few rows takes its neighbour's."""
-    fitted = {key: _filled(e["log_sigma"]) for key, e in errors.items()}
+    fitted = {key: filled(e["log_sigma"]) for key, e in errors.items()}
     derived: dict[str, list[float]] = {}
     for key in sorted({k.split("/")[0] for k in transfer["sibling"]}):
-        many = [_filled(e["log_sigma"]) for k, e in transfer["sibling"].items() if k.split("/")[0] == key]
+        many = [filled(e["log_sigma"]) for k, e in transfer["sibling"].items() if k.split("/")[0] == key]
         derived[key] = [_rounded(x) for x in np.mean(many, axis=0)]
-    specified = [_filled(e["log_sigma"]) for k, e in transfer["family"].items() if k.startswith("bf16/")]
+    specified = [filled(e["log_sigma"]) for k, e in transfer["family"].items() if k.startswith("bf16/")]
     wide = [_rounded(x) for x in np.mean(specified, axis=0)]
     return {
         "fitted": fitted,
@@ -115,7 +142,7 @@ def intervals(errors: Mapping[str, Any], transfer: Mapping[str, Any]) -> dict[st
     }
 
 
-def _filled(widths: Sequence[float | None]) -> list[float]:
+def filled(widths: Sequence[float | None]) -> list[float]:
     known = [(i, w) for i, w in enumerate(widths) if w is not None]
     return [min(known, key=lambda pair: abs(pair[0] - i))[1] for i in range(len(widths))]
 

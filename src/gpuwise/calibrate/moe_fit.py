@@ -339,7 +339,9 @@ def _pooled(errors: dict[str, Any]) -> list[float]:
     """Median of the widths, each kernel counting by its rows."""
     out: list[float] = []
     for c in range(len(DURATION_EDGES_S) + 1):
-        pairs = sorted((e["log_sigma"][c], e["rows"]) for e in errors.values() if e["log_sigma"][c] is not None)
+        pairs = sorted(
+            (e["log_sigma"][c], e["rows"]) for e in errors.values() if e["log_sigma"][c] is not None
+        )
         below = np.cumsum([rows for _, rows in pairs])
         out.append(pairs[int(np.searchsorted(below, below[-1] / 2))][0] if pairs else 0.2)
     return out

@@ -38,6 +38,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "fp32": Implementation(("fp32",), Format(4, 4, 4), "bf16"),
     "fp64": Implementation(("fp64",), Format(8, 8, 8), "bf16"),
     "fp8": Implementation(("fp8",), Format(1, 1, 2, 2), "fp8"),
+    "fp8_gemm": Implementation(("fp8",), Format(1, 1, 2), "bf16"),
     "mxfp8": Implementation(("mxfp8",), Format(1, 1, 2, 2), "fp8"),
     "fp8_block": Implementation(("fp8",), Format(1, 1, 2, 2), "fp8_block"),
     "nvfp4": Implementation(("nvfp4",), Format(_SCALED_FP4, _SCALED_FP4, 2, 2), "nvfp4"),
@@ -46,9 +47,10 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "int8_wo": Implementation(("fp16", "bf16"), Format(2, 1, 2), "int8_wo"),
     "int4_wo": Implementation(("fp16", "bf16"), Format(2, 0.5 + 2.0 / 128.0, 2), "int4_wo"),
 }
-"""By dtype or kernel name. ``fp8`` scales per tensor or token (CUTLASS), ``fp8_block`` per 128x128 block
-(DeepGEMM, CUTLASS, Triton); ``sq`` is SmoothQuant W8A8; ``_wo`` quantise the weights only (``int4_wo`` in
-groups of 128)."""
+"""By dtype or kernel name. ``fp8_gemm`` is the bare product of library kernels (A comes in fp8), as
+training does it: no table has it, so it takes the 16-bit kernels' coefficients. ``fp8`` scales per tensor
+or token (CUTLASS), ``fp8_block`` per 128x128 block (DeepGEMM, CUTLASS, Triton); ``sq`` is SmoothQuant W8A8;
+``_wo`` quantise the weights only (``int4_wo`` in groups of 128)."""
 
 ALIASES = {
     "bfloat16": "bf16",

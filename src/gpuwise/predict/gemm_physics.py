@@ -5,7 +5,7 @@ C[m, n] = A[m, k] B[k, n], ``batch`` times. A thread block makes one ``tile_m x 
 boost clock::
 
     t_block  = tile_m tile_n k' 2 / (rate eff / units) + (tile_m + tile_n) k' bytes / load
-               + (step k' / 64 + wave + epilogue tile_m tile_n / 2^15) / clock
+               + (step k' bytes / 128 + wave + epilogue tile_m tile_n / 2^15) / clock
     t_math   = t_block x (waves, rounded up in part)
     t_memory = DRAM bytes / (bandwidth eff) for what is not in L2, plus L2 bytes / (l2 bytes per clock)
     t_power  = (joules per FLOP x FLOP + joules per byte x DRAM bytes) / power budget
@@ -34,6 +34,8 @@ TILES = ((16, 64), (32, 64), (64, 64), (64, 128), (128, 64), (64, 256), (128, 12
 SPLITS = (1, 2, 4, 8, 16)
 _TM = np.array([t[0] for t in TILES], dtype=np.float64)[:, None]
 _TN = np.array([t[1] for t in TILES], dtype=np.float64)[:, None]
+STEP_BYTES = 128.0
+"""Of a row of A that a thread block takes at once: one swizzled shared-memory row, whatever the format."""
 CHUNK = 512
 """Rows at a time: the temporaries then stay in a core's cache."""
 
@@ -66,7 +68,7 @@ class Coefficients:
     """Tiles of C side by side in one wave: what is shared before an operand is read again."""
     l2_retained: float
     step_clocks: float
-    """Per 64 of k: issue and synchronisation that math does not hide."""
+    """Per :data:`STEP_BYTES` of a row of A: issue and synchronisation that math does not hide."""
     epilogue_clocks: float
     output_weight: float
     reduction_bytes_per_clock: float
@@ -157,14 +159,15 @@ def _chunk(
     best = np.full(m.shape, np.inf)
     tiles = np.ceil(m / _TM) * np.ceil(n / _TN) * batch
     area = _TM * _TN
-    per_step = area * 128.0 / (device.rate_flop_per_s * c.math_efficiency / device.units)
-    per_step += (_TM + _TN) * (64.0 * 0.5 * (form.a + form.b)) / (c.load_bytes_per_clock * device.clock_hz)
+    step_k = STEP_BYTES / form.a
+    per_step = area * 2.0 * step_k / (device.rate_flop_per_s * c.math_efficiency / device.units)
+    per_step += (_TM + _TN) * (step_k * 0.5 * (form.a + form.b)) / (c.load_bytes_per_clock * device.clock_hz)
     per_step += c.step_clocks / device.clock_hz
     per_block = (c.wave_clocks + c.epilogue_clocks * area / 2.0**15) / device.clock_hz
     for split in SPLITS:
         blocks = tiles * (split / device.units)
         waves = np.maximum(1.0, blocks + min(c.wave_rounding, 1.0) * (np.ceil(blocks) - blocks))
-        steps = np.ceil(k / (64.0 * split))
+        steps = np.ceil(k / (step_k * split))
         math = (waves * (steps * per_step + per_block)).min(axis=0)
         time = (math**c.p + rest) ** (1.0 / c.p)
         if split > 1:

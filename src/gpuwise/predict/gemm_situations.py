@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ class Situation:
     reference_units: float
     basis: Basis
     sigma: F64
-    """log_sigma by class of duration."""
+    """log_sigma of device time by class of duration."""
     host_floor_s: float
     """What the host took per launch where the measurement was not graph-captured; 0 where it was. Not
     device time."""
@@ -91,21 +91,18 @@ def build(
     family = accelerator.family
     own = by_family.get(family)
     trees = boosted.unpack(f"{key}/{family}", arrays) if own else None
-    measured = (
-        own is not None
-        and name in (key, _SAME_KERNELS.get(key))
-        and accelerator.id in document["measured"][key]
-    )
+    native = name in (key, _SAME_KERNELS.get(key))
+    measured = own is not None and native and accelerator.id in document["measured"][key]
     basis: Basis = "fitted" if measured else "derived" if own else "specified"
     return Situation(
         form=implementation.form,
         device=device,
-        coefficients=Coefficients(**own) if own else _borrowed(document, key, family),
+        coefficients=_for_format(Coefficients(**own) if own else _borrowed(document, key, family), name, key),
         family_trees=trees,
         device_trees=boosted.unpack(f"{key}/{accelerator.id}", arrays) if measured else None,
         reference_units=float(document["reference_units"].get(family, device.units)),
         basis=basis,
-        sigma=_sigma(document, key, accelerator, basis),
+        sigma=_sigma(document, key, accelerator, basis, native),
         host_floor_s=_host_floor(document["host_floor_s"].get(key, {}), accelerator),
     )
 
@@ -125,24 +122,46 @@ def _borrowed(document: Mapping[str, Any], key: str, family: str) -> Coefficient
     return Coefficients(**out)
 
 
+def _for_format(c: Coefficients, name: str, key: str) -> Coefficients:
+    """``c`` of the format it was fitted on, for another one: energy goes with the width of A's elements."""
+    width, fitted = IMPLEMENTATIONS[name].form.a, IMPLEMENTATIONS[key].form.a
+    return c if width == fitted else replace(c, joules_per_flop=c.joules_per_flop * width / fitted)
+
+
 def _mean(values: list[float]) -> float:
     """Geometric, 0 where any value is 0 (a term that is switched off)."""
     return 0.0 if min(values) <= 0 else math.exp(sum(math.log(v) for v in values) / len(values))
 
 
-def _sigma(document: Mapping[str, Any], key: str, accelerator: Accelerator, basis: Basis) -> F64:
+def _sigma(
+    document: Mapping[str, Any], key: str, accelerator: Accelerator, basis: Basis, native: bool
+) -> F64:
+    """Widths of device time. Another format's coefficients are trusted as another family's."""
     table: Mapping[str, Any] = document["log_sigma"]
+    hidden = table.get("device_only", {}).get(f"{key}/{accelerator.family}")
+    if hidden is not None:
+        return np.array(hidden)
     if basis == "fitted":
         return np.array(table["fitted"].get(f"{key}/{accelerator.id}", table["specified"]))
-    if basis == "derived":
-        width = np.array(table["derived"].get(key, table["derived"]["bf16"]))
-        floors = [
-            f for f in document["host_floor_s"].get(key, {}).values() if f["family"] == accelerator.family
-        ]
-        strange_host = bool(floors) and all(f["form"] != accelerator.form for f in floors)
-        return np.hypot(width, document["host_floor_log_sigma"]) if strange_host else width
-    known = accelerator.vendor == "NVIDIA"
-    return np.array(table["specified" if known else "unknown"])
+    if basis == "derived" and native:
+        return np.array(table["derived"].get(key, table["derived"]["bf16"]))
+    return np.array(table["specified" if accelerator.vendor == "NVIDIA" else "unknown"])
+
+
+def sigma_as_measured(accelerator: Accelerator, name: str) -> F64:
+    """Widths of what a timing loop shows, by class of duration: with the host's launch where that is part
+    of it."""
+    document, s = load_json("gemm"), situation(accelerator, name)
+    key = IMPLEMENTATIONS[name].coefficients
+    if s.host_floor_s <= 0 or s.basis == "specified":
+        return s.sigma
+    table = document["log_sigma"]
+    if s.basis == "fitted":
+        return np.array(table["fitted"].get(f"{key}/{accelerator.id}", table["specified"]))
+    width = np.array(table["derived"].get(key, table["derived"]["bf16"]))
+    floors = [f for f in document["host_floor_s"][key].values() if f["family"] == accelerator.family]
+    same_host = any(f["form"] == accelerator.form for f in floors)
+    return width if same_host else np.hypot(width, document["host_floor_log_sigma"])
 
 
 def _host_floor(floors: Mapping[str, Any], accelerator: Accelerator) -> float:
