@@ -30,10 +30,8 @@ def simulate_1f1b(m: int, p: int, forward: float = 1.0, backward: float = 2.0) -
                 continue
             kind, i = order[s][at[s]]
             needs = ("f", i, s - 1) if kind == "f" else ("b", i, s + 1)
-            if not 0 <= needs[2] < p:
-                ready = 0.0 if kind == "f" else done.get(("f", i, s), -1.0)
-            else:
-                ready = done.get(needs, -1.0)
+            at_the_end = 0.0 if kind == "f" else done.get(("f", i, s), -1.0)
+            ready = done.get(needs, -1.0) if 0 <= needs[2] < p else at_the_end
             if ready < 0:
                 continue
             clock[s] = max(clock[s], ready) + (forward if kind == "f" else backward)

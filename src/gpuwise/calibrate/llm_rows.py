@@ -28,7 +28,8 @@ _NUMBERS = ("params", "n_layers", "hidden", "ffn", "heads", "kv_heads", "vocab",
 
 @dataclass(frozen=True, slots=True)
 class LlmRow:
-    """One run. ``reason`` says why it cannot be timed; it is empty when ``architecture``, ``system`` and ``strategy`` are all known."""
+    """One run. ``reason`` says why it cannot be timed; it is empty when ``architecture``, ``system``
+    and ``strategy`` are all known."""
 
     source: str
     gpu: str
@@ -144,6 +145,9 @@ def _from_dimensions(r: dict[str, Any]) -> Architecture:
     missing = [k for k in ("n_layers", "hidden", "heads", "vocab", "seq_len") if math.isnan(r[k])]
     if missing:
         raise _Unstated("model dimensions not stated: " + ", ".join(missing))
+    small = [k for k in ("n_layers", "hidden", "ffn", "heads", "kv_heads", "vocab", "seq_len") if r[k] < 1]
+    if small:
+        raise _Unstated("impossible value: " + ", ".join(small))
     heads, hidden = int(r["heads"]), int(r["hidden"])
     llama = r["model"].startswith("llama")
     arch = Architecture(
@@ -234,7 +238,8 @@ def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
         vpp = arch.n_layers // pp if arch.n_layers % pp == 0 and accumulation % pp == 0 else 1
     stack = _stack(r)
     return Strategy(
-        precision=_match(r["precision"], PRECISION, "bf16"), row_scales="rowwise" in r["precision"], micro_batch=max(1, round(micro)), accumulation=accumulation,
+        precision=_match(r["precision"], PRECISION, "bf16"), row_scales="rowwise" in r["precision"],
+        micro_batch=max(1, round(micro)), accumulation=accumulation,
         dp=dp, tp=tp, pp=pp, virtual_stages=vpp, cp=cp, ep=_degree(r["ep"]), sequence_parallel=_sequence_parallel(r, stack),
         schedule="interleaved" if vpp > 1 else "1f1b",
         # SimuMax's launch scripts pass --cp-comm-type a2a
@@ -243,7 +248,8 @@ def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
         master_weights="true" not in r["precision"] and "PURE" not in r["precision"],
         gradient_dtype=_gradient_dtype(r, stack), overlap_tp=_overlaps_tp(r), overlap_dp="overlap OFF" not in r["software"],
         fused_attention="unfused" not in r["attn"] and stack != "megatron-legacy",
-        release=_release(r["software"]), lora_rank=_lora_rank(r), quantized_base="nf4" in r["precision"] or "qlora" in r["task"].lower(), stack=stack,
+        release=_release(r["software"]), lora_rank=_lora_rank(r),
+        quantized_base="nf4" in r["precision"] or "qlora" in r["task"].lower(), stack=stack,
     )  # fmt: skip
 
 

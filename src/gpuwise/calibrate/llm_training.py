@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -211,7 +212,7 @@ def fit_stack(stack: str, rows: Sequence[LlmRow], groups: Sequence[Group]) -> tu
         per_source[rows[i].source] = per_source.get(rows[i].source, 0) + 1
 
     def costs_of(x: F64) -> StackCosts:
-        values = {n: _from(BOUNDS[n], v) for n, v in zip(names, x * scale + low, strict=True)}
+        values: dict[str, Any] = {n: _from(BOUNDS[n], v) for n, v in zip(names, x * scale + low, strict=True)}
         return StackCosts(first_release=first, last_release=last, log_sigma=0.1, **values)
 
     def residuals(x: F64) -> F64:

@@ -21,19 +21,19 @@ def read_columns(path: Path, wanted: dict[str, str]) -> dict[str, NDArray[Any]] 
         return None
     try:
         import pyarrow as pa
-        import pyarrow.csv
-        import pyarrow.parquet
+        import pyarrow.csv as pa_csv
+        import pyarrow.parquet as pa_parquet
     except ImportError:
         raise MissingExtraError("reading measured tables needs pyarrow", hint="pip install pyarrow") from None
     try:
         if path.suffix == ".parquet":
-            table = pa.parquet.read_table(path, columns=list(wanted))
+            table = pa_parquet.read_table(path, columns=list(wanted))
         else:
             types = {n: pa.string() if k == "str" else pa.float64() for n, k in wanted.items()}
-            options = pa.csv.ConvertOptions(
+            options = pa_csv.ConvertOptions(
                 include_columns=list(wanted), column_types=types, null_values=["", "nan", "NaN", "None"], strings_can_be_null=True
             )
-            table = pa.csv.read_csv(path, parse_options=pa.csv.ParseOptions(newlines_in_values=True), convert_options=options)
+            table = pa_csv.read_csv(path, parse_options=pa_csv.ParseOptions(newlines_in_values=True), convert_options=options)
         return {name: _column(table.column(name), kind) for name, kind in wanted.items()}
     except (pa.ArrowException, OSError, KeyError) as error:
         raise DataError(f"{path}: {str(error)[:500]}", hint="is it laid out like the published measurement tables?") from None

@@ -26,7 +26,6 @@ TIGHT = 0.03
 ROOMY, WORTH_IT = 0.08, 0.05
 """A tight plan is shown a strategy that leaves this share of the device free, if its time is at most so
 much more."""
-FRONT_LENGTH, SLOWEST = 8, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,7 @@ def plan_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Prici
     runner_up = found.ranked[1] if len(found.ranked) > 1 else None
     return Plan(
         goal=goal, best=best, alternatives=tuple(ranked[1:]),
-        front=tuple(options(goal, thinned(found), price)),
+        front=tuple(options(goal, found.front, price)),
         neighbours=near, reasons=reasons(best.estimate, near, runner_up),
         warnings=(*found.notes, *warnings(goal, best), *safer(best, found)), smallest=found.smallest,
         search=stats,
@@ -135,19 +134,6 @@ def options(goal: Goal, estimates: Sequence[TrainingEstimate], price: Price | No
         cost = None if price is None else rent(time_s, cluster.n_accelerators, price)
         found.append(Option(cluster, e, time_s, price, cost, energy(time_s, cluster)))
     return found
-
-
-def thinned(found: Found, n: int = FRONT_LENGTH) -> list[TrainingEstimate]:
-    """At most ``n`` of the time-memory front, none slower than ``SLOWEST`` times the best, spread over
-    memory, both ends kept."""
-    fastest = found.front[0].step_time_s.expected
-    front = [e for e in found.front if e.step_time_s.expected <= SLOWEST * fastest]
-    if len(front) <= n:
-        return front
-    memory = [e.memory_bytes.expected for e in front]
-    wanted = [memory[0] + (memory[-1] - memory[0]) * i / (n - 1) for i in range(n)]
-    picked = {min(range(len(front)), key=lambda i: abs(memory[i] - w)) for w in wanted}
-    return [front[i] for i in sorted(picked)]
 
 
 def warnings(goal: Goal, best: Option) -> list[str]:

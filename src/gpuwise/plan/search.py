@@ -17,6 +17,7 @@ from gpuwise.plan.sweep import Candidates, Sweep, sweep
 from gpuwise.predict.training import TrainingEstimate, estimates
 from gpuwise.workload.strategy import Strategy
 
+FRONT_LENGTH, SLOWEST = 8, 3.0
 OFFLOADS = ("offload_optimizer", "offload_activations")
 
 
@@ -28,7 +29,7 @@ class Found:
     ranked: tuple[TrainingEstimate, ...]
     """The best of each distinct (tp, pp, cp, ep, dp) layout, at most ``n``."""
     front: tuple[TrainingEstimate, ...]
-    """No other strategy is both faster and smaller."""
+    """Strategies that no other beats in both time and memory, thinned to those worth looking at."""
     smallest: TrainingEstimate
     n_strategies: int
     n_fit: int
@@ -58,7 +59,7 @@ def find_strategies(goal: Goal, n: int = 6) -> Found:
     if done is None:
         raise no_layout(goal)
     ranked = _estimated(goal, done, done.rows, list(_distinct(done, n)))
-    front = _estimated(goal, done, done.front, range(len(done.front)))
+    front = _estimated(goal, done, done.front, thinned(done.front))
     smallest = _estimated(goal, done, done.smallest, [0])[0]
     return Found(ranked, front, smallest, done.n_strategies, done.n_fit, done.seconds, notes)
 
@@ -72,6 +73,18 @@ def find_in(goal: Goal, space_of: Callable[[Setting], Space]) -> TrainingEstimat
         if done is not None and len(done.rows):
             return _estimated(goal, done, done.rows, [0])[0]
     return None
+
+
+def thinned(front: Candidates, n: int = FRONT_LENGTH) -> list[int]:
+    """Positions of at most ``n`` of the time-memory front, none slower than ``SLOWEST`` times the best,
+    spread over memory, both ends kept."""
+    if not len(front):
+        return []
+    kept = np.flatnonzero(front.step_s <= SLOWEST * front.step_s[0])
+    memory = front.memory_bytes[kept]
+    wanted = memory[0] + (memory[-1] - memory[0]) * np.arange(n) / (n - 1)
+    nearest = np.abs(memory[:, None] - wanted[None, :]).argmin(axis=0)
+    return [int(kept[i]) for i in np.unique(nearest)]
 
 
 def setting_of(goal: Goal, base: Strategy) -> Setting:

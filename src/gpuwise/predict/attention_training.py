@@ -88,11 +88,11 @@ def _implementation(family: str, name: str) -> Implementation | None:
     if here is None:
         return None
     row = here["by_name"].get(name) or here["by_name"][here["default"]]
-    passes = [
+    forward, backward, backward_fp8 = (
         Pass(tuple(r["widths"]), tuple(r["share"]), r["overhead"], r["cycles"], r["log_sigma"])
         for r in (row["forward"], row["backward"], row.get("backward-fp8", row["backward"]))
-    ]
-    return Implementation(name if name in here["by_name"] else here["default"], *passes, known)
+    )
+    return Implementation(name if name in here["by_name"] else here["default"], forward, backward, backward_fp8, known)
 
 
 def tiles(shape: Shape, *, causal: bool) -> tuple[F64, F64, F64]:

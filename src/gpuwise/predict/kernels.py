@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,14 +50,16 @@ def _distinct(table: OpTable) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     Rows are compared by a 64-bit hash of what their time depends on; a table of many strategies repeats most calls.
     """
     code = {d: i for i, d in enumerate(sorted(set(table.dtype)))}
-    columns = np.column_stack([
+    columns: NDArray[np.uint64] = np.column_stack([
         table.kind, table.phase == Phase.BACKWARD, [code[d] for d in table.dtype], table.flag, table.window, table.shape,
         table.bytes_read.astype(np.int64), table.bytes_written.astype(np.int64),
     ]).astype(np.uint64)  # fmt: skip
-    odd = np.random.default_rng(20261121).integers(1, 2**63, columns.shape[1], dtype=np.uint64) | np.uint64(1)
-    mixed = columns * odd
+    random: Any = np.random.default_rng(20261121)
+    odd: Any = random.integers(1, 2**63, columns.shape[1], dtype=np.uint64) | np.uint64(1)
+    mixed: Any = columns * odd
     mixed ^= mixed >> np.uint64(29)
-    _, first, inverse = np.unique((mixed * odd[::-1]).sum(axis=1, dtype=np.uint64), return_index=True, return_inverse=True)
+    keys: Any = np.sum(mixed * odd[::-1], axis=1, dtype=np.uint64)
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     return first, inverse
 
 
@@ -105,7 +108,11 @@ def _evaluate(table: OpTable, accelerator: Accelerator, kernels: dict[str, str])
 def _matmul(kind: Kind, accelerator: Accelerator, dtype: str, shape: NDArray[np.int64]) -> KernelTime:
     if kind is Kind.GROUPED:
         return grouped_time(accelerator, dtype, shape[:, 0], shape[:, 1], shape[:, 2], shape[:, 3])
-    result = gemm_time(accelerator, dtype, shape[:, 1], shape[:, 2], shape[:, 3], shape[:, 0])
+    # the casts of 8-bit products are rows of the op table, so the products are taken bare
+    bare = "fp8_gemm" if dtype in ("fp8", "mxfp8") else None
+    result = gemm_time(
+        accelerator, dtype, shape[:, 1], shape[:, 2], shape[:, 3], shape[:, 0], implementation=bare, sustained=True
+    )
     return result._replace(time_s=result.time_s * alignment_slowdown(dtype, "matmul", shape[:, 2], shape[:, 3]))
 
 

@@ -194,7 +194,6 @@ def experts(rows: Rows, arch: Architecture, moe: Moe) -> None:
 
 
 def _grouped_mlp(rows: Rows, arch: Architecture, moe: Moe, local: int, routed: int) -> None:
-    p = rows.point
     up = moe.expert_ffn * (2 if arch.gated_mlp else 1)
     _grouped(rows, "moe.up", local, routed, arch.hidden, up)
     _activation(rows, arch, "moe", float(routed * moe.expert_ffn))

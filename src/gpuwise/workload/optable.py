@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,7 +124,7 @@ class OpTable:
 class OpTableBuilder:
     """Collects rows; :meth:`build` freezes them. The one place where FLOP and bytes of an operation are counted."""
 
-    _rows: list[tuple[object, ...]] = field(default_factory=list)
+    _rows: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
 
     def add(
         self,
@@ -148,13 +149,13 @@ class OpTableBuilder:
         )
 
     def build(self) -> OpTable:
-        columns = list(zip(*self._rows, strict=True)) if self._rows else [()] * 13
+        columns: list[tuple[Any, ...]] = list(zip(*self._rows, strict=True)) if self._rows else [()] * 13
         f = [np.array(c, dtype=np.float64) for c in (*columns[5:10], columns[12])]
         return OpTable(
-            name=tuple(columns[0]),  # type: ignore[arg-type]
+            name=columns[0],
             kind=np.array(columns[1], dtype=np.int64),
             phase=np.array(columns[2], dtype=np.int64),
-            dtype=tuple(columns[3]),  # type: ignore[arg-type]
+            dtype=columns[3],
             shape=np.array(columns[4], dtype=np.int64).reshape(-1, N_SHAPE),
             count=f[0], flop=f[1], bytes_read=f[2], bytes_written=f[3], saved_bytes=f[4],
             flag=np.array(columns[10], dtype=np.int64), window=np.array(columns[11], dtype=np.int64),

@@ -33,7 +33,8 @@ def layer_kinds(arch: Architecture) -> list[str]:
     """The kind of each layer from first to last: ``dense`` or ``moe``, with ``.local`` when its attention is windowed."""
     kinds: list[str] = []
     for i in range(arch.n_layers):
-        moe = arch.moe is not None and i >= arch.moe.first_dense and (i - arch.moe.first_dense) % arch.moe.every == arch.moe.every - 1
+        after = i - arch.moe.first_dense if arch.moe is not None else -1
+        moe = arch.moe is not None and after >= 0 and after % arch.moe.every == arch.moe.every - 1
         is_global = arch.window is None or (arch.global_every is not None and (i + 1) % arch.global_every == 0)
         kinds.append(("moe" if moe else "dense") + ("" if is_global else ".local"))
     return kinds

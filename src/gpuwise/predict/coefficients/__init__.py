@@ -28,7 +28,7 @@ def _manifest() -> dict[str, str]:
 
 def _raw(name: str) -> bytes:
     try:
-        return files(__package__).joinpath(name).read_bytes()
+        return files("gpuwise.predict.coefficients").joinpath(name).read_bytes()
     except FileNotFoundError:
         raise DataError(f"coefficient file {name} is missing", hint=_HINT) from None
 
