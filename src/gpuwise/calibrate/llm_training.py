@@ -186,7 +186,8 @@ UNMEASURED = {"gb300": ("gb300", "b300-sxm")}
 the figure then stands; they take no part in fitting a stack."""
 LAUNCH_STARTS = (6e-6, 1.2e-5, 2.2e-5)
 PRIOR_WEIGHT = 0.05
-FIRM = {"communication_slowdown": 0.6, "network_slowdown": 0.6, "attention_slowdown": 0.1, "memory_slowdown": 0.1}
+FIRM = {"communication_slowdown": 0.6, "network_slowdown": 0.6, "attention_slowdown": 0.1, "memory_slowdown": 0.1,
+        "matmul_slowdown": 0.2, "quantized_matmul_slowdown": 0.2, "row_scales_slowdown": 0.1}
 """Stronger pulls: collectives and kernels were measured on their own, so a stack should need little correction."""
 """Pull towards the start, in residual units per unit of range: decides only what the rows do not."""
 
