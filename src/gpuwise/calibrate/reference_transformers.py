@@ -80,7 +80,7 @@ def run_times(runs: Mapping[int, TransformerRun]) -> dict[int, tuple[float, floa
         except GpuwiseError as error:
             out.update(dict.fromkeys(keys, error.message.split("\n")[0][:80]))
             continue
-        sigma = math.hypot(find_stack_costs(first.stack).log_sigma, UNSEEN_STACK_SIGMA)
+        sigma = math.hypot(find_stack_costs(first.stack).log_sigma_many, UNSEEN_STACK_SIGMA)
         seconds = np.broadcast_to(done.times.step_s, (len(keys),))
         out.update({k: (float(s), sigma) for k, s in zip(keys, seconds, strict=True)})
     return out

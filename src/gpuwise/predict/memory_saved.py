@@ -153,7 +153,7 @@ def _backward_excess(table: OpTable, boundary: float) -> float:
         heavy = True
         if kind in (MATMUL, GROUPED) and ".lora_" not in table.name[i]:
             m, n, k = shape
-            e = _element_bytes(table.dtype[i])
+            e = _element_bytes(str(table.dtype[int(i)]))
             output, taken = float(m * n) * e, float(m * k) * e
         elif table.name[i] in ("moe.permute", "moe.unpermute"):
             # rows on their way to and from the experts: gradients of both sides of the exchange

@@ -22,7 +22,8 @@ class StackCosts:
     """Slowdowns multiply kernel seconds (1.0: as measured alone); overlaps are the share of a transfer hidden when there
     is enough work to hide it behind; times are per event.
 
-    ``log_sigma`` is the spread of log(measured / predicted) on rows kept from the fit.
+    ``log_sigma`` is the spread of log(measured / predicted) on rows kept from the fit, ``log_sigma_many`` that of the
+    runs on several systems.
     """
 
     launch_s: float
@@ -62,7 +63,12 @@ class StackCosts:
     first_release: float
     last_release: float
     log_sigma: float
+    log_sigma_many: float
     basis: Basis = "fitted"
+
+    def spread(self, n_systems: float) -> float:
+        """Spread of log(measured / predicted) of a run on so many systems."""
+        return self.log_sigma_many if n_systems > 1 else self.log_sigma
 
     def under(self, strategy: Strategy, accelerator: Accelerator) -> StackCosts:
         """These costs for the strategy's release and precision, with the overlaps it switches off."""

@@ -118,7 +118,7 @@ def _one(
 ) -> TrainingEstimate:  # fmt: skip
     costs, at = done.costs, int(done.point_index[i])
     sc = find_stack_costs(strategy.stack, arch.moe is not None).under(strategy, cluster.accelerator)
-    sigma, basis = spread(sc, costs, at)
+    sigma, basis = spread(sc, costs, at, cluster.n_systems)
     step = Estimate.from_log_sigma(float(done.times.step_s[i]), sigma, basis)
     tokens = strategy.global_batch * seq_len
     rate = _inverse(step, tokens)
@@ -137,7 +137,7 @@ def _one(
     )  # fmt: skip
 
 
-def spread(sc: StackCosts, costs: PointCosts, at: int) -> tuple[float, Basis]:
+def spread(sc: StackCosts, costs: PointCosts, at: int, n_systems: float) -> tuple[float, Basis]:
     """Standard deviation of log(measured / predicted) of a step, and its basis.
 
     The stack's residuals were taken on devices whose kernels were fitted, so they contain the kernels' own;
@@ -145,7 +145,8 @@ def spread(sc: StackCosts, costs: PointCosts, at: int) -> tuple[float, Basis]:
     """
     kernel = float(costs.log_sigma[at])
     seen = costs.basis in ("measured", "fitted")
-    return (sc.log_sigma if seen else math.hypot(sc.log_sigma, kernel)), weakest(sc.basis, costs.basis)
+    stack = sc.spread(n_systems)
+    return (stack if seen else math.hypot(stack, kernel)), weakest(sc.basis, costs.basis)
 
 
 def _inverse(step: Estimate, per_step: float) -> Estimate:

@@ -96,8 +96,8 @@ class OpTable:
     def take(self, keep: NDArray[np.intp]) -> OpTable:
         """The rows at the positions ``keep``."""
         return OpTable(
-            name=tuple(self.name[i] for i in keep), kind=self.kind[keep], phase=self.phase[keep],
-            dtype=tuple(self.dtype[i] for i in keep), shape=self.shape[keep], count=self.count[keep],
+            name=tuple(self.name[int(i)] for i in keep.tolist()), kind=self.kind[keep], phase=self.phase[keep],
+            dtype=tuple(self.dtype[int(i)] for i in keep.tolist()), shape=self.shape[keep], count=self.count[keep],
             flop=self.flop[keep], bytes_read=self.bytes_read[keep], bytes_written=self.bytes_written[keep],
             saved_bytes=self.saved_bytes[keep], flag=self.flag[keep], window=self.window[keep],
             n_kernels=self.n_kernels[keep],
