@@ -1,7 +1,6 @@
 """The catalogue of models, and the names people give them."""
 
 import re
-import time
 from dataclasses import replace
 
 import pytest
@@ -10,9 +9,8 @@ from hypothesis import strategies as st
 
 from gpuwise.errors import AmbiguousNameError, DataError, FieldError, InputError, UnknownNameError
 from gpuwise.facts import model_files
-from gpuwise.facts.loading import shipped_text
 from gpuwise.facts.model_checks import check_architecture
-from gpuwise.facts.model_files import CATALOGUE_FILES, find_model, models, read_catalogue
+from gpuwise.facts.model_files import find_model, models, read_catalogue
 from gpuwise.facts.models import Encoder, Moe, Patches
 from gpuwise.facts.models import find_model as find_model_lazily
 
@@ -179,17 +177,6 @@ def test_names_are_unique() -> None:
             assert seen.setdefault(spelling.lower(), arch.id) == arch.id, spelling
 
 
-def test_catalogue_loads_quickly() -> None:
-    texts = {file: shipped_text(file) for file in CATALOGUE_FILES}
-    best = min(_seconds_to_read(texts) for _ in range(5))
-    assert best < 0.040
-
-
-def _seconds_to_read(texts: dict[str, str]) -> float:
-    start = time.process_time()
-    for file, text in texts.items():
-        read_catalogue(text, file)
-    return time.process_time() - start
 
 
 def test_global_layers() -> None:

