@@ -36,6 +36,7 @@ from gpuwise.predict.attention_net import bins, network_seconds, trees_log
 from gpuwise.predict.attention_training import tiles, training_time
 from gpuwise.predict.kernel_time import KernelTime
 from gpuwise.units import MICRO
+from gpuwise.workload.attention_flop import attention_pairs
 
 F64 = NDArray[np.float64]
 
@@ -71,25 +72,9 @@ def attention_flop(
     ``min(kv_len, window)`` keys. The backward pass is 2.5 times this where it recomputes the scores (flash),
     2 times where they were kept.
     """
-    b, q, kv, h, d, w = (
-        np.asarray(x, dtype=np.float64) for x in (batch, q_len, kv_len, heads, head_dim, window)
-    )
+    b, h, d = (np.asarray(x, dtype=np.float64) for x in (batch, heads, head_dim))
     dv = d if v_head_dim is None else np.asarray(v_head_dim, dtype=np.float64)
-    limit = np.where(w > 0, w, np.inf)
-    if causal:
-        first = np.maximum(kv - q + 1, 1.0)
-        pairs = _sum_of_min(first, kv, limit)
-    else:
-        pairs = q * np.minimum(kv, limit)
-    return 2.0 * b * h * (d + dv) * pairs
-
-
-def _sum_of_min(first: F64, last: F64, limit: F64) -> F64:
-    """Sum of min(v, limit) over the integers v from ``first`` to ``last``."""
-    below = np.minimum(np.maximum(np.minimum(last, limit) - first + 1.0, 0.0), last - first + 1.0)
-    small = below * first + below * (below - 1.0) / 2.0
-    rest = last - first + 1.0 - below
-    return small + np.where(rest > 0, rest * np.where(np.isfinite(limit), limit, 0.0), 0.0)
+    return 2.0 * b * h * (d + dv) * attention_pairs(q_len, kv_len, causal=causal, window=window)
 
 
 def shape_of(

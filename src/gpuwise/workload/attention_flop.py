@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-def attention_pairs(q_len: int, kv_len: int, *, causal: bool, window: int = 0) -> float:
-    """Visible pairs per head and sequence.
+F64 = NDArray[np.float64]
+
+
+def attention_pairs(q_len: ArrayLike, kv_len: ArrayLike, *, causal: bool, window: ArrayLike = 0) -> F64:
+    """Visible pairs per head and sequence, for arrays or numbers.
 
     Causal with q_len == kv_len == S: S (S + 1) / 2. A window of w tokens (the query's own included) removes the
     triangle beyond it. With q_len < kv_len the queries are the last ones (chunked prefill, decode).
-    Without causality a window reaches w - 1 tokens to either side.
+    Without causality a query sees ``min(kv_len, window)`` keys.
 
-    >>> attention_pairs(4, 4, causal=True)
+    >>> float(attention_pairs(4, 4, causal=True))
     10.0
-    >>> attention_pairs(4, 4, causal=True, window=2)
+    >>> float(attention_pairs(4, 4, causal=True, window=2))
     7.0
     """
+    q, kv, w = (np.asarray(x, dtype=np.float64) for x in (q_len, kv_len, window))
+    limit = np.where(w > 0, w, np.inf)
     if not causal:
-        return float(q_len) * (min(kv_len, 2 * window - 1) if window > 0 else kv_len)
-    q = min(q_len, kv_len)
-    first_visible = kv_len - q + 1
-    pairs = q * (first_visible + kv_len) / 2.0
-    if 0 < window < kv_len:
-        least, most = max(first_visible - window, 1), kv_len - window
-        pairs -= (most - least + 1) * (least + most) / 2.0
-    return pairs
+        return q * np.minimum(kv, limit)
+    return _sum_of_min(np.maximum(kv - q + 1.0, 1.0), kv, limit)
+
+
+def _sum_of_min(first: F64, last: F64, limit: F64) -> F64:
+    """Sum of min(v, limit) over the integers v from ``first`` to ``last``."""
+    below = np.minimum(np.maximum(np.minimum(last, limit) - first + 1.0, 0.0), last - first + 1.0)
+    small = below * first + below * (below - 1.0) / 2.0
+    rest = last - first + 1.0 - below
+    return small + np.where(rest > 0, rest * np.where(np.isfinite(limit), limit, 0.0), 0.0)

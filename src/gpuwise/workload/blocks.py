@@ -191,7 +191,7 @@ class Rows:
         batch, seq = (p.micro_batch, p.seq_len) if doc is None else (p.micro_batch * max(1, p.seq_len // doc), doc)
         q_len = max(1, seq // p.cp)
         kv = seq if kv_len is None else kv_len
-        pairs = attention_pairs(seq, kv, causal=causal, window=window) / p.cp
+        pairs = float(attention_pairs(seq, kv, causal=causal, window=window)) / p.cp
         flop = 2.0 * batch * heads * pairs * (head_dim + v_head_dim)
         q, k = batch * q_len * heads * head_dim, batch * (kv / p.cp) * kv_heads * (head_dim + v_head_dim)
         out = batch * q_len * heads * v_head_dim
