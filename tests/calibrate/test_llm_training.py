@@ -57,7 +57,7 @@ def test_groups_hold_every_predictable_row_once() -> None:
     [
         ("NeMo/Megatron-Bridge 25.11", 2025 + 10 / 12), ("NeMo (dgxc-benchmarking v24.11.1)", 2024 + 10 / 12),
         ("nanotron v0.5", None),
-    ],  # fmt: skip
+    ],
 )
 def test_releases_are_read_from_their_names(software: str, release: float | None) -> None:
     assert _release(software) == (pytest.approx(release) if release else None)
