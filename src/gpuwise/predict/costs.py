@@ -20,7 +20,7 @@ from gpuwise.predict.kernels import concatenate, kernel_times
 from gpuwise.predict.memory_saved import PointSaved, SavedBytes, collect, point_saved
 from gpuwise.workload.optable import Kind, OpTable, Phase
 from gpuwise.workload.point import Point
-from gpuwise.workload.transformer import layer_kinds, transformer_tables
+from gpuwise.workload.transformer import leading_layers, transformer_tables
 
 F64 = NDArray[np.float64]
 COMM_GROUPS = ("tp", "cp", "ep")
@@ -71,14 +71,6 @@ class PointCosts:
     saved: SavedBytes
     log_sigma: F64
     basis: Basis
-
-
-def leading_layers(arch: Architecture) -> int:
-    """Dense layers before the first layer with experts, where no later layer is dense; otherwise 0."""
-    if arch.moe is None or not arch.moe.first_dense:
-        return 0
-    kinds, lead = layer_kinds(arch), arch.moe.first_dense
-    return lead if set(kinds[:lead]) == {"dense"} and "dense" not in kinds[lead:] else 0
 
 
 FAMILIES = ("matmul", "attention", "memory")

@@ -19,7 +19,7 @@ from gpuwise.predict.memory_rules import MemoryRules, find_memory_rules
 from gpuwise.workload.optable import Kind, OpTable, Phase
 from gpuwise.workload.point import BYTES_PER_ELEMENT, QUANTIZED, Point
 from gpuwise.workload.strategy import RECOMPUTES
-from gpuwise.workload.transformer import TransformerTables, saved_bytes, transformer_tables
+from gpuwise.workload.transformer import TransformerTables, leading_layers, saved_bytes, transformer_tables
 
 F64 = NDArray[np.float64]
 MATMUL, GROUPED, ATTENTION, COLLECTIVE = (
@@ -99,7 +99,7 @@ def point_saved(
     layered = [(t, tables.layer_counts[kind]) for kind, t in tables.layers.items()]
     if tables.encoder is not None:
         layered.append((tables.encoder, tables.encoder_layers))
-    n_lead = arch.moe.first_dense if arch.moe is not None and arch.moe.first_dense < arch.n_layers else 0
+    n_lead = leading_layers(arch)
     selective = point.stack.selective_recompute
     keeps = {p: [saved_bytes(t, p, selective, boundary) for t, _ in layered] for p in RECOMPUTES}
     # the leading layers are of the first kind: layer kinds are in order of appearance

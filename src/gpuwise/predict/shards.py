@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from gpuwise.facts.models import Architecture
 from gpuwise.predict.columns import Columns
 from gpuwise.workload.parameters import ParameterCount, count_parameters
+from gpuwise.workload.transformer import leading_layers
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -55,7 +56,7 @@ def stages(arch: Architecture, c: Columns, n_layers: float) -> Stages:
 
     Leading dense layers of an expert model are on the first stage, so that a later stage has more experts."""
     count = count_parameters(arch)
-    n_lead = arch.moe.first_dense if arch.moe is not None and arch.moe.first_dense < arch.n_layers else 0
+    n_lead = leading_layers(arch)
     mean, lead = MeanLayer.of(count, n_lead), count.layer if n_lead else None
     first, middle, last = _balanced(count, c, n_layers) if c.base.stack == "nanotron" else _even(c, n_layers)
     one = c.pp == 1

@@ -40,6 +40,14 @@ def layer_kinds(arch: Architecture) -> list[str]:
     return kinds
 
 
+def leading_layers(arch: Architecture) -> int:
+    """Dense layers before the first layer with experts, where no later layer is dense; otherwise 0."""
+    if arch.moe is None or not arch.moe.first_dense:
+        return 0
+    kinds, lead = layer_kinds(arch), arch.moe.first_dense
+    return lead if set(kinds[:lead]) == {"dense"} and "dense" not in kinds[lead:] else 0
+
+
 def transformer_tables(arch: Architecture, point: Point) -> TransformerTables:
     """Op tables of ``arch`` at ``point``: each distinct layer once, the embedding and the head."""
     counts: dict[str, int] = {}
