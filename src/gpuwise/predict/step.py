@@ -96,7 +96,8 @@ def step_times(
     doublings = np.log2(np.maximum(c.dp * c.tp * c.pp * c.cp / system.count, 1.0))
     fixed_s = sc.step_overhead_s * (1 + doublings)
     raw = pipe_s + gradient_s + update_s + offload_s + fixed_s
-    step_s = raw * (1 + sc.straggler * doublings)
+    slow_network = (REFERENCE_NETWORK_BYTES_PER_S / system.network_bytes_per_s) ** 0.5
+    step_s = raw * (1 + sc.straggler * doublings * slow_network)
     m = c.accumulation * shape.layers[1]
     launch, again = m * layer.launch_s, m * layer.recompute_s
     comm = m * layer.communication_s + c.accumulation * hop_s
@@ -108,6 +109,10 @@ def step_times(
         offload_s=offload_s + swapped, framework_s=step_s - raw + fixed_s + overhead,
     )  # fmt: skip
     return StepTimes(*(np.broadcast_to(getattr(parts, f.name), c.shape) for f in fields(parts)))
+
+
+REFERENCE_NETWORK_BYTES_PER_S = 50e9
+"""400 Gb/s an accelerator: the network the stragglers' share is stated for."""
 
 
 def _layer_seconds(
