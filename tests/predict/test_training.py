@@ -8,7 +8,7 @@ from gpuwise.errors import InputError
 from gpuwise.facts.models import find_model
 from gpuwise.facts.naming import find_cluster
 from gpuwise.predict.stack_costs import find_stack_costs
-from gpuwise.predict.training import TIME_PARTS, estimate, estimates, flop_per_token
+from gpuwise.predict.training import TIME_PARTS, estimate, estimates
 from gpuwise.workload.parameters import count_parameters
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer import model_flop_per_token
@@ -60,13 +60,13 @@ def test_recompute_adds_hardware_flop_but_no_model_flop() -> None:
 
 def test_adapters_need_no_weight_gradients() -> None:
     """Forward and input gradients are 4 FLOP a parameter and token of the 6."""
-    whole, adapters = flop_per_token(ARCH, 128, Strategy()), flop_per_token(ARCH, 128, Strategy(lora_rank=16))
+    whole, adapters = model_flop_per_token(ARCH, 128), model_flop_per_token(ARCH, 128, lora_rank=16)
     assert 0.66 < adapters / whole < 0.72
     assert whole == pytest.approx(6 * count_parameters(ARCH).embedding_free, rel=0.02)
 
 
 def test_packing_removes_attention_across_documents() -> None:
-    assert flop_per_token(ARCH, 8192, Strategy(), 512) < flop_per_token(ARCH, 8192, Strategy())
+    assert model_flop_per_token(ARCH, 8192, packed_document_len=512) < model_flop_per_token(ARCH, 8192)
 
 
 def test_many_at_once_are_the_same_as_one_by_one() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from gpuwise.calibrate.tables import read_columns
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.model_checks import check_architecture
-from gpuwise.facts.models import Architecture, Moe
+from gpuwise.facts.models import Architecture
 from gpuwise.facts.systems import System
 from gpuwise.workload.strategy import Strategy
 
@@ -342,5 +342,3 @@ def _lora_rank(r: dict[str, Any]) -> int:
         return 0
     return 8 if r["software"] in ("litgpt", "torchtune") else 16
 
-
-__all__ = ["LlmRow", "Moe", "read_rows"]

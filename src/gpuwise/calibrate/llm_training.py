@@ -190,6 +190,10 @@ UNMEASURED = {"gb300": ("gb300", "b300-sxm")}
 """Accelerators without published kernel times whose runs say how their matmuls differ from the family's, and for whom
 the figure then stands; they take no part in fitting a stack."""
 LAUNCH_STARTS = (6e-6, 1.2e-5, 2.2e-5)
+BORROWED = {"eager": "eager-fsdp"}
+"""Stacks without a published run of their own, and the relative whose costs they take."""
+UNSEEN_SPREAD = 0.25
+"""Least spread of a borrowed stack: between two stacks of one family here (a judgement, about their difference)."""
 FEW = 10
 """Check rows below which a spread is taken from all rows."""
 LEAST_SPREAD = 0.03
@@ -281,7 +285,12 @@ def _errors(sc: StackCosts, groups: Sequence[Group], rows: Sequence[LlmRow]) -> 
 def fit_accelerator(accelerator_id: str, costs: dict[str, StackCosts], rows: Sequence[LlmRow], groups: Sequence[Group]) -> float:
     """Matmul time of an accelerator over the kernel model's, by least squares of the log error of its fit rows, each
     model weighing the same."""
-    mine = [g for g in groups if g.system.accelerator.id == accelerator_id and g.architecture.moe is None]
+    mine = [
+        g for g in groups
+        if g.system.accelerator.id == accelerator_id and g.architecture.moe is None and profile_of(g) in costs
+    ]  # fmt: skip
+    if not mine:
+        return 1.0
     models = [rows[i].model for g in mine for i in g.rows]
 
     def error(factor: float) -> float:
@@ -320,7 +329,8 @@ def fit(folder: Path, stacks: Sequence[str] | None = None) -> dict[str, dict[str
     groups, _ = build_groups(rows)
     document = {k: dict(v) if isinstance(v, dict) else v for k, v in load_json("stacks").items()}
     reports: dict[str, dict[str, float]] = {}
-    document["matmul_slowdown_by_accelerator"] = {}
+    in_force = document.get("matmul_slowdown_by_accelerator", {})
+    document["matmul_slowdown_by_accelerator"] = dict(in_force)
     fitted: dict[str, StackCosts] = {}
     for stack in stacks or sorted({profile_of(g) for g in groups}):
         costs, report = fit_stack(stack, rows, groups)
@@ -329,7 +339,13 @@ def fit(folder: Path, stacks: Sequence[str] | None = None) -> dict[str, dict[str
         reports[stack] = report
         fitted[stack] = costs
     for accelerator_id, same in UNMEASURED.items():
-        factor = round(fit_accelerator(accelerator_id, fitted, rows, groups), 3)
+        # steps are evaluated with the factor in force, so what the search finds is on top of it
+        further = fit_accelerator(accelerator_id, fitted, rows, groups) if fitted else 1.0
+        factor = round(in_force.get(accelerator_id, 1.0) * further, 3)
         document["matmul_slowdown_by_accelerator"] |= dict.fromkeys(same, factor)
+    for stack, near in BORROWED.items():
+        wider = {k: max(UNSEEN_SPREAD, document["stacks"][near][k]) for k in ("log_sigma", "log_sigma_many")}
+        document["stacks"][stack] = {**document["stacks"][near], **wider, "basis": "derived"}
+        document["provenance"][stack] = {"rows": "none of its own", "errors": {}, "from": near}
     write("stacks", document)
     return reports

@@ -19,9 +19,9 @@ from gpuwise.money.cost import price_of
 from gpuwise.plan.defaults import default_precision, default_seq_len
 from gpuwise.plan.goal import Wishes, check_wishes
 from gpuwise.plan.planner import Option, Plan, Pricing, SearchStats, plan_on, tokens_of
-from gpuwise.predict.training import flop_per_token
 from gpuwise.units import DAY_S, HOUR_S
 from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.transformer import model_flop_per_token
 
 BEST_MFU = 0.75
 """Utilisation no published large training run reaches (the best dense bf16 figures are near 0.6)."""
@@ -128,7 +128,10 @@ def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Tr
 
     seq_len = wishes.seq_len or default_seq_len(arch, fine_tuning=wishes.fine_tuning)[0]
     base = Strategy(lora_rank=wishes.lora_rank)
-    work = flop_per_token(arch, seq_len, base, wishes.packed_document_len) * tokens_of(wishes)
+    per_token = model_flop_per_token(
+        arch, seq_len, lora_rank=base.lora_rank, packed_document_len=wishes.packed_document_len
+    )
+    work = per_token * tokens_of(wishes)
     for accelerator_id in sorted({o.accelerator_id for o in offers()}):
         accelerator = accelerators()[accelerator_id]
         wanted = wishes.precision or (default_precision(accelerator)[0],)

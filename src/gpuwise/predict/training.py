@@ -24,10 +24,8 @@ from gpuwise.predict.evaluate import Evaluated, evaluate
 from gpuwise.predict.memory import MemoryColumns, memory_columns
 from gpuwise.predict.memory_device import usable_bytes
 from gpuwise.predict.stack_costs import StackCosts, find_stack_costs
-from gpuwise.workload.point import Point
-from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import RECOMPUTES, Strategy
-from gpuwise.workload.transformer import model_flop_per_token, transformer_tables
+from gpuwise.workload.transformer import model_flop_per_token
 
 F64 = NDArray[np.float64]
 TIME_PARTS = (
@@ -122,7 +120,10 @@ def _one(
     step = Estimate.from_log_sigma(float(done.times.step_s[i]), sigma, basis)
     tokens = strategy.global_batch * seq_len
     rate = _inverse(step, tokens)
-    needed = flop_per_token(arch, seq_len, strategy, packed_document_len) * tokens
+    per_token = model_flop_per_token(
+        arch, seq_len, lora_rank=strategy.lora_rank, packed_document_len=packed_document_len
+    )
+    needed = per_token * tokens
     peak = cluster.accelerator.peak(strategy.precision) * cluster.n_accelerators
     again = _recomputed_flop(strategy, costs, at)
     parts = {name: part.expected for name, part in memory.parts(i).items()}
@@ -151,26 +152,6 @@ def spread(sc: StackCosts, costs: PointCosts, at: int, n_systems: float) -> tupl
 
 def _inverse(step: Estimate, per_step: float) -> Estimate:
     return Estimate(per_step / step.high, per_step / step.expected, per_step / step.low, step.basis)
-
-
-def flop_per_token(
-    arch: Architecture, seq_len: int, base: Strategy, packed_document_len: int | None = None
-) -> float:
-    """FLOP of forward and backward one trained token needs: :func:`model_flop_per_token`, less the weight
-    gradients of frozen weights under adapters, and less the attention across packed documents."""
-    if not base.lora_rank and packed_document_len is None:
-        return model_flop_per_token(arch, seq_len)
-    point = Point(
-        micro_batch=1, seq_len=seq_len, tp=1, cp=1, ep=1, sequence_parallel=False, context_parallel="ring",
-        precision="bf16", stack=find_stack("megatron-core"), fused_attention=True, fused_loss=False,
-        lora_rank=base.lora_rank, packed_document_len=packed_document_len,
-    )  # fmt: skip
-    tables = transformer_tables(arch, point)
-    total = sum(t.total_flop() * tables.layer_counts[k] for k, t in tables.layers.items())
-    total += tables.embedding.total_flop() + tables.head.total_flop()
-    if tables.encoder is not None:
-        total += tables.encoder.total_flop() * tables.encoder_layers
-    return total / point.tokens
 
 
 def _recomputed_flop(strategy: Strategy, costs: PointCosts, at: int) -> float:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwise.facts.models import Architecture
 from gpuwise.workload.attention_flop import attention_pairs
 from gpuwise.workload.optable import (
     CAUSAL,
@@ -218,8 +217,3 @@ class Rows:
         if p.stack.layout_copies:
             n = p.stack.layout_copies * (q + 2 * k + out)
             self.memory(f"{name}.layout", n, n, n_kernels=4.0 * p.stack.layout_copies, backward_read=n, backward_written=n)
-
-
-def activation_name(arch: Architecture) -> str:
-    """``swiglu``-like name of the MLP's nonlinearity, for row names."""
-    return f"{arch.activation}_gate" if arch.gated_mlp else arch.activation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwise.workload.point import BYTES_PER_ELEMENT, QUANTIZED
+from gpuwise.workload.point import BYTES_PER_ELEMENT
 from gpuwise.workload.strategy import Strategy
 
 
@@ -76,8 +76,3 @@ def update_traffic_bytes(strategy: Strategy, fused: bool) -> float:
     wide = b.master or b.weight
     traffic = b.gradient + 2 * wide + (b.weight if b.master else 0.0) + rule.traffic_bytes + b.gradient
     return traffic if fused else traffic + rule.foreach_passes * 8.0
-
-
-def quantized_weight_cache_bytes(strategy: Strategy) -> float:
-    """Bytes per matmul parameter of the 8- or 4-bit copy and its transpose kept across a step's micro-batches."""
-    return 2.0 * BYTES_PER_ELEMENT[strategy.precision] if strategy.precision in QUANTIZED else 0.0

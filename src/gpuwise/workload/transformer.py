@@ -141,8 +141,13 @@ def _every_second_output(table: OpTable, last: float) -> float:
     return total
 
 
-def model_flop_per_token(arch: Architecture, seq_len: int) -> float:
+def model_flop_per_token(
+    arch: Architecture, seq_len: int, *, lora_rank: int = 0, packed_document_len: int | None = None
+) -> float:
     """FLOP of forward and backward per trained token, recompute not counted, causal attention counted by its visible half.
+
+    Adapters (``lora_rank``) do without the weight gradients of the frozen weights; packed documents of
+    ``packed_document_len`` tokens do not attend to one another.
 
     For a dense decoder this is 6 x (matmul parameters) + 6 x layers x heads x (qk + v head dim) x pairs / S; the
     numerator of model FLOPs utilisation.
@@ -152,6 +157,7 @@ def model_flop_per_token(arch: Architecture, seq_len: int) -> float:
     point = Point(
         micro_batch=1, seq_len=seq_len, tp=1, cp=1, ep=1, sequence_parallel=False, context_parallel="ring",
         precision="bf16", stack=find_stack("megatron-core"), fused_attention=True, fused_loss=False,
+        lora_rank=lora_rank, packed_document_len=packed_document_len,
     )  # fmt: skip
     tables = transformer_tables(arch, point)
     total = sum(t.total_flop() * tables.layer_counts[k] for k, t in tables.layers.items())
