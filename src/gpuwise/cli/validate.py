@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -78,7 +79,7 @@ def _families(names: str | None) -> list[str]:
     return [n for n in wanted if importlib.util.find_spec(FAMILIES[n]) is not None]
 
 
-WIDE = 100
+WIDE = 112
 """Columns from which median, baseline and rows left out are shown too."""
 
 
@@ -90,9 +91,11 @@ def _show(results: list[Result]) -> None:
         to.print("no table of a known family was found")
         return
     columns = ["source", "split", "rows", "median", "MAPE", "bias", "80 % covers", "baseline", "left out"]
+    if not to.is_terminal and "COLUMNS" not in os.environ:
+        to.width = max(to.width, WIDE)  # a file has room for every column
     if to.width < WIDE:
         columns = [c for c in columns if c not in ("median", "baseline", "left out")]
-    table = table_of(columns, left=("source", "split"))
+    table = table_of(columns, left=("source", "split"), wrap=("source",))
     family = ""
     for r in results:
         if r.family != family:
