@@ -78,6 +78,9 @@ class Record:
     def maybe_integer(self, field: str) -> int | None:
         return cast("int | None", self.values.get(field))
 
+    def maybe_flag(self, field: str) -> bool | None:
+        return cast("bool | None", self.values.get(field))
+
     def date(self, field: str) -> datetime.date:
         return cast(datetime.date, self.values[field])
 

@@ -43,9 +43,18 @@ class Offer:
     """One year, nothing paid ahead."""
     as_of: datetime.date
     kind: str
-    """``list`` (the provider's price) or ``marketplace`` (what one host asked)."""
+    """``list`` (the provider's price), ``marketplace`` (what one host asked) or ``contract`` (a person's
+    own)."""
     source_key: str
     """The row of ``data/sources.csv``; a person's own file may name anything."""
+    spot_kind: str = ""
+    """``market`` (the spot price moves) or ``policy`` (a fixed share of the on-demand price, which says
+    nothing about demand); empty without a spot price."""
+    reserved_3y_usd_per_hour: float | None = None
+    network: str = ""
+    """Between instances, as the provider states it (``efa 3200 Gbit/s``); empty when it does not."""
+    in_stock: bool | None = None
+    """Whether it could be had on that day; None when the source does not say."""
 
     def age_days(self, today: datetime.date) -> int:
         """Days since the price was read; negative for a date to come."""
@@ -68,9 +77,13 @@ OFFER_SCHEMA: dict[str, Field] = {
     "count": Field("integer", maximum=100_000),
     "on_demand_usd_h": Field("number", maximum=_MOST_USD_PER_HOUR),
     "spot_usd_h": Field("number", required=False, maximum=_MOST_USD_PER_HOUR),
+    "spot_kind": Field("text", required=False, choices=("market", "policy")),
     "reserved_usd_h": Field("number", required=False, maximum=_MOST_USD_PER_HOUR),
+    "reserved_3y_usd_h": Field("number", required=False, maximum=_MOST_USD_PER_HOUR),
+    "network": Field("text", required=False),
+    "in_stock": Field("flag", required=False),
     "as_of": Field("date"),
-    "kind": Field("text", choices=("list", "marketplace")),
+    "kind": Field("text", choices=("list", "marketplace", "contract")),
     "source": Field("text"),
 }
 
@@ -141,13 +154,18 @@ def _offer(record: Record) -> Offer:
             hint="use an id such as h100-sxm-80gb",
         )  # fmt: skip
     on_demand = record.number("on_demand_usd_h")
-    for column in ("spot_usd_h", "reserved_usd_h"):
+    for column in ("spot_usd_h", "reserved_usd_h", "reserved_3y_usd_h"):
         other = record.maybe(column)
         if other is not None and other > on_demand:
             raise record.error(
                 f"{column} {other:g} is above the on-demand price {on_demand:g}", field=column,
                 hint="prices are per accelerator, not per instance",
             )  # fmt: skip
+    if (record.maybe("spot_usd_h") is None) != (record.text("spot_kind") == ""):
+        raise record.error(
+            "spot_usd_h and spot_kind go together", field="spot_kind",
+            hint="spot_kind is market (the price moves) or policy (a fixed share of the on-demand price)",
+        )  # fmt: skip
     return Offer(
         provider=record.text("provider"),
         region=record.text("region"),
@@ -160,4 +178,8 @@ def _offer(record: Record) -> Offer:
         as_of=record.date("as_of"),
         kind=record.text("kind"),
         source_key=record.text("source"),
+        spot_kind=record.text("spot_kind"),
+        reserved_3y_usd_per_hour=record.maybe("reserved_3y_usd_h"),
+        network=record.text("network"),
+        in_stock=record.maybe_flag("in_stock"),
     )

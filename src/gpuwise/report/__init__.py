@@ -1,0 +1,1 @@
+"""Answers drawn: figures as SVG and pages as self-contained HTML. No formula lives here."""
