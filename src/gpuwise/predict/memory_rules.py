@@ -6,7 +6,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, fields
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 from gpuwise.errors import DataError, UnknownNameError
 
@@ -42,7 +42,7 @@ _WORDS = {
 @cache
 def memory_rules() -> dict[str, MemoryRules]:
     """Rules of every stack by name. Raises DataError when the table is malformed."""
-    document = tomllib.loads(files("gpuwise.predict").joinpath("memory_rules.toml").read_text())
+    document = tomllib.loads(Path(__file__).with_name("memory_rules.toml").read_text(encoding="utf-8"))
     known = {f.name for f in fields(MemoryRules)}
     for name, section in document.items():
         if known != set(section):

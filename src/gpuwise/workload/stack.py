@@ -8,7 +8,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, fields
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 from gpuwise.errors import DataError, UnknownNameError
 
@@ -61,7 +61,7 @@ class Stack:
 @cache
 def stacks() -> dict[str, Stack]:
     """Every known stack by name. Raises DataError when the table is malformed."""
-    document = tomllib.loads(files("gpuwise.workload").joinpath("stacks.toml").read_text())
+    document = tomllib.loads(Path(__file__).with_name("stacks.toml").read_text(encoding="utf-8"))
     known = {f.name for f in fields(Stack)} - {"name"}
     found: dict[str, Stack] = {}
     for name, section in document.items():

@@ -10,7 +10,7 @@ import hashlib
 import io
 import json
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ def _manifest() -> dict[str, str]:
 
 def _raw(name: str) -> bytes:
     try:
-        return files("gpuwise.predict.coefficients").joinpath(name).read_bytes()
+        return Path(__file__).with_name(name).read_bytes()
     except FileNotFoundError:
         raise DataError(f"coefficient file {name} is missing", hint=_HINT) from None
 
