@@ -84,6 +84,9 @@ class Record:
     def date(self, field: str) -> datetime.date:
         return cast(datetime.date, self.values[field])
 
+    def maybe_date(self, field: str) -> datetime.date | None:
+        return cast("datetime.date | None", self.values.get(field))
+
     def names(self, field: str) -> tuple[str, ...]:
         return cast("tuple[str, ...]", self.values.get(field, ()))
 

@@ -2,63 +2,28 @@
 
 Prices move both ways (an H100 hour fell by a quarter a year until late 2025 and rose by a third in 2026), so
 every offer carries its date and :meth:`Offer.age_days` says how old it is. The shipped table is a dated
-sample for ranking systems; a person's own table is read by :func:`read_offers` under the same rules.
+snapshot; the book is that snapshot with a person's own prices and what feeds brought, newest first.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
 from gpuwise.errors import DataError, FieldError, UnpredictableError
-from gpuwise.facts.accelerators import accelerators, sources
-from gpuwise.facts.loading import Field, Record, parse_csv, read_user_text, shipped_text
+from gpuwise.facts.accelerators import sources
+from gpuwise.facts.loading import shipped_text
+from gpuwise.facts.offer_store import StoredFile, current_files, offers_in
+from gpuwise.facts.offer_table import OFFER_SCHEMA, Offer, parse_offers, read_offers
 from gpuwise.facts.seal import check_seal
 
-_MOST_USD_PER_HOUR = 1000.0
-"""Above any rented accelerator; catalogues hold placeholders such as 700."""
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """One thing one could rent. Prices are US dollars per hour and accelerator, without storage, egress and
-    tax."""
-
-    provider: str
-    region: str
-    """``cheapest`` when the source keeps only the cheapest configuration of a provider."""
-    instance: str
-    """The provider's name for it; empty when the source does not say."""
-    accelerator_id: str
-    count: int
-    """Accelerators in the instance the price is for."""
-    on_demand_usd_per_hour: float
-    spot_usd_per_hour: float | None
-    reserved_usd_per_hour: float | None
-    """One year, nothing paid ahead."""
-    as_of: datetime.date
-    kind: str
-    """``list`` (the provider's price), ``marketplace`` (what one host asked) or ``contract`` (a person's
-    own)."""
-    source_key: str
-    """The row of ``data/sources.csv``; a person's own file may name anything."""
-    spot_kind: str = ""
-    """``market`` (the spot price moves) or ``policy`` (a fixed share of the on-demand price, which says
-    nothing about demand); empty without a spot price."""
-    reserved_3y_usd_per_hour: float | None = None
-    network: str = ""
-    """Between instances, as the provider states it (``efa 3200 Gbit/s``); empty when it does not."""
-    in_stock: bool | None = None
-    """Whether it could be had on that day; None when the source does not say."""
-
-    def age_days(self, today: datetime.date) -> int:
-        """Days since the price was read; negative for a date to come."""
-        return (today - self.as_of).days
+__all__ = [
+    "OFFER_SCHEMA", "Offer", "PriceRange", "book", "contracts_for", "current_by_provider", "merge_offers",
+    "offers", "offers_for", "parse_offers", "read_offers", "typical_price_usd_per_hour",
+]  # fmt: skip
 
 
 class PriceRange(NamedTuple):
@@ -67,25 +32,6 @@ class PriceRange(NamedTuple):
     low: float
     median: float
     high: float
-
-
-OFFER_SCHEMA: dict[str, Field] = {
-    "provider": Field("text"),
-    "region": Field("text", required=False),
-    "instance": Field("text", required=False),
-    "accelerator": Field("text"),
-    "count": Field("integer", maximum=100_000),
-    "on_demand_usd_h": Field("number", maximum=_MOST_USD_PER_HOUR),
-    "spot_usd_h": Field("number", required=False, maximum=_MOST_USD_PER_HOUR),
-    "spot_kind": Field("text", required=False, choices=("market", "policy")),
-    "reserved_usd_h": Field("number", required=False, maximum=_MOST_USD_PER_HOUR),
-    "reserved_3y_usd_h": Field("number", required=False, maximum=_MOST_USD_PER_HOUR),
-    "network": Field("text", required=False),
-    "in_stock": Field("flag", required=False),
-    "as_of": Field("date"),
-    "kind": Field("text", choices=("list", "marketplace", "contract")),
-    "source": Field("text"),
-}
 
 
 @cache
@@ -101,85 +47,107 @@ def offers() -> tuple[Offer, ...]:
     return found
 
 
-def read_offers(path: Path) -> tuple[Offer, ...]:
-    """Offers from a person's CSV file. Raises FieldError with file, line and hint."""
-    return parse_offers(read_user_text(path), str(path))
+def book(today: datetime.date | None = None) -> tuple[Offer, ...]:
+    """Every offer that counts on ``today``: the shipped ones merged with the store.
 
-
-def parse_offers(text: str, file: str) -> tuple[Offer, ...]:
-    """Offers from CSV text. Raises FieldError."""
-    return tuple(_offer(record) for record in parse_csv(text, OFFER_SCHEMA, file))
-
-
-def offers_for(accelerator_id: str) -> tuple[Offer, ...]:
-    """The shipped offers of one accelerator, cheapest on-demand price first; empty when nobody rents it
-    out."""
-    return _by_accelerator().get(accelerator_id, ())
-
-
-def typical_price_usd_per_hour(accelerator_id: str) -> PriceRange:
-    """Lowest, median and highest shipped on-demand price of one accelerator.
-
-    The median is over providers, each with its cheapest price, so that one with many instances does not
-    outvote the rest. Raises UnpredictableError when there is no offer.
+    The newest of each (provider, region, instance, accelerator, count, kind) counts; where a feed lists an
+    accelerator of a provider, older rows of that pair from elsewhere are left out, but for those that alone
+    carry a reserved price. Contracts count within their dates; without ``today`` only those without dates.
+    Raises DataError when a file is corrupt.
     """
-    cheapest: dict[str, float] = {}
-    for offer in offers_for(accelerator_id):
-        cheapest.setdefault(offer.provider, offer.on_demand_usd_per_hour)
-    if not cheapest:
+    return _merged(None, current_files(), today)
+
+
+def offers_for(accelerator_id: str, today: datetime.date | None = None) -> tuple[Offer, ...]:
+    """The offers of one accelerator in the book, cheapest on-demand price first; empty when nobody rents it
+    out. Raises DataError when a file is corrupt."""
+    return _merged(accelerator_id, current_files(), today)
+
+
+def contracts_for(accelerator_id: str, today: datetime.date | None = None) -> tuple[Offer, ...]:
+    """A person's own contracts for one accelerator that hold on ``today``, cheapest first."""
+    return tuple(o for o in offers_for(accelerator_id, today) if o.kind == "contract")
+
+
+def current_by_provider(accelerator_id: str, today: datetime.date | None = None) -> Mapping[str, Offer]:
+    """The cheapest on-demand offer of each provider, cheapest first.
+
+    Offers known to be out of stock are left out; contracts, which are one person's price, count only where
+    nobody else rents the accelerator out.
+    """
+    listed = offers_for(accelerator_id, today)
+    market = [o for o in listed if o.kind != "contract" and o.in_stock is not False]
+    cheapest: dict[str, Offer] = {}
+    for offer in market or [o for o in listed if o.kind == "contract"]:
+        cheapest.setdefault(offer.provider, offer)
+    return MappingProxyType(cheapest)
+
+
+def typical_price_usd_per_hour(accelerator_id: str, today: datetime.date | None = None) -> PriceRange:
+    """Lowest, median and highest on-demand price of one accelerator.
+
+    The median is over providers, each with its cheapest price in stock, so that one with many instances does
+    not outvote the rest. Raises UnpredictableError when there is no offer.
+    """
+    prices = [o.on_demand_usd_per_hour for o in current_by_provider(accelerator_id, today).values()]
+    if not prices:
         raise UnpredictableError(
             "no offer for accelerator",
             f"no rental price is known for {accelerator_id}",
             hint="give a price of your own",
         )
-    prices = sorted(cheapest.values())
     middle = len(prices) // 2
     median = prices[middle] if len(prices) % 2 else (prices[middle - 1] + prices[middle]) / 2
     return PriceRange(prices[0], median, prices[-1])
 
 
 @cache
-def _by_accelerator() -> Mapping[str, tuple[Offer, ...]]:
+def _shipped_by_accelerator() -> Mapping[str, tuple[Offer, ...]]:
     found: dict[str, list[Offer]] = {}
-    for offer in sorted(offers(), key=lambda o: o.on_demand_usd_per_hour):
+    for offer in offers():
         found.setdefault(offer.accelerator_id, []).append(offer)
     return MappingProxyType({name: tuple(listed) for name, listed in found.items()})
 
 
-def _offer(record: Record) -> Offer:
-    accelerator_id = record.text("accelerator")
-    if accelerator_id not in accelerators():
-        raise record.error(
-            f"accelerator {accelerator_id!r} is not an id of the catalogue", field="accelerator",
-            hint="use an id such as h100-sxm-80gb",
+@lru_cache(maxsize=1024)
+def _merged(accelerator_id: str | None, files: tuple[StoredFile, ...], today: datetime.date | None) -> tuple[Offer, ...]:
+    """The shipped offers and those of ``files``, of one accelerator by price or of all in order."""
+    shipped = offers() if accelerator_id is None else _shipped_by_accelerator().get(accelerator_id, ())
+    own = [o for f in files if f.own for o in offers_in(f, accelerator_id)]
+    fed = [o for f in files if not f.own for o in offers_in(f, accelerator_id)]
+    found = merge_offers(shipped, fed, own, today)
+    return found if accelerator_id is None else tuple(sorted(found, key=lambda o: o.on_demand_usd_per_hour))
+
+
+def merge_offers(
+    shipped: Iterable[Offer], fed: Iterable[Offer], own: Iterable[Offer], today: datetime.date | None
+) -> tuple[Offer, ...]:
+    """What counts of shipped, feeds' and own offers, as :func:`book` says; of two of one day the later
+    given."""
+    latest: dict[tuple[object, ...], Offer] = {}
+    newest_fed: dict[tuple[str, str], datetime.date] = {}
+    fed_reserved: set[tuple[str, str]] = set()
+    fed = tuple(fed)
+    for offer in fed:
+        pair = (offer.provider, offer.accelerator_id)
+        newest_fed[pair] = max(offer.as_of, newest_fed.get(pair, offer.as_of))
+        if offer.reserved_usd_per_hour is not None or offer.reserved_3y_usd_per_hour is not None:
+            fed_reserved.add(pair)
+    for offer in (*shipped, *fed, *own):
+        if not offer.valid_on(today):
+            continue
+        key = (
+            offer.provider, offer.region, offer.instance, offer.accelerator_id, offer.count, offer.kind,
         )  # fmt: skip
-    on_demand = record.number("on_demand_usd_h")
-    for column in ("spot_usd_h", "reserved_usd_h", "reserved_3y_usd_h"):
-        other = record.maybe(column)
-        if other is not None and other > on_demand:
-            raise record.error(
-                f"{column} {other:g} is above the on-demand price {on_demand:g}", field=column,
-                hint="prices are per accelerator, not per instance",
-            )  # fmt: skip
-    if (record.maybe("spot_usd_h") is None) != (record.text("spot_kind") == ""):
-        raise record.error(
-            "spot_usd_h and spot_kind go together", field="spot_kind",
-            hint="spot_kind is market (the price moves) or policy (a fixed share of the on-demand price)",
-        )  # fmt: skip
-    return Offer(
-        provider=record.text("provider"),
-        region=record.text("region"),
-        instance=record.text("instance"),
-        accelerator_id=accelerator_id,
-        count=record.integer("count"),
-        on_demand_usd_per_hour=on_demand,
-        spot_usd_per_hour=record.maybe("spot_usd_h"),
-        reserved_usd_per_hour=record.maybe("reserved_usd_h"),
-        as_of=record.date("as_of"),
-        kind=record.text("kind"),
-        source_key=record.text("source"),
-        spot_kind=record.text("spot_kind"),
-        reserved_3y_usd_per_hour=record.maybe("reserved_3y_usd_h"),
-        network=record.text("network"),
-        in_stock=record.maybe_flag("in_stock"),
-    )
+        before = latest.get(key)
+        if before is None or offer.as_of >= before.as_of:
+            latest[key] = offer
+    return tuple(o for o in latest.values() if not _superseded(o, newest_fed, fed_reserved))
+
+
+def _superseded(offer: Offer, newest_fed: Mapping[tuple[str, str], datetime.date], fed_reserved: set[tuple[str, str]]) -> bool:
+    pair = (offer.provider, offer.accelerator_id)
+    if offer.kind == "contract" or offer.as_of >= newest_fed.get(pair, offer.as_of):
+        return False
+    reserved = offer.reserved_usd_per_hour is not None or offer.reserved_3y_usd_per_hour is not None
+    return not (reserved and pair not in fed_reserved)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuwise.errors import InputError, UnpredictableError
-from gpuwise.facts.offers import Offer, offers_for, typical_price_usd_per_hour
+from gpuwise.facts.offers import Offer, contracts_for, current_by_provider, offers_for, typical_price_usd_per_hour
 from gpuwise.facts.systems import Cluster
 from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.units import HOUR_S
@@ -35,9 +35,15 @@ class Price:
     age_days: int | None
     n_providers: int
     basis: Basis = "specified"
+    origin: str = "market"
+    """``given`` (by the person), ``contract`` (their own, imported), ``provider`` or ``market`` (the median
+    over providers)."""
 
     @property
     def stale(self) -> bool:
+        """Whether the price is old; a contract that holds today is not."""
+        if self.origin == "contract":
+            return False
         return self.age_days is not None and self.age_days > STALE_DAYS
 
     def as_dict(self) -> dict[str, object]:
@@ -46,6 +52,7 @@ class Price:
             "basis": self.basis},
             "provider": self.provider, "as_of": _iso(self.as_of), "oldest": _iso(self.oldest),
             "age_days": self.age_days, "n_providers": self.n_providers,
+            "origin": self.origin,
         }  # fmt: skip
 
 
@@ -60,66 +67,73 @@ def given_price(usd_per_hour: float) -> Price:
             f"price must be a positive number, not {usd_per_hour}",
             hint="dollars per GPU and hour, for example 2.5",
         )
-    return Price(usd_per_hour, usd_per_hour, usd_per_hour, "given", None, None, None, 1)
+    return Price(usd_per_hour, usd_per_hour, usd_per_hour, "given", None, None, None, 1, origin="given")
 
 
 def typical_price(cluster: Cluster, today: datetime.date) -> Price:
-    """The median over providers that rent this accelerator, each with its cheapest price on demand.
+    """The median over providers that rent this accelerator, each with its cheapest price on demand in stock.
 
     Raises UnpredictableError when nobody does.
     """
-    span = typical_price_usd_per_hour(cluster.accelerator.id)
-    cheapest: dict[str, Offer] = {}
-    for offer in offers_for(cluster.accelerator.id):
-        cheapest.setdefault(offer.provider, offer)
+    span = typical_price_usd_per_hour(cluster.accelerator.id, today)
+    cheapest = current_by_provider(cluster.accelerator.id, today)
     dates = sorted(o.as_of for o in cheapest.values())
     as_of = dates[len(dates) // 2]
     name = f"median of {len(cheapest)} providers" if len(cheapest) > 1 else next(iter(cheapest))
     return Price(span.low, span.median, span.high, name, as_of, dates[0], (today - as_of).days, len(cheapest))
 
 
+def contract_price(cluster: Cluster, today: datetime.date) -> Price | None:
+    """The person's own cheapest contract for this accelerator that holds today; None when there is none."""
+    own = contracts_for(cluster.accelerator.id, today)
+    if not own:
+        return None
+    best, usd = own[0], [o.on_demand_usd_per_hour for o in own]
+    return Price(
+        usd[0], usd[0], usd[-1], f"{best.provider} (your contract)", best.as_of, min(o.as_of for o in own),
+        best.age_days(today), len({o.provider for o in own}), origin="contract",
+    )  # fmt: skip
+
+
 def provider_price(cluster: Cluster, provider: str, today: datetime.date) -> Price:
-    """The cheapest on-demand offer of ``provider``. Raises UnknownNameError with the providers that have
-    one."""
+    """The price of ``provider`` on demand: its contract where the person has one, else its cheapest offer,
+    in stock if any is. Raises UnknownNameError with the providers that have one."""
     from gpuwise.errors import UnknownNameError
 
-    offers = offers_for(cluster.accelerator.id)
+    offers = offers_for(cluster.accelerator.id, today)
     mine = [o for o in offers if o.provider.lower() == provider.lower()]
     if not mine:
         known = sorted({o.provider for o in offers})
-        hint = (
-            f"{cluster.accelerator.name} is offered by {', '.join(known)}"
-            if known
-            else "give a price with --price"
-        )
+        hint = f"{cluster.accelerator.name} is offered by {', '.join(known)}" if known else "give a price with --price"
         raise UnknownNameError("provider", provider, known, hint=hint)
-    best = mine[0]
-    usd = best.on_demand_usd_per_hour
-    return Price(usd, usd, usd, best.provider, best.as_of, best.as_of, best.age_days(today), 1)
+    best = min(mine, key=lambda o: (o.kind != "contract", o.in_stock is False))
+    usd, origin = best.on_demand_usd_per_hour, "contract" if best.kind == "contract" else "provider"
+    name = f"{best.provider} (your contract)" if origin == "contract" else best.provider
+    return Price(usd, usd, usd, name, best.as_of, best.as_of, best.age_days(today), 1, origin=origin)
 
 
-def best_offers(cluster: Cluster, n: int = 3) -> Sequence[Offer]:
-    """The ``n`` cheapest offers, one a provider: whole systems first where the cluster needs them."""
+def best_offers(cluster: Cluster, n: int = 3, today: datetime.date | None = None) -> Sequence[Offer]:
+    """The ``n`` cheapest offers that are not known to be out of stock, one a provider: whole systems first
+    where the cluster needs them."""
     whole = min(cluster.system.count, cluster.n_accelerators)
     found: dict[str, Offer] = {}
-    for offer in sorted(
-        offers_for(cluster.accelerator.id), key=lambda o: (o.count < whole, o.on_demand_usd_per_hour)
-    ):
-        found.setdefault(offer.provider, offer)
+    for offer in sorted(offers_for(cluster.accelerator.id, today), key=lambda o: (o.count < whole, o.on_demand_usd_per_hour)):
+        if offer.in_stock is not False:
+            found.setdefault(offer.provider, offer)
     return tuple(found.values())[:n]
 
 
 def price_of(
     cluster: Cluster, today: datetime.date, *, usd_per_hour: float | None = None, provider: str | None = None
 ) -> Price | None:
-    """The price to plan with: the one given, a provider's, or the typical one; None when nobody rents the
-    accelerator."""
+    """The price to plan with: the one given, a provider's, the person's own contract, or the typical one;
+    None when nobody rents the accelerator."""
     if usd_per_hour is not None:
         return given_price(usd_per_hour)
     if provider is not None:
         return provider_price(cluster, provider, today)
     try:
-        return typical_price(cluster, today)
+        return contract_price(cluster, today) or typical_price(cluster, today)
     except UnpredictableError:
         return None
 
