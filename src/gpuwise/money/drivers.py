@@ -90,7 +90,8 @@ class Driver:
 
     def fixed(self) -> Driver:
         """The same driver without spread, at its median."""
-        return Driver(self.name, *[self.expected] * 3, self.unit, self.label, self.source, self.most, self.note)
+        middle = self.expected
+        return Driver(self.name, middle, middle, middle, self.unit, self.label, self.source, self.most, self.note)
 
     def as_dict(self) -> dict[str, object]:
         return {
