@@ -1,0 +1,1 @@
+"""Price feeds: other people's catalogues of offers, read strictly into ours. One file a feed."""
