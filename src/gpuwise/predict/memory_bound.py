@@ -117,6 +117,11 @@ def dram_rate(accelerator: Accelerator) -> float:
     return accelerator.memory_bandwidth_bytes_per_s * float(share)
 
 
+def cache_rate(accelerator: Accelerator) -> float | None:
+    """Bytes/s the last-level cache delivers; None where its units or clock are unknown."""
+    return _cache_rate(accelerator, load_json("memory_bound")) or None
+
+
 def _has_inline_ecc(accelerator: Accelerator, model: dict[str, Any]) -> bool:
     """Cards that keep error correction in the GDDR itself report less memory than the label says (1/16 on
     NVIDIA)."""
