@@ -23,6 +23,8 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
         "gpuwise.cli.fit:fit",
         "Will it fit? What fills the memory? What is the cheapest change that makes it fit?",
     ),
+    ("op", "gpuwise.cli.op:op", "What does one operation cost on this GPU, beside a CPU?"),
+    ("compare", "gpuwise.cli.compare:compare", "Which is better at what, and by how much?"),
     ("models", "gpuwise.cli.models:models", "The catalogue of model architectures."),
     ("gpus", "gpuwise.cli.gpus:gpus", "The catalogue of accelerators, with the source of every figure."),
     (

@@ -15,6 +15,7 @@ from gpuwise.facts.accelerators import (
     accelerators,
     sources,
 )
+from gpuwise.facts.cpus import CPU_SCHEMA
 from gpuwise.facts.loading import DATA, Field
 from gpuwise.facts.model_checks import LIMITS
 from gpuwise.facts.model_files import CATALOGUE_FILES, models
@@ -62,6 +63,12 @@ def _formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
         "architectures.toml",
         "One table is what one compute unit does per clock; its name is `sm_80` or a family.",
         ARCHITECTURE_SCHEMA,
+    )
+    yield (
+        "cpus.csv",
+        "One line is one processor (one socket). Clocks and operations per clock are of one core; `efficiency_*` of "
+        "the small cores of a hybrid part; `matrix_dtypes` run on a matrix unit.",
+        CPU_SCHEMA,
     )
     yield "sources.csv", "One line is one source; other files cite its key.", SOURCE_SCHEMA
     yield (

@@ -1,0 +1,80 @@
+"""Shares of a processor's peak that published measurements reach (``coefficients/cpu.json``).
+
+Per kind of work the share is reached / peak at the all-core clock (for streams and decoding: over the
+channels' bandwidth). Readings of one processor are first averaged in log, then processors: the share is
+their geometric mean, its width their standard deviation. ``data/cpu_measured.csv`` holds every row with its
+source. Refit: ``python -m gpuwise.calibrate.cpu_fit``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from gpuwise.facts.accelerators import sources
+from gpuwise.facts.cpus import Cpu, find_cpu
+from gpuwise.facts.loading import Field, Record, parse_csv
+
+DATA = Path(__file__).parent / "data" / "cpu_measured.csv"
+SCHEMA = {
+    "kind": Field("text", choices=("product", "matrix", "network", "stream", "decode")),
+    "reached": Field("number"),
+    "notes": Field("text", required=False),
+    **dict.fromkeys(("cpu", "dtype", "source"), Field("text")),
+}
+MATRIX_UNITS = {"Apple": "matrix-apple", "Intel": "matrix-intel"}
+LEAST_SIGMA = {"matrix-intel": 0.5, "network": 0.25, "decode": 0.15}
+"""Judgement, not fit: kinds read on one to three processors, whose own spread says too little. AMX products
+of PyTorch ran at a quarter of the fastest ones (same source)."""
+
+
+def fit() -> dict[str, Any]:
+    """The coefficient document."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    cited: set[str] = set()
+    for row in rows():
+        cpu = find_cpu(row.text("cpu"))
+        kind = MATRIX_UNITS[cpu.vendor] if row.text("kind") == "matrix" else row.text("kind")
+        found[kind][cpu.id].append(math.log(row.number("reached") * 1e9 / peak_of(cpu, row)))
+        cited.add(row.text("source"))
+    shares: dict[str, Any] = {}
+    for kind, by_cpu in sorted(found.items()):
+        means = [sum(logs) / len(logs) for logs in by_cpu.values()]
+        mean = sum(means) / len(means)
+        spread = math.sqrt(sum((m - mean) ** 2 for m in means) / max(len(means) - 1, 1))
+        shares[kind] = {
+            "share": round(math.exp(mean), 4),
+            "log_sigma": round(max(spread, LEAST_SIGMA.get(kind, 0.0)), 4),
+            "measured": sorted(by_cpu),
+        }
+    return {
+        "shares": shares,
+        "fork_s": 1e-5,
+        "provenance": {
+            "sources": {key: sources()[key].title for key in sorted(cited)},
+            "method": "geometric mean over processors of reached / peak; calibrate/cpu_fit.py",
+            "fork_s": "estimate: waking and joining a pool of threads",
+        },
+    }
+
+
+def rows() -> list[Record]:
+    """The measured rows. Raises FieldError."""
+    return parse_csv(DATA.read_text(encoding="utf-8"), SCHEMA, DATA.name)
+
+
+def peak_of(cpu: Cpu, row: Record) -> float:
+    """What the reading is a share of: FLOP/s of its format, or bytes/s."""
+    if row.text("kind") in ("stream", "decode"):
+        return cpu.memory_bandwidth_bytes_per_s
+    if row.text("dtype") == "fp64":
+        return cpu.peak("fp32") / 2  # half as many lanes
+    return cpu.peak(row.text("dtype"))
+
+
+if __name__ == "__main__":
+    from gpuwise.calibrate.coefficient_files import write
+
+    write("cpu", fit())

@@ -1,0 +1,228 @@
+"""What a model costs on one device or one host: a generated token, or a training run, on GPUs beside a processor.
+
+Decoding comes in two kinds. Formats of llama.cpp (F16, Q8_0, Q4_K_M ...) are one sequence on a local program;
+formats of a serving engine (bf16, fp8, int4_wo ...) are a batch in vLLM, split over all GPUs named. A processor
+decodes as llama.cpp does, in the nearest of its formats.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.facts.cpus import Cpu
+from gpuwise.facts.models import Architecture
+from gpuwise.facts.systems import Cluster
+from gpuwise.plan.api import make_plan
+from gpuwise.plan.defaults import default_global_batch, default_seq_len
+from gpuwise.plan.goal import Wishes
+from gpuwise.plan.one_op import Target, ratio
+from gpuwise.predict import cpu as processor
+from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.inference import WEIGHT_BYTES, WEIGHTS, Iterations, Serving, iteration_time
+from gpuwise.predict.memory_device import context_bytes, usable_bytes
+from gpuwise.predict.memory_rules import find_memory_rules
+from gpuwise.predict.single_stream import FORMAT_BITS, token_time, weight_bytes_read
+from gpuwise.units import HOUR_S, format_bytes
+from gpuwise.workload.parameters import count_parameters
+from gpuwise.workload.transformer import model_flop_per_token
+
+NEAREST_FORMAT = {
+    "bf16": "F16", "fp16": "F16", "fp8": "Q8_0", "fp8_block": "Q8_0", "int8_wo": "Q8_0",
+    "nvfp4": "Q4_K_M", "mxfp4": "Q4_K_M", "int4_wo": "Q4_K_M",
+}  # fmt: skip
+"""The format of llama.cpp nearest in size to an engine's."""
+LONGEST = 1e18
+"""Tokens; beyond it a count is a slip of the keyboard."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """One device's answer. ``time_s`` is a decode step, or the whole training; None when it does not fit."""
+
+    device: str
+    id: str
+    kind: str
+    """``gpu`` or ``cpu``."""
+    time_s: Estimate | None
+    tokens_per_s: Estimate | None
+    bound: str
+    needs_bytes: float | None
+    """Memory of weights, cache and context (decode) or of the fullest GPU (training); None on a processor."""
+    has_bytes: float | None
+    cost_usd: Estimate | None = None
+    notes: tuple[str, ...] = ()
+    speedup: Estimate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswer:
+    """``kind`` is ``decode`` or ``train``; FLOP and bytes are of one token, or of the whole training."""
+
+    kind: str
+    model: Architecture
+    text: str
+    flop: float
+    weight_bytes: float
+    """All weights in the format asked for."""
+    cache_bytes: float | None
+    """The key-value cache of every sequence at the context asked for."""
+    rows: tuple[ModelRow, ...]
+    against: ModelRow | None
+
+
+def decode(
+    arch: Architecture, weights: str, on: Sequence[Target], against: Cpu | None = None, *, context: int = 1024,
+    batch: int = 1,
+) -> ModelAnswer:  # fmt: skip
+    """One more token for each of ``batch`` sequences whose caches hold ``context`` tokens.
+
+    Raises UnknownNameError for a format nobody has, InputError for a model that does not generate or a context
+    beyond it, UnpredictableError when a device has no rate for the format.
+    """
+    form = known_weights(weights)
+    _check_decode(arch, form, context, batch)
+    total = count_parameters(arch).total
+    held = total * (FORMAT_BITS[form] / 8.0 if form in FORMAT_BITS else WEIGHT_BYTES[form])
+    cache = batch * cache_bytes(arch, context)
+    flop = batch * model_flop_per_token(arch, min(context, arch.max_seq_len)) / 3.0
+    base = None if against is None else _cpu_decode(against, arch, form, context, batch)
+    rows: list[ModelRow] = []
+    for target in on:
+        if isinstance(target, Cpu):
+            row = _cpu_decode(target, arch, form, context, batch)
+        else:
+            row = _gpu_decode(target, arch, form, context, batch, held + cache)
+        if base is not None and base.time_s is not None and row.time_s is not None:
+            row = replace(row, speedup=ratio(base.time_s, row.time_s))
+        rows.append(row)
+    text = f"{form} weights, {context:,} tokens of context, batch {batch:,}"
+    return ModelAnswer("decode", arch, text, flop, held, cache, tuple(rows), base)
+
+
+def train(
+    arch: Architecture, tokens: float, on: Sequence[Target], against: Cpu | None = None, *,
+    today: datetime.date, seq_len: int | None = None, precision: str | None = None,
+) -> ModelAnswer:  # fmt: skip
+    """Training on ``tokens``: on GPUs the best plan there is, on a processor forward and backward in the best
+    format it has.
+
+    Raises what :func:`gpuwise.plan.api.make_plan` raises, and InputError for a count that cannot be meant.
+    """
+    if not 1 <= tokens <= LONGEST:
+        raise InputError(f"{tokens:g} tokens", hint="from 1 to 1e18, like 300B")
+    length = seq_len or default_seq_len(arch, fine_tuning=False)[0]
+    if length > arch.max_seq_len:
+        raise InputError(f"{arch.name} takes up to {arch.max_seq_len:,} tokens", hint="give a shorter --seq")
+    tokens = max(tokens, float(length))
+    base = None if against is None else _cpu_train(against, arch, tokens, length)
+    wishes = Wishes(tokens=tokens, seq_len=length, precision=(precision,) if precision else ())
+    rows: list[ModelRow] = []
+    for target in on:
+        cpu = isinstance(target, Cpu)
+        row = _cpu_train(target, arch, tokens, length) if cpu else _gpu_train(target, arch, wishes, today)
+        if base is not None and base.time_s is not None and row.time_s is not None:
+            row = replace(row, speedup=ratio(base.time_s, row.time_s))
+        rows.append(row)
+    flop = tokens * model_flop_per_token(arch, length)
+    text = f"{tokens:.4g} tokens, sequences of {length:,}"
+    return ModelAnswer("train", arch, text, flop, count_parameters(arch).total * 2.0, None, tuple(rows), base)
+
+
+def cache_bytes(arch: Architecture, context: int) -> float:
+    """Key-value cache of one sequence at 16 bits: 2 x 2 x layers x kv_heads x head_dim x tokens; of latent
+    attention the latent and the rotary part."""
+    if arch.mla is not None:
+        return 2.0 * arch.n_layers * (arch.mla.kv_lora_rank + arch.mla.qk_rope_head_dim) * context
+    return 4.0 * arch.n_layers * arch.kv_heads * arch.head_dim * context
+
+
+def known_weights(text: str) -> str:
+    """``Q4_K_M`` or ``bf16`` as the tables write it. Raises UnknownNameError."""
+    if text in FORMAT_BITS or text in WEIGHTS:
+        return text
+    for name in (*WEIGHTS, *FORMAT_BITS):
+        if name.lower() == text.lower():
+            return name
+    known = (*FORMAT_BITS, *WEIGHTS)
+    raise UnknownNameError("weight format", text, known, hint="it is one of " + ", ".join(known))
+
+
+# --- one device each ---
+
+
+def _cpu_decode(cpu: Cpu, arch: Architecture, form: str, context: int, batch: int) -> ModelRow:
+    used = form if form in FORMAT_BITS else NEAREST_FORMAT[form]
+    time = processor.token_time(cpu, arch, used, context=context, batch=batch)
+    notes = () if used == form else (f"as {used} in llama.cpp",)
+    rate = _inverse(time.time_s, batch)
+    return ModelRow(cpu.name, cpu.id, "cpu", time.time_s, rate, time.bound, None, None, notes=notes)
+
+
+def _gpu_decode(target: Cluster, arch: Architecture, form: str, context: int, batch: int, tensors: float) -> ModelRow:
+    a, n = target.accelerator, target.n_accelerators
+    needs = tensors + n * context_bytes(a, find_memory_rules("eager"))
+    has = n * usable_bytes(a)
+    if needs > has:
+        short = f"needs {format_bytes(needs)}, has {format_bytes(has)}"
+        return ModelRow(target.label, a.id, "gpu", None, None, "does not fit", needs, has, notes=(short,))
+    if form in FORMAT_BITS:
+        time = token_time(arch, a, form, context=context, n_devices=n)
+        notes = () if n == 1 else ("layers in turn: bandwidths do not add",)
+    else:
+        if n > target.system.domain_size:
+            raise InputError(f"{target.label} is more than one host", hint="one engine runs in one host here")
+        one = np.array([1])
+        serving = Serving(weights=form, tp=n)
+        time = iteration_time(arch, target.system, serving, Iterations(batch * one, one, context * one))
+        notes = (f"vLLM, tensor parallel {n}",) if n > 1 else ("vLLM",)
+    seconds = Estimate.from_log_sigma(float(time.time_s[0]), float(time.log_sigma[0]), time.basis)
+    read = weight_bytes_read(arch, "F16") * (FORMAT_BITS[form] / 8.0 if form in FORMAT_BITS else WEIGHT_BYTES[form]) / 2.0
+    together = 1 if form in FORMAT_BITS else n
+    reading = (read + batch * cache_bytes(arch, context)) / (a.memory_bandwidth_bytes_per_s * together)
+    bound = "memory" if reading > 0.5 * seconds.expected else "software" if batch == 1 else "mixed"
+    return ModelRow(target.label, a.id, "gpu", seconds, _inverse(seconds, batch), bound, needs, has, notes=notes)
+
+
+def _cpu_train(cpu: Cpu, arch: Architecture, tokens: float, length: int) -> ModelRow:
+    fastest = max(("fp32", "bf16"), key=lambda d: cpu.peak_flop_per_s.get(d, 0.0))
+    batch, _ = default_global_batch(arch, length, fine_tuning=False)
+    time = processor.training_time(cpu, arch, tokens, length, tokens_per_step=min(tokens, batch * length), dtype=fastest)
+    price = cpu.usd_per_hour
+    cost = None if price is None else time.time_s.scaled(price / HOUR_S)
+    rate = _inverse(time.time_s, tokens)
+    return ModelRow(cpu.name, cpu.id, "cpu", time.time_s, rate, time.bound, None, None, cost, (f"in {fastest}",))
+
+
+def _gpu_train(target: Cluster, arch: Architecture, wishes: Wishes, today: datetime.date) -> ModelRow:
+    plan = make_plan(arch, target, wishes, today=today)
+    a = target.accelerator
+    if plan.best is None:
+        needs = plan.smallest.memory_bytes.expected
+        return ModelRow(target.label, a.id, "gpu", None, None, "does not fit", needs, plan.smallest.device_bytes)
+    best = plan.best
+    part, share = best.estimate.bottleneck()
+    notes = (f"{best.estimate.strategy.precision}, MFU {100 * best.estimate.mfu.expected:.0f} %",)
+    return ModelRow(
+        target.label, a.id, "gpu", best.time_s, best.estimate.tokens_per_s, f"{part} ({100 * share:.0f} %)",
+        best.estimate.memory_bytes.expected, best.estimate.device_bytes, best.cost_usd, notes,
+    )  # fmt: skip
+
+
+def _inverse(time: Estimate, count: float) -> Estimate:
+    return Estimate(count / time.high, count / time.expected, count / time.low, time.basis)
+
+
+def _check_decode(arch: Architecture, form: str, context: int, batch: int) -> None:
+    if arch.kind != "decoder":
+        raise InputError(f"{arch.name} is no decoder: it does not generate token by token", hint="try llama-3.1-8b")
+    if not 1 <= context <= arch.max_seq_len:
+        raise InputError(f"{arch.name} takes up to {arch.max_seq_len:,} tokens", hint="give a shorter --context")
+    if not 1 <= batch <= 100_000:
+        raise InputError(f"{batch:,} sequences at once", hint="from 1 to 100,000")
+    if form in FORMAT_BITS and batch > 1:
+        raise InputError(f"{form} is one sequence in llama.cpp", hint="for a batch take --weights bf16, fp8 or int4_wo")

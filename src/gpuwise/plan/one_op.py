@@ -1,0 +1,350 @@
+"""What one operation costs on a GPU or a processor: work, time, rate, share of peak, what binds it.
+
+Each function here takes sizes and devices and returns an :class:`Answer`. Times are device times of a long run:
+operands come from memory, clocks are those the power limit holds. What the host needs to issue the call is not
+in them; where it takes longer than the device, the row says ``launch``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError, nearest_names
+from gpuwise.facts.accelerators import Accelerator, accelerators
+from gpuwise.facts.cpus import Cpu, cpus, find_cpu
+from gpuwise.facts.naming import find_cluster
+from gpuwise.facts.systems import Cluster, default_system
+from gpuwise.predict import cpu as processor
+from gpuwise.predict.alignment import alignment_slowdown
+from gpuwise.predict.attention import attention_flop, attention_forward_time
+from gpuwise.predict.collectives import collective_time
+from gpuwise.predict.estimate import Z80, Basis, Estimate, weakest
+from gpuwise.predict.gemm import gemm_time
+from gpuwise.predict.gemm_formats import ALIASES, IMPLEMENTATIONS, math_dtype
+from gpuwise.predict.kernel_time import KernelTime
+from gpuwise.predict.memory_bound import memory_time
+from gpuwise.predict.stack_costs import find_stack_costs
+from gpuwise.predict.transfer import transfer_time
+
+Target = Cluster | Cpu
+DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8")
+"""Formats a product may be asked for; whether a device has it is another matter."""
+ATTENTION_DTYPES = ("fp16", "bf16", "fp8")
+LARGEST = 1e15
+"""Elements or bytes: beyond it a size is a slip of the keyboard."""
+USUAL = ("sxm", "80gb", "32gb")
+"""What settles a name that fits several parts (``a100``, ``v100``), one word after the other: the part most data sets
+mean."""
+_LATENCY_SHARE = 0.35
+"""Judgement: a kernel that takes three times what arithmetic and traffic need is waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The operation itself: ``flop`` (OP for integers) and the ``bytes`` that must be read and written once."""
+
+    kind: str
+    text: str
+    dtype: str
+    flop: float
+    bytes: float
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOP per byte; None without traffic or arithmetic."""
+        return self.flop / self.bytes if self.flop and self.bytes else None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The operation on one device, or over one path of it."""
+
+    device: str
+    id: str
+    kind: str
+    """``gpu`` or ``cpu``."""
+    path: str
+    """What is crossed (``device memory``, ``PCIe``, ``NVLink``); empty where there is one way only."""
+    time_s: Estimate
+    flop_per_s: float | None
+    bytes_per_s: float | None
+    """Bytes of the work over its time: for a link one direction, for memory reading and writing together."""
+    peak: float
+    """What the rate is a share of: FLOP/s or bytes/s."""
+    bound: str
+    """``compute``, ``memory``, ``link``, ``latency`` or ``launch``."""
+    notes: tuple[str, ...] = ()
+    speedup: Estimate | None = None
+    """Over the processor it was compared with."""
+
+    @property
+    def share_of_peak(self) -> float:
+        return (self.flop_per_s if self.flop_per_s is not None else self.bytes_per_s or 0.0) / self.peak
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    work: Work
+    rows: tuple[Row, ...]
+    against: Row | None
+
+
+def find_target(text: str) -> Target:
+    """A GPU, several, or a processor by name. ``a100`` is read as the 80 GB SXM part, as data sets do.
+
+    Raises UnknownNameError with the nearest of both catalogues, AmbiguousNameError, InputError.
+    """
+    try:
+        return find_cluster(text, prefer=USUAL)
+    except UnknownNameError:
+        pass
+    try:
+        return find_cpu(text)
+    except UnknownNameError:
+        names = [n for a in accelerators().values() for n in (a.id, a.name, *a.aliases)]
+        names += [n for c in cpus().values() for n in (c.id, c.name, *c.aliases)]
+        near = nearest_names(text[:100], names)
+        hint = None if near else "`gpuwise gpus` lists the GPUs; processors are like 'EPYC 9654', 'i9-13900K'"
+        raise UnknownNameError("GPU or processor", text[:100], names, hint=hint) from None
+
+
+def find_processor(text: str) -> Cpu:
+    """A processor by name; says so when a GPU is meant. Raises UnknownNameError, AmbiguousNameError."""
+    try:
+        return find_cpu(text)
+    except UnknownNameError as error:
+        try:
+            found = find_cluster(text, prefer=USUAL)
+        except (UnknownNameError, AmbiguousNameError, InputError):
+            raise error from None
+        raise InputError(f"{found.accelerator.name} is no processor", hint="--against takes a CPU, like 'EPYC 9654'") from None
+
+
+# --- the operations ---
+
+
+def matmul(m: int, n: int, k: int, dtype: str, on: Sequence[Target], against: Cpu | None = None, *, batch: int = 1) -> Answer:
+    """``batch`` products of m x k by k x n: 2 m n k FLOP each.
+
+    Raises InputError for sizes that cannot be meant, UnknownNameError for a format nobody has,
+    UnpredictableError for one a device of ``on`` lacks.
+    """
+    name = known_dtype(dtype, DTYPES)
+    _check_sizes(m=m, n=n, k=k, batch=batch)
+    kernel = "fp8_gemm" if name == "fp8" else name
+    form = IMPLEMENTATIONS[kernel].form
+    moved = float(batch) * (float(m) * k * form.a + float(k) * n * form.b + float(m) * n * form.c)
+    work = Work("matmul", f"{_times(batch)}{m:,} x {k:,} by {k:,} x {n:,}", name, 2.0 * batch * m * n * k, moved)
+
+    def gpu(a: Accelerator) -> tuple[KernelTime, float]:
+        time = gemm_time(a, name, m, n, k, batch, implementation=kernel, cold=True, sustained=True)
+        import numpy as np
+
+        slow = alignment_slowdown(name, "matmul", np.array([n]), np.array([k]))
+        return time._replace(time_s=time.time_s * slow), a.peak(math_dtype(a, kernel))
+
+    def cpu(c: Cpu) -> processor.CpuTime:
+        return processor.matmul_time(c, name, m, n, k, batch)
+
+    return _answer(work, on, against, gpu, cpu)
+
+
+def attention(
+    batch: int, heads: int, seq: int, head_dim: int, dtype: str, on: Sequence[Target], against: Cpu | None = None,
+    *, kv_heads: int | None = None, causal: bool = True,
+) -> Answer:  # fmt: skip
+    """Fused attention, forward, over ``seq`` tokens. Raises as :func:`matmul`."""
+    name = known_dtype(dtype, ATTENTION_DTYPES)
+    shared = kv_heads or heads
+    _check_sizes(batch=batch, heads=heads, seq=seq, head_dim=head_dim, kv_heads=shared)
+    if heads % shared:
+        raise InputError(f"{heads} heads do not divide over {shared} key-value heads", hint="choose a divisor")
+    if head_dim > 1024:
+        raise InputError(f"a head of {head_dim:,} has no kernel", hint="heads are up to 1,024 wide")
+    flop = float(attention_flop(batch, seq, seq, heads, head_dim, causal=causal))
+    moved = 2.0 * batch * seq * (heads + shared) * head_dim * IMPLEMENTATIONS[name].form.a
+    text = f"{batch:,} x {heads:,} heads of {head_dim:,}, {seq:,} tokens{', causal' if causal else ''}"
+
+    def gpu(a: Accelerator) -> tuple[KernelTime, float]:
+        time = attention_forward_time(a, name, batch, seq, seq, heads, shared, head_dim, causal=causal)
+        return time, a.peak(name)
+
+    def cpu(c: Cpu) -> processor.CpuTime:
+        return processor.attention_time(c, name, batch, heads, seq, head_dim, causal=causal)
+
+    return _answer(Work("attention", text, name, flop, moved), on, against, gpu, cpu)
+
+
+def stream(size: float, on: Sequence[Target], against: Cpu | None = None) -> Answer:
+    """Reading ``size`` bytes from a device's own memory and writing as many. Raises as :func:`matmul`."""
+    _check_sizes(size=size)
+    work = Work("stream", "read and write", "bytes", 0.0, 2.0 * size)
+
+    def gpu(a: Accelerator) -> tuple[KernelTime, float]:
+        return memory_time(a, size, size), a.memory_bandwidth_bytes_per_s
+
+    def cpu(c: Cpu) -> processor.CpuTime:
+        return processor.stream_time(c, size, size)
+
+    return _answer(work, on, against, gpu, cpu)
+
+
+def copy(size: float, on: Sequence[Target], against: Cpu | None = None) -> Answer:
+    """``size`` bytes over every path of a device: its own memory, from and to the host, to the next device.
+
+    Rates of links are one direction. Raises as :func:`matmul`.
+    """
+    _check_sizes(size=size)
+    singles = [Cluster(t.system, 1) if isinstance(t, Cluster) else t for t in on]
+    inside = stream(size, singles, against)
+    rows: list[Row] = []
+    for target, row in zip(on, inside.rows, strict=True):
+        rows.append(replace(row, path="own memory"))
+        if isinstance(target, Cluster):
+            rows += _links(target, size)
+    against_row = inside.against and replace(inside.against, path="own memory")
+    return Answer(Work("copy", "copy", "bytes", 0.0, size), tuple(rows), against_row)
+
+
+def allreduce(size: float, on: Sequence[Target]) -> Answer:
+    """Sum of ``size`` bytes over every device of a cluster, each left with the whole. Bytes/s are bus
+    bandwidth, 2 (n - 1) / n x size / time, which compares with one direction of the link.
+
+    Raises InputError for a single device or a processor, and as :func:`matmul`.
+    """
+    _check_sizes(size=size)
+    rows: list[Row] = []
+    for target in on:
+        if isinstance(target, Cpu) or target.n_accelerators < 2:
+            name = target.name if isinstance(target, Cpu) else target.accelerator.name
+            raise InputError(f"an all-reduce needs several devices, not one {name}", hint="write --on 8xH100-SXM")
+        n, system = target.n_accelerators, target.system
+        local = min(n, system.count)
+        time = collective_time(system, "all_reduce", size, n, local, concurrent=1)
+        estimate = _estimate(time)
+        bus = 2.0 * (n - 1) / n * size / estimate.expected
+        peak, path = system.link_bytes_per_s, system.link_kind
+        if n > max(system.domain_size, local):
+            hosts = target.n_systems
+            crossed = system.network_bytes_per_s * local * ((n - 1) / n) / ((hosts - 1) / hosts)
+            peak, path = min(peak, crossed), f"{system.network_kind}, {hosts} hosts"
+        bound = "latency" if bus < _LATENCY_SHARE * peak else "link"
+        rows.append(Row(target.label, target.accelerator.id, "gpu", path, estimate, None, bus, peak, bound))
+    return Answer(Work("allreduce", "all-reduce", "bytes", 0.0, size), tuple(rows), None)
+
+
+# --- from times to rows ---
+
+
+def _answer(
+    work: Work,
+    on: Sequence[Target],
+    against: Cpu | None,
+    gpu: Callable[[Accelerator], tuple[KernelTime, float]],
+    cpu: Callable[[Cpu], processor.CpuTime],
+) -> Answer:
+    base = None if against is None else _cpu_row(work, against, cpu(against))
+    rows: list[Row] = []
+    for target in on:
+        if isinstance(target, Cpu):
+            row = _cpu_row(work, target, cpu(target))
+        elif target.n_accelerators > 1:
+            raise InputError(
+                f"one {work.kind} runs on one device, not on {target.n_accelerators}",
+                hint=f"write --on {target.accelerator.id}, or `gpuwise op allreduce` for what joins them",
+            )
+        else:
+            time, peak = gpu(target.accelerator)
+            row = _gpu_row(work, target.accelerator, _estimate(time), peak)
+        rows.append(row if base is None else replace(row, speedup=ratio(base.time_s, row.time_s)))
+    return Answer(work, tuple(rows), base)
+
+
+def _gpu_row(work: Work, a: Accelerator, time: Estimate, peak: float) -> Row:
+    memory = work.bytes / a.memory_bandwidth_bytes_per_s
+    compute = work.flop / peak if work.flop else 0.0
+    bound = "compute" if compute >= memory else "memory"
+    notes: list[str] = []
+    launch = find_stack_costs("eager").launch_s
+    if time.expected < launch:
+        bound = "launch"
+        notes.append(f"the host needs about {launch * 1e6:.0f} us to issue it, unless a CUDA graph does")
+    elif max(compute, memory) < _LATENCY_SHARE * time.expected:
+        bound = "latency"
+    flop_rate = work.flop / time.expected if work.flop else None
+    return Row(a.name, a.id, "gpu", "", time, flop_rate, work.bytes / time.expected, peak, bound, tuple(notes))
+
+
+def _cpu_row(work: Work, c: Cpu, time: processor.CpuTime) -> Row:
+    notes: list[str] = []
+    if work.flop and time.dtype != work.dtype:
+        notes.append(f"no {work.dtype} instructions: computed in {time.dtype}")
+    seconds = time.time_s.expected
+    if work.flop:
+        return Row(
+            c.name, c.id, "cpu", "", time.time_s, work.flop / seconds, work.bytes / seconds, c.peak(time.dtype),
+            time.bound, tuple(notes),
+        )  # fmt: skip
+    rate, peak = work.bytes / seconds, c.memory_bandwidth_bytes_per_s
+    return Row(c.name, c.id, "cpu", "", time.time_s, None, rate, peak, time.bound)
+
+
+def _links(target: Cluster, size: float) -> list[Row]:
+    """Host to device, device to host, device to device, as far as the catalogue knows them."""
+    a = target.accelerator
+    rows: list[Row] = []
+
+    def add(path: str, time: KernelTime, peak: float) -> None:
+        estimate = _estimate(time)
+        rate = size / estimate.expected
+        bound = "latency" if rate < _LATENCY_SHARE * peak else "link"
+        rows.append(Row(a.name, a.id, "gpu", path, estimate, None, rate, peak, bound))
+
+    if a.pcie_bytes_per_s is not None and not a.unified_memory:
+        for path, direction in (("host to GPU", "h2d"), ("GPU to host", "d2h")):
+            add(path, transfer_time(a, size, direction), a.pcie_bytes_per_s)
+    system = target.system if target.system.count > 1 else default_system(a)
+    if system.count > 1 and system.domain_size > 1:
+        time = collective_time(system, "send_recv", size, 2, 2)
+        add(f"GPU to GPU, {system.link_kind}", time, system.link_bytes_per_s)
+    return rows
+
+
+def ratio(slow: Estimate, fast: Estimate) -> Estimate:
+    """``slow / fast`` with the widths of both, taken as independent and log-normal."""
+    sigma = math.hypot(*(math.log(e.high / e.low) / (2.0 * Z80) for e in (slow, fast)))
+    basis: Basis = weakest(slow.basis, fast.basis)
+    return Estimate.from_log_sigma(slow.expected / fast.expected, sigma, basis)
+
+
+def _estimate(time: KernelTime) -> Estimate:
+    return Estimate.from_log_sigma(float(time.time_s[0]), float(time.log_sigma[0]), time.basis)
+
+
+def known_dtype(dtype: str, allowed: Sequence[str]) -> str:
+    """``dtype`` by its usual name. Raises UnknownNameError."""
+    name = ALIASES.get(dtype.lower(), dtype.lower())
+    if name not in allowed:
+        raise UnknownNameError("format", dtype, allowed, hint="it is one of " + ", ".join(allowed))
+    return name
+
+
+def _times(batch: int) -> str:
+    return "" if batch == 1 else f"{batch:,} products, "
+
+
+def _check_sizes(**sizes: float) -> None:
+    for name, size in sizes.items():
+        if not 1 <= size <= LARGEST:
+            raise InputError(f"{name} is {size:g}", hint=f"a size is from 1 to {LARGEST:.0e}")
+    total = math.prod(sizes.values())
+    if total > 1e24:
+        raise InputError("the operation is larger than anything a device could finish", hint="give smaller sizes")
+
+
+__all__ = [
+    "ATTENTION_DTYPES", "DTYPES", "Answer", "Row", "Target", "Work", "allreduce", "attention",
+    "copy", "find_processor", "find_target", "matmul", "ratio", "stream",
+]  # fmt: skip

@@ -1,0 +1,149 @@
+"""Time of work on a processor (CPU): a roofline whose two ceilings are what published measurements reach.
+
+    product, attention   t = FLOP / (s_k P) + bytes / (s_stream B) + t_fork
+    stream               t = bytes / (s_stream B) + t_fork
+    decode, one token    t = max(bytes of weights and cache / (s_decode B), FLOP / (s_network P32))
+    training             t = FLOP / (s_network P) + bytes of optimizer states / (s_stream B)
+
+``P`` is the peak at the all-core clock, ``B`` the bandwidth of the memory channels, ``s_k`` the share of the
+vector unit (``product``) or of the matrix unit, ``t_fork`` what waking a pool of threads costs. Packing the
+operands does not overlap with the arithmetic, so the two terms add. Shares and their widths are
+``coefficients/cpu.json``, fitted by ``calibrate.cpu_fit``; formats without instructions run as fp32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpuwise.errors import InputError
+from gpuwise.facts.cpus import Cpu
+from gpuwise.facts.models import Architecture
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.estimate import Basis, Estimate
+from gpuwise.predict.single_stream import weight_bytes_read
+from gpuwise.workload.attention_flop import attention_pairs
+from gpuwise.workload.optimizer import RULES
+from gpuwise.workload.parameters import count_parameters
+from gpuwise.workload.transformer import model_flop_per_token
+
+BYTES = {"fp32": 4, "bf16": 2, "int8": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTime:
+    """``time_s`` with the seconds its two ceilings take: ``compute_s`` arithmetic, ``memory_s`` traffic."""
+
+    time_s: Estimate
+    compute_s: float
+    memory_s: float
+    dtype: str
+    """Format the arithmetic runs in: fp32 where the processor has no instructions for the one asked for."""
+
+    @property
+    def bound(self) -> str:
+        """``compute``, ``memory`` or ``latency``, whichever takes most of the time."""
+        most = max(self.compute_s, self.memory_s)
+        if most < 0.5 * self.time_s.expected:
+            return "latency"
+        return "compute" if self.compute_s >= self.memory_s else "memory"
+
+
+def computing_dtype(cpu: Cpu, dtype: str) -> str:
+    """The format ``cpu`` computes ``dtype`` in: its own instructions, else fp32."""
+    return dtype if dtype in cpu.peak_flop_per_s else "fp32"
+
+
+def matmul_time(cpu: Cpu, dtype: str, m: float, n: float, k: float, batch: float = 1.0) -> CpuTime:
+    """``batch`` products C[m, n] = A[m, k] B[k, n]. Raises InputError for sizes below 1."""
+    _check(m, n, k, batch)
+    used = computing_dtype(cpu, dtype)
+    flop = 2.0 * batch * m * n * k
+    moved = batch * ((m * k + k * n) * BYTES[used] + m * n * max(BYTES[used], 2))
+    return _roofline(cpu, used, flop, moved)
+
+
+def attention_time(
+    cpu: Cpu, dtype: str, batch: float, heads: float, seq: float, head_dim: float, *, causal: bool = True
+) -> CpuTime:
+    """Forward attention over ``seq`` tokens; scores stay in cache. Raises InputError for sizes below 1."""
+    _check(batch, heads, seq, head_dim)
+    used = computing_dtype(cpu, dtype)
+    flop = 4.0 * batch * heads * head_dim * float(attention_pairs(seq, seq, causal=causal))
+    return _roofline(cpu, used, flop, 4.0 * batch * heads * seq * head_dim * BYTES[used])
+
+
+def stream_time(cpu: Cpu, read_bytes: float, written_bytes: float) -> CpuTime:
+    """Reading and writing large arrays. Raises InputError unless something is moved."""
+    moved = read_bytes + written_bytes
+    _check(max(moved, 0.0))
+    share, sigma, basis = _share(cpu, "stream")
+    memory = moved / (share * cpu.memory_bandwidth_bytes_per_s)
+    return CpuTime(Estimate.from_log_sigma(memory + load_json("cpu")["fork_s"], sigma, basis), 0.0, memory, "fp32")
+
+
+def token_time(cpu: Cpu, arch: Architecture, weights: str, *, context: float = 1024.0, batch: float = 1.0) -> CpuTime:
+    """Seconds of one generated token of each of ``batch`` sequences at ``context`` tokens in an fp16 cache,
+    ``weights`` as llama.cpp names them (F16, Q8_0, Q4_K_M).
+
+    Raises UnknownNameError for another format, InputError for a context below 1.
+    """
+    _check(context, batch)
+    cache = 4.0 * arch.n_layers * arch.kv_heads * arch.head_dim * context * batch
+    share, sigma, basis = _share(cpu, "decode")
+    memory = (weight_bytes_read(arch, weights) + cache) / (share * cpu.memory_bandwidth_bytes_per_s)
+    network, network_sigma, _ = _share(cpu, "network")
+    flop = batch * model_flop_per_token(arch, min(int(context), arch.max_seq_len)) / 3.0
+    compute = flop / (network * cpu.peak("fp32"))
+    slow = memory >= compute
+    return CpuTime(
+        Estimate.from_log_sigma(max(memory, compute), sigma if slow else network_sigma, basis), compute, memory, "fp32"
+    )
+
+
+def training_time(
+    cpu: Cpu, arch: Architecture, tokens: float, seq_len: int, *, tokens_per_step: float, dtype: str = "fp32"
+) -> CpuTime:
+    """Seconds to train on ``tokens``: arithmetic of forward and backward, and AdamW's states once a step.
+
+    The share of peak is that of whole networks in PyTorch, read on single images; larger batches do better,
+    which the interval holds. Raises InputError for counts below 1.
+    """
+    _check(tokens, seq_len, tokens_per_step)
+    used = computing_dtype(cpu, dtype)
+    share, sigma, basis = _share(cpu, "network")
+    if used in cpu.matrix_dtypes:  # the arithmetic speeds up as products do, what is around it does not
+        matrix, matrix_sigma, basis = _share(cpu, _matrix_kind(cpu))
+        share, sigma = share * matrix / _share(cpu, "product")[0], (sigma**2 + matrix_sigma**2) ** 0.5
+    compute = tokens * model_flop_per_token(arch, seq_len) / (share * cpu.peak(used))
+    stream, _, _ = _share(cpu, "stream")
+    state = count_parameters(arch).total * (RULES["adamw"].traffic_bytes + 3 * BYTES["fp32"])
+    steps = max(tokens / tokens_per_step, 1.0)
+    memory = steps * state / (stream * cpu.memory_bandwidth_bytes_per_s)
+    return CpuTime(Estimate.from_log_sigma(compute + memory, sigma, basis), compute, memory, used)
+
+
+def _roofline(cpu: Cpu, dtype: str, flop: float, moved: float) -> CpuTime:
+    kind = _matrix_kind(cpu) if dtype in cpu.matrix_dtypes else "product"
+    share, sigma, basis = _share(cpu, kind)
+    stream, stream_sigma, _ = _share(cpu, "stream")
+    compute = flop / (share * cpu.peak(dtype))
+    memory = moved / (stream * cpu.memory_bandwidth_bytes_per_s)
+    time = compute + memory + load_json("cpu")["fork_s"]
+    return CpuTime(Estimate.from_log_sigma(time, sigma if compute >= memory else stream_sigma, basis), compute, memory, dtype)
+
+
+def _matrix_kind(cpu: Cpu) -> str:
+    return "matrix-apple" if cpu.vendor == "Apple" else "matrix-intel"
+
+
+def _share(cpu: Cpu, kind: str) -> tuple[float, float, Basis]:
+    """Share of peak, log sigma, and whether this very processor was among those measured."""
+    entry: dict[str, Any] = load_json("cpu")["shares"][kind]
+    basis: Basis = "fitted" if cpu.id in entry["measured"] else "derived"
+    return float(entry["share"]), float(entry["log_sigma"]), basis
+
+
+def _check(*sizes: float) -> None:
+    if not all(1.0 <= size < float("inf") for size in sizes):
+        raise InputError("work on a processor needs sizes of at least 1", hint="sizes count elements or bytes")
