@@ -19,7 +19,7 @@ from gpuwise.errors import DataError, FieldError, UnknownNameError
 from gpuwise.facts.accelerators import DTYPES, Accelerator, sources
 from gpuwise.facts.loading import Field, Record, parse_csv, parse_toml, shipped_text
 
-TOPICS = ("version", "dtype", "compile", "attention", "framework")
+TOPICS = ("version", "dtype", "compile", "attention", "framework", "job")
 LEVELS = ("none", "unknown", "partial", "full")
 """Worst to best. ``unknown`` stands above ``none``: nobody has said that it fails."""
 DTYPE_LEVELS = ("none", "unknown", "emulated", "native")
@@ -61,6 +61,8 @@ class Software:
     compile: Mapping[str, Support]
     attention: Mapping[str, Support]
     frameworks: Mapping[str, Support]
+    jobs: Mapping[str, Support]
+    """Verdicts a source gives for a whole job (``train`` on a chip sold for inference); :meth:`works_for` heeds them."""
 
     def of(self, topic: str, subject: str) -> Support:
         """The verdict on one subject, ``unknown`` when no fact speaks of it. Raises UnknownNameError on a topic."""
@@ -68,11 +70,15 @@ class Software:
         return found or Support("unknown", f"no source says whether {subject} runs on it", None, None, subject)
 
     def best(self, topic: str, subjects: Iterable[str] = ()) -> Support:
-        """The best verdict among ``subjects`` (all of the topic when empty), the first in the file among equals."""
+        """The best stated verdict among ``subjects`` (all of the topic when empty), the first among equals.
+
+        A subject nobody speaks of does not count against those somebody does; ``unknown`` when none is stated.
+        """
         rank = DTYPE_LEVELS if topic == "dtype" else LEVELS
-        chosen = [self.of(topic, name) for name in subjects] or list(self._topic(topic).values())
+        stated = self._topic(topic)
+        chosen = [stated[name] for name in (tuple(subjects) or stated) if name in stated]
         if not chosen:
-            return Support("unknown", f"no source says what {topic} it has", None, None, topic)
+            return Support("unknown", f"no source names a {_NAMES[topic]} for it", None, None, topic)
         return max(chosen, key=lambda s: rank.index(s.level))
 
     def works_for(self, job: str) -> Support:
@@ -85,7 +91,7 @@ class Software:
         rule = _jobs().get(job)
         if rule is None:
             raise UnknownNameError("job", job, JOBS)
-        return _judge(self, rule)
+        return self.jobs.get(job) or _judge(self, rule)
 
     def _topic(self, topic: str) -> Mapping[str, Support]:
         tables = {
@@ -94,6 +100,7 @@ class Software:
             "compile": self.compile,
             "attention": self.attention,
             "framework": self.frameworks,
+            "job": self.jobs,
         }
         if topic not in tables:
             raise UnknownNameError("topic", topic, TOPICS)
@@ -127,7 +134,7 @@ class _Job:
     full_with: tuple[str, ...]
     partial_with: tuple[str, ...]
     wants: tuple[str, ...]
-    source_key: str
+    lacks: str
 
 
 TARGET_SCHEMA: dict[str, Field] = {
@@ -151,8 +158,20 @@ JOB_SCHEMA: dict[str, Field] = {
     "full_with": Field("names"),
     "partial_with": Field("names"),
     "wants": Field("names", required=False),
+    "lacks": Field("text"),
     "source": Field("text"),
 }
+
+
+_NAMES = {
+    "version": "release",
+    "dtype": "number format",
+    "compile": "graph compiler",
+    "attention": "fused attention kernel",
+    "framework": "framework",
+    "job": "job",
+}
+_PUBLISHED_RATE = Support("native", "a dense rate is published for it", "rule-published-rate", None)
 
 
 def support_of(accelerator: Accelerator) -> Software:
@@ -163,6 +182,8 @@ def support_of(accelerator: Accelerator) -> Software:
     for fact in _facts():
         if target.key in fact.targets:
             by_topic[fact.topic].setdefault(fact.subject, fact.support)
+    for dtype in accelerator.peak_flop_per_s:
+        by_topic["dtype"].setdefault(dtype, _PUBLISHED_RATE)
     sealed = {topic: MappingProxyType(found) for topic, found in by_topic.items()}
     return Software(
         accelerator_id=accelerator.id,
@@ -174,6 +195,7 @@ def support_of(accelerator: Accelerator) -> Software:
         compile=sealed["compile"],
         attention=sealed["attention"],
         frameworks=sealed["framework"],
+        jobs=sealed["job"],
     )
 
 
@@ -264,7 +286,7 @@ def _jobs() -> Mapping[str, _Job]:
         raise DataError(error.message, hint=error.hint) from error
     return MappingProxyType(
         {
-            name: _Job(name, r.names("full_with"), r.names("partial_with"), r.names("wants"), r.text("source"))
+            name: _Job(name, r.names("full_with"), r.names("partial_with"), r.names("wants"), r.text("lacks"))
             for name, r in records.items()
         }
     )
@@ -273,16 +295,21 @@ def _jobs() -> Mapping[str, _Job]:
 def _judge(software: Software, job: _Job) -> Support:
     """The verdict of :meth:`Software.works_for`: the best framework of the job, held back by what is missing."""
     meant = software.best("framework", job.full_with)
-    stand_in = software.best("framework", job.partial_with)
     if meant.level not in ("full", "partial"):
-        if stand_in.level not in ("full", "partial"):
-            worst = meant if meant.level == "none" or stand_in.level == "unknown" else stand_in
-            return _verdict(job, worst, worst.level, worst.reason)
-        return _verdict(job, stand_in, "partial", f"{stand_in.subject} only: {stand_in.reason}")
+        return _stand_in(software, job)
     missing = [found for want in job.wants if (found := _wanted(software, want)).level not in ("full", "native")]
     reasons = [f"{meant.subject}: {meant.reason}", *(f"{m.subject}: {m.reason}" for m in missing)]
     level = "partial" if missing or meant.level == "partial" else "full"
     return _verdict(job, meant, level, "; ".join(reasons))
+
+
+def _stand_in(software: Software, job: _Job) -> Support:
+    """The verdict where no framework meant for the job serves it."""
+    other = software.best("framework", job.partial_with)
+    if other.level in ("full", "partial"):
+        return _verdict(job, other, "partial", f"{other.subject}: {other.reason}; {job.lacks}")
+    best = software.best("framework", (*job.full_with, *job.partial_with))
+    return _verdict(job, best, best.level, f"{best.subject}: {best.reason}" if best.source_key else best.reason)
 
 
 def _wanted(software: Software, want: str) -> Support:
