@@ -83,8 +83,8 @@ def refresh(
 ) -> Iterator[Refreshed]:
     """Fetch, check and keep each source that ``words`` name, one after the other.
 
-    A source that fails yields its error and the next one is tried, unless its server cannot be reached. Raises UnknownNameError on a name that is
-    no feed.
+    A source that fails yields its error and the next one is tried, unless its server cannot be reached.
+    Raises UnknownNameError on a name that is no feed.
     """
     for feed, provider in sources_of(words):
         if feed == skypilot.FEED:
