@@ -64,9 +64,19 @@ class Interruptions:
         return 1.0 / (1.0 + self.overhead)
 
 
-def causes(cluster: Cluster, state_bytes: float, *, spot: bool = False, write: Estimate | None = None) -> Causes:
-    """What is known to stop a run on ``cluster`` that saves ``state_bytes``; ``write`` is a measured write
-    rate in B/s in place of the usual one. Raises InputError."""
+def causes(
+    cluster: Cluster,
+    state_bytes: float,
+    *,
+    spot: bool = False,
+    write: Estimate | None = None,
+    background: bool = False,
+) -> Causes:
+    """What is known to stop a run on ``cluster`` that saves ``state_bytes``.
+
+    ``write`` is a measured write rate in B/s in place of the usual one. ``background``: training waits only
+    for the copy into the hosts' memory, over half of each accelerator's PCIe rate. Raises InputError.
+    """
     if not (math.isfinite(state_bytes) and state_bytes > 0):
         raise InputError(f"a checkpoint of {state_bytes:g} bytes", hint="give the bytes of weights and states")
     facts, rate = operations(), write or write_bytes_per_s(cluster)
