@@ -78,8 +78,8 @@ class PurchaseRange(NamedTuple):
     kind: str
     """The kinds of the observations, joined with ``+``; ``launch``, ``list`` or ``street`` for a catalogue
     price."""
-    count: int
-    """Observations used; 0 for a catalogue price."""
+    observations: int
+    """How many the range is over; 0 for a catalogue price."""
 
 
 PURCHASE_SCHEMA: dict[str, Field] = {
