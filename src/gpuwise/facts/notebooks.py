@@ -39,6 +39,8 @@ class Notebook:
     """The accelerator is promised, not given out as available."""
     host_memory_gb: float | None
     disk_gb: float | None
+    until: datetime.date | None
+    """The day the provider withdrew it; None while it is on offer."""
     as_of: datetime.date
     source_key: str
     weak: bool
@@ -53,7 +55,7 @@ class Notebook:
     def hours_per_month(self) -> float | None:
         """Hours the fee pays for: the weekly cap x 52/12, or the included credits at their rate, whichever is less.
 
-        None when neither is published.
+        None when neither is published. Credits that also pay for processors and storage last less.
         """
         weekly = None if self.hours_per_week is None else self.hours_per_week * 52 / 12
         bought = None
@@ -61,6 +63,10 @@ class Notebook:
             bought = self.included_usd / self.usd_per_hour
         known = [hours for hours in (weekly, bought) if hours is not None]
         return min(known) if known else None
+
+    def offered_on(self, today: datetime.date) -> bool:
+        """Whether it had not been withdrawn by then, as far as is known."""
+        return self.until is None or today < self.until
 
     def age_days(self, today: datetime.date) -> int:
         """Days since the plan was read; negative for a date to come."""
@@ -80,6 +86,7 @@ NOTEBOOK_SCHEMA: dict[str, Field] = {
     "guaranteed": Field("flag"),
     "host_memory_gb": Field("number", required=False, maximum=100_000),
     "disk_gb": Field("number", required=False, maximum=100_000),
+    "until": Field("date", required=False),
     "as_of": Field("date"),
     "source": Field("text"),
     "notes": Field("text", required=False),
@@ -95,9 +102,9 @@ def notebooks() -> tuple[Notebook, ...]:
         raise DataError(error.message, hint=error.hint) from error
 
 
-def notebooks_for(accelerator_id: str) -> tuple[Notebook, ...]:
-    """The plans with one accelerator, cheapest fee first; empty when no notebook has it."""
-    found = [plan for plan in notebooks() if plan.accelerator_id == accelerator_id]
+def notebooks_for(accelerator_id: str, today: datetime.date) -> tuple[Notebook, ...]:
+    """The plans on offer with one accelerator, cheapest fee first; empty when no notebook has it."""
+    found = [plan for plan in notebooks() if plan.accelerator_id == accelerator_id and plan.offered_on(today)]
     return tuple(sorted(found, key=lambda plan: plan.usd_per_month))
 
 
@@ -134,6 +141,7 @@ def _notebook(record: Record) -> Notebook:
         guaranteed=record.maybe_flag("guaranteed") or False,
         host_memory_gb=record.maybe("host_memory_gb"),
         disk_gb=record.maybe("disk_gb"),
+        until=record.date("until") if "until" in record.values else None,
         as_of=record.date("as_of"),
         source_key=key,
         weak=sources()[key].kind in ("third-party", "estimate"),
