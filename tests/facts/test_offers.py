@@ -10,8 +10,10 @@ from gpuwise.facts.accelerators import accelerators
 from gpuwise.facts.loading import shipped_text
 from gpuwise.facts.offers import offers, offers_for, parse_offers, read_offers, typical_price_usd_per_hour
 
-HEADER = "provider,region,instance,accelerator,count,on_demand_usd_h,spot_usd_h,spot_kind,reserved_usd_h,reserved_3y_usd_h,"
+HEADER = (
+    "provider,region,instance,accelerator,count,on_demand_usd_h,spot_usd_h,spot_kind,reserved_usd_h,reserved_3y_usd_h,"
     "network,in_stock,as_of,kind,source\n"
+)
 ROW = "me,here,box,l4,1,0.5,0.2,market,0.3,,,true,2026-10-04,list,my-bill\n"
 
 
