@@ -9,9 +9,9 @@ from statistics import median
 
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.grid import PROVIDERS, Grid, grids
-from gpuwise.facts.offers import offers_for
+from gpuwise.facts.offers import Offer, offers_for
 from gpuwise.facts.systems import Cluster
-from gpuwise.money.cost import Price, best_offers
+from gpuwise.money.cost import Price
 from gpuwise.money.run_cost import RunCost, run_cost
 
 WORTH_SAYING = 0.005
@@ -34,12 +34,13 @@ def changes(cost: RunCost, today: datetime.date) -> tuple[Change, ...]:
     if run.price is not None and run.spot_usd_per_hour is None:
         spot = spot_usd_per_hour(run.cluster, today, None)
         if spot is not None and spot < run.price.expected:
-            found += _try(cost, f"on spot at ${spot:.2f}, on demand when none is to be had", spot_usd_per_hour=spot)
-    if run.price is not None and run.price.n_providers > 1:
-        offer = best_offers(run.cluster, 1, today)[0]
+            found += _try(cost, f"on spot at ${spot:.2f}, taken back as often as on AWS in 2023", spot_usd_per_hour=spot)
+    offer = None if run.price is None else _cheapest(run.cluster, today)
+    if run.price is not None and offer is not None and offer.on_demand_usd_per_hour < run.price.expected:
         usd = offer.on_demand_usd_per_hour
         price = Price(usd, usd, usd, offer.provider, offer.as_of, offer.as_of, offer.age_days(today), 1)
-        found += _try(cost, f"at {offer.provider}, ${usd:.2f} a GPU and hour on {offer.as_of.isoformat()}", price=price)
+        name = f"at {offer.provider}, ${usd:.2f} a GPU and hour on {offer.as_of.isoformat()}"
+        found += _try(cost, name, price=price, spot_usd_per_hour=None)
     if not run.background and run.cluster.accelerator.pcie_bytes_per_s is not None:
         found += _try(cost, "checkpoints written in the background", background=True)
     if run.grid is not None:
@@ -47,6 +48,13 @@ def changes(cost: RunCost, today: datetime.date) -> tuple[Change, ...]:
         if green is not None:
             found += _try(cost, f"in {green.name}, {green.kg_co2e_per_kwh * 1000:.0f} g/kWh", grid=green)
     return tuple(sorted(found, key=lambda c: c.usd))
+
+
+def _cheapest(cluster: Cluster, today: datetime.date) -> Offer | None:
+    """The cheapest offer on demand of as many accelerators as a host needs, not known to be out of stock."""
+    whole = min(cluster.system.count, cluster.n_accelerators)
+    fitting = [o for o in offers_for(cluster.accelerator.id, today) if o.count >= whole and o.in_stock is not False]
+    return min(fitting, key=lambda o: o.on_demand_usd_per_hour, default=None)
 
 
 def spot_usd_per_hour(cluster: Cluster, today: datetime.date, provider: str | None) -> float | None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.grid import Grid, PowerPrice
-from gpuwise.facts.operations import Site, operations
+from gpuwise.facts.operations import Site, operations, sites
 from gpuwise.facts.storage import StoragePrice
 from gpuwise.facts.systems import Cluster
 from gpuwise.money.carbon import Carbon, carbon
@@ -136,7 +136,11 @@ def run_cost(run: Run) -> RunCost:
     out = _egress(run, wall)
     extra = [*held, out]
     power_usd = None
-    paid = None if run.grid is None else run.grid.price("household" if is_personal(run.cluster) else "industrial")
+    paid = (
+        None
+        if run.grid is None
+        else run.grid.price("household" if run.price is None and is_personal(run.cluster) else "industrial")
+    )
     if energy.kwh is not None and paid is not None:
         power_usd = energy.kwh.scaled(paid.usd_per_kwh)
     if run.price is None:
@@ -162,8 +166,9 @@ class _Energy:
 
 def _energy(run: Run, t: Estimate, shares: Mapping[str, Estimate]) -> _Energy:
     """Work and rework at training power; writing, restarts and debugging at idle power."""
-    busy = cluster_power(run.cluster, site=run.site, pue=run.pue)
-    idle = cluster_power(run.cluster, workload="idle", site=run.site, pue=run.pue)
+    site = run.site or (sites()["data-centre"] if run.price is not None else None)
+    busy = cluster_power(run.cluster, site=site, pue=run.pue)
+    idle = cluster_power(run.cluster, workload="idle", site=site, pue=run.pue)
     if busy is None or idle is None:
         return _Energy(None, None, {})
     still = ("writing checkpoints", "restarts", "debugging and idle")
