@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gpuwise.errors import DataError, FieldError, InputError
 from gpuwise.facts.loading import Field, parse_toml
+from gpuwise.facts.operations import Quantity
 from gpuwise.predict.estimate import Z80
 
 Array = NDArray[np.floating]
@@ -102,6 +103,14 @@ class Driver:
 def number(name: str, value: float, unit: str, label: str) -> Driver:
     """A known number, given by a person."""
     return Driver(name, value, value, value, unit, label, "given")
+
+
+def from_quantity(
+    name: str, known: Quantity, label: str, *, most: float = math.inf, scale: float = 1.0, unit: str = ""
+) -> Driver:
+    """A fact of :mod:`gpuwise.facts.operations` as a driver, ``scale`` of its units."""
+    low, middle, high = known.low * scale, known.expected * scale, known.high * scale
+    return Driver(name, low, middle, high, unit or known.unit, label, known.source_key, most, known.note)
 
 
 @cache

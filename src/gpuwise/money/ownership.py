@@ -4,11 +4,12 @@ Owning ``N`` GPUs in ``n`` servers for ``T`` months at capital cost ``r`` costs,
 
     hardware    [N gpu_usd spread server_factor + n host_usd] (1 + network + storage)
     resale      -[N gpu_usd spread server_factor + n host_usd] keep^(T/12) (p_T / p_0)^follows (1+r)^-(T/12)
-    power       sum_m d_m usd_per_kwh kw_per_gpu [busy_m + idle_share (730 N - busy_m)]
+    power       sum_m d_m usd_per_kwh [kw_busy busy_m + kw_idle (730 N - busy_m)]
     colocation  sum_m d_m n server_kw usd_per_kw_month
     staff, support, running    sum_m d_m (...)
     repairs     sum over months out of warranty of d_m failures/12 N gpu_usd spread
-    kw_per_gpu = tdp power_share host_factor pue / 1000,    d_m = (1+r)^-(m/12)
+    kw_busy = (tdp power_share + host_w) pue / 1000,    kw_idle = (tdp idle_share + host_w) pue / 1000
+    d_m = (1+r)^-(m/12)
 
 ``p_T / p_0`` is how far rental prices moved: hardware that rents for more sells for more. Tax is left out. The
 annual form people know, ``[C0 - R (1+r)^-T] CRF(r,T) / (8760 u a) + ...``, is :func:`closed_form_usd_per_hour`.
@@ -24,10 +25,12 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from gpuwise.errors import InputError, UnpredictableError
-from gpuwise.facts.purchases import Condition, system_purchases, typical_purchase_usd
+from gpuwise.facts.operations import find_site, power_share
+from gpuwise.facts.purchases import RECENT_DAYS, Condition, system_purchases, typical_purchase_usd
 from gpuwise.facts.systems import Cluster
 from gpuwise.money.demand import HOURS_PER_MONTH, MONTHS_PER_YEAR
-from gpuwise.money.drivers import Array, Driver, economics, number
+from gpuwise.money.drivers import Array, Driver, economics, from_quantity, number
+from gpuwise.money.power import host_power_w, is_personal
 
 Values = Mapping[str, Array]
 """The value of each driver by name, ``(S,)`` or a scalar array."""
@@ -61,7 +64,8 @@ class Ownership:
     staff: Driver
     power_share: Driver
     idle_share: Driver
-    host_factor: Driver
+    host_w: Driver
+    """What the rest of a server draws, by GPU; the same whether it works or not."""
     pue: Driver
     usd_per_kwh: Driver
     tdp_w: float | None
@@ -107,12 +111,14 @@ class Ownership:
         """Share of a month's hours that an owned GPU can work."""
         return x["availability"] * x["fill"]
 
-    def needed(self, peak_gpus: float) -> int:
+    def for_peak(self, peak_gpus: float) -> int:
         """GPUs that serve ``peak_gpus`` at once, in whole servers, with the expected availability and fill."""
-        if self.owned_gpus is not None:
-            return self.owned_gpus
         usable = self.availability.expected * self.fill.expected
         return self.servers(max(1, math.ceil(peak_gpus / usable - 1e-9))) * self.gpus_per_server
+
+    def needed(self, peak_gpus: float) -> int:
+        """GPUs to buy to own everything: what was given, else what the peak needs."""
+        return self.for_peak(peak_gpus) if self.owned_gpus is None else self.owned_gpus
 
     def machine_usd(self, gpus: int, x: Values) -> Array:
         """Price of the servers with their GPUs: what can be sold again."""
@@ -129,9 +135,9 @@ class Ownership:
         kept = x["resale_keep"] ** (months / MONTHS_PER_YEAR) * price_move ** x["resale_follows"]
         return self.machine_usd(gpus, x) * np.minimum(kept, 1.0)
 
-    def kw_per_gpu(self, x: Values) -> Array:
-        """At the meter, of one busy GPU with its share of server and cooling."""
-        return (self.tdp_w or 0.0) * x["power_share"] * x["host_factor"] * x["pue"] / _KILO
+    def kw_per_gpu(self, x: Values, state: str = "power_share") -> Array:
+        """At the meter, of one GPU with its share of server and cooling: busy, or idle for ``idle_share``."""
+        return ((self.tdp_w or 0.0) * x[state] + x["host_w"]) * x["pue"] / _KILO
 
     def fixed_usd(self, gpus: int, x: Values, discounts: Array) -> dict[str, Array]:
         """Present value of everything that does not depend on the work done, but hardware and resale.
@@ -160,7 +166,7 @@ def own_of(
     network. Raises UnpredictableError when no price is known and none is given.
     """
     accelerator, system, known = cluster.accelerator, cluster.system, economics()
-    office = system.id == "consumer-box"
+    office, card = is_personal(cluster), system.id == "consumer-box"
     whole = _machine_price(cluster, condition) if gpu_usd is None and not office else None
     words, source = "given", "given"
     if gpu_usd is None and whole is None:
@@ -171,11 +177,13 @@ def own_of(
     none = _zero
     spread = number("gpu_spread", 1.0, "x", "what is paid over the quote") if words == "given" else known["gpu_price_spread"]
     kwh = known["usd_per_kwh"] if usd_per_kwh is None else known["usd_per_kwh"].replaced(usd_per_kwh)
-    draws = system.max_power_w or system.count * (accelerator.tdp_w or 0.0) * known["host_factor"].high
+    host = host_power_w(Cluster(system, system.count)).scaled(1.0 / system.count)
+    host_w = Driver("host_w", host.low, host.expected, host.high, "W", "rest of the server, by GPU", "latif-h100-node")
+    draws = system.max_power_w or system.count * ((accelerator.tdp_w or 0.0) + host.high)
     return Ownership(
         gpus_per_server=system.count, gpu_usd=gpu_usd, gpu_spread=_named(spread, "gpu_spread"),
         server_factor=_one("server_factor") if office or whole is not None else known["server_factor"],
-        host_usd=known["host_usd"] if office else none("host_usd"),
+        host_usd=known["host_usd"] if card else none("host_usd"),
         network_share=none("network_share") if office else known["network_share"],
         storage_share=none("storage_share") if office else known["storage_share"],
         resale_keep=_named(known["resale_keep_consumer" if office else "resale_keep"], "resale_keep"),
@@ -184,8 +192,10 @@ def own_of(
         support_share=none("support_share") if office else known["support_share"],
         colocation=none("colocation") if office else known["colocation"],
         staff=_named(known["staff_workstation" if office else "staff_server"], "staff"),
-        power_share=known["power_share"], idle_share=known["idle_share"], host_factor=known["host_factor"],
-        pue=_one("pue") if office else known["pue"], usd_per_kwh=kwh, tdp_w=accelerator.tdp_w,
+        power_share=from_quantity("power_share", power_share("serving", accelerator.family), "average power of a busy GPU"),
+        idle_share=from_quantity("idle_share", power_share("idle", accelerator.family), "power of an idle GPU"),
+        host_w=host_w, usd_per_kwh=kwh, tdp_w=accelerator.tdp_w,
+        pue=from_quantity("pue", find_site("home" if office else "colocation").pue, "cooling and distribution (PUE)"),
         server_kw=draws / _KILO, price_words=words, price_source=source,
     )  # fmt: skip
 
@@ -199,7 +209,7 @@ def simple_ownership(gpu_usd: float, gpus: int, running_usd_per_month: float) ->
         resale_keep=_zero("resale_keep"), resale_follows=_zero("resale_follows"), availability=_one("availability"),
         fill=_one("fill"), failures=_zero("failures"), support_share=_zero("support_share"),
         colocation=_zero("colocation"), staff=_zero("staff"), power_share=_zero("power_share"),
-        idle_share=_zero("idle_share"), host_factor=_one("host_factor"), pue=_one("pue"),
+        idle_share=_zero("idle_share"), host_w=_zero("host_w"), pue=_one("pue"),
         usd_per_kwh=_zero("usd_per_kwh"), tdp_w=None, server_kw=0.0, capital_per_year=0.0,
         running_usd_per_month=running_usd_per_month, owned_gpus=gpus, price_words="given",
     )  # fmt: skip
@@ -224,8 +234,8 @@ def closed_form_usd_per_hour(own: Ownership, gpus: int, hours_per_month: float, 
     discounts = (1 + rate) ** -np.arange(1.0, months + 1)
     capital = own.hardware_usd(gpus, x) - own.resale_usd(gpus, x, months, np.ones(1)) * (1 + rate) ** -months
     fixed = sum(float(part) for part in own.fixed_usd(gpus, x, discounts).values()) / float(discounts.sum())
-    idle = max(gpus * HOURS_PER_MONTH - hours_per_month, 0.0) * x["idle_share"]
-    power = own.kw_per_gpu(x) * x["usd_per_kwh"] * (hours_per_month + idle)
+    idle = max(gpus * HOURS_PER_MONTH - hours_per_month, 0.0) * own.kw_per_gpu(x, "idle_share")
+    power = x["usd_per_kwh"] * (hours_per_month * own.kw_per_gpu(x) + idle)
     return float((capital * capital_recovery_factor(rate, months) + fixed + power).item() / hours_per_month)
 
 
@@ -235,7 +245,7 @@ def _machine_price(cluster: Cluster, condition: Condition) -> tuple[float, str, 
     if not seen:
         return None
     newest = max(p.as_of for p in seen)
-    recent = sorted((p for p in seen if (newest - p.as_of).days <= 548), key=lambda p: p.usd_per_accelerator)
+    recent = sorted((p for p in seen if (newest - p.as_of).days <= RECENT_DAYS), key=lambda p: p.usd_per_accelerator)
     middle = recent[len(recent) // 2]
     words = f"{middle.product or cluster.system.name}, {middle.kind} price of {middle.as_of:%Y-%m}"
     return middle.usd_per_accelerator, words, middle.source_key

@@ -1,0 +1,58 @@
+"""Carbon of the hours: electricity on the grid, and making the hardware.
+
+What is owned counts whole, what is rented by the part of its life that is used (:mod:`gpuwise.money.carbon`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuwise.facts.grid import Grid
+from gpuwise.facts.operations import operations
+from gpuwise.facts.systems import Cluster
+from gpuwise.money.carbon import making_kg
+from gpuwise.money.comparison import BAND
+from gpuwise.money.demand import HOURS_PER_MONTH, MONTHS_PER_YEAR
+from gpuwise.money.drivers import Array
+from gpuwise.predict.estimate import Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What an answer needs to count carbon."""
+
+    kg_co2e_per_kwh: float | None
+    """Of the grid; None when no place is named, and then electricity has no carbon figure."""
+    grid: str
+    making_kg_per_gpu: Estimate
+    """Making one GPU with its part of a server."""
+    used_hours: float
+    """Hours of a machine's life in which somebody uses it."""
+
+    def operational(self, kwh: Array) -> Estimate | None:
+        return None if self.kg_co2e_per_kwh is None else spread(kwh).scaled(self.kg_co2e_per_kwh)
+
+    def embodied(self, owned_gpus: int, hours: Mapping[str, float]) -> Estimate:
+        """``hours`` by layer: those of ``owned`` count as whole GPUs."""
+        rented = sum(value for name, value in hours.items() if name != "owned")
+        return self.making_kg_per_gpu.scaled(owned_gpus + rented / self.used_hours)
+
+
+def footprint_of(cluster: Cluster, grid: Grid | None) -> Footprint:
+    """Of one kind of system on a grid (None: not named)."""
+    facts = operations()
+    one = Cluster(cluster.system, cluster.system.count)
+    life_hours = facts["lifetime_years"].expected * MONTHS_PER_YEAR * HOURS_PER_MONTH
+    return Footprint(
+        None if grid is None else grid.kg_co2e_per_kwh, "" if grid is None else grid.name,
+        making_kg(one).scaled(1.0 / cluster.system.count), life_hours * facts["lifetime_use"].expected,
+    )  # fmt: skip
+
+
+def spread(values: Array) -> Estimate:
+    """Mean and central 80 % of values by scenario."""
+    low, _, high = np.quantile(values, BAND)
+    return Estimate(float(low), float(np.mean(values, dtype=np.float64)), float(high), "derived")
