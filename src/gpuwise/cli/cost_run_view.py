@@ -13,6 +13,7 @@ from gpuwise.money.cost import Price
 from gpuwise.money.run_changes import Change
 from gpuwise.money.run_cost import RunCost
 from gpuwise.plan.planner import Plan
+from gpuwise.predict.estimate import Estimate
 from gpuwise.units import GIGA, HOUR_S, format_count, format_duration, format_usd
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def _usd(usd: float) -> str:
 def _number(value: float) -> str:
     if value >= 100:
         return f"{value:,.0f}"
-    return f"{value:.3g}" if value >= 0.01 else f"{value:.1g}"
+    return f"{value:.3g}" if value >= 0.01 else "<0.01" if value > 0 else "0"
 
 
 def _kw(watts: float) -> str:
