@@ -1,0 +1,111 @@
+"""A comparison as a page: the verdict, the figures, every row with its sources."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpuwise.facts.accelerators import sources
+from gpuwise.pick.compare import Comparison
+from gpuwise.pick.compare_rows import Cell, Row, say
+from gpuwise.pick.compare_words import names_of
+from gpuwise.report.compare_figures import comparison_drawings
+from gpuwise.report.figures import stand_alone
+from gpuwise.report.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_target, write_text
+from gpuwise.report.page import (
+    Markup,
+    TableCell,
+    TableRow,
+    figures,
+    heading,
+    notes,
+    page,
+    source_list,
+    table,
+    verdict,
+)
+
+
+def write_compare_page(comparison: Comparison, path: Path) -> None:
+    """Write the page to ``path`` (.html). Raises InputError when it cannot be written there."""
+    check_target(path, PAGE_SUFFIXES)
+    write_text(path, compare_page(comparison), PAGE_SUFFIXES)
+
+
+def write_compare_figures(comparison: Comparison, path: Path) -> None:
+    """Write the figures below one another to ``path`` (.svg). Raises InputError when it cannot be written there."""
+    check_target(path, FIGURE_SUFFIXES)
+    write_text(path, stand_alone(comparison_drawings(comparison)), FIGURE_SUFFIXES)
+
+
+def compare_page(comparison: Comparison) -> str:
+    """The page as HTML."""
+    names = names_of(comparison.subjects)
+    numbers = _numbers(comparison)
+    known = sources()
+    rows: list[TableRow] = []
+    for section in comparison.sections:
+        rows.append(TableRow(section, group=True))
+        rows += [_row(r, numbers) for r in comparison.rows if r.section == section]
+    items = [(f"{known[k].title} ({known[k].kind})", known[k].url) for k in numbers]
+    marks = (
+        "Green: the best of its row. ~: weak, that is not from the vendor, inferred, old, or predicted from specifications "
+        "alone. Dense rates with FP32 accumulation; links in one direction; ranges are 80 % intervals, of prices the "
+        "cheapest and the dearest. Small numbers lead to the sources."
+    )
+    return page(
+        " or ".join(names) + "?", _lead(comparison),
+        [
+            verdict(comparison.verdict),
+            figures(comparison_drawings(comparison)),
+            heading("Side by side"),
+            table("Side by side", ["", *names], rows),
+            notes([marks, *comparison.notes]),
+            heading("Sources"),
+            source_list(items),
+        ],
+    )  # fmt: skip
+
+
+def _lead(comparison: Comparison) -> str:
+    work = comparison.work
+    doing = "" if work is None else f", and what each does with {work.arch.name}"
+    return f"Compared by gpuwise on {comparison.today.isoformat()}{doing}."
+
+
+def _numbers(comparison: Comparison) -> dict[str, int]:
+    """Keys of the sources that are cited, numbered from 1 in order of first use."""
+    known = sources()
+    found: dict[str, int] = {}
+    for key in (c.source for r in comparison.rows for c in r.cells):
+        if key in known:
+            found.setdefault(key, len(found) + 1)
+    return found
+
+
+def _row(row: Row, numbers: dict[str, int]) -> TableRow:
+    return TableRow(row.title, [_cell(row, i, numbers) for i in range(len(row.cells))])
+
+
+def _cell(row: Row, i: int, numbers: dict[str, int]) -> TableCell:
+    cell, ratio = row.cells[i], row.ratios[i]
+    if cell.value is None:
+        return TableCell(_cited(cell.words or "-", cell, numbers), mark="" if not row.unit else "words" if cell.words else "")
+    marks = ("best " if i in row.best else "") + ("weak" if cell.weak else "")
+    small = [cell.words] if cell.words else []
+    if cell.low is not None and cell.high is not None and cell.high > cell.low:
+        small.append(f"{say(row.unit, cell.low)} to {say(row.unit, cell.high)}")
+    if i and ratio is not None and row.better:
+        small.append(f"{ratio:.2f} of the first")
+    text = say(row.unit, cell.value) + (" ~" if cell.weak else "")
+    return TableCell(_cited(text, cell, numbers), "; ".join(small), marks.strip())
+
+
+def _cited(words: str, cell: Cell, numbers: dict[str, int]) -> Markup:
+    """``words`` with the number of their source, or with what they were computed from where there is none."""
+    from html import escape
+
+    if cell.source in numbers:
+        n = numbers[cell.source]
+        return Markup(f'{escape(words)}<sup><a href="#source-{n}" aria-label="source {n}">{n}</a></sup>')
+    title = ", ".join(t for t in (cell.source, cell.kind) if t)
+    return Markup(f'<span title="{escape(title)}">{escape(words)}</span>' if title else escape(words))

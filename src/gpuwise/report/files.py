@@ -1,0 +1,45 @@
+"""Writing a report: the target is checked before anything is computed, and appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpuwise.errors import InputError
+
+PAGE_SUFFIXES = (".html", ".htm")
+FIGURE_SUFFIXES = (".svg",)
+
+
+def check_target(path: Path | None, suffixes: Sequence[str]) -> None:
+    """Raises InputError when a file with one of ``suffixes`` cannot be written at ``path``; None is no target."""
+    if path is None:
+        return
+    wanted = " or ".join(suffixes)
+    if path.is_dir():
+        raise InputError(f"{path} is a directory", hint=f"name a file in it, for example {path / ('report' + suffixes[0])}")
+    if path.suffix.lower() not in suffixes:
+        what = f"{path.suffix!r} is" if path.suffix else f"{path} has no suffix: it is"
+        raise InputError(f"{what} not a kind of file this writes", hint=f"end the name in {wanted}")
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent} is not a directory", hint="make it first")
+
+
+def write_text(path: Path, text: str, suffixes: Sequence[str]) -> None:
+    """Write ``text`` to ``path`` in one step: a reader sees the old file or the new one. Raises InputError."""
+    check_target(path, suffixes)
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}", hint="choose another place") from None

@@ -1,0 +1,156 @@
+"""A page that stands alone: no request leaves it, no script runs in it, it reads in light, in dark, on paper, on a
+telephone and to a screen reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from gpuwise.report.figures import Drawing, dark_style
+
+_CSS = """
+:root{color-scheme:light dark;--ink:#1f2430;--muted:#5b6270;--line:#d5d9e0;--paper:#fdfdfe;--card:#f3f5f8;--good:#00724f;
+--weak:#8a5a00;--link:#0060a8}
+@media screen and (prefers-color-scheme:dark){:root{--ink:#e8eaf0;--muted:#a9b0bd;--line:#3a404c;--paper:#15181e;
+--card:#1d2129;--good:#4fd6a5;--weak:#f0b95a;--link:#6cb6ff}}
+*{box-sizing:border-box}
+html{-webkit-text-size-adjust:100%}
+body{margin:0 auto;max-width:76rem;padding:1.5rem clamp(1rem,4vw,3rem) 4rem;background:var(--paper);color:var(--ink);
+font:1rem/1.55 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;overflow-wrap:break-word}
+h1{font-size:clamp(1.4rem,4vw,2rem);line-height:1.2;margin:.2em 0}
+h2{font-size:1.25rem;margin:2.2em 0 .6em;border-bottom:1px solid var(--line);padding-bottom:.25em}
+.lead{color:var(--muted);margin:.2em 0 1.2em}
+.verdict{background:var(--card);border-left:4px solid var(--good);padding:.8rem 1.2rem;margin:1rem 0}
+.verdict ul,.notes{margin:0;padding-left:1.1rem}
+.verdict li{margin:.35em 0}
+.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,25rem),1fr));gap:1.5rem 2rem;align-items:start}
+figure{margin:0;min-width:0}
+figure svg{display:block;width:100%;height:auto;max-width:46rem}
+figcaption{font-size:.9rem;color:var(--muted)}
+figcaption b{color:var(--ink);display:block;font-size:1rem}
+.scroll{overflow-x:auto;max-width:100%}
+.scroll:focus-visible{outline:2px solid var(--link)}
+table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:.94rem}
+th,td{padding:.35rem .6rem;border-bottom:1px solid var(--line);text-align:right;vertical-align:top}
+th[scope=row],th:first-child,td.words{text-align:left}
+th[scope=row]{font-weight:500;min-width:8.5rem}
+th[scope=rowgroup]{padding-top:1.1rem;font-size:1rem;text-align:left}
+thead th{border-bottom:2px solid var(--line);vertical-align:bottom}
+td{min-width:6.8rem}
+.best{font-weight:700;color:var(--good)}
+.weak{color:var(--weak)}
+small{display:block;color:var(--muted);font-weight:400;font-size:.8rem;line-height:1.35}
+a{color:var(--link)}
+sup a{text-decoration:none;padding:0 .1em}
+ol.sources{font-size:.88rem;color:var(--muted);padding-left:1.6rem}
+@media (max-width:32rem){table{font-size:.86rem}th,td{padding:.3rem .4rem}th[scope=row]{min-width:6.5rem}td{min-width:5.6rem}}
+@media print{body{max-width:none;padding:0;font-size:10pt}figure,tr,.verdict{break-inside:avoid}h2{break-after:avoid}
+.scroll{overflow:visible}a{color:inherit;text-decoration:none}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Markup:
+    """Text that is already HTML. Anything else is escaped."""
+
+    html: str
+
+
+Text = str | Markup
+
+
+def text(value: Text) -> str:
+    """HTML of ``value``."""
+    return value.html if isinstance(value, Markup) else escape(value)
+
+
+@dataclass(frozen=True, slots=True)
+class TableCell:
+    """``small`` is a second line; ``mark`` one of ``best``, ``weak``, ``words`` or several with spaces."""
+
+    value: Text
+    small: Text = ""
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """``group`` True makes it a heading over the rows that follow, without cells."""
+
+    title: Text
+    cells: Sequence[TableCell] = ()
+    group: bool = False
+
+
+def page(title: str, lead: str, body: Iterable[str]) -> str:
+    """The whole document; ``body`` is HTML."""
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="generator" content="gpuwise">\n<link rel="icon" href="data:,">\n'
+        f"<title>{escape(title)}</title>\n<style>{_CSS}{dark_style()}</style>\n</head>\n<body>\n"
+        f'<main>\n<h1>{escape(title)}</h1>\n<p class="lead">{escape(lead)}</p>\n{"".join(body)}</main>\n</body>\n</html>\n'
+    )
+
+
+def heading(words: str) -> str:
+    return f"<h2>{escape(words)}</h2>\n"
+
+
+def verdict(sentences: Sequence[str]) -> str:
+    """The answer, before any figure."""
+    if not sentences:
+        return ""
+    items = "".join(f"<li>{escape(s)}</li>" for s in sentences)
+    return f'<section class="verdict" aria-label="In short"><ul>{items}</ul></section>\n'
+
+
+def notes(sentences: Sequence[str]) -> str:
+    return "" if not sentences else f'<ul class="notes">{"".join(f"<li>{escape(s)}</li>" for s in sentences)}</ul>\n'
+
+
+def figures(drawings: Sequence[Drawing]) -> str:
+    """Figures in as many columns as fit, each with its title and what it shows."""
+    items = "".join(
+        f'<figure id="{escape(d.key)}">{d.svg}<figcaption><b>{escape(d.title)}</b>{escape(d.caption)}</figcaption></figure>\n'
+        for d in drawings
+    )
+    return f'<div class="figures">{items}</div>\n'
+
+
+def table(caption: str, head: Sequence[Text], rows: Sequence[TableRow]) -> str:
+    """A table that scrolls sideways on its own where it is too wide."""
+    columns = "".join(f'<th scope="col">{text(h)}</th>' for h in head)
+    body = "".join(_row(r, len(head)) for r in rows)
+    return (
+        f'<div class="scroll" role="region" aria-label="{escape(caption)}" tabindex="0"><table>'
+        f"<thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div>\n"
+    )
+
+
+def _row(row: TableRow, columns: int) -> str:
+    if row.group:
+        return f'<tr><th scope="rowgroup" colspan="{columns}">{text(row.title)}</th></tr>\n'
+    cells = "".join(_cell(c) for c in row.cells)
+    return f'<tr><th scope="row">{text(row.title)}</th>{cells}</tr>\n'
+
+
+def _cell(cell: TableCell) -> str:
+    mark = f' class="{escape(cell.mark)}"' if cell.mark else ""
+    small = f"<small>{text(cell.small)}</small>" if cell.small else ""
+    return f"<td{mark}>{text(cell.value)}{small}</td>"
+
+
+def source_list(items: Sequence[tuple[str, str]]) -> str:
+    """Numbered sources with ids ``source-1``, ...: title and address, which nothing on the page fetches."""
+    lines = "".join(
+        f'<li id="source-{i}">{escape(title)}{f" {_link(url)}" if url else ""}</li>' for i, (title, url) in enumerate(items, 1)
+    )
+    return f'<ol class="sources">{lines}</ol>\n' if items else ""
+
+
+def _link(url: str) -> str:
+    if not url.startswith(("https://", "http://")):
+        return escape(url)
+    return f'<a href="{escape(url)}" rel="noreferrer">{escape(url)}</a>'
