@@ -96,18 +96,19 @@ def _rate(a: Accelerator, dtype: str) -> str:
 
 
 def _price(a: Accelerator) -> str:
-    from gpuwise.errors import UnpredictableError
+    from gpuwise.errors import DataError, UnpredictableError
     from gpuwise.facts.offers import typical_price_usd_per_hour
 
     try:
         return f"{typical_price_usd_per_hour(a.id).median:.2f}"
-    except UnpredictableError:
+    except (DataError, UnpredictableError):  # damaged prices of one's own: `gpuwise prices` names the file
         return "-"
 
 
 def _show(a: Accelerator) -> None:
     """One accelerator with the source of each figure."""
     from gpuwise.cli.out import console, grid, section
+    from gpuwise.errors import DataError
     from gpuwise.facts.accelerators import sources
     from gpuwise.facts.offers import offers_for
     from gpuwise.facts.systems import systems_of
@@ -132,7 +133,10 @@ def _show(a: Accelerator) -> None:
             "Systems",
             "\n".join(f"{s.name} ({s.count}x, {s.topology}, {s.network_kind})  {s.id}" for s in systems),
         )
-    listed = offers_for(a.id)
+    try:
+        listed = offers_for(a.id)
+    except DataError:  # damaged prices of one's own: `gpuwise prices` names the file
+        listed = ()
     if listed:
         prices = grid(4)
         for o in listed[:8]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from gpuwise.errors import InputError
-from gpuwise.units import parse_count, parse_duration
+from gpuwise.units import parse_bytes, parse_count, parse_duration
 
 LARGEST_WHOLE = 10**12
 """No degree, batch or length is larger; bigger numbers are slips of the keyboard."""
@@ -64,6 +64,17 @@ def money(text: str, name: str) -> float:
     return value
 
 
+def size(text: str, name: str) -> float:
+    """Bytes above zero: ``40GB``, ``24GiB``. Raises InputError."""
+    try:
+        value = parse_bytes(text)
+    except InputError as error:
+        raise InputError(f"{name}: {error.message}", hint=f"write it like {name} 40GB") from None
+    if not value > 0:
+        raise InputError(f"{name}: {text!r} is not above zero", hint=f"write it like {name} 40GB")
+    return value
+
+
 def _converter(parse: Any) -> Any:
     def convert(_: Any, tokens: Sequence[Any]) -> Any:
         token = tokens[0]
@@ -76,6 +87,7 @@ Whole = Annotated[int, Parameter(converter=_converter(whole_number))]
 Count = Annotated[float, Parameter(converter=_converter(positive_count))]
 Duration = Annotated[float, Parameter(converter=_converter(positive_duration))]
 Money = Annotated[float, Parameter(converter=_converter(money))]
+Bytes = Annotated[float, Parameter(converter=_converter(size))]
 
 
 @Parameter(name="*")

@@ -18,6 +18,7 @@ import os
 import re
 import shlex
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -148,10 +149,11 @@ def refreshed(text: str) -> str:
 def outcome(command: str) -> tuple[int, str]:
     """Exit code and output of ``gpuwise ...``, errors included, on :data:`WIDTH` columns without colour."""
     out = io.StringIO()
-    before = {name: os.environ.get(name) for name in ("COLUMNS", "NO_COLOR")}
-    os.environ.update(COLUMNS=str(WIDTH), NO_COLOR="1")
+    before = {name: os.environ.get(name) for name in ("COLUMNS", "NO_COLOR", "GPUWISE_HOME")}
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        with tempfile.TemporaryDirectory() as empty, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            # prices of one's own are nobody's example
+            os.environ.update(COLUMNS=str(WIDTH), NO_COLOR="1", GPUWISE_HOME=empty)
             code = run(shlex.split(command)[1:])
     finally:
         for name, value in before.items():

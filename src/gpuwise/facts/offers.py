@@ -16,13 +16,13 @@ from typing import NamedTuple
 from gpuwise.errors import DataError, FieldError, UnpredictableError
 from gpuwise.facts.accelerators import sources
 from gpuwise.facts.loading import shipped_text
-from gpuwise.facts.offer_store import StoredFile, current_files, offers_in
+from gpuwise.facts.offer_store import StoredFile, current_files, offers_in, stored_files
 from gpuwise.facts.offer_table import OFFER_SCHEMA, Offer, parse_offers, read_offers
 from gpuwise.facts.seal import check_seal
 
 __all__ = [
     "OFFER_SCHEMA", "Offer", "PriceRange", "book", "contracts_for", "current_by_provider", "merge_offers",
-    "offers", "offers_for", "parse_offers", "read_offers", "typical_price_usd_per_hour",
+    "offers", "offers_for", "parse_offers", "read_offers", "stored_history", "typical_price_usd_per_hour",
 ]  # fmt: skip
 
 
@@ -96,9 +96,22 @@ def typical_price_usd_per_hour(accelerator_id: str, today: datetime.date | None 
             f"no rental price is known for {accelerator_id}",
             hint="give a price of your own",
         )
-    middle = len(prices) // 2
-    median = prices[middle] if len(prices) % 2 else (prices[middle - 1] + prices[middle]) / 2
-    return PriceRange(prices[0], median, prices[-1])
+    return PriceRange(prices[0], _middle(prices), prices[-1])
+
+
+def stored_history(accelerator_id: str) -> tuple[tuple[datetime.date, float, int], ...]:
+    """What feeds said of one accelerator on each day they were fetched, oldest first: the day, the median
+    over providers of their cheapest on-demand price, and how many providers that is.
+
+    Raises DataError when a stored file is corrupt.
+    """
+    days: dict[datetime.date, dict[str, float]] = {}
+    for file in stored_files():
+        for offer in () if file.own else offers_in(file, accelerator_id):
+            cheapest = days.setdefault(file.day, {})
+            usd = offer.on_demand_usd_per_hour
+            cheapest[offer.provider] = min(usd, cheapest.get(offer.provider, usd))
+    return tuple((day, _middle(by_provider.values()), len(by_provider)) for day, by_provider in sorted(days.items()))
 
 
 @cache
@@ -117,6 +130,13 @@ def _merged(accelerator_id: str | None, files: tuple[StoredFile, ...], today: da
     fed = [o for f in files if not f.own for o in offers_in(f, accelerator_id)]
     found = merge_offers(shipped, fed, own, today)
     return found if accelerator_id is None else tuple(sorted(found, key=lambda o: o.on_demand_usd_per_hour))
+
+
+def _middle(prices: Iterable[float]) -> float:
+    """The median of at least one price."""
+    ordered = sorted(prices)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def merge_offers(

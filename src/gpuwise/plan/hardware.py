@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from gpuwise.errors import GpuwiseError, InputError, UnknownNameError, UnpredictableError
 from gpuwise.facts.accelerators import accelerators
 from gpuwise.facts.models import Architecture
-from gpuwise.facts.offers import offers
+from gpuwise.facts.offers import book
 from gpuwise.facts.systems import Cluster
 from gpuwise.money.cost import price_of
 from gpuwise.plan.defaults import default_precision, default_seq_len
@@ -132,7 +132,7 @@ def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Tr
         arch, seq_len, lora_rank=base.lora_rank, packed_document_len=wishes.packed_document_len
     )
     work = per_token * tokens_of(wishes)
-    for accelerator_id in sorted({o.accelerator_id for o in offers()}):
+    for accelerator_id in sorted({o.accelerator_id for o in book(pricing.today)}):
         accelerator = accelerators()[accelerator_id]
         wanted = wishes.precision or (default_precision(accelerator)[0],)
         peaks = [accelerator.peak_flop_per_s.get(p) for p in wanted]
@@ -161,7 +161,7 @@ def _connected(cluster: Cluster) -> bool:
 
 def _check_provider(pricing: Pricing) -> None:
     """Raises UnknownNameError when nobody of that name rents anything out."""
-    known = {o.provider for o in offers()}
+    known = {o.provider for o in book(pricing.today)}
     if pricing.provider is not None and pricing.provider.lower() not in {p.lower() for p in known}:
         hint = "it is one of " + ", ".join(sorted(known))
         raise UnknownNameError("provider", pricing.provider, known, hint=hint)

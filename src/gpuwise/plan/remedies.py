@@ -7,10 +7,11 @@ combination of each kind is searched.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gpuwise.errors import InputError, LayoutError, UnpredictableError
+from gpuwise.errors import DataError, InputError, LayoutError, UnpredictableError
 from gpuwise.facts.accelerators import accelerators
 from gpuwise.facts.models import Architecture
 from gpuwise.facts.offers import offers, typical_price_usd_per_hour
@@ -269,7 +270,8 @@ def _bigger(goal: Goal, plain: Strategy) -> Iterator[Bigger]:
     priced: list[tuple[float, str]] = []
     for accelerator_id in {o.accelerator_id for o in offers()}:
         if accelerators()[accelerator_id].memory_bytes > least:
-            priced.append((typical_price_usd_per_hour(accelerator_id).median, accelerator_id))
+            with contextlib.suppress(UnpredictableError, DataError):  # no price: not among the cheapest
+                priced.append((typical_price_usd_per_hour(accelerator_id).median, accelerator_id))
     shown = 0
     for price, accelerator_id in sorted(priced):
         try:
@@ -299,7 +301,7 @@ def _more(goal: Goal) -> Iterator[Bigger]:
         if found is not None:
             try:
                 price = typical_price_usd_per_hour(cluster.accelerator.id).median
-            except (InputError, UnpredictableError):
+            except (DataError, InputError, UnpredictableError):
                 price = None
             yield Bigger(cluster, found, price)
             return
