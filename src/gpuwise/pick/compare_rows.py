@@ -121,6 +121,13 @@ def say(unit: str, value: float) -> str:
     return number.strip() if unit == "count" else f"{number.strip()} {unit}"
 
 
+def say_span(unit: str, low: float, high: float) -> str:
+    """``"436 to 512 tokens/s"``: the unit once where both ends share it."""
+    first, last = say(unit, low), say(unit, high)
+    number, space, name = first.partition(" ")
+    return f"{number} to {last}" if space and last.endswith(f" {name}") else f"{first} to {last}"
+
+
 def find_row(rows: Sequence[Row], key: str) -> Row | None:
     """The row called ``key``."""
     return next((r for r in rows if r.key == key), None)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from html import escape
 from pathlib import Path
 
 from gpuwise.facts.accelerators import sources
 from gpuwise.pick.compare import Comparison
-from gpuwise.pick.compare_rows import Cell, Row, say
+from gpuwise.pick.compare_rows import Cell, Row, say, say_span
 from gpuwise.pick.compare_words import names_of
 from gpuwise.report.compare_figures import comparison_drawings
 from gpuwise.report.figures import stand_alone
@@ -91,19 +92,18 @@ def _cell(row: Row, i: int, numbers: dict[str, int]) -> TableCell:
     if cell.value is None:
         return TableCell(_cited(cell.words or "-", cell, numbers), mark="" if not row.unit else "words" if cell.words else "")
     marks = ("best " if i in row.best else "") + ("weak" if cell.weak else "")
-    small = [cell.words] if cell.words else []
+    small: list[str] = []
     if cell.low is not None and cell.high is not None and cell.high > cell.low:
-        small.append(f"{say(row.unit, cell.low)} to {say(row.unit, cell.high)}")
-    if i and ratio is not None and row.better:
+        small.append(say_span(row.unit, cell.low, cell.high))
+    if i and ratio is not None:
         small.append(f"{ratio:.2f} of the first")
+    small += [cell.words] if cell.words else []
     text = say(row.unit, cell.value) + (" ~" if cell.weak else "")
-    return TableCell(_cited(text, cell, numbers), "; ".join(small), marks.strip())
+    return TableCell(_cited(text, cell, numbers), Markup("<br>".join(escape(s) for s in small)), marks.strip())
 
 
 def _cited(words: str, cell: Cell, numbers: dict[str, int]) -> Markup:
     """``words`` with the number of their source, or with what they were computed from where there is none."""
-    from html import escape
-
     if cell.source in numbers:
         n = numbers[cell.source]
         return Markup(f'{escape(words)}<sup><a href="#source-{n}" aria-label="source {n}">{n}</a></sup>')

@@ -40,11 +40,13 @@ thead th{border-bottom:2px solid var(--line);vertical-align:bottom}
 td{min-width:6.8rem}
 .best{font-weight:700;color:var(--good)}
 .weak{color:var(--weak)}
+th[scope=row]{position:sticky;left:0;background:var(--paper)}
 small{display:block;color:var(--muted);font-weight:400;font-size:.8rem;line-height:1.35}
 a{color:var(--link)}
 sup a{text-decoration:none;padding:0 .1em}
 ol.sources{font-size:.88rem;color:var(--muted);padding-left:1.6rem}
-@media (max-width:32rem){table{font-size:.86rem}th,td{padding:.3rem .4rem}th[scope=row]{min-width:6.5rem}td{min-width:5.6rem}}
+@media (max-width:32rem){table{font-size:.86rem}th,td{padding:.3rem .4rem}
+th[scope=row]{min-width:6.2rem;max-width:7rem}td{min-width:8.2rem}}
 @media print{body{max-width:none;padding:0;font-size:10pt}figure,tr,.verdict{break-inside:avoid}h2{break-after:avoid}
 .scroll{overflow:visible}a{color:inherit;text-decoration:none}}
 """
