@@ -135,14 +135,7 @@ def run_cost(run: Run) -> RunCost:
     stored, held = _storage(run, wall)
     out = _egress(run, wall)
     extra = [*held, out]
-    power_usd = None
-    paid = (
-        None
-        if run.grid is None
-        else run.grid.price("household" if run.price is None and is_personal(run.cluster) else "industrial")
-    )
-    if energy.kwh is not None and paid is not None:
-        power_usd = energy.kwh.scaled(paid.usd_per_kwh)
+    paid, power_usd = _electricity(run, energy)
     if run.price is None:
         if power_usd is None:
             raise _no_price(run)
@@ -180,6 +173,15 @@ def _energy(run: Run, t: Estimate, shares: Mapping[str, Estimate]) -> _Energy:
         for name, watts in budget.items().items():
             parts[name] += t.expected * share.expected * watts.expected / J_PER_KWH
     return _Energy(busy, sum_together(kwh), parts)
+
+
+def _electricity(run: Run, energy: _Energy) -> tuple[PowerPrice | None, Estimate | None]:
+    """The grid's price (a household's for one's own computer) and what the run's energy costs at it."""
+    sector = "household" if run.price is None and is_personal(run.cluster) else "industrial"
+    paid = None if run.grid is None else run.grid.price(sector)
+    if paid is None or energy.kwh is None:
+        return paid, None
+    return paid, energy.kwh.scaled(paid.usd_per_kwh)
 
 
 def _usd_per_hour(run: Run) -> Estimate:
