@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from gpuwise.predict.kernels import concatenate, kernel_times
 from gpuwise.predict.memory_saved import PointSaved, SavedBytes, collect, point_saved
 from gpuwise.workload.optable import Kind, OpTable, Phase
 from gpuwise.workload.point import Point
-from gpuwise.workload.transformer import leading_layers, transformer_tables
+from gpuwise.workload.transformer import TransformerTables, leading_layers, transformer_tables
 
 F64 = NDArray[np.float64]
 COMM_GROUPS = ("tp", "cp", "ep")
@@ -82,6 +83,13 @@ def _family(kind: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(matmul, 0, np.where(kind == Kind.ATTENTION, 1, 2))
 
 
+@lru_cache(maxsize=512)
+def _tables(arch: Architecture, point: Point) -> tuple[TransformerTables, PointSaved]:
+    """Tables and saved bytes of a point: the same on every device, so that comparing devices builds them once."""
+    t = transformer_tables(arch, point)
+    return t, point_saved(arch, point, t)
+
+
 def point_costs(
     arch: Architecture, points: Sequence[Point], system: System, kernels: dict[str, str] | None = None
 ) -> PointCosts:
@@ -92,7 +100,7 @@ def point_costs(
     n_lead = leading_layers(arch)
     saved: list[PointSaved] = []
     for i, point in enumerate(points):
-        t = transformer_tables(arch, point)
+        t, kept = _tables(arch, point)
         layered = [(table, t.layer_counts[kind]) for kind, table in t.layers.items()]
         if t.encoder is not None:
             layered.append((t.encoder, t.encoder_layers))
@@ -102,7 +110,7 @@ def point_costs(
             owner.append((i, 3, 1.0) if lead else (i, 0, count / (n_layers - n_lead)))
         tables += [t.embedding, t.head]
         owner += [(i, 1, 1.0), (i, 2, 1.0)]
-        saved.append(point_saved(arch, point, t))
+        saved.append(kept)
     everything = concatenate(tables)
     chosen = {"attention": points[0].stack.attention_kernel} if kernels is None else kernels
     times = kernel_times(everything, system.accelerator, chosen)

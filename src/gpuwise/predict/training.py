@@ -109,6 +109,13 @@ def estimates(
     ]
 
 
+def estimate_at(
+    arch: Architecture, cluster: Cluster, c: Columns, seq_len: int, done: Evaluated, memory: MemoryColumns, i: int
+) -> TrainingEstimate:
+    """Strategy ``i`` of a list of columns that is evaluated already: for a search that wants one of many in full."""
+    return _one(arch, cluster, c.strategy(i), seq_len, done, memory, i, None)
+
+
 def _one(
     arch: Architecture, cluster: Cluster, strategy: Strategy, seq_len: int, done: Evaluated,
     memory: MemoryColumns,

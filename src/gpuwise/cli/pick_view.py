@@ -1,0 +1,245 @@
+"""A pick as a person reads it: the verdict, a table for each way of having hardware, why not for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpuwise.cli.out import console, grid, section, table_of
+from gpuwise.pick.api import Pick
+from gpuwise.pick.candidates import Way
+from gpuwise.pick.jobs import Job
+from gpuwise.pick.outcomes import Outcome
+from gpuwise.pick.owning import MONTH_H
+from gpuwise.pick.words import Group
+from gpuwise.units import format_bytes, format_duration, format_usd
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from gpuwise.pick.fleet import Fleet
+    from gpuwise.pick.learning import Learning
+
+WIDE = 110
+TITLES = {"rent": "To rent", "buy": "To buy", "notebook": "As a notebook"}
+MARKS = {
+    "4": "done with a change (4-bit weights, lighter states)", "p": "software partial or unknown",
+    "l": "list price without a date", "?": "nobody seen to offer that many in one machine", "+": "with the machine around it",
+    "d": "derived from its family", "s": "predicted from its specification", "x": "beyond what was measured",
+}  # fmt: skip
+"""What the letters of the notes column mean; fitted and measured predictions have none."""
+
+
+def show_pick(found: Pick, top: int) -> None:
+    """Print the whole answer."""
+    to = console()
+    _verdict(to, found.job.name, found.verdict, found.best is not None)
+    seen: set[str] = set()
+    for how, title in TITLES.items():
+        mine = _each_once(found.ranked, how)[:top]
+        if mine:
+            section(to, title + _money_title(found.job, how), _table(to, found.job, mine))
+            seen.update(letter for o in mine for letter in marks(o))
+    if seen:
+        to.print("  " + "; ".join(f"{letter} {words}" for letter, words in MARKS.items() if letter in seen), style="dim")
+    _changes(to, found.ranked, top)
+    _why_not(to, found.left_out)
+    _foot(to, found)
+
+
+def _each_once(ranked: Sequence[Outcome], how: str) -> list[Outcome]:
+    """The outcomes of one kind, of a notebook's accelerator the best plan only."""
+    found: list[Outcome] = []
+    for o in ranked:
+        again = how == "notebook" and any(f.cluster.accelerator.id == o.cluster.accelerator.id for f in found)
+        if o.way.how == how and not again:
+            found.append(o)
+    return found
+
+
+def _verdict(to: Console, name: str, sentences: Sequence[str], good: bool) -> None:
+    from rich.text import Text
+
+    to.print(Text(name[:1].upper() + name[1:], "bold"))
+    for i, text in enumerate(sentences):
+        style = ("bold green" if good else "bold red") if i == 0 else ""
+        to.print(_indented(Text(text, style)))
+
+
+def _indented(body: object) -> object:
+    from rich.padding import Padding
+
+    return Padding(body, (0, 0, 0, 2), expand=False)  # type: ignore[arg-type]
+
+
+def _money_title(job: Job, how: str) -> str:
+    period = f" for {job.hours:,.0f} hours" if job.serving else ""
+    return {"rent": f", dollars{period}", "buy": f", purchase with electricity{period}", "notebook": ""}[how]
+
+
+def _table(to: Console, job: Job, rows: Sequence[Outcome]) -> Table:
+    wide = to.width >= WIDE
+    names = ["GPUs", "price", "tok/s" if job.serving else "time"]
+    names += (["80 %", "cost", "$/EFLOP", *_unit_titles(rows), "W", "tok/J"] if wide else ["cost", "$/EFLOP", "W"]) + ["notes"]
+    table = table_of(names, left=("GPUs", "notes"))
+    for o in rows:
+        cells = [f"{o.n}x {short_name(o.cluster.accelerator.name)}", price_words(o.way), _speed(job, o)]
+        watts = "-" if o.board_w is None else f"{o.board_w:,.0f}"
+        if wide:
+            months = MONTH_H if o.way.rent is not None else 1.0
+            cells += [_span(job, o), money(o.cost_usd.expected), three(1000 * o.usd_per_pflop), three(months * o.usd_per_gb),
+                      three(months * o.usd_per_gb_per_s), watts,
+                      "-" if o.tokens_per_joule is None else f"{o.tokens_per_joule:.2g}"]  # fmt: skip
+        else:
+            cells += [money(o.cost_usd.expected), three(1000 * o.usd_per_pflop), watts]
+        table.add_row(*cells, "".join(marks(o)))
+    return table
+
+
+def _unit_titles(rows: Sequence[Outcome]) -> list[str]:
+    return ["$/GB mo", "$/(GB/s) mo"] if rows[0].way.rent is not None else ["$/GB", "$/(GB/s)"]
+
+
+def _speed(job: Job, o: Outcome) -> str:
+    return f"{o.tokens_per_s.expected:.3g}" if job.serving else format_duration(o.time_s.expected)
+
+
+def _span(job: Job, o: Outcome) -> str:
+    if job.serving:
+        return f"{o.tokens_per_s.low:.3g}-{o.tokens_per_s.high:.3g}"
+    low, high = format_duration(o.time_s.low), format_duration(o.time_s.high)
+    same = low.split(" ")[-1] == high.split(" ")[-1]
+    return f"{low.split(' ')[0]}-{high}" if same else f"{low}-{high}"
+
+
+def three(usd: float) -> str:
+    """Dollars in three digits."""
+    return "$0" if usd == 0 else f"${usd:,.0f}" if usd >= 100 else f"${usd:.3g}"
+
+
+def money(usd: float) -> str:
+    """``$0.30``, ``$412``, ``$3.3M``."""
+    if usd >= 1e6:
+        return f"${usd / 1e6:.2f}M"
+    return "$0" if usd == 0 else f"${usd:,.0f}" if usd >= 100 else f"${usd:.2f}"
+
+
+def short_name(name: str) -> str:
+    """A product name without what the table need not repeat."""
+    return name.replace(" Blackwell", "").replace("Radeon ", "").replace("Workstation", "WS").replace(" (DGX Spark)", "")
+
+
+def price_words(way: Way) -> str:
+    """``$0.39/h``, ``$750 used``, ``free``."""
+    if way.rent is not None:
+        return f"{format_usd(way.rent.expected)}/h"
+    if way.notebook is not None:
+        return "free" if way.notebook.free else f"{money(way.notebook.usd_per_month)}/mo"
+    assert way.purchase is not None
+    return f"{money(way.purchase.median)} {way.condition}"
+
+
+def marks(o: Outcome) -> list[str]:
+    """The letters of a row, in the order of :data:`MARKS`."""
+    holds = {
+        "4": o.tier > 0, "p": o.support.level != "full", "l": any("undated" in n for n in o.notes),
+        "?": any(n.startswith("no offer seen") for n in o.notes), "+": o.bill.box_usd > 0,
+        "d": o.time_s.basis == "derived", "s": o.time_s.basis == "specified", "x": o.time_s.basis == "extrapolated",
+    }  # fmt: skip
+    return [letter for letter in MARKS if holds[letter]]
+
+
+def _changes(to: Console, ranked: Sequence[Outcome], top: int) -> None:
+    """How the best of each way does it."""
+    from rich.text import Text
+
+    table = grid(2)
+    for how in TITLES:
+        first = next((o for o in ranked if o.way.how == how), None)
+        if first is not None:
+            words = [first.layout, *(c for c in first.changes if c not in first.layout), _free(first)]
+            table.add_row(f"{first.n}x {first.cluster.accelerator.name}", Text("; ".join([*words, *first.notes])))
+            table.add_row("", Text(f"software {first.support.level}: {first.support.reason}", "dim"))
+    if table.row_count:
+        section(to, "How", table)
+
+
+def _free(o: Outcome) -> str:
+    return f"{format_bytes(o.headroom_bytes)} free" if o.headroom_bytes > 0 else "memory full"
+
+
+def _why_not(to: Console, left: Sequence[Group]) -> None:
+    from rich.text import Text
+
+    if not left:
+        return
+    table = grid(2)
+    for g in left:
+        names = "; ".join(f"{name} ({why})" for name, why in g.named[: 3 if to.width >= WIDE else 2])
+        more = f"; {g.count - min(len(g.named), 3 if to.width >= WIDE else 2)} more" if g.count > len(g.named) else ""
+        table.add_row(Text.assemble((f"{g.count}", "bold"), f" {g.heading}"), Text(names + more))
+    table.columns[0].max_width = 24
+    section(to, "Why not", table)
+
+
+def _foot(to: Console, found: Pick) -> None:
+    done = found.ranking
+    to.print()
+    if found.assumed:
+        to.print("Assumed: " + "; ".join(found.assumed) + ".", style="dim")
+    to.print(f"Order: {found.order}.", style="dim")
+    to.print(
+        f"{done.considered} ways to have {_accelerators(found)} accelerators, {done.predicted} predicted exactly, the others "
+        f"ruled out by limits or bounds. $/EFLOP: useful work, busy all the time, a purchase spread over "
+        f"{found.terms.lifetime_years:g} years.",
+        style="dim",
+    )  # fmt: skip
+
+
+def _accelerators(found: Pick) -> int:
+    names = {o.way.accelerator.id for o in found.ranked} | {o.way.accelerator.id for o in found.ranking.left_out}
+    return len(names)
+
+
+def show_learning(found: Learning, top: int) -> None:
+    """Print the ranking for learning."""
+    to = console()
+    _verdict(to, "learn: " + ", ".join(e.name for e in found.exercises), found.verdict, bool(found.ranked))
+    for how, title in TITLES.items():
+        mine = [r for r in found.ranked if r.way.how == how][:top]
+        if mine:
+            table = table_of(["GPU", "price", "does", "time", "cost", "missing"], left=("GPU", "missing"), wrap=("missing",))
+            for r in mine:
+                table.add_row(
+                    f"{r.n}x {short_name(r.way.accelerator.name)}", price_words(r.way), f"{r.done}/{len(found.exercises)}",
+                    format_duration(r.time_s.expected), money(r.cost_usd.expected), r.words,
+                )  # fmt: skip
+            section(to, title, table)
+    table = grid(2)
+    for e in found.exercises:
+        table.add_row(e.name, e.why)
+    section(to, "The exercises", table)
+    _why_not(to, found.left_out)
+    to.print()
+    to.print(found.order, style="dim")
+
+
+def show_fleet(found: Fleet) -> None:
+    """Print the split of a budget over roles."""
+    to = console()
+    _verdict(to, found.name, found.verdict, found.best is not None)
+    if found.best is not None:
+        table = table_of(["role", "GPUs", "price", "does", "cost", "share"], left=("role", "GPUs", "does"), wrap=("does",))
+        for row in found.rows():
+            table.add_row(row.role, row.hardware, row.price, row.does, money(row.cost_usd), f"{100 * row.share:.0f} %")
+        section(to, "Who gets what", table)
+    if found.others:
+        table = table_of(
+            ["cost", "speed", "train", "serve", "develop"], left=("train", "serve", "develop"), wrap=("train", "serve", "develop")
+        )
+        for split in found.others:
+            table.add_row(money(split.cost_usd), f"{100 * split.relative:.0f} %", *split.names)
+        section(to, "The next-best splits", table)
+    to.print()
+    to.print("Assumed: " + "; ".join(found.assumed) + ".", style="dim")

@@ -1,0 +1,60 @@
+"""The question of this room by name: which accelerators for this job, within these limits."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+from gpuwise.pick.jobs import Job
+from gpuwise.pick.limits import Limits, check_limits
+from gpuwise.pick.outcomes import Outcome
+from gpuwise.pick.owning import Terms
+from gpuwise.pick.ranking import Ranking, rank
+from gpuwise.pick.tries import Predictions, tries_of
+from gpuwise.pick.words import Group, default_words, groups, verdict
+
+TOP = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """``ranking`` is the whole of it; ``verdict`` its answer in sentences; ``left_out`` counts accelerators none of whose
+    ways is ranked."""
+
+    job: Job
+    limits: Limits
+    terms: Terms
+    today: datetime.date
+    ranking: Ranking[Outcome]
+    verdict: tuple[str, ...]
+    order: str
+    left_out: tuple[Group, ...]
+    assumed: tuple[str, ...]
+
+    @property
+    def ranked(self) -> tuple[Outcome, ...]:
+        return self.ranking.ranked
+
+    @property
+    def best(self) -> Outcome | None:
+        """None when nothing does the job within the limits."""
+        return self.ranking.ranked[0] if self.ranking.ranked else None
+
+
+def pick(
+    job: Job, limits: Limits | None = None, *, today: datetime.date, terms: Terms | None = None, top: int = TOP,
+    known: Predictions | None = None,
+) -> Pick:  # fmt: skip
+    """Every accelerator in every way it can be had, ranked for ``job`` within ``limits``, or left out with the reason.
+
+    The best ``top`` of each way (rented, bought, notebook) are predicted exactly; of the others it is known that they
+    cannot be among them. Prices are as of ``today``. Raises InputError and UnknownNameError on limits that cannot be
+    meant.
+    """
+    wanted, money = limits or Limits(), terms or Terms()
+    check_limits(wanted)
+    made = known or Predictions()
+    done = rank(lambda way: tries_of(job, way, wanted, money, made), job.purpose, wanted, today, top)
+    return Pick(
+        job, wanted, money, today, done, verdict(job, wanted, done), default_words(job, wanted), groups(done), job.assumed
+    )

@@ -1,0 +1,279 @@
+"""What could be had at all: every accelerator of the catalogue in each way it is rented, sold or lent.
+
+A :class:`Way` is one accelerator had in one manner (rented by the hour, bought new, bought second-hand, a hosted
+notebook). It is what is counted: every way is ranked or left out with a reason.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+
+from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.facts.accelerators import Accelerator, accelerators
+from gpuwise.facts.boards import board_of
+from gpuwise.facts.naming import find_cluster
+from gpuwise.facts.notebooks import Notebook, notebooks
+from gpuwise.facts.offers import book
+from gpuwise.facts.purchases import PurchaseRange, purchases_for, typical_purchase_usd
+from gpuwise.facts.software import Support, support_of
+from gpuwise.facts.systems import Cluster, default_system
+from gpuwise.money.cost import Price, price_of
+from gpuwise.pick.limits import Have, Limits
+from gpuwise.units import GIB
+
+COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+CARDS, MOST_OWNED = 4, 72
+"""Cards that go into one ordinary machine, and accelerators of the largest that is sold as one (an NVL72 rack)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One accelerator, had in one way. Of ``rent``, ``purchase`` and ``notebook`` the one that applies is set, and none of
+    them when nobody offers it."""
+
+    accelerator: Accelerator
+    how: str
+    """``rent``, ``buy`` or ``notebook``."""
+    condition: str = ""
+    """``new`` or ``used`` for a purchase."""
+    rent: Price | None = None
+    purchase: PurchaseRange | None = None
+    notebook: Notebook | None = None
+
+    @property
+    def label(self) -> str:
+        """``rent``, ``new``, ``used`` or the notebook's provider."""
+        if self.notebook is not None:
+            return self.notebook.provider
+        return self.condition or self.how
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        detail = f"{self.notebook.provider} {self.notebook.plan}" if self.notebook is not None else self.condition
+        return self.accelerator.id, self.how, detail
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A way that is not ranked. ``code`` is a short stable word for counting, ``why`` the sentence with by how much."""
+
+    way: Way
+    code: str
+    why: str
+    progress: int = 0
+    """How far it came: of an accelerator's ways the one that came furthest speaks for it."""
+    short: float = math.inf
+    """By how much, in the unit of its code: the nearest misses are named first."""
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "accelerator": self.way.accelerator.id, "name": self.way.accelerator.name, "way": self.way.label,
+            "reason": self.code, "why": self.why,
+        }  # fmt: skip
+
+
+CODES: dict[str, tuple[int, str]] = {
+    "vendor": (0, "vendor excluded"),
+    "unobtainable": (1, "not for sale or rent as far as is known"),
+    "second-hand": (2, "second-hand only, and that was excluded"),
+    "software": (3, "no software for the job"),
+    "machine": (4, "does not go into your machine"),
+    "watts": (4, "draws more than allowed"),
+    "memory": (5, "does not fit"),
+    "unpredicted": (5, "no prediction"),
+    "slow": (6, "too slow"),
+    "budget": (7, "over budget"),
+    "beaten": (8, "beaten even at its best"),
+}
+"""Codes of reasons: how far they came, and the heading they are grouped under."""
+
+
+def left_out(way: Way, code: str, why: str, short: float = math.inf) -> LeftOut:
+    """A way left out for ``code``."""
+    return LeftOut(way, code, why, CODES[code][0], short)
+
+
+def ways(limits: Limits, today: datetime.date) -> Iterator[Way]:
+    """Every way of every accelerator that the limits ask about; one without a price where nobody offers any."""
+    lent: dict[str, list[Notebook]] = {}
+    if "notebook" in limits.ways:
+        for plan in notebooks():
+            if not plan.offered_on(today):
+                continue
+            lent.setdefault(plan.accelerator_id, []).append(plan)
+    for accelerator in accelerators().values():
+        some = False
+        if "rent" in limits.ways:
+            price = _rent(accelerator.id, today)
+            if price is not None:
+                some = True
+                yield Way(accelerator, "rent", rent=price)
+        if "buy" in limits.ways:
+            for condition in ("new", "used"):
+                purchase = _purchase(accelerator.id, condition)
+                if purchase is not None and not _only_once(accelerator.id, purchase):
+                    some = True
+                    yield Way(as_sold(accelerator, condition), "buy", condition, purchase=purchase)
+        for plan in lent.get(accelerator.id, ()):
+            some = True
+            yield Way(accelerator, "notebook", notebook=plan)
+        if not some:
+            yield Way(accelerator, limits.ways[0])
+
+
+def refused(way: Way, limits: Limits, purpose: str) -> LeftOut | None:
+    """What rules a way out before anything is computed; None when nothing does."""
+    accelerator = way.accelerator
+    if limits.vendors and accelerator.vendor not in limits.vendors:
+        return left_out(way, "vendor", f"{accelerator.vendor} is not among {', '.join(limits.vendors)}")
+    if way.rent is None and way.purchase is None and way.notebook is None:
+        return left_out(way, "unobtainable", _unobtainable(accelerator, limits))
+    if way.condition == "used" and not limits.used:
+        return left_out(way, "second-hand", "only second-hand prices are known")
+    support = software_for(accelerator, purpose)
+    if support.level == "none":
+        return left_out(way, "software", support.reason)
+    return None
+
+
+@cache
+def software_for(accelerator: Accelerator, purpose: str) -> Support:
+    """How well software serves the purpose on it."""
+    return support_of(accelerator).works_for(purpose)
+
+
+def counts_for(way: Way, limits: Limits) -> tuple[int, ...]:
+    """How many of it one can have in this way."""
+    most = limits.count or COUNTS[-1]
+    if way.notebook is not None:
+        return (way.notebook.count,) if way.notebook.count <= most else ()
+    if way.how == "buy":
+        board = board_of(way.accelerator.id)
+        if board is not None and board.category == "module":
+            # a module does nothing without its baseboard, which is sold full
+            whole = default_system(way.accelerator).count
+            return (whole,) if whole <= most else ()
+        most = min(most, 1 if board is not None and board.category == "phone" else _most_owned(way.accelerator))
+    return tuple(n for n in COUNTS if n <= most)
+
+
+def _most_owned(accelerator: Accelerator) -> int:
+    """One machine's worth: what its usual system holds, four cards at least, a rack at most."""
+    count = default_system(accelerator).count
+    whole = accelerator.unified_memory or accelerator.form == "Laptop"
+    return count if whole else min(max(count, CARDS), MOST_OWNED)
+
+
+@cache
+def cluster_of(accelerator_id: str, n: int) -> Cluster | None:
+    """``n`` of it in its usual systems; None when they do not fill equal ones, or only a guessed network joins them."""
+    try:
+        cluster = find_cluster(f"{n}x{accelerator_id}")
+    except (InputError, UnpredictableError):
+        return None
+    system = cluster.system
+    guessed = "network" in system.assumed and system.network_kind == "ethernet"
+    return cluster if cluster.n_systems == 1 or not guessed else None
+
+
+@cache
+def as_sold(accelerator: Accelerator, condition: str) -> Accelerator:
+    """The configuration the purchase prices are for: a chip that shares its memory with the host is sold with less than
+    the most it can have. Where a price does not say, the smallest configuration known of the chip."""
+    if not accelerator.unified_memory:
+        return accelerator
+    every = purchases_for(accelerator.id)
+    mine = [one for one in every if one.condition == condition]
+    sizes = [gb for one in mine if (gb := _memory_gb(one.product)) is not None]
+    if len(sizes) < len(mine):
+        sizes += [gb for one in every if (gb := _memory_gb(one.product)) is not None]
+    least = min(sizes, default=math.inf) * GIB
+    if least >= accelerator.memory_bytes * 0.99:
+        return accelerator
+    return replace(accelerator, name=f"{accelerator.name} {least / GIB:.0f} GB", memory_bytes=least, memory_visible_bytes=None)
+
+
+def _memory_gb(product: str) -> float | None:
+    found = re.search(r"(\d+)\s*GB", product)
+    return None if found is None else float(found[1])
+
+
+def placed(way: Way, cluster: Cluster, have: Have | None) -> Cluster:
+    """``cluster`` as the way has it: in the configuration that is sold, and in the machine one has (its memory beside the
+    accelerators, its PCIe where that is slower)."""
+    if way.purchase is None:
+        return cluster
+    system, device = cluster.system, way.accelerator
+    if device.unified_memory:
+        if device == cluster.accelerator:
+            return cluster
+        return replace(cluster, system=replace(system, accelerator=device, host_memory_bytes=device.memory_bytes * system.count))
+    if have is None:
+        return cluster
+    if have.memory_bytes is not None:
+        system = replace(system, host_memory_bytes=have.memory_bytes)
+    if have.pcie_bytes_per_s is not None and device.pcie_bytes_per_s is not None:
+        slower = min(have.pcie_bytes_per_s, device.pcie_bytes_per_s)
+        if slower < device.pcie_bytes_per_s:
+            link = min(system.link_bytes_per_s, slower) if system.link_kind == "pcie" else system.link_bytes_per_s
+            system = replace(system, accelerator=replace(device, pcie_bytes_per_s=slower), link_bytes_per_s=link)
+    return replace(cluster, system=system)
+
+
+def not_in_limits(way: Way, n: int, limits: Limits) -> tuple[str, str] | None:
+    """(code, why) when ``n`` of it break a limit on watts or on the machine; None when they do not."""
+    accelerator = way.accelerator
+    if limits.have is not None and way.how == "buy":
+        board = board_of(accelerator.id)
+        if board is None or board.installable:
+            why = limits.have.refuses(accelerator, board, n)
+            if why is not None:
+                return "machine", why
+    if limits.max_watts is not None and way.how == "buy":
+        if accelerator.tdp_w is None:
+            return "watts", "its power is not published"
+        if n * accelerator.tdp_w > limits.max_watts:
+            return "watts", f"{n * accelerator.tdp_w:,.0f} W, {n * accelerator.tdp_w - limits.max_watts:,.0f} W too many"
+    return None
+
+
+def _unobtainable(accelerator: Accelerator, limits: Limits) -> str:
+    board = board_of(accelerator.id)
+    said = "" if board is None else {"used-only": "no longer sold new", "cloud-only": "rented only, never sold",
+                                     "system-only": "sold only inside a machine", "announced": "announced, not out yet",
+                                     "retail": "sold, but no price is known"}.get(board.obtainable, "")  # fmt: skip
+    missing = "no price" if set(limits.ways) != {"rent"} else "no rental price"
+    return said + f"; {missing} known" if said and "price" not in said else said or f"{missing} known"
+
+
+def _only_once(accelerator_id: str, purchase: PurchaseRange) -> bool:
+    """A price at launch of what is no longer, or never was, sold as a part."""
+    board = board_of(accelerator_id)
+    gone = board is not None and board.obtainable in ("used-only", "cloud-only", "system-only", "announced")
+    return gone and purchase.as_of is None
+
+
+@cache
+def _rented(today: datetime.date) -> frozenset[str]:
+    return frozenset(o.accelerator_id for o in book(today))
+
+
+@cache
+def _rent(accelerator_id: str, today: datetime.date) -> Price | None:
+    if accelerator_id not in _rented(today):
+        return None
+    cluster = cluster_of(accelerator_id, 1)
+    return None if cluster is None else price_of(cluster, today)
+
+
+@cache
+def _purchase(accelerator_id: str, condition: str) -> PurchaseRange | None:
+    try:
+        return typical_purchase_usd(accelerator_id, "used" if condition == "used" else "new")
+    except UnpredictableError:
+        return None

@@ -1,0 +1,208 @@
+"""What the accelerator is wanted for: a job with its gaps filled by stated defaults.
+
+``train``, ``finetune`` and ``learn`` end (the work is a count of tokens); ``infer`` goes on (the work is a load, the
+money is for a period). Every default that was filled in is said in ``assumed``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.facts.models import Architecture
+from gpuwise.plan.defaults import default_seq_len
+from gpuwise.units import DAY_S, HOUR_S, format_count
+from gpuwise.workload.transformer import model_flop_per_token
+
+PURPOSES = ("train", "finetune", "infer", "learn", "mixed")
+METHODS = ("full", "lora", "qlora")
+BITS = (16, 8, 4)
+"""Bits of a weight an answer may be served in, widest first."""
+FINE_TUNING_TOKENS = 10e6
+"""Ten thousand conversations of a thousand tokens; said as assumed whenever it is used."""
+PROMPT_TOKENS, OUTPUT_TOKENS = 1020, 129
+"""Medians of a conversation service (Azure LLM inference trace 2023, conversation; github.com/Azure/AzurePublicDataset)."""
+CONTEXT_TOKENS = 4096
+"""What Ollama gives a conversation unless told otherwise (docs.ollama.com/faq, context window)."""
+PEAK_OVER_MEAN = 1.54
+"""Busiest minute over the mean of the same trace: a service is sized for it."""
+USER_HOURS_PER_DAY = 8.0
+"""A user's working day; a load in requests or tokens runs around the clock."""
+LEAST_TOKENS_PER_S = round(238 / 60 / 0.75, 1)
+"""Silent reading, 238 words a minute (Brysbaert 2019, doi 10.1016/j.jml.2019.104047), at three quarters of a word to a
+token: an answer that comes slower is waited for."""
+_MOST = 1e15
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is asked of a server. ``users`` talk at once, or ``requests_per_s`` arrive on average (then ``users`` is 0)."""
+
+    users: int = 1
+    requests_per_s: float | None = None
+    prompt_tokens: int = PROMPT_TOKENS
+    output_tokens: int = OUTPUT_TOKENS
+    context: int = CONTEXT_TOKENS
+    """Tokens of cache kept for each user."""
+    least_tokens_per_s: float = LEAST_TOKENS_PER_S
+    """Each user must get."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One thing to do with one model. ``name`` is how it is called in answers."""
+
+    purpose: str
+    arch: Architecture
+    name: str
+    tokens: float = 0.0
+    seq_len: int = 0
+    method: str = "full"
+    """``full``, ``lora`` (16-bit weights under adapters) or ``qlora`` (4-bit weights under adapters)."""
+    method_fixed: bool = False
+    """The method was asked for: no other is tried."""
+    bits: tuple[int, ...] = BITS
+    load: Load = field(default_factory=Load)
+    hours: float = 0.0
+    """Hours of use an answer about serving pays for."""
+    years: float = 1.0
+    """Over how long."""
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def serving(self) -> bool:
+        return self.purpose == "infer"
+
+    @property
+    def flop(self) -> float:
+        """Useful FLOP of the whole job: forward and backward of every token trained on; of a load, the forward pass of
+        its tokens (a third of what training one takes)."""
+        if not self.serving:
+            rank = 0 if self.method == "full" else 16
+            return self.tokens * _flop_per_token(self.arch, self.seq_len, rank)
+        return self.served_tokens * self.flop_per_served_token
+
+    @property
+    def flop_per_served_token(self) -> float:
+        length = min(self.load.prompt_tokens + self.load.output_tokens, self.arch.max_seq_len)
+        return _flop_per_token(self.arch, length, 0) / 3.0
+
+    @property
+    def served_tokens(self) -> float:
+        """Tokens read and written in the whole period, when the load says how many."""
+        rate = self.load.requests_per_s
+        per_request = self.load.prompt_tokens + self.load.output_tokens
+        return 0.0 if rate is None else rate * per_request * self.hours * HOUR_S
+
+
+@cache
+def _flop_per_token(arch: Architecture, seq_len: int, lora_rank: int) -> float:
+    return model_flop_per_token(arch, seq_len, lora_rank=lora_rank)
+
+
+def training_job(
+    arch: Architecture, *, purpose: str = "train", tokens: float | None = None, seq_len: int | None = None,
+    method: str | None = None,
+) -> Job:  # fmt: skip
+    """Training or fine-tuning of ``arch``. Raises InputError and UnknownNameError."""
+    tuning = purpose != "train"
+    assumed: list[str] = []
+    if method is not None and method not in METHODS:
+        raise UnknownNameError("method", method, METHODS, hint="it is one of " + ", ".join(METHODS))
+    if tokens is None:
+        if not tuning:
+            raise InputError("training needs --tokens", hint="say how much to train on, for example --tokens 15B")
+        tokens = FINE_TUNING_TOKENS
+        assumed.append(f"{format_count(tokens)} tokens to fine-tune on")
+    _positive("tokens", tokens)
+    if seq_len is None:
+        seq_len, why = default_seq_len(arch, fine_tuning=tuning)
+        assumed.append(f"sequences of {seq_len:,} tokens ({why})")
+    if seq_len < 1 or (seq_len > arch.max_seq_len and arch.position == "learned"):
+        raise InputError(
+            f"sequence length {seq_len} is not between 1 and the {arch.max_seq_len} of {arch.name}",
+            hint=f"for example --seq {min(4096, arch.max_seq_len)}",
+        )
+    if method is None:
+        chosen = "lora" if tuning else "full"
+        if tuning:
+            assumed.append("LoRA adapters of rank 16 (--method full trains every weight)")
+    else:
+        chosen = method
+    verb = {"full": "train" if not tuning else "fine-tune all of", "lora": "fine-tune", "qlora": "fine-tune"}[chosen]
+    name = f"{verb} {arch.name} on {format_count(tokens)} tokens"
+    return Job(
+        purpose, arch, name, tokens, seq_len, chosen, method is not None, assumed=tuple(assumed)
+    )  # fmt: skip
+
+
+def serving_job(
+    arch: Architecture, *, users: int | None = None, requests_per_day: float | None = None,
+    tokens_per_day: float | None = None, context: int | None = None, bits: tuple[int, ...] = (),
+    years: float = 1.0, hours_per_day: float | None = None, prompt_tokens: int | None = None,
+    output_tokens: int | None = None, least_tokens_per_s: float | None = None,
+) -> Job:  # fmt: skip
+    """Serving of ``arch`` to so many users at once, or to a load. Raises InputError."""
+    assumed: list[str] = []
+    given = [n for n, v in (("--users", users), ("--requests-per-day", requests_per_day), ("--tokens-per-day", tokens_per_day))
+             if v is not None]  # fmt: skip
+    if len(given) > 1:
+        raise InputError(" and ".join(given) + " say the load twice", hint="give one of them")
+    if arch.kind != "decoder":
+        raise InputError(
+            f"{arch.name} is no decoder: serving is predicted for models that write text",
+            hint="choose a model such as llama-3.1-8b",
+        )
+    for name, value in (("years", years), ("hours per day", hours_per_day), ("requests per day", requests_per_day),
+                        ("tokens per day", tokens_per_day), ("users", users), ("context", context),
+                        ("prompt tokens", prompt_tokens), ("output tokens", output_tokens),
+                        ("tokens per second", least_tokens_per_s)):  # fmt: skip
+        if value is not None:
+            _positive(name, value)
+    if hours_per_day is not None and hours_per_day > 24:
+        raise InputError(f"a day has no {hours_per_day:g} hours", hint="give at most 24")
+    prompt, output = prompt_tokens or PROMPT_TOKENS, output_tokens or OUTPUT_TOKENS
+    rate = None
+    if tokens_per_day is not None:
+        rate = tokens_per_day / output / DAY_S
+    elif requests_per_day is not None:
+        rate = requests_per_day / DAY_S
+    if prompt_tokens is None and output_tokens is None and rate is not None:
+        assumed.append(f"requests of {prompt:,} tokens in and {output} out (medians of a conversation service)")
+    if rate is not None:
+        assumed.append(f"sized for {PEAK_OVER_MEAN} times the mean load, the busiest minute of such a service")
+    length = context
+    if length is None:
+        length = min(max(CONTEXT_TOKENS, prompt + output), arch.max_seq_len)
+        assumed.append(f"a context of {length:,} tokens")
+    if length > arch.max_seq_len:
+        raise InputError(
+            f"{arch.name} has a context of {arch.max_seq_len:,} tokens, not {length:,}",
+            hint=f"use --context {arch.max_seq_len} or less",
+        )
+    if hours_per_day is None:
+        hours_per_day = 24.0 if rate is not None else USER_HOURS_PER_DAY
+        assumed.append(f"{hours_per_day:g} hours of use a day")
+    if users is None and rate is None:
+        assumed.append("one user at a time")
+    if least_tokens_per_s is None:
+        assumed.append(f"at least {LEAST_TOKENS_PER_S:g} tokens a second to each user (as fast as one reads)")
+    least = least_tokens_per_s or LEAST_TOKENS_PER_S
+    load = Load(0 if rate is not None else (users or 1), rate, prompt, output, length, least)
+    what = f"{users or 1} user{'s' if (users or 1) > 1 else ''}" if rate is None else f"{rate * DAY_S:,.0f} requests a day"
+    return Job(
+        "infer", arch, f"serve {arch.name} to {what}", bits=tuple(sorted(bits or BITS, reverse=True)), load=load,
+        hours=hours_per_day * 365.25 * years, years=years, assumed=tuple(assumed),
+    )  # fmt: skip
+
+
+def renamed(job: Job, name: str) -> Job:
+    """``job`` under another name."""
+    return replace(job, name=name)
+
+
+def _positive(name: str, value: float) -> None:
+    if not (math.isfinite(value) and 0 < value <= _MOST):
+        raise InputError(f"{name} must be a positive number, not {value}", hint="for example 15B, 4096 or 8")

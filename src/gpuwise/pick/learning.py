@@ -1,0 +1,256 @@
+"""``pick --for learn``: which hardware does the exercises a beginner meets, and for how little.
+
+The exercises are jobs like any other; a way is ranked by how many of them it does, then by the objective. Networks of
+convolutions (an image generator) are captured from PyTorch and are not among them.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.facts.models import find_model
+from gpuwise.facts.systems import Cluster
+from gpuwise.pick.candidates import LeftOut, Way, cluster_of, counts_for, left_out, not_in_limits, placed
+from gpuwise.pick.jobs import Job, serving_job, training_job
+from gpuwise.pick.limits import Limits, check_limits
+from gpuwise.pick.outcomes import level
+from gpuwise.pick.owning import Bill, Terms, bill, least_bill_usd
+from gpuwise.pick.ranking import Ranking, Try, best_of, rank
+from gpuwise.pick.serving import TooLargeToServe, fitting_bits, least_token_s
+from gpuwise.pick.training import TooLarge, least_time_s, possible_rungs
+from gpuwise.pick.tries import Predictions
+from gpuwise.pick.words import Group, groups
+from gpuwise.predict.estimate import Basis, Estimate, weakest
+from gpuwise.units import HOUR_S, format_duration, format_usd
+
+CHAT_HOURS = 10.0
+"""Of talking to a model on one's own hardware: an evening a week for a season."""
+IMAGES, EPOCHS = 10_000, 3
+"""A small labelled set of images, three times over."""
+TOP = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Exercise:
+    """One thing to have done."""
+
+    name: str
+    why: str
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A way doing the exercises; ``missing`` says which it cannot do and why."""
+
+    way: Way
+    cluster: Cluster
+    n_exercises: int
+    seconds: tuple[tuple[str, Estimate], ...]
+    missing: tuple[tuple[str, str], ...]
+    bill: Bill
+
+    @property
+    def n(self) -> int:
+        return self.cluster.n_accelerators
+
+    @property
+    def done(self) -> int:
+        return self.n_exercises - len(self.missing)
+
+    @property
+    def level(self) -> int:
+        return 4 * len(self.missing) + level(0, self.way, self.n)
+
+    @property
+    def time_s(self) -> Estimate:
+        return self.bill.calendar_s
+
+    @property
+    def cost_usd(self) -> Estimate:
+        return self.bill.cost_usd
+
+    @property
+    def words(self) -> str:
+        """What is missing, in a few words."""
+        return "; ".join(f"{name}: {why}" for name, why in self.missing)
+
+    def value(self, objective: str) -> float:
+        """Time, or energy, or money."""
+        if objective == "time":
+            return self.time_s.expected
+        if objective == "energy":
+            return float("inf") if self.bill.energy is None else self.bill.energy.kwh.expected
+        return self.cost_usd.expected
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """``ranking`` of ways by exercises done, then by the objective."""
+
+    exercises: tuple[Exercise, ...]
+    ranking: Ranking[Learned]
+    limits: Limits
+    verdict: tuple[str, ...]
+    order: str
+    left_out: tuple[Group, ...]
+
+    @property
+    def ranked(self) -> tuple[Learned, ...]:
+        return self.ranking.ranked
+
+
+def exercises() -> tuple[Exercise, ...]:
+    """The default set."""
+    chat = find_model("llama-3.1-8b")
+    vision = find_model("vit-b-16")
+    assert vision.patches is not None
+    images = IMAGES * EPOCHS * vision.patches.n_tokens
+    return (
+        Exercise("chat with an 8B model", f"Llama 3.1 8B in 4 bits or more, {CHAT_HOURS:g} hours, as fast as one reads",
+                 serving_job(chat, users=1, years=CHAT_HOURS / 8 / 365.25)),
+        Exercise("fine-tune an 8B model", "LoRA, on 4-bit weights where it must be, 2M tokens of 1,024",
+                 training_job(chat, purpose="finetune", tokens=2e6, seq_len=1024)),
+        Exercise("train GPT-2", "GPT-2 124M from scratch on 300M tokens",
+                 training_job(find_model("gpt2"), tokens=3e8, seq_len=1024)),
+        Exercise("fine-tune a vision model", f"ViT-B/16, every weight, {IMAGES:,} images {EPOCHS} times",
+                 training_job(vision, purpose="finetune", tokens=images, method="full")),
+    )  # fmt: skip
+
+
+def learn(
+    limits: Limits | None = None, *, today: datetime.date, terms: Terms | None = None, top: int = TOP,
+    known: Predictions | None = None,
+) -> Learning:  # fmt: skip
+    """Every way ranked by the exercises it does. Raises InputError and UnknownNameError on limits that cannot be meant."""
+    wanted, money, made = limits or Limits(), terms or Terms(), known or Predictions()
+    check_limits(wanted)
+    tasks = exercises()
+    done = rank(lambda way: _tries(tasks, way, wanted, money, made), "learn", wanted, today, top)
+    what = {"time": "the fastest", "energy": "the most frugal"}.get(wanted.objective, "the cheapest")
+    return Learning(tasks, done, wanted, _verdict(tasks, done), f"Order: most exercises done, then {what}. "
+                    "Convolution networks need PyTorch to be read, and are not among the exercises.", groups(done))  # fmt: skip
+
+
+def _tries(
+    tasks: tuple[Exercise, ...], way: Way, limits: Limits, terms: Terms, known: Predictions
+) -> Iterator[Try[Learned] | LeftOut]:
+    counts = counts_for(way, limits)
+    n = counts[0] if counts else 1
+    cluster = cluster_of(way.accelerator.id, n)
+    if cluster is None or not counts:
+        return
+    broken = not_in_limits(way, n, limits)
+    if broken is not None:
+        yield left_out(way, *broken)
+        return
+    least_s, missing = _bounds(tasks, way, n)
+    if missing == len(tasks):
+        yield left_out(way, "memory", "none of the exercises fits, or nothing is known of its speed")
+        return
+    usd = least_bill_usd(way, n, least_s, terms)
+    if limits.budget_usd is not None and usd > limits.budget_usd:
+        over = usd - limits.budget_usd
+        yield left_out(way, "budget", f"costs at least {format_usd(usd)}, {format_usd(over)} too much", over)
+        return
+    there = placed(way, cluster, limits.have)
+
+    def run() -> Learned | LeftOut:
+        return _do(tasks, way, there, terms, known)
+
+    yield Try(way, n, 4 * missing + level(0, way, n), 1.0, least_s, usd, usd, 0.0, run)
+
+
+def _bounds(tasks: tuple[Exercise, ...], way: Way, n: int) -> tuple[float, int]:
+    """The least time of all that may fit, and how many cannot."""
+    total, missing = 0.0, 0
+    for task in tasks:
+        job = task.job
+        try:
+            if job.serving:
+                possible = fitting_bits(job, way.accelerator, n) is not None
+                possible = possible and least_token_s(job, way.accelerator, n) * job.load.least_tokens_per_s <= 1
+                total += job.hours * HOUR_S if possible else 0.0
+            else:
+                possible = bool(possible_rungs(job, way.accelerator, n))
+                total += least_time_s(job, way.accelerator, n) if possible else 0.0
+        except UnpredictableError:
+            possible = False
+        missing += not possible
+    return total, missing
+
+
+def _do(tasks: tuple[Exercise, ...], way: Way, cluster: Cluster, terms: Terms, known: Predictions) -> Learned | LeftOut:
+    seconds: list[tuple[str, Estimate]] = []
+    missing: list[tuple[str, str]] = []
+    for task in tasks:
+        try:
+            got = _seconds(task.job, cluster, known)
+        except (InputError, UnpredictableError) as error:
+            missing.append((task.name, error.message))
+            continue
+        if isinstance(got, str):
+            missing.append((task.name, got))
+        else:
+            seconds.append((task.name, got))
+    if not seconds:
+        return left_out(way, "memory", missing[0][1])
+    values = [s for _, s in seconds]
+    bases: list[Basis] = [s.basis for s in values]
+    total = Estimate(
+        sum(s.low for s in values), sum(s.expected for s in values), sum(s.high for s in values),
+        weakest(*bases),
+    )  # fmt: skip
+    return Learned(way, cluster, len(tasks), tuple(seconds), tuple(missing), bill(way, cluster, total, terms))
+
+
+def _seconds(job: Job, cluster: Cluster, known: Predictions) -> Estimate | str:
+    """How long an exercise takes, or why it cannot be done."""
+    if not job.serving:
+        got = known.train(job, cluster)
+        return "does not fit" if isinstance(got, TooLarge) else got.estimate.seconds_for(job.tokens)
+    served = known.serve(job, cluster, cluster.n_accelerators if cluster.n_accelerators <= 4 else 1)
+    if isinstance(served, TooLargeToServe):
+        return "does not fit"
+    if served.tokens_per_s.expected < job.load.least_tokens_per_s:
+        return f"{served.tokens_per_s.expected:.2g} tokens a second, slower than one reads"
+    hours = job.hours * HOUR_S
+    return Estimate(hours, hours, hours, served.tokens_per_s.basis)
+
+
+def _verdict(tasks: tuple[Exercise, ...], ranking: Ranking[Learned]) -> tuple[str, ...]:
+    if not ranking.ranked:
+        return ("Nothing within these limits does any of the exercises.",)
+    said: list[str] = []
+    first = ranking.ranked[0]
+    for how in (first.way.how, *(h for h in ("notebook", "rent", "buy") if h != first.way.how)):
+        best = best_of(ranking.ranked, how)
+        if best is not None:
+            verb = {"rent": "rent", "buy": "buy", "notebook": "use"}[how]
+            what = "all" if best.done == len(tasks) else f"{best.done} of {len(tasks)}"
+            where = f" ({best.way.label})" if how != "rent" else ""
+            text = (
+                f"{verb} {best.n}x {best.way.accelerator.name}{where}: {what} exercises in "
+                f"{format_duration(best.time_s.expected)} for {format_usd(best.cost_usd.expected)}."
+            )
+            said.append(text[:1].upper() + text[1:] if not said else "Or " + text)
+    return tuple(said)
+
+
+def learning_document(found: Learning) -> dict[str, object]:
+    """The ranking as one JSON document."""
+    return {
+        "exercises": [{"name": e.name, "what": e.why} for e in found.exercises],
+        "verdict": list(found.verdict), "objective": found.limits.objective,
+        "ranked": [
+            {"accelerator": r.way.accelerator.id, "count": r.n, "way": r.way.how, "provider": r.way.label,
+             "done": r.done, "missing": dict(r.missing), "time_s": r.time_s.as_dict(), "cost_usd": r.cost_usd.as_dict(),
+             "outlay_usd": r.bill.outlay_usd, "seconds": {name: s.as_dict() for name, s in r.seconds}}
+            for r in found.ranked
+        ],
+        "left_out": [out.as_dict() for out in found.ranking.left_out],
+        "considered": found.ranking.considered, "predicted": found.ranking.predicted,
+    }  # fmt: skip

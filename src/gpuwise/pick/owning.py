@@ -1,0 +1,168 @@
+"""What one of the ways costs for a job: rent by the hour, a purchase with its box and electricity, a notebook's fee.
+
+    rent      hours x accelerators x price
+    buy       n x purchase + box - resale + energy x price of electricity
+    notebook  months x fee, or hours x what an hour uses up; calendar time stretched by the weekly hours
+
+A card one puts into a PC is counted without the PC unless asked for; what needs a machine of its own (modules, passive
+cards, more cards than a PC holds) is counted with it. The factors are those of ``money/data/economics.toml``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+from gpuwise.errors import UnpredictableError
+from gpuwise.facts.accelerators import Accelerator
+from gpuwise.facts.boards import board_of
+from gpuwise.facts.grid import find_grid
+from gpuwise.facts.notebooks import Notebook
+from gpuwise.facts.systems import Cluster
+from gpuwise.money.cost import rent
+from gpuwise.money.drivers import economics
+from gpuwise.money.energy import Energy, energy
+from gpuwise.pick.candidates import Way
+from gpuwise.predict.estimate import Estimate, weakest
+from gpuwise.units import DAY_S, HOUR_S
+
+CARDS_IN_A_PC = 2
+"""``host_usd`` of the economics table is a box for one or two consumer cards."""
+LIFETIME_YEARS = 3.0
+"""Over how long a purchase is spread where work is priced (``value``, dollars a PFLOP), unless said otherwise."""
+WEEK_H, MONTH_H = 168.0, 730.0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How money is counted: ``years`` a purchase is kept (None: counted in full), whether the PC is bought too, whose
+    electricity."""
+
+    years: float | None = None
+    box: bool = False
+    country: str = "US"
+
+    @property
+    def lifetime_years(self) -> float:
+        return self.years or LIFETIME_YEARS
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """``outlay_usd`` is what must be at hand; ``cost_usd`` what the job costs in the end."""
+
+    cost_usd: Estimate
+    outlay_usd: float
+    box_usd: float
+    usd_per_hour: float
+    """Of all accelerators together, working without a pause: rent, or purchase less resale over its life and energy."""
+    calendar_s: Estimate
+    """The job's time with the pauses a notebook's weekly hours force."""
+    energy: Energy | None
+
+
+def bill(way: Way, cluster: Cluster, busy_s: Estimate, terms: Terms, workload: str = "training") -> Bill:
+    """What ``busy_s`` of work on ``cluster`` costs in this way. Raises UnpredictableError for a way without a price."""
+    used = energy(busy_s, cluster, workload=workload)
+    n = cluster.n_accelerators
+    if way.rent is not None:
+        cost = rent(busy_s, n, way.rent)
+        return Bill(cost, cost.expected, 0.0, n * way.rent.expected, busy_s, used)
+    if way.notebook is not None:
+        return _notebook(way.notebook, busy_s, used)
+    if way.purchase is None:
+        raise UnpredictableError("no price", f"no price is known for {way.accelerator.name}")
+    low, middle, high = (n * p for p in way.purchase[:3])
+    box = box_usd(way, n, terms)
+    box_low, box_high = _box_span(box)
+    outlay = middle + box
+    keep = 0.0 if terms.years is None else resale_share(way.accelerator, terms.years)
+    power = 0.0 if used is None else usd_per_kwh(way.accelerator, terms.country)
+    kwh = Estimate(0.0, 0.0, 0.0, "specified") if used is None else used.kwh
+    cost = Estimate(
+        (low + box_low) * (1 - keep) + kwh.low * power,
+        outlay * (1 - keep) + kwh.expected * power,
+        (high + box_high) * (1 - keep) + kwh.high * power,
+        weakest(busy_s.basis, "specified"),
+    )
+    hours = terms.lifetime_years * 365.25 * 24
+    running = 0.0 if used is None or busy_s.expected <= 0 else kwh.expected / (busy_s.expected / HOUR_S) * power
+    spread = outlay * (1 - resale_share(way.accelerator, terms.lifetime_years)) / hours
+    return Bill(cost, outlay + kwh.expected * power, box, spread + running, busy_s, used)
+
+
+def least_bill_usd(way: Way, n: int, busy_s: float, terms: Terms) -> float:
+    """A bound no bill goes below, without energy."""
+    if way.rent is not None:
+        return busy_s / HOUR_S * n * way.rent.expected
+    if way.notebook is not None:
+        return 0.0
+    if way.purchase is None:
+        return math.inf
+    keep = 0.0 if terms.years is None else resale_share(way.accelerator, terms.years)
+    return (n * way.purchase.median + box_usd(way, n, terms)) * (1 - keep)
+
+
+def box_usd(way: Way, n: int, terms: Terms) -> float:
+    """What has to be bought around ``n`` accelerators."""
+    accelerator = way.accelerator
+    board = board_of(accelerator.id)
+    category = board.category if board is not None else ("card" if accelerator.form == "PCIe" else "soc")
+    if category in ("module", "superchip"):
+        assert way.purchase is not None
+        return n * way.purchase.median * (economics()["server_factor"].expected - 1)
+    if category != "card":
+        return 0.0
+    boxes = -(-n // CARDS_IN_A_PC)
+    passive = board is not None and board.cooling == "passive"
+    if not (terms.box or passive or n > CARDS_IN_A_PC):
+        return 0.0
+    return boxes * economics()["host_usd"].expected
+
+
+def _box_span(box: float) -> tuple[float, float]:
+    host = economics()["host_usd"]
+    return box * host.low / host.expected, box * host.high / host.expected
+
+
+@cache
+def resale_share(accelerator: Accelerator, years: float) -> float:
+    """Share of the purchase that selling brings back after ``years``."""
+    kind = "resale_keep" if accelerator.form in ("SXM", "OAM", "Superchip") else "resale_keep_consumer"
+    return float(economics()[kind].expected ** years)
+
+
+@cache
+def usd_per_kwh(accelerator: Accelerator, country: str) -> float:
+    """Household electricity for what stands at home, industrial for modules; the other sector where one is unknown, and
+    the shipped average where the country has no price."""
+    grid = find_grid(country)
+    first = "industrial" if accelerator.form in ("SXM", "OAM", "Superchip", "Cloud") else "household"
+    price = grid.price(first) or grid.price("industrial" if first == "household" else "household")
+    return economics()["usd_per_kwh"].expected if price is None else price.usd_per_kwh
+
+
+def _notebook(plan: Notebook, busy_s: Estimate, used: Energy | None) -> Bill:
+    """A plan's fee for the months its hours take; work beyond what a week or a month allows waits for the next."""
+    calendar = Estimate(
+        _stretched(busy_s.low, plan), _stretched(busy_s.expected, plan), _stretched(busy_s.high, plan), busy_s.basis
+    )  # fmt: skip
+    fees = [plan.usd_per_month * _months(s, plan) for s in (calendar.low, calendar.expected, calendar.high)]
+    cost = Estimate(fees[0], fees[1], fees[2], weakest(busy_s.basis, "specified"))
+    hours = busy_s.expected / HOUR_S
+    return Bill(cost, fees[1], 0.0, fees[1] / hours if hours > 0 else 0.0, calendar, used)
+
+
+def _stretched(seconds: float, plan: Notebook) -> float:
+    """Calendar seconds: whole periods of waiting for hours, then the rest."""
+    hours = seconds / HOUR_S
+    for allowed, period in ((plan.hours_per_week, WEEK_H), (plan.hours_per_month, MONTH_H)):
+        if allowed is not None and hours > allowed:
+            full = math.ceil(hours / allowed) - 1
+            return (full * period + hours - full * allowed) * HOUR_S
+    return seconds
+
+
+def _months(seconds: float, plan: Notebook) -> float:
+    return 0.0 if plan.usd_per_month == 0 else float(max(1, math.ceil(seconds / (365.25 * DAY_S / 12))))

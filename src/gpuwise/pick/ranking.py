@@ -1,0 +1,229 @@
+"""From every way to a ranking: rule out, bound, then predict exactly, best bound first.
+
+A *try* is a way at one count with the least time and money it could take. Tries are predicted in the order of that bound;
+once as many ways as are wanted are known and the next bound loses to all of them, nothing that follows can win. What was
+not predicted is left out as beaten, with its bound.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.pick.candidates import LeftOut, Way, left_out, refused, ways
+from gpuwise.pick.limits import Limits
+from gpuwise.pick.outcomes import Outcome
+from gpuwise.pick.owning import Bill
+from gpuwise.plan.hardware import PATIENCE_S
+from gpuwise.predict.estimate import Estimate
+from gpuwise.units import format_bytes, format_duration, format_usd
+
+Key = tuple[int, float]
+Name = tuple[str, str, str]
+
+
+class Rankable(Protocol):
+    """What is ranked: :class:`~gpuwise.pick.outcomes.Outcome`, or a list of exercises done."""
+
+    @property
+    def way(self) -> Way: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def level(self) -> int: ...
+    @property
+    def time_s(self) -> Estimate: ...
+    @property
+    def cost_usd(self) -> Estimate: ...
+    @property
+    def bill(self) -> Bill: ...
+    def value(self, objective: str) -> float: ...
+
+
+T = TypeVar("T", bound=Rankable)
+TRIES_A_WAY = 4
+"""Counts predicted for one way; once one of them does the job, one more."""
+MOST_TRIES = {"rent": 24, "buy": 20, "notebook": 8}
+"""Predictions for each kind of way: what is not reached is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Try(Generic[T]):
+    """One way at ``n``. ``least_*`` are bounds; ``run`` predicts, and returns why not when the job cannot be done."""
+
+    way: Way
+    n: int
+    level: int
+    crowding: float
+    """At least 1: how much slower than its bound it is thought to be, from how full it would be. It orders the tries and
+    decides nothing else."""
+    least_s: float
+    least_usd: float
+    least_pflop_usd: float
+    least_kwh: float
+    run: Callable[[], T | LeftOut]
+
+    def key(self, objective: str) -> Key:
+        value = {"time": self.least_s, "value": self.least_pflop_usd, "energy": self.least_kwh}.get(objective, self.least_usd)
+        return self.level, value
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking(Generic[T]):
+    """``ranked`` best first, each way once; with ``left_out`` they are all ``considered``."""
+
+    ranked: tuple[T, ...]
+    left_out: tuple[LeftOut, ...]
+    considered: int
+    predicted: int
+    capped: bool
+
+
+class _Search(Generic[T]):
+    def __init__(self, limits: Limits, keep: int) -> None:
+        self.limits, self.keep = limits, keep
+        self.found: dict[Name, T] = {}
+        self.failed: dict[Name, LeftOut] = {}
+        self.tries: dict[Name, int] = {}
+        self.bounds: dict[Name, Try[T]] = {}
+        self.predicted: dict[str, int] = {}
+
+    def fail(self, out: LeftOut) -> None:
+        """Remember the reason that came furthest."""
+        known = self.failed.get(out.way.key)
+        if known is None or out.progress > known.progress:
+            self.failed[out.way.key] = out
+
+    def beaten(self, t: Try[T]) -> bool:
+        """Whether no outcome of ``t`` can enter the best ``keep`` of its kind."""
+        objective = self.limits.objective
+        mine = sorted(key_of(o, objective) for o in self.found.values() if o.way.how == t.way.how)
+        return len(mine) >= self.keep and t.key(objective) >= mine[self.keep - 1]
+
+    def enough(self, t: Try[T]) -> bool:
+        """Whether this way was tried enough."""
+        done = self.tries.get(t.way.key, 0)
+        return done >= TRIES_A_WAY or (t.way.key in self.found and done >= 2)
+
+    def take(self, t: Try[T]) -> None:
+        """Predict ``t``."""
+        key = t.way.key
+        self.tries[key] = self.tries.get(key, 0) + 1
+        self.predicted[t.way.how] = self.predicted.get(t.way.how, 0) + 1
+        try:
+            got = t.run()
+        except (InputError, UnpredictableError) as error:
+            self.fail(left_out(t.way, "unpredicted", error.message))
+            return
+        if isinstance(got, LeftOut):
+            self.fail(got)
+            return
+        out = outside(got, self.limits)
+        if out is not None:
+            self.fail(out)
+            return
+        known = self.found.get(key)
+        objective = self.limits.objective
+        if known is None or key_of(got, objective) < key_of(known, objective):
+            self.found[key] = got
+
+
+def key_of(outcome: Rankable, objective: str) -> Key:
+    """What the ranking makes small: jobs done as asked come before jobs done with a change, and counts that were seen on
+    offer before counts that were not."""
+    return outcome.level, outcome.value(objective)
+
+
+def rank(
+    tries_of: Callable[[Way], Iterator[Try[T] | LeftOut]], purpose: str, limits: Limits, today: datetime.date, keep: int,
+) -> Ranking[T]:  # fmt: skip
+    """Every way, ranked or left out. ``tries_of`` yields the tries of a way and why some counts are none."""
+    search: _Search[T] = _Search(limits, keep)
+    every: dict[Name, Way] = {}
+    tries: list[Try[T]] = []
+    for way in ways(limits, today):
+        every[way.key] = way
+        out = refused(way, limits, purpose)
+        if out is not None:
+            search.fail(out)
+            continue
+        for t in tries_of(way):
+            if isinstance(t, LeftOut):
+                search.fail(t)
+            else:
+                tries.append(t)
+    objective = limits.objective
+    tries.sort(key=lambda t: (t.level, t.key(objective)[1] * t.crowding, t.n))
+    capped = False
+    for t in tries:
+        search.bounds.setdefault(t.way.key, t)
+        if search.enough(t) or search.beaten(t):
+            continue
+        if search.predicted.get(t.way.how, 0) >= MOST_TRIES[t.way.how]:
+            capped = True
+            continue
+        search.take(t)
+    ranked = sorted(search.found.values(), key=lambda o: (key_of(o, objective), o.cost_usd.expected, o.time_s.expected))
+    left = [
+        _reason(way, search, capped) for key, way in every.items() if key not in search.found
+    ]  # fmt: skip
+    return Ranking(tuple(ranked), tuple(left), len(every), sum(search.predicted.values()), capped)
+
+
+def _reason(way: Way, search: _Search[T], capped: bool) -> LeftOut:
+    """Why a way is not ranked."""
+    t = search.bounds.get(way.key)
+    if t is not None and search.tries.get(way.key, 0) == 0:
+        objective = search.limits.objective
+        least = {"time": f"at least {format_duration(t.least_s)}", "energy": f"at least {t.least_kwh:.3g} kWh",
+                 "value": f"at least {format_usd(t.least_pflop_usd * 1000)} an EFLOP"}  # fmt: skip
+        words = least.get(objective, f"at least {format_usd(t.least_usd)}") if t.key(objective)[1] else "as cheap as those"
+        more = ", not predicted further" if capped else ""
+        return left_out(way, "beaten", f"{t.n}x: {words} even at its best{more}", t.key(objective)[1])
+    known = search.failed.get(way.key)
+    return known or left_out(way, "unpredicted", "no count of it can be formed within the limits")
+
+
+def time_limit_s(limits: Limits) -> float:
+    """How long a job that ends may take."""
+    return limits.deadline_s if limits.deadline_s is not None else PATIENCE_S
+
+
+def outside(outcome: Rankable, limits: Limits) -> LeftOut | None:
+    """The limit an outcome breaks, and by how much; None when it keeps them."""
+    seconds, outlay = outcome.time_s.expected, outcome.bill.outlay_usd
+    most = time_limit_s(limits)
+    if seconds > most:
+        return left_out(outcome.way, "slow", f"{outcome.n}x takes {format_duration(seconds)}", seconds)
+    if limits.budget_usd is not None and outlay > limits.budget_usd:
+        over = outlay - limits.budget_usd
+        return left_out(outcome.way, "budget", f"{outcome.n}x costs {format_usd(outlay)}, {format_usd(over)} too much", over)
+    return None
+
+
+def too_large(way: Way, n: int, short_bytes: float) -> LeftOut:
+    """Left out for memory."""
+    return left_out(way, "memory", f"{n}x lacks {format_bytes(max(short_bytes, 0.0))} on each", short_bytes)
+
+
+def least_budget(way: Way, n: int, least_usd: float, limits: Limits) -> LeftOut | None:
+    """Left out because even the bound is over budget."""
+    if limits.budget_usd is None or least_usd <= limits.budget_usd:
+        return None
+    over = least_usd - limits.budget_usd
+    return left_out(way, "budget", f"{n}x costs at least {format_usd(least_usd)}, {format_usd(over)} too much", over)
+
+
+def alike(first: Outcome, second: Outcome, objective: str) -> bool:
+    """Whether the 80 % intervals of what is ranked by overlap: the order of the two is not to be relied on."""
+    low, high = first.interval(objective)
+    other_low, other_high = second.interval(objective)
+    return first.level == second.level and low <= other_high and other_low <= high
+
+
+def best_of(ranked: Sequence[T], how: str) -> T | None:
+    """The first of one kind of way."""
+    return next((o for o in ranked if o.way.how == how), None)

@@ -1,0 +1,210 @@
+"""Training and fine-tuning on one cluster: does it fit, with which remedies, how long.
+
+The same search as ``plan``, over a smaller space: a rung after the other (as asked, then lighter), the first rung with a
+strategy that fits gives its fastest. A bound in front of it costs a division: no plan beats every peak reached to
+``BEST_MFU``, and no sharding holds less than a share of the weights on each device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from functools import cache
+
+import numpy as np
+
+from gpuwise.facts.accelerators import Accelerator
+from gpuwise.facts.models import Architecture
+from gpuwise.facts.systems import Cluster
+from gpuwise.pick.jobs import Job
+from gpuwise.pick.outcomes import CHANGED, SAME
+from gpuwise.plan.conditions import Setting
+from gpuwise.plan.defaults import default_precision
+from gpuwise.plan.explain import layout
+from gpuwise.plan.goal import Goal, Wishes, make_goal
+from gpuwise.plan.hardware import BEST_MFU
+from gpuwise.plan.host import host_bytes_fit
+from gpuwise.plan.search import no_layout, setting_of
+from gpuwise.plan.space import Block, Space, blocks, default_space
+from gpuwise.predict.columns import Columns
+from gpuwise.predict.evaluate import evaluate
+from gpuwise.predict.memory import memory_columns
+from gpuwise.predict.memory_device import usable_bytes
+from gpuwise.predict.training import TrainingEstimate, estimate_at
+from gpuwise.workload.parameters import count_parameters
+from gpuwise.workload.strategy import Strategy
+
+QUANTIZED_BYTES = 0.516
+"""Of a weight held in 4 bits (``Strategy.quantized_base``)."""
+LORA_RANK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One way to train: how it is called, what it changes, and the least a device holds of a parameter, in bytes."""
+
+    name: str
+    tier: int
+    wishes: Wishes
+    least_bytes: float
+    master_weights: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The fastest fitting strategy of the first rung that has one."""
+
+    estimate: TrainingEstimate
+    rung: Rung
+    changes: tuple[str, ...]
+    layout: str
+
+
+@dataclass(frozen=True, slots=True)
+class TooLarge:
+    """Nothing fits: the smallest strategy tried, or the bound, needs ``short_bytes`` more on each device."""
+
+    short_bytes: float
+    needed_bytes: float
+
+
+def rungs(job: Job) -> tuple[Rung, ...]:
+    """The job as asked, then what the job permits when that does not fit."""
+    plain = Wishes(tokens=job.tokens, seq_len=job.seq_len)
+    lora = replace(plain, lora_rank=LORA_RANK)
+    quantized = Rung("4-bit base weights (QLoRA)", CHANGED, replace(lora, quantized_base=True), QUANTIZED_BYTES)
+    if job.method == "qlora":
+        return (replace(quantized, tier=SAME, name=""),)
+    if job.method == "lora":
+        asked = Rung("", SAME, lora, 2.0)
+        return (asked,) if job.method_fixed else (asked, quantized)
+    light = replace(plain, optimizer="adamw8bit", gradient_dtype="bf16")
+    return (
+        Rung("", SAME, plain, 2.0),
+        Rung("8-bit AdamW, bf16 gradients", CHANGED, light, 2.0),
+        Rung("8-bit AdamW, bf16 weights without fp32 copies", CHANGED, light, 2.0, master_weights=False),
+    )
+
+
+def possible_rungs(job: Job, accelerator: Accelerator, n: int) -> tuple[Rung, ...]:
+    """The rungs whose weights alone do not overflow ``n`` devices."""
+    layers = _layer_parameters(job.arch)
+    room = usable_bytes(accelerator) * n
+    return tuple(r for r in rungs(job) if layers * r.least_bytes <= room)
+
+
+def least_short_bytes(job: Job, accelerator: Accelerator, n: int) -> TooLarge:
+    """How far the weights alone overflow, when no rung is possible."""
+    layers = _layer_parameters(job.arch)
+    least = min(r.least_bytes for r in rungs(job)) * layers / n
+    return TooLarge(least - usable_bytes(accelerator), least)
+
+
+def least_time_s(job: Job, accelerator: Accelerator, n: int) -> float:
+    """What no plan beats. Raises UnpredictableError when the accelerator has no rate to train with."""
+    peak = accelerator.peak(default_precision(accelerator)[0])
+    return job.flop / (n * peak * BEST_MFU)
+
+
+STATE_BYTES = {"full": 16.0, "lora": 2.0, "qlora": QUANTIZED_BYTES}
+"""Of a parameter in plain mixed precision with AdamW: 2 weight, 2 gradient or 4, 4 copy, 8 moments (ZeRO, arXiv 1910.02054,
+section 3.1); frozen weights have none of it."""
+
+
+def crowding(job: Job, accelerator: Accelerator, n: int) -> float:
+    """How much slower than the bound ``n`` devices may be because they are full: 1 while the states leave a third free,
+    4/3 (everything computed again) when they nearly fill it, up to 3 where they must go to the host. Only for the order
+    in which hardware is predicted."""
+    full = _layer_parameters(job.arch) * STATE_BYTES[job.method] / (n * usable_bytes(accelerator))
+    return float(np.interp(full, (0.6, 0.9, 1.5), (1.0, 4 / 3, 3.0)))
+
+
+def train_on(job: Job, cluster: Cluster) -> Trained | TooLarge:
+    """The job on ``cluster``. Raises InputError and UnpredictableError."""
+    smallest: TooLarge | None = None
+    for rung in possible_rungs(job, cluster.accelerator, cluster.n_accelerators):
+        goal = _goal(job, cluster, rung)
+        found = _fastest(goal)
+        if isinstance(found, TrainingEstimate):
+            return Trained(found, rung, tuple(_changes(rung, found.strategy)), layout(found.strategy))
+        if smallest is None or found.needed_bytes < smallest.needed_bytes:
+            smallest = found
+    return smallest or least_short_bytes(job, cluster.accelerator, cluster.n_accelerators)
+
+
+@cache
+def _layer_parameters(arch: Architecture) -> int:
+    return count_parameters(arch).layers
+
+
+def _goal(job: Job, cluster: Cluster, rung: Rung) -> Goal:
+    wishes, accelerator = rung.wishes, cluster.accelerator
+    if default_precision(accelerator)[0] in ("fp32", "tf32"):
+        wishes = replace(wishes, gradient_dtype="fp32")
+    goal = make_goal(job.arch, cluster, wishes, fine_tuning=job.purpose != "train")
+    if rung.master_weights:
+        return goal
+    return replace(goal, bases=tuple(b.with_(master_weights=False) for b in goal.bases))
+
+
+def _fastest(goal: Goal) -> TrainingEstimate | TooLarge:
+    """The fastest fitting strategy of the small space, offload only when nothing fits without."""
+    short: TooLarge | None = None
+    for base in goal.bases:
+        setting = setting_of(goal, base)
+        found = blocks(setting, _space(setting), base)
+        if not found:
+            continue
+        c = _joined(found)
+        done = evaluate(goal.arch, goal.cluster.system, c, goal.seq_len)
+        memory = memory_columns(goal.arch, goal.cluster.system, done.costs.saved, c, done.point_index)
+        fits = memory.fits(goal.cluster.system) & host_bytes_fit(goal.arch, goal.cluster, done.costs, c, done.point_index)
+        plain = fits & (c.offload_optimizer == 0) & (c.offload_activations == 0)
+        chosen = plain if plain.any() else fits
+        if chosen.any():
+            best = int(np.argmin(np.where(chosen, done.times.step_s, np.inf)))
+            return estimate_at(goal.arch, goal.cluster, c, goal.seq_len, done, memory, best)
+        needed = float(memory.device_total.min())
+        if short is None or needed < short.needed_bytes:
+            short = TooLarge(max(needed - usable_bytes(goal.cluster.accelerator), 0.0), needed)
+    if short is None:
+        raise no_layout(goal)
+    return short
+
+
+def _joined(found: list[Block]) -> Columns:
+    """All strategies of all blocks as one list."""
+    lists = [b.columns.take(np.arange(len(b.columns))) for b in found]
+    names = [f.name for f in fields(Columns)[1:]]
+    return replace(lists[0], **{n: np.concatenate([getattr(c, n) for c in lists]) for n in names})
+
+
+def _space(setting: Setting) -> Space:
+    """What decides between clusters: few micro-batches, the usual degrees, every recompute, sharding and offload."""
+    whole, n = default_space(setting), setting.cluster.n_accelerators
+    domain = setting.domain
+    several = n > domain
+    return replace(
+        whole,
+        micro_batch=(1, 4) if n == 1 else (1, 2),
+        tp=tuple(sorted({d for d in (1, 2, min(domain, 8)) if d <= n})) if n > 1 else (1,),
+        pp=tuple(d for d in ((1, 2, 4, 8, 16) if several else (1, 2, 4)) if d <= n),
+        virtual_stages=tuple(v for v in whole.virtual_stages if v in ((1, 2, 4) if several else (1,))),
+        cp=(1,),
+        ep=tuple(e for e in whole.ep if e in (1, 8, 16, 32, 64) and e <= n),
+        activations=tuple(a for a in whole.activations if a[1] == 1),
+    )
+
+
+def _changes(rung: Rung, s: Strategy) -> Iterator[str]:
+    """What it takes to fit, in words."""
+    if rung.name:
+        yield rung.name
+    if s.recompute != "none":
+        yield f"{s.recompute} recompute"
+    if s.sharding == "zero3":
+        yield "sharded weights"
+    if s.offload_optimizer:
+        yield "optimizer in host memory"
+    if s.offload_activations:
+        yield "activations in host memory"

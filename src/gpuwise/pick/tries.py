@@ -1,0 +1,280 @@
+"""The tries of a way for a job that trains or serves: counts with their bounds, and what runs the prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.facts.systems import Cluster
+from gpuwise.money.energy import energy
+from gpuwise.pick.candidates import (
+    LeftOut,
+    Way,
+    cluster_of,
+    counts_for,
+    left_out,
+    not_in_limits,
+    placed,
+    software_for,
+)
+from gpuwise.pick.jobs import Job
+from gpuwise.pick.limits import Limits
+from gpuwise.pick.outcomes import Outcome, level, on_offer
+from gpuwise.pick.owning import Terms, bill, least_bill_usd, resale_share
+from gpuwise.pick.ranking import Try, least_budget, time_limit_s, too_large
+from gpuwise.pick.serving import (
+    BATCHES,
+    Served,
+    TooLargeToServe,
+    fitting_bits,
+    least_replicas,
+    least_short,
+    least_token_s,
+    ranks_for,
+    serve_on,
+    tier_of,
+)
+from gpuwise.pick.training import TooLarge, Trained, crowding, least_short_bytes, least_time_s, possible_rungs, train_on
+from gpuwise.plan.hardware import SHORTEST_S
+from gpuwise.predict.estimate import Estimate
+from gpuwise.units import HOUR_S, PETA, format_duration
+
+Predict = Callable[[Job, Cluster], Trained | TooLarge]
+Serve = Callable[[Job, Cluster, int], Served | TooLargeToServe]
+
+
+class Predictions:
+    """Exact predictions, each made once however many ways lead to the same cluster."""
+
+    def __init__(self) -> None:
+        self._trained: dict[tuple[Job, Cluster], Trained | TooLarge | InputError | UnpredictableError] = {}
+        self._served: dict[tuple[Job, Cluster, int], Served | TooLargeToServe | InputError | UnpredictableError] = {}
+
+    def train(self, job: Job, cluster: Cluster) -> Trained | TooLarge:
+        """:func:`train_on`, remembered. Raises what it raises."""
+        key = (job, cluster)
+        if key not in self._trained:
+            try:
+                self._trained[key] = train_on(job, cluster)
+            except (InputError, UnpredictableError) as error:
+                self._trained[key] = error
+        got = self._trained[key]
+        if isinstance(got, (InputError, UnpredictableError)):
+            raise got
+        return got
+
+    def serve(self, job: Job, cluster: Cluster, ranks: int) -> Served | TooLargeToServe:
+        """:func:`serve_on`, remembered. Raises what it raises."""
+        key = (job, cluster, ranks)
+        if key not in self._served:
+            try:
+                self._served[key] = serve_on(job, cluster, ranks)
+            except (InputError, UnpredictableError) as error:
+                self._served[key] = error
+        got = self._served[key]
+        if isinstance(got, (InputError, UnpredictableError)):
+            raise got
+        return got
+
+
+def tries_of(job: Job, way: Way, limits: Limits, terms: Terms, known: Predictions) -> Iterator[Try[Outcome] | LeftOut]:
+    """The counts worth predicting, and why others are not."""
+    return (_serving if job.serving else _training)(job, way, limits, terms, known)
+
+
+def _training(job: Job, way: Way, limits: Limits, terms: Terms, known: Predictions) -> Iterator[Try[Outcome] | LeftOut]:
+    accelerator, most_s = way.accelerator, time_limit_s(limits)
+    for n in counts_for(way, limits):
+        cluster = cluster_of(accelerator.id, n)
+        if cluster is None:
+            continue
+        broken = not_in_limits(way, n, limits)
+        if broken is not None:
+            yield left_out(way, *broken)
+            break
+        try:
+            least_s = least_time_s(job, accelerator, n)
+        except UnpredictableError as error:
+            yield left_out(way, "unpredicted", error.message)
+            return
+        possible = possible_rungs(job, accelerator, n)
+        if not possible:
+            yield too_large(way, n, least_short_bytes(job, accelerator, n).short_bytes)
+            continue
+        if least_s > most_s:
+            yield left_out(way, "slow", f"{n}x takes at least {format_duration(least_s)}", least_s)
+            continue
+        usd = least_bill_usd(way, n, least_s, terms)
+        over = least_budget(way, n, usd, limits)
+        if over is not None:
+            yield over
+            if way.purchase is not None:
+                return
+            continue
+        if n > 1 and least_s < SHORTEST_S and least_time_s(job, accelerator, 1) < SHORTEST_S * n / 2 and _one_fits(job, way):
+            return
+        there = placed(way, cluster, limits.have)
+        rate = job.flop / least_s
+        yield Try(
+            way, n, level(possible[0].tier, way, n), crowding(job, accelerator, n), least_s, usd,
+            _least_pflop_usd(way, n, rate, terms), _least_kwh(cluster, least_s, limits), _runner(job, way, there, terms, known),
+        )  # fmt: skip
+
+
+def _one_fits(job: Job, way: Way) -> bool:
+    """Whether the lightest rung leaves a single one half free: then more of them are not needed for memory."""
+    return bool(possible_rungs(job, way.accelerator, 1)) and least_short_bytes(job, way.accelerator, 1).short_bytes < -(
+        way.accelerator.memory_bytes / 2
+    )
+
+
+def _runner(job: Job, way: Way, cluster: Cluster, terms: Terms, known: Predictions) -> Callable[[], Outcome | LeftOut]:
+    def run() -> Outcome | LeftOut:
+        got = known.train(job, cluster)
+        if isinstance(got, TooLarge):
+            return too_large(way, cluster.n_accelerators, got.short_bytes)
+        return trained_outcome(job, way, cluster, got, terms)
+
+    return run
+
+
+def trained_outcome(job: Job, way: Way, cluster: Cluster, got: Trained, terms: Terms) -> Outcome:
+    """The job by this way, once its prediction is known."""
+    e = got.estimate
+    busy = e.seconds_for(job.tokens)
+    paid = bill(way, cluster, busy, terms)
+    rate = job.flop / busy.expected
+    return Outcome(
+        way=way, cluster=cluster, time_s=paid.calendar_s, tokens_per_s=e.tokens_per_s,
+        capacity_tokens_per_s=e.tokens_per_s.expected, bill=paid, flop=job.flop, flop_per_s=rate,
+        memory_bytes=e.memory_bytes.expected, device_bytes=e.device_bytes, changes=got.changes, tier=got.rung.tier,
+        layout=got.layout, support=software_for(way.accelerator, job.purpose), notes=_notes(way, cluster.n_accelerators),
+    )  # fmt: skip
+
+
+def _serving(job: Job, way: Way, limits: Limits, terms: Terms, known: Predictions) -> Iterator[Try[Outcome] | LeftOut]:
+    accelerator = way.accelerator
+    lent = way.notebook.hours_per_month if way.notebook is not None else None
+    wanted = job.hours / (12 * job.years)
+    if way.notebook is not None and (lent or 0.0) < wanted:
+        allowed = "no hours promised" if lent is None else f"lends {lent:.0f} hours a month"
+        yield left_out(way, "slow", f"{allowed} of the {wanted:.0f} wanted", wanted - (lent or 0.0))
+        return
+    counts = counts_for(way, limits)
+    whole = counts[0] if way.purchase is not None and counts else 1
+    possible = [n for n in ranks_for(job, accelerator) if counts and n <= counts[-1]]
+    if not possible:
+        n = min(max(counts, default=1), 16)
+        yield too_large(way, n, least_short(job, accelerator, n).short_bytes)
+        return
+    for ranks in possible[:3]:
+        cluster = cluster_of(accelerator.id, ranks)
+        if cluster is None or (ranks > 1 and cluster.n_systems > 1):
+            if ranks == possible[0]:
+                yield left_out(way, "memory", f"one model takes {ranks} of them, more than one machine has")
+            continue
+        least_n = max(ranks * least_replicas(job, accelerator, ranks), whole)
+        broken = not_in_limits(way, least_n, limits)
+        if broken is not None:
+            yield left_out(way, *broken)
+            continue
+        token_s = least_token_s(job, accelerator, ranks)
+        if 1 / token_s < job.load.least_tokens_per_s:
+            yield left_out(way, "slow", f"{ranks}x writes at most {1 / token_s:.2g} tokens a second", token_s)
+            continue
+        usd = least_bill_usd(way, least_n, job.hours * HOUR_S, terms)
+        over = least_budget(way, least_n, usd, limits)
+        if over is not None:
+            yield over
+            continue
+        bits = fitting_bits(job, accelerator, ranks) or job.bits[-1]
+        batch = job.load.users or BATCHES[-1]
+        rate = job.flop_per_served_token * batch / token_s * least_n / ranks
+        there = placed(way, cluster, limits.have)
+        yield Try(
+            way, least_n, level(tier_of(job, bits), way, ranks), 1.0, token_s, usd, _least_pflop_usd(way, least_n, rate, terms),
+            _least_kwh(cluster, job.hours * HOUR_S, limits) * least_n / ranks,
+            _server(job, way, there, ranks, limits, terms, known),
+        )  # fmt: skip
+
+
+def _server(
+    job: Job, way: Way, cluster: Cluster, ranks: int, limits: Limits, terms: Terms, known: Predictions
+) -> Callable[[], Outcome | LeftOut]:
+    def run() -> Outcome | LeftOut:
+        got = known.serve(job, cluster, ranks)
+        if isinstance(got, TooLargeToServe):
+            return too_large(way, ranks, got.short_bytes)
+        n = got.ranks * got.replicas
+        if got.tokens_per_s.expected < job.load.least_tokens_per_s:
+            return left_out(way, "slow", f"{n}x writes {got.tokens_per_s.expected:.2g} tokens a second for one user")
+        counts = counts_for(way, limits)
+        if counts and n > counts[-1]:
+            return left_out(way, "slow", f"the load takes {n} of them, {counts[-1]} can be had")
+        broken = not_in_limits(way, n, limits)
+        if broken is not None:
+            return left_out(way, *broken)
+        return served_outcome(job, way, cluster, got, terms, max(n, counts[0]) if way.purchase is not None else n)
+
+    return run
+
+
+def served_outcome(job: Job, way: Way, cluster: Cluster, got: Served, terms: Terms, n: int) -> Outcome:
+    """The load by this way, once its prediction is known, on the ``n`` accelerators that have to be had for it."""
+    hours = job.hours * HOUR_S
+    whole = replace(cluster, n_accelerators=n)
+    paid = bill(way, whole, Estimate(hours, hours, hours, "specified"), terms, "serving")
+    rate = got.tokens_per_s
+    wait = Estimate(1 / rate.high, 1 / rate.expected, 1 / rate.low, rate.basis)
+    flop_per_s = got.capacity_tokens_per_s * job.flop_per_served_token
+    changes = () if got.tier == 0 and got.bits == 16 else (f"{got.bits}-bit weights ({got.format})",)
+    split = (
+        f"{got.replicas} replica{'s' if got.replicas > 1 else ''} of {got.ranks}"
+        if got.replicas * got.ranks > 1
+        else "one device"
+    )
+    return Outcome(
+        way=way, cluster=whole, time_s=wait, tokens_per_s=rate, capacity_tokens_per_s=got.capacity_tokens_per_s,
+        bill=paid, flop=job.flop or flop_per_s * hours, flop_per_s=flop_per_s, memory_bytes=got.memory.total,
+        device_bytes=got.memory.most, changes=changes, tier=got.tier,
+        layout=f"{got.engine}, {split}, batch {got.batch}", support=software_for(way.accelerator, "infer"),
+        notes=(*got.notes, *_notes(way, whole.n_accelerators)),
+    )  # fmt: skip
+
+
+def _notes(way: Way, n: int) -> tuple[str, ...]:
+    """What to be careful about in how it is had."""
+    said: list[str] = []
+    if way.rent is not None:
+        if way.rent.stale:
+            said.append(f"the price is {way.rent.age_days} days old")
+        if not on_offer(way, n):
+            said.append(f"no offer seen has {n} in one machine")
+    if way.purchase is not None and way.purchase.as_of is None:
+        said.append(f"the price is the catalogue's ({way.purchase.kind}), undated")
+    if way.notebook is not None and not way.notebook.guaranteed:
+        said.append("given out as available, not promised")
+    if way.notebook is not None and way.notebook.session_hours is not None:
+        said.append(f"sessions of {way.notebook.session_hours:g} h: resume from checkpoints")
+    return tuple(said)
+
+
+def _least_kwh(cluster: Cluster, seconds: float, limits: Limits) -> float:
+    """Energy of the bound, when it is what is ranked by."""
+    if limits.objective != "energy":
+        return 0.0
+    used = energy(Estimate(seconds, seconds, seconds, "specified"), cluster)
+    return float("inf") if used is None else used.kwh.expected
+
+
+def _least_pflop_usd(way: Way, n: int, flop_per_s: float, terms: Terms) -> float:
+    """No price of a PFLOP is lower: the hourly price, or the purchase over its life, at the rate of the bound."""
+    if way.rent is not None:
+        hourly = n * way.rent.expected
+    elif way.purchase is not None:
+        hours = terms.lifetime_years * 365.25 * 24
+        hourly = n * way.purchase.median * (1 - resale_share(way.accelerator, terms.lifetime_years)) / hours
+    else:
+        hourly = 0.0
+    return hourly / (flop_per_s * HOUR_S / PETA)

@@ -1,0 +1,183 @@
+"""The ranking in sentences: the verdict, what else, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpuwise.facts.offers import offers_for
+from gpuwise.pick.candidates import CODES, LeftOut
+from gpuwise.pick.jobs import Job
+from gpuwise.pick.limits import Limits
+from gpuwise.pick.outcomes import CHANGED, Outcome
+from gpuwise.pick.ranking import Ranking, T, alike, best_of
+from gpuwise.units import format_duration, format_usd
+
+OBJECTIVE_WORDS = {
+    "cost": "the cheapest", "time": "the fastest", "value": "the cheapest per unit of work", "energy": "the most frugal",
+}  # fmt: skip
+NAMED = 4
+"""Names given for a group of those left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Accelerators left out for one reason."""
+
+    code: str
+    heading: str
+    count: int
+    named: tuple[tuple[str, str], ...]
+    """(name, why), nearest misses first."""
+
+
+def hardware(o: Outcome) -> str:
+    """``2x RTX 3090``."""
+    return f"{o.n}x {o.cluster.accelerator.name}"
+
+
+def how_words(o: Outcome) -> str:
+    """``rented at $0.35 an hour (from $0.34 at runpod)``, ``used, $700 (2026-09)``, ``Kaggle, free``."""
+    way = o.way
+    if way.rent is not None:
+        cheapest = next(iter(offers_for(way.accelerator.id)), None)
+        least = "" if cheapest is None else f", from {format_usd(cheapest.on_demand_usd_per_hour)} at {cheapest.provider}"
+        return f"{format_usd(way.rent.expected)} a GPU-hour{least}"
+    if way.notebook is not None:
+        plan = way.notebook
+        fee = "free" if plan.free else f"{format_usd(plan.usd_per_month)} a month"
+        return f"{plan.provider} {plan.plan}, {fee}"
+    assert way.purchase is not None
+    when = "" if way.purchase.as_of is None else f" in {way.purchase.as_of:%Y-%m}"
+    around = f" and {format_usd(o.bill.box_usd)} for the machine around it" if o.bill.box_usd else ""
+    return f"{way.condition}, {format_usd(way.purchase.median)} each{when}{around}"
+
+
+def result_words(job: Job, o: Outcome) -> str:
+    """``1.5 h for $0.52`` or ``35 tokens/s to each user for $312 a year``."""
+    if not job.serving:
+        return f"{format_duration(o.time_s.expected)} for {format_usd(o.cost_usd.expected)}"
+    rate = f"{o.tokens_per_s.expected:.3g} tokens/s to each user"
+    return f"{rate} for {format_usd(o.cost_usd.expected)} over {job.hours:,.0f} hours"
+
+
+def verdict(job: Job, limits: Limits, ranking: Ranking[Outcome]) -> tuple[str, ...]:
+    """The answer in sentences, the best way first."""
+    if not ranking.ranked:
+        return (nothing(job, limits, ranking),)
+    first = ranking.ranked[0]
+    said = [sentence(job, first)]
+    for how in ("rent", "buy", "notebook"):
+        other = best_of(ranking.ranked, how)
+        if other is not None and other.way.how != first.way.how:
+            pays = _pays(first, other) or _pays(other, first)
+            text = sentence(job, other)
+            said.append(f"Or {text[:1].lower()}{text[1:-1]}{pays}.")
+    if first.tier == CHANGED:
+        said.append("Nothing within the limits does it as asked: " + ", ".join(first.changes) + " changes the result.")
+    others = _others(ranking.ranked, first)
+    if others:
+        seen = dict.fromkeys(f"{hardware(o)} ({_short(job, limits, o)})" for o in others[:3])
+        said.append("If it cannot be had: " + ", ".join(seen) + ".")
+    tied = [o for o in others[:9] if alike(first, o, limits.objective)]
+    if tied:
+        said.append(f"Within the 80 % intervals {_count(tied)} cannot be told from it by {_what(limits)}.")
+    return tuple(said)
+
+
+def sentence(job: Job, o: Outcome) -> str:
+    """``Rent 1x RTX 5090 ($0.39 a GPU-hour, from $0.36 at vast): 45 min for $0.29, with full recompute.``"""
+    return f"{_verb(o)} {hardware(o)} ({how_words(o)}): {result_words(job, o)}{_with(o)}."
+
+
+def _others(ranked: Sequence[Outcome], first: Outcome) -> list[Outcome]:
+    """What comes after the first in the same way of having it, each accelerator once."""
+    seen = {first.cluster.accelerator.id}
+    found: list[Outcome] = []
+    for o in ranked:
+        if o.way.how == first.way.how and o.cluster.accelerator.id not in seen:
+            seen.add(o.cluster.accelerator.id)
+            found.append(o)
+    return found
+
+
+def _short(job: Job, limits: Limits, o: Outcome) -> str:
+    if limits.objective == "time":
+        return f"{o.tokens_per_s.expected:.3g} tokens/s" if job.serving else format_duration(o.time_s.expected)
+    return format_usd(o.cost_usd.expected)
+
+
+def nothing(job: Job, limits: Limits, ranking: Ranking[Outcome]) -> str:
+    """Why there is no answer, with the nearest miss."""
+    nearest = max(ranking.left_out, key=lambda out: (out.progress, -out.short), default=None)
+    if nearest is None:
+        return f"Nothing can {job.name} within these limits."
+    return (
+        f"Nothing can {job.name} within these limits; nearest is {nearest.way.accelerator.name} "
+        f"({nearest.way.label}): {nearest.why}."
+    )
+
+
+def default_words(job: Job, limits: Limits) -> str:
+    """How the ranking is ordered, in words."""
+    first = "the job as asked comes before the job with a change, counts seen on offer before others"
+    what = OBJECTIVE_WORDS[limits.objective]
+    if limits.by is not None:
+        return f"{what} first, as asked; {first}"
+    if limits.objective == "time":
+        speed = "most tokens a second to each user" if job.serving else "the fastest"
+        return f"{speed} within {format_usd(limits.budget_usd or 0)}; {first}"
+    within = ""
+    if not job.serving:
+        within = f" within {format_duration(limits.deadline_s)}" if limits.deadline_s else " within 30 days"
+    return f"the cheapest{within}; {first}"
+
+
+def groups(ranking: Ranking[T]) -> tuple[Group, ...]:
+    """The accelerators of which no way is ranked, by the reason of the way that came furthest."""
+    have = {o.way.accelerator.id for o in ranking.ranked}
+    furthest: dict[str, LeftOut] = {}
+    for out in ranking.left_out:
+        name = out.way.accelerator.id
+        known = furthest.get(name)
+        if name not in have and (known is None or (out.progress, -out.short) > (known.progress, -known.short)):
+            furthest[name] = out
+    found: list[Group] = []
+    for code, (_, heading) in sorted(CODES.items(), key=lambda item: -item[1][0]):
+        mine = [o for o in furthest.values() if o.code == code]
+        if mine:
+            found.append(Group(code, heading, len(mine), tuple((o.way.accelerator.name, o.why) for o in _notable(mine))))
+    return tuple(found)
+
+
+def _notable(mine: Iterable[LeftOut]) -> Sequence[LeftOut]:
+    """Nearest misses first; where a miss has no size, the newest and largest devices."""
+    return sorted(mine, key=lambda o: (o.short, -o.way.accelerator.year, -o.way.accelerator.memory_bytes))[:NAMED]
+
+
+def _verb(o: Outcome) -> str:
+    return {"rent": "Rent", "buy": "Buy", "notebook": "Use"}[o.way.how]
+
+
+def _with(o: Outcome) -> str:
+    return f", with {', '.join(o.changes)}" if o.changes else ""
+
+
+def _pays(bought: Outcome, rented: Outcome) -> str:
+    """How many such jobs a purchase pays off after."""
+    if bought.way.purchase is None or rented.way.rent is None:
+        return ""
+    outlay = bought.way.purchase.median * bought.n + bought.bill.box_usd
+    saved = rented.cost_usd.expected - (bought.bill.outlay_usd - outlay)
+    if saved <= 0:
+        return ", which renting undercuts on electricity alone"
+    jobs = outlay / saved
+    return f"; buying pays from the {jobs:,.0f}th such job on" if jobs > 1.5 else ""
+
+
+def _count(tied: Sequence[Outcome]) -> str:
+    return hardware(tied[0]) if len(tied) == 1 else f"{len(tied)} of the next {'nine' if len(tied) > 3 else 'few'}"
+
+
+def _what(limits: Limits) -> str:
+    return {"cost": "cost", "time": "time", "value": "price of work", "energy": "energy"}[limits.objective]
