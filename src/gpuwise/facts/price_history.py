@@ -18,6 +18,9 @@ from gpuwise.facts.accelerators import accelerators, sources
 from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
 from gpuwise.facts.seal import check_seal
 
+MEDIAN = "median"
+"""The series over providers, the one to fit a market price on."""
+
 _MOST_USD_PER_HOUR = 100.0
 
 
@@ -30,9 +33,10 @@ class PricePoint:
     accelerator_id: str
     usd_per_hour: float
     kind: str
-    """``list`` (providers' own prices) or ``marketplace`` (what hosts asked)."""
+    """``list`` (providers' own prices), ``spot`` (a provider's price for what it may take back) or
+    ``marketplace`` (what hosts asked)."""
     source_key: str
-    series: str = "median"
+    series: str = MEDIAN
 
 
 PRICE_HISTORY_SCHEMA: dict[str, Field] = {
@@ -40,7 +44,7 @@ PRICE_HISTORY_SCHEMA: dict[str, Field] = {
     "accelerator": Field("text"),
     "series": Field("text"),
     "usd_h": Field("number", maximum=_MOST_USD_PER_HOUR),
-    "kind": Field("text", choices=("list", "marketplace")),
+    "kind": Field("text", choices=("list", "spot", "marketplace")),
     "source": Field("text"),
 }
 
@@ -77,18 +81,21 @@ def parse_price_history(text: str, file: str) -> Mapping[str, tuple[PricePoint, 
 
 
 def series_of(accelerator_id: str) -> tuple[str, ...]:
-    """The names of the series of one accelerator, the one with the most months first; empty when there is
-    none."""
+    """The names of the series of one accelerator: ``median`` first, spot last, longer before shorter; empty
+    when there is none."""
     months: dict[str, int] = {}
+    spot: set[str] = set()
     for point in price_history().get(accelerator_id, ()):
         months[point.series] = months.get(point.series, 0) + 1
-    return tuple(sorted(months, key=lambda name: (-months[name], name)))
+        if point.kind == "spot":
+            spot.add(point.series)
+    return tuple(sorted(months, key=lambda name: (name != MEDIAN, name in spot, -months[name], name)))
 
 
 def history_of(accelerator_id: str, series: str | None = None) -> tuple[PricePoint, ...]:
     """One series of one accelerator, oldest month first, at most one point a month.
 
-    Without ``series``: the one with the most months. Raises UnpredictableError when there is none.
+    Without ``series``: the first of :func:`series_of`. Raises UnpredictableError when there is none.
     """
     known = series_of(accelerator_id)
     if not known or (series is not None and series not in known):

@@ -24,9 +24,9 @@ from gpuwise.facts.systems import systems
 
 Condition = Literal["new", "used"]
 
-RECENT_DAYS = 548
-"""An observation counts towards a typical price when it is at most a year and a half older than the newest one
-of the same accelerator and condition."""
+RECENT_DAYS = 270
+"""An observation counts towards a typical price when it is at most nine months older than the newest one of the
+same accelerator and condition: memory prices moved shop prices by a third in half of that in 2026."""
 
 _MOST_USD = 1.0e7
 """Above any machine one buys (an NVL72 rack is three to four million)."""
@@ -131,14 +131,16 @@ def system_purchases(accelerator_id: str, condition: Condition | None = None) ->
 def typical_purchase_usd(accelerator_id: str, condition: Condition = "new") -> PurchaseRange:
     """Lowest, median and highest recent price of one accelerator bought alone.
 
-    Over the observations of that condition at most :data:`RECENT_DAYS` older than the newest. A new one
-    without an observation falls back to the catalogue's list price, whose kind is said and whose date is
-    None. Raises UnpredictableError when nothing is known.
+    Over the observations of that condition at most :data:`RECENT_DAYS` older than the newest; of several list
+    prices of one product the newest alone counts. A new one without an observation falls back to the
+    catalogue's list price, whose kind is said and whose date is None. Raises UnpredictableError when nothing
+    is known.
     """
     seen = purchases_for(accelerator_id, condition)
     if seen:
         newest = max(one.as_of for one in seen)
-        return _range([one for one in seen if (newest - one.as_of).days <= RECENT_DAYS])
+        recent = [one for one in seen if (newest - one.as_of).days <= RECENT_DAYS]
+        return _range([one for one in recent if not _superseded(one, recent)])
     known: Accelerator | None = accelerators().get(accelerator_id)
     if condition == "new" and known is not None and known.list_price_usd is not None:
         price = known.list_price_usd
@@ -147,6 +149,13 @@ def typical_purchase_usd(accelerator_id: str, condition: Condition = "new") -> P
         "no purchase price for accelerator",
         f"no {condition} purchase price is known for {accelerator_id}",
         hint="give a price of your own",
+    )
+
+
+def _superseded(one: Purchase, among: Iterable[Purchase]) -> bool:
+    """A vendor's list price that the same product has had a newer one since."""
+    return one.kind == "list" and any(
+        other.kind == "list" and other.product == one.product and other.as_of > one.as_of for other in among
     )
 
 
