@@ -12,10 +12,10 @@ from gpuwise.money.comparison import Option, RentOrOwn
 from gpuwise.report.figures import (
     BAD,
     DASHES,
-    GOOD,
     GRID,
     INK,
     MUTED,
+    PAPER,
     SERIES,
     SMALL,
     Drawing,
@@ -38,7 +38,7 @@ BARS = 10
 """Bars of the tornado; what moves less is in the words."""
 PART_COLOURS = {
     "hardware": SERIES[0], "resale": SERIES[5], "power": SERIES[1], "colocation": SERIES[4], "staff": SERIES[3],
-    "support": SERIES[6], "repairs": SERIES[7], "running": SERIES[7], "reserved": SERIES[2], "on-demand": GOOD, "spot": BAD,
+    "support": SERIES[6], "repairs": BAD, "running": BAD, "reserved": SERIES[2], "on-demand": SERIES[7], "spot": GRID,
 }  # fmt: skip
 
 
@@ -157,13 +157,14 @@ def _breakdown(result: RentOrOwn) -> Drawing:
             for kind in kinds:
                 usd = option.parts_usd.get(kind, 0.0)
                 start = right if usd >= 0 else left
-                ax.barh(i, usd, left=start, height=0.62, color=PART_COLOURS[kind], hatch="////" if kind == "resale" else None,
-                        edgecolor=MUTED, lw=0.4, label=kind if i == _first(options, kind) else None)  # fmt: skip
+                label = kind if i == _first(options, kind) else None
+                ax.barh(i, usd, left=start, height=0.62, color=PART_COLOURS[kind], edgecolor=PAPER, lw=0.8, label=label)
                 right, left = (right + usd, left) if usd >= 0 else (right, left + usd)
             total = option.total_usd
             ax.plot([total.low, total.high], [i, i], color=INK, lw=1.2, marker="|", ms=7)
             ax.plot([total.expected], [i], color=INK, marker="D", ms=4.5)
-            ax.text(max(right, total.high), i, f"  {dollars(total.expected)}", va="center", fontsize=SMALL)
+            ax.annotate(dollars(total.expected), (max(right, total.high), i), (5, 0), textcoords="offset points", va="center",
+                        fontsize=SMALL)  # fmt: skip
         ax.set_yticks(range(len(names)), names)
         ax.invert_yaxis()
         ax.margins(x=0.16)
@@ -232,7 +233,9 @@ def _amount(value: float, unit: str) -> str:
     number = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     if unit.startswith("$"):
         return f"${number}{unit[1:]}"
-    return f"{100 * value:.0f} %" if unit == "%" else f"{number} {unit}".strip()
+    if unit == "%" or unit.startswith("of "):
+        return f"{100 * value:.0f} %"
+    return f"{number} {unit}" if unit in ("W", "x", "months", "years") else number
 
 
 def _prices(result: RentOrOwn) -> Drawing:

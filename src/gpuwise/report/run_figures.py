@@ -59,10 +59,8 @@ def _power(cost: RunCost) -> Drawing | None:
     def paint(figure: Figure) -> None:
         ax = figure.add_subplot()
         start = 0.0
-        for i, (name, e) in enumerate(items):
+        for i, (_, e) in enumerate(items):
             ax.barh(len(items) - 1 - i, e.expected / KILO, left=start / KILO, height=0.62, color=colour(i))
-            label = f"{name}: {format_rate(e.expected, 'W')}"
-            ax.text(start / KILO, len(items) - 1 - i + 0.4, label, va="bottom", fontsize=SMALL)
             start += e.expected
         for value, name, dash in ((budget.design_w, "accelerators' design power", ":"), (budget.most_w, "hosts' most", "--")):
             if value is not None:
@@ -71,19 +69,20 @@ def _power(cost: RunCost) -> Drawing | None:
                 label=f"total {format_rate(budget.total_w.expected, 'W')}, 80 %")  # fmt: skip
         ax.set_ylim(-0.9, len(items) - 0.2)
         ax.set_xlim(0, 1.12 * max(start, budget.design_w, budget.most_w or 0.0, budget.total_w.high) / KILO)
-        ax.set_yticks([])
+        ax.set_yticks(range(len(items)), [f"{n}, {format_rate(e.expected, 'W')}" for n, e in reversed(items)])
+        ax.tick_params(axis="y", length=0)
         ax.grid(visible=False, axis="y")
         ax.spines["left"].set_visible(False)
         ax.set_xlabel("kW")
         handles, labels = ax.get_legend_handles_labels()
         figure.legend(handles, labels, loc="lower center", ncols=1, handlelength=2.4, borderaxespad=0.1)
-        margins(figure, left=0.1, bottom=0.5 + 0.178 * len(labels))
+        margins(figure, left=room_for([f"{n}, 12.3 kW" for n, _ in items]), bottom=0.5 + 0.178 * len(labels))
 
     total = budget.total_w
     said = "; ".join(f"{name} {format_rate(e.expected, 'W')}" for name, e in items)
     return draw("power", f"Power at work: {format_rate(total.expected, 'W')}",
-                f"80 % interval {format_rate(total.low, 'W')} to {format_rate(total.high, 'W')}, at {budget.site} "
-                f"(PUE {budget.pue.expected:.2f}).", 2.9, paint, f"{said}.")  # fmt: skip
+                f"80 % interval {format_rate(total.low, 'W')} to {format_rate(total.high, 'W')}; site: "
+                f"{budget.site}, PUE {budget.pue.expected:.2f}.", 2.7, paint, f"{said}.")  # fmt: skip
 
 
 def _carbon(cost: RunCost) -> Drawing | None:
