@@ -1,0 +1,118 @@
+"""The processor's roofline: laws, published readings within its intervals, refusals."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwise.calibrate import cpu_fit
+from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.facts.cpus import cpus, find_cpu
+from gpuwise.facts.models import find_model
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.cpu import attention_time, matmul_time, stream_time, token_time, training_time
+
+ANY_CPU = st.sampled_from(sorted(cpus()))
+SIZE = st.integers(1, 20_000)
+
+
+def test_the_coefficients_are_those_of_a_refit() -> None:
+    assert cpu_fit.fit() == load_json("cpu")
+
+
+def test_every_measured_row_has_a_source_and_stays_below_its_peak() -> None:
+    for row in cpu_fit.rows():
+        assert row.number("reached") * 1e9 < cpu_fit.peak_of(find_cpu(row.text("cpu")), row), row.values
+
+
+@settings(max_examples=60, deadline=None)
+@given(ANY_CPU, SIZE, SIZE, SIZE, st.sampled_from(("fp32", "bf16", "int8", "fp8")))
+def test_a_product_obeys_both_ceilings_and_grows(name: str, m: int, n: int, k: int, dtype: str) -> None:
+    cpu = cpus()[name]
+    time = matmul_time(cpu, dtype, m, n, k)
+    seconds = time.time_s
+    assert 0 < seconds.low < seconds.expected < seconds.high < math.inf
+    assert seconds.expected > 2.0 * m * n * k / cpu.peak(time.dtype)
+    assert seconds.expected > m * n / cpu.memory_bandwidth_bytes_per_s
+    for bigger in ((2 * m, n, k), (m, 2 * n, k), (m, n, 2 * k)):
+        assert matmul_time(cpu, dtype, *bigger).time_s.expected > seconds.expected
+    two = matmul_time(cpu, dtype, m, n, k, batch=2).time_s.expected
+    assert two <= 2 * seconds.expected
+
+
+@settings(max_examples=30, deadline=None)
+@given(ANY_CPU, st.floats(1e6, 1e12))
+def test_a_stream_is_linear_and_below_the_channels(name: str, size: float) -> None:
+    cpu = cpus()[name]
+    once, twice = stream_time(cpu, size, size).time_s.expected, stream_time(cpu, 2 * size, 2 * size).time_s.expected
+    assert once < twice <= 2 * once
+    assert 2 * size / once < cpu.memory_bandwidth_bytes_per_s
+
+
+def test_a_format_without_instructions_runs_as_fp32() -> None:
+    zen3, zen4 = find_cpu("5950x"), find_cpu("epyc 9654")
+    assert matmul_time(zen3, "bf16", 512, 512, 512).dtype == "fp32"
+    assert matmul_time(zen4, "bf16", 512, 512, 512).dtype == "bf16"
+    assert matmul_time(zen4, "bf16", 4096, 4096, 4096).time_s.expected < (
+        0.6 * matmul_time(zen4, "fp32", 4096, 4096, 4096).time_s.expected
+    )
+
+
+def test_causal_attention_is_half_the_work() -> None:
+    cpu = find_cpu("epyc 9654")
+    half = attention_time(cpu, "bf16", 1, 32, 4096, 128, causal=True).compute_s
+    assert attention_time(cpu, "bf16", 1, 32, 4096, 128, causal=False).compute_s == pytest.approx(2 * half, rel=1e-3)
+
+
+def test_published_decoding_lies_within_the_intervals() -> None:
+    """llama.cpp of readings that took no part in the fit's model files: sizes from our own parameter counts."""
+    phi, llama = find_model("phi-4"), find_model("llama-3.1-8b")
+    published = [
+        ("epyc 9554", phi, "Q8_0", 19.194), ("epyc 9554", phi, "Q6_K", 23.246), ("epyc 9554", phi, "Q4_K_M", 28.74),
+        ("i5-9500", llama, "Q4_K_M", 6.51), ("i7-7820hq", llama, "Q4_K_M", 5.62),
+    ]  # fmt: skip
+    for name, arch, weights, tokens_per_s in published:
+        time = token_time(find_cpu(name), arch, weights, context=128).time_s
+        assert 1 / time.high < tokens_per_s < 1 / time.low, (name, weights, 1 / time.expected)
+
+
+def test_decoding_is_bound_by_memory_until_sequences_share_the_weights() -> None:
+    cpu, arch = find_cpu("epyc 9654"), find_model("llama-3.1-8b")
+    one = token_time(cpu, arch, "F16")
+    many = token_time(cpu, arch, "F16", batch=64)
+    assert one.bound == "memory" and many.bound == "compute"
+    assert one.time_s.expected < many.time_s.expected < 64 * one.time_s.expected
+    narrow = token_time(cpu, arch, "Q4_K_M").time_s.expected
+    assert narrow < one.time_s.expected < 4 * narrow
+    assert token_time(cpu, arch, "F16", context=100_000).time_s.expected > one.time_s.expected
+
+
+def test_training_is_arithmetic_and_scales_with_tokens() -> None:
+    arch = find_model("bert-base")
+    cpu = find_cpu("epyc 7742")
+    once = training_time(cpu, arch, 1e7, 128, tokens_per_step=4096)
+    assert once.bound == "compute"
+    assert training_time(cpu, arch, 2e7, 128, tokens_per_step=4096).time_s.expected == pytest.approx(2 * once.time_s.expected)
+    often = training_time(cpu, arch, 1e7, 128, tokens_per_step=128)
+    assert often.memory_s == pytest.approx(32 * once.memory_s) and often.time_s.expected > once.time_s.expected
+    matrix = training_time(find_cpu("xeon 8480+"), arch, 1e7, 128, tokens_per_step=4096, dtype="bf16")
+    plain = training_time(find_cpu("xeon 8480+"), arch, 1e7, 128, tokens_per_step=4096)
+    assert matrix.compute_s < plain.compute_s and matrix.time_s.high / matrix.time_s.low > plain.time_s.high / plain.time_s.low
+
+
+@pytest.mark.parametrize("size", [0, -1, math.inf, math.nan])
+def test_sizes_that_cannot_be_are_refused(size: float) -> None:
+    cpu, arch = find_cpu("epyc 9654"), find_model("llama-3.1-8b")
+    for refused in (
+        lambda: matmul_time(cpu, "fp32", size, 1, 1),
+        lambda: attention_time(cpu, "fp32", 1, 1, size, 64),
+        lambda: token_time(cpu, arch, "F16", context=size),
+        lambda: training_time(cpu, arch, size, 128, tokens_per_step=128),
+    ):
+        with pytest.raises(InputError):
+            refused()
+    with pytest.raises(UnknownNameError):
+        token_time(cpu, arch, "Q1")
