@@ -5,19 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwise.errors import InputError
+from gpuwise.units import DAY_S, format_count
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from gpuwise.facts.grid import Grid
     from gpuwise.facts.operations import Site
     from gpuwise.facts.storage import StoragePrice
     from gpuwise.facts.systems import Cluster
     from gpuwise.money.cost import Price
-    from gpuwise.money.run_cost import Run
+    from gpuwise.money.run_changes import Change
+    from gpuwise.money.run_cost import Run, RunCost
     from gpuwise.plan.planner import Option, Plan
 
 SMALL_VOCABULARY = 2**16
 """Token numbers up to this are stored in two bytes, larger ones in four."""
-LONGEST_YEARS = 100.0
+LONGEST_YEARS, YEAR_S = 100.0, 365.25 * DAY_S
 
 
 def cost_run(
@@ -35,9 +40,13 @@ def cost_run(
     egress_gb: float | None = None,
     eval_share: float | None = None,
     pue: float | None = None,
+    html: Path | None = None,
+    svg: Path | None = None,
     json: bool = False,
 ) -> int:
     """The bill of training ``model`` on ``tokens`` tokens on ``on``, in money, power and carbon.
+
+    ``html`` is a file for the page with figures, ``svg`` one for the figures alone.
 
     Returns 1 when nothing fits. Raises InputError and its kinds, and UnpredictableError.
     """
@@ -48,6 +57,11 @@ def cost_run(
     from gpuwise.plan.api import make_plan
     from gpuwise.plan.goal import Wishes
 
+    if html is not None or svg is not None:
+        from gpuwise.report.files import check_target
+
+        check_target(html, (".html", ".htm"))
+        check_target(svg, (".svg",))
     today = datetime.date.today()
     wishes = Wishes(tokens=tokens, seq_len=seq, precision=_formats(precision))
     place, site = _place(country, provider)
@@ -55,30 +69,51 @@ def cost_run(
     if plan.best is None:
         return _nothing_fits(plan, json)
     best = plan.best
-    if best.time_s.expected > LONGEST_YEARS * 365.25 * 86400:
+    if best.time_s.expected > LONGEST_YEARS * YEAR_S:
         raise InputError(
-            f"{tokens:.3g} tokens on {best.cluster.label} take {best.time_s.expected / (365.25 * 86400):,.0f} years",
+            f"{tokens:.3g} tokens on {best.cluster.label} take {best.time_s.expected / YEAR_S:,.0f} years",
             hint="name more accelerators or fewer tokens",
         )
     storage = _storage(provider, storage_usd_per_gb_month)
     spot_usd = _spot(best.cluster, best.price, today, provider) if spot else None
     cost = run_cost(_run(plan, best, storage, place, site, spot_usd, eval_share, egress_gb, pue))
     other = changes(cost, today)
+    _write(cost, f"{plan.goal.arch.name}, {format_count(tokens)} tokens", html, svg)
     if json:
-        from gpuwise.cli.out import print_json
-        from gpuwise.money.run_document import run_document
-        from gpuwise.plan.document import cluster_document
-
-        print_json({
-            "model": {"id": plan.goal.arch.id, "name": plan.goal.arch.name}, "tokens": tokens,
-            "cluster": cluster_document(best.cluster), "assumed": list(plan.goal.assumed),
-            "warnings": list(plan.warnings), **run_document(cost, other),
-        })  # fmt: skip
+        _print_document(plan, cost, other)
     else:
         from gpuwise.cli.cost_run_view import show_run_cost
 
         show_run_cost(plan, cost, other)
     return 0
+
+
+def _print_document(plan: Plan, cost: RunCost, other: Sequence[Change]) -> None:
+    from gpuwise.cli.out import print_json
+    from gpuwise.money.run_document import run_document
+    from gpuwise.plan.document import cluster_document
+
+    print_json({
+        "model": {"id": plan.goal.arch.id, "name": plan.goal.arch.name}, "tokens": plan.tokens,
+        "cluster": cluster_document(cost.run.cluster), "assumed": list(plan.goal.assumed),
+        "warnings": list(plan.warnings), **run_document(cost, other),
+    })  # fmt: skip
+
+
+def _write(cost: RunCost, title: str, html: Path | None, svg: Path | None) -> None:
+    """The drawn reports, and where they are on stderr."""
+    import sys
+
+    if html is None and svg is None:
+        return
+    from gpuwise.report.cost_page import write_cost_figure, write_cost_page
+
+    if html is not None:
+        write_cost_page(cost, html, title=title)
+        sys.stderr.write(f"wrote {html}\n")
+    if svg is not None:
+        write_cost_figure(cost, svg)
+        sys.stderr.write(f"wrote {svg}\n")
 
 
 def _formats(precision: str | None) -> tuple[str, ...]:
@@ -135,6 +170,7 @@ def _run(
     plan: Plan, best: Option, storage: StoragePrice, grid: Grid | None, site: Site | None, spot_usd: float | None,
     eval_share: float | None, egress_gb: float | None, pue: float | None,
 ) -> Run:  # fmt: skip
+
     from gpuwise.money.checkpointing import checkpoint_bytes
     from gpuwise.money.run_cost import Run
     from gpuwise.workload.parameters import count_parameters

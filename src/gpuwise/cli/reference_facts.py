@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from importlib.resources import files
 
 from gpuwise.cli.reference_python import cell, field_meanings
+from gpuwise.cli.reference_run import run_formats
 from gpuwise.facts import systems as systems_room
 from gpuwise.facts.accelerators import (
     ACCELERATOR_SCHEMA,
@@ -47,7 +48,7 @@ def formats_page() -> str:
         "",
     ]
     lines += _readme_words()
-    for title, text, schema in _formats():
+    for title, text, schema in (*_formats(), *run_formats()):
         lines += [f"## {title}", "", text, "", *_schema(schema), ""]
     lines += [*_models(), *_stacks(), *_coefficients()]
     return "\n".join(lines).rstrip() + "\n"
