@@ -51,9 +51,8 @@ def months_to_break_even(
     rng = np.random.Generator(np.random.PCG64(seed))
     x = draw(spread_drivers(demand, own, rent), rng, n)
     prices, last = draw_prices(rent, rng, LONGEST_MONTHS, n)
-    batch = Batch(demand, own, rent, x, prices, last, by_month=True)
-    saved = batch.spent_by_month(Mix()) - batch.spent_by_month(Mix(gpus))
-    return crossing(np.broadcast_to(saved, (LONGEST_MONTHS + 1, n)))
+    batch = Batch(demand, own, rent, x, prices, last, n=n, by_month=True)
+    return crossing(batch.spent_by_month(Mix()) - batch.spent_by_month(Mix(gpus)))
 
 
 def crossing(saved: Array) -> Floats:
@@ -95,6 +94,6 @@ def _per_gpu(batch: Batch, gpus: int) -> tuple[Floats, Floats, Floats, float]:
     standing = own.hardware_usd(gpus, x) - resale + sum(own.fixed_usd(gpus, x, batch.discounts).values())
     idle = HOURS_PER_MONTH * batch.kw_idle * x["usd_per_kwh"] * total
     work = (batch.kw_busy - batch.kw_idle) * x["usd_per_kwh"] * total
-    price = (batch.discounts.astype(batch.prices.dtype) @ batch.prices).astype(np.float64)
+    price = batch.mean_price().astype(np.float64) * total
     fixed, variable, price = np.broadcast_arrays(standing / gpus + idle, work, price)
     return fixed, variable, price, total

@@ -22,6 +22,8 @@ from gpuwise.money.renting import Renting, Reservation
 
 Top = Literal["on-demand", "spot"]
 DEMAND = "demand_spread"
+CHUNK = 8192
+"""Scenarios costed at a time, so that they stay in the processor's cache."""
 PRICE = "rental_price"
 """Names of the two drivers that are not fields of :class:`Ownership` or :class:`Renting`."""
 
@@ -59,9 +61,11 @@ class Batch:
     """
 
     def __init__(
-        self, demand: Demand, own: Ownership, rent: Renting, x: Values, prices: Array, last: Array, *, by_month: bool = False
+        self, demand: Demand, own: Ownership, rent: Renting, x: Values, prices: Array, last: Array, *, n: int,
+        by_month: bool = False,
     ) -> None:  # fmt: skip
         months = prices.shape[0]
+        self.demand, self.n = demand, n
         self.own, self.rent, self.x, self.prices, self.last = own, rent, x, prices, last
         rate = (1 + own.capital_per_year) ** (1 / MONTHS_PER_YEAR) - 1
         self.months, self.discounts = months, (1 + rate) ** -np.arange(1.0, months + 1)
@@ -81,6 +85,19 @@ class Batch:
         self.usable = np.asarray(own.usable_share(x), dtype=np.float32)
         self.kw_busy, self.kw_idle = own.kw_per_gpu(x), own.kw_per_gpu(x, "idle_share")
         self.spot_over = np.asarray(1.0 if rent.spot is None else rent.spot.over_on_demand(x))
+
+    def first(self, n: int) -> Batch:
+        """The first ``n`` scenarios alone."""
+        x = {name: value if value.ndim == 0 else value[:n] for name, value in self.x.items()}
+        return Batch(self.demand, self.own, self.rent, x, self.prices[:, :n], self.last[:n], n=min(n, self.n))
+
+    def by_month(self) -> Batch:
+        """The same scenarios with every month a group of its own."""
+        return Batch(self.demand, self.own, self.rent, self.x, self.prices, self.last, n=self.n, by_month=True)
+
+    def mean_price(self) -> Array:
+        """Discounted mean of the on-demand price over the months, ``(S,)`` or ``(1,)``."""
+        return (self.discounts.astype(self.prices.dtype) @ self.prices) / self.prices.dtype.type(self.discounts.sum())
 
     def discounted_hours(self) -> Array:
         """Discounted GPU-hours wanted, ``(S,)``: what costs are levelised over."""
@@ -117,9 +134,8 @@ class Batch:
 
         The batch must be made ``by_month``.
         """
-        own, x, costed = self.own, self.x, self.cost(mix)
-        scenarios = max(costed.total_usd.size, self.prices.shape[1])
-        spent = np.zeros((self.months + 1, scenarios))
+        own, x = self.own, self.x
+        spent = np.zeros((self.months + 1, self.n))
         over = self.spot_over if mix.top == "spot" else 1.0
         capacity = np.float32(mix.owned) * self.usable
         fixed = own.fixed_usd(mix.owned, x, self.discounts) if mix.owned else {}
@@ -181,11 +197,6 @@ class Batch:
             total = total + float(self.discounts[first : first + term].sum()) * self.prices[first] * share
         rest = self.discounts[whole:].astype(self.prices.dtype) @ self.prices[whole:] if whole < self.months else 0.0
         return total + rest
-
-
-def first(x: Values, n: int) -> dict[str, Array]:
-    """The values of the first ``n`` scenarios."""
-    return {name: value if value.ndim == 0 else value[:n] for name, value in x.items()}
 
 
 def spread_drivers(demand: Demand, own: Ownership, rent: Renting) -> tuple[Driver, ...]:

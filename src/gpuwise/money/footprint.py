@@ -32,9 +32,6 @@ class Footprint:
     used_hours: float
     """Hours of a machine's life in which somebody uses it."""
 
-    def operational(self, kwh: Array) -> Estimate | None:
-        return None if self.kg_co2e_per_kwh is None else spread(kwh).scaled(self.kg_co2e_per_kwh)
-
     def embodied(self, owned_gpus: int, hours: Mapping[str, float]) -> Estimate:
         """``hours`` by layer: those of ``owned`` count as whole GPUs."""
         rented = sum(value for name, value in hours.items() if name != "owned")

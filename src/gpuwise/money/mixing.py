@@ -14,8 +14,8 @@ from gpuwise.money.comparison import BAND, Floats
 from gpuwise.money.engine import Batch, Mix, Top
 from gpuwise.money.renting import Reservation
 
-SCENARIOS = 2048
-_MOST_TRIED = 24
+SCENARIOS = 1024
+_MOST_TRIED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,27 +27,29 @@ class Tried:
     best: Mix
 
 
-def best_mix(batch: Batch, most_owned: int, most_reserved: int, tops: Sequence[Top]) -> Tried:
-    """The cheapest mix in expectation: first how much to own, then how much to reserve, then both again."""
+def best_mix(batch: Batch, most_owned: int, most_reserved: int, terms: Sequence[Reservation]) -> Tried:
+    """The cheapest mix in expectation. For each way to rent the rest and each term, from owning nothing and from the
+    best amount to own: how much to reserve, how much to own beside it, and both once more."""
     server = batch.own.gpus_per_server
-    counts = _counts(most_owned, server)
-    best, least = Mix(), np.inf
-    band = np.zeros((3, len(counts)))
+    counts, reserves = _counts(most_owned, server), _counts(most_reserved, 1)
+    tops: tuple[Top, ...] = ("on-demand",) if batch.rent.spot is None else ("on-demand", "spot")
+    found: list[tuple[float, Mix]] = []
+    bands: list[tuple[float, Floats]] = []
     for top in tops:
         totals = [batch.cost(Mix(n, top=top)).total_usd for n in counts]
         means = [float(np.mean(t)) for t in totals]
-        if min(means) < least:
-            least, best = min(means), Mix(counts[int(np.argmin(means))], top=top)
-            band = np.stack([np.quantile(t, BAND) for t in totals], axis=1)
-    for reservation in batch.rent.reservations:
-        mix = best
-        for _ in range(2):
-            mix = _best(batch, [Mix(mix.owned, r, reservation, mix.top) for r in (0, *_counts(most_reserved, 1)[1:])])
-            mix = _best(batch, [Mix(n, mix.reserved, reservation, mix.top) for n in counts])
-        cost = mean_usd(batch, mix)
-        if mix.reserved and cost < least:
-            least, best = cost, mix
-    return Tried(np.array(counts, dtype=np.float64), band, best)
+        owned = counts[int(np.argmin(means))]
+        found.append((min(means), Mix(owned, top=top)))
+        bands.append((min(means), np.stack([np.quantile(t, BAND) for t in totals], axis=1).astype(np.float64)))
+        for term in terms:
+            for start in {0, owned}:
+                mix = Mix(start, top=top)
+                for _ in range(2):
+                    mix = _best(batch, [Mix(mix.owned, r, term, top) for r in reserves])
+                    mix = _best(batch, [Mix(n, mix.reserved, term, top) for n in counts])
+                found.append((mean_usd(batch, mix), mix if mix.reserved else Mix(mix.owned, top=top)))
+    best = min(found, key=lambda one: one[0])[1]
+    return Tried(np.array(counts, dtype=np.float64), min(bands, key=lambda one: one[0])[1], best)
 
 
 def best_reserved(batch: Batch, reservation: Reservation, most: int) -> Mix:

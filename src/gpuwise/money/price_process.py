@@ -34,8 +34,6 @@ PRIOR_DRIFT_PER_MONTH = 0.20 / 12
 prices of a chip have moved by -27 % to +39 % within a year."""
 _FEWEST_CHANGES = 12
 _NO_SPREAD = 1e-12
-_CHUNK = 8192
-"""Scenarios drawn at a time, so that they stay in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +53,14 @@ class PriceProcess:
 
     def paths(self, rng: np.random.Generator, months: int, n: int) -> Array:
         """Prices over today's, ``(months + 1, n)``, float32; the first row is today's, 1."""
-        moves = np.empty((months + 1, n), dtype=np.float32)
-        moves[0] = 1.0
-        for start in range(0, n, _CHUNK):
-            size = min(_CHUNK, n - start)
-            fat = np.sqrt(self.freedom / rng.chisquare(self.freedom, size)).astype(np.float32)
-            drift = self.drift + self.drift_sigma * fat * rng.standard_normal(size, dtype=np.float32)
-            steps = rng.standard_normal((months, size), dtype=np.float32)
-            steps *= np.float32(self.volatility) * fat
-            steps += drift.astype(np.float32)
-            for before, row in pairwise(steps):
-                row += before
-            np.exp(steps, out=moves[1:, start : start + size])
-        return moves
+        fat = np.sqrt(self.freedom / rng.chisquare(self.freedom, n)).astype(np.float32)
+        moves = np.zeros((months + 1, n), dtype=np.float32)
+        rng.standard_normal(dtype=np.float32, out=moves[1:])
+        moves[1:] *= np.float32(self.volatility) * fat
+        moves[1:] += np.float32(self.drift) + np.float32(self.drift_sigma) * fat * rng.standard_normal(n, dtype=np.float32)
+        for before, row in pairwise(moves):
+            row += before
+        return np.exp(moves, out=moves)
 
     def log_sigma(self, months: Array | float) -> Array:
         """Standard deviation of the log price so many months from now (of the normal, before fat tails)."""

@@ -9,6 +9,8 @@ the same bytes. 100,000 scenarios of three years take less than half a second of
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 
@@ -17,11 +19,12 @@ from gpuwise.money.break_even import break_even
 from gpuwise.money.comparison import BAND, Option, PriceFan, RentOrOwn
 from gpuwise.money.demand import HOURS_PER_MONTH, Demand
 from gpuwise.money.drivers import Array
-from gpuwise.money.engine import Batch, Costed, Mix, Top, draw, draw_prices, first, spread_drivers
+from gpuwise.money.engine import CHUNK, Batch, Mix, draw, draw_prices, spread_drivers
 from gpuwise.money.footprint import Footprint, spread
-from gpuwise.money.mixing import SCENARIOS, best_mix, best_reserved
+from gpuwise.money.mixing import SCENARIOS, Tried, best_mix, best_reserved
 from gpuwise.money.ownership import Ownership
 from gpuwise.money.renting import Renting
+from gpuwise.money.sensitivity import SCENARIOS as SENSED
 from gpuwise.money.sensitivity import tornado
 from gpuwise.money.told import assumptions, label, notes
 
@@ -42,82 +45,133 @@ def rent_or_own(
     """
     _check(horizon_months, n_scenarios, seed)
     main, longer = np.random.SeedSequence(seed).spawn(2)
-    rng = np.random.Generator(np.random.PCG64(main))
-    x = draw(spread_drivers(demand, own, rent), rng, n_scenarios)
-    prices, last = draw_prices(rent, rng, horizon_months, n_scenarios)
-    batch = Batch(demand, own, rent, x, prices, last)
-    part = Batch(demand, own, rent, first(x, SCENARIOS), prices[:, :SCENARIOS], last[:SCENARIOS])
-    steps = Batch(demand, own, rent, first(x, SCENARIOS), prices[:, :SCENARIOS], last[:SCENARIOS], by_month=True)
+    batches = _batches(demand, own, rent, horizon_months, n_scenarios, np.random.Generator(np.random.PCG64(main)))
+    part = next(batches)
+    some = part.first(SCENARIOS)
     peak = demand.peak_gpus(horizon_months)
     gpus = own.needed(peak)
-    tops: tuple[Top, ...] = ("on-demand",) if rent.spot is None else ("on-demand", "spot")
-    tried = best_mix(part, max(gpus, own.for_peak(peak)), max(1, math.ceil(peak)), tops)
-    mixes = _mixes(part, rent, horizon_months, gpus, peak, tops)
-    if tried.best.owned and tried.best not in mixes.values():
-        mixes["mix"] = tried.best
-    costed = {name: batch.cost(mix) for name, mix in mixes.items()}
-    totals = {name: np.broadcast_to(c.total_usd, (n_scenarios,)) for name, c in costed.items()}
-    cheapest = np.argmin(np.stack(list(totals.values())), axis=0)
-    wins = np.bincount(cheapest, minlength=len(totals)) / n_scenarios
-    hours = np.broadcast_to(batch.discounted_hours(), (n_scenarios,))
-    options = tuple(
-        _option(name, costed[name], hours, steps, float(win), own, footprint)
-        for name, win in zip(costed, wins, strict=True)
-    )  # fmt: skip
-    options = tuple(sorted(options, key=lambda o: o.total_usd.expected))
+    mixes, tried = _mixes(some, rent, horizon_months, gpus, peak)
+    tallies = {name: _Tally(mix) for name, mix in mixes.items()}
+    hours: list[Array] = []
+    drawn: list[Batch] = []
+    for batch in chain([part], batches):
+        if len(drawn) * CHUNK < SENSED:
+            drawn.append(batch)
+        hours.append(_wide(batch.discounted_hours(), batch.n))
+        for tally in tallies.values():
+            tally.add(batch)
+    totals = {name: tally.total_usd() for name, tally in tallies.items()}
+    stacked = np.stack(list(totals.values()))
+    wins = np.bincount(np.argmin(stacked, axis=0), minlength=len(totals)) / n_scenarios
+    steps = some.by_month()
+    delivered = np.concatenate(hours)
+    options = sorted(
+        (_option(t, name, delivered, steps, float(w), footprint) for (name, t), w in zip(tallies.items(), wins, strict=True)),
+        key=lambda o: o.total_usd.expected,
+    )
+    if options[0].name != "mix":  # owning and renting together must earn its place
+        options = [o for o in options if o.name != "mix"]
     best_rent = next(o.name for o in options if not o.owned_gpus)
     difference = totals["own"] - totals[best_rent]
     counts, edges = np.histogram(difference, bins=_BINS)
-    regret = totals[options[0].name] - np.min(np.stack(list(totals.values())), axis=0)
+    regret = totals[options[0].name] - stacked.min(axis=0)
     return RentOrOwn(
         demand=demand, accelerator=accelerator, horizon_months=horizon_months, n_scenarios=n_scenarios, seed=seed,
-        options=options, own_wins=float(np.mean(difference < 0)), best_rent=best_rent,
+        options=tuple(options), own_wins=float(np.mean(difference < 0)), best_rent=best_rent,
         own_minus_rent_usd=spread(difference), difference_edges=edges.astype(np.float64),
         difference_counts=counts.astype(np.float64), regret_usd=spread(regret),
-        prices=_fan(rent, prices, last), break_even=break_even(demand, own, rent, part, gpus, longer),
-        bars=tornado(demand, own, rent, batch, mixes["own"], mixes[best_rent], difference),
+        prices=_fan(rent, some), break_even=break_even(demand, own, rent, some, gpus, longer),
+        bars=tornado(demand, own, rent, drawn, mixes["own"], mixes[best_rent], difference),
         mix_counts=tried.counts, mix_usd=tried.usd, assumptions=assumptions(demand, own, rent),
         notes=notes(demand, own, rent, horizon_months, gpus),
     )  # fmt: skip
 
 
-def _mixes(part: Batch, rent: Renting, months: int, gpus: int, peak: float, tops: tuple[Top, ...]) -> dict[str, Mix]:
-    """The plain ways: own for the peak, on demand, reserved for each term the horizon holds, spot."""
+class _Tally:
+    """A mix, costed batch after batch."""
+
+    def __init__(self, mix: Mix) -> None:
+        self.mix, self.n = mix, 0
+        self._totals: list[Array] = []
+        self._kwh: list[Array] = []
+        self._parts: dict[str, float] = {}
+        self._hours: dict[str, float] = {}
+
+    def add(self, batch: Batch) -> None:
+        costed, n = batch.cost(self.mix), batch.n
+        self.n += n
+        self._totals.append(_wide(costed.total_usd, n))
+        self._kwh.append(_wide(costed.kwh, n))
+        for sums, values in ((self._parts, costed.parts_usd), (self._hours, costed.hours)):
+            for name, value in values.items():
+                sums[name] = sums.get(name, 0.0) + n * float(np.mean(value, dtype=np.float64))
+
+    def total_usd(self) -> Array:
+        return np.concatenate(self._totals)
+
+    def kwh(self) -> Array:
+        return np.concatenate(self._kwh)
+
+    def parts_usd(self) -> dict[str, float]:
+        return {name: value / self.n for name, value in self._parts.items()}
+
+    def hours(self) -> dict[str, float]:
+        return {name: value / self.n for name, value in self._hours.items()}
+
+
+def _batches(
+    demand: Demand, own: Ownership, rent: Renting, months: int, n: int, rng: np.random.Generator
+) -> Iterator[Batch]:  # fmt: skip
+    """``n`` scenarios, as many at a time as stay in the processor's cache."""
+    drivers = spread_drivers(demand, own, rent)
+    for start in range(0, n, CHUNK):
+        size = min(CHUNK, n - start)
+        x = draw(drivers, rng, size)
+        yield Batch(demand, own, rent, x, *draw_prices(rent, rng, months, size), n=size)
+
+
+def _wide(values: Array, n: int) -> Array:
+    return np.broadcast_to(values, (n,))
+
+
+def _mixes(part: Batch, rent: Renting, months: int, gpus: int, peak: float) -> tuple[dict[str, Mix], Tried]:
+    """The plain ways (own for the peak, on demand, reserved for each term the horizon holds, spot), and the best mix of
+    them when it is none of these."""
     mixes = {"own": Mix(gpus), "on-demand": Mix()}
-    for reservation in rent.reservations:
-        if reservation.months <= months:
-            mixes[reservation.name] = best_reserved(part, reservation, max(1, math.ceil(peak)))
-    if "spot" in tops:
+    most = max(1, math.ceil(peak))
+    terms = [r for r in rent.reservations if r.months <= months]
+    for reservation in terms:
+        mixes[reservation.name] = best_reserved(part, reservation, most)
+    if rent.spot is not None:
         mixes["spot"] = Mix(top="spot")
-    return mixes
+    tried = best_mix(part, max(gpus, part.own.for_peak(peak)), most, terms)
+    if tried.best not in mixes.values():
+        mixes["mix"] = tried.best
+    return mixes, tried
 
 
-def _option(
-    name: str, costed: Costed, hours: Array, steps: Batch, win: float, own: Ownership, footprint: Footprint | None
-) -> Option:
-    mix = costed.mix
-    mean_hours = {layer: float(np.mean(value, dtype=np.float64)) for layer, value in costed.hours.items()}
+def _option(tally: _Tally, name: str, delivered: Array, steps: Batch, win: float, footprint: Footprint | None) -> Option:
+    mix, hours, total = tally.mix, tally.hours(), tally.total_usd()
     held = mix.owned + mix.reserved
-    worked = mean_hours.get("owned", 0.0) + mean_hours.get("reserved", 0.0)
-    power_known = own.tdp_w is not None
-    spent = np.quantile(steps.spent_by_month(mix), BAND, axis=1)
+    worked = hours.get("owned", 0.0) + hours.get("reserved", 0.0)
+    kwh = None if steps.own.tdp_w is None else spread(tally.kwh())
+    grid = None if footprint is None else footprint.kg_co2e_per_kwh
     return Option(
-        name=name, label=label(mix), owned_gpus=mix.owned, reserved_gpus=mix.reserved, hours=mean_hours,
-        total_usd=spread(costed.total_usd), usd_per_gpu_hour=spread(costed.total_usd / hours),
-        parts_usd={part: float(np.mean(value, dtype=np.float64)) for part, value in costed.parts_usd.items()},
-        cheapest_share=win, cumulative_usd=spent,
-        utilisation=worked / (held * HOURS_PER_MONTH * steps.months) if held else None,
-        kwh=spread(costed.kwh) if power_known else None,
-        operational_kgco2e=footprint.operational(costed.kwh) if footprint is not None and power_known else None,
-        embodied_kgco2e=footprint.embodied(mix.owned, mean_hours) if footprint is not None else None,
+        name=name, label=label(mix), owned_gpus=mix.owned, reserved_gpus=mix.reserved, hours=hours,
+        total_usd=spread(total), usd_per_gpu_hour=spread(total / delivered), parts_usd=tally.parts_usd(),
+        cheapest_share=win,
+        cumulative_usd=np.quantile(steps.spent_by_month(mix), BAND, axis=1).astype(np.float64),
+        utilisation=worked / (held * HOURS_PER_MONTH * steps.months) if held else None, kwh=kwh,
+        operational_kgco2e=kwh.scaled(grid) if kwh is not None and grid is not None else None,
+        embodied_kgco2e=footprint.embodied(mix.owned, hours) if footprint is not None else None,
     )  # fmt: skip
 
 
-def _fan(rent: Renting, prices: Array, last: Array) -> PriceFan:
+def _fan(rent: Renting, part: Batch) -> PriceFan:
     """Percentiles of the on-demand price at the end of each month, from a part of the paths."""
-    some = np.concatenate([prices[:, :SCENARIOS], rent.usd_per_hour * last[None, :SCENARIOS]])
+    paths = np.concatenate([part.prices, rent.usd_per_hour * np.atleast_2d(part.last)])
     return PriceFan(
-        np.arange(some.shape[0], dtype=np.float64), _FAN, np.quantile(some, _FAN, axis=1).astype(np.float64), rent.history,
+        np.arange(paths.shape[0], dtype=np.float64), _FAN, np.quantile(paths, _FAN, axis=1).astype(np.float64), rent.history,
         rent.process.fitted_on,
     )  # fmt: skip
 

@@ -22,23 +22,27 @@ from gpuwise.money.renting import Renting
 SCENARIOS = 16_384
 """Of those at hand, how many the shares are made from."""
 _BINS = 32
+_NOTHING = 1e-9
 
 
 def tornado(
-    demand: Demand, own: Ownership, rent: Renting, batch: Batch, owned: Mix, rented: Mix, difference: Array
+    demand: Demand, own: Ownership, rent: Renting, drawn: Sequence[Batch], owned: Mix, rented: Mix, difference: Array
 ) -> tuple[Bar, ...]:
-    """A bar for each uncertain number, the widest first; ``difference`` is (own - rent) in the scenarios of
-    ``batch``, ``(S,)``."""
+    """A bar for each uncertain number that matters, the widest first.
+
+    ``drawn`` holds the scenarios ``difference`` ``(S,)``, (own - rent), begins with.
+    """
     moving = [d for d in spread_drivers(demand, own, rent) if not d.known]
-    mean_price = (batch.discounts.astype(batch.prices.dtype) @ batch.prices) / batch.discounts.sum()
-    prices = np.quantile(mean_price, BAND) if mean_price.size > 1 else None
-    if not moving and prices is None:
+    mean_price = np.concatenate([batch.mean_price() for batch in drawn])
+    prices = np.quantile(mean_price, BAND) if mean_price.size > len(drawn) else None
+    sample = {d.name: np.concatenate([batch.x[d.name] for batch in drawn]) for d in moving}
+    if prices is not None:
+        sample[PRICE] = mean_price
+    if not sample:
         return ()
-    ends = _ends(demand, own, rent, batch, moving, prices)
-    swing = ends.cost(owned).total_usd - ends.cost(rented).total_usd
-    sample = {d.name: batch.x[d.name] for d in moving} | ({PRICE: mean_price} if prices is not None else {})
+    ends = _ends(demand, own, rent, drawn[0], moving, prices)
+    swing = np.broadcast_to(ends.cost(owned).total_usd - ends.cost(rented).total_usd, (ends.n,))
     shares = variance_shares(sample, difference)
-    swing = np.broadcast_to(swing, (2 * len(sample) + 1,))
     bars = [
         Bar(d.name, d.label, d.unit, d.low, d.high, float(swing[2 * i]), float(swing[2 * i + 1]), shares[d.name])
         for i, d in enumerate(moving)
@@ -47,7 +51,8 @@ def tornado(
         i = 2 * len(moving)
         low, high = float(prices[0]), float(prices[2])
         bars.append(Bar(PRICE, "rental prices", "$/h", low, high, float(swing[i]), float(swing[i + 1]), shares[PRICE]))
-    return tuple(sorted(bars, key=lambda bar: -bar.swing_usd))
+    whole = max(bar.swing_usd for bar in bars)
+    return tuple(sorted((bar for bar in bars if bar.swing_usd > _NOTHING * whole), key=lambda bar: -bar.swing_usd))
 
 
 def variance_shares(sample: Mapping[str, Array], y: Array) -> dict[str, float]:
@@ -79,4 +84,4 @@ def _ends(demand: Demand, own: Ownership, rent: Renting, batch: Batch, moving: S
         path = path * float(prices[1] / (batch.discounts @ path[:-1] / batch.discounts.sum()))
         i = 2 * len(moving)
         level[i : i + 2] = prices[0] / prices[1], prices[2] / prices[1]
-    return Batch(demand, own, rent, x, path[:-1, None] * level, path[-1] / rent.usd_per_hour * level)
+    return Batch(demand, own, rent, x, path[:-1, None] * level, path[-1] / rent.usd_per_hour * level, n=n)

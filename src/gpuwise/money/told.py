@@ -52,7 +52,7 @@ def notes(demand: Demand, own: Ownership, rent: Renting, months: int, gpus: int)
     if rent.price_age_days is not None and rent.price_age_days > STALE_DAYS:
         found.append(f"the rental price is {rent.price_age_days} days old; H100 list prices moved by a third within 2026")
     used = float(demand.by_month(months).mean()) / (gpus * HOURS_PER_MONTH)
-    if used < _LOW_USE and not demand.shape == "bursts":
+    if used < _LOW_USE and demand.shape != "bursts":
         fewer = own.for_peak(demand.peak_gpus(months))
         if fewer < gpus:
             found.append(f"{gpus} owned GPUs would work {used:.0%} of the time: {fewer} deliver the same hours")
