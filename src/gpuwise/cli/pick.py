@@ -55,7 +55,7 @@ class Within:
     """Bought hardware only."""
     vendor: str | None = None
     """Vendors that come into question: nvidia,amd."""
-    max_watts: Count | None = None
+    max_watts: Whole | None = None
     """Most watts of all bought cards together (design power)."""
     have: str | None = None
     """The machine a card goes into: "PSU 850W, 2 slots, 330mm, 64GB RAM, PCIe 4.0 x16, 1x 16-pin"."""

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+FINETUNE = ("pick", "--for", "finetune", "--model", "llama-3.1-8b", "--own", "--budget", "2000")
+
+
+def test_the_verdict_comes_first_and_the_reasons_last(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise(*FINETUNE)
+    assert ran.code == 0 and ran.err == ""
+    lines = ran.out.splitlines()
+    assert lines[0].startswith("Fine-tune Llama 3.1 8B") and lines[1].strip().startswith("Buy ")
+    for part in ("To buy", "How", "Why not", "over budget", "Assumed", "Order: the fastest within $2,000"):
+        assert part in ran.out
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_nothing_is_wider_than_the_screen(width: int, gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for arguments in (FINETUNE, ("pick", "--for", "infer", "--model", "llama-3.1-70b", "--rent")):
+        out = gpuwise(*arguments).out
+        assert all(len(line) <= width for line in out.splitlines()) and "…" not in out
+
+
+def test_json_is_one_document_on_the_last_line(gpuwise: Callable[..., Any]) -> None:
+    document = json.loads(gpuwise(*FINETUNE, "--json").out.splitlines()[-1])
+    assert document["limits"]["budget_usd"] == 2000 and document["objective"] == "time"
+    first = document["ranked"][0]
+    for field in ("usd_per_pflop", "usd_per_gb", "usd_per_gb_per_s", "tokens_per_joule", "software", "changes", "basis"):
+        assert field in first
+    assert document["considered"] == len(document["ranked"]) + len(document["left_out"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(("--for", "infer"), "--model"), (("--for", "dance", "--model", "gpt2"), "one of"),
+     (("--for", "train", "--model", "gpt2"), "--tokens"),
+     (("--for", "learn", "--budget", "-5"), "2000"), (("--for", "learn", "--rent", "--own"), "leave both out"),
+     (("--for", "learn", "--vendor", "acme"), "NVIDIA"), (("--for", "learn", "--have", "a nice PC"), "PSU 850W"),
+     (("--for", "learn", "--country", "Atlantis"), ""), (("--for", "infer", "--model", "gpt2", "--tokens", "3"), "leave it out"),
+     (("--for", "infer", "--model", "gpt2", "--weights", "3"), "16,8"), (("--for", "mixed", "--model", "gpt2"), "--budget"),
+     (("--for", "learn", "--years", "1000"), "--years 3"), (("--for", "learn", "--top", "1000"), "--top 10"),
+     (("--for", "infer", "--model", "gpt2", "--users", "2", "--requests-per-day", "5"), "one of them"),
+     (("--for", "learn", "--by", "beauty"), "one of"), (("--for", "learn", "--max-watts", "0"), "")],
+)  # fmt: skip
+def test_bad_input_is_refused_with_a_hint(arguments: tuple[str, ...], says: str, gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise("pick", *arguments)
+    assert ran.code == 2 and ran.out == ""
+    assert ran.err.startswith("error:") and "hint:" in ran.err and says in ran.err
+
+
+def test_nothing_within_the_limits_is_an_answer_with_code_one(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise("pick", "--for", "finetune", "--model", "llama-3.1-405b", "--own", "--budget", "500")
+    assert ran.code == 1 and "nearest is" in ran.out and "Why not" in ran.out
+
+
+def test_learning_without_a_model_has_exercises_and_says_so(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise("pick", "--for", "learn", "--rent", "--top", "3")
+    assert ran.code == 0 and "The exercises" in ran.out and "As a notebook" in ran.out and "free" in ran.out
+
+
+def test_a_mixed_fleet_splits_the_budget(gpuwise: Callable[..., Any]) -> None:
+    document = json.loads(
+        gpuwise("pick", "--for", "mixed", "--model", "llama-3.2-1b", "--budget", "1500", "--json").out.splitlines()[-1]
+    )
+    assert [r["role"] for r in document["roles"]] == ["train", "serve", "develop"]
+    assert document["cost_usd"] <= 1500

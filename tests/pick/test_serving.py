@@ -1,0 +1,91 @@
+"""Serving: formats by room and speed, replicas by load, bounds below predictions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwise.facts.accelerators import accelerators
+from gpuwise.facts.models import find_model
+from gpuwise.facts.naming import find_cluster
+from gpuwise.pick.jobs import serving_job
+from gpuwise.pick.serving import Served, TooLargeToServe, least_replicas, least_token_s, serve_on
+from gpuwise.predict.memory_serving import cache_bytes_per_token, engine_memory, local_memory
+
+EIGHT, SEVENTY = find_model("llama-3.1-8b"), find_model("llama-3.1-70b")
+
+
+def served(job_of: object, name: str) -> Served:
+    cluster = find_cluster(name)
+    got = serve_on(job_of, cluster, cluster.n_accelerators)  # type: ignore[arg-type]
+    assert isinstance(got, Served)
+    return got
+
+
+def test_cache_of_llama_is_what_its_dimensions_say() -> None:
+    assert cache_bytes_per_token(EIGHT, 4096) == 2 * 32 * 8 * 128 * 2
+    assert cache_bytes_per_token(find_model("deepseek-v3"), 4096) == 61 * (512 + 64) * 2
+
+
+def test_the_widest_format_that_fits_is_taken() -> None:
+    job = serving_job(EIGHT)
+    assert served(job, "rtx-4090").bits == 16
+    assert served(job, "rtx-3060-12gb").bits == 8
+    assert served(job, "rtx-3070").bits == 4
+
+
+def test_a_format_too_slow_to_read_gives_way_to_a_narrower_one() -> None:
+    job = serving_job(SEVENTY)
+    assert served(job, "apple-m2-ultra").bits < 16
+    patient = serving_job(SEVENTY, least_tokens_per_s=1.0)
+    assert served(patient, "apple-m2-ultra").bits == 16
+
+
+def test_what_does_not_fit_says_by_how_much() -> None:
+    got = serve_on(serving_job(SEVENTY), find_cluster("rtx-4090"), 1)
+    assert isinstance(got, TooLargeToServe) and 10e9 < got.short_bytes < 30e9
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.sampled_from(["h100-sxm-80gb", "l4", "rtx-4090", "mi300x"]), st.floats(1e3, 1e7))
+def test_replicas_grow_with_the_load_and_never_undercut_the_bound(name: str, requests: float) -> None:
+    job, double = (serving_job(EIGHT, requests_per_day=r) for r in (requests, 2 * requests))
+    one, two = served(job, name), served(double, name)
+    assert one.replicas <= two.replicas <= 2 * one.replicas
+    assert one.replicas >= least_replicas(job, accelerators()[name], 1)
+
+
+@pytest.mark.parametrize("name", ["rtx-4090", "rtx-3060-12gb", "apple-m4", "h100-sxm-80gb", "t4", "mi300x", "rx-7900-xtx"])
+def test_no_prediction_beats_the_bound(name: str) -> None:
+    job = serving_job(EIGHT)
+    assert 1 / served(job, name).tokens_per_s.expected >= least_token_s(job, accelerators()[name], 1)
+
+
+def test_more_users_are_each_slower_and_together_faster() -> None:
+    one, many = served(serving_job(EIGHT, users=2), "h100-sxm-80gb"), served(serving_job(EIGHT, users=32), "h100-sxm-80gb")
+    assert many.tokens_per_s.expected < one.tokens_per_s.expected
+    assert many.capacity_tokens_per_s > one.capacity_tokens_per_s
+
+
+def test_a_vendor_the_fit_never_saw_is_marked() -> None:
+    got = served(serving_job(EIGHT, context=2048), "snapdragon-8-elite-hexagon")
+    assert got.tokens_per_s.basis == "extrapolated" and got.notes
+
+
+@given(st.integers(1, 64), st.integers(1, 64), st.sampled_from([1, 2, 4, 8]))
+def test_memory_grows_with_sequences_and_shrinks_with_ranks(a: int, b: int, tp: int) -> None:
+    card = accelerators()["h100-sxm-80gb"]
+    small, large = sorted((a, b))
+    less = engine_memory(EIGHT, card, "bf16", tp=tp, sequences=small, context=2048)
+    more = engine_memory(EIGHT, card, "bf16", tp=tp, sequences=large, context=2048)
+    assert less.total <= more.total
+    assert engine_memory(EIGHT, card, "bf16", tp=2 * tp, sequences=small, context=2048).total < less.total
+
+
+def test_local_weights_are_the_size_of_their_files() -> None:
+    card = accelerators()["rtx-4090"]
+    q4 = local_memory(EIGHT, card, "Q4_K_M", n_devices=1, context=4096)
+    assert q4.weights == pytest.approx(4.92e9, rel=0.02)  # Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf is 4.92 GB
+    f16 = local_memory(EIGHT, card, "F16", n_devices=1, context=4096)
+    assert f16.weights == pytest.approx(16.07e9, rel=0.01)
