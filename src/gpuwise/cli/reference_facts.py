@@ -8,6 +8,7 @@ from importlib.resources import files
 
 from gpuwise.cli.reference_python import cell, field_meanings
 from gpuwise.cli.reference_run import run_formats
+from gpuwise.cli.reference_support import support_formats
 from gpuwise.facts import systems as systems_room
 from gpuwise.facts.accelerators import (
     ACCELERATOR_SCHEMA,
@@ -48,7 +49,7 @@ def formats_page() -> str:
         "",
     ]
     lines += _readme_words()
-    for title, text, schema in (*_formats(), *run_formats()):
+    for title, text, schema in (*_formats(), *run_formats(), *support_formats()):
         lines += [f"## {title}", "", text, "", *_schema(schema), ""]
     lines += [*_models(), *_stacks(), *_coefficients()]
     return "\n".join(lines).rstrip() + "\n"

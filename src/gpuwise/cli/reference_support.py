@@ -1,0 +1,42 @@
+"""The formats of the fact files behind picking: software support, boards, notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from gpuwise.facts.boards import BOARD_SCHEMA
+from gpuwise.facts.loading import Field
+from gpuwise.facts.notebooks import NOTEBOOK_SCHEMA
+from gpuwise.facts.software import FACT_SCHEMA, JOB_SCHEMA, TARGET_SCHEMA
+
+
+def support_formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
+    """Title, meaning and schema of each file."""
+    yield (
+        "software_targets.csv",
+        "One line is one thing software compiles for, and the devices that are it. The order counts: a run `a..b` in "
+        "software.toml is read in it.",
+        TARGET_SCHEMA,
+    )
+    yield (
+        "software.toml",
+        "One table is one dated fact about a run of targets; the first that names a subject holds. `level` is none, "
+        "unknown, emulated or native for the topic dtype, and none, unknown, partial or full for the others.",
+        FACT_SCHEMA,
+    )
+    yield (
+        "software_jobs.toml",
+        "One table is one job: frameworks meant for it, what stands in, and what else it wants.",
+        JOB_SCHEMA,
+    )
+    yield (
+        "boards.csv",
+        "One line for each accelerator: what it asks of its machine, and whether it can be had.",
+        BOARD_SCHEMA,
+    )
+    yield (
+        "notebooks.csv",
+        "One line is one plan of a hosted notebook with one accelerator. Fees in US dollars without tax; `until` is the "
+        "day it was withdrawn.",
+        NOTEBOOK_SCHEMA,
+    )
