@@ -20,7 +20,7 @@ def support_formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
     )
     yield (
         "software.toml",
-        "One table is one dated fact about a run of targets; the first that names a subject holds. `level` is none, "
+        "One table is one dated fact about a run of targets; no two may speak of one subject for one target. `level` is none, "
         "unknown, emulated or native for the topic dtype, and none, unknown, partial or full for the others.",
         FACT_SCHEMA,
     )

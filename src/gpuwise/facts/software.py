@@ -244,6 +244,7 @@ def parse_facts(text: str, file: str, known: Iterable[str]) -> list[_Fact]:
     """Facts from TOML text over the targets ``known``, in their order. Raises FieldError."""
     order = tuple(known)
     facts: list[_Fact] = []
+    claimed: dict[tuple[str, str], set[str]] = {}
     for record in parse_toml(text, FACT_SCHEMA, file).values():
         _check_source(record)
         topic, subject, level = record.text("topic"), record.text("subject"), record.text("level")
@@ -252,10 +253,10 @@ def parse_facts(text: str, file: str, known: Iterable[str]) -> list[_Fact]:
         if topic == "dtype" and subject not in DTYPES:
             raise record.error(f"subject {subject!r} is no dtype", field="subject", hint="one of " + ", ".join(DTYPES))
         covered = _expand(record, order)
-        for other in facts:
-            twice = covered & other.targets if (topic, subject) == (other.topic, other.subject) else frozenset[str]()
-            if twice:
-                raise record.error(f"{subject} has two facts for {', '.join(sorted(twice))}", field="targets")
+        spoken_of = claimed.setdefault((topic, subject), set())
+        if twice := covered & spoken_of:
+            raise record.error(f"{subject} has two facts for {', '.join(sorted(twice))}", field="targets")
+        spoken_of |= covered
         support = Support(
             level=level,
             reason=record.text("reason"),
