@@ -111,7 +111,9 @@ def prices(
             return prices_store.import_file(
                 import_, today(), provider=provider, usd_per_unit=usd_rate, save=not dry_run, json=json
             )
-        return prices_store.remove_source(remove, json=json) if remove else prices_store.show_stored(json=json)
+        if remove is not None:
+            return prices_store.remove_source(remove, json=json)
+        return prices_store.show_stored(json=json)
     query = " ".join(words)
     if history:
         from gpuwise.cli.prices_history import show_history

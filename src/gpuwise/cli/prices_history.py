@@ -35,7 +35,7 @@ def show_history(query: str, day: datetime.date, *, json: bool) -> int:
         raise UnpredictableError(
             "no price history",
             f"no price history of {query!r} is known",
-            hint="there is one for " + ", ".join(known),
+            hint="there is one for " + ", ".join(known[:6]) + (f" and {len(known) - 6} more" if len(known) > 6 else ""),
         )
     if json:
         from gpuwise.cli.out import print_json

@@ -92,9 +92,9 @@ def _cheaper(a: Listed, b: Listed) -> Listed:
 
 
 def _is_placeholder_list(found: tuple[Listed, ...]) -> bool:
-    """Whether several different accelerators all cost exactly the same (Mithril lists 1 $ for any)."""
+    """Whether several different accelerators all cost the same whole dollars (Mithril lists 1 $ for any)."""
     each = {item.on_demand_usd / item.count for item in found}
-    return len(each) == 1 and len({item.accelerator_id for item in found}) > 1
+    return len(each) == 1 and each.pop().is_integer() and len({item.accelerator_id for item in found}) > 1
 
 
 def _is_policy(found: tuple[Listed, ...]) -> bool:
