@@ -128,6 +128,10 @@ REFUSED = {
     "train bert-base 0 --on t4": "not above zero",
     "train bert-base 1M --on t4 --seq 4096": "takes up to",
     "fold 1 --on a100": "unknown operation",
+    "decode llama-3.1-8b --on a100 --dtype fp8": "decode takes no --dtype",
+    "stream 1GB --on a100 --batch 2": "stream takes no --batch",
+    "matmul 8 8 8 --on a100 --no-causal": "matmul takes no --causal",
+    "train gpt2 1M --on a100 --weights F16": "train takes no --weights",
 }
 
 

@@ -2,7 +2,7 @@
 
 Per kind of work the share is reached / peak at the all-core clock (for streams and decoding: over the
 channels' bandwidth). Readings of one processor are first averaged in log, then processors: the share is
-their geometric mean, its width their standard deviation. ``data/cpu_measured.csv`` holds every row with its
+their geometric mean, its width that of one more processor. ``data/cpu_measured.csv`` holds every row with its
 source. Refit: ``python -m gpuwise.calibrate.cpu_fit``.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 from gpuwise.facts.accelerators import sources
 from gpuwise.facts.cpus import Cpu, find_cpu
 from gpuwise.facts.loading import Field, Record, parse_csv
+from gpuwise.predict.estimate import Z80
 
 DATA = Path(__file__).parent / "data" / "cpu_measured.csv"
 SCHEMA = {
@@ -41,9 +42,7 @@ def fit() -> dict[str, Any]:
         cited.add(row.text("source"))
     shares: dict[str, Any] = {}
     for kind, by_cpu in sorted(found.items()):
-        means = [sum(logs) / len(logs) for logs in by_cpu.values()]
-        mean = sum(means) / len(means)
-        spread = math.sqrt(sum((m - mean) ** 2 for m in means) / max(len(means) - 1, 1))
+        mean, spread = predicted([sum(logs) / len(logs) for logs in by_cpu.values()])
         shares[kind] = {
             "share": round(math.exp(mean), 4),
             "log_sigma": round(max(spread, LEAST_SIGMA.get(kind, 0.0)), 4),
@@ -58,6 +57,17 @@ def fit() -> dict[str, Any]:
             "fork_s": "estimate: waking and joining a pool of threads",
         },
     }
+
+
+def predicted(values: list[float]) -> tuple[float, float]:
+    """Mean of ``values`` and the sigma of one more of them, such that the normal 80 % interval holds what
+    Student's t says: s sqrt(1 + 1/n) t / z, with t / z = 1 + (z^2 + 1) / (4 (n - 1)) (Cornish-Fisher)."""
+    n = len(values)
+    mean = sum(values) / n
+    if n == 1:
+        return mean, 0.0
+    spread = math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1))
+    return mean, spread * math.sqrt(1 + 1 / n) * (1 + (Z80**2 + 1) / (4 * (n - 1)))
 
 
 def rows() -> list[Record]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -32,12 +32,12 @@ def op(
     *sizes: str,
     on: list[str],
     against: str | None = None,
-    dtype: str = "bf16",
-    batch: Whole = 1,
+    dtype: str | None = None,
+    batch: Whole | None = None,
     kv_heads: Whole | None = None,
-    causal: Annotated[bool, Parameter(negative="--no-causal")] = True,
-    weights: str = "Q4_K_M",
-    context: Whole = 1024,
+    causal: Annotated[bool | None, Parameter(negative="--no-causal")] = None,
+    weights: str | None = None,
+    context: Whole | None = None,
     seq: Whole | None = None,
     precision: str | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
@@ -58,17 +58,17 @@ def op(
     against
         A CPU to compare with: EPYC 9654, i5-12400, Xeon 8480+.
     dtype
-        Format of matmul and attention: fp64, fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4, int8.
+        Format of matmul and attention: fp64, fp32, tf32, fp16, bf16 (usual), fp8, mxfp8, nvfp4, int8.
     batch
         Products at once (matmul), sequences at once (decode).
     kv_heads
         Key-value heads of attention, where they are fewer.
     causal
-        Whether each token sees only those before it.
+        Whether each token of attention sees only those before it (usual).
     weights
-        Weight format of decode: F16, Q8_0, Q4_K_M ... (llama.cpp) or bf16, fp8, int4_wo ... (vLLM).
+        Weight format of decode: Q4_K_M (usual), Q8_0, F16 ... (llama.cpp) or bf16, fp8, int4_wo ... (vLLM).
     context
-        Tokens in the cache when decoding.
+        Tokens in the cache when decoding (1,024).
     seq
         Sequence length of train.
     precision
@@ -77,15 +77,20 @@ def op(
         One JSON document on the last line of stdout.
     """
     words = _words(kind, sizes)
+    given = {
+        "dtype": dtype, "batch": batch, "kv_heads": kv_heads, "causal": causal, "weights": weights, "context": context,
+        "seq": seq, "precision": precision,
+    }  # fmt: skip
+    options = _options(kind, given)
     from gpuwise.plan.one_op import find_processor, find_target
 
     targets = [find_target(name) for name in _names(on)]
     base = None if against is None else find_processor(against)
     answer: Answer | ModelAnswer
     if kind in ("decode", "train"):
-        answer = _of_model(kind, words, targets, base, weights, context, batch, seq, precision)
+        answer = _of_model(kind, words, targets, base, options)
     else:
-        answer = _of_kernel(kind, words, targets, base, dtype, batch, kv_heads, causal)
+        answer = _of_kernel(kind, words, targets, base, options)
     if json:
         from gpuwise.cli.op_view import document
         from gpuwise.cli.out import print_json
@@ -98,19 +103,40 @@ def op(
     return 0
 
 
-def _of_kernel(
-    kind: str, words: Sequence[str], on: list[Target], against: Cpu | None, dtype: str, batch: int,
-    kv_heads: int | None, causal: bool,
-) -> Answer:  # fmt: skip
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "matmul": ("dtype", "batch"),
+    "attention": ("dtype", "kv_heads", "causal"),
+    "stream": (),
+    "copy": (),
+    "allreduce": (),
+    "decode": ("weights", "context", "batch"),
+    "train": ("seq", "precision"),
+}
+"""What else an operation takes; anything else given with it would change nothing, so it is refused."""
+
+
+def _options(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given. Raises InputError for one that ``kind`` does not take."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    for name in chosen:
+        if name not in OPTIONS[kind]:
+            having = " and ".join(k for k, names in OPTIONS.items() if name in names)
+            raise InputError(f"{kind} takes no --{name.replace('_', '-')}", hint=f"it belongs to {having}")
+    return chosen
+
+
+def _of_kernel(kind: str, words: Sequence[str], on: list[Target], against: Cpu | None, options: dict[str, Any]) -> Answer:
     from gpuwise.plan import one_op
     from gpuwise.units import parse_bytes
 
-    if kind == "matmul":
-        m, n, k = (whole_number(w, name) for w, name in zip(words, SHAPES[kind][0], strict=True))
-        return one_op.matmul(m, n, k, dtype, on, against, batch=batch)
-    if kind == "attention":
-        b, h, s, d = (whole_number(w, name) for w, name in zip(words, SHAPES[kind][0], strict=True))
-        return one_op.attention(b, h, s, d, dtype, on, against, kv_heads=kv_heads, causal=causal)
+    if kind in ("matmul", "attention"):
+        counts = [whole_number(w, name) for w, name in zip(words, SHAPES[kind][0], strict=True)]
+        dtype = options.pop("dtype", "bf16")
+        if kind == "matmul":
+            m, n, k = counts
+            return one_op.matmul(m, n, k, dtype, on, against, **options)
+        batch, heads, seq, head_dim = counts
+        return one_op.attention(batch, heads, seq, head_dim, dtype, on, against, **options)
     size = parse_bytes(words[0])
     if kind == "allreduce":
         if against is not None:
@@ -119,10 +145,7 @@ def _of_kernel(
     return (one_op.copy if kind == "copy" else one_op.stream)(size, on, against)
 
 
-def _of_model(
-    kind: str, words: Sequence[str], on: list[Target], against: Cpu | None, weights: str, context: int, batch: int,
-    seq: int | None, precision: str | None,
-) -> ModelAnswer:  # fmt: skip
+def _of_model(kind: str, words: Sequence[str], on: list[Target], against: Cpu | None, options: dict[str, Any]) -> ModelAnswer:
     import datetime
 
     from gpuwise.facts.models import find_model
@@ -130,9 +153,10 @@ def _of_model(
 
     arch = find_model(words[0])
     if kind == "decode":
-        return one_model.decode(arch, weights, on, against, context=context, batch=batch)
+        return one_model.decode(arch, options.pop("weights", "Q4_K_M"), on, against, **options)
     tokens = positive_count(words[1], "TOKENS")
     today = datetime.date.today()
+    seq, precision = options.get("seq"), options.get("precision")
     return one_model.train(arch, tokens, on, against, today=today, seq_len=seq, precision=precision)
 
 

@@ -1,0 +1,40 @@
+"""Shares of a processor's peak: what the fit leaves of the readings it is made from, processor by processor."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+from gpuwise.calibrate.cpu_fit import LEAST_SIGMA, MATRIX_UNITS, fit, peak_of, predicted, rows
+from gpuwise.facts.accelerators import sources
+from gpuwise.facts.cpus import find_cpu
+from gpuwise.predict.estimate import Z80
+
+
+def test_every_reading_cites_a_source_that_measured() -> None:
+    assert {sources()[r.text("source")].kind for r in rows()} == {"measured"}
+
+
+def test_a_processor_left_out_lies_within_the_others_interval() -> None:
+    """Leave one processor out: about four of five products and streams lie within the 80 % interval of the rest."""
+    logs: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for r in rows():
+        cpu = find_cpu(r.text("cpu"))
+        logs[r.text("kind")][cpu.id].append(math.log(r.number("reached") * 1e9 / peak_of(cpu, r)))
+    inside: list[bool] = []
+    for kind in ("product", "stream"):
+        means = {cpu: sum(v) / len(v) for cpu, v in logs[kind].items()}
+        for left_out, value in means.items():
+            rest = [v for cpu, v in means.items() if cpu != left_out]
+            mean = sum(rest) / len(rest)
+            sigma = math.sqrt(sum((v - mean) ** 2 for v in rest) / (len(rest) - 1))
+            inside.append(abs(value - mean) <= Z80 * sigma)
+    assert len(inside) >= 18 and 0.7 <= sum(inside) / len(inside) <= 1.0
+
+
+def test_shares_are_shares_and_judged_widths_are_kept() -> None:
+    found = fit()["shares"]
+    assert set(found) == {"product", "network", "stream", "decode", *MATRIX_UNITS.values()}
+    for kind, entry in found.items():
+        assert 0.05 < entry["share"] < 1.0 and entry["log_sigma"] >= LEAST_SIGMA.get(kind, 0.05) and entry["measured"]
+    assert found["network"]["share"] < found["product"]["share"]

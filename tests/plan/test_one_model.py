@@ -1,0 +1,90 @@
+"""A generated token and a training run on one device: sizes, what fits, agreement with the plan."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.facts.cpus import find_cpu
+from gpuwise.facts.models import find_model
+from gpuwise.plan.api import make_plan
+from gpuwise.plan.goal import Wishes
+from gpuwise.plan.one_model import NEAREST_FORMAT, cache_bytes, decode, known_weights, train
+from gpuwise.plan.one_op import find_target
+from gpuwise.predict.inference import WEIGHTS
+from gpuwise.predict.single_stream import FORMAT_BITS
+
+TODAY = datetime.date(2026, 11, 21)
+LLAMA = find_model("llama-3.1-8b")
+
+
+def test_every_format_of_an_engine_has_a_nearest_one_on_a_processor() -> None:
+    assert set(NEAREST_FORMAT) == set(WEIGHTS) and set(NEAREST_FORMAT.values()) <= set(FORMAT_BITS)
+    assert known_weights("q4_k_m") == "Q4_K_M" and known_weights("BF16") == "BF16" and known_weights("FP8") == "fp8"
+    with pytest.raises(UnknownNameError):
+        known_weights("Q2")
+
+
+def test_published_sizes() -> None:
+    assert cache_bytes(LLAMA, 131_072) == 131_072 * 131_072  # 128 KiB a token
+    assert decode(LLAMA, "bf16", []).weight_bytes == pytest.approx(16.06e9, rel=1e-3)
+    latent = find_model("deepseek-v3")
+    assert cache_bytes(latent, 1) == 61 * (512 + 64) * 2  # arXiv 2412.19437: 70 KB a token
+
+
+def test_measured_single_streams_are_within_a_fifth() -> None:
+    """Llama 3 8B, Q4_K_M and F16 on one RTX 4090: 127.74 and 54.34 tokens/s (XiongjieDai/GPU-Benchmarks-on-LLM-Inference)."""
+    for weights, measured in (("Q4_K_M", 127.74), ("F16", 54.34)):
+        row = decode(find_model("llama-3-8b"), weights, [find_target("4090")]).rows[0]
+        assert row.tokens_per_s is not None and row.tokens_per_s.expected == pytest.approx(measured, rel=0.2)
+
+
+def test_longer_contexts_and_larger_batches_cost() -> None:
+    on = [find_target("h100-sxm")]
+    short, long = (decode(LLAMA, "bf16", on, context=c).rows[0].time_s for c in (1024, 65_536))
+    assert short is not None and long is not None and short.expected < long.expected
+    one, many = (decode(LLAMA, "bf16", on, batch=b).rows[0].tokens_per_s for b in (1, 64))
+    assert one is not None and many is not None and one.expected < many.expected < 64 * one.expected
+
+
+def test_what_does_not_fit_has_no_time() -> None:
+    row = decode(find_model("llama-3.1-70b"), "bf16", [find_target("h100-sxm")], find_cpu("epyc 9654")).rows[0]
+    assert row.time_s is None and row.speedup is None and row.bound == "does not fit"
+    assert row.needs_bytes is not None and row.has_bytes is not None and row.needs_bytes > row.has_bytes
+    trained = train(find_model("llama-3.1-405b"), 1e9, [find_target("t4")], today=TODAY).rows[0]
+    assert trained.time_s is None and trained.bound == "does not fit"
+
+
+def test_training_on_gpus_is_the_plan() -> None:
+    on = find_target("8xh100-sxm")
+    row = train(LLAMA, 1e9, [on], today=TODAY).rows[0]
+    best = make_plan(LLAMA, "8xh100-sxm", Wishes(tokens=1e9, seq_len=8192), today=TODAY).best
+    assert best is not None and row.time_s == best.time_s and row.cost_usd == best.cost_usd
+
+
+def test_training_speedup_is_the_ratio_of_times() -> None:
+    answer = train(find_model("bert-base"), 1e7, [find_target("t4")], find_cpu("i5-12400"), today=TODAY, seq_len=128)
+    gpu, cpu = answer.rows[0], answer.against
+    assert cpu is not None and cpu.time_s is not None and gpu.time_s is not None and gpu.speedup is not None
+    assert gpu.speedup.expected == pytest.approx(cpu.time_s.expected / gpu.time_s.expected)
+    assert cpu.notes == ("in fp32",)
+    amx = train(find_model("bert-base"), 1e7, [find_cpu("xeon 8480+")], today=TODAY, seq_len=128).rows[0]
+    assert amx.notes == ("in bf16",) and amx.time_s is not None and amx.time_s.expected < cpu.time_s.expected
+
+
+def test_refusals() -> None:
+    on = [find_target("a100")]
+    for refused in (
+        lambda: decode(find_model("bert-base"), "F16", on),
+        lambda: decode(LLAMA, "F16", on, context=200_000),
+        lambda: decode(LLAMA, "F16", on, batch=2),
+        lambda: decode(LLAMA, "bf16", on, batch=1_000_000),
+        lambda: decode(LLAMA, "bf16", [find_target("16xh100-sxm")]),
+        lambda: train(LLAMA, 0.0, on, today=TODAY),
+        lambda: train(LLAMA, float("nan"), on, today=TODAY),
+        lambda: train(LLAMA, 1e9, on, today=TODAY, seq_len=10**6),
+    ):
+        with pytest.raises(InputError):
+            refused()
