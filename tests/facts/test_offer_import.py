@@ -59,14 +59,16 @@ def test_units(unit: str, amount: float) -> None:
 
 
 def test_a_rate_for_the_file_and_one_in_the_row() -> None:
-    text = "accelerator,price,reserved_price,currency,usd_per_unit,region\nl4,1,0.8,EUR,,a\nl4,1,,GBP,1.3,b\nl4,1,,,,c\nl4,1,,USD,1,d\n"
+    text = "accelerator,price,reserved_price,currency,usd_per_unit,region\n"
+    text += "l4,1,0.8,EUR,,a\nl4,1,,GBP,1.3,b\nl4,1,,,,c\nl4,1,,USD,1,d\n"
     found = read(text, usd_per_unit=1.1).offers
     assert [o.on_demand_usd_per_hour for o in found] == [1.1, 1.3, 1.0, 1.0]
     assert found[0].reserved_usd_per_hour == pytest.approx(0.88)
 
 
 def test_dates() -> None:
-    text = "accelerator,price,valid_from,valid_to\nl4,1,2026-01-01,2026-06-30\nl4,2,2026-07-01,\nt4,1,2027-01-01,\nt4,2,,2026-12-31\n"
+    text = "accelerator,price,valid_from,valid_to\n"
+    text += "l4,1,2026-01-01,2026-06-30\nl4,2,2026-07-01,\nt4,1,2027-01-01,\nt4,2,,2026-12-31\n"
     found = read(text)
     assert [o.on_demand_usd_per_hour for o in found.expired] == [1.0]
     assert [o.accelerator_id for o in found.to_come] == ["t4"]

@@ -80,7 +80,8 @@ VAST = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Pr
 RUNPOD = (
     "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Region,SpotPrice,Price,AvailabilityZone,GpuInfo\n"
     + "".join(
-        f"{n}x_A100-80GB_SECURE,A100-80GB,{n}.0,8.0,117.0,{region},{1.4 * n:.2f},{1.4 * n:.2f},{region}-1,{info('A100 PCIe', n, 80, 80 * n)}\n"
+        f"{n}x_A100-80GB_SECURE,A100-80GB,{n}.0,8.0,117.0,{region},{1.4 * n:.2f},{1.4 * n:.2f},{region}-1,"
+        f"{info('A100 PCIe', n, 80, 80 * n)}\n"
         for region in ("IN", "JP", "CA")
         for n in (1, 2)
     )
