@@ -180,3 +180,20 @@ def test_adapters_save_little() -> None:
 def test_hosts_write_together() -> None:
     one, many = write_bytes_per_s(find_cluster("8xH100-SXM")), write_bytes_per_s(find_cluster("64xH100-SXM"))
     assert many.expected == pytest.approx(8 * one.expected) and one.low < one.expected < one.high
+
+
+def test_the_split_of_losses_is_that_of_simulated_runs() -> None:
+    """Restarting takes M (exp(R / M) - 1) after each stop of work: counted in simulated stretches."""
+    tau, save, restart, mtbf = 2_000.0, 100.0, 1_500.0, 4_000.0
+    rng, stretches = np.random.default_rng(11), 4_000
+    lost_work = restarting = stops = 0.0
+    for _ in range(stretches):
+        while (stop := rng.exponential(mtbf)) < tau + save:
+            lost_work, stops = lost_work + stop, stops + 1
+            while (again := rng.exponential(mtbf)) < restart:
+                restarting, stops = restarting + again, stops + 1
+            restarting += restart
+    expected = losses(stretches * tau, tau, save, restart, mtbf)
+    assert lost_work == pytest.approx(expected.rework_s, rel=0.06)
+    assert restarting == pytest.approx(expected.restart_s, rel=0.06)
+    assert stops == pytest.approx(expected.interruptions, rel=0.06)

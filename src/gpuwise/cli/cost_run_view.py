@@ -14,7 +14,7 @@ from gpuwise.money.run_changes import Change
 from gpuwise.money.run_cost import RunCost
 from gpuwise.plan.planner import Plan
 from gpuwise.predict.estimate import Estimate
-from gpuwise.units import GIGA, HOUR_S, format_count, format_duration, format_usd
+from gpuwise.units import GIGA, HOUR_S, KILO, MEGA, format_count, format_duration, format_usd
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,8 +42,8 @@ def _headline(to: Console, plan: Plan, cost: RunCost) -> None:
     own = cost.run.price is None
     to.print(
         Text.assemble(
-            "  ", (format_usd(cost.total_usd.expected), "bold green"),
-            f"  [{span(cost.total_usd, format_usd)}]" + (", electricity and storage of one's own machine" if own else ""),
+            "  ", (_money(cost.total_usd.expected), "bold green"),
+            f"  [{span(cost.total_usd, _money)}]" + (", electricity and storage of one's own machine" if own else ""),
         )
     )  # fmt: skip
     to.print(
@@ -85,7 +85,7 @@ def _power(to: Console, cost: RunCost) -> None:
     for name, watts in budget.items().items():
         if watts.expected > 0:
             share = cost.kwh_parts[name] / cost.kwh.expected
-            bar = single(share, BAR if to.width >= 100 else 12)
+            bar = single(share, BAR) if to.width >= 100 else ""
             kwh = _number(cost.kwh_parts[name])
             table.add_row(name, _kw(watts.expected), f"[{span(watts, _kw)}]", kwh, percent(share), bar)
     whole, kwh = budget.total_w, _number(cost.kwh.expected)
@@ -104,9 +104,9 @@ def _power_words(cost: RunCost) -> list[str]:
     ]
     if run.grid is not None:
         year = "" if run.grid.year is None else f" in {run.grid.year}"
-        line = f"{run.grid.name}: {run.grid.kg_co2e_per_kwh * 1000:.0f} g CO2e a kWh{year}, location-based"
+        line = f"{run.grid.name}: {run.grid.kg_co2e_per_kwh * KILO:.0f} g CO2e a kWh{year}, location-based"
         if cost.electricity is not None and cost.electricity_usd is not None:
-            line += f"; {cost.electricity.usd_per_kwh:.3f} $/kWh, so {format_usd(cost.electricity_usd.expected)}"
+            line += f"; {cost.electricity.usd_per_kwh:.3f} $/kWh, so {_money(cost.electricity_usd.expected)}"
             line += " of electricity" + ("" if run.price is None else ", inside the rent")
         said.append(line + ".")
     return said
@@ -134,7 +134,7 @@ def _changes(to: Console, cost: RunCost, changes: Sequence[Change]) -> None:
     carbon = any(c.kg_co2e is not None for c in changes)
     table = table_of(["", "$", "time", *(["CO2e"] if carbon else [])], left=("",), wrap=("",))
     for change in changes:
-        row = [change.name, _signed(change.usd, format_usd), _signed(change.wall_s, format_duration)]
+        row = [change.name, _signed(change.usd, _money), _signed(change.wall_s, format_duration)]
         table.add_row(*row, *([_signed(change.kg_co2e or 0.0, _kg)] if carbon else []))
     section(to, "What would change it", table)
 
@@ -187,28 +187,38 @@ def _range(value: Estimate, say: Callable[[float], str]) -> str:
     return "" if say(value.low) == say(value.high) else f"[{span(value, say)}]"
 
 
+def _money(usd: float) -> str:
+    return f"${usd / MEGA:,.4g} million" if usd >= MEGA else format_usd(usd)
+
+
 def _usd(usd: float) -> str:
+    if usd >= MEGA:
+        return f"{usd / MEGA:,.2f} M"
     return f"{usd:,.0f}" if usd >= 100 else f"{usd:.2f}" if usd >= 0.005 else "0" if usd == 0 else "<0.01"
 
 
 def _number(value: float) -> str:
     if value >= 100:
-        return f"{value:,.0f}"
+        return f"{value:,.0f}" if value < MEGA else f"{value / MEGA:,.4g} M"
     return f"{value:.3g}" if value >= 0.01 else "<0.01" if value > 0 else "0"
 
 
 def _kw(watts: float) -> str:
-    kw = watts / 1000
+    kw = watts / KILO
     return f"{kw:,.0f}" if kw >= 100 else f"{kw:.2f}" if kw < 10 else f"{kw:.1f}"
 
 
 def _kwh(kwh: float) -> str:
+    if kwh >= MEGA:
+        return f"{kwh / MEGA:,.3g} GWh"
     return f"{kwh:,.0f} kWh" if kwh >= 10 else f"{kwh:.2g} kWh"
 
 
 def _kg(kg: float) -> str:
-    size = abs(kg)
-    return f"{kg / 1000:,.1f} t" if size >= 10_000 else f"{kg:,.0f} kg" if size >= 10 else f"{kg:.2g} kg"
+    tonnes = kg / KILO
+    if tonnes >= 10:
+        return f"{tonnes:,.0f} t" if tonnes >= 100 else f"{tonnes:.1f} t"
+    return f"{kg:,.0f} kg" if kg >= 10 else f"{kg:.2g} kg"
 
 
 def _gb(size: float) -> str:

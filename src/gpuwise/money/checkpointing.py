@@ -113,15 +113,17 @@ def young_interval_s(save_s: float, mtbf_s: float) -> float:
 
 
 def losses(work_s: float, interval_s: float, save_s: float, restart_s: float, mtbf_s: float) -> Losses:
-    """Where the expected time beyond ``work_s`` goes. Stops are counted over the whole expected time."""
+    """Where the expected time beyond ``work_s`` goes. With x = (tau + delta) / M, a stretch of work and its
+    checkpoint is stopped exp(x) - 1 times, which takes M (exp(x) - 1) - tau - delta of work that is lost and
+    M (exp(R / M) - 1) each time until work goes on. Stops are counted over the whole expected time. Raises
+    InputError.
+    """
     share = float(overhead(interval_s, save_s, restart_s, mtbf_s))
-    checkpoints = work_s / interval_s
-    total_s = work_s * (1.0 + share)
-    stops = total_s / mtbf_s
-    saving = checkpoints * save_s
-    restarting = stops * restart_s
-    rework = max(work_s * share - saving - restarting, 0.0)
-    return Losses(stops, checkpoints, saving, rework, work_s * share - saving - rework)
+    stretches = work_s / interval_s
+    stopped = math.expm1((interval_s + save_s) / mtbf_s) if math.isfinite(share) else math.inf
+    rework = stretches * max(mtbf_s * stopped - interval_s - save_s, 0.0)
+    restarting = stretches * stopped * mtbf_s * (math.expm1(restart_s / mtbf_s) if math.isfinite(share) else math.inf)
+    return Losses(work_s * (1.0 + share) / mtbf_s, stretches, stretches * save_s, rework, restarting)
 
 
 def accelerator_mtbf_s(family: str | None = None) -> Estimate:

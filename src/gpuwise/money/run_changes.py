@@ -13,6 +13,7 @@ from gpuwise.facts.offers import Offer, offers_for
 from gpuwise.facts.systems import Cluster
 from gpuwise.money.cost import Price
 from gpuwise.money.run_cost import RunCost, run_cost
+from gpuwise.units import KILO
 
 WORTH_SAYING = 0.005
 """A change of less than this share of money or carbon is not shown."""
@@ -46,7 +47,7 @@ def changes(cost: RunCost, today: datetime.date) -> tuple[Change, ...]:
     if run.grid is not None:
         green = _greenest(run.grid)
         if green is not None:
-            found += _try(cost, f"in {green.name}, {green.kg_co2e_per_kwh * 1000:.0f} g/kWh", grid=green)
+            found += _try(cost, f"in {green.name}, {green.kg_co2e_per_kwh * KILO:.0f} g/kWh", grid=green)
     return tuple(sorted(found, key=lambda c: c.usd))
 
 
