@@ -15,10 +15,11 @@ from gpuwise.facts.naming import find_cluster
 from gpuwise.pick.compare import Comparison, compare_accelerators
 from gpuwise.pick.compare_document import comparison_document
 from gpuwise.pick.compare_rows import TIE, Cell, Row, say, say_span
-from gpuwise.pick.compare_serving import cache_bytes_per_token, held_bytes, serve
+from gpuwise.pick.compare_serving import serve
 from gpuwise.pick.compare_words import than
 from gpuwise.plan.api import make_plan
 from gpuwise.plan.goal import Wishes
+from gpuwise.predict.memory_serving import ENGINE_SHARE, cache_bytes_per_token
 
 TODAY = datetime.date(2026, 11, 21)
 CARDS = ("RTX 4090", "L40S", "A100 80GB")
@@ -200,10 +201,9 @@ def test_a_bigger_memory_serves_more_at_once() -> None:
     c = with_model("a100-sxm-40gb", "a100-sxm-80gb", purpose="infer")
     small, large = (x.value for x in c.row("serve_room").cells)
     assert small and large and large > 2 * small  # the weights are held once in either
-    weights = held_bytes(c.work.arch, "bf16") if c.work else math.nan
-    more = (large - small) * cache_bytes_per_token(c.work.arch, 1) if c.work else math.nan
-    assert weights == pytest.approx(8.03e9 * 2, rel=0.01)
-    assert more == pytest.approx(0.9 * 40 * 2**30, rel=0.03)
+    assert c.work is not None
+    more = (large - small) * cache_bytes_per_token(c.work.arch, c.work.context)
+    assert more == pytest.approx(ENGINE_SHARE * 40 * 2**30, rel=0.03)
 
 
 def test_weights_get_narrower_only_where_they_must() -> None:
@@ -221,6 +221,22 @@ def test_a_wider_format_is_not_served_where_it_does_not_fit() -> None:
     from gpuwise.facts.models import find_model
 
     assert serve(find_model("llama-3.1-70b"), find_cluster("h100-sxm"), 4096, "bf16").weights is None
+
+
+def test_experts_are_split_with_the_rest() -> None:
+    from gpuwise.facts.models import find_model
+
+    one, two = (serve(find_model("mixtral-8x7b"), find_cluster(n), 2048, None) for n in ("2xh100-sxm", "8xh100-sxm"))
+    assert one.single is not None and two.single is not None and two.single.expected > one.single.expected
+    assert one.batched is not None and two.batched is not None and two.batched.expected > 2 * one.batched.expected
+
+
+def test_where_no_engine_runs_one_sequence_is_still_predicted() -> None:
+    from gpuwise.facts.models import find_model
+
+    done = serve(find_model("llama-3.1-8b"), find_cluster("m4-max"), 2048, None)
+    assert done.weights and "llama.cpp" in done.words and done.batched is None
+    assert done.single is not None and 5 < done.single.expected < 200
 
 
 # --- words ---

@@ -92,5 +92,5 @@ def _price(o: Outcome) -> dict[str, object]:
     p = way.purchase
     return {
         "usd": {"low": p.low, "median": p.median, "high": p.high}, "kind": p.kind,
-        "as_of": None if p.as_of is None else p.as_of.isoformat(), "observations": p.count,
+        "as_of": None if p.as_of is None else p.as_of.isoformat(), "observations": p.observations,
     }  # fmt: skip

@@ -44,10 +44,11 @@ class Rankable(Protocol):
 
 
 T = TypeVar("T", bound=Rankable)
-TRIES_A_WAY = 4
-"""Counts predicted for one way; once one of them does the job, one more."""
-MOST_TRIES = {"rent": 24, "buy": 20, "notebook": 8}
-"""Predictions for each kind of way: what is not reached is said."""
+TRIES_A_WAY, DONE_A_WAY = 6, 2
+"""Counts predicted for one way at most, and those that do the job."""
+MOST_TRIES = {"rent": 16, "buy": 14, "notebook": 6}
+"""Predictions for each kind of way. Beyond them only what may beat the very best is predicted, so that the first of each
+kind is the first of all; the places after it are the best of what was predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class _Search(Generic[T]):
         self.found: dict[Name, T] = {}
         self.failed: dict[Name, LeftOut] = {}
         self.tries: dict[Name, int] = {}
+        self.done: dict[Name, int] = {}
         self.bounds: dict[Name, Try[T]] = {}
         self.predicted: dict[str, int] = {}
 
@@ -98,15 +100,20 @@ class _Search(Generic[T]):
             self.failed[out.way.key] = out
 
     def beaten(self, t: Try[T]) -> bool:
-        """Whether no outcome of ``t`` can enter the best ``keep`` of its kind."""
+        """Whether no outcome of ``t`` can enter the best ``keep`` of its kind, or the very best once enough are predicted."""
         objective = self.limits.objective
+        keep = self.keep if self.predicted.get(t.way.how, 0) < MOST_TRIES[t.way.how] else 1
         mine = sorted(key_of(o, objective) for o in self.found.values() if o.way.how == t.way.how)
-        return len(mine) >= self.keep and t.key(objective) >= mine[self.keep - 1]
+        return len(mine) >= keep and t.key(objective) >= mine[keep - 1]
+
+    def capped(self, t: Try[T]) -> bool:
+        """Whether ``t`` may still enter the best ``keep`` though it is not predicted."""
+        mine = sorted(key_of(o, self.limits.objective) for o in self.found.values() if o.way.how == t.way.how)
+        return len(mine) < self.keep or t.key(self.limits.objective) < mine[self.keep - 1]
 
     def enough(self, t: Try[T]) -> bool:
         """Whether this way was tried enough."""
-        done = self.tries.get(t.way.key, 0)
-        return done >= TRIES_A_WAY or (t.way.key in self.found and done >= 2)
+        return self.tries.get(t.way.key, 0) >= TRIES_A_WAY or self.done.get(t.way.key, 0) >= DONE_A_WAY
 
     def take(self, t: Try[T]) -> None:
         """Predict ``t``."""
@@ -125,6 +132,7 @@ class _Search(Generic[T]):
         if out is not None:
             self.fail(out)
             return
+        self.done[key] = self.done.get(key, 0) + 1
         known = self.found.get(key)
         objective = self.limits.objective
         if known is None or key_of(got, objective) < key_of(known, objective):
@@ -157,15 +165,16 @@ def rank(
                 tries.append(t)
     objective = limits.objective
     tries.sort(key=lambda t: (t.level, t.key(objective)[1] * t.crowding, t.n))
-    capped = False
+    skipped: list[Try[T]] = []
     for t in tries:
         search.bounds.setdefault(t.way.key, t)
-        if search.enough(t) or search.beaten(t):
+        if search.enough(t):
             continue
-        if search.predicted.get(t.way.how, 0) >= MOST_TRIES[t.way.how]:
-            capped = True
-            continue
-        search.take(t)
+        if search.beaten(t):
+            skipped.append(t)
+        else:
+            search.take(t)
+    capped = any(search.capped(t) for t in skipped if t.way.key not in search.found)
     ranked = sorted(search.found.values(), key=lambda o: (key_of(o, objective), o.cost_usd.expected, o.time_s.expected))
     left = [
         _reason(way, search, capped) for key, way in every.items() if key not in search.found
