@@ -26,6 +26,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("op", "gpuwise.cli.op:op", "What does one operation cost on this GPU, beside a CPU?"),
     ("compare", "gpuwise.cli.compare:compare", "Which is better at what, and by how much?"),
     ("pick", "gpuwise.cli.pick:pick", "Which GPU should I get for this, within this budget?"),
+    ("cost", "gpuwise.cli.cost:cost", "Rent or own; what does the year cost, in money, power and carbon?"),
     ("models", "gpuwise.cli.models:models", "The catalogue of model architectures."),
     ("prices", "gpuwise.cli.prices:prices", "What does an hour of an accelerator cost, where, and how old is that?"),
     ("gpus", "gpuwise.cli.gpus:gpus", "The catalogue of accelerators, with the source of every figure."),

@@ -17,7 +17,6 @@ annual form people know, ``[C0 - R (1+r)^-T] CRF(r,T) / (8760 u a) + ...``, is :
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -26,7 +25,7 @@ import numpy as np
 
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.operations import find_site, power_share
-from gpuwise.facts.purchases import RECENT_DAYS, Condition, system_purchases, typical_purchase_usd
+from gpuwise.facts.purchases import RECENT_DAYS, Condition, Purchase, purchases_for, system_purchases, typical_purchase_usd
 from gpuwise.facts.systems import Cluster
 from gpuwise.money.demand import HOURS_PER_MONTH, MONTHS_PER_YEAR
 from gpuwise.money.drivers import Array, Driver, economics, from_quantity, number
@@ -80,7 +79,6 @@ class Ownership:
     """How many to buy; None: as many as the peak needs."""
     price_words: str = ""
     """Where ``gpu_usd`` comes from."""
-    price_source: str = "given"
 
     def __post_init__(self) -> None:
         for what, value in (("the price of a GPU", self.gpu_usd), ("the running cost a month", self.running_usd_per_month)):
@@ -157,7 +155,7 @@ class Ownership:
 
 
 def own_of(
-    cluster: Cluster, today: datetime.date, *, condition: Condition = "new", gpu_usd: float | None = None,
+    cluster: Cluster, *, condition: Condition = "new", gpu_usd: float | None = None,
     usd_per_kwh: float | None = None,
 ) -> Ownership:  # fmt: skip
     """Owning GPUs of this kind with what is known about them: their price, their server, their place.
@@ -167,22 +165,18 @@ def own_of(
     """
     accelerator, system, known = cluster.accelerator, cluster.system, economics()
     office, card = is_personal(cluster), system.id == "consumer-box"
-    whole = _machine_price(cluster, condition) if gpu_usd is None and not office else None
-    words, source = "given", "given"
-    if gpu_usd is None and whole is None:
-        gpu_usd, words, source = _card_price(cluster, condition, today)
-    elif whole is not None:
-        gpu_usd, words, source = whole
-    assert gpu_usd is not None
-    none = _zero
-    spread = number("gpu_spread", 1.0, "x", "what is paid over the quote") if words == "given" else known["gpu_price_spread"]
+    none, in_machine = _zero, False
+    spread = number("gpu_spread", 1.0, "x", "what is paid over the quote")
+    words = "given"
+    if gpu_usd is None:
+        gpu_usd, spread, words, in_machine = _price(cluster, condition)
     kwh = known["usd_per_kwh"] if usd_per_kwh is None else known["usd_per_kwh"].replaced(usd_per_kwh)
     host = host_power_w(Cluster(system, system.count)).scaled(1.0 / system.count)
     host_w = Driver("host_w", host.low, host.expected, host.high, "W", "rest of the server, by GPU", "latif-h100-node")
     draws = system.max_power_w or system.count * ((accelerator.tdp_w or 0.0) + host.high)
     return Ownership(
-        gpus_per_server=system.count, gpu_usd=gpu_usd, gpu_spread=_named(spread, "gpu_spread"),
-        server_factor=_one("server_factor") if office or whole is not None else known["server_factor"],
+        gpus_per_server=system.count, gpu_usd=gpu_usd, gpu_spread=spread,
+        server_factor=_one("server_factor") if office or in_machine else known["server_factor"],
         host_usd=known["host_usd"] if card else none("host_usd"),
         network_share=none("network_share") if office else known["network_share"],
         storage_share=none("storage_share") if office else known["storage_share"],
@@ -196,7 +190,7 @@ def own_of(
         idle_share=from_quantity("idle_share", power_share("idle", accelerator.family), "power of an idle GPU"),
         host_w=host_w, usd_per_kwh=kwh, tdp_w=accelerator.tdp_w,
         pue=from_quantity("pue", find_site("home" if office else "colocation").pue, "cooling and distribution (PUE)"),
-        server_kw=draws / _KILO, price_words=words, price_source=source,
+        server_kw=draws / _KILO, price_words=words,
     )  # fmt: skip
 
 
@@ -239,28 +233,41 @@ def closed_form_usd_per_hour(own: Ownership, gpus: int, hours_per_month: float, 
     return float((capital * capital_recovery_factor(rate, months) + fixed + power).item() / hours_per_month)
 
 
-def _machine_price(cluster: Cluster, condition: Condition) -> tuple[float, str, str] | None:
-    """Median price a GPU of whole machines like the cluster's, of the newest observations; None when unknown."""
+def _price(cluster: Cluster, condition: Condition) -> tuple[float, Driver, str, bool]:
+    """US dollars a GPU, what may be paid over that, where it comes from, and whether it holds the whole machine.
+
+    What the GPU costs alone; for one that is only sold inside machines its share of the machine.
+    """
+    accelerator = cluster.accelerator
+    alone = purchases_for(accelerator.id, condition)
+    machine = None if alone else _machine(cluster, condition)
+    if machine is not None:
+        words = f"{machine.product or cluster.system.name}, {machine.kind} price of {machine.as_of:%Y-%m}"
+        return (
+            machine.usd_per_accelerator,
+            _named(economics()["gpu_price_spread"], "gpu_spread"),
+            words,
+            "no host" not in machine.product,
+        )
+    try:
+        price = typical_purchase_usd(accelerator.id, condition)
+    except UnpredictableError as error:
+        raise UnpredictableError(error.reason, error.message, hint="give what one GPU costs with --buy-price 10k") from None
+    dated = "an undated list price" if price.as_of is None else f"{price.observations} prices since {price.as_of:%Y-%m}"
+    usual = economics()["gpu_price_spread"]
+    low, high = min(price.low / price.median, usual.low), max(price.high / price.median, usual.high)
+    spread = replace(usual, name="gpu_spread", low=low, high=high, source="offers" if price.observations > 1 else usual.source)
+    return price.median, spread, f"{condition}, {dated}", False
+
+
+def _machine(cluster: Cluster, condition: Condition) -> Purchase | None:
+    """The middle one of the newest prices of whole machines like the cluster's; None when unknown."""
     seen = [p for p in system_purchases(cluster.accelerator.id, condition) if p.count == cluster.system.count]
     if not seen:
         return None
     newest = max(p.as_of for p in seen)
     recent = sorted((p for p in seen if (newest - p.as_of).days <= RECENT_DAYS), key=lambda p: p.usd_per_accelerator)
-    middle = recent[len(recent) // 2]
-    words = f"{middle.product or cluster.system.name}, {middle.kind} price of {middle.as_of:%Y-%m}"
-    return middle.usd_per_accelerator, words, middle.source_key
-
-
-def _card_price(cluster: Cluster, condition: Condition, today: datetime.date) -> tuple[float, str, str]:
-    accelerator_id = cluster.accelerator.id
-    try:
-        price = typical_purchase_usd(accelerator_id, condition)
-    except UnpredictableError as error:
-        raise UnpredictableError(error.reason, error.message, hint="give what one GPU costs with --buy-price 10k") from None
-    age = "undated" if price.as_of is None else f"{price.as_of:%Y-%m}"
-    if price.as_of is not None and price.as_of > today:
-        age += ", to come"
-    return price.median, f"{price.kind} price, {age}", cluster.accelerator.source
+    return recent[len(recent) // 2]
 
 
 def _named(driver: Driver, name: str) -> Driver:

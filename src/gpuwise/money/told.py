@@ -15,6 +15,7 @@ from gpuwise.money.renting import Renting
 
 _TERMS = {12: "1 year", 36: "3 years"}
 _LOW_USE = 0.4
+_NOT_FACTS = {"offers": "the price catalogue"}
 
 
 def label(mix: Mix) -> str:
@@ -41,7 +42,7 @@ def assumptions(demand: Demand, own: Ownership, rent: Renting) -> tuple[Assumpti
     found += [Assumption(r.name.replace("-", " for ", 1), _value(r.share), r.words, False) for r in rent.reservations]
     for driver in _drivers(demand, own, rent):
         source = sources().get(driver.source)
-        words = driver.source if source is None else source.title.partition(":")[0]
+        words = _NOT_FACTS.get(driver.source, driver.source) if source is None else source.title.partition(":")[0]
         found.append(Assumption(driver.label, _value(driver), words, source is not None and source.kind == "estimate"))
     return tuple(found)
 

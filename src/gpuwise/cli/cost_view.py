@@ -1,0 +1,215 @@
+"""Rent or own as a person reads it: the verdict, every way to get the hours, break-even, what drives it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwise.cli.bars import single
+from gpuwise.cli.out import console, section, table_of
+from gpuwise.cli.words import percent, plain
+from gpuwise.money.comparison import LONGEST_MONTHS, Assumption, Bar, Option, RentOrOwn
+from gpuwise.money.counting import Counted
+from gpuwise.predict.estimate import Estimate
+from gpuwise.units import GIGA, KILO, MEGA, format_usd
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_BARS = 7
+_BAR_WIDTH = 20
+
+
+def show_rent_or_own(result: RentOrOwn, counted: Counted | None = None) -> None:
+    """Print the whole answer."""
+    to = console()
+    _verdict(to, result)
+    _options(to, result)
+    _break_even(to, result)
+    _drivers(to, result)
+    _energy(to, result)
+    if counted is not None:
+        _steps(to, counted)
+    _assumed(to, result)
+    if result.notes:
+        from rich.console import Group
+
+        section(to, "Mind", Group(*(f"- {note}" for note in result.notes)))
+
+
+def dollars(value: float) -> str:
+    """``$1.24M``, ``-$340k``, ``$12.50``."""
+    sign, size = ("-" if value < 0 else ""), abs(value)
+    for scale, letter in ((GIGA, "B"), (MEGA, "M"), (KILO, "k")):
+        if size >= scale:
+            return f"{sign}${size / scale:.3g}{letter}" if size < 999.5 * scale else f"{sign}${size / scale:,.0f}{letter}"
+    return f"{sign}{format_usd(size)}" if size else "$0"
+
+
+def verdict(result: RentOrOwn) -> str:
+    """The answer in a sentence: what is cheapest, by how much, how sure."""
+    best = result.best
+    others = [o for o in result.options if o.name != best.name]
+    ways = {"own": "Own", "mix": "Mix"}
+    word = ways.get(best.name, "Rent")
+    if best.name == "mix" and not best.owned_gpus:
+        word = "Rent"
+    against = result.option("own") if not best.owned_gpus else result.option(result.best_rent)
+    saved = against.total_usd.expected - best.total_usd.expected
+    sure = result.own_wins if best.owned_gpus else 1 - result.own_wins
+    second = "owning" if not best.owned_gpus else "renting"
+    words = f"{word}: {best.label}."
+    if others:
+        words += f" {dollars(saved)} less than {second} ({saved / against.total_usd.expected:.0%}), expected"
+        words += f"; {_chance(sure, 'own' if best.owned_gpus else 'rent')}."
+    return words
+
+
+def _chance(share: float, what: str) -> str:
+    verb = "owning" if what == "own" else "renting"
+    if share > 0.995:
+        return f"{verb} wins in nearly every future"
+    return f"{verb} wins in {share:.0%} of the futures"
+
+
+def _verdict(to: Console, r: RentOrOwn) -> None:
+    from rich.text import Text
+
+    d = r.demand
+    hours = f"{plain(d.gpu_hours_per_month)} GPU-hours a month"
+    shape = "" if d.shape == "steady" else f", peaks of {d.peak_over_mean:g} times the mean"
+    growth = "" if d.growth_per_year == 0 else f", {d.growth_per_year:+.0%} a year"
+    to.print(Text.assemble((f"{r.accelerator}", "bold"), f": {hours}{shape}{growth}, {_time(r.horizon_months)}"))
+    to.print(Text(verdict(r), "bold green"))
+
+
+def _options(to: Console, r: RentOrOwn) -> None:
+    wide = to.width >= 100
+    columns = ["", "total", "80 %", "$/GPU h", "80 %", *(["busy"] if wide else []), "cheapest in"]
+    table = table_of(columns, left=("", "80 %"), wrap=("",))
+    for i, o in enumerate(r.options):
+        busy = [_percent(o.utilisation)] if wide else []
+        table.add_row(
+            o.label, dollars(o.total_usd.expected), _ends(o.total_usd), f"{o.usd_per_gpu_hour.expected:.2f}",
+            f"{o.usd_per_gpu_hour.low:.2f} to {o.usd_per_gpu_hour.high:.2f}", *busy, percent(o.cheapest_share),
+            style="bold" if i == 0 else None,
+        )  # fmt: skip
+    section(to, f"Every way to get the hours (today's dollars, {r.n_scenarios:,} futures)", table)
+    low, high = r.regret_usd.low, r.regret_usd.high
+    if len(r.options) > 1 and high > 0:
+        to.print(f"  Chosen now, it costs {dollars(low)} to {dollars(high)} more than what turns out cheapest.")
+
+
+def _break_even(to: Console, r: RentOrOwn) -> None:
+    from rich.console import Group
+
+    own, even = r.option("own"), r.break_even
+    gpus = f"{own.owned_gpus} owned GPU{'s' if own.owned_gpus > 1 else ''}"
+    if even.months is None:
+        months = f"{gpus} do not pay for themselves within {LONGEST_MONTHS // 12} years in most futures"
+        months += f" ({percent(1 - even.months_never)} do)."
+    else:
+        never = (
+            "" if even.months_never < 0.005 else f"; never within {LONGEST_MONTHS // 12} years in {percent(even.months_never)}"
+        )
+        months = f"{gpus} pay for themselves, resale left out, in {_number(even.months.expected)} months "
+        months += f"({_number(even.months.low)} to {_number(even.months.high)}{never})."
+    if even.hours_per_month is None:
+        hours = "Over the horizon no number of hours a month makes an owned GPU cheaper in most futures."
+    else:
+        never = "" if even.hours_never < 0.005 else f"; never in {percent(even.hours_never)}"
+        e = even.hours_per_month
+        hours = f"An owned GPU is cheaper from {plain(e.expected)} hours of work a month "
+        hours += f"({plain(e.low)} to {plain(e.high)} of 730{never})."
+    section(to, "Break-even against renting on demand", Group(months, hours))
+
+
+def _drivers(to: Console, r: RentOrOwn) -> None:
+    if not r.bars:
+        return
+    table = table_of(["", "from", "to", "own - rent", "", "swing", "variance"], left=("", "own - rent"))
+    widest = r.bars[0].swing_usd
+    for bar in r.bars[:_BARS]:
+        ends = f"{dollars(bar.usd_at_low)} to {dollars(bar.usd_at_high)}"
+        length = single(bar.swing_usd / widest, _BAR_WIDTH) if to.width >= 100 else ""
+        table.add_row(
+            bar.label, _value(bar.low, bar), _value(bar.high, bar), ends, length, dollars(bar.swing_usd),
+            percent(bar.variance_share),
+        )  # fmt: skip
+    section(to, "What drives it (each alone from its 10th to its 90th percentile)", table)
+
+
+def _energy(to: Console, r: RentOrOwn) -> None:
+    shown = [o for o in r.options if o.kwh is not None]
+    if not shown:
+        return
+    table = table_of(["", "MWh", "80 %", "t CO2e running", "t CO2e making"], left=("", "80 %"))
+    picked = [r.best] + [o for o in (r.option("own"), r.option(r.best_rent)) if o.name != r.best.name]
+    for o in picked:
+        if o.kwh is not None:
+            row = [_tonnes(o.operational_kgco2e), _tonnes(o.embodied_kgco2e)]
+            table.add_row(_short(o), f"{o.kwh.expected / KILO:,.0f}", _range(o.kwh.scaled(1 / KILO)), *row)
+    section(to, "Electricity at the meter and carbon over the whole time", table)
+    if all(o.operational_kgco2e is None for o in picked):
+        to.print("  Name the place for the carbon of the electricity: --country DE")
+
+
+def _steps(to: Console, counted: Counted) -> None:
+    table = table_of(["", "alone", "own - rent", "together", "own - rent", "owning wins"], left=("",))
+    bare = counted.bare
+    table.add_row(bare.label, _months(bare.break_even_months), dollars(bare.own_minus_rent_usd), "", "", "")
+    for one, all_so_far in zip(counted.alone, counted.together, strict=True):
+        table.add_row(
+            f"+ {one.label}", _months(one.break_even_months), dollars(one.own_minus_rent_usd),
+            _months(all_so_far.break_even_months), dollars(all_so_far.own_minus_rent_usd), percent(all_so_far.own_wins),
+        )  # fmt: skip
+    section(to, "From the bare sum to the whole: months to break even, (own - rent) over the horizon", table)
+
+
+def _assumed(to: Console, r: RentOrOwn) -> None:
+    table = table_of(["", "", ""], left=("", "", ""), wrap=("",))
+    table.show_header = False
+    for a in r.assumptions:
+        table.add_row(a.label, _marked(a), a.source)
+    section(to, "Assumed (80 % ranges; ~ an estimate nobody measured)", table)
+
+
+def _marked(a: Assumption) -> str:
+    return f"{'~' if a.estimate else ''}{a.value}"
+
+
+def _short(o: Option) -> str:
+    return {"own": "own", "mix": "mix"}.get(o.name, f"rent, {o.name}")
+
+
+def _tonnes(kg: Estimate | None) -> str:
+    return "" if kg is None else f"{_number(kg.expected / KILO)} ({_range(kg.scaled(1 / KILO))})"
+
+
+def _ends(e: Estimate) -> str:
+    return f"{dollars(e.low)} to {dollars(e.high)}"
+
+
+def _range(e: Estimate) -> str:
+    return f"{_number(e.low)} to {_number(e.high)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _value(value: float, bar: Bar) -> str:
+    if bar.unit.startswith("$"):
+        return f"${value:,.0f}" if value >= 100 else f"${value:.2f}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else percent(value)
+
+
+def _months(value: float | None) -> str:
+    return "never" if value is None else f"{value:.1f}"
+
+
+def _time(months: int) -> str:
+    return f"{months // 12} years" if months % 12 == 0 and months > 12 else f"{months} months"
