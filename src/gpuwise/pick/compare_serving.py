@@ -7,6 +7,7 @@ groups, alone or several side by side. Elsewhere one sequence is decoded as llam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -18,19 +19,15 @@ from gpuwise.facts.accelerators import Accelerator
 from gpuwise.facts.models import Architecture
 from gpuwise.facts.software import support_of
 from gpuwise.facts.systems import Cluster
-from gpuwise.predict.estimate import Estimate
-from gpuwise.predict.inference import WEIGHT_BYTES, Iterations, Serving, iteration_time
-from gpuwise.predict.memory_device import usable_bytes
-from gpuwise.predict.single_stream import FORMAT_BITS, token_time
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.estimate import Basis, Estimate, weakest
+from gpuwise.predict.inference import Iterations, Serving, device_times, engine_costs, with_engine
+from gpuwise.predict.memory_serving import ServingMemory, engine_memory, local_memory
+from gpuwise.predict.single_stream import token_time
 from gpuwise.units import format_bytes
-from gpuwise.workload.parameters import count_parameters
-from gpuwise.workload.transformer import layer_kinds
 
-ENGINE_SHARE = 0.9
-"""Of the device's memory an engine takes for weights, cache and work space (vLLM's default
-``gpu_memory_utilization``, docs.vllm.ai/en/stable/serving/engine_args.html)."""
 MOST_SEQUENCES = 256
-"""Sequences an engine runs at once unless told otherwise (vLLM's default ``max_num_seqs`` for servers)."""
+"""Sequences an engine runs at once unless told otherwise (vLLM's default ``max_num_seqs`` on large devices)."""
 LOCAL_FORMAT = {"bf16": "F16", "fp16": "F16", "fp8": "Q8_0", "int8_wo": "Q8_0", "int4_wo": "Q4_K_M"}
 """The file format of llama.cpp that stands for a weight format."""
 PRECISIONS = {
@@ -39,8 +36,6 @@ PRECISIONS = {
 }  # fmt: skip
 """Weight formats by the names ``--precision`` takes."""
 WIDEST_FIRST = ("bf16", "fp8", "int4_wo")
-CACHE_BYTES = 2.0
-"""One element of the cache, kept in 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +92,9 @@ def _in_format(arch: Architecture, cluster: Cluster, weights: str, context: int)
         return _alone(arch, cluster, weights, context)
     groups = _groups(arch, cluster, weights, context)
     if not groups:
-        need = held_bytes(arch, weights) + sequence_bytes(arch, 1, context)
-        return Served(None, why_not=_too_big(need, ENGINE_SHARE * cluster.accelerator.memory_bytes * cluster.n_accelerators))
+        split = cluster.n_accelerators
+        least = engine_memory(arch, cluster.accelerator, weights, tp=split, sequences=1, context=context)
+        return Served(None, why_not=_too_big(least))
     try:
         return _batched(arch, cluster, weights, context, groups)
     except InputError as error:
@@ -108,45 +104,19 @@ def _in_format(arch: Architecture, cluster: Cluster, weights: str, context: int)
         return _alone(arch, cluster, weights, context)
 
 
-def _too_big(need: float, room: float) -> str:
-    return f"needs {format_bytes(need)} of {format_bytes(room)}"
-
-
-def held_bytes(arch: Architecture, weights: str) -> float:
-    """Bytes of one copy of the weights; embedding and output projection stay in 16 bits."""
-    count = count_parameters(arch)
-    wide = count.embedding + count.head
-    return (count.total - wide) * WEIGHT_BYTES[weights] + wide * 2.0
-
-
-def cache_bytes_per_token(arch: Architecture, tp: int) -> float:
-    """Bytes of cache a token takes on one rank: keys and values of its heads, or the whole latent."""
-    if arch.mla is not None:
-        return arch.n_layers * (arch.mla.kv_lora_rank + arch.mla.qk_rope_head_dim) * CACHE_BYTES
-    heads = max(1, arch.kv_heads // tp)
-    return 2.0 * arch.n_layers * heads * arch.head_dim * CACHE_BYTES
-
-
-def sequence_bytes(arch: Architecture, tp: int, context: int) -> float:
-    """Bytes of cache a sequence of ``context`` tokens takes on one rank; windowed layers keep their window."""
-    whole = cache_bytes_per_token(arch, tp) * context
-    if arch.window is None or arch.window >= context:
-        return whole
-    local = sum(kind.endswith(".local") for kind in layer_kinds(arch)) / arch.n_layers
-    return whole * (1.0 - local + local * arch.window / context)
+def _too_big(memory: ServingMemory) -> str:
+    return f"needs {format_bytes(memory.total)} of {format_bytes(memory.most)}"
 
 
 def _groups(arch: Architecture, cluster: Cluster, weights: str, context: int) -> list[_Group]:
     """Every way to split the cluster into tensor groups that hold the weights and one sequence each."""
-    n, host = cluster.n_accelerators, min(cluster.n_accelerators, max(cluster.system.domain_size, cluster.system.count))
-    room = min(ENGINE_SHARE * cluster.accelerator.memory_bytes, usable_bytes(cluster.accelerator))
+    n, largest = cluster.n_accelerators, max(cluster.system.domain_size, cluster.system.count)
     found: list[_Group] = []
-    for tp in (t for t in range(1, host + 1) if n % t == 0 and arch.heads % t == 0 and t & (t - 1) == 0):
-        free = room - held_bytes(arch, weights) / tp
-        fitting = int(free / sequence_bytes(arch, tp, context)) if free > 0 else 0
-        if fitting:
-            tokens = int(free / sequence_bytes(arch, tp, context) * context)
-            found.append(_Group(tp, n // tp, tokens, min(fitting, MOST_SEQUENCES)))
+    for tp in (t for t in range(1, min(n, largest) + 1) if n % t == 0 and arch.heads % t == 0 and t & (t - 1) == 0):
+        none, one = (engine_memory(arch, cluster.accelerator, weights, tp=tp, sequences=s, context=context) for s in (0, 1))
+        if one.fits:
+            fitting = (one.most - none.total) / (one.total - none.total)
+            found.append(_Group(tp, n // tp, int(fitting * context), min(int(fitting), MOST_SEQUENCES)))
     return found
 
 
@@ -162,14 +132,11 @@ def _batched(arch: Architecture, cluster: Cluster, weights: str, context: int, g
     prefill: list[tuple[Estimate, str]] = []
     tokens = 0
     for g in groups:
-        times = iteration_time(
-            arch, cluster.system, Serving(weights=weights, tp=g.tp),
-            Iterations(np.array([1, g.sequences, 1]), np.array([1, 1, context]), np.full(3, context)),
-        )  # fmt: skip
+        seconds, sigma, basis = _iterations(arch, cluster, weights, g, context)
         split = f", tensor parallel {g.tp}" if g.tp > 1 else ""
         copies = f", {g.copies} copies" if g.copies > 1 else ""
         rates = [
-            Estimate.from_log_sigma(float(work / times.time_s[i]), float(times.log_sigma[i]), times.basis)
+            Estimate.from_log_sigma(work / seconds[i], sigma[i], basis)
             for i, work in enumerate((1, g.sequences * g.copies, context * g.copies))
         ]
         single.append((rates[0], split.removeprefix(", ")))
@@ -181,17 +148,38 @@ def _batched(arch: Architecture, cluster: Cluster, weights: str, context: int, g
     return Served(weights, f"{weights} (vLLM)", "", float(tokens), one, one_words, many, many_words, read, read_words)
 
 
+def _iterations(
+    arch: Architecture, cluster: Cluster, weights: str, g: _Group, context: int
+) -> tuple[list[float], list[float], Basis]:
+    """Seconds, spread and basis of a decode step of one sequence, of the full batch, and of reading one prompt.
+
+    The engine's residuals were taken on devices whose kernels were fitted; on others the kernels' spread comes on top.
+    """
+    serving = Serving(weights=weights, tp=g.tp, moe_tp=g.tp if arch.moe is not None else 1)
+    rows = Iterations(np.array([1, g.sequences, 1]), np.array([1, 1, context]), np.full(3, context))
+    device, costs = device_times(arch, cluster.system, serving, rows), engine_costs(serving)
+    seconds = with_engine(device, costs, rows.sequences.astype(np.float64), arch.n_layers)
+    engine, fitted = float(costs["log_sigma"]), device.basis in ("measured", "fitted")
+    sigma = [engine if fitted else math.hypot(engine, float(kernel)) for kernel in device.log_sigma]
+    return [float(x) for x in seconds], sigma, weakest(device.basis, "fitted")
+
+
 def _alone(arch: Architecture, cluster: Cluster, weights: str, context: int) -> Served:
     """One sequence under llama.cpp."""
     name = LOCAL_FORMAT.get(weights)
     if name is None or arch.mla is not None:
         return Served(None, why_not=f"no kernel for {weights} is predicted on it")
-    time = token_time(arch, cluster.accelerator, name, context=context, n_devices=cluster.n_accelerators)
-    rate = Estimate.from_log_sigma(1.0 / float(time.time_s[0]), float(time.log_sigma[0]), time.basis)
-    room = usable_bytes(cluster.accelerator) * cluster.n_accelerators
-    held = count_parameters(arch).total * FORMAT_BITS[name] / 8.0
-    tokens = (room - held) / cache_bytes_per_token(arch, 1)
-    if tokens < context:
-        return Served(None, why_not=_too_big(held + sequence_bytes(arch, 1, context), room))
+    a, n = cluster.accelerator, cluster.n_accelerators
+    one = local_memory(arch, a, name, n_devices=n, context=context)
+    if not one.fits:
+        return Served(None, why_not=_too_big(one))
+    time = token_time(arch, a, name, context=context, n_devices=n)
+    sigma, basis = float(time.log_sigma[0]), time.basis
+    if a.vendor not in load_json("single_stream")["form"]["vendors"]:
+        # the fit knows NVIDIA and Apple
+        sigma *= float(load_json("memory_bound")["log_sigma"]["new_family_factor"])
+        basis = "extrapolated"
+    rate = Estimate.from_log_sigma(1.0 / float(time.time_s[0]), sigma, basis)
+    tokens = (one.most - one.weights - one.workspace) / one.cache * context
     return Served(weights, f"{name} (llama.cpp)", "", tokens, rate, "", None, "batches are not predicted on it", None,
                   "not predicted on it")  # fmt: skip

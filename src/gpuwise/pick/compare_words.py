@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from gpuwise.pick.compare_facts import WORK_DTYPE
 from gpuwise.pick.compare_rows import TIE, Cell, Row, Subject, find_row, say
-from gpuwise.pick.compare_serving import held_bytes
 from gpuwise.pick.compare_work import WAYS, Work
+from gpuwise.predict.inference import WEIGHT_BYTES
+from gpuwise.predict.memory_serving import weight_bytes
 
 BOUND = 0.5
 """A step that spends more than this share of its time reading weights is called bound by memory."""
@@ -218,9 +219,15 @@ def _bound(names: Sequence[str], subjects: Sequence[Subject], rows: Sequence[Row
     for i in ranking(one):
         rate, bandwidth = one.cells[i].value, stream.cells[i].value
         name = weights.cells[i].words.split(" ")[0]
-        if rate and bandwidth and "vLLM" in weights.cells[i].words and "parallel" not in one.cells[i].words:
+        if (
+            rate
+            and bandwidth
+            and "vLLM" in weights.cells[i].words
+            and "parallel" not in one.cells[i].words
+            and work.arch.moe is None
+        ):
             of_one = bandwidth / subjects[i].count
-            shares.append((min(1.0, held_bytes(work.arch, name) / of_one * rate), i))
+            shares.append((min(1.0, weight_bytes(work.arch, WEIGHT_BYTES[name]) / of_one * rate), i))
     if not shares:
         return ""
     bound = [i for share, i in shares if share >= BOUND]

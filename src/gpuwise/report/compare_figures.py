@@ -42,6 +42,8 @@ RADAR = (
 """Axis and the row behind it; those some column lacks are left out."""
 WORK_ROWS = ("train_full", "train_light", "train_lora", "train_qlora", "decode_one", "decode_batch", "prefill", "train_usd",
              "serve_usd", "serve_joule")  # fmt: skip
+LONGEST_LABEL = 14
+"""Characters on one line beside a radar."""
 GAP = 0.36
 """Inches between the panels of a bar figure: the title of the next."""
 _PEAK_OF = {**{f"reached_{rate}": f"peak_{rate}" for rate in RATES}, "reached_stream": "bandwidth"}
@@ -124,7 +126,8 @@ def _web(ax: Axes, turn: Sequence[float], labels: Sequence[str]) -> None:
         x, y = math.cos(t), math.sin(t)
         ax.plot([0, x], [0, y], color=GRID, lw=0.7, zorder=0)
         side = "center" if abs(x) < 0.2 else "left" if x > 0 else "right"
-        ax.text(1.1 * x, 1.12 * y, label, ha=side, va="center", fontsize=SMALL, color=INK)
+        words = label if len(label) <= LONGEST_LABEL else "\n".join(label.rsplit(" ", 1))
+        ax.text(1.1 * x, 1.12 * y, words, ha=side, va="center", fontsize=SMALL, color=INK)
     mid = (turn[0] + turn[1]) / 2
     reach = math.cos((turn[0] - turn[1]) / 2)
     for ring in (0.5, 1.0):

@@ -1,0 +1,138 @@
+"""Answers to draw, made once a process, and readers of what was drawn."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import xml.etree.ElementTree as ET
+from functools import cache
+from html.parser import HTMLParser
+
+import pytest
+
+from gpuwise.facts.naming import find_cluster
+from gpuwise.facts.storage import storage_price
+from gpuwise.money.comparison import RentOrOwn
+from gpuwise.money.cost import given_price
+from gpuwise.money.demand import Demand
+from gpuwise.money.ownership import own_of
+from gpuwise.money.renting import rent_of
+from gpuwise.money.run_cost import Run, RunCost, run_cost
+from gpuwise.money.scenarios import rent_or_own
+from gpuwise.pick.compare import Comparison, compare_accelerators
+from gpuwise.predict.estimate import Estimate
+from gpuwise.report.compare_page import compare_page
+from gpuwise.report.cost_page import cost_page
+
+TODAY = datetime.date(2026, 11, 21)
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+@cache
+def _comparison(model: str | None) -> Comparison:
+    return compare_accelerators(["RTX 4090", "L40S", "A100 80GB"], today=TODAY, model=model)
+
+
+@cache
+def _owned() -> RentOrOwn:
+    cluster = find_cluster("8xH100-SXM")
+    demand = Demand(10_000.0, peak_over_mean=2.0)
+    return rent_or_own(demand, own_of(cluster, TODAY), rent_of(cluster, TODAY), 36, n_scenarios=2000, accelerator="H100")
+
+
+@cache
+def _billed() -> RunCost:
+    from gpuwise.facts.grid import find_grid
+
+    return run_cost(Run(
+        time_s=Estimate(1.2e6, 1.5e6, 1.9e6, "derived"), cluster=find_cluster("64xH100-SXM"), price=given_price(3.5),
+        state_bytes=1.3e11, weight_bytes=1.6e10, data_bytes=4e12, storage=storage_price(None), grid=find_grid("France"),
+    ))  # fmt: skip
+
+
+@cache
+def _page(name: str) -> str:
+    return {
+        "compare": lambda: compare_page(_comparison("llama-3.1-8b")), "compare-plain": lambda: compare_page(_comparison(None)),
+        "rent-or-own": lambda: cost_page(_owned()), "run": lambda: cost_page(_billed()),
+    }[name]()  # fmt: skip
+
+
+PAGES = ("compare", "compare-plain", "rent-or-own", "run")
+
+
+@pytest.fixture
+def comparison() -> Comparison:
+    return _comparison("llama-3.1-8b")
+
+
+@pytest.fixture
+def plain_comparison() -> Comparison:
+    return _comparison(None)
+
+
+@pytest.fixture
+def owned() -> RentOrOwn:
+    return _owned()
+
+
+@pytest.fixture
+def billed() -> RunCost:
+    return _billed()
+
+
+@pytest.fixture(params=PAGES)
+def page(request: pytest.FixtureRequest) -> str:
+    """Each kind of page in turn."""
+    return _page(request.param)
+
+
+class Reader(HTMLParser):
+    """Collects elements and text; raises on tags that do not nest."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.words: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == [], f"left open: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {k: v or "" for k, v in attrs}))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {k: v or "" for k, v in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]}"
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.words.append(data)
+
+    def attributes(self, tag: str) -> list[dict[str, str]]:
+        return [a for t, a in self.elements if t == tag]
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+@pytest.fixture
+def read() -> type[Reader]:
+    return Reader
+
+
+def svgs(html: str) -> list[ET.Element]:
+    """Every SVG of a page as XML; raises when one is not well-formed."""
+    return [ET.fromstring(match) for match in re.findall(r"<svg .*?</svg>", html, re.DOTALL)]
+
+
+@pytest.fixture
+def svgs_of() -> object:
+    return svgs

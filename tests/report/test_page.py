@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpuwise.report.page import Markup, TableCell, TableRow, notes, page, source_list, table, verdict
+
+NASTY = '<script>alert("x")</script> & <b>'
+
+
+def test_nothing_a_person_wrote_becomes_markup(read: Any) -> None:
+    body = [
+        verdict([NASTY]), notes([NASTY]), table(NASTY, [NASTY], [TableRow(NASTY, [TableCell(NASTY, NASTY)])]),
+        source_list([(NASTY, "javascript:alert(1)"), (NASTY, 'https://x/"onload=')]),
+    ]  # fmt: skip
+    done = read(page(NASTY, NASTY, body))
+    assert "script" not in {tag for tag, _ in done.elements} and "b" not in {tag for tag, _ in done.elements}
+    assert not any(k.startswith("on") or v.startswith("javascript:") for _, a in done.elements for k, v in a.items())
+    assert done.text.count('alert("x")') >= 7
+
+
+def test_markup_is_taken_as_it_is(read: Any) -> None:
+    done = read(table("t", ["a"], [TableRow("r", [TableCell(Markup("<i>x</i>"))])]))
+    assert "i" in {tag for tag, _ in done.elements}
+
+
+def test_no_request_leaves_the_page(page: str, read: Any) -> None:
+    done = read(page)
+    tags = {tag for tag, _ in done.elements}
+    assert not tags & {"script", "iframe", "img", "object", "embed", "video", "audio", "image"}
+    for link in done.attributes("link"):
+        assert link["href"] == "data:,"
+    assert "@import" not in page and "src=" not in page
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", page))
+    # addresses stand only where a reader may follow them, and as the names of the SVG language
+    for tag, attributes in done.elements:
+        for key, value in attributes.items():
+            if value.startswith("http"):
+                assert (tag, key) == ("a", "href") or key.startswith("xmlns"), (tag, key, value)
+
+
+def test_a_page_is_well_formed_and_named(page: str, read: Any) -> None:
+    done = read(page)
+    assert page.startswith("<!DOCTYPE html>") and done.attributes("html")[0]["lang"] == "en"
+    assert len(done.attributes("h1")) == 1 and len(done.attributes("main")) == 1
+    assert any(a.get("name") == "viewport" for a in done.attributes("meta"))
+    ids = [a["id"] for _, a in done.elements if "id" in a]
+    assert len(ids) == len(set(ids))
+    anchors = [a["href"][1:] for a in done.attributes("a") if a["href"].startswith("#")]
+    assert set(anchors) <= set(ids)
+
+
+def test_tables_have_headers_with_scope(page: str, read: Any) -> None:
+    done = read(page)
+    assert done.attributes("table")
+    assert all(a.get("scope") in ("col", "row", "rowgroup") for a in done.attributes("th"))
+    assert {a["scope"] for a in done.attributes("th")} >= {"col", "row"}
+    for region in (a for a in done.attributes("div") if a.get("class") == "scroll"):
+        assert region["role"] == "region" and region["aria-label"] and region["tabindex"] == "0"
+
+
+def test_figures_are_well_formed_and_have_words(page: str, read: Any, svgs_of: Callable[[str], list[Any]]) -> None:
+    found = svgs_of(page)
+    done = read(page)
+    assert len(found) == len(done.attributes("figure")) == len(done.attributes("figcaption")) > 0
+    ids = {a["id"] for _, a in done.elements if "id" in a}
+    for svg in found:
+        assert set(svg.get("aria-labelledby").split()) <= ids
+        assert svg.get("role") == "img" and svg.get("viewBox") and svg.get("width") is None
+        title, description = (svg.find(f"{{http://www.w3.org/2000/svg}}{t}") for t in ("title", "desc"))
+        assert title.text.strip() and len(description.text) > 30
+        words = list(svg.iter("{http://www.w3.org/2000/svg}text"))
+        assert len(words) >= 3
+
+
+def test_numbers_in_words_are_numbers(page: str, read: Any) -> None:
+    text = read(page).text
+    for wrong in ("nan", "inf ", "None", "Infinity", "e+", "e-0", "Estimate("):
+        assert not re.search(rf"(?<![A-Za-z]){re.escape(wrong)}", text), wrong
+
+
+@pytest.mark.parametrize("mode", ["prefers-color-scheme:dark", "@media print", "max-width"])
+def test_dark_paper_and_telephones_are_thought_of(page: str, mode: str) -> None:
+    assert mode in page

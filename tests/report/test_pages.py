@@ -1,0 +1,107 @@
+"""Each page shows the figures of the answer it is made from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpuwise.errors import InputError
+from gpuwise.money.comparison import RentOrOwn
+from gpuwise.money.run_cost import RunCost
+from gpuwise.pick.compare import Comparison
+from gpuwise.pick.compare_rows import say
+from gpuwise.report.compare_page import compare_page, write_compare_figures, write_compare_page
+from gpuwise.report.cost_figures import cost_drawings, dollars, shown_options
+from gpuwise.report.cost_page import cost_page, rent_or_own_words, run_words, write_cost_figure, write_cost_page
+from gpuwise.report.run_figures import run_drawings
+from gpuwise.units import format_usd
+
+
+def test_every_row_of_a_comparison_is_on_its_page(comparison: Comparison, read: Any) -> None:
+    text = read(compare_page(comparison)).text
+    for row in comparison.rows:
+        assert row.title in text
+        for cell in row.cells:
+            if cell.value is not None:
+                assert say(row.unit, cell.value) in text, row.key
+    for sentence in comparison.verdict:
+        assert sentence in text
+
+
+def test_cited_sources_are_listed_with_their_addresses(comparison: Comparison, read: Any) -> None:
+    done = read(compare_page(comparison))
+    listed = {a["id"] for a in done.attributes("li") if a.get("id", "").startswith("source-")}
+    cited = {a["href"][1:] for a in done.attributes("a") if a["href"].startswith("#source-")}
+    assert cited == listed and len(listed) >= 3
+    assert any(a["href"].startswith("https://") for a in done.attributes("a"))
+
+
+def test_marks_are_those_of_the_rows(comparison: Comparison, read: Any) -> None:
+    done = read(compare_page(comparison))
+    best = sum("best" in a.get("class", "").split() for a in done.attributes("td"))
+    assert best == sum(len(r.best) for r in comparison.rows)
+    weak = sum("weak" in a.get("class", "").split() for a in done.attributes("td"))
+    assert weak == sum(c.weak and c.value is not None for r in comparison.rows for c in r.cells)
+
+
+def test_rent_or_own_shows_every_option_and_assumption(owned: RentOrOwn, read: Any) -> None:
+    text = read(cost_page(owned)).text
+    for option in owned.options:
+        assert option.label in text and format_usd(option.usd_per_gpu_hour.expected) in text
+    for assumption in owned.assumptions:
+        assert assumption.label in text and " ".join(assumption.value.split()) in text
+    for sentence in rent_or_own_words(owned):
+        assert sentence in text
+    assert owned.best.label in rent_or_own_words(owned)[0]
+
+
+def test_the_figures_of_rent_or_own(owned: RentOrOwn) -> None:
+    found = {d.key: d for d in cost_drawings(owned)}
+    assert set(found) == {"over-time", "by-hours", "breakdown", "tornado", "prices", "mix", "difference"}
+    for bar in owned.bars[:5]:
+        assert bar.label.split()[0] in found["tornado"].svg and bar.label in found["tornado"].description
+    for option in owned.options:
+        assert dollars(option.total_usd.expected) in found["breakdown"].svg
+    assert {o.name for o in shown_options(owned)} >= {"own", "on-demand"}
+    cheapest = owned.mix_counts[int(np.argmin(owned.mix_usd[1]))]
+    assert f"own {cheapest:,.0f}" in found["mix"].caption
+
+
+def test_the_bill_is_on_its_page(billed: RunCost, read: Any) -> None:
+    text = read(cost_page(billed, title="My run")).text
+    assert "My run" in text
+    for line in billed.lines:
+        assert line.name in text and dollars(line.usd.expected) in text
+    for sentence in run_words(billed):
+        assert sentence in text
+    assert [d.key for d in run_drawings(billed)] == ["bill", "power", "carbon"]
+    assert dollars(billed.total_usd.expected) in text
+
+
+def test_pages_and_figures_are_written(comparison: Comparison, owned: RentOrOwn, billed: RunCost, tmp_path: Path) -> None:
+    write_compare_page(comparison, tmp_path / "c.html")
+    write_compare_figures(comparison, tmp_path / "c.svg")
+    write_cost_page(owned, tmp_path / "o.html")
+    write_cost_figure(billed, tmp_path / "b.svg")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["b.svg", "c.html", "c.svg", "o.html"]
+    assert (tmp_path / "c.svg").read_text().startswith("<?xml")
+
+
+def test_a_wrong_target_is_refused(comparison: Comparison, owned: RentOrOwn, tmp_path: Path) -> None:
+    for call in (
+        lambda: write_compare_page(comparison, tmp_path / "c.svg"), lambda: write_compare_figures(comparison, tmp_path / "c.png"),
+        lambda: write_cost_page(owned, tmp_path), lambda: write_cost_figure(owned, tmp_path / "o.html"),
+    ):  # fmt: skip
+        with pytest.raises(InputError):
+            call()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0, "$0"), (12.5, "$12.50"), (-340e3, "-$340k"), (1.234e6, "$1.23M"), (2e9, "$2B"), (0.004, "$0.004")]
+)
+def test_dollars_are_short(value: float, words: str) -> None:
+    assert dollars(value) == words
