@@ -34,7 +34,7 @@ def test_a_processor_left_out_lies_within_the_others_interval() -> None:
             mean, refitted = predicted(rest)
             sigma = shipped[kind]["log_sigma"]
             nested.append(abs(value - mean) <= Z80 * refitted)
-            inside.append(abs(value - mean) <= Z80 * sigma)
+            inside.append(abs(value - mean) <= Z80 * sigma * 1.001)  # the file rounds to four digits
     assert len(inside) >= 18 and sum(inside) / len(inside) >= 0.8 and sum(nested) / len(nested) > 0.65
 
 
