@@ -114,13 +114,13 @@ def _hours(
     _check_targets(html, svg)
     owned, rented = in_dollars(owned, rented, *money)
     cluster, demand = find_cluster(on, prefer=("sxm", "80gb")), demand_of(wanted)
-    carbon, kwh_usd = footprint(cluster, country)
+    carbon, power = footprint(cluster, country)
     renting = renting_of(cluster, rented, datetime.date.today())
     bare = simple_question(demand, cluster, owned, renting)
     if simple:
         demand, own, renting = bare
     else:
-        own = ownership_of(cluster, owned, wanted.years, kwh_usd)
+        own = ownership_of(cluster, owned, wanted.years, power)
     result = rent_or_own(
         demand, own, renting, wanted.years, n_scenarios=scenarios, seed=seed, accelerator=cluster.accelerator.name,
         footprint=carbon,

@@ -18,6 +18,7 @@ from gpuwise.units import parse_count
 if TYPE_CHECKING:
     import datetime
 
+    from gpuwise.facts.grid import PowerPrice
     from gpuwise.facts.systems import Cluster
     from gpuwise.money.demand import Demand
     from gpuwise.money.drivers import Driver
@@ -217,12 +218,12 @@ def demand_of(wanted: Wanted) -> Demand:
     )  # fmt: skip
 
 
-def ownership_of(cluster: Cluster, owned: Owned, months: int, kwh_usd: float | None) -> Ownership:
+def ownership_of(cluster: Cluster, owned: Owned, months: int, power: PowerPrice | None) -> Ownership:
     """Owning as said, what is not said as it is known. Raises InputError."""
     from gpuwise.money.drivers import number
     from gpuwise.money.ownership import own_of
 
-    own = own_of(cluster, condition="used" if owned.used else "new", gpu_usd=owned.buy_price, usd_per_kwh=kwh_usd)
+    own = own_of(cluster, condition="used" if owned.used else "new", gpu_usd=owned.buy_price, power=power)
     said: dict[str, Range | None] = {
         "usd_per_kwh": owned.kwh_price, "pue": owned.pue, "colocation": owned.colo, "staff": owned.staff,
         "support_share": owned.support, "server_factor": owned.server_overhead, "fill": owned.utilisation,
@@ -258,7 +259,7 @@ def simple_question(demand: Demand, cluster: Cluster, owned: Owned, renting: Ren
     price = owned.buy_price
     if price is None:
         price = own_of(cluster, condition="used" if owned.used else "new").gpu_usd
-    plain = replace(demand, spread=number("demand_spread", 1.0, "x", "what will be wanted over what was said"))
+    plain = replace(demand, spread=number("demand_spread", 1.0, "x", "demand over what was said"))
     gpus = owned.own_count or max(1, math.ceil(demand.gpu_hours_per_month / HOURS_PER_MONTH * demand.peak_over_mean))
     own = simple_ownership(price, gpus, owned.opex_per_month or 0.0)
     return plain, own, replace(renting, process=still(), reservations=(), spot=None)
@@ -279,15 +280,15 @@ def renting_of(cluster: Cluster, rented: Rented, today: datetime.date) -> Rentin
     )  # fmt: skip
 
 
-def footprint(cluster: Cluster, country: str | None) -> tuple[Footprint, float | None]:
+def footprint(cluster: Cluster, country: str | None) -> tuple[Footprint, PowerPrice | None]:
     """What to count carbon with, and what a kilowatt-hour costs there (None: not known, or no place named)."""
     from gpuwise.facts.grid import find_grid
     from gpuwise.money.footprint import footprint_of
     from gpuwise.money.power import is_personal
 
     grid = None if country is None else find_grid(country)
-    price = None if grid is None else grid.price("household" if is_personal(cluster) else "industrial")
-    return footprint_of(cluster, grid), None if price is None else price.usd_per_kwh
+    sector = "household" if is_personal(cluster) else "industrial"
+    return footprint_of(cluster, grid), None if grid is None else grid.price(sector)
 
 
 def in_dollars(owned: Owned, rented: Rented, currency: str, usd_rate: float | None) -> tuple[Owned, Rented]:

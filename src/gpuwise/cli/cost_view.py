@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _BARS = 7
 _BAR_WIDTH = 20
+_PRICES = 4
+"""Assumptions always shown: rental price, its future, GPU price, capital."""
 
 
 def show_rent_or_own(result: RentOrOwn, counted: Counted | None = None) -> None:
@@ -48,27 +50,17 @@ def dollars(value: float) -> str:
 def verdict(result: RentOrOwn) -> str:
     """The answer in a sentence: what is cheapest, by how much, how sure."""
     best = result.best
-    others = [o for o in result.options if o.name != best.name]
-    ways = {"own": "Own", "mix": "Mix"}
-    word = ways.get(best.name, "Rent")
-    if best.name == "mix" and not best.owned_gpus:
-        word = "Rent"
-    against = result.option("own") if not best.owned_gpus else result.option(result.best_rent)
+    renting = not best.owned_gpus
+    against = result.option("own") if renting else result.option(result.best_rent)
+    word = "Rent" if renting else {"own": "Own"}.get(best.name, "Mix")
     saved = against.total_usd.expected - best.total_usd.expected
-    sure = result.own_wins if best.owned_gpus else 1 - result.own_wins
-    second = "owning" if not best.owned_gpus else "renting"
-    words = f"{word}: {best.label}."
-    if others:
-        words += f" {dollars(saved)} less than {second} ({saved / against.total_usd.expected:.0%}), expected"
-        words += f"; {_chance(sure, 'own' if best.owned_gpus else 'rent')}."
-    return words
-
-
-def _chance(share: float, what: str) -> str:
-    verb = "owning" if what == "own" else "renting"
-    if share > 0.995:
-        return f"{verb} wins in nearly every future"
-    return f"{verb} wins in {share:.0%} of the futures"
+    other = f"owning all of it ({against.owned_gpus} GPUs)" if renting else f"the best way to rent ({_short(against)})"
+    sure = result.beats.get(against.name, 0.0)
+    futures = "nearly every future" if sure > 0.995 else f"{sure:.0%} of the futures"
+    return (
+        f"{word}: {best.label}. Expected to cost {dollars(saved)} ({saved / against.total_usd.expected:.0%}) less than {other}, "
+        f"and less in {futures}."
+    )
 
 
 def _verdict(to: Console, r: RentOrOwn) -> None:
@@ -100,41 +92,37 @@ def _options(to: Console, r: RentOrOwn) -> None:
 
 
 def _break_even(to: Console, r: RentOrOwn) -> None:
-    from rich.console import Group
-
     own, even = r.option("own"), r.break_even
-    gpus = f"{own.owned_gpus} owned GPU{'s' if own.owned_gpus > 1 else ''}"
+    gpus, years = f"{own.owned_gpus} owned GPU{'s' if own.owned_gpus > 1 else ''}", LONGEST_MONTHS // 12
     if even.months is None:
-        months = f"{gpus} do not pay for themselves within {LONGEST_MONTHS // 12} years in most futures"
-        months += f" ({percent(1 - even.months_never)} do)."
+        months = f"{gpus} do not pay for themselves within {years} years in most futures ({percent(1 - even.months_never)} do)."
     else:
-        never = (
-            "" if even.months_never < 0.005 else f"; never within {LONGEST_MONTHS // 12} years in {percent(even.months_never)}"
-        )
-        months = f"{gpus} pay for themselves, resale left out, in {_number(even.months.expected)} months "
-        months += f"({_number(even.months.low)} to {_number(even.months.high)}{never})."
+        never = "" if even.months_never < 0.005 else f"; never within {years} years in {percent(even.months_never)}"
+        e = even.months
+        span = "" if e.high - e.low < 0.05 else f" ({_number(e.low)} to {_number(e.high)}{never})"
+        months = f"{gpus} pay for themselves, resale left out, in {e.expected:.1f} months{span}."
     if even.hours_per_month is None:
-        hours = "Over the horizon no number of hours a month makes an owned GPU cheaper in most futures."
+        hours = f"No number of hours makes them cheaper over {_time(r.horizon_months)} in most futures."
     else:
         never = "" if even.hours_never < 0.005 else f"; never in {percent(even.hours_never)}"
-        e = even.hours_per_month
-        hours = f"An owned GPU is cheaper from {plain(e.expected)} hours of work a month "
-        hours += f"({plain(e.low)} to {plain(e.high)} of 730{never})."
-    section(to, "Break-even against renting on demand", Group(months, hours))
+        h = even.hours_per_month
+        span = "" if h.high - h.low < 0.5 else f" ({plain(h.low)} to {plain(h.high)}{never})"
+        hours = f"Each is cheaper over {_time(r.horizon_months)} from {plain(h.expected)} of 730 hours of work a month{span}."
+    section(to, "Break-even against renting on demand", f"{months}\n{hours}")
 
 
 def _drivers(to: Console, r: RentOrOwn) -> None:
     if not r.bars:
         return
-    table = table_of(["", "from", "to", "own - rent", "", "swing", "variance"], left=("", "own - rent"))
+    wide = to.width >= 100
+    columns = ["", "10 % to 90 %", "own - rent", *(["", "swing"] if wide else []), "variance"]
+    table = table_of(columns, left=("", "own - rent", "10 % to 90 %"), wrap=("",))
     widest = r.bars[0].swing_usd
     for bar in r.bars[:_BARS]:
+        drawn = [single(bar.swing_usd / widest, _BAR_WIDTH), dollars(bar.swing_usd)] if wide else []
         ends = f"{dollars(bar.usd_at_low)} to {dollars(bar.usd_at_high)}"
-        length = single(bar.swing_usd / widest, _BAR_WIDTH) if to.width >= 100 else ""
-        table.add_row(
-            bar.label, _value(bar.low, bar), _value(bar.high, bar), ends, length, dollars(bar.swing_usd),
-            percent(bar.variance_share),
-        )  # fmt: skip
+        between = f"{_value(bar.low, bar)} to {_value(bar.high, bar)}"
+        table.add_row(bar.label, between, ends, *drawn, percent(bar.variance_share))
     section(to, "What drives it (each alone from its 10th to its 90th percentile)", table)
 
 
@@ -154,7 +142,7 @@ def _energy(to: Console, r: RentOrOwn) -> None:
 
 
 def _steps(to: Console, counted: Counted) -> None:
-    table = table_of(["", "alone", "own - rent", "together", "own - rent", "owning wins"], left=("",))
+    table = table_of(["", "alone", "own - rent", "together", "own - rent", "own wins"], left=("",), wrap=("",))
     bare = counted.bare
     table.add_row(bare.label, _months(bare.break_even_months), dollars(bare.own_minus_rent_usd), "", "", "")
     for one, all_so_far in zip(counted.alone, counted.together, strict=True):
@@ -162,15 +150,21 @@ def _steps(to: Console, counted: Counted) -> None:
             f"+ {one.label}", _months(one.break_even_months), dollars(one.own_minus_rent_usd),
             _months(all_so_far.break_even_months), dollars(all_so_far.own_minus_rent_usd), percent(all_so_far.own_wins),
         )  # fmt: skip
-    section(to, "From the bare sum to the whole: months to break even, (own - rent) over the horizon", table)
+    section(to, "From the bare sum to the whole: break-even in months, (own - rent)", table)
 
 
 def _assumed(to: Console, r: RentOrOwn) -> None:
+    """Prices, and whatever moves the answer most; the rest is in ``--json`` and ``--html``."""
+    driving = {bar.label for bar in r.bars[:_BARS]}
+    shown = [a for i, a in enumerate(r.assumptions) if i < _PRICES or a.label in driving]
     table = table_of(["", "", ""], left=("", "", ""), wrap=("",))
     table.show_header = False
-    for a in r.assumptions:
+    for a in shown:
         table.add_row(a.label, _marked(a), a.source)
     section(to, "Assumed (80 % ranges; ~ an estimate nobody measured)", table)
+    rest = len(r.assumptions) - len(shown)
+    if rest > 0:
+        to.print(f"  and {rest} more, each with its source: --json or --html FILE")
 
 
 def _marked(a: Assumption) -> str:

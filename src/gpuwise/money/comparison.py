@@ -6,7 +6,7 @@ Money is present value in US dollars of today unless a name says otherwise; inte
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,6 +172,8 @@ class RentOrOwn:
     """``(3, K)`` total of owning so many and renting the rest in the cheapest way."""
     assumptions: tuple[Assumption, ...]
     notes: tuple[str, ...]
+    beats: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Share of the scenarios in which the best option costs less than the one named."""
 
     @property
     def best(self) -> Option:

@@ -16,7 +16,7 @@ def comparison_document(result: RentOrOwn, counted: Counted | None = None) -> di
     document: dict[str, object] = {
         "accelerator": result.accelerator, "horizon_months": result.horizon_months, "scenarios": result.n_scenarios,
         "seed": result.seed, "demand": result.demand.as_dict(), "best": result.best.name, "best_rent": result.best_rent,
-        "own_wins": result.own_wins, "own_minus_rent_usd": result.own_minus_rent_usd.as_dict(),
+        "beats": dict(result.beats), "own_wins": result.own_wins, "own_minus_rent_usd": result.own_minus_rent_usd.as_dict(),
         "regret_usd": result.regret_usd.as_dict(), "options": [_option(o) for o in result.options],
         "break_even": {
             "months": _maybe(even.months), "months_never": even.months_never, "months_looked_at": LONGEST_MONTHS,

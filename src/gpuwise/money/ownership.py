@@ -24,6 +24,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.facts.grid import PowerPrice
 from gpuwise.facts.operations import find_site, power_share
 from gpuwise.facts.purchases import RECENT_DAYS, Condition, Purchase, purchases_for, system_purchases, typical_purchase_usd
 from gpuwise.facts.systems import Cluster
@@ -74,7 +75,8 @@ class Ownership:
     capital_per_year: float = CAPITAL_PER_YEAR
     warranty_months: int = WARRANTY_MONTHS
     running_usd_per_month: float = 0.0
-    """A person's own sum for everything that runs, in place of colocation, staff, support and power."""
+    """A person's own sum for everything that runs, in place of colocation, staff, support and power: for
+    ``owned_gpus``, and in proportion for another number."""
     owned_gpus: int | None = None
     """How many to buy; None: as many as the peak needs."""
     price_words: str = ""
@@ -150,13 +152,13 @@ class Ownership:
             "staff": n * x["staff"] * total,
             "support": self.machine_usd(gpus, x) * x["support_share"] / MONTHS_PER_YEAR * total,
             "repairs": chips * x["failures"] / MONTHS_PER_YEAR * late,
-            "running": np.asarray(self.running_usd_per_month * total),
+            "running": np.asarray(self.running_usd_per_month * gpus / (self.owned_gpus or gpus) * total),
         }
 
 
 def own_of(
     cluster: Cluster, *, condition: Condition = "new", gpu_usd: float | None = None,
-    usd_per_kwh: float | None = None,
+    power: PowerPrice | None = None,
 ) -> Ownership:  # fmt: skip
     """Owning GPUs of this kind with what is known about them: their price, their server, their place.
 
@@ -166,16 +168,20 @@ def own_of(
     accelerator, system, known = cluster.accelerator, cluster.system, economics()
     office, card = is_personal(cluster), system.id == "consumer-box"
     none, in_machine = _zero, False
-    spread = number("gpu_spread", 1.0, "x", "what is paid over the quote")
+    spread = number("gpu_spread", 1.0, "x", "GPU price over the usual one")
     words = "given"
     if gpu_usd is None:
         gpu_usd, spread, words, in_machine = _price(cluster, condition)
-    kwh = known["usd_per_kwh"] if usd_per_kwh is None else known["usd_per_kwh"].replaced(usd_per_kwh)
-    host = host_power_w(Cluster(system, system.count)).scaled(1.0 / system.count)
+    kwh = known["usd_per_kwh"]
+    if power is not None:
+        kwh = replace(kwh.replaced(power.usd_per_kwh), source=power.source_key)
+    # cards go into a box of as many as are named, boards of eight come whole
+    count = min(cluster.n_accelerators, system.count) if office or accelerator.form == "PCIe" else system.count
+    host = host_power_w(Cluster(system, count)).scaled(1.0 / count)
     host_w = Driver("host_w", host.low, host.expected, host.high, "W", "rest of the server, by GPU", "latif-h100-node")
-    draws = system.max_power_w or system.count * ((accelerator.tdp_w or 0.0) + host.high)
+    draws = system.max_power_w or count * ((accelerator.tdp_w or 0.0) + host.high)
     return Ownership(
-        gpus_per_server=system.count, gpu_usd=gpu_usd, gpu_spread=spread,
+        gpus_per_server=count, gpu_usd=gpu_usd, gpu_spread=spread,
         server_factor=_one("server_factor") if office or in_machine else known["server_factor"],
         host_usd=known["host_usd"] if card else none("host_usd"),
         network_share=none("network_share") if office else known["network_share"],
@@ -253,11 +259,15 @@ def _price(cluster: Cluster, condition: Condition) -> tuple[float, Driver, str, 
         price = typical_purchase_usd(accelerator.id, condition)
     except UnpredictableError as error:
         raise UnpredictableError(error.reason, error.message, hint="give what one GPU costs with --buy-price 10k") from None
-    dated = "an undated list price" if price.as_of is None else f"{price.observations} prices since {price.as_of:%Y-%m}"
+    dated = "an undated list price" if price.as_of is None else _seen(price.observations, f"{price.as_of:%Y-%m}")
     usual = economics()["gpu_price_spread"]
     low, high = min(price.low / price.median, usual.low), max(price.high / price.median, usual.high)
     spread = replace(usual, name="gpu_spread", low=low, high=high, source="offers" if price.observations > 1 else usual.source)
     return price.median, spread, f"{condition}, {dated}", False
+
+
+def _seen(n: int, month: str) -> str:
+    return f"one price of {month}" if n == 1 else f"{n} prices since {month}"
 
 
 def _machine(cluster: Cluster, condition: Condition) -> Purchase | None:

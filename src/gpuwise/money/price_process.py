@@ -10,7 +10,9 @@ drift and the volatility keep their uncertainty: each scenario draws its own. No
 prices go up as well as down: H100 list prices fell 27 % a year to October 2025 and rose 39 % in 2026.
 
 How good it is: :func:`calibration` fits on the past alone and counts how often the 80 % band holds what came
-after; ``tests/money/test_price_process.py`` keeps the figures.
+3, 6 and 12 months after. On H100, A100, H200 and B200 to September 2026 it held 152 of 193 (79 %), and 129 of 161
+(80 %) for a GPU left out of the fit; by GPU from half (B200) to nearly all (H200). The hardest single day to stand
+on was the turn of October 2025, after which it held 30 of 44 months, and 4 of 11 for the H100.
 """
 
 from __future__ import annotations

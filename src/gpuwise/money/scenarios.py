@@ -84,6 +84,7 @@ def rent_or_own(
         bars=tornado(demand, own, rent, drawn, mixes["own"], mixes[best_rent], difference),
         mix_counts=tried.counts, mix_usd=tried.usd, assumptions=assumptions(demand, own, rent),
         notes=notes(demand, own, rent, horizon_months, gpus),
+        beats={o.name: float(np.mean(totals[options[0].name] < totals[o.name])) for o in options[1:]},
     )  # fmt: skip
 
 

@@ -37,8 +37,9 @@ def assumptions(demand: Demand, own: Ownership, rent: Renting) -> tuple[Assumpti
         Assumption("rental price", f"${rent.usd_per_hour:.2f}/h today", _aged(rent), False),
         Assumption("rental prices to come", _path(rent), rent.process.fitted_on, False),
         Assumption("GPU price", f"${own.gpu_usd:,.0f}", own.price_words or "given", False),
-        Assumption("cost of capital", f"{own.capital_per_year:.0%} a year", "customary; give --capital", True),
     ]
+    if own.capital_per_year:
+        found.append(Assumption("cost of capital", f"{own.capital_per_year:.0%} a year", "customary; give --capital", True))
     found += [Assumption(r.name.replace("-", " for ", 1), _value(r.share), r.words, False) for r in rent.reservations]
     for driver in _drivers(demand, own, rent):
         source = sources().get(driver.source)
