@@ -238,10 +238,9 @@ def _verdict(
             f"{format_usd(budget - best.cost_usd)} left."]  # fmt: skip
     slowest = min(range(len(best.at)), key=lambda r: _relative(choices[r], best.at[r]))
     fastest = hardware(options[slowest][_fastest(choices[slowest])])
-    said.append(
-        f"Together {100 * best.relative:.0f} % of the speed of the fastest option of each role; {ROLES[slowest]} gives up "
-        f"most ({100 * _relative(choices[slowest], best.at[slowest]):.0f} % of {fastest})."
-    )
+    left = _relative(choices[slowest], best.at[slowest])
+    gives_up = f"; {ROLES[slowest]} gives up most ({100 * left:.0f} % of {fastest})" if left < 0.995 else ""
+    said.append(f"Together {100 * best.relative:.0f} % of the speed of the fastest option of each role{gives_up}.")
     if len({choices[r][i].name for r, i in enumerate(best.at) if choices[r][i].fixed_usd}) == 1 and all(
         choices[r][i].fixed_usd for r, i in enumerate(best.at)
     ):
