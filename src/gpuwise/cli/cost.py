@@ -27,6 +27,7 @@ def cost(
     country: str | None = None,
     simple: Annotated[bool, Parameter(negative="")] = False,
     steps: Annotated[bool, Parameter(negative="")] = False,
+    rules: Annotated[bool, Parameter(negative="")] = False,
     scenarios: Count = 100_000.0,
     seed: int = 0,
     currency: str = "USD",
@@ -58,6 +59,9 @@ def cost(
         The bare sum: no server, power, capital cost or resale, prices that stand still.
     steps
         What each thing counted changes, from the bare sum on, alone and together.
+    rules
+        Judge "rent below 100 hours a month, buy above 1,000" for the GPUs named (several with commas), at half, once
+        and twice the rental price.
     scenarios
         How many futures to draw: 100k.
     seed
@@ -98,6 +102,9 @@ def cost(
         )  # fmt: skip
     if tokens is not None:
         raise InputError("--tokens without a model", hint="gpuwise cost llama-3.1-8b --on 8xH100-SXM --tokens 15B")
+    if rules:
+        _only_hours(wanted, "the rule is judged at its own hours")
+        return _rules(on, wanted.years, owned, rented, country, seed, (currency, usd_rate), json)
     return _hours(on, wanted, owned, rented, country, simple, steps, int(scenarios), seed, (currency, usd_rate), html, svg, json)
 
 
@@ -143,9 +150,36 @@ def _hours(
     return 0
 
 
-def _only_hours(wanted: Wanted) -> None:
+def _rules(
+    on: str, years: int, owned: Owned, rented: Rented, country: str | None, seed: int, money: tuple[str, float | None], json: bool
+) -> int:
+    import datetime
+
+    from gpuwise.cli.cost_input import footprint, in_dollars, ownership_of, renting_of
+    from gpuwise.facts.naming import find_cluster
+    from gpuwise.money.rules import check_rule
+
+    owned, rented = in_dollars(owned, rented, *money)
+    checks = []
+    for name in on.split(","):
+        cluster = find_cluster(name.strip(), prefer=("sxm", "80gb"))
+        _, power = footprint(cluster, country)
+        own = ownership_of(cluster, owned, years, power)
+        checks += check_rule(cluster.accelerator.name, own, renting_of(cluster, rented, datetime.date.today()), years, seed=seed)
+    if json:
+        from gpuwise.cli.out import print_json
+
+        print_json({"horizon_months": years, "checks": [check.as_dict() for check in checks]})
+    else:
+        from gpuwise.cli.cost_view import show_rules
+
+        show_rules(checks)
+    return 0
+
+
+def _only_hours(wanted: Wanted, why: str = "a model and GPU-hours do not go together") -> None:
     if any(h is not None for h in (wanted.hours, wanted.hours_per_month, wanted.gpu_hours_per_year)):
-        raise InputError("a model and GPU-hours do not go together", hint="leave the model out to rent or own so many hours")
+        raise InputError(why, hint="leave the hours out")
 
 
 def _one(value: Span | None) -> float | None:

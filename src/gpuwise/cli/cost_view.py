@@ -9,10 +9,13 @@ from gpuwise.cli.out import console, section, table_of
 from gpuwise.cli.words import percent, plain
 from gpuwise.money.comparison import LONGEST_MONTHS, Assumption, Bar, Option, RentOrOwn
 from gpuwise.money.counting import Counted
+from gpuwise.money.rules import RuleCheck
 from gpuwise.predict.estimate import Estimate
 from gpuwise.units import GIGA, KILO, MEGA, format_usd
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
 _BARS = 7
@@ -52,15 +55,12 @@ def verdict(result: RentOrOwn) -> str:
     best = result.best
     renting = not best.owned_gpus
     against = result.option("own") if renting else result.option(result.best_rent)
-    word = "Rent" if renting else {"own": "Own"}.get(best.name, "Mix")
+    answer = best.label[:1].upper() + best.label[1:] if best.name == "own" else f"{'Rent' if renting else 'Mix'}: {best.label}"
     saved = against.total_usd.expected - best.total_usd.expected
-    other = f"owning all of it ({against.owned_gpus} GPUs)" if renting else f"the best way to rent ({_short(against)})"
+    less = saved / against.total_usd.expected if against.total_usd.expected > 0 else 0.0
     sure = result.beats.get(against.name, 0.0)
-    futures = "nearly every future" if sure > 0.995 else f"{sure:.0%} of the futures"
-    return (
-        f"{word}: {best.label}. Expected to cost {dollars(saved)} ({saved / against.total_usd.expected:.0%}) less than {other}, "
-        f"and less in {futures}."
-    )
+    futures = "nearly every future" if sure > 0.995 else f"{percent(sure)} of the futures"
+    return f"{answer}. Expected to cost {dollars(saved)} ({percent(less)}) less than to {against.label}, and less in {futures}."
 
 
 def _verdict(to: Console, r: RentOrOwn) -> None:
@@ -69,7 +69,7 @@ def _verdict(to: Console, r: RentOrOwn) -> None:
     d = r.demand
     hours = f"{plain(d.gpu_hours_per_month)} GPU-hours a month"
     shape = "" if d.shape == "steady" else f", peaks of {d.peak_over_mean:g} times the mean"
-    growth = "" if d.growth_per_year == 0 else f", {d.growth_per_year:+.0%} a year"
+    growth = "" if d.growth_per_year == 0 else f", {100 * d.growth_per_year:+.0f} % a year"
     to.print(Text.assemble((f"{r.accelerator}", "bold"), f": {hours}{shape}{growth}, {_time(r.horizon_months)}"))
     to.print(Text(verdict(r), "bold green"))
 
@@ -207,3 +207,19 @@ def _months(value: float | None) -> str:
 
 def _time(months: int) -> str:
     return f"{months // 12} years" if months % 12 == 0 and months > 12 else f"{months} months"
+
+
+def show_rules(checks: Sequence[RuleCheck]) -> None:
+    """Print where the rule of thumb holds."""
+    to = console()
+    to.print("Rent below 100 GPU-hours a month, buy above 1,000?", style="bold")
+    wide = to.width >= 100
+    columns = ["", "$/GPU h", "own wins at 100", "at 1,000", "break-even, hours a month", *(["the rule"] if wide else [])]
+    table = table_of(columns, left=("", "break-even, hours a month", "the rule"), wrap=("",))
+    for c in checks:
+        low, high = c.own_wins_at.values()
+        found = "never" if c.break_even is None else f"{plain(c.break_even.expected)}  ({_range(c.break_even)})"
+        words = {(True, True): "holds", (True, False): "rent holds, buy does not", (False, True): "buy holds, rent does not"}
+        said = [words.get((c.rent_holds, c.buy_holds), "does not hold")] if wide else []
+        table.add_row(c.accelerator, f"{c.usd_per_hour:.2f}", percent(low), percent(high), found, *said)
+    section(to, "Share of the futures in which owning is cheaper; what is owned comes in whole servers", table)

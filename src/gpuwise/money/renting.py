@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from statistics import median
 
 import numpy as np
 
@@ -121,7 +122,7 @@ def rent_of(
     return Renting(
         usd_per_hour=price.expected, process=process,
         reservations=_reservations(known, price.expected, reserved),
-        spot=_spot(known, price.expected) if spot else None,
+        spot=_spot(known) if spot else None,
         price_words=price.provider, price_age_days=price.age_days, history=_history(accelerator_id),
     )  # fmt: skip
 
@@ -176,14 +177,18 @@ def _reserved(offer: Offer, term: str) -> float | None:
     return offer.reserved_usd_per_hour if term == "1y" else offer.reserved_3y_usd_per_hour
 
 
-def _spot(known: list[Offer], on_demand: float) -> Spot:
+def _spot(known: list[Offer]) -> Spot:
+    """Spot at the median over providers of what a moving spot price is of the same offer's on-demand price."""
     usual, run = economics(), operations()
     some = run["spot_available"]
-    market = sorted(o.spot_usd_per_hour for o in known if o.spot_usd_per_hour is not None and o.spot_kind == "market")
+    ratios: dict[str, float] = {}
+    for offer in known:
+        if offer.spot_usd_per_hour is not None and offer.spot_kind == "market":
+            ratio = offer.spot_usd_per_hour / offer.on_demand_usd_per_hour
+            ratios[offer.provider] = min(ratio, ratios.get(offer.provider, 1.0))
     share, words = usual["spot_share"], "usual share of the on-demand price"
-    if market:
-        middle = market[len(market) // 2] / on_demand
-        share, words = replace(_ranged(share, middle), source="offers"), f"median of {len(market)} market prices"
+    if ratios:
+        share, words = replace(_ranged(share, median(ratios.values())), source="offers"), f"{len(ratios)} providers' spot prices"
     return Spot(
         share=share, save_s=usual["spot_save_s"], words=words,
         reclaim_s=from_quantity("spot_reclaim_s", run["reclaim_s"], "time until a spot server is taken back"),

@@ -22,9 +22,9 @@ from gpuwise.predict.estimate import Estimate
 
 RENT_BELOW, BUY_ABOVE = 100.0, 1000.0
 """GPU-hours a month of the rule."""
-SCENARIOS = 1024
+SCENARIOS = 512
 _FEWEST_HOURS = 10.0
-_POINTS = 32
+_POINTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,15 @@ class RuleCheck:
     owned_gpus: dict[float, int]
     break_even: Estimate | None
     """GPU-hours a month from which owning is cheaper; None when it never is up to all that the owned GPUs can do."""
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "accelerator": self.accelerator, "usd_per_gpu_hour": self.usd_per_hour,
+            "own_wins": {f"{hours:g}": share for hours, share in self.own_wins_at.items()},
+            "owned_gpus": {f"{hours:g}": gpus for hours, gpus in self.owned_gpus.items()},
+            "break_even_hours_per_month": None if self.break_even is None else self.break_even.as_dict(),
+            "rent_holds": self.rent_holds, "buy_holds": self.buy_holds,
+        }  # fmt: skip
 
     @property
     def rent_holds(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from gpuwise.facts.accelerators import sources
@@ -12,6 +13,7 @@ from gpuwise.money.drivers import Driver
 from gpuwise.money.engine import Mix
 from gpuwise.money.ownership import Ownership
 from gpuwise.money.renting import Renting
+from gpuwise.predict.estimate import Z80
 
 _TERMS = {12: "1 year", 36: "3 years"}
 _LOW_USE = 0.4
@@ -39,7 +41,9 @@ def assumptions(demand: Demand, own: Ownership, rent: Renting) -> tuple[Assumpti
         Assumption("GPU price", f"${own.gpu_usd:,.0f}", own.price_words or "given", False),
     ]
     if own.capital_per_year:
-        found.append(Assumption("cost of capital", f"{own.capital_per_year:.0%} a year", "customary; give --capital", True))
+        found.append(
+            Assumption("cost of capital", f"{100 * own.capital_per_year:.0f} % a year", "customary; give --capital", True)
+        )
     found += [Assumption(r.name.replace("-", " for ", 1), _value(r.share), r.words, False) for r in rent.reservations]
     for driver in _drivers(demand, own, rent):
         source = sources().get(driver.source)
@@ -57,12 +61,12 @@ def notes(demand: Demand, own: Ownership, rent: Renting, months: int, gpus: int)
     if used < _LOW_USE and demand.shape != "bursts":
         fewer = own.for_peak(demand.peak_gpus(months))
         if fewer < gpus:
-            found.append(f"{gpus} owned GPUs would work {used:.0%} of the time: {fewer} deliver the same hours")
+            found.append(f"{gpus} owned GPUs would work {100 * used:.0f} % of the time: {fewer} deliver the same hours")
     if own.tdp_w is None and not own.running_usd_per_month:
         found.append("the accelerator's power is unpublished: electricity is left out")
     if demand.shape == "bursts" and demand.peak_share is None:
         share = float(demand.levels()[0][0])
-        found.append(f"half of the work is taken to come at the peak, {share:.0%} of the time: give --burst-share")
+        found.append(f"half of the work is taken to come at the peak, {100 * share:.0f} % of the time: give --burst-share")
     if not rent.history and rent.process.volatility > 0:
         found.append("this GPU has no price history of its own: its prices are taken to move as those of others")
     if months > max(len(rent.history), 36) and rent.process.volatility > 0:
@@ -90,11 +94,11 @@ def _path(rent: Renting) -> str:
     if process.volatility == 0:
         return "held still"
     log_sigma = float(process.log_sigma(12.0))
-    return f"{12 * process.drift:+.0%} a year, 80 % within {_times(1.2816 * log_sigma)} after one"
+    return f"{1200 * process.drift:+.0f} % a year, 80 % within {_times(Z80 * log_sigma)} after one"
 
 
 def _times(log_width: float) -> str:
-    return f"-{1 - 2.718281828**-log_width:.0%} to +{2.718281828**log_width - 1:.0%}"
+    return f"-{-100 * math.expm1(-log_width):.0f} % to +{100 * math.expm1(log_width):.0f} %"
 
 
 def _aged(rent: Renting) -> str:
