@@ -37,7 +37,7 @@ def _comparison(model: str | None) -> Comparison:
 def _owned() -> RentOrOwn:
     cluster = find_cluster("8xH100-SXM")
     demand = Demand(10_000.0, peak_over_mean=2.0)
-    return rent_or_own(demand, own_of(cluster, TODAY), rent_of(cluster, TODAY), 36, n_scenarios=2000, accelerator="H100")
+    return rent_or_own(demand, own_of(cluster), rent_of(cluster, TODAY), 36, n_scenarios=2000, accelerator="H100")
 
 
 @cache

@@ -184,8 +184,9 @@ def _bar_panel(ax: Axes, row: Row, names: Sequence[str], peak: Row | None) -> No
         ax.barh(i, value, height=0.62, color=colour(i), alpha=0.85 if i in row.best else 0.6)
         if cell.low is not None and cell.high is not None and cell.value is not None:
             ax.plot([cell.low, cell.high], [i, i], color=INK, lw=1.1, marker="|", ms=6)
-        if peak is not None and peak.cells[i].value is not None:
-            ax.plot([peak.cells[i].value] * 2, [i - 0.36, i + 0.36], color=MUTED, lw=1.4)
+        limit = None if peak is None else peak.cells[i].value
+        if limit is not None:
+            ax.plot([limit, limit], [i - 0.36, i + 0.36], color=MUTED, lw=1.4)
         words = (cell.words or "no") if cell.value is None else say(row.unit, cell.value)
         ax.text(ends[i] + 0.015 * longest, i, words, va="center", fontsize=SMALL, color=MUTED if cell.value is None else INK,
                 fontweight="bold" if i in row.best else "normal")  # fmt: skip

@@ -42,7 +42,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 WIDTH_IN, SMALL, FONT = 5.2, 8.5, 9.5
 """Drawn narrow, so that its text is still readable on a telephone."""
 FAMILIES = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "svg.fonttype": "none", "svg.hashsalt": "gpuwise", "font.family": "DejaVu Sans", "font.size": FONT,
     "axes.edgecolor": MUTED, "axes.labelcolor": INK, "text.color": INK, "xtick.color": MUTED, "ytick.color": MUTED,
     "xtick.labelsize": SMALL, "ytick.labelsize": SMALL, "axes.labelsize": SMALL, "axes.titlesize": FONT,
