@@ -47,7 +47,7 @@ def test_every_one_left_out_has_a_reason() -> None:
 
 def test_the_order_is_that_of_the_objective() -> None:
     for p in everything():
-        keys = [(o.level, o.value(p.limits.objective)) for o in p.ranked]
+        keys = [(o.level, o.at_worst(p.limits.objective)) for o in p.ranked]
         assert keys == sorted(keys)
 
 
@@ -78,7 +78,7 @@ def test_more_money_is_never_worse(objective: str) -> None:
     for budget in (150.0, 400.0, 900.0, 2000.0, 9000.0):
         p = picked(finetune_8b(), Limits(budget_usd=budget, ways=("buy",), by=objective))
         if p.best is not None:
-            key = float(p.best.level), p.best.value(objective)
+            key = float(p.best.level), p.best.at_worst(objective)
             assert key <= (best[0], best[1] * 1.000001)
             best = key
     assert best[1] < math.inf

@@ -16,7 +16,7 @@ from gpuwise.facts.systems import Cluster
 from gpuwise.pick.candidates import LeftOut, Way, cluster_of, counts_for, left_out, not_in_limits, placed
 from gpuwise.pick.jobs import Job, serving_job, training_job
 from gpuwise.pick.limits import Limits, check_limits
-from gpuwise.pick.outcomes import level
+from gpuwise.pick.outcomes import LEVELS, level
 from gpuwise.pick.owning import Bill, Terms, bill, least_bill_usd
 from gpuwise.pick.ranking import Ranking, Try, best_of, rank
 from gpuwise.pick.serving import TooLargeToServe, fitting_bits, least_token_s
@@ -63,7 +63,7 @@ class Learned:
 
     @property
     def level(self) -> int:
-        return 4 * len(self.missing) + level(0, self.way, self.n)
+        return LEVELS * len(self.missing) + level(0, self.way, self.n, "learn")
 
     @property
     def time_s(self) -> Estimate:
@@ -78,13 +78,13 @@ class Learned:
         """What is missing, in a few words."""
         return "; ".join(f"{name}: {why}" for name, why in self.missing)
 
-    def value(self, objective: str) -> float:
-        """Time, or energy, or money."""
+    def at_worst(self, objective: str) -> float:
+        """Upper end of the interval of time, or energy, or money: what is ranked by."""
         if objective == "time":
-            return self.time_s.expected
+            return self.time_s.high
         if objective == "energy":
-            return float("inf") if self.bill.energy is None else self.bill.energy.kwh.expected
-        return self.cost_usd.expected
+            return float("inf") if self.bill.energy is None else self.bill.energy.kwh.high
+        return self.cost_usd.high
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def _tries(
     def run() -> Learned | LeftOut:
         return _do(tasks, way, there, terms, known)
 
-    yield Try(way, n, 4 * missing + level(0, way, n), 1.0, least_s, usd, usd, 0.0, run)
+    yield Try(way, n, LEVELS * missing + level(0, way, n, "learn"), 1.0, least_s, usd, usd, 0.0, run)
 
 
 def _bounds(tasks: tuple[Exercise, ...], way: Way, n: int) -> tuple[float, int]:

@@ -8,7 +8,7 @@ from gpuwise.facts.boards import board_of
 from gpuwise.facts.offers import offers_for
 from gpuwise.facts.software import Support
 from gpuwise.facts.systems import Cluster
-from gpuwise.pick.candidates import Way
+from gpuwise.pick.candidates import Way, software_for
 from gpuwise.pick.owning import Bill
 from gpuwise.predict.estimate import Estimate
 from gpuwise.units import GIGA, HOUR_S, PETA
@@ -17,9 +17,15 @@ SAME, CHANGED = 0, 1
 """Tiers: the job as asked; the job with a change that alters its result (4-bit weights, lighter optimizer states)."""
 
 
-def level(tier: int, way: Way, n: int) -> int:
-    """0: as asked and on offer; 1: as asked, at a count nobody was seen to offer; 2 and 3: the same with a change."""
-    return 2 * tier + (not on_offer(way, n))
+LEVELS = 8
+"""How many values :func:`level` takes."""
+
+
+def level(tier: int, way: Way, n: int, purpose: str) -> int:
+    """0: as asked, with full software, and on offer; +1 at a count nobody was seen to offer; +2 when software serves the
+    purpose in part or nobody says; +4 with a change to the job."""
+    full = software_for(way.accelerator, purpose).level == "full"
+    return 4 * tier + 2 * (not full) + (not on_offer(way, n))
 
 
 def on_offer(way: Way, n: int) -> bool:
@@ -51,14 +57,15 @@ class Outcome:
     changes: tuple[str, ...]
     """Remedies without which it does not fit, fewest first."""
     tier: int
+    purpose: str
     layout: str
     support: Support
     notes: tuple[str, ...] = ()
 
     @property
     def level(self) -> int:
-        """What comes first whatever the objective: done as asked, and at a count seen on offer."""
-        return level(self.tier, self.way, self.n)
+        """What comes first whatever the objective: done as asked, on software that serves it, at a count seen on offer."""
+        return level(self.tier, self.way, self.n, self.purpose)
 
     @property
     def n(self) -> int:
@@ -127,6 +134,11 @@ class Outcome:
         if objective == "energy":
             return self.kwh if self.kwh is not None else float("inf")
         return self.cost_usd.expected
+
+    def at_worst(self, objective: str) -> float:
+        """What is ranked by: the upper end of :meth:`interval`, so that a guess from a specification has to be that much
+        better than a measured card to come before it."""
+        return self.interval(objective)[1]
 
     def interval(self, objective: str) -> tuple[float, float]:
         """The 80 % interval of :meth:`value`: that of the time for everything but money."""

@@ -40,7 +40,7 @@ class Rankable(Protocol):
     def cost_usd(self) -> Estimate: ...
     @property
     def bill(self) -> Bill: ...
-    def value(self, objective: str) -> float: ...
+    def at_worst(self, objective: str) -> float: ...
 
 
 T = TypeVar("T", bound=Rankable)
@@ -141,8 +141,8 @@ class _Search(Generic[T]):
 
 def key_of(outcome: Rankable, objective: str) -> Key:
     """What the ranking makes small: jobs done as asked come before jobs done with a change, and counts that were seen on
-    offer before counts that were not."""
-    return outcome.level, outcome.value(objective)
+    offer before counts that were not; then the upper end of the 80 % interval of the objective."""
+    return outcome.level, outcome.at_worst(objective)
 
 
 def rank(

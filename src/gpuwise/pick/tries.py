@@ -117,7 +117,7 @@ def _training(job: Job, way: Way, limits: Limits, terms: Terms, known: Predictio
         there = placed(way, cluster, limits.have)
         rate = job.flop / least_s
         yield Try(
-            way, n, level(possible[0].tier, way, n), crowding(job, accelerator, n), least_s, usd,
+            way, n, level(possible[0].tier, way, n, job.purpose), crowding(job, accelerator, n), least_s, usd,
             _least_pflop_usd(way, n, rate, terms), _least_kwh(cluster, least_s, limits), _runner(job, way, there, terms, known),
         )  # fmt: skip
 
@@ -149,7 +149,8 @@ def trained_outcome(job: Job, way: Way, cluster: Cluster, got: Trained, terms: T
         way=way, cluster=cluster, time_s=paid.calendar_s, tokens_per_s=e.tokens_per_s,
         capacity_tokens_per_s=e.tokens_per_s.expected, bill=paid, flop=job.flop, flop_per_s=rate,
         memory_bytes=e.memory_bytes.expected, device_bytes=e.device_bytes, changes=got.changes, tier=got.rung.tier,
-        layout=got.layout, support=software_for(way.accelerator, job.purpose), notes=_notes(way, cluster.n_accelerators),
+        purpose=job.purpose, layout=got.layout, support=software_for(way.accelerator, job.purpose),
+        notes=_notes(way, cluster.n_accelerators),
     )  # fmt: skip
 
 
@@ -193,7 +194,8 @@ def _serving(job: Job, way: Way, limits: Limits, terms: Terms, known: Prediction
         rate = job.flop_per_served_token * batch / token_s * least_n / ranks
         there = placed(way, cluster, limits.have)
         yield Try(
-            way, least_n, level(tier_of(job, bits), way, ranks), 1.0, token_s, usd, _least_pflop_usd(way, least_n, rate, terms),
+            way, least_n, level(tier_of(job, bits), way, ranks, job.purpose), 1.0, token_s, usd,
+            _least_pflop_usd(way, least_n, rate, terms),
             _least_kwh(cluster, job.hours * HOUR_S, limits) * least_n / ranks,
             _server(job, way, there, ranks, limits, terms, known),
         )  # fmt: skip
@@ -238,7 +240,7 @@ def served_outcome(job: Job, way: Way, cluster: Cluster, got: Served, terms: Ter
         way=way, cluster=whole, time_s=wait, tokens_per_s=rate, capacity_tokens_per_s=got.capacity_tokens_per_s,
         bill=paid, flop=job.flop or flop_per_s * hours, flop_per_s=flop_per_s, memory_bytes=got.memory.total,
         device_bytes=got.memory.most, changes=changes, tier=got.tier,
-        layout=f"{got.engine}, {split}, batch {got.batch}", support=software_for(way.accelerator, "infer"),
+        purpose=job.purpose, layout=f"{got.engine}, {split}, batch {got.batch}", support=software_for(way.accelerator, "infer"),
         notes=(*got.notes, *_notes(way, whole.n_accelerators)),
     )  # fmt: skip
 

@@ -120,7 +120,11 @@ def nothing(job: Job, limits: Limits, ranking: Ranking[Outcome]) -> str:
 
 def default_words(job: Job, limits: Limits) -> str:
     """How the ranking is ordered, in words."""
-    first = "the job as asked comes before the job with a change, counts seen on offer before others"
+    first = (
+        "the job as asked comes before the job with a change, full software before partial, counts seen on offer before others; "
+        "compared at the worse end "
+        "of the 80 % interval, so a surer prediction wins over an equal guess"
+    )
     what = OBJECTIVE_WORDS[limits.objective]
     if limits.by is not None:
         return f"{what} first, as asked; {first}"
