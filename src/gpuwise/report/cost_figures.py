@@ -196,10 +196,12 @@ def _tornado(result: RentOrOwn) -> Drawing:
         ax = figure.add_subplot()
         middle = result.own_minus_rent_usd.expected
         for i, bar in enumerate(bars):
-            for value, end, tone in ((bar.low, bar.usd_at_low, SERIES[0]), (bar.high, bar.usd_at_high, SERIES[1])):
+            ends = sorted([(bar.usd_at_low, bar.low, SERIES[0]), (bar.usd_at_high, bar.high, SERIES[1])])
+            for right, (end, value, tone) in enumerate(ends):
                 ax.barh(i, end - middle, left=middle, height=0.6, color=tone, alpha=0.8)
-                side, away = ("left", 3) if end >= middle else ("right", -3)
-                ax.annotate(_amount(value, bar.unit), (end, i), (away, 0), textcoords="offset points", va="center", ha=side,
+                # the lesser end is labelled on the left, wherever the middle lies
+                side, away, at = ("left", 3, max(end, middle)) if right else ("right", -3, min(end, middle))
+                ax.annotate(_amount(value, bar.unit), (at, i), (away, 0), textcoords="offset points", va="center", ha=side,
                             fontsize=SMALL - 1.5, color=MUTED)  # fmt: skip
         ax.axvline(0, color=INK, lw=1.0)
         ax.axvline(middle, color=MUTED, lw=0.8, ls=DASHES[1])
