@@ -42,7 +42,7 @@ def test_eighty_gpus_pay_for_themselves_in_53_months() -> None:
         Demand(10_000.0, spread=SURE), simple_ownership(10_000.0, 80, 5000.0), _bare_rent(2.0), 60, n_scenarios=100
     )
     assert answer.break_even.months is not None
-    assert answer.break_even.months.expected == pytest.approx(800_000 / 15_000, abs=1e-6)
+    assert answer.break_even.months.expected == pytest.approx(800_000 / 15_000, rel=1e-6)
     assert answer.break_even.months.low == pytest.approx(answer.break_even.months.high)
     assert answer.option("own").total_usd.expected == pytest.approx(800_000 + 60 * 5000)
     assert answer.option("on-demand").total_usd.expected == pytest.approx(60 * 20_000)
@@ -78,7 +78,7 @@ def test_five_people_with_fifty_thousand_dollars() -> None:
     demand = Demand(800.0)
     bare = rent_or_own(replace(demand, spread=SURE), simple_ownership(1599.0, 2, 0.0), _bare_rent(1.0), 36, n_scenarios=100)
     assert bare.break_even.months is not None
-    assert bare.break_even.months.expected == pytest.approx(2 * 1599 / 800, abs=1e-6)
+    assert bare.break_even.months.expected == pytest.approx(2 * 1599 / 800, rel=1e-6)
     whole = rent_or_own(demand, own_of(CARDS, gpu_usd=1599.0), rent_of(CARDS, TODAY, usd_per_hour=1.0), 36, n_scenarios=4000)
     assert whole.option("own").owned_gpus == 2
     assert whole.break_even.months is not None and whole.break_even.months.expected > 2 * bare.break_even.months.expected

@@ -73,14 +73,16 @@ class Driver:
         three percentiles, cut at ``most``. A driver whose ``low`` is zero is normal on that side, cut at 0.
         """
         z = np.asarray(score)
+        kind = z.dtype.type if z.dtype.kind == "f" else np.float64
         if self.known:
-            return np.full_like(z, self.expected, dtype=np.float64)
-        if self.low > 0:
+            return np.full_like(z, self.expected, dtype=kind)
+        logarithmic = self.low > 0
+        if logarithmic:
             down, up = math.log(self.expected / self.low) / Z80, math.log(self.high / self.expected) / Z80
-            value = self.expected * np.exp(z * np.where(z < 0, down, up))
         else:
             down, up = (self.expected - self.low) / Z80, (self.high - self.expected) / Z80
-            value = np.maximum(self.expected + z * np.where(z < 0, down, up), 0.0)
+        moved = z * np.where(z < 0, kind(down), kind(up))
+        value = self.expected * np.exp(moved) if logarithmic else np.maximum(self.expected + moved, 0.0)
         return np.minimum(value, self.most)
 
     def replaced(self, low: float, high: float | None = None) -> Driver:

@@ -62,7 +62,7 @@ class Batch:
 
     def __init__(
         self, demand: Demand, own: Ownership, rent: Renting, x: Values, prices: Array, last: Array, *, n: int,
-        by_month: bool = False,
+        most_groups: int | None = None,
     ) -> None:  # fmt: skip
         months = prices.shape[0]
         self.demand, self.n = demand, n
@@ -70,21 +70,20 @@ class Batch:
         rate = (1 + own.capital_per_year) ** (1 / MONTHS_PER_YEAR) - 1
         self.months, self.discounts = months, (1 + rate) ** -np.arange(1.0, months + 1)
         wanted = demand.by_month(months) / HOURS_PER_MONTH
-        levels: Array = wanted if by_month else np.unique(wanted)
-        group = np.arange(months, dtype=np.intp) if by_month else np.searchsorted(levels, wanted)
-        self.weights = np.bincount(group, self.discounts, levels.size)
+        levels, group = _grouped(wanted, self.discounts, most_groups)
+        self.weights = np.bincount(group, self.discounts, levels.size).astype(np.float32)
         """Sum of the discounts of each group, ``(G,)``."""
-        self.counts = np.bincount(group, minlength=levels.size)
+        self.counts = np.bincount(group, minlength=levels.size).astype(np.float32)
         self.rent_sums = _group_sums(prices, self.discounts, group, levels.size)
         """Sum over a group of discount times price: dollars for a GPU-hour in each of its months, ``(G, S)``."""
-        scale = np.asarray(x[DEMAND], dtype=np.float32)
-        self.loads = [np.float32(level) * scale for level in levels]
-        """GPUs wanted on average in each group, ``(S,)`` each."""
+        self.loads = levels.astype(np.float32)[:, None] * np.atleast_1d(np.asarray(x[DEMAND], dtype=np.float32))
+        """GPUs wanted on average in each group, ``(G, S)`` or ``(G, 1)``."""
         shares, over_mean = demand.levels()
         self.shares, self.over_mean = shares.astype(np.float32), over_mean.astype(np.float32)
-        self.usable = np.asarray(own.usable_share(x), dtype=np.float32)
+        self.usable = np.atleast_1d(np.asarray(own.usable_share(x), dtype=np.float32))
         self.kw_busy, self.kw_idle = own.kw_per_gpu(x), own.kw_per_gpu(x, "idle_share")
-        self.spot_over = np.asarray(1.0 if rent.spot is None else rent.spot.over_on_demand(x))
+        self.spot_over = np.asarray(1.0 if rent.spot is None else rent.spot.over_on_demand(x), dtype=np.float32)
+        self._wanted_hours = HOURS_PER_MONTH * (self.counts @ self.loads)
 
     def first(self, n: int) -> Batch:
         """The first ``n`` scenarios alone."""
@@ -93,7 +92,11 @@ class Batch:
 
     def by_month(self) -> Batch:
         """The same scenarios with every month a group of its own."""
-        return Batch(self.demand, self.own, self.rent, self.x, self.prices, self.last, n=self.n, by_month=True)
+        return self.grouped(0)
+
+    def grouped(self, most: int) -> Batch:
+        """The same scenarios with at most so many groups of months, each at its mean load; 0: every month apart."""
+        return Batch(self.demand, self.own, self.rent, self.x, self.prices, self.last, n=self.n, most_groups=most)
 
     def mean_price(self) -> Array:
         """Discounted mean of the on-demand price over the months, ``(S,)`` or ``(1,)``."""
@@ -101,33 +104,37 @@ class Batch:
 
     def discounted_hours(self) -> Array:
         """Discounted GPU-hours wanted, ``(S,)``: what costs are levelised over."""
-        return HOURS_PER_MONTH * sum(w * load for w, load in zip(self.weights, self.loads, strict=True))  # type: ignore[return-value]
+        return HOURS_PER_MONTH * (self.weights @ self.loads)
 
     def cost(self, mix: Mix) -> Costed:
         """The mix in every scenario."""
-        hours: dict[str, Array] = {}
-        parts: dict[str, Array] = {}
-        rented = busy_discounted = np.zeros(1)
-        own_capacity = np.float32(mix.owned) * self.usable
-        for g, load in enumerate(self.loads):
-            above = self._beyond(own_capacity, load) if mix.owned else load
-            top = self._beyond(own_capacity + np.float32(mix.reserved), load) if mix.reserved else above
-            rented = rented + self.rent_sums[g] * top
-            if mix.owned:
-                busy = load - above
-                busy_discounted = busy_discounted + self.weights[g] * busy
-                _add(hours, "owned", self.counts[g] * busy)
-            if mix.reserved:
-                _add(hours, "reserved", self.counts[g] * (above - top))
-            _add(hours, mix.top, self.counts[g] * top)
-        hours = {name: HOURS_PER_MONTH * value for name, value in hours.items()}
+        above, top = self._layers(mix)
+        rented = HOURS_PER_MONTH * np.einsum("gs,gs->s", *np.broadcast_arrays(self.rent_sums, top))
+        hours, parts = self._hours(mix, above, top), dict[str, Array]()
         if mix.owned:
-            parts |= self._owned_parts(mix.owned, HOURS_PER_MONTH * busy_discounted)
+            busy = HOURS_PER_MONTH * (self.weights @ (self.loads - above))
+            parts |= self._owned_parts(mix.owned, busy)
         if mix.reserved and mix.reservation is not None:
             parts["reserved"] = mix.reserved * HOURS_PER_MONTH * self._reserved_sum(mix.reservation)
-        parts[mix.top] = HOURS_PER_MONTH * rented * (self.spot_over if mix.top == "spot" else 1.0)
-        total = sum(parts.values(), start=np.zeros(1))
+        parts[mix.top] = rented * self.spot_over if mix.top == "spot" else rented
+        total = sum(parts.values(), start=np.zeros(1, dtype=np.float32))
         return Costed(mix, total, parts, hours, self._kwh(mix, hours))
+
+    def _layers(self, mix: Mix) -> tuple[Array, Array]:
+        """GPUs wanted beyond what is owned, and beyond what is owned and reserved, ``(G, S)`` each."""
+        owned = np.float32(mix.owned) * self.usable
+        above = self._beyond(owned) if mix.owned else self.loads
+        return above, self._beyond(owned + np.float32(mix.reserved)) if mix.reserved else above
+
+    def _hours(self, mix: Mix, above: Array, top: Array) -> dict[str, Array]:
+        beyond_owned = HOURS_PER_MONTH * (self.counts @ above) if mix.owned else self._wanted_hours
+        beyond_held = HOURS_PER_MONTH * (self.counts @ top) if mix.reserved else beyond_owned
+        hours: dict[str, Array] = {mix.top: beyond_held}
+        if mix.owned:
+            hours["owned"] = self._wanted_hours - beyond_owned
+        if mix.reserved:
+            hours["reserved"] = beyond_owned - beyond_held
+        return hours
 
     def spent_by_month(self, mix: Mix) -> Array:
         """Present value spent by the end of month 0 (the purchase), 1, ..., M, resale left out: ``(M + 1, S)``.
@@ -137,34 +144,30 @@ class Batch:
         own, x = self.own, self.x
         spent = np.zeros((self.months + 1, self.n))
         over = self.spot_over if mix.top == "spot" else 1.0
-        capacity = np.float32(mix.owned) * self.usable
-        fixed = own.fixed_usd(mix.owned, x, self.discounts) if mix.owned else {}
-        steady = sum(fixed.values(), start=np.zeros(1)) / self.discounts.sum()
-        held = self._reserved_prices(mix.reservation) if mix.reserved and mix.reservation else None
-        for m, load in enumerate(self.loads):
-            above = self._beyond(capacity, load) if mix.owned else load
-            top = self._beyond(capacity + np.float32(mix.reserved), load) if mix.reserved else above
-            spent[m + 1] = HOURS_PER_MONTH * self.rent_sums[m] * top * over
-            if held is not None:
-                spent[m + 1] += mix.reserved * HOURS_PER_MONTH * held[m] * self.discounts[m]
-            if mix.owned:
-                busy = load - above
-                kw = busy * self.kw_busy + np.maximum(mix.owned - busy, 0.0) * self.kw_idle
-                power = HOURS_PER_MONTH * kw * x["usd_per_kwh"]
-                spent[m + 1] += self.discounts[m] * (power + steady)
+        above, top = self._layers(mix)
+        monthly = HOURS_PER_MONTH * self.rent_sums * top * over
+        if mix.reserved and mix.reservation is not None:
+            held = self._reserved_prices(mix.reservation)
+            monthly = monthly + mix.reserved * HOURS_PER_MONTH * held * self.discounts[:, None]
+        if mix.owned:
+            busy = self.loads - above
+            kw = busy * self.kw_busy + np.maximum(mix.owned - busy, 0.0) * self.kw_idle
+            fixed = sum(own.fixed_usd(mix.owned, x, self.discounts).values()) / self.discounts.sum()
+            monthly = monthly + self.discounts[:, None] * (HOURS_PER_MONTH * kw * x["usd_per_kwh"] + fixed)
+        spent[1:] = monthly
         if mix.owned:
             spent[0] = own.hardware_usd(mix.owned, x)
         return np.cumsum(spent, axis=0)
 
-    def _beyond(self, capacity: Array, load: Array) -> Array:
-        return beyond(capacity, load, self.shares, self.over_mean)
+    def _beyond(self, capacity: Array) -> Array:
+        return beyond(capacity, self.loads, self.shares, self.over_mean)
 
     def _owned_parts(self, gpus: int, busy_hours: Array) -> dict[str, Array]:
         """Present value of owning, the work done included; ``busy_hours`` are discounted."""
         own, x = self.own, self.x
         powered = gpus * HOURS_PER_MONTH * float(self.discounts.sum())
         kwh = busy_hours * self.kw_busy + np.maximum(powered - busy_hours, 0.0) * self.kw_idle
-        resale = own.resale_usd(gpus, x, self.months, self.last) * self.discounts[-1]
+        resale = own.resale_usd(gpus, x, self.months, self.last) * float(self.discounts[-1])
         return {
             "hardware": own.hardware_usd(gpus, x),
             "resale": -resale,
@@ -174,9 +177,8 @@ class Batch:
 
     def _kwh(self, mix: Mix, hours: Mapping[str, Array]) -> Array:
         powered = mix.owned * HOURS_PER_MONTH * self.months
-        idle = np.maximum(powered - hours["owned"], 0.0) if mix.owned else np.zeros(1)
-        at_work = sum(hours.values(), start=np.zeros(1))
-        return at_work * self.kw_busy + idle * self.kw_idle
+        idle = np.maximum(powered - hours["owned"], 0.0) if mix.owned else np.zeros(1, dtype=np.float32)
+        return self._wanted_hours * self.kw_busy + idle * self.kw_idle
 
     def _reserved_prices(self, reservation: Reservation) -> Array:
         """Price of a reserved GPU-hour in each month, ``(M, S)``: held for a term at the price of its first day;
@@ -192,7 +194,7 @@ class Batch:
         """Sum over the months of discount times the price of a reserved GPU-hour, ``(S,)``."""
         share, term = self.x[reservation.name], reservation.months
         whole = self.months // term * term
-        total = np.zeros(1)
+        total = np.zeros(1, dtype=np.float32)
         for first in range(0, whole, term):
             total = total + float(self.discounts[first : first + term].sum()) * self.prices[first] * share
         rest = self.discounts[whole:].astype(self.prices.dtype) @ self.prices[whole:] if whole < self.months else 0.0
@@ -207,7 +209,10 @@ def spread_drivers(demand: Demand, own: Ownership, rent: Renting) -> tuple[Drive
 
 def draw(drivers: Iterable[Driver], rng: np.random.Generator, n: int) -> dict[str, Array]:
     """``n`` independent values of each driver; one that is known stays a scalar array."""
-    return {d.name: np.asarray(d.expected) if d.known else d.at(rng.standard_normal(n)) for d in drivers}
+    return {
+        d.name: np.asarray(d.expected, dtype=np.float32) if d.known else d.at(rng.standard_normal(n, dtype=np.float32))
+        for d in drivers
+    }
 
 
 def draw_prices(rent: Renting, rng: np.random.Generator, months: int, n: int) -> tuple[Array, Array]:
@@ -217,23 +222,36 @@ def draw_prices(rent: Renting, rng: np.random.Generator, months: int, n: int) ->
     """
     process = rent.process
     if process.volatility == 0 and process.drift_sigma == 0:
-        moves = np.exp(process.drift * np.arange(months + 1))[:, None]
+        moves = np.exp(process.drift * np.arange(months + 1.0))[:, None].astype(np.float32)
     else:
         moves = process.paths(rng, months, n)
-    last = moves[-1].astype(np.float64)
+    last = moves[-1].copy()
     prices = moves[:-1]
     prices *= prices.dtype.type(rent.usd_per_hour)
     return prices, last
 
 
-def _group_sums(prices: Array, discounts: Array, group: NDArray[np.intp], n: int) -> list[Array]:
-    sums: list[Array] = []
+def _grouped(wanted: Array, discounts: Array, most: int | None) -> tuple[Array, NDArray[np.intp]]:
+    """Loads ``(G,)`` and the group of each month ``(M,)``: months that want the same together; 0 keeps every month apart,
+    another number bounds the groups."""
+    if most == 0:
+        return wanted, np.arange(wanted.size, dtype=np.intp)
+    levels = np.unique(wanted)
+    if most is None or levels.size <= most:
+        return levels, np.searchsorted(levels, wanted)
+    group = np.zeros(wanted.size, dtype=np.intp)
+    for g, members in enumerate(np.array_split(np.argsort(wanted), most)):
+        group[members] = g
+    weights = np.bincount(group, discounts)
+    return np.bincount(group, discounts * wanted) / weights, group
+
+
+def _group_sums(prices: Array, discounts: Array, group: NDArray[np.intp], n: int) -> Array:
+    if n == prices.shape[0]:  # every month apart
+        return (discounts[:, None].astype(prices.dtype) * prices)[np.argsort(group)]
+    sums = np.empty((n, prices.shape[1]), dtype=prices.dtype)
     for g in range(n):
         members = np.flatnonzero(group == g)
         rows = prices if members.size == prices.shape[0] else prices[members]
-        sums.append(discounts[members].astype(prices.dtype) @ rows)
+        sums[g] = discounts[members].astype(prices.dtype) @ rows
     return sums
-
-
-def _add(into: dict[str, Array], name: str, value: Array) -> None:
-    into[name] = into[name] + value if name in into else value

@@ -19,7 +19,7 @@ from gpuwise.money.engine import PRICE, Batch, Mix, spread_drivers
 from gpuwise.money.ownership import Ownership
 from gpuwise.money.renting import Renting
 
-SCENARIOS = 16_384
+SCENARIOS = 8192
 """Of those at hand, how many the shares are made from."""
 _BINS = 32
 _NOTHING = 1e-9
