@@ -163,3 +163,12 @@ def test_the_document_is_plain_json_and_complete() -> None:
         document = json.loads(json.dumps(pick_document(p), allow_nan=False))
         assert document["considered"] == len(document["ranked"]) + len(document["left_out"])
         assert document["verdict"] and document["order"]
+
+
+def test_a_notebook_without_published_hours_is_good_for_one_session() -> None:
+    """Colab Pro does not say how many hours on an H100 its units buy: it cannot be had for 17 days at ten dollars."""
+    p = picked(training_job(find_model("llama-3.1-8b"), tokens=15e9), Limits(ways=("notebook",)))
+    assert all(o.way.notebook is not None and o.way.notebook.hours_per_month is not None for o in p.ranked)
+    whys = [out.why for out in p.ranking.left_out if out.way.notebook is not None and out.way.notebook.provider == "colab"]
+    assert any("does not publish" in why for why in whys)
+    assert all(out.why for out in p.ranking.left_out)

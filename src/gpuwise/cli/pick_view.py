@@ -58,6 +58,9 @@ def _each_once(ranked: Sequence[Outcome], how: str) -> list[Outcome]:
     return found
 
 
+INDENT, GAP = 2, 2
+
+
 def _verdict(to: Console, name: str, sentences: Sequence[str], good: bool) -> None:
     from rich.text import Text
 
@@ -78,27 +81,36 @@ def _money_title(job: Job, how: str) -> str:
     return {"rent": f", dollars{period}", "buy": f", purchase with electricity{period}", "notebook": ""}[how]
 
 
+GIVES_WAY = ("tok/J", "$/(GB/s)", "$/GB", "80 %")
+"""Columns left out, in this order, until the others stand whole."""
+
+
 def _table(to: Console, job: Job, rows: Sequence[Outcome]) -> Table:
-    wide = to.width >= WIDE
-    names = ["GPUs", "price", "tok/s" if job.serving else "time"]
-    names += (["80 %", "cost", "$/EFLOP", *_unit_titles(rows), "W", "tok/J"] if wide else ["cost", "$/EFLOP", "W"]) + ["notes"]
-    table = table_of(names, left=("GPUs", "notes"))
-    for o in rows:
-        cells = [f"{o.n}x {short_name(o.cluster.accelerator.name)}", price_words(o.way), _speed(job, o)]
-        watts = "-" if o.board_w is None else f"{o.board_w:,.0f}"
-        if wide:
-            months = MONTH_H if o.way.rent is not None else 1.0
-            cells += [_span(job, o), money(o.cost_usd.expected), three(1000 * o.usd_per_pflop), three(months * o.usd_per_gb),
-                      three(months * o.usd_per_gb_per_s), watts,
-                      "-" if o.tokens_per_joule is None else f"{o.tokens_per_joule:.2g}"]  # fmt: skip
-        else:
-            cells += [money(o.cost_usd.expected), three(1000 * o.usd_per_pflop), watts]
-        table.add_row(*cells, "".join(marks(o)))
+    """The rows with as many columns as the terminal is wide."""
+    per_month = " mo" if rows[0].way.rent is not None else ""
+    titles = {"$/GB": f"$/GB{per_month}", "$/(GB/s)": f"$/(GB/s){per_month}"}
+    cells = [_cells(job, o) for o in rows]
+    columns = {titles.get(name, name): [row[name] for row in cells] for name in cells[0]}
+    for name in GIVES_WAY:
+        if INDENT + sum(max(map(len, (title, *column))) + GAP for title, column in columns.items()) <= to.width:
+            break
+        del columns[titles.get(name, name)]
+    table = table_of(list(columns), left=("GPUs", "notes"))
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
     return table
 
 
-def _unit_titles(rows: Sequence[Outcome]) -> list[str]:
-    return ["$/GB mo", "$/(GB/s) mo"] if rows[0].way.rent is not None else ["$/GB", "$/(GB/s)"]
+def _cells(job: Job, o: Outcome) -> dict[str, str]:
+    """What is known of a row, by column."""
+    months = MONTH_H if o.way.rent is not None else 1.0
+    return {
+        "GPUs": f"{o.n}x {short_name(o.cluster.accelerator.name)}", "price": price_words(o.way),
+        "tok/s" if job.serving else "time": _speed(job, o), "80 %": _span(job, o), "cost": money(o.cost_usd.expected),
+        "$/EFLOP": three(1000 * o.usd_per_pflop), "$/GB": three(months * o.usd_per_gb),
+        "$/(GB/s)": three(months * o.usd_per_gb_per_s), "W": "-" if o.board_w is None else f"{o.board_w:,.0f}",
+        "tok/J": "-" if o.tokens_per_joule is None else f"{o.tokens_per_joule:.2g}", "notes": "".join(marks(o)),
+    }  # fmt: skip
 
 
 def _speed(job: Job, o: Outcome) -> str:

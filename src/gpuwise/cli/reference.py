@@ -34,6 +34,7 @@ _VALUES = {
     "Count": "count, like 15B",
     "Duration": "duration, like 3d",
     "Money": "US dollars",
+    "Bytes": "size, like 40GB",
 }
 _EXAMPLE = re.compile(
     r"(?P<head>```console\n\$ (?P<shown>gpuwise [^\n]+)\n"

@@ -16,7 +16,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from gpuwise.errors import DataError, FieldError, InputError, UnknownNameError
@@ -49,6 +49,11 @@ def store_dir() -> Path:
     home = os.environ.get("GPUWISE_HOME")
     if home:
         return Path(home) / "prices"
+    return _user_folder()
+
+
+@cache
+def _user_folder() -> Path:
     from platformdirs import user_data_path
 
     return user_data_path("gpuwise", appauthor=False) / "prices"

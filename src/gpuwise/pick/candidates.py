@@ -135,6 +135,9 @@ def refused(way: Way, limits: Limits, purpose: str) -> LeftOut | None:
         return left_out(way, "unobtainable", _unobtainable(accelerator, limits))
     if way.condition == "used" and not limits.used:
         return left_out(way, "second-hand", "only second-hand prices are known")
+    plan = way.notebook
+    if plan is not None and plan.usd_per_month > 0 and plan.hours_per_month is None:
+        return left_out(way, "unpredicted", f"{plan.provider} {plan.plan} does not publish how many hours on it the fee pays for")
     support = software_for(accelerator, purpose)
     if support.level == "none":
         return left_out(way, "software", support.reason)

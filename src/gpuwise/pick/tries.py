@@ -134,9 +134,23 @@ def _runner(job: Job, way: Way, cluster: Cluster, terms: Terms, known: Predictio
         got = known.train(job, cluster)
         if isinstance(got, TooLarge):
             return too_large(way, cluster.n_accelerators, got.short_bytes)
-        return trained_outcome(job, way, cluster, got, terms)
+        return unpromised(way, got.estimate.seconds_for(job.tokens)) or trained_outcome(job, way, cluster, got, terms)
 
     return run
+
+
+def unpromised(way: Way, busy_s: Estimate) -> LeftOut | None:
+    """A notebook whose weekly hours nobody publishes is good for one session, no longer."""
+    plan = way.notebook
+    if plan is None or plan.hours_per_month is not None:
+        return None
+    session_s = 0.0 if plan.session_hours is None else plan.session_hours * HOUR_S
+    if busy_s.expected <= session_s:
+        return None
+    ends = "how long a session lasts is not published" if session_s == 0 else f"a session ends after {plan.session_hours:g} h"
+    return left_out(
+        way, "slow", f"takes {format_duration(busy_s.expected)}, {ends}, and no hours are promised beyond it", busy_s.expected
+    )
 
 
 def trained_outcome(job: Job, way: Way, cluster: Cluster, got: Trained, terms: Terms) -> Outcome:
