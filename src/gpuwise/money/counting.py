@@ -6,7 +6,7 @@ adds one thing the whole sum counts; alone on the bare sum, or on top of the ste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,20 +46,27 @@ class Counted:
 
 
 def count_up(bare: Question, whole: Question, months: int, *, seed: int = 0, n: int = SCENARIOS) -> Counted:
-    """Every step from ``bare`` to ``whole`` that changes something, both with the GPUs ``bare`` owns.
+    """Every step from ``bare`` to ``whole`` that changes a figure, both with the GPUs ``bare`` owns.
 
     The running costs of ``bare`` stay unless ``whole`` has none. Own is compared with renting on demand.
     """
     gpus = bare[1].owned_gpus or bare[1].for_peak(bare[0].peak_gpus(months))
-    changes = list(_changes(bare, whole))
-    current = bare
+    start = _step("the bare sum", bare, gpus, months, seed, n)
+    current, before = bare, start
     alone: list[Step] = []
     together: list[Step] = []
-    for name, change in changes:
-        alone.append(_step(name, change(bare), gpus, months, seed, n))
+    for name, change in _changes(bare, whole):
         current = change(current)
-        together.append(_step(name, current, gpus, months, seed, n))
-    return Counted(_step("the bare sum", bare, gpus, months, seed, n), tuple(alone), tuple(together))
+        one, all_so_far = _step(name, change(bare), gpus, months, seed, n), _step(name, current, gpus, months, seed, n)
+        if _figures(one) != _figures(start) or _figures(all_so_far) != _figures(before):
+            alone.append(one)
+            together.append(all_so_far)
+        before = all_so_far
+    return Counted(start, tuple(alone), tuple(together))
+
+
+def _figures(step: Step) -> tuple[float | None, float, float]:
+    return step.break_even_months, step.own_minus_rent_usd, step.own_wins
 
 
 def _changes(bare: Question, whole: Question) -> Sequence[tuple[str, Callable[[Question], Question]]]:
@@ -80,7 +87,7 @@ def _changes(bare: Question, whole: Question) -> Sequence[tuple[str, Callable[[Q
     return found
 
 
-def _own_change(values: dict[str, object]) -> Callable[[Question], Question]:
+def _own_change(values: Mapping[str, object]) -> Callable[[Question], Question]:
     return lambda q: (q[0], replace(q[1], **values), q[2])  # type: ignore[arg-type]
 
 

@@ -272,7 +272,8 @@ def _seen(n: int, month: str) -> str:
 
 def _machine(cluster: Cluster, condition: Condition) -> Purchase | None:
     """The middle one of the newest prices of whole machines like the cluster's; None when unknown."""
-    seen = [p for p in system_purchases(cluster.accelerator.id, condition) if p.count == cluster.system.count]
+    sizes = (cluster.system.count, cluster.system.domain_size)  # a rack is several hosts
+    seen = [p for p in system_purchases(cluster.accelerator.id, condition) if p.count in sizes]
     if not seen:
         return None
     newest = max(p.as_of for p in seen)
