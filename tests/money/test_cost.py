@@ -42,9 +42,7 @@ def test_a_price_goes_stale() -> None:
 
 def test_a_providers_price_is_its_cheapest() -> None:
     price = provider_price(NODE, "AWS", TODAY)
-    assert price.expected == min(
-        o.on_demand_usd_per_hour for o in offers_for("h100-sxm-80gb") if o.provider == "aws"
-    )
+    assert price.expected == min(o.on_demand_usd_per_hour for o in offers_for("h100-sxm-80gb") if o.provider == "aws")
 
 
 def test_unknown_providers_list_those_that_offer_it() -> None:

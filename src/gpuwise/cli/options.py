@@ -23,9 +23,7 @@ def whole_number(text: str, name: str) -> int:
     if cleaned[-1:].lower() == "k":
         cleaned, factor = cleaned[:-1], 1024
     if not cleaned.isascii() or not cleaned.isdigit() or not 1 <= int(cleaned[:40]) * factor <= LARGEST_WHOLE:
-        raise InputError(
-            f"{name}: {text!r} is not a whole number of at least 1", hint=f"write it like {name} 8"
-        )
+        raise InputError(f"{name}: {text!r} is not a whole number of at least 1", hint=f"write it like {name} 8")
     return int(cleaned) * factor
 
 
@@ -58,9 +56,7 @@ def money(text: str, name: str) -> float:
     except InputError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
-        raise InputError(
-            f"{name}: {text!r} is not an amount of US dollars", hint=f"write it like {name} 2000"
-        )
+        raise InputError(f"{name}: {text!r} is not an amount of US dollars", hint=f"write it like {name} 2000")
     return value
 
 
