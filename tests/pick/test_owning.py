@@ -82,7 +82,7 @@ def test_a_chip_is_bought_with_the_memory_it_is_sold_with() -> None:
     way = Way(sold, "buy", "new", purchase=typical_purchase_usd("apple-m2-ultra"))
     there = placed(way, find_cluster("apple-m2-ultra"), None)
     assert there.accelerator.memory_bytes == sold.memory_bytes
-    assert as_sold(CARD, "used") is CARD
+    assert as_sold(CARD, "used") == CARD
 
 
 def test_the_machine_one_has_sets_memory_and_pcie() -> None:

@@ -19,8 +19,8 @@ SMALL = find_model("llama-3.2-1b")
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A handful of accelerators and sizes, so that the comparison takes a second."""
     ids = {"a100-sxm-80gb", "h100-sxm-80gb", "l40s", "rtx-4090"}
-    kept = tuple(o for o in hardware.offers() if o.accelerator_id in ids)
-    monkeypatch.setattr(hardware, "offers", lambda: kept)
+    kept = tuple(o for o in hardware.book(PRICING.today) if o.accelerator_id in ids)
+    monkeypatch.setattr(hardware, "book", lambda today: kept)
     monkeypatch.setattr(hardware, "COUNTS", (1, 4, 8))
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 
+from gpuwise.cli.reference_prices import price_formats
 from gpuwise.cli.reference_python import cell, field_meanings
 from gpuwise.cli.reference_run import run_formats
 from gpuwise.cli.reference_support import support_formats
@@ -49,7 +50,7 @@ def formats_page() -> str:
         "",
     ]
     lines += _readme_words()
-    for title, text, schema in (*_formats(), *run_formats(), *support_formats()):
+    for title, text, schema in (*_formats(), *price_formats(), *run_formats(), *support_formats()):
         lines += [f"## {title}", "", text, "", *_schema(schema), ""]
     lines += [*_models(), *_stacks(), *_coefficients()]
     return "\n".join(lines).rstrip() + "\n"
@@ -137,9 +138,7 @@ def _models() -> list[str]:
             if not key and f.name in ("id", "family", "extras", "extra_parameters"):
                 continue
             largest = f"{LIMITS[f.name]:,}" if f.name in LIMITS else ""
-            lines.append(
-                f"| `{f.name}` | `{str(f.type).replace('|', chr(92) + '|')}` | {largest} | {meaning} |"
-            )
+            lines.append(f"| `{f.name}` | `{str(f.type).replace('|', chr(92) + '|')}` | {largest} | {meaning} |")
         lines.append("")
     return lines
 
@@ -198,9 +197,7 @@ def catalogues_page() -> str:
         (
             "accelerators",
             len(accelerators()),
-            ", ".join(
-                f"{v} {n}" for v, n in Counter(a.vendor for a in accelerators().values()).most_common()
-            ),
+            ", ".join(f"{v} {n}" for v, n in Counter(a.vendor for a in accelerators().values()).most_common()),
         ),
         ("systems", len(systems_room.systems()), ""),
         ("networks", len(systems_room.networks()), ""),
