@@ -18,7 +18,7 @@ WIDTHS = (1200, 375)
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=180_000)
         yield opened
         opened.close()
 
@@ -31,7 +31,7 @@ def _see(browser: Any, html: str, tmp_path: Path, width: int, scheme: str) -> tu
     seen.on("request", lambda r: asked.append(r.url))
     seen.on("console", lambda m: said.append(m.text))
     seen.on("pageerror", lambda e: said.append(str(e)))
-    seen.goto(file.as_uri())
+    seen.goto(file.as_uri(), timeout=180_000)
     return seen, asked, said
 
 
