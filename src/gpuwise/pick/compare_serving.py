@@ -7,7 +7,6 @@ groups, alone or several side by side. Elsewhere one sequence is decoded as llam
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +20,7 @@ from gpuwise.facts.software import support_of
 from gpuwise.facts.systems import Cluster
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, Estimate, weakest
-from gpuwise.predict.inference import Iterations, Serving, device_times, engine_costs, with_engine
+from gpuwise.predict.inference import Iterations, Serving, device_times, engine_costs, spread, with_engine
 from gpuwise.predict.memory_serving import ServingMemory, engine_memory, local_memory
 from gpuwise.predict.single_stream import token_time
 from gpuwise.units import format_bytes
@@ -151,17 +150,12 @@ def _batched(arch: Architecture, cluster: Cluster, weights: str, context: int, g
 def _iterations(
     arch: Architecture, cluster: Cluster, weights: str, g: _Group, context: int
 ) -> tuple[list[float], list[float], Basis]:
-    """Seconds, spread and basis of a decode step of one sequence, of the full batch, and of reading one prompt.
-
-    The engine's residuals were taken on devices whose kernels were fitted; on others the kernels' spread comes on top.
-    """
+    """Seconds, spread and basis of a decode step of one sequence, of the full batch, and of reading one prompt."""
     serving = Serving(weights=weights, tp=g.tp, moe_tp=g.tp if arch.moe is not None else 1)
     rows = Iterations(np.array([1, g.sequences, 1]), np.array([1, 1, context]), np.full(3, context))
     device, costs = device_times(arch, cluster.system, serving, rows), engine_costs(serving)
     seconds = with_engine(device, costs, rows.sequences.astype(np.float64), arch.n_layers)
-    engine, fitted = float(costs["log_sigma"]), device.basis in ("measured", "fitted")
-    sigma = [engine if fitted else math.hypot(engine, float(kernel)) for kernel in device.log_sigma]
-    return [float(x) for x in seconds], sigma, weakest(device.basis, "fitted")
+    return [float(x) for x in seconds], [float(x) for x in spread(device, costs)], weakest(device.basis, "fitted")
 
 
 def _alone(arch: Architecture, cluster: Cluster, weights: str, context: int) -> Served:

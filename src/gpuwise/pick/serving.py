@@ -23,11 +23,11 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.predict.inference import (
     WEIGHT_BYTES,
-    DeviceTimes,
     Iterations,
     Serving,
     device_times,
     engine_costs,
+    spread,
     with_engine,
 )
 from gpuwise.predict.memory_serving import ServingMemory, engine_memory, local_memory
@@ -214,7 +214,7 @@ def _by_engine(job: Job, cluster: Cluster, bits: int, ranks: int) -> Served:
     best = int(np.argmax(np.where(quick, capacity, 0.0))) if job.load.requests_per_s is not None else 0
     rate = job.load.requests_per_s
     replicas = 1 if rate is None else max(1, math.ceil(rate * PEAK_OVER_MEAN / float(capacity[best])))
-    step = Estimate.from_log_sigma(float(steps[best]), _sigma(costs["log_sigma"], device, best), basis)
+    step = Estimate.from_log_sigma(float(steps[best]), float(spread(device, costs)[best]), basis)
     notes = () if bits != 8 or "fp8" in cluster.accelerator.peak_flop_per_s else ("8-bit weights are widened on the way",)
     return Served(
         bits, ENGINE_FORMATS[bits], "vllm", ranks, replicas, batches[best], _inverse(step),
@@ -228,13 +228,6 @@ def _batches(job: Job, accelerator: Accelerator, bits: int, ranks: int) -> tuple
     if job.load.requests_per_s is None:
         return (job.load.users,)
     return tuple(b for b in BATCHES if _engine_memory(job, accelerator, bits, ranks, b).fits)
-
-
-def _sigma(engine: float, device: DeviceTimes, at: int) -> float:
-    """The engine's residuals were taken on devices whose kernels were fitted, so they contain the kernels' own; on others
-    the kernels' spread comes on top."""
-    seen = device.basis in ("measured", "fitted")
-    return engine if seen else math.hypot(engine, float(device.log_sigma[at]))
 
 
 def _inverse(seconds: Estimate) -> Estimate:

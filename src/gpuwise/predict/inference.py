@@ -137,6 +137,13 @@ def with_engine(device: DeviceTimes, costs: dict[str, Any], sequences: F64, n_la
     return kernels + device.communication_s * costs["communication_slowdown"] + host
 
 
+def spread(device: DeviceTimes, costs: dict[str, Any]) -> F64:
+    """Log standard deviation of each iteration. The engine's residuals were taken on devices whose kernels were fitted, so
+    they contain the kernels' own; on others the kernels' spread comes on top."""
+    engine = np.full_like(device.log_sigma, float(costs["log_sigma"]))
+    return engine if device.basis in ("measured", "fitted") else np.hypot(engine, device.log_sigma)
+
+
 def device_times(arch: Architecture, system: System, serving: Serving, iterations: Iterations) -> DeviceTimes:
     """Kernels and collectives of every iteration, evaluated in one pass."""
     _check(arch, serving)
