@@ -113,6 +113,34 @@ class StepSpan:
 
 
 @dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of the model (tied ones once), under the first name it has."""
+
+    name: str
+    """``layers.3.mlp.up_proj.weight``."""
+    storage: int
+    """Index of its storage; -1 if it has none on the device."""
+    shape: tuple[int, ...]
+    dtype: str
+    trainable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCall:
+    """One call of a module's forward in the steady step (a recomputed forward is a call of its own)."""
+
+    module: int
+    """Index into ``Capture.modules``."""
+    first_op: int
+    end_op: int
+    """Half-open range of the operations run inside."""
+    inputs: tuple[int, ...]
+    """Storages of its tensor arguments."""
+    outputs: tuple[int, ...]
+    """Storages of the tensors it returned."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What the capture assumed about torch and the device, as found when the step ran."""
 
@@ -188,6 +216,10 @@ class Capture:
     """What was captured, for headings: ``train.py:make_step``, ``GPT2LMHeadModel``."""
     parameter_bytes_by_module: Mapping[str, int] = field(default_factory=dict[str, int])
     """Bytes of the parameters that each module path owns directly."""
+    parameters: tuple[Parameter, ...] = ()
+    """In the order of ``named_parameters()``; empty if no module was seen."""
+    calls: tuple[ModuleCall, ...] = ()
+    """Module calls of the steady step in order of entry; empty where the recorder does not note them."""
 
     @property
     def steady(self) -> StepSpan:
