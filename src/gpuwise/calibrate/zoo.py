@@ -1,0 +1,184 @@
+"""Networks that public benchmarks measure, by name: each builds anywhere, without weights, data or downloads.
+
+``timm`` and ``torchvision`` take the packages' own definitions, ``transformers`` a config typed here as dimensions,
+``own`` the networks of :data:`OWN`, written from their published dimensions in ``workload.capture.zoo_*``.
+Needs torch; what a source needs besides is said when it is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuwise.errors import InputError, UnknownNameError
+
+Step = Callable[[], Any]
+Factory = Callable[[int], Step]
+"""Batch to a step without arguments; model, optimizer and inputs are made on the device when it is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A transformers network: config and head classes, dimensions, loss, and where the dimensions stand."""
+
+    head: str
+    config: str
+    dimensions: dict[str, Any]
+    seq_len: int
+    source: str
+    labels: str = "labels"
+    head_inference: str = ""
+    """Head for inference where the benchmark used another."""
+    attention: str = "sdpa"
+
+
+BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+NEUSIGHT = "NeuSight (ASPLOS 2025), artifact scripts/asplos/data/DLmodel_configs; torch 2.1, eager attention"
+HF = "configuration published with the checkpoint on huggingface.co"
+
+
+def _neusight(head: str, config: str, inference: str = "", labels: str = "labels", **dimensions: Any) -> Text:
+    return Text(head, config, dimensions, 512, NEUSIGHT, labels, inference, "eager")
+
+
+TEXT: dict[str, Text] = {
+    "bert-base-squad": Text("BertForQuestionAnswering", "BertConfig", {}, 384, HF, "span", attention="eager"),
+    "bert-large-squad": Text("BertForQuestionAnswering", "BertConfig", BERT_LARGE, 384, HF, "span", attention="eager"),
+    "neusight-bert_large": _neusight(
+        "BertForPreTraining", "BertConfig", "BertForSequenceClassification", "none", **BERT_LARGE
+    ),
+    "neusight-gpt2_large": _neusight(
+        "GPT2LMHeadModel", "GPT2Config", labels="none", n_embd=1280, n_layer=36, n_head=20, n_positions=2048
+    ),
+    "neusight-gpt3_xl": _neusight(
+        "GPT2LMHeadModel", "GPT2Config", labels="none", n_embd=3072, n_layer=24, n_head=24, n_positions=2048
+    ),
+    "neusight-gpt3_27": _neusight(
+        "GPT2LMHeadModel", "GPT2Config", labels="none", n_embd=2560, n_layer=32, n_head=32, n_positions=2048
+    ),
+    "neusight-opt_13": _neusight(
+        "OPTForCausalLM", "OPTConfig", labels="none", hidden_size=2048, num_hidden_layers=24, num_attention_heads=32,
+        ffn_dim=8192, word_embed_proj_dim=2048,
+    ),
+    "neusight-switchxl4": _neusight(
+        "SwitchTransformersForConditionalGeneration", "SwitchTransformersConfig", labels="none", d_model=1024, d_kv=128,
+        d_ff=16384, num_heads=32, num_layers=24, num_decoder_layers=24, num_sparse_encoder_layers=12,
+        num_sparse_decoder_layers=12, num_experts=4,
+    ),
+    "gpt2": Text("GPT2LMHeadModel", "GPT2Config", {}, 1024, HF),
+    "distilgpt2": Text("GPT2LMHeadModel", "GPT2Config", {"n_layer": 6}, 1024, HF),
+    "t5-small": Text("T5ForConditionalGeneration", "T5Config", {}, 512, HF),
+    "gpt-neo-125m": Text(
+        "GPTNeoForCausalLM", "GPTNeoConfig",
+        {"hidden_size": 768, "num_layers": 12, "num_heads": 12, "attention_types": [[["global", "local"], 6]]}, 1024, HF,
+    ),
+    "cerebras-gpt-111m": Text(
+        "GPT2LMHeadModel", "GPT2Config",
+        {"n_embd": 768, "n_layer": 10, "n_head": 12, "n_inner": 3072, "n_positions": 2048, "activation_function": "gelu"},
+        1024, HF,
+    ),
+    "opt-125m": Text("OPTForCausalLM", "OPTConfig", {}, 1024, HF),
+    "roberta-base": Text("RobertaForMaskedLM", "RobertaConfig", {"vocab_size": 50265, "max_position_embeddings": 514}, 512, HF),
+    "llama-tiny": Text(
+        "LlamaForCausalLM", "LlamaConfig",
+        {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32,
+         "num_key_value_heads": 4, "vocab_size": 32000}, 2048, HF + " (TinyLlama 1.1B)",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A network written here: module of ``workload.capture``, builder and its arguments."""
+
+    module: str
+    builder: str
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+def _detector(name: str, height: int, width: int) -> Own:
+    return Own("zoo_detection", "torchvision_detector", {"name": name, "height": height, "width": width})
+
+
+OWN: dict[str, Own] = {
+    "ssd300-resnet50": Own("zoo_detection", "ssd300"),
+    "mask-rcnn-r50-fpn": _detector("maskrcnn_resnet50_fpn", 800, 1333),
+    "faster-rcnn-r50-fpn": _detector("fasterrcnn_resnet50_fpn", 800, 1333),
+    "retinanet-r50-fpn": _detector("retinanet_resnet50_fpn", 800, 800),
+    # LJSpeech: 24 hours in 13,100 clips are 567 columns of 256 samples at 22,050 Hz each, 100 characters
+    "tacotron2": Own("zoo_speech", "tacotron2", {"frames": 567, "characters": 100}),
+    "waveglow": Own("zoo_speech", "waveglow", {"samples": 8000}),
+    # WMT16 English-German in 32,000 pieces: 27 a sentence
+    "gnmt": Own("zoo_text", "gnmt", {"length": 27}),
+    "transformer-xl-base": Own("zoo_text", "transformer_xl", {
+        "width": 512, "heads": 8, "head": 64, "inner": 2048, "layers": 16, "length": 192, "dropout": 0.1, "divide": 1}),
+    "transformer-xl-large": Own("zoo_text", "transformer_xl", {
+        "width": 1024, "heads": 16, "head": 64, "inner": 4096, "layers": 18, "length": 384, "dropout": 0.2, "divide": 4}),
+    "ncf": Own("zoo_text", "ncf", {"users": 138493, "items": 26744, "factors": 64, "widths": (256, 256, 128, 64)}),
+}  # fmt: skip
+SOURCES = ("timm", "torchvision", "transformers", "own")
+
+
+def build(
+    name: str,
+    source: str,
+    *,
+    training: bool = True,
+    image_size: int | None = None,
+    seq_len: int | None = None,
+    precision: str = "fp32",
+    channels_last: bool = False,
+    optimizer: str = "sgd",
+    scaler: bool = False,
+    **options: Any,
+) -> Factory:
+    """A factory for steps of network ``name`` of ``source`` (one of :data:`SOURCES`).
+
+    ``precision`` is fp32, amp (fp16 autocast), amp_bf16, fp16 or bf16 (weights cast); ``optimizer`` sgd (momentum),
+    sgd-plain, adam, adamw, adagrad, rmsprop or none (forward and backward only). ``image_size`` and ``seq_len`` replace
+    the network's own; ``options`` those of an own network's builder.
+
+    Raises UnknownNameError for a name or source it does not have, InputError for sizes that are not positive; the
+    factory raises MissingExtraError when a package is missing.
+    """
+    if source not in SOURCES:
+        raise UnknownNameError("source of networks", source, SOURCES)
+    for label, value in (("image_size", image_size), ("seq_len", seq_len)):
+        if value is not None and value < 1:
+            raise InputError(f"{label} must be at least 1, not {value}")
+    if source == "transformers" and name not in TEXT:
+        raise UnknownNameError("transformers network", name, TEXT)
+    if source == "own" and name not in OWN:
+        raise UnknownNameError("own network", name, OWN)
+
+    def factory(batch: int) -> Step:
+        if batch < 1:
+            raise InputError(f"batch must be at least 1, not {batch}")
+        from gpuwise.workload.capture import zoo_support
+
+        network = _network(name, source, training, image_size, seq_len, options)
+        conditions = zoo_support.Conditions(training, precision, channels_last, optimizer, scaler)
+        return zoo_support.step_of(network, batch, conditions)
+
+    return factory
+
+
+def _network(name: str, source: str, training: bool, image_size: int | None, seq_len: int | None, options: dict[str, Any]) -> Any:
+    import importlib
+
+    from gpuwise.workload.capture import zoo_support
+
+    if source == "timm":
+        return zoo_support.image_network(name, image_size)
+    if source == "torchvision":
+        return zoo_support.torchvision_network(name, image_size)
+    if source == "transformers":
+        t = TEXT[name]
+        head = t.head if training or not t.head_inference else t.head_inference
+        return zoo_support.text_network(
+            head, t.config, t.dimensions, seq_len or t.seq_len, attention=t.attention, labels=t.labels if training else "none"
+        )
+    own = OWN[name]
+    module = importlib.import_module(f"gpuwise.workload.capture.{own.module}")
+    return getattr(module, own.builder)(**{**own.options, **options})

@@ -1,0 +1,275 @@
+# pyright: basic
+"""The torch side of the zoo: public model packages made importable, and one step of a network as benchmarks run it.
+
+``calibrate.zoo`` names networks and where their dimensions were published; here they become modules, inputs, losses
+and steps on the device ``cuda`` (real, or pretended while a capture is active).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpuwise.errors import MissingExtraError, UnknownNameError
+
+DEVICE = "cuda"
+CLASSES = 1000
+MOMENTUM = 0.9
+WEIGHT_DECAY = 1e-4
+LEARNING_RATE = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A module with inputs for a batch and the loss of its outputs."""
+
+    module: nn.Module
+    inputs: Callable[[int], tuple[Any, ...] | dict[str, Any]]
+    loss: Callable[[Any, int], Tensor]
+
+
+def torchvision() -> Any:
+    """The package ``torchvision``; where its binary does not fit this torch, its operators are described by
+    shape, so that every model builds and captures.
+
+    Raises MissingExtraError when it is not installed.
+    """
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or spec.origin is None:
+        raise MissingExtraError("this network needs torchvision", hint="pip install torchvision")
+    if not _binary_loads(Path(spec.origin).parent):
+        from gpuwise.workload.capture import zoo_vision_ops
+
+        zoo_vision_ops.describe()
+        package = importlib.import_module("torchvision")
+        zoo_vision_ops.finish()
+        return package
+    return importlib.import_module("torchvision")
+
+
+def _binary_loads(folder: Path) -> bool:
+    if hasattr(torch.ops.torchvision, "nms"):
+        return not hasattr(torch.ops.torchvision, "_described_by_shape")
+    found = [p for p in folder.glob("_C*") if p.suffix in (".so", ".pyd", ".dylib")]
+    if not found:
+        return False
+    try:
+        torch.ops.load_library(str(found[0]))
+    except OSError:
+        return False
+    return True
+
+
+def timm() -> Any:
+    """The package ``timm``. Raises MissingExtraError when it is not installed."""
+    if importlib.util.find_spec("timm") is None:
+        raise MissingExtraError("this network needs timm", hint="pip install timm")
+    if importlib.util.find_spec("torchvision") is not None:
+        torchvision()
+    return importlib.import_module("timm")
+
+
+def timm_name(name: str) -> str:
+    """``name`` as the installed timm knows it: old names go through timm's own table, and tags are dropped where
+    the installed version lists other ones. Raises UnknownNameError."""
+    package = timm()
+    stem = name.split(".")[0]
+    renamed = package.models.get_deprecated_models()
+    stem = (renamed.get(stem) or stem).split(".")[0]
+    if not package.models.is_model(stem):
+        raise UnknownNameError("timm network", name, package.list_models())
+    return stem
+
+
+def image_network(name: str, image_size: int | None) -> Network:
+    """A timm classifier, built on the device with its default head and, unless said, its default image size."""
+    package = timm()
+    stem = timm_name(name)
+    default = package.get_pretrained_cfg(stem)
+    native = int(default.input_size[-1]) if default else 224
+    channels = int(default.input_size[0]) if default else 3
+    extra: dict[str, Any] = {}
+    if image_size is not None and image_size != native and default and default.fixed_input_size:
+        extra["img_size"] = image_size
+    with torch.device(DEVICE), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = package.create_model(stem, **extra)
+    return classifier(module, image_size or native, channels)
+
+
+def torchvision_network(name: str, image_size: int | None) -> Network:
+    """A torchvision classifier with its default head."""
+    package = torchvision()
+    known = package.models.list_models(module=package.models)
+    if name not in known:
+        raise UnknownNameError("torchvision classifier", name, known)
+    with torch.device(DEVICE):
+        module = package.models.get_model(name)
+    return classifier(module, image_size or (299 if name == "inception_v3" else 224), 3)
+
+
+def classifier(module: nn.Module, image_size: int, channels: int = 3) -> Network:
+    """Cross entropy of images against random labels; auxiliary heads are left out of the loss."""
+
+    def inputs(batch: int) -> tuple[Tensor, ...]:
+        return (torch.randn(batch, channels, image_size, image_size, device=DEVICE),)
+
+    def loss(outputs: Any, batch: int) -> Tensor:
+        logits = outputs
+        while not isinstance(logits, Tensor):
+            logits = getattr(logits, "logits", None) if hasattr(logits, "logits") else logits[0]
+        return F.cross_entropy(logits, torch.randint(0, logits.shape[-1], logits.shape[:1], device=DEVICE))
+
+    return Network(module, inputs, loss)
+
+
+def text_network(
+    head: str, config: str, dimensions: dict[str, Any], seq_len: int, *, attention: str = "sdpa", labels: str = "labels"
+) -> Network:
+    """A transformers model ``head`` of ``config(**dimensions)``, fed with token ids; nothing is downloaded.
+
+    ``labels`` says which loss the batch asks for: ``labels`` (token by token), ``span`` (start and end position),
+    ``class`` (one label), ``pretraining`` (token by token and sentence order), ``none``.
+    """
+    if importlib.util.find_spec("transformers") is None:
+        raise MissingExtraError("this network needs transformers", hint="pip install transformers")
+    package = importlib.import_module("transformers")
+    options = getattr(package, config)(**dimensions)
+    options._attn_implementation = attention
+    with torch.device(DEVICE), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = getattr(package, head)(options)
+    vocab = int(options.vocab_size)
+
+    def tokens(batch: int) -> Tensor:
+        return torch.randint(0, vocab, (batch, seq_len), device=DEVICE)
+
+    def inputs(batch: int) -> dict[str, Any]:
+        out: dict[str, Any] = {"input_ids": tokens(batch)}
+        if getattr(options, "is_encoder_decoder", False):
+            out["decoder_input_ids"] = tokens(batch)
+        if labels == "labels":
+            out["labels"] = tokens(batch)
+        elif labels == "pretraining":
+            out |= {"labels": tokens(batch), "next_sentence_label": _ids(batch, 2)}
+        elif labels == "span":
+            out |= {"start_positions": _ids(batch, seq_len), "end_positions": _ids(batch, seq_len)}
+        elif labels == "class":
+            out["labels"] = _ids(batch, 2)
+        return out
+
+    def loss(outputs: Any, batch: int) -> Tensor:
+        if getattr(outputs, "loss", None) is not None:
+            return outputs.loss
+        first = outputs[0]
+        return first.float().mean()
+
+    return Network(module, inputs, loss)
+
+
+def _ids(batch: int, most: int) -> Tensor:
+    return torch.randint(0, most, (batch,), device=DEVICE)
+
+
+def call(module: nn.Module, inputs: Any) -> Any:
+    """``module`` on positional or named inputs."""
+    return module(**inputs) if isinstance(inputs, dict) else module(*inputs)
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": lambda p, **k: torch.optim.SGD(p, lr=LEARNING_RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, nesterov=True, **k),
+    "sgd-plain": lambda p, **k: torch.optim.SGD(p, lr=LEARNING_RATE, **k),
+    "adam": lambda p, **k: torch.optim.Adam(p, lr=LEARNING_RATE, **k),
+    "adamw": lambda p, **k: torch.optim.AdamW(p, lr=LEARNING_RATE, **k),
+    "adagrad": lambda p, **k: torch.optim.Adagrad(p, lr=LEARNING_RATE, **k),
+    "rmsprop": lambda p, **k: torch.optim.RMSprop(p, lr=LEARNING_RATE, **k),
+}
+AUTOCAST = {"amp": torch.float16, "amp_bf16": torch.bfloat16}
+CAST = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """How a step is run; ``precision`` is fp32, amp (fp16 autocast), amp_bf16, fp16 or bf16 (weights cast)."""
+
+    training: bool
+    precision: str = "fp32"
+    channels_last: bool = False
+    optimizer: str = "sgd"
+    """One of ``OPTIMIZERS``, or ``none`` (forward and backward only)."""
+    scaler: bool = False
+    set_to_none: bool = True
+    fused: bool | None = None
+    foreach: bool | None = None
+
+
+def step_of(network: Network, batch: int, how: Conditions) -> Callable[[], Any]:
+    """One step without arguments: forward, and for training loss, backward and optimizer, as benchmark scripts do.
+
+    Raises UnknownNameError for an optimizer or a precision it does not know.
+    """
+    if how.precision not in ("fp32", *AUTOCAST, *CAST):
+        raise UnknownNameError("precision", how.precision, ("fp32", *AUTOCAST, *CAST))
+    module = network.module.train(how.training)
+    inputs = network.inputs(batch)
+    if how.precision in CAST:
+        module = module.to(CAST[how.precision])
+        inputs = _mapped(inputs, lambda t: t.to(CAST[how.precision]) if t.is_floating_point() else t)
+    if how.channels_last:
+        module = module.to(memory_format=torch.channels_last)
+        inputs = _mapped(inputs, lambda t: t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t)
+    context = (lambda: torch.autocast(DEVICE, dtype=AUTOCAST[how.precision])) if how.precision in AUTOCAST else torch.enable_grad
+    return _training(network, module, inputs, batch, how, context) if how.training else _inference(module, inputs, how, context)
+
+
+def _inference(module: nn.Module, inputs: Any, how: Conditions, context: Callable[[], Any]) -> Callable[[], Any]:
+    def step() -> Any:
+        if how.precision in AUTOCAST:
+            with torch.no_grad(), context():
+                return call(module, inputs)
+        with torch.no_grad():
+            return call(module, inputs)
+
+    return step
+
+
+def _training(
+    network: Network, module: nn.Module, inputs: Any, batch: int, how: Conditions, context: Callable[[], Any]
+) -> Callable[[], Any]:
+    if how.optimizer != "none" and how.optimizer not in OPTIMIZERS:
+        raise UnknownNameError("optimizer", how.optimizer, OPTIMIZERS)
+    learned = [p for p in module.parameters() if p.requires_grad]
+    options = {k: v for k, v in (("fused", how.fused), ("foreach", how.foreach)) if v is not None}
+    optimizer = None if how.optimizer == "none" else OPTIMIZERS[how.optimizer](learned, **options)
+    scaler = torch.amp.GradScaler(DEVICE) if how.scaler else None
+
+    def step() -> Any:
+        module.zero_grad(set_to_none=how.set_to_none)
+        with context():
+            loss = network.loss(call(module, inputs), batch)
+        if scaler is not None and optimizer is not None:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            return loss
+        loss.backward()
+        if optimizer is not None:
+            optimizer.step()
+        return loss
+
+    return step
+
+
+def _mapped(inputs: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(inputs, dict):
+        return {k: function(v) if isinstance(v, Tensor) else v for k, v in inputs.items()}
+    return tuple(function(v) if isinstance(v, Tensor) else v for v in inputs)
