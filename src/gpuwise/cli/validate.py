@@ -18,6 +18,10 @@ def validate(
     all_check: Annotated[bool, Parameter(negative="")] = False,
     family: str | None = None,
     summary: Annotated[bool, Parameter(negative="")] = False,
+    local: Annotated[bool, Parameter(negative="")] = False,
+    only: str | None = None,
+    minutes: float | None = None,
+    record: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """How far is prediction from measurement, by family, source and GPU?
@@ -35,9 +39,22 @@ def validate(
         Only these families, with commas: gemm, attention, llm_training, ...
     summary
         One line a source, without the GPUs.
+    local
+        Run real training steps on this machine's GPU and compare memory and time with the prediction. Without a
+        GPU, the bytes of every storage on the CPU.
+    only
+        With --local: only the cases with one of these words in their name, with commas: resnet50, bf16, checkpoint.
+    minutes
+        With --local: start no further case after this long; the same command goes on where it stopped.
+    record
+        With --local: the file that keeps every result as it comes (default: local-validation-<gpu>-<date>.jsonl here).
     json
         One JSON document on the last line of stdout.
     """
+    if local:
+        from gpuwise.cli.validate_local import validate_local
+
+        return validate_local(only, minutes, record, json=json)
     from gpuwise.calibrate.validation import validate as score
 
     results = score(_folder(data), _families(family), all_check=all_check)
@@ -59,9 +76,7 @@ def _folder(data: Path | None) -> Path:
 
         return Path(gpuwise.calibrate.__file__).parent / "data"
     if not data.is_dir():
-        raise InputError(
-            f"--data: {str(data)!r} is no folder", hint="give the folder that holds ops/ and llm_training.csv"
-        )
+        raise InputError(f"--data: {str(data)!r} is no folder", hint="give the folder that holds ops/ and llm_training.csv")
     return data
 
 
