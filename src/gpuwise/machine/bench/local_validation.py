@@ -99,6 +99,7 @@ def run(
     done = {r.case: r for r in read_record(record, machine) if r.whole}
     end = None if minutes is None else time.monotonic() + 60 * minutes
     left = [c for c in cases if c.key not in done]
+    _drop_torn_line(record)
     with record.open("a", encoding="utf-8") as out:
         if not record.stat().st_size:
             _append(out, {"machine": _as_dict(machine), "started": _now()})
@@ -111,6 +112,13 @@ def run(
             _append(out, {"case": case.key, "predicted": result.predicted, "measured": result.measured, "at": _now()})
             done[case.key] = result
     return [done[c.key] for c in cases if c.key in done]
+
+
+def _drop_torn_line(record: Path) -> None:
+    """Cuts what a process that died left after the last whole line, so that the next result starts a line."""
+    if record.is_file() and (text := record.read_bytes()) and not text.endswith(b"\n"):
+        with record.open("r+b") as file:
+            file.truncate(text.rfind(b"\n") + 1)
 
 
 def _now() -> str:
