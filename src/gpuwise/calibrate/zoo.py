@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.errors import InputError, MissingExtraError, UnknownNameError
 
 Step = Callable[[], Any]
 Factory = Callable[[int], Step]
@@ -116,6 +116,29 @@ OWN: dict[str, Own] = {
     "transformer-xl-large": Own("zoo_text", "transformer_xl", {
         "width": 1024, "heads": 16, "head": 64, "inner": 4096, "layers": 18, "length": 384, "dropout": 0.2, "divide": 4}),
     "ncf": Own("zoo_text", "ncf", {"users": 138493, "items": 26744, "factors": 64, "widths": (256, 256, 128, 64)}),
+    "vae": Own("zoo_generative", "vae"),
+    "dcgan": Own("zoo_generative", "gan"),
+    "realnvp": Own("zoo_generative", "flow"),
+    "diffusion-unet": Own("zoo_generative", "diffusion"),
+    "nerf": Own("zoo_generative", "nerf"),
+    "lstm-tagger": Own("zoo_structures", "tagger", {"cell": "LSTM"}),
+    "gru-tagger": Own("zoo_structures", "tagger", {"cell": "GRU"}),
+    "rnn-tagger": Own("zoo_structures", "tagger", {"cell": "RNN"}),
+    "message-passing": Own("zoo_structures", "graph"),
+    "graph-attention": Own("zoo_structures", "graph", {"attention": True}),
+    "pointnet": Own("zoo_structures", "points"),
+    "dlrm": Own("zoo_structures", "recommender"),
+    "expert-mixture": Own("zoo_structures", "experts"),
+    "low-rank-adapters": Own("zoo_structures", "adapted"),
+    "rnn-transducer": Own("zoo_structures", "transducer"),
+    "speech-ctc": Own("zoo_structures", "speech_ctc"),
+    "contrastive": Own("zoo_structures", "contrastive"),
+    "temporal-convolutions": Own("zoo_structures", "temporal"),
+    "sequence-to-sequence": Own("zoo_structures", "sequence_to_sequence"),
+    "unet-2d": Own("zoo_structures", "segmentation", {"dimensions": 2}),
+    "unet-3d": Own("zoo_structures", "segmentation", {"dimensions": 3, "levels": 3, "side": 16}),
+    "perceptron": Own("zoo_structures", "perceptron"),
+    "metric-learning": Own("zoo_structures", "metric_learning"),
 }  # fmt: skip
 SOURCES = ("timm", "torchvision", "transformers", "own")
 
@@ -139,8 +162,10 @@ def build(
     sgd-plain, adam, adamw, adagrad, rmsprop or none (forward and backward only). ``image_size`` and ``seq_len`` replace
     the network's own; ``options`` those of an own network's builder.
 
-    Raises UnknownNameError for a name or source it does not have, InputError for sizes that are not positive; the
-    factory raises MissingExtraError when a package is missing.
+    The source's packages are imported now, so that none is imported while a capture pretends a device.
+
+    Raises UnknownNameError for a name or source it does not have, InputError for sizes that are not positive,
+    MissingExtraError when a package is missing.
     """
     if source not in SOURCES:
         raise UnknownNameError("source of networks", source, SOURCES)
@@ -151,6 +176,7 @@ def build(
         raise UnknownNameError("transformers network", name, TEXT)
     if source == "own" and name not in OWN:
         raise UnknownNameError("own network", name, OWN)
+    _import(name, source)
 
     def factory(batch: int) -> Step:
         if batch < 1:
@@ -162,6 +188,21 @@ def build(
         return zoo_support.step_of(network, batch, conditions)
 
     return factory
+
+
+def _import(name: str, source: str) -> None:
+    import importlib
+
+    try:
+        zoo_support = importlib.import_module("gpuwise.workload.capture.zoo_support")
+    except ImportError as error:
+        raise MissingExtraError("networks are built by torch", hint="pip install torch") from error
+    if source == "timm":
+        zoo_support.timm()
+    elif source == "transformers":
+        getattr(zoo_support.transformers(), TEXT[name].head)
+    elif source == "torchvision" or OWN[name].module == "zoo_detection":
+        zoo_support.torchvision()
 
 
 def _network(name: str, source: str, training: bool, image_size: int | None, seq_len: int | None, options: dict[str, Any]) -> Any:

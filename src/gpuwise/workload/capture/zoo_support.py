@@ -35,6 +35,8 @@ class Network:
     module: nn.Module
     inputs: Callable[[int], tuple[Any, ...] | dict[str, Any]]
     loss: Callable[[Any, int], Tensor]
+    step_of: Callable[[int, Conditions], Callable[[], Any]] | None = None
+    """Makes the training step where one loss and one optimizer do not describe it."""
 
 
 def torchvision() -> Any:
@@ -76,6 +78,13 @@ def timm() -> Any:
     if importlib.util.find_spec("torchvision") is not None:
         torchvision()
     return importlib.import_module("timm")
+
+
+def transformers() -> Any:
+    """The package ``transformers``. Raises MissingExtraError when it is not installed."""
+    if importlib.util.find_spec("transformers") is None:
+        raise MissingExtraError("this network needs transformers", hint="pip install transformers")
+    return importlib.import_module("transformers")
 
 
 def timm_name(name: str) -> str:
@@ -140,9 +149,7 @@ def text_network(
     ``labels`` says which loss the batch asks for: ``labels`` (token by token), ``span`` (start and end position),
     ``class`` (one label), ``pretraining`` (token by token and sentence order), ``none``.
     """
-    if importlib.util.find_spec("transformers") is None:
-        raise MissingExtraError("this network needs transformers", hint="pip install transformers")
-    package = importlib.import_module("transformers")
+    package = transformers()
     options = getattr(package, config)(**dimensions)
     options._attn_implementation = attention
     with torch.device(DEVICE), warnings.catch_warnings():
@@ -220,6 +227,8 @@ def step_of(network: Network, batch: int, how: Conditions) -> Callable[[], Any]:
     if how.precision not in ("fp32", *AUTOCAST, *CAST):
         raise UnknownNameError("precision", how.precision, ("fp32", *AUTOCAST, *CAST))
     module = network.module.train(how.training)
+    if network.step_of is not None and how.training:
+        return network.step_of(batch, how)
     inputs = network.inputs(batch)
     if how.precision in CAST:
         module = module.to(CAST[how.precision])
