@@ -43,6 +43,7 @@ PUBLIC = {
     "TrainingEstimate",
     "Wishes",
     "__version__",
+    "capture",
     "estimate",
     "find_accelerator",
     "find_cluster",

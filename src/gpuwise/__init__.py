@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from gpuwise.plan.remedies import Fit
     from gpuwise.predict.estimate import Estimate
     from gpuwise.predict.training import TrainingEstimate, estimate
+    from gpuwise.workload.capture.api import capture
     from gpuwise.workload.strategy import Strategy
 
 __version__ = "0.1.0"
 __all__ = [
     "Accelerator", "Architecture", "Cluster", "Estimate", "Fit", "Plan", "Strategy", "TrainingEstimate",
-    "Wishes", "__version__", "estimate", "find_accelerator", "find_cluster", "find_model", "fit", "make_plan",
+    "Wishes", "__version__", "capture", "estimate", "find_accelerator", "find_cluster", "find_model", "fit", "make_plan",
     "validate",
 ]  # fmt: skip
 
@@ -42,6 +43,7 @@ _HOME = {
     "Strategy": "gpuwise.workload.strategy",
     "TrainingEstimate": "gpuwise.predict.training",
     "Wishes": "gpuwise.plan.goal",
+    "capture": "gpuwise.workload.capture.api",
     "estimate": "gpuwise.predict.training",
     "find_accelerator": "gpuwise.facts.naming",
     "find_cluster": "gpuwise.facts.naming",

@@ -1,0 +1,232 @@
+# pyright: basic
+"""From what a person gives (a module, a factory, a step, a configuration) to a callable that runs one step."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpuwise.errors import InputError
+from gpuwise.workload.capture.step import inference_step, make_optimizer, training_step
+
+DEVICE = "cuda"
+
+
+@dataclass(slots=True)
+class Program:
+    """``step`` runs once; ``batch`` is the first dimension of the inputs if they have one."""
+
+    step: Callable[[], Any]
+    name: str
+    batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How a bare module is to be run."""
+
+    inputs: Any = None
+    optimizer: Any = "adamw"
+    loss: Any = None
+    train: bool = True
+    device: str = DEVICE
+    batch: int | None = None
+    seq: int | None = None
+
+
+def build(subject: Any, wanted: Wanted, keywords: Mapping[str, Any] | None = None) -> Program:
+    """Run inside the fake accelerator. Raises InputError when ``subject`` is nothing that can be run."""
+    if isinstance(subject, nn.Module):
+        return _of_module(placed(subject, wanted.device), wanted, type(subject).__name__)
+    if _is_configuration(subject):
+        return _of_configuration(subject, wanted)
+    if isinstance(subject, (tuple, list)):
+        return _of_parts(subject, wanted)
+    if not callable(subject):
+        raise InputError(
+            f"cannot capture a {type(subject).__name__}",
+            hint="give an nn.Module, a function that builds one or that runs one step, or a transformers configuration",
+        )
+    return _of_callable(subject, wanted, keywords or {})
+
+
+def _of_callable(subject: Callable[..., Any], wanted: Wanted, keywords: Mapping[str, Any]) -> Program:
+    name = getattr(subject, "__name__", type(subject).__name__)
+    if isinstance(subject, type) and issubclass(subject, nn.Module):
+        with on_device(wanted.device):
+            return _of_module(subject(**keywords), wanted, name)
+    if _runs_a_step(subject, wanted):
+        return Program(lambda: subject(), name, wanted.batch)
+    with on_device(None):
+        made = subject(**keywords)
+    if made is None:
+        raise InputError(
+            f"{name} returned nothing",
+            hint="it must return the step (a function), the module, (module, inputs) or (module, inputs, optimizer)",
+        )
+    if isinstance(made, nn.Module):
+        return _of_module(placed(made, wanted.device), wanted, type(made).__name__)
+    if isinstance(made, (tuple, list)) or _is_configuration(made):
+        return build(made, wanted)
+    if callable(made):
+        return Program(lambda: made(), name, wanted.batch)
+    raise InputError(
+        f"{name} returned a {type(made).__name__}",
+        hint="it must return the step (a function), the module, (module, inputs) or (module, inputs, optimizer)",
+    )
+
+
+def _runs_a_step(subject: Callable[..., Any], wanted: Wanted) -> bool:
+    """A callable marked as the step itself; everything else is called once, and what it returns decides."""
+    return bool(getattr(subject, "__gpuwise_step__", False))
+
+
+def _of_parts(parts: Any, wanted: Wanted) -> Program:
+    """(module, inputs) or (module, inputs, optimizer) or (module, inputs, optimizer, loss)."""
+    module = parts[0] if parts else None
+    if not isinstance(module, nn.Module) or len(parts) > 4:
+        raise InputError(
+            f"a {type(parts).__name__} of {len(parts)} is not (module, inputs) or (module, inputs, optimizer)",
+            hint="return the module first, then its inputs, then optionally the optimizer and the loss",
+        )
+    extra = dict(zip(("inputs", "optimizer", "loss"), parts[1:], strict=False))
+    given = {k: v for k, v in extra.items() if v is not None}
+    return _of_module(placed(module, wanted.device), _replaced(wanted, given), type(module).__name__)
+
+
+def _replaced(wanted: Wanted, given: Mapping[str, Any]) -> Wanted:
+    from dataclasses import replace
+
+    return replace(wanted, **given)
+
+
+def _of_module(module: nn.Module, wanted: Wanted, name: str) -> Program:
+    inputs = to_device(wanted.inputs, wanted.device)
+    if wanted.train:
+        trainable = [p for p in module.parameters() if p.requires_grad]
+        optimizer = make_optimizer(wanted.optimizer, trainable) if wanted.optimizer is not None else None
+        step = training_step(module, inputs, optimizer, wanted.loss)
+    else:
+        step = inference_step(module, inputs)
+    return Program(step, name, wanted.batch if wanted.batch is not None else batch_of(inputs))
+
+
+# --- transformers configurations ---
+
+
+def _is_configuration(subject: Any) -> bool:
+    return any(
+        c.__name__ in ("PretrainedConfig", "PreTrainedConfig") and c.__module__.startswith("transformers")
+        for c in type(subject).__mro__
+    )
+
+
+def _of_configuration(config: Any, wanted: Wanted) -> Program:
+    """The model that ``architectures`` names, or a causal language model; token inputs with labels by default."""
+    import transformers
+
+    named = (getattr(config, "architectures", None) or [""])[0]
+    cls = getattr(transformers, named, None)
+    with on_device(wanted.device):
+        dtype = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
+        model = cls._from_config(config) if cls is not None else _auto(config)
+        if isinstance(dtype, torch.dtype) and next(model.parameters()).dtype != dtype:
+            model = model.to(dtype)
+        inputs = wanted.inputs if wanted.inputs is not None else default_tokens(config, wanted)
+    return _of_module(model, _replaced(wanted, {"inputs": inputs}), type(model).__name__)
+
+
+def _auto(config: Any) -> Any:
+    from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    for auto in (AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModel):
+        if type(config) in auto._model_mapping:
+            return auto.from_config(config)
+    raise InputError(f"transformers has no model for a {type(config).__name__}", hint="build the model yourself and give it")
+
+
+def default_tokens(config: Any, wanted: Wanted) -> dict[str, torch.Tensor]:
+    """``input_ids`` and ``labels`` of [batch, seq] on the device."""
+    limit = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 1024
+    batch, seq = wanted.batch or 1, wanted.seq or min(int(limit), 1024)
+    ids = torch.randint(0, int(getattr(config, "vocab_size", 2) or 2), (batch, seq), device=wanted.device)
+    return {"input_ids": ids, "labels": ids}
+
+
+# --- tensors and modules from before the capture ---
+
+
+@contextmanager
+def on_device(device: str | None) -> Any:
+    """Factories without a device make their tensors there."""
+    if device is None:
+        yield
+        return
+    with torch.device(device):
+        yield
+
+
+def stand_in(tensor: torch.Tensor, device: Any) -> torch.Tensor:
+    """A tensor like ``tensor`` on ``device`` without its data."""
+    made = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device=device)
+    return made.requires_grad_(tensor.requires_grad) if tensor.requires_grad else made
+
+
+def to_device(value: Any, device: str) -> Any:
+    """Tensors (real or meta) and shapes in ``value`` as tensors on the device."""
+    if isinstance(value, torch.Tensor):
+        return value if value.device.type == device.partition(":")[0] else stand_in(value, device)
+    if isinstance(value, Mapping):
+        return {k: to_device(v, device) for k, v in value.items()}
+    if _is_shape(value):
+        return torch.randn(tuple(value), device=device)
+    if isinstance(value, (tuple, list)):
+        return type(value)(to_device(v, device) for v in value)
+    return value
+
+
+def _is_shape(value: Any) -> bool:
+    """A tuple of positive whole numbers, as in ``inputs=(8, 3, 224, 224)``."""
+    return isinstance(value, (tuple, list)) and len(value) > 0 and all(type(n) is int and n > 0 for n in value)
+
+
+def batch_of(inputs: Any) -> int | None:
+    """First dimension of the first input that has one."""
+    from gpuwise.workload.capture.modules import tensors_in
+
+    return next((int(t.shape[0]) for t in tensors_in(inputs) if t.dim()), None)
+
+
+def placed(module: nn.Module, device: str) -> nn.Module:
+    """The module itself if it was built on the device; else a copy whose tensors are stand-ins there. The module
+    given is not changed and no data is copied."""
+    tensors = [*module.parameters(), *module.buffers()]
+    kind = device.partition(":")[0]
+    if not tensors or all(t.device.type == kind for t in tensors):
+        return module
+    memo: dict[int, Any] = {}
+    for tensor in tensors:
+        made = stand_in(tensor.detach(), device)
+        if isinstance(tensor, nn.Parameter):
+            made = nn.Parameter(made, requires_grad=tensor.requires_grad)
+        memo[id(tensor)] = made
+    for child in module.modules():
+        for name, value in vars(child).items():
+            if isinstance(value, torch.Tensor) and id(value) not in memo and name not in ("_parameters", "_buffers"):
+                memo[id(value)] = stand_in(value.detach(), value.device)
+    return copy.deepcopy(module, memo)
+
+
+def declared(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The keyword parameters a function declares."""
+    try:
+        return dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return {}

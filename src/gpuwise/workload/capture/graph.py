@@ -1,0 +1,55 @@
+# pyright: basic
+"""The autograd graph when a backward begins: which tensors its nodes keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+_NAMES: dict[type, tuple[str, ...]] = {}
+hooks_seen = [False]
+"""Whether saved-tensor hooks were in use since the step began."""
+
+
+def saved_tensors(roots: Any) -> Iterator[torch.Tensor]:
+    """Tensors saved by the nodes behind ``roots``. What a person's saved-tensor hooks hold (checkpoints, offload) is not
+    asked for, because asking would run them."""
+    seen: set[Any] = set()
+    todo = [r.grad_fn for r in (roots if isinstance(roots, (list, tuple)) else (roots,))
+            if isinstance(r, torch.Tensor) and r.grad_fn is not None]  # fmt: skip
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        todo.extend(n for n, _ in node.next_functions if n is not None)
+        yield from (t for t in _saved_by(node) if isinstance(t, torch.Tensor))
+
+
+def _saved_by(node: Any) -> Iterator[torch.Tensor]:
+    names = _NAMES.get(type(node))
+    if names is None:
+        names = _NAMES[type(node)] = tuple(n for n in dir(node) if n.startswith("_raw_saved_"))
+    for name in names:
+        try:
+            raw = getattr(node, name)
+            many = raw if isinstance(raw, (list, tuple)) else (raw,)
+            for one in many:
+                value = _value(one, node, name)
+                yield from value if isinstance(value, (list, tuple)) else (value,)
+        except (RuntimeError, AttributeError):  # freed by an earlier backward
+            continue
+
+
+def _value(raw: Any, node: Any, name: str) -> Any:
+    """What is saved, unless a hook stands between; torch before 2.9 cannot say, so there hooks anywhere in the step
+    (:data:`hooks_seen`) make the answer none."""
+    if hasattr(raw, "unpack_hook"):
+        return raw.data if raw.unpack_hook is None else None
+    if hooks_seen[0]:
+        return None
+    if name == "_raw_saved_tensors":
+        return [t for t in node.saved_tensors if isinstance(t, torch.Tensor)]
+    return getattr(node, name.replace("_raw_saved_", "_saved_"), None)

@@ -1,0 +1,120 @@
+# pyright: basic
+"""The step that a module gets when its user gives none: forward, loss, backward, update, gradients let go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpuwise.errors import InputError, MissingExtraError, UnknownNameError
+from gpuwise.workload.capture.modules import tensors_in
+
+OPTIMIZERS = ("adamw", "adam", "sgd", "momentum", "rmsprop", "adagrad", "adafactor", "adam8bit", "adamw8bit")
+
+
+def make_optimizer(wanted: Any, parameters: list[nn.Parameter]) -> Any:
+    """An optimizer from a name, a class, a factory (called with the parameters), or one that is ready.
+
+    Raises UnknownNameError for an unknown name, MissingExtraError if its library is not installed, InputError if there is
+    nothing to train.
+    """
+    if wanted is None or hasattr(wanted, "step"):
+        return wanted if not isinstance(wanted, type) else wanted(parameters)
+    if not parameters:
+        raise InputError(
+            "the module has no parameter that requires a gradient", hint="pass train=False to capture its forward only"
+        )
+    if callable(wanted):
+        return wanted(parameters)
+    name = str(wanted).lower().replace("_", "").replace("-", "")
+    simple: dict[str, Callable[..., Any]] = {
+        "adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop, "adagrad": torch.optim.Adagrad,
+        "sgd": lambda p: torch.optim.SGD(p, lr=1e-3), "momentum": lambda p: torch.optim.SGD(p, lr=1e-3, momentum=0.9),
+    }  # fmt: skip
+    if hasattr(torch.optim, "Adafactor"):
+        simple["adafactor"] = torch.optim.Adafactor
+    if name in simple:
+        return simple[name](parameters)
+    if name in ("adam8bit", "adamw8bit"):
+        return _eight_bit(parameters, name)
+    raise UnknownNameError("optimizer", str(wanted), OPTIMIZERS)
+
+
+def _eight_bit(parameters: list[nn.Parameter], name: str) -> Any:
+    try:
+        import bitsandbytes  # type: ignore[import-not-found]
+    except ImportError:
+        raise MissingExtraError(f"the optimizer {name!r} needs bitsandbytes", hint="pip install bitsandbytes") from None
+    return (bitsandbytes.optim.AdamW8bit if name == "adamw8bit" else bitsandbytes.optim.Adam8bit)(parameters)
+
+
+def call_with(module: Callable[..., Any], inputs: Any) -> Any:
+    """``module(**inputs)`` for a mapping, ``module(*inputs)`` for a tuple or list, else ``module(inputs)``."""
+    if inputs is None:
+        return module()
+    if isinstance(inputs, Mapping):
+        return module(**inputs)
+    if isinstance(inputs, (tuple, list)):
+        return module(*inputs)
+    return module(inputs)
+
+
+def loss_of(output: Any, inputs: Any, loss: Any) -> torch.Tensor:
+    """A scalar: what ``loss`` makes of the output (and of the inputs if it takes two), ``output.loss``, or the mean of the
+    first floating tensor. Raises InputError if there is none."""
+    if loss is not None:
+        made = loss(output, inputs) if _takes_two(loss) else loss(output)
+    else:
+        made = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(made, torch.Tensor):
+        return made if made.dim() == 0 else made.float().mean()
+    found = next((t for t in tensors_in(output) if t.is_floating_point() and t.requires_grad), None)
+    if found is None:
+        raise InputError(
+            "the module returned no floating-point tensor that requires a gradient, so there is nothing to go backward from",
+            hint="pass loss=, or train=False to capture the forward only",
+        )
+    return found.float().mean()
+
+
+def _takes_two(loss: Callable[..., Any]) -> bool:
+    import inspect
+
+    try:
+        needed = [p for p in inspect.signature(loss).parameters.values()
+                  if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]  # fmt: skip
+    except (TypeError, ValueError):
+        return False
+    return len(needed) >= 2
+
+
+def training_step(module: nn.Module, inputs: Any, optimizer: Any, loss: Any) -> Callable[[], Any]:
+    """Forward in training mode, loss, backward, update, ``zero_grad(set_to_none=True)``."""
+    module.train()
+
+    def step() -> None:
+        output = call_with(module, inputs)
+        loss_of(output, inputs, loss).backward()
+        del output
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        else:
+            for parameter in module.parameters():
+                parameter.grad = None
+
+    return step
+
+
+def inference_step(module: nn.Module, inputs: Any) -> Callable[[], Any]:
+    """Forward in evaluation mode without a graph."""
+    module.eval()
+
+    def step() -> None:
+        with torch.no_grad():
+            call_with(module, inputs)
+
+    return step
