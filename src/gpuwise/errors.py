@@ -8,6 +8,7 @@
 │   └── ``LayoutError``       a parallel layout that breaks a rule (carries the rule)
 ├── ``DataError``             a shipped or imported data file is corrupt or inconsistent
 ├── ``UnpredictableError``    nothing we know supports an answer (carries the reason)
+├── ``NoFakeRuleError``       a custom operator gives no shape without running (carries the operator)
 └── ``MissingExtraError``     an optional library is needed (carries the install command)
 """
 
@@ -93,6 +94,18 @@ class UnpredictableError(GpuwiseError):
     def __init__(self, reason: str, message: str | None = None, *, hint: str | None = None) -> None:
         self.reason = reason
         super().__init__(message or reason, hint=hint)
+
+
+class NoFakeRuleError(GpuwiseError):
+    """An operator that has no rule for what it returns without running it; ``operator`` is its name."""
+
+    def __init__(self, operator: str, reason: str = "", *, hint: str | None = None) -> None:
+        self.operator, self.reason = operator, reason
+        super().__init__(
+            f"the operator {operator} has no rule that gives its result's shape without running it"
+            + (f" ({reason})" if reason else ""),
+            hint=hint or f"register one with torch.library.register_fake({operator!r}), which takes the arguments and returns empty tensors",
+        )
 
 
 class MissingExtraError(GpuwiseError):

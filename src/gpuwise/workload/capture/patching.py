@@ -1,0 +1,64 @@
+# pyright: basic
+"""Attributes replaced for the length of a capture and put back exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_ABSENT = object()
+
+
+class Patches:
+    """A stack of replaced attributes; :meth:`undo` restores them in reverse order, also what was not there before."""
+
+    def __init__(self) -> None:
+        self._done: list[tuple[Any, str, Any]] = []
+        self._suspended = False
+
+    def set(self, owner: Any, name: str, value: Any) -> Any:
+        """Replace ``owner.name``; returns what the attribute gave before (``None`` if there was none)."""
+        held = vars(owner).get(name, _ABSENT)
+        before = getattr(owner, name, None)
+        self._done.append((owner, name, held))
+        setattr(owner, name, value)
+        return before
+
+    def undo(self) -> None:
+        while self._done:
+            owner, name, held = self._done.pop()
+            _restore(owner, name, held)
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Everything as torch has it, for the length of the context."""
+        if self._suspended:
+            yield
+            return
+        self._suspended = True
+        now = [(owner, name, vars(owner)[name]) for owner, name, _ in self._done]
+        for owner, name, held in reversed(self._done):
+            _restore(owner, name, held)
+        try:
+            yield
+        finally:
+            self._suspended = False
+            for owner, name, value in now:
+                setattr(owner, name, value)
+
+
+def _restore(owner: Any, name: str, held: Any) -> None:
+    if held is _ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, held)
+
+
+def register_kernel(library: Any, name: str, function: Any, key: str) -> None:
+    """Register a Python kernel for an aten overload.
+
+    Below ``Library.impl``, which refuses meta kernels of composite operations; here they replace what the composite
+    would choose, for the length of a capture.
+    """
+    library.m.impl(name, key, function, False)
