@@ -168,7 +168,7 @@ def _lora(watch: Watch, rank: int) -> None:
 def _factors(layer: nn.Module, rank: int) -> tuple[nn.Parameter, nn.Parameter]:
     weight: torch.Tensor = layer.weight  # type: ignore[assignment]
     n_out, n_in = weight.shape if isinstance(layer, nn.Linear) else reversed(weight.shape)
-    down = nn.Parameter(torch.empty(rank, n_in, dtype=weight.dtype, device=weight.device))
+    down = nn.Parameter(torch.full((rank, n_in), 1.0 / n_in, dtype=weight.dtype, device=weight.device))
     up = nn.Parameter(torch.zeros(n_out, rank, dtype=weight.dtype, device=weight.device))
     layer.register_parameter("adapter_down", down)
     layer.register_parameter("adapter_up", up)
