@@ -54,6 +54,8 @@ class Events:
     """[E] the capture's own event, -1 for one that was put in."""
     captured_storages: int
     """Storages below this index are the capture's."""
+    empty_cache: tuple[int, ...] = ()
+    """Events before which the allocator gives back all it has cached (cuDNN's benchmark mode, after each search)."""
 
     def live_bytes(self) -> I64:
         """[E] bytes asked for and not yet freed after each event."""
@@ -124,40 +126,67 @@ def with_workspaces(capture: Capture, accelerator: Accelerator, torch_version: s
     Per stream, cuBLAS's workspace is born at the first product and stays.
     """
     situation = situation_of(capture, accelerator, torch_version)
+    kept_op, kept = _handles(capture, situation)
+    search_op, search = _searches(capture, situation)
+    held_op, held = _held(capture, situation)
+    n = len(capture.storage_bytes)
+    added = np.concatenate([kept, search, held])
+    added_op = np.concatenate([kept_op, search_op, held_op])
+    kept_at, search_at, held_at = np.split(
+        np.arange(n, n + added.size, dtype=np.int64), [kept.size, kept.size + search.size]
+    )
+    own = np.arange(capture.event_storage.size, dtype=np.int64)
+    # (storages, sign, operations), in the order they come at one place; the capture's own event is last
+    marker = np.full(search_op.size, -1, dtype=np.int64)
+    groups = (
+        (kept_at, 1, kept_op), (search_at, 1, search_op), (search_at, -1, search_op), (marker, 0, search_op),
+        (held_at, 1, held_op), (held_at, -1, held_op),
+    )  # fmt: skip
+    place = np.concatenate([*(_places(capture, op) for _, _, op in groups), own])
+    rank = np.concatenate([*(np.full(op.size, i) for i, (_, _, op) in enumerate(groups)), np.full(own.size, len(groups))])
+    storage = np.concatenate([*(g[0] for g in groups), capture.event_storage])
+    sign = np.concatenate([*(np.full(g[2].size, g[1], np.int8) for g in groups), capture.event_sign])
+    op = np.concatenate([*(g[2] for g in groups), capture.event_op])
+    source = np.concatenate([np.full(storage.size - own.size, -1, dtype=np.int64), own])
+    order = np.lexsort((rank, op, place))
+    real = sign[order] != 0
+    emptied = np.flatnonzero(~real) - np.arange(search_op.size)
+    order = order[real]
+    return Events(
+        storage_bytes=np.concatenate([capture.storage_bytes, added]),
+        storage_category=np.concatenate([capture.storage_category, np.full(added.size, int(Category.WORKSPACE), dtype=np.int64)]),
+        storage_stream=np.concatenate([capture.storage_stream, capture.op_stream[added_op]]),
+        storage_op=np.concatenate([capture.storage_op, added_op]),
+        event_storage=storage[order],
+        event_sign=sign[order].astype(np.int8),
+        event_op=op[order],
+        source_event=source[order],
+        captured_storages=n,
+        empty_cache=tuple(sorted(set(emptied.tolist()))),
+    )
+
+
+def _held(capture: Capture, situation: Situation) -> tuple[I64, I64]:
+    """Operation and bytes of every hidden storage, in program order."""
     sizes = [hidden_bytes(s, situation) for s in capture.signatures]
     has = np.array([bool(s) for s in sizes], dtype=bool)
     ops = np.flatnonzero(has[capture.op_signature]) if has.size else np.zeros(0, dtype=np.int64)
     per_op = [sizes[s] for s in capture.op_signature[ops].tolist()]
     counts = np.array([len(p) for p in per_op], dtype=np.int64)
-    added_op = np.repeat(ops, counts)
-    added = np.array([b for p in per_op for b in p], dtype=np.int64)
-    kept_op, kept = _handles(capture, situation)
-    n = len(capture.storage_bytes)
-    temporary = np.arange(n, n + added.size, dtype=np.int64)
-    staying = np.arange(n + added.size, n + added.size + kept.size, dtype=np.int64)
-    own = np.arange(capture.event_storage.size, dtype=np.int64)
-    at, stay_at = _places(capture, added_op), _places(capture, kept_op)
-    place = np.concatenate([own, stay_at, at, at])
-    # at one place: the handle's, births of workspaces, their deaths, then the capture's own event
-    rank = np.repeat(np.array([3, 0, 1, 2]), [own.size, stay_at.size, at.size, at.size])
-    storage = np.concatenate([capture.event_storage, staying, temporary, temporary])
-    sign = np.concatenate([capture.event_sign, np.repeat(np.array([1, 1, -1], np.int8), [stay_at.size, at.size, at.size])])
-    op = np.concatenate([capture.event_op, kept_op, added_op, added_op])
-    order = np.lexsort((rank, op, place))
-    total_op = np.concatenate([added_op, kept_op])
-    return Events(
-        storage_bytes=np.concatenate([capture.storage_bytes, added, kept]),
-        storage_category=np.concatenate(
-            [capture.storage_category, np.full(added.size + kept.size, int(Category.WORKSPACE), dtype=np.int64)]
-        ),
-        storage_stream=np.concatenate([capture.storage_stream, capture.op_stream[total_op]]),
-        storage_op=np.concatenate([capture.storage_op, total_op]),
-        event_storage=storage[order],
-        event_sign=sign[order].astype(np.int8),
-        event_op=op[order],
-        source_event=np.concatenate([own, np.full(storage.size - own.size, -1, dtype=np.int64)])[order],
-        captured_storages=n,
-    )
+    return np.repeat(ops, counts).astype(np.int64), np.array([b for p in per_op for b in p], dtype=np.int64)
+
+
+def _searches(capture: Capture, situation: Situation) -> tuple[I64, I64]:
+    """In benchmark mode, the first call of each kind of convolution: cuDNN tries its algorithms with the largest
+    workspace among them, then torch empties its cache (cudnn/Conv_v7.cpp, Conv_v8.cpp)."""
+    tried = [workspaces_convolution.search_bytes(s, situation) for s in capture.signatures] if situation.cudnn_benchmark else []
+    searched = [i for i, size in enumerate(tried) if size is not None]
+    if not searched:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    kinds, first = np.unique(capture.op_signature, return_index=True)
+    at = dict(zip(kinds.tolist(), first.tolist(), strict=True))
+    pairs = sorted((at[i], tried[i] or 0) for i in searched if i in at)
+    return np.array([op for op, _ in pairs], dtype=np.int64), np.array([size for _, size in pairs], dtype=np.int64)
 
 
 def _handles(capture: Capture, situation: Situation) -> tuple[I64, I64]:

@@ -93,6 +93,21 @@ def backward(signature: Signature, situation: Situation) -> tuple[int, ...]:
     return (*copies, int(max(to_data, to_filter)))
 
 
+def search_bytes(signature: Signature, situation: Situation) -> int | None:
+    """What cuDNN's benchmark mode holds while it tries its algorithms on this convolution: the largest workspace among
+    them, fitted as ``search`` times the operands. None for what cuDNN does not search."""
+    backwards = signature.op.split(".")[1:2] == ["convolution_backward"]
+    if not backwards and signature.op.split(".")[1:2] not in (["convolution"], ["cudnn_convolution"], ["_convolution"]):
+        return None
+    if len(signature.inputs) < 2 + backwards or len(signature.inputs[0].shape) < 3:
+        return None
+    x, w = signature.inputs[1:3] if backwards else signature.inputs[:2]
+    if _is_depthwise(x, w, _groups(signature)) and not is_channels_last(x):
+        return None
+    y = signature.inputs[0] if backwards else signature.outputs[0]
+    return int(shares()["search"] * (tensor_bytes(x) + tensor_bytes(y) + tensor_bytes(w)))
+
+
 RULES: dict[str, Callable[[Signature, Situation], tuple[int, ...]]] = {
     "convolution": forward,
     "cudnn_convolution": forward,

@@ -1,0 +1,246 @@
+"""Measured training and inference jobs whose model can be built and captured: one table's row each, as a job to run.
+
+What the sources' scripts do that the tables do not say is written here once, with where it was read: torch version,
+whether CUDA loaded all its modules at the start, cuDNN's benchmark mode, what the loop keeps alive.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpuwise.calibrate.tables import read_columns
+from gpuwise.units import GIGA, MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A source's software and habits."""
+
+    torch: str
+    eager_modules: bool
+    benchmark: bool
+    """``torch.backends.cudnn.benchmark``."""
+    keeps_inputs: bool
+    """The loop holds a step's inputs and outputs until the next step has its own."""
+    set_to_none: bool = True
+    foreach: bool = True
+
+
+GPUMEMNET = Setup("2.4.0", True, True, True)
+"""timm's train.py sets benchmark mode; models of its list appeared in timm 1.0.9 to 1.0.11 (autumn 2024, torch 2.4); a job
+of one neuron takes 1237 MiB, which only eager loading explains."""
+GPUMEMNET_PAPER = Setup("2.4.0", True, False, True)
+"""Test_Pipeline/cnn_models/*.py: a plain loop with Adam, torchvision models, no benchmark mode."""
+XMEM = Setup("2.6.0", False, False, True)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One thing to capture and what was measured of it."""
+
+    source: str
+    model: str
+    library: str
+    """``timm``, ``torchvision``, ``transformers`` or ``mlp``."""
+    gpu: str
+    batch: int
+    train: bool
+    setup: Setup
+    measured_bytes: float = float("nan")
+    """The process's peak; NaN for a verdict."""
+    fits: bool | None = None
+    """Whether this batch ran, where that is what was measured."""
+    image_size: int | None = None
+    """None: the model's own."""
+    tokens: int | None = None
+    precision: str = "fp32"
+    """``fp32``, ``amp`` (fp16), ``amp_bf16``, ``bf16``."""
+    optimizer: str = "none"
+    channels_last: bool = False
+    compiled: bool = False
+    total_bytes: float | None = None
+    """The card's memory as the source gives it."""
+    layers: tuple[tuple[str, int], ...] = ()
+    """Of a perceptron."""
+    inputs: int = 0
+    peers: dict[str, float] = field(default_factory=dict[str, float])
+    """What other tools predicted for the row, bytes."""
+    skip: str = ""
+    """Why the row cannot be used; empty where it can."""
+
+    @property
+    def family(self) -> str:
+        return self.model if self.library == "mlp" else family_of(self.model)
+
+    @property
+    def split(self) -> str:
+        """A third of the families is kept from every fit."""
+        return "check" if hashlib.sha256(self.family.encode()).digest()[0] % 3 == 0 else "fit"
+
+
+_PREFIXES = ("tf_", "legacy_", "gluon_", "dm_", "ssl_", "swsl_", "ig_", "cs3", "test_", "lamhalobot", "ese_")
+
+
+def family_of(model: str) -> str:
+    """The family a model name belongs to: its leading letters, without tags, authors and prefixes of ports.
+
+    ``tf_efficientnetv2_b0`` -> ``efficientnetv``, ``vit_base_patch16_224`` -> ``vit``, ``EleutherAI/gpt-neo-125M`` -> ``gpt``.
+    """
+    name = model.split("/")[-1].lower().split(".")[0]
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    found = re.match(r"[a-z]+", name)
+    return found[0] if found else name
+
+
+def _gpumemnet(r: dict[str, Any]) -> list[Job]:
+    """A100 40 GB, fp32 with TF32 convolutions, SGD; image size is the model's own."""
+    skip = "measurement truncated by out-of-memory" if r["oom_suspect"] else ""
+    peer = {"naive fake-tensor sum": r["their_fake_total_MB"] * MIB}
+    return [
+        Job(
+            "gpumemnet timm", r["model"], "timm", "A100-SXM4-40GB", int(r["batch"]), True, GPUMEMNET,
+            measured_bytes=r["measured_MiB"] * MIB, optimizer="sgd", peers=peer, skip=skip,
+        )
+    ]  # fmt: skip
+
+
+PAPER_MODELS = {
+    "resnet50": "resnet50", "xception": "xception", "mobilenetv2": "mobilenet_v2", "vgg16": "vgg16",
+    "efficientnet_b0": "efficientnet_b0", "efficientnetb0": "efficientnet_b0", "inceptionv3": "inception_v3",
+    "inception": "inception_v3",
+}  # fmt: skip
+
+
+def _paper(r: dict[str, Any]) -> list[Job]:
+    """Six torchvision networks trained with Adam; language models state no length."""
+    name = r["model"].lower()
+    model = PAPER_MODELS.get(name, "")
+    language = re.match(r"bert|gpt|xlnet", name)
+    skip = "" if model and model != "xception" else "sequence length not stated" if language else "no builder for this model"
+    peers = {"naive fake-tensor sum": float(r["faketensor_MiB"]) * MIB} if r["faketensor_MiB"] not in ("", "-") else {}
+    peers |= {"Horus": float(r["horus_MiB"]) * MIB} if r["horus_MiB"] not in ("", "-") else {}
+    return [
+        Job(
+            "gpumemnet paper", model or r["model"], "torchvision", "A100-SXM4-40GB", int(r["batch"]), True, GPUMEMNET_PAPER,
+            measured_bytes=r["actual_MiB"] * MIB, optimizer="adam", peers=peers, skip=skip,
+        )
+    ]  # fmt: skip
+
+
+def _mlp(r: dict[str, Any]) -> list[Job]:
+    """Perceptrons with Adam on an A100 (NeuroNetGen_scripts/MLP/mlp_next.py)."""
+    inputs = re.search(r"input:(\d+)", r["filename"])
+    layers = tuple((str(kind).lower(), int(width)) for kind, width, _ in ast.literal_eval(r["layers"]))
+    name = "_".join(r["filename"].split("_")[:4])
+    return [
+        Job(
+            "gpumemnet mlp", name, "mlp", "A100-SXM4-40GB", int(r["batch"]), True, GPUMEMNET_PAPER,
+            measured_bytes=r["measured_peak_GB"] * GIGA, optimizer="adam", layers=layers,
+            inputs=int(inputs[1]) if inputs else 0, skip="" if inputs else "input width not stated",
+        )
+    ]  # fmt: skip
+
+
+XMEM_MODELS = {
+    "ConvNeXtBase": ("torchvision", "convnext_base"), "ConvNeXtTiny": ("torchvision", "convnext_tiny"),
+    "MnasNet": ("torchvision", "mnasnet1_0"), "ResNet101": ("torchvision", "resnet101"),
+    "ResNet152": ("torchvision", "resnet152"), "VGG16": ("torchvision", "vgg16"), "VGG19": ("torchvision", "vgg19"),
+    "MobileNetV2": ("torchvision", "mobilenet_v2"), "T5-small": ("transformers", "t5-small"),
+}  # fmt: skip
+
+
+def _xmem(r: dict[str, Any]) -> list[Job]:
+    """RTX 3060 12 GB, torch 2.6, fp32; the process's peak as NVML saw it."""
+    library, model = XMEM_MODELS.get(r["model"], ("transformers", r["model"]))
+    size = str(r["seq_or_image"]).split("x")
+    image = int(size[0]) if library == "torchvision" and len(size) == 2 else None
+    tokens = None if library == "torchvision" else int(float(size[0]))
+    peers = {
+        name: float(r[column]) * GIGA
+        for name, column in (("xMem", "xmem_pred_GB"), ("DNNMem", "dnnmem_pred_GB"), ("SchedTune", "schedtune_pred_GB"),
+                             ("LLMem", "llmem_pred_GB"))
+        if np.isfinite(r[column])
+    }  # fmt: skip
+    oom = bool(r["real_oom"])
+    return [
+        Job(
+            "xmem", model, library, "RTX 3060 12GB", int(r["batch"]), True, XMEM,
+            measured_bytes=float("nan") if oom else r["measured_peak_GB"] * GIGA, fits=False if oom else None,
+            image_size=image, tokens=tokens, optimizer=str(r["optimizer"]).lower(), peers=peers,
+        )
+    ]  # fmt: skip
+
+
+CARDS = {
+    "rtx3090": "RTX 3090", "rtx4090": "RTX 4090", "4090": "RTX 4090", "5090": "RTX 5090",
+    "pro6000maxq": "RTX PRO 6000 Max-Q",
+}  # fmt: skip
+
+
+VERSIONS = {"pt112": "1.12.0", "pt113": "1.13.0", "pt210": "2.1.0", "pt240": "2.4.0", "pt291": "2.9.1"}
+
+
+def _bounds(r: dict[str, Any]) -> list[Job]:
+    """timm's benchmark.py: a batch that ran and the next larger one that did not (benchmark mode, SGD with momentum)."""
+    fails = r["next_larger_batch_that_failed"]
+    if not np.isfinite(fails) or r["gpu"] not in CARDS:
+        return []
+    number = VERSIONS.get(r["torch"], "")
+    old = number.startswith("1.")
+    setup = Setup(number, r["cuda"] == "cu113", True, False, set_to_none=not old, foreach=not old)
+    compiled = str(r["dynamo"]).lower() == "true"
+    skip = "compiled: inductor's buffers are not captured" if compiled else "" if number else f"unknown torch {r['torch']}"
+    return [
+        Job(
+            f"timm bounds {r['mode']}", r["model"], "timm", CARDS[r["gpu"]], int(batch), r["mode"] == "train", setup,
+            fits=fits, image_size=int(r["image_size"]), precision=r["precision"],
+            optimizer="sgd" if r["mode"] == "train" else "none", channels_last=r["layout"] == "nhwc",
+            total_bytes=r["gpu_total_MiB"] * MIB, skip=skip,
+        )
+        for batch, fits in ((r["batch_that_fits"], True), (fails, False))
+    ]  # fmt: skip
+
+
+_PEAK = {"model": "str", "batch": "float", "measured_peak_GB": "float"}
+TABLES: dict[str, tuple[dict[str, str], Callable[[dict[str, Any]], list[Job]]]] = {
+    "gpumemnet_timm_train.csv": (
+        {**_PEAK, "measured_MiB": "float", "their_fake_total_MB": "float", "oom_suspect": "float"}, _gpumemnet,
+    ),
+    "gpumemnet_paper_table.csv": ({**_PEAK, "actual_MiB": "float", "faketensor_MiB": "str", "horus_MiB": "str"}, _paper),
+    "gpumemnet_mlp_train.csv": ({**_PEAK, "filename": "str", "layers": "str"}, _mlp),
+    "xmem_rtx3060.csv": (
+        {**_PEAK, "seq_or_image": "str", "optimizer": "str", "real_oom": "float", "xmem_pred_GB": "float",
+         "dnnmem_pred_GB": "float", "schedtune_pred_GB": "float", "llmem_pred_GB": "float"},
+        _xmem,
+    ),
+    "timm_fit_bounds.csv": (
+        {"model": "str", "mode": "str", "batch_that_fits": "float", "next_larger_batch_that_failed": "float",
+         "image_size": "float", "gpu": "str", "gpu_total_MiB": "float", "torch": "str", "cuda": "str", "layout": "str",
+         "dynamo": "str", "precision": "str"},
+        _bounds,
+    ),
+}  # fmt: skip
+
+
+def read_jobs(folder: Path) -> list[Job] | None:
+    """Every job of the tables in ``folder``/memory; None when none of them is there."""
+    jobs: list[Job] = []
+    seen = False
+    for name, (wanted, make) in TABLES.items():
+        columns = read_columns(folder / "memory" / name, wanted)
+        if columns is None:
+            continue
+        seen = True
+        n = len(next(iter(columns.values())))
+        for i in range(n):
+            jobs += make({k: v[i] for k, v in columns.items()})
+    return jobs if seen else None
