@@ -1,21 +1,16 @@
 # pyright: basic
-"""``gpuwise.capture``: a real PyTorch step on a pretended accelerator."""
+"""``gpuwise.capture``: a real PyTorch step on a pretended accelerator. Torch is imported when it is called."""
 
 from __future__ import annotations
 
-import gc
-import importlib
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpuwise.errors import InputError
-from gpuwise.workload.capture.accelerator import FakeAccelerator
-from gpuwise.workload.capture.build import Wanted, build
-from gpuwise.workload.capture.recorder import Recorder
+from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.workload.capture.errors import require_torch, without_our_frames
 from gpuwise.workload.captured import Capture
 
-Intervention = Callable[[FakeAccelerator], AbstractContextManager[Any]]
+DEVICES = ("cuda", "cpu")
 
 
 def capture(
@@ -36,57 +31,50 @@ def capture(
     world_size: int = 1,
     rank: int = 0,
     keywords: Mapping[str, Any] | None = None,
-    interventions: Iterable[Intervention] = (),
+    interventions: Iterable[Any] = (),
     memo: bool = True,
 ) -> Capture:
     """Run a training (or inference) step without a GPU, without weights and without data, and record it.
 
     ``step_or_module``: an ``nn.Module`` (copied, never changed), a function that returns a module, a step (a function of
-    no arguments), ``(module, inputs)`` or ``(module, inputs, optimizer)``; or one of those; or a transformers
-    configuration. A function is called once, on the pretended device, with ``keywords``.
+    no arguments), ``(module, inputs)``, ``(module, inputs, optimizer)`` or ``(module, inputs, optimizer, loss)``; or one
+    of those; or a transformers configuration. A function is called once, on the pretended device, with ``keywords``.
 
     ``inputs``: tensors or shapes, in a tuple or by name. ``optimizer``: a class, a name, a function of the parameters, or
-    ``None`` for none. ``train=False`` captures the forward without a graph. ``n_steps`` steps are run; the last is the
-    steady one. Raises the user's own exceptions unchanged, and :class:`gpuwise.errors.InputError` for what cannot be run.
+    ``None`` for none. ``loss``: a function of the output, or of the output and the inputs; left out, ``output.loss`` or
+    the mean of the first floating tensor. ``train=False`` captures the forward without a graph. ``batch`` and ``seq`` size
+    the default inputs of a configuration. ``n_steps`` steps are run; the last is the steady one. ``interventions`` are
+    functions of the pretended accelerator that give a context manager, entered before the step is built.
+
+    Raises what the step raises, and :class:`gpuwise.errors.InputError` for what cannot be run.
     """
-    if n_steps < 1:
-        raise InputError(f"n_steps is {n_steps}: at least one step must run", hint="2 shows the steady state")
-    if batch is not None and batch < 1:
-        raise InputError(f"a batch of {batch} has nothing in it", hint="give a batch of at least 1")
+    _check(n_steps=n_steps, batch=batch, seq=seq, device=device, capability=capability, world_size=world_size, rank=rank)
+    require_torch()
+    from gpuwise.workload.capture.build import Wanted
+    from gpuwise.workload.capture.running import Machine, run_capture
+
     wanted = Wanted(inputs, optimizer, loss, train, device, batch, seq)
-    recorder = Recorder()
-    accelerator = FakeAccelerator(
-        capability=capability, device_count=max(1, min(8, world_size)), total_memory_bytes=total_memory_bytes,
-        name=device_name, observer=recorder, memo=memo,
-    )  # fmt: skip
-    importlib.import_module("torch._dynamo")  # optimizers import it; it must not see the pretended device
-    with ExitStack() as stack:
-        gc.collect()
-        gc.freeze()
-        stack.callback(gc.unfreeze)
-        stack.enter_context(accelerator)
-        recorder.accelerator = accelerator
-        stack.enter_context(recorder)
-        for intervention in interventions:
-            stack.enter_context(intervention(accelerator))
-        program = build(step_or_module, wanted, keywords)
-        for _ in range(n_steps):
-            recorder.begin_step()
-            program.step()
-            recorder.end_step()
-        result = recorder.capture(
-            name=name or program.name, batch=program.batch, capability=capability, device_type=device.partition(":")[0],
-            world_size=world_size, rank=rank,
+    machine = Machine(capability, device_name, total_memory_bytes, max(1, min(8, world_size)))
+    try:
+        return run_capture(
+            step_or_module, wanted, machine, n_steps=n_steps, name=name, keywords=dict(keywords or {}),
+            interventions=tuple(interventions), memo=memo, world_size=world_size, rank=rank,
         )  # fmt: skip
-        del program
-    return checked(result)
+    except GpuwiseError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the step's own, whatever it is
+        raise without_our_frames(error) from error.__cause__
 
 
-def checked(result: Capture) -> Capture:
-    """The capture, if anything ran on the device. Raises InputError otherwise."""
-    if any(span.end_op > span.first_op for span in result.steps):
-        return result
-    raise InputError(
-        f"nothing ran on {result.settings.device_type}",
-        hint='move the model and its inputs there: model.to("cuda"), x.to("cuda")',
-    )
+def _check(*, n_steps: int, batch: int | None, seq: int | None, device: str, capability: Any, world_size: int, rank: int) -> None:
+    for what, value in (("n_steps", n_steps), ("batch", batch), ("seq", seq), ("world_size", world_size)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise InputError(
+                f"{what} is {value!r}: it must be a whole number of at least 1", hint=f"leave {what} out or give 1 or more"
+            )
+    if device.partition(":")[0] not in DEVICES:
+        raise InputError(f"cannot capture on {device!r}", hint="the pretended device is 'cuda' (or 'cpu' for comparison)")
+    if not 0 <= rank < world_size:
+        raise InputError(f"rank {rank} is not one of {world_size}", hint="ranks count from 0")
+    if len(tuple(capability)) != 2 or capability[0] < 3:
+        raise InputError(f"{capability!r} is no compute capability", hint="give two numbers, for example (8, 0) for an A100")

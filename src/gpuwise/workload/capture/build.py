@@ -39,10 +39,19 @@ class Wanted:
     device: str = DEVICE
     batch: int | None = None
     seq: int | None = None
+    is_step: bool = False
+    """The callable is the step itself, not a function that builds one."""
 
 
-def build(subject: Any, wanted: Wanted, keywords: Mapping[str, Any] | None = None) -> Program:
-    """Run inside the fake accelerator. Raises InputError when ``subject`` is nothing that can be run."""
+class ItIsAStepError(Exception):
+    """A function taken for a factory has run operations on the device and returned nothing to run: it is the step."""
+
+
+def build(subject: Any, wanted: Wanted, keywords: Mapping[str, Any] | None = None, count: Callable[[], int] = int) -> Program:
+    """Run inside the fake accelerator; ``count`` tells how many operations have run on the device so far.
+
+    Raises InputError when ``subject`` is nothing that can be run.
+    """
     if isinstance(subject, nn.Module):
         return _of_module(placed(subject, wanted.device), wanted, type(subject).__name__)
     if _is_configuration(subject):
@@ -54,38 +63,33 @@ def build(subject: Any, wanted: Wanted, keywords: Mapping[str, Any] | None = Non
             f"cannot capture a {type(subject).__name__}",
             hint="give an nn.Module, a function that builds one or that runs one step, or a transformers configuration",
         )
-    return _of_callable(subject, wanted, keywords or {})
+    return _of_callable(subject, wanted, keywords or {}, count)
 
 
-def _of_callable(subject: Callable[..., Any], wanted: Wanted, keywords: Mapping[str, Any]) -> Program:
+def _of_callable(subject: Callable[..., Any], wanted: Wanted, keywords: Mapping[str, Any], count: Callable[[], int]) -> Program:
     name = getattr(subject, "__name__", type(subject).__name__)
     if isinstance(subject, type) and issubclass(subject, nn.Module):
         with on_device(wanted.device):
             return _of_module(subject(**keywords), wanted, name)
-    if _runs_a_step(subject, wanted):
-        return Program(lambda: subject(), name, wanted.batch)
-    with on_device(None):
-        made = subject(**keywords)
-    if made is None:
-        raise InputError(
-            f"{name} returned nothing",
-            hint="it must return the step (a function), the module, (module, inputs) or (module, inputs, optimizer)",
-        )
+    if wanted.is_step:
+        step = subject.prepare() if hasattr(subject, "prepare") else subject
+        return Program(lambda: step(**keywords), name, wanted.batch)
+    before = count()
+    made = subject(**keywords)
     if isinstance(made, nn.Module):
         return _of_module(placed(made, wanted.device), wanted, type(made).__name__)
-    if isinstance(made, (tuple, list)) or _is_configuration(made):
+    if (isinstance(made, (tuple, list)) and made and isinstance(made[0], nn.Module)) or _is_configuration(made):
         return build(made, wanted)
     if callable(made):
         return Program(lambda: made(), name, wanted.batch)
+    if count() > before:
+        raise ItIsAStepError
+    returned = "nothing" if made is None else f"a {type(made).__name__}"
     raise InputError(
-        f"{name} returned a {type(made).__name__}",
-        hint="it must return the step (a function), the module, (module, inputs) or (module, inputs, optimizer)",
+        f"{name} returned {returned} and ran nothing on {wanted.device}",
+        hint="return the step (a function), the module, (module, inputs) or (module, inputs, optimizer); "
+        "a step itself must work on tensors of the device",
     )
-
-
-def _runs_a_step(subject: Callable[..., Any], wanted: Wanted) -> bool:
-    """A callable marked as the step itself; everything else is called once, and what it returns decides."""
-    return bool(getattr(subject, "__gpuwise_step__", False))
 
 
 def _of_parts(parts: Any, wanted: Wanted) -> Program:

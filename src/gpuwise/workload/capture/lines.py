@@ -4,35 +4,21 @@
 from __future__ import annotations
 
 import os
-import site
 import sys
-import sysconfig
 from bisect import bisect_right
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from gpuwise.workload.capture.places import is_library
+
 LIBRARY, USER, ENGINE, OPTIMIZER, GRADIENT_ROOT = range(5)
 """What a frame is: skipped, the user's, the autograd engine's entry, an optimizer's own work, ``backward``'s first gradient."""
 
-_PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
-_LIBRARIES = tuple(
-    {str(Path(p).resolve()) + os.sep for p in (*site.getsitepackages(), site.getusersitepackages(),
-     sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))}
-    | {str(Path(torch.__file__).resolve().parent) + os.sep}
-)  # fmt: skip
 _OPTIMIZER_PARTS = (f"torch{os.sep}optim{os.sep}", f"utils{os.sep}clip_grad.py")
 _SCALER = f"amp{os.sep}grad_scaler.py"
 _next_sequence = torch.autograd._get_sequence_nr
-
-
-def is_library(filename: str) -> bool:
-    """Whether a source file belongs to Python, an installed package, or gpuwise itself."""
-    if filename.startswith("<"):
-        return True
-    path = os.path.realpath(filename)
-    return path.startswith((_PACKAGE, *_LIBRARIES)) or "site-packages" in path or "dist-packages" in path
 
 
 def kind_of(code: Any) -> int:

@@ -1,0 +1,106 @@
+"""What goes wrong in a person's own code, told without our frames; and torch missing or too old. No torch here."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from gpuwise.errors import InputError, MissingExtraError
+
+OLDEST_TORCH = (2, 7)
+_OURS = str(Path(__file__).resolve().parents[2])
+_IMPORTLIB = "<frozen importlib"
+_META_KERNELS = (
+    "/torch/_ops.py", "/torch/_prims_common/", "/torch/_prims/", "/torch/_refs/", "/torch/_decomp/", "/torch/_meta_registrations.py",
+    "/torch/_library/", "/torch/_higher_order_ops/", "/torch/__init__.py",
+)  # fmt: skip
+
+
+class UserCodeError(InputError):
+    """The captured code raised; ``trace`` is its traceback as Python would show it without gpuwise."""
+
+    def __init__(self, what: str, error: BaseException) -> None:
+        self.trace = users_trace(error)
+        self.kind = type(error).__name__
+        super().__init__(
+            f"{what} raised {self.kind}: {_first_line(error)}\n{self.trace}".rstrip(),
+            hint="the code itself failed, as it would on a GPU; mend it and run this again",
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
+
+
+def users_trace(error: BaseException) -> str:
+    """The traceback of ``error`` and its causes without frames of gpuwise or of the import system."""
+    told = traceback.TracebackException.from_exception(error)
+    for one in _chain(told):
+        kept = [f for f in one.stack if not f.filename.startswith((_OURS, _IMPORTLIB)) and not _is_meta_kernel(f.filename)]
+        one.stack = traceback.StackSummary.from_list(kept)
+    return "".join(told.format()).rstrip("\n")
+
+
+def _is_meta_kernel(filename: str) -> bool:
+    """Torch's Python shape rules, which a run on a GPU would not pass through."""
+    path = filename.replace("\\", "/")
+    return any(part in path for part in _META_KERNELS)
+
+
+def _chain(told: traceback.TracebackException | None) -> Iterator[traceback.TracebackException]:
+    seen: set[int] = set()
+    todo = [told]
+    while todo:
+        one = todo.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        todo += [one.__cause__, one.__context__]
+
+
+def without_our_frames(error: BaseException) -> BaseException:
+    """``error`` with its traceback cut to the frames outside gpuwise; the frames that raise it again come on top."""
+    frames = [tb for tb in _links(error) if not tb.tb_frame.f_code.co_filename.startswith(_OURS)]
+    rest = None
+    for tb in reversed(frames):
+        tb.tb_next = rest
+        rest = tb
+    return error.with_traceback(rest)
+
+
+def _links(error: BaseException) -> list:  # type: ignore[type-arg]
+    found, tb = [], error.__traceback__
+    while tb is not None:
+        found.append(tb)
+        tb = tb.tb_next
+    return found
+
+
+def last_user_place(error: BaseException) -> str:
+    """``train.py:31 in step`` of the innermost frame that is neither ours nor a library's; empty if there is none."""
+    from gpuwise.workload.capture.places import is_library
+
+    place = ""
+    for tb in _links(error):
+        code = tb.tb_frame.f_code
+        if not is_library(code.co_filename):
+            function = "" if code.co_name == "<module>" else f" in {code.co_name}"
+            place = f"{Path(code.co_filename).name}:{tb.tb_lineno}{function}"
+    return place
+
+
+def require_torch() -> None:
+    """Raises MissingExtraError where torch is absent or older than 2.7."""
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        raise MissingExtraError("capturing a step needs torch", hint="pip install 'gpuwise[torch]'") from None
+    numbers = tuple(int(n) for n in version.partition("+")[0].split(".")[:2] if n.isdigit())
+    if numbers < OLDEST_TORCH:
+        raise MissingExtraError(
+            f"torch {version} is too old to capture a step: {'.'.join(map(str, OLDEST_TORCH))} is the oldest that works",
+            hint="pip install --upgrade 'torch>=2.7'",
+        )

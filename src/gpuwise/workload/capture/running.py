@@ -1,0 +1,94 @@
+# pyright: basic
+"""One capture from beginning to end: accelerator, recorder, interventions, build, steps."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpuwise.errors import InputError
+from gpuwise.workload.capture.accelerator import FakeAccelerator
+from gpuwise.workload.capture.build import ItIsAStepError, Program, Wanted, build
+from gpuwise.workload.capture.recorder import Recorder
+from gpuwise.workload.captured import Capture
+
+Intervention = Callable[[FakeAccelerator], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the program is told about the device it runs on."""
+
+    capability: tuple[int, int] = (8, 0)
+    name: str = "NVIDIA A100-SXM4-80GB"
+    total_memory_bytes: int = 80 << 30
+    device_count: int = 1
+
+
+def run_capture(
+    subject: Any, wanted: Wanted, machine: Machine, *, n_steps: int, name: str | None, keywords: Mapping[str, Any],
+    interventions: Iterable[Intervention], memo: bool, world_size: int, rank: int,
+) -> Capture:  # fmt: skip
+    """Build ``subject`` on a pretended device, run its step ``n_steps`` times and give the record."""
+    importlib.import_module("torch._dynamo")  # optimizers import it; it must not first see the pretended device
+    try:
+        return _run(subject, wanted, machine, n_steps, name, keywords, interventions, memo, world_size, rank)
+    except ItIsAStepError:
+        again = replace(wanted, is_step=True)
+        return _run(subject, again, machine, n_steps, name, keywords, interventions, memo, world_size, rank)
+
+
+def _run(
+    subject: Any, wanted: Wanted, machine: Machine, n_steps: int, name: str | None, keywords: Mapping[str, Any],
+    interventions: Iterable[Intervention], memo: bool, world_size: int, rank: int,
+) -> Capture:  # fmt: skip
+    recorder = Recorder()
+    accelerator = FakeAccelerator(
+        capability=machine.capability, device_count=machine.device_count, total_memory_bytes=machine.total_memory_bytes,
+        name=machine.name, observer=recorder, memo=memo,
+    )  # fmt: skip
+    with ExitStack() as stack:
+        gc.collect()
+        gc.freeze()  # the collector then looks only at what the step makes
+        stack.callback(gc.unfreeze)
+        stack.enter_context(accelerator)
+        recorder.accelerator = accelerator
+        stack.enter_context(recorder)
+        for intervention in interventions:
+            stack.enter_context(intervention(accelerator))
+        program: Program | None = build(subject, wanted, keywords, lambda: len(recorder.op_signature))
+        for _ in range(n_steps):
+            recorder.begin_step()
+            _on_device(program, recorder, wanted.device)
+            recorder.end_step()
+        result = recorder.capture(
+            name=name or program.name, batch=program.batch, capability=machine.capability,
+            device_type=wanted.device.partition(":")[0], world_size=world_size, rank=rank,
+        )  # fmt: skip
+        program = None
+    return checked(result)
+
+
+def _on_device(program: Program, recorder: Recorder, device: str) -> None:
+    """Run one step. Training on the host mixes real and pretended tensors and fails; that is said as what it is."""
+    try:
+        program.step()
+    except RuntimeError as error:
+        if not recorder.op_signature and "meta" in str(error):
+            raise _nothing_ran(device) from None
+        raise
+
+
+def _nothing_ran(device: str) -> InputError:
+    return InputError(f"nothing ran on {device}", hint='move the model and its inputs there: model.to("cuda"), x.to("cuda")')
+
+
+def checked(result: Capture) -> Capture:
+    """The capture, if anything ran on the device. Raises InputError otherwise."""
+    if any(span.end_op > span.first_op for span in result.steps):
+        return result
+    raise _nothing_ran(result.settings.device_type)

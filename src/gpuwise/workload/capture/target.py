@@ -1,0 +1,287 @@
+# pyright: basic
+"""What a command line names: ``train.py:make_step`` or ``package.module:make_step``. Torch is imported when it is captured."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpuwise.errors import GpuwiseError, InputError, NoFakeRuleError, UnknownNameError, nearest_names
+from gpuwise.workload.capture.errors import UserCodeError, last_user_place, require_torch
+from gpuwise.workload.captured import Capture
+
+DEFAULT_ATTRIBUTE = "make_step"
+BATCH_NAMES = ("batch", "batch_size", "bs", "micro_batch", "micro_batch_size", "batchsize")
+SEQ_NAMES = ("seq", "seq_len", "sequence_length", "seq_length", "seqlen", "max_length", "block_size", "context_length")
+"""Names a ``make_step`` may give its batch and its sequence length, tried in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A function, class or module in a person's file or package, and the settings it is called with."""
+
+    text: str
+    """As given: ``train.py:make_step``."""
+    file: Path | None
+    """The file, or None for a dotted module name."""
+    module: str
+    """Name of the module."""
+    attribute: str
+    settings: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Other keyword arguments (``--set key=value``)."""
+
+    @property
+    def name(self) -> str:
+        """For headings: ``train.py:make_step``."""
+        return f"{self.file.name if self.file is not None else self.module}:{self.attribute}"
+
+    def capture(
+        self,
+        *,
+        batch: int | None = None,
+        seq: int | None = None,
+        device: str = "cuda",
+        capability: tuple[int, int] = (8, 0),
+        interventions: Iterable[Any] = (),
+        **options: Any,
+    ) -> Capture:
+        """Load the file afresh and capture its step; ``options`` go to :func:`gpuwise.capture`.
+
+        What the file prints goes to stderr. Raises UserCodeError with the person's own traceback when their code raises,
+        InputError or UnknownNameError when it cannot be loaded or called.
+        """
+        require_torch()
+        from gpuwise.workload.capture.api import capture
+
+        for name in _imports_of(self.file):
+            _import_quietly(name)
+        with contextlib.redirect_stdout(sys.stderr), _path(self.file):
+            return _told(self.name, lambda: capture(
+                _Made(self, batch, seq, device), device=device, capability=capability, batch=batch, seq=seq,
+                name=options.pop("name", self.name), interventions=interventions, **options,
+            ))  # fmt: skip
+
+
+class _Made:
+    """Loads the target inside the accelerator and calls it with those of the keywords that it declares."""
+
+    def __init__(self, target: Target, batch: int | None, seq: int | None, device: str) -> None:
+        self.target, self.batch, self.seq, self.device = target, batch, seq, device
+        self.__name__ = target.attribute
+        self.thing: Any = None
+
+    def prepare(self) -> Any:
+        """The function with its keywords, or the thing itself if it is not to be called; loaded afresh."""
+        import functools
+
+        from torch import nn
+
+        thing = attribute_of(load(self.target), self.target)
+        if thing is None:
+            raise InputError(f"{self.target.text} is None", hint="name a function that returns the step")
+        if isinstance(thing, nn.Module) or not callable(thing):
+            return thing
+        return functools.partial(thing, **keywords_for(thing, self.target, self.batch, self.seq, self.device))
+
+    def __call__(self) -> Any:
+        import functools
+
+        thing = self.prepare()
+        return thing() if isinstance(thing, functools.partial) else thing
+
+
+def _told(text: str, run: Callable[[], Capture]) -> Capture:
+    try:
+        return run()
+    except NoFakeRuleError as error:
+        place = last_user_place(error)
+        raise NoFakeRuleError(
+            error.operator, f"{place}{': ' if place and error.reason else ''}{error.reason}", hint=error.hint
+        ) from None
+    except GpuwiseError:
+        raise
+    except SystemExit as error:
+        raise InputError(
+            f"{text} ended the program (exit code {error.code})",
+            hint="keep what runs on import, such as reading the command line, under if __name__ == '__main__':",
+        ) from None
+    except Exception as error:  # noqa: BLE001 - the step's own, whatever it is
+        raise UserCodeError(text, error) from None
+
+
+def find_target(text: str, settings: Sequence[str] = ()) -> Target:
+    """Parse ``file.py:name`` or ``package.module:name``; ``settings`` are ``key=value`` texts.
+
+    ``:name`` may be left out: ``make_step``. Raises InputError for a file that is not there or a malformed text.
+    """
+    place, colon, attribute = text.rpartition(":")
+    if not colon or "/" in attribute or attribute.endswith(".py"):
+        place, attribute = text, DEFAULT_ATTRIBUTE
+    if not place or not all(part.isidentifier() for part in attribute.split(".")):
+        raise InputError(f"{text!r} names no function", hint="write file.py:function, for example train.py:make_step")
+    parsed = dict(_setting(s) for s in settings)
+    if place.endswith(".py") or os.sep in place:
+        path = Path(place).expanduser()
+        if not path.is_file():
+            raise InputError(f"there is no file {place}", hint=_nearby(path))
+        return Target(text, path.resolve(), path.stem, attribute, parsed)
+    if not all(part.isidentifier() for part in place.split(".")):
+        raise InputError(
+            f"{place!r} is neither a .py file nor a module name", hint="write file.py:function or package.module:function"
+        )
+    return Target(text, None, place, attribute, parsed)
+
+
+def is_target(text: str) -> bool:
+    """Whether a word on the command line names code rather than a model of the catalogue."""
+    place = text.rpartition(":")[0] or text
+    return place.endswith(".py") or (":" in text and all(part.isidentifier() for part in text.replace(":", ".").split(".")))
+
+
+def _nearby(path: Path) -> str:
+    folder = path.parent if path.parent.is_dir() else Path()
+    near = nearest_names(path.name, [p.name for p in folder.glob("*.py")])
+    return "did you mean " + " or ".join(near) + "?" if near else f"looked in {folder.resolve()}"
+
+
+def _setting(text: str) -> tuple[str, object]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.isidentifier():
+        raise InputError(f"{text!r} is not key=value", hint="for example --set width=512")
+    try:
+        return key, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return key, {"true": True, "false": False, "none": None}.get(value.lower(), value)
+
+
+# --- loading ---
+
+
+@contextlib.contextmanager
+def _path(file: Path | None) -> Iterator[None]:
+    """``sys.path`` and ``sys.argv`` as Python sets them for a script (or for ``python -m``)."""
+    path, argv, modules = list(sys.path), list(sys.argv), set(sys.modules)
+    first = str(file.parent) if file is not None else str(Path.cwd())
+    sys.path.insert(0, first)
+    sys.argv = [str(file) if file is not None else ""]
+    try:
+        yield
+    finally:
+        sys.path[:], sys.argv[:] = path, argv
+        for name in set(sys.modules) - modules:
+            origin = getattr(sys.modules.get(name), "__file__", None)
+            if origin and str(Path(origin).parent).startswith(first) and "site-packages" not in origin:
+                del sys.modules[name]  # the next capture loads the person's own files afresh
+
+
+def load(target: Target) -> Any:
+    """The module of ``target``, run afresh."""
+    if target.file is None:
+        if target.module in sys.modules and target.module.partition(".")[0] not in sys.builtin_module_names:
+            return sys.modules[target.module]
+        try:
+            return importlib.import_module(target.module)
+        except ModuleNotFoundError as error:
+            if error.name and target.module.startswith(error.name):
+                raise InputError(
+                    f"there is no module {error.name}", hint="write file.py:function, or run where Python finds the package"
+                ) from None
+            raise
+    spec = importlib.util.spec_from_file_location(target.module, target.file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[target.module] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def attribute_of(module: Any, target: Target) -> Any:
+    """``make_step`` of the module. Raises UnknownNameError with the nearest names it has."""
+    thing = module
+    for part in target.attribute.split("."):
+        if not hasattr(thing, part):
+            own = [n for n, v in vars(thing).items() if not n.startswith("_") and callable(v)]
+            near = nearest_names(part, own)
+            has = f"it has {', '.join(own[:6])}" if own else "it defines no function"
+            hint = (
+                "did you mean " + " or ".join(repr(n) for n in near) + "?"
+                if near
+                else f"{has}; define make_step() that returns the step"
+            )
+            raise UnknownNameError(f"name in {target.file.name if target.file else target.module}:", part, own, hint=hint)
+        thing = getattr(thing, part)
+    return thing
+
+
+def keywords_for(function: Any, target: Target, batch: int | None, seq: int | None, device: str) -> dict[str, Any]:
+    """Those of batch, seq, device and the settings that ``function`` declares, under the names it uses."""
+    try:
+        declared = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return dict(target.settings)
+    anything = any(p.kind is p.VAR_KEYWORD for p in declared.values())
+    passed: dict[str, Any] = {}
+    for what, value, names in (("batch", batch, BATCH_NAMES), ("seq", seq, SEQ_NAMES)):
+        name = next((n for n in names if n in declared), what if anything else None)
+        if value is None:
+            continue
+        if name is None:
+            raise InputError(
+                f"{target.text} takes no {what}",
+                hint=f"let it take one: def {target.attribute}({what}): ..., or leave --{what} out",
+            )
+        passed[name] = value
+    if "device" in declared:
+        passed["device"] = device
+    for name, value in target.settings.items():
+        if name not in declared and not anything:
+            raise UnknownNameError(f"argument of {target.attribute}", name, declared)
+        passed[name] = value
+    missing = [n for n, p in declared.items()
+               if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and n not in passed]  # fmt: skip
+    if missing:
+        raise InputError(
+            f"{target.text} needs {', '.join(missing)}",
+            hint=" ".join(_how_to_give(n) for n in missing),
+        )
+    return passed
+
+
+def _how_to_give(name: str) -> str:
+    if name in BATCH_NAMES:
+        return "--batch 8"
+    if name in SEQ_NAMES:
+        return "--seq 1024"
+    return f"--set {name}=..."
+
+
+def _imports_of(file: Path | None) -> list[str]:
+    """Installed packages that the file imports: they are imported before torch pretends to have a device."""
+    if file is None:
+        return []
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError):
+        return []
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.append(node.module)
+    local = {p.stem for p in file.parent.glob("*.py")} | {p.name for p in file.parent.iterdir() if p.is_dir()}
+    return [n for n in dict.fromkeys(names) if n.partition(".")[0] not in local]
+
+
+def _import_quietly(name: str) -> None:
+    with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr):
+        importlib.import_module(name)
