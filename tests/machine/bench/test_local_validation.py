@@ -96,7 +96,7 @@ def test_a_record_of_another_machine_is_refused(tmp_path: Path, processes: list[
 def test_broken_record_and_bad_minutes(tmp_path: Path, processes: list[str]) -> None:
     record = tmp_path / "r.jsonl"
     record.write_text("not json\n{}\n")
-    with pytest.raises(DataError, match="r.jsonl:1"):
+    with pytest.raises(DataError, match=r"r\.jsonl:1"):
         run(local_cases()[:1], CARD, record)
     with pytest.raises(InputError, match="positive"):
         run(local_cases()[:1], CARD, tmp_path / "new.jsonl", minutes=0)
