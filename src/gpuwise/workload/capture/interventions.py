@@ -9,6 +9,7 @@ last step; every patch of torch is taken back on leaving.
 
 from __future__ import annotations
 
+import functools
 import linecache
 import sys
 import weakref
@@ -252,6 +253,8 @@ def _groups(params: Any) -> list[dict[str, Any]]:
 
 @contextmanager
 def _watch_backward(watch: Watch) -> Iterator[None]:
+    """Backward passes, and the cross entropies before them."""
+
     def wrap(original: Any) -> Any:
         def backward(*args: Any, **kwargs: Any) -> Any:
             if watch.sites.backward is None:
@@ -262,5 +265,18 @@ def _watch_backward(watch: Watch) -> Iterator[None]:
 
         return backward
 
-    with patched(torch.autograd, "backward", wrap), patched(torch.autograd, "grad", wrap):
+    def noted(original: Any) -> Any:
+        @functools.wraps(original)
+        def cross_entropy(*args: Any, **kwargs: Any) -> Any:
+            if watch.sites.loss is None:
+                watch.sites.loss = user_site()
+            return original(*args, **kwargs)
+
+        return cross_entropy
+
+    with (
+        patched(torch.autograd, "backward", wrap),
+        patched(torch.autograd, "grad", wrap),
+        patched(nn.functional, "cross_entropy", noted),
+    ):
         yield

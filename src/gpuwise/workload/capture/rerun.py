@@ -1,0 +1,29 @@
+# pyright: basic
+"""A step captured with changes made to it, and what was seen of the user's code meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from gpuwise.workload.capture.api import capture
+from gpuwise.workload.capture.interventions import applied
+from gpuwise.workload.captured import Capture
+from gpuwise.workload.changes import Change, Sites
+
+
+def captured_with(subject: Any, changes: Sequence[Change] = (), **options: Any) -> tuple[Capture, Sites]:
+    """``subject`` (a ``Target``, or anything :func:`capture` takes) captured with ``changes``; ``options`` are those of
+    :func:`capture`, those that are None left out. Raises the user's own exceptions, and InputError."""
+    seen: list[Sites] = []
+
+    @contextmanager
+    def intervention(_: Any) -> Iterator[None]:
+        with applied(changes) as sites:
+            seen.append(sites)
+            yield
+
+    given = {name: value for name, value in options.items() if value is not None}
+    run = subject.capture if hasattr(subject, "capture") else lambda **more: capture(subject, **more)
+    return run(interventions=(intervention,), **given), seen[0]
