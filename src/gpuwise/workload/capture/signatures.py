@@ -70,6 +70,10 @@ class Overload:
         self.copies = self.name in _COPY
 
 
+COLLECTIVE_ATTRIBUTES = ("collective", "payload_bytes", "group_size", "group_ranks")
+"""What :mod:`gpuwise.workload.capture.distributed` adds to the call of a collective."""
+
+
 class Signatures:
     """Interns calls: :meth:`index` gives the position of a call's signature in :attr:`all`."""
 
@@ -207,6 +211,7 @@ def _attributes(over: Overload, call: dict[str, Any], host_copy: str) -> list[tu
             found.append((name, str(value)))
     if host_copy:
         found.append(("direction", host_copy))
+    found.extend((name, call[name]) for name in COLLECTIVE_ATTRIBUTES if name in call)
     return found
 
 

@@ -113,6 +113,8 @@ class Storages:
         """Index of a tensor's storage; -1 if it is not on the device."""
         if tensor.layout is not torch.strided:
             return -1
+        if tensor.__class__ is not torch.Tensor:
+            tensor = getattr(tensor, "_local_tensor", tensor)  # a DTensor holds this rank's part
         try:
             return self.alive.get(tensor.untyped_storage()._cdata, -1)
         except (RuntimeError, NotImplementedError):  # wrapper subclasses have no storage of their own
