@@ -13,8 +13,8 @@ OLDEST_TORCH = (2, 7)
 _OURS = str(Path(__file__).resolve().parents[2])
 _IMPORTLIB = "<frozen importlib"
 _META_KERNELS = (
-    "/torch/_ops.py", "/torch/_prims_common/", "/torch/_prims/", "/torch/_refs/", "/torch/_decomp/", "/torch/_meta_registrations.py",
-    "/torch/_library/", "/torch/_higher_order_ops/", "/torch/__init__.py",
+    "/torch/_ops.py", "/torch/_prims_common/", "/torch/_prims/", "/torch/_refs/", "/torch/_decomp/",
+    "/torch/_meta_registrations.py", "/torch/_library/", "/torch/_higher_order_ops/", "/torch/__init__.py",
 )  # fmt: skip
 
 
