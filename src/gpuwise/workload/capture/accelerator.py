@@ -13,14 +13,13 @@ from typing import Any
 import torch
 
 from gpuwise.errors import InputError
-from gpuwise.workload.capture import autocast, compiler_guard, composites, device_api, tensor_api
+from gpuwise.workload.capture import autocast, compiler_guard, composites, device_api, regions, tensor_api
 from gpuwise.workload.capture.dispatch import CaptureMode
 from gpuwise.workload.capture.ledger import CUDA0, HOST, META, Ledger, inside
 from gpuwise.workload.capture.observer import NullObserver, Observer
 from gpuwise.workload.capture.patching import Patches
-from gpuwise.workload.captured import OpFlag
+from gpuwise.workload.capture.regions import Regions
 
-_COMPILED, _CHECKPOINTED = int(OpFlag.COMPILED), int(OpFlag.CHECKPOINTED)
 _active: list[FakeAccelerator] = []
 
 
@@ -53,8 +52,9 @@ class FakeAccelerator:
         self.current_stream = 0
         """Id of the stream operations are issued to; 0 is the default stream."""
         self.current_device = 0
-        self.compiled_depth = 0
-        self.checkpoint_depth = 0
+        self.regions = Regions()
+        self.region_flags = self.regions.flags
+        """``OpFlag`` bits of the regions the program is in."""
         self.meta_depth = 0
         """Above zero while the program itself asks for a tensor on the meta device."""
         self._patches = Patches()
@@ -83,6 +83,7 @@ class FakeAccelerator:
         self._exits.append(compiler_guard.install(self._patches))
         device_api.install(self, self._patches)
         tensor_api.install(self, self._patches)
+        regions.install(self, self._patches)
         self._exits.append(composites.install(self))
         self._exits.append(autocast.install(self, self._patches))
         mode = self.mode = CaptureMode(self)
@@ -104,10 +105,6 @@ class FakeAccelerator:
             raise errors[0]
 
     # -- for the parts -----------------------------------------------------------------------------------------------
-
-    def region_flags(self) -> int:
-        """``OpFlag`` bits of the regions the program is in."""
-        return (_COMPILED if self.compiled_depth else 0) | (_CHECKPOINTED if self.checkpoint_depth else 0)
 
     def device_of(self, device: Any) -> torch.device:
         """A device as the program names it, with its index; refuses indices beyond ``device_count``."""

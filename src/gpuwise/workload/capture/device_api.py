@@ -178,6 +178,7 @@ def _install_internals(acc: FakeAccelerator, patches: Patches) -> None:
     patches.set(torch._C, "_group_tensors_by_device_and_dtype", grouped)
     for name, answer in (("_cuda_getDevice", lambda: acc.current_device), ("_cuda_setDevice", lambda d: None)):
         patches.set(torch._C, name, answer)
+    _install_backends(acc, patches)
     base = torch.Generator
 
     class Generator(base):
@@ -195,3 +196,16 @@ def _install_internals(acc: FakeAccelerator, patches: Patches) -> None:
             return self._where
 
     patches.set(torch, "Generator", Generator)
+
+
+def _install_backends(acc: FakeAccelerator, patches: Patches) -> None:
+    """cuDNN is there; the fused inference paths of ``torch.nn`` transformers give way to the operations they stand for."""
+    from torch.backends import cudnn, mha
+
+    def is_acceptable(tensor: torch.Tensor) -> bool:
+        return bool(torch._C._get_cudnn_enabled()) and tensor.device.type == "cuda" and tensor.dtype.is_floating_point
+
+    patches.set(cudnn, "is_acceptable", is_acceptable)
+    patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
+    if hasattr(mha, "get_fastpath_enabled"):
+        patches.set(mha, "get_fastpath_enabled", lambda: False)

@@ -177,6 +177,8 @@ class CaptureMode(TorchDispatchMode):
         try:
             return info.func(*args, **kwargs)
         except NotImplementedError as error:
+            if info.mutable and not info.fresh:  # writes in place only: no shape is in doubt
+                return args[info.written] if info.written is not None else None
             raise NoFakeRuleError(info.func._schema.name, str(error).partition("\n")[0]) from error
         finally:
             inside[0] -= 1

@@ -23,17 +23,8 @@ class OpInfo:
     """What is fixed for one operator overload, worked out at its first call."""
 
     __slots__ = (
-        "device_index",
-        "floats_matter",
-        "func",
-        "handler",
-        "has_device",
-        "mutable",
-        "name",
-        "plans",
-        "takes_size",
-        "view",
-    )
+        "floats_matter", "fresh", "func", "handler", "has_device", "mutable", "name", "plans", "takes_size", "view", "written",
+    )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
         schema = func._schema
@@ -44,7 +35,9 @@ class OpInfo:
         self.view = not self.mutable and any(a is not None and not a.is_write for a in returns)
         names = [a.name for a in schema.arguments]
         self.has_device = "device" in names
-        self.device_index = names.index("device") if self.has_device else -1
+        self.fresh = any(a is None for a in returns)
+        """It returns something that is not one of its arguments."""
+        self.written = 0 if returns and not self.fresh else None
         self.floats_matter = not (torch.Tag.pointwise in func.tags or (self.mutable and not any(n == "out" for n in names)))
         self.takes_size = any(a.name in ("size", "repeats", "pad") and "int" in str(a.type).lower() for a in schema.arguments)
         self.plans: dict[Any, Any] = {}

@@ -74,21 +74,14 @@ def _install_moves(acc: FakeAccelerator, patches: Patches, device: Any) -> None:
         if target is None:
             return _to(self, *args, **kwargs)
         target = acc.device_of(target)
-        if len(args) and not isinstance(args[0], torch.dtype):  # (device, None | dtype, non_blocking, copy): the device is gone
-            if args[0] is None:
-                args.pop(0)
-            else:
-                kwargs["non_blocking"] = args.pop(0)
+        for name, value in zip(("dtype", "non_blocking", "copy", "memory_format"), _aligned(args), strict=False):
+            if value is not None:
+                kwargs[name] = value
         if target == device(self):
-            if not args and not kwargs.keys() - {"non_blocking"}:
+            kwargs.pop("non_blocking", None)
+            if kwargs.get("dtype") is None and not kwargs.get("copy") and kwargs.get("memory_format") is None:
                 return self
-            args = args or [self.dtype]
-            return _to(self, *args, **kwargs)
-        if args and isinstance(args[0], torch.dtype):
-            kwargs["dtype"] = args.pop(0)
-        for name in ("non_blocking", "copy"):
-            if args:
-                kwargs[name] = args.pop(0)
+            return _to(self, kwargs.pop("dtype", None) or self.dtype, **kwargs)
         return _move(self, target, **kwargs)
 
     def cuda(self: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format) -> Tensor:
@@ -109,6 +102,11 @@ def _install_moves(acc: FakeAccelerator, patches: Patches, device: Any) -> None:
     patches.set(Tensor, "pin_memory", pin_memory)
     patches.set(Tensor, "is_pinned", lambda self, device=None: False)
     patches.set(Tensor, "record_stream", record_stream)
+
+
+def _aligned(args: list[Any]) -> list[Any]:
+    """Positional arguments of ``Tensor.to`` after the device, as (dtype, non_blocking, copy)."""
+    return [None, *args] if args and isinstance(args[0], bool) else args
 
 
 def _move(tensor: Tensor, target: torch.device, dtype: Any = None, non_blocking: bool = False, copy: bool = False,
@@ -220,7 +218,10 @@ def _install_meta(acc: FakeAccelerator, patches: Patches) -> None:
     def wrap(factory: Any) -> Any:
         def made(*args: Any, **kwargs: Any) -> Any:
             device = kwargs.get("device")
-            if device is None or torch.device(device).type != "meta":
+            if device is None:
+                return factory(*args, **kwargs)
+            kwargs["device"] = where = acc.device_of(device)  # with its index: torch.tensor asks CUDA for one that is missing
+            if where.type != "meta":
                 return factory(*args, **kwargs)
             acc.meta_depth += 1
             try:
@@ -230,14 +231,18 @@ def _install_meta(acc: FakeAccelerator, patches: Patches) -> None:
 
         return made
 
+    from torch.utils._device import DeviceContext, _device_constructors
+
+    _device_constructors()  # torch makes this table once, at its first use: of its own functions, not of ours
     for name in _FACTORIES:
         patches.set(torch, name, wrap(getattr(torch, name)))
-    from torch.utils._device import DeviceContext
 
     of = DeviceContext.__torch_function__
 
     def torch_function(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.device.type != "meta":
+            if func in _device_constructors() and not (kwargs and kwargs.get("device") is not None):
+                kwargs = {**(kwargs or {}), "device": acc.device_of(self.device)}
             return of(self, func, types, args, kwargs)
         acc.meta_depth += 1
         try:

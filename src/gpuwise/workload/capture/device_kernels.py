@@ -1,0 +1,148 @@
+# pyright: basic
+"""What CUDA-only kernels return, for those torch gives no meta kernel: shapes and dtypes only.
+
+Registered for meta tensors while a capture is active. Where a kernel also keeps memory of its own inside cuDNN, the
+size is an estimate from what the backward pass must know.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_empty = torch._C._VariableFunctions.empty
+_RNN_RESERVE = {0: 2, 1: 2, 2: 6, 3: 6}
+"""Values per hidden unit and time step that training keeps, by cuDNN mode (relu, tanh, LSTM, GRU); an estimate.
+
+A plain RNN keeps its activation and the layer's output; an LSTM its four gates, the cell state and the output; a GRU
+three gates, the linear part of the candidate, its hidden product and the output.
+"""
+
+
+def _like(tensor: Tensor, shape: Any = None, dtype: torch.dtype | None = None) -> Tensor:
+    return _empty(tuple(tensor.shape if shape is None else shape), dtype=dtype or tensor.dtype, device=tensor.device)
+
+
+def cudnn_rnn(input: Tensor, weight: Any, weight_stride0: int, weight_buf: Any, hx: Tensor, cx: Any, mode: int,
+              hidden_size: int, proj_size: int, num_layers: int, batch_first: bool, dropout: float, train: bool,
+              bidirectional: bool, batch_sizes: Any, dropout_state: Any) -> Any:  # fmt: skip
+    """Output, final states, the reserve kept for the backward pass, and the flat weight buffer."""
+    directions = 2 if bidirectional else 1
+    out = proj_size or hidden_size
+    if batch_sizes:
+        steps = input.shape[0]
+        batch = int(batch_sizes[0])
+        output = _like(input, (steps, out * directions))
+    else:
+        a, b = input.shape[:2]
+        steps, batch = a * b, a if batch_first else b
+        output = _like(input, (a, b, out * directions))
+    hy = _like(hx, (num_layers * directions, batch, out))
+    cy = _like(hx, (0,)) if cx is None else _like(cx, (num_layers * directions, batch, hidden_size))
+    kept = 0
+    if train:
+        kept = _RNN_RESERVE[mode] * hidden_size * steps * directions * num_layers * input.element_size()
+        if dropout:
+            kept += steps * out * directions * (num_layers - 1)
+    reserve = _like(input, (kept,), torch.uint8)
+    if weight_buf is None:
+        weight_buf = _like(input, (sum(w.numel() for w in weight),))
+    return output, hy, cy, reserve, weight_buf
+
+
+def cudnn_rnn_backward(input: Tensor, weight: Any, weight_stride0: int, weight_buf: Tensor, hx: Tensor, cx: Any,
+                       output: Tensor, grad_output: Any, grad_hy: Any, grad_cy: Any, mode: int, hidden_size: int,
+                       proj_size: int, num_layers: int, batch_first: bool, dropout: float, train: bool,
+                       bidirectional: bool, batch_sizes: Any, dropout_state: Any, reserve: Tensor,
+                       output_mask: Any) -> Any:  # fmt: skip
+    """Gradients; those of the weights are views of one flat buffer as cuDNN writes them."""
+    grads: list[Tensor] = []
+    if output_mask[3]:
+        flat = _like(weight_buf)
+        offset = 0
+        for w in weight:
+            grads.append(flat[offset : offset + w.numel()].view(w.shape))
+            offset += w.numel()
+    nothing = _like(input, (0,))
+    return _like(input), _like(hx), _like(cx) if cx is not None else nothing, grads
+
+
+def cudnn_rnn_flatten_weight(weight_arr: Any, weight_stride0: int, input_size: int, mode: int, hidden_size: int,
+                             proj_size: int, num_layers: int, batch_first: bool, bidirectional: bool) -> Tensor:  # fmt: skip
+    """One buffer that holds all weights; the weights become views of it."""
+    flat = _like(weight_arr[0], (sum(w.numel() for w in weight_arr),))
+    offset = 0
+    for w in weight_arr:
+        w.set_(flat.untyped_storage(), offset, w.shape, w.stride())
+        offset += w.numel()
+    return flat
+
+
+def cudnn_init_dropout_state(dropout: float, train: bool, dropout_seed: int, *, dtype: Any = None, layout: Any = None,
+                             device: Any = None, pin_memory: Any = None) -> Tensor:  # fmt: skip
+    """Random state of cuDNN's dropout: ``cudnnDropoutGetStatesSize``, a few MB that depend on the device; an estimate."""
+    return _empty((_DROPOUT_STATE_BYTES if dropout and train else 0,), dtype=torch.uint8, device="meta")
+
+
+_DROPOUT_STATE_BYTES = 2 << 20
+
+
+def thnn_fused_gru_cell(input_gates: Tensor, hidden_gates: Tensor, hx: Tensor, input_bias: Any = None, hidden_bias: Any = None) -> Any:
+    """New state and a workspace of five values per hidden unit: ATen/native/cuda/RNN.cu."""
+    return _like(hx), _like(hx, (hx.shape[0], hx.shape[1] * 5))
+
+
+def thnn_fused_gru_cell_backward(grad_hy: Tensor, workspace: Tensor, has_bias: bool) -> Any:
+    batch, hidden = workspace.shape[0], workspace.shape[1] // 5
+    gates, more = (_like(workspace, (batch, 3 * hidden)) for _ in range(2))
+    bias = (_like(workspace, (3 * hidden,)), _like(workspace, (3 * hidden,))) if has_bias else (None, None)
+    return gates, more, _like(grad_hy), *bias
+
+
+def cudnn_grid_sampler(self: Tensor, grid: Tensor) -> Tensor:
+    return _like(self, (self.shape[0], self.shape[1], grid.shape[1], grid.shape[2]))
+
+
+def cudnn_grid_sampler_backward(self: Tensor, grid: Tensor, grad_output: Tensor) -> Any:
+    return _like(self), _like(grid)
+
+
+def fused_rms_norm(input: Tensor, normalized_shape: Any, weight: Any, eps: Any) -> Any:
+    """Normalised input and the reciprocal root mean square of each row, in the accumulation dtype."""
+    rows = (*input.shape[: input.dim() - len(normalized_shape)], *(1 for _ in normalized_shape))
+    wide = torch.float32 if input.dtype in (torch.float16, torch.bfloat16) else input.dtype
+    return _like(input), _like(input, rows, wide)
+
+
+def use_cudnn_ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int) -> bool:
+    """cuDNN's loss needs its targets on the host as int32: the device's targets never qualify."""
+    return False
+
+
+def sample_dirichlet(self: Tensor, generator: Any = None) -> Tensor:
+    return _like(self)
+
+
+def binomial(count: Tensor, prob: Tensor, generator: Any = None) -> Tensor:
+    return _like(count, torch.broadcast_shapes(count.shape, prob.shape))
+
+
+KERNELS: dict[str, Any] = {
+    "_cudnn_rnn": cudnn_rnn,
+    "_cudnn_rnn_backward": cudnn_rnn_backward,
+    "_cudnn_rnn_flatten_weight": cudnn_rnn_flatten_weight,
+    "_cudnn_init_dropout_state": cudnn_init_dropout_state,
+    "_thnn_fused_gru_cell": thnn_fused_gru_cell,
+    "_thnn_fused_gru_cell_backward": thnn_fused_gru_cell_backward,
+    "cudnn_grid_sampler": cudnn_grid_sampler,
+    "cudnn_grid_sampler_backward": cudnn_grid_sampler_backward,
+    "_fused_rms_norm": fused_rms_norm,
+    "_use_cudnn_ctc_loss": use_cudnn_ctc_loss,
+    "_use_cudnn_ctc_loss.Tensor": use_cudnn_ctc_loss,
+    "_sample_dirichlet": sample_dirichlet,
+    "binomial": binomial,
+}
+
+
