@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from gpuwise.errors import InputError
 from gpuwise.predict.allocator import AllocatorSettings, simulate
+from gpuwise.predict.allocator_preset import Preset, PresetSegment
+from gpuwise.predict.allocator_run import to_address
 from gpuwise.predict.allocator_space import UNIT, Space
 
 _spec = importlib.util.spec_from_file_location("allocator_reference", Path(__file__).with_name("allocator_reference.py"))
@@ -226,3 +228,28 @@ def test_addresses_as_public_snapshots_show_them():
     assert small == first + 954 and second == first - 96 and third == second - 480
     space.give(second, 96)
     assert space.take(90) == third + 477, "the lowest room that is long enough"
+
+
+@settings(max_examples=80, deadline=None)
+@given(traces(), st.sampled_from(["", "max_split_size_mb:32", "roundup_power2_divisions:4"]), st.integers(0, 59))
+def test_a_run_can_begin_in_the_middle(trace, text, cut):
+    storage, sign, sizes, streams = trace
+    conf, cut = AllocatorSettings.parse(text), min(cut, len(storage))
+    whole = simulate(storage, sign, sizes, streams, settings=conf)
+    before = simulate(storage[:cut], sign[:cut], sizes, streams, settings=conf)
+    live = before.live(cut - 1).tolist() if cut else []
+    held = before.segments() if cut else ()
+    preset = Preset(
+        tuple(PresetSegment(s.address, s.size_bytes, s.stream, s.small) for s in held),
+        tuple(before.address_bytes[live].tolist()),
+    )
+    order = live + [s for s in range(len(sizes)) if s not in live]
+    number = {s: i for i, s in enumerate(order)}
+    later = [int(to_address(np.int64(c.address))) for c in whole.changes if c.kind == "alloc" and c.event >= cut]
+    rest = simulate(
+        [number[s] for s in live + storage[cut:]], [1] * len(live) + sign[cut:], [sizes[s] for s in order],
+        [streams[s] for s in order], settings=conf, preset=preset, segment_addresses=later,
+    )  # fmt: skip
+    lives = [s for s in order if rest.block_bytes[number[s]]]
+    assert [int(rest.address_bytes[number[s]]) for s in lives] == whole.address_bytes[lives].tolist()
+    assert rest.reserved()[len(live) :].tolist() == whole.reserved()[cut:].tolist()

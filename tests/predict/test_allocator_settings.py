@@ -55,7 +55,7 @@ def test_torch_itself_agrees():
 
 
 def test_a_version_refuses_what_it_does_not_have():
-    with pytest.raises(FieldError, match="torch 2.7 has no allocator setting 'large_segment_size_mb'"):
+    with pytest.raises(FieldError, match=r"torch 2\.7 has no allocator setting 'large_segment_size_mb'"):
         AllocatorSettings.parse("large_segment_size_mb:40", torch_version="2.7.1+cu126")
     with pytest.raises(FieldError, match="at least 21 MiB"):
         AllocatorSettings.parse("max_split_size_mb:20", torch_version="2.7.1")

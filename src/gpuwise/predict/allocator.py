@@ -21,6 +21,8 @@ from gpuwise.errors import InputError
 from gpuwise.predict import allocator_loop
 from gpuwise.predict.allocator_loop import Events
 from gpuwise.predict.allocator_pools import MASK, SHIFT, NoRoomError, PoolKey, Pools
+from gpuwise.predict.allocator_preset import Preset
+from gpuwise.predict.allocator_preset import apply as apply_preset
 from gpuwise.predict.allocator_run import AllocatorRun, Fragmentation, OutOfMemory, Peaks, Segment
 from gpuwise.predict.allocator_settings import SMALL_SIZE, AllocatorSettings
 from gpuwise.predict.allocator_space import SLOT, UNIT, Space
@@ -28,7 +30,8 @@ from gpuwise.units import format_bytes
 from gpuwise.workload.captured import Capture
 
 __all__ = [
-    "AllocatorRun", "AllocatorSettings", "Fragmentation", "OutOfMemory", "Peaks", "Segment", "simulate", "simulate_capture",
+    "AllocatorRun", "AllocatorSettings", "Fragmentation", "OutOfMemory", "Peaks", "Preset", "Segment", "simulate",
+    "simulate_capture",
 ]  # fmt: skip
 
 I64 = NDArray[np.int64]
@@ -51,6 +54,7 @@ def simulate(
     done_at: Mapping[int, int] | None = None,
     empty_cache: Sequence[int] = (),
     segment_addresses: Sequence[int] = (),
+    preset: Preset | None = None,
 ) -> AllocatorRun:
     """Run memory events through the allocator.
 
@@ -66,6 +70,7 @@ def simulate(
         done_at: freeing event -> event from which other streams are done with the block (``record_stream``).
         empty_cache: events before which ``torch.cuda.empty_cache()`` is called.
         segment_addresses: byte addresses that a real run's cudaMallocs returned, in order.
+        preset: what is held before the first event; the events then begin with the births of its storages 0, 1, ...
 
     Raises InputError for inconsistent events. Running out of memory is a result (``run.oom``), not an error.
     """
@@ -74,7 +79,8 @@ def simulate(
     limit = _capacity(capacity_bytes, "capacity_bytes")
     device = _capacity(device_bytes, "device_bytes") if device_bytes is not None else limit
     rounded = np.where(sizes > 0, conf.rounded(sizes), 0)
-    pool, keys = _pools(rounded, _per_storage(stream, sizes.size, "stream"), _per_storage(private, sizes.size, "private"))
+    streams, privates = _per_storage(stream, sizes.size, "stream"), _per_storage(private, sizes.size, "private")
+    pool, keys = _pools(rounded, streams, privates, preset)
     units = rounded // UNIT
     birth = np.zeros(sizes.size, dtype=np.int64)
     birth[kinds[signs > 0]] = np.flatnonzero(signs > 0)
@@ -90,10 +96,12 @@ def simulate(
         birth = place[birth]
     events = Events(asked[real].tolist(), kinds[real].tolist(), pool[kinds[real]].tolist(), birth.tolist(), done)
     state = Pools(conf, keys, limit, device, Space([a // SLOT for a in segment_addresses]))
-    block = [0] * sizes.size
+    block, begun = [0] * sizes.size, 0
+    if preset is not None:
+        begun = _seed(state, preset, kinds, signs, units, pool, block)
     failed = False
     try:
-        allocator_loop.run(state, events, block, empties)
+        allocator_loop.run(state, events, block, empties, begun)
     except NoRoomError:
         failed = True
     return _result(conf, capacity_bytes, kinds, signs, sizes, rounded, pool, state, block, index, failed, events)
@@ -166,14 +174,31 @@ def _checked(storage: ArrayLike, sign: ArrayLike, size_bytes: ArrayLike) -> tupl
     return kinds, signs, sizes
 
 
-def _pools(rounded: I64, stream: I64, private: I64) -> tuple[I64, list[PoolKey]]:
+def _seed(state: Pools, preset: Preset, kinds: I64, signs: I64, units: I64, pool: I64, block: list[int]) -> int:
+    """Put the preset's segments and blocks in place; how many events that covers."""
+    count = len(preset.block_addresses)
+    if kinds[:count].tolist() != list(range(count)) or (signs[:count] < 0).any() or (units[:count] == 0).any():
+        raise InputError("events do not begin with the births of the preset's storages", hint="number them 0, 1, 2 ... first")
+    owners = pool.tolist()
+    apply_preset(state, preset, units.tolist(), owners, block)
+    lost = [s for s in range(count) if not block[s]]
+    if lost:
+        raise InputError(f"block {lost[0]} of the preset lies in no segment", hint="give every block's segment")
+    pool[:] = owners
+    return count
+
+
+def _pools(rounded: I64, stream: I64, private: I64, preset: Preset | None) -> tuple[I64, list[PoolKey]]:
     """[S] index of each storage's pool, and the pools, ordered by private pool, stream and size class."""
     code = (rounded > SMALL_SIZE).astype(np.int64)
-    owners: list[tuple[int, int]] = [(0, 0)] if not rounded.size else [(int(private[0]), int(stream[0]))]
-    if rounded.size and ((stream != stream[0]).any() or (private != private[0]).any()):
+    held = () if preset is None else preset.segments
+    stream = np.concatenate((stream, np.array([s.stream for s in held], dtype=np.int64)))
+    private = np.concatenate((private, np.array([s.private for s in held], dtype=np.int64)))
+    owners: list[tuple[int, int]] = [(0, 0)] if not stream.size else [(int(private[0]), int(stream[0]))]
+    if stream.size and ((stream != stream[0]).any() or (private != private[0]).any()):
         rows, index = np.unique(np.stack((private, stream), axis=1), axis=0, return_inverse=True)
         owners = [(int(p), int(s)) for p, s in rows.tolist()]
-        code += 2 * index.reshape(-1)
+        code += 2 * index.reshape(-1)[: rounded.size]
     return code, [PoolKey(p, s, small) for p, s in owners for small in (True, False)]
 
 
@@ -193,7 +218,7 @@ def _result(
     return AllocatorRun(
         settings=conf, capacity_bytes=capacity, storage=kinds, sign=signs, size_bytes=sizes, rounded_bytes=rounded,
         block_bytes=units * UNIT, block_units=starts, pool=pool, pools=tuple(state.keys), changes=changes,
-        n_events=stop, retries=state.retries, oom=oom,
+        origins=tuple(state.origins), n_events=stop, retries=state.retries, oom=oom,
     )  # fmt: skip
 
 

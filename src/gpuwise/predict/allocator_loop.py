@@ -120,10 +120,10 @@ def run_plain(pools: Pools, events: Events, span: range, block: list[int]) -> No
         block[storage] = have << SHIFT | start
 
 
-def run(pools: Pools, events: Events, block: list[int], empty_cache: Sequence[int] = ()) -> None:
-    """All events, with ``torch.cuda.empty_cache()`` before each event of ``empty_cache``. Raises NoRoomError."""
+def run(pools: Pools, events: Events, block: list[int], empty_cache: Sequence[int] = (), first_event: int = 0) -> None:
+    """Events from ``first_event`` on, with ``torch.cuda.empty_cache()`` before each of ``empty_cache``. Raises NoRoomError."""
     total = len(events.units)
-    cuts = sorted({0, total, *(e for e in empty_cache if 0 <= e <= total)})
+    cuts = sorted({first_event, total, *(e for e in empty_cache if first_event <= e <= total)})
     markers = set(empty_cache)
     for first, end in zip(cuts, [*cuts[1:], total], strict=True):
         if first in markers:

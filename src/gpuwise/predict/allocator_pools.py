@@ -76,6 +76,9 @@ class Pools:
         """Per pool, the largest remainder that stays with the block instead of being split off."""
         self.ranges: dict[int, int] = {}
         """Start -> units of each address range of an expandable segment."""
+        self.range_pool: dict[int, int] = {}
+        self.origins: list[int] = []
+        """Start of every address range there ever was."""
         self.searches: dict[tuple[int, bool], int] = {}
         self.born: dict[int, int] = {}
         """Start of a free block -> count of searches when it was freed; only with garbage collection on."""
@@ -179,16 +182,16 @@ class Pools:
             return 0
         start = self.space.take(-(-size // SLOT_UNITS)) * PITCH
         self.segments[start] = size
-        self._changed(event, "alloc", start, size, pool)
+        self.changed(event, "alloc", start, size, pool)
         return size << SHIFT | start
 
-    def _changed(self, event: int, kind: str, start: int, units: int, pool: int) -> None:
+    def changed(self, event: int, kind: str, start: int, units: int, pool: int) -> None:
         self.reserved += units if kind in ("alloc", "map") else -units
         self.changes.append(Change(event, kind, start, units, pool))
 
     # expandable segments
 
-    def _page(self, pool: int) -> int:
+    def page(self, pool: int) -> int:
         return SLOT_UNITS if self.keys[pool].small else self.settings.large_segment_bytes // UNIT
 
     def _expand(self, event: int, pool: int, units: int) -> int:
@@ -208,10 +211,11 @@ class Pools:
             first = self.ends.get(start, start) & MASK
             if self._run_from(pool, first, units) >= units:
                 return first
-        page = self._page(pool)
+        page = self.page(pool)
         slots = -(-(self.total + self.total // 8) // page) * (page // SLOT_UNITS)
         start = self.space.take(slots) * PITCH
-        self.ranges[start] = slots * SLOT_UNITS
+        self.ranges[start], self.range_pool[start] = slots * SLOT_UNITS, pool
+        self.origins.append(start)
         insort(self.unmapped[pool], (start, slots * SLOT_UNITS))
         self.tails.add(start)
         return start
@@ -230,7 +234,7 @@ class Pools:
 
     def _map(self, event: int, pool: int, start: int, units: int) -> bool:
         """Back the first pages of the unmapped range at ``start``; the memory joins the free lists. False if none is left."""
-        ranges, page = self.unmapped[pool], self._page(pool)
+        ranges, page = self.unmapped[pool], self.page(pool)
         i = bisect_left(ranges, (start, 0))
         length = ranges[i][1]
         size = -(-min(units, length) // page) * page
@@ -242,13 +246,13 @@ class Pools:
             self.tails.add(start + size)
         else:
             del ranges[i]
-        self._changed(event, "map", start, size, pool)
+        self.changed(event, "map", start, size, pool)
         self.add(pool, start, size)
         return True
 
     def _unmap(self, event: int, pool: int, start: int, units: int) -> None:
         """Give back the whole pages inside a free block; what is left at both ends stays free."""
-        page = self._page(pool)
+        page = self.page(pool)
         origin = max(at for at in self.ranges if at <= start)
         first = origin + -(-(start - origin) // page) * page
         last = origin + (start + units - origin) // page * page
@@ -259,7 +263,7 @@ class Pools:
             self.insert(pool, start, first - start)
         if start + units > last:
             self.insert(pool, last, start + units - last)
-        self._changed(event, "unmap", first, last - first, pool)
+        self.changed(event, "unmap", first, last - first, pool)
         ranges, first_free, length = self.unmapped[pool], first, last - first
         i = bisect_left(ranges, (first, 0))
         if i < len(ranges) and ranges[i][0] == last:
@@ -282,7 +286,7 @@ class Pools:
         units = self.segments.pop(start)
         self.drop(pool, units << SHIFT | start)
         self.space.give(start // PITCH, -(-units // SLOT_UNITS))
-        self._changed(event, "free", start, units, pool)
+        self.changed(event, "free", start, units, pool)
 
     def release_cached(self, event: int) -> None:
         """What ``torch.cuda.empty_cache()`` does: wait for pending frees, give back whole free segments and free pages."""

@@ -113,6 +113,8 @@ class AllocatorRun:
     """[S] index into ``pools``."""
     pools: tuple[PoolKey, ...] = field(repr=False)
     changes: tuple[Change, ...] = field(repr=False)
+    origins: tuple[int, ...] = field(repr=False)
+    """Starts of the address ranges of expandable segments."""
     n_events: int
     """Events that ran."""
     retries: int
@@ -122,7 +124,11 @@ class AllocatorRun:
     @property
     def address_bytes(self) -> I64:
         """[S] address of each storage's block, -1 without one."""
-        return np.where(self.block_bytes > 0, to_address(self.block_units), -1)
+        found = np.flatnonzero(self.block_bytes > 0)
+        out = np.full(self.block_bytes.size, -1, dtype=np.int64)
+        base = _bases(self, found)
+        out[found] = to_address(base) + (self.block_units[found] - base) * UNIT
+        return out
 
     @property
     def n_segments(self) -> int:
@@ -212,7 +218,9 @@ class AllocatorRun:
             begin, size = self.block_units[inside], self.block_bytes[inside] // UNIT
             edges = np.concatenate(([start], begin + size))
             gaps = np.concatenate((begin, [start + units])) - edges
-            key, used, address = self.pools[pool], int(size.sum()) * UNIT, int(to_address(np.int64(start)))
+            key, used = self.pools[pool], int(size.sum()) * UNIT
+            base = max((o for o in self.origins if o <= start), default=start)
+            address = int(to_address(np.int64(base))) + (start - base) * UNIT
             lives, expandable = tuple(inside.tolist()), self.settings.expandable_segments
             sizes = (units * UNIT, used, units * UNIT - used, int(gaps.max()) * UNIT)
             out.append(Segment(address, key.stream, key.small, key.private, expandable, lives, *sizes))
@@ -241,8 +249,36 @@ class AllocatorRun:
 
 
 def to_address(units: I64 | np.int64) -> I64:
-    """Byte address of a place in the simulator's padded units."""
+    """Byte address of the start of a segment or address range, from the simulator's padded units."""
     return np.asarray(units // PITCH * SLOT + units % PITCH * UNIT)
+
+
+def _bases(run: AllocatorRun, storages: I64) -> I64:
+    """Start of the segment, or address range, that each storage's block lies in."""
+    units = run.block_units[storages]
+    if run.origins:
+        starts = np.array(sorted(run.origins), dtype=np.int64)
+        return starts[np.searchsorted(starts, units, side="right") - 1]
+    birth = np.zeros(run.size_bytes.size, dtype=np.int64)
+    births = np.flatnonzero(run.sign > 0)
+    birth[run.storage[births]] = births
+    born, out = birth[storages], np.zeros(storages.size, dtype=np.int64)
+    held: set[int] = set()
+    since = 0
+    # ranges that are given back may be taken again with other starts: segments are looked up among those of the time
+    frees = sorted({c.event for c in run.changes if c.kind == "free"})
+    later = iter([*run.changes, None])
+    change = next(later)
+    for until in [*frees, run.n_events + 1]:
+        while change is not None and change.event < until:
+            held.add(change.address) if change.kind == "alloc" else held.discard(change.address)
+            change = next(later)
+        now = (born >= since) & (born < until)
+        if now.any():
+            starts = np.array(sorted(held), dtype=np.int64)
+            out[now] = starts[np.searchsorted(starts, units[now], side="right") - 1]
+        since = until
+    return out
 
 
 def _signed(change: Change) -> int:
