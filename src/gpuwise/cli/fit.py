@@ -6,6 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from gpuwise.cli.captured_options import NO_CODE, OwnCode, is_own_code, refuse_own
 from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Fixed, Training, wishes_of
 
 
@@ -15,22 +16,30 @@ def fit(
     on: str,
     training: Training = LEFT_OPEN,
     fixed: Fixed = NOTHING_FIXED,
+    own: OwnCode = NO_CODE,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Will it fit? What fills the memory? What is the cheapest change that makes it fit?
 
     Takes the plain way of training (micro-batch 1, nothing sharded, recomputed or offloaded) unless told
-    otherwise.
+    otherwise. One's own code (train.py:make_step) is run without a GPU as it is: see the guide "Your own
+    training step".
 
     Parameters
     ----------
     model
-        A model by name (llama-3.1-8b), a Hugging Face config.json, or dimensions (layers=32,hidden=4096,...).
+        A model by name (llama-3.1-8b), a Hugging Face config.json, dimensions (layers=32,hidden=4096,...), or your
+        own code: train.py:make_step, package.module:function, hf:path/to/config.json.
     on
         The GPUs: 4090, 8xH100-SXM, 2x8xH200, dgx-a100.
     json
         One JSON document on the last line of stdout.
     """
+    if is_own_code(model):
+        from gpuwise.cli.captured_fit import fit_own
+
+        return fit_own(model, on, training, fixed, own, json=json)
+    refuse_own(own)
     from gpuwise.plan.api import fit as check
 
     answer = check(model, on, wishes_of(training, fixed))

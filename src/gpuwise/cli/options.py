@@ -98,8 +98,8 @@ class Training:
     precision: str | None = None
     """Format of the matrix products: fp32, tf32, fp16, bf16 (usual), fp8, mxfp8, nvfp4; several with
     commas."""
-    optimizer: str = "adamw"
-    """sgd, momentum, adamw, adamw8bit, adafactor, lion or muon."""
+    optimizer: str | None = None
+    """sgd, momentum, adamw (usual), adamw8bit, adafactor, lion or muon."""
     stack: str | None = None
     """Software: megatron-core, compiled-fsdp, eager-fsdp, eager, megatron-deepspeed, megatron-legacy,
     nanotron."""
@@ -177,7 +177,7 @@ def wishes_of(training: Training, fixed: Fixed, **more: Any) -> Any:
     held = {f: getattr(fixed, f) for f in FIXED_FIELDS if getattr(fixed, f) is not None}
     return Wishes(
         seq_len=training.seq, global_batch=training.global_batch, precision=precision,
-        optimizer=training.optimizer,
+        optimizer=training.optimizer or "adamw",
         stack=training.stack, lora_rank=(training.lora_rank or LORA_RANK) if adapters else 0,
         quantized_base=training.qlora, context_parallel=fixed.context_parallel,
         gradient_dtype=fixed.gradient_dtype,

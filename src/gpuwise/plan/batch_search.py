@@ -30,7 +30,7 @@ class Measurable(Protocol):
     """What is known of a step on a card."""
 
     @property
-    def fits(self) -> bool: ...
+    def fits_easily(self) -> bool: ...
     @property
     def process_bytes(self) -> Estimate: ...
     @property
@@ -57,8 +57,9 @@ class BatchPoint(Generic[M]):
 
 @dataclass(frozen=True, slots=True)
 class BatchSearch(Generic[M]):
-    """``points`` ascends by batch. ``largest`` is 0 when not even one sample fits; ``fastest`` has the highest rate of
-    those that fit, ``knee`` is the smallest with 95 % of it; None where no time is known."""
+    """``points`` ascends by batch. ``largest`` is the largest that fits easily (without cached memory given back), 0 when
+    not even one sample does; ``fastest`` has the highest rate of those that fit, ``knee`` is the smallest with 95 % of it;
+    both None where no time is known."""
 
     largest: int
     fastest: int | None
@@ -106,7 +107,7 @@ class _Search(Generic[M]):
         return self.known[batch]
 
     def fits_by(self, sweep: Sweep) -> Callable[[int], bool]:
-        return lambda batch: self.made(sweep, batch).measured.fits
+        return lambda batch: self.made(sweep, batch).measured.fits_easily
 
     def forget_made(self) -> None:
         self.known = {batch: p for batch, p in self.known.items() if p.captured}
@@ -145,7 +146,7 @@ def _by_sweep(search: _Search[M], most_captures: int, limit: int) -> BatchSearch
             break
         if search.ran >= most_captures:
             verified = False
-            largest = max((b for b, p in search.known.items() if p.captured and p.measured.fits), default=0)
+            largest = max((b for b, p in search.known.items() if p.captured and p.measured.fits_easily), default=0)
             break
         made, real = sweep.at(largest), search.captured(largest)
         if not differences(made, real):
@@ -183,8 +184,8 @@ def _by_captures(search: _Search[M], most_captures: int, limit: int, why: str) -
     for batch in sorted(search.captures):
         search.real(batch)
     while search.ran < most_captures:
-        fitting = [b for b, p in search.known.items() if p.measured.fits]
-        failing = [b for b, p in search.known.items() if not p.measured.fits]
+        fitting = [b for b, p in search.known.items() if p.measured.fits_easily]
+        failing = [b for b, p in search.known.items() if not p.measured.fits_easily]
         low, high = max(fitting, default=0), min(failing, default=limit + 1)
         proposed = _proposed(search, low, high)
         if proposed is None:
@@ -193,7 +194,7 @@ def _by_captures(search: _Search[M], most_captures: int, limit: int, why: str) -
             search.real(proposed)
         except UnpredictableError:
             break
-    largest = max((b for b, p in search.known.items() if p.measured.fits), default=0)
+    largest = max((b for b, p in search.known.items() if p.measured.fits_easily), default=0)
     return _result(search, largest, verified=largest > 0, note=f"searched by captures alone: {why}")
 
 
@@ -202,13 +203,13 @@ def _proposed(search: _Search[M], low: int, high: int) -> int | None:
     large."""
     if high - low <= 1:
         return None
-    failed = any(not p.measured.fits for p in search.known.values())
+    failed = any(not p.measured.fits_easily for p in search.known.values())
     return (low + high) // 2 if failed else min(low * 4, high - 1)
 
 
 def _result(search: _Search[M], largest: int, *, verified: bool, note: str = "") -> BatchSearch[M]:
     points = tuple(search.known[b] for b in sorted(search.known))
-    rates = {p.batch: r for p in points if p.batch <= largest and p.measured.fits and (r := p.samples_per_s) is not None}
+    rates = {p.batch: r for p in points if p.batch <= largest and p.measured.fits_easily and (r := p.samples_per_s) is not None}
     best = max(rates.values(), default=0.0)
     fastest = max(rates, key=lambda b: rates[b], default=None)
     knee = min((b for b, r in rates.items() if r >= KNEE * best), default=None)

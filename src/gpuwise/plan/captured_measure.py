@@ -28,6 +28,11 @@ class Measured:
         return self.memory.fits
 
     @property
+    def fits_easily(self) -> bool:
+        """It fits, and torch never has to give cached memory back to the driver, which waits for the device."""
+        return self.memory.fits and self.memory.retries == 0
+
+    @property
     def process_bytes(self) -> Estimate:
         return self.memory.process
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from gpuwise.workload.capture.api import capture
 from gpuwise.workload.capture.interventions import applied
 from gpuwise.workload.captured import Capture
@@ -15,7 +17,8 @@ from gpuwise.workload.changes import Change, Sites
 
 def captured_with(subject: Any, changes: Sequence[Change] = (), **options: Any) -> tuple[Capture, Sites]:
     """``subject`` (a ``Target``, or anything :func:`capture` takes) captured with ``changes``; ``options`` are those of
-    :func:`capture`, those that are None left out. Raises the user's own exceptions, and InputError."""
+    :func:`capture`, those that are None left out;
+    ``inputs`` are (shape, format) pairs. Raises the user's own exceptions, and InputError."""
     seen: list[Sites] = []
 
     @contextmanager
@@ -25,5 +28,14 @@ def captured_with(subject: Any, changes: Sequence[Change] = (), **options: Any) 
             yield
 
     given = {name: value for name, value in options.items() if value is not None}
+    if "inputs" in given:
+        given["inputs"] = tuple(_input(shape, form, given.get("batch")) for shape, form in given["inputs"])
     run = subject.capture if hasattr(subject, "capture") else lambda **more: capture(subject, **more)
     return run(interventions=(intervention,), **given), seen[0]
+
+
+def _input(shape: tuple[int, ...], form: str, batch: int | None) -> torch.Tensor:
+    """A stand-in of ``shape``, its first dimension ``batch`` where one is asked for."""
+    names = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+    first = shape[0] if batch is None else batch
+    return torch.empty((first, *shape[1:]), dtype=getattr(torch, names.get(form, form)), device="meta")

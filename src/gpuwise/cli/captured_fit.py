@@ -1,0 +1,37 @@
+"""``gpuwise fit`` on one's own code."""
+
+from __future__ import annotations
+
+from gpuwise.cli.captured_options import OwnCode, batch_of, refuse_layout, subject_of
+from gpuwise.cli.captured_progress import progress
+from gpuwise.cli.options import Fixed, Training
+
+
+def fit_own(text: str, on: str, training: Training, fixed: Fixed, own: OwnCode, *, json: bool) -> int:
+    """Capture, measure, show. Raises what :func:`gpuwise.plan.captured.fit_step` raises."""
+    from gpuwise.facts.naming import find_cluster
+    from gpuwise.plan.captured import fit_step
+
+    refuse_layout(training, fixed)
+    cluster, batch = find_cluster(on), batch_of(own.batch)
+    subject, options = subject_of(text, own)
+    with progress() as tell:
+        answer = fit_step(
+            subject, cluster, batch=batch, seq=training.seq, precision=training.precision or "as-is",
+            optimizer=training.optimizer, allocator_conf=own.conf, compiled=own.compile or None, remedies=own.remedies,
+            options=options, tell=tell,
+        )  # fmt: skip
+    if own.timeline or own.snapshot or own.trace:
+        from gpuwise.cli.captured_files import write_files
+
+        write_files(answer.capture, answer.measured, own, cluster.accelerator)
+    if json:
+        from gpuwise.cli.out import print_json
+        from gpuwise.plan.captured_document import fit_document
+
+        print_json(fit_document(answer))
+    else:
+        from gpuwise.cli.captured_view import show_fit
+
+        show_fit(answer)
+    return 0

@@ -1,0 +1,117 @@
+"""Options of ``fit`` and ``plan`` for one's own code; light, as it is read for ``--help``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from gpuwise.cli.options import FIXED_FIELDS, Fixed, Training, whole_number
+from gpuwise.errors import InputError
+
+HUGGING_FACE = "hf:"
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class OwnCode:
+    """For one's own code (train.py:make_step)."""
+
+    batch: str | None = None
+    """Own code: samples a step on each GPU, or auto for the largest that fits (fit) or the fastest (plan)."""
+    set: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """Own code: an argument of the function, as key=value; may be given several times."""
+    input: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """Own code: shape of a module's input, 32x3x224x224 or 8x1024:int64; once for each input."""
+    conf: str | None = None
+    """Own code: PYTORCH_CUDA_ALLOC_CONF, such as expandable_segments:True."""
+    compile: Annotated[bool, Parameter(negative="")] = False
+    """Own code: time it as if torch.compile were used."""
+    remedies: bool | None = None
+    """Own code: try changes that save memory even though it fits, or not at all."""
+    timeline: Path | None = None
+    """Own code: write the memory over the step as a picture (.svg or .html)."""
+    snapshot: Path | None = None
+    """Own code: write PyTorch's memory snapshot (.pickle) for pytorch.org/memory_viz."""
+    trace: Path | None = None
+    """Own code: write the table of operations (.csv or .json)."""
+
+
+NO_CODE = OwnCode()
+
+
+def is_own_code(text: str) -> bool:
+    """Whether ``text`` names code or a Hugging Face configuration to build rather than a model of the catalogue."""
+    from gpuwise.workload.capture.target import is_target
+
+    return text.startswith(HUGGING_FACE) or is_target(text)
+
+
+def refuse_own(own: OwnCode) -> None:
+    """Raises InputError when an option for one's own code is given with a model of the catalogue."""
+    for name in OwnCode.__dataclass_fields__:
+        if getattr(own, name) != getattr(NO_CODE, name):
+            other = {"batch": "--micro-batch or --global-batch"}.get(name)
+            raise InputError(
+                f"--{name} is for one's own code, like train.py:make_step",
+                hint=f"with a model by name take {other}" if other else f"leave --{name} out, or name your code",
+            )
+
+
+def refuse_layout(training: Training, fixed: Fixed) -> None:
+    """Raises InputError when an option for models of the catalogue is given with one's own code."""
+    given = [f for f in FIXED_FIELDS if getattr(fixed, f) is not None]
+    given += [f for f in ("global_batch", "stack", "lora_rank", "packed") if getattr(training, f) is not None]
+    given += [f for f in ("lora", "qlora") if getattr(training, f)]
+    given += ["chunked_loss"] if fixed.chunked_loss else []
+    if given:
+        option = "--" + given[0].replace("_", "-")
+        raise InputError(
+            f"{option} is for models of the catalogue, and this is your own code",
+            hint="--batch sets the samples a step" if "batch" in option else "write it into the code; fit tells the lines",
+        )
+
+
+def batch_of(text: str | None) -> Any:
+    """``--batch``: a whole number, ``auto`` or None. Raises InputError."""
+    if text is None or text.strip().lower() == "auto":
+        return None if text is None else "auto"
+    return whole_number(text, "--batch")
+
+
+def subject_of(text: str, own: OwnCode) -> tuple[Any, Mapping[str, Any]]:
+    """What a person named, and the options of its capture. Raises InputError and its kinds, MissingExtraError."""
+    from gpuwise.workload.capture.errors import require_torch
+    from gpuwise.workload.capture.target import find_target
+
+    options: dict[str, Any] = {}
+    if own.input:
+        options["inputs"] = tuple(_shape(t) for t in own.input)
+    if text.startswith(HUGGING_FACE):
+        if own.set:
+            raise InputError("--set is for functions", hint="change the configuration file itself")
+        require_torch()
+        from gpuwise.workload.capture.hugging_face import read_configuration
+
+        return read_configuration(Path(text.removeprefix(HUGGING_FACE))), {**options, "name": text}
+    target = find_target(text, own.set)
+    require_torch()
+    return target, options
+
+
+FORMATS = ("fp32", "fp16", "bf16", "int64", "int32", "bool")
+
+
+def _shape(text: str) -> tuple[tuple[int, ...], str]:
+    """Dimensions and format of ``8x1024:int64``. Raises InputError."""
+    dimensions, _, form = text.partition(":")
+    parts = dimensions.lower().replace("×", "x").split("x")
+    hint = "write it like --input 32x3x224x224, or 8x1024:int64 for whole numbers"
+    if not all(p.strip().isdigit() and int(p) > 0 for p in parts):
+        raise InputError(f"--input: {text!r} is not a shape", hint=hint)
+    if form and form not in FORMATS:
+        raise InputError(f"--input: {form!r} is not one of {', '.join(FORMATS)}", hint=hint)
+    return tuple(int(p) for p in parts), form or "fp32"

@@ -1,0 +1,24 @@
+"""What is being captured, on one line of stderr that goes away: captures take a second or more."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """A function to say what is being done; silent unless stderr is a terminal."""
+    shown = sys.stderr.isatty()
+
+    def tell(what: str) -> None:
+        if shown:
+            sys.stderr.write(f"\r\x1b[Kcapturing: {what}"[:110])
+            sys.stderr.flush()
+
+    try:
+        yield tell
+    finally:
+        if shown:
+            sys.stderr.write("\r\x1b[K")

@@ -1,0 +1,36 @@
+# pyright: basic
+"""A transformers configuration from a file on this disk; nothing is fetched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gpuwise.errors import InputError, MissingExtraError
+
+
+def read_configuration(path: Path) -> Any:
+    """The configuration object of a ``config.json`` (or of the folder that holds one).
+
+    Raises InputError for a file that is not there or not one transformers knows, MissingExtraError without transformers.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        raise InputError(f"there is no file {file}", hint="write it like hf:path/to/config.json; nothing is downloaded")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} is not JSON: {error}", hint="it must be a model's config.json") from None
+    if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
+        raise InputError(f"{file} names no model_type", hint="it must be a model's config.json of transformers")
+    try:
+        from transformers import CONFIG_MAPPING
+    except ImportError:
+        raise MissingExtraError("building a Hugging Face model needs transformers", hint="pip install transformers") from None
+    kind = content.pop("model_type")
+    if kind not in CONFIG_MAPPING:
+        raise InputError(
+            f"this transformers has no model_type {kind!r}", hint="pip install --upgrade transformers, or name your own code"
+        )
+    return CONFIG_MAPPING[kind].from_dict(content)
