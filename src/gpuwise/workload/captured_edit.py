@@ -27,7 +27,13 @@ class Editor:
     _bytes: I64 = field(init=False)
     _signatures: list[Signature] = field(init=False)
     _known: dict[Signature, int] = field(init=False)
-    _ops: list[tuple[int, int, int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int, int, int]])
+    _ops: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int, int, int, int]])
+    source: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    """After :meth:`build`: [new operations] which old operation each is (a copy of), -1 for what was put in."""
+    handle_ops: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    """After :meth:`build`: [handles] where each operation that was put in has come to lie."""
+    old_ops: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    """After :meth:`build`: [old operations + 1] where each old operation has come to lie."""
     _storages: list[tuple[int, int, int, int, str, int]] = field(default_factory=list[tuple[int, int, int, int, str, int]])
     _events: list[tuple[int, int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int, int]])
     _dropped: set[int] = field(default_factory=set[int])
@@ -48,16 +54,15 @@ class Editor:
         at = self._known.setdefault(signature, len(self._signatures))
         if at == len(self._signatures):
             self._signatures.append(signature)
-        self._ops.append((before, at, phase, module, stream, flags))
+        self._ops.append((before, at, phase, module, stream, flags, -1))
         return len(self._ops) - 1
 
     def copy_ops(self, first: int, end: int, before: int, phase: int, flags: int = 0) -> int:
         """Operations ``first`` to ``end`` once more, right before operation ``before``, as ``phase``; handle of the first."""
         c, handle = self.capture, len(self._ops)
         for i in range(first, end):
-            self._ops.append(
-                (before, int(c.op_signature[i]), phase, int(c.op_module[i]), int(c.op_stream[i]), int(c.op_flags[i]) | flags)
-            )
+            at, module, stream = int(c.op_signature[i]), int(c.op_module[i]), int(c.op_stream[i])
+            self._ops.append((before, at, phase, module, stream, int(c.op_flags[i]) | flags, i))
         return handle
 
     def storage(self, n_bytes: int, category: Category, dtype: str, *, module: int = 0, stream: int = 0, op: int = -1) -> int:
@@ -90,7 +95,7 @@ class Editor:
         at = np.array([o[0] for o in self._ops], np.int64)
         order = np.argsort(at, kind="stable")
         where = at[order]
-        added = np.array([o[1:] for o in self._ops], np.int64).reshape(-1, 5)[order]
+        added = np.array([o[1:] for o in self._ops], np.int64).reshape(-1, 6)[order]
 
         def ops(old: I64, new: I64) -> I64:
             return np.insert(old, where, new)
@@ -100,7 +105,9 @@ class Editor:
         edge[n] = len(where)
         index_of = np.empty(len(order), np.int64)
         index_of[order] = where + np.arange(len(order))
-        event_storage, event_sign, event_op, cuts = self._build_events(np.arange(n + 1) + moved, index_of)
+        self.handle_ops, self.old_ops = index_of, np.arange(n + 1) + moved
+        self.source = np.insert(np.arange(n), where, added[:, 5])
+        event_storage, event_sign, event_op, cuts = self._build_events(self.old_ops, index_of)
         made = np.array([s[:4] for s in self._storages], np.int64).reshape(-1, 4)
         made_op = np.array([s[5] for s in self._storages], np.int64)
         old_op = np.where(c.storage_op >= 0, c.storage_op + moved[np.maximum(c.storage_op, 0)], -1)

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from gpuwise.workload.captured import Capture, Category, OpFlag
+from gpuwise.workload.captured import I64, Capture, Category, OpFlag
 from gpuwise.workload.captured_blocks import (
     Backward,
     Lives,
@@ -38,9 +38,14 @@ def recomputed(capture: Capture, paths: Collection[str]) -> Capture:
 
     Raises InputError if the capture has no such module.
     """
+    return recomputed_with_source(capture, paths)[0]
+
+
+def recomputed_with_source(capture: Capture, paths: Collection[str]) -> tuple[Capture, I64]:
+    """As :func:`recomputed`, and [new operations] which operation of ``capture`` each one is or repeats."""
     chosen = outermost(paths)
     if not chosen:
-        return capture
+        return capture, np.arange(len(capture.op_phase))
     tree, lives, edit = ModuleTree.of(capture), Lives(capture), Editor(capture)
     masks = {path: module_mask(capture, tree, path) for path in chosen}
     kept: dict[int, int] = {}
@@ -55,7 +60,7 @@ def recomputed(capture: Capture, paths: Collection[str]) -> Capture:
         if lives.death_op[storage] < until:
             edit.drop_event(int(lives.death[storage]))
             edit.freed(storage, until)
-    return edit.build()
+    return edit.build(), edit.source
 
 
 def _checkpoint(edit: Editor, lives: Lives, one: Pass, segment: Segment, back: Backward, kept: dict[int, int]) -> None:

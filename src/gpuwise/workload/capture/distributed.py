@@ -8,6 +8,7 @@ FSDP, DTensor and pipelines' sends call the same c10d operations as on real hard
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,7 +18,7 @@ import torch
 
 from gpuwise.errors import InputError
 from gpuwise.workload.capture.data_dependent import HANDLERS
-from gpuwise.workload.capture.ledger import CUDA0, META, inside
+from gpuwise.workload.capture.ledger import META, inside
 from gpuwise.workload.capture.patching import Patches
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ PAYLOADS: dict[str, tuple[str, int]] = {
     "shard_dim_alltoall": ("all_to_all", 0),
 }  # fmt: skip
 """Collective as :mod:`gpuwise.predict.collectives` names it, and which argument is its payload (-2: the result; -1: none)."""
-_ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
+_ENVIRONMENT = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
+)  # fmt: skip
 
 
 def payload_bytes(tensors: Any) -> int:
@@ -57,11 +60,12 @@ def payload_bytes(tensors: Any) -> int:
 class _WithGroup:
     """An observer that hears of collectives with their group."""
 
-    def __init__(self, observer: Any, group: dict[str, Any]) -> None:
-        self._observer, self._group = observer, group
+    def __init__(self, observer: Any, name: str, group: Any) -> None:
+        self._observer, self._name, self._group = observer, name, group
 
     def operation(self, func: Any, args: Any, kwargs: Any, result: Any, flags: int) -> None:
-        self._observer.operation(func, args, {**kwargs, **self._group}, result, flags)
+        described = _described(self._name, args, result, self._group)
+        self._observer.operation(func, args, {**kwargs, **described}, result, flags)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._observer, name)
@@ -118,15 +122,7 @@ def _functional(mode: Any, info: Any, args: Any, kwargs: Any) -> Any:
     group = _resolve_process_group(args[position])
     acc = mode.acc
     observer = acc.observer
-    result_of: list[Any] = []
-
-    class Late(_WithGroup):
-        def operation(self, func: Any, args: Any, kwargs: Any, result: Any, flags: int) -> None:
-            result_of.append(result)
-            self._group = _described(name, args, result, group)
-            super().operation(func, args, kwargs, result, flags)
-
-    acc.observer = Late(observer, {})
+    acc.observer = _WithGroup(observer, name, group)
     try:
         return mode.run(info, args, kwargs)
     finally:
@@ -141,6 +137,12 @@ def _handlers() -> dict[Any, Callable[..., Any]]:
             if packet is not None:
                 found.update({getattr(packet, o): handler for o in packet.overloads()})
     return found
+
+
+def load_distributed() -> None:
+    """Import what distributed programs import, before torch pretends to have a device."""
+    for name in ("torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch.nn.parallel.distributed"):
+        importlib.import_module(name)
 
 
 @contextmanager
@@ -208,8 +210,10 @@ def _install(acc: FakeAccelerator, patches: Patches, world_size: int, rank: int)
     patches.set(dist, "is_torchelastic_launched", lambda: True)
     if hasattr(torch._C, "_get_accelerator"):
         patches.set(torch._C, "_get_accelerator", lambda check=None: torch.device("cuda"))
+    patches.set(dist, "_verify_params_across_processes", lambda *_: None)
     _install_wrappers(patches)
     _install_sharding(acc, patches)
+    _install_fsdp1(patches)
 
 
 def _install_wrappers(patches: Patches) -> None:
@@ -247,4 +251,15 @@ def _install_sharding(acc: FakeAccelerator, patches: Patches) -> None:
     patches.set(cls, name, propagate)
 
 
-__all__ = ["CUDA0", "PAYLOADS", "payload_bytes", "process_group"]
+def _install_fsdp1(patches: Patches) -> None:
+    """The first FSDP asks C++ which device a number is; here it is told."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    plain = FullyShardedDataParallel.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if isinstance(kwargs.get("device_id"), int):
+            kwargs["device_id"] = torch.device("cuda", kwargs["device_id"])
+        plain(self, *args, **kwargs)
+
+    patches.set(FullyShardedDataParallel, "__init__", init)

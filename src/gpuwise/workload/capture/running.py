@@ -13,6 +13,7 @@ from typing import Any
 from gpuwise.errors import InputError
 from gpuwise.workload.capture.accelerator import FakeAccelerator
 from gpuwise.workload.capture.build import ItIsAStepError, Program, Wanted, build
+from gpuwise.workload.capture.distributed import load_distributed, process_group
 from gpuwise.workload.capture.recorder import Recorder
 from gpuwise.workload.captured import Capture
 
@@ -46,6 +47,8 @@ def _run(
     subject: Any, wanted: Wanted, machine: Machine, n_steps: int, name: str | None, keywords: Mapping[str, Any],
     interventions: Iterable[Intervention], memo: bool, world_size: int, rank: int,
 ) -> Capture:  # fmt: skip
+    if world_size > 1:
+        load_distributed()
     recorder = Recorder()
     accelerator = FakeAccelerator(
         capability=machine.capability, device_count=machine.device_count, total_memory_bytes=machine.total_memory_bytes,
@@ -58,6 +61,8 @@ def _run(
         stack.enter_context(accelerator)
         recorder.accelerator = accelerator
         stack.enter_context(recorder)
+        if world_size > 1:
+            stack.enter_context(process_group(accelerator, world_size, rank))
         for intervention in interventions:
             stack.enter_context(intervention(accelerator))
         program: Program | None = build(subject, wanted, keywords, lambda: len(recorder.op_signature))
