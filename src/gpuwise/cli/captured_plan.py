@@ -1,0 +1,43 @@
+"""``gpuwise plan`` on one's own code."""
+
+from __future__ import annotations
+
+from gpuwise.cli.captured_options import OwnCode, batch_of, refuse_layout, subject_of
+from gpuwise.cli.captured_progress import progress
+from gpuwise.cli.options import Fixed, Training
+from gpuwise.errors import InputError
+
+
+def plan_own(
+    text: str, on: str | None, training: Training, fixed: Fixed, own: OwnCode, *, samples: float | None,
+    price: float | None, provider: str | None, json: bool,
+) -> int:  # fmt: skip
+    """Capture, predict, show. Raises what :func:`gpuwise.plan.captured_plan.plan_step` raises."""
+    from gpuwise.facts.naming import find_cluster
+    from gpuwise.plan.captured_plan import plan_step
+
+    refuse_layout(training, fixed)
+    if own.remedies is not None:
+        raise InputError("--remedies is for gpuwise fit", hint="plan says what a step costs; fit what would make it fit")
+    cluster, batch = None if on is None else find_cluster(on), batch_of(own.batch)
+    subject, options = subject_of(text, own)
+    with progress() as tell:
+        answer = plan_step(
+            subject, cluster, batch=batch, seq=training.seq, precision=training.precision or "as-is",
+            optimizer=training.optimizer, allocator_conf=own.conf, compiled=own.compile or None, samples=samples,
+            usd_per_hour=price, provider=provider, options=options, tell=tell,
+        )  # fmt: skip
+    if own.timeline or own.snapshot or own.trace:
+        from gpuwise.cli.captured_files import write_files
+
+        write_files(answer.capture, answer.measured, own, answer.cluster.accelerator)
+    if json:
+        from gpuwise.cli.out import print_json
+        from gpuwise.plan.captured_document import plan_document
+
+        print_json(plan_document(answer))
+    else:
+        from gpuwise.cli.captured_plan_view import show_plan
+
+        show_plan(answer)
+    return 0
