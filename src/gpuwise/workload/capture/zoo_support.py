@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ def torchvision() -> Any:
 
     Raises MissingExtraError when it is not installed.
     """
+    if "torchvision.ops" in sys.modules:
+        return sys.modules["torchvision"]
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
         raise MissingExtraError("this network needs torchvision", hint="pip install torchvision")
@@ -59,8 +62,6 @@ def torchvision() -> Any:
 
 
 def _binary_loads(folder: Path) -> bool:
-    if hasattr(torch.ops.torchvision, "nms"):
-        return not hasattr(torch.ops.torchvision, "_described_by_shape")
     found = [p for p in folder.glob("_C*") if p.suffix in (".so", ".pyd", ".dylib")]
     if not found:
         return False

@@ -34,11 +34,10 @@ def describe() -> None:
     """Define the operators, once; before ``torchvision`` is imported."""
     if _LIBRARIES:
         return
-    library = torch.library.Library("torchvision", "DEF")
+    library = torch.library.Library("torchvision", "FRAGMENT")
     _LIBRARIES.append(library)
     for name, schema in SCHEMAS.items():
         library.define(name + schema)
-    library.define("_described_by_shape() -> Tensor")
     library.impl("roi_align", _roi_align, "Meta")
     library.impl("_roi_align_backward", _roi_align_backward, "Meta")
     library.impl("deform_conv2d", _deform_conv2d, "Meta")
