@@ -83,7 +83,7 @@ def _described(name: str, args: Any, result: Any, group: Any) -> dict[str, Any]:
 
 def _c10d(mode: Any, info: Any, args: Any, kwargs: Any) -> Any:
     """A c10d operation: nothing is sent, the tensors given are the result, the work is done at once."""
-    from torch._C._distributed_c10d import FakeWork, ProcessGroup
+    from torch._C._distributed_c10d import ProcessGroup
 
     name = info.func._schema.name.partition("::")[2]
     position = next(i for i, a in enumerate(info.func._schema.arguments) if a.name == "process_group")
@@ -96,8 +96,18 @@ def _c10d(mode: Any, info: Any, args: Any, kwargs: Any) -> Any:
             acc.observer.operation(info.func, plain, {**_plain(kwargs), **described}, args[0], acc.region_flags())
     else:
         acc.sync("the ranks wait for each other (barrier)")
-    work = FakeWork().boxed()
+    work = _done(args[0])
     return work if name in _WORK_ONLY else None if name == "monitored_barrier_" else (args[0], work)
+
+
+def _done(result: Any) -> Any:
+    """A finished work whose future holds ``result``, as DDP's reducer and its hooks read it."""
+    from torch._C._distributed_c10d import _create_work_from_future
+
+    future: Any = torch.futures.Future()
+    tensors = result if isinstance(result, (list, tuple)) else [result]
+    future.set_result(list(tensors))
+    return _create_work_from_future(future).boxed()
 
 
 def _plain(kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -227,6 +237,17 @@ def _install_wrappers(patches: Patches) -> None:
         return make(cls, size, *args, **kwargs)
 
     patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(make_wrapper))
+    from torch.distributed.tensor import DTensor
+
+    truth = torch._C.TensorBase.device.__get__
+
+    def device(self: Any) -> torch.device:
+        """A DTensor is where its local part is."""
+        return truth(self) if inside[0] else self._local_tensor.device
+
+    patches.set(DTensor, "device", property(device))
+    patches.set(DTensor, "is_cuda", property(lambda self: device(self).type == "cuda"))
+    patches.set(DTensor, "is_cpu", property(lambda self: device(self).type == "cpu"))
 
 
 def _install_sharding(acc: FakeAccelerator, patches: Patches) -> None:
