@@ -224,9 +224,6 @@ class Reference:
         self.reserved -= block.size
         block.mapped = False
         self.merge(block)
-        if block.segment.blocks == [block]:
-            self.segments.remove(block.segment)
-            self.space.give(block.start // UNIT // PITCH, block.size // SLOT)
 
     def whole(self, block: Block) -> bool:
         return block.segment.blocks == [block] and not block.segment.expandable

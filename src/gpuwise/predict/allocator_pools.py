@@ -251,7 +251,11 @@ class Pools:
         return True
 
     def _unmap(self, event: int, pool: int, start: int, units: int) -> None:
-        """Give back the whole pages inside a free block; what is left at both ends stays free."""
+        """Give back the whole pages inside a free block; what is left at both ends stays free.
+
+        torch gives an address range back with its last page and reserves a new one later; here it stays, as placements
+        within a range do not depend on where it is.
+        """
         page = self.page(pool)
         origin = max(at for at in self.ranges if at <= start)
         first = origin + -(-(start - origin) // page) * page
@@ -272,11 +276,6 @@ class Pools:
         if i and sum(ranges[i - 1]) == first and first != origin:
             first_free, before = ranges.pop(i - 1)
             length += before
-        if length == self.ranges[origin]:
-            del self.ranges[origin]
-            self.tails.discard(origin)
-            self.space.give(origin // PITCH, length // SLOT_UNITS)
-            return
         insort(ranges, (first_free, length))
         self.tails.add(first_free)
 

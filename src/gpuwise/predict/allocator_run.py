@@ -207,9 +207,9 @@ class AllocatorRun:
         return found[np.argsort(self.block_units[found], kind="stable")]
 
     def segments(self, event: int | None = None) -> tuple[Segment, ...]:
-        """Device memory held right after ``event`` (default: the last), by address, with what lives in it."""
+        """Device memory held right after ``event`` (default: at the end), by address, with what lives in it."""
         at = self.n_events - 1 if event is None else event
-        ranges = _held(self.changes, at)
+        ranges = _held(self.changes, at if event is not None else self.n_events)
         live = self.live(at)
         starts = self.block_units[live]
         out: list[Segment] = []
