@@ -217,11 +217,13 @@ class Recorder:
             self._note_parameters()
             self._note_saved(tensors)
         self._create_graph.append(bool(create_graph))
+        begin = len(self.storages.event_op)
         try:
             return original(tensors, *args, **kwargs)
         finally:
             self._create_graph.pop()
             if _graph_task() == -1:
+                self.storages.backwards.append((begin, len(self.storages.event_op)))
                 self._after_backward = True
                 self._note_gradients()
 

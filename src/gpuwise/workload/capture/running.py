@@ -49,7 +49,7 @@ def _run(
 ) -> Capture:  # fmt: skip
     if world_size > 1:
         load_distributed()
-    recorder = Recorder()
+    recorder, device_type = Recorder(), wanted.device.partition(":")[0]
     accelerator = FakeAccelerator(
         capability=machine.capability, device_count=machine.device_count, total_memory_bytes=machine.total_memory_bytes,
         name=machine.name, observer=recorder, memo=memo,
@@ -61,6 +61,11 @@ def _run(
         stack.enter_context(accelerator)
         recorder.accelerator = accelerator
         stack.enter_context(recorder)
+        if wanted.device == "cpu":
+            from gpuwise.workload.capture.host_device import HostAsDevice
+
+            stack.enter_context(HostAsDevice())
+            wanted = replace(wanted, device="cuda")
         if world_size > 1:
             stack.enter_context(process_group(accelerator, world_size, rank))
         for intervention in interventions:
@@ -72,7 +77,7 @@ def _run(
             recorder.end_step()
         result = recorder.capture(
             name=name or program.name, batch=program.batch, capability=machine.capability,
-            device_type=wanted.device.partition(":")[0], world_size=world_size, rank=rank,
+            device_type=device_type, world_size=world_size, rank=rank,
         )  # fmt: skip
         program = None
     return checked(result)

@@ -37,6 +37,8 @@ class Storages:
         self.communication: set[int] = set()
         self.resized: set[int] = set()
         self.inputs: set[int] = set()
+        self.backwards: list[tuple[int, int]] = []
+        """Half-open ranges of events inside a run of the autograd engine."""
         self.fresh: list[int] = []
         """Keys of storages born since the last operation."""
 
@@ -138,21 +140,24 @@ class Storages:
         """Category of every storage: what was said of it, else what its life says.
 
         Collective buffers, then inputs; saved for backward if a node of the graph kept it when the backward began, or
-        if it was born in a forward (or a recomputed one) and died during a backward operation; what the set-up made and
+        if it was born in a forward (or a recomputed one) and the backward let it go; what the set-up made and
         nothing owns is a buffer; what an optimizer step made and left alive is optimizer state; the rest is temporary.
         """
         count = len(self.nbytes)
         born_op = np.array(self.op, np.int64)
-        died_op = np.full(count, -2, np.int64)
         storage, sign = np.array(self.event_storage, np.int64), np.array(self.event_sign, np.int64)
-        ops = np.array(self.event_op, np.int64)
-        died_op[storage[sign < 0]] = ops[sign < 0]
-        lives = died_op == -2
+        died = np.full(count, -1, np.int64)
+        died[storage[sign < 0]] = np.flatnonzero(sign < 0)
+        lives = died < 0
         padded = np.append(phases, Phase.FORWARD)
         birth = np.where(born_op < len(phases), padded[np.minimum(born_op, len(phases))], Phase.FORWARD)
-        death = padded[np.where(lives, len(phases), np.maximum(died_op, -1))]
+        ops = np.array([*self.event_op, -1], np.int64)
+        inside = np.zeros(len(ops), bool)
+        for begin, end in self.backwards:
+            inside[begin:end] = True
+        in_backward = ~lives & inside[died] & (padded[ops[died]] == Phase.BACKWARD)
         forward = (birth == Phase.FORWARD) | (birth == Phase.RECOMPUTE)
-        kept = forward & ~lives & (death == Phase.BACKWARD) & (born_op >= first_step_op)
+        kept = forward & in_backward & (born_op >= first_step_op)
         chosen = np.full(count, int(Category.TEMPORARY), np.int64)
         chosen[kept] = int(Category.ACTIVATION)
         chosen[lives & (birth == Phase.OPTIMIZER)] = int(Category.OPTIMIZER)

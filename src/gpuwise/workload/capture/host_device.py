@@ -1,0 +1,48 @@
+# pyright: basic
+"""The host as the captured device: what a program puts on the CPU is counted as device storage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_CPU = torch.device("cpu")
+
+
+def _is_cpu(value: Any) -> bool:
+    return (isinstance(value, torch.device) and value.type == "cpu") or value == "cpu"
+
+
+class HostAsDevice(TorchFunctionMode):
+    """Sends every tensor a program makes on the CPU to the pretended device instead.
+
+    Sizes and lifetimes are those of the program's own operations; kernels that exist on one device only (fused
+    attention) are those of the pretended one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._before: Any = None
+
+    def __enter__(self) -> Any:
+        self._before = torch.cuda.is_available
+        torch.cuda.is_available = lambda: False
+        self._default = torch.get_default_device()
+        torch.set_default_device("cuda:0")
+        return super().__enter__()
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)
+        torch.set_default_device(None if self._default == _CPU else self._default)
+        torch.cuda.is_available = self._before
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(_is_cpu(a) for a in args if isinstance(a, (str, torch.device))):
+            args = tuple("cuda:0" if isinstance(a, (str, torch.device)) and _is_cpu(a) else a for a in args)
+        device = kwargs.get("device")
+        if device is not None and _is_cpu(device):
+            kwargs = {**kwargs, "device": "cuda:0"}
+        return func(*args, **kwargs)
