@@ -99,6 +99,7 @@ def simulate(
     block, begun = [0] * sizes.size, 0
     if preset is not None:
         begun = _seed(state, preset, kinds, signs, units, pool, block)
+        events.pool = pool[kinds[real]].tolist()
     failed = False
     try:
         allocator_loop.run(state, events, block, empties, begun)

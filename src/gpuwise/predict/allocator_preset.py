@@ -39,6 +39,7 @@ def apply(pools: Pools, preset: Preset, units: list[int], pool_of: list[int], bl
     1 MiB, or after a block of at least max_split_size, is that block's unsplit remainder: no such gap is ever split off."""
     order = sorted(range(len(preset.block_addresses)), key=lambda s: preset.block_addresses[s])
     index = {(k.private, k.stream, k.small): i for i, k in enumerate(pools.keys)}
+    pools.space.below([s.address // SLOT for s in preset.segments])
     at = 0
     expandable = pools.settings.expandable_segments
     for segment in sorted(preset.segments, key=lambda s: s.address):

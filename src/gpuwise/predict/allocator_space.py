@@ -36,8 +36,13 @@ class Space:
 
     def __init__(self, known: Sequence[int] = ()) -> None:
         self.bottom = TOP_SLOT
+        self.below(known)
         self.room: list[tuple[int, int]] = []
         self.known = iter(known)
+
+    def below(self, slots: Sequence[int]) -> None:
+        """Make new reservations below all of ``slots``, which are in use."""
+        self.bottom = min([self.bottom, *(s // RESERVATION_SLOTS * RESERVATION_SLOTS for s in slots)])
 
     def take(self, slots: int) -> int:
         """First slot of a new range."""

@@ -10,7 +10,7 @@ import numpy as np
 from gpuwise.errors import InputError
 from gpuwise.predict.allocator import AllocatorRun, simulate
 from gpuwise.predict.allocator_preset import Preset, PresetSegment
-from gpuwise.predict.allocator_settings import AllocatorSettings
+from gpuwise.predict.allocator_settings import SMALL_SIZE, AllocatorSettings
 from gpuwise.predict.allocator_space import SLOT
 from gpuwise.predict.snapshot import Snapshot
 
@@ -156,6 +156,7 @@ def _rewind(snapshot: Snapshot) -> tuple[dict[int, tuple[int, int, bool]], list[
             page = snapshot.settings.large_segment_bytes
             tiny = size <= SLOT if action == "segment_free" else size % page != 0
             spans[address] = (size, entry.stream, small.get(address, tiny))
+    _classify(spans, blocks, snapshot.settings)
     if snapshot.settings.expandable_segments:
         _join(spans)
     private = _PrivateOf(snapshot)
@@ -167,6 +168,21 @@ def _rewind(snapshot: Snapshot) -> tuple[dict[int, tuple[int, int, bool]], list[
 
 def _holds(segments: list[PresetSegment], i: int, address: int) -> bool:
     return i >= 0 and address < segments[i].address + segments[i].size_bytes
+
+
+def _classify(
+    spans: dict[int, tuple[int, int, bool]], blocks: dict[int, tuple[int, int, bool]], settings: AllocatorSettings
+) -> None:
+    """Small or large, by a block that lies in the span: what was given back does not say which pool it was of."""
+    starts = sorted(spans)
+    for address, block in blocks.items():
+        i = bisect_right(starts, address) - 1
+        if i < 0:
+            continue
+        length, stream, _ = spans[starts[i]]
+        if address < starts[i] + length:
+            small = int(settings.rounded(np.array([block[0]]))[0]) <= SMALL_SIZE
+            spans[starts[i]] = (length, stream, small)
 
 
 def _join(spans: dict[int, tuple[int, int, bool]]) -> None:
