@@ -39,6 +39,8 @@ PUBLIC = {
     "Estimate",
     "Fit",
     "Plan",
+    "StepFit",
+    "StepPlan",
     "Strategy",
     "TrainingEstimate",
     "Wishes",
@@ -49,7 +51,9 @@ PUBLIC = {
     "find_cluster",
     "find_model",
     "fit",
+    "fit_step",
     "make_plan",
+    "plan_step",
     "validate",
 }
 

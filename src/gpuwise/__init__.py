@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from gpuwise.facts.naming import find_accelerator, find_cluster
     from gpuwise.facts.systems import Cluster
     from gpuwise.plan.api import fit, make_plan
+    from gpuwise.plan.captured import StepFit, fit_step
+    from gpuwise.plan.captured_plan import StepPlan, plan_step
     from gpuwise.plan.goal import Wishes
     from gpuwise.plan.planner import Plan
     from gpuwise.plan.remedies import Fit
@@ -28,9 +30,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Accelerator", "Architecture", "Cluster", "Estimate", "Fit", "Plan", "Strategy", "TrainingEstimate",
-    "Wishes", "__version__", "capture", "estimate", "find_accelerator", "find_cluster", "find_model", "fit", "make_plan",
-    "validate",
+    "Accelerator", "Architecture", "Cluster", "Estimate", "Fit", "Plan", "StepFit", "StepPlan", "Strategy", "TrainingEstimate",
+    "Wishes", "__version__", "capture", "estimate", "find_accelerator", "find_cluster", "find_model", "fit", "fit_step",
+    "make_plan", "plan_step", "validate",
 ]  # fmt: skip
 
 _HOME = {
@@ -40,6 +42,8 @@ _HOME = {
     "Estimate": "gpuwise.predict.estimate",
     "Fit": "gpuwise.plan.remedies",
     "Plan": "gpuwise.plan.planner",
+    "StepFit": "gpuwise.plan.captured",
+    "StepPlan": "gpuwise.plan.captured_plan",
     "Strategy": "gpuwise.workload.strategy",
     "TrainingEstimate": "gpuwise.predict.training",
     "Wishes": "gpuwise.plan.goal",
@@ -49,7 +53,9 @@ _HOME = {
     "find_cluster": "gpuwise.facts.naming",
     "find_model": "gpuwise.facts.models",
     "fit": "gpuwise.plan.api",
+    "fit_step": "gpuwise.plan.captured",
     "make_plan": "gpuwise.plan.api",
+    "plan_step": "gpuwise.plan.captured_plan",
     "validate": "gpuwise.calibrate.validation",
 }
 """Where each public name lives."""

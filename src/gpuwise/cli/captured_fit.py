@@ -13,6 +13,10 @@ def fit_own(text: str, on: str, training: Training, fixed: Fixed, own: OwnCode, 
     from gpuwise.plan.captured import fit_step
 
     refuse_layout(training, fixed)
+    if own.timeline or own.snapshot or own.trace:
+        from gpuwise.cli.captured_files import check_files
+
+        check_files(own)
     cluster, batch = find_cluster(on), batch_of(own.batch)
     subject, options = subject_of(text, own)
     with progress() as tell:

@@ -17,6 +17,10 @@ def plan_own(
     from gpuwise.plan.captured_plan import plan_step
 
     refuse_layout(training, fixed)
+    if own.timeline or own.snapshot or own.trace:
+        from gpuwise.cli.captured_files import check_files
+
+        check_files(own)
     if own.remedies is not None:
         raise InputError("--remedies is for gpuwise fit", hint="plan says what a step costs; fit what would make it fit")
     cluster, batch = None if on is None else find_cluster(on), batch_of(own.batch)

@@ -68,7 +68,7 @@ def source_of(
     subject: object, *, precision: str = "as-is", optimizer: str | None = None, name: str | None = None,
     options: Mapping[str, object] | None = None,
 ) -> Source:  # fmt: skip
-    """``subject`` (a ``Target``, a ``make_step`` function, a module class, a transformers configuration) with the
+    """``subject`` (``train.py:make_step``, a function that makes a step, a module class, a transformers configuration) with the
     precision and the optimizer asked for. Raises UnknownNameError for a precision or an optimizer nobody knows."""
     if precision not in PRECISIONS:
         raise UnknownNameError("precision", precision, PRECISIONS, hint="it is one of " + ", ".join(PRECISIONS))
@@ -78,6 +78,10 @@ def source_of(
         if optimizer not in known:
             raise UnknownNameError("optimizer", optimizer, known, hint="it is one of " + ", ".join(known))
         changes = (*changes, Change("optimizer", optimizer))
+    if isinstance(subject, str):
+        from gpuwise.workload.capture.target import find_target
+
+        subject = find_target(subject)
     said = name or getattr(subject, "text", None) or getattr(subject, "__name__", type(subject).__name__)
     return Source(subject, str(said), changes, dict(options or {}))
 
@@ -90,10 +94,10 @@ def fit_step(
 ) -> StepFit:  # fmt: skip
     """Whether a training step fits on ``on``, what fills the memory, and what would make it fit.
 
-    ``subject`` is what :func:`gpuwise.capture` takes, a ``Target``, or a :class:`~gpuwise.workload.captured.Capture` that
-    was made before (then no batch can be searched and no change tried). ``batch="auto"`` finds the largest batch that
-    fits. ``precision`` is ``as-is`` or what the step is put under (bf16, fp16, fp32, tf32); ``optimizer`` stands in for the
-    step's own. ``remedies`` are searched when it does not fit, unless said otherwise. ``tell`` hears what is being done.
+    ``subject`` is ``"train.py:make_step"``, what :func:`gpuwise.capture` takes, or a capture that was made before (then no
+    batch can be searched and no change tried). ``batch="auto"`` finds the largest batch that fits. ``precision`` is
+    ``as-is`` or what the step is put under (bf16, fp16, fp32, tf32); ``optimizer`` stands in for the step's own.
+    ``remedies`` are searched when it does not fit, unless said otherwise. ``tell`` hears what is being done.
 
     Raises InputError for bad input, the user's own error where their code raises, UnpredictableError where no batch fits.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from gpuwise.workload.changes import Change, Site, Sites
 
@@ -72,8 +73,8 @@ def _accumulate(change: Change, sites: Sites) -> list[str]:
 
 
 def _checkpoint(change: Change, sites: Sites) -> list[str]:
-    names = change.argument
-    if isinstance(names, (tuple, list)) and names:
+    names = cast("tuple[str, ...] | None", change.argument)
+    if names:
         held = ", ".join(f'"{n}"' for n in names[:6]) + (", ..." if len(names) > 6 else "")
         loop = [f"for name in ({held},):", f"    block = {_model(sites)}.get_submodule(name)"]
     else:
