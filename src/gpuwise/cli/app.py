@@ -23,6 +23,11 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
         "gpuwise.cli.fit:fit",
         "Will it fit? What fills the memory? What is the cheapest change that makes it fit?",
     ),
+    (
+        "memory",
+        "gpuwise.cli.memory:memory",
+        "What filled the GPU's memory, and what would another allocator setting change?",
+    ),
     ("op", "gpuwise.cli.op:op", "What does one operation cost on this GPU, beside a CPU?"),
     ("compare", "gpuwise.cli.compare:compare", "Which is better at what, and by how much?"),
     ("pick", "gpuwise.cli.pick:pick", "Which GPU should I get for this, within this budget?"),
