@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gpuwise.errors import InputError
-from gpuwise.workload.capture import autocast, compiler_guard, composites, device_api, regions, tensor_api
+from gpuwise.workload.capture import autocast, compiler_guard, composites, device_api, flexible, regions, tensor_api
 from gpuwise.workload.capture.dispatch import CaptureMode
 from gpuwise.workload.capture.ledger import CUDA0, HOST, META, Ledger, inside
 from gpuwise.workload.capture.observer import NullObserver, Observer
@@ -85,6 +85,7 @@ class FakeAccelerator:
         tensor_api.install(self, self._patches)
         regions.install(self, self._patches)
         self._exits.append(composites.install(self))
+        self._exits.append(flexible.install(self))
         self._exits.append(autocast.install(self, self._patches))
         mode = self.mode = CaptureMode(self)
         mode.__enter__()

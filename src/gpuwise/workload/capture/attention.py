@@ -181,7 +181,9 @@ def attention(acc: FakeAccelerator, op: Any, query: Tensor, key: Tensor, value: 
               causal: bool, scale: Any, gqa: bool) -> Tensor:  # fmt: skip
     """Scaled dot-product attention as the device's kernel, with what torch does before and after it."""
     if not acc.is_device(query):
-        return op._op_dk(DispatchKey.CompositeImplicitAutograd, query, key, value, mask, dropout, causal, scale=scale, enable_gqa=gqa)
+        return op._op_dk(
+            DispatchKey.CompositeImplicitAutograd, query, key, value, mask, dropout, causal, scale=scale, enable_gqa=gqa
+        )
     _validate(query, key, value, mask, causal)
     call = Call(query, key, value, mask, dropout, causal, gqa, acc.capability)
     backend, reasons = select(call)
@@ -204,7 +206,9 @@ def attention(acc: FakeAccelerator, op: Any, query: Tensor, key: Tensor, value: 
         "attention", f"attention is not fused: {_told(reasons)}",
         "its scores are written to memory: fp16 or bf16 inputs of four dimensions without a mask run fused",
     )  # fmt: skip
-    return aten._scaled_dot_product_attention_math.default(query, key, value, mask, dropout, causal, None, scale=scale, enable_gqa=gqa)[0]
+    return aten._scaled_dot_product_attention_math.default(
+        query, key, value, mask, dropout, causal, None, scale=scale, enable_gqa=gqa
+    )[0]
 
 
 def _validate(query: Tensor, key: Tensor, value: Tensor, mask: Any, causal: bool) -> None:

@@ -207,6 +207,7 @@ def install(acc: FakeAccelerator, patches: Patches) -> Any:
             for name in names:
                 if name in present:
                     register_kernel(library, name, make(caster, _op(name), name), "AutocastCUDA")
+        register_kernel(library, "_cudnn_rnn", _rnn(caster), "AutocastCUDA")
     clear = torch.clear_autocast_cache
 
     def clear_cache() -> None:
@@ -313,3 +314,34 @@ def _banned(caster: Caster, op: Any, name: str) -> Any:
         )
 
     return kernel
+
+
+def _rnn(caster: Caster) -> Any:
+    """cuDNN layers: inputs and states are cast, and the weights copied into one flat buffer of the lower format.
+
+    ``_cudnn_rnn_cast_reflatten`` of ATen/cudnn/AutocastRNN.cpp.
+    """
+    op = torch.ops.aten._cudnn_rnn.default
+
+    def kernel(input: Tensor, weight: Any, weight_stride0: int, weight_buf: Any, hx: Tensor, cx: Any, *rest: Any) -> Any:
+        with _without():
+            dtype = torch.get_autocast_dtype("cuda")
+            if any(caster.eligible(w) and w.dtype is not dtype for w in weight):
+                flat = torch.empty(sum(w.numel() for w in weight), dtype=dtype, device=input.device)
+                weight, weight_buf = _into(flat, weight, dtype), flat
+            input, hx, cx = (caster.cast(t, dtype, False) for t in (input, hx, cx))
+            return op(input, weight, weight_stride0, weight_buf, hx, cx, *rest)
+
+    return kernel
+
+
+def _into(flat: Tensor, weights: Any, dtype: torch.dtype) -> list[Tensor]:
+    """Casts of ``weights`` that autograd sees, each lying in its part of ``flat``."""
+    out: list[Tensor] = []
+    offset = 0
+    for w in weights:
+        cast = w.to(dtype)
+        cast.data = flat[offset : offset + w.numel()].view(w.shape)
+        offset += w.numel()
+        out.append(cast)
+    return out

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch._C import DispatchKey
+from torch._prims_common import suggest_memory_format
 
 from gpuwise.workload.capture.attention import attention
 from gpuwise.workload.capture.device_kernels import KERNELS
@@ -90,7 +91,7 @@ def _batch_norm(acc: FakeAccelerator, op: Any) -> Any:
             and acc.is_device(input)
             and cudnn_norm(input, weight, bias, running_mean, running_var, training)
         ):
-            layout = memory_format(input)
+            layout = suggest_memory_format(input)
             return aten.cudnn_batch_norm.default(
                 input.contiguous(memory_format=layout), weight, bias, running_mean, running_var, training, momentum, eps
             )[0]
@@ -108,15 +109,6 @@ def cudnn_norm(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training:
     if (mean is None) != (var is None) or (mean is None and not training):
         return False
     return x.shape[0] <= (880801 if training else 65535) and x.numel() < 2**31 - 1
-
-
-def memory_format(x: Tensor) -> Any:
-    """``suggest_memory_format`` of a dense tensor."""
-    if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
-        return torch.channels_last
-    if x.dim() == 5 and x.is_contiguous(memory_format=torch.channels_last_3d) and not x.is_contiguous():
-        return torch.channels_last_3d
-    return torch.contiguous_format
 
 
 def _grid_sampler(acc: FakeAccelerator, op: Any) -> Any:
@@ -141,6 +133,17 @@ def _grid_sampler(acc: FakeAccelerator, op: Any) -> Any:
     return grid_sampler
 
 
+def _ctc_loss(acc: FakeAccelerator, op: Any) -> Any:
+    """Lengths are read by the host: ``ctc_loss`` of ATen/native/LossCTC.cpp."""
+
+    def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, blank: int = 0,
+                 reduction: int = 1, zero_infinity: bool = False) -> Tensor:  # fmt: skip
+        inputs, outputs = input_lengths.cpu().tolist(), target_lengths.cpu().tolist()
+        return aten.ctc_loss.IntList(log_probs, targets, inputs, outputs, blank, reduction, zero_infinity)
+
+    return ctc_loss
+
+
 def _attention(acc: FakeAccelerator, op: Any) -> Any:
     def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0,
                                      is_causal: bool = False, *, scale: Any = None, enable_gqa: bool = False) -> Any:  # fmt: skip
@@ -154,6 +157,7 @@ REPLACED: dict[str, Any] = {
     "softmax.int": _softmax,
     "log_softmax.int": _softmax,
     "batch_norm": _batch_norm,
+    "ctc_loss.Tensor": _ctc_loss,
     "grid_sampler": _grid_sampler,
     "scaled_dot_product_attention": _attention,
 }

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gpuwise.workload.capture.ledger import CUDA0, META
+from gpuwise.workload.capture.values import guess
 from gpuwise.workload.captured import OpFlag
 
 if TYPE_CHECKING:
@@ -37,15 +38,6 @@ def _overloads(name: str, *overloads: str) -> list[Any]:
     return [getattr(packet, o) for o in overloads if packet is not None and o in packet.overloads()]
 
 
-def guess(dtype: torch.dtype) -> Any:
-    """The value a scalar read back from the device is taken to have."""
-    if dtype is torch.bool:
-        return False
-    if dtype.is_complex:
-        return 0j
-    return 0.0 if dtype.is_floating_point else 1
-
-
 @handles(*_overloads("_local_scalar_dense", "default"))
 def scalar(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     tensor = args[0]
@@ -66,11 +58,11 @@ def scalar(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     return value
 
 
-@handles(*_overloads("equal", "default"))
+@handles(*_overloads("equal", "default"), *_overloads("allclose", "default"))
 def equal(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
-    if not any(t.is_meta for t in args):
-        return info.func(*args)
-    mode.acc.sync("torch.equal reads its answer from the device")
+    if not any(t.is_meta for t in args[:2]):
+        return info.func(*args, **kwargs)
+    mode.acc.sync(f"torch.{info.short} reads its answer from the device")
     mode.acc.observer.operation(info.func, args, kwargs, True, _SYNC | mode.acc.region_flags())
     return args[0].shape == args[1].shape
 
@@ -212,14 +204,20 @@ def _bound_masks(mode: CaptureMode, indices: Any) -> tuple[list[Any], int]:
     *_overloads("index_put_", "default"), *_overloads("_index_put_impl_", "default"), *_overloads("index_put", "default"),
 )  # fmt: skip
 def index_put(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
-    x, indices, values, *rest = args
+    x, indices = args[0], args[1]
     if not x.is_meta or not any(i is not None and i.dtype in (torch.bool, torch.uint8) and i.is_meta for i in indices):
         return mode.run(info, args, kwargs)
-    bounded, _ = _bound_masks(mode, indices)
-    mode.acc.sync("assigning through a boolean mask: the host waits for the count")
-    if values.dim() > 0 and values.numel() > 1:
-        values = values.new_empty(()).expand(x[bounded].shape) if values.is_meta else values
-    return mode.run(info, (x, bounded, values, *rest), kwargs, _SYNC)
+    acc = mode.acc
+    if not acc.is_device(x):
+        return x
+    acc.sync("assigning through a boolean mask: the host waits for the count")
+    if info.fresh:
+        result = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=META)
+        mode.ledger.see(result)
+    else:
+        result = x
+    acc.observer.operation(info.func, args, kwargs, result, _SYNC | acc.region_flags())
+    return result
 
 
 @handles(*_overloads("_to_copy", "default"))
@@ -229,7 +227,7 @@ def to_copy(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     if device is None or not x.is_meta or torch.device(device).type != "cpu":
         result = mode.run(info, args, kwargs)
         if not x.is_meta and result.is_meta:
-            mode.acc.values.note_copy(result, x)
+            mode.acc.values.note(result, x)
         return result
     acc = mode.acc
     on_device = acc.is_device(x)
@@ -254,10 +252,45 @@ def to_copy(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
 def copy(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     dst, src = args[0], args[1]
     if dst.is_meta or not src.is_meta:
-        return mode.run(info, args, kwargs)
+        result = mode.run(info, args, kwargs)
+        if dst.is_meta and not src.is_meta and src.shape == dst.shape:
+            mode.acc.values.note(dst, src, 0 if dst.is_inference() else 1)
+        return result
     acc = mode.acc
     if acc.is_device(src):
         if not (args[2] if len(args) > 2 else kwargs.get("non_blocking")):
             acc.sync("a tensor is copied to the host (copy_)")
         acc.observer.operation(info.func, args, kwargs, dst, _SYNC | acc.region_flags())
     return dst
+
+
+@handles(*_overloads("_amp_update_scale_", "default"))
+def update_scale(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
+    """A healthy step leaves the loss scale as it is."""
+    values = mode.acc.values
+    known = values.of(args[0]) if args[0].is_meta else None
+    result = mode.run(info, args, kwargs)
+    if known is not None:
+        values.note(args[0], known, 1)
+    return result
+
+
+@handles(*_overloads("_pack_padded_sequence", "default"))
+def pack_padded(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
+    """Lengths are on the host, where their values are known: [batch] lengths, longest first."""
+    x, lengths, batch_first = args
+    if not x.is_meta or lengths.is_meta:
+        return mode.run(info, args, kwargs)
+    steps = lengths.tolist()
+    if any(b > a for a, b in zip(steps, steps[1:], strict=False)):
+        raise RuntimeError("`lengths` array must be sorted in decreasing order when `enforce_sorted` is True.")
+    if steps[-1] <= 0:
+        raise RuntimeError("Length of all samples has to be greater than 0, but found an element in 'lengths' that is <= 0")
+    sizes = torch.tensor([sum(n > t for n in steps) for t in range(steps[0])], dtype=torch.int64)
+    data = _empty((sum(steps), *x.shape[2:]), x.dtype)
+    acc = mode.acc
+    label = mode.ledger.label(x)
+    acc.ledger.see(data, label)
+    if label.type == "cuda":
+        acc.observer.operation(info.func, args, kwargs, (data, sizes), acc.region_flags())
+    return data, sizes

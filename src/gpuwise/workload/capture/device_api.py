@@ -179,6 +179,7 @@ def _install_internals(acc: FakeAccelerator, patches: Patches) -> None:
     for name, answer in (("_cuda_getDevice", lambda: acc.current_device), ("_cuda_setDevice", lambda d: None)):
         patches.set(torch._C, name, answer)
     _install_backends(acc, patches)
+    _install_parallel(patches)
     base = torch.Generator
 
     class Generator(base):
@@ -209,3 +210,24 @@ def _install_backends(acc: FakeAccelerator, patches: Patches) -> None:
     patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
     if hasattr(mha, "get_fastpath_enabled"):
         patches.set(mha, "get_fastpath_enabled", lambda: False)
+
+
+def _install_parallel(patches: Patches) -> None:
+    """``nn.DataParallel`` on the one device: what it scatters and gathers stays where it is."""
+
+    def scatter(tensor: torch.Tensor, devices: Any, chunk_sizes: Any = None, dim: int = 0, streams: Any = None) -> Any:
+        return (tensor,) if len(devices) == 1 else tuple(tensor.chunk(len(devices), dim))
+
+    def gather(tensors: Any, dim: int = 0, destination: Any = None) -> Any:
+        return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors), dim)
+
+    def broadcast(tensor: torch.Tensor, devices: Any) -> Any:
+        return [tensor for _ in devices]
+
+    def broadcast_coalesced(tensors: Any, devices: Any, buffer_size: int = 0) -> Any:
+        return [list(tensors) for _ in devices]
+
+    patches.set(torch._C, "_scatter", scatter)
+    patches.set(torch._C, "_gather", gather)
+    patches.set(torch._C, "_broadcast", broadcast)
+    patches.set(torch._C, "_broadcast_coalesced", broadcast_coalesced)

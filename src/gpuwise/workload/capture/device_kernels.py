@@ -10,8 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch._meta_registrations
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 
+_convolution_shape = torch._meta_registrations.meta_conv
 _empty = torch._C._VariableFunctions.empty
 _RNN_RESERVE = {0: 2, 1: 2, 2: 6, 3: 6}
 """Values per hidden unit and time step that training keeps, by cuDNN mode (relu, tanh, LSTM, GRU); an estimate.
@@ -89,7 +92,9 @@ def cudnn_init_dropout_state(dropout: float, train: bool, dropout_seed: int, *, 
 _DROPOUT_STATE_BYTES = 2 << 20
 
 
-def thnn_fused_gru_cell(input_gates: Tensor, hidden_gates: Tensor, hx: Tensor, input_bias: Any = None, hidden_bias: Any = None) -> Any:
+def thnn_fused_gru_cell(
+    input_gates: Tensor, hidden_gates: Tensor, hx: Tensor, input_bias: Any = None, hidden_bias: Any = None
+) -> Any:
     """New state and a workspace of five values per hidden unit: ATen/native/cuda/RNN.cu."""
     return _like(hx), _like(hx, (hx.shape[0], hx.shape[1] * 5))
 
@@ -129,6 +134,52 @@ def binomial(count: Tensor, prob: Tensor, generator: Any = None) -> Tensor:
     return _like(count, torch.broadcast_shapes(count.shape, prob.shape))
 
 
+def convolution(input: Tensor, weight: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+                output_padding: Any, groups: int) -> Tensor:  # fmt: skip
+    """Result of a convolution in the layout cuDNN writes: channels last if input or weight is.
+
+    ``cudnn_conv_suggest_memory_format`` of ATen/native/ConvUtils.h.
+    """
+    out = _convolution_shape(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+    layout = torch.contiguous_format
+    if torch.float64 not in (input.dtype, weight.dtype) and weight.dim() in (4, 5) and input.dim() == weight.dim():
+        last = torch.channels_last if weight.dim() == 4 else torch.channels_last_3d
+        if last in (suggest_memory_format(input), suggest_memory_format(weight)):
+            layout = last
+    return _empty(out.shape, dtype=out.dtype, device=out.device, memory_format=layout)
+
+
+def like(index: int) -> Any:
+    """A kernel whose result has the shape, dtype and layout of its argument ``index``."""
+
+    def kernel(*args: Any, **kwargs: Any) -> Tensor:
+        source = args[index]
+        return torch._C._VariableFunctions.empty_strided(source.shape, source.stride(), dtype=source.dtype, device=source.device)
+
+    return kernel
+
+
+def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0,
+             zero_infinity: bool = False) -> Any:  # fmt: skip
+    """Loss per sequence and the forward variables [N, T, 2 L + 1]: ATen/native/cuda/LossCTC.cu.
+
+    log_probs [T, N, C]; the longest target is known from padded targets [N, L], else all targets in one are taken.
+    """
+    steps, batch = log_probs.shape[:2]
+    longest = targets.shape[1] if targets.dim() == 2 else targets.shape[0]
+    if not isinstance(target_lengths, Tensor) and target_lengths:
+        longest = max(target_lengths)
+    return _like(log_probs, (batch,)), _like(log_probs, (batch, steps, 2 * longest + 1))
+
+
+def weight_norm_interface_backward(grad_w: Tensor, saved_v: Tensor, saved_g: Tensor, saved_norms: Tensor, dim: int) -> Any:
+    return _like(saved_v), _like(saved_g)
+
+
+def masked_softmax(self: Tensor, mask: Tensor, dim: Any = None, mask_type: Any = None) -> Tensor:
+    return _like(self)
+
+
 KERNELS: dict[str, Any] = {
     "_cudnn_rnn": cudnn_rnn,
     "_cudnn_rnn_backward": cudnn_rnn_backward,
@@ -143,6 +194,18 @@ KERNELS: dict[str, Any] = {
     "_use_cudnn_ctc_loss.Tensor": use_cudnn_ctc_loss,
     "_sample_dirichlet": sample_dirichlet,
     "binomial": binomial,
+    "_standard_gamma": sample_dirichlet,
+    "_standard_gamma_grad": like(0),
+    "_dirichlet_grad": like(0),
+    "multi_margin_loss_backward": like(1),
+    "multilabel_margin_loss_backward": like(1),
+    "fractional_max_pool3d_backward": like(1),
+    "_ctc_loss": ctc_loss,
+    "_ctc_loss.Tensor": ctc_loss,
+    "_ctc_loss_backward": like(1),
+    "_ctc_loss_backward.Tensor": like(1),
+    "_weight_norm_interface_backward": weight_norm_interface_backward,
+    "_masked_softmax": masked_softmax,
+    "_masked_softmax_backward": like(0),
+    "convolution": convolution,
 }
-
-

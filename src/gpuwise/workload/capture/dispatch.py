@@ -113,12 +113,15 @@ class CaptureMode(TorchDispatchMode):
             elif not self.acc.meta_depth:  # torch itself asks for "the device of that tensor", which it knows as meta
                 label = self._label(info, scan) if scan.meta and self.ledger.labels else CUDA0
             kwargs = {**kwargs, "device": META}
+            if kwargs.get("pin_memory"):
+                kwargs["pin_memory"] = False
         if scan.cpu and label.type == "cuda" and len(scan.meta) and not info.has_device:
             self._check_mix(info, scan)
         if label is not CUDA0 and label.type != "cuda":
             return self._make(info, args, kwargs, scan, label)
         result = self._make(info, args, kwargs, scan, label)
         acc = self.acc
+        acc.values.follow(info, args, kwargs, result, scan.meta)
         acc.observer.operation(info.func, args, kwargs, result, flags | acc.region_flags() | (_MICRO if info.view else 0))
         return result
 
@@ -238,22 +241,12 @@ class CaptureMode(TorchDispatchMode):
     def _host(self, info: OpInfo, args: Any, kwargs: Any, scan: Scan) -> Any:
         """An operation on the host: small results are computed for real, large ones only pretended."""
         func = info.func
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
         if info.view or info.mutable:
             return func_direct(func, args, kwargs)
-        if not scan.cpu or info.takes_size or any(t.numel() > HOST_LIMIT for t in scan.cpu):
-            if info.has_device:
-                spec = self._kernel(
-                    info,
-                    args,
-                    {**kwargs, "device": META, "pin_memory": None} if _pins(func) else {**kwargs, "device": META},
-                    scan,
-                )
-            elif scan.cpu and not any(t.untyped_storage().nbytes() > 64 * HOST_LIMIT for t in scan.cpu):
-                spec = None
-            elif scan.cpu:
-                return self._adopt_host(func_direct(func, args, kwargs), scan)
-            else:
-                spec = None
+        if info.has_device and (not scan.cpu or info.takes_size or any(t.numel() > HOST_LIMIT for t in scan.cpu)):
+            spec = self._kernel(info, args, {**kwargs, "device": META}, scan)
             if isinstance(spec, Tensor) and spec.numel() > HOST_LIMIT:
                 self.ledger.see(spec, HOST)
                 return spec
@@ -285,10 +278,6 @@ def func_direct(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _name(schema: Any) -> str:
     return f"{schema.name}.{schema.overload_name}" if schema.overload_name else str(schema.name)
-
-
-def _pins(func: Any) -> bool:
-    return any(a.name == "pin_memory" for a in func._schema.arguments)
 
 
 def _as_meta(value: Any) -> Any:

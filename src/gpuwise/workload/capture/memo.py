@@ -23,13 +23,14 @@ class OpInfo:
     """What is fixed for one operator overload, worked out at its first call."""
 
     __slots__ = (
-        "floats_matter", "fresh", "func", "handler", "has_device", "mutable", "name", "plans", "takes_size", "view", "written",
+        "floats_matter", "fresh", "func", "handler", "has_device", "mutable", "name", "plans", "short", "takes_size", "view", "written",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
         schema = func._schema
         self.func = func
         self.name = str(func)
+        self.short = schema.name.partition("::")[2]
         self.mutable = bool(schema.is_mutable)
         returns = [r.alias_info for r in schema.returns]
         self.view = not self.mutable and any(a is not None and not a.is_write for a in returns)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gpuwise.workload.capture.ledger import CUDA0, inside
 from gpuwise.workload.capture.patching import Patches
+from gpuwise.workload.capture.values import guess
 
 if TYPE_CHECKING:
     from gpuwise.workload.capture.accelerator import FakeAccelerator
@@ -35,9 +36,6 @@ def install(acc: FakeAccelerator, patches: Patches) -> None:
     def is_cuda(self: Tensor) -> bool:
         return device(self).type == "cuda"
 
-    def is_meta(self: Tensor) -> bool:
-        return device(self).type == "meta"
-
     def is_cpu(self: Tensor) -> bool:
         return device(self).type == "cpu"
 
@@ -49,7 +47,6 @@ def install(acc: FakeAccelerator, patches: Patches) -> None:
     patches.set(Tensor, "is_cuda", property(is_cuda))
     patches.set(Tensor, "is_cpu", property(is_cpu))
     patches.set(Tensor, "get_device", get_device)
-    acc.is_meta_property = property(is_meta)
     _install_moves(acc, patches, device)
     _install_reads(acc, patches, device)
     _install_data(acc, patches)
@@ -60,6 +57,7 @@ def _install_moves(acc: FakeAccelerator, patches: Patches, device: Any) -> None:
     def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if inside[0]:
             return _to(self, *args, **kwargs)
+        given = args, dict(kwargs)
         args = list(args)
         target: Any = kwargs.pop("device", None)
         first = args[0] if args else kwargs.pop("other", None)
@@ -72,7 +70,7 @@ def _install_moves(acc: FakeAccelerator, patches: Patches, device: Any) -> None:
         elif args and first is None:
             args.pop(0)
         if target is None:
-            return _to(self, *args, **kwargs)
+            return _to(self, *given[0], **given[1])
         target = acc.device_of(target)
         for name, value in zip(("dtype", "non_blocking", "copy", "memory_format"), _aligned(args), strict=False):
             if value is not None:
@@ -143,8 +141,6 @@ def _install_reads(acc: FakeAccelerator, patches: Patches, device: Any) -> None:
         known = acc.values.of(self)
         if known is not None:
             return known.tolist()
-        from gpuwise.workload.capture.data_dependent import guess
-
         value: Any = guess(self.dtype)
         for n in reversed(self.shape):
             value = [value] * n
@@ -159,6 +155,12 @@ def _install_reads(acc: FakeAccelerator, patches: Patches, device: Any) -> None:
         grad = ", requires_grad=True" if self.requires_grad else ""
         return f"tensor(..., device='{where}', size={tuple(self.shape)}, dtype={self.dtype}{grad})"
 
+    format_of = Tensor.__format__
+
+    def formatted(self: Tensor, spec: str) -> str:
+        return format(self.item(), spec) if _is_meta(self) and not self.dim() else format_of(self, spec)
+
+    patches.set(Tensor, "__format__", formatted)
     patches.set(Tensor, "numpy", numpy)
     patches.set(Tensor, "tolist", tolist)
     patches.set(Tensor, "__repr__", show)
@@ -172,9 +174,12 @@ def _install_data(acc: FakeAccelerator, patches: Patches) -> None:
         if _is_meta(self) == _is_meta(value):
             held.__set__(self, value)
             return
+        grad = self.grad if self.is_leaf else None
         fresh = value.detach()
         fresh.requires_grad_(self.requires_grad and self.is_leaf)
         torch._C._swap_tensor_impl(self, fresh)
+        if grad is not None:  # Module._apply moves it next, by its own ``data``
+            self.grad = torch.empty_like(self)
 
     compatible = torch._has_compatible_shallow_copy_type
 
@@ -251,3 +256,25 @@ def _install_meta(acc: FakeAccelerator, patches: Patches) -> None:
             acc.meta_depth -= 1
 
     patches.set(DeviceContext, "__torch_function__", torch_function)
+
+    def lifted(convert: Any) -> Any:
+        def converted(obj: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
+            if device is None or torch.device(device).type != "cuda":
+                return convert(obj, *args, device=device, **kwargs)
+            if isinstance(obj, Tensor):
+                return obj.to(device, *args, **kwargs)
+            return convert(obj, *args, **kwargs).to(device)
+
+        return converted
+
+    for name in ("as_tensor", "asarray"):
+        patches.set(torch, name, lifted(getattr(torch, name)))
+
+    script = torch.jit.script
+
+    def scripted(*args: Any, **kwargs: Any) -> Any:
+        """The script compiler reads torch's functions by identity: it sees torch as it is."""
+        with patches.suspended():
+            return script(*args, **kwargs)
+
+    patches.set(torch.jit, "script", scripted)

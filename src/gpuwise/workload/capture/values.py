@@ -1,49 +1,151 @@
 # pyright: basic
-"""Values that are known although the device is pretended: small tensors copied from the host keep theirs."""
+"""Values that are known although the device is pretended, and guesses for those that are not.
+
+Small tensors that come from the host or from a factory keep their values, and so does what is computed from them
+alone. Truth values of which nothing is known are guessed so that a healthy program goes on: nothing is NaN or infinite,
+``all`` is true, ``any`` is false.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 KNOWN_LIMIT = 64
-"""Elements up to which a copy to the device remembers its values."""
+"""Elements up to which values are kept."""
+_FACTORIES = frozenset("full zeros ones scalar_tensor arange eye linspace".split())
+_RANDOM = torch.Tag.nondeterministic_seeded
+_NEVER = frozenset("isnan isinf isposinf isneginf".split())
+_TRUTH = _NEVER | frozenset(
+    "eq ne logical_not bitwise_not logical_and bitwise_and __and__ mul logical_or bitwise_or __or__ all any _is_all_true _is_any_true alias clone "
+    "view _unsafe_view squeeze unsqueeze expand select detach".split()
+)
+
+
+def guess(dtype: torch.dtype) -> Any:
+    """The value a scalar of ``dtype`` read back from the device is taken to have."""
+    if dtype is torch.bool:
+        return False
+    if dtype.is_complex:
+        return 0j
+    return 0.0 if dtype.is_floating_point else 1
 
 
 class Values:
-    """Storage keys of device tensors with the host tensor they were copied from, as long as nothing wrote to them."""
+    """Known values and guessed truths by storage key, as long as nothing wrote to the storage."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[int, Tensor]] = {}
-
-    def note_copy(self, device_tensor: Tensor, host: Tensor) -> None:
-        if host.numel() > KNOWN_LIMIT or host.layout is not torch.strided:
-            return
-        self._known[device_tensor.untyped_storage()._cdata] = (_version(device_tensor), host.detach().clone())
+        self._truth: dict[int, bool] = {}
 
     def forget(self, key: int) -> None:
+        """The storage is gone."""
         self._known.pop(key, None)
-
-    def of(self, tensor: Tensor) -> Tensor | None:
-        """The values of ``tensor`` if known."""
-        if not self._known:
-            return None
-        known = self._known.get(tensor.untyped_storage()._cdata)
-        if known is None:
-            return None
-        version, host = known
-        if version != _version(tensor) or host.dtype is not tensor.dtype or host.shape != tensor.shape:
-            return None
-        return host
-
-    def scalar(self, tensor: Tensor) -> Any:
-        host = self.of(tensor)
-        return None if host is None else host.item()
+        self._truth.pop(key, None)
 
     def clear(self) -> None:
         self._known.clear()
+        self._truth.clear()
+
+    def note(self, device_tensor: Tensor, host: Tensor, writes: int = 0) -> None:
+        """``device_tensor`` holds the values of the real tensor ``host``, after ``writes`` more counted writes."""
+        if host.numel() > KNOWN_LIMIT or host.layout is not torch.strided or device_tensor.storage_offset():
+            return
+        copy = host.detach().to(device_tensor.dtype, copy=True)
+        self._known[device_tensor.untyped_storage()._cdata] = (_version(device_tensor) + writes, copy)
+
+    def of(self, tensor: Tensor) -> Tensor | None:
+        """The values of ``tensor`` if they are known."""
+        known = self._known.get(tensor.untyped_storage()._cdata) if self._known else None
+        if known is None:
+            return None
+        version, host = known
+        if version != _version(tensor):
+            return None
+        if host.dtype is tensor.dtype and host.shape == tensor.shape:
+            return host
+        if host.dtype is tensor.dtype and host.is_contiguous():  # a view of what is known
+            try:
+                return torch.as_strided(host, tensor.shape, tensor.stride(), tensor.storage_offset())
+            except RuntimeError:
+                return None
+        return None
+
+    def scalar(self, tensor: Tensor) -> Any:
+        """The one value of ``tensor``: known, or guessed from how a truth value came about; None if neither."""
+        host = self.of(tensor)
+        if host is not None:
+            return host.item()
+        return self._truth.get(tensor.untyped_storage()._cdata) if tensor.dtype is torch.bool else None
+
+    def follow(self, info: Any, args: Any, kwargs: Any, result: Any, tensors: list[Tensor]) -> None:
+        """Keep what is known of ``result``, given what is known of the arguments. ``tensors`` are the device's."""
+        name = info.short
+        if result.__class__ is not Tensor or result.numel() > KNOWN_LIMIT:
+            if name in _TRUTH and result.__class__ is Tensor and result.dtype is torch.bool:
+                self._follow_truth(name, args, result)
+            return
+        if not tensors:
+            if name in _FACTORIES:
+                self.note(result, info.func(*args, **{**kwargs, "device": torch.device("cpu")}))
+            return
+        if self._known and not info.mutable and _RANDOM not in info.func.tags and not info.view and not result._is_view():
+            known = [self.of(t) for t in tensors]
+            if all(k is not None for k in known):
+                real = dict(zip(map(id, tensors), known, strict=True))
+                host = {k: v for k, v in kwargs.items() if k != "device"}
+                try:
+                    self.note(result, info.func(*_swap(args, real), **_swap(host, real)))
+                except (RuntimeError, TypeError, AttributeError, NotImplementedError):
+                    return  # a kernel the host lacks: the values stay unknown
+                return
+        if name in _TRUTH and result.dtype is torch.bool:
+            self._follow_truth(name, args, result)
+
+    def _follow_truth(self, name: str, args: Any, result: Tensor) -> None:
+        truth = self._truth_of(name, args)
+        if truth is not None:
+            self._truth[result.untyped_storage()._cdata] = truth
+
+    def _truth_of(self, name: str, args: Any) -> bool | None:
+        first = self._truth.get(_key(args[0])) if isinstance(args[0], Tensor) else None
+        second = args[1] if len(args) > 1 else None
+        if name in _NEVER:
+            return False
+        if name in ("eq", "ne"):
+            if isinstance(second, Tensor):
+                return name == "eq" if _key(second) == _key(args[0]) else None
+            return name == "ne" if isinstance(second, float) and not math.isfinite(second) else None
+        if name in ("all", "_is_all_true"):
+            return True if first is None else first
+        if name in ("any", "_is_any_true"):
+            return False if first is None else first
+        if name in ("logical_not", "bitwise_not"):
+            return None if first is None else not first
+        if name in ("logical_and", "bitwise_and", "__and__", "mul", "logical_or", "bitwise_or", "__or__"):
+            other = self._truth.get(_key(second)) if isinstance(second, Tensor) else second
+            both = [t for t in (first, other) if t is not None]
+            if not both:
+                return None
+            return any(both) if "or" in name else all(both)
+        return first
+
+
+def _key(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _swap(value: Any, real: dict[int, Any]) -> Any:
+    if isinstance(value, Tensor):
+        return real.get(id(value), value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_swap(v, real) for v in value)
+    if isinstance(value, dict):
+        return {k: _swap(v, real) for k, v in value.items()}
+    return value
 
 
 def _version(tensor: Tensor) -> int:
