@@ -68,7 +68,9 @@ def test_cublaslt_has_its_own_until_they_are_one() -> None:
 def test_flash_backward_is_the_sources_formula() -> None:
     b, h, s, d = 2, 32, 1000, 80
     q = bshd(b, h, s, d)
-    sizes = hidden_bytes(call("aten._scaled_dot_product_flash_attention_backward.default", (q, q, q, q, q, dense((b, h, s)))), A100)
+    sizes = hidden_bytes(
+        call("aten._scaled_dot_product_flash_attention_backward.default", (q, q, q, q, q, dense((b, h, s)))), A100
+    )
     assert sizes == (4 * b * h * 1024, 4 * b * 1024 * h * 96)
 
 
@@ -200,7 +202,8 @@ def capture_of(ops: list[Signature], lives: list[tuple[int, int, int]], *, bench
     """``lives``: (bytes, born at op, dies at op; beyond the last: never). Births of an op come before deaths."""
     n = len(ops)
     timeline = sorted(
-        [(born, 0, s, 1) for s, (_, born, _) in enumerate(lives)] + [(dies, 1, s, -1) for s, (_, _, dies) in enumerate(lives) if dies < n]
+        [(born, 0, s, 1) for s, (_, born, _) in enumerate(lives)]
+        + [(dies, 1, s, -1) for s, (_, _, dies) in enumerate(lives) if dies < n]
     )
     ints = lambda values: np.array(values, dtype=np.int64)  # noqa: E731
     unique = list(dict.fromkeys(ops))

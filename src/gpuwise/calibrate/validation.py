@@ -32,6 +32,7 @@ FAMILIES: dict[str, str] = {
     "lambda": "gpuwise.calibrate.lambda_training",
     "mlperf": "gpuwise.calibrate.mlperf",
     "memory": "gpuwise.calibrate.memory",
+    "captured_memory": "gpuwise.calibrate.captured_memory",
     "serving": "gpuwise.calibrate.serving",
 }
 

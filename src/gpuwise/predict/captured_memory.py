@@ -141,7 +141,7 @@ def captured_memory(
     conf = capture.settings.allocator_conf if allocator_conf is None else allocator_conf
     settings = AllocatorSettings.parse(conf, torch_version=version)
     events = with_workspaces(capture, accelerator, version)
-    outside = context_of(accelerator, loading)
+    outside = context_of(accelerator, loading, cudnn=uses_cudnn(capture))
     sizes = _group_sizes(capture) if group_sizes is None else group_sizes
     communicators = communicators_estimate(sizes)
     run = replay(events, settings)
@@ -186,12 +186,17 @@ def usable_of(accelerator: Accelerator) -> float:
     return accelerator.memory_visible_bytes or usable_bytes(accelerator)
 
 
-def context_of(accelerator: Accelerator, loading: Loading = "lazy") -> Estimate:
+def uses_cudnn(capture: Capture) -> bool:
+    """Whether an operation of the capture runs in cuDNN: a convolution, its batch normalisation, its recurrent layers."""
+    return any("convolution" in s.op or "cudnn" in s.op for s in capture.signatures)
+
+
+def context_of(accelerator: Accelerator, loading: Loading = "lazy", *, cudnn: bool = True) -> Estimate:
     """The context, or for a vendor whose contexts nobody published the NVIDIA line by units, as an extrapolation."""
     try:
-        return context_estimate(accelerator, loading)
+        return context_estimate(accelerator, loading, cudnn=cudnn)
     except UnpredictableError:
-        stand_in = context_estimate(replace(accelerator, id="", vendor="NVIDIA"), loading)
+        stand_in = context_estimate(replace(accelerator, id="", vendor="NVIDIA"), loading, cudnn=cudnn)
         return Estimate(0.0, stand_in.expected, 2.0 * stand_in.expected, "extrapolated")
 
 
@@ -270,7 +275,7 @@ def _largest(run: AllocatorRun, events: Events, capture: Capture, event: int) ->
             capture.storage_dtype[s] if s < events.captured_storages else "u8",
             place_of(capture, int(events.storage_op[s])),
         )
-        for s in order.tolist()
+        for s in (int(i) for i in order)
     )
 
 

@@ -87,8 +87,9 @@ def _line(leave_out: str) -> tuple[float, float, float]:
     return float(solution[0]), float(solution[1]), float(np.sqrt(residual @ residual / (len(rows) - 2)))
 
 
-def context_estimate(accelerator: Accelerator, loading: Loading = "lazy") -> Estimate:
-    """Bytes of the CUDA context of a running torch job on ``accelerator``.
+def context_estimate(accelerator: Accelerator, loading: Loading = "lazy", *, cudnn: bool = True) -> Estimate:
+    """Bytes of the CUDA context of a running torch job on ``accelerator``; ``cudnn``: it runs operations of cuDNN, whose
+    kernels are all loaded with the first under eager loading.
 
     Raises UnpredictableError for a vendor whose contexts nobody published.
     """
@@ -111,7 +112,7 @@ def context_estimate(accelerator: Accelerator, loading: Loading = "lazy") -> Est
         expected, basis, sigma = float(np.median(sizes)), "extrapolated", float(np.std(sizes))
     if loading == "eager":
         surplus = load_json("captured_memory")["eager_modules"]
-        expected += float(surplus["bytes"])
+        expected += float(surplus["bytes"]) + (float(surplus["cudnn_bytes"]) if cudnn else 0.0)
         sigma, basis = math.hypot(sigma, float(surplus["sigma_bytes"])), "fitted"
     spread = Z80 * sigma
     return Estimate(max(0.0, expected - spread), expected, expected + spread, basis)

@@ -132,9 +132,7 @@ def with_workspaces(capture: Capture, accelerator: Accelerator, torch_version: s
     n = len(capture.storage_bytes)
     added = np.concatenate([kept, search, held])
     added_op = np.concatenate([kept_op, search_op, held_op])
-    kept_at, search_at, held_at = np.split(
-        np.arange(n, n + added.size, dtype=np.int64), [kept.size, kept.size + search.size]
-    )
+    kept_at, search_at, held_at = np.split(np.arange(n, n + added.size, dtype=np.int64), [kept.size, kept.size + search.size])
     own = np.arange(capture.event_storage.size, dtype=np.int64)
     # (storages, sign, operations), in the order they come at one place; the capture's own event is last
     marker = np.full(search_op.size, -1, dtype=np.int64)
@@ -171,7 +169,8 @@ def _held(capture: Capture, situation: Situation) -> tuple[I64, I64]:
     sizes = [hidden_bytes(s, situation) for s in capture.signatures]
     has = np.array([bool(s) for s in sizes], dtype=bool)
     ops = np.flatnonzero(has[capture.op_signature]) if has.size else np.zeros(0, dtype=np.int64)
-    per_op = [sizes[s] for s in capture.op_signature[ops].tolist()]
+    kinds: list[int] = capture.op_signature[ops].tolist()
+    per_op = [sizes[k] for k in kinds]
     counts = np.array([len(p) for p in per_op], dtype=np.int64)
     return np.repeat(ops, counts).astype(np.int64), np.array([b for p in per_op for b in p], dtype=np.int64)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache
+from typing import cast
 
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.workspaces_kernels import Situation, is_channels_last, is_dense, item_bytes, tensor_bytes
@@ -52,7 +53,7 @@ def forward(signature: Signature, situation: Situation) -> tuple[int, ...]:
         return ()
     x, w, y = signature.inputs[0], signature.inputs[1], signature.outputs[0]
     copies = _layout_copies((x, w))
-    if _is_depthwise(x, w, _groups(signature)) or is_channels_last(x) and not is_contiguous_too(x):
+    if _is_depthwise(x, w, _groups(signature)) or (is_channels_last(x) and not is_contiguous_too(x)):
         return copies
     if not tensor_cores(x.dtype, situation) or _is_pointwise(w):
         return copies
@@ -67,6 +68,8 @@ def is_contiguous_too(spec: TensorSpec) -> bool:
 
 
 def _is_pointwise(w: TensorSpec) -> bool:
+    """1 x 1 filters run as matrix products on the operands as they are (mobilenetv2_100 on the A100: with copies the
+    process would be 9 % larger than measured)."""
     return math.prod(w.shape[2:]) == 1
 
 
@@ -83,10 +86,10 @@ def backward(signature: Signature, situation: Situation) -> tuple[int, ...]:
     if is_channels_last(x) and not is_contiguous_too(x):
         # half-precision filters are summed in fp32
         return (*copies, filter_fp32)
-    if not tensor_cores(x.dtype, situation):
+    if not tensor_cores(x.dtype, situation) or _is_pointwise(w):
         return copies
-    mask = signature.attribute("output_mask", (True, True, True))
-    data, filters = (bool(mask[0]), bool(mask[1])) if isinstance(mask, tuple | list) and len(mask) > 1 else (True, True)
+    mask = cast("tuple[bool, ...]", signature.attribute("output_mask", (True, True, True)))
+    data, filters = bool(mask[0]), bool(mask[1])
     both = fitted["read"] * tensor_bytes(dy) + fitted["filter"] * tensor_bytes(w)
     to_data = both + fitted["written"] * tensor_bytes(x) if data else 0.0
     to_filter = both + fitted["read"] * tensor_bytes(x) + filter_fp32 if filters else 0.0

@@ -163,7 +163,9 @@ def sort(signature: Signature, _: Situation) -> tuple[int, ...]:
 
 def top_k(signature: Signature, _: Situation) -> tuple[int, ...]:
     """Nothing but what sorting the k found needs (cuda/TensorTopK.cpp)."""
-    k = math.prod(signature.outputs[0].shape) if signature.outputs else 0
+    if not signature.outputs:
+        return ()
+    k = math.prod(signature.outputs[0].shape)
     return (k * item_bytes(signature.inputs[0].dtype), 8 * k) if signature.attribute("sorted", True) else ()
 
 
