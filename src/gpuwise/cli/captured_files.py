@@ -12,7 +12,6 @@ from typing import Any
 
 from gpuwise.cli.captured_options import OwnCode
 from gpuwise.errors import InputError
-from gpuwise.facts.accelerators import Accelerator
 from gpuwise.plan.captured_measure import Measured
 from gpuwise.workload.captured import Capture
 from gpuwise.workload.optable import Phase
@@ -30,12 +29,13 @@ def check_files(own: OwnCode) -> None:
             raise InputError(f"{option} {path}: there is no folder {path.resolve().parent}", hint="make it first")
 
 
-def write_files(capture: Capture, measured: Measured, own: OwnCode, accelerator: Accelerator) -> None:
+def write_files(capture: Capture, measured: Measured, own: OwnCode) -> None:
     """Write what was asked for, and say so on stderr."""
     if own.timeline is not None:
+        from gpuwise.predict.memory_timeline import memory_timeline
         from gpuwise.report.memory_timeline import write_timeline
 
-        write_timeline(capture, measured.memory, own.timeline, title=f"{capture.name} on {accelerator.name}")
+        write_timeline(memory_timeline(capture, capacity_bytes=int(measured.memory.capacity_bytes)), own.timeline)
     if own.snapshot is not None:
         from gpuwise.predict.snapshot_write import frames_of, write_snapshot
 

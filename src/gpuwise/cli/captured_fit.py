@@ -28,7 +28,7 @@ def fit_own(text: str, on: str, training: Training, fixed: Fixed, own: OwnCode, 
     if own.timeline or own.snapshot or own.trace:
         from gpuwise.cli.captured_files import write_files
 
-        write_files(answer.capture, answer.measured, own, cluster.accelerator)
+        write_files(answer.capture, answer.measured, own)
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.plan.captured_document import fit_document

@@ -34,7 +34,7 @@ def plan_own(
     if own.timeline or own.snapshot or own.trace:
         from gpuwise.cli.captured_files import write_files
 
-        write_files(answer.capture, answer.measured, own, answer.cluster.accelerator)
+        write_files(answer.capture, answer.measured, own)
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.plan.captured_document import plan_document

@@ -9,6 +9,7 @@ from gpuwise.cli.captured_words import category_words, head_words, place_words, 
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.plan_view import show_memory
 from gpuwise.cli.words import plain, span
+from gpuwise.plan.batch_search import BatchSearch
 from gpuwise.plan.captured import OtherCard, StepFit
 from gpuwise.plan.captured_measure import Measured
 from gpuwise.plan.captured_remedies import SAME, CapturedRemedy
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 SHOWN_FINDINGS, SHOWN_STORAGES, SHOWN_SNIPPETS = 8, 6, 4
-LONG_NAME = 30
+LONG_NAME, SKETCH_HEIGHT = 30, 8
 LIKELY = 0.9
 """Chance of fitting below which the verdict says how sure it is: the 80 % interval then touches the card's memory."""
 
@@ -34,7 +35,7 @@ def show_fit(fit: StepFit) -> None:
     show_findings(to, fit.capture)
     _sketch(to, fit)
     if fit.search is not None:
-        show_batches(to, fit)
+        show_batches(to, fit.search)
     _remedies(to, fit)
     _bigger(to, fit)
     _foot(to, fit)
@@ -141,20 +142,21 @@ def show_findings(to: Console, capture: Capture) -> None:
 
 
 def _sketch(to: Console, fit: StepFit) -> None:
-    from importlib.util import find_spec
+    from gpuwise.cli.timeline_sketch import show_timeline
+    from gpuwise.predict.memory_timeline import memory_timeline
 
-    if find_spec("gpuwise.cli.timeline_sketch") is None:
-        return
-    from gpuwise.cli.timeline_sketch import sketch
-
-    lines = sketch(fit.capture, fit.measured.memory, width=min(to.width - 4, 96))
-    section(to, "Memory over the first and the steady step", lines)
+    show_timeline(to, memory_timeline(fit.capture, capacity_bytes=None), height=SKETCH_HEIGHT)
 
 
-def show_batches(to: Console, fit: StepFit) -> None:
-    """The batches a search tried."""
-    search = fit.search
-    assert search is not None
+def show_batches(to: Console, search: BatchSearch[Measured]) -> None:
+    """The batches a search tried, and how it was done."""
+    section(to, "Batches", search_table(search))
+    how = f"{search.captures} captures" + (", the largest verified by one" if search.verified else "")
+    indented(to, f"{how}{'; ' + search.note if search.note else ''}", "dim")
+
+
+def search_table(search: BatchSearch[Measured]) -> Table:
+    """Powers of two and the largest that fits, with what each takes."""
     table = table_of(["batch", "nvidia-smi", "fits", "step", "samples/s", ""], left=("",))
     ladder = {2**i for i in range(32)} | {search.largest}
     for p in search.points:
@@ -170,9 +172,7 @@ def show_batches(to: Console, fit: StepFit) -> None:
             "-" if time is None else format_duration(time.expected),
             "-" if p.samples_per_s is None else plain(p.samples_per_s), ", ".join(notes),
         )  # fmt: skip
-    section(to, "Batches", table)
-    how = f"{search.captures} captures" + (", the largest verified by one" if search.verified else "")
-    to.print(f"  {how}{'; ' + search.note if search.note else ''}", style="dim")
+    return table
 
 
 def _remedies(to: Console, fit: StepFit) -> None:

@@ -9,8 +9,10 @@ from gpuwise.plan.captured import OtherCard, StepFit
 from gpuwise.plan.captured_measure import Measured
 from gpuwise.plan.captured_plan import StepPlan
 from gpuwise.plan.captured_remedies import CapturedRemedy
+from gpuwise.plan.captured_time_parts import by_module, is_host_bound, mfu
 from gpuwise.plan.document import cluster_document
 from gpuwise.predict.captured_memory import CapturedMemory, Place
+from gpuwise.predict.captured_time import CapturedTime
 from gpuwise.predict.estimate import Estimate
 from gpuwise.workload.captured import Capture
 
@@ -38,7 +40,7 @@ def plan_document(plan: StepPlan) -> dict[str, object]:
         **_head(plan.name, plan.batch, plan.seq, plan.precision, plan.capture), "cluster": cluster_document(plan.cluster),
         "fits": plan.measured.fits, "memory": memory_document(plan.measured.memory),
         "step_time_s": plan.step_time_s.as_dict(), "samples_per_s": _maybe(plan.samples_per_s),
-        "time": None if time is None else time_document(plan.measured),
+        "time": None if time is None else time_document(plan, time),
         "batches": None if plan.search is None else search_document(plan.search),
         "scaling": [{**asdict(s), "step_time_s": s.step_time_s.as_dict()} for s in plan.scaling],
         "samples": plan.samples, "run_time_s": _maybe(plan.run_time_s), "cost_usd": _maybe(plan.cost_usd),
@@ -78,15 +80,15 @@ def memory_document(m: CapturedMemory) -> dict[str, object]:
     }  # fmt: skip
 
 
-def time_document(measured: Measured) -> dict[str, object]:
+def time_document(plan: StepPlan, time: CapturedTime) -> dict[str, object]:
     """Where the time of a step goes."""
-    from gpuwise.plan.captured_time_parts import parts_of
-
-    parts = parts_of(measured)
+    share, dtype = mfu(plan.capture, time, plan.cluster.accelerator)
     return {
-        "phases_s": dict(parts.phases), "kinds_s": dict(parts.kinds), "modules_s": dict(parts.modules),
-        "host_s": parts.host_s, "device_s": parts.device_s, "bound": parts.bound, "mfu": parts.mfu,
-        "costliest": [asdict(o) for o in parts.costliest],
+        "phases_s": dict(time.phase_s), "families_s": dict(time.family_s), "bounds_s": dict(time.bound_s),
+        "modules_s": by_module(time, MOST_MODULES), "device_s": time.device_total_s, "host_s": time.host_total_s,
+        "gpu_busy_share": time.gpu_busy_share, "launch_bound_share": time.launch_bound_share,
+        "host_bound": is_host_bound(time), "kernels": time.kernels, "mfu": share, "mfu_dtype": dtype,
+        "costliest": [{**asdict(o), "bound": o.bound.name.lower()} for o in time.top],
     }  # fmt: skip
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.accelerators import Accelerator
 from gpuwise.predict.captured_memory import CapturedMemory, captured_memory
+from gpuwise.predict.captured_time import CapturedTime, captured_time
 from gpuwise.predict.estimate import Estimate
 from gpuwise.workload.captured import Capture
 
@@ -17,7 +17,7 @@ class Measured:
     """Memory and time of a step. ``micro_batches`` of it make one update: forward and backward run that often."""
 
     memory: CapturedMemory
-    time: Any | None
+    time: CapturedTime | None
     """None where nothing known supports a time on this card."""
     no_time: str = ""
     """Why there is no time."""
@@ -46,22 +46,16 @@ class Measured:
         """Seconds from one update of the weights to the next."""
         if self.time is None:
             return None
-        once = self.time.phase_s.get("optimizer", 0.0) / max(sum(self.time.phase_s.values()), 1e-30)
+        once = self.time.phase_s.get("optimizer", 0.0) / max(self.time.device_total_s, 1e-30)
         return self.time.step_time_s.scaled(self.micro_batches * (1.0 - once) + once)
 
 
 def measure(
     capture: Capture, accelerator: Accelerator, *, allocator_conf: str | None = None, compiled: bool | None = None,
-    micro_batches: int = 1, timed: bool = True,
+    micro_batches: int = 1,
 ) -> Measured:  # fmt: skip
     """``capture`` on ``accelerator``. Raises what :func:`gpuwise.predict.captured_memory.captured_memory` raises."""
     memory = captured_memory(capture, accelerator, allocator_conf=allocator_conf)
-    if not timed:
-        return Measured(memory, None, "not asked for", micro_batches)
-    try:
-        from gpuwise.predict.captured_time import captured_time
-    except ImportError:
-        return Measured(memory, None, "the time of captured steps is not modelled yet", micro_batches)
     try:
         return Measured(memory, captured_time(capture, accelerator, compiled=compiled), "", micro_batches)
     except UnpredictableError as error:
