@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +35,8 @@ def _config(kind: str, dtype: Any, **changes: Any) -> Any:
     """A transformers configuration; torchvision, which some builds lack a binary for, is not needed for these."""
     from gpuwise.workload.capture import zoo_support
 
+    if importlib.util.find_spec("torchvision") is not None:
+        zoo_support.torchvision()  # transformers imports it
     transformers = zoo_support.transformers()
     base = GPT2 if kind == "GPT2Config" else TINY
     return getattr(transformers, kind)(**{**base, **changes}, dtype=dtype)

@@ -16,7 +16,7 @@ from gpuwise.workload.capture.modules import Modules, tensors_in
 from gpuwise.workload.capture.settings import settings_now
 from gpuwise.workload.capture.signatures import Signatures, dtype_name
 from gpuwise.workload.capture.storages import Storages
-from gpuwise.workload.captured import Capture, Category, Finding, ModuleCall, OpFlag, Parameter, StepSpan
+from gpuwise.workload.captured import Capture, Category, Finding, ModuleCall, OpFlag, Parameter, Settings, StepSpan
 from gpuwise.workload.optable import Phase
 
 _graph_task = torch._C._current_graph_task_id
@@ -321,6 +321,15 @@ class Recorder:
             "trainable_count": sum(p.numel() for p in self._parameters.values() if p.requires_grad),
         }
 
+    def _settings(self, given: dict[str, Any]) -> Settings:
+        requests = self.accelerator.regions.requests if self.accelerator is not None else []
+        modes = [str(r.get("mode") or "default") for r in requests]
+        return settings_now(
+            tuple(self.optimizer_names), self.signatures.all, autocast_dtypes=tuple(self.signatures.autocast),
+            grad_scaler=any("._amp_" in s.op for s in self.signatures.all), compiled=bool(requests),
+            compile_mode=modes[0] if modes else "", **given,
+        )  # fmt: skip
+
     def capture(self, *, name: str = "", batch: int | None = None, **settings: Any) -> Capture:
         """Everything recorded, frozen."""
         columns = {n: np.frombuffer(getattr(self, n), dtype=np.int64).copy() if len(getattr(self, n)) else np.zeros(0, np.int64)
@@ -339,7 +348,7 @@ class Recorder:
             event_storage=np.array(s.event_storage, np.int64), event_sign=np.array(s.event_sign, np.int8),
             event_op=np.minimum(np.array(s.event_op, np.int64), len(self.op_signature) - 1),
             steps=tuple(self.spans),
-            settings=settings_now(tuple(self.optimizer_names), self.signatures.all, **settings),
+            settings=self._settings(settings),
             findings=tuple(Finding(*finding, count) for finding, count in findings.items()),
             host_bytes=s.host_peak, batch=batch, name=name, calls=tuple(calls), **self._facts,
         )  # fmt: skip

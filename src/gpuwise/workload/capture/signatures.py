@@ -82,7 +82,8 @@ class Signatures:
         self.overloads: dict[Any, Overload] = {}
         self._index: dict[Any, int] = {}
         self._same: dict[Signature, int] = {}
-        self.specs: dict[Any, TensorSpec] = {}
+        self.autocast: dict[str, None] = {}
+        """Formats autocast had when a call was first seen, in order."""
 
     def index(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, host_copy: str = "") -> int:
         """Position of the signature of this call."""
@@ -143,6 +144,8 @@ class Signatures:
 
     def _make(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, host_copy: str) -> int:
         over = self.overload(func)
+        if torch.is_autocast_enabled("cuda"):
+            self.autocast[dtype_name(torch.get_autocast_dtype("cuda"))] = None
         passed: dict[str, Any] = dict(zip(over.arguments, args, strict=False)) | kwargs
         specs: dict[int, TensorSpec] = {}
         call = {name: self._value(value, specs) for name, value in passed.items()}

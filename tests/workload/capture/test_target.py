@@ -1,0 +1,168 @@
+"""``train.py:make_step``: found, loaded, called with what it declares; what fails is told as the person's own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from gpuwise.errors import InputError, NoFakeRuleError, UnknownNameError
+from gpuwise.workload.capture.errors import UserCodeError
+from gpuwise.workload.capture.target import find_target, is_target
+from gpuwise.workload.optable import Kind
+
+SCRIPT = """
+import sys
+import torch
+from torch import nn
+import helper_of_train
+
+print("a person's print")
+assert torch.cuda.is_available()
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layer = nn.Linear(width, width)
+    def forward(self, x):
+        if x.shape[0] == 13:
+            raise ValueError("thirteen is unlucky")
+        return self.layer(x)
+
+def make_step(batch_size=4, seq_len=3, device="cpu", width=helper_of_train.WIDTH):
+    net = Net(width).to(device)
+    optimizer = torch.optim.AdamW(net.parameters())
+    def step():
+        x = torch.randn(batch_size, seq_len, width, device=device)
+        net(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return step
+
+net = None
+
+def step():
+    global net
+    net = net or Net(8).cuda()
+    net(torch.randn(2, 8, device="cuda")).sum().backward()
+
+def needs(path, batch):
+    return lambda: None
+
+def nothing():
+    pass
+
+def leaves():
+    sys.exit(3)
+
+@torch.library.custom_op("gpuwise_test::mystery", mutates_args=())
+def mystery(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+def custom():
+    x = torch.ones(3, device="cuda")
+    return lambda: mystery(x)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    (tmp_path / "helper_of_train.py").write_text("WIDTH = 16\n")
+    return path
+
+
+def test_a_target_is_loaded_and_given_what_it_declares(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = find_target(str(script), ["width=24"])
+    before = set(sys.modules), list(sys.path), list(sys.argv)
+    captured = target.capture(batch=5, seq=7)
+    assert captured.name == "train.py:make_step" and captured.batch == 5
+    shapes = [s.inputs for s in captured.signatures if s.kind is Kind.MATMUL and s.op.startswith("aten.addmm")]
+    assert [t.shape for t in shapes[0]] == [(24,), (35, 24), (24, 24)]
+    assert "train.py:24 in step" in captured.lines
+    out = capsys.readouterr()
+    assert "a person's print" in out.err and out.out == ""
+    assert "helper_of_train" not in sys.modules and (sys.path, sys.argv) == before[1:]
+    (script.parent / "helper_of_train.py").write_text("WIDTH = 32\n")
+    wider = find_target(str(script)).capture()
+    assert wider.parameter_count == 32 * 32 + 32
+
+
+def test_a_step_itself_can_be_named(script: Path) -> None:
+    captured = find_target(f"{script}:step").capture()
+    assert len(captured.steps) == 2 and captured.steady.first_op > 0 and captured.parameter_count == 72
+
+
+@pytest.mark.parametrize(
+    ("attribute", "options", "error", "words"),
+    [
+        ("mak_step", {}, UnknownNameError, "did you mean 'make_step'"),
+        ("needs", {"batch": 2}, InputError, "needs path\nhint: --set path="),
+        ("needs", {}, InputError, "--batch 8"),
+        ("nothing", {}, InputError, "returned nothing"),
+        ("nothing", {"batch": 4}, InputError, "takes no batch"),
+        ("leaves", {}, InputError, "exit code 3"),
+        ("net", {}, InputError, "is None"),
+        ("make_step", {"batch": 0}, InputError, "batch is 0"),
+        ("make_step", {"batch": -3}, InputError, "batch is -3"),
+        ("make_step", {"batch": 13}, UserCodeError, "thirteen is unlucky"),
+        ("custom", {}, NoFakeRuleError, "gpuwise_test::mystery"),
+    ],
+)
+def test_what_fails_is_said_once_with_a_hint(script: Path, attribute: str, options: Any, error: Any, words: str) -> None:
+    with pytest.raises(error) as caught:
+        find_target(f"{script}:{attribute}").capture(**options)
+    assert words in str(caught.value) and caught.value.hint
+    assert "gpuwise/workload" not in str(caught.value)
+    if error is UserCodeError:
+        assert 'train.py", line 17, in forward' in caught.value.trace
+    if error is NoFakeRuleError:
+        assert "train.py:57" in str(caught.value) or "train.py:58" in str(caught.value)
+
+
+def test_a_script_that_does_not_import_shows_its_own_trace(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("import torch\nimport no_such_package_anywhere\n")
+    with pytest.raises(UserCodeError) as caught:
+        find_target(f"{path}:make_step").capture()
+    assert 'broken.py", line 2' in caught.value.trace and "importlib" not in caught.value.trace
+    path.write_text("def make_step(:\n")
+    with pytest.raises(UserCodeError, match="SyntaxError"):
+        find_target(f"{path}:make_step").capture()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nowhere.py:make_step", "no file"),
+        ("train.py:make-step", "names no function"),
+        (":x", "names no function"),
+        ("a b:c", "neither"),
+    ],
+)
+def test_texts_that_name_nothing(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        find_target(text)
+    assert caught.value.hint
+    with pytest.raises(InputError, match="key=value"):
+        find_target("gpuwise.errors:x", ["width"])
+
+
+def test_a_module_that_is_not_there() -> None:
+    with pytest.raises(InputError, match="no module"):
+        find_target("no_such_package_anywhere.train:make_step").capture()
+
+
+def test_settings_are_values() -> None:
+    target = find_target("a.b:c", ["n=3", "rate=1e-3", "flag=true", "word=hello", "sizes=(1, 2)"])
+    assert target.settings == {"n": 3, "rate": 1e-3, "flag": True, "word": "hello", "sizes": (1, 2)}
+
+
+def test_words_that_are_targets() -> None:
+    assert all(map(is_target, ["train.py", "train.py:f", "package.module:make_step", "/a/b.py:C.d"]))
+    assert not any(map(is_target, ["llama-3.1-8b", "gpt2", "meta-llama/Llama-3", "8xH100-SXM"]))
