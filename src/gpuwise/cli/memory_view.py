@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwise.cli.out import console, section, table_of
+from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.timeline_sketch import show_timeline
 from gpuwise.units import format_bytes
 
@@ -69,8 +69,9 @@ def _agreement(to: Console, report: MemoryReport) -> None:
 
 def _gaps(to: Console, report: MemoryReport) -> None:
     f = report.fragmentation
-    table = table_of(["", "", ""], left=("",), wrap=())
-    table.show_header = False
+    table = grid(3)
+    table.columns[0].no_wrap = table.columns[1].no_wrap = True
+    table.columns[1].justify = "right"
     rows = [
         ("asked for", f.requested_bytes, ""),
         ("rounding", f.rounding_bytes, "sizes rounded up"),
@@ -100,7 +101,6 @@ def _trials(to: Console, report: MemoryReport) -> None:
         change = t.reserved_bytes - base
         said = f"{'+' if change > 0 else '-'}{format_bytes(abs(change))}" if change else "none"
         name = (t.conf or "torch's defaults") + (" (asked)" if t.asked else "")
-        table.add_row(
-            name, format_bytes(t.reserved_bytes), "out of memory" if t.oom_event is not None else said, f"{t.segments:,}"
-        )
+        said = "out of memory" if t.oom_event is not None else said
+        table.add_row(name, format_bytes(t.reserved_bytes), said, f"{t.segments:,}")
     section(to, "Other allocator settings (PYTORCH_CUDA_ALLOC_CONF), replayed", table)

@@ -34,13 +34,9 @@ def show_timeline(to: Console, timeline: MemoryTimeline, *, height: int = HEIGHT
         to.print(Text(f"{label:>{MARGIN - 2}} ", "dim") + Text("│", "dim") + row)
     to.print(Text(" " * (MARGIN - 1) + "└" + "─" * shares.shape[1], "dim"))
     at = int(np.searchsorted(ends, timeline.peak.row, side="left"))
-    said = f"▲ peak {format_bytes(timeline.peak.requested_bytes)}"
-    start = min(at, max(shares.shape[1] - len(said), 0))
-    to.print(
-        Text(" " * MARGIN + (" " * at + "▲" if start != at else ""), "bold") if start != at else Text(" " * (MARGIN + at) + said)
-    )
-    if start != at:
-        to.print(Text(" " * (MARGIN + start) + said[2:]))
+    said = f"peak {format_bytes(timeline.peak.requested_bytes)}"
+    mark = f"▲ {said}" if at + len(said) + 2 <= shares.shape[1] else f"{said} ▲"
+    to.print(Text(" " * (MARGIN + at - (len(mark) - 1 if mark.endswith("▲") else 0)) + mark))
     if timeline.peak.words:
         to.print(Text("  at " + timeline.peak.words, "dim", overflow="fold"))
     _legend(to, timeline, reserved)
@@ -49,12 +45,13 @@ def show_timeline(to: Console, timeline: MemoryTimeline, *, height: int = HEIGHT
 def columns(timeline: MemoryTimeline, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """([C, W] bytes at the highest moment of each column, [W] most reserved in it, [W] its last row)."""
     count = timeline.n_rows
-    width = min(width, count)
-    edges = np.linspace(0, count, width + 1).astype(np.int64)
+    edges = np.arange(width + 1) * count // width
+    first, last = edges[:-1], np.maximum(edges[1:], edges[:-1] + 1)
     total = timeline.total_bytes
-    best = np.array([int(a + total[a:b].argmax()) for a, b in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)])
-    reserved = np.zeros(width) if timeline.reserved_bytes is None else np.maximum.reduceat(timeline.reserved_bytes, edges[:-1])
-    return timeline.bytes_by_category[:, best].astype(np.float64), reserved.astype(np.float64), edges[1:] - 1
+    best = np.array([int(a + total[a:b].argmax()) for a, b in zip(first.tolist(), last.tolist(), strict=True)])
+    held = np.zeros(count, dtype=np.int64) if timeline.reserved_bytes is None else timeline.reserved_bytes
+    reserved = np.array([held[a:b].max() for a, b in zip(first.tolist(), last.tolist(), strict=True)], dtype=np.float64)
+    return timeline.bytes_by_category[:, best].astype(np.float64), reserved, last - 1
 
 
 def _painted(shares: np.ndarray, reserved: np.ndarray, top: float, height: int) -> list[Text]:
@@ -94,15 +91,20 @@ def _phase_line(timeline: MemoryTimeline, ends: np.ndarray) -> Text:
 
 
 def _legend(to: Console, timeline: MemoryTimeline, reserved: np.ndarray) -> None:
-    from rich.padding import Padding
     from rich.text import Text
 
-    text = Text()
     values = timeline.bytes_by_category[:, timeline.peak.row]
-    for i, name in enumerate(timeline.categories):
-        text.append(GLYPHS[i % len(GLYPHS)], COLOURS[i % len(COLOURS)])
-        # a key and its value stay on one line
-        text.append(f" {name} {format_bytes(float(values[i]))}".replace(" ", "\u00a0") + "   ")
+    items = [
+        Text.assemble((GLYPHS[i % len(GLYPHS)], COLOURS[i % len(COLOURS)]), f" {name} {format_bytes(float(values[i]))}")
+        for i, name in enumerate(timeline.categories)
+    ]
     if reserved.any():
-        text.append(f"▔ reserved {format_bytes(float(reserved.max()))}".replace(" ", "\u00a0"))
-    to.print(Padding(text, (0, 0, 0, 2)))
+        items.append(Text(f"▔ reserved {format_bytes(float(reserved.max()))}"))
+    # an item stays on one line
+    line = Text("  ")
+    for item in items:
+        if len(line) > 2 and len(line) + len(item) > to.width:
+            to.print(line)
+            line = Text("  ")
+        line.append_text(item).append("   ")
+    to.print(line)

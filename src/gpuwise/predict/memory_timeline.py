@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -215,7 +216,7 @@ def _phases(capture: Capture, ops: I64, end_op: int) -> tuple[PhaseSpan, ...]:
         return ()
     phase = capture.op_phase[np.clip(ops, 0, min(end_op, capture.op_phase.size) - 1)]
     cuts = [0, *(np.flatnonzero(np.diff(phase)) + 1).tolist(), ops.size]
-    spans = [PhaseSpan(PHASE_WORDS[Phase(int(phase[a]))], a + 1, b + 1) for a, b in zip(cuts, cuts[1:], strict=False)]
+    spans = [PhaseSpan(PHASE_WORDS[Phase(int(phase[a]))], a + 1, b + 1) for a, b in pairwise(cuts)]
     merged: list[PhaseSpan] = []
     for span in spans:
         name = "backward" if span.name == "recompute" else span.name

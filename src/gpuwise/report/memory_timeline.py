@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAX_POINTS = 700
-"""More rows are drawn as the highest of each stretch: finer than a screen can show."""
+MAX_POINTS = 400
+"""More rows are drawn as the highest of each stretch: as fine as a screen shows."""
 SUFFIXES = (*FIGURE_SUFFIXES, *PAGE_SUFFIXES)
 
 
@@ -35,22 +35,18 @@ def timeline_page(timeline: MemoryTimeline) -> str:
     """The page as HTML: the figure, what holds the memory at the peak, every category at its own most."""
     peak = timeline.peak
     values, total = timeline.bytes_by_category, timeline.total_bytes
-    rows = [
-        TableRow(name, [TableCell(format_bytes(float(values[i, peak.row]))), TableCell(_share(values[i, peak.row], total[peak.row])),
-                        TableCell(format_bytes(float(values[i].max())))])
-        for i, name in reversed(list(enumerate(timeline.categories)))
-    ]  # fmt: skip
+    rows: list[TableRow] = []
+    for i, name in reversed(list(enumerate(timeline.categories))):
+        then, share = float(values[i, peak.row]), _share(values[i, peak.row], total[peak.row])
+        cells = [format_bytes(then), share, format_bytes(float(values[i].max()))]
+        rows.append(TableRow(name, [TableCell(c) for c in cells]))
     body = [
         verdict(timeline_words(timeline)), figures([timeline_drawing(timeline)]), heading("At the peak"),
         table("At the peak", ["", "at the peak", "share", "most at any time"], rows),
     ]  # fmt: skip
     if peak.largest:
-        body += [
-            heading("Largest at the peak"),
-            table(
-                "Largest at the peak", ["", "size"], [TableRow(name, [TableCell(format_bytes(n))]) for name, n in peak.largest]
-            ),
-        ]
+        largest = [TableRow(name, [TableCell(format_bytes(n))]) for name, n in peak.largest]
+        body += [heading("Largest at the peak"), table("Largest at the peak", ["", "size"], largest)]
     return page(f"Memory of {timeline.title}", f"{timeline.n_rows - 1:,} allocations and frees.", [*body, notes(timeline.notes)])
 
 
