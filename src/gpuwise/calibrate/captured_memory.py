@@ -72,7 +72,9 @@ def measured_of(job: Job) -> float:
 def answer(capture: Capture, job: Job) -> float:
     """What is predicted of what was measured: process bytes, or the verdict."""
     memory = running.predict(capture, job)
-    return memory.process.expected if job.fits is None else RAN if memory.fits else OUT_OF_MEMORY
+    if job.fits is None:
+        return memory.process.expected + running.loader_bytes(capture, job)
+    return RAN if memory.fits else OUT_OF_MEMORY
 
 
 def sample(jobs: Sequence[Job]) -> set[int]:

@@ -14,10 +14,11 @@ from gpuwise.calibrate.captured_memory_rows import Job
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.accelerators import Accelerator
 from gpuwise.facts.naming import find_accelerator
+from gpuwise.predict.allocator import simulate
 from gpuwise.predict.captured_memory import CapturedMemory, captured_memory
 from gpuwise.predict.context import Loading
 from gpuwise.predict.memory_device import usable_bytes
-from gpuwise.workload.captured import Capture
+from gpuwise.workload.captured import Capture, Category
 
 PACKAGES = {"timm": ("torch", "timm"), "torchvision": ("torch", "torchvision"), "transformers": ("torch", "transformers"),
             "mlp": ("torch",)}  # fmt: skip
@@ -81,6 +82,19 @@ def settled(capture: Capture, job: Job) -> Capture:
     return replace(
         capture, settings=replace(capture.settings, torch_version=job.setup.torch, cudnn_benchmark=job.setup.benchmark)
     )
+
+
+def loader_bytes(capture: Capture, job: Job) -> float:
+    """What timm's PrefetchLoader reserves beside the step (timm/data/loader.py): it copies and normalises each batch on a
+    stream of its own, whose pool nothing else uses, and training and validation have one loader each. In each: the bytes
+    of a batch, the batch in fp32, and the one before, still held by the loop. Less the batch the capture holds itself."""
+    if not job.setup.prefetches:
+        return 0.0
+    inputs = capture.storage_bytes[capture.storage_category == int(Category.INPUT)]
+    batch = int(inputs.max()) if inputs.size else 0
+    sizes = [batch // 4, batch, batch] * 2
+    run = simulate(list(range(6)), [1] * 6, sizes, [1, 1, 1, 2, 2, 2])
+    return float(run.peak_reserved_bytes - batch)
 
 
 def predict(capture: Capture, job: Job) -> CapturedMemory:

@@ -32,9 +32,11 @@ class Setup:
     """The loop holds a step's inputs and outputs until the next step has its own."""
     set_to_none: bool = True
     foreach: bool = True
+    prefetches: bool = False
+    """Batches come through timm's PrefetchLoader, on streams of their own."""
 
 
-GPUMEMNET = Setup("2.4.0", True, True, True)
+GPUMEMNET = Setup("2.4.0", True, True, True, prefetches=True)
 """timm's train.py sets benchmark mode; models of its list appeared in timm 1.0.9 to 1.0.11 (autumn 2024, torch 2.4); a job
 of one neuron takes 1237 MiB, which only eager loading explains."""
 GPUMEMNET_PAPER = Setup("2.4.0", True, False, True)
