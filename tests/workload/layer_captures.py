@@ -107,6 +107,7 @@ def _one_pass(r: _Recorder, layers: Sequence[Layer], weights: list, gradients: d
         r.free(temporary)
         r.op(2 * m - 2, Phase.FORWARD, m)
         kept.append((saved, r.born(layer.out, Category.ACTIVATION, m)))
+    r.op(2 * len(layers), Phase.BACKWARD, 0)
     incoming = r.born(layers[-1].out, Category.TEMPORARY)
     for m, layer in reversed(list(enumerate(layers, 1))):
         saved, out = kept[m - 1]

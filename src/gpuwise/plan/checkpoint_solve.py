@@ -96,7 +96,10 @@ class _Walk:
             self.n_links += len(links)
         taken = _Front(taken.saved + item.saved_bytes, taken.time_s + item.time_s, links)
         left = self.through(item.items, front, needs_after)
-        both = _Front(*(np.concatenate([a, b]) for a, b in zip(_columns(left), _columns(taken), strict=True)))
+        both = _Front(
+            np.concatenate([left.saved, taken.saved]), np.concatenate([left.time_s, taken.time_s]),
+            np.concatenate([left.link, taken.link]),
+        )  # fmt: skip
         return self._pruned(both, needs_after)
 
     def _pruned(self, front: _Front, needs_after: int) -> _Front:
@@ -121,10 +124,6 @@ class _Walk:
             found.append(self.choices[run][1])
             link = int(self.parents[run][link - int(firsts[run])])
         return tuple(reversed(found))
-
-
-def _columns(front: _Front) -> tuple[I64, F64, I64]:
-    return front.saved, front.time_s, front.link
 
 
 def _allowed(front: _Front, need: int, target: int) -> _Front:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.errors import InputError
-from gpuwise.workload.captured import Capture, Category, StepSpan
+from gpuwise.workload.captured import Capture, Category, ModuleCall, StepSpan
 from gpuwise.workload.captured_edit import lifetimes, op_of_event
 from gpuwise.workload.optable import Phase
 
@@ -93,7 +93,8 @@ def blocks(capture: Capture, tree: ModuleTree | None = None) -> tuple[str, ...]:
             stack.extend(reversed([c for c in tree.children[path] if c not in numbered]))
         else:
             stack.extend(reversed(tree.children[path]))
-    seen = {capture.modules[m] for m in np.unique(capture.op_module).tolist()}
+    used: list[int] = np.unique(capture.op_module).tolist()
+    seen = {capture.modules[m] for m in used}
     return tuple(b for b in found if any(p in seen for p in tree.under(b)))
 
 
@@ -203,6 +204,10 @@ class Lives:
         self.is_state = np.isin(capture.storage_category, [int(c) for c in STATES])
         self._calls = {(capture.modules[c.module], c.first_op): c for c in capture.calls}
 
+    def call(self, path: str, first_op: int) -> ModuleCall | None:
+        """The recorded call of ``path`` that began with operation ``first_op``."""
+        return self._calls.get((path, first_op))
+
     def event_at(self, op: int) -> int:
         """First event of operation ``op`` or later."""
         return int(np.searchsorted(self.capture.event_op, op, side="left"))
@@ -211,7 +216,7 @@ class Lives:
         """What ``segment`` keeps. Where the recorder did not note a module's arguments, its input is taken to be the
         last storage born before it and alive when it starts, its output the last one born inside it and alive after."""
         born = (self.birth_op >= segment.first_op) & (self.birth_op < segment.end_op) & (self.birth >= 0) & ~self.is_state
-        call = self._calls.get((segment.path, segment.first_op))
+        call = self.call(segment.path, segment.first_op)
         if call is not None:
             inputs = [s for s in call.inputs if not self.is_state[s]]
             outputs = list(call.outputs)
