@@ -104,7 +104,7 @@ def _matmul(s: Signature) -> tuple[int, ...] | None:
     batch, m, n = (math.prod(out[:-2]), out[-2], out[-1])
     elements = batch * m * n
     k = round(s.flop / 2 / elements) if elements else 0
-    weight = s.inputs[-1] if short_name(s.op) in ("linear", "matmul") else None
+    weight = s.inputs[1] if short_name(s.op) in ("linear", "matmul") and len(s.inputs) > 1 else None
     if weight is not None and len(weight.shape) == 2:
         return (1, batch * m, n, k)
     return (batch, m, n, k)

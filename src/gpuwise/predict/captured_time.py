@@ -1,0 +1,362 @@
+"""Time of a captured step on an accelerator nobody needs to have: every operation of it, and the step as a whole.
+
+Each distinct signature is timed once, family by family (``captured_products``, ``captured_convolution``,
+``captured_memory_bound``); the host's part of each operation (``host_time``) and the order of things (``captured_timeline``)
+make the step. What ``torch.compile`` changes is in ``compiled``.
+
+    step = distance between the ends of two steps; its spread: errors within a family fall together, families apart
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.errors import InputError
+from gpuwise.facts.accelerators import Accelerator
+from gpuwise.facts.systems import System
+from gpuwise.predict.captured_collectives import collective_seconds
+from gpuwise.predict.captured_convolution import captured_convolution_time, conv_of
+from gpuwise.predict.captured_memory_bound import memory_bound_time
+from gpuwise.predict.captured_products import PRODUCTS, run_format
+from gpuwise.predict.captured_shapes import FAMILIES, family_of, short_name
+from gpuwise.predict.captured_timeline import BLOCKING, SYNC, WAIT, timeline
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.estimate import Basis, Estimate, weakest
+from gpuwise.predict.host_time import HostSpeed, host_seconds
+from gpuwise.predict.kernel_time import KernelTime
+from gpuwise.predict.memory_bound import dram_rate
+from gpuwise.predict.transfer import transfer_time
+from gpuwise.workload.captured import Capture, OpFlag, Signature
+from gpuwise.workload.captured_table import row_dtype
+from gpuwise.workload.optable import Kind, Phase
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+
+class Bound(IntEnum):
+    """What an operation's time is made of."""
+
+    NOTHING = 0
+    """Host-only: a view."""
+    TENSOR_CORE = 1
+    CUDA_CORE = 2
+    BANDWIDTH = 3
+    LAUNCH = 4
+    """A kernel too short for its work to show: start and drain."""
+    HOST = 5
+    """The device waited for the host longer than the operation takes."""
+    COMMUNICATION = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Factors on the predicted times from measured steps: ``family`` by family, ``device`` on all, ``host`` on the host's part.
+
+    ``log_sigma`` replaces the spread of the whole step where it is given.
+    """
+
+    family: Mapping[str, float] = field(default_factory=dict[str, float])
+    device: float = 1.0
+    host: float = 1.0
+    log_sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        for what, value in (("device", self.device), ("host", self.host), *self.family.items()):
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"calibration factor {what} is {value!r}", hint="factors are above zero")
+        for name in self.family:
+            if name not in FAMILIES:
+                raise InputError(f"unknown family {name!r}", hint="one of " + ", ".join(FAMILIES))
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureTimes:
+    """Device time of each signature of a capture [S]; those the step does not use are 0."""
+
+    time_s: F64
+    log_sigma: F64
+    family: NDArray[np.int64]
+    """Index into :data:`gpuwise.predict.captured_shapes.FAMILIES`."""
+    bound: I64
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True)
+class CostlyOp:
+    """All calls of one signature in the step."""
+
+    op: str
+    family: str
+    count: int
+    time_s: float
+    """Together."""
+    share: float
+    """Of the device's time."""
+    bound: Bound
+    flop_per_s: float
+    intensity: float
+    """FLOP per byte of its tensors."""
+    module: str
+    """Where most of its time is spent, layer numbers as ``*``."""
+    shapes: str
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedTime:
+    """Arrays are [N], one entry per operation of the step in program order; dictionaries hold device seconds."""
+
+    step_time_s: Estimate
+    device_s: F64
+    host_s: F64
+    start_s: F64
+    bound: I64
+    """:class:`Bound`."""
+    family: NDArray[np.int64]
+    first_op: int
+    """Position of the first entry in the capture's operations."""
+    family_s: Mapping[str, float]
+    phase_s: Mapping[str, float]
+    module_s: Mapping[str, float]
+    bound_s: Mapping[str, float]
+    top: tuple[CostlyOp, ...]
+    gpu_busy_share: float
+    launch_bound_share: float
+    """Share of the step in which the device waits for the host."""
+    device_total_s: float
+    host_total_s: float
+    flop: float
+    compiled: bool
+    kernels: int
+    """Launched in the step."""
+    basis: Basis
+
+    @property
+    def step_time(self) -> Estimate:
+        """The same as ``step_time_s``."""
+        return self.step_time_s
+
+
+def captured_time(
+    capture: Capture,
+    accelerator: Accelerator,
+    *,
+    step: int = -1,
+    compiled: bool | None = None,
+    channels_last: bool | None = None,
+    host: HostSpeed | None = None,
+    calibration: Calibration | None = None,
+    system: System | None = None,
+) -> CapturedTime:
+    """Time of one captured step on ``accelerator``.
+
+    ``compiled``: as if ``torch.compile`` had been asked for (None: as captured). ``channels_last``: as if the images lay so
+    (None: as captured). ``host``: speed of the processor that issues the work. ``system`` joins the ranks of a
+    distributed step (left out: the largest host of the catalogue with this accelerator).
+
+    Raises InputError for a step that is not in the capture, UnpredictableError when the catalogue lacks a rate.
+    """
+    if not -len(capture.steps) <= step < len(capture.steps):
+        raise InputError(f"the capture has no step {step}", hint=f"it has {len(capture.steps)}")
+    span = capture.steps[step]
+    part = slice(span.first_op, span.end_op)
+    factors = calibration or Calibration()
+    times = signature_times(capture, accelerator, step, channels_last=channels_last, calibration=factors, system=system)
+    signature = capture.op_signature[part]
+    device_s, bound, family = times.time_s[signature], times.bound[signature], times.family[signature]
+    host_s = host_seconds(capture, step, host) * factors.host * float(load_json("captured_time")["calibration"]["host"])
+    kernels = np.array([s.n_kernels for s in capture.signatures])[signature]
+    wanted = capture.settings.compiled if compiled is None else compiled
+    if wanted:
+        from gpuwise.predict.compiled import compile_step
+
+        fused = compile_step(capture, accelerator, step, device_s, host_s, times, everything=compiled is True)
+        device_s, host_s, kernels = fused.device_s, fused.host_s, fused.kernels
+        bound = np.where(device_s > 0, np.where(fused.fused, int(Bound.BANDWIDTH), bound), int(Bound.NOTHING))
+    line = timeline(device_s, host_s, _waits(capture, part, family), family == FAMILIES.index("collective"))
+    bound = np.where((line.waited_s > device_s) & (device_s > 0), int(Bound.HOST), bound)
+    sigma = _step_sigma(device_s, times.log_sigma[signature], family, line.step_s, times.basis, factors)
+    total = float(device_s.sum())
+    waited = float(line.waited_s.sum())
+    return CapturedTime(
+        step_time_s=Estimate.from_log_sigma(line.step_s, sigma, times.basis), device_s=device_s, host_s=host_s,
+        start_s=line.start_s, bound=bound, family=family, first_op=span.first_op,
+        family_s=_sums([FAMILIES[i] for i in family.tolist()], device_s),
+        phase_s=_sums([Phase(i).name.lower() for i in capture.op_phase[part].tolist()], device_s),
+        module_s=_sums([capture.modules[i] for i in capture.op_module[part].tolist()], device_s),
+        bound_s=_sums([Bound(i).name.lower() for i in bound.tolist()], device_s),
+        top=costly_ops(capture, signature, capture.op_module[part], device_s, bound, family),
+        gpu_busy_share=min(1.0, line.busy_s / line.step_s) if line.step_s else 0.0,
+        launch_bound_share=min(1.0, waited / line.step_s) if line.step_s else 0.0,
+        device_total_s=total, host_total_s=float(host_s.sum()), flop=capture.flop(step), compiled=bool(wanted),
+        kernels=int(kernels.sum()), basis=times.basis,
+    )  # fmt: skip
+
+
+def signature_times(
+    capture: Capture, accelerator: Accelerator, step: int = -1, *, channels_last: bool | None = None,
+    calibration: Calibration | None = None, system: System | None = None,
+) -> SignatureTimes:  # fmt: skip
+    """Device time of every signature the step uses, each family in one call."""
+    span = capture.steps[step]
+    used = np.unique(capture.op_signature[span.first_op : span.end_op])
+    n = len(capture.signatures)
+    time, sigma = np.zeros(n), np.zeros(n)
+    family, bound = np.full(n, FAMILIES.index("host")), np.zeros(n, dtype=np.int64)
+    groups: dict[str, list[int]] = {}
+    for i in used.tolist():
+        name = family_of(capture.signatures[i])
+        family[i] = FAMILIES.index(name)
+        groups.setdefault(name, []).append(i)
+    bases: list[Basis] = []
+    factors = calibration or Calibration()
+    shipped: Mapping[str, float] = load_json("captured_time")["calibration"]["family"]
+    for name, rows in groups.items():
+        if name == "host":
+            continue
+        few = [capture.signatures[i] for i in rows]
+        made = _family_time(name, few, capture, accelerator, channels_last, system)
+        index = np.array(rows)
+        time[index] = made.time_s * shipped.get(name, 1.0) * factors.family.get(name, 1.0) * factors.device
+        sigma[index] = made.log_sigma
+        bound[index] = [_bound(name, s, t, accelerator, capture) for s, t in zip(few, made.time_s.tolist(), strict=True)]
+        bases.append(made.basis)
+    if not np.isfinite(time).all():
+        raise InputError("the capture holds an operation whose sizes give no time", hint="report the model with its shapes")
+    return SignatureTimes(time, sigma, family, bound, weakest(*bases) if bases else "specified")
+
+
+def _family_time(
+    name: str, few: list[Signature], capture: Capture, accelerator: Accelerator, channels_last: bool | None, system: System | None
+) -> KernelTime:
+    if name in PRODUCTS:
+        return PRODUCTS[name](accelerator, few, capture.settings)
+    if name == "convolution":
+        return _convolutions(few, capture, accelerator, channels_last)
+    if name == "collective":
+        return collective_seconds(accelerator, few, capture.settings, system)
+    if name == "transfer":
+        one = [transfer_time(accelerator, max(s.bytes_read, s.bytes_written), "d2h" if s.attribute("direction") == "device-to-host"
+                             else "h2d", pinned=False) for s in few]  # fmt: skip
+        latency = float(load_json("memory_bound")["latency_s"])
+        return KernelTime(np.array([o.time_s[0] for o in one]) + latency, np.array([o.log_sigma[0] for o in one]), "derived")
+    return memory_bound_time(accelerator, few, [name] * len(few))
+
+
+def _convolutions(few: list[Signature], capture: Capture, accelerator: Accelerator, last: bool | None) -> KernelTime:
+    made = [conv_of(s) for s in few]
+    time, sigma, bases = np.zeros(len(few)), np.full(len(few), 0.4), list[Basis]()
+    odd = [i for i, c in enumerate(made) if c is None]
+    if odd:
+        plain = memory_bound_time(accelerator, [few[i] for i in odd], ["elementwise"] * len(odd))
+        time[odd] = plain.time_s
+        bases.append(plain.basis)
+    formats = [run_format(accelerator, row_dtype(s), capture.settings.cudnn_tf32) for s in few]
+    for dtype in sorted(set(formats)):
+        rows = [i for i, (c, f) in enumerate(zip(made, formats, strict=True)) if c is not None and f == dtype]
+        if not rows:
+            continue
+        convs = [c._replace(last=c.last if last is None else last) for i in rows if (c := made[i]) is not None]
+        vector = dtype not in ("fp16", "bf16", "tf32")
+        one = captured_convolution_time(accelerator, dtype, convs, vector=vector)
+        slow = accelerator.peak("fp32") / accelerator.peak("fp64") if dtype == "fp64" else 1.0
+        time[rows], sigma[rows] = one.time_s * max(slow, 1.0), one.log_sigma
+        bases.append(one.basis)
+    return KernelTime(time, sigma, weakest(*bases) if bases else "derived")
+
+
+def _bound(family: str, s: Signature, time_s: float, accelerator: Accelerator, capture: Capture) -> int:
+    if family in ("collective", "transfer"):
+        return int(Bound.COMMUNICATION)
+    latency = float(load_json("memory_bound")["latency_s"]) * max(s.n_kernels, 1)
+    stream = (s.bytes_read + s.bytes_written) / dram_rate(accelerator)
+    if not s.flop:
+        return int(Bound.LAUNCH if latency > 0.5 * time_s else Bound.BANDWIDTH)
+    settings = capture.settings
+    dtype = run_format(accelerator, row_dtype(s), settings.cudnn_tf32 if s.kind is Kind.CONVOLUTION else settings.matmul_tf32)
+    rate = accelerator.peak_flop_per_s.get(dtype) or accelerator.peak("fp32")
+    work = s.flop / rate
+    if max(work, stream) < 0.1 * time_s and time_s < 2e-5:
+        return int(Bound.LAUNCH)
+    if stream > work:
+        return int(Bound.BANDWIDTH)
+    return int(Bound.CUDA_CORE if dtype in ("fp32", "fp64") else Bound.TENSOR_CORE)
+
+
+def _waits(capture: Capture, part: slice, family: NDArray[np.int64]) -> I64:
+    flags, phase = capture.op_flags[part], capture.op_phase[part]
+    out = np.where(flags & OpFlag.SYNC, SYNC, 0).astype(np.int64)
+    collective = family == FAMILIES.index("collective")
+    if not collective.any():
+        return out
+    names = [capture.signatures[i].op for i in capture.op_signature[part].tolist()]
+    functional = np.array([n.startswith(("_c10d", "c10d_f")) for n in names])
+    out |= np.where(collective & ~functional & (phase == Phase.FORWARD), BLOCKING, 0)
+    out |= np.where(np.array([short_name(n) == "wait_tensor" for n in names]), WAIT, 0)
+    update = np.flatnonzero(phase == Phase.OPTIMIZER)
+    if update.size:
+        out[update[0]] |= WAIT
+    return out
+
+
+def _sums(keys: list[str], seconds: F64) -> dict[str, float]:
+    names, inverse = np.unique(np.array(keys, dtype=object).astype(str), return_inverse=True)
+    sums = np.bincount(inverse, weights=seconds, minlength=len(names)) if len(names) else np.zeros(0)
+    return {str(n): float(x) for n, x in sorted(zip(names, sums, strict=True), key=lambda p: -p[1]) if x > 0}
+
+
+def _step_sigma(
+    device_s: F64, log_sigma: F64, family: NDArray[np.int64], step_s: float, basis: Basis, calibration: Calibration
+) -> float:
+    """Spread of log(measured / predicted) of the step: kernels of one family miss together, families and the host apart."""
+    model: dict[str, Any] = load_json("captured_time")["calibration"]["log_sigma"]
+    whole = calibration.log_sigma if calibration.log_sigma is not None else float(model[basis])
+    if step_s <= 0:
+        return whole
+    by_family = np.bincount(family, weights=device_s * log_sigma, minlength=len(FAMILIES))
+    parts = float(np.sqrt(np.sum(by_family**2))) / step_s
+    late = max(0.0, 1.0 - float(device_s.sum()) / step_s) * float(load_json("host_time")["log_sigma"])
+    return whole if calibration.log_sigma is not None else math.sqrt(whole**2 + 0.25 * parts**2 + late**2)
+
+
+def costly_ops(
+    capture: Capture, signature: I64, module: I64, device_s: F64, bound: I64, family: NDArray[np.int64], count: int = 10
+) -> tuple[CostlyOp, ...]:
+    """The signatures on which the device spends most, costliest first; equal shapes are one entry."""
+    total = float(device_s.sum())
+    if not total:
+        return ()
+    sums = np.bincount(signature, weights=device_s, minlength=len(capture.signatures))
+    out: list[CostlyOp] = []
+    for i in np.argsort(-sums)[:count].tolist():
+        if sums[i] <= 0:
+            break
+        s = capture.signatures[i]
+        rows = np.flatnonzero(signature == i)
+        moved = s.bytes_read + s.bytes_written
+        bounds = np.bincount(bound[rows], weights=device_s[rows])
+        modules = np.bincount(module[rows], weights=device_s[rows])
+        out.append(CostlyOp(
+            short_name(s.op), FAMILIES[int(family[rows[0]])], len(rows), float(sums[i]), float(sums[i]) / total,
+            Bound(int(np.argmax(bounds))), s.flop * len(rows) / float(sums[i]), s.flop / moved if moved else 0.0,
+            pattern_of_path(capture.modules[int(np.argmax(modules))]), shapes_of(s),
+        ))  # fmt: skip
+    return tuple(out)
+
+
+def pattern_of_path(path: str) -> str:
+    """``layers.3.mlp`` as ``layers.*.mlp``."""
+    return ".".join("*" if p.isdigit() else p for p in path.split("."))
+
+
+def shapes_of(s: Signature) -> str:
+    """``8x64x56x56 64x64x3x3``: the first two large tensors."""
+    shapes = [t.shape for t in s.inputs if len(t.shape) > 1][:2] or [t.shape for t in (*s.inputs, *s.outputs)][:1]
+    return " ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
