@@ -48,6 +48,11 @@ def _activation(kind: str) -> nn.Module:
     return named[kind]()
 
 
+def fused_attention(on: bool) -> None:
+    """Whether timm's attention layers call torch's fused attention; timm had none for torch before 2.0."""
+    zoo_support.timm().layers.set_fused_attn(on)
+
+
 def loop(
     network: Network, batch: int, *, train: bool, precision: str, channels_last: bool, optimizer: str, keeps: bool,
     set_to_none: bool, foreach: bool,
