@@ -27,7 +27,14 @@ from gpuwise.workload.captured import Capture
 RAN, OUT_OF_MEMORY = 1.0, 2.0
 VERDICT_SIGMA = 0.1
 """A verdict is covered when it is right: log 2 is outside, 0 inside."""
-SAMPLE = {"gpumemnet timm": 8, "gpumemnet mlp": 2, "gpumemnet paper": 2, "xmem": 5, "timm bounds train": 4, "timm bounds infer": 4}
+SAMPLE = {
+    "gpumemnet timm": 8,
+    "gpumemnet mlp": 2,
+    "gpumemnet paper": 2,
+    "xmem": 5,
+    "timm bounds train": 4,
+    "timm bounds infer": 4,
+}
 NOT_SAMPLED = "not sampled (--all-check runs all)"
 BASELINE = ("xMem", "naive fake-tensor sum")
 Capturer = Callable[[Job], Capture]
