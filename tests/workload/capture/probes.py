@@ -222,7 +222,7 @@ def module_moves_keep_parameters():
     parameters = list(m.parameters())
     optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
     m.to("cuda")
-    assert all(a is b for a, b in zip(m.parameters(), parameters)) and all(p.is_cuda for p in parameters)
+    assert all(a is b for a, b in zip(m.parameters(), parameters, strict=True)) and all(p.is_cuda for p in parameters)
     m(torch.randn(4, 100, device="cuda")).sum().backward()
     optimizer.step()
     assert all(p.grad.is_cuda for p in parameters)
@@ -275,7 +275,7 @@ def deepcopy_and_average():
     e = copy.deepcopy(m).requires_grad_(False)
     assert all(p.is_cuda for p in e.parameters())
     with torch.no_grad():
-        for a, b in zip(e.parameters(), m.parameters()):
+        for a, b in zip(e.parameters(), m.parameters(), strict=True):
             a.lerp_(b, 0.01)
     s = torch.optim.swa_utils.AveragedModel(m)
     s.update_parameters(m)
@@ -482,7 +482,8 @@ def autocast_checkpoint():
 @probe
 def cnn():
     m = nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Conv2d(16, 16, 3, groups=16),
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Conv2d(16, 16,
+            3, groups=16),
         nn.GroupNorm(4, 16), nn.SiLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.1), nn.Linear(16, 10),
     ).cuda()  # fmt: skip
     o = torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)
@@ -542,7 +543,8 @@ def activations():
 @probe
 def losses():
     a, b = torch.randn(8, 8, device="cuda", requires_grad=True), torch.rand(8, 8, device="cuda")
-    for loss in (nn.MSELoss(), nn.L1Loss(), nn.SmoothL1Loss(), nn.HuberLoss(), nn.BCEWithLogitsLoss(), nn.KLDivLoss(reduction="batchmean"),
+    for loss in (nn.MSELoss(), nn.L1Loss(), nn.SmoothL1Loss(), nn.HuberLoss(), nn.BCEWithLogitsLoss(),
+        nn.KLDivLoss(reduction="batchmean"),
                  nn.PoissonNLLLoss(), nn.SoftMarginLoss(), nn.CrossEntropyLoss(label_smoothing=0.1)):  # fmt: skip
         loss(a, b).backward()
     target = torch.randint(0, 8, (8,), device="cuda")
@@ -900,7 +902,8 @@ def indexing_and_sorting():
     x = torch.randn(8, 16, device="cuda", requires_grad=True)
     idx = torch.randint(0, 8, (5,), device="cuda")
     for y in (x[idx], x.gather(0, idx[:, None].expand(5, 16)), x.index_select(0, idx), x.sort(-1)[0], x.topk(3)[0], x.cumsum(0),
-              x.flip(0), x.roll(1), x.tril(), x.cummax(0)[0], x.median(0)[0], x.kthvalue(2)[0], x.unfold(0, 3, 1), x.diff()):  # fmt: skip
+              x.flip(0), x.roll(1), x.tril(), x.cummax(0)[0], x.median(0)[0], x.kthvalue(2)[0], x.unfold(0, 3, 1),
+                  x.diff()):  # fmt: skip
         y.sum().backward()
     z = torch.zeros(8, 16, device="cuda")
     z.scatter_add_(0, idx[:, None].expand(5, 16), torch.ones(5, 16, device="cuda"))

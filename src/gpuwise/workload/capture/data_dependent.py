@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -278,11 +279,11 @@ def update_scale(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any
 @handles(*_overloads("_pack_padded_sequence", "default"))
 def pack_padded(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     """Lengths are on the host, where their values are known: [batch] lengths, longest first."""
-    x, lengths, batch_first = args
+    x, lengths = args[0], args[1]
     if not x.is_meta or lengths.is_meta:
         return mode.run(info, args, kwargs)
     steps = lengths.tolist()
-    if any(b > a for a, b in zip(steps, steps[1:], strict=False)):
+    if any(b > a for a, b in itertools.pairwise(steps)):
         raise RuntimeError("`lengths` array must be sorted in decreasing order when `enforce_sorted` is True.")
     if steps[-1] <= 0:
         raise RuntimeError("Length of all samples has to be greater than 0, but found an element in 'lengths' that is <= 0")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,9 @@ from gpuwise.workload.capture.streams import make_streams
 
 if TYPE_CHECKING:
     from gpuwise.workload.capture.accelerator import FakeAccelerator
+
+_RNN_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
+"""``cudnnRNNMode_t``."""
 
 
 def install(acc: FakeAccelerator, patches: Patches) -> None:
@@ -207,6 +211,7 @@ def _install_backends(acc: FakeAccelerator, patches: Patches) -> None:
         return bool(torch._C._get_cudnn_enabled()) and tensor.device.type == "cuda" and tensor.dtype.is_floating_point
 
     patches.set(cudnn, "is_acceptable", is_acceptable)
+    patches.set(importlib.import_module("torch.backends.cudnn.rnn"), "get_cudnn_mode", _RNN_MODES.__getitem__)
     patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
     if hasattr(mha, "get_fastpath_enabled"):
         patches.set(mha, "get_fastpath_enabled", lambda: False)

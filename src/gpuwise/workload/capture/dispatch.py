@@ -136,7 +136,7 @@ class CaptureMode(TorchDispatchMode):
         plan = info.plans.get(key)
         if plan is None:
             result = self._kernel(info, args, kwargs, scan)
-            unchanged = not info.mutable or self._same_key(info, args, kwargs, key)
+            unchanged = info.planned and (not info.mutable or self._same_key(info, args, kwargs, key))
             info.plans[key] = plan_of(result, args, scan.meta) if unchanged else (DIRECT,)
             self._after(result, info, scan, label)
             return result

@@ -17,13 +17,16 @@ from torch import Tensor
 NEW, ARG, MANY, VALUE, DIRECT = range(5)
 _empty_strided = torch._C._VariableFunctions.empty_strided
 _META = torch.device("meta")
+_NEVER_PLANNED = frozenset({"_cudnn_rnn_flatten_weight"})
+"""Operations that change their arguments without saying so in their schema."""
 
 
 class OpInfo:
     """What is fixed for one operator overload, worked out at its first call."""
 
     __slots__ = (
-        "floats_matter", "fresh", "func", "handler", "has_device", "mutable", "name", "plans", "short", "takes_size", "view", "written",
+        "floats_matter", "fresh", "func", "handler", "has_device", "mutable", "name", "planned", "plans", "short",
+        "takes_size", "view", "written",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -43,6 +46,7 @@ class OpInfo:
         self.takes_size = any(a.name in ("size", "repeats", "pad") and "int" in str(a.type).lower() for a in schema.arguments)
         self.plans: dict[Any, Any] = {}
         self.handler: Any = None
+        self.planned = self.short not in _NEVER_PLANNED
 
 
 class Scan:

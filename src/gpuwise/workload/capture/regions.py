@@ -17,8 +17,8 @@ import torch
 import torch.utils.checkpoint as checkpoint_module
 from torch import nn
 
-from gpuwise.workload.captured import OpFlag
 from gpuwise.workload.capture.patching import Patches
+from gpuwise.workload.captured import OpFlag
 
 if TYPE_CHECKING:
     from gpuwise.workload.capture.accelerator import FakeAccelerator

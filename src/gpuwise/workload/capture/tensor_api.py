@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _device_of = torch._C.TensorBase.device.__get__
 _is_meta = torch._C.TensorBase.is_meta.__get__
 _to = torch._C.TensorBase.to
+_ADDRESS_SHIFT = 12
+"""Pretended addresses lie this many bits apart per byte of the storage's own address."""
 _NUMPY_ERROR = "can't convert {} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
 
 
@@ -189,6 +191,23 @@ def _install_data(acc: FakeAccelerator, patches: Patches) -> None:
     patches.set(Tensor, "data", property(held.__get__, set_data))
     patches.set(torch, "_has_compatible_shallow_copy_type", has_compatible)
 
+    pointer_of, storage_pointer_of = Tensor.data_ptr, torch.UntypedStorage.data_ptr
+
+    def data_ptr(self: Tensor) -> int:
+        """An address of its own for each storage: programs compare addresses to find shared memory."""
+        if not _is_meta(self) or inside[0]:
+            return pointer_of(self)
+        if not self.numel():
+            return 0
+        return (self.untyped_storage()._cdata << _ADDRESS_SHIFT) + self.storage_offset() * self.element_size()
+
+    def storage_data_ptr(self: Any) -> int:
+        if self.device.type != "meta" or inside[0]:
+            return storage_pointer_of(self)
+        return self._cdata << _ADDRESS_SHIFT if self.nbytes() else 0
+
+    patches.set(Tensor, "data_ptr", data_ptr)
+    patches.set(torch.UntypedStorage, "data_ptr", storage_data_ptr)
     resize_of = torch.UntypedStorage.resize_
 
     def resize_(self: Any, size: int) -> Any:
