@@ -79,8 +79,10 @@ def _builder(job: Job) -> Callable[[], Any]:
     if name not in TEXT:
         raise UnpredictableError("no builder for this model")
     t = TEXT[name]
+    # transformers' GPT-Neo has no fused attention
+    attention = "eager" if t.head.startswith("GPTNeo") else t.attention
     return lambda: zoo_support.text_network(
-        t.head, t.config, t.dimensions, job.tokens or t.seq_len, attention=t.attention, labels=t.labels
+        t.head, t.config, t.dimensions, job.tokens or t.seq_len, attention=attention, labels=t.labels
     )
 
 
