@@ -44,7 +44,7 @@ def jobs_of(folder: Path) -> list[Job]:
 def test_rows_become_jobs(folder: Path) -> None:
     jobs = jobs_of(folder)
     tiny, neo, fits, fails, *compiled = jobs
-    assert (tiny.library, tiny.model, tiny.image_size, tiny.optimizer) == ("torchvision", "convnext_tiny", 86, "sgd")
+    assert (tiny.library, tiny.model, tiny.image_size, tiny.optimizer) == ("torchvision", "convnext_tiny", 86, "sgd-plain")
     assert tiny.peers["xMem"] == pytest.approx(3.5232e9) and "LLMem" not in tiny.peers
     assert neo.fits is False and np.isnan(neo.measured_bytes) and neo.tokens == 128
     assert (fits.batch, fits.fits, fails.batch, fails.fits) == (256, True, 384, False)
