@@ -181,7 +181,8 @@ def _xmem(r: dict[str, Any]) -> list[Job]:
         Job(
             "xmem", model, library, "RTX 3060 12GB", int(r["batch"]), True, XMEM,
             measured_bytes=float("nan") if oom else r["measured_peak_GB"] * GIGA, fits=False if oom else None,
-            image_size=image, tokens=tokens, optimizer=XMEM_OPTIMIZERS.get(r["optimizer"], str(r["optimizer"]).lower()), peers=peers,
+            image_size=image, tokens=tokens, peers=peers,
+            optimizer=XMEM_OPTIMIZERS.get(r["optimizer"], str(r["optimizer"]).lower()),
         )
     ]  # fmt: skip
 
