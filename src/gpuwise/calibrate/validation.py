@@ -29,6 +29,7 @@ FAMILIES: dict[str, str] = {
     "llm_memory": "gpuwise.calibrate.llm_memory",
     "neusight": "gpuwise.calibrate.neusight",
     "timm": "gpuwise.calibrate.timm",
+    "captured_time": "gpuwise.calibrate.captured_time",
     "lambda": "gpuwise.calibrate.lambda_training",
     "mlperf": "gpuwise.calibrate.mlperf",
     "memory": "gpuwise.calibrate.memory",
