@@ -28,7 +28,7 @@ from gpuwise.predict.captured_sharding_parts import (
 )  # fmt: skip
 from gpuwise.workload.captured import Category
 from gpuwise.workload.captured_blocks import Lives, ModuleTree, Pass, backward_of, module_mask, passes, segments
-from gpuwise.workload.captured_edit import Editor
+from gpuwise.workload.captured_edit import EARLY, Editor
 from gpuwise.workload.optable import Phase
 
 
@@ -138,14 +138,14 @@ def _add_pass(
         whole = run.unshard(g, seg.first_op, Phase.FORWARD, free=previous)
         previous = g.buffer
         if run.sharding.reshard_after_forward:
-            edit.freed(whole, seg.end_op)
+            edit.freed(whole, seg.end_op, EARLY)
         else:
             kept[seg.path] = whole
     if previous is not None:
-        edit.freed(previous, _forward_end(run, one))
+        edit.freed(previous, _forward_end(run, one), EARLY)
     _add_backward(run, tree, one, by_path, gradients, shards, kept)
     if root_whole >= 0:
-        edit.freed(root_whole, one.end_op)
+        edit.freed(root_whole, one.end_op, EARLY)
 
 
 def _forward_end(run: _Fsdp, one: Pass) -> int:
@@ -173,13 +173,13 @@ def _add_backward(
         at, end = spans[path].first_op, spans[path].end_op
         if coming is not None:
             whole = run.unshard(coming, at, Phase.BACKWARD, free=None)
-            edit.freed(coming.buffer, at)
+            edit.freed(coming.buffer, at, run.last_copy)
             coming = run.gather(by_path[order[k + 1]], at, Phase.BACKWARD) if k + 1 < len(order) else None
         else:
             whole = kept.get(path, -1)
         done = one.end_op if _input_only(run, one, tree, path) else end
         if whole >= 0:
-            edit.freed(whole, done)
+            edit.freed(whole, done, EARLY)
         if done == one.end_op:
             late.append(path)
             continue

@@ -17,6 +17,8 @@ from gpuwise.errors import InputError
 from gpuwise.workload.captured import I64, Capture, Category, Signature, StepSpan
 
 _FREE, _BORN = -1, 1
+EARLY = -2
+"""In place of a handle: before everything that is put in at that place."""
 
 
 @dataclass(slots=True)
@@ -75,7 +77,8 @@ class Editor:
         self._events.append((self._event_at(before), before, storage, _BORN, handle))
 
     def freed(self, storage: int, before: int, handle: int = -1) -> None:
-        """``storage`` is freed right before operation ``before``, or after the operation ``handle`` put in there."""
+        """``storage`` is freed right before operation ``before``: after the operation ``handle`` put in there, after all of
+        them, or (``EARLY``) before the first."""
         self._events.append((self._event_at(before), before, storage, _FREE, handle))
 
     def freed_instead(self, event: int, storage: int) -> None:
@@ -143,6 +146,8 @@ class Editor:
         own = added[:, 4] >= 0
         added_op = new_of_op[added[:, 1]] - 1
         added_op[own] = new_of_handle[added[own, 4]]
+        early = (added[:, 4] == EARLY) & (added[:, 1] > 0)
+        added_op[early] = new_of_op[added[early, 1] - 1]
         # an added event comes before the old event of its position, and with the operation it belongs to
         keys = np.concatenate([2 * old + 1, 2 * added[:, 0]])
         op = np.concatenate([old_op[old], added_op])
