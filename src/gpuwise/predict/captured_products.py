@@ -210,7 +210,7 @@ def _one_recurrent(accelerator: Accelerator, s: Signature, dtype: str, model: di
     given = s.inputs[0].shape
     steps, batch = (
         (given[1], given[0]) if s.attribute("batch_first") and len(given) == 3 else (given[0], given[1] if len(given) == 3 else 1)
-    )  # noqa: E501
+    )
     hidden = int(s.attribute("hidden_size", 0) or 0) or min((m[-1] for m in matrices), default=1)  # type: ignore[call-overload]
     inner = [m for m in matrices if m[1] == hidden and m[0] % hidden == 0]
     layers = max(1, len(matrices) // 2)
@@ -223,7 +223,7 @@ def _one_recurrent(accelerator: Accelerator, s: Signature, dtype: str, model: di
         dtype,
         "tn",
         np.array([[1.0, tokens, float(gates), wide], [1.0, float(max(batch, 1)), float(gates), float(hidden)]]),
-    )  # noqa: E501
+    )
     weights = float(gates) * hidden * BYTES.get(dtype, 4)
     near = cache_rate(accelerator) if weights * layers <= 0.7 * (accelerator.l2_bytes or 0.0) else None
     chain = max(float(one.time_s[1]), weights / (near or dram_rate(accelerator)), float(model["step_s"]))

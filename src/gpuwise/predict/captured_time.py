@@ -168,16 +168,17 @@ def captured_time(
     span = capture.steps[step]
     part = slice(span.first_op, span.end_op)
     factors = calibration or Calibration()
-    times = signature_times(capture, accelerator, step, channels_last=channels_last, calibration=factors, system=system)
+    wanted = capture.settings.compiled if compiled is None else compiled
+    last = True if wanted and channels_last is None else channels_last  # the compiler lays images out for the library
+    times = signature_times(capture, accelerator, step, channels_last=last, calibration=factors, system=system)
     signature = capture.op_signature[part]
     device_s, bound, family = times.time_s[signature], times.bound[signature], times.family[signature]
     host_s = host_seconds(capture, step, host) * factors.host * float(load_json("captured_time")["calibration"]["host"])
     kernels = np.array([s.n_kernels for s in capture.signatures])[signature]
-    wanted = capture.settings.compiled if compiled is None else compiled
     if wanted:
         from gpuwise.predict.compiled import compile_step
 
-        fused = compile_step(capture, accelerator, step, device_s, host_s, times, everything=compiled is True)
+        fused = compile_step(capture, accelerator, step, device_s, host_s, family, everything=compiled is True)
         device_s, host_s, kernels = fused.device_s, fused.host_s, fused.kernels
         bound = np.where(device_s > 0, np.where(fused.fused, int(Bound.BANDWIDTH), bound), int(Bound.NOTHING))
     line = timeline(device_s, host_s, _waits(capture, part, family), family == FAMILIES.index("collective"))
@@ -243,11 +244,14 @@ def _family_time(
     if name == "collective":
         return collective_seconds(accelerator, few, capture.settings, system)
     if name == "transfer":
-        one = [transfer_time(accelerator, max(s.bytes_read, s.bytes_written), "d2h" if s.attribute("direction") == "device-to-host"
-                             else "h2d", pinned=False) for s in few]  # fmt: skip
+        one = [transfer_time(accelerator, max(s.bytes_read, s.bytes_written), _direction(s), pinned=False) for s in few]
         latency = float(load_json("memory_bound")["latency_s"])
         return KernelTime(np.array([o.time_s[0] for o in one]) + latency, np.array([o.log_sigma[0] for o in one]), "derived")
     return memory_bound_time(accelerator, few, [name] * len(few))
+
+
+def _direction(s: Signature) -> str:
+    return "d2h" if s.attribute("direction") == "device-to-host" else "h2d"
 
 
 def _convolutions(few: list[Signature], capture: Capture, accelerator: Accelerator, last: bool | None) -> KernelTime:

@@ -220,6 +220,17 @@ class Capture:
     """In the order of ``named_parameters()``; empty if no module was seen."""
     calls: tuple[ModuleCall, ...] = ()
     """Module calls of the steady step in order of entry; empty where the recorder does not note them."""
+    op_inputs: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Storages of the tensor arguments of all operations, one after another, as ``Signature.inputs`` (-1: on the host)."""
+    op_input_end: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    """[N] end of each operation's part of ``op_inputs``; another length than N: the data flow is not known."""
+    op_outputs: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    op_output_end: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def has_flow(self) -> bool:
+        """Whether ``op_inputs`` and ``op_outputs`` belong to these operations."""
+        return len(self.op_input_end) == len(self.op_output_end) == len(self.op_signature)
 
     @property
     def steady(self) -> StepSpan:

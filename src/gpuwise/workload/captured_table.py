@@ -69,7 +69,9 @@ def short_name(op: str) -> str:
 def row_dtype(s: Signature) -> str:
     """The arithmetic format: that of the widest floating-point input (or output); an embedding's table or result."""
     found = [t.dtype for t in (*s.inputs, *s.outputs) if t.dtype[0] in ("f", "b") and t.dtype != "bool"]
-    if s.kind in (Kind.MATMUL, Kind.CONVOLUTION, Kind.ATTENTION, Kind.GROUPED) and len(s.inputs) > 1:
+    if s.kind is Kind.ATTENTION and found:
+        return found[0]  # later inputs are fp32 sums and the state of the random numbers
+    if s.kind in (Kind.MATMUL, Kind.CONVOLUTION, Kind.GROUPED) and len(s.inputs) > 1:
         products = [t for t in s.inputs if len(t.shape) >= 2 and t.dtype in _BYTES and t.dtype[0] in ("f", "b", "i", "c")]
         if products:
             return products[-1].dtype

@@ -38,6 +38,7 @@ class Recorder:
         self.accelerator: Any = None
         self.op_signature, self.op_phase, self.op_module, self.op_line = (array("q") for _ in range(4))
         self.op_stream, self.op_flags = array("q"), array("q")
+        self.op_inputs, self.op_input_end, self.op_outputs, self.op_output_end = (array("q") for _ in range(4))
         self.spans: list[StepSpan] = []
         self.calls: list[list[ModuleCall]] = []
         self.optimizers: dict[int, Any] = {}
@@ -101,10 +102,30 @@ class Recorder:
         self.op_line.append(line)
         self.op_stream.append(self.accelerator.current_stream if self.accelerator is not None else 0)
         self.op_flags.append(flags)
+        self._note_flow(args, kwargs, result)
         if storages.fresh:
             if (direction == "host-to-device" or not _has_device_input(args)) and not module and phase == _FORWARD:
                 storages.mark(tensors_in(result), storages.inputs)
             storages.name_fresh(result)
+
+    def _note_flow(self, args: Any, kwargs: Any, result: Any) -> None:
+        """Storages of the tensors that go in and come out."""
+        index_of, into = self.storages.index_of, self.op_inputs
+        for arg in args:
+            if isinstance(arg, torch.Tensor):
+                into.append(index_of(arg))
+            elif arg.__class__ is list or arg.__class__ is tuple:
+                into.extend([index_of(t) for t in arg if isinstance(t, torch.Tensor)])
+        for arg in kwargs.values():
+            if isinstance(arg, torch.Tensor):
+                into.append(index_of(arg))
+        self.op_input_end.append(len(into))
+        out = self.op_outputs
+        if isinstance(result, torch.Tensor):
+            out.append(index_of(result))
+        else:
+            out.extend([index_of(t) for t in tensors_in(result)])
+        self.op_output_end.append(len(out))
 
     def born(self, storage: Any, nbytes: int, host: bool) -> None:
         """A storage was seen for the first time; the operation that made it is the next one."""
@@ -333,7 +354,8 @@ class Recorder:
     def capture(self, *, name: str = "", batch: int | None = None, **settings: Any) -> Capture:
         """Everything recorded, frozen."""
         columns = {n: np.frombuffer(getattr(self, n), dtype=np.int64).copy() if len(getattr(self, n)) else np.zeros(0, np.int64)
-                   for n in ("op_signature", "op_phase", "op_module", "op_line", "op_stream", "op_flags")}  # fmt: skip
+                   for n in ("op_signature", "op_phase", "op_module", "op_line", "op_stream", "op_flags", "op_inputs",
+                             "op_input_end", "op_outputs", "op_output_end")}  # fmt: skip
         s = self.storages
         first = self.spans[0].first_op if self.spans else len(self.op_signature)
         calls = sorted(self.calls[-1], key=lambda c: (c.first_op, -c.end_op)) if self.calls else []
