@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpuwise.errors import GpuwiseError, InputError
-from gpuwise.workload.capture.errors import require_torch, without_our_frames
+from gpuwise.workload.capture.errors import require_torch, without_our_frames, without_rule
 from gpuwise.workload.captured import Capture
 
 DEVICES = ("cuda", "cpu")
@@ -62,7 +62,10 @@ def capture(
         )  # fmt: skip
     except GpuwiseError:
         raise
-    except Exception as error:  # noqa: BLE001 - the step's own, whatever it is
+    except Exception as error:
+        refused = without_rule(error)
+        if refused is not None:
+            raise refused.with_traceback(error.__traceback__) from error
         raise without_our_frames(error) from error.__cause__
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from gpuwise.errors import InputError, MissingExtraError
+from gpuwise.errors import InputError, MissingExtraError, NoFakeRuleError
 
 OLDEST_TORCH = (2, 7)
 _OURS = str(Path(__file__).resolve().parents[2])
+_NO_RULE = re.compile(r"no fake impl registered for <CustomOpDef\(([\w:.]+)\)>")
 _IMPORTLIB = "<frozen importlib"
 _META_KERNELS = (
     "/torch/_ops.py", "/torch/_prims_common/", "/torch/_prims/", "/torch/_refs/", "/torch/_decomp/",
@@ -90,6 +92,12 @@ def last_user_place(error: BaseException) -> str:
             function = "" if code.co_name == "<module>" else f" in {code.co_name}"
             place = f"{Path(code.co_filename).name}:{tb.tb_lineno}{function}"
     return place
+
+
+def without_rule(error: Exception) -> NoFakeRuleError | None:
+    """Torch's own complaint about a custom operator without a fake rule, as ours; None for any other error."""
+    found = _NO_RULE.search(str(error))
+    return NoFakeRuleError(found[1]) if found is not None else None
 
 
 def require_torch() -> None:
