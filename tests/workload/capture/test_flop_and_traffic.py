@@ -67,7 +67,7 @@ PRODUCTS = [
             False,
             [0, 0],
             1,
-            [False, True, True],
+            [False, True, False],
         ),
     ),
     (aten._scaled_dot_product_flash_attention.default, (meta(2, 4, 64, 32, dtype=torch.float16),) * 3),
