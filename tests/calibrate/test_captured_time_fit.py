@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from gpuwise.calibrate.captured_time_fit import PARAMETERS, Problem, fit_form, model_of, predicted  # noqa: E402
-from gpuwise.facts.naming import find_accelerator  # noqa: E402
-from gpuwise.predict.captured_kernels import FAMILIES, Features  # noqa: E402
+from gpuwise.calibrate.captured_time_fit import PARAMETERS, Problem, fit_form, model_of, predicted
+from gpuwise.facts.naming import find_accelerator
+from gpuwise.predict.captured_kernels import FAMILIES, Features
 
 
 def problem(true: dict[str, Any]) -> Problem:

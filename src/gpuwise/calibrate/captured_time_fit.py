@@ -34,6 +34,8 @@ PARAMETERS: dict[str, tuple[float, float, float]] = {
     "launch_s": (3e-6, 5e-7, 6e-6), "fused": (0.4, 0.1, 1.0), "host_s": (5e-6, 1e-6, 1.5e-5), "cache_share": (0.6, 0.05, 2.0),
 }  # fmt: skip
 """Start and bounds. Efficiencies are of the catalogue's dense rate with fp32 accumulation."""
+SHIFT = 20.0
+"""Added to logarithms while fitting: a difference quotient's step is relative, and a logarithm may be zero."""
 PULL = 0.01
 """Weight of the pull towards the starting values, against one row."""
 
@@ -111,20 +113,20 @@ def fit_form(p: Problem, mask: Bool, rounds: int = 10) -> dict[str, Any]:
     from scipy.optimize import least_squares
 
     start, low, high = (np.log([v[i] for v in PARAMETERS.values()]) for i in range(3))
-    unit = np.ones(len(start))
     _, inverse, count = np.unique(p.network[mask].astype(str), return_inverse=True, return_counts=True)
     weight = 1.0 / np.sqrt(count[inverse])
     weight = weight / weight.mean()
 
-    def residual(x: F64) -> F64:
+    def residual(shifted: F64) -> F64:
+        x = shifted - SHIFT
         error = weight * np.log(predicted(p, model_of(x), mask)[mask] / p.measured[mask])
         return np.concatenate([error, PULL * np.sqrt(len(error)) / 2.0 * (x - start)])
 
     best = least_squares(
-        residual, np.clip(start, low + 1e-6, high - 1e-6), bounds=(low, high), loss="soft_l1", f_scale=0.12, diff_step=1e-3 / np.maximum(np.abs(np.clip(start, low + 1e-6, high - 1e-6)), 1e-9) * unit,
-        max_nfev=rounds,
+        residual, SHIFT + np.clip(start, low + 1e-6, high - 1e-6), bounds=(SHIFT + low, SHIFT + high), loss="soft_l1",
+        f_scale=0.12, diff_step=1e-4, max_nfev=rounds,
     )  # fmt: skip
-    return model_of(np.round(best.x, 4))
+    return model_of(np.round(best.x - SHIFT, 4))
 
 
 def fit(folder: Path, captures: Mapping[Key, Capture] | None = None) -> dict[str, float]:
