@@ -110,7 +110,7 @@ def cut_units(capture: Capture, op_s: F64) -> tuple[CutUnit, ...]:
     back_s = _backward_seconds(capture, one.backward_op, one.end_op, starts, one.first_op, one.backward_op, op_s)
     states = _state_bytes(capture, paths)
     kept = (lives.death_op >= one.backward_op) & ~lives.is_state & (lives.birth >= 0)
-    made = []
+    made = list[CutUnit]()
     for i, (a, b) in enumerate(zip(starts, ends, strict=True)):
         inside = kept & (lives.birth_op >= a) & (lives.birth_op < b)
         alive = (lives.birth_op >= a) & (lives.birth_op < b) & (lives.death_op >= b) & ~lives.is_state
@@ -217,7 +217,7 @@ def _in_flight(stage: int, micro_batches: int, n_stages: int, virtual: int, sche
     return float(in_flight(*one)[0])
 
 
-def _memory(sums: _Sums, first: F64 | int, end: int, flight: float) -> F64:
+def _memory(sums: _Sums, first: NDArray[np.int64] | int, end: int, flight: float) -> F64:
     a = np.asarray(first)
     return sums.state[end] - sums.state[a] + flight * (sums.saved[end] - sums.saved[a])
 
