@@ -23,6 +23,7 @@ from gpuwise.facts.accelerators import Accelerator
 from gpuwise.facts.systems import System
 from gpuwise.predict.captured_collectives import collective_seconds
 from gpuwise.predict.captured_convolution import captured_convolution_time, conv_of
+from gpuwise.predict.captured_kernels import network_seconds
 from gpuwise.predict.captured_memory_bound import memory_bound_time
 from gpuwise.predict.captured_products import PRODUCTS, run_format
 from gpuwise.predict.captured_shapes import FAMILIES, family_of, short_name
@@ -213,7 +214,7 @@ def signature_times(
     family, bound = np.full(n, FAMILIES.index("host")), np.zeros(n, dtype=np.int64)
     groups: dict[str, list[int]] = {}
     for i in used.tolist():
-        name = family_of(capture.signatures[i])
+        name = family_of(capture.signatures[int(i)])
         family[i] = FAMILIES.index(name)
         groups.setdefault(name, []).append(i)
     bases: list[Basis] = []
@@ -222,8 +223,10 @@ def signature_times(
     for name, rows in groups.items():
         if name == "host":
             continue
-        few = [capture.signatures[i] for i in rows]
+        few = [capture.signatures[int(i)] for i in rows]
         made = _family_time(name, few, capture, accelerator, channels_last, system)
+        if name not in _OF_THEIR_OWN:
+            made = _as_in_whole_networks(made, few, capture, accelerator)
         index = np.array(rows)
         time[index] = made.time_s * shipped.get(name, 1.0) * factors.family.get(name, 1.0) * factors.device
         sigma[index] = made.log_sigma
@@ -232,6 +235,16 @@ def signature_times(
     if not np.isfinite(time).all():
         raise InputError("the capture holds an operation whose sizes give no time", hint="report the model with its shapes")
     return SignatureTimes(time, sigma, family, bound, weakest(*bases) if bases else "specified")
+
+
+_OF_THEIR_OWN = ("collective", "transfer", "recurrent", "sort", "scan", "fourier", "grouped")
+"""Families that no measured network of ``captured_kernels`` has."""
+
+
+def _as_in_whole_networks(made: KernelTime, few: list[Signature], capture: Capture, accelerator: Accelerator) -> KernelTime:
+    """``made`` with the times of whole measured networks where those are the better ones to believe."""
+    whole, believed = network_seconds(few, accelerator, matmul_tf32=capture.settings.matmul_tf32)
+    return KernelTime(np.where(believed, whole, made.time_s), made.log_sigma, made.basis)
 
 
 def _family_time(
@@ -300,7 +313,7 @@ def _waits(capture: Capture, part: slice, family: NDArray[np.int64]) -> I64:
     collective = family == FAMILIES.index("collective")
     if not collective.any():
         return out
-    names = [capture.signatures[i].op for i in capture.op_signature[part].tolist()]
+    names = [capture.signatures[int(i)].op for i in capture.op_signature[part].tolist()]
     functional = np.array([n.startswith(("_c10d", "c10d_f")) for n in names])
     out |= np.where(collective & ~functional & (phase == Phase.FORWARD), BLOCKING, 0)
     out |= np.where(np.array([short_name(n) == "wait_tensor" for n in names]), WAIT, 0)
@@ -342,7 +355,7 @@ def costly_ops(
     for i in np.argsort(-sums)[:count].tolist():
         if sums[i] <= 0:
             break
-        s = capture.signatures[i]
+        s = capture.signatures[int(i)]
         rows = np.flatnonzero(signature == i)
         moved = s.bytes_read + s.bytes_written
         bounds = np.bincount(bound[rows], weights=device_s[rows])

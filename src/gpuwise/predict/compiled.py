@@ -116,7 +116,7 @@ def _fuse(capture: Capture, part: slice, inside: NDArray[np.bool_], family: NDAr
     level: dict[int, int] = {}
     readers: dict[int, list[int]] = {}
     for i, at in enumerate(signature):
-        s = capture.signatures[at]
+        s = capture.signatures[int(at)]
         if not s.n_kernels:
             continue
         ins, outs = flow.of(i, s)
@@ -236,7 +236,7 @@ def _readers(capture: Capture, part: slice, groups: list[Group]) -> dict[int, se
     where = {i: g for g, group in enumerate(groups) for i in group.ops}
     out: dict[int, set[int]] = {}
     for i, at in enumerate(capture.op_signature[part].tolist()):
-        s = capture.signatures[at]
+        s = capture.signatures[int(at)]
         if s.n_kernels:
             for t, _ in flow.of(i, s)[0]:
                 out.setdefault(t, set()).add(where.get(i, -1))

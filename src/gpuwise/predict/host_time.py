@@ -47,7 +47,7 @@ def host_seconds(capture: Capture, step: int = -1, host: HostSpeed | None = None
     if not n:
         return np.zeros(0)
     used, inverse = np.unique(signature, return_inverse=True)
-    fixed = np.array([_of_signature(capture.signatures[i], model) for i in used.tolist()])[inverse]
+    fixed = np.array([_of_signature(capture.signatures[int(i)], model) for i in used.tolist()])[inverse]
     trains = bool(np.any(phase == Phase.BACKWARD))
     forward = (phase == Phase.FORWARD) | (phase == Phase.RECOMPUTE)
     extra = np.where(forward, model["python_s"] + (model["autograd_s"] if trains else 0.0), 0.0)
