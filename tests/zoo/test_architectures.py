@@ -20,7 +20,7 @@ pytest.importorskip("timm")
 pytest.importorskip("torchvision")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch.utils.flop_counter import flop_registry  # noqa: E402
+from torch.utils.flop_counter import conv_flop_count, flop_registry  # noqa: E402
 
 from gpuwise.calibrate.zoo import build  # noqa: E402
 from gpuwise.workload.capture import zoo_support as support  # noqa: E402
@@ -49,7 +49,11 @@ class TorchCount(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         rule = flop_registry.get(func._overloadpacket)
-        if rule is not None and "attention" not in func._schema.name:
+        if func is torch.ops.aten.convolution_backward.default and args[9] > 1:
+            # torch counts the weight gradient of a grouped convolution as if there were one group
+            forward = conv_flop_count(args[1].shape, args[2].shape, args[0].shape, transposed=args[7])
+            self.total += float(forward) * (int(args[10][0]) + int(args[10][1]))
+        elif rule is not None and "attention" not in func._schema.name:
             self.total += float(rule(*args, **(kwargs or {}), out_val=out))
         return out
 
