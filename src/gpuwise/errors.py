@@ -104,7 +104,9 @@ class NoFakeRuleError(GpuwiseError):
         super().__init__(
             f"the operator {operator} has no rule that gives its result's shape without running it"
             + (f" ({reason})" if reason else ""),
-            hint=hint or f"register one with torch.library.register_fake({operator!r}), which takes the arguments and returns empty tensors",
+            hint=hint
+            or f"register one with torch.library.register_fake({operator!r}), which takes the arguments and returns "
+            "empty tensors",
         )
 
 

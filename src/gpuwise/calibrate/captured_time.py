@@ -7,6 +7,7 @@ bytes times one constant a GPU, mode and stack: the median over the rows scored.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,9 @@ from gpuwise.calibrate.captured_time_rows import NETWORKS, SAMPLE, Key, Rows, ca
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.facts.accelerators import Accelerator
-from gpuwise.predict.captured_kernels import Calibration, step_seconds
+from gpuwise.predict.captured_time import Calibration, captured_time
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.estimate import Z80
 from gpuwise.workload.captured import Capture
 
 F64 = NDArray[np.float64]
@@ -31,8 +34,9 @@ def calibrate_from_run(
     """
     if not np.isfinite(measured_step_s) or measured_step_s <= 0:
         raise InputError(f"a step of {measured_step_s} s was not measured", hint="give the seconds of one steady step")
-    predicted = step_seconds(capture, accelerator, compiled=compiled)
-    return Calibration(accelerator.id, measured_step_s / predicted.time_s)
+    predicted = captured_time(capture, accelerator, compiled=compiled).step_time.expected
+    factor = measured_step_s / predicted
+    return Calibration(device=factor, host=factor, log_sigma=float(load_json("captured_kernels")["log_sigma"]["calibrated"]))
 
 
 def score(folder: Path, all_check: bool) -> Scores | None:
@@ -89,12 +93,12 @@ def _scores(rows: Rows, captures: dict[Key, Capture], reasons: dict[Key, str], a
 
 def _one(capture: Capture, accelerator: Accelerator, compiled: bool) -> tuple[float, float, float]:
     """Predicted seconds, spread, and the roofline's seconds."""
-    made = step_seconds(capture, accelerator, compiled=compiled)
+    made = captured_time(capture, accelerator, compiled=compiled).step_time
     span = capture.steady
     count = np.bincount(capture.op_signature[span.first_op : span.end_op], minlength=len(capture.signatures))
     moved = float(sum(n * (s.bytes_read + s.bytes_written) for n, s in zip(count.tolist(), capture.signatures, strict=True) if n))
     roofline = max(capture.flop() / accelerator.peak("fp16"), moved / accelerator.memory_bandwidth_bytes_per_s)
-    return made.time_s, made.log_sigma, roofline
+    return made.expected, math.log(made.high / made.low) / (2 * Z80), roofline
 
 
 def _baseline(group: NDArray[np.object_], ideal: F64, measured: F64) -> F64:

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.facts.accelerators import Accelerator
-from gpuwise.predict.captured_shapes import channels_last, short_name
+from gpuwise.predict.captured_shapes import channels_last, short_name, whole_numbers
 from gpuwise.predict.clock import sustained_fraction
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.convolution import ELEMENT_BYTES, Convolutions, convolution_time
-from gpuwise.predict.estimate import weakest
+from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.fp32 import Shapes, product_time
 from gpuwise.predict.kernel_time import KernelTime
 from gpuwise.predict.memory_bound import dram_rate, memory_time
@@ -67,8 +67,8 @@ def conv_of(s: Signature) -> Conv | None:
     count = float(groups) if isinstance(groups, int) else 1.0
     small, large = (image, result) if transposed else (result, image)
     ratio = math.prod(large.shape[2:]) / max(math.prod(small.shape[2:]), 1)
-    mask = s.attribute("output_mask", (True, True, False)) if backward else (False, False, False)
-    wants = tuple(bool(x) for x in mask) if isinstance(mask, tuple) and len(mask) == 3 else (True, True, False)
+    mask = whole_numbers(s.attribute("output_mask", (True, True, False))) if backward else (0, 0, 0)
+    wants = tuple(bool(x) for x in mask) if len(mask) == 3 else (True, True, False)
     return Conv(
         float(image.shape[0]), float(large.shape[1]), float(small.shape[1]), _places(large.shape[2:]),
         _places(small.shape[2:]), float(math.prod(weight.shape[2:])), count, max(1.0, math.sqrt(ratio)) if ratio > 1.5 else 1.0,
@@ -91,7 +91,7 @@ def captured_convolution_time(accelerator: Accelerator, dtype: str, convs: list[
     plain = np.where(forward, ~transposed, transposed & wants[:, 0])
     arithmetic = "fp32" if vector else dtype
     time, sigma = np.zeros(n), np.full(n, 0.3)
-    bases = []
+    bases = list[Basis]()
     for mask, one in ((plain, _forward), (image, _image_gradient), (wants[:, 1], _filter_gradient)):
         if mask.any():
             part = one(accelerator, arithmetic, {k: v[mask] for k, v in columns.items()}, hw_in[mask], hw_out[mask])

@@ -18,6 +18,7 @@ the device's sum and the host's time for its calls. Constants: ``coefficients/ca
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -69,6 +70,42 @@ class Features:
     """Computes in fp32 (or TF32)."""
     product: NDArray[np.bool_]
     """A matrix product or attention (not a convolution): TF32 has a switch of its own."""
+
+
+def network_seconds(
+    signatures: Sequence[Signature], accelerator: Accelerator, *, matmul_tf32: bool
+) -> tuple[F64, NDArray[np.bool_]]:
+    """Device seconds of one call of each signature [S], and for which of them this form is the better one to believe.
+
+    On architectures of the measured cards that is every kernel. Elsewhere it is convolutions and batch norm, which
+    no table of single kernels in half precision covers; products and attention stand on their own measurements there.
+    A rate above the published one, as GeForce cards of the fit show it, is not carried to other cards of the family.
+    """
+    constants: dict[str, Any] = load_json("captured_kernels")
+    ours = _covered(accelerator, constants)
+    if not ours and constants["architecture"].get(accelerator.family, 1.0) > 1.0:
+        constants = constants | {"architecture": {}}
+    f = features(signatures)
+    convolves = np.array([n.startswith(("convolution", "grouped", "depthwise", "batch_norm")) for n in FAMILIES])[f.family]
+    believed = (f.family != _INDEX["host"]) & (np.ones(len(convolves), dtype=bool) if ours else convolves)
+    return seconds(f, accelerator, constants, matmul_tf32=matmul_tf32), believed
+
+
+_GEFORCE = re.compile(r"RTX [2345]0\d\d\b")
+
+
+def _covered(accelerator: Accelerator, constants: Mapping[str, Any]) -> bool:
+    """Whether the card is of an architecture of the measured ones, and no rate is carried over that it has not."""
+    share = constants["architecture"].get(accelerator.family)
+    return share is not None and (share <= 1.0 or bool(_GEFORCE.match(accelerator.name)))
+
+
+def compiled_device_seconds(capture: Capture, accelerator: Accelerator, step: int) -> float | None:
+    """Device seconds of a compiled step as measured networks have them; None for a card that none of them stands for."""
+    constants = load_json("captured_kernels")
+    if not _covered(accelerator, constants):
+        return None
+    return step_seconds(capture, accelerator, step=step, compiled=True, model=constants).device_s
 
 
 class StepSeconds(NamedTuple):

@@ -25,6 +25,7 @@ from gpuwise.predict.captured_shapes import (
     largest,
     normalised_row,
     short_name,
+    whole_numbers,
 )
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.kernel_time import KernelTime
@@ -70,8 +71,7 @@ def reads_again(s: Signature, family: str) -> float:
     if family == "fourier":
         whole = largest(s)
         points = float(whole.shape[-1]) if whole is not None and whole.shape else 1.0
-        dims = s.attribute("dim")
-        count = len(dims) if isinstance(dims, tuple) else 1
+        count = len(whole_numbers(s.attribute("dim"))) or 1
         return count * max(1.0, math.ceil(math.log2(max(points, 2.0)) / math.log2(FFT_POINTS_IN_ONE_PASS)))
     if family == "scatter":
         return 1.5 if s.attribute("accumulate") or "add" in name or "reduce" in name else 1.0
@@ -130,8 +130,7 @@ def visits(s: Signature, family: str) -> float:
     """Elements a kernel computes an index for; a pooling window counts each of its places."""
     out = max((elements(t) for t in s.outputs), default=0) or max((elements(t) for t in s.inputs), default=0)
     if family == "pooling":
-        area = s.attribute("kernel_size")
-        window = math.prod(area) if isinstance(area, tuple) and area else 1
+        window = math.prod(whole_numbers(s.attribute("kernel_size")))
         last = bool(s.inputs) and channels_last(s.inputs[0])
         return float(out) * (max(1.0, window / 4.0) if not last else max(1.0, window / 8.0))
     if family == "resampling":

@@ -144,12 +144,12 @@ def attention_time(accelerator: Accelerator, signatures: Sequence[Signature]) ->
     for (dtype, backward, causal, kernel), found in groups.items():
         rows = np.array([i for i in found if shapes[i] and min(shapes[i]) > 0], dtype=int)
         if rows.size:
-            part = _attention(accelerator, dtype, np.array([shapes[i] for i in rows]), backward, causal, kernel, model)
+            part = _attention(accelerator, dtype, np.array([shapes[int(i)] for i in rows]), backward, causal, kernel, model)
             time[rows], sigma[rows] = part.time_s, part.log_sigma
             bases.append(part.basis)
-        odd = np.array([i for i in found if i not in set(rows.tolist())], dtype=int)
-        if odd.size:
-            flop, moved = (np.array([g(signatures[i]) for i in odd]) for g in (lambda s: s.flop, lambda s: s.bytes_read))
+        odd = [i for i in found if not shapes[i] or min(shapes[i]) <= 0]
+        if odd:
+            flop, moved = np.array([signatures[i].flop for i in odd]), np.array([signatures[i].bytes_read for i in odd])
             part = _specified(accelerator, run_format(accelerator, dtype, False), flop, moved)
             time[odd], sigma[odd] = part.time_s, part.log_sigma
             bases.append(part.basis)
@@ -166,10 +166,16 @@ def _mask_bytes(s: Signature) -> float:
 
 
 def _attention(
-    accelerator: Accelerator, dtype: str, shape: NDArray[Any], backward: bool, causal: bool, kernel: str, model: dict[str, Any]
+    accelerator: Accelerator,
+    dtype: str,
+    shape: NDArray[np.int64],
+    backward: bool,
+    causal: bool,
+    kernel: str,
+    model: dict[str, Any],
 ) -> KernelTime:
-    b, q, kv, a, k, d, dv = shape.T
-    k = np.where(a % np.maximum(k, 1) == 0, k, a)
+    b, q, kv, a, given, d, dv = shape.T.astype(np.float64)
+    k = np.where(a % np.maximum(given, 1.0) == 0, given, a)
     if dtype in ("fp16", "bf16") and has_matrix_units(accelerator) and dtype in accelerator.peak_flop_per_s:
         time = attention_backward_time if backward else attention_forward_time
         made = time(accelerator, dtype, b, q, kv, a, k, d, dv, causal=causal)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import NamedTuple
 
 from gpuwise.workload.captured import Signature, TensorSpec
 from gpuwise.workload.optable import Kind
@@ -100,11 +99,14 @@ _BY_KIND = {
 }  # fmt: skip
 
 
-class Sizes(NamedTuple):
-    """What a memory-bound family looks at: elements visited and bytes of a normalised row."""
-
-    elements: float
-    row_bytes: float
+def whole_numbers(value: object) -> tuple[int, ...]:
+    """An attribute as whole numbers: one, several or none."""
+    if isinstance(value, int):
+        return (int(value),)
+    if not isinstance(value, tuple):
+        return ()
+    values: tuple[object, ...] = value  # pyright: ignore[reportUnknownVariableType]
+    return tuple(int(v) for v in values if isinstance(v, int))
 
 
 BYTES = {
@@ -130,7 +132,7 @@ def normalised_row(s: Signature) -> float:
     width = BYTES.get(first.dtype, 4)
     shape = s.attribute("normalized_shape")
     if isinstance(shape, tuple):
-        return float(math.prod(int(n) for n in shape) * width)
+        return float(math.prod(whole_numbers(s.attribute("normalized_shape"))) * width)
     dim = s.attribute("dim")
     if isinstance(dim, int) and -len(first.shape) <= dim < len(first.shape):
         return float(first.shape[dim] * width)

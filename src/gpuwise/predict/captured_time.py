@@ -23,7 +23,7 @@ from gpuwise.facts.accelerators import Accelerator
 from gpuwise.facts.systems import System
 from gpuwise.predict.captured_collectives import collective_seconds
 from gpuwise.predict.captured_convolution import captured_convolution_time, conv_of
-from gpuwise.predict.captured_kernels import network_seconds
+from gpuwise.predict.captured_kernels import compiled_device_seconds, network_seconds
 from gpuwise.predict.captured_memory_bound import memory_bound_time
 from gpuwise.predict.captured_products import PRODUCTS, run_format
 from gpuwise.predict.captured_shapes import FAMILIES, family_of, short_name
@@ -181,6 +181,9 @@ def captured_time(
 
         fused = compile_step(capture, accelerator, step, device_s, host_s, family, everything=compiled is True)
         device_s, host_s, kernels = fused.device_s, fused.host_s, fused.kernels
+        measured_s = compiled_device_seconds(capture, accelerator, step) if compiled is True else None
+        if measured_s is not None and device_s.any():
+            device_s = device_s * (measured_s / float(device_s.sum()))
         bound = np.where(device_s > 0, np.where(fused.fused, int(Bound.BANDWIDTH), bound), int(Bound.NOTHING))
     line = timeline(device_s, host_s, _waits(capture, part, family), family == FAMILIES.index("collective"))
     bound = np.where((line.waited_s > device_s) & (device_s > 0), int(Bound.HOST), bound)

@@ -45,7 +45,7 @@ def timeline(device_s: F64, host_s: F64, waits: I64, beside: NDArray[np.bool_]) 
     if not n:
         return Timeline(start, waited, 0.0, 0.0)
     device, host, code, other = device_s.tolist(), host_s.tolist(), waits.tolist(), beside.tolist()
-    issued = free = remote = ended = period = 0.0
+    issued = free = remote = ended = before = period = 0.0
     for repeat in range(REPEATS):
         last = repeat == REPEATS - 1
         for i in range(n):

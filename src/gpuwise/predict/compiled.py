@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.facts.accelerators import Accelerator
-from gpuwise.predict.captured_shapes import BYTES, FAMILIES, elements, largest, normalised_row, short_name
+from gpuwise.predict.captured_shapes import BYTES, FAMILIES, elements, largest, normalised_row, short_name, whole_numbers
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.memory_bound import memory_time
 from gpuwise.workload.captured import Capture, OpFlag, Signature, TensorSpec
@@ -195,10 +195,9 @@ def _reduces_all(s: Signature, family: str) -> bool:
     if family == "loss":
         return True
     if family == "reduction":
-        dim = s.attribute("dim")
         first = s.inputs[0].shape if s.inputs else ()
-        dims = dim if isinstance(dim, tuple) else (dim,) if isinstance(dim, int) else tuple(range(len(first)))
-        return len(first) - 1 not in {d % max(len(first), 1) for d in dims} or len(dims) >= len(first) > 1  # type: ignore[operator]
+        dims = whole_numbers(s.attribute("dim")) or tuple(range(len(first)))
+        return len(first) - 1 not in {d % max(len(first), 1) for d in dims} or len(dims) >= len(first) > 1
     return False
 
 

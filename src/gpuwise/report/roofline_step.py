@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuwise.predict.step_roofline import StepPoint, StepRoofline
 from gpuwise.report.figures import GRID, INK, MARKERS, MUTED, Drawing, colour, draw, legend_below, margins
+from gpuwise.units import TERA
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +56,10 @@ def _paint(figure: Figure, line: StepRoofline, shown: list[StepPoint]) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(low, high)
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y / TERA:g}")
+    axes.yaxis.set_minor_formatter(lambda y, _: "")
     axes.set_xlabel("FLOP per byte of its tensors")
-    axes.set_ylabel("FLOP/s")
+    axes.set_ylabel("TFLOP/s")
     room = legend_below(figure, axes, 3)
     margins(figure, bottom=0.5 + room, top=0.2)
