@@ -159,7 +159,10 @@ def test_rooms_import_only_rooms_above_them() -> None:
 
 def test_no_framework_in_the_core() -> None:
     banned = {"torch", "pandas", "pydantic", "sklearn", "lightgbm"}
-    assert [f"{p.name}: {m}" for p in _sources() for m in _imports(p) if m.split(".")[0] in banned] == []
+    real = ("workload/capture/", "machine/bench/")  # the rooms that run the real thing
+    found = [f"{p.name}: {m}" for p in _sources() for m in _imports(p) if m.split(".")[0] in banned
+             and not (m.startswith("torch") and any(r in p.as_posix() for r in real))]  # fmt: skip
+    assert found == []
 
 
 def test_files_stay_small() -> None:
