@@ -29,7 +29,7 @@ from gpuwise.workload.captured import Capture, Category  # noqa: E402
 from gpuwise.workload.optable import Kind, Phase  # noqa: E402
 
 pytestmark = pytest.mark.slow
-OWN_FORMULAS = ("_fft", "_trilinear", "_cudnn_rnn", "mkldnn_rnn", "lstm", "gru", "rnn_")
+OWN_FORMULAS = ("_fft", "mv", "dot", "_trilinear", "_cudnn_rnn", "mkldnn_rnn", "lstm", "gru", "rnn_")
 """Operations that torch's counter does not count, or (attention) counts without its causal half."""
 
 

@@ -46,19 +46,22 @@ def torchvision() -> Any:
 
     Raises MissingExtraError when it is not installed.
     """
+    from gpuwise.workload.capture import zoo_vision_ops
+
     if "torchvision.ops" in sys.modules:
+        zoo_vision_ops.bound_nms()
         return sys.modules["torchvision"]
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
         raise MissingExtraError("this network needs torchvision", hint="pip install torchvision")
     if not _binary_loads(Path(spec.origin).parent):
-        from gpuwise.workload.capture import zoo_vision_ops
-
         zoo_vision_ops.describe()
         package = importlib.import_module("torchvision")
         zoo_vision_ops.finish()
-        return package
-    return importlib.import_module("torchvision")
+    else:
+        package = importlib.import_module("torchvision")
+    zoo_vision_ops.bound_nms()
+    return package
 
 
 def _binary_loads(folder: Path) -> bool:
@@ -152,7 +155,8 @@ def text_network(
     """
     package = transformers()
     options = getattr(package, config)(**dimensions)
-    options._attn_implementation = attention
+    fused = getattr(getattr(package, head), "_supports_sdpa", True)
+    options._attn_implementation = attention if fused else "eager"
     with torch.device(DEVICE), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = getattr(package, head)(options)
