@@ -22,7 +22,10 @@ from gpuwise.workload.captured import Capture, Category  # noqa: E402
 from gpuwise.workload.optable import Kind  # noqa: E402
 
 WIDTH, LAYERS, WORDS = 96, 3, 100
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"),
+]
 
 
 class Block(torch.nn.Module):
