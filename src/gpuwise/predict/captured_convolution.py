@@ -10,6 +10,7 @@ Transposed convolutions are the gradient of the mirrored one; one dimension has 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.fp32 import Shapes, product_time
 from gpuwise.predict.kernel_time import KernelTime
 from gpuwise.predict.memory_bound import dram_rate, memory_time
-from gpuwise.workload.captured import Signature
+from gpuwise.workload.captured import Signature, TensorSpec
 
 F64 = NDArray[np.float64]
 
@@ -74,6 +75,23 @@ def conv_of(s: Signature) -> Conv | None:
         _places(small.shape[2:]), float(math.prod(weight.shape[2:])), count, max(1.0, math.sqrt(ratio)) if ratio > 1.5 else 1.0,
         channels_last(image) or channels_last(weight), transposed, (wants[0], wants[1], wants[2]),
     )  # fmt: skip
+
+
+def laid_out(s: Signature, last: bool) -> Signature:
+    """The same convolution on images (and filters) that lie channels last, or contiguous."""
+    return replace(s, inputs=tuple(_laid(t, last) for t in s.inputs), outputs=tuple(_laid(t, last) for t in s.outputs))
+
+
+def _laid(t: TensorSpec, last: bool) -> TensorSpec:
+    n = len(t.shape)
+    if n < 3:
+        return t
+    order = [0, *range(2, n), 1] if last else list(range(n))
+    stride, step = [0] * n, 1
+    for d in reversed(order):
+        stride[d] = step
+        step *= max(t.shape[d], 1)
+    return replace(t, stride=tuple(stride))
 
 
 def captured_convolution_time(accelerator: Accelerator, dtype: str, convs: list[Conv], *, vector: bool) -> KernelTime:

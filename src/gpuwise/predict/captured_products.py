@@ -37,13 +37,21 @@ _SPECIFIED_SHARE = 0.5
 _SPECIFIED_SIGMA = 0.4
 
 
+def matrix_units(accelerator: Accelerator) -> bool:
+    """Whether products of 16-bit numbers summed in fp32 run faster than fp32 ones: not on Pascal, whose packed arithmetic
+    sums in 16 bits."""
+    capability = accelerator.compute_capability
+    old = accelerator.vendor == "NVIDIA" and capability is not None and float(capability) < 7.0
+    return has_matrix_units(accelerator) and not old
+
+
 def run_format(accelerator: Accelerator, dtype: str, tf32: bool) -> str:
     """The format ``dtype`` is computed in on the device."""
     rates = accelerator.peak_flop_per_s
     if dtype == "fp32":
         return "tf32" if tf32 and "tf32" in rates else "fp32"
     if dtype in ("fp16", "bf16"):
-        return dtype if dtype in rates and has_matrix_units(accelerator) else "fp32"
+        return dtype if dtype in rates and matrix_units(accelerator) else "fp32"
     if dtype in ("c64", "c32"):
         return "fp32"
     if dtype == "c128":
@@ -176,7 +184,7 @@ def _attention(
 ) -> KernelTime:
     b, q, kv, a, given, d, dv = shape.T.astype(np.float64)
     k = np.where(a % np.maximum(given, 1.0) == 0, given, a)
-    if dtype in ("fp16", "bf16") and has_matrix_units(accelerator) and dtype in accelerator.peak_flop_per_s:
+    if dtype in ("fp16", "bf16") and matrix_units(accelerator) and dtype in accelerator.peak_flop_per_s:
         time = attention_backward_time if backward else attention_forward_time
         made = time(accelerator, dtype, b, q, kv, a, k, d, dv, causal=causal)
         slow = float(model["efficient_attention_slowdown"]) if kernel == "efficient" else 1.0

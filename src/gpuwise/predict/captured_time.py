@@ -22,10 +22,10 @@ from gpuwise.errors import InputError
 from gpuwise.facts.accelerators import Accelerator
 from gpuwise.facts.systems import System
 from gpuwise.predict.captured_collectives import collective_seconds
-from gpuwise.predict.captured_convolution import captured_convolution_time, conv_of
+from gpuwise.predict.captured_convolution import captured_convolution_time, conv_of, laid_out
 from gpuwise.predict.captured_kernels import compiled_device_seconds, network_seconds
 from gpuwise.predict.captured_memory_bound import memory_bound_time
-from gpuwise.predict.captured_products import PRODUCTS, run_format
+from gpuwise.predict.captured_products import PRODUCTS, matrix_units, run_format
 from gpuwise.predict.captured_shapes import FAMILIES, family_of, short_name
 from gpuwise.predict.captured_timeline import BLOCKING, SYNC, WAIT, timeline
 from gpuwise.predict.coefficients import load_json
@@ -227,7 +227,9 @@ def signature_times(
         if name == "host":
             continue
         few = [capture.signatures[int(i)] for i in rows]
-        made = _family_time(name, few, capture, accelerator, channels_last, system)
+        if name == "convolution" and channels_last is not None:
+            few = [laid_out(s, channels_last) for s in few]
+        made = _family_time(name, few, capture, accelerator, system)
         if name not in _OF_THEIR_OWN:
             made = _as_in_whole_networks(made, few, capture, accelerator)
         index = np.array(rows)
@@ -245,18 +247,31 @@ _OF_THEIR_OWN = ("collective", "transfer", "recurrent", "sort", "scan", "fourier
 
 
 def _as_in_whole_networks(made: KernelTime, few: list[Signature], capture: Capture, accelerator: Accelerator) -> KernelTime:
-    """``made`` with the times of whole measured networks where those are the better ones to believe."""
-    whole, believed = network_seconds(few, accelerator, matmul_tf32=capture.settings.matmul_tf32)
-    return KernelTime(np.where(believed, whole, made.time_s), made.log_sigma, made.basis)
+    """``made`` with the times of whole measured networks where those are the better ones to believe.
+
+    Those networks ran under autocast on cards with matrix units: what the device computes in fp32 or fp64 keeps its own
+    time, and so do transposed convolutions, which they do not have.
+    """
+    settings = capture.settings
+    if not matrix_units(accelerator):
+        return made
+    whole, believed = network_seconds(few, accelerator, matmul_tf32=settings.matmul_tf32)
+    formats = [
+        run_format(accelerator, row_dtype(s), settings.cudnn_tf32 if s.kind is Kind.CONVOLUTION else settings.matmul_tf32)
+        for s in few
+    ]
+    alike = np.array([not s.flop or f in ("fp16", "bf16", "tf32") for s, f in zip(few, formats, strict=True)])
+    alike &= np.array([not s.attribute("transposed", False) for s in few])
+    return made._replace(time_s=np.where(believed & alike, whole, made.time_s))
 
 
 def _family_time(
-    name: str, few: list[Signature], capture: Capture, accelerator: Accelerator, channels_last: bool | None, system: System | None
+    name: str, few: list[Signature], capture: Capture, accelerator: Accelerator, system: System | None
 ) -> KernelTime:
     if name in PRODUCTS:
         return PRODUCTS[name](accelerator, few, capture.settings)
     if name == "convolution":
-        return _convolutions(few, capture, accelerator, channels_last)
+        return _convolutions(few, capture, accelerator)
     if name == "collective":
         return collective_seconds(accelerator, few, capture.settings, system)
     if name == "transfer":
@@ -270,7 +285,7 @@ def _direction(s: Signature) -> str:
     return "d2h" if s.attribute("direction") == "device-to-host" else "h2d"
 
 
-def _convolutions(few: list[Signature], capture: Capture, accelerator: Accelerator, last: bool | None) -> KernelTime:
+def _convolutions(few: list[Signature], capture: Capture, accelerator: Accelerator) -> KernelTime:
     made = [conv_of(s) for s in few]
     time, sigma, bases = np.zeros(len(few)), np.full(len(few), 0.4), list[Basis]()
     odd = [i for i, c in enumerate(made) if c is None]
@@ -283,7 +298,7 @@ def _convolutions(few: list[Signature], capture: Capture, accelerator: Accelerat
         rows = [i for i, (c, f) in enumerate(zip(made, formats, strict=True)) if c is not None and f == dtype]
         if not rows:
             continue
-        convs = [c._replace(last=c.last if last is None else last) for i in rows if (c := made[i]) is not None]
+        convs = [c for i in rows if (c := made[i]) is not None]
         vector = dtype not in ("fp16", "bf16", "tf32")
         one = captured_convolution_time(accelerator, dtype, convs, vector=vector)
         slow = accelerator.peak("fp32") / accelerator.peak("fp64") if dtype == "fp64" else 1.0

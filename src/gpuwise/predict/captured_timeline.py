@@ -5,8 +5,8 @@
     end_i    = start_i + device_i
 
 Steps follow one another: the host may run ahead into the next one, so the time of a step is the distance between the ends of
-two steps once they repeat. Collectives run beside the default stream, after what was issued before them; a blocking one,
-``wait_tensor`` and the optimizer wait for them.
+two steps, of host and device, once they repeat. Collectives run beside the default stream, after what was issued before
+them; a blocking one, ``wait_tensor`` and the optimizer wait for them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def timeline(device_s: F64, host_s: F64, waits: I64, beside: NDArray[np.bool_]) 
                 issued = end
             if last:
                 start[i] = begin
-        finish = max(free, remote)
+        finish = max(free, remote, issued)
         period, before = finish - ended, ended
         ended = finish
     busy = float(device_s[~beside].sum())

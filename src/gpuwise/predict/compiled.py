@@ -239,7 +239,10 @@ def _readers(capture: Capture, part: slice, groups: list[Group]) -> dict[int, se
         if s.n_kernels:
             for t, _ in flow.of(i, s)[0]:
                 out.setdefault(t, set()).add(where.get(i, -1))
-    if flow.known:
+    if not flow.known:  # what comes last out of a kernel is taken to be read
+        for group in groups:
+            out.setdefault(group.ops[-1], set()).add(-1)
+    else:
         span = next(s for s in capture.steps if s.first_op == part.start)
         events = slice(span.first_event, span.end_event)
         gone = set(capture.event_storage[events][capture.event_sign[events] < 0].tolist())
