@@ -245,6 +245,29 @@ def test_collectives_run_beside_until_waited_for():
     assert timeline(device, host, np.array([0, 0, WAIT]), beside).step_s == pytest.approx(4.0, rel=0.01)
 
 
+def _all_reduce(payload: int, size: int = 8):
+    return op(
+        "all_reduce_",
+        [spec(payload // 4)],
+        [],
+        kind=Kind.COLLECTIVE,
+        collective="all_reduce",
+        payload_bytes=payload,
+        group_size=size,
+    )
+
+
+def test_collectives_take_the_time_of_their_group():
+    small, large = (one(_all_reduce(n)) for n in (2**20, 2**30))
+    assert 1e-6 < small < large
+    assert large > 2**30 / 300e9
+    assert one(_all_reduce(2**30, 64)) > large
+    assert one(_all_reduce(2**20, 1)) == 0.0
+    alone = captured_time(capture([(_all_reduce(2**26), B)]), find_accelerator("RTX 2060"))
+    assert 0 < alone.device_total_s < 1
+    assert alone.bound[0] == Bound.COMMUNICATION
+
+
 def test_an_empty_step_takes_no_time():
     time = captured_time(capture([]), A100)
     assert time.step_time_s.expected == 0.0

@@ -33,7 +33,7 @@ def collective_seconds(
         try:
             if where is None:
                 raise GpuwiseError("no system")
-            one = curve(where, name, size, min(size, where.n_accelerators))
+            one = curve(where, name, size, min(size, max(where.count, where.domain_size)))
             time[i], sigma[i] = float(one.time_s(payload)), float(one.log_sigma(payload))
             bases.append(one.basis)
         except GpuwiseError:

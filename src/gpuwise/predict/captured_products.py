@@ -182,14 +182,15 @@ def _attention(
     kernel: str,
     model: dict[str, Any],
 ) -> KernelTime:
-    b, q, kv, a, given, d, dv = shape.T.astype(np.float64)
-    k = np.where(a % np.maximum(given, 1.0) == 0, given, a)
+    columns: F64 = shape.T.astype(np.float64)
+    b, q, kv, a, given, d, dv = (columns[i] for i in range(7))
+    k: F64 = np.where(a % np.maximum(given, 1.0) == 0, given, a)
     if dtype in ("fp16", "bf16") and matrix_units(accelerator) and dtype in accelerator.peak_flop_per_s:
         time = attention_backward_time if backward else attention_forward_time
         made = time(accelerator, dtype, b, q, kv, a, k, d, dv, causal=causal)
         slow = float(model["efficient_attention_slowdown"]) if kernel == "efficient" else 1.0
         return made._replace(time_s=made.time_s * slow)
-    pairs = np.where(causal, (np.minimum(q, kv) * (np.minimum(q, kv) + 1.0) / 2.0 + np.maximum(q - kv, 0) * kv), q * kv)
+    pairs: F64 = np.where(causal, (np.minimum(q, kv) * (np.minimum(q, kv) + 1.0) / 2.0 + np.maximum(q - kv, 0) * kv), q * kv)
     flop = 2.0 * b * a * pairs * (d + dv) * (2.5 if backward else 1.0)
     rate = accelerator.peak("fp32")
     if "tf32" in accelerator.peak_flop_per_s:  # three TF32 products stand for one of fp32
