@@ -1,4 +1,4 @@
-"""The formats of the fact files behind picking: software support, boards, notebooks."""
+"""The formats of the fact files behind picking and memory: software support, boards, notebooks, contexts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from gpuwise.facts.boards import BOARD_SCHEMA
 from gpuwise.facts.loading import Field
 from gpuwise.facts.notebooks import NOTEBOOK_SCHEMA
 from gpuwise.facts.software import FACT_SCHEMA, JOB_SCHEMA, TARGET_SCHEMA
+from gpuwise.predict.context import COMMUNICATOR_SCHEMA, CONTEXT_SCHEMA
 
 
 def support_formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
@@ -39,4 +40,15 @@ def support_formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
         "One line is one plan of a hosted notebook with one accelerator. Fees in US dollars without tax; `until` is the "
         "day it was withdrawn.",
         NOTEBOOK_SCHEMA,
+    )
+    yield (
+        "contexts.csv",
+        "One line is one measurement of the device memory a CUDA process holds outside torch's allocator, in MiB. `loading` is "
+        "lazy where kernels load when first run; `state` is bare for a context that has run nothing, running for a job.",
+        CONTEXT_SCHEMA,
+    )
+    yield (
+        "communicators.csv",
+        "One line is the device memory, in MiB, that one NCCL communicator of so many ranks holds outside torch's allocator.",
+        COMMUNICATOR_SCHEMA,
     )

@@ -29,6 +29,10 @@ Batch = int | Literal["auto"] | None
 Tell = Callable[[str], None]
 
 
+def silent(_: str) -> None:
+    """Nobody listens."""
+
+
 @dataclass(frozen=True, slots=True)
 class OtherCard:
     """The same step on another card; ``price`` is of one hour of one, None when nobody rents it out."""
@@ -90,7 +94,7 @@ def fit_step(
     subject: object, on: str | Cluster, *, batch: Batch = None, seq: int | None = None, precision: str = "as-is",
     optimizer: str | None = None, allocator_conf: str | None = None, compiled: bool | None = None,
     remedies: bool | None = None, today: datetime.date | None = None, options: Mapping[str, object] | None = None,
-    tell: Tell = lambda _: None,
+    tell: Tell | None = None,
 ) -> StepFit:  # fmt: skip
     """Whether a training step fits on ``on``, what fills the memory, and what would make it fit.
 
@@ -115,13 +119,13 @@ def fit_step(
         bigger = () if measured.fits else tuple(larger_cards(subject, cluster, day, allocator_conf, compiled))
         return StepFit(subject.name, cluster, subject.batch, seq, precision, subject, measured, Sites([]), None, None, bigger, 0)
     source = source_of(subject, precision=precision, optimizer=optimizer, options=options)
-    capture, sites, chosen, search, n = captured_at(source, card, batch, seq, judge, tell)
+    capture, sites, chosen, search, n = captured_at(source, card, batch, seq, judge, tell or silent)
     measured = search.point(chosen).measured if search is not None and chosen is not None else judge(capture)
     found = None
     if remedies or (remedies is None and not measured.fits):
         found = find_remedies(
             source, card, capture, sites, measured, batch=chosen or capture.batch, seq=seq, conf=allocator_conf,
-            compiled=compiled, tell=tell,
+            compiled=compiled, tell=tell or silent,
         )  # fmt: skip
     bigger = () if measured.fits else tuple(larger_cards(capture, cluster, day, allocator_conf, compiled))
     n += found.captures if found is not None else 0

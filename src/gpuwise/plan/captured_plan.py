@@ -18,7 +18,7 @@ from gpuwise.facts.systems import Cluster
 from gpuwise.money.cost import Price, price_of, rent
 from gpuwise.money.energy import Energy, energy
 from gpuwise.plan.batch_search import BatchSearch
-from gpuwise.plan.captured import Batch, OtherCard, Tell, captured_at, check_batch, source_of
+from gpuwise.plan.captured import Batch, OtherCard, Tell, captured_at, check_batch, silent, source_of
 from gpuwise.plan.captured_measure import Measured, measure
 from gpuwise.plan.captured_source import capability_of
 from gpuwise.predict.collectives import curve
@@ -84,7 +84,7 @@ def plan_step(
     subject: object, on: str | Cluster | None = None, *, batch: Batch = None, seq: int | None = None, precision: str = "as-is",
     optimizer: str | None = None, allocator_conf: str | None = None, compiled: bool | None = None,
     samples: float | None = None, usd_per_hour: float | None = None, provider: str | None = None,
-    today: datetime.date | None = None, options: Mapping[str, object] | None = None, tell: Tell = lambda _: None,
+    today: datetime.date | None = None, options: Mapping[str, object] | None = None, tell: Tell | None = None,
 ) -> StepPlan:  # fmt: skip
     """How long one's own training step takes on ``on``, where the time goes, and what ``samples`` of it cost.
 
@@ -112,7 +112,7 @@ def plan_step(
         capture, name = subject, subject.name
     else:
         source = source_of(subject, precision=precision, optimizer=optimizer, options=options)
-        capture, _, chosen, search, n = captured_at(source, card, batch, seq, judge, tell, fastest=True)
+        capture, _, chosen, search, n = captured_at(source, card, batch, seq, judge, tell or silent, fastest=True)
         name = source.name
     size = chosen or capture.batch
     _check_samples(samples, size)

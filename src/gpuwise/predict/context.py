@@ -25,7 +25,7 @@ from gpuwise.predict.estimate import Z80, Estimate
 from gpuwise.units import MIB
 
 Loading = Literal["lazy", "eager"]
-_CONTEXTS = {
+CONTEXT_SCHEMA = {
     "accelerator": Field("text"),
     "loading": Field("text", choices=("lazy", "eager")),
     "state": Field("text", choices=("bare", "running")),
@@ -33,7 +33,7 @@ _CONTEXTS = {
     "software": Field("text", required=False),
     "source": Field("text"),
 }
-_COMMUNICATORS = {
+COMMUNICATOR_SCHEMA = {
     "accelerator": Field("text"),
     "what": Field("text"),
     "ranks": Field("integer"),
@@ -60,7 +60,7 @@ def context_rows() -> tuple[ContextRow, ...]:
     """The measured contexts. Raises FieldError on an unknown accelerator or source."""
     devices, cited = accelerators(), sources()
     rows: list[ContextRow] = []
-    for record in parse_csv(shipped_text("contexts.csv"), _CONTEXTS, "contexts.csv"):
+    for record in parse_csv(shipped_text("contexts.csv"), CONTEXT_SCHEMA, "contexts.csv"):
         device = devices.get(record.text("accelerator"))
         if device is None:
             raise record.error(f"accelerator {record.text('accelerator')!r} is not in accelerators.csv", field="accelerator")
@@ -123,7 +123,7 @@ def _communicator_sizes() -> tuple[tuple[int, float], ...]:
     """Ranks and bytes of one communicator that has run no all-to-all."""
     cited = sources()
     found: list[tuple[int, float]] = []
-    for record in parse_csv(shipped_text("communicators.csv"), _COMMUNICATORS, "communicators.csv"):
+    for record in parse_csv(shipped_text("communicators.csv"), COMMUNICATOR_SCHEMA, "communicators.csv"):
         if record.text("source") not in cited:
             raise record.error(f"source {record.text('source')!r} is not in sources.csv", field="source")
         if "after" not in record.text("what"):
