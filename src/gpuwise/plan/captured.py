@@ -134,7 +134,7 @@ def fit_step(
     )
 
 
-def check_batch(batch: Batch) -> None:
+def check_batch(batch: object) -> None:
     """Raises InputError unless ``batch`` is a whole number of at least 1, ``auto`` or None."""
     if batch is not None and batch != "auto" and (not isinstance(batch, int) or batch < 1):
         raise InputError(f"a batch of {batch} has nothing in it", hint="give a whole number of at least 1, or auto")

@@ -96,7 +96,8 @@ def memory_report(
         shown = replay(snapshot, settings=settings or snapshot.settings, capacity_bytes=_capacity(capacity_bytes, own))
     trials: list[Trial] = []
     asked = None if settings is None else settings.text
-    for conf in dict.fromkeys([*([] if asked is None else [asked]), *WORTH_TRYING]):
+    worth: list[str] = [*([] if asked is None else [asked]), *WORTH_TRYING]
+    for conf in dict.fromkeys(worth):
         trial = AllocatorSettings.parse(conf)
         if trial == snapshot.settings and conf != asked:
             continue

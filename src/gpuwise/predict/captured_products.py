@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -184,13 +184,14 @@ def _attention(
 ) -> KernelTime:
     columns: F64 = shape.T.astype(np.float64)
     b, q, kv, a, given, d, dv = (columns[i] for i in range(7))
-    k: F64 = np.where(a % np.maximum(given, 1.0) == 0, given, a)
+    k = cast("F64", np.where(np.fmod(a, np.maximum(given, 1.0)) == 0, given, a))
     if dtype in ("fp16", "bf16") and matrix_units(accelerator) and dtype in accelerator.peak_flop_per_s:
         time = attention_backward_time if backward else attention_forward_time
         made = time(accelerator, dtype, b, q, kv, a, k, d, dv, causal=causal)
         slow = float(model["efficient_attention_slowdown"]) if kernel == "efficient" else 1.0
         return made._replace(time_s=made.time_s * slow)
-    pairs: F64 = np.where(causal, (np.minimum(q, kv) * (np.minimum(q, kv) + 1.0) / 2.0 + np.maximum(q - kv, 0) * kv), q * kv)
+    seen = np.minimum(q, kv) * (np.minimum(q, kv) + 1.0) / 2.0 + np.maximum(q - kv, 0) * kv
+    pairs = seen if causal else q * kv
     flop = 2.0 * b * a * pairs * (d + dv) * (2.5 if backward else 1.0)
     rate = accelerator.peak("fp32")
     if "tf32" in accelerator.peak_flop_per_s:  # three TF32 products stand for one of fp32

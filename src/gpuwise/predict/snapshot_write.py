@@ -59,7 +59,7 @@ def snapshot_document(
     ``frames`` are one list per storage; ``time_us`` one figure per event (default: a microsecond an event).
     """
     count = int(run.size_bytes.size)
-    given = [list(f) for f in frames] if frames is not None else [[] for _ in range(count)]
+    given: list[list[Frame]] = [list(f) for f in frames] if frames is not None else [[] for _ in range(count)]
     if len(given) != count:
         raise InputError(f"{len(given)} lists of frames for {count} storages", hint="give one list per storage")
     clock = list(time_us) if time_us is not None else list(range(int(run.storage.size) + 1))
@@ -137,9 +137,13 @@ def _trace(run: AllocatorRun, frames: Sequence[list[Frame]], clock: Sequence[int
     out: list[dict[str, Any]] = []
     changes = iter([*run.changes, None])
     change = next(changes)
+    nothing: list[Frame] = []
     address = run.address_bytes.tolist()
-    sizes, storages, signs = run.size_bytes.tolist(), run.storage.tolist(), run.sign.tolist()
-    streams = [run.pools[p].stream for p in run.pool.tolist()] if run.pools else []
+    sizes: list[int] = run.size_bytes.tolist()
+    storages: list[int] = run.storage.tolist()
+    signs: list[int] = run.sign.tolist()
+    owners: list[int] = run.pool.tolist()
+    streams: list[int] = [run.pools[p].stream for p in owners] if run.pools else []
 
     def take_changes(until: int, now: int, cause: list[Frame]) -> None:
         nonlocal change
@@ -152,16 +156,16 @@ def _trace(run: AllocatorRun, frames: Sequence[list[Frame]], clock: Sequence[int
 
     for e in range(run.n_events):
         s, now = storages[e], clock[e]
-        take_changes(e, now, frames[s] if signs[e] > 0 else [])
+        take_changes(e, now, frames[s] if signs[e] > 0 else nothing)
         if address[s] < 0:
             continue
-        entry = {"addr": address[s], "size": sizes[s], "stream": streams[s], "time_us": now, "frames": frames[s]}
+        entry: dict[str, Any] = {"addr": address[s], "size": sizes[s], "stream": streams[s], "time_us": now, "frames": frames[s]}
         if signs[e] > 0:
             out.append({"action": "alloc", **entry})
         else:
             out += [{"action": "free_requested", **entry}, {"action": "free_completed", **entry}]
     last = clock[min(run.n_events, len(clock) - 1)] if clock else 0
-    cause = frames[run.oom.storage] if run.oom is not None else []
+    cause: list[Frame] = frames[run.oom.storage] if run.oom is not None else []
     take_changes(1 << 62, last, cause)
     if run.oom is not None:
         left = run.oom.capacity_bytes - run.oom.reserved_bytes

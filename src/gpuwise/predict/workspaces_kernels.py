@@ -114,7 +114,7 @@ def group_norm(signature: Signature, _: Situation) -> tuple[int, ...]:
 
 def group_norm_backward(signature: Signature, _: Situation) -> tuple[int, ...]:
     """ds, db and c1 [N, C], c2 and c3 [N, groups] (cuda/group_norm_kernel.cu GroupNormBackwardKernelImplInternal)."""
-    x = signature.inputs[1] if len(signature.inputs) > 1 else signature.inputs[0]
+    x = signature.inputs[:2][-1]
     n, c = x.shape[0], x.shape[1] if len(x.shape) > 1 else 1
     groups = signature.attribute("group", signature.attribute("G", 1))
     g = groups if isinstance(groups, int) else 1
