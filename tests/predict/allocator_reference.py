@@ -280,3 +280,24 @@ class Reference:
             for block in old:
                 reclaimed += block.size
                 self.remove(block)
+
+
+def run(trace, conf, capacity, done, empty, private):
+    """Blocks by storage, reserved bytes after each event, the allocator, and the event that failed."""
+    storage, sign, sizes, streams = trace
+    ref = Reference(conf, capacity, capacity)
+    blocks, live, reserved = {}, {}, []
+    for e, (s, way) in enumerate(zip(storage, sign, strict=True)):
+        if e in empty:
+            ref.empty()
+        if way > 0:
+            try:
+                block = ref.malloc(e, sizes[s], streams[s], private[s])
+            except OutOfMemoryError:
+                return blocks, reserved, ref, e
+            blocks[s] = (block.start, block.size)
+            live[s] = block
+        else:
+            ref.free(e, live.pop(s), done.get(e, e))
+        reserved.append(ref.reserved)
+    return blocks, reserved, ref, None

@@ -51,26 +51,6 @@ def traces(draw):
     return storage, sign, sizes, streams
 
 
-def run_reference(trace, conf, capacity, done, empty, private):
-    storage, sign, sizes, streams = trace
-    ref = reference.Reference(conf, capacity, capacity)
-    blocks, live, reserved = {}, {}, []
-    for e, (s, way) in enumerate(zip(storage, sign, strict=True)):
-        if e in empty:
-            ref.empty()
-        if way > 0:
-            try:
-                block = ref.malloc(e, sizes[s], streams[s], private[s])
-            except reference.OutOfMemoryError:
-                return blocks, reserved, ref, e
-            blocks[s] = (block.start, block.size)
-            live[s] = block
-        else:
-            ref.free(e, live.pop(s), done.get(e, e))
-        reserved.append(ref.reserved)
-    return blocks, reserved, ref, None
-
-
 @settings(max_examples=250, deadline=None)
 @given(
     traces(), st.sampled_from(CONFS), st.sampled_from([64, 100, 200, 1000]), st.sampled_from([0, 0, 1]),
@@ -82,7 +62,7 @@ def test_placements_equal_the_reference(trace, text, capacity_mib, private_pools
     frees = [e for e, way in enumerate(sign) if way < 0]
     done = {e: e + data.draw(st.integers(0, 12)) for e in frees} if deferred else {}
     private = [data.draw(st.integers(0, 1)) for _ in sizes] if private_pools else [0] * len(sizes)
-    blocks, reserved, ref, failed = run_reference(trace, conf, capacity, done, empty, private)
+    blocks, reserved, ref, failed = reference.run(trace, conf, capacity, done, empty, private)
     run = simulate(
         storage, sign, sizes, streams, settings=conf, capacity_bytes=capacity, private=private, done_at=done,
         empty_cache=sorted(empty),

@@ -94,12 +94,12 @@ def simulate(
         done = {int(place[e]): int(place[min(d, kinds.size)]) for e, d in done.items()}
         empties = [int(place[min(max(e, 0), kinds.size)]) for e in empties]
         birth = place[birth]
-    events = Events(asked[real].tolist(), kinds[real].tolist(), pool[kinds[real]].tolist(), birth.tolist(), done)
+    events = Events(asked[real], kinds[real], pool[kinds[real]], birth, done)
     state = Pools(conf, keys, limit, device, Space([a // SLOT for a in segment_addresses]))
     block, begun = [0] * sizes.size, 0
     if preset is not None:
         begun = _seed(state, preset, kinds, signs, units, pool, block)
-        events.pool = pool[kinds[real]].tolist()
+        events.pool = pool[kinds[real]]
     failed = False
     try:
         allocator_loop.run(state, events, block, empties, begun)
@@ -207,12 +207,14 @@ def _result(
     conf: AllocatorSettings, capacity: int | None, kinds: I64, signs: I64, sizes: I64, rounded: I64, pool: I64,
     state: Pools, block: list[int], index: I64, failed: bool, events: Events,
 ) -> AllocatorRun:  # fmt: skip
-    starts = np.array([key & MASK for key in block], dtype=np.int64)
-    units = np.array([key >> SHIFT for key in block], dtype=np.int64)
+    starts = np.fromiter(map(MASK.__and__, block), np.int64, len(block))
+    units = np.fromiter(map(SHIFT.__rrshift__, block), np.int64, len(block))
+    for target, source in events.copies:
+        starts[target], units[target] = starts[source], units[source]
     stop, oom = kinds.size, None
     if failed:
         unserved = (units == 0) & (rounded > 0)
-        at = next(i for i, e in enumerate(index.tolist()) if events.units[i] and unserved[kinds[e]])
+        at = int(np.flatnonzero((events.units > 0) & unserved[events.storage])[0])
         stop = int(index[at])
         oom = _out_of_memory(state, int(kinds[stop]), stop, int(sizes[kinds[stop]]), events, at, capacity)
     changes = tuple(c._replace(event=int(index[c.event]) if c.event < index.size else kinds.size) for c in state.changes)
@@ -226,12 +228,12 @@ def _result(
 def _out_of_memory(
     state: Pools, storage: int, event: int, size: int, events: Events, at: int, capacity: int | None
 ) -> OutOfMemory:
-    own = state.free[events.pool[at]]
+    own = state.free[int(events.pool[at])]
     free = sum(key >> SHIFT for keys in state.free for key in keys) * UNIT
     pending = sum(p[2] for p in state.pending) * UNIT
     largest = (own[-1] >> SHIFT) * UNIT if own else 0
     elsewhere = free - sum(key >> SHIFT for key in own) * UNIT
-    segment = state.settings.segment_bytes(events.units[at] * UNIT)
+    segment = state.settings.segment_bytes(int(events.units[at]) * UNIT)
     room = min(state.limit * UNIT, state.allowed_bytes) - state.reserved * UNIT
     parts = [f"the device has {format_bytes(max(room, 0))} left of {format_bytes(min(state.limit * UNIT, state.allowed_bytes))}"]
     if own:

@@ -84,6 +84,8 @@ class Pools:
         """Start of a free block -> count of searches when it was freed; only with garbage collection on."""
         self.pending: list[tuple[int, int, int, int]] = []
         """(event at which the other streams are done, start, units, pool) of blocks freed but still in use elsewhere."""
+        self.preset = False
+        """It did not start empty."""
 
     # free blocks
 

@@ -1,0 +1,82 @@
+"""Events that repeat: training steps and micro-batches ask for the same sizes in the same order over and over.
+
+An event's code is what the allocator sees of it: the size and pool asked for, or how many events ago the storage that is
+freed was made. Where the codes have a period, and the free blocks at the start of one repetition are those at the start
+of the one before, the rest of the repetitions places every storage where the one before it did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+I64 = NDArray[np.int64]
+SHORTEST = 64
+"""Events of a repetition below which comparing the free blocks costs what it saves."""
+LEAST_REPEATS = 3
+"""Repetitions of which two are run for the comparison."""
+BUCKETS = 1 << 16
+N_CANDIDATES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Events ``first`` to ``end`` (exclusive) have the codes of those ``period`` events before, from the second
+    repetition on."""
+
+    first: int
+    end: int
+    period: int
+
+
+def codes_of(units: I64, storage: I64, pool: I64, birth: I64, n_pools: int) -> I64:
+    """[E] one number for each event that says all that decides its placement but the state. ``units`` is 0 for a free."""
+    back = np.arange(units.size, dtype=np.int64) - birth[storage]
+    return np.where(units > 0, units * n_pools + pool, -back)
+
+
+def find_repeats(codes: I64) -> tuple[Repeat, ...]:
+    """Stretches with the one period by which most events repeat; none where nothing does. Ascending, apart."""
+    if codes.size < LEAST_REPEATS * SHORTEST:
+        return ()
+    best: tuple[Repeat, ...] = ()
+    saved = 0
+    for period in _candidates(codes):
+        found = _stretches(codes, period)
+        worth = sum(r.end - r.first - 2 * r.period for r in found)
+        if worth > saved:
+            best, saved = found, worth
+    return best
+
+
+def _candidates(codes: I64) -> list[int]:
+    """Periods suggested by codes that are rare, yet come back: their usual distance."""
+    bucket = ((codes * np.int64(0x9E3779B97F4A7C1 | 1)) >> 20) & (BUCKETS - 1)
+    counts = np.bincount(bucket, minlength=BUCKETS)
+    often = np.flatnonzero(counts >= LEAST_REPEATS)
+    rare = often[np.argsort(counts[often], kind="stable")]
+    # one code for each number of times it is met, rarest first: a code of every step before one of every layer
+    _, first = np.unique(counts[rare], return_index=True)
+    periods: dict[int, None] = {}
+    for b in rare[first[:N_CANDIDATES]].tolist():
+        distances, n = np.unique(np.diff(np.flatnonzero(bucket == b)), return_counts=True)
+        period = int(distances[n.argmax()])
+        if period >= SHORTEST:
+            periods[period] = None
+    return list(periods)
+
+
+def _stretches(codes: I64, period: int) -> tuple[Repeat, ...]:
+    same = codes[period:] == codes[:-period]
+    breaks = np.flatnonzero(~same)
+    starts = np.concatenate(([0], breaks + 1))
+    ends = np.concatenate((breaks, [same.size]))
+    long = ends - starts >= (LEAST_REPEATS - 1) * period
+    found: list[Repeat] = []
+    for start, end in zip(starts[long].tolist(), ends[long].tolist(), strict=True):
+        first = max(start, found[-1].end if found else 0)
+        if end + period - first >= LEAST_REPEATS * period:
+            found.append(Repeat(first, end + period, period))
+    return tuple(found)
