@@ -28,7 +28,7 @@ def problem(true: dict[str, Any]) -> Problem:
     cards = {"a": find_accelerator("RTX 3090"), "b": find_accelerator("RTX 4090")}
     p = Problem(
         table, np.ones(3 * n), np.repeat(np.arange(n), 3), np.full(n, 3.0), np.tile(np.arange(n), 2),
-        np.repeat(np.array(["a", "b"], dtype=object), n), np.zeros(2 * n, bool), np.ones(2 * n),
+        np.repeat(np.array(["a", "b"], dtype=object), n), np.zeros(2 * n, bool), np.zeros(2 * n, bool), np.ones(2 * n),
         np.tile(np.array([f"net{i}" for i in range(n)], dtype=object), 2), cards,
     )  # fmt: skip
     p.measured[:] = predicted(p, true, np.ones(2 * n, bool))
@@ -38,10 +38,10 @@ def problem(true: dict[str, Any]) -> Problem:
 def test_times_made_by_the_form_are_found_again() -> None:
     start = np.log([v[0] for v in PARAMETERS.values()])
     moved = dict(zip(PARAMETERS, start, strict=True))
-    moved |= {"efficiency.product": np.log(0.6), "architecture.Ada": np.log(1.3), "bandwidth.pointwise": np.log(0.7)}
+    moved |= {"efficiency.product": np.log(0.6), "architecture.rate.sm_89": np.log(1.3), "bandwidth.pointwise": np.log(0.7)}
     p = problem(model_of(np.array(list(moved.values()))))
     everything = np.ones(len(p.measured), bool)
     found = fit_form(p, everything)
     error = np.abs(predicted(p, found, everything) / p.measured - 1.0)
     assert error.mean() < 0.03
-    assert found["architecture"]["Ada"] == pytest.approx(1.3, rel=0.1)
+    assert found["architecture"]["rate"]["sm_89"] == pytest.approx(1.3, rel=0.1)

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwise.errors import InputError
 from gpuwise.facts.naming import find_accelerator
-from gpuwise.predict.captured_kernels import Calibration, family_of, features, seconds, step_seconds
+from gpuwise.predict.captured_kernels import Conditions, family_of, features, seconds, step_seconds
 from gpuwise.predict.coefficients import load_json
 from gpuwise.workload.captured import Capture, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.optable import Kind
@@ -46,7 +45,7 @@ def pointwise(elements: int) -> Signature:
 
 
 def time_of(s: Signature, *, compiled: bool = False) -> float:
-    return float(seconds(features([s]), CARD, load_json("captured_kernels"), compiled=compiled)[0])
+    return float(seconds(features([s]), CARD, load_json("captured_kernels"), Conditions(compiled))[0])
 
 
 def step_of(*signatures: Signature) -> Capture:
@@ -98,20 +97,18 @@ def test_step_is_the_larger_of_device_and_host() -> None:
     assert large.time_s == large.device_s > large.host_s
 
 
-@given(st.floats(0.1, 10.0))
-def test_calibration_scales_every_step_of_its_card(factor: float) -> None:
-    capture = step_of(product(4096, 4096, 4096), pointwise(1 << 24))
-    plain = step_seconds(capture, CARD)
-    same = Calibration.from_dict(Calibration(CARD.id, factor).as_dict())
-    assert step_seconds(capture, CARD, calibration=same).time_s == pytest.approx(factor * plain.time_s)
+def test_convolutions_of_torch_1_and_their_bytes_take_another_time() -> None:
+    f, model = features([convolution(), pointwise(1 << 26)]), load_json("captured_kernels")
+    new, old = seconds(f, CARD, model), seconds(f, CARD, model, Conditions(before_torch_2=True))
+    assert (old != new).all()
+    assert old[1] / new[1] == pytest.approx(model["before_torch_2"]["memory"], rel=0.01)
 
 
-def test_calibration_of_another_card_is_refused() -> None:
-    with pytest.raises(InputError, match="not of"):
-        step_seconds(step_of(pointwise(16)), find_accelerator("RTX 3090"), calibration=Calibration(CARD.id, 1.0))
-    for bad in ({}, {"accelerator_id": "x", "factor": 0.0}, {"accelerator_id": "x", "factor": float("nan")}, {"factor": 1.0}):
-        with pytest.raises(InputError):
-            Calibration.from_dict(bad)
+def test_other_architectures_stand_between_the_measured_ones() -> None:
+    model = load_json("captured_kernels")
+    for table in model["architecture"].values():
+        known = [v for k, v in table.items() if k != "other"]
+        assert min(known) <= table["other"] <= max(known)
 
 
 def test_compiled_steps_fuse_what_waits_for_memory() -> None:

@@ -1,6 +1,7 @@
 """Step times of captured networks against measurement: score, and calibration of a card from one run.
 
-The family is ``captured_time``; sources say mode and stack (``timm inference, eager``). By default a sample of the
+The family is ``captured_time``; sources say mode and stack (``timm inference, eager``), or table and task
+(``captured_time_sources``). By default a sample of the
 networks is captured (about a minute); every one with ``all_check``. The baseline is a roofline of the captured FLOP and
 bytes times one constant a GPU, mode and stack: the median over the rows scored.
 """
@@ -8,12 +9,15 @@ bytes times one constant a GPU, mode and stack: the median over the rows scored.
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.captured_time_rows import NETWORKS, SAMPLE, Key, Rows, capture_of, read_rows
+from gpuwise.calibrate.captured_time_sources import score_sources
+from gpuwise.calibrate.score_tables import joined
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.facts.accelerators import Accelerator
@@ -40,7 +44,11 @@ def calibrate_from_run(
 
 
 def score(folder: Path, all_check: bool) -> Scores | None:
-    """Capture and predict the rows of ``models/timm.csv``; None when it is not there."""
+    """Capture and predict the rows of ``models/timm.csv`` and of the other tables; None when none is there."""
+    return joined([_score_timm(folder, all_check), score_sources(folder, all_check)])
+
+
+def _score_timm(folder: Path, all_check: bool) -> Scores | None:
     rows = read_rows(folder, NETWORKS if all_check else SAMPLE)
     if rows is None:
         return None
@@ -59,8 +67,15 @@ def score(folder: Path, all_check: bool) -> Scores | None:
 
 
 def _kept(rows: Rows, everything: bool) -> set[Key]:
-    """A sample leaves out channels-last twins: their rows are as many, their captures cost as much."""
-    return {k for k in rows.key if everything or not k.channels_last}
+    """Of each network and mode of a sample, the size of images and the libraries most rows have; channels-last twins,
+    whose rows are as many and whose captures cost as much, are left out."""
+    if everything:
+        return set(rows.key)
+    counts: dict[tuple[str, bool], Counter[Key]] = defaultdict(Counter)
+    for key in rows.key:
+        if not key.channels_last:
+            counts[key.network, key.training][key] += 1
+    return {c.most_common(1)[0][0] for c in counts.values()}
 
 
 def _scores(rows: Rows, captures: dict[Key, Capture], reasons: dict[Key, str], all_check: bool) -> Scores:

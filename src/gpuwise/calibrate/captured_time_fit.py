@@ -18,22 +18,30 @@ from numpy.typing import NDArray
 from gpuwise.calibrate.captured_time_rows import NETWORKS, Key, Rows, capture_of, read_rows
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.facts.accelerators import Accelerator
-from gpuwise.predict.captured_kernels import Features, features, seconds
+from gpuwise.predict.captured_kernels import Conditions, Features, features, seconds
 from gpuwise.workload.captured import Capture
 
 F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 PARAMETERS: dict[str, tuple[float, float, float]] = {
-    "efficiency.convolution": (0.7, 0.3, 0.97), "efficiency.convolution_backward": (0.6, 0.2, 0.97),
-    "efficiency.grouped": (0.3, 0.03, 0.97), "efficiency.product": (0.8, 0.3, 0.97), "efficiency.attention": (0.5, 0.1, 0.97),
-    "bandwidth.pointwise": (0.9, 0.6, 0.97), "bandwidth.batch_norm": (0.85, 0.3, 0.97), "bandwidth.norm": (0.8, 0.2, 0.97),
-    "bandwidth.cast": (0.9, 0.3, 0.97), "bandwidth.relayout": (0.7, 0.2, 0.97), "bandwidth.reduction": (0.7, 0.2, 0.97),
-    "passes.depthwise": (1.5, 1.0, 10.0), "passes.depthwise_backward": (3.0, 1.0, 20.0),
-    "passes.batch_norm_backward": (1.3, 1.0, 3.0), "architecture.Ada": (1.0, 0.5, 1.6),
-    "architecture.Blackwell-RTX": (1.0, 0.5, 1.6), "half_rate_at": (16.0, 1.0, 100.0), "relayouts": (0.6, 0.05, 2.0),
-    "launch_s": (3e-6, 5e-7, 6e-6), "fused": (0.4, 0.1, 1.0), "host_s": (5e-6, 1e-6, 1.5e-5), "cache_share": (0.6, 0.05, 2.0),
+    "efficiency.convolution": (0.8, 0.3, 1.3), "efficiency.convolution_backward": (0.6, 0.2, 1.3),
+    "efficiency.grouped": (0.3, 0.03, 1.3), "efficiency.product": (0.85, 0.3, 1.2), "efficiency.attention": (0.5, 0.1, 1.2),
+    "vector_efficiency.depthwise": (0.2, 0.01, 1.5), "vector_efficiency.depthwise_backward": (0.1, 0.005, 1.5),
+    "bandwidth.pointwise": (0.85, 0.4, 1.0), "bandwidth.batch_norm": (0.85, 0.3, 1.0), "bandwidth.norm": (0.8, 0.2, 1.0),
+    "bandwidth.cast": (0.9, 0.3, 1.0), "bandwidth.relayout": (0.7, 0.2, 1.0), "bandwidth.reduction": (0.7, 0.2, 1.0),
+    "bandwidth.optimizer": (0.8, 0.3, 1.0), "passes.depthwise": (1.4, 1.0, 10.0), "passes.depthwise_backward": (3.0, 1.0, 20.0),
+    "passes.batch_norm_backward": (1.3, 1.0, 3.0), "architecture.rate.sm_89": (1.0, 0.6, 1.6),
+    "architecture.rate.sm_120": (1.0, 0.5, 1.6), "architecture.bandwidth.sm_89": (1.0, 0.7, 1.4),
+    "architecture.bandwidth.sm_120": (1.0, 0.7, 1.4), "half_rate_at": (16.0, 1.0, 100.0), "relayouts": (0.6, 0.02, 3.0),
+    "launch_s": (3e-6, 5e-7, 8e-6), "host_s": (5e-6, 1e-6, 1.5e-5), "cache_share": (0.3, 0.01, 2.0),
+    "fused.pointwise": (0.3, 0.02, 1.0), "fused.batch_norm": (0.6, 0.02, 1.0), "fused.norm": (0.6, 0.02, 1.5),
+    "fused.cast": (0.2, 0.02, 1.0), "fused.relayout": (0.5, 0.02, 1.2), "fused.launch": (0.3, 0.05, 1.0),
+    "channels_last.convolution": (1.0, 0.6, 1.5), "channels_last.grouped": (0.7, 0.1, 1.5),
+    "compiled.convolution": (1.0, 0.7, 1.4), "compiled.depthwise": (1.0, 0.5, 4.0),
+    "before_torch_2.convolution": (1.0, 0.6, 2.0), "before_torch_2.memory": (1.0, 0.7, 1.5),
 }  # fmt: skip
-"""Start and bounds. Efficiencies are of the catalogue's dense rate with fp32 accumulation."""
+"""Start and bounds. Efficiencies are of the catalogue's dense rate with fp32 accumulation; above 1 because the cards of the
+fit clock higher than their published boost."""
 SHIFT = 20.0
 """Added to logarithms while fitting: a difference quotient's step is relative, and a logarithm may be zero."""
 PULL = 0.01
@@ -51,6 +59,8 @@ class Problem:
     capture: NDArray[np.int64]
     gpu: NDArray[Any]
     compiled: Bool
+    old: Bool
+    """Under a torch before 2.0."""
     measured: F64
     network: NDArray[Any]
     accelerators: dict[str, Accelerator]
@@ -73,7 +83,8 @@ def problem_of(rows: Rows, captures: Mapping[Key, Capture]) -> tuple[Problem, Bo
     problem = Problem(
         table=joined, calls=np.concatenate(calls), owner=np.repeat(np.arange(len(parts)), [len(c) for c in calls]),
         n_calls=np.array([c.sum() for c in calls]), capture=np.array([index[rows.key[i]] for i in at], dtype=np.int64),
-        gpu=np.array([rows.gpu[i] for i in at], dtype=object), compiled=rows.compiled[at], measured=rows.per_capture_s[at],
+        gpu=np.array([rows.gpu[i] for i in at], dtype=object), compiled=rows.compiled[at],
+        old=np.array([rows.key[i].before_torch_2 for i in at], dtype=bool), measured=rows.per_capture_s[at],
         network=np.array([rows.key[i].network for i in at], dtype=object), accelerators=rows.accelerators,
     )  # fmt: skip
     return problem, rows.check[at]
@@ -83,28 +94,32 @@ def predicted(p: Problem, model: Mapping[str, Any], mask: Bool) -> F64:
     """Seconds of the rows of ``mask`` under ``model``; NaN elsewhere."""
     out = np.full(len(p.measured), np.nan)
     for gpu in sorted(set(p.gpu[mask])):
-        for compiled in (False, True):
-            here = mask & (p.gpu == gpu) & (p.compiled == compiled)
+        for compiled, old in ((False, False), (False, True), (True, False)):
+            here = mask & (p.gpu == gpu) & (p.compiled == compiled) & (p.old == old)
             if here.any():
-                each = seconds(p.table, p.accelerators[gpu], model, compiled=compiled) * p.calls
+                each = seconds(p.table, p.accelerators[gpu], model, Conditions(compiled, old)) * p.calls
                 total = np.bincount(p.owner, each, minlength=len(p.n_calls))
-                host = p.n_calls * model["host_s"] * (model["fused"] if compiled else 1.0)
+                host = p.n_calls * model["host_s"] * (model["fused"]["launch"] if compiled else 1.0)
                 out[here] = np.maximum(total, host)[p.capture[here]]
     return out
 
 
 def model_of(x: F64) -> dict[str, Any]:
-    """Constants from the logarithms of :data:`PARAMETERS`."""
+    """Constants from the logarithms of :data:`PARAMETERS`. Cards of other architectures are of the mean architecture."""
     model: dict[str, Any] = {
-        "efficiency": {"pointwise": 1.0}, "bandwidth": {}, "passes": {"pointwise": 1.0}, "architecture": {"Ampere": 1.0},
+        "efficiency": {"pointwise": 1.0}, "passes": {"pointwise": 1.0},
+        "architecture": {"rate": {"sm_86": 1.0}, "bandwidth": {"sm_86": 1.0}},
     }  # fmt: skip
     for name, value in zip(PARAMETERS, np.exp(x).tolist(), strict=True):
-        group, _, entry = name.partition(".")
-        if entry:
-            model[group][entry] = value
-        else:
-            model[group] = value
+        *groups, entry = name.split(".")
+        inner = model
+        for group in groups:
+            inner = inner.setdefault(group, {})
+        inner[entry] = value
     model["bandwidth"]["batch_norm_backward"] = model["bandwidth"]["batch_norm"]
+    model["fused"]["batch_norm_backward"] = model["fused"]["batch_norm"]
+    for table in model["architecture"].values():
+        table["other"] = float(np.exp(np.mean(np.log(list(table.values())))))
     return model
 
 

@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,8 @@ class Key:
     channels_last: bool
     image_size: int
     batch: int
+    before_torch_2: bool = False
+    """timm ran without fused attention then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def is_check(stem: str) -> bool:
 
 def read_rows(folder: Path, networks: Iterable[str]) -> Rows | None:
     """Rows of ``networks`` under AMP on GPUs; None when the table is not there."""
-    text = dict.fromkeys(("gpu", "precision", "layout", "compile", "mode", "model"), "str")
+    text = dict.fromkeys(("gpu", "precision", "layout", "compile", "mode", "model", "pt"), "str")
     numbers = dict.fromkeys(("step_time_ms", "batch_size", "img_size"), "float")
     c = read_columns(folder / TABLE, {**text, **numbers})
     if c is None:
@@ -113,11 +115,15 @@ def read_rows(folder: Path, networks: Iterable[str]) -> Rows | None:
 
 def _keys(stems: NDArray[Any], c: dict[str, NDArray[Any]], at: NDArray[np.intp]) -> list[Key]:
     """The capture of each row: at the batch that most rows of its network, mode, layout and image size have."""
-    groups: dict[tuple[str, bool, bool, int], Counter[int]] = defaultdict(Counter)
-    names = [(str(stems[i]), c["mode"][i] == "train", c["layout"][i] == "nhwc", int(c["img_size"][i])) for i in at]
+    groups: dict[tuple[str, bool, bool, int, bool], Counter[int]] = defaultdict(Counter)
+    old = [str(c["pt"][i]).startswith("1.") for i in at]
+    names = [
+        (str(stems[i]), bool(c["mode"][i] == "train"), bool(c["layout"][i] == "nhwc"), int(c["img_size"][i]), o)
+        for i, o in zip(at, old, strict=True)
+    ]
     for name, i in zip(names, at, strict=True):
         groups[name][int(c["batch_size"][i])] += 1
-    return [Key(*name, groups[name].most_common(1)[0][0]) for name in names]
+    return [Key(*name[:4], groups[name].most_common(1)[0][0], name[4]) for name in names]
 
 
 def _accelerators(names: set[str]) -> dict[str, Accelerator]:
@@ -137,6 +143,7 @@ def capture_of(key: Key) -> Capture:
     from gpuwise.calibrate.zoo import build
 
     try:
+        from gpuwise.workload.capture import zoo_loops
         from gpuwise.workload.capture.api import capture
     except ImportError as error:
         raise MissingExtraError("capturing networks needs torch", hint="pip install torch timm") from error
@@ -145,4 +152,9 @@ def capture_of(key: Key) -> Capture:
     factory = build(
         key.network, "timm", training=key.training, image_size=key.image_size, precision="amp", channels_last=key.channels_last
     )
-    return capture(lambda: factory(key.batch), n_steps=2 if key.training else 1, capability=(8, 6), batch=key.batch)
+    zoo_loops.fused_attention(not key.before_torch_2)
+    try:
+        made = capture(lambda: factory(key.batch), n_steps=2 if key.training else 1, capability=(8, 6), batch=key.batch)
+    finally:
+        zoo_loops.fused_attention(True)
+    return replace(made, settings=replace(made.settings, torch_version="1.13.1")) if key.before_torch_2 else made

@@ -1,24 +1,26 @@
 """Device time of captured operations by family: the form that is fitted on whole networks.
 
-For one launch of an operation with FLOP ``F``, bytes moved ``Q`` and ``k`` kernels, on a card with matrix rate ``P`` and
-bandwidth ``B``:
+For one launch of an operation with FLOP ``F``, bytes moved ``Q`` and ``k`` kernels, on a card with matrix rate ``P``,
+vector rate ``V`` and bandwidth ``B``:
 
-    t = sqrt(t_c^2 + t_m^2) + t_l + k l
-    t_c = F p / (P e_f n/(n + n_0) a c)      t_m = r_f Q (1 - h) / (B b_f)      h = min(c_2 L2 / Q, 0.9)
+    t = F p / (P e_f n/(n + n_0) a_P c s) + F / (V v_f) + r_f Q (1 - h) / (B a_B b_f) + t_l + k l
+    h = min(c_2 L2 / Q, 0.9)
 
-``p`` is the padding of the two matrix dimensions to 16 bytes, ``n`` the narrowest of the product's dimensions (for a
-convolution: reduction, channels out), ``a`` a factor of the architecture, ``c`` the clock held under the power limit
-(:mod:`gpuwise.predict.clock`), ``r_f`` how often a family really passes over its tensors, ``h`` the share that
-the last-level cache still holds from the operation before. ``t_l`` is the change of
-layout of a convolution whose images are not channels-last: its tensors read and written once more, in part. Compiled
-steps move less between pointwise operations (``fused``) and keep convolutions channels-last. A step takes the larger of
-the device's sum and the host's time for its calls. Constants: ``coefficients/captured_kernels.json``.
+The first term is of products, convolutions and attention, the second of depthwise convolutions. Arithmetic and traffic
+of a convolution add up (fitted as a power of the two's powers, the exponent ran to 1); those of a product or attention
+overlap: the root of the sum of squares stands for their sum there. ``p`` is the padding of the two matrix dimensions to
+16 bytes, ``n`` the narrowest of the product's dimensions (for a convolution: reduction, channels out), ``a_P`` and
+``a_B`` factors of the architecture, ``c`` the clock held under the power limit (:mod:`gpuwise.predict.clock`), ``s`` how
+channels-last images, the compiler or libraries before torch 2 change a convolution, ``r_f`` how often a family really
+passes over its tensors, ``h`` the share that the last-level cache still holds from the operation before. ``t_l`` is the
+change of layout of a convolution whose images are not channels-last: its tensors read and written once more, in part.
+Compiled steps move less between operations that fuse (``fused``, by family) and keep convolutions channels-last. A step
+takes the larger of the device's sum and the host's time for its calls. Constants: ``coefficients/captured_kernels.json``.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,12 +28,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.errors import InputError, UnpredictableError
-from gpuwise.facts.accelerators import Accelerator
+from gpuwise.errors import UnpredictableError
+from gpuwise.facts.accelerators import Accelerator, architecture_key
 from gpuwise.predict.clock import sustained_fraction
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.estimate import Basis
-from gpuwise.workload.captured import Capture, Signature
+from gpuwise.workload.captured import Capture, Settings, Signature
 from gpuwise.workload.optable import Kind
 
 F64 = NDArray[np.float64]
@@ -72,32 +73,30 @@ class Features:
     """A matrix product or attention (not a convolution): TF32 has a switch of its own."""
 
 
+def conditions_of(settings: Settings, *, compiled: bool = False) -> Conditions:
+    """What the settings of a capture say of the software."""
+    return Conditions(compiled, settings.torch_version.startswith("1."), settings.matmul_tf32)
+
+
 def network_seconds(
-    signatures: Sequence[Signature], accelerator: Accelerator, *, matmul_tf32: bool
+    signatures: Sequence[Signature], accelerator: Accelerator, settings: Settings
 ) -> tuple[F64, NDArray[np.bool_]]:
     """Device seconds of one call of each signature [S], and for which of them this form is the better one to believe.
 
     On architectures of the measured cards that is every kernel. Elsewhere it is convolutions and batch norm, which
     no table of single kernels in half precision covers; products and attention stand on their own measurements there.
-    A rate above the published one, as GeForce cards of the fit show it, is not carried to other cards of the family.
     """
     constants: dict[str, Any] = load_json("captured_kernels")
     ours = _covered(accelerator, constants)
-    if not ours and constants["architecture"].get(accelerator.family, 1.0) > 1.0:
-        constants = constants | {"architecture": {}}
     f = features(signatures)
     convolves = np.array([n.startswith(("convolution", "grouped", "depthwise", "batch_norm")) for n in FAMILIES])[f.family]
     believed = (f.family != _INDEX["host"]) & (np.ones(len(convolves), dtype=bool) if ours else convolves)
-    return seconds(f, accelerator, constants, matmul_tf32=matmul_tf32), believed
-
-
-_GEFORCE = re.compile(r"RTX [2345]0\d\d\b")
+    return seconds(f, accelerator, constants, conditions_of(settings)), believed
 
 
 def _covered(accelerator: Accelerator, constants: Mapping[str, Any]) -> bool:
-    """Whether the card is of an architecture of the measured ones, and no rate is carried over that it has not."""
-    share = constants["architecture"].get(accelerator.family)
-    return share is not None and (share <= 1.0 or bool(_GEFORCE.match(accelerator.name)))
+    """Whether the card is of an architecture of the measured ones."""
+    return architecture_key(accelerator.compute_capability, accelerator.family) in constants["architecture"]["rate"]
 
 
 def compiled_device_seconds(capture: Capture, accelerator: Accelerator, step: int) -> float | None:
@@ -113,31 +112,10 @@ class StepSeconds(NamedTuple):
 
     device_s: float
     host_s: float
-    log_sigma: float
-    basis: Basis
 
     @property
     def time_s(self) -> float:
         return max(self.device_s, self.host_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """What a measured step of one card says: its time over the predicted one, for every other step on that card."""
-
-    accelerator_id: str
-    factor: float
-
-    def as_dict(self) -> dict[str, object]:
-        return {"accelerator_id": self.accelerator_id, "factor": self.factor}
-
-    @staticmethod
-    def from_dict(document: Mapping[str, Any]) -> Calibration:
-        """Raises InputError for anything but a card's name and a positive factor."""
-        name, factor = document.get("accelerator_id"), document.get("factor")
-        if not isinstance(name, str) or not isinstance(factor, (int, float)) or not 0 < factor < math.inf:
-            raise InputError("not a calibration", hint='it holds "accelerator_id" and a positive "factor"')
-        return Calibration(name, float(factor))
 
 
 def family_of(s: Signature) -> str:
@@ -225,33 +203,72 @@ def _shape(s: Signature, family: str) -> tuple[float, float, float]:
     return 1.0, 0.0, 0.0
 
 
+class Conditions(NamedTuple):
+    """What is around the kernels: ``compiled`` by Inductor, libraries of torch 1 (``before_torch_2``), TF32 products."""
+
+    compiled: bool = False
+    before_torch_2: bool = False
+    matmul_tf32: bool = False
+
+
 def seconds(
-    f: Features, accelerator: Accelerator, model: Mapping[str, Any], *, compiled: bool = False, matmul_tf32: bool = False
-) -> F64:
+    f: Features, accelerator: Accelerator, model: Mapping[str, Any], conditions: Conditions | None = None
+) -> F64:  # fmt: skip
     """Device seconds of one call of each signature [S] under the constants ``model``.
 
     Raises UnpredictableError when the catalogue has no bandwidth or rate for the accelerator.
     """
-    bandwidth = accelerator.memory_bandwidth_bytes_per_s
-    if not bandwidth:
+    if not accelerator.memory_bandwidth_bytes_per_s:
         raise UnpredictableError("no bandwidth for accelerator", f"the catalogue has no bandwidth for {accelerator.name}")
-    efficiency, share, passes = (
-        np.array([model[name].get(n, model[name]["pointwise"]) for n in FAMILIES], dtype=np.float64)
-        for name in ("efficiency", "bandwidth", "passes")
-    )
-    rate = _rates(f, accelerator, matmul_tf32) * model["architecture"].get(accelerator.family, 1.0)
-    narrow = np.where(f.narrow > 0, f.narrow / (f.narrow + model["half_rate_at"]), 1.0)
-    at_boost = efficiency[f.family] * narrow
-    held = np.asarray(sustained_fraction(accelerator, np.minimum(at_boost, 1.0), "fp16"))
-    compute = np.where(_COMPUTES[f.family], f.flop * f.padding / (rate * at_boost * held), 0.0)
-    moved = f.moved * passes[f.family]
+    around = conditions or Conditions()
+    compiled = around.compiled
+    bandwidth = accelerator.memory_bandwidth_bytes_per_s * _of_architecture(model, "bandwidth", accelerator)
+    share = _by_family(model["bandwidth"])[f.family]
+    arithmetic = _arithmetic(f, accelerator, model, around)
+    moved = f.moved * _by_family(model["passes"])[f.family]
     if compiled:
-        moved = np.where(_FUSES[f.family], moved * model["fused"], moved)
+        moved = moved * np.where(_FUSES[f.family], _by_family(model["fused"])[f.family], 1.0)
     hit = np.minimum(model["cache_share"] * (accelerator.l2_bytes or 0.0) / np.maximum(f.moved, 1.0), MOST_HIT)
-    memory = moved * (1.0 - hit) / (bandwidth * share[f.family])
-    layout = np.where(_CONVOLVES[f.family], f.layout * model["relayouts"] * 2.0 * f.moved / (bandwidth * share[-1]), 0.0)
-    launches = f.kernels * model["launch_s"] * (model["fused"] if compiled else 1.0)
-    return np.hypot(compute, memory) + (0.0 if compiled else 1.0) * layout + launches
+    memory = moved * (1.0 - hit) / (bandwidth * share)
+    if around.before_torch_2:
+        memory = memory * model["before_torch_2"]["memory"]
+    launches = f.kernels * model["launch_s"] * (model["fused"]["launch"] if compiled else 1.0)
+    both = np.where(f.product, np.hypot(arithmetic, memory), arithmetic + memory) + launches
+    if compiled:
+        return both
+    copies = f.layout * model["relayouts"] * 2.0 * f.moved / (bandwidth * model["bandwidth"]["pointwise"])
+    return both + np.where(_CONVOLVES[f.family], copies, 0.0)
+
+
+def _of_architecture(model: Mapping[str, Any], what: str, accelerator: Accelerator) -> float:
+    table: Mapping[str, float] = model["architecture"][what]
+    return table.get(architecture_key(accelerator.compute_capability, accelerator.family), table["other"])
+
+
+def _by_family(constants: Mapping[str, float]) -> F64:
+    return np.array([constants.get(n, constants["pointwise"]) for n in FAMILIES], dtype=np.float64)
+
+
+def _arithmetic(f: Features, accelerator: Accelerator, model: Mapping[str, Any], conditions: Conditions) -> F64:
+    """Seconds of the multiply-adds of products, convolutions and attention, and of depthwise convolutions."""
+    rate = _rates(f, accelerator, conditions.matmul_tf32) * _of_architecture(model, "rate", accelerator)
+    narrow = np.where(f.narrow > 0, f.narrow / (f.narrow + model["half_rate_at"]), 1.0)
+    share = _by_family(model["efficiency"])[f.family] * narrow
+    held = np.asarray(sustained_fraction(accelerator, np.minimum(share, 1.0), "fp16"))
+    last = np.full(f.layout.shape, True) if conditions.compiled else f.layout == 0
+    convolves, grouped = _CONVOLVES[f.family], f.family == _INDEX["grouped"]
+    share = share * np.where(convolves & last, model["channels_last"]["convolution"], 1.0)
+    share = share * np.where(grouped & last, model["channels_last"]["grouped"], 1.0)
+    if conditions.compiled:
+        share = share * np.where(convolves, model["compiled"]["convolution"], 1.0)
+    if conditions.before_torch_2:
+        share = share * np.where(convolves, model["before_torch_2"]["convolution"], 1.0)
+    wide = np.where(_COMPUTES[f.family], f.flop * f.padding / (rate * share * held), 0.0)
+    vector = np.zeros(len(f.flop))
+    for name, efficiency in model["vector_efficiency"].items():
+        each = f.flop / (accelerator.peak("fp32") * efficiency)
+        vector = np.where(f.family == _INDEX[name], each, vector)
+    return wide + vector * (model["compiled"]["depthwise"] if conditions.compiled else 1.0)
 
 
 def _rates(f: Features, accelerator: Accelerator, matmul_tf32: bool) -> F64:
@@ -265,28 +282,13 @@ def _rates(f: Features, accelerator: Accelerator, matmul_tf32: bool) -> F64:
 
 
 def step_seconds(
-    capture: Capture, accelerator: Accelerator, *, step: int = -1, compiled: bool = False,
-    calibration: Calibration | None = None, model: Mapping[str, Any] | None = None,
-) -> StepSeconds:  # fmt: skip
-    """Seconds of one captured step; ``calibration`` is that of a run on this very accelerator.
-
-    Raises UnpredictableError for an accelerator without rates, InputError for another accelerator's calibration.
-    """
-    if calibration is not None and calibration.accelerator_id != accelerator.id:
-        raise InputError(f"the calibration is of {calibration.accelerator_id}, not of {accelerator.id}")
+    capture: Capture, accelerator: Accelerator, *, step: int = -1, compiled: bool = False, model: Mapping[str, Any] | None = None
+) -> StepSeconds:
+    """Seconds of one captured step. Raises UnpredictableError for an accelerator without rates."""
     constants = model or load_json("captured_kernels")
     span = capture.steps[step]
     rows = capture.op_signature[span.first_op : span.end_op]
     count = np.bincount(rows, minlength=len(capture.signatures)).astype(np.float64)
-    f = features(capture.signatures)
-    each = seconds(f, accelerator, constants, compiled=compiled, matmul_tf32=capture.settings.matmul_tf32)
-    host = len(rows) * constants["host_s"] * (constants["fused"] if compiled else 1.0)
-    sigma: Mapping[str, float] = constants.get("log_sigma", {})
-    known = accelerator.id in constants.get("measured", ())
-    kind = "compiled" if compiled else "eager"
-    width = sigma.get(kind, 0.2) if known else sigma.get("other_device", 0.25)
-    basis: Basis = "fitted" if known else "derived" if accelerator.family in constants["architecture"] else "specified"
-    if calibration is not None:
-        width = sigma.get("calibrated", width)
-    factor = 1.0 if calibration is None else calibration.factor
-    return StepSeconds(factor * float((each * count).sum()), factor * float(host), float(width), basis)
+    each = seconds(features(capture.signatures), accelerator, constants, conditions_of(capture.settings, compiled=compiled))
+    host = len(rows) * constants["host_s"] * (constants["fused"]["launch"] if compiled else 1.0)
+    return StepSeconds(float((each * count).sum()), float(host))

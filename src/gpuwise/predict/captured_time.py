@@ -255,7 +255,7 @@ def _as_in_whole_networks(made: KernelTime, few: list[Signature], capture: Captu
     settings = capture.settings
     if not matrix_units(accelerator):
         return made
-    whole, believed = network_seconds(few, accelerator, matmul_tf32=settings.matmul_tf32)
+    whole, believed = network_seconds(few, accelerator, settings)
     formats = [
         run_format(accelerator, row_dtype(s), settings.cudnn_tf32 if s.kind is Kind.CONVOLUTION else settings.matmul_tf32)
         for s in few
