@@ -31,6 +31,10 @@ class Text:
     head_inference: str = ""
     """Head for inference where the benchmark used another."""
     attention: str = "sdpa"
+    mask: bool = False
+    """A mask is added to the scores."""
+    one_expert: int = 0
+    """Tokens of a sequence that the first of switched experts takes, the others none."""
 
 
 BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
@@ -38,15 +42,16 @@ NEUSIGHT = "NeuSight (ASPLOS 2025), artifact scripts/asplos/data/DLmodel_configs
 HF = "configuration published with the checkpoint on huggingface.co"
 
 
-def _neusight(head: str, config: str, inference: str = "", labels: str = "labels", **dimensions: Any) -> Text:
-    return Text(head, config, dimensions, 512, NEUSIGHT, labels, inference, "eager")
+def _neusight(head: str, config: str, inference: str = "", labels: str = "labels", mask: bool = False, one_expert: int = 0,
+             **dimensions: Any) -> Text:  # fmt: skip
+    return Text(head, config, dimensions, 512, NEUSIGHT, labels, inference, "eager", mask, one_expert)
 
 
 TEXT: dict[str, Text] = {
-    "bert-base-squad": Text("BertForQuestionAnswering", "BertConfig", {}, 384, HF, "span", attention="eager"),
-    "bert-large-squad": Text("BertForQuestionAnswering", "BertConfig", BERT_LARGE, 384, HF, "span", attention="eager"),
+    "bert-base-squad": Text("BertForQuestionAnswering", "BertConfig", {}, 384, HF, "span", attention="eager", mask=True),
+    "bert-large-squad": Text("BertForQuestionAnswering", "BertConfig", BERT_LARGE, 384, HF, "span", attention="eager", mask=True),
     "neusight-bert_large": _neusight(
-        "BertForPreTraining", "BertConfig", "BertForSequenceClassification", "none", **BERT_LARGE
+        "BertForPreTraining", "BertConfig", "BertForSequenceClassification", "none", mask=True, **BERT_LARGE
     ),
     "neusight-gpt2_large": _neusight(
         "GPT2LMHeadModel", "GPT2Config", labels="none", n_embd=1280, n_layer=36, n_head=20, n_positions=2048
@@ -62,8 +67,8 @@ TEXT: dict[str, Text] = {
         ffn_dim=8192, word_embed_proj_dim=2048,
     ),
     "neusight-switchxl4": _neusight(
-        "SwitchTransformersForConditionalGeneration", "SwitchTransformersConfig", labels="none", d_model=1024, d_kv=128,
-        d_ff=16384, num_heads=32, num_layers=24, num_decoder_layers=24, num_sparse_encoder_layers=12,
+        "SwitchTransformersForConditionalGeneration", "SwitchTransformersConfig", labels="none", one_expert=64,
+        d_model=1024, d_kv=128, d_ff=16384, num_heads=32, num_layers=24, num_decoder_layers=24, num_sparse_encoder_layers=12,
         num_sparse_decoder_layers=12, num_experts=4,
     ),
     "gpt2": Text("GPT2LMHeadModel", "GPT2Config", {}, 1024, HF),
@@ -106,11 +111,13 @@ OWN: dict[str, Own] = {
     "mask-rcnn-r50-fpn": _detector("maskrcnn_resnet50_fpn", 800, 1333),
     "faster-rcnn-r50-fpn": _detector("fasterrcnn_resnet50_fpn", 800, 1333),
     "retinanet-r50-fpn": _detector("retinanet_resnet50_fpn", 800, 800),
-    # LJSpeech: 24 hours in 13,100 clips are 567 columns of 256 samples at 22,050 Hz each, 100 characters
-    "tacotron2": Own("zoo_speech", "tacotron2", {"frames": 567, "characters": 100}),
+    # LJSpeech: clips of 567 columns of 256 samples at 22,050 Hz and 100 characters, padded to the longest of a batch; the
+    # longest of all has 10.1 s (870 columns) and 187 characters
+    "tacotron2": Own("zoo_speech", "tacotron2", {"frames": 850, "characters": 170}),
     "waveglow": Own("zoo_speech", "waveglow", {"samples": 8000}),
-    # WMT16 English-German in 32,000 pieces: 27 a sentence
-    "gnmt": Own("zoo_text", "gnmt", {"length": 27}),
+    # WMT16 English-German in 32,000 pieces: 25 a sentence of at most 50; batches are cut from buckets of ten and padded to the
+    # longest, on average half a bucket more
+    "gnmt": Own("zoo_text", "gnmt", {"length": 30}),
     "transformer-xl-base": Own("zoo_text", "transformer_xl", {
         "width": 512, "heads": 8, "head": 64, "inner": 2048, "layers": 16, "length": 192, "dropout": 0.1, "divide": 1}),
     "transformer-xl-large": Own("zoo_text", "transformer_xl", {
@@ -154,13 +161,16 @@ def build(
     channels_last: bool = False,
     optimizer: str = "sgd",
     scaler: bool = False,
+    fused: bool | None = None,
+    foreach: bool | None = None,
     **options: Any,
 ) -> Factory:
     """A factory for steps of network ``name`` of ``source`` (one of :data:`SOURCES`).
 
-    ``precision`` is fp32, amp (fp16 autocast), amp_bf16, fp16 or bf16 (weights cast); ``optimizer`` sgd (momentum),
-    sgd-plain, adam, adamw, adagrad, rmsprop or none (forward and backward only). ``image_size`` and ``seq_len`` replace
-    the network's own; ``options`` those of an own network's builder.
+    ``precision`` is fp32, amp (fp16 autocast), amp_bf16, fp16 or bf16 (weights cast), or fp16_master (weights cast, the
+    optimizer on fp32 copies); ``optimizer`` sgd (momentum), sgd-plain, adam, adamw, adagrad, rmsprop or none (forward and
+    backward only), ``fused`` and ``foreach`` its implementation. ``image_size`` and ``seq_len`` replace the network's own;
+    ``options`` those of an own network's builder.
 
     The source's packages are imported now, so that none is imported while a capture pretends a device.
 
@@ -184,7 +194,7 @@ def build(
         from gpuwise.workload.capture import zoo_support
 
         network = _network(name, source, training, image_size, seq_len, options)
-        conditions = zoo_support.Conditions(training, precision, channels_last, optimizer, scaler)
+        conditions = zoo_support.Conditions(training, precision, channels_last, optimizer, scaler, fused=fused, foreach=foreach)
         return zoo_support.step_of(network, batch, conditions)
 
     return factory
@@ -218,8 +228,9 @@ def _network(name: str, source: str, training: bool, image_size: int | None, seq
         t = TEXT[name]
         head = t.head if training or not t.head_inference else t.head_inference
         return zoo_support.text_network(
-            head, t.config, t.dimensions, seq_len or t.seq_len, attention=t.attention, labels=t.labels if training else "none"
-        )
+            head, t.config, t.dimensions, seq_len or t.seq_len, attention=t.attention, labels=t.labels if training else "none",
+            mask=t.mask, one_expert=t.one_expert,
+        )  # fmt: skip
     own = OWN[name]
     module = importlib.import_module(f"gpuwise.workload.capture.{own.module}")
     return getattr(module, own.builder)(**{**own.options, **options})

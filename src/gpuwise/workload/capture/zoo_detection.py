@@ -48,8 +48,8 @@ class SSD300(nn.Module):
         for stage in self.extra:
             x = stage(x)
             maps.append(x)
-        places = torch.cat([c(m).view(m.shape[0], 4, -1) for c, m in zip(self.places, maps, strict=True)], 2)
-        labels = torch.cat([c(m).view(m.shape[0], CLASSES, -1) for c, m in zip(self.labels, maps, strict=True)], 2)
+        places = torch.cat([c(m).reshape(m.shape[0], 4, -1) for c, m in zip(self.places, maps, strict=True)], 2)
+        labels = torch.cat([c(m).reshape(m.shape[0], CLASSES, -1) for c, m in zip(self.labels, maps, strict=True)], 2)
         return places.contiguous(), labels.contiguous()
 
 

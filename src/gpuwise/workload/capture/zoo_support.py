@@ -88,6 +88,8 @@ def transformers() -> Any:
     """The package ``transformers``. Raises MissingExtraError when it is not installed."""
     if importlib.util.find_spec("transformers") is None:
         raise MissingExtraError("this network needs transformers", hint="pip install transformers")
+    if importlib.util.find_spec("torchvision") is not None:  # its image processors import torchvision where it is installed
+        torchvision()
     return importlib.import_module("transformers")
 
 
@@ -146,9 +148,13 @@ def classifier(module: nn.Module, image_size: int, channels: int = 3) -> Network
 
 
 def text_network(
-    head: str, config: str, dimensions: dict[str, Any], seq_len: int, *, attention: str = "sdpa", labels: str = "labels"
-) -> Network:
+    head: str, config: str, dimensions: dict[str, Any], seq_len: int, *, attention: str = "sdpa", labels: str = "labels",
+    mask: bool = False, one_expert: int = 0,
+) -> Network:  # fmt: skip
     """A transformers model ``head`` of ``config(**dimensions)``, fed with token ids; nothing is downloaded.
+
+    ``mask``: the scores get a mask added, as models whose batches are padded have it. ``one_expert``: in layers of switched
+    experts the first one takes so many tokens of a sequence, the others none (what inputs that are all alike come to).
 
     ``labels`` says which loss the batch asks for: ``labels`` (token by token), ``span`` (start and end position),
     ``class`` (one label), ``pretraining`` (token by token and sentence order), ``none``.
@@ -160,6 +166,9 @@ def text_network(
     with torch.device(DEVICE), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = getattr(package, head)(options)
+    for layer in module.modules() if one_expert else ():
+        if getattr(layer, "is_sparse", False) and hasattr(getattr(layer, "mlp", None), "experts"):
+            layer.mlp = _OneExpert(layer.mlp, one_expert)
     vocab = int(options.vocab_size)
 
     def tokens(batch: int) -> Tensor:
@@ -167,6 +176,8 @@ def text_network(
 
     def inputs(batch: int) -> dict[str, Any]:
         out: dict[str, Any] = {"input_ids": tokens(batch)}
+        if mask:
+            out["attention_mask"] = torch.zeros(batch, 1, 1, seq_len, device=DEVICE)
         if getattr(options, "is_encoder_decoder", False):
             out["decoder_input_ids"] = tokens(batch)
         if labels == "labels":
@@ -188,6 +199,24 @@ def text_network(
     return Network(module, inputs, loss)
 
 
+class _OneExpert(nn.Module):
+    """Switched experts of transformers when the router sends every token to the first: its capacity is served, the rest pass."""
+
+    def __init__(self, layer: Any, capacity: int) -> None:
+        super().__init__()
+        self.router, self.experts, self.capacity = layer.router, layer.experts, capacity
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[B, S, H]."""
+        chosen, weight, _ = self.router(hidden)
+        served = hidden.clone()
+        for i, expert in enumerate(self.experts.children()):
+            chosen[..., i].bool()
+            if i == 0:
+                served[:, : self.capacity] = expert(hidden[:, : self.capacity])
+        return weight * served
+
+
 def _ids(batch: int, most: int) -> Tensor:
     return torch.randint(0, most, (batch,), device=DEVICE)
 
@@ -206,12 +235,13 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "rmsprop": lambda p, **k: torch.optim.RMSprop(p, lr=LEARNING_RATE, **k),
 }
 AUTOCAST = {"amp": torch.float16, "amp_bf16": torch.bfloat16}
-CAST = {"fp16": torch.float16, "bf16": torch.bfloat16}
+CAST = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp16_master": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """How a step is run; ``precision`` is fp32, amp (fp16 autocast), amp_bf16, fp16 or bf16 (weights cast)."""
+    """How a step is run; ``precision`` is fp32, amp (fp16 autocast), amp_bf16, fp16 or bf16 (weights cast), or fp16_master:
+    weights cast but for batch norms, the optimizer on fp32 copies of them (level O2 of NVIDIA's Apex)."""
 
     training: bool
     precision: str = "fp32"
@@ -236,13 +266,21 @@ def step_of(network: Network, batch: int, how: Conditions) -> Callable[[], Any]:
         return network.step_of(batch, how)
     inputs = network.inputs(batch)
     if how.precision in CAST:
-        module = module.to(CAST[how.precision])
+        module = _cast(module, how.precision)
         inputs = _mapped(inputs, lambda t: t.to(CAST[how.precision]) if t.is_floating_point() else t)
     if how.channels_last:
         module = module.to(memory_format=torch.channels_last)
         inputs = _mapped(inputs, lambda t: t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t)
     context = (lambda: torch.autocast(DEVICE, dtype=AUTOCAST[how.precision])) if how.precision in AUTOCAST else torch.enable_grad
     return _training(network, module, inputs, batch, how, context) if how.training else _inference(module, inputs, how, context)
+
+
+def _cast(module: nn.Module, precision: str) -> nn.Module:
+    module = module.to(CAST[precision])
+    for part in module.modules() if precision == "fp16_master" else ():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            part.float()
+    return module
 
 
 def _inference(module: nn.Module, inputs: Any, how: Conditions, context: Callable[[], Any]) -> Callable[[], Any]:
@@ -262,8 +300,9 @@ def _training(
     if how.optimizer != "none" and how.optimizer not in OPTIMIZERS:
         raise UnknownNameError("optimizer", how.optimizer, OPTIMIZERS)
     learned = [p for p in module.parameters() if p.requires_grad]
+    masters = [p.detach().float() for p in learned] if how.precision == "fp16_master" else []
     options = {k: v for k, v in (("fused", how.fused), ("foreach", how.foreach)) if v is not None}
-    optimizer = None if how.optimizer == "none" else OPTIMIZERS[how.optimizer](learned, **options)
+    optimizer = None if how.optimizer == "none" else OPTIMIZERS[how.optimizer](masters or learned, **options)
     scaler = torch.amp.GradScaler(DEVICE) if how.scaler else None
 
     def step() -> Any:
@@ -276,11 +315,24 @@ def _training(
             scaler.update()
             return loss
         loss.backward()
-        if optimizer is not None:
+        if masters and optimizer is not None:
+            _step_of_masters(optimizer, masters, learned)
+        elif optimizer is not None:
             optimizer.step()
         return loss
 
     return step
+
+
+def _step_of_masters(optimizer: torch.optim.Optimizer, masters: list[Tensor], learned: list[Tensor]) -> None:
+    """The optimizer on fp32 copies: gradients come in as fp32, new weights go back as they are computed with."""
+    used = [(m, p) for m, p in zip(masters, learned, strict=True) if p.grad is not None]
+    for master, _ in used:
+        master.grad = torch.empty_like(master)
+    torch._foreach_copy_([m.grad for m, _ in used], [p.grad for _, p in used])
+    optimizer.step()
+    with torch.no_grad():
+        torch._foreach_copy_([p for _, p in used], [m for m, _ in used])
 
 
 def _mapped(inputs: Any, function: Callable[[Tensor], Tensor]) -> Any:

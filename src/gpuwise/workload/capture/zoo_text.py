@@ -187,9 +187,10 @@ class TransformerXL(nn.Module):
         length, batch = words.shape
         x = F.dropout(self.embedding(words), self.dropout, self.training)
         memory = self.memory or [x.new_zeros(self.length, batch, self.width) for _ in range(len(self.layers) + 1)]
-        positions = torch.arange(length + self.length - 1, -1, -1.0, device=x.device, dtype=x.dtype)
+        positions = torch.arange(length + self.length - 1, -1, -1.0, device=x.device)
         codes = torch.outer(positions, torch.pow(10000.0, -torch.arange(0.0, self.width, 2.0, device=x.device) / self.width))
-        r = F.dropout(torch.cat((codes.sin(), codes.cos()), dim=-1).unsqueeze(1), self.dropout, self.training)
+        both = torch.cat((codes.sin(), codes.cos()), dim=-1).unsqueeze(1).to(x.dtype)
+        r = F.dropout(both, self.dropout, self.training)
         ones = torch.ones(length, length + self.length, dtype=torch.bool, device=x.device)
         mask = torch.triu(ones, diagonal=1 + self.length)[None, None]
         states = [x]
