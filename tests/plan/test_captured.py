@@ -14,7 +14,8 @@ from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.naming import find_cluster
 from gpuwise.plan.captured import fit_step, source_of
 from gpuwise.plan.captured_document import fit_document, plan_document
-from gpuwise.plan.captured_plan import gradient_bytes, plan_step
+from gpuwise.plan.captured_plan import plan_step
+from gpuwise.plan.captured_scaling import gradient_bytes
 from gpuwise.plan.captured_time_parts import by_module, general_path, main_dtype, mfu
 from gpuwise.workload.captured import Capture, Category, Parameter, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.optable import Kind, Phase
@@ -71,9 +72,16 @@ def test_money_follows_time() -> None:
 
 def test_more_gpus_are_faster_by_less_than_their_number() -> None:
     scaling = plan_step(step(), "8xA100-80GB", today=TODAY).scaling
-    assert [s.n for s in scaling] == [1, 2, 4, 8]
-    rates = [s.samples_per_s for s in scaling]
-    assert rates == sorted(rates) and scaling[0].efficiency == 1.0
+    assert [s.n for s in scaling] == [1, 2, 2, 4, 4, 8, 8]
+    assert [s.how for s in scaling] == ["one", *(["DDP", "FSDP"] * 3)]
+    assert scaling[0].efficiency == 1.0
+    for how in ("DDP", "FSDP"):
+        rates = [s.samples_per_s for s in scaling if s.how in ("one", how)]
+        assert rates == sorted(rates)
+    sharded = [s.memory_bytes for s in scaling if s.how == "FSDP" and s.memory_bytes is not None]
+    whole = [s.memory_bytes for s in scaling if s.how == "DDP" and s.memory_bytes is not None]
+    assert len(sharded) == len(whole) == 3 and sharded == sorted(sharded, reverse=True)
+    assert all(a < b for a, b in zip(sharded, whole, strict=True))
     assert all(0 < s.efficiency <= 1 and s.exposed_s >= 0 for s in scaling)
     assert gradient_bytes(step()) == GIB // 4
     assert gradient_bytes(replace(step(), parameters=())) == GIB // 4

@@ -47,7 +47,29 @@ def test_gradients_set_to_none() -> None:
 def test_checkpoints_name_the_users_blocks() -> None:
     assert "+ for block in [*net.encoder, *net.decoder]:" in snippet([Change("checkpoint")], KNOWN)
     chosen = snippet([Change("checkpoint", ("encoder.0", "decoder.1"))], KNOWN)
-    assert '+ for name in ("encoder.0", "decoder.1",):' in chosen and "+     block = net.get_submodule(name)" in chosen
+    assert '+ for name in ["encoder.0", "decoder.1"]:' in chosen and "+     block = net.get_submodule(name)" in chosen
+
+
+def test_many_checkpoints_are_written_in_full_and_short() -> None:
+    names = ("embed", *(f"decoder.{i}" for i in range(2, 9)), "encoder.1.mlp", "encoder.3.mlp", "encoder.9.mlp", "0", "1", "2")
+    line = next(x for x in snippet([Change("checkpoint", names)], KNOWN) if "for name in" in x)
+    made = eval(line.removeprefix("+ for name in ").removesuffix(":"))
+    assert sorted(made) == sorted(names) and len(line) < 140
+
+
+def test_gradients_go_after_the_step_that_used_them() -> None:
+    sites = Sites(
+        [], zero_grad=Site("t.py", 9, "        opt.zero_grad()", "opt"), step=Site("t.py", 12, "        opt.step()", "opt")
+    )
+    assert snippet([Change("zero-after-step")], sites) == (
+        "@ t.py:9", "- opt.zero_grad()", "@ t.py:12", "- opt.step()", "+ opt.step()", "+ opt.zero_grad()",
+    )  # fmt: skip
+
+
+def test_outputs_are_named_as_the_user_named_them() -> None:
+    sites = Sites([Site("t.py", 4, "    logits = net(x)", "net")])
+    assert snippet([Change("free-outputs")], sites)[1].startswith("+ del logits")
+    assert snippet([Change("free-outputs")], Sites([]))[1].startswith("+ del output")
 
 
 ARGUMENTS = {"autocast": "bf16", "accumulate": 4, "lora": 16, "low-precision": "bf16", "chunked-loss": 8, "optimizer": "SGD"}

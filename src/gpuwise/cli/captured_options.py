@@ -31,7 +31,7 @@ class OwnCode:
     compile: Annotated[bool, Parameter(negative="")] = False
     """Own code: time it as if torch.compile were used."""
     remedies: bool | None = None
-    """Own code: try changes that save memory even though it fits, or not at all."""
+    """Own code: try changes that save memory even though it fits (fit) or time (plan), or none at all."""
     timeline: Path | None = None
     """Own code: write the memory over the step as a picture (.svg or .html)."""
     snapshot: Path | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from gpuwise.cli.captured_options import OwnCode, batch_of, refuse_layout, subject_of
 from gpuwise.cli.captured_progress import progress
 from gpuwise.cli.options import Fixed, Training
-from gpuwise.errors import InputError
 
 
 def plan_own(
@@ -21,15 +20,13 @@ def plan_own(
         from gpuwise.cli.captured_files import check_files
 
         check_files(own)
-    if own.remedies is not None:
-        raise InputError("--remedies is for gpuwise fit", hint="plan says what a step costs; fit what would make it fit")
     cluster, batch = None if on is None else find_cluster(on), batch_of(own.batch)
     subject, options = subject_of(text, own)
     with progress() as tell:
         answer = plan_step(
             subject, cluster, batch=batch, seq=training.seq, precision=training.precision or "as-is",
             optimizer=training.optimizer, allocator_conf=own.conf, compiled=own.compile or None, samples=samples,
-            usd_per_hour=price, provider=provider, options=options, tell=tell,
+            usd_per_hour=price, provider=provider, remedies=bool(own.remedies), options=options, tell=tell,
         )  # fmt: skip
     if own.timeline or own.snapshot or own.trace:
         from gpuwise.cli.captured_files import write_files

@@ -6,7 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from gpuwise.cli.bars import single
-from gpuwise.cli.captured_view import cards_table, indented, search_table, show_findings
+from gpuwise.cli.captured_view import (
+    SHOWN_SNIPPETS,
+    cards_table,
+    indented,
+    search_table,
+    show_findings,
+    show_snippet,
+    speedups_table,
+)
 from gpuwise.cli.captured_words import head_words
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.plan_view import show_memory
@@ -47,7 +55,15 @@ def show_plan(plan: StepPlan) -> None:
     if plan.search is not None:
         section(to, "Batches", search_table(plan.search))
     if len(plan.scaling) > 1:
-        section(to, "Data parallel, the same batch on each GPU", _scaling(plan))
+        section(to, "On several GPUs, the same batch on each", _scaling(plan))
+        if any(s.fits is False for s in plan.scaling):
+            to.print("  ! more than the card has", style="dim")
+    if plan.speedups:
+        section(to, "What makes it faster, one change at a time", speedups_table(plan.speedups))
+        for remedy in plan.speedups[:SHOWN_SNIPPETS]:
+            show_snippet(to, remedy)
+    elif plan.speedups is not None:
+        section(to, "What makes it faster", "nothing that was tried")
     if plan.cards:
         section(to, "One of each card, cheapest for a step first", cards_table(plan.cards))
     _foot(to, plan)
@@ -151,11 +167,13 @@ def _costliest(time: CapturedTime, width: int) -> Table:
 
 
 def _scaling(plan: StepPlan) -> Table:
-    table = table_of(["GPUs", "step", "samples/s", "efficiency", "gradients not hidden"])
+    table = table_of(["GPUs", "", "step", "samples/s", "efficiency", "not hidden", "memory"], left=("",))
     for s in plan.scaling:
+        memory = "-" if s.memory_bytes is None else format_bytes(s.memory_bytes)
         table.add_row(
-            plain(s.n), format_duration(s.step_time_s.expected), _rate(s.samples_per_s), percent(s.efficiency),
-            format_duration(s.exposed_s) if s.exposed_s else "-",
+            plain(s.n), "" if s.n == 1 else s.how, format_duration(s.step_time_s.expected), _rate(s.samples_per_s),
+            percent(s.efficiency), format_duration(s.exposed_s) if s.exposed_s else "-",
+            memory + (" !" if s.fits is False else ""),
         )  # fmt: skip
     return table
 
@@ -166,6 +184,7 @@ def _foot(to: Console, plan: StepPlan) -> None:
     indented(
         to,
         f"{n} capture{'s' if n != 1 else ''} of two steps without a GPU. Time: {BASIS[plan.step_time_s.basis]}. "
+        f"{'' if plan.speedups is not None else '--remedies tries what would make it faster. '}"
         f"Loading of data, evaluation and checkpoints are not counted.",
         "dim",
     )

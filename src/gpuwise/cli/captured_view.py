@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpuwise.cli.captured_words import category_words, head_words, place_words, speed
+from gpuwise.cli.captured_words import category_words, head_words, maker_words, place_words, speed
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.plan_view import show_memory
 from gpuwise.cli.words import plain, span
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 SHOWN_FINDINGS, SHOWN_STORAGES, SHOWN_SNIPPETS = 8, 6, 4
-LONG_NAME, SKETCH_HEIGHT = 30, 8
+SKETCH_HEIGHT = 8
 LIKELY = 0.9
 """Chance of fitting below which the verdict says how sure it is: the 80 % interval then touches the card's memory."""
 
@@ -53,9 +54,10 @@ def _headline(to: Console, fit: StepFit) -> None:
     if m.fits and free >= 0:
         to.print(Text.assemble("  ", (f"{format_bytes(free)} free", "green"), f" of {usable}"))
     elif m.fits:
-        to.print(
-            f"  only because torch gives cached memory back {_times(m.retries)}: with all of it kept, it would take "
-            f"{format_bytes(m.process.expected)} of {usable}"
+        indented(
+            to,
+            f"only because torch gives cached memory back {_times(m.retries)}: with all of it kept, it would take "
+            f"{format_bytes(m.process.expected)} of {usable}",
         )
     else:
         to.print(
@@ -111,10 +113,11 @@ def _peak(to: Console, capture: Capture, m: Measured) -> None:
     show_memory(to, parts, memory.capacity_bytes, "What fills it at the peak")
     indented(to, f"The peak is at {place_words(memory.peak)}")
     table = table_of(["", "holds", "made by"], left=("holds", "made by"), wrap=("made by",))
-    for held in memory.largest[:SHOWN_STORAGES]:
-        table.add_row(
-            format_bytes(held.size_bytes), f"{category_words(held.category)} {held.dtype}", place_words(held.made_by, short=True)
-        )
+    alike = Counter(
+        (held.size_bytes, f"{category_words(held.category)} {held.dtype}", maker_words(held)) for held in memory.largest
+    )
+    for (size, holds, maker), n in list(alike.items())[:SHOWN_STORAGES]:
+        table.add_row(f"{n} x {format_bytes(size)}" if n > 1 else format_bytes(size), holds, maker)
     section(to, "Largest tensors at the peak", table)
     modules = sorted(capture.parameter_bytes_by_module.items(), key=lambda item: -item[1])[:4]
     if len(capture.parameter_bytes_by_module) > 1:
@@ -145,7 +148,8 @@ def _sketch(to: Console, fit: StepFit) -> None:
     from gpuwise.cli.timeline_sketch import show_timeline
     from gpuwise.predict.memory_timeline import memory_timeline
 
-    show_timeline(to, memory_timeline(fit.capture, capacity_bytes=None), height=SKETCH_HEIGHT)
+    # where the peak is was said above
+    show_timeline(to, memory_timeline(fit.capture, capacity_bytes=None), height=SKETCH_HEIGHT, where=False)
 
 
 def show_batches(to: Console, search: BatchSearch[Measured]) -> None:
@@ -192,16 +196,18 @@ def _remedies(to: Console, fit: StepFit) -> None:
     if rest:
         section(to, "Helps, but not enough alone", _table(rest))
     for remedy in good[:SHOWN_SNIPPETS]:
-        _snippet(to, remedy)
+        show_snippet(to, remedy)
+    reasons: dict[str, list[str]] = {}
     for name, why in found.failed:
-        to.print(f"  not possible here: {name} ({why})", style="dim")
+        reasons.setdefault(why, []).append(name)
+    for why, names in reasons.items():
+        indented(to, f"not possible here: {', '.join(names)} ({why})", "dim")
 
 
 def _table(remedies: Sequence[CapturedRemedy]) -> Table:
     from rich.text import Text
 
-    wrap = ("change",) if any(len(r.name) > LONG_NAME for r in remedies) else ()
-    table = table_of(["change", "saves", "then", "speed", "step", ""], left=("change", ""), wrap=wrap)
+    table = table_of(["change", "saves", "then", "speed", "step", ""], left=("change", ""), wrap=("change", ""))
     for r in remedies:
         time = r.measured.step_time_s
         table.add_row(
@@ -211,7 +217,22 @@ def _table(remedies: Sequence[CapturedRemedy]) -> Table:
     return table
 
 
-def _snippet(to: Console, remedy: CapturedRemedy) -> None:
+def speedups_table(speedups: Sequence[CapturedRemedy]) -> Table:
+    """Changes with the time of a sample against that of the step as it is."""
+    from rich.text import Text
+
+    table = table_of(["change", "a sample", "step", "memory", ""], left=("change", ""), wrap=("change", ""))
+    for r in speedups:
+        time = r.measured.step_time_s
+        table.add_row(
+            r.name, speed(r.slower), "-" if time is None else format_duration(time.expected),
+            format_bytes(r.measured.process_bytes.expected), Text("" if r.kind == SAME else r.kind, "dim"),
+        )  # fmt: skip
+    return table
+
+
+def show_snippet(to: Console, remedy: CapturedRemedy) -> None:
+    """The lines that make a change."""
     to.print()
     to.print(f"  {remedy.name}", style="bold")
     for line in remedy.lines:
@@ -229,10 +250,11 @@ def cards_table(cards: Sequence[OtherCard]) -> Table:
     """Cards with their memory, time and price."""
     table = table_of(["card", "memory", "free", "step", "price"], left=("card",))
     for card in cards:
-        time = card.measured.step_time_s
+        time, free = card.measured.step_time_s, card.measured.free_bytes
         table.add_row(
             card.cluster.accelerator.name, format_bytes(card.measured.process_bytes.expected),
-            format_bytes(card.measured.free_bytes), "-" if time is None else format_duration(time.expected),
+            "none" if card.measured.fits and free < 0 else format_bytes(free),
+            "-" if time is None else format_duration(time.expected),
             "-" if card.price is None else f"{format_usd(card.price.expected)}/h",
         )  # fmt: skip
     return table

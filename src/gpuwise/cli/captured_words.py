@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuwise.cli.fit_view import speed_words
-from gpuwise.predict.captured_memory import Place
+from gpuwise.predict.captured_memory import Held, Place
 from gpuwise.workload.captured import Capture, Category
 
 _CATEGORIES = {
@@ -34,6 +34,14 @@ def place_words(place: Place, *, short: bool = False) -> str:
     if place.module:
         words += f" of {place.module}"
     return words + (f", {place.line}" if place.line else "")
+
+
+def maker_words(held: Held) -> str:
+    """``"mm of head, train.py:36 in GPT.forward"``; states are the optimizer's, whatever of torch's fills them."""
+    place = held.made_by
+    if held.category is Category.OPTIMIZER and place.line:
+        return f"the optimizer, {place.line}"
+    return place_words(place, short=True)
 
 
 def head_words(capture: Capture, batch: int | None, seq: int | None, precision: str) -> str:

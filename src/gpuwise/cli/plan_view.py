@@ -14,7 +14,7 @@ from gpuwise.plan.explain import percent as slower
 from gpuwise.plan.flags import flags
 from gpuwise.plan.planner import Option, Plan
 from gpuwise.predict.estimate import Estimate
-from gpuwise.units import GIB, format_bytes, format_count, format_duration, format_usd
+from gpuwise.units import GIB, MIB, format_bytes, format_count, format_duration, format_usd
 from gpuwise.workload.parameters import count_parameters
 
 if TYPE_CHECKING:
@@ -195,10 +195,16 @@ def show_memory(to: Console, parts: dict[str, float], whole: float, title: str) 
     to.print(Text("  ").append_text(bar))
     per_row = max(1, min(len(keys), (to.width - 2) // 24))
     table = grid(per_row)
-    cells = [Text.assemble("  ", key, f" {name} {shown[name] / GIB:.1f}") for name, key in keys]
+    unit = GIB if total >= GIB else MIB
+    cells = [Text.assemble("  ", key, f" {name} {_key_number(shown[name] / unit)}") for name, key in keys]
     for i in range(0, len(cells), per_row):
         table.add_row(*cells[i : i + per_row])
     to.print(table)
+
+
+def _key_number(value: float) -> str:
+    """One decimal place, and what would read as 0.0 as below 0.1."""
+    return f"{value:.1f}" if value >= 0.05 else "<0.1"
 
 
 def _time_table(option: Option, width: int) -> Table:

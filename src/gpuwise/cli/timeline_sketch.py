@@ -16,10 +16,15 @@ if TYPE_CHECKING:
 
 HEIGHT = 12
 MARGIN = 11
+SMALLEST = 0.001
+"""Share of the peak below which a category is left out of the legend."""
 
 
-def show_timeline(to: Console, timeline: MemoryTimeline, *, height: int = HEIGHT) -> None:
-    """Print the sketch: one column per stretch of events with the state at its highest moment, ``▔`` what is reserved."""
+def show_timeline(to: Console, timeline: MemoryTimeline, *, height: int = HEIGHT, where: bool = True) -> None:
+    """Print the sketch: one column per stretch of events with the state at its highest moment, ``▔`` what is reserved.
+
+    ``where``: name the operation at the peak below it.
+    """
     from rich.text import Text
 
     width = max(min(to.width - MARGIN - 2, 110), 20)
@@ -37,7 +42,7 @@ def show_timeline(to: Console, timeline: MemoryTimeline, *, height: int = HEIGHT
     said = f"peak {format_bytes(timeline.peak.requested_bytes)}"
     mark = f"▲ {said}" if at + len(said) + 2 <= shares.shape[1] else f"{said} ▲"
     to.print(Text(" " * (MARGIN + at - (len(mark) - 1 if mark.endswith("▲") else 0)) + mark))
-    if timeline.peak.words:
+    if where and timeline.peak.words:
         to.print(Text("  at " + timeline.peak.words, "dim", overflow="fold"))
     _legend(to, timeline, reserved)
 
@@ -93,18 +98,23 @@ def _phase_line(timeline: MemoryTimeline, ends: np.ndarray) -> Text:
 def _legend(to: Console, timeline: MemoryTimeline, reserved: np.ndarray) -> None:
     from rich.text import Text
 
-    values = timeline.bytes_by_category[:, timeline.peak.row]
-    items = [
-        Text.assemble((GLYPHS[i % len(GLYPHS)], COLOURS[i % len(COLOURS)]), f" {name} {format_bytes(float(values[i]))}")
-        for i, name in enumerate(timeline.categories)
-    ]
+    values = timeline.bytes_by_category
+    items: list[Text] = []
+    for i, name in enumerate(timeline.categories):
+        here, most = float(values[i, timeline.peak.row]), float(values[i].max())
+        if most < SMALLEST * timeline.peak.requested_bytes:
+            continue
+        said = format_bytes(here) if here else f"none, up to {format_bytes(most)}"
+        items.append(Text.assemble((GLYPHS[i % len(GLYPHS)], COLOURS[i % len(COLOURS)]), f" {name} {said}"))
     if reserved.any():
         items.append(Text(f"▔ reserved {format_bytes(float(reserved.max()))}"))
     # an item stays on one line
-    line = Text("  ")
+    line = Text("  at the peak: ", "dim")
     for item in items:
-        if len(line) > 2 and len(line) + len(item) > to.width:
+        if len(line) + len(item) > to.width:
+            line.rstrip()
             to.print(line)
             line = Text("  ")
         line.append_text(item).append("   ")
+    line.rstrip()
     to.print(line)

@@ -46,7 +46,8 @@ def plan_document(plan: StepPlan) -> dict[str, object]:
         "samples": plan.samples, "run_time_s": _maybe(plan.run_time_s), "cost_usd": _maybe(plan.cost_usd),
         "price": None if plan.price is None else plan.price.as_dict(),
         "energy": None if plan.energy is None else plan.energy.as_dict(),
-        "cards": [card_document(c) for c in plan.cards], "captures": plan.captures,
+        "cards": [card_document(c) for c in plan.cards],
+        "speedups": None if plan.speedups is None else [remedy_document(r) for r in plan.speedups], "captures": plan.captures,
     }  # fmt: skip
 
 

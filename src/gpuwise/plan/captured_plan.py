@@ -1,8 +1,4 @@
-"""A person's own training step planned: how long, how much, on which card, and how it scales over several.
-
-Data-parallel scaling: each GPU runs the step on its own batch; gradients are summed once a step by a ring or tree over the
-links (:mod:`gpuwise.predict.collectives`) while the backward pass runs, and what does not hide behind it is added.
-"""
+"""A person's own training step planned: how long, how much, on which card, and how it scales over several."""
 
 from __future__ import annotations
 
@@ -20,30 +16,17 @@ from gpuwise.money.energy import Energy, energy
 from gpuwise.plan.batch_search import BatchSearch
 from gpuwise.plan.captured import Batch, OtherCard, Tell, captured_at, check_batch, silent, source_of
 from gpuwise.plan.captured_measure import Measured, measure
+from gpuwise.plan.captured_remedies import CapturedRemedy
+from gpuwise.plan.captured_scaling import Scaling, scaling_of
 from gpuwise.plan.captured_source import capability_of
-from gpuwise.predict.collectives import curve
+from gpuwise.plan.captured_speedups import find_speedups
 from gpuwise.predict.estimate import Estimate
-from gpuwise.predict.stack_costs import find_stack_costs
 from gpuwise.workload.captured import Capture
 
 REFERENCE_CARD = "a100-sxm-80gb"
 """The card a step is captured for when none is named: every fused kernel of PyTorch runs on its generation."""
 CARDS = 12
-COUNTS = (1, 2, 4, 8)
 MOST_SAMPLES = 1e15
-
-
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """Data parallelism over ``n`` GPUs, each with the step's batch."""
-
-    n: int
-    step_time_s: Estimate
-    samples_per_s: float
-    exposed_s: float
-    """Of the gradients' all-reduce, what the backward pass does not hide."""
-    efficiency: float
-    """Samples a second over ``n`` times those of one GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +53,8 @@ class StepPlan:
     cards: tuple[OtherCard, ...]
     """Without ``on``: the cards compared, cheapest for the work first."""
     captures: int
+    speedups: tuple[CapturedRemedy, ...] | None = None
+    """Changes that make it faster, fastest first; None when they were not asked for."""
 
     @property
     def samples_per_s(self) -> Estimate | None:
@@ -84,12 +69,14 @@ def plan_step(
     subject: object, on: str | Cluster | None = None, *, batch: Batch = None, seq: int | None = None, precision: str = "as-is",
     optimizer: str | None = None, allocator_conf: str | None = None, compiled: bool | None = None,
     samples: float | None = None, usd_per_hour: float | None = None, provider: str | None = None,
-    today: datetime.date | None = None, options: Mapping[str, object] | None = None, tell: Tell | None = None,
+    remedies: bool = False, today: datetime.date | None = None, options: Mapping[str, object] | None = None,
+    tell: Tell | None = None,
 ) -> StepPlan:  # fmt: skip
     """How long one's own training step takes on ``on``, where the time goes, and what ``samples`` of it cost.
 
     ``subject`` and the options are those of :func:`fit_step`; ``batch`` is of one GPU and ``"auto"`` finds the smallest
-    that is nearly as fast as any. Without ``on``, rented cards are compared, one of each.
+    that is nearly as fast as any. Without ``on``, rented cards are compared, one of each. ``remedies``: changes that may
+    make it faster are tried, each on the step itself.
 
     Raises InputError for bad input, the user's own error where their code raises, UnpredictableError where no time can be
     predicted.
@@ -107,12 +94,12 @@ def plan_step(
     def judge(capture: Capture) -> Measured:
         return measure(capture, card, allocator_conf=allocator_conf, compiled=compiled)
 
-    chosen, search, n = None, None, 0
+    chosen, search, n, sites, source = None, None, 0, None, None
     if isinstance(subject, Capture):
         capture, name = subject, subject.name
     else:
         source = source_of(subject, precision=precision, optimizer=optimizer, options=options)
-        capture, _, chosen, search, n = captured_at(source, card, batch, seq, judge, tell or silent, fastest=True)
+        capture, sites, chosen, search, n = captured_at(source, card, batch, seq, judge, tell or silent, fastest=True)
         name = source.name
     size = chosen or capture.batch
     _check_samples(samples, size)
@@ -124,15 +111,21 @@ def plan_step(
         if best is not None:
             cluster, measured = best.cluster, best.measured
     one = _time_of(measured)
-    scaling = tuple(scaled(cluster, capture, measured, one, size or 1, k) for k in _counts(cluster))
+    scaling = scaling_of(cluster, capture, measured, one, size or 1)
     whole = next(s.step_time_s for s in scaling if s.n == cluster.n_accelerators)
+    speedups, more = None, 0
+    if remedies and sites is not None and source is not None:
+        speedups, more = find_speedups(
+            source, cluster.accelerator, capture, sites, measured, batch=chosen or size, seq=seq, conf=allocator_conf,
+            compiled=compiled, tell=tell or silent,
+        )  # fmt: skip
     run = None if samples is None or size is None else whole.scaled(max(samples / (size * cluster.n_accelerators), 1.0))
     price = price_of(cluster, day, usd_per_hour=usd_per_hour, provider=provider)
     cost = None if run is None or price is None else rent(run, cluster.n_accelerators, price)
     used = None if run is None else energy(run, cluster)
     return StepPlan(
         name, cluster, size, seq, precision, capture, measured, search, whole, scaling, samples, run, price, cost, used,
-        cards, n,
+        cards, n + more, speedups,
     )  # fmt: skip
 
 
@@ -173,34 +166,3 @@ def compare_cards(capture: Capture, today: datetime.date, conf: str | None, comp
         return (not row.measured.fits, time.expected * row.price.expected)
 
     return tuple(sorted(found, key=order)[:CARDS])
-
-
-def _counts(cluster: Cluster) -> list[int]:
-    """GPU counts shown: powers of two up to the cluster's own, and that."""
-    n = cluster.n_accelerators
-    return sorted({k for k in COUNTS if k <= n} | {n}) if n > 1 else [1]
-
-
-def scaled(cluster: Cluster, capture: Capture, measured: Measured, one: Estimate, batch: int, n: int) -> Scaling:
-    """Data parallelism over ``n`` GPUs of ``cluster``: gradients in the format of the parameters, summed once a step."""
-    if n == 1:
-        return Scaling(1, one, batch / one.expected, 0.0, 1.0)
-    near = min(n, cluster.system.count)
-    payload = float(gradient_bytes(capture))
-    transfer = float(curve(cluster.system, "all_reduce", n, near).time_s(payload)) if payload else 0.0
-    costs = find_stack_costs("eager")
-    backward = measured.time.phase_s.get("backward", 0.0) if measured.time is not None else 0.0
-    slowed = transfer * costs.network_slowdown
-    hidden = min(slowed * costs.dp_overlap, backward)
-    exposed = slowed - hidden * (1 - costs.contention)
-    time = Estimate(one.low + exposed, one.expected + exposed, one.high + exposed, "derived")
-    return Scaling(n, time, n * batch / time.expected, exposed, one.expected / time.expected)
-
-
-def gradient_bytes(capture: Capture) -> int:
-    """Bytes of all gradients of the trained parameters, in the parameters' own format."""
-    held = {p.storage for p in capture.parameters if p.trainable and p.storage >= 0}
-    if held:
-        return int(sum(int(capture.storage_bytes[s]) for s in held))
-    share = capture.trainable_count / max(capture.parameter_count, 1)
-    return int(sum(capture.parameter_bytes_by_module.values()) * share)

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gpuwise.errors import GpuwiseError
+import numpy as np
+
+from gpuwise.errors import GpuwiseError, UnpredictableError
 from gpuwise.facts.accelerators import Accelerator
 from gpuwise.plan.captured_measure import Measured, measure
 from gpuwise.plan.captured_snippets import snippet
 from gpuwise.plan.captured_source import Source, capability_of
-from gpuwise.workload.captured import Capture, OpFlag
+from gpuwise.plan.checkpoint_selection import select_checkpoints
+from gpuwise.workload.captured import Capture, Category, OpFlag
 from gpuwise.workload.changes import Change, Sites
 
 SAME, NUMBERS, STATES, ADAPTERS = "same training", "other precision", "lighter states", "trains adapters only"
@@ -27,6 +30,10 @@ MOST_MICRO_BATCHES = 64
 WORTH = 0.002
 """Share of the card's memory below which a saving is not shown."""
 EXPANDABLE = "expandable_segments:True"
+KEPT = 2**20
+"""Bytes kept from the step before from which letting go of them is tried."""
+CHECKPOINT_TARGETS = (0.98, 0.9, 0.8)
+"""Shares of what tensors may take that checkpoints are chosen for, in turn: gaps between blocks take the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,9 @@ class Remedies:
 
 
 @dataclass(slots=True)
-class _Trial:
+class Trial:
+    """A step as it is, and what it is to be captured again with."""
+
     source: Source
     accelerator: Accelerator
     batch: int | None
@@ -118,16 +127,22 @@ def find_remedies(
     tell: Callable[[str], None] = lambda _: None,
 ) -> Remedies:  # fmt: skip
     """Every change that may save memory tried on the step; ``tell`` hears the name of each before it is captured."""
-    trial = _Trial(source, accelerator, batch, seq, base, sites, conf, compiled, tell, base_capture=capture)
+    trial = Trial(source, accelerator, batch, seq, base, sites, conf, compiled, tell, base_capture=capture)
     found: list[tuple[Offer, CapturedRemedy]] = []
     failed: list[tuple[str, str]] = []
     for offer in offers(capture, sites, accelerator, conf):
-        _keep(found, offer, _tried(trial, offer, failed), accelerator)
+        _keep(found, offer, tried(trial, offer, failed), accelerator)
     for offer in _micro_batches(batch, base):
-        remedy = _tried(trial, offer, failed)
+        remedy = tried(trial, offer, failed)
         _keep(found, offer, remedy, accelerator)
         if remedy is not None and remedy.fits:
             break
+    for offer in _fewest_checkpoints(trial, capture):
+        remedy = tried(trial, offer, failed)
+        _keep(found, offer, remedy, accelerator)
+        if remedy is None or remedy.fits:
+            break
+    found = _last_of_each(found)
     singles = sorted((r for _, r in found), key=_rank)
     combinations = () if base.fits or any(r.fits and r.kind == SAME for r in singles) else _stacked(trial, found, failed)
     return Remedies(tuple(singles), combinations, trial.captures, tuple(failed))
@@ -140,11 +155,45 @@ def _keep(
         found.append((offer, remedy))
 
 
+def _last_of_each(found: Sequence[tuple[Offer, CapturedRemedy]]) -> list[tuple[Offer, CapturedRemedy]]:
+    """Of several tries at choosing modules only the one that fits, as every block saves more than one that does not."""
+    return [(o, r) for o, r in found if r.fits or not (o.changes and o.changes[0].kind == "checkpoint" and o.changes[0].argument)]
+
+
+def _fewest_checkpoints(trial: Trial, capture: Capture) -> Iterator[Offer]:
+    """The cheapest modules whose recomputation makes the step fit, by exact selection; asked again for more memory freed
+    while the capture of it does not fit.
+
+    What tensors may take is what the card has beside context and communicators, less what the blocks and hidden
+    workspaces take beyond the tensors at the peak.
+    """
+    base, memory = trial.base, trial.base.memory
+    if base.fits or base.time is None or bool((capture.op_flags & OpFlag.CHECKPOINTED).any()) or len(trial.sites.forward) != 1:
+        return
+    span = capture.steady
+    if base.time.device_s.size != span.end_op - span.first_op:
+        return
+    op_s = np.zeros(capture.op_phase.size)
+    op_s[span.first_op : span.end_op] = base.time.device_s
+    beyond = max(memory.steady.allocated_bytes - capture.peak_bytes(), 0)
+    room = memory.capacity_bytes - memory.context.expected - memory.communicators.expected - beyond
+    before: tuple[str, ...] = ()
+    for share in CHECKPOINT_TARGETS:
+        try:
+            paths = select_checkpoints(capture, int(share * room), op_s).paths if room > 0 else ()
+        except UnpredictableError:
+            return
+        if paths and paths != before:
+            yield Offer(f"checkpoint {len(paths)} module{'s' * (len(paths) > 1)}", SAME, (Change("checkpoint", paths),))
+        before = paths
+
+
 def _rank(remedy: CapturedRemedy) -> tuple[bool, float]:
     return (not remedy.fits, remedy.slower if remedy.slower is not None else -remedy.saved_bytes)
 
 
-def _tried(trial: _Trial, offer: Offer, failed: list[tuple[str, str]]) -> CapturedRemedy | None:
+def tried(trial: Trial, offer: Offer, failed: list[tuple[str, str]]) -> CapturedRemedy | None:
+    """The step under ``offer``; None if it acts on nothing, or breaks the step, which is added to ``failed``."""
     try:
         measured = trial.measured(offer)
     except GpuwiseError as error:
@@ -169,6 +218,10 @@ def offers(capture: Capture, sites: Sites, accelerator: Accelerator, conf: str |
         yield Offer("fused optimizer", SAME, (Change("fused"),))
     if sites.zero_grad_keeps:
         yield Offer("zero_grad sets to None", SAME, (Change("set-to-none"),))
+    elif _alive_between(capture, Category.GRADIENT) and sites.step is not None:
+        yield Offer("zero_grad after the step", SAME, (Change("zero-after-step"),))
+    if _alive_between(capture, Category.ACTIVATION, Category.TEMPORARY):
+        yield Offer("last outputs let go", SAME, (Change("free-outputs"),))
     if s.cudnn_benchmark:
         yield Offer("no cuDNN benchmark", SAME, (Change("no-benchmark"),))
     if sites.blocks and not bool((capture.op_flags & OpFlag.CHECKPOINTED).any()):
@@ -192,6 +245,18 @@ def offers(capture: Capture, sites: Sites, accelerator: Accelerator, conf: str |
         yield Offer(f"LoRA, rank {LORA_RANK}", ADAPTERS, (Change("lora", LORA_RANK),))
 
 
+def _alive_between(capture: Capture, *categories: Category) -> bool:
+    """Whether something of ``categories`` that a step made is alive when the next one begins."""
+    if len(capture.steps) < 2:
+        return False
+    before, span = capture.steps[-2], capture.steady
+    seen = slice(0, span.first_event)
+    alive = np.bincount(capture.event_storage[seen], weights=capture.event_sign[seen], minlength=capture.storage_bytes.size) > 0
+    made = (capture.storage_op >= before.first_op) & (capture.storage_op < before.end_op)
+    kept = alive & made & np.isin(capture.storage_category, [int(c) for c in categories])
+    return bool(capture.storage_bytes[kept].sum() >= KEPT)
+
+
 def _micro_batches(batch: int | None, base: Measured) -> Iterator[Offer]:
     """The batch in as many micro-batches as the activations suggest, then in more, for the capture to confirm."""
     if batch is None:
@@ -208,7 +273,7 @@ def _micro_batches(batch: int | None, base: Measured) -> Iterator[Offer]:
 
 
 def _stacked(
-    trial: _Trial, found: Sequence[tuple[Offer, CapturedRemedy]], failed: list[tuple[str, str]]
+    trial: Trial, found: Sequence[tuple[Offer, CapturedRemedy]], failed: list[tuple[str, str]]
 ) -> tuple[CapturedRemedy, ...]:
     """For each kind, allowed what the kinds before it are: changes added by what a freed byte costs until it fits."""
     made: list[CapturedRemedy] = []
@@ -221,7 +286,7 @@ def _stacked(
             if _clash(offer, stack):
                 continue
             stack.append(offer)
-            remedy = _tried(trial, _joined(stack, kind), failed) if len(stack) > 1 else None
+            remedy = tried(trial, _joined(stack, kind), failed) if len(stack) > 1 else None
             if remedy is not None and remedy.fits:
                 made.append(remedy)
                 break
@@ -238,8 +303,8 @@ def _joined(stack: Sequence[Offer], kind: str) -> Offer:
 
 
 _EXCLUSIVE = (
-    {"adam8bit", "sgd", "optimizer", "fused", "for-loop"}, {"accumulate", "step-in-backward", "set-to-none"},
-    {"accumulate"}, {"step-in-backward", "offload-states"}, {"autocast", "low-precision"},
+    {"adam8bit", "sgd", "optimizer", "fused", "for-loop"}, {"accumulate", "step-in-backward", "set-to-none", "zero-after-step"},
+    {"accumulate"}, {"step-in-backward", "offload-states"}, {"autocast", "low-precision"}, {"checkpoint"},
 )  # fmt: skip
 """Changes of one thing: a stack holds one of each."""
 

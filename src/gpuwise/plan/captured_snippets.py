@@ -75,8 +75,10 @@ def _accumulate(change: Change, sites: Sites) -> list[str]:
 def _checkpoint(change: Change, sites: Sites) -> list[str]:
     names = cast("tuple[str, ...] | None", change.argument)
     if names:
-        held = ", ".join(f'"{n}"' for n in names[:6]) + (", ..." if len(names) > 6 else "")
-        loop = [f"for name in ({held},):", f"    block = {_model(sites)}.get_submodule(name)"]
+        parts = _compressed(names)
+        chosen = parts[0] if len(parts) == 1 else f"[{', '.join(f'*{p}' if p.startswith('[') else p for p in parts)}]"
+        chosen = f"[{chosen}]" if not chosen.startswith("[") else chosen
+        loop = [f"for name in {chosen}:", f"    block = {_model(sites)}.get_submodule(name)"]
     else:
         lists = sites.blocks or (f"{_model(sites)}.blocks",)
         loop = [f"for block in {lists[0]}:" if len(lists) == 1 else f"for block in [*{', *'.join(lists)}]:"]
@@ -85,6 +87,36 @@ def _checkpoint(change: Change, sites: Sites) -> list[str]:
         "@ after the model is built", "+ import functools", "+ from torch.utils.checkpoint import checkpoint",
         *(f"+ {line}" for line in loop), f"+     block.forward = {call}",
     ]  # fmt: skip
+
+
+def _compressed(names: Sequence[str]) -> list[str]:
+    """Python for module paths: ``"head"``, and ``[f"blocks.{i}.mlp" for i in range(3, 7)]`` for those that differ in one
+    number that rises by one."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    order: list[tuple[str, str] | str] = []
+    for name in names:
+        match = re.fullmatch(r"(.*?)(?<![^.])(\d+)((?:\..*)?)", name)
+        if match is None:
+            order.append(name)
+            continue
+        key = (match[1], match[3])
+        if key not in groups:
+            order.append(key)
+        groups.setdefault(key, []).append(int(match[2]))
+    made: list[str] = []
+    for entry in order:
+        if isinstance(entry, str):
+            made.append(f'"{entry}"')
+            continue
+        numbers, (before, after) = sorted(groups[entry]), entry
+        run = list(range(numbers[0], numbers[-1] + 1))
+        if len(numbers) < 3:
+            made += [f'"{before}{i}{after}"' for i in numbers]
+        else:
+            first = f"{run[0]}, " if run[0] else ""
+            over = f"range({first}{run[-1] + 1})" if numbers == run else str(tuple(numbers))
+            made.append(f'[f"{before}{{i}}{after}" for i in {over}]')
+    return made
 
 
 def _with_option(site: Site | None, option: str, fallback: str) -> list[str]:
@@ -135,6 +167,26 @@ def _set_to_none(change: Change, sites: Sites) -> list[str]:
     source = site.source if site is not None else ""
     return _diff(site, source or None, [re.sub(r"zero_grad\(.*?\)", "zero_grad()", source) or "optimizer.zero_grad()"],
                  "where gradients are zeroed")  # fmt: skip
+
+
+def _zero_after_step(change: Change, sites: Sites) -> list[str]:
+    zero, step = sites.zero_grad, sites.step
+    name = (step and step.name) or (zero and zero.name) or "optimizer"
+    source = step.source if step is not None else ""
+    margin = _indent(source)
+    lines = _diff(zero, zero.source, [], "where gradients are zeroed") if zero is not None and zero.source.strip() else []
+    after = [*([source] if source else []), f"{margin}{name}.zero_grad()"]
+    return [*lines, *_diff(step, source or None, after, "after the step")]
+
+
+def _free_outputs(change: Change, sites: Sites) -> list[str]:
+    site = _forward(sites)
+    match = re.match(r"\s*([\w.]+)\s*=[^=]", site.source) if site is not None else None
+    held = match[1] if match is not None else "output"
+    return [
+        f"@ at the end of the step; {site.where if site is not None else 'the forward'} makes it",
+        f"+ del {held}  # and in lists keep loss.item() or {held}.detach().cpu()",
+    ]
 
 
 def _channels_last(change: Change, sites: Sites) -> list[str]:
@@ -201,5 +253,5 @@ _WRITERS: dict[str, Callable[[Change, Sites], list[str]]] = {
     "for-loop": _for_loop, "adam8bit": _adam8bit, "sgd": _sgd, "set-to-none": _set_to_none, "optimizer": _named,
     "channels-last": _channels_last, "step-in-backward": _step_in_backward, "offload-states": _offload_states,
     "lora": _lora, "low-precision": _low_precision, "sdpa": _sdpa, "chunked-loss": _chunked_loss,
-    "no-benchmark": _no_benchmark,
+    "no-benchmark": _no_benchmark, "zero-after-step": _zero_after_step, "free-outputs": _free_outputs,
 }  # fmt: skip

@@ -17,7 +17,7 @@ from gpuwise.workload.optable import Phase
 
 I64 = NDArray[np.int64]
 CATEGORY_WORDS = {
-    Category.PARAMETER: "parameters", Category.GRADIENT: "gradients", Category.OPTIMIZER: "optimizer state",
+    Category.PARAMETER: "parameters", Category.GRADIENT: "gradients", Category.OPTIMIZER: "optimizer states",
     Category.BUFFER: "buffers", Category.INPUT: "inputs", Category.ACTIVATION: "activations",
     Category.TEMPORARY: "temporaries", Category.COMMUNICATION: "communication", Category.WORKSPACE: "workspaces",
 }  # fmt: skip

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 CHANGES: tuple[str, ...] = (
     "autocast", "tf32", "accumulate", "checkpoint", "fused", "for-loop", "adam8bit", "sgd", "set-to-none", "channels-last",
     "step-in-backward", "offload-states", "lora", "low-precision", "sdpa", "chunked-loss", "no-benchmark", "optimizer",
+    "zero-after-step", "free-outputs",
 )  # fmt: skip
 """``autocast`` (argument: format), ``accumulate`` (micro-batches), ``checkpoint`` (module paths; none: every repeated
 block), ``lora`` (rank), ``low-precision`` (format of the weights), ``chunked-loss`` (chunks), ``optimizer`` (its name)."""
@@ -55,6 +56,7 @@ class Sites:
     """Where the first optimizer is made."""
     zero_grad: Site | None = None
     step: Site | None = None
+    """The call of the first optimizer's ``step``."""
     loss: Site | None = None
     """The call of a cross entropy."""
     blocks: tuple[str, ...] = ()

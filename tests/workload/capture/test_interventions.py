@@ -64,7 +64,8 @@ PLAIN = run()
 @pytest.mark.parametrize(
     "change",
     [Change("checkpoint"), Change("checkpoint", ("blocks.1",)), Change("chunked-loss", 4), Change("fused"), Change("for-loop"),
-     Change("step-in-backward"), Change("offload-states"), Change("set-to-none")],
+     Change("step-in-backward"), Change("offload-states"), Change("set-to-none"), Change("zero-after-step"),
+     Change("free-outputs")],
     ids=lambda c: f"{c.kind}-{c.argument}",
 )  # fmt: skip
 def test_the_same_training_gives_the_same_losses_and_weights(change: Change) -> None:
@@ -192,3 +193,27 @@ def test_blocks_are_the_outermost_repeats() -> None:
     inner = nn.Sequential(nn.Sequential(Block(), Block()), nn.Sequential(Block(), nn.ReLU()))
     assert list(blocks_of(inner)) == ["0.0", "0.1"]
     assert list(blocks_of(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))) == []
+
+
+def test_outputs_kept_by_a_list_are_emptied_when_the_next_step_begins() -> None:
+    kept: list[Any] = []
+    with applied([Change("free-outputs")]) as sites:
+        model = Model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            for _ in range(2):  # two micro-batches: the first one's output is not yet of the last step
+                kept.append(model(torch.randint(VOCABULARY, (2, 9))))
+                kept[-1].mean().backward()
+            assert kept[-2].numel() == kept[-1].numel() == 2 * 9 * VOCABULARY
+            optimizer.step()
+    assert [t.numel() for t in kept[:4]] == [0] * 4 and sites.touched == 4
+
+
+def test_gradients_are_gone_after_the_step_and_where_it_is_called_is_known() -> None:
+    with applied([Change("zero-after-step")]) as sites:
+        model = Model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.randint(VOCABULARY, (2, 9))).mean().backward()
+        optimizer.step()
+        assert all(p.grad is None for p in model.parameters())
+    assert sites.step is not None and sites.step.source.strip() == "optimizer.step()" and sites.step.name == "optimizer"

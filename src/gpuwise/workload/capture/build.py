@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -75,21 +75,44 @@ def _of_callable(subject: Callable[..., Any], wanted: Wanted, keywords: Mapping[
         step = subject.prepare() if hasattr(subject, "prepare") else subject
         return Program(lambda: step(**keywords), name, wanted.batch)
     before = count()
-    made = subject(**keywords)
+    with _models_noted() as seen:
+        made = subject(**keywords)
     if isinstance(made, nn.Module):
         return _of_module(placed(made, wanted.device), wanted, type(made).__name__)
     if (isinstance(made, (tuple, list)) and made and isinstance(made[0], nn.Module)) or _is_configuration(made):
         return build(made, wanted)
     if callable(made):
         return Program(lambda: made(), name, wanted.batch)
+    returned = "nothing" if made is None else f"{'an' if type(made).__name__[0] in 'aeiou' else 'a'} {type(made).__name__}"
+    if seen == {"built"}:
+        raise InputError(
+            f"{name} builds a model, but does not run it and returned {returned}",
+            hint="return the step (a function), the module, (module, inputs) or (module, inputs, optimizer)",
+        )
     if count() > before:
         raise ItIsAStepError
-    returned = "nothing" if made is None else f"a {type(made).__name__}"
     raise InputError(
         f"{name} returned {returned} and ran nothing on {wanted.device}",
         hint="return the step (a function), the module, (module, inputs) or (module, inputs, optimizer); "
         "a step itself must work on tensors of the device",
     )
+
+
+@contextmanager
+def _models_noted() -> Iterator[set[str]]:
+    """What happens to modules meanwhile: ``built``, ``called``."""
+    from torch.nn.modules import module as hooks
+
+    seen: set[str] = set()
+    handles = [
+        hooks.register_module_parameter_registration_hook(lambda *_: seen.add("built")),
+        hooks.register_module_forward_pre_hook(lambda *_: seen.add("called")),
+    ]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _of_parts(parts: Any, wanted: Wanted) -> Program:
@@ -112,6 +135,13 @@ def _replaced(wanted: Wanted, given: Mapping[str, Any]) -> Wanted:
 
 
 def _of_module(module: nn.Module, wanted: Wanted, name: str) -> Program:
+    needed = [n for n, p in declared(module.forward).items()
+              if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]  # fmt: skip
+    if wanted.inputs is None and needed:
+        raise InputError(
+            f"{name} takes {', '.join(needed)}, and nothing says of which shape",
+            hint="give it, like --input 32x3x224x224 (in Python: inputs=), or name a function that returns the step",
+        )
     inputs = to_device(wanted.inputs, wanted.device)
     if wanted.train:
         trainable = [p for p in module.parameters() if p.requires_grad]

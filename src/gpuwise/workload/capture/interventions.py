@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gpuwise.workload.changes import Change, Site, Sites
 
@@ -43,6 +44,8 @@ class Watch:
     """Called with each model and the parameter groups of the optimizer about to be constructed on it."""
     on_optimizer: list[Callable[[torch.optim.Optimizer], None]] = field(default_factory=list)
     """Called with each optimizer when it has been constructed."""
+    on_output: list[Callable[[nn.Module, Any], None]] = field(default_factory=list)
+    """Called with each model and what its forward returned."""
     on_backward: list[Callable[[], None]] = field(default_factory=list)
     seen: weakref.WeakSet[nn.Module] = field(default_factory=weakref.WeakSet)
     depth: int = 0
@@ -165,6 +168,9 @@ def _watch_modules(watch: Watch) -> Iterator[None]:
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
         watch.depth -= 1
+        if watch.depth == 0:
+            for tell in watch.on_output:
+                tell(module, output)
 
     handles = [
         hooks.register_module_forward_pre_hook(before),
@@ -227,12 +233,20 @@ def _watch_optimizers(watch: Watch) -> Iterator[None]:
 
         return zero_grad
 
+    def stepping(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if watch.sites.step is None:
+            watch.sites.step = user_site(optimizer)
+
+    handle = register_optimizer_step_pre_hook(stepping)
     with (
         patched(torch.optim.Optimizer, "__init__", init),
         patched(torch.optim.Optimizer, "zero_grad", zero),
         patched(nn.Module, "zero_grad", zero),
     ):
-        yield
+        try:
+            yield
+        finally:
+            handle.remove()
 
 
 def _groups(params: Any) -> list[dict[str, Any]]:

@@ -239,7 +239,43 @@ def _sdpa(watch: Watch, _: Any) -> None:
     watch.on_model.append(switch)
 
 
+def _free_outputs(watch: Watch, _: Any) -> None:
+    """What the models returned in the last step is emptied when the first of them is called in the next, as if no
+    variable or list held it any longer."""
+    from gpuwise.workload.capture.modules import tensors_in
+
+    held: list[torch.Tensor] = []
+    first: list[nn.Module] = []
+    updated = False
+
+    def note(optimizer: torch.optim.Optimizer) -> None:
+        def after(o: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            nonlocal updated
+            updated = True
+
+        optimizer.register_step_post_hook(after)
+
+    def keep(_: nn.Module, output: Any) -> None:
+        held.extend(t for t in tensors_in(output) if t.dim())
+
+    def free(root: nn.Module) -> None:
+        nonlocal updated
+        if not first:
+            first.append(root)
+        if updated and root is first[0]:
+            for tensor in held:
+                watch.sites.touched += 1
+                tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            held.clear()
+            updated = False
+
+    watch.on_optimizer.append(note)
+    watch.on_output.append(keep)
+    watch.on_call.append(free)
+
+
 MODEL: dict[str, Callable[[Watch, Any], Any]] = {
     "autocast": _precision, "tf32": _tf32, "no-benchmark": _no_benchmark, "checkpoint": _checkpoint, "lora": _lora,
     "low-precision": _low_precision, "channels-last": _channels_last, "sdpa": _sdpa,
+    "free-outputs": _free_outputs,
 }  # fmt: skip

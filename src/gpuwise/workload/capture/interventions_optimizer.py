@@ -132,6 +132,16 @@ def _set_to_none(watch: Watch, _: Any) -> Iterator[None]:
         yield
 
 
+def _zero_after_step(watch: Watch, _: Any) -> None:
+    """The gradients go as soon as the optimizer has used them, not when the next step asks for it."""
+
+    def free(optimizer: torch.optim.Optimizer) -> None:
+        optimizer.register_step_post_hook(lambda o, a, k: o.zero_grad(set_to_none=True))
+        watch.sites.touched += 1
+
+    watch.on_optimizer.append(free)
+
+
 @contextmanager
 def _accumulate(watch: Watch, _: Any) -> Iterator[None]:
     """One micro-batch of several: the gradients of those before it stay and are added to."""
@@ -195,6 +205,7 @@ def _offload_states(watch: Watch, _: Any) -> None:
 
 OPTIMIZER: dict[str, Callable[[Watch, Any], Any]] = {
     "fused": _fused, "for-loop": _for_loop, "sgd": _sgd, "adam8bit": _adam8bit, "optimizer": _named,
-    "set-to-none": _set_to_none, "accumulate": _accumulate, "step-in-backward": _step_in_backward,
+    "set-to-none": _set_to_none, "zero-after-step": _zero_after_step, "accumulate": _accumulate,
+    "step-in-backward": _step_in_backward,
     "offload-states": _offload_states,
 }  # fmt: skip

@@ -131,6 +131,9 @@ def find_target(text: str, settings: Sequence[str] = ()) -> Target:
     parsed = dict(_setting(s) for s in settings)
     if place.endswith(".py") or os.sep in place:
         path = Path(place).expanduser()
+        if path.is_dir() or (path.is_file() and path.suffix != ".py"):
+            what = "a folder" if path.is_dir() else "no Python file"
+            raise InputError(f"{place} is {what}", hint="write file.py:function, for example train.py:make_step")
         if not path.is_file():
             raise InputError(f"there is no file {place}", hint=_nearby(path))
         return Target(text, path.resolve(), path.stem, attribute, parsed)
@@ -144,7 +147,9 @@ def find_target(text: str, settings: Sequence[str] = ()) -> Target:
 def is_target(text: str) -> bool:
     """Whether a word on the command line names code rather than a model of the catalogue."""
     place = text.rpartition(":")[0] or text
-    return place.endswith(".py") or (":" in text and all(part.isidentifier() for part in text.replace(":", ".").split(".")))
+    if place.endswith(".py") or (":" in text and os.sep in place):
+        return True
+    return ":" in text and all(part.isidentifier() for part in text.replace(":", ".").split("."))
 
 
 def _nearby(path: Path) -> str:
@@ -232,8 +237,8 @@ def keywords_for(function: Any, target: Target, batch: int | None, seq: int | No
     passed: dict[str, Any] = {}
     for what, value, names in (("batch", batch, BATCH_NAMES), ("seq", seq, SEQ_NAMES)):
         name = next((n for n in names if n in declared), what if anything else None)
-        if value is None:
-            continue
+        if value is None or (name is None and what == "batch" and _is_module(function)):
+            continue  # a bare module's batch is that of its inputs
         if name is None:
             raise InputError(
                 f"{target.text} takes no {what}",
@@ -244,7 +249,10 @@ def keywords_for(function: Any, target: Target, batch: int | None, seq: int | No
         passed["device"] = device
     for name, value in target.settings.items():
         if name not in declared and not anything:
-            raise UnknownNameError(f"argument of {target.attribute}", name, declared)
+            near = nearest_names(name, declared)
+            takes = f"it takes {', '.join(declared)}" if declared else "it takes none"
+            hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else takes
+            raise UnknownNameError(f"argument of {target.attribute}:", name, declared, hint=hint)
         passed[name] = value
     missing = [n for n, p in declared.items()
                if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and n not in passed]  # fmt: skip
@@ -254,6 +262,12 @@ def keywords_for(function: Any, target: Target, batch: int | None, seq: int | No
             hint=" ".join(_how_to_give(n) for n in missing),
         )
     return passed
+
+
+def _is_module(thing: Any) -> bool:
+    from torch import nn
+
+    return isinstance(thing, type) and issubclass(thing, nn.Module)
 
 
 def _how_to_give(name: str) -> str:

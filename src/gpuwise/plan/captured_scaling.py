@@ -1,0 +1,120 @@
+"""A captured step on several GPUs: the whole model on each (DDP), or parameters, gradients and states sharded (FSDP)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuwise.errors import GpuwiseError
+from gpuwise.facts.systems import Cluster
+from gpuwise.plan.captured_measure import Measured
+from gpuwise.predict.captured_sharding import Sharding, sharded
+from gpuwise.predict.captured_sharding_time import sharded_step_time
+from gpuwise.predict.collectives import curve
+from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.stack_costs import find_stack_costs
+from gpuwise.workload.captured import Capture
+
+COUNTS = (1, 2, 4, 8)
+ONE, DDP, FSDP = "one", "DDP", "FSDP"
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Data parallelism over ``n`` GPUs, each with the step's batch."""
+
+    n: int
+    step_time_s: Estimate
+    samples_per_s: float
+    exposed_s: float
+    """Of the collectives, what computing does not hide."""
+    efficiency: float
+    """Samples a second over ``n`` times those of one GPU."""
+    how: str = DDP
+    """``one``, ``DDP`` or ``FSDP`` (parameters gathered for each block: ``fully_shard``)."""
+    memory_bytes: float | None = None
+    """Process memory of one GPU; None where it was not worked out."""
+    fits: bool | None = None
+
+
+def scaling_of(cluster: Cluster, capture: Capture, measured: Measured, one: Estimate, batch: int) -> tuple[Scaling, ...]:
+    """One GPU, then DDP and FSDP on powers of two of them up to the cluster's own number."""
+    rows: list[Scaling] = []
+    for n in _counts(cluster):
+        rows.append(scaled(cluster, capture, measured, one, batch, n))
+        row = fully_sharded(cluster, capture, measured, one, batch, n) if n > 1 else None
+        if row is not None:
+            rows.append(row)
+    return tuple(rows)
+
+
+def _counts(cluster: Cluster) -> list[int]:
+    """GPU counts shown: powers of two up to the cluster's own, and that."""
+    n = cluster.n_accelerators
+    return sorted({k for k in COUNTS if k <= n} | {n}) if n > 1 else [1]
+
+
+def scaled(cluster: Cluster, capture: Capture, measured: Measured, one: Estimate, batch: int, n: int) -> Scaling:
+    """Data parallelism over ``n`` GPUs of ``cluster``: gradients in the format of the parameters, summed once a step."""
+    memory = _memory(capture, measured, Sharding("none", n)) if n > 1 else measured.process_bytes.expected
+    fits = None if memory is None else memory <= measured.memory.capacity_bytes
+    if n == 1:
+        return Scaling(1, one, batch / one.expected, 0.0, 1.0, ONE, memory, measured.fits)
+    near = min(n, cluster.system.count)
+    payload = float(gradient_bytes(capture))
+    transfer = float(curve(cluster.system, "all_reduce", n, near).time_s(payload)) if payload else 0.0
+    costs = find_stack_costs("eager")
+    backward = measured.time.phase_s.get("backward", 0.0) if measured.time is not None else 0.0
+    slowed = transfer * costs.network_slowdown
+    hidden = min(slowed * costs.dp_overlap, backward)
+    exposed = slowed - hidden * (1 - costs.contention)
+    time = Estimate(one.low + exposed, one.expected + exposed, one.high + exposed, "derived")
+    return Scaling(n, time, n * batch / time.expected, exposed, one.expected / time.expected, DDP, memory, fits)
+
+
+def fully_sharded(cluster: Cluster, capture: Capture, measured: Measured, one: Estimate, batch: int, n: int) -> Scaling | None:
+    """FSDP over ``n`` GPUs: the captured rank run with its gathers and reductions, against the step of one GPU run the
+    same way. None where the step cannot be sharded or has no time."""
+    times = _op_times(capture, measured)
+    if times is None:
+        return None
+    sharding = Sharding("zero3", n)
+    try:
+        rank = sharded(capture, sharding)
+        plain = sharded_step_time(sharded(capture, Sharding("none", 1)), cluster.system, *times)
+        made = sharded_step_time(rank, cluster.system, *times)
+    except GpuwiseError:
+        return None
+    ratio = made.step_s / plain.step_s
+    time = Estimate(one.low * ratio, one.expected * ratio, one.high * ratio, "derived")
+    memory = measured.process_bytes.expected + rank.capture.peak_bytes() - capture.peak_bytes()
+    fits = memory <= measured.memory.capacity_bytes
+    return Scaling(n, time, n * batch / time.expected, made.exposed_s, one.expected / time.expected, FSDP, memory, fits)
+
+
+def _memory(capture: Capture, measured: Measured, sharding: Sharding) -> float | None:
+    """Process memory of one rank: that of one GPU and what the tensors at the peak differ by."""
+    try:
+        return measured.process_bytes.expected + sharded(capture, sharding).capture.peak_bytes() - capture.peak_bytes()
+    except GpuwiseError:
+        return None
+
+
+def _op_times(capture: Capture, measured: Measured) -> tuple[np.ndarray, np.ndarray] | None:
+    """Seconds of the device and of the host for every operation of the capture, zero outside the steady step."""
+    time, span = measured.time, capture.steady
+    if time is None or time.device_s.size != span.end_op - span.first_op or time.host_s.size != time.device_s.size:
+        return None
+    device, host = np.zeros(capture.op_phase.size), np.zeros(capture.op_phase.size)
+    device[span.first_op : span.end_op], host[span.first_op : span.end_op] = time.device_s, time.host_s
+    return device, host
+
+
+def gradient_bytes(capture: Capture) -> int:
+    """Bytes of all gradients of the trained parameters, in the parameters' own format."""
+    held = {p.storage for p in capture.parameters if p.trainable and p.storage >= 0}
+    if held:
+        return int(sum(int(capture.storage_bytes[s]) for s in held))
+    share = capture.trainable_count / max(capture.parameter_count, 1)
+    return int(sum(capture.parameter_bytes_by_module.values()) * share)
