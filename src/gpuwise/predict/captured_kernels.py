@@ -94,6 +94,15 @@ def network_seconds(
     return seconds(f, accelerator, constants, conditions_of(settings)), believed
 
 
+def network_log_sigma(accelerator: Accelerator, *, compiled: bool = False) -> float | None:
+    """Spread of log(measured / predicted) of whole steps on ``accelerator``; None where no measured network stands for it."""
+    constants: dict[str, Any] = load_json("captured_kernels")
+    if not _covered(accelerator, constants):
+        return None
+    stack = "compiled" if compiled else "eager"
+    return float(constants["log_sigma"][stack if accelerator.id in constants["measured"] else "other_device"])
+
+
 def _covered(accelerator: Accelerator, constants: Mapping[str, Any]) -> bool:
     """Whether the card is of an architecture of the measured ones."""
     return architecture_key(accelerator.compute_capability, accelerator.family) in constants["architecture"]["rate"]

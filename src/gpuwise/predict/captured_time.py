@@ -23,7 +23,7 @@ from gpuwise.facts.accelerators import Accelerator
 from gpuwise.facts.systems import System
 from gpuwise.predict.captured_collectives import collective_seconds
 from gpuwise.predict.captured_convolution import captured_convolution_time, conv_of, laid_out
-from gpuwise.predict.captured_kernels import compiled_device_seconds, network_seconds
+from gpuwise.predict.captured_kernels import compiled_device_seconds, network_log_sigma, network_seconds
 from gpuwise.predict.captured_memory_bound import memory_bound_time
 from gpuwise.predict.captured_products import PRODUCTS, matrix_units, run_format
 from gpuwise.predict.captured_shapes import FAMILIES, family_of, short_name
@@ -88,6 +88,8 @@ class SignatureTimes:
     """Index into :data:`gpuwise.predict.captured_shapes.FAMILIES`."""
     bound: I64
     basis: Basis
+    whole: NDArray[np.bool_]
+    """Timed as in whole measured networks (:mod:`gpuwise.predict.captured_kernels`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,9 @@ def captured_time(
         bound = np.where(device_s > 0, np.where(fused.fused, int(Bound.BANDWIDTH), bound), int(Bound.NOTHING))
     line = timeline(device_s, host_s, _waits(capture, part, family), family == FAMILIES.index("collective"))
     bound = np.where((line.waited_s > device_s) & (device_s > 0), int(Bound.HOST), bound)
-    sigma = _step_sigma(device_s, times.log_sigma[signature], family, line.step_s, times.basis, factors)
+    whole = network_log_sigma(accelerator, compiled=compiled is True)
+    single = ~times.whole[signature] if whole is not None else np.ones(len(signature), dtype=bool)
+    sigma = _step_sigma(device_s, times.log_sigma[signature], family, single, line.step_s, times.basis, factors, whole or 0.0)
     total = float(device_s.sum())
     waited = float(line.waited_s.sum())
     return CapturedTime(
@@ -213,7 +217,7 @@ def signature_times(
     span = capture.steps[step]
     used = np.unique(capture.op_signature[span.first_op : span.end_op])
     n = len(capture.signatures)
-    time, sigma = np.zeros(n), np.zeros(n)
+    time, sigma, whole = np.zeros(n), np.zeros(n), np.zeros(n, dtype=bool)
     family, bound = np.full(n, FAMILIES.index("host")), np.zeros(n, dtype=np.int64)
     groups: dict[str, list[int]] = {}
     for i in used.tolist():
@@ -230,39 +234,41 @@ def signature_times(
         if name == "convolution" and channels_last is not None:
             few = [laid_out(s, channels_last) for s in few]
         made = _family_time(name, few, capture, accelerator, system)
-        if name not in _OF_THEIR_OWN:
-            made = _as_in_whole_networks(made, few, capture, accelerator)
         index = np.array(rows)
+        if name not in _OF_THEIR_OWN:
+            made, whole[index] = _as_in_whole_networks(made, few, capture, accelerator)
         time[index] = made.time_s * shipped.get(name, 1.0) * factors.family.get(name, 1.0) * factors.device
         sigma[index] = made.log_sigma
         bound[index] = [_bound(name, s, t, accelerator, capture) for s, t in zip(few, made.time_s.tolist(), strict=True)]
         bases.append(made.basis)
     if not np.isfinite(time).all():
         raise InputError("the capture holds an operation whose sizes give no time", hint="report the model with its shapes")
-    return SignatureTimes(time, sigma, family, bound, weakest(*bases) if bases else "specified")
+    return SignatureTimes(time, sigma, family, bound, weakest(*bases) if bases else "specified", whole)
 
 
 _OF_THEIR_OWN = ("collective", "transfer", "recurrent", "sort", "scan", "fourier", "grouped")
 """Families that no measured network of ``captured_kernels`` has."""
 
 
-def _as_in_whole_networks(made: KernelTime, few: list[Signature], capture: Capture, accelerator: Accelerator) -> KernelTime:
-    """``made`` with the times of whole measured networks where those are the better ones to believe.
+def _as_in_whole_networks(
+    made: KernelTime, few: list[Signature], capture: Capture, accelerator: Accelerator
+) -> tuple[KernelTime, NDArray[np.bool_]]:
+    """``made`` with the times of whole measured networks where those are the better ones to believe, and where that is.
 
     Those networks ran under autocast on cards with matrix units: what the device computes in fp32 or fp64 keeps its own
     time, and so do transposed convolutions, which they do not have.
     """
     settings = capture.settings
     if not matrix_units(accelerator):
-        return made
-    whole, believed = network_seconds(few, accelerator, settings)
+        return made, np.zeros(len(few), dtype=bool)
+    seconds, believed = network_seconds(few, accelerator, settings)
     formats = [
         run_format(accelerator, row_dtype(s), settings.cudnn_tf32 if s.kind is Kind.CONVOLUTION else settings.matmul_tf32)
         for s in few
     ]
     alike = np.array([not s.flop or f in ("fp16", "bf16", "tf32") for s, f in zip(few, formats, strict=True)])
-    alike &= np.array([not s.attribute("transposed", False) for s in few])
-    return made._replace(time_s=np.where(believed & alike, whole, made.time_s))
+    alike &= believed & np.array([not s.attribute("transposed", False) for s in few])
+    return made._replace(time_s=np.where(alike, seconds, made.time_s)), alike
 
 
 def _family_time(
@@ -348,17 +354,25 @@ def _sums(keys: list[str], seconds: F64) -> dict[str, float]:
 
 
 def _step_sigma(
-    device_s: F64, log_sigma: F64, family: NDArray[np.int64], step_s: float, basis: Basis, calibration: Calibration
-) -> float:
-    """Spread of log(measured / predicted) of the step: kernels of one family miss together, families and the host apart."""
+    device_s: F64, log_sigma: F64, family: NDArray[np.int64], single: NDArray[np.bool_], step_s: float, basis: Basis,
+    calibration: Calibration, whole: float,
+) -> float:  # fmt: skip
+    """Spread of log(measured / predicted) of the step.
+
+    Kernels that are timed one by one (``single`` [N]) miss together within a family, families and the host apart; what is
+    timed as in whole networks has the spread ``whole`` that such networks had.
+    """
+    if calibration.log_sigma is not None:
+        return calibration.log_sigma
     model: dict[str, Any] = load_json("captured_time")["calibration"]["log_sigma"]
-    whole = calibration.log_sigma if calibration.log_sigma is not None else float(model[basis])
     if step_s <= 0:
-        return whole
-    by_family = np.bincount(family, weights=device_s * log_sigma, minlength=len(FAMILIES))
+        return float(model[basis])
+    by_family = np.bincount(family, weights=device_s * log_sigma * single, minlength=len(FAMILIES))
     parts = float(np.sqrt(np.sum(by_family**2))) / step_s
-    late = max(0.0, 1.0 - float(device_s.sum()) / step_s) * float(load_json("host_time")["log_sigma"])
-    return whole if calibration.log_sigma is not None else math.sqrt(whole**2 + 0.25 * parts**2 + late**2)
+    total = float(device_s.sum())
+    alone = float(device_s[single].sum()) / total if total else 1.0
+    late = max(0.0, 1.0 - total / step_s) * float(load_json("host_time")["log_sigma"])
+    return math.sqrt(((1.0 - alone) * whole + alone * float(model[basis])) ** 2 + 0.25 * parts**2 + late**2)
 
 
 def costly_ops(
