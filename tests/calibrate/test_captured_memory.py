@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from gpuwise.calibrate import captured_memory, captured_memory_jobs
-from gpuwise.calibrate.captured_memory_rows import Job, family_of, read_jobs
+from gpuwise.calibrate.captured_memory_rows import GPUMEMNET, Job, family_of, read_jobs
+from gpuwise.calibrate.captured_memory_rows import XMEM as XMEM_SETUP
 from gpuwise.workload.captured import Capture
 
 pytest.importorskip("pyarrow")
@@ -103,9 +104,69 @@ def test_without_the_packages_the_rows_say_so(folder: Path, monkeypatch: pytest.
 
 
 def test_a_usual_run_samples_check_rows_and_keeps_pairs(folder: Path) -> None:
+    text = BOUNDS.replace("resnet50,train", "vit_small_patch16_224,train")
+    (folder / "memory" / "timm_fit_bounds.csv").write_text(text)
     jobs = jobs_of(folder)
     chosen = captured_memory.sample(jobs)
+    assert {(jobs[i].model, jobs[i].batch) for i in chosen} == {
+        ("convnext_tiny", 200), ("vit_small_patch16_224", 256), ("vit_small_patch16_224", 384),
+    }  # fmt: skip
     assert all(jobs[i].split == "check" and not jobs[i].skip for i in chosen)
-    for i in chosen:
-        if jobs[i].fits is True:
-            assert i + 1 in chosen
+
+
+def test_the_sample_is_of_check_families_and_small() -> None:
+    models = [m for source, rows in captured_memory.SAMPLE.items() if source != "gpumemnet mlp" for m, _ in rows]
+    assert all(Job("s", m, "timm", "A100", 1, True, GPUMEMNET).split == "check" for m in models)
+    assert 10 <= len(models) + captured_memory.PERCEPTRONS <= 16
+
+
+GPUMEMNET_HEAD = "model,batch,measured_peak_GB,measured_MiB,their_fake_total_MB,oom_suspect\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "left_out"),
+    [
+        ("a,8,0,6929,647,0\na,16,0,3581,1229,1\n", {8: "less memory at a larger batch", 16: "out-of-memory"}),
+        ("a,8,0,2800,647,0\na,16,0,3581,1229,0\n", {}),
+        # the larger one never ran: it read less than its own tensors
+        ("a,8,0,2705,857,0\na,16,0,1993,6291,0\n", {}),
+        # the larger one may have run out of memory
+        ("a,8,0,35655,17031,0\na,16,0,33000,30000,0\n", {}),
+        ("a,8,0,21949,75097,0\n", {8: "out-of-memory"}),
+    ],
+)
+def test_readings_that_cannot_be_the_jobs_own_are_left_out(tmp_path: Path, rows: str, left_out: dict[int, str]) -> None:
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "gpumemnet_timm_train.csv").write_text(GPUMEMNET_HEAD + rows)
+    jobs = jobs_of(tmp_path)
+    assert {j.batch for j in jobs if j.skip} == set(left_out)
+    assert all(left_out[j.batch] in j.skip for j in jobs if j.skip)
+
+
+@pytest.mark.parametrize(("model", "attention"), [("t5-small", "eager"), ("gpt-neo-125m", "eager"), ("gpt2", "sdpa")])
+def test_text_jobs_attend_as_their_library_did(monkeypatch: pytest.MonkeyPatch, model: str, attention: str) -> None:
+    pytest.importorskip("torch")
+    from gpuwise.workload.capture import zoo_support
+
+    asked: list[str] = []
+    monkeypatch.setattr(zoo_support, "text_network", lambda *_, attention, labels: asked.append(attention))
+    captured_memory_jobs._builder(Job("xmem", model, "transformers", "RTX 3060 12GB", 2, True, XMEM_SETUP, tokens=128))()
+    assert asked == [attention]
+
+
+def test_perceptrons_have_layers_that_do_nothing() -> None:
+    pytest.importorskip("torch")
+    from gpuwise.workload.capture import zoo_loops
+
+    kinds = [type(zoo_loops._activation(kind)).__name__ for kind in ("identity", "relu")]
+    assert kinds == ["Identity", "ReLU"]
+
+
+def test_a_long_run_says_how_far_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(captured_memory_jobs, "missing_packages", lambda job: ())
+    monkeypatch.setattr(captured_memory, "answer", lambda capture, job: 1.0)
+    captured_memory.score(folder, True, capturer=lambda job: None)  # type: ignore[arg-type, return-value]
+    shown = capsys.readouterr()
+    assert shown.out == "" and "convnext_tiny, batch 200" in shown.err
+    captured_memory.score(folder, False, capturer=lambda job: None)  # type: ignore[arg-type, return-value]
+    assert capsys.readouterr().err == ""

@@ -86,7 +86,8 @@ def test_a_larger_batch_never_needs_less(layers: int, size: int, factor: int) ->
     small = captured_memory(chain(layers, size), CARD)
     large = captured_memory(chain(layers, size * factor), CARD)
     assert large.allocated.expected >= small.allocated.expected
-    assert large.reserved.expected >= small.reserved.expected
+    # blocks that grow past 1 MiB leave the small pool's segments for one of 20 MiB
+    assert large.reserved.expected >= small.reserved.expected - 20 * 2**20
 
 
 def test_the_second_step_holds_the_optimizers_state() -> None:

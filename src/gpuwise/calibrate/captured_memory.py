@@ -4,14 +4,15 @@ Networks are built by name and captured, nothing is run. A row of ``... bounds .
 where it did not, and is predicted likewise: its error is 0 or not. The baseline is the best known peer where the source
 carries one (xMem's own predictions, a naive sum of fake tensors).
 
-A capture takes seconds, so a usual run samples :data:`SAMPLE` check rows of each source, chosen by hash;
-``all_check`` runs every row. Split by model family (:attr:`Job.family`), never by row.
+A capture takes seconds, so a usual run predicts the check rows of :data:`SAMPLE`; ``all_check`` runs every row and says on
+stderr how far it is. Split by model family (:attr:`Job.family`), never by row.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -27,14 +28,19 @@ from gpuwise.workload.captured import Capture
 RAN, OUT_OF_MEMORY = 1.0, 2.0
 VERDICT_SIGMA = 0.1
 """A verdict is covered when it is right: log 2 is outside, 0 inside."""
-SAMPLE = {
-    "gpumemnet timm": 8,
-    "gpumemnet mlp": 2,
-    "gpumemnet paper": 2,
-    "xmem": 5,
-    "timm bounds train": 4,
-    "timm bounds infer": 4,
-}
+SAMPLE: dict[str, tuple[tuple[str, int], ...]] = {
+    "gpumemnet timm": (
+        ("tinynet_e", 8), ("tinynet_e", 128), ("convnext_atto", 16), ("vit_tiny_patch16_224", 32), ("skresnet18", 32),
+        ("mobilenetv2_050", 64),
+    ),
+    "gpumemnet paper": (("mobilenet_v2", 32),),
+    "xmem": (("convnext_tiny", 200), ("distilbert/distilgpt2", 15)),
+    "timm bounds train": (("vit_small_patch16_224", 0), ("resnetblur50d", 0)),
+    "timm bounds infer": (("hgnetv2_b6", 0),),
+}  # fmt: skip
+"""Networks and batches (0: any) of check families a usual run predicts, one row each and of bounds one pair: chosen for few
+operations, so that the run takes a minute, not for what is predicted of them. Two perceptrons come by hash."""
+PERCEPTRONS = 2
 NOT_SAMPLED = "not sampled (--all-check runs all)"
 BASELINE = ("xMem", "naive fake-tensor sum")
 Capturer = Callable[[Job], Capture]
@@ -52,6 +58,8 @@ def score(folder: Path, all_check: bool, capturer: Capturer = running.capture_jo
         reasons[i] = job.skip or (NOT_SAMPLED if i not in chosen else _missing(job))
         if reasons[i]:
             continue
+        if all_check:
+            sys.stderr.write(f"[{i + 1}/{len(jobs)}] {job.source}: {job.model}, batch {job.batch}\n")
         try:
             predicted[i] = answer(capturer(job), job)
         except GpuwiseError as error:
@@ -85,16 +93,19 @@ def answer(capture: Capture, job: Job) -> float:
 
 
 def sample(jobs: Sequence[Job]) -> set[int]:
-    """Positions of the check rows a usual run predicts: of each source the first by hash, pairs of bounds together."""
+    """Positions of the check rows a usual run predicts, pairs of bounds together."""
     chosen: set[int] = set()
-    for source, count in SAMPLE.items():
-        at = [i for i, j in enumerate(jobs) if j.source == source and j.split == "check" and not j.skip]
-        if "bounds" in source:
-            firsts = sorted((i for i in at if jobs[i].fits), key=lambda i: _rank(jobs[i]))[:count]
-            chosen |= {k for i in firsts for k in (i, i + 1)}
-        else:
-            chosen |= set(sorted(at, key=lambda i: _rank(jobs[i]))[:count])
-    return chosen
+    at = [i for i, j in enumerate(jobs) if j.split == "check" and not j.skip]
+    for source, wanted in SAMPLE.items():
+        for model, batch in wanted:
+            found = [i for i in at if jobs[i].source == source and jobs[i].model == model and batch in (0, jobs[i].batch)]
+            if "bounds" in source:
+                firsts = sorted((i for i in found if jobs[i].fits), key=lambda i: _rank(jobs[i]))[:1]
+                chosen |= {k for i in firsts for k in (i, i + 1)}
+            else:
+                chosen |= set(found[:1])
+    perceptrons = (i for i in at if jobs[i].source == "gpumemnet mlp")
+    return chosen | set(sorted(perceptrons, key=lambda i: _rank(jobs[i]))[:PERCEPTRONS])
 
 
 def _rank(job: Job) -> str:

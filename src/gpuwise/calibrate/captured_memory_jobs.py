@@ -79,8 +79,8 @@ def _builder(job: Job) -> Callable[[], Any]:
     if name not in TEXT:
         raise UnpredictableError("no builder for this model")
     t = TEXT[name]
-    # transformers' GPT-Neo has no fused attention
-    attention = "eager" if t.head.startswith("GPTNeo") else t.attention
+    # transformers' GPT-Neo has no fused attention; its T5 had none in the 4.x of the jobs' time (modeling_t5.py)
+    attention = "eager" if t.head.startswith(("GPTNeo", "T5")) else t.attention
     return lambda: zoo_support.text_network(
         t.head, t.config, t.dimensions, job.tokens or t.seq_len, attention=attention, labels=t.labels
     )

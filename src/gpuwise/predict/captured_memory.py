@@ -140,20 +140,21 @@ def captured_memory(
     version = torch_version or capture.settings.torch_version
     conf = capture.settings.allocator_conf if allocator_conf is None else allocator_conf
     settings = AllocatorSettings.parse(conf, torch_version=version)
-    events = with_workspaces(capture, accelerator, version)
     outside = context_of(accelerator, loading, cudnn=uses_cudnn(capture))
     sizes = _group_sizes(capture) if group_sizes is None else group_sizes
     communicators = communicators_estimate(sizes)
+    room = int(usable - outside.expected - communicators.expected)
+    events = with_workspaces(capture, accelerator, version, room_bytes=max(room, 0))
     run = replay(events, settings)
     first, steady = (_step_peak(run, events, capture, s) for s in (0, -1))
     begin, end = _span(events, capture, step)
     peaks = run.peaks(begin, end)
     peak_event = begin + int(run.allocated()[begin:end].argmax()) if end > begin else 0
-    held = outside.expected + communicators.expected
-    room = int(usable - held)
     oom, retries = None, 0
     if run.peak_reserved_bytes > room:
-        limited = replay(events, settings, capacity_bytes=max(room, 1), device_bytes=int(usable))
+        # a search never fails a job: it makes do with less
+        bare = with_workspaces(capture, accelerator, version, room_bytes=0)
+        limited = replay(bare, settings, capacity_bytes=max(room, 1), device_bytes=int(usable))
         oom, retries = _out_of_memory(limited, events, capture), limited.retries
     sigma = load_json("captured_memory")["log_sigma"]
     reserved = Estimate.from_log_sigma(float(peaks.reserved_bytes), float(sigma["reserved"]), "fitted")

@@ -7,6 +7,7 @@ before anything else happens, and adds the handles' workspaces that stay. What i
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -119,15 +120,19 @@ def hidden_bytes(signature: Signature, situation: Situation) -> tuple[int, ...]:
     return tuple(int(s) for s in sizes if s)
 
 
-def with_workspaces(capture: Capture, accelerator: Accelerator, torch_version: str | None = None) -> Events:
+def with_workspaces(
+    capture: Capture, accelerator: Accelerator, torch_version: str | None = None, *, room_bytes: float = math.inf
+) -> Events:
     """``capture``'s memory events with the hidden storages of every operation.
 
     Workspaces of an operation are born, and die together, after its outputs are born and before anything dies there.
-    Per stream, cuBLAS's workspace is born at the first product and stays.
+    Per stream, cuBLAS's workspace is born at the first product and stays. A search of cuDNN's benchmark mode takes at
+    most what the live storages leave of ``room_bytes``; with 0 it takes nothing.
     """
     situation = situation_of(capture, accelerator, torch_version)
     kept_op, kept = _handles(capture, situation)
     search_op, search = _searches(capture, situation)
+    search = _within(search, search_op, capture, room_bytes)
     held_op, held = _held(capture, situation)
     n = len(capture.storage_bytes)
     added = np.concatenate([kept, search, held])
@@ -186,6 +191,17 @@ def _searches(capture: Capture, situation: Situation) -> tuple[I64, I64]:
     at = dict(zip(kinds.tolist(), first.tolist(), strict=True))
     pairs = sorted((at[i], tried[i] or 0) for i in searched if i in at)
     return np.array([op for op, _ in pairs], dtype=np.int64), np.array([size for _, size in pairs], dtype=np.int64)
+
+
+def _within(search: I64, search_op: I64, capture: Capture, room_bytes: float) -> I64:
+    """``search`` cut to the room left: plans beyond the free memory are not tried, and where their workspace cannot be had
+    it is halved until it can (cudnn/Conv_v8.cpp generate_and_filter_plans, get_available_workspace)."""
+    if not search.size or math.isinf(room_bytes):
+        return search
+    live = np.cumsum(capture.event_sign.astype(np.int64) * capture.storage_bytes[capture.event_storage])
+    before = _places(capture, search_op) - 1
+    held = np.where(before >= 0, live[np.maximum(before, 0)], 0)
+    return np.clip(search, 0, np.maximum(room_bytes - held, 0)).astype(np.int64)
 
 
 def _handles(capture: Capture, situation: Situation) -> tuple[I64, I64]:

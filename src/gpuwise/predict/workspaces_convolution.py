@@ -5,6 +5,10 @@ what the kernel reads and a channels-last result into its workspace (its nchwToN
 forward x, w, y; backward to the data dy, w, dx; backward to the filter x, dy, dw. How much of each a job holds at its
 peak is fitted on measured jobs (``coefficients/captured_memory.json``); channels-last needs none. Depthwise
 convolutions run in torch's own kernels, which need nothing (native/cuda/DepthwiseConv2d.cu), unless cuDNN takes them.
+
+An explicit product first writes the columns it multiplies, ``N C R S Ho Wo`` elements. Benchmark mode tries that too, with
+one workspace as large as the largest of its plans (cudnn/Conv_v8.cpp generate_and_filter_plans); gradients of grouped
+convolutions hold a part of it in every step. Both shares are fitted.
 """
 
 from __future__ import annotations
@@ -21,7 +25,8 @@ from gpuwise.workload.captured import Signature, TensorSpec
 
 @cache
 def shares() -> dict[str, float]:
-    """Fitted shares of the transformed operands: ``read``, ``written``, ``filter``."""
+    """Fitted shares: of the transformed operands ``read``, ``written`` and ``filter``; of the columns of an explicit product
+    ``search`` (benchmark mode) and ``grouped`` (gradients of grouped convolutions)."""
     return load_json("captured_memory")["convolution"]
 
 
@@ -73,6 +78,11 @@ def _is_pointwise(w: TensorSpec) -> bool:
     return math.prod(w.shape[2:]) == 1
 
 
+def columns_bytes(x: TensorSpec, w: TensorSpec, y: TensorSpec) -> int:
+    """``N C R S Ho Wo`` elements: each output pixel's window, written out."""
+    return x.shape[0] * x.shape[1] * math.prod(w.shape[2:]) * math.prod(y.shape[2:]) * item_bytes(x.dtype)
+
+
 def backward(signature: Signature, situation: Situation) -> tuple[int, ...]:
     """The larger of the workspaces of the gradient to the data and to the filter: they run one after the other."""
     if len(signature.inputs) < 3 or len(signature.inputs[0].shape) < 3:
@@ -93,22 +103,28 @@ def backward(signature: Signature, situation: Situation) -> tuple[int, ...]:
     both = fitted["read"] * tensor_bytes(dy) + fitted["filter"] * tensor_bytes(w)
     to_data = both + fitted["written"] * tensor_bytes(x) if data else 0.0
     to_filter = both + fitted["read"] * tensor_bytes(x) + filter_fp32 if filters else 0.0
-    return (*copies, int(max(to_data, to_filter)))
+    columns = fitted["grouped"] * columns_bytes(x, w, dy) if _groups(signature) > 1 else 0.0
+    return (*copies, int(max(to_data, to_filter, columns)))
 
 
 def search_bytes(signature: Signature, situation: Situation) -> int | None:
-    """What cuDNN's benchmark mode holds while it tries its algorithms on this convolution: the largest workspace among
-    them, fitted as ``search`` times the operands. None for what cuDNN does not search."""
-    backwards = signature.op.split(".")[1:2] == ["convolution_backward"]
-    if not backwards and signature.op.split(".")[1:2] not in (["convolution"], ["cudnn_convolution"], ["_convolution"]):
+    """What cuDNN's benchmark mode holds while it tries its plans on this convolution: the largest workspace among them,
+    fitted as ``search`` times the columns of an explicit product. 1 x 1 and grouped convolutions hold nothing worth naming.
+    None for what cuDNN does not search."""
+    name = signature.op.split(".")[1:2]
+    backwards = name == ["convolution_backward"]
+    if not backwards and name not in (["convolution"], ["cudnn_convolution"], ["_convolution"]):
         return None
     if len(signature.inputs) < 2 + backwards or len(signature.inputs[0].shape) < 3:
         return None
     x, w = signature.inputs[1:3] if backwards else signature.inputs[:2]
-    if _is_depthwise(x, w, _groups(signature)) and not is_channels_last(x):
+    groups = _groups(signature)
+    if _is_depthwise(x, w, groups) and not is_channels_last(x):
         return None
     y = signature.inputs[0] if backwards else signature.outputs[0]
-    return int(shares()["search"] * (tensor_bytes(x) + tensor_bytes(y) + tensor_bytes(w)))
+    if groups > 1 or _is_pointwise(w):
+        return 0
+    return int(shares()["search"] * columns_bytes(x, w, y))
 
 
 RULES: dict[str, Callable[[Signature, Situation], tuple[int, ...]]] = {

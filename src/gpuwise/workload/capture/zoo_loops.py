@@ -44,7 +44,7 @@ def perceptron(inputs: int, layers: tuple[tuple[str, int], ...]) -> Network:
 
 
 def _activation(kind: str) -> nn.Module:
-    named = {name.lower(): getattr(nn, name) for name in nn.modules.activation.__all__}
+    named = {"identity": nn.Identity} | {name.lower(): getattr(nn, name) for name in nn.modules.activation.__all__}
     return named[kind]()
 
 
