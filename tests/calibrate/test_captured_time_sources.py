@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.predict.captures import capture, matmul
+from tests.predict.captures import capture, matmul, op, spec
 
 from gpuwise.calibrate import captured_time_sources as sources
 from gpuwise.calibrate import captured_time_tables as tables
 from gpuwise.calibrate.captured_time_tables import SCALES, Row, job
 from gpuwise.facts.naming import find_accelerator
 from gpuwise.predict.captured_time import captured_time
-from gpuwise.workload.optable import Phase
+from gpuwise.workload.optable import Kind, Phase
 
 LAMBDA_COLUMNS = ("gpu", "task", "precision", "suite", "n_gpus", "batch_per_gpu", "throughput", "seq")
 
@@ -113,3 +113,11 @@ def test_an_emptied_cache_costs_amd_devices_their_memory() -> None:
 def test_a_capture_that_failed_says_why() -> None:
     one = row("A100-SXM4-40GB")
     assert list(sources.scores_of([one], {one.job: "needs torch"}).reason) == ["needs torch"]
+
+
+def test_an_optimizer_costs_the_same_for_every_batch() -> None:
+    update = op("_foreach_mul_", [spec(1 << 26)], [spec(1 << 26)], kind=Kind.OPTIMIZER)
+    both = capture([(matmul(4096, 4096, 4096, dtype="fp32"), Phase.FORWARD), (update, Phase.OPTIMIZER)])
+    small, large = row("A100-SXM4-40GB"), row("A100-SXM4-40GB", 16.0)
+    made = sources.scores_of([small, large], {small.job: both})
+    assert made.predicted[0] < made.predicted[1] < 1.999 * made.predicted[0]

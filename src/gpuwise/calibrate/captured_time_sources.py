@@ -1,8 +1,8 @@
 """Step times of captured models on the NeuSight, Lambda, DeepLearningExamples and MLPerf tables: all rows are checks.
 
 A sample of the steps is captured by default, every one with ``all_check``. A row of another batch than the captured one
-scales with the batch. The baseline is what the source itself predicts (NeuSight's rows), else a roofline of the captured FLOP
-and bytes times the median of measured over it, a constant for each task and precision.
+scales with the batch, but for the optimizer's part. The baseline is what the source itself predicts (NeuSight's rows), else a
+roofline of the captured FLOP and bytes times the median of measured over it, a constant for each task and precision.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -68,7 +69,7 @@ def scores_of(rows: list[Row], captures: dict[Job, Capture | str]) -> Scores:
     n = len(rows)
     predicted, sigma, baseline = np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan)
     reason = [r.reason for r in rows]
-    known: dict[tuple[Job, str, bool, bool], tuple[float, float, float]] = {}
+    known: dict[tuple[Job, str, bool, bool], Predicted] = {}
     for i, r in enumerate(rows):
         made = captures.get(r.job, "not captured") if r.job is not None else ""
         if isinstance(made, str) or r.job is None:
@@ -81,9 +82,9 @@ def scores_of(rows: list[Row], captures: dict[Job, Capture | str]) -> Scores:
             name = (r.job, r.accelerator.id, r.tf32, r.compiled)
             if name not in known:
                 known[name] = predict(r, made, r.accelerator)
-            step_s, sigma[i], ideal = known[name]
-            predicted[i] = step_s * r.batch / r.job.batch
-            baseline[i] = r.baseline_s if math.isfinite(r.baseline_s) else ideal * r.batch / r.job.batch
+            one, scale = known[name], r.batch / r.job.batch
+            predicted[i], sigma[i] = one.update_s + one.work_s * scale, one.log_sigma
+            baseline[i] = r.baseline_s if math.isfinite(r.baseline_s) else one.ideal_s * scale
         except GpuwiseError as error:
             reason[i] = error.message.split("\n")[0][:80]
     measured = np.array([r.step_s for r in rows])
@@ -99,13 +100,24 @@ def scores_of(rows: list[Row], captures: dict[Job, Capture | str]) -> Scores:
     )  # fmt: skip
 
 
-def predict(r: Row, capture: Capture, accelerator: Accelerator) -> tuple[float, float, float]:
-    """Seconds of the row's job, spread, and the job's roofline seconds.
+class Predicted(NamedTuple):
+    """Seconds of a job's step: ``work_s`` grows with the batch, ``update_s`` (the optimizer's) does not."""
+
+    work_s: float
+    update_s: float
+    log_sigma: float
+    ideal_s: float
+    """By the roofline."""
+
+
+def predict(r: Row, capture: Capture, accelerator: Accelerator) -> Predicted:
+    """The time of the row's job on ``accelerator``, as the row was run.
 
     Raises UnpredictableError when the catalogue lacks a rate of the accelerator.
     """
     as_run = replace(capture, settings=replace(capture.settings, matmul_tf32=r.tf32, cudnn_tf32=r.tf32))
-    made = captured_time(as_run, accelerator, compiled=r.compiled).step_time
+    whole = captured_time(as_run, accelerator, compiled=r.compiled)
+    made = whole.step_time
     span = as_run.steady
     part = slice(span.first_op, span.end_op)
     count = np.bincount(as_run.op_signature[part], minlength=len(as_run.signatures))
@@ -115,7 +127,8 @@ def predict(r: Row, capture: Capture, accelerator: Accelerator) -> tuple[float, 
     rate = (rates.get("fp16") if half else rates.get("tf32") if r.tf32 else None) or accelerator.peak("fp32")
     again = fetched_s(as_run, accelerator) if r.empties_cache and r.job is not None and r.job.training else 0.0
     ideal = max(as_run.flop() / rate, moved / accelerator.memory_bandwidth_bytes_per_s)
-    return made.expected + again, math.log(made.high / made.low) / (2 * Z80), ideal
+    update_s = min(whole.phase_s.get("optimizer", 0.0), made.expected)
+    return Predicted(made.expected - update_s + again, update_s, math.log(made.high / made.low) / (2 * Z80), ideal)
 
 
 def fetched_s(capture: Capture, accelerator: Accelerator) -> float:
