@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import warnings
 from pathlib import Path
 
@@ -13,9 +14,17 @@ torch = pytest.importorskip("torch")
 from gpuwise.workload.capture.accelerator import FakeAccelerator  # noqa: E402
 from gpuwise.workload.capture.ledger import inside  # noqa: E402
 
-_spec = importlib.util.spec_from_file_location("capture_probes", Path(__file__).with_name("probes.py"))
-probes = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(probes)
+
+def _load(path):
+    spec = importlib.util.spec_from_file_location(f"capture_{path.stem}", path)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+probes = _load(Path(__file__).with_name("probes.py"))
+for _path in sorted(Path(__file__).parent.glob("probes_*.py")):
+    _load(_path)
 
 
 class Tally:
