@@ -42,6 +42,8 @@ PARAMETERS: dict[str, tuple[float, float, float]] = {
 }  # fmt: skip
 """Start and bounds. Efficiencies are of the catalogue's dense rate with fp32 accumulation; above 1 because the cards of the
 fit clock higher than their published boost."""
+ODD = ("ecaresnext50t_32x4d",)
+"""Not fitted: measured a third faster than resnext50_32x4d, of which it is the larger; the reason is not known."""
 SHIFT = 20.0
 """Added to logarithms while fitting: a difference quotient's step is relative, and a logarithm may be zero."""
 PULL = 0.01
@@ -167,7 +169,7 @@ def fit(folder: Path, captures: Mapping[Key, Capture] | None = None) -> dict[str
     assert rows is not None
     made = captures if captures is not None else {k: capture_of(k) for k in sorted(set(rows.key), key=str)}
     problem, check = problem_of(rows, made)
-    model = fit_form(problem, ~check)
+    model = fit_form(problem, ~check & ~np.isin(problem.network.astype(str), ODD))
     errors = errors_of(problem, model, check)
     for gpu in sorted(problem.accelerators):
         errors |= left_out(problem, check, gpu)
@@ -205,7 +207,7 @@ def errors_of(p: Problem, model: Mapping[str, Any], check: Bool) -> dict[str, fl
 def left_out(p: Problem, check: Bool, gpu: str) -> dict[str, float]:
     """Errors on a GPU kept from the fit, before and after one run of resnet50 on it."""
     mine = p.gpu == gpu
-    time = predicted(p, fit_form(p, ~check & ~mine, rounds=4), mine)
+    time = predicted(p, fit_form(p, ~check & ~mine & ~np.isin(p.network.astype(str), ODD), rounds=4), mine)
     out: dict[str, float] = {}
     for split, part in (("known families", ~check), ("new families", check)):
         here = part & mine
