@@ -39,9 +39,9 @@ def write_files(capture: Capture, measured: Measured, own: OwnCode) -> None:
     if own.snapshot is not None:
         from gpuwise.predict.snapshot_write import frames_of, write_snapshot
 
-        frames = frames_of(capture)
-        hidden = int(measured.memory.run.size_bytes.size) - len(frames)
-        write_snapshot(measured.memory.run, own.snapshot, frames=[*frames, *([] for _ in range(hidden))])
+        events = measured.memory.events
+        hidden = events.storage_op[events.captured_storages :].tolist()
+        write_snapshot(measured.memory.run, own.snapshot, frames=frames_of(capture, hidden))
     if own.trace is not None:
         write_trace(list(operations(capture)), own.trace)
     for path in (own.timeline, own.snapshot, own.trace):

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 SHOWN_FINDINGS, SHOWN_STORAGES, SHOWN_SNIPPETS = 8, 6, 4
 SKETCH_HEIGHT = 8
+TIGHT = "*"
+"""Marks memory that fits only because torch gives cached blocks back."""
 LIKELY = 0.9
 """Chance of fitting below which the verdict says how sure it is: the 80 % interval then touches the card's memory."""
 
@@ -190,6 +192,8 @@ def _remedies(to: Console, fit: StepFit) -> None:
         good = list(found.singles)
     elif good:
         section(to, "What makes it fit, least slowdown first", _table(good))
+        if any(r.measured.free_bytes < 0 for r in good):
+            indented(to, f"{TIGHT} with all cached memory kept; torch gives some back as it runs, and then it fits", "dim")
     else:
         section(to, "What makes it fit", "nothing that was tried")
     rest = [] if fit.fits else [r for r in found.singles if not r.fits]
@@ -210,8 +214,9 @@ def _table(remedies: Sequence[CapturedRemedy]) -> Table:
     table = table_of(["change", "saves", "then", "speed", "step", ""], left=("change", ""), wrap=("change", ""))
     for r in remedies:
         time = r.measured.step_time_s
+        barely = TIGHT if r.fits and r.measured.free_bytes < 0 else ""
         table.add_row(
-            r.name, format_bytes(r.saved_bytes), format_bytes(r.measured.process_bytes.expected), speed(r.slower),
+            r.name, format_bytes(r.saved_bytes), format_bytes(r.measured.process_bytes.expected) + barely, speed(r.slower),
             "-" if time is None else format_duration(time.expected), Text("" if r.kind == SAME else r.kind, "dim"),
         )  # fmt: skip
     return table

@@ -88,7 +88,7 @@ def _gaps(to: Console, report: MemoryReport) -> None:
         pinned = table_of(["free", "of", "kept by"], left=("kept by",), wrap=("kept by",))
         for segment in f.pinned[:5]:
             places = dict.fromkeys(report.shown.history.where[s] or "unknown place" for s in segment.storages)
-            more = f" and {len(places) - 2} more places" if len(places) > 2 else ""
+            more = f" and {len(places) - 2} more place{'s' * (len(places) > 3)}" if len(places) > 2 else ""
             pinned.add_row(format_bytes(segment.free_bytes), format_bytes(segment.size_bytes), "; ".join([*places][:2]) + more)
         section(to, "Segments with most room that cannot be given back", pinned)
 

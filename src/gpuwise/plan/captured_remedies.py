@@ -140,7 +140,7 @@ def find_remedies(
     for offer in _fewest_checkpoints(trial, capture):
         remedy = tried(trial, offer, failed)
         _keep(found, offer, remedy, accelerator)
-        if remedy is None or remedy.fits:
+        if remedy is None or remedy.measured.fits_easily:
             break
     found = _last_of_each(found)
     singles = sorted((r for _, r in found), key=_rank)
@@ -162,7 +162,7 @@ def _last_of_each(found: Sequence[tuple[Offer, CapturedRemedy]]) -> list[tuple[O
 
 def _fewest_checkpoints(trial: Trial, capture: Capture) -> Iterator[Offer]:
     """The cheapest modules whose recomputation makes the step fit, by exact selection; asked again for more memory freed
-    while the capture of it does not fit.
+    while the capture of it does not fit easily.
 
     What tensors may take is what the card has beside context and communicators, less what the blocks and hidden
     workspaces take beyond the tensors at the peak.

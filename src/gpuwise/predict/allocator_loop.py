@@ -155,8 +155,10 @@ def run_lean(pools: Pools, events: Events, span: range, block: list[int]) -> Non
 def run_plain(pools: Pools, events: Events, span: range, block: list[int]) -> None:
     """As :func:`run_lean`, with every rule and one call per rule."""
     part = slice(span.start, span.stop)
-    columns = (events.units[part].tolist(), events.storage[part].tolist(), events.pool[part].tolist())
-    for e, units, storage, pool in zip(span, *columns, strict=True):
+    asked: list[int] = events.units[part].tolist()
+    storages: list[int] = events.storage[part].tolist()
+    pool_of: list[int] = events.pool[part].tolist()
+    for e, units, storage, pool in zip(span, asked, storages, pool_of, strict=True):
         if not units:
             start, length = block[storage] & MASK, block[storage] >> SHIFT
             done = events.done.get(e, e)
@@ -210,7 +212,7 @@ def _run_repeats(pools: Pools, events: Events, repeat: Repeat, block: list[int])
     The free blocks may come back only after several repetitions: gradients that live until the next step change places
     with those of the step before.
     """
-    period, changes = repeat.period, -1
+    period, changes, end = repeat.period, -1, repeat.first
     seen: list[list[list[int]]] = []
     for first in range(repeat.first, repeat.end - period + 1, period):
         if len(pools.changes) != changes:
@@ -222,8 +224,9 @@ def _run_repeats(pools: Pools, events: Events, repeat: Repeat, block: list[int])
                 _copy(events, first, n * period, whole, block)
                 return first + whole * n * period
         seen = [*seen[1 - LONGEST_CYCLE :], now]
-        _run_span(pools, events, range(first, first + period), block)
-    return first + period
+        end = first + period
+        _run_span(pools, events, range(first, end), block)
+    return end
 
 
 def _crossing_alike(events: Events, first: int, period: int, block: list[int]) -> bool:
@@ -232,7 +235,8 @@ def _crossing_alike(events: Events, first: int, period: int, block: list[int]) -
     span = np.arange(first, min(first + period, events.units.size))
     freed = span[events.units[span] == 0]
     crossing = freed[events.birth[events.storage[freed]] < first]
-    here, there = events.storage[crossing].tolist(), events.storage[crossing - period].tolist()
+    here: list[int] = events.storage[crossing].tolist()
+    there: list[int] = events.storage[crossing - period].tolist()
     return all(block[a] == block[b] for a, b in zip(here, there, strict=True))
 
 

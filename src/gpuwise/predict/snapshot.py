@@ -258,7 +258,7 @@ def where_from(frames: object) -> str:
         file, line, function = str(row.get("filename", "")), row.get("line", 0), str(row.get("name", ""))
         if not file.endswith(".py"):
             continue
-        said = f"{file.rsplit('/', 1)[-1]}:{line} in {function}"[:200]
+        said = f"{file.rsplit('/', 1)[-1]}:{line}{f' in {function}' if function else ''}"[:200]
         if not any(part in file for part in _NOT_USER):
             return said
         best = best or said

@@ -21,8 +21,9 @@ Frame = dict[str, Any]
 _ACTIONS = {"alloc": "segment_alloc", "free": "segment_free", "map": "segment_map", "unmap": "segment_unmap"}
 
 
-def frames_of(capture: Capture) -> list[list[Frame]]:
-    """[S] for each storage of a capture: the operation, its module and the user's line, innermost first."""
+def frames_of(capture: Capture, workspace_ops: Sequence[int] = ()) -> list[list[Frame]]:
+    """[S] for each storage of a capture: the operation, its module and the user's line, innermost first; then for each
+    workspace that an operation of ``workspace_ops`` has."""
     cache: dict[tuple[int, int, int], list[Frame]] = {}
     out: list[list[Frame]] = []
     for op, module in zip(capture.storage_op.tolist(), capture.storage_module.tolist(), strict=True):
@@ -31,6 +32,10 @@ def frames_of(capture: Capture) -> list[list[Frame]]:
         if key not in cache:
             cache[key] = _frames(capture, *key)
         out.append(cache[key])
+    for op in workspace_ops:
+        module, line, signature = int(capture.op_module[op]), int(capture.op_line[op]), int(capture.op_signature[op])
+        hidden: Frame = {"filename": "torch.ops", "line": 0, "name": f"workspace of {capture.signatures[signature].op}"}
+        out.append([hidden, *_frames(capture, -1, module, line)])
     return out
 
 

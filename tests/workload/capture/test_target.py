@@ -56,6 +56,9 @@ def needs(path, batch):
 def nothing():
     pass
 
+def forgets():
+    Net(8).cuda()
+
 def leaves():
     sys.exit(3)
 
@@ -106,6 +109,8 @@ def test_a_step_itself_can_be_named(script: Path) -> None:
         ("needs", {}, InputError, "--batch 8"),
         ("nothing", {}, InputError, "returned nothing"),
         ("nothing", {"batch": 4}, InputError, "takes no batch"),
+        ("forgets", {}, InputError, "builds a model, but does not run it"),
+        ("Net", {"batch": 4}, InputError, "needs width"),
         ("leaves", {}, InputError, "exit code 3"),
         ("net", {}, InputError, "is None"),
         ("make_step", {"batch": 0}, InputError, "batch is 0"),
@@ -122,7 +127,7 @@ def test_what_fails_is_said_once_with_a_hint(script: Path, attribute: str, optio
     if error is UserCodeError:
         assert 'train.py", line 16, in forward' in caught.value.trace
     if error is NoFakeRuleError:
-        assert "train.py:51 in <lambda>" in str(caught.value)
+        assert "train.py:54 in <lambda>" in str(caught.value)
 
 
 def test_a_script_that_does_not_import_shows_its_own_trace(tmp_path: Path) -> None:
@@ -151,6 +156,32 @@ def test_texts_that_name_nothing(text: str, words: str) -> None:
     assert caught.value.hint
     with pytest.raises(InputError, match="key=value"):
         find_target("gpuwise.errors:x", ["width"])
+
+
+def test_places_that_are_no_python_file(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("def make_step(): ...")
+    for name, words in (("", "is a folder"), ("train.txt", "is no Python file"), ("train.py", "there is no file")):
+        assert is_target(f"{tmp_path / name}:make_step")
+        with pytest.raises(InputError, match=words) as caught:
+            find_target(f"{tmp_path / name}:make_step")
+        assert caught.value.hint
+
+
+def test_a_module_takes_its_batch_from_its_inputs(tmp_path: Path) -> None:
+    from gpuwise.workload.capture.rerun import captured_with
+
+    path = tmp_path / "net.py"
+    path.write_text("from torch import nn\nclass Net(nn.Linear):\n    def __init__(self):\n        super().__init__(8, 4)\n")
+    target = find_target(f"{path}:Net")
+    with pytest.raises(InputError, match="takes input, and nothing says of which shape"):
+        target.capture()
+    captured, _ = captured_with(target, batch=6, inputs=(((2, 8), "fp32"),))
+    assert captured.batch == 6 and captured.parameter_count == 36
+
+
+def test_an_unknown_argument_is_told_what_there_is(script: Path) -> None:
+    with pytest.raises(UnknownNameError, match="it takes batch_size, seq_len, device, width"):
+        find_target(str(script), ["colour=3"]).capture()
 
 
 def test_a_module_that_is_not_there() -> None:

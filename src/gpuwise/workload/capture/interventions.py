@@ -16,7 +16,6 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -24,10 +23,8 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from gpuwise.workload.capture.places import is_library
 from gpuwise.workload.changes import Change, Site, Sites
-
-_TORCH = str(Path(torch.__file__).parent)
-_OURS = str(Path(__file__).parent.parent.parent)
 
 
 @dataclass(slots=True)
@@ -98,7 +95,7 @@ def user_site(holds: Any = None) -> Site | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not (name.startswith((_TORCH, _OURS, "<")) or "site-packages" in name or "/lib/python3" in name):
+        if not is_library(name):
             source = linecache.getline(name, frame.f_lineno).rstrip("\n")
             return Site(name, frame.f_lineno, source, _name_of(frame, holds))
         frame = frame.f_back

@@ -13,7 +13,7 @@ _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 
 @cache
 def _libraries() -> tuple[str, ...]:
-    named = [sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib")]
+    named = [sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")]
     places = {str(Path(p).resolve()) + os.sep for p in (*site.getsitepackages(), site.getusersitepackages(), *named)}
     return (_PACKAGE, *sorted(places))
 
