@@ -120,7 +120,7 @@ def test_tf32_where_the_step_allows_it_and_the_device_has_it():
     assert one(product, matmul_tf32=True) < 0.35 * one(product)
     assert one(product, T4, matmul_tf32=True) == one(product, T4)
     image = convolution(32, 256, 256, 28, dtype="fp32")
-    assert one(image) < 0.6 * one(image, cudnn_tf32=False)
+    assert one(image) < 0.8 * one(image, cudnn_tf32=False)
 
 
 def test_formats_a_device_lacks_run_as_fp32():

@@ -21,6 +21,7 @@ takes the larger of the device's sum and the host's time for its calls. Constant
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -103,9 +104,18 @@ def network_log_sigma(accelerator: Accelerator, *, compiled: bool = False) -> fl
     return float(constants["log_sigma"][stack if accelerator.id in constants["measured"] else "other_device"])
 
 
+_GEFORCE = re.compile(r"RTX [2345]0\d\d\b")
+
+
 def _covered(accelerator: Accelerator, constants: Mapping[str, Any]) -> bool:
-    """Whether the card is of an architecture of the measured ones."""
-    return architecture_key(accelerator.compute_capability, accelerator.family) in constants["architecture"]["rate"]
+    """Whether measured networks stand for the card: it is one of theirs, or a GeForce of their architectures.
+
+    GeForce cards clock higher than their published boost; boards for workstations and servers of the same architecture do not.
+    """
+    if accelerator.id in constants.get("measured", ()):
+        return True
+    key = architecture_key(accelerator.compute_capability, accelerator.family)
+    return key in constants["architecture"]["rate"] and bool(_GEFORCE.search(accelerator.name))
 
 
 def compiled_device_seconds(capture: Capture, accelerator: Accelerator, step: int) -> float | None:
@@ -251,6 +261,8 @@ def seconds(
 
 def _of_architecture(model: Mapping[str, Any], what: str, accelerator: Accelerator) -> float:
     table: Mapping[str, float] = model["architecture"][what]
+    if not _covered(accelerator, model):
+        return table["other"]
     return table.get(architecture_key(accelerator.compute_capability, accelerator.family), table["other"])
 
 
