@@ -45,7 +45,6 @@ REFUSED = [
     (["fit", "gpt2", "--on", "4090", "--set", "a=1"], "--set is for one's own code"),
     (["plan", "gpt2", "--on", "4090", "--samples", "1M"], "--samples is for one's own code"),
     (["plan", "examples/train_gpt.py:make_step", "--on", "4090", "--tokens", "1B"], "--tokens"),
-    (["plan", "examples/train_gpt.py:make_step", "--on", "4090", "--remedies"], "--remedies is for gpuwise fit"),
 ]
 
 

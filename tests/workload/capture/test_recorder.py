@@ -271,7 +271,7 @@ def test_refusals_say_what_to_do() -> None:
         (Net(), {"rank": 2}, "rank"),
         (3, {}, "int"),
         (lambda: None, {}, "returned nothing"),
-        (lambda: 7, {}, "returned a int"),
+        (lambda: 7, {}, "returned an int"),
         (lambda: lambda: None, {}, "nothing ran on cuda"),
         ((Net(),) * 5, {}, "tuple of 5"),
     ]
