@@ -110,6 +110,42 @@ class NoFakeRuleError(GpuwiseError):
         )
 
 
+class DeviceError(GpuwiseError):
+    """A device or its driver did not answer; ``vendor`` and ``code`` are the vendor library's own."""
+
+    def __init__(self, message: str, *, vendor: str = "", code: int | None = None, hint: str | None = None) -> None:
+        self.vendor, self.code = vendor, code
+        super().__init__(message, hint=hint)
+
+
+class NoDriverError(DeviceError):
+    """No vendor library here, or the driver is not loaded."""
+
+
+class DriverMismatchError(DeviceError):
+    """The library and the loaded driver are of different versions: the driver was updated under a running kernel."""
+
+
+class DeviceLostError(DeviceError):
+    """The device fell off the bus or has to be reset; ``index`` is the one it had."""
+
+    def __init__(self, index: int, message: str, *, vendor: str = "", code: int | None = None, hint: str | None = None) -> None:
+        self.index = index
+        super().__init__(message, vendor=vendor, code=code, hint=hint)
+
+
+class DevicePermissionError(DeviceError):
+    """The driver refuses this user."""
+
+
+class ReadingError(DeviceError):
+    """A device does not give one reading; ``reading`` names it, ``reason`` is a short stable phrase."""
+
+    def __init__(self, reading: str, reason: str, *, vendor: str = "", code: int | None = None, hint: str | None = None) -> None:
+        self.reading, self.reason = reading, reason
+        super().__init__(f"{reading}: {reason}", vendor=vendor, code=code, hint=hint)
+
+
 class MissingExtraError(GpuwiseError):
     """An optional library is needed for this."""
 

@@ -1,0 +1,45 @@
+"""The devices of this machine: every vendor's that answers, and why the others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+
+from gpuwise.errors import DeviceError, NoDriverError
+from gpuwise.machine.devices.seam import Devices
+
+BACKENDS: Mapping[str, str] = {
+    "nvidia": "gpuwise.machine.devices.nvml:open_nvml",
+    "amd": "gpuwise.machine.devices.amd:open_amd",
+    "apple": "gpuwise.machine.devices.apple:open_apple",
+    "intel": "gpuwise.machine.devices.intel:open_intel",
+}
+"""Vendor -> the function that opens its devices; it raises NoDriverError where there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was opened, and what answered with an error that a person should know of."""
+
+    backends: tuple[Devices, ...]
+    failed: Mapping[str, DeviceError]
+    """Vendor -> why not. A vendor with nothing at all installed is not in here."""
+
+
+def find_devices(vendors: tuple[str, ...] = tuple(BACKENDS)) -> Found:
+    """Open every vendor's devices. Close each of ``backends`` when done."""
+    opened: list[Devices] = []
+    failed: dict[str, DeviceError] = {}
+    for vendor in vendors:
+        module, _, name = BACKENDS[vendor].partition(":")
+        make: Callable[[], Devices] = getattr(import_module(module), name)
+        try:
+            opened.append(make())
+        except NoDriverError as error:
+            if error.code is not None:
+                # the library is here, so someone meant to have a device
+                failed[vendor] = error
+        except DeviceError as error:
+            failed[vendor] = error
+    return Found(tuple(opened), failed)

@@ -1,0 +1,47 @@
+"""The seam: what a vendor's backend is asked. A backend raises only the errors of the tree in :mod:`gpuwise.errors`.
+
+``open_devices`` (in :mod:`gpuwise.machine.devices.find`) opens those that are here.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gpuwise.machine.devices.readings import Driver, Health, Identity, Peer, Sample, Xid
+
+
+class Devices(Protocol):
+    """The devices of one vendor on this machine."""
+
+    @property
+    def vendor(self) -> str: ...
+
+    def driver(self) -> Driver:
+        """The driver's versions."""
+        ...
+
+    def identities(self) -> tuple[Identity, ...]:
+        """Every device, in the vendor's order; a lost one keeps its place (name as last known, else ``lost``). Read again
+        at every call."""
+        ...
+
+    def sample(self, index: int, *, processes: bool = True) -> Sample:
+        """The quick readings of one device. A lost or unreachable device gives a sample that says so: never an error, and
+        a device that comes back is read again. No call in here may take the driver longer than about a millisecond."""
+        ...
+
+    def health(self, index: int) -> Health:
+        """The slow and seldom changing readings of one device. Raises DeviceLostError, DeviceError."""
+        ...
+
+    def peers(self) -> tuple[Peer, ...]:
+        """Every pair of devices, ``a < b``."""
+        ...
+
+    def wait_for_xid(self, timeout_s: float) -> Xid | None:
+        """The next error the driver reports, or None after ``timeout_s``. Raises ReadingError where it cannot be asked."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the library; safe to call twice."""
+        ...

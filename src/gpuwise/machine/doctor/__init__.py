@@ -1,0 +1,1 @@
+"""Is this machine ready, and if not, what mends it."""

@@ -1,0 +1,1 @@
+"""Terminal screens: thin shells over the library."""
