@@ -1,0 +1,104 @@
+"""What the cards did in the last minutes: rings of plain doubles, so that a long watch neither grows nor needs numpy."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable
+
+from gpuwise.machine.telemetry.frames import Card, Frame
+
+SERIES: dict[str, Callable[[Card], float | None]] = {
+    "utilization": lambda c: c.sample.utilization,
+    "memory_utilization": lambda c: c.sample.memory_utilization,
+    "memory_used_bytes": lambda c: c.sample.memory_used_bytes,
+    "power_w": lambda c: c.power_w,
+    "temperature_c": lambda c: c.sample.temperature_c,
+    "memory_temperature_c": lambda c: c.sample.memory_temperature_c,
+    "sm_clock_hz": lambda c: c.sample.sm_clock_hz,
+    "fan": lambda c: c.sample.fan,
+    "pcie_sent_bytes_per_s": lambda c: c.pcie_sent_bytes_per_s,
+    "pcie_received_bytes_per_s": lambda c: c.pcie_received_bytes_per_s,
+    "nvlink_sent_bytes_per_s": lambda c: c.nvlink_sent_bytes_per_s,
+    "nvlink_received_bytes_per_s": lambda c: c.nvlink_received_bytes_per_s,
+    "encoder_utilization": lambda c: c.sample.encoder_utilization,
+    "decoder_utilization": lambda c: c.sample.decoder_utilization,
+}
+"""Name of a series -> where a card holds it."""
+
+N_KEPT = 3600
+"""An hour at one refresh a second: 14 series of doubles are 0.4 MB a card."""
+
+
+class Ring:
+    """The last ``size`` doubles, oldest first. Memory is taken as it fills, and never more than ``size``."""
+
+    __slots__ = ("_next", "_size", "_values")
+
+    def __init__(self, size: int) -> None:
+        self._size, self._next, self._values = size, 0, array("d")
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def append(self, value: float) -> None:
+        if len(self._values) < self._size:
+            self._values.append(value)
+        else:
+            self._values[self._next] = value
+            self._next = (self._next + 1) % self._size
+
+    def last(self, n: int | None = None) -> array[float]:
+        """The newest ``n`` values (all of them by default), oldest first: a copy."""
+        ordered = self._values[self._next :] + self._values[: self._next]
+        return ordered if n is None or n >= len(ordered) else ordered[len(ordered) - max(n, 0) :]
+
+
+class History:
+    """Series of every card, one value a frame; NaN where a reading was unknown or the card did not answer."""
+
+    def __init__(self, size: int = N_KEPT) -> None:
+        self._size = max(1, size)
+        self._at, self._wall = Ring(self._size), Ring(self._size)
+        self._series: dict[tuple[int, str], Ring] = {}
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def append(self, frame: Frame) -> None:
+        """Add a frame to every series; a card that came late is NaN before it came."""
+        before = len(self._at)
+        full = before == self._size
+        self._at.append(frame.at_s)
+        self._wall.append(frame.wall_s)
+        seen = set[tuple[int, str]]()
+        for card in frame.cards:
+            for name, read in SERIES.items():
+                key = (card.number, name)
+                ring = self._series.get(key)
+                if ring is None:
+                    ring = self._series[key] = Ring(self._size)
+                    for _ in range(self._size if full else before):
+                        ring.append(math.nan)
+                value = read(card)
+                ring.append(math.nan if value is None else value)
+                seen.add(key)
+        for key, ring in self._series.items():
+            if key not in seen:
+                ring.append(math.nan)
+
+    def times(self, n: int | None = None) -> array[float]:
+        """``Frame.at_s`` of the newest ``n`` frames, oldest first."""
+        return self._at.last(n)
+
+    def wall_times(self, n: int | None = None) -> array[float]:
+        """``Frame.wall_s`` of the newest ``n`` frames, oldest first."""
+        return self._wall.last(n)
+
+    def series(self, number: int, name: str, n: int | None = None) -> array[float]:
+        """The newest ``n`` values of one series of a card, oldest first, in step with :meth:`times`. ``name`` is a key of
+        :data:`SERIES`; a card never seen gives an empty array."""
+        if name not in SERIES:
+            raise KeyError(name)
+        ring = self._series.get((number, name))
+        return array("d") if ring is None else ring.last(n)

@@ -1,0 +1,66 @@
+"""The machine around the cards: use of its cores and its memory, from ``/proc`` on Linux, else psutil."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+from gpuwise.machine.telemetry.frames import Host
+from gpuwise.units import KIB
+
+
+class HostMeter:
+    """Reads the host; shares are since the reading before."""
+
+    def __init__(self, root: Path = Path("/proc")) -> None:
+        self._root = root
+        self._before: tuple[float, float] | None = None
+        self._name, self._n_cores = socket.gethostname(), os.cpu_count()
+
+    def read(self) -> Host:
+        """The host now; what cannot be read is None."""
+        if sys.platform != "linux":
+            return self._portable()
+        return Host(self._name, self._n_cores, self._cpu_share(), *self._memory(), self._load())
+
+    def _share_of(self, now: tuple[float, float] | None) -> float | None:
+        before, self._before = self._before, now
+        if before is None or now is None or now[1] <= before[1]:
+            return None
+        return min(1.0, max(0.0, (now[0] - before[0]) / (now[1] - before[1])))
+
+    def _cpu_share(self) -> float | None:
+        try:
+            with (self._root / "stat").open("rb") as file:
+                ticks = [int(v) for v in file.readline().split()[1:9]]
+        except (OSError, ValueError):
+            return None
+        if len(ticks) < 5:
+            return None
+        idle = ticks[3] + ticks[4]
+        return self._share_of((float(sum(ticks) - idle), float(sum(ticks))))
+
+    def _memory(self) -> tuple[int | None, int | None]:
+        try:
+            lines = (self._root / "meminfo").read_text().splitlines()[:8]
+        except OSError:
+            return None, None
+        found = {k: int(v.split()[0]) for k, _, v in (line.partition(":") for line in lines)}
+        total, available = found.get("MemTotal"), found.get("MemAvailable")
+        return (None if total is None else int(total * KIB)), (None if available is None else int(available * KIB))
+
+    def _load(self) -> float | None:
+        try:
+            return os.getloadavg()[0]
+        except OSError:
+            return None
+
+    def _portable(self) -> Host:
+        import psutil
+
+        times, memory = psutil.cpu_times(), psutil.virtual_memory()
+        total = float(sum(times))
+        share = self._share_of((total - times.idle, total))
+        return Host(self._name, self._n_cores, share, memory.total, memory.available, self._load())

@@ -1,0 +1,174 @@
+"""Rates from counters, and shares of time from the driver's nanosecond counters. No clock, no device."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuwise.machine.devices.readings import EventReason, Health, Sample, State
+from gpuwise.machine.telemetry.frames import Recent, Window
+
+WINDOWS_S = (60.0, 300.0, 900.0)
+"""The last minute, five minutes, quarter of an hour."""
+ENERGY_SPAN_S = 0.9
+"""Power from the energy counter is a mean over at least this: the counter moves in steps of up to 0.1 s, which would be
+10 % of a shorter span."""
+COUNTERS = ("ecc_corrected", "ecc_uncorrected", "pcie_replays", "nvlink_errors")
+REASON_BITS: tuple[tuple[str, int], ...] = tuple((str(r.name), int(r)) for r in EventReason if r is not EventReason.IDLE)
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRates:
+    """What the last two health readings say together."""
+
+    nvlink_sent_bytes_per_s: float | None = None
+    nvlink_received_bytes_per_s: float | None = None
+
+
+class EnergyMeter:
+    """Joules since the first sample, and the power now. Falls back on integrating the driver's average power."""
+
+    def __init__(self) -> None:
+        self._counted: deque[tuple[float, float]] = deque()
+        self._before: Sample | None = None
+        self.energy_j: float | None = None
+        self.basis: str | None = None
+
+    def add(self, sample: Sample) -> tuple[float | None, str | None]:
+        """Power in watts now and where it is from: ``energy counter``, ``driver's average`` or None."""
+        before, self._before = self._before, sample
+        if sample.state is not State.OK:
+            return None, None
+        self._integrate(before, sample)
+        if sample.energy_j is None:
+            self._counted.clear()
+        else:
+            if self._counted and (sample.energy_j < self._counted[-1][1] or sample.at_s <= self._counted[-1][0]):
+                self._counted.clear()  # the driver was loaded anew: its counter starts again
+            self._counted.append((sample.at_s, sample.energy_j))
+            while len(self._counted) > 2 and sample.at_s - self._counted[1][0] >= ENERGY_SPAN_S:
+                self._counted.popleft()
+            at_s, energy_j = self._counted[0]
+            if sample.at_s - at_s >= ENERGY_SPAN_S:
+                return (sample.energy_j - energy_j) / (sample.at_s - at_s), "energy counter"
+        return (None, None) if sample.power_w is None else (sample.power_w, "driver's average")
+
+    def _integrate(self, before: Sample | None, now: Sample) -> None:
+        if before is None or now.at_s <= before.at_s:
+            return
+        used, basis = None, None
+        if before.energy_j is not None and now.energy_j is not None and now.energy_j >= before.energy_j:
+            used, basis = now.energy_j - before.energy_j, "energy counter"
+        elif before.power_w is not None and now.power_w is not None:
+            used, basis = (before.power_w + now.power_w) / 2 * (now.at_s - before.at_s), "integrated power"
+        if used is not None:
+            self.energy_j = (self.energy_j or 0.0) + used
+            # once any stretch was integrated the sum is no longer the counter's
+            self.basis = basis if self.basis in (None, basis) else "integrated power"
+
+
+@dataclass(slots=True)
+class HealthTrack:
+    """The health readings of one card over the longest window."""
+
+    readings: deque[tuple[float, Mapping[str, float]]] = field(default_factory=deque[tuple[float, Mapping[str, float]]])
+    last: Health | None = None
+    counted: dict[str, int] = field(default_factory=dict[str, int])
+    rates: HealthRates = field(default_factory=HealthRates)
+
+    def add(self, health: Health) -> None:
+        """Take one reading; a counter that fell means that the driver was loaded anew."""
+        before = self.last
+        if before is not None and health.at_s <= before.at_s:
+            return
+        if before is not None:
+            self._count(before, health)
+            span_s = health.at_s - before.at_s
+            self.rates = HealthRates(
+                _rate(before.nvlink_sent_bytes, health.nvlink_sent_bytes, span_s),
+                _rate(before.nvlink_received_bytes, health.nvlink_received_bytes, span_s),
+            )
+            if any(health.held_back_s.get(k, v) < v for k, v in before.held_back_s.items()):
+                self.readings.clear()
+        self.last = health
+        if health.held_back_s:
+            self.readings.append((health.at_s, health.held_back_s))
+            while len(self.readings) > 2 and health.at_s - self.readings[1][0] >= WINDOWS_S[-1]:
+                self.readings.popleft()
+
+    def _count(self, before: Health, now: Health) -> None:
+        for name in COUNTERS:
+            a, b = getattr(before, name), getattr(now, name)
+            if a is not None and b is not None:
+                self.counted[name] = self.counted.get(name, 0) + max(0, b - a)
+
+    def windows(self) -> tuple[Window, ...]:
+        """Share of the last minute, five minutes and quarter of an hour each reason held the clocks, by the counters."""
+        if len(self.readings) < 2:
+            return ()
+        end_s, end = self.readings[-1]
+        out: list[Window] = []
+        for length_s in WINDOWS_S:
+            # the newest reading that is old enough; the oldest there is while the watch is young
+            start_s, start = next(((t, held) for t, held in reversed(self.readings) if end_s - t >= length_s), self.readings[0])
+            covered_s = end_s - start_s
+            if out and covered_s <= out[-1].length_s:
+                break
+            shares = {k: min(1.0, max(0.0, end[k] - start[k]) / covered_s) for k in end if k in start}
+            out.append(Window(covered_s, shares, "counters"))
+        return tuple(out)
+
+
+class SampleTrack:
+    """The samples of one card over the last minute."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[float, int | None, float | None, float | None, float | None]] = deque()
+
+    def add(self, sample: Sample, power_w: float | None) -> None:
+        """Take one sample; a card that does not answer starts anew."""
+        if sample.state is not State.OK:
+            self._kept.clear()
+            return
+        if self._kept and sample.at_s <= self._kept[-1][0]:
+            return
+        self._kept.append((sample.at_s, sample.event_reasons, sample.utilization, sample.sm_clock_hz, power_w))
+        while sample.at_s - self._kept[0][0] > WINDOWS_S[0]:
+            self._kept.popleft()
+
+    def window(self) -> Window | None:
+        """Share of the refreshes of the last minute that saw each reason's bit; None before the second refresh."""
+        seen = [r for _, r, *_ in self._kept if r is not None]
+        if len(seen) < 2:
+            return None
+        bits = 0
+        for r in seen:
+            bits |= r
+        shares = {name: sum(1 for r in seen if r & bit) / len(seen) for name, bit in REASON_BITS if bits & bit}
+        return Window(self._kept[-1][0] - self._kept[0][0], shares, "samples")
+
+    def recent(self) -> Recent | None:
+        """Means over the last minute; None where the card does not answer."""
+        if not self._kept:
+            return None
+        return Recent(
+            self._kept[-1][0] - self._kept[0][0],
+            len(self._kept),
+            _mean([u for _, _, u, _, _ in self._kept]),
+            _mean([c for _, _, _, c, _ in self._kept]),
+            _mean([p for *_, p in self._kept]),
+        )
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _rate(before: int | None, now: int | None, span_s: float) -> float | None:
+    if before is None or now is None or now < before or span_s <= 0:
+        return None
+    return (now - before) / span_s

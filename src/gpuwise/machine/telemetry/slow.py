@@ -1,0 +1,143 @@
+"""The slow readings, off the refresh path: one thread reads the health of one card after another, spread over a period.
+
+The driver measures PCIe traffic over 20 ms and row-remapping takes longer still; eight cards read at a refresh would hold it up
+for a third of a second.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuwise.errors import DeviceError
+from gpuwise.machine.devices.readings import Health, Xid
+from gpuwise.machine.devices.seam import Devices
+from gpuwise.machine.telemetry.rates import HealthTrack
+
+XID_WAIT_S = 1.0
+"""How long one wait for an error report lasts: closing the monitor takes no longer than this."""
+N_XIDS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SlowReading:
+    """What is known of one card's health."""
+
+    health: Health | None
+    error: str | None
+    track: HealthTrack
+
+
+class HealthWatch:
+    """Reads the health of cards in turn. ``step`` reads one; ``start`` has a thread do it."""
+
+    def __init__(self, period_s: float) -> None:
+        self._period_s = period_s
+        self._lock = threading.Lock()
+        self._targets: Sequence[tuple[Devices, int]] = ()
+        self._readings: dict[int, SlowReading] = {}
+        self._next = 0
+        self._stop, self._round = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, targets: Sequence[tuple[Devices, int]]) -> None:
+        """The cards in order of their numbers: backend and the index there."""
+        with self._lock:
+            self._targets = tuple(targets)
+            self._readings = {n: r for n, r in self._readings.items() if n < len(self._targets)}
+
+    def step(self) -> None:
+        """Read the next card's health."""
+        with self._lock:
+            targets = self._targets
+            if not targets:
+                self._round.set()
+                return
+            number = self._next % len(targets)
+            self._next = number + 1
+        devices, index = targets[number]
+        health, error = None, None
+        try:
+            health = devices.health(index)
+        except DeviceError as caught:
+            error = caught.message
+        with self._lock:
+            old = self._readings.get(number)
+            track = old.track if old is not None else HealthTrack()
+            if health is not None:
+                track.add(health)
+            self._readings[number] = SlowReading(health or (old.health if old else None), error, track)
+            if self._next >= len(targets):
+                self._round.set()
+
+    def read_all(self) -> None:
+        """Read every card's health once, now."""
+        for _ in range(len(self._targets)):
+            self.step()
+
+    def readings(self) -> Mapping[int, SlowReading]:
+        """The latest of every card, by number."""
+        with self._lock:
+            return dict(self._readings)
+
+    def start(self) -> None:
+        """Read in a thread from now on; the first round without pauses."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="gpuwise-health", daemon=True)
+            self._thread.start()
+
+    def wait_for_round(self, timeout_s: float) -> bool:
+        """Whether every card was read once, waiting up to ``timeout_s``."""
+        return self._round.wait(timeout_s)
+
+    def stop(self) -> None:
+        """End the thread; safe to call twice."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5.0)
+            self._thread = None
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self.step()
+            pause_s = self._period_s / max(1, len(self._targets)) if self._round.is_set() else 0.0
+            self._stop.wait(pause_s)
+
+
+class XidWatch:
+    """Errors the drivers report, collected by one thread a backend. A backend that cannot be asked is left alone."""
+
+    def __init__(self, backends: Sequence[Devices], clock: Callable[[], float]) -> None:
+        self._backends, self._clock = backends, clock
+        self._stop = threading.Event()
+        self._seen: deque[Xid] = deque(maxlen=N_XIDS)
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Wait for errors from now on."""
+        for devices in self._backends:
+            thread = threading.Thread(target=self._run, args=(devices,), name="gpuwise-xid", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def seen(self) -> tuple[Xid, ...]:
+        """The newest errors, oldest first."""
+        return tuple(self._seen)
+
+    def stop(self) -> None:
+        """End the threads; safe to call twice."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(timeout=2 * XID_WAIT_S)
+        self._threads.clear()
+
+    def _run(self, devices: Devices) -> None:
+        while not self._stop.is_set():
+            try:
+                found = devices.wait_for_xid(XID_WAIT_S)
+            except DeviceError:
+                return
+            if found is not None:
+                self._seen.append(found)
