@@ -13,7 +13,7 @@ import re
 from gpuwise.errors import DataError
 from gpuwise.facts.loading import DATA, shipped_text
 
-SEALED = ("offers.csv", "purchases.csv", "price_history.csv")
+SEALED = ("offers.csv", "purchases.csv", "price_history.csv", "compatibility.csv")
 _SEAL = re.compile(r"^# sha256 ([0-9a-f]{64})\n?\Z", re.MULTILINE)
 
 
