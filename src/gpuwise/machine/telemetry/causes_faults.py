@@ -83,12 +83,8 @@ def links(card: Card, frame: Frame) -> Iterator[Cause]:
             Severity.SLOWS, "reseat the card or its riser; check whether the slot shares lanes with another device",
         )  # fmt: skip
     working = is_busy(card) and s.performance_state is not None and s.performance_state <= FASTEST_STATES
-    if (
-        working
-        and s.pcie_generation is not None
-        and i.pcie_generation_max is not None
-        and s.pcie_generation < i.pcie_generation_max
-    ):
+    generation, top = s.pcie_generation, i.pcie_generation_max
+    if working and generation is not None and top is not None and generation < top:
         yield Cause(
             "pcie-generation", n,
             f"GPU {n} is under load on PCIe generation {generation}; card and slot have {top}.",
