@@ -69,13 +69,13 @@ class NullDevices:
             performance_state=0, event_reasons=0, pcie_generation=identity.pcie_generation_max,
             pcie_width=identity.pcie_width_max, processes=card.processes if processes else None,
         )  # fmt: skip
-        return replace(made, **_known(Sample, card.sample), **_known(Sample, self._played(card)))
+        return replace(made, **(_known(Sample, card.sample) | _known(Sample, self._played(card))))
 
     def health(self, index: int) -> Health:
         card = self._card(index)
         if self.sample(index).state is not State.OK:
             raise DeviceLostError(index, f"device {index} is lost", vendor=self.vendor)
-        return replace(Health(index, self._clock()), **_known(Health, card.health), **_known(Health, self._played(card)))
+        return replace(Health(index, self._clock()), **(_known(Health, card.health) | _known(Health, self._played(card))))
 
     def peers(self) -> tuple[Peer, ...]:
         n = len(self._cards)

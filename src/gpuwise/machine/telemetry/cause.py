@@ -67,14 +67,19 @@ def shares_of(card: Card, reason: str) -> Iterator[str]:
             yield share_words(window, share)
     total = card.health.held_back_s.get(reason) if card.health is not None else None
     if total:
-        yield f"{format_duration(total)} since the driver was loaded"
+        yield f"{span_words(total)} since the driver was loaded"
 
 
 def share_words(window: Window, share: float) -> str:
     """``12 % of the last 5 min (driver's counters)``."""
     basis = "driver's counters" if window.basis == "counters" else "of the refreshes"
     percent = f"{share * 100:.0f} %" if share >= WORTH_NAMING else "under 1 %"
-    return f"{percent} of the last {format_duration(window.length_s)} ({basis})"
+    return f"{percent} of the last {span_words(window.length_s)} ({basis})"
+
+
+def span_words(seconds: float) -> str:
+    """``48 s``, ``5 min``: a watched span, without digits nobody needs."""
+    return format_duration(round(seconds) if seconds >= 10 else round(seconds, 1))
 
 
 def recent_share(card: Card, reason: str) -> float:

@@ -24,44 +24,53 @@ class _Hold:
 
     reason: EventReason
     id: str
-    words: str
-    """After "GPU 0 ... "."""
+    now: str
+    """After "GPU 0 ...", while it lasts."""
+    before: str
+    """After "GPU 0 ...", when it was so in the last minute."""
     severity: Severity
     hint: str | None = None
     only_busy: bool = False
 
 
 _HOLDS = (
-    _Hold(EventReason.HW_THERMAL, "hw-thermal", "is too hot: its hardware has cut the clocks", Severity.FAULT,
+    _Hold(EventReason.HW_THERMAL, "hw-thermal", "is too hot: its hardware has cut the clocks",
+          "was too hot: its hardware cut the clocks", Severity.FAULT,
           "check fans, dust, airflow and the room; a lower power limit keeps it cooler"),
-    _Hold(EventReason.HW_POWER_BRAKE, "hw-power-brake", "is held by the power brake: the power supply or the system asked for it",
-          Severity.FAULT, "check the power supply, its cables and the system's power capping"),
-    _Hold(EventReason.SW_THERMAL, "sw-thermal", "is warm: the driver holds its clocks to stay under the target temperature",
-          Severity.SLOWS, "more airflow, a faster fan curve or a lower power limit"),
-    _Hold(EventReason.SYNC_BOOST, "sync-boost", "waits for slower cards: sync boost keeps a group at one clock", Severity.SLOWS,
+    _Hold(EventReason.HW_POWER_BRAKE, "hw-power-brake", "is held by the power brake: the power supply or the system asks for it",
+          "was held by the power brake: the power supply or the system asked for it", Severity.FAULT,
+          "check the power supply, its cables and the system's power capping"),
+    _Hold(EventReason.SW_THERMAL, "sw-thermal", "is warm: the driver lowers its clocks to keep the target temperature",
+          "was warm: the driver lowered its clocks to keep the target temperature", Severity.SLOWS,
+          "more airflow, a faster fan curve or a lower power limit"),
+    _Hold(EventReason.SYNC_BOOST, "sync-boost", "waits for slower cards: sync boost keeps a group at one clock",
+          "waited for slower cards: sync boost keeps a group at one clock", Severity.SLOWS,
           "find the slowest card of the group, or take the cards out of it", only_busy=True),
-    _Hold(EventReason.RELIABILITY, "reliability", "is held to a voltage that its reliability limit allows", Severity.NOTE,
-          only_busy=True),
-    _Hold(EventReason.BOARD_LIMIT, "board-limit", "is held by a limit of its board", Severity.SLOWS,
-          "check the power connectors", only_busy=True),
-    _Hold(EventReason.APPLICATION_CLOCKS, "application-clocks", "runs at clocks that someone set", Severity.NOTE,
-          "`nvidia-smi -rac` and `nvidia-smi -rgc` set them back", only_busy=True),
-    _Hold(EventReason.DISPLAY_CLOCKS, "display-clocks", "is held at the clock of its display", Severity.NOTE, only_busy=True),
+    _Hold(EventReason.RELIABILITY, "reliability", "is held to the voltage that its reliability allows",
+          "was held to the voltage that its reliability allows", Severity.NOTE, only_busy=True),
+    _Hold(EventReason.BOARD_LIMIT, "board-limit", "is held by a limit of its board", "was held by a limit of its board",
+          Severity.SLOWS, "check the power connectors", only_busy=True),
+    _Hold(EventReason.APPLICATION_CLOCKS, "application-clocks", "runs at application clocks below its highest",
+          "ran at application clocks below its highest", Severity.NOTE,
+          "`nvidia-smi -rac` sets them back, where nobody chose them", only_busy=True),
+    _Hold(EventReason.DISPLAY_CLOCKS, "display-clocks", "is held at the clock of its display",
+          "was held at the clock of its display", Severity.NOTE, only_busy=True),
 )  # fmt: skip
 
 
 def held(card: Card, frame: Frame) -> Iterator[Cause]:
+    """Every reason that holds the clocks now, or did in the last minute, but the power limit (:func:`power_cap`)."""
     bits = card.sample.event_reasons or 0
     for hold in _HOLDS:
-        now, share = bool(bits & hold.reason), recent_share(card, str(hold.reason.name))
+        name = str(hold.reason.name)
+        now, share = bool(bits & hold.reason), recent_share(card, name)
         if not (now or share >= WORTH_NAMING) or (hold.only_busy and not is_busy(card)):
             continue
-        words = hold.words if now else f"was held back: {hold.words}".replace("held back: is ", "held back: it was ")
-        severity = hold.severity if now or hold.severity is not Severity.FAULT else Severity.SLOWS
-        evidence = [*_heat(card, hold.reason), *shares_of(card, str(hold.reason.name))]
+        # what is over is a fault no more, but it did slow the card
+        severity = Severity.SLOWS if hold.severity is Severity.FAULT and not now else hold.severity
         yield Cause(
-            hold.id, card.number, f"GPU {card.number} {words}.", tuple(evidence), clock_cost(card) if now else None, severity,
-            hold.hint,
+            hold.id, card.number, f"GPU {card.number} {hold.now if now else hold.before}.",
+            (*_heat(card, hold.reason), *shares_of(card, name)), clock_cost(card) if now else None, severity, hold.hint,
         )  # fmt: skip
 
 

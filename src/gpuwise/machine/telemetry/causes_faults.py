@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwise.machine.devices.readings import State
-from gpuwise.machine.telemetry.cause import Cause, Severity, is_busy
+from gpuwise.machine.telemetry.cause import Cause, Severity, is_busy, span_words
 from gpuwise.machine.telemetry.frames import Card, Frame
-from gpuwise.units import format_duration
 
 FASTEST_STATES = 2
 """Performance states up to P2 are those of work (GeForce cards compute in P2); in the others the PCIe link is slowed too."""
@@ -20,7 +19,7 @@ def away(card: Card, frame: Frame) -> Iterator[Cause]:
     lost = card.sample.state is State.LOST
     evidence = [card.sample.error or "the driver gave no reason"]
     if card.last_seen_s is not None:
-        evidence.append(f"it last answered {format_duration(max(0.0, frame.at_s - card.last_seen_s))} ago")
+        evidence.append(f"it last answered {span_words(max(0.0, frame.at_s - card.last_seen_s))} ago")
     yield Cause(
         "lost" if lost else "unreachable", card.number,
         f"GPU {card.number} is lost: it fell off the bus or has to be reset." if lost

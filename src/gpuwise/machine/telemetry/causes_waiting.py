@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuwise.machine.telemetry.cause import BUSY, Cause, Severity
+from gpuwise.machine.telemetry.cause import BUSY, Cause, Severity, span_words
 from gpuwise.machine.telemetry.frames import Card, Frame, Host, HostProcess, ProcessRow
-from gpuwise.units import format_bytes, format_duration
+from gpuwise.units import format_bytes
 
 NOTHING_RUNS = 0.05
 """Utilisation below which a card with processes on it is said to be unused."""
@@ -79,7 +79,7 @@ def _utilization(card: Card) -> float | None:
 def _idle(card: Card) -> str:
     recent = card.recent
     if recent is not None and recent.utilization is not None and recent.length_s >= LONG_ENOUGH_S:
-        return f"in use {recent.utilization * 100:.0f} % of the last {format_duration(recent.length_s)}"
+        return f"in use {recent.utilization * 100:.0f} % of the last {span_words(recent.length_s)}"
     return f"in use {(card.sample.utilization or 0.0) * 100:.0f} % now"
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from gpuwise.machine.telemetry.frames import HostProcess
 
@@ -47,7 +47,7 @@ class _Known:
     looked_s: float | None = None
     threads: dict[int, int] = field(default_factory=dict[int, int])
     workers: dict[int, int] = field(default_factory=dict[int, int])
-    seen: dict[str, object] = field(default_factory=dict[str, object])
+    seen: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 class ProcReader:
@@ -89,7 +89,7 @@ class ProcReader:
         return HostProcess(
             pid, fixed.name, fixed.command, fixed.user, fixed.container, int(values[1]), fixed.started_s, values[0],
             int(values[21]) * self._page, known.cpu_share, **known.seen, unknown=fixed.unknown,
-        )  # fmt: skip  # pyright: ignore[reportArgumentType]
+        )  # fmt: skip
 
     def _is_same(self, pid: int) -> bool:
         """Whether our process of this number is the one the driver means: in a container of its own process numbers only
@@ -159,7 +159,7 @@ class ProcReader:
             for tid in self._threads(pid):
                 if (s := self._stat(pid, tid)) is not None:
                     threads[tid], names[tid] = int(s[1][11]) + int(s[1][12]), s[0]
-        seen: dict[str, object] = {
+        seen: dict[str, Any] = {
             "n_workers": len(stats), "n_workers_waiting": sum(s[1][0] == "D" for s in stats.values())
         }  # fmt: skip
         if span_s is not None and span_s >= SHORTEST_SPAN_S:

@@ -42,6 +42,11 @@ class Source(Protocol):
     @property
     def interval_s(self) -> float: ...
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What a person should know beside the frames: that the disk is full, that an alert went off."""
+        ...
+
     def refresh(self) -> Frame: ...
 
     def causes(self, frame: Frame) -> tuple[Cause, ...]: ...
@@ -102,7 +107,7 @@ class Monitor:
         self._drivers: dict[str, str] = {}
         self._sequence, self._closed = 0, False
         self._before_s: float | None = None
-        self._looked_s: float | None = None
+        self._looked_s = clock()
         self._look()
         if background:
             self._health.start()
@@ -125,6 +130,11 @@ class Monitor:
             devices.close()
 
     @property
+    def notices(self) -> tuple[str, ...]:
+        """Nothing: what is wrong is in the frames."""
+        return ()
+
+    @property
     def found(self) -> bool:
         """Whether there is any card."""
         return bool(self._cards)
@@ -132,7 +142,7 @@ class Monitor:
     def refresh(self) -> Frame:
         """Ask every card now. Never raises for what a device does: a lost card is a card in the frame."""
         now_s = self._clock()
-        if self._looked_s is None or (not self._cards and now_s - self._looked_s >= LOOK_AGAIN_S):
+        if not self._cards and now_s - self._looked_s >= LOOK_AGAIN_S:
             self._look()
         if not self._background:
             self._health.step()
@@ -195,7 +205,7 @@ class Monitor:
         if self._watch_xids and self._cards:
             if self._xid_watch is not None:
                 self._xid_watch.stop()
-            self._xid_watch = XidWatch(self._backends, self._clock)
+            self._xid_watch = XidWatch(self._backends)
             self._xid_watch.start()
 
     def _identify_again(self) -> None:
@@ -237,7 +247,7 @@ class Monitor:
         if self._xid_watch is None:
             return ()
         numbers = {c.identity.pci_bus_id: n for n, c in enumerate(self._cards) if c.identity.pci_bus_id is not None}
-        return tuple((numbers.get(x.pci_bus_id), x) for x in self._xid_watch.seen())
+        return tuple((numbers.get(x.pci_bus_id or ""), x) for x in self._xid_watch.seen())
 
 
 def _rows(number: int, processes: Sequence[GpuProcess] | None, hosts: Mapping[int, HostProcess]) -> tuple[ProcessRow, ...] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuwise.errors import DeviceError
@@ -109,8 +109,8 @@ class HealthWatch:
 class XidWatch:
     """Errors the drivers report, collected by one thread a backend. A backend that cannot be asked is left alone."""
 
-    def __init__(self, backends: Sequence[Devices], clock: Callable[[], float]) -> None:
-        self._backends, self._clock = backends, clock
+    def __init__(self, backends: Sequence[Devices]) -> None:
+        self._backends = backends
         self._stop = threading.Event()
         self._seen: deque[Xid] = deque(maxlen=N_XIDS)
         self._threads: list[threading.Thread] = []
