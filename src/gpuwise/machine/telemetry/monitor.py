@@ -105,7 +105,7 @@ class Monitor:
         self._cards: list[_Watched] = []
         self._xid_watch: XidWatch | None = None
         self._drivers: dict[str, str] = {}
-        self._sequence, self._closed = 0, False
+        self._sequence, self._closed, self._health_by_hand = 0, False, False
         self._before_s: float | None = None
         self._looked_s = clock()
         self._look()
@@ -144,7 +144,7 @@ class Monitor:
         now_s = self._clock()
         if not self._cards and now_s - self._looked_s >= LOOK_AGAIN_S:
             self._look()
-        if not self._background:
+        if not self._background and not self._health_by_hand:
             self._health.step()
         samples = [c.devices.sample(c.index, processes=self._processes) for c in self._cards]
         came = [n for n, s in enumerate(samples) if s.state is State.OK and self._cards[n].away]
@@ -172,6 +172,11 @@ class Monitor:
             self._health.read_all()
         time.sleep(max(0.0, SHORTEST_SETTLE_S * 1.1 - (time.monotonic() - started_s)))
         return self.refresh()
+
+    def read_health(self) -> None:
+        """Read the health of every card now, in this thread; from then on only so (for those who play their own clock)."""
+        self._health_by_hand = True
+        self._health.read_all()
 
     def causes(self, frame: Frame) -> tuple[Cause, ...]:
         """Why each card is slow: see :func:`gpuwise.machine.telemetry.causes.find_causes`."""

@@ -62,11 +62,11 @@ class HealthWatch:
         try:
             health = devices.health(index)
         except DeviceError as caught:
-            error = caught.message
+            error = caught.message or None
         with self._lock:
             old = self._readings.get(number)
             track = old.track if old is not None else HealthTrack()
-            if health is not None:
+            if health is not None and (track.last is None or health.at_s > track.last.at_s):
                 track.add(health)
             self._readings[number] = SlowReading(health or (old.health if old else None), error, track)
             if self._next >= len(targets):

@@ -1,0 +1,112 @@
+"""Values as plain lists and dictionaries and back, by the types their fields declare: for JSON, recordings and tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from gpuwise.errors import DataError
+
+T = TypeVar("T")
+Read = Callable[[Any], Any]
+
+
+def to_plain(value: Any) -> Any:
+    """A value as JSON knows it: dataclasses as dictionaries, enums by their value, tuples as lists. NaN and infinities, which
+    JSON does not know, are unknown: None."""
+    kind = type(value)
+    if value is None or kind in (str, int, bool):
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else None
+    if isinstance(value, Enum):
+        return value.value
+    if dataclasses.is_dataclass(value):
+        return {name: to_plain(getattr(value, name)) for name in field_names(kind)}
+    if isinstance(value, Mapping):
+        return {str(k): to_plain(v) for k, v in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [to_plain(v) for v in value]
+    return str(value)
+
+
+def from_plain(kind: type[T], plain: Any) -> T:
+    """The dataclass ``kind`` from what :func:`to_plain` made of it. Fields that are missing take their default, fields that
+    are not known are left out (a newer version wrote them). Raises DataError where a value is of the wrong type."""
+    return _reader(kind)(plain)
+
+
+@cache
+def field_names(kind: type) -> tuple[str, ...]:
+    """The fields of a dataclass, in order."""
+    return tuple(f.name for f in dataclasses.fields(kind))
+
+
+@cache
+def field_types(kind: type) -> Mapping[str, Any]:
+    """The types of the fields of a dataclass."""
+    hints = get_type_hints(kind)
+    return {name: hints[name] for name in field_names(kind)}
+
+
+@cache
+def _reader(hint: Any) -> Read:
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return lambda v: v
+    if origin in (Union, types.UnionType):
+        (one,) = [a for a in inner if a is not type(None)]
+        read = _reader(one)
+        return lambda v: None if v is None else read(v)
+    if origin is tuple:
+        return _tuple(inner)
+    if origin is not None and issubclass(origin, Mapping):
+        key, item = _reader(inner[0]), _reader(inner[1])
+        return lambda v: {key(k): item(x) for k, x in _expect(v, Mapping).items()}
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return lambda v: _enum(hint, v)
+    if dataclasses.is_dataclass(hint):
+        return _record(hint)  # type: ignore[arg-type]
+    if hint is float:
+        return lambda v: float(_expect(v, (int, float)))
+    if hint is bool:
+        return lambda v: bool(_expect(v, (bool, int)))
+    return lambda v: _expect(v, hint)
+
+
+def _tuple(inner: tuple[Any, ...]) -> Read:
+    if len(inner) == 2 and inner[1] is Ellipsis:
+        item = _reader(inner[0])
+        return lambda v: tuple(item(x) for x in _expect(v, (list, tuple)))
+    items = [_reader(i) for i in inner]
+    return lambda v: tuple(read(x) for read, x in zip(items, _expect(v, (list, tuple)), strict=False))
+
+
+def _record(kind: type) -> Read:
+    def read(plain: Any) -> Any:
+        values = _expect(plain, Mapping)
+        known = {n: _reader(t)(values[n]) for n, t in field_types(kind).items() if n in values}
+        try:
+            return kind(**known)
+        except TypeError as error:
+            raise DataError(f"a {kind.__name__} lacks a field: {error}") from error
+
+    return read
+
+
+def _enum(kind: type[Enum], value: Any) -> Enum:
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise DataError(f"{value!r} is no {kind.__name__}") from error
+
+
+def _expect(value: Any, kind: Any) -> Any:
+    if not isinstance(value, kind):
+        raise DataError(f"{value!r} where {getattr(kind, '__name__', kind)} is meant")
+    return value

@@ -1,0 +1,119 @@
+"""What else happens with each frame: recording, logging, exporting, alerts. None of it can hold up or end the watch.
+
+:class:`Tap` is a :class:`~gpuwise.machine.telemetry.monitor.Source` like the one it wraps, so that a screen knows of none of it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from typing import Protocol
+
+from gpuwise.machine.telemetry.cause import Cause
+from gpuwise.machine.telemetry.frames import Frame
+from gpuwise.machine.telemetry.history import History
+from gpuwise.machine.telemetry.monitor import Source
+
+N_WAITING = 600
+"""Frames kept for a sink that cannot take them (a disk that hangs): ten minutes at one a second."""
+CLOSING_S = 10.0
+"""A sink that has not finished by then is left behind: a disk that hangs must not keep the program."""
+
+
+class Sink(Protocol):
+    """Takes every frame with its causes."""
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What a person should know now; empty when all is well."""
+        ...
+
+    def write(self, frame: Frame, causes: tuple[Cause, ...]) -> None:
+        """Take one frame. Never raises for what a disk, a network or another program does."""
+        ...
+
+    def close(self) -> None:
+        """Finish; safe to call twice."""
+        ...
+
+
+class Tap:
+    """A source that gives each frame to sinks on its way."""
+
+    def __init__(self, source: Source, sinks: Sequence[Sink]) -> None:
+        self._source, self._sinks = source, tuple(sinks)
+        self._last: tuple[Frame, tuple[Cause, ...]] | None = None
+
+    @property
+    def history(self) -> History:
+        return self._source.history
+
+    @property
+    def interval_s(self) -> float:
+        return self._source.interval_s
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Of the source and of every sink."""
+        return (*self._source.notices, *(n for s in self._sinks for n in s.notices))
+
+    def refresh(self) -> Frame:
+        """The source's next frame, after every sink was given it."""
+        frame = self._source.refresh()
+        causes = self._source.causes(frame)
+        self._last = (frame, causes)
+        for sink in self._sinks:
+            sink.write(frame, causes)
+        return frame
+
+    def causes(self, frame: Frame) -> tuple[Cause, ...]:
+        """As the source says, found once a frame."""
+        if self._last is not None and self._last[0] is frame:
+            return self._last[1]
+        return self._source.causes(frame)
+
+    def close(self) -> None:
+        """Close the source, then every sink."""
+        self._source.close()
+        for sink in self._sinks:
+            sink.close()
+
+
+class InThread:
+    """A sink that works in a thread of its own: a slow disk does not hold up the refresh."""
+
+    def __init__(self, sink: Sink, size: int = N_WAITING) -> None:
+        self._sink, self._dropped = sink, 0
+        self._waiting: queue.Queue[tuple[Frame, tuple[Cause, ...]] | None] = queue.Queue(size)
+        self._thread = threading.Thread(target=self._run, name="gpuwise-sink", daemon=True)
+        self._thread.start()
+        self._closed = False
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        dropped = (f"{self._dropped} frames were not taken: writing is too slow",) if self._dropped else ()
+        return (*self._sink.notices, *dropped)
+
+    def write(self, frame: Frame, causes: tuple[Cause, ...]) -> None:
+        """Leave the frame to the thread; when it is far behind, the frame is counted as lost."""
+        try:
+            self._waiting.put_nowait((frame, causes))
+        except queue.Full:
+            self._dropped += 1
+
+    def close(self) -> None:
+        """Let the thread finish what waits, then close the sink."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._waiting.put(None, timeout=CLOSING_S)
+        except queue.Full:
+            return
+        self._thread.join(timeout=CLOSING_S)
+
+    def _run(self) -> None:
+        while (item := self._waiting.get()) is not None:
+            self._sink.write(*item)
+        self._sink.close()
