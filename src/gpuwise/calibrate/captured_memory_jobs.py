@@ -56,13 +56,8 @@ def capture_job(job: Job) -> Capture:
     capability = find_accelerator(job.gpu).compute_capability or "8.0"
     major, minor = (int(p) for p in capability.split("."))
     unfused = job.library == "timm" and job.setup.torch.startswith("1.")
-    if unfused:
-        zoo_loops.fused_attention(False)
-    try:
+    with zoo_loops.attention_before_torch_2(unfused):
         return capture(program, capability=(major, minor), name=job.model)
-    finally:
-        if unfused:
-            zoo_loops.fused_attention(True)
 
 
 def _builder(job: Job) -> Callable[[], Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuwise.calibrate.tables import read_columns
+from gpuwise.calibrate.tables import read_records
 from gpuwise.units import GIGA, MIB
 
 
@@ -279,11 +279,10 @@ def read_jobs(folder: Path) -> list[Job] | None:
     jobs: list[Job] = []
     seen = False
     for name, (wanted, make) in TABLES.items():
-        columns = read_columns(folder / "memory" / name, wanted)
-        if columns is None:
+        records = read_records(folder / "memory" / name, wanted)
+        if records is None:
             continue
         seen = True
-        n = len(next(iter(columns.values())))
-        for i in range(n):
-            jobs += make({k: v[i] for k, v in columns.items()})
+        for record in records:
+            jobs += make(record)
     return without_contradicted(jobs) if seen else None

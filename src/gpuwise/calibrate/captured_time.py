@@ -8,7 +8,6 @@ bytes times one constant a GPU, mode and stack: the median over the rows scored.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -16,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.captured_time_rows import NETWORKS, SAMPLE, Key, Rows, capture_of, read_rows
-from gpuwise.calibrate.captured_time_sources import score_sources
+from gpuwise.calibrate.captured_time_sources import roofline_s, score_sources
+from gpuwise.calibrate.mlperf import constant_efficiency
 from gpuwise.calibrate.score_tables import joined
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.facts.accelerators import Accelerator
 from gpuwise.predict.captured_time import Calibration, captured_time
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.estimate import Z80
 from gpuwise.workload.captured import Capture
 
 F64 = NDArray[np.float64]
@@ -101,7 +100,8 @@ def _scores(rows: Rows, captures: dict[Key, Capture], reasons: dict[Key, str], a
     return Scores(
         source=[source[i] for i in at], gpu=[rows.gpu[i] for i in at],
         split=["check" if all_check or rows.check[i] else "fit" for i in at], measured=rows.step_s[at],
-        predicted=(predicted * scale)[at], log_sigma=sigma[at], baseline=_baseline(group, ideal * scale, rows.step_s)[at],
+        predicted=(predicted * scale)[at], log_sigma=sigma[at],
+        baseline=constant_efficiency(group, ideal * scale, rows.step_s)[at],
         reason=[reason[i] for i in at],
     )  # fmt: skip
 
@@ -109,17 +109,4 @@ def _scores(rows: Rows, captures: dict[Key, Capture], reasons: dict[Key, str], a
 def _one(capture: Capture, accelerator: Accelerator, compiled: bool) -> tuple[float, float, float]:
     """Predicted seconds, spread, and the roofline's seconds."""
     made = captured_time(capture, accelerator, compiled=compiled).step_time
-    span = capture.steady
-    count = np.bincount(capture.op_signature[span.first_op : span.end_op], minlength=len(capture.signatures))
-    moved = float(sum(n * (s.bytes_read + s.bytes_written) for n, s in zip(count.tolist(), capture.signatures, strict=True) if n))
-    roofline = max(capture.flop() / accelerator.peak("fp16"), moved / accelerator.memory_bandwidth_bytes_per_s)
-    return made.expected, math.log(made.high / made.low) / (2 * Z80), roofline
-
-
-def _baseline(group: NDArray[np.object_], ideal: F64, measured: F64) -> F64:
-    out = np.full(len(ideal), np.nan)
-    for name in set(group):
-        here = (group == name) & np.isfinite(ideal)
-        if here.any():
-            out[here] = ideal[here] * np.median(measured[here] / ideal[here])
-    return out
+    return made.expected, made.log_sigma, roofline_s(capture, accelerator, accelerator.peak("fp16"))

@@ -166,6 +166,11 @@ def fit_form(p: Problem, mask: Bool, rounds: int = 8) -> dict[str, Any]:
     return model_of(np.round(best.x - SHIFT, 4))
 
 
+def _learnt(p: Problem, check: Bool) -> Bool:
+    """The rows that are fitted on."""
+    return ~check & ~np.isin(p.network.astype(str), ODD)
+
+
 def fit(folder: Path, captures: Mapping[Key, Capture] | None = None) -> dict[str, float]:
     """Refit ``coefficients/captured_kernels`` from ``folder``, capturing every network unless given; returns its errors."""
     from gpuwise.calibrate.coefficient_files import write
@@ -174,7 +179,7 @@ def fit(folder: Path, captures: Mapping[Key, Capture] | None = None) -> dict[str
     assert rows is not None
     made = captures if captures is not None else {k: capture_of(k) for k in sorted(set(rows.key), key=str)}
     problem, check = problem_of(rows, made)
-    model = fit_form(problem, ~check & ~np.isin(problem.network.astype(str), ODD))
+    model = fit_form(problem, _learnt(problem, check))
     errors = errors_of(problem, model, check)
     for gpu in sorted(problem.accelerators):
         errors |= left_out(problem, check, gpu)
@@ -212,7 +217,7 @@ def errors_of(p: Problem, model: Mapping[str, Any], check: Bool) -> dict[str, fl
 def left_out(p: Problem, check: Bool, gpu: str) -> dict[str, float]:
     """Errors on a GPU kept from the fit, before and after one run of resnet50 on it."""
     mine = p.gpu == gpu
-    time = predicted(p, fit_form(p, ~check & ~mine & ~np.isin(p.network.astype(str), ODD), rounds=4), mine)
+    time = predicted(p, fit_form(p, _learnt(p, check) & ~mine, rounds=4), mine)
     out: dict[str, float] = {}
     for split, part in (("known families", ~check), ("new families", check)):
         here = part & mine

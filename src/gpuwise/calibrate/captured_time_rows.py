@@ -152,9 +152,6 @@ def capture_of(key: Key) -> Capture:
     factory = build(
         key.network, "timm", training=key.training, image_size=key.image_size, precision="amp", channels_last=key.channels_last
     )
-    zoo_loops.fused_attention(not key.before_torch_2)
-    try:
+    with zoo_loops.attention_before_torch_2(key.before_torch_2):
         made = capture(lambda: factory(key.batch), n_steps=2 if key.training else 1, capability=(8, 6), batch=key.batch)
-    finally:
-        zoo_loops.fused_attention(True)
     return replace(made, settings=replace(made.settings, torch_version="1.13.1")) if key.before_torch_2 else made

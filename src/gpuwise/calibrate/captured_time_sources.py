@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuwise.calibrate.captured_time_tables import Job, Row, examples_rows, lambda_rows, mlperf_rows, neusight_rows
+from gpuwise.calibrate.mlperf import constant_efficiency
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError, MissingExtraError
 from gpuwise.facts.accelerators import Accelerator
 from gpuwise.predict.captured_time import captured_time
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.estimate import Z80
 from gpuwise.units import GIGA
 from gpuwise.workload.captured import Capture
 from gpuwise.workload.optable import Phase
@@ -90,10 +90,7 @@ def scores_of(rows: list[Row], captures: dict[Job, Capture | str]) -> Scores:
     measured = np.array([r.step_s for r in rows])
     groups = np.array([r.group for r in rows], dtype=object)
     own = np.array([math.isfinite(r.baseline_s) for r in rows])
-    for name in sorted(set(groups)):
-        here = (groups == name) & np.isfinite(baseline) & ~own
-        if here.any():
-            baseline[here] *= np.median(measured[here] / baseline[here])
+    baseline[~own] = constant_efficiency(groups[~own], baseline[~own], measured[~own])
     return Scores(
         source=[r.source for r in rows], gpu=[r.gpu for r in rows], split=["check"] * n, measured=measured,
         predicted=predicted, log_sigma=sigma, baseline=baseline, reason=reason,
@@ -118,17 +115,20 @@ def predict(r: Row, capture: Capture, accelerator: Accelerator) -> Predicted:
     as_run = replace(capture, settings=replace(capture.settings, matmul_tf32=r.tf32, cudnn_tf32=r.tf32))
     whole = captured_time(as_run, accelerator, compiled=r.compiled)
     made = whole.step_time
-    span = as_run.steady
-    part = slice(span.first_op, span.end_op)
-    count = np.bincount(as_run.op_signature[part], minlength=len(as_run.signatures))
-    moved = float(sum(n * (s.bytes_read + s.bytes_written) for n, s in zip(count.tolist(), as_run.signatures, strict=True) if n))
     half = "amp" in str(dict(r.job.settings).get("precision", "")) or "fp16" in str(r.job.settings) if r.job else False
     rates = accelerator.peak_flop_per_s
     rate = (rates.get("fp16") if half else rates.get("tf32") if r.tf32 else None) or accelerator.peak("fp32")
     again = fetched_s(as_run, accelerator) if r.empties_cache and r.job is not None and r.job.training else 0.0
-    ideal = max(as_run.flop() / rate, moved / accelerator.memory_bandwidth_bytes_per_s)
     update_s = min(whole.phase_s.get("optimizer", 0.0), made.expected)
-    return Predicted(made.expected - update_s + again, update_s, math.log(made.high / made.low) / (2 * Z80), ideal)
+    return Predicted(made.expected - update_s + again, update_s, made.log_sigma, roofline_s(as_run, accelerator, rate))
+
+
+def roofline_s(capture: Capture, accelerator: Accelerator, rate_flop_per_s: float) -> float:
+    """Seconds of a captured step's FLOP at a rate, or of its bytes at the bandwidth: the larger."""
+    span = capture.steady
+    count = np.bincount(capture.op_signature[span.first_op : span.end_op], minlength=len(capture.signatures))
+    moved = float(sum(n * (s.bytes_read + s.bytes_written) for n, s in zip(count.tolist(), capture.signatures, strict=True) if n))
+    return max(capture.flop() / rate_flop_per_s, moved / accelerator.memory_bandwidth_bytes_per_s)
 
 
 def fetched_s(capture: Capture, accelerator: Accelerator) -> float:

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from gpuwise.calibrate.mlperf import FEWEST_SAMPLES, _spelling  # pyright: ignore[reportPrivateUsage]
+from gpuwise.calibrate.mlperf import FEWEST_SAMPLES, spelling_of
 from gpuwise.calibrate.neusight_tables import MODELS_FILE
-from gpuwise.calibrate.tables import read_columns
+from gpuwise.calibrate.tables import read_records
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.accelerators import Accelerator
 from gpuwise.facts.naming import find_accelerator
@@ -110,11 +110,9 @@ MLPERF_REASONS = {
 def neusight_rows(folder: Path) -> list[Row]:
     """One device, eager or under torch.compile; empty without the table."""
     text, numbers = ("gpu", "model", "mode", "option"), ("seq_len", "batch", "measured_ms", "pred_neusight_ms")
-    c = read_columns(folder / MODELS_FILE, dict.fromkeys(text, "str") | dict.fromkeys(numbers, "float"))
+    wanted = dict.fromkeys(text, "str") | dict.fromkeys(numbers, "float")
     out: list[Row] = []
-    for i in range(len(c["gpu"]) if c is not None else 0):
-        assert c is not None
-        one = {k: v[i] for k, v in c.items()}
+    for one in read_records(folder / MODELS_FILE, wanted) or ():
         compiled, training = one["option"] == "fusion", one["mode"] == "training"
         what = "compiled" if compiled else one["mode"]
         source = f"neusight captured, {what}" if one["option"] in ("", "fusion") else "neusight captured, 4 GPUs"
@@ -132,14 +130,8 @@ def lambda_rows(folder: Path) -> list[Row]:
     """Rows of one device; empty without the table. Nothing may be fitted on them."""
     text = dict.fromkeys(("gpu", "task", "precision", "suite"), "str")
     numbers = dict.fromkeys(("n_gpus", "batch_per_gpu", "throughput", "seq"), "float")
-    c = read_columns(folder / "models/lambda_training.csv", {**text, **numbers})
-    out: list[Row] = []
-    for i in range(len(c["gpu"]) if c is not None else 0):
-        assert c is not None
-        one = {k: v[i] for k, v in c.items()}
-        if one["n_gpus"] == 1:
-            out.append(_lambda_row(one))
-    return _with_batches(out)
+    records = read_records(folder / "models/lambda_training.csv", {**text, **numbers}) or ()
+    return _with_batches(_lambda_row(r) for r in records if r["n_gpus"] == 1)
 
 
 def _lambda_row(r: dict[str, Any]) -> Row:
@@ -170,17 +162,9 @@ def _lambda_row(r: dict[str, Any]) -> Row:
 def examples_rows(folder: Path) -> list[Row]:
     """Rows of one device of NVIDIA's DeepLearningExamples; empty without the table."""
     text = dict.fromkeys(("model", "gpu", "precision"), "str")
-    c = read_columns(
-        folder / "models/deeplearningexamples.csv",
-        {**text, **dict.fromkeys(("n_gpus", "batch_per_gpu", "seq_len", "throughput"), "float")},
-    )
-    out: list[Row] = []
-    for i in range(len(c["gpu"]) if c is not None else 0):
-        assert c is not None
-        one = {k: v[i] for k, v in c.items()}
-        if one["n_gpus"] == 1:
-            out.append(_examples_row(one))
-    return _with_batches(out)
+    numbers = dict.fromkeys(("n_gpus", "batch_per_gpu", "seq_len", "throughput"), "float")
+    records = read_records(folder / "models/deeplearningexamples.csv", {**text, **numbers}) or ()
+    return _with_batches(_examples_row(r) for r in records if r["n_gpus"] == 1)
 
 
 UNSTATED_BATCH = {True: 256.0, False: 128.0}
@@ -189,10 +173,10 @@ UNSTATED_BATCH = {True: 256.0, False: 128.0}
 
 def _examples_row(r: dict[str, Any]) -> Row:
     model, mixed = r["model"], r["precision"].startswith("amp")
-    from gpuwise.calibrate.vendor_examples import REASONS, _device  # pyright: ignore[reportPrivateUsage]
+    from gpuwise.calibrate.vendor_examples import REASONS, device_of
 
     source, gpu = f"deeplearningexamples captured {model}", r["gpu"]
-    accelerator = _accelerator(_device(gpu))
+    accelerator = _accelerator(device_of(gpu))
     known = EXAMPLES.get(model)
     reason = "" if known else REASONS.get(model, "model has no builder")
     if model == "BERT" and np.isfinite(r["seq_len"]):
@@ -217,18 +201,12 @@ def mlperf_rows(folder: Path) -> list[Row]:
     """Rows of one node; empty without the table."""
     text = dict.fromkeys(("round", "benchmark", "accelerator"), "str")
     numbers = ("n_accel", "nodes", "gbs", "grad_accum", "step_time_ms", "time_to_train_min")
-    c = read_columns(folder / "models/mlperf_training.csv", {**text, **dict.fromkeys(numbers, "float")})
-    out: list[Row] = []
-    for i in range(len(c["round"]) if c is not None else 0):
-        assert c is not None
-        one = {k: v[i] for k, v in c.items()}
-        if one["nodes"] == 1 and one["step_time_ms"] > 0:
-            out.append(_mlperf_row(one))
-    return _with_batches(out)
+    records = read_records(folder / "models/mlperf_training.csv", {**text, **dict.fromkeys(numbers, "float")}) or ()
+    return _with_batches(_mlperf_row(r) for r in records if r["nodes"] == 1 and r["step_time_ms"] > 0)
 
 
 def _mlperf_row(r: dict[str, Any]) -> Row:
-    benchmark, gpu = r["benchmark"], _spelling(r["accelerator"])
+    benchmark, gpu = r["benchmark"], spelling_of(r["accelerator"])
     source, known = f"mlperf captured {benchmark}", MLPERF.get(r["benchmark"])
     reason = "" if known else MLPERF_REASONS.get(benchmark, "benchmark has no builder")
     step_s = r["step_time_ms"] * MILLI

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.tables import read_columns
+from gpuwise.calibrate.tables import read_records
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError, UnpredictableError
 from gpuwise.facts.accelerators import Accelerator
@@ -70,11 +70,7 @@ def score(folder: Path, all_check: bool) -> Scores | None:
 
 def records(folder: Path, name: str) -> list[dict[str, Any]]:
     """The rows of one of :data:`TABLES` as dicts; none when it is not there."""
-    columns = read_columns(folder / "memory" / name, TABLES[name][0])
-    if columns is None:
-        return []
-    n = len(next(iter(columns.values())))
-    return [{k: v[i] for k, v in columns.items()} for i in range(n)]
+    return read_records(folder / "memory" / name, TABLES[name][0]) or []
 
 
 def is_check(row: Row) -> bool:

@@ -111,7 +111,7 @@ def _score_mlperf(folder: Path) -> Scores | None:
     measured = c["step_time_ms"] * MILLI
     return Scores(
         source=["mlperf " + b for b in c["benchmark"]],
-        gpu=[_spelling(a) for a in c["accelerator"]],
+        gpu=[spelling_of(a) for a in c["accelerator"]],
         split=["check"] * n,
         measured=measured,
         predicted=predicted,
@@ -142,7 +142,7 @@ def _row(r: dict[str, Any]) -> _Row:
     return _Row(
         r["benchmark"],
         r["round"],
-        _spelling(r["accelerator"]),
+        spelling_of(r["accelerator"]),
         int(r["n_accel"]),
         int(r["accel_per_node"]) if r["accel_per_node"] > 0 else 8,
         int(r["gbs"]),
@@ -151,7 +151,7 @@ def _row(r: dict[str, Any]) -> _Row:
     )
 
 
-def _spelling(name: str) -> str:
+def spelling_of(name: str) -> str:
     """The device in the catalogue's words: the part in brackets names it on Blackwell."""
     inside = re.search(r"\(((?:B|GB)[23]00)", name)
     if inside:

@@ -39,6 +39,14 @@ def read_columns(path: Path, wanted: dict[str, str]) -> dict[str, NDArray[Any]] 
         raise DataError(f"{path}: {str(error)[:500]}", hint="is it laid out like the published measurement tables?") from None
 
 
+def read_records(path: Path, wanted: dict[str, str]) -> list[dict[str, Any]] | None:
+    """The rows of ``path`` as dictionaries of the columns of :func:`read_columns`; None when the file is not there."""
+    columns = read_columns(path, wanted)
+    if columns is None:
+        return None
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
 def _column(column: Any, kind: str) -> NDArray[Any]:
     import pyarrow as pa
 

@@ -76,7 +76,7 @@ def score_examples(folder: Path) -> Scores | None:
     for i in np.flatnonzero(reason == "").tolist():
         row = {k: v[i] for k, v in c.items()}
         try:
-            cluster = find_cluster(f"{int(row['n_gpus'])}x{_device(row['gpu'])}")
+            cluster = find_cluster(f"{int(row['n_gpus'])}x{device_of(row['gpu'])}")
             precision = arithmetic_format(cluster.accelerator, row["precision"])
             peak[i] = cluster.accelerator.peak(precision) * row["n_gpus"]
             if row["model"] == "BERT":
@@ -110,7 +110,7 @@ def score_examples(folder: Path) -> Scores | None:
     )
 
 
-def _device(name: str) -> str:
+def device_of(name: str) -> str:
     return {
         "A100-80GB": "A100-SXM4-80GB",
         "A100-40GB": "A100-SXM4-40GB",

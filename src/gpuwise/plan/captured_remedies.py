@@ -7,7 +7,7 @@ change suffices, changes are stacked in the order of what a freed byte costs in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from gpuwise.facts.accelerators import Accelerator
 from gpuwise.plan.captured_measure import Measured, measure
 from gpuwise.plan.captured_snippets import snippet
 from gpuwise.plan.captured_source import Source, capability_of
+from gpuwise.plan.captured_time_parts import op_seconds
 from gpuwise.plan.checkpoint_selection import select_checkpoints
 from gpuwise.workload.captured import Capture, Category, OpFlag
 from gpuwise.workload.changes import Change, Sites
@@ -30,6 +31,7 @@ MOST_MICRO_BATCHES = 64
 WORTH = 0.002
 """Share of the card's memory below which a saving is not shown."""
 EXPANDABLE = "expandable_segments:True"
+LOW = frozenset({"bf16", "fp16"})
 KEPT = 2**20
 """Bytes kept from the step before from which letting go of them is tried."""
 CHECKPOINT_TARGETS = (0.98, 0.9, 0.8)
@@ -170,17 +172,15 @@ def _fewest_checkpoints(trial: Trial, capture: Capture) -> Iterator[Offer]:
     base, memory = trial.base, trial.base.memory
     if base.fits or base.time is None or bool((capture.op_flags & OpFlag.CHECKPOINTED).any()) or len(trial.sites.forward) != 1:
         return
-    span = capture.steady
-    if base.time.device_s.size != span.end_op - span.first_op:
+    times = op_seconds(capture, base.time)
+    if times is None:
         return
-    op_s = np.zeros(capture.op_phase.size)
-    op_s[span.first_op : span.end_op] = base.time.device_s
     beyond = max(memory.steady.allocated_bytes - capture.peak_bytes(), 0)
     room = memory.capacity_bytes - memory.context.expected - memory.communicators.expected - beyond
     before: tuple[str, ...] = ()
     for share in CHECKPOINT_TARGETS:
         try:
-            paths = select_checkpoints(capture, int(share * room), op_s).paths if room > 0 else ()
+            paths = select_checkpoints(capture, int(share * room), times[0]).paths if room > 0 else ()
         except UnpredictableError:
             return
         if paths and paths != before:
@@ -210,8 +210,7 @@ def offers(capture: Capture, sites: Sites, accelerator: Accelerator, conf: str |
     s = capture.settings
     major, _ = capability_of(accelerator)
     adam = any(o.split("/")[0] in ("Adam", "AdamW") for o in s.optimizers)
-    low = {"bf16", "fp16"}
-    weights = {p.dtype for p in capture.parameters if p.trainable} or set(capture.storage_dtype) & low
+    weights = {p.dtype for p in capture.parameters if p.trainable} or set(capture.storage_dtype) & LOW
     if "expandable_segments" not in (conf or s.allocator_conf):
         yield Offer("expandable segments", SAME, (), EXPANDABLE)
     if any(o.endswith("/foreach") for o in s.optimizers):
@@ -233,9 +232,7 @@ def offers(capture: Capture, sites: Sites, accelerator: Accelerator, conf: str |
     if adam and not accelerator.unified_memory:
         yield Offer("optimizer states on the host", SAME, (Change("offload-states"),))
     yield Offer("fused attention", SAME, (Change("sdpa"),))
-    if not low & set(s.autocast_dtypes) and not low & weights and major >= 7:
-        form = "bf16" if major >= 8 else "fp16"
-        yield Offer(f"autocast {form}", NUMBERS, (Change("autocast", form),))
+    yield from autocast_offer(capture, weights, major)
     if major >= 8 and "fp32" in weights:
         yield Offer("bf16 weights", STATES, (Change("low-precision", "bf16"),))
     if adam:
@@ -243,6 +240,13 @@ def offers(capture: Capture, sites: Sites, accelerator: Accelerator, conf: str |
         yield Offer("SGD with momentum", STATES, (Change("sgd"),))
     if sites.n_linear >= 4 and sites.n_conv == 0 and sites.blocks and len(sites.optimizers) == 1:
         yield Offer(f"LoRA, rank {LORA_RANK}", ADAPTERS, (Change("lora", LORA_RANK),))
+
+
+def autocast_offer(capture: Capture, weights: Set[str], major: int) -> Iterator[Offer]:
+    """Autocast in the format for compute capability ``major``, for a step that computes in none of half precision."""
+    if not LOW & (set(capture.settings.autocast_dtypes) | weights) and major >= 7:
+        form = "bf16" if major >= 8 else "fp16"
+        yield Offer(f"autocast {form}", NUMBERS, (Change("autocast", form),))
 
 
 def _alive_between(capture: Capture, *categories: Category) -> bool:

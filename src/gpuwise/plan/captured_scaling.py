@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.systems import Cluster
 from gpuwise.plan.captured_measure import Measured
-from gpuwise.predict.captured_sharding import Sharding, sharded
+from gpuwise.plan.captured_time_parts import op_seconds
+from gpuwise.predict.captured_sharding import ShardedCapture, Sharding, sharded
 from gpuwise.predict.captured_sharding_time import sharded_step_time
 from gpuwise.predict.collectives import curve
 from gpuwise.predict.estimate import Estimate
@@ -57,10 +56,13 @@ def _counts(cluster: Cluster) -> list[int]:
 
 def scaled(cluster: Cluster, capture: Capture, measured: Measured, one: Estimate, batch: int, n: int) -> Scaling:
     """Data parallelism over ``n`` GPUs of ``cluster``: gradients in the format of the parameters, summed once a step."""
-    memory = _memory(capture, measured, Sharding("none", n)) if n > 1 else measured.process_bytes.expected
-    fits = None if memory is None else memory <= measured.memory.capacity_bytes
     if n == 1:
-        return Scaling(1, one, batch / one.expected, 0.0, 1.0, ONE, memory, measured.fits)
+        return Scaling(1, one, batch / one.expected, 0.0, 1.0, ONE, measured.process_bytes.expected, measured.fits)
+    try:
+        memory = _memory(capture, measured, sharded(capture, Sharding("none", n)))
+    except GpuwiseError:
+        memory = None
+    fits = None if memory is None else memory <= measured.memory.capacity_bytes
     near = min(n, cluster.system.count)
     payload = float(gradient_bytes(capture))
     transfer = float(curve(cluster.system, "all_reduce", n, near).time_s(payload)) if payload else 0.0
@@ -76,7 +78,7 @@ def scaled(cluster: Cluster, capture: Capture, measured: Measured, one: Estimate
 def fully_sharded(cluster: Cluster, capture: Capture, measured: Measured, one: Estimate, batch: int, n: int) -> Scaling | None:
     """FSDP over ``n`` GPUs: the captured rank run with its gathers and reductions, against the step of one GPU run the
     same way. None where the step cannot be sharded or has no time."""
-    times = _op_times(capture, measured)
+    times = None if measured.time is None else op_seconds(capture, measured.time)
     if times is None:
         return None
     sharding = Sharding("zero3", n)
@@ -88,27 +90,14 @@ def fully_sharded(cluster: Cluster, capture: Capture, measured: Measured, one: E
         return None
     ratio = made.step_s / plain.step_s
     time = Estimate(one.low * ratio, one.expected * ratio, one.high * ratio, "derived")
-    memory = measured.process_bytes.expected + rank.capture.peak_bytes() - capture.peak_bytes()
+    memory = _memory(capture, measured, rank)
     fits = memory <= measured.memory.capacity_bytes
     return Scaling(n, time, n * batch / time.expected, made.exposed_s, one.expected / time.expected, FSDP, memory, fits)
 
 
-def _memory(capture: Capture, measured: Measured, sharding: Sharding) -> float | None:
+def _memory(capture: Capture, measured: Measured, rank: ShardedCapture) -> float:
     """Process memory of one rank: that of one GPU and what the tensors at the peak differ by."""
-    try:
-        return measured.process_bytes.expected + sharded(capture, sharding).capture.peak_bytes() - capture.peak_bytes()
-    except GpuwiseError:
-        return None
-
-
-def _op_times(capture: Capture, measured: Measured) -> tuple[np.ndarray, np.ndarray] | None:
-    """Seconds of the device and of the host for every operation of the capture, zero outside the steady step."""
-    time, span = measured.time, capture.steady
-    if time is None or time.device_s.size != span.end_op - span.first_op or time.host_s.size != time.device_s.size:
-        return None
-    device, host = np.zeros(capture.op_phase.size), np.zeros(capture.op_phase.size)
-    device[span.first_op : span.end_op], host[span.first_op : span.end_op] = time.device_s, time.host_s
-    return device, host
+    return measured.process_bytes.expected + rank.capture.peak_bytes() - capture.peak_bytes()
 
 
 def gradient_bytes(capture: Capture) -> int:

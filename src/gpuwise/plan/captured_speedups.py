@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from gpuwise.facts.accelerators import Accelerator
 from gpuwise.plan.captured_measure import Measured, measure
-from gpuwise.plan.captured_remedies import NUMBERS, SAME, CapturedRemedy, Offer, Trial, tried
+from gpuwise.plan.captured_remedies import NUMBERS, SAME, CapturedRemedy, Offer, Trial, autocast_offer, tried
 from gpuwise.plan.captured_source import Source, capability_of
 from gpuwise.workload.captured import Capture
 from gpuwise.workload.changes import Change, Sites
@@ -51,11 +51,8 @@ def speed_offers(capture: Capture, sites: Sites, accelerator: Accelerator) -> It
     """The changes that the step, as seen, has something for."""
     s = capture.settings
     major, _ = capability_of(accelerator)
-    low = {"bf16", "fp16"}
     weights = {p.dtype for p in capture.parameters if p.trainable}
-    if not low & (set(s.autocast_dtypes) | weights) and major >= 7:
-        form = "bf16" if major >= 8 else "fp16"
-        yield Offer(f"autocast {form}", NUMBERS, (Change("autocast", form),))
+    yield from autocast_offer(capture, weights, major)
     if major >= 8 and not s.matmul_tf32 and "fp32" in weights:
         yield Offer("TF32", NUMBERS, (Change("tf32"),))
     if sites.n_conv:

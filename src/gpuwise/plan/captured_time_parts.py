@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuwise.facts.accelerators import Accelerator
 from gpuwise.predict.captured_time import CapturedTime
@@ -13,6 +14,7 @@ from gpuwise.workload.captured import Capture
 from gpuwise.workload.captured_table import row_dtype
 from gpuwise.workload.optable import Kind, Phase
 
+F64 = NDArray[np.float64]
 OUTSIDE = "(outside any module)"
 HOST_BOUND = 0.5
 """Share of a step in which the device waits from which the host is called what bounds it."""
@@ -30,6 +32,17 @@ def by_module(time: CapturedTime, n: int = 8) -> dict[str, float]:
         name = general_path(path) or OUTSIDE
         sums[name] = sums.get(name, 0.0) + seconds
     return dict(list(largest_first(sums).items())[:n])
+
+
+def op_seconds(capture: Capture, time: CapturedTime) -> tuple[F64, F64] | None:
+    """[ops] seconds of the device and of the host for every operation of the capture, zero outside the steady step; None
+    where the time is of other operations than the captured ones (compiled)."""
+    span = capture.steady
+    if time.device_s.size != span.end_op - span.first_op or time.host_s.size != time.device_s.size:
+        return None
+    device, host = np.zeros(capture.op_phase.size), np.zeros(capture.op_phase.size)
+    device[span.first_op : span.end_op], host[span.first_op : span.end_op] = time.device_s, time.host_s
+    return device, host
 
 
 def largest_first(parts: Mapping[str, float]) -> dict[str, float]:

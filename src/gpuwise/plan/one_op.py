@@ -20,7 +20,7 @@ from gpuwise.predict import cpu as processor
 from gpuwise.predict.alignment import alignment_slowdown
 from gpuwise.predict.attention import attention_flop, attention_forward_time
 from gpuwise.predict.collectives import collective_time
-from gpuwise.predict.estimate import Z80, Basis, Estimate, weakest
+from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.predict.gemm import gemm_time
 from gpuwise.predict.gemm_formats import ALIASES, IMPLEMENTATIONS, math_dtype
 from gpuwise.predict.kernel_time import KernelTime
@@ -314,7 +314,7 @@ def _links(target: Cluster, size: float) -> list[Row]:
 
 def ratio(slow: Estimate, fast: Estimate) -> Estimate:
     """``slow / fast`` with the widths of both, taken as independent and log-normal."""
-    sigma = math.hypot(*(math.log(e.high / e.low) / (2.0 * Z80) for e in (slow, fast)))
+    sigma = math.hypot(slow.log_sigma, fast.log_sigma)
     basis: Basis = weakest(slow.basis, fast.basis)
     return Estimate.from_log_sigma(slow.expected / fast.expected, sigma, basis)
 

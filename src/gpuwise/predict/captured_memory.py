@@ -153,9 +153,9 @@ def captured_memory(
     oom, retries = None, 0
     if run.peak_reserved_bytes > room:
         # a search never fails a job: it makes do with less
-        bare = with_workspaces(capture, accelerator, version, room_bytes=0)
+        bare = with_workspaces(capture, accelerator, version, room_bytes=0) if events.empty_cache else events
         limited = replay(bare, settings, capacity_bytes=max(room, 1), device_bytes=int(usable))
-        oom, retries = _out_of_memory(limited, events, capture), limited.retries
+        oom, retries = _out_of_memory(limited, bare, capture), limited.retries
     sigma = load_json("captured_memory")["log_sigma"]
     reserved = Estimate.from_log_sigma(float(peaks.reserved_bytes), float(sigma["reserved"]), "fitted")
     process = _sum(reserved, outside, communicators)

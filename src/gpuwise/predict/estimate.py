@@ -35,6 +35,11 @@ class Estimate:
         spread = math.exp(Z80 * log_sigma)
         return cls(centre / spread, centre, centre * spread, basis)
 
+    @property
+    def log_sigma(self) -> float:
+        """Half the width of the interval in standard deviations of the logarithm; ``low`` must be above zero."""
+        return math.log(self.high / self.low) / (2.0 * Z80)
+
     def scaled(self, factor: float) -> Estimate:
         low, high = sorted((self.low * factor, self.high * factor))
         return Estimate(low, self.expected * factor, high, self.basis)

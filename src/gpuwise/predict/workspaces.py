@@ -198,7 +198,7 @@ def _within(search: I64, search_op: I64, capture: Capture, room_bytes: float) ->
     it is halved until it can (cudnn/Conv_v8.cpp generate_and_filter_plans, get_available_workspace)."""
     if not search.size or math.isinf(room_bytes):
         return search
-    live = np.cumsum(capture.event_sign.astype(np.int64) * capture.storage_bytes[capture.event_storage])
+    live = capture.live_bytes()
     before = _places(capture, search_op) - 1
     held = np.where(before >= 0, live[np.maximum(before, 0)], 0)
     return np.clip(search, 0, np.maximum(room_bytes - held, 0)).astype(np.int64)

@@ -64,9 +64,7 @@ def transformer_tables(arch: Architecture, point: Point) -> TransformerTables:
         write(rows, arch)
         ends.append(rows.to.build())
     encoder = _encoder_table(arch, point)
-    return TransformerTables(
-        tables, counts, encoder, arch.encoder.n_layers if arch.encoder else 0, ends[0], ends[1]
-    )
+    return TransformerTables(tables, counts, encoder, arch.encoder.n_layers if arch.encoder else 0, ends[0], ends[1])
 
 
 def _encoder_table(arch: Architecture, point: Point) -> OpTable | None:

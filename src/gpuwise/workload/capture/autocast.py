@@ -239,9 +239,7 @@ def _lower(caster: Caster, op: Any, name: str) -> Any:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with _without():
             dtype = torch.get_autocast_dtype("cuda")
-            args = [caster.cast(a, dtype, True) for a in args]
-            kwargs = {k: caster.cast(v, dtype, True) for k, v in kwargs.items()}
-            return op(*args, **kwargs)
+            return op(*(caster.cast(a, dtype, True) for a in args), **{k: caster.cast(v, dtype, True) for k, v in kwargs.items()})
 
     return kernel
 
@@ -249,9 +247,10 @@ def _lower(caster: Caster, op: Any, name: str) -> Any:
 def _fp32(caster: Caster, op: Any, name: str) -> Any:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with _without():
-            args = [caster.cast(a, torch.float32, False) for a in args]
-            kwargs = {k: caster.cast(v, torch.float32, False) for k, v in kwargs.items()}
-            return op(*args, **kwargs)
+            lowest = torch.float32
+            return op(
+                *(caster.cast(a, lowest, False) for a in args), **{k: caster.cast(v, lowest, False) for k, v in kwargs.items()}
+            )
 
     return kernel
 

@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 """Keeps torch's compiler out of a capture: it is neither imported without need nor loaded while torch is replaced.
 
 Parts of torch (``Optimizer.add_param_group``, ``checkpoint`` ...) import ``torch._dynamo`` at their first call only to

@@ -184,7 +184,7 @@ def _install_internals(acc: FakeAccelerator, patches: Patches) -> None:
         patches.set(torch._C, name, answer)
     _install_backends(acc, patches)
     _install_parallel(patches)
-    base = torch.Generator
+    base: Any = torch.Generator
 
     class Generator(base):
         """A random generator that may say it belongs to the device; its numbers are never used there."""

@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 """What CUDA-only kernels return, for those torch gives no meta kernel: shapes and dtypes only.
 
 Registered for meta tensors while a capture is active. Where a kernel also keeps memory of its own inside cuDNN, the

@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 """The dispatch mode of a capture: every aten operation passes here, below autograd and above the kernels.
 
 Tensors on the fake device are plain meta tensors, so is every host tensor of more than ``HOST_LIMIT`` elements; small

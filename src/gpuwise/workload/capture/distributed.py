@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 """Distributed steps in one process: a fake process group of any size, its collectives recorded, nothing sent.
 
 One rank of ``world_size`` runs; the others are not needed, since what a rank allocates and sends does not depend on what

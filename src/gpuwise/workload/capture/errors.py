@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from types import TracebackType
 
 from gpuwise.errors import InputError, MissingExtraError, NoFakeRuleError
 
@@ -73,8 +74,9 @@ def without_our_frames(error: BaseException) -> BaseException:
     return error.with_traceback(rest)
 
 
-def _links(error: BaseException) -> list:  # type: ignore[type-arg]
-    found, tb = [], error.__traceback__
+def _links(error: BaseException) -> list[TracebackType]:
+    found: list[TracebackType] = []
+    tb = error.__traceback__
     while tb is not None:
         found.append(tb)
         tb = tb.tb_next

@@ -82,11 +82,11 @@ def install(acc: FakeAccelerator) -> Any:
     """Replace the body of ``flex_attention``, so that every reference to it is met; returns the undoing function."""
     import torch.nn.attention.flex_attention as module
 
-    function = module.flex_attention
+    function: Any = module.flex_attention
     held = function.__code__, function.__defaults__, function.__kwdefaults__
     _acc.append(acc)
     function.__code__, function.__defaults__ = _replacement.__code__, _replacement.__defaults__
-    function.__kwdefaults__ = dict(_replacement.__kwdefaults__)
+    function.__kwdefaults__ = dict(_replacement.__kwdefaults__ or {})
 
     def undo() -> None:
         _acc.clear()

@@ -29,7 +29,7 @@ def flop_of(name: str, call: Call, outputs: Sequence[TensorSpec]) -> float:
 
 def _matmul(call: Call, out: Sequence[TensorSpec]) -> float:
     """[.., M, K] x [.., K, N]: 2 K for each element of the output."""
-    first = call.get("mat1") or call.get("batch1") or call.get("self") or call.get("input") or call.get("a")
+    first = next(call[name] for name in ("mat1", "batch1", "self", "input", "a") if call.get(name))
     return 2.0 * math.prod(out[0].shape) * first.shape[-1]
 
 
@@ -98,11 +98,12 @@ def _attention_packed(call: Call, out: Sequence[TensorSpec]) -> float:
     length repeated."""
     q, k, v = call["query"].shape, call["key"].shape, call["value"].shape
     causal = bool(call.get("is_causal") or call.get("causal") or call.get("custom_mask_type"))
-    longest = call.get("max_q") or call.get("max_seqlen_q"), call.get("max_k") or call.get("max_seqlen_k")
+    longest_q = call.get("max_q") or call.get("max_seqlen_q")
+    longest_k = call.get("max_k") or call.get("max_seqlen_k")
     ragged = call.get("cum_seq_q") is not None or call.get("cu_seqlens_q") is not None
-    if ragged and all(isinstance(n, int) and n > 0 for n in longest):
+    if ragged and isinstance(longest_q, int) and isinstance(longest_k, int) and longest_q > 0 and longest_k > 0:
         tokens = math.prod(q[:-2])
-        pairs = pairs_seen(longest[0], longest[1], causal) * tokens / longest[0]
+        pairs = pairs_seen(longest_q, longest_k, causal) * tokens / longest_q
         return 2.0 * q[-2] * pairs * (q[-1] + v[-1])
     return 2.0 * math.prod(q[:-3]) * q[-2] * pairs_seen(q[-3], k[-3], causal) * (q[-1] + v[-1])
 

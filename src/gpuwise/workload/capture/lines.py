@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 """Where in the user's code an operation comes from: the nearest frame that is neither torch nor another library."""
 
 from __future__ import annotations

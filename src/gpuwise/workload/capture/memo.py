@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 """What each operation's call gives, remembered by the metadata of its arguments.
 
 Meta kernels are partly slow Python decompositions; a step calls the same ones with the same metadata over and over.

@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 """Which module an operation belongs to, in the forward and, through the autograd graph, in the backward."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 """Listens to the fake accelerator and writes a :class:`gpuwise.workload.captured.Capture`."""
 
 from __future__ import annotations

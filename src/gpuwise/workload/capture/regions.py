@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 """Regions of the program: given to ``torch.compile``, or to activation checkpointing. Both run eagerly and are marked.
 
 What ``torch.compile`` would fuse is for the models of time and memory to say; here a compiled region's operations, and
@@ -113,10 +113,12 @@ class CompiledModule(nn.Module):
             setattr(self._modules["_orig_mod"], name, value)
 
     def __len__(self) -> int:
-        return len(self._modules["_orig_mod"])
+        held: Any = self._modules["_orig_mod"]
+        return len(held)
 
     def __iter__(self) -> Any:
-        return iter(self._modules["_orig_mod"])
+        held: Any = self._modules["_orig_mod"]
+        return iter(held)
 
 
 def install(acc: FakeAccelerator, patches: Patches) -> None:

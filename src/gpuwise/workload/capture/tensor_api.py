@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 """``torch.Tensor`` as a program on a GPU sees it: devices, moves between them, values read back."""
 
 from __future__ import annotations
@@ -56,11 +56,10 @@ def install(acc: FakeAccelerator, patches: Patches) -> None:
 
 
 def _install_moves(acc: FakeAccelerator, patches: Patches, device: Any) -> None:
-    def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def to(self: Tensor, *given: Any, **kwargs: Any) -> Tensor:
         if inside[0]:
-            return _to(self, *args, **kwargs)
-        given = args, dict(kwargs)
-        args = list(args)
+            return _to(self, *given, **kwargs)
+        named, args = dict(kwargs), list(given)
         target: Any = kwargs.pop("device", None)
         first = args[0] if args else kwargs.pop("other", None)
         if isinstance(first, Tensor):
@@ -72,7 +71,7 @@ def _install_moves(acc: FakeAccelerator, patches: Patches, device: Any) -> None:
         elif args and first is None:
             args.pop(0)
         if target is None:
-            return _to(self, *given[0], **given[1])
+            return _to(self, *given, **named)
         target = acc.device_of(target)
         for name, value in zip(("dtype", "non_blocking", "copy", "memory_format"), _aligned(args), strict=False):
             if value is not None:

@@ -7,7 +7,8 @@ live until they are bound anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -48,9 +49,18 @@ def _activation(kind: str) -> nn.Module:
     return named[kind]()
 
 
-def fused_attention(on: bool) -> None:
-    """Whether timm's attention layers call torch's fused attention; timm had none for torch before 2.0."""
-    zoo_support.timm().layers.set_fused_attn(on)
+@contextmanager
+def attention_before_torch_2(wanted: bool = True) -> Iterator[None]:
+    """While open, and ``wanted``, timm's attention layers do without torch's fused attention, as before torch 2.0."""
+    if not wanted:
+        yield
+        return
+    switch = zoo_support.timm().layers.set_fused_attn
+    switch(False)
+    try:
+        yield
+    finally:
+        switch(True)
 
 
 def loop(
@@ -59,7 +69,7 @@ def loop(
 ) -> Callable[[], Any]:  # fmt: skip
     """One step. ``keeps``: inputs, outputs and loss live until the next step binds its own; else inputs are made once
     and outputs die with the step (timm's benchmark.py)."""
-    module = network.module.train(train)
+    module: Any = network.module.train(train)
     if precision in CAST:
         module = module.to(CAST[precision])
     if channels_last:

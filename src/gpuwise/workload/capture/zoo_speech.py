@@ -169,7 +169,8 @@ class WaveGlow(nn.Module):
                 out.append(x[:, : self.early])
                 x = x[:, self.early :]
             x = mixing(x)
-            volumes.append(torch.logdet(mixing.weight.squeeze(-1).float()))
+            weight: Any = mixing.weight
+            volumes.append(torch.logdet(weight.squeeze(-1).float()))
             half = x.shape[1] // 2
             first, second = x[:, :half], x[:, half:]
             both = coupling(first, condition)

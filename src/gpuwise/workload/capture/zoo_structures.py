@@ -195,7 +195,8 @@ def adapted(words: int = 1000, width: int = 64, layers: int = 2, rank: int = 8, 
         layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True)
         body = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         module = nn.Sequential(nn.Embedding(words, width), body, nn.Linear(width, words)).requires_grad_(False)
-        for block in body.layers:
+        layers_of: Any = body.layers
+        for block in layers_of:
             block.linear1, block.linear2 = LowRank(block.linear1, rank, 16.0), LowRank(block.linear2, rank, 16.0)
     return Network(module, lambda batch: (_ids(words, batch, length),), _entropy(words))
 

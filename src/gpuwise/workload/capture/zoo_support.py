@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 """The torch side of the zoo: public model packages made importable, and one step of a network as benchmarks run it.
 
 ``calibrate.zoo`` names networks and where their dimensions were published; here they become modules, inputs, losses
@@ -139,7 +139,7 @@ def classifier(module: nn.Module, image_size: int, channels: int = 3) -> Network
         return (torch.randn(batch, channels, image_size, image_size, device=DEVICE),)
 
     def loss(outputs: Any, batch: int) -> Tensor:
-        logits = outputs
+        logits: Any = outputs
         while not isinstance(logits, Tensor):
             logits = getattr(logits, "logits", None) if hasattr(logits, "logits") else logits[0]
         return F.cross_entropy(logits, torch.randint(0, logits.shape[-1], logits.shape[:1], device=DEVICE))
@@ -261,7 +261,7 @@ def step_of(network: Network, batch: int, how: Conditions) -> Callable[[], Any]:
     """
     if how.precision not in ("fp32", *AUTOCAST, *CAST):
         raise UnknownNameError("precision", how.precision, ("fp32", *AUTOCAST, *CAST))
-    module = network.module.train(how.training)
+    module: Any = network.module.train(how.training)
     if network.step_of is not None and how.training:
         return network.step_of(batch, how)
     inputs = network.inputs(batch)
@@ -299,7 +299,7 @@ def _training(
 ) -> Callable[[], Any]:
     if how.optimizer != "none" and how.optimizer not in OPTIMIZERS:
         raise UnknownNameError("optimizer", how.optimizer, OPTIMIZERS)
-    learned = [p for p in module.parameters() if p.requires_grad]
+    learned: list[Tensor] = [p for p in module.parameters() if p.requires_grad]
     masters = [p.detach().float() for p in learned] if how.precision == "fp16_master" else []
     options = {k: v for k, v in (("fused", how.fused), ("foreach", how.foreach)) if v is not None}
     optimizer = None if how.optimizer == "none" else OPTIMIZERS[how.optimizer](masters or learned, **options)
@@ -329,7 +329,8 @@ def _step_of_masters(optimizer: torch.optim.Optimizer, masters: list[Tensor], le
     used = [(m, p) for m, p in zip(masters, learned, strict=True) if p.grad is not None]
     for master, _ in used:
         master.grad = torch.empty_like(master)
-    torch._foreach_copy_([m.grad for m, _ in used], [p.grad for _, p in used])
+    gradients: Any = [m.grad for m, _ in used], [p.grad for _, p in used]
+    torch._foreach_copy_(*gradients)
     optimizer.step()
     with torch.no_grad():
         torch._foreach_copy_([p for _, p in used], [m for m, _ in used])
