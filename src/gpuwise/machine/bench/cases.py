@@ -1,0 +1,190 @@
+"""What ``gpuwise bench`` measures: one literal table. A row is one measurement of one size in one format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from gpuwise.errors import UnknownNameError
+from gpuwise.units import GIB, KIB, MIB
+
+FAMILIES: Mapping[str, tuple[str, str, str]] = {
+    "matmul": ("gpuwise.machine.bench.products:make_product", "FLOP/s", "matrix products by format and shape"),
+    "attention": ("gpuwise.machine.bench.attention:make_attention", "FLOP/s", "fused attention: prefill and decode"),
+    "memory": ("gpuwise.machine.bench.streams:make_stream", "B/s", "the device's own memory: copy and triad"),
+    "launch": ("gpuwise.machine.bench.launches:make_launch", "s", "what the host needs to issue one small operation"),
+    "copy": ("gpuwise.machine.bench.transfers:make_transfer", "B/s", "host to device and back, pinned and pageable"),
+    "peer": ("gpuwise.machine.bench.transfers:make_peer", "B/s", "device to device"),
+    "collective": ("gpuwise.machine.bench.collectives:make_collective", "B/s", "all-reduce: NCCL on GPUs, gloo on the CPU"),
+    "loader": ("gpuwise.machine.bench.loaders:make_loader", "1/s", "samples a second from a PyTorch data loader"),
+    "disk": ("gpuwise.machine.bench.disks:make_disk", "B/s", "the disk: reads and writes, in order and at random"),
+}
+"""Family -> who makes it ready, the unit of its result, what it is."""
+GPU, CPU, BOTH = frozenset({"cuda"}), frozenset({"cpu"}), frozenset({"cuda", "cpu"})
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row. ``parameters`` are enough to measure it again; ``key`` names it in records."""
+
+    family: str
+    variant: str
+    """Of the family: ``product``, ``prefill``, ``decode``, ``copy``, ``triad``, ``h2d``, ``read`` ..."""
+    dtype: str
+    parameters: Mapping[str, int]
+    on: frozenset[str] = BOTH
+    quick: bool = False
+
+    @property
+    def key(self) -> str:
+        """``matmul-bf16-8192x8192x8192``, ``copy-h2d-pinned-256MiB``."""
+        p = self.parameters
+        if self.family == "matmul":
+            sizes = f"{p['m']}x{p['n']}x{p['k']}"
+        elif "bytes" in p:
+            sizes = f"{p['bytes'] / MIB:g}MiB"
+        else:
+            sizes = "x".join(str(v) for v in p.values())
+        parts = (self.family, self.variant if self.variant != "product" else "", self.dtype, sizes)
+        return "-".join(part for part in parts if part)
+
+    @property
+    def unit(self) -> str:
+        return "1/s" if self.variant == "random-read" else FAMILIES[self.family][1]
+
+
+def _product(dtype: str, m: int, n: int, k: int, on: frozenset[str], quick: bool = False) -> Case:
+    return Case("matmul", "product", dtype, {"m": m, "n": n, "k": k}, on, quick)
+
+
+def _attention(
+    variant: str,
+    dtype: str,
+    batch: int,
+    heads: int,
+    kv_heads: int,
+    queries: int,
+    keys: int,
+    on: frozenset[str],
+    quick: bool = False,
+) -> Case:
+    sizes = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "queries": queries, "keys": keys, "head_dim": 128}
+    return Case("attention", variant, dtype, sizes, on, quick)
+
+
+def _sized(family: str, variant: str, dtype: str, size: float, on: frozenset[str], quick: bool = False) -> Case:
+    return Case(family, variant, dtype, {"bytes": int(size)}, on, quick)
+
+
+CASES: tuple[Case, ...] = (
+    # products: large ones show what the unit delivers, the others what models ask for (a layer of an 8B model)
+    _product("bf16", 8192, 8192, 8192, GPU, quick=True),
+    _product("fp16", 8192, 8192, 8192, GPU, quick=True),
+    _product("tf32", 8192, 8192, 8192, GPU, quick=True),
+    _product("fp32", 4096, 4096, 4096, GPU, quick=True),
+    _product("fp8", 8192, 8192, 8192, GPU, quick=True),
+    _product("int8", 8192, 8192, 8192, GPU, quick=True),
+    _product("fp64", 4096, 4096, 4096, GPU),
+    _product("bf16", 4096, 4096, 4096, GPU),
+    _product("bf16", 16384, 8192, 1280, GPU),
+    _product("bf16", 4096, 14336, 4096, GPU),
+    _product("bf16", 4096, 4096, 14336, GPU),
+    _product("bf16", 2048, 2048, 2048, GPU),
+    _product("bf16", 1024, 1024, 1024, GPU),
+    _product("bf16", 16, 14336, 4096, GPU, quick=True),
+    _product("bf16", 1, 14336, 4096, GPU),
+    _product("fp32", 2048, 2048, 2048, CPU, quick=True),
+    _product("fp32", 512, 512, 512, CPU, quick=True),
+    _product("fp32", 1024, 1024, 1024, CPU),
+    _product("bf16", 2048, 2048, 2048, CPU, quick=True),
+    _product("bf16", 1024, 1024, 1024, CPU),
+    _product("int8", 1024, 1024, 1024, CPU, quick=True),
+    _product("fp32", 1, 4096, 4096, CPU, quick=True),
+    _product("fp64", 1024, 1024, 1024, CPU),
+    # attention
+    _attention("prefill", "bf16", 4, 32, 8, 4096, 4096, GPU, quick=True),
+    _attention("prefill", "bf16", 1, 32, 8, 16384, 16384, GPU),
+    _attention("prefill", "fp16", 4, 32, 32, 2048, 2048, GPU),
+    _attention("decode", "bf16", 32, 32, 8, 1, 4096, GPU, quick=True),
+    _attention("decode", "bf16", 1, 32, 8, 1, 32768, GPU),
+    _attention("prefill", "fp32", 1, 8, 8, 512, 512, CPU, quick=True),
+    _attention("prefill", "bf16", 1, 8, 8, 512, 512, CPU),
+    _attention("decode", "fp32", 1, 8, 8, 1, 4096, CPU, quick=True),
+    # the device's own memory
+    _sized("memory", "copy", "", GIB, GPU, quick=True),
+    _sized("memory", "triad", "fp32", GIB, GPU, quick=True),
+    _sized("memory", "copy", "", 64 * MIB, GPU),
+    _sized("memory", "copy", "", 256 * MIB, CPU, quick=True),
+    _sized("memory", "triad", "fp32", 256 * MIB, CPU, quick=True),
+    # the host
+    Case("launch", "eager", "", {"operations": 1}, BOTH, quick=True),
+    Case("launch", "graph", "", {"operations": 1}, GPU, quick=True),
+    _sized("copy", "h2d-pinned", "", 256 * MIB, GPU, quick=True),
+    _sized("copy", "d2h-pinned", "", 256 * MIB, GPU, quick=True),
+    _sized("copy", "h2d-pageable", "", 256 * MIB, GPU, quick=True),
+    _sized("copy", "d2h-pageable", "", 256 * MIB, GPU, quick=True),
+    _sized("copy", "h2d-pinned", "", 64 * KIB, GPU),
+    _sized("peer", "next", "", 256 * MIB, GPU, quick=True),
+    _sized("collective", "nccl-all-reduce", "bf16", GIB, GPU),
+    _sized("collective", "nccl-all-reduce", "bf16", 64 * MIB, GPU, quick=True),
+    _sized("collective", "nccl-all-reduce", "bf16", MIB, GPU),
+    _sized("collective", "gloo-all-reduce", "fp32", 16 * MIB, CPU, quick=True),
+    _sized("collective", "gloo-all-reduce", "fp32", 64 * KIB, CPU),
+    Case("loader", "images", "", {"workers": 0}, CPU, quick=True),
+    Case("loader", "images", "", {"workers": 2}, CPU, quick=True),
+    Case("loader", "images", "", {"workers": 4}, CPU),
+    _sized("disk", "write", "", 256 * MIB, CPU, quick=True),
+    _sized("disk", "read", "", 256 * MIB, CPU, quick=True),
+    _sized("disk", "random-read", "", 256 * MIB, CPU, quick=True),
+)  # fmt: skip
+
+_WIDTHS = (256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 14336)
+CALIBRATION_SIZES = {"m": (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192), "n": _WIDTHS, "k": _WIDTHS}
+"""Sides of products in transformers from a 0.1B to an 8B model, and rows from a decoding step to a training batch."""
+CALIBRATION_PRODUCTS = 200
+LARGEST_CPU_FLOP = 4e9
+
+
+@cache
+def calibration_cases(dtype: str, kind: str, n: int = CALIBRATION_PRODUCTS) -> tuple[Case, ...]:
+    """``n`` products spread over :data:`CALIBRATION_SIZES`, the same ones on every machine, then streams of every size.
+
+    A fixed sequence (multiples of the golden section and its kin) fills the three sides evenly from the first row on, so a
+    run that is cut short has seen all of them.
+    """
+    made: dict[str, Case] = {}
+    ms, ns, ks = (CALIBRATION_SIZES[side] for side in ("m", "n", "k"))
+    # Roberts (2018), quasirandom sequence R3: powers of 1/g with g^4 = g + 1
+    g = 1.2207440846057596
+    i = 0
+    while len(made) < n and i < 50 * n:
+        i += 1
+        at = [(0.5 + i / g**power) % 1.0 for power in (1, 2, 3)]
+        m, n_, k = (sides[int(len(sides) * u)] for sides, u in zip((ms, ns, ks), at, strict=True))
+        if kind == "cpu" and 2.0 * m * n_ * k > LARGEST_CPU_FLOP:
+            continue
+        case = _product(dtype, m, n_, k, frozenset({kind}))
+        made.setdefault(case.key, case)
+    top = 30 if kind == "cuda" else 28
+    streams = tuple(_sized("memory", "copy", "", 2.0**power, frozenset({kind})) for power in range(20, top + 1))
+    return (*made.values(), *streams)
+
+
+def chosen(only: tuple[str, ...], *, quick: bool) -> tuple[Case, ...]:
+    """The rows a person asked for: families, ``family-variant``, formats with a family (``matmul-bf16``) or whole keys.
+
+    Raises UnknownNameError for a word that begins no key.
+    """
+    rows = tuple(c for c in CASES if c.quick or not quick)
+    if not only:
+        return rows
+    picked: list[Case] = []
+    for word in only:
+        fitting = [c for c in CASES if c.key == word or c.key.startswith(word + "-") or c.family == word]
+        if not fitting:
+            known = [*FAMILIES, *(c.key for c in CASES)]
+            raise UnknownNameError("measurement", word, known, hint=f"it is one of {', '.join(FAMILIES)}, or a key of --list")
+        kept = [c for c in fitting if c in rows]
+        picked += kept or fitting
+    return tuple({(c.key, c.on): c for c in picked}.values())

@@ -1,0 +1,59 @@
+"""One rank of an all-reduce: ``python -m gpuwise.machine.bench.collective_rank '{asked}'``; one JSON line on stdout."""
+
+# pyright: basic
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+import time
+from typing import Any
+
+WARM = 4
+
+
+def main(asked: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of every all-reduce on this rank, and the largest error of its result over the bound."""
+    import torch
+    import torch.distributed as distributed
+
+    backend, rank, ranks = asked["backend"], int(asked["rank"]), int(asked["ranks"])
+    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    if backend == "nccl":
+        torch.cuda.set_device(device)
+    distributed.init_process_group(
+        backend, init_method=f"file://{asked['meeting']}", rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=50)
+    )
+    kind = torch.bfloat16 if asked["dtype"] == "bf16" else torch.float32
+    count = max(1, int(asked["bytes"]) // kind.itemsize)
+
+    def fresh() -> Any:
+        # numbers up to 256 whose sum over 8 ranks is exact in fp32 and within a rounding in bf16
+        return (torch.arange(count, device=device) % 251 + rank).to(kind)
+
+    def wait() -> None:
+        if backend == "nccl":
+            torch.cuda.synchronize(device)
+
+    x = fresh()
+    distributed.all_reduce(x)
+    true = (torch.arange(count, device=device) % 251).double() * ranks + ranks * (ranks - 1) / 2
+    # each of the ranks - 1 sums is rounded once
+    unit = 2.0**-8 if kind is torch.bfloat16 else 2.0**-24
+    error = float(((x.double() - true).abs() / (ranks * unit * true.clamp(min=1.0))).max())
+    seconds: list[float] = []
+    for i in range(WARM + int(asked["samples"])):
+        distributed.barrier()
+        wait()
+        start = time.perf_counter()
+        distributed.all_reduce(x)
+        wait()
+        if i >= WARM:
+            seconds.append(time.perf_counter() - start)
+        x.fill_(1.0)
+    distributed.destroy_process_group()
+    return {"seconds": seconds, "error": error}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(main(json.loads(sys.argv[1]))) + "\n")

@@ -1,0 +1,66 @@
+"""What the host needs to issue one small operation: one at a time, and replayed from a CUDA graph."""
+
+# pyright: basic
+from __future__ import annotations
+
+import time
+
+from gpuwise.machine.bench.cases import Case
+from gpuwise.machine.bench.subjects import Subject, has_torch
+from gpuwise.machine.bench.work import Check, NotHereError, Work
+
+LAUNCHES = 1000
+"""In one sample: the device's queue holds about as many before the host has to wait."""
+
+
+def make_launch(case: Case, subject: Subject) -> Work:
+    """A sample issues ``LAUNCHES`` additions of 1 to one number; the number counts them."""
+    if not has_torch():
+        raise NotHereError("operations are issued by PyTorch", hint="pip install 'gpuwise[torch]'")
+    import torch
+
+    x = torch.zeros(1, device=subject.torch_name)
+    issued = 0
+    graph = None
+    if subject.kind == "cuda":
+        torch.cuda.set_device(subject.index)
+    if case.variant == "graph":
+        x.add_(1.0)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(LAUNCHES):
+                x.add_(1.0)
+        torch.cuda.synchronize()
+        x.zero_()
+
+    def wait() -> None:
+        if subject.kind == "cuda":
+            torch.cuda.synchronize(subject.index)
+
+    def sample() -> float:
+        nonlocal issued
+        wait()
+        start = time.perf_counter()
+        if graph is not None:
+            graph.replay()
+            wait()
+            seconds = time.perf_counter() - start
+        else:
+            for _ in range(LAUNCHES):
+                x.add_(1.0)
+            # the host's own time: the device is still at it
+            seconds = time.perf_counter() - start
+            wait()
+        issued += LAUNCHES
+        if issued >= 2**22:
+            x.zero_()
+            issued = 0
+        return seconds / LAUNCHES
+
+    def check() -> Check:
+        wait()
+        error = abs(float(x.item()) - issued)
+        return Check(error == 0.0, error, f"{issued:,} additions")
+
+    return Work(sample, 1.0, check, conditions={"timed by": "host clock"})

@@ -1,0 +1,242 @@
+"""What is measured: the processor, and every GPU that PyTorch reaches, each with its entry in the catalogue."""
+
+# pyright: basic
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gpuwise.errors import AmbiguousNameError, GpuwiseError, InputError, UnknownNameError
+from gpuwise.facts.accelerators import Accelerator, accelerators
+from gpuwise.facts.cpus import Cpu, find_cpu
+from gpuwise.facts.naming import find_accelerator
+from gpuwise.machine.devices.readings import Identity
+from gpuwise.machine.devices.seam import Devices
+
+MEMORY_SLACK = 0.06
+"""Devices of one product name are told apart by their memory; what a process is shown is less than the total by up to
+1/16 (inline error correction)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One device to measure."""
+
+    kind: str
+    """``cuda`` (ROCm too) or ``cpu``."""
+    index: int
+    """As PyTorch counts."""
+    name: str
+    device: str
+    """The driver's unique name; ``cpu``."""
+    accelerator: Accelerator | None = None
+    processor: Cpu | None = None
+    memory_bytes: int = 0
+    units: int = 0
+    """Multiprocessors, or cores this process may use."""
+    l2_bytes: int = 0
+    capability: tuple[int, int] | None = None
+    seam: Devices | None = None
+    seam_index: int = 0
+    slice: bool = False
+    """A part of a card (MIG): what the catalogue says of the whole does not hold."""
+
+    @property
+    def id(self) -> str | None:
+        """Of the catalogue."""
+        found = self.accelerator or self.processor
+        return None if found is None else found.id
+
+    @property
+    def label(self) -> str:
+        """``cpu``, ``gpu0``."""
+        return "cpu" if self.kind == "cpu" else f"gpu{self.index}"
+
+    @property
+    def torch_name(self) -> str:
+        return "cpu" if self.kind == "cpu" else f"cuda:{self.index}"
+
+
+def has_torch() -> bool:
+    """Whether PyTorch imports; it is imported by asking."""
+    try:
+        import torch
+    except Exception:  # noqa: BLE001 - a broken installation raises anything at all
+        return False
+    return hasattr(torch, "mm")
+
+
+def find_subjects(backends: Iterable[Devices] = ()) -> list[Subject]:
+    """The GPUs that PyTorch reaches, then the processor."""
+    return [*_gpus(tuple(backends)), this_processor()]
+
+
+def pick_subjects(found: list[Subject], wanted: tuple[str, ...]) -> list[Subject]:
+    """Those named: ``cpu``, ``gpu``, ``gpu0``, ``0``, ``cuda:1``. Raises InputError for one that is not here."""
+    if not wanted:
+        return found
+    picked: list[Subject] = []
+    for word in wanted:
+        name = word.lower().replace("cuda:", "gpu").replace("cuda", "gpu")
+        name = f"gpu{name}" if name.isdigit() else name
+        fitting = [s for s in found if s.label == name or (name == "gpu" and s.kind == "cuda")]
+        if not fitting:
+            here = ", ".join(s.label for s in found)
+            raise InputError(f"there is no device {word!r} to measure", hint=f"PyTorch reaches {here} here")
+        picked += [s for s in fitting if s not in picked]
+    return picked
+
+
+def _gpus(backends: tuple[Devices, ...]) -> list[Subject]:
+    if not has_torch():
+        return []
+    import torch
+
+    try:
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    except Exception:  # noqa: BLE001 - a driver in trouble raises anything: then there is no GPU to measure
+        return []
+    known = [(backend, identity) for backend in backends for identity in _identities(backend)]
+    made: list[Subject] = []
+    for index in range(count):
+        try:
+            properties = torch.cuda.get_device_properties(index)
+        except Exception:  # noqa: BLE001
+            continue
+        made.append(_gpu(index, properties, known))
+    return made
+
+
+def _identities(backend: Devices) -> tuple[Identity, ...]:
+    try:
+        return backend.identities()
+    except GpuwiseError:
+        return ()
+
+
+def _gpu(index: int, properties: Any, known: list[tuple[Devices, Identity]]) -> Subject:
+    uuid = str(getattr(properties, "uuid", "") or "").removeprefix("GPU-").lower()
+    match = next((k for k in known if uuid and (k[1].uuid or "").lower().removeprefix("gpu-") == uuid), None)
+    if match is None and len(known) == 1:
+        match = known[0]
+    backend, identity = match or (None, None)
+    name = properties.name
+    capability = (properties.major, properties.minor)
+    whole = "MIG" not in name and not (identity is not None and identity.mig)
+    unique = (identity.uuid if identity else None) or (f"GPU-{uuid}" if uuid else f"cuda:{index}")
+    return Subject(
+        "cuda", index, name, unique,
+        accelerator=accelerator_named(name, properties.total_memory, capability), memory_bytes=int(properties.total_memory),
+        units=int(properties.multi_processor_count), l2_bytes=int(getattr(properties, "L2_cache_size", 0) or 0),
+        capability=capability, seam=backend, seam_index=identity.index if identity else 0, slice=not whole,
+    )  # fmt: skip
+
+
+def accelerator_named(name: str, memory_bytes: float | None, capability: tuple[int, int] | None = None) -> Accelerator | None:
+    """The catalogue's entry for a driver's name, by memory and compute capability where the name fits several; None when
+    it has none that agrees."""
+    try:
+        candidates = [find_accelerator(name)]
+    except AmbiguousNameError as error:
+        candidates = [accelerators()[c] for c in error.candidates if c in accelerators()]
+    except (UnknownNameError, InputError):
+        return None
+    if capability is not None:
+        said = f"{capability[0]}.{capability[1]}"
+        candidates = [a for a in candidates if a.compute_capability in (None, said)]
+    if memory_bytes:
+        candidates = [a for a in candidates if abs(memory_bytes / (a.memory_visible_bytes or a.memory_bytes) - 1) <= MEMORY_SLACK]
+        candidates.sort(key=lambda a: abs(memory_bytes / (a.memory_visible_bytes or a.memory_bytes) - 1))
+    return candidates[0] if len(candidates) == 1 or (candidates and memory_bytes) else None
+
+
+def this_processor() -> Subject:
+    """The processor, with the cores this process may use."""
+    name = processor_name()
+    try:
+        processor = find_cpu(name)
+    except GpuwiseError:
+        processor = None
+    return Subject("cpu", 0, name, "cpu", processor=processor, memory_bytes=_memory_bytes(), units=usable_cores())
+
+
+@cache
+def processor_name() -> str:
+    """As the system names it; the architecture where it does not."""
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
+    except OSError:
+        text = ""
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip().lower() in ("model name", "cpu model") and value.strip():
+            return " ".join(value.split())
+    return " ".join((platform.processor() or platform.machine() or "processor").split())
+
+
+def usable_cores() -> int:
+    """Cores this process may run on; a container's quota counts."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text("ascii").split()
+        if quota != "max":
+            cores = min(cores, max(1, round(int(quota) / int(period))))
+    except (OSError, ValueError):
+        pass
+    return cores
+
+
+def _memory_bytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 0
+
+
+@cache
+def machine_id() -> str:
+    """The same at every run on this machine; made by a one-way function of the system's own identity."""
+    try:
+        seed = Path("/etc/machine-id").read_text("ascii", errors="replace").strip()
+    except OSError:
+        seed = ""
+    seed = seed or f"{platform.node()} {platform.machine()} {processor_name()}"
+    return hashlib.sha256(f"gpuwise machine {seed}".encode()).hexdigest()[:16]
+
+
+def describe(subjects: list[Subject]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The machine and its software, as they are kept with a run. The host's name is in neither."""
+    gpus = [s for s in subjects if s.kind == "cuda"]
+    machine: dict[str, Any] = {
+        "os": platform.system(), "kernel": platform.release(), "architecture": platform.machine(), "cpu": processor_name(),
+        "cores": usable_cores(), "memory_bytes": _memory_bytes(), "gpus": ", ".join(s.name for s in gpus),
+    }  # fmt: skip
+    return machine, _software(gpus)
+
+
+def _software(gpus: list[Subject]) -> dict[str, Any]:
+    import sys
+
+    from gpuwise import __version__
+
+    software: dict[str, Any] = {"gpuwise": __version__, "python": platform.python_version()}
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "mm"):
+        software |= {"torch": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
+        software["cudnn"] = torch.backends.cudnn.version()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        software["numpy"] = numpy.__version__
+    for subject in gpus:
+        if subject.seam is not None and "driver" not in software:
+            try:
+                software["driver"] = subject.seam.driver().version
+            except GpuwiseError:
+                software["driver"] = None
+    return {name: value for name, value in software.items() if value is not None}

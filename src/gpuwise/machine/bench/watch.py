@@ -1,0 +1,110 @@
+"""A device's clocks, power, temperature and event reasons while something is measured on it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from gpuwise.machine.bench.subjects import Subject
+from gpuwise.machine.devices.readings import EventReason, Sample, State
+from gpuwise.records.record import Value
+
+INTERVAL_S = 0.05
+"""Between readings: short against the second a driver's power average takes, long against what a reading costs."""
+
+
+class Watch:
+    """Reads ``subject``'s device in a thread while the block runs; ``conditions`` afterwards. Without a driver that
+    answers, the conditions say so."""
+
+    def __init__(self, subject: Subject, interval_s: float = INTERVAL_S) -> None:
+        self._subject, self._interval_s = subject, interval_s
+        self._samples: list[Sample] = []
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if self._subject.seam is not None:
+            self._thread = threading.Thread(target=self._read, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5.0)
+
+    def _read(self) -> None:
+        seam, index = self._subject.seam, self._subject.seam_index
+        assert seam is not None
+        while True:
+            self._samples.append(seam.sample(index, processes=False))
+            if self._stop.wait(self._interval_s):
+                return
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        return tuple(self._samples)
+
+    @property
+    def conditions(self) -> dict[str, Value]:
+        """Of all readings so far."""
+        if self._subject.kind == "cpu":
+            return {}
+        if self._subject.seam is None:
+            return {"unwatched": "no driver library answers for this device"}
+        return summarise_samples(self.samples)
+
+
+def summarise_samples(samples: Sequence[Sample]) -> dict[str, Value]:
+    """Median clocks, mean power, highest temperature, narrowest link, and the share of readings each event reason held.
+    What no reading gave is left out."""
+    alive = [s for s in samples if s.state is State.OK]
+    made: dict[str, Value] = {"readings": len(samples)}
+    if len(alive) < len(samples):
+        worst = next(s for s in samples if s.state is not State.OK)
+        made |= {"state": str(worst.state), "state_error": worst.error}
+    for name, of in READ.items():
+        values = [float(v) for s in alive if (v := getattr(s, name)) is not None]
+        if values:
+            made[name] = of(values)
+    clocks = [s.sm_clock_hz for s in alive if s.sm_clock_hz is not None]
+    if clocks:
+        made["sm_clock_min_hz"] = min(clocks)
+    known = [s.event_reasons for s in alive if s.event_reasons is not None]
+    for bit in range(64):
+        share = sum(1 for reasons in known if reasons >> bit & 1) / len(known) if known else 0.0
+        if share and (1 << bit) != EventReason.IDLE:
+            made[f"event {reason_name(1 << bit)}"] = round(share, 3)
+    return made
+
+
+def reason_name(bit: int) -> str:
+    """``SW_POWER_CAP``; a bit nobody has named as its number."""
+    try:
+        return EventReason(bit).name or hex(bit)
+    except ValueError:
+        return hex(bit)
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+READ: Mapping[str, Callable[[list[float]], float]] = {
+    "sm_clock_hz": _median,
+    "memory_clock_hz": _median,
+    "power_w": _mean,
+    "temperature_c": max,
+    "memory_temperature_c": max,
+    "power_limit_w": min,
+    "pcie_width": min,
+    "pcie_generation": max,
+}
+"""Reading -> what is kept of many. The link's generation drops when idle, so the highest counts."""
