@@ -17,6 +17,8 @@ from gpuwise import __version__
 from gpuwise.errors import GpuwiseError, InputError
 
 COMMANDS: tuple[tuple[str, str, str], ...] = (
+    ("top", "gpuwise.cli.top:top", "What do the GPUs do now, who uses them, and why are they slow?"),
+    ("doctor", "gpuwise.cli.doctor:doctor", "Is this machine ready, and if not, what exactly mends it?"),
     ("plan", "gpuwise.cli.plan:plan", "Which GPUs, which layout, how long, how much, to train this?"),
     (
         "fit",
@@ -35,6 +37,11 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("models", "gpuwise.cli.models:models", "The catalogue of model architectures."),
     ("prices", "gpuwise.cli.prices:prices", "What does an hour of an accelerator cost, where, and how old is that?"),
     ("gpus", "gpuwise.cli.gpus:gpus", "The catalogue of accelerators, with the source of every figure."),
+    (
+        "bench",
+        "gpuwise.cli.bench:bench",
+        "What does this machine really deliver, and is that normal?",
+    ),
     (
         "validate",
         "gpuwise.cli.validate:validate",

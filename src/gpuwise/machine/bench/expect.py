@@ -1,0 +1,214 @@
+"""Is a number normal? What a device should deliver: its specification, the range the kernel model gives this very card,
+and what the records of this machine say.
+
+The range is the central 95 % of the prediction's own spread, which was measured on rows kept from its fit. A healthy
+card is not expected to reach its peak: the model holds the clock its power limit allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from gpuwise.errors import GpuwiseError
+from gpuwise.facts.accelerators import Accelerator
+from gpuwise.facts.cpus import Cpu
+from gpuwise.machine.bench.cases import Case
+from gpuwise.machine.bench.sampling import outliers
+from gpuwise.machine.bench.subjects import Subject
+from gpuwise.predict.estimate import Basis, Estimate
+from gpuwise.predict.kernel_time import KernelTime
+from gpuwise.records.record import Record
+
+Z95 = 1.959963984540054
+"""Standard normal quantile of 0.975."""
+
+
+class Verdict(StrEnum):
+    NORMAL = "normal"
+    LOW = "low"
+    HIGH = "high"
+    UNKNOWN = "unknown"
+    """Nothing says what to expect; the reason is with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """In the case's unit. ``peak`` is what the specification promises, None where it promises nothing."""
+
+    low: float
+    expected: float
+    high: float
+    basis: Basis
+    peak: float | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A record with what it is judged by. ``reason`` says why there is no expectation, or what stands beside a low one."""
+
+    case: Case
+    subject: Subject
+    record: Record
+    expectation: Expectation | None
+    verdict: Verdict
+    reason: str
+    before: float | None
+    """Median of this device's earlier records of the same measurement."""
+    slow_among: int = 0
+    """The number of cards of its kind it falls out of; 0 if it does not."""
+
+    @property
+    def of_expected(self) -> float | None:
+        """Measured over expected: below 1 is slower, for times too."""
+        if self.expectation is None or self.record.value is None:
+            return None
+        ratio = self.record.value / self.expectation.expected
+        return 1.0 / ratio if self.case.unit == "s" else ratio
+
+    @property
+    def of_peak(self) -> float | None:
+        if self.expectation is None or self.expectation.peak is None or self.record.value is None:
+            return None
+        return self.record.value / self.expectation.peak
+
+
+def expectation(case: Case, subject: Subject) -> tuple[Expectation | None, str]:
+    """What ``subject`` should deliver, or None and why nobody can say."""
+    if subject.slice:
+        return None, "a slice of a card: the catalogue knows whole ones"
+    try:
+        if subject.kind == "cuda":
+            if subject.accelerator is None:
+                return None, "unknown card"
+            return _of_gpu(case, subject.accelerator)
+        if subject.processor is None:
+            return None, "unknown processor"
+        return _of_processor(case, subject.processor, subject.units)
+    except GpuwiseError as error:
+        return None, error.message
+
+
+def _of_gpu(case: Case, a: Accelerator) -> tuple[Expectation | None, str]:
+    p = {k: int(v) for k, v in case.parameters.items()}
+    if case.family == "matmul":
+        from gpuwise.predict.gemm import gemm_time
+        from gpuwise.predict.gemm_formats import math_dtype
+
+        kernel = "fp8_gemm" if case.dtype == "fp8" else case.dtype
+        time = gemm_time(a, case.dtype, p["m"], p["n"], p["k"], implementation=kernel, cold=True, sustained=True)
+        return _range(time, 2.0 * p["m"] * p["n"] * p["k"], a.peak(math_dtype(a, kernel)), a), ""
+    if case.family == "attention":
+        if case.variant == "decode":
+            return None, "PyTorch's kernel for one query is not among those the model knows"
+        return _attention(case, a, p), ""
+    if case.family == "memory":
+        from gpuwise.predict.memory_bound import memory_time
+
+        reads, writes = (1, 1) if case.variant == "copy" else (2, 1)
+        time = memory_time(a, float(reads * p["bytes"]), float(writes * p["bytes"]))
+        return _range(time, float((reads + writes) * p["bytes"]), a.memory_bandwidth_bytes_per_s, a), ""
+    if case.family == "copy":
+        from gpuwise.predict.transfer import transfer_time
+
+        direction, _, kind = case.variant.partition("-")
+        if p["bytes"] < 2**24:
+            return None, "too short for the link's rate"
+        time = transfer_time(a, float(p["bytes"]), direction, kind == "pinned")
+        return _range(time, float(p["bytes"]), a.pcie_bytes_per_s, a), ""
+    return None, "depends on the box"
+
+
+def _attention(case: Case, a: Accelerator, p: dict[str, int]) -> Expectation:
+    from gpuwise.predict.attention import attention_forward_time
+    from gpuwise.workload.attention_flop import attention_pairs
+
+    flop = 4.0 * p["batch"] * p["heads"] * p["head_dim"] * float(attention_pairs(p["queries"], p["keys"], causal=True))
+    time = attention_forward_time(
+        a, case.dtype, p["batch"], p["queries"], p["keys"], p["heads"], p["kv_heads"], p["head_dim"], causal=True
+    )
+    return _range(time, flop, a.peak(case.dtype), a)
+
+
+def _range(time: KernelTime, amount: float, peak: float | None, a: Accelerator) -> Expectation:
+    return range_of(Estimate.from_log_sigma(float(time.time_s[0]), float(time.log_sigma[0]), time.basis), amount, peak, a.source)
+
+
+def range_of(time: Estimate, amount: float, peak: float | None, source: str) -> Expectation:
+    """The rate of ``amount`` in ``time``, with the central 95 %. No range goes beyond the peak."""
+    spread = math.exp(Z95 * time.log_sigma)
+    expected = amount / time.expected
+    high = expected * spread
+    return Expectation(expected / spread, expected, high, time.basis, peak, source)
+
+
+def _of_processor(case: Case, c: Cpu, cores: int) -> tuple[Expectation | None, str]:
+    """A whole processor only: the share of the memory channels that a part of one gets is nobody's to know."""
+    from gpuwise.predict import cpu
+
+    if cores < c.cores:
+        return None, f"{cores} of {c.cores} cores"
+    p = {k: int(v) for k, v in case.parameters.items()}
+    if case.family == "matmul":
+        if cpu.computing_dtype(c, case.dtype) != case.dtype:
+            return None, f"no {case.dtype} rate for this processor"
+        time = cpu.matmul_time(c, case.dtype, p["m"], p["n"], p["k"])
+        return range_of(time.time_s, 2.0 * p["m"] * p["n"] * p["k"], c.peak(case.dtype), c.source), ""
+    if case.family == "memory" and case.variant == "copy":
+        time = cpu.stream_time(c, float(p["bytes"]), float(p["bytes"]))
+        return range_of(time.time_s, 2.0 * p["bytes"], c.memory_bandwidth_bytes_per_s, c.source), ""
+    return None, "depends on the box"
+
+
+def judge(case: Case, subject: Subject, record: Record, earlier: Sequence[Record] = ()) -> Judged:
+    """``record`` against the card's range and its own past."""
+    found, reason = expectation(case, subject)
+    past = sorted(r.value for r in earlier if r.value is not None and r.measurement == record.measurement)
+    before = past[len(past) // 2] if past else None
+    verdict = Verdict.UNKNOWN
+    if record.value is not None and found is not None:
+        verdict = Verdict.NORMAL
+        if record.value < found.low:
+            verdict = Verdict.LOW
+        elif record.value > found.high or (found.peak is not None and record.value > found.peak):
+            verdict = Verdict.HIGH
+    if verdict is Verdict.LOW:
+        reason = held_back(record)
+    return Judged(case, subject, record, found, verdict, reason, before)
+
+
+def held_back(record: Record) -> str:
+    """What the driver said held the clocks while it ran, the longest first: ``SW_POWER_CAP 98 %``."""
+    held = {k.removeprefix("event "): v for k, v in record.conditions.items() if k.startswith("event ")}
+    events = [(float(share), name) for name, share in held.items() if isinstance(share, int | float)]
+    said = [f"{name} {share:.0%}" for share, name in sorted(events, reverse=True)]
+    width = record.conditions.get("pcie_width")
+    if record.family in ("copy", "peer") and width is not None:
+        said.append(f"PCIe x{width:.0f}" if isinstance(width, float | int) else "")
+    return ", ".join(s for s in said if s)
+
+
+def judge_all(
+    results: Sequence[tuple[Case, Subject, Record]], history: Callable[[Subject], Sequence[Record]] = lambda _: ()
+) -> list[Judged]:
+    """Every result, judged; then each card against its siblings: equal cards in this machine, same measurement."""
+    known: dict[str, Sequence[Record]] = {}
+    judged: list[Judged] = []
+    for case, subject, record in results:
+        if subject.device not in known:
+            known[subject.device] = history(subject)
+        judged.append(judge(case, subject, record, known[subject.device]))
+    groups: dict[tuple[str, str], list[int]] = {}
+    for i, j in enumerate(judged):
+        if j.subject.kind == "cuda" and j.record.value is not None:
+            groups.setdefault((j.subject.name, j.case.key), []).append(i)
+    for members in groups.values():
+        values = [judged[i].record.value or 0.0 for i in members]
+        rates = [1.0 / v for v in values] if judged[members[0]].case.unit == "s" else values
+        for position in outliers(rates):
+            i = members[position]
+            judged[i] = replace(judged[i], slow_among=len(members))
+    return judged

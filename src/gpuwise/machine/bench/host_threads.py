@@ -1,0 +1,15 @@
+"""Threads of the libraries that multiply on the processor."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from gpuwise.machine.bench.subjects import usable_cores
+
+
+def use_every_core() -> None:
+    """Let numpy's OpenBLAS use the cores this process may run on, unless OMP_NUM_THREADS says otherwise: the command line
+    starts with one thread, which is right for everything but measuring. PyTorch counts by itself."""
+    if "numpy" not in sys.modules and "OMP_NUM_THREADS" not in os.environ:
+        os.environ["OPENBLAS_NUM_THREADS"] = str(usable_cores())

@@ -1,0 +1,192 @@
+"""Runs cases on subjects: each is made ready, warmed, checked, sampled until known well enough, and kept as it ends.
+
+One that fails is a record with its reason; an interruption keeps what was measured.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import Any
+
+from gpuwise.errors import GpuwiseError
+from gpuwise.machine.bench.cases import FAMILIES, Case
+from gpuwise.machine.bench.sampling import TARGET, measure, summarise
+from gpuwise.machine.bench.subjects import Subject, describe, machine_id
+from gpuwise.machine.bench.watch import Watch
+from gpuwise.machine.bench.work import Check, NotHereError, Work
+from gpuwise.records.record import Record, Run
+from gpuwise.records.store import Records
+
+Make = Callable[[Case, Subject], Work]
+LONGEST_REASON = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``each_s`` for the samples of one case, ``total_s`` for all of them (None: as long as it takes)."""
+
+    each_s: float = 2.0
+    total_s: float | None = None
+    target: float = TARGET
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a run so far. ``skipped`` are cases that do not exist here, with why; ``late`` those there was no time for."""
+
+    run: Run
+    records: list[tuple[Case, Subject, Record]] = field(default_factory=list[tuple[Case, Subject, Record]])
+    skipped: list[tuple[Case, Subject, str]] = field(default_factory=list[tuple[Case, Subject, str]])
+    late: list[tuple[Case, Subject]] = field(default_factory=list[tuple[Case, Subject]])
+    interrupted: bool = False
+
+    @property
+    def wrong(self) -> list[Record]:
+        """Answers outside their bound."""
+        return [r for _, _, r in self.records if r.correct is False]
+
+    @property
+    def failed(self) -> list[Record]:
+        return [r for _, _, r in self.records if r.failed is not None]
+
+
+def new_run(subjects: list[Subject], command: str, now_s: float) -> Run:
+    machine, software = describe(subjects)
+    return Run(uuid.uuid4().hex, now_s, machine_id(), machine, software, command)
+
+
+def make_work(case: Case, subject: Subject) -> Work:
+    """The family's own maker, from the table."""
+    module, _, name = FAMILIES[case.family][0].partition(":")
+    make: Make = getattr(import_module(module), name)
+    return make(case, subject)
+
+
+def run_cases(
+    pairs: Sequence[tuple[Case, Subject]],
+    run: Run,
+    store: Records | None,
+    limits: Limits,
+    *,
+    make: Make = make_work,
+    progress: Callable[[str], None] = lambda _: None,
+    clock: Callable[[], float] = time.monotonic,
+    now: Callable[[], float] = time.time,
+) -> Outcome:
+    """Every pair in turn, kept in ``store`` as each ends. Raises DataError when the store cannot be written."""
+    outcome = Outcome(run)
+    began = clock()
+    if store is not None:
+        store.start(run)
+    for number, (case, subject) in enumerate(pairs, 1):
+        if limits.total_s is not None and clock() - began > limits.total_s:
+            outcome.late.append((case, subject))
+            continue
+        progress(f"[{number}/{len(pairs)}] {subject.label} {case.key}")
+        try:
+            record = run_case(case, subject, limits, make=make, clock=clock, now=now)
+        except NotHereError as reason:
+            outcome.skipped.append((case, subject, reason.message))
+            continue
+        except KeyboardInterrupt:
+            outcome.interrupted = True
+            break
+        outcome.records.append((case, subject, record))
+        if store is not None:
+            store.add(run, record)
+    return outcome
+
+
+def run_case(
+    case: Case, subject: Subject, limits: Limits, *, make: Make = make_work,
+    clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time,
+) -> Record:  # fmt: skip
+    """One case on one subject as a record. Raises NotHereError where it does not exist, and nothing else of its own."""
+    empty = Record(
+        now(), case.key, case.family, subject.device, subject.name, subject.id, case.dtype,
+        {**case.parameters, "variant": case.variant}, case.unit, None,
+    )  # fmt: skip
+    work: Work | None = None
+    try:
+        work = make(case, subject)
+        with Watch(subject) as watch:
+            seconds = _samples(work, limits, clock)
+        verdict = work.check()
+        return replace(_filled(empty, case, work, seconds, verdict, watch), at_s=now())
+    except NotHereError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a library throws is the result of this case, not the end of the run
+        return replace(empty, at_s=now(), failed=reason_of(error))
+    finally:
+        if work is not None:
+            _close(work)
+
+
+def _samples(work: Work, limits: Limits, clock: Callable[[], float]) -> list[float]:
+    try:
+        return measure(work.sample, limit_s=limits.each_s, clock=clock, target=limits.target, most=_most(work))
+    except StopIteration:
+        raise RuntimeError("fewer samples than asked for") from None
+
+
+def _most(work: Work) -> int:
+    from gpuwise.machine.bench.sampling import MOST_SAMPLES
+
+    known = work.conditions.get("samples")
+    return int(known) if isinstance(known, int) else MOST_SAMPLES
+
+
+def _filled(empty: Record, case: Case, work: Work, seconds: list[float], verdict: Check | None, watch: Watch) -> Record:
+    """Rates from seconds: the fastest sample is the high end of the rate."""
+    time_s = summarise(seconds)
+    as_rate = case.unit != "s"
+
+    def value(t: float | None) -> float | None:
+        return None if t is None else (work.amount / t if as_rate else t)
+
+    low, high = value(time_s.low), value(time_s.high)
+    if as_rate:
+        low, high = high, low
+    conditions = {**work.conditions, **watch.conditions}
+    if verdict is not None:
+        conditions["checked"] = verdict.what
+    finite = verdict is None or verdict.error < float("inf")
+    return replace(
+        empty, value=value(time_s.median), low=low, high=high, samples=time_s.n, time_s=time_s.median,
+        correct=None if verdict is None else verdict.correct,
+        error=verdict.error if verdict is not None and finite else None, conditions=conditions,
+    )  # fmt: skip
+
+
+def _close(work: Work) -> None:
+    try:
+        work.close()
+    except Exception:  # noqa: BLE001 - a device that is gone cannot be tidied; what was measured stands
+        return
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a case failed, in one line of at most ``LONGEST_REASON`` characters."""
+    if isinstance(error, GpuwiseError):
+        return error.message[:LONGEST_REASON]
+    text = " ".join(str(error).split())
+    name = type(error).__name__
+    if name == "OutOfMemoryError":
+        return "out of memory"
+    if isinstance(error, MemoryError):
+        return "out of host memory"
+    return f"{name}: {text}"[:LONGEST_REASON] if text else name
+
+
+def pairs_of(cases: Sequence[Case], subjects: Sequence[Subject]) -> list[tuple[Case, Subject]]:
+    """Each case on each subject it is for, device by device."""
+    return [(case, subject) for subject in subjects for case in cases if subject.kind in case.on]
+
+
+def as_jsonable(value: Any) -> Any:
+    """For documents: what is not finite is None."""
+    return None if isinstance(value, float) and not abs(value) < float("inf") else value
