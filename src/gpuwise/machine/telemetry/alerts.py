@@ -214,6 +214,9 @@ class Alerts:
     for. The command is told by its environment: GPUWISE_ALERT (the rule), GPUWISE_STATE (``fired`` or ``over``), GPUWISE_GPU,
     GPUWISE_GPU_NAME, GPUWISE_GPU_UUID, GPUWISE_VALUE, GPUWISE_TIME, GPUWISE_CAUSES (sentences, one a line)."""
 
+    rings = True
+    """Its notices are news, not trouble of its own."""
+
     def __init__(self, rules: tuple[Rule, ...], command: str | None = None, *, quiet: bool = False) -> None:
         self._watch, self._command, self._quiet = Watch(rules), command, quiet
         self._running: list[subprocess.Popen[bytes]] = []

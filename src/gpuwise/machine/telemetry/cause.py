@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuwise.machine.telemetry.frames import Card, Window
-from gpuwise.units import MEGA, format_duration
+from gpuwise.units import MEGA, MINUTE_S, format_duration
 
 BUSY = 0.5
 """Utilisation from which a card counts as under load: clocks and the PCIe generation fall when there is nothing to do."""
+SHORTEST_SPAN_S = 2.0
+"""A share of less than this says no more than that it is so now."""
 WORTH_NAMING = 0.01
 """Share of a window from which an ended hold is still named."""
 
@@ -63,10 +65,10 @@ def clock_cost(card: Card) -> str | None:
 def shares_of(card: Card, reason: str) -> Iterator[str]:
     for window in card.windows:
         share = window.shares.get(reason)
-        if share:
+        if share and window.length_s >= SHORTEST_SPAN_S:
             yield share_words(window, share)
     total = card.health.held_back_s.get(reason) if card.health is not None else None
-    if total:
+    if total and total >= 1.0:
         yield f"{span_words(total)} since the driver was loaded"
 
 
@@ -79,7 +81,7 @@ def share_words(window: Window, share: float) -> str:
 
 def span_words(seconds: float) -> str:
     """``48 s``, ``5 min``: a watched span, without digits nobody needs."""
-    return format_duration(round(seconds) if seconds >= 10 else round(seconds, 1))
+    return f"{seconds:.0f} s" if 10 <= seconds < 2 * MINUTE_S else format_duration(round(seconds, 1))
 
 
 def recent_share(card: Card, reason: str) -> float:

@@ -24,7 +24,7 @@ def away(card: Card, frame: Frame) -> Iterator[Cause]:
         "lost" if lost else "unreachable", card.number,
         f"GPU {card.number} is lost: it fell off the bus or has to be reset." if lost
         else f"GPU {card.number} does not answer.",
-        tuple(evidence), "everything", Severity.FAULT,
+        tuple(evidence), "the whole card", Severity.FAULT,
         "stop what uses it, then `nvidia-smi --gpu-reset` or reboot; if it comes again, reseat the card and check its power"
         if lost else "`gpuwise doctor` looks for the reason",
     )  # fmt: skip
@@ -78,7 +78,7 @@ def links(card: Card, frame: Frame) -> Iterator[Cause]:
     if s.pcie_width is not None and i.pcie_width_max is not None and 0 < s.pcie_width < i.pcie_width_max:
         yield Cause(
             "pcie-width", n, f"GPU {n} has {s.pcie_width} PCIe lanes of the {i.pcie_width_max} that card and slot have.",
-            _pcie(card), f"copies to and from it at {s.pcie_width / i.pcie_width_max * 100:.0f} % of the speed",
+            _pcie(card), f"{(1 - s.pcie_width / i.pcie_width_max) * 100:.0f} % of the speed of copies to and from it",
             Severity.SLOWS, "reseat the card or its riser; check whether the slot shares lanes with another device",
         )  # fmt: skip
     working = is_busy(card) and s.performance_state is not None and s.performance_state <= FASTEST_STATES

@@ -23,6 +23,8 @@ CLOCK_MAX_HZ, MEMORY_CLOCK_HZ = 1980 * MEGA, 2619 * MEGA
 FIRST_PID = 4_200_000
 """Above the largest process number Linux gives (2**22 = 4,194,304), so that no real process is ever meant."""
 LIMIT_W = 700.0
+BEGIN_S = 47.0
+"""Where the play begins: one card is too hot, one has just been lost."""
 
 
 Play = Callable[[float], Mapping[str, Any]]
@@ -143,7 +145,8 @@ class DemoDevices(NullDevices):
             for i, s in enumerate(self.situations)
         ]  # fmt: skip
         super().__init__(cards, driver=Driver("null", "demo"), clock=clock)
-        self._now, self._began_s = clock, clock()
+        self._start_s -= BEGIN_S
+        self._now, self._began_s = clock, clock() - BEGIN_S
         self._energy_j = [0.0] * n
         self._read_s = [self._began_s] * n
 

@@ -42,40 +42,49 @@ class Tap:
     """A source that gives each frame to sinks on its way."""
 
     def __init__(self, source: Source, sinks: Sequence[Sink]) -> None:
-        self._source, self._sinks = source, tuple(sinks)
+        self.source, self._sinks = source, tuple(sinks)
         self._last: tuple[Frame, tuple[Cause, ...]] | None = None
 
     @property
     def history(self) -> History:
-        return self._source.history
+        return self.source.history
 
     @property
     def interval_s(self) -> float:
-        return self._source.interval_s
+        return self.source.interval_s
 
     @property
     def notices(self) -> tuple[str, ...]:
         """Of the source and of every sink."""
-        return (*self._source.notices, *(n for s in self._sinks for n in s.notices))
+        return (*self.source.notices, *(n for s in self._sinks for n in s.notices))
 
     def refresh(self) -> Frame:
         """The source's next frame, after every sink was given it."""
-        frame = self._source.refresh()
-        causes = self._source.causes(frame)
+        frame = self.source.refresh()
+        self.offer(frame)
+        return frame
+
+    def offer(self, frame: Frame) -> tuple[Cause, ...]:
+        """Give the sinks a frame that was taken another way; its causes."""
+        causes = self.source.causes(frame)
         self._last = (frame, causes)
         for sink in self._sinks:
             sink.write(frame, causes)
-        return frame
+        return causes
 
     def causes(self, frame: Frame) -> tuple[Cause, ...]:
         """As the source says, found once a frame."""
         if self._last is not None and self._last[0] is frame:
             return self._last[1]
-        return self._source.causes(frame)
+        return self.source.causes(frame)
+
+    def final_notices(self) -> tuple[str, ...]:
+        """After closing: what did not get where it was to go."""
+        return tuple(n for s in self._sinks if not getattr(s, "rings", False) for n in s.notices)
 
     def close(self) -> None:
         """Close the source, then every sink."""
-        self._source.close()
+        self.source.close()
         for sink in self._sinks:
             sink.close()
 
