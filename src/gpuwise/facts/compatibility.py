@@ -63,6 +63,12 @@ IMAGE_SCHEMA: dict[str, Field] = {
     "image": Field("text"),
     "kind": Field("text", choices=("cuda", "ngc")),
     "cuda": Field("text"),
+    "python": Field("text"),
+    "source": Field("text"),
+}
+ROCM_SCHEMA: dict[str, Field] = {
+    "series": Field("text"),
+    "build": Field("text"),
     "source": Field("text"),
 }
 
@@ -144,6 +150,8 @@ class Image:
     kind: str
     """``cuda`` or ``ngc``."""
     cuda: Version
+    python: Version
+    """Of its distribution."""
     source_key: str
 
 
@@ -250,6 +258,12 @@ def family_driver(cuda: Version, *, windows: bool = False) -> Version | None:
     return min(known, default=None)
 
 
+def newest_cuda(driver: Version, *, windows: bool = False) -> Version | None:
+    """The newest CUDA of the table whose own driver is not newer than ``driver``; None where none is that old."""
+    pairs = ((w.paired_driver_windows if windows else w.paired_driver_linux, w.cuda) for w in wheels())
+    return max((cuda for paired, cuda in pairs if paired and at_least(driver, paired)), default=None)
+
+
 @cache
 def generations() -> Mapping[str, Generation]:
     """NVIDIA's generations by name, oldest first. Raises DataError."""
@@ -284,10 +298,16 @@ def cuda_error_in(text: str) -> CudaError | None:
 
 
 @cache
+def rocm_builds() -> tuple[tuple[Version, str], ...]:
+    """PyTorch's series and the build of it for AMD, newest first. Raises DataError."""
+    return tuple((parse_version(r.text("series")), r.text("build")) for r in _rows("rocm_wheels.csv", ROCM_SCHEMA))
+
+
+@cache
 def images() -> tuple[Image, ...]:
     """Container images, newest CUDA first in each kind. Raises DataError."""
     found = [
-        Image(r.text("image"), r.text("kind"), parse_version(r.text("cuda")), r.text("source"))
+        Image(r.text("image"), r.text("kind"), _version(r, "cuda"), _version(r, "python"), r.text("source"))
         for r in _rows("container_images.csv", IMAGE_SCHEMA)
     ]
     return tuple(sorted(found, key=lambda i: (i.kind, i.cuda), reverse=True))

@@ -26,6 +26,7 @@ OS_COMMAND_SCHEMA: dict[str, Field] = {
     "source": Field("text"),
 }
 
+
 @dataclass(frozen=True, slots=True)
 class OsCommands:
     """The commands of one family of distributions; ``{branch}``, ``{version}`` and ``{arch}`` are still to be filled in."""

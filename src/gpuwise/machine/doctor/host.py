@@ -105,13 +105,13 @@ class LocalHost:
 
     def link(self, path: str) -> str | None:
         try:
-            return os.readlink(path)
+            return str(Path(path).readlink())
         except (OSError, ValueError):
             return None
 
     def names(self, path: str) -> tuple[str, ...]:
         try:
-            return tuple(sorted(os.listdir(path)))
+            return tuple(sorted(p.name for p in Path(path).iterdir()))
         except (OSError, ValueError):
             return ()
 

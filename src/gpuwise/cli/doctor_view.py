@@ -1,0 +1,87 @@
+"""A diagnosis for people: the verdict, then each finding with what was seen, why it matters, what mends it and how to check."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwise.cli.out import console
+from gpuwise.machine.doctor.report import Diagnosis, one_line, summary
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gpuwise.machine.doctor.finding import Finding, Mend
+
+_STYLES = {"ready": "bold green", "ready with limits": "bold yellow", "not ready": "bold red"}
+_WHERE = {"host": ", on the machine itself", "windows": ", in PowerShell", "person": "", "here": ""}
+_INDENT = 9
+
+
+def show_diagnosis(d: Diagnosis, *, notes: bool = False) -> None:
+    """Print it."""
+    from rich.text import Text
+
+    to = console()
+    head = Text(d.verdict.value, style=_STYLES[d.verdict.value])
+    n = len(d.faults)
+    if n:
+        head.append(f": {n} finding{'s' if n > 1 else ''}", style="default")
+    to.print(head)
+    to.print(summary(d.machine), style="dim")
+    for at, finding in enumerate(d.faults, start=1):
+        _finding(to, f"{at}.", finding)
+    # what explains a machine that does nothing on a GPU is said even when not asked for
+    for note in d.notes:
+        if notes or note.id == "no-gpu":
+            _note(to, note)
+    if n:
+        to.print("\ngpuwise doctor --fix-plan mend.sh writes these steps as a script.", style="dim")
+    elif d.notes and not notes and any(note.id != "no-gpu" for note in d.notes):
+        to.print("--notes shows what is good to know.", style="dim")
+
+
+def _finding(to: Console, number: str, f: Finding) -> None:
+    from rich.text import Text
+
+    to.print()
+    title = Text(f"{number} {f.what} ", style="bold")
+    title.append(f"[{f.severity.value}: {f.id}]", style="red" if f.severity.value == "blocker" else "yellow")
+    to.print(title)
+    if f.evidence:
+        _row(to, "seen", one_line(f.evidence))
+    _row(to, "why", f.why)
+    for at, mend in enumerate(f.mends):
+        _mend(to, "mend" if at == 0 else "", mend)
+    if f.check:
+        _command(to, "check", f.check)
+
+
+def _note(to: Console, f: Finding) -> None:
+    to.print()
+    to.print(f.what, style="bold")
+    if f.evidence:
+        _row(to, "seen", one_line(f.evidence))
+    _row(to, "why", f.why)
+    for mend in f.mends:
+        _mend(to, "do", mend)
+
+
+def _mend(to: Console, name: str, m: Mend) -> None:
+    _row(to, name, m.what + _WHERE[m.where] + (":" if m.commands else "."))
+    for command in m.commands:
+        _command(to, "", "  " + command)
+
+
+def _row(to: Console, name: str, text: str) -> None:
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 0, 0, 0))
+    grid.add_column(width=_INDENT, no_wrap=True)
+    grid.add_column()
+    grid.add_row(f"   {name}", text)
+    to.print(grid)
+
+
+def _command(to: Console, name: str, text: str) -> None:
+    """One command, whole: a line that is broken cannot be pasted."""
+    to.print(f"{'   ' + name:<{_INDENT}}{text}", style="cyan" if not name else None, soft_wrap=True)

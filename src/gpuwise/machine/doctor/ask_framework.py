@@ -1,0 +1,180 @@
+"""Asks one framework what it can do here. Run as text by the user's interpreter, so it needs nothing but that (3.8 and newer):
+
+    python -c TEXT torch
+
+It imports frameworks by name only, since this package itself must not depend on them, and prints one JSON object a line; the
+last ``stage`` says how far it came when it crashes or hangs.
+"""
+
+import faulthandler
+import importlib
+import json
+import os
+import sys
+import warnings
+
+
+def say(**what):
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+def quietly(call, default=None):
+    try:
+        return call()
+    except Exception:  # noqa: BLE001  whatever a foreign library raises is an answer
+        return default
+
+
+def words(error):
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
+
+
+def try_on(devices, run):
+    """Runs a product on each device: [{"index", "ran", "error"}]."""
+    found = []
+    for index, device in devices:
+        entry = {"index": index, "ran": None, "error": None}
+        try:
+            entry["ran"] = bool(run(device))
+        except Exception as error:  # noqa: BLE001
+            entry["error"] = words(error)
+            if "out of memory" not in entry["error"].lower():
+                entry["ran"] = False
+        found.append(entry)
+    return found
+
+
+def ask_torch():
+    torch = importlib.import_module("torch")
+
+    c = torch._C
+    flags = quietly(lambda: c._cuda_getArchFlags()) if torch.version.cuda else None
+    say(
+        stage="build",
+        version=torch.__version__,
+        file=torch.__file__,
+        cuda=torch.version.cuda,
+        hip=getattr(torch.version, "hip", None),
+        xpu=getattr(torch.version, "xpu", None),
+        architectures=(flags or "").split(),
+        cudnn=quietly(lambda: torch.backends.cudnn.version()) if torch.version.cuda else None,
+        nccl=quietly(lambda: ".".join(map(str, torch.cuda.nccl.version()))) if torch.version.cuda else None,
+        mps=bool(quietly(lambda: torch.backends.mps.is_available(), False)),
+        threads=torch.get_num_threads(),
+    )
+    if not (torch.version.cuda or getattr(torch.version, "hip", None)):
+        say(stage="done", available=False, count=0)
+        return
+    say(stage="devices")
+    error = None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        available = torch.cuda.is_available()
+        count = torch.cuda.device_count() if available else 0
+        if not available:
+            try:
+                torch.cuda.init()
+            except Exception as raised:  # noqa: BLE001
+                error = words(raised)
+    texts = [" ".join(str(w.message).split())[:600] for w in caught if "CUDA" in str(w.message) or "cuda" in str(w.message)]
+    error = " | ".join([*texts, error] if error else texts) or None
+    cards = []
+    for i in range(count):
+        p = quietly(lambda i=i: torch.cuda.get_device_properties(i))
+        if p is not None:
+            cards.append(
+                {"index": i, "name": p.name, "capability": [p.major, p.minor], "uuid": str(getattr(p, "uuid", "") or "")}
+            )
+    say(stage="run", available=available, count=count, error=error, devices=cards)
+
+    def product(device):
+        x = torch.ones(64, 64, device=device)
+        return float((x @ x).sum()) == 64.0**3
+
+    say(stage="done", ran=try_on([(i, f"cuda:{i}") for i in range(count)], product))
+
+
+def ask_tensorflow():
+    tf = importlib.import_module("tensorflow")
+
+    build = quietly(lambda: dict(tf.sysconfig.get_build_info()), {})
+    say(
+        stage="build",
+        version=tf.__version__,
+        file=tf.__file__,
+        cuda=build.get("cuda_version") if build.get("is_cuda_build") else None,
+        hip=build.get("rocm_version") if build.get("is_rocm_build") else None,
+        cudnn=build.get("cudnn_version"),
+        architectures=list(build.get("cuda_compute_capabilities") or ()),
+    )
+    say(stage="devices")
+    found = tf.config.list_physical_devices("GPU")
+    say(stage="run", available=bool(found), count=len(found))
+
+    def product(device):
+        with tf.device(device):
+            x = tf.ones((64, 64))
+            return float(tf.reduce_sum(tf.matmul(x, x))) == 64.0**3
+
+    say(stage="done", ran=try_on([(i, f"/GPU:{i}") for i in range(len(found))], product))
+
+
+def ask_jax():
+    jax = importlib.import_module("jax")
+
+    say(stage="build", version=jax.__version__, file=jax.__file__)
+    say(stage="devices")
+    try:
+        found = jax.devices()
+    except Exception as error:  # noqa: BLE001
+        say(stage="done", available=False, count=0, error=words(error))
+        return
+    gpus = [d for d in found if d.platform in ("gpu", "cuda", "rocm")]
+    say(stage="run", available=bool(gpus), count=len(gpus), backend=jax.default_backend(), cuda=None)
+
+    def product(device):
+        x = jax.device_put(jax.numpy.ones((64, 64)), device)
+        return float((x @ x).sum()) == 64.0**3
+
+    say(stage="done", ran=try_on(list(enumerate(gpus)), product))
+
+
+def ask_cupy():
+    cupy = importlib.import_module("cupy")
+
+    version = quietly(lambda: cupy.cuda.runtime.runtimeGetVersion())
+    cuda = f"{version // 1000}.{version % 1000 // 10}" if version and not cupy.cuda.runtime.is_hip else None
+    say(stage="build", version=cupy.__version__, file=cupy.__file__, cuda=cuda)
+    say(stage="devices")
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:  # noqa: BLE001
+        say(stage="done", available=False, count=0, error=words(error))
+        return
+    say(stage="run", available=count > 0, count=count)
+
+    def product(index):
+        with cupy.cuda.Device(index):
+            x = cupy.ones((64, 64), dtype=cupy.float32)
+            return float((x @ x).sum()) == 64.0**3
+
+    say(stage="done", ran=try_on([(i, i) for i in range(count)], product))
+
+
+def main(name):
+    faulthandler.enable()
+    # the folder one happens to stand in must not stand in for a package
+    sys.path[:] = [p for p in sys.path if p]
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    say(stage="import")
+    try:
+        {"torch": ask_torch, "tensorflow": ask_tensorflow, "jax": ask_jax, "cupy": ask_cupy}[name]()
+    except BaseException as error:  # noqa: BLE001
+        say(failed=words(error))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,127 @@
+"""A container image for this driver and these cards: a Dockerfile and a compose file."""
+
+from __future__ import annotations
+
+from gpuwise.facts.compatibility import (
+    Image,
+    Version,
+    Wheel,
+    at_least,
+    family_driver,
+    images,
+    newest_cuda,
+    rocm_builds,
+    wheels_for,
+)
+from gpuwise.machine.doctor import mends
+from gpuwise.machine.doctor.observation import Machine
+
+_CHECK = 'CMD ["python", "-c", "import torch; print(torch.__version__, torch.cuda.is_available())"]'
+_PLAIN = "python:3.12-slim"
+
+
+def dockerfile(m: Machine) -> str:
+    """The text of a Dockerfile whose PyTorch runs here."""
+    if m.nvidia_cards:
+        return _nvidia(m)
+    if m.vendor("amd"):
+        series, build = rocm_builds()[0]
+        index = f"--index-url {mends.INDEX}/{build}"
+        return _lines(
+            f"FROM {_PLAIN}", f"RUN pip install --no-cache-dir 'torch=={mends.dotted(series)}.*' {index}", "WORKDIR /app", _CHECK
+        )
+    return _lines(
+        "# No GPU answers here: this image computes on the processor.", f"FROM {_PLAIN}",
+        f"RUN pip install --no-cache-dir torch --index-url {mends.INDEX}/cpu", "WORKDIR /app", _CHECK,
+    )  # fmt: skip
+
+
+def _nvidia(m: Machine) -> str:
+    base, wheel = choose_base(m)
+    names = ", ".join(dict.fromkeys(c.identity.name for c in m.nvidia_cards))
+    head = [f"# For {names} with driver {m.driver_version}."]
+    ngc = choose_ngc(m)
+    if ngc is not None:
+        head += [f"# NVIDIA's own build of PyTorch, CUDA {mends.dotted(ngc.cuda)}, also runs here: FROM {ngc.name}"]
+    if base is None or wheel is None:
+        shown = ", ".join(mends.dotted(c) for c in mends.capabilities_here(m))
+        return _lines(
+            *head,
+            f"# No image and wheel of the tables run on compute capability {shown} with driver {m.driver_version}.",
+        )
+    install = f"pip install --no-cache-dir {mends.package('torch', wheel.release)}"
+    if not wheel.pypi_default or m.system.machine not in ("x86_64", ""):
+        install += f" --index-url {mends.INDEX}/{wheel.build}"
+    return _lines(
+        *head,
+        f"# The wheel brings CUDA {mends.dotted(wheel.cuda)}; the image asks the driver for CUDA {mends.dotted(base.cuda)}.",
+        f"FROM {base.name}",
+        "RUN apt-get update \\",
+        " && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3 python3-venv \\",
+        " && rm -rf /var/lib/apt/lists/* && python3 -m venv /opt/venv",
+        "ENV PATH=/opt/venv/bin:$PATH",
+        f"RUN {install}",
+        "WORKDIR /app",
+        _CHECK,
+    )  # fmt: skip
+
+
+def choose_base(m: Machine) -> tuple[Image | None, Wheel | None]:
+    """CUDA's newest base image that this driver starts, and the best wheel for its Python. The image refuses to start on a driver
+    whose own CUDA is older than the image's, so the family's minimum is not enough for it."""
+    newest, cards, driver = _driver_cuda(m), mends.capabilities_here(m), mends.driver_number(m)
+    for image in images():
+        if image.kind != "cuda" or newest is None or image.cuda > newest:
+            continue
+        found = wheels_for(cards, driver, python=image.python)
+        if found:
+            return image, found[0]
+    return None, None
+
+
+def choose_ngc(m: Machine) -> Image | None:
+    """NVIDIA's newest PyTorch image whose CUDA family this driver runs; it checks no more than that of data-centre cards, so for
+    others the driver's own CUDA must be as new. None when no image is old enough, or the cards are of an unserved generation."""
+    newest, driver = _driver_cuda(m), mends.driver_number(m)
+    if newest is None or driver is None or mends.needs_closed_modules(m):
+        return None
+    blackwell = any(c[0] >= 10 for c in mends.capabilities_here(m))
+    for image in images():
+        least = family_driver(image.cuda)
+        if (
+            image.kind == "ngc"
+            and least
+            and at_least(driver, least)
+            and image.cuda <= newest
+            and not (blackwell and image.cuda < (12, 8))
+        ):
+            return image
+    return None
+
+
+def _driver_cuda(m: Machine) -> Version | None:
+    """The newest CUDA the driver says it runs, else by its number."""
+    found = m.vendor("nvidia")
+    if found and found.driver and found.driver.cuda_version:
+        return found.driver.cuda_version
+    driver = mends.driver_number(m)
+    return newest_cuda(driver) if driver else None
+
+
+def compose(m: Machine) -> str:
+    """The text of a compose file that builds the Dockerfile beside it and gives it the GPUs."""
+    lines = ["services:", "  app:", "    build: .", "    shm_size: 8gb"]
+    if m.nvidia_cards:
+        lines += [
+            "    deploy:", "      resources:", "        reservations:", "          devices:",
+            "            - driver: nvidia", "              count: all", "              capabilities: [gpu]",
+        ]  # fmt: skip
+        if len(m.nvidia_cards) > 1:
+            lines += ["    ulimits:", "      memlock: -1", "      stack: 67108864"]
+    elif m.vendor("amd"):
+        lines += ["    devices:", "      - /dev/kfd", "      - /dev/dri", "    group_add:", "      - video", "      - render"]
+    return _lines(*lines)
+
+
+def _lines(*lines: str) -> str:
+    return "\n".join(lines) + "\n"

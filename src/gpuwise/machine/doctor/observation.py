@@ -1,0 +1,290 @@
+"""What was found on a machine: one frozen :class:`Machine`, which the checks read and nothing else does.
+
+None and empty mean that a thing is not there or could not be asked; no field is guessed. Bytes, watts, seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuwise.machine.devices.readings import Driver, Health, Identity, Peer, Sample, Xid
+
+NVIDIA, AMD, INTEL = "10de", "1002", "8086"
+"""PCI vendor numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """The operating system and what it runs in."""
+
+    platform: str
+    """``linux``, ``darwin`` or ``win32``."""
+    ids: tuple[str, ...] = ()
+    """ID, then ID_LIKE of os-release."""
+    version: str = ""
+    name: str = ""
+    kernel: str = ""
+    machine: str = ""
+    """``x86_64`` or ``aarch64``; ``AMD64`` and ``arm64`` elsewhere."""
+    wsl: int | None = None
+    """1 or 2; None outside Windows' subsystem for Linux."""
+    container: str | None = None
+    """``docker``, ``podman``, ``kubernetes``, ``lxc``, ``apptainer`` or ``container``."""
+    root: bool = False
+    secure_boot: bool | None = None
+    translated: bool = False
+    """An x86 Python on Apple silicon."""
+
+
+@dataclass(frozen=True, slots=True)
+class PciCard:
+    """A display or compute device on the PCI bus, as the kernel lists it without any driver."""
+
+    address: str
+    vendor: str
+    device: str
+    name: str | None = None
+    """Of pci.ids: ``AD102 [GeForce RTX 4090]``."""
+    kernel_driver: str | None = None
+    """``nvidia``, ``nouveau``, ``vfio-pci``, ``amdgpu``; None: no driver has it."""
+    iommu: str | None = None
+    """Type of its IOMMU group: ``DMA``, ``DMA-FQ`` (addresses translated) or ``identity``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A device node."""
+
+    path: str
+    problem: str | None
+    """None when it opens; else ``permission``, ``refused``, ``missing`` or the system's word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Modules:
+    """NVIDIA's kernel side."""
+
+    loaded: tuple[str, ...] = ()
+    """Of nvidia, nvidia_uvm, nouveau, amdgpu, ... what /proc/modules lists."""
+    version: str | None = None
+    """Of the loaded module."""
+    open: bool | None = None
+    """The loaded module is of the open flavour."""
+    built_for: tuple[str, ...] = ()
+    """Kernels that have an NVIDIA module on disk."""
+    libraries: tuple[str, ...] = ()
+    """Versions of libcuda and libnvidia-ml on disk."""
+    library_paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One device behind the seam. A reading that failed is None."""
+
+    identity: Identity
+    sample: Sample | None = None
+    health: Health | None = None
+    problem: str | None = None
+    """Why the health could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vendor:
+    """The devices of one vendor that answered."""
+
+    vendor: str
+    driver: Driver | None
+    cards: tuple[Card, ...]
+    peers: tuple[Peer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A vendor's library that is here and does not work."""
+
+    vendor: str
+    kind: str
+    """Name of the error: ``NoDriverError``, ``DriverMismatchError``, ``DevicePermissionError``, ``DeviceError``."""
+    message: str
+    code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """An installed Python distribution."""
+
+    name: str
+    version: str
+    place: str
+    """The site-packages folder, or ``conda``."""
+    pins: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What it requires in exactly one version: name -> version."""
+    extension_tags: tuple[str, ...] = ()
+    """Interpreters its compiled core was built for: ``cpython-310``; empty when not looked at or stable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """The interpreter whose packages are looked at."""
+
+    path: str
+    version: tuple[int, ...] = ()
+    tag: str = ""
+    """``cpython-311``."""
+    machine: str = ""
+    packages: tuple[Package, ...] = ()
+    has_pip: bool = True
+    problem: str | None = None
+
+    def find(self, *names: str) -> Package | None:
+        """The first installed of ``names``."""
+        return next((p for n in names for p in self.packages if p.name == n), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """What a framework said of itself, asked in a process of its own."""
+
+    name: str
+    """``torch``, ``tensorflow``, ``jax`` or ``cupy``."""
+    outcome: str
+    """``ok``, ``error`` (it raised), ``crash`` (a signal ended it), ``hang`` (the time limit did) or ``skipped``."""
+    stage: str = ""
+    """How far it came: ``start``, ``import``, ``build``, ``devices``, ``run``, ``done``."""
+    detail: str = ""
+    """The last words of what went wrong."""
+    seconds: float = 0.0
+    answer: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def cuda(self) -> str | None:
+        """The CUDA version it was built with."""
+        return self.answer.get("cuda")
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        return tuple(self.answer.get("architectures") or ())
+
+    @property
+    def available(self) -> bool | None:
+        """It sees a GPU; None when it did not come so far."""
+        return self.answer.get("available")
+
+    @property
+    def error(self) -> str:
+        """What it printed or raised while it looked for GPUs."""
+        return str(self.answer.get("error") or "") or self.detail
+
+
+@dataclass(frozen=True, slots=True)
+class Toolkit:
+    """A CUDA toolkit on disk."""
+
+    path: str
+    version: tuple[int, ...]
+    on_path: bool = False
+    """Its nvcc is the one the shell finds, or CUDA_HOME names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Docker:
+    """What is here to run containers with."""
+
+    path: str | None = None
+    runtimes: tuple[str, ...] = ()
+    runtime_missing: bool = False
+    """daemon.json names NVIDIA's runtime and its program is not here."""
+    toolkit: str | None = None
+    cdi: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What jobs on this machine live on."""
+
+    cpus: int | None = None
+    cpu_quota: float | None = None
+    """CPUs a cgroup allows; None: all."""
+    memory_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    shm_bytes: int | None = None
+    shm_free_bytes: int | None = None
+    disks: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """``home``, ``temp``, ``cache`` -> bytes free and in all."""
+    nofile: int | None = None
+    memlock: int | None = None
+    infiniband: bool = False
+    governor: str | None = None
+    scaling_driver: str | None = None
+    energy_preference: str | None = None
+    huge_pages: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Everything the doctor found."""
+
+    system: System
+    pci: tuple[PciCard, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    modules: Modules = field(default_factory=Modules)
+    vendors: tuple[Vendor, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    kernel_log: tuple[str, ...] = ()
+    """Lines of the kernel's log that speak of GPUs, oldest first; empty when it may not be read."""
+    kernel_log_read: bool = False
+    xids: tuple[Xid, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Only the variables that matter to GPUs."""
+    python: Python | None = None
+    frameworks: tuple[Framework, ...] = ()
+    toolkits: tuple[Toolkit, ...] = ()
+    docker: Docker = field(default_factory=Docker)
+    resources: Resources = field(default_factory=Resources)
+    shadowing: Mapping[str, str] = field(default_factory=dict[str, str])
+    """A library a folder of LD_LIBRARY_PATH brings before the wheels' own: file name -> folder."""
+    mig_instances: Mapping[int, int] = field(default_factory=dict[int, int])
+    """Index of a card with MIG on -> GPU instances made on it."""
+    nvswitches: int = 0
+    wsl_linux_driver: tuple[str, ...] = ()
+    """Packages or files of a Linux driver inside WSL."""
+    suspended: bool = False
+    """The kernel's log shows a suspend since the start."""
+    wanted_gpus: int | None = None
+    """How many GPUs a person says should be here."""
+
+    def vendor(self, name: str) -> Vendor | None:
+        return next((v for v in self.vendors if v.vendor == name), None)
+
+    def refusal(self, name: str) -> Refusal | None:
+        return next((r for r in self.refusals if r.vendor == name), None)
+
+    def framework(self, name: str) -> Framework | None:
+        return next((f for f in self.frameworks if f.name == name), None)
+
+    def pci_of(self, vendor: str) -> tuple[PciCard, ...]:
+        return tuple(c for c in self.pci if c.vendor == vendor)
+
+    @property
+    def nvidia_cards(self) -> tuple[Card, ...]:
+        """NVIDIA's devices that answered."""
+        found = self.vendor("nvidia")
+        return found.cards if found else ()
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        """Devices of every vendor."""
+        return tuple(c for v in self.vendors for c in v.cards)
+
+    @property
+    def driver_version(self) -> str | None:
+        """Of NVIDIA's loaded driver, from the library or the kernel."""
+        found = self.vendor("nvidia")
+        return (found.driver.version if found and found.driver else None) or self.modules.version
+
+    @property
+    def means_nvidia(self) -> bool:
+        """An NVIDIA GPU is here, or should be."""
+        return bool(self.nvidia_cards or self.pci_of(NVIDIA) or self.refusal("nvidia"))

@@ -1,0 +1,182 @@
+"""The operating system, its container, and what jobs live on: memory, disks, limits, clocks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from gpuwise.machine.doctor.host import Host
+from gpuwise.machine.doctor.observation import Docker, Resources, System, Toolkit
+
+_SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+_CPU0 = "/sys/devices/system/cpu/cpu0/cpufreq/"
+_COMMAND_S = 3.0
+
+
+def read_system(host: Host) -> System:
+    """What the machine runs."""
+    release = _assignments(host.read("/etc/os-release") or "")
+    ids = tuple(filter(None, (release.get("ID", ""), *release.get("ID_LIKE", "").split())))
+    secure = host.read(_SECURE_BOOT)
+    translated = False
+    if host.platform == "darwin":
+        translated = host.run(("sysctl", "-n", "sysctl.proc_translated"), limit_s=_COMMAND_S).out.strip() == "1"
+    return System(
+        platform=host.platform,
+        ids=ids,
+        version=release.get("VERSION_ID", "") or (host.fact("release") or "" if host.platform != "linux" else ""),
+        name=release.get("PRETTY_NAME", "") or {"darwin": "macOS", "win32": "Windows"}.get(host.platform, host.platform),
+        kernel=host.fact("kernel") or "",
+        machine=host.fact("machine") or "",
+        wsl=_wsl(host),
+        container=_container(host),
+        root=host.fact("user") == "0",
+        secure_boot=None if not secure else secure[-1] == "\x01",
+        translated=translated,
+    )
+
+
+def _wsl(host: Host) -> int | None:
+    kernel = (host.read("/proc/version") or "").lower()
+    if "microsoft" not in kernel:
+        return None
+    return 2 if "wsl2" in kernel or "microsoft-standard" in kernel else 1
+
+
+def _container(host: Host) -> str | None:
+    environment = host.environment
+    if "KUBERNETES_SERVICE_HOST" in environment:
+        return "kubernetes"
+    if host.exists("/.dockerenv"):
+        return "docker"
+    if host.exists("/run/.containerenv"):
+        return "podman"
+    if "APPTAINER_CONTAINER" in environment or "SINGULARITY_CONTAINER" in environment:
+        return "apptainer"
+    first = host.read("/proc/1/cgroup") or ""
+    for word, name in (("kubepods", "kubernetes"), ("docker", "docker"), ("libpod", "podman"), ("lxc", "lxc")):
+        if word in first:
+            return name
+    return environment.get("container") or None
+
+
+def read_resources(host: Host) -> Resources:
+    """What jobs may use."""
+    shm = host.free("/dev/shm") if host.platform == "linux" else None
+    home = host.environment.get("HOME", "")
+    places = {
+        "home": home,
+        "temp": host.environment.get("TMPDIR") or "/tmp",
+        "cache": host.environment.get("HF_HOME") or (f"{home}/.cache" if home else ""),
+    }
+    disks = {name: found for name, place in places.items() if place and (found := host.free(place))}
+    cpus = host.fact("cpus")
+    memory = re.search(r"MemTotal:\s+(\d+) kB", host.read("/proc/meminfo") or "")
+    huge = re.search(r"\[(\w+)\]", host.read("/sys/kernel/mm/transparent_hugepage/enabled") or "")
+    return Resources(
+        cpus=int(cpus) if cpus else None,
+        cpu_quota=_cpu_quota(host),
+        memory_bytes=int(memory[1]) * 1024 if memory else None,
+        memory_limit_bytes=_memory_limit(host),
+        shm_bytes=shm[1] if shm else None,
+        shm_free_bytes=shm[0] if shm else None,
+        disks=disks,
+        nofile=host.limit("nofile"),
+        memlock=host.limit("memlock"),
+        infiniband=bool(host.names("/sys/class/infiniband")),
+        governor=_line(host, _CPU0 + "scaling_governor"),
+        scaling_driver=_line(host, _CPU0 + "scaling_driver"),
+        energy_preference=_line(host, _CPU0 + "energy_performance_preference"),
+        huge_pages=huge[1] if huge else None,
+    )
+
+
+def _cpu_quota(host: Host) -> float | None:
+    share = (host.read("/sys/fs/cgroup/cpu.max") or "").split()
+    if len(share) != 2:
+        share = [
+            _line(host, "/sys/fs/cgroup/cpu/cpu.cfs_quota_us") or "",
+            _line(host, "/sys/fs/cgroup/cpu/cpu.cfs_period_us") or "",
+        ]
+    quota, period = share
+    if not (quota.isdigit() and period.isdigit() and int(period)):
+        return None
+    return int(quota) / int(period)
+
+
+def _memory_limit(host: Host) -> int | None:
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        text = _line(host, path) or ""
+        # cgroup v1 writes "none" as the largest page-aligned number of 63 bits
+        if text.isdigit() and int(text) < 1 << 60:
+            return int(text)
+    return None
+
+
+def read_docker(host: Host) -> Docker:
+    """Docker and NVIDIA's container toolkit, as far as files tell without root."""
+    try:
+        loaded = json.loads(host.read("/etc/docker/daemon.json") or "{}")
+    except ValueError:
+        loaded = {}
+    runtimes: Mapping[str, object] = loaded.get("runtimes") if isinstance(loaded, dict) else {}
+    if not isinstance(runtimes, dict):
+        runtimes = {}
+    nvidia = runtimes.get("nvidia")
+    program = str(nvidia.get("path") or "") if isinstance(nvidia, dict) else ""
+    missing = bool(program) and not (host.which(program) or host.exists(program))
+    cdi = any(name.startswith("nvidia") for place in ("/etc/cdi", "/var/run/cdi", "/run/cdi") for name in host.names(place))
+    return Docker(
+        path=host.which("docker"),
+        runtimes=tuple(sorted(runtimes)),
+        runtime_missing=missing,
+        toolkit=host.which("nvidia-ctk") or host.which("nvidia-container-runtime"),
+        cdi=cdi,
+    )
+
+
+def read_toolkits(host: Host) -> tuple[Toolkit, ...]:
+    """CUDA toolkits under /usr/local, and the one the shell finds."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name in host.names("/usr/local"):
+        place = f"/usr/local/{name}"
+        if not name.startswith("cuda-") or not host.exists(f"{place}/bin/nvcc"):
+            continue
+        version = _toolkit_version(host, place) or _numbers(name.removeprefix("cuda-"))
+        if version:
+            found[place] = version
+    nvcc = host.which("nvcc")
+    current: tuple[int, ...] | None = None
+    if nvcc:
+        said = re.search(r"release (\d+)\.(\d+)", host.run((nvcc, "--version"), limit_s=_COMMAND_S).out)
+        current = (int(said[1]), int(said[2])) if said else None
+    home = host.environment.get("CUDA_HOME") or host.environment.get("CUDA_PATH") or ""
+    listed = [Toolkit(place, version, on_path=version[:2] == current or place == home) for place, version in found.items()]
+    if nvcc and current and not any(t.on_path for t in listed):
+        listed.append(Toolkit(nvcc.removesuffix("/bin/nvcc"), current, on_path=True))
+    return tuple(listed)
+
+
+def _toolkit_version(host: Host, place: str) -> tuple[int, ...]:
+    try:
+        loaded = json.loads(host.read(f"{place}/version.json") or "{}")
+        return _numbers(str(loaded["cuda"]["version"]))
+    except (ValueError, KeyError, TypeError):
+        return ()
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    match = re.match(r"\d{1,6}(\.\d{1,6})*", text)
+    return tuple(int(p) for p in match[0].split(".")) if match else ()
+
+
+def _line(host: Host, path: str) -> str | None:
+    text = host.read(path)
+    return text.strip() if text else None
+
+
+def _assignments(text: str) -> dict[str, str]:
+    """``ID="ubuntu"`` lines as a mapping."""
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    return {key.strip(): value.strip().strip("\"'") for key, _, value in pairs}
