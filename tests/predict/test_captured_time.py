@@ -12,8 +12,9 @@ from tests.predict.captures import capture, convolution, matmul, op, pointwise, 
 
 from gpuwise.errors import InputError
 from gpuwise.facts.naming import find_accelerator
+from gpuwise.predict.captured_bounds import Bound
 from gpuwise.predict.captured_shapes import FAMILIES, family_of
-from gpuwise.predict.captured_time import Bound, Calibration, captured_time
+from gpuwise.predict.captured_time import Calibration, captured_time
 from gpuwise.predict.captured_timeline import BLOCKING, SYNC, WAIT, timeline
 from gpuwise.predict.host_time import HostSpeed
 from gpuwise.workload.captured import OpFlag, Settings

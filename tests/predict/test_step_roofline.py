@@ -11,7 +11,8 @@ from tests.predict.captures import capture, convolution, matmul, op, pointwise, 
 
 from gpuwise.cli.step_view import show_step_time, step_time_json, time_words
 from gpuwise.facts.naming import find_accelerator
-from gpuwise.predict.captured_time import Bound, captured_time, pattern_of_path
+from gpuwise.predict.captured_bounds import Bound, pattern_of_path
+from gpuwise.predict.captured_time import captured_time
 from gpuwise.predict.step_roofline import step_roofline
 from gpuwise.report.roofline_step import roofline_drawing
 from gpuwise.workload.optable import Kind, Phase

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from gpuwise.errors import InputError
 from gpuwise.facts.accelerators import Accelerator
 from gpuwise.facts.systems import System
+from gpuwise.predict.captured_bounds import Bound, CostlyOp, costly_ops
 from gpuwise.predict.captured_collectives import collective_seconds
 from gpuwise.predict.captured_convolution import captured_convolution_time, conv_of, laid_out
 from gpuwise.predict.captured_kernels import compiled_device_seconds, network_log_sigma, network_seconds
@@ -40,21 +40,6 @@ from gpuwise.workload.optable import Kind, Phase
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
-
-
-class Bound(IntEnum):
-    """What an operation's time is made of."""
-
-    NOTHING = 0
-    """Host-only: a view."""
-    TENSOR_CORE = 1
-    CUDA_CORE = 2
-    BANDWIDTH = 3
-    LAUNCH = 4
-    """A kernel too short for its work to show: start and drain."""
-    HOST = 5
-    """The device waited for the host longer than the operation takes."""
-    COMMUNICATION = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,26 +75,6 @@ class SignatureTimes:
     basis: Basis
     whole: NDArray[np.bool_]
     """Timed as in whole measured networks (:mod:`gpuwise.predict.captured_kernels`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class CostlyOp:
-    """All calls of one signature in the step."""
-
-    op: str
-    family: str
-    count: int
-    time_s: float
-    """Together."""
-    share: float
-    """Of the device's time."""
-    bound: Bound
-    flop_per_s: float
-    intensity: float
-    """FLOP per byte of its tensors."""
-    module: str
-    """Where most of its time is spent, layer numbers as ``*``."""
-    shapes: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,39 +338,3 @@ def _step_sigma(
     alone = float(device_s[single].sum()) / total if total else 1.0
     late = max(0.0, 1.0 - total / step_s) * float(load_json("host_time")["log_sigma"])
     return math.sqrt(((1.0 - alone) * whole + alone * float(model[basis])) ** 2 + 0.25 * parts**2 + late**2)
-
-
-def costly_ops(
-    capture: Capture, signature: I64, module: I64, device_s: F64, bound: I64, family: NDArray[np.int64], count: int = 10
-) -> tuple[CostlyOp, ...]:
-    """The signatures on which the device spends most, costliest first; equal shapes are one entry."""
-    total = float(device_s.sum())
-    if not total:
-        return ()
-    sums = np.bincount(signature, weights=device_s, minlength=len(capture.signatures))
-    out: list[CostlyOp] = []
-    for i in np.argsort(-sums)[:count].tolist():
-        if sums[i] <= 0:
-            break
-        s = capture.signatures[int(i)]
-        rows = np.flatnonzero(signature == i)
-        moved = s.bytes_read + s.bytes_written
-        bounds = np.bincount(bound[rows], weights=device_s[rows])
-        modules = np.bincount(module[rows], weights=device_s[rows])
-        out.append(CostlyOp(
-            short_name(s.op), FAMILIES[int(family[rows[0]])], len(rows), float(sums[i]), float(sums[i]) / total,
-            Bound(int(np.argmax(bounds))), s.flop * len(rows) / float(sums[i]), s.flop / moved if moved else 0.0,
-            pattern_of_path(capture.modules[int(np.argmax(modules))]), shapes_of(s),
-        ))  # fmt: skip
-    return tuple(out)
-
-
-def pattern_of_path(path: str) -> str:
-    """``layers.3.mlp`` as ``layers.*.mlp``."""
-    return ".".join("*" if p.isdigit() else p for p in path.split("."))
-
-
-def shapes_of(s: Signature) -> str:
-    """``8x64x56x56 64x64x3x3``: the first two large tensors."""
-    shapes = [t.shape for t in s.inputs if len(t.shape) > 1][:2] or [t.shape for t in (*s.inputs, *s.outputs)][:1]
-    return " ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)

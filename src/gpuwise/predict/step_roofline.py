@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuwise.facts.accelerators import Accelerator
+from gpuwise.predict.captured_bounds import Bound, pattern_of_path, shapes_of
 from gpuwise.predict.captured_products import run_format
 from gpuwise.predict.captured_shapes import FAMILIES, short_name
-from gpuwise.predict.captured_time import Bound, CapturedTime, pattern_of_path, shapes_of
+from gpuwise.predict.captured_time import CapturedTime
 from gpuwise.predict.memory_bound import dram_rate
 from gpuwise.workload.captured import Capture
 from gpuwise.workload.captured_table import row_dtype
