@@ -22,7 +22,7 @@ def main(asked: dict[str, Any]) -> dict[str, Any]:
     if backend == "nccl":
         torch.cuda.set_device(device)
     distributed.init_process_group(
-        backend, init_method=f"file://{asked['meeting']}", rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=50)
+        backend, init_method=f"file://{asked['meeting']}", rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=100)
     )
     kind = torch.bfloat16 if asked["dtype"] == "bf16" else torch.float32
     count = max(1, int(asked["bytes"]) // kind.itemsize)

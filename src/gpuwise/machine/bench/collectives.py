@@ -23,7 +23,7 @@ from gpuwise.machine.bench.subjects import Subject, has_torch
 from gpuwise.machine.bench.work import Check, NotHereError, Work
 
 GLOO_RANKS = 2
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 """For the processes to start, meet, measure and end."""
 SAMPLES = 24
 
