@@ -88,11 +88,14 @@ class Identity:
     n_nvlinks: int | None = None
     """Links the device has, active or not."""
     mig: bool | None = None
+    """It is divided into parts, which are devices of their own to CUDA."""
     persistence: bool | None = None
     ecc: bool | None = None
     """Error correction is on."""
     numa_node: int | None = None
     vbios: str | None = None
+    mig_uuids: tuple[str, ...] = ()
+    """Of those parts, in their order."""
     unknown: Mapping[str, str] = field(default_factory=dict[str, str])
     """Reading -> why it is None: ``not supported``, ``no permission``."""
 

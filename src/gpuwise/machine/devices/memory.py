@@ -1,0 +1,44 @@
+"""The processor's memory, as Linux tells it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwise.units import KIB
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Bytes; None: not told."""
+
+    total_bytes: int | None = None
+    available_bytes: int | None = None
+    """What a new application can have without swapping."""
+    swap_total_bytes: int | None = None
+    swap_free_bytes: int | None = None
+    huge_pages_total: int | None = None
+    huge_pages_free: int | None = None
+    huge_page_bytes: int | None = None
+
+
+_LINES = {
+    b"MemTotal": "total_bytes", b"MemAvailable": "available_bytes", b"SwapTotal": "swap_total_bytes", b"SwapFree": "swap_free_bytes",
+    b"HugePages_Total": "huge_pages_total", b"HugePages_Free": "huge_pages_free", b"Hugepagesize": "huge_page_bytes",
+}  # fmt: skip
+
+
+def read_memory(root: Path = Path("/")) -> HostMemory:
+    """From ``/proc/meminfo`` under ``root``; everything None where there is none."""
+    found: dict[str, int] = {}
+    try:
+        text = (root / "proc/meminfo").read_bytes()
+    except OSError:
+        return HostMemory()
+    for line in text.splitlines():
+        name, _, rest = line.partition(b":")
+        field = _LINES.get(name.strip())
+        parts = rest.split()
+        if field and parts and parts[0].isdigit():
+            found[field] = int(parts[0]) * (int(KIB) if parts[-1] == b"kB" else 1)
+    return HostMemory(**found)
