@@ -9,6 +9,7 @@ from gpuwise.cli.options import Fixed, Training
 
 def fit_own(text: str, on: str, training: Training, fixed: Fixed, own: OwnCode, *, json: bool) -> int:
     """Capture, measure, show. Raises what :func:`gpuwise.plan.captured.fit_step` raises."""
+    from gpuwise.cli.this_machine import is_this, this_cluster
     from gpuwise.facts.naming import find_cluster
     from gpuwise.plan.captured import fit_step
 
@@ -17,7 +18,7 @@ def fit_own(text: str, on: str, training: Training, fixed: Fixed, own: OwnCode, 
         from gpuwise.cli.captured_files import check_files
 
         check_files(own)
-    cluster, batch = find_cluster(on), batch_of(own.batch)
+    cluster, batch = this_cluster(on) if is_this(on) else find_cluster(on), batch_of(own.batch)
     subject, options = subject_of(text, own)
     with progress() as tell:
         answer = fit_step(

@@ -12,6 +12,7 @@ def plan_own(
     price: float | None, provider: str | None, json: bool,
 ) -> int:  # fmt: skip
     """Capture, predict, show. Raises what :func:`gpuwise.plan.captured_plan.plan_step` raises."""
+    from gpuwise.cli.this_machine import is_this, this_cluster
     from gpuwise.facts.naming import find_cluster
     from gpuwise.plan.captured_plan import plan_step
 
@@ -20,7 +21,7 @@ def plan_own(
         from gpuwise.cli.captured_files import check_files
 
         check_files(own)
-    cluster, batch = None if on is None else find_cluster(on), batch_of(own.batch)
+    cluster, batch = None if on is None else this_cluster(on) if is_this(on) else find_cluster(on), batch_of(own.batch)
     subject, options = subject_of(text, own)
     with progress() as tell:
         answer = plan_step(

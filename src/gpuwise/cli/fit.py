@@ -31,7 +31,7 @@ def fit(
         A model by name (llama-3.1-8b), a Hugging Face config.json, dimensions (layers=32,hidden=4096,...), or your
         own code: train.py:make_step, package.module:function, hf:path/to/config.json.
     on
-        The GPUs: 4090, 8xH100-SXM, 2x8xH200, dgx-a100.
+        The GPUs: 4090, 8xH100-SXM, 2x8xH200, dgx-a100, or this (those of this machine, as measured here).
     json
         One JSON document on the last line of stdout.
     """
@@ -40,9 +40,10 @@ def fit(
 
         return fit_own(model, on, training, fixed, own, json=json)
     refuse_own(own)
+    from gpuwise.cli.this_machine import cluster_or_text
     from gpuwise.plan.api import fit as check
 
-    answer = check(model, on, wishes_of(training, fixed))
+    answer = check(model, cluster_or_text(on), wishes_of(training, fixed))
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.plan.fit_document import fit_document

@@ -54,7 +54,8 @@ def op(
     sizes
         Sizes of the operation: counts for matmul and attention, 1GB for the others, a model by name.
     on
-        A GPU or CPU; give it several times to compare. Several GPUs (8xH100-SXM) for allreduce, decode, train.
+        A GPU or CPU, or this (this machine's, as measured); give it several times to compare. Several GPUs
+        (8xH100-SXM) for allreduce, decode, train.
     against
         A CPU to compare with: EPYC 9654, i5-12400, Xeon 8480+.
     dtype
@@ -82,9 +83,10 @@ def op(
         "seq": seq, "precision": precision,
     }  # fmt: skip
     options = _options(kind, given)
+    from gpuwise.cli.this_machine import is_this, this_target
     from gpuwise.plan.one_op import find_processor, find_target
 
-    targets = [find_target(name) for name in _names(on)]
+    targets = [this_target(name) if is_this(name) else find_target(name) for name in _names(on)]
     base = None if against is None else find_processor(against)
     answer: Answer | ModelAnswer
     if kind in ("decode", "train"):

@@ -48,7 +48,8 @@ def plan(
         A model by name (llama-3.1-8b), a Hugging Face config.json, dimensions (layers=32,hidden=4096,...), or your
         own code: train.py:make_step, package.module:function, hf:path/to/config.json.
     on
-        The GPUs: 8xH100-SXM, 2x8xH200, dgx-a100. Left out, rented systems are compared.
+        The GPUs: 8xH100-SXM, 2x8xH200, dgx-a100, or this (those of this machine, as measured here). Left out,
+        rented systems are compared.
     tokens
         Tokens to train on: 15B, 300M.
     samples
@@ -81,7 +82,9 @@ def plan(
     from gpuwise.plan.api import make_plan
 
     wishes = wishes_of(training, fixed, tokens=tokens, deadline_s=deadline, budget_usd=budget, exhaustive=exhaustive)
-    answer = make_plan(model, on, wishes, usd_per_hour=price, provider=provider)
+    from gpuwise.cli.this_machine import cluster_or_text
+
+    answer = make_plan(model, None if on is None else cluster_or_text(on), wishes, usd_per_hour=price, provider=provider)
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.plan.document import plan_document

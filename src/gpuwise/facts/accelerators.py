@@ -13,6 +13,7 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.errors import DataError, FieldError, UnpredictableError
+from gpuwise.facts.corrections import Correction
 from gpuwise.facts.loading import Field, Record, parse_csv, parse_toml, shipped_text
 from gpuwise.units import GIGA, KIB, MEGA, MIB, TERA
 
@@ -92,6 +93,9 @@ class Accelerator:
     list_price_kind: str | None = None
     """``launch`` (vendor), ``list`` or ``street`` (what resellers asked)."""
     notes: str = ""
+    corrections: Mapping[str, Correction] = field(default_factory=dict[str, Correction])
+    """Of a device that was measured itself (``--on this``), by family and format: ``matmul/bf16``, ``memory``. Rows of
+    the catalogue have none."""
 
     def __hash__(self) -> int:
         return hash(self.id)

@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from gpuwise.facts.accelerators import Accelerator
 from gpuwise.predict.clock import sustained_fraction
 from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.corrections import corrected
 from gpuwise.predict.estimate import Basis
 from gpuwise.predict.kernel_time import KernelTime
 from gpuwise.predict.memory_bound import dram_rate
@@ -75,7 +76,11 @@ def linear_time(
                 accelerator, Shapes(*(a[part] for a in shapes)), model, is_batched, layout
             )
     basis = family_basis(accelerator, model)
-    return KernelTime(time, _log_sigma(accelerator, time, model, basis), basis)
+    result = KernelTime(time, _log_sigma(accelerator, time, model, basis), basis)
+    if not accelerator.corrections:
+        return result
+    result = corrected(accelerator, "matmul/fp32", result, shapes.b * shapes.m, shapes.n, shapes.k)
+    return result._replace(time_s=np.maximum(result.time_s, shapes.flop / peak_rate(accelerator)))
 
 
 def product_time(

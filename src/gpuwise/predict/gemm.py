@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from gpuwise.errors import InputError
 from gpuwise.facts.accelerators import Accelerator
 from gpuwise.predict.clock import sustained_fraction
+from gpuwise.predict.corrections import corrected
 from gpuwise.predict.fp32 import linear_time
 from gpuwise.predict.gemm_formats import IMPLEMENTATIONS, implementation_name, math_dtype
 from gpuwise.predict.gemm_physics import physical_time, traffic
@@ -73,7 +74,12 @@ def gemm_time(
     sigma = found.sigma[duration_class(time)]
     row_bytes = found.form.a
     odd = (np.mod(columns[1] * row_bytes, 16.0) != 0) | (np.mod(columns[2] * row_bytes, 16.0) != 0)
-    return KernelTime(time, np.where(odd, np.hypot(sigma, _MISALIGNED_SIGMA), sigma), found.basis)
+    result = KernelTime(time, np.where(odd, np.hypot(sigma, _MISALIGNED_SIGMA), sigma), found.basis)
+    if not accelerator.corrections:
+        return result
+    rows, n_, k_ = columns[0] * columns[3], columns[1], columns[2]
+    result = corrected(accelerator, f"matmul/{name}", result, rows, n_, k_)
+    return result._replace(time_s=np.maximum(result.time_s, bound(found, *columns, cold)))
 
 
 def evaluate(

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpuwise.facts.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.corrections import corrected
 from gpuwise.predict.estimate import Basis
 from gpuwise.predict.kernel_time import KernelTime
 from gpuwise.units import GIB
@@ -68,7 +69,8 @@ def memory_time(
             else np.asarray(elements, np.float64)
         )
         time = np.maximum(time, visited / (per_clock * accelerator.compute_units * accelerator.boost_hz))
-    return _result(accelerator, time + model["latency_s"], pattern)
+    result = _result(accelerator, time + model["latency_s"], pattern)
+    return corrected(accelerator, "memory", result, moved) if accelerator.corrections else result
 
 
 def embedding_time(

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.accelerators import Accelerator
+from gpuwise.predict.corrections import corrected
 from gpuwise.predict.kernel_time import KernelTime
 from gpuwise.units import GIGA
 
@@ -55,7 +56,9 @@ def transfer_time(
         rate = min(rate, host_bytes_per_s / at_once)
     seconds = np.atleast_1d(np.asarray(bytes, dtype=np.float64)) / rate
     sigma = PINNED_LOG_SIGMA if pinned else PAGEABLE_LOG_SIGMA
-    return KernelTime(seconds, np.full_like(seconds, sigma), "derived")
+    result = KernelTime(seconds, np.full_like(seconds, sigma), "derived")
+    key = f"copy/{direction}-{'pinned' if pinned else 'pageable'}"
+    return corrected(accelerator, key, result, np.atleast_1d(bytes)) if accelerator.corrections else result
 
 
 def host_link_bytes_per_s(accelerator: Accelerator, direction: str) -> float:
