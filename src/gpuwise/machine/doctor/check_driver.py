@@ -252,7 +252,7 @@ def card_not_served(m: Machine) -> Iterator[Finding]:
                 "A driver serves the generations of its time.",
                 mends.install_driver(m),
                 SMI,
-                hides=(SEES_NONE, "gpus-missing"),
+                hides=(SEES_NONE, "gpus-missing", "driver-unanswered"),
                 sources=(generation.source_key,),
             )
         elif logged or not m.nvidia_cards:
@@ -264,7 +264,7 @@ def card_not_served(m: Machine) -> Iterator[Finding]:
                 "The kernel's log says why.",
                 (Mend("Read what the driver says of it", ("sudo dmesg | grep -iE 'nvrm|nvidia' | tail -20",)),),
                 SMI,
-                hides=(SEES_NONE, "gpus-missing"),
+                hides=(SEES_NONE, "gpus-missing", "driver-unanswered"),
             )
 
 
@@ -290,7 +290,7 @@ def _flavour(m: Machine, card: PciCard, logged: list[str], severity: Severity, w
         why,
         mends.install_driver(m, what="Install the other flavour"),
         SMI,
-        hides=(SEES_NONE, "gpus-missing"),
+        hides=(SEES_NONE, "gpus-missing", "driver-unanswered"),
         sources=("nvidia-kernel-modules",),
     )
 
@@ -316,7 +316,7 @@ def reserved(m: Machine) -> Iterator[Finding]:
                 ),
             ),
             "lspci -k -d 10de:  # Kernel driver in use: nvidia",
-            hides=(SEES_NONE, "gpus-missing"),
+            hides=(SEES_NONE, "gpus-missing", "driver-unanswered"),
         )
 
 

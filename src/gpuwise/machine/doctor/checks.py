@@ -12,6 +12,7 @@ from gpuwise.machine.doctor import (
     check_host,
     check_nodes,
     check_torch,
+    check_xids,
 )
 from gpuwise.machine.doctor.finding import Finding, Severity, Verdict
 from gpuwise.machine.doctor.observation import Machine
@@ -56,6 +57,7 @@ CHECKS: tuple[Check, ...] = (
     # what makes it slow or short-lived
     check_cards.recovery,
     check_cards.memory,
+    check_xids.logged,
     check_cards.held_back,
     check_cards.link,
     check_cards.peers,
