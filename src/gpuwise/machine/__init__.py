@@ -31,7 +31,7 @@ def sample(devices: Sequence[Devices] | None = None, *, quick: bool = False) -> 
     """
     from gpuwise.machine.telemetry.monitor import Monitor
 
-    with Monitor(devices, background=not quick, watch_xids=False) as monitor:
+    with Monitor(devices, health=not quick, watch_xids=False) as monitor:
         return monitor.refresh() if quick else monitor.settle()
 
 

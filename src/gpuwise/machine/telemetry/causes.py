@@ -17,6 +17,7 @@ Rule = Callable[[Card, Frame], Iterator[Cause]]
 
 RULES: tuple[Rule, ...] = (
     causes_faults.errors,
+    causes_faults.xids,
     causes_clocks.held,
     causes_clocks.hardware_slowdown,
     causes_clocks.power_cap,
@@ -27,7 +28,7 @@ RULES: tuple[Rule, ...] = (
     causes_waiting.memory,
 )
 """Asked of a card that answers, in this order within one severity."""
-AWAY_RULES: tuple[Rule, ...] = (causes_faults.away,)
+AWAY_RULES: tuple[Rule, ...] = (causes_faults.away, causes_faults.xids)
 """Asked of a card that does not."""
 
 ORDER = {severity: n for n, severity in enumerate(Severity)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from gpuwise.machine.devices.readings import State
@@ -68,6 +69,25 @@ def _rows_remapped(card: Card) -> tuple[str, ...]:
     if h is None or h.remapped_rows_uncorrected is None:
         return ()
     return (f"{h.remapped_rows_uncorrected + (h.remapped_rows_corrected or 0)} rows replaced so far",)
+
+
+def xids(card: Card, frame: Frame) -> Iterator[Cause]:
+    """Errors the driver reported while watching: the gravest speaks, all are evidence."""
+    codes = Counter(x.code for n, x in frame.xids if n == card.number)
+    if not codes:
+        return
+    from gpuwise.facts.xids import xid
+
+    # a code that is in no catalogue may be anything
+    grave = [c for c in codes if (fact := xid(c)) is None or fact.is_fault]
+    worst = (grave or list(codes))[-1]
+    fact = xid(worst)
+    meaning = "which is in no catalogue" if fact is None else fact.meaning
+    others = [f"Xid {c}{f' {n} times' if n > 1 else ''}" for c, n in codes.items()]
+    yield Cause(
+        "xid", card.number, f"GPU {card.number}: the driver reported Xid {worst}: {meaning}.", tuple(others), None,
+        Severity.FAULT if grave else Severity.NOTE, None if fact is None else fact.advice,
+    )  # fmt: skip
 
 
 # --- links ---

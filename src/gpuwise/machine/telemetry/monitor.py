@@ -71,7 +71,8 @@ class Monitor:
 
     ``devices`` are opened backends, which stay the caller's; without, every vendor's are looked for, and looked for again
     while none answers (``vendors`` limits which). ``clock`` never jumps, ``wall`` is the time of day. With ``background``
-    the slow readings are read by a thread over ``health_period_s``; without, one card's at each refresh. Use it in a
+    the slow readings are read by a thread over ``health_period_s``; without, one card's at each refresh; and not at all without
+    ``health``. Use it in a
     ``with`` block, or call :meth:`close`. Raises nothing for a machine without cards: ``frame.failed`` says why.
     """
 
@@ -82,6 +83,7 @@ class Monitor:
         interval_s: float = 1.0,
         health_period_s: float = HEALTH_PERIOD_S,
         background: bool = True,
+        health: bool = True,
         processes: bool = True,
         watch_xids: bool = True,
         reader: ProcessReader | None = None,
@@ -94,7 +96,7 @@ class Monitor:
         self.interval_s, self.history, self.demo = interval_s, History(history_size), demo
         self._clock, self._wall, self._processes = clock, wall, processes
         self._reader = reader if reader is not None else (default_reader() if processes else None)
-        self._background, self._watch_xids = background, watch_xids and background
+        self._background, self._watch_xids = background and health, watch_xids and background
         self._health = HealthWatch(health_period_s)
         self._host = HostMeter()
         self._find = find or find_all
@@ -105,11 +107,11 @@ class Monitor:
         self._cards: list[_Watched] = []
         self._xid_watch: XidWatch | None = None
         self._drivers: dict[str, str] = {}
-        self._sequence, self._closed, self._health_by_hand = 0, False, False
+        self._sequence, self._closed, self._health_by_hand = 0, False, not health
         self._before_s: float | None = None
         self._looked_s = clock()
         self._look()
-        if background:
+        if self._background:
             self._health.start()
 
     def __enter__(self) -> Monitor:
