@@ -104,7 +104,8 @@ class EventData(Structure):
     """nvmlEventData_t."""
 
     _fields_ = (
-        ("device", c_void_p), ("type", c_ulonglong), ("data", c_ulonglong), ("gpu_instance", c_uint), ("compute_instance", c_uint),
+        ("device", c_void_p), ("type", c_ulonglong), ("data", c_ulonglong), ("gpu_instance", c_uint),
+        ("compute_instance", c_uint),
     )  # fmt: skip
 
 

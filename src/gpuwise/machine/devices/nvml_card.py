@@ -84,6 +84,12 @@ class Reader:
         else:
             self._transient = {**(self._transient or {}), reading: reason}
 
+    def same(self, of: str, *others: str) -> None:
+        """What one question answers together is missing together."""
+        reason = self.reasons.get(of, reason_of(self.last_code))
+        for other in others:
+            self.unknown(other, reason, lasting=of in self._lasting)
+
     def known_missing(self, reading: str) -> bool:
         """It is not worth asking."""
         return reading in self._lasting

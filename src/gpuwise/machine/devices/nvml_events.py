@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ctypes import c_ulonglong
 
 from gpuwise.errors import ReadingError
@@ -35,12 +35,7 @@ class XidWatch:
     def paused(self) -> Iterator[None]:
         """Nobody waits while the library is stopped; the set is made anew afterwards."""
         with self._lock:
-            if self._events is not None:
-                try:
-                    self._library.do("nvmlEventSetFree", self._events)
-                except Refused:
-                    pass
-            self._events, self._watched = None, {}
+            self._free()
             yield
 
     def wait(self, devices: list[tuple[Handle, str | None]], timeout_s: float) -> Xid | None:
@@ -55,7 +50,7 @@ class XidWatch:
             except Refused as refused:
                 if refused.code != TIMEOUT:
                     # lost cards and drivers that went away show in the samples; here there is only nothing to wait for
-                    self._events, self._watched = None, {}
+                    self._free()
                     time.sleep(timeout_s)
                 return None
         if not event.type & XID_EVENT:
@@ -63,6 +58,12 @@ class XidWatch:
         code = int(event.data)
         known = xid(code)
         return Xid(code, time.time(), self._watched.get(event.device or 0), known.meaning if known else "")
+
+    def _free(self) -> None:
+        if self._events is not None:
+            with suppress(Refused):
+                self._library.do("nvmlEventSetFree", self._events)
+        self._events, self._watched = None, {}
 
     def _register(self, devices: list[tuple[Handle, str | None]]) -> None:
         refusals: list[int] = []
@@ -82,5 +83,6 @@ class XidWatch:
                 refusals.append(refused.code)
         if refusals and not self._watched:
             raise ReadingError(
-                "XIDs", reason_of(refusals[0]), vendor=VENDOR, code=refusals[0], hint="read them from the kernel's log: dmesg | grep Xid"
+                "XIDs", reason_of(refusals[0]), vendor=VENDOR, code=refusals[0],
+                hint="read them from the kernel's log: dmesg | grep Xid",
             )  # fmt: skip

@@ -32,6 +32,10 @@ LINK_ERRORS = (38, 45, 52, 59)
 LINK_COUNTERS = (0, 1, 2, 3)
 """The same of one link (nvmlNvLinkErrorCounter_t)."""
 CORRECTED, UNCORRECTED, VOLATILE, EVER = 0, 1, 0, 1
+ECC_COUNTERS = (
+    ("ecc_corrected", CORRECTED, VOLATILE), ("ecc_uncorrected", UNCORRECTED, VOLATILE),
+    ("ecc_uncorrected_ever", UNCORRECTED, EVER),
+)  # fmt: skip
 SENT, RECEIVED = 0, 1
 
 LINKS = {0: "same board", 10: "pcie switch", 20: "pcie switch", 30: "pcie host bridge", 40: "numa node", 50: "system"}
@@ -46,15 +50,11 @@ def read_health(read: Reader, card: NvmlCard) -> Health:
     library, device = read.library, read.handle
     held, recovery = _fields(read)
     ecc = {
-        name: read(name, library.long, "nvmlDeviceGetTotalEccErrors", device, kind, since)
-        for name, kind, since in (
-            ("ecc_corrected", CORRECTED, VOLATILE), ("ecc_uncorrected", UNCORRECTED, VOLATILE), ("ecc_uncorrected_ever", UNCORRECTED, EVER),
-        )
-    }  # fmt: skip
+        name: read(name, library.long, "nvmlDeviceGetTotalEccErrors", device, kind, since) for name, kind, since in ECC_COUNTERS
+    }
     rows = read("remapped_rows_corrected", library.four, "nvmlDeviceGetRemappedRows", device)
     if rows is None:
-        for other in ("remapped_rows_uncorrected", "remap_pending", "remap_failed"):
-            read.unknown(other, read.reasons["remapped_rows_corrected"], lasting=True)
+        read.same("remapped_rows_corrected", "remapped_rows_uncorrected", "remap_pending", "remap_failed")
     retired = read("retired_pages_pending", library.unsigned, "nvmlDeviceGetRetiredPagesPendingStatus", device)
     active, sent, received, errors = _links(read)
     pcie_sent = read("pcie_sent_bytes_per_s", library.unsigned, "nvmlDeviceGetPcieThroughput", device, SENT)

@@ -32,7 +32,7 @@ def read_identity(read: Reader, card: NvmlCard, root: Path) -> Identity:
     capability = read("compute_capability", library.pair, "nvmlDeviceGetCudaComputeCapability", device)
     limits = read("power_limit_max_w", library.pair, "nvmlDeviceGetPowerManagementLimitConstraints", device)
     if limits is None:
-        _same(read, "power_limit_max_w", "power_limit_min_w")
+        read.same("power_limit_max_w", "power_limit_min_w")
     default = read("power_limit_default_w", library.unsigned, "nvmlDeviceGetPowerManagementDefaultLimit", device)
     sm_max = read("sm_clock_max_hz", library.unsigned, "nvmlDeviceGetMaxClockInfo", device, CLOCK_SM)
     memory_max = read("memory_clock_max_hz", library.unsigned, "nvmlDeviceGetMaxClockInfo", device, CLOCK_MEMORY)
@@ -64,11 +64,6 @@ def read_identity(read: Reader, card: NvmlCard, root: Path) -> Identity:
         numa_node=_numa_node(read, card, root), vbios=read("vbios", library.text, "nvmlDeviceGetVbiosVersion", device),
         mig_uuids=_mig_uuids(library, device) if mig is not None and mig[0] == _ENABLED else (), unknown=read.reasons,
     )  # fmt: skip
-
-
-def _same(read: Reader, of: str, *others: str) -> None:
-    for other in others:
-        read.unknown(other, read.reasons.get(of, "not supported"))
 
 
 def _bus_id(read: Reader, card: NvmlCard) -> str | None:

@@ -35,6 +35,8 @@ _ALONE = {
 }  # fmt: skip
 """What asks for a reading where its field value is not supported: by older drivers, and average power by some cards."""
 
+_LISTS = (("compute", "nvmlDeviceGetComputeRunningProcesses"), ("graphics", "nvmlDeviceGetGraphicsRunningProcesses"))
+
 
 def take_sample(read: Reader, card: NvmlCard, *, processes: bool) -> Sample:
     """A sample of a device that answers. Raises Refused when it or the driver is away."""
@@ -42,14 +44,17 @@ def take_sample(read: Reader, card: NvmlCard, *, processes: bool) -> Sample:
     # the reading that every card has is asked first: a device that is away is found with one call
     temperature_c = read("temperature_c", library.unsigned, "nvmlDeviceGetTemperature", device, SENSOR_GPU)
     used = read("utilization", library.utilization, device)
-    if used is None and read.known_missing("utilization"):
-        read.unknown("memory_utilization", read.reasons["utilization"], lasting=True)
+    if used is None and not read.known_missing("memory_utilization"):
+        read.same("utilization", "memory_utilization")
     total, held, reserved = _memory(read, card)
     told = _told_together(read)
     fan = read("fan", library.unsigned, "nvmlDeviceGetFanSpeed", device)
     sm_clock = read("sm_clock_hz", library.unsigned, "nvmlDeviceGetClockInfo", device, CLOCK_SM)
     memory_clock = read("memory_clock_hz", library.unsigned, "nvmlDeviceGetClockInfo", device, CLOCK_MEMORY)
     state = read("performance_state", library.unsigned, "nvmlDeviceGetPerformanceState", device)
+    if state == NO_STATE:
+        state = None
+        read.unknown("performance_state", "the driver does not know it")
     encoder = read("encoder_utilization", library.pair, "nvmlDeviceGetEncoderUtilization", device)
     decoder = read("decoder_utilization", library.pair, "nvmlDeviceGetDecoderUtilization", device)
     made = Sample(
@@ -62,7 +67,7 @@ def take_sample(read: Reader, card: NvmlCard, *, processes: bool) -> Sample:
         memory_temperature_c=told.get("memory_temperature_c"), fan=None if fan is None else fan / PERCENT,
         sm_clock_hz=None if sm_clock is None else sm_clock * MEGA,
         memory_clock_hz=None if memory_clock is None else memory_clock * MEGA,
-        performance_state=None if state == NO_STATE else state,
+        performance_state=state,
         event_reasons=_event_reasons(read),
         pcie_generation=read("pcie_generation", library.unsigned, "nvmlDeviceGetCurrPcieLinkGeneration", device),
         pcie_width=read("pcie_width", library.unsigned, "nvmlDeviceGetCurrPcieLinkWidth", device),
@@ -106,8 +111,8 @@ def _memory(read: Reader, card: NvmlCard) -> tuple[int | None, int | None, int |
             return answer
     v1 = read("memory_total_bytes", read.library.memory_v1, read.handle)
     if v1 is None:
-        if read.known_missing("memory_total_bytes"):
-            read.unknown("memory_used_bytes", read.reasons["memory_total_bytes"], lasting=True)
+        if not read.known_missing("memory_used_bytes"):
+            read.same("memory_total_bytes", "memory_used_bytes")
         return None, None, None
     return v1[0], v1[1], None
 
