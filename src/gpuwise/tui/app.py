@@ -1,0 +1,207 @@
+"""The application: takes snapshots from the sampler, keys and clicks from the person, and shows what :mod:`gpuwise.tui.drawing`
+makes of them. No formula lives here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.message import Message
+
+from gpuwise.machine.telemetry.monitor import Source
+from gpuwise.machine.telemetry.options import ScreenOptions
+from gpuwise.tui.acts import Acts
+from gpuwise.tui.drawing import Drawn, HostHistory, draw
+from gpuwise.tui.ink import line, run
+from gpuwise.tui.palette import Palette
+from gpuwise.tui.panel import Panel
+from gpuwise.tui.processes import BY_NAME, Order
+from gpuwise.tui.remembered import Chosen, recall, remember
+from gpuwise.tui.sampler import Sampler, Snapshot
+from gpuwise.tui.sheet import Sheet
+from gpuwise.tui.state import State
+
+STALE_S = 3.0
+"""A driver that has not answered for this long is said to be silent."""
+SAID_S = 4.0
+"""How long a word on what a key has done stays."""
+PANELS = ("head", "cards", "chart", "processes", "foot")
+
+
+class TopApp(Acts, App[None]):
+    """``gpuwise top`` over any source of frames."""
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = "Screen { layout: vertical; overflow: hidden; } Screen > Panel { height: 0; }"
+    BINDINGS = [
+        Binding("q,ctrl+c", "quit"), Binding("question_mark,h,f1", "help"), Binding("tab", "next_view(1)"),
+        Binding("shift+tab", "next_view(-1)"), Binding("w", "view('why')"), Binding("enter", "details"),
+        Binding("d", "card_details"), Binding("slash,backslash", "filter"), Binding("escape", "clear_filter"),
+        Binding("s", "sort(1)"), Binding("S", "sort(-1)"), Binding("r", "turn"), Binding("t", "tree"), Binding("o", "only_card"),
+        Binding("k,delete", "kill"), Binding("c", "chart(1)"), Binding("C", "chart(-1)"), Binding("a", "all_cards"),
+        Binding("z", "zoom"), Binding("space,p", "pause"), Binding("plus,equals_sign", "interval(1)"),
+        Binding("minus", "interval(-1)"), Binding("T", "theme"), Binding("up", "by(-1)"), Binding("down", "by(1)"),
+        Binding("pageup", "page(-1)"), Binding("pagedown", "page(1)"), Binding("home", "by(-100000)"), Binding("end", "by(100000)"),
+        Binding("left,left_square_bracket", "card_by(-1)"), Binding("right,right_square_bracket", "card_by(1)"),
+        Binding("comma", "seek(-10)"), Binding("full_stop", "seek(10)"), Binding("less_than_sign", "seek(-60)"),
+        Binding("greater_than_sign", "seek(60)"),
+        *(Binding(str(n), f"card({n})") for n in range(10)),
+    ]  # fmt: skip
+
+    class Arrived(Message):
+        """The sampler has left a snapshot."""
+
+    def __init__(
+        self, source: Source, options: ScreenOptions, *, chosen: Chosen | None = None,
+        keep: Callable[[Chosen], bool] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.source, self.options = source, options
+        self.failure: BaseException | None = None
+        self.shot: Snapshot | None = None
+        self.drawn: Drawn | None = None
+        self.hosts = HostHistory()
+        self.n_frames = self.n_draws = 0
+        """Frames that arrived, and times the screen was drawn: tests hold them together."""
+        self._keep = keep or remember
+        chosen = chosen if chosen is not None else recall()
+        self._told_theme = options.theme
+        theme = options.theme or chosen.theme
+        self.theme = theme if theme in self.available_themes else Chosen().theme
+        order = Order(chosen.sort if chosen.sort in BY_NAME else Chosen().sort, chosen.falling, chosen.tree)
+        live = not hasattr(source, "seek") and not getattr(source, "demo", False) and not options.title
+        self.state = State(options.interval_s, options.prices, options.title, live=live, order=order)
+        self.sampler = Sampler(source, self._take, self._fail, interval_s=options.interval_s, live=live)
+        self.sampler.tree = order.tree
+        self._waiting: Snapshot | None = None
+        self._posted = False
+        self._said_until_s = 0.0
+        self._started_s = time.monotonic()
+        self.palette = Palette(self.current_theme)
+
+    def compose(self) -> ComposeResult:
+        for name in PANELS:
+            yield Panel(self.palette, id=name)
+
+    def on_mount(self) -> None:
+        self.panels = {name: self.query_one(f"#{name}", Panel) for name in PANELS}
+        self.theme_changed_signal.subscribe(self, self._paint_anew)
+        self._height("head", 1)
+        self.panels["head"].show([line(run("gpuwise top", "title"), run("  asking the devices ...", "dim"))])
+        self.sampler.start()
+        self.set_interval(1.0, self._look_after)
+
+    def on_unmount(self) -> None:
+        self.sampler.stop()
+
+    def _take(self, shot: Snapshot) -> None:
+        """From the sampler's thread: leave the newest snapshot; one message at a time, however slow the terminal is."""
+        self._waiting = shot
+        if not self._posted and self.is_running:
+            self._posted = True
+            self.post_message(self.Arrived())
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
+        self.call_later(self.exit)
+
+    def on_top_app_arrived(self) -> None:
+        self._posted = False
+        shot = self._waiting
+        if shot is None:
+            return
+        self.n_frames += 1
+        if self.state.began_s is None:
+            self.state.began_s = shot.frame.at_s
+        self.hosts.add(shot.frame)
+        if not self.state.paused or self.shot is None or not self.state.live:
+            self.shot = shot
+            self.redraw()
+        if self.options.count is not None and self.n_frames >= self.options.count:
+            self.exit()
+
+    def redraw(self) -> None:
+        """Draw what there is, for the size the terminal has now."""
+        if self.shot is None or not self.is_mounted:
+            return
+        width, height = self.size
+        self.n_draws += 1
+        drawn = self.drawn = draw(self.shot, self.state, self.source.history, self.hosts, width, height)
+        layout = drawn.layout
+        for name in PANELS:
+            self._height(name, getattr(layout, name))
+        for name in PANELS:
+            self.panels[name].show(getattr(drawn, name))
+        if isinstance(self.screen, Sheet):
+            self.screen.draw()
+
+    def say(self, words: str) -> None:
+        """Say at the bottom, for a moment, what a key has done."""
+        self.state.said, self._said_until_s = words, time.monotonic() + SAID_S
+        self.redraw()
+
+    def open(self, sheet: Sheet, done: Callable[[str | None], None] | None = None) -> None:
+        """Put a sheet over the screen."""
+        self.push_screen(sheet, done)
+
+    def keep_choices(self) -> None:
+        """Remember what was chosen for the next time; a theme told on the command line was not chosen here."""
+        order = self.state.order
+        theme = recall().theme if self._told_theme == self.theme else self.theme
+        if not self._keep(Chosen(theme, order.column, order.falling, order.tree)):
+            self.say("this choice cannot be remembered: the settings folder is not writable")
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Key) and self.state.typing is not None and not isinstance(self.screen, Sheet):
+            self.type_filter(event)
+            return
+        await super().on_event(event)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.redraw()
+
+    def on_paste(self, event: events.Paste) -> None:
+        if self.state.typing is not None:
+            self.set_filter(self.state.typing + event.text.partition("\n")[0])
+
+    def on_panel_hit(self, event: Panel.Hit) -> None:
+        self.hit(event.action, double=event.double)
+
+    def on_panel_scrolled(self, event: Panel.Scrolled) -> None:
+        self.action_by(event.by)
+
+    def _height(self, name: str, lines: int) -> None:
+        panel = self.panels[name]
+        if panel.styles.height is None or panel.styles.height.value != lines:
+            panel.styles.height = lines
+
+    def _look_after(self) -> None:
+        """Once a second: whether the driver is silent, whether a word has stood long enough, whether the time is over."""
+        now_s = time.monotonic()
+        since_s = self.sampler.asking_since_s
+        silent_s = None if since_s is None or now_s - since_s < STALE_S else now_s - since_s
+        over = self.state.said and now_s >= self._said_until_s
+        if over:
+            self.state.said = ""
+        if silent_s is not None or self.state.stale_s is not None or over:
+            self.state.stale_s = silent_s
+            self.redraw()
+        if self.options.duration_s is not None and now_s - self._started_s >= self.options.duration_s:
+            self.exit()
+
+    def _paint_anew(self, theme: object) -> None:
+        self.palette = Palette(self.current_theme)
+        for panel in self.panels.values():
+            panel.paint_with(self.palette)
+        for screen in self.screen_stack:
+            if isinstance(screen, Sheet):
+                screen.paint_with(self.palette)
+
+    def reorder(self, **changes: object) -> None:
+        """Change the order of the table and show it."""
+        self.state.order = replace(self.state.order, **changes)  # type: ignore[arg-type]
+        self.redraw()

@@ -1,0 +1,83 @@
+"""Processes of the machine that are on no card: the busiest ones where there is no card, and the ancestors of a tree."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpuwise.machine.telemetry.frames import Frame, HostProcess
+from gpuwise.machine.telemetry.host_processes import SHORTEST_SPAN_S, default_reader
+
+N_BUSIEST = 48
+EVERY_S = 2.0
+"""The list of all processes is read this often: a machine has hundreds of them."""
+
+
+class HostList:
+    """Reads what it is asked for; knows what it read last."""
+
+    def __init__(self) -> None:
+        self._reader, self._above_reader = default_reader(), default_reader()
+        self._ticks: dict[int, int] = {}
+        self._chosen: list[int] = []
+        self._read_s: float | None = None
+
+    def busiest(self, now_s: float) -> tuple[HostProcess, ...]:
+        """The processes that used most of the processor lately, and those that hold most memory."""
+        if self._read_s is None or now_s - self._read_s >= EVERY_S:
+            self._chosen, self._read_s = self._choose(), now_s
+        found = self._reader.read(self._chosen, now_s)
+        return tuple(h for h in found.values() if "name" not in h.unknown)
+
+    def above(self, frame: Frame, depth: int) -> Mapping[int, HostProcess]:
+        """The ancestors of the processes on the cards, by number."""
+        known = {r.pid for c in frame.cards for r in c.processes or ()}
+        wanted = {r.host.parent_pid for c in frame.cards for r in c.processes or ()}
+        found: dict[int, HostProcess] = {}
+        for _ in range(depth):
+            asked = {p for p in wanted if p is not None and p > 1 and p not in known and p not in found}
+            if not asked:
+                break
+            # one reader for all of them: what it is not asked for it forgets
+            read = self._above_reader.read(asked | set(found), frame.at_s)
+            found.update({p: h for p, h in read.items() if "name" not in h.unknown})
+            wanted = {read[p].parent_pid for p in asked if p in found}
+        return found
+
+    def _choose(self) -> list[int]:
+        used, memory = self._all()
+        if not used:
+            return []
+        spent = {p: t - self._ticks.get(p, t) for p, t in used.items()}
+        self._ticks = used
+        by_cpu = sorted(spent, key=lambda p: spent[p], reverse=True)[: N_BUSIEST // 2]
+        by_memory = sorted(memory, key=lambda p: memory[p], reverse=True)[: N_BUSIEST // 2]
+        return list(dict.fromkeys([*by_cpu, *by_memory]))
+
+    def _all(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Processor time (ticks) and memory (pages) of every process to be seen."""
+        used, memory = dict[int, int](), dict[int, int]()
+        if not Path("/proc/self/stat").exists():
+            return self._portable()
+        for name in os.listdir("/proc"):  # noqa: PTH208 - names are enough, and it is five times as quick
+            if not name.isdigit():
+                continue
+            try:
+                raw = Path(f"/proc/{name}/stat").read_bytes()
+            except OSError:
+                continue
+            values = raw.rpartition(b")")[2].split()
+            if len(values) > 21:
+                used[int(name)], memory[int(name)] = int(values[11]) + int(values[12]), int(values[21])
+        return used, memory
+
+    def _portable(self) -> tuple[dict[int, int], dict[int, int]]:
+        import psutil
+
+        used, memory = dict[int, int](), dict[int, int]()
+        for p in psutil.process_iter(["cpu_times", "memory_info"]):
+            times, held = p.info["cpu_times"], p.info["memory_info"]
+            if times is not None and held is not None:
+                used[p.pid], memory[p.pid] = int((times.user + times.system) / SHORTEST_SPAN_S), held.rss
+        return used, memory

@@ -1,0 +1,23 @@
+"""``gpuwise top`` on a terminal: the screen over a source of frames."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpuwise.machine.telemetry.monitor import Source
+    from gpuwise.machine.telemetry.options import ScreenOptions
+
+
+def run(source: Source, options: ScreenOptions) -> int:
+    """Show the frames of ``source`` (a monitor, a tap on one, a recording) until the person leaves or the options end it.
+
+    Returns 0. The source stays the caller's: close it. Raises what the source raises (DataError for a damaged recording).
+    """
+    from gpuwise.tui.app import TopApp
+
+    app = TopApp(source, options)
+    app.run()
+    if app.failure is not None:
+        raise app.failure
+    return 0
