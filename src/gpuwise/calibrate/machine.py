@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SCHEMA = 1
 SHORTEST_S = 5e-6
 """Shorter kernels are launches and clocks of events, which no kernel model should learn."""
+CACHES = 4.0
+"""Arrays this many times the last-level cache are the memory's alone, as STREAM asks (McCalpin, run rules)."""
 _HINT = "`gpuwise bench --calibrate` writes it anew"
 
 
@@ -70,7 +72,7 @@ def fit_device(records: Sequence[Record], accelerator: Accelerator | None) -> De
     fits: dict[str, FamilyCoefficients] = {}
     if accelerator is not None:
         plain = replace(accelerator, corrections={})
-        for key, rows in by_family(usable).items():
+        for key, rows in by_family(usable, accelerator.l2_bytes or 0.0).items():
             fit = _fit(key, rows, plain)
             if fit is not None:
                 fits[key] = FamilyCoefficients(key, fit.rows, fit.before, fit.after, fit.bias, fit.correction)
@@ -89,13 +91,16 @@ def newest(records: Sequence[Record]) -> list[Record]:
     return sorted(kept.values(), key=lambda r: r.at_s)
 
 
-def by_family(records: Sequence[Record]) -> dict[str, list[Record]]:
-    """By key of a correction: ``matmul/bf16``, ``memory``, ``copy/h2d-pinned``. Products with the host in them are left out."""
+def by_family(records: Sequence[Record], l2_bytes: float = 0.0) -> dict[str, list[Record]]:
+    """By key of a correction: ``matmul/bf16``, ``memory``, ``copy/h2d-pinned``. Kernels as short as a launch are left out, and
+    streams that are no larger than a few caches."""
     groups: dict[str, list[Record]] = {}
     for r in records:
         if r.family == "matmul":
             key = f"matmul/{'fp8_gemm' if r.dtype == 'fp8' else r.dtype}"
         elif r.family == "memory":
+            if float(r.parameters.get("bytes") or 0) < CACHES * l2_bytes:
+                continue  # measured from memory, where the model has the cache in it
             key = "memory"
         elif r.family == "copy" and float(r.parameters.get("bytes") or 0) >= 2**24:
             key = f"copy/{r.parameters.get('variant')}"

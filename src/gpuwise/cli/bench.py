@@ -14,11 +14,13 @@ from gpuwise.cli.options import Duration
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
+    from gpuwise.machine.bench.run import Limits
     from gpuwise.machine.bench.subjects import Subject
     from gpuwise.records.store import Records
 
-QUICK_S, QUICK_EACH_S, EACH_S = 45.0, 0.7, 2.0
-"""A quick run begins no measurement after ``QUICK_S`` and samples each for up to ``QUICK_EACH_S``; others ``EACH_S``."""
+QUICK_S, QUICK_EACH_S, EACH_S = 40.0, 0.7, 2.0
+"""A quick run begins no measurement ``QUICK_S`` after its start and samples each for up to ``QUICK_EACH_S``; others
+``EACH_S``."""
 WRONG = 1
 """Exit code where an answer is wrong, a card is faulty, or something is below ``--fail-below``."""
 
@@ -81,6 +83,9 @@ def bench(
     json
         One JSON document on the last line of stdout.
     """
+    import time
+
+    began_s = time.monotonic()
     threshold = _threshold(fail_below)
     if sum((stress is not None, calibrate, history, list_, export is not None, import_ is not None)) > 1:
         raise InputError(
@@ -92,6 +97,8 @@ def bench(
         if list_:
             return show_list(tuple(only or ()), quick=quick, json=json)
         return show_kept(export, import_, json=json)
+    from gpuwise.machine.bench.run import Limits
+
     with _measuring(tuple(device or ()), save=save) as (subjects, store):
         if stress is not None:
             from gpuwise.cli.bench_stress import stress_all
@@ -101,26 +108,26 @@ def bench(
             from gpuwise.cli.bench_calibrate import calibrate_all
 
             return calibrate_all(subjects, store, each or 0.25, json=json, progress=say)
-        return _measure(subjects, store, quick, tuple(only or ()), each, tuple(against or ()), threshold, json=json)
+        limits = Limits(each or (QUICK_EACH_S if quick else EACH_S), began_s + QUICK_S if quick else None)
+        return _measure(subjects, store, limits, tuple(only or ()), tuple(against or ()), threshold, quick=quick, json=json)
 
 
 def _measure(
-    subjects: list[Subject], store: Records | None, quick: bool, only: tuple[str, ...], each: float | None,
-    against: tuple[str, ...], threshold: float | str | None, *, json: bool,
+    subjects: list[Subject], store: Records | None, limits: Limits, only: tuple[str, ...], against: tuple[str, ...],
+    threshold: float | str | None, *, quick: bool, json: bool,
 ) -> int:  # fmt: skip
     import time
 
     from gpuwise.cli.bench_against import DEFAULT_AGAINST, speedups
     from gpuwise.machine.bench.cases import chosen
     from gpuwise.machine.bench.expect import judge_all
-    from gpuwise.machine.bench.run import Limits, new_run, pairs_of, run_cases
+    from gpuwise.machine.bench.run import new_run, pairs_of, run_cases
     from gpuwise.plan.one_op import find_target
 
     targets = [find_target(name) for name in against or DEFAULT_AGAINST]
     pairs = pairs_of(chosen(only, quick=quick), subjects)
     if not pairs:
         raise InputError("nothing of that can be measured on these devices", hint="`gpuwise bench --list` says what runs where")
-    limits = Limits(each or (QUICK_EACH_S if quick else EACH_S), QUICK_S if quick else None)
     run = new_run(subjects, "gpuwise bench" + (" --quick" if quick else ""), time.time())
     outcome = run_cases(pairs, run, store, limits, progress=say)
     say("")

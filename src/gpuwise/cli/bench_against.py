@@ -51,6 +51,7 @@ def speedups(judged: Sequence[Judged], targets: Sequence[Target]) -> list[Speedu
 
 
 def _predicted(text: str, j: Judged, seconds: float, target: Target) -> Speedup:
+    from gpuwise.facts.systems import Cluster
     from gpuwise.plan.one_op import matmul
 
     p = j.case.parameters
@@ -58,7 +59,9 @@ def _predicted(text: str, j: Judged, seconds: float, target: Target) -> Speedup:
     try:
         row = matmul(p["m"], p["n"], p["k"], j.case.dtype, [target]).rows[0]
     except GpuwiseError as error:
-        return Speedup(text, j.case.dtype, j.subject.name, seconds, name, None, None, error.message)
+        missing = j.case.dtype not in target.accelerator.peak_flop_per_s if isinstance(target, Cluster) else False
+        reason = f"has no {j.case.dtype} unit, or none is published" if missing else error.message
+        return Speedup(text, j.case.dtype, j.subject.name, seconds, name, None, None, reason)
     from gpuwise.predict.estimate import Estimate
 
     time = row.time_s

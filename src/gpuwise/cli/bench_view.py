@@ -30,6 +30,9 @@ def show(
     to.print(headline(outcome, judged, below, threshold), style="bold")
     for device in dict.fromkeys(j.subject.device for j in judged):
         _device(to, [j for j in judged if j.subject.device == device])
+    if any(j.record.value is not None for j in judged):
+        to.print()
+        to.print("+-: half the 95 % interval of the median over it; ? where six samples took too long", style="dim")
     if compared:
         _speedups(to, compared)
     _left_out(to, outcome)
@@ -56,7 +59,8 @@ def headline(outcome: Outcome, judged: Sequence[Judged], below: Sequence[Judged]
     if below and threshold is not None:
         parts.append(f"{len(below)} below --fail-below {threshold}")
     if not parts:
-        parts.append(f"{len(known)} in their normal range" if known else "measured; nothing is known to judge it by")
+        right = "every answer right" if judged else "nothing was measured"
+        parts.append(f"{len(known)} of {len(known)} in their normal range" if known else f"{len(judged)} measured, {right}")
     if outcome.interrupted:
         parts.append("interrupted: what was measured is kept")
     return "; ".join(parts)
@@ -68,14 +72,16 @@ def _counted(records: Sequence[Record]) -> str:
 
 
 def _device(to: Console, rows: Sequence[Judged]) -> None:
-    subject = rows[0].subject
+    from gpuwise.machine.bench.cases import FAMILIES
+
+    subject, order = rows[0].subject, list(FAMILIES)
     judged = any(j.expectation is not None for j in rows)
     past = any(j.before is not None for j in rows)
     columns = ["measurement", "measured", "+-"]
     columns += ["expected", "of peak"] if judged else []
     columns += ["before"] if past and not judged else []
     table = table_of([*columns, "verdict"], left=("measurement", "verdict"), wrap=("measurement", "verdict"))
-    for j in rows:
+    for j in sorted(rows, key=lambda j: order.index(j.case.family)):
         cells = [j.case.key, _measured(j), _width(j.record)]
         if judged:
             cells += [_expected(j), _share(j.of_peak)]
@@ -188,13 +194,18 @@ def _speedups(to: Console, compared: Sequence[Speedup]) -> None:
         body = grid(3)
         for s in rows:
             if s.measured is not None:
-                body.add_row(s.gpu, f"{s.measured:,.3g} x", "measured")
+                body.add_row(s.gpu, f"{times(s.measured)} x", "measured")
             elif s.predicted is not None:
                 p = s.predicted
-                body.add_row(s.gpu, f"{p.expected:,.3g} x", f"predicted, {p.low:,.3g} to {p.high:,.3g}, {p.basis}")
+                body.add_row(s.gpu, f"{times(p.expected)} x", f"predicted, {times(p.low)} to {times(p.high)}, {p.basis}")
             else:
                 body.add_row(s.gpu, "-", s.reason)
         section(to, f"{key[0]} in {key[1]}: {format_value(rows[0].processor_s, 's')} on the processor; faster by", body)
+
+
+def times(ratio: float) -> str:
+    """Three digits: ``2,740``, ``203``, ``0.85``."""
+    return f"{float(f'{ratio:.3g}'):,.10g}"
 
 
 def _left_out(to: Console, outcome: Outcome) -> None:

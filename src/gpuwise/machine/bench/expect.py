@@ -1,7 +1,8 @@
 """Is a number normal? What a device should deliver: its specification, the range the kernel model gives this very card,
 and what the records of this machine say.
 
-The range is the central 95 % of the prediction's own spread, which was measured on rows kept from its fit. A healthy
+The range is the central 95 % of the prediction's own spread, which was measured on rows kept from its fit, and of what
+healthy cards of one kind differ by: the model has seen one card of a kind, under one version of the libraries. A healthy
 card is not expected to reach its peak: the model holds the clock its power limit allows.
 """
 
@@ -16,12 +17,14 @@ from gpuwise.errors import GpuwiseError
 from gpuwise.facts.accelerators import Accelerator
 from gpuwise.facts.cpus import Cpu
 from gpuwise.machine.bench.cases import Case
-from gpuwise.machine.bench.sampling import outliers
+from gpuwise.machine.bench.sampling import NODE_SPREAD, outliers
 from gpuwise.machine.bench.subjects import Subject
 from gpuwise.predict.estimate import Basis, Estimate
 from gpuwise.predict.kernel_time import KernelTime
 from gpuwise.records.record import Record
 
+CACHES = 4.0
+"""Arrays this many times the last-level cache are the memory's alone, as STREAM asks (McCalpin, run rules)."""
 Z95 = 1.959963984540054
 """Standard normal quantile of 0.975."""
 
@@ -108,6 +111,8 @@ def _of_gpu(case: Case, a: Accelerator) -> tuple[Expectation | None, str]:
     if case.family == "memory":
         from gpuwise.predict.memory_bound import memory_time
 
+        if p["bytes"] < CACHES * (a.l2_bytes or 0.0):
+            return None, "a size that the cache has a part in"
         reads, writes = (1, 1) if case.variant == "copy" else (2, 1)
         time = memory_time(a, float(reads * p["bytes"]), float(writes * p["bytes"]))
         return _range(time, float((reads + writes) * p["bytes"]), a.memory_bandwidth_bytes_per_s, a), ""
@@ -139,7 +144,7 @@ def _range(time: KernelTime, amount: float, peak: float | None, a: Accelerator) 
 
 def range_of(time: Estimate, amount: float, peak: float | None, source: str) -> Expectation:
     """The rate of ``amount`` in ``time``, with the central 95 %. No range goes beyond the peak."""
-    spread = math.exp(Z95 * time.log_sigma)
+    spread = math.exp(Z95 * math.hypot(time.log_sigma, NODE_SPREAD))
     expected = amount / time.expected
     high = expected * spread
     return Expectation(expected / spread, expected, high, time.basis, peak, source)

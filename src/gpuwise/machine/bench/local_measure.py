@@ -132,6 +132,7 @@ def ledger() -> Any:
     """A dispatch mode with ``live`` and ``peak``: bytes of the storages that operations under it made and that live."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_map_only
 
     class Ledger(TorchDispatchMode):
         live = 0
@@ -143,7 +144,7 @@ def ledger() -> Any:
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
-            torch.utils._pytree.tree_map_only(torch.Tensor, self.note, result)
+            tree_map_only(torch.Tensor, self.note, result)
             return result
 
         def note(self, tensor: torch.Tensor) -> None:

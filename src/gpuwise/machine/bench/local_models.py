@@ -19,7 +19,7 @@ def make_step(case: LocalCase, device: str = "cuda") -> Callable[[], Any]:
     import torch
 
     with torch.device(device):
-        model = build_model(case)
+        model: Any = build_model(case)
         inputs = make_inputs(case)
     if case.precision == "bf16-pure":
         model = model.to(torch.bfloat16)
@@ -64,7 +64,9 @@ def _training(
     if "sgd" in case.extras:
         optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     else:
-        kind = {"fused": True} if "fused" in case.extras else {"foreach": False} if "foreach_off" in case.extras else {}
+        kind: dict[str, Any] = (
+            {"fused": True} if "fused" in case.extras else {"foreach": False} if "foreach_off" in case.extras else {}
+        )
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, **kind)
     scaler = torch.amp.GradScaler(device, enabled=case.precision == "fp16" and device == "cuda")
 

@@ -27,10 +27,10 @@ LONGEST_REASON = 200
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``each_s`` for the samples of one case, ``total_s`` for all of them (None: as long as it takes)."""
+    """``each_s`` for the samples of one case; no case begins after ``end_s`` of the clock (None: as long as it takes)."""
 
     each_s: float = 2.0
-    total_s: float | None = None
+    end_s: float | None = None
     target: float = TARGET
 
 
@@ -79,11 +79,10 @@ def run_cases(
 ) -> Outcome:
     """Every pair in turn, kept in ``store`` as each ends. Raises DataError when the store cannot be written."""
     outcome = Outcome(run)
-    began = clock()
     if store is not None:
         store.start(run)
     for number, (case, subject) in enumerate(pairs, 1):
-        if limits.total_s is not None and clock() - began > limits.total_s:
+        if limits.end_s is not None and clock() > limits.end_s:
             outcome.late.append((case, subject))
             continue
         progress(f"[{number}/{len(pairs)}] {subject.label} {case.key}")
@@ -183,8 +182,16 @@ def reason_of(error: BaseException) -> str:
 
 
 def pairs_of(cases: Sequence[Case], subjects: Sequence[Subject]) -> list[tuple[Case, Subject]]:
-    """Each case on each subject it is for, device by device."""
-    return [(case, subject) for subject in subjects for case in cases if subject.kind in case.on]
+    """Each case on each subject it is for: the first of every family, then the second of every one, and so on, so that a
+    run that is cut short has seen something of everything."""
+    turn: dict[tuple[str, str], int] = {}
+    pairs: list[tuple[int, Case, Subject]] = []
+    for subject in subjects:
+        for case in cases:
+            if subject.kind in case.on:
+                at = turn[case.family, subject.device] = turn.get((case.family, subject.device), -1) + 1
+                pairs.append((at, case, subject))
+    return [(case, subject) for _, case, subject in sorted(pairs, key=lambda p: p[0])]
 
 
 def as_jsonable(value: Any) -> Any:

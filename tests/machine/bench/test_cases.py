@@ -1,0 +1,58 @@
+"""The table of measurements: names that stay apart, words that find rows, a calibration that covers its sizes."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from gpuwise.errors import UnknownNameError
+from gpuwise.machine.bench.cases import CALIBRATION_SIZES, CASES, FAMILIES, LARGEST_CPU_FLOP, calibration_cases, chosen
+
+
+def test_every_row_has_a_name_of_its_own_and_a_maker() -> None:
+    assert len({c.key for c in CASES}) == len(CASES)
+    for family, (maker, _, _) in FAMILIES.items():
+        module, _, name = maker.partition(":")
+        assert callable(getattr(import_module(module), name))
+        assert any(c.family == family for c in CASES)
+    assert {c.family for c in CASES} == set(FAMILIES)
+
+
+def test_a_processor_alone_has_a_quick_run_of_many_families() -> None:
+    families = {c.family for c in chosen((), quick=True) if "cpu" in c.on}
+    assert {"matmul", "attention", "memory", "launch", "collective", "loader", "disk"} <= families
+
+
+def test_words_choose_rows() -> None:
+    assert {c.family for c in chosen(("disk",), quick=False)} == {"disk"}
+    assert {c.dtype for c in chosen(("matmul-fp8",), quick=True)} == {"fp8"}
+    (one,) = chosen(("matmul-bf16-16384x8192x1280",), quick=True)
+    assert not one.quick, "a row named in full is measured even in a quick run"
+    twice = chosen(("launch", "launch-eager-1"), quick=False)
+    assert len(twice) == len({(c.key, c.on) for c in twice})
+
+
+@pytest.mark.parametrize("word", ["warp", "", "matmul-fp9", "matmulx"])
+def test_a_word_that_means_nothing_is_refused_with_the_families(word: str) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        chosen((word,), quick=False)
+    assert "matmul" in (caught.value.hint or "")
+
+
+def test_the_calibration_is_the_same_everywhere_and_covers_every_side() -> None:
+    cases = [c for c in calibration_cases("bf16", "cuda") if c.family == "matmul"]
+    assert len(cases) == 200
+    assert len({c.key for c in cases}) == 200
+    for side, sizes in CALIBRATION_SIZES.items():
+        seen = [c.parameters[side] for c in cases]
+        fewest = min(seen.count(size) for size in sizes)
+        assert fewest >= 200 // len(sizes) // 2
+        # cut short, it has still seen most of them
+        assert len(set(seen[:40])) >= 0.7 * len(sizes)
+
+
+def test_a_processor_is_not_asked_for_minutes() -> None:
+    cases = [c for c in calibration_cases("fp32", "cpu", 40) if c.family == "matmul"]
+    assert len(cases) == 40
+    assert max(2.0 * c.parameters["m"] * c.parameters["n"] * c.parameters["k"] for c in cases) <= LARGEST_CPU_FLOP
