@@ -11,6 +11,9 @@ from gpuwise.cli.options import Duration, Whole
 if TYPE_CHECKING:
     from gpuwise.machine.doctor.report import Diagnosis
 
+NewFile = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
+"""A file to write, or ``-`` for stdout."""
+
 
 def doctor(
     *,
@@ -19,9 +22,9 @@ def doctor(
     limit: Duration | None = None,
     frameworks: bool = True,
     notes: Annotated[bool, Parameter(negative="")] = False,
-    fix_plan: str | None = None,
-    dockerfile: str | None = None,
-    compose: str | None = None,
+    fix_plan: NewFile = None,
+    dockerfile: NewFile = None,
+    compose: NewFile = None,
     share: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:

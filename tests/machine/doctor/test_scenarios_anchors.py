@@ -31,14 +31,18 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
     ),
     "S3 RTX 5090 and a CUDA 12.4 wheel": (
         lambda: scripted(
-            cards=("RTX 5090",), driver="570.124.06", cuda=(12, 8),
+            cards=("RTX 5090",),
+            driver="570.124.06",
+            cuda=(12, 8),
             answers=[torch("2.6.0+cu124", "12.4", CU124, devices=[(12, 0)], ran=[NO_IMAGE])],
         ),
         "torch-lacks-card",
         ("'torch==2.11.*' --index-url https://download.pytorch.org/whl/cu128",),
     ),
     "S4 GTX 1080 Ti and a CUDA 13 wheel": (
-        lambda: scripted(cards=("GTX 1080 Ti",), answers=[torch("2.13.0+cu130", "13.0", CU130, devices=[(6, 1)], ran=[NO_IMAGE])]),
+        lambda: scripted(
+            cards=("GTX 1080 Ti",), answers=[torch("2.13.0+cu130", "13.0", CU130, devices=[(6, 1)], ran=[NO_IMAGE])]
+        ),
         "torch-lacks-card",
         ("'torch==2.13.*' --index-url https://download.pytorch.org/whl/cu126",),
     ),
@@ -70,20 +74,20 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
         "uvm-stale",
         ("sudo rmmod nvidia_uvm", "sudo modprobe nvidia_uvm"),
     ),
-}  # fmt: skip
+}
 
 HEALTHY: dict[str, Callable[[], Scripted]] = {
     "S5 GB10, sm_121 on sm_120 code": lambda: scripted(
         cards=("GB10",), answers=[torch("2.13.0+cu130", "13.0", "sm_80 sm_90 sm_100 sm_110 sm_120", devices=[(12, 1)])]
     ),
-    "S8 no nvidia-smi, NVML fine": lambda: scripted(
-        answers=[torch("2.13.0+cu130", "13.0", CU130, devices=[(8, 9)])]
-    ).but(paths={"nvidia-smi": None}),
+    "S8 no nvidia-smi, NVML fine": lambda: scripted(answers=[torch("2.13.0+cu130", "13.0", CU130, devices=[(8, 9)])]).but(
+        paths={"nvidia-smi": None}
+    ),
     "S9 driver 535 and a CUDA 12.8 wheel": lambda: scripted(
         driver="535.183.01", cuda=(12, 2), answers=[torch("2.8.0+cu128", "12.8", CU128, devices=[(8, 9)])]
     ),
     "S12 RTX 4090, all as it should be": lambda: scripted(answers=[torch("2.6.0+cu124", "12.4", CU124, devices=[(8, 9)])]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FAULTY)

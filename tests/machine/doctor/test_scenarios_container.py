@@ -8,9 +8,8 @@ import pytest
 
 from gpuwise.errors import DeviceError
 from gpuwise.machine.devices.readings import Peer
-from gpuwise.machine.doctor.host import Ran
 from gpuwise.machine.doctor.report import diagnose
-from gpuwise.machine.doctor.scripted import PYTHON, SITE, Scripted, scripted, torch
+from gpuwise.machine.doctor.scripted import PYTHON, Scripted, scripted, torch
 
 CU130 = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
 ROOM = (32 << 30, 32 << 30)
@@ -21,7 +20,7 @@ WSL_KERNEL = {"/proc/version": "Linux version 5.15.167.4-microsoft-standard-WSL2
 NO_BUS = ("/sys/bus/pci", "/dev/nvidia", "/proc/driver", "/sys/module", "/proc/modules", "/usr/lib/x86_64", "/lib/modules")
 
 
-def container(machine: Scripted, files: Mapping[str, str] = {"/.dockerenv": ""}) -> Scripted:  # noqa: B006
+def container(machine: Scripted, files: Mapping[str, str] = {"/.dockerenv": ""}) -> Scripted:
     return machine.but(files=files)
 
 
@@ -49,68 +48,108 @@ def env(answer=NONE_SEEN, cards=("RTX 4090",), **variables: str) -> Scripted:
 P2P = [Peer(0, 1, "nvlink", 4, True)]
 
 FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
-    "docker without --gpus": (without_nodes, "container-no-gpu", ("docker run --rm --gpus all", "nvidia-ctk runtime configure --runtime=docker",
-                                                                 "apt-get install -y nvidia-container-toolkit")),
+    "docker without --gpus": (
+        without_nodes,
+        "container-no-gpu",
+        (
+            "docker run --rm --gpus all",
+            "nvidia-ctk runtime configure --runtime=docker",
+            "apt-get install -y nvidia-container-toolkit",
+        ),
+    ),
     "podman without a device": (
-        lambda: without_nodes().but(files={"/.dockerenv": None, "/run/.containerenv": ""}), "container-no-gpu",
+        lambda: without_nodes().but(files={"/.dockerenv": None, "/run/.containerenv": ""}),
+        "container-no-gpu",
         ("nvidia-ctk cdi generate", "podman run --rm --device nvidia.com/gpu=all"),
     ),
     "apptainer without --nv": (
-        lambda: without_nodes().but(files={"/.dockerenv": None}, environment={"APPTAINER_CONTAINER": "/x.sif"}), "container-no-gpu",
+        lambda: without_nodes().but(files={"/.dockerenv": None}, environment={"APPTAINER_CONTAINER": "/x.sif"}),
+        "container-no-gpu",
         ("apptainer exec --nv",),
     ),
     "asked for GPUs on a machine that shows none": (
-        lambda: container(scripted(cards=(), driver=None)).but(environment={"NVIDIA_VISIBLE_DEVICES": "all"}), "container-no-gpu",
+        lambda: container(scripted(cards=(), driver=None)).but(environment={"NVIDIA_VISIBLE_DEVICES": "all"}),
+        "container-no-gpu",
         ("--gpus all",),
     ),
-    "the GPU went after systemctl daemon-reload": (lost_gpu, "container-lost-gpu", ("docker restart", "--device nvidia.com/gpu=all")),
+    "the GPU went after systemctl daemon-reload": (
+        lost_gpu,
+        "container-lost-gpu",
+        ("docker restart", "--device nvidia.com/gpu=all"),
+    ),
     "a container without the compute part": (
         lambda: container(scripted(answers=[NONE_SEEN])).but(environment={"NVIDIA_DRIVER_CAPABILITIES": "graphics,utility"}),
-        "container-capabilities", ("NVIDIA_DRIVER_CAPABILITIES=compute,utility",),
+        "container-capabilities",
+        ("NVIDIA_DRIVER_CAPABILITIES=compute,utility",),
     ),
     "64 MB of shared memory": (
-        lambda: container(scripted(answers=[FINE])).but(space={"/dev/shm": SMALL}), "container-shm-small", ("--shm-size=8g",),
+        lambda: container(scripted(answers=[FINE])).but(space={"/dev/shm": SMALL}),
+        "container-shm-small",
+        ("--shm-size=8g",),
     ),
     "docker told of a runtime that is not there": (
         lambda: scripted(answers=[FINE]).but(
             paths={"docker": "/usr/bin/docker"},
             files={"/etc/docker/daemon.json": '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}'},
         ),
-        "docker-runtime-missing", ("apt-get install -y nvidia-container-toolkit", "systemctl restart docker"),
+        "docker-runtime-missing",
+        ("apt-get install -y nvidia-container-toolkit", "systemctl restart docker"),
     ),
     "a CPU quota smaller than the GPUs": (
-        lambda: container(scripted(cards=["H100 SXM"] * 4)).but(files={"/sys/fs/cgroup/cpu.max": "200000 100000\n"}), "few-cpus", ("--cpus=16",),
+        lambda: container(scripted(cards=["H100 SXM"] * 4)).but(files={"/sys/fs/cgroup/cpu.max": "200000 100000\n"}),
+        "few-cpus",
+        ("--cpus=16",),
     ),
     "WSL 1": (
-        lambda: scripted(driver=None, answers=[NONE_SEEN]).without(*NO_BUS).but(
-            files={"/proc/version": "Linux version 4.4.0-19041-Microsoft (Microsoft@Microsoft.com)"}
+        lambda: (
+            scripted(driver=None, answers=[NONE_SEEN])
+            .without(*NO_BUS)
+            .but(files={"/proc/version": "Linux version 4.4.0-19041-Microsoft (Microsoft@Microsoft.com)"})
         ),
-        "wsl1", ("wsl --set-version",),
+        "wsl1",
+        ("wsl --set-version",),
     ),
     "WSL without passthrough": (
-        lambda: scripted(driver=None, answers=[NONE_SEEN]).without(*NO_BUS).but(files=WSL_KERNEL), "wsl-no-passthrough",
+        lambda: scripted(driver=None, answers=[NONE_SEEN]).without(*NO_BUS).but(files=WSL_KERNEL),
+        "wsl-no-passthrough",
         ("wsl --update", "wsl --shutdown"),
     ),
     "a Linux driver inside WSL": (
-        lambda: scripted(driver=None, answers=[NONE_SEEN]).without(*NO_BUS).but(
-            files={**WSL_KERNEL, "/dev/dxg": "", "/var/lib/dpkg/info/libnvidia-compute-550:amd64.list": ""}
+        lambda: (
+            scripted(driver=None, answers=[NONE_SEEN])
+            .without(*NO_BUS)
+            .but(files={**WSL_KERNEL, "/dev/dxg": "", "/var/lib/dpkg/info/libnvidia-compute-550:amd64.list": ""})
         ),
-        "wsl-linux-driver", ("apt-get purge -y libnvidia-compute-550", "wsl --shutdown"),
+        "wsl-linux-driver",
+        ("apt-get purge -y libnvidia-compute-550", "wsl --shutdown"),
     ),
-    "CUDA_VISIBLE_DEVICES=-1": (lambda: env(CUDA_VISIBLE_DEVICES="-1"), "cuda-visible-devices-empty", ("unset CUDA_VISIBLE_DEVICES",)),
+    "CUDA_VISIBLE_DEVICES=-1": (
+        lambda: env(CUDA_VISIBLE_DEVICES="-1"),
+        "cuda-visible-devices-empty",
+        ("unset CUDA_VISIBLE_DEVICES",),
+    ),
     "CUDA_VISIBLE_DEVICES out of range": (
-        lambda: env(cards=("RTX 4090",) * 2, CUDA_VISIBLE_DEVICES="4"), "cuda-visible-devices-invalid", ("export CUDA_VISIBLE_DEVICES=0,1",),
+        lambda: env(cards=("RTX 4090",) * 2, CUDA_VISIBLE_DEVICES="4"),
+        "cuda-visible-devices-invalid",
+        ("export CUDA_VISIBLE_DEVICES=0,1",),
     ),
     "CUDA_VISIBLE_DEVICES with the identifier of another machine": (
-        lambda: env(CUDA_VISIBLE_DEVICES="GPU-deadbeef-0"), "cuda-visible-devices-invalid", ("export CUDA_VISIBLE_DEVICES=0",),
+        lambda: env(CUDA_VISIBLE_DEVICES="GPU-deadbeef-0"),
+        "cuda-visible-devices-invalid",
+        ("export CUDA_VISIBLE_DEVICES=0",),
     ),
-    "every launch is waited for": (lambda: env(FINE, CUDA_LAUNCH_BLOCKING="1"), "cuda-launch-blocking", ("unset CUDA_LAUNCH_BLOCKING",)),
+    "every launch is waited for": (
+        lambda: env(FINE, CUDA_LAUNCH_BLOCKING="1"),
+        "cuda-launch-blocking",
+        ("unset CUDA_LAUNCH_BLOCKING",),
+    ),
     "TF32 switched off": (lambda: env(FINE, NVIDIA_TF32_OVERRIDE="0"), "tf32-switched-off", ("unset NVIDIA_TF32_OVERRIDE",)),
     "NCCL without peer copies": (
-        lambda: scripted(cards=("RTX 3090",) * 2, peers=P2P).but(environment={"NCCL_P2P_DISABLE": "1"}), "nccl-p2p-disabled",
+        lambda: scripted(cards=("RTX 3090",) * 2, peers=P2P).but(environment={"NCCL_P2P_DISABLE": "1"}),
+        "nccl-p2p-disabled",
         ("unset NCCL_P2P_DISABLE",),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FAULTY)
@@ -130,7 +169,11 @@ HEALTHY: dict[str, Callable[[], Scripted]] = {
     ).without("/lib/modules"),
     "WSL": lambda: wsl(answers=[FINE]),
     "a container of Kubernetes with one card of eight": lambda: container(scripted(answers=[FINE])).but(
-        files={f"/sys/bus/pci/devices/0000:{i:02x}:00.0/{k}": v for i in range(2, 9) for k, v in (("class", "0x030200"), ("vendor", "0x10de"))},
+        files={
+            f"/sys/bus/pci/devices/0000:{i:02x}:00.0/{k}": v
+            for i in range(2, 9)
+            for k, v in (("class", "0x030200"), ("vendor", "0x10de"))
+        },
         environment={"KUBERNETES_SERVICE_HOST": "10.0.0.1"},
     ),
     "a CPU container on a machine with GPUs": lambda: without_nodes(answers=()),
@@ -142,7 +185,7 @@ HEALTHY: dict[str, Callable[[], Scripted]] = {
     "NCCL without peer copies where the driver has none": lambda: scripted(
         cards=("RTX 4090",) * 2, peers=[Peer(0, 1, "pcie host bridge", None, False)]
     ).but(environment={"NCCL_P2P_DISABLE": "1"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -179,4 +222,3 @@ def test_the_python_of_the_environment_is_the_one_looked_at() -> None:
     host = scripted().but(environment={"VIRTUAL_ENV": "/venv"}, files={PYTHON: ""}).host
     assert choose_python(host, None) == PYTHON
     assert choose_python(host, "/opt/python") == "/opt/python"
-    assert SITE.startswith("/venv") and Ran(0).status == 0

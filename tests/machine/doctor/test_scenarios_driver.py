@@ -14,7 +14,10 @@ from gpuwise.machine.doctor.scripted import KERNEL, Scripted, scripted, torch
 
 CU130 = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
 BUS = "/sys/bus/pci/devices/0000:01:00.0"
-PCI_IDS = "8086  Intel\n\t1234  iGPU\n10de  NVIDIA Corporation\n\t2684  AD102 [GeForce RTX 4090]\n\t1b06  GP102 [GeForce GTX 1080 Ti]\n\t2b85  GB202 [GeForce RTX 5090]\n"
+PCI_IDS = (
+    "8086  Intel\n\t1234  iGPU\n10de  NVIDIA Corporation\n\t2684  AD102 [GeForce RTX 4090]\n"
+    "\t1b06  GP102 [GeForce GTX 1080 Ti]\n\t2b85  GB202 [GeForce RTX 5090]\n"
+)
 IDS = {"/usr/share/misc/pci.ids": PCI_IDS}
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 NO_UVM = {"/dev/nvidia-uvm": None, "/proc/modules": "nvidia 104071168 40 - Live\n"}
@@ -54,99 +57,138 @@ def unserved(device: str, *log: str, driver: str = "580.95.05", open_modules: bo
 FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
     "no driver": (bare, "driver-not-installed", ("nvidia-driver-580-open", "sudo reboot")),
     "no driver, a card before Turing": (
-        lambda: bare().but(files={f"{BUS}/device": "0x1b06\n"}), "driver-not-installed", ("apt-get install -y nvidia-driver-580\n",),
+        lambda: bare().but(files={f"{BUS}/device": "0x1b06\n"}),
+        "driver-not-installed",
+        ("apt-get install -y nvidia-driver-580\n",),
     ),
     "no driver on Fedora": (
-        lambda: bare().but(files={"/etc/os-release": FEDORA}), "driver-not-installed", ("dnf install -y akmod-nvidia", "akmods --force"),
+        lambda: bare().but(files={"/etc/os-release": FEDORA}),
+        "driver-not-installed",
+        ("dnf install -y akmod-nvidia", "akmods --force"),
     ),
     "no driver on Rocky": (
         lambda: bare().but(files={"/etc/os-release": 'ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.4"\n'}),
-        "driver-not-installed", ("repos/rhel9/x86_64/cuda-rhel9.repo", "nvidia-driver:580-open"),
+        "driver-not-installed",
+        ("repos/rhel9/x86_64/cuda-rhel9.repo", "nvidia-driver:580-open"),
     ),
     "no driver on Arch": (
-        lambda: bare().but(files={"/etc/os-release": "ID=arch\n"}), "driver-not-installed", ("pacman -Syu --needed nvidia-open-dkms",),
+        lambda: bare().but(files={"/etc/os-release": "ID=arch\n"}),
+        "driver-not-installed",
+        ("pacman -Syu --needed nvidia-open-dkms",),
     ),
     "no driver on openSUSE": (
         lambda: bare().but(files={"/etc/os-release": 'ID="opensuse-leap"\nID_LIKE="suse opensuse"\n'}),
-        "driver-not-installed", ("zypper install -y nvidia-open",),
+        "driver-not-installed",
+        ("zypper install -y nvidia-open",),
     ),
     "no driver on Debian, arm64": (
         lambda: bare(facts={"machine": "aarch64"}).but(files={"/etc/os-release": 'ID=debian\nVERSION_ID="12"\n'}),
-        "driver-not-installed", ("repos/debian12/sbsa/cuda-keyring_1.1-1_all.deb", "nvidia-driver-pinning-580 nvidia-open"),
+        "driver-not-installed",
+        ("repos/debian12/sbsa/cuda-keyring_1.1-1_all.deb", "nvidia-driver-pinning-580 nvidia-open"),
     ),
     "nouveau has the card": (
         lambda: bare().but(links={f"{BUS}/driver": "../drivers/nouveau"}, files={"/proc/modules": "nouveau 1 1 - Live\n"}),
-        "nouveau-loaded", ("blacklist nouveau", "update-initramfs -u", "nvidia-driver-580-open", "sudo reboot"),
+        "nouveau-loaded",
+        ("blacklist nouveau", "update-initramfs -u", "nvidia-driver-580-open", "sudo reboot"),
     ),
     "nouveau came back": (
-        lambda: unloaded().but(links={f"{BUS}/driver": "../drivers/nouveau"}), "nouveau-loaded", ("blacklist nouveau", "sudo reboot"),
+        lambda: unloaded().but(links={f"{BUS}/driver": "../drivers/nouveau"}),
+        "nouveau-loaded",
+        ("blacklist nouveau", "sudo reboot"),
     ),
     "a kernel update without headers": (
-        lambda: unloaded().but(facts={"kernel": "6.8.0-48-generic"}), "module-missing-for-kernel",
+        lambda: unloaded().but(facts={"kernel": "6.8.0-48-generic"}),
+        "module-missing-for-kernel",
         ("linux-headers-$(uname -r)", "dkms autoinstall", "modprobe nvidia"),
     ),
     "secure boot rejects the module": (
         lambda: unloaded().but(
-            files={SECURE_BOOT: "\x06\x00\x00\x00\x01"}, commands=dmesg("[ 3.1] Loading of module with unavailable key is rejected"),
+            files={SECURE_BOOT: "\x06\x00\x00\x00\x01"},
+            commands=dmesg("[ 3.1] Loading of module with unavailable key is rejected"),
         ),
-        "secure-boot-unsigned-module", ("mokutil --import /var/lib/shim-signed/mok/MOK.der",),
+        "secure-boot-unsigned-module",
+        ("mokutil --import /var/lib/shim-signed/mok/MOK.der",),
     ),
     "secure boot, the log may not be read": (
-        lambda: unloaded().but(files={SECURE_BOOT: "\x06\x00\x00\x00\x01"}, commands={"dmesg": Ran(1, "", "Operation not permitted")}),
-        "secure-boot-unsigned-module", ("mokutil --import",),
+        lambda: unloaded().but(
+            files={SECURE_BOOT: "\x06\x00\x00\x00\x01"}, commands={"dmesg": Ran(1, "", "Operation not permitted")}
+        ),
+        "secure-boot-unsigned-module",
+        ("mokutil --import",),
     ),
     "not loaded for no known reason": (unloaded, "driver-not-loaded", ("modprobe nvidia",)),
     "Blackwell with NVIDIA's own modules": (
         lambda: unserved(
             "0x2b85", "[ 3.0] NVRM: installed in this system requires use of the NVIDIA open kernel modules.", open_modules=False
         ),
-        "open-modules-needed", ("nvidia-driver-580-open",),
+        "open-modules-needed",
+        ("nvidia-driver-580-open",),
     ),
     "Pascal with the open modules": (
-        lambda: unserved("0x1b06"), "closed-modules-needed", ("apt-get install -y nvidia-driver-580\n",),
+        lambda: unserved("0x1b06"),
+        "closed-modules-needed",
+        ("apt-get install -y nvidia-driver-580\n",),
     ),
     "Pascal with branch 595": (
-        lambda: unserved("0x1b06", driver="595.45.04", open_modules=False), "driver-lacks-card", ("nvidia-driver-580\n",),
+        lambda: unserved("0x1b06", driver="595.45.04", open_modules=False),
+        "driver-lacks-card",
+        ("nvidia-driver-580\n",),
     ),
     "Blackwell with branch 550": (
-        lambda: unserved("0x2b85", driver="550.54.14"), "driver-lacks-card", ("nvidia-driver-580-open",),
+        lambda: unserved("0x2b85", driver="550.54.14"),
+        "driver-lacks-card",
+        ("nvidia-driver-580-open",),
     ),
     "set aside for virtual machines": (
-        lambda: bare().but(links={f"{BUS}/driver": "../drivers/vfio-pci"}), "card-reserved-for-vms", ("vfio-pci/unbind",),
+        lambda: bare().but(links={f"{BUS}/driver": "../drivers/vfio-pci"}),
+        "card-reserved-for-vms",
+        ("vfio-pci/unbind",),
     ),
     "device nodes for others only": (
         lambda: scripted(answers=[torch("2.13.0+cu130", "13.0", CU130, error="No CUDA GPUs are available")]).but(
             unusable={"/dev/nvidia0": "permission", "/dev/nvidiactl": "permission"}
         ),
-        "device-permission", ("usermod -aG video,render",),
+        "device-permission",
+        ("usermod -aG video,render",),
     ),
     "nvidia_uvm is missing": (
         lambda: scripted(answers=[torch("2.13.0+cu130", "13.0", CU130, error="CUDA unknown error")]).but(files=NO_UVM),
-        "uvm-missing", ("modprobe nvidia_uvm", "nvidia-modprobe -u -c=0"),
+        "uvm-missing",
+        ("modprobe nvidia_uvm", "nvidia-modprobe -u -c=0"),
     ),
     "the fabric manager is down": (
         lambda: scripted(
             cards=["H100 SXM"] * 8, answers=[torch("2.13.0+cu130", "13.0", CU130, error="Error 802: system not yet initialized")]
         ),
-        "fabric-manager-down", ("nvidia-fabricmanager-580", "systemctl enable --now nvidia-fabricmanager"),
+        "fabric-manager-down",
+        ("nvidia-fabricmanager-580", "systemctl enable --now nvidia-fabricmanager"),
     ),
     "libcuda for forward compatibility on a GeForce": (
         lambda: scripted(
-            driver="535.183.01", cuda=(12, 2),
-            answers=[torch("2.13.0+cu130", "13.0", CU130, error="Error 804: forward compatibility was attempted on non supported HW")],
-        ).but(environment={"LD_LIBRARY_PATH": "/opt/x:/usr/local/cuda/compat"}, files={"/usr/local/cuda/compat/libcuda.so.1": ""}),
-        "forward-compat-unsupported", ("rm -rf /usr/local/cuda/compat", "export LD_LIBRARY_PATH=/opt/x", "whl/cu126"),
+            driver="535.183.01",
+            cuda=(12, 2),
+            answers=[
+                torch("2.13.0+cu130", "13.0", CU130, error="Error 804: forward compatibility was attempted on non supported HW")
+            ],
+        ).but(
+            environment={"LD_LIBRARY_PATH": "/opt/x:/usr/local/cuda/compat"}, files={"/usr/local/cuda/compat/libcuda.so.1": ""}
+        ),
+        "forward-compat-unsupported",
+        ("rm -rf /usr/local/cuda/compat", "export LD_LIBRARY_PATH=/opt/x", "whl/cu126"),
     ),
     "a stub libcuda": (
         lambda: scripted(answers=[torch("2.13.0+cu130", "13.0", CU130, error="CUDA driver is a stub library")]).but(
             environment={"LD_LIBRARY_PATH": "/usr/local/cuda/lib64/stubs"}, files={"/usr/local/cuda/lib64/stubs/libcuda.so": ""}
         ),
-        "libcuda-stub", ("unset LD_LIBRARY_PATH",),
+        "libcuda-stub",
+        ("unset LD_LIBRARY_PATH",),
     ),
     "the library refuses for a reason of its own": (
-        lambda: scripted(failed=DeviceError("insufficient power", vendor="nvidia", code=8)), "driver-unanswered", ("dmesg",),
+        lambda: scripted(failed=DeviceError("insufficient power", vendor="nvidia", code=8)),
+        "driver-unanswered",
+        ("dmesg",),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FAULTY)
@@ -170,7 +212,8 @@ HEALTHY: dict[str, Callable[[], Scripted]] = {
     ),
     "one card of two for virtual machines": lambda: scripted().but(
         files={
-            "/sys/bus/pci/devices/0000:41:00.0/class": "0x030000\n", "/sys/bus/pci/devices/0000:41:00.0/vendor": "0x10de\n",
+            "/sys/bus/pci/devices/0000:41:00.0/class": "0x030000\n",
+            "/sys/bus/pci/devices/0000:41:00.0/vendor": "0x10de\n",
         },
         links={"/sys/bus/pci/devices/0000:41:00.0/driver": "../drivers/vfio-pci"},
     ),
@@ -181,7 +224,7 @@ HEALTHY: dict[str, Callable[[], Scripted]] = {
     "no GPU, a CUDA library left from an image": lambda: scripted(
         cards=(), driver=None, failed=NoDriverError("driver not loaded", vendor="nvidia", code=9)
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", HEALTHY)

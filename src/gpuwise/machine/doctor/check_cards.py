@@ -21,7 +21,10 @@ SMI = "nvidia-smi  # lists every card"
 def unanswered(m: Machine) -> Iterator[Finding]:
     """A library that is here and refuses for a reason no other check knows."""
     for refusal in m.refusals:
-        if refusal.kind in ("DriverMismatchError", "DevicePermissionError") or (m.system.wsl and not m.nodes):
+        if refusal.kind == "DriverMismatchError" or (m.system.wsl and not m.nodes):
+            continue
+        if refusal.kind == "DevicePermissionError" and not m.system.container:
+            # the check of device nodes names it
             continue
         if refusal.kind == "NoDriverError" and not m.pci_of(NVIDIA):
             # a library without a card: a CUDA image on a machine that has none
@@ -279,7 +282,7 @@ def link(m: Machine) -> Iterator[Finding]:
                 Severity.LIMIT,
                 f"GPU {i} has {s.pcie_width} of {best.pcie_width_max} PCIe lanes",
                 (f"link width x{s.pcie_width}, card and slot can x{best.pcie_width_max}",),
-                f"Copies between host and GPU run at {s.pcie_width / best.pcie_width_max:.0%} of their rate. Width does "
+                f"Copies between host and GPU run at {100 * s.pcie_width / best.pcie_width_max:.0f} % of their rate. Width does "
                 "not change with load.",
                 (
                     Mend(
@@ -297,7 +300,7 @@ def link(m: Machine) -> Iterator[Finding]:
                 "pcie-slow",
                 Severity.LIMIT,
                 f"GPU {i} runs PCIe generation {s.pcie_generation} of {best.pcie_generation_max} while it works",
-                (f"performance state 0, utilization {s.utilization or 0:.0%}",),
+                (f"performance state 0, utilization {100 * (s.utilization or 0):.0f} %",),
                 "Each generation doubles the rate of copies.",
                 (Mend("Set the slot's generation to Auto in the firmware; try without the riser", where="person"),),
                 f"nvidia-smi -i {i} --query-gpu=pcie.link.gen.current,pcie.link.gen.max --format=csv",

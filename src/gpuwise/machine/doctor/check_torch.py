@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwise.facts.compatibility import Capability, at_least, family_driver, find_wheel, parse_version, runs_on
+from gpuwise.machine.devices.readings import State
 from gpuwise.machine.doctor import mends
 from gpuwise.machine.doctor.check_driver import SEES_NONE
 from gpuwise.machine.doctor.finding import Finding, Mend, Severity
@@ -388,7 +389,8 @@ def _discrete(card: Card) -> bool:
 
 
 def _cards_seen(cards: tuple[Card, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(f"{c.identity.name} answers the driver" for c in cards))
+    here = (c for c in cards if c.sample is None or c.sample.state is State.OK)
+    return tuple(dict.fromkeys(f"{c.identity.name} answers the driver" for c in here))
 
 
 def _sm(card: Card) -> str:

@@ -17,11 +17,12 @@ LIBRARY_FOLDERS = (
 _MODULE_FOLDERS = ("updates/dkms", "updates", "extra", "extra/nvidia", "kernel/drivers/video", "extramodules", "misc")
 _LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d{3,4}\.\d+(?:\.\d+)?)")
 _LOG_WORDS = re.compile(
-    r"NVRM|nvidia|nouveau|amdgpu|kfd|PM: suspend|Key was rejected|module verification failed|Required key|is rejected|Lockdown",
+    r"NVRM|nvidia|nouveau|amdgpu|kfd|PM: suspend|Key was rejected|module verification failed|Required key|is rejected",
     re.IGNORECASE,
 )
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d+),?\s*(.*)")
 _MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nouveau", "amdgpu", "i915", "xe", "vfio_pci")
+_BUS_ID = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.[0-7])?")
 _COMMAND_S = 3.0
 
 
@@ -144,15 +145,11 @@ def count_mig_instances(host: Host, bus_id: str | None) -> int | None:
 def same_bus(a: str | None, b: str | None) -> bool:
     """Whether two ways of writing a PCI address mean one device: NVML writes eight digits of domain, the kernel four, a log
     leaves out the function."""
-    if not a or not b:
-        return False
-    return _address(a) == _address(b)
+    one = _address(a or "")
+    return one is not None and one == _address(b or "")
 
 
-def _address(text: str) -> tuple[int, ...]:
-    parts = re.split(r"[:.]", text.lower())
-    parts = ["0", *parts] if len(parts) == 2 else parts
-    try:
-        return tuple(int(p, 16) for p in parts[:3])
-    except ValueError:
-        return ()
+def _address(text: str) -> tuple[int, ...] | None:
+    """(domain, bus, device); None for text that is no address."""
+    match = _BUS_ID.fullmatch(text.strip())
+    return tuple(int(part or "0", 16) for part in match.groups()) if match else None
