@@ -91,12 +91,13 @@ def test_the_scenario_the_peers_do_not_see(made: Any) -> None:
 
 def test_shares_of_the_counters_are_evidence(made: Any) -> None:
     windows = (Window(60.0, {"SW_THERMAL": 0.12}, "counters"), Window(300.0, {"SW_THERMAL": 0.004}, "counters"))
-    (found,) = find_causes(
-        made.frame(made.card(sample={"event_reasons": 0x20}, windows=windows, health={"held_back_s": {"SW_THERMAL": 7}}))
-    )
+    held = {"held_back_s": {"SW_THERMAL": 7}}
+    (found,) = find_causes(made.frame(made.card(sample={"event_reasons": 0x20}, windows=windows, health=held)))
     assert found.evidence[1:] == (
-        "12 % of the last 60 s (driver's counters)", "under 1 % of the last 5 min (driver's counters)", "7 s since the driver was loaded"
-    )  # fmt: skip
+        "12 % of the last 60 s (driver's counters)",
+        "under 1 % of the last 5 min (driver's counters)",
+        "7 s since the driver was loaded",
+    )
 
 
 def test_what_is_over_is_told_in_the_past_and_is_no_fault(made: Any) -> None:
@@ -182,11 +183,10 @@ def test_no_cause_on_any_healthy_card(made: Any, sample: dict[str, Any]) -> None
     assert find_causes(made.frame(made.card(sample=sample))) == ()
 
 
-ON_ONE_CARD = [
-    p
-    for p in PLANTED
-    if p[0] not in ("lost", "unreachable", "hw-slowdown", "low-clock", "unused", "one-thread", "data-loader", "disk")
-]
+ALONE = ("lost", "unreachable", "hw-slowdown", "low-clock", "unused", "one-thread", "data-loader", "disk")
+"""Causes that others replace: each of them is told only where nothing else explains it."""
+ON_ONE_CARD = [p for p in PLANTED if p[0] not in ALONE]
+SAMPLE_FIELDS, IDENTITY_FIELDS = ([f.name for f in fields(kind)][3:] for kind in (Sample, Identity))
 
 
 @given(st.lists(st.sampled_from(ON_ONE_CARD), min_size=1, max_size=6, unique_by=lambda p: p[0]))
@@ -219,10 +219,7 @@ def test_no_bit_is_dropped(made: Any, bits: int) -> None:
     assert ("hw-slowdown" in found) == (bool(bits & 0x8) and not bits & 0xC0)
 
 
-@given(
-    st.sets(st.sampled_from([f.name for f in fields(Sample)][3:])),
-    st.sets(st.sampled_from([f.name for f in fields(Identity)][3:])),
-)
+@given(st.sets(st.sampled_from(SAMPLE_FIELDS)), st.sets(st.sampled_from(IDENTITY_FIELDS)))
 def test_missing_readings_never_raise(made: Any, sample: set[str], identity: set[str]) -> None:
     gone = {n: None for n in sample if n != "unknown"}
     card: Card = made.card(sample=gone, identity={n: None for n in identity if n != "unknown"})

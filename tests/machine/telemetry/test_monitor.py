@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -124,7 +125,7 @@ def test_no_card_at_first_is_looked_for_again(clock: Any) -> None:
             clock.go(1)
             frame = monitor.refresh()
         assert monitor.found and frame.cards[0].identity.name == "Shaky 1" and frame.failed == {}
-        assert len(asked) == 3 and all(b - a >= LOOK_AGAIN_S for a, b in zip(asked, asked[1:], strict=False))
+        assert len(asked) == 3 and all(b - a >= LOOK_AGAIN_S for a, b in pairwise(asked))
     assert devices.closed == 1
 
 

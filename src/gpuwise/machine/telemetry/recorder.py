@@ -7,6 +7,8 @@ import json
 import sqlite3
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ from gpuwise.machine.telemetry.recording_schema import (
 COMMIT_EVERY_S = 1.0
 SLACK = 0.95
 """A refresh that comes a little early still commits: at one a second every frame is on the disk before the next."""
+N_AT_ONCE = 20
+"""Frames in one transaction."""
 N_PENDING = 3600
 """Frames kept while the disk is full; older ones are dropped then, and counted."""
 
@@ -96,27 +100,33 @@ class Recorder:
             self.flush()
 
     def flush(self) -> bool:
-        """Write what waits; whether it is on the disk now."""
-        n = len(self._frames)
+        """Write what waits; whether it is on the disk now. Where much waits for a full disk, a try costs a few frames only."""
+        while self._frames or self._definitions:
+            batch = list(islice(self._frames, N_AT_ONCE))
+            if not self._commit(batch):
+                return False
+            for _ in batch:
+                self._frames.popleft()
+            self._written += len(batch)
+        return True
+
+    def _commit(self, batch: list[list[Statement]]) -> bool:
         try:
             self._db.execute("BEGIN")
             for sql, values in self._definitions:
                 self._db.execute(sql, values)
-            for rows in self._frames:
+            for rows in batch:
                 for sql, values in rows:
                     self._db.execute(sql, values)
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             self._failure = str(error)
-            try:
+            # most failures have rolled back by themselves
+            with suppress(sqlite3.Error):
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
-            except sqlite3.Error:
-                pass  # SQLite has rolled back by itself
             return False
-        self._frames.clear()
         self._definitions.clear()
-        self._written += n
         self._failure = None
         return True
 
