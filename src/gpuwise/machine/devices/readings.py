@@ -209,7 +209,8 @@ class Peer:
     a: int
     b: int
     link: str
-    """``nvlink``, ``pcie switch``, ``pcie host bridge``, ``numa node``, ``system``, ``same board`` or ``unknown``."""
+    """``nvlink``, ``pcie switch``, ``pcie host bridge``, ``numa node``, ``system``, ``same board``, ``xgmi`` or
+    ``unknown``."""
     n_links: int | None = None
     can_read: bool | None = None
     """Peer access, as the driver says; what the machine's IOMMU makes of it is not in here."""
