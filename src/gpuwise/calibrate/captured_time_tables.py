@@ -136,7 +136,8 @@ def lambda_rows(folder: Path) -> list[Row]:
 
 def _lambda_row(r: dict[str, Any]) -> Row:
     task, mixed = r["task"], r["precision"] != "fp32"
-    name = {"GH200": "GH200 96GB"}.get(r["gpu"], r["gpu"].replace("_", " "))
+    gpu: str = r["gpu"]
+    name = "GH200 96GB" if gpu == "GH200" else gpu.replace("_", " ")
     # torch 1.4 to 1.10, data read from disk where later suites make it up
     source = f"lambda captured {task}" + (", suite v0" if r["suite"] == "v0" else "")
     group = f"{source} {r['precision']}"
@@ -147,7 +148,7 @@ def _lambda_row(r: dict[str, Any]) -> Row:
     if reason or known is None:
         return Row(source, group, r["gpu"], _accelerator(name), None, 1.0, 1.0, reason=reason)
     network, package, plain, other, units = known
-    settings = dict(other if mixed else plain)
+    settings: dict[str, Any] = dict(other if mixed else plain)
     if task == "ssd":
         settings = {"precision": "fp16_master"} if mixed and r["suite"] == "v0" else settings
         settings |= {"channels_last": True} if r["suite"] != "v0" else {}
