@@ -229,8 +229,8 @@ def _first_wrong(m: Machine, asked: list[str]) -> int | None:
     for at, name in enumerate(asked):
         if name.startswith("MIG-"):
             continue
-        if name.isdigit():
-            known = int(name) < len(m.nvidia_cards)
+        if name.isdecimal():
+            known = len(name) < 10 and int(name) < len(m.nvidia_cards)
         else:
             known = name.startswith("GPU-") and any(u.startswith(name) for u in uuids)
         if not known or name in asked[:at]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuwise.facts.compatibility import Capability, at_least, family_driver, find_wheel, parse_version, runs_on
+from gpuwise.facts.compatibility import Capability, at_least, family_driver, find_wheel, runs_on
 from gpuwise.machine.devices.readings import State
 from gpuwise.machine.doctor import mends
 from gpuwise.machine.doctor.check_driver import SEES_NONE
@@ -80,7 +80,8 @@ def driver_age(m: Machine) -> Iterator[Finding]:
     driver, cuda = mends.driver_number(m), _cuda_of(torch, package)
     if package is None or driver is None or not cuda or not m.nvidia_cards or (torch and torch.available):
         return
-    least = family_driver(parse_version(cuda), windows=m.system.platform == "win32" or m.system.wsl is not None)
+    built = mends.numbers(cuda)
+    least = built and family_driver(built, windows=mends.windows_numbers(m))
     if least is None or at_least(driver, least):
         return
     found = m.vendor("nvidia")
@@ -297,10 +298,10 @@ def shadowed(m: Machine) -> Iterator[Finding]:
         stem, _, version = name.partition(".so.")
         begin = _SONAMES.get(stem)
         own = next((p for p in m.python.packages if begin and p.name.startswith(begin)), None)
-        numbers = parse_version(version) if version[:1].isdigit() else ()
-        if own is None or len(numbers) < 2 or parse_version(own.version)[0] != numbers[0]:
+        brought, wanted = mends.numbers(version) or (), mends.numbers(own.version) if own else None
+        if own is None or wanted is None or len(brought) < 2 or wanted[0] != brought[0]:
             continue
-        if numbers < parse_version(own.version)[: len(numbers)]:
+        if brought < wanted[: len(brought)]:
             older[f"{folder}/{name}"] = f"{own.name} {own.version}"
     if not older:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
+from gpuwise.errors import InputError
 from gpuwise.facts.compatibility import (
     Capability,
     Generation,
@@ -115,10 +116,22 @@ def pip_uninstall(machine: Machine, *names: str) -> str:
     return f"{pip(machine)} uninstall -y {tail}"
 
 
+def numbers(text: str | None) -> Version | None:
+    """(550, 54, 14) of a version; None of anything else."""
+    try:
+        return parse_version(text or "")
+    except InputError:
+        return None
+
+
 def driver_number(machine: Machine) -> Version | None:
     """(550, 54, 14) of the loaded driver; None when it is not known."""
-    text = machine.driver_version
-    return parse_version(text) if text and text[:1].isdigit() else None
+    return numbers(machine.driver_version)
+
+
+def windows_numbers(machine: Machine) -> bool:
+    """The driver is numbered as Windows does: there, and in WSL."""
+    return machine.system.platform == "win32" or machine.system.wsl is not None
 
 
 def capabilities_here(machine: Machine) -> tuple[Capability, ...]:
@@ -132,10 +145,10 @@ def best_wheel(machine: Machine, cards: Sequence[Capability], *, driver: bool = 
     driver's age out of it."""
     python = machine.python.version[:2] if machine.python and machine.python.version else None
     limit = driver_number(machine) if driver else None
-    windows = machine.system.platform == "win32"
+    windows = windows_numbers(machine)
     installed = machine.python.find("torch") if machine.python else None
-    series = parse_version(installed.version)[:2] if installed and installed.version[:1].isdigit() else None
-    if series:
+    series = (numbers(installed.version) or ())[:2] if installed else ()
+    if len(series) == 2:
         same = wheels_for(cards, limit, python=python, windows=windows, series=series)
         if same and not same[0].experimental:
             return same[0]

@@ -16,6 +16,10 @@ from gpuwise.machine.doctor.observation import Framework
 LIMIT_S = 90.0
 """A first import from a cold network disk takes a minute; a hang never ends."""
 _LAST_WORDS = 400
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "stage": str, "failed": str, "version": str, "file": str, "cuda": str, "hip": str, "xpu": str, "nccl": str, "error": str,
+    "backend": str, "cudnn": (str, int), "architectures": list, "available": bool, "mps": bool, "count": int, "threads": int,
+}  # fmt: skip
 
 
 def ask_frameworks(host: Host, python: str, names: Iterable[str], limit_s: float = LIMIT_S) -> tuple[Framework, ...]:
@@ -48,7 +52,7 @@ def understand(name: str, ran: Ran) -> Framework:
         except ValueError:
             continue
         if isinstance(said, dict):
-            answer |= {k: v for k, v in said.items() if v is not None or k not in answer}
+            answer |= _known(said)
     stage = str(answer.pop("stage", "start"))
     failed = str(answer.pop("failed", ""))
     last = " ".join(ran.err.split())[-_LAST_WORDS:]
@@ -64,6 +68,22 @@ def understand(name: str, ran: Ran) -> Framework:
     if not answer.get("available") and answer.get("error") is None and name == "tensorflow" and answer.get("cuda"):
         answer["error"] = last
     return Framework(name, "ok", stage, "", ran.seconds, answer)
+
+
+def _known(said: dict[str, Any]) -> dict[str, Any]:
+    """What has a name and a type that the question gives; a library may print objects of its own between."""
+    kept = {k: v for k, v in said.items() if k in _KINDS and isinstance(v, _KINDS[k])}
+    if "architectures" in kept:
+        kept["architectures"] = [str(a) for a in kept["architectures"]]
+    for name in ("devices", "ran"):
+        rows = said.get(name)
+        if isinstance(rows, list):
+            kept[name] = [r for r in rows if isinstance(r, dict) and isinstance(r.get("index"), int)]
+    for device in kept.get("devices", ()):
+        pair = device.get("capability")
+        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(n, int) for n in pair)):
+            device["capability"] = None
+    return kept
 
 
 def signal_name(number: int) -> str:

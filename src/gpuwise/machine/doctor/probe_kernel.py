@@ -20,7 +20,7 @@ _LOG_WORDS = re.compile(
     r"NVRM|nvidia|nouveau|amdgpu|kfd|PM: suspend|Key was rejected|module verification failed|Required key|is rejected",
     re.IGNORECASE,
 )
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d+),?\s*(.*)")
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d{1,6}),?\s*(.*)")
 _MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nouveau", "amdgpu", "i915", "xe", "vfio_pci")
 _BUS_ID = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.[0-7])?")
 _COMMAND_S = 3.0

@@ -72,12 +72,12 @@ def read_resources(host: Host) -> Resources:
     }
     disks = {name: found for name, place in places.items() if place and (found := host.free(place))}
     cpus = host.fact("cpus")
-    memory = re.search(r"MemTotal:\s+(\d+) kB", host.read("/proc/meminfo") or "")
+    memory = re.search(r"MemTotal:\s+(\d{1,15}) kB", host.read("/proc/meminfo") or "")
     huge = re.search(r"\[(\w+)\]", host.read("/sys/kernel/mm/transparent_hugepage/enabled") or "")
     return Resources(
-        cpus=int(cpus) if cpus else None,
+        cpus=_whole(cpus) if cpus else None,
         cpu_quota=_cpu_quota(host),
-        memory_bytes=int(memory[1]) * 1024 if memory else None,
+        memory_bytes=None if memory is None else int(memory[1]) * 1024,
         memory_limit_bytes=_memory_limit(host),
         shm_bytes=shm[1] if shm else None,
         shm_free_bytes=shm[0] if shm else None,
@@ -100,17 +100,16 @@ def _cpu_quota(host: Host) -> float | None:
             _line(host, "/sys/fs/cgroup/cpu/cpu.cfs_period_us") or "",
         ]
     quota, period = share
-    if not (quota.isdigit() and period.isdigit() and int(period)):
-        return None
-    return int(quota) / int(period)
+    allowed, of = _whole(quota), _whole(period)
+    return allowed / of if allowed is not None and of else None
 
 
 def _memory_limit(host: Host) -> int | None:
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        text = _line(host, path) or ""
+        size = _whole(_line(host, path) or "")
         # cgroup v1 writes "none" as the largest page-aligned number of 63 bits
-        if text.isdigit() and int(text) < 1 << 60:
-            return int(text)
+        if size is not None and size < 1 << 60:
+            return size
     return None
 
 
@@ -149,7 +148,7 @@ def read_toolkits(host: Host) -> tuple[Toolkit, ...]:
     nvcc = host.which("nvcc")
     current: tuple[int, ...] | None = None
     if nvcc:
-        said = re.search(r"release (\d+)\.(\d+)", host.run((nvcc, "--version"), limit_s=_COMMAND_S).out)
+        said = re.search(r"release (\d{1,4})\.(\d{1,4})", host.run((nvcc, "--version"), limit_s=_COMMAND_S).out)
         current = (int(said[1]), int(said[2])) if said else None
     home = host.environment.get("CUDA_HOME") or host.environment.get("CUDA_PATH") or ""
     listed = [Toolkit(place, version, on_path=version[:2] == current or place == home) for place, version in found.items()]
@@ -169,6 +168,11 @@ def _toolkit_version(host: Host, place: str) -> tuple[int, ...]:
 def _numbers(text: str) -> tuple[int, ...]:
     match = re.match(r"\d{1,6}(\.\d{1,6})*", text)
     return tuple(int(p) for p in match[0].split(".")) if match else ()
+
+
+def _whole(text: str) -> int | None:
+    """A whole number of a sane length, or None."""
+    return int(text) if text.isdecimal() and len(text) < 20 else None
 
 
 def _line(host: Host, path: str) -> str | None:
