@@ -5,9 +5,6 @@ Power, temperature and clocks take root (powermetrics) and are left unknown.
 
 from __future__ import annotations
 
-import json
-import plistlib
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -103,15 +100,22 @@ class AppleDevices:
     def _ask(self, command: Sequence[str]) -> bytes:
         try:
             return self._run(command)
-        except (OSError, subprocess.SubprocessError):
+        except OSError:
             return b""
 
 
 def _run(command: Sequence[str]) -> bytes:
-    return subprocess.run(command, capture_output=True, timeout=_LIMIT_S, check=True).stdout
+    import subprocess
+
+    try:
+        return subprocess.run(command, capture_output=True, timeout=_LIMIT_S, check=True).stdout
+    except subprocess.SubprocessError as error:
+        raise OSError(str(error)) from error
 
 
 def _json(raw: bytes) -> Mapping[str, Any]:
+    import json
+
     try:
         told = json.loads(raw)
     except ValueError:
@@ -120,28 +124,23 @@ def _json(raw: bytes) -> Mapping[str, Any]:
 
 
 def _gpus(told: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Entries of Apple's own GPUs: those of AMD and Intel in older Macs are no devices for Metal's compute here."""
-    listed = told.get("SPDisplaysDataType")
-    found = (
-        [cast("Mapping[str, Any]", g) for g in cast("list[object]", listed) if isinstance(g, dict)]
-        if isinstance(listed, list)
-        else []
-    )
-    return [g for g in found if "apple" in f"{g.get('spdisplays_vendor', '')} {g.get('sppci_model', '')}".lower()]
+    """Entries of Apple's own GPUs: those of AMD and Intel in older Macs are left out."""
+    listed = _mappings(told.get("SPDisplaysDataType"))
+    return [g for g in listed if "apple" in f"{g.get('spdisplays_vendor', '')} {g.get('sppci_model', '')}".lower()]
 
 
 def _entries(raw: bytes) -> list[Mapping[str, Any]]:
     """Registry entries of accelerators, as ioreg writes them."""
+    import plistlib
+    from xml.parsers.expat import ExpatError
+
     try:
-        told: object = plistlib.loads(raw)
-    except (plistlib.InvalidFileException, ValueError, OverflowError, LookupError):
+        return _mappings(plistlib.loads(raw))
+    except (plistlib.InvalidFileException, ExpatError, ValueError, OverflowError, LookupError, AttributeError, TypeError):
         return []
-    except Exception as error:
-        if type(error).__name__ != "ExpatError":
-            raise
+
+
+def _mappings(listed: object) -> list[Mapping[str, Any]]:
+    if not isinstance(listed, list):
         return []
-    return (
-        [cast("Mapping[str, Any]", e) for e in cast("list[object]", told) if isinstance(e, dict)]
-        if isinstance(told, list)
-        else []
-    )
+    return [cast("Mapping[str, Any]", entry) for entry in cast("list[object]", listed) if isinstance(entry, dict)]

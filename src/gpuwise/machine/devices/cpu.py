@@ -71,7 +71,8 @@ def read_cpu(root: Path = Path("/"), *, usable: int | None = None) -> CpuReading
         ) if not value
     }  # fmt: skip
     return CpuReading(
-        model, first.get("vendor_id"), sockets, cores, threads, usable if usable is not None else _usable(), _clock_hz(root, blocks),
+        model, first.get("vendor_id"), sockets, cores, threads, usable if usable is not None else _usable(),
+        _clock_hz(root, blocks),
         max(most) * KILO if most else None, next(iter(governors)) if len(governors) == 1 else "mixed" if governors else None,
         _count(system.text("node/online")), read_memory(root), *limits, _fact_id(model), unknown,
     )  # fmt: skip
@@ -180,9 +181,9 @@ def _limits_v1(base: Path, groups: Mapping[str, str]) -> tuple[float | None, int
         if limit is not None and limit < _NO_LIMIT_V1:
             memory.append((limit, folder))
     tight = min(memory, default=None, key=lambda m: m[0])
-    return min(cpus, default=None), *(
-        (None, None) if tight is None else (tight[0], Files(tight[1]).number("memory.usage_in_bytes"))
-    )
+    if tight is None:
+        return min(cpus, default=None), None, None
+    return min(cpus, default=None), tight[0], Files(tight[1]).number("memory.usage_in_bytes")
 
 
 def _up(base: Path, path: str) -> list[Path]:
