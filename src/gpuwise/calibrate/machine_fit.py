@@ -83,22 +83,29 @@ def _is_better(residual: F64, plain: F64, group: NDArray[np.int64]) -> bool:
 
 
 def fit_correction(points: F64, y: F64, kind_sigma: float, *, log_sigma: float | None = None) -> Correction:
-    """The most likely correction. ``log_sigma`` is the spread it is said to leave; the noise found, if it is not given."""
+    """The most likely correction. ``log_sigma`` is the spread it is said to leave; the noise found, if it is not given.
+
+    With K = Q diag(l) Q^T the covariance c^2 1 1^T + s^2 K + n^2 I is diagonal in Q but for one rank, so that each trial costs
+    a few sums (Sherman and Morrison; the matrix determinant lemma).
+    """
     best: tuple[float, Correction] | None = None
-    for length in LENGTHS if len(y) >= LEAST_ROWS else LENGTHS[-1:]:
-        alike = similarity(points, points, length)
-        for constant, shape, noise, prior in _trials(kind_sigma, shapes=len(y) >= LEAST_ROWS):
+    with_shapes = len(y) >= LEAST_ROWS
+    for length in LENGTHS if with_shapes else LENGTHS[-1:]:
+        values, q = np.linalg.eigh(similarity(points, points, length))
+        u, v = q.sum(0), y @ q
+        for constant, shape, noise, prior in _trials(kind_sigma, shapes=with_shapes):
             if shape == 0.0 and length != LENGTHS[-1]:
                 continue  # without a shape's part the length changes nothing
-            covariance = constant**2 + shape**2 * alike + noise**2 * np.eye(len(y))
-            factor = np.linalg.cholesky(covariance)
-            whitened = np.linalg.solve(factor, y)
-            score = -0.5 * float(whitened @ whitened) - float(np.log(np.diag(factor)).sum()) + prior
+            d = shape**2 * np.maximum(values, 0.0) + noise**2
+            more = 1.0 + constant**2 * float((u * u / d).sum())
+            common = constant**2 * float((u * v / d).sum()) / more
+            fitted = (v - common * u) / d
+            score = -0.5 * float((v * fitted).sum() + np.log(d).sum() + math.log(more)) + prior
             if best is None or score > best[0]:
-                weights = np.linalg.solve(factor.T, whitened)
+                weights = q @ fitted
+                left = noise if log_sigma is None else log_sigma
                 found = Correction(
-                    tuple(map(tuple, points.tolist())), tuple(weights.tolist()), constant**2, shape**2, length,
-                    noise if log_sigma is None else log_sigma,
+                    tuple(map(tuple, points.tolist())), tuple(weights.tolist()), constant**2, shape**2, length, left
                 )  # fmt: skip
                 best = (score, found)
     assert best is not None

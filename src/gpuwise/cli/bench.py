@@ -37,7 +37,7 @@ def bench(
     each: Duration | None = None,
     save: bool = True,
     history: Annotated[bool, Parameter(negative="")] = False,
-    export: Path | None = None,
+    export: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
     import_: Annotated[Path | None, Parameter(name="--import")] = None,
     list_: Annotated[bool, Parameter(name="--list", negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
