@@ -190,6 +190,38 @@ def test_field_values_tell_each_its_own_error(card) -> None:
     assert [got[1].value.ullVal, got[2].value.ullVal, got[3].value.siVal] == [1_500_000_000, 12, -2]
 
 
+def test_nvlink_counters_are_of_one_link_or_of_all(card) -> None:
+    fake, handle = card
+    fake.gpu(0).set(nvlink_sent_bytes=18 * 2**20, nvlink_crc_errors=3)
+    questions = [(138, 2**32 - 1), (138, 4), (138, 18), (163, 0), (163, 1)]
+    got = pynvml.nvmlDeviceGetFieldValues(handle, questions)
+    assert [(f.nvmlReturn, f.value.ullVal) for f in got] == [(0, 18 * 1024), (0, 1024), (2, 0), (0, 3), (0, 0)]
+
+
+def test_threads_and_children_of_a_client_are_served() -> None:
+    code = (
+        "import os, threading\nnvmlInit(); h = nvmlDeviceGetHandleByIndex(0)\n"
+        "def work():\n for _ in range(300): nvmlDeviceGetTemperature(h, 0)\n"
+        "threads = [threading.Thread(target=work) for _ in range(4)]\n[t.start() for t in threads]\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n work(); os._exit(7)\n"
+        "code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])\n[t.join() for t in threads]\nprint(code)"
+    )
+    with fake_nvml(["T4"]) as fake:
+        assert _client(fake, code).strip() == "7"
+        assert fake.calls()["nvmlDeviceGetTemperature"] == 5 * 300
+
+
+def test_a_script_edited_by_hand_is_read_again(card) -> None:
+    fake, handle = card
+    state = fake.folder / "state"
+    text = state.read_text()
+    assert "gpu 0 temperature_c 30.0" in text
+    time.sleep(0.06)  # the library looks at most every 50 ms
+    state.write_text(text.replace("gpu 0 temperature_c 30.0", "gpu 0 temperature_c 77"))
+    assert pynvml.nvmlDeviceGetTemperature(handle, 0) == 77
+
+
 def test_mig_devices_are_devices(card) -> None:
     fake, handle = card
     uuid = fake.gpu(0).add_mig_device(3, 2**34, used_bytes=2**30)

@@ -132,6 +132,15 @@ static int margin_of(const Dev *d, unsigned id, int *out) {
     return OK;
 }
 
+/* NVLink counters of one link (the scope), where not all links are asked for: traffic is shared out, errors are on the first. */
+static int of_link(const Dev *d, unsigned id, unsigned scope, double *value) {
+    double n;
+    if (!((id >= 138 && id <= 141) || (id >= 161 && id <= 163)) || scope == UINT32_MAX) return OK;
+    if (number_of(d, n_n_nvlinks, &n) || scope >= n) return INVALID_ARGUMENT;
+    *value = id < 161 ? *value / n : scope == 0 ? *value : 0;
+    return OK;
+}
+
 static int field_of(const Dev *d, struct field *f) {
     double value;
     const struct gpu *gpu = GPU(d);
@@ -148,7 +157,7 @@ static int field_of(const Dev *d, struct field *f) {
     for (size_t i = 0; i < sizeof field_numbers / sizeof *field_numbers; i++) {
         if (field_numbers[i].id != f->id) continue;
         int code = number_of(d, field_numbers[i].number, &value);
-        if (code) return code;
+        if (code || (code = of_link(d, f->id, f->scope, &value))) return code;
         f->type = field_numbers[i].wide ? 3 : 1;
         if (field_numbers[i].wide) f->value.ull = clamp_long(field_numbers[i].scale * value);
         else f->value.u = clamp_unsigned(field_numbers[i].scale * value);
