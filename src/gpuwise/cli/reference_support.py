@@ -8,6 +8,7 @@ from gpuwise.facts.boards import BOARD_SCHEMA
 from gpuwise.facts.loading import Field
 from gpuwise.facts.notebooks import NOTEBOOK_SCHEMA
 from gpuwise.facts.software import FACT_SCHEMA, JOB_SCHEMA, TARGET_SCHEMA
+from gpuwise.facts.xids import XID_SCHEMA
 from gpuwise.predict.context import COMMUNICATOR_SCHEMA, CONTEXT_SCHEMA
 
 
@@ -51,4 +52,10 @@ def support_formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
         "communicators.csv",
         "One line is the device memory, in MiB, that one NCCL communicator of so many ranks holds outside torch's allocator.",
         COMMUNICATOR_SCHEMA,
+    )
+    yield (
+        "xids.csv",
+        "One line is one number under which the NVIDIA driver reports errors: what it means, what NVIDIA advises at once, and what "
+        "`then` if it comes again.",
+        XID_SCHEMA,
     )
