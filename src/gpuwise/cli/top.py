@@ -19,7 +19,7 @@ def top(
     *,
     once: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
-    csv: str | None = None,
+    csv: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     record: Path | None = None,
     replay: Path | None = None,
     interval: str = "1s",
@@ -165,9 +165,9 @@ def _once(source: Tap, options: TopOptions) -> int:
 def _watch(source: Tap, options: TopOptions) -> int:
     from gpuwise.cli.top_run import FAULT_EXIT, watch
 
-    if options.prometheus is not None:
-        host, port = options.prometheus
-        sys.stderr.write(f"metrics at http://{host}:{port}/metrics\n")
+    for sink in source.sinks:
+        if (address := getattr(sink, "address", None)) is not None:
+            sys.stderr.write(f"metrics at {address}\n")
     frame, fault = watch(source, options)
     if frame is None or not frame.cards:
         return _no_cards()

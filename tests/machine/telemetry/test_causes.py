@@ -28,6 +28,8 @@ PLANTED: list[tuple[str, cause.Severity, dict[str, Any], str]] = [
     ("remap-pending", FAULT, {"health": {"remap_pending": True}}, "at the next reset"),
     ("remap-pending", FAULT, {"health": {"retired_pages_pending": True}}, "at the next reset"),
     ("hw-thermal", FAULT, {"sample": {"event_reasons": 0x48, "temperature_c": 95.0}}, "too hot"),
+    ("hot", NOTE, {"sample": {"temperature_c": 91.0}}, "as hot as it may be"),
+    ("hot", NOTE, {"sample": {"memory_temperature_c": 106.0}}, "its memory is"),
     ("hw-power-brake", FAULT, {"sample": {"event_reasons": 0x88}}, "power brake"),
     ("sw-thermal", SLOWS, {"sample": {"event_reasons": 0x20}}, "is warm"),
     ("sync-boost", SLOWS, {"sample": {"event_reasons": 0x10}}, "slower cards"),
@@ -183,7 +185,7 @@ def test_no_cause_on_any_healthy_card(made: Any, sample: dict[str, Any]) -> None
     assert find_causes(made.frame(made.card(sample=sample))) == ()
 
 
-ALONE = ("lost", "unreachable", "hw-slowdown", "low-clock", "unused", "one-thread", "data-loader", "disk")
+ALONE = ("hot", "lost", "unreachable", "hw-slowdown", "low-clock", "unused", "one-thread", "data-loader", "disk")
 """Causes that others replace: each of them is told only where nothing else explains it."""
 ON_ONE_CARD = [p for p in PLANTED if p[0] not in ALONE]
 SAMPLE_FIELDS, IDENTITY_FIELDS = ([f.name for f in fields(kind)][3:] for kind in (Sample, Identity))

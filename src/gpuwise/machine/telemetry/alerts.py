@@ -116,10 +116,10 @@ def parse_rule(text: str) -> Rule:
 
 
 CAUSE_IDS = (
-    "lost", "unreachable", "recovery-action", "ecc-uncorrected", "remap-failed", "remap-pending", "hw-thermal", "hw-power-brake",
-    "sw-thermal", "sync-boost", "reliability", "board-limit", "application-clocks", "display-clocks", "hw-slowdown",
-    "sw-power-cap", "low-clock", "unknown-reason", "pcie-width", "pcie-generation", "pcie-replays", "nvlink-down",
-    "nvlink-errors", "data-loader", "disk", "one-thread", "unused", "memory-full", "xid",
+    "lost", "unreachable", "recovery-action", "ecc-uncorrected", "remap-failed", "remap-pending", "hw-thermal", "hot",
+    "hw-power-brake", "sw-thermal", "sync-boost", "reliability", "board-limit", "application-clocks", "display-clocks",
+    "hw-slowdown", "sw-power-cap", "low-clock", "unknown-reason", "pcie-width", "pcie-generation", "pcie-replays",
+    "nvlink-down", "nvlink-errors", "data-loader", "disk", "one-thread", "unused", "memory-full", "xid",
 )  # fmt: skip
 """What :func:`gpuwise.machine.telemetry.causes.find_causes` names of a card."""
 

@@ -20,6 +20,7 @@ RULES: tuple[Rule, ...] = (
     causes_faults.xids,
     causes_clocks.held,
     causes_clocks.hardware_slowdown,
+    causes_clocks.hot,
     causes_clocks.power_cap,
     causes_clocks.low_clock,
     causes_clocks.unknown_bits,

@@ -139,6 +139,22 @@ def low_clock(card: Card, frame: Frame) -> Iterator[Cause]:
     )  # fmt: skip
 
 
+def hot(card: Card, frame: Frame) -> Iterator[Cause]:
+    """As hot as its limits allow, though nothing holds the clocks (yet)."""
+    s, i = card.sample, card.identity
+    core = s.temperature_c is not None and i.temperature_slowdown_c is not None and s.temperature_c >= i.temperature_slowdown_c
+    memory = (
+        s.memory_temperature_c is not None
+        and i.memory_temperature_max_c is not None
+        and s.memory_temperature_c >= i.memory_temperature_max_c
+    )
+    if (core or memory) and not (s.event_reasons or 0) & (EventReason.HW_THERMAL | EventReason.SW_THERMAL):
+        yield Cause(
+            "hot", card.number, f"GPU {card.number} is as hot as it may be{'' if core else ': its memory is'}.",
+            tuple(_heat(card, EventReason.HW_THERMAL)), None, Severity.NOTE, "check fans, dust, airflow and the room",
+        )  # fmt: skip
+
+
 def _heat(card: Card, reason: EventReason) -> Iterator[str]:
     if reason not in (EventReason.HW_THERMAL, EventReason.SW_THERMAL):
         return

@@ -23,7 +23,7 @@ CLOCK_MAX_HZ, MEMORY_CLOCK_HZ = 1980 * MEGA, 2619 * MEGA
 FIRST_PID = 4_200_000
 """Above the largest process number Linux gives (2**22 = 4,194,304), so that no real process is ever meant."""
 LIMIT_W = 700.0
-BEGIN_S = 47.0
+BEGIN_S = 50.0
 """Where the play begins: one card is too hot, one has just been lost."""
 
 

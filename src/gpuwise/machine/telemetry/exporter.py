@@ -171,6 +171,7 @@ class Exporter:
             reason = getattr(error, "strerror", None) or str(error)
             raise InputError(f"--prometheus: {host}:{port} cannot be served: {reason}", hint="take another port") from error
         self.port = int(self._server.server_address[1])
+        self.address = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
         self._thread = threading.Thread(target=self._server.serve_forever, name="gpuwise-exporter", daemon=True)
         self._thread.start()
         self._closed = False

@@ -66,10 +66,12 @@ class ParquetRecorder:
             return
         self._closed = True
         self._recorder.close()
+        part = self.path.with_name(self.path.name + ".part")
         try:
-            write_parquet(self._journal, self.path)
+            write_parquet(self._journal, part)
+            part.replace(self.path)
         except (OSError, DataError, MissingExtraError) as error:
-            self.path.unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
             self._failure = f"{self.path} could not be written ({error}); everything is in {self._journal}"
         else:
             self._journal.unlink()

@@ -42,7 +42,7 @@ class Tap:
     """A source that gives each frame to sinks on its way."""
 
     def __init__(self, source: Source, sinks: Sequence[Sink]) -> None:
-        self.source, self._sinks = source, tuple(sinks)
+        self.source, self.sinks = source, tuple(sinks)
         self._last: tuple[Frame, tuple[Cause, ...]] | None = None
 
     @property
@@ -56,7 +56,7 @@ class Tap:
     @property
     def notices(self) -> tuple[str, ...]:
         """Of the source and of every sink."""
-        return (*self.source.notices, *(n for s in self._sinks for n in s.notices))
+        return (*self.source.notices, *(n for s in self.sinks for n in s.notices))
 
     def refresh(self) -> Frame:
         """The source's next frame, after every sink was given it."""
@@ -68,7 +68,7 @@ class Tap:
         """Give the sinks a frame that was taken another way; its causes."""
         causes = self.source.causes(frame)
         self._last = (frame, causes)
-        for sink in self._sinks:
+        for sink in self.sinks:
             sink.write(frame, causes)
         return causes
 
@@ -80,12 +80,12 @@ class Tap:
 
     def final_notices(self) -> tuple[str, ...]:
         """After closing: what did not get where it was to go."""
-        return tuple(n for s in self._sinks if not getattr(s, "rings", False) for n in s.notices)
+        return tuple(n for s in self.sinks if not getattr(s, "rings", False) for n in s.notices)
 
     def close(self) -> None:
         """Close the source, then every sink."""
         self.source.close()
-        for sink in self._sinks:
+        for sink in self.sinks:
             sink.close()
 
 
@@ -112,7 +112,7 @@ class InThread:
             self._dropped += 1
 
     def close(self) -> None:
-        """Let the thread finish what waits, then close the sink."""
+        """Let the thread finish what waits, then close the sink: that may take its time, unlike a disk that hangs."""
         if self._closed:
             return
         self._closed = True
@@ -121,8 +121,9 @@ class InThread:
         except queue.Full:
             return
         self._thread.join(timeout=CLOSING_S)
+        if not self._thread.is_alive():
+            self._sink.close()
 
     def _run(self) -> None:
         while (item := self._waiting.get()) is not None:
             self._sink.write(*item)
-        self._sink.close()
