@@ -35,6 +35,7 @@ PANELS = ("head", "cards", "chart", "processes", "foot")
 class TopApp(Acts, App[None]):
     """``gpuwise top`` over any source of frames."""
 
+    TITLE = "gpuwise top"
     ENABLE_COMMAND_PALETTE = False
     CSS = "Screen { layout: vertical; overflow: hidden; } Screen > Panel { height: 0; }"
     BINDINGS = [

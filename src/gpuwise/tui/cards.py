@@ -42,8 +42,10 @@ NEAR_C = 10.0
 """Within this of the temperature at which the hardware slows down, the temperature is shown as a warning."""
 NEARLY_FULL = 0.95
 """Of the memory: shown as a warning."""
-BAR_MIN, BAR_MAX = 5, 28
-SPARK_MIN, SPARK_MAX = 8, 48
+BAR_MIN, BAR_GOOD, BAR_MAX = 8, 14, 28
+BAR_TINY, TINY = 5, 72
+"""Bars of a narrow terminal, and what is narrow."""
+SPARK_MIN, SPARK_GOOD, SPARK_MAX = 8, 30, 60
 CARD_LINES = 7
 
 
@@ -91,9 +93,10 @@ def short_name(name: str) -> str:
 def columns_for(width: int, cards: Sequence[Card], *, two_lines: bool) -> Columns:
     """Which readings a row of ``width`` columns holds."""
     longest = max((width_of(short_name(c.identity.name)) for c in cards), default=4)
-    name = min(longest, 8 if width < 72 else 12 if width < 100 else 18)
+    name = min(longest, 9 if width < TINY else 12 if width < 100 else 18)
     skip = set(_SECOND_LINE) if two_lines else {n for n in ("nvlink", "coder", "fan") if not any(_says(c, n) for c in cards)}
-    free = width - (INDENT + name + 1) - 2 * (1 + BAR_MIN + 5)
+    use = BAR_TINY if width < TINY else BAR_MIN
+    free = width - (INDENT + name + 1) - 2 * (1 + use + 5)
     taken: dict[str, Cell] = {}
     for cell in _CELLS:
         if cell.name in skip:
@@ -107,13 +110,16 @@ def columns_for(width: int, cards: Sequence[Card], *, two_lines: bool) -> Column
             taken = {(cell.name if k == old.name else k): (cell if k == old.name else v) for k, v in taken.items()}
         else:
             taken[cell.name] = cell
-    grown = min(free, 2 * (BAR_MAX - BAR_MIN))
-    use = BAR_MIN + grown // 2
-    spark = SPARK_MIN + min(free - grown, SPARK_MAX - SPARK_MIN) if "spark" in taken else 0
+    spark = SPARK_MIN if "spark" in taken else 0
+    for bar_top, spark_top in ((BAR_GOOD, SPARK_GOOD), (BAR_MAX, SPARK_MAX)):
+        more = min(free // 2, bar_top - use)
+        use, free = use + more, free - 2 * more
+        more = min(free, spark_top - spark) if spark else 0
+        spark, free = spark + more, free - more
     order = (
         "memory-text", "power", "power-limit", "temperature", "clock", "clock-max", "link", "pcie", "nvlink", "coder", "fan",
     )  # fmt: skip
-    return Columns(name, use, BAR_MIN + grown - grown // 2, tuple(taken[n] for n in order if n in taken), spark)
+    return Columns(name, use, use, tuple(taken[n] for n in order if n in taken), spark)
 
 
 def _says(card: Card, cell: str) -> bool:
@@ -274,10 +280,10 @@ def _more(card: Card) -> list[tuple[str, str]]:
     s, found = card.sample, list[tuple[str, str]]()
     if link_words(card) != UNKNOWN:
         traffic = _both(card.pcie_sent_bytes_per_s, card.pcie_received_bytes_per_s)
-        found.append(("PCIe", link_words(card) + ("" if traffic == UNKNOWN else f" {traffic}B/s")))
+        found.append(("PCIe", link_words(card) + ("" if traffic == UNKNOWN else f" {traffic} B/s")))
     nvlink = _both(card.nvlink_sent_bytes_per_s, card.nvlink_received_bytes_per_s)
     if nvlink != UNKNOWN:
-        found.append(("NVLink", f"{nvlink}B/s"))
+        found.append(("NVLink", f"{nvlink} B/s"))
     if s.memory_utilization is not None:
         found.append(("memory busy", percent(s.memory_utilization)))
     if s.encoder_utilization is not None or s.decoder_utilization is not None:

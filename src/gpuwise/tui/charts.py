@@ -33,7 +33,7 @@ class Metric:
 
 
 METRICS: tuple[Metric, ...] = (
-    Metric("use", "use", "utilization", "up", lambda c: 1.0, percent),
+    Metric("use", "use", "utilization", "bar", lambda c: 1.0, percent),
     Metric("memory", "memory", "memory_used_bytes", "memory", lambda c: c.sample.memory_total_bytes, short_bytes),
     Metric("power", "power", "power_w", "power", limit_of, lambda v: f"{watts(v)} W"),
     Metric("temperature", "temperature", "temperature_c", "up",

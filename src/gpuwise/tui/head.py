@@ -81,11 +81,13 @@ def second(frame: Frame, causes: Sequence[Cause], prices: Prices, state: Bar, wi
         before.append(run(f" of {host.n_cores}", "faint"))
     before += [run("  mem ", "dim"), *bar(_ratio(used, host.memory_total_bytes), small, "memory"),
                run(f" {short_bytes(used)}/{short_bytes(host.memory_total_bytes)}")]  # fmt: skip
+    after = verdict(causes)
+    room = width - sum(width_of(t) for t, _, _ in after) - 1
     for text, role in sums(frame, prices, state.watched_s):
-        if sum(width_of(t) for t, _, _ in before) + 2 + width_of(text) + 14 > width:
+        if sum(width_of(t) for t, _, _ in before) + 2 + width_of(text) > room:
             break
         before += [run("  "), run(text, role)]
-    return spread(before, verdict(causes), width)
+    return spread(before, after, width)
 
 
 def sums(frame: Frame, prices: Prices, watched_s: float) -> list[tuple[str, str]]:

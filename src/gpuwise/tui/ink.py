@@ -6,6 +6,7 @@ colour of it. The action, where there is one, is what a click on the run does (`
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -15,8 +16,7 @@ from gpuwise.units import DAY_S, GIGA, HOUR_S, KIB, KILO, MEGA, MINUTE_S
 
 UNKNOWN = "–"
 """Shown for a reading that is not there; the details of the card say why."""
-FULL, EMPTY = "█", "─"
-EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
+FULL, HALF, EMPTY = "━", "╸", "─"
 
 Run = tuple[str, str, str]
 
@@ -42,14 +42,18 @@ def line(*runs: Run, back: str = "", action: str = "") -> Line:
     return Line(tuple(r for r in runs if r[0]), back, action)
 
 
-@lru_cache(8192)
+_narrow = re.compile(r"[ -~\u00a1-\u02ff\u2500-\u25ff\u2800-\u28ff–…•↑↓→←✖✕]*").fullmatch
+"""One column each: Latin, what bars, frames and charts are drawn with, and our own marks."""
+
+
+@lru_cache(1024)
 def _wide(text: str) -> int:
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def width_of(text: str) -> int:
     """Columns the text takes on a terminal."""
-    return len(text) if text.isascii() else _wide(text)
+    return len(text) if text.isascii() or _narrow(text) else _wide(text)
 
 
 def cut(text: str, width: int) -> str:
@@ -82,6 +86,8 @@ def right(text: str, width: int) -> str:
 
 def clip(of: Line, width: int) -> Line:
     """The line in at most ``width`` columns."""
+    if line_width(of) <= width:
+        return of
     used, runs = 0, list[Run]()
     for text, role, action in of.runs:
         room = width - used
@@ -134,17 +140,16 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def bar(share: float | None, width: int, role: str = "bar") -> tuple[Run, ...]:
-    """A bar of eighths; an unknown share is an empty track."""
+    """A bar in steps of half a column; an unknown share is an empty track. What is more than nothing shows."""
     if width <= 0:
         return ()
     if share is None or share != share:
         return ((EMPTY * width, "track", ""),)
-    eighths = round(min(1.0, max(0.0, share)) * width * 8)
-    if share > 0 and eighths == 0:
-        eighths = 1
-    full, part = divmod(eighths, 8)
-    drawn = FULL * full + EIGHTHS[part]
-    rest = width - full - (1 if part else 0)
+    halves = round(min(1.0, max(0.0, share)) * width * 2)
+    if share > 0 and halves == 0:
+        halves = 1
+    full, part = divmod(halves, 2)
+    drawn, rest = FULL * full + HALF * part, width - full - part
     return tuple(r for r in ((drawn, role, ""), (EMPTY * rest, "track", "")) if r[0])
 
 

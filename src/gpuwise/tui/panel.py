@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from rich.segment import Segment
 from textual import events
+from textual.filter import ANSIToTruecolor
 from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gpuwise.tui.ink import BLANK, Line, clip, width_of
+from gpuwise.tui.ink import BLANK, Line, clip, line_width, width_of
 from gpuwise.tui.palette import Palette
 
 
@@ -82,14 +83,16 @@ class Panel(Widget, can_focus=False):
         if self._columns != self.size.width:
             self._strips.clear()
             self._columns = self.size.width
-        filters, background = self.get_line_filters(), self.background_colors[1]
+        # our colours are all true ones but in a theme of the terminal's own, which asks for no such filter
+        filters = [f for f in self.get_line_filters() if not isinstance(f, ANSIToTruecolor)]
+        background = self.background_colors[1] if filters else None
         out = list[Strip]()
         for y in range(crop.y, crop.bottom):
             strip = self._strips.get(y)
             if strip is None:
                 strip = self._strips[y] = self._strip(self._shown[y] if y < len(self._shown) else BLANK)
             for line_filter in filters:
-                strip = strip.apply_filter(line_filter, background)
+                strip = strip.apply_filter(line_filter, background or self.background_colors[1])
             out.append(strip)
         if (crop.x, crop.right) != (0, self._columns):
             out = [s.crop(crop.x, crop.right) for s in out]
@@ -126,7 +129,7 @@ class Panel(Widget, can_focus=False):
         style, back, width = self._palette.style, line.back, self._columns
         cut = clip(line, width)
         segments = [Segment(text, style(role, back)) for text, role, _ in cut.runs]
-        used = sum(width_of(text) for text, _, _ in cut.runs)
+        used = line_width(cut)
         if used < width:
             segments.append(Segment(" " * (width - used), style("", back)))
         return Strip(segments, width)
