@@ -174,8 +174,7 @@ class Acts:
     def _charted(self: TopApp) -> list[str]:
         """Names of the readings there is something to chart of; first the one for several."""
         card = None if self.shot is None else selected_card(self.shot.frame, self.state)
-        known = [] if card is None else charts.charts_of_card(card, self.source.history, 600)
-        names = [c.action.removeprefix("chart:") for c in known]
+        names = [] if card is None else [m.name for m in charts.known_metrics(card)]
         return names or ["use"] if self.state.all_cards else ["", *names]
 
     def action_all_cards(self: TopApp) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpuwise.machine.telemetry.frames import Card
-from gpuwise.machine.telemetry.history import History
+from gpuwise.machine.telemetry.history import SERIES, History
 from gpuwise.tui.braille import PER_COLUMN, plot, squeeze
 from gpuwise.tui.cards import limit_of, short_name
 from gpuwise.tui.ink import BLANK, Line, Run, celsius, clip, line, line_width, mhz, percent, run, short_bytes, short_rate, watts
@@ -67,10 +67,14 @@ class Chart:
     chosen: bool = False
 
 
-def charts_of_card(card: Card, history: History, n: int) -> list[Chart]:
-    """Every reading of a card that was ever known."""
-    found = [_chart(m, m.title, card, history, n, f"chart:{m.name}") for m in METRICS]
-    return [c for c in found if any(v == v for v in c.values)]
+def known_metrics(card: Card) -> list[Metric]:
+    """What the card tells now; the first five of it where it tells nothing (it is lost: what it did before is still to be seen)."""
+    return [m for m in METRICS if SERIES[m.series](card) is not None] or list(METRICS[:5])
+
+
+def charts_of_card(card: Card, metrics: Sequence[Metric], history: History, n: int) -> list[Chart]:
+    """These readings of a card."""
+    return [_chart(m, m.title, card, history, n, f"chart:{m.name}") for m in metrics]
 
 
 def charts_of_metric(name: str, cards: Sequence[Card], history: History, n: int, chosen: int) -> list[Chart]:

@@ -185,17 +185,16 @@ def _chart(shot: Snapshot, state: State, history: History, hosts: HostHistory, l
     card = selected_card(frame, state)
     if card is None:
         return [BLANK] * height
+    metrics = charts.known_metrics(card)
     if state.all_cards:
         made = charts.charts_of_metric(state.chart or "use", frame.cards, history, kept, state.card)
-    elif state.chart:
-        made = [c for c in charts.charts_of_card(card, history, kept) if c.action == f"chart:{state.chart}"]
-        made = made or charts.charts_of_metric(state.chart, [card], history, kept, -1)
     else:
-        made = charts.charts_of_card(card, history, kept)
+        shown = [charts.BY_NAME[state.chart]] if state.chart else metrics
         if state.view != "charts":
-            made = made[: max(1, (width + 1) // (charts.NARROWEST + 1))]
+            shown = shown[: max(1, (width + 1) // (charts.NARROWEST + 1))]
+        made = charts.charts_of_card(card, shown, history, kept)
     span_s = charts.span_of(history, width // max(1, _across(len(made), width)), state.zoom)
-    top = _chart_heading(card, state, [c.action for c in charts.charts_of_card(card, history, 8)], span_s, width)
+    top = _chart_heading(card, state, metrics, span_s, width)
     return [top, *charts.grid(made, width, height - 1, zoom=state.zoom)]
 
 
@@ -203,16 +202,14 @@ def _across(n: int, width: int) -> int:
     return max(1, min(n, (width + 1) // (charts.NARROWEST + 1)))
 
 
-def _chart_heading(card: Card, state: State, known: Sequence[str], span_s: float | None, width: int) -> Line:
+def _chart_heading(card: Card, state: State, known: Sequence[charts.Metric], span_s: float | None, width: int) -> Line:
     runs: list[Run] = [
         run("all GPUs " if state.all_cards else f"GPU {card.number} ", "strong", "do:all_cards"),
     ]
     shown = state.chart or ("use" if state.all_cards else "")
     runs.append(run(" all ", "key" if not shown else "dim", "chart:"))
-    for metric in charts.METRICS:
-        if f"chart:{metric.name}" in known:
-            chosen = metric.name == shown
-            runs.append(run(f" {metric.title} ", "key" if chosen else "dim", f"chart:{metric.name}"))
+    for metric in known:
+        runs.append(run(f" {metric.title} ", "key" if metric.name == shown else "dim", f"chart:{metric.name}"))
     after = [] if not span_s else [run(f"the last {format_duration(round(span_s))}", "dim", "do:zoom")]
     return spread(runs, after, width, back="heading")
 

@@ -58,10 +58,12 @@ def width_of(text: str) -> int:
 
 def cut(text: str, width: int) -> str:
     """At most ``width`` columns; what is cut off is an ellipsis."""
-    if width_of(text) <= width:
-        return text
     if width <= 0:
         return ""
+    if text.isascii() or _narrow(text):
+        return text if len(text) <= width else text[: width - 1] + "…"
+    if width_of(text) <= width:
+        return text
     kept, used = [], 0
     for c in text:
         w = width_of(c)
