@@ -55,7 +55,7 @@ def support_formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
     )
     yield (
         "xids.csv",
-        "One line is one number under which the NVIDIA driver reports errors: what it means, what NVIDIA advises at once, and what "
-        "`then` if it comes again.",
+        "One line is one number under which the NVIDIA driver reports errors: what it means, what NVIDIA advises at once, and "
+        "what `then` if it comes again.",
         XID_SCHEMA,
     )

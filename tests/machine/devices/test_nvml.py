@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gpuwise.machine.devices.nvml import NvmlDevices
+from gpuwise.machine.devices.nvml_sample import DIVIDED
 from gpuwise.machine.devices.readings import GpuProcess, State
 from gpuwise.testing.fake_nvml import Card, profile_names
 
@@ -77,7 +78,8 @@ def test_a_divided_card_says_so(machine: Callable[..., Opened]) -> None:
     fake.gpu(0).set(utilization=None, memory_utilization=None)
     (identity,), sample = devices.identities(), devices.sample(0)
     assert identity.mig and identity.mig_uuids == parts
-    assert sample.state is State.OK and sample.utilization is None and sample.unknown["utilization"] == "not supported"
+    assert sample.state is State.OK and sample.utilization is None
+    assert sample.unknown["utilization"] == sample.unknown["memory_utilization"] == DIVIDED
 
 
 def test_peers(machine: Callable[..., Opened]) -> None:

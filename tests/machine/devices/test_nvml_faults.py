@@ -110,6 +110,55 @@ def test_a_card_that_is_plugged_in_is_found(machine: Callable[..., Opened]) -> N
     assert [i.name for i in devices.identities()] == ["Tesla T4", "NVIDIA H100 80GB HBM3"]
 
 
+def test_a_card_that_this_user_may_not_open(machine: Callable[..., Opened]) -> None:
+    fake, _, _ = machine("T4")
+    fake.fail("nvmlDeviceGetHandleByIndex_v2", 4)
+    devices = open_nvml()
+    assert devices.identities()[0].name == "unreachable"
+    s = devices.sample(0)
+    assert (s.state, s.error) == (State.UNREACHABLE, "no permission")
+    with pytest.raises(DevicePermissionError):
+        devices.health(0)
+    fake.heal()
+    assert devices.sample(0).state is State.OK
+    devices.close()
+
+
+def test_many_threads_while_the_driver_comes_and_goes(machine: Callable[..., Opened]) -> None:
+    fake, _, _ = machine("T4", "H100-SXM")
+    devices = NvmlDevices()
+    errors: list[BaseException] = []
+    stop = threading.Event()
+
+    def work(step: Callable[[], object]) -> None:
+        while not stop.is_set():
+            try:
+                step()
+            except DeviceError:
+                continue
+            except BaseException as error:  # noqa: BLE001 - whatever it is fails the test
+                errors.append(error)
+                return
+
+    steps = (lambda: devices.sample(0), lambda: devices.sample(1), lambda: devices.wait_for_xid(0.01), devices.identities)
+    threads = [threading.Thread(target=work, args=(step,)) for step in steps]
+    for thread in threads:
+        thread.start()
+    for _ in range(3):
+        fake.unload()
+        time.sleep(0.02)
+        fake.load()
+        fake.xid(0, 13)
+        fake.gpu(1).lose()
+        time.sleep(0.02)
+        fake.gpu(1).restore()
+    stop.set()
+    for thread in threads:
+        thread.join(timeout=20)
+    assert not errors and not any(t.is_alive() for t in threads)
+    devices.close()
+
+
 def test_samples_after_close_say_so(machine: Callable[..., Opened]) -> None:
     _, devices, _ = machine("T4")
     devices.close()

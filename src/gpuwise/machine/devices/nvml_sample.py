@@ -22,6 +22,7 @@ from gpuwise.units import MEGA
 # nvml.h: NVML_FI_DEV_MEMORY_TEMP, _TOTAL_ENERGY_CONSUMPTION, _POWER_AVERAGE, _POWER_CURRENT_LIMIT
 MEMORY_TEMPERATURE, ENERGY, POWER_AVERAGE, POWER_LIMIT = 82, 83, 185, 190
 SENSOR_GPU, CLOCK_SM, CLOCK_MEMORY = 0, 1, 2
+DIVIDED = "not told while the card is divided (MIG)"
 NO_STATE = 32
 """nvml.h, NVML_PSTATE_UNKNOWN."""
 PERCENT, MILLI = 100, 1000
@@ -45,7 +46,7 @@ def take_sample(read: Reader, card: NvmlCard, *, processes: bool) -> Sample:
     temperature_c = read("temperature_c", library.unsigned, "nvmlDeviceGetTemperature", device, SENSOR_GPU)
     used = read("utilization", library.utilization, device)
     if used is None and not read.known_missing("memory_utilization"):
-        read.same("utilization", "memory_utilization")
+        _why_no_utilization(read)
     total, held, reserved = _memory(read, card)
     told = _told_together(read)
     fan = read("fan", library.unsigned, "nvmlDeviceGetFanSpeed", device)
@@ -80,6 +81,18 @@ def take_sample(read: Reader, card: NvmlCard, *, processes: bool) -> Sample:
         # nothing at all was told: the driver does not answer
         raise Refused(read.last_code)
     return made
+
+
+def _why_no_utilization(read: Reader) -> None:
+    """A divided card tells none: its parts do."""
+    try:
+        divided = read.library.pair("nvmlDeviceGetMigMode", read.handle)[0] == 1
+    except Refused as refused:
+        read.refused(code=refused.code)
+        divided = False
+    if divided and read.known_missing("utilization"):
+        read.unknown("utilization", DIVIDED, lasting=True)
+    read.same("utilization", "memory_utilization")
 
 
 def _event_reasons(read: Reader) -> int | None:
