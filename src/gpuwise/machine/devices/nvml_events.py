@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 from ctypes import c_ulonglong
 
 from gpuwise.errors import ReadingError
-from gpuwise.facts.xids import xid
 from gpuwise.machine.devices.nvml_calls import Handle, Library
 from gpuwise.machine.devices.nvml_errors import TIMEOUT, VENDOR, Refused, reason_of
 from gpuwise.machine.devices.readings import Xid
@@ -55,6 +54,8 @@ class XidWatch:
                 return None
         if not event.type & XID_EVENT:
             return None
+        from gpuwise.facts.xids import xid
+
         code = int(event.data)
         known = xid(code)
         return Xid(code, time.time(), self._watched.get(event.device or 0), known.meaning if known else "")
