@@ -236,3 +236,10 @@ def test_the_short_way_gives_what_solving_the_whole_matrix_gives() -> None:
     alike = np.exp(-((points[:, None] - points[None]) ** 2).sum(-1) / (2 * found.length**2))
     covariance = found.constant_variance + found.shape_variance * alike + found.log_sigma**2 * np.eye(30)
     assert np.allclose(found.weights, np.linalg.solve(covariance, y), rtol=1e-6, atol=1e-9)
+
+
+def test_times_of_any_shape_are_corrected() -> None:
+    this = corrected_accelerator(L40S, fit_device(products(L40S, constant(1.2), n=20), L40S))
+    streams = replace(this, corrections={"memory": fit_correction(np.array([[28.0], [29.0]]), np.array([0.2, 0.2]), 0.2)})
+    sizes = np.full((3, 1, 2), 2.0**29)
+    assert memory_time(streams, sizes, sizes).time_s.shape == memory_time(L40S, sizes, sizes).time_s.shape

@@ -191,13 +191,13 @@ def test_the_list_needs_no_device(gpuwise: Any, home: Path) -> None:
 
 
 def test_calibrating_teaches_fit_and_op_about_this_machine(gpuwise: Any, eight: Any, home: Path) -> None:
-    eight(2)
+    eight(1)
     learned = gpuwise("bench", "--calibrate", "--each", "0.01s", "--json").document
     families = {f["key"]: f for f in learned["devices"][0]["families"]}
     assert families["matmul/bf16"]["rows"] > 60
     assert families["matmul/bf16"]["error_after"] <= families["matmul/bf16"]["error_before"]
     plain = gpuwise("op", "matmul", "4096", "4096", "4096", "--on", "h100-sxm-80gb", "--json").document
-    own = gpuwise("op", "matmul", "4096", "4096", "4096", "--on", "this:1", "--json").document
+    own = gpuwise("op", "matmul", "4096", "4096", "4096", "--on", "this:0", "--json").document
     plain_s, own_s = (d["rows"][0]["time_s"]["expected"] for d in (plain, own))
     truth = 2 * 4096.0**3 / RATES["matmul"]
     assert abs(own_s / truth - 1) < abs(plain_s / truth - 1)
@@ -220,6 +220,7 @@ def test_op_on_this_is_the_measured_processor_where_there_is_no_gpu(
 ) -> None:
     monkeypatch.setattr("gpuwise.machine.devices.find.find_devices", lambda: Found((), {}))
     monkeypatch.setattr("gpuwise.machine.bench.subjects.find_subjects", lambda backends=(): [this_processor()])
+    monkeypatch.setitem(run_cases.__kwdefaults__, "make", fake_make())
     assert gpuwise("bench", "--only", "matmul-fp32-512x512x512", "--only", "memory-copy-128MiB", "--each", "0.01s").code == 0
     row = gpuwise("op", "matmul", "1024", "1024", "1024", "--dtype", "fp32", "--on", "this", "--json").document["rows"][0]
     assert row["kind"] == "cpu"

@@ -24,17 +24,18 @@ CHUNK = 4096
 
 
 def corrected(accelerator: Accelerator, key: str, time: KernelTime, *sizes: ArrayLike) -> KernelTime:
-    """``time`` [R] as this device was measured; as it is where ``accelerator`` has nothing for ``key``.
+    """``time`` of any shape as this device was measured; as it is where ``accelerator`` has nothing for ``key``.
 
-    ``sizes``: columns [R] or scalars, at least 1. The spread is that left after the fit near measured shapes and that of
-    the kind far from them.
+    ``sizes``: columns of that shape or scalars, at least 1. The spread is that left after the fit near measured shapes
+    and that of the kind far from them.
     """
     found = accelerator.corrections.get(key) or accelerator.corrections.get(SAME_UNITS.get(key, ""))
     if found is None or not found.weights:
         return time
-    columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(s, np.float64)) for s in sizes))
+    shape = time.time_s.shape
+    columns = [np.broadcast_to(np.asarray(s, np.float64), shape).ravel() for s in sizes]
     at = np.log2(np.maximum(np.stack(columns, axis=1), 1.0))
-    log_factor, near = evaluate(found, at)
+    log_factor, near = (part.reshape(shape) for part in evaluate(found, at))
     sigma = np.sqrt(near * found.log_sigma**2 + (1.0 - near) * time.log_sigma**2)
     basis: Basis = "fitted" if time.basis in ("derived", "specified", "fitted") else time.basis
     return KernelTime(time.time_s * np.exp(log_factor), sigma, basis)

@@ -42,6 +42,8 @@ ROWS = [
 @pytest.mark.parametrize("case", ROWS, ids=lambda c: c.key)
 def test_a_family_measures_and_its_answer_is_right(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("gpuwise.machine.bench.loaders.BATCH", 2)
+    monkeypatch.setattr("gpuwise.machine.bench.loaders.IMAGES", 4)
     record = run_case(case, PROCESSOR, Limits(0.05))
     assert record.failed is None
     assert record.correct is True

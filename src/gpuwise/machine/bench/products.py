@@ -11,6 +11,7 @@ from gpuwise.machine.bench.cases import Case
 from gpuwise.machine.bench.subjects import Subject, has_torch
 from gpuwise.machine.bench.torch_timing import copies_needed, sampler
 from gpuwise.machine.bench.work import Check, NotHereError, Work
+from gpuwise.records.record import Value
 
 ELEMENT_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 SAMPLED = 64
@@ -121,7 +122,9 @@ def _multiply(torch: Any, dtype: str) -> Callable[[Any, Any, Any], Any]:
         ones: dict[Any, Any] = {}
 
         def scaled(a: Any, b: Any, out: Any) -> Any:
-            one = ones.setdefault(a.device, torch.ones((), device=a.device))
+            one = ones.get(a.device)
+            if one is None:  # before anything is captured: a graph would fill it at every replay
+                one = ones[a.device] = torch.ones((), device=a.device)
             return torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True)
 
         return scaled
@@ -216,4 +219,5 @@ def _numpy_product(dtype: str, m: int, n: int, k: int) -> Work:
         worst = float(np.max(np.abs(c[np.ix_(rows, columns)] - true) / bound))
         return Check(bool(np.isfinite(c).all()) and worst <= 1.0, worst, f"{true.size:,} elements")
 
-    return Work(_host_sampler(launch, 1), 2.0 * m * n * k, check, conditions={"timed by": "host clock", "library": "numpy"})
+    how: dict[str, Value] = {"timed by": "host clock", "library": "numpy"}
+    return Work(_host_sampler(launch, 1), 2.0 * m * n * k, check, conditions=how, digest=lambda: np.matmul(a, b).tobytes())

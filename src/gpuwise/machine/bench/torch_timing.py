@@ -24,8 +24,11 @@ MOST_LAUNCHES = 256
 MOST_COPIES = 64
 CACHE_BYTES = 64 * 2**20
 """Where PyTorch does not tell the last-level cache: more than most have."""
-WARM_S = 0.3
-"""Work before the first sample: clocks come up from idle."""
+WARM_S, STILL_WARM_S = 0.3, 0.03
+"""Work before the first sample: clocks come up from idle. Shorter on a device that was at work within ``COLD_AFTER_S``."""
+COLD_AFTER_S = 1.0
+_BUSY_UNTIL: dict[str, float] = {}
+"""Device -> when it was last seen at work, of ``time.perf_counter``."""
 
 
 def copies_needed(subject: Subject, set_bytes: float) -> int:
@@ -44,9 +47,8 @@ def sampler(subject: Subject, launch: Callable[[int], Any], copies: int = 1) -> 
 
 
 def _host_sampler(launch: Callable[[int], Any], copies: int) -> Callable[[], float]:
-    began = time.perf_counter()
     launch(0)
-    began, _ = time.perf_counter(), time.perf_counter() - began
+    began = time.perf_counter()
     launch(0)
     repeats = max(1, math.ceil(SAMPLE_S / max(time.perf_counter() - began, 1e-7)))
 
@@ -87,6 +89,7 @@ def _device_sampler(subject: Subject, launch: Callable[[int], Any], copies: int)
             execute()
         end.record(stream)
         end.synchronize()
+        _BUSY_UNTIL[str(device)] = time.perf_counter()
         return start.elapsed_time(end) / 1e3 / (repeats * in_graph)
 
     how = "CUDA graph" if graph is not None else "launches back to back"
@@ -97,7 +100,8 @@ def _warm(torch: Any, device: Any, launch: Callable[[int], Any], copies: int) ->
     """Runs for ``WARM_S`` and returns roughly the seconds of one launch."""
     launch(0)
     torch.cuda.synchronize(device)
-    end = time.perf_counter() + WARM_S
+    warm = time.perf_counter() - _BUSY_UNTIL.get(str(device), -COLD_AFTER_S) < COLD_AFTER_S
+    end = time.perf_counter() + (STILL_WARM_S if warm else WARM_S)
     batch, one = 1, 1e-3
     while time.perf_counter() < end:
         began = time.perf_counter()
