@@ -121,51 +121,70 @@ class HealthTrack:
 
 
 class SampleTrack:
-    """The samples of one card over the last minute."""
+    """The samples of one card over the last minute, as running sums: a refresh costs the same at ten a second as at one.
 
-    __slots__ = ("_kept",)
+    The sums are of whole numbers (parts in a million, Hz, mW), so that they are exact whatever came before.
+    """
+
+    __slots__ = ("_bits", "_kept", "_sums")
 
     def __init__(self) -> None:
-        self._kept: deque[tuple[float, int | None, float | None, float | None, float | None]] = deque()
+        self._kept: deque[tuple[float, int | None, int | None, int | None, int | None]] = deque()
+        self._bits: dict[int, int] = {}
+        """Event reasons -> samples that had exactly these."""
+        self._sums = [[0, 0], [0, 0], [0, 0]]
+        """Of utilisation, clock, power: sum and number."""
 
     def add(self, sample: Sample, power_w: float | None) -> None:
         """Take one sample; a card that does not answer starts anew."""
         if sample.state is not State.OK:
-            self._kept.clear()
+            self.__init__()
             return
         if self._kept and sample.at_s <= self._kept[-1][0]:
             return
-        self._kept.append((sample.at_s, sample.event_reasons, sample.utilization, sample.sm_clock_hz, power_w))
+        row = (
+            sample.at_s, sample.event_reasons, _whole(sample.utilization, _SCALES[0]), _whole(sample.sm_clock_hz, _SCALES[1]),
+            _whole(power_w, _SCALES[2]),
+        )  # fmt: skip
+        self._kept.append(row)
+        self._count(row, 1)
         while sample.at_s - self._kept[0][0] > WINDOWS_S[0]:
-            self._kept.popleft()
+            self._count(self._kept.popleft(), -1)
+
+    def _count(self, row: tuple[float, int | None, int | None, int | None, int | None], sign: int) -> None:
+        _, bits, *values = row
+        if bits is not None:
+            left = self._bits.get(bits, 0) + sign
+            if left:
+                self._bits[bits] = left
+            else:
+                del self._bits[bits]
+        for total, value in zip(self._sums, values, strict=True):
+            if value is not None:
+                total[0] += sign * value
+                total[1] += sign
 
     def window(self) -> Window | None:
         """Share of the refreshes of the last minute that saw each reason's bit; None before the second refresh."""
-        seen = [r for _, r, *_ in self._kept if r is not None]
-        if len(seen) < 2:
+        n = sum(self._bits.values())
+        if n < 2:
             return None
-        bits = 0
-        for r in seen:
-            bits |= r
-        shares = {name: sum(1 for r in seen if r & bit) / len(seen) for name, bit in REASON_BITS if bits & bit}
+        shares = {name: seen / n for name, bit in REASON_BITS if (seen := sum(k for bits, k in self._bits.items() if bits & bit))}
         return Window(self._kept[-1][0] - self._kept[0][0], shares, "samples")
 
     def recent(self) -> Recent | None:
         """Means over the last minute; None where the card does not answer."""
         if not self._kept:
             return None
-        return Recent(
-            self._kept[-1][0] - self._kept[0][0],
-            len(self._kept),
-            _mean([u for _, _, u, _, _ in self._kept]),
-            _mean([c for _, _, _, c, _ in self._kept]),
-            _mean([p for *_, p in self._kept]),
-        )
+        means = [total / n / scale if n else None for (total, n), scale in zip(self._sums, _SCALES, strict=True)]
+        return Recent(self._kept[-1][0] - self._kept[0][0], len(self._kept), *means)
 
 
-def _mean(values: list[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return sum(known) / len(known) if known else None
+_SCALES = (1e6, 1.0, 1e3)
+
+
+def _whole(value: float | None, scale: float) -> int | None:
+    return None if value is None else round(value * scale)
 
 
 def _rate(before: int | None, now: int | None, span_s: float) -> float | None:
