@@ -219,7 +219,7 @@ def visible_devices(m: Machine) -> Iterator[Finding]:
         "CUDA stops reading at the first name it does not know: that one and all after it are hidden.",
         (Mend("Name devices that are here", (f"export CUDA_VISIBLE_DEVICES={names.replace(' ', '')}",)),),
         check,
-        hides=(SEES_NONE,),
+        hides=(SEES_NONE, "uvm-*"),
     )
 
 

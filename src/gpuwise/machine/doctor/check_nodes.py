@@ -57,6 +57,9 @@ def uvm(m: Machine) -> Iterator[Finding]:
     failing = [f for f in m.frameworks if f.cuda and f.available is False]
     if not failing or not m.nvidia_cards or m.system.wsl or m.environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return
+    if "nvidia" not in m.modules.loaded and not any(n.path.startswith("/dev/nvidia") for n in m.nodes):
+        # nothing is known of the kernel's side
+        return
     node = next((n for n in m.nodes if n.path == "/dev/nvidia-uvm"), None)
     loaded = "nvidia_uvm" in m.modules.loaded
     unknown = any((e := cuda_error_in(f.error)) is not None and e.code == 999 for f in failing)

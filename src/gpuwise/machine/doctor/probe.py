@@ -130,7 +130,7 @@ def _linux_side(host: Host, machine: Machine) -> Machine:
         pci=pci,
         nodes=probe_kernel.read_nodes(host),
         modules=probe_kernel.read_modules(host, kernels=system.container is None and system.wsl is None),
-        toolkits=probe_system.read_toolkits(host),
+        toolkits=probe_system.read_toolkits(host, ask_nvcc=bool(machine.nvidia_cards)),
         docker=probe_system.read_docker(host),
         shadowing=_shadowing(host),
         mig_instances=instances,

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 
-from gpuwise.machine.doctor.host import Host
+from gpuwise.machine.doctor.host import Host, LocalHost, Ran
 from gpuwise.machine.doctor.observation import Package, Python
 
 FRAMEWORKS: Mapping[str, tuple[str, ...]] = {
@@ -47,10 +47,13 @@ def choose_python(host: Host, wanted: str | None) -> str:
 
 def read_python(host: Host, path: str) -> Python:
     """What is installed for the interpreter at ``path``. One that does not start says so in ``problem``."""
-    ran = host.run((path, "-c", _ASK), limit_s=_START_S)
+    if path == sys.executable and isinstance(host, LocalHost):
+        # one process less: the answer is known here
+        ran = Ran(0, json.dumps([path, list(sys.version_info[:3]), sys.implementation.cache_tag, host.fact("machine"), sys.path]))
+    else:
+        ran = host.run((path, "-c", _ASK), limit_s=_START_S)
     try:
-        said = json.loads(ran.out.strip().splitlines()[-1])
-        executable, version, tag, machine, places = said
+        executable, version, tag, machine, places = json.loads(ran.out.strip().splitlines()[-1])
     except (ValueError, IndexError, TypeError):
         words = ran.err.strip().splitlines()
         why = (

@@ -135,8 +135,8 @@ def read_docker(host: Host) -> Docker:
     )
 
 
-def read_toolkits(host: Host) -> tuple[Toolkit, ...]:
-    """CUDA toolkits under /usr/local, and the one the shell finds."""
+def read_toolkits(host: Host, *, ask_nvcc: bool) -> tuple[Toolkit, ...]:
+    """CUDA toolkits under /usr/local, and the one the shell finds (``ask_nvcc``: by what it says of itself)."""
     found: dict[str, tuple[int, ...]] = {}
     for name in host.names("/usr/local"):
         place = f"/usr/local/{name}"
@@ -147,7 +147,7 @@ def read_toolkits(host: Host) -> tuple[Toolkit, ...]:
             found[place] = version
     nvcc = host.which("nvcc")
     current: tuple[int, ...] | None = None
-    if nvcc:
+    if nvcc and ask_nvcc:
         said = re.search(r"release (\d{1,4})\.(\d{1,4})", host.run((nvcc, "--version"), limit_s=_COMMAND_S).out)
         current = (int(said[1]), int(said[2])) if said else None
     home = host.environment.get("CUDA_HOME") or host.environment.get("CUDA_PATH") or ""
