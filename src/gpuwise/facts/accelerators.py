@@ -157,17 +157,8 @@ RATE_COLUMNS = {dtype: f"{dtype}_{'tops' if dtype.startswith('int') else 'tflops
 EXTRA_RATE_COLUMNS = {name: f"{name}_tflops" for name in ("fp16_fp16acc", "fp32_matrix", "fp64_vector")}
 _OPTIONAL_NUMBERS = (
     *("base_mhz", "boost_mhz", "tensor_mhz", *RATE_COLUMNS.values(), *EXTRA_RATE_COLUMNS.values()),
-    *(
-        "memory_mib",
-        "visible_mib",
-        "memory_gbit_s",
-        "l2_mib",
-        "l3_mib",
-        "tdp_w",
-        "link_gb_s",
-        "list_price_usd",
-    ),
-)
+    "memory_mib", "visible_mib", "memory_gbit_s", "l2_mib", "l3_mib", "tdp_w", "link_gb_s", "list_price_usd",
+)  # fmt: skip
 _FIELD_OF_COLUMN = {
     "boost_mhz": "boost_hz",
     "base_mhz": "base_hz",
