@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from gpuwise.records.store import Records
 
 QUICK_S, QUICK_EACH_S, EACH_S = 40.0, 0.7, 2.0
-"""A quick run begins no measurement ``QUICK_S`` after its start and samples each for up to ``QUICK_EACH_S``; others
-``EACH_S``."""
+"""A quick run begins no measurement ``QUICK_S`` after the devices are found and samples each for up to ``QUICK_EACH_S``;
+others ``EACH_S``."""
 WRONG = 1
 """Exit code where an answer is wrong, a card is faulty, or something is below ``--fail-below``."""
 
@@ -85,7 +85,6 @@ def bench(
     """
     import time
 
-    began_s = time.monotonic()
     threshold = _threshold(fail_below)
     if sum((stress is not None, calibrate, history, list_, export is not None, import_ is not None)) > 1:
         raise InputError(
@@ -108,7 +107,7 @@ def bench(
             from gpuwise.cli.bench_calibrate import calibrate_all
 
             return calibrate_all(subjects, store, each or 0.25, json=json, progress=say)
-        limits = Limits(each or (QUICK_EACH_S if quick else EACH_S), began_s + QUICK_S if quick else None)
+        limits = Limits(each or (QUICK_EACH_S if quick else EACH_S), time.monotonic() + QUICK_S if quick else None)
         return _measure(subjects, store, limits, tuple(only or ()), tuple(against or ()), threshold, quick=quick, json=json)
 
 

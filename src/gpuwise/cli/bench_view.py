@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from gpuwise.machine.bench.subjects import Subject
     from gpuwise.records.record import Record
 
-STYLES = {"low": "bold yellow", "high": "yellow", "normal": "green", "wrong": "bold red", "failed": "bold red"}
+NOTED_BUSY = 0.05
+"""Share of the cores taken by others that is worth a word."""
 
 
 def show(
@@ -183,6 +184,9 @@ def conditions_line(records: Sequence[Record]) -> str:
                 events[name[6:]] = max(events.get(name[6:], 0.0), float(value))
     if events:
         parts.append("held back by " + ", ".join(f"{n} (up to {v:.0%} of a measurement)" for n, v in events.items()))
+    busy = numbers("others_busy")
+    if busy and max(busy) > NOTED_BUSY:
+        parts.append(f"other programs took up to {max(busy):.0%} of the cores meanwhile: measure again when they rest")
     if any("unwatched" in r.conditions for r in records):
         parts.append("clocks and power unknown: no driver library answers")
     return "; ".join(parts)

@@ -184,3 +184,12 @@ def test_a_card_that_is_lost_while_it_is_measured_is_told() -> None:
 def test_without_a_driver_library_the_record_says_so() -> None:
     record = run_case(BIG, card(), LIMITS, make=lambda c, s: timed([1e-3], 1.0), clock=ticking)
     assert "no driver library" in str(record.conditions["unwatched"])
+
+
+def test_what_others_did_to_the_processor_is_kept() -> None:
+    from gpuwise.machine.bench.watch import others_busy
+
+    assert others_busy((0.0, 100.0, 10.0), (10.0, 118.0, 20.0), 4) == {"others_busy": 0.2}
+    assert others_busy((0.0, 100.0, 10.0), (10.0, 105.0, 20.0), 4) == {"others_busy": 0.0}, "never below nothing"
+    assert others_busy((0.0, 0.0, 0.0), (0.01, 5.0, 0.0), 4) == {}, "too short to tell"
+    assert others_busy(None, None, 4) == {}

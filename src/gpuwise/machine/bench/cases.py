@@ -16,11 +16,11 @@ FAMILIES: Mapping[str, tuple[str, str, str]] = {
     "launch": ("gpuwise.machine.bench.launches:make_launch", "s", "what the host needs to issue one small operation"),
     "copy": ("gpuwise.machine.bench.transfers:make_transfer", "B/s", "host to device and back, pinned and pageable"),
     "peer": ("gpuwise.machine.bench.transfers:make_peer", "B/s", "device to device"),
-    "collective": ("gpuwise.machine.bench.collectives:make_collective", "B/s", "all-reduce: NCCL on GPUs, gloo on the CPU"),
-    "loader": ("gpuwise.machine.bench.loaders:make_loader", "1/s", "samples a second from a PyTorch data loader"),
     "disk": ("gpuwise.machine.bench.disks:make_disk", "B/s", "the disk: reads and writes, in order and at random"),
+    "loader": ("gpuwise.machine.bench.loaders:make_loader", "1/s", "samples a second from a PyTorch data loader"),
+    "collective": ("gpuwise.machine.bench.collectives:make_collective", "B/s", "all-reduce: NCCL on GPUs, gloo on the CPU"),
 }
-"""Family -> who makes it ready, the unit of its result, what it is."""
+"""Family -> who makes it ready, the unit of its result, what it is. A run that is cut short leaves out the last ones."""
 GPU, CPU, BOTH = frozenset({"cuda"}), frozenset({"cpu"}), frozenset({"cuda", "cpu"})
 
 
@@ -92,8 +92,8 @@ CASES: tuple[Case, ...] = (
     _product("bf16", 4096, 4096, 14336, GPU),
     _product("bf16", 16, 14336, 4096, GPU, quick=True),
     _product("bf16", 1, 14336, 4096, GPU),
-    _product("fp32", 2048, 2048, 2048, BOTH, quick=True),
     _product("fp32", 512, 512, 512, CPU, quick=True),
+    _product("fp32", 2048, 2048, 2048, BOTH, quick=True),
     _product("fp32", 1024, 1024, 1024, CPU),
     _product("bf16", 2048, 2048, 2048, BOTH, quick=True),
     _product("bf16", 1024, 1024, 1024, BOTH),

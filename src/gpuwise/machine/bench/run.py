@@ -27,7 +27,7 @@ LONGEST_REASON = 200
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``each_s`` for the samples of one case; no case begins after ``end_s`` of the clock (None: as long as it takes)."""
+    """``each_s`` for the samples of one case; no case but the first begins after ``end_s`` of the clock (None: as long as it takes)."""
 
     each_s: float = 2.0
     end_s: float | None = None
@@ -82,7 +82,7 @@ def run_cases(
     if store is not None:
         store.start(run)
     for number, (case, subject) in enumerate(pairs, 1):
-        if limits.end_s is not None and clock() > limits.end_s:
+        if number > 1 and limits.end_s is not None and clock() > limits.end_s:
             outcome.late.append((case, subject))
             continue
         progress(f"[{number}/{len(pairs)}] {subject.label} {case.key}")
@@ -191,7 +191,8 @@ def pairs_of(cases: Sequence[Case], subjects: Sequence[Subject]) -> list[tuple[C
             if subject.kind in case.on:
                 at = turn[case.family, subject.device] = turn.get((case.family, subject.device), -1) + 1
                 pairs.append((at, case, subject))
-    return [(case, subject) for _, case, subject in sorted(pairs, key=lambda p: p[0])]
+    order = list(FAMILIES)
+    return [(case, subject) for _, case, subject in sorted(pairs, key=lambda p: (p[0], order.index(p[1].family)))]
 
 
 def as_jsonable(value: Any) -> Any:

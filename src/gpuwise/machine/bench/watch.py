@@ -11,6 +11,8 @@ from gpuwise.machine.bench.subjects import Subject
 from gpuwise.machine.devices.readings import EventReason, Sample, State
 from gpuwise.records.record import Value
 
+LEAST_S = 0.1
+"""The system counts its processors' seconds in hundredths."""
 INTERVAL_S = 0.05
 """Between readings: short against the second a driver's power average takes, long against what a reading costs."""
 
@@ -24,8 +26,11 @@ class Watch:
         self._samples: list[Sample] = []
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._began: tuple[float, float, float] | None = None
+        self._ended: tuple[float, float, float] | None = None
 
     def __enter__(self) -> Self:
+        self._began = _host_times()
         if self._subject.seam is not None:
             self._thread = threading.Thread(target=self._read, daemon=True)
             self._thread.start()
@@ -33,6 +38,7 @@ class Watch:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stop.set()
+        self._ended = _host_times()
         if self._thread is not None:
             self._thread.join(timeout=5.0)
 
@@ -52,10 +58,38 @@ class Watch:
     def conditions(self) -> dict[str, Value]:
         """Of all readings so far."""
         if self._subject.kind == "cpu":
-            return {}
+            return others_busy(self._began, self._ended, self._subject.units)
         if self._subject.seam is None:
             return {"unwatched": "no driver library answers for this device"}
         return summarise_samples(self.samples)
+
+
+def _host_times() -> tuple[float, float, float] | None:
+    """Seconds: by the clock, of all processors at work (a hypervisor's share too), of this process and its children."""
+    import os
+    import time
+
+    try:
+        import psutil
+
+        all_of_them = psutil.cpu_times()
+    except (ImportError, OSError, RuntimeError):
+        return None
+    busy = sum(all_of_them) - all_of_them.idle - getattr(all_of_them, "iowait", 0.0)
+    # a guest's time is in its user's already
+    busy -= getattr(all_of_them, "guest", 0.0) + getattr(all_of_them, "guest_nice", 0.0)
+    own = os.times()
+    return time.monotonic(), busy, own.user + own.system + own.children_user + own.children_system
+
+
+def others_busy(
+    began: tuple[float, float, float] | None, ended: tuple[float, float, float] | None, cores: int
+) -> dict[str, Value]:
+    """What share of the cores other programs took between two readings; nothing where they are too close to tell."""
+    if began is None or ended is None or ended[0] - began[0] < LEAST_S:
+        return {}
+    others = (ended[1] - began[1]) - (ended[2] - began[2])
+    return {"others_busy": round(min(1.0, max(0.0, others / ((ended[0] - began[0]) * max(cores, 1)))), 3)}
 
 
 def summarise_samples(samples: Sequence[Sample]) -> dict[str, Value]:
