@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from gpuwise.facts.boards import BOARD_SCHEMA
+from gpuwise.facts.compatibility import CUDA_ERROR_SCHEMA, GENERATION_SCHEMA, IMAGE_SCHEMA, ROCM_SCHEMA, WHEEL_SCHEMA
 from gpuwise.facts.loading import Field
 from gpuwise.facts.notebooks import NOTEBOOK_SCHEMA
+from gpuwise.facts.os_commands import OS_COMMAND_SCHEMA
 from gpuwise.facts.software import FACT_SCHEMA, JOB_SCHEMA, TARGET_SCHEMA
 from gpuwise.facts.xids import XID_SCHEMA
 from gpuwise.predict.context import COMMUNICATOR_SCHEMA, CONTEXT_SCHEMA
@@ -58,4 +60,34 @@ def support_formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
         "One line is one number under which the NVIDIA driver reports errors: what it means, what NVIDIA advises at once, and "
         "what `then` if it comes again.",
         XID_SCHEMA,
+    )
+    yield from _doctor_formats()
+
+
+def _doctor_formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
+    """What `gpuwise doctor` judges by."""
+    yield (
+        "compatibility.csv",
+        "One line is one build of PyTorch for Linux x86_64. A release that ends in `.*` is every patch of it; `driver_*` is the "
+        "oldest driver of its CUDA family, `paired_driver_*` the one released with its CUDA; `pypi_default` is what `pip install "
+        "torch` takes; `architectures` is empty where nobody published them. Sealed.",
+        WHEEL_SCHEMA,
+    )
+    yield (
+        "nvidia_generations.csv",
+        "One line is one generation of NVIDIA GPUs: how its chips are called, the driver branches that serve it, and which kernel "
+        "modules it runs with.",
+        GENERATION_SCHEMA,
+    )
+    yield (
+        "cuda_errors.csv",
+        "One line is one error of the CUDA driver and the words frameworks print for it.",
+        CUDA_ERROR_SCHEMA,
+    )
+    yield ("container_images.csv", "One line is one image to start from, with the Python of its distribution.", IMAGE_SCHEMA)
+    yield ("rocm_wheels.csv", "One line is one series of PyTorch and the build of it for AMD.", ROCM_SCHEMA)
+    yield (
+        "os_commands.toml",
+        "One table is one family of Linux distributions and the commands that install a driver there.",
+        OS_COMMAND_SCHEMA,
     )

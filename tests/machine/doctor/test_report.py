@@ -44,6 +44,12 @@ def test_there_are_as_many_scenarios_as_promised(diagnoses: dict[str, Diagnosis]
     assert all(re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", key) for key in faulty)
 
 
+def test_every_finding_is_in_the_guide(diagnoses: dict[str, Diagnosis]) -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "guides" / "doctor.md").read_text(encoding="utf-8")
+    known = {f.id for d in diagnoses.values() for f in d.findings if not f.id.startswith("xid-")}
+    assert sorted(key for key in known if f"`{key}`" not in guide) == []
+
+
 def test_every_script_is_one_the_shell_accepts(diagnoses: dict[str, Diagnosis], tmp_path: Path) -> None:
     for at, d in enumerate(diagnoses.values()):
         (tmp_path / f"{at}.sh").write_text(fix_plan(d), encoding="utf-8")
