@@ -246,6 +246,6 @@ def test_a_card_of_no_catalogue_is_used_once_it_was_measured(gpuwise: Any, eight
     assert "bench --calibrate" in ran.err
     assert gpuwise("bench", "--calibrate", "--each", "0.01s").code == 0
     row = gpuwise("op", "matmul", "4096", "4096", "4096", "--on", "this", "--json").document["rows"][0]
-    assert row["device"] == "ACME 9000"
+    assert row["device"] == "ACME 9000 (this machine)"
     assert 0.5 * RATES["matmul"] < row["flop_per_s"] <= 1.2 * RATES["matmul"]
     assert replace(accelerators()["l40s"], corrections={}) == accelerators()["l40s"]

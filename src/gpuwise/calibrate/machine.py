@@ -165,7 +165,7 @@ def _predictions(key: str, rows: Sequence[Record], accelerator: Accelerator) -> 
 def corrected_accelerator(accelerator: Accelerator, found: DeviceCoefficients) -> Accelerator:
     """``accelerator`` as this device was measured."""
     corrections = {key: f.correction for key, f in found.families.items() if f.correction is not None}
-    return replace(accelerator, corrections=corrections)
+    return replace(accelerator, name=f"{accelerator.name} (this machine)", corrections=corrections)
 
 
 # --- the file ---

@@ -88,11 +88,11 @@ def _show(learned: Sequence[DeviceCoefficients], path: str, interrupted: bool) -
     for d in learned:
         if d.families:
             table = table_of(
-                ("family", "shapes", "measured vs model", "error before", "after", ""), left=("family", ""), wrap=("",)
+                ("family", "shapes", "time against model", "error before", "after", ""), left=("family", ""), wrap=("",)
             )
             for f in d.families.values():
                 used = "" if f.correction is not None else "left as it is: no better on shapes kept aside"
-                table.add_row(f.key, str(f.rows), f"{f.bias:+.1%} time", _error(f.before), _error(f.after), used)
+                table.add_row(f.key, str(f.rows), f"{f.bias:+.1%}", _error(f.before), _error(f.after), used)
             section(to, d.name, table)
         else:
             table = table_of(("rate", "measured"), left=("rate",))

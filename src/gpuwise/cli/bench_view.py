@@ -31,9 +31,10 @@ def show(
     to.print(headline(outcome, judged, below, threshold), style="bold")
     for device in dict.fromkeys(j.subject.device for j in judged):
         _device(to, [j for j in judged if j.subject.device == device])
-    if any(j.record.value is not None for j in judged):
+    nothing_expected = any(j.expectation is None for j in judged)
+    if any(j.record.value is not None for j in judged) and (nothing_expected or to.width >= WIDE):
         to.print()
-        to.print("+-: half the 95 % interval of the median over it; ? where six samples took too long", style="dim")
+        to.print("+-: half the median's 95 % interval over it; ? where six samples took too long", style="dim")
     if compared:
         _speedups(to, compared)
     _left_out(to, outcome)
@@ -77,25 +78,41 @@ def _device(to: Console, rows: Sequence[Judged]) -> None:
 
     subject, order = rows[0].subject, list(FAMILIES)
     judged = any(j.expectation is not None for j in rows)
-    past = any(j.before is not None for j in rows)
-    columns = ["measurement", "measured", "+-"]
-    columns += ["expected", "of peak"] if judged else []
-    columns += ["before"] if past and not judged else []
-    table = table_of([*columns, "verdict"], left=("measurement", "verdict"), wrap=("measurement", "verdict"))
+    past = any(j.before is not None for j in rows) and not judged
+    widths = not judged or to.width >= WIDE
+    columns = ["measurement", "measured", *(["+-"] if widths else []), *(["expected", "of peak"] if judged else [])]
+    columns += ["before"] if past else []
+    table = table_of([*columns, "verdict"], left=("measurement", "verdict"), wrap=("measurement",))
     for j in sorted(rows, key=lambda j: order.index(j.case.family)):
-        cells = [j.case.key, _measured(j), _width(j.record)]
+        cells = [j.case.key.replace("-", " "), _measured(j), *([_width(j.record)] if widths else [])]
         if judged:
             cells += [_expected(j), _share(j.of_peak)]
-        elif past:
+        if past:
             cells.append("" if j.before is None else format_value(j.before, j.case.unit))
         table.add_row(*cells, _verdict(j))
     section(to, _title(subject), table)
+    for line in _notes(rows):
+        indented(to, line)
+
+
+WIDE = 100
+"""Columns from which the interval of each result is shown beside what is expected."""
+
+
+def _notes(rows: Sequence[Judged]) -> list[str]:
+    """What stands beside the figures of one device."""
+    notes = [f"{j.case.key} failed: {j.record.failed}" for j in rows if j.record.failed is not None]
+    slow = [j for j in rows if j.slow_among]
+    if slow:
+        among = f"{len(slow)} of {len(rows)} measurements" if len(slow) > 1 else slow[0].case.key
+        notes.append(f"slower than its siblings, {slow[0].slow_among} cards of a kind, in {among}")
     line = conditions_line([j.record for j in rows])
     if line:
-        to.print(f"  {line}", style="dim")
+        notes.append(line)
     reasons = sorted({j.reason for j in rows if j.expectation is None and j.reason and j.record.failed is None})
     if reasons:
-        to.print(f"  no expectation: {'; '.join(reasons)}", style="dim")
+        notes.append(f"no expectation: {'; '.join(reasons)}")
+    return notes
 
 
 def _title(subject: Subject) -> str:
@@ -127,15 +144,18 @@ def _width(record: Record) -> str:
 
 
 def _expected(j: Judged) -> str:
-    e = j.expectation
-    if e is None:
+    """The range in the unit of what was measured beside it."""
+    e, value = j.expectation, j.record.value
+    if e is None or value is None:
         return "-"
-    if j.case.unit == "s":
-        return f"{format_value(e.low, 's')} - {format_value(e.high, 's')}"
-    top = format_value(e.high, j.case.unit)
-    number, _, unit = top.partition(" ")
-    scale = float(number.replace(",", "")) / e.high
-    return f"{e.low * scale:.3g} - {number} {unit}"
+    number = format_value(value, j.case.unit).partition(" ")[0]
+    scale = float(number.replace(",", "")) / value
+    return f"{_plain(e.low * scale)} - {_plain(e.high * scale)}"
+
+
+def _plain(value: float) -> str:
+    """Three digits without an exponent."""
+    return f"{float(f'{value:.3g}'):,.10g}"
 
 
 def _share(share: float | None) -> str:
@@ -143,20 +163,13 @@ def _share(share: float | None) -> str:
 
 
 def _verdict(j: Judged) -> str:
-    from rich.markup import escape
-
     if j.record.failed is not None:
-        return escape(j.record.failed)
+        return "failed"
     if j.record.correct is False:
-        return "WRONG ANSWER"
-    words = [] if str(j.verdict) == "unknown" else [str(j.verdict)]
-    if str(j.verdict) == "low" and j.reason:
-        words.append(f"({j.reason})")
-    if j.slow_among:
-        words.append(f"slowest of {j.slow_among} siblings")
-    if not words:
-        words.append("right" if j.record.correct else "")
-    return " ".join(words)
+        return "WRONG"
+    if str(j.verdict) == "unknown":
+        return "right" if j.record.correct else ""
+    return str(j.verdict)
 
 
 def conditions_line(records: Sequence[Record]) -> str:
@@ -196,31 +209,34 @@ def _speedups(to: Console, compared: Sequence[Speedup]) -> None:
     for key in dict.fromkeys((s.product, s.dtype) for s in compared):
         rows = [s for s in compared if (s.product, s.dtype) == key]
         body = grid(3)
+        for gpu in dict.fromkeys(s.gpu for s in rows if s.measured is not None):
+            here = [s.measured for s in rows if s.gpu == gpu and s.measured is not None]
+            low, high = _plain(min(here)), _plain(max(here))
+            body.add_row(gpu, f"{low} x" if low == high else f"{low} to {high} x", "measured")
         for s in rows:
-            if s.measured is not None:
-                body.add_row(s.gpu, f"{times(s.measured)} x", "measured")
-            elif s.predicted is not None:
+            if s.predicted is not None:
                 p = s.predicted
-                body.add_row(s.gpu, f"{times(p.expected)} x", f"predicted, {times(p.low)} to {times(p.high)}, {p.basis}")
-            else:
+                body.add_row(s.gpu, f"{_plain(p.expected)} x", f"predicted, {_plain(p.low)} to {_plain(p.high)}, {p.basis}")
+            elif s.measured is None:
                 body.add_row(s.gpu, "-", s.reason)
         section(to, f"{key[0]} in {key[1]}: {format_value(rows[0].processor_s, 's')} on the processor; faster by", body)
-
-
-def times(ratio: float) -> str:
-    """Three digits: ``2,740``, ``203``, ``0.85``."""
-    return f"{float(f'{ratio:.3g}'):,.10g}"
 
 
 def _left_out(to: Console, outcome: Outcome) -> None:
     reasons: dict[str, list[str]] = {}
     for case, subject, why in outcome.skipped:
         reasons.setdefault(f"{subject.label}: {why}", []).append(case.key)
-    if reasons or outcome.late:
-        body = grid(2)
+    if outcome.late:
+        reasons["no time left; without --quick there is"] = [c.key for c, _ in outcome.late]
+    if reasons:
+        to.print()
+        to.print("not measured", style="bold")
         for why, keys in reasons.items():
-            body.add_row(", ".join(keys), why)
-        if outcome.late:
-            keys = [c.key for c, _ in outcome.late]
-            body.add_row(", ".join(keys), "no time left; without --quick there is")
-        section(to, "not measured", body)
+            indented(to, f"{why}: {', '.join(keys)}")
+
+
+def indented(to: Console, text: str) -> None:
+    """Two columns in, on every line."""
+    from rich.padding import Padding
+
+    to.print(Padding(text, (0, 0, 0, 2), expand=False), style="dim")

@@ -27,7 +27,7 @@ LONGEST_REASON = 200
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``each_s`` for the samples of one case; no case but the first begins after ``end_s`` of the clock (None: as long as it takes)."""
+    """``each_s`` for the samples of one case; no case but the first begins after ``end_s`` of the clock (None: no end)."""
 
     each_s: float = 2.0
     end_s: float | None = None
