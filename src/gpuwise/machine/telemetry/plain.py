@@ -24,15 +24,23 @@ def to_plain(value: Any) -> Any:
         return value
     if kind is float:
         return value if math.isfinite(value) else None
+    if dataclasses.is_dataclass(value):
+        plain: dict[str, Any] = {}
+        for name in field_names(kind):
+            part = getattr(value, name)
+            # most fields are these: a call for each would be most of the work
+            plain[name] = part if part is None or type(part) in _AS_THEY_ARE else to_plain(part)
+        return plain
     if isinstance(value, Enum):
         return value.value
-    if dataclasses.is_dataclass(value):
-        return {name: to_plain(getattr(value, name)) for name in field_names(kind)}
     if isinstance(value, Mapping):
         return {str(k): to_plain(v) for k, v in value.items()}
     if isinstance(value, (tuple, list)):
         return [to_plain(v) for v in value]
     return str(value)
+
+
+_AS_THEY_ARE = frozenset((str, int, bool))
 
 
 def from_plain(kind: type[T], plain: Any) -> T:

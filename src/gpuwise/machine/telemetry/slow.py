@@ -18,6 +18,7 @@ from gpuwise.machine.telemetry.rates import HealthTrack
 
 XID_WAIT_S = 1.0
 """How long one wait for an error report lasts: closing the monitor takes no longer than this."""
+ASK_AGAIN_S = 10.0
 N_XIDS = 64
 
 
@@ -107,7 +108,7 @@ class HealthWatch:
 
 
 class XidWatch:
-    """Errors the drivers report, collected by one thread a backend. A backend that cannot be asked is left alone."""
+    """Errors the drivers report, collected by one thread a backend. A backend that cannot be asked is asked again now and then."""
 
     def __init__(self, backends: Sequence[Devices]) -> None:
         self._backends = backends
@@ -138,6 +139,8 @@ class XidWatch:
             try:
                 found = devices.wait_for_xid(XID_WAIT_S)
             except DeviceError:
-                return
+                # not supported here, or the driver went away: it may come back
+                self._stop.wait(ASK_AGAIN_S)
+                continue
             if found is not None:
                 self._seen.append(found)
