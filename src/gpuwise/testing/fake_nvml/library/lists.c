@@ -226,7 +226,7 @@ NVML(nvmlDeviceRegisterEvents, Dev *d, u64 types, struct set *set) {
 
 /* Enters with the lock held and leaves with it held; sleeps without it. */
 static int wait_for(struct set *set, struct event_data *out, unsigned timeout_ms) {
-    const struct timespec pause = {0, 2000000};
+    const struct timespec pause = {0, 20000000}; /* the true one blocks: polling faster would cost its callers a core */
     double end = now_s() + 1e-3 * timeout_ms;
     NEED(set && out);
     for (;;) {
