@@ -222,10 +222,9 @@ def describe(subjects: list[Subject]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _software(gpus: list[Subject]) -> dict[str, Any]:
     import sys
+    from importlib.metadata import version
 
-    from gpuwise import __version__
-
-    software: dict[str, Any] = {"gpuwise": __version__, "python": platform.python_version()}
+    software: dict[str, Any] = {"gpuwise": version("gpuwise"), "python": platform.python_version()}
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "mm"):
         software |= {"torch": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
