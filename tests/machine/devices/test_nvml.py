@@ -121,6 +121,18 @@ def test_a_long_list_of_processes_is_read_whole(machine: Callable[..., Opened]) 
     assert fake.calls()["nvmlDeviceGetComputeRunningProcesses_v3"] == 1  # the room is remembered
 
 
+@pytest.mark.parametrize("function", ["nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetProcessUtilization"])
+def test_a_list_that_never_fits_is_given_up(machine: Callable[..., Opened], function: str) -> None:
+    fake, devices, _ = machine("H100-SXM")
+    fake.gpu(0).add_process(5, memory_bytes=2**20)
+    fake.fail(function, 7)
+    sample = devices.sample(0)
+    assert sample.state is State.OK and sample.temperature_c == 30.0
+    assert fake.calls()[function] <= 4
+    fake.heal()
+    assert [p.sm_utilization for p in devices.sample(0).processes or ()] == [0.0]
+
+
 # --- how much is asked ---
 
 

@@ -36,6 +36,10 @@ NOT_AVAILABLE = 2**64 - 1
 ALL_LINKS = 2**32 - 1
 """Scope of a field value over every NVLink."""
 TEXT_BYTES = 96
+ATTEMPTS = 4
+"""At a list that grows while it is read."""
+MOST_PROCESSES = 65536
+"""A longer list is not believed."""
 ELSEWHERE = ("/usr/lib/wsl/lib/libnvidia-ml.so.1", "/run/opengl-driver/lib/libnvidia-ml.so.1")
 """Where the library is on WSL and NixOS, which the loader does not always search."""
 
@@ -210,32 +214,34 @@ class Library:
 
     def processes(self, name: str, device: Handle, room: int) -> list[ProcessInfo]:
         """The processes of a list (compute, graphics), in one call where ``room`` suffices."""
-        while True:
+        for _ in range(ATTEMPTS):
             out, count = (ProcessInfo * room)(), c_uint(room)
             try:
                 self._call(name, device, byref(count), out)
             except Refused as refused:
-                if refused.code != INSUFFICIENT_SIZE:
+                if refused.code != INSUFFICIENT_SIZE or not room < count.value <= MOST_PROCESSES:
                     raise
                 # the list may grow while it is read
-                room = max(count.value + 8, 2 * room)
+                room = count.value + 8
                 continue
             return list(out[: min(count.value, room)])
+        raise Refused(INSUFFICIENT_SIZE)
 
     def process_use(self, device: Handle, since_us: int, room: int) -> list[ProcessUse]:
         """What processes did since a moment of the driver's clock; empty when nothing."""
-        while True:
+        for _ in range(ATTEMPTS):
             out, count = (ProcessUse * room)(), c_uint(room)
             try:
                 self._call("nvmlDeviceGetProcessUtilization", device, out, byref(count), c_ulonglong(since_us))
             except Refused as refused:
                 if refused.code == NOT_FOUND:
                     return []
-                if refused.code != INSUFFICIENT_SIZE or count.value <= room:
+                if refused.code != INSUFFICIENT_SIZE or not room < count.value <= MOST_PROCESSES:
                     raise
                 room = count.value + 8
                 continue
             return list(out[: min(count.value, room)])
+        raise Refused(INSUFFICIENT_SIZE)
 
     def fields(self, device: Handle, questions: Sequence[tuple[int, int]]) -> list[int | float | Refused]:
         """Several field values in one call, by id and scope; each may be refused by itself."""
