@@ -75,7 +75,7 @@ def _doctor_formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
     )
     yield (
         "nvidia_generations.csv",
-        "One line is one generation of NVIDIA GPUs: how its chips are called, the driver branches that serve it, and which kernel "
+        "One line is one generation of NVIDIA GPUs: how its chips are called, the driver branches that serve it, and the kernel "
         "modules it runs with.",
         GENERATION_SCHEMA,
     )
