@@ -4,9 +4,9 @@
 
 Every client watches the same fake ``libnvidia-ml.so.1`` at one refresh a second (nvitop at its own: it takes whole seconds), one
 after another, ``rounds`` times; the medians are shown. Processor time is that of all threads, from the scheduler
-(``/proc/PID/task/*/schedstat``): the lower quartile of the single seconds of a window that begins when the client has started. The
-played library answers at once: a real driver adds its own time to every client alike. A busy machine makes all figures larger:
-compare within one run.
+(``/proc/PID/task/*/schedstat``): the lower quartile of the single seconds of a window that begins when the client has started.
+The played library answers at once: a real driver adds its own time to every client alike. A busy machine makes all figures
+larger: compare within one run.
 """
 
 from __future__ import annotations

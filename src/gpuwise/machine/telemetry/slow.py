@@ -108,7 +108,7 @@ class HealthWatch:
 
 
 class XidWatch:
-    """Errors the drivers report, collected by one thread a backend. A backend that cannot be asked is asked again now and then."""
+    """Errors the drivers report, collected by one thread a backend. One that cannot be asked is asked again later."""
 
     def __init__(self, backends: Sequence[Devices]) -> None:
         self._backends = backends
