@@ -10,6 +10,7 @@ from dataclasses import replace
 from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding
+from textual.driver import Driver
 from textual.message import Message
 
 from gpuwise.machine.telemetry.monitor import Source
@@ -58,9 +59,9 @@ class TopApp(Acts, App[None]):
 
     def __init__(
         self, source: Source, options: ScreenOptions, *, chosen: Chosen | None = None,
-        keep: Callable[[Chosen], bool] | None = None,
+        keep: Callable[[Chosen], bool] | None = None, driver: type[Driver] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__()
+        super().__init__(driver_class=driver)
         self.source, self.options = source, options
         self.failure: BaseException | None = None
         self.shot: Snapshot | None = None
@@ -74,7 +75,7 @@ class TopApp(Acts, App[None]):
         theme = options.theme or chosen.theme
         self.theme = theme if theme in self.available_themes else Chosen().theme
         order = Order(chosen.sort if chosen.sort in BY_NAME else Chosen().sort, chosen.falling, chosen.tree)
-        live = not hasattr(source, "seek") and not getattr(source, "demo", False) and not options.title
+        live = not options.title and not hasattr(getattr(source, "source", source), "seek")
         self.state = State(options.interval_s, options.prices, options.title, live=live, order=order)
         self.sampler = Sampler(source, self._take, self._fail, interval_s=options.interval_s, live=live)
         self.sampler.tree = order.tree

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gpuwise.machine.devices.readings import State
 from gpuwise.machine.telemetry.cause import Cause, Severity
@@ -357,6 +358,7 @@ def cause_lines(cause: Cause, width: int, n: int) -> list[Line]:
     ]
 
 
+@lru_cache(256)
 def cause_words(cause: Cause) -> str:
     """The sentence with its cost and its evidence."""
     more = "; ".join([*([cause.cost] if cause.cost else []), *cause.evidence])

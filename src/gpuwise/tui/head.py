@@ -43,7 +43,7 @@ class Bar:
 
 def first(frame: Frame, state: Bar, width: int) -> Line:
     """What is watched, and the views."""
-    what = state.title or frame.host.name or "this machine"
+    what = ("" if frame.demo else state.title) or frame.host.name or "this machine"
     n = len(frame.cards)
     before = [
         run("gpuwise top ", "title"), run(("DEMO " if frame.demo else "") + what, "strong"),

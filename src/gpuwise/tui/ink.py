@@ -117,8 +117,11 @@ def spread(before: Sequence[Run], after: Sequence[Run], width: int, *, back: str
     return Line((*head.runs, (fill * gap, "dim" if fill != " " else "", ""), *after), back)
 
 
-def wrap(text: str, width: int) -> list[str]:
+@lru_cache(256)
+def wrap(text: str, width: int) -> tuple[str, ...]:
     """Words of ``text`` in lines of ``width`` columns; a longer word is broken."""
+    if (text.isascii() or _narrow(text)) and len(text) <= width:
+        return (" ".join(text.split()),)
     out, now = list[str](), ""
     for word in text.split():
         while width_of(word) > width > 0:
@@ -138,7 +141,7 @@ def wrap(text: str, width: int) -> list[str]:
         else:
             out.append(now)
             now = word
-    return [*out, now] if now or not out else out
+    return (*out, now) if now or not out else tuple(out)
 
 
 def bar(share: float | None, width: int, role: str = "bar") -> tuple[Run, ...]:

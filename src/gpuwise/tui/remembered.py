@@ -21,6 +21,9 @@ class Chosen:
 
 def place() -> Path:
     """Where they are kept."""
+    home = os.environ.get("GPUWISE_HOME")
+    if home:
+        return Path(home) / "top.json"
     from platformdirs import user_config_path
 
     return user_config_path("gpuwise", appauthor=False) / "top.json"

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.machine.telemetry.cause import Cause
@@ -46,6 +47,8 @@ class Sampler:
         live: bool,
     ) -> None:  # fmt: skip
         self._source, self._take, self._fail = source, take, fail
+        # a recording behind a tap is still a recording
+        self._inner: object = getattr(source, "source", source)
         self.interval_s, self.live = interval_s, live
         self.tree = False
         self._held = self._now = False
@@ -58,7 +61,7 @@ class Sampler:
 
     @property
     def seekable(self) -> bool:
-        return hasattr(self._source, "seek")
+        return hasattr(self._inner, "seek")
 
     def start(self) -> None:
         self._thread.start()
@@ -88,9 +91,8 @@ class Sampler:
         """Go forward or back in a replay and show what is there."""
 
         def go() -> None:
-            source = self._source
-            position_s, length_s = getattr(source, "position_s", 0.0), getattr(source, "length_s", 0.0)
-            source.seek(min(max(0.0, position_s + by_s), length_s))  # type: ignore[attr-defined]
+            source: Any = self._inner
+            source.seek(min(max(0.0, source.position_s + by_s), source.length_s))
             self._once()
 
         if self.seekable:
@@ -131,4 +133,4 @@ class Sampler:
             if not frame.cards:
                 hosts = self._hosts.busiest(frame.at_s)
         self.asking_since_s = None
-        self._take(Snapshot(frame, causes, source.notices, above, hosts, bool(getattr(source, "finished", False))))
+        self._take(Snapshot(frame, causes, source.notices, above, hosts, bool(getattr(self._inner, "finished", False))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,7 +17,12 @@ def run(source: Source, options: ScreenOptions) -> int:
     """
     from gpuwise.tui.app import TopApp
 
-    app = TopApp(source, options)
+    driver = None
+    if sys.platform != "win32":
+        from gpuwise.tui.quiet_driver import QuietDriver
+
+        driver = QuietDriver
+    app = TopApp(source, options, driver=driver)
     app.run()
     if app.failure is not None:
         raise app.failure
