@@ -248,7 +248,7 @@ def shared() -> Iterator[FakeNvml]:
         yield fake
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from(DEVICE_FUNCTIONS), st.tuples(CODES, st.integers(1, 3)), max_size=8), st.booleans())
 def test_a_sample_is_never_an_error(shared: FakeNvml, failures: dict[str, tuple[int, int]], unloaded: bool) -> None:
     shared.heal()
