@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--cards", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--loop-only", action="store_true", help="only what one refresh costs in a loop")
     given = parser.parse_args()
     folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"telemetry-overhead-{os.getpid()}"
     folder.mkdir()
@@ -56,6 +57,9 @@ def main() -> None:
         for n in range(given.cards):
             fake.gpu(n).set(utilization=0.95, power_w=640.0, temperature_c=66)
             fake.gpu(n).add_process(os.getpid(), memory_bytes=60e9, sm=0.9)
+        in_a_loop(fake)
+        if given.loop_only:
+            return
         rows = watch_all(fake, given, folder)
         print(f"{given.cards} cards, one refresh a second, {given.seconds:.0f} s, median of {given.rounds}\n")
         print(f"{'client':<44} {'% of a core':>11} {'times floor':>11} {'RSS MB':>7} {'NVML calls/s':>12}")
@@ -65,6 +69,38 @@ def main() -> None:
             print(f"{name:<44} {cpu * 100:>11.2f} {cpu / floor:>11.1f} {rss / 1e6:>7.1f} {calls:>12.0f}")
         print(f"\n{'one look':<44} {'CPU s':>11} {'times bare':>11}")
         one_shot(fake, given)
+
+
+def in_a_loop(fake: FakeNvml) -> None:
+    """What the parts of one refresh cost with nothing between: the 20th of 400 times, which a busy machine moves least."""
+    from gpuwise.machine.devices.find import find_devices
+    from gpuwise.machine.telemetry.causes import find_causes
+    from gpuwise.machine.telemetry.csv_log import lines
+    from gpuwise.machine.telemetry.monitor import Monitor
+    from gpuwise.machine.telemetry.plain import to_plain
+
+    with fake.in_process():
+        found = find_devices(("nvidia",))
+        (devices,) = found.backends
+        monitor = Monitor(found.backends, health=False, watch_xids=False)
+        frame, n = monitor.refresh(), len(monitor.refresh().cards)
+        parts = {
+            "asking the cards": lambda: [devices.sample(i) for i in range(n)],
+            "a whole refresh": monitor.refresh,
+            "finding causes": lambda: find_causes(frame),
+            "a line of CSV a card": lambda: lines(frame, ()),
+            "a document for JSON": lambda: to_plain(frame),
+        }
+        for name, part in parts.items():
+            took: list[int] = []
+            for _ in range(400):
+                began = time.perf_counter_ns()
+                part()
+                took.append(time.perf_counter_ns() - began)
+            print(f"{name:<44} {sorted(took)[20] / 1e6:>11.2f} ms")
+        monitor.close()
+        devices.close()
+    print()
 
 
 def watch_all(fake: FakeNvml, given: argparse.Namespace, folder: Path) -> dict[str, list[tuple[float, float, float]]]:
