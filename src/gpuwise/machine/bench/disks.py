@@ -28,6 +28,72 @@ WRITE_S = 1.5
 """The file ends at its full size or after writing for this long: slow disks are measured too, in finite time."""
 
 
+class _File:
+    """A file of a known pattern in the temporary folder. Raises InputError where it cannot be written."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self._handle, name = tempfile.mkstemp(prefix="gpuwise-bench-", dir=folder)
+        self._path = Path(name)
+        self._pattern = os.urandom(BLOCK)
+        self._rng = random.Random(20261122)
+        self.right: list[bool] = []
+        """Whether each reading gave the pattern back."""
+        try:
+            _, self._blocks = self._write(max(1, size // BLOCK), WRITE_S)
+        except OSError as error:
+            self.close()
+            raise InputError(f"{folder} cannot be written: {error.strerror}", hint="set TMPDIR to another folder") from None
+        self.size = self._blocks * BLOCK
+        self.dropped = _drop(self._handle)
+
+    def _write(self, blocks: int, limit_s: float = float("inf")) -> tuple[float, int]:
+        """Seconds, and how many blocks were written until the limit."""
+        os.lseek(self._handle, 0, os.SEEK_SET)
+        start, done = time.perf_counter(), 0
+        for done in range(1, blocks + 1):
+            _write_all(self._handle, self._pattern)
+            if done % 8 == 0:
+                os.fsync(self._handle)
+                if time.perf_counter() - start > limit_s:
+                    break
+        os.fsync(self._handle)
+        return time.perf_counter() - start, done
+
+    def write(self) -> float:
+        """Seconds to write it all and have it on the disk."""
+        return self._write(self._blocks)[0]
+
+    def read(self) -> float:
+        """Seconds to read it in order; comparing is not counted."""
+        _drop(self._handle)
+        os.lseek(self._handle, 0, os.SEEK_SET)
+        same, seconds = True, 0.0
+        while True:
+            start = time.perf_counter()
+            block = os.read(self._handle, BLOCK)
+            seconds += time.perf_counter() - start
+            if not block:
+                break
+            same = same and block == self._pattern[: len(block)]
+        self.right.append(same)
+        return seconds
+
+    def read_at_random(self) -> float:
+        """Seconds of one read of ``PAGE`` bytes, mean of ``READS``."""
+        _drop(self._handle)
+        offsets = [self._rng.randrange(self.size // PAGE) * PAGE for _ in range(READS)]
+        start = time.perf_counter()
+        blocks = [_read_at(self._handle, offset) for offset in offsets]
+        seconds = time.perf_counter() - start
+        self.right.append(all(b == self._pattern[o % BLOCK : o % BLOCK + PAGE] for b, o in zip(blocks, offsets, strict=True)))
+        return seconds / READS
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self._handle)
+        self._path.unlink(missing_ok=True)
+
+
 def make_disk(case: Case, subject: Subject) -> Work:
     """``write``, ``read`` or ``random-read`` of ``bytes``. Raises NotHereError where there is no room for the file."""
     size = int(case.parameters["bytes"])
@@ -35,78 +101,19 @@ def make_disk(case: Case, subject: Subject) -> Work:
     free = _free(folder)
     if free is not None and free < 4 * size:
         raise NotHereError(f"{folder} has {free:,} bytes free; a file of {size:,} would crowd it", hint="set TMPDIR")
-    handle, name = tempfile.mkstemp(prefix="gpuwise-bench-", dir=folder)
-    path = Path(name)
-    pattern = os.urandom(BLOCK)
-
-    def close() -> None:
-        with contextlib.suppress(OSError):
-            os.close(handle)
-        path.unlink(missing_ok=True)
-
-    def write(blocks: int, limit_s: float = float("inf")) -> tuple[float, int]:
-        os.lseek(handle, 0, os.SEEK_SET)
-        start, done = time.perf_counter(), 0
-        for done in range(1, blocks + 1):
-            _write_all(handle, pattern)
-            if done % 8 == 0:
-                os.fsync(handle)
-                if time.perf_counter() - start > limit_s:
-                    break
-        os.fsync(handle)
-        return time.perf_counter() - start, done
-
-    try:
-        _, written = write(size // BLOCK, WRITE_S)
-    except OSError as error:
-        close()
-        raise InputError(f"{folder} cannot be written: {error.strerror}", hint="set TMPDIR to another folder") from None
-    size = written * BLOCK
-    dropped = _drop(handle)
-    read_back: list[bool] = []
-
-    def read() -> float:
-        _drop(handle)
-        os.lseek(handle, 0, os.SEEK_SET)
-        same, seconds = True, 0.0
-        while True:
-            start = time.perf_counter()
-            block = os.read(handle, BLOCK)
-            seconds += time.perf_counter() - start
-            if not block:
-                break
-            same = same and block == pattern[: len(block)]
-        read_back.append(same)
-        return seconds
-
-    rng = random.Random(20261122)
-
-    def random_read() -> float:
-        _drop(handle)
-        offsets = [rng.randrange(size // PAGE) * PAGE for _ in range(READS)]
-        blocks: list[bytes] = []
-        start = time.perf_counter()
-        for offset in offsets:
-            blocks.append(_read_at(handle, offset))
-        seconds = time.perf_counter() - start
-        read_back.append(all(b == pattern[o % BLOCK : o % BLOCK + PAGE] for b, o in zip(blocks, offsets, strict=True)))
-        return seconds / READS
+    file = _File(folder, size)
 
     def check() -> Check:
         if case.variant == "write":
-            read()
-        same = bool(read_back) and all(read_back)
-        return Check(same, 0.0 if same else float("inf"), f"{size:,} bytes of a known pattern")
+            file.read()
+        same = bool(file.right) and all(file.right)
+        return Check(same, 0.0 if same else float("inf"), f"{file.size:,} bytes of a known pattern")
 
-    def rewrite() -> float:
-        return write(written)[0]
-
-    sample, amount = {"write": (rewrite, float(size)), "read": (read, float(size)), "random-read": (random_read, 1.0)}[
-        case.variant
-    ]
-    cache = "dropped" if dropped else "could not be dropped"
-    how: dict[str, Value] = {"timed by": "host clock", "page cache": cache, "file_bytes": size}
-    return Work(sample, amount, check, close, how)
+    sample = {"write": file.write, "read": file.read, "random-read": file.read_at_random}[case.variant]
+    amount = 1.0 if case.variant == "random-read" else float(file.size)
+    cache = "dropped" if file.dropped else "could not be dropped"
+    how: dict[str, Value] = {"timed by": "host clock", "page cache": cache, "file_bytes": file.size}
+    return Work(sample, amount, check, file.close, how)
 
 
 def _write_all(handle: int, block: bytes) -> None:
