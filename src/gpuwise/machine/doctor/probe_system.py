@@ -119,9 +119,8 @@ def read_docker(host: Host) -> Docker:
         loaded = json.loads(host.read("/etc/docker/daemon.json") or "{}")
     except ValueError:
         loaded = {}
-    runtimes: Mapping[str, object] = loaded.get("runtimes") if isinstance(loaded, dict) else {}
-    if not isinstance(runtimes, dict):
-        runtimes = {}
+    named = loaded.get("runtimes") if isinstance(loaded, dict) else None
+    runtimes: Mapping[str, object] = named if isinstance(named, dict) else {}
     nvidia = runtimes.get("nvidia")
     program = str(nvidia.get("path") or "") if isinstance(nvidia, dict) else ""
     missing = bool(program) and not (host.which(program) or host.exists(program))
