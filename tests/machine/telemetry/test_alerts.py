@@ -44,7 +44,7 @@ def test_rules(text: str, rule: tuple[Any, ...]) -> None:
     "text",
     ["", " ", "temp", "temp>", "temp>hot", "temp=85", "temp>85 for", "temp>85 for ever", "colour>3", "sw-thermal>3",
      "lost until 4", "temp>nan", "temp>inf", "temp>85 until 90", "util<5 until 2", "temp>85 for 60s for 60s", "temp>85; ls",
-     "memused>70", "hot"],
+     "memused>70", "warmth"],
 )  # fmt: skip
 def test_what_is_no_rule(text: str) -> None:
     with pytest.raises(InputError) as caught:
