@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.errors import InputError, UnknownNameError, nearest_names
 from gpuwise.machine.telemetry.cause import Cause, Severity
 from gpuwise.machine.telemetry.csv_log import time_words
 from gpuwise.machine.telemetry.frames import Card, Frame
@@ -104,7 +104,8 @@ def parse_rule(text: str) -> Rule:
         if name in WORDS:
             return Rule(text.strip(), name, hold_s=hold_s)
         if name not in CAUSE_IDS:
-            raise UnknownNameError("alert", name, [*READINGS, *WORDS, *CAUSE_IDS])
+            known = [*READINGS, *WORDS, *CAUSE_IDS]
+            raise UnknownNameError("alert", name, known, hint=None if nearest_names(name, known) else EXAMPLE)
         return Rule(text.strip(), "cause", hold_s=hold_s, cause_id=name)
     if name not in READINGS:
         raise UnknownNameError("reading of an alert", name, READINGS, hint="known are " + ", ".join(READINGS))
