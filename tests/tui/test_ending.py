@@ -100,9 +100,10 @@ def test_not_permitted_is_said(child, monkeypatch) -> None:
     def no(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(signal, "pidfd_send_signal", no, raising=False)
-    monkeypatch.setattr(os, "kill", no)
-    answer = end(host_of(child.pid), signal.SIGTERM)
+    with monkeypatch.context() as patch:
+        patch.setattr(signal, "pidfd_send_signal", no, raising=False)
+        patch.setattr(os, "kill", no)
+        answer = end(host_of(child.pid), signal.SIGTERM)
     assert not answer.ok and "not permitted" in answer.words and "belongs to ada" in answer.words
     assert child.poll() is None
 

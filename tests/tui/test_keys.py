@@ -195,7 +195,7 @@ def test_the_keys_at_the_bottom_can_be_clicked() -> None:
         assert screen.app.state.order.tree
         await screen.click("sort")
         assert screen.app.state.order.column != "memory"
-        await screen.click("view")
+        await screen.click("tab view")
         assert screen.app.state.view == "processes"
 
     watch_demo(2, act, size=(120, 30))

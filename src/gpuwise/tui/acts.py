@@ -95,7 +95,9 @@ class Acts:
             self.state.first_why_line = max(0, self.state.first_why_line + by)
         elif self.drawn is not None and self.drawn.entries:
             entries = self.drawn.entries
-            at = self.state.first_process if self.state.process is None else self.state.place + by
+            # nothing is selected yet: one down is the first that is seen
+            start = self.state.first_process - 1 if self.state.process is None else self.state.place
+            at = start + by
             self.state.process = entries[max(0, min(len(entries) - 1, at))].key
         self.redraw()
 

@@ -40,8 +40,8 @@ class TopApp(Acts, App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = "Screen { layout: vertical; overflow: hidden; } Screen > Panel { height: 0; }"
     BINDINGS = [
-        Binding("q,ctrl+c", "quit"), Binding("question_mark,h,f1", "help"), Binding("tab", "next_view(1)"),
-        Binding("shift+tab", "next_view(-1)"), Binding("w", "view('why')"), Binding("enter", "details"),
+        Binding("q,ctrl+c", "quit"), Binding("question_mark,h,f1", "help"), Binding("tab", "next_view(1)", priority=True),
+        Binding("shift+tab", "next_view(-1)", priority=True), Binding("w", "view('why')"), Binding("enter", "details"),
         Binding("d", "card_details"), Binding("slash,backslash", "filter"), Binding("escape", "clear_filter"),
         Binding("s", "sort(1)"), Binding("S", "sort(-1)"), Binding("r", "turn"), Binding("t", "tree"), Binding("o", "only_card"),
         Binding("k,delete", "kill"), Binding("c", "chart(1)"), Binding("C", "chart(-1)"), Binding("a", "all_cards"),

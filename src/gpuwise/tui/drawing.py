@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuwise.machine.telemetry.cause import Cause
 from gpuwise.machine.telemetry.frames import Card, Frame
@@ -13,7 +13,7 @@ from gpuwise.tui import cards as cards_view
 from gpuwise.tui import charts, head
 from gpuwise.tui.ink import BLANK, Line, Run, line, percent, run, short_bytes, spread, wrap
 from gpuwise.tui.layout import Layout, lay_out
-from gpuwise.tui.processes import Entry, arranged, columns_for, entries_of, heading, row
+from gpuwise.tui.processes import HOST_ONLY, Entry, arranged, columns_for, entries_of, heading, row
 from gpuwise.tui.sampler import Snapshot
 from gpuwise.tui.state import State
 from gpuwise.tui.why import why_lines
@@ -80,7 +80,10 @@ def _entries(shot: Snapshot, state: State) -> list[Entry]:
     found += [
         Entry(h, age_s=None if h.started_s is None or boot_s is None else max(0.0, boot_s - h.started_s)) for h in shot.hosts
     ]
-    return arranged(found, state.order, shot.ancestors)
+    order = state.order
+    if not shot.frame.cards and order.column not in HOST_ONLY:
+        order = replace(order, column="cpu", falling=True)
+    return arranged(found, order, shot.ancestors)
 
 
 def _no_card_height(frame: Frame, width: int) -> int:

@@ -102,7 +102,8 @@ COLUMNS: tuple[Column, ...] = (
 """By name; left to right as they are shown."""
 BY_NAME: Mapping[str, Column] = {c.name: c for c in COLUMNS}
 SHORTEST_COMMAND = 20
-_HOST_ONLY = ("pid", "user", "cpu", "host-memory", "time", "container", "command")
+HOST_ONLY = ("pid", "user", "cpu", "host-memory", "time", "container", "command")
+"""Columns that say something of a process on no card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +201,7 @@ def _tree(entries: Sequence[Entry], ancestors: Mapping[int, HostProcess]) -> lis
 def columns_for(width: int, entries: Sequence[Entry], *, host_only: bool = False) -> list[tuple[Column, int]]:
     """The columns that fit, with their widths. Those in which no row says anything are left out first."""
     silent = {c.name for c in COLUMNS if c.keep >= 6 and all(c.text(e) in ("", UNKNOWN, "0%") for e in entries)}
-    chosen = [c for c in COLUMNS if c.name not in silent and (not host_only or c.name in _HOST_ONLY)]
+    chosen = [c for c in COLUMNS if c.name not in silent and (not host_only or c.name in HOST_ONLY)]
     while len(chosen) > 1 and sum(c.width + 1 for c in chosen) + SHORTEST_COMMAND > width:
         worst = max(chosen, key=lambda c: c.keep)
         if worst.keep == 0:
