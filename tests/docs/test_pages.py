@@ -35,7 +35,8 @@ def _blocks(language: str) -> Iterator[tuple[Path, str]]:
 
 
 def _commands() -> list[str]:
-    """Every gpuwise command of every page; those with DIR need files of the reader's."""
+    """Every gpuwise command of every page; those with DIR need files of the reader's, those in bash blocks a
+    GPU or minutes."""
     found: dict[str, None] = {}
     for language in ("sh", "console"):
         for _, body in _blocks(language):
