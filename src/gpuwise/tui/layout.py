@@ -43,9 +43,11 @@ def lay_out(width: int, height: int, n_cards: int, causes: Sequence[Cause], n_pr
         return Layout(head, 0, free, 0, foot)
     per_card, heading = _style(free, n_cards, len(causes))
     cards = n_cards * per_card + heading
-    cards = min(cards, free if free < 8 else max(n_cards if free - n_cards >= 3 else 4, free - 3))
-    if cards < n_cards * per_card + heading:
-        heading = False
+    if cards > free:
+        heading, cards = False, n_cards * per_card
+    if cards > free:
+        # they scroll; the table keeps a few lines
+        cards = free - min(3, free // 3)
     rest = free - cards
     table = min(TABLE if n_processes else 2, rest)
     given = {place: 1 for place in range(min(len(causes), max(0, rest - table)))}

@@ -10,7 +10,7 @@ from textual.binding import Binding
 from textual.events import Resize
 from textual.screen import ModalScreen
 
-from gpuwise.tui.ink import Line, clip, left, line, line_width, run
+from gpuwise.tui.ink import Line, clip, cut, line, line_width, run, width_of
 from gpuwise.tui.palette import Palette
 from gpuwise.tui.panel import Panel
 
@@ -90,16 +90,14 @@ class Sheet(ModalScreen[str | None]):
         )  # fmt: skip
 
     def _framed(self, lines: Sequence[Line], width: int, hidden: int) -> list[Line]:
-        title = f" {self._title} "
-        out = [line(run("╭─", "bar"), run(clip(line(run(title)), width - 4).runs[0][0], "title"), run("─" * width, "bar"))]
-        out = [line(*clip(out[0], width - 1).runs[:2], run("─" * (width - 3 - len(clip(out[0], width - 1).runs[1][0])), "bar"),
-                    run("╮", "bar"))]  # fmt: skip
+        title = cut(f" {self._title} ", max(0, width - 4))
+        out = [line(run("╭─", "bar"), run(title, "title"), run("─" * (width - 3 - width_of(title)) + "╮", "bar"))]
         for of in lines:
             pad = run(" " * max(0, width - 4 - line_width(of)))
             out.append(Line((("│ ", "bar", ""), *of.runs, pad, (" │", "bar", "")), of.back, of.action))
         end = f" {hidden} more lines: ↑ ↓ " if hidden > 0 else " esc closes " if not self._choices else " enter takes, esc leaves "
-        end = left(end, min(len(end), max(0, width - 4)))
-        out.append(line(run("╰─", "bar"), run(end, "dim"), run("─" * max(0, width - 3 - len(end)) + "╯", "bar")))
+        end = cut(end, max(0, width - 4))
+        out.append(line(run("╰─", "bar"), run(end, "dim"), run("─" * max(0, width - 3 - width_of(end)) + "╯", "bar")))
         return out
 
     def action_close(self) -> None:
