@@ -91,8 +91,14 @@ class Clock:
 
 
 def show(
-    source: Source, act: Act, *, size: tuple[int, int] = (80, 24), turn: Callable[[float], None] = lambda s: None,
-    options: ScreenOptions | None = None, chosen: Chosen | None = None, keep=lambda c: True,
+    source: Source,
+    act: Act,
+    *,
+    size: tuple[int, int] = (80, 24),
+    turn: Callable[[float], None] = lambda s: None,
+    options: ScreenOptions | None = None,
+    chosen: Chosen | None = None,
+    keep=lambda c: True,
 ) -> TopApp:
     """Run the application without a terminal and do ``act`` on it once the first frame is there."""
     app = TopApp(source, options or ScreenOptions(interval_s=FAR_S), chosen=chosen or Chosen(), keep=keep)

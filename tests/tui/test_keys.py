@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.tui.screens import Clock, show, watch_demo
+from tests.tui.screens import Clock, show, watch_cards, watch_demo
 
+from gpuwise.machine.devices.null import NullCard
+from gpuwise.machine.devices.readings import GpuProcess
 from gpuwise.machine.telemetry.demo import DemoDevices, DemoReader
 from gpuwise.machine.telemetry.monitor import Monitor
 from gpuwise.machine.telemetry.options import ScreenOptions
@@ -104,15 +106,18 @@ def test_processes_by_key_wheel_and_click() -> None:
 
 
 def test_a_selected_process_that_ends_passes_the_selection_on() -> None:
-    async def act(screen) -> None:
-        await screen.press("slash", *"train", "enter", "end")
-        gone = screen.app.state.process
-        assert gone == (4200060, 6)
-        for _ in range(3):
-            await screen.next_frame(20.0)
-        assert screen.app.state.process is not None and screen.app.state.process != gone
+    first, second = (GpuProcess(p, "compute", 2**30, 0.5) for p in (1001, 1002))
 
-    watch_demo(8, act, size=(80, 40))
+    def script(t: float) -> dict:
+        return {"processes": (first, second) if t < 10 else (first,)}
+
+    async def act(screen) -> None:
+        await screen.press("end")
+        assert screen.app.state.process == (1002, 0)
+        await screen.next_frame(20.0)
+        assert screen.app.state.process == (1001, 0)
+
+    watch_cards([NullCard("t4", script=script)], act)
 
 
 def test_views_by_key_and_click() -> None:
@@ -120,7 +125,7 @@ def test_views_by_key_and_click() -> None:
         await screen.press("tab")
         assert screen.app.state.view == "processes" and "H100" not in screen.text
         await screen.press("tab")
-        assert "NVLink sent" in screen.text and "PID" not in screen.text
+        assert "memory busy" in screen.text and "PID" not in screen.text
         await screen.press("shift+tab", "shift+tab")
         assert screen.app.state.view == "overview"
         await screen.click("charts")
@@ -220,7 +225,7 @@ def test_a_theme_is_shown_taken_and_remembered() -> None:
     assert [c.theme for c in kept] == ["textual-light"]
 
 
-@pytest.mark.parametrize("theme", ["textual-dark", "textual-light", "textual-ansi", "nord", "gruvbox"])
+@pytest.mark.parametrize("theme", ["textual-light", "textual-ansi", "gruvbox"])
 def test_every_kind_of_theme_paints(theme) -> None:
     async def act(screen) -> None:
         assert screen.app.theme == theme or theme not in screen.app.available_themes
@@ -266,10 +271,10 @@ def test_a_replay_winds_pauses_and_refuses_to_kill(tmp_path, tapped) -> None:
         await screen.until(lambda: replay.position_s >= at_s + 59)
         await screen.press("comma")
         await screen.until(lambda: replay.position_s <= at_s + 51)
-        n = screen.app.n_frames
+        at_s = replay.position_s
         await screen.press("down", "k")
         assert "no live view" in screen.text
-        assert screen.app.n_frames == n
+        assert replay.position_s == at_s
 
     show(source, act, options=ScreenOptions(interval_s=1000.0, title="r.db"))
     source.close()

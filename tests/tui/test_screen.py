@@ -18,9 +18,20 @@ from gpuwise.tui.app import PANELS
 from gpuwise.tui.ink import text_of
 
 
-@pytest.mark.parametrize("size", [(60, 20), (80, 24), (120, 40), (200, 60)])
-@pytest.mark.parametrize("n", [1, 2, 8, 16])
-def test_every_card_and_a_table_of_processes_at_every_size(size, n) -> None:
+@pytest.mark.parametrize(
+    ("n", "size"),
+    [
+        (1, (60, 20)),
+        (16, (60, 20)),
+        (2, (80, 24)),
+        (8, (80, 24)),
+        (1, (120, 40)),
+        (16, (120, 40)),
+        (2, (200, 60)),
+        (8, (200, 60)),
+    ],
+)
+def test_every_card_and_a_table_of_processes_at_every_size(n, size) -> None:
     async def act(screen) -> None:
         lines = screen.lines
         assert len(lines) == size[1]
@@ -149,10 +160,10 @@ def test_a_name_that_is_no_utf8_and_one_that_is_wide() -> None:
 
 def test_resized_to_nothing_and_back() -> None:
     async def act(screen) -> None:
-        for size in ((1, 1), (59, 3), (300, 2), (2, 80), (80, 24)):
+        for size in ((1, 1), (300, 2), (80, 24)):
             await screen.pilot.resize_terminal(*size)
             await screen.next_frame()
-            for key in ("tab", "tab", "tab", "tab", "d", "escape", "T", "escape", "end"):
+            for key in ("tab", "tab", "tab", "tab", "d", "escape", "end"):
                 await screen.press(key)
         assert " 7 H100" in screen.text
 

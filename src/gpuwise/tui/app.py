@@ -6,10 +6,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import ClassVar
 
 from textual import events
 from textual.app import App, ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.message import Message
 
@@ -39,7 +40,7 @@ class TopApp(Acts, App[None]):
     TITLE = "gpuwise top"
     ENABLE_COMMAND_PALETTE = False
     CSS = "Screen { layout: vertical; overflow: hidden; } Screen > Panel { height: 0; }"
-    BINDINGS = [
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,ctrl+c", "quit"), Binding("question_mark,h,f1", "help"), Binding("tab", "next_view(1)", priority=True),
         Binding("shift+tab", "next_view(-1)", priority=True), Binding("w", "view('why')"), Binding("enter", "details"),
         Binding("d", "card_details"), Binding("slash,backslash", "filter"), Binding("escape", "clear_filter"),
@@ -47,7 +48,8 @@ class TopApp(Acts, App[None]):
         Binding("k,delete", "kill"), Binding("c", "chart(1)"), Binding("C", "chart(-1)"), Binding("a", "all_cards"),
         Binding("z", "zoom"), Binding("space,p", "pause"), Binding("plus,equals_sign", "interval(1)"),
         Binding("minus", "interval(-1)"), Binding("T", "theme"), Binding("up", "by(-1)"), Binding("down", "by(1)"),
-        Binding("pageup", "page(-1)"), Binding("pagedown", "page(1)"), Binding("home", "by(-100000)"), Binding("end", "by(100000)"),
+        Binding("pageup", "page(-1)"), Binding("pagedown", "page(1)"), Binding("home", "by(-100000)"),
+        Binding("end", "by(100000)"),
         Binding("left,left_square_bracket", "card_by(-1)"), Binding("right,right_square_bracket", "card_by(1)"),
         Binding("comma", "seek(-10)"), Binding("full_stop", "seek(10)"), Binding("less_than_sign", "seek(-60)"),
         Binding("greater_than_sign", "seek(60)"),

@@ -40,7 +40,7 @@ KEYS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
 )  # fmt: skip
 MARKS: tuple[tuple[str, str, str], ...] = (
     ("✖", "bad", "a fault, or the GPU does not answer"), ("▲", "warn-strong", "something slows it"),
-    (BUSY, "ok", "at work, nothing holds it back"), (IDLE, "dim", "idle"), ("–", "faint", "the driver does not say: see the details"),
+    (BUSY, "ok", "at work, nothing holds it back"), (IDLE, "dim", "idle"), ("–", "faint", "the driver does not say: see `d`"),
 )  # fmt: skip
 SHORT = 20
 

@@ -50,7 +50,7 @@ def lay_out(width: int, height: int, n_cards: int, causes: Sequence[Cause], n_pr
         cards = free - min(3, free // 3)
     rest = free - cards
     table = min(TABLE if n_processes else 2, rest)
-    given = {place: 1 for place in range(min(len(causes), max(0, rest - table)))}
+    given = dict.fromkeys(range(min(len(causes), max(0, rest - table))), 1)
     rest -= len(given)
     wanted = min(PROCESSES, n_processes + 2)
     chart = CHART if rest >= CHART + wanted else 0

@@ -1,5 +1,5 @@
-"""A terminal driver that sleeps until a key comes. Textual's own looks ten times a second whether one has; on a screen that is open
-all day beside the work it watches, that is a third of all it uses."""
+"""A terminal driver that sleeps until a key comes. Textual's own looks ten times a second whether one has; on a screen that is
+open all day beside the work it watches, that is a third of all it uses."""
 
 from __future__ import annotations
 

@@ -98,7 +98,9 @@ def _row(label: str, value: str, note: str, width: int) -> list[Line]:
     room = max(8, width - wide - 1)
     texts = wrap(f"{value}  ({note})" if note else value, room)
     role = "faint" if value == UNKNOWN else ""
-    return [line(run(f"{label:<{wide}.{wide}} " if n == 0 else " " * (wide + 1), "dim"), run(t, role)) for n, t in enumerate(texts)]
+    return [
+        line(run(f"{label:<{wide}.{wide}} " if n == 0 else " " * (wide + 1), "dim"), run(t, role)) for n, t in enumerate(texts)
+    ]
 
 
 def _label(name: str) -> str:
@@ -144,8 +146,9 @@ def process_lines(rows: list[Entry], width: int) -> list[Line]:
     out += [line(run(t)) for t in wrap(command_of(rows[0]), width)] + [BLANK]
     no_answer = "not known"
     for label, value, field in (
-        ("user", host.user, "user"), ("container", host.container, "container"), ("parent process", host.parent_pid, "parent_pid"),
-        ("state", host.state, "state"), ("running for", None if rows[0].age_s is None else clock_words(rows[0].age_s), "started_s"),
+        ("user", host.user, "user"), ("container", host.container, "container"),
+        ("parent process", host.parent_pid, "parent_pid"), ("state", host.state, "state"),
+        ("running for", None if rows[0].age_s is None else clock_words(rows[0].age_s), "started_s"),
         ("cores used", None if host.cpu_share is None else f"{host.cpu_share:.2f}", "cpu_share"),
         ("host memory", None if host.host_memory_bytes is None else format_bytes(host.host_memory_bytes), "host_memory_bytes"),
         ("child processes", host.n_workers, "n_workers"),
@@ -165,7 +168,9 @@ def process_lines(rows: list[Entry], width: int) -> list[Line]:
             ("SM", e.gpu.sm_utilization), ("memory bandwidth", e.gpu.memory_utilization),
             ("encoder", e.gpu.encoder_utilization), ("decoder", e.gpu.decoder_utilization),
         ):  # fmt: skip
-            out += _row(label, UNKNOWN if share is None else f"{share * 100:.0f} %", "" if share is not None else no_answer, width)
+            out += _row(
+                label, UNKNOWN if share is None else f"{share * 100:.0f} %", "" if share is not None else no_answer, width
+            )
         memory = e.gpu.memory_bytes
         out += _row("memory", UNKNOWN if memory is None else format_bytes(memory), "" if memory is not None else no_answer, width)
     return out

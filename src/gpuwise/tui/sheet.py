@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.events import Resize
 from textual.screen import ModalScreen
 
@@ -34,7 +35,7 @@ class Sheet(ModalScreen[str | None]):
     """
 
     DEFAULT_CSS = "Sheet { align: center middle; } Sheet Panel { width: auto; height: auto; }"
-    BINDINGS = [
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,ctrl+c", "close"), Binding("up", "by(-1)"), Binding("down", "by(1)"), Binding("pageup", "by(-10)"),
         Binding("pagedown,space", "by(10)"), Binding("home", "by(-10000)"), Binding("end", "by(10000)"), Binding("enter", "pick"),
     ]  # fmt: skip
@@ -95,7 +96,9 @@ class Sheet(ModalScreen[str | None]):
         for of in lines:
             pad = run(" " * max(0, width - 4 - line_width(of)))
             out.append(Line((("│ ", "bar", ""), *of.runs, pad, (" │", "bar", "")), of.back, of.action))
-        end = f" {hidden} more lines: ↑ ↓ " if hidden > 0 else " esc closes " if not self._choices else " enter takes, esc leaves "
+        end = (
+            f" {hidden} more lines: ↑ ↓ " if hidden > 0 else " esc closes " if not self._choices else " enter takes, esc leaves "
+        )
         end = cut(end, max(0, width - 4))
         out.append(line(run("╰─", "bar"), run(end, "dim"), run("─" * max(0, width - 3 - width_of(end)) + "╯", "bar")))
         return out

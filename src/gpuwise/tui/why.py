@@ -39,9 +39,7 @@ def why_lines(frame: Frame, causes: Sequence[Cause], notices: Sequence[str], wid
 
 def _under(word: str, text: str, role: str, width: int, action: str) -> list[Line]:
     lines = wrap(text, max(10, width - 10))
-    return [
-        line(run(f"   {word:<5} " if n == 0 else " " * 9, "faint"), run(t, role), action=action) for n, t in enumerate(lines)
-    ]
+    return [line(run(f"   {word:<5} " if n == 0 else " " * 9, "faint"), run(t, role), action=action) for n, t in enumerate(lines)]
 
 
 def _plain(text: str, width: int) -> list[Line]:
