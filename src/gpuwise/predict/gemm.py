@@ -79,7 +79,8 @@ def gemm_time(
         return result
     rows, n_, k_ = columns[0] * columns[3], columns[1], columns[2]
     result = corrected(accelerator, f"matmul/{name}", result, rows, n_, k_)
-    return result._replace(time_s=np.maximum(result.time_s, bound(found, *columns, cold)))
+    least = bound(found, columns[0], n_, k_, columns[3], cold)
+    return result._replace(time_s=np.maximum(result.time_s, least))
 
 
 def evaluate(

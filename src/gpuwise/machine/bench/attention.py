@@ -44,7 +44,7 @@ def make_attention(case: Case, subject: Subject) -> Work:
         return torch.randn((batch, count, length, width), dtype=kind, device=subject.torch_name, generator=generator)
 
     operands = [(random(heads, queries), random(shared, keys), random(shared, keys)) for _ in range(sets)]
-    grouped = {"enable_gqa": True} if heads != shared else {}
+    grouped: dict[str, Any] = {"enable_gqa": True} if heads != shared else {}
     attend = torch.nn.functional.scaled_dot_product_attention
     outputs: list[Any] = [None] * sets
 

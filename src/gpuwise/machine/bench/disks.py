@@ -138,8 +138,9 @@ def _drop(handle: int) -> bool:
             return True
         import fcntl
 
-        if hasattr(fcntl, "F_NOCACHE"):
-            fcntl.fcntl(handle, fcntl.F_NOCACHE, 1)
+        no_cache: int | None = getattr(fcntl, "F_NOCACHE", None)
+        if no_cache is not None:
+            fcntl.fcntl(handle, no_cache, 1)
             return True
     return False
 
