@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import ClassVar
 
 from textual import events
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult, ScreenStackError
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.message import Message
+from textual.screen import Screen
 
 from gpuwise.machine.telemetry.monitor import Source
 from gpuwise.machine.telemetry.options import ScreenOptions
@@ -34,7 +35,7 @@ SAID_S = 4.0
 PANELS = ("head", "cards", "chart", "processes", "foot")
 
 
-class TopApp(Acts, App[None]):
+class TopApp(Acts):
     """``gpuwise top`` over any source of frames."""
 
     TITLE = "gpuwise top"
@@ -140,8 +141,15 @@ class TopApp(Acts, App[None]):
             self._height(name, getattr(layout, name))
         for name in PANELS:
             self.panels[name].show(getattr(drawn, name))
-        if isinstance(self.screen, Sheet):
-            self.screen.draw()
+        if isinstance(top := self._top(), Sheet):
+            top.draw()
+
+    def _top(self) -> Screen[object] | None:
+        """The screen on top; None while the application ends."""
+        try:
+            return self.screen
+        except ScreenStackError:
+            return None
 
     def say(self, words: str) -> None:
         """Say at the bottom, for a moment, what a key has done."""
@@ -160,7 +168,7 @@ class TopApp(Acts, App[None]):
             self.say("this choice cannot be remembered: the settings folder is not writable")
 
     async def on_event(self, event: events.Event) -> None:
-        if isinstance(event, events.Key) and self.state.typing is not None and not isinstance(self.screen, Sheet):
+        if isinstance(event, events.Key) and self.state.typing is not None and not isinstance(self._top(), Sheet):
             self.type_filter(event)
             return
         await super().on_event(event)

@@ -13,7 +13,7 @@ from gpuwise.tui.processes import Entry, command_of
 from gpuwise.tui.sheet import Choice, Sheet
 
 if TYPE_CHECKING:
-    from gpuwise.tui.app import TopApp
+    from gpuwise.tui.acts import Acts
 
 CHECK_EVERY_S = 0.2
 PATIENCE_S = 5.0
@@ -21,7 +21,7 @@ PATIENCE_S = 5.0
 N_COMMAND_LINES = 4
 
 
-def ask(app: TopApp, rows: Sequence[Entry], number: signal.Signals) -> None:
+def ask(app: Acts, rows: Sequence[Entry], number: signal.Signals) -> None:
     """Ask whether to send a signal to the process of ``rows``, and do it."""
     host = rows[0].host
 
@@ -49,7 +49,7 @@ def ask(app: TopApp, rows: Sequence[Entry], number: signal.Signals) -> None:
     app.open(Sheet(app.palette, "end a process", lines, choices=choices, widest=72), answered)
 
 
-def _follow(app: TopApp, rows: Sequence[Entry], number: signal.Signals) -> None:
+def _follow(app: Acts, rows: Sequence[Entry], number: signal.Signals) -> None:
     """Look whether it has ended; after a while offer the harder signal."""
     host, began_s = rows[0].host, time.monotonic()
 
