@@ -27,19 +27,25 @@ _LINES = {
     b"SwapFree": "swap_free_bytes", b"HugePages_Total": "huge_pages_total", b"HugePages_Free": "huge_pages_free",
     b"Hugepagesize": "huge_page_bytes",
 }  # fmt: skip
+_MOST_DIGITS = 15
+"""A longer number is no size of memory."""
 
 
 def read_memory(root: Path = Path("/")) -> HostMemory:
     """From ``/proc/meminfo`` under ``root``; everything None where there is none."""
-    found: dict[str, int] = {}
     try:
-        text = (root / "proc/meminfo").read_bytes()
+        return memory_of((root / "proc/meminfo").read_bytes())
     except OSError:
         return HostMemory()
-    for line in text.splitlines():
+
+
+def memory_of(meminfo: bytes) -> HostMemory:
+    """From the text of ``/proc/meminfo``; what it does not say is None."""
+    found: dict[str, int] = {}
+    for line in meminfo.splitlines():
         name, _, rest = line.partition(b":")
         field = _LINES.get(name.strip())
         parts = rest.split()
-        if field and parts and parts[0].isdigit():
+        if field and parts and parts[0].isdigit() and len(parts[0]) <= _MOST_DIGITS:
             found[field] = int(parts[0]) * (int(KIB) if parts[-1] == b"kB" else 1)
     return HostMemory(**found)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 
+from gpuwise.machine.devices.memory import memory_of
 from gpuwise.machine.doctor.host import Host
 from gpuwise.machine.doctor.observation import Docker, Resources, System, Toolkit
 
@@ -72,12 +73,11 @@ def read_resources(host: Host) -> Resources:
     }
     disks = {name: found for name, place in places.items() if place and (found := host.free(place))}
     cpus = host.fact("cpus")
-    memory = re.search(r"MemTotal:\s+(\d{1,15}) kB", host.read("/proc/meminfo") or "")
     huge = re.search(r"\[(\w+)\]", host.read("/sys/kernel/mm/transparent_hugepage/enabled") or "")
     return Resources(
         cpus=_whole(cpus) if cpus else None,
         cpu_quota=_cpu_quota(host),
-        memory_bytes=None if memory is None else int(memory[1]) * 1024,
+        memory_bytes=memory_of((host.read("/proc/meminfo") or "").encode()).total_bytes,
         memory_limit_bytes=_memory_limit(host),
         shm_bytes=shm[1] if shm else None,
         shm_free_bytes=shm[0] if shm else None,

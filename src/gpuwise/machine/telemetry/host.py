@@ -7,8 +7,8 @@ import socket
 import sys
 from pathlib import Path
 
+from gpuwise.machine.devices.memory import memory_of
 from gpuwise.machine.telemetry.frames import Host
-from gpuwise.units import KIB
 
 
 class HostMeter:
@@ -44,12 +44,10 @@ class HostMeter:
 
     def _memory(self) -> tuple[int | None, int | None]:
         try:
-            lines = (self._root / "meminfo").read_text().splitlines()[:8]
+            memory = memory_of((self._root / "meminfo").read_bytes())
         except OSError:
             return None, None
-        found = {k: int(v.split()[0]) for k, _, v in (line.partition(":") for line in lines)}
-        total, available = found.get("MemTotal"), found.get("MemAvailable")
-        return (None if total is None else int(total * KIB)), (None if available is None else int(available * KIB))
+        return memory.total_bytes, memory.available_bytes
 
     def _load(self) -> float | None:
         try:
