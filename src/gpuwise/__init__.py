@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gpuwise.plan.remedies import Fit
     from gpuwise.predict.estimate import Estimate
     from gpuwise.predict.training import TrainingEstimate, estimate
+    from gpuwise.train.api import profile, watch
     from gpuwise.workload.capture.api import capture
     from gpuwise.workload.strategy import Strategy
 
@@ -32,7 +33,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Accelerator", "Architecture", "Cluster", "Estimate", "Fit", "Plan", "StepFit", "StepPlan", "Strategy", "TrainingEstimate",
     "Wishes", "__version__", "capture", "estimate", "find_accelerator", "find_cluster", "find_model", "fit", "fit_step",
-    "make_plan", "plan_step", "validate",
+    "make_plan", "plan_step", "profile", "validate", "watch",
 ]  # fmt: skip
 
 _HOME = {
@@ -56,7 +57,9 @@ _HOME = {
     "fit_step": "gpuwise.plan.captured",
     "make_plan": "gpuwise.plan.api",
     "plan_step": "gpuwise.plan.captured_plan",
+    "profile": "gpuwise.train.api",
     "validate": "gpuwise.calibrate.validation",
+    "watch": "gpuwise.train.api",
 }
 """Where each public name lives."""
 

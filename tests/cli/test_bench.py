@@ -143,6 +143,35 @@ def test_records_are_kept_listed_and_carried_to_another_machine(gpuwise: Any, ei
     assert json.loads(gpuwise("bench", "--export", "-").out.splitlines()[0])["device_name"] == NAME
 
 
+def test_a_machine_without_gpu_says_what_would_be_measured_on_one(
+    gpuwise: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuwise.machine.bench.subjects.find_subjects", lambda backends=(): [this_processor()])
+    monkeypatch.setitem(run_cases.__kwdefaults__, "make", fake_make())
+    monkeypatch.setattr("gpuwise.machine.devices.find.find_devices", lambda: Found((), {}))
+    ran = gpuwise("bench", "--quick")
+    assert ran.code == 0
+    assert "gpu: no driver knows of one" in ran.out
+    assert "nccl-all-reduce" in ran.out
+    document = gpuwise("bench", "--quick", "--json").document
+    assert {"device": "gpu", "measurement": "peer-next-256MiB", "reason": "no driver knows of one"} in document["not_here"]
+    assert "gpu:" not in gpuwise("bench", "--quick", "--device", "cpu").out
+    ran = gpuwise("bench", "--only", "nccl")
+    assert ran.code == 2
+    assert "no driver knows of one" in ran.err
+
+
+def test_cards_that_pytorch_does_not_reach_are_named(gpuwise: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuwise.machine.bench.subjects.find_subjects", lambda backends=(): [this_processor()])
+    monkeypatch.setitem(run_cases.__kwdefaults__, "make", fake_make())
+    seam = NullDevices([NullCard("rtx-4090"), NullCard("rtx-4090")])
+    monkeypatch.setattr("gpuwise.machine.devices.find.find_devices", lambda: Found((seam,), {}))
+    ran = gpuwise("bench", "--device", "gpu")
+    assert ran.code == 2
+    assert "the driver has 2 x RTX 4090" in ran.err
+    assert "2 x RTX 4090" in " ".join(gpuwise("bench", "--quick").out.split())
+
+
 def test_nothing_is_kept_where_nothing_should_be(gpuwise: Any, eight: Any, home: Path) -> None:
     eight(1)
     assert gpuwise(*ONE, "--no-save").code == 0

@@ -254,6 +254,7 @@ def test_nvml_is_asked_no_more_than_it_has_to_be(nvml: FakeNvml) -> None:
         (["--demo", "0"], "--demo"), (["--demo", "4", "5"], "--demo"), (["--demo", "many"], "--demo"),
         (["--replay", "nowhere.sqlite"], "nowhere.sqlite"), (["--replay", "a", "--demo"], "--demo"),
         (["--json", "--csv", "-"], "stdout"), (["--csv", "--json"], "--csv needs a file"),
+        (["--once", "--theme", "nord"], "--theme"),
         (["--grafana", "no/such/folder.json"], "cannot be written"),
         (["--demo", "1", "--record", "no/such/folder.sqlite"], "cannot be written"),
     ],

@@ -157,8 +157,11 @@ def test_pause_and_interval() -> None:
     async def act(screen) -> None:
         await screen.press("space")
         assert "PAUSED" in screen.lines[0]
-        shown = screen.app.shot
+        shown, stood = screen.app.shot, screen.app.drawn.chart
         await screen.next_frame()
+        # the source went on, and a key draws again: what is shown stands still
+        screen.app.redraw()
+        assert len(stood) > 3 and screen.app.drawn.chart == stood
         assert screen.app.sampler.interval_s == 1000.0
         await screen.press("space")
         assert screen.app.shot is not shown or not screen.app.state.live
@@ -166,6 +169,7 @@ def test_pause_and_interval() -> None:
         assert screen.app.sampler.interval_s == 60.0 and "60 s" in screen.text
         await screen.press("minus", "minus", "plus")
         assert screen.app.sampler.interval_s == 30.0
+        assert screen.app.drawn.chart != stood
 
     watch_demo(1, act)
 
@@ -216,10 +220,14 @@ def test_a_theme_is_shown_taken_and_remembered() -> None:
         while screen.app.theme != "textual-light":
             await screen.press("down")
         await screen.press("enter")
+        # what is taken is kept by a later turn of the loop
+        await screen.until(lambda: kept)
         assert screen.app.theme == "textual-light"
         assert "#e0e0e0" in screen.app.export_screenshot().lower() and before != screen.app.export_screenshot()
-        await screen.press("T", "up", "escape")
-        assert screen.app.theme == "textual-light"
+        await screen.press("T")
+        await screen.until(lambda: len(screen.app.screen_stack) == 2)
+        await screen.press("up", "escape")
+        await screen.until(lambda: screen.app.theme == "textual-light" and len(screen.app.screen_stack) == 1)
 
     watch_demo(1, act, keep=lambda c: kept.append(c) or True, chosen=Chosen(theme="textual-dark"))
     assert [c.theme for c in kept] == ["textual-light"]

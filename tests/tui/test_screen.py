@@ -14,7 +14,6 @@ from gpuwise.machine.devices.readings import EventReason, GpuProcess, State
 from gpuwise.machine.telemetry.frames import HostProcess
 from gpuwise.machine.telemetry.monitor import Monitor
 from gpuwise.machine.telemetry.options import Prices, ScreenOptions
-from gpuwise.tui.app import PANELS
 from gpuwise.tui.ink import text_of
 
 
@@ -39,7 +38,8 @@ def test_every_card_and_a_table_of_processes_at_every_size(n, size) -> None:
             assert any(f" {number} H100" in text or f" {number} NVIDIA" in text for text in lines), number
         assert lines[0].startswith("gpuwise top DEMO") and f"{n} GPU" in lines[0]
         assert "help" in lines[-1]
-        assert sum(p.size.height for p in screen.app.panels.values()) == size[1]
+        layout = screen.app.drawn.layout
+        assert sum((layout.head, layout.cards, layout.chart, layout.processes, layout.foot)) == size[1]
         if size != (60, 20) or n < 16:
             assert "PID" in screen.text and "COMMAND" in screen.text
 
@@ -175,7 +175,7 @@ def test_only_what_changed_is_painted() -> None:
 
     async def act(screen) -> None:
         app = screen.app
-        painted, drawn, frames = {n: app.panels[n].n_painted for n in PANELS}, app.n_draws, app.n_frames
+        painted, drawn, frames = app.painted.copy(), app.n_draws, app.n_frames
         for _ in range(5):
             screen.turn(0.0)
             n = app.n_frames
@@ -183,12 +183,11 @@ def test_only_what_changed_is_painted() -> None:
             await screen.until(lambda n=n: app.n_frames > n)
         assert app.n_draws - drawn == app.n_frames - frames == 5
         # the clock of the cards stands still: the host's line and the charts may move, nothing else
-        assert app.panels["cards"].n_painted == painted["cards"]
-        assert app.panels["processes"].n_painted == painted["processes"]
-        assert app.panels["foot"].n_painted == painted["foot"]
+        for part in ("cards", "processes", "foot"):
+            assert app.painted[part] == painted[part]
         await screen.next_frame()
         # eight cards, their causes at most, never the headings
-        assert app.panels["cards"].n_painted - painted["cards"] <= 16
+        assert 0 < app.painted["cards"] - painted["cards"] <= 16
 
     watch_demo(8, act, size=(80, 24), before=200)
 

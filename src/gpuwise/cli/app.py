@@ -38,10 +38,17 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("prices", "gpuwise.cli.prices:prices", "What does an hour of an accelerator cost, where, and how old is that?"),
     ("gpus", "gpuwise.cli.gpus:gpus", "The catalogue of accelerators, with the source of every figure."),
     (
+        "profile",
+        "gpuwise.cli.profile:profile",
+        "Where does my step's time go, and why is the GPU idle?",
+    ),
+    (
         "bench",
         "gpuwise.cli.bench:bench",
         "What does this machine really deliver, and is that normal?",
     ),
+    ("tune", "gpuwise.cli.tune:tune", "What makes this training script faster, and does it still train the same?"),
+    ("run", "gpuwise.cli.run:run", "Run a training script as it was tuned, without editing it."),
     (
         "validate",
         "gpuwise.cli.validate:validate",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,11 +19,46 @@ if TYPE_CHECKING:
     from gpuwise.machine.bench.subjects import Subject
     from gpuwise.records.store import Records
 
-QUICK_S, QUICK_EACH_S, EACH_S = 40.0, 0.7, 2.0
-"""A quick run begins no measurement ``QUICK_S`` after the devices are found and samples each for up to ``QUICK_EACH_S``;
-others ``EACH_S``."""
+QUICK_S, QUICK_CASE_S = 45.0, 15.0
+"""A quick run measures nothing longer than ``QUICK_S`` after its start, importing PyTorch included, and cuts a measurement
+off that is not done after ``QUICK_CASE_S``: with starting, judging and printing it stays under a minute."""
+QUICK_EACH_S, EACH_S, CALIBRATE_EACH_S = 0.7, 2.0, 0.25
+"""Each measurement is sampled for up to this long."""
 WRONG = 1
 """Exit code where an answer is wrong, a card is faulty, or something is below ``--fail-below``."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """Other things to do than measuring the list; one at a time."""
+
+    stress: Duration | None = None
+    """Repeat one large product for this long (10m), every result compared bit by bit: a card that differs is faulty."""
+    calibrate: Annotated[bool, Parameter(negative="")] = False
+    """Measure about 200 products and some streams: `--on this` in fit, plan and op uses what is learnt from then on."""
+    history: Annotated[bool, Parameter(negative="")] = False
+    """Show what was measured before instead of measuring."""
+    export: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None
+    """Write this user's records to a file as JSON lines instead of measuring; - is stdout."""
+    import_: Annotated[Path | None, Parameter(name="--import")] = None
+    """Read JSON lines of another machine or file into the records instead of measuring."""
+    list_: Annotated[bool, Parameter(name="--list", negative="")] = False
+    """List the measurements instead of measuring."""
+
+    def check(self) -> None:
+        """Raises InputError where more than one is asked for."""
+        if sum(getattr(self, name) != getattr(NOTHING_ELSE, name) for name in self.__dataclass_fields__) > 1:
+            raise InputError(
+                "these do different things", hint="give one of --stress, --calibrate, --history, --list, --export, --import"
+            )
+
+    @property
+    def reads_records(self) -> bool:
+        return self.history or self.export is not None or self.import_ is not None
+
+
+NOTHING_ELSE = Instead()
 
 
 def bench(
@@ -30,16 +66,11 @@ def bench(
     quick: Annotated[bool, Parameter(negative="")] = False,
     only: list[str] | None = None,
     device: list[str] | None = None,
-    stress: Duration | None = None,
-    calibrate: Annotated[bool, Parameter(negative="")] = False,
     against: list[str] | None = None,
     fail_below: str | None = None,
     each: Duration | None = None,
     save: bool = True,
-    history: Annotated[bool, Parameter(negative="")] = False,
-    export: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
-    import_: Annotated[Path | None, Parameter(name="--import")] = None,
-    list_: Annotated[bool, Parameter(name="--list", negative="")] = False,
+    instead: Instead = NOTHING_ELSE,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """What does this machine deliver, against its specification, its siblings and its CPU? Is that normal?
@@ -52,18 +83,12 @@ def bench(
     Parameters
     ----------
     quick
-        The short list, under a minute.
+        The short list, under a minute: what there is no time for is left out by name.
     only
-        Measure these: a family (matmul, attention, memory, launch, copy, peer, collective, loader, disk), its format
-        (matmul-bf16) or a key of --list. May be given several times.
+        Measure these: a family (matmul, attention, memory, launch, copy, peer, collective, loader, disk), a format or
+        kind (bf16, nccl, pinned), both (matmul-bf16) or a key of --list. May be given several times.
     device
         Measure on these: cpu, gpu, gpu0, gpu1 ... May be given several times; all by default.
-    stress
-        Repeat one large product for this long (10m) and compare every result bit by bit; a card that answers
-        differently is faulty.
-    calibrate
-        Measure about 200 products and some streams, and learn this machine's own coefficients from them; `--on this`
-        in fit, plan and op uses them from then on.
     against
         GPUs you do not have, to compare the processor's products with: 4090, h100-sxm. May be given several times.
     fail_below
@@ -72,61 +97,66 @@ def bench(
         How long to sample each measurement at most (2s; 0.7s with --quick).
     save
         Keep the results in the record file (GPUWISE_RECORDS says where).
-    history
-        Show what was measured before instead of measuring.
-    export
-        Write this user's records to a file as JSON lines instead of measuring; - is stdout.
-    import_
-        Read JSON lines of another machine or file into the records instead of measuring.
-    list_
-        List the measurements instead of measuring.
     json
         One JSON document on the last line of stdout.
     """
     import time
 
+    began_s = time.monotonic()
     threshold = _threshold(fail_below)
-    if sum((stress is not None, calibrate, history, list_, export is not None, import_ is not None)) > 1:
-        raise InputError(
-            "these do different things", hint="give one of --stress, --calibrate, --history, --list, --export, --import"
-        )
-    if list_ or history or export is not None or import_ is not None:
-        from gpuwise.cli.bench_records import show_kept, show_list
+    instead.check()
+    if instead.list_:
+        from gpuwise.cli.bench_records import show_list
 
-        if list_:
-            return show_list(tuple(only or ()), quick=quick, json=json)
-        return show_kept(export, import_, json=json)
+        return show_list(tuple(only or ()), quick=quick, json=json)
+    if instead.reads_records:
+        from gpuwise.cli.bench_records import show_kept
+
+        return show_kept(instead.export, instead.import_, json=json)
+    with _measuring(tuple(device or ()), save=save) as (subjects, store, no_gpu):
+        if instead != NOTHING_ELSE:
+            return _do_instead(instead, subjects, store, each, json=json)
+        words = tuple(only or ()), tuple(against or ())
+        return _measure(subjects, store, _limits(each, quick, began_s), *words, threshold, no_gpu, quick=quick, json=json)
+
+
+def _do_instead(instead: Instead, subjects: list[Subject], store: Records | None, each_s: float | None, *, json: bool) -> int:
+    if instead.stress is not None:
+        from gpuwise.cli.bench_stress import stress_all
+
+        return stress_all(subjects, store, instead.stress, json=json, progress=say)
+    from gpuwise.cli.bench_calibrate import calibrate_all
+
+    return calibrate_all(subjects, store, each_s or CALIBRATE_EACH_S, json=json, progress=say)
+
+
+def _limits(each_s: float | None, quick: bool, began_s: float) -> Limits:
     from gpuwise.machine.bench.run import Limits
 
-    with _measuring(tuple(device or ()), save=save) as (subjects, store):
-        if stress is not None:
-            from gpuwise.cli.bench_stress import stress_all
-
-            return stress_all(subjects, store, stress, json=json, progress=say)
-        if calibrate:
-            from gpuwise.cli.bench_calibrate import calibrate_all
-
-            return calibrate_all(subjects, store, each or 0.25, json=json, progress=say)
-        limits = Limits(each or (QUICK_EACH_S if quick else EACH_S), time.monotonic() + QUICK_S if quick else None)
-        return _measure(subjects, store, limits, tuple(only or ()), tuple(against or ()), threshold, quick=quick, json=json)
+    if quick:
+        return Limits(each_s or QUICK_EACH_S, began_s + QUICK_S, case_s=QUICK_CASE_S)
+    return Limits(each_s or EACH_S)
 
 
 def _measure(
     subjects: list[Subject], store: Records | None, limits: Limits, only: tuple[str, ...], against: tuple[str, ...],
-    threshold: float | str | None, *, quick: bool, json: bool,
+    threshold: float | str | None, no_gpu: str, *, quick: bool, json: bool,
 ) -> int:  # fmt: skip
+    """``no_gpu``: why there is none to measure; empty where there is one, or none was asked for."""
     import time
 
     from gpuwise.cli.bench_against import DEFAULT_AGAINST, speedups
-    from gpuwise.machine.bench.cases import chosen
+    from gpuwise.machine.bench.cases import GPU, chosen
     from gpuwise.machine.bench.expect import judge_all
     from gpuwise.machine.bench.run import new_run, pairs_of, run_cases
     from gpuwise.plan.one_op import find_target
 
     targets = [find_target(name) for name in against or DEFAULT_AGAINST]
-    pairs = pairs_of(chosen(only, quick=quick), subjects)
+    cases = chosen(only, quick=quick)
+    pairs = pairs_of(cases, subjects)
     if not pairs:
-        raise InputError("nothing of that can be measured on these devices", hint="`gpuwise bench --list` says what runs where")
+        why = f": {no_gpu}" if no_gpu and all(c.on == GPU for c in cases) else ""
+        raise InputError(f"nothing of that can be measured here{why}", hint="`gpuwise bench --list` says what runs where")
     run = new_run(subjects, "gpuwise bench" + (" --quick" if quick else ""), time.time())
     outcome = run_cases(pairs, run, store, limits, progress=say)
     say("")
@@ -137,6 +167,7 @@ def _measure(
         kept = store.query(device=subject.device, machine_id=run.machine_id)
         return [r for r in kept if r.run is not None and r.run.id != run.id]
 
+    without = (no_gpu, [c for c in cases if c.on == GPU]) if no_gpu else ("", [])
     judged = judge_all(outcome.records, earlier)  # type: ignore[arg-type]
     compared = speedups(judged, targets)
     below = [j for j in judged if _is_below(j.of_expected, str(j.verdict), threshold)]
@@ -144,21 +175,22 @@ def _measure(
         from gpuwise.cli.bench_document import document
         from gpuwise.cli.out import print_json
 
-        print_json(document(outcome, judged, compared, below))
+        print_json(document(outcome, judged, compared, below, without))
     else:
         from gpuwise.cli.bench_view import show
 
-        show(outcome, judged, compared, below, threshold, saved_in=None if store is None else store.path)
+        show(outcome, judged, compared, below, threshold, without, saved_in=None if store is None else store.path)
     if outcome.interrupted:
         return 130
     return WRONG if outcome.wrong or below else 0
 
 
 @contextmanager
-def _measuring(device: tuple[str, ...], *, save: bool) -> Iterator[tuple[list[Subject], Records | None]]:
-    """The devices to measure with the driver's readings at hand, and the record file."""
+def _measuring(device: tuple[str, ...], *, save: bool) -> Iterator[tuple[list[Subject], Records | None, str]]:
+    """The devices to measure with the driver's readings at hand, the record file, and why no GPU is among them."""
     from contextlib import ExitStack
 
+    from gpuwise.machine.bench.absent import no_gpu_reason
     from gpuwise.machine.bench.host_threads import use_every_core
     from gpuwise.machine.bench.subjects import find_subjects, pick_subjects
     from gpuwise.machine.devices.find import find_devices
@@ -174,7 +206,11 @@ def _measuring(device: tuple[str, ...], *, save: bool) -> Iterator[tuple[list[Su
         for backend in backends:
             stack.callback(backend.close)
         store = stack.enter_context(Records()) if save else None
-        yield pick_subjects(find_subjects(backends), device), store
+        found = find_subjects(backends)
+        no_gpu = "" if any(s.kind == "cuda" for s in found) or (device and "gpu" not in device) else no_gpu_reason(backends)
+        if no_gpu and "gpu" in device:
+            raise InputError(f"there is no GPU to measure: {no_gpu}", hint="`gpuwise bench --device cpu` measures the processor")
+        yield pick_subjects(found, device), store, no_gpu
 
 
 def _threshold(text: str | None) -> float | str | None:

@@ -7,19 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpuwise.cli.bench_against import Speedup
+    from gpuwise.machine.bench.cases import Case
     from gpuwise.machine.bench.expect import Judged
     from gpuwise.machine.bench.run import Outcome
 
 
-def document(outcome: Outcome, judged: Sequence[Judged], compared: Sequence[Speedup], below: Sequence[Judged]) -> dict[str, Any]:
-    """``results`` in the order measured; rates in FLOP/s and bytes/s, times in seconds."""
+def document(
+    outcome: Outcome, judged: Sequence[Judged], compared: Sequence[Speedup], below: Sequence[Judged],
+    without: tuple[str, Sequence[Case]] = ("", ()),
+) -> dict[str, Any]:  # fmt: skip
+    """``results`` in the order measured; rates in FLOP/s and bytes/s, times in seconds. ``without`` is why there is no
+    GPU, and what was to run on one."""
     from gpuwise.records.record import run_document
 
     return {
         "run": run_document(outcome.run),
         "interrupted": outcome.interrupted,
         "results": [_result(j) for j in judged],
-        "not_here": [{"device": s.label, "measurement": c.key, "reason": why} for c, s, why in outcome.skipped],
+        "not_here": [
+            *({"device": s.label, "measurement": c.key, "reason": why} for c, s, why in outcome.skipped),
+            *({"device": "gpu", "measurement": c.key, "reason": without[0]} for c in without[1]),
+        ],
         "no_time_left": [{"device": s.label, "measurement": c.key} for c, s in outcome.late],
         "speedups": [_speedup(s) for s in compared],
         "wrong": [r.measurement for r in outcome.wrong],

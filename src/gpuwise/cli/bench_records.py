@@ -20,15 +20,16 @@ def show_list(only: tuple[str, ...], *, quick: bool, json: bool) -> int:
         print_json({"measurements": listed})
         return 0
     to = console()
+    table = table_of(("measurement", "on", "quick"), left=("measurement", "on", "quick"))
     for family in dict.fromkeys(c.family for c in rows):
-        to.print(f"{family}: {FAMILIES[family][2]}", style="bold")
-        table = table_of(("measurement", "on", "quick"), left=("measurement", "on", "quick"))
+        if table.row_count:
+            table.add_row()
+        table.add_row(family + ": " + FAMILIES[family][2], style="bold")
         for c in rows:
             if c.family == family:
                 on = " and ".join({"cuda": "gpu", "cpu": "cpu"}[kind] for kind in sorted(c.on))
-                table.add_row(c.key, on, "yes" if c.quick else "")
-        to.print(table)
-        to.print()
+                table.add_row("  " + c.key, on, "yes" if c.quick else "")
+    to.print(table)
     return 0
 
 

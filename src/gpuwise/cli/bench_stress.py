@@ -47,10 +47,13 @@ def _show(results: Sequence[Stressed]) -> None:
 
     to = console()
     faulty = [r for r in results if r.faulty]
-    to.print(
-        "FAULTY: " + ", ".join(f"{r.subject.label} {r.subject.name}" for r in faulty) if faulty else "every answer was right",
-        style="bold red" if faulty else "bold",
-    )
+    short = [r.subject.label for r in results if not r.executions]
+    said = "every answer was right"
+    if faulty:
+        said = "FAULTY: " + ", ".join(f"{r.subject.label} {r.subject.name}" for r in faulty)
+    elif short:
+        said = f"nothing was repeated on {', '.join(short)}: give --stress more time"
+    to.print(said, style="bold red" if faulty else "bold")
     for r in results:
         body = grid(2)
         body.add_row("products", f"{r.executions:,} in {r.seconds:.0f} s, each compared bit by bit with the first")

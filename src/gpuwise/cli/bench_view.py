@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from gpuwise.cli.bench_against import Speedup
+    from gpuwise.machine.bench.cases import Case
     from gpuwise.machine.bench.expect import Judged
     from gpuwise.machine.bench.run import Outcome
     from gpuwise.machine.bench.subjects import Subject
@@ -24,7 +25,7 @@ NOTED_BUSY = 0.05
 
 def show(
     outcome: Outcome, judged: Sequence[Judged], compared: Sequence[Speedup], below: Sequence[Judged],
-    threshold: float | str | None, *, saved_in: Path | None,
+    threshold: float | str | None, without: tuple[str, Sequence[Case]] = ("", ()), *, saved_in: Path | None,
 ) -> None:  # fmt: skip
     """The verdict first, then each device's results, the comparison, and what was left out."""
     to = console()
@@ -37,7 +38,7 @@ def show(
         to.print("+-: half the median's 95 % interval over it; ? where six samples took too long", style="dim")
     if compared:
         _speedups(to, compared)
-    _left_out(to, outcome)
+    _left_out(to, outcome, without)
     if saved_in is not None:
         to.print()
         to.print(f"kept in {saved_in}", style="dim", soft_wrap=True)
@@ -62,7 +63,12 @@ def headline(outcome: Outcome, judged: Sequence[Judged], below: Sequence[Judged]
         parts.append(f"{len(below)} below --fail-below {threshold}")
     if not parts:
         right = "every answer right" if judged else "nothing was measured"
-        parts.append(f"{len(known)} of {len(known)} in their normal range" if known else f"{len(judged)} measured, {right}")
+        if known:
+            parts.append(f"{len(known)} of {len(known)} in their normal range")
+        else:
+            parts.append(
+                f"{len(judged)} measured, {right}" + (", nothing to compare with but your own records" if judged else "")
+            )
     if outcome.interrupted:
         parts.append("interrupted: what was measured is kept")
     return "; ".join(parts)
@@ -84,7 +90,7 @@ def _device(to: Console, rows: Sequence[Judged]) -> None:
     columns += ["before"] if past else []
     table = table_of([*columns, "verdict"], left=("measurement", "verdict"), wrap=("measurement",))
     for j in sorted(rows, key=lambda j: order.index(j.case.family)):
-        cells = [j.case.key.replace("-", " "), _measured(j), *([_width(j.record)] if widths else [])]
+        cells = [j.case.words, _measured(j), *([_width(j.record)] if widths else [])]
         if judged:
             cells += [_expected(j), _share(j.of_peak)]
         if past:
@@ -140,7 +146,8 @@ def _width(record: Record) -> str:
         return ""
     if record.low is None or record.high is None:
         return "?"
-    return f"{(record.high - record.low) / (2 * record.value):.1%}"
+    share = (record.high - record.low) / (2 * record.value)
+    return f"{share:.1%}" if share < 0.1 else (f"{share:.0%}" if share < 1.0 else "> 100%")
 
 
 def _expected(j: Judged) -> str:
@@ -222,12 +229,16 @@ def _speedups(to: Console, compared: Sequence[Speedup]) -> None:
         section(to, f"{key[0]} in {key[1]}: {format_value(rows[0].processor_s, 's')} on the processor; faster by", body)
 
 
-def _left_out(to: Console, outcome: Outcome) -> None:
+def _left_out(to: Console, outcome: Outcome, without: tuple[str, Sequence[Case]]) -> None:
     reasons: dict[str, list[str]] = {}
     for case, subject, why in outcome.skipped:
         reasons.setdefault(f"{subject.label}: {why}", []).append(case.key)
     if outcome.late:
         reasons["no time left; without --quick there is"] = [c.key for c, _ in outcome.late]
+    why, cases = without
+    if cases:
+        families = list(dict.fromkeys(c.variant if c.family == "collective" else c.family for c in cases))
+        reasons[f"gpu: {why} ({len(cases)} measurements)"] = families
     if reasons:
         to.print()
         to.print("not measured", style="bold")
@@ -237,6 +248,7 @@ def _left_out(to: Console, outcome: Outcome) -> None:
 
 def indented(to: Console, text: str) -> None:
     """Two columns in, on every line."""
-    from rich.padding import Padding
+    import textwrap
 
-    to.print(Padding(text, (0, 0, 0, 2), expand=False), style="dim")
+    for line in textwrap.wrap(text, max(20, to.width - 2), break_long_words=False, break_on_hyphens=False):
+        to.print(f"  {line}", style="dim", soft_wrap=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpuwise.machine.doctor.finding import Finding, Mend
 
 _STYLES = {"ready": "bold green", "ready with limits": "bold yellow", "not ready": "bold red"}
-_WHERE = {"host": ", on the machine itself", "windows": ", in PowerShell", "person": "", "here": ""}
+_WHERE = {"host": " (on the machine itself)", "windows": " (in PowerShell)", "person": "", "here": ""}
 _INDENT = 9
 
 
@@ -41,12 +41,18 @@ def show_diagnosis(d: Diagnosis, *, notes: bool = False) -> None:
 
 
 def _finding(to: Console, number: str, f: Finding) -> None:
+    import textwrap
+
     from rich.text import Text
 
     to.print()
-    title = Text(f"{number} {f.what} ", style="bold")
-    title.append(f"[{f.severity.value}: {f.id}]", style="red" if f.severity.value == "blocker" else "yellow")
-    to.print(title)
+    lines = textwrap.wrap(f"{number} {f.what}", max(20, to.width), subsequent_indent="   ", break_on_hyphens=False)
+    name = f"[{f.severity.value}: {f.id}]"
+    # the name in one piece, for a search
+    between = " " if len(lines[-1]) + 1 + len(name) <= to.width else "\n   "
+    title = Text("\n".join(lines) + between, style="bold")
+    title.append(name, style="red" if f.severity.value == "blocker" else "yellow")
+    to.print(title, soft_wrap=True)
     if f.evidence:
         _row(to, "seen", one_line(f.evidence))
     _row(to, "why", f.why)
@@ -73,13 +79,13 @@ def _mend(to: Console, name: str, m: Mend) -> None:
 
 
 def _row(to: Console, name: str, text: str) -> None:
-    from rich.table import Table
+    import textwrap
 
-    grid = Table.grid(padding=(0, 0, 0, 0))
-    grid.add_column(width=_INDENT, no_wrap=True)
-    grid.add_column()
-    grid.add_row(f"   {name}", text)
-    to.print(grid)
+    # whole words, and long ones (paths, options) in one piece: they are there to be copied
+    room = max(20, to.width - _INDENT)
+    lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+    for at, line in enumerate(lines):
+        to.print(f"{'   ' + name if at == 0 else '':<{_INDENT}}{line}", soft_wrap=True)
 
 
 def _command(to: Console, name: str, text: str) -> None:

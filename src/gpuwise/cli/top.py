@@ -34,6 +34,7 @@ def top(
     demo: Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")] = None,
     fail_on_fault: Annotated[bool, Parameter(negative="")] = False,
     screen: bool = True,
+    theme: str | None = None,
 ) -> int:
     """What the GPUs do now, who uses them, and why they are slow: a live screen, or data for other programs.
 
@@ -79,6 +80,9 @@ def top(
         Exit with 3 when a fault was named.
     screen
         On a terminal, show the live screen; --no-screen only records, serves and alerts.
+    theme
+        Colours of the screen this time: textual-dark, textual-light, textual-ansi (the terminal's own), gruvbox, nord and others;
+        T on the screen shows and remembers them.
     """
     from gpuwise.cli import top_options as given
     from gpuwise.errors import InputError
@@ -100,6 +104,7 @@ def top(
         once=once, json=json, csv=csv, record=record, replay=replay, interval_s=given.interval(interval),
         duration_s=None if duration is None else given.duration(duration), count=count, prometheus=address, alerts=alert,
         command=exec_, prices=given.prices(price, co2), demo=given.demo_cards(demo), fail_on_fault=fail_on_fault, screen=screen,
+        theme=theme,
     ))  # fmt: skip
     return _run(options)
 
@@ -137,12 +142,12 @@ def _wants_screen(options: TopOptions) -> bool:
 
 def _screen(source: Tap, options: TopOptions) -> int:
     from gpuwise.machine.telemetry.options import ScreenOptions
-    from gpuwise.tui.top import run  # pyright: ignore[reportMissingImports]
+    from gpuwise.tui.top import run
 
     title = "demo" if options.demo is not None else options.replay.name if options.replay is not None else ""
     result = run(
         source,
-        ScreenOptions(options.interval_s, options.prices, options.duration_s, options.count, title=title),
+        ScreenOptions(options.interval_s, options.prices, options.duration_s, options.count, options.theme, title),
     )
     return result if isinstance(result, int) else 0
 

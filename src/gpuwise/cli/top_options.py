@@ -37,6 +37,7 @@ class TopOptions:
     demo: int | None = None
     fail_on_fault: bool = False
     screen: bool = True
+    theme: str | None = None
 
     @property
     def works_alone(self) -> bool:
@@ -62,6 +63,8 @@ def check(options: TopOptions) -> TopOptions:
         raise InputError(f"--csv needs a file, not {options.csv!r}", hint="--csv gpus.csv, or --csv - for stdout")
     if options.json and options.csv == "-":
         raise InputError("--json and --csv - both write to stdout", hint="give --csv a file")
+    if options.theme is not None and (options.once or options.json or not options.screen):
+        raise InputError("--theme is of the screen, and none was asked for", hint="leave --theme out")
     if options.once and (options.duration_s is not None or options.count is not None):
         raise InputError("--once takes one look: no --duration, no --count", hint="leave --once out")
     return options

@@ -17,7 +17,6 @@ from gpuwise.machine.telemetry.cause import Cause, Severity
 from gpuwise.machine.telemetry.frames import Frame
 from gpuwise.machine.telemetry.monitor import Monitor, Source
 from gpuwise.machine.telemetry.options import spending
-from gpuwise.machine.telemetry.replay import Replay
 from gpuwise.machine.telemetry.tap import InThread, Sink, Tap
 
 SCHEMA = 1
@@ -97,14 +96,14 @@ def look_once(source: Source, options: TopOptions) -> tuple[Frame, tuple[Cause, 
 def last_frame(tap: Tap, inner: Source) -> Frame:
     """Play a recording to its end."""
     frame = tap.refresh()
-    while isinstance(inner, Replay) and not inner.finished:
+    while not getattr(inner, "finished", True):
         frame = tap.refresh()
     return frame
 
 
 def watch(source: Tap, options: TopOptions) -> tuple[Frame | None, bool]:
     """Refresh at a steady pace until the end; the last frame, and whether a fault was named in any."""
-    replayed = isinstance(source.source, Replay)
+    replayed = is_recording(source.source)
     stop, began_s = threading.Event(), time.monotonic()
     frame, fault, n, told = None, False, 0, ()
     with _stopping(stop):
@@ -129,8 +128,12 @@ def watch(source: Tap, options: TopOptions) -> tuple[Frame | None, bool]:
 
 
 def _finished(source: Tap, replayed: bool) -> bool:
-    inner = source.source
-    return replayed and isinstance(inner, Replay) and inner.finished
+    return replayed and bool(getattr(source.source, "finished", True))
+
+
+def is_recording(source: Source) -> bool:
+    """Whether it can be wound back, asked without loading what reads recordings."""
+    return hasattr(source, "seek")
 
 
 def _pause(stop: threading.Event, began_s: float, interval_s: float) -> None:

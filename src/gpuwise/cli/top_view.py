@@ -78,10 +78,11 @@ def _cards(frame: Frame, width: int, paint: Paint) -> Iterator[str]:
     yield paint.dim(_row(columns, [c.title for c in columns], width))
     for card in frame.cards:
         if card.sample.state is not State.OK:
-            head = _row(columns[:2], [str(card.number), card.identity.name], width)
-            yield paint.of(
-                Severity.FAULT, _clip(f"{head} {card.sample.state.value}: {card.sample.error or 'no reason given'}", width)
-            )
+            state = card.sample.state.value
+            # a card that is lost from the start has not told its name
+            name = UNKNOWN if card.identity.name == state else card.identity.name
+            head = _row(columns[:2], [str(card.number), name], width)
+            yield paint.of(Severity.FAULT, _clip(f"{head} {state}: {card.sample.error or 'no reason given'}", width))
             continue
         yield _row(columns, _cells(card, wide), width)
 

@@ -22,6 +22,7 @@ def validate(
     only: str | None = None,
     minutes: float | None = None,
     record: Path | None = None,
+    runs: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """How far is prediction from measurement, by family, source and GPU?
@@ -48,9 +49,15 @@ def validate(
         With --local: start no further case after this long; the same command goes on where it stopped.
     record
         With --local: the file that keeps every result as it comes (default: local-validation-<gpu>-<date>.jsonl here).
+    runs
+        What `gpuwise tune` and `gpuwise run` predicted of your own trainings, and what was measured.
     json
         One JSON document on the last line of stdout.
     """
+    if runs:
+        from gpuwise.cli.validate_runs import validate_runs
+
+        return validate_runs(json=json)
     if local:
         from gpuwise.cli.validate_local import validate_local
 

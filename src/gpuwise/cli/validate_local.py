@@ -31,10 +31,11 @@ def validate_local(only: str | None, minutes: float | None, record: Path | None,
         from dataclasses import asdict
 
         from gpuwise.cli.out import print_json
+        from gpuwise.cli.validate_runs import own_document
 
         print_json({
             "machine": asdict(machine), "record": str(path), "asked": len(cases),
-            "summary": [asdict(r) for r in rows],
+            "summary": [asdict(r) for r in rows], "runs": own_document(),
             "cases": [{"case": r.case, "predicted": r.predicted, "measured": r.measured} for r in results],
         })  # fmt: skip
     else:
@@ -63,6 +64,7 @@ def _progress(total: int):
 
 def _show(machine: Machine, path: Path, results: list[LocalResult]) -> None:
     from gpuwise.cli.out import console, section, table_of
+    from gpuwise.cli.validate_runs import show_runs
     from gpuwise.machine.bench.local_validation import QUANTITIES, summarise
 
     to = console()
@@ -87,6 +89,7 @@ def _show(machine: Machine, path: Path, results: list[LocalResult]) -> None:
     section(to, "Prediction against measurement", errors)
     if failed:
         section(to, "Not compared", "\n".join(failed))
+    show_runs(to)
     if machine.device == "cpu":
         to.print("\nNo GPU here: the bytes of live storages on the CPU were compared, not time.", style="dim")
     to.print(f"\nrecord: {path}", style="dim", soft_wrap=True)

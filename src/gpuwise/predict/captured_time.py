@@ -10,7 +10,7 @@ make the step. What ``torch.compile`` changes is in ``compiled``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +34,7 @@ from gpuwise.predict.host_time import HostSpeed, host_seconds
 from gpuwise.predict.kernel_time import KernelTime
 from gpuwise.predict.memory_bound import dram_rate
 from gpuwise.predict.transfer import transfer_time
-from gpuwise.workload.captured import Capture, OpFlag, Signature
+from gpuwise.workload.captured import Capture, OpFlag, Settings, Signature
 from gpuwise.workload.captured_table import row_dtype
 from gpuwise.workload.optable import Kind, Phase
 
@@ -182,11 +182,28 @@ def signature_times(
     span = capture.steps[step]
     used = np.unique(capture.op_signature[span.first_op : span.end_op])
     n = len(capture.signatures)
+    part = times_of(
+        [capture.signatures[int(i)] for i in used.tolist()], capture.settings, accelerator, channels_last=channels_last,
+        calibration=calibration, system=system,
+    )  # fmt: skip
+    time, sigma, whole = np.zeros(n), np.zeros(n), np.zeros(n, dtype=bool)
+    family, bound = np.full(n, FAMILIES.index("host")), np.zeros(n, dtype=np.int64)
+    time[used], sigma[used], whole[used] = part.time_s, part.log_sigma, part.whole
+    family[used], bound[used] = part.family, part.bound
+    return SignatureTimes(time, sigma, family, bound, part.basis, whole)
+
+
+def times_of(
+    signatures: Sequence[Signature], settings: Settings, accelerator: Accelerator, *, channels_last: bool | None = None,
+    calibration: Calibration | None = None, system: System | None = None,
+) -> SignatureTimes:  # fmt: skip
+    """Device time of these signatures [S], each family in one call. Raises InputError for sizes that give no time."""
+    n = len(signatures)
     time, sigma, whole = np.zeros(n), np.zeros(n), np.zeros(n, dtype=bool)
     family, bound = np.full(n, FAMILIES.index("host")), np.zeros(n, dtype=np.int64)
     groups: dict[str, list[int]] = {}
-    for i in used.tolist():
-        name = family_of(capture.signatures[int(i)])
+    for i, signature in enumerate(signatures):
+        name = family_of(signature)
         family[i] = FAMILIES.index(name)
         groups.setdefault(name, []).append(i)
     bases: list[Basis] = []
@@ -195,19 +212,19 @@ def signature_times(
     for name, rows in groups.items():
         if name == "host":
             continue
-        few = [capture.signatures[int(i)] for i in rows]
+        few = [signatures[i] for i in rows]
         if name == "convolution" and channels_last is not None:
             few = [laid_out(s, channels_last) for s in few]
-        made = _family_time(name, few, capture, accelerator, system)
+        made = _family_time(name, few, settings, accelerator, system)
         index = np.array(rows)
         if name not in _OF_THEIR_OWN:
-            made, whole[index] = _as_in_whole_networks(made, few, capture, accelerator)
+            made, whole[index] = _as_in_whole_networks(made, few, settings, accelerator)
         time[index] = made.time_s * shipped.get(name, 1.0) * factors.family.get(name, 1.0) * factors.device
         sigma[index] = made.log_sigma
-        bound[index] = [_bound(name, s, t, accelerator, capture) for s, t in zip(few, made.time_s.tolist(), strict=True)]
+        bound[index] = [_bound(name, s, t, accelerator, settings) for s, t in zip(few, made.time_s.tolist(), strict=True)]
         bases.append(made.basis)
     if not np.isfinite(time).all():
-        raise InputError("the capture holds an operation whose sizes give no time", hint="report the model with its shapes")
+        raise InputError("there is an operation whose sizes give no time", hint="report the model with its shapes")
     return SignatureTimes(time, sigma, family, bound, weakest(*bases) if bases else "specified", whole)
 
 
@@ -216,14 +233,13 @@ _OF_THEIR_OWN = ("collective", "transfer", "recurrent", "sort", "scan", "fourier
 
 
 def _as_in_whole_networks(
-    made: KernelTime, few: list[Signature], capture: Capture, accelerator: Accelerator
+    made: KernelTime, few: list[Signature], settings: Settings, accelerator: Accelerator
 ) -> tuple[KernelTime, NDArray[np.bool_]]:
     """``made`` with the times of whole measured networks where those are the better ones to believe, and where that is.
 
     Those networks ran under autocast on cards with matrix units: what the device computes in fp32 or fp64 keeps its own
     time, and so do transposed convolutions, which they do not have.
     """
-    settings = capture.settings
     if not matrix_units(accelerator):
         return made, np.zeros(len(few), dtype=bool)
     seconds, believed = network_seconds(few, accelerator, settings)
@@ -237,14 +253,14 @@ def _as_in_whole_networks(
 
 
 def _family_time(
-    name: str, few: list[Signature], capture: Capture, accelerator: Accelerator, system: System | None
+    name: str, few: list[Signature], settings: Settings, accelerator: Accelerator, system: System | None
 ) -> KernelTime:
     if name in PRODUCTS:
-        return PRODUCTS[name](accelerator, few, capture.settings)
+        return PRODUCTS[name](accelerator, few, settings)
     if name == "convolution":
-        return _convolutions(few, capture, accelerator)
+        return _convolutions(few, settings, accelerator)
     if name == "collective":
-        return collective_seconds(accelerator, few, capture.settings, system)
+        return collective_seconds(accelerator, few, settings, system)
     if name == "transfer":
         one = [transfer_time(accelerator, max(s.bytes_read, s.bytes_written), _direction(s), pinned=False) for s in few]
         latency = float(load_json("memory_bound")["latency_s"])
@@ -256,7 +272,7 @@ def _direction(s: Signature) -> str:
     return "d2h" if s.attribute("direction") == "device-to-host" else "h2d"
 
 
-def _convolutions(few: list[Signature], capture: Capture, accelerator: Accelerator) -> KernelTime:
+def _convolutions(few: list[Signature], settings: Settings, accelerator: Accelerator) -> KernelTime:
     made = [conv_of(s) for s in few]
     time, sigma, bases = np.zeros(len(few)), np.full(len(few), 0.4), list[Basis]()
     odd = [i for i, c in enumerate(made) if c is None]
@@ -264,7 +280,7 @@ def _convolutions(few: list[Signature], capture: Capture, accelerator: Accelerat
         plain = memory_bound_time(accelerator, [few[i] for i in odd], ["elementwise"] * len(odd))
         time[odd] = plain.time_s
         bases.append(plain.basis)
-    formats = [run_format(accelerator, row_dtype(s), capture.settings.cudnn_tf32) for s in few]
+    formats = [run_format(accelerator, row_dtype(s), settings.cudnn_tf32) for s in few]
     for dtype in sorted(set(formats)):
         rows = [i for i, (c, f) in enumerate(zip(made, formats, strict=True)) if c is not None and f == dtype]
         if not rows:
@@ -278,14 +294,13 @@ def _convolutions(few: list[Signature], capture: Capture, accelerator: Accelerat
     return KernelTime(time, sigma, weakest(*bases) if bases else "derived")
 
 
-def _bound(family: str, s: Signature, time_s: float, accelerator: Accelerator, capture: Capture) -> int:
+def _bound(family: str, s: Signature, time_s: float, accelerator: Accelerator, settings: Settings) -> int:
     if family in ("collective", "transfer"):
         return int(Bound.COMMUNICATION)
     latency = float(load_json("memory_bound")["latency_s"]) * max(s.n_kernels, 1)
     stream = (s.bytes_read + s.bytes_written) / dram_rate(accelerator)
     if not s.flop:
         return int(Bound.LAUNCH if latency > 0.5 * time_s else Bound.BANDWIDTH)
-    settings = capture.settings
     dtype = run_format(accelerator, row_dtype(s), settings.cudnn_tf32 if s.kind is Kind.CONVOLUTION else settings.matmul_tf32)
     rate = accelerator.peak_flop_per_s.get(dtype) or accelerator.peak("fp32")
     work = s.flop / rate

@@ -12,13 +12,14 @@ from textual import events
 from textual.app import App
 
 from gpuwise.tui import charts
-from gpuwise.tui.drawing import Drawn, selected_card
+from gpuwise.tui.drawing import Drawn, HostHistory, selected_card
 from gpuwise.tui.ink import Line
 from gpuwise.tui.layout import VIEWS
 from gpuwise.tui.processes import BY_NAME, Entry, columns_for
 from gpuwise.tui.state import INTERVALS_S, State
 
 if TYPE_CHECKING:
+    from gpuwise.machine.telemetry.history import History
     from gpuwise.machine.telemetry.monitor import Source
     from gpuwise.tui.palette import Palette
     from gpuwise.tui.panel import Panel
@@ -35,8 +36,11 @@ class Acts(App[None]):
     sampler: Sampler
     source: Source
     palette: Palette
-    panels: dict[str, Panel]
+    panel: Panel
+    hosts: HostHistory
     _waiting: Snapshot | None
+    _stopped: tuple[History, HostHistory] | None
+    """What the charts show while a live source is paused: it goes on, they do not."""
     _told_theme: str | None
 
     def redraw(self) -> None:
@@ -141,8 +145,11 @@ class Acts(App[None]):
         self.redraw()
 
     def action_page(self, by: int) -> None:
-        panel = self.panels["chart" if self.state.view == "why" else "processes"]
-        self.action_by(by * max(1, panel.size.height - 2))
+        if self.drawn is None:
+            return
+        layout = self.drawn.layout
+        lines = layout.chart if self.state.view == "why" else layout.processes
+        self.action_by(by * max(1, lines - 2))
 
     def action_sort(self, by: int) -> None:
         shown = self._sortable()
@@ -230,8 +237,11 @@ class Acts(App[None]):
         self.state.paused = not self.state.paused
         if not self.state.live:
             self.sampler.hold(self.state.paused)
-        elif not self.state.paused and self._waiting is not None:
-            self.shot = self._waiting
+        elif self.state.paused:
+            self._stopped = (self.source.history.copy(), self.hosts.copy())
+        else:
+            self._stopped = None
+            self.shot = self._waiting or self.shot
         self.redraw()
 
     def action_interval(self, by: int) -> None:

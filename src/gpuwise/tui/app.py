@@ -3,8 +3,12 @@ makes of them. No formula lives here."""
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import time
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar
 
@@ -12,14 +16,16 @@ from textual import events
 from textual.app import ComposeResult, ScreenStackError
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
+from textual.filter import ANSIToTruecolor
 from textual.message import Message
 from textual.screen import Screen
 
+from gpuwise.errors import UnknownNameError
 from gpuwise.machine.telemetry.monitor import Source
 from gpuwise.machine.telemetry.options import ScreenOptions
 from gpuwise.tui.acts import Acts
 from gpuwise.tui.drawing import Drawn, HostHistory, draw
-from gpuwise.tui.ink import line, run
+from gpuwise.tui.ink import BLANK, Line, line, run
 from gpuwise.tui.palette import Palette
 from gpuwise.tui.panel import Panel
 from gpuwise.tui.processes import BY_NAME, Order
@@ -32,7 +38,7 @@ STALE_S = 3.0
 """A driver that has not answered for this long is said to be silent."""
 SAID_S = 4.0
 """How long a word on what a key has done stays."""
-PANELS = ("head", "cards", "chart", "processes", "foot")
+PARTS = ("head", "cards", "chart", "processes", "foot")
 
 
 class TopApp(Acts):
@@ -40,7 +46,7 @@ class TopApp(Acts):
 
     TITLE = "gpuwise top"
     ENABLE_COMMAND_PALETTE = False
-    CSS = "Screen { layout: vertical; overflow: hidden; } Screen > Panel { height: 0; }"
+    CSS = "Screen { layout: vertical; overflow: hidden; } Screen > Panel { height: 100%; }"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,ctrl+c", "quit"), Binding("question_mark,h,f1", "help"), Binding("tab", "next_view(1)", priority=True),
         Binding("shift+tab", "next_view(-1)", priority=True), Binding("w", "view('why')"), Binding("enter", "details"),
@@ -72,9 +78,13 @@ class TopApp(Acts):
         self.hosts = HostHistory()
         self.n_frames = self.n_draws = 0
         """Frames that arrived, and times the screen was drawn: tests hold them together."""
+        self.painted: Counter[str] = Counter()
+        """Part of the screen -> lines painted."""
         self._keep = keep or remember
         chosen = chosen if chosen is not None else recall()
         self._told_theme = options.theme
+        if options.theme is not None and options.theme not in self.available_themes:
+            raise UnknownNameError("theme", options.theme, self.available_themes)
         theme = options.theme or chosen.theme
         self.theme = theme if theme in self.available_themes else Chosen().theme
         order = Order(chosen.sort if chosen.sort in BY_NAME else Chosen().sort, chosen.falling, chosen.tree)
@@ -83,22 +93,31 @@ class TopApp(Acts):
         self.sampler = Sampler(source, self._take, self._fail, interval_s=options.interval_s, live=live)
         self.sampler.tree = order.tree
         self._waiting: Snapshot | None = None
+        self._stopped = None
         self._posted = False
         self._said_until_s = 0.0
         self._started_s = time.monotonic()
-        self.palette = Palette(self.current_theme)
+        self.palette = Palette(self.current_theme, self.console.color_system)
 
     def compose(self) -> ComposeResult:
-        for name in PANELS:
-            yield Panel(self.palette, id=name)
+        # one widget: lines that pass from one part of the screen to another make no new layout
+        yield Panel(self.palette, id="all")
 
     def on_mount(self) -> None:
-        self.panels = {name: self.query_one(f"#{name}", Panel) for name in PANELS}
+        self.panel = self.query_one("#all", Panel)
         self.theme_changed_signal.subscribe(self, self._paint_anew)
-        self._height("head", 1)
-        self.panels["head"].show([line(run("gpuwise top", "title"), run("  asking the devices ...", "dim"))])
+        self.panel.show([line(run("gpuwise top", "title"), run("  asking the devices ...", "dim"))])
+        self._leave_when_told()
         self.sampler.start()
         self.set_interval(1.0, self._look_after)
+
+    def _leave_when_told(self) -> None:
+        """What ends other programs ends this one as a person would, so that the terminal is given back as it was."""
+        loop = asyncio.get_running_loop()
+        for name in ("SIGTERM", "SIGHUP"):
+            # not on Windows, and only in the main thread
+            with suppress(NotImplementedError, AttributeError, ValueError, RuntimeError):
+                loop.add_signal_handler(getattr(signal, name), self.exit)
 
     def on_unmount(self) -> None:
         self.sampler.stop()
@@ -135,14 +154,29 @@ class TopApp(Acts):
             return
         width, height = self.size
         self.n_draws += 1
-        drawn = self.drawn = draw(self.shot, self.state, self.source.history, self.hosts, width, height)
-        layout = drawn.layout
-        for name in PANELS:
-            self._height(name, getattr(layout, name))
-        for name in PANELS:
-            self.panels[name].show(getattr(drawn, name))
-        if isinstance(top := self._top(), Sheet):
+        history, hosts = self._stopped or (self.source.history, self.hosts)
+        drawn = self.drawn = draw(self.shot, self.state, history, hosts, width, height)
+        lines, parts = list[Line](), list[str]()
+        for name in PARTS:
+            of = getattr(drawn, name)
+            n = getattr(drawn.layout, name)
+            lines += [*of[:n], *([BLANK] * (n - len(of)))]
+            parts += [name] * n
+        top = self._top()
+        for y in self.panel.show(lines, None if isinstance(top, Sheet) else self._straight()):
+            self.painted[parts[y] if y < len(parts) else ""] += 1
+        if isinstance(top, Sheet):
             top.draw()
+
+    def _straight(self) -> Callable[[str], None] | None:
+        """The way to the terminal without Textual's compositor; None where something has to be done to the colours on the way,
+        or the screen is not yet as large as the terminal."""
+        driver = self._driver
+        if driver is None or not hasattr(driver, "write_whole") or self.panel.size != self.size:
+            return None
+        if any(not isinstance(f, ANSIToTruecolor) for f in self.panel.get_line_filters()):
+            return None
+        return getattr(driver, "write_whole")  # noqa: B009 - our own driver's
 
     def _top(self) -> Screen[object] | None:
         """The screen on top; None while the application ends."""
@@ -186,11 +220,6 @@ class TopApp(Acts):
     def on_panel_scrolled(self, event: Panel.Scrolled) -> None:
         self.action_by(event.by)
 
-    def _height(self, name: str, lines: int) -> None:
-        panel = self.panels[name]
-        if panel.styles.height is None or panel.styles.height.value != lines:
-            panel.styles.height = lines
-
     def _look_after(self) -> None:
         """Once a second: whether the driver is silent, whether a word has stood long enough, whether the time is over."""
         now_s = time.monotonic()
@@ -206,9 +235,8 @@ class TopApp(Acts):
             self.exit()
 
     def _paint_anew(self, theme: object) -> None:
-        self.palette = Palette(self.current_theme)
-        for panel in self.panels.values():
-            panel.paint_with(self.palette)
+        self.palette = Palette(self.current_theme, self.console.color_system)
+        self.panel.paint_with(self.palette)
         for screen in self.screen_stack:
             if isinstance(screen, Sheet):
                 screen.paint_with(self.palette)

@@ -22,13 +22,13 @@ def plot(values: Sequence[float], low: float, high: float, width: int, height: i
     n, top = width * PER_COLUMN, height * DOTS
     kept = list(values[-n:]) if n else []
     span = high - low
-    levels = [0] * (n - len(kept))
+    levels, scale = [0] * (n - len(kept)), top / span if span > 0 else 0.0
     for v in kept:
         if v != v:
             levels.append(0)
-            continue
-        share = (v - low) / span if span > 0 else 0.0
-        levels.append(max(1, min(top, round(share * top))))
+        else:
+            level = round((v - low) * scale)
+            levels.append(1 if level < 1 else top if level > top else level)
     rows = list[str]()
     for row in range(height):
         ground = (height - 1 - row) * DOTS

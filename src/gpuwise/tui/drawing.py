@@ -49,6 +49,12 @@ class HostHistory:
         self.memory.append(float(h.memory_total_bytes - h.memory_available_bytes) if known else nan)  # type: ignore[operator]
         self.at.append(frame.at_s)
 
+    def copy(self) -> HostHistory:
+        """As it is now."""
+        made = HostHistory()
+        made.cpu, made.memory, made.at = self.cpu.copy(), self.memory.copy(), self.at.copy()
+        return made
+
 
 def draw(shot: Snapshot, state: State, history: History, hosts: HostHistory, width: int, height: int) -> Drawn:
     """Everything on the screen."""

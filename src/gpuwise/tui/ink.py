@@ -39,7 +39,7 @@ def run(text: str, role: str = "", action: str = "") -> Run:
 
 
 def line(*runs: Run, back: str = "", action: str = "") -> Line:
-    return Line(tuple(r for r in runs if r[0]), back, action)
+    return Line(tuple([r for r in runs if r[0]]), back, action)
 
 
 _narrow = re.compile(r"[ -~\u00a1-\u02ff\u2500-\u25ff\u2800-\u28ff–…•↑↓→←✖✕]*").fullmatch
@@ -76,12 +76,16 @@ def cut(text: str, width: int) -> str:
 
 def left(text: str, width: int) -> str:
     """Exactly ``width`` columns, from the left."""
+    if text.isascii() and len(text) <= width:
+        return text.ljust(width)
     text = cut(text, width)
     return text + " " * (width - width_of(text))
 
 
 def right(text: str, width: int) -> str:
     """Exactly ``width`` columns, from the right."""
+    if text.isascii() and len(text) <= width:
+        return text.rjust(width)
     text = cut(text, width)
     return " " * (width - width_of(text)) + text
 
@@ -104,12 +108,13 @@ def clip(of: Line, width: int) -> Line:
 
 
 def line_width(of: Line) -> int:
-    return sum(width_of(t) for t, _, _ in of.runs)
+    # one text, because asking what it is made of costs more than joining
+    return width_of("".join([text for text, _, _ in of.runs]))
 
 
 def spread(before: Sequence[Run], after: Sequence[Run], width: int, *, back: str = "", fill: str = " ") -> Line:
     """``before`` at the left and ``after`` at the right of ``width`` columns; what has no room is cut from ``before``."""
-    taken = sum(width_of(t) for t, _, _ in after)
+    taken = line_width(Line(tuple(after)))
     if taken > width:
         return clip(Line(tuple(after), back), width)
     head = clip(Line(tuple(before)), max(0, width - taken - 1))

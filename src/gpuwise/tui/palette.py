@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rich.color import Color as RichColor
+from rich.console import COLOR_SYSTEMS
 from rich.style import Style
 from textual.color import Color, ColorParseError
 
@@ -62,8 +63,11 @@ _ANSI = {
 class Palette:
     """Styles of one theme, made once each."""
 
-    def __init__(self, theme: Theme) -> None:
+    def __init__(self, theme: Theme, depth: str | None = "truecolor") -> None:
+        """``depth``: what rich says of the terminal's colours."""
         self._styles: dict[tuple[str, str], Style] = {}
+        self._escapes: dict[tuple[str, str], str] = {}
+        self._depth = COLOR_SYSTEMS.get(depth or "")
         self._native = theme.ansi or theme.primary.startswith("ansi")
         made = {} if self._native else theme.to_color_system().generate()
         self._colors = {name: _color(made.get(name), fallback) for name, fallback in _FALLBACK.items()}
@@ -73,6 +77,14 @@ class Palette:
         found = self._styles.get((role, back))
         if found is None:
             found = self._styles[role, back] = self._native_style(role, back) if self._native else self._made(role, back)
+        return found
+
+    def escapes(self, role: str, back: str = "") -> str:
+        """What a terminal is told before text of a role, whatever it was told before."""
+        found = self._escapes.get((role, back))
+        if found is None:
+            told = self.style(role, back).render(".", color_system=self._depth).partition(".")[0]
+            found = self._escapes[role, back] = "\x1b[0;" + told.removeprefix("\x1b[") if told else "\x1b[0m"
         return found
 
     def _made(self, role: str, back: str) -> Style:

@@ -3,6 +3,7 @@ open all day beside the work it watches, that is a third of all it uses."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import selectors
 from codecs import getincrementaldecoder
@@ -16,10 +17,32 @@ N_LOOKS = 3
 """So often it is looked for the rest of a sequence, or its end, after something came."""
 
 
+_KEPT_BY_DRIVER = {"fileno", "exit_event", "_key_thread"}
+_ASKED_OF_DRIVER = ("start_application_mode", "disable_input", "run_input_thread", "process_message")
+_ASKED_OF_PARSER = ("feed", "tick")
+
+
+def fits() -> bool:
+    """Whether this Textual still has what the driver leans on: its parser is private, and may change in any release."""
+    methods = all(callable(getattr(LinuxDriver, n, None)) for n in _ASKED_OF_DRIVER)
+    parser = all(callable(getattr(XTermParser, n, None)) for n in _ASKED_OF_PARSER)
+    try:
+        inspect.signature(XTermParser).bind(False)
+        kept = set(LinuxDriver.__init__.__code__.co_names)
+    except (TypeError, ValueError, AttributeError):
+        return False
+    return methods and parser and kept >= _KEPT_BY_DRIVER
+
+
 class QuietDriver(LinuxDriver):
     """As the driver it is made from, but for the wait for input."""
 
     _wake: tuple[int, int] | None = None
+
+    def write_whole(self, text: str) -> None:
+        """Write what is seen at once on terminals that can hold a picture back until it is whole."""
+        self.write(f"\x1b[?2026h{text}\x1b[?2026l")
+        self.flush()
 
     def start_application_mode(self) -> None:
         if self._wake is None:

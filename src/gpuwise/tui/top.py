@@ -6,6 +6,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from textual.driver import Driver
+
     from gpuwise.machine.telemetry.monitor import Source
     from gpuwise.machine.telemetry.options import ScreenOptions
 
@@ -13,17 +15,24 @@ if TYPE_CHECKING:
 def run(source: Source, options: ScreenOptions) -> int:
     """Show the frames of ``source`` (a monitor, a tap on one, a recording) until the person leaves or the options end it.
 
-    Returns 0. The source stays the caller's: close it. Raises what the source raises (DataError for a damaged recording).
+    Returns 0. The source stays the caller's: close it. Raises what the source raises (DataError for a damaged recording), and
+    UnknownNameError for a theme that there is not.
     """
     from gpuwise.tui.app import TopApp
 
-    driver = None
-    if sys.platform != "win32":
-        from gpuwise.tui.quiet_driver import QuietDriver
-
-        driver = QuietDriver
-    app = TopApp(source, options, driver=driver)
+    app = TopApp(source, options, driver=find_driver())
     app.run()
     if app.failure is not None:
         raise app.failure
     return 0
+
+
+def find_driver() -> type[Driver] | None:
+    """The driver that sleeps until a key comes; None, which is Textual's own, where this Textual is not made as ours expects."""
+    if sys.platform == "win32":
+        return None
+    try:
+        from gpuwise.tui.quiet_driver import QuietDriver, fits
+    except ImportError:
+        return None
+    return QuietDriver if fits() else None

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwise.machine.bench.bounds import ROUNDINGS, attention_bound, product_bound
+from gpuwise.machine.bench.bounds import ROUNDINGS, attention_bound, product_bound, random_growth
+from gpuwise.machine.bench.subjects import this_processor
 
 SIDES = st.integers(1, 40)
 
@@ -47,6 +48,15 @@ def test_attention_adds_the_error_of_its_scores() -> None:
     assert math.isfinite(attention_bound("bf16", 128, 32768, 60.0, 1.0, 1.0))
 
 
+@settings(max_examples=30)
+@given(k=st.integers(1, 20_000), dtype=st.sampled_from(sorted(ROUNDINGS)))
+def test_random_signs_make_it_tighter_from_some_length_on(k: int, dtype: str) -> None:
+    assert 0.0 <= random_growth(dtype, k) <= random_growth(dtype, 2 * k)
+    if k >= 1024:
+        # terms of one size: the sum of magnitudes is root(k) times the root of the squares
+        assert random_growth(dtype, k) <= product_bound(dtype, k, 1.0, 0.0) * math.sqrt(k)
+
+
 # --- on PyTorch ---
 
 torch = pytest.importorskip("torch")
@@ -71,6 +81,47 @@ def test_real_products_pass_and_one_corrupt_element_does_not(dtype: str) -> None
     broken = c.clone()
     broken[17, 23] += 16 if dtype == "int8" else 8
     assert not check_product(torch, dtype, a, b, broken).correct
+
+
+def truncated_fp8(a: Any, b: Any) -> Any:
+    """As Hopper adds fp8 products: 32 at a time with the sum so far, each cut to 14 bits of the largest of them."""
+    left, right = a.to(torch.float64), b.to(torch.float64)
+    total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64)
+    for start in range(0, a.shape[1], 32):
+        terms = left[:, None, start : start + 32] * right.t()[None, :, start : start + 32]
+        terms = torch.cat([terms, total[..., None]], -1)
+        largest = terms.abs().amax(-1, keepdim=True).clamp(min=1e-30)
+        grid = torch.exp2(torch.floor(torch.log2(largest)) - 13)
+        total = (torch.trunc(terms / grid) * grid).sum(-1)
+    return total.to(torch.bfloat16)
+
+
+@pytest.mark.parametrize("k", [64, 1024, 8192])
+def test_fp8_as_the_unit_adds_it_passes_and_an_answer_of_another_kind_does_not(k: int) -> None:
+    from gpuwise.machine.bench.products import check_product
+
+    generator = torch.Generator().manual_seed(5)
+    a = torch.randn((48, k), generator=generator).to(torch.float8_e4m3fn)
+    b = torch.randn((40, k), generator=generator).to(torch.float8_e4m3fn).t()
+    c = truncated_fp8(a, b)
+    right = check_product(torch, "fp8", a, b, c)
+    assert right.correct
+    assert right.error > 1e-3, "a bound a thousand times the error says nothing"
+    for wrong in (torch.zeros_like(c), -c, c.roll(1, 0), c * 2):
+        assert not check_product(torch, "fp8", a, b, wrong).correct
+
+
+@pytest.mark.skipif(not hasattr(torch, "_scaled_mm"), reason="this PyTorch has no fp8 product")
+def test_the_fp8_path_itself_runs_on_the_processor() -> None:
+    from gpuwise.machine.bench.products import _multiply, _operands, check_product
+
+    generator = torch.Generator().manual_seed(6)
+    a, b = _operands(torch, "fp8", 64, 48, 256, this_processor(), generator)
+    try:
+        c = _multiply(torch, "fp8")(a, b, None)
+    except (RuntimeError, NotImplementedError) as error:
+        pytest.skip(f"no fp8 product on this processor: {error}")
+    assert check_product(torch, "fp8", a, b, c).correct
 
 
 def test_an_element_between_the_sampled_ones_is_caught_by_its_column() -> None:

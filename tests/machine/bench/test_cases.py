@@ -56,3 +56,19 @@ def test_a_processor_is_not_asked_for_minutes() -> None:
     cases = [c for c in calibration_cases("fp32", "cpu", 40) if c.family == "matmul"]
     assert len(cases) == 40
     assert max(2.0 * c.parameters["m"] * c.parameters["n"] * c.parameters["k"] for c in cases) <= LARGEST_CPU_FLOP
+
+
+def test_a_format_or_a_kind_may_be_asked_for() -> None:
+    assert {c.dtype for c in chosen(("fp8",), quick=False)} == {"fp8"}
+    assert {c.family for c in chosen(("nccl",), quick=False)} == {"collective"}
+    assert {c.family for c in chosen(("copy",), quick=False)} == {"copy"}, "a family before a kind of another one"
+    with pytest.raises(UnknownNameError) as caught:
+        chosen(("matmull",), quick=False)
+    assert "did you mean matmul?" in str(caught.value.hint)
+
+
+def test_words_tell_the_rows_of_one_device_apart() -> None:
+    for kind in ("cpu", "cuda"):
+        rows = [c.words for c in CASES if kind in c.on]
+        assert len(set(rows)) == len(rows)
+        assert max(map(len, rows)) <= 41

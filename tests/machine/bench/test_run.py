@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -127,12 +130,69 @@ def test_no_case_begins_after_the_end() -> None:
     assert len(outcome.records) + len(outcome.late) == 6
 
 
+def test_a_quick_run_ends_however_slow_the_machine_is() -> None:
+    """By the run's own clock: every case takes what it likes, up to the limit of one."""
+    now = [100.0]
+    seen: list[float] = []
+
+    def make(case: Case, subject: Subject) -> Work:
+        seen.append(now[0])
+        now[0] += 14.0
+        return timed([1e-3], 1.0)
+
+    limits = Limits(0.7, end_s=100.0 + 45.0, case_s=15.0)
+    pairs = [(case, card()) for case in CASES[:20]]
+    outcome = run_cases(pairs, new_run([card()], "t", 1.0), None, limits, make=make, clock=lambda: now[0])
+    assert seen == [100.0, 114.0, 128.0, 142.0]
+    assert len(outcome.records) == 4
+    assert len(outcome.late) == 16
+    assert limits.left_s(142.0) == 3.0, "the last one may take what is left, not 15 s"
+
+
+def test_a_case_that_hangs_is_cut_off_closed_and_named() -> None:
+    closed: list[str] = []
+
+    def make(case: Case, subject: Subject) -> Work:
+        if case is LAUNCH:
+            time.sleep(600.0)
+        check = (lambda: time.sleep(600.0)) if case is SMALL else (lambda: RIGHT)
+        return Work(lambda: 1e-3, 1.0, check, lambda: closed.append(case.key))  # type: ignore[arg-type]
+
+    pairs = [(case, card()) for case in (LAUNCH, SMALL, BIG)]
+    before = signal.getsignal(signal.SIGALRM)
+    outcome = run_cases(pairs, new_run([card()], "t", 1.0), None, Limits(0.01, case_s=0.2), make=make, clock=ticking)
+    assert [c.key for c, _, why in outcome.skipped if "not ready after" in why] == [LAUNCH.key, SMALL.key]
+    assert closed == [SMALL.key, BIG.key]
+    assert [r.measurement for _, _, r in outcome.records] == [BIG.key]
+    assert signal.getsignal(signal.SIGALRM) == before
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+
+
+def test_nothing_is_cut_off_outside_the_main_thread_or_under_another_timer() -> None:
+    from gpuwise.machine.bench.time_limit import TimeIsUp, time_limit
+
+    with pytest.raises(TimeIsUp), time_limit(0.01):
+        time.sleep(600.0)
+    done: list[bool] = []
+
+    def body() -> None:
+        with time_limit(0.001):
+            time.sleep(0.05)
+        done.append(True)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    assert done == [True]
+
+
 def test_a_run_cut_short_has_seen_every_family() -> None:
     subject = this_processor()
     rows = [c for c in CASES if c.quick]
     pairs = pairs_of(rows, [subject])
-    families = {c.family for c, _ in pairs}
+    families = {c.family for c, _ in pairs} - {"collective"}
     assert {c.family for c, _ in pairs[: len(families)]} == families
+    assert [c.family for c, _ in pairs].index("collective") == len(pairs) - 1, "its processes take long to start"
     assert {c.key for c, _ in pairs} == {c.key for c in rows if "cpu" in c.on}
 
 

@@ -21,6 +21,7 @@ class Played:
     def __init__(self, refuse: Exception | None = None) -> None:
         self.now, self.refuse = 0.0, refuse
         self.capturing: list[Callable[[], None]] | None = None
+        self.captured_on = ""
         self.launched: list[int] = []
         self.replays = 0
 
@@ -28,13 +29,15 @@ class Played:
         self.now += 1e-9
         return self.now
 
-    def kernel(self, seconds: float) -> Callable[[int], None]:
+    def kernel(self, seconds: float, on: str = "cuda:0") -> Callable[[int], None]:
+        """A launch on device ``on``: kept by a graph when a stream of that device is captured, else run at once."""
+
         def launch(i: int) -> None:
             def work() -> None:
                 self.now += seconds
                 self.launched.append(i)
 
-            if self.capturing is None:
+            if self.capturing is None or self.captured_on != str(torch.device(on)):
                 work()
             else:
                 self.capturing.append(work)
@@ -61,8 +64,8 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Played]:
                 return 1e3 * (end.at - self.at)
 
         class Stream:
-            def __init__(self, *_: object) -> None:
-                pass
+            def __init__(self, device: object = "cuda:0") -> None:
+                self.device = str(torch.device(device))
 
             def wait_stream(self, other: object) -> None:
                 pass
@@ -76,16 +79,19 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Played]:
                     work()
 
         @contextlib.contextmanager
-        def capture(graph: Graph) -> Iterator[None]:
+        def capture(graph: Graph, stream: Stream | None = None, capture_error_mode: str = "global") -> Iterator[None]:
             if device.refuse is not None:
                 raise device.refuse
+            assert capture_error_mode == "thread_local", "another thread's allocation would end the capture"
             device.capturing = graph.works = []
+            # PyTorch's own stream is made once, on the device that was captured on first
+            device.captured_on = "cuda:0" if stream is None else stream.device
             yield
             device.capturing = None
 
         for name, fake in {
             "Event": Event, "Stream": Stream, "CUDAGraph": Graph, "graph": capture, "synchronize": lambda *_: None,
-            "set_device": lambda *_: None, "current_stream": lambda *_: Stream(), "stream": lambda s: contextlib.nullcontext(),
+            "set_device": lambda *_: None, "current_stream": Stream, "stream": lambda s: contextlib.nullcontext(),
         }.items():  # fmt: skip
             monkeypatch.setattr(torch.cuda, name, fake)
         monkeypatch.setattr(torch_timing.time, "perf_counter", device.host_clock)
@@ -102,6 +108,14 @@ def test_a_sample_is_the_seconds_of_one_launch(played: Any, seconds: float) -> N
     assert sample() == pytest.approx(seconds)
     assert how["timed by"] == "CUDA graph"
     assert device.replays > 0
+
+
+def test_a_graph_of_the_second_device_holds_its_launches(played: Any) -> None:
+    device = played()
+    for index in (0, 1):
+        sample, how = sampler(card(index), device.kernel(1e-4, f"cuda:{index}"))
+        assert sample() == pytest.approx(1e-4)
+        assert how["timed by"] == "CUDA graph"
 
 
 def test_operands_go_round(played: Any) -> None:

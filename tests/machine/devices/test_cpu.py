@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwise.machine.devices.cpu import read_cpu
-from gpuwise.machine.devices.memory import read_memory
+from gpuwise.machine.devices.cpu import processor_name, read_cpu, usable_cores
+from gpuwise.machine.devices.memory import read_memory, total_bytes
 
 from .trees import write
 
@@ -49,7 +49,8 @@ def test_cores_clocks_nodes_and_memory(tmp_path: Path) -> None:
     assert read_cpu(tmp_path).governor == "mixed"
 
 
-def test_limits_of_groups_version_2_are_the_tightest_up_the_tree(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("limit", "usable"), [("250000", 2), ("10000", 1), ("max", 6), ("900000", 6)])
+def test_usable_cores_are_those_of_the_tightest_group_within_the_affinity(tmp_path: Path, limit: str, usable: int) -> None:
     base = "sys/fs/cgroup"
     write(
         tmp_path,
@@ -57,41 +58,32 @@ def test_limits_of_groups_version_2_are_the_tightest_up_the_tree(tmp_path: Path)
             "proc/self/cgroup": "0::/pod/box\n",
             f"{base}/cgroup.controllers": "cpu memory",
             f"{base}/pod/box/cpu.max": "max 100000",
-            f"{base}/pod/cpu.max": "250000 100000",
-            f"{base}/pod/box/memory.max": "max",
-            f"{base}/pod/memory.max": "8589934592",
-            f"{base}/pod/memory.current": "4096",
+            f"{base}/pod/cpu.max": f"{limit} 100000",
         },
     )
-    cpu = read_cpu(tmp_path)
-    assert (cpu.cgroup, cpu.cpu_limit, cpu.memory_limit_bytes, cpu.memory_limit_used_bytes) == (2, 2.5, 2**33, 4096)
+    assert usable_cores(tmp_path, affinity=6) == usable
+    assert usable_cores(tmp_path / "nothing", affinity=6) == 6
 
 
-def test_limits_of_groups_version_1(tmp_path: Path) -> None:
-    base = "sys/fs/cgroup"
-    write(
-        tmp_path,
-        {
-            "proc/self/cgroup": "5:cpu,cpuacct:/docker/x\n3:memory:/docker/x\n",
-            # in a container the group's own folder is the base: the path is the host's
-            f"{base}/cpu,cpuacct/cpu.cfs_quota_us": "50000",
-            f"{base}/cpu,cpuacct/cpu.cfs_period_us": "100000",
-            f"{base}/memory/memory.limit_in_bytes": "1073741824",
-            f"{base}/memory/memory.usage_in_bytes": "5",
-        },
-    )
-    cpu = read_cpu(tmp_path)
-    assert (cpu.cgroup, cpu.cpu_limit, cpu.memory_limit_bytes, cpu.memory_limit_used_bytes) == (1, 0.5, 2**30, 5)
-    write(tmp_path, {f"{base}/memory/memory.limit_in_bytes": "9223372036854771712", f"{base}/cpu,cpuacct/cpu.cfs_quota_us": "-1"})
-    cpu = read_cpu(tmp_path)
-    assert (cpu.cpu_limit, cpu.memory_limit_bytes) == (None, None)
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [
+        ("processor : 0\nmodel name : Xeon  E5\n\nprocessor : 1\nmodel name : Xeon  E5\n", "Xeon E5"),
+        ("processor : 0\nBogoMIPS : 108\n\nHardware : BCM2711\nModel : Raspberry Pi 4\n", "Raspberry Pi 4"),
+        ("processor : 0\ncpu model : Loongson-3A\n", "Loongson-3A"),
+        ("processor : 0\nCPU implementer : 0x41\n", None),
+    ],
+)
+def test_the_name_of_the_processor(tmp_path: Path, cpuinfo: str, name: str | None) -> None:
+    write(tmp_path, {"proc/cpuinfo": cpuinfo})
+    assert processor_name(tmp_path) == name and (read_cpu(tmp_path).model is None) == (name is None)
 
 
 def test_an_empty_tree_is_all_unknown(tmp_path: Path) -> None:
     cpu = read_cpu(tmp_path, usable=1)
     assert (cpu.cores, cpu.threads, cpu.clock_hz, cpu.governor, cpu.cgroup) == (None, None, None, None, None)
     assert {"cores", "governor", "clock_max_hz"} <= set(cpu.unknown)
-    assert read_memory(tmp_path).total_bytes is None
+    assert read_memory(tmp_path).total_bytes is None and usable_cores(tmp_path, affinity=3) == 3
 
 
 @given(st.binary(max_size=300))
@@ -116,4 +108,5 @@ def test_nonsense_is_never_an_error(tmp_path_factory: pytest.TempPathFactory, no
 
 def test_this_machine_tells_something() -> None:
     cpu = read_cpu()
+    assert cpu.memory.total_bytes == total_bytes() and 1 <= usable_cores() <= (cpu.usable or 0)
     assert (cpu.threads or 0) >= (cpu.cores or 0) >= 1 and (cpu.memory.total_bytes or 0) > 2**20

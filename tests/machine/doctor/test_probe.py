@@ -222,6 +222,8 @@ PATHS = st.sampled_from(
         "/sys/bus/pci/devices/0000:01:00.0/class",
         "/sys/bus/pci/devices/0000:01:00.0/vendor",
         "/sys/bus/pci/devices/x/class",
+        "/proc/self/cgroup",
+        "/sys/fs/cgroup/cgroup.controllers",
         "/sys/fs/cgroup/cpu.max",
         "/sys/fs/cgroup/memory.max",
         "/etc/docker/daemon.json",
@@ -266,7 +268,7 @@ VARIABLES = st.sampled_from(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(
     files=st.dictionaries(PATHS, TEXT, max_size=12),
     environment=st.dictionaries(VARIABLES, TEXT | st.just("/x:/y"), max_size=4),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import subprocess
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -25,9 +25,9 @@ FINE = torch("2.13.0+cu130", "13.0", CU130, devices=[(8, 9)])
 
 def _scenarios() -> Iterator[tuple[str, Callable[[], Scripted]]]:
     for path in sorted(Path(__file__).parent.glob("test_scenarios_*.py")):
-        names = runpy.run_path(str(path))
-        yield from ((name, made[0]) for name, made in names["FAULTY"].items())
-        yield from names["HEALTHY"].items()
+        scenarios = import_module(f".{path.stem}", __package__)
+        yield from ((name, made[0]) for name, made in scenarios.FAULTY.items())
+        yield from scenarios.HEALTHY.items()
 
 
 SCENARIOS = dict(_scenarios())

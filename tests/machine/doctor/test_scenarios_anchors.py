@@ -11,6 +11,8 @@ from gpuwise.machine.devices.null import NullCard
 from gpuwise.machine.doctor.report import diagnose
 from gpuwise.machine.doctor.scripted import Scripted, scripted, torch
 
+from .asserting import assert_cause, assert_healthy
+
 CU130 = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
 CU128 = "sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
 CU124 = "sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90"
@@ -92,21 +94,12 @@ HEALTHY: dict[str, Callable[[], Scripted]] = {
 
 @pytest.mark.parametrize("name", FAULTY)
 def test_the_cause_is_named_first_with_what_mends_it(name: str) -> None:
-    make, cause, mend = FAULTY[name]
-    found = diagnose(make().look())
-    assert [f.id for f in found.faults] == [cause]
-    commands = "\n".join(c for m in found.faults[0].mends for c in m.commands)
-    for words in mend:
-        assert words in commands
-    assert found.faults[0].evidence and found.faults[0].why and found.faults[0].check
-    assert found.exit_code in (1, 2)
+    assert_cause(FAULTY[name])
 
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_machine_is_not_flagged(name: str) -> None:
-    found = diagnose(HEALTHY[name]().look())
-    assert [f.id for f in found.faults] == []
-    assert (found.verdict.value, found.exit_code) == ("ready", 0)
+    assert_healthy(HEALTHY[name])
 
 
 def test_one_card_of_two_is_named_and_the_other_is_not() -> None:

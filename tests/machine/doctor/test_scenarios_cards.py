@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,8 @@ from gpuwise.machine.devices.readings import EventReason, Peer, State
 from gpuwise.machine.doctor.host import Ran
 from gpuwise.machine.doctor.report import diagnose
 from gpuwise.machine.doctor.scripted import Scripted, scripted
+
+from .asserting import assert_cause, assert_healthy
 
 BUS = "/sys/bus/pci/devices/"
 CPU0 = "/sys/devices/system/cpu/cpu0/cpufreq/"
@@ -31,6 +34,23 @@ def translated(kind: str, peers: list[Peer]) -> Scripted:
     return scripted(cards=("RTX A6000",) * 2, peers=peers).but(
         files={f"{BUS}0000:0{i}:00.0/iommu_group/type": f"{kind}\n" for i in (1, 2)}
     )
+
+
+def below_a_switch(control: int | None, *, peers: list[Peer] | None = None, one_switch: bool = True, cards: int = 2) -> Scripted:
+    """Cards below ports of a switch (or of the processor) whose access control is ``control``; None: not shown."""
+    machine = scripted(cards=("RTX A6000",) * cards, peers=peers if peers is not None else OVER_PCIE)
+    above = "0000:00:01.0/0000:40:00.0/" if one_switch else ""
+    ports = {f"0000:0{i}:00.0": f"0000:41:0{i}.0" for i in range(1, cards + 1)}
+    links = {f"{BUS}{slot}": f"../../../devices/pci0000:00/{above}{port}/{slot}" for slot, port in ports.items()}
+    spaces = {f"{BUS}{port}/config": _config(control) for port in (*ports.values(), "0000:00:01.0", "0000:40:00.0")}
+    return machine.but(links=links, files=spaces)
+
+
+def _config(control: int | None) -> str:
+    if control is None:
+        return "\0" * 64
+    head = bytes(0x100) + struct.pack("<IIIHH", 0x0001 | 0x108 << 20, 0, 0x000D, 0x5F, control)
+    return (head + bytes(4096 - len(head))).decode("latin-1")
 
 
 FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
@@ -124,6 +144,11 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
         "mig-no-instances",
         ("sudo nvidia-smi -i 0 -mig 0", "nvidia-smi mig -i 0 -cgi 0 -C"),
     ),
+    "a switch that sends copies up": (
+        lambda: below_a_switch(0x1D),
+        "acs-redirects-peer-copies",
+        ("setpci -s 0000:41:01.0 ECAP_ACS+0x6.w=0000", "disable_acs_redir=0000:41:01.0;0000:41:02.0"),
+    ),
     "the IOMMU between two cards": (lambda: translated("DMA-FQ", OVER_PCIE), "iommu-peer-copies", ("iommu=pt",)),
     "the processor kept slow": (
         lambda: card().but(files={CPU0 + "scaling_driver": "acpi-cpufreq\n"}),
@@ -151,13 +176,7 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("name", FAULTY)
 def test_the_cause_is_named_first_with_what_mends_it(name: str) -> None:
-    make, cause, mend = FAULTY[name]
-    found = diagnose(make().look())
-    assert [f.id for f in found.faults] == [cause]
-    commands = "".join(f"{c}\n" for m in found.faults[0].mends for c in m.commands)
-    for words in mend:
-        assert words in commands
-    assert found.faults[0].mends and found.faults[0].evidence and found.faults[0].why and found.faults[0].check
+    assert_cause(FAULTY[name])
 
 
 HEALTHY: dict[str, Callable[[], Scripted]] = {
@@ -181,6 +200,12 @@ HEALTHY: dict[str, Callable[[], Scripted]] = {
     "MIG, the instances may not be listed": lambda: scripted(cards=(MIG,)),
     "the IOMMU passes through": lambda: translated("identity", OVER_PCIE),
     "the IOMMU, cards that never copy to each other": lambda: translated("DMA", [Peer(0, 1, "system", None, False)]),
+    "access control without redirection": lambda: below_a_switch(0x11),
+    "access control that root only may see": lambda: below_a_switch(None),
+    "redirection of cards that use NVLink": lambda: below_a_switch(0x1D, peers=[Peer(0, 1, "nvlink", 4, True)]),
+    "redirection of cards that may not copy": lambda: below_a_switch(0x1D, peers=[Peer(0, 1, "system", None, False)]),
+    "redirection at ports of the processor": lambda: below_a_switch(0x1D, one_switch=False),
+    "redirection above one card": lambda: below_a_switch(0x1D, cards=1, peers=[]),
     "powersave of intel_pstate": lambda: card(),
     "limited locked memory without InfiniBand": lambda: card().but(limits={"memlock": 65536}),
     "no limits": lambda: card().but(limits={"nofile": -1, "memlock": -1}),
@@ -190,8 +215,7 @@ HEALTHY: dict[str, Callable[[], Scripted]] = {
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_machine_is_not_flagged(name: str) -> None:
-    found = diagnose(HEALTHY[name]().look())
-    assert [f.id for f in found.faults] == [] and found.exit_code == 0
+    assert_healthy(HEALTHY[name])
 
 
 def test_one_lost_card_of_eight_is_a_limit_and_is_numbered() -> None:
@@ -236,3 +260,20 @@ def test_addresses_are_compared_whatever_their_spelling(a: str | None, b: str, s
     from gpuwise.machine.doctor.probe_kernel import same_bus
 
     assert same_bus(a, b) is same
+
+
+@pytest.mark.parametrize(("control", "notes"), [(None, ["acs-unknown"]), (0x11, [])])
+def test_access_control_that_is_not_shown_is_a_note(control: int | None, notes: list[str]) -> None:
+    found = diagnose(below_a_switch(control).look())
+    assert [f.id for f in found.notes if f.id.startswith("acs")] == notes
+
+
+def test_settings_that_cost_little_are_notes() -> None:
+    never = {"/sys/kernel/mm/transparent_hugepage/enabled": "always madvise [never]\n"}
+    machine = card("H100 SXM", identity={"persistence": False}).but(files=never)
+    found = diagnose(machine.look())
+    assert found.exit_code == 0
+    assert {"persistence-off", "huge-pages-never"} <= {f.id for f in found.notes}
+    assert "persistence-off" not in {f.id for f in diagnose(machine.but(files={"/.dockerenv": ""}).look()).notes}
+    kept = diagnose(card("H100 SXM", identity={"persistence": True}).look()).notes
+    assert {"persistence-off", "huge-pages-never"}.isdisjoint(f.id for f in kept)

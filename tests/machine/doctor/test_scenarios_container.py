@@ -11,6 +11,8 @@ from gpuwise.machine.devices.readings import Peer
 from gpuwise.machine.doctor.report import diagnose
 from gpuwise.machine.doctor.scripted import PYTHON, Scripted, scripted, torch
 
+from .asserting import assert_cause, assert_healthy
+
 CU130 = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
 ROOM = (32 << 30, 32 << 30)
 SMALL = (64 << 20, 64 << 20)
@@ -22,6 +24,20 @@ NO_BUS = ("/sys/bus/pci", "/dev/nvidia", "/proc/driver", "/sys/module", "/proc/m
 
 def container(machine: Scripted, files: Mapping[str, str] = {"/.dockerenv": ""}) -> Scripted:
     return machine.but(files=files)
+
+
+def group(share: str, own: str = "0::/\n") -> dict[str, str]:
+    """Control groups of version 2 in which this process's has such a ``cpu.max``."""
+    folder = own.rpartition(":")[2].strip().rstrip("/")
+    return {
+        "/proc/self/cgroup": own,
+        "/sys/fs/cgroup/cgroup.controllers": "cpu memory\n",
+        f"/sys/fs/cgroup{folder}/cpu.max": share,
+    }
+
+
+NO_QUOTA_IN_A_JOB = group("max 100000\n", "0::/slurm/job_7/step\n")
+JOB = "/sys/fs/cgroup/slurm/job_7/cpu.max"
 
 
 def without_nodes(*, answers: tuple = (NONE_SEEN,)) -> Scripted:
@@ -96,7 +112,25 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
         ("apt-get install -y nvidia-container-toolkit", "systemctl restart docker"),
     ),
     "a CPU quota smaller than the GPUs": (
-        lambda: container(scripted(cards=["H100 SXM"] * 4)).but(files={"/sys/fs/cgroup/cpu.max": "200000 100000\n"}),
+        lambda: container(scripted(cards=["H100 SXM"] * 4)).but(files=group("200000 100000\n")),
+        "few-cpus",
+        ("--cpus=16",),
+    ),
+    "a CPU quota of a group above": (
+        lambda: scripted(cards=["H100 SXM"] * 4).but(
+            files=group("max 100000\n", "0::/slurm/job_7/step\n") | {JOB: "200000 100000\n"}
+        ),
+        "few-cpus",
+        (),
+    ),
+    "a CPU quota of control groups version 1": (
+        lambda: container(scripted(cards=["H100 SXM"] * 4)).but(
+            files={
+                "/proc/self/cgroup": "4:cpu,cpuacct:/docker/abc\n",
+                "/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "200000\n",
+                "/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+            }
+        ),
         "few-cpus",
         ("--cpus=16",),
     ),
@@ -154,13 +188,7 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("name", FAULTY)
 def test_the_cause_is_named_first_with_what_mends_it(name: str) -> None:
-    make, cause, mend = FAULTY[name]
-    found = diagnose(make().look())
-    assert [f.id for f in found.faults] == [cause]
-    commands = "".join(f"{c}\n" for m in found.faults[0].mends for c in m.commands)
-    for words in mend:
-        assert words in commands
-    assert found.faults[0].evidence and found.faults[0].why and found.faults[0].check
+    assert_cause(FAULTY[name])
 
 
 HEALTHY: dict[str, Callable[[], Scripted]] = {
@@ -181,7 +209,7 @@ HEALTHY: dict[str, Callable[[], Scripted]] = {
     "a container with a small /dev/shm made larger": lambda: container(scripted(answers=[FINE])).but(space={"/dev/shm": ROOM}),
     "CUDA_VISIBLE_DEVICES with one card of two": lambda: env(FINE, cards=("RTX 4090",) * 2, CUDA_VISIBLE_DEVICES="1"),
     "CUDA_VISIBLE_DEVICES by the beginning of an identifier": lambda: env(FINE, CUDA_VISIBLE_DEVICES="GPU-00000000"),
-    "no CPU quota": lambda: container(scripted(cards=["H100 SXM"] * 4)).but(files={"/sys/fs/cgroup/cpu.max": "max 100000\n"}),
+    "no CPU quota": lambda: container(scripted(cards=["H100 SXM"] * 4)).but(files=group("max 100000\n")),
     "NCCL without peer copies where the driver has none": lambda: scripted(
         cards=("RTX 4090",) * 2, peers=[Peer(0, 1, "pcie host bridge", None, False)]
     ).but(environment={"NCCL_P2P_DISABLE": "1"}),
@@ -190,8 +218,7 @@ HEALTHY: dict[str, Callable[[], Scripted]] = {
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_machine_is_not_flagged(name: str) -> None:
-    found = diagnose(HEALTHY[name]().look())
-    assert [f.id for f in found.faults] == [] and found.exit_code == 0
+    assert_healthy(HEALTHY[name])
 
 
 def test_a_second_name_that_is_wrong_hides_the_rest_only() -> None:

@@ -12,6 +12,8 @@ from gpuwise.machine.doctor.host import Ran
 from gpuwise.machine.doctor.report import diagnose
 from gpuwise.machine.doctor.scripted import KERNEL, Scripted, scripted, torch
 
+from .asserting import assert_cause, assert_healthy
+
 CU130 = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
 BUS = "/sys/bus/pci/devices/0000:01:00.0"
 PCI_IDS = (
@@ -193,13 +195,7 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("name", FAULTY)
 def test_the_cause_is_named_first_with_what_mends_it(name: str) -> None:
-    make, cause, mend = FAULTY[name]
-    found = diagnose(make().look())
-    assert [f.id for f in found.faults] == [cause]
-    commands = "".join(f"{c}\n" for m in found.faults[0].mends for c in m.commands)
-    for words in mend:
-        assert words in commands
-    assert found.faults[0].evidence and found.faults[0].why and found.faults[0].check
+    assert_cause(FAULTY[name])
 
 
 HEALTHY: dict[str, Callable[[], Scripted]] = {
@@ -229,8 +225,7 @@ HEALTHY: dict[str, Callable[[], Scripted]] = {
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_machine_is_not_flagged(name: str) -> None:
-    found = diagnose(HEALTHY[name]().look())
-    assert [f.id for f in found.faults] == [] and found.exit_code == 0
+    assert_healthy(HEALTHY[name])
 
 
 def test_the_version_of_a_module_is_read_from_either_wording() -> None:

@@ -11,6 +11,8 @@ from gpuwise.machine.doctor.host import Ran
 from gpuwise.machine.doctor.report import diagnose
 from gpuwise.machine.doctor.scripted import PYTHON, SITE, Scripted, answer, broken, scripted, torch
 
+from .asserting import assert_cause, assert_healthy
+
 CU130 = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
 CU126 = "sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90"
 FINE = torch("2.13.0+cu130", "13.0", CU130, devices=[(8, 9)])
@@ -248,13 +250,7 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("name", FAULTY)
 def test_the_cause_is_named_first_with_what_mends_it(name: str) -> None:
-    make, cause, mend = FAULTY[name]
-    found = diagnose(make().look())
-    assert [f.id for f in found.faults] == [cause]
-    commands = "".join(f"{c}\n" for m in found.faults[0].mends for c in m.commands)
-    for words in mend:
-        assert words in commands
-    assert found.faults[0].evidence and found.faults[0].why and found.faults[0].check
+    assert_cause(FAULTY[name])
 
 
 HEALTHY: dict[str, Callable[[], Scripted]] = {
@@ -319,8 +315,7 @@ HEALTHY: dict[str, Callable[[], Scripted]] = {
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_machine_is_not_flagged(name: str) -> None:
-    found = diagnose(HEALTHY[name]().look())
-    assert [f.id for f in found.faults] == [] and found.exit_code == 0
+    assert_healthy(HEALTHY[name])
 
 
 def test_an_uninstalled_torch_is_offered_for_this_driver_and_these_cards() -> None:

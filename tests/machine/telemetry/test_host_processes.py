@@ -16,7 +16,6 @@ from gpuwise.machine.telemetry.host_processes import (
     OTHERS_NAMESPACE,
     ProcReader,
     PsutilReader,
-    find_container,
     show_bytes,
 )
 
@@ -152,26 +151,6 @@ def test_in_a_container_a_number_is_only_believed_of_who_holds_the_driver(tmp_pa
     assert told[77].name == ("python" if "/dev/nvidia0" in held else None)
     assert held == ("/dev/nvidia0",) or told[77].unknown == {"name": OTHERS_NAMESPACE}
     assert told[9999].unknown == {"name": OTHERS_NAMESPACE}
-
-
-ID = "3f2a9c11d0e4" + "0" * 52
-
-
-@pytest.mark.parametrize(
-    ("cgroup", "container"),
-    [
-        ("0::/user.slice/user-1000.slice/session-2.scope", None),
-        ("0::/", None),
-        (f"0::/system.slice/docker-{ID}.scope", "docker 3f2a9c11d0e4"),
-        (f"12:pids:/docker/{ID}\n11:memory:/docker/{ID}", "docker 3f2a9c11d0e4"),
-        (f"0::/kubepods.slice/kubepods-burstable.slice/cri-containerd-{ID}.scope", "containerd 3f2a9c11d0e4"),
-        (f"0::/kubepods/besteffort/pod12/{ID}", "kubernetes 3f2a9c11d0e4"),
-        (f"0::/machine.slice/libpod-{ID}.scope/container", "podman 3f2a9c11d0e4"),
-        ("0::/lxc/box", "lxc"),
-    ],
-)
-def test_containers(cgroup: str, container: str | None) -> None:
-    assert find_container(cgroup) == container
 
 
 def test_this_very_process() -> None:

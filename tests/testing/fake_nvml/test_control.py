@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
+import threading
 import time
 
 import pynvml
@@ -164,6 +166,30 @@ def test_xid_events_reach_who_waits(card) -> None:
     fake.xid(0, 79)
     seen = pynvml.nvmlEventSetWait_v2(events, 1000)
     assert (seen.eventType, seen.eventData) == (8, 79)
+    pynvml.nvmlEventSetFree(events)
+
+
+def test_who_waits_sleeps_until_the_script_changes(card) -> None:
+    """Switches of the waiting thread are counted: one that looked every 20 ms would have some twenty."""
+    fake, handle = card
+    events = pynvml.nvmlEventSetCreate()
+    pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
+    seen: list[int] = []
+    slept: list[int] = []
+
+    def wait() -> None:
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        seen.append(pynvml.nvmlEventSetWait_v2(events, 60_000).eventData)
+        slept.append(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.4)
+    assert waiting.is_alive()
+    fake.gpu(0).set(temperature_c=70)
+    fake.xid(0, 48)
+    waiting.join(30)
+    assert seen == [48] and slept[0] <= 12
     pynvml.nvmlEventSetFree(events)
 
 

@@ -33,7 +33,9 @@ def _pytest(folder: Path, **env: str) -> str:
         "-rs",
         "test_it.py",
     ]
-    done = subprocess.run(run, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+    # only the plugin that is tested
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **env}
+    done = subprocess.run(run, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -7,6 +7,11 @@ rounded once to the output's format with ``v`` (Higham, Accuracy and Stability o
 
 Tensor cores truncate where others round, which doubles ``u`` (Fasi, Higham, Mikaitis, Pranesh, Numerical behavior of
 NVIDIA tensor cores, PeerJ CS 2021). TF32 first rounds both inputs to 11 significant bits.
+
+Where ``k u`` is near 1 that says nothing: for fp8 a matrix of zeros would pass. The operands that are measured here have
+random signs, and for those a sum of terms with root of squares ``r`` leaves ``SIGMAS r`` nowhere on its way (Hoeffding,
+Probability inequalities for sums of bounded random variables, 1963), so that one rounding of it is worth at most
+``u SIGMAS r`` instead of ``u |A||B|``.
 """
 
 from __future__ import annotations
@@ -23,6 +28,8 @@ class Rounding:
     inputs: float
     accumulate: float
     output: float
+    terms: int = 1
+    """Of the sum that are added before the accumulator is rounded, as far as that is known."""
 
 
 ROUNDINGS: Mapping[str, Rounding] = {
@@ -32,7 +39,8 @@ ROUNDINGS: Mapping[str, Rounding] = {
     "fp16": Rounding(0.0, 2.0**-22, 2.0**-11),
     "bf16": Rounding(0.0, 2.0**-22, 2.0**-8),
     # Hopper keeps about 14 bits while it accumulates fp8 (DeepSeek-V3 technical report, 3.3.2); the output is bf16
-    "fp8": Rounding(0.0, 2.0**-13, 2.0**-8),
+    # and adds 32 products at a time (PTX ISA, wgmma and mma: k of the 8-bit shapes)
+    "fp8": Rounding(0.0, 2.0**-13, 2.0**-8, 32),
     "int8": Rounding(0.0, 0.0, 0.0),
 }
 
@@ -42,6 +50,22 @@ def product_bound(dtype: str, k: int, magnitude: float, value: float) -> float:
     u = ROUNDINGS[dtype]
     growth = math.expm1(k * math.log1p(u.accumulate) + 2.0 * math.log1p(u.inputs))
     return growth * magnitude * (1.0 + u.output) + u.output * abs(value)
+
+
+SIGMAS = 8.0
+"""A sum of random signs is beyond it with 2 exp(-SIGMAS^2 / 2): 3e-14."""
+
+
+def random_growth(dtype: str, k: int) -> float:
+    """What |C - AB| of an element is at most, over the root of the sum of its ``k`` squared terms, before C is rounded.
+
+    For operands whose signs are random. Roundings of the accumulator may all go one way (it is truncated while its sign
+    stays); those of single terms and of inputs have the terms' signs, and add up as random ones do.
+    """
+    u = ROUNDINGS[dtype]
+    steps = k / u.terms
+    single = math.sqrt(k) * SIGMAS if u.terms > 1 else 0.0
+    return SIGMAS * ((steps + single) * u.accumulate + 2.0 * u.inputs * (1.0 + u.inputs))
 
 
 def attention_bound(dtype: str, head_dim: int, keys: int, largest_score: float, weighted: float, value: float) -> float:

@@ -21,6 +21,7 @@ FAMILIES: Mapping[str, tuple[str, str, str]] = {
     "collective": ("gpuwise.machine.bench.collectives:make_collective", "B/s", "all-reduce: NCCL on GPUs, gloo on the CPU"),
 }
 """Family -> who makes it ready, the unit of its result, what it is. A run that is cut short leaves out the last ones."""
+SIZES = (("GiB", GIB), ("MiB", MIB), ("KiB", KIB))
 GPU, CPU, BOTH = frozenset({"cuda"}), frozenset({"cpu"}), frozenset({"cuda", "cpu"})
 
 
@@ -48,6 +49,22 @@ class Case:
             sizes = "x".join(str(v) for v in p.values())
         parts = (self.family, self.variant if self.variant != "product" else "", self.dtype, sizes)
         return "-".join(part for part in parts if part)
+
+    @property
+    def words(self) -> str:
+        """For a table: ``matmul bf16 8192x8192x8192``, ``copy h2d pinned 256 MiB``, ``attention decode bf16 32 x 4096``."""
+        p = self.parameters
+        parts = [self.family, self.variant.replace("-", " ") if self.variant != "product" else "", self.dtype]
+        if self.family == "matmul":
+            parts.append(f"{p['m']}x{p['n']}x{p['k']}")
+        elif self.family == "attention":
+            parts.append(f"{p['batch']} x {p['keys']}")
+        elif "bytes" in p:
+            size = p["bytes"]
+            parts.append(next((f"{size / unit:g} {name}" for name, unit in SIZES if size >= unit), f"{size} B"))
+        elif "workers" in p:
+            parts.append(f"{p['workers']} workers")
+        return " ".join(part for part in parts if part)
 
     @property
     def unit(self) -> str:
@@ -170,19 +187,38 @@ def calibration_cases(dtype: str, kind: str, n: int = CALIBRATION_PRODUCTS) -> t
 
 
 def chosen(only: tuple[str, ...], *, quick: bool) -> tuple[Case, ...]:
-    """The rows a person asked for: families, ``family-variant``, formats with a family (``matmul-bf16``) or whole keys.
+    """The rows a person asked for: families, ``family-variant``, formats with a family (``matmul-bf16``), formats and
+    variants of any family (``bf16``, ``nccl``, ``pinned``) or whole keys.
 
-    Raises UnknownNameError for a word that begins no key.
+    Raises UnknownNameError for a word that names no row.
     """
     rows = tuple(c for c in CASES if c.quick or not quick)
     if not only:
         return rows
     picked: list[Case] = []
     for word in only:
-        fitting = [c for c in CASES if c.key == word or c.key.startswith(word + "-") or c.family == word]
+        name = word.lower()
+        fitting = [c for c in CASES if c.key.lower() == name or c.key.lower().startswith(name + "-")]
+        fitting = fitting or [c for c in CASES if name in _words_of(c)]
         if not fitting:
-            known = [*FAMILIES, *(c.key for c in CASES)]
-            raise UnknownNameError("measurement", word, known, hint=f"it is one of {', '.join(FAMILIES)}, or a key of --list")
+            raise UnknownNameError("measurement", word, _known(), hint=_hint(name))
         kept = [c for c in fitting if c in rows]
         picked += kept or fitting
     return tuple({(c.key, c.on): c for c in picked}.values())
+
+
+def _words_of(case: Case) -> set[str]:
+    return {case.family, case.dtype, case.variant, *case.variant.split("-")} - {"", "product", "all", "reduce", "next"}
+
+
+def _known() -> list[str]:
+    return [*FAMILIES, *(c.key for c in CASES)]
+
+
+def _hint(word: str) -> str:
+    from difflib import get_close_matches
+
+    names = [*FAMILIES, *sorted({w for c in CASES for w in _words_of(c)} - set(FAMILIES)), *(c.key for c in CASES)]
+    close = get_close_matches(word, names, 1, 0.75)
+    meant = f"did you mean {close[0]}? " if close else ""
+    return f"{meant}It is one of {', '.join(FAMILIES)}, a format, or a key of --list"

@@ -43,6 +43,9 @@ class _File:
         except OSError as error:
             self.close()
             raise InputError(f"{folder} cannot be written: {error.strerror}", hint="set TMPDIR to another folder") from None
+        except BaseException:
+            self.close()
+            raise
         self.size = self._blocks * BLOCK
         self.dropped = _drop(self._handle)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from gpuwise.machine.bench.subjects import usable_cores
+from gpuwise.machine.devices.cpu import usable_cores
 
 
 def use_every_core() -> None:

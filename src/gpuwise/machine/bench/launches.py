@@ -7,6 +7,7 @@ import time
 
 from gpuwise.machine.bench.cases import Case
 from gpuwise.machine.bench.subjects import Subject, has_torch
+from gpuwise.machine.bench.torch_timing import capture
 from gpuwise.machine.bench.work import Check, NotHereError, Work
 
 LAUNCHES = 1000
@@ -25,13 +26,14 @@ def make_launch(case: Case, subject: Subject) -> Work:
     if subject.kind == "cuda":
         torch.cuda.set_device(subject.index)
     if case.variant == "graph":
-        x.add_(1.0)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        device = torch.device(subject.torch_name)
+
+        def additions() -> None:
             for _ in range(LAUNCHES):
                 x.add_(1.0)
-        torch.cuda.synchronize()
+
+        graph = capture(torch, device, additions)
+        torch.cuda.synchronize(device)
         x.zero_()
 
     def wait() -> None:

@@ -15,6 +15,8 @@ from gpuwise.machine.bench.work import Check, NotHereError, Work
 
 IMAGES, SIDE, CUT, BATCH = 64, 256, 224, 32
 SAMPLE_BATCHES = 4
+SLOW_BATCH_S = 0.3
+"""A batch that takes longer is a sample by itself."""
 
 
 class Images:
@@ -56,13 +58,16 @@ def make_loader(case: Case, subject: Subject) -> Work:
     loader = DataLoader(data, batch_size=BATCH, num_workers=workers, prefetch_factor=2 if workers else None)  # type: ignore[arg-type]
     batches = iter(loader)
     next(batches)
+    began = time.perf_counter()
+    next(batches)
+    count = 1 if time.perf_counter() - began > SLOW_BATCH_S else SAMPLE_BATCHES
     seen: list[tuple[Any, Any]] = []
 
     def sample() -> float:
         start = time.perf_counter()
-        for _ in range(SAMPLE_BATCHES):
+        for _ in range(count):
             last = next(batches)
-        seconds = (time.perf_counter() - start) / (SAMPLE_BATCHES * BATCH)
+        seconds = (time.perf_counter() - start) / (count * BATCH)
         seen[:] = [last]
         return seconds
 

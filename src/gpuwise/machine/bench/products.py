@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpuwise.machine.bench.bounds import product_bound
+from gpuwise.machine.bench.bounds import SIGMAS, product_bound, random_growth
 from gpuwise.machine.bench.cases import Case
 from gpuwise.machine.bench.subjects import Subject, has_torch
 from gpuwise.machine.bench.torch_timing import copies_needed, sampler
@@ -134,7 +134,8 @@ def _multiply(torch: Any, dtype: str) -> Callable[[Any, Any, Any], Any]:
 def check_product(torch: Any, dtype: str, a: Any, b: Any, c: Any) -> Check:
     """``c`` against ``a @ b`` in fp64: a sample of elements, each within its bound, and the sum of every column.
 
-    The sums hold every element of C to account (Huang and Abraham, Algorithm-based fault tolerance, 1984).
+    The sums hold every element of C to account (Huang and Abraham, Algorithm-based fault tolerance, 1984). The signs of
+    ``a`` are taken to be random.
     """
     m, k = a.shape
     n = b.shape[1]
@@ -144,28 +145,34 @@ def check_product(torch: Any, dtype: str, a: Any, b: Any, c: Any) -> Check:
     columns = torch.linspace(0, n - 1, min(SAMPLED, n), device=a.device).long().unique()
     # on the host: not every device has fp64, and the one that is checked should not check itself
     left, right = a[rows].cpu().to(torch.float64), b[:, columns].cpu().to(torch.float64)
-    true, size = left @ right, left.abs() @ right.abs()
+    true, size, root = left @ right, left.abs() @ right.abs(), (left.square() @ right.square()).sqrt()
     got = c[rows][:, columns].cpu().to(torch.float64)
-    unit = product_bound(dtype, k, 1.0, 0.0)
-    output = product_bound(dtype, k, 0.0, 1.0)
-    bound = unit * size + output * true.abs()
-    wrong = (got - true).abs()
-    worst = (
-        float((wrong / bound.clamp(min=1e-300)).max()) if dtype != "int8" else (0.0 if bool((wrong == 0).all()) else float("inf"))
-    )
-    sums, columns_summed = _column_sums(torch, dtype, a, b, c, unit, output)
+    bound = torch.minimum(product_bound(dtype, k, 1.0, 0.0) * size, random_growth(dtype, k) * root)
+    bound = bound + product_bound(dtype, k, 0.0, 1.0) * true.abs()
+    worst = _worst(dtype, (got - true).abs(), bound)
+    sums, columns_summed = _column_sums(torch, dtype, a, b, c)
     worst = max(worst, sums)
     return Check(worst <= 1.0, worst, f"{got.numel():,} elements and the sums of {columns_summed:,} columns")
 
 
-def _column_sums(torch: Any, dtype: str, a: Any, b: Any, c: Any, unit: float, output: float) -> tuple[float, int]:
+def _worst(dtype: str, wrong: Any, bound: Any) -> float:
+    """The largest error over its bound; integers are exact."""
+    if dtype == "int8":
+        return 0.0 if bool((wrong == 0).all()) else float("inf")
+    return float((wrong / bound.clamp(min=1e-300)).max())
+
+
+def _column_sums(torch: Any, dtype: str, a: Any, b: Any, c: Any) -> tuple[float, int]:
     """Largest |sum of a column of C - (sum of A's rows) B| over its bound, in fp64, and how many columns were summed.
 
-    All of them on a GPU; on a processor as many, evenly spread, as are cheap beside the product.
+    All of them on a GPU; on a processor as many, evenly spread, as are cheap beside the product. The errors of a column
+    have random signs, each its own row's, so that their sum grows with the root of their squares.
     """
     m, n = c.shape
     k = b.shape[0]
-    row, size = _sum_rows(torch, a, absolute=False), _sum_rows(torch, a, absolute=True)
+    unit, output = product_bound(dtype, k, 1.0, 0.0), product_bound(dtype, k, 0.0, 1.0)
+    growth, together = random_growth(dtype, k), min(SIGMAS, m**0.5)
+    row, size, squares = (_sum_rows(torch, a, of) for of in (lambda t: t, torch.abs, torch.square))
     on_gpu = a.device.type == "cuda"
     step = max(1, CHUNK // max(k, m))
     width = n if on_gpu else max(1, min(n, CHEAP // max(k, m)))
@@ -174,24 +181,23 @@ def _column_sums(torch: Any, dtype: str, a: Any, b: Any, c: Any, unit: float, ou
     for start in range(0, n, step * stride):
         part = b[:, start : start + step * stride : stride].to(torch.float64)
         every = c[:, start : start + step * stride : stride].to(torch.float64)
-        true, got = row @ part, every.sum(0)
+        true, got, magnitude = row @ part, every.sum(0), size @ part.abs()
+        certain = unit * magnitude + output * every.abs().sum(0) * (1.0 + output)
+        # the root of the sum of (e + v c)^2 is at most the root of 2 (e^2 + v^2 c^2)
+        likely = together * (2.0 * (growth**2 * (squares @ part.square()) + output**2 * every.square().sum(0))).sqrt()
         # the last term: the fp64 sums themselves
-        bound = (unit + (m + k) * 2.0**-52) * (size @ part.abs()) + output * every.abs().sum(0) * (1.0 + output)
+        bound = torch.minimum(certain, likely) + (m + k) * 2.0**-52 * magnitude
         wrong = (got - true).abs()
         done += wrong.numel()
-        if dtype == "int8":
-            worst = max(worst, 0.0 if bool((wrong == 0).all()) else float("inf"))
-        else:
-            worst = max(worst, float((wrong / bound.clamp(min=1e-300)).max()))
+        worst = max(worst, _worst(dtype, wrong, bound))
     return worst, done
 
 
-def _sum_rows(torch: Any, a: Any, *, absolute: bool) -> Any:
+def _sum_rows(torch: Any, a: Any, of: Callable[[Any], Any]) -> Any:
     total = torch.zeros(a.shape[1], dtype=torch.float64, device=a.device)
     step = max(1, CHUNK // a.shape[1])
     for start in range(0, a.shape[0], step):
-        part = a[start : start + step].to(torch.float64)
-        total += (part.abs() if absolute else part).sum(0)
+        total += of(a[start : start + step].to(torch.float64)).sum(0)
     return total
 
 
@@ -214,8 +220,9 @@ def _numpy_product(dtype: str, m: int, n: int, k: int) -> Work:
     def check() -> Check:
         rows, columns = (np.unique(np.linspace(0, side - 1, min(SAMPLED, side)).astype(int)) for side in (m, n))
         left, right = a[rows].astype(np.float64), b[:, columns].astype(np.float64)
-        true, size = left @ right, np.abs(left) @ np.abs(right)
-        bound = product_bound(dtype, k, 1.0, 0.0) * size + product_bound(dtype, k, 0.0, 1.0) * np.abs(true)
+        true, size, root = left @ right, np.abs(left) @ np.abs(right), np.sqrt(np.square(left) @ np.square(right))
+        bound = np.minimum(product_bound(dtype, k, 1.0, 0.0) * size, random_growth(dtype, k) * root)
+        bound += product_bound(dtype, k, 0.0, 1.0) * np.abs(true)
         worst = float(np.max(np.abs(c[np.ix_(rows, columns)] - true) / bound))
         return Check(bool(np.isfinite(c).all()) and worst <= 1.0, worst, f"{true.size:,} elements")
 

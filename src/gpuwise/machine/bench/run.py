@@ -16,6 +16,7 @@ from gpuwise.errors import GpuwiseError
 from gpuwise.machine.bench.cases import FAMILIES, Case
 from gpuwise.machine.bench.sampling import TARGET, measure, summarise
 from gpuwise.machine.bench.subjects import Subject, describe, machine_id
+from gpuwise.machine.bench.time_limit import TimeIsUp, time_limit
 from gpuwise.machine.bench.watch import Watch
 from gpuwise.machine.bench.work import Check, NotHereError, Work
 from gpuwise.records.record import Record, Run
@@ -27,16 +28,24 @@ LONGEST_REASON = 200
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``each_s`` for the samples of one case; no case but the first begins after ``end_s`` of the clock (None: no end)."""
+    """``each_s`` for the samples of one case. No case begins after ``end_s`` of the clock, and one that is at work then is
+    cut off; one that takes longer than ``case_s`` in all is cut off too (None: no end)."""
 
     each_s: float = 2.0
     end_s: float | None = None
     target: float = TARGET
+    case_s: float | None = None
+
+    def left_s(self, now_s: float) -> float | None:
+        """Seconds the next case may take in all; None: any."""
+        ends = [e for e in (self.case_s, None if self.end_s is None else self.end_s - now_s) if e is not None]
+        return min(ends) if ends else None
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a run so far. ``skipped`` are cases that do not exist here, with why; ``late`` those there was no time for."""
+    """What came of a run so far. ``skipped`` are cases that do not exist here or took too long, with why; ``late`` those
+    there was no time for."""
 
     run: Run
     records: list[tuple[Case, Subject, Record]] = field(default_factory=list[tuple[Case, Subject, Record]])
@@ -82,14 +91,21 @@ def run_cases(
     if store is not None:
         store.start(run)
     for number, (case, subject) in enumerate(pairs, 1):
-        if number > 1 and limits.end_s is not None and clock() > limits.end_s:
+        left_s = limits.left_s(clock())
+        if left_s is not None and left_s <= 0.0:
             outcome.late.append((case, subject))
             continue
         progress(f"[{number}/{len(pairs)}] {subject.label} {case.key}")
         try:
-            record = run_case(case, subject, limits, make=make, clock=clock, now=now)
+            record = run_case(case, subject, limits, make=make, clock=clock, now=now, left_s=left_s)
         except NotHereError as reason:
             outcome.skipped.append((case, subject, reason.message))
+            continue
+        except TimeIsUp:
+            if left_s == limits.case_s:
+                outcome.skipped.append((case, subject, f"not ready after {left_s:.0f} s"))
+            else:
+                outcome.late.append((case, subject))
             continue
         except KeyboardInterrupt:
             outcome.interrupted = True
@@ -102,19 +118,22 @@ def run_cases(
 
 def run_case(
     case: Case, subject: Subject, limits: Limits, *, make: Make = make_work,
-    clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time,
+    clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time, left_s: float | None = None,
 ) -> Record:  # fmt: skip
-    """One case on one subject as a record. Raises NotHereError where it does not exist, and nothing else of its own."""
+    """One case on one subject as a record. Raises NotHereError where it does not exist, TimeIsUp after ``left_s`` in all,
+    and nothing else of its own."""
     empty = Record(
         now(), case.key, case.family, subject.device, subject.name, subject.id, case.dtype,
         {**case.parameters, "variant": case.variant}, case.unit, None,
     )  # fmt: skip
     work: Work | None = None
     try:
-        work = make(case, subject)
-        with Watch(subject) as watch:
-            seconds = _samples(work, limits, clock)
-        verdict = work.check()
+        # closing is outside: what was opened is closed, late or not
+        with time_limit(left_s):
+            work = make(case, subject)
+            with Watch(subject) as watch:
+                seconds = _samples(work, limits, clock)
+            verdict = work.check()
         return replace(_filled(empty, case, work, seconds, verdict, watch), at_s=now())
     except NotHereError:
         raise
@@ -183,16 +202,18 @@ def reason_of(error: BaseException) -> str:
 
 def pairs_of(cases: Sequence[Case], subjects: Sequence[Subject]) -> list[tuple[Case, Subject]]:
     """Each case on each subject it is for: the first of every family, then the second of every one, and so on, so that a
-    run that is cut short has seen something of everything."""
+    run that is cut short has seen something of everything. Collectives of processes on a processor come last: to start
+    them takes longer than all of the others."""
     turn: dict[tuple[str, str], int] = {}
-    pairs: list[tuple[int, Case, Subject]] = []
+    pairs: list[tuple[bool, int, Case, Subject]] = []
     for subject in subjects:
         for case in cases:
             if subject.kind in case.on:
                 at = turn[case.family, subject.device] = turn.get((case.family, subject.device), -1) + 1
-                pairs.append((at, case, subject))
+                pairs.append((case.family == "collective" and subject.kind == "cpu", at, case, subject))
     order = list(FAMILIES)
-    return [(case, subject) for _, case, subject in sorted(pairs, key=lambda p: (p[0], order.index(p[1].family)))]
+    pairs.sort(key=lambda p: (p[0], p[1], order.index(p[2].family)))
+    return [(case, subject) for _, _, case, subject in pairs]
 
 
 def as_jsonable(value: Any) -> Any:

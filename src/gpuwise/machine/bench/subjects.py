@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from gpuwise.errors import AmbiguousNameError, GpuwiseError, InputError, Unknown
 from gpuwise.facts.accelerators import Accelerator, accelerators
 from gpuwise.facts.cpus import Cpu, find_cpu
 from gpuwise.facts.naming import find_accelerator
+from gpuwise.machine.devices import cpu
+from gpuwise.machine.devices.memory import total_bytes
 from gpuwise.machine.devices.readings import Identity
 from gpuwise.machine.devices.seam import Devices
 
@@ -163,40 +164,13 @@ def this_processor() -> Subject:
         processor = find_cpu(name)
     except GpuwiseError:
         processor = None
-    return Subject("cpu", 0, name, "cpu", processor=processor, memory_bytes=_memory_bytes(), units=usable_cores())
+    return Subject("cpu", 0, name, "cpu", processor=processor, memory_bytes=total_bytes() or 0, units=cpu.usable_cores())
 
 
 @cache
 def processor_name() -> str:
     """As the system names it; the architecture where it does not."""
-    try:
-        text = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
-    except OSError:
-        text = ""
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip().lower() in ("model name", "cpu model") and value.strip():
-            return " ".join(value.split())
-    return " ".join((platform.processor() or platform.machine() or "processor").split())
-
-
-def usable_cores() -> int:
-    """Cores this process may run on; a container's quota counts."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text("ascii").split()
-        if quota != "max":
-            cores = min(cores, max(1, round(int(quota) / int(period))))
-    except (OSError, ValueError):
-        pass
-    return cores
-
-
-def _memory_bytes() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 0
+    return cpu.processor_name() or platform.machine() or "processor"
 
 
 @cache
@@ -215,7 +189,7 @@ def describe(subjects: list[Subject]) -> tuple[dict[str, Any], dict[str, Any]]:
     gpus = [s for s in subjects if s.kind == "cuda"]
     machine: dict[str, Any] = {
         "os": platform.system(), "kernel": platform.release(), "architecture": platform.machine(), "cpu": processor_name(),
-        "cores": usable_cores(), "memory_bytes": _memory_bytes(), "gpus": ", ".join(s.name for s in gpus),
+        "cores": cpu.usable_cores(), "memory_bytes": total_bytes(), "gpus": ", ".join(s.name for s in gpus),
     }  # fmt: skip
     return machine, _software(gpus)
 

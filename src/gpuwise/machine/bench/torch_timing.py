@@ -9,6 +9,7 @@ does. On the processor a sample repeats the call until a clock of a nanosecond c
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -113,22 +114,39 @@ def _warm(torch: Any, device: Any, launch: Callable[[int], Any], copies: int) ->
     return one
 
 
-def _captured(torch: Any, device: Any, launch: Callable[[int], Any], copies: int, in_graph: int) -> Any:
-    """The launches as a CUDA graph; None where this operation cannot be captured."""
-    try:
+_CAPTURING = threading.Lock()
+"""One capture at a time in a process, as PyTorch asks; ``--stress`` makes its products in a thread for each card."""
+
+
+def capture(torch: Any, device: Any, body: Callable[[], None]) -> Any:
+    """What ``body`` launches on ``device``, as a CUDA graph. Raises whatever the libraries raise.
+
+    The stream is the device's own: the one PyTorch would take belongs to the first device that was ever captured on, and
+    launches on another device would run at once and leave the graph empty. Other threads may allocate meanwhile.
+    """
+    with _CAPTURING:
         side = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
-            for i in range(copies):
-                launch(i)
+            body()
         torch.cuda.current_stream(device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for i in range(in_graph):
-                launch(i % copies)
+        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+            body()
+    return graph
+
+
+def _captured(torch: Any, device: Any, launch: Callable[[int], Any], copies: int, in_graph: int) -> Any:
+    """The launches as a CUDA graph; None where this operation cannot be captured."""
+
+    def body() -> None:
+        for i in range(in_graph):
+            launch(i % copies)
+
+    try:
+        return capture(torch, device, body)
     except torch.OutOfMemoryError:
         raise
     except Exception:  # noqa: BLE001 - libraries refuse capture with errors of every kind
         torch.cuda.synchronize(device)
         return None
-    return graph

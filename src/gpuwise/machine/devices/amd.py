@@ -1,21 +1,30 @@
-"""AMD devices through the files of the amdgpu driver: no library, no root. Compute processes are those that KFD lists."""
+"""AMD devices through the files of the amdgpu driver: no library, no root. Compute processes are those that KFD lists.
+
+What the files do not tell, AMD's own library does where it is installed (:mod:`gpuwise.machine.devices.amd_smi`).
+"""
 
 from __future__ import annotations
 
 import re
 import struct
 import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
-from gpuwise.errors import DeviceLostError, InputError, NoDriverError, ReadingError
+from gpuwise.errors import NoDriverError
+from gpuwise.machine.devices.amd_smi import NOT_INSTALLED, AmdSmi, Told, open_amd_smi
+from gpuwise.machine.devices.drm import GONE, DrmDevices
 from gpuwise.machine.devices.kfd import kfd_nodes
-from gpuwise.machine.devices.readings import Driver, EventReason, GpuProcess, Health, Identity, Peer, Sample, State, Xid
+from gpuwise.machine.devices.readings import Driver, EventReason, GpuProcess, Health, Identity, Peer, Sample, State
 from gpuwise.machine.devices.sysfs import DrmCard, Files, drm_cards, pci_name, pcie_generation, with_reasons
 from gpuwise.units import MEGA, MICRO, MILLI
 
+Reading = TypeVar("Reading", Identity, Sample, Health)
+Asker = Callable[[AmdSmi, str, Iterable[str]], Told]
 VENDOR, VENDOR_ID, DRIVER = "amd", 0x1002, "amdgpu"
 PERCENT = 100
-GONE = "the device is gone from the bus"
 _CLOCK = re.compile(r"(\d+)\s*Mhz", re.IGNORECASE)
 _ERRORS = re.compile(r"^(ue|ce):\s*(\d+)", re.MULTILINE)
 _METRICS_HEADER = struct.Struct("<HBB")
@@ -38,41 +47,62 @@ _PPM_BIT, _FIT_BIT = 56, 57
 
 
 def open_amd(*, root: Path = Path("/")) -> AmdDevices:
-    """The AMD devices of this machine. Raises NoDriverError where there are none."""
-    return AmdDevices(root=root)
+    """The AMD devices of this machine, AMD's own library beside the files where it is installed. Raises NoDriverError where
+    there are none."""
+    devices = AmdDevices(root=root)
+    devices.use_library(*open_amd_smi())
+    return devices
 
 
-class AmdDevices:
+class AmdDevices(DrmDevices):
     """See :class:`gpuwise.machine.devices.seam.Devices`."""
 
-    vendor = VENDOR
+    vendor, maker = VENDOR, "AMD"
 
     def __init__(self, *, root: Path = Path("/")) -> None:
         self._root = root
-        self._cards = drm_cards(root, VENDOR_ID, (DRIVER,))
-        if not self._cards:
+        cards = drm_cards(root, VENDOR_ID, (DRIVER,))
+        if not cards:
             present = drm_cards(root, VENDOR_ID, ("", "radeon", "vfio-pci"))
             raise NoDriverError(
                 "no AMD GPU runs on the amdgpu driver", vendor=VENDOR, code=1 if present else None,
                 hint="sudo modprobe amdgpu, and look at dmesg" if present else None,
             )  # fmt: skip
+        super().__init__(cards)
         self._nodes = kfd_nodes(root)
-        self._known: dict[int, Identity] = {}
+        self._smi: AmdSmi | None = None
+        self._no_smi = NOT_INSTALLED
+        self._away: set[int] = set()
+        """Indices of cards that were gone when last looked at."""
+
+    def use_library(self, library: AmdSmi | None, why_not: str = NOT_INSTALLED) -> None:
+        """Ask ``library`` for what the files do not tell; None with the reason for no library."""
+        self._smi, self._no_smi = library, why_not
+
+    def close(self) -> None:
+        if self._smi is not None:
+            self._smi.close()
 
     def driver(self) -> Driver:
         version = Files(self._root / "sys/module/amdgpu").text("version")
         if version is None:
             kernel = Files(self._root / "proc/sys/kernel").text("osrelease")
             version = None if kernel is None else f"amdgpu of Linux {kernel}"
-        return Driver(VENDOR, version, unknown={} if version else {"version": "the driver does not tell"})
-
-    def identities(self) -> tuple[Identity, ...]:
-        return tuple(self._identity(i) for i in range(len(self._cards)))
+        own, library = self._smi.versions() if self._smi is not None else (None, None)
+        unknown = {} if own or version else {"version": "the driver does not tell"}
+        if library is None:
+            unknown["library_version"] = self._no_smi or "the library does not tell"
+        return Driver(VENDOR, own or version, library, unknown=unknown)
 
     def sample(self, index: int, *, processes: bool = True) -> Sample:
         card = self._card(index)
         if not card.device.exists():
+            self._away.add(index)
             return Sample(index, time.monotonic(), state=State.LOST, error=GONE)
+        if index in self._away:
+            self._away.clear()
+            if self._smi is not None:
+                self._smi.restart()
         files, sensors = Files(card.device), Files(card.hwmon)
         busy = files.number("gpu_busy_percent", "utilization")
         memory_busy = files.number("mem_busy_percent", "memory_utilization")
@@ -96,22 +126,30 @@ class AmdDevices:
             pcie_width=files.number("current_link_width", "pcie_width"),
             processes=self._processes(card) if processes else None,
         )  # fmt: skip
-        return with_reasons(made, {**sensors.reasons, **files.reasons}, () if processes else ("processes",))
+        made = with_reasons(made, {**sensors.reasons, **files.reasons}, () if processes else ("processes",))
+        return self._completed(made, card, AmdSmi.sample)
 
     def health(self, index: int) -> Health:
-        card = self._card(index)
-        if not card.device.exists():
-            raise DeviceLostError(index, f"AMD GPU {index}: {GONE}", vendor=VENDOR, hint="look at dmesg, then reboot")
+        card = self._card_here(index)
         files = Files(card.device)
         errors = _memory_errors(files)
         made = Health(
             index, time.monotonic(), ecc_corrected=errors.get("ce"), ecc_uncorrected=errors.get("ue"),
             pcie_replays=files.number("pcie_replay_count", "pcie_replays"),
         )  # fmt: skip
-        return with_reasons(made, files.reasons)
+        return self._completed(with_reasons(made, files.reasons), card, AmdSmi.health, "held_back_s")
+
+    def _completed(self, made: Reading, card: DrmCard, ask: Asker, *also: str) -> Reading:
+        """With what AMD's library tells of the readings that are unknown, and of ``also``."""
+        if self._smi is None or card.bus_id is None:
+            return made
+        told = ask(self._smi, card.bus_id, (*made.unknown, *also))
+        better = {k: v for k, v in told.reasons.items() if made.unknown.get(k) == "not supported"}
+        unknown = {k: v for k, v in {**made.unknown, **better}.items() if k not in told.values}
+        return replace(made, **told.values, unknown=unknown)
 
     def peers(self) -> tuple[Peer, ...]:
-        """By KFD's links: XGMI or PCIe."""
+        """By KFD's links: XGMI or PCIe; whether they read each other, by AMD's library."""
         n = len(self._cards)
         nodes = [self._nodes.get(card.bus_id or "") for card in self._cards]
         made: list[Peer] = []
@@ -119,27 +157,17 @@ class AmdDevices:
             for b in range(a + 1, n):
                 first, second = nodes[a], nodes[b]
                 kind = None if first is None or second is None else first.links.get(second.number)
-                made.append(Peer(a, b, {2: "pcie host bridge", 11: "xgmi"}.get(kind or 0, "unknown")))
+                link = {2: "pcie host bridge", 11: "xgmi"}.get(kind or 0)
+                asked = (None, None)
+                if self._smi is not None:
+                    asked = self._smi.link(self._cards[a].bus_id or "", self._cards[b].bus_id or "")
+                made.append(Peer(a, b, link or asked[0] or "unknown", can_read=asked[1]))
         return tuple(made)
-
-    def wait_for_xid(self, timeout_s: float) -> Xid | None:
-        raise ReadingError("XIDs", "only NVIDIA's driver has them", vendor=VENDOR)
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def _card(self, index: int) -> DrmCard:
-        if not 0 <= index < len(self._cards):
-            raise InputError(f"no AMD device {index}", hint=f"there are {len(self._cards)}, counted from 0")
-        return self._cards[index]
 
     def _identity(self, index: int) -> Identity:
         card = self._cards[index]
-        if not card.device.exists():
-            known = self._known.get(index)
-            return Identity(VENDOR, index, known.name if known else "lost", pci_bus_id=card.bus_id, unknown={"device": GONE})
         files, sensors = Files(card.device), Files(card.hwmon)
-        name = files.text("product_name") or pci_name(self._root, VENDOR_ID, card.device_id)
+        name = files.text("product_name") or None
         watts = (sensors.number(f"power1_cap{end}") for end in ("_default", "_min", "_max"))
         default, least, most = (None if w is None else w * MICRO for w in watts)
         serial = files.text("serial_number", "serial")
@@ -148,7 +176,7 @@ class AmdDevices:
         hottest = _sensor(sensors, "junction", "edge")
         slow, stop = (_milli(sensors.number(f"temp{hottest}_{end}")) for end in ("crit", "emergency"))
         made = Identity(
-            VENDOR, index, name or f"AMD GPU {card.device_id or 0:#06x}", uuid=None if unique is None else f"GPU-{unique}",
+            VENDOR, index, name or "", uuid=None if unique is None else f"GPU-{unique}",
             pci_bus_id=card.bus_id, serial=serial or None, architecture=None if node is None else node.architecture,
             memory_bytes=files.number("mem_info_vram_total", "memory_bytes"),
             unified_memory=None if node is None else node.shares_memory,
@@ -160,7 +188,11 @@ class AmdDevices:
             pcie_width_max=files.number("max_link_width", "pcie_width_max"),
             numa_node=None if numa is None or numa < 0 else numa, vbios=files.text("vbios_version", "vbios"),
         )  # fmt: skip
-        self._known[index] = made = with_reasons(made, files.reasons)
+        made = self._completed(with_reasons(made, files.reasons), card, AmdSmi.identity, *(() if name else ("name",)))
+        if not made.name:
+            listed = pci_name(self._root, VENDOR_ID, card.device_id)
+            made = replace(made, name=listed or f"AMD GPU {card.device_id or 0:#06x}")
+        self._known[index] = made
         return made
 
     def _processes(self, card: DrmCard) -> tuple[GpuProcess, ...] | None:

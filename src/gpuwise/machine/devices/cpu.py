@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpuwise.machine.devices.control_groups import Read, read_limits
 from gpuwise.machine.devices.memory import HostMemory, read_memory
 from gpuwise.machine.devices.sysfs import Files
 from gpuwise.units import KILO
 
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
-_NO_LIMIT_V1 = 2**62
-"""Control groups of version 1 tell no limit as a number near 2**63."""
+_NAME_KEYS = ("model name", "cpu model", "Model")
+"""x86 and others name the model, MIPS and Loongson the second; small Arm boards name themselves after the last core. Arm
+servers give numbers only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +54,18 @@ class CpuReading:
 
 def read_cpu(root: Path = Path("/"), *, usable: int | None = None) -> CpuReading:
     """Everything from ``/proc`` and ``/sys`` under ``root``; ``usable`` is this process's own count where not given."""
-    blocks = _cpuinfo(root)
+    every = _cpuinfo(root)
+    blocks = [block for block in every if "processor" in block] or every
     first: Mapping[str, str] = blocks[0] if blocks else {}
     system = Files(root / "sys/devices/system")
     online = _count(system.text("cpu/online"))
     threads = online if online is not None else len(blocks) or None
     topology = _topology(root)
     sockets, cores = topology if topology is not None else _from_cpuinfo(blocks)
-    model = _model(first)
+    model = _model(every)
     governors = {g for g in (_core_text(root, "scaling_governor")) if g}
     most = [float(v) for v in _core_text(root, "cpuinfo_max_freq") if v and v.isdigit()]
-    limits = _limits(root)
+    limits = read_limits(_reader(root))
     unknown = {
         name: reason for name, value, reason in (
             ("model", model, "/proc/cpuinfo names none"), ("cores", cores, "the topology is not told"),
@@ -71,33 +74,58 @@ def read_cpu(root: Path = Path("/"), *, usable: int | None = None) -> CpuReading
         ) if not value
     }  # fmt: skip
     return CpuReading(
-        model, first.get("vendor_id"), sockets, cores, threads, usable if usable is not None else _usable(),
+        model, first.get("vendor_id"), sockets, cores, threads, usable if usable is not None else affinity_cores(),
         _clock_hz(root, blocks),
         max(most) * KILO if most else None, next(iter(governors)) if len(governors) == 1 else "mixed" if governors else None,
-        _count(system.text("node/online")), read_memory(root), *limits, _fact_id(model), unknown,
+        _count(system.text("node/online")), read_memory(root), limits.version, limits.cpus,
+        limits.memory_bytes, limits.memory_used_bytes, _fact_id(model), unknown,
     )  # fmt: skip
 
 
-def _usable() -> int | None:
+def affinity_cores() -> int | None:
+    """Logical processors this process may run on; None where the system does not tell."""
     try:
         return len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
         return os.cpu_count()
 
 
+def usable_cores(root: Path = Path("/"), *, affinity: int | None = None) -> int:
+    """Processors' worth of work this process can do at once: those it may run on (``affinity``, its own where not given),
+    or fewer where a control group's quota, the tightest up the tree, allows less; 1 at least."""
+    cores = affinity if affinity is not None else affinity_cores() or 1
+    quota = read_limits(_reader(root)).cpus
+    return cores if quota is None else max(1, min(cores, round(quota)))
+
+
+def processor_name(root: Path = Path("/")) -> str | None:
+    """As the system names the processor; None where it does not."""
+    named = _model(_cpuinfo(root))
+    return " ".join(named.split()) if named else None
+
+
+def _reader(root: Path) -> Read:
+    """Files by their paths, under ``root``."""
+    return lambda path: Files(root).text(path.lstrip("/"))
+
+
 def _cpuinfo(root: Path) -> list[dict[str, str]]:
-    """The blocks of ``/proc/cpuinfo``, one a logical processor."""
+    """The blocks of ``/proc/cpuinfo``: one a logical processor, and on some systems one of the machine."""
     text = Files(root / "proc").text("cpuinfo") or ""
     blocks = [
         {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in block.splitlines())}
         for block in text.split("\n\n")
     ]  # fmt: skip
-    return [block for block in blocks if "processor" in block] or [b for b in blocks if b]
+    return [block for block in blocks if block]
 
 
-def _model(block: Mapping[str, str]) -> str | None:
-    """x86 names the model; Arm gives numbers, so that the machine's own name has to do."""
-    return block.get("model name") or block.get("Model") or (platform.processor() or None if not block else None)
+def _model(blocks: list[dict[str, str]]) -> str | None:
+    """The first name that any block gives, else what Python knows (other systems than Linux)."""
+    for key in _NAME_KEYS:
+        for block in blocks:
+            if block.get(key):
+                return block[key]
+    return platform.processor() or None if not blocks else None
 
 
 def _count(ranges: str | None) -> int | None:
@@ -149,53 +177,6 @@ def _clock_hz(root: Path, blocks: list[dict[str, str]]) -> float | None:
             except (KeyError, ValueError):
                 continue
     return sum(now) / len(now) if now else None
-
-
-def _limits(root: Path) -> tuple[int | None, float | None, int | None, int | None]:
-    """Version of the control groups, limit of processors, limit and use of memory: the tightest up the tree."""
-    lines = (Files(root / "proc/self").text("cgroup") or "").splitlines()
-    groups = {names: path for _, names, path in (line.split(":", 2) for line in lines if line.count(":") >= 2)}
-    base = root / "sys/fs/cgroup"
-    if "" in groups and (base / "cgroup.controllers").exists():
-        folders = _up(base, groups[""])
-        cpus = [c for f in folders if (c := _cpu_max(Files(f).text("cpu.max"))) is not None]
-        memory = [(limit, f) for f in folders if (limit := Files(f).number("memory.max")) is not None]
-        tight = min(memory, default=None, key=lambda m: m[0])
-        used = None if tight is None else Files(tight[1]).number("memory.current")
-        return 2, min(cpus, default=None), None if tight is None else tight[0], used
-    if not groups:
-        return None, None, None, None
-    return 1, *_limits_v1(base, groups)
-
-
-def _limits_v1(base: Path, groups: Mapping[str, str]) -> tuple[float | None, int | None, int | None]:
-    cpu_path = next((path for names, path in groups.items() if "cpu" in names.split(",")), "/")
-    cpus: list[float] = []
-    for folder in (f for name in ("cpu", "cpu,cpuacct") for f in _up(base / name, cpu_path)):
-        quota, period = Files(folder).number("cpu.cfs_quota_us"), Files(folder).number("cpu.cfs_period_us")
-        if quota is not None and quota > 0 and period:
-            cpus.append(quota / period)
-    memory: list[tuple[int, Path]] = []
-    for folder in _up(base / "memory", groups.get("memory", "/")):
-        limit = Files(folder).number("memory.limit_in_bytes")
-        if limit is not None and limit < _NO_LIMIT_V1:
-            memory.append((limit, folder))
-    tight = min(memory, default=None, key=lambda m: m[0])
-    if tight is None:
-        return min(cpus, default=None), None, None
-    return min(cpus, default=None), tight[0], Files(tight[1]).number("memory.usage_in_bytes")
-
-
-def _up(base: Path, path: str) -> list[Path]:
-    """A group's folder and those above it; in a container the path is often that of the host, and its own is the base."""
-    parts = [p for p in path.split("/") if p not in ("", ".", "..")]
-    return [base.joinpath(*parts[:n]) for n in range(len(parts), -1, -1)]
-
-
-def _cpu_max(text: str | None) -> float | None:
-    """``50000 100000`` is half a processor; ``max 100000`` is no limit."""
-    quota, _, period = (text or "").partition(" ")
-    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) > 0 else None
 
 
 def _fact_id(model: str | None) -> str | None:

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gpuwise.errors import DeviceLostError, InputError, NoDriverError, ReadingError
-from gpuwise.machine.devices.readings import Driver, EventReason, Health, Identity, Peer, Sample, State, Xid
+from gpuwise.errors import NoDriverError
+from gpuwise.machine.devices.drm import GONE, DrmDevices
+from gpuwise.machine.devices.readings import Driver, EventReason, Health, Identity, Peer, Sample, State
 from gpuwise.machine.devices.sysfs import DrmCard, Files, drm_cards, pci_name, pcie_generation, with_reasons
 from gpuwise.units import MEGA, MICRO, MILLI
 
 VENDOR, VENDOR_ID, DRIVERS = "intel", 0x8086, ("xe", "i915")
-GONE = "the device is gone from the bus"
 INTEGRATED = "00000000:00:02.0"
 """Where Intel's processors have their own graphics."""
 _ROOT_ONLY = "the driver tells root only"
@@ -43,28 +43,25 @@ def open_intel(*, root: Path = Path("/")) -> IntelDevices:
     return IntelDevices(root=root)
 
 
-class IntelDevices:
+class IntelDevices(DrmDevices):
     """See :class:`gpuwise.machine.devices.seam.Devices`."""
 
-    vendor = VENDOR
+    vendor, maker = VENDOR, "Intel"
 
     def __init__(self, *, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic) -> None:
         self._root, self._clock = root, clock
-        self._cards = drm_cards(root, VENDOR_ID, DRIVERS)
-        if not self._cards:
+        cards = drm_cards(root, VENDOR_ID, DRIVERS)
+        if not cards:
             raise NoDriverError("no Intel GPU runs on the xe or i915 driver", vendor=VENDOR)
+        super().__init__(cards)
         self._energy: dict[int, tuple[float, float]] = {}
         """Index -> moment and energy of the last sample."""
-        self._known: dict[int, Identity] = {}
 
     def driver(self) -> Driver:
         kernel = Files(self._root / "proc/sys/kernel").text("osrelease")
         drivers = "/".join(sorted({card.driver for card in self._cards}))
         unknown = {} if kernel else {"version": "the kernel does not tell"}
         return Driver(VENDOR, f"{drivers} of Linux {kernel}" if kernel else None, unknown=unknown)
-
-    def identities(self) -> tuple[Identity, ...]:
-        return tuple(self._identity(i) for i in range(len(self._cards)))
 
     def sample(self, index: int, *, processes: bool = True) -> Sample:
         card = self._card(index)
@@ -89,31 +86,15 @@ class IntelDevices:
         return with_reasons(made, reasons, () if processes else ("processes",))
 
     def health(self, index: int) -> Health:
-        card = self._card(index)
-        if not card.device.exists():
-            raise DeviceLostError(index, f"Intel GPU {index}: {GONE}", vendor=VENDOR, hint="look at dmesg, then reboot")
+        self._card_here(index)
         return with_reasons(Health(index, self._clock()), {})
 
     def peers(self) -> tuple[Peer, ...]:
         n = len(self._cards)
         return tuple(Peer(a, b, "unknown") for a in range(n) for b in range(a + 1, n))
 
-    def wait_for_xid(self, timeout_s: float) -> Xid | None:
-        raise ReadingError("XIDs", "only NVIDIA's driver has them", vendor=VENDOR)
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def _card(self, index: int) -> DrmCard:
-        if not 0 <= index < len(self._cards):
-            raise InputError(f"no Intel device {index}", hint=f"there are {len(self._cards)}, counted from 0")
-        return self._cards[index]
-
     def _identity(self, index: int) -> Identity:
         card = self._cards[index]
-        if not card.device.exists():
-            known = self._known.get(index)
-            return Identity(VENDOR, index, known.name if known else "lost", pci_bus_id=card.bus_id, unknown={"device": GONE})
         files, sensors, device = Files(card.card), Files(card.hwmon), Files(card.device)
         fastest = files.number(_FILES[card.driver]["fastest"], "sm_clock_max_hz")
         numa = device.number("numa_node", "numa_node")

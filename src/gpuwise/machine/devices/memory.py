@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,17 @@ def read_memory(root: Path = Path("/")) -> HostMemory:
         return memory_of((root / "proc/meminfo").read_bytes())
     except OSError:
         return HostMemory()
+
+
+def total_bytes(root: Path = Path("/")) -> int | None:
+    """All of the machine's memory; from the C library where there is no ``/proc``; None where nothing tells."""
+    told = read_memory(root).total_bytes
+    if told is not None:
+        return told
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
 def memory_of(meminfo: bytes) -> HostMemory:

@@ -308,6 +308,12 @@ def _value_of(field: FieldValue) -> int | float | Refused:
     if field.code:
         return Refused(field.code)
     value = field.value
-    # nvml.h, nvmlValueType_t
-    known = {0: value.d, 1: value.u, 2: value.ull, 3: value.ull, 4: value.sll, 5: value.i, 6: value.u & 0xFFFF}
-    return known.get(field.type, Refused(NOT_SUPPORTED))
+    name = _VALUE_OF_TYPE.get(field.type)
+    if name is None:
+        return Refused(NOT_SUPPORTED)
+    return value.u & 0xFFFF if field.type == _SHORT else getattr(value, name)
+
+
+# nvml.h, nvmlValueType_t
+_VALUE_OF_TYPE = {0: "d", 1: "u", 2: "ull", 3: "ull", 4: "sll", 5: "i", 6: "u"}
+_SHORT = 6

@@ -86,7 +86,7 @@ class Identity:
     """Of device and slot together."""
     pcie_width_max: int | None = None
     n_nvlinks: int | None = None
-    """Links the device has, active or not."""
+    """Links the device has, active or not; of XGMI on AMD's."""
     mig: bool | None = None
     """It is divided into parts, which are devices of their own to CUDA."""
     persistence: bool | None = None
@@ -165,7 +165,7 @@ class Health:
     at_s: float
     held_back_s: Mapping[str, float] = field(default_factory=dict[str, float])
     """Seconds the clocks were held since the driver was loaded, by ``SW_POWER_CAP``, ``SYNC_BOOST``, ``SW_THERMAL``,
-    ``HW_THERMAL``, ``HW_POWER_BRAKE`` (names of :class:`EventReason`)."""
+    ``HW_THERMAL``, ``HW_POWER_BRAKE`` (names of :class:`EventReason`); on AMD's, since they were first asked for."""
     ecc_corrected: int | None = None
     """Since the driver was loaded."""
     ecc_uncorrected: int | None = None

@@ -72,6 +72,11 @@ def _bus_id(device: Path) -> str | None:
         slot = Files(device).lines("uevent").get("PCI_SLOT_NAME") or device.resolve().name
     except OSError:
         return None
+    return bus_id_of(slot)
+
+
+def bus_id_of(slot: str) -> str | None:
+    """``0000:C1:00.0`` -> ``00000000:c1:00.0``; None for text that is no place on the bus."""
     found = _SLOT.fullmatch(slot)
     return None if found is None else f"{int(found[1], 16):08x}:{found[2].lower()}:{found[3].lower()}.{found[4]}"
 

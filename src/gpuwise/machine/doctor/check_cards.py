@@ -209,7 +209,7 @@ def held_back(m: Machine) -> Iterator[Finding]:
                 "gpu-hot",
                 Severity.LIMIT,
                 f"GPU {i} is held back by heat",
-                tuple(filter(None, (str(hot), degrees, _clock(c)))),
+                tuple(filter(None, (hot.name or hex(hot), degrees, _clock(c)))),
                 "It lowers its clocks until it is cool enough.",
                 (
                     Mend(
@@ -334,35 +334,6 @@ def instances(m: Machine) -> Iterator[Finding]:
         "nvidia-smi -L",
         tuple(empty),
         hides=(SEES_NONE,),
-    )
-
-
-def peers(m: Machine) -> Iterator[Finding]:
-    """Copies from GPU to GPU over PCIe that the IOMMU sends by way of the processor."""
-    over_pcie = [p for v in m.vendors for p in v.peers if p.can_read and p.link not in ("nvlink", "same board", "unknown")]
-    translated = [c for c in m.pci_of(NVIDIA) if (c.iommu or "").startswith("DMA")]
-    if m.system.container or m.system.wsl or not over_pcie or len(translated) < 2:
-        return
-    yield Finding(
-        "iommu-peer-copies",
-        Severity.LIMIT,
-        "The IOMMU stands between GPUs that copy to each other",
-        (f"{len(translated)} cards in IOMMU groups of type {translated[0].iommu}", f"{len(over_pcie)} pairs copy over PCIe"),
-        "With addresses translated, copies between GPUs go through the processor or hang; NVIDIA supports them on bare "
-        "metal only with "
-        "the IOMMU off or passing through.",
-        (
-            Mend(
-                "Let it pass through: add iommu=pt to the kernel's command line, then restart",
-                (
-                    "sudo sed -i 's/^GRUB_CMDLINE_LINUX=\"/&iommu=pt /' /etc/default/grub",
-                    "sudo update-grub || sudo grub2-mkconfig -o /boot/grub2/grub.cfg",
-                    "sudo reboot",
-                ),
-                reboot=True,
-            ),
-        ),
-        "cat /sys/bus/pci/devices/" + translated[0].address + "/iommu_group/type  # identity",
     )
 
 

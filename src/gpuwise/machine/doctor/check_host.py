@@ -81,17 +81,33 @@ def limits(m: Machine) -> Iterator[Finding]:
             ),
             "ulimit -l  # unlimited",
         )
-    n = len(m.cards)
-    if n and r.cpu_quota is not None and r.cpu_quota < n:
-        yield Finding(
-            "few-cpus",
-            Severity.LIMIT,
-            f"{r.cpu_quota:g} CPUs are allowed for {n} GPUs",
-            (f"cgroup quota: {r.cpu_quota:g} CPUs",),
-            "Each GPU needs at least one processor core that launches its work, and its data loaders more.",
-            (Mend("Ask for more", (f"docker run --cpus={4 * n} --gpus all IMAGE",), "host"),),
-            "cat /sys/fs/cgroup/cpu.max",
+    yield from _processors(m)
+
+
+def _processors(m: Machine) -> Iterator[Finding]:
+    """Fewer processors for this process than GPUs, by its group's quota or by the processors it may run on."""
+    r, n = m.resources, len(m.cards)
+    told = ((r.cpu_quota, "control group's quota"), (r.cpus, "processors this process may run on"))
+    short = [(count, what) for count, what in told if count is not None and count < n]
+    if not short:
+        return
+    least = min(count for count, _ in short)
+    if m.system.container:
+        mend = Mend("Ask for more", (f"docker run --cpus={4 * n} --gpus all IMAGE",), "host")
+    else:
+        mend = Mend(
+            f"Ask whoever hands out processors for about {4 * n}: Slurm's --cpus-per-task, systemd's CPUQuota, taskset",
+            where="person",
         )
+    yield Finding(
+        "few-cpus",
+        Severity.LIMIT,
+        f"{least:g} CPUs are allowed for {n} GPUs",
+        tuple(f"{what}: {count:g}" for count, what in short),
+        "Each GPU needs at least one processor core that launches its work, and its data loaders more.",
+        (mend,),
+        "nproc; cat /proc/self/cgroup; cat /sys/fs/cgroup/cpu.max",
+    )
 
 
 def clock(m: Machine) -> Iterator[Finding]:
@@ -161,6 +177,7 @@ def notes(m: Machine) -> Iterator[Finding]:
             (),
             "That is no fault. `--gpus 1` makes it one.",
         )
+    yield from _settings(m)
     if m.nvidia_cards and m.python is not None and not m.python.find("torch") and not m.python.problem:
         wheel = mends.best_wheel(m, mends.capabilities_here(m))
         if wheel is not None:
@@ -189,6 +206,35 @@ def notes(m: Machine) -> Iterator[Finding]:
                 "makes it) may be too new for it.",
                 sources=("cuda-minor-compatibility",),
             )
+
+
+def _settings(m: Machine) -> Iterator[Finding]:
+    """Settings of the driver and the kernel that cost little, and that a server usually has otherwise."""
+    off = [c.identity.index for c in m.nvidia_cards if c.identity.persistence is False]
+    if off and m.system.platform == "linux" and not m.system.container and not m.system.wsl:
+        yield Finding(
+            "persistence-off",
+            Severity.NOTE,
+            f"Persistence mode is off on GPU {', '.join(map(str, off))}",
+            (f"persistence mode off: {len(off)} of {len(m.nvidia_cards)}",),
+            "Where no screen holds it, the driver lets a card go when its last program ends: the next one waits for it to start, "
+            "and power limits and clocks that were set are lost.",
+            (Mend("Keep it started", ("sudo systemctl enable --now nvidia-persistenced",)),),
+            "nvidia-smi --query-gpu=persistence_mode --format=csv",
+            tuple(off),
+            sources=("nvidia-driver-persistence",),
+        )
+    if m.resources.huge_pages == "never" and m.cards:
+        yield Finding(
+            "huge-pages-never",
+            Severity.NOTE,
+            "Transparent huge pages are switched off",
+            ("transparent_hugepage/enabled: never",),
+            "Programs that ask for them (large pinned and shared buffers) get pages of 4 KiB.",
+            (Mend("Give them to those who ask", ("echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",)),),
+            "cat /sys/kernel/mm/transparent_hugepage/enabled",
+            sources=("linux-transparent-hugepages",),
+        )
 
 
 def _place(name: str) -> str:

@@ -11,6 +11,7 @@ from gpuwise.machine.doctor import (
     check_frameworks,
     check_host,
     check_nodes,
+    check_paths,
     check_torch,
     check_xids,
 )
@@ -60,7 +61,8 @@ CHECKS: tuple[Check, ...] = (
     check_xids.logged,
     check_cards.held_back,
     check_cards.link,
-    check_cards.peers,
+    check_paths.iommu,
+    check_paths.acs,
     check_container.shared_memory,
     check_container.docker,
     check_container.left_over_settings,

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+from gpuwise.machine.devices.cpu import affinity_cores
+
 MOST_BYTES = 4 << 20
 """No file of interest is larger; the rest of a larger one is left out."""
 
@@ -50,6 +52,10 @@ class Host(Protocol):
 
     def read(self, path: str) -> str | None:
         """The text of a file, undecodable bytes replaced; None when it cannot be read."""
+        ...
+
+    def read_bytes(self, path: str) -> bytes | None:
+        """A file as it is; None when it cannot be read."""
         ...
 
     def link(self, path: str) -> str | None:
@@ -97,9 +103,13 @@ class LocalHost:
         return sys.platform
 
     def read(self, path: str) -> str | None:
+        raw = self.read_bytes(path)
+        return None if raw is None else raw.decode("utf-8", "replace")
+
+    def read_bytes(self, path: str) -> bytes | None:
         try:
             with Path(path).open("rb") as file:
-                return file.read(MOST_BYTES).decode("utf-8", "replace")
+                return file.read(MOST_BYTES)
         except (OSError, ValueError):
             return None
 
@@ -157,7 +167,8 @@ class LocalHost:
         if name == "user":
             return str(os.geteuid()) if hasattr(os, "geteuid") else None
         if name == "cpus":
-            return str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+            cores = affinity_cores()
+            return None if cores is None else str(cores)
         return {"kernel": platform.release, "machine": platform.machine, "release": platform.version}[name]()
 
     def which(self, command: str) -> str | None:
@@ -205,7 +216,9 @@ def _what_is_left(child: subprocess.Popen[str]) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedHost:
-    """A machine made of data. ``commands`` maps the words of a command, joined by blanks, to what it gives; a key that
+    """A machine made of data. A file of bytes is a text of the characters of their numbers.
+
+    ``commands`` maps the words of a command, joined by blanks, to what it gives; a key that
     ends in ``*`` is a beginning."""
 
     files: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -223,6 +236,10 @@ class ScriptedHost:
 
     def read(self, path: str) -> str | None:
         return self.files.get(path)
+
+    def read_bytes(self, path: str) -> bytes | None:
+        text = self.files.get(path)
+        return None if text is None else text.encode("latin-1", "replace")
 
     def link(self, path: str) -> str | None:
         return self.links.get(path)

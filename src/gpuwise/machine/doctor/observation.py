@@ -51,6 +51,19 @@ class PciCard:
     """``nvidia``, ``nouveau``, ``vfio-pci``, ``amdgpu``; None: no driver has it."""
     iommu: str | None = None
     """Type of its IOMMU group: ``DMA``, ``DMA-FQ`` (addresses translated) or ``identity``."""
+    bridges: tuple[str, ...] = ()
+    """Between the root and it, by their places; empty where the kernel shows no tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """A PCI Express bridge on the way to a GPU."""
+
+    address: str
+    redirects: bool | None
+    """Access control sends copies between devices below it up; None: not known."""
+    problem: str | None = None
+    """Why it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +260,8 @@ class Machine:
     """A library a folder of LD_LIBRARY_PATH brings before the wheels' own: file name -> folder."""
     mig_instances: Mapping[int, int] = field(default_factory=dict[int, int])
     """Index of a card with MIG on -> GPU instances made on it."""
+    bridges: tuple[Bridge, ...] = ()
+    """On the way to GPUs, where there are two or more."""
     nvswitches: int = 0
     wsl_linux_driver: tuple[str, ...] = ()
     """Packages or files of a Linux driver inside WSL."""

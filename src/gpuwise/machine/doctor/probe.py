@@ -15,6 +15,7 @@ from gpuwise.machine.doctor import probe_kernel, probe_system
 from gpuwise.machine.doctor.host import Host, LocalHost
 from gpuwise.machine.doctor.observation import NVIDIA, Card, Framework, Machine, Python, Refusal, System, Vendor
 from gpuwise.machine.doctor.probe_frameworks import LIMIT_S, ask_frameworks
+from gpuwise.machine.doctor.probe_paths import read_bridges
 from gpuwise.machine.doctor.probe_python import choose_python, installed_frameworks, read_python
 
 _VARIABLE = re.compile(
@@ -128,6 +129,7 @@ def _linux_side(host: Host, machine: Machine) -> Machine:
     return replace(
         machine,
         pci=pci,
+        bridges=read_bridges(host, pci) if len(machine.cards) > 1 else (),
         nodes=probe_kernel.read_nodes(host),
         modules=probe_kernel.read_modules(host, kernels=system.container is None and system.wsl is None),
         toolkits=probe_system.read_toolkits(host, ask_nvcc=bool(machine.nvidia_cards)),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from gpuwise.machine.devices.readings import Xid
 from gpuwise.machine.doctor.host import Host
 from gpuwise.machine.doctor.observation import AMD, INTEL, NVIDIA, Modules, Node, PciCard
+from gpuwise.machine.doctor.probe_paths import path_of
 
 _PCI = "/sys/bus/pci/devices"
 _PCI_IDS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids")
@@ -46,6 +47,7 @@ def read_pci(host: Host) -> tuple[PciCard, ...]:
                 device=(host.read(f"{place}/device") or "").strip().removeprefix("0x"),
                 kernel_driver=driver.rpartition("/")[2] if driver else None,
                 iommu=iommu.strip() if iommu else None,
+                bridges=path_of(host, address),
             )
         )
     return tuple(found)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 
+from gpuwise.machine.devices.control_groups import engines_of, read_limits
 from gpuwise.machine.devices.memory import memory_of
 from gpuwise.machine.doctor.host import Host
 from gpuwise.machine.doctor.observation import Docker, Resources, System, Toolkit
@@ -55,11 +56,10 @@ def _container(host: Host) -> str | None:
         return "podman"
     if "APPTAINER_CONTAINER" in environment or "SINGULARITY_CONTAINER" in environment:
         return "apptainer"
-    first = host.read("/proc/1/cgroup") or ""
-    for word, name in (("kubepods", "kubernetes"), ("docker", "docker"), ("libpod", "podman"), ("lxc", "lxc")):
-        if word in first:
-            return name
-    return environment.get("container") or None
+    engines = engines_of(host.read("/proc/1/cgroup") or "")
+    # what runs the pod matters more than the engine below it
+    found = "kubernetes" if "kubernetes" in engines else next(iter(engines), None)
+    return found or environment.get("container") or None
 
 
 def read_resources(host: Host) -> Resources:
@@ -72,13 +72,13 @@ def read_resources(host: Host) -> Resources:
         "cache": host.environment.get("HF_HOME") or (f"{home}/.cache" if home else ""),
     }
     disks = {name: found for name, place in places.items() if place and (found := host.free(place))}
-    cpus = host.fact("cpus")
+    cpus, limits = host.fact("cpus"), read_limits(host.read)
     huge = re.search(r"\[(\w+)\]", host.read("/sys/kernel/mm/transparent_hugepage/enabled") or "")
     return Resources(
         cpus=_whole(cpus) if cpus else None,
-        cpu_quota=_cpu_quota(host),
+        cpu_quota=limits.cpus,
         memory_bytes=memory_of((host.read("/proc/meminfo") or "").encode()).total_bytes,
-        memory_limit_bytes=_memory_limit(host),
+        memory_limit_bytes=limits.memory_bytes,
         shm_bytes=shm[1] if shm else None,
         shm_free_bytes=shm[0] if shm else None,
         disks=disks,
@@ -90,27 +90,6 @@ def read_resources(host: Host) -> Resources:
         energy_preference=_line(host, _CPU0 + "energy_performance_preference"),
         huge_pages=huge[1] if huge else None,
     )
-
-
-def _cpu_quota(host: Host) -> float | None:
-    share = (host.read("/sys/fs/cgroup/cpu.max") or "").split()
-    if len(share) != 2:
-        share = [
-            _line(host, "/sys/fs/cgroup/cpu/cpu.cfs_quota_us") or "",
-            _line(host, "/sys/fs/cgroup/cpu/cpu.cfs_period_us") or "",
-        ]
-    quota, period = share
-    allowed, of = _whole(quota), _whole(period)
-    return allowed / of if allowed is not None and of else None
-
-
-def _memory_limit(host: Host) -> int | None:
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        size = _whole(_line(host, path) or "")
-        # cgroup v1 writes "none" as the largest page-aligned number of 63 bits
-        if size is not None and size < 1 << 60:
-            return size
-    return None
 
 
 def read_docker(host: Host) -> Docker:

@@ -50,8 +50,16 @@ class Ring:
 
     def last(self, n: int | None = None) -> array[float]:
         """The newest ``n`` values (all of them by default), oldest first: a copy."""
-        ordered = self._values[self._next :] + self._values[: self._next]
-        return ordered if n is None or n >= len(ordered) else ordered[len(ordered) - max(n, 0) :]
+        values, at = self._values, self._next
+        n = len(values) if n is None else min(max(n, 0), len(values))
+        # those before the oldest are the newest; only what is asked for is copied
+        return values[at - n : at] if n <= at else values[len(values) - (n - at) :] + values[:at]
+
+    def copy(self) -> Ring:
+        """A ring of its own with the same values."""
+        made = Ring(self._size)
+        made._next, made._values = self._next, self._values[:]
+        return made
 
 
 class History:
@@ -60,7 +68,8 @@ class History:
     def __init__(self, size: int = N_KEPT) -> None:
         self._size = max(1, size)
         self._at, self._wall = Ring(self._size), Ring(self._size)
-        self._series: dict[tuple[int, str], Ring] = {}
+        self._series: dict[int, dict[str, Ring]] = {}
+        """Number of a card -> name -> values."""
 
     def __len__(self) -> int:
         return len(self._at)
@@ -71,21 +80,30 @@ class History:
         full = before == self._size
         self._at.append(frame.at_s)
         self._wall.append(frame.wall_s)
-        seen = set[tuple[int, str]]()
+        seen = {card.number for card in frame.cards}
         for card in frame.cards:
-            for name, read in SERIES.items():
-                key = (card.number, name)
-                ring = self._series.get(key)
-                if ring is None:
-                    ring = self._series[key] = Ring(self._size)
+            rings = self._series.get(card.number)
+            if rings is None:
+                rings = self._series[card.number] = {name: Ring(self._size) for name in SERIES}
+                for ring in rings.values():
                     for _ in range(self._size if full else before):
                         ring.append(math.nan)
+            for ring, read in zip(rings.values(), SERIES.values(), strict=True):
                 value = read(card)
                 ring.append(math.nan if value is None else value)
-                seen.add(key)
-        for key, ring in self._series.items():
-            if key not in seen:
-                ring.append(math.nan)
+        for number, rings in self._series.items():
+            if number not in seen:
+                for ring in rings.values():
+                    ring.append(math.nan)
+
+    def copy(self) -> History:
+        """The history as it is now, which does not go on: for a screen that was paused."""
+        made = History(self._size)
+        made._at, made._wall = self._at.copy(), self._wall.copy()
+        made._series = {
+            number: {name: ring.copy() for name, ring in rings.items()} for number, rings in list(self._series.items())
+        }
+        return made
 
     def times(self, n: int | None = None) -> array[float]:
         """``Frame.at_s`` of the newest ``n`` frames, oldest first."""
@@ -100,5 +118,5 @@ class History:
         :data:`SERIES`; a card never seen gives an empty array."""
         if name not in SERIES:
             raise KeyError(name)
-        ring = self._series.get((number, name))
-        return array("d") if ring is None else ring.last(n)
+        rings = self._series.get(number)
+        return array("d") if rings is None else rings[name].last(n)

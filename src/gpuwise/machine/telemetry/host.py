@@ -9,13 +9,14 @@ from pathlib import Path
 
 from gpuwise.machine.devices.memory import memory_of
 from gpuwise.machine.telemetry.frames import Host
+from gpuwise.machine.telemetry.small_files import read_small
 
 
 class HostMeter:
     """Reads the host; shares are since the reading before."""
 
     def __init__(self, root: Path = Path("/proc")) -> None:
-        self._root = root
+        self._root_text = str(root)
         self._before: tuple[float, float] | None = None
         self._name, self._n_cores = socket.gethostname(), os.cpu_count()
 
@@ -33,8 +34,7 @@ class HostMeter:
 
     def _cpu_share(self) -> float | None:
         try:
-            with (self._root / "stat").open("rb") as file:
-                ticks = [int(v) for v in file.readline().split()[1:9]]
+            ticks = [int(v) for v in read_small(f"{self._root_text}/stat", 512).partition(b"\n")[0].split()[1:9]]
         except (OSError, ValueError):
             return None
         if len(ticks) < 5:
@@ -44,7 +44,8 @@ class HostMeter:
 
     def _memory(self) -> tuple[int | None, int | None]:
         try:
-            memory = memory_of((self._root / "meminfo").read_bytes())
+            # the two that are asked stand in the first lines of some fifty
+            memory = memory_of(b"\n".join(read_small(f"{self._root_text}/meminfo").split(b"\n", 8)[:8]))
         except OSError:
             return None, None
         return memory.total_bytes, memory.available_bytes

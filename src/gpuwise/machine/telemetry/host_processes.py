@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from gpuwise.machine.devices.control_groups import find_container
 from gpuwise.machine.telemetry.frames import HostProcess
+from gpuwise.machine.telemetry.small_files import read_small
 
 PEGGED = 0.95
 """Of one core: the kernel counts in ticks of 10 ms, so that a thread that never rests reads 0.98 to 1 over 0.5 s."""
@@ -54,7 +56,7 @@ class ProcReader:
     """``/proc`` of Linux. ``root`` is another place to read from in tests."""
 
     def __init__(self, root: Path = Path("/proc"), *, look_every_s: float = LOOK_EVERY_S) -> None:
-        self._root, self._look_every_s = root, look_every_s
+        self._root, self._root_text, self._look_every_s = root, str(root), look_every_s
         self._known: dict[int, _Known] = {}
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
         self._page = os.sysconf("SC_PAGE_SIZE")
@@ -111,9 +113,9 @@ class ProcReader:
 
     def _stat(self, pid: int, thread: int | None = None) -> tuple[str, list[str]] | None:
         """Name, and the fields from the state on (``man 5 proc``, field 3 is [0])."""
-        at = self._root / str(pid) / ("stat" if thread is None else f"task/{thread}/stat")
+        at = f"{self._root_text}/{pid}/stat" if thread is None else f"{self._root_text}/{pid}/task/{thread}/stat"
         try:
-            raw = at.read_bytes()
+            raw = read_small(at)
         except OSError:
             return None
         head, _, tail = raw.rpartition(b")")
@@ -183,7 +185,7 @@ class ProcReader:
 
     def _children(self, pid: int) -> list[int]:
         try:
-            return [int(c) for c in (self._root / str(pid) / f"task/{pid}/children").read_text().split()]
+            return [int(c) for c in read_small(f"{self._root_text}/{pid}/task/{pid}/children").split()]
         except (OSError, ValueError):
             return []
 
@@ -226,29 +228,10 @@ def default_reader() -> ProcessReader:
     return ProcReader() if sys.platform == "linux" else PsutilReader()
 
 
-def find_container(cgroup: str) -> str | None:
-    """Engine and short id from the text of ``/proc/PID/cgroup``; None where it names no container."""
-    engines = (
-        ("docker", "docker"), ("libpod", "podman"), ("crio", "cri-o"), ("cri-containerd", "containerd"),
-        ("kubepods", "kubernetes"), ("containerd", "containerd"), ("lxc", "lxc"), ("machine.slice", "nspawn"),
-    )  # fmt: skip
-    for line in cgroup.splitlines():
-        path = line.rpartition(":")[2]
-        for mark, engine in engines:
-            if mark in path:
-                ids = [w for w in _words(path) if len(w) == 64 and all(c in "0123456789abcdef" for c in w)]
-                return f"{engine} {ids[-1][:12]}" if ids else engine
-    return None
-
-
-def _words(path: str) -> Iterable[str]:
-    return path.replace("/", " ").replace("-", " ").replace(".", " ").replace(":", " ").split()
-
-
 def show_bytes(raw: bytes) -> str:
     """Text a terminal can show: what is no UTF-8 and control characters as ``\\xNN``."""
     text = raw.decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
 def _link(path: Path) -> str | None:

@@ -19,28 +19,39 @@ Read = Callable[[Any], Any]
 def to_plain(value: Any) -> Any:
     """A value as JSON knows it: dataclasses as dictionaries, enums by their value, tuples as lists. NaN and infinities, which
     JSON does not know, are unknown: None."""
+    return _writer(type(value))(value)
+
+
+@cache
+def _writer(kind: type) -> Callable[[Any], Any]:
+    """What makes plain values of one type."""
+    if kind in _AS_THEY_ARE:
+        return lambda value: value
+    if kind is float:
+        return lambda value: value if math.isfinite(value) else None
+    if dataclasses.is_dataclass(kind):
+        names = field_names(kind)
+        return lambda value: dict(zip(names, [_part(getattr(value, n)) for n in names], strict=True))
+    if issubclass(kind, Enum):
+        return lambda value: value.value
+    if issubclass(kind, Mapping):
+        return lambda value: {str(k): _part(v) for k, v in value.items()}
+    if issubclass(kind, (tuple, list)):
+        return lambda value: [_part(v) for v in value]
+    return str
+
+
+def _part(value: Any) -> Any:
+    # most are these: to look the type up for each would be most of the work
     kind = type(value)
-    if value is None or kind in (str, int, bool):
+    if kind in _AS_THEY_ARE:
         return value
     if kind is float:
         return value if math.isfinite(value) else None
-    if dataclasses.is_dataclass(value):
-        plain: dict[str, Any] = {}
-        for name in field_names(kind):
-            part = getattr(value, name)
-            # most fields are these: a call for each would be most of the work
-            plain[name] = part if part is None or type(part) in _AS_THEY_ARE else to_plain(part)
-        return plain
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {str(k): to_plain(v) for k, v in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [to_plain(v) for v in value]
-    return str(value)
+    return _writer(kind)(value)
 
 
-_AS_THEY_ARE = frozenset((str, int, bool))
+_AS_THEY_ARE = frozenset((str, int, bool, type(None)))
 
 
 def from_plain(kind: type[T], plain: Any) -> T:

@@ -313,7 +313,11 @@ class FakeNvml:
 
     @contextmanager
     def in_process(self) -> Iterator[None]:
-        """Let pynvml in this process use these cards; what it had loaded is put back."""
+        """Let pynvml in this process use these cards; what it had loaded is put back.
+
+        The library stays mapped until the process ends (its code and, once written to, its state: some hundred kB): another
+        thread may still be inside one of its calls, and unmapping it would take that thread's code away.
+        """
         import ctypes
 
         import pynvml

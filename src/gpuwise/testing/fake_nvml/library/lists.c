@@ -2,9 +2,11 @@
 #define _GNU_SOURCE
 #include "state.h"
 
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef struct device Dev;
 typedef unsigned long long u64;
@@ -185,7 +187,7 @@ NVML(nvmlDeviceClearFieldValues, Dev *d, int count, struct field *fields) {
 
 /* ---- events ---- */
 
-struct set { u64 seen, types[MAX_GPUS]; };
+struct set { u64 seen, types[MAX_GPUS]; int watch; };
 struct event_data { Dev *device; u64 type, data; unsigned gpu_instance, compute_instance; };
 
 static u64 last_event(void) {
@@ -201,11 +203,13 @@ NVML(nvmlEventSetCreate, struct set **out) {
     *out = calloc(1, sizeof **out);
     if (!*out) return 20;
     (*out)->seen = last_event();
+    (*out)->watch = watch_state();
     return OK;
 }
 
 NVML(nvmlEventSetFree, struct set *set) {
     ENTER_ANYTIME(nvmlEventSetFree);
+    if (set && set->watch >= 0) close(set->watch);
     free(set);
     return OK;
 }
@@ -224,9 +228,18 @@ NVML(nvmlDeviceRegisterEvents, Dev *d, u64 types, struct set *set) {
     return OK;
 }
 
+/* Sleeps until the script is replaced, or for `left_s`. Where the system has no watch left to give it looks again every 20 ms:
+   polling faster would cost its callers, who expect a call that blocks, a part of a core. */
+static void sleep_until_changed(const struct set *set, double left_s) {
+    double longest_s = set->watch >= 0 ? 3600 : 0.02;
+    struct pollfd watched = {set->watch, POLLIN, 0};
+    char told[4096];
+    poll(&watched, 1, (int)(1e3 * (left_s < longest_s ? left_s : longest_s)) + 1);
+    while (set->watch >= 0 && read(set->watch, told, sizeof told) > 0) {}
+}
+
 /* Enters with the lock held and leaves with it held; sleeps without it. */
 static int wait_for(struct set *set, struct event_data *out, unsigned timeout_ms) {
-    const struct timespec pause = {0, 20000000}; /* the true one blocks: polling faster would cost its callers a core */
     double end = now_s() + 1e-3 * timeout_ms;
     NEED(set && out);
     for (;;) {
@@ -240,9 +253,9 @@ static int wait_for(struct set *set, struct event_data *out, unsigned timeout_ms
         }
         if (now_s() >= end) return TIMEOUT;
         unlock_state();
-        nanosleep(&pause, NULL);
+        sleep_until_changed(set, end - now_s());
         lock_state();
-        read_state();
+        look_again();
     }
 }
 

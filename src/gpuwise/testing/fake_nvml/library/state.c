@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -248,6 +249,24 @@ void read_state(void) {
     if (same && generation == seen_generation) return;
     seen_generation = generation, seen_change = info.st_mtim, seen_file = info.st_ino;
     read_text(path);
+}
+
+/* Reads the state again if it changed, however short ago it was looked at. Call with the lock held. */
+void look_again(void) {
+    looked_s = 0;
+    read_state();
+}
+
+/* A descriptor that can be read from when the script was replaced; below zero where the system gives none. */
+int watch_state(void) {
+    char path[4096];
+    int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    path_of("", path, sizeof path);
+    if (watch >= 0 && inotify_add_watch(watch, path, IN_MOVED_TO | IN_CLOSE_WRITE) < 0) {
+        close(watch);
+        return -1;
+    }
+    return watch;
 }
 
 /* ---- what every call does first ---- */

@@ -91,6 +91,8 @@ int leave_library(int function);
 void lock_state(void);
 void unlock_state(void);
 void read_state(void);
+void look_again(void);
+int watch_state(void);
 int value_of(const struct number *number, double *out);
 int number_of(const struct device *device, enum number_id id, double *out);
 unsigned clamp_unsigned(double value);

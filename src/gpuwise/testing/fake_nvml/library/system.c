@@ -250,18 +250,13 @@ NVML(nvmlDeviceIsMigDeviceHandle, Dev *d, unsigned *out) {
     return OK;
 }
 
-NVML(nvmlDeviceGetGpuInstanceId, Dev *d, unsigned *out) {
-    ENTER(nvmlDeviceGetGpuInstanceId, d);
-    NEED(out);
-    if (d->mig < 0) return NOT_SUPPORTED;
-    *out = GPU(d)->mig[d->mig].gpu_instance;
-    return OK;
-}
-
-NVML(nvmlDeviceGetComputeInstanceId, Dev *d, unsigned *out) {
-    ENTER(nvmlDeviceGetComputeInstanceId, d);
-    NEED(out);
-    if (d->mig < 0) return NOT_SUPPORTED;
-    *out = GPU(d)->mig[d->mig].compute_instance;
-    return OK;
-}
+#define GET_INSTANCE(name, which)             \
+    NVML(name, Dev *d, unsigned *out) {       \
+        ENTER(name, d);                       \
+        NEED(out);                            \
+        if (d->mig < 0) return NOT_SUPPORTED; \
+        *out = GPU(d)->mig[d->mig].which;     \
+        return OK;                            \
+    }
+GET_INSTANCE(nvmlDeviceGetGpuInstanceId, gpu_instance)
+GET_INSTANCE(nvmlDeviceGetComputeInstanceId, compute_instance)

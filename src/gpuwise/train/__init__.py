@@ -1,0 +1,1 @@
+"""Real training scripts: watched, profiled, tuned, run with what was found. Here torch runs the person's own code."""

@@ -1,0 +1,69 @@
+# pyright: basic
+"""What bears on the speed of an optimizer, a model and a loader, as a watched process tells it once."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def describe_optimizer(optimizer: Any) -> dict[str, Any]:
+    """What bears on its speed: kind, options of its groups, number and size of parameters."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    options = {name: optimizer.param_groups[0].get(name) for name in ("fused", "foreach", "capturable", "lr")}
+    return {
+        "name": type(optimizer).__name__, "module": type(optimizer).__module__, "n_tensors": len(parameters),
+        "n_parameters": sum(p.numel() for p in parameters), "devices": sorted({p.device.type for p in parameters}),
+        "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
+        **{k: float(v) if isinstance(v, torch.Tensor) else v for k, v in options.items()},
+    }  # fmt: skip
+
+
+def describe_model(module: Any) -> dict[str, Any]:
+    """Kind and size of an outermost module, and what bears on its speed."""
+    parameters = list(module.parameters())
+    kinds = {type(m).__name__ for m in module.modules()}
+    return {
+        "name": type(module).__name__, "n_parameters": sum(p.numel() for p in parameters),
+        "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
+        "devices": sorted({str(p.device) for p in parameters}),
+        "convolutions": any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules()),
+        "compiled": "OptimizedModule" in kinds or any(getattr(m, "_compiled_call_impl", None) for m in module.modules()),
+        "wrapped": sorted(kinds & {"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel"}),
+    }  # fmt: skip
+
+
+def describe_loader(loader: Any) -> dict[str, Any]:
+    """Settings of a ``DataLoader``."""
+    length = None
+    with suppress(TypeError, NotImplementedError, AttributeError):
+        length = len(loader.dataset)
+    batches = None
+    with suppress(TypeError, NotImplementedError, AttributeError, ValueError):
+        batches = len(loader)
+    names = ("batch_size", "num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "drop_last")
+    return {
+        "dataset": type(loader.dataset).__name__, "n_samples": length, "n_batches": batches,
+        "sampler": type(getattr(loader, "sampler", None)).__name__, "batch_sampler": type(loader.batch_sampler).__name__,
+        "collate_fn": getattr(loader.collate_fn, "__qualname__", None), **{n: getattr(loader, n, None) for n in names},
+    }  # fmt: skip
+
+
+def describe_devices() -> list[dict[str, Any]]:
+    """The accelerators on which this process holds tensors, as their driver names them; empty for one on the processor."""
+    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+        return []
+    found: list[dict[str, Any]] = []
+    for index in range(torch.cuda.device_count()):
+        if not torch.cuda.max_memory_allocated(index):
+            continue
+        told = torch.cuda.get_device_properties(index)
+        uuid = getattr(told, "uuid", None)
+        found.append({
+            "index": index, "name": told.name, "uuid": None if uuid is None else str(uuid), "memory_bytes": told.total_memory,
+            "capability": [told.major, told.minor],
+        })  # fmt: skip
+    return found

@@ -1,0 +1,164 @@
+"""What a watched process tells, as lines of JSON that outlive it: each line is whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from gpuwise.train.hook.ticks import Step, Tick, steady, steps_of
+
+FLUSH_S = 0.5
+"""What a killed process loses at most."""
+DENSE_TICKS = 2000
+"""Of a live run; after them one tick is kept at each flush."""
+SPARSE_FLUSH_S, FLUSHES = 5.0, 2000
+"""Flushes of a live run come this far apart at most; until then a share of 1 / FLUSHES of the time past."""
+_FIELDS = tuple(f.name for f in fields(Tick))
+
+
+class Writer:
+    """Appends events; ticks and losses are gathered and written together. ``sparse``: of a run of days, the ticks after the first
+    ``DENSE_TICKS`` are thinned out, so that the file stays small."""
+
+    def __init__(self, path: Path, *, sparse: bool = False) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._ticks: list[Tick] = []
+        self._began_s = self._flushed_s = time.perf_counter()
+        self._process = os.getpid()
+        self._sparse, self._n_ticks = sparse, 0
+
+    def event(self, kind: str, /, **values: Any) -> None:
+        """One line, at once; what had been gathered goes before it."""
+        self.flush()
+        self._line({"event": kind, **values})
+
+    def tick(self, tick: Tick) -> None:
+        """Kept, and written with others now and then."""
+        self._n_ticks += 1
+        every_s = FLUSH_S
+        if self._sparse and self._n_ticks > DENSE_TICKS:
+            if self._n_ticks == DENSE_TICKS + 1:
+                self.event("sparse", from_tick=DENSE_TICKS)
+            self._ticks.clear()
+            every_s = min(max((tick.at_s - self._began_s) / FLUSHES, FLUSH_S), SPARSE_FLUSH_S)
+        self._ticks.append(tick)
+        if tick.at_s - self._flushed_s >= every_s:
+            self.flush()
+            self._flushed_s = tick.at_s
+
+    def flush(self) -> None:
+        """Write what was gathered."""
+        self._flushed_s = time.perf_counter()
+        if self._ticks:
+            ticks, self._ticks = self._ticks, []
+            self._line({"event": "ticks", "ticks": [[_rounded(v) for v in astuple(t)] for t in ticks]})
+
+    def close(self) -> None:
+        """The last of it."""
+        if self._file >= 0:
+            self.flush()
+            os.close(self._file)
+            self._file = -1
+
+    def _line(self, value: Mapping[str, Any]) -> None:
+        # a fork (a loader's worker) must not write its parent's lines
+        if self._file >= 0 and os.getpid() == self._process:
+            os.write(self._file, json.dumps(value, default=str, allow_nan=True).encode() + b"\n")
+
+
+def _rounded(value: float) -> float:
+    return round(value, 7) if isinstance(value, float) else value
+
+
+@dataclass(slots=True)
+class Journal:
+    """What was read of a watched process. ``end`` is empty where it was killed."""
+
+    begin: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    ticks: list[Tick] = field(default_factory=list[Tick])
+    losses: dict[int, float] = field(default_factory=dict[int, float])
+    """By number of the backward pass, from 0."""
+    events: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    """All others, in order."""
+    end: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    used_bytes: int | None = None
+    """Resident, of the process and its children, as last sampled while it runs; device memory is in the events ``now``."""
+
+    @property
+    def steps(self) -> list[Step]:
+        return steps_of(self.ticks)
+
+    @property
+    def steady(self) -> list[Step]:
+        """Steps after the warm-up."""
+        return steady(self.steps)
+
+    def of(self, kind: str) -> list[Mapping[str, Any]]:
+        """The events of one kind."""
+        return [e for e in self.events if e["event"] == kind]
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Levers that took hold nowhere, and why."""
+        told = self.of("lever")
+        held = {str(e["name"]) for e in told if e["applied"]}
+        return {str(e["name"]): str(e.get("why")) for e in told if not e["applied"] and str(e["name"]) not in held}
+
+    def last(self, kind: str) -> Mapping[str, Any]:
+        """The last event of one kind; empty where there was none."""
+        found = self.of(kind)
+        return found[-1] if found else {}
+
+
+def read_journal(path: Path) -> Journal:
+    """What is there, also while the process lives; a line that is cut short at the end is left out."""
+    return Follower(path).read()
+
+
+class Follower:
+    """A journal read as it grows: each :meth:`read` takes only what has been written since the last."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset = path, 0
+        self._journal = Journal()
+
+    def read(self) -> Journal:
+        """All that has been written so far; the same object every time."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                new = file.read()
+        except FileNotFoundError:
+            return self._journal
+        whole = new[: new.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.split(b"\n")[:-1]:
+            _take(self._journal, json.loads(line))
+        return self._journal
+
+
+def _take(journal: Journal, event: Mapping[str, Any]) -> None:
+    kind = event["event"]
+    if kind == "begin":
+        journal.begin = event
+    elif kind == "ticks":
+        journal.ticks += [Tick(**dict(zip(_FIELDS, values, strict=True))) for values in event["ticks"]]
+    elif kind == "losses":
+        journal.losses |= _numbered(event["losses"])
+    elif kind == "end":
+        journal.end = event
+    elif kind == "now":
+        # of many only the last is of use
+        journal.events[:] = [e for e in journal.events if e["event"] != "now"]
+        journal.events.append(event)
+    else:
+        journal.events.append(event)
+
+
+def _numbered(pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
+    return {int(n): float(value) for n, value in pairs}

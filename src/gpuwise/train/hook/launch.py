@@ -1,0 +1,252 @@
+"""A script run and watched in a process of its own, with limits: whatever becomes of it is a result."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from gpuwise.train.hook.journal import Follower, Journal
+from gpuwise.train.hook.settings import Settings, write_settings
+from gpuwise.train.hook.zygote import Run, Zygote
+from gpuwise.units import KIB
+
+POLL_S = 0.1
+MEMORY_LOOK_S = 0.5
+GRACE_S = 5.0
+"""Between asking a process to end and ending it."""
+PATIENCE = 3
+"""Signals after which a script that may take its time is ended. Rule of this project."""
+FOR_SCRIPTS = {"PYTHONUNBUFFERED": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""Environment of a script, where the person has not set it. A script that starts torchrun can then restart its ranks: with the
+store of the rendezvous shared, the ranks of a second attempt meet the addresses of the first (torch 2.13)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``wall_s`` from the start of the process; ``memory_bytes`` resident, of it and its children together."""
+
+    wall_s: float | None = None
+    memory_bytes: int | None = None
+    first_step_s: float | None = None
+    """Within which the first optimizer step has to come."""
+
+
+NO_LIMITS = Limits()
+Process = subprocess.Popen[bytes] | Run
+Streams = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a watched run."""
+
+    ended: str
+    """``enough``, ``end``, ``exit``, ``error``, ``time``, ``memory``, ``no step``, ``killed``, ``no torch``."""
+    code: int
+    """Exit code as the shell gives it (128 + signal)."""
+    journal: Journal = field(repr=False)
+    wall_s: float
+    peak_memory_bytes: int | None
+    """Resident, with children, as sampled."""
+    error: str | None = None
+    where: str | None = None
+    out_of_memory: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended as it was meant to."""
+        return self.ended in ("enough", "end") or (self.ended == "exit" and self.code == 0)
+
+
+def launch(
+    settings: Settings, folder: Path, *, limits: Limits = NO_LIMITS, environment: Mapping[str, str] | None = None,
+    output: Path | None = None, python: str = sys.executable, zygote: Zygote | None = None,
+    look: Callable[[Journal], None] | None = None, look_every_s: float = 1.0, streams: Streams = (None, None),
+    let_end: bool = False,
+) -> Outcome:  # fmt: skip
+    """Run a script as the settings say; ``folder`` takes the settings and is where the journal should be.
+
+    ``output`` takes what the script writes, at its end (None: it is shown here). ``zygote`` starts the process with PyTorch
+    imported; without one ``python`` does. ``look`` sees the journal now and then while the script runs; what it
+    raises ends the script. ``streams`` are file descriptors for its standard output and error in place of ours.
+
+    An interrupt of this process goes on to the script, whose end is awaited for ``GRACE_S``. With ``let_end`` it is the
+    script's own affair: it is told of interrupts and of the wish to end (SIGTERM, SIGHUP) and may take its time, to save what it
+    has; the outcome is returned as ever. The ``PATIENCE``-th signal ends it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "settings.json"
+    write_settings(settings, file)
+    with suppress(FileNotFoundError):
+        Path(settings.journal).unlink()
+    environment = {**FOR_SCRIPTS, **{name: os.environ[name] for name in FOR_SCRIPTS if name in os.environ}, **(environment or {})}
+    began = time.monotonic()
+    process: Process
+    if zygote is not None:
+        process = zygote.start(file, output=output, environment=environment)
+    else:
+        process = _start(python, file, output, environment, streams)
+    guard = _Guard(process, Path(settings.journal), limits, began)
+    try:
+        with _passed_on(process) if let_end else nullcontext():
+            _wait(process, guard, look, look_every_s)
+    except KeyboardInterrupt:
+        _end_group(process, signal.SIGINT)
+        raise
+    except BaseException:
+        _end_group(process, signal.SIGTERM)
+        raise
+    finally:
+        guard.reap()
+    return _outcome(process, guard, guard.journal.read(), time.monotonic() - began)
+
+
+@contextmanager
+def _passed_on(process: Process) -> Iterator[None]:
+    """Signals to this process go to the script and leave this one alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    n = 0
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        nonlocal n
+        n += 1
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL if n >= PATIENCE else number)
+
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    held = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in held.items():
+            signal.signal(number, handler)
+
+
+def _start(
+    python: str, settings: Path, output: Path | None, environment: Mapping[str, str], streams: Streams
+) -> subprocess.Popen[bytes]:
+    with ExitStack() as stack:
+        file = None if output is None else stack.enter_context(output.open("ab"))
+        return subprocess.Popen(
+            [python, "-m", "gpuwise.train.hook.child", str(settings)], env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL, stdout=streams[0] if file is None else file,
+            stderr=streams[1] if file is None else subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+
+
+class _Guard:
+    """Limits of one process and its children."""
+
+    def __init__(self, process: Process, journal: Path, limits: Limits, began: float) -> None:
+        self._process, self._limits, self._began = process, limits, began
+        self.journal = Follower(journal)
+        self._look_at_s = 0.0
+        self.peak_bytes: int | None = None
+        self.used_bytes: int | None = None
+        self.broken: str | None = None
+
+    def look(self) -> str | None:
+        """The limit that is broken, if any."""
+        limits, spent = self._limits, time.monotonic() - self._began
+        used = None
+        if spent >= self._look_at_s:
+            used = resident_bytes(self._process.pid)
+            self._look_at_s = spent + MEMORY_LOOK_S
+        if used is not None:
+            self.peak_bytes = max(self.peak_bytes or 0, used)
+            self.used_bytes = used
+        if limits.wall_s is not None and spent > limits.wall_s:
+            self.broken = "time"
+        elif limits.memory_bytes is not None and used is not None and used > limits.memory_bytes:
+            self.broken = "memory"
+        elif limits.first_step_s is not None and spent > limits.first_step_s and not self.journal.read().ticks:
+            self.broken = "no step"
+        return self.broken
+
+    def reap(self) -> None:
+        """Children that outlived it (workers of a loader)."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _wait(process: Process, guard: _Guard, look: Callable[[Journal], None] | None, every_s: float) -> None:
+    looked = time.monotonic()
+    while True:
+        try:
+            process.wait(POLL_S)
+        except subprocess.TimeoutExpired:
+            pass
+        else:
+            return
+        if guard.look() is not None:
+            _end_group(process, signal.SIGTERM)
+            return
+        if look is not None and time.monotonic() - looked >= every_s:
+            looked = time.monotonic()
+            journal = guard.journal.read()
+            journal.used_bytes = guard.used_bytes
+            look(journal)
+
+
+def _end_group(process: Process, first: signal.Signals) -> None:
+    """Ask, wait, then end."""
+    for number, patience_s in ((first, GRACE_S), (signal.SIGKILL, GRACE_S)):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(patience_s)
+            return
+
+
+def _outcome(process: Process, guard: _Guard, journal: Journal, wall_s: float) -> Outcome:
+    code = process.returncode if process.returncode is not None else -signal.SIGKILL
+    end = journal.end
+    ended = guard.broken or (str(end["reason"]) if end else "killed")
+    error, memory = end.get("error"), bool(end.get("out_of_memory")) or ended == "memory"
+    if ended == "killed" and code == -signal.SIGKILL:
+        # nobody here sent it: the kernel ends what takes the last of the memory
+        memory, error = True, "ended by the system (SIGKILL), most likely for want of memory"
+    elif ended == "killed":
+        error = f"ended by signal {-code}" if code < 0 else f"ended with exit code {code} before its end was seen"
+    return Outcome(
+        ended, 128 - code if code < 0 else code, journal, wall_s, guard.peak_bytes, error, end.get("where"), memory,
+    )  # fmt: skip
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Of a process and all below it; pages that several hold are shared out among them where the system tells (Linux), else
+    counted once for each."""
+    import psutil
+
+    try:
+        parent = psutil.Process(pid)
+        family = [parent, *parent.children(recursive=True)]
+    except psutil.Error:
+        return None
+    total = 0
+    for member in family:
+        with suppress(psutil.Error):
+            share = _proportional_bytes(member.pid)
+            total += share if share is not None else member.memory_info().rss
+    return total
+
+
+def _proportional_bytes(pid: int) -> int | None:
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines():
+            if line.startswith("Pss:"):
+                return int(int(line.split()[1]) * KIB)
+    except (OSError, ValueError, IndexError):
+        return None
+    return None

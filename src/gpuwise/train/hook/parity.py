@@ -1,0 +1,92 @@
+# pyright: basic
+"""Losses of the first steps and gradients of the first, kept so that two runs of a script can be compared."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpuwise.train.hook.settings import Parity
+from gpuwise.train.hook.ticks import Tick
+from gpuwise.train.hook.watch import Watch
+
+_save = torch.save
+
+
+class ParityKeeper:
+    """Writes the gradients of each optimizer's first step beside the journal, named by the parameters.
+
+    The optimizer sees the gradients at that point: after unscaling, clipping and accumulation.
+    """
+
+    def __init__(self, settings: Parity, seed: int, watch: Watch, *, folder: Path, tell: Callable[..., None]) -> None:
+        self._settings, self._seed, self._watch, self._tell, self._folder = settings, seed, watch, tell, folder
+        self._seen: set[int] = set()
+        self._n = 0
+        self._states: list[dict[str, float]] = []
+
+    @property
+    def is_busy(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def before_optimizer(self, optimizer: Any) -> None:
+        """Gradients of the first step; norms of all."""
+        scale = getattr(optimizer, "grad_scale", None)
+        factor = 1.0 if scale is None else 1.0 / float(scale)
+        named = names_of(self._watch.roots)
+        gradients: dict[str, torch.Tensor] = {}
+        parameters: dict[str, torch.Tensor] = {}
+        total = 0.0
+        first = id(optimizer) not in self._seen
+        for at, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+            if parameter.grad is None:
+                continue
+            gradient = parameter.grad.detach()
+            gradient = (gradient.to_dense() if gradient.is_sparse else gradient).to(torch.float32) * factor
+            total += float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2
+            if first:
+                name = named.get(id(parameter), f"parameter {at}")
+                gradients[name] = gradient.cpu()
+                parameters[name] = parameter.detach().to("cpu", torch.float32)
+        if first:
+            number = len(self._seen)
+            self._seen.add(id(optimizer))
+            file = self._folder / f"gradients_{number}.pt"
+            _save({"gradients": gradients, "parameters": parameters}, file)
+            self._tell("gradients", optimizer=number, file=str(file), n=len(gradients))
+        self._tell("norm", optimizer=type(optimizer).__name__, step=self._n, gradient_norm=total**0.5)
+
+    def on_tick(self, tick: Tick) -> None:
+        """Random numbers begin anew for the next step."""
+        self._n += 1
+        if self._settings.reseed:
+            reseed(self._seed, self._n)
+
+
+_WRAPPERS = ("_orig_mod", "module", "_checkpoint_wrapped_module")
+
+
+def names_of(roots: list[torch.nn.Module]) -> dict[int, str]:
+    """Names of parameters by identity; the wrappers of compilers and of data parallelism leave no trace in them."""
+    named: dict[int, str] = {}
+    for at, root in enumerate(roots):
+        for name, parameter in root.named_parameters():
+            plain = ".".join(
+                part for part in name.split(".") if part not in ("_orig_mod", "module", "_checkpoint_wrapped_module")
+            )
+            named.setdefault(id(parameter), plain if at == 0 else f"{at}:{plain}")
+    return named
+
+
+def reseed(seed: int, step: int) -> None:
+    """The same random numbers in every run from this step on."""
+    mixed = (seed * 1_000_003 + step * 7919 + 1) % 2**31
+    torch.manual_seed(mixed)
+    random.seed(mixed)

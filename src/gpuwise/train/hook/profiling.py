@@ -1,0 +1,127 @@
+# pyright: basic
+"""``torch.profiler`` over some steps of a watched loop."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gpuwise.train.hook.settings import Profiling
+from gpuwise.train.hook.ticks import BY_BACKWARD, Tick
+
+
+class Profiler:
+    """Begins after ``skip`` optimizer steps, ends ``steps`` later, and writes the trace at once.
+
+    With ``note_steps``, so many steps before the trace are noted (:mod:`gpuwise.train.hook.syncs`). The steps before are as the
+    script has them.
+    """
+
+    def __init__(self, settings: Profiling, *, tell: Callable[..., None]) -> None:
+        self._settings, self._tell = settings, tell
+        self._seen = 0
+        self._first_s = 0.0
+        self._noting: Any = None
+        self._noted_at = self._n_graphs = 0
+        self._mark: Any = None
+        self._profile: Any = None
+        self._done = False
+        self._began: dict[str, Any] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the loop must go on for it."""
+        return not self._done
+
+    def before_optimizer(self, optimizer: Any) -> None:
+        """Nothing to do."""
+
+    def on_tick(self, tick: Tick) -> None:
+        """Counts steps; begins and ends notes and trace at their ends."""
+        self._seen += 1
+        if self._seen == 1:
+            self._first_s = tick.at_s
+        self._count_graphs()
+        if self._done:
+            return
+        if self._profile is not None:
+            self._profile.step()
+            self._marked(tick)
+            if self._seen >= self._began["at_tick"] + self._settings.steps:
+                self._finish()
+        elif self._noting is not None:
+            if self._seen >= self._noted_at + self._settings.note_steps:
+                self._end_notes()
+                self._begin(tick)
+        elif self._is_time(tick):
+            if self._settings.note_steps:
+                self._begin_notes()
+            else:
+                self._begin(tick)
+
+    def _count_graphs(self) -> None:
+        """Graphs that torch.compile made, whenever there are more."""
+        compiler = sys.modules.get("torch._dynamo.utils")
+        n = compiler.counters["stats"].get("unique_graphs", 0) if compiler is not None else 0
+        if n != self._n_graphs:
+            self._n_graphs = n
+            self._tell("graphs", at_tick=self._seen, n=n)
+
+    def _is_time(self, tick: Tick) -> bool:
+        settings = self._settings
+        if settings.after_s is not None and self._seen >= settings.least and tick.at_s - self._first_s >= settings.after_s:
+            return True
+        return self._seen >= settings.skip
+
+    def _begin_notes(self) -> None:
+        from gpuwise.train.hook.syncs import Noting
+
+        self._noting, self._noted_at = Noting(tell=self._tell), self._seen
+        self._noting.open()
+
+    def _end_notes(self) -> None:
+        self._noting.close(at_tick=self._noted_at, n_ticks=self._seen - self._noted_at)
+
+    def _marked(self, tick: Tick) -> None:
+        """A loop without an optimizer has no ranges in the trace that tell its steps: they are written here."""
+        if self._mark is not None:
+            self._mark.__exit__(None, None, None)
+            self._mark = None
+        if tick.optimizer == BY_BACKWARD:
+            self._mark = torch.profiler.record_function(f"ProfilerStep#{self._seen}")
+            self._mark.__enter__()
+
+    def close(self) -> None:
+        """Writes what there is, where the script ended first."""
+        if self._noting is not None and self._noting.is_open:
+            self._end_notes()
+        if self._profile is not None and not self._done:
+            self._finish()
+
+    def _begin(self, tick: Tick) -> None:
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self._profile = torch.profiler.profile(
+            activities=activities, record_shapes=self._settings.shapes, with_stack=self._settings.stacks,
+            profile_memory=torch.cuda.is_available(),
+        )  # fmt: skip
+        began = time.perf_counter()
+        self._profile.start()
+        self._marked(tick)
+        self._began = {"at_tick": self._seen, "start_s": time.perf_counter() - began, "at_s": time.time()}
+
+    def _finish(self) -> None:
+        self._done = True
+        if self._mark is not None:
+            self._mark.__exit__(None, None, None)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self._profile.stop()
+        self._profile.export_chrome_trace(self._settings.trace)
+        self._tell("trace", file=self._settings.trace, n_ticks=self._seen - self._began["at_tick"], **self._began)
+        self._profile = None

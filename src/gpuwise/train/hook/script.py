@@ -1,0 +1,137 @@
+"""A person's script run as ``__main__`` in this process, as ``python script.py`` would."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import sys
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwise.errors import InputError
+
+
+class EnoughError(BaseException):
+    """Raised in the script where enough has been seen; not an ``Exception``, so that scripts do not catch it."""
+
+
+class StandardInputError(EOFError):
+    """The script reads standard input, which it does not have here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a script ended."""
+
+    reason: str
+    """``enough``, ``end`` (its own), ``exit`` (it called ``sys.exit``), ``error``."""
+    code: int
+    """What ``python script.py`` would have exited with; 0 for ``enough``."""
+    error: str | None = None
+    """The exception's type and message."""
+    where: str | None = None
+    """``file:line`` of the script's own last frame."""
+    out_of_memory: bool = False
+    reads_input: bool = False
+
+
+class NoInput(io.TextIOBase):
+    """Stands for standard input; says so where the script reads it."""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1, /) -> str:
+        raise StandardInputError("the script reads standard input")
+
+    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]
+        raise StandardInputError("the script reads standard input")
+
+    def fileno(self) -> int:
+        return 0
+
+
+def run_script(script: str, arguments: Sequence[str], *, module: bool = False) -> Ended:
+    """Run it to its end, and say how it ended. Its traceback goes to standard error as Python prints it, without our frames.
+
+    Raises InputError where there is no such script.
+    """
+    path, code, package = _module_code(script) if module else _file_code(script)
+    main = types.ModuleType("__main__")
+    main.__file__ = path
+    main.__builtins__ = __builtins__  # type: ignore[attr-defined]
+    if package is not None:
+        main.__package__ = package
+    sys.modules["__main__"] = main
+    sys.argv = [path, *arguments]
+    sys.path[0:0] = [str(Path.cwd()) if module else str(Path(path).resolve().parent)]
+    try:
+        exec(code, main.__dict__)
+    except EnoughError:
+        return Ended("enough", 0)
+    except SystemExit as leaving:
+        return Ended("exit", _exit_code(leaving))
+    except BaseException as error:  # noqa: BLE001 - whatever it raised is what happened
+        return _failed(error)
+    return Ended("end", 0)
+
+
+def _file_code(script: str) -> tuple[str, types.CodeType, None]:
+    path = Path(script)
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{script}: {error.strerror or error}", hint="give the training script as python would get it") from None
+    try:
+        return script, compile(source, script, "exec"), None
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        raise InputError(f"{script}{f':{line}' if line else ''}: this is not Python: {error}") from None
+
+
+def _module_code(name: str) -> tuple[str, types.CodeType, str | None]:
+    sys.path[0:0] = [str(Path.cwd())]
+    for candidate in (f"{name}.__main__", name):
+        try:
+            spec = importlib.util.find_spec(candidate)
+        except (ImportError, ValueError):
+            continue
+        loader = spec.loader if spec is not None else None
+        if spec is None or loader is None or not hasattr(loader, "get_code") or spec.submodule_search_locations:
+            continue
+        code = loader.get_code(candidate)  # type: ignore[attr-defined]
+        if code is not None:
+            return spec.origin or name, code, spec.parent
+    raise InputError(f"there is no module {name!r} to run", hint="give what `python -m` would get, from this folder")
+
+
+def _exit_code(leaving: SystemExit) -> int:
+    if leaving.code is None:
+        return 0
+    if isinstance(leaving.code, int):
+        return leaving.code & 0xFF
+    print(leaving.code, file=sys.stderr)  # noqa: T201 - as Python does
+    return 1
+
+
+def _failed(error: BaseException) -> Ended:
+    trace, where = error.__traceback__, None
+    own = trace.tb_next if trace is not None else None
+    frame = own
+    while frame is not None:
+        file = frame.tb_frame.f_code.co_filename
+        if "site-packages" not in file and f"{_LIBRARY}" not in file and not file.startswith("<"):
+            where = f"{file}:{frame.tb_lineno}"
+        frame = frame.tb_next
+    sys.excepthook(type(error), error.with_traceback(own), own)
+    name = type(error).__name__
+    text = " ".join(str(error).split())
+    memory = isinstance(error, MemoryError) or any(t in f"{name} {text}" for t in _OUT_OF_MEMORY)
+    code = 130 if isinstance(error, KeyboardInterrupt) else 1
+    return Ended("error", code, f"{name}: {text}" if text else name, where, memory, isinstance(error, StandardInputError))
+
+
+_OUT_OF_MEMORY = ("OutOfMemoryError", "out of memory", "not enough memory", "can't allocate memory")
+_LIBRARY = Path(io.__file__).parent

@@ -1,0 +1,96 @@
+"""What a watched run is told to do, as the parent writes it and the child reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from gpuwise.errors import InputError
+
+
+class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When the child has seen enough. Without either, the script runs to its own end."""
+
+    steps: int | None = None
+    """Steady steps after the warm-up."""
+    most_steps: int | None = None
+    """All steps, the warm-up with them."""
+    seconds: float | None = None
+    """Since the first step."""
+    at_least_s: float = 0.0
+    """Steady steps go on until they have covered this long."""
+
+
+class Parity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Losses and gradients kept so that two runs can be compared."""
+
+    steps: int
+    """Losses of this many steps; gradients of the first."""
+    record_batches: str | None = None
+    """Folder where the batches of these steps are kept."""
+    replay_batches: str | None = None
+    """Folder of batches that loaders give in place of their own."""
+    reseed: bool = True
+    """Random numbers start anew at every step from ``seed`` and the step's number, so that what draws elsewhere (workers,
+    augmentation) does not move dropout."""
+
+
+class Profiling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A trace by ``torch.profiler`` of some steps."""
+
+    trace: str
+    """File for the Chrome trace; gzip where it ends in ``.gz``."""
+    skip: int = 3
+    """Steps before it."""
+    steps: int = 3
+    stacks: bool = True
+    shapes: bool = True
+    note_steps: int = 0
+    """Steps between those that are skipped and those that are traced, in which calls that stop a step are noted by line."""
+    after_s: float | None = None
+    """So long after the first step it begins although fewer than ``skip`` are past, but no fewer than ``least``."""
+    least: int = 4
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything a child is told."""
+
+    script: str
+    """A file, or a module's name where ``module`` says so."""
+    arguments: list[str]
+    journal: str
+    """File it writes its journal to."""
+    module: bool = False
+    stop: Stop = Stop()
+    seed: int | None = None
+    """For torch, numpy and random before the script begins; a script that seeds itself does so after."""
+    levers: dict[str, object] = {}
+    """By the levers' names, with their values."""
+    parity: Parity | None = None
+    profiling: Profiling | None = None
+    constant_batch: bool = False
+    """Loaders give their first batch again and again, so that no time goes into data."""
+    trial: str | None = None
+    """A folder for what ``torch.save`` writes: a trial leaves the person's files alone."""
+    losses: bool = True
+    """Whether losses are kept (read from the device together, without waiting for it at a step)."""
+    device_memory_bytes: int | None = None
+    """Limit of the caching allocator."""
+    count_flop: bool = False
+    """One turn of the loop is counted, operation by operation, and takes longer for it."""
+    live: bool = False
+    """Of a run to be watched for days: losses and memory are told every second or so, and of many ticks only some are kept."""
+
+
+def write_settings(settings: Settings, path: Path) -> None:
+    """As JSON."""
+    path.write_bytes(msgspec.json.encode(settings))
+
+
+def read_settings(path: Path) -> Settings:
+    """Raises InputError where the file is not what :func:`write_settings` wrote."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Settings)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InputError(f"{path}: no settings of a watched run: {error}") from None

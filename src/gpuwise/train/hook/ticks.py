@@ -1,0 +1,133 @@
+"""What a watch writes at every optimizer step, and the steps of a training loop made of it.
+
+A *tick* is one call of one optimizer's ``step``, with counters that only grow. A *step* is what lies between two ticks of
+the same optimizer: the loop's own, whatever it does inside (micro-batches, several optimizers, evaluation now and then).
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+BY_BACKWARD = -1
+"""``Tick.optimizer`` where the loop has no optimizer and its backward passes are counted in its place."""
+MOST_WARM_UP = 0.5
+"""Of the steps seen: more are never taken as warming up."""
+STEADY_WITHIN = 1.25
+"""A step up to this many times the median of the later half is steady: compilation, cuDNN's choice of algorithms and the
+filling of loader queues at the start take several times a step. Rule of this project."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Counters at the end of one optimizer step; seconds and numbers since the watch began."""
+
+    at_s: float
+    """Clock of the process (``time.perf_counter``)."""
+    optimizer: int
+    """Which, in the order of their first step; ``BY_BACKWARD``."""
+    data_s: float = 0.0
+    """Waiting in ``next`` of loaders."""
+    copy_s: float = 0.0
+    """In ``Tensor.to`` and ``Tensor.cuda`` that cross between host and device."""
+    forward_s: float = 0.0
+    """In outermost modules; on a GPU the host's time of issuing."""
+    backward_s: float = 0.0
+    optimizer_s: float = 0.0
+    save_s: float = 0.0
+    """In ``torch.save``."""
+    n_batches: int = 0
+    """Taken from loaders."""
+    n_forward: int = 0
+    n_backward: int = 0
+    n_optimizer: int = 0
+    """Steps of all optimizers."""
+    samples: int = 0
+    """First dimension of the batches taken from loaders; of the model's inputs where there is no loader."""
+    tokens: int = 0
+    """Elements of two-dimensional integer inputs (ids), the padding with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One turn of the training loop; the differences of two ticks."""
+
+    wall_s: float
+    data_s: float
+    copy_s: float
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    save_s: float
+    n_batches: int
+    n_forward: int
+    n_backward: int
+    n_optimizer: int
+    samples: int
+    tokens: int
+
+    @property
+    def other_s(self) -> float:
+        """In none of the phases: the loop's own Python, logging, reading of values from the device."""
+        told = self.data_s + self.copy_s + self.forward_s + self.backward_s + self.optimizer_s + self.save_s
+        return max(self.wall_s - told, 0.0)
+
+
+_COUNTERS = tuple(f.name for f in fields(Tick) if f.name not in ("at_s", "optimizer"))
+
+
+def boundary(ticks: Sequence[Tick]) -> int | None:
+    """The optimizer whose steps close a turn of the loop: of those that stepped at least twice the one that steps least
+    often, and of equals the one that steps last in the turn. None before any has stepped twice."""
+    seen = Counter(t.optimizer for t in ticks)
+    often = {o: n for o, n in seen.items() if n >= 2}
+    if not often:
+        return None
+    least = min(often.values())
+    # an optimizer that has not had its turn yet at the end is one behind
+    candidates = [o for o, n in often.items() if n <= least + 1] if len(often) > 1 else list(often)
+    last = {t.optimizer: at for at, t in enumerate(ticks[: _first_turn(ticks)])}
+    return max(candidates, key=lambda o: last.get(o, -1))
+
+
+def _first_turn(ticks: Sequence[Tick]) -> int:
+    """Ticks until every optimizer has stepped once."""
+    wanted = {t.optimizer for t in ticks}
+    for at, tick in enumerate(ticks):
+        wanted.discard(tick.optimizer)
+        if not wanted:
+            return at + 1
+    return len(ticks)
+
+
+def steps_of(ticks: Sequence[Tick]) -> list[Step]:
+    """The turns of the loop, first to last; empty where fewer than two ticks close one."""
+    closing = boundary(ticks)
+    ends = [t for t in ticks if t.optimizer == closing]
+    return [
+        Step(b.at_s - a.at_s, *(getattr(b, name) - getattr(a, name) for name in _COUNTERS))
+        for a, b in itertools.pairwise(ends)
+    ]  # fmt: skip
+
+
+def warm_up(wall_s: Sequence[float]) -> int:
+    """How many steps at the start are slower than the loop will be: those before the first that is near the median of the
+    later half, with its two followers. At most ``MOST_WARM_UP`` of them."""
+    n = len(wall_s)
+    if n < 4:
+        return 0
+    level = statistics.median(wall_s[n // 2 :]) * STEADY_WITHIN
+    most = int(n * MOST_WARM_UP)
+    for at in range(most):
+        window = wall_s[at : at + 3]
+        if statistics.median(window) <= level and wall_s[at] <= level:
+            return at
+    return most
+
+
+def steady(steps: Sequence[Step]) -> list[Step]:
+    """The steps after the warm-up."""
+    return list(steps[warm_up([s.wall_s for s in steps]) :])

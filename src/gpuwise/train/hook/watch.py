@@ -1,0 +1,390 @@
+# pyright: basic
+"""The steps of whatever training loop runs in this process, seen from its optimizers, loaders and backward passes.
+
+Nothing of the loop is edited: torch's own global optimizer hooks, one wrapper on each of five functions that a loop calls a
+few times a step, and two hooks on each outermost module. All is taken back by :meth:`Watch.close`. A forked process (a
+loader's worker) sees nothing of it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import dataloader as torch_dataloader
+
+from gpuwise.train.hook.describe import describe_loader, describe_model, describe_optimizer
+from gpuwise.train.hook.newest_loss import NewestLoss
+from gpuwise.train.hook.ticks import BY_BACKWARD, Tick
+from gpuwise.workload.capture.patching import Patches
+
+DISCOVERY_TICKS = 2
+"""Outermost modules are looked for until so many optimizer steps are past."""
+MOST_HELD_LOSSES = 512
+"""Losses held on the device before they are read together."""
+
+ACTIVE: list[Watch] = []
+"""Those that are open now, the innermost last."""
+
+
+class Watch:
+    """Counts and times the phases of every step.
+
+    ``on_tick`` is called after every optimizer step with its :class:`Tick`, ``before_optimizer`` before it with the optimizer;
+    either may raise to end the loop. ``tell`` takes what is learnt once (optimizers, models, loaders) as a kind and values,
+    ``losses`` numbered losses as they are read from the device, and ``save`` may change where ``torch.save`` writes. With
+    ``losses_every_s`` a loss is read about so often; without, hundreds of them together.
+    """
+
+    def __init__(
+        self, *, on_tick: Callable[[Tick], None] = lambda tick: None,
+        before_optimizer: Callable[[torch.optim.Optimizer], None] | None = None,
+        tell: Callable[..., None] = lambda kind, **values: None,
+        losses: Callable[[list[tuple[int, float]]], None] | None = None,
+        save: Callable[[Any], Any] | None = None, losses_every_s: float | None = None,
+    ) -> None:  # fmt: skip
+        self._on_tick, self._before, self._tell = on_tick, before_optimizer, tell
+        self._losses, self._save = losses, save
+        self._newest = NewestLoss(losses_every_s) if losses_every_s is not None else None
+        self._patches = Patches()
+        self._handles: list[Any] = []
+        self._pid = os.getpid()
+        self._spans: dict[str, float] = dict.fromkeys(("data", "copy", "forward", "backward", "optimizer", "save"), 0.0)
+        self._counts: dict[str, int] = dict.fromkeys(("batches", "forward", "backward", "optimizer", "samples", "tokens"), 0)
+        self._open: str | None = None
+        self._optimizers: dict[int, tuple[int, Any]] = {}
+        self._loaders: dict[int, Any] = {}
+        self._roots: dict[int, Any] = {}
+        self._held: list[tuple[int, Any]] = []
+        self._unscaled: tuple[int, Any] | None = None
+        self._n_ticks = 0
+        self._has_optimizer = False
+
+    # -- beginning and end
+
+    def __enter__(self) -> Watch:
+        self.open()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Install everything."""
+        ACTIVE.append(self)
+        self._handles += [
+            register_optimizer_step_pre_hook(self._optimizer_begins),
+            register_optimizer_step_post_hook(self._optimizer_ends),
+        ]
+        self._wrap(torch.optim.Optimizer, "__init__", self._optimizer_made)
+        self._wrap(torch_dataloader.DataLoader, "__iter__", self._iterates)
+        self._wrap(torch_dataloader._BaseDataLoaderIter, "__next__", self._next)
+        self._wrap(torch.autograd, "backward", self._backward)
+        self._wrap(torch.amp.GradScaler, "scale", self._scale)
+        self._wrap(torch, "save", self._saves)
+        self._wrap(torch, "compile", self._compiles)
+        self._wrap(nn.Module, "__call__", self._first_calls)
+        if torch.cuda.is_available():
+            self._wrap(torch.Tensor, "to", self._copies)
+            self._wrap(torch.Tensor, "cuda", self._copies)
+
+    def __deepcopy__(self, memo: Any) -> Watch:
+        """A copied model keeps its hooks, and they are these."""
+        return self
+
+    def close(self) -> None:
+        """Put back all that was replaced; losses still on the device are read."""
+        if self in ACTIVE:
+            ACTIVE.remove(self)
+        self.read_losses()
+        self._patches.undo()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    @property
+    def roots(self) -> list[nn.Module]:
+        """Outermost modules with parameters, in the order of their first call."""
+        return [m for m in self._roots.values() if any(True for _ in m.parameters())]
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        return [o for _, o in self._optimizers.values()]
+
+    def next_of(self, iterator: Iterator[Any]) -> Any:
+        """The next batch of anything that gives them, its time with the data's; a ``DataLoader`` inside is counted once."""
+        # samples are counted here, no longer at the model
+        self._loaders.setdefault(id(iterator), iterator)
+        before = self._counts["batches"]
+        with self._span("data"):
+            batch = next(iterator)
+        if self._counts["batches"] == before:
+            self._took(batch)
+        return batch
+
+    def read_losses(self) -> None:
+        """Read the losses that are still on the device."""
+        held, self._held = self._held, []
+        if held and self._losses is not None:
+            values = torch.stack([v.to(torch.float32).cpu() for _, v in held]).tolist()
+            self._losses([(n, value) for (n, _), value in zip(held, values, strict=True)])
+
+    # -- wrappers
+
+    def _wrap(self, owner: Any, name: str, how: Callable[..., Any]) -> None:
+        original = getattr(owner, name)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if self._pid != os.getpid():
+                return original(*args, **kwargs)
+            return how(original, *args, **kwargs)
+
+        for attribute in ("__name__", "__qualname__", "__doc__", "__module__", "__wrapped__"):
+            with suppress(AttributeError, TypeError):
+                setattr(wrapped, attribute, original if attribute == "__wrapped__" else getattr(original, attribute))
+        self._patches.set(owner, name, wrapped)
+
+    @contextmanager
+    def _span(self, name: str) -> Iterator[None]:
+        """Seconds to one phase; inside another phase they stay that one's."""
+        if self._open is not None:
+            yield
+            return
+        self._open = name
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._spans[name] += time.perf_counter() - began
+            self._open = None
+
+    def _iterates(self, original: Callable[..., Any], loader: Any) -> Any:
+        iterator = original(loader)
+        with suppress(AttributeError):
+            iterator._gpuwise_loader = loader
+        if id(loader) not in self._loaders:
+            self._loaders[id(loader)] = loader
+            self._tell("loader", **describe_loader(loader))
+        return iterator
+
+    def _next(self, original: Callable[..., Any], iterator: Any) -> Any:
+        with self._span("data"):
+            batch = original(iterator)
+        self._took(batch)
+        return batch
+
+    def _took(self, batch: Any) -> None:
+        self._counts["batches"] += 1
+        samples, tokens = size_of(batch)
+        self._counts["samples"] += samples
+        self._counts["tokens"] += tokens
+
+    def _backward(self, original: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        self._keep_loss(tensors)
+        with self._span("backward"):
+            result = original(tensors, *args, **kwargs)
+        self._counts["backward"] += 1
+        if not self._has_optimizer:
+            self._tick(BY_BACKWARD)
+        return result
+
+    def _scale(self, original: Callable[..., Any], scaler: Any, outputs: Any) -> Any:
+        scaled = original(scaler, outputs)
+        if isinstance(outputs, torch.Tensor) and isinstance(scaled, torch.Tensor):
+            self._unscaled = (id(scaled), outputs)
+        return scaled
+
+    def _keep_loss(self, tensors: Any) -> None:
+        if self._losses is None:
+            return
+        root = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None) if tensors else None
+        unscaled, self._unscaled = self._unscaled, None
+        if unscaled is not None and unscaled[0] == id(root):
+            root = unscaled[1]
+        if isinstance(root, torch.Tensor) and root.numel() == 1 and root.device.type != "meta":
+            # a copy: a captured graph writes the next step's loss into the same place
+            self._held.append((self._counts["backward"], root.detach().clone().reshape(())))
+            newest = self._newest.take(*self._held[-1]) if self._newest is not None else None
+            if newest is not None:
+                self._losses([newest])
+        if len(self._held) >= MOST_HELD_LOSSES:
+            self.read_losses()
+
+    def _saves(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._save is not None:
+            if len(args) > 1:
+                args = (args[0], self._save(args[1]), *args[2:])
+            elif "f" in kwargs:
+                kwargs = {**kwargs, "f": self._save(kwargs["f"])}
+        with self._span("save"), self._hooks_off():
+            return original(*args, **kwargs)
+
+    @contextmanager
+    def _hooks_off(self) -> Iterator[None]:
+        """What is saved whole has none of our hooks in it."""
+        held: list[tuple[Any, int, Any]] = []
+        for handle in self._handles:
+            hooks = getattr(handle, "hooks_dict_ref", lambda: None)()
+            if hooks is not None and handle.id in hooks:
+                held.append((hooks, handle.id, hooks.pop(handle.id)))
+        try:
+            yield
+        finally:
+            for hooks, number, hook in held:
+                hooks[number] = hook
+
+    def _copies(self, original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._span("copy"):
+            return original(tensor, *args, **kwargs)
+
+    def _first_calls(self, original: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:
+        """Only the outermost call comes here: below it, the class is as torch has it."""
+        with self._as_torch_has_it():
+            # what a checkpoint runs again in the backward pass is no outermost module
+            if id(module) not in self._roots and self._open != "backward":
+                self._roots[id(module)] = module
+                self._see_calls(module)
+            return original(module, *args, **kwargs)
+
+    def _see_calls(self, module: Any) -> None:
+        compiled = getattr(module, "_compiled_call_impl", None)
+        if compiled is None:
+            self._handles += [
+                module.register_forward_pre_hook(self._forward_begins, prepend=True, with_kwargs=True),
+                module.register_forward_hook(self._forward_ends, always_call=True),
+            ]
+            return
+
+        # compiled in place: hooks would be compiled with it
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._forward_begins(module, args, kwargs)
+            try:
+                return compiled(*args, **kwargs)
+            finally:
+                self._forward_ends(module, args, None)
+
+        self._patches.set(module, "_compiled_call_impl", timed)
+
+    def _compiles(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A compiled module keeps the ``__call__`` that the class has at this moment."""
+        with self._as_torch_has_it():
+            return original(*args, **kwargs)
+
+    @contextmanager
+    def _as_torch_has_it(self) -> Iterator[None]:
+        """``Module.__call__`` unwrapped, so that neither inner modules nor a compiler meet the wrapper."""
+        wrapped = vars(nn.Module)["__call__"]
+        if not hasattr(wrapped, "__wrapped__"):
+            # somebody kept the wrapper from before the discovery ended
+            yield
+            return
+        nn.Module.__call__ = wrapped.__wrapped__  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            if self._n_ticks < DISCOVERY_TICKS:
+                nn.Module.__call__ = wrapped  # type: ignore[method-assign]
+
+    def _forward_begins(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if self._open is None:
+            self._open = "forward"
+            self._forward_s = time.perf_counter()
+            self._forward_by = id(module)
+            if not any(True for _ in module.parameters()):
+                return
+            self._counts["forward"] += 1
+            if not self._loaders:
+                samples, tokens = size_of((args, dict(kwargs)))
+                self._counts["samples"] += samples
+                self._counts["tokens"] += tokens
+
+    def _forward_ends(self, module: Any, args: Any, output: Any) -> None:
+        if self._open == "forward" and self._forward_by == id(module):
+            self._spans["forward"] += time.perf_counter() - self._forward_s
+            self._open = None
+
+    # -- optimizers
+
+    def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._pid != os.getpid():
+            return
+        self._has_optimizer = True
+        if self._before is not None:
+            self._before(optimizer)
+        if self._open is None:
+            self._open = "optimizer"
+            self._optimizer_s = time.perf_counter()
+
+    def _optimizer_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._pid != os.getpid():
+            return
+        if self._open == "optimizer":
+            self._spans["optimizer"] += time.perf_counter() - self._optimizer_s
+            self._open = None
+        self._counts["optimizer"] += 1
+        self._tick(self._number_of(optimizer))
+
+    def _optimizer_made(self, original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        self._has_optimizer = True
+        return original(optimizer, *args, **kwargs)
+
+    def _number_of(self, optimizer: Any) -> int:
+        found = self._optimizers.get(id(optimizer))
+        if found is None:
+            found = self._optimizers[id(optimizer)] = (len(self._optimizers), optimizer)
+            self._tell("optimizer", **describe_optimizer(optimizer), index=found[0])
+        return found[0]
+
+    def _tick(self, optimizer: int) -> None:
+        self._n_ticks += 1
+        if self._n_ticks == DISCOVERY_TICKS:
+            self._end_discovery()
+        spans, counts = self._spans, self._counts
+        self._on_tick(
+            Tick(
+                time.perf_counter(), optimizer, **{f"{n}_s": s for n, s in spans.items()}, n_batches=counts["batches"],
+                n_forward=counts["forward"], n_backward=counts["backward"], n_optimizer=counts["optimizer"],
+                samples=counts["samples"], tokens=counts["tokens"],
+            )
+        )  # fmt: skip
+
+    def _end_discovery(self) -> None:
+        wrapped = vars(nn.Module).get("__call__")
+        if wrapped is not None and hasattr(wrapped, "__wrapped__"):
+            nn.Module.__call__ = wrapped.__wrapped__  # type: ignore[method-assign]
+        for module in self.roots:
+            self._tell("model", **describe_model(module))
+
+
+def size_of(batch: Any) -> tuple[int, int]:
+    """Samples (first dimension of the first tensor found) and tokens (elements of the first two-dimensional integer one)."""
+    samples = tokens = 0
+    for tensor in tensors_in(batch):
+        if not samples and tensor.dim() > 0:
+            samples = int(tensor.shape[0])
+        if not tokens and tensor.dim() == 2 and not tensor.is_floating_point() and tensor.dtype != torch.bool:
+            tokens = tensor.numel()
+        if samples and tokens:
+            break
+    return samples, tokens
+
+
+def tensors_in(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
+    """The tensors of a batch, however it is nested, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth and isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item, depth - 1)
+    elif depth and isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_in(item, depth - 1)
+    elif depth and hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            yield from tensors_in(getattr(value, name, None), depth - 1)

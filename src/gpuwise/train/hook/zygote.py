@@ -1,0 +1,213 @@
+"""Processes that begin with PyTorch imported: one process imports it once, and forks for every run asked of it.
+
+A watched run takes its time from the script, not from two to twenty seconds of imports before it, and a tuner makes dozens of
+runs. The importing process never touches a device and starts no thread, so a fork of it is as good as a new process.
+
+It speaks lines of JSON: ``{"settings": FILE, "output": FILE or null, "environment": {…}}`` is answered by ``{"pid": N}`` at once
+and ``{"pid": N, "code": N}`` at the end of the run (negative: ended by that signal).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from gpuwise.errors import GpuwiseError
+
+FORKS = hasattr(os, "fork") and sys.platform == "linux"
+"""Elsewhere a fork of a process with the system's frameworks loaded is not safe."""
+
+PRELOADED = (
+    "torch", "torch.utils.data", "torch._dynamo", "gpuwise.train.hook.child", "gpuwise.train.hook.watch",
+    "gpuwise.train.hook.batches", "gpuwise.train.hook.children",
+)  # fmt: skip
+"""The first optimizer that a script makes imports torch._dynamo: half of all the imports."""
+
+
+class Zygote:
+    """The importing process, seen from its parent. Use as a context; :meth:`start` begins a run."""
+
+    def __init__(self, python: str = sys.executable, *, environment: Mapping[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(
+            [python, "-m", "gpuwise.train.hook.zygote"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            start_new_session=True, env={**os.environ, **(environment or {})},
+        )  # fmt: skip
+        self._codes: dict[int, int] = {}
+        self._lock = threading.Lock()
+        self._asking = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._started: list[int] = []
+        self._gone = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it; runs that still go on lose nothing but their answer."""
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join(5)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def start(self, settings: Path, *, output: Path | None = None, environment: Mapping[str, str] | None = None) -> Run:
+        """A run by those settings, in a process and process group of its own. Raises GpuwiseError where the importing process
+        is gone."""
+        line = {"settings": str(settings), "output": str(output) if output else None, "environment": dict(environment or {})}
+        # one question at a time, so that answers need no names
+        with self._asking:
+            try:
+                if self._process.stdin is None:
+                    raise BrokenPipeError
+                self._process.stdin.write(json.dumps(line).encode() + b"\n")
+                self._process.stdin.flush()
+            except OSError:
+                raise _gone() from None
+            with self._changed:
+                self._changed.wait_for(lambda: self._started or self._gone)
+                if not self._started:
+                    raise _gone()
+                return Run(self, self._started.pop())
+
+    def wait(self, pid: int, timeout_s: float | None) -> int | None:
+        """Exit code, or None where it has not ended by then (or the importing process is gone: -9)."""
+        with self._changed:
+            self._changed.wait_for(lambda: pid in self._codes or self._gone, timeout_s)
+            return self._codes.get(pid, -signal.SIGKILL if self._gone else None)
+
+    def _read(self) -> None:
+        if self._process.stdout is None:
+            return
+        for line in self._process.stdout:
+            said = json.loads(line)
+            with self._changed:
+                if "code" in said:
+                    self._codes[said["pid"]] = said["code"]
+                else:
+                    self._started.append(said["pid"])
+                self._changed.notify_all()
+        with self._changed:
+            self._gone = True
+            self._changed.notify_all()
+
+
+class Run:
+    """One run, with as much of ``subprocess.Popen`` as a launch needs."""
+
+    def __init__(self, zygote: Zygote, pid: int) -> None:
+        self._zygote, self.pid = zygote, pid
+        self.returncode: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises subprocess.TimeoutExpired."""
+        code = self._zygote.wait(self.pid, timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired("gpuwise", timeout or 0.0)
+        self.returncode = code
+        return code
+
+
+def _gone() -> GpuwiseError:
+    return GpuwiseError("the process that starts the runs has ended", hint="run the command again; what was measured is kept")
+
+
+def serve() -> int:
+    """The importing process: until its standard input ends."""
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    requests = os.fdopen(os.dup(0), "rb", buffering=0)
+    # runs read nothing of the conversation
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    with contextlib.suppress(ImportError):
+        for name in PRELOADED:
+            importlib.import_module(name)
+    lock = threading.Lock()
+
+    def answer(value: Mapping[str, Any]) -> None:
+        with lock:
+            os.write(answers, json.dumps(value).encode() + b"\n")
+
+    signal.signal(signal.SIGCHLD, lambda *_: _reap(answer))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for line in requests:
+        told = json.loads(line)
+        # the answer with the number goes out before one with the end can
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        pid = os.fork()
+        if pid == 0:
+            os.close(answers)
+            requests.close()
+            _be(told)
+        answer({"pid": pid})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    return 0
+
+
+def _reap(answer: Any) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        answer({"pid": pid, "code": os.waitstatus_to_exitcode(status)})
+
+
+def _be(told: Mapping[str, Any]) -> None:
+    """This fork becomes the run."""
+    code = 1
+    try:
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        if told["output"] is not None:
+            file = os.open(told["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.dup2(file, 1)
+            os.dup2(file, 2)
+        os.environ.update(told["environment"])
+        from gpuwise.train.hook.child import main
+
+        code = main([told["settings"]])
+    except BaseException as error:  # noqa: BLE001 - nothing may climb back into the importing process's loop
+        sys.excepthook(type(error), error, error.__traceback__)
+    finally:
+        _leave(code)
+
+
+def _leave(code: int) -> None:
+    """As an interpreter ends: exit functions, then streams."""
+    import atexit
+
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(serve())

@@ -1,0 +1,1 @@
+"""What can be changed about an unmodified script while it runs."""

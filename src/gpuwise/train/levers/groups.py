@@ -1,0 +1,205 @@
+# pyright: basic
+"""Rows of like length through the model together, each group cut to its longest: the loop and its batch stay as they are.
+
+The model's output is put together again in the batch's order, with zeros where a row has ended, so the loop's own loss (which
+leaves padding out, else this is another training and the parity gate says so) sees the whole batch and its gradient is that of
+the whole batch. A loss that the model itself returns is a mean over the group's labels: the groups' losses are weighted by
+their numbers of labels, for the mean of means is another number wherever these differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from gpuwise.train.levers.forward import replace_forward
+from gpuwise.train.levers.padding import cut, ids_in, rounded, row_lengths
+
+Tell = Callable[..., None]
+IGNORED = -100
+"""Label that torch's and transformers' losses leave out."""
+LEAST_SAVED = 0.05
+"""Of the columns; less than this is not worth a second call of the model. Rule of this project."""
+GROUP_COLUMNS = 64
+"""What one more call of the model is taken to cost, in columns: splits that save less are not made. Rule of this project."""
+COUPLED = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+"""Modules whose result for a row depends on the other rows."""
+
+
+def split_rows(lengths: np.ndarray, most_groups: int, most_columns: int) -> list[np.ndarray]:
+    """Rows by index in up to ``most_groups`` groups of like length that hold the fewest columns together, padding with them."""
+    order = np.argsort(lengths, kind="stable")
+    n = len(order)
+    tops = np.array([rounded(int(v), most_columns) for v in lengths[order]])
+    # cost[i, j]: rows i..j in one group, as long as its last
+    cost = (np.arange(n)[None, :] - np.arange(n)[:, None] + 1) * tops[None, :] + GROUP_COLUMNS
+    cost = np.where(np.tri(n, k=-1, dtype=bool), np.inf, cost.astype(float))
+    best, cuts = cost[0], [np.zeros(n, dtype=int)]
+    totals = [best[-1]]
+    for _ in range(1, min(most_groups, n)):
+        through = np.vstack([np.full(n, np.inf), best[:-1, None] + cost[1:]])
+        cuts.append(through.argmin(axis=0))
+        best = through.min(axis=0)
+        totals.append(best[-1])
+    n_groups, end = int(np.argmin(totals)) + 1, n
+    groups: list[np.ndarray] = []
+    for k in range(n_groups - 1, -1, -1):
+        begin = int(cuts[k][end - 1]) if k else 0
+        groups.append(order[begin:end])
+        end = begin
+    return groups[::-1]
+
+
+class LengthGroups:
+    """Watches the loaders' batches for their rows' lengths, and splits the model's calls by them."""
+
+    def __init__(self, most_groups: int, tell: Tell) -> None:
+        self._most, self._tell = most_groups, tell
+        self._lengths: torch.Tensor | None = None
+        self._said: set[str] = set()
+
+    def see(self, batch: Any) -> Any:
+        """A batch on its way to the loop."""
+        self._lengths = row_lengths(batch)
+        return batch
+
+    def __call__(self, module: nn.Module) -> Callable[[], None]:
+        coupled = why_coupled(module)
+        if coupled is not None:
+            self._say(False, coupled)
+            return lambda: None
+        return replace_forward(module, self._wrap)
+
+    def _wrap(self, module: nn.Module, inner: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            ids = next(ids_in((args, kwargs)), None)
+            if not module.training or not torch.is_grad_enabled() or ids is None:
+                return inner(*args, **kwargs)
+            groups = self._groups(ids)
+            if groups is None:
+                return inner(*args, **kwargs)
+            return self._split(module, inner, args, kwargs, groups, (int(ids.shape[0]), int(ids.shape[1])))
+
+        return run
+
+    def _groups(self, ids: torch.Tensor) -> list[tuple[torch.Tensor, int]] | None:
+        """Rows and length of each group; None where one call is as good."""
+        n_rows, n_columns = ids.shape
+        lengths = self._lengths
+        if lengths is None or len(lengths) != n_rows or n_rows < 2:
+            self._say(False, "the model's input has no rows of a loader's batch")
+            return None
+        cut_lengths = lengths.clamp(max=n_columns).numpy()
+        parts = split_rows(cut_lengths, self._most, n_columns)
+        sized = [(torch.from_numpy(rows).to(ids.device), rounded(int(cut_lengths[rows].max()), n_columns)) for rows in parts]
+        held = sum(len(rows) * length for rows, length in sized)
+        if held > (1.0 - LEAST_SAVED) * n_rows * n_columns:
+            return None
+        self._say(True, None)
+        return sized
+
+    def _split(
+        self, module: nn.Module, inner: Callable[..., Any], args: Any, kwargs: Any,
+        groups: list[tuple[torch.Tensor, int]], shape: tuple[int, int],
+    ) -> Any:  # fmt: skip
+        outputs, weights = [], []
+        for rows, length in groups:
+            given, named = (part_of(v, rows, shape, length) for v in (args, kwargs))
+            outputs.append(inner(*given, **named))
+            weights.append(n_labels(module, given, named))
+        inverse = torch.argsort(torch.cat([rows for rows, _ in groups]))
+        sizes = [(len(rows), length) for rows, length in groups]
+        return joined(outputs, sizes, shares_of(weights, kwargs), inverse, shape[1])
+
+    def _say(self, applied: bool, why: str | None) -> None:
+        if str(why) not in self._said:
+            self._said.add(str(why))
+            self._tell("lever", name="length_groups", applied=applied, why=why)
+
+
+def why_coupled(module: nn.Module) -> str | None:
+    """Why the rows of a batch cannot go through the model apart; None where they can."""
+    coupled = next((type(m).__name__ for m in module.modules() if isinstance(m, COUPLED)), None)
+    return None if coupled is None else f"{coupled} makes a row's result depend on the other rows of the batch"
+
+
+def part_of(value: Any, rows: torch.Tensor, shape: tuple[int, int], length: int) -> Any:
+    """Of a call's arguments: these rows, cut to this length."""
+    if isinstance(value, torch.Tensor):
+        if value.dim() >= 1 and value.shape[0] == shape[0]:
+            return cut(value, *shape, length).index_select(0, rows.to(value.device))
+        if value.dim() == 2 and tuple(value.shape) in ((1, shape[1]), (shape[1], shape[1])):
+            return value[:length, :length] if value.shape[0] == shape[1] else value[:, :length]
+        return value
+    if isinstance(value, Mapping):
+        return {k: part_of(v, rows, shape, length) for k, v in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(part_of(v, rows, shape, length) for v in value)
+    return value
+
+
+def n_labels(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor | None:
+    """How many labels the loss of such a call is a mean over; None where there are none to count.
+
+    transformers' causal language models leave the first label of a row out: they move labels by one.
+    """
+    labels = kwargs.get("labels", kwargs.get("targets"))
+    if labels is None:
+        given = list(ids_in((args, dict(kwargs))))
+        labels = given[1] if len(given) > 1 else None
+    if not isinstance(labels, torch.Tensor):
+        return None
+    name = type(module).__name__
+    if "labels" in kwargs and name.endswith(("ForCausalLM", "LMHeadModel")):
+        labels = labels[:, 1:]
+    return (labels != IGNORED).sum()
+
+
+def shares_of(weights: list[torch.Tensor | None], kwargs: Mapping[str, Any]) -> list[torch.Tensor] | None:
+    """Of each part's loss in the whole: by its labels; None where there are none.
+
+    A loss that is told how many labels the whole batch has (transformers' ``num_items_in_batch``) is a sum already.
+    """
+    if kwargs.get("num_items_in_batch") is not None:
+        return [torch.ones(()) for _ in weights]
+    if any(w is None for w in weights):
+        return None
+    counts = torch.stack([w for w in weights if w is not None]).to(torch.float32)
+    return list((counts / counts.sum()).unbind())
+
+
+def total_of(losses: list[torch.Tensor], shares: list[torch.Tensor] | None) -> torch.Tensor:
+    """The loss of the whole batch. Raises ValueError where the parts' shares in it are not known."""
+    if shares is None:
+        raise ValueError("the model returns a single number, and there are no labels to weight its parts by")
+    weights = torch.stack(shares).to(losses[0].device, losses[0].dtype)
+    return (torch.stack(losses) * weights).sum()
+
+
+def joined(
+    outputs: list[Any], sizes: list[tuple[int, int]], shares: list[torch.Tensor] | None, inverse: torch.Tensor, n_columns: int,
+) -> Any:  # fmt: skip
+    """The groups' outputs as one, in the batch's order. Raises ValueError where a loss cannot be put together."""
+    first = outputs[0]
+    if isinstance(first, torch.Tensor):
+        if first.dim() == 0:
+            return total_of(outputs, shares)
+        padded = [
+            nn.functional.pad(o, [0, 0] * (o.dim() - 2) + [0, n_columns - length])
+            if o.dim() >= 2 and o.shape[:2] == (n_rows, length) else o
+            for o, (n_rows, length) in zip(outputs, sizes, strict=True)
+        ]  # fmt: skip
+        return torch.cat(padded).index_select(0, inverse.to(first.device))
+    if isinstance(first, Mapping):
+        parts = {k: joined([o[k] for o in outputs], sizes, shares, inverse, n_columns) for k in first}
+        return type(first)(**parts) if hasattr(first, "__dataclass_fields__") else parts
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(*(joined(list(o), sizes, shares, inverse, n_columns) for o in zip(*outputs, strict=True)))
+    if isinstance(first, (tuple, list)):
+        return type(first)(joined(list(o), sizes, shares, inverse, n_columns) for o in zip(*outputs, strict=True))
+    # caches of keys and values, which training does not read
+    return None

@@ -1,0 +1,121 @@
+# pyright: basic
+"""Levers on loaders: their arguments and what they give; and what a script does of itself."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import dataloader as torch_dataloader
+
+from gpuwise.workload.capture.patching import Patches
+
+Tell = Callable[..., None]
+ARGUMENTS = {"workers": "num_workers", "prefetch": "prefetch_factor", "pin_memory": "pin_memory"}
+
+
+def change_arguments(patches: Patches, levers: Mapping[str, object], tell: Tell, *, keep_workers: bool) -> None:
+    """Every ``DataLoader`` is made with these; one over an iterable dataset keeps its number of workers, for each of them
+    would read all of it. ``keep_workers``: what they hold must outlive the epoch."""
+    original = DataLoader.__init__
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def made(loader: Any, *args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(loader, *args, **kwargs)
+        given = bound.arguments
+        for name, value in levers.items():
+            why = None
+            if name == "workers":
+                why = _set_workers(given, int(str(value)))
+            elif name == "prefetch" and not given.get("num_workers"):
+                why = "the loader has no workers"
+            else:
+                given[ARGUMENTS[name]] = value
+            tell("lever", name=name, applied=why is None, why=why)
+        if keep_workers and given.get("num_workers"):
+            given["persistent_workers"] = True
+        original(*bound.args, **bound.kwargs)
+
+    patches.set(DataLoader, "__init__", made)
+
+
+def _set_workers(given: dict[str, Any], value: int) -> str | None:
+    if isinstance(given.get("dataset"), IterableDataset):
+        return "each worker would read all of an iterable dataset"
+    given["num_workers"] = value
+    if value == 0:
+        given.pop("prefetch_factor", None)
+        given.pop("persistent_workers", None)
+        given.pop("multiprocessing_context", None)
+    else:
+        given["persistent_workers"] = True
+    return None
+
+
+def change_batches(patches: Patches, changes: list[Callable[[Any], Any]]) -> None:
+    """What loaders give passes through ``changes`` in turn."""
+    following = torch_dataloader._BaseDataLoaderIter.__next__
+
+    def given(iterator: Any) -> Any:
+        batch = following(iterator)
+        for change in changes:
+            batch = change(batch)
+        return batch
+
+    patches.set(torch_dataloader._BaseDataLoaderIter, "__next__", given)
+
+
+def probe_loaders(patches: Patches, tell: Tell) -> None:
+    """How long items of the first loader's dataset take in this process, told before its first batch. The script's random
+    numbers are as before afterwards."""
+    from gpuwise.train.levers.items import random_numbers_kept
+    from gpuwise.train.tune.loader import probe_items
+
+    original = DataLoader.__iter__
+    told: list[bool] = []
+
+    def iterates(loader: Any) -> Any:
+        if not told:
+            told.append(True)
+            with suppress(Exception), random_numbers_kept():
+                # a dataset that cannot be read like this is no error of the script's
+                probe = probe_items(loader.dataset)
+                tell("items", item_s=probe.item_s, cpu_s=probe.cpu_s, n=probe.n_items)
+        return original(loader)
+
+    patches.set(DataLoader, "__iter__", iterates)
+
+
+class Observed:
+    """What the script does of itself that levers must know: whether it casts, scales, compiles."""
+
+    def __init__(self, patches: Patches, tell: Tell) -> None:
+        self._tell, self._told = tell, set[str]()
+        enter, scale, compiling = torch.autocast.__enter__, torch.amp.GradScaler.scale, torch.compile
+
+        def entering(context: Any) -> Any:
+            self._say("autocast", str(context.fast_dtype).removeprefix("torch."))
+            return enter(context)
+
+        def scaling(scaler: Any, outputs: Any) -> Any:
+            self._say("scaler", True)
+            return scale(scaler, outputs)
+
+        def compile(*args: Any, **kwargs: Any) -> Any:
+            self._say("compile", True)
+            return compiling(*args, **kwargs)
+
+        patches.set(torch.autocast, "__enter__", entering)
+        patches.set(torch.amp.GradScaler, "scale", scaling)
+        patches.set(torch, "compile", compile)
+
+    def _say(self, what: str, value: object) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            self._tell("script", **{what: value})

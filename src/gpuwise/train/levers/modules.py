@@ -1,0 +1,188 @@
+# pyright: basic
+"""Levers on the model: formats, compilation, layout; and what the parity gate needs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpuwise.train.levers.forward import replace_forward
+from gpuwise.workload.capture.patching import Patches
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+MODES = {
+    "whole": {}, "reduce-overhead": {"mode": "reduce-overhead"}, "max-autotune": {"mode": "max-autotune-no-cudagraphs"},
+}  # fmt: skip
+BLOCKS_AT_LEAST = 2
+"""Modules of one class beside each other that make them repeated blocks."""
+Tell = Callable[..., None]
+Undo = Callable[[], None]
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Of its first parameter."""
+    return next(p.device for p in module.parameters())
+
+
+def autocast(module: nn.Module, name: str, tell: Tell) -> Undo:
+    """The module's forward under autocast; results in the short format come out as fp32, as they did before."""
+    dtype, kind = DTYPES[name], device_of(module).type
+
+    def wrap(_: nn.Module, inner: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with torch.autocast(kind, dtype):
+                result = inner(*args, **kwargs)
+            return each_tensor(result, lambda t: t.float() if t.dtype is dtype else t)
+
+        return run
+
+    tell("lever", name="autocast", applied=True)
+    return replace_forward(module, wrap)
+
+
+def each_tensor(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """``value`` with every tensor in it changed, however it is nested; of the same types."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        changed = {k: each_tensor(v, change) for k, v in value.items()}
+        try:
+            return type(value)(**changed) if hasattr(value, "__dataclass_fields__") else type(value)(changed)  # type: ignore[call-arg]
+        except TypeError:
+            return changed
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(each_tensor(v, change) for v in value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(each_tensor(v, change) for v in value)
+    return value
+
+
+def compile_model(module: nn.Module, how: str, tell: Tell) -> Undo:
+    """Repeated blocks each (``regional``), or all of the module."""
+    if how == "regional":
+        blocks = repeated_blocks(module)
+        if not blocks:
+            tell("lever", name="compile", applied=False, why="the model has no repeated blocks")
+            return lambda: None
+        for block in blocks:
+            block.compile()
+        tell("lever", name="compile", applied=True, n_blocks=len(blocks), kind=type(blocks[0]).__name__)
+
+        def undo() -> None:
+            for block in blocks:
+                block._compiled_call_impl = None
+
+        return undo
+    tell("lever", name="compile", applied=True)
+    # not Module.compile(): hooks on the module would be compiled with it
+    return replace_forward(module, lambda _, inner: torch.compile(inner, **MODES[how]))
+
+
+def repeated_blocks(module: nn.Module) -> list[nn.Module]:
+    """The largest modules of one class that stand beside each other in a list or sequence, and have modules of their own."""
+    found: list[tuple[int, list[nn.Module]]] = []
+    for parent in module.modules():
+        kinds: dict[type, list[nn.Module]] = {}
+        for child in parent.children():
+            if any(True for _ in child.children()) and any(True for _ in child.parameters()):
+                kinds.setdefault(type(child), []).append(child)
+        for kind, same in kinds.items():
+            if len(same) >= BLOCKS_AT_LEAST and kind not in (nn.Sequential, nn.ModuleList, nn.ModuleDict):
+                found.append((sum(p.numel() for m in same for p in m.parameters()), same))
+    if not found:
+        return []
+    best = max(found, key=lambda f: f[0])[1]
+    kind = type(best[0])
+    # the same class elsewhere too (stages of a network), but no block inside another
+    every = [m for m in module.modules() if type(m) is kind]
+    inside = {id(inner) for m in every for inner in m.modules() if inner is not m}
+    return [m for m in every if id(m) not in inside]
+
+
+def channels_last(module: nn.Module, tell: Tell) -> Undo:
+    """Weights of convolutions and four-dimensional inputs with channels innermost."""
+    if not any(isinstance(m, nn.Conv2d) for m in module.modules()):
+        tell("lever", name="channels_last", applied=False, why="the model has no two-dimensional convolution")
+        return lambda: None
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def inner_channels(tensor: torch.Tensor) -> torch.Tensor:
+        is_image = tensor.dim() == 4 and tensor.is_floating_point()
+        return tensor.contiguous(memory_format=torch.channels_last) if is_image else tensor
+
+    def wrap(_: nn.Module, inner: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: inner(*each_tensor(args, inner_channels), **each_tensor(kwargs, inner_channels))
+
+    tell("lever", name="channels_last", applied=True)
+    return replace_forward(module, wrap)
+
+
+def without_dropout(patches: Patches) -> Callable[[nn.Module], Undo]:
+    """Nothing is dropped: two runs that draw their random numbers in another order can then be compared."""
+    functional = nn.functional
+
+    def keep(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+        return input
+
+    for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"):
+        patches.set(functional, name, keep)
+    attention = functional.scaled_dot_product_attention
+
+    def attend(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any, **kwargs: Any) -> Any:
+        return attention(query, key, value, attn_mask, 0.0, *args, **kwargs)
+
+    patches.set(functional, "scaled_dot_product_attention", attend)
+
+    def prepare(module: nn.Module) -> Undo:
+        held = [(m, m.p) for m in module.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
+        held += [(m, m.dropout) for m in module.modules() if isinstance(m, (nn.MultiheadAttention, nn.RNNBase))]
+        for m, _ in held:
+            setattr(m, "p" if hasattr(m, "p") else "dropout", 0.0)
+
+        def undo() -> None:
+            for m, before in held:
+                setattr(m, "p" if hasattr(m, "p") else "dropout", before)
+
+        return undo
+
+    return prepare
+
+
+class Rounding:
+    """Monte Carlo arithmetic: what every innermost module gives, and the gradient that comes back to it, is moved by a random
+    share of up to ``unit``, as rounding to a format with that unit does. What becomes of losses and gradients is what rounding
+    alone can do to this model (Parker, Monte Carlo Arithmetic, 1997)."""
+
+    def __init__(self, unit: float, seed: int = 0) -> None:
+        self._unit, self._seed = unit, seed
+        self._generator: torch.Generator | None = None
+
+    def __call__(self, module: nn.Module) -> Undo:
+        if self._generator is None:
+            self._generator = torch.Generator(device_of(module)).manual_seed(self._seed)
+        handles = [m.register_forward_hook(self._hook) for m in module.modules() if not any(True for _ in m.children())]
+        handles.append(module.register_forward_hook(self._hook))
+
+        def undo() -> None:
+            for handle in handles:
+                handle.remove()
+
+        return undo
+
+    def _hook(self, module: nn.Module, args: Any, output: Any) -> Any:
+        return each_tensor(output, self._moved)
+
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point() or not tensor.numel():
+            return tensor
+        if tensor.requires_grad:
+            tensor = tensor * self._factors(tensor)
+            tensor.register_hook(lambda gradient: gradient * self._factors(gradient))
+        return tensor
+
+    def _factors(self, tensor: torch.Tensor) -> torch.Tensor:
+        noise = torch.empty(tensor.shape, dtype=torch.float32, device=tensor.device)
+        return noise.uniform_(-self._unit, self._unit, generator=self._generator).add_(1.0).to(tensor.dtype)

@@ -1,0 +1,160 @@
+# pyright: basic
+"""Levers on the optimizer: one kernel for all parameters, gradients dropped, and the scaling that fp16 needs."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpuwise.workload.capture.patching import Patches
+
+Tell = Callable[..., None]
+FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+"""Optimizers of torch that have a fused form."""
+
+
+FIRST_SCALE = 2.0**12
+"""Below torch's own 2^16, which overflows on gradients near 1 and costs the first steps; 2^12 still keeps gradients of 1.5e-11
+above fp16's smallest number, 2^-24."""
+
+
+class Fused:
+    """Turns ``fused`` on before an optimizer's first step, where torch allows it."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._seen: set[int] = set()
+
+    def before_optimizer(self, optimizer: Any) -> None:
+        if id(optimizer) in self._seen:
+            return
+        self._seen.add(id(optimizer))
+        why = why_not_fused(optimizer)
+        if why is None:
+            for group in optimizer.param_groups:
+                group["fused"], group["foreach"] = True, False
+            optimizer.defaults["fused"], optimizer.defaults["foreach"] = True, False
+            optimizer._step_supports_amp_scaling = True
+            # torch checks devices and types once more where this is set, as its own constructor does
+            optimizer._need_device_dtype_check_for_fused = True
+        self._tell("lever", name="fused_optimizer", applied=why is None, why=why, optimizer=type(optimizer).__name__)
+
+
+def why_not_fused(optimizer: Any) -> str | None:
+    """The reason for which torch refuses, or the optimizer has it already; None where it can be."""
+    name = type(optimizer).__name__
+    if type(optimizer) not in FUSED:
+        return f"{name} has no fused form"
+    if any(group.get("fused") for group in optimizer.param_groups):
+        return f"{name} is fused already"
+    if optimizer.state:
+        return f"{name} has stepped, or has loaded its state, before"
+    for group in optimizer.param_groups:
+        for option in ("differentiable", "capturable"):
+            if group.get(option):
+                return f"{name} with {option}=True"
+        if isinstance(group.get("lr"), torch.Tensor) and group["lr"].device.type == "cpu" and name == "Adagrad":
+            return "Adagrad with a tensor as its learning rate"
+        for parameter in group["params"]:
+            if not parameter.is_floating_point():
+                return f"{name} with parameters that are no real floating-point numbers"
+            if parameter.device.type not in ("cuda", "cpu", "mps", "xpu"):
+                return f"{name} on {parameter.device.type}"
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                return f"{name} with sparse gradients"
+    return None
+
+
+def drop_gradients(patches: Patches, tell: Tell) -> None:
+    """``zero_grad(set_to_none=False)`` drops gradients as the default does."""
+    told: list[bool] = []
+
+    def replaced(original: Callable[..., Any]) -> Callable[..., Any]:
+        def zero_grad(owner: Any, set_to_none: bool = True) -> Any:
+            if not set_to_none and not told:
+                told.append(True)
+                tell("lever", name="set_to_none", applied=True)
+            return original(owner, set_to_none=True)
+
+        return zero_grad
+
+    patches.set(torch.optim.Optimizer, "zero_grad", replaced(torch.optim.Optimizer.zero_grad))
+    patches.set(nn.Module, "zero_grad", replaced(nn.Module.zero_grad))
+
+
+class Scaling:
+    """A ``GradScaler`` woven into a loop that has none: losses are scaled before their backward pass, gradients unscaled before
+    they are clipped or used, and a step with infinite gradients is left out."""
+
+    def __init__(self, patches: Patches, device: str, tell: Tell) -> None:
+        self.scaler = torch.amp.GradScaler(device, init_scale=FIRST_SCALE)
+        self._tell = tell
+        self._optimizers: list[Any] = []
+        self._unscaled: set[int] = set()
+        self._stepped = False
+        self._inside = False
+        backward, made = torch.autograd.backward, torch.optim.Optimizer.__init__
+
+        def scaled(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            self._begin()
+            if isinstance(tensors, torch.Tensor):
+                return backward(self.scaler.scale(tensors), *args, **kwargs)
+            return backward([self.scaler.scale(t) for t in tensors], *args, **kwargs)
+
+        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            # a plain function: schedulers bind it anew
+            return self._stepping(optimizer, *args, **kwargs)
+
+        def initialised(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            made(optimizer, *args, **kwargs)
+            self._optimizers.append(optimizer)
+            optimizer.step = types.MethodType(step, optimizer)
+
+        patches.set(torch.autograd, "backward", scaled)
+        patches.set(torch.optim.Optimizer, "__init__", initialised)
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            clip = getattr(nn.utils, name)
+            replaced = self._clipping(clip)
+            patches.set(nn.utils, name, replaced)
+            patches.set(nn.utils.clip_grad, name, replaced)
+
+    def _begin(self) -> None:
+        """The first backward pass after a step: the scale may change now, and gradients are scaled again."""
+        if self._stepped:
+            self._stepped = False
+            self._unscaled.clear()
+            self.scaler.update()
+
+    def _unscale(self, optimizer: Any) -> None:
+        if id(optimizer) not in self._unscaled and any(p.grad is not None for g in optimizer.param_groups for p in g["params"]):
+            self._unscaled.add(id(optimizer))
+            self.scaler.unscale_(optimizer)
+
+    def _clipping(self, clip: Callable[..., Any]) -> Callable[..., Any]:
+        def clipped(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            given = {id(p) for p in parameters}
+            for optimizer in self._optimizers:
+                if any(id(p) in given for g in optimizer.param_groups for p in g["params"]):
+                    self._unscale(optimizer)
+            return clip(parameters, *args, **kwargs)
+
+        return clipped
+
+    def _stepping(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        step = type(optimizer).step
+        if self._inside or args or kwargs.get("closure") is not None:
+            # a closure's backward passes are its own affair: torch's scaler refuses them too
+            return step(optimizer, *args, **kwargs)
+        self._unscale(optimizer)
+        if id(optimizer) not in self._unscaled:
+            return step(optimizer)
+        self._inside, self._stepped = True, True
+        try:
+            return self.scaler.step(optimizer)
+        finally:
+            self._inside = False

@@ -1,0 +1,132 @@
+"""Operations that take longer than this device can: the roofline of what was run, largest loss first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gpuwise.errors import GpuwiseError
+from gpuwise.facts.accelerators import Accelerator
+from gpuwise.facts.cpus import Cpu
+from gpuwise.predict.captured_convolution import conv_of
+from gpuwise.predict.captured_time import times_of
+from gpuwise.predict.cpu import attention_time, matmul_time, stream_time
+from gpuwise.predict.estimate import Estimate
+from gpuwise.train.profile.findings.case import Case
+from gpuwise.train.profile.products import Product
+from gpuwise.train.profile.works import BACKWARD_ATTENTION, works_of
+from gpuwise.workload.captured import Settings, Signature
+from gpuwise.workload.captured_table import row_dtype, row_shape
+from gpuwise.workload.optable import CAUSAL, Kind
+
+Target = Accelerator | Cpu
+
+
+@dataclass(frozen=True, slots=True)
+class Slower:
+    """One operation on inputs of one shape, all its calls in a step, against what the device can."""
+
+    op: str
+    shape: str
+    dtype: str
+    count: int
+    measured_s: float
+    expected_s: float
+    basis: str
+    """What the expectation stands on: ``measured``, ``fitted``, ``derived``, ``specified``."""
+    flop: float
+    moved_bytes: float
+
+    @property
+    def lost_s(self) -> float:
+        return max(self.measured_s - self.expected_s, 0.0)
+
+    @property
+    def flop_per_s(self) -> float:
+        return self.flop / self.measured_s if self.measured_s > 0 else 0.0
+
+
+_WIDTH = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
+
+
+def against_device(case: Case, target: Target | None) -> tuple[Slower, ...]:
+    """The operations of a step beside their prediction; empty without a target, or where shapes were not recorded."""
+    if target is None:
+        return ()
+    found = [*_products(case, target), *_works(case, target)]
+    return tuple(sorted(found, key=lambda s: -s.lost_s))
+
+
+def _works(case: Case, target: Target) -> list[Slower]:
+    found: list[Slower] = []
+    settings = Settings("", case.capability or (0, 0))
+    for work in works_of(case):
+        s = work.signature
+        with suppress(GpuwiseError):
+            if isinstance(target, Cpu):
+                time = on_processor(s, target)
+                expected_s, basis = time.expected, str(time.basis)
+            else:
+                times = times_of([s], settings, target)
+                expected_s, basis = float(times.time_s[0]), str(times.basis)
+            found.append(
+                Slower(
+                    s.op.split(".")[1], work.words, row_dtype(s), max(round(work.count), 1), work.seconds,
+                    expected_s * work.count, basis, s.flop * work.count, (s.bytes_read + s.bytes_written) * work.count,
+                )
+            )  # fmt: skip
+    return found
+
+
+def on_processor(s: Signature, cpu: Cpu) -> Estimate:
+    """Seconds of one call. Raises InputError for sizes that are none."""
+    dtype = row_dtype(s)
+    kind, shape, flag = row_shape(s)
+    if kind is Kind.ATTENTION and len(shape) == 7:
+        b, q, _, heads, _, head_dim, _ = shape
+        one = attention_time(cpu, dtype, b, heads, q, head_dim, causal=bool(flag & CAUSAL)).time_s
+        return one.scaled(BACKWARD_ATTENTION) if "backward" in s.op else one
+    conv = conv_of(s) if kind is Kind.CONVOLUTION else None
+    if conv is None:
+        return stream_time(cpu, s.bytes_read, s.bytes_written).time_s
+    places = conv.batch * math.prod(conv.places_out)
+    one = matmul_time(cpu, dtype, places, conv.c_out / conv.groups, conv.c_in / conv.groups * conv.area, conv.groups).time_s
+    return one.scaled(float(max(sum(conv.wants[:2]), 1)))
+
+
+def _products(case: Case, target: Target) -> list[Slower]:
+    found: list[Slower] = []
+    for product in case.products:
+        if product.seconds <= 0 or not product.count:
+            continue
+        with suppress(GpuwiseError):
+            expected_s, basis = _expected(product, target)
+            width = _WIDTH[product.dtype]
+            moved = product.batch * width * (product.m * product.k + product.k * product.n + product.m * product.n)
+            found.append(
+                Slower(
+                    product.op.removeprefix("aten::"), product.words, product.dtype, product.count, product.seconds,
+                    expected_s * product.count, basis, product.flop * product.count, float(moved * product.count),
+                )
+            )  # fmt: skip
+    return found
+
+
+def _expected(product: Product, target: Target) -> tuple[float, str]:
+    """Seconds of one call."""
+    if isinstance(target, Cpu):
+        time = matmul_time(target, product.dtype, product.m, product.n, product.k, product.batch).time_s
+        return time.expected, str(time.basis)
+    from gpuwise.predict.gemm import gemm_time
+
+    dtype = "tf32" if product.dtype == "fp32" and any("tf32" in k.lower() for k in product.kernels) else product.dtype
+    time = gemm_time(target, dtype, product.m, product.n, product.k, product.batch)
+    return float(time.time_s[0]), str(time.basis)
+
+
+def utilisation(products: Sequence[Product], wall_s: float, peak_flop_per_s: float | None) -> float | None:
+    """Share of the peak that the step's products reach (model FLOPs utilisation, of products alone)."""
+    flop = sum(p.flop * p.count for p in products)
+    return flop / (wall_s * peak_flop_per_s) if peak_flop_per_s and wall_s > 0 and flop else None

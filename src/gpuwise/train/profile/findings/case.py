@@ -1,0 +1,211 @@
+"""What a rule looks at: one run or one trace, its parts, and what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gpuwise.train.profile.findings.finding import Evidence
+from gpuwise.train.profile.operations import OP_CATEGORIES, Lines, Operations, operations
+from gpuwise.train.profile.products import Product, key_of, product_of
+from gpuwise.train.profile.run_facts import RunFacts
+from gpuwise.train.profile.spans import common, inside, length, spans
+from gpuwise.train.profile.split import Split, kernel_families, launched_s, launching_ops
+from gpuwise.train.profile.steps import Steps
+from gpuwise.train.profile.trace import NONE, Flags, Floats, Ints, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """What the device is able to do, where that is known."""
+
+    name: str = ""
+    peak_flop_per_s: Mapping[str, float] | None = None
+    memory_bytes: float | None = None
+    n_cores: int = 1
+    """Of the host, open to the process."""
+
+
+@dataclass(frozen=True, eq=False)
+class RankView:
+    """One rank's trace among several."""
+
+    rank: int
+    trace: Trace
+    steps: Steps
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """``split`` adds up to the step as it is without the profiler; ``traced`` to the step of the trace."""
+
+    split: Split
+    traced: Split | None = None
+    trace: Trace | None = None
+    steps: Steps | None = None
+    facts: RunFacts | None = None
+    device: DeviceFacts = DeviceFacts()
+    ranks: Sequence[RankView] = ()
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.split.device == "gpu"
+
+    @property
+    def wall_s(self) -> float:
+        return self.split.wall_s
+
+    @property
+    def capability(self) -> tuple[int, int] | None:
+        return None if self.trace is None else self.trace.capability
+
+    @property
+    def factor(self) -> float:
+        """Seconds of the host's work without the profiler over those in the trace; 1 for what a GPU does."""
+        if self.on_gpu or self.traced is None or self.traced.parts["compute"] <= 0:
+            return 1.0
+        return self.split.parts["compute"] / self.traced.parts["compute"]
+
+    def part(self, name: str) -> float:
+        """Seconds a step of a part or a family."""
+        return self.split.parts.get(name, self.split.families.get(name, 0.0))
+
+    # -- the trace's events
+
+    @cached_property
+    def n_steps(self) -> int:
+        return 1 if self.steps is None else self.steps.n
+
+    @cached_property
+    def ops(self) -> Operations | None:
+        """Of the training thread."""
+        if self.trace is None or self.steps is None:
+            return None
+        windows = self.steps.windows
+        return operations(self.trace, self.steps.lane, float(windows[0, 0]), float(windows[-1, 1]))
+
+    @cached_property
+    def lines(self) -> Lines | None:
+        return None if self.trace is None or self.steps is None else Lines(self.trace, self.steps.lane)
+
+    def rows(self, categories: Sequence[str], matches: Callable[[str], object] = lambda n: True) -> Ints:
+        """Events that begin inside the steps, by category and name."""
+        if self.trace is None or self.steps is None:
+            return np.zeros(0, np.int64)
+        found = self.trace.in_categories(categories) & self.trace.named(matches)
+        rows = np.flatnonzero(found)
+        return rows[inside(self.trace.start_s[rows], self.steps.windows)]
+
+    def seconds(self, rows: Ints) -> float:
+        """Of the union of these events, a step."""
+        if self.trace is None or self.steps is None or not len(rows):
+            return 0.0
+        own = spans(self.trace.start_s[rows], self.trace.end_s[rows])
+        return length(common(own, self.steps.windows)) / self.n_steps
+
+    @cached_property
+    def host_ops(self) -> Ints:
+        """Operations of all threads."""
+        return self.rows(OP_CATEGORIES)
+
+    @cached_property
+    def kernels(self) -> Ints:
+        return self.rows(("kernel",))
+
+    @cached_property
+    def kernel_family(self) -> list[str]:
+        return [] if self.trace is None else kernel_families(self.trace, self.kernels)
+
+    @cached_property
+    def kernel_owner(self) -> Ints:
+        return self.kernels[:0] if self.trace is None else launching_ops(self.trace, self.kernels)
+
+    @cached_property
+    def kernel_launched_s(self) -> Floats:
+        return np.zeros(0) if self.trace is None else launched_s(self.trace, self.kernels)
+
+    def annotated(self, prefix: str) -> Floats:
+        """Stretches of the ranges whose name begins so."""
+        rows = self.rows(("user_annotation", *OP_CATEGORIES), lambda n: n.startswith(prefix))
+        return self._spans(rows)
+
+    def _spans(self, rows: Ints) -> Floats:
+        return np.zeros((0, 2)) if self.trace is None else spans(self.trace.start_s[rows], self.trace.end_s[rows])
+
+    def count(self, categories: Sequence[str], matches: Callable[[str], object]) -> float:
+        """Events a step."""
+        return len(self.rows(categories, matches)) / self.n_steps
+
+    def n_optimizer_steps(self) -> float:
+        """Steps of optimizers in a step of the loop."""
+        return max(self.count(("user_annotation", *OP_CATEGORIES), lambda n: n.startswith("Optimizer.step#")), 1.0)
+
+    @cached_property
+    def products(self) -> list[Product]:
+        """Matrix products by shape, costliest first; seconds are the kernels' on a GPU."""
+        if self.trace is None:
+            return []
+        trace, found = self.trace, dict[tuple[Any, ...], Product]()
+        seconds, names = self._seconds_of_ops()
+        for row in self.host_ops.tolist():
+            product = product_of(trace.text(row), trace.inputs(row))
+            if product is None:
+                continue
+            kept = found.setdefault(key_of(product), product)
+            if kept.count == 0:
+                kept.first_s = float(trace.start_s[row])
+            kept.count += 1
+            kept.seconds += seconds.get(row, 0.0 if self.on_gpu else float(trace.duration_s[row]))
+            kept.kernels |= names.get(row, set())
+        for product in found.values():
+            product.seconds *= self.factor / self.n_steps
+            product.count = round(product.count / self.n_steps)
+        return sorted(found.values(), key=lambda p: -p.seconds)
+
+    def _seconds_of_ops(self) -> tuple[dict[int, float], dict[int, set[str]]]:
+        """Seconds and names of the kernels by the operation that launched them."""
+        seconds: dict[int, float] = {}
+        names: dict[int, set[str]] = {}
+        if self.trace is None:
+            return seconds, names
+        for row, owner in zip(self.kernels.tolist(), self.kernel_owner.tolist(), strict=True):
+            if owner != NONE:
+                seconds[owner] = seconds.get(owner, 0.0) + float(self.trace.duration_s[row])
+                names.setdefault(owner, set()).add(self.trace.text(row))
+        return seconds, names
+
+    def kernel_seconds(self, chosen: Flags) -> float:
+        """Of some of the kernels, a step."""
+        return 0.0 if self.trace is None else float(self.trace.duration_s[self.kernels[chosen]].sum()) / self.n_steps
+
+    def where(self, moment_s: float) -> str:
+        """The function of the script around a moment of the trace."""
+        return "" if self.lines is None else self.lines.at(moment_s)
+
+    # -- notes
+
+    def noted(self, kind: str, device: str = "") -> tuple[Evidence, ...]:
+        """Calls of a kind that were noted by line, costliest first."""
+        if self.facts is None:
+            return ()
+        return tuple(
+            Evidence(c["what"], c["where"], c["n"], c["seconds"])
+            for c in self.facts.calls
+            if c["kind"] == kind and (not device or c["device"] == device)
+        )
+
+    @property
+    def samples(self) -> int | None:
+        """A step takes; None where it is not known."""
+        return self.facts.step.samples or None if self.facts is not None else None
+
+    @property
+    def n_backward(self) -> float:
+        """Backward passes a step: micro-batches."""
+        if self.facts is not None and self.facts.step.n_backward:
+            return float(self.facts.step.n_backward)
+        return self.count(OP_CATEGORIES, lambda n: n == "autograd::engine::evaluate_function: torch::autograd::GraphRoot") or 1.0

@@ -1,0 +1,51 @@
+"""What is said of one waste."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gpuwise.units import format_duration
+
+Confidence = Literal["high", "medium", "low"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One thing that was seen. ``count`` and ``seconds`` are a step's."""
+
+    what: str
+    where: str = ""
+    """``file:line``, as far as it is known."""
+    count: float | None = None
+    seconds: float | None = None
+
+    @property
+    def words(self) -> str:
+        """In one line."""
+        said = [self.what]
+        if self.where:
+            said.append(f"at {self.where}")
+        if self.count is not None:
+            said.append(f"{self.count:,.3g} a step")
+        if self.seconds is not None:
+            said.append(format_duration(self.seconds))
+        return ", ".join(said)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One waste. ``saved_s`` is what a step gets shorter without it, by the finding's own estimate."""
+
+    kind: str
+    """Short stable name."""
+    title: str
+    saved_s: float
+    confidence: Confidence
+    """``high``: timed or proved by a run; ``medium``: from times in the trace; ``low``: from counts, or a rate of the data
+    sheet."""
+    evidence: tuple[Evidence, ...]
+    mend: tuple[str, ...]
+    """Lines of code."""
+    note: str = ""
+    """What to know before mending."""

@@ -1,0 +1,195 @@
+"""Wastes of how operations are written: unfused, in chains, by the slow of two ways."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuwise.train.profile.families import ELEMENTWISE, family
+from gpuwise.train.profile.findings.case import Case
+from gpuwise.train.profile.findings.finding import Evidence, Finding
+from gpuwise.train.profile.findings.host import BUSY_ENOUGH
+from gpuwise.train.profile.operations import OP_CATEGORIES
+from gpuwise.train.profile.spans import inside, length, spans
+from gpuwise.train.profile.split import OPTIMIZER
+
+FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+"""Optimizers with a fused form, on processors too (torch/optim: _single_tensor and _fused functions, PyTorch 2.13)."""
+PASSES = {"Adam": 7.0, "AdamW": 7.0, "SGD": 3.0, "Adagrad": 5.0}
+"""fp32 values read and written for each parameter by the fused form: parameter, gradient and states, once each."""
+SLOW_STREAM_BYTES_PER_S = 5e9
+"""Of a processor's core, where nothing is known: less than any core of the catalogue. Rule of this project."""
+CALL_S = 5e-6
+"""A fused call on a processor, for each tensor. Rule of this project."""
+OPS_A_TENSOR = 3.0
+"""More operations a tensor than the fused form's one: the single-tensor form has 4 to 12."""
+CHAIN = 2.5
+"""Elementwise operations that follow one another, on average, from which a compiler makes one."""
+FLASH_SAVES = 0.5
+"""Of attention's time, at the least: 2 to 4 times faster (Dao et al., arXiv 2205.14135, table of attention runtimes)."""
+COPIES_KEPT = 2.0
+"""Of three tensors that an elementwise operation moves, what the fused chain moves as a whole."""
+
+
+def unfused_optimizer(case: Case) -> Finding | None:
+    """Every tensor updated by a dozen small operations."""
+    within = case.annotated("Optimizer.step#")
+    if case.trace is None or not len(within):
+        return None
+    ops = case.host_ops
+    own = ops[inside(case.trace.start_s[ops], within)]
+    names = [case.trace.text(r) for r in own.tolist()]
+    if any("_fused_" in n for n in names):
+        return None
+    foreach = sum("_foreach_" in n for n in names)
+    updates = [n for n in names if family("op", n) == ELEMENTWISE]
+    told = case.facts.optimizers[0] if case.facts is not None and case.facts.optimizers else {}
+    kind = str(told.get("name") or _kind(case))
+    tensors = float(told.get("n_tensors") or 0) or None
+    a_step = len(updates) / case.n_steps
+    if kind not in FUSED or foreach or a_step < OPS_A_TENSOR * (tensors or 3.0):
+        return None
+    spent = case.part(OPTIMIZER)
+    if case.on_gpu:
+        # the host's time of launching, where the device waits for it
+        spent = max(spent, length(within) / case.n_steps if case.split.busy_share < BUSY_ENOUGH else 0.0)
+        least = spent / OPS_A_TENSOR
+    else:
+        moved = 4.0 * PASSES[kind] * float(told.get("n_parameters") or 0.0)
+        least = moved / SLOW_STREAM_BYTES_PER_S + CALL_S * (tensors or 0.0)
+    said = Evidence(f"{kind}.step: {a_step:.0f} operations" + (f" for {tensors:.0f} tensors" if tensors else ""), seconds=spent)
+    return Finding(
+        "unfused optimizer", "The optimizer updates tensor by tensor", max(spent - least, 0.0), "medium", (said,),
+        (f"torch.optim.{kind}(model.parameters(), ..., fused=True)",),
+    )  # fmt: skip
+
+
+def _kind(case: Case) -> str:
+    rows = case.rows(("user_annotation", *OP_CATEGORIES), lambda n: n.startswith("Optimizer.step#"))
+    if case.trace is None or not len(rows):
+        return ""
+    return case.trace.text(int(rows[0])).removeprefix("Optimizer.step#").split(".")[0]
+
+
+def zeroed_gradients(case: Case) -> Finding | None:
+    """Gradients filled with zeros and added to, in place of being made anew."""
+    within = case.annotated("Optimizer.zero_grad#")
+    if case.trace is None or not len(within):
+        return None
+    ops = case.rows(OP_CATEGORIES, lambda n: n in ("aten::zero_", "aten::_foreach_zero_"))
+    own = ops[inside(case.trace.start_s[ops], within)]
+    if not len(own):
+        return None
+    added = case.rows(OP_CATEGORIES, lambda n: n == "torch::autograd::AccumulateGrad")
+    adding = case.seconds(added) * case.factor if not case.on_gpu else 0.0
+    spent = length(within) / case.n_steps * case.factor
+    # accumulation adds into what is there in all but the first micro-batch
+    adding /= max(case.n_backward, 1.0)
+    first = int(own[0])
+    return Finding(
+        "gradients zeroed", "Gradients are filled with zeros and added to", spent + adding, "medium",
+        (Evidence(case.trace.text(first), case.where(float(case.trace.start_s[first])), len(own) / case.n_steps, spent),),
+        ("optimizer.zero_grad(set_to_none=True)  # the default",),
+    )  # fmt: skip
+
+
+def pointwise_chains(case: Case) -> Finding | None:
+    """Elementwise operations one after the other, each reading and writing memory."""
+    spent = case.part(ELEMENTWISE)
+    if case.trace is None or case.ops is None:
+        return None
+    # another finding says what is compiled already
+    if case.rows(OP_CATEGORIES, lambda n: "CompiledF" in n).size or "compiled kernels" in case.split.families:
+        return None
+    optimizer = case.annotated("Optimizer.")
+    ops = case.ops
+    outer = [at for at in range(len(ops.rows)) if ops.families[at] == ELEMENTWISE and _is_head(case, at)]
+    starts = case.trace.start_s[ops.rows]
+    free = ~inside(starts, optimizer)
+    lengths, run, before = list[int](), 0, -2
+    for at in (a for a in outer if free[a]):
+        run = run + 1 if _follows(case, before, at) else 1
+        if run == 1:
+            lengths.append(1)
+        else:
+            lengths[-1] = run
+        before = at
+    if not lengths:
+        return None
+    mean = sum(n * n for n in lengths) / sum(lengths)
+    if mean < CHAIN:
+        return None
+    saved = spent * (1 - min(COPIES_KEPT / (3 * mean), 1.0))
+    longest = max(lengths)
+    words = f"elementwise operations in chains of {mean:.1f} on average, {longest} at most"
+    said = Evidence(words, count=sum(lengths) / case.n_steps, seconds=spent)
+    return Finding(
+        "pointwise chains", "Elementwise operations pass over memory one after the other", saved, "medium", (said,),
+        ("model = torch.compile(model)  # one kernel for each chain",),
+        note="the first steps compile for a minute or so: it pays in a run of some thousand steps",
+    )  # fmt: skip
+
+
+def _is_head(case: Case, at: int) -> bool:
+    """The outermost elementwise one of nested operations."""
+    assert case.ops is not None
+    parent = int(case.ops.parent[at])
+    return parent < 0 or case.ops.families[parent] != ELEMENTWISE
+
+
+def _follows(case: Case, before: int, at: int) -> bool:
+    """Nothing but elementwise work and views between the two, on as many elements."""
+    assert case.trace is not None and case.ops is not None
+    if before < 0:
+        return False
+    ops = case.ops
+    between = {ops.families[i] for i in range(before + 1, at)}
+    if between - {ELEMENTWISE, "other operations"}:
+        return False
+    return _elements(case, int(ops.rows[before])) == _elements(case, int(ops.rows[at])) != 1
+
+
+def _elements(case: Case, row: int) -> int:
+    assert case.trace is not None
+    return max((int(np.prod(s)) for s in case.trace.inputs(row).shapes if s), default=1)
+
+
+def slow_attention(case: Case) -> Finding | None:
+    """Attention that writes its scores to memory."""
+    if case.trace is None or case.capability is None:
+        return None
+    math = case.rows(OP_CATEGORIES, lambda n: n == "aten::_scaled_dot_product_attention_math")
+    by_hand = _by_hand(case)
+    if not len(math) and not len(by_hand):
+        return None
+    rows = math if len(math) else by_hand
+    trace = case.trace
+    # by hand: from the product before the softmax to the one after it, which take as long each
+    spent = _launched_within(case, rows) * (1 if len(math) else 3)
+    first = int(rows[0])
+    # the backward pass does it all twice
+    whole = min(3 * spent, case.part("compute"))
+    return Finding(
+        "attention not flash", "Attention writes all its scores to memory", whole * FLASH_SAVES, "low",
+        (Evidence(trace.text(first), case.where(float(trace.start_s[first])), len(rows) / case.n_steps, spent),),
+        ("torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)  # in fp16 or bf16, without a dense mask",),
+    )  # fmt: skip
+
+
+def _launched_within(case: Case, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> float:
+    """Seconds a step of the kernels that these operations launched."""
+    assert case.trace is not None
+    own = spans(case.trace.start_s[rows], case.trace.end_s[rows])
+    return case.kernel_seconds(inside(case.kernel_launched_s, own))
+
+
+def _by_hand(case: Case) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Softmax between two batched products."""
+    assert case.trace is not None
+    trace = case.trace
+    wanted = ("aten::bmm", "aten::softmax", "aten::_softmax", "aten::baddbmm")
+    rows = case.rows(OP_CATEGORIES, lambda n: n in wanted)
+    names = [trace.text(r) for r in rows.tolist()]
+    plain = [(r, n) for r, n in zip(rows.tolist(), names, strict=True) if n != "aten::_softmax"]
+    found = [plain[i][0] for i in range(1, len(plain) - 1)
+             if plain[i][1] == "aten::softmax" and "bmm" in plain[i - 1][1] and "bmm" in plain[i + 1][1]]  # fmt: skip
+    return np.array(found, np.int64)

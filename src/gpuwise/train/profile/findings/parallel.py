@@ -1,0 +1,135 @@
+"""Wastes of several GPUs: too many collectives, none hidden, a rank that all wait for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuwise.train.profile.families import COMMUNICATION
+from gpuwise.train.profile.findings.case import Case
+from gpuwise.train.profile.findings.finding import Evidence, Finding
+from gpuwise.train.profile.operations import OP_CATEGORIES
+from gpuwise.train.profile.spans import common, length, spans, without
+from gpuwise.train.profile.trace import Ints
+
+STRAGGLER = 0.05
+"""Of the step, that ranks begin a collective apart: below it lies the jitter of healthy machines. Rule of this project."""
+
+
+def ddp_every_micro_batch(case: Case) -> Finding | None:
+    """Gradients of every micro-batch exchanged, although only their sum is used."""
+    return _every(
+        case, ("all_reduce", "allreduce"), "DDP syncs every micro-batch", "Gradients are exchanged for every micro-batch",
+        ("with contextlib.nullcontext() if last_micro_batch else model.no_sync():", "    loss.backward()"),
+        needs="DistributedDataParallel",
+    )  # fmt: skip
+
+
+def fsdp_every_micro_batch(case: Case) -> Finding | None:
+    """The same with sharded gradients."""
+    return _every(
+        case, ("reduce_scatter",), "FSDP syncs every micro-batch", "Sharded gradients are exchanged for every micro-batch",
+        ("model.set_requires_gradient_sync(last_micro_batch)", "loss.backward()"), needs="",
+    )  # fmt: skip
+
+
+def _every(case: Case, names: tuple[str, ...], kind: str, title: str, mend: tuple[str, ...], *, needs: str) -> Finding | None:
+    micro = case.n_backward
+    if case.trace is None or micro < 2:
+        return None
+    rows = _collectives(case, names)
+    if needs and not case.rows(("user_annotation", *OP_CATEGORIES), lambda n: n.startswith(needs)).size:
+        return None
+    backward = _backward_ends(case)
+    if not len(rows) or len(backward) < 2:
+        return None
+    # exchanged in the first as in the last
+    in_each = np.bincount(np.searchsorted(backward, case.trace.start_s[rows]), minlength=len(backward) + 1)
+    busy = int((in_each[: len(backward)] > 0).sum())
+    if busy <= case.n_steps * 1.5:
+        return None
+    spent = case.part(COMMUNICATION)
+    first = int(rows[0])
+    return Finding(
+        kind, title, spent * (1 - 1 / micro), "high",
+        (Evidence(f"{case.trace.text(first)[:60]}: in {busy / case.n_steps:g} of {micro:g} micro-batches a step",
+                  case.where(float(case.trace.start_s[first])), len(rows) / case.n_steps, spent),),
+        mend, note="losses stay the same: the gradients are added up on each GPU first",
+    )  # fmt: skip
+
+
+def _backward_ends(case: Case) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """When each backward pass begins, in order."""
+    assert case.trace is not None
+    rows = case.rows(OP_CATEGORIES, lambda n: n.startswith("DistributedDataParallel.forward"))
+    if not len(rows):
+        rows = case.rows(
+            ("user_annotation",), lambda n: n.startswith(("DistributedDataParallel.forward", "FSDP::root_pre_forward"))
+        )
+    return np.sort(case.trace.start_s[rows])
+
+
+def _collectives(case: Case, names: tuple[str, ...]) -> Ints:
+    """Calls of the host, each once."""
+    own = case.rows(OP_CATEGORIES, lambda n: n.startswith(("nccl:", "gloo:", "c10d::")) and any(w in n.lower() for w in names))
+    if case.trace is None:
+        return own
+    kinds = {case.trace.text(r).split(":")[0] for r in own.tolist()}
+    # the backend's own range inside c10d's: the same call
+    prefix = "c10d" if "c10d" in kinds else next(iter(kinds), "")
+    return np.array([r for r in own.tolist() if case.trace.text(r).startswith(prefix)], np.int64)
+
+
+def unoverlapped(case: Case) -> Finding | None:
+    """Communication that no computing hides."""
+    if case.trace is None or case.steps is None or not len(case.kernels):
+        return None
+    names = np.array(case.kernel_family, dtype=object)
+    sent, work = case.kernels[names == COMMUNICATION], case.kernels[names != COMMUNICATION]
+    if not len(sent):
+        return None
+    trace = case.trace
+    both = common(spans(trace.start_s[sent], trace.end_s[sent]), case.steps.windows)
+    bare = length(without(both, spans(trace.start_s[work], trace.end_s[work]))) / case.n_steps
+    whole = length(both) / case.n_steps
+    if ddp_every_micro_batch(case) is not None or fsdp_every_micro_batch(case) is not None:
+        # what is left of it when it is done once a step
+        bare /= case.n_backward
+    longest = int(sent[trace.duration_s[sent].argmax()])
+    said = Evidence(f"{trace.text(longest)[:60]}: {100 * bare / whole:.0f} % of communication is alone on the device",
+                    case.where(float(trace.start_s[longest])), len(sent) / case.n_steps, whole)  # fmt: skip
+    return Finding(
+        "communication not overlapped", "The device waits for communication", bare, "medium", (said,),
+        ("DistributedDataParallel(model, bucket_cap_mb=25, static_graph=True)  # buckets go out while the rest is computed",
+         "fully_shard(layer) for every layer, then the model  # gathers the next while one computes"),
+    )  # fmt: skip
+
+
+def straggler(case: Case) -> Finding | None:
+    """One rank comes to its collectives later than the others."""
+    if len(case.ranks) < 2:
+        return None
+    lengths = {v.rank: v.steps.wall_s for v in case.ranks}
+    waits: dict[int, float] = {}
+    for view in case.ranks:
+        trace = view.trace
+        rows = np.flatnonzero(
+            trace.in_categories(("kernel", "gpu_memcpy")) if trace.has_device else trace.in_categories(OP_CATEGORIES)
+        )
+        sent = rows[trace.named(lambda n: "nccl" in n.lower() or n.startswith("gloo:"))[rows]]
+        own = common(spans(trace.start_s[sent], trace.end_s[sent]), view.steps.windows)
+        waits[view.rank] = length(own) / view.steps.n
+    # who comes last waits least: the others' collectives last longer by as much
+    late = min(waits, key=lambda r: waits[r])
+    others = [s for r, s in waits.items() if r != late]
+    lost = float(np.median(others)) - waits[late]
+    wall = max(lengths.values())
+    if lost < STRAGGLER * wall:
+        return None
+    said = (
+        Evidence(f"rank {late} is in collectives", seconds=waits[late]),
+        Evidence(f"the other {len(others)}, waiting for it (median)", seconds=float(np.median(others))),
+    )  # fmt: skip
+    return Finding(
+        "straggler", f"All wait for rank {late}", lost, "medium", said,
+        (f"gpuwise top  # on the machine of rank {late}: clocks, temperature, other processes, its loader",),
+    )  # fmt: skip

@@ -1,0 +1,63 @@
+"""All rules, one a line: what it looks for and where it can be true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from gpuwise.train.profile.findings import data, heat, host, kernels, memory, parallel, precision
+from gpuwise.train.profile.findings.case import Case
+from gpuwise.train.profile.findings.finding import Finding
+
+LEAST_SHARE = 0.02
+"""Of the step: a finding below it is not shown. Rule of this project."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """``devices`` are those on which it can be true."""
+
+    find: Callable[[Case], Finding | None]
+    devices: tuple[str, ...]
+
+
+BOTH, GPU = ("cpu", "gpu"), ("gpu",)
+RULES = (
+    Rule(data.waiting, BOTH),
+    Rule(data.padding, BOTH),
+    Rule(data.tiny_batch, BOTH),
+    Rule(data.unpinned, GPU),
+    Rule(data.unoverlapped, GPU),
+    Rule(host.saving, BOTH),
+    Rule(host.logging, BOTH),
+    Rule(host.own_python, BOTH),
+    Rule(host.recompiles, BOTH),
+    Rule(host.anomaly, BOTH),
+    Rule(host.syncs, GPU),
+    Rule(host.launch_bound, GPU),
+    Rule(precision.double_precision, BOTH),
+    Rule(precision.no_tf32, GPU),
+    Rule(precision.no_mixed_precision, GPU),
+    Rule(precision.odd_sizes, GPU),
+    Rule(precision.nchw, GPU),
+    Rule(kernels.unfused_optimizer, BOTH),
+    Rule(kernels.zeroed_gradients, BOTH),
+    Rule(kernels.pointwise_chains, BOTH),
+    Rule(kernels.slow_attention, GPU),
+    Rule(parallel.ddp_every_micro_batch, BOTH),
+    Rule(parallel.fsdp_every_micro_batch, BOTH),
+    Rule(parallel.unoverlapped, GPU),
+    Rule(parallel.straggler, BOTH),
+    Rule(memory.thrash, GPU),
+    Rule(memory.recompute, BOTH),
+    Rule(heat.heat, GPU),
+    Rule(heat.power, GPU),
+)
+
+
+def find_wastes(case: Case) -> tuple[Finding, ...]:
+    """All that hold and matter, by seconds saved, largest first. They overlap: their sum says nothing."""
+    found = [f for rule in RULES if case.split.device in rule.devices and (f := rule.find(case)) is not None]
+    within = [replace(f, saved_s=min(f.saved_s, case.wall_s)) for f in found]
+    worth = [f for f in within if f.saved_s >= LEAST_SHARE * case.wall_s]
+    return tuple(sorted(worth, key=lambda f: -f.saved_s))

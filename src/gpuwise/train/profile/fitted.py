@@ -1,0 +1,84 @@
+"""The split of a trace brought to the length of the step without the profiler.
+
+The profiler makes the host slower, not the device. What it added is taken from the parts of the host by the number of events
+recorded in each, and what the watch timed without it (on a processor: loaders, optimizer, saving) stands as it was timed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gpuwise.train.hook.ticks import Step
+from gpuwise.train.profile.families import COMMUNICATION
+from gpuwise.train.profile.spans import inside
+from gpuwise.train.profile.split import COPIES, DATA, HOST_GAPS, OPTIMIZER, OTHER, PARTS, SAVE, Split
+from gpuwise.train.profile.trace import Trace
+
+LEAST_LEFT = 0.1
+"""Of a part, whatever the number of events in it: the cost of an event differs. Rule of this project."""
+
+
+def fit_to(split: Split, trace: Trace, step: Step, extra_s: float = 0.0) -> Split:
+    """The same parts, adding up to ``step.wall_s``, and ``extra_s`` (compiling) that belongs to none of them."""
+    parts, families = dict(split.parts), dict(split.families)
+    lightened = _lightened(split, trace, max(split.wall_s - step.wall_s, 0.0))
+    for name, seconds in lightened.items():
+        if name in families:
+            families[name] = seconds
+        elif name in parts:
+            parts[name] = seconds
+    parts["compute"] = sum(families.values())
+    if split.device == "cpu":
+        fixed = {DATA: step.data_s, OPTIMIZER: step.optimizer_s, SAVE: max(step.save_s, min(parts[SAVE], step.other_s))}
+    else:
+        fixed = {name: parts[name] for name in ("compute", COMMUNICATION, OPTIMIZER, COPIES)}
+    told = sum(fixed.values())
+    if told > step.wall_s > 0:
+        fixed = {k: v * step.wall_s / told for k, v in fixed.items()}
+        told = step.wall_s
+    free = {k: v for k, v in parts.items() if k not in fixed}
+    total = sum(free.values())
+    left = step.wall_s - told
+    free = {k: v * left / total for k, v in free.items()} if total > 0 else {**free, OTHER: left}
+    parts = {name: {**fixed, **free}[name] for name in split.parts}
+    parts[OTHER] += extra_s
+    whole = sum(families.values())
+    scale = parts["compute"] / whole if whole > 0 else 0.0
+    busy = min(split.busy_s, step.wall_s)
+    if split.device == "cpu":
+        busy = parts["compute"] + parts[COMMUNICATION] + parts[OPTIMIZER]
+    return replace(
+        split, wall_s=sum(parts.values()), parts=parts, families={k: v * scale for k, v in families.items()}, busy_s=busy,
+    )  # fmt: skip
+
+
+def of_phases(step: Step, device: str = "cpu") -> Split:
+    """The split where there is no trace: phases as the watch timed them, on the host."""
+    compute = step.forward_s + step.backward_s
+    parts = {
+        **dict.fromkeys(PARTS, 0.0), DATA: step.data_s, COPIES: step.copy_s, "compute": compute, OPTIMIZER: step.optimizer_s,
+        SAVE: step.save_s, OTHER: step.other_s,
+    }  # fmt: skip
+    families = {"forward": step.forward_s, "backward": step.backward_s}
+    return Split(device, 1, sum(parts.values()), parts, families, compute + step.optimizer_s)
+
+
+def _lightened(split: Split, trace: Trace, excess_s: float) -> dict[str, float]:
+    """Parts of the host less their share of what the profiler took."""
+    recorded = trace.in_categories(("cpu_op", "python_function", "user_annotation"))
+    starts = trace.start_s[recorded]
+    host = (HOST_GAPS, OTHER, "sync points", "allocator", DATA, SAVE)
+    counted: dict[str, float] = {}
+    seconds: dict[str, float] = {}
+    for name, own in split.layers:
+        if split.device == "gpu" and name not in host:
+            continue
+        n = float(np.count_nonzero(inside(starts, own))) / split.n_steps
+        counted[name] = counted.get(name, 0.0) + n
+        seconds[name] = seconds.get(name, 0.0) + float((own[:, 1] - own[:, 0]).sum()) / split.n_steps
+    total = sum(counted.values())
+    if not total:
+        return seconds
+    return {n: max(s - excess_s * counted[n] / total, LEAST_LEFT * s) for n, s in seconds.items()}

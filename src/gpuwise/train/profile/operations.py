@@ -1,0 +1,130 @@
+"""Operations of the host: which contains which, what each takes itself, and the line of the script it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gpuwise.train.profile.families import OTHER_OPS, family
+from gpuwise.train.profile.trace import NONE, Floats, Ints, Trace
+
+OP_CATEGORIES = ("cpu_op", "operator", "Operator")
+_OWN = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Operations:
+    """The operations of one thread, in order of their start."""
+
+    trace: Trace
+    rows: Ints
+    parent: Ints
+    """Position in ``rows`` of the operation that contains it; -1 of the outermost."""
+    segments: Floats
+    """[m, 2] stretches during which one operation is the innermost."""
+    owner: Ints
+    """[m] position in ``rows`` of that operation."""
+
+    @cached_property
+    def families(self) -> list[str]:
+        """Its own, else that of what contains it."""
+        found: list[str] = []
+        for at, row in enumerate(self.rows.tolist()):
+            own = family("op", self.trace.text(row))
+            parent = int(self.parent[at])
+            found.append(own or (found[parent] if parent >= 0 else ""))
+        return [f or OTHER_OPS for f in found]
+
+    @cached_property
+    def self_s(self) -> Floats:
+        """Seconds in which each is the innermost."""
+        out = np.zeros(len(self.rows))
+        np.add.at(out, self.owner, self.segments[:, 1] - self.segments[:, 0])
+        return out
+
+    def outermost(self, at: int) -> int:
+        """Position of the operation that contains all above it."""
+        while (parent := int(self.parent[at])) >= 0:
+            at = parent
+        return at
+
+
+def operations(trace: Trace, lane: int, first_s: float, last_s: float) -> Operations:
+    """Those of one thread between two moments."""
+    wanted = trace.in_categories(OP_CATEGORIES) & (trace.lane == lane) & (trace.end_s > first_s) & (trace.start_s < last_s)
+    rows = np.flatnonzero(wanted)
+    starts, ends = trace.start_s[rows].tolist(), trace.end_s[rows].tolist()
+    parent = np.full(len(rows), NONE, np.int64)
+    stack: list[int] = []
+    low: list[float] = []
+    high: list[float] = []
+    owner: list[int] = []
+    clock = 0.0
+
+    def emit(until: float, who: int) -> None:
+        if until > clock + _OWN:
+            low.append(clock)
+            high.append(until)
+            owner.append(who)
+
+    for at, start in enumerate(starts):
+        while stack and ends[stack[-1]] <= start:
+            emit(ends[stack[-1]], stack[-1])
+            clock = max(clock, ends[stack.pop()])
+        if stack:
+            emit(start, stack[-1])
+            parent[at] = stack[-1]
+        clock = start
+        stack.append(at)
+    while stack:
+        emit(ends[stack[-1]], stack[-1])
+        clock = max(clock, ends[stack.pop()])
+    segments = np.array([low, high]).T.reshape(-1, 2)
+    return Operations(trace, rows, parent, segments, np.array(owner, np.int64))
+
+
+class Lines:
+    """Lines of a script that a thread was in, from the profiler's stacks; knows nothing where they were not recorded."""
+
+    def __init__(self, trace: Trace, lane: int, own: Sequence[str] = ()) -> None:
+        """``own`` are ends of the names of the person's files; empty: all but Python's and the installed packages' count."""
+        self._trace = trace
+        found = trace.in_categories(("python_function",)) & (trace.lane == lane)
+        mine = trace.named(lambda n: n.split("(", 1)[0].endswith(tuple(own))) if own else trace.named(_is_a_persons)
+        self._rows = np.flatnonzero(found & mine)
+        self._starts, self._ends = trace.start_s[self._rows], trace.end_s[self._rows]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def at(self, moment_s: float) -> str:
+        """``file:line function`` of the innermost frame of the person's own files around a moment; empty where unknown.
+
+        The profiler gives the line where the function was when it was entered or first seen, not that of the call.
+        """
+        last = int(np.searchsorted(self._starts, moment_s, side="right"))
+        for at in range(last - 1, max(last - 4096, -1), -1):
+            if self._ends[at] > moment_s:
+                return _words(self._trace.text(int(self._rows[at])))
+        return ""
+
+
+def _is_a_persons(name: str) -> bool:
+    if not name.endswith((">",)) and ".py(" not in name:
+        return False
+    foreign = ("site-packages", "dist-packages", "torch/", "<built-in", "<frozen", "lib/python", "nn.Module:", "gpuwise/")
+    standard = ("contextlib.py", "threading.py", "typing.py", "functools.py", "runpy.py", "random.py", "selectors.py",
+                "multiprocessing/", "importlib/", "logging/", "json/", "queue.py", "abc.py", "enum.py", "warnings.py",
+                "weakref.py", "collections/", "copy.py", "inspect.py", "tempfile.py", "posixpath.py", "os.py", "re/")  # fmt: skip
+    return ".py(" in name and not any(part in name for part in foreign) and not name.startswith(standard)
+
+
+def _words(name: str) -> str:
+    """``train.py(12): step`` as ``train.py:12 step``."""
+    file, _, rest = name.partition("(")
+    line, _, function = rest.partition("): ")
+    # of the outermost level the profiler has the line at which it began
+    return f"{file}:{line} {function}".strip() if function != "<module>" else f"{file}, top level"

@@ -1,0 +1,48 @@
+"""The verdict of the last run of each script, so that the next run of the same does not waver between two."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from pathlib import Path
+
+from gpuwise.records.store import records_path
+
+MOST = 200
+"""Scripts that are remembered; the oldest is forgotten first."""
+
+
+def _file() -> Path:
+    return records_path().parent / "profile_verdicts.json"
+
+
+def _key(script: str, arguments: tuple[str, ...]) -> str:
+    place = script if not Path(script).exists() else str(Path(script).resolve())
+    return hashlib.sha256("\0".join((place, *arguments)).encode()).hexdigest()[:24]
+
+
+def _load() -> dict[str, str]:
+    with suppress(OSError, ValueError):
+        kept = json.loads(_file().read_text("utf-8"))
+        if isinstance(kept, dict):
+            return {str(k): str(v) for k, v in kept.items()}
+    return {}
+
+
+def verdict_before(script: str, arguments: tuple[str, ...]) -> str | None:
+    """Kind of the last verdict on this script with these arguments; None where there is none."""
+    return _load().get(_key(script, arguments))
+
+
+def remember(script: str, arguments: tuple[str, ...], kind: str) -> None:
+    """Keep it; a home that cannot be written to keeps nothing."""
+    key, kept = _key(script, arguments), _load()
+    kept.pop(key, None)
+    kept[key] = kind
+    file = _file()
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(dict(list(kept.items())[-MOST:])), "utf-8")
+        part.replace(file)

@@ -1,0 +1,152 @@
+"""What ``gpuwise profile`` found: from traces, or from a run and its trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.facts.accelerators import Accelerator
+from gpuwise.train.profile.against import Slower, Target, against_device, utilisation
+from gpuwise.train.profile.findings.case import Case, DeviceFacts, RankView
+from gpuwise.train.profile.findings.finding import Finding
+from gpuwise.train.profile.findings.table import find_wastes
+from gpuwise.train.profile.fitted import fit_to, of_phases
+from gpuwise.train.profile.run_facts import RunFacts
+from gpuwise.train.profile.split import Split, split_step
+from gpuwise.train.profile.steps import Steps, find_steps
+from gpuwise.train.profile.trace import Trace
+from gpuwise.train.profile.trace_reader import read_trace
+from gpuwise.train.profile.verdict import Verdict, decide
+
+STALLED = 4.0
+"""A traced step on a processor that takes so many times the shortest tells of the machine, not of the script. Rule of this
+project."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """``split`` adds up to the step; ``findings`` are sorted by what they save."""
+
+    name: str
+    device: str
+    split: Split
+    findings: tuple[Finding, ...]
+    verdict: Verdict
+    slower: tuple[Slower, ...] = ()
+    utilisation: float | None = None
+    """Of the peak, by products alone; None where peak or shapes are unknown."""
+    ranks: tuple[tuple[int, Split], ...] = ()
+    notes: tuple[str, ...] = ()
+    case: Case = field(repr=False, default=None)  # type: ignore[assignment]
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """None where no batch was seen."""
+        n = self.case.samples
+        return n / self.split.wall_s if n and self.split.wall_s > 0 else None
+
+
+def profile_traces(files: Sequence[Path], *, target: Target | None = None) -> Profile:
+    """From traces made elsewhere, one for each rank. Raises InputError."""
+    views = [_view(i, read_trace(f)) for i, f in enumerate(files)]
+    numbers = [v.rank for v in views]
+    if len(set(numbers)) < len(numbers):
+        raise InputError(f"two of the traces are of rank {max(numbers, key=numbers.count)}", hint="give one trace for each rank")
+    views.sort(key=lambda v: v.rank)
+    first = views[0]
+    split = split_step(first.trace, first.steps)
+    facts, target, name = _device_of(first.trace, target)
+    case = Case(split, split, first.trace, first.steps, None, facts, views if len(views) > 1 else ())
+    ranks = tuple((v.rank, split if v is first else split_step(v.trace, v.steps)) for v in views) if len(views) > 1 else ()
+    shown = files[0].name if len(files) == 1 else f"{len(files)} ranks"
+    return _judged(shown, name, case, target, _trace_notes(first), ranks=ranks)
+
+
+def profile_run(
+    name: str, facts: RunFacts, trace_file: Path | None, *, target: Target | None = None, before: str | None = None,
+    notes: Sequence[str] = (), on_gpu: bool = False,
+) -> Profile:  # fmt: skip
+    """From a watched run, and its trace where there is one."""
+    if trace_file is None:
+        split = of_phases(facts.step, "gpu" if on_gpu else "cpu")
+        case = Case(split, facts=facts, device=_processor_facts())
+        return _judged(name, "", case, None, [*notes, "no trace: the run was too short for one"], before)
+    trace = read_trace(trace_file)
+    steps = find_steps(trace)
+    if not trace.has_device:
+        steps = _undisturbed(steps)
+    traced = split_step(trace, steps)
+    device, target, device_name = _device_of(trace, target)
+    case = Case(fit_to(traced, trace, facts.step, facts.compiling_s), traced, trace, steps, facts, device)
+    return _judged(name, device_name, case, target, [*notes, *_trace_notes(RankView(0, trace, steps))], before)
+
+
+def _undisturbed(steps: Steps) -> Steps:
+    """The faster half, without those during which the machine stalled: on a processor that others use too, the slower ones
+    tell of the others."""
+    lengths = steps.windows[:, 1] - steps.windows[:, 0]
+    faster = lengths.argsort()[: max((steps.n + 1) // 2, 1)]
+    kept = sorted(faster[lengths[faster] <= STALLED * lengths.min()].tolist())
+    return replace(steps, windows=steps.windows[kept])
+
+
+def _judged(
+    name: str, device: str, case: Case, target: Target | None, notes: Sequence[str], before: str | None = None,
+    ranks: tuple[tuple[int, Split], ...] = (),
+) -> Profile:  # fmt: skip
+    findings = find_wastes(case)
+    peaks = case.device.peak_flop_per_s or {}
+    formats = {p.dtype: p.flop * p.count for p in case.products}
+    main = max(formats, key=lambda d: formats[d]) if formats else ""
+    return Profile(
+        name, device or ("processor" if not case.on_gpu else "GPU"), case.split, findings, decide(findings, case.split, before),
+        against_device(case, target), utilisation(case.products, case.wall_s, peaks.get(main)), ranks, tuple(notes), case,
+    )  # fmt: skip
+
+
+def _view(number: int, trace: Trace) -> RankView:
+    return RankView(number if trace.rank is None else trace.rank, trace, find_steps(trace))
+
+
+def _trace_notes(view: RankView) -> list[str]:
+    steps, trace = view.steps, view.trace
+    said = []
+    if steps.by == "whole trace":
+        said.append("no steps are marked in the trace: all of it is taken as one")
+    if not any("python_function" in c for c in trace.categories):
+        said.append("the trace has no stacks: lines of the script are known from notes only")
+    return said
+
+
+def _device_of(trace: Trace, target: Target | None) -> tuple[DeviceFacts, Target | None, str]:
+    """What is known of the device that ran; a target of the other kind is none."""
+    host = _processor_facts()
+    if not trace.has_device:
+        name = target.name if target is not None and not isinstance(target, Accelerator) else ""
+        peaks = None if isinstance(target, Accelerator) or target is None else dict(target.peak_flop_per_s)
+        return replace(host, name=name, peak_flop_per_s=peaks), None if isinstance(target, Accelerator) else target, name
+    found = target if isinstance(target, Accelerator) else _accelerator(trace)
+    memory = trace.properties.get("totalGlobalMem")
+    name = str(trace.properties.get("name", ""))
+    peaks = None if found is None else dict(found.peak_flop_per_s)
+    return DeviceFacts(name, peaks, float(memory) if memory else None, host.n_cores), found, name
+
+
+def _accelerator(trace: Trace) -> Accelerator | None:
+    from gpuwise.machine.bench.subjects import accelerator_named
+
+    told: Any = trace.properties
+    with suppress(GpuwiseError):
+        return accelerator_named(str(told.get("name", "")), told.get("totalGlobalMem"), trace.capability)
+    return None
+
+
+def _processor_facts() -> DeviceFacts:
+    from gpuwise.machine.devices.cpu import usable_cores
+    from gpuwise.machine.devices.memory import total_bytes
+
+    return DeviceFacts(memory_bytes=float(total_bytes() or 0) or None, n_cores=usable_cores())

@@ -1,0 +1,167 @@
+"""A script run, watched, noted and traced; and run again with one batch where its loader seems to hold it up."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gpuwise.errors import GpuwiseError
+from gpuwise.train.hook.launch import Limits, Outcome, launch
+from gpuwise.train.hook.settings import Profiling, Settings, Stop
+from gpuwise.train.hook.zygote import Zygote
+from gpuwise.train.profile.against import Target
+from gpuwise.train.profile.result import Profile, profile_run
+from gpuwise.train.profile.run_facts import RunFacts, run_facts, with_constant
+
+CLEAN_STEPS, NOTED_STEPS, TRACED_STEPS = 20, 3, 5
+WARM_UP_STEPS = 3
+"""Before the clean ones; more are recognised and left out."""
+CLEAN_S = 30.0
+"""Of steps so long that fewer have to do."""
+WAITS = 0.1
+"""Share of the step in loaders from which the constant batch is tried."""
+SECOND_RUN_S = 300.0
+QUIET = {"KINETO_LOG_LEVEL": "99"}
+"""Kineto announces itself on standard error otherwise."""
+
+
+class ScriptError(GpuwiseError):
+    """The script gave nothing to profile; ``code`` is the exit code it ended with, or 1."""
+
+    def __init__(self, message: str, *, hint: str, code: int) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to run, and how far."""
+
+    script: str
+    arguments: Sequence[str] = ()
+    module: bool = False
+    steps: int = CLEAN_STEPS
+    stacks: bool = True
+    whole: bool = False
+    """Until the script's own end, not only until enough was seen."""
+    check_data: bool = True
+    """Run again with one batch where much time goes into waiting for data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What was found, and how the script ended."""
+
+    profile: Profile
+    outcome: Outcome
+    trace: Path | None
+
+    @property
+    def code(self) -> int:
+        """The script's own, where it ended by itself."""
+        return 0 if self.outcome.ended == "enough" else self.outcome.code
+
+
+def profile_script(
+    request: Request, folder: Path, *, zygote: Zygote | None = None, output: Path | None = None, target: Target | None = None,
+    before: str | None = None, python: str = sys.executable,
+) -> Session:  # fmt: skip
+    """Raises ScriptError where the script never comes to a second step, InputError where there is no such script."""
+    trace = folder / "trace.json.gz"
+    profiling = Profiling(
+        str(trace), skip=WARM_UP_STEPS + request.steps, steps=TRACED_STEPS, stacks=request.stacks, note_steps=NOTED_STEPS,
+        after_s=CLEAN_S,
+    )  # fmt: skip
+    stop = Stop() if request.whole else Stop(steps=4)
+    settings = Settings(
+        request.script, list(request.arguments), str(folder / "journal.jsonl"), module=request.module, stop=stop,
+        profiling=profiling, losses=False,
+    )  # fmt: skip
+    telemetry, outcome = _measured(settings, folder, zygote, output, python)
+    facts = run_facts(outcome.journal)
+    if facts is None:
+        raise _nothing_seen(outcome, request)
+    facts = replace(facts, **telemetry)
+    notes = _notes(outcome)
+    if request.check_data and facts.step.data_s > WAITS * facts.step.wall_s and outcome.ok:
+        facts = _constant(facts, request, folder, zygote, python)
+    found = trace if facts.has_trace and trace.exists() else None
+    name = f"{Path(request.script).name if not request.module else request.script}"
+    on_gpu = bool(outcome.journal.begin.get("cuda"))
+    profile = profile_run(name, facts, found, target=target, before=before, notes=notes, on_gpu=on_gpu)
+    return Session(profile, outcome, found)
+
+
+def _measured(
+    settings: Settings, folder: Path, zygote: Zygote | None, output: Path | None, python: str
+) -> tuple[dict[str, Any], Outcome]:
+    """The run, with what cards said of it."""
+    from gpuwise.machine import measure
+
+    with measure() as meter:
+        outcome = launch(settings, folder, zygote=zygote, output=output, python=python, environment=QUIET)
+    wall_s = max(meter.wall_s, 1e-9)
+    held = {name: seconds / wall_s for name, seconds in meter.held_back_s.items() if seconds > 0}
+    return {"held_back": held, "power_w": meter.mean_power_w}, outcome
+
+
+def _constant(facts: RunFacts, request: Request, folder: Path, zygote: Zygote | None, python: str) -> RunFacts:
+    """The same without its data; as it was where that run fails."""
+    second = folder / "constant"
+    settings = Settings(
+        request.script, list(request.arguments), str(second / "journal.jsonl"), module=request.module, constant_batch=True,
+        stop=Stop(steps=max(request.steps // 2, 4)), trial=str(second / "saved"), losses=False,
+    )  # fmt: skip
+    second.mkdir(parents=True, exist_ok=True)
+    outcome = launch(
+        settings, second, zygote=zygote, output=second / "output", python=python, limits=Limits(wall_s=SECOND_RUN_S),
+    )  # fmt: skip
+    return with_constant(facts, outcome.journal) if outcome.ok else facts
+
+
+def _notes(outcome: Outcome) -> tuple[str, ...]:
+    said = []
+    if outcome.ended == "enough":
+        said.append("the script was stopped after enough steps; --whole lets it run to its end")
+    elif not outcome.ok:
+        where = f" at {outcome.where}" if outcome.where else ""
+        said.append(f"the script did not end well{where}: {outcome.error or outcome.ended}; what was seen before counts")
+    return tuple(said)
+
+
+def _nothing_seen(outcome: Outcome, request: Request) -> ScriptError:
+    """Why there is no step, in words."""
+    end, children = outcome.journal.end, outcome.journal.of("child")
+    code = outcome.code or 1
+    if outcome.ended == "no torch":
+        return ScriptError(
+            f"PyTorch does not import here: {outcome.error}", hint="run gpuwise with the script's Python", code=code
+        )
+    if end.get("reads_input"):
+        return ScriptError(
+            f"{request.script} reads standard input, which it does not have here",
+            hint="give it what it asks for as arguments after --", code=code,
+        )  # fmt: skip
+    if outcome.ended == "error" and outcome.code == 2 and not outcome.where:
+        return ScriptError(str(outcome.error), hint="give the training script as python would get it", code=2)
+    if not outcome.ok:
+        where = f" at {outcome.where}" if outcome.where else ""
+        hint = "a smaller batch" if outcome.out_of_memory else "its own words stand above; mend it, then profile it"
+        return ScriptError(
+            f"the script ended before its second step{where}: {outcome.error or outcome.ended}", hint=hint, code=code
+        )
+    if children:
+        what = ", ".join(dict.fromkeys(str(c["what"]) for c in children[:3]))
+        return ScriptError(
+            f"the script trains in processes that it starts itself ({what}), where its steps cannot be seen",
+            hint="put `with gpuwise.profile():` around the loop in that function, or run the script with one process", code=code,
+        )  # fmt: skip
+    if outcome.journal.ticks:
+        return ScriptError("the script ended after its first step", hint="let it train for 10 steps or more", code=code)
+    return ScriptError(
+        "the script ended without a single training step: no optimizer stepped and nothing was differentiated",
+        hint="give the script that trains; for inference, `gpuwise profile --trace FILE` reads a trace", code=code,
+    )  # fmt: skip

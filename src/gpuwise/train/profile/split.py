@@ -1,0 +1,210 @@
+"""A step's time split into parts that add up to it.
+
+Every moment of the step belongs to the first of these that it lies in. On a GPU: its computing by family of operation,
+communication that no computing hides, copies that nothing hides; then, with the device idle, what the host was in: loaders,
+saving and logging, the allocator, a call that waits for the device (until the next work reaches it), launching (``host gaps``),
+and its own Python (``other``). On a processor the operations are the device's work: saving and logging, loaders, communication,
+the optimizer, operations by family; between operations, gaps as short as an interpreter makes them (``host gaps``), and
+longer ones (``other``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gpuwise.train.profile.families import COMMUNICATION, COPIES_ON_DEVICE, OTHER_OPS, family
+from gpuwise.train.profile.operations import OP_CATEGORIES, Operations, operations
+from gpuwise.train.profile.spans import NO_SPANS, common, inside, joined, length, spans, without
+from gpuwise.train.profile.steps import Steps
+from gpuwise.train.profile.trace import NONE, RUNTIME_CATEGORIES, Flags, Floats, Ints, Trace
+
+DATA, COPIES, OPTIMIZER, HOST_GAPS, SYNC = "data wait", "copies", "optimizer", "host gaps", "sync points"
+SAVE, ALLOCATOR, OTHER = "save and log", "allocator", "other"
+PARTS = (DATA, COPIES, "compute", COMMUNICATION, OPTIMIZER, HOST_GAPS, SYNC, SAVE, ALLOCATOR, OTHER)
+SHORT_GAP_S = 200e-6
+"""Between two operations on a processor: what PyTorch's dispatch and the interpreter take, under the profiler. Rule of this
+project."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Seconds a step, on average over the steps."""
+
+    device: str
+    """``gpu`` or ``cpu``."""
+    n_steps: int
+    wall_s: float
+    parts: Mapping[str, float]
+    """Every name of ``PARTS``; they add up to ``wall_s``."""
+    families: Mapping[str, float]
+    """Of ``compute``, largest first; they add up to it."""
+    busy_s: float
+    """The device works, on whatever."""
+    layers: tuple[tuple[str, Floats], ...] = field(repr=False, default=())
+    """(part or family, disjoint stretches): what was split, on the trace's clock."""
+
+    @property
+    def busy_share(self) -> float:
+        return self.busy_s / self.wall_s if self.wall_s > 0 else 0.0
+
+    def share(self, part: str) -> float:
+        """Of the step."""
+        return self.parts[part] / self.wall_s if self.wall_s > 0 else 0.0
+
+
+def split_step(trace: Trace, steps: Steps) -> Split:
+    """The parts of the steps of a trace."""
+    layers = _gpu_layers(trace, steps) if trace.has_device else _cpu_layers(trace, steps)
+    windows = joined([steps.windows])
+    taken, found = NO_SPANS, list[tuple[str, str, Floats]]()
+    for part, name, raw in layers:
+        own = without(common(raw, windows), taken)
+        if len(own):
+            found.append((part, name, own))
+            taken = joined([taken, own])
+    rest = without(windows, taken)
+    if trace.has_device:
+        found.append((OTHER, "", rest))
+    else:
+        short = (rest[:, 1] - rest[:, 0]) <= SHORT_GAP_S
+        found += [(HOST_GAPS, "", rest[short]), (OTHER, "", rest[~short])]
+    return _added_up("gpu" if trace.has_device else "cpu", steps, windows, found, _busy(trace, windows))
+
+
+def _added_up(device: str, steps: Steps, windows: Floats, found: list[tuple[str, str, Floats]], busy_s: float) -> Split:
+    n = steps.n
+    parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
+    families: dict[str, float] = {}
+    for part, name, own in found:
+        seconds = length(own) / n
+        parts[part] += seconds
+        if part == "compute":
+            families[name] = families.get(name, 0.0) + seconds
+    ordered = dict(sorted(families.items(), key=lambda p: -p[1]))
+    layers = tuple((name or part, own) for part, name, own in found)
+    return Split(device, n, length(windows) / n, parts, ordered, busy_s / n, layers)
+
+
+def _busy(trace: Trace, windows: Floats) -> float:
+    if trace.has_device:
+        work = trace.on_device
+    else:
+        ranges = _ranges(trace, DATA)
+        ops = np.flatnonzero(trace.in_categories(OP_CATEGORIES))
+        return length(without(common(spans(trace.start_s[ops], trace.end_s[ops]), windows), ranges))
+    return length(common(spans(trace.start_s[work], trace.end_s[work]), windows))
+
+
+def _ranges(trace: Trace, part: str) -> Floats:
+    """Annotated ranges of the host that are one part's."""
+    host = trace.in_categories(("user_annotation", *OP_CATEGORIES))
+    rows = host & trace.named(lambda n: family("range", n) == part)
+    return spans(trace.start_s[rows], trace.end_s[rows])
+
+
+def _functions(trace: Trace, lane: int, part: str) -> Floats:
+    """Python functions of the training thread that are one part's."""
+    rows = trace.in_categories(("python_function",)) & (trace.lane == lane) & trace.named(lambda n: family("python", n) == part)
+    return spans(trace.start_s[rows], trace.end_s[rows])
+
+
+def _runtime(trace: Trace, part: str) -> Flags:
+    return trace.in_categories(RUNTIME_CATEGORIES) & trace.named(lambda n: family("runtime", n) == part)
+
+
+def _cpu_layers(trace: Trace, steps: Steps) -> list[tuple[str, str, Floats]]:
+    ops = operations(trace, steps.lane, float(steps.windows[0, 0]), float(steps.windows[-1, 1]))
+    layers = [
+        (SAVE, "", _functions(trace, steps.lane, SAVE)),
+        (DATA, "", _ranges(trace, DATA)),
+        (COMMUNICATION, "", _by_family(ops).get(COMMUNICATION, NO_SPANS)),
+        (OPTIMIZER, "", _ranges(trace, OPTIMIZER)),
+    ]
+    layers += [("compute", name, own) for name, own in _by_family(ops).items() if name != COMMUNICATION]
+    # another thread's operations, where the training thread waits for them
+    others = trace.in_categories(OP_CATEGORIES) & (trace.lane != steps.lane)
+    sent = others & trace.named(lambda n: family("op", n) == COMMUNICATION)
+    layers.append((COMMUNICATION, "", spans(trace.start_s[sent], trace.end_s[sent])))
+    layers.append(("compute", OTHER_OPS, spans(trace.start_s[others], trace.end_s[others])))
+    return layers
+
+
+def _by_family(ops: Operations) -> dict[str, Floats]:
+    names = ops.families
+    kinds = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    ids = np.array([kinds[n] for n in names], np.int64)
+    of = ids[ops.owner] if len(ops.owner) else np.zeros(0, np.int64)
+    return {name: spans(ops.segments[of == i, 0], ops.segments[of == i, 1]) for name, i in kinds.items()}
+
+
+def _gpu_layers(trace: Trace, steps: Steps) -> list[tuple[str, str, Floats]]:
+    layers: list[tuple[str, str, Floats]] = []
+    kernels = np.flatnonzero(trace.on_device)
+    names = np.array(kernel_families(trace, kernels), dtype=object)
+    by_optimizer = inside(launched_s(trace, kernels), _ranges(trace, OPTIMIZER))
+    copies = trace.in_categories(("gpu_memcpy",))[kernels]
+    crossing = copies & ~trace.named(lambda n: "DtoD" in n)[kernels]
+    sent = names == COMMUNICATION
+    own = ~crossing & ~sent
+    for name in dict.fromkeys(names[own & ~by_optimizer].tolist()):
+        rows = kernels[own & ~by_optimizer & (names == name)]
+        layers.append(("compute", name, spans(trace.start_s[rows], trace.end_s[rows])))
+    for part, rows in ((OPTIMIZER, kernels[own & by_optimizer]), (COMMUNICATION, kernels[sent]), (COPIES, kernels[crossing])):
+        layers.append((part, "", spans(trace.start_s[rows], trace.end_s[rows])))
+    allocator, waiting = _runtime(trace, ALLOCATOR), np.flatnonzero(_runtime(trace, "sync"))
+    busy = np.sort(trace.start_s[kernels])
+    until = trace.end_s[waiting].copy()
+    following = np.searchsorted(busy, until)
+    has = following < len(busy)
+    until[has] = busy[following[has]]
+    host = trace.in_categories((*OP_CATEGORIES, *RUNTIME_CATEGORIES))
+    return [
+        *layers, (DATA, "", _ranges(trace, DATA)), (SAVE, "", _functions(trace, steps.lane, SAVE)),
+        (ALLOCATOR, "", spans(trace.start_s[allocator], trace.end_s[allocator])),
+        (SYNC, "", spans(trace.start_s[waiting], until)),
+        (HOST_GAPS, "", spans(trace.start_s[host], trace.end_s[host])),
+    ]  # fmt: skip
+
+
+def kernel_families(trace: Trace, kernels: Ints) -> list[str]:
+    """Family of each kernel: by the operation that launched it, else by its own name; copies by what they are."""
+    owners = launching_ops(trace, kernels)
+    copy = trace.in_categories(("gpu_memcpy",))
+    found: list[str] = []
+    for row, owner in zip(kernels.tolist(), owners.tolist(), strict=True):
+        name = trace.text(row)
+        by_name = family("kernel", name)
+        if copy[row]:
+            found.append(COPIES_ON_DEVICE)
+        elif by_name in (COMMUNICATION, "compiled kernels"):
+            found.append(by_name)
+        else:
+            found.append((family("op", trace.text(owner)) if owner != NONE else "") or by_name or OTHER_OPS)
+    return found
+
+
+def launching_ops(trace: Trace, kernels: Ints) -> Ints:
+    """Row of the operation of the host that launched each kernel; -1 where the trace does not say."""
+    return _rows_of(trace.in_categories(OP_CATEGORIES), trace.external, trace.external[kernels])
+
+
+def launched_s(trace: Trace, kernels: Ints) -> Floats:
+    """When the host launched each kernel; its own start where the trace does not say."""
+    calls = _rows_of(trace.in_categories(RUNTIME_CATEGORIES), trace.correlation, trace.correlation[kernels])
+    return np.where(calls == NONE, trace.start_s[kernels], trace.start_s[calls])
+
+
+def _rows_of(among: Flags, numbers: Ints, wanted: Ints) -> Ints:
+    """Row among those marked that bears each wanted number; ``NONE`` where there is none."""
+    rows = np.flatnonzero(among & (numbers != NONE))
+    out = np.full(len(wanted), NONE, np.int64)
+    if not len(rows):
+        return out
+    rows = rows[np.argsort(numbers[rows], kind="stable")]
+    at = np.minimum(np.searchsorted(numbers[rows], wanted), len(rows) - 1)
+    hit = (numbers[rows[at]] == wanted) & (wanted != NONE)
+    out[hit] = rows[at[hit]]
+    return out

@@ -1,0 +1,69 @@
+"""Where the steps of a trace begin and end."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuwise.train.hook.ticks import Tick, boundary
+from gpuwise.train.profile.trace import Floats, Trace
+
+_PROFILER = re.compile(r"ProfilerStep#\d+")
+_OPTIMIZER = "Optimizer.step#"
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Windows of whole steps, [n, 2] seconds on the trace's clock, in order."""
+
+    windows: Floats
+    by: str
+    """``profiler steps``, ``optimizer steps``, or ``whole trace`` where no step is marked in it."""
+    lane: int
+    """The thread that trains."""
+
+    @property
+    def n(self) -> int:
+        return len(self.windows)
+
+    @property
+    def wall_s(self) -> float:
+        """Mean length of a step."""
+        return float((self.windows[:, 1] - self.windows[:, 0]).mean())
+
+
+def find_steps(trace: Trace) -> Steps:
+    """By ``ProfilerStep#`` ranges where there are any, else from one optimizer step's end to the next.
+
+    The first window of optimizer steps is left out, as the trace begins somewhere inside it.
+    """
+    host = ~trace.on_device & ~trace.in_categories(("gpu_user_annotation",))
+    rows = np.flatnonzero(trace.named(lambda n: _PROFILER.fullmatch(n)) & host)
+    if rows.size:
+        windows = np.stack((trace.start_s[rows], trace.end_s[rows]), axis=1)
+        return Steps(windows[windows[:, 1] > windows[:, 0]], "profiler steps", int(trace.lane[rows[0]]))
+    rows = np.flatnonzero(trace.named(lambda n: n.startswith(_OPTIMIZER)) & host)
+    ends = _turns(trace, rows)
+    if len(ends) >= 2:
+        return Steps(np.stack((ends[:-1], ends[1:]), axis=1), "optimizer steps", int(trace.lane[rows[0]]))
+    lane = _busiest(trace)
+    return Steps(np.array([[0.0, trace.span_s]]), "whole trace", lane)
+
+
+def _turns(trace: Trace, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Floats:
+    """Ends of the optimizer that closes a turn of the loop."""
+    if rows.size < 2:
+        return np.zeros(0)
+    names = trace.name[rows]
+    kinds = {int(n): i for i, n in enumerate(dict.fromkeys(names.tolist()))}
+    closing = boundary([Tick(float(trace.end_s[r]), kinds[int(trace.name[r])]) for r in rows])
+    chosen = np.array([kinds[int(n)] == closing for n in names.tolist()])
+    return np.sort(trace.end_s[rows[chosen]])
+
+
+def _busiest(trace: Trace) -> int:
+    ops = trace.in_categories(("cpu_op", "operator", "Operator"))
+    lanes = trace.lane[ops] if ops.any() else trace.lane[~trace.on_device]
+    return int(np.bincount(lanes).argmax()) if lanes.size else 0

@@ -1,0 +1,144 @@
+"""A profiler's trace as columns: one row an event, names and lanes held once.
+
+A trace of a gigabyte has four million events; as Python objects they would take ten times the file, as these columns a quarter
+of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
+"""What Kineto calls work on a GPU (libkineto, ``ActivityType.cpp``)."""
+RUNTIME_CATEGORIES = ("cuda_runtime", "cuda_driver", "hip_runtime", "xpu_runtime")
+NONE = -1
+"""In a column of whole numbers: the event does not say."""
+
+
+class Lane(NamedTuple):
+    """A process and a thread in it, as the file names them; of a GPU, its number and a stream."""
+
+    process: str
+    thread: str
+
+
+class Detail(NamedTuple):
+    """What was recorded of an event's inputs."""
+
+    shapes: tuple[tuple[int, ...], ...] = ()
+    """Of each input; empty for what is no tensor."""
+    dtypes: tuple[str, ...] = ()
+    """As PyTorch's C++ names them: ``float``, ``c10::BFloat16``."""
+    collective: str = ""
+    elements: int = NONE
+    """Sent by a collective."""
+    group: int = NONE
+    """Ranks that take part."""
+    given: tuple[str, ...] = ()
+    """Inputs that are no tensors, as text; of convolutions and attention only."""
+    strides: tuple[tuple[int, ...], ...] = ()
+    """Elements, of each input; of convolutions and attention only."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Events sorted by start; seconds since the first."""
+
+    source: str
+    """Where it was read, for messages."""
+    names: Sequence[str]
+    categories: Sequence[str]
+    lanes: Sequence[Lane]
+    details: Sequence[Detail]
+    """The first is of events that say nothing."""
+    name: NDArray[np.int32]
+    category: NDArray[np.int16]
+    lane: NDArray[np.int32]
+    start_s: Floats
+    duration_s: Floats
+    correlation: Ints
+    """Joins a launch on the host with what it launched."""
+    external: Ints
+    """Joins an operation with its launches."""
+    device: NDArray[np.int32]
+    stream: Ints
+    n_bytes: Ints
+    """Moved by a copy."""
+    detail: NDArray[np.int32]
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What the file says beside its events."""
+    began_s: float = 0.0
+    """The first event on the file's own clock, seconds."""
+
+    def __len__(self) -> int:
+        return len(self.start_s)
+
+    @cached_property
+    def end_s(self) -> Floats:
+        return self.start_s + self.duration_s
+
+    @property
+    def span_s(self) -> float:
+        """From the first start to the last end."""
+        return float(self.end_s.max() - self.start_s.min()) if len(self) else 0.0
+
+    def in_categories(self, wanted: Sequence[str]) -> Flags:
+        """Rows of any of these categories."""
+        ids = [i for i, c in enumerate(self.categories) if c in wanted]
+        return np.isin(self.category, ids)
+
+    def named(self, matches: Any) -> Flags:
+        """Rows whose name ``matches`` (a function of the name; asked once a name)."""
+        table = np.fromiter((bool(matches(n)) for n in self.names), dtype=bool, count=len(self.names))
+        return table[self.name] if len(self.names) else np.zeros(0, dtype=bool)
+
+    @cached_property
+    def on_device(self) -> Flags:
+        """Rows of work on a GPU."""
+        return self.in_categories(DEVICE_CATEGORIES)
+
+    @property
+    def has_device(self) -> bool:
+        return bool(self.on_device.any())
+
+    @property
+    def rank(self) -> int | None:
+        """Of the process that was traced, where it says so."""
+        told = self.metadata.get("distributedInfo")
+        rank = told.get("rank") if isinstance(told, dict) else None
+        return rank if isinstance(rank, int) else None
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """Of the GPU that did most of the work, as the driver told the profiler; empty without one."""
+        told = self.metadata.get("deviceProperties")
+        if not isinstance(told, list) or not told or not self.has_device:
+            return {}
+        used = self.device[self.on_device & (self.device >= 0)]
+        first = int(np.bincount(used).argmax()) if used.size else 0
+        found = [p for p in told if isinstance(p, dict) and p.get("id") == first]
+        return found[0] if found else {}
+
+    @property
+    def capability(self) -> tuple[int, int] | None:
+        """Compute capability of that GPU (NVIDIA)."""
+        major, minor = self.properties.get("computeMajor"), self.properties.get("computeMinor")
+        return (major, minor) if isinstance(major, int) and isinstance(minor, int) else None
+
+    def text(self, row: int) -> str:
+        """The name of one event."""
+        return self.names[int(self.name[row])]
+
+    def inputs(self, row: int) -> Detail:
+        """What was recorded of one event's inputs."""
+        return self.details[int(self.detail[row])]

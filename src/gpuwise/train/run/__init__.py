@@ -1,0 +1,1 @@
+"""A script run as it was tuned."""

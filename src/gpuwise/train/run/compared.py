@@ -1,0 +1,133 @@
+"""At the end of a run: what was predicted beside what was measured."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuwise.train.hook.journal import Journal
+from gpuwise.train.hook.ticks import steady
+from gpuwise.train.run.config import NO_PLAN, Expected, Plan
+from gpuwise.train.run.progress import Loop, cost_usd, loop_of
+from gpuwise.train.tune.energy import NO_ENERGY, Energy
+from gpuwise.train.tune.trial import rate_of
+
+LEAST_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One quantity; None is not known."""
+
+    name: str
+    unit: str
+    """``1/s``, ``s``, ``B``, ``J`` or ``USD``."""
+    predicted: float | None
+    measured: float | None
+
+    @property
+    def error(self) -> float | None:
+        """(predicted - measured) / measured."""
+        if self.predicted is None or not self.measured:
+            return None
+        return self.predicted / self.measured - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Predicted for this script on this device, and measured in the run."""
+
+    rate: float
+    """Of the steady steps: without pauses for evaluation and saving, as the tuning measures it."""
+    per: str
+    step_s: float
+    expected: Expected | None
+    memory_bytes: int | None
+    n_steps: int = 0
+    train_s: float = 0.0
+    """From the end of the first step to that of the last, everything between with it."""
+    samples: float = 0.0
+    """In that time; steps where nothing says what a sample is."""
+    energy: Energy = NO_ENERGY
+    """In that time."""
+    plan: Plan = NO_PLAN
+
+    @property
+    def usable(self) -> Expected | None:
+        """The prediction, where it is of the same kind of rate."""
+        return self.expected if self.expected is not None and self.expected.per == self.per else None
+
+    @property
+    def error(self) -> float | None:
+        """Of the predicted rate: (predicted - measured) / measured."""
+        return None if self.usable is None else self.usable.rate / self.rate - 1.0
+
+    @property
+    def energy_a_sample_j(self) -> float | None:
+        return self.energy.energy_j / self.samples if self.energy.energy_j is not None and self.samples else None
+
+    @property
+    def predicted_s(self) -> float | None:
+        """Of the same steps."""
+        return None if self.usable is None or not self.samples else self.samples / self.usable.rate
+
+    def rows(self) -> list[Row]:
+        """Everything that is known from one side at least."""
+        e, energy_j = self.usable, self.energy_a_sample_j
+        predicted_j = e.energy_j if e is not None else None
+        total_j = predicted_j * self.samples if predicted_j is not None else None
+        found = [
+            Row(f"{self.per} a second", "1/s", None if e is None else e.rate, self.rate),
+            Row("seconds a step", "s", None if e is None else e.step_s, self.step_s),
+            Row("memory", "B", None if e is None else e.memory_bytes, self.memory_bytes),
+            Row(f"energy a {self.per.removesuffix('s')}", "J", predicted_j, energy_j),
+            Row(f"time of {self.n_steps:,} steps", "s", self.predicted_s, self.train_s or None),
+            Row("their cost", "USD", cost_usd(self.plan, self.predicted_s, total_j),
+                cost_usd(self.plan, self.train_s, self.energy.energy_j)),
+        ]  # fmt: skip
+        return [r for r in found if r.predicted is not None or r.measured is not None]
+
+
+def compared_of(
+    journal: Journal, expected: Expected | None, memory_bytes: int | None, *, plan: Plan = NO_PLAN, energy: Energy = NO_ENERGY
+) -> Compared | None:
+    """None where the run made too few steps to tell."""
+    loop = loop_of(journal)
+    steps = steady(loop.steps)
+    if len(steps) < LEAST_STEPS:
+        return None
+    thin = loop.points[len(loop.steps) :]
+    rate, step_s = rate_of(steps), statistics.median(s.wall_s for s in steps)
+    if len(thin) > 1:
+        rate, step_s = _thinned(loop, thin, rate, step_s, sum(s.wall_s for s in steps))
+    first, last = loop.points[0], loop.points[-1]
+    samples = last[2] - first[2] if loop.per == "samples" else last[1] - first[1]
+    return Compared(
+        rate, loop.per, step_s, expected, memory_bytes, int(loop.turns), last[0] - first[0], float(samples), energy, plan
+    )
+
+
+def _thinned(
+    loop: Loop, thin: Sequence[tuple[float, float, int]], rate: float, step_s: float, dense_s: float
+) -> tuple[float, float]:
+    """Medians over time: the steps that were all kept count as one stretch, those between two kept ticks as others."""
+    rates, steps = [(rate, dense_s)], [(step_s, dense_s)]
+    for (from_s, turns, samples), (to_s, turns_b, samples_b) in itertools.pairwise(thin):
+        span_s, n = to_s - from_s, turns_b - turns
+        if span_s > 0 and n > 0:
+            rates.append(((samples_b - samples if loop.per == "samples" else n) / span_s, span_s))
+            steps.append((span_s / n, span_s))
+    return _weighted_median(rates), _weighted_median(steps)
+
+
+def _weighted_median(values: Sequence[tuple[float, float]]) -> float:
+    """The value at which half of the weight is reached."""
+    ordered = sorted(values)
+    half, reached = sum(w for _, w in ordered) / 2, 0.0
+    for value, weight in ordered:
+        reached += weight
+        if reached >= half:
+            return value
+    return ordered[-1][0]

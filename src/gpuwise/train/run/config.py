@@ -1,0 +1,167 @@
+"""``gpuwise.toml``: the levers that a tuning kept, and what it measured. People read and change it."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from gpuwise.errors import FieldError, InputError
+from gpuwise.train.levers.table import BY_NAME
+
+FILE = "gpuwise.toml"
+VERSION = 1
+NUMBERS = {"batch": (1, 2**24), "micro_batches": (1, 2**24)}
+"""What levers take that take other numbers than workers and threads do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the tuning measured with these levers."""
+
+    rate: float
+    """Samples (or steps) a second."""
+    per: str
+    step_s: float
+    before_rate: float
+    """Of the untouched script."""
+    memory_bytes: int | None = None
+    device: str | None = None
+    """``cuda`` or ``cpu``."""
+    device_name: str | None = None
+    """As its driver, or the system, names it: elsewhere the rest says nothing."""
+    energy_j: float | None = None
+    """Of one sample (or step), idle power with it."""
+    basis: str = "the tuning"
+    """Where the figures come from, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long a run is meant to go on and what it costs; None is not known."""
+
+    epochs: float | None = None
+    """Passes over the training data."""
+    total_steps: float | None = None
+    """Turns of the training loop."""
+    price_per_hour: float | None = None
+    """US dollars for the machine."""
+    usd_per_kwh: float | None = None
+    """US dollars for electricity, of what is metered."""
+    country: str | None = None
+    """Whose price of electricity is taken where none is given."""
+
+
+NO_PLAN = Plan()
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """One file."""
+
+    script: str
+    levers: Mapping[str, object] = field(default_factory=dict[str, object])
+    expected: Expected | None = None
+    plan: Plan = field(default_factory=Plan)
+
+
+def write(tuned: Tuned, path: Path, notes: Mapping[str, str]) -> None:
+    """``notes``: a comment for each lever."""
+    lines = [
+        "# Written by gpuwise tune. `gpuwise run` puts these on the unmodified script; delete a line to leave a lever out.",
+        f"version = {VERSION}",
+        f"script = {json.dumps(tuned.script)}",
+        "",
+        "[levers]",
+    ]
+    for name, value in tuned.levers.items():
+        note = f"  # {notes[name]}" if name in notes else ""
+        lines.append(f"{name} = {json.dumps(value)}{note}")
+    if tuned.expected is not None:
+        e = tuned.expected
+        lines += ["", "[expected]", f"rate = {e.rate:.6g}", f"per = {json.dumps(e.per)}", f"step_s = {e.step_s:.6g}"]
+        lines.append(f"before_rate = {e.before_rate:.6g}")
+        if e.memory_bytes is not None:
+            lines.append(f"memory_bytes = {e.memory_bytes}")
+        for name, text in (("device", e.device), ("device_name", e.device_name)):
+            if text is not None:
+                lines.append(f"{name} = {json.dumps(text)}")
+        if e.energy_j is not None:
+            lines.append(f"energy_j = {e.energy_j:.6g}")
+    given = {name: value for name, value in asdict(tuned.plan).items() if value is not None}
+    if given:
+        lines += ["", "[run]", *(f"{name} = {json.dumps(value)}" for name, value in given.items())]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def read(path: Path) -> Tuned:
+    """Raises InputError where it is no such file, FieldError where it names a lever or a value that there is not."""
+    try:
+        told = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}", hint="`gpuwise tune script.py` writes it") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not TOML: {error}") from None
+    if told.get("version") != VERSION:
+        raise FieldError(f"version {told.get('version')!r} is not known", file=str(path), hint=f"this gpuwise reads {VERSION}")
+    unknown = sorted(set(told) - {"version", "script", "levers", "expected", "run"})
+    if unknown:
+        raise FieldError(f"unknown field {unknown[0]!r}", file=str(path))
+    levers = told.get("levers", {})
+    if not isinstance(levers, dict):
+        raise FieldError("levers is no table", file=str(path))
+    for name, value in levers.items():
+        _check(str(path), name, value)
+    held = {k: v for k, v in levers.items() if v is not False}
+    return Tuned(str(told.get("script", "")), held, _expected(path, told), _plan(str(path), told.get("run", {})))
+
+
+def _check(file: str, name: str, value: object) -> None:
+    if name not in BY_NAME:
+        raise FieldError(f"there is no lever {name!r}", file=file, field=name, hint="there are " + ", ".join(BY_NAME))
+    if value is False:
+        return
+    known = BY_NAME[name].values
+    numbers = not known or all(isinstance(v, int) and not isinstance(v, bool) for v in known)
+    least, most = NUMBERS.get(name, (0, 4096))
+    if numbers and not (isinstance(value, int) and not isinstance(value, bool) and least <= value <= most):
+        raise FieldError(f"{name} takes a whole number", file=file, field=name, hint=f"for example {name} = 2")
+    # a cache may be given its bytes
+    is_cache = name in ("cache_decode", "cache_items") and isinstance(value, int) and value > 0
+    if not numbers and value not in known and not is_cache and name != "allocator":
+        raise FieldError(
+            f"{name} = {value!r}", file=file, field=name, hint="it takes " + " or ".join(json.dumps(v) for v in known)
+        )
+
+
+def _expected(path: Path, told: Mapping[str, Any]) -> Expected | None:
+    given = told.get("expected")
+    if given is None:
+        return None
+    try:
+        return Expected(
+            float(given["rate"]), str(given["per"]), float(given["step_s"]), float(given["before_rate"]),
+            None if given.get("memory_bytes") is None else int(given["memory_bytes"]), given.get("device"),
+            given.get("device_name"), None if given.get("energy_j") is None else float(given["energy_j"]),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError) as error:
+        raise FieldError(f"expected: {error} is missing or no number", file=str(path)) from None
+
+
+def _plan(file: str, given: object) -> Plan:
+    if not isinstance(given, dict):
+        raise FieldError("run is no table", file=file)
+    known = [f.name for f in fields(Plan)]
+    for name, value in given.items():
+        if name not in known:
+            raise FieldError(f"unknown field {name!r} of run", file=file, field=name, hint="there are " + ", ".join(known))
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+        if name != "country" and not number:
+            raise FieldError(f"{name} = {value!r} is no number above zero", file=file, field=name)
+        if name == "country" and not (isinstance(value, str) and value):
+            raise FieldError(f"{name} = {value!r} is no name", file=file, field=name, hint='write it like country = "DE"')
+    return Plan(**given)

@@ -1,0 +1,144 @@
+"""``gpuwise run``: the unmodified script under its tuned levers, in a process of its own."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.train.hook.journal import Journal
+from gpuwise.train.hook.launch import Outcome, Streams, launch
+from gpuwise.train.hook.settings import Settings
+from gpuwise.train.run.compared import Compared, compared_of
+from gpuwise.train.run.config import FILE, Expected, Plan, Tuned, read
+from gpuwise.train.run.progress import Now, cost_usd, loop_of, now_of
+from gpuwise.train.tune.energy import NO_ENERGY, Energy, Meter
+from gpuwise.train.tune.peak import Device, device_of
+from gpuwise.train.tune.record import RAN, Measured, Script, expected_from, keep, script_of
+from gpuwise.train.tune.trial import memory_of
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How it ended."""
+
+    outcome: Outcome
+    refused: dict[str, str]
+    """Levers that could not take hold, and why."""
+    compared: Compared | None
+    energy: Energy = NO_ENERGY
+    """Of the whole process, its start with it."""
+    cost_usd: float | None = None
+    """Of the whole process."""
+    device: Device | None = None
+    kept_in: Path | None = None
+    """The records that the measurement went to."""
+    not_kept: str | None = None
+    """Why it did not."""
+
+
+def find_config(script: str, given: Path | None, *, module: bool = False) -> tuple[Path | None, Tuned]:
+    """``given``, else ``gpuwise.toml`` beside the script or here, where it is of this script. Raises InputError."""
+    if given is not None:
+        return given, read(given)
+    folders = [Path.cwd()] if module else [Path(script).resolve().parent, Path.cwd()]
+    for folder in dict.fromkeys(folders):
+        path = folder / FILE
+        if path.exists():
+            tuned = read(path)
+            if tuned.script and Path(tuned.script).name != Path(script).name:
+                raise InputError(
+                    f"{path} is of {tuned.script}, not of {script}",
+                    hint="`gpuwise tune` the script, or name its file with --config",
+                )
+            return path, tuned
+    raise InputError(f"there is no {FILE} for {script}", hint=f"`gpuwise tune {script}` writes it; --config names another file")
+
+
+class _Prediction:
+    """What is expected on the device of a run, looked up once the run says which it is."""
+
+    def __init__(self, script: Script, tuned: Tuned) -> None:
+        self._script, self._tuned = script, tuned
+        self._known = False
+        self._found: Expected | None = None
+        self.failed: str | None = None
+
+    def of(self, journal: Journal) -> Expected | None:
+        """None before the device is known, and where nothing is expected on it."""
+        if self._known:
+            return self._found
+        device = device_of(journal)
+        if device is None:
+            return None
+        self._known = True
+        try:
+            self._found = expected_from(self._script, device, self._tuned.levers, self._tuned.expected)
+        except GpuwiseError as error:
+            self.failed = error.message
+            given = self._tuned.expected
+            self._found = given if given is not None and given.device_name in (None, device.name) else None
+        return self._found
+
+
+def run_tuned(
+    script: str, arguments: Sequence[str], tuned: Tuned, *, module: bool = False, plan: Plan | None = None,
+    look: Callable[[Now], None] | None = None, every_s: float = 1.0, streams: Streams = (None, None), record: bool = True,
+) -> Ran:  # fmt: skip
+    """Run it to its own end; what it prints goes where it would, or to ``streams``. Signals to this process are the script's.
+
+    ``plan``: how long it is to go on and what it costs; the file's by default. ``record``: what was measured goes to the user's
+    records; that it cannot is no error.
+    """
+    plan = tuned.plan if plan is None else plan
+    script_is = script_of(script, arguments, module=module)
+    prediction = _Prediction(script_is, tuned)
+    with tempfile.TemporaryDirectory(prefix="gpuwise-run-") as folder, Meter() as meter:
+        place = Path(folder)
+        settings = Settings(
+            script, list(arguments), str(place / "journal.jsonl"), module=module, levers=dict(tuned.levers), live=True
+        )
+        began = time.monotonic()
+
+        def show(journal: Journal) -> None:
+            if look is not None:
+                elapsed_s = time.monotonic() - began
+                look(now_of(journal, plan, expected=prediction.of(journal), meter=meter, elapsed_s=elapsed_s))
+
+        outcome = launch(
+            settings, place, look=None if look is None else show, look_every_s=every_s, streams=streams, let_end=True,
+        )  # fmt: skip
+    journal = outcome.journal
+    energy = meter.of(journal)
+    ran = Ran(
+        outcome, journal.refused, _compared(journal, prediction.of(journal), outcome, plan, meter), energy,
+        cost_usd(plan, outcome.wall_s, energy.energy_j), device_of(journal), not_kept=prediction.failed,
+    )  # fmt: skip
+    return _kept(ran, script_is, tuned) if record else ran
+
+
+def _compared(journal: Journal, expected: Expected | None, outcome: Outcome, plan: Plan, meter: Meter) -> Compared | None:
+    points = loop_of(journal).points
+    energy = meter.of(journal, points[0][0], points[-1][0]) if len(points) > 1 else NO_ENERGY
+    return compared_of(journal, expected, memory_of(outcome), plan=plan, energy=energy)
+
+
+def _kept(ran: Ran, script: Script, tuned: Tuned) -> Ran:
+    """With its measurement in the records; a store that cannot be written is said, and no more."""
+    compared, device = ran.compared, ran.device
+    if compared is None or device is None or ran.refused:
+        # with a lever missing it is not what the file says
+        return ran
+    e = compared.usable
+    measured = Measured(
+        RAN, compared.rate, compared.per, compared.step_s, tuned.levers, None if e is None else e.rate,
+        None if e is None else e.basis, compared.memory_bytes, None if e is None else e.memory_bytes,
+        compared.energy_a_sample_j, None, compared.n_steps,
+    )  # fmt: skip
+    try:
+        return replace(ran, kept_in=keep(script, device, ran.outcome.journal.begin.get("torch"), [measured]))
+    except GpuwiseError as error:
+        return replace(ran, not_kept=error.message)

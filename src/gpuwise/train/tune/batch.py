@@ -1,0 +1,166 @@
+"""The largest batch that fits, in as few runs as can be, and the one worth taking; never one that was not run.
+
+Peak memory of a training step is a line in the batch: M(b) = a + c b (weights, gradients and optimizer states; activations). A
+run that fits at b also bounds every other: with a >= 0, M(b') <= b'/b M(b), so b' = C b / M(b) fits in C bytes. The first probe
+is the batch that the person has (or 1, where that does not fit), the second the largest that the first proves safe; the line
+through both gives the wall, and one run there verifies it. Where memory is no line (an allocator that rounds, a kernel that
+takes another workspace), the line is drawn anew through the last points until the wall lies between two sizes that were run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuwise.errors import GpuwiseError, InputError
+
+KNEE = 0.95
+"""The smallest batch that reaches this share of the best rate is taken: step time a sample flattens long before the memory is
+full, and what is left free is room for longer samples. Rule of this project."""
+APART = 0.9
+MOST_RUNS = 12
+LARGEST = 2**24
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run at one size: with the longest samples, and a step of the optimizer."""
+
+    batch: int
+    fits: bool
+    memory_bytes: float | None = None
+    """Peak; known where it fits."""
+    rate: float | None = None
+    """Samples a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """``largest`` and ``chosen`` were run."""
+
+    largest: int
+    chosen: int
+    runs: tuple[Measured, ...]
+    exact: bool
+    """The next size was run and does not fit, or the memory of the largest leaves no room for one more by the line."""
+    at_most: bool = False
+    """``largest`` is the most that was to be tried: memory does not end there."""
+
+    @property
+    def rates(self) -> dict[int, float]:
+        """Samples a second of the sizes that fit, where they are known."""
+        return {m.batch: m.rate for m in self.runs if m.fits and m.rate is not None}
+
+
+def find_batch(
+    run: Callable[[int], Measured], capacity_bytes: float, *, start: int = 1, most: int = LARGEST, most_runs: int = MOST_RUNS,
+    knee_runs: int = 0,
+) -> Found:  # fmt: skip
+    """``run(b)`` measures one size in a process of its own; ``most`` is the largest that can be run (the data has no more
+    samples). ``knee_runs`` more runs look for a smaller size that is as fast, between those that were run. Raises InputError
+    for a start, a capacity or a ``most`` that none can be, and GpuwiseError where not even one sample fits."""
+    if start < 1 or start > LARGEST:
+        raise InputError(f"a batch of {start} is none", hint="start from a whole number of at least 1")
+    if not capacity_bytes > 0:
+        raise InputError(f"{capacity_bytes:g} bytes are no capacity")
+    if most < 1:
+        raise InputError(f"a batch of at most {most} is none", hint="the data needs at least one sample")
+    finder = _Finder(run, capacity_bytes, most_runs, min(most, LARGEST))
+    finder.try_size(min(start, most))
+    if not finder.fitting:
+        finder.try_size(1)
+        if not finder.fitting:
+            raise GpuwiseError("not even a batch of 1 fits", hint="recompute activations, shard, or take a shorter format")
+    finder.climb()
+    finder.look_for_the_knee(knee_runs)
+    return finder.found()
+
+
+class _Finder:
+    def __init__(self, run: Callable[[int], Measured], capacity: float, most_runs: int, most: int) -> None:
+        self._run, self._capacity, self._most_runs, self._most = run, capacity, most_runs, most
+        self.fitting: dict[int, Measured] = {}
+        self.failing: set[int] = set()
+        self.runs: list[Measured] = []
+
+    def try_size(self, size: int) -> None:
+        measured = self._run(size)
+        self.runs.append(measured)
+        over = measured.memory_bytes is not None and measured.memory_bytes > self._capacity
+        if measured.fits and not over:
+            self.fitting[size] = measured
+        else:
+            self.failing.add(size)
+
+    @property
+    def wall(self) -> int:
+        """The smallest size that is known not to fit."""
+        return min(self.failing, default=self._most + 1)
+
+    def climb(self) -> None:
+        """Until the largest that fits has its neighbour known, or predicted, not to fit."""
+        while len(self.runs) < self._most_runs:
+            size = self._next()
+            if size is None:
+                return
+            self.try_size(size)
+
+    def look_for_the_knee(self, n_runs: int) -> None:
+        """Halfway (by ratio) between the smallest size that is as fast as any and the next below it."""
+        for _ in range(n_runs):
+            chosen = self.knee()
+            below = max((s for s in self.fitting if s < chosen), default=chosen)
+            middle = round((below * chosen) ** 0.5)
+            if chosen < 2 * below or middle in self.fitting:
+                return
+            self.try_size(middle)
+
+    def knee(self) -> int:
+        """The smallest size that reaches ``KNEE`` of the best rate; the largest where rates are not known."""
+        rates = {size: m.rate for size, m in self.fitting.items() if m.rate is not None}
+        if not rates:
+            return max(self.fitting)
+        return min(size for size, rate in rates.items() if rate >= KNEE * max(rates.values()))
+
+    def _next(self) -> int | None:
+        best = max(self.fitting)
+        if best + 1 >= self.wall:
+            return None
+        if len(self.fitting) == 1:
+            second = self._second(best)
+            return None if second in self.fitting or second in self.failing else second
+        predicted = self._predicted()
+        if predicted == best:
+            return None
+        if self.failing and predicted >= self.wall and self.wall - best > 2:
+            # the line has been wrong here
+            return best + (self.wall - best) // 2
+        return min(max(predicted, best + 1), self.wall - 1)
+
+    def _second(self, first: int) -> int:
+        memory = self.fitting[first].memory_bytes
+        if memory is None or memory <= 0:
+            return min(2 * first, self.wall - 1)
+        safe = min(int(self._capacity * first / memory), self.wall - 1)
+        if safe > first:
+            return safe
+        # nothing above is sure: the second point lies below
+        return first // 2 if first > 1 else 2
+
+    def _predicted(self) -> int:
+        """The largest size on the line through the largest that fits and the next that is well below it: between neighbours
+        the allocator's rounding is more than a sample."""
+        every = sorted(self.fitting)
+        sizes = [max((s for s in every[:-1] if s <= APART * every[-1]), default=every[-2]), every[-1]]
+        low, high = (self.fitting[s] for s in sizes)
+        if low.memory_bytes is None or high.memory_bytes is None or high.memory_bytes <= low.memory_bytes:
+            return min(2 * sizes[1], LARGEST)
+        slope = (high.memory_bytes - low.memory_bytes) / (sizes[1] - sizes[0])
+        room = self._capacity - high.memory_bytes
+        # a whole sample that fits to the last byte fits: rounding of the slope must not lose it
+        return min(sizes[1] + int(room / slope + 1e-9), LARGEST)
+
+    def found(self) -> Found:
+        largest = max(self.fitting)
+        exact = largest + 1 in self.failing or (len(self.fitting) > 1 and self._predicted() == largest)
+        return Found(largest, self.knee(), tuple(self.runs), exact, largest == self._most and not exact)

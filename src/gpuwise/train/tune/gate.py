@@ -1,0 +1,112 @@
+"""The runs of the parity gate: batches recorded once, the untouched script twice on them, then every changed run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpuwise.errors import GpuwiseError
+from gpuwise.train.hook.launch import Outcome
+from gpuwise.train.hook.settings import Parity, Stop
+from gpuwise.train.hook.zygote import Zygote
+from gpuwise.train.levers.table import BY_NAME
+from gpuwise.train.tune import parity
+from gpuwise.train.tune.parity import Distance, Verdict, batches_differ, changes_of, curve_of, distance, precision_of
+from gpuwise.train.tune.trial import NO_DROPOUT, ROUNDING, Job, run
+
+LOADER_GROUP = "loader"
+
+
+class Gate:
+    """Compares changed runs of one job with the untouched one. ``own``: the format of the script's own autocast. ``base``:
+    levers of both sides, where the script does not run without them."""
+
+    def __init__(
+        self, job: Job, folder: Path, zygote: Zygote | None, *, steps: int = parity.STEPS, own: str | None = None,
+        base: Mapping[str, object] | None = None,
+    ) -> None:  # fmt: skip
+        self._always: dict[str, object] = {NO_DROPOUT: True, **(base or {})}
+        self._job, self._folder, self._zygote, self._steps, self._own = job, folder, zygote, steps, own
+        self._batches = folder / "record" / "batches"
+        self._untouched: parity.Curve | None = None
+        self._spread: Distance | None = None
+        self._rounding: dict[str, Distance] = {}
+        self._recorded = False
+
+    def check(self, levers: Mapping[str, object]) -> Verdict:
+        """The verdict on these levers together. Raises GpuwiseError where the untouched script itself cannot be compared."""
+        self._record()
+        changes, precision = changes_of(levers), precision_of(levers, self._own)
+        in_loader = {k: v for k, v in levers.items() if BY_NAME[k].group == LOADER_GROUP}
+        if in_loader:
+            why = self._content(in_loader)
+            if why is not None:
+                return Verdict(False, changes, precision, "", 0.0, 0.0, why=why)
+        rest = {k: v for k, v in levers.items() if k not in in_loader}
+        if not rest:
+            return Verdict(True, changes, precision, "", 0.0, 0.0, why=_same_batches(in_loader))
+        base, spread = self._base()
+        outcome = self._replay(rest, "changed")
+        if not outcome.ok:
+            return Verdict(False, changes, precision, "", 0.0, 0.0, why=outcome.error or f"the run ended: {outcome.ended}")
+        return parity.judge(
+            distance(base, curve_of(outcome.journal, self._steps)), self._noise(precision, base), spread, changes=changes,
+            precision=precision,
+        )  # fmt: skip
+
+    def _record(self) -> None:
+        if self._recorded:
+            return
+        outcome = run(
+            self._job, self._always, self._folder / "record", stop=self._stop, zygote=self._zygote,
+            parity=Parity(self._steps, record_batches=str(self._batches)),
+        )  # fmt: skip
+        if not outcome.journal.ticks:
+            raise GpuwiseError(f"the script could not be run for the comparison: {outcome.error or outcome.ended}")
+        self._recorded = True
+
+    @property
+    def _stop(self) -> Stop:
+        return Stop(most_steps=self._steps - 1)
+
+    def _replay(self, levers: Mapping[str, object], name: str) -> Outcome:
+        return run(
+            self._job, {**self._always, **levers}, self._folder / name, stop=self._stop, zygote=self._zygote,
+            parity=Parity(self._steps, replay_batches=str(self._batches)),
+        )  # fmt: skip
+
+    def _base(self) -> tuple[parity.Curve, Distance]:
+        if self._untouched is None or self._spread is None:
+            first, second = (self._replay({}, name) for name in ("untouched", "repeated"))
+            for outcome in (first, second):
+                if not outcome.ok:
+                    raise GpuwiseError(
+                        f"the untouched script does not run again on its own batches: {outcome.error or outcome.ended}",
+                        hint="`--no-parity` measures without comparing, and says so",
+                    )
+            self._untouched = curve_of(first.journal, self._steps)
+            self._spread = distance(self._untouched, curve_of(second.journal, self._steps))
+        return self._untouched, self._spread
+
+    def _noise(self, precision: str, base: parity.Curve) -> Distance:
+        if precision not in self._rounding:
+            outcome = self._replay({ROUNDING: parity.UNITS[precision]}, "rounding")
+            self._rounding[precision] = distance(base, curve_of(outcome.journal, self._steps))
+        return self._rounding[precision]
+
+    def _content(self, levers: Mapping[str, object]) -> str | None:
+        """Why the loader gives other batches under these levers; None where it does not."""
+        folder = self._folder / "loaded"
+        outcome = run(
+            self._job, {**self._always, **levers}, folder, stop=self._stop, zygote=self._zygote,
+            parity=Parity(self._steps, record_batches=str(folder / "batches")),
+        )  # fmt: skip
+        if not outcome.journal.ticks:
+            return f"the run ended before its first step: {outcome.error or outcome.ended}"
+        augmented = any(BY_NAME[name].changes == "order" for name in levers)
+        return batches_differ(self._batches, folder / "batches", augmented=augmented)
+
+
+def _same_batches(levers: Mapping[str, object]) -> str:
+    exact = all(BY_NAME[name].changes == "exact" for name in levers)
+    return "the batches are the same to the last bit" if exact else "the same rows in the same order; augmentation draws anew"

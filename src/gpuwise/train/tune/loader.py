@@ -1,0 +1,162 @@
+"""How many loader workers: one probe predicts the rate of every number of them, and trials check it.
+
+A worker makes items one after the other, each taking t_item seconds of which t_cpu on a processor; w of them do
+rate(w) = min(w / t_item, free_cores / t_cpu) items a second: the first until the processors are full. Only free cores count: what
+others already use cannot be had.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from gpuwise.errors import InputError
+
+PROBE_ITEMS, PROBE_S = 40, 2.0
+"""Items of a probe, or as many as fit in the time."""
+ENOUGH = 0.95
+"""The fewest workers that reach this share of the best predicted rate are taken. Rule of this project."""
+BORNE_OUT = 0.8
+"""A measured rate of this share of the predicted one bears it out: cores that count as free are shared a moment later. Rule of
+this project."""
+CHECK_ITEMS, CHECK_S, BATCH = 320, 20.0, 4
+"""Items of a check, or as many as fit in the time; and items of a batch in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Of one item: medians."""
+
+    item_s: float
+    cpu_s: float
+    n_items: int
+
+    @property
+    def waiting(self) -> float:
+        """Share of an item's time that is no work of the processor: files, network."""
+        return max(1.0 - self.cpu_s / self.item_s, 0.0) if self.item_s else 0.0
+
+
+def probe_items(dataset: Any, indices: Sequence[Any] | None = None) -> Probe:
+    """Make items in this process, one after the other. Raises InputError for a dataset without items."""
+    if indices is None:
+        total = len(dataset)
+        indices = range(0, total, max(total // PROBE_ITEMS, 1))
+    walls: list[float] = []
+    cpus: list[float] = []
+    began = time.perf_counter()
+    for index in list(indices)[:PROBE_ITEMS]:
+        wall, cpu = time.perf_counter(), time.thread_time()
+        dataset[index]
+        walls.append(time.perf_counter() - wall)
+        cpus.append(time.thread_time() - cpu)
+        if time.perf_counter() - began > PROBE_S and len(walls) >= 3:
+            break
+    if not walls:
+        raise InputError("the dataset has no items")
+    return Probe(statistics.median(walls), statistics.median(cpus), len(walls))
+
+
+def predicted_rate(probe: Probe, workers: int, free_cores: float) -> float:
+    """Items a second with so many workers; 0 workers is the loop's own process."""
+    processes = max(workers, 1)
+    by_processes = processes / probe.item_s
+    return min(by_processes, free_cores / probe.cpu_s) if probe.cpu_s > 0 and workers else by_processes
+
+
+def workers_to_try(probe: Probe, free_cores: float, most: int, *, needed_rate: float = float("inf")) -> tuple[int, ...]:
+    """The fewest workers whose predicted rate is ``ENOUGH`` of the best (or of ``needed_rate``, what the training takes), then
+    its half and its double, for where a run shows the prediction wrong."""
+    predicted = {w: predicted_rate(probe, w, free_cores) for w in range(1, most + 1)}
+    target = ENOUGH * min(max(predicted.values()), needed_rate)
+    first = min(w for w, rate in predicted.items() if rate >= target)
+    return tuple(dict.fromkeys(w for w in (first, min(2 * first, most), max(first // 2, 1))))
+
+
+def free_cores(usable: int, sample_s: float = 0.2) -> float:
+    """Cores of this machine that nobody uses now, at least a half: a busy machine still gives a share."""
+    import psutil
+
+    busy = psutil.cpu_percent(sample_s) / 100.0 * (psutil.cpu_count() or 1)
+    return max(usable - busy, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One loader run with so many workers, and no training."""
+
+    workers: int
+    predicted: float
+    measured: float
+    """Items a second, from the moment when every worker has given its first batch."""
+    seconds: float
+    """Of all of it, the start of the workers with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A number of workers that was run."""
+
+    workers: int
+    rate: float
+    probe: Probe
+    checks: tuple[Check, ...]
+    """In the order in which they were run."""
+    seconds: float
+    """From the question to the answer."""
+
+
+def choose_workers(
+    dataset: Any, *, cores: int, free: float | None = None, needed_rate: float = float("inf"), items: int = CHECK_ITEMS,
+    batch: int = BATCH, collate: Callable[[list[Any]], Any] | None = None,
+) -> Chosen:  # fmt: skip
+    """How many workers make this dataset's items fastest, up to two for each of ``cores``, or fast enough for ``needed_rate``
+    items a second.
+
+    One probe predicts, one run checks; only where the run does not bear the prediction out are half and double of it run too.
+    ``free``: cores that nobody else uses; measured where it is not given. Raises InputError for a dataset without items.
+    """
+    began = time.perf_counter()
+    probe = probe_items(dataset)
+    free = free_cores(cores) if free is None else free
+    checks: list[Check] = []
+    for workers in workers_to_try(probe, free, 2 * cores, needed_rate=needed_rate):
+        check = run_loader(dataset, workers, predicted_rate(probe, workers, free), items=items, batch=batch, collate=collate)
+        checks.append(check)
+        if check.measured >= BORNE_OUT * min(check.predicted, needed_rate):
+            break
+    best = max(check.measured for check in checks)
+    taken = min((c for c in checks if c.measured >= ENOUGH * best), key=lambda c: c.workers)
+    return Chosen(taken.workers, taken.measured, probe, tuple(checks), time.perf_counter() - began)
+
+
+def run_loader(
+    dataset: Any, workers: int, predicted: float = float("nan"), *, items: int = CHECK_ITEMS, batch: int = BATCH,
+    collate: Callable[[list[Any]], Any] | None = None,
+) -> Check:  # fmt: skip
+    """About ``items`` items (in whole batches, as many from each worker) through a ``DataLoader``; where there
+    are fewer, they come again."""
+    from torch.utils.data import DataLoader
+
+    began = time.perf_counter()
+    processes = max(workers, 1)
+    most = max(items // (batch * processes), 1) * processes
+    order = [k % len(dataset) for k in range((processes + most) * batch)]
+    with warnings.catch_warnings():
+        # up to twice the cores is meant
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        given = iter(DataLoader(dataset, batch_size=batch, sampler=order, num_workers=workers, collate_fn=collate))
+    for _ in islice(given, processes):
+        pass
+    full = now = time.perf_counter()
+    n = 0
+    for _ in given:
+        n, now = n + 1, time.perf_counter()
+        if now - full > CHECK_S:
+            break
+    return Check(workers, predicted, n * batch / (now - full), now - began)

@@ -1,0 +1,106 @@
+"""What the device of a run can do at most, by format: a card by the catalogue, the processor as it was measured here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuwise.errors import GpuwiseError
+from gpuwise.train.hook.journal import Journal
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What a run ran on."""
+
+    kind: str
+    """``cuda`` or ``cpu``."""
+    name: str
+    """As the driver, or the system, names it."""
+    id: str = "cpu"
+    """The driver's unique name; ``cpu``."""
+    count: int = 1
+    accelerator: str | None = None
+    """Id in the catalogue."""
+    memory_bytes: int | None = None
+    capability: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """FLOP/s by format, of all its devices; empty with a reason where nothing is known."""
+
+    flop_per_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    basis: str | None = None
+    """``catalogue`` (the vendor's dense rates) or ``measured here``."""
+    why: str | None = None
+
+
+def device_of(journal: Journal) -> Device | None:
+    """What the run's tensors are on; None where it ended before that was told."""
+    told = journal.last("devices")
+    if not told:
+        return None
+    used = told["devices"]
+    if not used:
+        from gpuwise.machine.bench.subjects import this_processor
+
+        subject = this_processor()
+        return Device("cpu", subject.name, accelerator=subject.id)
+    return card_of(used)
+
+
+def card_of(used: list[Mapping[str, Any]]) -> Device:
+    """Of the event ``devices``: the first card, and how many there are."""
+    from gpuwise.machine.bench.subjects import accelerator_named
+
+    first = used[0]
+    capability: tuple[int, int] = (int(first["capability"][0]), int(first["capability"][1]))
+    uuid = str(first.get("uuid") or "")
+    unique = (uuid if uuid.startswith("GPU-") else f"GPU-{uuid}") if uuid else f"cuda:{first['index']}"
+    known = None if "MIG" in first["name"] else accelerator_named(first["name"], first["memory_bytes"], capability)
+    return Device(
+        "cuda", first["name"], unique, len(used), None if known is None else known.id, int(first["memory_bytes"]), capability
+    )
+
+
+def peaks_of(device: Device) -> Peaks:
+    """Of a card as the catalogue has it, of the processor as ``gpuwise bench`` measured it."""
+    if device.kind == "cpu":
+        return _processor()
+    from gpuwise.facts.accelerators import accelerators
+
+    found = None if device.accelerator is None else accelerators().get(device.accelerator)
+    if found is None:
+        return Peaks(why=f"{device.name} is not in the catalogue")
+    rates = {name: rate * device.count for name, rate in found.peak_flop_per_s.items()}
+    if found.fp32_matrix_flop_per_s is not None:
+        rates["fp32"] = found.fp32_matrix_flop_per_s * device.count
+    return Peaks(rates, "catalogue")
+
+
+def _processor() -> Peaks:
+    """The peak at which the share of it that every processor reaches gives the rates measured here. The catalogue's peaks are
+    of whole sockets, and a virtual machine does not say what part of one it is."""
+    from gpuwise.calibrate.machine import best_rates, fit_device, load, newest
+    from gpuwise.calibrate.machine_devices import processor_from
+    from gpuwise.machine.bench.subjects import machine_id, this_processor
+    from gpuwise.records.store import Records
+
+    subject = this_processor()
+    try:
+        found = next((d for d in load() if d.device == "cpu"), None)
+        if found is None or "fp32" not in found.rates:
+            with Records(create=False) as records:
+                rows = newest(records.query(device="cpu", machine_id=machine_id()))
+            if "fp32" not in best_rates(rows):
+                return Peaks(why=NOT_MEASURED)
+            found = fit_device(rows, None)
+        measured = processor_from(found, subject.processor, subject.units)
+    except GpuwiseError:
+        return Peaks(why=NOT_MEASURED)
+    return Peaks(dict(measured.peak_flop_per_s), "measured here")
+
+
+NOT_MEASURED = "this processor's peak was not measured: `gpuwise bench --quick --device cpu`"

@@ -1,0 +1,255 @@
+"""What was predicted and what came of it, kept in the user's records: the next prediction of the same script starts there.
+
+A record names a script by a one-way number of its text and arguments, and holds neither its name, its place nor its user's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuwise.records.record import Record, Run, Value
+from gpuwise.records.store import Records
+from gpuwise.train.run.config import Expected
+from gpuwise.train.tune.peak import Device
+
+if TYPE_CHECKING:
+    from gpuwise.train.tune.search import Result
+    from gpuwise.train.tune.trial import Trial
+
+FAMILY, LEVER_FAMILY = "train", "train-lever"
+TUNED, RAN, UNTOUCHED = "tune", "run", "untouched"
+MOST_RECENT = 8
+"""Of a script's runs, so many of the newest are predicted from. Rule of this project."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script and its arguments as numbers."""
+
+    text: str
+    job: str
+    """Text and arguments together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One rate of one script under some levers on one device, beside what had been predicted."""
+
+    kind: str
+    """``tune``, ``run``, ``untouched``."""
+    rate: float
+    per: str
+    step_s: float
+    levers: Mapping[str, object]
+    predicted_rate: float | None = None
+    predicted_by: str | None = None
+    memory_bytes: int | None = None
+    predicted_memory_bytes: int | None = None
+    energy_j: float | None = None
+    """Of a sample."""
+    utilisation: float | None = None
+    n_steps: int = 0
+
+
+def script_of(script: str, arguments: Sequence[str], *, module: bool = False) -> Script:
+    """By its text; of a module that is not found in this folder, by its name."""
+    places = [Path(script)]
+    if module:
+        place = Path(script.replace(".", "/"))
+        places = [place / "__main__.py", place.with_suffix(".py")]
+    text = next((p.read_bytes() for p in places if p.is_file()), f"module {script}".encode())
+    told = hashlib.sha256(text)
+    whole = hashlib.sha256(told.digest() + json.dumps(list(arguments)).encode())
+    return Script(told.hexdigest()[:16], whole.hexdigest()[:16])
+
+
+def keep(script: Script, device: Device, torch: str | None, measured: Sequence[Measured], levers: Sequence[Record] = ()) -> Path:
+    """Add them as one run; returns the file. Raises DataError where it cannot be written."""
+    now_s = time.time()
+    run = _run(device, torch, now_s)
+    with Records() as records:
+        records.start(run)
+        for n, one in enumerate(measured):
+            # a run may measure one thing twice, and records differ by their time
+            records.add(run, _record(script, device, one, now_s + n * 1e-3))
+        for record in levers:
+            records.add(run, record)
+        return records.path
+
+
+def _run(device: Device, torch: str | None, now_s: float) -> Run:
+    from gpuwise.machine.bench.run import new_run
+    from gpuwise.machine.bench.subjects import Subject, this_processor
+
+    subjects = [this_processor()]
+    if device.kind == "cuda":
+        subjects = [Subject("cuda", i, device.name, device.id) for i in range(device.count)] + subjects
+    made = new_run(subjects, "gpuwise tune or run", now_s)
+    software = dict(made.software) if torch is None else {**made.software, "torch": torch}
+    return Run(made.id, made.at_s, made.machine_id, made.machine, software, made.command)
+
+
+def _record(script: Script, device: Device, one: Measured, at_s: float) -> Record:
+    parameters: dict[str, Value] = {
+        "script": script.text, "job": script.job, "levers": _levers(one.levers), "per": one.per, "kind": one.kind,
+        "steps": one.n_steps,
+    }  # fmt: skip
+    conditions: dict[str, Value] = {
+        "predicted_rate": one.predicted_rate, "predicted_by": one.predicted_by, "memory_bytes": one.memory_bytes,
+        "predicted_memory_bytes": one.predicted_memory_bytes, "energy_j_per_sample": one.energy_j, "utilisation": one.utilisation,
+    }  # fmt: skip
+    known = {name: value for name, value in conditions.items() if value is not None}
+    return Record(
+        at_s, f"train-{script.job[:12]}", FAMILY, device.id, device.name, device.accelerator, "", parameters, "1/s", one.rate,
+        samples=max(one.n_steps, 1), time_s=one.step_s, conditions=known,
+    )  # fmt: skip
+
+
+def _levers(levers: Mapping[str, object]) -> str:
+    return json.dumps(dict(sorted(levers.items())), separators=(",", ":"))
+
+
+def keep_tuning(result: Result, script: Script, torch: str | None, utilisation: tuple[float | None, float | None]) -> Path | None:
+    """The untouched script, all levers together beside what one by one they promised, and each lever beside the most it could
+    give. None where nothing was measured."""
+    before, after, device = result.before, result.after, result.before.device
+    if device is None or before.rate is None or before.step_s is None:
+        return None
+    measured = [_of(UNTOUCHED, before, {}, utilisation[0])]
+    if result.levers and after.rate is not None and after.step_s is not None:
+        gains = [t.gain.ratio for t in result.tried if t.result == "kept" and t.gain is not None]
+        promised = before.rate * math.prod(gains)
+        measured.append(_of(TUNED, after, result.levers, utilisation[1], promised, "levers one by one"))
+    return keep(script, device, torch, measured, _lever_records(result, script, device))
+
+
+def _of(
+    kind: str, trial: Trial, levers: Mapping[str, object], utilisation: float | None, predicted: float | None = None,
+    by: str | None = None,
+) -> Measured:  # fmt: skip
+    assert trial.rate is not None and trial.step_s is not None
+    return Measured(
+        kind, trial.rate, trial.per, trial.step_s, levers, predicted, by, trial.memory_bytes, energy_j=trial.energy.energy_j,
+        utilisation=utilisation, n_steps=trial.n_steps,
+    )  # fmt: skip
+
+
+def _lever_records(result: Result, script: Script, device: Device) -> list[Record]:
+    now_s = time.time()
+    found: list[Record] = []
+    for n, t in enumerate(result.tried):
+        if t.gain is None:
+            continue
+        parameters: dict[str, Value] = {"job": script.job, "lever": t.name, "value": json.dumps(t.value), "result": t.result}
+        conditions: dict[str, Value] = {} if t.ceiling is None else {"most_possible": t.ceiling}
+        high = t.gain.high if math.isfinite(t.gain.high) else None
+        found.append(
+            Record(
+                now_s + n * 1e-3,
+                f"lever-{t.label}-{script.job[:12]}",
+                LEVER_FAMILY,
+                device.id,
+                device.name,
+                device.accelerator,
+                "",
+                parameters,
+                "1",
+                t.gain.ratio,
+                t.gain.low,
+                high,
+                t.gain.n_pairs,
+                conditions=conditions,
+            )
+        )
+    return found
+
+
+# -- reading
+
+
+def expected_from(script: Script, device: Device, levers: Mapping[str, object], given: Expected | None) -> Expected | None:
+    """The best prediction of a run: the median of the newest runs of this script with these levers on such a device, else
+    ``given`` where it was measured on such a device, else what an earlier tuning measured here. Raises DataError where the
+    records cannot be read."""
+    rows = _past(script, device, levers)
+    same = given is not None and given.device_name in (None, device.name) and given.device in (None, device.kind)
+    ran = [r for r in rows if r.parameters["kind"] == RAN][-MOST_RECENT:]
+    if ran:
+        return _median(ran, given if same else None, f"{len(ran)} earlier run{'s' if len(ran) > 1 else ''}")
+    if same:
+        return given
+    tuned = [r for r in rows if r.parameters["kind"] in (TUNED, UNTOUCHED)][-MOST_RECENT:]
+    return _median(tuned, None, "an earlier tuning") if tuned else None
+
+
+def _past(script: Script, device: Device, levers: Mapping[str, object]) -> list[Record]:
+    from gpuwise.machine.bench.subjects import machine_id
+    from gpuwise.records.store import records_path
+
+    if not records_path().exists():
+        return []
+    # virtual machines all name their processor alike
+    here = machine_id() if device.kind == "cpu" else None
+    with Records(create=False) as records:
+        rows = records.query(measurement=f"train-{script.job[:12]}", family=FAMILY, machine_id=here)
+    return [
+        r for r in rows
+        if r.parameters.get("job") == script.job and r.parameters.get("levers") == _levers(levers)
+        and r.device_name == device.name and r.value and r.time_s
+    ]  # fmt: skip
+
+
+def _median(rows: Sequence[Record], given: Expected | None, basis: str) -> Expected:
+    per = str(rows[-1].parameters["per"])
+    rows = [r for r in rows if r.parameters["per"] == per]
+    energies = [float(e) for r in rows if (e := r.conditions.get("energy_j_per_sample")) is not None]
+    memories = [int(m) for r in rows if (m := r.conditions.get("memory_bytes")) is not None]
+    rate = statistics.median(r.value or 0.0 for r in rows)
+    return Expected(
+        rate, per, statistics.median(r.time_s or 0.0 for r in rows), rate if given is None else given.before_rate,
+        max(memories) if memories else None, None, rows[-1].device_name, statistics.median(energies) if energies else None, basis,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Predictions of this user's own tunings and runs against what was measured; of one kind."""
+
+    kind: str
+    n: int
+    scripts: int
+    median_error: float
+    """Of |predicted / measured - 1|."""
+    bias: float
+    """Median of predicted / measured - 1."""
+    worst: float
+
+
+def own_errors() -> list[Errors]:
+    """By kind (``tune``, ``run``); empty where nothing is kept. Raises DataError where the records cannot be read."""
+    from gpuwise.records.store import records_path
+
+    if not records_path().exists():
+        return []
+    with Records(create=False) as records:
+        rows = records.query(family=FAMILY)
+    found: list[Errors] = []
+    for kind in (TUNED, RAN):
+        pairs = [
+            (float(p) / r.value - 1.0, r.parameters.get("job")) for r in rows
+            if r.parameters.get("kind") == kind and r.value and (p := r.conditions.get("predicted_rate")) is not None
+        ]  # fmt: skip
+        if pairs:
+            errors = [e for e, _ in pairs]
+            sizes = [abs(e) for e in errors]
+            jobs = len({j for _, j in pairs})
+            found.append(Errors(kind, len(pairs), jobs, statistics.median(sizes), statistics.median(errors), max(sizes)))
+    return found

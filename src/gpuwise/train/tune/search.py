@@ -1,0 +1,395 @@
+"""The levers one by one on the real script: measured, compared with the untouched script, kept where both hold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.train.hook.launch import Limits, Outcome
+from gpuwise.train.hook.settings import Stop
+from gpuwise.train.hook.zygote import Zygote
+from gpuwise.train.levers.table import BY_NAME
+from gpuwise.train.tune.candidates import Candidate, candidates_of
+from gpuwise.train.tune.capacity import Capacity, capacity_of, filled_bytes
+from gpuwise.train.tune.facts import Facts, facts_of
+from gpuwise.train.tune.fitting import Fitting, fit
+from gpuwise.train.tune.gate import Gate
+from gpuwise.train.tune.parity import Verdict
+from gpuwise.train.tune.probe import Prober
+from gpuwise.train.tune.sizes import Sizes, find_sizes
+from gpuwise.train.tune.state import State
+from gpuwise.train.tune.stats import Gain, gain_of
+from gpuwise.train.tune.trial import OBSERVE, Job, Trial, run, trial_of
+
+Levers = dict[str, object]
+SLOW_START = 10.0
+"""A trial may take so many times as long as the untouched script took until it had enough steps (compilation)."""
+LEAST_LIMIT_S = 120.0
+FINAL_PAIRS, MOST_FINAL_PAIRS, MOST_PAIRS = 3, 6, 4
+HOPELESS = 0.8
+"""After one pair: a lever that is this slow is not measured again."""
+EPOCH_LIMIT_S = 90.0
+"""A cache is only worth something from the second epoch on; a trial waits for the first no longer than this."""
+CACHES = ("cache_decode", "cache_items")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a search goes."""
+
+    minutes: float = 10.0
+    steps: int = 10
+    """Steady steps of each trial."""
+    least_s: float = 2.0
+    """They go on until they have covered this long."""
+    only: tuple[str, ...] = ()
+    parity: bool = True
+    run_length_s: float = 3600.0
+    """Of the training that is tuned for: compilation is paid once in it."""
+    find_batch: bool = False
+    """Look for the largest batch and the one worth taking, under the kept levers."""
+    accept_batch: bool = False
+    """Take the batch that was found although it changes the training."""
+    memory_bytes: float | None = None
+    """That the training may fill; what is free, less a reserve, where nobody says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What became of one candidate."""
+
+    name: str
+    value: object
+    label: str
+    result: str
+    """``kept``, ``refused`` (trains otherwise), ``not faster``, ``undecided``, ``failed``, ``not tried``, ``no time``."""
+    why: str
+    gain: Gain | None = None
+    ceiling: float | None = None
+    parity: Verdict | None = None
+    extra_s: float = 0.0
+    """Its warm-up beyond the untouched script's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Of a whole tuning."""
+
+    facts: Facts
+    before: Trial
+    after: Trial
+    levers: Levers
+    tried: tuple[Tried, ...]
+    gain: Gain | None
+    """Of all levers together, measured against the untouched script; None where none was kept."""
+    parity: Verdict | None
+    """Of all together."""
+    spent_s: float
+    out_of_time: bool
+    fitting: Fitting | None = None
+    """What makes the script's own batch fit; None where it does by itself."""
+    sizes: Sizes | None = None
+    """What the batch finder found, where it was asked for."""
+
+
+class Search:
+    """One tuning. ``say`` takes progress, a line at a time."""
+
+    def __init__(
+        self, job: Job, state: State, folder: Path, zygote: Zygote | None, options: Options,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:  # fmt: skip
+        self._job, self._state, self._folder, self._zygote, self._options = job, state, folder, zygote, options
+        self._say = say
+        self._ends_s = time.monotonic() + options.minutes * 60.0
+        self._base: Levers = {}
+        """Of both sides of every pair: without them the script does not run."""
+        self._best: Levers = {}
+        self._fitting: Fitting | None = None
+        self._n_runs = 0
+        self._reference_wall_s = 0.0
+
+    def run(self) -> Result:
+        """Raises InputError where the script has no steps to measure, GpuwiseError where it cannot be compared."""
+        began = time.monotonic()
+        self._say("the untouched script")
+        facts, before, capacity = self._look()
+        gate = Gate(self._job, self._folder / "parity", self._zygote, own=facts.autocast, base=self._base)
+        tried: list[Tried] = []
+        for candidate in candidates_of(facts, self._options.only):
+            tried.append(self._try(candidate, facts, before, gate))
+        gain, verdict, before, after = self._together(facts, before, gate)
+        sizes = self._sizes(facts, before, capacity) if self._options.find_batch else None
+        if sizes is not None and sizes.trial is not None and self._options.accept_batch:
+            self._best |= {"batch": sizes.chosen, **dict(sizes.levers)}
+            after = sizes.trial
+        spent = time.monotonic() - began
+        return Result(
+            facts, before, after, dict(self._best), tuple(tried), gain, verdict, spent, self._is_late, self._fitting, sizes
+        )
+
+    @property
+    def _is_late(self) -> bool:
+        return time.monotonic() > self._ends_s
+
+    # -- the untouched script
+
+    def _look(self) -> tuple[Facts, Trial, Capacity]:
+        kept = self._state.measured("untouched", self._observe)
+        capacity = Capacity(**kept["capacity"])
+        if "too_large" in kept:
+            self._make_fit(kept["too_large"], capacity)
+            kept = self._state.measured(f"untouched|{sorted(self._base.items())}", self._observe)
+            if "too_large" in kept:
+                raise GpuwiseError(f"{self._job.script} fits at one time and not at another", hint="--memory gives it a limit")
+        facts = kept["facts"]
+        for name in ("optimizers", "dtypes", "capability"):
+            if facts[name] is not None:
+                facts[name] = tuple(facts[name])
+        before = Trial.read(kept["trial"])
+        self._reference_wall_s = before.wall_s
+        self._limit(max(LEAST_LIMIT_S, SLOW_START * before.wall_s), capacity)
+        return Facts(**facts), before, capacity
+
+    def _observe(self) -> dict[str, Any]:
+        """The script as it is (or fits): its trial and facts; only its batch where it does not fit."""
+        stop = Stop(steps=self._options.steps, at_least_s=self._options.least_s, seconds=60.0)
+        outcome = self._run({OBSERVE: True, **self._base}, stop)
+        capacity = capacity_of(outcome.journal, self._options.memory_bytes)
+        filled = filled_bytes(outcome, capacity)
+        loader = next(iter(outcome.journal.of("loader")), None)
+        given = self._options.memory_bytes is not None and filled is not None and filled > capacity.memory_bytes
+        if (outcome.out_of_memory or given) and loader is not None and loader.get("batch_size"):
+            return {"too_large": int(loader["batch_size"]), "capacity": asdict(capacity)}
+        trial = trial_of(outcome)
+        if not trial.ok or trial.rate is None:
+            raise no_steps(self._job.script, outcome)
+        return {"trial": trial.keep(), "facts": asdict(facts_of(outcome.journal, trial)), "capacity": asdict(capacity)}
+
+    def _make_fit(self, own: int, capacity: Capacity) -> None:
+        """The base of all that follows, where the script's own batch does not fit."""
+        self._say(f"the script's batch of {own} does not fit in {capacity.words}")
+        self._limit(LEAST_LIMIT_S * SLOW_START, capacity)
+        fitting = fit(self._prober({}, capacity, 1), own, capacity)
+        levers = dict(fitting.levers)
+        if self._options.parity and fitting.part is not None and fitting.part > 1:
+            # on batches that fit both ways
+            shown: Levers = {"micro_batches": min(int(str(levers["micro_batches"])), fitting.part)}
+            gate = Gate(self._job, self._folder / "parity-fit", self._zygote, base={"batch": fitting.part})
+            kept = self._state.measured(f"parity|fit|{fitting.part}|{shown}", lambda: gate.check(shown).keep())
+            fitting = replace(fitting, parity=Verdict(**kept))
+            if not Verdict(**kept).passed:
+                raise GpuwiseError(
+                    f"the script's batch of {own} does not fit, and in parts it trains otherwise: {Verdict(**kept).words}",
+                    hint="give it a smaller batch, or let the script accumulate",
+                )
+        self._fitting, self._base, self._best = fitting, levers, dict(levers)
+
+    def _limit(self, wall_s: float, capacity: Capacity) -> None:
+        """Of every trial from here on."""
+        host = memory_limit() if capacity.device else min(memory_limit(), int(capacity.memory_bytes))
+        device = int(capacity.memory_bytes) if capacity.device else None
+        self._job = replace(self._job, limits=Limits(wall_s=wall_s, memory_bytes=host), device_memory_bytes=device)
+
+    def _prober(self, levers: Levers, capacity: Capacity, accumulation: int) -> Prober:
+        options = self._options
+        return Prober(
+            self._run, self._state, capacity, base=levers, accumulation=accumulation, steps=options.steps,
+            least_s=options.least_s, say=self._say,
+        )  # fmt: skip
+
+    def _sizes(self, facts: Facts, before: Trial, capacity: Capacity) -> Sizes:
+        """The batch finder under what was kept."""
+        if self._fitting is not None:
+            return Sizes(self._fitting.own, capacity.words, why="the script's own batch does not fit as it is")
+        rate = before.rate if before.per == "samples" else None
+        prober = self._prober(dict(self._best), capacity, facts.accumulation)
+        return find_sizes(prober, facts, rate, capacity, Path(self._job.script), tuple(self._best))
+
+    def _run(self, levers: Mapping[str, object], stop: Stop) -> Outcome:
+        self._n_runs += 1
+        return run(self._job, levers, self._folder / "trial", stop=stop, zygote=self._zygote)
+
+    # -- one candidate
+
+    def _try(self, candidate: Candidate, facts: Facts, before: Trial, gate: Gate) -> Tried:
+        name = candidate.lever.name
+
+        def tried(result: str, why: str, **more: Any) -> Tried:
+            return Tried(name, candidate.value, candidate.label, result, why, ceiling=candidate.ceiling, **more)
+
+        if candidate.hopeless is not None:
+            return tried("not tried", candidate.hopeless)
+        if name in self._best:
+            return tried("not tried", f"{name}={self._best[name]} is kept")
+        skip = self._epoch(name, facts, before)
+        if isinstance(skip, str):
+            return tried("not tried", skip)
+        if self._is_late and not self._state.has(self._key(candidate, 0)):
+            return tried("no time", f"the {self._options.minutes:g} minutes are over")
+        self._say(candidate.label)
+        pairs: list[tuple[float, float]] = []
+        last = before
+        for at in range(MOST_PAIRS):
+            a, b = self._pair(candidate, at, skip)
+            last = b
+            if b.refused.get(name) is not None:
+                return tried("not tried", b.refused[name])
+            if not b.ok or b.rate is None:
+                return tried("failed", "out of memory" if b.out_of_memory else b.error or f"the run ended: {b.ended}")
+            if a.rate is None:
+                return tried("failed", "the script without it did not run")
+            pairs.append((a.rate, b.rate))
+            gain = gain_of(pairs, tentative=True)
+            if (at == 0 and gain.ratio < HOPELESS) or (at and gain.verdict != "undecided"):
+                break
+            if self._is_late and at:
+                break
+        gain = gain_of(pairs, tentative=True)
+        extra_s = max(last.warm_up_s - before.warm_up_s, 0.0)
+        if gain.ratio < 1.0 or gain.verdict == "not faster":
+            return tried("not faster", f"{gain.ratio:.2f}x", gain=gain, extra_s=extra_s)
+        if gain.verdict == "undecided":
+            return tried(
+                "undecided", f"{gain.ratio:.2f}x, between {gain.low:.2f}x and {gain.high:.2f}x", gain=gain, extra_s=extra_s
+            )
+        saved_s = (1.0 - 1.0 / gain.ratio) * self._options.run_length_s
+        if extra_s > saved_s:
+            why = f"its {extra_s:.0f} s of compilation are more than the {saved_s:.0f} s it saves in a run of the given length"
+            return tried("not faster", why, gain=gain, extra_s=extra_s)
+        verdict = self._parity(gate, {**self._best, name: candidate.value})
+        if verdict is not None and not verdict.passed:
+            return tried("refused", verdict.words, gain=gain, parity=verdict, extra_s=extra_s)
+        self._best[name] = candidate.value
+        return tried("kept", f"{gain.ratio:.2f}x", gain=gain, parity=verdict, extra_s=extra_s)
+
+    def _epoch(self, name: str, facts: Facts, before: Trial) -> int | str:
+        """Steps of an epoch that a cache needs first; a reason where that takes too long."""
+        if name not in CACHES and not set(CACHES) & set(self._best):
+            return 0
+        if facts.epoch_steps is None or before.step_s is None:
+            return "how long an epoch is cannot be told, and a cache works from the second on"
+        long_s = facts.epoch_steps * before.step_s
+        if long_s > EPOCH_LIMIT_S:
+            return f"an epoch takes {long_s:.0f} s, longer than a trial; a cache works from the second on"
+        return facts.epoch_steps
+
+    def _pair(self, candidate: Candidate, at: int, skip: int) -> tuple[Trial, Trial]:
+        """Without and with it, one right after the other, in turns the other way round."""
+        key = self._key(candidate, at)
+        changed: Levers = {**self._best, candidate.lever.name: candidate.value}
+
+        def measure() -> dict[str, Any]:
+            order = (dict(self._best), changed) if at % 2 == 0 else (changed, dict(self._best))
+            first, second = (self._measure(levers, skip) for levers in order)
+            a, b = (first, second) if at % 2 == 0 else (second, first)
+            return {"a": a.keep(), "b": b.keep(), "levers": changed}
+
+        kept = self._state.measured(key, measure)
+        return Trial.read(kept["a"]), Trial.read(kept["b"])
+
+    def _key(self, candidate: Candidate, at: int) -> str:
+        base = ",".join(f"{k}={v}" for k, v in self._best.items())
+        return f"{base}|{candidate.label}|{at}"
+
+    def _measure(self, levers: Mapping[str, object], skip: int) -> Trial:
+        options = self._options
+        caches = bool(set(CACHES) & set(levers))
+        steps = skip if caches else 0
+        stop = Stop(steps=options.steps, at_least_s=options.least_s, seconds=max(60.0, 2.0 * EPOCH_LIMIT_S))
+        if steps:
+            # steps after the epoch in which the cache fills
+            stop = Stop(most_steps=steps + max(options.steps * 2, 20), seconds=2.0 * EPOCH_LIMIT_S)
+        trial = trial_of(self._run(levers, stop), skip_steps=steps)
+        if steps and trial.ok and trial.n_steps < options.steps // 2:
+            return replace(trial, ok=False, error="the script ends before its second epoch")
+        return trial
+
+    def _parity(self, gate: Gate, levers: Levers) -> Verdict | None:
+        if not self._options.parity:
+            return None
+        label = ",".join(f"{k}={v}" for k, v in levers.items())
+        kept = self._state.measured(f"parity|{label}", lambda: gate.check(levers).keep())
+        return Verdict(**kept)
+
+    # -- all together
+
+    def _together(self, facts: Facts, before: Trial, gate: Gate) -> tuple[Gain | None, Verdict | None, Trial, Trial]:
+        """The kept levers against the untouched script: gain, verdict, and of each side the run in the middle."""
+        if self._best == self._base:
+            return None, None, before, before
+        self._say("all of it against the untouched script")
+        verdict = self._parity(gate, dict(self._best))
+        cached = bool(set(CACHES) & set(self._best))
+        skip = self._epoch("cache_decode", facts, before) if cached else 0
+        steps = skip if isinstance(skip, int) else 0
+        untouched: list[Trial] = []
+        changed: list[Trial] = []
+        for at in range(MOST_FINAL_PAIRS):
+            if at >= FINAL_PAIRS and (self._is_late or self._gain(untouched, changed).low > 1.0):
+                break
+            key = f"together|{sorted(self._best.items())}|{at}"
+
+            def measure(at: int = at) -> dict[str, Any]:
+                sides: list[Levers] = [dict(self._base), dict(self._best)]
+                order = sides if at % 2 == 0 else sides[::-1]
+                first, second = (self._measure(levers, steps) for levers in order)
+                return {"a": (first if at % 2 == 0 else second).keep(), "b": (second if at % 2 == 0 else first).keep()}
+
+            kept = self._state.measured(key, measure)
+            a, b = Trial.read(kept["a"]), Trial.read(kept["b"])
+            if a.rate is None or b.rate is None or not b.ok:
+                raise GpuwiseError(f"the levers together do not run: {b.error or b.ended}", hint="`--only` leaves levers out")
+            untouched.append(a)
+            changed.append(b)
+        gain = self._gain(untouched, changed)
+        if gain.high < 1.0 or (verdict is not None and not verdict.passed):
+            # each held by itself, and together they do not
+            self._best = dict(self._base)
+        return gain, verdict, middle_of(untouched), middle_of(changed)
+
+    @staticmethod
+    def _gain(untouched: list[Trial], changed: list[Trial]) -> Gain:
+        return gain_of([(a.rate or 0.0, b.rate or 0.0) for a, b in zip(untouched, changed, strict=True)])
+
+
+def middle_of(trials: list[Trial]) -> Trial:
+    """The one with the median rate."""
+    return sorted(trials, key=lambda t: t.rate or 0.0)[len(trials) // 2]
+
+
+def memory_limit() -> int:
+    """Bytes that a trial's processes may hold: what is free now, less a tenth for the others."""
+    import psutil
+
+    return int(psutil.virtual_memory().available * 0.9)
+
+
+def no_steps(script: str, outcome: Outcome) -> GpuwiseError:
+    """Why a script could not be measured, for its owner."""
+    journal = outcome.journal
+    children = journal.of("child")
+    if outcome.journal.end.get("reads_input"):
+        return InputError(f"{script} reads standard input", hint="give it what it asks for as arguments")
+    if outcome.ended == "error":
+        where = f" at {outcome.where}" if outcome.where else ""
+        return GpuwiseError(f"{script} failed{where}: {outcome.error}", hint="it has to run by itself first")
+    if not journal.ticks and children:
+        what = ", ".join(sorted({str(c["what"]) for c in children}))
+        return InputError(
+            f"{script} makes no optimizer step itself; it starts other processes ({what})",
+            hint="give the script that each of them runs",
+        )  # fmt: skip
+    if not journal.ticks:
+        return InputError(f"{script} ended ({outcome.ended}) without an optimizer step", hint="give a script that trains")
+    n = len(journal.steps)
+    return InputError(f"{script} made {n} steps, too few to measure", hint="let it run longer: more steps or epochs")
+
+
+def changes_maths(tried: tuple[Tried, ...]) -> tuple[Tried, ...]:
+    """Levers that measured faster and train otherwise: a person may still want them."""
+    return tuple(t for t in tried if t.result == "refused" and t.gain is not None and t.name in BY_NAME)

@@ -1,0 +1,91 @@
+"""Everything that a tuning has measured, one line each, on the disk before the next begins.
+
+The search asks for a measurement by its name and is given the kept one where there is one: going on after the process was
+killed is running the same search again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpuwise.errors import InputError
+
+FILE = "measurements.jsonl"
+VERSION = 1
+
+
+class State:
+    """The file of one tuning. ``subject`` says what is tuned; a file about something else is not gone on with."""
+
+    def __init__(self, folder: Path, subject: Mapping[str, Any], *, resume: bool) -> None:
+        self.path = folder / FILE
+        folder.mkdir(parents=True, exist_ok=True)
+        self._kept: dict[str, Any] = {}
+        head = {"kind": "tuning", "version": VERSION, "subject": dict(subject)}
+        if resume:
+            self._read(head)
+        elif self.path.exists():
+            # what was measured is never overwritten
+            self.path.rename(folder / time.strftime(f"measurements-%Y%m%d-%H%M%S-{os.getpid()}.jsonl"))
+        if not self._kept and not self.path.exists():
+            self._append(head)
+
+    @property
+    def n_kept(self) -> int:
+        """Measurements that were there at the start, or made since."""
+        return len(self._kept)
+
+    def measured(self, key: str, measure: Callable[[], Any]) -> Any:
+        """The kept value of ``key``; else ``measure()``, kept at once. Values are JSON."""
+        if key not in self._kept:
+            value = measure()
+            self._append({"kind": "measurement", "key": key, "at_s": time.time(), "value": value})
+            self._kept[key] = value
+        return self._kept[key]
+
+    def has(self, key: str) -> bool:
+        return key in self._kept
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        with self.path.open("ab") as file:
+            file.write(json.dumps(line).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _read(self, head: Mapping[str, Any]) -> None:
+        try:
+            lines = self.path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            raise InputError(f"there is no tuning to go on with in {self.path.parent}", hint="leave --resume out") from None
+        whole = lines[:-1]
+        try:
+            read = [json.loads(line) for line in whole]
+        except ValueError:
+            raise InputError(f"{self.path}: not a file of measurements", hint="leave --resume out") from None
+        if not read or read[0].get("kind") != "tuning" or read[0].get("version") != VERSION:
+            raise InputError(f"{self.path}: not a file of measurements", hint="leave --resume out")
+        changed = [k for k, v in head["subject"].items() if read[0]["subject"].get(k) != json.loads(json.dumps(v))]
+        if changed:
+            raise InputError(
+                f"the tuning in {self.path.parent} was of something else: {', '.join(changed)} changed",
+                hint="leave --resume out to begin anew",
+            )
+        self._kept = {line["key"]: line["value"] for line in read[1:]}
+        if lines[-1]:
+            # a line that was cut short by the end of its process
+            with self.path.open("r+b") as file:
+                file.truncate(sum(len(line) + 1 for line in whole))
+
+
+def subject_of(script: str, arguments: Sequence[str], *, module: bool, versions: Mapping[str, str]) -> dict[str, Any]:
+    """What a tuning is about: the script's words and text, and the software."""
+    text = b"" if module else Path(script).read_bytes()
+    return {
+        "script": script, "arguments": list(arguments), "text": hashlib.sha256(text).hexdigest(), **dict(versions),
+    }  # fmt: skip

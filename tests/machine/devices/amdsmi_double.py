@@ -1,0 +1,127 @@
+"""A stand-in of AMD's Python package ``amdsmi``: its functions, the forms of their answers and its errors, after
+amdsmi_interface.py of ROCm 7.0. It is copied to a folder as ``amdsmi/__init__.py``; ``play.json`` beside it says what the
+library answers: ``answers`` (function, or function and handle number -> value), ``errors`` (function -> status),
+``missing`` (functions this release does not have), ``import`` (an exception's name to raise at once).
+"""
+
+from __future__ import annotations
+
+import json
+from enum import IntEnum
+from pathlib import Path
+
+_PLAY = Path(__file__).parent / "play.json"
+calls: list[str] = []
+
+
+def _play() -> dict:
+    return json.loads(_PLAY.read_text(encoding="utf-8"))
+
+
+if "import" in _play():
+    print("Unable to find libamd_smi.so library try installing amd-smi-lib from your package manager")
+    raise {"KeyError": KeyError, "OSError": OSError}[_play()["import"]]("libamd_smi.so")
+
+
+class AmdSmiException(Exception):
+    pass
+
+
+class AmdSmiLibraryException(AmdSmiException):
+    def __init__(self, err_code: int) -> None:
+        super().__init__(err_code)
+        self.err_code = abs(err_code)
+
+
+class AmdSmiParameterException(AmdSmiException):
+    def __init__(self, received: object, expected: type) -> None:
+        super().__init__(f"Invalid parameter: {type(received)}, expected {expected}")
+        self.err_code = None
+
+
+class AmdSmiGpuBlock(IntEnum):
+    INVALID = 0
+    UMC = 1
+    SDMA = 2
+    GFX = 4
+
+
+class AmdSmiLinkType(IntEnum):
+    AMDSMI_LINK_TYPE_INTERNAL = 0
+    AMDSMI_LINK_TYPE_PCIE = 1
+    AMDSMI_LINK_TYPE_XGMI = 2
+
+
+class Handle:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+_started = False
+
+
+def _library(function: str, *handles: object) -> object:
+    calls.append(function)
+    play = _play()
+    for handle in handles:
+        if not isinstance(handle, Handle):
+            raise AmdSmiParameterException(handle, Handle)
+    if not _started:
+        raise AmdSmiLibraryException(32)
+    if function in play.get("errors", {}):
+        raise AmdSmiLibraryException(play["errors"][function])
+    of_handle = f"{function} {handles[0].number}" if handles else function
+    answers = play["answers"]
+    if of_handle not in answers and function not in answers:
+        raise AmdSmiLibraryException(2)
+    return answers.get(of_handle, answers.get(function))
+
+
+def amdsmi_init(flag: int = 2) -> None:
+    global _started
+    _started = True
+    if "amdsmi_init" in _play().get("errors", {}):
+        _started = False
+        raise AmdSmiLibraryException(_play()["errors"]["amdsmi_init"])
+
+
+def amdsmi_shut_down() -> None:
+    global _started
+    _library("amdsmi_shut_down")
+    _started = False
+
+
+def amdsmi_get_processor_handles() -> list[Handle]:
+    return [Handle(n) for n in range(_library("amdsmi_get_processor_handles"))]
+
+
+def amdsmi_get_gpu_ecc_count(handle: Handle, block: AmdSmiGpuBlock) -> object:
+    if not isinstance(block, AmdSmiGpuBlock):
+        raise AmdSmiParameterException(block, AmdSmiGpuBlock)
+    return _library("amdsmi_get_gpu_ecc_count", handle)
+
+
+def amdsmi_get_lib_version() -> object:
+    return _library("amdsmi_get_lib_version")
+
+
+def amdsmi_topo_get_link_type(source: Handle, to: Handle) -> object:
+    return _library("amdsmi_topo_get_link_type", source, to)
+
+
+def amdsmi_is_P2P_accessible(source: Handle, to: Handle) -> object:
+    return _library("amdsmi_is_P2P_accessible", source, to)
+
+
+def _of_one(name: str):
+    return lambda handle: _library(name, handle)
+
+
+for _name in (
+    "amdsmi_get_gpu_device_bdf", "amdsmi_get_gpu_board_info", "amdsmi_get_gpu_asic_info", "amdsmi_get_power_cap_info",
+    "amdsmi_get_pcie_info", "amdsmi_get_gpu_xgmi_link_status", "amdsmi_get_energy_count", "amdsmi_get_gpu_metrics_info",
+    "amdsmi_get_gpu_activity", "amdsmi_get_power_info", "amdsmi_get_gpu_process_list", "amdsmi_get_gpu_bad_page_info",
+    "amdsmi_get_link_metrics", "amdsmi_get_gpu_driver_info",
+):  # fmt: skip
+    if _name not in _play().get("missing", []):
+        globals()[_name] = _of_one(_name)

@@ -1,0 +1,62 @@
+"""Profiling from inside a program: steps found, data timed, PyTorch left as it was."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import gpuwise
+from gpuwise.errors import GpuwiseError
+
+torch = pytest.importorskip("torch")
+
+
+def _batches(n: int):
+    for _ in range(n):
+        time.sleep(0.01)
+        yield torch.randn(16, 32)
+
+
+def _train(batches):
+    model = torch.nn.Linear(32, 8)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    seen = 0
+    for x in batches:
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        seen += 1
+    return seen
+
+
+def test_a_loop_with_its_own_loader() -> None:
+    before = (torch.autograd.backward, torch.nn.Module.__call__, torch.save)
+    with gpuwise.profile(steps=6) as p:
+        assert _train(gpuwise.watch(_batches(24))) == 24
+    assert (torch.autograd.backward, torch.nn.Module.__call__, torch.save) == before
+    found = p.found
+    assert found.verdict.kind == "data wait"
+    assert found.split.parts["data wait"] > 0.009
+    assert sum(found.split.parts.values()) == pytest.approx(found.split.wall_s)
+    assert found.samples_per_s == pytest.approx(16 / found.split.wall_s)
+    assert found.case.trace is not None
+
+
+def test_too_few_steps_are_no_profile() -> None:
+    with gpuwise.profile() as p:
+        _train(_batches(1))
+    with pytest.raises(GpuwiseError, match="fewer than two steps") as caught:
+        _ = p.found
+    assert caught.value.hint
+
+
+def test_what_the_block_raises_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError), gpuwise.profile():
+        _ = 1 / 0
+
+
+def test_outside_of_a_profile_batches_pass_through() -> None:
+    assert list(gpuwise.watch([1, 2, 3])) == [1, 2, 3]
+    given = iter([4, 5])
+    assert list(gpuwise.watch(given)) == [4, 5]

@@ -1,0 +1,74 @@
+"""Real scripts with one planted waste each: it is named first. Healthy ones are called healthy, time and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwise.train.hook.zygote import Zygote
+from gpuwise.train.profile.session import Request, Session, profile_script
+
+SCRIPTS = Path(__file__).parent / "scripts"
+WASTES = {
+    "slow_loader": "data wait", "busy_loader": "data wait", "checkpoint_every_step": "checkpoint in the step",
+    "logs_every_step": "logging in the step", "padded": "padding", "single_tensor_adam": "unfused optimizer",
+    "pointwise": "pointwise chains", "recompiles": "recompiles", "recompute": "needless recompute", "batch_of_one": "tiny batch",
+    "zeroed": "gradients zeroed", "doubles": "double precision", "anomaly": "anomaly detection",
+    "python_metrics": "python in the step",
+}  # fmt: skip
+LINES = {
+    "logs_every_step": "logs_every_step.py:2", "python_metrics": "python_metrics.py:7 confusion", "recompute": "recompute.py",
+    "doubles": "doubles.py",
+}  # fmt: skip
+HEALTHY = ("healthy_mlp", "healthy_convnet", "healthy_transformer", "healthy_accumulation")
+ONLY_ON_A_GPU = {
+    "unpinned copies", "copies not overlapped", "sync points", "launch-bound", "fp32 without TF32", "no mixed precision",
+    "odd sizes", "NCHW convolutions", "attention not flash", "allocator thrash", "held back by heat", "held back by power",
+}  # fmt: skip
+
+
+QUICK = {"padded", "python_metrics", "doubles", "healthy_convnet"}
+"""Run every time; the others take a few seconds each."""
+
+
+def _marked(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in sorted(names)]
+
+
+def _run(name: str, zygote: Zygote, folder: Path) -> Session:
+    folder.mkdir(exist_ok=True)
+    return profile_script(Request(str(SCRIPTS / f"{name}.py"), steps=10), folder, zygote=zygote, output=folder / "output")
+
+
+def test_every_script_is_in_the_table() -> None:
+    assert {p.stem for p in SCRIPTS.glob("*.py")} == {*WASTES, *HEALTHY}
+    assert len(WASTES) >= 12 and len(HEALTHY) >= 4
+
+
+@pytest.mark.parametrize("name", _marked(WASTES))
+def test_the_planted_waste_is_named_first(name: str, zygote: Zygote, tmp_path: Path) -> None:
+    session = _run(name, zygote, tmp_path)
+    found = session.profile
+    assert found.verdict.kind == WASTES[name], [(f.kind, f.saved_s / found.split.wall_s) for f in found.findings]
+    first = found.findings[0]
+    assert first.kind == WASTES[name] and first.mend
+    assert LINES.get(name, "") in " ".join(e.where for e in first.evidence)
+    assert sum(found.split.parts.values()) == pytest.approx(found.split.wall_s)
+    assert sum(found.split.families.values()) == pytest.approx(found.split.parts["compute"])
+    assert not ONLY_ON_A_GPU & {f.kind for f in found.findings}
+    assert (session.code, session.outcome.ended) == (0, "enough")
+
+
+@pytest.mark.parametrize("name", _marked(HEALTHY))
+def test_healthy_scripts_are_called_healthy(name: str, zygote: Zygote, tmp_path: Path) -> None:
+    found = _run(name, zygote, tmp_path).profile
+    assert found.verdict.kind == "healthy", [(f.kind, f.saved_s / found.split.wall_s) for f in found.findings]
+
+
+@pytest.mark.slow
+def test_three_healthy_runs_have_one_verdict(zygote: Zygote, tmp_path: Path) -> None:
+    verdicts = {_run("healthy_mlp", zygote, tmp_path / str(n)).profile.verdict.kind for n in range(3)}
+    assert verdicts == {"healthy"}

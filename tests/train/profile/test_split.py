@@ -1,0 +1,138 @@
+"""Parts of a step add up to it, whatever happened in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwise.train.hook.ticks import Step
+from gpuwise.train.profile.fitted import fit_to, of_phases
+from gpuwise.train.profile.spans import common, inside, joined, length, spans, without
+from gpuwise.train.profile.split import PARTS, Split, split_step
+from gpuwise.train.profile.steps import find_steps
+from gpuwise.train.profile.trace_reader import read_trace
+
+_PIECES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 15)), max_size=12)
+
+
+def _spans(pieces: list[tuple[int, int]]) -> Any:
+    return spans([a for a, _ in pieces], [a + n for a, n in pieces])
+
+
+def _points(pieces: list[tuple[int, int]]) -> set[int]:
+    return {i for a, n in pieces for i in range(a, a + n)}
+
+
+@given(a=_PIECES, b=_PIECES)
+def test_stretches_are_sets_of_moments(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
+    one, two = _spans(a), _spans(b)
+    assert length(one) == len(_points(a))
+    assert length(joined([one, two])) == len(_points(a) | _points(b))
+    assert length(common(one, two)) == len(_points(a) & _points(b))
+    assert length(without(one, two)) == len(_points(a) - _points(b))
+    moments = np.arange(80) + 0.5
+    assert set(np.flatnonzero(inside(moments, one)).tolist()) == _points(a)
+    if len(one) > 1:
+        assert (one[1:, 0] > one[:-1, 1]).all()
+
+
+_HOST = st.sampled_from([
+    ("aten::mm", "cpu_op"), ("aten::add", "cpu_op"), ("enumerate(DataLoader)#_Iter.__next__", "user_annotation"),
+    ("Optimizer.step#SGD.step", "user_annotation"), ("gloo:all_reduce", "cpu_op"), ("my own op", "cpu_op"),
+    ("<built-in function print>", "python_function"), ("cudaStreamSynchronize", "cuda_runtime"), ("cudaMalloc", "cuda_runtime"),
+])  # fmt: skip
+_GPU = st.sampled_from(
+    [("ampere_sgemm", "kernel"), ("ncclDevKernel_AllReduce", "kernel"), ("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy")]
+)
+_AT = st.integers(0, 3000)
+_LONG = st.integers(0, 900)
+
+
+@given(host=st.lists(st.tuples(_HOST, _AT, _LONG), max_size=25), work=st.lists(st.tuples(_GPU, _AT, _LONG), max_size=12))
+def test_parts_add_up(host: list[Any], work: list[Any], tmp_path_factory: pytest.TempPathFactory, kineto_class: Any) -> None:
+    made = kineto_class()
+    for n in range(3):
+        made.step(n, n * 1000, 1000)
+    for (name, cat), at, long in host:
+        made.host(name, at, long, cat=cat)
+    for (name, cat), at, long in work:
+        made.kernel(name, at, long, max(at - 20, 0), cat=cat)
+    trace = read_trace(made.write(tmp_path_factory.getbasetemp() / "split.json"))
+    split = split_step(trace, find_steps(trace))
+    _is_whole(split)
+    assert split.wall_s == pytest.approx(1e-3) and split.n_steps == 3
+    assert 0 <= split.busy_s <= split.wall_s * (1 + 1e-9)
+    told = sum(length(own) for _, own in split.layers) / split.n_steps
+    assert told == pytest.approx(split.wall_s)
+    step = Step(0.8e-3, 1e-4, 0, 2e-4, 3e-4, 1e-4, 5e-5, 1, 1, 1, 1, 8, 0)
+    fitted = fit_to(split, trace, step, 1e-4)
+    _is_whole(fitted)
+    assert fitted.wall_s == pytest.approx(0.9e-3)
+
+
+def _is_whole(split: Split) -> None:
+    assert tuple(split.parts) == PARTS
+    assert sum(split.parts.values()) == pytest.approx(split.wall_s)
+    assert sum(split.families.values()) == pytest.approx(split.parts["compute"])
+    assert min(split.parts.values()) >= 0
+
+
+def test_phases_without_a_trace_add_up() -> None:
+    _is_whole(of_phases(Step(1e-3, 1e-4, 0, 2e-4, 3e-4, 1e-4, 5e-5, 1, 1, 1, 1, 8, 0)))
+
+
+@pytest.fixture
+def two_steps(kineto: Any, tmp_path: Path) -> Any:
+    """A trace on a GPU: 1000 us a step, in each a loader, a copy, two kernels, a read, an optimizer."""
+    made = kineto()
+    for n in range(2):
+        t = n * 1000.0
+        made.step(n, t, 1000)
+        made.host("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", t, 200, cat="user_annotation")
+        of = made.op("aten::copy_", t + 200, 10)
+        made.kernel("Memcpy HtoD (Pinned -> Device)", t + 210, 100, t + 202, of, cat="gpu_memcpy", launcher="cudaMemcpyAsync")
+        made.product(t + 310, 250, 512, 512, 512, lead=80)
+        of = made.op("aten::item", t + 330, 240)
+        made.host("cudaStreamSynchronize", t + 331, 235, cat="cuda_runtime")
+        made.host("Optimizer.step#SGD.step", t + 600, 100, cat="user_annotation")
+        of = made.op("aten::_foreach_add_", t + 605, 20, [[512]])
+        made.kernel("multi_tensor_apply_kernel", t + 640, 160, t + 610, of)
+    return read_trace(made.write(tmp_path / "t.json"))
+
+
+def test_every_part_has_its_share(two_steps: Any) -> None:
+    split = split_step(two_steps, find_steps(two_steps))
+    us = {name: round(s * 1e6) for name, s in split.parts.items() if s > 0.4e-6}
+    assert split.device == "gpu"
+    assert us["data wait"] == 200 and us["copies"] == 100 and us["compute"] == 250 and us["optimizer"] == 160
+    # from the end of the product to the optimizer's kernel, of which 566 is the call's end
+    assert us["sync points"] == 80
+    assert us["host gaps"] + us["other"] == 1000 - 200 - 100 - 250 - 160 - 80
+    assert dict(split.families) == {"matrix products": pytest.approx(250e-6)}
+    assert split.busy_share == pytest.approx(0.51)
+
+
+def test_steps_by_the_optimizer_that_closes_them(kineto: Any, tmp_path: Path) -> None:
+    """Two optimizers, one of them twice a step: a step ends with the other."""
+    made = kineto()
+    for n in range(5):
+        t = n * 1000.0
+        made.host("Optimizer.step#Adam.step", t + 300, 50, cat="user_annotation")
+        made.host("Optimizer.step#Adam.step", t + 600, 50, cat="user_annotation")
+        made.host("Optimizer.step#SGD.step", t + 900, 50, cat="user_annotation")
+    steps = find_steps(read_trace(made.write(tmp_path / "t.json")))
+    assert (steps.by, steps.n) == ("optimizer steps", 4)
+    assert steps.wall_s == pytest.approx(1e-3)
+
+
+def test_a_trace_without_steps_is_one(kineto: Any, tmp_path: Path) -> None:
+    made = kineto()
+    made.op("aten::mm", 100, 50)
+    made.op("aten::mm", 200, 150)
+    steps = find_steps(read_trace(made.write(tmp_path / "t.json")))
+    assert (steps.by, steps.n) == ("whole trace", 1) and steps.wall_s == pytest.approx(250e-6)

@@ -1,0 +1,52 @@
+"""The verdict does not waver around a threshold, nor between two wastes of one size."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuwise.train.profile.findings.finding import Finding
+from gpuwise.train.profile.remembered import remember, verdict_before
+from gpuwise.train.profile.split import PARTS, Split
+from gpuwise.train.profile.verdict import NAMED, STILL_NAMED, decide
+
+SPLIT = Split("cpu", 3, 1.0, {**dict.fromkeys(PARTS, 0.0), "compute": 1.0}, {"matrix products": 1.0}, 0.97)
+
+
+def _finding(kind: str, saved_s: float) -> Finding:
+    return Finding(kind, f"waste by {kind}", saved_s, "high", (), ("mend",))
+
+
+@pytest.mark.parametrize(
+    ("share", "before", "kind"),
+    [
+        (NAMED + 0.01, None, "data wait"), (NAMED - 0.01, None, "healthy"), (NAMED - 0.01, "healthy", "healthy"),
+        (NAMED - 0.01, "data wait", "data wait"), (STILL_NAMED - 0.01, "data wait", "healthy"),
+        (NAMED - 0.01, "padding", "healthy"),
+    ],
+)  # fmt: skip
+def test_named_above_one_threshold_dropped_below_another(share: float, before: str | None, kind: str) -> None:
+    assert decide([_finding("data wait", share)], SPLIT, before).kind == kind
+
+
+def test_of_two_alike_the_one_named_before_stays() -> None:
+    pair = [_finding("padding", 0.31), _finding("data wait", 0.30)]
+    assert decide(pair, SPLIT).kind == "padding"
+    assert decide(pair, SPLIT, "data wait").kind == "data wait"
+    assert decide([_finding("padding", 0.6), _finding("data wait", 0.3)], SPLIT, "data wait").kind == "padding"
+
+
+def test_the_sentence_has_the_seconds() -> None:
+    said = decide([_finding("data wait", 0.4)], SPLIT).sentence
+    assert "400 ms of 1 s" in said and "40 %" in said
+    assert "97 %" in decide([], SPLIT).sentence
+
+
+@pytest.mark.usefixtures("home")
+def test_verdicts_are_remembered_by_script_and_arguments() -> None:
+    assert verdict_before("train.py", ()) is None
+    remember("train.py", (), "padding")
+    remember("train.py", ("--lr", "1"), "healthy")
+    assert verdict_before("train.py", ()) == "padding"
+    assert verdict_before("train.py", ("--lr", "1")) == "healthy"
+    remember("train.py", (), "healthy")
+    assert verdict_before("train.py", ()) == "healthy"

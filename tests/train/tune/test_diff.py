@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpuwise.train.tune.diff import diff_of
+
+SCRIPT = '''\
+"""Héllo."""
+import torch
+from torch.utils.data import DataLoader
+
+loader = DataLoader(data, batch_size=4, num_workers=0)  # données
+other = DataLoader(
+    data,
+    shuffle=True,
+)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+'''
+
+
+def test_arguments_are_replaced_and_added(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    patch = diff_of(script, {"workers": 4, "fused_optimizer": True, "tf32": True, "length_groups": 4})
+    assert set(patch.covers) == {"workers", "fused_optimizer", "tf32"}
+    added = [line[1:] for line in patch.text.splitlines() if line.startswith("+") and not line.startswith("+++")]
+    assert added == [
+        'torch.set_float32_matmul_precision("high")',
+        "loader = DataLoader(data, batch_size=4, num_workers=4, persistent_workers=True)  # données",
+        "    shuffle=True, num_workers=4, persistent_workers=True",
+        "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)",
+    ]
+
+
+def test_calls_that_cannot_be_seen_through_are_left_alone(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nloader = DataLoader(data, **options)\nopt = torch.optim.Adam(*given)\n")
+    patch = diff_of(script, {"workers": 4, "fused_optimizer": True})
+    assert (patch.text, patch.covers) == ("", ())
+
+
+def test_nothing_to_change(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("x = 1\n")
+    assert diff_of(script, {"compile": "regional", "threads": 2}).text == ""

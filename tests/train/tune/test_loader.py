@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gpuwise.errors import InputError
+from gpuwise.train.tune import loader
+from gpuwise.train.tune.loader import Check, Probe, choose_workers, predicted_rate, probe_items, run_loader, workers_to_try
+
+
+class Waits:
+    """Items from something slow that is not this processor."""
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.004)
+        return index
+
+
+class Works:
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> int:
+        return sum(range(60_000)) + index
+
+
+def test_waiting_and_working_are_told_apart() -> None:
+    waits, works = probe_items(Waits()), probe_items(Works())
+    assert waits.waiting > 0.5 > works.cpu_s / works.item_s * 0.1
+    assert waits.item_s >= 0.004
+    assert works.cpu_s > 10 * waits.cpu_s
+
+
+def test_waiting_scales_with_workers_and_working_with_free_cores() -> None:
+    waits, works = Probe(0.01, 0.0002, 40), Probe(0.01, 0.01, 40)
+    assert [predicted_rate(waits, w, 2.0) for w in (1, 2, 4, 8)] == pytest.approx([100, 200, 400, 800])
+    assert [predicted_rate(works, w, 1.5) for w in (1, 2, 4, 8)] == pytest.approx([100, 150, 150, 150])
+
+
+def test_the_fewest_workers_that_do_and_their_neighbours() -> None:
+    assert workers_to_try(Probe(0.01, 0.0025, 40), 1.0, 16) == (4, 8, 2)
+    assert workers_to_try(Probe(0.01, 0.01, 40), 2.0, 4) == (2, 4, 1)
+
+
+def test_no_more_workers_than_the_training_takes() -> None:
+    assert workers_to_try(Probe(0.01, 0.0, 40), 8.0, 16, needed_rate=250.0)[0] == 3
+
+
+def test_an_empty_dataset() -> None:
+    with pytest.raises(InputError, match="no items"):
+        probe_items([])
+
+
+@pytest.mark.parametrize(
+    ("rates", "needed", "chosen", "run"),
+    [
+        # as predicted: one run
+        ({8: 790.0}, float("inf"), 8, [8]),
+        # no faster with more than four: the fewest of those that do as much
+        ({8: 400.0, 4: 390.0}, float("inf"), 4, [8, 4]),
+        # what the training takes, and no more
+        ({3: 250.0}, 250.0, 3, [3]),
+        # slower than predicted, and the double makes up for it
+        ({3: 150.0, 6: 260.0}, 250.0, 6, [3, 6]),
+    ],
+)
+def test_the_prediction_is_checked_by_running(
+    rates: dict[int, float], needed: float, chosen: int, run: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "probe_items", lambda dataset: Probe(0.01, 0.0, 40))
+    monkeypatch.setattr(loader, "run_loader", lambda d, workers, predicted, **_: Check(workers, predicted, rates[workers], 1.0))
+    found = choose_workers(Waits(), cores=4, free=4.0, needed_rate=needed)
+    assert (found.workers, found.rate) == (chosen, rates[chosen])
+    assert [c.workers for c in found.checks] == run
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_a_run_of_a_loader(workers: int) -> None:
+    """More workers than this machine may have cores, and more items than there are: no warning."""
+    seen: list[int] = []
+
+    def collate(rows: list[int]) -> list[int]:
+        seen.extend(rows)
+        return rows
+
+    check = run_loader(range(10), workers, 5.0, items=30, batch=2, collate=collate)
+    assert (check.workers, check.predicted) == (workers, 5.0)
+    assert check.measured > 0 and check.seconds > 0
+    if workers == 0:
+        assert seen == [k % 10 for k in range(32)]

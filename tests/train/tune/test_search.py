@@ -1,0 +1,94 @@
+"""Whole tunings of small scripts whose waste is planted; one of them killed and gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.train.hook.zygote import Zygote
+from gpuwise.train.run.config import read
+from gpuwise.train.tune.diff import diff_of
+from gpuwise.train.tune.document import document, write_config
+from gpuwise.train.tune.search import Options, Result, Search
+from gpuwise.train.tune.state import FILE, State
+from gpuwise.train.tune.trial import Job
+
+HERE = Path(__file__).parent
+SLOW_ITEMS, SLOW_COLUMNS = ("0.006", "0"), ("0", "2e-5")
+
+
+def tuned(zygote: Zygote, folder: Path, arguments: tuple[str, ...], *only: str, resume: bool = False) -> Result:
+    state = State(folder, {"arguments": list(arguments)}, resume=resume)
+    options = Options(minutes=30, steps=6, least_s=0.2, only=only)
+    return Search(Job(str(HERE / "slow_items.py"), arguments), state, folder, zygote, options).run()
+
+
+@pytest.mark.slow
+def test_items_that_are_slow_to_make_are_kept_in_memory(zygote: Zygote, tmp_path: Path) -> None:
+    result = tuned(zygote, tmp_path, SLOW_ITEMS, "cache_items", "pin_memory", "length_groups")
+    assert result.levers == {"cache_items": True}
+    assert result.gain is not None and result.gain.ratio > 2.0
+    assert result.before.shares["data"] > 0.5 > result.after.shares["data"]
+    by_name = {t.name: t for t in result.tried}
+    assert by_name["pin_memory"].why == "not on a CPU"
+    told = document(result, diff_of(HERE / "slow_items.py", result.levers), None)
+    assert json.loads(json.dumps(told, allow_nan=False))["parity"]["passed"] is True
+    write_config(result, "slow_items.py", tmp_path / "gpuwise.toml")
+    assert read(tmp_path / "gpuwise.toml").levers == {"cache_items": True}
+
+
+@pytest.mark.slow
+def test_a_tuning_that_was_killed_goes_on_where_it_was(zygote: Zygote, tmp_path: Path) -> None:
+    """Rows of like length together save most columns; killed with kill -9 after its first pair."""
+    program = (
+        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import test_search as t\n"
+        "from gpuwise.train.hook.zygote import Zygote\n"
+        "if __name__ == '__main__':\n"
+        "    with Zygote() as z: t.tuned(z, Path(sys.argv[2]), t.SLOW_COLUMNS, 'length_groups')\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(HERE), str(tmp_path)],
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    file = tmp_path / FILE
+    deadline = time.monotonic() + 300
+    while (not file.exists() or file.read_bytes().count(b"\n") < 3) and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    before = file.read_bytes()
+    lines = before[: before.rfind(b"\n") + 1]
+    assert b'"key": "untouched"' in lines and b"together" not in lines
+    result = tuned(zygote, tmp_path, SLOW_COLUMNS, "length_groups", resume=True)
+    assert file.read_bytes().startswith(lines)
+    keys = [json.loads(line).get("key") for line in file.read_bytes().splitlines()]
+    assert len(keys) == len(set(keys))
+    assert result.levers == {"length_groups": 8}
+    assert result.gain is not None and result.gain.ratio > 2.0
+    assert result.parity is not None and result.parity.passed and result.parity.changes == "exact"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "match"),
+    [
+        ("print('no training')\n", InputError, "without an optimizer step"),
+        ("import torch\nraise RuntimeError('bad data')\n", GpuwiseError, "RuntimeError: bad data"),
+        ("import torch\ninput('name? ')\n", InputError, "reads standard input"),
+    ],
+)
+def test_scripts_that_cannot_be_tuned(zygote: Zygote, tmp_path: Path, text: str, kind: type, match: str) -> None:
+    (tmp_path / "script.py").write_text(text)
+    with pytest.raises(kind, match=match):
+        Search(
+            Job(str(tmp_path / "script.py")), State(tmp_path / "out", {}, resume=False), tmp_path / "out", zygote, Options()
+        ).run()

@@ -1,0 +1,129 @@
+"""The screen on a terminal of its own: what it writes there, and that it gives it back."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import sys
+import termios
+import time
+
+import pytest
+from tests.tui.screens import watch_demo
+
+from gpuwise.errors import UnknownNameError
+from gpuwise.machine.telemetry.options import ScreenOptions
+from gpuwise.tui.app import TopApp
+from gpuwise.tui.top import find_driver
+
+LONG_S = 60.0
+
+
+def painted(screen: list[list[str]], written: str) -> None:
+    """What a terminal makes of moves, colours and text."""
+    x = y = 0
+    for move, colour, mode, text in re.findall(r"\x1b\[(\d+;\d+)H|\x1b\[([\d;]*m)|(\x1b\[\?2026[hl])|([^\x1b]+)", written):
+        if move:
+            y, x = (int(n) - 1 for n in move.split(";"))
+        for c in text:
+            screen[y][x] = c
+            x += 1
+        assert move or colour or mode or text
+
+
+@pytest.mark.parametrize("size", [(120, 40), (60, 12)])
+def test_what_goes_straight_to_the_terminal_is_what_textual_would_show(size) -> None:
+    async def act(screen) -> None:
+        app, written = screen.app, list[str]()
+        seen = [list(text.ljust(size[0])) for text in screen.lines]
+        app._driver.write_whole = written.append
+        for n in range(5):
+            # parts move up and down as causes come and go, and as rows are chosen
+            await screen.next_frame(7.0)
+            if n == 2:
+                await screen.press("down", "down")
+        assert len(written) >= 5
+        painted(seen, "".join(written))
+        assert ["".join(row).rstrip() for row in seen] == screen.lines
+        # a sheet lies over it: what is below must not be painted over it
+        await screen.press("?")
+        n = len(written)
+        await screen.next_frame()
+        assert len(written) == n and "keys" in screen.text
+
+    watch_demo(8, act, size=size)
+
+
+def test_colours_that_have_to_be_changed_on_the_way_go_textuals_way(monkeypatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    async def act(screen) -> None:
+        screen.app._driver.write_whole = pytest.fail
+        await screen.next_frame()
+
+    watch_demo(2, act)
+
+
+def test_a_textual_that_is_made_otherwise_gets_its_own_driver(monkeypatch) -> None:
+    from textual._xterm_parser import XTermParser
+
+    found = find_driver()
+    assert found is not None and found.__name__ == "QuietDriver"
+    with monkeypatch.context() as m:
+        m.setattr(XTermParser, "tick", None)
+        assert find_driver() is None
+    with monkeypatch.context() as m:
+        m.setattr(XTermParser, "__init__", lambda self, debug, more: None)
+        assert find_driver() is None
+    monkeypatch.delitem(sys.modules, "gpuwise.tui.quiet_driver")
+    monkeypatch.setitem(sys.modules, "textual._xterm_parser", None)
+    assert find_driver() is None
+
+
+def test_a_theme_that_there_is_not_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match="nordd") as caught:
+        TopApp(None, ScreenOptions(theme="nordd"))  # type: ignore[arg-type]
+    assert "nord" in caught.value.nearest
+
+
+def _start(tmp_path) -> tuple[int, int]:
+    pid, fd = pty.fork()
+    if pid == 0:
+        env = dict(os.environ, TERM="xterm-256color", GPUWISE_HOME=str(tmp_path))
+        words = "import sys; from gpuwise.cli.app import run; sys.exit(run())"
+        os.execve(sys.executable, [sys.executable, "-c", words, "top", "--demo", "--theme", "nord"], env)
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    return pid, fd
+
+
+def _read_until(fd: int, word: str) -> str:
+    got, end_s = "", time.monotonic() + LONG_S
+    while word not in got and time.monotonic() < end_s:
+        try:
+            got += os.read(fd, 65536).decode("utf-8", "replace") if select.select([fd], [], [], 1.0)[0] else ""
+        except OSError:
+            break
+    return got
+
+
+def test_told_to_end_it_gives_the_terminal_back(tmp_path) -> None:
+    pid, fd = _start(tmp_path)
+    try:
+        before = termios.tcgetattr(fd)
+        assert "DEMO" in _read_until(fd, "DEMO")
+        assert termios.tcgetattr(fd)[3] & termios.ECHO == 0
+        os.kill(pid, signal.SIGTERM)
+        rest = _read_until(fd, "\x1b[?1049l")
+        assert "\x1b[?1049l" in rest and "Traceback" not in rest
+        _read_until(fd, "never")
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert before[3] & termios.ECHO
+        assert termios.tcgetattr(fd)[3] == before[3]
+    finally:
+        os.close(fd)
