@@ -67,7 +67,7 @@ def build() -> App:
         version=__version__,
         help_format="plaintext",
         result_action="return_value",
-        default_parameter=Parameter(show_default=False),
+        default_parameter=Parameter(show_default=False, negative_iterable=()),
     )
     for name, target, question in COMMANDS:
         app.command(target, name=name, help=question)

@@ -162,12 +162,13 @@ def _timm(name: str, _: dict[str, int]) -> torch.nn.Module:
 
 
 def _transformers(kind: str, dimensions: dict[str, int]) -> torch.nn.Module:
-    import transformers
+    from gpuwise.workload.capture import zoo_support
 
-    config = transformers.AutoConfig.for_model(kind, **dimensions)
+    library = zoo_support.transformers()
+    config = library.AutoConfig.for_model(kind, **dimensions)
     config.use_cache = False
     family = {"bert": "AutoModelForMaskedLM", "t5": "AutoModelForSeq2SeqLM"}.get(kind, "AutoModelForCausalLM")
-    return getattr(transformers, family).from_config(config)
+    return getattr(library, family).from_config(config)
 
 
 TOKENS = 32_000

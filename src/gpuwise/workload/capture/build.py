@@ -15,6 +15,7 @@ from torch import nn
 
 from gpuwise.errors import InputError
 from gpuwise.workload.capture.step import inference_step, make_optimizer, training_step
+from gpuwise.workload.capture.zoo_support import transformers
 
 DEVICE = "cuda"
 
@@ -164,10 +165,8 @@ def _is_configuration(subject: Any) -> bool:
 
 def _of_configuration(config: Any, wanted: Wanted) -> Program:
     """The model that ``architectures`` names, or a causal language model; token inputs with labels by default."""
-    import transformers
-
     named = (getattr(config, "architectures", None) or [""])[0]
-    cls = getattr(transformers, named, None)
+    cls = getattr(transformers(), named, None)
     with on_device(wanted.device):
         dtype = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
         model = cls._from_config(config) if cls is not None else _auto(config)
@@ -178,9 +177,8 @@ def _of_configuration(config: Any, wanted: Wanted) -> Program:
 
 
 def _auto(config: Any) -> Any:
-    from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
-
-    for auto in (AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModel):
+    library = transformers()
+    for auto in (library.AutoModelForCausalLM, library.AutoModelForSeq2SeqLM, library.AutoModel):
         if type(config) in auto._model_mapping:
             return auto.from_config(config)
     raise InputError(f"transformers has no model for a {type(config).__name__}", hint="build the model yourself and give it")

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpuwise.errors import InputError, MissingExtraError
+from gpuwise.errors import InputError
+from gpuwise.workload.capture.zoo_support import transformers
 
 
 def read_configuration(path: Path) -> Any:
@@ -24,13 +25,10 @@ def read_configuration(path: Path) -> Any:
         raise InputError(f"{file} is not JSON: {error}", hint="it must be a model's config.json") from None
     if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
         raise InputError(f"{file} names no model_type", hint="it must be a model's config.json of transformers")
-    try:
-        from transformers import CONFIG_MAPPING
-    except ImportError:
-        raise MissingExtraError("building a Hugging Face model needs transformers", hint="pip install transformers") from None
+    known = transformers().CONFIG_MAPPING
     kind = content.pop("model_type")
-    if kind not in CONFIG_MAPPING:
+    if kind not in known:
         raise InputError(
             f"this transformers has no model_type {kind!r}", hint="pip install --upgrade transformers, or name your own code"
         )
-    return CONFIG_MAPPING[kind].from_dict(content)
+    return known[kind].from_dict(content)
