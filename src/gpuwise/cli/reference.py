@@ -73,14 +73,14 @@ def cli_page() -> str:
         "",
     ]
     for name, *_ in COMMANDS:
-        lines += _command(name, app[name])
+        lines += _command(name, app[name], app.default_parameter)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _command(name: str, app: Any) -> list[str]:
+def _command(name: str, app: Any, defaults: Any) -> list[str]:
     function = app.default_command
     text = inspect.getdoc(function) or ""
-    arguments = [a for a in app.assemble_argument_collection(parse_docstring=True) if a.show]
+    arguments = [a for a in app.assemble_argument_collection(default_parameter=defaults, parse_docstring=True) if a.show]
     lines = [f"## gpuwise {name}", "", *_paragraphs(text.split("\nParameters\n")[0]), ""]
     positional = [a for a in arguments if a.index is not None]
     usage = " ".join(_placeholder(a) for a in positional)
