@@ -3,10 +3,10 @@
     python benchmarks/loader_tuner.py [--wait-ms 10] [--items 320] [--cores 4]
 
 Items that wait (``time.sleep``) and items that work (Python arithmetic) through a ``DataLoader`` with 1, 2, 4 and 8 workers,
-beside what one probe predicts; the free cores are measured before each run, and beside it stands how many were there for the
-loader while it ran. Then the tuner (probe, and runs that check it) and a grid of 0 to 2 x cores workers, each with as many
-items: both in seconds of waiting for an answer, and what the tuner's choice reaches of the grid's best rate. Needs a machine
-that nothing else holds; what others used meanwhile is printed.
+beside what one probe predicts; the cores that items made side by side get are measured before each run, and beside it stands
+how many were there for the loader while it ran. Then the tuner (probe, and runs that check it) and a grid of 0 to 2 x cores
+workers, each with as many items: both in seconds of waiting for an answer, and what the tuner's choice reaches of the grid's
+best rate. Needs a machine that nothing else holds; what others used meanwhile is printed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import psutil
 import torch
 
 from gpuwise.train.tune.facts import usable_cores
-from gpuwise.train.tune.loader import choose_workers, free_cores, predicted_rate, probe_items, run_loader
+from gpuwise.train.tune.loader import choose_workers, predicted_rate, probe_items, run_loader, working_cores
 
 WORKERS = (1, 2, 4, 8)
 
@@ -71,7 +71,7 @@ def rates(name: str, dataset: Any, items: int) -> None:
     print(f"\n{name}: {probe.n_items} items, {1e3 * probe.item_s:.2f} ms each, {1e3 * probe.cpu_s:.2f} ms of it on a processor\n")
     head = (
         "workers",
-        "free cores before",
+        "cores side by side",
         "predicted, items/s",
         "measured",
         "off",
@@ -82,7 +82,7 @@ def rates(name: str, dataset: Any, items: int) -> None:
     row(*head)
     row(*["---"] * len(head))
     for workers in WORKERS:
-        free, found = free_cores(cores, 1.0), dict[str, float]()
+        free, found = working_cores(dataset, probe, cores), dict[str, float]()
         with shared(found):
             check = run_loader(dataset, workers, predicted_rate(probe, workers, free), items=items)
         there, rate = predicted_rate(probe, workers, found["there"]), check.measured

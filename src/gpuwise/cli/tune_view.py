@@ -63,11 +63,27 @@ def show(result: Result, patch: Patch, script: str, config: Path | None, worth: 
         out.print(f"In the script ({', '.join(patch.covers)})", style="bold")
         # as it is: a diff that is wrapped is none
         sys.stdout.write(patch.text)
+    _by_hand(out, result, patch)
     if config is not None:
         out.print()
         out.print(f"Without editing it: gpuwise run {script}   (levers in {config})")
     if result.out_of_time:
         out.print("The time was over before everything was tried; --resume --minutes N goes on.")
+
+
+def _by_hand(out: Console, result: Result, patch: Patch) -> None:
+    """What the levers that no diff covers are in a person's own code."""
+    from gpuwise.cli.out import section, table_of
+    from gpuwise.train.levers.table import BY_NAME
+
+    rest = {k: v for k, v in result.levers.items() if k not in patch.covers}
+    if not rest:
+        return
+    table = table_of(("lever", "does", "by hand"), left=("lever", "does", "by hand"), wrap=("does", "by hand"))
+    for name, value in rest.items():
+        lever = BY_NAME[name]
+        table.add_row(name, lever.what, lever.code.replace("{value}", str(value)))
+    section(out, "Not in a diff: gpuwise run does it, or by hand", table)
 
 
 def _before_after(result: Result, worth: Worth | None) -> Table:
@@ -146,12 +162,26 @@ def _levers(out: Console, result: Result) -> None:
         rows = [t for t in result.tried if t.result in results]
         if not rows:
             continue
+        if title == "Not tried":
+            table = table_of(("why", "levers"), left=("why", "levers"), wrap=("why", "levers"))
+            for why, names in _by_reason(rows).items():
+                table.add_row(why, ", ".join(names))
+            section(out, title, table)
+            continue
         most = with_most and any(t.ceiling is not None and t.gain is not None for t in rows)
         names = ("lever", "gain", "at most", "why") if most else ("lever", "gain", "why")
         table = table_of(names, left=("lever", "gain", "why"), wrap=("why",))
         for name, gain, ceiling, why in _merged(rows):
             table.add_row(name, gain, *((ceiling,) if most else ()), why)
         section(out, title, table)
+
+
+def _by_reason(rows: list[Tried]) -> dict[str, list[str]]:
+    """Labels of levers that were left out for the same reason."""
+    found: dict[str, list[str]] = {}
+    for t in rows:
+        found.setdefault(t.why, []).append(t.label)
+    return found
 
 
 def _merged(rows: list[Tried]) -> list[tuple[str, str, str, str]]:

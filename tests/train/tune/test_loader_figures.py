@@ -20,11 +20,11 @@ from gpuwise.train.tune.facts import usable_cores
 from gpuwise.train.tune.loader import (
     Check,
     choose_workers,
-    free_cores,
     predicted_rate,
     probe_items,
     run_loader,
     workers_to_try,
+    working_cores,
 )
 
 pytestmark = pytest.mark.slow
@@ -35,6 +35,8 @@ LATE = 0.03
 """Share of a wait by which a process that does nothing else may wake late before the machine counts as held."""
 HELD = 0.25
 """Cores in use by others before the machine counts as held."""
+UNSTEADY = 0.1
+"""By which the same work may take longer or shorter from one moment to the next."""
 
 
 class Waits:
@@ -56,10 +58,22 @@ class Works:
         return sum(range(300_000)) + index
 
 
+def _work_s() -> float:
+    """Of the same work now."""
+    spent: list[float] = []
+    for index in range(20):
+        began = time.perf_counter()
+        Works()[index]
+        spent.append(time.perf_counter() - began)
+    return statistics.median(spent)
+
+
 class Meter:
-    """How late a thread that only sleeps wakes while something runs, and how many cores others use meanwhile."""
+    """How late a thread that only sleeps wakes while something runs, how many cores others use meanwhile, and how much longer the
+    same work takes at one end than at the other."""
 
     def __enter__(self) -> Meter:
+        self._work_s = _work_s()
         self._late: list[float] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._sleep)
@@ -75,6 +89,8 @@ class Meter:
         own_s = _own_cpu_s() - self._own
         self.others = max(usable_cores() - (idle_s + own_s) / wall_s, 0.0)
         self.late = statistics.median(self._late or [0.0]) / WAIT_S
+        ends = sorted((self._work_s, _work_s()))
+        self.unsteady = ends[1] / ends[0] - 1.0
 
     def _sleep(self) -> None:
         while not self._over.is_set():
@@ -101,8 +117,11 @@ def calmly(measure: Callable[[], object]) -> None:
                 failed = error
         if failed is None:
             return
-        said = f"a sleeping process woke {meter.late:.0%} late, others held {meter.others:.2f} cores"
-        if meter.late <= LATE and meter.others <= HELD:
+        said = (
+            f"a sleeping process woke {meter.late:.0%} late, others held {meter.others:.2f} cores, "
+            f"the same work took {meter.unsteady:.0%} longer"
+        )
+        if meter.late <= LATE and meter.others <= HELD and meter.unsteady <= UNSTEADY:
             raise failed
     pytest.skip(f"the machine is not calm enough for this figure: {said}")
 
@@ -125,7 +144,7 @@ def test_working_items_within_a_fifth_of_what_the_free_cores_do() -> None:
         probe, cores = probe_items(Works()), usable_cores()
         checks: list[Check] = []
         for workers in WORKERS:
-            free = free_cores(cores, 1.0)
+            free = working_cores(Works(), probe, cores)
             checks.append(run_loader(Works(), workers, predicted_rate(probe, workers, free)))
         within(checks, 0.2)
 

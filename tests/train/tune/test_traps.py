@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import socket
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -16,6 +15,7 @@ from gpuwise.train.profile.session import Request, profile_script
 from gpuwise.train.tune.trial import NO_DROPOUT, OBSERVE
 
 STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+RESTARTS = 3
 
 STEPS = """
 import sys
@@ -78,7 +78,7 @@ total = torch.full((4,), rank + 1.0)
 dist.all_reduce(total)
 if rank == 1 and attempt == 0:
     os.kill(os.getpid(), signal.SIGKILL)
-print("attempt", attempt, "rank", rank, "total", total.tolist(), flush=True)
+os.write(1, f"attempt {attempt} rank {rank} total {total.tolist()}\\n".encode())  # in one piece, between the other's lines
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -87,23 +87,24 @@ STARTS = """
 import subprocess, sys
 
 command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
-sys.exit(subprocess.run([*command, "--master-port", sys.argv[1], sys.argv[2]]).returncode)
+sys.exit(subprocess.run([*command, "--standalone", sys.argv[1]]).returncode)
 """
 
 
 @pytest.mark.slow
 def test_trap_3_torchrun_restarts_its_ranks(run: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 1 is killed at its first attempt; with the static rendezvous, the default, the second attempt ends well."""
+    """Rank 1 is killed at its first attempt and the second ends well, every time. With a shared store about two restarts of five
+    fail (torch 2.13: addresses of the first attempt are still in it), with --standalone as with any c10d rendezvous. The static
+    rendezvous does not look at the variable, and fails as often with it as without."""
     monkeypatch.delenv(STORE, raising=False)
     (tmp_path / "rank.py").write_text(RANK)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    outcome = run(STARTS, port, str(tmp_path / "rank.py"), limits=Limits(wall_s=600))
-    said = (tmp_path / "output").read_text()
-    assert (outcome.ended, outcome.code) == ("exit", 0), said
-    for rank in (0, 1):
-        assert f"attempt 1 rank {rank} total [3.0, 3.0, 3.0, 3.0]" in said
+    for _ in range(RESTARTS):
+        (tmp_path / "output").unlink(missing_ok=True)
+        outcome = run(STARTS, str(tmp_path / "rank.py"), limits=Limits(wall_s=600))
+        said = (tmp_path / "output").read_text()
+        assert (outcome.ended, outcome.code) == ("exit", 0), said
+        for rank in (0, 1):
+            assert f"attempt 1 rank {rank} total [3.0, 3.0, 3.0, 3.0]" in said
 
 
 PRODUCTS = """

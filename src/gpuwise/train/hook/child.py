@@ -216,9 +216,9 @@ def is_enough(stop: Stop, ticks: list[Tick], began_s: float) -> bool:
     steps = steps_of(ticks)
     if stop.most_steps is not None and len(steps) >= stop.most_steps:
         return True
-    if stop.steps is None or len(steps) < stop.steps:
+    if stop.steps is None or len(steps) < stop.skip + stop.steps:
         return False
-    walls = [s.wall_s for s in steps]
+    walls = [s.wall_s for s in steps[stop.skip :]]
     kept = walls[warm_up(walls) :]
     return len(kept) >= stop.steps and sum(kept) >= stop.at_least_s
 

@@ -26,8 +26,8 @@ GRACE_S = 5.0
 PATIENCE = 3
 """Signals after which a script that may take its time is ended. Rule of this project."""
 FOR_SCRIPTS = {"PYTHONUNBUFFERED": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""Environment of a script, where the person has not set it. A script that starts torchrun can then restart its ranks: with the
-store of the rendezvous shared, the ranks of a second attempt meet the addresses of the first (torch 2.13)."""
+"""Environment of a script, where the person has not set it. A script that starts torchrun (``--standalone`` or another c10d
+rendezvous) can then restart its ranks: in a shared store a second attempt meets the addresses of the first (torch 2.13)."""
 
 
 @dataclass(frozen=True, slots=True)

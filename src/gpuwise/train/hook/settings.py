@@ -20,6 +20,8 @@ class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Since the first step."""
     at_least_s: float = 0.0
     """Steady steps go on until they have covered this long."""
+    skip: int = 0
+    """Steps before the warm-up that count for nothing, as an epoch in which a cache fills."""
 
 
 class Parity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,29 +1,33 @@
 """How many loader workers: one probe predicts the rate of every number of them, and trials check it.
 
 A worker makes items one after the other, each taking t_item seconds of which t_cpu on a processor; w of them do
-rate(w) = min(w / t_item, free_cores / t_cpu) items a second: the first until the processors are full. Only free cores count: what
-others already use cannot be had.
+rate(w) = min(w / t_item, cores / t_cpu) items a second: the first until the processors are full. Of the cores only what they
+give to items made side by side counts: others may use them, and two that share a core's units or its memory are not two.
 """
 
 from __future__ import annotations
 
+import math
+import multiprocessing
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from multiprocessing.connection import Connection
 from typing import Any
 
 from gpuwise.errors import InputError
 
 PROBE_ITEMS, PROBE_S = 40, 2.0
 """Items of a probe, or as many as fit in the time."""
+CROWD_S, CROWD_WAIT_S, MOST_CROWD = 0.3, 20.0, 4
+"""Side by side: so long, no answer after so long, and no more processes than so many for each core."""
 ENOUGH = 0.95
 """The fewest workers that reach this share of the best predicted rate are taken. Rule of this project."""
-BORNE_OUT = 0.8
-"""A measured rate of this share of the predicted one bears it out: cores that count as free are shared a moment later. Rule of
-this project."""
+BORNE_OUT = 0.9
+"""A measured rate of this share of the predicted one bears it out. Rule of this project."""
 CHECK_ITEMS, CHECK_S, BATCH = 320, 20.0, 4
 """Items of a check, or as many as fit in the time; and items of a batch in it."""
 
@@ -86,6 +90,53 @@ def free_cores(usable: int, sample_s: float = 0.2) -> float:
     return max(usable - busy, 0.5)
 
 
+def working_cores(dataset: Any, probe: Probe, cores: int) -> float:
+    """Cores of ``cores`` that the items get where enough processes to fill them make items at the same moment, for
+    ``CROWD_S``. The free ones where items hardly work, or where processes cannot be forked."""
+    n = math.ceil(cores * probe.item_s / probe.cpu_s) if probe.cpu_s > 0 else math.inf
+    if n > MOST_CROWD * cores or "fork" not in multiprocessing.get_all_start_methods():
+        return free_cores(cores)
+    context = multiprocessing.get_context("fork")
+    together = context.Barrier(int(n))
+    order = range(0, len(dataset), max(len(dataset) // PROBE_ITEMS, 1))
+    given: list[Connection] = []
+    crowd: list[Any] = []
+    for at in range(int(n)):
+        end, other = context.Pipe(duplex=False)
+        own = (dataset, order[at % len(order) :], together, other)
+        crowd.append(context.Process(target=_make, args=own, daemon=True))
+        with warnings.catch_warnings():
+            # this process has threads, as every one with torch; a DataLoader forks it just so
+            warnings.simplefilter("ignore", DeprecationWarning)
+            crowd[-1].start()
+        other.close()
+        given.append(end)
+    rate = 0.0
+    for end in given:
+        try:
+            rate += end.recv() if end.poll(CROWD_WAIT_S) else 0.0
+        except EOFError:
+            rate = 0.0
+            break
+    for process in crowd:
+        process.kill()
+        process.join()
+    return min(rate * probe.cpu_s, float(cores)) if rate else free_cores(cores)
+
+
+def _make(dataset: Any, order: Sequence[int], together: Any, other: Connection) -> None:
+    """In a process of its own: items a second while the others make theirs."""
+    together.wait(CROWD_WAIT_S)
+    began, n = time.perf_counter(), 0
+    while (spent := time.perf_counter() - began) < CROWD_S or not n:
+        dataset[order[n % len(order)]]
+        n += 1
+    other.send(n / spent if spent > 0 else 0.0)
+    # as the others still work
+    while time.perf_counter() - began < 2 * CROWD_S:
+        dataset[order[n % len(order)]]
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One loader run with so many workers, and no training."""
@@ -119,16 +170,18 @@ def choose_workers(
     items a second.
 
     One probe predicts, one run checks; only where the run does not bear the prediction out are half and double of it run too.
-    ``free``: cores that nobody else uses; measured where it is not given. Raises InputError for a dataset without items.
+    ``free``: cores that items made side by side get; measured where it is not given. Raises InputError for a dataset without
+    items.
     """
     began = time.perf_counter()
     probe = probe_items(dataset)
-    free = free_cores(cores) if free is None else free
+    free = working_cores(dataset, probe, cores) if free is None else free
     checks: list[Check] = []
     for workers in workers_to_try(probe, free, 2 * cores, needed_rate=needed_rate):
         check = run_loader(dataset, workers, predicted_rate(probe, workers, free), items=items, batch=batch, collate=collate)
         checks.append(check)
-        if check.measured >= BORNE_OUT * min(check.predicted, needed_rate):
+        more = len(checks) > 1 and check.workers > checks[0].workers and check.measured > checks[0].measured
+        if more or check.measured >= BORNE_OUT * min(check.predicted, needed_rate):
             break
     best = max(check.measured for check in checks)
     taken = min((c for c in checks if c.measured >= ENOUGH * best), key=lambda c: c.workers)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.errors import GpuwiseError
 from gpuwise.train.hook.launch import Limits, Outcome
 from gpuwise.train.hook.settings import Stop
 from gpuwise.train.hook.zygote import Zygote
@@ -23,13 +23,15 @@ from gpuwise.train.tune.probe import Prober
 from gpuwise.train.tune.sizes import Sizes, find_sizes
 from gpuwise.train.tune.state import State
 from gpuwise.train.tune.stats import Gain, gain_of
-from gpuwise.train.tune.trial import OBSERVE, Job, Trial, run, trial_of
+from gpuwise.train.tune.trial import OBSERVE, Job, Trial, no_steps, run, trial_of
 
 Levers = dict[str, object]
 SLOW_START = 10.0
 """A trial may take so many times as long as the untouched script took until it had enough steps (compilation)."""
 LEAST_LIMIT_S = 120.0
-FINAL_PAIRS, MOST_FINAL_PAIRS, MOST_PAIRS = 3, 6, 4
+FINAL_PAIRS, MOST_FINAL_PAIRS, MOST_PAIRS = 3, 10, 4
+FINAL_SPREAD = 0.2
+"""Pairs of all levers together are measured until the 95 % interval is no wider than this share of the gain, or time is up."""
 HOPELESS = 0.8
 """After one pair: a lever that is this slow is not measured again."""
 EPOCH_LIMIT_S = 90.0
@@ -73,6 +75,11 @@ class Tried:
     parity: Verdict | None = None
     extra_s: float = 0.0
     """Its warm-up beyond the untouched script's."""
+
+    @property
+    def words(self) -> str:
+        """One line of progress."""
+        return f"{self.label}: {self.result}" + ("" if self.why == self.result else f", {self.why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +129,8 @@ class Search:
         tried: list[Tried] = []
         for candidate in candidates_of(facts, self._options.only):
             tried.append(self._try(candidate, facts, before, gate))
+            if candidate.hopeless is None:
+                self._say(tried[-1].words)
         gain, verdict, before, after = self._together(facts, before, gate)
         sizes = self._sizes(facts, before, capacity) if self._options.find_batch else None
         if sizes is not None and sizes.trial is not None and self._options.accept_batch:
@@ -300,10 +309,8 @@ class Search:
         options = self._options
         caches = bool(set(CACHES) & set(levers))
         steps = skip if caches else 0
-        stop = Stop(steps=options.steps, at_least_s=options.least_s, seconds=max(60.0, 2.0 * EPOCH_LIMIT_S))
-        if steps:
-            # steps after the epoch in which the cache fills
-            stop = Stop(most_steps=steps + max(options.steps * 2, 20), seconds=2.0 * EPOCH_LIMIT_S)
+        # a cache is measured after the epoch in which it fills
+        stop = Stop(steps=options.steps, at_least_s=options.least_s, skip=steps, seconds=2.0 * EPOCH_LIMIT_S)
         trial = trial_of(self._run(levers, stop), skip_steps=steps)
         if steps and trial.ok and trial.n_steps < options.steps // 2:
             return replace(trial, ok=False, error="the script ends before its second epoch")
@@ -330,7 +337,7 @@ class Search:
         untouched: list[Trial] = []
         changed: list[Trial] = []
         for at in range(MOST_FINAL_PAIRS):
-            if at >= FINAL_PAIRS and (self._is_late or self._gain(untouched, changed).low > 1.0):
+            if at >= FINAL_PAIRS and (self._is_late or self._gain(untouched, changed).within(FINAL_SPREAD)):
                 break
             key = f"together|{sorted(self._best.items())}|{at}"
 
@@ -367,27 +374,6 @@ def memory_limit() -> int:
     import psutil
 
     return int(psutil.virtual_memory().available * 0.9)
-
-
-def no_steps(script: str, outcome: Outcome) -> GpuwiseError:
-    """Why a script could not be measured, for its owner."""
-    journal = outcome.journal
-    children = journal.of("child")
-    if outcome.journal.end.get("reads_input"):
-        return InputError(f"{script} reads standard input", hint="give it what it asks for as arguments")
-    if outcome.ended == "error":
-        where = f" at {outcome.where}" if outcome.where else ""
-        return GpuwiseError(f"{script} failed{where}: {outcome.error}", hint="it has to run by itself first")
-    if not journal.ticks and children:
-        what = ", ".join(sorted({str(c["what"]) for c in children}))
-        return InputError(
-            f"{script} makes no optimizer step itself; it starts other processes ({what})",
-            hint="give the script that each of them runs",
-        )  # fmt: skip
-    if not journal.ticks:
-        return InputError(f"{script} ended ({outcome.ended}) without an optimizer step", hint="give a script that trains")
-    n = len(journal.steps)
-    return InputError(f"{script} made {n} steps, too few to measure", hint="let it run longer: more steps or epochs")
 
 
 def changes_maths(tried: tuple[Tried, ...]) -> tuple[Tried, ...]:

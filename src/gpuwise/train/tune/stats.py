@@ -33,6 +33,10 @@ class Gain:
             return "faster"
         return "not faster" if self.high < LEAST_GAIN else "undecided"
 
+    def within(self, share: float) -> bool:
+        """Decided, and the interval is no wider than ``share`` of the ratio."""
+        return self.verdict != "undecided" and self.high - self.low <= share * self.ratio
+
 
 def gain_of(pairs: Sequence[tuple[float, float]], *, tentative: bool = False) -> Gain:
     """From rates (A, B) of each pair, all above zero; the interval covers 95 %, or 80 % where ``tentative``: whether a lever is

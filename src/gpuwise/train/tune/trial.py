@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.train.hook.journal import Journal
 from gpuwise.train.hook.launch import Limits, Outcome, launch
 from gpuwise.train.hook.settings import Parity, Settings, Stop
@@ -190,3 +191,24 @@ def memory_of(outcome: Outcome) -> int | None:
     memory = outcome.journal.last("memory")
     on_device = memory.get("peak_allocated_bytes")
     return int(on_device) if on_device else outcome.peak_memory_bytes
+
+
+def no_steps(script: str, outcome: Outcome) -> GpuwiseError:
+    """Why a script could not be measured, for its owner."""
+    journal = outcome.journal
+    children = journal.of("child")
+    if outcome.journal.end.get("reads_input"):
+        return InputError(f"{script} reads standard input", hint="give it what it asks for as arguments")
+    if outcome.ended == "error":
+        where = f" at {outcome.where}" if outcome.where else ""
+        return GpuwiseError(f"{script} failed{where}: {outcome.error}", hint="it has to run by itself first")
+    if not journal.ticks and children:
+        what = ", ".join(sorted({str(c["what"]) for c in children}))
+        return InputError(
+            f"{script} makes no optimizer step itself; it starts other processes ({what})",
+            hint="give the script that each of them runs",
+        )  # fmt: skip
+    if not journal.ticks:
+        return InputError(f"{script} ended ({outcome.ended}) without an optimizer step", hint="give a script that trains")
+    n = len(journal.steps)
+    return InputError(f"{script} made {n} steps, too few to measure", hint="let it run longer: more steps or epochs")
