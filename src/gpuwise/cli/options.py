@@ -183,3 +183,11 @@ def wishes_of(training: Training, fixed: Fixed, **more: Any) -> Any:
         gradient_dtype=fixed.gradient_dtype,
         fused_loss=fixed.chunked_loss or None, packed_document_len=training.packed, fixed=held, **more,
     )  # fmt: skip
+
+
+def check_script(script: str, *, module: bool) -> None:
+    """Raises InputError where a training script is not there; a module is looked for when it is run."""
+    from pathlib import Path
+
+    if not module and not Path(script).is_file():
+        raise InputError(f"{script}: there is no such script", hint="give the training script as python would get it")

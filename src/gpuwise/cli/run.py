@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Count, Money, Whole
+from gpuwise.cli.options import Count, Money, Whole, check_script
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ def run(
     from gpuwise.cli.run_view import document, progress_words, summary
     from gpuwise.train.run.run import find_config, run_tuned
 
-    if not module and not Path(script).is_file():
-        raise InputError(f"{script}: there is no such script", hint="give the training script as python would get it")
+    check_script(script, module=module)
     path, tuned = find_config(script, config, module=module)
     plan = _plan(tuned.plan, epochs, total_steps, price, country, kwh)
     with screen() as shown:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Bytes, Duration, Money, Whole
+from gpuwise.cli.options import Bytes, Duration, Money, Whole, check_script
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -113,8 +113,7 @@ def _check(script: str, minutes: float, only: tuple[str, ...], *, module: bool) 
             raise InputError(f"--only: {name} is not tried by itself", hint="--find-batch finds a batch that fits")
         if name not in BY_NAME:
             raise InputError(f"--only: there is no lever {name!r}", hint="there are " + ", ".join(BY_NAME))
-    if not module and not Path(script).is_file():
-        raise InputError(f"{script}: there is no such script", hint="give the training script as python would get it")
+    check_script(script, module=module)
 
 
 def _tune(job: Job, options: Options, out: Path, *, resume: bool, usd_per_hour: float | None) -> tuple[Result, Worth]:

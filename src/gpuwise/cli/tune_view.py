@@ -53,7 +53,7 @@ def show(result: Result, patch: Patch, script: str, config: Path | None, worth: 
             out.print(("Trains the same: " if result.parity.passed else "Trains OTHERWISE: ") + result.parity.words)
         else:
             out.print("Not compared with the untouched script.")
-    section(out, "Before and after", _before_after(result, worth))
+    section(out, "The script as it is" if result.after is result.before else "Before and after", _before_after(result, worth))
     for line in _unknown(worth) + _saved(worth):
         out.print(Padding(line, (0, 0, 0, 2)), style="dim")
     _levers(out, result)
@@ -87,27 +87,32 @@ def _by_hand(out: Console, result: Result, patch: Patch) -> None:
 
 
 def _before_after(result: Result, worth: Worth | None) -> Table:
+    """One column where nothing is kept."""
     from gpuwise.cli.out import table_of
     from gpuwise.train.tune.document import useful_rates
 
     before, after = result.before, result.after
-    table = table_of(("", "before", "after"), left=("",))
-    for trial_name, values in (
-        (f"{before.per} a second", (before.rate, after.rate)),
-        ("seconds a step", (before.step_s, after.step_s)),
-    ):
-        table.add_row(trial_name, *("unknown" if v is None else f"{v:.4g}" for v in values))
+    changed = after is not before
+    table = table_of(("", "before", "after") if changed else ("", "as it is"), left=("",))
+
+    def row(name: str, first: str, second: str) -> None:
+        table.add_row(name, first, *([second] if changed else []))
+
+    for name, first, second in (
+        (f"{before.per} a second", before.rate, after.rate), ("seconds a step", before.step_s, after.step_s),
+    ):  # fmt: skip
+        row(name, *("unknown" if v is None else f"{v:.4g}" for v in (first, second)))
     rates = useful_rates(result)
     if rates is not None:
-        table.add_row("tokens that are not padding a second", f"{rates['before']:.4g}", f"{rates['after']:.4g}")
-    table.add_row("memory", *("unknown" if m is None else format_bytes(m) for m in (before.memory_bytes, after.memory_bytes)))
+        row("tokens that are not padding a second", f"{rates['before']:.4g}", f"{rates['after']:.4g}")
+    row("memory", *("unknown" if m is None else format_bytes(m) for m in (before.memory_bytes, after.memory_bytes)))
     if worth is not None:
         if any(share is not None for share in worth.utilisation):
-            table.add_row("use of the peak (MFU)", *(_share(s, f) for s, f in zip(worth.utilisation, worth.flop, strict=True)))
+            row("use of the peak (MFU)", *(_share(s, f) for s, f in zip(worth.utilisation, worth.flop, strict=True)))
         if any(e.energy_j is not None for e in worth.energy):
             one = before.per.removesuffix("s")
-            table.add_row(f"energy a {one}", *("unknown" if e.energy_j is None else _joules(e.energy_j) for e in worth.energy))
-    table.add_row("waiting for data", *(f"{t.shares.get('data', 0.0):.0%}" for t in (before, after)))
+            row(f"energy a {one}", *("unknown" if e.energy_j is None else _joules(e.energy_j) for e in worth.energy))
+    row("waiting for data", *(f"{t.shares.get('data', 0.0):.0%}" for t in (before, after)))
     return table
 
 
@@ -195,7 +200,7 @@ def _merged(rows: list[Tried]) -> list[tuple[str, str, str, str]]:
         elif t.result == "kept":
             why = "not compared"
         elif t.result in ("not faster", "undecided") and t.gain is not None and why.startswith(f"{t.gain.ratio:.2f}x"):
-            why = "slower" if t.gain.ratio < 1 else t.result
+            why = "slower" if t.gain.high < 1.0 or t.gain.n_pairs < 2 else t.result
         most = "" if t.ceiling is None else f"{t.ceiling:.2f}x" if t.ceiling < MOST_SHOWN else f"over {MOST_SHOWN:.0f}x"
         found.setdefault((t.name, gain, most, why), []).append(t.label)
     return [

@@ -70,7 +70,8 @@ LEVERS: tuple[Lever, ...] = (
     ),
     Lever(
         "compile", "compiler", "the model's repeated blocks, or all of it, compiled by torch.compile",
-        "exact", ("regional", "whole", "reduce-overhead"), ANY, "model.compile()", in_script=False,
+        "exact", ("regional", "whole", "reduce-overhead"), ANY,
+        "model.compile(), or block.compile() for each of its blocks (regional)", in_script=False,
     ),
     Lever(
         "fp8", "precision", "matrix products of the inner linear layers in 8 bits (torchao)",

@@ -13,6 +13,7 @@ from gpuwise.train.tune.batch import Measured
 from gpuwise.train.tune.capacity import Capacity, filled_bytes, n_retries
 from gpuwise.train.tune.state import State
 from gpuwise.train.tune.trial import LONGEST, Trial, trial_of
+from gpuwise.units import format_bytes
 
 Levers = Mapping[str, object]
 Run = Callable[[Levers, Stop], Outcome]
@@ -51,6 +52,13 @@ class Probe:
         """From JSON."""
         return cls(**kept)
 
+    @property
+    def words(self) -> str:
+        """One line of progress."""
+        used = "" if self.memory_bytes is None else f"{format_bytes(self.memory_bytes)}, "
+        rate = "" if self.rate is None else f", {self.rate:.4g} samples a second"
+        return f"{used}fits{rate}" if self.fits else f"{used}{self.why}"
+
 
 class Prober:
     """Runs sizes under some levers, and keeps what they gave. ``say`` takes progress."""
@@ -70,6 +78,7 @@ class Prober:
         probe = Probe.read(self._state.measured(f"memory|{key_of(changed)}", lambda: asdict(self._measure(changed, levers))))
         if probe.cannot is not None:
             raise CannotError(probe.cannot)
+        self._say(f"memory: {label}: {probe.words}")
         return probe
 
     def size(self, batch: int, levers: Levers | None = None) -> Measured:
