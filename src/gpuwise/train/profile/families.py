@@ -11,7 +11,7 @@ from gpuwise.errors import DataError
 
 COMPUTE, COMMUNICATION, COMPILED = "compute", "communication", "compiled kernels"
 PRODUCTS, CONVOLUTIONS, ATTENTION, ELEMENTWISE = "matrix products", "convolutions", "attention", "elementwise"
-COPIES_ON_DEVICE, OTHER_OPS = "copies on the device", "other operations"
+COPIES_ON_DEVICE, REDUCTIONS, OTHER_OPS = "copies on the device", "reductions and sorting", "other operations"
 
 
 @cache

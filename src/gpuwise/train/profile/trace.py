@@ -74,6 +74,8 @@ class Trace:
     stream: Ints
     n_bytes: Ints
     """Moved by a copy."""
+    sequence: Ints
+    """Of an operation, joining forward and backward; ``NONE`` where no gradient is recorded."""
     detail: NDArray[np.int32]
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What the file says beside its events."""

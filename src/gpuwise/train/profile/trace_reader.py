@@ -36,6 +36,7 @@ class _Args(msgspec.Struct, frozen=True, gc=False):
     strides: _Raw = msgspec.field(default_factory=_Raw, name="Input Strides")
     collective: str = msgspec.field(default="", name="Collective name")
     elements: int = msgspec.field(default=NONE, name="In msg nelems")
+    sequence: int = msgspec.field(default=NONE, name="Sequence number")
     group: int = msgspec.field(default=NONE, name="Group size")
 
 
@@ -128,6 +129,7 @@ class _Columns:
         kinds = (
             ("name", "i"), ("category", "h"), ("lane", "i"), ("start", "d"), ("duration", "d"), ("correlation", "q"),
             ("external", "q"), ("device", "i"), ("stream", "q"), ("bytes", "q"), ("detail", "i"),
+            ("sequence", "q"),
         )  # fmt: skip
         self._columns = {name: array(kind) for name, kind in kinds}
 
@@ -153,6 +155,7 @@ class _Columns:
         c["device"].extend([a.device for a in args])
         c["stream"].extend([a.stream for a in args])
         c["bytes"].extend([a.n_bytes for a in args])
+        c["sequence"].extend([a.sequence for a in args])
         c["detail"].extend(
             [
                 details[(bytes(a.shapes), bytes(a.dtypes), a.collective, a.elements, a.group, *_more(e.name, a))]
@@ -173,7 +176,8 @@ class _Columns:
             raise InputError(f"{self._source}: this is no event of a trace: {_shown(text)}", hint=_RECORD)
         told = value.get("args")
         args = told if isinstance(told, dict) else {}
-        whole = {k: v for k in ("External id", "correlation", "device", "stream", "bytes", "In msg nelems", "Group size")
+        whole = {k: v for k in ("External id", "correlation", "device", "stream", "bytes", "In msg nelems", "Group size",
+                 "Sequence number")
                  if (v := _whole(args.get(k))) is not None}  # fmt: skip
         lists = {k: v for k in ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")
                  if isinstance(v := args.get(k), list)}  # fmt: skip
@@ -208,7 +212,8 @@ class _Columns:
             self._source, tuple(self._names), tuple(self._categories), tuple(Lane(str(p), str(t)) for p, t in self._lanes),
             tuple(_detail(*key) for key in self._details), c["name"][order], c["category"][order], c["lane"][order],
             (c["start"][order] - began) * MICRO, c["duration"][order] * MICRO, c["correlation"][order], c["external"][order],
-            c["device"][order], c["stream"][order], c["bytes"][order], c["detail"][order], metadata, began / MEGA,
+            c["device"][order], c["stream"][order], c["bytes"][order], c["sequence"][order],
+            c["detail"][order], metadata, began / MEGA,
         )  # fmt: skip
 
 

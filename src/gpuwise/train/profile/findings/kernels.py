@@ -9,8 +9,9 @@ from gpuwise.train.profile.findings.case import Case
 from gpuwise.train.profile.findings.finding import Evidence, Finding
 from gpuwise.train.profile.findings.host import BUSY_ENOUGH
 from gpuwise.train.profile.operations import OP_CATEGORIES
-from gpuwise.train.profile.spans import inside, length, spans
+from gpuwise.train.profile.spans import common, inside, length, spans
 from gpuwise.train.profile.split import OPTIMIZER
+from gpuwise.train.profile.trace import Floats, Ints
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 """Optimizers with a fused form, on processors too (torch/optim: _single_tensor and _fused functions, PyTorch 2.13)."""
@@ -155,16 +156,20 @@ def _elements(case: Case, row: int) -> int:
 
 def slow_attention(case: Case) -> Finding | None:
     """Attention that writes its scores to memory."""
-    if case.trace is None or case.capability is None:
+    if case.trace is None or (case.on_gpu and case.capability is None):
         return None
     math = case.rows(OP_CATEGORIES, lambda n: n == "aten::_scaled_dot_product_attention_math")
     by_hand = _by_hand(case)
     if not len(math) and not len(by_hand):
         return None
-    rows = math if len(math) else by_hand
     trace = case.trace
-    # by hand: from the product before the softmax to the one after it, which take as long each
-    spent = _launched_within(case, rows) * (1 if len(math) else 3)
+    rows, last = (math, math) if len(math) else (by_hand[:, 0], by_hand[:, 1])
+    own = spans(trace.start_s[rows], trace.end_s[last])
+    spent = (
+        case.kernel_seconds(inside(case.kernel_launched_s, own))
+        if case.on_gpu
+        else length(common(own, _computing(case))) / case.n_steps * case.factor
+    )
     first = int(rows[0])
     # the backward pass does it all twice
     whole = min(3 * spent, case.part("compute"))
@@ -175,21 +180,20 @@ def slow_attention(case: Case) -> Finding | None:
     )  # fmt: skip
 
 
-def _launched_within(case: Case, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> float:
-    """Seconds a step of the kernels that these operations launched."""
+def _computing(case: Case) -> Floats:
+    """When the processor is in an operation."""
     assert case.trace is not None
-    own = spans(case.trace.start_s[rows], case.trace.end_s[rows])
-    return case.kernel_seconds(inside(case.kernel_launched_s, own))
+    return spans(case.trace.start_s[case.host_ops], case.trace.end_s[case.host_ops])
 
 
-def _by_hand(case: Case) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Softmax between two batched products."""
+def _by_hand(case: Case) -> Ints:
+    """[n, 2] rows of the batched products around a softmax."""
     assert case.trace is not None
     trace = case.trace
     wanted = ("aten::bmm", "aten::softmax", "aten::_softmax", "aten::baddbmm")
     rows = case.rows(OP_CATEGORIES, lambda n: n in wanted)
     names = [trace.text(r) for r in rows.tolist()]
     plain = [(r, n) for r, n in zip(rows.tolist(), names, strict=True) if n != "aten::_softmax"]
-    found = [plain[i][0] for i in range(1, len(plain) - 1)
+    found = [(plain[i - 1][0], plain[i + 1][0]) for i in range(1, len(plain) - 1)
              if plain[i][1] == "aten::softmax" and "bmm" in plain[i - 1][1] and "bmm" in plain[i + 1][1]]  # fmt: skip
-    return np.array(found, np.int64)
+    return np.array(found, np.int64).reshape(-1, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gpuwise.train.profile.findings import data, heat, host, kernels, memory, parallel, precision
+from gpuwise.train.profile.findings import beside, data, heat, host, kernels, memory, parallel, precision
 from gpuwise.train.profile.findings.case import Case
 from gpuwise.train.profile.findings.finding import Finding
 
@@ -43,7 +43,9 @@ RULES = (
     Rule(kernels.unfused_optimizer, BOTH),
     Rule(kernels.zeroed_gradients, BOTH),
     Rule(kernels.pointwise_chains, BOTH),
-    Rule(kernels.slow_attention, GPU),
+    Rule(kernels.slow_attention, BOTH),
+    Rule(beside.evaluation, BOTH),
+    Rule(beside.parameter_loop, BOTH),
     Rule(parallel.ddp_every_micro_batch, BOTH),
     Rule(parallel.fsdp_every_micro_batch, BOTH),
     Rule(parallel.unoverlapped, GPU),
