@@ -304,6 +304,8 @@ def test_the_command_runs_another(tmp_path) -> None:
     run = [sys.executable, "-m", "gpuwise.testing.fake_nvml"]
     count = [sys.executable, "-c", "import pynvml as p, sys; p.nvmlInit(); sys.exit(40 + p.nvmlDeviceGetCount())"]
     assert subprocess.run([*run, "T4", "H100", "--", *count], check=False).returncode == 42
+    assert subprocess.run([*run, "2xT4", "H100", "--", *count], check=False).returncode == 43
+    assert subprocess.run([*run, "99xT4", "--", *count], capture_output=True, check=False).returncode == 2
     bad = subprocess.run([*run, "GTX-9999", "--", *count], capture_output=True, text=True, check=False)
     assert bad.returncode == 2 and "GTX-9999" in bad.stderr and "hint:" in bad.stderr
     assert subprocess.run(run, capture_output=True, check=False).returncode == 2
