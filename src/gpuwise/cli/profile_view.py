@@ -106,7 +106,7 @@ def _finding(to: Console, number: int, finding: Finding, wall_s: float) -> None:
             (f"  ({finding.confidence} confidence)", "dim"),
         )
     )  # fmt: skip
-    for evidence in finding.evidence[:2]:
+    for evidence in finding.evidence[:3]:
         to.print(Text("   " + evidence.words, "dim"))
     for line in finding.mend[:3]:
         to.print(Text(f"   > {line}", "green"))

@@ -23,7 +23,7 @@ WASTES = {
 LINES = {
     "logs_every_step": "logs_every_step.py:2", "python_metrics": "python_metrics.py:7 confusion", "recompute": "recompute.py",
     "doubles": "doubles.py", "evaluates": "evaluates.py:13 accuracy", "averages": "averages.py:15 follow",
-    "attention_by_hand": "attention_by_hand.py:15 forward",
+    "attention_by_hand": "attention_by_hand.py:15 forward", "busy_loader": "busy_loader.py:12 __getitem__",
 }  # fmt: skip
 HEALTHY = ("healthy_mlp", "healthy_convnet", "healthy_transformer", "healthy_accumulation", "healthy_teacher")
 ONLY_ON_A_GPU = {

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.util import find_spec
 
 import numpy as np
 
 from gpuwise.train.profile.families import OTHER_OPS, family
+from gpuwise.train.profile.spans import inside
 from gpuwise.train.profile.trace import NONE, Floats, Ints, Trace
 
 OP_CATEGORIES = ("cpu_op", "operator", "Operator")
 _OWN = 1e-9
+_STANDARD = sys.stdlib_module_names - {"cmd", "code", "profile", "site", "this", "token", "trace"}
+"""Python's own modules, as the profiler names their files; less those whose names people give to scripts of theirs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,15 +116,48 @@ class Lines:
                 return _words(self._trace.text(int(self._rows[at])))
         return ""
 
+    def spent(self, within: Floats) -> dict[str, tuple[int, float]]:
+        """Calls and seconds of each of the person's functions that begin inside these stretches; what a function spends in
+        another of them counts for that one."""
+        found: dict[str, tuple[int, float]] = {}
+        stack: list[tuple[float, str]] = []
+        chosen = np.flatnonzero(inside(self._starts, within))
+        for row, start, end in zip(
+            self._rows[chosen].tolist(), self._starts[chosen].tolist(), self._ends[chosen].tolist(), strict=True
+        ):
+            while stack and stack[-1][0] <= start:
+                stack.pop()
+            where = _words(self._trace.text(row))
+            n, seconds = found.get(where, (0, 0.0))
+            found[where] = (n + 1, seconds + end - start)
+            if stack:
+                n, seconds = found[stack[-1][1]]
+                found[stack[-1][1]] = (n, seconds - (end - start))
+            stack.append((end, where))
+        return found
+
 
 def _is_a_persons(name: str) -> bool:
     if not name.endswith((">",)) and ".py(" not in name:
         return False
     foreign = ("site-packages", "dist-packages", "torch/", "<built-in", "<frozen", "lib/python", "nn.Module:", "gpuwise/")
-    standard = ("contextlib.py", "threading.py", "typing.py", "functools.py", "runpy.py", "random.py", "selectors.py",
-                "multiprocessing/", "importlib/", "logging/", "json/", "queue.py", "abc.py", "enum.py", "warnings.py",
-                "weakref.py", "collections/", "copy.py", "inspect.py", "tempfile.py", "posixpath.py", "os.py", "re/")  # fmt: skip
-    return ".py(" in name and not any(part in name for part in foreign) and not name.startswith(standard)
+    first = name.split("(", 1)[0].split("/", 1)[0].removesuffix(".py")
+    return ".py(" in name and not any(part in name for part in foreign) and not (first in _STANDARD or _is_installed(first))
+
+
+@cache
+def _is_installed(name: str) -> bool:
+    """Whether a package of this name is installed beside this one: the profiler leaves the folder of packages out of their
+    files' names. A folder of the same name beside the script is then taken for it too."""
+    if not name.isidentifier():
+        return False
+    try:
+        found = find_spec(name)
+    except (ImportError, ValueError):
+        return False
+    origin = found.origin if found is not None else None
+    return origin is not None and ("site-packages" in origin or "dist-packages" in origin)
+
 
 
 def _words(name: str) -> str:

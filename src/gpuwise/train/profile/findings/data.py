@@ -8,7 +8,7 @@ from gpuwise.train.profile.families import COMMUNICATION
 from gpuwise.train.profile.findings.case import Case
 from gpuwise.train.profile.findings.finding import Evidence, Finding
 from gpuwise.train.profile.operations import Operations
-from gpuwise.train.profile.spans import common, length, spans, without
+from gpuwise.train.profile.spans import common, joined, length, spans, without
 from gpuwise.train.profile.split import COPIES, DATA, HOST_GAPS, OPTIMIZER
 from gpuwise.train.profile.trace import NONE
 
@@ -16,6 +16,8 @@ FEW_SAMPLES = 8
 """A step: fewer leave any device to its fixed costs. Rule of this project."""
 CHEAP_OP_S = 10e-6
 """Below this an operation on a processor is dispatch more than work. Rule of this project."""
+MAKERS, LEAST_OF_WAIT = 2, 0.1
+"""Functions that are named, and the share of the wait from which one is. Rule of this project."""
 ALIKE = 0.6
 """Loaders fast enough would save at least this share of the wait that was timed."""
 
@@ -37,7 +39,24 @@ def waiting(case: Case) -> Finding | None:
                          count=_batches(case), seconds=case.part(DATA))]  # fmt: skip
     if proof:
         evidence.append(Evidence(proof))
+    evidence += _makers(case)
     return Finding("data wait", "The step waits for its data", waited, confidence, tuple(evidence), _loader_mend(case))  # type: ignore[arg-type]
+
+
+def _makers(case: Case) -> list[Evidence]:
+    """The script's functions in which the wait is spent, where the loop's own process makes the batches."""
+    if case.traced is None or case.lines is None:
+        return []
+    within = joined([own for name, own in case.traced.layers if name == DATA])
+    traced_s = length(within) / case.n_steps
+    if traced_s <= 0:
+        return []
+    undisturbed = case.part(DATA) / traced_s
+    spent = sorted(((s, n, w) for w, (n, s) in case.lines.spent(within).items()), reverse=True)
+    return [
+        Evidence("of it", w, n / case.n_steps, s / case.n_steps * undisturbed)
+        for s, n, w in spent[:MAKERS] if s / case.n_steps >= LEAST_OF_WAIT * traced_s
+    ]  # fmt: skip
 
 
 def _batches(case: Case) -> float | None:
