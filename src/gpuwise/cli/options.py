@@ -186,8 +186,8 @@ def wishes_of(training: Training, fixed: Fixed, **more: Any) -> Any:
 
 
 def check_script(script: str, *, module: bool) -> None:
-    """Raises InputError where a training script is not there; a module is looked for when it is run."""
-    from pathlib import Path
+    """Raises InputError where a training script is not there or is not Python; a module is looked for when it is run."""
+    from gpuwise.train.hook.script import file_code
 
-    if not module and not Path(script).is_file():
-        raise InputError(f"{script}: there is no such script", hint="give the training script as python would get it")
+    if not module:
+        file_code(script)

@@ -96,9 +96,11 @@ def _run(
     import sys
     import tempfile
 
+    from gpuwise.cli.options import check_script
     from gpuwise.train.profile.remembered import remember, verdict_before
     from gpuwise.train.profile.session import CLEAN_STEPS, Request, ScriptError, profile_script
 
+    check_script(script, module=module)
     request = Request(script, arguments, module, CLEAN_STEPS if steps is None else steps, stacks, whole)
     with tempfile.TemporaryDirectory(prefix="gpuwise-profile-") as folder:
         target, before = _measured_processor(), verdict_before(script, arguments)

@@ -12,7 +12,7 @@ from gpuwise.train.hook.launch import Outcome
 from gpuwise.train.hook.settings import Stop
 from gpuwise.train.hook.ticks import Step
 from gpuwise.train.tune.flop import Flop, changes_flop, flop_of, utilisation
-from gpuwise.train.tune.peak import Peaks
+from gpuwise.train.tune.peak import Peaks, measure_processor
 from gpuwise.train.tune.trial import trial_of
 
 SCRIPT = """
@@ -128,3 +128,11 @@ def test_the_share_of_the_peak_is_of_the_formats_that_are_multiplied() -> None:
 def test_levers_that_change_what_is_computed() -> None:
     kept = {"autocast": "bf16", "workers": 2, "length_groups": 8, "compile": "whole"}
     assert changes_flop(kept) == {"autocast": "bf16", "length_groups": 8}
+
+
+def test_a_processor_without_a_record_is_measured_now() -> None:
+    found = measure_processor()
+    assert found.basis == "measured here" and found.why is None
+    assert 1e9 < found.flop_per_s["fp32"] < 1e14
+    share, why = utilisation(Flop({"fp32": 1e9}), found.flop_per_s["fp32"] / 2e9, found)
+    assert why is None and share == pytest.approx(0.5)

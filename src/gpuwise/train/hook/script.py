@@ -58,7 +58,7 @@ def run_script(script: str, arguments: Sequence[str], *, module: bool = False) -
 
     Raises InputError where there is no such script.
     """
-    path, code, package = _module_code(script) if module else _file_code(script)
+    path, code, package = _module_code(script) if module else file_code(script)
     main = types.ModuleType("__main__")
     main.__file__ = path
     main.__builtins__ = __builtins__  # type: ignore[attr-defined]
@@ -78,17 +78,22 @@ def run_script(script: str, arguments: Sequence[str], *, module: bool = False) -
     return Ended("end", 0)
 
 
-def _file_code(script: str) -> tuple[str, types.CodeType, None]:
+def file_code(script: str) -> tuple[str, types.CodeType, None]:
+    """What a script's file compiles to. Raises InputError where it is not there, or is not Python."""
     path = Path(script)
     try:
         source = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{script}: there is no such script", hint=_AS_PYTHON) from None
     except OSError as error:
-        raise InputError(f"{script}: {error.strerror or error}", hint="give the training script as python would get it") from None
+        raise InputError(f"{script}: {error.strerror or error}", hint=_AS_PYTHON) from None
     try:
         return script, compile(source, script, "exec"), None
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
-        raise InputError(f"{script}{f':{line}' if line else ''}: this is not Python: {error}") from None
+        what = getattr(error, "msg", None) or str(error)
+        place = f"{script}{f':{line}' if line else ''}"
+        raise InputError(f"{place}: this is not Python: {what}", hint="python has to be able to run it") from None
 
 
 def _module_code(name: str) -> tuple[str, types.CodeType, str | None]:
@@ -125,7 +130,9 @@ def _failed(error: BaseException) -> Ended:
         if "site-packages" not in file and f"{_LIBRARY}" not in file and not file.startswith("<"):
             where = f"{file}:{frame.tb_lineno}"
         frame = frame.tb_next
-    sys.excepthook(type(error), error.with_traceback(own), own)
+    if not isinstance(error, StandardInputError):
+        # whoever started it says that in words
+        sys.excepthook(type(error), error.with_traceback(own), own)
     name = type(error).__name__
     text = " ".join(str(error).split())
     memory = isinstance(error, MemoryError) or any(t in f"{name} {text}" for t in _OUT_OF_MEMORY)
@@ -133,5 +140,6 @@ def _failed(error: BaseException) -> Ended:
     return Ended("error", code, f"{name}: {text}" if text else name, where, memory, isinstance(error, StandardInputError))
 
 
+_AS_PYTHON = "give the training script as python would get it"
 _OUT_OF_MEMORY = ("OutOfMemoryError", "out of memory", "not enough memory", "can't allocate memory")
 _LIBRARY = Path(io.__file__).parent

@@ -103,4 +103,31 @@ def _processor() -> Peaks:
     return Peaks(dict(measured.peak_flop_per_s), "measured here")
 
 
+def measure_processor() -> Peaks:
+    """The processor's peak, from products and streams measured now, for some seconds. Empty where that does not work here."""
+    import time
+
+    from gpuwise.calibrate.machine import fit_device
+    from gpuwise.calibrate.machine_devices import processor_from
+    from gpuwise.machine.bench.cases import chosen
+    from gpuwise.machine.bench.run import Limits, new_run, run_cases
+    from gpuwise.machine.bench.subjects import this_processor
+
+    subject = this_processor()
+    cases = chosen(("matmul", "memory"), quick=True)
+    # a peak shows in large products only
+    pairs = [(c, subject) for c in cases if "cpu" in c.on and c.parameters.get("m", LARGE) >= LARGE]
+    limits = Limits(each_s=PEAK_EACH_S, end_s=time.monotonic() + PEAK_S)
+    try:
+        outcome = run_cases(pairs, new_run([subject], "gpuwise tune", time.time()), None, limits)
+        found = fit_device([record for _, _, record in outcome.records], None)
+        measured = processor_from(found, subject.processor, subject.units)
+    except GpuwiseError as error:
+        return Peaks(why=f"this processor's peak could not be measured: {error.message}")
+    return Peaks(dict(measured.peak_flop_per_s), "measured here")
+
+
+LARGE = 2048
+PEAK_EACH_S, PEAK_S = 0.5, 15.0
+"""Samples of one case, and of all of them."""
 NOT_MEASURED = "this processor's peak was not measured: `gpuwise bench --quick --device cpu`"

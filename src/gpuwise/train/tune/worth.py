@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from gpuwise.train.hook.settings import Stop
 from gpuwise.train.hook.zygote import Zygote
 from gpuwise.train.tune.energy import Energy
 from gpuwise.train.tune.flop import Flop, changes_flop, utilisation
-from gpuwise.train.tune.peak import Device, Peaks, peaks_of
+from gpuwise.train.tune.peak import Device, Peaks, measure_processor, peaks_of
 from gpuwise.train.tune.search import Result
 from gpuwise.train.tune.state import State
 from gpuwise.train.tune.trial import NOT_COUNTED, Job, Trial, run, trial_of
@@ -54,6 +54,8 @@ def worth_of(
     flop = (untouched, _flop_after(untouched, result, job, state, folder, zygote))
     device = result.before.device
     peaks = Peaks(why="the device is not known") if device is None else peaks_of(device)
+    if device is not None and device.kind == "cpu" and not peaks.flop_per_s and untouched.per_sample:
+        peaks = Peaks(**state.measured("peak", lambda: asdict(measure_processor())))
     shares = [utilisation(f, t.rate, peaks) for f, t in zip(flop, (result.before, result.after), strict=True)]
     ratio = result.gain.ratio if result.levers and result.gain is not None else 1.0
     saved_s = max(1.0 - 1.0 / ratio, 0.0) * run_length_s
