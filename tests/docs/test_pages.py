@@ -157,7 +157,7 @@ def test_every_command_and_option_is_documented(pages: dict[str, str]) -> None:
     for name, *_ in COMMANDS:
         part = pages["cli.md"].partition(f"## gpuwise {name}\n")[2].partition("\n## ")[0]
         assert part, f"gpuwise {name} is not documented"
-        for argument in app[name].assemble_argument_collection(parse_docstring=True):
+        for argument in app[name].assemble_argument_collection(default_parameter=app.default_parameter, parse_docstring=True):
             if argument.show:
                 shown = argument.names if argument.index is None else (argument.name.lstrip("-").upper(),)
                 assert all(word in part for word in shown), argument.name
