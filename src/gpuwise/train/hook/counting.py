@@ -17,10 +17,10 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuwise.train.hook.ticks import Tick, boundary, steps_of
 from gpuwise.workload.capture.flop import RULES, flop_of
+from gpuwise.workload.capture.mode import PlainMode, dispatches_itself
 from gpuwise.workload.capture.signatures import Overload, spec_of
 from gpuwise.workload.captured import TensorSpec
 
@@ -139,7 +139,7 @@ def _has_compiled() -> bool:
     return bool(counters and counters["frames"].get("total"))
 
 
-class _Counter(TorchDispatchMode):
+class _Counter(PlainMode):
     """Sums the FLOP of every operation below autograd."""
 
     supports_higher_order_operators = True
@@ -152,18 +152,8 @@ class _Counter(TorchDispatchMode):
         self.recomputed: dict[str, float] = {}
         self.uncounted: set[str] = set()
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        plain = getattr(Tensor, "__torch_dispatch__")  # noqa: B009 - the attribute's declared type cannot be bound
-        if types and any(t is not Tensor and t.__torch_dispatch__ is not plain for t in types):
-            # a sharded tensor: its parts come here one by one
+        if types and dispatches_itself(types):
             return NotImplemented
         kwargs = kwargs or {}
         result = func(*args, **kwargs)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpuwise.errors import NoFakeRuleError
 from gpuwise.workload.capture.ledger import CUDA0, HOST, META, inside
 from gpuwise.workload.capture.memo import ARG, DIRECT, MANY, NEW, VALUE, OpInfo, Scan, plan_of
+from gpuwise.workload.capture.mode import PlainMode, dispatches_itself
 from gpuwise.workload.captured import OpFlag
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _empty_strided = torch._C._VariableFunctions.empty_strided
 _MICRO = int(OpFlag.MICRO)
 
 
-class CaptureMode(TorchDispatchMode):
+class CaptureMode(PlainMode):
     """Runs operations without computing, keeps the ledger of storages and tells the observer."""
 
     def __init__(self, accelerator: FakeAccelerator) -> None:
@@ -41,15 +41,6 @@ class CaptureMode(TorchDispatchMode):
         self.ledger = accelerator.ledger
         self.infos: dict[Any, OpInfo] = {}
         self.memo = accelerator.memo
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Keep torch from wrapping every call of the mode (and from importing its compiler for it)."""
-        return False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
 
     @property
     def host_limit(self) -> int:
@@ -64,7 +55,7 @@ class CaptureMode(TorchDispatchMode):
         return info
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if types and any(t is not Tensor and t.__torch_dispatch__ is not Tensor.__torch_dispatch__ for t in types):
+        if types and dispatches_itself(types):
             return NotImplemented
         info = self.infos.get(func)
         if info is None:
