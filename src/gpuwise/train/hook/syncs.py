@@ -146,7 +146,7 @@ class Padding:
 
     def add(self, batch: Any) -> None:
         """Look at one batch."""
-        from gpuwise.train.hook.watch import tensors_in
+        from gpuwise.workload.capture.nested import tensors_in
 
         mask = None
         if hasattr(batch, "get"):

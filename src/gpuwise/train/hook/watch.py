@@ -19,6 +19,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import dataloader as torch_dataloader
 
+from gpuwise.train.hook.batch_size import size_of
 from gpuwise.train.hook.describe import describe_loader, describe_model, describe_optimizer
 from gpuwise.train.hook.newest_loss import NewestLoss
 from gpuwise.train.hook.ticks import BY_BACKWARD, Tick
@@ -58,9 +59,12 @@ class Watch:
         self._spans: dict[str, float] = dict.fromkeys(("data", "copy", "forward", "backward", "optimizer", "save"), 0.0)
         self._counts: dict[str, int] = dict.fromkeys(("batches", "forward", "backward", "optimizer", "samples", "tokens"), 0)
         self._open: str | None = None
+        self._began_s = 0.0
+        self._phases = {name: _Span(self, name) for name in self._spans}
         self._optimizers: dict[int, tuple[int, Any]] = {}
         self._loaders: dict[int, Any] = {}
         self._roots: dict[int, Any] = {}
+        self._learning: dict[int, bool] = {}
         self._held: list[tuple[int, Any]] = []
         self._unscaled: tuple[int, Any] | None = None
         self._n_ticks = 0
@@ -150,18 +154,22 @@ class Watch:
                 setattr(wrapped, attribute, original if attribute == "__wrapped__" else getattr(original, attribute))
         self._patches.set(owner, name, wrapped)
 
-    @contextmanager
-    def _span(self, name: str) -> Iterator[None]:
+    def _span(self, name: str) -> _Span:
         """Seconds to one phase; inside another phase they stay that one's."""
+        return self._phases[name]
+
+    def _begin(self, name: str) -> bool:
+        """Whether this phase begins now; False inside another."""
         if self._open is not None:
-            yield
-            return
+            return False
         self._open = name
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._spans[name] += time.perf_counter() - began
+        self._began_s = time.perf_counter()
+        return True
+
+    def _end(self) -> None:
+        """The phase that is open ends."""
+        if self._open is not None:
+            self._spans[self._open] += time.perf_counter() - self._began_s
             self._open = None
 
     def _iterates(self, original: Callable[..., Any], loader: Any) -> Any:
@@ -209,7 +217,8 @@ class Watch:
             root = unscaled[1]
         if isinstance(root, torch.Tensor) and root.numel() == 1 and root.device.type != "meta":
             # a copy: a captured graph writes the next step's loss into the same place
-            self._held.append((self._counts["backward"], root.detach().clone().reshape(())))
+            loss = root.detach().clone()
+            self._held.append((self._counts["backward"], loss.reshape(()) if loss.dim() else loss))
             newest = self._newest.take(*self._held[-1]) if self._newest is not None else None
             if newest is not None:
                 self._losses([newest])
@@ -292,11 +301,9 @@ class Watch:
                 nn.Module.__call__ = wrapped  # type: ignore[method-assign]
 
     def _forward_begins(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if self._open is None:
-            self._open = "forward"
-            self._forward_s = time.perf_counter()
+        if self._begin("forward"):
             self._forward_by = id(module)
-            if not any(True for _ in module.parameters()):
+            if not self._learns(module):
                 return
             self._counts["forward"] += 1
             if not self._loaders:
@@ -306,8 +313,14 @@ class Watch:
 
     def _forward_ends(self, module: Any, args: Any, output: Any) -> None:
         if self._open == "forward" and self._forward_by == id(module):
-            self._spans["forward"] += time.perf_counter() - self._forward_s
-            self._open = None
+            self._end()
+
+    def _learns(self, module: Any) -> bool:
+        """Whether it has parameters, asked once."""
+        found = self._learning.get(id(module))
+        if found is None:
+            found = self._learning[id(module)] = any(True for _ in module.parameters())
+        return found
 
     # -- optimizers
 
@@ -317,16 +330,13 @@ class Watch:
         self._has_optimizer = True
         if self._before is not None:
             self._before(optimizer)
-        if self._open is None:
-            self._open = "optimizer"
-            self._optimizer_s = time.perf_counter()
+        self._begin("optimizer")
 
     def _optimizer_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._pid != os.getpid():
             return
         if self._open == "optimizer":
-            self._spans["optimizer"] += time.perf_counter() - self._optimizer_s
-            self._open = None
+            self._end()
         self._counts["optimizer"] += 1
         self._tick(self._number_of(optimizer))
 
@@ -362,29 +372,23 @@ class Watch:
             self._tell("model", **describe_model(module))
 
 
-def size_of(batch: Any) -> tuple[int, int]:
-    """Samples (first dimension of the first tensor found) and tokens (elements of the first two-dimensional integer one)."""
-    samples = tokens = 0
-    for tensor in tensors_in(batch):
-        if not samples and tensor.dim() > 0:
-            samples = int(tensor.shape[0])
-        if not tokens and tensor.dim() == 2 and not tensor.is_floating_point() and tensor.dtype != torch.bool:
-            tokens = tensor.numel()
-        if samples and tokens:
-            break
-    return samples, tokens
+class _Span:
+    """A phase as a context, made once and entered again and again, also inside itself: begins it where none is open, and ends
+    what it began."""
 
+    __slots__ = ("_began", "_depth", "_name", "_watch")
 
-def tensors_in(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
-    """The tensors of a batch, however it is nested, in order."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth and isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item, depth - 1)
-    elif depth and isinstance(value, (tuple, list)):
-        for item in value:
-            yield from tensors_in(item, depth - 1)
-    elif depth and hasattr(value, "__dataclass_fields__"):
-        for name in value.__dataclass_fields__:
-            yield from tensors_in(getattr(value, name, None), depth - 1)
+    def __init__(self, watch: Watch, name: str) -> None:
+        self._watch, self._name = watch, name
+        self._depth, self._began = 0, False
+
+    def __enter__(self) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._began = self._watch._begin(self._name)
+
+    def __exit__(self, *exc: object) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self._began:
+            self._began = False
+            self._watch._end()

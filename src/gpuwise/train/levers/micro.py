@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuwise.train.hook.watch import tensors_in
 from gpuwise.train.levers import groups
 from gpuwise.train.levers.checkpointing import under_checkpoint
 from gpuwise.train.levers.forward import replace_forward
+from gpuwise.workload.capture.nested import tensors_in
 
 Tell = Callable[..., None]
 

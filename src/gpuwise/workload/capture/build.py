@@ -231,7 +231,7 @@ def _is_shape(value: Any) -> bool:
 
 def batch_of(inputs: Any) -> int | None:
     """First dimension of the first input that has one."""
-    from gpuwise.workload.capture.modules import tensors_in
+    from gpuwise.workload.capture.nested import tensors_in
 
     return next((int(t.shape[0]) for t in tensors_in(inputs) if t.dim()), None)
 

@@ -242,7 +242,7 @@ def _sdpa(watch: Watch, _: Any) -> None:
 def _free_outputs(watch: Watch, _: Any) -> None:
     """What the models returned in the last step is emptied when the first of them is called in the next, as if no
     variable or list held it any longer."""
-    from gpuwise.workload.capture.modules import tensors_in
+    from gpuwise.workload.capture.nested import tensors_in
 
     held: list[torch.Tensor] = []
     first: list[nn.Module] = []

@@ -175,18 +175,3 @@ def _plain(path: str) -> str:
     if not any(w in path for w in WRAPPERS):
         return path
     return ".".join(part for part in path.split(".") if part not in WRAPPERS)
-
-
-def tensors_in(value: Any, depth: int = 3) -> Iterator[torch.Tensor]:
-    """The tensors in nested tuples, lists, dicts and objects with fields."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth and isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item, depth - 1)
-    elif depth and isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item, depth - 1)
-    elif depth and hasattr(value, "__dataclass_fields__"):
-        for name in value.__dataclass_fields__:
-            yield from tensors_in(getattr(value, name, None), depth - 1)

@@ -12,7 +12,8 @@ import torch
 from torch.optim import optimizer as torch_optimizer
 
 from gpuwise.workload.capture.lines import ENGINE, GRADIENT_ROOT, OPTIMIZER, Lines
-from gpuwise.workload.capture.modules import Modules, tensors_in
+from gpuwise.workload.capture.modules import Modules
+from gpuwise.workload.capture.nested import tensors_in
 from gpuwise.workload.capture.settings import settings_now
 from gpuwise.workload.capture.signatures import Signatures, dtype_name
 from gpuwise.workload.capture.storages import Storages
