@@ -1,12 +1,22 @@
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
 
 from gpuwise.errors import InputError
 from gpuwise.train.tune import loader
-from gpuwise.train.tune.loader import Check, Probe, choose_workers, predicted_rate, probe_items, run_loader, workers_to_try
+from gpuwise.train.tune.loader import (
+    Check,
+    Probe,
+    choose_workers,
+    predicted_rate,
+    probe_items,
+    run_loader,
+    workers_to_try,
+    working_cores,
+)
 
 
 class Waits:
@@ -92,3 +102,25 @@ def test_a_run_of_a_loader(workers: int) -> None:
     assert check.measured > 0 and check.seconds > 0
     if workers == 0:
         assert seen == [k % 10 for k in range(32)]
+
+
+def test_cores_that_items_get_side_by_side() -> None:
+    works, waits = probe_items(Works()), probe_items(Waits())
+    assert 0.2 <= working_cores(Works(), works, 2) <= 2.0
+    assert 0.5 <= working_cores(Waits(), waits, 2) <= 2.0
+
+
+class Fails(Works):
+    """In any process but the first."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    def __getitem__(self, index: int) -> int:
+        if os.getpid() != self._pid:
+            os._exit(3)
+        return super().__getitem__(index)
+
+
+def test_items_that_fail_side_by_side_leave_the_free_cores() -> None:
+    assert 0.5 <= working_cores(Fails(), probe_items(Fails()), 2) <= 2.0

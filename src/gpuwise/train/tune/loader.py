@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -94,7 +95,7 @@ def working_cores(dataset: Any, probe: Probe, cores: int) -> float:
     """Cores of ``cores`` that the items get where enough processes to fill them make items at the same moment, for
     ``CROWD_S``. The free ones where items hardly work, or where processes cannot be forked."""
     n = math.ceil(cores * probe.item_s / probe.cpu_s) if probe.cpu_s > 0 else math.inf
-    if n > MOST_CROWD * cores or "fork" not in multiprocessing.get_all_start_methods():
+    if n > MOST_CROWD * cores or sys.platform != "linux":
         return free_cores(cores)
     context = multiprocessing.get_context("fork")
     together = context.Barrier(int(n))
@@ -112,12 +113,14 @@ def working_cores(dataset: Any, probe: Probe, cores: int) -> float:
         other.close()
         given.append(end)
     rate = 0.0
-    for end in given:
-        try:
-            rate += end.recv() if end.poll(CROWD_WAIT_S) else 0.0
-        except EOFError:
-            rate = 0.0
-            break
+    try:
+        for end in given:
+            if not end.poll(CROWD_WAIT_S):
+                raise EOFError
+            rate += float(end.recv())
+    except EOFError:
+        # one that failed or takes too long says nothing of all of them
+        rate = 0.0
     for process in crowd:
         process.kill()
         process.join()
