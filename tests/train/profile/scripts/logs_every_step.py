@@ -16,7 +16,7 @@ with tempfile.NamedTemporaryFile("w") as log:
         optimizer.step()
         optimizer.zero_grad()
         for name, p in model.named_parameters():
-            for row in p.detach().flatten()[:300]:
-                print(step, name, float(row), file=log)
+            for value in p.detach().flatten()[:300].tolist():
+                print(step, name, value, file=log)
             log.flush()
             os.fsync(log.fileno())
