@@ -9,9 +9,8 @@ import numpy as np
 from gpuwise.train.profile.families import COPIES_ON_DEVICE, ELEMENTWISE, REDUCTIONS, family
 from gpuwise.train.profile.findings.case import Case
 from gpuwise.train.profile.findings.finding import Evidence, Finding
-from gpuwise.train.profile.operations import OP_CATEGORIES
-from gpuwise.train.profile.spans import inside, joined, length, spans
-from gpuwise.train.profile.trace import NONE, Floats, Ints
+from gpuwise.train.profile.spans import inside, joined
+from gpuwise.train.profile.trace import NONE, Ints
 
 MODULE = "nn.Module: "
 SMALL = (ELEMENTWISE, COPIES_ON_DEVICE, REDUCTIONS)
@@ -29,20 +28,18 @@ def evaluation(case: Case) -> Finding | None:
     if case.trace is None or not len(roots):
         return None
     trace, learns = case.trace, dict[str, bool]()
-    ops = case.rows(OP_CATEGORIES)
-    starts, recorded = trace.start_s[ops], trace.sequence[ops] != NONE
-    silent: list[int] = []
-    for row in roots.tolist():
-        within = (starts >= trace.start_s[row]) & (starts < trace.end_s[row])
-        if bool(recorded[within].any()):
+    ops, silent = case.host_ops, list[int]()
+    first_op = np.searchsorted(trace.start_s[ops], trace.start_s[roots])
+    after_op = np.searchsorted(trace.start_s[ops], trace.end_s[roots])
+    for row, low, high in zip(roots.tolist(), first_op.tolist(), after_op.tolist(), strict=True):
+        if bool((trace.sequence[ops[low:high]] != NONE).any()):
             learns[trace.text(row)] = True
-        elif within.any():
+        elif high > low:
             silent.append(row)
     again = np.array([row for row in silent if learns.get(trace.text(row))], np.int64)
     if not len(again):
         return None
-    own = spans(trace.start_s[again], trace.end_s[again])
-    seconds = _seconds(case, own)
+    seconds = case.seconds_within(case.spans_of(again))
     first = int(again[0])
     name = trace.text(first).removeprefix(MODULE).rsplit("_", 1)[0]
     where = case.where(float(trace.start_s[first]))
@@ -63,7 +60,7 @@ def parameter_loop(case: Case) -> Finding | None:
         return None
     trace, ops = case.trace, case.ops
     outer = ops.rows[ops.parent == NONE]
-    busy = joined([case.annotated("Optimizer."), _spans(case, _roots(case))])
+    busy = joined([case.annotated("Optimizer."), case.spans_of(_roots(case))])
     free = outer[~inside(trace.start_s[outer], busy) & inside(trace.start_s[outer], case.steps.windows)]
     named = [trace.text(r) for r in free.tolist()]
     counts = Counter(n for n in named if n == READ or family("op", n) in SMALL)
@@ -72,7 +69,7 @@ def parameter_loop(case: Case) -> Finding | None:
     if passes < LEAST_PASSES:
         return None
     rows = np.array([r for r, n in zip(free.tolist(), named, strict=True) if n in often], np.int64)
-    seconds = _seconds(case, _spans(case, rows))
+    seconds = case.seconds_within(case.spans_of(rows))
     words = ", ".join(n.removeprefix("aten::") for n, _ in Counter(often).most_common(4))
     first = float(trace.start_s[rows[0]])
     said = Evidence(f"{words} on {tensors} tensors", case.where(first), len(rows) / case.n_steps, seconds)
@@ -98,18 +95,3 @@ def _roots(case: Case) -> Ints:
             kept.append(row)
             until = end
     return np.array(kept, np.int64)
-
-
-def _spans(case: Case, rows: Ints) -> Floats:
-    assert case.trace is not None
-    return spans(case.trace.start_s[rows], case.trace.end_s[rows])
-
-
-def _seconds(case: Case, own: Floats) -> float:
-    """A step's, of what runs in these stretches: kernels they launched, or the processor's own time as it is without the
-    profiler."""
-    if case.on_gpu:
-        return case.kernel_seconds(inside(case.kernel_launched_s, own))
-    rows = case.rows(OP_CATEGORIES)
-    assert case.trace is not None
-    return case.seconds(rows[inside(case.trace.start_s[rows], own)]) * case.factor if length(own) else 0.0

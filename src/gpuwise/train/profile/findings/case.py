@@ -131,9 +131,10 @@ class Case:
     def annotated(self, prefix: str) -> Floats:
         """Stretches of the ranges whose name begins so."""
         rows = self.rows(("user_annotation", *OP_CATEGORIES), lambda n: n.startswith(prefix))
-        return self._spans(rows)
+        return self.spans_of(rows)
 
-    def _spans(self, rows: Ints) -> Floats:
+    def spans_of(self, rows: Ints) -> Floats:
+        """[n, 2] when any of these events runs."""
         return np.zeros((0, 2)) if self.trace is None else spans(self.trace.start_s[rows], self.trace.end_s[rows])
 
     def count(self, categories: Sequence[str], matches: Callable[[str], object]) -> float:
@@ -181,6 +182,13 @@ class Case:
     def kernel_seconds(self, chosen: Flags) -> float:
         """Of some of the kernels, a step."""
         return 0.0 if self.trace is None else float(self.trace.duration_s[self.kernels[chosen]].sum()) / self.n_steps
+
+    def seconds_within(self, own: Floats) -> float:
+        """A step's, of what runs in these stretches: the kernels that were launched in them, or the processor's operations as
+        they are without the profiler."""
+        if self.on_gpu:
+            return self.kernel_seconds(inside(self.kernel_launched_s, own))
+        return length(common(own, self.spans_of(self.host_ops))) / self.n_steps * self.factor
 
     def where(self, moment_s: float) -> str:
         """The function of the script around a moment of the trace."""

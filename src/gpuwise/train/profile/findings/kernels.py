@@ -9,9 +9,9 @@ from gpuwise.train.profile.findings.case import Case
 from gpuwise.train.profile.findings.finding import Evidence, Finding
 from gpuwise.train.profile.findings.host import BUSY_ENOUGH
 from gpuwise.train.profile.operations import OP_CATEGORIES
-from gpuwise.train.profile.spans import common, inside, length, spans
+from gpuwise.train.profile.spans import inside, length, spans
 from gpuwise.train.profile.split import OPTIMIZER
-from gpuwise.train.profile.trace import Floats, Ints
+from gpuwise.train.profile.trace import Ints
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 """Optimizers with a fused form, on processors too (torch/optim: _single_tensor and _fused functions, PyTorch 2.13)."""
@@ -164,12 +164,7 @@ def slow_attention(case: Case) -> Finding | None:
         return None
     trace = case.trace
     rows, last = (math, math) if len(math) else (by_hand[:, 0], by_hand[:, 1])
-    own = spans(trace.start_s[rows], trace.end_s[last])
-    spent = (
-        case.kernel_seconds(inside(case.kernel_launched_s, own))
-        if case.on_gpu
-        else length(common(own, _computing(case))) / case.n_steps * case.factor
-    )
+    spent = case.seconds_within(spans(trace.start_s[rows], trace.end_s[last]))
     first = int(rows[0])
     # the backward pass does it all twice
     whole = min(3 * spent, case.part("compute"))
@@ -178,12 +173,6 @@ def slow_attention(case: Case) -> Finding | None:
         (Evidence(trace.text(first), case.where(float(trace.start_s[first])), len(rows) / case.n_steps, spent),),
         ("torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)  # in fp16 or bf16, without a dense mask",),
     )  # fmt: skip
-
-
-def _computing(case: Case) -> Floats:
-    """When the processor is in an operation."""
-    assert case.trace is not None
-    return spans(case.trace.start_s[case.host_ops], case.trace.end_s[case.host_ops])
 
 
 def _by_hand(case: Case) -> Ints:
