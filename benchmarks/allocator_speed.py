@@ -13,8 +13,8 @@ import time
 
 import numpy as np
 
-from gpuwise.predict import allocator_loop
-from gpuwise.predict.allocator import AllocatorSettings, simulate
+from gpuwise.predict.memory.allocator import loop as allocator_loop
+from gpuwise.predict.memory.allocator.simulation import AllocatorSettings, simulate
 
 
 def transformer_steps(events: int, layers: int = 32) -> tuple[list[int], list[int], list[int]]:

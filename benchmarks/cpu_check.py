@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gpuwise.facts.cpus import Cpu, find_cpu
+from gpuwise.facts.hardware.cpus import Cpu, find_cpu
 from gpuwise.predict.cpu import matmul_time, stream_time
 
 

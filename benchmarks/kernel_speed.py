@@ -12,11 +12,11 @@ from time import process_time
 import numpy as np
 
 from gpuwise import find_accelerator
-from gpuwise.facts.accelerators import accelerators, architectures, sources
-from gpuwise.facts.model_files import models
+from gpuwise.facts.hardware.accelerators import accelerators, architectures, sources
+from gpuwise.facts.models.catalogue import models
 from gpuwise.predict import coefficients
-from gpuwise.predict.attention import attention_forward_time
-from gpuwise.predict.gemm import gemm_time
+from gpuwise.predict.kernels.attention.fused import attention_forward_time
+from gpuwise.predict.kernels.gemm.product import gemm_time
 
 
 def best_of(run: Callable[[], object], times: int = 5) -> float:

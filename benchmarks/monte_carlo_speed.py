@@ -17,11 +17,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from gpuwise.facts.naming import find_cluster
-from gpuwise.money.demand import Demand
-from gpuwise.money.ownership import own_of
-from gpuwise.money.renting import rent_of
-from gpuwise.money.scenarios import rent_or_own
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.money.rent_or_own.demand import Demand
+from gpuwise.money.rent_or_own.ownership import own_of
+from gpuwise.money.rent_or_own.renting import rent_of
+from gpuwise.money.rent_or_own.scenarios import rent_or_own
 
 SCENARIOS, MONTHS, BUDGET_S = 100_000, 36, 0.5
 

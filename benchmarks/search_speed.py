@@ -26,13 +26,13 @@ from dataclasses import replace
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from gpuwise.facts.models import Architecture, find_model
-from gpuwise.facts.naming import find_cluster
-from gpuwise.facts.systems import Cluster
-from gpuwise.plan.conditions import Setting
-from gpuwise.plan.space import Block, blocks, full_space
-from gpuwise.plan.stack_rules import StackRules
-from gpuwise.plan.sweep import sweep
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.models.architecture import Architecture, find_model
+from gpuwise.plan.space.conditions import Setting
+from gpuwise.plan.space.stack_rules import StackRules
+from gpuwise.plan.space.strategies import Block, blocks, full_space
+from gpuwise.plan.space.sweep import sweep
 from gpuwise.workload.strategy import SCHEDULES, SHARDINGS, Strategy
 
 ANY_STACK = StackRules(

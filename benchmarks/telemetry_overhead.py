@@ -74,10 +74,10 @@ def main() -> None:
 def in_a_loop(fake: FakeNvml) -> None:
     """What the parts of one refresh cost with nothing between: the 20th of 400 times, which a busy machine moves least."""
     from gpuwise.machine.devices.find import find_devices
-    from gpuwise.machine.telemetry.causes import find_causes
-    from gpuwise.machine.telemetry.csv_log import lines
+    from gpuwise.machine.telemetry.causes.table import find_causes
     from gpuwise.machine.telemetry.monitor import Monitor
-    from gpuwise.machine.telemetry.plain import to_plain
+    from gpuwise.machine.telemetry.outputs.csv_log import lines
+    from gpuwise.machine.telemetry.recording.plain import to_plain
 
     with fake.in_process():
         found = find_devices(("nvidia",))

@@ -243,7 +243,7 @@ def test_one_flipped_digit_stops_a_plan(copied: Path, file: str) -> None:
 @pytest.mark.parametrize("cell", ["nan", "inf", "-2.5", "0", "", "2,5", "2.5 USD"])
 def test_a_bad_price_gives_no_number(cell: str) -> None:
     from gpuwise.facts.loading import shipped_text
-    from gpuwise.facts.offers import parse_offers
+    from gpuwise.facts.offers.offer import parse_offers
 
     lines = [line for line in shipped_text("offers.csv").split("\n") if line and not line.startswith("#")]
     cells = lines[1].split(",")
@@ -257,11 +257,11 @@ def test_a_bad_price_gives_no_number(cell: str) -> None:
 
 
 def test_every_fact_has_a_source() -> None:
-    from gpuwise.facts.accelerators import accelerators, architectures, sources
-    from gpuwise.facts.model_files import models
-    from gpuwise.facts.offers import offers
-    from gpuwise.facts.systems import link_generations, networks, systems
-    from gpuwise.predict.memory_rules import find_memory_rules
+    from gpuwise.facts.hardware.accelerators import accelerators, architectures, sources
+    from gpuwise.facts.hardware.systems import link_generations, networks, systems
+    from gpuwise.facts.models.catalogue import models
+    from gpuwise.facts.offers.offer import offers
+    from gpuwise.predict.memory.memory_rules import find_memory_rules
     from gpuwise.workload.optimizer import RULES
     from gpuwise.workload.stack import stacks
 
@@ -287,10 +287,10 @@ def test_every_fact_has_a_source() -> None:
 
 
 def test_the_catalogues_are_as_large_as_promised() -> None:
-    from gpuwise.facts.accelerators import accelerators
-    from gpuwise.facts.model_files import models
-    from gpuwise.facts.offers import offers
-    from gpuwise.facts.systems import systems
+    from gpuwise.facts.hardware.accelerators import accelerators
+    from gpuwise.facts.hardware.systems import systems
+    from gpuwise.facts.models.catalogue import models
+    from gpuwise.facts.offers.offer import offers
 
     assert len(accelerators()) >= 150 and len(models()) >= 80 and len(systems()) >= 30
     assert all(o.as_of.year >= 2024 for o in offers())

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpuwise.calibrate.validation import validate
-    from gpuwise.facts.accelerators import Accelerator
-    from gpuwise.facts.models import Architecture, find_model
-    from gpuwise.facts.naming import find_accelerator, find_cluster
-    from gpuwise.facts.systems import Cluster
+    from gpuwise.facts.hardware.accelerators import Accelerator
+    from gpuwise.facts.hardware.naming import find_accelerator, find_cluster
+    from gpuwise.facts.hardware.systems import Cluster
+    from gpuwise.facts.models.architecture import Architecture, find_model
     from gpuwise.plan.api import fit, make_plan
-    from gpuwise.plan.captured import StepFit, fit_step
-    from gpuwise.plan.captured_plan import StepPlan, plan_step
+    from gpuwise.plan.changes.remedies import Fit
     from gpuwise.plan.goal import Wishes
     from gpuwise.plan.planner import Plan
-    from gpuwise.plan.remedies import Fit
+    from gpuwise.plan.step.fit import StepFit, fit_step
+    from gpuwise.plan.step.plan import StepPlan, plan_step
     from gpuwise.predict.estimate import Estimate
-    from gpuwise.predict.training import TrainingEstimate, estimate
+    from gpuwise.predict.step.training import TrainingEstimate, estimate
     from gpuwise.train.api import profile, watch
     from gpuwise.workload.capture.api import capture
     from gpuwise.workload.strategy import Strategy
@@ -37,26 +37,26 @@ __all__ = [
 ]  # fmt: skip
 
 _HOME = {
-    "Accelerator": "gpuwise.facts.accelerators",
-    "Architecture": "gpuwise.facts.models",
-    "Cluster": "gpuwise.facts.systems",
+    "Accelerator": "gpuwise.facts.hardware.accelerators",
+    "Architecture": "gpuwise.facts.models.architecture",
+    "Cluster": "gpuwise.facts.hardware.systems",
     "Estimate": "gpuwise.predict.estimate",
-    "Fit": "gpuwise.plan.remedies",
+    "Fit": "gpuwise.plan.changes.remedies",
     "Plan": "gpuwise.plan.planner",
-    "StepFit": "gpuwise.plan.captured",
-    "StepPlan": "gpuwise.plan.captured_plan",
+    "StepFit": "gpuwise.plan.step.fit",
+    "StepPlan": "gpuwise.plan.step.plan",
     "Strategy": "gpuwise.workload.strategy",
-    "TrainingEstimate": "gpuwise.predict.training",
+    "TrainingEstimate": "gpuwise.predict.step.training",
     "Wishes": "gpuwise.plan.goal",
     "capture": "gpuwise.workload.capture.api",
-    "estimate": "gpuwise.predict.training",
-    "find_accelerator": "gpuwise.facts.naming",
-    "find_cluster": "gpuwise.facts.naming",
-    "find_model": "gpuwise.facts.models",
+    "estimate": "gpuwise.predict.step.training",
+    "find_accelerator": "gpuwise.facts.hardware.naming",
+    "find_cluster": "gpuwise.facts.hardware.naming",
+    "find_model": "gpuwise.facts.models.architecture",
     "fit": "gpuwise.plan.api",
-    "fit_step": "gpuwise.plan.captured",
+    "fit_step": "gpuwise.plan.step.fit",
     "make_plan": "gpuwise.plan.api",
-    "plan_step": "gpuwise.plan.captured_plan",
+    "plan_step": "gpuwise.plan.step.plan",
     "profile": "gpuwise.train.api",
     "validate": "gpuwise.calibrate.validation",
     "watch": "gpuwise.train.api",

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from gpuwise.facts.accelerators import accelerators
-from gpuwise.facts.model_files import models
+from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.models.catalogue import models
 
 
 def test_gpus_lists_all(gpuwise: Callable[..., Any]) -> None:

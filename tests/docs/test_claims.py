@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tools.docs import claims as module
+from tools.docs.claims import Checked, Claim, at_path, check_claims, evaluate, main, read_claims, run_command
+from tools.docs.claims_page import page
 
-from gpuwise.cli import claims as module
-from gpuwise.cli.claims import Checked, Claim, at_path, check_claims, evaluate, main, read_claims, run_command
-from gpuwise.cli.claims_page import page
 from gpuwise.errors import FieldError
 
 ROOT = Path(__file__).parent.parent.parent
@@ -29,7 +29,7 @@ def test_no_figure_has_drifted(checked: tuple[Checked, ...]) -> None:
 
 
 def test_the_page_is_what_the_figures_say(checked: tuple[Checked, ...]) -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(checked), "run `python -m gpuwise.cli.claims docs/concepts/claims.md`"
+    assert PAGE.read_text(encoding="utf-8") == page(checked), "run `python -m tools.docs.claims docs/concepts/claims.md`"
 
 
 def test_there_are_as_many_claims_as_promised() -> None:

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tools.docs import reference
 
 import gpuwise
-from gpuwise.cli import reference
 from gpuwise.cli.app import COMMANDS, build, run
 
 ROOT = Path(__file__).parent.parent.parent
@@ -66,7 +66,7 @@ def test_commands_run(command: str) -> None:
 
 def test_recorded_output_is_there() -> None:
     empty = [f"{p.name}: {c}" for p in PAGES for c, body in reference.examples(_read(p)) if not body.strip()]
-    assert empty == [], "run `python -m gpuwise.cli.reference --examples README.md docs`"
+    assert empty == [], "run `python -m tools.docs.reference --examples README.md docs`"
     assert not any("Traceback" in body for p in PAGES for _, body in reference.examples(_read(p)))
 
 
@@ -191,7 +191,7 @@ def test_pages_are_on_disk_and_checked(
     for name in pages:
         assert _read(DOCS / "reference" / name).startswith(reference.STAMP)
     assert reference.main(["--check", str(tmp_path)]) == 1
-    assert "hint: python -m gpuwise.cli.reference" in capsys.readouterr().err
+    assert "hint: python -m tools.docs.reference" in capsys.readouterr().err
     assert reference.main([str(tmp_path)]) == 0 == reference.main(["--check", str(tmp_path)])
     assert reference.main([]) == 2
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwise.errors import AmbiguousNameError, FieldError, GpuwiseError, InputError, UnknownNameError
-from gpuwise.facts.accelerators import sources
 from gpuwise.facts.grid import find_grid, grids, parse_grids
+from gpuwise.facts.hardware.accelerators import sources
 from gpuwise.facts.loading import shipped_text
 
 

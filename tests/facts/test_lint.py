@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwise.facts.accelerators import ACCELERATOR_SCHEMA, accelerators, architectures
+from gpuwise.facts.hardware.accelerators import ACCELERATOR_SCHEMA, accelerators, architectures
+from gpuwise.facts.hardware.systems import link_generations, systems
 from gpuwise.facts.lint import lint, lint_accelerators, lint_names, lint_offers, lint_systems
 from gpuwise.facts.loading import parse_csv, shipped_text
-from gpuwise.facts.offers import Offer, offers
-from gpuwise.facts.systems import link_generations, systems
+from gpuwise.facts.offers.offer import Offer, offers
 
 TEXT = shipped_text("accelerators.csv")
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from gpuwise.errors import UnknownNameError
-from gpuwise.facts.accelerators import accelerators, sources
+from gpuwise.facts.hardware.accelerators import accelerators, sources
+from gpuwise.facts.offers.storage import storage_price, storage_prices
 from gpuwise.facts.operations import (
     WORKLOADS,
     embodied_kgco2e,
@@ -14,7 +15,6 @@ from gpuwise.facts.operations import (
     site_of_provider,
     sites,
 )
-from gpuwise.facts.storage import storage_price, storage_prices
 
 
 def test_every_figure_is_ordered_and_cited() -> None:

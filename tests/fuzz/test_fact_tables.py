@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwise.errors import DataError
-from gpuwise.facts.accelerators import ACCELERATOR_SCHEMA, SOURCE_SCHEMA
+from gpuwise.facts.hardware.accelerators import ACCELERATOR_SCHEMA, SOURCE_SCHEMA
 from gpuwise.facts.loading import Field, parse_csv, parse_toml, parse_toml_table, shipped_text
-from gpuwise.facts.model_files import CATALOGUE_FILES, read_catalogue
-from gpuwise.facts.offers import OFFER_SCHEMA, parse_offers, read_offers
+from gpuwise.facts.models.catalogue import CATALOGUE_FILES, read_catalogue
+from gpuwise.facts.offers.offer import OFFER_SCHEMA, parse_offers, read_offers
 
 NASTY = (
     "",
@@ -181,7 +181,7 @@ def _shipped(room: str, name: str, text: str) -> Iterator[None]:
 
 @given(st.data())
 def test_accelerators_file(lawful, data: st.DataObject) -> None:
-    import gpuwise.facts.accelerators as room
+    import gpuwise.facts.hardware.accelerators as room
 
     text = data.draw(damaged(_head("accelerators.csv", 5)))
     with _shipped("accelerators", "accelerators.csv", text):
@@ -191,7 +191,7 @@ def test_accelerators_file(lawful, data: st.DataObject) -> None:
 
 @given(st.data())
 def test_systems_files(lawful, data: st.DataObject) -> None:
-    import gpuwise.facts.systems as room
+    import gpuwise.facts.hardware.systems as room
 
     name = data.draw(st.sampled_from(("systems.toml", "networks.toml", "links.toml")))
     text = data.draw(damaged(_head(name, 60 if name == "systems.toml" else 400)))
@@ -203,7 +203,7 @@ def test_systems_files(lawful, data: st.DataObject) -> None:
 
 @given(st.data())
 def test_model_files(lawful, data: st.DataObject) -> None:
-    from gpuwise.workload.parameters import count_parameters
+    from gpuwise.workload.transformer.parameters import count_parameters
 
     name = data.draw(st.sampled_from(CATALOGUE_FILES))
     text = data.draw(damaged(_head(name, 24)))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwise.calibrate.llm_rows import read_rows
+from gpuwise.calibrate.llm_training.rows import read_rows
 from gpuwise.calibrate.tables import read_columns
 from gpuwise.errors import DataError, GpuwiseError
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwise.errors import GpuwiseError
-from gpuwise.facts.model_config_readers import READERS
-from gpuwise.facts.model_configs import architecture_from_config, read_model_config
-from gpuwise.facts.model_dimensions import parse_dimensions
-from gpuwise.workload.parameters import count_parameters
+from gpuwise.facts.models.config_readers import READERS
+from gpuwise.facts.models.configs import architecture_from_config, read_model_config
+from gpuwise.facts.models.dimensions import parse_dimensions
+from gpuwise.workload.transformer.parameters import count_parameters
 
 PLAUSIBLE = {
     "num_hidden_layers": 2,

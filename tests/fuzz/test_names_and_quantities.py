@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from gpuwise import units
 from gpuwise.cli import options
-from gpuwise.facts.accelerators import accelerators
-from gpuwise.facts.model_files import find_model, models
-from gpuwise.facts.naming import find_accelerator, find_cluster, find_system
-from gpuwise.facts.systems import systems
+from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.naming import find_accelerator, find_cluster, find_system
+from gpuwise.facts.hardware.systems import systems
+from gpuwise.facts.models.catalogue import find_model, models
 
 COUNTS = st.sampled_from(
     (

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwise.facts.accelerators import accelerators
-from gpuwise.facts.offer_import import TEMPLATE, import_offers, parse_import
-from gpuwise.facts.offer_table import format_offers, parse_offers
-from gpuwise.facts.price_feeds.skypilot import CLOUDS, parse_skypilot
+from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.offers.company_prices import TEMPLATE, import_offers, parse_import
+from gpuwise.facts.offers.feeds.skypilot import CLOUDS, parse_skypilot
+from gpuwise.facts.offers.table import format_offers, parse_offers
 
 DAY = datetime.date(2026, 11, 21)
 NASTY = (

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwise.errors import InputError, UnknownNameError
-from gpuwise.facts.naming import find_cluster
-from gpuwise.facts.offers import offers_for
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.offers.offer import offers_for
 from gpuwise.money.cost import (
     STALE_DAYS,
     best_offers,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-from gpuwise.facts.naming import find_cluster
-from gpuwise.facts.offer_import import parse_import
-from gpuwise.facts.offer_store import save_offers
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.offers.company_prices import parse_import
+from gpuwise.facts.offers.store import save_offers
 from gpuwise.money.cost import best_offers, price_of, provider_price, typical_price
 
 NODE = find_cluster("8xH100-SXM")

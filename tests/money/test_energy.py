@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwise.facts.naming import find_cluster
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.operations import sites
-from gpuwise.facts.systems import Cluster
 from gpuwise.money.energy import energy
 from gpuwise.money.power import cluster_power
 from gpuwise.predict.estimate import Estimate

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.grid import find_grid
-from gpuwise.facts.naming import find_cluster
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.operations import sites
-from gpuwise.facts.systems import Cluster
 from gpuwise.money.carbon import carbon, embodied_kg, making_kg
 from gpuwise.money.combine import exactly
 from gpuwise.money.power import PowerBudget, accelerator_power_w, cluster_power, host_power_w

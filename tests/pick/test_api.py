@@ -8,9 +8,9 @@ import math
 import pytest
 from tests.pick.scenarios import chat_70b, finetune_8b, picked
 
-from gpuwise.facts.accelerators import accelerators
-from gpuwise.facts.boards import board_of
-from gpuwise.facts.models import find_model
+from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.boards import board_of
+from gpuwise.facts.models.architecture import find_model
 from gpuwise.pick.api import Pick
 from gpuwise.pick.candidates import CODES
 from gpuwise.pick.document import pick_document
@@ -88,7 +88,7 @@ def test_more_money_is_never_worse(objective: str) -> None:
     ("small", "large"), [("rtx-3090", "rtx-3090-ti"), ("rtx-4090-d", "rtx-4090"), ("rtx-4080", "rtx-4080-super")]
 )
 def test_a_larger_card_of_a_family_is_not_slower(small: str, large: str) -> None:
-    from gpuwise.facts.naming import find_cluster
+    from gpuwise.facts.hardware.naming import find_cluster
     from gpuwise.pick.training import Trained, train_on
 
     got = [train_on(finetune_8b(), find_cluster(name)) for name in (small, large)]

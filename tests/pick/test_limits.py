@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwise.errors import InputError, UnknownNameError
-from gpuwise.facts.accelerators import accelerators
-from gpuwise.facts.boards import board_of
+from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.boards import board_of
 from gpuwise.pick.limits import Have, Limits, check_limits, known_vendors, parse_have
 
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwise.facts.accelerators import accelerators
-from gpuwise.facts.naming import find_cluster
-from gpuwise.facts.notebooks import notebooks
-from gpuwise.facts.purchases import typical_purchase_usd
+from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.offers.notebooks import notebooks
+from gpuwise.facts.offers.purchases import typical_purchase_usd
 from gpuwise.money.cost import given_price
-from gpuwise.money.drivers import economics
+from gpuwise.money.rent_or_own.uncertain_inputs import economics
 from gpuwise.pick.candidates import Way, as_sold, placed
 from gpuwise.pick.limits import parse_have
 from gpuwise.pick.owning import Terms, bill, box_usd, least_bill_usd, resale_share

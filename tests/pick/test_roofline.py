@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwise.errors import InputError, UnpredictableError
-from gpuwise.facts.accelerators import accelerators
-from gpuwise.facts.models import find_model
-from gpuwise.facts.naming import find_accelerator
+from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.naming import find_accelerator
+from gpuwise.facts.models.architecture import find_model
 from gpuwise.pick.roofline import Roof, decode_points, roofline, with_points
 
 ROOFS = st.builds(Roof, st.floats(1e9, 1e17), st.floats(1e9, 1e14))

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwise.facts.accelerators import accelerators
-from gpuwise.facts.models import find_model
-from gpuwise.facts.naming import find_cluster
+from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.models.architecture import find_model
 from gpuwise.pick.jobs import serving_job
 from gpuwise.pick.serving import Served, TooLargeToServe, least_replicas, least_token_s, serve_on
-from gpuwise.predict.memory_serving import cache_bytes_per_token, engine_memory, local_memory
+from gpuwise.predict.memory.serving import cache_bytes_per_token, engine_memory, local_memory
 
 EIGHT, SEVENTY = find_model("llama-3.1-8b"), find_model("llama-3.1-70b")
 

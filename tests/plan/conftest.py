@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwise.facts.models import Architecture, find_model
-from gpuwise.facts.naming import find_cluster
-from gpuwise.facts.systems import Cluster
-from gpuwise.plan.conditions import Setting
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.models.architecture import Architecture, find_model
+from gpuwise.plan.space.conditions import Setting
 from gpuwise.workload.strategy import Strategy
 
 

@@ -7,8 +7,8 @@ import datetime
 import pytest
 
 from gpuwise.errors import InputError, UnknownNameError
-from gpuwise.facts.cpus import find_cpu
-from gpuwise.facts.models import find_model
+from gpuwise.facts.hardware.cpus import find_cpu
+from gpuwise.facts.models.architecture import find_model
 from gpuwise.plan.api import make_plan
 from gpuwise.plan.goal import Wishes
 from gpuwise.plan.one_model import NEAREST_FORMAT, cache_bytes, decode, known_weights, train

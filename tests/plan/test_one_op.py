@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError
-from gpuwise.facts.cpus import Cpu, find_cpu
-from gpuwise.facts.systems import Cluster
+from gpuwise.facts.hardware.cpus import Cpu, find_cpu
+from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.plan import one_op
 from gpuwise.predict.estimate import Estimate
 

@@ -8,17 +8,17 @@ from dataclasses import replace
 import pytest
 
 from gpuwise.errors import InputError
-from gpuwise.facts.models import find_model
-from gpuwise.facts.naming import find_cluster
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.models.architecture import find_model
 from gpuwise.plan.api import make_plan
 from gpuwise.plan.document import plan_document
 from gpuwise.plan.explain import CURES, layout, percent
 from gpuwise.plan.flags import flags
 from gpuwise.plan.goal import Wishes
 from gpuwise.plan.planner import Plan, Pricing, plan_on, safer
-from gpuwise.plan.search import Found
+from gpuwise.plan.space.search import Found
 from gpuwise.predict.estimate import Estimate
-from gpuwise.predict.training import TIME_PARTS
+from gpuwise.predict.step.training import TIME_PARTS
 from gpuwise.workload.strategy import STACKS, Strategy
 
 TODAY = datetime.date(2026, 11, 21)

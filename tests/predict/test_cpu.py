@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gpuwise.calibrate import cpu_fit
 from gpuwise.errors import InputError, UnknownNameError
-from gpuwise.facts.cpus import cpus, find_cpu
-from gpuwise.facts.models import find_model
+from gpuwise.facts.hardware.cpus import cpus, find_cpu
+from gpuwise.facts.models.architecture import find_model
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.cpu import attention_time, matmul_time, stream_time, token_time, training_time
 

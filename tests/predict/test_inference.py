@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gpuwise.errors import InputError, UnknownNameError
-from gpuwise.facts.models import find_model
-from gpuwise.facts.naming import find_cluster
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.models.architecture import find_model
 from gpuwise.predict.inference import Iterations, Serving, device_times, iteration_time
 from gpuwise.predict.inference_kernels import expert_format, product_format
 

@@ -3,8 +3,8 @@
 import pytest
 
 from gpuwise.errors import UnknownNameError
-from gpuwise.facts.models import find_model
-from gpuwise.facts.naming import find_accelerator
+from gpuwise.facts.hardware.naming import find_accelerator
+from gpuwise.facts.models.architecture import find_model
 from gpuwise.predict.single_stream import token_time, weight_bytes_read
 
 

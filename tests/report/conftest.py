@@ -10,16 +10,16 @@ from html.parser import HTMLParser
 
 import pytest
 
-from gpuwise.facts.naming import find_cluster
-from gpuwise.facts.storage import storage_price
-from gpuwise.money.comparison import RentOrOwn
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.offers.storage import storage_price
 from gpuwise.money.cost import given_price
-from gpuwise.money.demand import Demand
-from gpuwise.money.ownership import own_of
-from gpuwise.money.renting import rent_of
-from gpuwise.money.run_cost import Run, RunCost, run_cost
-from gpuwise.money.scenarios import rent_or_own
-from gpuwise.pick.compare import Comparison, compare_accelerators
+from gpuwise.money.rent_or_own.comparison import RentOrOwn
+from gpuwise.money.rent_or_own.demand import Demand
+from gpuwise.money.rent_or_own.ownership import own_of
+from gpuwise.money.rent_or_own.renting import rent_of
+from gpuwise.money.rent_or_own.scenarios import rent_or_own
+from gpuwise.money.run.cost import Run, RunCost, run_cost
+from gpuwise.pick.compare.comparison import Comparison, compare_accelerators
 from gpuwise.predict.estimate import Estimate
 from gpuwise.report.compare_page import compare_page
 from gpuwise.report.cost_page import cost_page

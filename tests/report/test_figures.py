@@ -10,7 +10,7 @@ import pytest
 from matplotlib import rcParams
 from matplotlib.figure import Figure
 
-from gpuwise.pick.compare import Comparison
+from gpuwise.pick.compare.comparison import Comparison
 from gpuwise.report.compare_figures import comparison_drawings, radar_axes
 from gpuwise.report.figures import (
     BAD,

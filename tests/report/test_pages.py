@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from gpuwise.errors import InputError
-from gpuwise.money.comparison import RentOrOwn
-from gpuwise.money.run_cost import RunCost
-from gpuwise.pick.compare import Comparison
-from gpuwise.pick.compare_rows import say
+from gpuwise.money.rent_or_own.comparison import RentOrOwn
+from gpuwise.money.run.cost import RunCost
+from gpuwise.pick.compare.comparison import Comparison
+from gpuwise.pick.compare.rows import say
 from gpuwise.report.compare_page import compare_page, write_compare_figures, write_compare_page
 from gpuwise.report.cost_figures import cost_drawings, dollars, shown_options
 from gpuwise.report.cost_page import cost_page, rent_or_own_words, run_words, write_cost_figure, write_cost_page

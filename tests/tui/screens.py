@@ -15,7 +15,7 @@ from gpuwise.machine.telemetry.frames import HostProcess
 from gpuwise.machine.telemetry.monitor import Monitor, Source
 from gpuwise.machine.telemetry.options import ScreenOptions
 from gpuwise.tui.app import TopApp
-from gpuwise.tui.remembered import Chosen
+from gpuwise.tui.preferences import Chosen
 
 PAUSE_S, N_PAUSES = 0.02, 500
 FAR_S = 1000.0

@@ -12,10 +12,10 @@ from gpuwise.machine.devices.readings import GpuProcess
 from gpuwise.machine.telemetry.demo import DemoDevices, DemoReader
 from gpuwise.machine.telemetry.monitor import Monitor
 from gpuwise.machine.telemetry.options import ScreenOptions
-from gpuwise.machine.telemetry.recorder import Recorder
-from gpuwise.machine.telemetry.replay import Replay
+from gpuwise.machine.telemetry.recording.recorder import Recorder
+from gpuwise.machine.telemetry.recording.replay import Replay
 from gpuwise.machine.telemetry.tap import Tap
-from gpuwise.tui.remembered import Chosen, recall, remember
+from gpuwise.tui.preferences import Chosen, recall, remember
 
 
 def rows(screen, column: int) -> list[str]:
@@ -176,8 +176,8 @@ def test_pause_and_interval() -> None:
 
 def test_help_and_every_key_named_there_is_bound() -> None:
     from gpuwise.tui.app import TopApp
-    from gpuwise.tui.help import help_lines
-    from gpuwise.tui.ink import text_of
+    from gpuwise.tui.lines.help import help_lines
+    from gpuwise.tui.lines.text_runs import text_of
 
     async def act(screen) -> None:
         text = await screen.press("question_mark")

@@ -14,7 +14,7 @@ from gpuwise.machine.devices.readings import EventReason, GpuProcess, State
 from gpuwise.machine.telemetry.frames import HostProcess
 from gpuwise.machine.telemetry.monitor import Monitor
 from gpuwise.machine.telemetry.options import Prices, ScreenOptions
-from gpuwise.tui.ink import text_of
+from gpuwise.tui.lines.text_runs import text_of
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.predict.boosted import Trees
+from gpuwise.predict.kernels.boosted import Trees
 
 F64 = NDArray[np.float64]
 

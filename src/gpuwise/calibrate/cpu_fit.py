@@ -13,8 +13,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from gpuwise.facts.accelerators import sources
-from gpuwise.facts.cpus import Cpu, find_cpu
+from gpuwise.facts.hardware.accelerators import sources
+from gpuwise.facts.hardware.cpus import Cpu, find_cpu
 from gpuwise.facts.loading import Field, Record, parse_csv
 from gpuwise.predict.estimate import Z80
 

@@ -21,20 +21,20 @@ from gpuwise.predict.estimate import Z80
 F64 = NDArray[np.float64]
 
 FAMILIES: dict[str, str] = {
-    "gemm": "gpuwise.calibrate.gemm",
-    "attention": "gpuwise.calibrate.attention",
-    "moe": "gpuwise.calibrate.moe",
-    "collectives": "gpuwise.calibrate.collectives",
-    "llm_training": "gpuwise.calibrate.llm_training",
-    "llm_memory": "gpuwise.calibrate.llm_memory",
-    "neusight": "gpuwise.calibrate.neusight",
-    "timm": "gpuwise.calibrate.timm",
-    "captured_time": "gpuwise.calibrate.captured_time",
-    "lambda": "gpuwise.calibrate.lambda_training",
-    "mlperf": "gpuwise.calibrate.mlperf",
-    "memory": "gpuwise.calibrate.memory",
-    "captured_memory": "gpuwise.calibrate.captured_memory",
-    "serving": "gpuwise.calibrate.serving",
+    "gemm": "gpuwise.calibrate.gemm.score",
+    "attention": "gpuwise.calibrate.attention.score",
+    "moe": "gpuwise.calibrate.experts.score",
+    "collectives": "gpuwise.calibrate.collectives.score",
+    "llm_training": "gpuwise.calibrate.llm_training.score",
+    "llm_memory": "gpuwise.calibrate.memory.llm_score",
+    "neusight": "gpuwise.calibrate.neusight.score",
+    "timm": "gpuwise.calibrate.vision.score",
+    "captured_time": "gpuwise.calibrate.capture_time.score",
+    "lambda": "gpuwise.calibrate.published.lambda_training",
+    "mlperf": "gpuwise.calibrate.published.mlperf",
+    "memory": "gpuwise.calibrate.memory.score",
+    "captured_memory": "gpuwise.calibrate.memory.capture_score",
+    "serving": "gpuwise.calibrate.serving.score",
 }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 if TYPE_CHECKING:
-    from gpuwise.facts.accelerators import Accelerator
+    from gpuwise.facts.hardware.accelerators import Accelerator
 
 
 WIDE = 100
@@ -40,8 +40,8 @@ def _search(query: str) -> list[Accelerator]:
     """The accelerators ``query`` means: the one so named, or all that contain its words. Raises
     UnknownNameError."""
     from gpuwise.errors import AmbiguousNameError, UnknownNameError
-    from gpuwise.facts.accelerators import accelerators
-    from gpuwise.facts.naming import find_accelerator
+    from gpuwise.facts.hardware.accelerators import accelerators
+    from gpuwise.facts.hardware.naming import find_accelerator
 
     catalogue = accelerators()
     if not query:
@@ -97,7 +97,7 @@ def _rate(a: Accelerator, dtype: str) -> str:
 
 def _price(a: Accelerator) -> str:
     from gpuwise.errors import DataError, UnpredictableError
-    from gpuwise.facts.offers import typical_price_usd_per_hour
+    from gpuwise.facts.offers.offer import typical_price_usd_per_hour
 
     try:
         return f"{typical_price_usd_per_hour(a.id).median:.2f}"
@@ -109,9 +109,9 @@ def _show(a: Accelerator) -> None:
     """One accelerator with the source of each figure."""
     from gpuwise.cli.out import console, grid, section
     from gpuwise.errors import DataError
-    from gpuwise.facts.accelerators import sources
-    from gpuwise.facts.offers import offers_for
-    from gpuwise.facts.systems import systems_of
+    from gpuwise.facts.hardware.accelerators import sources
+    from gpuwise.facts.hardware.systems import systems_of
+    from gpuwise.facts.offers.offer import offers_for
 
     to = console()
     to.print(a.name, style="bold", end="")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 if TYPE_CHECKING:
-    from gpuwise.facts.models import Architecture
+    from gpuwise.facts.models.architecture import Architecture
 
 
 def models(*query: str, json: Annotated[bool, Parameter(negative="")] = False) -> int:
@@ -35,8 +35,8 @@ def models(*query: str, json: Annotated[bool, Parameter(negative="")] = False) -
 def _search(query: str) -> list[Architecture]:
     """The models ``query`` means: the one of that name, or all with its words. Raises UnknownNameError."""
     from gpuwise.errors import AmbiguousNameError, UnknownNameError
-    from gpuwise.facts.model_files import models as catalogue
-    from gpuwise.facts.models import find_model
+    from gpuwise.facts.models.architecture import find_model
+    from gpuwise.facts.models.catalogue import models as catalogue
 
     known = catalogue()
     if not query:
@@ -60,7 +60,7 @@ def _text(a: Architecture) -> str:
 def _list(found: list[Architecture]) -> None:
     from gpuwise.cli.out import console, table_of
     from gpuwise.units import format_count
-    from gpuwise.workload.parameters import count_parameters
+    from gpuwise.workload.transformer.parameters import count_parameters
 
     to = console()
     table = table_of(
@@ -82,7 +82,7 @@ def _list(found: list[Architecture]) -> None:
 def _show(a: Architecture) -> None:
     """One model with its parameters by part."""
     from gpuwise.cli.out import console, grid, section
-    from gpuwise.workload.parameters import count_parameters
+    from gpuwise.workload.transformer.parameters import count_parameters
 
     to, count = console(), count_parameters(a)
     to.print(a.name, style="bold", end="")
@@ -161,7 +161,7 @@ def _dimensions(a: Architecture) -> list[tuple[str, str]]:
 def _document(a: Architecture) -> dict[str, object]:
     from dataclasses import asdict
 
-    from gpuwise.workload.parameters import count_parameters
+    from gpuwise.workload.transformer.parameters import count_parameters
 
     count = count_parameters(a)
     return {**asdict(a), "parameters": count.total, "active_parameters": count.active}

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from gpuwise.errors import DeviceError, InputError
 
 if TYPE_CHECKING:
-    from gpuwise.facts.accelerators import Accelerator
-    from gpuwise.facts.cpus import Cpu
-    from gpuwise.facts.systems import Cluster
+    from gpuwise.facts.hardware.accelerators import Accelerator
+    from gpuwise.facts.hardware.cpus import Cpu
+    from gpuwise.facts.hardware.systems import Cluster
+    from gpuwise.machine.devices.backend import Devices
     from gpuwise.machine.devices.readings import Identity
-    from gpuwise.machine.devices.seam import Devices
 
 NO_GPU = "there is no GPU on this machine"
 _THIS = re.compile(r"\s*(?:(\d{1,3})\s*[x×]\s*)?this(?::(\d{1,3}))?\s*", re.IGNORECASE)
@@ -62,7 +62,7 @@ def this_cluster(text: str) -> Cluster:
 
 def accelerator_of(identity: Identity, vendor: str) -> Accelerator:
     """The catalogue's entry with this card's corrections, or one made from the driver and what was measured."""
-    from gpuwise.calibrate.machine import corrected_accelerator, load
+    from gpuwise.calibrate.machine.calibration import corrected_accelerator, load
     from gpuwise.machine.bench.subjects import accelerator_named
 
     learned = {d.device: d for d in load()}
@@ -70,7 +70,7 @@ def accelerator_of(identity: Identity, vendor: str) -> Accelerator:
     known = accelerator_named(identity.name, identity.memory_bytes, identity.compute_capability)
     if known is not None:
         return known if found is None else corrected_accelerator(known, found)
-    from gpuwise.calibrate.machine_devices import accelerator_from
+    from gpuwise.calibrate.machine.devices import accelerator_from
 
     pcie = None
     if identity.pcie_generation_max and identity.pcie_width_max:
@@ -87,9 +87,9 @@ def cluster_of(accelerator: Accelerator, count: int) -> Cluster:
     """``count`` of them in the system such cards are usually in."""
     from dataclasses import replace
 
-    from gpuwise.facts.accelerators import accelerators
-    from gpuwise.facts.naming import find_cluster
-    from gpuwise.facts.systems import Cluster, box, with_count
+    from gpuwise.facts.hardware.accelerators import accelerators
+    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.facts.hardware.systems import Cluster, box, with_count
 
     if accelerator.id in accelerators():
         usual = find_cluster(f"{count}x{accelerator.id}")
@@ -110,8 +110,8 @@ def this_target(text: str) -> Cluster | Cpu:
 
 def this_processor_measured() -> Cpu:
     """Raises DataError where it was not measured."""
-    from gpuwise.calibrate.machine import best_rates, fit_device, load, newest
-    from gpuwise.calibrate.machine_devices import processor_from
+    from gpuwise.calibrate.machine.calibration import best_rates, fit_device, load, newest
+    from gpuwise.calibrate.machine.devices import processor_from
     from gpuwise.errors import DataError
     from gpuwise.machine.bench.subjects import machine_id, this_processor
     from gpuwise.records.store import Records

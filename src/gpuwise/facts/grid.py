@@ -14,7 +14,7 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.errors import AmbiguousNameError, DataError, FieldError, InputError, UnknownNameError
-from gpuwise.facts.accelerators import sources
+from gpuwise.facts.hardware.accelerators import sources
 from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
 from gpuwise.units import KILO
 

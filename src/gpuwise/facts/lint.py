@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuwise.errors import GpuwiseError
-from gpuwise.facts.accelerators import (
+from gpuwise.facts.hardware.accelerators import (
     ACCELERATOR_SCHEMA,
     EXTRA_RATE_COLUMNS,
     RATE_COLUMNS,
@@ -26,10 +26,10 @@ from gpuwise.facts.accelerators import (
     rate_factors,
     sources,
 )
+from gpuwise.facts.hardware.naming import find_accelerator
+from gpuwise.facts.hardware.systems import LinkGeneration, System, default_system, link_generations, systems
 from gpuwise.facts.loading import Record, parse_csv, shipped_text
-from gpuwise.facts.naming import find_accelerator
-from gpuwise.facts.offers import Offer, offers
-from gpuwise.facts.systems import LinkGeneration, System, default_system, link_generations, systems
+from gpuwise.facts.offers.offer import Offer, offers
 from gpuwise.units import GIGA
 
 RATE_TOLERANCE = 0.03

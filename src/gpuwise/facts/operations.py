@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from gpuwise.errors import DataError, FieldError, UnknownNameError
-from gpuwise.facts.accelerators import Accelerator, sources
+from gpuwise.facts.hardware.accelerators import Accelerator, sources
 from gpuwise.facts.loading import Field, Record, Schema, parse_csv, parse_toml, shipped_text
 from gpuwise.units import DAY_S
 

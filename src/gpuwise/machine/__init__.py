@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuwise.machine.devices.seam import Devices
-    from gpuwise.machine.telemetry.cause import Cause
+    from gpuwise.machine.devices.backend import Devices
+    from gpuwise.machine.telemetry.causes.cause import Cause
     from gpuwise.machine.telemetry.frames import Frame
     from gpuwise.machine.telemetry.measure import Measure
 
@@ -37,7 +37,7 @@ def sample(devices: Sequence[Devices] | None = None, *, quick: bool = False) -> 
 
 def why_slow(frame: Frame) -> tuple[Cause, ...]:
     """What holds each card of a frame back, worst first: a sentence, the evidence, the cost."""
-    from gpuwise.machine.telemetry.causes import find_causes
+    from gpuwise.machine.telemetry.causes.table import find_causes
 
     return find_causes(frame)
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwise.facts.grid import Grid
+from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.operations import embodied_kgco2e, operations
-from gpuwise.facts.systems import Cluster
 from gpuwise.money.combine import product, sum_independent
 from gpuwise.money.power import WHOLE_DEVICES, is_personal, of_quantity
 from gpuwise.predict.estimate import Estimate

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuwise.errors import InputError, UnpredictableError
-from gpuwise.facts.offers import Offer, contracts_for, current_by_provider, offers_for, typical_price_usd_per_hour
-from gpuwise.facts.systems import Cluster
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.offers.offer import Offer, contracts_for, current_by_provider, offers_for, typical_price_usd_per_hour
 from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.units import HOUR_S
 

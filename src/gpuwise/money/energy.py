@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.operations import Site
-from gpuwise.facts.systems import Cluster
 from gpuwise.money.combine import product
 from gpuwise.money.power import PowerBudget, cluster_power
 from gpuwise.predict.estimate import Estimate

@@ -14,9 +14,9 @@ from functools import cache
 from statistics import median
 
 from gpuwise.errors import InputError
-from gpuwise.facts.accelerators import Accelerator
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.systems import Cluster, systems
 from gpuwise.facts.operations import Quantity, Site, operations, power_share, sites
-from gpuwise.facts.systems import Cluster, systems
 from gpuwise.money.combine import exactly, product, sum_independent
 from gpuwise.predict.estimate import Basis, Estimate
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from gpuwise.errors import InputError, UnpredictableError
-from gpuwise.facts.accelerators import Accelerator, accelerators
-from gpuwise.facts.boards import board_of
-from gpuwise.facts.naming import find_cluster
-from gpuwise.facts.notebooks import Notebook, notebooks
-from gpuwise.facts.offers import book
-from gpuwise.facts.purchases import PurchaseRange, purchases_for, typical_purchase_usd
-from gpuwise.facts.software import Support, support_of
-from gpuwise.facts.systems import Cluster, default_system
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
+from gpuwise.facts.hardware.boards import board_of
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.systems import Cluster, default_system
+from gpuwise.facts.offers.notebooks import Notebook, notebooks
+from gpuwise.facts.offers.offer import book
+from gpuwise.facts.offers.purchases import PurchaseRange, purchases_for, typical_purchase_usd
+from gpuwise.facts.software.support import Support, support_of
 from gpuwise.money.cost import Price, price_of
 from gpuwise.pick.limits import Have, Limits
 from gpuwise.units import GIB

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.facts.boards import board_of
-from gpuwise.facts.models import Architecture
+from gpuwise.facts.hardware.boards import board_of
+from gpuwise.facts.models.architecture import Architecture
 from gpuwise.pick.api import pick
 from gpuwise.pick.jobs import Job, serving_job, training_job
 from gpuwise.pick.limits import REST_OF_PC_W, Have, Limits

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from gpuwise.errors import InputError, UnknownNameError
-from gpuwise.facts.models import Architecture
+from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.defaults import default_seq_len
 from gpuwise.units import DAY_S, HOUR_S, format_count
-from gpuwise.workload.transformer import model_flop_per_token
+from gpuwise.workload.transformer.tables import model_flop_per_token
 
 PURPOSES = ("train", "finetune", "infer", "learn", "mixed")
 METHODS = ("full", "lora", "qlora")

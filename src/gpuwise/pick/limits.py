@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuwise.errors import InputError, UnknownNameError
-from gpuwise.facts.accelerators import PCIE_BYTES_PER_S, Accelerator, accelerators
-from gpuwise.facts.boards import Board
+from gpuwise.facts.hardware.accelerators import PCIE_BYTES_PER_S, Accelerator, accelerators
+from gpuwise.facts.hardware.boards import Board
 from gpuwise.units import GIGA, parse_bytes
 
 WAYS = ("rent", "buy", "notebook")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwise.facts.boards import board_of
-from gpuwise.facts.offers import offers_for
-from gpuwise.facts.software import Support
-from gpuwise.facts.systems import Cluster
+from gpuwise.facts.hardware.boards import board_of
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.offers.offer import offers_for
+from gpuwise.facts.software.support import Support
 from gpuwise.pick.candidates import Way, software_for
 from gpuwise.pick.owning import Bill
 from gpuwise.predict.estimate import Estimate

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from functools import cache
 
 from gpuwise.errors import UnpredictableError
-from gpuwise.facts.accelerators import Accelerator
-from gpuwise.facts.boards import board_of
 from gpuwise.facts.grid import find_grid
-from gpuwise.facts.notebooks import Notebook
-from gpuwise.facts.systems import Cluster
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.boards import board_of
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.offers.notebooks import Notebook
 from gpuwise.money.cost import rent
-from gpuwise.money.drivers import economics
 from gpuwise.money.energy import Energy, energy
+from gpuwise.money.rent_or_own.uncertain_inputs import economics
 from gpuwise.pick.candidates import Way
 from gpuwise.predict.estimate import Estimate, weakest
 from gpuwise.units import DAY_S, HOUR_S

@@ -17,17 +17,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpuwise.errors import InputError, UnpredictableError
-from gpuwise.facts.accelerators import Accelerator
-from gpuwise.facts.models import Architecture
-from gpuwise.facts.systems import default_system, with_count
-from gpuwise.pick.compare_facts import reached, streamed
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.systems import default_system, with_count
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.pick.compare.facts import reached, streamed
 from gpuwise.predict.inference import Iterations, Serving, device_times
-from gpuwise.predict.kernels import concatenate, kernel_times
-from gpuwise.predict.memory_bound import cache_rate
-from gpuwise.workload.optable import Kind, OpTable, Phase
-from gpuwise.workload.point import Point
+from gpuwise.predict.kernels.memory_bound import cache_rate
+from gpuwise.predict.kernels.table import concatenate, kernel_times
 from gpuwise.workload.stack import find_stack
-from gpuwise.workload.transformer import transformer_tables
+from gpuwise.workload.step import Kind, OpTable, Phase
+from gpuwise.workload.transformer.point import Point
+from gpuwise.workload.transformer.tables import transformer_tables
 
 F64 = NDArray[np.float64]
 FAMILIES = {

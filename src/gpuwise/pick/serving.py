@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuwise.errors import GpuwiseError, InputError, UnpredictableError
-from gpuwise.facts.accelerators import Accelerator
-from gpuwise.facts.systems import Cluster
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.pick.jobs import PEAK_OVER_MEAN, Job
 from gpuwise.pick.outcomes import CHANGED, SAME
 from gpuwise.predict.coefficients import load_json
@@ -30,7 +30,7 @@ from gpuwise.predict.inference import (
     spread,
     with_engine,
 )
-from gpuwise.predict.memory_serving import ServingMemory, engine_memory, local_memory
+from gpuwise.predict.memory.serving import ServingMemory, engine_memory, local_memory
 from gpuwise.predict.single_stream import FORMAT_BITS, token_time, weight_bytes_read
 
 ENGINE_FORMATS = {16: "bf16", 8: "fp8", 4: "int4_wo"}

@@ -13,26 +13,26 @@ from functools import cache
 
 import numpy as np
 
-from gpuwise.facts.accelerators import Accelerator
-from gpuwise.facts.models import Architecture
-from gpuwise.facts.systems import Cluster
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.models.architecture import Architecture
 from gpuwise.pick.jobs import Job
 from gpuwise.pick.outcomes import CHANGED, SAME
-from gpuwise.plan.conditions import Setting
 from gpuwise.plan.defaults import default_precision
 from gpuwise.plan.explain import layout
 from gpuwise.plan.goal import Goal, Wishes, make_goal
 from gpuwise.plan.hardware import BEST_MFU
 from gpuwise.plan.host import host_bytes_fit
-from gpuwise.plan.search import no_layout, setting_of
-from gpuwise.plan.space import Block, Space, blocks, default_space
-from gpuwise.predict.columns import Columns
-from gpuwise.predict.evaluate import evaluate
-from gpuwise.predict.memory import memory_columns
-from gpuwise.predict.memory_device import usable_bytes
-from gpuwise.predict.training import TrainingEstimate, estimate_at
-from gpuwise.workload.parameters import count_parameters
+from gpuwise.plan.space.conditions import Setting
+from gpuwise.plan.space.search import no_layout, setting_of
+from gpuwise.plan.space.strategies import Block, Space, blocks, default_space
+from gpuwise.predict.memory.device import usable_bytes
+from gpuwise.predict.memory.strategies import memory_columns
+from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.step.evaluate import evaluate
+from gpuwise.predict.step.training import TrainingEstimate, estimate_at
 from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.transformer.parameters import count_parameters
 
 QUANTIZED_BYTES = 0.516
 """Of a weight held in 4 bits (``Strategy.quantized_base``)."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from gpuwise.errors import InputError, UnpredictableError
-from gpuwise.facts.systems import Cluster
+from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.money.energy import energy
 from gpuwise.pick.candidates import (
     LeftOut,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpuwise.facts.offers import offers_for
+from gpuwise.facts.offers.offer import offers_for
 from gpuwise.pick.candidates import CODES, LeftOut
 from gpuwise.pick.jobs import Job
 from gpuwise.pick.limits import Limits

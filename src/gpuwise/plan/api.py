@@ -6,14 +6,14 @@ import datetime
 from typing import TYPE_CHECKING
 
 from gpuwise.errors import InputError
-from gpuwise.facts.models import Architecture, find_model
-from gpuwise.facts.naming import find_cluster
-from gpuwise.facts.systems import Cluster
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.models.architecture import Architecture, find_model
 from gpuwise.plan.goal import Wishes
 from gpuwise.plan.planner import Plan, Pricing, plan_on
 
 if TYPE_CHECKING:
-    from gpuwise.plan.remedies import Fit
+    from gpuwise.plan.changes.remedies import Fit
 
 
 def make_plan(
@@ -51,7 +51,7 @@ def fit(model: str | Architecture, on: str | Cluster, wishes: Wishes | None = No
 
     Raises what :func:`make_plan` raises.
     """
-    from gpuwise.plan.remedies import check_fit
+    from gpuwise.plan.changes.remedies import check_fit
 
     arch = find_model(model) if isinstance(model, str) else model
     return check_fit(arch, find_cluster(on) if isinstance(on, str) else on, wishes or Wishes())

@@ -5,11 +5,11 @@ Every default is returned with the words that justify it, so that a plan can say
 
 from __future__ import annotations
 
-from gpuwise.facts.accelerators import Accelerator
-from gpuwise.facts.models import Architecture
-from gpuwise.facts.systems import Cluster
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.models.architecture import Architecture
 from gpuwise.units import format_count
-from gpuwise.workload.parameters import count_parameters
+from gpuwise.workload.transformer.parameters import count_parameters
 
 PRETRAINING_SEQ_LEN = 8192
 """Llama 3 405B trained on sequences of 8,192 tokens before the long-context stage (arXiv 2407.21783,

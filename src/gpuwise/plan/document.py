@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from gpuwise.plan.changes.levers import Neighbour
 from gpuwise.plan.flags import flags
-from gpuwise.plan.levers import Neighbour
 from gpuwise.plan.planner import Option, Plan
 from gpuwise.predict.estimate import Estimate
-from gpuwise.predict.training import TrainingEstimate
-from gpuwise.workload.parameters import count_parameters
+from gpuwise.predict.step.training import TrainingEstimate
+from gpuwise.workload.transformer.parameters import count_parameters
 
 
 def plan_document(plan: Plan) -> dict[str, object]:
@@ -45,7 +45,7 @@ def plan_document(plan: Plan) -> dict[str, object]:
 
 
 def cluster_document(cluster: object) -> dict[str, object]:
-    from gpuwise.facts.systems import Cluster
+    from gpuwise.facts.hardware.systems import Cluster
 
     assert isinstance(cluster, Cluster)
     return {

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuwise.plan.levers import Neighbour
-from gpuwise.predict.training import TrainingEstimate
+from gpuwise.plan.changes.levers import Neighbour
+from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import format_bytes
 from gpuwise.workload.strategy import Strategy
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpuwise.plan.changes.remedies import Bigger, Fit, Remedy
 from gpuwise.plan.document import cluster_document, estimate_document
-from gpuwise.plan.remedies import Bigger, Fit, Remedy
 
 
 def fit_document(fit: Fit) -> dict[str, object]:

@@ -5,8 +5,8 @@ Megatron: megatron/training/arguments.py (d98e8a6). torchtitan: the job configur
 
 from __future__ import annotations
 
-from gpuwise.facts.models import Architecture
-from gpuwise.facts.systems import Cluster
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.models.architecture import Architecture
 from gpuwise.workload.strategy import Strategy
 
 

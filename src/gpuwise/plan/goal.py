@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gpuwise.errors import InputError, UnknownNameError
-from gpuwise.facts.models import Architecture
-from gpuwise.facts.systems import Cluster
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.defaults import default_global_batch, default_precision, default_seq_len, default_stack
 from gpuwise.workload.strategy import (
     CONTEXT_PARALLELS,

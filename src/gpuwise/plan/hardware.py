@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gpuwise.errors import GpuwiseError, InputError, UnknownNameError, UnpredictableError
-from gpuwise.facts.accelerators import accelerators
-from gpuwise.facts.models import Architecture
-from gpuwise.facts.offers import book
-from gpuwise.facts.systems import Cluster
+from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.offers.offer import book
 from gpuwise.money.cost import price_of
 from gpuwise.plan.defaults import default_precision, default_seq_len
 from gpuwise.plan.goal import Wishes, check_wishes
 from gpuwise.plan.planner import Option, Plan, Pricing, SearchStats, plan_on, tokens_of
 from gpuwise.units import DAY_S, HOUR_S
 from gpuwise.workload.strategy import Strategy
-from gpuwise.workload.transformer import model_flop_per_token
+from gpuwise.workload.transformer.tables import model_flop_per_token
 
 BEST_MFU = 0.75
 """Utilisation no published large training run reaches (the best dense bf16 figures are near 0.6)."""
@@ -124,7 +124,7 @@ def _assemble(plans: list[tuple[Key, Plan]], wishes: Wishes, limit_s: float) -> 
 def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Try]:
     """Every rented accelerator at every count its usual system allows, with the least time and money it
     could take."""
-    from gpuwise.facts.naming import find_cluster
+    from gpuwise.facts.hardware.naming import find_cluster
 
     seq_len = wishes.seq_len or default_seq_len(arch, fine_tuning=wishes.fine_tuning)[0]
     base = Strategy(lora_rank=wishes.lora_rank)

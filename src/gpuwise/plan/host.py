@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.facts.models import Architecture
-from gpuwise.facts.systems import Cluster
-from gpuwise.predict.columns import Columns
-from gpuwise.predict.costs import PointCosts
-from gpuwise.predict.shards import stages
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.parallel.shards import stages
+from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.step.costs import PointCosts
 from gpuwise.workload.optimizer import parameter_bytes
 from gpuwise.workload.strategy import RECOMPUTES
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwise.errors import InputError
-from gpuwise.predict.allocator_run import Fragmentation
-from gpuwise.predict.allocator_settings import AllocatorSettings
-from gpuwise.predict.memory_timeline import MemoryTimeline, snapshot_timeline
-from gpuwise.predict.snapshot import Snapshot
-from gpuwise.predict.snapshot_replay import Replay, replay
+from gpuwise.predict.memory.allocator.run import Fragmentation
+from gpuwise.predict.memory.allocator.settings import AllocatorSettings
+from gpuwise.predict.memory.snapshot.reader import Snapshot
+from gpuwise.predict.memory.snapshot.replay import Replay, replay
+from gpuwise.predict.memory.timeline import MemoryTimeline, snapshot_timeline
 
 WORTH_TRYING = (
     "", "expandable_segments:True", "max_split_size_mb:128", "max_split_size_mb:512", "roundup_power2_divisions:8",

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuwise.errors import InputError, UnknownNameError
-from gpuwise.facts.cpus import Cpu
-from gpuwise.facts.models import Architecture
-from gpuwise.facts.systems import Cluster
+from gpuwise.facts.hardware.cpus import Cpu
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.api import make_plan
 from gpuwise.plan.defaults import default_global_batch, default_seq_len
 from gpuwise.plan.goal import Wishes
@@ -24,12 +24,12 @@ from gpuwise.plan.one_op import Target, ratio
 from gpuwise.predict import cpu as processor
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.inference import WEIGHT_BYTES, WEIGHTS, Iterations, Serving, iteration_time
-from gpuwise.predict.memory_device import context_bytes, usable_bytes
-from gpuwise.predict.memory_rules import find_memory_rules
+from gpuwise.predict.memory.device import context_bytes, usable_bytes
+from gpuwise.predict.memory.memory_rules import find_memory_rules
 from gpuwise.predict.single_stream import FORMAT_BITS, token_time, weight_bytes_read
 from gpuwise.units import HOUR_S, format_bytes
-from gpuwise.workload.parameters import count_parameters
-from gpuwise.workload.transformer import model_flop_per_token
+from gpuwise.workload.transformer.parameters import count_parameters
+from gpuwise.workload.transformer.tables import model_flop_per_token
 
 NEAREST_FORMAT = {
     "bf16": "F16", "fp16": "F16", "fp8": "Q8_0", "fp8_block": "Q8_0", "int8_wo": "Q8_0",

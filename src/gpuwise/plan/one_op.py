@@ -12,21 +12,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError, nearest_names
-from gpuwise.facts.accelerators import Accelerator, accelerators
-from gpuwise.facts.cpus import Cpu, cpus, find_cpu
-from gpuwise.facts.naming import find_cluster
-from gpuwise.facts.systems import Cluster, default_system
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
+from gpuwise.facts.hardware.cpus import Cpu, cpus, find_cpu
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.systems import Cluster, default_system
 from gpuwise.predict import cpu as processor
-from gpuwise.predict.alignment import alignment_slowdown
-from gpuwise.predict.attention import attention_flop, attention_forward_time
-from gpuwise.predict.collectives import collective_time
+from gpuwise.predict.comm.collectives import collective_time
 from gpuwise.predict.estimate import Basis, Estimate, weakest
-from gpuwise.predict.gemm import gemm_time
-from gpuwise.predict.gemm_formats import ALIASES, IMPLEMENTATIONS, math_dtype
-from gpuwise.predict.kernel_time import KernelTime
-from gpuwise.predict.memory_bound import memory_time
-from gpuwise.predict.stack_costs import find_stack_costs
-from gpuwise.predict.transfer import transfer_time
+from gpuwise.predict.kernels.attention.fused import attention_flop, attention_forward_time
+from gpuwise.predict.kernels.gemm.alignment import alignment_slowdown
+from gpuwise.predict.kernels.gemm.formats import ALIASES, IMPLEMENTATIONS, math_dtype
+from gpuwise.predict.kernels.gemm.product import gemm_time
+from gpuwise.predict.kernels.kernel_time import KernelTime
+from gpuwise.predict.kernels.memory_bound import memory_time
+from gpuwise.predict.kernels.transfer import transfer_time
+from gpuwise.predict.step.stack_costs import find_stack_costs
 
 Target = Cluster | Cpu
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8")

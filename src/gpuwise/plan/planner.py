@@ -9,16 +9,16 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuwise.facts.models import Architecture
-from gpuwise.facts.systems import Cluster
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.models.architecture import Architecture
 from gpuwise.money.cost import Price, price_of, rent
 from gpuwise.money.energy import Energy, energy
+from gpuwise.plan.changes.levers import Neighbour, neighbours
 from gpuwise.plan.explain import layout, percent, reasons
 from gpuwise.plan.goal import Goal, Wishes, make_goal
-from gpuwise.plan.levers import Neighbour, neighbours
-from gpuwise.plan.search import Found, find_strategies
+from gpuwise.plan.space.search import Found, find_strategies
 from gpuwise.predict.estimate import Estimate
-from gpuwise.predict.training import TrainingEstimate
+from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import GIGA, format_bytes, format_duration, format_usd
 
 TIGHT = 0.03

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuwise.errors import InputError
-from gpuwise.facts.cpus import Cpu
-from gpuwise.facts.models import Architecture
+from gpuwise.facts.hardware.cpus import Cpu
+from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, Estimate
 from gpuwise.predict.single_stream import weight_bytes_read
-from gpuwise.workload.attention_flop import attention_pairs
 from gpuwise.workload.optimizer import RULES
-from gpuwise.workload.parameters import count_parameters
-from gpuwise.workload.transformer import model_flop_per_token
+from gpuwise.workload.transformer.attention_flop import attention_pairs
+from gpuwise.workload.transformer.parameters import count_parameters
+from gpuwise.workload.transformer.tables import model_flop_per_token
 
 BYTES = {"fp32": 4, "bf16": 2, "int8": 1}
 

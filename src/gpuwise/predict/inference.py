@@ -20,17 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.errors import InputError, UnknownNameError
-from gpuwise.facts.models import Architecture
-from gpuwise.facts.systems import System
+from gpuwise.facts.hardware.systems import System
+from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.inference_kernels import row_times
-from gpuwise.predict.kernel_time import KernelTime
-from gpuwise.predict.kernels import concatenate
-from gpuwise.workload.optable import Kind, OpTable, Phase
-from gpuwise.workload.point import Point
+from gpuwise.predict.kernels.kernel_time import KernelTime
+from gpuwise.predict.kernels.table import concatenate
 from gpuwise.workload.stack import find_stack
-from gpuwise.workload.transformer import transformer_tables
+from gpuwise.workload.step import Kind, OpTable, Phase
+from gpuwise.workload.transformer.point import Point
+from gpuwise.workload.transformer.tables import transformer_tables
 
 F64 = NDArray[np.float64]
 ENGINES = ("vllm", "sglang", "trtllm")

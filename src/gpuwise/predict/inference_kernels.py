@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.facts.accelerators import Accelerator
-from gpuwise.facts.models import Architecture
-from gpuwise.facts.systems import System
-from gpuwise.predict.attention import attention_decode_time, attention_forward_time
-from gpuwise.predict.attention_kernels import serving_kernel
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.systems import System
+from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.collectives import collective_time
+from gpuwise.predict.comm.collectives import collective_time
 from gpuwise.predict.estimate import Basis, weakest
-from gpuwise.predict.gemm import gemm_time
-from gpuwise.predict.kernel_time import KernelTime
-from gpuwise.predict.memory_bound import dram_rate, embedding_time, memory_time
-from gpuwise.predict.moe import moe_layer_time
-from gpuwise.workload.optable import Kind, OpTable
+from gpuwise.predict.kernels.attention.fused import attention_decode_time, attention_forward_time
+from gpuwise.predict.kernels.attention.implementations import serving_kernel
+from gpuwise.predict.kernels.experts.grouped import moe_layer_time
+from gpuwise.predict.kernels.gemm.product import gemm_time
+from gpuwise.predict.kernels.kernel_time import KernelTime
+from gpuwise.predict.kernels.memory_bound import dram_rate, embedding_time, memory_time
+from gpuwise.workload.step import Kind, OpTable
 
 if TYPE_CHECKING:
     from gpuwise.predict.inference import Serving

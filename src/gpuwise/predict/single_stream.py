@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from gpuwise.errors import UnknownNameError
-from gpuwise.facts.accelerators import Accelerator
-from gpuwise.facts.models import Architecture
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
-from gpuwise.predict.kernel_time import KernelTime
-from gpuwise.workload.parameters import count_parameters
+from gpuwise.predict.kernels.kernel_time import KernelTime
+from gpuwise.workload.transformer.parameters import count_parameters
 
 FORMAT_BITS = {
     "F16": 16.0,

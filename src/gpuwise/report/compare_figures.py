@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuwise.errors import UnpredictableError
-from gpuwise.pick.compare import Comparison
-from gpuwise.pick.compare_facts import RATES, WORK_DTYPE, dtype_of
-from gpuwise.pick.compare_rows import Row, find_row, say
-from gpuwise.pick.compare_words import names_of
+from gpuwise.pick.compare.comparison import Comparison
+from gpuwise.pick.compare.facts import RATES, WORK_DTYPE, dtype_of
+from gpuwise.pick.compare.rows import Row, find_row, say
+from gpuwise.pick.compare.words import names_of
 from gpuwise.pick.roofline import Roofline, roofline, with_points
 from gpuwise.report.figures import (
     DASHES,

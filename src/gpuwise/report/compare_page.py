@@ -5,10 +5,10 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from gpuwise.facts.accelerators import sources
-from gpuwise.pick.compare import Comparison
-from gpuwise.pick.compare_rows import Cell, Row, say, say_span
-from gpuwise.pick.compare_words import names_of
+from gpuwise.facts.hardware.accelerators import sources
+from gpuwise.pick.compare.comparison import Comparison
+from gpuwise.pick.compare.rows import Cell, Row, say, say_span
+from gpuwise.pick.compare.words import names_of
 from gpuwise.report.compare_figures import comparison_drawings
 from gpuwise.report.figures import stand_alone
 from gpuwise.report.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_target, write_text

@@ -1,4 +1,4 @@
-"""The figures of renting, owning or mixing (:class:`gpuwise.money.comparison.RentOrOwn`)."""
+"""The figures of renting, owning or mixing (:class:`gpuwise.money.rent_or_own.comparison.RentOrOwn`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.money.comparison import Option, RentOrOwn
+from gpuwise.money.rent_or_own.comparison import Option, RentOrOwn
 from gpuwise.report.figures import (
     BAD,
     DASHES,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuwise.money.comparison import Option, RentOrOwn
-from gpuwise.money.run_cost import Line, RunCost
+from gpuwise.money.rent_or_own.comparison import Option, RentOrOwn
+from gpuwise.money.run.cost import Line, RunCost
 from gpuwise.predict.estimate import Estimate
 from gpuwise.report.cost_figures import cost_drawings, dollars
 from gpuwise.report.figures import Drawing, stand_alone

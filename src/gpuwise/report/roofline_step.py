@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from gpuwise.predict.step_roofline import StepPoint, StepRoofline
+from gpuwise.predict.step.roofline import StepPoint, StepRoofline
 from gpuwise.report.figures import GRID, INK, MARKERS, MUTED, Drawing, colour, draw, legend_below, margins
 from gpuwise.units import TERA
 

@@ -1,10 +1,10 @@
-"""The figures of a training run's bill (:class:`gpuwise.money.run_cost.RunCost`)."""
+"""The figures of a training run's bill (:class:`gpuwise.money.run.cost.RunCost`)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuwise.money.run_cost import RunCost
+from gpuwise.money.run.cost import RunCost
 from gpuwise.report.cost_figures import dollars
 from gpuwise.report.figures import INK, MUTED, SERIES, SMALL, Drawing, colour, draw, margins, room_for
 from gpuwise.units import KILO, format_rate

@@ -1,4 +1,4 @@
-"""The application: takes snapshots from the sampler, keys and clicks from the person, and shows what :mod:`gpuwise.tui.drawing`
+"""The application: takes snapshots from the sampler, keys and clicks from the person, and shows what :mod:`gpuwise.tui.lines.drawing`
 makes of them. No formula lives here."""
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from textual.screen import Screen
 from gpuwise.errors import UnknownNameError
 from gpuwise.machine.telemetry.monitor import Source
 from gpuwise.machine.telemetry.options import ScreenOptions
-from gpuwise.tui.acts import Acts
-from gpuwise.tui.drawing import Drawn, HostHistory, draw
-from gpuwise.tui.ink import BLANK, Line, line, run
-from gpuwise.tui.palette import Palette
+from gpuwise.tui.actions import Acts
+from gpuwise.tui.dialog import Sheet
+from gpuwise.tui.lines.drawing import Drawn, HostHistory, draw
+from gpuwise.tui.lines.palette import Palette
+from gpuwise.tui.lines.processes import BY_NAME, Order
+from gpuwise.tui.lines.text_runs import BLANK, Line, line, run
 from gpuwise.tui.panel import Panel
-from gpuwise.tui.processes import BY_NAME, Order
-from gpuwise.tui.remembered import Chosen, recall, remember
+from gpuwise.tui.preferences import Chosen, recall, remember
 from gpuwise.tui.sampler import Sampler, Snapshot
-from gpuwise.tui.sheet import Sheet
 from gpuwise.tui.state import State
 
 STALE_S = 3.0

@@ -12,8 +12,8 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gpuwise.tui.ink import BLANK, Line, Run, clip, line_width, width_of
-from gpuwise.tui.palette import Palette
+from gpuwise.tui.lines.palette import Palette
+from gpuwise.tui.lines.text_runs import BLANK, Line, Run, clip, line_width, width_of
 
 
 class Panel(Widget, can_focus=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpuwise.machine.telemetry.options import Prices
-from gpuwise.tui.processes import Order
+from gpuwise.tui.lines.processes import Order
 
 INTERVALS_S = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 

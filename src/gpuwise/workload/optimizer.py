@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwise.workload.point import BYTES_PER_ELEMENT
 from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.transformer.point import BYTES_PER_ELEMENT
 
 
 @dataclass(frozen=True, slots=True)

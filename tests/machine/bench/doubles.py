@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from gpuwise.facts.accelerators import accelerators
+from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.machine.bench.cases import CASES, Case
 from gpuwise.machine.bench.subjects import Subject
 from gpuwise.machine.bench.work import Check, Work

@@ -74,7 +74,7 @@ def product(dtype: str, m: int = 48, n: int = 40, k: int = 64) -> tuple[Any, Any
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp64", "bf16", "fp16", "int8"])
 def test_real_products_pass_and_one_corrupt_element_does_not(dtype: str) -> None:
-    from gpuwise.machine.bench.products import check_product
+    from gpuwise.machine.bench.families.products import check_product
 
     a, b, c = product(dtype)
     assert check_product(torch, dtype, a, b, c).correct
@@ -98,7 +98,7 @@ def truncated_fp8(a: Any, b: Any) -> Any:
 
 @pytest.mark.parametrize("k", [64, 1024, 8192])
 def test_fp8_as_the_unit_adds_it_passes_and_an_answer_of_another_kind_does_not(k: int) -> None:
-    from gpuwise.machine.bench.products import check_product
+    from gpuwise.machine.bench.families.products import check_product
 
     generator = torch.Generator().manual_seed(5)
     a = torch.randn((48, k), generator=generator).to(torch.float8_e4m3fn)
@@ -113,7 +113,7 @@ def test_fp8_as_the_unit_adds_it_passes_and_an_answer_of_another_kind_does_not(k
 
 @pytest.mark.skipif(not hasattr(torch, "_scaled_mm"), reason="this PyTorch has no fp8 product")
 def test_the_fp8_path_itself_runs_on_the_processor() -> None:
-    from gpuwise.machine.bench.products import _multiply, _operands, check_product
+    from gpuwise.machine.bench.families.products import _multiply, _operands, check_product
 
     generator = torch.Generator().manual_seed(6)
     a, b = _operands(torch, "fp8", 64, 48, 256, this_processor(), generator)
@@ -125,7 +125,7 @@ def test_the_fp8_path_itself_runs_on_the_processor() -> None:
 
 
 def test_an_element_between_the_sampled_ones_is_caught_by_its_column() -> None:
-    from gpuwise.machine.bench.products import SAMPLED, check_product
+    from gpuwise.machine.bench.families.products import SAMPLED, check_product
 
     m, n = 3 * SAMPLED, 3 * SAMPLED
     a, b, c = product("fp32", m, n, 32)
@@ -136,8 +136,8 @@ def test_an_element_between_the_sampled_ones_is_caught_by_its_column() -> None:
 
 
 def test_not_a_number_is_wrong() -> None:
-    from gpuwise.machine.bench.attention import check_attention
-    from gpuwise.machine.bench.products import check_product
+    from gpuwise.machine.bench.families.attention import check_attention
+    from gpuwise.machine.bench.families.products import check_product
 
     a, b, c = product("fp32")
     c[3, 3] = float("nan")
@@ -148,7 +148,7 @@ def test_not_a_number_is_wrong() -> None:
 
 @pytest.mark.parametrize(("dtype", "queries"), [("fp32", 24), ("bf16", 24), ("bf16", 1)])
 def test_real_attention_passes_and_the_wrong_mask_does_not(dtype: str, queries: int) -> None:
-    from gpuwise.machine.bench.attention import check_attention
+    from gpuwise.machine.bench.families.attention import check_attention
 
     kind = torch.bfloat16 if dtype == "bf16" else torch.float32
     generator = torch.Generator().manual_seed(2)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from doubles import card, case_of, flop_of
 
-from gpuwise.facts.accelerators import accelerators
-from gpuwise.facts.cpus import find_cpu
+from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.cpus import find_cpu
 from gpuwise.machine.bench.cases import CASES, Case
 from gpuwise.machine.bench.expect import Verdict, expectation, held_back, judge, judge_all
 from gpuwise.machine.bench.subjects import Subject

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuwise.machine.devices.nvml import NvmlDevices
+from gpuwise.machine.devices.nvml.backend import NvmlDevices
 from gpuwise.testing.fake_nvml import Card, FakeNvml, fake_nvml
 
 

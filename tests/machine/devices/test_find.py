@@ -10,11 +10,11 @@ import pytest
 
 from gpuwise.errors import DriverMismatchError, NoDriverError
 from gpuwise.machine.devices import find
-from gpuwise.machine.devices.amd import open_amd
+from gpuwise.machine.devices.amd.backend import open_amd
+from gpuwise.machine.devices.backend import Devices
 from gpuwise.machine.devices.find import BACKENDS, find_devices
 from gpuwise.machine.devices.intel import open_intel
 from gpuwise.machine.devices.readings import State
-from gpuwise.machine.devices.seam import Devices
 from gpuwise.testing.fake_nvml import fake_nvml
 
 from .trees import amd_card, intel_card
@@ -25,7 +25,7 @@ def test_ten_cards_of_three_vendors(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         amd_card(tmp_path, n, f"0000:{0x83 + n:02x}:00.0")
     for n in range(3, 5):
         intel_card(tmp_path, n, f"0000:{n:02x}:00.0")
-    monkeypatch.setattr("gpuwise.machine.devices.amd.open_amd", lambda: open_amd(root=tmp_path))
+    monkeypatch.setattr("gpuwise.machine.devices.amd.backend.open_amd", lambda: open_amd(root=tmp_path))
     monkeypatch.setattr("gpuwise.machine.devices.intel.open_intel", lambda: open_intel(root=tmp_path))
     with fake_nvml({"H100-SXM": 2, "T4": 1, "RTX-5090": 1, "GB10": 1}) as fake, fake.in_process():
         found = find_devices()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwise.facts.accelerators import sources
-from gpuwise.machine.doctor.checks import CHECKS, examine, verdict_of
+from gpuwise.facts.hardware.accelerators import sources
+from gpuwise.machine.doctor.checks.table import CHECKS, examine, verdict_of
 from gpuwise.machine.doctor.finding import Finding, Mend, Severity, Verdict
 from gpuwise.machine.doctor.images import compose, dockerfile
 from gpuwise.machine.doctor.report import Diagnosis, diagnose, document, fix_plan, summary

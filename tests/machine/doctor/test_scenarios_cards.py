@@ -257,7 +257,7 @@ def test_codes_that_speak_of_an_application_are_notes_and_unknown_ones_are_numbe
     ],
 )
 def test_addresses_are_compared_whatever_their_spelling(a: str | None, b: str, same: bool) -> None:
-    from gpuwise.machine.doctor.probe_kernel import same_bus
+    from gpuwise.machine.doctor.probes.kernel import same_bus
 
     assert same_bus(a, b) is same
 

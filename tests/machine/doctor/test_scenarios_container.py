@@ -244,7 +244,7 @@ def test_a_broken_docker_configuration_is_no_trouble(text: str) -> None:
 
 
 def test_the_python_of_the_environment_is_the_one_looked_at() -> None:
-    from gpuwise.machine.doctor.probe_python import choose_python
+    from gpuwise.machine.doctor.probes.python import choose_python
 
     host = scripted().but(environment={"VIRTUAL_ENV": "/venv"}, files={PYTHON: ""}).host
     assert choose_python(host, None) == PYTHON

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gpuwise.errors import InputError
 from gpuwise.machine.devices.readings import State
 from gpuwise.machine.telemetry.alerts import CAUSE_IDS, N_RUNNING, READINGS, WORDS, Alerts, Rule, Watch, parse_rule
-from gpuwise.machine.telemetry.cause import Cause, Severity
+from gpuwise.machine.telemetry.causes.cause import Cause, Severity
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuwise.train.profile.findings.finding import Finding
-from gpuwise.train.profile.remembered import remember, verdict_before
+from gpuwise.train.profile.last_verdict import remember, verdict_before
 from gpuwise.train.profile.split import PARTS, Split
 from gpuwise.train.profile.verdict import NAMED, STILL_NAMED, decide
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from gpuwise.cli.run_screen import last_line
-from gpuwise.cli.run_view import format_energy, progress_words
+from gpuwise.cli.run.screen import last_line
+from gpuwise.cli.run.view import format_energy, progress_words
 from gpuwise.train.run.progress import Now
 
 SHOWS = """
 import os, subprocess, sys, time
-from gpuwise.cli.run_screen import screen
+from gpuwise.cli.run.screen import screen
 with screen() as shown:
     child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=shown.streams[0], stderr=shown.streams[1])
     while child.poll() is None:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from gpuwise.workload.attention_flop import attention_pairs  # noqa: E402
-from gpuwise.workload.capture.flop import pairs_seen  # noqa: E402
-from gpuwise.workload.capture.signatures import Signatures, dtype_name, spec_of  # noqa: E402
-from gpuwise.workload.capture.traffic import BLOCKS, CHUNK, TENSORS_BY_DEPTH, extent_bytes, launches  # noqa: E402
-from gpuwise.workload.captured import Signature, TensorSpec  # noqa: E402
-from gpuwise.workload.optable import Kind  # noqa: E402
+from gpuwise.workload.capture.ops.flop import pairs_seen  # noqa: E402
+from gpuwise.workload.capture.ops.traffic import BLOCKS, CHUNK, TENSORS_BY_DEPTH, extent_bytes, launches  # noqa: E402
+from gpuwise.workload.capture.record.capture import Signature, TensorSpec  # noqa: E402
+from gpuwise.workload.capture.record.signatures import Signatures, dtype_name, spec_of  # noqa: E402
+from gpuwise.workload.step import Kind  # noqa: E402
+from gpuwise.workload.transformer.attention_flop import attention_pairs  # noqa: E402
 
 aten = torch.ops.aten
 
@@ -111,7 +111,7 @@ def test_recurrent_layers_count_their_weights_for_each_token() -> None:
         "input": TensorSpec((5, 3, 8), (24, 8, 1), "fp32"),
         "weight": tuple(TensorSpec(s, (1,) * len(s), "fp32") for s in sizes),
     }
-    from gpuwise.workload.capture.flop import flop_of
+    from gpuwise.workload.capture.ops.flop import flop_of
 
     assert flop_of("_cudnn_rnn", specs, []) == 2 * 15 * 2 * 32 * 8
     assert flop_of("relu", specs, []) == 0

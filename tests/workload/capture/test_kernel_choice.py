@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
-from gpuwise.workload.capture.accelerator import FakeAccelerator  # noqa: E402
-from gpuwise.workload.capture.observer import NullObserver  # noqa: E402
+from gpuwise.workload.capture.device.accelerator import FakeAccelerator  # noqa: E402
+from gpuwise.workload.capture.device.observer import NullObserver  # noqa: E402
 
 HALF, BF16, FULL = torch.float16, torch.bfloat16, torch.float32
 
@@ -77,7 +77,7 @@ def test_attention_kernel(capability, dtype, size, masked, causal, dropout, kern
 
 
 def test_attention_prefers_cudnn_where_torch_does():
-    from gpuwise.workload.capture import attention
+    from gpuwise.workload.capture.ops import attention
 
     def program():
         q = torch.randn(2, 4, 16, 128, device="cuda", dtype=BF16)
@@ -207,7 +207,7 @@ def test_optimizers_take_many_tensors_at_once():
 
 
 def test_compiled_regions_are_marked_and_their_backward_too():
-    from gpuwise.workload.captured import OpFlag
+    from gpuwise.workload.capture.record.capture import OpFlag
 
     def program():
         inner, outer = nn.Linear(8, 8).cuda(), nn.Linear(8, 8).cuda()
@@ -225,7 +225,7 @@ def test_compiled_regions_are_marked_and_their_backward_too():
 def test_checkpointed_regions_are_marked(reentrant):
     from torch.utils.checkpoint import checkpoint
 
-    from gpuwise.workload.captured import OpFlag
+    from gpuwise.workload.capture.record.capture import OpFlag
 
     def program():
         m = nn.Sequential(nn.Linear(8, 8), nn.GELU()).cuda()

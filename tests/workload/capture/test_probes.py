@@ -11,8 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuwise.workload.capture.accelerator import FakeAccelerator  # noqa: E402
-from gpuwise.workload.capture.ledger import inside  # noqa: E402
+from gpuwise.workload.capture.device.accelerator import FakeAccelerator  # noqa: E402
+from gpuwise.workload.capture.device.ledger import inside  # noqa: E402
 
 
 def _load(path):

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 from gpuwise.errors import InputError, NoFakeRuleError, UnknownNameError
 from gpuwise.workload.capture.errors import UserCodeError
 from gpuwise.workload.capture.target import find_target, is_target
-from gpuwise.workload.optable import Kind
+from gpuwise.workload.step import Kind
 
 SCRIPT = """
 import sys

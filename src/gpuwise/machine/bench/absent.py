@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.machine.bench.subjects import has_torch
-from gpuwise.machine.devices.seam import Devices
+from gpuwise.machine.devices.backend import Devices
 
 DOCTOR = "`gpuwise doctor` says why"
 

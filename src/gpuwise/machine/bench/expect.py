@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from gpuwise.errors import GpuwiseError
-from gpuwise.facts.accelerators import Accelerator
-from gpuwise.facts.cpus import Cpu
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.machine.bench.cases import Case
 from gpuwise.machine.bench.sampling import NODE_SPREAD, outliers
 from gpuwise.machine.bench.subjects import Subject
 from gpuwise.predict.estimate import Basis, Estimate
-from gpuwise.predict.kernel_time import KernelTime
+from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.records.record import Record
 
 CACHES = 4.0
@@ -98,8 +98,8 @@ def expectation(case: Case, subject: Subject) -> tuple[Expectation | None, str]:
 def _of_gpu(case: Case, a: Accelerator) -> tuple[Expectation | None, str]:
     p = {k: int(v) for k, v in case.parameters.items()}
     if case.family == "matmul":
-        from gpuwise.predict.gemm import gemm_time
-        from gpuwise.predict.gemm_formats import math_dtype
+        from gpuwise.predict.kernels.gemm.formats import math_dtype
+        from gpuwise.predict.kernels.gemm.product import gemm_time
 
         kernel = "fp8_gemm" if case.dtype == "fp8" else case.dtype
         time = gemm_time(a, case.dtype, p["m"], p["n"], p["k"], implementation=kernel, cold=True, sustained=True)
@@ -109,7 +109,7 @@ def _of_gpu(case: Case, a: Accelerator) -> tuple[Expectation | None, str]:
             return None, "PyTorch's kernel for one query is not among those the model knows"
         return _attention(case, a, p), ""
     if case.family == "memory":
-        from gpuwise.predict.memory_bound import memory_time
+        from gpuwise.predict.kernels.memory_bound import memory_time
 
         if p["bytes"] < CACHES * (a.l2_bytes or 0.0):
             return None, "a size that the cache has a part in"
@@ -117,7 +117,7 @@ def _of_gpu(case: Case, a: Accelerator) -> tuple[Expectation | None, str]:
         time = memory_time(a, float(reads * p["bytes"]), float(writes * p["bytes"]))
         return _range(time, float((reads + writes) * p["bytes"]), a.memory_bandwidth_bytes_per_s, a), ""
     if case.family == "copy":
-        from gpuwise.predict.transfer import transfer_time
+        from gpuwise.predict.kernels.transfer import transfer_time
 
         direction, _, kind = case.variant.partition("-")
         if p["bytes"] < 2**24:
@@ -128,8 +128,8 @@ def _of_gpu(case: Case, a: Accelerator) -> tuple[Expectation | None, str]:
 
 
 def _attention(case: Case, a: Accelerator, p: dict[str, int]) -> Expectation:
-    from gpuwise.predict.attention import attention_forward_time
-    from gpuwise.workload.attention_flop import attention_pairs
+    from gpuwise.predict.kernels.attention.fused import attention_forward_time
+    from gpuwise.workload.transformer.attention_flop import attention_pairs
 
     flop = 4.0 * p["batch"] * p["heads"] * p["head_dim"] * float(attention_pairs(p["queries"], p["keys"], causal=True))
     time = attention_forward_time(

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from gpuwise.errors import AmbiguousNameError, GpuwiseError, InputError, UnknownNameError
-from gpuwise.facts.accelerators import Accelerator, accelerators
-from gpuwise.facts.cpus import Cpu, find_cpu
-from gpuwise.facts.naming import find_accelerator
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
+from gpuwise.facts.hardware.cpus import Cpu, find_cpu
+from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.machine.devices import cpu
+from gpuwise.machine.devices.backend import Devices
 from gpuwise.machine.devices.memory import total_bytes
 from gpuwise.machine.devices.readings import Identity
-from gpuwise.machine.devices.seam import Devices
 
 MEMORY_SLACK = 0.06
 """Devices of one product name are told apart by their memory; what a process is shown is less than the total by up to

@@ -35,7 +35,7 @@ def open_apple(*, run: Run | None = None) -> AppleDevices:
 
 
 class AppleDevices:
-    """See :class:`gpuwise.machine.devices.seam.Devices`."""
+    """See :class:`gpuwise.machine.devices.backend.Devices`."""
 
     vendor = VENDOR
 

@@ -182,7 +182,7 @@ def _clock_hz(root: Path, blocks: list[dict[str, str]]) -> float | None:
 def _fact_id(model: str | None) -> str | None:
     """Of the catalogue, where it knows the name."""
     from gpuwise.errors import GpuwiseError
-    from gpuwise.facts.cpus import find_cpu
+    from gpuwise.facts.hardware.cpus import find_cpu
 
     try:
         return find_cpu(model).id if model else None

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from gpuwise.errors import DeviceError, NoDriverError
-from gpuwise.machine.devices.seam import Devices
+from gpuwise.machine.devices.backend import Devices
 
 BACKENDS: Mapping[str, str] = {
-    "nvidia": "gpuwise.machine.devices.nvml:open_nvml",
-    "amd": "gpuwise.machine.devices.amd:open_amd",
+    "nvidia": "gpuwise.machine.devices.nvml.backend:open_nvml",
+    "amd": "gpuwise.machine.devices.amd.backend:open_amd",
     "apple": "gpuwise.machine.devices.apple:open_apple",
     "intel": "gpuwise.machine.devices.intel:open_intel",
 }

@@ -44,7 +44,7 @@ def open_intel(*, root: Path = Path("/")) -> IntelDevices:
 
 
 class IntelDevices(DrmDevices):
-    """See :class:`gpuwise.machine.devices.seam.Devices`."""
+    """See :class:`gpuwise.machine.devices.backend.Devices`."""
 
     vendor, maker = VENDOR, "Intel"
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuwise.errors import DeviceLostError, InputError
-from gpuwise.facts.accelerators import Accelerator
-from gpuwise.facts.naming import find_accelerator
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.machine.devices.readings import Driver, GpuProcess, Health, Identity, Peer, Sample, State, Xid
 
 IDLE_C = 35.0

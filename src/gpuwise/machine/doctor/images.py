@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwise.facts.compatibility import (
+from gpuwise.facts.software.compatibility import (
     Image,
     Version,
     Wheel,
@@ -13,7 +13,7 @@ from gpuwise.facts.compatibility import (
     rocm_builds,
     wheels_for,
 )
-from gpuwise.machine.doctor import mends
+from gpuwise.machine.doctor import fixes as mends
 from gpuwise.machine.doctor.observation import Machine
 
 _CHECK = 'CMD ["python", "-c", "import torch; print(torch.__version__, torch.cuda.is_available())"]'

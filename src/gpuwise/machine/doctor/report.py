@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 
-from gpuwise.machine.doctor.checks import examine, verdict_of
+from gpuwise.machine.doctor.checks.table import examine, verdict_of
 from gpuwise.machine.doctor.finding import EXIT_CODES, Finding, Mend, Severity, Verdict
 from gpuwise.machine.doctor.observation import Machine
 from gpuwise.units import format_bytes

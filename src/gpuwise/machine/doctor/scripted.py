@@ -17,7 +17,7 @@ from gpuwise.machine.devices.null import NullCard, NullDevices
 from gpuwise.machine.devices.readings import Driver, Peer
 from gpuwise.machine.doctor.host import Ran, ScriptedHost
 from gpuwise.machine.doctor.observation import Machine
-from gpuwise.machine.doctor.probe import probe
+from gpuwise.machine.doctor.probes.machine import probe
 
 PYTHON = "/venv/bin/python"
 SITE = "/venv/lib/python3.12/site-packages"
@@ -83,7 +83,7 @@ def scripted(
     """A healthy Ubuntu 24.04 with these cards and this driver.
 
     ``driver`` None: none is installed, and the cards are on the bus only. ``failed``: the library refuses with it. ``answers``:
-    what frameworks say. ``options`` go to :func:`gpuwise.machine.doctor.probe.probe`.
+    what frameworks say. ``options`` go to :func:`gpuwise.machine.doctor.probes.machine.probe`.
     """
     made = [_card(c, i, vendor) for i, c in enumerate(cards)]
     works = driver is not None and failed is None and bool(made)
@@ -171,7 +171,7 @@ def broken(name: str, version: str, ran: Ran) -> Answer:
 
 
 def _with_answers(host: ScriptedHost, commands: Mapping[str, Ran], answers: Sequence[Answer]) -> ScriptedHost:
-    from gpuwise.machine.doctor.probe_frameworks import question
+    from gpuwise.machine.doctor.probes.frameworks import question
 
     asked = {f"{PYTHON} -c {question()} {a.name}": a.ran for a in answers}
     return replace(host, commands={**commands, **asked})

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gpuwise.errors import InputError, UnknownNameError, nearest_names
-from gpuwise.machine.telemetry.cause import Cause, Severity
-from gpuwise.machine.telemetry.csv_log import time_words
+from gpuwise.machine.telemetry.causes.cause import Cause, Severity
 from gpuwise.machine.telemetry.frames import Card, Frame
+from gpuwise.machine.telemetry.outputs.csv_log import time_words
 from gpuwise.units import GIGA, MEGA, parse_bytes, parse_duration
 
 READINGS: Mapping[str, tuple[Callable[[Card], float | None], str]] = {
@@ -122,7 +122,7 @@ CAUSE_IDS = (
     "hw-slowdown", "sw-power-cap", "low-clock", "unknown-reason", "pcie-width", "pcie-generation", "pcie-replays",
     "nvlink-down", "nvlink-errors", "data-loader", "disk", "one-thread", "unused", "memory-full", "xid",
 )  # fmt: skip
-"""What :func:`gpuwise.machine.telemetry.causes.find_causes` names of a card."""
+"""What :func:`gpuwise.machine.telemetry.causes.table.find_causes` names of a card."""
 
 
 def _duration(text: str, rule: str) -> float:

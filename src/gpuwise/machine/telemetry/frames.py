@@ -1,6 +1,6 @@
 """What the monitor gives at every refresh: :class:`Frame`. Values only; SI units, shares 0 to 1, unknown is None.
 
-A frame holds all that a screen, an exporter or :func:`gpuwise.machine.telemetry.causes.causes` needs, so that a recorded
+A frame holds all that a screen, an exporter or :func:`gpuwise.machine.telemetry.causes.table.causes` needs, so that a recorded
 frame shows and explains the same as the live one did.
 """
 

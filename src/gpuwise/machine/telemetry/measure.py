@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from gpuwise.errors import DeviceError
+from gpuwise.machine.devices.backend import Devices
 from gpuwise.machine.devices.readings import Health, Sample, State
-from gpuwise.machine.devices.seam import Devices
 from gpuwise.machine.telemetry.monitor import find_all
 from gpuwise.machine.telemetry.rates import REASON_BITS, EnergyMeter
 

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from gpuwise.errors import DeviceError
+from gpuwise.machine.devices.backend import Devices
 from gpuwise.machine.devices.readings import GpuProcess, Identity, Sample, State, Xid
-from gpuwise.machine.devices.seam import Devices
 from gpuwise.machine.telemetry.frames import Card, Frame, HostProcess, ProcessRow
 from gpuwise.machine.telemetry.history import N_KEPT, History
 from gpuwise.machine.telemetry.host import HostMeter
@@ -23,7 +23,7 @@ from gpuwise.machine.telemetry.rates import EnergyMeter, HealthTrack, SampleTrac
 from gpuwise.machine.telemetry.slow import HealthWatch, SlowReading, XidWatch
 
 if TYPE_CHECKING:
-    from gpuwise.machine.telemetry.causes import Cause
+    from gpuwise.machine.telemetry.causes.table import Cause
 
 HEALTH_PERIOD_S = 5.0
 """Every card's slow readings are read once in this time."""
@@ -181,8 +181,8 @@ class Monitor:
         self._health.read_all()
 
     def causes(self, frame: Frame) -> tuple[Cause, ...]:
-        """Why each card is slow: see :func:`gpuwise.machine.telemetry.causes.find_causes`."""
-        from gpuwise.machine.telemetry.causes import find_causes
+        """Why each card is slow: see :func:`gpuwise.machine.telemetry.causes.table.find_causes`."""
+        from gpuwise.machine.telemetry.causes.table import find_causes
 
         return find_causes(frame)
 

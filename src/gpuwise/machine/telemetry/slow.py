@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuwise.errors import DeviceError
+from gpuwise.machine.devices.backend import Devices
 from gpuwise.machine.devices.readings import Health, Xid
-from gpuwise.machine.devices.seam import Devices
 from gpuwise.machine.telemetry.rates import HealthTrack
 
 XID_WAIT_S = 1.0

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from typing import Protocol
 
-from gpuwise.machine.telemetry.cause import Cause
+from gpuwise.machine.telemetry.causes.cause import Cause
 from gpuwise.machine.telemetry.frames import Frame
 from gpuwise.machine.telemetry.history import History
 from gpuwise.machine.telemetry.monitor import Source

@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 
 from gpuwise.errors import DataError, FieldError, InputError, UnknownNameError
-from gpuwise.facts.accelerators import Accelerator
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.facts.loading import Field, Record, parse_toml
-from gpuwise.facts.naming import find_accelerator
 from gpuwise.testing.fake_nvml.build import number_names, text_names
 from gpuwise.testing.fake_nvml.waves import Wave
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gpuwise.workload.capture.nested import tensors_in
+from gpuwise.workload.capture.ops.nested import tensors_in
 
 
 def size_of(batch: Any) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from torch.utils.data import dataloader as torch_dataloader
 from gpuwise.errors import InputError
 from gpuwise.train.hook.parity import reseed
 from gpuwise.train.hook.settings import Settings
-from gpuwise.workload.capture.patching import Patches
+from gpuwise.workload.capture.device.patching import Patches
 
 Next = Callable[[], Any]
 Give = Callable[[Any, Next], Any]

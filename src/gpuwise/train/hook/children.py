@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpuwise.train.hook.journal import Writer
-from gpuwise.workload.capture.patching import Patches
+from gpuwise.workload.capture.device.patching import Patches
 
 _HELPERS = ("_worker_loop", "_pin_memory_loop")
 """Processes of a ``DataLoader``, which train nothing."""

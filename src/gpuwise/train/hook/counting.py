@@ -1,7 +1,7 @@
 # pyright: basic
 """FLOP of one turn of a training loop, counted as its operations run: one turn is slower for it, and no other.
 
-Counted are the products (2 per multiply-add; :mod:`gpuwise.workload.capture.flop`) of forward and backward, by format. What
+Counted are the products (2 per multiply-add; :mod:`gpuwise.workload.capture.ops.flop`) of forward and backward, by format. What
 activation checkpointing computes again in the backward is counted apart: it is no work of the model's.
 """
 
@@ -19,10 +19,10 @@ import torch.utils.checkpoint
 from torch import Tensor
 
 from gpuwise.train.hook.ticks import Tick, boundary, steps_of
-from gpuwise.workload.capture.flop import RULES, flop_of
-from gpuwise.workload.capture.mode import PlainMode, dispatches_itself
-from gpuwise.workload.capture.signatures import Overload, spec_of
-from gpuwise.workload.captured import TensorSpec
+from gpuwise.workload.capture.device.mode import PlainMode, dispatches_itself
+from gpuwise.workload.capture.ops.flop import RULES, flop_of
+from gpuwise.workload.capture.record.capture import TensorSpec
+from gpuwise.workload.capture.record.signatures import Overload, spec_of
 
 AFTER_STEPS = 3
 """Turns before the one that is counted: by then every optimizer has stepped and the loop is known."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils.data import dataloader as torch_dataloader
 
-from gpuwise.workload.capture.patching import Patches
+from gpuwise.workload.capture.device.patching import Patches
 
 READING = ("item", "tolist", "__bool__", "__float__", "__int__", "__index__", "cpu", "numpy", "nonzero")
 """Methods of a tensor that wait for the device where it is on one."""
@@ -146,7 +146,7 @@ class Padding:
 
     def add(self, batch: Any) -> None:
         """Look at one batch."""
-        from gpuwise.workload.capture.nested import tensors_in
+        from gpuwise.workload.capture.ops.nested import tensors_in
 
         mask = None
         if hasattr(batch, "get"):

@@ -23,7 +23,7 @@ from gpuwise.train.hook.batch_size import size_of
 from gpuwise.train.hook.describe import describe_loader, describe_model, describe_optimizer
 from gpuwise.train.hook.newest_loss import NewestLoss
 from gpuwise.train.hook.ticks import BY_BACKWARD, Tick
-from gpuwise.workload.capture.patching import Patches
+from gpuwise.workload.capture.device.patching import Patches
 
 DISCOVERY_TICKS = 2
 """Outermost modules are looked for until so many optimizer steps are past."""

@@ -22,7 +22,7 @@ from gpuwise.train.levers.micro import MicroBatches
 from gpuwise.train.levers.optimizers import Fused, Scaling, drop_gradients
 from gpuwise.train.levers.padding import Padding, Trim
 from gpuwise.train.levers.table import BY_NAME
-from gpuwise.workload.capture.patching import Patches
+from gpuwise.workload.capture.device.patching import Patches
 
 Tell = Callable[..., None]
 OBSERVE, NO_DROPOUT, ROUNDING, LONGEST = "_observe", "_no_dropout", "_rounding", "_longest"

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from gpuwise.train.levers.items import random_numbers_kept
-from gpuwise.workload.capture.patching import Patches
+from gpuwise.workload.capture.device.patching import Patches
 
 Tell = Callable[..., None]
 SCAN_S, SCAN_ITEMS = 3.0, 20_000

@@ -17,7 +17,7 @@ from torch.utils import checkpoint as torch_checkpoint
 from gpuwise.train.hook.ticks import Tick
 from gpuwise.train.levers.forward import replace_forward
 from gpuwise.train.levers.modules import repeated_blocks
-from gpuwise.workload.capture.patching import Patches
+from gpuwise.workload.capture.device.patching import Patches
 
 Tell = Callable[..., None]
 Undo = Callable[[], None]

@@ -17,7 +17,7 @@ from typing import Any
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.units import GIB
-from gpuwise.workload.capture.patching import Patches
+from gpuwise.workload.capture.device.patching import Patches
 
 Tell = Callable[..., None]
 CHECKED_HITS = 16

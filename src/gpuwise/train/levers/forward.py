@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from gpuwise.workload.capture.patching import Patches
+from gpuwise.workload.capture.device.patching import Patches
 
 Prepare = Callable[[nn.Module], None]
 

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data._utils import fetch
 
 from gpuwise.train.levers.decode import Kept, memory_bound
-from gpuwise.workload.capture.patching import Patches
+from gpuwise.workload.capture.device.patching import Patches
 
 Tell = Callable[..., None]
 PROBES = 4

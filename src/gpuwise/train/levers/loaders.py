@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import dataloader as torch_dataloader
 
-from gpuwise.workload.capture.patching import Patches
+from gpuwise.workload.capture.device.patching import Patches
 
 Tell = Callable[..., None]
 ARGUMENTS = {"workers": "num_workers", "prefetch": "prefetch_factor", "pin_memory": "pin_memory"}

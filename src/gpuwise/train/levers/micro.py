@@ -18,7 +18,7 @@ from torch import nn
 from gpuwise.train.levers import groups
 from gpuwise.train.levers.checkpointing import under_checkpoint
 from gpuwise.train.levers.forward import replace_forward
-from gpuwise.workload.capture.nested import tensors_in
+from gpuwise.workload.capture.ops.nested import tensors_in
 
 Tell = Callable[..., None]
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gpuwise.train.levers.forward import replace_forward
-from gpuwise.workload.capture.patching import Patches
+from gpuwise.workload.capture.device.patching import Patches
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 MODES = {

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuwise.workload.capture.patching import Patches
+from gpuwise.workload.capture.device.patching import Patches
 
 Tell = Callable[..., None]
 FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)

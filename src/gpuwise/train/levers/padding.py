@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from gpuwise.workload.capture.nested import tensors_in
+from gpuwise.workload.capture.ops.nested import tensors_in
 
 Tell = Callable[..., None]
 MULTIPLE = 8

@@ -8,18 +8,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gpuwise.errors import GpuwiseError
-from gpuwise.facts.accelerators import Accelerator
-from gpuwise.facts.cpus import Cpu
-from gpuwise.predict.captured_convolution import conv_of
-from gpuwise.predict.captured_time import times_of
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.predict.cpu import attention_time, matmul_time, stream_time
 from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.kernels.convolution_ops import conv_of
+from gpuwise.predict.step.capture_time import times_of
 from gpuwise.train.profile.findings.case import Case
 from gpuwise.train.profile.products import Product
-from gpuwise.train.profile.works import BACKWARD_ATTENTION, works_of
-from gpuwise.workload.captured import Settings, Signature
-from gpuwise.workload.captured_table import row_dtype, row_shape
-from gpuwise.workload.optable import CAUSAL, Kind
+from gpuwise.train.profile.trace_ops import BACKWARD_ATTENTION, works_of
+from gpuwise.workload.capture.record.capture import Settings, Signature
+from gpuwise.workload.capture.record.table import row_dtype, row_shape
+from gpuwise.workload.step import CAUSAL, Kind
 
 Target = Accelerator | Cpu
 
@@ -119,7 +119,7 @@ def _expected(product: Product, target: Target) -> tuple[float, str]:
     if isinstance(target, Cpu):
         time = matmul_time(target, product.dtype, product.m, product.n, product.k, product.batch).time_s
         return time.expected, str(time.basis)
-    from gpuwise.predict.gemm import gemm_time
+    from gpuwise.predict.kernels.gemm.product import gemm_time
 
     dtype = "tf32" if product.dtype == "fp32" and any("tf32" in k.lower() for k in product.kernels) else product.dtype
     time = gemm_time(target, dtype, product.m, product.n, product.k, product.batch)

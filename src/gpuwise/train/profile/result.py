@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwise.errors import GpuwiseError, InputError
-from gpuwise.facts.accelerators import Accelerator
+from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.train.profile.against import Slower, Target, against_device, utilisation
 from gpuwise.train.profile.findings.case import Case, DeviceFacts, RankView
 from gpuwise.train.profile.findings.finding import Finding

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.train.run.config import NO_PLAN, Expected, Tuned, read, write
-from gpuwise.train.tune.batch_document import batch_document
+from gpuwise.train.tune.batch.document import batch_document
 from gpuwise.train.tune.diff import Patch
 from gpuwise.train.tune.parity import Verdict
 from gpuwise.train.tune.search import Result, Tried

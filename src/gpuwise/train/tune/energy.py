@@ -20,7 +20,7 @@ from gpuwise.errors import DeviceError
 from gpuwise.train.hook.journal import Journal
 
 if TYPE_CHECKING:
-    from gpuwise.machine.devices.seam import Devices
+    from gpuwise.machine.devices.backend import Devices
     from gpuwise.machine.telemetry.rates import EnergyMeter
 
 EVERY_S = 0.1

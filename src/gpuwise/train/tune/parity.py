@@ -208,7 +208,7 @@ def batches_differ(a: Path, b: Path, *, augmented: bool) -> str | None:
     """
     import torch
 
-    from gpuwise.workload.capture.nested import tensors_in
+    from gpuwise.workload.capture.ops.nested import tensors_in
 
     for file in sorted(a.glob("*.pt")):
         other = b / file.name

@@ -69,7 +69,7 @@ def peaks_of(device: Device) -> Peaks:
     """Of a card as the catalogue has it, of the processor as ``gpuwise bench`` measured it."""
     if device.kind == "cpu":
         return _processor()
-    from gpuwise.facts.accelerators import accelerators
+    from gpuwise.facts.hardware.accelerators import accelerators
 
     found = None if device.accelerator is None else accelerators().get(device.accelerator)
     if found is None:
@@ -83,8 +83,8 @@ def peaks_of(device: Device) -> Peaks:
 def _processor() -> Peaks:
     """The peak at which the share of it that every processor reaches gives the rates measured here. The catalogue's peaks are
     of whole sockets, and a virtual machine does not say what part of one it is."""
-    from gpuwise.calibrate.machine import best_rates, fit_device, load, newest
-    from gpuwise.calibrate.machine_devices import processor_from
+    from gpuwise.calibrate.machine.calibration import best_rates, fit_device, load, newest
+    from gpuwise.calibrate.machine.devices import processor_from
     from gpuwise.machine.bench.subjects import machine_id, this_processor
     from gpuwise.records.store import Records
 
@@ -107,8 +107,8 @@ def measure_processor() -> Peaks:
     """The processor's peak, from products and streams measured now, for some seconds. Empty where that does not work here."""
     import time
 
-    from gpuwise.calibrate.machine import fit_device
-    from gpuwise.calibrate.machine_devices import processor_from
+    from gpuwise.calibrate.machine.calibration import fit_device
+    from gpuwise.calibrate.machine.devices import processor_from
     from gpuwise.machine.bench.cases import chosen
     from gpuwise.machine.bench.run import Limits, new_run, run_cases
     from gpuwise.machine.bench.subjects import this_processor

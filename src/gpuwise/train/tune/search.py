@@ -13,14 +13,14 @@ from gpuwise.train.hook.launch import Limits, Outcome
 from gpuwise.train.hook.settings import Stop
 from gpuwise.train.hook.zygote import Zygote
 from gpuwise.train.levers.table import BY_NAME
+from gpuwise.train.tune.batch.capacity import Capacity, capacity_of, filled_bytes
+from gpuwise.train.tune.batch.fitting import Fitting, fit
+from gpuwise.train.tune.batch.probe import Prober
+from gpuwise.train.tune.batch.sizes import Sizes, find_sizes
 from gpuwise.train.tune.candidates import Candidate, candidates_of
-from gpuwise.train.tune.capacity import Capacity, capacity_of, filled_bytes
 from gpuwise.train.tune.facts import Facts, facts_of
-from gpuwise.train.tune.fitting import Fitting, fit
 from gpuwise.train.tune.gate import Gate
 from gpuwise.train.tune.parity import Verdict
-from gpuwise.train.tune.probe import Prober
-from gpuwise.train.tune.sizes import Sizes, find_sizes
 from gpuwise.train.tune.state import State
 from gpuwise.train.tune.stats import Gain, gain_of
 from gpuwise.train.tune.trial import OBSERVE, Job, Trial, no_steps, run, trial_of

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.workload.capture.errors import require_torch, without_our_frames, without_rule
-from gpuwise.workload.captured import Capture
+from gpuwise.workload.capture.record.capture import Capture
 
 DEVICES = ("cuda", "cpu")
 

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from gpuwise.errors import InputError
+from gpuwise.workload.capture.packages import transformers
 from gpuwise.workload.capture.step import inference_step, make_optimizer, training_step
-from gpuwise.workload.capture.zoo_support import transformers
 
 DEVICE = "cuda"
 
@@ -231,7 +231,7 @@ def _is_shape(value: Any) -> bool:
 
 def batch_of(inputs: Any) -> int | None:
     """First dimension of the first input that has one."""
-    from gpuwise.workload.capture.nested import tensors_in
+    from gpuwise.workload.capture.ops.nested import tensors_in
 
     return next((int(t.shape[0]) for t in tensors_in(inputs) if t.dim()), None)
 

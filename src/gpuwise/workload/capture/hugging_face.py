@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwise.errors import InputError
-from gpuwise.workload.capture.zoo_support import transformers
+from gpuwise.workload.capture.packages import transformers
 
 
 def read_configuration(path: Path) -> Any:

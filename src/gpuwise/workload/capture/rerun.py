@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from gpuwise.workload.capture.api import capture
-from gpuwise.workload.capture.interventions import applied
-from gpuwise.workload.captured import Capture
-from gpuwise.workload.changes import Change, Sites
+from gpuwise.workload.capture.changes.contexts import applied
+from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.changes.registry import Change, Sites
 
 
 def captured_with(subject: Any, changes: Sequence[Change] = (), **options: Any) -> tuple[Capture, Sites]:

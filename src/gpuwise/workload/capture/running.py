@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuwise.errors import InputError
-from gpuwise.workload.capture.accelerator import FakeAccelerator
 from gpuwise.workload.capture.build import ItIsAStepError, Program, Wanted, build
-from gpuwise.workload.capture.distributed import load_distributed, process_group
-from gpuwise.workload.capture.recorder import Recorder
-from gpuwise.workload.captured import Capture
+from gpuwise.workload.capture.device.accelerator import FakeAccelerator
+from gpuwise.workload.capture.ops.distributed import load_distributed, process_group
+from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.record.recorder import Recorder
 
 Intervention = Callable[[FakeAccelerator], AbstractContextManager[Any]]
 
@@ -62,7 +62,7 @@ def _run(
         recorder.accelerator = accelerator
         stack.enter_context(recorder)
         if wanted.device == "cpu":
-            from gpuwise.workload.capture.host_device import HostAsDevice
+            from gpuwise.workload.capture.device.host_device import HostAsDevice
 
             stack.enter_context(HostAsDevice())
             wanted = replace(wanted, device="cuda")

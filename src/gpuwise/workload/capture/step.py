@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gpuwise.errors import InputError, MissingExtraError, UnknownNameError
-from gpuwise.workload.capture.nested import tensors_in
+from gpuwise.workload.capture.ops.nested import tensors_in
 
 OPTIMIZERS = ("adamw", "adam", "sgd", "momentum", "rmsprop", "adagrad", "adafactor", "adam8bit", "adamw8bit")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from gpuwise.errors import GpuwiseError, InputError, NoFakeRuleError, UnknownNameError, nearest_names
 from gpuwise.workload.capture.errors import UserCodeError, last_user_place, require_torch
-from gpuwise.workload.captured import Capture
+from gpuwise.workload.capture.record.capture import Capture
 
 DEFAULT_ATTRIBUTE = "make_step"
 BATCH_NAMES = ("batch", "batch_size", "bs", "micro_batch", "micro_batch_size", "batchsize")

@@ -1,0 +1,157 @@
+"""Attention against measurement: score every table found, and refit the coefficients.
+
+Tables: aiconfigurator's prefill and decode attention (Apache-2.0), and the published forward and backward
+times of training kernels that ship with the package (attention_published.csv). Rows the fit saw and rows it
+did not are told apart by whole shape site (heads, key-value heads, head size, window) and by device.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.calibrate.attention.rows import ACCELERATORS, DTYPES, SOURCES, Table, is_check_site, read
+from gpuwise.calibrate.validation import Scores
+from gpuwise.errors import GpuwiseError, UnpredictableError
+from gpuwise.predict.kernels.attention.features import Shape
+from gpuwise.predict.kernels.attention.fused import attention_decode_time, attention_flop, attention_forward_time
+from gpuwise.predict.kernels.attention.implementations import coefficients
+from gpuwise.units import MICRO
+
+if TYPE_CHECKING:
+    from gpuwise.facts.hardware.accelerators import Accelerator
+    from gpuwise.predict.kernels.kernel_time import KernelTime
+
+F64 = NDArray[np.float64]
+
+
+def score(folder: Path, all_check: bool) -> Scores | None:
+    """Predicted against measured for every attention row in ``folder/ops``; None when neither table is
+    there."""
+    found = [t for phase in SOURCES if (t := read(folder, phase)) is not None]
+    if not found:
+        return None
+    parts = [*(_score_table(t, all_check) for t in found), _score_published()]
+
+    def joined(i: int) -> NDArray[np.generic]:
+        return np.concatenate([p[i] for p in parts])
+
+    source, gpu, split, reason = (joined(i).tolist() for i in (0, 1, 2, 7))
+    measured, predicted, sigma, baseline = (np.asarray(joined(i), dtype=np.float64) for i in (3, 4, 5, 6))
+    return Scores(source, gpu, split, measured, predicted, sigma, baseline, reason)
+
+
+def _score_table(table: Table, all_check: bool) -> tuple[NDArray[np.generic], ...]:
+    n = len(table.seconds)
+    source = np.full(n, SOURCES[table.phase], dtype=object)
+    gpu, split, reason = (np.full(n, "", dtype=object) for _ in range(3))
+    predicted, sigma, baseline = (np.full(n, np.nan) for _ in range(3))
+    fitted = {m["id"] for f in coefficients()["families"].values() for m in f["measured"]}
+    held = is_check_site(table.shape)
+    for labels, where in table.parts():
+        name, engine, kernel, dtype, kv = labels
+        gpu[where] = name
+        shape = table.rows(where)
+        accelerator = find(name)
+        unseen = all_check or accelerator is None or accelerator.id not in fitted
+        split[where] = np.where(unseen | held[where], "check", "fit")
+        if accelerator is None:
+            reason[where] = "accelerator not in the catalogue"
+            continue
+        try:
+            time = predict(accelerator, table.phase, shape, f"{engine}:{kernel}", DTYPES[dtype], DTYPES[kv])
+        except (GpuwiseError, KeyError) as error:
+            reason[where] = (
+                error.reason if isinstance(error, UnpredictableError) else "kernel or format not measured"
+            )
+            continue
+        predicted[where], sigma[where] = time.time_s, time.log_sigma
+        baseline[where] = baseline_time(accelerator, table.phase, shape, DTYPES[dtype], DTYPES[kv], name)
+    return source, gpu, split, table.seconds, predicted, sigma, baseline, reason
+
+
+def _score_published() -> tuple[NDArray[np.generic], ...]:
+    """Published training figures, which ship with the package: their split is their own, whatever the
+    folder's."""
+    from gpuwise.calibrate.attention.implementations import read_published, takes_part
+    from gpuwise.predict.kernels.attention.training import training_time
+
+    rows = read_published()
+    times = [
+        training_time(
+            r.accelerator,
+            r.dtype,
+            r.shape,
+            causal=r.causal,
+            kernel=r.implementation,
+            backward=r.phase == "backward",
+        )
+        for r in rows
+    ]
+    return (
+        np.array([f"published attention {r.phase}" for r in rows], dtype=object),
+        np.array([r.accelerator.id for r in rows], dtype=object),
+        np.array(["fit" if takes_part(r) else "check" for r in rows], dtype=object),
+        np.array([r.seconds for r in rows]),
+        np.array([float(t.time_s[0]) for t in times]),
+        np.array([float(t.log_sigma[0]) for t in times]),
+        np.full(len(rows), np.nan),
+        np.full(len(rows), "", dtype=object),
+    )
+
+
+def find(name: str) -> Accelerator | None:
+    """The catalogue's entry for a table's device name; None when there is none."""
+    from gpuwise.facts.hardware.accelerators import accelerators
+
+    return accelerators().get(ACCELERATORS.get(name, name))
+
+
+def predict(
+    accelerator: Accelerator, phase: str, shape: Shape, kernel: str | None, dtype: str, kv_dtype: str
+) -> KernelTime:
+    """The package's own prediction of measured rows."""
+    b, q, kv, h, g, d, dv, w = shape
+    if phase == "decode":
+        return attention_decode_time(
+            accelerator, dtype, b, kv, h, g, d, window=w, kernel=kernel, kv_dtype=kv_dtype
+        )
+    return attention_forward_time(
+        accelerator, dtype, b, q, kv, h, g, d, dv, causal=True, window=w, kernel=kernel, kv_dtype=kv_dtype
+    )
+
+
+def baseline_time(
+    accelerator: Accelerator, phase: str, shape: Shape, dtype: str, kv_dtype: str, gpu: str
+) -> F64:
+    """The rule to beat: constant shares of the device's matrix rate and bandwidth and a constant latency.
+
+    Fitted to the same fit rows, per device; for a device without fit rows the median over devices.
+    """
+    rules: dict[str, dict[str, float]] = coefficients()["baseline"][phase]
+    rule = rules.get(gpu, rules["any"])
+    matrix, memory = ideal_seconds(accelerator, shape, dtype, kv_dtype)
+    return (
+        np.maximum(matrix / rule["matrix_share"], memory / rule["bandwidth_share"])
+        + rule["latency_us"] * MICRO
+    )
+
+
+def ideal_seconds(accelerator: Accelerator, shape: Shape, dtype: str, kv_dtype: str) -> tuple[F64, F64]:
+    """[R] arithmetic at the specified rate, and compulsory bytes at the specified bandwidth."""
+    b, q, kv, h, g, d, dv, w = shape
+    flop = attention_flop(b, q, kv, h, d, dv, True, w)
+    seen = np.where(w > 0, np.minimum(kv, w + q), kv)
+    moved = b * q * h * (d + dv) * 2.0 + b * seen * g * (d + dv) * (1.0 if kv_dtype == "fp8" else 2.0)
+    return flop / accelerator.peak(dtype), moved / accelerator.memory_bandwidth_bytes_per_s
+
+
+def fit(folder: Path) -> None:
+    """Refit every coefficient of the family from the tables in ``folder`` and write them (deterministic, some
+    minutes)."""
+    from gpuwise.calibrate.attention.refit import fit_family
+
+    fit_family(folder)

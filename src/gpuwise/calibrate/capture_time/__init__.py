@@ -1,0 +1,1 @@
+"""Step time of captured networks: rows, fit, score."""

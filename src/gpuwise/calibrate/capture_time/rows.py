@@ -1,0 +1,157 @@
+"""Measured rows of networks that can be captured, and the captures themselves.
+
+Rows are timm's published inference and training tables (Apache-2.0). A capture is made once for each network, mode and
+layout, at the batch most of its rows have; a row of another batch (between a fifth and four times as large) scales with
+the batch, as the device's time does when it is busy. Fit and check are told apart by the family of the network (its name
+up to the first digit or underscore), a third of the families kept for checking by hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.calibrate.tables import read_columns
+from gpuwise.calibrate.vision.rows import stem_of
+from gpuwise.errors import GpuwiseError, InputError, MissingExtraError
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.units import MILLI
+from gpuwise.workload.capture.record.capture import Capture
+
+F64 = NDArray[np.float64]
+TABLE = "models/timm.csv"
+REPARAMETRISED = ("repvgg", "fastvit", "mobileone", "repvit", "repghost")
+"""Networks that newer tables measured with their branches merged, older ones not: no row says which."""
+SAMPLE = (
+    "resnet50", "vit_base_patch16_224", "convnext_tiny", "mobilenetv3_large_100", "seresnet50", "swin_tiny_patch4_window7_224",
+)  # fmt: skip
+"""What is captured when not every network is asked for; of both splits."""
+NETWORKS = (
+    *SAMPLE,
+    "nfnet_l0", "mixer_b16_224", "regnety_032", "resnext50_32x4d", "vit_large_patch16_224", "coatnet_0_rw_224",
+    "maxvit_tiny_rw_224", "dla60", "hrnet_w18", "xception", "res2net50_26w_4s", "poolformer_s24", "levit_256",
+    "convnext_base", "resnet101", "wide_resnet50_2", "mobilenetv2_100", "tf_efficientnet_b4", "cspdarknet53",
+    "crossvit_small_240", "cait_xxs24_224", "xcit_small_12_p16_224", "twins_svt_base", "pvt_v2_b2", "gmlp_s16_224",
+    "resmlp_24_224", "volo_d1_224", "nest_base", "visformer_small", "eca_nfnet_l0", "resnest50d",
+    "eva02_base_patch14_224", "resnet34", "resnetv2_50", "swin_base_patch4_window7_224",
+)  # fmt: skip
+SCALES = (0.2, 4.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One capture: network, mode, layout, image side, batch."""
+
+    network: str
+    training: bool
+    channels_last: bool
+    image_size: int
+    batch: int
+    before_torch_2: bool = False
+    """timm ran without fused attention then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Columns [R] of the rows whose network is among those asked for; ``key`` is the capture each one needs."""
+
+    gpu: list[str]
+    key: list[Key]
+    compiled: NDArray[np.bool_]
+    batch: F64
+    step_s: F64
+    check: NDArray[np.bool_]
+    accelerators: dict[str, Accelerator]
+
+    @property
+    def per_capture_s(self) -> F64:
+        """Measured seconds at the batch of the capture."""
+        return self.step_s * np.array([k.batch for k in self.key], dtype=np.float64) / self.batch
+
+
+def family_of_network(stem: str) -> str:
+    """``tf_efficientnet_b4`` is of ``efficientnet``, ``resnext50_32x4d`` of ``resnext``."""
+    found = re.match(r"(?:tf_)?([a-z]+)", stem)
+    return found.group(1) if found else stem
+
+
+def is_check(stem: str) -> bool:
+    """Whether the network's family is kept for checking."""
+    return hashlib.sha256(family_of_network(stem).encode()).digest()[0] % 3 == 0
+
+
+def read_rows(folder: Path, networks: Iterable[str]) -> Rows | None:
+    """Rows of ``networks`` under AMP on GPUs; None when the table is not there."""
+    text = dict.fromkeys(("gpu", "precision", "layout", "compile", "mode", "model", "pt"), "str")
+    numbers = dict.fromkeys(("step_time_ms", "batch_size", "img_size"), "float")
+    c = read_columns(folder / TABLE, {**text, **numbers})
+    if c is None:
+        return None
+    wanted, stems = set(networks), np.array([stem_of(m) for m in c["model"]], dtype=object)
+    usable = np.array([s in wanted and not s.startswith(REPARAMETRISED) for s in stems]) & np.isin(
+        c["precision"], ["amp", "amp_bf16"]
+    )
+    usable &= np.isfinite(c["step_time_ms"]) & (c["step_time_ms"] > 0) & (c["batch_size"] > 0) & (c["img_size"] > 0)
+    accelerators = _accelerators({str(g) for g in c["gpu"][usable]})
+    usable &= np.isin(c["gpu"], list(accelerators))
+    at = np.flatnonzero(usable)
+    keys = _keys(stems, c, at)
+    chosen = [(i, k) for i, k in zip(at.tolist(), keys, strict=True) if SCALES[0] <= c["batch_size"][i] / k.batch <= SCALES[1]]
+    index = [i for i, _ in chosen]
+    return Rows(
+        gpu=[str(c["gpu"][i]) for i in index], key=[k for _, k in chosen], compiled=c["compile"][index] == "inductor",
+        batch=c["batch_size"][index], step_s=c["step_time_ms"][index] * MILLI,
+        check=np.array([is_check(k.network) for _, k in chosen], dtype=bool), accelerators=accelerators,
+    )  # fmt: skip
+
+
+def _keys(stems: NDArray[Any], c: dict[str, NDArray[Any]], at: NDArray[np.intp]) -> list[Key]:
+    """The capture of each row: at the batch that most rows of its network, mode, layout and image size have."""
+    groups: dict[tuple[str, bool, bool, int, bool], Counter[int]] = defaultdict(Counter)
+    old = [str(c["pt"][i]).startswith("1.") for i in at]
+    names = [
+        (str(stems[i]), bool(c["mode"][i] == "train"), bool(c["layout"][i] == "nhwc"), int(c["img_size"][i]), o)
+        for i, o in zip(at, old, strict=True)
+    ]
+    for name, i in zip(names, at, strict=True):
+        groups[name][int(c["batch_size"][i])] += 1
+    return [Key(*name[:4], groups[name].most_common(1)[0][0], name[4]) for name in names]
+
+
+def _accelerators(names: set[str]) -> dict[str, Accelerator]:
+    from gpuwise.facts.hardware.naming import find_accelerator
+
+    found: dict[str, Accelerator] = {}
+    for name in sorted(names):
+        try:
+            found[name] = find_accelerator(name.replace("_", " "))
+        except GpuwiseError:
+            continue
+    return found
+
+
+def capture_of(key: Key) -> Capture:
+    """The step of ``key`` under fp16 autocast. Raises MissingExtraError without torch or timm."""
+    from gpuwise.calibrate.networks.zoo import build
+
+    try:
+        from gpuwise.calibrate.networks import loops as zoo_loops
+        from gpuwise.workload.capture.api import capture
+    except ImportError as error:
+        raise MissingExtraError("capturing networks needs torch", hint="pip install torch timm") from error
+    if key.batch < 1:
+        raise InputError(f"a batch of {key.batch} has nothing in it")
+    factory = build(
+        key.network, "timm", training=key.training, image_size=key.image_size, precision="amp", channels_last=key.channels_last
+    )
+    with zoo_loops.attention_before_torch_2(key.before_torch_2):
+        made = capture(lambda: factory(key.batch), n_steps=2 if key.training else 1, capability=(8, 6), batch=key.batch)
+    return replace(made, settings=replace(made.settings, torch_version="1.13.1")) if key.before_torch_2 else made

@@ -1,0 +1,112 @@
+"""Step times of captured networks against measurement: score, and calibration of a card from one run.
+
+The family is ``captured_time``; sources say mode and stack (``timm inference, eager``), or table and task
+(``captured_time_sources``). By default a sample of the
+networks is captured (about a minute); every one with ``all_check``. The baseline is a roofline of the captured FLOP and
+bytes times one constant a GPU, mode and stack: the median over the rows scored.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.calibrate.capture_time.rows import NETWORKS, SAMPLE, Key, Rows, capture_of, read_rows
+from gpuwise.calibrate.capture_time.sources import roofline_s, score_sources
+from gpuwise.calibrate.published.mlperf import constant_efficiency
+from gpuwise.calibrate.score_tables import joined
+from gpuwise.calibrate.validation import Scores
+from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.step.capture_time import Calibration, captured_time
+from gpuwise.workload.capture.record.capture import Capture
+
+F64 = NDArray[np.float64]
+
+
+def calibrate_from_run(
+    capture: Capture, accelerator: Accelerator, measured_step_s: float, *, compiled: bool = False
+) -> Calibration:
+    """What one measured step of ``capture`` says of a card: its time over the predicted one.
+
+    Raises InputError for a time that is not positive and finite, UnpredictableError for a card without rates.
+    """
+    if not np.isfinite(measured_step_s) or measured_step_s <= 0:
+        raise InputError(f"a step of {measured_step_s} s was not measured", hint="give the seconds of one steady step")
+    predicted = captured_time(capture, accelerator, compiled=compiled).step_time.expected
+    factor = measured_step_s / predicted
+    return Calibration(device=factor, host=factor, log_sigma=float(load_json("captured_kernels")["log_sigma"]["calibrated"]))
+
+
+def score(folder: Path, all_check: bool) -> Scores | None:
+    """Capture and predict the rows of ``models/timm.csv`` and of the other tables; None when none is there."""
+    return joined([_score_timm(folder, all_check), score_sources(folder, all_check)])
+
+
+def _score_timm(folder: Path, all_check: bool) -> Scores | None:
+    rows = read_rows(folder, NETWORKS if all_check else SAMPLE)
+    if rows is None:
+        return None
+    captures: dict[Key, Capture] = {}
+    reasons: dict[Key, str] = {}
+    keys = _kept(rows, all_check)
+    for key in sorted(set(rows.key), key=str):
+        if key not in keys:
+            reasons[key] = "not in the sample"
+            continue
+        try:
+            captures[key] = capture_of(key)
+        except GpuwiseError as error:
+            reasons[key] = error.message.split("\n")[0][:80]
+    return _scores(rows, captures, reasons, all_check)
+
+
+def _kept(rows: Rows, everything: bool) -> set[Key]:
+    """Of each network and mode of a sample, the size of images and the libraries most rows have; channels-last twins,
+    whose rows are as many and whose captures cost as much, are left out."""
+    if everything:
+        return set(rows.key)
+    counts: dict[tuple[str, bool], Counter[Key]] = defaultdict(Counter)
+    for key in rows.key:
+        if not key.channels_last:
+            counts[key.network, key.training][key] += 1
+    return {c.most_common(1)[0][0] for c in counts.values()}
+
+
+def _scores(rows: Rows, captures: dict[Key, Capture], reasons: dict[Key, str], all_check: bool) -> Scores:
+    n = len(rows.gpu)
+    predicted, sigma, ideal = np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan)
+    reason = [reasons.get(k, "") for k in rows.key]
+    known: dict[tuple[str, Key, bool], tuple[float, float, float]] = {}
+    for i, (gpu, key) in enumerate(zip(rows.gpu, rows.key, strict=True)):
+        if reason[i]:
+            continue
+        name = (gpu, key, bool(rows.compiled[i]))
+        if name not in known:
+            known[name] = _one(captures[key], rows.accelerators[gpu], name[2])
+        predicted[i], sigma[i], ideal[i] = known[name]
+    scale = rows.batch / np.array([k.batch for k in rows.key], dtype=np.float64)
+    mode = np.array(["training" if k.training else "inference" for k in rows.key], dtype=object)
+    stack = np.where(rows.compiled, "inductor", "eager")
+    source = [f"timm {m}, {s}" for m, s in zip(mode, stack, strict=True)]
+    seen = [k for k in rows.key if k in captures]
+    keep = np.array([k in set(seen) for k in rows.key], dtype=bool)
+    at = np.flatnonzero(keep) if keep.any() else np.arange(n)
+    group = np.array([f"{g} {s}" for g, s in zip(rows.gpu, source, strict=True)], dtype=object)
+    return Scores(
+        source=[source[i] for i in at], gpu=[rows.gpu[i] for i in at],
+        split=["check" if all_check or rows.check[i] else "fit" for i in at], measured=rows.step_s[at],
+        predicted=(predicted * scale)[at], log_sigma=sigma[at],
+        baseline=constant_efficiency(group, ideal * scale, rows.step_s)[at],
+        reason=[reason[i] for i in at],
+    )  # fmt: skip
+
+
+def _one(capture: Capture, accelerator: Accelerator, compiled: bool) -> tuple[float, float, float]:
+    """Predicted seconds, spread, and the roofline's seconds."""
+    made = captured_time(capture, accelerator, compiled=compiled).step_time
+    return made.expected, made.log_sigma, roofline_s(capture, accelerator, accelerator.peak("fp16"))

@@ -1,0 +1,147 @@
+"""Step times of captured models on the NeuSight, Lambda, DeepLearningExamples and MLPerf tables: all rows are checks.
+
+A sample of the steps is captured by default, every one with ``all_check``. A row of another batch than the captured one
+scales with the batch, but for the optimizer's part. The baseline is what the source itself predicts (NeuSight's rows), else a
+roofline of the captured FLOP and bytes times the median of measured over it, a constant for each task and precision.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuwise.calibrate.capture_time.tables import Job, Row, examples_rows, lambda_rows, mlperf_rows, neusight_rows
+from gpuwise.calibrate.published.mlperf import constant_efficiency
+from gpuwise.calibrate.validation import Scores
+from gpuwise.errors import GpuwiseError, MissingExtraError
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.step.capture_time import captured_time
+from gpuwise.units import GIGA
+from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.step import Phase
+
+SAMPLE = (("neusight-bert_large", 8), ("resnet50", 448), ("resnet50", 400))
+"""Networks and batches that are captured when not every one is asked for: one or two of each table."""
+
+
+def score_sources(folder: Path, all_check: bool) -> Scores | None:
+    """Capture and predict the rows of the tables in ``folder``; None when none is there."""
+    rows = [*neusight_rows(folder), *lambda_rows(folder), *examples_rows(folder), *mlperf_rows(folder)]
+    if not all_check:
+        rows = [r for r in rows if r.job is not None and in_sample(r.job)]
+    if not rows:
+        return None
+    captures: dict[Job, Capture | str] = {}
+    for wanted in sorted({r.job for r in rows if r.job is not None}, key=str):
+        try:
+            captures[wanted] = capture_of(wanted)
+        except GpuwiseError as error:
+            captures[wanted] = error.message.split("\n")[0][:80]
+    return scores_of(rows, captures)
+
+
+def in_sample(wanted: Job) -> bool:
+    """Whether ``wanted`` is captured by default."""
+    return (wanted.network, wanted.batch) in SAMPLE
+
+
+def capture_of(wanted: Job) -> Capture:
+    """The step of ``wanted``. Raises MissingExtraError without torch or the package of its network."""
+    from gpuwise.calibrate.networks.zoo import build
+
+    try:
+        from gpuwise.workload.capture.api import capture
+    except ImportError as error:
+        raise MissingExtraError("capturing networks needs torch", hint="pip install torch timm transformers") from error
+    settings = dict(wanted.settings)
+    factory = build(wanted.network, wanted.source, training=wanted.training, **settings)
+    steps = 2 if wanted.training and settings.get("optimizer") != "none" else 1
+    return capture(lambda: factory(wanted.batch), n_steps=steps, capability=(8, 0), batch=wanted.batch)
+
+
+def scores_of(rows: list[Row], captures: dict[Job, Capture | str]) -> Scores:
+    """Scores of ``rows``; a capture that is text says why there is none."""
+    n = len(rows)
+    predicted, sigma, baseline = np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan)
+    reason = [r.reason for r in rows]
+    known: dict[tuple[Job, str, bool, bool], Predicted] = {}
+    for i, r in enumerate(rows):
+        made = captures.get(r.job, "not captured") if r.job is not None else ""
+        if isinstance(made, str) or r.job is None:
+            reason[i] = reason[i] or str(made)
+            continue
+        if r.accelerator is None:
+            reason[i] = "accelerator not in the catalogue"
+            continue
+        try:
+            name = (r.job, r.accelerator.id, r.tf32, r.compiled)
+            if name not in known:
+                known[name] = predict(r, made, r.accelerator)
+            one, scale = known[name], r.batch / r.job.batch
+            predicted[i], sigma[i] = one.update_s + one.work_s * scale, one.log_sigma
+            baseline[i] = r.baseline_s if math.isfinite(r.baseline_s) else one.ideal_s * scale
+        except GpuwiseError as error:
+            reason[i] = error.message.split("\n")[0][:80]
+    measured = np.array([r.step_s for r in rows])
+    groups = np.array([r.group for r in rows], dtype=object)
+    own = np.array([math.isfinite(r.baseline_s) for r in rows])
+    baseline[~own] = constant_efficiency(groups[~own], baseline[~own], measured[~own])
+    return Scores(
+        source=[r.source for r in rows], gpu=[r.gpu for r in rows], split=["check"] * n, measured=measured,
+        predicted=predicted, log_sigma=sigma, baseline=baseline, reason=reason,
+    )  # fmt: skip
+
+
+class Predicted(NamedTuple):
+    """Seconds of a job's step: ``work_s`` grows with the batch, ``update_s`` (the optimizer's) does not."""
+
+    work_s: float
+    update_s: float
+    log_sigma: float
+    ideal_s: float
+    """By the roofline."""
+
+
+def predict(r: Row, capture: Capture, accelerator: Accelerator) -> Predicted:
+    """The time of the row's job on ``accelerator``, as the row was run.
+
+    Raises UnpredictableError when the catalogue lacks a rate of the accelerator.
+    """
+    as_run = replace(capture, settings=replace(capture.settings, matmul_tf32=r.tf32, cudnn_tf32=r.tf32))
+    whole = captured_time(as_run, accelerator, compiled=r.compiled)
+    made = whole.step_time
+    half = "amp" in str(dict(r.job.settings).get("precision", "")) or "fp16" in str(r.job.settings) if r.job else False
+    rates = accelerator.peak_flop_per_s
+    rate = (rates.get("fp16") if half else rates.get("tf32") if r.tf32 else None) or accelerator.peak("fp32")
+    again = fetched_s(as_run, accelerator) if r.empties_cache and r.job is not None and r.job.training else 0.0
+    update_s = min(whole.phase_s.get("optimizer", 0.0), made.expected)
+    return Predicted(made.expected - update_s + again, update_s, made.log_sigma, roofline_s(as_run, accelerator, rate))
+
+
+def roofline_s(capture: Capture, accelerator: Accelerator, rate_flop_per_s: float) -> float:
+    """Seconds of a captured step's FLOP at a rate, or of its bytes at the bandwidth: the larger."""
+    span = capture.steady
+    count = np.bincount(capture.op_signature[span.first_op : span.end_op], minlength=len(capture.signatures))
+    moved = float(sum(n * (s.bytes_read + s.bytes_written) for n, s in zip(count.tolist(), capture.signatures, strict=True) if n))
+    return max(capture.flop() / rate_flop_per_s, moved / accelerator.memory_bandwidth_bytes_per_s)
+
+
+def fetched_s(capture: Capture, accelerator: Accelerator) -> float:
+    """Seconds that a pass waits for memory it asks the driver for, after NeuSight's benchmark has emptied the cache: by the
+    bytes a forward keeps (``neusight.json``, ``study.allocation``), and more where they nearly fill the device."""
+    study = load_json("neusight")["study"]
+    fetch = study["allocation"].get(accelerator.vendor)
+    if fetch is None:
+        return 0.0
+    span = capture.steady
+    part = slice(span.first_op, span.end_op)
+    forward = capture.op_signature[part][capture.op_phase[part] == Phase.FORWARD]
+    written = float(sum(capture.signatures[int(i)].bytes_written for i in forward.tolist()))
+    held = study["saved_share"] * written + 2.0 * 4.0 * capture.parameter_count
+    full = held / accelerator.memory_bytes > study["pressure_above"]
+    return fetch["s_per_gb"] * study["saved_share"] * written / GIGA + (fetch["pressure_s"] if full else 0.0)

@@ -1,0 +1,254 @@
+"""Rows of the NeuSight, Lambda, DeepLearningExamples and MLPerf tables, each with the step that is captured for it.
+
+What a table leaves out is taken from the scripts that made it:
+
+- NeuSight (github.com/sitar-lab/NeuSight): fp32 without TF32, eager attention, forward and backward, no optimizer; the
+  device's cache is emptied before every pass, which costs AMD devices their allocations anew.
+- Lambda (github.com/lambdal/deeplearning-benchmark, ``pytorch/scripts/config_v*``): NVIDIA's DeepLearningExamples in NVIDIA's
+  containers, where fp32 is TF32 from Ampere on. BERT, NCF, GNMT and Transformer-XL in mixed precision keep fp32 copies of fp16
+  weights (Apex level O2); SSD does in suite v0 only; the others are under autocast. ResNet-50 lies channels-first (the default
+  of its script), SSD channels-last from suite v1 on. BERT's fp32 optimizer goes parameter by parameter.
+- DeepLearningExamples: the same scripts with the settings of their README (channels-last under AMP).
+- MLPerf: what submitters run is hand-fused; taken as compiled, channels-last, fp16 autocast, batch over devices.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpuwise.calibrate.neusight.tables import MODELS_FILE
+from gpuwise.calibrate.published.mlperf import FEWEST_SAMPLES, spelling_of
+from gpuwise.calibrate.tables import read_records
+from gpuwise.errors import GpuwiseError
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.naming import find_accelerator
+from gpuwise.units import MILLI, MINUTE_S
+
+SCALES = (0.25, 4.0)
+"""Batch of a row over the batch captured for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A step that is captured: network and source of ``zoo.build``, batch, and the builder's settings."""
+
+    network: str
+    source: str
+    batch: int
+    settings: tuple[tuple[str, Any], ...] = ()
+    training: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured step. ``job`` is None where ``reason`` says why it cannot be captured."""
+
+    source: str
+    group: str
+    """Rows that share a constant in the baseline."""
+    gpu: str
+    accelerator: Accelerator | None
+    job: Job | None
+    batch: float
+    step_s: float
+    tf32: bool = False
+    compiled: bool = False
+    reason: str = ""
+    baseline_s: float = float("nan")
+    """Prediction that the source itself publishes."""
+    empties_cache: bool = False
+    """Every pass asks the driver for its memory again."""
+
+
+def job(network: str, source: str, *, training: bool = True, **settings: Any) -> Job:
+    """A job whose batch is still to be chosen."""
+    return Job(network, source, 0, tuple(sorted(settings.items())), training)
+
+
+_MASTER = {"precision": "fp16_master", "optimizer": "adam", "fused": True}
+_AUTOCAST = {"precision": "amp", "scaler": True}
+_ADAM = {"optimizer": "adam"}
+_LOOP = {"optimizer": "adam", "foreach": False}
+LAMBDA: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], float]] = {
+    "resnet50": ("resnet50", "timm", {}, _AUTOCAST, 1.0),
+    "bert_base_squad": ("bert-base-squad", "transformers", _LOOP, _MASTER, 1.0),
+    "bert_large_squad": ("bert-large-squad", "transformers", _LOOP, _MASTER, 1.0),
+    "ssd": ("ssd300-resnet50", "own", {}, _AUTOCAST, 1.0),
+    "waveglow": ("waveglow", "own", _ADAM, _ADAM | _AUTOCAST, 8000.0),
+    "gnmt": ("gnmt", "own", _LOOP, _MASTER, 49.0),
+    "transformerxlbase": ("transformer-xl-base", "own", _ADAM | {"fused": True}, _MASTER, 192.0),
+    "transformerxllarge": ("transformer-xl-large", "own", _ADAM, _MASTER, 0.0),
+}
+"""Task: network, source, settings in fp32 and in mixed precision, units of the table in a sample. GNMT counts the tokens of both
+sentences (rate times iteration time of the runs' logs, over the batch), Transformer-XL the words of a
+segment, whose length the row says."""
+_MASKS = "mask head's rows depend on data: captured at their upper bound"
+LAMBDA_REASONS = {
+    "ncf": "samples a second of a pipeline that the device waits for", "maskrcnn": _MASKS,
+    "tacotron2": "waits for the host (recurrent decoder of single steps)",
+}  # fmt: skip
+EXAMPLES: dict[str, tuple[str, str]] = {
+    "resnet50v1.5": ("resnet50", "timm"), "resnext101-32x4d": ("resnext101_32x4d", "timm"),
+    "se-resnext101-32x4d": ("seresnext101_32x4d", "timm"), "SSD": ("ssd300-resnet50", "own"),
+    "BERT": ("bert-large-squad", "transformers"), "GNMT": ("gnmt", "own"),
+}  # fmt: skip
+MLPERF = {"resnet": ("resnet50", "timm")}
+MLPERF_REASONS = {
+    "maskrcnn": _MASKS,
+    "ssd": "RetinaNet on ResNeXt-50 has no builder", "retinanet": "RetinaNet on ResNeXt-50 has no builder",
+    "bert": "fused attention on unpadded tokens has no builder", "unet3d": "MXNet's volumetric network has no builder",
+    "llama2_70b_lora": "layout and precision not stated", "llama31_8b": "layout and precision not stated",
+}  # fmt: skip
+
+
+def neusight_rows(folder: Path) -> list[Row]:
+    """One device, eager or under torch.compile; empty without the table."""
+    text, numbers = ("gpu", "model", "mode", "option"), ("seq_len", "batch", "measured_ms", "pred_neusight_ms")
+    wanted = dict.fromkeys(text, "str") | dict.fromkeys(numbers, "float")
+    out: list[Row] = []
+    for one in read_records(folder / MODELS_FILE, wanted) or ():
+        compiled, training = one["option"] == "fusion", one["mode"] == "training"
+        what = "compiled" if compiled else one["mode"]
+        source = f"neusight captured, {what}" if one["option"] in ("", "fusion") else "neusight captured, 4 GPUs"
+        wanted = job("neusight-" + one["model"], "transformers", training=training, optimizer="none", seq_len=int(one["seq_len"]))
+        row = Row(
+            source, source, one["gpu"], _accelerator(one["gpu"].replace("_", " ")), replace(wanted, batch=int(one["batch"])),
+            one["batch"], one["measured_ms"] * MILLI, compiled=compiled, baseline_s=one["pred_neusight_ms"] * MILLI,
+            empties_cache=True,
+        )  # fmt: skip
+        out.append(row if one["option"] in ("", "fusion") else replace(row, job=None, reason="several devices"))
+    return out
+
+
+def lambda_rows(folder: Path) -> list[Row]:
+    """Rows of one device; empty without the table. Nothing may be fitted on them."""
+    text = dict.fromkeys(("gpu", "task", "precision", "suite"), "str")
+    numbers = dict.fromkeys(("n_gpus", "batch_per_gpu", "throughput", "seq"), "float")
+    records = read_records(folder / "models/lambda_training.csv", {**text, **numbers}) or ()
+    return _with_batches(_lambda_row(r) for r in records if r["n_gpus"] == 1)
+
+
+def _lambda_row(r: dict[str, Any]) -> Row:
+    task, mixed = r["task"], r["precision"] != "fp32"
+    gpu: str = r["gpu"]
+    name = "GH200 96GB" if gpu == "GH200" else gpu.replace("_", " ")
+    # torch 1.4 to 1.10, data read from disk where later suites make it up
+    source = f"lambda captured {task}" + (", suite v0" if r["suite"] == "v0" else "")
+    group = f"{source} {r['precision']}"
+    known = LAMBDA.get(task)
+    reason = LAMBDA_REASONS.get(task, "" if known else "task has no builder")
+    if not (r["throughput"] > 0 and r["batch_per_gpu"] > 0):
+        reason = "batch or throughput not stated"
+    if reason or known is None:
+        return Row(source, group, r["gpu"], _accelerator(name), None, 1.0, 1.0, reason=reason)
+    network, package, plain, other, units = known
+    settings: dict[str, Any] = dict(other if mixed else plain)
+    if task == "ssd":
+        settings = {"precision": "fp16_master"} if mixed and r["suite"] == "v0" else settings
+        settings |= {"channels_last": True} if r["suite"] != "v0" else {}
+    if task == "transformerxllarge":
+        units, settings = float(r["seq"]), settings | {"length": int(r["seq"])}
+    step_s = r["batch_per_gpu"] * units / r["throughput"]
+    return Row(
+        source, group, r["gpu"], _accelerator(name), job(network, package, **settings), r["batch_per_gpu"], step_s, tf32=True,
+    )  # fmt: skip
+
+
+def examples_rows(folder: Path) -> list[Row]:
+    """Rows of one device of NVIDIA's DeepLearningExamples; empty without the table."""
+    text = dict.fromkeys(("model", "gpu", "precision"), "str")
+    numbers = dict.fromkeys(("n_gpus", "batch_per_gpu", "seq_len", "throughput"), "float")
+    records = read_records(folder / "models/deeplearningexamples.csv", {**text, **numbers}) or ()
+    return _with_batches(_examples_row(r) for r in records if r["n_gpus"] == 1)
+
+
+UNSTATED_BATCH = {True: 256.0, False: 128.0}
+"""By mixed precision: the image networks' README leaves it out, their launch script takes these."""
+
+
+def _examples_row(r: dict[str, Any]) -> Row:
+    model, mixed = r["model"], r["precision"].startswith("amp")
+    from gpuwise.calibrate.published.vendor_examples import REASONS, device_of
+
+    source, gpu = f"deeplearningexamples captured {model}", r["gpu"]
+    accelerator = _accelerator(device_of(gpu))
+    known = EXAMPLES.get(model)
+    reason = "" if known else REASONS.get(model, "model has no builder")
+    if model == "BERT" and np.isfinite(r["seq_len"]):
+        reason = "pre-training heads see masked tokens only: no builder"
+    if reason or known is None or not r["throughput"] > 0:
+        return Row(source, source, gpu, accelerator, None, 1.0, 1.0, reason=reason or "throughput not stated")
+    name, package = known
+    batch = UNSTATED_BATCH[mixed] if np.isnan(r["batch_per_gpu"]) else r["batch_per_gpu"]
+    settings: dict[str, Any] = _AUTOCAST | {"channels_last": True} if mixed else {}
+    units = 1.0
+    if model == "SSD":
+        settings |= {"channels_last": True}
+    if model in ("BERT", "GNMT"):
+        settings, units = (_MASTER if mixed else _LOOP), 49.0 if model == "GNMT" else 1.0
+    return Row(
+        source, source + r["precision"], gpu, accelerator, job(name, package, **settings), batch,
+        batch * units / r["throughput"], tf32=r["precision"] == "tf32",
+    )  # fmt: skip
+
+
+def mlperf_rows(folder: Path) -> list[Row]:
+    """Rows of one node; empty without the table."""
+    text = dict.fromkeys(("round", "benchmark", "accelerator"), "str")
+    numbers = ("n_accel", "nodes", "gbs", "grad_accum", "step_time_ms", "time_to_train_min")
+    records = read_records(folder / "models/mlperf_training.csv", {**text, **dict.fromkeys(numbers, "float")}) or ()
+    return _with_batches(_mlperf_row(r) for r in records if r["nodes"] == 1 and r["step_time_ms"] > 0)
+
+
+def _mlperf_row(r: dict[str, Any]) -> Row:
+    benchmark, gpu = r["benchmark"], spelling_of(r["accelerator"])
+    source, known = f"mlperf captured {benchmark}", MLPERF.get(r["benchmark"])
+    reason = "" if known else MLPERF_REASONS.get(benchmark, "benchmark has no builder")
+    step_s = r["step_time_ms"] * MILLI
+    fewest = FEWEST_SAMPLES.get(benchmark, 0)
+    if fewest and r["gbs"] / step_s * r["time_to_train_min"] * MINUTE_S < fewest:
+        reason = "step time contradicts the time to train"
+    if reason or known is None or not (r["n_accel"] > 0 and r["gbs"] > 0):
+        return Row(source, source, gpu, _accelerator(gpu), None, 1.0, 1.0, reason=reason or "devices or batch not stated")
+    settings = {"precision": "amp", "channels_last": True}
+    batch = r["gbs"] / r["n_accel"] / max(r["grad_accum"], 1.0)
+    return Row(source, source, gpu, _accelerator(gpu), job(*known, **settings), batch, step_s, tf32=True, compiled=True)
+
+
+def _accelerator(name: str) -> Accelerator | None:
+    try:
+        return find_accelerator(name)
+    except GpuwiseError:
+        return None
+
+
+def _with_batches(rows: Iterable[Row]) -> list[Row]:
+    """The rows with the batch that each one's job is captured at: the one that covers most rows within :data:`SCALES`, then
+    the one that covers most of those left, until none is."""
+    kept = list(rows)
+    batches: dict[Job, Counter[int]] = defaultdict(Counter)
+    for r in kept:
+        if r.job is not None:
+            batches[r.job][round(r.batch)] += 1
+    chosen = {j: _cover(c) for j, c in batches.items()}
+    return [r if r.job is None else replace(r, job=replace(r.job, batch=chosen[r.job][round(r.batch)])) for r in kept]
+
+
+def _cover(counts: Counter[int]) -> dict[int, int]:
+    left, out = dict(counts), dict[int, int]()
+    while left:
+
+        def covered(b: int) -> tuple[int, int, int]:
+            return sum(n for q, n in left.items() if SCALES[0] <= q / b <= SCALES[1]), left[b], b  # noqa: B023
+
+        best = max(left, key=covered)
+        near = [q for q in left if SCALES[0] <= q / best <= SCALES[1]]
+        out |= dict.fromkeys(near, best)
+        left = {q: n for q, n in left.items() if q not in near}
+    return out

@@ -1,0 +1,339 @@
+"""Scores and fits the collective family. See :mod:`gpuwise.calibrate.collectives.rows` for what is kept from
+the fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpuwise.calibrate import coefficient_files
+from gpuwise.calibrate.collectives import fit as fits
+from gpuwise.calibrate.collectives import published
+from gpuwise.calibrate.collectives.rows import Rows, read_rows
+from gpuwise.calibrate.collectives.systems import system_of
+from gpuwise.calibrate.validation import F64, Scores, log_sigma_of
+from gpuwise.errors import InputError, UnknownNameError, UnpredictableError
+from gpuwise.facts.hardware.systems import System
+from gpuwise.predict.comm.collectives import CollectiveCurve, Group, build_curve, host_call_s
+from gpuwise.predict.comm.fabric import Coefficients, Fabric, bus_factor, shipped
+from gpuwise.units import MIB
+
+SIZE_EDGES = (2.0**16, 2.0**23)
+"""Payloads that part the small, middle and large residuals."""
+
+
+def score(folder: Path, all_check: bool) -> Scores | None:
+    """One score per measured row; without ``all_check`` also the published figures typed in with their
+    source."""
+    rows = read_rows(folder)
+    if rows is None:
+        return None
+    predicted, sigma, reason = predict(rows, shipped())
+    baseline = _baseline(rows, rows.is_check | all_check)
+    split = np.where(rows.is_check | all_check, "check", "fit")
+    source, gpu, measured = list(rows.source), list(rows.gpu), rows.seconds
+    if not all_check:
+        fitted = published.fitted_on()
+        typed = fitted + list(published.OTHERS)
+        p, s = predict_published(typed, shipped())
+        predicted, sigma, reason = np.append(predicted, p), np.append(sigma, s), reason + [""] * len(typed)
+        baseline = np.append(baseline, np.full(len(typed), np.nan))
+        source += ["nccl-tests published"] * len(typed)
+        gpu += [t.system for t in typed]
+        split = np.append(split, ["fit"] * len(fitted) + ["check"] * len(published.OTHERS))
+        measured = np.append(measured, [t.seconds for t in typed])
+    return Scores(source, gpu, [str(x) for x in split], measured, predicted, sigma, baseline, reason)
+
+
+def predict(rows: Rows, c: Coefficients) -> tuple[F64, F64, list[str]]:
+    """(seconds, log sigma, why not) of each row with coefficients ``c``."""
+    out, sigma, reason = np.full(len(rows), np.nan), np.full(len(rows), np.nan), [""] * len(rows)
+    columns = (
+        rows.box,
+        rows.op,
+        rows.library,
+        rows.eager,
+        rows.group_size,
+        rows.ranks_per_system,
+        rows.element_bytes,
+    )
+    index: dict[tuple[Any, ...], list[int]] = {}
+    for i, key in enumerate(zip(*columns, strict=True)):
+        index.setdefault(key, []).append(i)
+    for (box, op, library, eager, n, ranks, width), where in index.items():
+        try:
+            system = system_of(box)
+            curve = _curve(c, system, op, int(n), int(ranks), library, not eager, int(width))
+        except (UnpredictableError, UnknownNameError) as error:
+            for i in where:
+                reason[i] = error.reason if isinstance(error, UnpredictableError) else error.message
+            continue
+        size = rows.payload_bytes[where]
+        out[where], sigma[where] = curve.time_s(size), curve.log_sigma(size)
+        if eager or rows.source[where[0]] == "ml-engineering":
+            # These clocks ran around the host's call, so a call cannot be shorter than issuing it.
+            out[where] = np.maximum(out[where], host_call_s(system.accelerator, library, c))
+    return out, sigma, reason
+
+
+def _curve(
+    c: Coefficients,
+    system: System,
+    op: str,
+    n: int,
+    ranks: int,
+    library: str = "nccl",
+    graph: bool = True,
+    width: int = 2,
+) -> CollectiveCurve:
+    library = library if op == "all_reduce" else "nccl"
+    return build_curve(
+        c, Fabric.of(system), Group(op, n, ranks, 1), library, graph or library == "nccl", width
+    )
+
+
+def predict_published(typed: Sequence[published.Published], c: Coefficients) -> tuple[F64, F64]:
+    """(seconds, log sigma) of published figures."""
+    curves: dict[tuple[str, str, int, int], CollectiveCurve] = {}
+    for t in typed:
+        curves.setdefault(t[:4], _curve(c, system_of(t.system), t.op, t.group_size, t.ranks_per_system))
+    seconds = [float(curves[t[:4]].time_s(t.payload_bytes)) for t in typed]
+    return np.array(seconds), np.array([float(curves[t[:4]].log_sigma(t.payload_bytes)) for t in typed])
+
+
+def _baseline(rows: Rows, check: Any) -> F64:
+    """alpha + bytes / bus bandwidth, the two constants per GPU and operation from its fit rows; NaN without
+    them."""
+    out = np.full(len(rows), np.nan)
+    bus = (
+        np.array([bus_factor(o, int(n)) for o, n in zip(rows.op, rows.group_size, strict=True)])
+        * rows.payload_bytes
+    )
+    kinds = np.array(
+        [f"{s} {g} {o}" for s, g, o in zip(rows.source, rows.gpu, rows.op, strict=True)], dtype=object
+    )
+    for kind in set(kinds):
+        here = kinds == kind
+        fit = here & ~check
+        small, large = fit & (rows.payload_bytes <= 2**14), fit & (rows.payload_bytes >= 2**26)
+        if small.any() and large.any():
+            out[here] = np.median(rows.seconds[small]) + bus[here] * np.median(
+                rows.seconds[large] / bus[large]
+            )
+    return out
+
+
+def fit(folder: Path) -> None:
+    """Refit every coefficient from the fit rows of ``folder`` and write them. Deterministic."""
+    rows = read_rows(folder)
+    if rows is None:
+        raise InputError(
+            f"no collective tables in {folder}", hint="give the folder with ops/collectives.parquet"
+        )
+    kept = rows.where(~rows.is_check)
+    tables = {**fits.fit_tables(kept), **fits.fit_send_recv(kept)}
+    c = Coefficients(_constants(kept, tables), tables)
+    c.constants["log_sigma"] = {"other": [0.2] * 3, "generation": [0.2] * 3}
+    c.constants["network"] = fits.rounded(
+        fits.fit_network(fits.fit_send(kept), lambda figures, kind: _with_network(figures, kind, c))
+    )
+    c.constants["log_sigma"] = fits.rounded(_sigmas(rows, kept, c), 3)
+    eager = rows.where(rows.eager & rows.is_check)
+    c.constants["eager"]["log_sigma"] = fits.rounded(log_sigma_of(eager.seconds, predict(eager, c)[0]), 3)
+    c.constants["provenance"]["errors"] = fits.rounded(_errors(rows, kept, c), 3)
+    coefficient_files.write("collectives", c.constants, dict(c.tables))
+
+
+def _with_network(typed: list[published.Published], kind: dict[str, float], c: Coefficients) -> F64:
+    trial = Coefficients({**c.constants, "network": {"efa": kind, "ethernet": kind}}, c.tables)
+    return predict_published(typed, trial)[0]
+
+
+def _constants(kept: Rows, tables: dict[str, F64]) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "classes": {
+            name: {"link_bytes_per_s": rate, "measured_on": on, "boxes": list(boxes)}
+            for name, (boxes, rate, on) in fits.CLASSES.items()
+        },
+        "pcie": fits.fit_pcie(kept),
+        "mesh": fits.fit_mesh(kept, tables),
+        "ring_step_s": published.NVLINK_RING_STEP_S,
+        "fill_bytes": published.FILL_BYTES,
+        "eager": _eager(kept),
+    }
+    document["provenance"] = {
+        "sources": [
+            "aiconfigurator systems data (Apache-2.0): NCCL, oneCCL, vLLM, SGLang, TensorRT-LLM",
+            "vTrain trace (MIT): NCCL all-reduce on V100",
+            "Vidur profiling data (MIT): send and receive",
+            "NCCL src/graph/tuning.cc (BSD): step latencies",
+            published.AWS_SOURCE,
+            "further figures: gpuwise/calibrate/collectives/published.py",
+        ],
+        "rows": len(kept),
+        "split": "about 30 % of the sweeps (version x dtype) of a box, library, operation, group size",
+    }
+    return fits.rounded(document)
+
+
+def _eager(kept: Rows) -> dict[str, Any]:
+    """Host seconds of one call (smallest messages, median of boxes), SGLang's new path relative to the
+    others', and the share of memory bandwidth that the copy before an eager all-reduce gets."""
+    small = kept.where(kept.eager & (kept.payload_bytes <= 2**14))
+    plain = small.where(small.library != "sglang")
+    hosts = {
+        "grace": ("gb200",), "recent": ("h100_sxm", "b200_sxm"), "older": ("a100_sxm",),
+        "pcie": ("l40s", "l40s peer", "b60"),
+    }  # fmt: skip
+    medians = {b: float(np.median(plain.seconds[plain.box == b])) for b in sorted(set(plain.box))}
+    call = {
+        kind: float(np.median([medians[b] for b in boxes if b in medians])) for kind, boxes in hosts.items()
+    }
+    new = small.where((small.library == "sglang") & np.isin(small.box, list(medians)))
+    factor = float(
+        np.median([np.median(new.seconds[new.box == b]) / medians[b] for b in sorted(set(new.box))])
+    )
+    return {
+        "host_call_s": call,
+        "host_call_factor": {"sglang": factor},
+        "copy_fraction": _copy_fraction(kept),
+        "log_sigma": 0.2,
+    }
+
+
+def _copy_fraction(kept: Rows) -> float:
+    """Median of 2 S / (eager - graph) over memory bandwidth, where the copy is what sets them apart (512 MiB
+    up)."""
+    shares: list[float] = []
+    for box in ("a100_sxm", "h100_sxm", "b200_sxm"):
+        big = kept.where((kept.box == box) & (kept.payload_bytes >= 512 * MIB) & (kept.op == "all_reduce"))
+        bandwidth = system_of(box).accelerator.memory_bandwidth_bytes_per_s
+        for n in fits.GROUPS:
+            for size in sorted(set(big.payload_bytes)):
+                same = (big.group_size == n) & (big.payload_bytes == size)
+                same &= np.isin(big.library, ("vllm", "sglang-0.5.10"))
+                eager, graph = same & big.eager, same & ~big.eager
+                if eager.any() and graph.any():
+                    extra = float(np.median(big.seconds[eager]) - np.median(big.seconds[graph]))
+                    shares += [2 * float(size) / extra / bandwidth] if extra > 0 else []
+    return min(1.0, float(np.median(shares)))
+
+
+def _sigmas(rows: Rows, kept: Rows, c: Coefficients) -> dict[str, Any]:
+    """Log residuals by class and library.
+
+    A user's box is another box than the measured one, so the residuals are pooled: sweeps kept from the fit,
+    B200 and GB200 left out of it, and vTrain's A100 box, which nothing was fitted on.
+    """
+    own = _residuals(rows.where(rows.is_check), c)
+    boxes = _left_out(rows, kept, c)
+    vtrain = rows.where(rows.source == "vtrain A100")
+    thin = np.arange(len(vtrain)) % 16 == 0
+    other = _residuals(vtrain.where(thin), c)
+    size, ratio, cls, lib = (np.concatenate(x) for x in zip(own, boxes, other, strict=True))
+    away = np.arange(len(size)) >= len(own[0])
+    out: dict[str, Any] = {}
+    for name in fits.CLASSES:
+        for library in ("nccl", *fits.ENGINES):
+            # What an engine does on GB200 (in-switch reduction or not) says nothing of other links.
+            elsewhere = away if library == "nccl" or name == "nvlink5" else np.zeros_like(away)
+            mask = (lib == library) & ((cls == name) | elsewhere)
+            if mask.sum() >= 20:
+                found = _by_size(size[mask], ratio[mask])
+                # Engines hand large payloads to NCCL, and their few sweeps are of one box: not surer than
+                # NCCL.
+                least = out.get(f"{name}.nccl", found)
+                out[f"{name}.{library}"] = [max(a, b) for a, b in zip(found, least, strict=True)]
+    predicted, _ = predict_published(published.OTHERS, c)
+    log_ratio = np.log(np.array([t.seconds for t in published.OTHERS]) / predicted)
+    out["network"] = [log_sigma_of(np.exp(log_ratio), np.ones(1))] * 3
+    pairs = np.isin(rows.box, ("l40s peer", "a100_pairwise_nvlink", "h100_pairwise_nvlink")) & (
+        rows.group_size > 2
+    )
+    peer = rows.where(pairs & ~rows.eager & (rows.op == "all_reduce") & (rows.payload_bytes >= 2**20))
+    out["pcie"] = [log_sigma_of(peer.seconds, predict(peer, c)[0])] * 3
+    out["other"] = out["pcie"]
+    out["generation"] = _across_generations(rows.where(rows.is_check), c)
+    return out
+
+
+def _across_generations(check: Rows, c: Coefficients) -> list[float]:
+    """Log sigma of an NVLink generation's NCCL rows by a neighbour's curves, scaled to the link."""
+    sizes, ratios = [], []
+    neighbours = {"nvlink4": ("nvlink3", "nvlink5"), "nvlink5": ("nvlink4",), "nvlink3": ("nvlink4",)}
+    for borrower, lender in ((b, one) for b, some in neighbours.items() for one in some):
+        lent = {
+            name.replace(lender, borrower): table
+            for name, table in c.tables.items()
+            if name.startswith(f"{lender}.nccl") and name.replace(lender, borrower) in c.tables
+        }
+        classes = {**c.constants["classes"], borrower: c.constants["classes"][lender]}
+        trial = Coefficients({**c.constants, "classes": classes}, {**c.tables, **lent})
+        rows = check.where(
+            np.isin(check.box, fits.CLASSES[borrower][0]) & (check.source == "aiconfigurator nccl")
+        )
+        sizes.append(rows.payload_bytes)
+        ratios.append(np.log(rows.seconds / predict(rows, trial)[0]))
+    return _by_size(np.concatenate(sizes), np.concatenate(ratios))
+
+
+def _by_size(sizes: F64, log_ratio: F64) -> list[float]:
+    part = np.digitize(sizes, SIZE_EDGES)
+    one = np.ones(1)
+    return [
+        max(
+            0.01,
+            log_sigma_of(np.exp(log_ratio[part == k]), one)
+            if (part == k).sum() >= 5
+            else log_sigma_of(np.exp(log_ratio), one),
+        )
+        for k in range(3)
+    ]
+
+
+def _residuals(rows: Rows, c: Coefficients) -> tuple[F64, F64, Any, Any]:
+    """(payload, log(measured / predicted), class, library) of device-time rows."""
+    # Vidur's and ml-engineering's clocks include the host; they only check.
+    clean = np.array([str(x).startswith(("aiconfigurator", "vtrain")) for x in rows.source], dtype=bool)
+    rows = rows.where(~rows.eager & clean)
+    predicted, _, reason = predict(rows, c)
+    ok = np.array([not r for r in reason])
+    rows, predicted = rows.where(ok), predicted[ok]
+    cls = np.array([_class_of(b) for b in rows.box], dtype=object)
+    return rows.payload_bytes, np.log(rows.seconds / predicted), cls, rows.library
+
+
+def _class_of(box: str) -> str:
+    return next((name for name, (boxes, _, _) in fits.CLASSES.items() if box in boxes), "pcie")
+
+
+def _left_out(rows: Rows, kept: Rows, c: Coefficients) -> tuple[F64, F64, Any, Any]:
+    """Residuals of B200 predicted without B200 and of GB200 without GB200: a new accelerator on a known
+    link."""
+    parts = []
+    for box in ("b200_sxm", "gb200"):
+        without = c._replace(tables={**c.tables, **fits.fit_tables(kept, without=box)})
+        parts.append(_residuals(rows.where((rows.box == box) & (rows.group_size < 8)), without))
+    return tuple(np.concatenate(p) for p in zip(*parts, strict=True))  # type: ignore[return-value]
+
+
+def _errors(rows: Rows, kept: Rows, c: Coefficients) -> dict[str, Any]:
+    check = rows.where(rows.is_check)
+    _, ratio, cls, lib = _residuals(check, c)
+    mape = {
+        f"check {name} {which}": float(np.mean(np.abs(np.exp(-ratio[mask]) - 1)))
+        for name in sorted(set(cls))
+        for which, own in (("nccl", lib == "nccl"), ("engine", lib != "nccl"))
+        if (mask := (cls == name) & own).any()
+    }
+    _, ratio, _, lib = _left_out(rows, kept, c)
+    mape["B200 and GB200 without themselves, nccl"] = float(
+        np.mean(np.abs(np.exp(-ratio[lib == "nccl"]) - 1))
+    )
+    mape["B200 and GB200 without themselves, engine"] = float(
+        np.mean(np.abs(np.exp(-ratio[lib != "nccl"]) - 1))
+    )
+    return mape

@@ -1,0 +1,1 @@
+"""Expert layers: rows, fit, score."""

@@ -1,0 +1,1 @@
+"""Published LLM training runs: rows, fit, score."""

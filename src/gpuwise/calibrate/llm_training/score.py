@@ -1,0 +1,351 @@
+"""Step time of published LLM training runs: score the model on them, and fit what each software stack costs.
+
+Rows are split by model within a source (:func:`is_check`), never by row. The baseline beside each prediction is one
+constant MFU per source, GPU and precision: the median of the same fit rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.calibrate.llm_training.rows import LlmRow, read_rows
+from gpuwise.calibrate.validation import Scores
+from gpuwise.errors import GpuwiseError
+from gpuwise.facts.hardware.systems import System
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.step.costs import PointCosts, point_costs
+from gpuwise.predict.step.evaluate import points_of
+from gpuwise.predict.step.stack_costs import EXPERTS, StackCosts, find_stack_costs
+from gpuwise.predict.step.times import step_times
+from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.transformer.tables import model_flop_per_token
+
+F64 = NDArray[np.float64]
+_COLUMN_FIELDS = ("micro_batch", "accumulation", "dp", "tp", "pp", "virtual_stages", "cp", "ep", "sequence_parallel",
+                  "schedule", "sharding", "shard_group", "recompute", "recompute_every", "offload_optimizer",
+                  "offload_activations")  # fmt: skip
+_NEUTRAL = Strategy()
+
+
+CHECK_MODELS: dict[str, tuple[str, ...]] = {
+    "nanotron-ultrascale": ("llama-8.86B",),
+    "torchtitan": ("llama3-70b", "llama2-70b"),
+    "simumax-b200": ("deepseekv2-L4",),
+    "vTrain-single": ("gpt-L16-h2048",),
+    "vTrain-multi": ("gpt-L40-h6144",),
+    "dgxc-benchmarking": ("nemotron-340b", "gpt3-5b"),
+    "megatron-bridge": ("llama3-70b", "qwen3-235b-a22b"),
+    "megatron-lm-readme": ("gpt-39B", "gpt-145B", "gpt-16B", "gpt-314B"),
+    "calculon-seqsel-tab5": ("gpt-530B",),
+}
+"""Models kept from the fit in sources with few models, chosen before any fit; elsewhere a third of them, by hash."""
+
+
+def is_check(row: LlmRow) -> bool:
+    """Whether the row's whole model is kept from the fit."""
+    if row.source in CHECK_MODELS:
+        return row.model in CHECK_MODELS[row.source]
+    return hashlib.sha256(f"{row.source}/{row.model}".encode()).digest()[0] % 3 == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows that share a model, a system, a sequence length and everything that is no column, evaluated together.
+
+    ``rows`` are positions in the table; ``costs`` do not depend on the stack's fitted costs, so a fit reuses them.
+    """
+
+    rows: tuple[int, ...]
+    architecture: Architecture
+    system: System
+    columns: Columns
+    costs: PointCosts
+    point_index: NDArray[np.int64]
+
+    def step_s(self, stack_costs: StackCosts) -> F64:
+        return step_times(self.architecture, self.system, self.costs, self.columns, self.point_index, stack_costs).step_s
+
+
+def build_groups(rows: Sequence[LlmRow]) -> tuple[list[Group], dict[int, str]]:
+    """Groups of every row that can be predicted, and for the others why not."""
+    together: dict[tuple[object, ...], list[int]] = {}
+    reasons: dict[int, str] = {}
+    for i, row in enumerate(rows):
+        if row.reason or row.strategy is None:
+            reasons[i] = row.reason
+        elif not math.isfinite(row.step_time_s):
+            reasons[i] = "out of memory (no step time)" if row.out_of_memory else "step time not measured"
+        else:
+            base = row.strategy.with_(**{f: getattr(_NEUTRAL, f) for f in _COLUMN_FIELDS})
+            key = (row.architecture, row.system, base, row.seq_len)
+            together.setdefault(key, []).append(i)
+    groups: list[Group] = []
+    for (arch, system, _, seq_len), members in together.items():
+        assert isinstance(arch, Architecture) and isinstance(system, System) and isinstance(seq_len, int)
+        strategies = [s for i in members if (s := rows[i].strategy) is not None]
+        columns = Columns.from_strategies(strategies)
+        try:
+            points, index = points_of(columns, seq_len)
+            groups.append(Group(tuple(members), arch, system, columns, point_costs(arch, points, system), index))
+        except GpuwiseError as error:
+            reasons.update(dict.fromkeys(members, error.message[:80]))
+    return groups, reasons
+
+
+def score(folder: Path, all_check: bool) -> Scores | None:
+    """Predict every row of ``llm_training.csv`` under ``folder``; None when it is not there."""
+    rows = read_rows(folder)
+    if rows is None:
+        return None
+    groups, reasons = build_groups(rows)
+    predicted, sigma = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+    for group in groups:
+        sc = find_stack_costs(group.columns.base.stack, group.architecture.moe is not None)
+        predicted[list(group.rows)] = group.step_s(sc)
+        sigma[list(group.rows)] = [sc.spread(rows[i].n_accelerators / group.system.count) for i in group.rows]
+    split = ["check" if all_check or is_check(r) else "fit" for r in rows]
+    return Scores(
+        source=[_label(r) for r in rows], gpu=[r.gpu for r in rows], split=split,
+        measured=np.array([r.step_time_s for r in rows]), predicted=predicted, log_sigma=sigma,
+        baseline=constant_mfu(rows, groups, split), reason=[reasons.get(i, "") for i in range(len(rows))],
+    )  # fmt: skip
+
+
+def _label(row: LlmRow) -> str:
+    """NVIDIA's tables mix dense models and models with experts, which are two questions; elsewhere the source itself."""
+    experts = row.architecture is not None and row.architecture.moe is not None
+    return f"{row.source} experts" if experts and row.source in ("megatron-bridge", "dgxc-benchmarking") else row.source
+
+
+def constant_mfu(rows: Sequence[LlmRow], groups: Sequence[Group], split: Sequence[str]) -> F64:
+    """Step time had every row of a source, GPU and precision the median MFU of its fit rows (of its check rows where
+    there are none: then the baseline has seen them and is flattered)."""
+    at_peak = np.full(len(rows), np.nan)
+    for group in groups:
+        peak = group.system.accelerator.peak(group.columns.base.precision)
+        for i in group.rows:
+            row = rows[i]
+            flop = model_flop_per_token(group.architecture, row.seq_len) * row.global_batch * row.seq_len
+            at_peak[i] = flop / (peak * row.n_accelerators)
+    measured = np.array([r.step_time_s for r in rows])
+    mfu = at_peak / measured
+    out = np.full(len(rows), np.nan)
+    keys = [(r.source, r.gpu, r.strategy.precision if r.strategy else "") for r in rows]
+    for width in (1, 2, 3):  # the most specific key that has fit rows wins
+        for key in {k[:width] for k in keys}:
+            member = np.array([k[:width] == key for k in keys]) & np.isfinite(mfu)
+            fit = member & (np.array(split) == "fit")
+            use = fit if fit.any() else member if width == 1 else fit
+            if use.any():
+                out[member] = at_peak[member] / np.median(mfu[use])
+    return out
+
+
+# --- fit -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A coefficient's range and where the fit starts; times are fitted in log space."""
+
+    low: float
+    start: float
+    high: float
+    log: bool = False
+
+
+BOUNDS: dict[str, Bound] = {
+    "launch_s": Bound(1e-6, 6e-6, 4e-5, log=True),
+    "kernel_gap_s": Bound(2e-7, 1e-6, 6e-6, log=True),
+    "layer_overhead_s": Bound(1e-6, 3e-5, 3e-3, log=True),
+    "sync_s": Bound(1e-7, 3e-6, 3e-5, log=True),
+    "micro_batch_overhead_s": Bound(1e-6, 3e-4, 2e-2, log=True),
+    "step_overhead_s": Bound(1e-4, 5e-3, 0.1, log=True),
+    "matmul_slowdown": Bound(0.9, 1.08, 1.5),
+    "quantized_matmul_slowdown": Bound(0.6, 1.0, 1.6),
+    "row_scales_slowdown": Bound(1.0, 1.2, 2.5),
+    "attention_slowdown": Bound(0.8, 1.05, 2.0),
+    "memory_slowdown": Bound(0.6, 1.05, 2.5),
+    "communication_slowdown": Bound(0.7, 1.1, 3.0),
+    "network_slowdown": Bound(0.7, 1.1, 3.0),
+    "tp_overlap": Bound(0.0, 0.1, 1.0),
+    "cp_overlap": Bound(0.0, 0.7, 1.0),
+    "ep_overlap": Bound(0.0, 0.1, 1.0),
+    "pp_overlap": Bound(0.0, 0.3, 1.0),
+    "dp_overlap": Bound(0.0, 0.8, 1.0),
+    "contention": Bound(0.0, 0.2, 0.6),
+    "straggler": Bound(0.0, 0.005, 0.05),
+    "gain_per_year": Bound(0.0, 0.05, 0.3),
+}
+UNMEASURED = {"gb300": ("gb300", "b300-sxm")}
+"""Accelerators without published kernel times whose runs say how their matmuls differ from the family's, and for whom
+the figure then stands; they take no part in fitting a stack."""
+LAUNCH_STARTS = (6e-6, 1.2e-5, 2.2e-5)
+BORROWED = {"eager": "eager-fsdp"}
+"""Stacks without a published run of their own, and the relative whose costs they take."""
+UNSEEN_SPREAD = 0.25
+"""Least spread of a borrowed stack: between two stacks of one family here (a judgement, about their difference)."""
+FEW = 10
+"""Check rows below which a spread is taken from all rows."""
+LEAST_SPREAD = 0.03
+"""Replicates of a whole step differ by 2-8 % between machines and releases; no spread is narrower."""
+PRIOR_WEIGHT = 0.05
+FIRM = {"communication_slowdown": 0.6, "network_slowdown": 0.6, "attention_slowdown": 0.1, "memory_slowdown": 0.1,
+        "matmul_slowdown": 0.2, "quantized_matmul_slowdown": 0.2, "row_scales_slowdown": 0.1}
+"""Stronger pulls: collectives and kernels were measured on their own, so a stack should need little correction."""
+"""Pull towards the start, in residual units per unit of range: decides only what the rows do not."""
+
+
+def fit_stack(stack: str, rows: Sequence[LlmRow], groups: Sequence[Group]) -> tuple[StackCosts, dict[str, float]]:
+    """Least squares on log(predicted / measured) of the stack's fit rows; a source weighs as the root of its rows.
+
+    Returns the costs, with ``log_sigma`` from the rows kept from the fit, and the errors of both parts.
+    """
+    from scipy.optimize import least_squares
+
+    mine = [g for g in groups if profile_of(g) == stack]
+    names = list(BOUNDS)
+    low, start, high = (np.array([_to(BOUNDS[n], getattr(BOUNDS[n], e)) for n in names]) for e in ("low", "start", "high"))
+    scale = high - low
+    pull = np.array([FIRM.get(n, PRIOR_WEIGHT) for n in names])
+    mine = [g for g in mine if g.system.accelerator.id not in UNMEASURED] or mine
+    fit_rows = [i for g in mine for i in g.rows if not is_check(rows[i])]
+    releases = [r for g in mine if (r := g.columns.base.release) is not None]
+    first, last = (min(releases), max(releases)) if releases else (0.0, 0.0)
+    per_source: dict[str, int] = {}
+    for i in fit_rows:
+        per_source[rows[i].source] = per_source.get(rows[i].source, 0) + 1
+
+    def costs_of(x: F64) -> StackCosts:
+        values: dict[str, Any] = {n: _from(BOUNDS[n], v) for n, v in zip(names, x * scale + low, strict=True)}
+        return StackCosts(first_release=first, last_release=last, log_sigma=0.1, log_sigma_many=0.1, **values)
+
+    def residuals(x: F64) -> F64:
+        sc, out = costs_of(x), []
+        for g in mine:
+            ratio = np.log(g.step_s(sc) / np.array([rows[i].step_time_s for i in g.rows]))
+            keep = np.array([not is_check(rows[i]) for i in g.rows])
+            weight = np.array([per_source.get(rows[i].source, 1) ** -0.25 for i in g.rows])
+            out.append((ratio * weight)[keep])
+        return np.concatenate([*out, pull * (x - (start - low) / scale)])
+
+    begin = (start - low) / scale
+    begins: list[F64] = []
+    for launch_s in LAUNCH_STARTS:  # whether launches bind has two sides with no slope between them
+        x = begin.copy()
+        x[names.index("launch_s")] = (math.log(launch_s) - low[0]) / scale[0]
+        begins.append(x)
+    if np.abs(residuals(begins[-1]) - residuals(begins[0])).mean() < 1e-3:
+        begins = begins[:1]
+    best = None
+    for x in begins:
+        tried = least_squares(residuals, x, bounds=(0, 1), loss="cauchy", f_scale=0.04, max_nfev=20, diff_step=3e-3)
+        best = tried if best is None or tried.cost < best.cost else best
+    assert best is not None
+    sc = costs_of(best.x)
+    report, one, many = _errors(sc, mine, rows)
+    return replace(sc, log_sigma=one, log_sigma_many=many), report
+
+
+def profile_of(group: Group) -> str:
+    """Name of the stack profile a group's runs belong to."""
+    return group.columns.base.stack + (EXPERTS if group.architecture.moe is not None else "")
+
+
+def _errors(sc: StackCosts, groups: Sequence[Group], rows: Sequence[LlmRow]) -> tuple[dict[str, float], float, float]:
+    """Errors by source and part; the spreads on one system and on several, from the rows kept from the fit if any."""
+    from gpuwise.calibrate.validation import log_sigma_of
+
+    ratio = {i: float(t / rows[i].step_time_s) for g in groups for i, t in zip(g.rows, g.step_s(sc), strict=True)}
+    report: dict[str, float] = {}
+    for source in sorted({rows[i].source for i in ratio}):
+        for part in ("fit", "check"):
+            values = [abs(v - 1) for i, v in ratio.items() if rows[i].source == source and is_check(rows[i]) == (part == "check")]
+            if values:
+                report[f"{source} {part} mape ({len(values)} rows)"] = round(float(np.mean(values)), 4)
+    systems = {i: rows[i].n_accelerators / g.system.count for g in groups for i in g.rows}
+    spreads: list[float] = []
+    for several in (False, True):
+        mine = [i for i in ratio if (systems[i] > 1) == several] or list(ratio)
+        check = [ratio[i] for i in mine if is_check(rows[i])]
+        kept = np.array(check if len(check) >= FEW else [ratio[i] for i in mine])
+        spreads.append(max(log_sigma_of(np.ones_like(kept), kept), LEAST_SPREAD))
+    return report, spreads[0], spreads[1]
+
+
+def fit_accelerator(accelerator_id: str, costs: dict[str, StackCosts], rows: Sequence[LlmRow], groups: Sequence[Group]) -> float:
+    """Matmul time of an accelerator over the kernel model's, by least squares of the log error of its fit rows, each
+    model weighing the same."""
+    mine = [
+        g for g in groups
+        if g.system.accelerator.id == accelerator_id and g.architecture.moe is None and profile_of(g) in costs
+    ]  # fmt: skip
+    if not mine:
+        return 1.0
+    models = [rows[i].model for g in mine for i in g.rows]
+
+    def error(factor: float) -> float:
+        total = 0.0
+        for g in mine:
+            sc = costs[profile_of(g)]
+            scaled = replace(
+                sc, matmul_slowdown=sc.matmul_slowdown * factor,
+                quantized_matmul_slowdown=sc.quantized_matmul_slowdown * factor,
+            )  # fmt: skip
+            for t, i in zip(g.step_s(scaled), g.rows, strict=True):
+                if not is_check(rows[i]):
+                    total += math.log(t / rows[i].step_time_s) ** 2 / models.count(rows[i].model)
+        return total
+
+    return float(min(np.arange(0.6, 1.21, 0.01), key=error))
+
+
+def _to(b: Bound, value: float) -> float:
+    return math.log(value) if b.log else value
+
+
+def _from(b: Bound, value: float) -> float:
+    return math.exp(value) if b.log else float(value)
+
+
+def fit(folder: Path, stacks: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
+    """Refit the stacks that have rows under ``folder`` and write ``coefficients/stacks.json``; returns the errors."""
+    from dataclasses import asdict
+
+    from gpuwise.calibrate.coefficient_files import write
+    from gpuwise.predict.coefficients import load_json
+
+    rows = read_rows(folder)
+    assert rows is not None
+    groups, _ = build_groups(rows)
+    document = {k: dict(v) if isinstance(v, dict) else v for k, v in load_json("stacks").items()}
+    reports: dict[str, dict[str, float]] = {}
+    in_force = document.get("matmul_slowdown_by_accelerator", {})
+    document["matmul_slowdown_by_accelerator"] = dict(in_force)
+    fitted: dict[str, StackCosts] = {}
+    for stack in stacks or sorted({profile_of(g) for g in groups}):
+        costs, report = fit_stack(stack, rows, groups)
+        document["stacks"][stack] = {k: v if isinstance(v, str) else round(v, 9) for k, v in asdict(costs).items()}
+        document["provenance"][stack] = {"rows": "published training runs, split by model", "errors": report}
+        reports[stack] = report
+        fitted[stack] = costs
+    for accelerator_id, same in UNMEASURED.items():
+        # steps are evaluated with the factor in force, so what the search finds is on top of it
+        further = fit_accelerator(accelerator_id, fitted, rows, groups) if fitted else 1.0
+        factor = round(in_force.get(accelerator_id, 1.0) * further, 3)
+        document["matmul_slowdown_by_accelerator"] |= dict.fromkeys(same, factor)
+    for stack, near in BORROWED.items():
+        wider = {k: max(UNSEEN_SPREAD, document["stacks"][near][k]) for k in ("log_sigma", "log_sigma_many")}
+        document["stacks"][stack] = {**document["stacks"][near], **wider, "basis": "derived"}
+        document["provenance"][stack] = {"rows": "none of its own", "errors": {}, "from": near}
+    write("stacks", document)
+    return reports

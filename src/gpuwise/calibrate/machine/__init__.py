@@ -1,0 +1,1 @@
+"""A machine's own measurements turned into corrections of the kernel model."""

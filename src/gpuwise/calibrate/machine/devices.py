@@ -1,0 +1,73 @@
+"""Devices that are in no catalogue: made from what the driver says of them and what was measured."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import MappingProxyType
+
+from gpuwise.calibrate.machine.calibration import DeviceCoefficients
+from gpuwise.errors import DataError
+from gpuwise.facts.hardware.accelerators import PCIE_BYTES_PER_S, Accelerator, architectures
+from gpuwise.facts.hardware.cpus import Cpu, cpus
+from gpuwise.predict.coefficients import load_json
+
+SOURCE = "measured on this machine, and what its driver says"
+
+
+def accelerator_from(
+    found: DeviceCoefficients | None, *, name: str, vendor: str, memory_bytes: float | None,
+    capability: tuple[int, int] | None, units: int | None, clock_hz: float | None, power_w: float | None,
+    l2_bytes: float | None, unified_memory: bool | None, pcie: tuple[int, int] | None = None,
+) -> Accelerator:  # fmt: skip
+    """An accelerator whose rates are the best that were measured: estimates on it cannot promise more.
+
+    Raises DataError where nothing was measured or the driver does not say how much memory there is.
+    """
+    if found is None or "memory" not in found.rates or len(found.rates) < 2:
+        raise DataError(
+            f"{name} is not in the catalogue and was not measured",
+            hint="run `gpuwise bench --calibrate`: its rates are measured then",
+        )
+    if not memory_bytes:
+        raise DataError(f"the driver does not say how much memory {name} has", hint="name a card of the catalogue with --on")
+    said = None if capability is None else f"{capability[0]}.{capability[1]}"
+    unit = architectures().get(f"sm_{said.replace('.', '')}") if said else None
+    link = PCIE_BYTES_PER_S.get(f"{pcie[0]}.0 x{pcie[1]}") if pcie else None
+    rates = {dtype: rate for dtype, rate in found.rates.items() if dtype != "memory"}
+    return Accelerator(
+        id="this-machine", name=name, vendor=vendor, family=unit.family if unit else "unknown", year=2026,
+        compute_units=units, boost_hz=clock_hz, peak_flop_per_s=MappingProxyType(rates), memory_bytes=float(memory_bytes),
+        memory_type="unknown", memory_bandwidth_bytes_per_s=found.rates["memory"], l2_bytes=l2_bytes,
+        shared_memory_per_unit_bytes=unit.shared_memory_bytes if unit else None,
+        registers_per_unit=unit.registers if unit else None, max_warps_per_unit=unit.max_warps if unit else None,
+        compute_capability=said, tdp_w=power_w, form="SoC" if unified_memory else "PCIe", pcie_bytes_per_s=link,
+        link_kind=None, link_bytes_per_s=None, list_price_usd=None, source=SOURCE,
+        fp32_flop_per_clock_per_unit=unit.flop_per_clock.get("fp32") if unit else None,
+    )  # fmt: skip
+
+
+def processor_from(found: DeviceCoefficients, known: Cpu | None, cores: int) -> Cpu:
+    """The processor as measured: the peaks and the bandwidth at which the shares of peak every processor reaches give
+    the measured rates. Raises DataError where products or memory were not measured.
+    """
+    if "fp32" not in found.rates or "memory" not in found.rates:
+        raise DataError("this processor's products and memory were not measured", hint="run `gpuwise bench --device cpu --quick`")
+    shares = load_json("cpu")["shares"]
+    base = known or next(iter(cpus().values()))
+    matrix = "bf16" in found.rates and "fp32" in found.rates and found.rates["bf16"] > 2.5 * found.rates["fp32"]
+    peaks: dict[str, float] = {}
+    for dtype in ("fp32", "bf16", "int8"):
+        rate = found.rates.get(dtype)
+        if rate is not None and (dtype == "fp32" or rate > found.rates["fp32"]):
+            kind = "matrix-intel" if matrix and dtype != "fp32" else "product"
+            peaks[dtype] = rate / float(shares[kind]["share"])
+    bandwidth = found.rates["memory"] / float(shares["stream"]["share"])
+    if not all(math.isfinite(v) and v > 0 for v in (*peaks.values(), bandwidth)):
+        raise DataError("a measured rate of this processor is not above zero", hint="run `gpuwise bench --device cpu` again")
+    return replace(
+        base, id="this-machine", name=found.name, vendor="Intel" if matrix else base.vendor, cores=cores, efficiency_cores=0,
+        peak_flop_per_s=MappingProxyType(peaks), matrix_dtypes=tuple(d for d in ("bf16", "int8") if matrix and d in peaks),
+        memory_bandwidth_bytes_per_s=bandwidth, source=SOURCE, weak=(), aliases=(), notes="", rental=None, list_price_usd=None,
+        tdp_w=known.tdp_w if known else None,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Device memory of measured jobs: rows, fit, score."""

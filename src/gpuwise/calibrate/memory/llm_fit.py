@@ -1,0 +1,222 @@
+"""Fits the few constants of device memory that no source states: ``coefficients/memory.json``.
+
+For each stack, on the fit rows only: the allocator's slack (share of what churns), and from the source that
+measures what nvidia-smi shows, NCCL's bytes a communicator. Everything else is accounting. The spread of each
+metric is that of the check rows of the stacks that measure it.
+
+Run: ``python -m gpuwise.calibrate.memory.llm_fit DIR``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.calibrate.coefficient_files import write
+from gpuwise.calibrate.llm_training.rows import LlmRow, read_rows
+from gpuwise.calibrate.llm_training.score import is_check
+from gpuwise.calibrate.memory import score as memory
+from gpuwise.calibrate.memory.llm_score import Target, predict, settings, targets, value_of
+from gpuwise.calibrate.validation import log_sigma_of
+from gpuwise.errors import DataError, GpuwiseError
+from gpuwise.predict.coefficients import _manifest, load_json
+from gpuwise.predict.memory.device import METRICS, StackMemory, stack_memory
+from gpuwise.predict.memory.strategies import MemoryColumns
+from gpuwise.units import GIB, GIGA, MIB
+
+F64 = NDArray[np.float64]
+SLACKS = np.arange(0.0, 0.61, 0.01)
+COMMUNICATORS = np.arange(0.4, 1.81, 0.02) * GIB
+"""Published: 0.53 to 0.67 GiB on 4 A100 (NCCL#964), 1.5 for one and 5.6 for three or more (NCCL#864)."""
+LEAST_SLACK = 0.05
+"""The most that calls no published run impossible; below it the published out-of-memory runs stay so."""
+PRIOR = StackMemory(32 * MIB, 0.25, LEAST_SLACK, dict.fromkeys(METRICS, 0.06))
+"""Where nothing is measured: two small workspaces, and the slack that most stacks show."""
+CONTEXT_BYTES = {"eager": 1.518e9, "lazy": 437 * MIB}
+"""With all modules loaded: what 2,000 small perceptrons on an A100 take beyond their tensors (GPUMemNet; a
+bare context is 1237 MiB there, 1343 MiB on a V100 under CUDA 11.2; the products' modules come on top). Since
+CUDA 11.7: mean of 256-618 MiB on Ampere, Ada and Hopper (pytorch#107667, #109888, unsloth-zoo#1053,
+InvokeAI#9413, LMCache#4019)."""
+LAZY_COMMUNICATOR_BYTES = 616 * MIB
+"""NCCL on 4 A100: 544 MiB for two ranks, 688 MiB for more (NCCL#964)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measured number with its prediction, the bytes that slack multiplies and those reserved whatever it
+    is."""
+
+    target: Target
+    stack: str
+    check: bool
+    memory: MemoryColumns
+
+    churned: float
+    contiguous: float
+    communicators: float
+
+    def log_ratio(self, slack: float, communicator_bytes: float) -> float:
+        """log(measured / predicted) with these constants, the device's limit left out."""
+        metric = self.target.metric
+        value = value_of(self.memory, "allocated")
+        if metric != "allocated":
+            value += slack * self.churned + self.contiguous
+        if metric == "device":
+            value += CONTEXT_BYTES["eager"] + self.communicators * communicator_bytes
+        return float(np.log(self.target.measured / value))
+
+
+def samples(rows: Sequence[LlmRow]) -> list[Sample]:
+    """Every measured peak that can be predicted."""
+    found: list[Sample] = []
+    probe = replace(PRIOR, slack=0.01, least_slack=0.01)
+    for target in targets(rows):
+        if target.metric == "verdict":
+            continue
+        row = rows[target.row]
+        try:
+            strategy, rules = settings(row)
+            peak = predict(row, strategy, rules, probe)
+            more = predict(row, strategy, rules, replace(probe, slack=0.02, least_slack=0.02))
+        except GpuwiseError:
+            continue
+        groups = (strategy.tp > 1) + (strategy.pp > 1) + (strategy.dp * strategy.cp > 1)
+        churned = 100.0 * float(more.reserve.flat[0] - peak.reserve.flat[0])
+        contiguous = float(peak.reserve.flat[0]) - 0.01 * churned
+        found.append(Sample(target, strategy.stack, is_check(row), peak, churned, contiguous, float(groups)))
+    return found
+
+
+def fit_stack(group: Sequence[Sample]) -> tuple[float, float | None]:
+    """(slack, bytes a communicator) that make the mean absolute log error of the fit rows least; None where
+    no row measures what is outside torch, and the usual slack where none measures what is reserved."""
+    fitted = [s for s in group if not s.check] or list(group)
+    loose = [s for s in fitted if s.target.metric != "allocated"]
+    device = any(s.target.metric == "device" for s in loose)
+    if not loose:
+        return PRIOR.slack, None
+    best, found = np.inf, (PRIOR.slack, None)
+    for each in COMMUNICATORS if device else [0.0]:
+        for slack in SLACKS:
+            error = float(np.mean([abs(s.log_ratio(slack, each)) for s in loose]))
+            if error < best - 1e-9:
+                best, found = error, (round(float(slack), 2), float(each) if device else None)
+    return found
+
+
+def fit_eager(folder: Path) -> tuple[float, float]:
+    """(slack, reserved bytes in any job) of eager torch, from the plain vision transformers of GPUMemNet's
+    fit rows."""
+    probe = replace(PRIOR, slack=0.01, least_slack=0.01)
+    found: list[tuple[float, float, float]] = []
+    for r in memory.records(folder, "gpumemnet_timm_train.csv"):
+        row = memory.Row("gpumemnet timm", r["gpu"], r["model"], r["measured_peak_GB"] * GIGA, 0.0, "")
+        if memory.is_check(row):
+            continue
+        try:
+            job = memory.timm_job(r, probe)
+        except GpuwiseError:
+            continue
+        outside = float(np.broadcast_to(job.context, job.device_total.shape).flat[0])
+        allocated, reserve = float(job.allocated.flat[0]), float(job.reserve.flat[0])
+        found.append((row.measured, allocated + outside, reserve / probe.slack))
+    if not found:
+        return PRIOR.slack, PRIOR.reserve_bytes
+    measured, fixed, churned = np.array(found).T
+    errors = {
+        (round(float(slack), 2), float(extra)): float(
+            np.mean(np.abs(np.log(measured / (fixed + slack * churned + extra))))
+        )
+        for slack in SLACKS for extra in np.arange(0, 513, 16) * MIB
+    }  # fmt: skip
+    return min(errors, key=lambda k: errors[k])
+
+
+def job_spreads(folder: Path) -> dict[str, dict[str, float]]:
+    """Spread of log(measured / predicted) of each table of jobs, on its check rows."""
+    scores = memory.score(folder, False)
+    if scores is None:
+        return {}
+    found: dict[str, dict[str, float]] = {}
+    for source in sorted(set(scores.source)):
+        mask = np.array([s == source and not r for s, r in zip(scores.source, scores.reason, strict=True)])
+        kept = mask & np.array([s == "check" for s in scores.split])
+        mask = kept if kept.sum() >= 4 else mask
+        if mask.any():
+            sigma = log_sigma_of(scores.measured[mask], scores.predicted[mask])
+            found[source] = {"log_sigma": max(sigma, 0.003)}
+    return found
+
+
+def spreads(
+    everything: Sequence[Sample], slack: dict[str, float], communicator_bytes: float
+) -> dict[str, dict[str, float]]:
+    """Spread per stack and metric, from check rows (fit rows where a stack has none); pooled where it has no
+    rows."""
+    def sigma(group: Sequence[Sample]) -> float:
+        kept = [s for s in group if s.check] if sum(s.check for s in group) >= 4 else list(group)
+        ratios = np.exp([s.log_ratio(slack[s.stack], communicator_bytes) for s in kept])
+        return max(log_sigma_of(ratios, np.ones(len(ratios))), 0.003)
+
+    pooled = {m: sigma([s for s in everything if s.target.metric == m]) for m in METRICS}
+    found: dict[str, dict[str, float]] = {"default": pooled}
+    for stack in slack:
+        mine = {m: [s for s in everything if s.stack == stack and s.target.metric == m] for m in METRICS}
+        own = {m: sigma(rows) for m, rows in mine.items() if len(rows) >= 4}
+        # a metric without rows of its own is at least as uncertain as the ones it contains
+        found[stack] = {}
+        for i, m in enumerate(METRICS):
+            contained = [found[stack][k] for k in METRICS[:i]]
+            found[stack][m] = own[m] if m in own else max([pooled[m], *contained])
+    return found
+
+
+def fit(folder: Path) -> None:
+    """Fit and write ``coefficients/memory.json``. Raises DataError when the table is not in ``folder``."""
+    rows = read_rows(folder)
+    if rows is None:
+        raise DataError(f"no llm_training.csv in {folder}")
+    everything = samples(rows)
+    groups: dict[str, list[Sample]] = {}
+    for sample in everything:
+        groups.setdefault(sample.stack, []).append(sample)
+    fitted = {stack: fit_stack(group) for stack, group in sorted(groups.items())}
+    slack = {stack: f[0] for stack, f in fitted.items()}
+    slack["eager"], reserve = fit_eager(folder)
+    communicator = next((f[1] for f in fitted.values() if f[1] is not None), LAZY_COMMUNICATOR_BYTES)
+    sigma = spreads(everything, slack, communicator)
+    table = {"default": replace(PRIOR, log_sigma=sigma["default"])}
+    table |= {stack: replace(PRIOR, slack=s, log_sigma=sigma[stack]) for stack, s in slack.items()}
+    table["eager"] = replace(table["eager"], reserve_bytes=reserve)
+    errors = {
+        stack: float(np.mean([abs(s.log_ratio(slack[stack], communicator)) for s in group]))
+        for stack, group in groups.items()
+    }
+    provenance = {
+        "source": "llm_training.csv: SimuMax B200, nanotron, bigscience, torchtitan, litgpt, torchtune",
+        "date": datetime.now(UTC).date().isoformat(),
+        "rows_fit": sum(not s.check for s in everything), "rows_check": sum(s.check for s in everything),
+        "mean_absolute_log_error": errors,
+    }  # fmt: skip
+    stacks = {
+        name: {k: v for k, v in asdict(constants).items() if k != "basis"}
+        for name, constants in table.items()
+    }
+    document: dict[str, object] = {
+        "provenance": provenance, "stacks": stacks, "context_bytes": CONTEXT_BYTES, "jobs": {},
+        "communicator_bytes": {"eager": communicator, "lazy": LAZY_COMMUNICATOR_BYTES},
+    }  # fmt: skip
+    write("memory", document)
+    for cached in (load_json, stack_memory, _manifest):
+        cached.cache_clear()
+    write("memory", {**document, "jobs": job_spreads(folder)})
+
+
+if __name__ == "__main__":
+    fit(Path(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""Networks that public benchmarks measure, built without weights or data."""

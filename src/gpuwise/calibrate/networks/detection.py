@@ -1,0 +1,101 @@
+# pyright: basic
+"""Detectors of public training benchmarks, from their published dimensions.
+
+SSD300 (DeepLearningExamples PyTorch/Detection/SSD, README "Model architecture" and ``ssd/model.py``): ResNet-50 up to
+its third stage with stride 1 there (38 x 38 x 1024), five extra stages, heads of 4, 6, 6, 6, 4, 4 boxes of 81 classes.
+Mask R-CNN and RetinaNet are torchvision's (ResNet-50 with a feature pyramid).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpuwise.calibrate.networks.support import DEVICE, Network, torchvision
+
+BOXES = 8732
+CLASSES = 81
+OBJECTS = 7
+"""Objects in an image of COCO (860,001 in 118,287 images of its training set)."""
+
+
+class SSD300(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        trunk = torchvision().models.resnet50()
+        first = trunk.layer3[0]
+        first.conv1.stride = first.conv2.stride = first.downsample[0].stride = (1, 1)
+        self.trunk = nn.Sequential(trunk.conv1, trunk.bn1, trunk.relu, trunk.maxpool, trunk.layer1, trunk.layer2, trunk.layer3)
+        widths, middle = (1024, 512, 512, 256, 256, 256), (256, 256, 128, 128, 128)
+        self.extra = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(a, m, 1, bias=False), nn.BatchNorm2d(m), nn.ReLU(inplace=True),
+                nn.Conv2d(m, b, 3, padding=int(i < 3), stride=2 if i < 3 else 1, bias=False), nn.BatchNorm2d(b),
+                nn.ReLU(inplace=True),
+            )
+            for i, (a, b, m) in enumerate(zip(widths, widths[1:], middle, strict=False))
+        )  # fmt: skip
+        boxes = (4, 6, 6, 6, 4, 4)
+        self.places = nn.ModuleList(nn.Conv2d(w, n * 4, 3, padding=1) for w, n in zip(widths, boxes, strict=True))
+        self.labels = nn.ModuleList(nn.Conv2d(w, n * CLASSES, 3, padding=1) for w, n in zip(widths, boxes, strict=True))
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.trunk(images)
+        maps = [x]
+        for stage in self.extra:
+            x = stage(x)
+            maps.append(x)
+        places = torch.cat([c(m).reshape(m.shape[0], 4, -1) for c, m in zip(self.places, maps, strict=True)], 2)
+        labels = torch.cat([c(m).reshape(m.shape[0], CLASSES, -1) for c, m in zip(self.labels, maps, strict=True)], 2)
+        return places.contiguous(), labels.contiguous()
+
+
+def ssd300() -> Network:
+    """Box regression and classification with three hard negatives to a positive (arXiv 1512.02325)."""
+    with torch.device(DEVICE):
+        module = SSD300()
+
+    def inputs(batch: int) -> tuple[Tensor, ...]:
+        return (torch.randn(batch, 3, 300, 300, device=DEVICE),)
+
+    def loss(outputs: Any, batch: int) -> Tensor:
+        places, labels = outputs
+        target = torch.randint(0, CLASSES, (batch, places.shape[2]), device=DEVICE)
+        positive = target > 0
+        count = positive.sum(dim=1)
+        regression = F.smooth_l1_loss(places, torch.zeros_like(places), reduction="none").sum(dim=1)
+        regression = (positive.float() * regression).sum(dim=1)
+        entropy = F.cross_entropy(labels, target, reduction="none")
+        negative = entropy.detach().masked_fill(positive, 0.0)
+        rank = negative.sort(dim=1, descending=True)[1].sort(dim=1)[1]
+        hard = rank < (3 * count).clamp(max=labels.shape[2]).unsqueeze(1)
+        classification = (entropy * (positive.float() + hard.float())).sum(dim=1)
+        return ((regression + classification) / count.float().clamp(min=1e-6)).mean()
+
+    return Network(module, inputs, loss)
+
+
+def torchvision_detector(name: str, height: int, width: int) -> Network:
+    """A torchvision detector with its own losses, on images that already have the size it works at."""
+    package = torchvision()
+    with torch.device(DEVICE):
+        module = package.models.detection.__dict__[name](weights=None, weights_backbone=None, min_size=height, max_size=width)
+
+    def inputs(batch: int) -> tuple[Any, ...]:
+        images = [torch.randn(3, height, width, device=DEVICE) for _ in range(batch)]
+        corner = torch.tensor([[8.0 * i, 8.0 * i, 8.0 * i + 64, 8.0 * i + 64] for i in range(OBJECTS)], device=DEVICE)
+        targets: list[dict[str, Tensor]] = []
+        for _ in range(batch):
+            one = {"boxes": corner, "labels": torch.ones(OBJECTS, dtype=torch.int64, device=DEVICE)}
+            if name.startswith("maskrcnn"):
+                one["masks"] = torch.zeros(OBJECTS, height, width, dtype=torch.uint8, device=DEVICE)
+            targets.append(one)
+        return (images, targets)
+
+    def loss(outputs: Any, batch: int) -> Tensor:
+        return torch.stack(list(outputs.values())).sum()
+
+    return Network(module, inputs, loss)

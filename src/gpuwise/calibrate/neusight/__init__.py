@@ -1,0 +1,1 @@
+"""The NeuSight study's fp32 kernels and models: rows, fit, score."""

@@ -1,0 +1,247 @@
+"""The NeuSight family of validation: fp32 kernels and whole fp32 models (Lee et al., ASPLOS 2025).
+
+Sources: ``neusight ops: <kind>`` (per-operation rows), ``neusight models`` (one GPU, eager), ``neusight
+models fusion`` (torch.compile) and ``neusight models 4-gpu``. Operations are told into fit and check by whole
+shape, models by GPU. The baseline is the roofline (FLOP over peak or bytes over bandwidth, the larger,
+summed) times one constant a source.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.calibrate import coefficient_files
+from gpuwise.calibrate.neusight import fit as neusight_fit
+from gpuwise.calibrate.neusight.models import eager_pass, parallel_seconds
+from gpuwise.calibrate.neusight.ops import eager_ops, fused
+from gpuwise.calibrate.neusight.tables import (
+    BINARY,
+    FIT_GPUS,
+    UNARY,
+    ModelRow,
+    OpRows,
+    accelerator_of,
+    read_models,
+    read_ops,
+)
+from gpuwise.calibrate.validation import Scores, log_sigma_of
+from gpuwise.errors import UnpredictableError
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.predict import coefficients
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.kernels import convolution
+from gpuwise.predict.kernels.gemm import fp32
+from gpuwise.predict.kernels.memory_bound import Pattern, memory_time
+
+F64 = NDArray[np.float64]
+FP32 = 4.0
+KINDS = {"linear": "linear", "bmm": "bmm", "conv": "conv", "ln": "ln", "softmax": "softmax"}
+KINDS |= dict.fromkeys(BINARY + UNARY, "elementwise")
+
+
+class Scored(NamedTuple):
+    """Columns of :class:`Scores` still without split."""
+
+    source: list[str]
+    gpu: list[str]
+    check: list[bool]
+    measured: list[float]
+    predicted: list[float]
+    roofline: list[float]
+    situation: list[str]
+    reason: list[str]
+
+
+def score(folder: Path, all_check: bool) -> Scores | None:
+    """Score the tables of the study in ``folder``; None when there is none."""
+    rows, models = read_ops(folder), read_models(folder)
+    if rows is None and models is None:
+        return None
+    return _scores(_collect(rows, models), all_check, load_json("neusight"))
+
+
+def fit(folder: Path) -> None:
+    """Refit the kernel families from the tables, then this family's baselines and interval widths."""
+    neusight_fit.fit(folder)
+    scored = _collect(read_ops(folder), read_models(folder))
+    document = copy.deepcopy(load_json("neusight"))
+    source, situation = np.array(scored.source), np.array(scored.situation)
+    measured, predicted, roofline = (
+        np.array(c) for c in (scored.measured, scored.predicted, scored.roofline)
+    )
+    check, good = np.array(scored.check), np.array(scored.reason) == ""
+    document["baseline"], document["log_sigma"] = {}, {}
+    for name in sorted(set(source)):
+        mask = (source == name) & good & ~check & np.isfinite(roofline)
+        document["baseline"][name] = float(np.median(measured[mask] / roofline[mask])) if mask.any() else None
+    for name in sorted(set(situation)):  # whole models were never fitted: all their rows count
+        mask = (situation == name) & good & (check | np.char.startswith(situation, "model"))
+        if mask.any():
+            document["log_sigma"][name] = log_sigma_of(measured[mask], predicted[mask])
+    coefficient_files.write("neusight", document)
+    coefficients.load_json.cache_clear()
+    coefficients._manifest.cache_clear()  # pyright: ignore[reportPrivateUsage]
+
+
+def _scores(scored: Scored, all_check: bool, document: dict[str, Any]) -> Scores:
+    baseline = np.array([document["baseline"].get(s) or np.nan for s in scored.source])
+    sigma = np.array([_sigma(document, name) for name in scored.situation])
+    return Scores(
+        source=scored.source, gpu=scored.gpu,
+        split=["check" if all_check or c else "fit" for c in scored.check],
+        measured=np.array(scored.measured), predicted=np.array(scored.predicted), log_sigma=sigma,
+        baseline=baseline * np.array(scored.roofline), reason=scored.reason,
+    )  # fmt: skip
+
+
+def _sigma(document: dict[str, Any], situation: str) -> float:
+    """Interval width of a situation; on a GPU whose kernels were never measured, that of the measured ones
+    and the spread between GPUs in quadrature."""
+    table: dict[str, float] = document["log_sigma"]
+    kind, card = situation.rsplit(" | ", 1)
+    if not card.startswith("new"):
+        return table.get(situation, table.get(f"{kind} | known", 0.2))
+    like = table.get(f"{kind} | limited") if card == "new limited" else None
+    like = like or table.get(f"{kind} | known", table.get(f"{kind.split()[0]} | known", 0.2))
+    return float(np.hypot(like, document["new_gpu_log_sigma"][kind.split()[0]]))
+
+
+def _card(accelerator: Accelerator | None) -> str:
+    """What kind of GPU an interval hangs on: ``known``; ``limited`` by a power limit of 80 W or less;
+    ``sm_61`` (its library switches between kernels far apart in speed); ``new`` ones no kernel was measured
+    on."""
+    if accelerator is None:
+        return "known"
+    limited = (accelerator.tdp_w or np.inf) <= 80.0
+    if accelerator.id not in load_json("fp32")["measured"]:
+        return "new limited" if limited else "new"
+    if accelerator.compute_capability == "6.1":
+        return "sm_61"
+    return "limited" if limited else "known"
+
+
+def _collect(rows: OpRows | None, models: list[ModelRow] | None) -> Scored:
+    scored = Scored([], [], [], [], [], [], [], [])
+    if rows is not None:
+        _score_ops(rows, scored)
+    for row in models or []:
+        _score_model(row, scored)
+    return scored
+
+
+def _score_ops(rows: OpRows, scored: Scored) -> None:
+    document = load_json("neusight")
+    check = rows.site == 1
+    for name in sorted(set(rows.gpu)):
+        accelerator = accelerator_of(name)
+        for op in sorted(set(rows.op[rows.gpu == name])):
+            index = np.flatnonzero((rows.gpu == name) & (rows.op == op))
+            part = rows.select(index)
+            n, kind = len(part), KINDS[op]
+            reason, predicted, roofline = "", np.full(n, np.nan), np.full(n, np.nan)
+            try:
+                if accelerator is None:
+                    raise UnpredictableError("accelerator not in the catalogue")
+                predicted, roofline = _predict_ops(accelerator, op, part, document)
+            except UnpredictableError as error:
+                reason = error.reason
+            scored.source.extend([f"neusight ops: {kind}"] * n)
+            scored.gpu.extend([name] * n)
+            scored.check.extend(check[index].tolist())
+            scored.measured.extend(part.measured_s.tolist())
+            scored.predicted.extend(predicted.tolist())
+            scored.roofline.extend(roofline.tolist())
+            scored.reason.extend([reason] * n)
+            scored.situation.extend(_op_situations(_card(accelerator), kind, predicted))
+
+
+def _op_situations(card: str, kind: str, predicted: F64) -> list[str]:
+    """``<kind> short|long | <card>``: short rows are the host's."""
+    return [f"{kind} {'short' if p < 2e-4 else 'long'} | {card}" for p in predicted]
+
+
+def _predict_ops(
+    accelerator: Accelerator, op: str, rows: OpRows, document: dict[str, Any]
+) -> tuple[F64, F64]:
+    """Seconds as the study's benchmark shows them, and by the roofline."""
+    bench = document["bench"]
+    peak, bandwidth = accelerator.peak("fp32"), accelerator.memory_bandwidth_bytes_per_s
+    host = bench["host_s"]
+    if op in ("linear", "bmm"):
+        shapes = fp32.Shapes(*rows.shape.T)
+        time = neusight_fit.bench_time(accelerator, shapes, load_json("fp32"), op == "bmm")
+        roofline = np.maximum(shapes.flop / peak, shapes.bytes / bandwidth)
+        return np.maximum(time, host[op]), roofline
+    if op == "conv":
+        conv = neusight_fit.convolutions_of(rows)
+        model = load_json("convolution")
+        time = convolution.vector_time(accelerator, conv, model, load_json("fp32")) + model["bench_s"]
+        return time, np.maximum(conv.flop / peak, conv.bytes(FP32) / bandwidth)
+    elements = rows.shape[:, 0] * rows.shape[:, 1]
+    reads = 2.0 if op in BINARY else 1.0
+    pattern: Pattern = "norm" if op == "ln" else "softmax" if op == "softmax" else "elementwise"
+    time = memory_time(
+        accelerator, reads * FP32 * elements, FP32 * elements, pattern=pattern, elements=elements,
+        row_bytes=FP32 * rows.shape[:, 1],
+    ).time_s  # fmt: skip
+    floor = host["binary" if op in BINARY else op if op in host else "unary"]
+    return np.maximum(time + bench["event_s"], floor), (reads + 1.0) * FP32 * elements / bandwidth
+
+
+def _score_model(row: ModelRow, scored: Scored) -> None:
+    accelerator = accelerator_of(row.gpu)
+    predicted, roofline, reason, situation = np.nan, np.nan, "", "model | known"
+    parallel = row.option not in ("", "fusion")
+    try:
+        if accelerator is None:
+            raise UnpredictableError("accelerator not in the catalogue")
+        compiled = row.option == "fusion"
+        if parallel:
+            predicted = parallel_seconds(accelerator, row.model, row.batch, row.seq, row.option)
+            situation = f"model 4-gpu | {_card(accelerator)}"
+        else:
+            one = eager_pass(accelerator, row.model, row.batch, row.seq, row.training, compiled=compiled)
+            predicted = one.total_s
+            situation = _model_situation(accelerator, row, one.memory_share)
+            roofline = _roofline(accelerator, row, compiled)
+    except UnpredictableError as error:
+        reason = error.reason
+    scored.source.append(
+        "neusight models 4-gpu" if parallel else "neusight models" + (" fusion" if row.option else "")
+    )
+    scored.gpu.append(row.gpu)
+    scored.check.append(accelerator is None or accelerator.id not in FIT_GPUS)
+    scored.measured.append(row.measured_s)
+    scored.predicted.append(float(predicted))
+    scored.roofline.append(float(roofline))
+    scored.situation.append(situation)
+    scored.reason.append(reason)
+
+
+def _model_situation(accelerator: Accelerator, row: ModelRow, memory_share: float) -> str:
+    """What the width of a whole-model interval hangs on."""
+    card = _card(accelerator)
+    if row.option == "fusion":
+        return f"model fusion | {card}"
+    if memory_share > load_json("neusight")["study"]["pressure_above"]:
+        return f"model near memory limit | {card}"
+    if row.model.startswith("switch"):
+        return f"model with experts | {card}"
+    return f"model | {'limited' if card == 'sm_61' else card}"
+
+
+def _roofline(accelerator: Accelerator, row: ModelRow, compiled: bool) -> float:
+    """Seconds of the pass's kernels at the specification's rates."""
+    ops = eager_ops(row.model, row.batch, row.seq, row.training)
+    peak, bandwidth = accelerator.peak("fp32"), accelerator.memory_bandwidth_bytes_per_s
+    total = 0.0
+    for op in fused(ops) if compiled else ops:
+        b, m, n, k = op.shape
+        moved = op.read + op.written + FP32 * b * (m * k + k * n + m * n)
+        total += op.count * max(2.0 * b * m * n * k / peak, moved / bandwidth)
+    return total

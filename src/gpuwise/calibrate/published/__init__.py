@@ -1,0 +1,1 @@
+"""Published training benchmarks of whole systems."""

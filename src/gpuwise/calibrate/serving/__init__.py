@@ -1,0 +1,1 @@
+"""Published serving runs: rows, fit, score."""

@@ -1,0 +1,180 @@
+"""Fits what serving programs cost beside their kernels: each engine's share of an iteration, and llama.cpp's
+stream."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.calibrate.coefficient_files import write
+from gpuwise.calibrate.serving.predict import Group
+from gpuwise.calibrate.serving.rows import ServingRow
+from gpuwise.calibrate.validation import log_sigma_of
+from gpuwise.predict.inference import engine_key
+from gpuwise.predict.single_stream import seconds
+
+F64 = NDArray[np.float64]
+START = {
+    "kernel_slowdown": 1.1,
+    "prefill_slowdown": 1.1,
+    "communication_slowdown": 1.0,
+    "iteration_s": 1e-3,
+    "sequence_s": 5e-6,
+    "layer_s": 1e-5,
+}
+LOW = {
+    "kernel_slowdown": 1.0,
+    "prefill_slowdown": 0.8,
+    "communication_slowdown": 0.5,
+    "iteration_s": 1e-5,
+    "sequence_s": 1e-7,
+    "layer_s": 1e-7,
+}
+HIGH = {
+    "kernel_slowdown": 1.6,
+    "prefill_slowdown": 3.0,
+    "communication_slowdown": 3.0,
+    "iteration_s": 1e-2,
+    "sequence_s": 1e-4,
+    "layer_s": 1e-4,
+}
+
+
+def is_check(row: ServingRow) -> bool:
+    """Whole models are kept from the engines' fit, whole GPUs from llama.cpp's (which ran two models): by
+    hash."""
+    if row.bits:
+        return hashlib.sha256(row.gpu.encode()).digest()[0] % 3 == 0
+    name = row.architecture.id if row.architecture is not None else row.model
+    return hashlib.sha256(name.encode()).digest()[0] % 3 == 0
+
+
+def fit_engines(rows: Sequence[ServingRow], groups: Sequence[Group]) -> dict[str, float]:
+    """Fit every engine that has rows, write ``coefficients/inference.json``, return the errors."""
+    engines: dict[str, Any] = {}
+    errors: dict[str, float] = {}
+    for engine in sorted({engine_key(g.serving) for g in groups}):
+        mine = [g for g in groups if engine_key(g.serving) == engine]
+        costs = fit_engine(rows, mine)
+        ratios: dict[str, list[float]] = {"fit": [], "check": []}
+        for g in mine:
+            for i, t in zip(g.at, g.seconds(costs), strict=True):
+                ratios["check" if is_check(rows[i]) else "fit"].append(float(t / rows[i].measured_s))
+        for part, values in ratios.items():
+            if values:
+                errors[f"{engine} {part} mape ({len(values)} rows)"] = round(
+                    float(np.mean(np.abs(np.array(values) - 1))), 4
+                )
+        kept = np.array(ratios["check"] or ratios["fit"])
+        engines[engine] = {
+            **{k: float(f"{v:.4g}") for k, v in costs.items()},
+            "log_sigma": round(log_sigma_of(np.ones_like(kept), kept), 3),
+        }
+    provenance = {
+        "source": "InferenceX (aiconfigurator silicon samples, Apache-2.0), ML.ENERGY v3 batch sweeps",
+        "split": "a third of the models kept for checking, by hash",
+        "errors": errors,
+        "date": "2026-11-21",
+    }
+    write("inference", {"engines": engines, "provenance": provenance})
+    return errors
+
+
+def fit_engine(rows: Sequence[ServingRow], groups: Sequence[Group]) -> dict[str, float]:
+    """Costs of one engine by robust least squares on log time; a model counts the same however many rows it
+    has."""
+    from scipy.optimize import least_squares
+
+    names = list(START)
+    low, high = (np.log([bound[k] for k in names]) for bound in (LOW, HIGH))
+    start = np.log([START[k] for k in names])
+    learn = [(g, np.array([not is_check(rows[i]) for i in g.at])) for g in groups]
+    if not any(keep.any() for _, keep in learn):
+        learn = [(g, np.ones(len(g.at), bool)) for g in groups]
+    per_model: dict[str, int] = {}
+    for g, keep in learn:
+        per_model[_model(rows, g)] = per_model.get(_model(rows, g), 0) + int(keep.sum())
+
+    def residual(x: F64) -> F64:
+        costs = dict(zip(names, np.exp(x), strict=True))
+        parts: list[F64] = []
+        for g, keep in learn:
+            measured = np.array([rows[i].measured_s for i in g.at])
+            parts.append(
+                (np.log(g.seconds(costs) / measured) * max(per_model[_model(rows, g)], 1) ** -0.25)[keep]
+            )
+        return np.concatenate([*parts, 0.02 * (x - start)])
+
+    best = least_squares(residual, start, bounds=(low, high), loss="soft_l1", f_scale=0.05, diff_step=1e-3)
+    return dict(zip(names, np.exp(best.x).tolist(), strict=True))
+
+
+def _model(rows: Sequence[ServingRow], group: Group) -> str:
+    arch = rows[group.at[0]].architecture
+    assert arch is not None
+    return arch.id
+
+
+# --- llama.cpp
+# -------------------------------------------------------------------------------------------------------
+
+
+def fit_single_stream(rows: Sequence[ServingRow]) -> dict[str, float]:
+    """Fit llama.cpp's token time, write ``coefficients/single_stream.json``, return the errors."""
+    from scipy.optimize import least_squares
+
+    mine = [r for r in rows if r.bits and not r.reason]
+    learn = [r for r in mine if not is_check(r)]
+    start = np.log([0.9, 0.85, 0.05, 0.2, 3.0, 3e-5, 5e-5, 1e-4])
+    low = np.log([0.5, 0.5, 1e-3, 1e-3, 1.0, 1e-6, 1e-6, 1e-6])
+    high = np.log([1.0, 1.0, 2.0, 2.0, 8.0, 3e-4, 5e-4, 5e-3])
+
+    def residual(x: F64) -> F64:
+        form = _form(np.exp(x))
+        return np.array([np.log(_seconds(form, r) / r.measured_s) for r in learn])
+
+    best = least_squares(residual, start, bounds=(low, high), loss="soft_l1", f_scale=0.05, diff_step=1e-3)
+    form = _form(np.array([float(f"{v:.3g}") for v in np.exp(best.x)]))
+    errors: dict[str, float] = {}
+    sigma = 0.0
+    for part in ("fit", "check"):
+        ratio = np.array([_seconds(form, r) / r.measured_s for r in mine if is_check(r) == (part == "check")])
+        if len(ratio):
+            errors[f"llama.cpp {part} mape ({len(ratio)} rows)"] = round(float(np.mean(np.abs(ratio - 1))), 4)
+            sigma = round(log_sigma_of(np.ones_like(ratio), ratio), 3)
+    measured = sorted({r.system.accelerator.id for r in learn if r.system is not None})
+    known = np.array([_seconds(form, r) / r.measured_s for r in learn])
+    widths = {"known_device": round(log_sigma_of(np.ones_like(known), known), 3), "other_device": sigma}
+    provenance = {
+        "source": "XiongjieDai/GPU-Benchmarks-on-LLM-Inference (2024-05), Llama 3 8B and 70B",
+        "errors": errors,
+        "split": "a third of the GPUs kept for checking, by hash",
+        "date": "2026-11-21",
+    }
+    write(
+        "single_stream", {"form": form, "measured": measured, "log_sigma": widths, "provenance": provenance}
+    )
+    return errors
+
+
+def _form(x: F64) -> dict[str, Any]:
+    share, apple_share, half, quantised, overlap, layer, apple_layer, hand_over = (float(v) for v in x)
+    return {
+        "vendors": {
+            "NVIDIA": {"bandwidth_share": share, "layer_s": layer},
+            "Apple": {"bandwidth_share": apple_share, "layer_s": apple_layer},
+        },
+        "clocks_per_byte": {"half": half, "quantised": quantised},
+        "overlap": overlap,
+        "hand_over_s": hand_over,
+    }
+
+
+def _seconds(form: dict[str, Any], r: ServingRow) -> float:
+    assert r.architecture is not None and r.system is not None
+    context = r.prompt + r.output / 2
+    return seconds(form, r.architecture, r.system.accelerator, r.bits, context, r.n_devices)

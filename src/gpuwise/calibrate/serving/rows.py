@@ -1,0 +1,317 @@
+"""Published serving runs as rows: what was measured, and for what the model can predict, the iteration it
+stands for.
+
+A row whose latency depends on arrivals, queueing or a separate prefill fleet is not one iteration: it carries
+the reason.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gpuwise.calibrate.tables import read_columns
+from gpuwise.errors import GpuwiseError
+from gpuwise.facts.hardware.systems import System
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.inference import Serving
+from gpuwise.units import MILLI
+
+QUEUEING = "needs the serving-engine simulation"
+HYBRID = "hybrid or sparse-attention model without analytic form"
+_MEASURED_TEXT = ("kind", "engine", "model", "gpu", "parallel", "precision", "notes")
+_MEASURED_NUMBERS = ("n_gpu", "isl", "osl", "concurrency", "output_tok_s", "ttft_ms", "itl_ms")
+_INFERENCEX_TEXT = ("backend", "model_path", "system", "precision", "mode")
+_INFERENCEX_NUMBERS = (
+    "isl",
+    "osl",
+    "batch_size",
+    "tp_size",
+    "attention_dp_size",
+    "moe_tp_size",
+    "moe_ep_size",
+    "silicon_ttft_ms",
+    "silicon_tpot_ms",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServingRow:
+    """``prompt`` and ``output`` tokens of a request and ``sequences`` at once; ``prefills`` says whether
+    measured time holds the prefills of other requests as well (a mean over requests does, a median between
+    tokens does not)."""
+
+    source: str
+    gpu: str
+    model: str
+    measured_s: float
+    reason: str = ""
+    architecture: Architecture | None = None
+    system: System | None = None
+    serving: Serving | None = None
+    sequences: int = 1
+    prompt: float = 0.0
+    output: float = 0.0
+    prefills: bool = False
+    bits: str = ""
+    """llama.cpp's format of the weights (``Q4_K_M``, ``F16``); those rows are its own engine."""
+    n_devices: int = 1
+
+
+def read_rows(folder: Path) -> list[ServingRow] | None:
+    """Every row of the serving tables under ``folder`` but diffusion and MLPerf; None when none is there."""
+    rows: list[ServingRow] = []
+    found = False
+    for reader in (_measured, _inferencex, _vllm):
+        part = reader(folder)
+        if part is not None:
+            rows += part
+            found = True
+    return rows if found else None
+
+
+def _records(
+    folder: Path, name: str, text: tuple[str, ...], numbers: tuple[str, ...]
+) -> list[dict[str, Any]] | None:
+    columns = read_columns(folder / name, {**dict.fromkeys(text, "str"), **dict.fromkeys(numbers, "float")})
+    if columns is None:
+        return None
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+# --- measured.csv
+# --------------------------------------------------------------------------------------------------
+
+
+def _measured(folder: Path) -> list[ServingRow] | None:
+    records = _records(folder, "serving/measured.csv", _MEASURED_TEXT, _MEASURED_NUMBERS)
+    return None if records is None else [_measured_row(r) for r in records]
+
+
+def _measured_row(r: dict[str, Any]) -> ServingRow:
+    base = ServingRow(source=r["kind"], gpu=r["gpu"], model=r["model"], measured_s=r["itl_ms"] * MILLI)
+    kind = r["kind"]
+    if kind == "single_stream":
+        row = replace(
+            base,
+            source="llama.cpp decode",
+            measured_s=1.0 / r["output_tok_s"],
+            bits=r["precision"],
+            prompt=r["isl"],
+            output=r["osl"],
+            n_devices=max(1, round(r["n_gpu"])),
+        )
+        return _filled(row, r["model"], r["gpu"], row.n_devices)
+    if kind == "offline_max_throughput":
+        return replace(base, source="offline throughput", measured_s=1.0 / r["output_tok_s"], reason=QUEUEING)
+    if kind == "online_qps_sweep":
+        return replace(base, source="load sweep", reason=QUEUEING)
+    if kind != "online_saturated_maxseqs":
+        return replace(base, reason="shape and load not stated")
+    row = replace(
+        base,
+        source="batch sweep ITL",
+        sequences=max(1, round(r["concurrency"])),
+        output=r["osl"],
+        n_devices=round(r["n_gpu"]),
+    )
+    if "SUSPECT" in r["notes"]:
+        return replace(row, reason="flagged as suspect in the table")
+    prompt = _task_prompt(r["notes"])
+    if prompt is None:
+        return replace(row, reason="prompt length not stated (images or video)")
+    row = replace(row, prompt=prompt)
+    return _filled(row, r["model"], r["gpu"], row.n_devices, _sweep_serving(r))
+
+
+def _task_prompt(notes: str) -> float | None:
+    """Prompt tokens of a task, where the table leaves them out: typical of its data set, small beside the
+    outputs (LM Arena chat, GPQA questions, fill-in-the-middle prompts)."""
+    for task, tokens in (("LM Arena", 100.0), ("GPQA", 250.0), ("FIM", 250.0)):
+        if task in notes:
+            return tokens
+    return None
+
+
+def _sweep_serving(r: dict[str, Any]) -> Serving:
+    """vLLM's flags read from ``TP1,EP8,DP8``. Expert parallelism borrows the tensor group, so that
+    ``TP1,EP8`` on eight devices without DP is an attention split eight ways."""
+    degrees = {k: int(v) for k, v in re.findall(r"(TP|EP|DP)(\d+)", r["parallel"])}
+    n = round(r["n_gpu"])
+    dp = degrees.get("DP", 1)
+    tp, ep = max(1, n // dp), degrees.get("EP", 1)
+    return Serving(
+        "vllm",
+        *_weights(r["precision"], r["model"]),
+        tp=tp,
+        attention_dp=dp,
+        moe_tp=max(1, n // ep),
+        moe_ep=ep,
+        tuned=False,
+    )
+
+
+# --- inferencex.csv
+# -------------------------------------------------------------------------------------------------
+
+
+def _inferencex(folder: Path) -> list[ServingRow] | None:
+    records = _records(folder, "serving/inferencex.csv", _INFERENCEX_TEXT, _INFERENCEX_NUMBERS)
+    if records is None:
+        return None
+    rows = [_inferencex_row(r) for r in records]
+    first = [
+        ServingRow("inferencex TTFT", r["system"], r["model_path"], r["silicon_ttft_ms"] * MILLI, QUEUEING)
+        for r in records
+        if math.isfinite(r["silicon_ttft_ms"])
+    ]
+    return rows + first
+
+
+def _inferencex_row(r: dict[str, Any]) -> ServingRow:
+    base = ServingRow("inferencex TPOT", r["system"], r["model_path"], r["silicon_tpot_ms"] * MILLI)
+    if r["mode"] != "agg":
+        return replace(base, reason="separate prefill and decode fleets: " + QUEUEING)
+    if not base.measured_s > 0:
+        return replace(base, reason="time per token not measured")
+    if not r["batch_size"] > 0:
+        return replace(base, reason="concurrency not stated")
+    try:
+        serving, n = _inferencex_serving(r)
+    except GpuwiseError as error:
+        return replace(base, reason=error.message[:80])
+    if serving is None:
+        return replace(base, reason="layout in the table is not that of one serving group")
+    # the table's batch is one worker's, and one data-parallel rank's where attention is split that way
+    sequences = int(r["batch_size"]) * serving.attention_dp
+    row = replace(base, sequences=sequences, prompt=r["isl"], output=r["osl"], prefills=True, n_devices=n)
+    return _filled(row, r["model_path"], r["system"], n, serving)
+
+
+def _inferencex_serving(r: dict[str, Any]) -> tuple[Serving | None, int]:
+    """The layout. The table writes one group in three ways: tensor times expert degree where both were given
+    (tp 64 on eight devices), data-parallel attention with the expert degree squared, or blanks."""
+
+    def degree(name: str) -> int:
+        return 1 if math.isnan(r[name]) else max(1, int(r[name]))
+
+    tp, dp, moe_tp, ep = (degree(k) for k in ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size"))
+    if tp == moe_tp * ep and tp > 8 and moe_tp <= 8 and ep > 1:
+        tp, moe_tp = moe_tp, max(1, moe_tp // ep)
+    if dp > 1 and ep == tp * dp and tp > 1:
+        ep = tp
+        tp, dp = 1, ep
+        moe_tp = 1
+    if dp == 64 and ep == 8:
+        dp, moe_tp = 8, 1
+    if tp * dp != moe_tp * ep:
+        moe_tp = max(1, tp * dp // ep)
+    n = tp * dp
+    if n > 8 or n & (n - 1):
+        return None, n
+    weights = _weights(r["precision"], r["model_path"])
+    kv = "fp8" if r["precision"] in ("fp8", "fp4") else "bf16"
+    return Serving(r["backend"], *weights, kv_dtype=kv, tp=tp, attention_dp=dp, moe_tp=moe_tp, moe_ep=ep), n
+
+
+# --- vllm_runs.csv
+# --------------------------------------------------------------------------------------------------
+
+
+def _vllm(folder: Path) -> list[ServingRow] | None:
+    records = _records(folder, "serving/vllm_runs.csv", ("model", "gpu", "metric_ms"), ("actual",))
+    if records is None:
+        return None
+    return [
+        ServingRow(
+            "vllm load " + r["metric_ms"],
+            r["gpu"],
+            r["model"],
+            r["actual"] * MILLI,
+            "arrival rate and lengths not stated: " + QUEUEING,
+        )
+        for r in records
+    ]
+
+
+# --- what a name means
+# ----------------------------------------------------------------------------------------------
+
+MODELS = (
+    (r"nemotron-(nano|h)|qwen3\.5|qwen3-next|glm-5|deepseek-v3\.2|omni", ""),
+    (r"deepseek-(r1|v3)", "deepseek-v3"),
+    (r"kimi-k2", "kimi-k2"),
+    (r"minimax-m2", "minimax-m2"),
+    (r"qwen3-(vl-)?235b", "qwen3-235b-a22b"),
+    (r"qwen3-(vl-)?30b", "qwen3-30b-a3b"),
+    (r"qwen3-coder-480b", "qwen3-coder-480b-a35b"),
+    (r"qwen3-(vl-)?(\d+)b", r"qwen3-\2b"),
+    (r"gpt-oss-(20|120)b", r"gpt-oss-\1b"),
+    (r"llama-4-(scout|maverick)", r"llama-4-\1"),
+    (r"llama-(3\.\d|3|2)-(\d+)b", r"llama-\1-\2b"),
+    (r"gemma-3-(\d+)b", r"gemma-3-\1b"),
+    (r"mixtral-8x(7|22)b", r"mixtral-8x\1b"),
+)
+"""Spelling -> catalogue; an empty name is a model without analytic form. Vision variants decode as their
+language model."""
+SYSTEMS = {
+    "h100_sxm": "H100-SXM5-80GB",
+    "h200_sxm": "H200-SXM",
+    "b200_sxm": "B200-SXM",
+    "b300_sxm": "B300-SXM",
+    "H200 SXM 141GB": "H200-SXM",
+    "H100 SXM5 80GB": "H100-SXM5-80GB",
+    "GB200 (per GPU)": "GB200",
+    "Apple M3 Max 40c": "Apple M3 Max",
+}
+
+
+@cache
+def model_of(name: str) -> Architecture | None:
+    """The architecture ``name`` means; None where it has no analytic form. Raises UnknownNameError."""
+    from gpuwise.facts.models.catalogue import find_model
+
+    for pattern, known in MODELS:
+        found = re.search(pattern, name, re.IGNORECASE)
+        if found:
+            return find_model(found.expand(known).lower()) if known else None
+    return find_model(name)
+
+
+@cache
+def system_of(name: str, n: int) -> System:
+    """The system of ``n`` devices called ``name``. Raises what ``find_cluster`` raises."""
+    from gpuwise.facts.hardware.naming import find_cluster
+
+    return find_cluster(f"{n}x{SYSTEMS.get(name, name)}").system
+
+
+def _weights(precision: str, model: str) -> tuple[str, str | None]:
+    """Formats of dense and of expert weights. gpt-oss holds experts in MXFP4 and the rest in bf16 (its model
+    card); the 4-bit Kimi and DeepSeek checkpoints quantise the experts only; ``-FP8`` checkpoints scale
+    blocks of 128 x 128."""
+    p = precision.lower()
+    if "gpt-oss" in model.lower():
+        return "bf16", "mxfp4"
+    if p == "int4":
+        return "bf16", "int4_wo"
+    if p in ("fp4", "nvfp4"):
+        experts_only = re.search("kimi|deepseek", model, re.IGNORECASE)
+        return ("bf16" if experts_only else "nvfp4"), "nvfp4"
+    if p == "fp8":
+        return ("fp8" if "llama" in model.lower() else "fp8_block"), None
+    return ("fp16" if p == "fp16" else "bf16"), None
+
+
+def _filled(row: ServingRow, model: str, gpu: str, n: int, serving: Serving | None = None) -> ServingRow:
+    try:
+        arch = model_of(model)
+        if arch is None:
+            return replace(row, reason=HYBRID)
+        return replace(row, architecture=arch, system=system_of(gpu, n), serving=serving)
+    except GpuwiseError as error:
+        return replace(row, reason=error.message.split("\n")[0][:80])

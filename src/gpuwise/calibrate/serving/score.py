@@ -1,0 +1,144 @@
+"""Published serving runs: score what is one iteration (or one stream, or one image), count the rest with its
+reason.
+
+Sources: batch sweeps (median time between tokens), InferenceX closed loops (mean time per output token),
+llama.cpp single streams, diffusion latencies, MLPerf inference. Time to first token under load, throughput at
+saturation, request-rate sweeps and separate prefill fleets need a simulation of the engine. The baseline is
+weights over bandwidth or arithmetic over peak, whichever is longer, times one constant per source and GPU:
+the median of the same fit rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.calibrate.score_tables import joined
+from gpuwise.calibrate.serving.diffusion import fit_diffusion, score_diffusion
+from gpuwise.calibrate.serving.fit import fit_engines, fit_single_stream, is_check
+from gpuwise.calibrate.serving.predict import build_groups
+from gpuwise.calibrate.serving.rows import QUEUEING, ServingRow, read_rows
+from gpuwise.calibrate.tables import read_columns
+from gpuwise.calibrate.validation import Scores
+from gpuwise.predict.inference import WEIGHT_BYTES, engine_costs
+from gpuwise.predict.single_stream import token_time, weight_bytes_read
+from gpuwise.workload.transformer.parameters import count_parameters
+
+F64 = NDArray[np.float64]
+
+
+def score(folder: Path, all_check: bool) -> Scores | None:
+    """Predict every row of the tables under ``folder/serving``; None when none is there."""
+    return joined(
+        [_score_engines(folder, all_check), score_diffusion(folder, all_check), _score_mlperf(folder)]
+    )
+
+
+def _score_engines(folder: Path, all_check: bool) -> Scores | None:
+    rows = read_rows(folder)
+    if rows is None:
+        return None
+    n = len(rows)
+    predicted, sigma = np.full(n, np.nan), np.full(n, np.nan)
+    groups, reasons = build_groups(rows)
+    for g in groups:
+        costs = engine_costs(g.serving)
+        predicted[list(g.at)] = g.seconds(costs)
+        sigma[list(g.at)] = costs["log_sigma"]
+    for i, row in enumerate(rows):
+        if row.bits and not row.reason and row.architecture is not None and row.system is not None:
+            result = token_time(
+                row.architecture,
+                row.system.accelerator,
+                row.bits,
+                context=row.prompt + row.output / 2,
+                n_devices=row.n_devices,
+            )
+            predicted[i], sigma[i] = result.time_s[0], result.log_sigma[0]
+    measured = np.array([r.measured_s for r in rows])
+    check = [all_check or is_check(r) for r in rows]
+    return Scores(
+        source=[r.source for r in rows],
+        gpu=[r.gpu for r in rows],
+        split=["check" if c else "fit" for c in check],
+        measured=measured,
+        predicted=predicted,
+        log_sigma=sigma,
+        baseline=roofline_baseline(rows, measured, ~np.array(check)),
+        reason=[r.reason or reasons.get(i, "") for i, r in enumerate(rows)],
+    )
+
+
+def roofline_baseline(rows: Sequence[ServingRow], measured: F64, fit: NDArray[np.bool_]) -> F64:
+    """Seconds [R] by the naive rule, scaled by the median of each source and GPU."""
+    ideal = np.array([_ideal(r) for r in rows])
+    keys = np.array([f"{r.source}|{r.gpu}" for r in rows], dtype=object)
+    out = np.full(len(rows), np.nan)
+    for key in set(keys):
+        mine = (keys == key) & np.isfinite(ideal) & (measured > 0)
+        learn = mine & fit if (mine & fit).any() else mine
+        if learn.any():
+            out[mine] = ideal[mine] * np.median(measured[learn] / ideal[learn])
+    return out
+
+
+def _ideal(r: ServingRow) -> float:
+    if r.reason or r.architecture is None or r.system is None:
+        return math.nan
+    device = r.system.accelerator
+    if r.bits:
+        return weight_bytes_read(r.architecture, r.bits) / device.memory_bandwidth_bytes_per_s
+    if r.serving is None:
+        return math.nan
+    ranks = r.serving.tp * r.serving.attention_dp
+    total = count_parameters(r.architecture).total
+    weights = (
+        total
+        * WEIGHT_BYTES[r.serving.expert_weights or r.serving.weights]
+        / ranks
+        / device.memory_bandwidth_bytes_per_s
+    )
+    peak = device.peak_flop_per_s.get("bf16") or device.peak_flop_per_s.get("fp16")
+    return max(weights, 2.0 * total * r.sequences / ranks / peak) if peak else math.nan
+
+
+def _score_mlperf(folder: Path) -> Scores | None:
+    """MLPerf inference: throughput under a load generator; language models need the engine, the rest their
+    networks."""
+    text = dict.fromkeys(("Model", "Accelerator", "Scenario"), "str")
+    c = read_columns(folder / "serving/mlperf_inference.csv", {**text, "Performance_Result": "float"})
+    if c is None:
+        return None
+    n = len(c["Model"])
+    language = ("llama", "mixtral", "deepseek", "gpt")
+    reason = [
+        "a processor, not an accelerator"
+        if not a
+        else QUEUEING
+        if m.startswith(language)
+        else "quantised network or tables without published totals"
+        for m, a in zip(c["Model"], c["Accelerator"], strict=True)
+    ]
+    nothing = np.full(n, np.nan)
+    return Scores(
+        source=["mlperf inference " + s for s in c["Scenario"]],
+        gpu=[a or "none" for a in c["Accelerator"]],
+        split=["check"] * n,
+        measured=1.0 / c["Performance_Result"],
+        predicted=nothing,
+        log_sigma=nothing,
+        baseline=nothing,
+        reason=reason,
+    )
+
+
+def fit(folder: Path) -> dict[str, float]:
+    """Refit engines, single streams and diffusion from ``folder``; returns their errors."""
+    rows = read_rows(folder)
+    assert rows is not None
+    groups, _ = build_groups(rows)
+    return {**fit_engines(rows, groups), **fit_single_stream(rows), **fit_diffusion(folder)}

@@ -1,0 +1,1 @@
+"""timm's image-network benchmarks: rows, fit, score."""

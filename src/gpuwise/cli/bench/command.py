@@ -1,0 +1,241 @@
+"""``gpuwise bench``: what this machine really delivers, and whether that is normal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from gpuwise.cli.options import Duration
+from gpuwise.errors import InputError
+
+if TYPE_CHECKING:
+    from gpuwise.machine.bench.run import Limits
+    from gpuwise.machine.bench.subjects import Subject
+    from gpuwise.records.store import Records
+
+QUICK_S, QUICK_CASE_S = 45.0, 15.0
+"""A quick run measures nothing longer than ``QUICK_S`` after its start, importing PyTorch included, and cuts a measurement
+off that is not done after ``QUICK_CASE_S``: with starting, judging and printing it stays under a minute."""
+QUICK_EACH_S, EACH_S, CALIBRATE_EACH_S = 0.7, 2.0, 0.25
+"""Each measurement is sampled for up to this long."""
+WRONG = 1
+"""Exit code where an answer is wrong, a card is faulty, or something is below ``--fail-below``."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """Other things to do than measuring the list; one at a time."""
+
+    stress: Duration | None = None
+    """Repeat one large product for this long (10m), every result compared bit by bit: a card that differs is faulty."""
+    calibrate: Annotated[bool, Parameter(negative="")] = False
+    """Measure about 200 products and some streams: `--on this` in fit, plan and op uses what is learnt from then on."""
+    history: Annotated[bool, Parameter(negative="")] = False
+    """Show what was measured before instead of measuring."""
+    export: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None
+    """Write this user's records to a file as JSON lines instead of measuring; - is stdout."""
+    import_: Annotated[Path | None, Parameter(name="--import")] = None
+    """Read JSON lines of another machine or file into the records instead of measuring."""
+    list_: Annotated[bool, Parameter(name="--list", negative="")] = False
+    """List the measurements instead of measuring."""
+
+    def check(self) -> None:
+        """Raises InputError where more than one is asked for."""
+        if sum(getattr(self, name) != getattr(NOTHING_ELSE, name) for name in self.__dataclass_fields__) > 1:
+            raise InputError(
+                "these do different things", hint="give one of --stress, --calibrate, --history, --list, --export, --import"
+            )
+
+    @property
+    def reads_records(self) -> bool:
+        return self.history or self.export is not None or self.import_ is not None
+
+
+NOTHING_ELSE = Instead()
+
+
+def bench(
+    *,
+    quick: Annotated[bool, Parameter(negative="")] = False,
+    only: list[str] | None = None,
+    device: list[str] | None = None,
+    against: list[str] | None = None,
+    fail_below: str | None = None,
+    each: Duration | None = None,
+    save: bool = True,
+    instead: Instead = NOTHING_ELSE,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """What does this machine deliver, against its specification, its siblings and its CPU? Is that normal?
+
+    Measures matrix products, attention, memory, launches, copies, collectives, the data loader and the disk; checks
+    every answer against a reference of higher precision; watches clocks, power and what holds them back. Each result
+    is kept the moment it ends, so Ctrl-C and kill -9 lose nothing that was measured. The exit code is 1 when an answer
+    is wrong, a card is faulty, or --fail-below says so.
+
+    Parameters
+    ----------
+    quick
+        The short list, under a minute: what there is no time for is left out by name.
+    only
+        Measure these: a family (matmul, attention, memory, launch, copy, peer, collective, loader, disk), a format or
+        kind (bf16, nccl, pinned), both (matmul-bf16) or a key of --list. May be given several times.
+    device
+        Measure on these: cpu, gpu, gpu0, gpu1 ... May be given several times; all by default.
+    against
+        GPUs you do not have, to compare the processor's products with: 4090, h100-sxm. May be given several times.
+    fail_below
+        Exit with 1 when anything is below this share of what is expected (0.9), or below its normal range (normal).
+    each
+        How long to sample each measurement at most (2s; 0.7s with --quick).
+    save
+        Keep the results in the record file (GPUWISE_RECORDS says where).
+    json
+        One JSON document on the last line of stdout.
+    """
+    import time
+
+    began_s = time.monotonic()
+    threshold = _threshold(fail_below)
+    instead.check()
+    if instead.list_:
+        from gpuwise.cli.bench.records import show_list
+
+        return show_list(tuple(only or ()), quick=quick, json=json)
+    if instead.reads_records:
+        from gpuwise.cli.bench.records import show_kept
+
+        return show_kept(instead.export, instead.import_, json=json)
+    with _measuring(tuple(device or ()), save=save) as (subjects, store, no_gpu):
+        if instead != NOTHING_ELSE:
+            return _do_instead(instead, subjects, store, each, json=json)
+        words = tuple(only or ()), tuple(against or ())
+        return _measure(subjects, store, _limits(each, quick, began_s), *words, threshold, no_gpu, quick=quick, json=json)
+
+
+def _do_instead(instead: Instead, subjects: list[Subject], store: Records | None, each_s: float | None, *, json: bool) -> int:
+    if instead.stress is not None:
+        from gpuwise.cli.bench.stress import stress_all
+
+        return stress_all(subjects, store, instead.stress, json=json, progress=say)
+    from gpuwise.cli.bench.calibrate import calibrate_all
+
+    return calibrate_all(subjects, store, each_s or CALIBRATE_EACH_S, json=json, progress=say)
+
+
+def _limits(each_s: float | None, quick: bool, began_s: float) -> Limits:
+    from gpuwise.machine.bench.run import Limits
+
+    if quick:
+        return Limits(each_s or QUICK_EACH_S, began_s + QUICK_S, case_s=QUICK_CASE_S)
+    return Limits(each_s or EACH_S)
+
+
+def _measure(
+    subjects: list[Subject], store: Records | None, limits: Limits, only: tuple[str, ...], against: tuple[str, ...],
+    threshold: float | str | None, no_gpu: str, *, quick: bool, json: bool,
+) -> int:  # fmt: skip
+    """``no_gpu``: why there is none to measure; empty where there is one, or none was asked for."""
+    import time
+
+    from gpuwise.cli.bench.against import DEFAULT_AGAINST, speedups
+    from gpuwise.machine.bench.cases import GPU, chosen
+    from gpuwise.machine.bench.expect import judge_all
+    from gpuwise.machine.bench.run import new_run, pairs_of, run_cases
+    from gpuwise.plan.one_op import find_target
+
+    targets = [find_target(name) for name in against or DEFAULT_AGAINST]
+    cases = chosen(only, quick=quick)
+    pairs = pairs_of(cases, subjects)
+    if not pairs:
+        why = f": {no_gpu}" if no_gpu and all(c.on == GPU for c in cases) else ""
+        raise InputError(f"nothing of that can be measured here{why}", hint="`gpuwise bench --list` says what runs where")
+    run = new_run(subjects, "gpuwise bench" + (" --quick" if quick else ""), time.time())
+    outcome = run_cases(pairs, run, store, limits, progress=say)
+    say("")
+
+    def earlier(subject: Subject) -> list[object]:
+        if store is None:
+            return []
+        kept = store.query(device=subject.device, machine_id=run.machine_id)
+        return [r for r in kept if r.run is not None and r.run.id != run.id]
+
+    without = (no_gpu, [c for c in cases if c.on == GPU]) if no_gpu else ("", [])
+    judged = judge_all(outcome.records, earlier)  # type: ignore[arg-type]
+    compared = speedups(judged, targets)
+    below = [j for j in judged if _is_below(j.of_expected, str(j.verdict), threshold)]
+    if json:
+        from gpuwise.cli.bench.document import document
+        from gpuwise.cli.out import print_json
+
+        print_json(document(outcome, judged, compared, below, without))
+    else:
+        from gpuwise.cli.bench.view import show
+
+        show(outcome, judged, compared, below, threshold, without, saved_in=None if store is None else store.path)
+    if outcome.interrupted:
+        return 130
+    return WRONG if outcome.wrong or below else 0
+
+
+@contextmanager
+def _measuring(device: tuple[str, ...], *, save: bool) -> Iterator[tuple[list[Subject], Records | None, str]]:
+    """The devices to measure with the driver's readings at hand, the record file, and why no GPU is among them."""
+    from contextlib import ExitStack
+
+    from gpuwise.machine.bench.absent import no_gpu_reason
+    from gpuwise.machine.bench.host_threads import use_every_core
+    from gpuwise.machine.bench.subjects import find_subjects, pick_subjects
+    from gpuwise.machine.devices.find import find_devices
+    from gpuwise.records.store import Records
+
+    use_every_core()
+    with ExitStack() as stack:
+        try:
+            backends = find_devices().backends
+        except ImportError:
+            # without the vendor's client clocks and power stay unknown, and the results say so
+            backends = ()
+        for backend in backends:
+            stack.callback(backend.close)
+        store = stack.enter_context(Records()) if save else None
+        found = find_subjects(backends)
+        no_gpu = "" if any(s.kind == "cuda" for s in found) or (device and "gpu" not in device) else no_gpu_reason(backends)
+        if no_gpu and "gpu" in device:
+            raise InputError(f"there is no GPU to measure: {no_gpu}", hint="`gpuwise bench --device cpu` measures the processor")
+        yield pick_subjects(found, device), store, no_gpu
+
+
+def _threshold(text: str | None) -> float | str | None:
+    """``normal`` or a share above 0 and up to 2. Raises InputError."""
+    if text is None or text == "normal":
+        return text
+    try:
+        share = float(text.rstrip("%")) / (100.0 if text.endswith("%") else 1.0)
+    except ValueError:
+        share = -1.0
+    if not 0.0 < share <= 2.0:
+        raise InputError(f"--fail-below: {text!r} is no share of what is expected", hint="write --fail-below 0.9, or normal")
+    return share
+
+
+def _is_below(of_expected: float | None, verdict: str, threshold: float | str | None) -> bool:
+    if threshold is None or of_expected is None:
+        return False
+    return verdict == "low" if isinstance(threshold, str) else of_expected < threshold
+
+
+def say(text: str) -> None:
+    """Progress on stderr: one line that is written over on a terminal, a line each elsewhere."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[2K{text[:78]}")
+    elif text:
+        sys.stderr.write(text + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,60 @@
+"""A run of ``gpuwise bench`` as one JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpuwise.cli.bench.against import Speedup
+    from gpuwise.machine.bench.cases import Case
+    from gpuwise.machine.bench.expect import Judged
+    from gpuwise.machine.bench.run import Outcome
+
+
+def document(
+    outcome: Outcome, judged: Sequence[Judged], compared: Sequence[Speedup], below: Sequence[Judged],
+    without: tuple[str, Sequence[Case]] = ("", ()),
+) -> dict[str, Any]:  # fmt: skip
+    """``results`` in the order measured; rates in FLOP/s and bytes/s, times in seconds. ``without`` is why there is no
+    GPU, and what was to run on one."""
+    from gpuwise.records.record import run_document
+
+    return {
+        "run": run_document(outcome.run),
+        "interrupted": outcome.interrupted,
+        "results": [_result(j) for j in judged],
+        "not_here": [
+            *({"device": s.label, "measurement": c.key, "reason": why} for c, s, why in outcome.skipped),
+            *({"device": "gpu", "measurement": c.key, "reason": without[0]} for c in without[1]),
+        ],
+        "no_time_left": [{"device": s.label, "measurement": c.key} for c, s in outcome.late],
+        "speedups": [_speedup(s) for s in compared],
+        "wrong": [r.measurement for r in outcome.wrong],
+        "failed": [r.measurement for r in outcome.failed],
+        "below": [j.record.measurement for j in below],
+    }
+
+
+def _result(j: Judged) -> dict[str, Any]:
+    from gpuwise.records.record import record_document
+
+    made = record_document(j.record)
+    e = j.expectation
+    made["label"] = j.subject.label
+    made["verdict"] = str(j.verdict)
+    made["reason"] = j.reason
+    made["expected"] = None
+    if e is not None:
+        made["expected"] = {"low": e.low, "expected": e.expected, "high": e.high, "basis": e.basis, "source": e.source}
+    made["peak"] = None if e is None else e.peak
+    made["of_expected"], made["of_peak"], made["before"] = j.of_expected, j.of_peak, j.before
+    made["slow_among_siblings"] = j.slow_among or None
+    return made
+
+
+def _speedup(s: Speedup) -> dict[str, Any]:
+    return {
+        "product": s.product, "dtype": s.dtype, "processor": s.processor, "processor_s": s.processor_s, "gpu": s.gpu,
+        "measured": s.measured, "predicted": None if s.predicted is None else s.predicted.as_dict(), "reason": s.reason,
+    }  # fmt: skip

@@ -1,0 +1,93 @@
+"""``gpuwise compare``: accelerators side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from gpuwise.cli.options import Count, Whole
+
+
+def compare(
+    *names: str,
+    model: str | None = None,
+    purpose: Annotated[str | None, Parameter(name="--for")] = None,
+    tokens: Count | None = None,
+    seq: Whole | None = None,
+    precision: str | None = None,
+    sources: Annotated[bool, Parameter(negative="")] = False,
+    html: Path | None = None,
+    svg: Path | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Which is better at what, and by how much?
+
+    Specifications with their sources, what large kernels really reach, prices, and with --model the predicted work.
+
+    Parameters
+    ----------
+    names
+        Two to eight accelerators or systems: "RTX 4090" L40S "A100 80GB", 8xH100-SXM, dgx-h100.
+    model
+        A model by name (llama-3.1-8b), a Hugging Face config.json, or dimensions: predicts what each does with it.
+    purpose
+        train, finetune or infer. Left out, training and serving are predicted.
+    tokens
+        Tokens to train on or to write, for time and money: 15B, 300M.
+    seq
+        Sequence length in tokens.
+    precision
+        Format of the matrix products in training, of the weights in serving: bf16 (usual), fp16, fp8, ...
+    sources
+        The source of every figure, one a line.
+    html
+        Write a page with figures to this file (.html): it needs no network.
+    svg
+        Write the figures alone to this file (.svg).
+    json
+        One JSON document on the last line of stdout.
+    """
+    import datetime
+
+    from gpuwise.pick.compare.comparison import compare_accelerators
+
+    if html is not None or svg is not None:
+        from gpuwise.report.files import check_target
+
+        check_target(html, (".html", ".htm"))
+        check_target(svg, (".svg",))
+    answer = compare_accelerators(
+        names, today=datetime.date.today(), model=model, purpose=purpose, tokens=tokens, seq_len=seq, precision=precision
+    )
+    _write(answer, html, svg)
+    if json:
+        from gpuwise.cli.out import print_json
+        from gpuwise.pick.compare.document import comparison_document
+
+        print_json(comparison_document(answer))
+    else:
+        from gpuwise.cli.compare.view import show_comparison
+
+        show_comparison(answer, every_source=sources)
+    return 0
+
+
+def _write(answer: object, html: Path | None, svg: Path | None) -> None:
+    """The drawn reports, and where they are on stderr."""
+    import sys
+
+    from gpuwise.pick.compare.comparison import Comparison
+
+    assert isinstance(answer, Comparison)
+    if html is None and svg is None:
+        return
+    from gpuwise.report.compare_page import write_compare_figures, write_compare_page
+
+    if html is not None:
+        write_compare_page(answer, html)
+        sys.stderr.write(f"wrote {html}\n")
+    if svg is not None:
+        write_compare_figures(answer, svg)
+        sys.stderr.write(f"wrote {svg}\n")

@@ -1,0 +1,210 @@
+"""``gpuwise cost``: rent, own or mix for a demand in GPU-hours; with a model, the bill of a training run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from gpuwise.cli.cost.input import Owned, Rented, Span, Wanted
+from gpuwise.cli.options import Count, Whole
+from gpuwise.errors import InputError
+
+if TYPE_CHECKING:
+    from gpuwise.money.rent_or_own.comparison import RentOrOwn
+
+NOTHING_WANTED, OWNED_AS_KNOWN, RENTED_AS_KNOWN = Wanted(), Owned(), Rented()
+
+
+def cost(
+    model: str | None = None,
+    *,
+    on: str,
+    wanted: Wanted = NOTHING_WANTED,
+    owned: Owned = OWNED_AS_KNOWN,
+    rented: Rented = RENTED_AS_KNOWN,
+    country: str | None = None,
+    simple: Annotated[bool, Parameter(negative="")] = False,
+    steps: Annotated[bool, Parameter(negative="")] = False,
+    rules: Annotated[bool, Parameter(negative="")] = False,
+    scenarios: Count = 100_000.0,
+    seed: int = 0,
+    currency: str = "USD",
+    usd_rate: float | None = None,
+    tokens: Count | None = None,
+    seq: Whole | None = None,
+    precision: str | None = None,
+    storage_price: float | None = None,
+    egress_gb: float | None = None,
+    eval_share: float | None = None,
+    html: Path | None = None,
+    svg: Path | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Rent or own; what does the year cost, in money, power and carbon?
+
+    Without a model: every way to get so many GPU-hours, in scenarios of prices, demand and failures. With one: the
+    bill of training it once on --tokens.
+
+    Parameters
+    ----------
+    model
+        A model by name: the bill of one training run instead.
+    on
+        The GPUs: 8xH100-SXM, 2x4090. The count is that of one server.
+    country
+        Where it runs, for carbon and electricity: DE, US-VA, aws:eu-central-1.
+    simple
+        The bare sum: no server, power, capital cost or resale, prices that stand still.
+    steps
+        What each thing counted changes, from the bare sum on, alone and together.
+    rules
+        Judge "rent below 100 hours a month, buy above 1,000" for the GPUs named (several with commas), at half, once
+        and twice the rental price.
+    scenarios
+        How many futures to draw: 100k.
+    seed
+        Same seed, same answer.
+    currency
+        Of the amounts given; anything but USD needs --usd-rate.
+    usd_rate
+        US dollars for one unit of the currency.
+    tokens
+        With a model: tokens to train on.
+    seq
+        With a model: sequence length.
+    precision
+        With a model: format of the matrix products.
+    storage_price
+        With a model: US dollars a GB and month of storage.
+    egress_gb
+        With a model: GB taken out of the cloud at the end.
+    eval_share
+        With a model: share of the training time spent on evaluation.
+    html
+        Write a page with figures to this file.
+    svg
+        Write the figures to this file.
+    json
+        One JSON document on the last line of stdout.
+    """
+    if model is not None:
+        _only_hours(wanted)
+        if tokens is None:
+            raise InputError("the tokens to train on are missing", hint="for example --tokens 15B")
+        from gpuwise.cli.cost.run import cost_run
+
+        return cost_run(
+            model, on=on, tokens=tokens, country=country, provider=rented.provider, usd_per_hour=rented.rent_price,
+            spot=rented.spot, seq=seq, precision=precision, storage_usd_per_gb_month=storage_price, egress_gb=egress_gb,
+            eval_share=eval_share, pue=_one(owned.pue), html=html, svg=svg, json=json,
+        )  # fmt: skip
+    if tokens is not None:
+        raise InputError("--tokens without a model", hint="gpuwise cost llama-3.1-8b --on 8xH100-SXM --tokens 15B")
+    if rules:
+        _only_hours(wanted, "the rule is judged at its own hours")
+        return _rules(on, wanted.years, owned, rented, country, seed, (currency, usd_rate), json)
+    return _hours(on, wanted, owned, rented, country, simple, steps, int(scenarios), seed, (currency, usd_rate), html, svg, json)
+
+
+def _hours(
+    on: str, wanted: Wanted, owned: Owned, rented: Rented, country: str | None, simple: bool, steps: bool, scenarios: int,
+    seed: int, money: tuple[str, float | None], html: Path | None, svg: Path | None, json: bool,
+) -> int:  # fmt: skip
+    import datetime
+
+    from gpuwise.cli.cost.input import demand_of, footprint, in_dollars, ownership_of, renting_of, simple_question
+    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.money.rent_or_own.scenarios import rent_or_own
+
+    _check_targets(html, svg)
+    owned, rented = in_dollars(owned, rented, *money)
+    cluster, demand = find_cluster(on, prefer=("sxm", "80gb")), demand_of(wanted)
+    carbon, power = footprint(cluster, country)
+    renting = renting_of(cluster, rented, datetime.date.today())
+    bare = simple_question(demand, cluster, owned, renting)
+    if simple:
+        demand, own, renting = bare
+    else:
+        own = ownership_of(cluster, owned, wanted.years, power)
+    result = rent_or_own(
+        demand, own, renting, wanted.years, n_scenarios=scenarios, seed=seed, accelerator=cluster.accelerator.name,
+        footprint=carbon,
+    )  # fmt: skip
+    counted = None
+    if steps and not simple:
+        from gpuwise.money.rent_or_own.counting import count_up
+
+        counted = count_up(bare, (demand, own, renting), wanted.years, seed=seed)
+    _write(result, html, svg)
+    if json:
+        from gpuwise.cli.out import print_json
+        from gpuwise.money.rent_or_own.document import comparison_document
+
+        print_json(comparison_document(result, counted))
+    else:
+        from gpuwise.cli.cost.view import show_rent_or_own
+
+        show_rent_or_own(result, counted)
+    return 0
+
+
+def _rules(
+    on: str, years: int, owned: Owned, rented: Rented, country: str | None, seed: int, money: tuple[str, float | None], json: bool
+) -> int:
+    import datetime
+
+    from gpuwise.cli.cost.input import footprint, in_dollars, ownership_of, renting_of
+    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.money.rent_or_own.rules import check_rule
+
+    owned, rented = in_dollars(owned, rented, *money)
+    checks = []
+    for name in on.split(","):
+        cluster = find_cluster(name.strip(), prefer=("sxm", "80gb"))
+        _, power = footprint(cluster, country)
+        own = ownership_of(cluster, owned, years, power)
+        checks += check_rule(cluster.accelerator.name, own, renting_of(cluster, rented, datetime.date.today()), years, seed=seed)
+    if json:
+        from gpuwise.cli.out import print_json
+
+        print_json({"horizon_months": years, "checks": [check.as_dict() for check in checks]})
+    else:
+        from gpuwise.cli.cost.view import show_rules
+
+        show_rules(checks)
+    return 0
+
+
+def _only_hours(wanted: Wanted, why: str = "a model and GPU-hours do not go together") -> None:
+    if any(h is not None for h in (wanted.hours, wanted.hours_per_month, wanted.gpu_hours_per_year)):
+        raise InputError(why, hint="leave the hours out")
+
+
+def _one(value: Span | None) -> float | None:
+    return None if value is None else value[0]
+
+
+def _check_targets(html: Path | None, svg: Path | None) -> None:
+    if html is not None or svg is not None:
+        from gpuwise.report.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_target
+
+        check_target(html, PAGE_SUFFIXES)
+        check_target(svg, FIGURE_SUFFIXES)
+
+
+def _write(result: RentOrOwn, html: Path | None, svg: Path | None) -> None:
+    """The drawn reports, and where they are on stderr."""
+    import sys
+
+    if html is None and svg is None:
+        return
+    from gpuwise.report.cost_page import write_cost_figure, write_cost_page
+
+    if html is not None:
+        write_cost_page(result, html)
+        sys.stderr.write(f"wrote {html}\n")
+    if svg is not None:
+        write_cost_figure(result, svg)
+        sys.stderr.write(f"wrote {svg}\n")

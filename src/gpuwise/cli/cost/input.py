@@ -1,0 +1,334 @@
+"""What people write after ``gpuwise cost``: hours by the month, shares in per cent, ranges; and the question
+they make together."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from gpuwise.cli.options import Money, Whole
+from gpuwise.errors import InputError
+from gpuwise.units import parse_count
+
+if TYPE_CHECKING:
+    import datetime
+
+    from gpuwise.facts.grid import PowerPrice
+    from gpuwise.facts.hardware.systems import Cluster
+    from gpuwise.money.footprint import Footprint
+    from gpuwise.money.rent_or_own.demand import Demand
+    from gpuwise.money.rent_or_own.ownership import Ownership
+    from gpuwise.money.rent_or_own.renting import Renting
+    from gpuwise.money.rent_or_own.uncertain_inputs import Driver
+
+_PER_MONTH = {"month": 1.0, "mo": 1.0, "year": 1 / 12, "y": 1 / 12, "yr": 1 / 12, "week": 365 / 84, "day": 365 / 12}
+_RANGE = re.compile(r"\s*\$?([0-9][0-9_,.]*k?)\s*(?:-|to|\.\.)\s*\$?([0-9][0-9_,.]*k?)\s*", re.IGNORECASE)
+_LONGEST_YEARS = 10.0
+Range = tuple[float, float]
+
+
+def hours_a_month(text: str, name: str) -> float:
+    """GPU-hours a month from ``10000/month``, ``120k/year``, ``50/day``; a bare number is by the month."""
+    amount, _, period = text.replace("per", "/").partition("/")
+    try:
+        value = parse_count(amount.strip().removesuffix("h").strip()) * _PER_MONTH[period.strip().lower() or "month"]
+    except (InputError, KeyError):
+        value = math.nan
+    return _positive(value, text, name, "GPU-hours", "10000/month or 120k/year")
+
+
+def share(text: str, name: str) -> float:
+    """A share from ``50%`` or ``0.5``; ``-20%`` is one too."""
+    cleaned = text.strip()
+    try:
+        value = float(cleaned.removesuffix("%")) / (100.0 if cleaned.endswith("%") else 1.0)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"{name}: {text!r} is not a share", hint=f"write it like {name} 8%")
+    return value
+
+
+def span(text: str, name: str) -> Range:
+    """A number, or a range like ``150-250``: its 10th and 90th percentile."""
+    match = _RANGE.fullmatch(text)
+    try:
+        parts = [parse_count(p.strip().removeprefix("$")) for p in (match.groups() if match else (text, text))]
+    except InputError:
+        parts = [math.nan]
+    if not all(math.isfinite(p) for p in parts) or parts[0] > parts[-1]:
+        raise InputError(f"{name}: {text!r} is not a number or a range", hint=f"write it like {name} 200 or {name} 150-250")
+    return parts[0], parts[-1]
+
+
+def _share_span(text: str, name: str) -> Range:
+    """A share or a range of shares: ``30%``, ``0.2-0.4``, ``20%-40%``."""
+    low, dash, high = text.partition("-")
+    first = share(low, name)
+    last = share(high, name) if dash else first
+    if not 0 <= first <= last <= 1:
+        raise InputError(f"{name}: {text!r} is not a share up to 100%", hint=f"write it like {name} 30% or {name} 20%-40%")
+    return first, last
+
+
+def _years(text: str, name: str) -> int:
+    """Months from ``3``, ``1.5`` or ``18 months``."""
+    cleaned = text.strip().lower()
+    unit = 1 if cleaned.endswith(("mo", "month", "months")) else 12
+    try:
+        months = float(re.sub(r"\s*[a-z]+$", "", cleaned)) * unit
+    except ValueError:
+        months = math.nan
+    if not (math.isfinite(months) and 1 <= round(months) <= 12 * _LONGEST_YEARS):
+        raise InputError(f"{name}: {text!r} is not a time of 1 month to 10 years", hint=f"write it like {name} 3")
+    return round(months)
+
+
+def _times(text: str, name: str) -> float:
+    try:
+        return _positive(float(text.strip().lower().rstrip("x")), text, name, "a number", "3")
+    except ValueError:
+        raise InputError(f"{name}: {text!r} is not a number", hint=f"write it like {name} 3") from None
+
+
+def _positive(value: float, text: str, name: str, what: str, example: str) -> float:
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{name}: {text!r} is not {what} above zero", hint=f"write it like {name} {example}")
+    return value
+
+
+def _converter(parse: Callable[[str, str], Any]) -> Callable[[Any, Sequence[Any]], Any]:
+    def convert(_: Any, tokens: Sequence[Any]) -> Any:
+        return parse(tokens[0].value, tokens[0].keyword or "value")
+
+    return convert
+
+
+Hours = Annotated[float, Parameter(converter=_converter(hours_a_month))]
+Share = Annotated[float, Parameter(converter=_converter(share))]
+Span = Annotated[Range, Parameter(converter=_converter(span), accepts_keys=False, n_tokens=1)]
+ShareSpan = Annotated[Range, Parameter(converter=_converter(_share_span), accepts_keys=False, n_tokens=1)]
+Months = Annotated[int, Parameter(converter=_converter(_years))]
+Times = Annotated[float, Parameter(converter=_converter(_times))]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How many GPU-hours, and when."""
+
+    hours: Hours | None = None
+    """GPU-hours wanted: 10000/month, 120k/year, 50/day."""
+    hours_per_month: Hours | None = None
+    """The same by the month."""
+    gpu_hours_per_year: Hours | None = None
+    """The same by the year: 120k."""
+    shape: str | None = None
+    """steady (usual) or bursts."""
+    peak: Times | None = None
+    """Most GPUs at once over the mean; 3 when the shape is bursts and nothing is said."""
+    burst_share: Share | None = None
+    """Share of the time at the peak."""
+    growth: Share = 0.0
+    """Growth of the demand a year: 50%, -20%."""
+    profile: str | None = None
+    """Twelve weights, one a month: 1,1,1,1,1,2,2,1,1,1,1,1."""
+    demand_spread: Span | None = None
+    """What will be wanted over what was said, as a range: 0.7-1.3; 1 is no doubt."""
+    years: Months = 36
+    """How long to look ahead: 3, 1.5, 18months."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """What owning costs. A range like 150-250 is taken as uncertain."""
+
+    buy_price: Money | None = None
+    """US dollars for one GPU."""
+    own_count: Whole | None = None
+    """GPUs to buy; as many as the peak needs when left out."""
+    used: Annotated[bool, Parameter(negative="")] = False
+    """Buy second-hand."""
+    opex_per_month: Money | None = None
+    """One sum a month for everything that runs, in place of power, colocation, staff and support."""
+    kwh_price: Span | None = None
+    """US dollars for a kilowatt-hour."""
+    pue: Span | None = None
+    """Power usage effectiveness of the place: 1.1 to 1.6."""
+    colo: Span | None = None
+    """Colocation, US dollars a kilowatt and month."""
+    staff: Span | None = None
+    """Staff, US dollars a server and month."""
+    support: ShareSpan | None = None
+    """Support contract, share of the price of the servers a year."""
+    server_overhead: Span | None = None
+    """Price of a server over its GPUs: 1.6."""
+    capital: Share | None = None
+    """What money costs a year: 8%."""
+    residual: ShareSpan | None = None
+    """Share of the price the hardware brings at the end: 30%, 20%-40%."""
+    utilisation: ShareSpan | None = None
+    """Most of the hours an owned GPU can be given work: 90%."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class Rented:
+    """What renting costs."""
+
+    rent_price: Money | None = None
+    """US dollars for a GPU-hour on demand."""
+    provider: str | None = None
+    """Whose prices to use, in place of the median over providers."""
+    spot: Annotated[bool, Parameter(negative="")] = False
+    """The work can be stopped: spot with checkpoints too."""
+    reserved: str | None = None
+    """Terms to look at: 1y, 3y, 1y,3y or none; where a price is known when left out."""
+    still: Annotated[bool, Parameter(negative="")] = False
+    """Hold rental prices still."""
+
+
+def demand_of(wanted: Wanted) -> Demand:
+    """The demand. Raises InputError when the hours are missing or given twice, or the shape contradicts itself."""
+    from gpuwise.money.rent_or_own.demand import Demand
+    from gpuwise.money.rent_or_own.uncertain_inputs import economics
+
+    yearly = None if wanted.gpu_hours_per_year is None else wanted.gpu_hours_per_year / 12
+    given = [h for h in (wanted.hours, wanted.hours_per_month, yearly) if h is not None]
+    if len(given) != 1:
+        what = "the GPU-hours are missing" if not given else "the GPU-hours are given more than once"
+        raise InputError(what, hint="for example --hours 10000/month")
+    shape = wanted.shape or ("steady" if wanted.peak in (None, 1.0) else "bursts")
+    if shape not in ("steady", "bursts"):
+        raise InputError(f"--shape: {shape!r} is not a shape", hint="steady or bursts")
+    if shape == "steady" and (wanted.peak not in (None, 1.0) or wanted.burst_share is not None):
+        raise InputError("a steady load has no peak", hint="--shape bursts --peak 3")
+    spread = (
+        None if wanted.demand_spread is None else _replaced(economics()["demand_spread"], wanted.demand_spread, "--demand-spread")
+    )
+    return Demand(
+        given[0], peak_over_mean=1.0 if shape == "steady" else wanted.peak or 3.0, peak_share=wanted.burst_share,
+        growth_per_year=wanted.growth, profile=_profile(wanted.profile), spread=spread,
+    )  # fmt: skip
+
+
+def ownership_of(cluster: Cluster, owned: Owned, months: int, power: PowerPrice | None) -> Ownership:
+    """Owning as said, what is not said as it is known. Raises InputError."""
+    from gpuwise.money.rent_or_own.ownership import own_of
+    from gpuwise.money.rent_or_own.uncertain_inputs import number
+
+    own = own_of(cluster, condition="used" if owned.used else "new", gpu_usd=owned.buy_price, power=power)
+    said: dict[str, Range | None] = {
+        "usd_per_kwh": owned.kwh_price, "pue": owned.pue, "colocation": owned.colo, "staff": owned.staff,
+        "support_share": owned.support, "server_factor": owned.server_overhead, "fill": owned.utilisation,
+    }  # fmt: skip
+    for field, value in said.items():
+        if value is not None:
+            own = own.with_driver(field, _replaced(getattr(own, field), value, _OPTION[field]))
+    if owned.pue is not None and not 1 <= owned.pue[0] <= owned.pue[1] <= 4:
+        raise InputError(f"--pue: {owned.pue[0]:g} cannot be", hint="all power over the computers' power: from 1 to 4")
+    if owned.server_overhead is not None and owned.server_overhead[0] < 1:
+        raise InputError("--server-overhead: a server costs at least its GPUs", hint="for example 1.6")
+    if owned.utilisation is not None and owned.utilisation[0] == 0:
+        raise InputError("--utilisation: GPUs that never work cannot be owned for work", hint="for example 90%")
+    if owned.residual is not None:
+        yearly = [part ** (12 / months) for part in owned.residual]
+        own = own.with_driver("resale_keep", own.resale_keep.replaced(*yearly))
+        own = own.with_driver("resale_follows", number("resale_follows", 0.0, "elasticity", "resale follows rental prices"))
+    if owned.opex_per_month is not None:
+        own = replace(own, running_usd_per_month=owned.opex_per_month, tdp_w=None)
+        for field in ("colocation", "staff", "support_share", "host_w"):
+            own = own.with_driver(field, getattr(own, field).replaced(0.0))
+    capital = own.capital_per_year if owned.capital is None else owned.capital
+    return replace(own, capital_per_year=capital, owned_gpus=owned.own_count)
+
+
+def simple_question(demand: Demand, cluster: Cluster, owned: Owned, renting: Renting) -> tuple[Demand, Ownership, Renting]:
+    """The sum on the back of an envelope: prices that stand still, no spread, nothing but GPUs and running costs."""
+    from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH
+    from gpuwise.money.rent_or_own.ownership import own_of, simple_ownership
+    from gpuwise.money.rent_or_own.price_process import still
+    from gpuwise.money.rent_or_own.uncertain_inputs import number
+
+    price = owned.buy_price
+    if price is None:
+        price = own_of(cluster, condition="used" if owned.used else "new").gpu_usd
+    plain = replace(demand, spread=number("demand_spread", 1.0, "x", "demand over what was said"))
+    gpus = owned.own_count or max(1, math.ceil(demand.gpu_hours_per_month / HOURS_PER_MONTH * demand.peak_over_mean))
+    own = simple_ownership(price, gpus, owned.opex_per_month or 0.0)
+    return plain, own, replace(renting, process=still(), reservations=(), spot=None)
+
+
+def renting_of(cluster: Cluster, rented: Rented, today: datetime.date) -> Renting:
+    """Renting as said. Raises InputError."""
+    from gpuwise.money.rent_or_own.renting import rent_of
+
+    if rented.rent_price is not None and rented.provider is not None:
+        raise InputError("--rent-price and --provider both say what renting costs", hint="leave one out")
+    terms = None
+    if rented.reserved is not None:
+        terms = tuple(t.strip().lower() for t in rented.reserved.split(",") if t.strip().lower() != "none")
+    return rent_of(
+        cluster, today, usd_per_hour=rented.rent_price, provider=rented.provider, reserved=terms, spot=rented.spot,
+        moving=not rented.still,
+    )  # fmt: skip
+
+
+def footprint(cluster: Cluster, country: str | None) -> tuple[Footprint, PowerPrice | None]:
+    """What to count carbon with, and what a kilowatt-hour costs there (None: not known, or no place named)."""
+    from gpuwise.facts.grid import find_grid
+    from gpuwise.money.footprint import footprint_of
+    from gpuwise.money.power import is_personal
+
+    grid = None if country is None else find_grid(country)
+    sector = "household" if is_personal(cluster) else "industrial"
+    return footprint_of(cluster, grid), None if grid is None else grid.price(sector)
+
+
+def in_dollars(owned: Owned, rented: Rented, currency: str, usd_rate: float | None) -> tuple[Owned, Rented]:
+    """Amounts a person gave in another currency as US dollars. Raises InputError without the rate."""
+    if currency.upper() == "USD":
+        if usd_rate not in (None, 1.0):
+            raise InputError("--usd-rate: a US dollar is one US dollar", hint="name the currency with --currency EUR")
+        return owned, rented
+    if not re.fullmatch(r"[A-Za-z]{3}", currency):
+        raise InputError(f"--currency: {currency[:20]!r} is not a currency", hint="three letters, for example EUR")
+    if usd_rate is None or not 0 < usd_rate < 1e6:
+        raise InputError(
+            f"amounts in {currency.upper()} need a rate above zero", hint=f"US dollars for one {currency.upper()}: --usd-rate 1.1"
+        )
+    changed: dict[str, Any] = {}
+    for field in ("buy_price", "opex_per_month", "kwh_price", "colo", "staff"):
+        value = getattr(owned, field)
+        if value is not None:
+            changed[field] = (value[0] * usd_rate, value[1] * usd_rate) if isinstance(value, tuple) else value * usd_rate
+    price = rented.rent_price
+    return replace(owned, **changed), replace(rented, rent_price=None if price is None else price * usd_rate)
+
+
+_OPTION = {
+    "usd_per_kwh": "--kwh-price", "pue": "--pue", "colocation": "--colo", "staff": "--staff", "support_share": "--support",
+    "server_factor": "--server-overhead", "fill": "--utilisation",
+}  # fmt: skip
+
+
+def _replaced(driver: Driver, value: Range, option: str) -> Driver:
+    try:
+        return driver.replaced(*value)
+    except InputError as error:
+        raise InputError(f"{option}: {error.message}", hint=error.hint) from None
+
+
+def _profile(text: str | None) -> tuple[float, ...]:
+    if text is None:
+        return ()
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"--profile: {text[:60]!r} is not twelve figures", hint="for example 1,1,1,1,1,2,2,1,1,1,1,1") from None

@@ -1,0 +1,198 @@
+"""``gpuwise cost MODEL``: the bill of a whole training run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuwise.errors import InputError
+from gpuwise.units import DAY_S, format_count
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from gpuwise.facts.grid import Grid
+    from gpuwise.facts.hardware.systems import Cluster
+    from gpuwise.facts.offers.storage import StoragePrice
+    from gpuwise.facts.operations import Site
+    from gpuwise.money.cost import Price
+    from gpuwise.money.run.changes import Change
+    from gpuwise.money.run.cost import Run, RunCost
+    from gpuwise.plan.planner import Option, Plan
+
+SMALL_VOCABULARY = 2**16
+"""Token numbers up to this are stored in two bytes, larger ones in four."""
+LONGEST_YEARS, YEAR_S = 100.0, 365.25 * DAY_S
+
+
+def cost_run(
+    model: str,
+    *,
+    on: str,
+    tokens: float,
+    country: str | None = None,
+    provider: str | None = None,
+    usd_per_hour: float | None = None,
+    spot: bool = False,
+    seq: int | None = None,
+    precision: str | None = None,
+    storage_usd_per_gb_month: float | None = None,
+    egress_gb: float | None = None,
+    eval_share: float | None = None,
+    pue: float | None = None,
+    html: Path | None = None,
+    svg: Path | None = None,
+    json: bool = False,
+) -> int:
+    """The bill of training ``model`` on ``tokens`` tokens on ``on``, in money, power and carbon.
+
+    ``html`` is a file for the page with figures, ``svg`` one for the figures alone.
+
+    Returns 1 when nothing fits. Raises InputError and its kinds, and UnpredictableError.
+    """
+    import datetime
+
+    from gpuwise.money.run.changes import changes
+    from gpuwise.money.run.cost import run_cost
+    from gpuwise.plan.api import make_plan
+    from gpuwise.plan.goal import Wishes
+
+    if html is not None or svg is not None:
+        from gpuwise.report.files import check_target
+
+        check_target(html, (".html", ".htm"))
+        check_target(svg, (".svg",))
+    today = datetime.date.today()
+    wishes = Wishes(tokens=tokens, seq_len=seq, precision=_formats(precision))
+    place, site = _place(country, provider)
+    plan = make_plan(model, on, wishes, usd_per_hour=usd_per_hour, provider=provider, today=today)
+    if plan.best is None:
+        return _nothing_fits(plan, json)
+    best = plan.best
+    if best.time_s.expected > LONGEST_YEARS * YEAR_S:
+        raise InputError(
+            f"{tokens:.3g} tokens on {best.cluster.label} take {best.time_s.expected / YEAR_S:,.0f} years",
+            hint="name more accelerators or fewer tokens",
+        )
+    storage = _storage(provider, storage_usd_per_gb_month)
+    spot_usd = _spot(best.cluster, best.price, today, provider) if spot else None
+    cost = run_cost(_run(plan, best, storage, place, site, spot_usd, eval_share, egress_gb, pue))
+    other = changes(cost, today)
+    _write(cost, f"{plan.goal.arch.name}, {format_count(tokens)} tokens", html, svg)
+    if json:
+        _print_document(plan, cost, other)
+    else:
+        from gpuwise.cli.cost.run_view import show_run_cost
+
+        show_run_cost(plan, cost, other)
+    return 0
+
+
+def _print_document(plan: Plan, cost: RunCost, other: Sequence[Change]) -> None:
+    from gpuwise.cli.out import print_json
+    from gpuwise.money.run.document import run_document
+    from gpuwise.plan.document import cluster_document
+
+    print_json({
+        "model": {"id": plan.goal.arch.id, "name": plan.goal.arch.name}, "tokens": plan.tokens,
+        "cluster": cluster_document(cost.run.cluster), "assumed": list(plan.goal.assumed),
+        "warnings": list(plan.warnings), **run_document(cost, other),
+    })  # fmt: skip
+
+
+def _write(cost: RunCost, title: str, html: Path | None, svg: Path | None) -> None:
+    """The drawn reports, and where they are on stderr."""
+    import sys
+
+    if html is None and svg is None:
+        return
+    from gpuwise.report.cost_page import write_cost_figure, write_cost_page
+
+    if html is not None:
+        write_cost_page(cost, html, title=title)
+        sys.stderr.write(f"wrote {html}\n")
+    if svg is not None:
+        write_cost_figure(cost, svg)
+        sys.stderr.write(f"wrote {svg}\n")
+
+
+def _formats(precision: str | None) -> tuple[str, ...]:
+    if precision is None:
+        return ()
+    found = tuple(p.strip().lower() for p in precision.split(",") if p.strip())
+    if not found:
+        raise InputError("--precision names no format", hint="for example --precision bf16")
+    return found
+
+
+def _place(country: str | None, provider: str | None) -> tuple[Grid | None, Site | None]:
+    """The grid, and the kind of place where the provider or the cloud of the region says it."""
+    from gpuwise.facts.grid import find_grid
+    from gpuwise.facts.operations import site_of_provider
+
+    grid = None if country is None else find_grid(country)
+    if provider is not None:
+        return grid, site_of_provider(provider)
+    if grid is not None and grid.scope == "region":
+        return grid, site_of_provider(grid.key.partition(":")[0])
+    return grid, None
+
+
+def _storage(provider: str | None, usd_per_gb_month: float | None) -> StoragePrice:
+    import math
+    from dataclasses import replace
+
+    from gpuwise.facts.offers.storage import storage_price
+
+    price = storage_price(provider)
+    if usd_per_gb_month is None:
+        return price
+    if not (math.isfinite(usd_per_gb_month) and 0 <= usd_per_gb_month <= 10):
+        raise InputError(f"storage cannot cost {usd_per_gb_month:g} dollars a GB-month", hint="for example 0.023, for 1e9 bytes")
+    return replace(price, provider="given", usd_per_gb_month=usd_per_gb_month)
+
+
+def _spot(cluster: Cluster, price: Price | None, today: object, provider: str | None) -> float:
+    """Raises InputError when nobody offers the accelerator on spot."""
+    import datetime
+
+    from gpuwise.money.run.changes import spot_usd_per_hour
+
+    assert isinstance(today, datetime.date)
+    found = spot_usd_per_hour(cluster, today, provider)
+    if found is None or price is None:
+        who = f"{provider} offers" if provider else "the catalogue has"
+        raise InputError(f"{who} no spot price for {cluster.accelerator.name}", hint="leave --spot out")
+    return found
+
+
+def _run(
+    plan: Plan, best: Option, storage: StoragePrice, grid: Grid | None, site: Site | None, spot_usd: float | None,
+    eval_share: float | None, egress_gb: float | None, pue: float | None,
+) -> Run:  # fmt: skip
+
+    from gpuwise.money.run.checkpointing import checkpoint_bytes
+    from gpuwise.money.run.cost import Run
+    from gpuwise.workload.transformer.parameters import count_parameters
+
+    arch, strategy = plan.goal.arch, best.estimate.strategy
+    n = float(count_parameters(arch).total)
+    return Run(
+        time_s=best.time_s, cluster=best.cluster, price=best.price,
+        state_bytes=checkpoint_bytes(n, n, strategy), weight_bytes=2.0 * n,
+        data_bytes=plan.tokens * (2.0 if arch.vocab <= SMALL_VOCABULARY else 4.0), storage=storage, grid=grid,
+        site=site, pue=pue, spot_usd_per_hour=spot_usd, evaluation_share=eval_share, egress_gb=egress_gb,
+    )  # fmt: skip
+
+
+def _nothing_fits(plan: Plan, json: bool) -> int:
+    if json:
+        from gpuwise.cli.out import print_json
+        from gpuwise.plan.document import plan_document
+
+        print_json(plan_document(plan))
+    else:
+        from gpuwise.cli.plan.view import show_plan
+
+        show_plan(plan)
+    return 1

@@ -1,0 +1,124 @@
+"""``gpuwise doctor``: is this machine ready, and if not, what exactly mends it?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from gpuwise.cli.options import Duration, Whole
+
+if TYPE_CHECKING:
+    from gpuwise.machine.doctor.report import Diagnosis
+
+NewFile = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
+"""A file to write, or ``-`` for stdout."""
+
+
+def doctor(
+    *,
+    gpus: Whole | None = None,
+    python: str | None = None,
+    limit: Duration | None = None,
+    frameworks: bool = True,
+    notes: Annotated[bool, Parameter(negative="")] = False,
+    fix_plan: NewFile = None,
+    dockerfile: NewFile = None,
+    compose: NewFile = None,
+    share: Annotated[bool, Parameter(negative="")] = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Is this machine ready, and if not, what exactly mends it?
+
+    Looks at the system, the driver, every GPU, containers, the Python environment and what frameworks say of themselves, each
+    asked in a process of its own. Changes nothing. Exit code 0: ready; 1: ready with limits; 2: not ready.
+
+    Parameters
+    ----------
+    gpus
+        How many GPUs should be here; fewer is a fault. Without it a machine without GPU is ready, for the processor.
+    python
+        The interpreter whose packages are looked at; else that of the active environment.
+    limit
+        How long each framework may take to answer: 90s.
+    frameworks
+        Ask the installed frameworks; --no-frameworks looks at their files only.
+    notes
+        Show what is good to know and no fault, too.
+    fix_plan
+        Write a script that mends the faults to this file (- prints it); it asks before each step and is never run.
+    dockerfile
+        Write a Dockerfile for this driver and these GPUs to this file (- prints it).
+    compose
+        Write a compose file to go with it (- prints it).
+    share
+        Print a report for a bug report, without names, addresses, serial numbers and secrets.
+    json
+        One JSON document on the last line of stdout.
+    """
+    found = _look(gpus, python, limit, frameworks)
+    written = _write(found, fix_plan, dockerfile, compose)
+    if json:
+        from gpuwise.cli.out import print_json
+        from gpuwise.machine.doctor.report import document
+
+        print_json(document(found))
+    elif share:
+        import sys
+
+        from gpuwise.machine.doctor.share import shared
+
+        sys.stdout.write(shared(found))
+    elif not written:
+        from gpuwise.cli.doctor.view import show_diagnosis
+
+        show_diagnosis(found, notes=notes)
+    return found.exit_code
+
+
+def _look(gpus: int | None, python: str | None, limit_s: float | None, frameworks: bool) -> Diagnosis:
+    from gpuwise.machine.doctor.probes.frameworks import LIMIT_S
+    from gpuwise.machine.doctor.probes.machine import probe
+    from gpuwise.machine.doctor.report import diagnose
+
+    return diagnose(probe(python=python, frameworks=frameworks, limit_s=limit_s or LIMIT_S, wanted_gpus=gpus))
+
+
+def _write(found: Diagnosis, fix_plan: str | None, dockerfile: str | None, compose: str | None) -> bool:
+    """Write what was asked for; whether stdout was used for it. Raises InputError where a file is in the way."""
+    import sys
+
+    from gpuwise.machine.doctor import images, report
+
+    asked = (
+        (fix_plan, lambda: report.fix_plan(found)),
+        (dockerfile, lambda: images.dockerfile(found.machine)),
+        (compose, lambda: images.compose(found.machine)),
+    )
+    printed = False
+    for name, make in asked:
+        if name is None:
+            continue
+        if name == "-":
+            sys.stdout.write(make())
+            printed = True
+        else:
+            _create(name, make())
+    return printed
+
+
+def _create(name: str, text: str) -> None:
+    """A new file; one that is there is left alone. Raises InputError."""
+    import sys
+    from pathlib import Path
+
+    from gpuwise.errors import InputError
+
+    try:
+        with Path(name).open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise InputError(f"{name} is there already", hint="name another file, or - to print it") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name} cannot be written: {error}", hint="check the path") from error
+    sys.stderr.write(f"wrote {name}\n")

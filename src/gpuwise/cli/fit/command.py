@@ -1,0 +1,56 @@
+"""``gpuwise fit``: will it fit, what fills the memory, what makes it fit."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Fixed, Training, wishes_of
+from gpuwise.cli.step.options import NO_CODE, OwnCode, is_own_code, refuse_own
+
+
+def fit(
+    model: str,
+    *,
+    on: str,
+    training: Training = LEFT_OPEN,
+    fixed: Fixed = NOTHING_FIXED,
+    own: OwnCode = NO_CODE,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Will it fit? What fills the memory? What is the cheapest change that makes it fit?
+
+    Takes the plain way of training (micro-batch 1, nothing sharded, recomputed or offloaded) unless told
+    otherwise. One's own code (train.py:make_step) is run without a GPU as it is: see the guide "Your own
+    training step".
+
+    Parameters
+    ----------
+    model
+        A model by name (llama-3.1-8b), a Hugging Face config.json, dimensions (layers=32,hidden=4096,...), or your
+        own code: train.py:make_step, package.module:function, hf:path/to/config.json.
+    on
+        The GPUs: 4090, 8xH100-SXM, 2x8xH200, dgx-a100, or this (those of this machine, as measured here).
+    json
+        One JSON document on the last line of stdout.
+    """
+    if is_own_code(model):
+        from gpuwise.cli.step.fit import fit_own
+
+        return fit_own(model, on, training, fixed, own, json=json)
+    refuse_own(own)
+    from gpuwise.cli.this_machine import cluster_or_text
+    from gpuwise.plan.api import fit as check
+
+    answer = check(model, cluster_or_text(on), wishes_of(training, fixed))
+    if json:
+        from gpuwise.cli.out import print_json
+        from gpuwise.plan.fit_document import fit_document
+
+        print_json(fit_document(answer))
+    else:
+        from gpuwise.cli.fit.view import show_fit
+
+        show_fit(answer)
+    return 0

@@ -1,0 +1,75 @@
+"""``gpuwise memory``: what a recorded memory history of PyTorch says, and what other allocator settings would have done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from gpuwise.cli.options import Whole
+from gpuwise.errors import InputError
+
+
+def memory(
+    snapshot: Path,
+    *,
+    conf: str | None = None,
+    capacity: str | None = None,
+    device: Whole | None = None,
+    timeline: Path | None = None,
+    out: Path | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """What filled the GPU's memory, how fragmented is it, and what would another allocator setting change?
+
+    Reads a file of torch.cuda.memory._dump_snapshot('snapshot.pickle'), without running anything in it, and
+    replays it through the simulated allocator: with its own settings, and with those worth trying.
+
+    Parameters
+    ----------
+    snapshot
+        The snapshot file.
+    conf
+        Settings to compare with, as PYTORCH_CUDA_ALLOC_CONF spells them: expandable_segments:True.
+    capacity
+        Device memory the process could reserve: 22GiB. Tells where the history would have run out.
+    device
+        Which GPU of the file (the one with the longest history).
+    timeline
+        Draw memory over time: a figure (.svg) or a page (.html).
+    out
+        Write the replayed run as a snapshot for pytorch.org/memory_viz (.pickle).
+    json
+        One JSON document on the last line of stdout.
+    """
+    from gpuwise.plan.memory_report import memory_report
+    from gpuwise.predict.memory.allocator.settings import AllocatorSettings
+    from gpuwise.predict.memory.snapshot.reader import read_snapshot
+    from gpuwise.report.files import check_target
+    from gpuwise.units import parse_bytes
+
+    check_target(timeline, (".svg", ".html", ".htm"))
+    check_target(out, (".pickle", ".pkl"))
+    settings = None if conf is None else AllocatorSettings.parse(conf)
+    limit = None if capacity is None else int(parse_bytes(capacity))
+    if limit is not None and limit < 1:
+        raise InputError(f"a capacity of {capacity}", hint="write it like 22GiB")
+    report = memory_report(read_snapshot(snapshot, device=device), settings=settings, capacity_bytes=limit)
+    if timeline is not None:
+        from gpuwise.report.memory_timeline import write_timeline
+
+        write_timeline(report.timeline(snapshot.name), timeline)
+    if out is not None:
+        from gpuwise.predict.memory.snapshot.writer import line_frame, write_snapshot
+
+        write_snapshot(report.shown.run, out, frames=[line_frame(w) for w in report.shown.history.where])
+    if json:
+        from gpuwise.cli.out import print_json
+
+        print_json(report.document())
+    else:
+        from gpuwise.cli.memory.view import show_report
+
+        show_report(report, snapshot.name, timeline=timeline, out=out)
+    return 0

@@ -1,0 +1,178 @@
+"""``gpuwise op``: what one operation costs, on GPUs beside a processor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from gpuwise.cli.options import Whole, positive_count, whole_number
+from gpuwise.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from gpuwise.facts.hardware.cpus import Cpu
+    from gpuwise.plan.one_model import ModelAnswer
+    from gpuwise.plan.one_op import Answer, Target
+
+SHAPES: dict[str, tuple[tuple[str, ...], str]] = {
+    "matmul": (("M", "N", "K"), "gpuwise op matmul 10000 10000 10000 --on a100"),
+    "attention": (("BATCH", "HEADS", "SEQ", "HEAD_DIM"), "gpuwise op attention 1 32 8192 128 --on h100-sxm"),
+    "stream": (("SIZE",), "gpuwise op stream 1GB --on a100"),
+    "copy": (("SIZE",), "gpuwise op copy 10GB --on 8xh100-sxm"),
+    "allreduce": (("SIZE",), "gpuwise op allreduce 1GB --on 8xH100-SXM"),
+    "decode": (("MODEL",), "gpuwise op decode llama-3.1-8b --on 4090 --weights Q4_K_M"),
+    "train": (("MODEL", "TOKENS"), "gpuwise op train bert-base 1.2M --on t4 --against i5-12400"),
+}
+"""Operation: what follows it, and an example."""
+
+
+def op(
+    kind: str,
+    *sizes: str,
+    on: list[str],
+    against: str | None = None,
+    dtype: str | None = None,
+    batch: Whole | None = None,
+    kv_heads: Whole | None = None,
+    causal: Annotated[bool | None, Parameter(negative="--no-causal")] = None,
+    weights: str | None = None,
+    context: Whole | None = None,
+    seq: Whole | None = None,
+    precision: str | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """What does one operation cost: time, rate, share of peak, what binds it, against a CPU?
+
+    matmul M N K; attention BATCH HEADS SEQ HEAD_DIM; stream SIZE (own memory); copy SIZE (every path, one
+    direction); allreduce SIZE; decode MODEL (a generated token); train MODEL TOKENS.
+
+    Parameters
+    ----------
+    kind
+        matmul, attention, stream, copy, allreduce, decode or train.
+    sizes
+        Sizes of the operation: counts for matmul and attention, 1GB for the others, a model by name.
+    on
+        A GPU or CPU, or this (this machine's, as measured); give it several times to compare. Several GPUs
+        (8xH100-SXM) for allreduce, decode, train.
+    against
+        A CPU to compare with: EPYC 9654, i5-12400, Xeon 8480+.
+    dtype
+        Format of matmul and attention: fp64, fp32, tf32, fp16, bf16 (usual), fp8, mxfp8, nvfp4, int8.
+    batch
+        Products at once (matmul), sequences at once (decode).
+    kv_heads
+        Key-value heads of attention, where they are fewer.
+    causal
+        Whether each token of attention sees only those before it (usual).
+    weights
+        Weight format of decode: Q4_K_M (usual), Q8_0, F16 ... (llama.cpp) or bf16, fp8, int4_wo ... (vLLM).
+    context
+        Tokens in the cache when decoding (1,024).
+    seq
+        Sequence length of train.
+    precision
+        Format of train: fp32, tf32, fp16, bf16, fp8.
+    json
+        One JSON document on the last line of stdout.
+    """
+    words = _words(kind, sizes)
+    given = {
+        "dtype": dtype, "batch": batch, "kv_heads": kv_heads, "causal": causal, "weights": weights, "context": context,
+        "seq": seq, "precision": precision,
+    }  # fmt: skip
+    options = _options(kind, given)
+    from gpuwise.cli.this_machine import is_this, this_target
+    from gpuwise.plan.one_op import find_processor, find_target
+
+    targets = [this_target(name) if is_this(name) else find_target(name) for name in _names(on)]
+    base = None if against is None else find_processor(against)
+    answer: Answer | ModelAnswer
+    if kind in ("decode", "train"):
+        answer = _of_model(kind, words, targets, base, options)
+    else:
+        answer = _of_kernel(kind, words, targets, base, options)
+    if json:
+        from gpuwise.cli.op.view import document
+        from gpuwise.cli.out import print_json
+
+        print_json(document(answer))
+    else:
+        from gpuwise.cli.op.view import show
+
+        show(answer)
+    return 0
+
+
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "matmul": ("dtype", "batch"),
+    "attention": ("dtype", "kv_heads", "causal"),
+    "stream": (),
+    "copy": (),
+    "allreduce": (),
+    "decode": ("weights", "context", "batch"),
+    "train": ("seq", "precision"),
+}
+"""What else an operation takes; anything else given with it would change nothing, so it is refused."""
+
+
+def _options(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given. Raises InputError for one that ``kind`` does not take."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    for name in chosen:
+        if name not in OPTIONS[kind]:
+            having = " and ".join(k for k, names in OPTIONS.items() if name in names)
+            raise InputError(f"{kind} takes no --{name.replace('_', '-')}", hint=f"it belongs to {having}")
+    return chosen
+
+
+def _of_kernel(kind: str, words: Sequence[str], on: list[Target], against: Cpu | None, options: dict[str, Any]) -> Answer:
+    from gpuwise.plan import one_op
+    from gpuwise.units import parse_bytes
+
+    if kind in ("matmul", "attention"):
+        counts = [whole_number(w, name) for w, name in zip(words, SHAPES[kind][0], strict=True)]
+        dtype = options.pop("dtype", "bf16")
+        if kind == "matmul":
+            m, n, k = counts
+            return one_op.matmul(m, n, k, dtype, on, against, **options)
+        batch, heads, seq, head_dim = counts
+        return one_op.attention(batch, heads, seq, head_dim, dtype, on, against, **options)
+    size = parse_bytes(words[0])
+    if kind == "allreduce":
+        if against is not None:
+            raise InputError("an all-reduce has no processor to compare with", hint="leave --against out")
+        return one_op.allreduce(size, on)
+    return (one_op.copy if kind == "copy" else one_op.stream)(size, on, against)
+
+
+def _of_model(kind: str, words: Sequence[str], on: list[Target], against: Cpu | None, options: dict[str, Any]) -> ModelAnswer:
+    import datetime
+
+    from gpuwise.facts.models.architecture import find_model
+    from gpuwise.plan import one_model
+
+    arch = find_model(words[0])
+    if kind == "decode":
+        return one_model.decode(arch, options.pop("weights", "Q4_K_M"), on, against, **options)
+    tokens = positive_count(words[1], "TOKENS")
+    today = datetime.date.today()
+    seq, precision = options.get("seq"), options.get("precision")
+    return one_model.train(arch, tokens, on, against, today=today, seq_len=seq, precision=precision)
+
+
+def _words(kind: str, sizes: tuple[str, ...]) -> tuple[str, ...]:
+    """``sizes`` when their number is right. Raises InputError, UnknownNameError."""
+    if kind not in SHAPES:
+        raise UnknownNameError("operation", kind, SHAPES, hint="it is one of " + ", ".join(SHAPES))
+    names, example = SHAPES[kind]
+    if len(sizes) != len(names):
+        raise InputError(f"{kind} takes {' '.join(names)}, not {len(sizes)} words", hint=f"write `{example}`")
+    return sizes
+
+
+def _names(on: list[str]) -> list[str]:
+    if len(on) > 64:
+        raise InputError(f"{len(on)} devices at once", hint="up to 64")
+    return on

@@ -1,0 +1,237 @@
+"""``gpuwise pick``: which GPU should I get for this, within this budget?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from gpuwise.cli.options import Count, Duration, Money, Whole
+from gpuwise.errors import InputError, UnknownNameError
+
+PURPOSES = ("train", "finetune", "infer", "learn", "mixed")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to be done."""
+
+    tokens: Count | None = None
+    """Tokens to train on: 15B, 300M. Fine-tuning takes 10M when nothing is said."""
+    seq: Whole | None = None
+    """Sequence length in training."""
+    method: str | None = None
+    """Fine-tuning: full, lora or qlora. Left out: LoRA, on 4-bit weights where nothing else fits."""
+    users: Whole | None = None
+    """Serving: people who talk at once."""
+    requests_per_day: Count | None = None
+    """Serving: requests a day, 1M."""
+    tokens_per_day: Count | None = None
+    """Serving: tokens written a day."""
+    context: Whole | None = None
+    """Serving: tokens of context for each user."""
+    weights: str | None = None
+    """Serving: bits of a weight allowed, 16, 8 or 4; several with commas. Left out: all of them, the widest that fits."""
+    hours_per_day: Count | None = None
+    """Serving: hours of use a day (8 for users, 24 for a load)."""
+    least_speed: Count | None = None
+    """Serving: tokens a second each user must get (5.3, as fast as one reads)."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class Within:
+    """What the answer must stay within."""
+
+    budget: Money | None = None
+    """Most US dollars for the job: rent, or purchase and electricity."""
+    deadline: Duration | None = None
+    """Longest time: 12h, 3d (30 days when nothing is said)."""
+    rent: Annotated[bool, Parameter(negative="")] = False
+    """Rented hardware and notebooks only."""
+    own: Annotated[bool, Parameter(negative="")] = False
+    """Bought hardware only."""
+    vendor: str | None = None
+    """Vendors that come into question: nvidia,amd."""
+    max_watts: Whole | None = None
+    """Most watts of all bought cards together (design power)."""
+    have: str | None = None
+    """The machine a card goes into: "PSU 850W, 2 slots, 330mm, 64GB RAM, PCIe 4.0 x16, 1x 16-pin"."""
+    used: bool = True
+    """Second-hand cards count (--no-used: new ones only)."""
+    box: Annotated[bool, Parameter(negative="")] = False
+    """Count the PC around a bought card as well."""
+    country: str | None = None
+    """Whose electricity price counts: DE, France, US-CA (US when nothing is said)."""
+    years: Count | None = None
+    """How long a bought card is kept: what it then sells for is taken off. Serving: also the period paid for (1)."""
+    count: Whole | None = None
+    """Most accelerators."""
+
+
+ANYTHING, NO_LIMITS = Work(), Within()
+
+
+def pick(
+    *,
+    purpose: Annotated[str, Parameter(name="--for")],
+    model: str | None = None,
+    work: Work = ANYTHING,
+    within: Within = NO_LIMITS,
+    by: str | None = None,
+    top: Whole = 10,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Which GPU should I get for this, within this budget?
+
+    Looks at every accelerator of the catalogue as it can be rented, bought or borrowed in a notebook, predicts those
+    that can win, ranks them, and says why not for the others.
+
+    Parameters
+    ----------
+    purpose
+        train, finetune, infer, learn or mixed (a card to train, one to serve, one to develop on).
+    model
+        A model by name (llama-3.1-8b), a Hugging Face config.json, or dimensions (layers=32,hidden=4096,...).
+    by
+        What comes first: cost, time, value (dollars for work, kept busy) or energy. Left out: time with a budget, else cost.
+    top
+        Rows shown for each way of having hardware.
+    json
+        One JSON document on the last line of stdout.
+    """
+    import datetime
+
+    from gpuwise.pick.api import pick as answer
+
+    limits, terms = limits_of(within, by), terms_of(within)
+    today = datetime.date.today()
+    if not 1 <= top <= 100:
+        raise InputError(f"--top {top} is not between 1 and 100", hint="for example --top 10")
+    if purpose == "mixed":
+        return _mixed(model, work, limits, terms, today, json)
+    if purpose == "learn" and model is None:
+        return _learn(limits, terms, today, top, json)
+    found = answer(job_of(purpose, model, work, within), limits, today=today, terms=terms, top=top)
+    if json:
+        from gpuwise.cli.out import print_json
+        from gpuwise.pick.document import pick_document
+
+        print_json(pick_document(found))
+    else:
+        from gpuwise.cli.pick.view import show_pick
+
+        show_pick(found, top)
+    return 0 if found.best is not None else 1
+
+
+def job_of(purpose: str, model: str | None, work: Work, within: Within) -> Any:
+    """The options as a :class:`gpuwise.pick.jobs.Job`. Raises InputError and UnknownNameError."""
+    from gpuwise.facts.models.architecture import find_model
+    from gpuwise.pick.jobs import serving_job, training_job
+
+    if purpose not in PURPOSES:
+        raise UnknownNameError("purpose", purpose, PURPOSES, hint="it is one of " + ", ".join(PURPOSES))
+    if model is None:
+        raise InputError(f"--for {purpose} needs --model", hint="for example --model llama-3.1-8b")
+    arch = find_model(model)
+    if purpose != "infer":
+        _only(work, ("tokens", "seq", "method"), purpose)
+        return training_job(arch, purpose=purpose, tokens=work.tokens, seq_len=work.seq, method=work.method)
+    _only(work, ("users", "requests_per_day", "tokens_per_day", "context", "weights", "hours_per_day", "least_speed"), purpose)
+    return serving_job(
+        arch, users=work.users, requests_per_day=work.requests_per_day, tokens_per_day=work.tokens_per_day,
+        context=work.context, bits=bits_of(work.weights), years=within.years or 1.0, hours_per_day=work.hours_per_day,
+        least_tokens_per_s=work.least_speed,
+    )  # fmt: skip
+
+
+def bits_of(text: str | None) -> tuple[int, ...]:
+    """``"8,4"`` as bits of a weight; empty when nothing was said. Raises InputError."""
+    if text is None:
+        return ()
+    found: list[int] = []
+    for part in text.replace("-bit", "").replace("int", "").replace("bf", "").replace("fp", "").split(","):
+        if part.strip() not in ("16", "8", "4"):
+            raise InputError(f"--weights {text!r} is not of 16, 8 and 4 bits", hint="for example --weights 16,8")
+        found.append(int(part))
+    return tuple(dict.fromkeys(found))
+
+
+def limits_of(within: Within, by: str | None) -> Any:
+    """The options as :class:`gpuwise.pick.limits.Limits`. Raises InputError and UnknownNameError."""
+    from gpuwise.facts.grid import find_grid
+    from gpuwise.pick.limits import WAYS, Limits, check_limits, known_vendors, parse_have
+
+    if within.rent and within.own:
+        raise InputError("--rent and --own rule each other out", hint="leave both out to see both")
+    ways = ("rent", "notebook") if within.rent else ("buy",) if within.own else WAYS
+    names = [v for v in (within.vendor or "").split(",") if v.strip()]
+    if within.vendor is not None and not names:
+        raise InputError("--vendor names none", hint="for example --vendor nvidia,amd")
+    if within.country is not None:
+        find_grid(within.country)
+    limits = Limits(
+        budget_usd=within.budget, deadline_s=within.deadline, ways=ways, vendors=known_vendors(tuple(names)),
+        max_watts=within.max_watts, have=None if within.have is None else parse_have(within.have), used=within.used,
+        country=within.country, count=within.count, by=by,
+    )  # fmt: skip
+    check_limits(limits)
+    return limits
+
+
+def terms_of(within: Within) -> Any:
+    """How money is counted. Raises InputError."""
+    from gpuwise.pick.owning import Terms
+
+    if within.years is not None and not 0 < within.years <= 20:
+        raise InputError(f"--years {within.years:g} is not between 0 and 20", hint="for example --years 3")
+    return Terms(within.years, within.box, within.country or "US")
+
+
+def _only(work: Work, names: tuple[str, ...], purpose: str) -> None:
+    """Refuse options that mean nothing for the purpose."""
+    for name in Work.__slots__:
+        if getattr(work, name) is not None and name not in names:
+            option = "--" + name.replace("_", "-")
+            raise InputError(f"{option} means nothing for --for {purpose}", hint="leave it out, or choose another purpose")
+
+
+def _learn(limits: Any, terms: Any, today: Any, top: int, json: bool) -> int:
+    from gpuwise.pick.learning import learn
+
+    found = learn(limits, today=today, terms=terms, top=top)
+    if json:
+        from gpuwise.cli.out import print_json
+        from gpuwise.pick.learning import learning_document
+
+        print_json(learning_document(found))
+    else:
+        from gpuwise.cli.pick.view import show_learning
+
+        show_learning(found, top)
+    return 0 if found.ranked else 1
+
+
+def _mixed(model: str | None, work: Work, limits: Any, terms: Any, today: Any, json: bool) -> int:
+    from gpuwise.facts.models.architecture import find_model
+    from gpuwise.pick.fleet import fleet, fleet_document
+
+    if model is None:
+        raise InputError("--for mixed needs --model", hint="for example --model llama-3.1-8b")
+    if limits.budget_usd is None:
+        raise InputError("--for mixed needs --budget", hint="the money to be split, for example --budget 5000")
+    found = fleet(
+        find_model(model), limits, today=today, terms=terms, tokens=work.tokens, seq_len=work.seq, users=work.users,
+    )  # fmt: skip
+    if json:
+        from gpuwise.cli.out import print_json
+
+        print_json(fleet_document(found))
+    else:
+        from gpuwise.cli.pick.view import show_fleet
+
+        show_fleet(found)
+    return 0 if found.best is not None else 1

@@ -1,0 +1,97 @@
+"""``gpuwise plan``: which GPUs, which layout, how long, how much."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from gpuwise.cli.options import (
+    LEFT_OPEN,
+    NOTHING_FIXED,
+    Count,
+    Duration,
+    Fixed,
+    Money,
+    Training,
+    wishes_of,
+)
+from gpuwise.cli.step.options import NO_CODE, OwnCode, is_own_code, refuse_own
+from gpuwise.errors import InputError
+
+
+def plan(
+    model: str,
+    *,
+    on: str | None = None,
+    tokens: Count | None = None,
+    samples: Count | None = None,
+    deadline: Duration | None = None,
+    budget: Money | None = None,
+    training: Training = LEFT_OPEN,
+    fixed: Fixed = NOTHING_FIXED,
+    own: OwnCode = NO_CODE,
+    price: Money | None = None,
+    provider: str | None = None,
+    exhaustive: Annotated[bool, Parameter(negative="")] = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Which GPUs, which layout, how long, how much, to train this?
+
+    Searches precision, micro-batch, accumulation, sharding, tensor, pipeline, context and expert
+    parallelism, recompute and offload, and explains the winner. One's own code (train.py:make_step) is run
+    without a GPU as it is, and its step's time, bottlenecks and costs are told.
+
+    Parameters
+    ----------
+    model
+        A model by name (llama-3.1-8b), a Hugging Face config.json, dimensions (layers=32,hidden=4096,...), or your
+        own code: train.py:make_step, package.module:function, hf:path/to/config.json.
+    on
+        The GPUs: 8xH100-SXM, 2x8xH200, dgx-a100, or this (those of this machine, as measured here). Left out,
+        rented systems are compared.
+    tokens
+        Tokens to train on: 15B, 300M.
+    samples
+        Own code: samples to train on, 1.28M for an epoch of ImageNet.
+    deadline
+        Longest time: 12h, 3d.
+    budget
+        Most US dollars: 2000.
+    price
+        US dollars per GPU and hour, in place of the catalogue's.
+    provider
+        Whose price to use, in place of the median over providers.
+    exhaustive
+        Search every degree, schedule and offload rather than what is usual.
+    json
+        One JSON document on the last line of stdout.
+    """
+    if is_own_code(model):
+        from gpuwise.cli.step.plan import plan_own
+
+        if tokens is not None or deadline is not None or budget is not None or exhaustive:
+            raise InputError(
+                "--tokens, --deadline, --budget and --exhaustive are for models of the catalogue",
+                hint="with your own code give --samples",
+            )
+        return plan_own(model, on, training, fixed, own, samples=samples, price=price, provider=provider, json=json)
+    refuse_own(own)
+    if samples is not None:
+        raise InputError("--samples is for one's own code", hint="with a model by name give --tokens")
+    from gpuwise.plan.api import make_plan
+
+    wishes = wishes_of(training, fixed, tokens=tokens, deadline_s=deadline, budget_usd=budget, exhaustive=exhaustive)
+    from gpuwise.cli.this_machine import cluster_or_text
+
+    answer = make_plan(model, None if on is None else cluster_or_text(on), wishes, usd_per_hour=price, provider=provider)
+    if json:
+        from gpuwise.cli.out import print_json
+        from gpuwise.plan.document import plan_document
+
+        print_json(plan_document(answer))
+    else:
+        from gpuwise.cli.plan.view import show_plan
+
+        show_plan(answer)
+    return 0 if answer.best is not None else 1

@@ -1,0 +1,317 @@
+"""A plan as a person reads it: the answer first, then the layout, the memory, the time, the choices, the
+reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gpuwise.cli.bars import single, stacked
+from gpuwise.cli.out import console, grid, section, table_of
+from gpuwise.cli.words import BASIS, between, percent, plain, span
+from gpuwise.plan.explain import layout
+from gpuwise.plan.explain import percent as slower
+from gpuwise.plan.flags import flags
+from gpuwise.plan.planner import Option, Plan
+from gpuwise.predict.estimate import Estimate
+from gpuwise.units import GIB, MIB, format_bytes, format_count, format_duration, format_usd
+from gpuwise.workload.transformer.parameters import count_parameters
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+WIDE = 110
+"""Columns from which the layout and the numbers stand side by side."""
+
+
+def show_plan(plan: Plan) -> None:
+    """Print the whole plan."""
+    to = console()
+    if plan.best is None:
+        _nothing_fits(to, plan)
+        return
+    best = plan.best
+    _headline(to, plan, best)
+    if plan.hardware:
+        section(to, "Where", _hardware_table(plan))
+    left, right = _layout_table(plan, best), _numbers_table(plan, best)
+    if to.width >= WIDE:
+        section(to, "Layout, and numbers with 80 % intervals", _beside(left, right))
+    else:
+        section(to, "Layout", left)
+        section(to, "Numbers (80 % intervals)", right)
+    _memory(to, best)
+    section(
+        to,
+        f"Where the {format_duration(best.estimate.step_time_s.expected)} of a step go",
+        _time_table(best, to.width),
+    )
+    _alternatives(to, plan, best)
+    _bullets(to, "Why", plan.reasons)
+    _bullets(to, "Mind", plan.warnings, "yellow")
+    _bullets(to, "Assumed", plan.goal.assumed, "dim")
+    _run(to, plan, best)
+    _foot(to, plan, best)
+
+
+def _headline(to: Console, plan: Plan, best: Option) -> None:
+    from rich.text import Text
+
+    goal, work = plan.goal, plan.goal.wishes.tokens
+    count = count_parameters(goal.arch)
+    size = format_count(count.total) + (
+        f", {format_count(count.active)} active" if count.active != count.total else ""
+    )
+    to.print(
+        Text.assemble(
+            (f"{goal.arch.name}", "bold"), f" ({size} parameters) on ", (best.cluster.label, "bold")
+        )
+    )
+    took = Text("  ")
+    took.append(f"{format_count(plan.tokens)} tokens", "bold" if work else "dim")
+    took.append(" in ")
+    took.append(format_duration(best.time_s.expected), "bold green")
+    if best.cost_usd is not None:
+        took.append(" for ")
+        took.append(format_usd(best.cost_usd.expected), "bold green")
+    took.append(f" at {percent(best.estimate.mfu.expected)} of peak (MFU)")
+    to.print(took)
+
+
+def _beside(left: Table, right: Table) -> Table:
+    table = grid(2, pad=4)
+    table.add_row(left, right)
+    return table
+
+
+def _layout_table(plan: Plan, best: Option) -> Table:
+    table = grid(2)
+    for name, value in _layout_rows(plan, best):
+        table.add_row(name, value)
+    return table
+
+
+def _layout_rows(plan: Plan, best: Option) -> Iterator[tuple[str, str]]:
+    s, goal = best.estimate.strategy, plan.goal
+    degrees = [("data", s.dp), ("tensor", s.tp), ("pipeline", s.pp), ("context", s.cp), ("expert", s.ep)]
+    used = [f"{name} {n}" for name, n in degrees if n > 1 or name == "data"]
+    yield (
+        "parallel",
+        " x ".join(used[: 4 + (s.ep == 1)]) if s.ep == 1 else " x ".join(used[:-1]) + f", {used[-1]}",
+    )
+    if s.pp > 1:
+        yield (
+            "schedule",
+            s.schedule + (f", {s.virtual_stages} virtual stages" if s.virtual_stages > 1 else ""),
+        )
+    if s.tp > 1:
+        yield "sequence parallel", "yes" if s.sequence_parallel else "no"
+    if s.cp > 1:
+        yield "context exchange", s.context_parallel
+    yield (
+        "batch",
+        f"micro {s.micro_batch} x accumulation {s.accumulation} x data {s.dp} = {plain(s.global_batch)}",
+    )
+    yield (
+        "tokens a step",
+        f"{plain(s.global_batch)} x {plain(goal.seq_len)} = {format_count(best.estimate.tokens_per_step)}",
+    )
+    yield "sharding", {"none": "none", "zero1": "zero1 (optimizer states)", "zero2": "zero2 (and gradients)",
+                       "zero3": "zero3 / FSDP (and weights)",
+                       "hybrid": "hybrid (FSDP inside a system)"}[s.sharding]  # fmt: skip
+    yield "recompute", s.recompute + (f", one layer in {s.recompute_every}" if s.recompute_every > 1 else "")
+    offload = [
+        what
+        for what, on in (("optimizer", s.offload_optimizer), ("activations", s.offload_activations))
+        if on
+    ]
+    if offload:
+        yield "offload", " and ".join(offload) + " in host memory"
+    yield (
+        "precision",
+        s.precision + (f", gradients {s.gradient_dtype}" if s.precision not in ("fp32", "tf32") else ""),
+    )
+    if s.lora_rank:
+        yield "adapters", f"rank {s.lora_rank}" + (" on 4-bit weights" if s.quantized_base else "")
+    yield "optimizer", s.optimizer
+    yield "stack", s.stack
+
+
+def _numbers_table(plan: Plan, best: Option) -> Table:
+    e = best.estimate
+    table = grid(3)
+    table.columns[1].justify = "right"
+    rows: list[tuple[str, Estimate, Callable[[float], str]]] = [
+        ("step time", e.step_time_s, format_duration), ("tokens/s", e.tokens_per_s, plain),
+        ("tokens/s a GPU", e.tokens_per_s_per_gpu, plain), ("MFU", e.mfu, percent),
+        *([("HFU", e.hfu, percent)] if e.hfu.expected > e.mfu.expected else []),
+        ("memory", e.memory_bytes, format_bytes),
+        (f"time, {format_count(plan.tokens)}", best.time_s, format_duration),
+    ]  # fmt: skip
+    if best.cost_usd is not None:
+        rows.append((f"cost, {format_count(plan.tokens)}", best.cost_usd, format_usd))
+    if best.energy is not None:
+        rows.append(
+            ("energy", best.energy.kwh, lambda kwh: f"{kwh:,.0f} kWh" if kwh >= 10 else f"{kwh:.2g} kWh")
+        )
+    for name, value, say in rows:
+        table.add_row(name, say(value.expected), f"[{span(value, say)}]")
+    if best.price is not None:
+        table.add_row("price", f"{format_usd(best.price.expected)}/h", price_words(best))
+    return table
+
+
+def price_words(option: Option) -> str:
+    """``a GPU, median of 5 providers $2.1 to $6.9, 2026-10-04``."""
+    price = option.price
+    assert price is not None
+    words = [f"a GPU, {price.provider}"]
+    if price.high > price.low:
+        words.append(f"{format_usd(price.low)} to {format_usd(price.high)}")
+    if price.as_of is not None:
+        words.append(price.as_of.isoformat() + (f" ({price.age_days} days old)" if price.stale else ""))
+    return ", ".join(words)
+
+
+def _memory(to: Console, option: Option) -> None:
+    e = option.estimate
+    show_memory(to, dict(e.memory_parts), e.device_bytes, "Memory of the fullest GPU")
+
+
+def show_memory(to: Console, parts: dict[str, float], whole: float, title: str) -> None:
+    """A bar of the device's memory with a key."""
+    from rich.text import Text
+
+    total = sum(parts.values())
+    shown = {name: n for name, n in parts.items() if n > 0.0005 * whole}
+    free = whole - total
+    verdict = f"{format_bytes(free)} free" if free >= 0 else f"{format_bytes(-free)} too much"
+    to.print()
+    to.print(Text.assemble((title, "bold"), f"  {format_bytes(total)} of {format_bytes(whole)} usable, ",
+                           (verdict, "green" if free >= 0 else "bold red")))  # fmt: skip
+    width = max(20, min(to.width - 4, 100))
+    bar, keys = stacked(shown, whole, width)
+    to.print(Text("  ").append_text(bar))
+    per_row = max(1, min(len(keys), (to.width - 2) // 24))
+    table = grid(per_row)
+    unit = GIB if total >= GIB else MIB
+    cells = [Text.assemble("  ", key, f" {name} {_key_number(shown[name] / unit)}") for name, key in keys]
+    for i in range(0, len(cells), per_row):
+        table.add_row(*cells[i : i + per_row])
+    to.print(table)
+
+
+def _key_number(value: float) -> str:
+    """One decimal place, and what would read as 0.0 as below 0.1."""
+    return f"{value:.1f}" if value >= 0.05 else "<0.1"
+
+
+def _time_table(option: Option, width: int) -> Table:
+    e = option.estimate
+    table = grid(4)
+    table.columns[1].justify = table.columns[2].justify = "right"
+    total = e.step_time_s.expected
+    for name, seconds in sorted(e.breakdown_s.items(), key=lambda item: -item[1]):
+        if seconds > 0.001 * total:
+            share = seconds / total
+            table.add_row(
+                name, format_duration(seconds), percent(share), single(share, max(10, min(width, 100) - 40))
+            )
+    return table
+
+
+def _alternatives(to: Console, plan: Plan, best: Option) -> None:
+    if plan.alternatives:
+        section(to, "Next-best layouts", _options_table([best, *plan.alternatives], best, layouts=True))
+    front = [o for o in plan.front if o.estimate.strategy != best.estimate.strategy]
+    if front:
+        section(
+            to, "Slower, with more memory to spare (Pareto front)", _options_table(front, best, layouts=True)
+        )
+
+
+def _options_table(options: Sequence[Option], best: Option, *, layouts: bool) -> Table:
+    table = table_of(["", "time", "cost", "MFU", "free", "layout"], left=("layout",), wrap=("layout",))
+    for o in options:
+        ratio = o.time_s.expected / best.time_s.expected - 1
+        table.add_row(
+            "best" if o is best else f"+{slower(ratio)}", format_duration(o.time_s.expected),
+            "-" if o.cost_usd is None else format_usd(o.cost_usd.expected), percent(o.estimate.mfu.expected),
+            format_bytes(o.headroom_bytes), layout(o.estimate.strategy),
+        )  # fmt: skip
+    return table
+
+
+def _hardware_table(plan: Plan) -> Table:
+    table = table_of(["GPUs", "time", "cost", "MFU", "$/GPU h", "price of"], left=("GPUs",))
+    for o in plan.hardware:
+        mark = "*" if o.cluster.label == plan.goal.cluster.label else " "
+        price = o.price
+        table.add_row(
+            f"{mark} {o.cluster.n_accelerators}x {o.cluster.accelerator.name}",
+            format_duration(o.time_s.expected),
+            "-" if o.cost_usd is None else format_usd(o.cost_usd.expected), percent(o.estimate.mfu.expected),
+            "-" if price is None else f"{price.expected:.2f}",
+            "-" if price is None or price.as_of is None else price.as_of.isoformat(),
+        )  # fmt: skip
+    return table
+
+
+def _bullets(to: Console, title: str, lines: Sequence[str], style: str = "") -> None:
+    if not lines:
+        return
+    table = grid(2, pad=1)
+    for line in lines:
+        table.add_row("-", line[:1].upper() + line[1:], style=style)
+    section(to, title, table)
+
+
+def _run(to: Console, plan: Plan, best: Option) -> None:
+    to.print()
+    to.print("Run", style="bold")
+    words = flags(plan.goal.arch, best.cluster, best.estimate.strategy, plan.goal.seq_len)
+    line = "  "
+    lines: list[str] = []
+    for word in words:
+        if len(line) + len(word) + 3 > to.width and line.strip():
+            lines.append(line + "\\")
+            line = "    "
+        line += word + " "
+    for text in [*lines, line.rstrip()]:
+        to.print(text, style="cyan", soft_wrap=True)
+
+
+def _foot(to: Console, plan: Plan, best: Option) -> None:
+    s = plan.search
+    to.print()
+    to.print(
+        f"{plain(s.strategies)} strategies evaluated in {format_duration(s.seconds)}, {plain(s.fitting)} "
+        "fit. "
+        f"Time: {BASIS[best.estimate.step_time_s.basis]}. Memory: {best.estimate.memory_bytes.basis}. "
+        "Failures, checkpoints and evaluation are not counted.",
+        style="dim",
+    )
+
+
+def _nothing_fits(to: Console, plan: Plan) -> None:
+    from rich.text import Text
+
+    e = plan.smallest
+    to.print(
+        Text.assemble(
+            (plan.goal.arch.name, "bold"),
+            " does ",
+            ("not fit", "bold red"),
+            " on ",
+            (plan.goal.cluster.label, "bold"),
+        )
+    )
+    to.print(
+        f"  The smallest of {plain(plan.search.strategies)} strategies needs "
+        f"{between(e.memory_bytes, format_bytes)}"
+    )
+    to.print(f"  of {format_bytes(e.device_bytes)}: {layout(e.strategy)}")
+    show_memory(to, dict(e.memory_parts), e.device_bytes, "What fills it")
+    _bullets(to, "Assumed", plan.goal.assumed, "dim")
+    _bullets(to, "Try", ("`gpuwise fit` lists what would make it fit, and at what cost in speed",))

@@ -1,0 +1,206 @@
+"""``gpuwise prices``: what an hour of an accelerator costs, where, and how old that is."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from gpuwise.cli.options import Bytes, Money, Whole
+from gpuwise.errors import InputError
+
+if TYPE_CHECKING:
+    from gpuwise.facts.offers.search import Kind, Order, Wanted
+
+Flag = Annotated[bool, Parameter(negative="")]
+
+
+def today() -> datetime.date:
+    """The day by which prices are old."""
+    return datetime.date.today()
+
+
+def prices(
+    *words: str,
+    provider: str | None = None,
+    region: str | None = None,
+    count: Whole | None = None,
+    min_memory: Bytes | None = None,
+    max_price: Money | None = None,
+    kind: str = "on-demand",
+    spot: Flag = False,
+    sort: str = "price",
+    all_: Annotated[bool, Parameter(name="--all", negative="")] = False,
+    buy: Flag = False,
+    history: Flag = False,
+    refresh: Flag = False,
+    import_: Annotated[Path | None, Parameter(name="--import")] = None,
+    usd_rate: Money | None = None,
+    dry_run: Flag = False,
+    template: Flag = False,
+    stored: Flag = False,
+    remove: str | None = None,
+    json: Flag = False,
+) -> int:
+    """What an hour of an accelerator costs, where, and how old that price is.
+
+    Shipped prices are a dated snapshot; --refresh fetches new ones and --import adds your own contract, both
+    kept with their history. A contract of your own is what other commands reckon with.
+
+    Parameters
+    ----------
+    words
+        An accelerator (h100, 4090), or words to search for (lambda a100); with --refresh, feeds: skypilot,
+        skypilot:aws, gpuhunt, gpuhunt:runpod.
+    provider
+        Only this provider; with --import, whose prices they are where the file does not say.
+    region
+        Only regions whose name holds this: us-east, eu.
+    count
+        Accelerators in the instance.
+    min_memory
+        Least memory of one accelerator: 40GB.
+    max_price
+        Most US dollars an hour and accelerator; with --buy, for one accelerator.
+    kind
+        on-demand, spot or reserved (one year).
+    spot
+        The same as --kind spot.
+    sort
+        price, per-pflop (an hour of 1e15 dense bf16 FLOP/s), per-gb (an hour of a GB of memory) or age.
+    all_
+        Every offer, not only the cheapest of each provider.
+    buy
+        Purchase prices, new and used, in place of rent.
+    history
+        How the price moved, month by month.
+    refresh
+        Fetch prices from feeds on the network, check them and keep them.
+    import_
+        A CSV file of your own prices to check and keep.
+    usd_rate
+        US dollars one unit of the file's currency buys: 1.08.
+    dry_run
+        Show what --import or --refresh would keep, and keep nothing.
+    template
+        Print a CSV file to fill in for --import.
+    stored
+        What is kept on this machine, and where.
+    remove
+        Drop a source from what is kept on this machine: own-acme.
+    json
+        One JSON document on the last line of stdout.
+    """
+    _one_thing(buy=buy, history=history, refresh=refresh, template=template, stored=stored,
+               remove=remove is not None, **{"import": import_ is not None})  # fmt: skip
+    if usd_rate is not None and import_ is None:
+        raise InputError("--usd-rate without --import", hint="it converts the prices of an imported file")
+    if dry_run and import_ is None and not refresh:
+        raise InputError("--dry-run without --import or --refresh", hint="nothing else is kept")
+    if refresh or import_ is not None or template or stored or remove is not None:
+        from gpuwise.cli.prices import store as prices_store
+
+        if template:
+            return prices_store.show_template(json=json)
+        if refresh:
+            return prices_store.refresh_store(words, today(), save=not dry_run, json=json)
+        _no_words(words)
+        if import_ is not None:
+            return prices_store.import_file(
+                import_, today(), provider=provider, usd_per_unit=usd_rate, save=not dry_run, json=json
+            )
+        if remove is not None:
+            return prices_store.remove_source(remove, json=json)
+        return prices_store.show_stored(json=json)
+    query = " ".join(words)
+    if history:
+        from gpuwise.cli.prices.history import show_history
+
+        return show_history(query, today(), json=json)
+    if buy:
+        from gpuwise.cli.prices.buy import show_purchases
+
+        return show_purchases(query, today(), min_memory, max_price, every=all_, json=json)
+    wanted, order = _wanted(kind, sort, spot, provider, region, count, min_memory, max_price)
+    return _rent(query, wanted, order, every=all_, json=json)
+
+
+def _one_thing(**asked: bool) -> None:
+    """Raises InputError when two things are asked for at once."""
+    both = [f"--{name}" for name, yes in asked.items() if yes]
+    if len(both) > 1:
+        raise InputError(f"{both[0]} and {both[1]} ask for two things", hint="give one of them")
+
+
+def _no_words(words: tuple[str, ...]) -> None:
+    if words:
+        raise InputError(f"{words[0]!r} means nothing here", hint="leave it out")
+
+
+def _wanted(
+    kind: str, sort: str, spot: bool, provider: str | None, region: str | None, count: int | None,
+    min_memory: float | None, max_price: float | None,
+) -> tuple[Wanted, Order]:  # fmt: skip
+    """The options as a search. Raises UnknownNameError."""
+    from gpuwise.errors import UnknownNameError
+    from gpuwise.facts.offers.search import KINDS, ORDERS, Wanted
+
+    if kind not in KINDS:
+        raise UnknownNameError("kind of price", kind, KINDS, hint="it is one of " + ", ".join(KINDS))
+    if spot and kind == "reserved":
+        raise InputError("--spot and --kind reserved ask for two things", hint="give one of them")
+    if sort not in ORDERS:
+        raise UnknownNameError("order", sort, ORDERS, hint="it is one of " + ", ".join(ORDERS))
+    for name, text in (("--provider", provider), ("--region", region)):
+        if text is not None and not text.strip():
+            raise InputError(f"{name} is empty", hint="leave it out, or name one")
+    kinds: dict[str, Kind] = {k: k for k in KINDS}
+    orders: dict[str, Order] = {o: o for o in ORDERS}
+    return Wanted("spot" if spot else kinds[kind], provider, region, count, min_memory, max_price), orders[sort]
+
+
+def _rent(query: str, wanted: Wanted, order: Order, *, every: bool, json: bool) -> int:
+    from gpuwise.facts.offers.offer import book
+    from gpuwise.facts.offers.search import best_of_each, meant_by, ordered, select
+
+    day = today()
+    listed = meant_by(query, book(day))
+    found = ordered(select(listed, wanted), order, day)
+    if not found:
+        raise _nothing(query, wanted, bool(listed))
+    shown = found if every or json else best_of_each(found, by_provider=bool(query or wanted.provider))
+    if json:
+        from gpuwise.cli.out import print_json
+        from gpuwise.cli.prices.view import document
+
+        print_json({"as_of": day.isoformat(), "kind": wanted.kind, "offers": [document(row, day) for row in shown]})
+    else:
+        from gpuwise.cli.prices.view import show_offers
+
+        show_offers(shown, day, order, more=len(found) - len(shown))
+    return 0
+
+
+def _nothing(query: str, wanted: Wanted, listed: bool) -> Exception:
+    """Why nothing was found, and what to loosen."""
+    from gpuwise.errors import UnpredictableError
+
+    if not listed:
+        return UnpredictableError(
+            "nobody rents it out",
+            f"nobody known rents out {query!r}",
+            hint=f"`gpuwise prices {query} --buy` shows what it costs to buy",
+        )
+    asked = {
+        "--provider": wanted.provider, "--region": wanted.region, "--count": wanted.count,
+        "--min-memory": wanted.min_memory_bytes, "--max-price": wanted.max_usd_per_hour,
+    }  # fmt: skip
+    given = [name for name, value in asked.items() if value is not None]
+    what = "" if wanted.kind == "on-demand" else f"{wanted.kind} "
+    return UnpredictableError(
+        "no such offer",
+        f"no {what}offer{f' of {query!r}' if query else ''} is as asked",
+        hint=f"loosen {', '.join(given)}" if given else "`gpuwise prices` lists what there is",
+    )

@@ -1,0 +1,264 @@
+"""``gpuwise prices``: what is fetched, imported, kept and dropped."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuwise.cli.out import print_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gpuwise.facts.offers.company_prices import Imported
+    from gpuwise.facts.offers.feeds.refresh import Refreshed
+    from gpuwise.facts.offers.table import Offer
+
+SHOWN = 8
+"""Changes and reasons shown of one source."""
+
+
+def show_template(*, json: bool) -> int:
+    """Print the file to fill in."""
+    from gpuwise.facts.offers.company_prices import TEMPLATE
+
+    if json:
+        print_json({"template": TEMPLATE})
+    else:
+        sys.stdout.write(TEMPLATE)
+    return 0
+
+
+# --- import ---
+
+
+def import_file(
+    path: Path, day: datetime.date, *, provider: str | None, usd_per_unit: float | None, save: bool, json: bool
+) -> int:
+    """Check a person's file and keep it, a source for each provider in it."""
+    from gpuwise.facts.offers.company_prices import import_offers
+    from gpuwise.facts.offers.store import OWN, save_offers
+
+    found = import_offers(path, day, provider=provider, usd_per_unit=usd_per_unit)
+    sources = {o.provider: f"{OWN}{_file_name(o.provider)}" for o in found.offers}
+    if save:
+        for name in sorted(set(sources.values())):
+            save_offers([o for o in found.offers if sources[o.provider] == name], name, day)
+    kept = sorted(set(sources.values()))
+    if json:
+        print_json(_imported_document(found, kept, save, day))
+        return 0
+    from gpuwise.cli.out import console
+
+    to = console()
+    _show_imported(to, found, day)
+    if save:
+        to.print(f"kept as {', '.join(kept)}; drop it again with: gpuwise prices --remove {kept[0]}")
+    else:
+        to.print("nothing was kept (--dry-run)")
+    return 0
+
+
+def _file_name(provider: str) -> str:
+    """A provider as part of a folder name."""
+    plain = "".join(c if c.isascii() and c.isalnum() else "-" for c in provider.lower()).strip("-")
+    return "-".join(part for part in plain.split("-") if part)[:60] or "mine"
+
+
+def _show_imported(to: Console, found: Imported, day: datetime.date) -> None:
+    from gpuwise.cli.out import table_of
+    from gpuwise.cli.prices.view import usd
+    from gpuwise.facts.hardware.accelerators import accelerators
+    from gpuwise.facts.offers.currency import HOURS_PER_MONTH
+
+    table = table_of(
+        ["accelerator", "provider", "GPUs", "$/h", "1 year", "holds"], left=("accelerator", "provider", "holds"),
+        wrap=("accelerator", "provider", "holds"),
+    )  # fmt: skip
+    for o in found.offers[:50]:
+        reserved = o.reserved_usd_per_hour
+        table.add_row(
+            accelerators()[o.accelerator_id].name, o.provider, str(o.count), usd(o.on_demand_usd_per_hour),
+            "-" if reserved is None else usd(reserved), _holds(o, day),
+        )  # fmt: skip
+    to.print(table)
+    if len(found.offers) > 50:
+        to.print(f"and {len(found.offers) - 50} more", style="dim")
+    for how in found.converted:
+        month = f", a month of {HOURS_PER_MONTH:g} hours" if "month" in how else ""
+        to.print(f"converted: {how}{month}")
+    if found.undated:
+        to.print(f"{found.undated} without as_of: dated today, {day}")
+    if found.expired:
+        to.print(f"{len(found.expired)} expired: kept as history, not used")
+    if found.to_come:
+        to.print(f"{len(found.to_come)} not valid yet: used from the day they begin")
+
+
+def _holds(o: Offer, day: datetime.date) -> str:
+    if o.valid_from is None and o.valid_to is None:
+        return "always"
+    span = " ".join([*([f"from {o.valid_from}"] if o.valid_from else []), *([f"to {o.valid_to}"] if o.valid_to else [])])
+    if o.valid_to is not None and o.valid_to < day:
+        return f"{span}, expired"
+    return f"{span}, not yet" if o.valid_from is not None and o.valid_from > day else span
+
+
+def _imported_document(found: Imported, kept: list[str], saved: bool, day: datetime.date) -> dict[str, object]:
+    return {
+        "saved": saved, "sources": kept, "expired": len(found.expired), "not_valid_yet": len(found.to_come),
+        "undated": found.undated, "converted": list(found.converted), "as_of": day.isoformat(),
+        "offers": [
+            {"provider": o.provider, "accelerator": o.accelerator_id, "count": o.count,
+             "on_demand_usd_per_hour": o.on_demand_usd_per_hour, "kind": o.kind,
+             "valid_from": None if o.valid_from is None else o.valid_from.isoformat(),
+             "valid_to": None if o.valid_to is None else o.valid_to.isoformat()}
+            for o in found.offers
+        ],
+    }  # fmt: skip
+
+
+# --- refresh ---
+
+
+def refresh_store(words: Sequence[str], day: datetime.date, *, save: bool, json: bool) -> int:
+    """Fetch from the feeds that ``words`` name and tell what changed; 1 when nothing could be fetched."""
+    from gpuwise.facts.offers.feeds.refresh import refresh
+
+    done: list[Refreshed] = []
+    for result in refresh(words, day, save=save):
+        done.append(result)
+        if not json:
+            _progress(result)
+    fetched = any(result.offers for result in done)
+    if json:
+        print_json({"as_of": day.isoformat(), "saved": save, "sources": [_refreshed_document(r) for r in done]})
+    else:
+        _show_refreshed(done, save)
+    if not fetched:
+        hint = next((r.error.hint for r in done if r.error is not None and r.error.hint), None)
+        sys.stderr.write("error: no prices could be fetched\n")
+        sys.stderr.write(f"hint: {hint or 'the shipped prices and those fetched before still serve'}\n")
+    return 0 if fetched else 1
+
+
+def _progress(result: Refreshed) -> None:
+    what = f"{len(result.offers)} offers" if result.error is None else result.error.message
+    sys.stderr.write(f"{result.source}: {what}\n")
+
+
+def _show_refreshed(done: Sequence[Refreshed], save: bool) -> None:
+    from gpuwise.cli.out import console, table_of
+
+    to = console()
+    told = [r for r in done if r.offers or r.skipped]
+    if not told:
+        return
+    table = table_of(["source", "offers", "new", "changed", "gone", "left out"], left=("source",))
+    for r in told:
+        counts = (len(r.offers), len(r.added), len(r.changed), len(r.gone), sum(s.count for s in r.skipped))
+        table.add_row(r.source, *(str(n) if n else "-" for n in counts))
+    to.print(table)
+    changes = sorted((c for r in done for c in r.changed), key=lambda c: -abs(c.share))
+    _list(to, "Changed", (
+        f"{c.offer.provider} {c.offer.instance or '-'} {c.offer.accelerator_id}: {c.before_usd_per_hour:.3g} to "
+        f"{c.offer.on_demand_usd_per_hour:.3g} $/h ({c.share:+.0%})" for c in changes
+    ))  # fmt: skip
+    _list(to, "Left out, and why", _reasons(done))
+    _list(to, "Kept with a remark", (text for r in done for text in r.marked))
+    if any(r.path for r in done):
+        from gpuwise.facts.offers.store import store_dir
+
+        to.print(f"\nkept in {store_dir()}", style="dim", soft_wrap=True)
+    elif not save:
+        to.print("\nnothing was kept (--dry-run)", style="dim")
+
+
+def _reasons(done: Sequence[Refreshed]) -> list[str]:
+    from gpuwise.facts.offers.feeds.tally import merged
+
+    every = merged([r.skipped for r in done])
+    return [f"{s.count} x {s.reason}, for example {s.example}" for s in every]
+
+
+def _list(to: Console, title: str, lines: Iterable[str]) -> None:
+    every = list(lines)
+    if not every:
+        return
+    to.print()
+    to.print(title, style="bold")
+    for line in every[:SHOWN]:
+        to.print(f"  {line}")
+    if len(every) > SHOWN:
+        to.print(f"  and {len(every) - SHOWN} more (all with --json)", style="dim")
+
+
+def _refreshed_document(r: Refreshed) -> dict[str, object]:
+    return {
+        "source": r.source, "offers": len(r.offers), "error": None if r.error is None else r.error.message,
+        "added": [_name(o) for o in r.added], "gone": [_name(o) for o in r.gone],
+        "changed": [_name(c.offer) | {"before_usd_per_hour": c.before_usd_per_hour} for c in r.changed],
+        "skipped": [{"reason": s.reason, "count": s.count, "example": s.example} for s in r.skipped],
+        "marked": list(r.marked), "path": None if r.path is None else str(r.path),
+    }  # fmt: skip
+
+
+def _name(o: Offer) -> dict[str, object]:
+    return {
+        "provider": o.provider, "instance": o.instance, "accelerator": o.accelerator_id, "count": o.count,
+        "usd_per_hour": o.on_demand_usd_per_hour,
+    }  # fmt: skip
+
+
+# --- what is kept ---
+
+
+def show_stored(*, json: bool) -> int:
+    """List what is kept on this machine; a damaged file is named in place of its count."""
+    from gpuwise.errors import DataError
+    from gpuwise.facts.offers.store import offers_in, store_dir, stored_files
+
+    files = stored_files()
+    rows: list[tuple[str, str, str, str]] = []
+    documents: list[dict[str, object]] = []
+    damaged = ""
+    for source in sorted({f.source for f in files}):
+        of = [f for f in files if f.source == source]
+        try:
+            held: int | None = len(offers_in(of[-1]))
+        except DataError as error:
+            held, damaged = None, str(error)
+        rows.append((source, str(len(of)), of[-1].day.isoformat(), "damaged" if held is None else str(held)))
+        documents.append({"source": source, "files": len(of), "newest": of[-1].day.isoformat(), "offers": held})
+    if json:
+        print_json({"path": str(store_dir()), "sources": documents})
+        return 0
+    from gpuwise.cli.out import console, table_of
+
+    to = console()
+    if rows:
+        table = table_of(["source", "files", "newest", "offers"], left=("source", "newest"), wrap=("source",))
+        for row in rows:
+            table.add_row(*row)
+        to.print(table)
+    else:
+        to.print("nothing is kept yet: --import adds your own prices, --refresh fetches some")
+    to.print(f"in {store_dir()}", style="dim", soft_wrap=True)
+    if damaged:
+        to.print(damaged, style="yellow", soft_wrap=True)
+    return 0
+
+
+def remove_source(source: str, *, json: bool) -> int:
+    """Drop a source with all of its files."""
+    from gpuwise.facts.offers.store import remove
+
+    paths = remove(source)
+    if json:
+        print_json({"removed": [str(path) for path in paths]})
+    else:
+        sys.stdout.write(f"dropped {source}: {len(paths)} file{'s' if len(paths) > 1 else ''}\n")
+    return 0

@@ -1,0 +1,124 @@
+"""``gpuwise profile``: where a training step's time goes, and what each cause costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from gpuwise.cli.options import Whole
+from gpuwise.errors import InputError
+
+if TYPE_CHECKING:
+    from gpuwise.train.profile.against import Target
+    from gpuwise.train.profile.result import Profile
+
+
+def profile(
+    script: str | None = None,
+    *arguments: str,
+    module: Annotated[str | None, Parameter(name=["--module", "-m"])] = None,
+    steps: Whole | None = None,
+    trace: Annotated[list[Path] | None, Parameter(consume_multiple=True, negative="")] = None,
+    html: Path | None = None,
+    stacks: Annotated[bool, Parameter(negative="--no-stacks")] = True,
+    whole: Annotated[bool, Parameter(negative="")] = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Where does my step's time go, why is the GPU idle, and what would each mend save?
+
+    Runs the training script as it is, watches its steps, traces a few of them and stops it. Its words go through, its
+    files are its own, and where it ends by itself its exit code is kept.
+
+    Parameters
+    ----------
+    script
+        The training script, as python would get it; after -- come its own arguments: gpuwise profile train.py -- --lr 0.1
+    arguments
+        The script's own arguments, after --.
+    module
+        A module in place of a script, as `python -m` would get it.
+    steps
+        Undisturbed steps to time before some are traced (20).
+    trace
+        Read traces that torch.profiler wrote, one for each rank, in place of running a script.
+    html
+        Write a page with the timeline and the roofline (.html).
+    stacks
+        Record Python's stacks in the traced steps, which find functions of the script; --no-stacks for very long steps.
+    whole
+        Let the script run to its end.
+    json
+        One JSON document on the last line of stdout.
+    """
+    from gpuwise.report.files import PAGE_SUFFIXES, check_target
+
+    check_target(html, PAGE_SUFFIXES)
+    if module is not None and script is not None:
+        arguments = (script, *arguments)
+    target = module or script
+    if trace and target:
+        raise InputError(
+            "both a script and a trace", hint="give one: `gpuwise profile train.py`, or `gpuwise profile --trace FILE`"
+        )
+    if trace:
+        from gpuwise.train.profile.result import profile_traces
+
+        found: Profile | None = profile_traces(trace, target=_measured_processor())
+        code = 0
+    elif target:
+        found, code = _run(target, arguments, module=module is not None, steps=steps, stacks=stacks, whole=whole)
+    else:
+        raise InputError("no script", hint="`gpuwise profile train.py -- its arguments`, or `gpuwise profile --trace FILE`")
+    if found is None:
+        return code
+    if html is not None:
+        from gpuwise.report.profile import write_profile
+
+        write_profile(found, html)
+    if json:
+        from gpuwise.cli.out import print_json
+        from gpuwise.train.profile.document import document
+
+        print_json(document(found, code=code if target else None))
+    else:
+        from gpuwise.cli.profile.view import show_profile
+
+        show_profile(found, html=html)
+    return code
+
+
+def _run(
+    script: str, arguments: tuple[str, ...], *, module: bool, steps: int | None, stacks: bool, whole: bool
+) -> tuple[Profile | None, int]:
+    """Runs it; returns what was found, None where it gave nothing to profile (and that was said), and the exit code."""
+    import sys
+    import tempfile
+
+    from gpuwise.cli.options import check_script
+    from gpuwise.train.profile.last_verdict import remember, verdict_before
+    from gpuwise.train.profile.session import CLEAN_STEPS, Request, ScriptError, profile_script
+
+    check_script(script, module=module)
+    request = Request(script, arguments, module, CLEAN_STEPS if steps is None else steps, stacks, whole)
+    with tempfile.TemporaryDirectory(prefix="gpuwise-profile-") as folder:
+        target, before = _measured_processor(), verdict_before(script, arguments)
+        try:
+            session = profile_script(request, Path(folder), target=target, before=before)
+        except ScriptError as error:
+            sys.stderr.write(f"error: {error}\n")
+            return None, error.code
+    remember(script, arguments, session.profile.verdict.kind)
+    return session.profile, session.code
+
+
+def _measured_processor() -> Target | None:
+    """This machine's processor as `gpuwise bench` measured it; None where it did not. A GPU is known by what the trace says."""
+    from gpuwise.cli.this_machine import this_processor_measured
+    from gpuwise.errors import GpuwiseError
+
+    try:
+        return this_processor_measured()
+    except GpuwiseError:
+        return None

@@ -1,0 +1,106 @@
+"""``gpuwise run``: the unmodified script with its tuned levers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from gpuwise.cli.options import Count, Money, Whole, check_script
+from gpuwise.errors import InputError
+
+if TYPE_CHECKING:
+    from gpuwise.train.run.config import Plan
+
+EVERY_S, QUIET_EVERY_S = 1.0, 30.0
+"""Between lines of progress on a terminal, and where stderr is none."""
+
+
+def run(
+    script: str,
+    /,
+    *arguments: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    module: Annotated[bool, Parameter(name=["-m", "--module"], negative="")] = False,
+    config: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
+    epochs: Count | None = None,
+    total_steps: Whole | None = None,
+    price: Money | None = None,
+    country: str | None = None,
+    kwh: Money | None = None,
+    record: bool = True,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Run a training script as it was tuned, without editing it.
+
+    Reads the gpuwise.toml that `gpuwise tune` wrote beside the script. The script's own output goes where it would, its
+    exit code is this command's, and Ctrl-C is the script's. While it runs, stderr shows rate, loss, memory, energy, cost and
+    time left, and at the end what was predicted beside what was measured.
+
+    Parameters
+    ----------
+    script
+        The training script. Its own arguments come after `--`.
+    arguments
+        The script's arguments: gpuwise run train.py -- --batch 32
+    module
+        SCRIPT is a module's name, as for python -m.
+    config
+        The file of levers; gpuwise.toml beside the script, or here, by default.
+    epochs
+        Passes over the data that the script makes, for the time left; Transformers' and Lightning's trainers say it
+        themselves.
+    total_steps
+        Optimizer steps that the script makes, in place of --epochs.
+    price
+        US dollars an hour for this machine.
+    country
+        Add the price of electricity there (DE, US-VA), for what the card's or processor's own meter says.
+    kwh
+        US dollars a kilowatt-hour, in place of --country.
+    record
+        --no-record keeps the measurement out of the records from which the next run is predicted.
+    json
+        One JSON document on the last line of stdout, after the script's own output.
+    """
+    from gpuwise.cli.run.screen import screen
+    from gpuwise.cli.run.view import document, progress_words, summary
+    from gpuwise.train.run.run import find_config, run_tuned
+
+    check_script(script, module=module)
+    path, tuned = find_config(script, config, module=module)
+    plan = _plan(tuned.plan, epochs, total_steps, price, country, kwh)
+    with screen() as shown:
+        ran = run_tuned(
+            script, arguments, tuned, module=module, plan=plan, look=lambda now: shown.show(progress_words(now)),
+            every_s=EVERY_S if shown.is_live else QUIET_EVERY_S, streams=shown.streams, record=record,
+        )  # fmt: skip
+    if json:
+        from gpuwise.cli.out import print_json
+
+        print_json(document(ran, str(path)))
+    else:
+        summary(ran)
+    return ran.outcome.code
+
+
+def _plan(
+    given: Plan, epochs: float | None, total_steps: int | None, price: float | None, country: str | None, kwh: float | None
+) -> Plan:
+    """The file's, with what the command says in its place. Raises UnknownNameError for a country that there is not."""
+    from dataclasses import replace
+
+    told = {"epochs": epochs, "total_steps": total_steps, "price_per_hour": price, "usd_per_kwh": kwh, "country": country}
+    if country is not None and kwh is None:
+        given = replace(given, usd_per_kwh=None)
+    if epochs is not None and total_steps is None:
+        given = replace(given, total_steps=None)
+    plan = replace(given, **{name: value for name, value in told.items() if value is not None})  # type: ignore[arg-type]
+    if plan.country is None or plan.usd_per_kwh is not None:
+        return plan
+    from gpuwise.facts.grid import find_grid
+
+    grid = find_grid(plan.country)
+    if grid.usd_per_kwh is None:
+        raise InputError(f"no price of electricity is known for {grid.name}", hint="write it like --kwh 0.2")
+    return replace(plan, usd_per_kwh=grid.usd_per_kwh)

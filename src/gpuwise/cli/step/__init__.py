@@ -1,0 +1,1 @@
+"""``fit`` and ``plan`` on a person's own code."""

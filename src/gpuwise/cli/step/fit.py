@@ -1,0 +1,42 @@
+"""``gpuwise fit`` on one's own code."""
+
+from __future__ import annotations
+
+from gpuwise.cli.options import Fixed, Training
+from gpuwise.cli.step.options import OwnCode, batch_of, refuse_layout, subject_of
+from gpuwise.cli.step.progress import progress
+
+
+def fit_own(text: str, on: str, training: Training, fixed: Fixed, own: OwnCode, *, json: bool) -> int:
+    """Capture, measure, show. Raises what :func:`gpuwise.plan.step.fit.fit_step` raises."""
+    from gpuwise.cli.this_machine import is_this, this_cluster
+    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.plan.step.fit import fit_step
+
+    refuse_layout(training, fixed)
+    if own.timeline or own.snapshot or own.trace:
+        from gpuwise.cli.step.files import check_files
+
+        check_files(own)
+    cluster, batch = this_cluster(on) if is_this(on) else find_cluster(on), batch_of(own.batch)
+    subject, options = subject_of(text, own)
+    with progress() as tell:
+        answer = fit_step(
+            subject, cluster, batch=batch, seq=training.seq, precision=training.precision or "as-is",
+            optimizer=training.optimizer, allocator_conf=own.conf, compiled=own.compile or None, remedies=own.remedies,
+            options=options, tell=tell,
+        )  # fmt: skip
+    if own.timeline or own.snapshot or own.trace:
+        from gpuwise.cli.step.files import write_files
+
+        write_files(answer.capture, answer.measured, own)
+    if json:
+        from gpuwise.cli.out import print_json
+        from gpuwise.plan.step.document import fit_document
+
+        print_json(fit_document(answer))
+    else:
+        from gpuwise.cli.step.fit_view import show_fit
+
+        show_fit(answer)
+    return 0

@@ -1,0 +1,277 @@
+"""A fit of one's own step as a person reads it: the verdict, three numbers, what fills the peak, what to change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpuwise.cli.out import console, grid, section, table_of
+from gpuwise.cli.plan.view import show_memory
+from gpuwise.cli.step.words import category_words, head_words, maker_words, place_words, speed
+from gpuwise.cli.words import plain, span
+from gpuwise.plan.changes.batch_search import BatchSearch
+from gpuwise.plan.changes.step_remedies import SAME, CapturedRemedy
+from gpuwise.plan.step.estimates import Measured
+from gpuwise.plan.step.fit import OtherCard, StepFit
+from gpuwise.units import format_bytes, format_count, format_duration, format_usd
+from gpuwise.workload.capture.record.capture import Capture
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+SHOWN_FINDINGS, SHOWN_STORAGES, SHOWN_SNIPPETS = 8, 6, 4
+SKETCH_HEIGHT = 8
+TIGHT = "*"
+"""Marks memory that fits only because torch gives cached blocks back."""
+LIKELY = 0.9
+"""Chance of fitting below which the verdict says how sure it is: the 80 % interval then touches the card's memory."""
+
+
+def show_fit(fit: StepFit) -> None:
+    """Print the whole answer."""
+    to, m = console(), fit.measured
+    _headline(to, fit)
+    section(to, "Memory of one GPU, with 80 % intervals", _numbers(m))
+    _peak(to, fit.capture, m)
+    show_findings(to, fit.capture)
+    _sketch(to, fit)
+    if fit.search is not None:
+        show_batches(to, fit.search)
+    _remedies(to, fit)
+    _bigger(to, fit)
+    _foot(to, fit)
+
+
+def _headline(to: Console, fit: StepFit) -> None:
+    from rich.text import Text
+
+    m = fit.measured.memory
+    size = format_count(fit.capture.parameter_count)
+    verdict = ("fits", "bold green") if m.fits else ("does not fit", "bold red")
+    to.print(Text.assemble((fit.name, "bold"), f" ({size} parameters) ", verdict, " on ", (fit.cluster.accelerator.name, "bold")))
+    to.print(f"  {head_words(fit.capture, fit.batch, fit.seq, fit.precision)}", style="dim")
+    free, usable = fit.measured.free_bytes, format_bytes(m.capacity_bytes)
+    if m.fits and free >= 0:
+        to.print(Text.assemble("  ", (f"{format_bytes(free)} free", "green"), f" of {usable}"))
+    elif m.fits:
+        indented(
+            to,
+            f"only because torch gives cached memory back {_times(m.retries)}: with all of it kept, it would take "
+            f"{format_bytes(m.process.expected)} of {usable}",
+        )
+    else:
+        to.print(
+            Text.assemble(
+                f"  needs {format_bytes(m.process.expected)} of {usable}: ", (f"{format_bytes(-free)} too much", "bold red")
+            )
+            if free < 0
+            else f"  it would take {format_bytes(m.process.expected)} of {usable}, but not in one piece"
+        )
+    if m.oom is not None:
+        step = "building it" if m.oom.step < 0 else f"step {m.oom.step + 1}"
+        indented(to, f"runs out in {step}, asking for {format_bytes(m.oom.requested_bytes)}: {place_words(m.oom.place)}")
+    elif m.fit_probability < LIKELY:
+        to.print(f"  it is close: {100 * m.fit_probability:.0f} % likely by the spread of the prediction", style="yellow")
+
+
+def indented(to: Console, text: str, style: str = "") -> None:
+    """A paragraph two columns in, its further lines too."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    to.print(Padding(Text(text, style), (0, 0, 0, 2), expand=False))
+
+
+def _times(n: int) -> str:
+    return "once" if n == 1 else f"{n} times"
+
+
+def _numbers(m: Measured) -> Table:
+    memory = m.memory
+    table = grid(4)
+    table.columns[1].justify = "right"
+    rows = (
+        ("allocated", memory.allocated, "torch.cuda.max_memory_allocated()"),
+        ("reserved", memory.reserved, "torch.cuda.max_memory_reserved()"),
+        ("nvidia-smi", memory.process, f"reserved + context {format_bytes(memory.context.expected)}"),
+    )
+    for name, value, note in rows:
+        from rich.text import Text
+
+        table.add_row(name, format_bytes(value.expected), f"[{span(value, format_bytes)}]", Text(note, "dim"))
+    first, steady = memory.first, memory.steady
+    table.add_row("first step", format_bytes(first.allocated_bytes), f"reserved {format_bytes(first.reserved_bytes)}", "")
+    table.add_row("steady step", format_bytes(steady.allocated_bytes), f"reserved {format_bytes(steady.reserved_bytes)}", "")
+    return table
+
+
+def _peak(to: Console, capture: Capture, m: Measured) -> None:
+    memory = m.memory
+    parts = {category_words(c): float(n) for c, n in sorted(memory.by_category.items(), key=lambda item: -item[1])}
+    outside = memory.process.expected - memory.allocated.expected
+    parts["cached and context"] = max(outside, 0.0)
+    show_memory(to, parts, memory.capacity_bytes, "What fills it at the peak")
+    indented(to, f"The peak is at {place_words(memory.peak)}")
+    table = table_of(["", "holds", "made by"], left=("holds", "made by"), wrap=("made by",))
+    alike = Counter(
+        (held.size_bytes, f"{category_words(held.category)} {held.dtype}", maker_words(held)) for held in memory.largest
+    )
+    for (size, holds, maker), n in list(alike.items())[:SHOWN_STORAGES]:
+        table.add_row(f"{n} x {format_bytes(size)}" if n > 1 else format_bytes(size), holds, maker)
+    section(to, "Largest tensors at the peak", table)
+    modules = sorted(capture.parameter_bytes_by_module.items(), key=lambda item: -item[1])[:4]
+    if len(capture.parameter_bytes_by_module) > 1:
+        total = sum(capture.parameter_bytes_by_module.values())
+        words = ", ".join(f"{name or 'the model itself'} {format_bytes(n)}" for name, n in modules)
+        indented(to, f"Parameters: {format_bytes(total)}, most in {words}")
+
+
+def show_findings(to: Console, capture: Capture) -> None:
+    """What the capture noticed, syncs and guesses first met first."""
+    if not capture.findings:
+        return
+    from rich.text import Text
+
+    table = grid(2)
+    for f in capture.findings[:SHOWN_FINDINGS]:
+        often = f" ({f.count} times a step)" if f.count > 1 else ""
+        table.add_row(
+            Text(f.where or "-", "cyan"), Text.assemble(f"{f.message}{often}", (f"\n{f.hint}" if f.hint else "", "dim"))
+        )
+    more = len(capture.findings) - SHOWN_FINDINGS
+    if more > 0:
+        table.add_row("", f"and {more} more (--json has all)")
+    section(to, "Noticed in the step", table)
+
+
+def _sketch(to: Console, fit: StepFit) -> None:
+    from gpuwise.cli.step.timeline_sketch import show_timeline
+    from gpuwise.predict.memory.timeline import memory_timeline
+
+    # where the peak is was said above
+    show_timeline(to, memory_timeline(fit.capture, capacity_bytes=None), height=SKETCH_HEIGHT, where=False)
+
+
+def show_batches(to: Console, search: BatchSearch[Measured]) -> None:
+    """The batches a search tried, and how it was done."""
+    section(to, "Batches", search_table(search))
+    how = f"{search.captures} captures" + (", the largest verified by one" if search.verified else "")
+    indented(to, f"{how}{'; ' + search.note if search.note else ''}", "dim")
+
+
+def search_table(search: BatchSearch[Measured]) -> Table:
+    """Powers of two and the largest that fits, with what each takes."""
+    table = table_of(["batch", "nvidia-smi", "fits", "step", "samples/s", ""], left=("",))
+    ladder = {2**i for i in range(32)} | {search.largest}
+    for p in search.points:
+        if p.batch not in ladder or p.batch > 2 * max(search.largest, 1):
+            continue
+        notes = [n for n, at in (("largest that fits", search.largest), ("fastest", search.fastest),
+                                 ("nearly as fast, with less memory", search.knee)) if at == p.batch]  # fmt: skip
+        if search.knee == search.fastest:
+            notes = [n for n in notes if not n.startswith("nearly")]
+        time = p.measured.step_time_s
+        table.add_row(
+            plain(p.batch), format_bytes(p.measured.process_bytes.expected), "yes" if p.measured.fits_easily else "no",
+            "-" if time is None else format_duration(time.expected),
+            "-" if p.samples_per_s is None else plain(p.samples_per_s), ", ".join(notes),
+        )  # fmt: skip
+    return table
+
+
+def _remedies(to: Console, fit: StepFit) -> None:
+    if fit.remedies is None:
+        return
+    found = fit.remedies
+    good = [*found.combinations, *(r for r in found.singles if r.fits)]
+    good.sort(key=lambda r: r.slower if r.slower is not None else 0.0)
+    if fit.fits:
+        section(to, "To free more, one change at a time", _table(found.singles))
+        good = list(found.singles)
+    elif good:
+        section(to, "What makes it fit, least slowdown first", _table(good))
+        if any(r.measured.free_bytes < 0 for r in good):
+            indented(to, f"{TIGHT} with all cached memory kept; torch gives some back as it runs, and then it fits", "dim")
+    else:
+        section(to, "What makes it fit", "nothing that was tried")
+    rest = [] if fit.fits else [r for r in found.singles if not r.fits]
+    if rest:
+        section(to, "Helps, but not enough alone", _table(rest))
+    for remedy in good[:SHOWN_SNIPPETS]:
+        show_snippet(to, remedy)
+    reasons: dict[str, list[str]] = {}
+    for name, why in found.failed:
+        reasons.setdefault(why, []).append(name)
+    for why, names in reasons.items():
+        indented(to, f"not possible here: {', '.join(names)} ({why})", "dim")
+
+
+def _table(remedies: Sequence[CapturedRemedy]) -> Table:
+    from rich.text import Text
+
+    table = table_of(["change", "saves", "then", "speed", "step", ""], left=("change", ""), wrap=("change", ""))
+    for r in remedies:
+        time = r.measured.step_time_s
+        barely = TIGHT if r.fits and r.measured.free_bytes < 0 else ""
+        table.add_row(
+            r.name, format_bytes(r.saved_bytes), format_bytes(r.measured.process_bytes.expected) + barely, speed(r.slower),
+            "-" if time is None else format_duration(time.expected), Text("" if r.kind == SAME else r.kind, "dim"),
+        )  # fmt: skip
+    return table
+
+
+def speedups_table(speedups: Sequence[CapturedRemedy]) -> Table:
+    """Changes with the time of a sample against that of the step as it is."""
+    from rich.text import Text
+
+    table = table_of(["change", "a sample", "step", "memory", ""], left=("change", ""), wrap=("change", ""))
+    for r in speedups:
+        time = r.measured.step_time_s
+        table.add_row(
+            r.name, speed(r.slower), "-" if time is None else format_duration(time.expected),
+            format_bytes(r.measured.process_bytes.expected), Text("" if r.kind == SAME else r.kind, "dim"),
+        )  # fmt: skip
+    return table
+
+
+def show_snippet(to: Console, remedy: CapturedRemedy) -> None:
+    """The lines that make a change."""
+    to.print()
+    to.print(f"  {remedy.name}", style="bold")
+    for line in remedy.lines:
+        style = {"+": "green", "-": "red", "@": "cyan"}[line[0]]
+        to.print(f"    {line[2:] if line[0] == '@' else line}", style=style, soft_wrap=True)
+
+
+def _bigger(to: Console, fit: StepFit) -> None:
+    if not fit.bigger:
+        return
+    section(to, "The same on a bigger card", cards_table(fit.bigger))
+
+
+def cards_table(cards: Sequence[OtherCard]) -> Table:
+    """Cards with their memory, time and price."""
+    table = table_of(["card", "memory", "free", "step", "price"], left=("card",))
+    for card in cards:
+        time, free = card.measured.step_time_s, card.measured.free_bytes
+        table.add_row(
+            card.cluster.accelerator.name, format_bytes(card.measured.process_bytes.expected),
+            "none" if card.measured.fits and free < 0 else format_bytes(free),
+            "-" if time is None else format_duration(time.expected),
+            "-" if card.price is None else f"{format_usd(card.price.expected)}/h",
+        )  # fmt: skip
+    return table
+
+
+def _foot(to: Console, fit: StepFit) -> None:
+    to.print()
+    words = [f"{fit.captures} capture{'s' if fit.captures != 1 else ''} of two steps without a GPU"]
+    if fit.remedies is not None:
+        words.append("every change above was captured, none is a rule of thumb")
+    elif fit.fits:
+        words.append("--remedies tries what would free more")
+    if fit.batch is not None and fit.search is None:
+        words.append("--batch auto finds the largest batch")
+    to.print("; ".join(words) + ".", style="dim")

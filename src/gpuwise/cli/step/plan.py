@@ -1,0 +1,45 @@
+"""``gpuwise plan`` on one's own code."""
+
+from __future__ import annotations
+
+from gpuwise.cli.options import Fixed, Training
+from gpuwise.cli.step.options import OwnCode, batch_of, refuse_layout, subject_of
+from gpuwise.cli.step.progress import progress
+
+
+def plan_own(
+    text: str, on: str | None, training: Training, fixed: Fixed, own: OwnCode, *, samples: float | None,
+    price: float | None, provider: str | None, json: bool,
+) -> int:  # fmt: skip
+    """Capture, predict, show. Raises what :func:`gpuwise.plan.step.plan.plan_step` raises."""
+    from gpuwise.cli.this_machine import is_this, this_cluster
+    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.plan.step.plan import plan_step
+
+    refuse_layout(training, fixed)
+    if own.timeline or own.snapshot or own.trace:
+        from gpuwise.cli.step.files import check_files
+
+        check_files(own)
+    cluster, batch = None if on is None else this_cluster(on) if is_this(on) else find_cluster(on), batch_of(own.batch)
+    subject, options = subject_of(text, own)
+    with progress() as tell:
+        answer = plan_step(
+            subject, cluster, batch=batch, seq=training.seq, precision=training.precision or "as-is",
+            optimizer=training.optimizer, allocator_conf=own.conf, compiled=own.compile or None, samples=samples,
+            usd_per_hour=price, provider=provider, remedies=bool(own.remedies), options=options, tell=tell,
+        )  # fmt: skip
+    if own.timeline or own.snapshot or own.trace:
+        from gpuwise.cli.step.files import write_files
+
+        write_files(answer.capture, answer.measured, own)
+    if json:
+        from gpuwise.cli.out import print_json
+        from gpuwise.plan.step.document import plan_document
+
+        print_json(plan_document(answer))
+    else:
+        from gpuwise.cli.step.plan_view import show_plan
+
+        show_plan(answer)
+    return 0

@@ -1,0 +1,190 @@
+"""A plan of one's own step as a person reads it: time and rate first, then where the time goes, then money."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from gpuwise.cli.bars import single
+from gpuwise.cli.out import console, grid, section, table_of
+from gpuwise.cli.plan.view import show_memory
+from gpuwise.cli.step.fit_view import (
+    SHOWN_SNIPPETS,
+    cards_table,
+    indented,
+    search_table,
+    show_findings,
+    show_snippet,
+    speedups_table,
+)
+from gpuwise.cli.step.words import head_words
+from gpuwise.cli.words import BASIS, percent, plain, span
+from gpuwise.plan.step.plan import StepPlan
+from gpuwise.plan.step.time_parts import by_module, is_host_bound, largest_first, mfu
+from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.step.capture_time import CapturedTime
+from gpuwise.units import format_bytes, format_count, format_duration, format_rate, format_usd
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+WIDE = 110
+
+
+def show_plan(plan: StepPlan) -> None:
+    """Print the whole plan."""
+    to = console()
+    _headline(to, plan)
+    section(to, "Numbers with 80 % intervals", _numbers(plan))
+    time = plan.measured.time
+    if time is not None:
+        _time(to, time)
+        section(to, "Operations that cost most", _costliest(time, to.width))
+    memory = plan.measured.memory
+    from gpuwise.cli.step.words import category_words
+
+    held = {category_words(c): float(n) for c, n in sorted(memory.by_category.items(), key=lambda item: -item[1])}
+    held["cached and context"] = max(memory.process.expected - memory.allocated.expected, 0.0)
+    show_memory(to, held, memory.capacity_bytes, "Memory of one GPU at the peak")
+    if not memory.fits:
+        to.print(
+            "  It does not fit: the times are what it would take if it did; `gpuwise fit` says what to change.", style="bold red"
+        )
+    show_findings(to, plan.capture)
+    if plan.search is not None:
+        section(to, "Batches", search_table(plan.search))
+    if len(plan.scaling) > 1:
+        section(to, "On several GPUs, the same batch on each", _scaling(plan))
+        if any(s.fits is False for s in plan.scaling):
+            to.print("  ! more than the card has", style="dim")
+    if plan.speedups:
+        section(to, "What makes it faster, one change at a time", speedups_table(plan.speedups))
+        for remedy in plan.speedups[:SHOWN_SNIPPETS]:
+            show_snippet(to, remedy)
+    elif plan.speedups is not None:
+        section(to, "What makes it faster", "nothing that was tried")
+    if plan.cards:
+        section(to, "One of each card, cheapest for a step first", cards_table(plan.cards))
+    _foot(to, plan)
+
+
+def _headline(to: Console, plan: StepPlan) -> None:
+    from rich.text import Text
+
+    size = format_count(plan.capture.parameter_count)
+    to.print(Text.assemble((plan.name, "bold"), f" ({size} parameters) on ", (plan.cluster.label, "bold")))
+    to.print(f"  {head_words(plan.capture, plan.batch, plan.seq, plan.precision)}", style="dim")
+    line = Text("  a step takes ")
+    line.append(format_duration(plan.step_time_s.expected), "bold green")
+    if plan.samples_per_s is not None:
+        line.append(f": {_rate(plan.samples_per_s.expected)} samples/s")
+    if plan.run_time_s is not None:
+        line.append(f"; {format_count(plan.samples or 0.0)} samples in ")
+        line.append(format_duration(plan.run_time_s.expected), "bold green")
+        if plan.cost_usd is not None:
+            line.append(" for ")
+            line.append(format_usd(plan.cost_usd.expected), "bold green")
+    to.print(line)
+
+
+def _rate(value: float) -> str:
+    return plain(value) if value >= 10 else f"{value:.2g}"
+
+
+def _numbers(plan: StepPlan) -> Table:
+    table = grid(3)
+    table.columns[1].justify = "right"
+    rows: list[tuple[str, Estimate, Callable[[float], str]]] = [("step time", plan.step_time_s, format_duration)]
+    if plan.samples_per_s is not None:
+        rows.append(("samples/s", plan.samples_per_s, _rate))
+    rows.append(("memory", plan.measured.process_bytes, format_bytes))
+    if plan.run_time_s is not None:
+        rows.append((f"time, {format_count(plan.samples or 0.0)}", plan.run_time_s, format_duration))
+    if plan.cost_usd is not None:
+        rows.append((f"cost, {format_count(plan.samples or 0.0)}", plan.cost_usd, format_usd))
+    if plan.energy is not None:
+        rows.append(("energy", plan.energy.kwh, lambda kwh: f"{kwh:,.0f} kWh" if kwh >= 10 else f"{kwh:.2g} kWh"))
+    for name, value, say in rows:
+        table.add_row(name, say(value.expected), f"[{span(value, say)}]")
+    time = plan.measured.time
+    if time is not None:
+        flop = plan.capture.flop()
+        done = format_rate(flop / time.step_time_s.expected, "FLOP/s")
+        table.add_row("arithmetic", format_rate(flop, "FLOP"), f"a step on one GPU, {done}")
+        share, dtype = mfu(plan.capture, time, plan.cluster.accelerator)
+        if share is not None:
+            table.add_row("MFU", percent(share), f"of the dense {dtype} rate")
+    if plan.price is not None:
+        table.add_row("price", f"{format_usd(plan.price.expected)}/h", f"a GPU, {plan.price.provider}")
+    return table
+
+
+def _time(to: Console, time: CapturedTime) -> None:
+    issue, run = format_duration(time.host_total_s), format_duration(time.device_total_s)
+    if is_host_bound(time):
+        words = (
+            f"The host is what the step waits for: it takes {issue} to issue {plain(time.kernels)} kernels that the GPU runs "
+            f"in {run}. A larger batch, torch.compile or CUDA graphs shorten it."
+        )
+    else:
+        words = (
+            f"The GPU is busy {percent(time.gpu_busy_share)} of the step: {run} for {plain(time.kernels)} kernels, which the "
+            f"host issues in {issue}."
+        )
+    whole = time.device_total_s
+    section(to, "Where the time of the GPU goes", _shares(largest_first(time.phase_s), whole, to.width))
+    section(to, "By kind", _shares(largest_first(time.family_s), whole, to.width))
+    section(to, "By module", _shares(by_module(time), whole, to.width))
+    section(to, "By what bounds it", _shares(largest_first(time.bound_s), whole, to.width))
+    to.print()
+    indented(to, words)
+
+
+def _shares(parts: Mapping[str, float], whole: float, width: int) -> Table:
+    table = grid(4)
+    table.columns[1].justify = table.columns[2].justify = "right"
+    for name, seconds in parts.items():
+        share = seconds / whole if whole else 0.0
+        if share > 0.001:
+            bar = single(share, max(10, min(width, 100) - 48))
+            table.add_row(name.replace("_", " "), format_duration(seconds), percent(share), bar)
+    return table
+
+
+def _costliest(time: CapturedTime, width: int) -> Table:
+    wide = width >= WIDE
+    table = table_of(
+        ["operation", "calls", "time", "share", "bound by", *(["rate", "shapes"] if wide else []), "in"],
+        left=("operation", "bound by", "shapes", "in"), wrap=("in", "shapes", "operation"),
+    )  # fmt: skip
+    for o in time.top:
+        table.add_row(
+            o.op, plain(o.count), format_duration(o.time_s), percent(o.share), o.bound.name.lower().replace("_", " "),
+            *([format_rate(o.flop_per_s, "FLOP/s") if o.flop_per_s else "-", o.shapes] if wide else []), o.module or "-",
+        )  # fmt: skip
+    return table
+
+
+def _scaling(plan: StepPlan) -> Table:
+    table = table_of(["GPUs", "", "step", "samples/s", "efficiency", "not hidden", "memory"], left=("",))
+    for s in plan.scaling:
+        memory = "-" if s.memory_bytes is None else format_bytes(s.memory_bytes)
+        table.add_row(
+            plain(s.n), "" if s.n == 1 else s.how, format_duration(s.step_time_s.expected), _rate(s.samples_per_s),
+            percent(s.efficiency), format_duration(s.exposed_s) if s.exposed_s else "-",
+            memory + (" !" if s.fits is False else ""),
+        )  # fmt: skip
+    return table
+
+
+def _foot(to: Console, plan: StepPlan) -> None:
+    to.print()
+    n = plan.captures
+    indented(
+        to,
+        f"{n} capture{'s' if n != 1 else ''} of two steps without a GPU. Time: {BASIS[plan.step_time_s.basis]}. "
+        f"{'' if plan.speedups is not None else '--remedies tries what would make it faster. '}"
+        f"Loading of data, evaluation and checkpoints are not counted.",
+        "dim",
+    )

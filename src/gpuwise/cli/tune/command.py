@@ -1,0 +1,174 @@
+"""``gpuwise tune``: makes a training script faster, and proves it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from gpuwise.cli.options import Bytes, Duration, Money, Whole, check_script
+from gpuwise.errors import InputError
+
+if TYPE_CHECKING:
+    from gpuwise.train.tune.search import Options, Result
+    from gpuwise.train.tune.trial import Job
+    from gpuwise.train.tune.worth import Worth
+
+FOLDER = "gpuwise-tune"
+
+
+def tune(
+    script: str,
+    /,
+    *arguments: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    module: Annotated[bool, Parameter(name=["-m", "--module"], negative="")] = False,
+    minutes: float = 10.0,
+    resume: Annotated[bool, Parameter(negative="")] = False,
+    only: list[str] | None = None,
+    steps: Whole = 10,
+    run_length: Duration = 3600.0,
+    price: Money | None = None,
+    record: bool = True,
+    parity: bool = True,
+    find_batch: Annotated[bool, Parameter(negative="")] = False,
+    accept_batch: Annotated[bool, Parameter(negative="")] = False,
+    memory: Bytes | None = None,
+    out: Path = Path(FOLDER),
+    config: Path | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Make this training script faster, and prove that it trains the same.
+
+    Runs the unmodified script again and again for a few steps, each time in a process of its own, with one lever
+    changed: loader workers, caches, padding, precision, torch.compile, the optimizer's kernel, threads. What measures
+    faster is compared with the untouched script (losses of the first steps, every parameter's gradient); what trains
+    otherwise is refused, with the evidence. Every measurement is on the disk before the next begins.
+
+    Parameters
+    ----------
+    script
+        The training script. Its own arguments come after `--`.
+    arguments
+        The script's arguments: gpuwise tune train.py -- --batch 32
+    module
+        SCRIPT is a module's name, as for python -m.
+    minutes
+        No new lever is begun after so long.
+    resume
+        Go on with the tuning in --out, killed or not: what it has measured is not measured again.
+    only
+        Try only this lever. May be given several times.
+    steps
+        Steady steps of each run.
+    run_length
+        How long the real training takes (12h, 3d): compilation is paid once in it.
+    price
+        US dollars an hour for this machine: what the gain saves of --run-length is told in money too.
+    record
+        --no-record keeps what was predicted and measured out of the records of this user.
+    parity
+        --no-parity leaves the comparison out: what is kept may then train otherwise.
+    find_batch
+        After the levers, find the largest batch that fits and the smallest that is as fast. A run for every size, with
+        the longest samples. Another batch is another training: it is told apart.
+    accept_batch
+        Find it, and take it: gpuwise.toml then has the batch too.
+    memory
+        What the training may fill (2GB): of the GPU, or of this machine without one. What is free, less a reserve, by
+        default.
+    out
+        Folder for the measurements.
+    config
+        Where gpuwise.toml goes; beside the script by default.
+    json
+        One JSON document on the last line of stdout.
+    """
+    from gpuwise.train.run.config import FILE
+    from gpuwise.train.tune.search import Options
+    from gpuwise.train.tune.trial import Job
+
+    _check(script, minutes, tuple(only or ()), module=module)
+    options = Options(
+        minutes=minutes, steps=steps, only=tuple(only or ()), parity=parity, run_length_s=run_length,
+        find_batch=find_batch or accept_batch, accept_batch=accept_batch, memory_bytes=memory,
+    )  # fmt: skip
+    result, worth = _tune(Job(script, tuple(arguments), module), options, out, resume=resume, usd_per_hour=price)
+    if record:
+        _record(result, worth, script, arguments, module=module)
+    target = None
+    if result.levers:
+        target = config or (Path.cwd() if module else Path(script).parent) / FILE
+    return _show(result, worth, script, target, module=module, json=json)
+
+
+def _check(script: str, minutes: float, only: tuple[str, ...], *, module: bool) -> None:
+    """Raises InputError for what cannot be meant."""
+    from gpuwise.train.levers.table import BY_NAME
+
+    if not 0.0 < minutes < 1e6:
+        raise InputError(f"--minutes: {minutes:g} is not a number of minutes above zero", hint="write it like --minutes 10")
+    for name in only:
+        if name in ("batch", "micro_batches"):
+            raise InputError(f"--only: {name} is not tried by itself", hint="--find-batch finds a batch that fits")
+        if name not in BY_NAME:
+            raise InputError(f"--only: there is no lever {name!r}", hint="there are " + ", ".join(BY_NAME))
+    check_script(script, module=module)
+
+
+def _tune(job: Job, options: Options, out: Path, *, resume: bool, usd_per_hour: float | None) -> tuple[Result, Worth]:
+    from contextlib import ExitStack
+    from importlib.metadata import PackageNotFoundError, version
+
+    from gpuwise.cli.bench.command import say
+    from gpuwise.train.hook.zygote import FORKS, Zygote
+    from gpuwise.train.tune.search import Search
+    from gpuwise.train.tune.state import State, subject_of
+    from gpuwise.train.tune.worth import worth_of
+
+    try:
+        versions = {"torch": version("torch")}
+    except PackageNotFoundError:
+        raise InputError("PyTorch is not installed here", hint="run gpuwise with the Python of the script") from None
+    subject = subject_of(job.script, job.arguments, module=job.module, versions=versions)
+    state = State(out, {**subject, "steps": options.steps, "memory_bytes": options.memory_bytes}, resume=resume)
+    with ExitStack() as stack:
+        zygote = stack.enter_context(Zygote()) if FORKS else None
+        result = Search(job, state, out, zygote, options, say=say).run()
+        worth = worth_of(
+            result, job, state, out, zygote, run_length_s=options.run_length_s, usd_per_hour=usd_per_hour
+        )  # fmt: skip
+    say("")
+    return result, worth
+
+
+def _record(result: Result, worth: Worth, script: str, arguments: tuple[str, ...], *, module: bool) -> None:
+    """Keep prediction and measurement; a store that cannot be written is a word on stderr."""
+    import sys
+    from importlib.metadata import version
+
+    from gpuwise.errors import GpuwiseError
+    from gpuwise.train.tune.record import keep_tuning, script_of
+
+    try:
+        keep_tuning(result, script_of(script, arguments, module=module), version("torch"), worth.utilisation)
+    except GpuwiseError as error:
+        sys.stderr.write(f"not kept for the next prediction: {error}\n")
+
+
+def _show(result: Result, worth: Worth, script: str, target: Path | None, *, module: bool, json: bool) -> int:
+    from gpuwise.train.tune.diff import Patch, diff_of
+    from gpuwise.train.tune.document import document, write_config
+
+    patch = diff_of(Path(script), result.levers) if not module else Patch("", ())
+    if target is not None:
+        write_config(result, script, target)
+    if json:
+        from gpuwise.cli.out import print_json
+
+        print_json(document(result, patch, target, worth))
+    else:
+        from gpuwise.cli.tune.view import show
+
+        show(result, patch, script, target, worth)
+    return 0

@@ -1,0 +1,158 @@
+"""``gpuwise validate``: how far prediction is from measurement."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from gpuwise.calibrate.validation import Result
+
+
+def validate(
+    *,
+    data: Path | None = None,
+    all_check: Annotated[bool, Parameter(negative="")] = False,
+    family: str | None = None,
+    summary: Annotated[bool, Parameter(negative="")] = False,
+    local: Annotated[bool, Parameter(negative="")] = False,
+    only: str | None = None,
+    minutes: float | None = None,
+    record: Path | None = None,
+    runs: Annotated[bool, Parameter(negative="")] = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """How far is prediction from measurement, by family, source and GPU?
+
+    Rows the coefficients were fitted on (fit) and rows kept from the fit (check) are scored apart. Without
+    --data, the published figures that ship with gpuwise are scored.
+
+    Parameters
+    ----------
+    data
+        A folder laid out like the measured tables (ops/, models/, serving/, memory/, llm_training.csv).
+    all_check
+        Treat every row as kept from the fit.
+    family
+        Only these families, with commas: gemm, attention, llm_training, ...
+    summary
+        One line a source, without the GPUs.
+    local
+        Run real training steps on this machine's GPU and compare memory and time with the prediction. Without a
+        GPU, the bytes of every storage on the CPU.
+    only
+        With --local: only the cases with one of these words in their name, with commas: resnet50, bf16, checkpoint.
+    minutes
+        With --local: start no further case after this long; the same command goes on where it stopped.
+    record
+        With --local: the file that keeps every result as it comes (default: local-validation-<gpu>-<date>.jsonl here).
+    runs
+        What `gpuwise tune` and `gpuwise run` predicted of your own trainings, and what was measured.
+    json
+        One JSON document on the last line of stdout.
+    """
+    if runs:
+        from gpuwise.cli.validate.runs import validate_runs
+
+        return validate_runs(json=json)
+    if local:
+        from gpuwise.cli.validate.local import validate_local
+
+        return validate_local(only, minutes, record, json=json)
+    from gpuwise.calibrate.validation import validate as score
+
+    results = score(_folder(data), _families(family), all_check=all_check)
+    if json:
+        from gpuwise.cli.out import print_json
+
+        print_json({"results": [r.as_dict() for r in results]})
+    else:
+        _show([r for r in results if r.gpu is None or not summary])
+    return 0 if results else 1
+
+
+def _folder(data: Path | None) -> Path:
+    """The folder to score. Raises InputError when it is none."""
+    from gpuwise.errors import InputError
+
+    if data is None:
+        import gpuwise.calibrate
+
+        return Path(gpuwise.calibrate.__file__).parent / "data"
+    if not data.is_dir():
+        raise InputError(f"--data: {str(data)!r} is no folder", hint="give the folder that holds ops/ and llm_training.csv")
+    return data
+
+
+def _families(names: str | None) -> list[str]:
+    """Families by name. Raises UnknownNameError."""
+    import importlib.util
+
+    from gpuwise.calibrate.validation import FAMILIES
+    from gpuwise.errors import UnknownNameError
+
+    wanted = list(FAMILIES) if names is None else [n.strip() for n in names.split(",") if n.strip()]
+    for name in wanted:
+        if name not in FAMILIES:
+            raise UnknownNameError("family", name, FAMILIES, hint="it is one of " + ", ".join(FAMILIES))
+    return [n for n in wanted if importlib.util.find_spec(FAMILIES[n]) is not None]
+
+
+WIDE = 112
+"""Columns from which median, baseline and rows left out are shown too."""
+
+
+def _show(results: list[Result]) -> None:
+    from gpuwise.cli.out import console, section, table_of
+
+    to = console()
+    if not results:
+        to.print("no table of a known family was found")
+        return
+    columns = ["source", "split", "rows", "median", "MAPE", "bias", "80 % covers", "baseline", "left out"]
+    if not to.is_terminal and "COLUMNS" not in os.environ:
+        to.width = max(to.width, WIDE)  # a file has room for every column
+    if to.width < WIDE:
+        columns = [c for c in columns if c not in ("median", "baseline", "left out")]
+    table = table_of(columns, left=("source", "split"), wrap=("source",))
+    family = ""
+    for r in results:
+        if r.family != family:
+            table.add_row(r.family, style="bold")
+            family = r.family
+        cells = _cells(r)
+        table.add_row(*(cells[c] for c in columns))
+    to.print(table)
+    reasons = [
+        f"{n:,}  {r.family}, {r.source}: {reason}"
+        for r in results if r.gpu is None for reason, n in r.unpredicted.items()
+    ]  # fmt: skip
+    if reasons:
+        section(to, "Left out, and why", "\n".join(reasons))
+    to.print(
+        "\nMAPE: mean absolute percentage error. Bias: mean of predicted / measured - 1. 80 % covers: "
+        "share of rows "
+        "inside their 80 % interval. Baseline: the MAPE of the simple rule the family is compared with.",
+        style="dim",
+    )
+
+
+def _cells(r: Result) -> dict[str, str]:
+    """One row's cells by column; GPUs stand under their source."""
+    left_out = sum(r.unpredicted.values())
+    return {
+        "source": f"  {r.source}" if r.gpu is None else f"    {r.gpu}", "split": r.split,
+        "rows": f"{r.rows:,}",
+        "median": _percent(r.median_ape), "MAPE": _percent(r.mape), "bias": _percent(r.bias, sign=True),
+        "80 % covers": _percent(r.coverage80, digits=0), "baseline": _percent(r.baseline_mape),
+        "left out": f"{left_out:,}" if left_out else "",
+    }  # fmt: skip
+
+
+def _percent(share: float | None, *, sign: bool = False, digits: int = 1) -> str:
+    if share is None:
+        return "-"
+    return f"{100 * share:{'+' if sign else ''}.{digits}f} %"

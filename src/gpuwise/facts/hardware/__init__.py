@@ -1,0 +1,1 @@
+"""Devices, processors, boards and systems, their names, and what their drivers report."""

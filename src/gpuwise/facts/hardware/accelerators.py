@@ -1,0 +1,398 @@
+"""Accelerators: one device as the software sees it (an MI250X is two).
+
+Rates are dense. Link rates are per device, one direction. Memory is what the device reports as its total.
+The catalogue is ``data/accelerators.csv`` (one device, one line), what a unit does per clock is
+``data/architectures.toml``, and the sources both cite are ``data/sources.csv``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType
+
+from gpuwise.errors import DataError, FieldError, UnpredictableError
+from gpuwise.facts.hardware.corrections import Correction
+from gpuwise.facts.loading import Field, Record, parse_csv, parse_toml, shipped_text
+from gpuwise.units import GIGA, KIB, MEGA, MIB, TERA
+
+DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "mxfp4", "nvfp4", "int8", "int4")
+"""Numeric formats a matrix rate may be given for. ``fp32`` is the vector (non tensor-core) rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """The specification of one device.
+
+    ``peak_flop_per_s`` maps a dtype of :data:`DTYPES` to the dense rate with FP32 accumulation; a dtype that
+    is absent is unsupported or unpublished. ``None`` means unknown, never zero.
+    """
+
+    id: str
+    name: str
+    vendor: str
+    family: str
+    """Micro-architecture as coefficients are shared by it: Pascal, Volta, Turing, Ampere-GA100, Ampere, Ada,
+    Hopper, Blackwell, Blackwell-RTX, CDNA2, ..."""
+    year: int
+    compute_units: int | None
+    """Streaming multiprocessors, compute units or cores."""
+    boost_hz: float | None
+    peak_flop_per_s: Mapping[str, float]
+    memory_bytes: float
+    memory_type: str
+    memory_bandwidth_bytes_per_s: float
+    l2_bytes: float | None
+    shared_memory_per_unit_bytes: float | None
+    registers_per_unit: int | None
+    max_warps_per_unit: int | None
+    compute_capability: str | None
+    tdp_w: float | None
+    form: str
+    pcie_bytes_per_s: float | None
+    """Host link, one direction."""
+    link_kind: str | None
+    """``nvlink3``, ``nvlink4``, ``nvlink5``, ``xgmi``, ``ici``, ... or None."""
+    link_bytes_per_s: float | None
+    """Device-to-device link, one direction, all lanes together."""
+    list_price_usd: float | None
+    source: str
+    """Where the row comes from; cells with another source are named in the catalogue file."""
+    weak: tuple[str, ...] = ()
+    """Fields whose source is not the vendor or that were inferred; results that lean on one say so."""
+    base_hz: float | None = None
+    tensor_hz: float | None = None
+    """Clock at which the vendor states the matrix rates, where it is not the boost clock (H100 SXM: 1830
+    MHz)."""
+    fp16_accumulate_flop_per_s: float | None = None
+    """Dense FP16 rate with FP16 accumulation: twice ``peak('fp16')`` on GeForce cards, equal elsewhere."""
+    fp32_matrix_flop_per_s: float | None = None
+    """FP32 rate of the matrix cores where they have one (CDNA); elsewhere FP32 matmuls run at
+    ``peak('fp32')``."""
+    fp64_vector_flop_per_s: float | None = None
+    """Vector FP64 rate where ``peak('fp64')`` is that of matrix cores."""
+    memory_visible_bytes: float | None = None
+    """Total memory a process is shown (``torch.cuda.get_device_properties().total_memory``): ``memory_bytes``
+    less what the driver keeps. Moves by about 0.3 % with the driver; None when nobody published it."""
+    memory_nominal_gb: float | None = None
+    """The capacity on the label; vendors mean GiB."""
+    memory_bus_bits: int | None = None
+    memory_rate_bit_per_s: float | None = None
+    """Data rate of one pin."""
+    l1_bytes: float | None = None
+    """First-level cache of one unit, shared memory included where they are one."""
+    l3_bytes: float | None = None
+    """Infinity Cache."""
+    fp32_flop_per_clock_per_unit: float | None = None
+    """Vector FP32 width of one unit: two per lane."""
+    aliases: tuple[str, ...] = ()
+    cell_sources: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Columns of the catalogue whose source is not ``source``, with the key of theirs in
+    ``data/sources.csv``."""
+    list_price_kind: str | None = None
+    """``launch`` (vendor), ``list`` or ``street`` (what resellers asked)."""
+    notes: str = ""
+    corrections: Mapping[str, Correction] = field(default_factory=dict[str, Correction])
+    """Of a device that was measured itself (``--on this``), by family and format: ``matmul/bf16``, ``memory``. Rows of
+    the catalogue have none."""
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def unified_memory(self) -> bool:
+        """Host and device share ``memory_bytes``: there is nothing to offload to."""
+        return self.form in ("SoC", "APU")
+
+    def peak(self, dtype: str) -> float:
+        """Dense peak in FLOP/s for ``dtype``.
+
+        Raises UnpredictableError when the catalogue has no rate for it.
+        """
+        rate = self.peak_flop_per_s.get(dtype)
+        if rate is None:
+            have = ", ".join(self.peak_flop_per_s)
+            raise UnpredictableError(
+                f"no {dtype} rate for accelerator", f"{self.name} has no published dense {dtype} rate",
+                hint=f"it has {have}" if have else None,
+            )  # fmt: skip
+        return rate
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What one compute unit does per clock and holds; the key is ``sm_80`` or a family."""
+
+    key: str
+    family: str
+    flop_per_clock: Mapping[str, float]
+    """Dense FLOP per clock and unit by dtype at the full rate; also ``fp64_vector`` and ``fp32_matrix``."""
+    shared_memory_bytes: float | None
+    l1_bytes: float | None
+    registers: int | None
+    max_warps: int | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where facts come from. ``kind``: vendor, measured (read off the device), rule (arithmetic on vendor
+    figures), third-party, estimate."""
+
+    key: str
+    kind: str
+    title: str
+    url: str
+
+
+PCIE_BYTES_PER_S = {
+    "3.0 x16": 15.754e9, "4.0 x4": 7.877e9, "4.0 x8": 15.754e9, "4.0 x16": 31.508e9,
+    "5.0 x8": 31.508e9, "5.0 x16": 63.015e9, "6.0 x16": 121.0e9,
+}  # fmt: skip
+"""One direction after line coding: 8, 16, 32 GT/s per lane x 128/130 (PCI Express Base 3.0 to 5.0), 64 GT/s x
+242/256 in FLIT mode (6.0)."""
+
+RATE_COLUMNS = {dtype: f"{dtype}_{'tops' if dtype.startswith('int') else 'tflops'}" for dtype in DTYPES}
+EXTRA_RATE_COLUMNS = {name: f"{name}_tflops" for name in ("fp16_fp16acc", "fp32_matrix", "fp64_vector")}
+_OPTIONAL_NUMBERS = (
+    *("base_mhz", "boost_mhz", "tensor_mhz", *RATE_COLUMNS.values(), *EXTRA_RATE_COLUMNS.values()),
+    "memory_mib", "visible_mib", "memory_gbit_s", "l2_mib", "l3_mib", "tdp_w", "link_gb_s", "list_price_usd",
+)  # fmt: skip
+_FIELD_OF_COLUMN = {
+    "boost_mhz": "boost_hz",
+    "base_mhz": "base_hz",
+    "tensor_mhz": "tensor_hz",
+    "memory_gb": "memory_bytes",
+    "memory_mib": "memory_bytes",
+    "visible_mib": "memory_visible_bytes",
+    "bandwidth_gb_s": "memory_bandwidth_bytes_per_s",
+    "memory_gbit_s": "memory_rate_bit_per_s",
+    "l2_mib": "l2_bytes",
+    "l3_mib": "l3_bytes",
+    "pcie": "pcie_bytes_per_s",
+    "link_gb_s": "link_bytes_per_s",
+    "fp16_fp16acc_tflops": "fp16_accumulate_flop_per_s",
+    "fp32_matrix_tflops": "fp32_matrix_flop_per_s",
+    "fp64_vector_tflops": "fp64_vector_flop_per_s",
+    **{column: f"peak_flop_per_s.{dtype}" for dtype, column in RATE_COLUMNS.items()},
+}
+
+_text, _optional_text = Field("text"), Field("text", required=False)
+ACCELERATOR_SCHEMA: dict[str, Field] = {
+    **dict.fromkeys(("id", "name", "vendor", "family", "form", "memory_type", "source"), _text),
+    "year": Field("integer", minimum=2010, maximum=2030),
+    "compute_units": Field("integer", required=False),
+    "memory_gb": Field("number"),
+    "bandwidth_gb_s": Field("number"),
+    "memory_bus_bits": Field("integer", required=False),
+    "fp32_accumulate": Field("text", required=False, choices=("full", "half")),
+    "pcie": Field("text", required=False, choices=tuple(PCIE_BYTES_PER_S)),
+    "list_price_kind": Field("text", required=False, choices=("launch", "list", "street")),
+    "aliases": Field("names", required=False),
+    "weak": Field("names", required=False),
+    **dict.fromkeys(
+        ("rate_factors", "compute_capability", "link_kind", "cell_sources", "notes"), _optional_text
+    ),
+    **dict.fromkeys(_OPTIONAL_NUMBERS, Field("number", required=False)),
+}
+ARCHITECTURE_SCHEMA: dict[str, Field] = {
+    "family": _text,
+    "source": _text,
+    "flop_per_clock": Field("numbers", choices=(*DTYPES, "fp64_vector", "fp32_matrix")),
+    "shared_memory_kib": Field("number", required=False),
+    "l1_kib": Field("number", required=False),
+    "registers": Field("integer", required=False),
+    "max_warps": Field("integer", required=False),
+}
+SOURCE_SCHEMA: dict[str, Field] = {
+    "key": _text,
+    "title": _text,
+    "url": _optional_text,
+    "kind": Field("text", choices=("vendor", "measured", "rule", "third-party", "estimate")),
+}
+
+
+@cache
+def accelerators() -> Mapping[str, Accelerator]:
+    """The catalogue by id, in the order of the file. Raises DataError when a shipped file is corrupt."""
+    try:
+        units = architectures()
+        rows = parse_csv(shipped_text("accelerators.csv"), ACCELERATOR_SCHEMA, "accelerators.csv")
+        return MappingProxyType(_by_id(rows, units, sources()))
+    except FieldError as error:
+        raise DataError(error.message, hint=error.hint) from error
+
+
+@cache
+def architectures() -> Mapping[str, Architecture]:
+    """What a compute unit does per clock, by compute capability (``sm_80``) or family. Raises DataError."""
+    try:
+        tables = parse_toml(shipped_text("architectures.toml"), ARCHITECTURE_SCHEMA, "architectures.toml")
+    except FieldError as error:
+        raise DataError(error.message, hint=error.hint) from error
+    return MappingProxyType({name: _architecture(name, table) for name, table in tables.items()})
+
+
+@cache
+def sources() -> Mapping[str, Source]:
+    """The sources the fact files cite, by key. Raises DataError."""
+    try:
+        rows = parse_csv(shipped_text("sources.csv"), SOURCE_SCHEMA, "sources.csv")
+    except FieldError as error:
+        raise DataError(error.message, hint=error.hint) from error
+    return MappingProxyType(
+        {r.text("key"): Source(r.text("key"), r.text("kind"), r.text("title"), r.text("url")) for r in rows}
+    )
+
+
+def architecture_key(compute_capability: str | None, family: str) -> str:
+    """The key into :func:`architectures`: ``sm_80`` for an NVIDIA device, else the family."""
+    return f"sm_{compute_capability.replace('.', '')}" if compute_capability else family
+
+
+def accelerator_from_record(
+    record: Record, units: Mapping[str, Architecture], cited: Mapping[str, Source]
+) -> Accelerator:
+    """One row of ``accelerators.csv`` in SI units. Raises FieldError on a source that is not in
+    ``sources.csv``."""
+    unit = units.get(architecture_key(record.text("compute_capability") or None, record.text("family")))
+    cells = cell_sources(record)
+    for key in {record.text("source"), *cells.values()}:
+        if key not in cited:
+            raise record.error(
+                f"source {key!r} is not in sources.csv", field="source", hint="add a line to sources.csv"
+            )
+    nominal = record.number("memory_gb")
+    memory_mib = record.maybe("memory_mib")
+    origin = cited[record.text("source")]
+    return Accelerator(
+        id=record.text("id"),
+        name=record.text("name"),
+        vendor=record.text("vendor"),
+        family=record.text("family"),
+        year=record.integer("year"),
+        compute_units=record.maybe_integer("compute_units"),
+        boost_hz=_scaled(record, "boost_mhz", MEGA),
+        peak_flop_per_s=MappingProxyType(
+            {d: rate * TERA for d, c in RATE_COLUMNS.items() if (rate := record.maybe(c)) is not None}
+        ),
+        # The label's "GB" is GiB of DRAM (H200: "141 GB" is 143771 MiB), so it stands in for an unread total.
+        memory_bytes=(memory_mib or nominal * 1024) * MIB,
+        memory_type=record.text("memory_type"),
+        memory_bandwidth_bytes_per_s=record.number("bandwidth_gb_s") * GIGA,
+        l2_bytes=_scaled(record, "l2_mib", MIB),
+        shared_memory_per_unit_bytes=unit.shared_memory_bytes if unit else None,
+        registers_per_unit=unit.registers if unit else None,
+        max_warps_per_unit=unit.max_warps if unit else None,
+        compute_capability=record.text("compute_capability") or None,
+        tdp_w=record.maybe("tdp_w"),
+        form=record.text("form"),
+        pcie_bytes_per_s=PCIE_BYTES_PER_S.get(record.text("pcie")),
+        link_kind=record.text("link_kind") or None,
+        link_bytes_per_s=_scaled(record, "link_gb_s", GIGA),
+        list_price_usd=record.maybe("list_price_usd"),
+        source=f"{origin.title} <{origin.url}>" if origin.url else origin.title,
+        weak=_weak(record, cells, cited),
+        base_hz=_scaled(record, "base_mhz", MEGA),
+        tensor_hz=_scaled(record, "tensor_mhz", MEGA),
+        fp16_accumulate_flop_per_s=_scaled(record, "fp16_fp16acc_tflops", TERA),
+        fp32_matrix_flop_per_s=_scaled(record, "fp32_matrix_tflops", TERA),
+        fp64_vector_flop_per_s=_scaled(record, "fp64_vector_tflops", TERA),
+        memory_visible_bytes=_scaled(record, "visible_mib", MIB),
+        memory_nominal_gb=nominal,
+        memory_bus_bits=record.maybe_integer("memory_bus_bits"),
+        memory_rate_bit_per_s=_scaled(record, "memory_gbit_s", GIGA),
+        l1_bytes=unit.l1_bytes if unit else None,
+        l3_bytes=_scaled(record, "l3_mib", MIB),
+        fp32_flop_per_clock_per_unit=unit.flop_per_clock.get("fp32") if unit else None,
+        aliases=record.names("aliases"),
+        cell_sources=MappingProxyType(cells),
+        list_price_kind=record.text("list_price_kind") or None,
+        notes=record.text("notes"),
+    )
+
+
+def rate_factors(record: Record) -> dict[str, float]:
+    """Where a product runs a dtype at another rate than its architecture: ``"int8:0.5;fp64:0.016"``.
+
+    Raises FieldError.
+    """
+    factors: dict[str, float] = {}
+    for part in filter(None, record.text("rate_factors").split(";")):
+        dtype, colon, factor = part.partition(":")
+        try:
+            value = float(factor)
+        except ValueError:
+            value = -1.0
+        if not colon or not 0 < value < 10:
+            raise record.error(
+                f"rate_factors holds {part!r}", field="rate_factors", hint="write dtype:factor"
+            )
+        factors[dtype] = value
+    return factors
+
+
+def _by_id(
+    rows: list[Record], units: Mapping[str, Architecture], cited: Mapping[str, Source]
+) -> dict[str, Accelerator]:
+    found: dict[str, Accelerator] = {}
+    for row in rows:
+        accelerator = accelerator_from_record(row, units, cited)
+        if accelerator.id in found:
+            raise row.error(f"id {accelerator.id!r} appears twice", field="id", hint="remove one line")
+        found[accelerator.id] = accelerator
+    return found
+
+
+def _architecture(name: str, table: Record) -> Architecture:
+    return Architecture(
+        key=name,
+        family=table.text("family"),
+        flop_per_clock=MappingProxyType(table.numbers("flop_per_clock")),
+        shared_memory_bytes=_scaled(table, "shared_memory_kib", KIB),
+        l1_bytes=_scaled(table, "l1_kib", KIB),
+        registers=table.maybe_integer("registers"),
+        max_warps=table.maybe_integer("max_warps"),
+        source=table.text("source"),
+    )
+
+
+def _scaled(record: Record, field: str, unit: float) -> float | None:
+    value = record.maybe(field)
+    return None if value is None else value * unit
+
+
+def cell_sources(record: Record) -> dict[str, str]:
+    """``"l2_mib,base_mhz=techpowerup;memory_mib=nvidia-smi"`` as column to source key. Raises FieldError."""
+    cells: dict[str, str] = {}
+    for part in filter(None, record.text("cell_sources").split(";")):
+        columns, equals, key = part.partition("=")
+        for column in columns.split(","):
+            if not equals or column not in ACCELERATOR_SCHEMA:
+                raise record.error(
+                    f"cell_sources holds {part!r}",
+                    field="cell_sources",
+                    hint="write column,column=source-key",
+                )
+            cells[column] = key
+    return cells
+
+
+def _weak(record: Record, cell_sources: Mapping[str, str], cited: Mapping[str, Source]) -> tuple[str, ...]:
+    """Fields named weak in the row, and those whose source is neither the vendor, a reading nor
+    arithmetic."""
+    named = record.names("weak")
+    doubtful = {"third-party", "estimate"}
+    if named == ("*",) or cited[record.text("source")].kind in doubtful:
+        columns = [c for c in record.values if c in _FIELD_OF_COLUMN or c == "compute_units" or c == "tdp_w"]
+        columns = [
+            c
+            for c in columns
+            if c not in cell_sources or cited[cell_sources[c]].kind in doubtful or named == ("*",)
+        ]
+        columns += [c for c in named if c != "*"]
+    else:
+        columns = [*named, *(c for c, key in cell_sources.items() if cited[key].kind in doubtful)]
+    fields = (_FIELD_OF_COLUMN.get(column, column) for column in columns)
+    return tuple(dict.fromkeys(fields))

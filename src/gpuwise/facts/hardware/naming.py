@@ -1,0 +1,325 @@
+"""Names as people type them: ``4090``, ``a100-80gb``, ``NVIDIA H100 80GB HBM3``, ``8xH100-SXM``,
+``2xdgx-h100``.
+
+A name is read as a set of words. A device matches when it has every word that means something; among those
+the one that carries most of them wins, then the one that is fully named but for brand, memory and form. What
+is left is ambiguous and says so, with one rule to settle it: a memory size without a form means the SXM part,
+which is what people and data sets mean by ``A100-80GB``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
+from gpuwise.facts.hardware.systems import (
+    Cluster,
+    System,
+    box,
+    default_system,
+    system_with,
+    systems,
+    systems_of,
+    with_count,
+)
+
+_NOISE_WORDS = """
+    nvidia amd intel google aws apple huawei qualcomm mediatek tesla geforce instinct radeon gpu
+    gpus graphics card accelerator accelerators ai tm r chip one of two four gcds per the with
+    design generation edition workstation blackwell hopper ampere lovelace ultra grace superchip cts
+    dlc virtualized aarch64 dual turbo ms maxsun oc device class npu tensor core data center nvlink ac lc
+"""
+NOISE = frozenset(_NOISE_WORDS.split())
+"""Words that may be there or not; they break ties but never rule a device out."""
+_DISTINCT = frozenset({"ultra", "workstation"})
+"""Noise in one product name, but what sets another apart (M1 Ultra), so never taken for granted."""
+_BRAND = frozenset(
+    {"rtx", "gtx", "rx", "geforce", "radeon", "tesla", "instinct", "nvidia", "amd", "intel"}
+) | frozenset({"apple", "arc", "google", "tpu"})
+_FORMS = frozenset({"sxm", "pcie", "oam", "nvl", "soc", "cloud", "superchip"})
+_SPELLINGS = (
+    (re.compile(r"\((?:r|tm)\)"), " "),
+    (re.compile(r"\bmax[\s_-]*q\b|maxq"), " maxq "),
+    (re.compile(r"(?<=\d)\s*gi?b?\b(?!\d)"), "gb"),
+    (re.compile(r"\bmobile\b"), "laptop"),
+)
+_WORD = re.compile(r"[a-z0-9]+")
+_SXM = re.compile(r"sxm[2456]?")
+_MEMORY = re.compile(r"[0-9]+gb")
+_PARENTHESES = re.compile(r"\(([^()]*)\)")
+_COUNT = re.compile(r"\s*([0-9]+)\s*[x×*]\s*", re.IGNORECASE)
+_LONGEST_NAME = 200
+_MOST_ACCELERATORS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """The words of one device."""
+
+    accelerator: Accelerator
+    words: frozenset[str]
+    """Words of its id, name and aliases."""
+    implied: frozenset[str]
+    """Words that are true of it without being part of its name: memory, memory type, form."""
+    spellings: tuple[frozenset[str], ...]
+    """The words of each way to write it in full; the first two are its id and its name."""
+
+
+def find_accelerator(text: str, prefer: Iterable[str] = ()) -> Accelerator:
+    """The device a person means by ``text``.
+
+    ``prefer`` settles an ambiguity: words tried one after the other (``prefer=("sxm", "80gb")`` reads a data
+    set's ``A100`` as the SXM part of 80 GB). Raises UnknownNameError with the nearest names, or
+    AmbiguousNameError with the ids that fit.
+    """
+    if len(text) <= _LONGEST_NAME:
+        literal = _literal().get(text.strip().lower())
+        if literal is not None:
+            return literal
+        inside = _PARENTHESES.findall(text)
+        for attempt in (text, _PARENTHESES.sub(" ", text), *inside):
+            candidates = _candidates(_words(attempt))
+            if candidates:
+                return _settle(text, candidates, prefer)
+    raise UnknownNameError("accelerator", text[:_LONGEST_NAME], _known_names())
+
+
+def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
+    """The cluster a person means: ``4090``, ``8xH100-SXM``, ``512xA100-80GB`` (64 systems of 8),
+    ``2x8xH200``, ``dgx-h100``, ``2xdgx-h100``.
+
+    One count before a device counts devices, which fill the system it is usually in; two count systems and
+    the devices in each; a count before a system counts systems. Raises UnknownNameError, AmbiguousNameError,
+    and InputError for a count that is zero, absurd or does not divide into equal systems.
+    """
+    counts, name = _counts(text)
+    system = _find_system(name)
+    if system is not None:
+        if len(counts) > 1:
+            raise InputError(f"{text!r} counts {name!r} twice", hint=f"write {counts[0]}x{name}")
+        return Cluster(system, (counts or [1])[0] * system.count)
+    try:
+        accelerator = find_accelerator(name, prefer)
+    except AmbiguousNameError as error:
+        before = "".join(f"{count}x" for count in counts)
+        raise AmbiguousNameError("accelerator", text, [before + c for c in error.candidates]) from None
+    if len(counts) == 2:
+        return Cluster(_host_of(accelerator, counts[1], text), counts[0] * counts[1])
+    if len(counts) > 2:
+        raise InputError(
+            f"{text!r} has {len(counts)} counts", hint="write systems x devices x name, like 2x8xH200"
+        )
+    total = (counts or [1])[0]
+    system = default_system(accelerator)
+    if system.id == "consumer-box" and total > system.count:
+        system = box("pcie-server", accelerator)  # eight GeForce cards stand in one server, not in two PCs
+    return Cluster(_filled(system, total, text), total)
+
+
+def find_system(text: str) -> System:
+    """The system named ``text``: ``dgx-h100``, ``p5.48xlarge``, ``gb200-nvl72``. Raises UnknownNameError."""
+    system = _find_system(text)
+    if system is None:
+        raise UnknownNameError("system", text[:_LONGEST_NAME], _systems_by_name())
+    return system
+
+
+def _counts(text: str) -> tuple[list[int], str]:
+    """The leading counts and the name after them. Raises InputError on a count that cannot be."""
+    hint = "write it like 8xH100-SXM, 2x8xH200 or dgx-h100"
+    if len(text) > _LONGEST_NAME or not text.strip():
+        raise InputError(f"{text[:40]!r} is not the name of a cluster", hint=hint)
+    counts: list[int] = []
+    rest = text
+    while (match := _COUNT.match(rest)) is not None:
+        if len(match[1]) > 9:
+            raise InputError(f"{text!r} counts more than {_MOST_ACCELERATORS:,}", hint=hint)
+        counts.append(int(match[1]))
+        rest = rest[match.end() :]
+    total = 1
+    for count in counts:
+        total *= count
+    if total < 1:
+        raise InputError(f"{text!r} counts none", hint=hint)
+    if total > _MOST_ACCELERATORS:
+        raise InputError(f"{text!r} counts more than {_MOST_ACCELERATORS:,}", hint=hint)
+    if re.match(r"\s*[-+.]|\s*[0-9.,]+\s*[x×*]", rest):
+        raise InputError(f"{text!r} does not begin with a whole count above zero", hint=hint)
+    return counts, rest.strip()
+
+
+def _find_system(text: str) -> System | None:
+    return _systems_by_name().get(_system_key(text))
+
+
+def _system_key(text: str) -> str:
+    return re.sub(r"[\s_-]+", "-", text.strip().lower())
+
+
+@cache
+def _systems_by_name() -> Mapping[str, System]:
+    """Ids, aliases and, where a system is sold with several devices, ``system/device``."""
+    table: dict[str, System] = {}
+    for system_id, system in systems().items():
+        table[_system_key(system_id)] = system
+        table |= {_system_key(alias): system for alias in system.aliases}
+    for accelerator in accelerators().values():
+        for system in systems_of(accelerator):
+            if system.id in systems():
+                table[f"{system.id}/{accelerator.id}"] = system_with(system.id, accelerator)
+    return MappingProxyType(table)
+
+
+def _host_of(accelerator: Accelerator, count: int, text: str) -> System:
+    """A system with ``count`` of ``accelerator`` in each host: one sold so, else its usual one less full."""
+    options = systems_of(accelerator)
+    if options[0].id == "consumer-box":
+        options = (*options, box("pcie-server", accelerator))
+    for system in options:
+        if system.count == count:
+            return system
+    largest = max(options, key=lambda s: s.count)
+    if count > largest.count:
+        raise InputError(
+            f"{text!r} puts {count} {accelerator.name} into one system; the largest holds {largest.count}",
+            hint=f"count the devices: {count}x{accelerator.id}",
+        )
+    return with_count(options[0] if count < options[0].count else largest, count)
+
+
+def _filled(system: System, total: int, text: str) -> System:
+    """``system`` with its hosts equally full for ``total`` devices. Raises InputError when that leaves them
+    less than half full."""
+    if total <= system.count or total % system.count == 0:
+        return system
+    for count in range(system.count - 1, system.count // 2 - 1, -1):
+        if count and total % count == 0:
+            return with_count(system, count)
+    below = total // system.count * system.count
+    name = system.accelerator.id
+    raise InputError(
+        f"{text!r} does not fill equal systems of up to {system.count}",
+        hint=f"take {below}x{name} or {below + system.count}x{name}",
+    )
+
+
+def _settle(text: str, candidates: list[_Entry], prefer: Iterable[str]) -> Accelerator:
+    """The one candidate left after ``prefer``. Raises AmbiguousNameError."""
+    for wish in prefer:
+        words = _words(wish)
+        kept = [c for c in candidates if words <= c.words | c.implied]
+        candidates = kept or candidates
+    if len(candidates) == 1:
+        return candidates[0].accelerator
+    candidates.sort(
+        key=lambda c: c.accelerator.form != "SXM"
+    )  # stable: the part most people rent comes first
+    raise AmbiguousNameError("accelerator", text, [c.accelerator.id for c in candidates])
+
+
+def _candidates(words: frozenset[str]) -> list[_Entry]:
+    """The devices ``words`` may mean; empty when nothing fits."""
+    meant = words - NOISE
+    if not any(_names_a_product(word) for word in meant):
+        return []
+    wanted = meant | words & _DISTINCT
+    exact = [e for e in _entries() if any(wanted == s - (NOISE - _DISTINCT) for s in e.spellings)]
+    if len(exact) == 1:
+        return exact
+    fitting = [e for e in _entries() if meant <= e.words | e.implied]
+    if not fitting:
+        return []
+    best = max(len(words & e.words) for e in fitting)
+    fitting = [e for e in fitting if len(words & e.words) == best]
+    plain = [e for e in fitting if any(_is_decoration(s - words) for s in e.spellings[:2])]
+    fitting = plain or fitting
+    if len(fitting) > 1 and any(_MEMORY.fullmatch(word) for word in words):
+        fitting = [e for e in fitting if e.accelerator.form == "SXM"] or fitting
+    return fitting
+
+
+def _is_decoration(words: frozenset[str]) -> bool:
+    taken_for_granted = _BRAND | _FORMS | (NOISE - _DISTINCT)
+    return all(w in taken_for_granted or _MEMORY.fullmatch(w) for w in words)
+
+
+def _names_a_product(word: str) -> bool:
+    return not (word in _BRAND or word in _FORMS or _MEMORY.fullmatch(word)) or word == "tpu"
+
+
+def _raw_words(text: str) -> list[str]:
+    lowered = text.lower().replace("_", " ")
+    for pattern, spelling in _SPELLINGS:
+        lowered = pattern.sub(spelling, lowered)
+    return ["sxm" if _SXM.fullmatch(w) else w for w in _WORD.findall(lowered)]
+
+
+def _words(text: str) -> frozenset[str]:
+    """The words of ``text``, with run-together ones taken apart (``rtx4090``, ``pro6000maxq``)."""
+    words: list[str] = []
+    vocabulary = _vocabulary()
+    for word in _raw_words(text):
+        words += [word] if word in vocabulary else _take_apart(word, vocabulary) or [word]
+    return frozenset("sxm" if _SXM.fullmatch(w) else w for w in words)
+
+
+def _take_apart(word: str, vocabulary: frozenset[str]) -> list[str] | None:
+    """``word`` as a sequence of known words of two letters or more, longest first; None when it is not
+    one."""
+    if not word:
+        return []
+    for end in range(len(word), 1, -1):
+        if word[:end] in vocabulary:
+            rest = _take_apart(word[end:], vocabulary)
+            if rest is not None:
+                return [word[:end], *rest]
+    return None
+
+
+@cache
+def _vocabulary() -> frozenset[str]:
+    known = set(NOISE | _BRAND | _FORMS)
+    for entry in _entries():
+        known |= entry.words | entry.implied
+    return frozenset(known)
+
+
+@cache
+def _entries() -> tuple[_Entry, ...]:
+    return tuple(_entry(a) for a in accelerators().values())
+
+
+def _entry(accelerator: Accelerator) -> _Entry:
+    spellings = [
+        frozenset(_raw_words(s))
+        for s in (accelerator.id, accelerator.name, *accelerator.aliases)
+        if "_" not in s
+    ]
+    memory = accelerator.memory_nominal_gb or 0.0
+    implied = {f"{memory:g}gb", accelerator.form.lower(), *_raw_words(accelerator.memory_type)}
+    if accelerator.form == "Superchip":
+        implied.add("sxm")  # tables write "GB200 SXM"
+    return _Entry(accelerator, frozenset[str]().union(*spellings), frozenset(implied), tuple(spellings))
+
+
+@cache
+def _literal() -> Mapping[str, Accelerator]:
+    """Ids, and aliases written with an underscore: those are other tools' identifiers and only match letter
+    by letter."""
+    table = {a.id: a for a in accelerators().values()}
+    for accelerator in accelerators().values():
+        table |= {alias.lower(): accelerator for alias in accelerator.aliases if "_" in alias}
+    return MappingProxyType(table)
+
+
+@cache
+def _known_names() -> tuple[str, ...]:
+    names: list[str] = []
+    for accelerator in accelerators().values():
+        names += [accelerator.id, accelerator.name, *accelerator.aliases]
+    return tuple(dict.fromkeys(names))

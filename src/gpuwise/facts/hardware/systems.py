@@ -1,0 +1,321 @@
+"""Systems (accelerators in one host with their links) and clusters (systems with their network).
+
+Every rate is one direction, per accelerator unless the name says otherwise. The tables are
+``data/systems.toml``, ``data/networks.toml`` (what leaves the host) and ``data/links.toml`` (what joins
+devices inside it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from types import MappingProxyType
+
+from gpuwise.errors import DataError, FieldError
+from gpuwise.facts.hardware.accelerators import Accelerator, Source, accelerators, sources
+from gpuwise.facts.loading import Field, Record, parse_toml, shipped_text
+from gpuwise.units import GIB, GIGA
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One scale-up domain as it is sold: a DGX H100, an NVL72 rack, a PCIe box, a workstation."""
+
+    id: str
+    name: str
+    accelerator: Accelerator
+    count: int
+    """Accelerators in one host (for collectives: the scale-up domain is ``domain_size``)."""
+    topology: str
+    """``switch`` (NVSwitch: every pair at full link rate), ``mesh`` (xGMI or NVLink without switch),
+    ``torus`` (TPU, Trainium), ``pcie`` (through the host's PCIe tree), ``single`` (no link: over the
+    network)."""
+    link_kind: str
+    link_bytes_per_s: float
+    """Per accelerator, one direction, inside the domain."""
+    domain_size: int
+    """Accelerators that reach each other at ``link_bytes_per_s``: 8 in an HGX, 72 in an NVL72, 2 for a
+    bridge."""
+    network_bytes_per_s: float
+    """Scale-out network per accelerator, one direction (an 8x400 Gb/s node: 50e9)."""
+    network_kind: str
+    """``infiniband``, ``roce``, ``ethernet``, ``efa``, ``none``."""
+    host_memory_bytes: float
+    """Of one host; the very same bytes as its accelerators' when they have ``unified_memory``."""
+    source: str
+    aliases: tuple[str, ...] = ()
+    network_id: str = ""
+    """The row of ``data/networks.toml``."""
+    max_power_w: float | None = None
+    """The most one host draws, accelerators included; None when unpublished."""
+    assumed: tuple[str, ...] = ()
+    """Fields nobody published for it: what such a box usually has. Results that lean on one say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """``n_accelerators`` of one kind in equal systems."""
+
+    system: System
+    n_accelerators: int
+
+    @property
+    def accelerator(self) -> Accelerator:
+        return self.system.accelerator
+
+    @property
+    def n_systems(self) -> int:
+        return -(-self.n_accelerators // self.system.count)
+
+    @property
+    def label(self) -> str:
+        """``8x H100 SXM5 80GB`` or ``16x (2 systems of 8) ...``"""
+        one = f"{self.n_accelerators}x {self.accelerator.name}"
+        return one if self.n_systems == 1 else f"{one} ({self.n_systems} systems of {self.system.count})"
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """One generation of a scale-out network."""
+
+    id: str
+    name: str
+    kind: str
+    """``infiniband``, ``roce``, ``ethernet``, ``efa``."""
+    port_bytes_per_s: float
+    """Data rate of one port, one direction, after line coding."""
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkGeneration:
+    """One generation of links between accelerators, one direction."""
+
+    kind: str
+    name: str
+    lane_bytes_per_s: float
+    link_count: int
+    """Links of the largest device of the generation."""
+    source: str
+
+    @property
+    def most_bytes_per_s(self) -> float:
+        """What no device of the generation can exceed."""
+        return self.lane_bytes_per_s * self.link_count
+
+
+_text, _number, _optional = Field("text"), Field("number"), Field("number", required=False)
+_SYSTEM_SCHEMA = {
+    "name": _text,
+    "accelerators": Field("names"),
+    "default": Field("flag", required=False),
+    "aliases": Field("names", required=False),
+    "count": Field("integer", maximum=64),
+    "topology": Field("text", choices=("switch", "mesh", "torus", "pcie", "single")),
+    "link_kind": Field("text", required=False),
+    "link_gb_s": _optional,
+    "domain_size": Field("integer", maximum=100_000),
+    "network": _text,
+    "ports": Field("integer", maximum=64),
+    "host_memory_gib": _number,
+    "max_power_w": _optional,
+    "assumed": Field("names", required=False),
+    "source": _text,
+}
+_NETWORK_SCHEMA = {
+    "kind": Field("text", choices=("infiniband", "roce", "ethernet", "efa")),
+    "name": _text,
+    "data_gbit_s": _number,
+    "source": _text,
+}
+_LINK_SCHEMA = {
+    "name": _text,
+    "lane_gb_s": _number,
+    "link_count": Field("integer", maximum=64),
+    "source": _text,
+}
+
+_GBIT = GIGA / 8
+"""Bytes in a gigabit."""
+_CONSUMER_NAMES = (
+    "GTX",
+    "RTX 20",
+    "RTX 30",
+    "RTX 40",
+    "RTX 50",
+    "TITAN",
+    "RX ",
+    "Radeon VII",
+    "Arc A",
+    "Arc B",
+)
+_UNLINKED_FORMS = ("SoC", "Laptop")
+
+
+@cache
+def networks() -> Mapping[str, Network]:
+    """Scale-out networks by id. Raises DataError when the shipped file is corrupt."""
+    return MappingProxyType(
+        {
+            r.name: Network(
+                r.name, r.text("name"), r.text("kind"), r.number("data_gbit_s") * _GBIT, r.text("source")
+            )
+            for r in _shipped("networks.toml", _NETWORK_SCHEMA).values()
+        }
+    )
+
+
+@cache
+def link_generations() -> Mapping[str, LinkGeneration]:
+    """Accelerator links by kind. Raises DataError when the shipped file is corrupt."""
+    return MappingProxyType(
+        {
+            r.name: LinkGeneration(
+                r.name,
+                r.text("name"),
+                r.number("lane_gb_s") * GIGA,
+                r.integer("link_count"),
+                r.text("source"),
+            )
+            for r in _shipped("links.toml", _LINK_SCHEMA).values()
+        }
+    )
+
+
+@cache
+def systems() -> Mapping[str, System]:
+    """Systems by id, with the device each is usually sold with. Raises DataError."""
+    found: dict[str, System] = {}
+    for record in _system_records().values():
+        for accelerator_id in record.names("accelerators")[:1]:
+            found[record.name] = _system(record, accelerators()[accelerator_id])
+    return MappingProxyType(found)
+
+
+def system_with(system_id: str, accelerator: Accelerator) -> System:
+    """The system ``system_id`` built with ``accelerator``. Raises FieldError when it is not sold with it."""
+    record = _system_records()[system_id]
+    sold_with = record.names("accelerators")
+    if accelerator.id not in sold_with:
+        raise FieldError(
+            f"{record.text('name')} does not come with {accelerator.name}", field="accelerator",
+            hint="it comes with " + ", ".join(sold_with),
+        )  # fmt: skip
+    return _system(record, accelerator)
+
+
+def systems_of(accelerator: Accelerator) -> tuple[System, ...]:
+    """Every system sold with ``accelerator``, its usual one first; never empty."""
+    usual = default_system(accelerator)
+    others = [
+        _system(r, accelerator) for r in _system_records().values()
+        if accelerator.id in r.names("accelerators") and r.name != usual.id
+    ]  # fmt: skip
+    return (usual, *others)
+
+
+@cache
+def default_system(accelerator: Accelerator) -> System:
+    """The system a device is usually in: its own if ``systems.toml`` has one, else the box its form goes
+    into."""
+    for record in _system_records().values():
+        if record.values.get("default") and accelerator.id in record.names("accelerators"):
+            return _system(record, accelerator)
+    if accelerator.form in _UNLINKED_FORMS or accelerator.pcie_bytes_per_s is None:
+        return box("single-device", accelerator)
+    return box("consumer-box" if accelerator.name.startswith(_CONSUMER_NAMES) else "pcie-server", accelerator)
+
+
+def with_count(system: System, count: int) -> System:
+    """``system`` with ``count`` accelerators in each host.
+
+    A device takes over the network share of those that are missing, up to one port: beyond that it has no
+    lanes.
+    """
+    port = networks()[system.network_id].port_bytes_per_s
+    share = system.network_bytes_per_s * system.count / count
+    within_host = system.domain_size <= system.count
+    shared_bytes = system.accelerator.memory_bytes * count
+    return replace(
+        system,
+        host_memory_bytes=shared_bytes if system.accelerator.unified_memory else system.host_memory_bytes,
+        count=count,
+        domain_size=min(system.domain_size, count) if within_host else system.domain_size,
+        network_bytes_per_s=max(min(share, port), system.network_bytes_per_s),
+    )
+
+
+def box(name: str, accelerator: Accelerator) -> System:
+    """``accelerator`` in a box that is no product: ``pcie-server``, ``consumer-box`` or ``single-device``."""
+    return _system(_system_records()[name], accelerator)
+
+
+@cache
+def _system_records() -> Mapping[str, Record]:
+    records = _shipped("systems.toml", _SYSTEM_SCHEMA)
+    try:
+        for record in records.values():
+            _check(record, sources())
+    except FieldError as error:
+        raise DataError(error.message, hint=error.hint) from error
+    return MappingProxyType(records)
+
+
+def _check(record: Record, cited: Mapping[str, Source]) -> None:
+    """Names that must exist elsewhere, and sizes that must agree. Raises FieldError."""
+    if record.text("source") not in cited:
+        raise record.error(f"source {record.text('source')!r} is not in sources.csv", field="source")
+    if record.text("network") not in networks():
+        raise record.error(f"network {record.text('network')!r} is not in networks.toml", field="network")
+    for name in record.names("accelerators"):
+        if name not in accelerators():
+            raise record.error(f"accelerator {name!r} is not in accelerators.csv", field="accelerators")
+    for name in record.names("assumed"):
+        if name not in _SYSTEM_SCHEMA:
+            raise record.error(f"assumed names {name!r}, which is no field", field="assumed")
+
+
+def _system(record: Record, accelerator: Accelerator) -> System:
+    network = networks()[record.text("network")]
+    network_bytes_per_s = network.port_bytes_per_s * record.integer("ports") / record.integer("count")
+    topology = record.text("topology")
+    link_gb_s = record.maybe("link_gb_s")
+    if link_gb_s is not None:
+        link_kind, link_bytes_per_s = record.text("link_kind"), link_gb_s * GIGA
+    elif topology == "single":
+        link_kind, link_bytes_per_s = network.kind, network_bytes_per_s
+    elif topology == "pcie":
+        link_kind, link_bytes_per_s = "pcie", accelerator.pcie_bytes_per_s
+    else:
+        link_kind, link_bytes_per_s = accelerator.link_kind, accelerator.link_bytes_per_s
+    if link_kind is None or link_bytes_per_s is None:
+        raise DataError(f"system {record.name}: {accelerator.id} has no link for topology {topology!r}")
+    source = sources()[record.text("source")]
+    return System(
+        id=record.name,
+        name=record.text("name"),
+        accelerator=accelerator,
+        count=record.integer("count"),
+        topology=topology,
+        link_kind=link_kind,
+        link_bytes_per_s=link_bytes_per_s,
+        domain_size=record.integer("domain_size"),
+        network_bytes_per_s=network_bytes_per_s,
+        network_kind=network.kind,
+        host_memory_bytes=accelerator.memory_bytes * record.integer("count")
+        if accelerator.unified_memory
+        else record.number("host_memory_gib") * GIB,
+        source=f"{source.title} <{source.url}>" if source.url else source.title,
+        aliases=record.names("aliases"),
+        network_id=network.id,
+        max_power_w=record.maybe("max_power_w"),
+        assumed=record.names("assumed"),
+    )
+
+
+def _shipped(name: str, schema: Mapping[str, Field]) -> dict[str, Record]:
+    try:
+        return parse_toml(shipped_text(name), schema, name)
+    except FieldError as error:
+        raise DataError(error.message, hint=error.hint) from error

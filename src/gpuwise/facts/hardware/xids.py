@@ -1,0 +1,90 @@
+"""XIDs: the numbers under which the NVIDIA driver reports errors. The table is ``data/xids.csv``.
+
+What NVIDIA's catalogue says of each in a few words, what it advises at once, and what next if that does not help. Codes the
+catalogue calls unused are left out. A code says where an error showed, not always where it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+from gpuwise.errors import DataError, FieldError
+from gpuwise.facts.hardware.accelerators import sources
+from gpuwise.facts.loading import Field, parse_csv, shipped_text
+
+XID_ACTIONS: Mapping[str, str] = MappingProxyType({
+    "ignore": "nothing has to be done",
+    "restart-application": "start the application again",
+    "check-application": "look for the fault in the application: run it under compute-sanitizer",
+    "follow-others": "look at the other XIDs of the same time: this one follows from them",
+    "reset-gpu": "stop what uses the GPU and reset it (nvidia-smi --gpu-reset), or reboot",
+    "restart-vm": "start the virtual machine again",
+    "restart-host": "reboot the machine",
+    "read-recovery-action": "do what the driver asks for (nvidia-smi -q, GPU Recovery Action)",
+    "check-nvlink": "look at the links (nvidia-smi nvlink -e) and reset the GPUs they join; if it comes again, have them checked",
+    "check-mechanics": "check that the card sits well and its power plugs are in",
+    "update-software": "update the driver and the firmware",
+    "contact-support": "have the card looked at by its vendor",
+    "unpublished": "NVIDIA has published no advice for it",
+})  # fmt: skip
+"""The catalogue's buckets of advice, and what each asks a person to do."""
+
+XID_SCHEMA: dict[str, Field] = {
+    "code": Field("integer", minimum=1, maximum=9999),
+    "mnemonic": Field("text"),
+    "meaning": Field("text"),
+    "action": Field("text", choices=tuple(XID_ACTIONS)),
+    "then": Field("text", required=False, choices=tuple(XID_ACTIONS)),
+    "source": Field("text"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class XidFact:
+    """One code of the catalogue."""
+
+    code: int
+    mnemonic: str
+    """NVIDIA's name of it."""
+    meaning: str
+    """In a few words, without a full stop."""
+    action: str
+    """What to do at once: a key of :data:`XID_ACTIONS`."""
+    then: str | None
+    """What next if it comes again; None when nothing is said."""
+    source: str
+
+    @property
+    def advice(self) -> str:
+        """``action`` in words."""
+        return XID_ACTIONS[self.action]
+
+    @property
+    def is_fault(self) -> bool:
+        """The card, its links or the driver are at fault, or may be: not one application, and not mere information."""
+        return self.action not in ("ignore", "restart-application", "check-application", "follow-others")
+
+
+@cache
+def xids() -> Mapping[int, XidFact]:
+    """Every code of the catalogue. Raises DataError when the file is corrupt."""
+    try:
+        found: dict[int, XidFact] = {}
+        for r in parse_csv(shipped_text("xids.csv"), XID_SCHEMA, "xids.csv"):
+            code = r.integer("code")
+            if r.text("source") not in sources() or code in found:
+                raise r.error(f"{code}: its source is unknown or it appears twice", field="source")
+            found[code] = XidFact(
+                code, r.text("mnemonic"), r.text("meaning"), r.text("action"), r.text("then") or None, r.text("source")
+            )
+        return MappingProxyType(found)
+    except FieldError as error:
+        raise DataError(error.message, hint=error.hint) from error
+
+
+def xid(code: int) -> XidFact | None:
+    """What the catalogue says of a code; None: it is not in there (say the number)."""
+    return xids().get(code)

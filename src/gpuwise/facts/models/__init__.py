@@ -1,0 +1,1 @@
+"""Model architectures: dimensions, names, configuration files."""

@@ -1,0 +1,194 @@
+"""Model architectures as dimensions. No weights, no framework."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mla:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1)."""
+
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moe:
+    """Mixture of experts: after ``first_dense`` dense layers, the last of every ``every`` layers has experts
+    instead of the MLP (DeepSeek-V3: first_dense 3; Llama 4 Maverick: every 2)."""
+
+    n_experts: int
+    n_active: int
+    expert_ffn: int
+    n_shared: int = 0
+    shared_ffn: int = 0
+    """Width of all shared experts together."""
+    first_dense: int = 0
+    every: int = 1
+    router_bias: bool = False
+    """One number per expert beside the router weight (a bias, or DeepSeek-V3's load-balancing correction)."""
+    shared_gate: bool = False
+    """A sigmoid gate (hidden weights) on the shared experts, as in Qwen2-MoE."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """The encoder stack of an encoder-decoder (T5, Whisper, BART). Norms, biases, activation and MLP form
+    are the decoder's."""
+
+    n_layers: int
+    hidden: int
+    ffn: int
+    heads: int
+    head_dim: int
+    seq_len: int
+    n_mels: int = 0
+    """Whisper's audio stem: two convolutions of width 3 over this many mel channels; 0: token input."""
+    position_rows: int = 0
+    """Rows of the encoder's own stored position table (learned, or fixed but kept in the checkpoint)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patches:
+    """The input of a vision transformer: an image cut into squares, each projected to ``hidden`` (ViT)."""
+
+    image_size: int
+    patch_size: int
+    channels: int = 3
+    bias: bool = True
+    class_token: bool = True
+
+    @property
+    def n_tokens(self) -> int:
+        """Sequence length, class token included."""
+        return (self.image_size // self.patch_size) ** 2 + int(self.class_token)
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """Parameters that no field expresses, with what they are."""
+
+    what: str
+    parameters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """Transformer dimensions. Shapes below use B batch, S sequence, H hidden, F ffn, A heads, K kv_heads, D
+    head_dim, V vocabulary."""
+
+    id: str
+    name: str
+    kind: str
+    """``decoder`` (causal), ``encoder`` (bidirectional), ``encoder-decoder``, ``vision``."""
+    n_layers: int
+    hidden: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    max_seq_len: int
+    gated_mlp: bool = True
+    """SwiGLU/GeGLU: three F x H matrices instead of two."""
+    activation: str = "silu"
+    norm: str = "rms"
+    """``rms`` (weight) or ``layer`` (weight and bias) or ``layer-no-bias`` or ``none`` (non-parametric)."""
+    norms_per_layer: int = 2
+    """Without the cross-attention's, which a decoder with an encoder has besides."""
+    final_norm: bool = True
+    embedding_norm: bool = False
+    qk_norm: bool = False
+    """Normalised queries and keys, with one weight per head_dim shared by the heads unless
+    ``qk_norm_full``."""
+    qkv_bias: bool = False
+    attention_out_bias: bool = False
+    mlp_bias: bool = False
+    head_bias: bool = False
+    position: str = "rope"
+    """``rope``, ``learned`` (adds max_seq_len x H weights), ``alibi``, ``relative`` (T5 buckets),
+    ``sinusoidal``, ``none``."""
+    n_token_types: int = 0
+    tied_embeddings: bool = False
+    embedding_dim: int | None = None
+    """Width of the token embedding when it is not ``hidden`` (OPT-350m, ALBERT)."""
+    parallel_block: bool = False
+    """Attention and MLP side by side (GPT-J, NeoX, Falcon)."""
+    window: int | None = None
+    """Sliding-window length in tokens of the local layers, None when all attention is global."""
+    global_every: int | None = None
+    """One global layer per this many layers when ``window`` is set; None: every layer is local."""
+    mla: Mla | None = None
+    moe: Moe | None = None
+    encoder: Encoder | None = None
+    extra_parameters: int = 0
+    """Parameters the fields above cannot express (patch embedding, pooler, classifier, ...), itemised in
+    ``extras``."""
+    published_parameters: int | None = None
+    """The exact published count of the checkpoint; ``gpuwise.workload.transformer.parameters`` must reproduce it."""
+    license: str | None = None
+    source: str = ""
+    family: str = ""
+    key_bias: bool = True
+    """With ``qkv_bias``: whether keys have one too (not in Whisper)."""
+    qk_norm_full: bool = False
+    """``qk_norm`` has a weight for every query and key channel (OLMo 2, Command R+) instead of one per
+    head_dim."""
+    qk_norm_weights: bool = True
+    """False: the query-key norm has no weights (Llama 4)."""
+    attention_sinks: bool = False
+    """One learned logit per query head (gpt-oss)."""
+    position_rows: int | None = None
+    """Rows of the learned position table when not ``max_seq_len`` (OPT, BART, RoBERTa keep two more)."""
+    relative_buckets: int = 32
+    """Buckets of a ``relative`` position table, one per stack, each with a weight per head."""
+    lm_head: bool = True
+    """False: the model ends at its last norm (BERT's body, CLIP's text tower, ViT); no vocabulary matmul."""
+    patches: Patches | None = None
+    n_classes: int = 0
+    """Outputs of a linear classifier with bias (ViT)."""
+    prediction_layers: int = 0
+    """Extra multi-token-prediction blocks after the main model (DeepSeek-V3), left out of its parameter
+    count."""
+    extras: tuple[Extra, ...] = ()
+    """The items of ``extra_parameters``."""
+    published_rounded: str | None = None
+    """The published figure as printed (``"175B"``) when no exact count exists; ``"~350M"`` within 5 %."""
+    published_note: str = ""
+    """Why the computed count differs from a published figure, or what the figure includes."""
+    aliases: tuple[str, ...] = ()
+    """Other names, Hugging Face ids among them."""
+    notes: tuple[str, ...] = ()
+    """What the reader assumed or left out."""
+
+    @property
+    def n_moe_layers(self) -> int:
+        """Layers that have experts instead of an MLP."""
+        return 0 if self.moe is None else (self.n_layers - self.moe.first_dense) // self.moe.every
+
+    @property
+    def n_dense_layers(self) -> int:
+        """Layers with an ordinary MLP."""
+        return self.n_layers - self.n_moe_layers
+
+    @property
+    def n_global_layers(self) -> int:
+        """Layers whose attention sees the whole context; the others see ``window`` tokens."""
+        if self.window is None:
+            return self.n_layers
+        return 0 if self.global_every is None else self.n_layers // self.global_every
+
+
+def find_model(text: str) -> Architecture:
+    """The model a person means: a catalogue name in any usual spelling, a Hugging Face ``config.json`` or a
+    folder with one, or dimensions (``layers=32,hidden=4096,heads=32,vocab=128256``).
+
+    Raises UnknownNameError, AmbiguousNameError, or FieldError for a file or dimensions that are wrong.
+    """
+    from gpuwise.facts.models.catalogue import find_model as find
+
+    return find(text)

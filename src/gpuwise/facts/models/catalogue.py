@@ -1,0 +1,146 @@
+"""Named models, local Hugging Face configurations and dimensions given by hand, all as an Architecture.
+
+The catalogue is ``data/models_*.toml``: one family holds what its models share, one line is a model. It is
+read on first use.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast
+
+from gpuwise.errors import DataError, FieldError, InputError
+from gpuwise.facts.loading import shipped_text
+from gpuwise.facts.models.architecture import Architecture, Encoder, Extra, Mla, Moe, Patches
+from gpuwise.facts.models.checks import check_architecture
+from gpuwise.facts.models.names import NameTable, resolve_model_name
+
+CATALOGUE_FILES = ("models_llama.toml", "models_gpt.toml", "models_moe.toml", "models_encoders.toml")
+_FIELDS = frozenset(f.name for f in fields(Architecture)) - {"id", "family", "extras", "extra_parameters"}
+_KEYS = _FIELDS | {"hf", "extra"}
+_PARTS = {"moe": Moe, "mla": Mla, "encoder": Encoder, "patches": Patches}
+
+
+@cache
+def models() -> Mapping[str, Architecture]:
+    """Every named model by its id. Raises DataError when a shipped file is broken."""
+    found: dict[str, Architecture] = {}
+    for file in CATALOGUE_FILES:
+        for arch in read_catalogue(shipped_text(file), file):
+            if arch.id in found:
+                raise DataError(f"{file}: model {arch.id!r} appears twice")
+            found[arch.id] = arch
+    return MappingProxyType(found)
+
+
+@cache
+def _names() -> NameTable:
+    """Every known name of every model; ids win over names and aliases."""
+    names = {arch.id: arch.id for arch in models().values()}
+    for arch in models().values():
+        for alias in (arch.name, *arch.aliases):
+            names.setdefault(alias, arch.id)
+    return NameTable.of(names)
+
+
+def find_model(text: str) -> Architecture:
+    """The model a person means: a catalogue name in any usual spelling, a Hugging Face ``config.json`` or a
+    folder with one, or dimensions (``layers=32,hidden=4096,heads=32,...``).
+
+    Raises UnknownNameError, AmbiguousNameError, or FieldError for a file or dimensions that are wrong.
+    """
+    text = text.strip()
+    if "=" in text and not _is_path(text):
+        from gpuwise.facts.models.dimensions import parse_dimensions
+
+        return parse_dimensions(text)
+    config = _config_path(text)
+    if config is not None:
+        from gpuwise.facts.models.configs import read_model_config
+
+        return read_model_config(config)
+    return models()[resolve_model_name(text, _names())]
+
+
+def _is_path(text: str) -> bool:
+    """Whether ``text`` can only be a path."""
+    return text.endswith(".json") or text.startswith((".", "/", "~"))
+
+
+def _config_path(text: str) -> Path | None:
+    """The config file ``text`` points at; None when it is to be read as a name."""
+    if not text or len(text) > 4096 or "\x00" in text:
+        return None
+    explicit = _is_path(text)
+    try:
+        path = Path(text).expanduser()
+        if path.is_dir():
+            inside = path / "config.json"
+            if inside.is_file():
+                return inside
+            if explicit:
+                raise FieldError(
+                    "holds no config.json",
+                    file=text,
+                    hint="give a Hugging Face model folder or its config.json",
+                )
+            return None
+        if path.is_file() and (explicit or len(path.parts) > 1):
+            return path
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(
+            f"{text[:80]!r} is no usable path: {error}", hint="give a name or a config.json"
+        ) from error
+    if explicit:
+        raise FieldError(
+            "does not exist", file=text, hint="give a catalogue name or the path of a config.json"
+        )
+    return None
+
+
+def read_catalogue(text: str, file: str) -> list[Architecture]:
+    """The models of one catalogue file. Raises DataError that names the model and the field."""
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{file} is not TOML: {error}") from error
+    found: list[Architecture] = []
+    for family, table in document.items():
+        if not isinstance(table, dict) or "models" not in table:
+            raise DataError(f"{file}: family {family!r} has no [{family}.models] table")
+        shared = cast("dict[str, Any]", table)
+        rows = shared.pop("models")
+        if not isinstance(rows, dict):
+            raise DataError(f"{file}: {family}.models is not a table")
+        for key, row in cast("dict[str, Any]", rows).items():
+            try:
+                arch = _catalogue_entry(key, family, {**shared, **row})
+                found.append(check_architecture(arch, file=file))
+            except (FieldError, TypeError, ValueError, KeyError, ArithmeticError) as error:
+                raise DataError(f"{file}: model {key!r}: {error}") from error
+    return found
+
+
+def _catalogue_entry(key: str, family: str, row: dict[str, Any]) -> Architecture:
+    unknown = sorted(set(row) - _KEYS)
+    if unknown:
+        raise ValueError(f"unknown field {unknown[0]!r}")
+    values: dict[str, Any] = {"kind": "decoder", "kv_heads": row["heads"], **row}
+    values.setdefault("head_dim", row["hidden"] // row["heads"])
+    hub = tuple(values.pop("hf", ()))
+    if hub and "source" not in values:
+        values["source"] = f"https://huggingface.co/{hub[0]}"
+    for name, part in _PARTS.items():
+        if name in values:
+            values[name] = part(**({"q_lora_rank": None} if part is Mla else {}) | values[name])
+    extras = tuple(Extra(**item) for item in values.pop("extra", ()))
+    values["aliases"] = (*hub, *values.get("aliases", ()))
+    values["notes"] = tuple(values.get("notes", ()))
+    return Architecture(
+        id=key, family=family, extras=extras, extra_parameters=sum(e.parameters for e in extras), **values
+    )

@@ -1,0 +1,393 @@
+"""One reader per Hugging Face ``model_type``: which keys hold the dimensions, and what the model code fixes.
+
+Defaults are those of the configuration classes of Hugging Face transformers, given only where published
+configs rely on them. ``READERS`` is the whole list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpuwise.facts.models.architecture import Architecture, Mla, Moe
+from gpuwise.facts.models.config_classic import CLASSIC_READERS
+from gpuwise.facts.models.configs import Config
+
+Reader = Callable[[Config], Architecture]
+
+
+def _activation(name: str) -> str:
+    """The activation's family: variants of GELU cost the same."""
+    name = name.lower()
+    if "gelu" in name:
+        return "gelu"
+    return {"swish": "silu", "silu": "silu", "relu": "relu", "relu2": "relu2"}.get(name, name[:40])
+
+
+def _base(c: Config, **fixed: Any) -> Architecture:
+    """The keys that Llama and most models after it share; ``fixed`` overrides what the model code decides."""
+    hidden = c.count("hidden_size", default=fixed.get("hidden"))
+    heads = c.count("num_attention_heads", default=fixed.get("heads"))
+    moe = fixed.get("moe")
+    values: dict[str, Any] = {
+        "id": "config", "name": "config", "kind": "decoder", "hidden": hidden, "heads": heads,
+        "n_layers": c.count("num_hidden_layers"), "kv_heads": c.count("num_key_value_heads", default=heads),
+        "vocab": c.count("vocab_size", default=fixed.get("vocab")),
+        "max_seq_len": c.count("max_position_embeddings", "model_max_length", default=4096),
+        "activation": _activation(c.word("hidden_act", "silu")),
+        "tied_embeddings": c.flag("tie_word_embeddings", False),
+        "prediction_layers": c.count("num_nextn_predict_layers", default=0, zero=True),
+        **fixed,
+    }  # fmt: skip
+    if "head_dim" not in values:
+        values["head_dim"] = _head_dim(c, hidden, heads)
+    if "ffn" not in values:
+        values["ffn"] = c.count("intermediate_size", default=None if moe is None else moe.expert_ffn)
+    return Architecture(**values)
+
+
+def _head_dim(c: Config, hidden: int, heads: int) -> int:
+    head_dim = c.maybe("head_dim")
+    if head_dim is None:
+        if hidden % heads:
+            raise c.error(
+                f"hidden_size {hidden} is not divisible by {heads} heads", field="num_attention_heads",
+                hint="change one, or give head_dim",
+            )  # fmt: skip
+        head_dim = hidden // heads
+    return head_dim
+
+
+def _local(c: Config, *, window: int | None, every: int | None = None) -> dict[str, Any]:
+    """``window`` and ``global_every`` from the sliding window and the pattern of layers."""
+    types = c.words("layer_types")
+    if window is None or (types and not any(t in ("sliding_attention", "chunked_attention") for t in types)):
+        return {"window": None, "global_every": None}
+    if types:
+        full = sum(t == "full_attention" for t in types)
+        every = None if full == 0 else len(types) // full
+    return {"window": window, "global_every": every}
+
+
+def _bias_flags(c: Config, default: bool = False) -> dict[str, Any]:
+    bias = c.flag("attention_bias", default)
+    return {"qkv_bias": bias, "attention_out_bias": bias, "mlp_bias": c.flag("mlp_bias", False)}
+
+
+def _llama(c: Config) -> Architecture:
+    return _base(c, **_bias_flags(c))
+
+
+def _tied_llama(c: Config) -> Architecture:
+    return _base(c, **_bias_flags(c), tied_embeddings=c.flag("tie_word_embeddings", True))
+
+
+def _mistral(c: Config) -> Architecture:
+    return _base(c, **_local(c, window=c.maybe("sliding_window")))
+
+
+def _experts(c: Config, *, bias: bool = False) -> Moe:
+    """Mixtral's keys: every layer has experts of ``intermediate_size``."""
+    return Moe(
+        c.count("num_local_experts", "num_experts"), c.count("num_experts_per_tok", "experts_per_token"),
+        c.count("intermediate_size"), router_bias=bias,
+    )  # fmt: skip
+
+
+def _mixtral(c: Config) -> Architecture:
+    return _base(c, moe=_experts(c), **_local(c, window=c.maybe("sliding_window")))
+
+
+def _qwen2(c: Config) -> Architecture:
+    """Qwen2's window, when used, holds from layer ``max_window_layers`` on; it is off in every released
+    config."""
+    window = c.maybe("sliding_window") if c.flag("use_sliding_window", False) else None
+    return _base(c, qkv_bias=True, **_local(c, window=window))
+
+
+def _sparse_experts(c: Config) -> Moe:
+    """Qwen's keys: experts in every ``decoder_sparse_step``-th layer, one gated shared expert."""
+    shared = c.count("shared_expert_intermediate_size", default=0, zero=True)
+    return Moe(
+        c.count("num_experts", "num_local_experts"), c.count("num_experts_per_tok"),
+        c.count("moe_intermediate_size"), n_shared=int(shared > 0), shared_ffn=shared,
+        shared_gate=shared > 0, every=c.count("decoder_sparse_step", default=1),
+    )  # fmt: skip
+
+
+def _qwen2_moe(c: Config) -> Architecture:
+    return _base(c, moe=_sparse_experts(c), qkv_bias=c.flag("qkv_bias", True))
+
+
+def _qwen3(c: Config) -> Architecture:
+    head_dim = c.count("head_dim", default=128)
+    return _base(c, head_dim=head_dim, qk_norm=True, **_bias_flags(c))
+
+
+def _qwen3_moe(c: Config) -> Architecture:
+    return _base(c, moe=_sparse_experts(c), qk_norm=True, **_bias_flags(c))
+
+
+def _gemma(c: Config, **fixed: Any) -> Architecture:
+    values: dict[str, Any] = {
+        "head_dim": c.count("head_dim", default=256), "activation": "gelu",
+        "tied_embeddings": c.flag("tie_word_embeddings", True), "qkv_bias": c.flag("attention_bias", False),
+        "attention_out_bias": c.flag("attention_bias", False), **fixed,
+    }  # fmt: skip
+    return _base(c, **values)
+
+
+def _gemma2(c: Config) -> Architecture:
+    local = _local(c, window=c.count("sliding_window", default=4096), every=2)
+    return _gemma(c, norms_per_layer=4, **local)
+
+
+def _gemma3(c: Config) -> Architecture:
+    """Published Gemma 3 text configs leave out what equals the class defaults."""
+    every = c.count("sliding_window_pattern", default=6)
+    local = _local(c, window=c.count("sliding_window", default=4096), every=every)
+    heads = c.count("num_attention_heads", default=8)
+    return _gemma(
+        c, norms_per_layer=4, qk_norm=True, heads=heads, kv_heads=c.count("num_key_value_heads", default=4),
+        vocab=c.count("vocab_size", default=262_208), hidden=c.count("hidden_size", default=2304),
+        max_seq_len=c.count("max_position_embeddings", default=131_072), **local,
+    )  # fmt: skip
+
+
+def _olmo(c: Config) -> Architecture:
+    return _base(c, norm="none", **_bias_flags(c))
+
+
+def _olmo2(c: Config) -> Architecture:
+    local = _local(c, window=c.maybe("sliding_window"), every=4)
+    return _base(c, qk_norm=True, qk_norm_full=True, **_bias_flags(c), **local)
+
+
+def _olmoe(c: Config) -> Architecture:
+    return _base(c, moe=_experts(c), qk_norm=True, qk_norm_full=True, **_bias_flags(c))
+
+
+def _stablelm(c: Config) -> Architecture:
+    parallel = c.flag("use_parallel_residual", False)
+    return _base(
+        c, norm="layer", qkv_bias=c.flag("use_qkv_bias", False), qk_norm=c.flag("qk_layernorm", False),
+        qk_norm_full=c.flag("qk_layernorm", False), parallel_block=parallel,
+        norms_per_layer=1 if parallel else 2,
+    )  # fmt: skip
+
+
+def _starcoder2(c: Config) -> Architecture:
+    bias = c.flag("use_bias", True)
+    return _base(
+        c, norm="layer", gated_mlp=False, activation="gelu", qkv_bias=bias, attention_out_bias=bias,
+        mlp_bias=bias, tied_embeddings=c.flag("tie_word_embeddings", True), **_local(c,
+        window=c.maybe("sliding_window")),
+    )  # fmt: skip
+
+
+def _cohere(c: Config) -> Architecture:
+    local = _local(c, window=c.maybe("sliding_window"), every=c.count("sliding_window_pattern", default=4))
+    return _base(
+        c, norm="layer-no-bias", norms_per_layer=1, parallel_block=True, qk_norm=c.flag("use_qk_norm", False),
+        qk_norm_full=c.flag("use_qk_norm", False), tied_embeddings=c.flag("tie_word_embeddings", True),
+        **_bias_flags(c), **local,
+    )  # fmt: skip
+
+
+def _granite_moe(c: Config) -> Architecture:
+    return _base(c, moe=_experts(c), **_bias_flags(c))
+
+
+def _internlm(c: Config) -> Architecture:
+    bias = c.flag("bias", True)
+    return _base(c, qkv_bias=bias, attention_out_bias=bias)
+
+
+def _internlm3(c: Config) -> Architecture:
+    bias = c.flag("bias", False)
+    return _base(c, qkv_bias=c.flag("qkv_bias", False), attention_out_bias=bias, mlp_bias=bias)
+
+
+def _baichuan(c: Config) -> Architecture:
+    """The 13B has ALiBi, the 7B rotary positions; only the hidden size tells them apart."""
+    return _base(c, position="alibi" if c.count("hidden_size") == 5120 else "rope")
+
+
+def _routed(c: Config, *, correction: bool) -> Moe:
+    """DeepSeek's keys: leading dense layers, shared experts as wide as ``n_shared_experts`` routed ones."""
+    ffn = c.count("moe_intermediate_size")
+    n_shared = c.count("n_shared_experts", "num_shared_experts", default=0, zero=True)
+    return Moe(
+        c.count("n_routed_experts", "num_experts"), c.count("num_experts_per_tok"), ffn, n_shared=n_shared,
+        shared_ffn=n_shared * ffn, first_dense=c.count("first_k_dense_replace", default=0, zero=True),
+        every=c.count("moe_layer_freq", default=1), router_bias=correction,
+    )  # fmt: skip
+
+
+def _latent(c: Config) -> Mla:
+    return Mla(
+        c.maybe("q_lora_rank"), c.count("kv_lora_rank"), c.count("qk_nope_head_dim"),
+        c.count("qk_rope_head_dim"), c.count("v_head_dim"),
+    )  # fmt: skip
+
+
+def _deepseek(c: Config) -> Architecture:
+    return _base(c, moe=_routed(c, correction=False) if c.has("n_routed_experts") else None)
+
+
+def _deepseek_latent(c: Config) -> Architecture:
+    """DeepSeek-V2 and V3; the latter, by ``topk_method``, corrects the router's scores per expert."""
+    mla = _latent(c)
+    moe = None
+    if c.has("n_routed_experts"):
+        corrected = ("deepseek_v3", "deepseek_v32", "glm_moe_dsa")
+        correction = c.word("topk_method", "") == "noaux_tc" or c.word("model_type", "") in corrected
+        moe = _routed(c, correction=correction)
+    notes = ("the index heads of its sparse attention are left out",) if c.has("index_topk") else ()
+    return _base(
+        c, mla=mla, moe=moe, head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim, notes=notes,
+    )  # fmt: skip
+
+
+def _glm(c: Config) -> Architecture:
+    norms = 4 if c.word("model_type", "") == "glm4" else 2
+    return _base(c, qkv_bias=c.flag("attention_bias", True), norms_per_layer=norms)
+
+
+def _glm4_moe(c: Config) -> Architecture:
+    return _base(
+        c, moe=_routed(c, correction=True), qkv_bias=c.flag("attention_bias", False),
+        qk_norm=c.flag("use_qk_norm", False),
+    )  # fmt: skip
+
+
+def _gpt_oss(c: Config) -> Architecture:
+    local = _local(c, window=c.count("sliding_window", default=128), every=2)
+    return _base(
+        c, moe=_experts(c, bias=True), qkv_bias=True, attention_out_bias=True, mlp_bias=True,
+        attention_sinks=True, head_dim=c.count("head_dim", default=64), **local,
+    )  # fmt: skip
+
+
+def _llama4(c: Config) -> Architecture:
+    expert = c.count("intermediate_size")
+    moe = Moe(
+        c.count("num_local_experts"), c.count("num_experts_per_tok", default=1), expert, n_shared=1,
+        shared_ffn=expert, every=c.count("interleave_moe_layer_step", default=1),
+    )  # fmt: skip
+    every = c.count("no_rope_layer_interval", default=4)
+    return _base(
+        c, moe=moe, ffn=c.count("intermediate_size_mlp", default=16_384), head_dim=c.count("head_dim",
+        default=128), qk_norm=c.flag("use_qk_norm", True), qk_norm_weights=False,
+        window=c.count("attention_chunk_size", default=8192), global_every=every,
+        notes=("local layers attend inside chunks of `window` tokens",),
+    )  # fmt: skip
+
+
+def _phi_moe(c: Config) -> Architecture:
+    bias = c.flag("attention_bias", False)
+    return _base(
+        c,
+        moe=_experts(c),
+        norm="layer",
+        qkv_bias=bias,
+        attention_out_bias=bias,
+        head_bias=c.flag("lm_head_bias", False),
+    )
+
+
+def _nemotron(c: Config) -> Architecture:
+    """Nemotron's LayerNorm stores its weight minus one, with a bias; the MLP is squared ReLU without gate."""
+    return _base(c, norm="layer", gated_mlp=False, activation="relu2", **_bias_flags(c))
+
+
+def _minimax_m2(c: Config) -> Architecture:
+    per_layer = c.word("qk_norm_type", "per_layer") == "per_layer"
+    return _base(c, moe=_experts(c, bias=True), qk_norm=c.flag("use_qk_norm", True), qk_norm_full=per_layer)
+
+
+def _seed_oss(c: Config) -> Architecture:
+    return _base(
+        c, qkv_bias=c.flag("attention_bias", True), attention_out_bias=c.flag("attention_out_bias", False),
+        head_dim=c.count("head_dim", default=128),
+    )  # fmt: skip
+
+
+def _exaone4(c: Config) -> Architecture:
+    local = _local(c, window=c.maybe("sliding_window"), every=4)
+    return _base(c, qk_norm=True, **local)
+
+
+def _arcee(c: Config) -> Architecture:
+    return _base(c, gated_mlp=False, activation="relu2", **_bias_flags(c))
+
+
+def _dots(c: Config) -> Architecture:
+    return _base(c, moe=_routed(c, correction=True), qk_norm=True, **_bias_flags(c))
+
+
+def _dbrx(c: Config) -> Architecture:
+    attention, ffn = c.part("attn_config"), c.part("ffn_config")
+    width, heads, hidden = ffn.count("ffn_hidden_size"), c.count("n_heads"), c.count("d_model")
+    return Architecture(
+        id="config", name="config", kind="decoder", n_layers=c.count("n_layers"), hidden=hidden, ffn=width,
+        heads=heads, kv_heads=attention.count("kv_n_heads", default=1), head_dim=_head_dim(c, hidden, heads),
+        vocab=c.count("vocab_size"), max_seq_len=c.count("max_seq_len", default=2048), norm="layer-no-bias",
+        moe=Moe(ffn.count("moe_num_experts"), ffn.count("moe_top_k"), width),
+        tied_embeddings=c.flag("tie_word_embeddings", False),
+    )  # fmt: skip
+
+
+def read_generic(c: Config) -> Architecture:
+    """A decoder of unknown type whose keys have usual names."""
+    hidden, heads = (
+        c.count("hidden_size", "n_embd", "d_model"),
+        c.count("num_attention_heads", "n_head", "n_heads"),
+    )
+    moe = None
+    if c.has("num_local_experts", "num_experts", "n_routed_experts"):
+        ffn = c.count("moe_intermediate_size", "intermediate_size")
+        shared = c.count("n_shared_experts", default=0, zero=True)
+        moe = Moe(
+            c.count("num_local_experts", "num_experts", "n_routed_experts"), c.count("num_experts_per_tok"),
+            ffn, n_shared=shared, shared_ffn=shared * ffn, first_dense=c.count("first_k_dense_replace",
+            default=0, zero=True),
+        )  # fmt: skip
+    bias = c.flag("attention_bias", c.flag("qkv_bias", False))
+    ffn = c.count(
+        "intermediate_size",
+        "ffn_dim",
+        "ffn_hidden_size",
+        "n_inner",
+        "d_ff",
+        default=moe.expert_ffn if moe else None,
+    )
+    return Architecture(
+        id="config", name="config", kind="decoder", hidden=hidden, heads=heads, ffn=ffn, moe=moe,
+        qkv_bias=bias, n_layers=c.count("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+        kv_heads=c.count("num_key_value_heads", "num_kv_heads", "n_kv_heads", default=heads),
+        head_dim=_head_dim(c, hidden, heads), vocab=c.count("vocab_size", "padded_vocab_size"),
+        max_seq_len=c.count("max_position_embeddings", "n_positions", "max_seq_len", "seq_length",
+        default=4096), activation=_activation(c.word("hidden_act", "silu")), mlp_bias=c.flag("mlp_bias",
+        False), tied_embeddings=c.flag("tie_word_embeddings", False),
+        mla=_latent(c) if c.has("kv_lora_rank") else None, **_local(c,
+        window=c.maybe("sliding_window") if c.has("layer_types") else None),
+    )  # fmt: skip
+
+
+READERS: dict[str, Reader] = {
+    "llama": _llama, "mistral": _mistral, "ministral": _mistral, "mixtral": _mixtral, "smollm3": _tied_llama,
+    "granite": _llama, "phi3": _mistral, "yi": _llama, "Yi": _llama, "aquila": _llama,
+    "ernie4_5": _tied_llama, "qwen2": _qwen2, "qwen2_moe": _qwen2_moe, "qwen3": _qwen3,
+    "qwen3_moe": _qwen3_moe, "qwen2_vl_text": _qwen2, "qwen2_5_vl_text": _qwen2, "qwen3_vl_text": _qwen3,
+    "qwen3_vl_moe_text": _qwen3_moe, "gemma": _gemma, "gemma2": _gemma2, "gemma3_text": _gemma3,
+    "olmo": _olmo, "olmo2": _olmo2, "olmo3": _olmo2, "olmoe": _olmoe, "stablelm": _stablelm,
+    "starcoder2": _starcoder2, "cohere": _cohere, "cohere2": _cohere, "granitemoe": _granite_moe,
+    "internlm": _internlm, "internlm2": _internlm, "internlm3": _internlm3, "baichuan": _baichuan,
+    "deepseek": _deepseek, "deepseek_v2": _deepseek_latent, "deepseek_v3": _deepseek_latent,
+    "deepseek_v32": _deepseek_latent, "glm_moe_dsa": _deepseek_latent, "mimo": _qwen2,
+    "kimi_k2": _deepseek_latent, "glm": _glm, "glm4": _glm, "glm4_moe": _glm4_moe, "gpt_oss": _gpt_oss,
+    "llama4_text": _llama4, "phimoe": _phi_moe, "nemotron": _nemotron, "dbrx": _dbrx,
+    "minimax_m2": _minimax_m2, "arcee": _arcee, "dots1": _dots, "seed_oss": _seed_oss, "exaone4": _exaone4,
+    **CLASSIC_READERS,
+}  # fmt: skip

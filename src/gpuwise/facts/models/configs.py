@@ -1,0 +1,185 @@
+"""Hugging Face ``config.json`` files as architectures.
+
+Which fields a ``model_type`` has, and what they default to, is in :mod:`gpuwise.facts.models.config_readers`;
+here are the strict access to the file and the choice of reader.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from gpuwise.errors import FieldError, nearest_names
+from gpuwise.facts.loading import read_user_text
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.checks import check_architecture
+
+_LARGEST_FILE = 4_000_000
+_HYBRID_KEYS = (
+    "hybrid_override_pattern", "layers_block_type", "ssm_cfg", "mamba_d_state", "mamba_num_heads",
+    "ssm_state_size", "state_size", "linear_attn_config", "linear_num_value_heads", "attn_layer_indices",
+    "rglru_config", "lru_width", "wkv_version", "block_types", "conv_L_cache",
+)  # fmt: skip
+"""Fields of models whose layers are not all attention and MLP."""
+_REFUSED = {
+    "albert": "shares one layer's weights among all layers", "deepseek_v4": "has compressed sparse attention",
+    "deepseek_ref": "has compressed sparse attention",
+    "gemma3n_text": "has per-layer embeddings and alternating updates",
+    "gemma3n": "has per-layer embeddings and alternating updates",
+    "gemma4_text": "has per-layer embeddings and layers of different head sizes",
+    "mllama_text_model": "has cross-attention layers to an image",
+    "nemotron-nas": "has layers that all differ", "openelm": "has layers that all differ",
+    "mimo_v2_flash": "has layers of different head counts",
+    "umt5": "has a table of positions in every layer", "reformer": "has hashed attention",
+    "longformer": "has attention to chosen global tokens", "big_bird": "has block-sparse attention",
+}  # fmt: skip
+"""Types that the dimensions of an Architecture cannot express, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Typed, strict access to one config: a value of the wrong type is refused, never converted."""
+
+    values: Mapping[str, object]
+    file: str
+
+    def error(self, message: str, *, field: str, hint: str) -> FieldError:
+        return FieldError(message, file=self.file, field=field, hint=hint)
+
+    def has(self, *keys: str) -> bool:
+        """Whether one of ``keys`` is there and not null."""
+        return any(self.values.get(key) is not None for key in keys)
+
+    def maybe(self, *keys: str, zero: bool = False) -> int | None:
+        """The first of ``keys`` that is there and not null, as a whole number above zero (``zero``: or
+        zero)."""
+        for key in keys:
+            value = self.values.get(key)
+            if value is None:
+                continue
+            if isinstance(value, float) and value.is_integer():
+                value = int(value)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise self.error(
+                    f"{key} is {str(value)[:40]!r}, not a whole number", field=key, hint="check the file"
+                )
+            if value < (0 if zero else 1):
+                raise self.error(f"{key} is {str(value)[:40]}", field=key, hint="it must be above zero")
+            return value
+        return None
+
+    def count(self, *keys: str, default: int | None = None, zero: bool = False) -> int:
+        """Like :meth:`maybe`, required unless there is a ``default``."""
+        value = self.maybe(*keys, zero=zero)
+        if value is None:
+            value = default
+        if value is None:
+            near = nearest_names(keys[0], [k for k in self.values if k not in keys], n=1)
+            hint = f"does {near[0]!r} mean {keys[0]!r}?" if near else f"give {keys[0]}"
+            null = keys[0] in self.values
+            raise self.error(f"{keys[0]} is {'null' if null else 'missing'}", field=keys[0], hint=hint)
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        """A true or false; null and absent mean ``default``."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.error(
+                f"{key} is {str(value)[:40]!r}, not true or false", field=key, hint="check the file"
+            )
+        return value
+
+    def word(self, key: str, default: str) -> str:
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise self.error(f"{key} is {str(value)[:40]!r}, not text", field=key, hint="check the file")
+        return value
+
+    def words(self, key: str) -> tuple[str, ...]:
+        """A list of texts; empty when absent."""
+        value = self.values.get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in cast("list[object]", value)):
+            raise self.error(f"{key} is not a list of texts", field=key, hint="check the file")
+        return tuple(cast("list[str]", value))
+
+    def part(self, key: str) -> Config:
+        """A nested table; empty when absent."""
+        value = self.values.get(key)
+        if value is None:
+            return Config({}, self.file)
+        if not isinstance(value, dict):
+            raise self.error(f"{key} is not a table", field=key, hint="check the file")
+        return Config(cast("dict[str, object]", value), self.file)
+
+
+def read_model_config(path: Path) -> Architecture:
+    """The architecture of a Hugging Face ``config.json``. Raises FieldError that names file and field."""
+    text = read_user_text(path)
+    if len(text) > _LARGEST_FILE:
+        raise FieldError(
+            "is far too large for a model config", file=str(path), hint="give the model's config.json"
+        )
+    try:
+        document: object = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        line = error.lineno if isinstance(error, json.JSONDecodeError) else None
+        raise FieldError(
+            f"is not JSON: {str(error)[:120]}", file=str(path), line=line, hint="check the file"
+        ) from error
+    if not isinstance(document, dict):
+        raise FieldError("is not a JSON object", file=str(path), hint="give a Hugging Face config.json")
+    name = path.parent.name if path.name == "config.json" else path.stem
+    return architecture_from_config(cast("dict[str, Any]", document), file=str(path), name=name)
+
+
+def _refuse_foreign(config: Config, model_type: str) -> None:
+    """Raise FieldError for a model that is no stack of equal attention and MLP layers."""
+    name = model_type[:60] or "this model"
+    hint = "such layers are not described; give dimensions by hand for an approximation"
+    hybrid = next((key for key in _HYBRID_KEYS if config.has(key)), None)
+    kinds = config.values.get("attn_type_list")
+    if isinstance(kinds, list) and any(kind != 1 for kind in cast("list[object]", kinds)):
+        hybrid = "attn_type_list"
+    if hybrid is not None:
+        raise config.error(f"{name} is not a pure transformer ({hybrid})", field=hybrid, hint=hint)
+    if model_type in _REFUSED:
+        raise config.error(f"{name} {_REFUSED[model_type]}", field="model_type", hint=hint)
+
+
+def architecture_from_config(
+    values: Mapping[str, object], *, file: str = "config", name: str = ""
+) -> Architecture:
+    """The architecture of an already parsed config; ``file`` is what errors point at. Raises FieldError."""
+    from gpuwise.facts.models.config_readers import READERS, read_generic
+
+    config = Config(values, file)
+    model_type = config.word("model_type", "")
+    notes: list[str] = []
+    if model_type not in READERS and config.has("text_config", "llm_config", "language_config"):
+        key = next(k for k in ("text_config", "llm_config", "language_config") if config.has(k))
+        outer, tied = model_type or "model", config.values.get("tie_word_embeddings")
+        config = config.part(key)
+        config = Config({"tie_word_embeddings": tied, **config.values}, file)
+        model_type = config.word("model_type", "") or outer
+        notes.append(f"the language model of a {outer}; its other towers are left out")
+    _refuse_foreign(config, model_type)
+    reader = READERS.get(model_type)
+    if reader is None:
+        notes.append(
+            f"model_type {model_type[:60]!r} is not known here: read as a Llama-form decoder; "
+            "check biases, norms and gate"
+        )
+        reader = read_generic
+    arch = reader(config)
+    shown = name or config.word("_name_or_path", "") or model_type or "config"
+    arch = replace(arch, id=shown[:200], name=shown[:200], source=file, notes=(*notes, *arch.notes))
+    return check_architecture(arch, file=file)

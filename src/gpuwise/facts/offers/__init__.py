@@ -1,0 +1,1 @@
+"""What accelerators cost to rent and to buy, and what providers charge beside them."""

@@ -1,0 +1,230 @@
+"""Which accelerator a feed means, without guessing.
+
+``H100`` is four devices that differ by a third in price and speed. A name is taken apart into the product,
+its form (SXM, PCIe, NVL) and its memory; the form may also be stated by the instance type
+(``gpu_8x_h100_sxm5``) and the memory by the feed's memory column. Where that leaves several devices, only
+the instance table (``instance_accelerators.csv``, from the providers' own documents) decides; else the
+offer is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from types import MappingProxyType
+
+from gpuwise.errors import DataError, FieldError
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, sources
+from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
+from gpuwise.units import GIB
+
+MEMORY_TOLERANCE = 0.08
+"""Drivers, error correction and rounding: an L40S of 48 GB reports 46,068 MiB (6.3 % less)."""
+_WORD = re.compile(r"[a-z]+|[0-9]+[a-z]*")
+_FORM = re.compile(r"(sxm|pcie|pci|nvl)[0-9]?(?![a-z0-9])|(?<=\d)(nvl)(?![a-z])")
+_MEMORY = re.compile(r"(?<![a-z0-9.])([0-9]{1,3})\s*-?g(?:i?b)?(?![a-z0-9])")
+_HBM = re.compile(r"hbm[0-9]e?(?![a-z0-9])")
+_NOISE = frozenset({"nvidia", "amd", "intel", "geforce", "tesla", "instinct", "radeon", "nvlink", "gpu", "edition", "generation"})
+
+_text, _optional = Field("text"), Field("text", required=False)
+PROVIDER_SCHEMA: dict[str, Field] = {
+    "feed": _text,
+    "name": _text,
+    "provider": _text,
+    "kind": Field("text", choices=("list", "marketplace")),
+    "spot_kind": Field("text", required=False, choices=("market", "policy")),
+    "memory": Field("text", choices=("card", "total", "none")),
+    "regions": Field("text", choices=("listed", "open")),
+    "placeholder_usd": Field("number", required=False),
+    "source": _text,
+}
+INSTANCE_SCHEMA: dict[str, Field] = {
+    "provider": _text,
+    "instance": _text,
+    "accelerator": _text,
+    "count": Field("integer", required=False),
+    "feed_name": _optional,
+    "source": _text,
+}
+NAME_SCHEMA: dict[str, Field] = {"name": _text, "accelerators": Field("names"), "source": _text}
+
+
+@dataclass(frozen=True, slots=True)
+class FeedProvider:
+    """How a feed's figures of one provider are meant."""
+
+    provider: str
+    kind: str
+    spot_kind: str
+    """Empty: no spot price is to be believed."""
+    memory: str
+    regions: str
+    placeholder_usd: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceRule:
+    """What stands in an instance type, after the provider's own documents."""
+
+    provider: str
+    instance: str
+    accelerator_id: str
+    count: int | None
+    feed_name: str
+
+
+class UnclearName(Exception):
+    """A feed's name that does not mean one device; ``str()`` is the reason for people."""
+
+
+def provider_of(feed: str, name: str) -> FeedProvider:
+    """What is known of a feed's provider; one that is not listed keeps its name and has no spot price."""
+    table = _providers()
+    found = table.get((feed, name.lower())) or table.get(("*", name.lower()))
+    return found or FeedProvider(name.lower(), "list", "", "card", "listed", None)
+
+
+def instance_rule(provider: str, instance: str) -> InstanceRule | None:
+    """The rule for an instance type of a provider, if there is one."""
+    for rule in _rules().get(provider, ()):
+        if fnmatchcase(instance, rule.instance):
+            return rule
+    return None
+
+
+def rules_of(provider: str) -> tuple[InstanceRule, ...]:
+    """Every rule of a provider."""
+    return _rules().get(provider, ())
+
+
+def resolve(name: str, *, memory_bytes: Iterable[float] = (), hints: Iterable[str] = ()) -> Accelerator:
+    """The one device ``name`` means.
+
+    ``memory_bytes`` are the readings the feed's memory column allows; ``hints`` are further texts that may
+    state a form (the instance type). Raises UnclearName with the reason when none or several remain.
+    """
+    product, forms, memory_gb = _parts(name)
+    candidates = _products().get(product, ())
+    if not candidates:
+        raise UnclearName("accelerator that is not in the catalogue")
+    stated = forms.union(*(_forms(hint) for hint in hints))
+    if len(stated) > 1:
+        raise UnclearName("forms that contradict each other")
+    if stated:
+        candidates = [a for a in candidates if _has_form(a, next(iter(stated)))]
+    hbm = {found[0] for text in (name, *hints) for found in _HBM.finditer(text.lower())}
+    if hbm:
+        candidates = [a for a in candidates if a.memory_type.lower() in hbm] or candidates
+    if memory_gb is not None:
+        candidates = [a for a in candidates if _has_memory(a, (memory_gb * GIB,))]
+    readings = [m for m in memory_bytes if m > 0]
+    if readings:
+        candidates = [a for a in candidates if _has_memory(a, readings)]
+    if not candidates:
+        raise UnclearName("memory or form that no such accelerator has")
+    if len(candidates) > 1:
+        raise UnclearName("form or memory not stated")
+    return candidates[0]
+
+
+def may_be(name: str, accelerator_id: str) -> bool:
+    """Whether ``name`` can mean the device; a product nobody knows can mean anything."""
+    candidates = _products().get(_parts(name)[0], ())
+    return not candidates or any(a.id == accelerator_id for a in candidates)
+
+
+def _parts(name: str) -> tuple[str, frozenset[str], float | None]:
+    """Product, forms and memory in GB that a name states: ``A100-80GB-SXM`` is a100, SXM, 80."""
+    text = name.lower().replace("_", " ")
+    forms = _forms(text)
+    memory = _MEMORY.search(text)
+    for pattern in (_MEMORY, _HBM, _FORM):
+        text = pattern.sub(" ", text)
+    product = "".join(word for word in _WORD.findall(text) if word not in _NOISE)
+    return product, forms, float(memory[1]) if memory else None
+
+
+def _forms(text: str) -> frozenset[str]:
+    found = (match[1] or match[2] for match in _FORM.finditer(text.lower().replace("_", " ")))
+    return frozenset("pcie" if form == "pci" else form for form in found)
+
+
+def _has_form(accelerator: Accelerator, form: str) -> bool:
+    """NVL cards are PCIe cards too, but a feed that means them says NVL."""
+    nvl = "-nvl" in accelerator.id
+    if form == "nvl":
+        return nvl
+    return accelerator.form.lower() == form and not nvl
+
+
+def _has_memory(accelerator: Accelerator, readings: Iterable[float]) -> bool:
+    sizes = [accelerator.memory_bytes]
+    if accelerator.memory_nominal_gb is not None:
+        sizes.append(accelerator.memory_nominal_gb * GIB)
+    return any(abs(m / size - 1) <= MEMORY_TOLERANCE for m in readings for size in sizes)
+
+
+@cache
+def _products() -> Mapping[str, list[Accelerator]]:
+    """Devices by product: every way the catalogue or ``feed_gpu_names.csv`` writes one, without form and
+    memory."""
+    found: dict[str, list[Accelerator]] = {}
+    for accelerator in accelerators().values():
+        for spelling in (accelerator.id, accelerator.name, *accelerator.aliases):
+            listed = found.setdefault(_parts(spelling)[0], [])
+            if accelerator not in listed:
+                listed.append(accelerator)
+    for record in table("feed_gpu_names.csv", NAME_SCHEMA):
+        for accelerator_id in record.names("accelerators"):
+            listed = found.setdefault(_parts(record.text("name"))[0], [])
+            if accelerators()[known_id(record, accelerator_id)] not in listed:
+                listed.append(accelerators()[accelerator_id])
+    found.pop("", None)
+    return MappingProxyType(found)
+
+
+@cache
+def _providers() -> Mapping[tuple[str, str], FeedProvider]:
+    return MappingProxyType(
+        {
+            (r.text("feed"), r.text("name")): FeedProvider(
+                r.text("provider"), r.text("kind"), r.text("spot_kind"), r.text("memory"), r.text("regions"),
+                r.maybe("placeholder_usd"),
+            )
+            for r in table("feed_providers.csv", PROVIDER_SCHEMA)
+        }
+    )  # fmt: skip
+
+
+@cache
+def _rules() -> Mapping[str, tuple[InstanceRule, ...]]:
+    found: dict[str, list[InstanceRule]] = {}
+    for r in table("instance_accelerators.csv", INSTANCE_SCHEMA):
+        rule = InstanceRule(
+            r.text("provider"), r.text("instance"), known_id(r, r.text("accelerator")), r.maybe_integer("count"),
+            r.text("feed_name"),
+        )  # fmt: skip
+        found.setdefault(rule.provider, []).append(rule)
+    return MappingProxyType({provider: tuple(rules) for provider, rules in found.items()})
+
+
+def table(name: str, schema: Mapping[str, Field]) -> list[Record]:
+    """The rows of a shipped table whose sources are all known. Raises DataError."""
+    try:
+        records = parse_csv(shipped_text(name), schema, name)
+    except FieldError as error:
+        raise DataError(error.message, hint=error.hint) from error
+    missing = {r.text("source") for r in records} - set(sources())
+    if missing:
+        raise DataError(f"{name} cites {', '.join(sorted(missing))}, not in sources.csv")
+    return records
+
+
+def known_id(record: Record, accelerator_id: str) -> str:
+    """The id itself. Raises DataError when the catalogue has no such device."""
+    if accelerator_id not in accelerators():
+        raise DataError(f"{record.file}:{record.line}: {accelerator_id!r} is not an id of the catalogue")
+    return accelerator_id

@@ -1,0 +1,54 @@
+"""What a feed's parser returns: the offers it is sure of, and what it left out, why and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gpuwise.facts.offers.table import Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Rows left out for one reason."""
+
+    reason: str
+    count: int
+    example: str
+    """One of them, as the feed writes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Offers of one feed and provider."""
+
+    offers: tuple[Offer, ...]
+    skipped: tuple[Skipped, ...]
+    rows: int
+    """Rows that price an accelerator at all; those without one are not counted."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts reasons; the first row of each is its example."""
+
+    _counts: dict[str, int] = field(default_factory=dict[str, int])
+    _examples: dict[str, str] = field(default_factory=dict[str, str])
+
+    def add(self, reason: str, example: str, n: int = 1) -> None:
+        self._counts[reason] = self._counts.get(reason, 0) + n
+        self._examples.setdefault(reason, " ".join(example.split())[:100])
+
+    def skipped(self) -> tuple[Skipped, ...]:
+        """Most frequent first."""
+        by_count = sorted(self._counts.items(), key=lambda item: -item[1])
+        return tuple(Skipped(reason, n, self._examples[reason]) for reason, n in by_count)
+
+
+def merged(parts: Sequence[tuple[Skipped, ...]]) -> tuple[Skipped, ...]:
+    """Several lists of skipped rows as one."""
+    tally = Tally()
+    for part in parts:
+        for skipped in part:
+            tally.add(skipped.reason, skipped.example, skipped.count)
+    return tally.skipped()

@@ -1,0 +1,149 @@
+"""Hosted notebooks: accelerators one can use free or for a monthly fee, with the limits that come with them.
+
+The catalogue ``data/notebooks.csv`` has one line for every plan and accelerator, dated. Limits of free plans move without
+notice and the accelerator is rarely promised (:attr:`Notebook.guaranteed`). None means unpublished, never zero.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from functools import cache
+
+from gpuwise.errors import DataError, FieldError
+from gpuwise.facts.hardware.accelerators import accelerators, sources
+from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
+
+
+@dataclass(frozen=True, slots=True)
+class Notebook:
+    """One plan of one provider with one accelerator. Prices in US dollars, without tax."""
+
+    provider: str
+    plan: str
+    accelerator_id: str
+    count: int
+    """Accelerators in one session."""
+    hours_per_week: float | None
+    """Accelerator hours the plan allows in a week; None when there is no published cap or a purse limits it."""
+    session_hours: float | None
+    """The longest one session may run."""
+    usd_per_month: float
+    """Fee; 0 is free."""
+    usd_per_hour: float | None
+    """What an hour of this session uses up of credits or compute units, at the plan's own rate; None when nothing is
+    counted."""
+    included_usd: float | None
+    """Credits a month the fee (or the free plan) comes with; None when the plan counts none."""
+    guaranteed: bool
+    """The accelerator is promised, not given out as available."""
+    host_memory_gb: float | None
+    disk_gb: float | None
+    until: datetime.date | None
+    """The day the provider withdrew it; None while it is on offer."""
+    as_of: datetime.date
+    source_key: str
+    weak: bool
+    """The source is a third party or an estimate."""
+    notes: str = ""
+
+    @property
+    def free(self) -> bool:
+        return self.usd_per_month == 0
+
+    @property
+    def hours_per_month(self) -> float | None:
+        """Hours the fee pays for: the weekly cap x 52/12, or the included credits at their rate, whichever is less.
+
+        None when neither is published. Credits that also pay for processors and storage last less.
+        """
+        weekly = None if self.hours_per_week is None else self.hours_per_week * 52 / 12
+        bought = None
+        if self.included_usd is not None and self.usd_per_hour is not None:
+            bought = self.included_usd / self.usd_per_hour
+        known = [hours for hours in (weekly, bought) if hours is not None]
+        return min(known) if known else None
+
+    def offered_on(self, today: datetime.date) -> bool:
+        """Whether it had not been withdrawn by then, as far as is known."""
+        return self.until is None or today < self.until
+
+    def age_days(self, today: datetime.date) -> int:
+        """Days since the plan was read; negative for a date to come."""
+        return (today - self.as_of).days
+
+
+NOTEBOOK_SCHEMA: dict[str, Field] = {
+    "provider": Field("text"),
+    "plan": Field("text"),
+    "accelerator": Field("text"),
+    "count": Field("integer", maximum=64),
+    "hours_per_week": Field("number", required=False, maximum=168),
+    "session_hours": Field("number", required=False, maximum=24 * 31),
+    "usd_per_month": Field("number", minimum=0, maximum=10_000),
+    "usd_per_hour": Field("number", required=False, maximum=1000),
+    "included_usd": Field("number", required=False, maximum=10_000),
+    "guaranteed": Field("flag"),
+    "host_memory_gb": Field("number", required=False, maximum=100_000),
+    "disk_gb": Field("number", required=False, maximum=100_000),
+    "until": Field("date", required=False),
+    "as_of": Field("date"),
+    "source": Field("text"),
+    "notes": Field("text", required=False),
+}
+
+
+@cache
+def notebooks() -> tuple[Notebook, ...]:
+    """The shipped plans in the order of the file. Raises DataError when it is corrupt."""
+    try:
+        return parse_notebooks(shipped_text("notebooks.csv"), "notebooks.csv")
+    except FieldError as error:
+        raise DataError(error.message, hint=error.hint) from error
+
+
+def notebooks_for(accelerator_id: str, today: datetime.date) -> tuple[Notebook, ...]:
+    """The plans on offer with one accelerator, cheapest fee first; empty when no notebook has it."""
+    found = [plan for plan in notebooks() if plan.accelerator_id == accelerator_id and plan.offered_on(today)]
+    return tuple(sorted(found, key=lambda plan: plan.usd_per_month))
+
+
+def parse_notebooks(text: str, file: str) -> tuple[Notebook, ...]:
+    """Plans from CSV text. Raises FieldError."""
+    found: dict[tuple[str, str, str, int], Notebook] = {}
+    for record in parse_csv(text, NOTEBOOK_SCHEMA, file):
+        plan = _notebook(record)
+        key = (plan.provider, plan.plan, plan.accelerator_id, plan.count)
+        if key in found:
+            raise record.error(f"{plan.provider} {plan.plan} appears twice with {plan.accelerator_id}", field="plan")
+        found[key] = plan
+    return tuple(found.values())
+
+
+def _notebook(record: Record) -> Notebook:
+    accelerator_id, key = record.text("accelerator"), record.text("source")
+    if accelerator_id not in accelerators():
+        raise record.error(
+            f"accelerator {accelerator_id!r} is not an id of the catalogue", field="accelerator", hint="use an id such as t4"
+        )
+    if key not in sources():
+        raise record.error(f"source {key!r} is not in sources.csv", field="source", hint="add a line to sources.csv")
+    return Notebook(
+        provider=record.text("provider"),
+        plan=record.text("plan"),
+        accelerator_id=accelerator_id,
+        count=record.integer("count"),
+        hours_per_week=record.maybe("hours_per_week"),
+        session_hours=record.maybe("session_hours"),
+        usd_per_month=record.number("usd_per_month"),
+        usd_per_hour=record.maybe("usd_per_hour"),
+        included_usd=record.maybe("included_usd"),
+        guaranteed=record.maybe_flag("guaranteed") or False,
+        host_memory_gb=record.maybe("host_memory_gb"),
+        disk_gb=record.maybe("disk_gb"),
+        until=record.date("until") if "until" in record.values else None,
+        as_of=record.date("as_of"),
+        source_key=key,
+        weak=sources()[key].kind in ("third-party", "estimate"),
+        notes=record.text("notes"),
+    )

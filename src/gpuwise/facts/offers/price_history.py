@@ -1,0 +1,128 @@
+"""What an hour of an accelerator cost, month by month.
+
+A series is one way of asking: ``median`` is the median over providers' list prices, any other name is the one
+provider or marketplace whose price it is. Months nobody observed are absent; nothing is interpolated. The
+spread between providers is seven-fold, so series are never spliced into one another.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+from gpuwise.errors import DataError, FieldError, UnpredictableError
+from gpuwise.facts.hardware.accelerators import accelerators, sources
+from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
+from gpuwise.facts.offers.seal import check_seal
+
+MEDIAN = "median"
+"""The series over providers, the one to fit a market price on."""
+
+_MOST_USD_PER_HOUR = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class PricePoint:
+    """The price of one month in US dollars per hour and accelerator."""
+
+    month: datetime.date
+    """The first day of the month."""
+    accelerator_id: str
+    usd_per_hour: float
+    kind: str
+    """``list`` (providers' own prices), ``spot`` (a provider's price for what it may take back) or
+    ``marketplace`` (what hosts asked)."""
+    source_key: str
+    series: str = MEDIAN
+
+
+PRICE_HISTORY_SCHEMA: dict[str, Field] = {
+    "month": Field("date"),
+    "accelerator": Field("text"),
+    "series": Field("text"),
+    "usd_h": Field("number", maximum=_MOST_USD_PER_HOUR),
+    "kind": Field("text", choices=("list", "spot", "marketplace")),
+    "source": Field("text"),
+}
+
+
+@cache
+def price_history() -> Mapping[str, tuple[PricePoint, ...]]:
+    """Every series of every accelerator, oldest month first. Raises DataError when the file is corrupt."""
+    try:
+        text = check_seal(shipped_text("price_history.csv"), "price_history.csv")
+        found = parse_price_history(text, "price_history.csv")
+    except FieldError as error:
+        raise DataError(error.message, hint=error.hint) from error
+    missing = {point.source_key for points in found.values() for point in points} - set(sources())
+    if missing:
+        raise DataError(f"price_history.csv cites {', '.join(sorted(missing))}, not in sources.csv")
+    return found
+
+
+def parse_price_history(text: str, file: str) -> Mapping[str, tuple[PricePoint, ...]]:
+    """Price points from CSV text by accelerator, oldest first. Raises FieldError."""
+    found: dict[str, list[PricePoint]] = {}
+    seen: set[tuple[str, str, datetime.date]] = set()
+    for record in parse_csv(text, PRICE_HISTORY_SCHEMA, file):
+        point = _point(record)
+        key = (point.accelerator_id, point.series, point.month)
+        if key in seen:
+            raise record.error(
+                f"{point.accelerator_id} has two prices in series {point.series} for {point.month:%Y-%m}",
+                field="month", hint="one price a month and series",
+            )  # fmt: skip
+        seen.add(key)
+        found.setdefault(point.accelerator_id, []).append(point)
+    return MappingProxyType({name: tuple(sorted(listed, key=lambda p: (p.month, p.series))) for name, listed in found.items()})
+
+
+def series_of(accelerator_id: str) -> tuple[str, ...]:
+    """The names of the series of one accelerator: ``median`` first, spot last, longer before shorter; empty
+    when there is none."""
+    months: dict[str, int] = {}
+    spot: set[str] = set()
+    for point in price_history().get(accelerator_id, ()):
+        months[point.series] = months.get(point.series, 0) + 1
+        if point.kind == "spot":
+            spot.add(point.series)
+    return tuple(sorted(months, key=lambda name: (name != MEDIAN, name in spot, -months[name], name)))
+
+
+def history_of(accelerator_id: str, series: str | None = None) -> tuple[PricePoint, ...]:
+    """One series of one accelerator, oldest month first, at most one point a month.
+
+    Without ``series``: the first of :func:`series_of`. Raises UnpredictableError when there is none.
+    """
+    known = series_of(accelerator_id)
+    if not known or (series is not None and series not in known):
+        of = "" if series is None else f" in series {series!r}"
+        raise UnpredictableError(
+            "no price history for accelerator",
+            f"no monthly rental prices are known for {accelerator_id}{of}",
+            hint=f"known series: {', '.join(known)}" if known else "h100-sxm-80gb has the longest history",
+        )
+    wanted = known[0] if series is None else series
+    return tuple(point for point in price_history()[accelerator_id] if point.series == wanted)
+
+
+def _point(record: Record) -> PricePoint:
+    accelerator_id, month = record.text("accelerator"), record.date("month")
+    if accelerator_id not in accelerators():
+        raise record.error(
+            f"accelerator {accelerator_id!r} is not an id of the catalogue", field="accelerator",
+            hint="use an id such as h100-sxm-80gb",
+        )  # fmt: skip
+    if month.day != 1:
+        raise record.error(f"month {month} is not the first of a month", field="month", hint=f"write {month:%Y-%m}-01")
+    return PricePoint(
+        month=month,
+        accelerator_id=accelerator_id,
+        usd_per_hour=record.number("usd_h"),
+        kind=record.text("kind"),
+        source_key=record.text("source"),
+        series=record.text("series"),
+    )

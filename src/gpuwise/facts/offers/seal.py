@@ -1,0 +1,43 @@
+"""A checksum in the last line of a price file.
+
+A digit flipped to another digit still parses; only a checksum can tell.
+
+After adding a price run ``python -m gpuwise.facts.offers.seal``. A person's own price file needs none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from gpuwise.errors import DataError
+from gpuwise.facts.loading import DATA, shipped_text
+
+SEALED = ("offers.csv", "purchases.csv", "price_history.csv", "compatibility.csv")
+_SEAL = re.compile(r"^# sha256 ([0-9a-f]{64})\n?\Z", re.MULTILINE)
+
+
+def check_seal(text: str, file: str) -> str:
+    """``text`` itself when its last line is the checksum of the lines before it. Raises DataError."""
+    found = _SEAL.search(text)
+    if found is None or found[1] != _digest(text[: found.start()]):
+        raise DataError(
+            f"{file} does not match the checksum in its last line",
+            hint="reinstall gpuwise; if the change was meant, run `python -m gpuwise.facts.offers.seal`",
+        )
+    return text
+
+
+def sealed(text: str) -> str:
+    """``text`` with its checksum as the last line."""
+    body = _SEAL.sub("", text).rstrip("\n") + "\n"
+    return f"{body}# sha256 {_digest(body)}\n"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+if __name__ == "__main__":
+    for name in SEALED:
+        (DATA / name).write_text(sealed(shipped_text(name)), encoding="utf-8")

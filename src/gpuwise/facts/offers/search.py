@@ -1,0 +1,156 @@
+"""Finding offers: what a person means by a few words, which offers suit, what each costs for its work."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpuwise.errors import AmbiguousNameError, UnknownNameError
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
+from gpuwise.facts.hardware.naming import find_accelerator
+from gpuwise.facts.offers.table import Offer
+from gpuwise.units import GIGA, PETA
+
+Kind = Literal["on-demand", "spot", "reserved"]
+Order = Literal["price", "per-pflop", "per-gb", "age"]
+KINDS: tuple[Kind, ...] = ("on-demand", "spot", "reserved")
+ORDERS: tuple[Order, ...] = ("price", "per-pflop", "per-gb", "age")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an offer must be; None: anything."""
+
+    kind: Kind = "on-demand"
+    provider: str | None = None
+    """Part of the provider's name."""
+    region: str | None = None
+    """Part of a region's name."""
+    count: int | None = None
+    """Accelerators in the instance."""
+    min_memory_bytes: float | None = None
+    """Of one accelerator."""
+    max_usd_per_hour: float | None = None
+    """For one accelerator, of the kind of price wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """An offer at one kind of price."""
+
+    offer: Offer
+    accelerator: Accelerator
+    kind: Kind
+    usd_per_hour: float
+    """For one accelerator; reserved: for one year."""
+
+    @property
+    def usd_per_pflop_hour(self) -> float | None:
+        """US dollars for an hour of 1e15 FLOP/s at the dense bf16 peak: price / (peak / 1e15); None without
+        a bf16 rate."""
+        peak = self.accelerator.peak_flop_per_s.get("bf16")
+        return None if peak is None else self.usd_per_hour / (peak / PETA)
+
+    @property
+    def usd_per_gb_hour(self) -> float:
+        """US dollars for an hour of 1e9 bytes of accelerator memory."""
+        return self.usd_per_hour / (self.accelerator.memory_bytes / GIGA)
+
+
+def meant_by(query: str, listed: Sequence[Offer]) -> tuple[Offer, ...]:
+    """The offers that ``query`` means: those of the accelerator so named, of all it may name, or those whose
+    accelerator, provider, region and instance hold all of its words; everything without words.
+
+    An accelerator nobody rents out gives nothing. Raises UnknownNameError when no word fits anything.
+    """
+    if not query.strip():
+        return tuple(listed)
+    try:
+        wanted = set(accelerators_of(query))
+        return tuple(o for o in listed if o.accelerator_id in wanted)
+    except UnknownNameError:
+        words = query.lower().split()
+        found = tuple(o for o in listed if all(word in _text(o) for word in words))
+        if not found:
+            raise
+        return found
+
+
+def accelerators_of(query: str) -> tuple[str, ...]:
+    """The ids that ``query`` may name, or whose name, vendor and family hold all of its words. Raises
+    UnknownNameError."""
+    try:
+        return (find_accelerator(query).id,)
+    except AmbiguousNameError as error:
+        return tuple(name for name in error.candidates if name in accelerators())
+    except UnknownNameError:
+        words = query.lower().split()
+        found = tuple(a.id for a in accelerators().values() if words and all(word in _device_text(a) for word in words))
+        if not found:
+            raise
+        return found
+
+
+def select(listed: Iterable[Offer], wanted: Wanted) -> tuple[Priced, ...]:
+    """The offers that are as wanted, each at its price of the kind wanted."""
+    found: list[Priced] = []
+    for offer in listed:
+        usd = price_of_kind(offer, wanted.kind)
+        accelerator = accelerators()[offer.accelerator_id]
+        if (
+            usd is not None
+            and (wanted.provider is None or wanted.provider.lower() in offer.provider.lower())
+            and (wanted.region is None or wanted.region.lower() in offer.region.lower())
+            and wanted.count in (None, offer.count)
+            and accelerator.memory_bytes >= (wanted.min_memory_bytes or 0.0)
+            and (wanted.max_usd_per_hour is None or usd <= wanted.max_usd_per_hour)
+        ):
+            found.append(Priced(offer, accelerator, wanted.kind, usd))
+    return tuple(found)
+
+
+def price_of_kind(offer: Offer, kind: Kind) -> float | None:
+    """US dollars per hour and accelerator; None when the offer has no such price."""
+    if kind == "spot":
+        return offer.spot_usd_per_hour
+    if kind == "reserved":
+        return offer.reserved_usd_per_hour
+    return offer.on_demand_usd_per_hour
+
+
+def ordered(found: Iterable[Priced], by: Order, today: datetime.date) -> tuple[Priced, ...]:
+    """Lowest first; what is known to be out of stock and what has no such figure comes last."""
+
+    def key(row: Priced) -> tuple[bool, float, float, str]:
+        value = {
+            "price": row.usd_per_hour,
+            "per-pflop": row.usd_per_pflop_hour,
+            "per-gb": row.usd_per_gb_hour,
+            "age": float(row.offer.age_days(today)),
+        }[by]
+        out = row.offer.in_stock is False or value is None
+        return (out, 0.0 if value is None else value, row.usd_per_hour, row.offer.provider)
+
+    return tuple(sorted(found, key=key))
+
+
+def best_of_each(found: Iterable[Priced], *, by_provider: bool) -> tuple[Priced, ...]:
+    """Of rows in order, the first of each accelerator, or of each accelerator of each provider; a contract
+    stands beside the provider's public price."""
+    seen: dict[tuple[str, str, bool], Priced] = {}
+    for row in found:
+        provider = row.offer.provider if by_provider else ""
+        seen.setdefault((row.accelerator.id, provider, row.offer.kind == "contract"), row)
+    return tuple(seen.values())
+
+
+def _text(offer: Offer) -> str:
+    here = f"{offer.provider} {offer.region} {offer.instance} {offer.kind}".lower()
+    return f"{here} {_device_text(accelerators()[offer.accelerator_id])}"
+
+
+def _device_text(a: Accelerator) -> str:
+    memory = "" if a.memory_nominal_gb is None else f" {a.memory_nominal_gb:g}gb"
+    return f"{a.id} {a.name} {a.vendor} {a.family} {a.memory_type} {a.form} {a.year}{memory}".lower()

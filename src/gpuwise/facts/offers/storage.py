@@ -1,0 +1,66 @@
+"""What storing data and taking it away cost at a provider. The table is ``data/storage.csv``."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from statistics import median
+from types import MappingProxyType
+
+from gpuwise.errors import DataError, FieldError
+from gpuwise.facts.hardware.accelerators import sources
+from gpuwise.facts.loading import Field, parse_csv, shipped_text
+
+STORAGE_SCHEMA: dict[str, Field] = {
+    "provider": Field("text"),
+    "usd_per_gb_month": Field("number", maximum=10),
+    "egress_usd_per_gb": Field("number", minimum=0.0, maximum=10),
+    "free_egress_gb_month": Field("number", minimum=0.0),
+    "as_of": Field("date"),
+    "source": Field("text"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoragePrice:
+    """US dollars for a gigabyte (1e9 bytes)."""
+
+    provider: str
+    """``median of 10 providers`` when the provider publishes nothing here."""
+    usd_per_gb_month: float
+    egress_usd_per_gb: float
+    """A gigabyte to the internet beyond the free ones; 0 where the provider says that it is free."""
+    free_egress_gb_month: float
+    as_of: datetime.date
+    source_key: str
+
+
+@cache
+def storage_prices() -> Mapping[str, StoragePrice]:
+    """Prices by provider. Raises DataError when the file is corrupt."""
+    try:
+        found: dict[str, StoragePrice] = {}
+        for r in parse_csv(shipped_text("storage.csv"), STORAGE_SCHEMA, "storage.csv"):
+            if r.text("source") not in sources() or r.text("provider") in found:
+                raise r.error(f"{r.text('provider')}: its source is unknown or it appears twice", field="source")
+            found[r.text("provider")] = StoragePrice(
+                r.text("provider"), r.number("usd_per_gb_month"), r.number("egress_usd_per_gb"),
+                r.number("free_egress_gb_month"), r.date("as_of"), r.text("source"),
+            )  # fmt: skip
+        return MappingProxyType(found)
+    except FieldError as error:
+        raise DataError(error.message, hint=error.hint) from error
+
+
+def storage_price(provider: str | None) -> StoragePrice:
+    """A provider's price, else the median of those known (nothing free among it)."""
+    known = storage_prices()
+    if provider is not None and provider.lower() in known:
+        return known[provider.lower()]
+    listed = list(known.values())
+    return StoragePrice(
+        f"median of {len(listed)} providers", median(p.usd_per_gb_month for p in listed),
+        median(p.egress_usd_per_gb for p in listed), 0.0, min(p.as_of for p in listed), "object-storage-2026",
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""What software runs on which device and driver."""

@@ -1,0 +1,1 @@
+"""What ``gpuwise bench`` measures, one module a family."""

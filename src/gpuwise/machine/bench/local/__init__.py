@@ -1,0 +1,1 @@
+"""``gpuwise validate --local``: real runs on this machine beside their prediction."""

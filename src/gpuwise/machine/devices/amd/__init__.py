@@ -1,0 +1,1 @@
+"""AMD devices through the amdgpu driver's files and through amdsmi."""

@@ -1,0 +1,347 @@
+"""Checks of what stands between a healthy driver and a program: containers and environment variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpuwise.facts.software.compatibility import cuda_error_in
+from gpuwise.machine.doctor import fixes as mends
+from gpuwise.machine.doctor.checks.driver import SEES_NONE
+from gpuwise.machine.doctor.finding import Finding, Mend, Severity
+from gpuwise.machine.doctor.observation import NVIDIA, Machine
+
+DOCKER_SHM_BYTES = 64 << 20
+"""What a container gets without --shm-size (Docker's reference of ``docker run``)."""
+_NONE = ("", "-1", "none", "void", "NoDevFiles")
+
+
+def no_gpu(m: Machine) -> Iterator[Finding]:
+    """A container that was given no GPU."""
+    kind = m.system.container
+    if not kind or m.system.wsl or m.nvidia_cards or any(n.path.startswith("/dev/nvidia") for n in m.nodes):
+        return
+    visible = m.environment.get("NVIDIA_VISIBLE_DEVICES")
+    meant = (
+        (visible not in (None, *_NONE)) or "CUDA_VERSION" in m.environment or m.wanted_gpus or any(f.cuda for f in m.frameworks)
+    )
+    if not m.pci_of(NVIDIA) and visible in (None, *_NONE):
+        return
+    evidence = [f"{kind} container", "no /dev/nvidia* in it"]
+    evidence += [f"the machine has {c.address} {c.name or 'of NVIDIA'}" for c in m.pci_of(NVIDIA)[:4]]
+    if visible is not None:
+        evidence.append(f"NVIDIA_VISIBLE_DEVICES={visible}")
+    yield Finding(
+        "container-no-gpu",
+        Severity.BLOCKER if meant else Severity.NOTE,
+        "This container was given no GPU" + ("" if meant else "; the machine it runs on has one"),
+        tuple(evidence),
+        "A container sees a GPU only when it is started with one and NVIDIA's container toolkit is on the machine.",
+        _start_with_gpu(m, kind),
+        "nvidia-smi  # in the new container",
+        hides=(SEES_NONE, "gpus-missing", "container-shm-small"),
+        sources=("nvidia-container-toolkit",),
+    )
+
+
+def _start_with_gpu(m: Machine, kind: str) -> tuple[Mend, ...]:
+    family = mends.os_family(m)
+    toolkit = family.toolkit if family else ("# install nvidia-container-toolkit from your distribution",)
+    configure = ("sudo nvidia-ctk runtime configure --runtime=docker", "sudo systemctl restart docker")
+    install = Mend("Once, on the machine, where `nvidia-ctk --version` is not found", (*toolkit, *configure), "host")
+    if kind == "kubernetes":
+        return (
+            Mend(
+                "Ask for one in the pod's resources: limits: {nvidia.com/gpu: 1}, with NVIDIA's device plugin in the cluster",
+                where="person",
+            ),
+        )
+    if kind == "podman":
+        cdi = ("sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml", "podman run --rm --device nvidia.com/gpu=all IMAGE")
+        return (Mend("Describe the GPUs once, then start it with them", cdi, "host"), install)
+    if kind == "apptainer":
+        return (Mend("Start it with --nv", ("apptainer exec --nv IMAGE.sif nvidia-smi",), "host"),)
+    return (Mend("Start it with the GPUs", ("docker run --rm --gpus all --shm-size=8g IMAGE nvidia-smi",), "host"), install)
+
+
+def lost_gpu(m: Machine) -> Iterator[Finding]:
+    """A running container whose GPU was taken from it."""
+    if not m.system.container or m.nvidia_cards:
+        return
+    shut = [n for n in m.nodes if n.path.startswith("/dev/nvidia") and n.problem not in (None, "missing")]
+    refusal = m.refusal("nvidia")
+    unknown = refusal is not None and (
+        refusal.code == 999 or refusal.kind == "DevicePermissionError" or "unknown error" in refusal.message.lower()
+    )
+    present = any(n.path.startswith("/dev/nvidia") for n in m.nodes)
+    if not (present and (shut or unknown)):
+        return
+    yield Finding(
+        "container-lost-gpu",
+        Severity.BLOCKER,
+        "This running container has lost its GPU",
+        (*(f"{n.path}: {n.problem}" for n in shut[:3]), *((refusal.message,) if refusal else ())),
+        "`systemctl daemon-reload` on the machine takes devices from containers that systemd's cgroups manage, when "
+        "the nodes were "
+        "handed in by a hook instead of named to the container engine.",
+        (
+            Mend("Start the container again", ('docker restart "$CONTAINER"',), "host"),
+            Mend(
+                "For good: hand the devices in by name (CDI)",
+                (
+                    "sudo nvidia-ctk runtime configure --runtime=docker --cdi.enabled",
+                    "sudo systemctl restart docker",
+                    "docker run --rm --device nvidia.com/gpu=all IMAGE nvidia-smi",
+                ),
+                "host",
+            ),
+            Mend(
+                'Or have Docker manage cgroups itself: "exec-opts": ["native.cgroupdriver=cgroupfs"] in /etc/docker/daemon.json',
+                where="person",
+            ),
+        ),
+        "nvidia-smi  # in the container, after `sudo systemctl daemon-reload` on the machine",
+        hides=(SEES_NONE, "device-permission", "gpus-missing", "driver-unanswered"),
+        sources=("nvidia-container-toolkit",),
+    )
+
+
+def capabilities(m: Machine) -> Iterator[Finding]:
+    """A container whose image asks for the driver without its compute part."""
+    asked = m.environment.get("NVIDIA_DRIVER_CAPABILITIES")
+    if not m.system.container or not asked or not {"compute", "all"}.isdisjoint(re.split(r"[,\s]+", asked)):
+        return
+    if not any(n.path.startswith("/dev/nvidia") for n in m.nodes):
+        return
+    yield Finding(
+        "container-capabilities",
+        Severity.BLOCKER,
+        "The container was started without the compute part of the driver",
+        (f"NVIDIA_DRIVER_CAPABILITIES={asked}",),
+        "libcuda is handed in only with the capability `compute`.",
+        (Mend("Ask for it", ("docker run --rm --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility IMAGE",), "host"),),
+        mends.check_torch(m),
+        hides=(SEES_NONE,),
+        sources=("nvidia-container-toolkit",),
+    )
+
+
+def shared_memory(m: Machine) -> Iterator[Finding]:
+    """The shared memory a container gets by default, too small for data loaders."""
+    size = m.resources.shm_bytes
+    if not m.system.container or size is None or size > DOCKER_SHM_BYTES:
+        return
+    how = {
+        "kubernetes": Mend(
+            "Mount memory there: volumes: [{name: shm, emptyDir: {medium: Memory}}], mountPath: /dev/shm", where="person"
+        ),
+        "podman": Mend("Start it with more", ("podman run --shm-size=8g IMAGE",), "host"),
+    }
+    docker = Mend("Start it with more (compose: shm_size: 8gb)", ("docker run --rm --gpus all --shm-size=8g IMAGE",), "host")
+    yield Finding(
+        "container-shm-small",
+        Severity.LIMIT,
+        "/dev/shm is as small as a container gets by default",
+        (f"/dev/shm holds {size >> 20} MiB",),
+        "Data loaders with workers hand batches over in shared memory, and NCCL keeps its buffers there: both end with "
+        "a bus error "
+        "or `No space left on device`.",
+        (how.get(m.system.container, docker),),
+        "df -h /dev/shm",
+    )
+
+
+def docker(m: Machine) -> Iterator[Finding]:
+    """Docker beside a working GPU."""
+    if m.system.container or not m.docker.path or not m.nvidia_cards:
+        return
+    family = mends.os_family(m)
+    toolkit = family.toolkit if family else ("# install nvidia-container-toolkit from your distribution",)
+    install = (*toolkit, "sudo nvidia-ctk runtime configure --runtime=docker", "sudo systemctl restart docker")
+    check = "docker run --rm --gpus all ubuntu nvidia-smi"
+    if m.docker.runtime_missing:
+        yield Finding(
+            "docker-runtime-missing",
+            Severity.LIMIT,
+            "Docker is told of NVIDIA's runtime, which is not installed",
+            ("/etc/docker/daemon.json names the runtime nvidia", "its program is not here"),
+            "No container with a GPU starts.",
+            (Mend("Install NVIDIA's container toolkit", install),),
+            check,
+            sources=("nvidia-container-toolkit",),
+        )
+    elif not m.docker.toolkit and not m.docker.cdi:
+        yield Finding(
+            "docker-without-toolkit",
+            Severity.NOTE,
+            "Docker is here without NVIDIA's container toolkit",
+            (m.docker.path,),
+            "Containers cannot be given a GPU until it is installed.",
+            (Mend("Install it, if you want that", install),),
+            check,
+            sources=("nvidia-container-toolkit",),
+        )
+
+
+def visible_devices(m: Machine) -> Iterator[Finding]:
+    """CUDA_VISIBLE_DEVICES that hides everything or names a card that is not here."""
+    value = m.environment.get("CUDA_VISIBLE_DEVICES")
+    if value is None or not m.nvidia_cards:
+        return
+    asked = [t.strip() for t in value.split(",")]
+    check = mends.check_torch(m)
+    if asked[0] in _NONE or asked[0].startswith("-"):
+        yield Finding(
+            "cuda-visible-devices-empty",
+            Severity.BLOCKER,
+            "CUDA_VISIBLE_DEVICES hides every GPU",
+            (f"CUDA_VISIBLE_DEVICES={value!r}", f"{len(m.nvidia_cards)} GPUs answer the driver"),
+            "CUDA programs see only the devices it names; nvidia-smi does not heed it.",
+            (
+                Mend(
+                    "Take it away; look in ~/.bashrc, the job script and the notebook's kernel for where it is set",
+                    ("unset CUDA_VISIBLE_DEVICES",),
+                ),
+            ),
+            check,
+            hides=(SEES_NONE, "uvm-*"),
+        )
+        return
+    wrong = _first_wrong(m, asked)
+    if wrong is None:
+        return
+    names = ", ".join(str(c.identity.index) for c in m.nvidia_cards)
+    yield Finding(
+        "cuda-visible-devices-invalid",
+        Severity.BLOCKER if wrong == 0 else Severity.LIMIT,
+        f"CUDA_VISIBLE_DEVICES names a GPU that is not here: {asked[wrong]}",
+        (f"CUDA_VISIBLE_DEVICES={value!r}", f"devices here: {names}"),
+        "CUDA stops reading at the first name it does not know: that one and all after it are hidden.",
+        (Mend("Name devices that are here", (f"export CUDA_VISIBLE_DEVICES={names.replace(' ', '')}",)),),
+        check,
+        hides=(SEES_NONE, "uvm-*"),
+    )
+
+
+def _first_wrong(m: Machine, asked: list[str]) -> int | None:
+    """Place of the first name that is no device here, or stands twice."""
+    uuids = [c.identity.uuid or "" for c in m.nvidia_cards]
+    for at, name in enumerate(asked):
+        if name.startswith("MIG-"):
+            continue
+        if name.isdecimal():
+            known = len(name) < 10 and int(name) < len(m.nvidia_cards)
+        else:
+            known = name.startswith("GPU-") and any(u.startswith(name) for u in uuids)
+        if not known or name in asked[:at]:
+            return at
+    return None
+
+
+def left_over_settings(m: Machine) -> Iterator[Finding]:
+    """Settings for hunting a fault that make everything slow when they stay."""
+    env = m.environment
+    slow = (
+        (
+            "CUDA_LAUNCH_BLOCKING",
+            "1",
+            "cuda-launch-blocking",
+            "Every kernel is waited for: CUDA_LAUNCH_BLOCKING is set",
+            "The processor cannot run ahead of the GPU, so every launch costs its whole latency.",
+        ),
+        (
+            "NVIDIA_TF32_OVERRIDE",
+            "0",
+            "tf32-switched-off",
+            "TF32 is switched off for every library",
+            "Products in fp32 do not run on the tensor cores, whatever the program asks for.",
+        ),
+    )
+    for name, value, key, what, why in slow:
+        if env.get(name) == value and m.nvidia_cards:
+            yield Finding(
+                key,
+                Severity.LIMIT,
+                what,
+                (f"{name}={value}",),
+                why,
+                (Mend("Take it away", (f"unset {name}",)),),
+                f"echo ${name}  # empty",
+            )
+    if env.get("NCCL_P2P_DISABLE") == "1" and len(m.nvidia_cards) > 1 and any(p.can_read for v in m.vendors for p in v.peers):
+        yield Finding(
+            "nccl-p2p-disabled",
+            Severity.LIMIT,
+            "NCCL may not copy from GPU to GPU",
+            ("NCCL_P2P_DISABLE=1", "the driver offers peer access"),
+            "Every exchange goes through host memory.",
+            (Mend("Take it away", ("unset NCCL_P2P_DISABLE",)),),
+            "NCCL_DEBUG=INFO python train.py  # channels say via P2P",
+        )
+    platforms = env.get("JAX_PLATFORMS") or env.get("JAX_PLATFORM_NAME")
+    if platforms == "cpu" and m.nvidia_cards and m.framework("jax"):
+        yield Finding(
+            "jax-told-cpu",
+            Severity.LIMIT,
+            "JAX is told to use the CPU",
+            (f"JAX_PLATFORMS={platforms}",),
+            "It does not look for a GPU.",
+            (Mend("Take it away", ("unset JAX_PLATFORMS JAX_PLATFORM_NAME",)),),
+            'python -c "import jax; print(jax.devices())"',
+            hides=("jax-*",),
+        )
+
+
+def wrong_libcuda(m: Machine) -> Iterator[Finding]:
+    """A libcuda that is not the driver's: a stub to link with, or forward compatibility on a card that has none."""
+    errors = [(f, e) for f in m.frameworks if (e := cuda_error_in(f.error)) is not None]
+    folders = {folder for name, folder in m.shadowing.items() if name.startswith("libcuda.so")}
+    if any(e.code == 34 for _, e in errors) or any(f.endswith("/stubs") for f in folders):
+        yield Finding(
+            "libcuda-stub",
+            Severity.BLOCKER,
+            "A libcuda made for linking is found before the driver's",
+            tuple(f"LD_LIBRARY_PATH brings {f}/libcuda.so" for f in sorted(folders)) or (errors[0][0].error,),
+            "The stub has the names of the functions and does nothing.",
+            (Mend("Leave the stubs out of the search path", (_without(m, "stubs"),)),),
+            mends.check_torch(m),
+            hides=(SEES_NONE,),
+            sources=("cuda-driver-errors",),
+        )
+    if any(e.code == 804 for _, e in errors):
+        text = next(f.error for f, e in errors if e.code == 804)
+        inside = m.system.container is not None
+        remove = (
+            "sudo rm -rf /usr/local/cuda/compat && sudo ldconfig" if not inside else "rm -rf /usr/local/cuda/compat && ldconfig"
+        )
+        wheel = mends.best_wheel(m, mends.capabilities_here(m))
+        yield Finding(
+            "forward-compat-unsupported",
+            Severity.BLOCKER,
+            "CUDA's forward compatibility is tried on a card that has none",
+            (text, f"driver {m.driver_version}", *(f"libcuda from {f}" for f in sorted(folders))),
+            "The package cuda-compat brings a newer libcuda than the driver's; it works on data-centre cards only.",
+            (
+                Mend("Remove it: the driver's own libcuda is then found", (remove, _without(m, "compat"))),
+                *(
+                    (
+                        Mend(
+                            f"And install a PyTorch this driver runs: {wheel.release} {wheel.build}",
+                            mends.install_torch(m, wheel),
+                        ),
+                    )
+                    if wheel
+                    else ()
+                ),
+                *mends.install_driver(m, what="Or install a newer driver"),
+            ),
+            mends.check_torch(m),
+            hides=(SEES_NONE, "torch-driver-too-old", "uvm-*"),
+            sources=("cuda-minor-compatibility", "cuda-driver-errors"),
+        )
+
+
+def _without(m: Machine, word: str) -> str:
+    """LD_LIBRARY_PATH without the folders that end in ``word``."""
+    kept = [f for f in m.environment.get("LD_LIBRARY_PATH", "").split(":") if f and not f.rstrip("/").endswith(f"/{word}")]
+    return f"export LD_LIBRARY_PATH={mends.quoted(':'.join(kept))}" if kept else "unset LD_LIBRARY_PATH"

@@ -1,0 +1,324 @@
+"""Checks below any framework: WSL, the kernel's driver, its modules and device nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuwise.facts.software.compatibility import Generation, at_least, cuda_error_in, generation_of_chip
+from gpuwise.machine.doctor import fixes as mends
+from gpuwise.machine.doctor.finding import Finding, Mend, Severity
+from gpuwise.machine.doctor.observation import NVIDIA, Machine, PciCard
+
+SEES_NONE = "*-sees-no-gpu"
+"""What every framework says while the driver does not work."""
+SMI = "nvidia-smi  # lists the GPU and the driver's version"
+
+
+def wsl(m: Machine) -> Iterator[Finding]:
+    """Windows' subsystem for Linux: the version, the door to the GPU, a Linux driver in the way."""
+    if m.system.wsl == 1:
+        yield Finding(
+            "wsl1",
+            Severity.BLOCKER,
+            "This is WSL 1, which has no GPU",
+            (f"kernel {m.system.kernel}",),
+            "Only WSL 2 hands the GPU of Windows to Linux.",
+            (
+                Mend(
+                    "In PowerShell, with the name `wsl -l` shows",
+                    ("wsl --set-version Ubuntu 2", "wsl --set-default-version 2"),
+                    "windows",
+                ),
+            ),
+            "wsl -l -v  # in PowerShell: VERSION 2",
+            hides=(SEES_NONE, "container-*"),
+            sources=("nvidia-wsl-guide",),
+        )
+    if m.system.wsl != 2:
+        return
+    if m.wsl_linux_driver:
+        names = [n for n in m.wsl_linux_driver if not n.startswith("/")]
+        remove = (
+            ("sudo apt-get purge -y " + " ".join(map(mends.quoted, names)), "sudo apt-get autoremove -y")
+            if names
+            else ("sudo rm " + " ".join(map(mends.quoted, m.wsl_linux_driver)),)
+        )
+        yield Finding(
+            "wsl-linux-driver",
+            Severity.BLOCKER,
+            "A Linux driver is installed inside WSL",
+            tuple(m.wsl_linux_driver[:4]),
+            "Its libcuda is found before the one Windows provides in /usr/lib/wsl/lib, and does not fit.",
+            (
+                Mend("Remove it: WSL needs none", (*remove, "sudo ldconfig"), "here"),
+                Mend("Then, in PowerShell", ("wsl --shutdown",), "windows"),
+            ),
+            "ldconfig -p | grep libcuda  # only /usr/lib/wsl/lib",
+            hides=(SEES_NONE, "driver-*", "wsl-no-passthrough"),
+            sources=("nvidia-wsl-guide",),
+        )
+    if not any(n.path == "/dev/dxg" for n in m.nodes) and not m.nvidia_cards:
+        yield Finding(
+            "wsl-no-passthrough",
+            Severity.BLOCKER,
+            "WSL does not pass the GPU through",
+            ("/dev/dxg is missing",),
+            "Linux reaches the GPU of Windows through /dev/dxg; it is there when Windows and its driver are new enough.",
+            (mends.windows_driver(mends.branch_for(m)),),
+            "ls /dev/dxg && /usr/lib/wsl/lib/nvidia-smi",
+            hides=(SEES_NONE, "container-*", "gpus-missing"),
+            sources=("nvidia-wsl-guide",),
+        )
+
+
+def mismatch(m: Machine) -> Iterator[Finding]:
+    """A driver updated under a running kernel, or two of them mixed."""
+    refusal = m.refusal("nvidia")
+    refused = refusal is not None and refusal.kind == "DriverMismatchError"
+    apart = bool(
+        m.modules.version and m.modules.libraries and m.modules.version not in m.modules.libraries and not m.nvidia_cards
+    )
+    raised = any((e := cuda_error_in(f.error)) is not None and e.code == 803 for f in m.frameworks)
+    logged = [line for line in m.kernel_log if "API mismatch" in line][-1:]
+    if not (refused or (apart and not m.system.container) or raised):
+        return
+    evidence = [f"loaded kernel module: {m.modules.version or 'version not known'}"]
+    if m.modules.libraries:
+        evidence.append("libraries on disk: " + ", ".join(m.modules.libraries))
+    if refusal is not None:
+        evidence.append(refusal.message)
+    here = m.system.container is None
+    reload = (
+        "sudo systemctl stop display-manager 2>/dev/null || true",
+        "sudo systemctl stop nvidia-persistenced 2>/dev/null || true",
+        "sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia",
+        "sudo modprobe nvidia_uvm",
+    )
+    ways = (
+        Mend("Restart the machine: the new module is loaded with it", ("sudo reboot",), "here" if here else "host", reboot=True),
+        Mend("Or reload the module, with nothing using a GPU", reload, "here" if here else "host"),
+    )
+    yield Finding(
+        "driver-library-mismatch",
+        Severity.BLOCKER,
+        "The driver's module and its libraries are of different versions",
+        (*evidence, *logged),
+        "An update replaced the libraries while the old module stayed in the kernel. Nothing has to be installed again.",
+        ways,
+        SMI,
+        hides=(SEES_NONE, "driver-*", "container-*", "torch-driver-too-old", "uvm-*"),
+    )
+
+
+def not_loaded(m: Machine) -> Iterator[Finding]:
+    """An NVIDIA card on the bus, and no module of NVIDIA's in the kernel: why."""
+    cards = [c for c in m.pci_of(NVIDIA) if c.kernel_driver != "vfio-pci"]
+    if not cards or m.system.container or m.system.wsl or m.nvidia_cards or "nvidia" in m.modules.loaded or m.modules.version:
+        return
+    installed = bool(m.modules.libraries or m.modules.built_for)
+    hides = (SEES_NONE, "driver-*", "gpus-missing")
+    seen = tuple(_named(c) for c in cards)
+    if any(c.kernel_driver == "nouveau" for c in cards):
+        yield _nouveau(m, seen, installed)
+    elif not installed:
+        yield Finding(
+            "driver-not-installed",
+            Severity.BLOCKER,
+            "An NVIDIA GPU is here, and no driver for it",
+            (*seen, "no NVIDIA module and no libcuda on disk"),
+            "Without the driver no framework can use the GPU.",
+            mends.install_driver(m),
+            SMI,
+            hides=hides,
+            sources=("nvidia-driver-guide",),
+        )
+    elif m.system.kernel and m.modules.libraries and m.system.kernel not in m.modules.built_for:
+        yield _not_built(m, seen, hides)
+    elif rejected := _rejected(m):
+        yield _secure_boot(m, rejected, hides)
+    else:
+        yield Finding(
+            "driver-not-loaded",
+            Severity.BLOCKER,
+            "NVIDIA's driver is installed and not loaded",
+            (*seen, *m.kernel_log[-3:]),
+            "The kernel has no module for the card, so no framework can use it.",
+            (
+                Mend(
+                    "Load it; the log says why if it refuses",
+                    ("sudo modprobe nvidia", "sudo dmesg | grep -iE 'nvrm|nvidia' | tail"),
+                ),
+            ),
+            SMI,
+            hides=hides,
+        )
+
+
+def _nouveau(m: Machine, seen: tuple[str, ...], installed: bool) -> Finding:
+    block = "printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' | sudo tee /etc/modprobe.d/blacklist-nouveau.conf"
+    family = mends.os_family(m)
+    again = family.initramfs if family else ("sudo update-initramfs -u || sudo dracut --force",)
+    commands: tuple[str, ...] = (block, *again, "sudo reboot")
+    what = "Keep nouveau away and restart"
+    if not installed:
+        install = mends.install_driver(m)[0]
+        commands = (*(c for c in install.commands if c != "sudo reboot"), *commands)
+        what = f"{install.what}, keep nouveau away and restart"
+    return Finding(
+        "nouveau-loaded",
+        Severity.BLOCKER,
+        "The open nouveau driver holds the GPU, which cannot run CUDA",
+        (*seen, "bound to nouveau" + ("" if installed else ", NVIDIA's driver is not installed")),
+        "Only one driver can have the card, and CUDA needs NVIDIA's.",
+        (Mend(what, commands, reboot=True),),
+        "lspci -k -d 10de:  # Kernel driver in use: nvidia",
+        hides=(SEES_NONE, "driver-*", "gpus-missing"),
+        sources=("nvidia-driver-guide",),
+    )
+
+
+def _not_built(m: Machine, seen: tuple[str, ...], hides: tuple[str, ...]) -> Finding:
+    family = mends.os_family(m)
+    rebuild = family.rebuild if family else ("sudo dkms autoinstall",)
+    have = ", ".join(m.modules.built_for) or "no kernel"
+    return Finding(
+        "module-missing-for-kernel",
+        Severity.BLOCKER,
+        "NVIDIA's module was not built for the running kernel",
+        (*seen, f"running kernel {m.system.kernel}; modules on disk for {have}"),
+        "A kernel update came without its headers, so the module was not rebuilt.",
+        (Mend("Build it for this kernel and load it", (*rebuild, "sudo modprobe nvidia")),),
+        SMI,
+        hides=hides,
+        sources=(family.source_key,) if family else (),
+    )
+
+
+def _rejected(m: Machine) -> tuple[str, ...]:
+    """Evidence that secure boot keeps the module out."""
+    if not m.system.secure_boot:
+        return ()
+    words = ("Key was rejected", "Required key not available", "is rejected")
+    lines = tuple(line for line in m.kernel_log if any(w in line for w in words))[-2:]
+    if lines or not m.kernel_log_read:
+        return ("Secure Boot is on", "the module for this kernel is on disk and not loaded", *lines)
+    return ()
+
+
+def _secure_boot(m: Machine, evidence: tuple[str, ...], hides: tuple[str, ...]) -> Finding:
+    family = mends.os_family(m)
+    key = family.key if family else "/var/lib/dkms/mok.pub"
+    enrol = (f"sudo mokutil --import {key}", "sudo reboot")
+    return Finding(
+        "secure-boot-unsigned-module",
+        Severity.BLOCKER,
+        "Secure Boot keeps NVIDIA's module out of the kernel",
+        evidence,
+        "Its signature is by a key that this machine's firmware does not know.",
+        (
+            Mend("Enrol the key: choose a password, and at the blue screen of the restart choose Enroll MOK", enrol, reboot=True),
+            Mend("Or switch Secure Boot off in the firmware", where="person", reboot=True),
+        ),
+        "mokutil --sb-state; nvidia-smi",
+        hides=hides,
+    )
+
+
+def card_not_served(m: Machine) -> Iterator[Finding]:
+    """The module is loaded and leaves a card of the bus out: too old for the driver, too new, or the wrong flavour."""
+    if m.system.container or m.system.wsl or "nvidia" not in m.modules.loaded or (m.refusal("nvidia") and not m.pci_of(NVIDIA)):
+        return
+    cards = [c for c in m.pci_of(NVIDIA) if c.kernel_driver != "vfio-pci"]
+    if len(cards) <= len(m.nvidia_cards):
+        return
+    if m.refusal("nvidia") and m.refusal("nvidia").kind != "NoDriverError":  # type: ignore[union-attr]
+        return
+    severity = Severity.LIMIT if m.nvidia_cards else Severity.BLOCKER
+    driver = mends.driver_number(m)
+    for card in cards:
+        generation = generation_of_chip(card.name) if card.name else None
+        logged = [line for line in m.kernel_log if ("NVRM" in line and "upport" in line) or "open kernel module" in line][-2:]
+        wants_open = any("requires use of the NVIDIA open kernel modules" in line for line in logged)
+        if wants_open or (generation and generation.kernel_modules == "open" and m.modules.open is False):
+            yield _flavour(m, card, logged, severity, "open")
+        elif generation and generation.kernel_modules == "proprietary" and m.modules.open:
+            yield _flavour(m, card, logged, severity, "closed")
+        elif generation and driver and (why := _outside(generation, driver)):
+            yield Finding(
+                "driver-lacks-card",
+                severity,
+                f"The driver does not know this card: {why}",
+                (_named(card), f"driver {m.driver_version}", *logged),
+                "A driver serves the generations of its time.",
+                mends.install_driver(m),
+                SMI,
+                hides=(SEES_NONE, "gpus-missing", "driver-unanswered"),
+                sources=(generation.source_key,),
+            )
+        elif logged or not m.nvidia_cards:
+            yield Finding(
+                "gpu-not-in-driver",
+                severity,
+                "The driver is loaded and does not list this card",
+                (_named(card), f"driver {m.driver_version}", *logged, *m.kernel_log[-2:]),
+                "The kernel's log says why.",
+                (Mend("Read what the driver says of it", ("sudo dmesg | grep -iE 'nvrm|nvidia' | tail -20",)),),
+                SMI,
+                hides=(SEES_NONE, "gpus-missing", "driver-unanswered"),
+            )
+
+
+def _outside(generation: Generation, driver: tuple[int, ...]) -> str | None:
+    if generation.first_driver and not at_least(driver, (generation.first_driver,)):
+        return f"{generation.name} needs branch {generation.first_driver} or newer"
+    if generation.last_driver and driver[0] > generation.last_driver:
+        return f"{generation.last_driver} was the last branch for {generation.name}"
+    return None
+
+
+def _flavour(m: Machine, card: PciCard, logged: list[str], severity: Severity, wanted: str) -> Finding:
+    words = {
+        "open": ("open-modules-needed", "This card needs the open kernel modules", "Blackwell runs with no others."),
+        "closed": ("closed-modules-needed", "This card needs NVIDIA's own kernel modules", "The open ones begin with Turing."),
+    }
+    key, what, why = words[wanted]
+    return Finding(
+        key,
+        severity,
+        what,
+        (_named(card), f"loaded: {'open' if m.modules.open else 'NVIDIA' + chr(39) + 's own'} modules", *logged),
+        why,
+        mends.install_driver(m, what="Install the other flavour"),
+        SMI,
+        hides=(SEES_NONE, "gpus-missing", "driver-unanswered"),
+        sources=("nvidia-kernel-modules",),
+    )
+
+
+def reserved(m: Machine) -> Iterator[Finding]:
+    """Cards set aside for virtual machines."""
+    held = [c for c in m.pci_of(NVIDIA) if c.kernel_driver == "vfio-pci"]
+    if held and not m.nvidia_cards and len(held) == len(m.pci_of(NVIDIA)) and not m.system.container:
+        yield Finding(
+            "card-reserved-for-vms",
+            Severity.BLOCKER,
+            "The GPU is set aside for virtual machines",
+            tuple(f"{_named(c)} bound to vfio-pci" for c in held),
+            "vfio-pci holds it, so this system cannot use it.",
+            (
+                Mend(
+                    "Give it back to the NVIDIA driver",
+                    tuple(
+                        f"echo {c.address} | sudo tee /sys/bus/pci/drivers/vfio-pci/unbind && sudo modprobe nvidia && "
+                        f"echo {c.address} | sudo tee /sys/bus/pci/drivers/nvidia/bind"
+                        for c in held
+                    ),
+                ),
+            ),
+            "lspci -k -d 10de:  # Kernel driver in use: nvidia",
+            hides=(SEES_NONE, "gpus-missing", "driver-unanswered"),
+        )
+
+
+def _named(card: PciCard) -> str:
+    return f"{card.address} {card.name or 'NVIDIA ' + card.device}"

@@ -1,0 +1,307 @@
+"""Checks of what each framework said of itself: it hangs, crashes, does not import, sees no GPU, or computes wrongly."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpuwise.facts.software.compatibility import at_least, cuda_error_in, family_driver
+from gpuwise.machine.doctor import fixes as mends
+from gpuwise.machine.doctor.finding import Finding, Mend, Severity
+from gpuwise.machine.doctor.observation import Framework, Machine
+
+NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX", "cupy": "CuPy"}
+
+
+def broken(m: Machine) -> Iterator[Finding]:
+    """A framework that did not come to its end."""
+    for f in m.frameworks:
+        if f.outcome not in ("hang", "crash", "error"):
+            continue
+        name, stage = NAMES[f.name], _stage(f)
+        again = _again(m, f)
+        if f.outcome == "hang":
+            yield Finding(
+                f"{f.name}-hangs",
+                _severity(m, f),
+                f"{name} hangs {stage}",
+                (f"no end after {f.seconds:.0f} s", *((f.detail,) if f.detail else ())),
+                "A program that uses it would wait for ever: often a disk on the network, a GPU that does not answer, or another "
+                "process that holds it.",
+                (
+                    Mend(
+                        "See where it waits",
+                        (
+                            f"{m.python.path if m.python else 'python'} -X faulthandler -X importtime -c 'import {f.name}'",
+                            "sudo dmesg | tail -20",
+                        ),
+                    ),
+                    again,
+                ),
+                _import(m, f),
+                hides=(f"{f.name}-sees-no-gpu",),
+            )
+        elif f.outcome == "crash":
+            yield Finding(
+                f"{f.name}-crashes",
+                _severity(m, f),
+                f"{name} crashes {stage}",
+                (f.detail, *_processor(m, f)),
+                "It ends the interpreter itself, which no program can catch: files of two versions mixed, or a "
+                "processor without the "
+                "instructions it was compiled for.",
+                (again,),
+                _import(m, f),
+                hides=(f"{f.name}-sees-no-gpu",),
+            )
+        else:
+            yield Finding(
+                f"{f.name}-import-fails",
+                _severity(m, f),
+                f"{name} is installed and fails {stage}",
+                (f.detail,),
+                "No program that uses it runs.",
+                (again,),
+                _import(m, f),
+                hides=(f"{f.name}-sees-no-gpu",),
+            )
+
+
+def sees_none(m: Machine) -> Iterator[Finding]:
+    """A framework built for GPUs that finds none, where the driver has some: the cause that no other check named."""
+    for f in m.frameworks:
+        if f.outcome != "ok" or f.available is not False or not m.nvidia_cards or not (f.cuda or f.name == "cupy"):
+            continue
+        error = cuda_error_in(f.error)
+        named = (f"CUDA error {error.code}: {error.name}",) if error else ()
+        mend = Mend(
+            "Restart the machine, then look again; the kernel's log may say more", ("sudo reboot", "gpuwise doctor"), reboot=True
+        )
+        if error and error.code == 46:
+            mend = Mend(
+                "Let several programs use the GPU, or end the one that has it", ("nvidia-smi", "sudo nvidia-smi -c DEFAULT")
+            )
+        if f.name == "tensorflow":
+            mend = Mend("Install TensorFlow with its CUDA libraries", (mends.pip_install(m, "'tensorflow[and-cuda]'"),))
+        yield Finding(
+            f"{f.name}-sees-no-gpu",
+            _severity(m, f),
+            f"{NAMES[f.name]} is built for CUDA and sees no GPU",
+            (f.error or "it gives no reason", *named, f"{len(m.nvidia_cards)} GPUs answer the driver"),
+            "It computes on the processor, or not at all.",
+            (mend,),
+            _import(m, f),
+        )
+
+
+def runs(m: Machine) -> Iterator[Finding]:
+    """A product that failed or came out wrong on a device the framework sees."""
+    for f in m.frameworks:
+        failed = [r for r in f.answer.get("ran") or () if r.get("ran") is False]
+        wrong = [r for r in failed if not r.get("error")]
+        if wrong:
+            yield Finding(
+                "gpu-wrong-result",
+                Severity.BLOCKER,
+                f"{NAMES[f.name]} computes a wrong product on GPU {wrong[0]['index']}",
+                (f"64x64 ones times ones on {len(wrong)} of {f.answer.get('count')} GPUs does not give 262144",),
+                "A card that computes wrongly spoils every result without a word.",
+                (
+                    Mend(
+                        "Take the card out of use, then test it alone", (f"gpuwise bench --gpu {wrong[0]['index']} --stress 10m",)
+                    ),
+                ),
+                mends.check_torch(m),
+                tuple(int(r["index"]) for r in wrong),
+            )
+        errors = [r for r in failed if r.get("error")]
+        if errors:
+            yield Finding(
+                f"{f.name}-run-fails",
+                _severity(m, f),
+                f"{NAMES[f.name]} sees GPU {errors[0]['index']} and fails on it",
+                tuple(str(r["error"]) for r in errors[:2]),
+                "The first product on the GPU raises.",
+                (_again(m, f),),
+                _import(m, f),
+                tuple(int(r["index"]) for r in errors),
+            )
+
+
+def jax(m: Machine) -> Iterator[Finding]:
+    """JAX without its CUDA plugin, or with one the driver does not run."""
+    f = m.framework("jax")
+    if f is None or f.outcome != "ok" or f.available or not m.nvidia_cards or m.python is None:
+        return
+    plugin = m.python.find("jax-cuda13-plugin", "jax-cuda12-plugin")
+    driver = mends.driver_number(m)
+    family = 13 if driver is None or at_least(driver, family_driver((13, 0)) or (0,)) else 12
+    install = mends.pip_install(m, "--upgrade", f"'jax[cuda{family}]'")
+    if plugin is None:
+        yield Finding(
+            "jax-cpu-only",
+            _severity(m, f),
+            "JAX is installed without its CUDA plugin",
+            (f"jax {f.answer.get('version')}, no jax-cuda plugin",),
+            "It computes on the processor.",
+            (Mend(f"Install it for CUDA {family}, which this driver runs", (install,)),),
+            _import(m, f),
+            hides=("jax-sees-no-gpu",),
+            sources=("cuda-minor-compatibility",),
+        )
+    elif driver and plugin.name.startswith("jax-cuda13") and family == 12:
+        yield Finding(
+            "jax-driver-too-old",
+            _severity(m, f),
+            "The driver is too old for JAX's CUDA 13 plugin",
+            (f"{plugin.name} {plugin.version}", f"driver {m.driver_version}"),
+            "CUDA 13 needs driver 580 or newer.",
+            (Mend("Install it for CUDA 12", (mends.pip_uninstall(m, "jax-cuda13-plugin", "jax-cuda13-pjrt"), install)),),
+            _import(m, f),
+            hides=("jax-sees-no-gpu",),
+            sources=("cuda-minor-compatibility",),
+        )
+
+
+def tensorflow(m: Machine) -> Iterator[Finding]:
+    """TensorFlow built without CUDA beside an NVIDIA card."""
+    f = m.framework("tensorflow")
+    if f is None or f.outcome != "ok" or f.cuda or f.answer.get("hip") or not m.nvidia_cards or f.available:
+        return
+    remove = [p.name for p in m.python.packages if p.name in ("tensorflow", "tensorflow-cpu")] if m.python else []
+    install = mends.pip_install(m, "'tensorflow[and-cuda]'")
+    mend = Mend("Install it with CUDA", (*((mends.pip_uninstall(m, *remove),) if remove else ()), install))
+    if m.system.platform == "win32":
+        mend = Mend("Use it inside WSL 2: on Windows itself its builds have no CUDA since 2.11", ("wsl --install",), "windows")
+    yield Finding(
+        "tensorflow-cpu-wheel",
+        _severity(m, f),
+        "The installed TensorFlow is built without CUDA",
+        (f"tensorflow {f.answer.get('version')}",),
+        "It computes on the processor.",
+        (mend,),
+        _import(m, f),
+        hides=("tensorflow-sees-no-gpu",),
+    )
+
+
+def cupy(m: Machine) -> Iterator[Finding]:
+    """CuPy built for another CUDA family than the driver's, or two of them."""
+    if m.python is None:
+        return
+    copies = [p for p in m.python.packages if re.fullmatch(r"cupy(-cuda\d+x)?", p.name) and p.place != "conda"]
+    driver = mends.driver_number(m)
+    family = 13 if driver is None or at_least(driver, family_driver((13, 0)) or (0,)) else 12
+    f = m.framework("cupy")
+    if len(copies) > 1:
+        install = mends.pip_install(m, f"cupy-cuda{family}x")
+        yield Finding(
+            "cupy-installed-twice",
+            _severity(m, f) if f else Severity.LIMIT,
+            "Two CuPy packages write the same files",
+            tuple(f"{p.name} {p.version}" for p in copies),
+            "Which files are left depends on the order they were installed in.",
+            (Mend("Remove both, install one", (mends.pip_uninstall(m, *(p.name for p in copies)), install)),),
+            f"{mends.pip(m)} list | grep -i cupy",
+            hides=("cupy-*",),
+        )
+    elif copies and driver and m.nvidia_cards and (match := re.fullmatch(r"cupy-cuda(\d+)x", copies[0].name)):
+        least = family_driver((int(match[1]), 0))
+        if least and not at_least(driver, least):
+            yield Finding(
+                "cupy-driver-too-old",
+                _severity(m, f) if f else Severity.LIMIT,
+                f"The driver is too old for {copies[0].name}",
+                (f"{copies[0].name} {copies[0].version}", f"driver {m.driver_version}"),
+                f"CUDA {match[1]} needs driver {mends.dotted(least)} or newer.",
+                (
+                    Mend(
+                        "Install the one this driver runs",
+                        (mends.pip_uninstall(m, copies[0].name), mends.pip_install(m, f"cupy-cuda{family}x")),
+                    ),
+                ),
+                'python -c "import cupy; print(cupy.ones(3).sum())"',
+                hides=("cupy-sees-no-gpu",),
+                sources=("cuda-minor-compatibility",),
+            )
+
+
+def toolkit(m: Machine) -> Iterator[Finding]:
+    """A toolkit of a CUDA family the driver does not run, found by the shell: only what one compiles oneself is concerned."""
+    found = m.vendor("nvidia")
+    newest = found.driver.cuda_version if found and found.driver else None
+    used = next((t for t in m.toolkits if t.on_path), None)
+    if not newest or used is None or used.version[0] <= newest[0]:
+        return
+    older = next((t for t in m.toolkits if t.version[0] <= newest[0]), None)
+    ways = (
+        [
+            Mend(
+                f"Use the toolkit {mends.dotted(older.version[:2])} that is here",
+                (f"export CUDA_HOME={older.path} PATH={older.path}/bin:$PATH",),
+            )
+        ]
+        if older
+        else []
+    )
+    yield Finding(
+        "toolkit-newer-than-driver",
+        Severity.LIMIT,
+        f"The CUDA toolkit {mends.dotted(used.version[:2])} is of a newer family than the driver runs",
+        (
+            f"nvcc of {used.path}: CUDA {mends.dotted(used.version[:2])}",
+            f"driver {m.driver_version}: CUDA {mends.dotted(newest)}",
+        ),
+        "What is compiled with this nvcc does not start here. Wheels bring their own CUDA and do not mind.",
+        (*ways, *mends.install_driver(m, what="Or install a newer driver" if ways else "Install a newer driver")),
+        "nvcc --version; nvidia-smi",
+        sources=("cuda-minor-compatibility",),
+    )
+
+
+def _severity(m: Machine, f: Framework) -> Severity:
+    """A blocker, unless another framework computes on a GPU."""
+    others = (o for o in m.frameworks if o.name != f.name and o.outcome == "ok" and o.available)
+    return Severity.LIMIT if any(others) else Severity.BLOCKER
+
+
+def _stage(f: Framework) -> str:
+    return {
+        "start": "before it starts",
+        "import": "when it is imported",
+        "build": "after the import",
+        "devices": "while it looks for GPUs",
+        "run": "on its first product on a GPU",
+    }.get(f.stage, f"at the stage {f.stage}")
+
+
+def _again(m: Machine, f: Framework) -> Mend:
+    """Install the framework afresh."""
+    if f.name == "torch" and m.nvidia_cards and (wheel := mends.best_wheel(m, mends.capabilities_here(m))):
+        return Mend(
+            f"Install it afresh: PyTorch {wheel.release} with CUDA {mends.dotted(wheel.cuda)}", mends.install_torch(m, wheel)
+        )
+    package = m.python.find(f.name) if m.python else None
+    version = package.version if package else ""
+    words = [mends.package(f.name, version) if version else f.name]
+    if f.name == "torch" and "+" in version:
+        words += ["--index-url", f"{mends.INDEX}/{version.partition('+')[2]}"]
+    return Mend("Install it afresh", (mends.pip_install(m, "--force-reinstall", "--no-cache-dir", *words),))
+
+
+def _processor(m: Machine, f: Framework) -> tuple[str, ...]:
+    if "SIGILL" not in f.detail:
+        return ()
+    return (f"SIGILL: this processor ({m.system.machine}) lacks an instruction the build uses, AVX2 most often",)
+
+
+def _import(m: Machine, f: Framework) -> str:
+    if f.name == "torch":
+        return mends.check_torch(m)
+    python = m.python.path if m.python else "python"
+    what = {
+        "tensorflow": "import tensorflow as t; print(t.config.list_physical_devices())",
+        "jax": "import jax; print(jax.devices())",
+        "cupy": "import cupy; print(cupy.ones(3).sum())",
+    }[f.name]
+    return f'{python} -c "{what}"'

@@ -1,0 +1,241 @@
+"""Checks of what feeds a GPU: disks, limits, the processor's clock; and what is good to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuwise.facts.software.compatibility import at_least, find_wheel
+from gpuwise.machine.doctor import fixes as mends
+from gpuwise.machine.doctor.finding import Finding, Mend, Severity
+from gpuwise.machine.doctor.observation import Machine
+from gpuwise.units import GIB, format_bytes
+
+LEAST_FREE_BYTES = 5 * GIB
+"""Rule: the wheels of a CUDA build of PyTorch and of what it pins are about 4 GB to download, before they are unpacked."""
+LEAST_FILES = 1024
+"""The soft limit every distribution starts with; below it a handful of data loaders runs out of files."""
+LOCKED_BYTES = 64 << 20
+"""Below this an InfiniBand program cannot lock its buffers (the kernel's default is 8 MiB, older ones' 64 KiB)."""
+
+
+def disks(m: Machine) -> Iterator[Finding]:
+    """Disks with no room for a framework, a data set or a checkpoint."""
+    full = {name: both for name, both in m.resources.disks.items() if both[0] < LEAST_FREE_BYTES}
+    if not full:
+        return
+    name, (free, _) = next(iter(full.items()))
+    yield Finding(
+        "disk-nearly-full",
+        Severity.LIMIT,
+        f"The disk of {_place(name)} has {format_bytes(free)} left",
+        tuple(f"{_place(n)}: {format_bytes(f)} of {format_bytes(t)} free" for n, (f, t) in full.items()),
+        f"A framework with its CUDA libraries takes more than {format_bytes(LEAST_FREE_BYTES)} to install, and a "
+        "checkpoint that does not fit ends a run.",
+        (
+            Mend(
+                "See what fills it; pip's and the models' caches can go",
+                (
+                    "du -xh --max-depth=2 ~ | sort -h | tail -20",
+                    f"{mends.pip(m)} cache purge",
+                    "rm -r ~/.cache/huggingface/hub/models--NAME",
+                ),
+            ),
+        ),
+        "df -h ~ /tmp",
+    )
+
+
+def limits(m: Machine) -> Iterator[Finding]:
+    """Limits of the user that end jobs."""
+    r = m.resources
+    if m.system.platform == "linux" and r.nofile is not None and 0 <= r.nofile < LEAST_FILES:
+        yield Finding(
+            "few-open-files",
+            Severity.LIMIT,
+            f"Programs may open only {r.nofile} files",
+            (f"ulimit -n: {r.nofile}",),
+            "Data loaders hold files and pipes for each worker: `Too many open files`.",
+            (
+                Mend(
+                    "Raise it for this user, then log in again",
+                    (
+                        'echo "$USER - nofile 65535" | sudo tee /etc/security/limits.d/90-nofile.conf',
+                        "ulimit -n 65535",
+                    ),
+                ),
+            ),
+            "ulimit -n",
+        )
+    if r.infiniband and r.memlock is not None and 0 <= r.memlock < LOCKED_BYTES:
+        yield Finding(
+            "memlock-low",
+            Severity.LIMIT,
+            "Programs may lock too little memory for InfiniBand",
+            (f"ulimit -l: {r.memlock >> 10} KiB",),
+            "RDMA needs its buffers locked: NCCL falls back to sockets or ends with `Cannot allocate memory`.",
+            (
+                Mend(
+                    "Raise it; in Docker add --ulimit memlock=-1",
+                    ("echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/90-memlock.conf",),
+                ),
+            ),
+            "ulimit -l  # unlimited",
+        )
+    yield from _processors(m)
+
+
+def _processors(m: Machine) -> Iterator[Finding]:
+    """Fewer processors for this process than GPUs, by its group's quota or by the processors it may run on."""
+    r, n = m.resources, len(m.cards)
+    told = ((r.cpu_quota, "control group's quota"), (r.cpus, "processors this process may run on"))
+    short = [(count, what) for count, what in told if count is not None and count < n]
+    if not short:
+        return
+    least = min(count for count, _ in short)
+    if m.system.container:
+        mend = Mend("Ask for more", (f"docker run --cpus={4 * n} --gpus all IMAGE",), "host")
+    else:
+        mend = Mend(
+            f"Ask whoever hands out processors for about {4 * n}: Slurm's --cpus-per-task, systemd's CPUQuota, taskset",
+            where="person",
+        )
+    yield Finding(
+        "few-cpus",
+        Severity.LIMIT,
+        f"{least:g} CPUs are allowed for {n} GPUs",
+        tuple(f"{what}: {count:g}" for count, what in short),
+        "Each GPU needs at least one processor core that launches its work, and its data loaders more.",
+        (mend,),
+        "nproc; cat /proc/self/cgroup; cat /sys/fs/cgroup/cpu.max",
+    )
+
+
+def clock(m: Machine) -> Iterator[Finding]:
+    """A governor that keeps the processor slow. `powersave` of intel_pstate and amd-pstate is the normal one and is not meant."""
+    r = m.resources
+    active = r.scaling_driver in ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
+    slow = r.governor == "powersave" and not active
+    sparing = active and r.energy_preference == "power"
+    if not m.cards or not (slow or sparing):
+        return
+    command = (
+        "sudo cpupower frequency-set -g performance"
+        if slow
+        else ("echo balance_performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/energy_performance_preference")
+    )
+    yield Finding(
+        "cpu-powersave",
+        Severity.LIMIT,
+        "The processor is kept at a low clock",
+        (
+            f"governor {r.governor} of {r.scaling_driver}",
+            *((f"energy preference {r.energy_preference}",) if r.energy_preference else ()),
+        ),
+        "Launches and data loading take longer, and small kernels leave the GPU waiting.",
+        (Mend("Let it run fast", (command,)),),
+        "cat /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
+    )
+
+
+def interpreter(m: Machine) -> Iterator[Finding]:
+    """An interpreter that does not start, or an x86 one on Apple silicon."""
+    if m.python is not None and m.python.problem:
+        yield Finding(
+            "python-does-not-start",
+            Severity.BLOCKER,
+            "The Python to look at does not start",
+            (m.python.problem,),
+            "Nothing can be said of what is installed in it.",
+            (Mend("Name another with --python, or make the environment anew", ("python3 -m venv .venv",)),),
+            f"{m.python.path} --version",
+        )
+    if m.system.translated:
+        yield Finding(
+            "python-translated",
+            Severity.LIMIT,
+            "This Python is built for Intel and runs translated",
+            ("sysctl.proc_translated is 1",),
+            "PyTorch of such a Python has no access to Apple's GPU.",
+            (
+                Mend(
+                    "Install a Python for Apple silicon and make the environment anew",
+                    ("arch -arm64 /opt/homebrew/bin/python3 -m venv .venv",),
+                ),
+            ),
+            "python -c 'import platform; print(platform.machine())'  # arm64",
+        )
+
+
+def notes(m: Machine) -> Iterator[Finding]:
+    """What is good to know and no fault."""
+    if not m.cards and not m.means_nvidia:
+        threads = f", {m.resources.cpus} CPUs" if m.resources.cpus else ""
+        yield Finding(
+            "no-gpu",
+            Severity.NOTE,
+            f"No GPU is here: work runs on the processor{threads}",
+            (),
+            "That is no fault. `--gpus 1` makes it one.",
+        )
+    yield from _settings(m)
+    if m.nvidia_cards and m.python is not None and not m.python.find("torch") and not m.python.problem:
+        wheel = mends.best_wheel(m, mends.capabilities_here(m))
+        if wheel is not None:
+            yield Finding(
+                "torch-not-installed",
+                Severity.NOTE,
+                f"PyTorch is not installed in {m.python.path}",
+                (),
+                "The newest build that runs on this driver and these cards:",
+                (Mend(f"PyTorch {wheel.release} with CUDA {mends.dotted(wheel.cuda)}", mends.install_torch(m, wheel)),),
+                mends.check_torch(m),
+            )
+    package = m.python.find("torch") if m.python else None
+    torch, driver = m.framework("torch"), mends.driver_number(m)
+    if package and torch and torch.available and driver:
+        row = find_wheel(package.version, package.version.partition("+")[2] or None)
+        paired = row.paired_driver_linux if row and m.system.platform == "linux" else None
+        if row and paired and not at_least(driver, paired):
+            yield Finding(
+                "older-driver-of-family",
+                Severity.NOTE,
+                f"The driver is older than the one released with CUDA {mends.dotted(row.cuda)}, which is fine",
+                (f"driver {m.driver_version}, released with it: {mends.dotted(paired)}",),
+                "Within a CUDA family software runs on any driver of the family; only code that the driver itself "
+                "compiles (PTX, as Numba "
+                "makes it) may be too new for it.",
+                sources=("cuda-minor-compatibility",),
+            )
+
+
+def _settings(m: Machine) -> Iterator[Finding]:
+    """Settings of the driver and the kernel that cost little, and that a server usually has otherwise."""
+    off = [c.identity.index for c in m.nvidia_cards if c.identity.persistence is False]
+    if off and m.system.platform == "linux" and not m.system.container and not m.system.wsl:
+        yield Finding(
+            "persistence-off",
+            Severity.NOTE,
+            f"Persistence mode is off on GPU {', '.join(map(str, off))}",
+            (f"persistence mode off: {len(off)} of {len(m.nvidia_cards)}",),
+            "Where no screen holds it, the driver lets a card go when its last program ends: the next one waits for it to start, "
+            "and power limits and clocks that were set are lost.",
+            (Mend("Keep it started", ("sudo systemctl enable --now nvidia-persistenced",)),),
+            "nvidia-smi --query-gpu=persistence_mode --format=csv",
+            tuple(off),
+            sources=("nvidia-driver-persistence",),
+        )
+    if m.resources.huge_pages == "never" and m.cards:
+        yield Finding(
+            "huge-pages-never",
+            Severity.NOTE,
+            "Transparent huge pages are switched off",
+            ("transparent_hugepage/enabled: never",),
+            "Programs that ask for them (large pinned and shared buffers) get pages of 4 KiB.",
+            (Mend("Give them to those who ask", ("echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",)),),
+            "cat /sys/kernel/mm/transparent_hugepage/enabled",
+            sources=("linux-transparent-hugepages",),
+        )
+
+
+def _place(name: str) -> str:
+    return {"home": "your home folder", "temp": "temporary files", "cache": "the models' cache"}.get(name, name)

@@ -1,0 +1,103 @@
+"""The table of checks, in the order of causes: what comes first explains what comes after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from gpuwise.machine.doctor.checks import cards as check_cards
+from gpuwise.machine.doctor.checks import container as check_container
+from gpuwise.machine.doctor.checks import driver as check_driver
+from gpuwise.machine.doctor.checks import frameworks as check_frameworks
+from gpuwise.machine.doctor.checks import host as check_host
+from gpuwise.machine.doctor.checks import nodes as check_nodes
+from gpuwise.machine.doctor.checks import paths as check_paths
+from gpuwise.machine.doctor.checks import torch as check_torch
+from gpuwise.machine.doctor.checks import xids as check_xids
+from gpuwise.machine.doctor.finding import Finding, Severity, Verdict
+from gpuwise.machine.doctor.observation import Machine
+
+Check = Callable[[Machine], Iterable[Finding]]
+
+CHECKS: tuple[Check, ...] = (
+    # the way to the card
+    check_driver.wsl,
+    check_container.no_gpu,
+    check_container.lost_gpu,
+    check_container.capabilities,
+    check_driver.mismatch,
+    check_driver.not_loaded,
+    check_driver.card_not_served,
+    check_driver.reserved,
+    check_nodes.nodes,
+    check_cards.lost,
+    check_cards.unreachable,
+    check_cards.unanswered,
+    check_cards.missing,
+    check_nodes.fabric,
+    check_cards.instances,
+    # the way from a program to the driver
+    check_container.visible_devices,
+    check_container.wrong_libcuda,
+    check_host.interpreter,
+    check_torch.wheel_kind,
+    check_torch.driver_age,
+    check_torch.card_served,
+    check_torch.twice,
+    check_torch.shadowed,
+    check_frameworks.broken,
+    check_nodes.uvm,
+    check_frameworks.jax,
+    check_frameworks.tensorflow,
+    check_frameworks.cupy,
+    check_frameworks.runs,
+    check_frameworks.sees_none,
+    check_torch.companions,
+    check_frameworks.toolkit,
+    # what makes it slow or short-lived
+    check_cards.recovery,
+    check_cards.memory,
+    check_xids.logged,
+    check_cards.held_back,
+    check_cards.link,
+    check_paths.iommu,
+    check_paths.acs,
+    check_container.shared_memory,
+    check_container.docker,
+    check_container.left_over_settings,
+    check_host.limits,
+    check_host.disks,
+    check_host.clock,
+    check_host.notes,
+)
+
+_ORDER = (Severity.BLOCKER, Severity.LIMIT, Severity.NOTE)
+
+
+def examine(machine: Machine, checks: Iterable[Check] = CHECKS) -> tuple[Finding, ...]:
+    """The findings, the gravest first and causes before others; consequences of a finding are left out."""
+    found = [finding for check in checks for finding in check(machine)]
+    # of two that would hide each other the first stays
+    kept = [
+        f for at, f in enumerate(found) if not any(_hides(g, f) and not (_hides(f, g) and at < by) for by, g in enumerate(found))
+    ]
+    return tuple(sorted(kept, key=lambda f: _ORDER.index(f.severity)))
+
+
+def _hides(cause: Finding, other: Finding) -> bool:
+    return any(
+        other.id.startswith(word[:-1])
+        if word.endswith("*")
+        else other.id.endswith(word[1:])
+        if word.startswith("*")
+        else other.id == word
+        for word in cause.hides
+        if other.id != cause.id
+    )
+
+
+def verdict_of(findings: Iterable[Finding]) -> Verdict:
+    """Not ready with any blocker, ready with limits with any limit, else ready."""
+    severities = {f.severity for f in findings}
+    if Severity.BLOCKER in severities:
+        return Verdict.NOT_READY
+    return Verdict.LIMITS if Severity.LIMIT in severities else Verdict.READY

@@ -1,0 +1,399 @@
+"""Checks of PyTorch: the wheel against the driver and against every card, and what is installed beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuwise.facts.software.compatibility import Capability, at_least, family_driver, find_wheel, runs_on
+from gpuwise.machine.devices.readings import State
+from gpuwise.machine.doctor import fixes as mends
+from gpuwise.machine.doctor.checks.driver import SEES_NONE
+from gpuwise.machine.doctor.finding import Finding, Mend, Severity
+from gpuwise.machine.doctor.observation import Card, Framework, Machine, Package
+
+_SONAMES = {
+    "libcudnn": "nvidia-cudnn",
+    "libcublas": "nvidia-cublas",
+    "libcublasLt": "nvidia-cublas",
+    "libnccl": "nvidia-nccl",
+    "libcudart": "nvidia-cuda-runtime",
+    "libnvJitLink": "nvidia-nvjitlink",
+    "libcusparse": "nvidia-cusparse",
+    "libcusolver": "nvidia-cusolver",
+    "libcufft": "nvidia-cufft",
+    "libnvrtc": "nvidia-cuda-nvrtc",
+}
+"""Library -> how the wheel that brings it begins."""
+
+
+def wheel_kind(m: Machine) -> Iterator[Finding]:
+    """A wheel for other hardware than what is here."""
+    torch, package = m.framework("torch"), _package(m)
+    if package is None:
+        return
+    kind = build_of(torch, package)
+    seen = f"torch {(torch.answer.get('version') if torch else None) or package.version}"
+    cards = mends.capabilities_here(m)
+    amd = [c for c in m.cards if c.identity.vendor == "amd" and _discrete(c)]
+    if kind == "cpu" and m.nvidia_cards:
+        yield Finding(
+            "torch-cpu-wheel",
+            Severity.BLOCKER,
+            "The installed PyTorch is built without CUDA",
+            (seen, *_cards_seen(m.nvidia_cards)),
+            "Whatever the driver, this build computes on the processor only.",
+            mends.torch_mend(m, cards),
+            mends.check_torch(m),
+            hides=("torch-sees-no-gpu",),
+            sources=("pytorch-wheels",),
+        )
+    elif kind == "rocm" and m.nvidia_cards and not amd:
+        yield Finding(
+            "torch-rocm-wheel",
+            Severity.BLOCKER,
+            "The installed PyTorch is built for AMD, and the GPU is NVIDIA's",
+            (seen, *_cards_seen(m.nvidia_cards)),
+            "A ROCm build does not look for CUDA.",
+            mends.torch_mend(m, cards),
+            mends.check_torch(m),
+            hides=("torch-sees-no-gpu",),
+            sources=("pytorch-wheels",),
+        )
+    elif kind in ("cpu", "cuda") and amd and not m.nvidia_cards and not m.means_nvidia:
+        made = "for NVIDIA" if kind == "cuda" else "without ROCm"
+        yield Finding(
+            "torch-cuda-wheel-on-amd" if kind == "cuda" else "torch-cpu-wheel",
+            Severity.BLOCKER,
+            f"The installed PyTorch is built {made}, and the GPU is AMD's",
+            (seen, *_cards_seen(tuple(amd))),
+            "Only a ROCm build uses AMD's GPUs.",
+            (mends.rocm_mend(m),),
+            mends.check_torch(m),
+            hides=("torch-sees-no-gpu",),
+            sources=("pytorch-rocm-wheels",),
+        )
+
+
+def driver_age(m: Machine) -> Iterator[Finding]:
+    """A wheel of a CUDA family that the driver does not run."""
+    torch, package = m.framework("torch"), _package(m)
+    driver, cuda = mends.driver_number(m), _cuda_of(torch, package)
+    if package is None or driver is None or not cuda or not m.nvidia_cards or (torch and torch.available):
+        return
+    built = mends.numbers(cuda)
+    least = built and family_driver(built, windows=mends.windows_numbers(m))
+    if least is None or at_least(driver, least):
+        return
+    found = m.vendor("nvidia")
+    newest = (
+        f", which runs CUDA up to {mends.dotted(found.driver.cuda_version)}"
+        if found and found.driver and found.driver.cuda_version
+        else ""
+    )
+    cards = mends.capabilities_here(m)
+    wheel = mends.best_wheel(m, cards)
+    way = mends.torch_mend(m, cards) if wheel else ()
+    yield Finding(
+        "torch-driver-too-old",
+        Severity.BLOCKER,
+        f"The driver is too old for this PyTorch: CUDA {cuda} needs driver {mends.dotted(least)} or newer",
+        (
+            f"torch {package.version} is built with CUDA {cuda}",
+            f"driver {m.driver_version}{newest}",
+            *((torch.error,) if torch and torch.error else ()),
+        ),
+        "A driver runs every CUDA of its own family and older ones, and no newer family.",
+        (*way, *mends.install_driver(m, what="Or install a newer driver" if way else "Install a newer driver")),
+        mends.check_torch(m),
+        hides=("torch-sees-no-gpu", "uvm-*"),
+        sources=("cuda-minor-compatibility", "pytorch-wheels"),
+    )
+
+
+def card_served(m: Machine) -> Iterator[Finding]:
+    """Every card against what the wheel was compiled for."""
+    torch, package = m.framework("torch"), _package(m)
+    cuda = _cuda_of(torch, package)
+    if package is None or not cuda or not m.nvidia_cards:
+        return
+    built = architectures_of(torch, package)
+    failed = _no_kernel_image(torch)
+    out: list[Card] = []
+    served: list[Card] = []
+    for card in m.nvidia_cards:
+        capability = card.identity.compute_capability
+        if capability is None:
+            continue
+        ran = _ran(torch, card)
+        if ran or (ran is None and (not built or runs_on(built, capability)) and capability not in failed):
+            served.append(card)
+        elif capability in failed or (built and not runs_on(built, capability)):
+            out.append(card)
+    if not out:
+        return
+    names = ", ".join(dict.fromkeys(f"{c.identity.name} ({_sm(c)})" for c in out))
+    missing = tuple(dict.fromkeys(c.identity.compute_capability for c in out if c.identity.compute_capability))
+    yield Finding(
+        "torch-lacks-card",
+        Severity.LIMIT if served else Severity.BLOCKER,
+        f"The installed PyTorch holds no code for {names}",
+        (
+            f"torch {package.version}: {' '.join(built) or 'architectures not known'}",
+            *(f"GPU {c.identity.index}: {c.identity.name}, {_sm(c)}" for c in out),
+            *(f"GPU {c.identity.index}: {c.identity.name}, {_sm(c)}: runs" for c in served),
+        ),
+        "Compiled code runs on its own major version with a minor at least its own; torch.cuda.is_available() says "
+        "True all the same, "
+        "and the first kernel fails with `no kernel image is available`.",
+        _serve(m, missing, served),
+        mends.check_torch(m),
+        tuple(c.identity.index for c in out),
+        hides=("torch-sees-no-gpu", "torch-run-fails"),
+        sources=("pytorch-wheels", "cuda-guide"),
+    )
+
+
+def _serve(m: Machine, missing: tuple[Capability, ...], served: list[Card]) -> tuple[Mend, ...]:
+    """One wheel for all cards where there is one, else one for the cards left out, or those hidden."""
+    every = mends.capabilities_here(m)
+    if mends.best_wheel(m, every) is not None:
+        return mends.torch_mend(m, every)
+    if not served:
+        if mends.best_wheel(m, missing) is None and mends.best_wheel(m, missing, driver=False) is not None:
+            # the cards want a CUDA family this driver does not run
+            return (*mends.install_driver(m, what="Install a newer driver"), *mends.torch_mend(m, missing, driver=False))
+        return mends.torch_mend(m, missing)
+    keep = mends.quoted(",".join(c.identity.uuid or str(c.identity.index) for c in served))
+    hide = Mend("No wheel runs on all of them. Show programs only those it runs on", (f"export CUDA_VISIBLE_DEVICES={keep}",))
+    wheel = mends.best_wheel(m, missing)
+    if wheel is None:
+        return (hide,)
+    python = mends.dotted(wheel.python_max if m.python is None or not m.python.version else m.python.version[:2])
+    other = (
+        f"uv venv --python {python} .venv-old",
+        f"uv pip install --python .venv-old/bin/python {mends.package('torch', wheel.release)} --index-url "
+        f"{mends.INDEX}/{wheel.build}",
+    )
+    return (hide, Mend("Or an environment of its own for the others", other))
+
+
+def companions(m: Machine) -> Iterator[Finding]:
+    """torchvision and torchaudio of another torch, CUDA libraries of other versions than the wheel names."""
+    package = _package(m)
+    if package is None or m.python is None:
+        return
+    numbers = package.version.partition("+")[0]
+    for name in ("torchvision", "torchaudio"):
+        other = m.python.find(name)
+        if other is None or other.place == "conda":
+            continue
+        wants = other.pins.get("torch", "").partition("+")[0]
+        tags = {p.version.partition("+")[2] for p in (package, other)}
+        mixed = "cpu" in tags and len(tags) == 2 and "" not in tags
+        if (wants and wants != numbers) or mixed:
+            yield Finding(
+                f"{name}-mismatch",
+                Severity.LIMIT,
+                f"{name} {other.version} was built for another PyTorch",
+                (f"torch {package.version}", f"{name} {other.version}" + (f" requires torch {wants}" if wants else "")),
+                f"Its compiled operators do not load beside this torch: `import {name}` fails.",
+                _companion_mend(m, package, name),
+                f'python -c "import {name}"',
+            )
+    yield from _pins(m, package)
+
+
+def _companion_mend(m: Machine, package: Package, name: str) -> tuple[Mend, ...]:
+    tag = package.version.partition("+")[2]
+    words = [mends.package("torch", package.version), name]
+    if tag:
+        words += ["--index-url", f"{mends.INDEX}/{tag}"]
+    commands = (mends.pip_uninstall(m, name), mends.pip_install(m, *words))
+    return (Mend(f"Have pip choose the {name} of the torch that is here", commands),)
+
+
+def _pins(m: Machine, package: Package) -> Iterator[Finding]:
+    wrong: list[str] = []
+    right: list[str] = []
+    for name, version in package.pins.items():
+        found = m.python.find(name) if m.python else None
+        if found and name.startswith(("nvidia-", "triton")) and found.version != version:
+            wrong.append(f"{name} {found.version}, torch {package.version} wants {version}")
+            right.append(mends.package(name, version))
+    if wrong:
+        yield Finding(
+            "cuda-libraries-not-as-pinned",
+            Severity.LIMIT,
+            "CUDA libraries of other versions than this PyTorch was built with",
+            tuple(wrong),
+            "Another package replaced them; the first convolution or collective may fail, or use slower code.",
+            (Mend("Put its own back", (mends.pip_install(m, *right),)),),
+            f"{mends.pip(m)} check",
+        )
+
+
+def twice(m: Machine) -> Iterator[Finding]:
+    """More than one torch that the interpreter could find, and a core compiled for another Python."""
+    if m.python is None:
+        return
+    copies = [p for p in m.python.packages if p.name == "torch"]
+    conda = next((p for p in m.python.packages if p.name == "pytorch" and p.place == "conda"), None)
+    versions = {p.version.partition("+")[0] for p in copies} | ({conda.version} if conda else set())
+    if len(copies) > 1 or (conda and len(versions) > 1):
+        where = [f"torch {p.version} in {p.place}" for p in copies] + ([f"pytorch {conda.version} by conda"] if conda else [])
+        remove = (f"{mends.pip(m)} uninstall -y torch",) * len(copies)
+        if conda and len(versions) > 1:
+            mend = Mend(
+                "Keep one: remove pip's and let conda repair its own",
+                (*remove, f"conda install --force-reinstall {mends.quoted('pytorch=' + conda.version)}"),
+            )
+        else:
+            wheel = mends.best_wheel(m, mends.capabilities_here(m)) if m.nvidia_cards else None
+            again = (
+                mends.install_torch(m, wheel)[-1] if wheel else mends.pip_install(m, mends.package("torch", copies[0].version))
+            )
+            mend = Mend("Remove every copy, then install one", (*remove, again))
+        yield Finding(
+            "torch-installed-twice",
+            Severity.LIMIT if _works(m) else Severity.BLOCKER,
+            "Two PyTorch installations are mixed",
+            tuple(where),
+            "Which one is loaded depends on the order of the search path, and files of one stay under the other.",
+            (mend,),
+            f"{mends.pip(m)} list | grep -i torch",
+            hides=("torchvision-mismatch", "torch-import-fails", "torch-crashes"),
+        )
+    for package in copies[:1]:
+        if package.extension_tags and m.python.tag and m.python.tag not in package.extension_tags:
+            yield Finding(
+                "torch-wrong-python",
+                Severity.BLOCKER,
+                "The installed PyTorch was compiled for another Python",
+                (
+                    f"torch {package.version} for {', '.join(package.extension_tags)}",
+                    f"this Python is {m.python.tag}",
+                    package.place,
+                ),
+                "Its compiled core is not found: `No module named torch._C`.",
+                (
+                    Mend(
+                        "Install it again with this interpreter",
+                        (
+                            mends.pip_uninstall(m, "torch"),
+                            mends.pip_install(m, mends.package("torch", package.version.partition("+")[0])),
+                        ),
+                    ),
+                ),
+                mends.check_torch(m),
+                hides=("torch-import-fails", SEES_NONE),
+            )
+
+
+def shadowed(m: Machine) -> Iterator[Finding]:
+    """Older CUDA libraries that LD_LIBRARY_PATH puts before the wheel's own."""
+    if m.python is None or _package(m) is None:
+        return
+    older: dict[str, str] = {}
+    for name, folder in m.shadowing.items():
+        stem, _, version = name.partition(".so.")
+        begin = _SONAMES.get(stem)
+        own = next((p for p in m.python.packages if begin and p.name.startswith(begin)), None)
+        brought, wanted = mends.numbers(version) or (), mends.numbers(own.version) if own else None
+        if own is None or wanted is None or len(brought) < 2 or wanted[0] != brought[0]:
+            continue
+        if brought < wanted[: len(brought)]:
+            older[f"{folder}/{name}"] = f"{own.name} {own.version}"
+    if not older:
+        return
+    torch = m.framework("torch")
+    broken = torch is not None and torch.outcome != "ok"
+    yield Finding(
+        "ld-library-path-shadows",
+        Severity.BLOCKER if broken else Severity.LIMIT,
+        "LD_LIBRARY_PATH puts older CUDA libraries before PyTorch's own",
+        (*(f"{path} before {own}" for path, own in list(older.items())[:3]), *((torch.detail,) if torch and broken else ())),
+        "The loader looks there first, and this build was compiled against newer ones: undefined symbols, or errors of "
+        "cuDNN and cuBLAS.",
+        (Mend("Start without it; a wheel needs no LD_LIBRARY_PATH", ("unset LD_LIBRARY_PATH",)),),
+        mends.check_torch(m),
+        hides=("torch-import-fails", "torch-crashes"),
+    )
+
+
+def build_of(torch: Framework | None, package: Package) -> str:
+    """``cuda``, ``rocm``, ``cpu`` or ``xpu``: what the framework said, else what its version says."""
+    if torch and "version" in torch.answer:
+        for key, kind in (("cuda", "cuda"), ("hip", "rocm"), ("xpu", "xpu")):
+            if torch.answer.get(key):
+                return kind
+        return "cpu"
+    tag = package.version.partition("+")[2]
+    for begin, kind in (("cu", "cuda"), ("rocm", "rocm"), ("cpu", "cpu"), ("xpu", "xpu")):
+        if tag.startswith(begin):
+            return kind
+    # what PyPI gives on Linux; elsewhere its wheels have no CUDA
+    return "cuda" if find_wheel(package.version) else "cpu"
+
+
+def architectures_of(torch: Framework | None, package: Package) -> tuple[str, ...]:
+    """What the wheel was compiled for: what it says, else what the table says."""
+    if torch and torch.architectures:
+        return torch.architectures
+    row = find_wheel(package.version, package.version.partition("+")[2] or None)
+    return row.architectures if row else ()
+
+
+def _cuda_of(torch: Framework | None, package: Package | None) -> str | None:
+    if torch and "version" in torch.answer:
+        return torch.cuda
+    if package is None:
+        return None
+    row = find_wheel(package.version, package.version.partition("+")[2] or None)
+    return mends.dotted(row.cuda) if row else None
+
+
+def _no_kernel_image(torch: Framework | None) -> set[Capability]:
+    """Capabilities of the cards on which a run failed for want of code."""
+    if torch is None:
+        return set()
+    shown = {d.get("index"): tuple(d.get("capability") or ()) for d in torch.answer.get("devices") or ()}
+    bad = (r for r in torch.answer.get("ran") or () if "no kernel image" in str(r.get("error") or "").lower())
+    return {c for r in bad if len(c := shown.get(r.get("index"), ())) == 2}  # type: ignore[misc]
+
+
+def _ran(torch: Framework | None, card: Card) -> bool | None:
+    """Whether a product ran on this card; None when that is not known of exactly this card."""
+    if torch is None:
+        return None
+    bare = (card.identity.uuid or "?").removeprefix("GPU-").lower()
+    for device in torch.answer.get("devices") or ():
+        same = str(device.get("uuid") or "").removeprefix("GPU-").lower() == bare
+        if same or (
+            len(torch.answer["devices"]) == 1 and tuple(device.get("capability") or ()) == card.identity.compute_capability
+        ):
+            return next((r.get("ran") for r in torch.answer.get("ran") or () if r.get("index") == device.get("index")), None)
+    return None
+
+
+def _works(m: Machine) -> bool:
+    torch = m.framework("torch")
+    return torch is not None and torch.outcome == "ok"
+
+
+def _package(m: Machine) -> Package | None:
+    return m.python.find("torch") if m.python else None
+
+
+def _discrete(card: Card) -> bool:
+    """A card of its own, not the graphics part of a processor: those share its memory."""
+    return card.identity.unified_memory is not True and (card.identity.memory_bytes or 0) >= 4 << 30
+
+
+def _cards_seen(cards: tuple[Card, ...]) -> tuple[str, ...]:
+    here = (c for c in cards if c.sample is None or c.sample.state is State.OK)
+    return tuple(dict.fromkeys(f"{c.identity.name} answers the driver" for c in here))
+
+
+def _sm(card: Card) -> str:
+    major, minor = card.identity.compute_capability or (0, 0)
+    return f"sm_{major}{minor}"

@@ -1,0 +1,226 @@
+"""The exact commands that mend a thing on this operating system, for this driver, this interpreter and these cards."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+
+from gpuwise.errors import InputError
+from gpuwise.facts.software.compatibility import (
+    Capability,
+    Generation,
+    Version,
+    Wheel,
+    generation_of,
+    generation_of_chip,
+    parse_version,
+    rocm_builds,
+    wheels_for,
+)
+from gpuwise.facts.software.os_commands import OsCommands, os_commands_for
+from gpuwise.machine.doctor.finding import Mend
+from gpuwise.machine.doctor.observation import NVIDIA, Machine
+
+INDEX = "https://download.pytorch.org/whl"
+_COMPANIONS = ("torchvision", "torchaudio")
+
+
+def os_family(machine: Machine) -> OsCommands | None:
+    """How this distribution does things; None where the facts know it not."""
+    return os_commands_for(machine.system.ids)
+
+
+def generations_here(machine: Machine) -> tuple[Generation, ...]:
+    """The generations of NVIDIA's cards here, from what the driver says or from the names of the chips on the bus."""
+    found = [generation_of(c.identity.compute_capability) for c in machine.nvidia_cards if c.identity.compute_capability]
+    found += [generation_of_chip(c.name) for c in machine.pci_of(NVIDIA) if c.name]
+    return tuple(dict.fromkeys(g for g in found if g))
+
+
+def branch_for(machine: Machine) -> int:
+    """The driver branch to install: the oldest of those the cards here want, so that every card keeps running."""
+    from gpuwise.facts.software.compatibility import generations
+
+    wanted = [g.install_driver for g in generations_here(machine)]
+    return min(wanted, default=max(g.install_driver for g in generations().values()))
+
+
+def needs_closed_modules(machine: Machine) -> bool:
+    """A card here runs only with NVIDIA's own modules."""
+    return any(g.kernel_modules == "proprietary" for g in generations_here(machine))
+
+
+def install_driver(machine: Machine, *, what: str = "Install NVIDIA's driver") -> tuple[Mend, ...]:
+    """The driver for these cards on this system, then a restart."""
+    branch = branch_for(machine)
+    if machine.system.wsl:
+        return (windows_driver(branch),)
+    if machine.system.platform == "win32":
+        return (Mend(f"{what}: branch {branch} or newer from https://www.nvidia.com/drivers", where="person", reboot=True),)
+    family = os_family(machine)
+    if family is None:
+        return (
+            Mend(f"{what}: branch {branch} from your distribution, else from https://www.nvidia.com/drivers", where="person"),
+        )
+    closed = needs_closed_modules(machine)
+    commands = family.driver_closed if closed else family.driver_open
+    kind = "NVIDIA's own modules" if closed else "the open modules"
+    where = "host" if machine.system.container else "here"
+    return (Mend(f"{what}: branch {branch} with {kind}", (*filled(machine, commands, branch), "sudo reboot"), where, True),)
+
+
+def windows_driver(branch: int) -> Mend:
+    """WSL takes its driver from Windows."""
+    return Mend(
+        f"Install NVIDIA's driver in Windows (branch {branch} or newer, from https://www.nvidia.com/drivers), then in PowerShell",
+        ("wsl --update", "wsl --shutdown"),
+        "windows",
+    )
+
+
+def filled(machine: Machine, commands: Iterable[str], branch: int) -> tuple[str, ...]:
+    """Commands with this system's version and architecture in them."""
+    version = machine.system.version.split(".")[0] or "12"
+    arch = "sbsa" if machine.system.machine in ("aarch64", "arm64") else "x86_64"
+    return tuple(c.replace("{branch}", str(branch)).replace("{version}", version).replace("{arch}", arch) for c in commands)
+
+
+def pip(machine: Machine) -> str:
+    """How packages are installed for the interpreter that was looked at."""
+    python = machine.python
+    if python is None:
+        return "python -m pip"
+    return f"{shlex.quote(python.path)} -m pip"
+
+
+def pip_install(machine: Machine, *words: str) -> str:
+    """One install command."""
+    python = machine.python
+    tail = " ".join(words)
+    if python is not None and not python.has_pip:
+        return f"uv pip install --python {shlex.quote(python.path)} {tail}"
+    return f"{pip(machine)} install {tail}"
+
+
+def package(name: str, version: str) -> str:
+    """``torch==2.13.0`` as the shell has to be given it."""
+    return shlex.quote(f"{name}=={version}")
+
+
+def pip_uninstall(machine: Machine, *names: str) -> str:
+    """One uninstall command."""
+    python = machine.python
+    tail = " ".join(names)
+    if python is not None and not python.has_pip:
+        return f"uv pip uninstall --python {shlex.quote(python.path)} {tail}"
+    return f"{pip(machine)} uninstall -y {tail}"
+
+
+def numbers(text: str | None) -> Version | None:
+    """(550, 54, 14) of a version; None of anything else."""
+    try:
+        return parse_version(text or "")
+    except InputError:
+        return None
+
+
+def driver_number(machine: Machine) -> Version | None:
+    """(550, 54, 14) of the loaded driver; None when it is not known."""
+    return numbers(machine.driver_version)
+
+
+def windows_numbers(machine: Machine) -> bool:
+    """The driver is numbered as Windows does: there, and in WSL."""
+    return machine.system.platform == "win32" or machine.system.wsl is not None
+
+
+def capabilities_here(machine: Machine) -> tuple[Capability, ...]:
+    """Of NVIDIA's cards that answer, each once."""
+    found = (c.identity.compute_capability for c in machine.nvidia_cards)
+    return tuple(dict.fromkeys(c for c in found if c is not None))
+
+
+def best_wheel(machine: Machine, cards: Sequence[Capability], *, driver: bool = True) -> Wheel | None:
+    """The wheel to install for ``cards``: of the installed series where one runs, else the newest. ``driver`` False leaves the
+    driver's age out of it."""
+    python = machine.python.version[:2] if machine.python and machine.python.version else None
+    limit = driver_number(machine) if driver else None
+    windows = windows_numbers(machine)
+    installed = machine.python.find("torch") if machine.python else None
+    series = (numbers(installed.version) or ())[:2] if installed else ()
+    if len(series) == 2:
+        same = wheels_for(cards, limit, python=python, windows=windows, series=series)
+        if same and not same[0].experimental:
+            return same[0]
+    found = wheels_for(cards, limit, python=python, windows=windows)
+    return found[0] if found else None
+
+
+def install_torch(machine: Machine, wheel: Wheel) -> tuple[str, ...]:
+    """The commands that put ``wheel`` in the place of the installed one. What is there is removed first: pip takes 2.13.0+cpu for
+    2.13.0 and would change nothing."""
+    here = machine.python
+    companions = [n for n in _COMPANIONS if here and here.find(n)]
+    remove = [n for n in ("torch", *companions) if here and here.find(n)]
+    plain = wheel.pypi_default and machine.system.platform == "linux" and machine.system.machine in ("x86_64", "")
+    words = [package("torch", wheel.release), *companions]
+    if not plain:
+        words += ["--index-url", f"{INDEX}/{wheel.build}"]
+    return (*((pip_uninstall(machine, *remove),) if remove else ()), pip_install(machine, *words))
+
+
+def torch_mend(machine: Machine, cards: Sequence[Capability], *, driver: bool = True) -> tuple[Mend, ...]:
+    """Install the PyTorch that runs on ``cards``; words instead where no wheel does."""
+    wheel = best_wheel(machine, cards, driver=driver)
+    if wheel is None:
+        return (no_wheel(machine, cards),)
+    what = f"Install PyTorch {wheel.release} built with CUDA {dotted(wheel.cuda)}"
+    return (Mend(what, install_torch(machine, wheel)),)
+
+
+def no_wheel(machine: Machine, cards: Sequence[Capability]) -> Mend:
+    """What to do where no known wheel runs: another interpreter, another driver, or a build of one's own."""
+    python = machine.python
+    if python and python.version:
+        any_python = wheels_for(cards, driver_number(machine))
+        if any_python:
+            low, high = any_python[0].python_min, any_python[0].python_max
+            commands = (
+                f"uv venv --python {dotted(high)} .venv",
+                "uv pip install --python .venv/bin/python "
+                f"{package('torch', any_python[0].release)} --index-url {INDEX}/{any_python[0].build}",
+            )
+            return Mend(f"Make an environment with Python {dotted(low)} to {dotted(high)}: that wheel has no other", commands)
+    names = ", ".join(dotted(c) for c in cards)
+    return Mend(
+        f"No published wheel runs on compute capability {names} with this driver: build PyTorch from source", where="person"
+    )
+
+
+def rocm_mend(machine: Machine) -> Mend:
+    """Install the PyTorch built for AMD."""
+    series, build = rocm_builds()[0]
+    here = machine.python
+    companions = [n for n in _COMPANIONS if here and here.find(n)]
+    remove = [n for n in ("torch", *companions) if here and here.find(n)]
+    install = pip_install(machine, package("torch", f"{dotted(series)}.*"), *companions, "--index-url", f"{INDEX}/{build}")
+    return Mend(
+        f"Install PyTorch {dotted(series)} built for ROCm {build.removeprefix('rocm')}",
+        (*((pip_uninstall(machine, *remove),) if remove else ()), install),
+    )
+
+
+def check_torch(machine: Machine) -> str:
+    """A command that shows that PyTorch runs a product on the first GPU."""
+    python = shlex.quote(machine.python.path) if machine.python else "python"
+    return f"{python} -c \"import torch; x = torch.ones(64, 64, device='cuda'); print((x @ x).sum())\"  # tensor(262144., ...)"
+
+
+def quoted(text: str) -> str:
+    """Text as one word of a shell."""
+    return shlex.quote(text)
+
+
+def dotted(version: Iterable[int]) -> str:
+    """``12.6`` of (12, 6)."""
+    return ".".join(str(p) for p in version)

@@ -1,0 +1,94 @@
+"""Each installed framework asked in a process of its own, all at once, with a time limit: a crash or a hang is an answer."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from gpuwise.machine.doctor.host import Host, Ran
+from gpuwise.machine.doctor.observation import Framework
+
+LIMIT_S = 90.0
+"""A first import from a cold network disk takes a minute; a hang never ends."""
+_LAST_WORDS = 400
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "stage": str, "failed": str, "version": str, "file": str, "cuda": str, "hip": str, "xpu": str, "nccl": str, "error": str,
+    "backend": str, "cudnn": (str, int), "architectures": list, "available": bool, "mps": bool, "count": int, "threads": int,
+}  # fmt: skip
+
+
+def ask_frameworks(host: Host, python: str, names: Iterable[str], limit_s: float = LIMIT_S) -> tuple[Framework, ...]:
+    """What each of ``names`` says of itself, in the same order."""
+    wanted = tuple(names)
+    if not wanted:
+        return ()
+    with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
+        return tuple(pool.map(lambda name: ask(host, python, name, limit_s), wanted))
+
+
+def ask(host: Host, python: str, name: str, limit_s: float) -> Framework:
+    """What one framework says of itself."""
+    ran = host.run((python, "-c", question(), name), limit_s=limit_s)
+    return understand(name, ran)
+
+
+@cache
+def question() -> str:
+    """The program the user's interpreter runs."""
+    return files("gpuwise.machine.doctor.probes").joinpath("ask_framework.py").read_text(encoding="utf-8")
+
+
+def understand(name: str, ran: Ran) -> Framework:
+    """What a run of the question means."""
+    answer: dict[str, Any] = {}
+    for line in ran.out.splitlines():
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(said, dict):
+            answer |= _known(said)
+    stage = str(answer.pop("stage", "start"))
+    failed = str(answer.pop("failed", ""))
+    last = " ".join(ran.err.split())[-_LAST_WORDS:]
+    if ran.timed_out:
+        return Framework(name, "hang", stage, last, ran.seconds, answer)
+    if ran.status is None:
+        return Framework(name, "error", "start", "the interpreter could not be started", ran.seconds, answer)
+    if failed:
+        return Framework(name, "error", stage, failed, ran.seconds, answer)
+    if ran.status < 0 or (ran.status != 0 and stage != "done"):
+        ended = f"ended by {signal_name(-ran.status)}" if ran.status < 0 else f"ended with status {ran.status}"
+        return Framework(name, "crash", stage, f"{ended}: {last}" if last else ended, ran.seconds, answer)
+    if not answer.get("available") and answer.get("error") is None and name == "tensorflow" and answer.get("cuda"):
+        answer["error"] = last
+    return Framework(name, "ok", stage, "", ran.seconds, answer)
+
+
+def _known(said: dict[str, Any]) -> dict[str, Any]:
+    """What has a name and a type that the question gives; a library may print objects of its own between."""
+    kept = {k: v for k, v in said.items() if k in _KINDS and isinstance(v, _KINDS[k])}
+    if "architectures" in kept:
+        kept["architectures"] = [str(a) for a in kept["architectures"]]
+    for name in ("devices", "ran"):
+        rows = said.get(name)
+        if isinstance(rows, list):
+            kept[name] = [r for r in rows if isinstance(r, dict) and isinstance(r.get("index"), int)]
+    for device in kept.get("devices", ()):
+        pair = device.get("capability")
+        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(n, int) for n in pair)):
+            device["capability"] = None
+    return kept
+
+
+def signal_name(number: int) -> str:
+    """``SIGSEGV`` of 11."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

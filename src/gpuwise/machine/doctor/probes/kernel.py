@@ -1,0 +1,157 @@
+"""GPUs as the kernel has them: the PCI bus, device nodes, modules on disk and in memory, its log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gpuwise.machine.devices.readings import Xid
+from gpuwise.machine.doctor.host import Host
+from gpuwise.machine.doctor.observation import AMD, INTEL, NVIDIA, Modules, Node, PciCard
+from gpuwise.machine.doctor.probes.paths import path_of
+
+_PCI = "/sys/bus/pci/devices"
+_PCI_IDS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids")
+LIBRARY_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu", "/usr/lib", "/usr/local/nvidia/lib64",
+)  # fmt: skip
+_MODULE_FOLDERS = ("updates/dkms", "updates", "extra", "extra/nvidia", "kernel/drivers/video", "extramodules", "misc")
+_LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d{3,4}\.\d+(?:\.\d+)?)")
+_LOG_WORDS = re.compile(
+    r"NVRM|nvidia|nouveau|amdgpu|kfd|PM: suspend|Key was rejected|module verification failed|Required key|is rejected",
+    re.IGNORECASE,
+)
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d{1,6}),?\s*(.*)")
+_MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nouveau", "amdgpu", "i915", "xe", "vfio_pci")
+_BUS_ID = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.[0-7])?")
+_COMMAND_S = 3.0
+
+
+def read_pci(host: Host) -> tuple[PciCard, ...]:
+    """Display and compute devices of GPU makers; their names only where pci.ids is installed."""
+    found: list[PciCard] = []
+    for address in host.names(_PCI):
+        place = f"{_PCI}/{address}"
+        kind = (host.read(f"{place}/class") or "").strip().removeprefix("0x")
+        if kind[:2] not in ("03", "12"):
+            continue
+        vendor = (host.read(f"{place}/vendor") or "").strip().removeprefix("0x")
+        if vendor not in (NVIDIA, AMD, INTEL):
+            continue
+        driver = host.link(f"{place}/driver")
+        iommu = host.read(f"{place}/iommu_group/type")
+        found.append(
+            PciCard(
+                address=address,
+                vendor=vendor,
+                device=(host.read(f"{place}/device") or "").strip().removeprefix("0x"),
+                kernel_driver=driver.rpartition("/")[2] if driver else None,
+                iommu=iommu.strip() if iommu else None,
+                bridges=path_of(host, address),
+            )
+        )
+    return tuple(found)
+
+
+def name_cards(host: Host, cards: Sequence[PciCard]) -> tuple[PciCard, ...]:
+    """The same cards with their names from pci.ids, which is large: only asked for where no driver names them."""
+    from dataclasses import replace
+
+    text = next((t for p in _PCI_IDS if (t := host.read(p))), "")
+    named: list[PciCard] = []
+    for card in cards:
+        block = re.search(rf"^{card.vendor}\s.*\n((?:[\t#].*\n)*)", text, re.MULTILINE)
+        line = re.search(rf"^\t{card.device}\s+(.+)$", block[1], re.MULTILINE) if block and card.device else None
+        named.append(replace(card, name=line[1].strip()) if line else card)
+    return tuple(named)
+
+
+def count_nvswitches(host: Host) -> int:
+    """NVSwitches on the bus: bridges of NVIDIA's."""
+    n = 0
+    for address in host.names(_PCI):
+        place = f"{_PCI}/{address}"
+        if (host.read(f"{place}/class") or "").startswith("0x0680") and (host.read(f"{place}/vendor") or "").strip() == "0x10de":
+            n += 1
+    return n
+
+
+def read_nodes(host: Host) -> tuple[Node, ...]:
+    """Device nodes of GPUs, and whether this user can open them."""
+    names = [n for n in host.names("/dev") if re.fullmatch(r"nvidia\d+|nvidiactl|nvidia-uvm|kfd|dxg", n)]
+    render = [f"dri/{n}" for n in host.names("/dev/dri") if n.startswith("renderD")]
+    return tuple(Node(f"/dev/{n}", host.usable(f"/dev/{n}")) for n in (*names, *render))
+
+
+def read_modules(host: Host, kernels: bool) -> Modules:
+    """NVIDIA's modules and libraries; ``kernels``: also for which kernels modules are on disk."""
+    listed = {line.split(" ", 1)[0] for line in (host.read("/proc/modules") or "").splitlines()}
+    version = (host.read("/sys/module/nvidia/version") or "").strip() or None
+    said = host.read("/proc/driver/nvidia/version") or ""
+    if version is None and (match := re.search(r"Kernel Module.*?\s(\d{3,4}\.\d+(?:\.\d+)?)\s", said)):
+        version = match[1]
+    libraries: dict[str, str] = {}
+    for folder in LIBRARY_FOLDERS:
+        for name in host.names(folder):
+            if match := _LIBRARY.fullmatch(name):
+                libraries.setdefault(match[1], f"{folder}/{name}")
+    return Modules(
+        loaded=tuple(m for m in _MODULES if m in listed),
+        version=version,
+        open="Open Kernel Module" in said if said else None,
+        built_for=tuple(k for k in host.names("/lib/modules") if _has_module(host, f"/lib/modules/{k}")) if kernels else (),
+        libraries=tuple(libraries),
+        library_paths=tuple(libraries.values()),
+    )
+
+
+def _has_module(host: Host, place: str) -> bool:
+    folders = [f"{place}/{f}" for f in _MODULE_FOLDERS]
+    folders += [f"{place}/kernel/{n}" for n in host.names(f"{place}/kernel") if n.startswith("nvidia-")]
+    return any(n.startswith("nvidia.ko") for f in folders for n in host.names(f))
+
+
+def read_kernel_log(host: Host) -> tuple[tuple[str, ...], bool]:
+    """The lines of the kernel's log that speak of GPUs, and whether it could be read at all."""
+    for command in (("dmesg",), ("journalctl", "-k", "-b", "--no-pager", "-o", "short-monotonic")):
+        if host.which(command[0]) is None:
+            continue
+        ran = host.run(command, limit_s=_COMMAND_S)
+        if ran.status == 0 and ran.out.strip():
+            return tuple(line for line in ran.out.splitlines() if _LOG_WORDS.search(line)), True
+    return (), False
+
+
+def xids_in(lines: Sequence[str]) -> tuple[Xid, ...]:
+    """The driver's errors in lines of the kernel's log."""
+    found: list[Xid] = []
+    for line in lines:
+        if match := _XID.search(line):
+            found.append(Xid(int(match[2]), None, match[1], match[3].strip()))
+    return tuple(found)
+
+
+def count_mig_instances(host: Host, bus_id: str | None) -> int | None:
+    """GPU instances made on the card at ``bus_id``; None when the driver does not list them."""
+    for address in host.names("/proc/driver/nvidia/gpus"):
+        if not same_bus(bus_id, address):
+            continue
+        minor = re.search(r"Device Minor:\s+(\d+)", host.read(f"/proc/driver/nvidia/gpus/{address}/information") or "")
+        if minor is None:
+            return None
+        instances = host.names(f"/proc/driver/nvidia/capabilities/gpu{minor[1]}/mig")
+        return sum(1 for name in instances if re.fullmatch(r"gi\d+", name))
+    return None
+
+
+def same_bus(a: str | None, b: str | None) -> bool:
+    """Whether two ways of writing a PCI address mean one device: NVML writes eight digits of domain, the kernel four, a log
+    leaves out the function."""
+    one = _address(a or "")
+    return one is not None and one == _address(b or "")
+
+
+def _address(text: str) -> tuple[int, ...] | None:
+    """(domain, bus, device); None for text that is no address."""
+    match = _BUS_ID.fullmatch(text.strip())
+    return tuple(int(part or "0", 16) for part in match.groups()) if match else None

@@ -1,0 +1,162 @@
+"""Look at a machine: everything the checks need, gathered once. Nothing is changed and no check is made here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from gpuwise.errors import DeviceError
+from gpuwise.machine.devices.backend import Devices
+from gpuwise.machine.devices.find import Found, find_devices
+from gpuwise.machine.devices.readings import State
+from gpuwise.machine.doctor.host import Host, LocalHost
+from gpuwise.machine.doctor.observation import NVIDIA, Card, Framework, Machine, Python, Refusal, System, Vendor
+from gpuwise.machine.doctor.probes import kernel as probe_kernel
+from gpuwise.machine.doctor.probes import system as probe_system
+from gpuwise.machine.doctor.probes.frameworks import LIMIT_S, ask_frameworks
+from gpuwise.machine.doctor.probes.paths import read_bridges
+from gpuwise.machine.doctor.probes.python import choose_python, installed_frameworks, read_python
+
+_VARIABLE = re.compile(
+    r"CUDA_.*|NVIDIA_.*|HIP_.*|ROCR_.*|HSA_.*|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK|ONEAPI_DEVICE_SELECTOR|NCCL_.*|PYTORCH_.*|"
+    r"TORCH_CUDA_ARCH_LIST|XLA_.*|JAX_PLATFORMS?|JAX_PLATFORM_NAME|TF_(FORCE|GPU|CUDNN|CPP|XLA|ENABLE).*|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|CONDA_PREFIX|VIRTUAL_ENV|"
+    r"OMP_NUM_THREADS"
+)
+_BUNDLED = re.compile(
+    r"lib(cudart|cublas|cublasLt|cudnn|nccl|nvJitLink|cusparse|cusolver|cufft|nvrtc)\.so\.\d[\d.]*|libcuda\.so.*"
+)
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|AUTH|CREDENTIAL", re.IGNORECASE)
+_SUSPENDED = re.compile(r"PM: suspend (entry|exit)")
+
+
+def probe(
+    host: Host | None = None,
+    *,
+    devices: Callable[[], Found] = find_devices,
+    python: str | None = None,
+    frameworks: bool = True,
+    limit_s: float = LIMIT_S,
+    wanted_gpus: int | None = None,
+) -> Machine:
+    """Everything found on a machine. A source that fails is left out or says so in the observation: nothing raises.
+
+    ``frameworks`` False asks none. ``limit_s`` is for each framework.
+    """
+    host = host or LocalHost()
+    system = probe_system.read_system(host)
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        asked = pool.submit(_python_side, host, python, frameworks, limit_s)
+        logged = pool.submit(probe_kernel.read_kernel_log, host) if system.platform == "linux" else None
+        vendors, refusals = _device_side(devices)
+        found, answers = asked.result()
+        lines, read = logged.result() if logged else ((), False)
+    machine = Machine(
+        system=system,
+        vendors=vendors,
+        refusals=refusals,
+        kernel_log=lines,
+        kernel_log_read=read,
+        xids=probe_kernel.xids_in(lines),
+        environment={k: v for k, v in host.environment.items() if _VARIABLE.fullmatch(k) and not _SECRET.search(k)},
+        python=found,
+        frameworks=answers,
+        resources=probe_system.read_resources(host),
+        suspended=any(_SUSPENDED.search(line) for line in lines),
+        wanted_gpus=wanted_gpus,
+    )
+    return _linux_side(host, machine) if system.platform == "linux" else machine
+
+
+def _python_side(host: Host, wanted: str | None, ask: bool, limit_s: float) -> tuple[Python, tuple[Framework, ...]]:
+    python = read_python(host, choose_python(host, wanted))
+    names = installed_frameworks(python) if ask else ()
+    return python, ask_frameworks(host, python.path, names, limit_s)
+
+
+def _device_side(devices: Callable[[], Found]) -> tuple[tuple[Vendor, ...], tuple[Refusal, ...]]:
+    found = devices()
+    vendors: list[Vendor] = []
+    refusals = [_refusal(name, error) for name, error in found.failed.items()]
+    for backend in found.backends:
+        try:
+            vendors.append(_vendor(backend))
+        except DeviceError as error:
+            refusals.append(_refusal(backend.vendor, error))
+        finally:
+            backend.close()
+    return tuple(vendors), tuple(refusals)
+
+
+def _refusal(vendor: str, error: DeviceError) -> Refusal:
+    return Refusal(vendor, type(error).__name__, error.message, error.code)
+
+
+def _vendor(backend: Devices) -> Vendor:
+    cards: list[Card] = []
+    for identity in backend.identities():
+        sample = backend.sample(identity.index, processes=False)
+        health, problem = None, sample.error
+        if sample.state is State.OK:
+            try:
+                health = backend.health(identity.index)
+            except DeviceError as error:
+                problem = error.message
+        cards.append(Card(identity, sample, health, problem))
+    try:
+        driver = backend.driver()
+    except DeviceError:
+        driver = None
+    try:
+        peers = backend.peers() if len(cards) > 1 else ()
+    except DeviceError:
+        peers = ()
+    named = cards[0].identity.vendor if cards else backend.vendor
+    return Vendor(named if named != "null" else backend.vendor, driver, tuple(cards), peers)
+
+
+def _linux_side(host: Host, machine: Machine) -> Machine:
+    """What only Linux tells."""
+    system = machine.system
+    pci = probe_kernel.read_pci(host)
+    if any(c.vendor == NVIDIA for c in pci) and not machine.nvidia_cards:
+        pci = probe_kernel.name_cards(host, pci)
+    instances = {
+        card.identity.index: count
+        for card in machine.nvidia_cards
+        if card.identity.mig and (count := probe_kernel.count_mig_instances(host, card.identity.pci_bus_id)) is not None
+    }
+    return replace(
+        machine,
+        pci=pci,
+        bridges=read_bridges(host, pci) if len(machine.cards) > 1 else (),
+        nodes=probe_kernel.read_nodes(host),
+        modules=probe_kernel.read_modules(host, kernels=system.container is None and system.wsl is None),
+        toolkits=probe_system.read_toolkits(host, ask_nvcc=bool(machine.nvidia_cards)),
+        docker=probe_system.read_docker(host),
+        shadowing=_shadowing(host),
+        mig_instances=instances,
+        nvswitches=probe_kernel.count_nvswitches(host),
+        wsl_linux_driver=_wsl_linux_driver(host, system),
+    )
+
+
+def _shadowing(host: Host) -> Mapping[str, str]:
+    """CUDA libraries in the folders of LD_LIBRARY_PATH, the first of each name."""
+    found: dict[str, str] = {}
+    for folder in filter(None, host.environment.get("LD_LIBRARY_PATH", "").split(":")):
+        for name in host.names(folder):
+            if _BUNDLED.fullmatch(name):
+                found.setdefault(name, folder)
+    return found
+
+
+def _wsl_linux_driver(host: Host, system: System) -> tuple[str, ...]:
+    """Packages of a Linux driver inside WSL, else libraries of one beside WSL's own."""
+    if not system.wsl:
+        return ()
+    begin = ("libnvidia-compute-", "nvidia-driver-", "nvidia-dkms-", "nvidia-utils-", "cuda-drivers")
+    packages = (n.removesuffix(".list").partition(":")[0] for n in host.names("/var/lib/dpkg/info") if n.endswith(".list"))
+    named = tuple(dict.fromkeys(p for p in packages if p.startswith(begin)))
+    return named or probe_kernel.read_modules(host, kernels=False).library_paths

@@ -1,0 +1,1 @@
+"""What holds a device back, as rules over frames."""

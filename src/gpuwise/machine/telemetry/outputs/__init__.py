@@ -1,0 +1,1 @@
+"""Frames as CSV lines, Prometheus metrics and a Grafana dashboard."""

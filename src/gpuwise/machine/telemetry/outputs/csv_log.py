@@ -1,0 +1,154 @@
+"""A line a card and refresh, for spreadsheets: readings in SI units with the unit in the column's name."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import sys
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO
+
+from gpuwise.errors import InputError
+from gpuwise.machine.devices.readings import EventReason
+from gpuwise.machine.telemetry.causes.cause import Cause
+from gpuwise.machine.telemetry.frames import Card, Frame
+
+N_PENDING = 3600
+"""Frames kept while the disk is full."""
+
+_SAMPLE = (
+    "utilization", "memory_utilization", "memory_used_bytes", "memory_total_bytes", "power_limit_w", "temperature_c",
+    "memory_temperature_c", "fan", "sm_clock_hz", "memory_clock_hz", "performance_state", "pcie_generation", "pcie_width",
+    "encoder_utilization", "decoder_utilization",
+)  # fmt: skip
+COLUMNS: dict[str, Callable[[Frame, Card, tuple[Cause, ...]], object]] = {
+    "time": lambda f, c, w: time_words(f.wall_s),
+    "monotonic_s": lambda f, c, w: round(f.at_s, 3),
+    "gpu": lambda f, c, w: c.number,
+    "name": lambda f, c, w: c.identity.name,
+    "uuid": lambda f, c, w: c.identity.uuid,
+    "state": lambda f, c, w: c.sample.state.value,
+    **{n: (lambda f, c, w, n=n: getattr(c.sample, n)) for n in _SAMPLE},
+    "power_w": lambda f, c, w: c.power_w,
+    "power_basis": lambda f, c, w: c.power_basis,
+    "energy_j": lambda f, c, w: c.energy_j,
+    "pcie_sent_bytes_per_s": lambda f, c, w: c.pcie_sent_bytes_per_s,
+    "pcie_received_bytes_per_s": lambda f, c, w: c.pcie_received_bytes_per_s,
+    "nvlink_sent_bytes_per_s": lambda f, c, w: c.nvlink_sent_bytes_per_s,
+    "nvlink_received_bytes_per_s": lambda f, c, w: c.nvlink_received_bytes_per_s,
+    "event_reasons": lambda f, c, w: reason_names(c.sample.event_reasons),
+    "n_processes": lambda f, c, w: None if c.processes is None else len(c.processes),
+    "causes": lambda f, c, w: ";".join(x.id for x in w if x.number == c.number),
+}
+"""Column -> its value. An unknown reading is an empty cell; shares are 0 to 1."""
+
+
+def time_words(wall_s: float) -> str:
+    """The time of day in UTC: ``2026-11-22T02:13:32.120Z``."""
+    try:
+        return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, OSError, ValueError):
+        return ""
+
+
+def reason_names(bits: int | None) -> str | None:
+    """``SW_POWER_CAP;0x1000``: names of the bits, and in hexadecimal those that have none."""
+    if bits is None:
+        return None
+    names, left = list[str](), bits
+    for reason in EventReason:
+        if bits & reason:
+            names.append(str(reason.name))
+            left &= ~int(reason)
+    return ";".join([*names, *([f"{left:#x}"] if left else [])])
+
+
+def header() -> bytes:
+    """The first line."""
+    return _line(list(COLUMNS))
+
+
+def lines(frame: Frame, causes: tuple[Cause, ...]) -> bytes:
+    """One line for each card of a frame."""
+    return b"".join(_line([read(frame, card, causes) for read in COLUMNS.values()]) for card in frame.cards)
+
+
+def _line(values: list[object]) -> bytes:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerow([f"{v:.6g}" if isinstance(v, float) else v for v in values])
+    return buffer.getvalue().encode("utf-8", "backslashreplace")
+
+
+class CsvLog:
+    """A sink that writes CSV to a new file, or to stdout for ``-``. A line is whole or not there: where the disk is full the
+    file is cut back to its last whole frame, and what waits is written when there is room again. Raises InputError."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._failure, self._dropped = name, "", 0
+        self._waiting: deque[bytes] = deque([header()])
+        self._file: BinaryIO | None = None
+        self._whole_bytes: int | None = None
+        if name != "-":
+            try:
+                self._file = Path(name).open("xb", buffering=0)  # noqa: SIM115 - held until close
+            except FileExistsError as error:
+                raise InputError(f"{name} is there already", hint="give another name, or remove it") from error
+            except OSError as error:
+                raise InputError(f"{name} cannot be written: {error.strerror}", hint="check the folder") from error
+            if self._file.seekable():
+                self._whole_bytes = 0
+        self._closed = False
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        if self._failure:
+            return (f"{self._name} is not written ({self._failure}): {len(self._waiting)} frames wait",)
+        return (f"{self._dropped} frames are not in {self._name}",) if self._dropped else ()
+
+    def write(self, frame: Frame, causes: tuple[Cause, ...]) -> None:
+        """Write a frame's lines, and those that wait."""
+        self._waiting.append(lines(frame, causes))
+        if len(self._waiting) > N_PENDING:
+            del self._waiting[1]  # the first may be the header
+            self._dropped += 1
+        self._flush()
+
+    def close(self) -> None:
+        """Write what waits, and close."""
+        if self._closed:
+            return
+        self._closed = True
+        self._flush()
+        self._dropped += len(self._waiting)
+        if self._file is not None:
+            self._file.close()
+
+    def _flush(self) -> None:
+        while self._waiting:
+            if self._file is None:
+                # a reader that left ends the program: there is nobody to write for
+                sys.stdout.write(self._waiting[0].decode())
+                sys.stdout.flush()
+            elif not self._put(self._file, self._waiting[0]):
+                return
+            self._waiting.popleft()
+
+    def _put(self, file: BinaryIO, data: bytes) -> bool:
+        try:
+            done = 0
+            while done < len(data):
+                done += file.write(data[done:])
+        except OSError as error:
+            self._failure = error.strerror or type(error).__name__
+            if self._whole_bytes is not None:
+                os.ftruncate(file.fileno(), self._whole_bytes)
+                file.seek(self._whole_bytes)
+            return False
+        if self._whole_bytes is not None:
+            self._whole_bytes += len(data)
+        self._failure = ""
+        return True

@@ -1,0 +1,1 @@
+"""Frames kept in a file and played again."""

@@ -1,0 +1,1 @@
+"""Rent, own or mix for a demand in accelerator-hours."""

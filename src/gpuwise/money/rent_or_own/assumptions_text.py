@@ -1,0 +1,105 @@
+"""A comparison in words: what a mix is called, what was assumed, what to mind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from gpuwise.facts.hardware.accelerators import sources
+from gpuwise.money.cost import STALE_DAYS
+from gpuwise.money.rent_or_own.comparison import Assumption
+from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, Demand
+from gpuwise.money.rent_or_own.engine import Mix
+from gpuwise.money.rent_or_own.ownership import Ownership
+from gpuwise.money.rent_or_own.renting import Renting
+from gpuwise.money.rent_or_own.uncertain_inputs import Driver
+from gpuwise.predict.estimate import Z80
+
+_TERMS = {12: "1 year", 36: "3 years"}
+_LOW_USE = 0.4
+_NOT_FACTS = {"offers": "the price catalogue"}
+
+
+def label(mix: Mix) -> str:
+    """``own 16 GPUs, reserve 8 for 3 years, the rest on demand``."""
+    parts: list[str] = []
+    if mix.owned:
+        parts.append(f"own {mix.owned} GPU{'s' if mix.owned > 1 else ''}")
+    if mix.reserved and mix.reservation is not None:
+        parts.append(f"reserve {mix.reserved} for {_TERMS.get(mix.reservation.months, f'{mix.reservation.months} months')}")
+    top = "on spot" if mix.top == "spot" else "on demand"
+    if not parts:
+        return f"rent {top}"
+    return f"{', '.join(parts)}, the rest {top}"
+
+
+def assumptions(demand: Demand, own: Ownership, rent: Renting) -> tuple[Assumption, ...]:
+    """What the answer stands on, in the order of a bill."""
+    found = [
+        Assumption("rental price", f"${rent.usd_per_hour:.2f}/h today", _aged(rent), False),
+        Assumption("rental prices to come", _path(rent), rent.process.fitted_on, False),
+        Assumption("GPU price", f"${own.gpu_usd:,.0f}", own.price_words or "given", False),
+    ]
+    if own.capital_per_year:
+        found.append(
+            Assumption("cost of capital", f"{100 * own.capital_per_year:.0f} % a year", "customary; give --capital", True)
+        )
+    found += [Assumption(r.name.replace("-", " for ", 1), _value(r.share), r.words, False) for r in rent.reservations]
+    for driver in _drivers(demand, own, rent):
+        source = sources().get(driver.source)
+        words = _NOT_FACTS.get(driver.source, driver.source) if source is None else source.title.partition(":")[0]
+        found.append(Assumption(driver.label, _value(driver), words, source is not None and source.kind == "estimate"))
+    return tuple(found)
+
+
+def notes(demand: Demand, own: Ownership, rent: Renting, months: int, gpus: int) -> tuple[str, ...]:
+    """What a person should know before believing the answer."""
+    found: list[str] = []
+    if rent.price_age_days is not None and rent.price_age_days > STALE_DAYS:
+        found.append(f"the rental price is {rent.price_age_days} days old; H100 list prices moved by a third within 2026")
+    used = float(demand.by_month(months).mean()) / (gpus * HOURS_PER_MONTH)
+    if used < _LOW_USE and demand.shape != "bursts":
+        fewer = own.for_peak(demand.peak_gpus(months))
+        if fewer < gpus:
+            found.append(f"{gpus} owned GPUs would work {100 * used:.0f} % of the time: {fewer} deliver the same hours")
+    if own.tdp_w is None and not own.running_usd_per_month:
+        found.append("the accelerator's power is unpublished: electricity is left out")
+    if demand.shape == "bursts" and demand.peak_share is None:
+        share = float(demand.levels()[0][0])
+        found.append(f"half of the work is taken to come at the peak, {100 * share:.0f} % of the time: give --burst-share")
+    if not rent.history and rent.process.volatility > 0:
+        found.append("this GPU has no price history of its own: its prices are taken to move as those of others")
+    if months > max(len(rent.history), 36) and rent.process.volatility > 0:
+        found.append("the horizon is longer than the price history: the far end is extrapolated")
+    return tuple(found)
+
+
+def _drivers(demand: Demand, own: Ownership, rent: Renting) -> Iterator[Driver]:
+    given = {r.share.name for r in rent.reservations}
+    for driver in (demand.drift, *own.drivers(), *rent.drivers()):
+        trivial = driver.known and driver.expected in (0.0, 1.0)
+        if driver.name not in given and not trivial:
+            yield driver
+
+
+def _value(driver: Driver) -> str:
+    number = "{:,.0f}" if driver.expected >= 100 else "{:.3g}"
+    middle = number.format(driver.expected)
+    span = "" if driver.known else f" ({number.format(driver.low)} to {number.format(driver.high)})"
+    return f"{middle}{span} {driver.unit}".strip()
+
+
+def _path(rent: Renting) -> str:
+    process = rent.process
+    if process.volatility == 0:
+        return "held still"
+    log_sigma = float(process.log_sigma(12.0))
+    return f"{1200 * process.drift:+.0f} % a year, 80 % within {_times(Z80 * log_sigma)} after one"
+
+
+def _times(log_width: float) -> str:
+    return f"-{-100 * math.expm1(-log_width):.0f} % to +{100 * math.expm1(log_width):.0f} %"
+
+
+def _aged(rent: Renting) -> str:
+    return rent.price_words if rent.price_age_days is None else f"{rent.price_words}, {rent.price_age_days} days old"

@@ -1,0 +1,99 @@
+"""Where owning and renting on demand cost the same: in months, and in hours a month.
+
+In months: what is spent on owning by the end of a month, resale left out, meets what renting would have
+cost; looked for over ten years on price paths of that length. In hours: an owned GPU has a fixed cost ``F`` and
+a cost ``v`` for an hour of work, a rented one only its price ``P``; both present values over the horizon::
+
+    h = F / (P - v)      hours a month and owned GPU, resale counted; never when P <= v or h is more than a month has
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuwise.money.rent_or_own.comparison import BAND, LONGEST_MONTHS, BreakEven, Floats
+from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, Demand
+from gpuwise.money.rent_or_own.engine import Batch, Mix, draw, draw_prices, spread_drivers
+from gpuwise.money.rent_or_own.ownership import Ownership
+from gpuwise.money.rent_or_own.renting import Renting
+from gpuwise.money.rent_or_own.uncertain_inputs import Array
+from gpuwise.predict.estimate import Estimate
+
+SCENARIOS = 2048
+"""Enough for percentiles that move by less than a few parts in a hundred from seed to seed."""
+_CURVE_POINTS = 40
+
+
+def break_even(demand: Demand, own: Ownership, rent: Renting, batch: Batch, gpus: int, seed: np.random.SeedSequence) -> BreakEven:
+    """Of ``gpus`` owned ones; ``batch`` holds the scenarios of the horizon."""
+    months = months_to_break_even(demand, own, rent, gpus, seed)
+    hours, _ = hours_to_break_even(batch, gpus)
+    curve = np.linspace(HOURS_PER_MONTH / _CURVE_POINTS, HOURS_PER_MONTH, _CURVE_POINTS)
+    fixed, variable, price, total = _per_gpu(batch, gpus)
+    owned = (fixed[None, :] / curve[:, None] + variable[None, :]) / total
+    rented = np.quantile(price / total, BAND)
+    return BreakEven(
+        months=capped(months, LONGEST_MONTHS),
+        months_never=float(np.mean(~np.isfinite(months))),
+        hours_per_month=capped(hours, HOURS_PER_MONTH),
+        hours_never=float(np.mean(~np.isfinite(hours))),
+        curve_hours=curve,
+        curve_own=np.quantile(owned, BAND, axis=1),
+        curve_rent=np.repeat(rented[:, None], _CURVE_POINTS, axis=1),
+    )
+
+
+def months_to_break_even(
+    demand: Demand, own: Ownership, rent: Renting, gpus: int, seed: np.random.SeedSequence, n: int = SCENARIOS
+) -> Floats:
+    """Months until owning ``gpus`` has paid for itself in each scenario, ``(n,)``; infinite when it does not within
+    :data:`LONGEST_MONTHS`. What the owned GPUs cannot do is rented on demand."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    x = draw(spread_drivers(demand, own, rent), rng, n)
+    prices, last = draw_prices(rent, rng, LONGEST_MONTHS, n)
+    batch = Batch(demand, own, rent, x, prices, last, n=n, most_groups=0)
+    return crossing(batch.spent_by_month(Mix()) - batch.spent_by_month(Mix(gpus)))
+
+
+def crossing(saved: Array) -> Floats:
+    """Where each column of ``saved`` ``(M + 1, S)`` first reaches zero from below, in rows, between two rows by
+    a straight line; infinite when it never does."""
+    above = saved >= 0
+    reached = above.any(axis=0)
+    row = np.argmax(above, axis=0)
+    column = np.arange(saved.shape[1], dtype=np.intp)
+    now, before = saved[row, column], saved[np.maximum(row - 1, 0), column]
+    rise = np.where(row > 0, now - before, 1.0)
+    exact = np.where(row > 0, row - now / np.where(rise > 0, rise, 1.0), 0.0)
+    return np.where(reached, exact, np.inf)
+
+
+def hours_to_break_even(batch: Batch, gpus: int) -> tuple[Floats, Floats]:
+    """Hours a month and owned GPU from which owning is cheaper, infinite where it never is, and the most an owned
+    GPU can deliver; ``(S,)`` each."""
+    fixed, variable, price, _ = _per_gpu(batch, gpus)
+    gain = price - variable
+    most = HOURS_PER_MONTH * np.broadcast_to(batch.usable, gain.shape)
+    hours = np.maximum(fixed, 0.0) / np.where(gain > 0, gain, 1.0)
+    return np.where((gain > 0) & (hours <= most), hours, np.inf), np.asarray(most, dtype=np.float64)
+
+
+def capped(values: Floats, most: float) -> Estimate | None:
+    """Median and central 80 % of ``values``, the high end cut at ``most``; None when the median is infinite."""
+    low, middle, high = np.quantile(np.where(np.isfinite(values), values, 1e12), BAND)
+    if middle >= 1e12 * 0.5:
+        return None
+    return Estimate(float(low), float(middle), float(min(high, most)), "derived")
+
+
+def _per_gpu(batch: Batch, gpus: int) -> tuple[Floats, Floats, Floats, float]:
+    """Present value of an owned GPU that idles (resale counted), of an hour a month of work on it beyond that, of an
+    hour a month on demand, ``(S,)`` each; and the sum of the discounts."""
+    own, x, total = batch.own, batch.x, float(batch.discounts.sum())
+    resale = own.resale_usd(gpus, x, batch.months, batch.last) * batch.discounts[-1]
+    standing = own.hardware_usd(gpus, x) - resale + sum(own.fixed_usd(gpus, x, batch.discounts).values())
+    idle = HOURS_PER_MONTH * batch.kw_idle * x["usd_per_kwh"] * total
+    work = (batch.kw_busy - batch.kw_idle) * x["usd_per_kwh"] * total
+    price = batch.mean_price().astype(np.float64) * total
+    fixed, variable, price = np.broadcast_arrays(standing / gpus + idle, work, price)
+    return fixed, variable, price, total

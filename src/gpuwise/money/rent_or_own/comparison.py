@@ -1,0 +1,184 @@
+"""The answer of :func:`gpuwise.money.rent_or_own.scenarios.rent_or_own`: plain values for a terminal, a page or a figure.
+
+Money is present value in US dollars of today unless a name says otherwise; intervals are 80 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.money.rent_or_own.demand import Demand
+from gpuwise.predict.estimate import Estimate
+
+Floats = NDArray[np.float64]
+BAND = (0.1, 0.5, 0.9)
+"""The percentiles of every band: the rows of a ``(3, ...)`` array."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to get all the hours that are wanted."""
+
+    name: str
+    """``own``, ``on-demand``, ``reserved-1y``, ``reserved-3y``, ``spot`` or ``mix``."""
+    label: str
+    """``own 16 GPUs, rent the rest on demand``."""
+    owned_gpus: int
+    reserved_gpus: int
+    hours: Mapping[str, float]
+    """Mean GPU-hours over the horizon by where they come from: ``owned``, ``reserved``, ``on-demand``,
+    ``spot``. They sum to the mean demand."""
+    total_usd: Estimate
+    usd_per_gpu_hour: Estimate
+    """Levelised: discounted dollars over discounted hours delivered."""
+    parts_usd: Mapping[str, float]
+    """Mean total by what it pays for: ``hardware``, ``resale`` (negative), ``power``, ``colocation``, ``staff``,
+    ``support``, ``repairs``, ``running``, ``reserved``, ``on-demand``, ``spot``. They sum to
+    ``total_usd.expected``."""
+    cheapest_share: float
+    """Share of the scenarios in which it is the cheapest of the options."""
+    cumulative_usd: Floats
+    """Spent by the end of each month, ``(3, months + 1)`` for the percentiles of :data:`BAND`; what is owned is
+    paid at month 0 and its resale is left out."""
+    utilisation: float | None
+    """Mean of delivered over available hours of what is owned and reserved; None when nothing is."""
+    kwh: Estimate | None
+    """Electricity at the meter over the horizon; None when the accelerator's power is unpublished."""
+    operational_kgco2e: Estimate | None
+    embodied_kgco2e: Estimate | None
+    """Making the hardware: of what is owned all of it, of what is rented the share of its life that was used."""
+
+
+@dataclass(frozen=True, slots=True)
+class PriceFan:
+    """Rental price of one GPU-hour on demand over time."""
+
+    months: Floats
+    """``(months + 1,)``: 0 is today."""
+    percentiles: tuple[float, ...]
+    usd_per_hour: Floats
+    """``(len(percentiles), months + 1)``."""
+    history: tuple[tuple[str, float], ...]
+    """``("2026-09", 3.79)``: published history of this accelerator; empty when there is none."""
+    fitted_on: str
+    """What the process stands on, in words; ``held still`` for static prices."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """Where owning and renting on demand cost the same."""
+
+    months: Estimate | None
+    """Months until what is owned has paid for itself out of the rent that is saved, resale left out; None when
+    it does so in less than half of the scenarios within :data:`LONGEST_MONTHS`."""
+    months_never: float
+    """Share of the scenarios in which it does not within :data:`LONGEST_MONTHS`."""
+    hours_per_month: Estimate | None
+    """Delivered hours a month and owned GPU above which owning is cheaper over the horizon, resale counted; None
+    when that is more than a month has in half of the scenarios."""
+    hours_never: float
+    """Share of the scenarios in which no number of hours makes owning cheaper."""
+    curve_hours: Floats
+    """``(H,)`` delivered hours a month and owned GPU."""
+    curve_own: Floats
+    """``(3, H)`` US dollars per delivered GPU-hour when owned."""
+    curve_rent: Floats
+    """``(3, H)`` the same on demand."""
+
+
+LONGEST_MONTHS = 120
+"""Break-even is looked for this far ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What one uncertain number alone does to (own - rent): a bar of the tornado."""
+
+    name: str
+    label: str
+    unit: str
+    low: float
+    high: float
+    """Its 10th and 90th percentile."""
+    usd_at_low: float
+    usd_at_high: float
+    """(own - rent) with everything else at its median; negative: owning is cheaper."""
+    variance_share: float
+    """First-order Sobol index of (own - rent): the share of the variance that goes when this number is known."""
+
+    @property
+    def swing_usd(self) -> float:
+        return abs(self.usd_at_high - self.usd_at_low)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one more thing counted does to the answer (from the bare sum to the full one)."""
+
+    label: str
+    break_even_months: float | None
+    """Median; None: not within :data:`LONGEST_MONTHS`."""
+    own_minus_rent_usd: float
+    """Mean over the horizon."""
+    own_wins: float
+    """Share of the scenarios in which owning is cheaper."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """One number the answer stands on."""
+
+    label: str
+    value: str
+    source: str
+    """Words for a person: the title of the source, or ``given``."""
+    estimate: bool
+    """True when nobody measured it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RentOrOwn:
+    """Rent, own or mix, for a demand over a horizon."""
+
+    demand: Demand
+    accelerator: str
+    horizon_months: int
+    n_scenarios: int
+    seed: int
+    options: tuple[Option, ...]
+    """Cheapest first by expected total; ``own`` and ``on-demand`` are always among them."""
+    own_wins: float
+    """Share of the scenarios in which ``own`` costs less than the best way to rent (``best_rent``)."""
+    best_rent: str
+    """Name of the renting option with the lowest expected total."""
+    own_minus_rent_usd: Estimate
+    """``own`` less ``best_rent``, over the horizon."""
+    difference_edges: Floats
+    difference_counts: Floats
+    """Histogram of the same: ``(B + 1,)`` and ``(B,)``."""
+    regret_usd: Estimate
+    """What the best option costs over the one that turns out cheapest, scenario by scenario."""
+    prices: PriceFan
+    break_even: BreakEven
+    bars: tuple[Bar, ...]
+    """Widest first."""
+    mix_counts: Floats
+    """``(K,)`` owned GPUs that were tried."""
+    mix_usd: Floats
+    """``(3, K)`` total of owning so many and renting the rest in the cheapest way."""
+    assumptions: tuple[Assumption, ...]
+    notes: tuple[str, ...]
+    beats: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Share of the scenarios in which the best option costs less than the one named."""
+
+    @property
+    def best(self) -> Option:
+        return self.options[0]
+
+    def option(self, name: str) -> Option:
+        """The option called ``name``. Raises KeyError."""
+        return next(o for o in self.options if o.name == name)

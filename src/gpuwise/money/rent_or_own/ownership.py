@@ -1,0 +1,293 @@
+"""What owning GPUs costs, delivered hour by delivered hour.
+
+Owning ``N`` GPUs in ``n`` servers for ``T`` months at capital cost ``r`` costs, as present value::
+
+    hardware    [N gpu_usd spread server_factor + n host_usd] (1 + network + storage)
+    resale      -[N gpu_usd spread server_factor + n host_usd] keep^(T/12) (p_T / p_0)^follows (1+r)^-(T/12)
+    power       sum_m d_m usd_per_kwh [kw_busy busy_m + kw_idle (730 N - busy_m)]
+    colocation  sum_m d_m n server_kw usd_per_kw_month
+    staff, support, running    sum_m d_m (...)
+    repairs     sum over months out of warranty of d_m failures/12 N gpu_usd spread
+    kw_busy = (tdp power_share + host_w) pue / 1000,    kw_idle = (tdp idle_share + host_w) pue / 1000
+    d_m = (1+r)^-(m/12)
+
+``p_T / p_0`` is how far rental prices moved: hardware that rents for more sells for more. Tax is left out. The
+annual form people know, ``[C0 - R (1+r)^-T] CRF(r,T) / (8760 u a) + ...``, is :func:`closed_form_usd_per_hour`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.facts.grid import PowerPrice
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.offers.purchases import RECENT_DAYS, Condition, Purchase, purchases_for, system_purchases, typical_purchase_usd
+from gpuwise.facts.operations import find_site, power_share
+from gpuwise.money.power import host_power_w, is_personal
+from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, MONTHS_PER_YEAR
+from gpuwise.money.rent_or_own.uncertain_inputs import Array, Driver, economics, from_quantity, number
+
+Values = Mapping[str, Array]
+"""The value of each driver by name, ``(S,)`` or a scalar array."""
+CAPITAL_PER_YEAR = 0.08
+"""What money costs a company that could do something else with it; a customary rate, to be given by who knows."""
+WARRANTY_MONTHS = 36
+"""Failed GPUs are replaced by the vendor this long: the usual term of data-centre and consumer cards alike."""
+_KILO = 1000.0
+_MOST_USD = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """GPUs of one kind, bought. Every driver has a spread; :meth:`drivers` lists them."""
+
+    gpus_per_server: int
+    gpu_usd: float
+    """Price of one GPU, or its share of a whole machine when ``server_factor`` is one."""
+    gpu_spread: Driver
+    server_factor: Driver
+    host_usd: Driver
+    network_share: Driver
+    storage_share: Driver
+    resale_keep: Driver
+    resale_follows: Driver
+    availability: Driver
+    fill: Driver
+    failures: Driver
+    support_share: Driver
+    colocation: Driver
+    staff: Driver
+    power_share: Driver
+    idle_share: Driver
+    host_w: Driver
+    """What the rest of a server draws, by GPU; the same whether it works or not."""
+    pue: Driver
+    usd_per_kwh: Driver
+    tdp_w: float | None
+    """Of one GPU; None leaves power out, and the answer says so."""
+    server_kw: float
+    """What colocation is billed for: the most one server draws."""
+    capital_per_year: float = CAPITAL_PER_YEAR
+    warranty_months: int = WARRANTY_MONTHS
+    running_usd_per_month: float = 0.0
+    """A person's own sum for everything that runs, in place of colocation, staff, support and power: for
+    ``owned_gpus``, and in proportion for another number."""
+    owned_gpus: int | None = None
+    """How many to buy; None: as many as the peak needs."""
+    price_words: str = ""
+    """Where ``gpu_usd`` comes from."""
+
+    def __post_init__(self) -> None:
+        for what, value in (("the price of a GPU", self.gpu_usd), ("the running cost a month", self.running_usd_per_month)):
+            if not (math.isfinite(value) and 0 <= value <= _MOST_USD):
+                raise InputError(f"{what}: {value:g} cannot be", hint="give US dollars, for example 10k")
+        if self.gpu_usd == 0:
+            raise InputError("the price of a GPU is zero", hint="give what it costs, for example --buy-price 10k")
+        if not 0 <= self.capital_per_year <= 1:
+            raise InputError(f"capital at {self.capital_per_year:.0%} a year cannot be", hint="for example 8%")
+        if self.owned_gpus is not None and not 1 <= self.owned_gpus <= 10_000_000:
+            raise InputError(f"{self.owned_gpus} GPUs cannot be owned", hint="at least 1")
+
+    def drivers(self) -> Iterator[Driver]:
+        """Every driver, in the order of the fields."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Driver):
+                yield value
+
+    def with_driver(self, field: str, driver: Driver) -> Ownership:
+        """A copy with one driver replaced."""
+        return replace(self, **{field: driver})
+
+    def servers(self, gpus: int) -> int:
+        return -(-gpus // self.gpus_per_server)
+
+    def usable_share(self, x: Values) -> Array:
+        """Share of a month's hours that an owned GPU can work."""
+        return x["availability"] * x["fill"]
+
+    def for_peak(self, peak_gpus: float) -> int:
+        """GPUs that serve ``peak_gpus`` at once, in whole servers, with the expected availability and fill."""
+        usable = self.availability.expected * self.fill.expected
+        return self.servers(max(1, math.ceil(peak_gpus / usable - 1e-9))) * self.gpus_per_server
+
+    def needed(self, peak_gpus: float) -> int:
+        """GPUs to buy to own everything: what was given, else what the peak needs."""
+        return self.for_peak(peak_gpus) if self.owned_gpus is None else self.owned_gpus
+
+    def machine_usd(self, gpus: int, x: Values) -> Array:
+        """Price of the servers with their GPUs: what can be sold again."""
+        chips = gpus * self.gpu_usd * x["gpu_spread"] * x["server_factor"]
+        return chips + self.servers(gpus) * x["host_usd"]
+
+    def hardware_usd(self, gpus: int, x: Values) -> Array:
+        """Paid at the start: servers, network, storage."""
+        network = x["network_share"] if self.servers(gpus) > 1 else 0.0
+        return self.machine_usd(gpus, x) * (1.0 + network + x["storage_share"])
+
+    def resale_usd(self, gpus: int, x: Values, months: float, price_move: Array) -> Array:
+        """What the servers bring after ``months``, undiscounted; ``price_move`` is ``p_T / p_0``."""
+        kept = x["resale_keep"] ** (months / MONTHS_PER_YEAR) * price_move ** x["resale_follows"]
+        return self.machine_usd(gpus, x) * np.minimum(kept, 1.0)
+
+    def kw_per_gpu(self, x: Values, state: str = "power_share") -> Array:
+        """At the meter, of one GPU with its share of server and cooling: busy, or idle for ``idle_share``."""
+        return ((self.tdp_w or 0.0) * x[state] + x["host_w"]) * x["pue"] / _KILO
+
+    def fixed_usd(self, gpus: int, x: Values, discounts: Array) -> dict[str, Array]:
+        """Present value of everything that does not depend on the work done, but hardware and resale.
+
+        ``discounts`` is ``d_m``, ``(M,)``.
+        """
+        total = float(discounts.sum())
+        late = float(discounts[self.warranty_months :].sum())
+        n, chips = self.servers(gpus), gpus * self.gpu_usd * x["gpu_spread"]
+        return {
+            "colocation": n * self.server_kw * x["colocation"] * total,
+            "staff": n * x["staff"] * total,
+            "support": self.machine_usd(gpus, x) * x["support_share"] / MONTHS_PER_YEAR * total,
+            "repairs": chips * x["failures"] / MONTHS_PER_YEAR * late,
+            "running": np.asarray(self.running_usd_per_month * gpus / (self.owned_gpus or gpus) * total),
+        }
+
+
+def own_of(
+    cluster: Cluster, *, condition: Condition = "new", gpu_usd: float | None = None,
+    power: PowerPrice | None = None,
+) -> Ownership:  # fmt: skip
+    """Owning GPUs of this kind with what is known about them: their price, their server, their place.
+
+    A consumer card stands in an office: a host at a price of its own, no colocation, no support contract, no
+    network. Raises UnpredictableError when no price is known and none is given.
+    """
+    accelerator, system, known = cluster.accelerator, cluster.system, economics()
+    office, card = is_personal(cluster), system.id == "consumer-box"
+    none, in_machine = _zero, False
+    spread = number("gpu_spread", 1.0, "x", "GPU price over the usual one")
+    words = "given"
+    if gpu_usd is None:
+        gpu_usd, spread, words, in_machine = _price(cluster, condition)
+    kwh = known["usd_per_kwh"]
+    if power is not None:
+        kwh = replace(kwh.replaced(power.usd_per_kwh), source=power.source_key)
+    # cards go into a box of as many as are named, boards of eight come whole
+    count = min(cluster.n_accelerators, system.count) if office or accelerator.form == "PCIe" else system.count
+    host = host_power_w(Cluster(system, count)).scaled(1.0 / count)
+    host_w = Driver("host_w", host.low, host.expected, host.high, "W", "rest of the server, by GPU", "latif-h100-node")
+    draws = system.max_power_w or count * ((accelerator.tdp_w or 0.0) + host.high)
+    return Ownership(
+        gpus_per_server=count, gpu_usd=gpu_usd, gpu_spread=spread,
+        server_factor=_one("server_factor") if office or in_machine else known["server_factor"],
+        host_usd=known["host_usd"] if card else none("host_usd"),
+        network_share=none("network_share") if office else known["network_share"],
+        storage_share=none("storage_share") if office else known["storage_share"],
+        resale_keep=_named(known["resale_keep_consumer" if office else "resale_keep"], "resale_keep"),
+        resale_follows=_named(known["resale_follows_rent"], "resale_follows"),
+        availability=known["availability"], fill=known["fill"], failures=known["failures"],
+        support_share=none("support_share") if office else known["support_share"],
+        colocation=none("colocation") if office else known["colocation"],
+        staff=_named(known["staff_workstation" if office else "staff_server"], "staff"),
+        power_share=from_quantity("power_share", power_share("serving", accelerator.family), "average power of a busy GPU"),
+        idle_share=from_quantity("idle_share", power_share("idle", accelerator.family), "power of an idle GPU"),
+        host_w=host_w, usd_per_kwh=kwh, tdp_w=accelerator.tdp_w,
+        pue=from_quantity("pue", find_site("home" if office else "colocation").pue, "cooling and distribution (PUE)"),
+        server_kw=draws / _KILO, price_words=words,
+    )  # fmt: skip
+
+
+def simple_ownership(gpu_usd: float, gpus: int, running_usd_per_month: float) -> Ownership:
+    """The sum people do on the back of an envelope: GPUs at their price, one figure for everything that
+    runs; nothing else is counted and nothing is uncertain."""
+    return Ownership(
+        gpus_per_server=1, gpu_usd=gpu_usd, gpu_spread=_one("gpu_spread"), server_factor=_one("server_factor"),
+        host_usd=_zero("host_usd"), network_share=_zero("network_share"), storage_share=_zero("storage_share"),
+        resale_keep=_zero("resale_keep"), resale_follows=_zero("resale_follows"), availability=_one("availability"),
+        fill=_one("fill"), failures=_zero("failures"), support_share=_zero("support_share"),
+        colocation=_zero("colocation"), staff=_zero("staff"), power_share=_zero("power_share"),
+        idle_share=_zero("idle_share"), host_w=_zero("host_w"), pue=_one("pue"),
+        usd_per_kwh=_zero("usd_per_kwh"), tdp_w=None, server_kw=0.0, capital_per_year=0.0,
+        running_usd_per_month=running_usd_per_month, owned_gpus=gpus, price_words="given",
+    )  # fmt: skip
+
+
+def capital_recovery_factor(rate: float, periods: float) -> float:
+    """``CRF = r (1+r)^n / ((1+r)^n - 1)``; ``1/n`` when capital is free."""
+    if rate == 0:
+        return 1.0 / periods
+    growth = (1 + rate) ** periods
+    return rate * growth / (growth - 1)
+
+
+def closed_form_usd_per_hour(own: Ownership, gpus: int, hours_per_month: float, months: int) -> float:
+    """US dollars a delivered GPU-hour with every driver at its median and rental prices held still.
+
+    ``[C0 - R (1+i)^-M] CRF(i, M) / h + (monthly costs) / h`` with the monthly rate ``i = (1+r)^(1/12) - 1`` and
+    ``h`` delivered GPU-hours a month. It is what the scenarios give when nothing is uncertain.
+    """
+    x: Values = {d.name: np.asarray(d.expected) for d in own.drivers()}
+    rate = (1 + own.capital_per_year) ** (1 / MONTHS_PER_YEAR) - 1
+    discounts = (1 + rate) ** -np.arange(1.0, months + 1)
+    capital = own.hardware_usd(gpus, x) - own.resale_usd(gpus, x, months, np.ones(1)) * (1 + rate) ** -months
+    fixed = sum(float(part) for part in own.fixed_usd(gpus, x, discounts).values()) / float(discounts.sum())
+    idle = max(gpus * HOURS_PER_MONTH - hours_per_month, 0.0) * own.kw_per_gpu(x, "idle_share")
+    power = x["usd_per_kwh"] * (hours_per_month * own.kw_per_gpu(x) + idle)
+    return float((capital * capital_recovery_factor(rate, months) + fixed + power).item() / hours_per_month)
+
+
+def _price(cluster: Cluster, condition: Condition) -> tuple[float, Driver, str, bool]:
+    """US dollars a GPU, what may be paid over that, where it comes from, and whether it holds the whole machine.
+
+    What the GPU costs alone; for one that is only sold inside machines its share of the machine.
+    """
+    accelerator = cluster.accelerator
+    alone = purchases_for(accelerator.id, condition)
+    machine = None if alone else _machine(cluster, condition)
+    if machine is not None:
+        words = f"{machine.product or cluster.system.name}, {machine.kind} price of {machine.as_of:%Y-%m}"
+        return (
+            machine.usd_per_accelerator,
+            _named(economics()["gpu_price_spread"], "gpu_spread"),
+            words,
+            "no host" not in machine.product,
+        )
+    try:
+        price = typical_purchase_usd(accelerator.id, condition)
+    except UnpredictableError as error:
+        raise UnpredictableError(error.reason, error.message, hint="give what one GPU costs with --buy-price 10k") from None
+    dated = "an undated list price" if price.as_of is None else _seen(price.observations, f"{price.as_of:%Y-%m}")
+    usual = economics()["gpu_price_spread"]
+    low, high = min(price.low / price.median, usual.low), max(price.high / price.median, usual.high)
+    spread = replace(usual, name="gpu_spread", low=low, high=high, source="offers" if price.observations > 1 else usual.source)
+    return price.median, spread, f"{condition}, {dated}", False
+
+
+def _seen(n: int, month: str) -> str:
+    return f"one price of {month}" if n == 1 else f"{n} prices since {month}"
+
+
+def _machine(cluster: Cluster, condition: Condition) -> Purchase | None:
+    """The middle one of the newest prices of whole machines like the cluster's; None when unknown."""
+    sizes = (cluster.system.count, cluster.system.domain_size)  # a rack is several hosts
+    seen = [p for p in system_purchases(cluster.accelerator.id, condition) if p.count in sizes]
+    if not seen:
+        return None
+    newest = max(p.as_of for p in seen)
+    recent = sorted((p for p in seen if (newest - p.as_of).days <= RECENT_DAYS), key=lambda p: p.usd_per_accelerator)
+    return recent[len(recent) // 2]
+
+
+def _named(driver: Driver, name: str) -> Driver:
+    return replace(driver, name=name)
+
+
+def _one(name: str) -> Driver:
+    return number(name, 1.0, "x", name.replace("_", " "))
+
+
+def _zero(name: str) -> Driver:
+    return number(name, 0.0, "", name.replace("_", " "))

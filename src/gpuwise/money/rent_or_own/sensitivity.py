@@ -1,0 +1,87 @@
+"""What drives the answer: each uncertain number alone from its 10th to its 90th percentile, and its share of the
+variance.
+
+The bars are exact evaluations of (own - rent) with every other number at its median. The shares are
+first-order Sobol indices from the scenarios themselves: ``Var(E[y | x]) / Var(y)`` with ``x`` cut into equal
+bins, less what bins of noise would show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gpuwise.money.rent_or_own.comparison import BAND, Bar
+from gpuwise.money.rent_or_own.demand import Demand
+from gpuwise.money.rent_or_own.engine import PRICE, Batch, Mix, spread_drivers
+from gpuwise.money.rent_or_own.ownership import Ownership
+from gpuwise.money.rent_or_own.renting import Renting
+from gpuwise.money.rent_or_own.uncertain_inputs import Array, Driver
+
+SCENARIOS = 8192
+"""Of those at hand, how many the shares are made from."""
+_BINS = 32
+_NOTHING = 1e-9
+
+
+def tornado(
+    demand: Demand, own: Ownership, rent: Renting, drawn: Sequence[Batch], owned: Mix, rented: Mix, difference: Array
+) -> tuple[Bar, ...]:
+    """A bar for each uncertain number that matters, the widest first.
+
+    ``drawn`` holds the scenarios ``difference`` ``(S,)``, (own - rent), begins with.
+    """
+    moving = [d for d in spread_drivers(demand, own, rent) if not d.known]
+    mean_price = np.concatenate([batch.mean_price() for batch in drawn])
+    prices = np.quantile(mean_price, BAND) if mean_price.size > len(drawn) else None
+    sample = {d.name: np.concatenate([batch.x[d.name] for batch in drawn]) for d in moving}
+    if prices is not None:
+        sample[PRICE] = mean_price
+    if not sample:
+        return ()
+    ends = _ends(demand, own, rent, drawn[0], moving, prices)
+    swing = np.broadcast_to(ends.cost(owned).total_usd - ends.cost(rented).total_usd, (ends.n,))
+    shares = variance_shares(sample, difference)
+    bars = [
+        Bar(d.name, d.label, d.unit, d.low, d.high, float(swing[2 * i]), float(swing[2 * i + 1]), shares[d.name])
+        for i, d in enumerate(moving)
+    ]
+    if prices is not None:
+        i = 2 * len(moving)
+        low, high = float(prices[0]), float(prices[2])
+        bars.append(Bar(PRICE, "rental prices", "$/h", low, high, float(swing[i]), float(swing[i + 1]), shares[PRICE]))
+    whole = max(bar.swing_usd for bar in bars)
+    return tuple(sorted((bar for bar in bars if bar.swing_usd > _NOTHING * whole), key=lambda bar: -bar.swing_usd))
+
+
+def variance_shares(sample: Mapping[str, Array], y: Array) -> dict[str, float]:
+    """First-order Sobol index of ``y`` for each of ``sample``, 0 to 1; all 0 when ``y`` does not vary."""
+    n = min(SCENARIOS, y.size) // _BINS * _BINS
+    y = np.asarray(y[:n], dtype=np.float64)
+    whole = float(y.var()) if n else 0.0
+    if whole == 0:
+        return dict.fromkeys(sample, 0.0)
+    shares: dict[str, float] = {}
+    for name, values in sample.items():
+        binned = y[np.argsort(values[:n])].reshape(_BINS, -1)
+        noise = float(binned.var(axis=1).mean()) / binned.shape[1]
+        shares[name] = float(np.clip((binned.mean(axis=1).var() - noise) / whole, 0.0, 1.0))
+    return shares
+
+
+def _ends(demand: Demand, own: Ownership, rent: Renting, batch: Batch, moving: Sequence[Driver], prices: Array | None) -> Batch:
+    """A batch of two scenarios for each number, at its 10th and its 90th percentile, the rest at their medians; then
+    two for rental prices when they move, and one with everything at its median."""
+    n = 2 * (len(moving) + (prices is not None)) + 1
+    x: dict[str, Array] = {d.name: np.full(n, d.expected) for d in spread_drivers(demand, own, rent)}
+    for i, driver in enumerate(moving):
+        x[driver.name][2 * i : 2 * i + 2] = driver.low, driver.high
+    months = np.arange(batch.months + 1, dtype=np.float64)
+    path = rent.usd_per_hour * np.exp(rent.process.drift * months)
+    level = np.ones(n)
+    if prices is not None:
+        path = path * float(prices[1] / (batch.discounts @ path[:-1] / batch.discounts.sum()))
+        i = 2 * len(moving)
+        level[i : i + 2] = prices[0] / prices[1], prices[2] / prices[1]
+    return Batch(demand, own, rent, x, path[:-1, None] * level, path[-1] / rent.usd_per_hour * level, n=n)

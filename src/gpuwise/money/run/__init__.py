@@ -1,0 +1,1 @@
+"""The bill of one training run."""

@@ -1,0 +1,1 @@
+"""Accelerators and clusters side by side."""

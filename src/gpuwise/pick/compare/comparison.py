@@ -1,0 +1,137 @@
+"""Accelerators and clusters side by side: specifications with their sources, what is really reached, prices, predicted
+work, and what follows in words.
+
+Pure: names in, a frozen :class:`Comparison` out; the date is the caller's.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.models.architecture import Architecture, find_model
+from gpuwise.pick.compare.facts import fact_rows
+from gpuwise.pick.compare.rows import Cell, Row, Subject, find_row
+from gpuwise.pick.compare.serving import PRECISIONS as SERVED
+from gpuwise.pick.compare.words import verdict
+from gpuwise.pick.compare.work import PURPOSES, Work, check_work, work_rows
+from gpuwise.workload.strategy import PRECISIONS as TRAINED
+
+FEWEST, MOST = 2, 8
+SERVED_CONTEXT = 4096
+"""Tokens a served sequence sees unless said otherwise: the context Ollama gives a conversation
+(docs.ollama.com/faq, context window)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """``rows`` in order, each with one cell for each of ``subjects``; ``verdict`` the sentences they add up to."""
+
+    subjects: tuple[Subject, ...]
+    rows: tuple[Row, ...]
+    verdict: tuple[str, ...]
+    today: datetime.date
+    work: Work | None
+    notes: tuple[str, ...]
+
+    def row(self, key: str) -> Row:
+        """The row called ``key``. Raises KeyError."""
+        found = find_row(self.rows, key)
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        """Titles of the groups of rows, in order."""
+        return tuple(dict.fromkeys(r.section for r in self.rows))
+
+
+def compare_accelerators(
+    names: Sequence[str], *, today: datetime.date, model: str | Architecture | None = None,
+    purpose: str | None = None, tokens: float | None = None, seq_len: int | None = None, precision: str | None = None,
+) -> Comparison:  # fmt: skip
+    """Compare :data:`FEWEST` to :data:`MOST` accelerators or clusters by name, and with ``model`` what each does with it.
+
+    ``purpose`` is ``train``, ``finetune`` or ``infer``; None predicts training and, of a model that writes text, serving.
+    ``precision`` is of the matrix products in training and of the weights in serving. Raises InputError and its kinds
+    (UnknownNameError, AmbiguousNameError).
+    """
+    if not FEWEST <= len(names) <= MOST:
+        raise InputError(
+            f"{len(names)} to compare: it takes {FEWEST} to {MOST}",
+            hint='name them, for example gpuwise compare "RTX 4090" L40S "A100 80GB"',
+        )
+    subjects = tuple(Subject(name, find_cluster(name)) for name in names)
+    work = _work(model, purpose, tokens, seq_len, precision)
+    rows = fact_rows(subjects, today)
+    if work is not None:
+        rows += work_rows(subjects, work, today)
+    rows = tuple(r for r in rows if _says_something(r))
+    return Comparison(subjects, rows, verdict(subjects, rows, work), today, work, _notes(subjects, rows))
+
+
+def _work(
+    model: str | Architecture | None, purpose: str | None, tokens: float | None, seq_len: int | None, precision: str | None
+) -> Work | None:
+    given = [
+        option for option, value in (("--for", purpose), ("--tokens", tokens), ("--seq", seq_len), ("--precision", precision))
+        if value is not None
+    ]  # fmt: skip
+    if purpose is not None and purpose not in PURPOSES:
+        raise UnknownNameError("purpose", purpose, PURPOSES, hint="it is one of " + ", ".join(PURPOSES))
+    if model is None:
+        if given:
+            raise InputError(f"{given[0]} without a model", hint="say which, for example --model llama-3.1-8b")
+        return None
+    arch = find_model(model) if isinstance(model, str) else model
+    purposes = (purpose,) if purpose else ("train", "infer") if arch.kind == "decoder" else ("train",)
+    _check_precision(precision, purposes)
+    _check_numbers(tokens, seq_len)
+    context = seq_len or min(SERVED_CONTEXT, arch.max_seq_len)
+    work = Work(arch, purposes, tokens, seq_len, precision, context)
+    check_work(work)
+    return work
+
+
+def _check_precision(precision: str | None, purposes: Sequence[str]) -> None:
+    """A precision that means something to at least one of the purposes."""
+    if precision is None:
+        return
+    known = [p for p in TRAINED if set(purposes) != {"infer"}]
+    known += [p for p in SERVED if "infer" in purposes and p not in known]
+    if precision not in known:
+        raise UnknownNameError("precision", precision, known, hint="it is one of " + ", ".join(known))
+
+
+def _check_numbers(tokens: float | None, seq_len: int | None) -> None:
+    if tokens is not None and not 0 < tokens < float("inf"):
+        raise InputError(f"tokens must be a positive number, not {tokens}", hint="for example 15B")
+    if seq_len is not None and seq_len < 1:
+        raise InputError(f"sequence length must be at least 1, not {seq_len}", hint="for example 4096")
+
+
+def _says_something(row: Row) -> bool:
+    """Rows that nothing is known of are left out."""
+    return any(c.value is not None or c.words for c in row.cells)
+
+
+def _notes(subjects: Sequence[Subject], rows: Sequence[Row]) -> tuple[str, ...]:
+    notes: list[str] = []
+    if any(s.count > 1 for s in subjects):
+        notes.append("memory, bandwidth, rates, power and prices are of all accelerators of a column; caches and links of one")
+    for s in subjects:
+        if s.count > 1 and s.cluster.system.assumed:
+            notes.append(f"not published for {s.cluster.system.name}, assumed: {', '.join(s.cluster.system.assumed)}")
+    rent = find_row(rows, "rent")
+    if rent is not None:
+        stale = [s.name for s, c in zip(subjects, rent.cells, strict=True) if c.weak]
+        if stale:
+            notes.append(f"rents older than 60 days: {', '.join(dict.fromkeys(stale))}")
+    return tuple(dict.fromkeys(notes))
+
+
+__all__ = ["FEWEST", "MOST", "Cell", "Comparison", "Row", "Subject", "compare_accelerators"]

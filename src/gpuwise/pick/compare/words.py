@@ -1,0 +1,254 @@
+"""What a comparison adds up to, in sentences made from its rows: who leads at what and by how much, what each waits
+for, what it costs. Nothing is said that a row does not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gpuwise.pick.compare.facts import WORK_DTYPE
+from gpuwise.pick.compare.rows import TIE, Cell, Row, Subject, find_row, say
+from gpuwise.pick.compare.work import WAYS, Work
+from gpuwise.predict.inference import WEIGHT_BYTES
+from gpuwise.predict.memory.serving import weight_bytes
+
+BOUND = 0.5
+"""A step that spends more than this share of its time reading weights is called bound by memory."""
+
+
+def verdict(subjects: Sequence[Subject], rows: Sequence[Row], work: Work | None) -> tuple[str, ...]:
+    """Three to six sentences."""
+    names = names_of(subjects)
+    said = [_arithmetic(names, rows), _memory(names, rows)]
+    if work is None:
+        said += [_ridge(names, rows), _efficiency(names, rows), _price(names, rows)]
+    else:
+        said += [_training(names, rows, work), _serving(names, rows), _bound(names, subjects, rows, work), _money(names, rows)]
+    return tuple(s for s in said if s)
+
+
+def names_of(subjects: Sequence[Subject]) -> tuple[str, ...]:
+    """Names of the columns; the same thing twice is told apart by its place."""
+    names = [s.name for s in subjects]
+    return tuple(f"{n} ({names[: i + 1].count(n)})" if names.count(n) > 1 else n for i, n in enumerate(names))
+
+
+def than(ratio: float, name: str, as_word: str, er_word: str) -> str:
+    """``than(1.8, "L40S", "fast", "faster")``: ``"1.8 times as fast as L40S"``, or ``"12 % faster than L40S"``."""
+    if ratio >= 9.95:
+        return f"{ratio:,.0f} times as {as_word} as {name}"
+    return f"{ratio:.1f} times as {as_word} as {name}" if ratio >= 1.495 else f"{100 * (ratio - 1):.0f} % {er_word} than {name}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """``"A, B and C"``."""
+    every = list(names)
+    return every[0] if len(every) == 1 else ", ".join(every[:-1]) + " and " + every[-1]
+
+
+def ranking(row: Row | None) -> list[int]:
+    """Columns with a value, best first."""
+    if row is None:
+        return []
+    sign = -1.0 if row.better == "higher" else 1.0
+    return [i for _, i in sorted((sign * c.value, i) for i, c in enumerate(row.cells) if c.value is not None)]
+
+
+def _lead(row: Row | None) -> tuple[int, int, float] | None:
+    """Best column, the runner-up, and how many times better; None when fewer than two are known or they tie."""
+    order = ranking(row)
+    if row is None or len(order) < 2:
+        return None
+    ratio = row.ahead(order[0], order[1])
+    return None if ratio is None or ratio < 1 + TIE else (order[0], order[1], ratio)
+
+
+def _value(row: Row, i: int) -> str:
+    cell: Cell = row.cells[i]
+    return "unknown" if cell.value is None else say(row.unit, cell.value)
+
+
+def _spread(names: Sequence[str], row: Row) -> str:
+    """``"A 729 TFLOP/s, B 253 TFLOP/s"``, best first."""
+    return ", ".join(f"{names[i]} {_value(row, i)}" for i in ranking(row))
+
+
+def _arithmetic(names: Sequence[str], rows: Sequence[Row]) -> str:
+    """The leader of the widest format all of them have."""
+    for rate in (WORK_DTYPE, "fp16", "fp32"):
+        row = find_row(rows, f"reached_{rate}")
+        if row is not None and len(ranking(row)) == len(names):
+            break
+    else:
+        return ""
+    lead = _lead(row)
+    if lead is None:
+        return f"Large {rate} matrix products run alike on all of them ({_value(row, 0)})."
+    top, next_, ratio = lead
+    return (
+        f"In long runs of large {rate} matrix products {names[top]} is {than(ratio, names[next_], 'fast', 'faster')}: "
+        f"{_spread(names, row)}{_paper(names, rows, rate)}."
+    )
+
+
+def _paper(names: Sequence[str], rows: Sequence[Row], rate: str) -> str:
+    """Where the order on paper is another."""
+    peak, got = find_row(rows, f"peak_{rate}"), find_row(rows, f"reached_{rate}")
+    on_paper, found = ranking(peak), ranking(got)
+    if peak is None or on_paper == found or _lead(peak) is None:
+        return ""
+    return f"; on paper the order is {', '.join(names[i] for i in on_paper)}"
+
+
+def _memory(names: Sequence[str], rows: Sequence[Row]) -> str:
+    room, stream = find_row(rows, "memory"), find_row(rows, "reached_stream")
+    if room is None or stream is None:
+        return ""
+    size, speed = _lead(room), _lead(stream)
+    if size is None and speed is None:
+        return ""
+    if size is None:
+        assert speed is not None
+        return f"They hold the same, but {names[speed[0]]} reads it {than(speed[2], names[speed[1]], 'fast', 'faster')}."
+    if speed is None:
+        return f"{names[size[0]]} holds {than(size[2], names[size[1]], 'much', 'more')}; they read memory equally fast."
+    holds, reads = than(size[2], names[size[1]], "much", "more"), than(speed[2], names[speed[1]], "fast", "faster")
+    against = f"{_value(stream, speed[0])} against {_value(stream, speed[1])}"
+    if size[0] == speed[0]:
+        return f"{names[size[0]]} holds {holds} and reads it {reads} ({against})."
+    return (
+        f"{names[size[0]]} holds the most memory ({_value(room, size[0])}, {holds}), but {names[speed[0]]} reads its own "
+        f"{reads} ({against})."
+    )
+
+
+def _ridge(names: Sequence[str], rows: Sequence[Row]) -> str:
+    row = find_row(rows, "ridge_reached")
+    known = [] if row is None else [(c.value, i) for i, c in enumerate(row.cells) if c.value is not None]
+    if len(known) < 2:
+        return ""
+    (low, i), (high, j) = min(known), max(known)
+    if high < low * (1 + TIE):
+        return f"All of them wait for memory below {low:,.0f} FLOP per byte."
+    return (
+        f"Work below {low:,.0f} FLOP per byte waits for memory on all of them; between that and {high:,.0f} "
+        f"{names[j]} still waits while {names[i]} is busy."
+    )
+
+
+def _efficiency(names: Sequence[str], rows: Sequence[Row]) -> str:
+    row = find_row(rows, "work_per_watt")
+    lead = _lead(row)
+    if row is None or lead is None:
+        return ""
+    return (
+        f"For a watt of design power {names[lead[0]]} does {than(lead[2], names[lead[1]], 'much', 'more')} "
+        f"({_spread(names, row)})."
+    )
+
+
+def _price(names: Sequence[str], rows: Sequence[Row]) -> str:
+    rent, room = find_row(rows, "usd_per_reached_pflop_hour"), find_row(rows, "usd_per_gib_hour")
+    for candidates in ((rent, room), (find_row(rows, "usd_per_tflop"), find_row(rows, "usd_per_gib"))):
+        work, memory = candidates
+        order = ranking(work)
+        if work is None or len(order) < 2:
+            continue
+        verb = "Rented" if work is rent else "Bought new"
+        text = f"{verb}, arithmetic is cheapest on {names[order[0]]} ({_value(work, order[0])} for each {_per(work)}"
+        text += f", {names[order[-1]]} {_value(work, order[-1])})"
+        best = ranking(memory)
+        if memory is not None and len(best) >= 2:
+            also = "also " if best[0] == order[0] else ""
+            text += f" and memory {also}on {names[best[0]]} ({_value(memory, best[0])} a GiB)"
+        return text + "."
+    return ""
+
+
+def _per(row: Row) -> str:
+    return "PFLOP/s" if "pflop" in row.key else "TFLOP/s"
+
+
+def _training(names: Sequence[str], rows: Sequence[Row], work: Work) -> str:
+    shown = [r for way in WAYS if (r := find_row(rows, way.key)) is not None]
+    fits = find_row(rows, "train_fits")
+    if fits is None:
+        return ""
+    if not shown:
+        return f"None of them can train {work.arch.name}, not even adapters on 4-bit weights."
+    first, last = shown[0], shown[-1]
+    out = [i for i, c in enumerate(first.cells) if c.value is None]
+    text = ""
+    if out:
+        text = f"{listed(f'{names[i]} ({first.cells[i].words})' for i in out)} cannot {first.title}. "
+    row = last if len(ranking(last)) >= len(ranking(first)) else first
+    lead = _lead(row)
+    if lead is None:
+        order = ranking(row)
+        return text + (f"Only {names[order[0]]} can: {_value(row, order[0])}." if len(order) == 1 and len(names) > 1 else "")
+    what = f"all of {work.arch.name}" if row.key == WAYS[0].key else f"{work.arch.name} with {row.title}"
+    return (
+        f"{text}Training {what}, {names[lead[0]]} is {than(lead[2], names[lead[1]], 'fast', 'faster')} ({_spread(names, row)})."
+    )
+
+
+def _serving(names: Sequence[str], rows: Sequence[Row]) -> str:
+    one, many, weights = find_row(rows, "decode_one"), find_row(rows, "decode_batch"), find_row(rows, "serve_weights")
+    if one is None or weights is None:
+        return ""
+    order = ranking(one)
+    if not order:
+        return "None of them can serve it."
+    parts: list[str] = []
+    for row, doing in ((one, "writes one sequence"), (many, "writes full batches")):
+        lead = _lead(row)
+        if row is not None and lead is not None:
+            fast = than(lead[2], names[lead[1]], "fast", "faster")
+            parts.append(f"{names[lead[0]]} {doing} {fast} ({_spread(names, row)})")
+    if not parts:
+        return f"Only {names[order[0]]} can serve it." if len(order) == 1 else ""
+    held = {c.words for i, c in enumerate(weights.cells) if one.cells[i].value is not None}
+    return f"{', and '.join(parts)}{'' if len(held) == 1 else ', though not with the same weights and engine'}."
+
+
+def _bound(names: Sequence[str], subjects: Sequence[Subject], rows: Sequence[Row], work: Work) -> str:
+    """Share of a single sequence's step that reading the weights takes at the reached bandwidth."""
+    one, stream, weights = find_row(rows, "decode_one"), find_row(rows, "reached_stream"), find_row(rows, "serve_weights")
+    if one is None or stream is None or weights is None:
+        return ""
+    shares: list[tuple[float, int]] = []
+    for i in ranking(one):
+        rate, bandwidth = one.cells[i].value, stream.cells[i].value
+        name = weights.cells[i].words.split(" ")[0]
+        if (
+            rate
+            and bandwidth
+            and "vLLM" in weights.cells[i].words
+            and "parallel" not in one.cells[i].words
+            and work.arch.moe is None
+        ):
+            of_one = bandwidth / subjects[i].count
+            shares.append((min(1.0, weight_bytes(work.arch, WEIGHT_BYTES[name]) / of_one * rate), i))
+    if not shares:
+        return ""
+    bound = [i for share, i in shares if share >= BOUND]
+    low, high = min(s for s, _ in shares), max(s for s, _ in shares)
+    span = f"{100 * low:.0f}" if round(100 * low) == round(100 * high) else f"{100 * low:.0f} to {100 * high:.0f}"
+    who = "all of them" if len(bound) == len(names) else listed(names[i] for i in bound)
+    if not bound:
+        return f"Reading the weights is only {span} % of a single sequence's step: the rest is launches and other kernels."
+    return f"A single sequence is bound by memory on {who}: reading the weights takes {span} % of its step."
+
+
+def _money(names: Sequence[str], rows: Sequence[Row]) -> str:
+    parts: list[str] = []
+    for key, doing in (("train_usd", "trained"), ("serve_usd", "written")):
+        row = find_row(rows, key)
+        order = ranking(row)
+        if row is not None and len(order) >= 2:
+            parts.append(
+                f"{row.title.removeprefix('rent for ').removesuffix(' written')} {doing} are cheapest on {names[order[0]]} "
+                f"({_value(row, order[0])}; {names[order[-1]]} {_value(row, order[-1])})"
+            )
+    if not parts:
+        return _price(names, rows)
+    return f"At today's rents {', and '.join(parts)}."

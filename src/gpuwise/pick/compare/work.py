@@ -1,0 +1,212 @@
+"""Rows of a comparison for one model: what each subject trains and serves, by the predictors behind ``plan``.
+
+Training is compared way by way: all weights first, and while some subject cannot hold that, lighter ways (8-bit
+optimizer states, adapters, adapters on 4-bit weights) for all of them, so that every row compares the same work.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from gpuwise.errors import InputError, LayoutError, UnpredictableError
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.money.cost import price_of, rent
+from gpuwise.money.energy import energy
+from gpuwise.pick.compare.rows import Cell, Row, Subject
+from gpuwise.pick.compare.serving import Served, serve
+from gpuwise.plan.explain import layout
+from gpuwise.plan.goal import LORA_RANK, Wishes, make_goal
+from gpuwise.plan.space.search import find_in, find_strategies
+from gpuwise.plan.space.strategies import default_space
+from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.step.training import TrainingEstimate
+from gpuwise.units import J_PER_KWH, MEGA, format_bytes, format_count
+
+PURPOSES = ("train", "finetune", "infer")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to be done with ``arch``. ``purposes`` of :data:`PURPOSES`; ``tokens`` to train on or to write;
+    ``context`` tokens a served sequence sees."""
+
+    arch: Architecture
+    purposes: tuple[str, ...]
+    tokens: float | None
+    seq_len: int | None
+    precision: str | None
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to train, with what it changes against all weights under AdamW."""
+
+    key: str
+    title: str
+    wishes: Wishes
+
+
+WAYS = (
+    Way("train_full", "train all weights", Wishes()),
+    Way("train_light", "8-bit AdamW, bf16 gradients", Wishes(optimizer="adamw8bit", gradient_dtype="bf16")),
+    Way("train_lora", f"LoRA rank {LORA_RANK}", Wishes(lora_rank=LORA_RANK)),
+    Way("train_qlora", f"QLoRA rank {LORA_RANK}", Wishes(lora_rank=LORA_RANK, quantized_base=True)),
+)
+"""From the whole training to what fits anywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The fastest fitting strategy of one way on one subject, or why there is none (``smallest``: the closest)."""
+
+    estimate: TrainingEstimate | None
+    why_not: str = ""
+
+
+def work_rows(subjects: Sequence[Subject], work: Work, today: datetime.date) -> tuple[Row, ...]:
+    """The rows of ``work``. Raises InputError when the model cannot be used so on any accelerator."""
+    rows: list[Row] = []
+    if "train" in work.purposes or "finetune" in work.purposes:
+        rows += _training(subjects, work, today)
+    if "infer" in work.purposes:
+        rows += _serving(subjects, work, today)
+    return tuple(rows)
+
+
+def train(subject: Subject, work: Work, way: Way) -> Trained:
+    """Search the strategies of ``way`` on ``subject``. Raises InputError on what no subject could do."""
+    precision = () if work.precision is None else (work.precision,)
+    wishes = replace(way.wishes, tokens=work.tokens, seq_len=work.seq_len, precision=precision)
+    try:
+        goal = make_goal(work.arch, subject.cluster, wishes)
+        best = find_in(goal, default_space)
+        if best is not None:
+            return Trained(best)
+        smallest = find_strategies(goal, n=1).smallest
+    except (UnpredictableError, LayoutError) as error:
+        return Trained(None, error.message)
+    return Trained(None, f"needs {format_bytes(smallest.memory_bytes.expected)} of {format_bytes(smallest.device_bytes)}")
+
+
+def _training(subjects: Sequence[Subject], work: Work, today: datetime.date) -> list[Row]:
+    section = "Training, predicted"
+    ways = WAYS if "train" in work.purposes else WAYS[2:]
+    fits = ["no"] * len(subjects)
+    rows: list[Row] = []
+    shown: list[Trained] = []
+    for way in ways:
+        done = [train(s, work, way) for s in subjects]
+        for i, d in enumerate(done):
+            if d.estimate is not None and fits[i] == "no":
+                fits[i] = "yes" if way is ways[0] else f"with {way.title}"
+        if any(d.estimate is not None for d in done):
+            rows.append(Row(way.key, way.title, section, "tokens/s", "higher", tuple(_speed(d) for d in done)))
+            shown = done
+        if all(word != "no" for word in fits):
+            break
+    question = "holds all weights' states" if ways is WAYS else "holds adapters' training"
+    head = [Row("train_fits", question, section, "", "", tuple(Cell(None, w, "derived") for w in fits))]
+    if shown:
+        head_rows = _training_money(subjects, work, shown, today, rows[-1].title)
+        return [*head, *rows, *head_rows]
+    return head
+
+
+def _speed(d: Trained) -> Cell:
+    if d.estimate is None:
+        return Cell(None, d.why_not)
+    s = d.estimate.strategy
+    return Cell.of(d.estimate.tokens_per_s, "training step", f"{s.precision}, {layout(s)}")
+
+
+def _training_money(
+    subjects: Sequence[Subject], work: Work, done: Sequence[Trained], today: datetime.date, way: str
+) -> list[Row]:
+    """Utilisation, time, dollars and joules of the last way, which is the one most subjects can do."""
+    section = "Training, predicted"
+    tokens = work.tokens or MEGA
+    size = f"{format_count(tokens)} tokens"
+
+    def row(key: str, title: str, unit: str, better: str, cell: Callable[[Subject, TrainingEstimate], Cell]) -> Row:
+        cells = tuple(Cell() if d.estimate is None else cell(s, d.estimate) for s, d in zip(subjects, done, strict=True))
+        return Row(key, title, section, unit, "higher" if better == "higher" else "lower", cells)
+
+    rows = [row("train_mfu", f"MFU ({way})", "%", "higher", lambda _, e: Cell.of(e.mfu, "training step"))]
+    if work.tokens is not None:
+        rows.append(
+            row("train_time", f"time for {size}", "s", "lower", lambda _, e: Cell.of(e.seconds_for(tokens), "training step"))
+        )
+    rows.append(row("train_usd", f"rent for {size}", "$", "lower", lambda s, e: _rented(s, e.seconds_for(tokens), today)))
+    rows.append(
+        row("train_joule", "energy a token, at the meter", "J", "lower",
+            lambda s, e: _joules(s, e.seconds_for(1.0)))
+    )  # fmt: skip
+    return rows
+
+
+def _serving(subjects: Sequence[Subject], work: Work, today: datetime.date) -> list[Row]:
+    section = f"Serving at {work.context:,} tokens of context, predicted"
+    done = [serve(work.arch, s.cluster, work.context, work.precision) for s in subjects]
+
+    def row(key: str, title: str, unit: str, better: str, cell: Callable[[Subject, Served], Cell]) -> Row:
+        cells = tuple(Cell(None, d.why_not) if d.weights is None else cell(s, d) for s, d in zip(subjects, done, strict=True))
+        return Row(key, title, section, unit, "higher" if better == "higher" else "lower", cells)
+
+    def speed(rate: Estimate | None, words: str) -> Cell:
+        return Cell(None, words) if rate is None else Cell.of(rate, "serving iteration", words)
+
+    def per_million(s: Subject, d: Served) -> Cell:
+        if d.batched is None:
+            return Cell()
+        return _rented(s, _time_of(d.batched, work.tokens or MEGA), today)
+
+    size = f"{format_count(work.tokens or MEGA)} tokens"
+    return [
+        Row("serve_weights", "weights held in", section, "", "",
+            tuple(Cell(None, d.words if d.weights else d.why_not, "derived") for d in done)),
+        row("serve_room", "tokens of cache that fit", "count", "higher",
+            lambda _, d: Cell() if d.cache_tokens is None else Cell(d.cache_tokens, "", "derived", "memory beside the weights")),
+        row("decode_one", "one sequence", "tokens/s", "higher", lambda _, d: speed(d.single, d.single_words)),
+        row("decode_batch", "full batch", "tokens/s", "higher", lambda _, d: speed(d.batched, d.batch_words)),
+        row("prefill", "reading a prompt", "tokens/s", "higher", lambda _, d: speed(d.prefill, d.prefill_words)),
+        row("serve_joule", "energy a token, at the meter", "J", "lower",
+            lambda s, d: Cell() if d.batched is None else _joules(s, _time_of(d.batched, 1.0))),
+        row("serve_usd", f"rent for {size} written", "$", "lower", per_million),
+    ]  # fmt: skip
+
+
+def _time_of(rate: Estimate, tokens: float) -> Estimate:
+    """Seconds for ``tokens`` at ``rate`` tokens a second."""
+    return Estimate(tokens / rate.high, tokens / rate.expected, tokens / rate.low, rate.basis)
+
+
+def _rented(s: Subject, time_s: Estimate, today: datetime.date) -> Cell:
+    price = price_of(s.cluster, today)
+    if price is None:
+        return Cell(None, "nobody rents it out")
+    # the price's own spread is shown in its row: here the interval and the basis are those of the time
+    cost = replace(rent(time_s, s.count, price), basis=time_s.basis)
+    cell = Cell.of(cost, f"time at the rent of {price.provider}")
+    return replace(cell, weak=cell.weak or price.stale)
+
+
+def _joules(s: Subject, time_s: Estimate) -> Cell:
+    used = energy(time_s, s.cluster)
+    return Cell() if used is None else Cell.of(used.kwh.scaled(J_PER_KWH), "time at the mean power of host and cooling")
+
+
+def check_work(work: Work) -> None:
+    """Raises InputError on a purpose the model has not."""
+    if "infer" in work.purposes and work.arch.kind != "decoder" and len(work.purposes) == 1:
+        raise InputError(
+            f"{work.arch.name} is no decoder: serving is predicted for models that write text",
+            hint="choose a model such as llama-3.1-8b, or --for train",
+        )
+    if work.context > work.arch.max_seq_len and "infer" in work.purposes:
+        raise InputError(
+            f"{work.arch.name} has a context of {work.arch.max_seq_len:,} tokens, not {work.context:,}",
+            hint=f"use --seq {work.arch.max_seq_len} or less",
+        )

@@ -1,0 +1,216 @@
+"""The largest batch that fits and the fastest one, from at most four captures of a step.
+
+Two captures settle how every size grows with the batch (:mod:`gpuwise.workload.capture.record.sweep`); the largest batch that fits is
+found on steps made from them, and captured for real. Where the made step differs from the captured one the capture joins
+the sweep, with polynomials of one degree more, and the search goes on. Where batches do not even run the same operations,
+the batches themselves are captured, by doubling and halving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from gpuwise.errors import UnpredictableError
+from gpuwise.predict.estimate import Estimate
+from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.record.sweep import Sweep, differences, sweep_of
+
+MOST_CAPTURES = 4
+FIRST_BATCHES = (4, 8)
+"""Large enough that no dimension is one by accident, small enough to be captured fast."""
+LARGEST_BATCH = 2**20
+KNEE = 0.95
+"""Share of the highest rate from which a larger batch is not worth its memory: what the 80 % interval of a time can
+tell apart is wider."""
+
+
+class Measurable(Protocol):
+    """What is known of a step on a card."""
+
+    @property
+    def fits_easily(self) -> bool: ...
+    @property
+    def process_bytes(self) -> Estimate: ...
+    @property
+    def step_time_s(self) -> Estimate | None: ...
+
+
+M = TypeVar("M", bound=Measurable)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPoint(Generic[M]):
+    """One batch as measured on a made or captured step."""
+
+    batch: int
+    measured: M
+    captured: bool
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Samples a second of the expected step time; None without a time."""
+        time = self.measured.step_time_s
+        return None if time is None else self.batch / time.expected
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSearch(Generic[M]):
+    """``points`` ascends by batch. ``largest`` is the largest that fits easily (without cached memory given back), 0 when
+    not even one sample does; ``fastest`` has the highest rate of those that fit, ``knee`` is the smallest with 95 % of it;
+    both None where no time is known."""
+
+    largest: int
+    fastest: int | None
+    knee: int | None
+    points: tuple[BatchPoint[M], ...]
+    captures: int
+    """Captures of the step that were run."""
+    verified: bool
+    """The largest batch was captured, and the step made for it was the same."""
+    note: str = ""
+
+    def point(self, batch: int) -> BatchPoint[M]:
+        return next(p for p in self.points if p.batch == batch)
+
+
+@dataclass(slots=True)
+class _Search(Generic[M]):
+    capture_at: Callable[[int], Capture]
+    measure: Callable[[Capture], M]
+    captures: dict[int, Capture]
+    known: dict[int, BatchPoint[M]]
+    given: int = 0
+    """Captures that were there before."""
+
+    @property
+    def ran(self) -> int:
+        return len(self.captures) - self.given
+
+    def captured(self, batch: int) -> Capture:
+        if batch not in self.captures:
+            self.captures[batch] = self.capture_at(batch)
+        return self.captures[batch]
+
+    def real(self, batch: int) -> BatchPoint[M]:
+        found = self.known.get(batch)
+        if found is None or not found.captured:
+            found = self.known[batch] = BatchPoint(batch, self.measure(self.captured(batch)), captured=True)
+        return found
+
+    def made(self, sweep: Sweep, batch: int) -> BatchPoint[M]:
+        if batch in self.captures:
+            return self.real(batch)
+        if batch not in self.known:
+            self.known[batch] = BatchPoint(batch, self.measure(sweep.at(batch)), captured=False)
+        return self.known[batch]
+
+    def fits_by(self, sweep: Sweep) -> Callable[[int], bool]:
+        return lambda batch: self.made(sweep, batch).measured.fits_easily
+
+    def forget_made(self) -> None:
+        self.known = {batch: p for batch, p in self.known.items() if p.captured}
+
+
+def search_batches(
+    capture_at: Callable[[int], Capture],
+    measure: Callable[[Capture], M],
+    *,
+    captures: dict[int, Capture] | None = None,
+    most_captures: int = MOST_CAPTURES,
+    limit: int = LARGEST_BATCH,
+) -> BatchSearch[M]:
+    """Search batches up to ``limit`` with at most ``most_captures`` runs of ``capture_at`` (at least 3); ``captures`` are
+    those there already, by batch. What ``capture_at`` raises for its first batches is raised."""
+    held = dict(captures or {})
+    search = _Search(capture_at, measure, held, {}, given=len(held))
+    for batch in FIRST_BATCHES:
+        if len(held) < 2:
+            search.captured(batch)
+    try:
+        return _by_sweep(search, most_captures, limit)
+    except UnpredictableError as error:
+        search.forget_made()
+        return _by_captures(search, most_captures, limit, error.message)
+
+
+def _by_sweep(search: _Search[M], most_captures: int, limit: int) -> BatchSearch[M]:
+    sweep = sweep_of(search.captures)
+    while True:
+        largest = _largest(search.fits_by(sweep), max(sweep.sizes), limit)
+        if largest == 0:
+            return _result(search, 0, verified=False)
+        if largest in search.captures:
+            verified = True
+            break
+        if search.ran >= most_captures:
+            verified = False
+            largest = max((b for b, p in search.known.items() if p.captured and p.measured.fits_easily), default=0)
+            break
+        made, real = sweep.at(largest), search.captured(largest)
+        if not differences(made, real):
+            search.real(largest)
+            verified = True
+            break
+        sweep = sweep.with_capture(largest, real).refined()
+        search.forget_made()
+    for batch in _ladder(largest):
+        search.made(sweep, batch)
+    return _result(search, largest, verified=verified)
+
+
+def _largest(fits: Callable[[int], bool], start: int, limit: int) -> int:
+    """The largest batch up to ``limit`` for which ``fits`` holds, which it does up to some batch and not beyond."""
+    low, high = 0, min(start, limit)
+    while fits(high):
+        low = high
+        if high == limit:
+            return limit
+        high = min(high * 2, limit)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _ladder(largest: int) -> list[int]:
+    """Powers of two up to ``largest``, from 1, and itself."""
+    return sorted({2**i for i in range(largest.bit_length())} | {largest}) if largest else []
+
+
+def _by_captures(search: _Search[M], most_captures: int, limit: int, why: str) -> BatchSearch[M]:
+    """Captures alone, by doubling and halving."""
+    for batch in sorted(search.captures):
+        search.real(batch)
+    while search.ran < most_captures:
+        fitting = [b for b, p in search.known.items() if p.measured.fits_easily]
+        failing = [b for b, p in search.known.items() if not p.measured.fits_easily]
+        low, high = max(fitting, default=0), min(failing, default=limit + 1)
+        proposed = _proposed(search, low, high)
+        if proposed is None:
+            break
+        try:
+            search.real(proposed)
+        except UnpredictableError:
+            break
+    largest = max((b for b, p in search.known.items() if p.measured.fits_easily), default=0)
+    return _result(search, largest, verified=largest > 0, note=f"searched by captures alone: {why}")
+
+
+def _proposed(search: _Search[M], low: int, high: int) -> int | None:
+    """The next batch to capture, strictly between ``low`` and ``high``: midway once one failed, else four times as
+    large."""
+    if high - low <= 1:
+        return None
+    failed = any(not p.measured.fits_easily for p in search.known.values())
+    return (low + high) // 2 if failed else min(low * 4, high - 1)
+
+
+def _result(search: _Search[M], largest: int, *, verified: bool, note: str = "") -> BatchSearch[M]:
+    points = tuple(search.known[b] for b in sorted(search.known))
+    rates = {p.batch: r for p in points if p.batch <= largest and p.measured.fits_easily and (r := p.samples_per_s) is not None}
+    best = max(rates.values(), default=0.0)
+    fastest = max(rates, key=lambda b: rates[b], default=None)
+    knee = min((b for b, r in rates.items() if r >= KNEE * best), default=None)
+    return BatchSearch(largest, fastest, knee, points, search.ran, verified, note)

@@ -1,0 +1,1 @@
+"""Which modules to checkpoint under a memory target."""

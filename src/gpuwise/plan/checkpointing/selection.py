@@ -1,0 +1,223 @@
+"""Activation checkpointing chosen per module: the cheapest selection under a memory target, for any captured network.
+
+Every block, and inside it every module, is a candidate: checkpointed as a whole, or not and its parts decided one by one.
+What a candidate saves and costs is read from the capture; :mod:`gpuwise.plan.checkpointing.solve` finds the optimum, and the
+answer is worked out once more by putting the recomputation into the captured step
+(:func:`gpuwise.workload.capture.record.recompute.recomputed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.plan.checkpointing.solve import Choice, Position, Solution, smallest_target, solve
+from gpuwise.workload.capture.record.blocks import Lives, ModuleTree, Pass, Segment, backward_of, module_mask, passes, runs, units
+from gpuwise.workload.capture.record.capture import Capture, OpFlag
+from gpuwise.workload.capture.record.recompute import recomputed
+
+F64 = NDArray[np.float64]
+DEPTH = 3
+"""Levels of modules below a block that are candidates (a layer, its attention, the attention's projections)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSelection:
+    """Modules to checkpoint, and what that does to the step."""
+
+    paths: tuple[str, ...]
+    peak_bytes: int
+    """Most bytes alive in the steady step, as asked for."""
+    plain_peak_bytes: int
+    """The same without checkpointing."""
+    recompute_s: float
+    slowdown: float
+    """Step time over the plain step's."""
+    exact: bool
+    """No cheaper selection of these candidates exists, by the model of :mod:`gpuwise.plan.checkpointing.solve`."""
+
+
+class _Book:
+    """What is looked up while choices are made from one pass.
+
+    The forward is cut into elementary pieces, wherever a candidate begins or ends; an operation of the backward belongs
+    to the latest piece of its module that the backward has not passed yet, or to where the backward is.
+    """
+
+    def __init__(self, capture: Capture, one: Pass, op_s: F64, depth: int) -> None:
+        self.capture, self.one, self.op_s = capture, one, op_s
+        self.tree, self.lives = ModuleTree.of(capture), Lives(capture)
+        self.live = capture.live_bytes()
+        self.top = runs(capture, self.tree, one.first_op, one.backward_op, units(capture, self.tree))
+        self.inner: dict[tuple[str, int], tuple[Segment, ...]] = {}
+        for segment in self.top:
+            self._expand(segment, depth)
+        cuts = {s.first_op for part in (self.top, *self.inner.values()) for s in part}
+        self.starts = np.array(sorted(cuts), np.int64)
+        self.back_most = self._backward_needs()
+
+    def _expand(self, segment: Segment, depth: int) -> None:
+        children = self.tree.children[segment.path] if segment.path and depth else ()
+        if children:
+            parts = runs(self.capture, self.tree, segment.first_op, segment.end_op, children)
+            self.inner[segment.path, segment.first_op] = parts
+            for part in parts:
+                self._expand(part, depth - 1)
+
+    def _backward_needs(self) -> NDArray[np.int64]:
+        """[pieces] most bytes alive during each piece's backward operations."""
+        c, one = self.capture, self.one
+        piece_of = np.searchsorted(self.starts, np.arange(one.first_op, one.backward_op), side="right") - 1
+        pieces: dict[int, NDArray[np.int64]] = {}
+        for module in np.unique(c.op_module[one.first_op : one.backward_op]).tolist():
+            pieces[module] = np.unique(piece_of[c.op_module[one.first_op : one.backward_op] == module])
+        most = np.zeros(len(self.starts), np.int64)
+        now = len(self.starts) - 1
+        first = np.searchsorted(c.event_op, np.arange(one.backward_op, one.end_op + 1), side="left")
+        for i, module in enumerate(c.op_module[one.backward_op : one.end_op].tolist()):
+            mine = pieces.get(module)
+            if mine is not None:
+                at = int(np.searchsorted(mine, now, side="right")) - 1
+                now = int(mine[at]) if at >= 0 else now
+            a, b = int(first[i]), int(first[i + 1])
+            most[now] = max(most[now], int(self.live[max(a - 1, 0) : max(b, a)].max(initial=0)))
+        return most
+
+    def backward_need(self, segment: Segment) -> int:
+        """Most bytes alive during the backward of the pieces of ``segment``."""
+        a, b = np.searchsorted(self.starts, [segment.first_op, segment.end_op])
+        return int(self.back_most[a:b].max(initial=0))
+
+    def most(self, first_op: int, end_op: int) -> int:
+        """Most bytes alive from the start of ``first_op`` to the last event before ``end_op``."""
+        a, b = self.lives.event_at(first_op), self.lives.event_at(end_op)
+        return int(self.live[max(a - 1, 0) : max(b, a)].max(initial=0))
+
+    def at(self, op: int) -> int:
+        """Bytes alive when ``op`` starts."""
+        event = self.lives.event_at(op)
+        return int(self.live[event - 1]) if event else 0
+
+
+def checkpoint_choices(capture: Capture, op_s: F64, depth: int = DEPTH) -> tuple[Position | Choice, ...]:
+    """The candidates of the steady step's last pass, where gradients of earlier micro-batches are alive as well.
+
+    ``op_s`` [ops] is the time of every operation of the capture; a choice costs its forward in every pass.
+    Raises InputError if the lengths differ, UnpredictableError if the step has no backward.
+    """
+    if op_s.shape != capture.op_phase.shape:
+        raise InputError(
+            f"{op_s.size} times for {capture.op_phase.size} operations", hint="one time in seconds per captured operation"
+        )
+    if not np.all(np.isfinite(op_s)) or np.any(op_s < 0):
+        raise InputError("a time is negative or not a number", hint="seconds per operation, zero or more")
+    found = passes(capture)
+    if not found:
+        raise UnpredictableError("no backward", "the captured step has no backward pass", hint="capture a training step")
+    book = _Book(capture, found[-1], op_s, depth)
+    items = _items(book, book.top, len(found))
+    # the update and whatever else lies outside the pass needs what it needs
+    span = capture.steady
+    outside = max(book.most(span.first_op, book.one.first_op), book.most(book.one.end_op, span.end_op))
+    return (Position(outside), *items)
+
+
+def _items(book: _Book, segments: Sequence[Segment], n_passes: int) -> tuple[Position | Choice, ...]:
+    items = list[Position | Choice]()
+    paths = [s.path for s in segments if s.path]
+    for segment in segments:
+        once = segment.path and paths.count(segment.path) == 1
+        choice = _choice(book, segment, n_passes) if once else None
+        plain = max(book.most(segment.first_op, segment.end_op), book.backward_need(segment))
+        items.append(choice or Position(plain))
+    return tuple(items)
+
+
+def _choice(book: _Book, segment: Segment, n_passes: int) -> Choice | None:
+    c = book.capture
+    if np.any(c.op_flags[segment.first_op : segment.end_op] & OpFlag.CHECKPOINTED):
+        return None
+    back = backward_of(c, book.one, module_mask(c, book.tree, segment.path))
+    if back is None:
+        return None
+    held = book.lives.held(book.one, segment)
+    saved = int(c.storage_bytes[list(held.saved)].sum())
+    kept = sum(int(c.storage_bytes[s]) for s in held.inputs if book.lives.death_op[s] < back.first_op)
+    forward = book.most(segment.first_op, segment.end_op)
+    recompute = book.at(back.first_op) - saved + forward - book.at(segment.first_op)
+    need = max(max(recompute, book.backward_need(segment)) + kept, forward)
+    inside = book.inner.get((segment.path, segment.first_op), ())
+    items = _items(book, inside, n_passes)
+    time_s = float(book.op_s[segment.first_op : segment.end_op].sum()) * n_passes
+    return Choice(segment.path, items or (Position(max(forward, book.backward_need(segment))),), need, saved - kept, time_s)
+
+
+def select_checkpoints(capture: Capture, target_bytes: int, op_s: F64, depth: int = DEPTH) -> CheckpointSelection:
+    """The cheapest modules to checkpoint so that the step needs at most ``target_bytes`` (as asked for: leave room for
+    rounding, workspaces and the context).
+
+    Raises UnpredictableError if no selection is enough, with what is the least.
+    """
+    if target_bytes <= 0:
+        raise InputError(f"a target of {target_bytes} bytes", hint="give the bytes that tensors may take")
+    items = checkpoint_choices(capture, op_s, depth)
+    found = solve(items, target_bytes)
+    if found is None:
+        least = smallest_target(items)
+        raise UnpredictableError(
+            "checkpointing is not enough",
+            f"checkpointing alone needs at least {least / 2**30:.2f} GiB of tensors, more than {target_bytes / 2**30:.2f} GiB",
+            hint="a smaller micro-batch, sharded states or offload",
+        )
+    return selection_of(capture, found, op_s)
+
+
+def selection_of(capture: Capture, found: Solution, op_s: F64) -> CheckpointSelection:
+    """What a selection does to the step, worked out in the captured step itself."""
+    span = capture.steady
+    step_s = float(op_s[span.first_op : span.end_op].sum())
+    plain = capture.peak_bytes()
+    peak = recomputed(capture, found.paths).peak_bytes() if found.paths else plain
+    slowdown = 1.0 + found.time_s / step_s if step_s > 0 else 1.0
+    return CheckpointSelection(found.paths, peak, plain, found.time_s, slowdown, found.exact)
+
+
+def checkpoint_curve(capture: Capture, op_s: F64, n: int = 8, depth: int = DEPTH) -> tuple[CheckpointSelection, ...]:
+    """Selections from no checkpointing to the least memory, at about ``n`` targets, each the cheapest for its memory;
+    those that another beats in both memory and time are left out."""
+    items = checkpoint_choices(capture, op_s, depth)
+    least, most = smallest_target(items), capture.peak_bytes()
+    targets = np.unique(np.linspace(least, max(most, least), n).astype(np.int64))
+    found = [solve(items, int(t)) for t in targets]
+    points = {s.paths: selection_of(capture, s, op_s) for s in found if s is not None}
+    ranked = sorted(points.values(), key=lambda s: (s.recompute_s, s.peak_bytes))
+    front = list[CheckpointSelection]()
+    for one in ranked:
+        if not front or one.peak_bytes < front[-1].peak_bytes:
+            front.append(one)
+    return tuple(front)
+
+
+def uniform_checkpoints(capture: Capture, every: int) -> tuple[str, ...]:
+    """What recipes do: one block in ``every``, from the first."""
+    if every < 1:
+        raise InputError(f"one block in {every}", hint="at least 1")
+    from gpuwise.workload.capture.record.blocks import blocks
+
+    return blocks(capture)[::every]
+
+
+def recompute_s_of(capture: Capture, paths: Collection[str], op_s: F64) -> float:
+    """Seconds a step that the modules ``paths`` take in the forward: what checkpointing them adds."""
+    tree = ModuleTree.of(capture)
+    chosen = tuple(paths)
+    total = 0.0
+    for one in passes(capture):
+        for segment in runs(capture, tree, one.first_op, one.backward_op, chosen):
+            if segment.path:
+                total += float(op_s[segment.first_op : segment.end_op].sum())
+    return total

@@ -1,0 +1,1 @@
+"""The space of strategies: its columns, its rules, its search."""

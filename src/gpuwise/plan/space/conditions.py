@@ -1,0 +1,245 @@
+"""What each rule of a layout tests: masks over columns, true where the rule is broken.
+
+Degrees: tp tensor, pp pipeline, cp context, ep expert, dp data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.errors import UnpredictableError
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.plan.space.stack_rules import StackRules, find_stack_rules
+from gpuwise.predict.kernels.transfer import host_link_bytes_per_s
+from gpuwise.predict.step.columns import Columns
+from gpuwise.workload.strategy import RECOMPUTES, SCHEDULES, SHARDINGS, Strategy
+
+Mask = NDArray[np.bool_]
+INTERLEAVED = SCHEDULES.index("interleaved")
+HYBRID = SHARDINGS.index("hybrid")
+FULL = RECOMPUTES.index("full")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a layout must agree with. ``global_batch`` is in sequences."""
+
+    arch: Architecture
+    cluster: Cluster
+    seq_len: int
+    global_batch: int
+    stack: StackRules
+    stack_name: str
+    context_parallel: str = "ring"
+
+    @classmethod
+    def of(
+        cls, arch: Architecture, cluster: Cluster, base: Strategy, seq_len: int, global_batch: int
+    ) -> Setting:
+        rules = find_stack_rules(base.stack)
+        return cls(arch, cluster, seq_len, global_batch, rules, base.stack, base.context_parallel)
+
+    @property
+    def domain(self) -> int:
+        """Accelerators of the cluster that share fast links."""
+        return min(self.cluster.system.domain_size, self.cluster.n_accelerators)
+
+    @property
+    def n_experts(self) -> int:
+        return 1 if self.arch.moe is None else self.arch.moe.n_experts
+
+    @property
+    def schedules(self) -> str:
+        return ", ".join(sorted(self.stack.schedules))
+
+    @property
+    def shardings(self) -> str:
+        return ", ".join(sorted(self.stack.shardings))
+
+
+def _divides(n: int, by: NDArray[np.int64]) -> Mask:
+    return n % np.maximum(by, 1) == 0
+
+
+def degrees(s: Setting, c: Columns) -> Mask:
+    return c.dp * c.tp * c.pp * c.cp != s.cluster.n_accelerators
+
+
+def heads(s: Setting, c: Columns) -> Mask:
+    return ~_divides(s.arch.heads, c.tp)
+
+
+def kv_heads(s: Setting, c: Columns) -> Mask:
+    if s.arch.mla is not None:
+        return np.zeros(1, bool)
+    return ~(_divides(s.arch.kv_heads, c.tp) | (c.tp % s.arch.kv_heads == 0))
+
+
+def ffn(s: Setting, c: Columns) -> Mask:
+    widths = [s.arch.ffn] if s.arch.n_dense_layers else []
+    if s.arch.moe is not None and s.arch.moe.shared_ffn:
+        widths.append(s.arch.moe.shared_ffn)
+    broken = np.zeros(1, bool)
+    for width in widths:
+        broken = broken | ~_divides(width, c.tp)
+    return broken
+
+
+def tensor_domain(s: Setting, c: Columns) -> Mask:
+    return (c.tp > s.domain) | ~_divides(s.domain, c.tp)
+
+
+def network(s: Setting, c: Columns) -> Mask:
+    system = s.cluster.system
+    cut_off = (
+        s.cluster.n_accelerators > max(system.count, system.domain_size) and system.network_bytes_per_s <= 0
+    )
+    return np.full(1, cut_off)
+
+
+def encoder_pipeline(s: Setting, c: Columns) -> Mask:
+    return (c.pp > 1) & (s.arch.encoder is not None)
+
+
+def experts(s: Setting, c: Columns) -> Mask:
+    return ~_divides(s.n_experts, c.ep)
+
+
+def expert_ranks(s: Setting, c: Columns) -> Mask:
+    return (c.dp * c.cp * c.tp) % np.maximum(c.ep, 1) != 0
+
+
+def expert_sequence(s: Setting, c: Columns) -> Mask:
+    return (c.tp > 1) & (c.sequence_parallel == 0) & (s.arch.moe is not None)
+
+
+def context(s: Setting, c: Columns) -> Mask:
+    if s.context_parallel == "ulysses":
+        heads = _divides(s.arch.heads, c.tp * c.cp) & _divides(s.arch.kv_heads, c.tp * c.cp)
+        return (c.cp > 1) & ~(_divides(s.seq_len, c.cp) & heads)
+    return (c.cp > 1) & ~_divides(s.seq_len, 2 * c.cp)
+
+
+def sequence(s: Setting, c: Columns) -> Mask:
+    return (c.tp > 1) & (c.sequence_parallel > 0) & ~_divides(s.seq_len, c.cp * c.tp)
+
+
+def layers(s: Setting, c: Columns) -> Mask:
+    n, chunks = s.arch.n_layers, c.pp * c.virtual_stages
+    even = (_divides(n, chunks) | _divides(n + 2, chunks)) & (chunks <= n)
+    per_stage = -(-n // np.maximum(c.pp, 1))
+    uneven = (c.virtual_stages == 1) & (n > per_stage * (c.pp - 1))
+    return (c.pp > 1) & ~(even | uneven)
+
+
+def batch(s: Setting, c: Columns) -> Mask:
+    return c.micro_batch * c.accumulation * c.dp != s.global_batch
+
+
+def virtual(s: Setting, c: Columns) -> Mask:
+    return (c.virtual_stages > 1) != (c.schedule == INTERLEAVED)
+
+
+def interleaved_pipeline(s: Setting, c: Columns) -> Mask:
+    return (c.schedule == INTERLEAVED) & (c.pp == 1)
+
+
+def interleaved_batches(s: Setting, c: Columns) -> Mask:
+    return (c.schedule == INTERLEAVED) & (c.accumulation % np.maximum(c.pp, 1) != 0)
+
+
+def stack_tensor(s: Setting, c: Columns) -> Mask:
+    return (c.tp > 1) & (not s.stack.tensor)
+
+
+def stack_pipeline(s: Setting, c: Columns) -> Mask:
+    return (c.pp > 1) & (not s.stack.pipeline)
+
+
+def stack_context(s: Setting, c: Columns) -> Mask:
+    return (c.cp > 1) & (s.context_parallel not in s.stack.context)
+
+
+def stack_expert(s: Setting, c: Columns) -> Mask:
+    return (c.ep > 1) & (not s.stack.expert)
+
+
+def stack_schedule(s: Setting, c: Columns) -> Mask:
+    allowed = [i for i, name in enumerate(SCHEDULES) if name in s.stack.schedules]
+    return (c.pp > 1) & ~np.isin(c.schedule, allowed)
+
+
+def _codes(names: frozenset[str]) -> list[int]:
+    return [i for i, name in enumerate(SHARDINGS) if name in names]
+
+
+def stack_sharding(s: Setting, c: Columns) -> Mask:
+    return ~np.isin(c.sharding, _codes(s.stack.shardings))
+
+
+def sharding_pipeline(s: Setting, c: Columns) -> Mask:
+    return (c.pp > 1) & ~np.isin(c.sharding, _codes(s.stack.shardings_with_pipeline))
+
+
+def sharding_ranks(s: Setting, c: Columns) -> Mask:
+    return (c.sharding > 0) & (c.dp * c.cp == 1)
+
+
+def hybrid(s: Setting, c: Columns) -> Mask:
+    ranks = c.dp * c.cp
+    group = np.where(c.shard_group > 0, c.shard_group, np.maximum(s.cluster.system.count // c.tp, 1))
+    return (c.sharding == HYBRID) & ((group <= 1) | (group >= ranks) | (ranks % np.maximum(group, 1) != 0))
+
+
+def stack_offload(s: Setting, c: Columns) -> Mask:
+    return (c.offload_optimizer > 0) & (not s.stack.offload_optimizer)
+
+
+def _no_host_link(s: Setting) -> bool:
+    """Whether nobody published how fast the host reaches the accelerator."""
+    try:
+        host_link_bytes_per_s(s.cluster.accelerator, "d2h")
+    except UnpredictableError:
+        return True
+    return False
+
+
+def host_link_optimizer(s: Setting, c: Columns) -> Mask:
+    return (c.offload_optimizer > 0) & _no_host_link(s)
+
+
+def host_link_activations(s: Setting, c: Columns) -> Mask:
+    return (c.offload_activations > 0) & _no_host_link(s)
+
+
+def unified_optimizer(s: Setting, c: Columns) -> Mask:
+    return (c.offload_optimizer > 0) & s.cluster.accelerator.unified_memory
+
+
+def unified_activations(s: Setting, c: Columns) -> Mask:
+    return (c.offload_activations > 0) & s.cluster.accelerator.unified_memory
+
+
+def stack_offload_activations(s: Setting, c: Columns) -> Mask:
+    return (c.offload_activations > 0) & (not s.stack.offload_activations)
+
+
+def offload_pipeline(s: Setting, c: Columns) -> Mask:
+    return (c.offload_activations > 0) & (c.pp > 1)
+
+
+def offload_recompute(s: Setting, c: Columns) -> Mask:
+    return (c.offload_activations > 0) & (c.recompute > 0) & (not s.stack.offload_with_recompute)
+
+
+def every(s: Setting, c: Columns) -> Mask:
+    per_stage = np.maximum(s.arch.n_layers // np.maximum(c.pp, 1), 1)
+    return (
+        (c.recompute_every < 1)
+        | (c.recompute_every > per_stage)
+        | ((c.recompute_every > 1) & (c.recompute != FULL))
+    )

@@ -1,0 +1,197 @@
+"""From a goal to strategies: enumerate, evaluate all, rank; and say which rule stands in the way when
+nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuwise.errors import LayoutError
+from gpuwise.plan.goal import Goal
+from gpuwise.plan.space.conditions import Setting
+from gpuwise.plan.space.rules import check_strategy
+from gpuwise.plan.space.strategies import Block, Space, blocks, default_space, fixed_space, full_space
+from gpuwise.plan.space.sweep import Candidates, Sweep, sweep
+from gpuwise.predict.step.training import TrainingEstimate, estimates
+from gpuwise.workload.strategy import Strategy
+
+FRONT_LENGTH, SLOWEST = 8, 3.0
+OFFLOADS = ("offload_optimizer", "offload_activations")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search returns, fastest first. ``smallest`` is the strategy that needs least memory, fitting
+    or not."""
+
+    ranked: tuple[TrainingEstimate, ...]
+    """The best of each distinct (tp, pp, cp, ep, dp) layout, at most ``n``."""
+    front: tuple[TrainingEstimate, ...]
+    """Strategies that no other beats in both time and memory, thinned to those worth looking at."""
+    smallest: TrainingEstimate
+    n_strategies: int
+    n_fit: int
+    seconds: float
+    notes: tuple[str, ...]
+
+
+def find_strategies(goal: Goal, n: int = 6) -> Found:
+    """Search the goal's space on its cluster.
+
+    The default space offloads to the host only when nothing fits without, since what hides behind compute
+    on paper seldom does entirely. Raises LayoutError naming the rule when no layout is possible.
+    """
+    space_of = full_space if goal.wishes.exhaustive else default_space
+    spaces = [fixed_space(space_of(setting_of(goal, base)), goal.wishes.fixed) for base in goal.bases]
+    offload = goal.wishes.exhaustive or any(goal.wishes.fixed.get(f) is not None for f in OFFLOADS)
+    first = spaces if offload else [without_offload(s) for s in spaces]
+    done = _sweep(goal, first)
+    notes: tuple[str, ...] = ()
+    if not offload and (done is None or not len(done.rows)):
+        before = 0 if done is None else done.n_strategies
+        again = _sweep(goal, spaces)
+        if again is not None:
+            done = replace(again, n_strategies=again.n_strategies + before)
+            if len(done.rows):
+                notes = ("nothing fits without offload to host memory, so offload was searched too",)
+    if done is None:
+        raise no_layout(goal)
+    ranked = _estimated(goal, done, done.rows, list(_distinct(done, n)))
+    front = _estimated(goal, done, done.front, thinned(done.front))
+    smallest = _estimated(goal, done, done.smallest, [0])[0]
+    return Found(ranked, front, smallest, done.n_strategies, done.n_fit, done.seconds, notes)
+
+
+def find_in(goal: Goal, space_of: Callable[[Setting], Space]) -> TrainingEstimate | None:
+    """The fastest strategy that fits in a space of one's own, offload included when nothing fits without;
+    None when none does."""
+    spaces = [fixed_space(space_of(setting_of(goal, base)), goal.wishes.fixed) for base in goal.bases]
+    for tried in ([without_offload(s) for s in spaces], spaces):
+        done = _sweep(goal, tried)
+        if done is not None and len(done.rows):
+            return _estimated(goal, done, done.rows, [0])[0]
+    return None
+
+
+def thinned(front: Candidates, n: int = FRONT_LENGTH) -> list[int]:
+    """Positions of at most ``n`` of the time-memory front, none slower than ``SLOWEST`` times the best,
+    spread over memory, both ends kept."""
+    if not len(front):
+        return []
+    kept = np.flatnonzero(front.step_s <= SLOWEST * front.step_s[0])
+    memory = front.memory_bytes[kept]
+    wanted = memory[0] + (memory[-1] - memory[0]) * np.arange(n) / (n - 1)
+    nearest = np.abs(memory[:, None] - wanted[None, :]).argmin(axis=0)
+    return [int(kept[i]) for i in np.unique(nearest)]
+
+
+def setting_of(goal: Goal, base: Strategy) -> Setting:
+    """The rules' view of a goal."""
+    return Setting.of(goal.arch, goal.cluster, base, goal.seq_len, goal.global_batch)
+
+
+def without_offload(space: Space) -> Space:
+    """``space`` without the choices that keep anything in host memory."""
+    return replace(
+        space,
+        states=tuple(s for s in space.states if not s[1]),
+        activations=tuple(a for a in space.activations if not a[2]),
+    )
+
+
+def _sweep(goal: Goal, spaces: Sequence[Space]) -> Sweep | None:
+    found: list[Block] = []
+    alike: dict[tuple[Setting, Space], list[Strategy]] = {}
+    for base, space in zip(goal.bases, spaces, strict=True):
+        alike.setdefault((setting_of(goal, base), space), []).append(base)
+    for (setting, space), bases in alike.items():
+        found += blocks(setting, space, *bases)
+    if not found:
+        return None
+    return sweep(goal.arch, goal.cluster, found, goal.seq_len, goal.wishes.packed_document_len)
+
+
+def _distinct(done: Sweep, n: int) -> Iterable[int]:
+    """Positions of the first row of each distinct layout, at most ``n``."""
+    rows = done.rows
+    keys: list[np.ndarray] = []
+    offset = 0
+    starts: list[int] = []
+    for block in done.blocks:
+        c = block.columns
+        keys.append(np.column_stack([getattr(c, f)[:, 0, 0] for f in ("tp", "pp", "cp", "ep", "dp")]))
+        starts.append(offset)
+        offset += block.n_rows
+    key = np.concatenate(keys)
+    per_row = np.array([b.n_choices for b in done.blocks])
+    at = np.array(starts)[rows.block] + rows.flat // per_row[rows.block]
+    _, first = np.unique(key[at], axis=0, return_index=True)
+    return [int(i) for i in np.sort(first)[:n]]
+
+
+def _estimated(goal: Goal, done: Sweep, found: Candidates, at: Iterable[int]) -> tuple[TrainingEstimate, ...]:
+    """Full estimates of candidates, in the order of ``at``."""
+    return estimate_all(goal, [found.strategy(done.blocks, i) for i in at])
+
+
+def estimate_all(goal: Goal, strategies: Sequence[Strategy]) -> tuple[TrainingEstimate, ...]:
+    """Full estimates of any strategies on the goal's cluster, in order; one pass for those that share a
+    base."""
+    groups: dict[Strategy, list[int]] = {}
+    for i, s in enumerate(strategies):
+        groups.setdefault(base_of(s), []).append(i)
+    out: dict[int, TrainingEstimate] = {}
+    for members in groups.values():
+        results = estimates(
+            goal.arch, goal.cluster, [strategies[i] for i in members], goal.seq_len,
+            packed_document_len=goal.wishes.packed_document_len,
+        )  # fmt: skip
+        out.update(zip(members, results, strict=True))
+    return tuple(out[i] for i in range(len(strategies)))
+
+
+_COLUMN_DEFAULTS = {
+    "micro_batch": 1, "accumulation": 1, "dp": 1, "tp": 1, "pp": 1, "virtual_stages": 1, "cp": 1, "ep": 1,
+    "sequence_parallel": True, "schedule": "1f1b", "sharding": "none", "shard_group": 0, "recompute": "none",
+    "recompute_every": 1, "offload_optimizer": False, "offload_activations": False,
+}  # fmt: skip
+
+
+def base_of(strategy: Strategy) -> Strategy:
+    """``strategy`` with every field that columns hold at its default: what a set of columns must share."""
+    return strategy.with_(**_COLUMN_DEFAULTS)
+
+
+def completed(goal: Goal, base: Strategy) -> Strategy:
+    """``base`` with the goal's fixed values and the plainest values for the rest."""
+    fixed = dict(goal.wishes.fixed)
+    n = goal.cluster.n_accelerators
+    others = {f: int(fixed.get(f, 1)) for f in ("tp", "pp", "cp")}
+    model_ranks = others["tp"] * others["pp"] * others["cp"]
+    fixed.setdefault("dp", max(n // model_ranks, 1))
+    fixed.setdefault("micro_batch", 1)
+    fixed.setdefault(
+        "accumulation", max(goal.global_batch // (int(fixed["dp"]) * int(fixed["micro_batch"])), 1)
+    )
+    if int(fixed.get("virtual_stages", 1)) > 1:
+        fixed.setdefault("schedule", "interleaved")
+    if int(fixed.get("recompute_every", 1)) > 1:
+        fixed.setdefault("recompute", "full")
+    return base.with_(**fixed)
+
+
+def no_layout(goal: Goal) -> LayoutError:
+    """The rule that the fixed values break, for the error of an empty space."""
+    try:
+        check_strategy(setting_of(goal, goal.bases[0]), completed(goal, goal.bases[0]))
+    except LayoutError as error:
+        return error
+    return LayoutError(
+        "no-layout",
+        f"no layout of {goal.cluster.n_accelerators} accelerators works for {goal.arch.name} with a "
+        "global batch of "
+        f"{goal.global_batch} sequences of {goal.seq_len} tokens",
+        hint="leave degrees open, or choose a batch that more data-parallel degrees divide",
+    )

@@ -1,0 +1,287 @@
+"""The space of strategies, enumerated as products of columns: no Python loop walks strategies.
+
+A *row* is a layout with its micro-batch and schedule (tp, pp, cp, ep, dp, micro-batch, accumulation,
+schedule, virtual stages, sequence parallelism). Every row meets every *state* choice (sharding, optimizer
+offload) and every *activation* choice (recompute, activation offload) its rules allow. Rows with the same
+allowed choices form a :class:`Block`, whose columns are arrays [A, 1, 1], [1, S, 1] and [1, 1, R].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.plan.space.conditions import Setting
+from gpuwise.plan.space.rules import (
+    ACTIVATION_RULES,
+    LAYOUT_RULES,
+    SHAPE_RULES,
+    STATE_RULES,
+    allowed,
+)
+from gpuwise.predict.step.columns import Columns
+from gpuwise.workload.strategy import RECOMPUTES, SCHEDULES, SHARDINGS, Strategy
+
+I64 = NDArray[np.int64]
+ROW_FIELDS = (
+    "micro_batch", "accumulation", "dp", "tp", "pp", "virtual_stages", "cp", "ep", "sequence_parallel",
+    "schedule",
+)  # fmt: skip
+MICRO_BATCH_TOKENS = 131072
+"""Micro-batches usually tried go up to this many tokens: beyond it kernels are no more efficient."""
+_NEUTRAL = {
+    "micro_batch": 1, "accumulation": 1, "dp": 1, "tp": 1, "pp": 1, "virtual_stages": 1, "cp": 1, "ep": 1,
+    "sequence_parallel": 1, "schedule": SCHEDULES.index("1f1b"), "sharding": 0, "shard_group": 0,
+    "recompute": 0,
+    "recompute_every": 1, "offload_optimizer": 0, "offload_activations": 0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Candidate values of every dimension; the rules decide which combinations exist.
+
+    ``states`` are (sharding, offload optimizer) and ``activations`` are (recompute, every, offload
+    activations), in the words of ``workload.strategy``.
+    """
+
+    micro_batch: tuple[int, ...]
+    tp: tuple[int, ...]
+    pp: tuple[int, ...]
+    virtual_stages: tuple[int, ...]
+    cp: tuple[int, ...]
+    ep: tuple[int, ...]
+    sequence_parallel: tuple[bool, ...]
+    schedules: tuple[str, ...]
+    states: tuple[tuple[str, bool], ...]
+    activations: tuple[tuple[str, int, bool], ...]
+    dp: tuple[int, ...] = ()
+    """Data-parallel degrees to keep; empty: whatever the others leave."""
+    accumulation: tuple[int, ...] = ()
+    """Micro-batches a step to keep; empty: whatever the batch leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """``rows`` [A] and the choices each of them meets, as one product of columns [A, S, R]."""
+
+    columns: Columns
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.columns.tp)
+
+    @property
+    def n_choices(self) -> int:
+        return len(self.columns) // self.n_rows
+
+    def rows(self, start: int, stop: int) -> Columns:
+        """The product of rows ``start`` to ``stop`` with all choices."""
+        c = self.columns
+        return replace(c, **{f: getattr(c, f)[start:stop] for f in ROW_FIELDS})
+
+    def with_base(self, base: Strategy) -> Block:
+        """The same product for another base."""
+        return Block(replace(self.columns, base=base))
+
+    def row_list(self) -> Columns:
+        """The rows alone, as a list [A] of columns with neutral choices."""
+        c = self.columns
+        return _columns(c.base, **{f: getattr(c, f)[:, 0, 0] for f in ROW_FIELDS})
+
+
+def divisors(n: int) -> tuple[int, ...]:
+    """All divisors of ``n``, ascending."""
+    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    return tuple(sorted({*small, *(n // d for d in small)}))
+
+
+def powers_of_two(limit: int) -> tuple[int, ...]:
+    """1, 2, 4 ... up to ``limit``."""
+    return tuple(1 << i for i in range(max(limit, 1).bit_length()))
+
+
+def full_space(setting: Setting) -> Space:
+    """Every combination the model knows: all degrees that can divide, every schedule, sharding, recompute
+    and offload."""
+    n = setting.cluster.n_accelerators
+    experts = 1 if setting.arch.moe is None else setting.arch.moe.n_experts
+    degrees = divisors(n)
+    return Space(
+        micro_batch=tuple(d for d in divisors(setting.global_batch) if d <= 128),
+        tp=degrees,
+        pp=degrees,
+        virtual_stages=divisors(setting.arch.n_layers),
+        cp=degrees,
+        ep=divisors(experts),
+        sequence_parallel=(True, False),
+        schedules=SCHEDULES,
+        states=tuple((s, o) for s in SHARDINGS for o in (False, True)),
+        activations=(
+            ("none", 1, False), ("none", 1, True), ("selective", 1, False), ("selective", 1, True),
+            *(("full", every, offload) for every in (1, 2, 3, 4, 6, 8) for offload in (False, True)),
+        ),
+    )  # fmt: skip
+
+
+def default_space(setting: Setting) -> Space:
+    """What a practitioner would try: powers of two, up to eight virtual stages, recompute of every, or
+    every second or fourth layer, sequence parallelism wherever there is tensor parallelism."""
+    n = setting.cluster.n_accelerators
+    whole = full_space(setting)
+    largest = min(max(MICRO_BATCH_TOKENS // setting.seq_len, 8), 512)
+    return replace(
+        whole,
+        micro_batch=tuple(m for m in powers_of_two(largest) if m <= setting.global_batch),
+        virtual_stages=tuple(v for v in whole.virtual_stages if v <= 8),
+        cp=powers_of_two(min(n, max(setting.seq_len // 2048, 1))),
+        sequence_parallel=(True,),
+        schedules=("1f1b", "interleaved"),
+        activations=(
+            ("none", 1, False), ("none", 1, True), ("selective", 1, False), ("full", 1, False),
+            ("full", 2, False),
+            ("full", 4, False),
+        ),
+    )  # fmt: skip
+
+
+def fixed_space(space: Space, fixed: Mapping[str, int | str | bool]) -> Space:
+    """``space`` with the dimensions of ``fixed`` (fields of Strategy) at their one value."""
+    values: dict[str, object] = {}
+    for name in (
+        "micro_batch",
+        "tp",
+        "pp",
+        "virtual_stages",
+        "cp",
+        "ep",
+        "dp",
+        "accumulation",
+        "sequence_parallel",
+    ):
+        if name in fixed:
+            values[name] = (fixed[name],)
+    if "schedule" in fixed:
+        values["schedules"] = (fixed["schedule"],)
+    elif fixed.get("virtual_stages", 1) != 1:
+        values["schedules"] = ("interleaved",)
+    sharding, optimizer = fixed.get("sharding"), fixed.get("offload_optimizer")
+    states = [(s, o) for s, o in space.states if sharding in (None, s) and optimizer in (None, o)]
+    kind, every, offload = (fixed.get(f) for f in ("recompute", "recompute_every", "offload_activations"))
+    wanted = list(space.activations)
+    if every is not None and not any(e == every for _, e, _ in wanted):
+        wanted += [("full", int(every), False)]
+    activations = [
+        (r, e, o) for r, e, o in wanted if kind in (None, r) and every in (None, e) and offload in (None, o)
+    ]
+    return replace(space, **values, states=tuple(states), activations=tuple(activations))
+
+
+def _columns(base: Strategy, **arrays: I64) -> Columns:
+    """Columns from the given arrays; the fields left out are neutral."""
+    return Columns(base, **{f: arrays.get(f, np.full(1, v, np.int64)) for f, v in _NEUTRAL.items()})
+
+
+def _grid(*values: Sequence[int]) -> list[I64]:
+    mesh = np.meshgrid(*(np.asarray(v, dtype=np.int64) for v in values), indexing="ij")
+    return [m.ravel() for m in mesh]
+
+
+def _layouts(setting: Setting, space: Space, base: Strategy) -> Columns:
+    """All (tp, pp, cp, ep) with their dp that the layout rules allow."""
+    tp, pp, cp, ep = _grid(space.tp, space.pp, space.cp, space.ep)
+    n = setting.cluster.n_accelerators
+    fits = (n % (tp * pp * cp)) == 0
+    tp, pp, cp, ep = tp[fits], pp[fits], cp[fits], ep[fits]
+    c = _columns(base, tp=tp, pp=pp, cp=cp, ep=ep, dp=n // (tp * pp * cp))
+    ok = np.broadcast_to(allowed(LAYOUT_RULES, setting, c), tp.shape)
+    return _columns(base, **{f: getattr(c, f)[ok] for f in ("tp", "pp", "cp", "ep", "dp")})
+
+
+def _schedules(space: Space) -> list[tuple[int, int]]:
+    """(schedule, virtual stages): interleaving with each number of virtual stages, the others with one."""
+    pairs: list[tuple[int, int]] = []
+    for name in space.schedules:
+        code = SCHEDULES.index(name)
+        pairs += [(code, v) for v in space.virtual_stages if v > 1] if name == "interleaved" else [(code, 1)]
+    return pairs
+
+
+def _rows(setting: Setting, space: Space, base: Strategy) -> Columns:
+    """All rows, each kind of equal behaviour once: without a pipeline one schedule, without tensor ranks
+    one setting of sequence parallelism."""
+    layouts = _layouts(setting, space, base)
+    pairs = _schedules(space)
+    at, mb, pair, sp = _grid(
+        range(len(layouts.tp)),
+        space.micro_batch,
+        range(len(pairs)),
+        [int(s) for s in space.sequence_parallel],
+    )
+    schedule, virtual = (np.array([p[i] for p in pairs], np.int64)[pair] for i in (0, 1))
+    row = {f: getattr(layouts, f)[at] for f in ("tp", "pp", "cp", "ep", "dp")}
+    first = int(space.sequence_parallel[0])
+    keep = (setting.global_batch % (row["dp"] * mb) == 0) & ((row["tp"] > 1) | (sp == first))
+    single = [i for i, p in enumerate(pairs) if p[1] == 1]
+    plain = pair == next(
+        (i for i in single if pairs[i][0] == _NEUTRAL["schedule"]), single[0] if single else -1
+    )
+    keep &= (row["pp"] > 1) | plain
+    row |= {"micro_batch": mb, "schedule": schedule, "virtual_stages": virtual, "sequence_parallel": sp}
+    if space.dp:
+        keep &= np.isin(row["dp"], space.dp)
+    row = {f: a[keep] for f, a in row.items()}
+    row["accumulation"] = setting.global_batch // (row["dp"] * row["micro_batch"])
+    if space.accumulation:
+        keep = np.isin(row["accumulation"], space.accumulation)
+        row = {f: a[keep] for f, a in row.items()}
+    c = _columns(base, **row)
+    ok = np.broadcast_to(allowed(SHAPE_RULES, setting, c), row["tp"].shape)
+    return _columns(base, **{f: getattr(c, f)[ok] for f in ROW_FIELDS})
+
+
+def blocks(setting: Setting, space: Space, *bases: Strategy) -> list[Block]:
+    """The whole space of each base as products, rows with the same allowed choices together. The bases
+    share what the setting took from one of them (stack and context exchange)."""
+    first = _blocks(setting, space, bases[0])
+    return first + [block.with_base(base) for base in bases[1:] for block in first]
+
+
+def _blocks(setting: Setting, space: Space, base: Strategy) -> list[Block]:
+    rows = _rows(setting, space, base)
+    n = len(rows.tp)
+    if n == 0:
+        return []
+    state = {
+        "sharding": np.array([SHARDINGS.index(s) for s, _ in space.states], np.int64),
+        "offload_optimizer": np.array([int(o) for _, o in space.states], np.int64),
+    }
+    activation = {
+        "recompute": np.array([RECOMPUTES.index(r) for r, _, _ in space.activations], np.int64),
+        "recompute_every": np.array([e for _, e, _ in space.activations], np.int64),
+        "offload_activations": np.array([int(o) for _, _, o in space.activations], np.int64),
+    }
+    column = {f: getattr(rows, f)[:, None] for f in ROW_FIELDS}
+    masks = [
+        np.broadcast_to(
+            allowed(rules, setting, _columns(base, **column, **{f: a[None, :] for f, a in choice.items()})),
+            (n, len(next(iter(choice.values())))),
+        )
+        for rules, choice in ((STATE_RULES, state), (ACTIVATION_RULES, activation))
+    ]
+    pattern, inverse = np.unique(np.concatenate(masks, axis=1), axis=0, return_inverse=True)
+    n_states = len(space.states)
+    found: list[Block] = []
+    for i, bits in enumerate(pattern):
+        mine = inverse.ravel() == i
+        if not bits[:n_states].any() or not bits[n_states:].any():
+            continue
+        fields = {f: getattr(rows, f)[mine][:, None, None] for f in ROW_FIELDS}
+        fields |= {f: a[bits[:n_states]][None, :, None] for f, a in state.items()}
+        fields |= {f: a[bits[n_states:]][None, None, :] for f, a in activation.items()}
+        fields["shard_group"] = np.zeros((1, 1, 1), np.int64)
+        found.append(Block(_columns(base, **fields)))
+    return found

@@ -1,0 +1,215 @@
+"""Evaluate every strategy of a space and keep what matters: the best choice of each row, and the
+time-memory front.
+
+No strategy is skipped: each gets its step time and its memory, and those that do not fit are counted and
+refused. Blocks are cut into chunks of whole rows; chunks run on threads (numpy releases the lock inside its
+loops).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.plan.host import host_bytes_fit
+from gpuwise.plan.space.strategies import ROW_FIELDS, Block
+from gpuwise.predict.memory.strategies import memory_columns
+from gpuwise.predict.step.costs import PointCosts, point_costs
+from gpuwise.predict.step.evaluate import points_of
+from gpuwise.predict.step.times import step_times
+from gpuwise.workload.strategy import Strategy
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+CHUNK = 65536
+"""Strategies evaluated at once: their arrays stay in a core's caches."""
+TIE = 1e-6
+"""Step times closer than this share are the same; the strategy that needs less memory is then the better."""
+_BINS = 1024
+_NOT_IN_POINTS = {"optimizer": "adamw", "gradient_dtype": "fp32", "master_weights": True}
+"""Fields of a base that no op table depends on: bases that differ in them alone share their point costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Arrays [K] of strategies kept: which block, the flat position in it, seconds a step, bytes on the
+    fullest rank."""
+
+    block: I64
+    flat: I64
+    step_s: F64
+    memory_bytes: F64
+
+    def __len__(self) -> int:
+        return len(self.block)
+
+    def take(self, index: NDArray[np.intp]) -> Candidates:
+        return Candidates(self.block[index], self.flat[index], self.step_s[index], self.memory_bytes[index])
+
+    def strategy(self, blocks: Sequence[Block], i: int) -> Strategy:
+        """Candidate ``i`` as a Strategy."""
+        return blocks[int(self.block[i])].columns.strategy(int(self.flat[i]))
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """``rows`` the best fitting choice of each row that has one, best first; ``front`` the strategies that
+    no other beats in both time and memory, fastest first; ``smallest`` the one strategy that needs least
+    memory, fitting or not."""
+
+    blocks: tuple[Block, ...]
+    rows: Candidates
+    front: Candidates
+    smallest: Candidates
+    n_strategies: int
+    n_fit: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Front:
+    """Shortest time met below each memory bin: whatever is slower there is beaten and need not be sorted."""
+
+    device_bytes: float
+    best_below: F64
+    lock: Lock
+
+    @classmethod
+    def of(cls, device_bytes: float) -> _Front:
+        return cls(device_bytes, np.full(_BINS + 1, np.inf), Lock())
+
+    def bins(self, memory: F64) -> I64:
+        return np.minimum(memory * (_BINS / self.device_bytes), _BINS - 1).astype(np.int64)
+
+    def add(self, step_s: F64, memory: F64) -> None:
+        with self.lock:
+            below = self.best_below.copy()
+            np.minimum.at(below, self.bins(memory) + 1, step_s)
+            self.best_below = np.minimum.accumulate(below)
+
+
+def sweep(arch: Architecture, cluster: Cluster, blocks: Sequence[Block], seq_len: int,
+          packed_document_len: int | None = None) -> Sweep:  # fmt: skip
+    """Evaluate all strategies of ``blocks``. Raises UnpredictableError when the accelerator lacks a needed
+    rate."""
+    started = time.perf_counter()
+    front = _Front.of(cluster.accelerator.memory_bytes)
+    tasks: list[tuple[int, PointCosts, I64, int, int]] = []
+    n = 0
+    alike: dict[Strategy, list[int]] = {}
+    for i, block in enumerate(blocks):
+        alike.setdefault(block.columns.base.with_(**_NOT_IN_POINTS), []).append(i)
+    for mine in alike.values():
+        costs, index = _costs(arch, cluster, [blocks[i] for i in mine], seq_len, packed_document_len)
+        for i, at in zip(mine, index, strict=True):
+            step = max(1, CHUNK // blocks[i].n_choices)
+            tasks += [
+                (i, costs, at, a, min(a + step, blocks[i].n_rows)) for a in range(0, blocks[i].n_rows, step)
+            ]
+            n += len(blocks[i].columns)
+
+    def run(task: tuple[int, PointCosts, I64, int, int]) -> tuple[Candidates, Candidates, Candidates, int]:
+        i, costs, at, start, stop = task
+        return _chunk(arch, cluster, i, blocks[i], costs, at, start, stop, front)
+
+    if len(tasks) > 2 and (os.cpu_count() or 1) > 1:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            done = list(pool.map(run, tasks))
+    else:
+        done = [run(task) for task in tasks]
+    rows, fronts, small = (_join([d[k] for d in done]) for k in (0, 1, 2))  # type: ignore[misc]
+    return Sweep(
+        tuple(blocks), rows.take(_ranked(rows)), _pareto(fronts),
+        small.take(np.argsort(small.memory_bytes, kind="stable")[:1]),
+        n, sum(d[3] for d in done), time.perf_counter() - started,
+    )  # fmt: skip
+
+
+def _costs(
+    arch: Architecture,
+    cluster: Cluster,
+    blocks: Sequence[Block],
+    seq_len: int,
+    packed_document_len: int | None,
+) -> tuple[PointCosts, list[I64]]:
+    """Point costs of all blocks whose bases have the same op tables, and each block's rows' points."""
+    lists = [b.row_list() for b in blocks]
+    first = lists[0]
+    joined = {f: np.concatenate([getattr(c, f) for c in lists]) for f in ROW_FIELDS}
+    points, index = points_of(replace(first, **joined), seq_len, packed_document_len)
+    costs = point_costs(arch, points, cluster.system)
+    ends = np.cumsum([b.n_rows for b in blocks])
+    return costs, [index[end - b.n_rows : end][:, None, None] for end, b in zip(ends, blocks, strict=True)]
+
+
+def _chunk(
+    arch: Architecture, cluster: Cluster, number: int, block: Block, costs: PointCosts, index: I64,
+    start: int, stop: int,
+    front: _Front,
+) -> tuple[Candidates, Candidates, Candidates, int]:  # fmt: skip
+    """Rows ``start`` to ``stop``: best choice of each row, front candidates, the smallest, and how many
+    fit."""
+    c, at = block.rows(start, stop), index[start:stop]
+    shape = c.shape
+    step_s = step_times(arch, cluster.system, costs, c, at).step_s
+    memory = memory_columns(arch, cluster.system, costs.saved, c, at)
+    total = np.broadcast_to(memory.device_total, shape)
+    fits = np.broadcast_to(memory.fits(cluster.system) & host_bytes_fit(arch, cluster, costs, c, at), shape)
+    offset = start * block.n_choices
+
+    def candidates(flat: NDArray[np.intp]) -> Candidates:
+        return Candidates(
+            np.full(len(flat), number, np.int64),
+            flat + offset,
+            step_s.reshape(-1)[flat],
+            total.reshape(-1)[flat],
+        )
+
+    seconds = np.where(fits, step_s, np.inf).reshape(stop - start, -1)
+    smallest = candidates(np.array([int(np.argmin(total))]))
+    fastest = seconds.min(axis=1, keepdims=True)
+    some = np.isfinite(fastest[:, 0])
+    if not some.any():
+        none = candidates(np.zeros(0, np.intp))
+        return none, none, smallest, 0
+    tied = np.where(seconds <= fastest * (1 + TIE), total.reshape(stop - start, -1), np.inf)
+    best = tied.argmin(axis=1)[some] + np.flatnonzero(some) * block.n_choices
+    flat_s, flat_m = seconds.reshape(-1), total.reshape(-1)
+    unbeaten = np.flatnonzero(flat_s < front.best_below[front.bins(np.minimum(flat_m, front.device_bytes))])
+    edge = _pareto(candidates(unbeaten))
+    front.add(edge.step_s, edge.memory_bytes)
+    return candidates(best), edge, smallest, int(np.count_nonzero(fits))
+
+
+def _pareto(found: Candidates) -> Candidates:
+    """The candidates that none beats in both time and memory, fastest first; of equals the first."""
+    order = np.lexsort((found.flat, found.block, found.step_s, found.memory_bytes))
+    seconds = found.step_s[order]
+    before = np.concatenate([[np.inf], np.minimum.accumulate(seconds)[:-1]]) if len(order) else seconds
+    kept = order[seconds < before]
+    return found.take(kept[np.argsort(found.step_s[kept], kind="stable")])
+
+
+def _ranked(rows: Candidates) -> NDArray[np.intp]:
+    """Order by time; times within ``TIE`` of the very best are ordered by memory."""
+    if not len(rows):
+        return np.zeros(0, np.intp)
+    fastest = rows.step_s.min()
+    seconds = np.where(rows.step_s <= fastest * (1 + TIE), fastest, rows.step_s)
+    return np.lexsort((rows.flat, rows.block, rows.memory_bytes, seconds))
+
+
+def _join(parts: Sequence[Candidates]) -> Candidates:
+    return Candidates(
+        *(np.concatenate([getattr(p, f) for p in parts]) for f in ("block", "flat", "step_s", "memory_bytes"))
+    )

@@ -1,0 +1,1 @@
+"""Answers about a person's own captured step."""

@@ -1,0 +1,62 @@
+"""One captured step on one card: its memory and its time together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwise.errors import UnpredictableError
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.memory.capture import CapturedMemory, captured_memory
+from gpuwise.predict.step.capture_time import CapturedTime, captured_time
+from gpuwise.workload.capture.record.capture import Capture
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Memory and time of a step. ``micro_batches`` of it make one update: forward and backward run that often."""
+
+    memory: CapturedMemory
+    time: CapturedTime | None
+    """None where nothing known supports a time on this card."""
+    no_time: str = ""
+    """Why there is no time."""
+    micro_batches: int = 1
+
+    @property
+    def fits(self) -> bool:
+        return self.memory.fits
+
+    @property
+    def fits_easily(self) -> bool:
+        """It fits, and torch never has to give cached memory back to the driver, which waits for the device."""
+        return self.memory.fits and self.memory.retries == 0
+
+    @property
+    def process_bytes(self) -> Estimate:
+        return self.memory.process
+
+    @property
+    def free_bytes(self) -> float:
+        """What is left of the card; below zero it is short of that."""
+        return self.memory.capacity_bytes - self.memory.process.expected
+
+    @property
+    def step_time_s(self) -> Estimate | None:
+        """Seconds from one update of the weights to the next."""
+        if self.time is None:
+            return None
+        once = self.time.phase_s.get("optimizer", 0.0) / max(self.time.device_total_s, 1e-30)
+        return self.time.step_time_s.scaled(self.micro_batches * (1.0 - once) + once)
+
+
+def measure(
+    capture: Capture, accelerator: Accelerator, *, allocator_conf: str | None = None, compiled: bool | None = None,
+    micro_batches: int = 1,
+) -> Measured:  # fmt: skip
+    """``capture`` on ``accelerator``. Raises what :func:`gpuwise.predict.memory.capture.captured_memory` raises."""
+    memory = captured_memory(capture, accelerator, allocator_conf=allocator_conf)
+    try:
+        return Measured(memory, captured_time(capture, accelerator, compiled=compiled), "", micro_batches)
+    except UnpredictableError as error:
+        return Measured(memory, None, error.message, micro_batches)

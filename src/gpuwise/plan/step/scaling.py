@@ -1,0 +1,109 @@
+"""A captured step on several GPUs: the whole model on each (DDP), or parameters, gradients and states sharded (FSDP)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwise.errors import GpuwiseError
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.plan.step.estimates import Measured
+from gpuwise.plan.step.time_parts import op_seconds
+from gpuwise.predict.comm.collectives import curve
+from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.parallel.sharding import ShardedCapture, Sharding, sharded
+from gpuwise.predict.parallel.sharding_time import sharded_step_time
+from gpuwise.predict.step.stack_costs import find_stack_costs
+from gpuwise.workload.capture.record.capture import Capture
+
+COUNTS = (1, 2, 4, 8)
+ONE, DDP, FSDP = "one", "DDP", "FSDP"
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Data parallelism over ``n`` GPUs, each with the step's batch."""
+
+    n: int
+    step_time_s: Estimate
+    samples_per_s: float
+    exposed_s: float
+    """Of the collectives, what computing does not hide."""
+    efficiency: float
+    """Samples a second over ``n`` times those of one GPU."""
+    how: str = DDP
+    """``one``, ``DDP`` or ``FSDP`` (parameters gathered for each block: ``fully_shard``)."""
+    memory_bytes: float | None = None
+    """Process memory of one GPU; None where it was not worked out."""
+    fits: bool | None = None
+
+
+def scaling_of(cluster: Cluster, capture: Capture, measured: Measured, one: Estimate, batch: int) -> tuple[Scaling, ...]:
+    """One GPU, then DDP and FSDP on powers of two of them up to the cluster's own number."""
+    rows: list[Scaling] = []
+    for n in _counts(cluster):
+        rows.append(scaled(cluster, capture, measured, one, batch, n))
+        row = fully_sharded(cluster, capture, measured, one, batch, n) if n > 1 else None
+        if row is not None:
+            rows.append(row)
+    return tuple(rows)
+
+
+def _counts(cluster: Cluster) -> list[int]:
+    """GPU counts shown: powers of two up to the cluster's own, and that."""
+    n = cluster.n_accelerators
+    return sorted({k for k in COUNTS if k <= n} | {n}) if n > 1 else [1]
+
+
+def scaled(cluster: Cluster, capture: Capture, measured: Measured, one: Estimate, batch: int, n: int) -> Scaling:
+    """Data parallelism over ``n`` GPUs of ``cluster``: gradients in the format of the parameters, summed once a step."""
+    if n == 1:
+        return Scaling(1, one, batch / one.expected, 0.0, 1.0, ONE, measured.process_bytes.expected, measured.fits)
+    try:
+        memory = _memory(capture, measured, sharded(capture, Sharding("none", n)))
+    except GpuwiseError:
+        memory = None
+    fits = None if memory is None else memory <= measured.memory.capacity_bytes
+    near = min(n, cluster.system.count)
+    payload = float(gradient_bytes(capture))
+    transfer = float(curve(cluster.system, "all_reduce", n, near).time_s(payload)) if payload else 0.0
+    costs = find_stack_costs("eager")
+    backward = measured.time.phase_s.get("backward", 0.0) if measured.time is not None else 0.0
+    slowed = transfer * costs.network_slowdown
+    hidden = min(slowed * costs.dp_overlap, backward)
+    exposed = slowed - hidden * (1 - costs.contention)
+    time = Estimate(one.low + exposed, one.expected + exposed, one.high + exposed, "derived")
+    return Scaling(n, time, n * batch / time.expected, exposed, one.expected / time.expected, DDP, memory, fits)
+
+
+def fully_sharded(cluster: Cluster, capture: Capture, measured: Measured, one: Estimate, batch: int, n: int) -> Scaling | None:
+    """FSDP over ``n`` GPUs: the captured rank run with its gathers and reductions, against the step of one GPU run the
+    same way. None where the step cannot be sharded or has no time."""
+    times = None if measured.time is None else op_seconds(capture, measured.time)
+    if times is None:
+        return None
+    sharding = Sharding("zero3", n)
+    try:
+        rank = sharded(capture, sharding)
+        plain = sharded_step_time(sharded(capture, Sharding("none", 1)), cluster.system, *times)
+        made = sharded_step_time(rank, cluster.system, *times)
+    except GpuwiseError:
+        return None
+    ratio = made.step_s / plain.step_s
+    time = Estimate(one.low * ratio, one.expected * ratio, one.high * ratio, "derived")
+    memory = _memory(capture, measured, rank)
+    fits = memory <= measured.memory.capacity_bytes
+    return Scaling(n, time, n * batch / time.expected, made.exposed_s, one.expected / time.expected, FSDP, memory, fits)
+
+
+def _memory(capture: Capture, measured: Measured, rank: ShardedCapture) -> float:
+    """Process memory of one rank: that of one GPU and what the tensors at the peak differ by."""
+    return measured.process_bytes.expected + rank.capture.peak_bytes() - capture.peak_bytes()
+
+
+def gradient_bytes(capture: Capture) -> int:
+    """Bytes of all gradients of the trained parameters, in the parameters' own format."""
+    held = {p.storage for p in capture.parameters if p.trainable and p.storage >= 0}
+    if held:
+        return int(sum(int(capture.storage_bytes[s]) for s in held))
+    share = capture.trainable_count / max(capture.parameter_count, 1)
+    return int(sum(capture.parameter_bytes_by_module.values()) * share)

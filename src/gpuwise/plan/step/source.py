@@ -1,0 +1,47 @@
+"""A step that can be captured again: at another batch, for another card, with changes made to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.changes.registry import Change, Sites
+
+PRECISIONS: Mapping[str, tuple[Change, ...]] = {
+    "as-is": (),
+    "bf16": (Change("autocast", "bf16"),),
+    "fp16": (Change("autocast", "fp16"),),
+    "fp32": (Change("autocast", "fp32"), Change("tf32", False)),
+    "tf32": (Change("tf32", True),),
+}
+"""What a precision asked for changes in the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """``subject`` is a ``Target`` or what :func:`gpuwise.capture` takes; ``options`` are passed on to the capture."""
+
+    subject: Any
+    name: str
+    changes: tuple[Change, ...] = ()
+    """Made in every capture: the precision asked for."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def captured(
+        self, accelerator: Accelerator, batch: int | None, seq: int | None = None, changes: Sequence[Change] = ()
+    ) -> tuple[Capture, Sites]:
+        """The step at ``batch`` and ``seq`` for ``accelerator``. Raises the user's own exceptions, and InputError."""
+        from gpuwise.workload.capture.rerun import captured_with
+
+        return captured_with(
+            self.subject, (*self.changes, *changes), batch=batch, seq=seq, capability=capability_of(accelerator), **self.options
+        )
+
+
+def capability_of(accelerator: Accelerator) -> tuple[int, int]:
+    """The compute capability kernels are chosen by; a card without one is taken as 8.0, with every fused kernel."""
+    major, _, minor = (accelerator.compute_capability or "8.0").partition(".")
+    return int(major), int(minor or 0)

@@ -1,0 +1,66 @@
+"""Where the ranks of each parallel group sit. Order of ranks, innermost first: tensor, context, data, pipeline.
+
+Expert groups run over tensor, context and data ranks together (expert tensor parallel degree 1).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.facts.hardware.systems import System
+
+I64 = NDArray[np.int64]
+
+
+class Group(NamedTuple):
+    """``size`` members, ``local`` of them inside one scale-up domain, ``concurrent`` such groups in a domain."""
+
+    size: I64
+    local: I64
+    concurrent: I64
+
+
+def _group(domain: int, size: I64, stride: I64) -> Group:
+    local = np.minimum(size, np.maximum(domain // np.maximum(stride, 1), 1))
+    local = largest_divisor(size, local)
+    return Group(size, local, np.maximum(np.minimum(domain, size * stride) // np.maximum(local, 1), 1))
+
+
+def largest_divisor(n: I64, limit: I64) -> I64:
+    """The largest divisor of each ``n`` that is at most ``limit``: schedulers fill domains evenly (64 of an NVL72)."""
+    n, limit = np.broadcast_arrays(n, limit)
+    out = limit.copy()
+    for value, top in np.unique(np.stack([n.ravel(), limit.ravel()]), axis=1).T if (n % limit != 0).any() else ():
+        best = next(d for d in range(int(top), 0, -1) if value % d == 0)
+        out[(n == value) & (limit == top)] = best
+    return out
+
+
+def tensor_group(system: System, tp: I64) -> Group:
+    return _group(system.domain_size, tp, np.ones_like(tp))
+
+
+def context_group(system: System, tp: I64, cp: I64) -> Group:
+    return _group(system.domain_size, cp, tp)
+
+
+def expert_group(system: System, ep: I64) -> Group:
+    return _group(system.domain_size, ep, np.ones_like(ep))
+
+
+def data_group(system: System, tp: I64, cp: I64, dp: I64) -> Group:
+    """Dense gradients are summed over data and context ranks."""
+    return _group(system.domain_size, dp * cp, tp)
+
+
+def expert_data_group(system: System, tp: I64, cp: I64, dp: I64, ep: I64) -> Group:
+    """Replicas of one expert shard."""
+    return _group(system.domain_size, np.maximum(dp * cp * tp // ep, 1), ep)
+
+
+def pipeline_neighbours_local(system: System, tp: I64, cp: I64, dp: I64) -> NDArray[np.bool_]:
+    """Whether the next pipeline stage is in the same scale-up domain."""
+    return tp * cp * dp < system.domain_size

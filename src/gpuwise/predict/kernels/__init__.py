@@ -1,0 +1,1 @@
+"""Device time of kernels, one module a family."""

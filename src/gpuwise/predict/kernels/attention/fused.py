@@ -1,0 +1,369 @@
+"""Attention: device time of prefill, training forward and decode kernels.
+
+Shapes of every function: arrays of R calls (or scalars that broadcast), integers. ``kv_heads`` below
+``heads`` is grouped or multi-query attention. ``window`` 0 is full attention; otherwise each query sees at
+most that many keys, itself included. Causal masks are aligned at the end: query i of q sees keys up to i +
+kv_len - q_len.
+
+A call is described by the time each resource needs (attention_features), a fitted network turns that into
+time (attention_net), a table says which measured kernel stands for the call (attention_kernels). Training
+kernels, forward and backward, are in attention_training, attention that writes its scores in
+attention_unfused; all are offered here under one roof. What is not here: launch cost, rotary embedding, the
+projections.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpuwise.errors import InputError
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.predict.kernels.attention import implementations as kernels
+from gpuwise.predict.kernels.attention.features import (
+    BLOCK,
+    Shape,
+    Work,
+    decode_work,
+    element_seconds,
+    forward_work,
+    free_features,
+    tree_features,
+)
+from gpuwise.predict.kernels.attention.net import bins, network_seconds, trees_log
+from gpuwise.predict.kernels.attention.training import tiles, training_time
+from gpuwise.predict.kernels.kernel_time import KernelTime
+from gpuwise.units import MICRO
+from gpuwise.workload.transformer.attention_flop import attention_pairs
+
+F64 = NDArray[np.float64]
+
+_WIDTHS = (64.0, 128.0, 256.0)
+"""Head sizes below a call's own whose time it may not undercut (a kernel of a narrow head is sometimes
+slower)."""
+_UNMASKED_SIGMA = 0.1
+"""Added for a kernel whose unmasked form nobody measured: cuDNN and FlashAttention-3 reach 5 to 10 % more
+without a mask."""
+_VERSION_SIGMA = 0.05
+"""Added for devices nobody measured: their kernels will be of other software versions, which differ by 3 to 9
+% on the same device, while the siblings the widths are made from ran the same."""
+_SIGMA_PER_OCTAVE = 0.05
+"""Added uncertainty for each doubling of the key length beyond the longest measured, in quadrature."""
+
+
+class Call(NamedTuple):
+    """Calls of a measured kernel, ready to be evaluated."""
+
+    kernel: kernels.Kernel | None
+    shape: Shape
+
+
+def attention_flop(
+    batch: ArrayLike, q_len: ArrayLike, kv_len: ArrayLike, heads: ArrayLike, head_dim: ArrayLike,
+    v_head_dim: ArrayLike | None = None, causal: bool = True, window: ArrayLike = 0,
+) -> F64:  # fmt: skip
+    """FLOP of the two products of the forward pass, [R], counting only the query-key pairs a mask leaves (a
+    multiply-add is 2).
+
+    ``2 (head_dim + v_head_dim)`` for each pair and head; softmax is not counted. Causal: the exact sum over
+    queries of the keys each may see, not half the square. A window without causal mask lets each query see
+    ``min(kv_len, window)`` keys. The backward pass is 2.5 times this where it recomputes the scores (flash),
+    2 times where they were kept.
+    """
+    b, h, d = (np.asarray(x, dtype=np.float64) for x in (batch, heads, head_dim))
+    dv = d if v_head_dim is None else np.asarray(v_head_dim, dtype=np.float64)
+    return 2.0 * b * h * (d + dv) * attention_pairs(q_len, kv_len, causal=causal, window=window)
+
+
+def shape_of(
+    batch: ArrayLike,
+    q_len: ArrayLike,
+    kv_len: ArrayLike,
+    heads: ArrayLike,
+    kv_heads: ArrayLike,
+    head_dim: ArrayLike,
+    v_head_dim: ArrayLike | None,
+    window: ArrayLike,
+) -> Shape:
+    """Columns of equal length. Raises InputError on a count below 1 or heads that kv_heads does not
+    divide."""
+    columns = [
+        batch,
+        q_len,
+        kv_len,
+        heads,
+        kv_heads,
+        head_dim,
+        head_dim if v_head_dim is None else v_head_dim,
+        window,
+    ]
+    arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(c, dtype=np.float64)) for c in columns))
+    shape = Shape(*(np.ascontiguousarray(a) for a in arrays))
+    if any(c.size and not c.min() >= 1 for c in shape[:7]) or (
+        shape.window.size and not shape.window.min() >= 0
+    ):
+        raise InputError(
+            "attention needs batch, lengths, heads and head sizes of at least 1 and a window of at least 0"
+        )
+    if (shape.heads % shape.kv_heads).any():
+        raise InputError("attention heads must be a multiple of key-value heads")
+    return shape
+
+
+def attention_forward_time(
+    accelerator: Accelerator,
+    dtype: str,
+    batch: ArrayLike,
+    q_len: ArrayLike,
+    kv_len: ArrayLike,
+    heads: ArrayLike,
+    kv_heads: ArrayLike,
+    head_dim: ArrayLike,
+    v_head_dim: ArrayLike | None = None,
+    *,
+    causal: bool = True,
+    window: ArrayLike = 0,
+    kernel: str | None = None,
+    kv_dtype: str | None = None,
+) -> KernelTime:
+    """Time of fused attention over ``q_len`` queries: prefill and training forward.
+
+    ``kernel``: see attention_kernels. ``kv_dtype``: format of the key-value cache where it differs.
+    Raises UnpredictableError when the accelerator has no rate for ``dtype``, UnknownNameError for an unknown
+    kernel.
+    """
+    shape = shape_of(batch, q_len, kv_len, heads, kv_heads, head_dim, v_head_dim, window)
+    if kernel is None or ":" not in kernel:
+        return training_time(accelerator, dtype, shape, causal=causal, kernel=kernel, backward=False)
+    found = kernels.resolve(accelerator, "forward", dtype, kv_dtype, kernel)
+    time = _measured(accelerator, dtype, Call(found, shape))
+    return time if causal or found is None else _unmasked(found, shape, time)
+
+
+def attention_decode_time(
+    accelerator: Accelerator,
+    dtype: str,
+    batch: ArrayLike,
+    kv_len: ArrayLike,
+    heads: ArrayLike,
+    kv_heads: ArrayLike,
+    head_dim: ArrayLike,
+    *,
+    window: ArrayLike = 0,
+    kernel: str | None = None,
+    kv_dtype: str | None = None,
+) -> KernelTime:
+    """Time of one decode step of attention: one query token per sequence, ``kv_len`` keys each (its own
+    included).
+
+    Bytes of keys and values over the bandwidth that is reached, from the second-level cache where they fit.
+    Raises as attention_forward_time.
+    """
+    shape = shape_of(batch, 1, kv_len, heads, kv_heads, head_dim, None, window)
+    source = None if kernel in kernels.IMPLEMENTATIONS else kernel
+    call = Call(kernels.resolve(accelerator, "decode", dtype, kv_dtype, source), shape)
+    return _measured(accelerator, dtype, call) if source else _lawful(accelerator, dtype, call)
+
+
+def _unmasked(kernel: kernels.Kernel, shape: Shape, masked: KernelTime) -> KernelTime:
+    """A measured kernel without its causal mask: the tiles the mask would have skipped, at the kernel's own
+    pace there.
+
+    Every measured call was causal. The pace is that of the masked call, at most twice its arithmetic.
+    """
+    with_mask, without = (tiles(shape, causal=c)[0] * BLOCK * BLOCK for c in (True, False))
+    per = element_seconds(kernel.device, shape.head_dim, shape.v_head_dim) * shape.batch * shape.heads
+    pace = np.clip(masked.time_s / (with_mask * per), 1.0, 2.0)
+    return KernelTime(
+        masked.time_s + (without - with_mask) * per * pace, masked.log_sigma + _UNMASKED_SIGMA, masked.basis
+    )
+
+
+def _work(call: Call, shape: Shape) -> Work:
+    k = call.kernel
+    assert k is not None
+    if k.phase == "decode":
+        return decode_work(k.device, shape, k.kv_bytes, k.q_bytes)
+    return forward_work(k.device, shape, k.kv_bytes, k.q_bytes, causal=True)
+
+
+def _smooth(call: Call, shape: Shape) -> F64:
+    """[R] seconds by the network alone, never below what the device's rates allow."""
+    k = call.kernel
+    assert k is not None
+    parameters, _ = kernels.network(k.phase, k.name)
+    work = _work(call, shape)
+    seconds = network_seconds(parameters, work, free_features(shape))
+    return np.maximum(seconds, _floor(call, shape))
+
+
+def _floor(call: Call, shape: Shape) -> F64:
+    k = call.kernel
+    assert k is not None
+    flop = attention_flop(
+        shape.batch,
+        shape.q_len,
+        shape.kv_len,
+        shape.heads,
+        shape.head_dim,
+        shape.v_head_dim,
+        True,
+        shape.window,
+    )
+    return flop / k.device.matrix_flop_per_s
+
+
+def _lawful(accelerator: Accelerator, dtype: str, call: Call) -> KernelTime:
+    """The network's time with the laws made exact: a window never costs, a wider head never saves.
+
+    Between measured head sizes the time is interpolated, so that it rises there too.
+    """
+    if call.kernel is None:
+        return specified(accelerator, dtype, call.shape, True)
+    seconds = np.zeros(call.shape.batch.shape)
+    for width in np.unique(call.shape.head_dim):
+        rows = call.shape.head_dim == width
+        seconds[rows] = _at_width(call, Shape(*(c[rows] for c in call.shape)), float(width))
+    return KernelTime(seconds, _sigma(call, seconds, measured=False), call.kernel.basis)
+
+
+def _at_width(call: Call, shape: Shape, width: float) -> F64:
+    """[R] seconds of rows that share one head size: the running maximum over the measured sizes up to it."""
+    below = [w for w in _WIDTHS if w <= width]
+    if not below:
+        return np.minimum(_cheapest(call, shape, width), _cheapest(call, shape, _WIDTHS[0]))
+    floor = np.max([_cheapest(call, shape, w) for w in below], axis=0)
+    if below[-1] == width:
+        return floor
+    above = [w for w in _WIDTHS if w > width]
+    if not above:
+        return np.maximum(floor, _cheapest(call, shape, width))
+    share = np.log2(width / below[-1]) / np.log2(above[0] / below[-1])
+    return floor ** (1 - share) * np.maximum(floor, _cheapest(call, shape, above[0])) ** share
+
+
+def _cheapest(call: Call, shape: Shape, width: float) -> F64:
+    """[R] seconds at head size ``width``; with a window the cheaper of its kernel and the one without."""
+    wide = np.full(shape.batch.shape, width)
+    whole = shape._replace(head_dim=wide, v_head_dim=wide, window=np.zeros(shape.batch.shape))
+    seconds = _smooth(call, whole)
+    windowed = (shape.window > 0) & (shape.window < shape.kv_len)
+    if windowed.any():
+        part = Shape(*(c[windowed] for c in whole))._replace(window=shape.window[windowed])
+        seconds[windowed] = np.minimum(seconds[windowed], _smooth(call, part))
+    return seconds
+
+
+def _measured(accelerator: Accelerator, dtype: str, call: Call) -> KernelTime:
+    """The network's time with the measured irregularities of the kernel."""
+    k = call.kernel
+    if k is None:
+        return specified(accelerator, dtype, call.shape, True)
+    seconds = _smooth(call, call.shape)
+    codes = bins(tree_features(call.shape, k.gpu), kernels.edges(k.phase))
+    seconds = seconds * np.exp(trees_log(kernels.trees(k.phase, k.name), codes))
+    return KernelTime(seconds, _sigma(call, seconds, measured=True), k.basis)
+
+
+def _sigma(call: Call, seconds: F64, *, measured: bool) -> F64:
+    """[R] by how near the measurements are and how long the kernel runs, wider beyond the lengths
+    measured."""
+    k = call.kernel
+    assert k is not None
+    document = kernels.coefficients()
+    widths = document["log_sigma"][k.phase]
+    table = widths["device"][k.name.split("|")[0]] if k.situation == "device" else widths[k.situation]
+    table = table["measured" if measured else "smooth"]
+    limits = [x * MICRO for x in document["log_sigma"]["limits_us"]]
+    sigma = np.asarray(table, dtype=np.float64)[np.searchsorted(limits, seconds)]
+    if k.situation != "device":
+        sigma = np.hypot(sigma, _VERSION_SIGMA)
+    beyond = np.log2(np.maximum(call.shape.kv_len / document["longest"][k.phase], 1.0))
+    return np.hypot(sigma, _SIGMA_PER_OCTAVE * beyond)
+
+
+def specified(accelerator: Accelerator, dtype: str, s: Shape, causal: bool) -> KernelTime:
+    """Nothing related was measured: typical shares of the specified rates, a wide interval.
+
+    The larger of arithmetic at the median share of the matrix rate and bytes at the median share of the
+    bandwidth over the measured devices, plus a fixed latency.
+    """
+    generic = kernels.coefficients()["generic"]
+    width = kernels.dtype_bytes(dtype)
+    flop = attention_flop(s.batch, s.q_len, s.kv_len, s.heads, s.head_dim, s.v_head_dim, causal, s.window)
+    seen = np.where(s.window > 0, np.minimum(s.kv_len, s.window + s.q_len), s.kv_len)
+    moved = s.batch * (s.q_len * s.heads + seen * s.kv_heads) * (s.head_dim + s.v_head_dim) * width
+    rate = accelerator.peak("fp8" if kernels.arithmetic(dtype) == "fp8" else dtype)
+    seconds = (
+        np.maximum(
+            flop / (rate * generic["matrix_share"]),
+            moved / (accelerator.memory_bandwidth_bytes_per_s * generic["bandwidth_share"]),
+        )
+        + generic["latency_us"] * MICRO
+    )
+    return KernelTime(seconds, np.full(seconds.shape, generic["log_sigma"]), "specified")
+
+
+def attention_backward_time(
+    accelerator: Accelerator,
+    dtype: str,
+    batch: ArrayLike,
+    q_len: ArrayLike,
+    kv_len: ArrayLike,
+    heads: ArrayLike,
+    kv_heads: ArrayLike,
+    head_dim: ArrayLike,
+    v_head_dim: ArrayLike | None = None,
+    *,
+    causal: bool = True,
+    window: ArrayLike = 0,
+    kernel: str | None = None,
+    kv_dtype: str | None = None,
+) -> KernelTime:
+    """Time of the backward pass of fused attention (attention_training). ``kv_dtype`` plays no part: training
+    keeps no cache.
+
+    A serving engine's kernel has no backward pass: the family's default stands for it. Raises as
+    attention_forward_time.
+    """
+    del kv_dtype
+    shape = shape_of(batch, q_len, kv_len, heads, kv_heads, head_dim, v_head_dim, window)
+    name = None if kernel is not None and ":" in kernel else kernel
+    return training_time(accelerator, dtype, shape, causal=causal, kernel=name, backward=True)
+
+
+def attention_unfused_time(
+    accelerator: Accelerator,
+    dtype: str,
+    batch: ArrayLike,
+    q_len: ArrayLike,
+    kv_len: ArrayLike,
+    heads: ArrayLike,
+    kv_heads: ArrayLike,
+    head_dim: ArrayLike,
+    *,
+    causal: bool,
+    phase: str = "forward",
+    fused_softmax: bool = True,
+    dropout: bool = False,
+) -> KernelTime:
+    """Time of attention that writes its scores: products and passes over the scores, one kernel each
+    (attention_unfused).
+
+    ``phase`` is ``forward`` or ``backward``. Raises InputError for another, UnpredictableError when the
+    accelerator has no rate for ``dtype``.
+    """
+    from gpuwise.predict.kernels.attention.unfused import unfused_time
+
+    shape = shape_of(batch, q_len, kv_len, heads, kv_heads, head_dim, None, 0)
+    return unfused_time(
+        accelerator, dtype, shape, causal=causal, phase=phase, fused_softmax=fused_softmax, dropout=dropout
+    )
+
+
+__all__ = [
+    "attention_backward_time", "attention_decode_time", "attention_flop", "attention_forward_time",
+    "attention_unfused_time", "element_seconds",
+]  # fmt: skip

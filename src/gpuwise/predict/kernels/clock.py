@@ -1,0 +1,79 @@
+"""Sustained clock under the power limit: why a 72 W card never runs at the clock its peak is quoted for.
+
+A chip at relative clock ``x`` (1 = boost) and relative voltage ``v(x)`` draws ``P = P0 + D x v(x)^2``. ``D``
+is what the work would add at boost: joules per FLOP times the FLOP/s it would reach there. The governor holds
+the largest ``x`` with ``P <= TDP``. Voltage falls linearly with clock down to a floor: ``v(x) = max(v_floor,
+1 - s (1 - x))``; memory, leakage and board losses are ``P0 = a + b TDP``. Joules per FLOP are fitted per
+micro-architecture and arithmetic unit (vector or matrix) from cards seen to be held back; a family nobody
+measured takes the nearest in time of its vendor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.predict.coefficients import load_json
+
+F64 = NDArray[np.float64]
+VECTOR_DTYPES = ("fp32", "fp64")
+_GRID = np.linspace(0.02, 1.0, 981)
+
+
+def sustained_fraction(accelerator: Accelerator, intensity: ArrayLike = 1.0, dtype: str = "fp32") -> F64:
+    """Fraction of the boost clock held while work of ``dtype`` runs.
+
+    ``intensity`` (any shape) is the share of peak FLOP/s the work would reach at boost: about 0.95 for a
+    large matrix product, near 0 for a memory-bound kernel. The result has its shape. 1.0 where the power
+    limit or the rate is unknown: no limit is invented.
+    """
+    busy = np.asarray(intensity, dtype=np.float64)
+    budget_w, full_w = power_budget_w(accelerator), arithmetic_power_w(accelerator, dtype)
+    if budget_w is None or full_w is None:
+        return np.ones_like(busy)
+    wanted = budget_w / (full_w * np.maximum(busy, 1e-9))
+    model = load_json("clock")
+    drawn = _GRID * relative_voltage(_GRID, model["voltage_slope"], model["voltage_floor"]) ** 2
+    return np.interp(wanted, drawn, _GRID)
+
+
+def power_budget_w(accelerator: Accelerator) -> float | None:
+    """Watts left for arithmetic under the TDP; None when the TDP is unknown."""
+    if accelerator.tdp_w is None:
+        return None
+    model = load_json("clock")
+    return max(
+        accelerator.tdp_w * (1.0 - model["static_per_tdp"]) - model["static_w"], 0.1 * accelerator.tdp_w
+    )
+
+
+def arithmetic_power_w(accelerator: Accelerator, dtype: str) -> float | None:
+    """Watts that peak-rate arithmetic in ``dtype`` would add at boost; None when its rate is unknown."""
+    rate = accelerator.peak_flop_per_s.get(dtype)
+    if dtype == "fp32" and accelerator.fp32_matrix_flop_per_s is not None:
+        rate = accelerator.fp32_matrix_flop_per_s
+    if rate is None:
+        return None
+    unit = "vector" if dtype in VECTOR_DTYPES else "matrix"
+    scale = load_json("clock")["energy_of_format"].get(dtype, 1.0)
+    return joules_per_flop(accelerator, unit) * scale * rate
+
+
+def joules_per_flop(accelerator: Accelerator, unit: str) -> float:
+    """Joules one FLOP costs at boost on the ``vector`` (fp32) or ``matrix`` (16-bit) unit of the family."""
+    table: dict[str, dict[str, Any]] = load_json("clock")["energy"][unit]
+    entry = table.get(f"sm_{(accelerator.compute_capability or '').replace('.', '')}") or table.get(
+        accelerator.family
+    )
+    if entry is None:
+        near = [e for e in table.values() if e["vendor"] == accelerator.vendor] or list(table.values())
+        entry = min(near, key=lambda e: abs(e["year"] - accelerator.year))
+    return float(entry["pj_per_flop"]) * 1e-12
+
+
+def relative_voltage(x: F64, slope: float, floor: float) -> F64:
+    """Voltage over its value at boost, at relative clock ``x``."""
+    return np.maximum(floor, 1.0 - slope * (1.0 - x))

@@ -1,0 +1,1 @@
+"""Grouped products and fused expert layers (mixture of experts)."""

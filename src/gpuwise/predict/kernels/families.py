@@ -1,0 +1,176 @@
+"""What family of kernels an operation of a capture belongs to, and the sizes its time depends on.
+
+Families are coarse (``matmul``, ``convolution``, ``attention``, ``norm`` ...); the name of the aten operation decides,
+then its kind. Shape legend: [B, C, H, W] images, N elements.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+from gpuwise.workload.capture.record.capture import Signature, TensorSpec
+from gpuwise.workload.step import Kind
+
+FAMILIES = (
+    "matmul", "grouped", "attention", "convolution", "recurrent", "norm", "softmax", "elementwise", "reduction", "copy",
+    "dropout", "pooling", "resampling", "gather", "scatter", "sort", "scan", "fourier", "embedding", "optimizer", "loss",
+    "transfer", "collective", "host",
+)  # fmt: skip
+LIBRARY_FAMILIES = ("matmul", "grouped", "attention", "convolution", "recurrent", "fourier")
+"""Families a compiler leaves to libraries."""
+
+_FAMILY_OF_NAME: dict[str, tuple[str, ...]] = {
+    "recurrent": ("_cudnn_rnn", "_cudnn_rnn_backward", "lstm", "gru", "rnn_tanh", "rnn_relu", "miopen_rnn",
+                  "miopen_rnn_backward"),
+    "norm": ("native_layer_norm", "layer_norm", "native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward",
+             "rms_norm", "native_group_norm", "native_group_norm_backward", "group_norm", "instance_norm",
+             "native_batch_norm", "native_batch_norm_backward", "batch_norm", "cudnn_batch_norm", "cudnn_batch_norm_backward",
+             "_native_batch_norm_legit", "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training",
+             "miopen_batch_norm", "miopen_batch_norm_backward", "batch_norm_backward", "_batch_norm_with_update",
+             "_batch_norm_no_update", "batch_norm_stats", "batch_norm_elemt", "batch_norm_backward_reduce",
+             "batch_norm_backward_elemt"),
+    "softmax": ("_softmax", "_log_softmax", "softmax", "log_softmax", "_softmax_backward_data", "_log_softmax_backward_data",
+                "_safe_softmax", "_masked_softmax", "_masked_softmax_backward", "logsumexp"),
+    "dropout": ("native_dropout", "dropout", "bernoulli", "bernoulli_", "normal_", "uniform_", "randn", "rand", "randint",
+                "randn_like", "rand_like", "randint_like", "random_", "exponential_", "log_normal_", "multinomial"),
+    "pooling": ("max_pool2d_with_indices", "max_pool2d", "max_pool2d_with_indices_backward", "avg_pool2d",
+                "avg_pool2d_backward", "max_pool3d_with_indices", "max_pool3d_with_indices_backward", "avg_pool3d",
+                "avg_pool3d_backward", "avg_pool1d", "max_pool1d", "_adaptive_avg_pool2d", "adaptive_avg_pool2d",
+                "_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d", "_adaptive_avg_pool3d_backward",
+                "adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool2d_backward", "adaptive_avg_pool1d"),
+    "gather": ("index", "_unsafe_index", "index_select", "gather", "take", "masked_select", "_embedding_bag",
+               "_embedding_bag_forward_only", "roi_align", "take_along_dim", "nonzero", "repeat_interleave"),
+    "scatter": ("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put", "scatter", "scatter_", "scatter_add",
+                "scatter_add_", "scatter_reduce", "scatter_reduce_", "index_add", "index_add_", "index_copy", "index_copy_",
+                "index_fill", "index_fill_", "masked_scatter", "_roi_align_backward", "bincount", "histc", "col2im"),
+    "sort": ("sort", "argsort", "topk", "kthvalue", "median", "_unique2", "unique_dim", "unique_consecutive", "randperm",
+             "nms", "searchsorted", "bucketize"),
+    "scan": ("cumsum", "cumprod", "cumsum_", "logcumsumexp", "cummax", "cummin", "_ctc_loss", "_ctc_loss_backward"),
+    "copy": ("_to_copy", "copy_", "clone", "contiguous", "cat", "stack", "constant_pad_nd", "slice_backward",
+             "select_backward", "pixel_shuffle", "pixel_unshuffle", "roll", "flip", "repeat", "im2col", "reflection_pad1d",
+             "reflection_pad2d", "replication_pad2d", "reflection_pad2d_backward", "slice_scatter", "select_scatter",
+             "unfold_backward", "triu", "tril", "channel_shuffle", "diagonal_backward", "as_strided_scatter", "tile"),
+    "loss": ("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward", "cross_entropy_loss",
+             "multi_margin_loss", "multilabel_margin_loss_forward"),
+    "reduction": ("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "var", "std", "var_mean", "std_mean",
+                  "linalg_vector_norm", "norm", "all", "any", "prod", "aminmax", "count_nonzero", "nansum", "mse_loss",
+                  "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "trace", "equal",
+                  "binary_cross_entropy_with_logits", "_weight_norm_interface", "_weight_norm_interface_backward",
+                  "frobenius_norm", "dist", "cdist", "_cdist_forward", "_foreach_norm"),
+}  # fmt: skip
+_RESAMPLING = ("upsample", "_upsample", "grid_sampler", "cudnn_grid_sampler", "affine_grid", "interpolate")
+_OPTIMIZER = ("_foreach_", "_fused_ada", "_fused_sgd", "_amp_foreach")
+_BY_NAME = {name: family for family, names in _FAMILY_OF_NAME.items() for name in names}
+
+
+@cache
+def short_name(op: str) -> str:
+    """``aten.addmm.default`` as ``addmm``."""
+    parts = op.split(".")
+    return parts[1] if len(parts) > 1 else op
+
+
+def family_of(s: Signature) -> str:
+    """One of :data:`FAMILIES`."""
+    name = short_name(s.op)
+    if s.kind is Kind.COLLECTIVE:
+        return "collective"
+    if s.attribute("direction"):
+        return "transfer"
+    if name == "dropout" and s.attribute("train") is False:
+        return "host"
+    if name in _BY_NAME and (s.n_kernels or s.kind is not Kind.HOST):
+        return _BY_NAME[name]
+    if s.kind in _BY_KIND:
+        return "fourier" if name.startswith("_fft") else _BY_KIND[s.kind]
+    if not s.n_kernels:
+        return "host"
+    if name.startswith("_fft"):
+        return "fourier"
+    if name.startswith(_OPTIMIZER):
+        return "optimizer"
+    return "resampling" if name.startswith(_RESAMPLING) else "elementwise"
+
+
+_BY_KIND = {
+    Kind.MATMUL: "matmul", Kind.GROUPED: "grouped", Kind.ATTENTION: "attention", Kind.CONVOLUTION: "convolution",
+    Kind.EMBEDDING: "embedding", Kind.OPTIMIZER: "optimizer",
+}  # fmt: skip
+
+
+def whole_numbers(value: object) -> tuple[int, ...]:
+    """An attribute as whole numbers: one, several or none."""
+    if isinstance(value, int):
+        return (int(value),)
+    if not isinstance(value, tuple):
+        return ()
+    values: tuple[object, ...] = value  # pyright: ignore[reportUnknownVariableType]
+    return tuple(int(v) for v in values if isinstance(v, int))
+
+
+BYTES = {
+    "fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
+    "c32": 4, "c64": 8, "c128": 16, "u16": 2, "u32": 4, "u64": 8, "fp4": 1, "tf32": 4,
+}  # fmt: skip
+
+
+def elements(spec: TensorSpec) -> int:
+    return math.prod(spec.shape)
+
+
+def largest(s: Signature) -> TensorSpec | None:
+    """The tensor with most elements among inputs and outputs."""
+    return max((*s.inputs, *s.outputs), key=elements, default=None)
+
+
+def normalised_row(s: Signature) -> float:
+    """Bytes of one row that a norm or a softmax reduces over; 0 where it has none."""
+    first = s.inputs[0] if s.inputs else None
+    if first is None or not first.shape:
+        return 0.0
+    width = BYTES.get(first.dtype, 4)
+    shape = s.attribute("normalized_shape")
+    if isinstance(shape, tuple):
+        return float(math.prod(whole_numbers(s.attribute("normalized_shape"))) * width)
+    dim = s.attribute("dim")
+    if isinstance(dim, int) and -len(first.shape) <= dim < len(first.shape):
+        return float(first.shape[dim] * width)
+    return float(first.shape[-1] * width)
+
+
+def dense_order(spec: TensorSpec) -> tuple[int, ...]:
+    """Dimensions from slowest to fastest, those of one element left out."""
+    real = [d for d, n in enumerate(spec.shape) if n > 1]
+    return tuple(sorted(real, key=lambda d: -spec.stride[d]))
+
+
+def changes_layout(s: Signature) -> bool:
+    """The large tensors among inputs and outputs do not lie in memory in the same order."""
+    whole = largest(s)
+    if whole is None:
+        return False
+    same = [t for t in (*s.inputs, *s.outputs) if t.shape == whole.shape and 0 not in t.stride]
+    return len({dense_order(t) for t in same}) > 1
+
+
+def broadcasts(s: Signature) -> bool:
+    """An elementwise kernel that needs index arithmetic: inputs of other shapes, or gaps between elements."""
+    whole = largest(s)
+    if whole is None:
+        return False
+    for t in s.inputs:
+        count = elements(t)
+        if count > 1 and (t.shape != whole.shape or 0 in t.stride):
+            return True
+        span = 1 + sum((n - 1) * st for n, st in zip(t.shape, t.stride, strict=True))
+        if count > 1 and span != count:
+            return True
+    return False
+
+
+def channels_last(spec: TensorSpec) -> bool:
+    """A 4- or 5-dimensional tensor whose channels lie together."""
+    if len(spec.shape) < 4 or spec.shape[1] == 1:
+        return False
+    return spec.stride[1] == 1 and any(n > 1 for n in spec.shape[2:])

@@ -1,0 +1,86 @@
+"""Implementations of a matrix product: the arithmetic they use and the bytes they move. One literal table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwise.errors import UnknownNameError, UnpredictableError
+from gpuwise.facts.hardware.accelerators import Accelerator
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """Bytes per element of A, B and C as the kernel reads and writes them."""
+
+    a: float
+    b: float
+    c: float
+    a_before_quantising: float = 0.0
+    """Of A where the measured kernel also turned it into the narrow format; 0 where it did not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    math: tuple[str, ...]
+    """Catalogue dtypes whose peak rate applies; the first one the accelerator has counts."""
+    form: Format
+    coefficients: str
+    """Key of the fitted coefficients."""
+
+
+_SCALED_FP4 = 0.5 + 1.0 / 16.0
+"""NVFP4: 4 bits and an 8-bit scale for every 16 elements."""
+
+IMPLEMENTATIONS: dict[str, Implementation] = {
+    "bf16": Implementation(("bf16",), Format(2, 2, 2), "bf16"),
+    "fp16": Implementation(("fp16",), Format(2, 2, 2), "bf16"),
+    "tf32": Implementation(("tf32",), Format(4, 4, 4), "bf16"),
+    "fp32": Implementation(("fp32",), Format(4, 4, 4), "bf16"),
+    "fp64": Implementation(("fp64",), Format(8, 8, 8), "bf16"),
+    "fp8": Implementation(("fp8",), Format(1, 1, 2, 2), "fp8"),
+    "fp8_gemm": Implementation(("fp8",), Format(1, 1, 2), "bf16"),
+    "mxfp8": Implementation(("mxfp8",), Format(1, 1, 2, 2), "fp8"),
+    "fp8_block": Implementation(("fp8",), Format(1, 1, 2, 2), "fp8_block"),
+    "nvfp4": Implementation(("nvfp4",), Format(_SCALED_FP4, _SCALED_FP4, 2, 2), "nvfp4"),
+    "int8": Implementation(("int8",), Format(1, 1, 2), "sq"),
+    "sq": Implementation(("int8",), Format(1, 1, 2), "sq"),
+    "int8_wo": Implementation(("fp16", "bf16"), Format(2, 1, 2), "int8_wo"),
+    "int4_wo": Implementation(("fp16", "bf16"), Format(2, 0.5 + 2.0 / 128.0, 2), "int4_wo"),
+}
+"""By dtype or kernel name. ``fp8_gemm`` is the bare product of library kernels (A comes in fp8), as
+training does it: no table has it, so it takes the 16-bit kernels' coefficients. ``fp8`` scales per tensor
+or token (CUTLASS), ``fp8_block`` per 128x128 block (DeepGEMM, CUTLASS, Triton); ``sq`` is SmoothQuant W8A8;
+``_wo`` quantise the weights only (``int4_wo`` in groups of 128)."""
+
+ALIASES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float32": "fp32",
+    "float8": "fp8",
+    "fp8_static": "fp8",
+}
+
+
+def implementation_name(dtype: str, implementation: str | None) -> str:
+    """The key of :data:`IMPLEMENTATIONS`. Raises UnknownNameError."""
+    wanted = implementation or dtype
+    name = ALIASES.get(wanted, wanted)
+    if name not in IMPLEMENTATIONS:
+        raise UnknownNameError("matrix product dtype or implementation", wanted, IMPLEMENTATIONS)
+    return name
+
+
+def math_dtype(accelerator: Accelerator, name: str) -> str:
+    """The catalogue dtype whose peak limits ``name`` on ``accelerator``. Raises UnpredictableError when it
+    has none."""
+    dtypes = IMPLEMENTATIONS[name].math
+    for dtype in dtypes:
+        if dtype in accelerator.peak_flop_per_s:
+            return dtype
+    have = ", ".join(accelerator.peak_flop_per_s)
+    raise UnpredictableError(
+        f"no {dtypes[0]} rate for accelerator",
+        f"{accelerator.name} has no published dense {dtypes[0]} rate, which {name} products need",
+        hint=f"it has {have}",
+    )

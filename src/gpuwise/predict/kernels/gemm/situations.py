@@ -1,0 +1,200 @@
+"""Which fitted coefficients stand behind a product of one format on one accelerator, and how wrong they are
+there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.predict.coefficients import load_arrays, load_json
+from gpuwise.predict.estimate import Basis
+from gpuwise.predict.kernels import boosted
+from gpuwise.predict.kernels.gemm.formats import IMPLEMENTATIONS, Format, math_dtype
+from gpuwise.predict.kernels.gemm.physics import FIELDS, Coefficients, Device, device_of
+
+F64 = NDArray[np.float64]
+
+NEAREST: dict[str, tuple[str, ...]] = {
+    "Blackwell-RTX": ("Blackwell-RTX", "Ada", "Blackwell"),
+    "Rubin": ("Rubin", "Blackwell", "Hopper"),
+    "Thor": ("Thor", "Blackwell", "Ada"),
+    "Ampere": ("Ampere", "Ada", "Ampere-GA100"),
+    "Orin": ("Orin", "Ampere-GA100", "Ada"),
+    "Turing": ("Turing", "Ada", "Ampere-GA100"),
+    "Volta": ("Volta", "Ampere-GA100", "Ada"),
+    "Hopper": ("Hopper", "Blackwell", "Ampere-GA100", "Ada"),
+    "Blackwell": ("Blackwell", "Hopper", "Ampere-GA100", "Ada"),
+    "Ada": ("Ada", "Ampere-GA100", "Hopper"),
+    "Ampere-GA100": ("Ampere-GA100", "Ada", "Hopper"),
+    "Xe-HPG": ("Xe-HPG", "Xe2-HPG"),
+    "Xe-HPC": ("Xe-HPC", "Xe2-HPG"),
+}
+"""Families by how alike their matrix units, memory and libraries are; the first that was measured counts.
+Others take the mean of all."""
+DURATION_EDGES_S = np.array([5e-6, 2e-5, 1e-4, 1e-3])
+"""Between the classes in which errors are counted: short kernels are the least certain."""
+_SAME_KERNELS = {"bf16": "fp16"}
+"""Formats that run the same kernels at the same rate: measured for one, measured for the other."""
+_FEATURE_TILES = ((64, 64), (128, 128), (128, 256), (256, 128))
+"""Tiles whose waves on the family's reference device are features of the correction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What stands behind one implementation on one accelerator. Trees are None where nothing was fitted."""
+
+    form: Format
+    device: Device
+    coefficients: Coefficients
+    family_trees: boosted.Trees | None
+    device_trees: boosted.Trees | None
+    reference_units: float
+    basis: Basis
+    sigma: F64
+    """log_sigma of device time by class of duration."""
+    host_floor_s: float
+    """What the host took per launch where the measurement was not graph-captured; 0 where it was. Not
+    device time."""
+
+
+def duration_class(time_s: F64) -> NDArray[np.intp]:
+    """Index into ``Situation.sigma`` [R]."""
+    return np.searchsorted(DURATION_EDGES_S, time_s)
+
+
+def situation(accelerator: Accelerator, name: str) -> Situation:
+    """For a key of ``IMPLEMENTATIONS``. Raises UnpredictableError when the accelerator has no rate for it."""
+    key = (accelerator.id, name)
+    found = _KNOWN.get(key)
+    if found is None or found[0] is not accelerator:
+        found = _KNOWN[key] = (accelerator, build(accelerator, name, load_json("gemm"), load_arrays("gemm")))
+    return found[1]
+
+
+_KNOWN: dict[tuple[str, str], tuple[Accelerator, Situation]] = {}
+
+
+def build(
+    accelerator: Accelerator, name: str, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+) -> Situation:
+    """The situation under the given coefficient document (the shipped one, or a trial one while fitting)."""
+    implementation = IMPLEMENTATIONS[name]
+    device = device_of(accelerator, math_dtype(accelerator, name))
+    key = implementation.coefficients
+    by_family: Mapping[str, Mapping[str, float]] = document["physics"][key]
+    family = accelerator.family
+    own = by_family.get(family)
+    trees = boosted.unpack(f"{key}/{family}", arrays) if own else None
+    native = name in (key, _SAME_KERNELS.get(key))
+    measured = own is not None and native and accelerator.id in document["measured"][key]
+    basis: Basis = "fitted" if measured else "derived" if own else "specified"
+    return Situation(
+        form=implementation.form,
+        device=device,
+        coefficients=_for_format(Coefficients(**own) if own else _borrowed(document, key, family), name, key),
+        family_trees=trees,
+        device_trees=boosted.unpack(f"{key}/{accelerator.id}", arrays) if measured else None,
+        reference_units=float(document["reference_units"].get(family, device.units)),
+        basis=basis,
+        sigma=_sigma(document, key, accelerator, basis, native),
+        host_floor_s=_host_floor(document["host_floor_s"].get(key, {}), accelerator),
+    )
+
+
+def _borrowed(document: Mapping[str, Any], key: str, family: str) -> Coefficients:
+    """Coefficients for a family nobody measured: the nearest one's, half way (in log) to the mean of all
+    NVIDIA ones."""
+    by_family: Mapping[str, Mapping[str, float]] = document["physics"][key]
+    near = next((f for f in NEAREST.get(family, ()) if f in by_family), None)
+    many = [v for f, v in by_family.items() if not f.startswith("Xe")] or list(by_family.values())
+    out: dict[str, float] = {}
+    for field in FIELDS:
+        values = [v[field] for v in many]
+        mean = _mean(values)
+        out[field] = _mean([by_family[near][field], mean]) if near else mean
+    out["math_efficiency"] *= float(document["library_efficiency"].get(family, 1.0))
+    return Coefficients(**out)
+
+
+def _for_format(c: Coefficients, name: str, key: str) -> Coefficients:
+    """``c`` of the format it was fitted on, for another one: energy goes with the width of A's elements."""
+    width, fitted = IMPLEMENTATIONS[name].form.a, IMPLEMENTATIONS[key].form.a
+    return c if width == fitted else replace(c, joules_per_flop=c.joules_per_flop * width / fitted)
+
+
+def _mean(values: list[float]) -> float:
+    """Geometric, 0 where any value is 0 (a term that is switched off)."""
+    return 0.0 if min(values) <= 0 else math.exp(sum(math.log(v) for v in values) / len(values))
+
+
+def _sigma(
+    document: Mapping[str, Any], key: str, accelerator: Accelerator, basis: Basis, native: bool
+) -> F64:
+    """Widths of device time. Another format's coefficients are trusted as another family's."""
+    table: Mapping[str, Any] = document["log_sigma"]
+    hidden = table.get("device_only", {}).get(f"{key}/{accelerator.family}")
+    if hidden is not None:
+        return np.array(hidden)
+    if basis == "fitted":
+        return np.array(table["fitted"].get(f"{key}/{accelerator.id}", table["specified"]))
+    if basis == "derived" and native:
+        return np.array(table["derived"].get(key, table["derived"]["bf16"]))
+    return np.array(table["specified" if accelerator.vendor == "NVIDIA" else "unknown"])
+
+
+def sigma_as_measured(accelerator: Accelerator, name: str) -> F64:
+    """Widths of what a timing loop shows, by class of duration: with the host's launch where that is part
+    of it."""
+    document, s = load_json("gemm"), situation(accelerator, name)
+    key = IMPLEMENTATIONS[name].coefficients
+    if s.host_floor_s <= 0 or s.basis == "specified":
+        return s.sigma
+    table = document["log_sigma"]
+    if s.basis == "fitted":
+        return np.array(table["fitted"].get(f"{key}/{accelerator.id}", table["specified"]))
+    width = np.array(table["derived"].get(key, table["derived"]["bf16"]))
+    floors = [f for f in document["host_floor_s"][key].values() if f["family"] == accelerator.family]
+    same_host = any(f["form"] == accelerator.form for f in floors)
+    return width if same_host else np.hypot(width, document["host_floor_log_sigma"])
+
+
+def _host_floor(floors: Mapping[str, Any], accelerator: Accelerator) -> float:
+    """Of this device, else of measured ones of its family on the same kind of board (a Grace host is
+    slower)."""
+    if accelerator.id in floors:
+        return float(floors[accelerator.id]["s"])
+    family = {i: f for i, f in floors.items() if f["family"] == accelerator.family}
+    alike = [f["s"] for f in family.values() if f["form"] == accelerator.form]
+    return float(_mean(alike or [f["s"] for f in family.values()])) if family else 0.0
+
+
+def features(m: F64, n: F64, k: F64, batch: F64, reference_units: float) -> F64:
+    """What the correction sees [F, R]: sizes, how tiles fill, waves on the reference device. Batches count
+    as rows."""
+    rows = m * batch
+    columns = [
+        np.log2(rows),
+        np.log2(n),
+        np.log2(k),
+        np.log2(rows * n),
+        np.log2(rows * k),
+        np.log2(n * k),
+        np.log2(rows * n * k),
+        np.log2(rows * n + rows * k + n * k),
+        np.ceil(m / 64) * 64 / m,
+        np.ceil(m / 128) * 128 / m,
+        np.ceil(m / 256) * 256 / m,
+        np.ceil(n / 128) * 128 / n,
+        np.ceil(n / 256) * 256 / n,
+        np.mod(m, 8),
+    ]
+    for tile_m, tile_n in _FEATURE_TILES:
+        waves = np.ceil(m / tile_m) * np.ceil(n / tile_n) * batch / reference_units
+        columns += [np.log2(waves), np.ceil(waves) / waves]
+    return np.stack(columns)

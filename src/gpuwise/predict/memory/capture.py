@@ -1,0 +1,310 @@
+"""Device memory of a captured step: what torch calls allocated and reserved, and what nvidia-smi shows of the process.
+
+    allocated = blocks of live storages and hidden workspaces          (torch.cuda.max_memory_allocated)
+    reserved  = segments the caching allocator took for them           (torch.cuda.max_memory_reserved)
+    process   = reserved + CUDA context + NCCL's communicators         (nvidia-smi)
+
+Each peaks at its own moment. The allocator is replayed event by event (:mod:`gpuwise.predict.memory.allocator.simulation`); whether it
+fits is decided by a second replay with the card's memory as the limit, cached blocks given back as torch does.
+Left out: other processes on the card, extensions that allocate past torch (apex, bitsandbytes' own buffers).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.estimate import Basis, Estimate, weakest
+from gpuwise.predict.memory.allocator.simulation import AllocatorRun, AllocatorSettings, Fragmentation, simulate
+from gpuwise.predict.memory.context import Loading, communicators_estimate, context_estimate
+from gpuwise.predict.memory.device import usable_bytes
+from gpuwise.predict.memory.workspaces import Events, with_workspaces
+from gpuwise.workload.capture.record.capture import Capture, Category
+from gpuwise.workload.step import Phase
+
+Step = Literal["worst", "first", "steady"]
+STEPS: tuple[Step, ...] = ("worst", "first", "steady")
+LARGEST = 12
+"""Storages named at the peak."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An operation in the person's words."""
+
+    op: int
+    """Index into the capture's operations; -1 before the first."""
+    name: str
+    phase: str
+    """``set-up``, ``forward``, ``recompute``, ``backward`` or ``optimizer``."""
+    module: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A storage that lives at the peak."""
+
+    size_bytes: int
+    category: Category
+    dtype: str
+    made_by: Place
+
+
+@dataclass(frozen=True, slots=True)
+class StepPeak:
+    """Most bytes at once within one step, each at its own moment."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    requested_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemoryAt:
+    """Where memory runs out on the card."""
+
+    place: Place
+    step: int
+    """Captured step it happens in; -1 in set-up."""
+    requested_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedMemory:
+    """The answer; ``peak`` and what follows describe the moment of the most allocated bytes."""
+
+    allocated: Estimate
+    reserved: Estimate
+    process: Estimate
+    context: Estimate
+    communicators: Estimate
+    first: StepPeak
+    steady: StepPeak
+    peak: Place
+    by_category: dict[Category, int]
+    """Bytes asked for at the peak; the blocks are rounded up, so their sum is a little below ``allocated``."""
+    largest: tuple[Held, ...]
+    capacity_bytes: float
+    """What a process can have of the card."""
+    fits: bool
+    fit_probability: float
+    """That the process stays within ``capacity_bytes``, from the spread of the prediction; 0 or 1 cannot occur."""
+    oom: OutOfMemoryAt | None
+    retries: int
+    """Times cached memory had to be given back for it to fit."""
+    fragmentation: Fragmentation
+    run: AllocatorRun = field(repr=False)
+    """The replay without a limit."""
+    events: Events = field(repr=False)
+
+
+def captured_memory(
+    capture: Capture,
+    accelerator: Accelerator,
+    *,
+    allocator_conf: str | None = None,
+    torch_version: str | None = None,
+    capacity_bytes: float | None = None,
+    step: Step = "worst",
+    loading: Loading = "lazy",
+    group_sizes: Sequence[int] | None = None,
+) -> CapturedMemory:
+    """Memory of ``capture`` on ``accelerator``.
+
+    ``allocator_conf`` (``PYTORCH_CUDA_ALLOC_CONF``) and ``torch_version`` default to what the capture found.
+    ``capacity_bytes`` is what a process can have of the card (default: its published visible total). ``step`` chooses
+    which peak is reported: the worst of set-up and all steps, the first step, or the steady one. ``group_sizes`` are
+    the ranks of each communicator; by default those of the captured collectives.
+
+    Raises InputError for a capture without steps or a capacity that is not positive, FieldError for a bad
+    ``allocator_conf``.
+    """
+    if step not in STEPS:
+        raise InputError(f"step is {step!r}", hint="one of " + ", ".join(STEPS))
+    if not capture.steps:
+        raise InputError("the capture holds no step", hint="capture at least one step")
+    usable = usable_of(accelerator) if capacity_bytes is None else capacity_bytes
+    if not math.isfinite(usable) or usable <= 0:
+        raise InputError(f"capacity_bytes is {usable:g}", hint="give the card's memory in bytes, for example 24e9")
+    version = torch_version or capture.settings.torch_version
+    conf = capture.settings.allocator_conf if allocator_conf is None else allocator_conf
+    settings = AllocatorSettings.parse(conf, torch_version=version)
+    outside = context_of(accelerator, loading, cudnn=uses_cudnn(capture))
+    sizes = _group_sizes(capture) if group_sizes is None else group_sizes
+    communicators = communicators_estimate(sizes)
+    room = int(usable - outside.expected - communicators.expected)
+    events = with_workspaces(capture, accelerator, version, room_bytes=max(room, 0))
+    run = replay(events, settings)
+    first, steady = (_step_peak(run, events, capture, s) for s in (0, -1))
+    begin, end = _span(events, capture, step)
+    peaks = run.peaks(begin, end)
+    peak_event = begin + int(run.allocated()[begin:end].argmax()) if end > begin else 0
+    oom, retries = None, 0
+    if run.peak_reserved_bytes > room:
+        # a search never fails a job: it makes do with less
+        bare = with_workspaces(capture, accelerator, version, room_bytes=0) if events.empty_cache else events
+        limited = replay(bare, settings, capacity_bytes=max(room, 1), device_bytes=int(usable))
+        oom, retries = _out_of_memory(limited, bare, capture), limited.retries
+    sigma = load_json("captured_memory")["log_sigma"]
+    reserved = Estimate.from_log_sigma(float(peaks.reserved_bytes), float(sigma["reserved"]), "fitted")
+    process = _sum(reserved, outside, communicators)
+    return CapturedMemory(
+        allocated=Estimate.from_log_sigma(float(peaks.allocated_bytes), float(sigma["allocated"]), "fitted"),
+        reserved=reserved,
+        process=process,
+        context=outside,
+        communicators=communicators,
+        first=first,
+        steady=steady,
+        peak=place_of(capture, int(events.event_op[peak_event])),
+        by_category=bytes_by_category(events, peak_event),
+        largest=_largest(run, events, capture, peak_event),
+        capacity_bytes=float(usable),
+        fits=oom is None,
+        fit_probability=_probability(process, usable, fits=oom is None),
+        oom=oom,
+        retries=retries,
+        fragmentation=run.fragmentation(),
+        run=run,
+        events=events,
+    )
+
+
+def usable_of(accelerator: Accelerator) -> float:
+    """What a process can have of the card: the total it is shown where somebody published it, else the rule of
+    :func:`gpuwise.predict.memory.device.usable_bytes`."""
+    return accelerator.memory_visible_bytes or usable_bytes(accelerator)
+
+
+def uses_cudnn(capture: Capture) -> bool:
+    """Whether an operation of the capture runs in cuDNN: a convolution, its batch normalisation, its recurrent layers."""
+    return any("convolution" in s.op or "cudnn" in s.op for s in capture.signatures)
+
+
+def context_of(accelerator: Accelerator, loading: Loading = "lazy", *, cudnn: bool = True) -> Estimate:
+    """The context, or for a vendor whose contexts nobody published the NVIDIA line by units, as an extrapolation."""
+    try:
+        return context_estimate(accelerator, loading, cudnn=cudnn)
+    except UnpredictableError:
+        stand_in = context_estimate(replace(accelerator, id="", vendor="NVIDIA"), loading, cudnn=cudnn)
+        return Estimate(0.0, stand_in.expected, 2.0 * stand_in.expected, "extrapolated")
+
+
+def replay(
+    events: Events, settings: AllocatorSettings, *, capacity_bytes: int | None = None, device_bytes: int | None = None
+) -> AllocatorRun:
+    """The allocator over ``events``, with the cache emptied where cuDNN's benchmark mode empties it."""
+    return simulate(
+        events.event_storage, events.event_sign, events.storage_bytes, events.storage_stream,
+        settings=settings, capacity_bytes=capacity_bytes, device_bytes=device_bytes, empty_cache=events.empty_cache,
+    )  # fmt: skip
+
+
+def place_of(capture: Capture, op: int) -> Place:
+    """Operation ``op`` in words; -1 is set-up before the first."""
+    if not 0 <= op < capture.op_signature.size:
+        return Place(-1, "", "set-up", "", "")
+    inside = any(s.first_op <= op < s.end_op for s in capture.steps)
+    return Place(
+        op,
+        capture.signatures[int(capture.op_signature[op])].op,
+        Phase(int(capture.op_phase[op])).name.lower() if inside else "set-up",
+        capture.modules[int(capture.op_module[op])],
+        capture.lines[int(capture.op_line[op])],
+    )
+
+
+def bytes_by_category(events: Events, event: int) -> dict[Category, int]:
+    """Bytes asked for and live right after ``event``, workspaces as their own category."""
+    part = slice(0, event + 1)
+    storage = events.event_storage[part]
+    signed = events.event_sign[part].astype(np.int64) * events.storage_bytes[storage]
+    sums = np.bincount(events.storage_category[storage], weights=signed, minlength=len(Category))
+    return {category: int(sums[category]) for category in Category if sums[category]}
+
+
+def _span(events: Events, capture: Capture, step: Step) -> tuple[int, int]:
+    """Half-open range of events that ``step`` is about."""
+    if step == "worst":
+        return 0, events.event_storage.size
+    return _step_span(events, capture, 0 if step == "first" else -1)
+
+
+def _step_span(events: Events, capture: Capture, step: int) -> tuple[int, int]:
+    """A captured step's events, among those with workspaces."""
+    span = capture.steps[step]
+    own = np.flatnonzero(events.source_event >= 0)
+    n = own.size
+    begin = int(own[span.first_event]) if span.first_event < n else events.event_storage.size
+    end = int(own[span.end_event]) if span.end_event < n else events.event_storage.size
+    return begin, end
+
+
+def _step_peak(run: AllocatorRun, events: Events, capture: Capture, step: int) -> StepPeak:
+    peaks = run.peaks(*_step_span(events, capture, step))
+    return StepPeak(peaks.allocated_bytes, peaks.reserved_bytes, peaks.requested_bytes)
+
+
+def _group_sizes(capture: Capture) -> tuple[int, ...]:
+    """Ranks of each group that a captured collective ran in."""
+    groups: set[tuple[int, object]] = set()
+    for signature in capture.signatures:
+        size = signature.attribute("group_size")
+        if isinstance(size, int) and size > 1:
+            groups.add((size, str(signature.attribute("group_ranks", ""))))
+    return tuple(size for size, _ in sorted(groups, key=str))
+
+
+def _largest(run: AllocatorRun, events: Events, capture: Capture, event: int) -> tuple[Held, ...]:
+    live = run.live(event)
+    order = live[np.argsort(-events.storage_bytes[live], kind="stable")][:LARGEST]
+    return tuple(
+        Held(
+            int(events.storage_bytes[s]),
+            Category(int(events.storage_category[s])),
+            capture.storage_dtype[s] if s < events.captured_storages else "u8",
+            place_of(capture, int(events.storage_op[s])),
+        )
+        for s in (int(i) for i in order)
+    )
+
+
+def _out_of_memory(run: AllocatorRun, events: Events, capture: Capture) -> OutOfMemoryAt | None:
+    if run.oom is None:
+        return None
+    op = int(events.event_op[run.oom.event])
+    step = next((i for i, s in enumerate(capture.steps) if s.first_op <= op < s.end_op), -1)
+    return OutOfMemoryAt(
+        place_of(capture, op), step, run.oom.requested_bytes, run.oom.allocated_bytes, run.oom.reserved_bytes, run.oom.reason
+    )
+
+
+def _sum(reserved: Estimate, *others: Estimate) -> Estimate:
+    """Independent parts: deviations add in squares."""
+    parts = (reserved, *others)
+    expected = sum(p.expected for p in parts)
+    low = math.sqrt(sum((p.expected - p.low) ** 2 for p in parts))
+    high = math.sqrt(sum((p.high - p.expected) ** 2 for p in parts))
+    bases: list[Basis] = [p.basis for p in parts if p.expected]
+    return Estimate(expected - low, expected, expected + high, weakest(*bases) if bases else "fitted")
+
+
+def _probability(process: Estimate, usable: float, *, fits: bool) -> float:
+    """Normal in the 80 % interval of ``process``; at least 1/2 where the replay fits (cached memory was given back)."""
+    from statistics import NormalDist
+
+    sigma = max((process.high - process.low) / 2.0 / 1.2815515655446004, 1.0)
+    p = NormalDist(process.expected, sigma).cdf(usable)
+    p = max(p, 0.5) if fits else min(p, 0.5)
+    return min(max(p, 1e-6), 1.0 - 1e-6)

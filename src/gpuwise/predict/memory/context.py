@@ -1,0 +1,148 @@
+"""What a process holds on a CUDA device outside torch's allocator: the context, the kernels it loaded, NCCL's buffers.
+
+A context keeps a stack for every thread that can be resident, so its size goes with the number of streaming
+multiprocessors: ``context = base + per_unit * units``. Both are fitted by least squares on ``facts/data/contexts.csv``
+(a lazy-loading table: 20 to 170 units, 82 to 595 MiB), over the devices other than the one asked for; a device of the
+table itself answers with the mean of its own rows. Before CUDA 11.7 every kernel of every library was loaded at the
+start: that surplus is a constant of the CUDA version, fitted on measured jobs (``coefficients/captured_memory.json``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import numpy as np
+
+from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, sources
+from gpuwise.facts.loading import Field, parse_csv, shipped_text
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.estimate import Z80, Estimate
+from gpuwise.units import MIB
+
+Loading = Literal["lazy", "eager"]
+CONTEXT_SCHEMA = {
+    "accelerator": Field("text"),
+    "loading": Field("text", choices=("lazy", "eager")),
+    "state": Field("text", choices=("bare", "running")),
+    "mib": Field("number"),
+    "software": Field("text", required=False),
+    "source": Field("text"),
+}
+COMMUNICATOR_SCHEMA = {
+    "accelerator": Field("text"),
+    "what": Field("text"),
+    "ranks": Field("integer"),
+    "mib": Field("number"),
+    "source": Field("text"),
+}
+FOREIGN_VENDORS = ("AMD", "Intel", "Apple", "Google", "AWS")
+"""Their runtimes hold memory outside torch too; nobody's figures were found."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextRow:
+    """One measurement of ``facts/data/contexts.csv``."""
+
+    accelerator: Accelerator
+    loading: str
+    running: bool
+    size_bytes: float
+    source: str
+
+
+@cache
+def context_rows() -> tuple[ContextRow, ...]:
+    """The measured contexts. Raises FieldError on an unknown accelerator or source."""
+    devices, cited = accelerators(), sources()
+    rows: list[ContextRow] = []
+    for record in parse_csv(shipped_text("contexts.csv"), CONTEXT_SCHEMA, "contexts.csv"):
+        device = devices.get(record.text("accelerator"))
+        if device is None:
+            raise record.error(f"accelerator {record.text('accelerator')!r} is not in accelerators.csv", field="accelerator")
+        if record.text("source") not in cited:
+            raise record.error(f"source {record.text('source')!r} is not in sources.csv", field="source")
+        rows.append(
+            ContextRow(
+                device, record.text("loading"), record.text("state") == "running", record.number("mib") * MIB,
+                record.text("source"),
+            )
+        )  # fmt: skip
+    return tuple(rows)
+
+
+@cache
+def _line(leave_out: str) -> tuple[float, float, float]:
+    """Base bytes, bytes per unit and the residuals' standard deviation, without device ``leave_out``."""
+    rows = [r for r in context_rows() if r.loading == "lazy" and r.running and r.accelerator.id != leave_out]
+    units = np.array([r.accelerator.compute_units or 0 for r in rows], dtype=np.float64)
+    size = np.array([r.size_bytes for r in rows])
+    design = np.column_stack([np.ones_like(units), units])
+    solution = np.linalg.lstsq(design, size, rcond=None)[0]
+    residual = size - design @ solution
+    return float(solution[0]), float(solution[1]), float(np.sqrt(residual @ residual / (len(rows) - 2)))
+
+
+def context_estimate(accelerator: Accelerator, loading: Loading = "lazy", *, cudnn: bool = True) -> Estimate:
+    """Bytes of the CUDA context of a running torch job on ``accelerator``; ``cudnn``: it runs operations of cuDNN, whose
+    kernels are all loaded with the first under eager loading.
+
+    Raises UnpredictableError for a vendor whose contexts nobody published.
+    """
+    if loading not in ("lazy", "eager"):
+        raise InputError(f"module loading is {loading!r}", hint="'lazy' (CUDA 11.7 and newer) or 'eager'")
+    if accelerator.vendor in FOREIGN_VENDORS:
+        raise UnpredictableError(
+            "context not measured", f"no measurement of what a process holds outside torch on {accelerator.name}",
+            hint="allocated and reserved are predicted; add your own figure for the runtime",
+        )  # fmt: skip
+    own = [r.size_bytes for r in context_rows() if r.accelerator.id == accelerator.id and r.loading == "lazy" and r.running]
+    base, per_unit, sigma = _line(accelerator.id)
+    if own:
+        expected, basis = float(np.mean(own)), "measured"
+        sigma = max(sigma / math.sqrt(len(own)), 0.01 * 2**30 / math.sqrt(len(own)))
+    elif accelerator.compute_units:
+        expected, basis = base + per_unit * accelerator.compute_units, "derived"
+    else:
+        sizes = [r.size_bytes for r in context_rows() if r.loading == "lazy" and r.running]
+        expected, basis, sigma = float(np.median(sizes)), "extrapolated", float(np.std(sizes))
+    if loading == "eager":
+        surplus = load_json("captured_memory")["eager_modules"]
+        expected += float(surplus["bytes"]) + (float(surplus["cudnn_bytes"]) if cudnn else 0.0)
+        sigma, basis = math.hypot(sigma, float(surplus["sigma_bytes"])), "fitted"
+    spread = Z80 * sigma
+    return Estimate(max(0.0, expected - spread), expected, expected + spread, basis)
+
+
+@cache
+def _communicator_sizes() -> tuple[tuple[int, float], ...]:
+    """Ranks and bytes of one communicator that has run no all-to-all."""
+    cited = sources()
+    found: list[tuple[int, float]] = []
+    for record in parse_csv(shipped_text("communicators.csv"), COMMUNICATOR_SCHEMA, "communicators.csv"):
+        if record.text("source") not in cited:
+            raise record.error(f"source {record.text('source')!r} is not in sources.csv", field="source")
+        if "after" not in record.text("what"):
+            found.append((record.integer("ranks"), record.number("mib") * MIB))
+    return tuple(sorted(found))
+
+
+def communicators_estimate(group_sizes: Iterable[int]) -> Estimate:
+    """Bytes of NCCL's buffers, one communicator for each group of more than one rank.
+
+    The nearest measured number of ranks at or below (the smallest above); +- 50 %, for NCCL's buffers follow its
+    channels, which follow the links. What an all-to-all adds is not in it.
+    """
+    total = 0.0
+    table = _communicator_sizes()
+    for size in group_sizes:
+        if size < 1:
+            raise InputError(f"a group of {size} ranks", hint="groups have at least one rank")
+        if size > 1:
+            below = [each for ranks, each in table if ranks <= size]
+            total += below[-1] if below else table[0][1]
+    return Estimate(0.5 * total, total, 1.5 * total, "derived" if total else "measured")

@@ -1,0 +1,89 @@
+"""What a process takes on the device outside its tensors: CUDA context, library workspaces, NCCL, allocator
+slack.
+
+Constants are measured or fitted (``coefficients/memory.json``, written by ``calibrate.memory_fit``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.errors import DataError
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.estimate import Basis
+from gpuwise.predict.memory.memory_rules import MemoryRules
+from gpuwise.predict.step.columns import Columns
+from gpuwise.units import GIB, MIB
+
+F64 = NDArray[np.float64]
+METRICS = ("allocated", "reserved", "device")
+"""torch's max_memory_allocated and max_memory_reserved, and what nvidia-smi shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackMemory:
+    """Fitted constants of a stack.
+
+    ``workspace_bytes``: tensors no formula names (library workspaces, position tables, small states).
+    ``slack``: the share of activations and temporaries the caching allocator reserves beyond what is
+    allocated (fragments of blocks whose sizes do not fit one another), ``least_slack`` the share that stays
+    when the device is full, ``reserve_bytes`` what is reserved beyond it in any job (small segments,
+    convolution workspaces). ``log_sigma[metric]``: spread of log(measured / predicted) on rows kept from the
+    fit.
+    """
+
+    workspace_bytes: float
+    slack: float
+    least_slack: float
+    log_sigma: dict[str, float]
+    reserve_bytes: float = 0.0
+    basis: Basis = "fitted"
+
+
+@cache
+def stack_memory(stack: str) -> StackMemory:
+    """Constants of ``stack``; a stack without its own has those of ``default``, as an extrapolation."""
+    table = load_json("memory")["stacks"]
+    try:
+        if stack in table:
+            return StackMemory(**table[stack])
+        return replace(StackMemory(**table["default"]), basis="derived")
+    except TypeError as error:
+        raise DataError(f"memory.json: {stack}: {error}") from None
+
+
+def library_workspace_bytes(accelerator: Accelerator) -> float:
+    """cuBLAS's workspace, from the caching allocator: 32 MiB from Hopper on, 8.125 MiB before
+    (pytorch aten/src/ATen/cuda/CublasHandlePool.cpp, getChosenWorkspaceSize)."""
+    capability = accelerator.compute_capability
+    hopper = capability is not None and float(capability) >= 9.0
+    return (32.0 if hopper else 8.125) * MIB
+
+
+def usable_bytes(accelerator: Accelerator) -> float:
+    """What a process can have of the device's memory: the driver keeps some.
+
+    torch reports a total of 79.25 GiB on an A100 of 80, 39.50 of 40, 23.68 on an RTX 4090 of 23.99, 23.53 on
+    an A30 of 24, 15.61 on an A4000 of 16 (out-of-memory messages in OOTDiffusion#235, CoSeR#10, CogVideo#36,
+    RB-Modulation#5, VGGT-Long#6): about 0.25 GiB and half a percent less than nvidia-smi's total.
+    """
+    return accelerator.memory_bytes * 0.995 - 0.25 * GIB
+
+
+def context_bytes(accelerator: Accelerator, rules: MemoryRules) -> float:
+    """The CUDA context with its loaded modules: all of them before CUDA 11.7, on demand since."""
+    return float(load_json("memory")["context_bytes"]["eager" if rules.eager_modules else "lazy"])
+
+
+def communicator_bytes(c: Columns, rules: MemoryRules) -> F64:
+    """NCCL's buffers, outside torch: one communicator for each kind of group with more than one rank."""
+    each = load_json("memory")["communicator_bytes"]["eager" if rules.eager_modules else "lazy"]
+    count = (c.tp > 1).astype(np.float64)
+    for group in (c.pp > 1, c.dp * c.cp > 1, (c.cp > 1) & (c.dp > 1), c.ep > 1):
+        count = count + group
+    return float(each) * count

@@ -1,0 +1,220 @@
+"""Activation bytes of one micro-batch on one rank: what layers and ends keep, and how much more their worst
+moment needs.
+
+A search has millions of strategies but only hundreds of points; these numbers are made once for each point.
+Shapes: T tokens of the micro-batch on this rank, H hidden, F ffn, V vocabulary; e bytes an element of
+activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.memory.memory_rules import MemoryRules, find_memory_rules
+from gpuwise.workload.step import Kind, OpTable, Phase
+from gpuwise.workload.strategy import RECOMPUTES
+from gpuwise.workload.transformer.point import BYTES_PER_ELEMENT, QUANTIZED, Point
+from gpuwise.workload.transformer.tables import TransformerTables, leading_layers, saved_bytes, transformer_tables
+
+F64 = NDArray[np.float64]
+MATMUL, GROUPED, ATTENTION, COLLECTIVE = (
+    int(k) for k in (Kind.MATMUL, Kind.GROUPED, Kind.ATTENTION, Kind.COLLECTIVE)
+)
+FORWARD, BACKWARD = int(Phase.FORWARD), int(Phase.BACKWARD)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedBytes:
+    """Arrays [P] of bytes, one entry a point.
+
+    ``layer[policy]``: what a layer keeps for its backward, the mean over all but the leading dense layers of
+    an expert model; ``lead_extra[policy]``: what those, which the first stage has, keep more (or less).
+    ``excess[policy]``: what the worst moment of one layer's backward needs beyond all layers' kept bytes
+    (recomputed activations, gradients of activations, gathered inputs). ``boundary``: the activation between
+    layers. ``embedding`` and ``head``: what the ends keep, the loss apart; ``loss``: the logits and their
+    copies at the worst moment of the loss; ``head_excess``: the head's gathered input and the gradients of it
+    at that moment. ``weight_cache``: weight-shaped buffers the stack keeps for ever. ``matrix``: elements of
+    the rank's largest weight matrix; ``head_matrix``: of the output projection.
+    """
+
+    layer: dict[str, F64]
+    lead_extra: dict[str, F64]
+    excess: dict[str, F64]
+    boundary: F64
+    embedding: F64
+    head: F64
+    loss: F64
+    head_excess: F64
+    weight_cache: F64
+    matrix: F64
+    head_matrix: F64
+
+
+@dataclass(frozen=True, slots=True)
+class PointSaved:
+    """:class:`SavedBytes` of one point, as numbers."""
+
+    layer: dict[str, float]
+    lead_extra: dict[str, float]
+    excess: dict[str, float]
+    boundary: float
+    embedding: float
+    head: float
+    loss: float
+    head_excess: float
+    weight_cache: float
+    matrix: float
+    head_matrix: float
+
+
+def saved_of_points(
+    arch: Architecture, points: Sequence[Point], rules: MemoryRules | None = None
+) -> SavedBytes:
+    """Activation bytes of ``arch`` at each point; ``rules`` in place of the stack's own."""
+    return collect([point_saved(arch, p, transformer_tables(arch, p), rules) for p in points])
+
+
+def collect(saved: Sequence[PointSaved]) -> SavedBytes:
+    """Columns of several points."""
+    arrays: dict[str, object] = {}
+    for f in fields(SavedBytes):
+        if f.name in ("layer", "lead_extra", "excess"):
+            arrays[f.name] = {p: np.array([getattr(s, f.name)[p] for s in saved]) for p in RECOMPUTES}
+        else:
+            arrays[f.name] = np.array([getattr(s, f.name) for s in saved])
+    return SavedBytes(**arrays)  # type: ignore[arg-type]
+
+
+def point_saved(
+    arch: Architecture, point: Point, tables: TransformerTables, rules: MemoryRules | None = None
+) -> PointSaved:
+    """What ``tables`` (of ``arch`` at ``point``) keep and need at their worst moments."""
+    rules = rules or find_memory_rules(point.stack.name)
+    boundary = point.shard_tokens * arch.hidden * point.element_bytes
+    layered = [(t, tables.layer_counts[kind]) for kind, t in tables.layers.items()]
+    if tables.encoder is not None:
+        layered.append((tables.encoder, tables.encoder_layers))
+    n_lead = leading_layers(arch)
+    selective = point.stack.selective_recompute
+    keeps = {p: [saved_bytes(t, p, selective, boundary) for t, _ in layered] for p in RECOMPUTES}
+    # the leading layers are of the first kind: layer kinds are in order of appearance
+    counts = np.array([count - (n_lead if i == 0 else 0) for i, (_, count) in enumerate(layered)], np.float64)
+    layer = {p: float(np.average(keeps[p], weights=counts)) for p in RECOMPUTES}
+    lead_extra = {p: n_lead * (keeps[p][0] - layer[p]) for p in RECOMPUTES}
+    # the layer whose backward runs has everything in memory, recomputed or kept
+    working = [_backward_excess(t, boundary) for t, _ in layered]
+    excess = {
+        p: max(all_ - kept + more for all_, kept, more in zip(keeps["none"], keeps[p], working, strict=True))
+        for p in RECOMPUTES
+    }
+    everything = [t for t, _ in layered]
+    return PointSaved(
+        layer, lead_extra, excess, boundary, _kept(tables.embedding), _kept(tables.head, but="head.loss"),
+        _loss_bytes(arch, point, rules), _head_excess(arch, point), _weight_cache(everything, rules, point),
+        max((_largest_matrix(t) for t in everything), default=0.0), _largest_matrix(tables.head),
+    )  # fmt: skip
+
+
+def _kept(table: OpTable, but: str = "") -> float:
+    mask = np.array([n != but for n in table.name], bool)
+    return float((table.saved_bytes * table.count)[mask].sum())
+
+
+def _element_bytes(dtype: str) -> float:
+    """Bytes of an element of the activations a row of this arithmetic works on."""
+    return BYTES_PER_ELEMENT["bf16" if dtype in QUANTIZED or dtype == "tf32" else dtype]
+
+
+def _backward_excess(table: OpTable, boundary: float) -> float:
+    """Bytes that the backward of one layer needs at its worst moment beyond what its forward kept.
+
+    Rows run backwards. At row i the gradient of its output and that of its input are alive besides the
+    residual stream's gradient, and everything kept by the rows after i is free again:
+
+        excess = boundary + max_i (output_i + input_i - sum_{j > i} kept_j)
+
+    Sizes come from matmuls [M, K] x [K, N] (input M K, output M N) and attention (q, k, v; out); between two
+    of them the pointwise rows hold the gradients of both sides.
+    """
+    forward = np.flatnonzero((table.phase == FORWARD) & (table.kind != COLLECTIVE))[::-1]
+    # one pass over plain numbers: a search asks this for every one of its points
+    columns = (table.kind, table.shape[:, 1:4], table.bytes_read, table.bytes_written)
+    kinds, shapes, reads, writes = (c[forward].tolist() for c in columns)
+    keeps = (table.saved_bytes * table.count)[forward].tolist()
+    worst, freed, below, gone = 0.0, 0.0, 0.0, 0.0
+    for i, kind, shape, read, written, kept in zip(
+        forward.tolist(), kinds, shapes, reads, writes, keeps, strict=True
+    ):
+        heavy = True
+        if kind in (MATMUL, GROUPED) and ".lora_" not in table.name[i]:
+            m, n, k = shape
+            e = _element_bytes(str(table.dtype[int(i)]))
+            output, taken = float(m * n) * e, float(m * k) * e
+        elif table.name[i] in ("moe.permute", "moe.unpermute"):
+            # rows on their way to and from the experts: gradients of both sides of the exchange
+            output, taken = written, read
+        elif kind == ATTENTION:
+            # the fused backward accumulates dq in fp32 (flash-attention flash_api.cpp, dq_accum)
+            output, taken = written, 2.0 * read
+        else:
+            heavy, output, taken = False, 0.0, 0.0
+        if heavy:
+            # first the pointwise rows from the product after this one, whose kept inputs are still there
+            worst = max(worst, output + below - gone, output + taken - freed)
+            below, gone = taken, freed + kept
+        freed += kept
+    return boundary + max(worst, 0.0)
+
+
+def _loss_bytes(arch: Architecture, point: Point, rules: MemoryRules) -> float:
+    """Logits [T, V/t] and their copies at the worst moment of the loss; a chunked loss never has them."""
+    if not arch.lm_head or point.fused_loss:
+        return 0.0
+    logits = float(point.tokens * -(-arch.vocab // point.tp))
+    half, wide = rules.loss_half, rules.loss_fp32
+    return logits * (half * point.element_bytes + wide * 4.0)
+
+
+def _head_excess(arch: Architecture, point: Point) -> float:
+    """The gradient of the head's input, and under sequence parallelism its gathered input and scattered
+    gradient."""
+    full = point.tokens * arch.hidden * point.element_bytes
+    shard = point.shard_tokens * arch.hidden * point.element_bytes
+    return full if point.shard_tokens == point.tokens else 2 * full + shard
+
+
+def _matmuls(table: OpTable) -> NDArray[np.bool_]:
+    return (table.kind == MATMUL) | (table.kind == GROUPED)
+
+
+def _weights(table: OpTable) -> set[tuple[int, int]]:
+    """Shapes (rows, columns) of the weights whose gradients a layer computes, the router's apart."""
+    found: set[tuple[int, int]] = set()
+    for i in np.flatnonzero(_matmuls(table) & (table.phase == BACKWARD)):
+        name = table.name[i]
+        if not name.endswith(".wgrad") or ".lora_" in name or name.startswith("moe.router"):
+            continue
+        shape = table.shape[i]
+        grouped = table.kind[i] == GROUPED
+        found.add((int(shape[2]), int(shape[3])) if grouped else (int(shape[1]), int(shape[2])))
+    return found
+
+
+def _weight_cache(tables: Sequence[OpTable], rules: MemoryRules, point: Point) -> float:
+    """One dummy weight gradient for each distinct shape, in the parameters' format."""
+    if rules.weight_gradient != "cached":
+        return 0.0
+    shapes = set[tuple[int, int]]().union(*(_weights(t) for t in tables))
+    return sum(rows * columns for rows, columns in shapes) * point.element_bytes
+
+
+def _largest_matrix(table: OpTable) -> float:
+    """Elements of the largest weight matrix a forward product of ``table`` reads (one expert of a grouped
+    product)."""
+    rows = _matmuls(table) & (table.phase == FORWARD)
+    return float((table.shape[rows, 2] * table.shape[rows, 3]).max(initial=0))

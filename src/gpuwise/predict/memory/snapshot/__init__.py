@@ -1,0 +1,1 @@
+"""PyTorch's memory snapshots: read, replayed, written."""

@@ -1,0 +1,205 @@
+"""Bytes of weights, gradients and optimizer states on one rank of each pipeline stage, for columns of
+strategies.
+
+With P parameters on the rank before state sharding, over D data and context ranks (ZeRO: arXiv 1910.02054):
+
+========  ============  =============  =====================
+sharding  weights       gradients      master and optimizer
+========  ============  =============  =====================
+none      P w           P g            P (m + s)
+zero1     P w           P g            P (m + s) / D
+zero2     P w           P g / D        P (m + s) / D
+zero3     P w / D       P g / D        P (m + s) / D
+hybrid    as zero3, over the ranks of one shard group
+========  ============  =============  =====================
+
+Weights held in 8 bits with their transpose (Megatron's fp8-param-gather) take as many bytes as in bf16.
+
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.facts.hardware.systems import System
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.memory.memory_rules import MemoryRules
+from gpuwise.predict.parallel.shards import Stages
+from gpuwise.predict.step.columns import Columns
+from gpuwise.workload.optimizer import parameter_bytes
+from gpuwise.workload.stack import find_stack
+from gpuwise.workload.strategy import SHARDINGS, Strategy
+from gpuwise.workload.transformer.parameters import ParameterCount, count_parameters
+from gpuwise.workload.transformer.point import NF4_BYTES_PER_PARAMETER
+
+F64 = NDArray[np.float64]
+NONE, ZERO2, ZERO3, HYBRID = (SHARDINGS.index(s) for s in ("none", "zero2", "zero3", "hybrid"))
+DEEPSPEED_BUCKET_ELEMENTS = 5e8
+"""DeepSpeed's default reduce_bucket_size and allgather_bucket_size (docs/config-json.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageStates:
+    """One stage's bytes, arrays that broadcast to the columns' shape.
+
+    ``gradients`` when all are there; ``half_gradients`` the compute-format ones beside wider accumulated
+    ones; ``gathered`` the two unsharded layers of fully sharded weights that are there at once,
+    ``gathered_head`` the output projection, and ``scattered`` one layer's unsharded gradients; ``buckets``
+    gradient communication buffers; ``updated`` the temporaries of the update; ``contiguous`` those of them in
+    one piece, which the allocator cannot make from the fragments that activations leave and reserves besides.
+    """
+
+    weights: F64
+    gradients: F64
+    half_gradients: F64
+    optimizer: F64
+    gathered: F64
+    gathered_head: F64
+    scattered: F64
+    buckets: F64
+    updated: F64
+    contiguous: F64
+
+
+@dataclass(frozen=True, slots=True)
+class _Shards:
+    """Divisors of dense and expert parameters: (weights, gradients, optimizer)."""
+
+    dense: tuple[F64, F64, F64]
+    expert: tuple[F64, F64, F64]
+
+
+def _shards(system: System, c: Columns) -> _Shards:
+    dense_ranks = (c.dp * c.cp).astype(np.float64)
+    expert_ranks = np.maximum(c.dp * c.cp * c.tp // np.maximum(c.ep, 1), 1).astype(np.float64)
+    span = np.where(c.shard_group > 0, c.shard_group, np.maximum(system.count // c.tp, 1)).astype(np.float64)
+
+    def divisors(ranks: F64) -> tuple[F64, F64, F64]:
+        group = np.where(c.sharding == HYBRID, np.minimum(span, ranks), ranks)
+        full = (c.sharding == ZERO3) | (c.sharding == HYBRID)
+        return (
+            np.where(full, group, 1.0), np.where(full | (c.sharding == ZERO2), group, 1.0),
+            np.where(c.sharding == NONE, 1.0, group),
+        )  # fmt: skip
+
+    return _Shards(divisors(dense_ranks), divisors(expert_ranks))
+
+
+def adapter_share(arch: Architecture, count: ParameterCount, rank: int) -> float:
+    """Adapter parameters as a share of the parameters of all layers: r (in + out) for each matrix of ``in x
+    out`` (arXiv 2106.09685), on every linear of the attention, the MLP and the experts."""
+    h, q, kv = arch.hidden, arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
+    ups = 2 if arch.gated_mlp else 1
+    per_layer = rank * ((h + q + 2 * kv) + (q + h))
+    dense = rank * (ups + 1) * (h + arch.ffn)
+    total = float((per_layer + dense) * arch.n_dense_layers)
+    if arch.moe is not None:
+        m = arch.moe
+        shared = h + m.shared_ffn if m.n_shared else 0
+        experts = rank * (ups + 1) * ((h + m.expert_ffn) * m.n_experts + shared)
+        total += (per_layer + experts) * arch.n_moe_layers
+    return total / count.layers
+
+
+def stage_states(
+    arch: Architecture, system: System, c: Columns, shape: Stages, rules: MemoryRules
+) -> tuple[StageStates, StageStates, StageStates]:
+    """States of the first, a middle and the last stage's fullest rank."""
+    count = count_parameters(arch)
+    shards = _shards(system, c)
+    head = (count.head or count.tied_head) / c.tp
+    one = [_stage(arch, count, c, shape, i, shards, rules, head) for i in range(3)]
+    return one[0], one[1], one[2]
+
+
+def _stage(
+    arch: Architecture, count: ParameterCount, c: Columns, shape: Stages, i: int, shards: _Shards,
+    rules: MemoryRules, head: F64,
+) -> StageStates:  # fmt: skip
+    dense, expert, layers = shape.dense[i], shape.expert[i], np.maximum(shape.layers[i], 1.0)
+    base = c.base
+    b = parameter_bytes(base)
+    (dw, dg, do), (ew, eg, eo) = shards.dense, shards.expert
+    sharded = (c.sharding == ZERO3) | (c.sharding == HYBRID)
+    if base.lora_rank:
+        return _adapted(arch, count, c, shape, i, shards, head)
+    weight, master = b.weight, b.master
+    if rules.master_is_weight and master:
+        # a sharded parameter is its fp32 master; a replicated one has the cast copies besides (autocast)
+        weights = dense * np.where(sharded, master / dw, weight)
+        weights = weights + expert * np.where(sharded, master / ew, weight)
+        kept = np.where(sharded, 0.0, master)
+    else:
+        weights = weight * (dense / dw + expert / ew)
+        kept = np.asarray(master)
+    # a sharded update finds its flat fp32 gradients a place every step, beside the activations' fragments
+    state = kept + b.state + np.where(c.sharding == NONE, 0.0, rules.update_fp32)
+    optimizer = np.where(c.offload_optimizer > 0, 0.0, (dense / do + expert / eo) * state)
+    gradients = b.gradient * (dense / dg + expert / eg)
+    has_half = rules.half_gradients != "no" and b.gradient > b.weight
+    half = b.weight * (dense + expert) * has_half
+    replicated = (c.sharding == NONE) & (c.dp * c.cp > 1)
+    buckets = np.where(replicated & rules.bucket_copy, b.weight * (dense + expert), 0.0)
+    if base.stack == "megatron-deepspeed":
+        bucket = np.minimum(dense + expert, DEEPSPEED_BUCKET_ELEMENTS) * b.gradient
+        buckets = buckets + np.where((c.sharding != NONE) & (c.dp * c.cp > 1), bucket, 0.0)
+    per_layer = np.maximum(dense - _ends(count, c, i), 0.0) / layers + expert / layers
+    scattered = per_layer * (b.weight + (b.gradient if b.gradient > b.weight else 0.0))
+    # a pipeline gathers and reduces once a step (torchtitan d4c86e3 parallelize_llama.py: no resharding after
+    # the forward; FSDP2 accumulates unsharded gradients)
+    once = sharded & (c.pp > 1)
+    whole = (dense + expert) * b.weight
+    weights = np.where(once, whole + (weights if rules.master_is_weight else 0.0), weights)
+    gradients = gradients + np.where(once, (dense + expert) * b.gradient, 0.0)
+    on_device = np.where(c.offload_optimizer > 0, 0.0, dense / do + expert / eo)
+    foreach = 0.0 if find_stack(base.stack).fused_optimizer else b.master or b.weight
+    return StageStates(
+        weights, gradients, half, optimizer,
+        gathered=np.where(sharded & ~once, 2.0 * per_layer * b.weight, 0.0),
+        gathered_head=np.where(sharded & ~once, head * b.weight, 0.0),
+        scattered=np.where(sharded | (c.sharding == ZERO2), scattered, 0.0),
+        buckets=buckets, updated=on_device * (foreach + np.where(c.sharding == NONE, rules.update_fp32, 0.0)),
+        # cast, then flattened: two of them, reserved but not needed at once with anything else
+        contiguous=np.where(c.sharding == NONE, 2.0 * rules.update_fp32 * on_device, 0.0),
+    )  # fmt: skip
+
+
+def _ends(count: ParameterCount, c: Columns, i: int) -> F64:
+    """Parameters of the ends that stage ``i`` holds, to leave them out of the mean layer."""
+    embedding = (count.embedding + count.stem) / c.tp
+    both = embedding + count.head / c.tp
+    if i == 1:
+        return np.where(c.pp == 1, both, 0.0)
+    return np.where(c.pp == 1, both, embedding if i == 0 else (count.head or count.tied_head) / c.tp)
+
+
+def frozen_bytes(base: Strategy) -> float:
+    """Bytes of a frozen matrix parameter: the compute format, or 4 bits under QLoRA."""
+    return NF4_BYTES_PER_PARAMETER if base.quantized_base else parameter_bytes(base).weight
+
+
+def _adapted(
+    arch: Architecture, count: ParameterCount, c: Columns, shape: Stages, i: int, shards: _Shards, head: F64
+) -> StageStates:
+    """Frozen weights (4-bit under QLoRA, the ends in the compute format) with trained adapters."""
+    base = c.base
+    b = parameter_bytes(base)
+    (dw, dg, do), (ew, _, _) = shards.dense, shards.expert
+    ends, layers = _ends(count, c, i), np.maximum(shape.layers[i], 1.0)
+    matrices, expert = np.maximum(shape.dense[i] - ends, 0.0), shape.expert[i]
+    share = adapter_share(arch, count, base.lora_rank)
+    trained = share * (matrices + expert)
+    frozen = frozen_bytes(base)
+    sharded = (c.sharding == ZERO3) | (c.sharding == HYBRID)
+    weights = (matrices * frozen + ends * b.weight + trained * b.weight) / dw + expert * frozen / ew
+    zero = np.zeros_like(weights)
+    return StageStates(
+        weights, trained * b.gradient / dg, zero,
+        np.where(c.offload_optimizer > 0, 0.0, trained * (b.master + b.state) / do),
+        gathered=np.where(sharded, np.where(c.pp > 1, 1.0, 2.0 / layers) * (matrices + expert) * frozen, 0.0),
+        gathered_head=np.where(sharded, head * b.weight, 0.0), scattered=zero, buckets=zero, updated=zero,
+        contiguous=zero,
+    )  # fmt: skip

@@ -1,0 +1,336 @@
+"""Device memory of strategies, for columns at once: what fills the fullest rank at its worst moment.
+
+    allocated = weights + gradients + optimizer + activations + logits + temporaries + communication
+    reserved = allocated + allocator slack
+    device = reserved + CUDA context, library modules and NCCL (what nvidia-smi shows)
+
+The slack is what is left between blocks that do not fit one another, and what an update needs in one piece.
+When the device fills up, the allocator gives cached blocks back and tries again before it reports that memory
+is out, so that the slack shrinks to its least.
+
+The fullest rank is the first, a middle or the last pipeline stage's. Its worst moment is one of
+
+========  ====================================================================================================
+loss      all micro-batches in flight are kept; the logits with their copies are there (stages with the head)
+layer     all are kept; one layer's backward needs its recomputed activations, gradients and gathered weights
+end       a backward ends: gradients that appear during it are all there, one layer's activations are left
+update    no activations; gradients, and the temporaries of the update
+========  ====================================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.facts.hardware.systems import System
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.memory.device import (
+    METRICS,
+    StackMemory,
+    communicator_bytes,
+    context_bytes,
+    library_workspace_bytes,
+    stack_memory,
+    usable_bytes,
+)
+from gpuwise.predict.memory.memory_rules import MemoryRules, find_memory_rules
+from gpuwise.predict.memory.saved import SavedBytes, saved_of_points
+from gpuwise.predict.memory.states import StageStates, stage_states
+from gpuwise.predict.parallel.pipeline import in_flight
+from gpuwise.predict.parallel.shards import stages
+from gpuwise.predict.step.columns import Columns
+from gpuwise.workload.strategy import RECOMPUTES, Strategy
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+STAGES = ("first", "middle", "last")
+PARTS = (
+    "weights",
+    "gradients",
+    "optimizer",
+    "activations",
+    "logits",
+    "temporaries",
+    "communication",
+    "context",
+    "reserve",
+)
+_FIXED = ("weights", "gradients", "optimizer", "communication")
+
+
+class CarriesSaved(Protocol):
+    """Point costs, which have the saved bytes of their points with them."""
+
+    @property
+    def saved(self) -> SavedBytes: ...
+
+
+class Moment(NamedTuple):
+    """Bytes that come and go within a step, at one moment of one stage."""
+
+    gradients: F64
+    activations: F64
+    logits: F64
+    temporaries: F64
+
+    @property
+    def total(self) -> F64:
+        return self.gradients + self.activations + self.logits + self.temporaries
+
+    @property
+    def churned(self) -> F64:
+        """What is freed and allocated again every micro-batch: where the allocator leaves fragments."""
+        return self.activations + self.logits + self.temporaries
+
+
+class StageMemory(NamedTuple):
+    """One stage: bytes there throughout, and its moments. ``exists`` is False where a strategy has no such
+    stage."""
+
+    weights: F64
+    gradients: F64
+    optimizer: F64
+    communication: F64
+    moments: tuple[Moment, ...]
+    contiguous: F64
+    exists: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryColumns:
+    """Bytes of every strategy's fullest rank at its worst moment; arrays broadcast to the columns' shape.
+
+    ``worst_stage`` is an index into :data:`STAGES`; ``device_total`` is what nvidia-smi shows. The parts
+    (weights, gradients, optimizer, activations, logits, temporaries, communication, context, reserve) sum to
+    it; gradients that only appear later in the step are not in the sum of an earlier worst moment.
+    """
+
+    worst_stage: I64
+    device_total: F64
+    allocated: F64
+    """torch's max_memory_allocated."""
+    context: F64
+    worst_moment: I64
+    stage_memory: tuple[StageMemory, ...]
+    constants: StackMemory
+    workspace: float
+
+    def _worst(self, part: str) -> F64:
+        values: list[F64] = []
+        for stage in self.stage_memory:
+            fixed = getattr(stage, part) if part in _FIXED else 0.0
+            varying = 0.0
+            if part in Moment._fields:
+                at = np.minimum(self.worst_moment, len(stage.moments) - 1)
+                each = (getattr(m, part) for m in stage.moments)
+                moments = np.stack(np.broadcast_arrays(self.device_total, *each)[1:])
+                varying = np.take_along_axis(moments, at[None], 0)[0]
+            values.append(np.broadcast_to(fixed + varying, self.device_total.shape))
+        return np.take_along_axis(np.stack(values), self.worst_stage[None], 0)[0]
+
+    @property
+    def weights(self) -> F64:
+        return self._worst("weights")
+
+    @property
+    def gradients(self) -> F64:
+        return self._worst("gradients")
+
+    @property
+    def optimizer(self) -> F64:
+        return self._worst("optimizer")
+
+    @property
+    def activations(self) -> F64:
+        return self._worst("activations")
+
+    @property
+    def logits(self) -> F64:
+        return self._worst("logits")
+
+    @property
+    def temporaries(self) -> F64:
+        """Transients of the worst moment, and library workspaces taken from the caching allocator."""
+        return self._worst("temporaries") + self.workspace
+
+    @property
+    def communication(self) -> F64:
+        return self._worst("communication")
+
+    @property
+    def reserve(self) -> F64:
+        """Reserved less allocated: the caching allocator's fragments."""
+        return self.reserved - self.allocated
+
+    @property
+    def reserved(self) -> F64:
+        """torch's max_memory_reserved."""
+        return self.device_total - self.context
+
+    def fits(self, system: System) -> NDArray[np.bool_]:
+        """Whether each strategy's expected memory is within what the accelerator can give, the slack at its
+        least if need be."""
+        return self.device_total <= usable_bytes(system.accelerator)
+
+    def estimate(self, i: int, metric: str = "device") -> Estimate:
+        """Strategy ``i`` with its 80 % interval; ``metric`` is ``allocated``, ``reserved`` or ``device``."""
+        values = {"allocated": self.allocated, "reserved": self.reserved, "device": self.device_total}[metric]
+        sigma = self.constants.log_sigma[metric]
+        return Estimate.from_log_sigma(float(values.flat[i]), sigma, self.constants.basis)
+
+    def parts(self, i: int) -> dict[str, Estimate]:
+        """Every part of strategy ``i``. Each has the relative spread of the device total: parts err
+        together."""
+        sigma, basis = self.constants.log_sigma["device"], self.constants.basis
+        shape = self.device_total.shape
+        values = {p: float(np.broadcast_to(getattr(self, p), shape).flat[i]) for p in PARTS}
+        return {p: Estimate.from_log_sigma(value, sigma, basis) for p, value in values.items()}
+
+
+def memory_estimate(
+    arch: Architecture, system: System, strategy: Strategy, seq_len: int
+) -> dict[str, Estimate]:
+    """One strategy: every part of :data:`PARTS`, and the totals ``allocated``, ``reserved`` and ``device``,
+    each with its 80 % interval."""
+    from gpuwise.predict.step.evaluate import points_of  # not at import: the kernel models are not needed here
+
+    columns = Columns.from_strategies([strategy])
+    points, index = points_of(columns, seq_len)
+    memory = memory_columns(arch, system, saved_of_points(arch, points), columns, index)
+    return memory.parts(0) | {m: memory.estimate(0, m) for m in METRICS}
+
+
+def memory_columns(
+    arch: Architecture, system: System, saved: SavedBytes | CarriesSaved, c: Columns, point_index: I64,
+    rules: MemoryRules | None = None, constants: StackMemory | None = None,
+) -> MemoryColumns:  # fmt: skip
+    """Memory of every strategy in ``c``; ``point_index`` is each one's point in ``saved`` (bytes, or point
+    costs that carry them). ``rules`` and ``constants`` in place of the stack's own."""
+    saved = saved if isinstance(saved, SavedBytes) else saved.saved
+    rules = rules or find_memory_rules(c.base.stack)
+    constants = constants or stack_memory(c.base.stack)
+    n_layers = float(arch.n_layers + (arch.encoder.n_layers if arch.encoder else 0))
+    shape = stages(arch, c, n_layers)
+    states = stage_states(arch, system, c, shape, rules)
+    made = _Making(arch, c, saved, point_index, rules, n_layers, constants.slack)
+    memory = tuple(made.stage(i, states[i], shape.layers[i]) for i in range(3))
+    workspace = library_workspace_bytes(system.accelerator) + constants.workspace_bytes
+    full = np.broadcast_shapes(c.shape, *(_fixed(s).shape for s in memory))
+    worst = moment = np.zeros(full, np.int64)
+    best = churned = loose = np.zeros(full)
+    for i, stage in enumerate(memory):
+        total, churn, at = _stage_total(stage, constants.slack)
+        more = total > best
+        if i == 0 or more.any():
+            worst, moment = np.where(more, i, worst), np.where(more, at, moment)
+            best, churned = np.where(more, total, best), np.where(more, churn, churned)
+            loose = np.where(more, constants.slack * churn + stage.contiguous, loose)
+    context = context_bytes(system.accelerator, rules) + communicator_bytes(c, rules)
+    allocated = best - loose + workspace
+    left = usable_bytes(system.accelerator) - context - allocated
+    loose = loose + constants.reserve_bytes
+    reserve = np.minimum(loose, np.maximum(left, constants.least_slack * churned))
+    return MemoryColumns(
+        worst, allocated + reserve + context, allocated, context, moment, memory, constants, workspace
+    )
+
+
+def _fixed(stage: StageMemory) -> F64:
+    return stage.weights + stage.gradients + stage.optimizer + stage.communication
+
+
+def _stage_total(stage: StageMemory, slack: float) -> tuple[F64, F64, I64]:
+    """A stage at its worst moment without workspaces: bytes with full slack, what churns of it, which moment
+    it is."""
+    sizes = [m.gradients + (1 + slack) * m.churned for m in stage.moments]
+    worst, churned, at = sizes[0], stage.moments[0].churned, np.zeros(1, np.int64)
+    for k, size in enumerate(sizes[1:], start=1):
+        more = size > worst
+        if more.any():
+            at, worst = np.where(more, k, at), np.where(more, size, worst)
+            churned = np.where(more, stage.moments[k].churned, churned)
+    return np.where(stage.exists, _fixed(stage) + worst + stage.contiguous, 0.0), churned, at
+
+
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """What the three stages share while they are made."""
+
+    arch: Architecture
+    c: Columns
+    saved: SavedBytes
+    at: I64
+    rules: MemoryRules
+    n_layers: float
+    slack: float
+
+    def stage(self, i: int, states: StageStates, layers: F64) -> StageMemory:
+        c, rules, s, at = self.c, self.rules, self.saved, self.at
+        one = c.pp == 1
+        position = {0: np.zeros_like(c.pp), 1: np.minimum(1, c.pp - 1), 2: c.pp - 1}[i]
+        flights = np.where(one, 1.0, in_flight(position, c.accumulation, c.pp, c.virtual_stages, c.schedule))
+        kept, excess = self._layer()
+        alive = np.where(c.offload_activations > 0, np.minimum(flights * layers, 2.0), flights * layers)
+        activations = alive * kept
+        if i == 0:
+            lead = self._by_policy(s.lead_extra) * (c.offload_activations == 0)
+            activations = activations + flights * (s.embedding[at] + lead)
+        transient = excess + states.gathered + states.scattered + self._matrix()
+        held, late = self._gradients(states)
+        none = np.zeros(1)
+        moments = [Moment(none, activations, none, transient)]
+        if i != 1:
+            has_head = one if i == 0 else np.ones_like(one)
+            head_weight = s.head_matrix[at] * self._element()
+            head = s.head_excess[at] + states.gathered + states.gathered_head
+            head = head + head_weight * (self.c.base.lora_rank == 0)
+            there = (activations + s.head[at], s.loss[at], head)
+            moments.append(Moment(none, *(np.where(has_head, x, 0.0) for x in there)))
+        rest = np.maximum(flights - 1, 0.0) * layers * kept + kept
+        at_end = states.half_gradients * (rules.half_gradients == "end")
+        moments.append(Moment(late + at_end, rest, none, transient))
+        moments.append(Moment(late, none, none, states.updated))
+        hops = np.where(one, 0.0, 2.0 * s.boundary[at])
+        exists = {0: np.ones_like(one), 1: c.pp > 2, 2: ~one}[i]
+        always = states.half_gradients if rules.half_gradients == "always" else 0.0
+        buffers = states.buckets + hops + s.weight_cache[at]
+        return StageMemory(
+            states.weights, held + always, states.optimizer, buffers, tuple(moments), states.contiguous,
+            exists,
+        )  # fmt: skip
+
+    def _layer(self) -> tuple[F64, F64]:
+        """Kept bytes of a layer and the excess of one layer's backward, under each strategy's policy."""
+        return self._by_policy(self.saved.layer), self._by_policy(self.saved.excess, mixed=False)
+
+    def _by_policy(self, values: dict[str, F64], *, mixed: bool = True) -> F64:
+        """``values`` of each strategy's recompute policy; full recompute of every n-th layer mixes (not an
+        excess)."""
+        c, at = self.c, self.at
+        share = np.ceil(self.n_layers / np.maximum(c.recompute_every, 1)) / self.n_layers if mixed else 1.0
+        full = share * values["full"][at] + (1 - share) * values["none"][at]
+        selective = c.recompute == RECOMPUTES.index("selective")
+        out = np.where(selective, values["selective"][at], values["none"][at])
+        return np.where(c.recompute == RECOMPUTES.index("full"), full, out)
+
+    def _element(self) -> float:
+        return 4.0 if self.c.base.precision in ("fp32", "tf32") else 2.0
+
+    def _matrix(self) -> F64 | float:
+        """A weight gradient before it is accumulated, or a 4-bit weight written out for its product."""
+        transient = self.rules.weight_gradient == "transient" and not self.c.base.lora_rank
+        needed = transient or self.c.base.quantized_base
+        return self.saved.matrix[self.at] * self._element() if needed else 0.0
+
+    def _gradients(self, states: StageStates) -> tuple[F64, F64]:
+        """(gradients there throughout, gradients that appear during the backward of a step's only
+        micro-batch)."""
+        if self.rules.gradients == "buffer":
+            return states.gradients, np.zeros(1)
+        several = self.c.accumulation > 1
+        return np.where(several, states.gradients, 0.0), np.where(several, 0.0, states.gradients)

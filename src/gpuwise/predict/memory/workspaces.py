@@ -1,0 +1,234 @@
+"""Bytes that live inside kernels: a capture sees an operation's inputs and outputs, the device also holds workspaces.
+
+:func:`hidden_bytes` says what one operation holds beyond its tensors while it runs, by device and library version;
+:func:`with_workspaces` puts it into a capture's memory events, made once the operation's outputs are born and freed
+before anything else happens, and adds the handles' workspaces that stay. What it adds it frees, except those.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.errors import DataError, InputError
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.predict.memory import workspaces_attention, workspaces_convolution, workspaces_kernels
+from gpuwise.predict.memory.workspaces_kernels import Situation, version_of
+from gpuwise.workload.capture.record.capture import Capture, Category, Signature
+
+I64 = NDArray[np.int64]
+Rule = Callable[[Signature, Situation], tuple[int, ...]]
+
+RULES: dict[str, Rule] = {
+    **workspaces_attention.RULES,
+    **workspaces_convolution.RULES,
+    **workspaces_kernels.RULES,
+}
+"""Operation name without namespace and overload -> sizes of its hidden storages."""
+BLAS = frozenset(
+    {"mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "addbmm", "_addmm_activation", "_scaled_mm", "_grouped_mm"}
+)
+"""Operations that go through cuBLAS, whose handle keeps a workspace for each stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """A capture's memory events with workspaces: columns as in :class:`Capture`, storages appended at the end."""
+
+    storage_bytes: I64
+    storage_category: I64
+    storage_stream: I64
+    storage_op: I64
+    """Operation that made it; for a workspace, the operation it belongs to."""
+    event_storage: I64
+    event_sign: NDArray[np.int8]
+    event_op: I64
+    source_event: I64
+    """[E] the capture's own event, -1 for one that was put in."""
+    captured_storages: int
+    """Storages below this index are the capture's."""
+    empty_cache: tuple[int, ...] = ()
+    """Events before which the allocator gives back all it has cached (cuDNN's benchmark mode, after each search)."""
+
+    def live_bytes(self) -> I64:
+        """[E] bytes asked for and not yet freed after each event."""
+        return np.cumsum(self.event_sign.astype(np.int64) * self.storage_bytes[self.event_storage])
+
+
+@cache
+def _tables() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(Path(__file__).with_name("workspaces.toml").read_text(encoding="utf-8"))
+
+
+def situation_of(capture: Capture, accelerator: Accelerator, torch_version: str | None = None) -> Situation:
+    """What decides kernels and their workspaces. Raises InputError on a version that is not one."""
+    settings = capture.settings
+    capability = accelerator.compute_capability
+    major, minor = (int(p) for p in capability.split(".")) if capability else settings.capability
+    return Situation(
+        capability=(major, minor),
+        compute_units=accelerator.compute_units or 0,
+        torch=version_of(torch_version or settings.torch_version),
+        cudnn_tf32=settings.cudnn_tf32,
+        cudnn_benchmark=settings.cudnn_benchmark,
+        deterministic=settings.deterministic,
+    )
+
+
+def cublas_bytes(situation: Situation) -> int:
+    """The workspace of a cuBLAS handle on a stream, as torch allocates it; 0 where cuBLAS holds its own (before 1.13)."""
+    table = _tables()["cublas"]
+    if situation.torch < version_of(table["in_allocator_since"]):
+        return 0
+    for major, minor, since in table["large_capabilities"]:
+        if (major, minor) == situation.capability and situation.torch >= version_of(since):
+            return int(table["large_bytes"])
+    return int(table["default_bytes"])
+
+
+def cublaslt_bytes(situation: Situation) -> int:
+    """cuBLASLt's workspace while a product with a fused bias runs; 0 where it shares cuBLAS's (from 2.8)."""
+    table = _tables()["cublaslt"]
+    if situation.torch >= version_of(table["unified_since"]) or situation.torch < version_of(table["in_use_since"]):
+        return 0
+    return int(table["default_bytes"])
+
+
+def base_name(op: str) -> str:
+    """``aten.mm.default`` -> ``mm``."""
+    parts = op.split(".")
+    return parts[1] if len(parts) > 2 else parts[-2] if len(parts) == 2 else op
+
+
+def hidden_bytes(signature: Signature, situation: Situation) -> tuple[int, ...]:
+    """Sizes of the storages that a call of ``signature`` makes and frees inside, in the order it makes them."""
+    name = base_name(signature.op)
+    rule = RULES.get(name)
+    sizes = rule(signature, situation) if rule else ()
+    if name == "addmm" and (lt := cublaslt_bytes(situation)):
+        sizes = (*sizes, lt)
+    if any(s < 0 for s in sizes):
+        raise DataError(f"the workspace rule of {signature.op} gave a negative size")
+    return tuple(int(s) for s in sizes if s)
+
+
+def with_workspaces(
+    capture: Capture, accelerator: Accelerator, torch_version: str | None = None, *, room_bytes: float = math.inf
+) -> Events:
+    """``capture``'s memory events with the hidden storages of every operation.
+
+    Workspaces of an operation are born, and die together, after its outputs are born and before anything dies there.
+    Per stream, cuBLAS's workspace is born at the first product and stays. A search of cuDNN's benchmark mode takes at
+    most what the live storages leave of ``room_bytes``; with 0 it takes nothing.
+    """
+    situation = situation_of(capture, accelerator, torch_version)
+    kept_op, kept = _handles(capture, situation)
+    search_op, search = _searches(capture, situation)
+    search = _within(search, search_op, capture, room_bytes)
+    held_op, held = _held(capture, situation)
+    n = len(capture.storage_bytes)
+    added = np.concatenate([kept, search, held])
+    added_op = np.concatenate([kept_op, search_op, held_op])
+    kept_at, search_at, held_at = np.split(np.arange(n, n + added.size, dtype=np.int64), [kept.size, kept.size + search.size])
+    own = np.arange(capture.event_storage.size, dtype=np.int64)
+    # (storages, sign, operations), in the order they come at one place; the capture's own event is last
+    marker = np.full(search_op.size, -1, dtype=np.int64)
+    groups = (
+        (kept_at, 1, kept_op), (search_at, 1, search_op), (search_at, -1, search_op), (marker, 0, search_op),
+        (held_at, 1, held_op), (held_at, -1, held_op),
+    )  # fmt: skip
+    place = np.concatenate([*(_places(capture, op) for _, _, op in groups), own])
+    rank = np.concatenate([*(np.full(op.size, i) for i, (_, _, op) in enumerate(groups)), np.full(own.size, len(groups))])
+    storage = np.concatenate([*(g[0] for g in groups), capture.event_storage])
+    sign = np.concatenate([*(np.full(g[2].size, g[1], np.int8) for g in groups), capture.event_sign])
+    op = np.concatenate([*(g[2] for g in groups), capture.event_op])
+    source = np.concatenate([np.full(storage.size - own.size, -1, dtype=np.int64), own])
+    order = np.lexsort((rank, op, place))
+    real = sign[order] != 0
+    emptied = np.flatnonzero(~real) - np.arange(search_op.size)
+    order = order[real]
+    return Events(
+        storage_bytes=np.concatenate([capture.storage_bytes, added]),
+        storage_category=np.concatenate([capture.storage_category, np.full(added.size, int(Category.WORKSPACE), dtype=np.int64)]),
+        storage_stream=np.concatenate([capture.storage_stream, capture.op_stream[added_op]]),
+        storage_op=np.concatenate([capture.storage_op, added_op]),
+        event_storage=storage[order],
+        event_sign=sign[order].astype(np.int8),
+        event_op=op[order],
+        source_event=source[order],
+        captured_storages=n,
+        empty_cache=tuple(sorted(set(emptied.tolist()))),
+    )
+
+
+def _held(capture: Capture, situation: Situation) -> tuple[I64, I64]:
+    """Operation and bytes of every hidden storage, in program order."""
+    sizes = [hidden_bytes(s, situation) for s in capture.signatures]
+    has = np.array([bool(s) for s in sizes], dtype=bool)
+    ops = np.flatnonzero(has[capture.op_signature]) if has.size else np.zeros(0, dtype=np.int64)
+    kinds: list[int] = capture.op_signature[ops].tolist()
+    per_op = [sizes[k] for k in kinds]
+    counts = np.array([len(p) for p in per_op], dtype=np.int64)
+    return np.repeat(ops, counts).astype(np.int64), np.array([b for p in per_op for b in p], dtype=np.int64)
+
+
+def _searches(capture: Capture, situation: Situation) -> tuple[I64, I64]:
+    """In benchmark mode, the first call of each kind of convolution: cuDNN tries its algorithms with the largest
+    workspace among them, then torch empties its cache (cudnn/Conv_v7.cpp, Conv_v8.cpp)."""
+    tried = [workspaces_convolution.search_bytes(s, situation) for s in capture.signatures] if situation.cudnn_benchmark else []
+    searched = [i for i, size in enumerate(tried) if size is not None]
+    if not searched:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    kinds, first = np.unique(capture.op_signature, return_index=True)
+    at = dict(zip(kinds.tolist(), first.tolist(), strict=True))
+    pairs = sorted((at[i], tried[i] or 0) for i in searched if i in at)
+    return np.array([op for op, _ in pairs], dtype=np.int64), np.array([size for _, size in pairs], dtype=np.int64)
+
+
+def _within(search: I64, search_op: I64, capture: Capture, room_bytes: float) -> I64:
+    """``search`` cut to the room left: plans beyond the free memory are not tried, and where their workspace cannot be had
+    it is halved until it can (cudnn/Conv_v8.cpp generate_and_filter_plans, get_available_workspace)."""
+    if not search.size or math.isinf(room_bytes):
+        return search
+    live = capture.live_bytes()
+    before = _places(capture, search_op) - 1
+    held = np.where(before >= 0, live[np.maximum(before, 0)], 0)
+    return np.clip(search, 0, np.maximum(room_bytes - held, 0)).astype(np.int64)
+
+
+def _handles(capture: Capture, situation: Situation) -> tuple[I64, I64]:
+    """First product on each stream, and the bytes its handle keeps."""
+    size = cublas_bytes(situation)
+    blas = np.array([base_name(s.op) in BLAS for s in capture.signatures], dtype=bool)
+    if not size or not blas.any():
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    ops = np.flatnonzero(blas[capture.op_signature])
+    _, first = np.unique(capture.op_stream[ops], return_index=True)
+    kept = np.sort(ops[first])
+    return kept, np.full(kept.size, size, dtype=np.int64)
+
+
+def _places(capture: Capture, ops: I64) -> I64:
+    """Index of the event before which an operation's workspaces come and go: after the last birth of its outputs.
+
+    ``event_op`` does not decrease, so an operation's events are one run: births of outputs, then deaths of what it was
+    the last to need. Kernels make their outputs first and their workspaces then.
+    """
+    if np.any(np.diff(capture.event_op) < 0):
+        raise InputError("the capture's memory events are not in the order of its operations", hint="capture the step again")
+    begin = np.searchsorted(capture.event_op, ops, side="left")
+    end = np.searchsorted(capture.event_op, ops, side="right")
+    born = np.flatnonzero(capture.event_sign > 0)
+    if not born.size:
+        return begin.astype(np.int64)
+    last = np.searchsorted(born, end, side="left") - 1
+    latest = born[np.maximum(last, 0)]
+    return np.where((last >= 0) & (latest >= begin), latest + 1, begin).astype(np.int64)

@@ -1,0 +1,1 @@
+"""Data parallelism, sharding and pipelines: what several ranks add to a step."""

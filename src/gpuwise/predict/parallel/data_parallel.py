@@ -1,0 +1,133 @@
+"""Traffic of data parallelism: gradients summed once a step, parameters gathered, fully sharded layers prefetched.
+
+Per step and rank, with P parameters of G-byte gradients and W-byte weights (ZeRO: arXiv 1910.02054; FSDP: 2304.11277):
+
+========  =====================================================================================
+none      all-reduce of P G, behind the last micro-batch's backward
+zero1/2   reduce-scatter of P G and all-gather of P W; with zero2 every micro-batch reduces
+zero3     every micro-batch: all-gather in forward and again in backward, reduce-scatter of gradients
+          (with pipeline stages: once a step)
+hybrid    zero3 inside a shard group, all-reduce of the shard across groups once a step
+========  =====================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.facts.hardware.systems import System
+from gpuwise.predict.comm.collectives import curve
+from gpuwise.predict.comm.groups import Group, data_group, expert_data_group
+from gpuwise.predict.parallel.shards import Stages
+from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.step.stack_costs import StackCosts
+from gpuwise.workload.optimizer import parameter_bytes
+from gpuwise.workload.strategy import SHARDINGS
+
+F64 = NDArray[np.float64]
+NONE, ZERO1, ZERO2, ZERO3, HYBRID = (SHARDINGS.index(s) for s in ("none", "zero1", "zero2", "zero3", "hybrid"))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTraffic:
+    """Seconds per layer and micro-batch of fully sharded traffic: zero where parameters are not sharded."""
+
+    gather_s: F64
+    scatter_s: F64
+
+
+def collective_over(system: System, op: str, payload: F64, group: Group, mask: NDArray[np.bool_]) -> F64:
+    """Seconds of ``op`` over each row's own group where ``mask``; 0 elsewhere and for groups of one.
+
+    Evaluated in the shape payload and group broadcast to, then masked: an axis only ``mask`` has is not walked.
+    """
+    payload, size, local, concurrent = np.broadcast_arrays(payload, *group)
+    out = np.zeros(payload.shape)
+    wanted = _any_over(mask, payload.shape) & (size > 1) & (payload > 0)
+    if not wanted.any():
+        return out
+    key = (size[wanted] * 65536 + local[wanted]) * 65536 + concurrent[wanted]
+    distinct, inverse = np.unique(key, return_inverse=True)
+    bytes_, seconds = payload[wanted], np.empty(len(key))
+    for i, k in enumerate(distinct):
+        rows = inverse == i
+        n, near, beside = int(k >> 32), int(k >> 16 & 65535), int(k & 65535)
+        seconds[rows] = curve(system, op, n, near, concurrent=beside).time_s(bytes_[rows])
+    out[wanted] = seconds
+    return np.where(mask, out, 0.0)
+
+
+def _any_over(mask: NDArray[np.bool_], shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """``mask`` with the axes that ``shape`` does not have folded into one place each."""
+    folded = tuple(i for i, n in enumerate(mask.shape) if n > 1 and (len(shape) != mask.ndim or shape[i] == 1))
+    return np.asarray(np.any(mask, axis=folded, keepdims=True)) if folded else mask
+
+
+def shard_group(system: System, c: Columns) -> tuple[Group, Group]:
+    """The ranks parameters are sharded over, and the replicas of a shard (hybrid; groups of one otherwise)."""
+    whole = data_group(system, c.tp, c.cp, c.dp)
+    span = np.where(c.shard_group > 0, c.shard_group, np.maximum(system.count // c.tp, 1))
+    size = np.where(c.sharding == HYBRID, np.minimum(span, whole.size), whole.size)
+    inner_local = np.minimum(whole.local, size)
+    inner = Group(size, np.where(size % inner_local == 0, inner_local, np.gcd(size, inner_local)), whole.concurrent)
+    replicas = np.maximum(whole.size // size, 1)
+    return inner, Group(replicas, np.ones_like(replicas), np.minimum(whole.local * whole.concurrent, 65535))
+
+
+def layer_traffic(system: System, c: Columns, shape: Stages) -> LayerTraffic:
+    """Fully sharded parameters and gradients of one middle layer."""
+    sharded = (c.sharding == ZERO3) | (c.sharding == HYBRID)
+    if not sharded.any():
+        return LayerTraffic(np.zeros(c.sharding.shape), np.zeros(c.sharding.shape))
+    b = parameter_bytes(c.base)
+    inner, _ = shard_group(system, c)
+    per_layer = shape.dense[1] / np.maximum(shape.layers[1], 1)
+    expert = shape.expert[1] / np.maximum(shape.layers[1], 1)
+    trained = 1.0 if c.base.lora_rank == 0 else 0.0
+    experts = expert_data_group(system, c.tp, c.cp, c.dp, c.ep)
+    gather = collective_over(system, "all_gather", per_layer * b.weight, inner, sharded)
+    gather = gather + collective_over(system, "all_gather", expert * b.weight, experts, sharded)
+    reduce_bytes = per_layer * b.gradient * trained
+    scatter = collective_over(system, "reduce_scatter", reduce_bytes, inner, sharded)
+    scatter = scatter + collective_over(system, "reduce_scatter", expert * b.gradient * trained, experts, sharded)
+    # a pipeline keeps its parameters gathered and reduces once a step (torchtitan: no reshard after forward with PP)
+    once = np.where(c.pp > 1, c.accumulation, 1)
+    return LayerTraffic(gather / once, scatter / once)
+
+
+def step_traffic(system: System, c: Columns, shape: Stages, forward_s: F64, backward_s: F64, sc: StackCosts) -> F64:
+    """Exposed seconds a step of the traffic that happens once a step.
+
+    ``forward_s`` and ``backward_s`` are one micro-batch's passes on the worst stage, behind which gathers and
+    reductions hide; what is left over is exposed.
+    """
+    if c.base.lora_rank:
+        return np.zeros(c.sharding.shape)  # adapters are a thousandth of the gradients
+    b = parameter_bytes(c.base)
+    dense = np.maximum(np.maximum(shape.dense[0], shape.dense[1]), shape.dense[2])
+    expert = np.maximum(np.maximum(shape.expert[0], shape.expert[1]), shape.expert[2])
+    group, experts = data_group(system, c.tp, c.cp, c.dp), expert_data_group(system, c.tp, c.cp, c.dp, c.ep)
+    plain, sharded_states = c.sharding == NONE, (c.sharding == ZERO1) | (c.sharding == ZERO2)
+    inner, replicas = shard_group(system, c)
+    reduce = (
+        collective_over(system, "all_reduce", dense * b.gradient, group, plain)
+        + collective_over(system, "all_reduce", expert * b.gradient, experts, plain)
+        + collective_over(system, "reduce_scatter", dense * b.gradient, group, sharded_states)
+        + collective_over(system, "reduce_scatter", expert * b.gradient, experts, sharded_states)
+        + collective_over(system, "all_reduce", dense * b.gradient / inner.size, replicas, c.sharding == HYBRID)
+    )
+    gather = collective_over(system, "all_gather", dense * b.weight, group, sharded_states)
+    gather = gather + collective_over(system, "all_gather", expert * b.weight, experts, sharded_states)
+    times = np.where(c.sharding == ZERO2, c.accumulation, 1)
+    exposed = times * exposed_after(reduce, backward_s, sc) + exposed_after(gather, forward_s, sc)
+    return exposed
+
+
+def exposed_after(transfer_s: F64, work_s: F64, sc: StackCosts) -> F64:
+    """What of a transfer is not hidden behind ``work_s``, plus the slowdown it causes there."""
+    seconds = transfer_s * sc.network_slowdown
+    hidden = np.minimum(seconds * sc.dp_overlap, work_s)
+    return seconds - hidden * (1 - sc.contention)

@@ -1,0 +1,1 @@
+"""Time of one training step on one rank and of its passes."""

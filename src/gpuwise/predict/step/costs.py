@@ -1,0 +1,237 @@
+"""What one micro-batch costs on one rank: op tables evaluated once per distinct (micro-batch, tp, cp, ep, sp).
+
+A search has millions of strategies but only hundreds of these points; everything else in a step is algebra on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.facts.hardware.systems import System
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.comm.collectives import collective_time
+from gpuwise.predict.comm.groups import Group, context_group, expert_group, tensor_group
+from gpuwise.predict.estimate import Basis
+from gpuwise.predict.kernels.table import concatenate, kernel_times
+from gpuwise.predict.memory.saved import PointSaved, SavedBytes, collect, point_saved
+from gpuwise.workload.step import Kind, OpTable, Phase
+from gpuwise.workload.transformer.point import Point
+from gpuwise.workload.transformer.tables import TransformerTables, leading_layers, transformer_tables
+
+F64 = NDArray[np.float64]
+COMM_GROUPS = ("tp", "cp", "ep")
+MATMUL_KINDS = (Kind.MATMUL, Kind.GROUPED)
+
+
+@dataclass(frozen=True, slots=True)
+class PartCosts:
+    """Arrays [P] over points. For ``layer`` and ``lead``: one (mean) layer; for the ends: the whole end.
+
+    Seconds of device kernels by phase and family (``matmul``, ``attention``, ``memory``), launches, and collective
+    seconds by group. ``selective`` is what selective recompute runs again.
+    """
+
+    forward_s: dict[str, F64]
+    selective_s: dict[str, F64]
+    backward_s: dict[str, F64]
+    wgrad_s: F64
+    forward_kernels: F64
+    selective_kernels: F64
+    backward_kernels: F64
+    forward_comm_s: dict[str, F64]
+    backward_comm_s: dict[str, F64]
+    forward_syncs: F64
+    """Collectives, each counted log2(group) times: how often ranks wait for one another."""
+    backward_syncs: F64
+    forward_flop: F64
+    selective_flop: F64
+    backward_flop: F64
+
+
+@dataclass(frozen=True, slots=True)
+class PointCosts:
+    """Costs of P points of one model on one system, and the bytes a layer keeps under each recompute policy.
+
+    ``layer`` is the mean over all layers but the ``n_lead`` leading ones that differ (the dense layers before a model's
+    experts), which are ``lead``. ``saved`` are the activation bytes; ``log_sigma`` [P] of the kernels,
+    weighted by time.
+    """
+
+    points: tuple[Point, ...]
+    n_layers: float
+    n_lead: float
+    layer: PartCosts
+    lead: PartCosts
+    embedding: PartCosts
+    head: PartCosts
+    saved: SavedBytes
+    log_sigma: F64
+    basis: Basis
+
+
+FAMILIES = ("matmul", "attention", "memory")
+
+
+def _family(kind: NDArray[np.int64]) -> NDArray[np.int64]:
+    """0 matmul, 1 attention, 2 memory."""
+    matmul = (kind == Kind.MATMUL) | (kind == Kind.GROUPED)
+    return np.where(matmul, 0, np.where(kind == Kind.ATTENTION, 1, 2))
+
+
+@lru_cache(maxsize=512)
+def _tables(arch: Architecture, point: Point) -> tuple[TransformerTables, PointSaved]:
+    """Tables and saved bytes of a point: the same on every device, so that comparing devices builds them once."""
+    t = transformer_tables(arch, point)
+    return t, point_saved(arch, point, t)
+
+
+def point_costs(
+    arch: Architecture, points: Sequence[Point], system: System, kernels: dict[str, str] | None = None
+) -> PointCosts:
+    """Evaluate every point's tables in one pass over the kernel model and the collectives."""
+    tables: list[OpTable] = []
+    owner: list[tuple[int, int, float]] = []  # point, part, weight
+    n_layers = float(arch.n_layers + (arch.encoder.n_layers if arch.encoder else 0))
+    n_lead = leading_layers(arch)
+    saved: list[PointSaved] = []
+    for i, point in enumerate(points):
+        t, kept = _tables(arch, point)
+        layered = [(table, t.layer_counts[kind]) for kind, table in t.layers.items()]
+        if t.encoder is not None:
+            layered.append((t.encoder, t.encoder_layers))
+        for table, count in layered:
+            tables.append(table)
+            lead = n_lead > 0 and t.layers.get("dense") is table
+            owner.append((i, 3, 1.0) if lead else (i, 0, count / (n_layers - n_lead)))
+        tables += [t.embedding, t.head]
+        owner += [(i, 1, 1.0), (i, 2, 1.0)]
+        saved.append(kept)
+    everything = concatenate(tables)
+    chosen = {"attention": points[0].stack.attention_kernel} if kernels is None else kernels
+    times = kernel_times(everything, system.accelerator, chosen)
+    comm_s = _collective_seconds(everything, tables, owner, points, system)
+    cells = _Cells.of(everything, [len(t) for t in tables], owner, points, times.time_s, comm_s)
+    weight = np.zeros(len(points))
+    spread = np.zeros(len(points))
+    point_of_row = np.repeat([o[0] for o in owner], [len(t) for t in tables])
+    np.add.at(weight, point_of_row, times.time_s)
+    np.add.at(spread, point_of_row, times.time_s * times.log_sigma)
+    return PointCosts(
+        points=tuple(points), n_layers=n_layers, n_lead=float(n_lead), layer=cells.part(0), lead=cells.part(3),
+        embedding=cells.part(1), head=cells.part(2), saved=collect(saved),
+        log_sigma=spread / np.maximum(weight, 1e-300), basis=times.basis,
+    )  # fmt: skip
+
+
+def _flags(names: Sequence[str], ending: str) -> NDArray[np.bool_]:
+    """Which names end so; a table of many points repeats a few dozen names."""
+    known = {name: name.endswith(ending) for name in dict.fromkeys(names)}
+    return np.array([known[name] for name in names], bool)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """Rows of the concatenated table with what is needed to sum them into arrays over points; arrays [R]."""
+
+    n_points: int
+    point: NDArray[np.int64]
+    which: NDArray[np.int64]
+    """Part: 0 layer, 1 embedding, 2 head, 3 leading layer."""
+    phase: NDArray[np.int64]
+    family: NDArray[np.int64]
+    """Index into FAMILIES, -1 for collectives."""
+    group: NDArray[np.int64]
+    """Index into COMM_GROUPS, -1 for kernels."""
+    selective: NDArray[np.bool_]
+    wgrad: NDArray[np.bool_]
+    cost_s: F64
+    comm_s: F64
+    launches: F64
+    flop: F64
+    syncs: F64
+
+    @classmethod
+    def of(
+        cls, t: OpTable, lengths: list[int], owner: list[tuple[int, int, float]], points: Sequence[Point], time_s: F64,
+        comm_s: F64,
+    ) -> _Cells:  # fmt: skip
+        point, which, weight = (np.repeat(np.array(c), lengths) for c in zip(*owner, strict=True))
+        comm = t.kind == Kind.COLLECTIVE
+        groups = {name: COMM_GROUPS.index(name[:2]) for name in dict.fromkeys(np.array(t.name, object)[comm])}
+        times = t.count * weight
+        group = np.array([groups.get(name, -1) for name in t.name])
+        degrees = np.array([[getattr(p, g) for g in COMM_GROUPS] for p in points], dtype=np.float64)[point, group]
+        if points[0].stack.selective_recompute == "core-attention":
+            selective = _flags(t.name, ".core")
+        else:
+            selective = ~np.isin(t.kind, [int(k) for k in (*MATMUL_KINDS, Kind.ATTENTION, Kind.COLLECTIVE)])
+        return cls(
+            len(points), point, which, t.phase, np.where(comm, -1, _family(t.kind)),
+            group, selective, _flags(t.name, ".wgrad") & ~comm,
+            time_s * times, comm_s * times, t.n_kernels * times, t.flop * times,
+            np.where(comm, np.log2(degrees), 0.0) * times,
+        )  # fmt: skip
+
+    def part(self, part: int) -> PartCosts:
+        """Sums of one part's rows."""
+        mine = np.flatnonzero(self.which == part)
+        point, family, group = self.point[mine], self.family[mine], self.group[mine]
+        cost, launches, flop, comm_s, syncs = (
+            a[mine] for a in (self.cost_s, self.launches, self.flop, self.comm_s, self.syncs)
+        )
+        phase = self.phase[mine]
+        forward, backward = phase == Phase.FORWARD, phase == Phase.BACKWARD
+        selective = forward & self.selective[mine]
+
+        def total(values: F64, mask: NDArray[np.bool_]) -> F64:
+            return np.bincount(point[mask], weights=values[mask], minlength=self.n_points).astype(np.float64)
+
+        def by_family(mask: NDArray[np.bool_]) -> dict[str, F64]:
+            return {f: total(cost, mask & (family == i)) for i, f in enumerate(FAMILIES)}
+
+        def by_group(mask: NDArray[np.bool_]) -> dict[str, F64]:
+            return {g: total(comm_s, mask & (group == i)) for i, g in enumerate(COMM_GROUPS)}
+
+        return PartCosts(
+            forward_s=by_family(forward), selective_s=by_family(selective), backward_s=by_family(backward),
+            wgrad_s=total(cost, backward & self.wgrad[mine]), forward_kernels=total(launches, forward),
+            selective_kernels=total(launches, selective), backward_kernels=total(launches, backward),
+            forward_comm_s=by_group(forward), backward_comm_s=by_group(backward),
+            forward_syncs=total(syncs, forward), backward_syncs=total(syncs, backward),
+            forward_flop=total(flop, forward), selective_flop=total(flop, selective),
+            backward_flop=total(flop, backward),
+        )  # fmt: skip
+
+
+def _collective_seconds(
+    table: OpTable, tables: list[OpTable], owner: list[tuple[int, int, float]], points: Sequence[Point], system: System
+) -> F64:
+    """Seconds of every collective row; 0 elsewhere."""
+    out = np.zeros(len(table))
+    rows = np.flatnonzero(table.kind == Kind.COLLECTIVE)
+    if not len(rows):
+        return out
+    point = np.repeat([o[0] for o in owner], [len(t) for t in tables])[rows]
+    tp, cp, ep = (np.array([getattr(p, f) for p in points], np.int64)[point] for f in COMM_GROUPS)
+    groups = {"tp": tensor_group(system, tp), "cp": context_group(system, tp, cp), "ep": expert_group(system, ep)}
+    short = {name: "|".join(name.split(".")[:2]) for name in dict.fromkeys(table.name[r] for r in rows)}
+    kinds = np.array([short[table.name[r]] for r in rows], dtype=object)
+    for name in sorted(set(kinds)):
+        where = kinds == name
+        group_name, op = name.split("|")
+        out[rows[where]] = _one_collective(system, op, table.shape[rows[where], 0], groups[group_name], where)
+    return out
+
+
+def _one_collective(system: System, op: str, payload: NDArray[np.int64], group: Group, where: NDArray[np.bool_]) -> F64:
+    size, local, concurrent = (g[where] for g in group)
+    seconds = np.zeros(len(payload))
+    for c in np.unique(concurrent):
+        here = concurrent == c
+        seconds[here] = collective_time(system, op, payload[here], size[here], local[here], concurrent=int(c)).time_s
+    return seconds

@@ -1,0 +1,57 @@
+"""Evaluate strategies: columns in, step times out. The one entry to the training model, for one strategy or millions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.facts.hardware.systems import System
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.step.costs import PointCosts, point_costs
+from gpuwise.predict.step.stack_costs import StackCosts
+from gpuwise.predict.step.times import StepTimes, step_times
+from gpuwise.workload.stack import find_stack
+from gpuwise.workload.transformer.point import Point
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """``times`` of every row, with the points they were made from."""
+
+    times: StepTimes
+    costs: PointCosts
+    point_index: I64
+
+
+def points_of(c: Columns, seq_len: int, packed_document_len: int | None = None) -> tuple[list[Point], I64]:
+    """The distinct points of ``c`` and which one each strategy has, in the shape their five columns broadcast to."""
+    columns = np.broadcast_arrays(c.micro_batch, c.tp, c.cp, c.ep, c.sequence_parallel)
+    keys = np.column_stack([k.ravel() for k in columns])
+    flat = keys @ np.array([1 << 48, 1 << 36, 1 << 24, 1 << 1, 1], dtype=np.int64)
+    _, first, inverse = np.unique(flat, return_index=True, return_inverse=True)
+    base, stack = c.base, find_stack(c.base.stack)
+    points = [
+        Point(
+            micro_batch=int(mb), seq_len=seq_len, tp=int(tp), cp=int(cp), ep=int(ep), sequence_parallel=bool(sp),
+            context_parallel=base.context_parallel, precision=base.precision, stack=stack,
+            fused_attention=base.fused_attention, fused_loss=base.fused_loss, lora_rank=base.lora_rank,
+            quantized_base=base.quantized_base, packed_document_len=packed_document_len,
+        )
+        for mb, tp, cp, ep, sp in keys[first]
+    ]  # fmt: skip
+    return points, inverse.astype(np.int64).reshape(columns[0].shape)
+
+
+def evaluate(
+    arch: Architecture, system: System, c: Columns, seq_len: int, *, packed_document_len: int | None = None,
+    stack_costs: StackCosts | None = None,
+) -> Evaluated:  # fmt: skip
+    """Step times of every strategy in ``c``. Raises UnpredictableError when the accelerator lacks a needed rate."""
+    points, index = points_of(c, seq_len, packed_document_len)
+    costs = point_costs(arch, points, system)
+    return Evaluated(step_times(arch, system, costs, c, index, stack_costs), costs, index)

@@ -1,0 +1,116 @@
+"""What a software stack costs beside its kernels: launches, gaps, framework work, what it hides and what it does not.
+
+Fitted per stack from published training runs by ``calibrate.llm_training`` and stored in ``coefficients/stacks.json``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from functools import cache
+
+from gpuwise.errors import DataError, UnknownNameError
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.estimate import Basis
+from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.transformer.point import QUANTIZED
+
+
+@dataclass(frozen=True, slots=True)
+class StackCosts:
+    """Slowdowns multiply kernel seconds (1.0: as measured alone); overlaps are the share of a transfer hidden when there
+    is enough work to hide it behind; times are per event.
+
+    ``log_sigma`` is the spread of log(measured / predicted) on rows kept from the fit, ``log_sigma_many`` that of the
+    runs on several systems.
+    """
+
+    launch_s: float
+    """Host time to issue one kernel; a layer cannot be faster than its launches."""
+    kernel_gap_s: float
+    """Device idle between dependent kernels."""
+    layer_overhead_s: float
+    """Host time per layer and pass that is no launch (hooks, module dispatch, parameter un- and resharding)."""
+    sync_s: float
+    """Wait of a collective's ranks for one another, per doubling of the group."""
+    micro_batch_overhead_s: float
+    step_overhead_s: float
+    """Once a step on one system, and again for every doubling of systems (norms, losses and barriers cross them)."""
+    matmul_slowdown: float
+    quantized_matmul_slowdown: float
+    """Of 8- and 4-bit products, against serving kernels that cast their input themselves."""
+    row_scales_slowdown: float
+    """Further factor on 8-bit products with a scale per row."""
+    attention_slowdown: float
+    memory_slowdown: float
+    communication_slowdown: float
+    """Of tensor, context and expert collectives."""
+    network_slowdown: float
+    """Of data-parallel and pipeline traffic."""
+    tp_overlap: float
+    cp_overlap: float
+    ep_overlap: float
+    pp_overlap: float
+    dp_overlap: float
+    contention: float
+    """Share of the hidden communication time by which it slows the compute it hides behind (shared SMs and memory)."""
+    straggler: float
+    """Extra share of the step per doubling of the number of systems."""
+    gain_per_year: float
+    """Share by which a later release shortens the passes, per year between ``first_release`` and ``last_release``, while
+    the accelerator is new: kernels for it improve until ``MATURE_YEARS`` after its year."""
+    first_release: float
+    last_release: float
+    log_sigma: float
+    log_sigma_many: float
+    basis: Basis = "fitted"
+
+    def spread(self, n_systems: float) -> float:
+        """Spread of log(measured / predicted) of a run on so many systems."""
+        return self.log_sigma_many if n_systems > 1 else self.log_sigma
+
+    def under(self, strategy: Strategy, accelerator: Accelerator) -> StackCosts:
+        """These costs for the strategy's release and precision, with the overlaps it switches off."""
+        release = self.last_release if strategy.release is None else strategy.release
+        mature = accelerator.year + MATURE_YEARS
+        years = min(self.last_release, mature) - min(max(release, self.first_release), mature)
+        older = math.exp(self.gain_per_year * max(years, 0.0))
+        matmul = self.quantized_matmul_slowdown if strategy.precision in QUANTIZED else self.matmul_slowdown
+        matmul = matmul * self.row_scales_slowdown if strategy.row_scales else matmul
+        matmul = matmul * _matmul_slowdowns().get(accelerator.id, 1.0)
+        return replace(
+            self, tp_overlap=self.tp_overlap if strategy.overlap_tp else 0.0,
+            dp_overlap=self.dp_overlap if strategy.overlap_dp else 0.0, matmul_slowdown=matmul * older,
+            attention_slowdown=self.attention_slowdown * older, memory_slowdown=self.memory_slowdown * older,
+            communication_slowdown=self.communication_slowdown * older,
+        )  # fmt: skip
+
+
+MATURE_YEARS = 2.5
+"""H100 (2022) rows of NeMo 24.11 to Megatron-Bridge 26.06 show no gain by release, GB200 and GB300 (2024, 2025) do."""
+@cache
+def _matmul_slowdowns() -> dict[str, float]:
+    """Training runs' matmul time over the kernel model's for accelerators whose kernels nobody published, by id."""
+    return load_json("stacks").get("matmul_slowdown_by_accelerator", {})
+
+
+EXPERTS = "+experts"
+"""Suffix of the profile a stack has of its own for models with routed experts (token dispatch, host synchronisation)."""
+
+
+@cache
+def find_stack_costs(stack: str, experts: bool = False) -> StackCosts:
+    """Costs of ``stack``, its own for models with experts where there are such runs to fit them on.
+
+    Raises UnknownNameError for a stack without any, DataError when its fields are not these.
+    """
+    table = load_json("stacks")["stacks"]
+    stack = stack + EXPERTS if experts and stack + EXPERTS in table else stack
+    if stack not in table:
+        raise UnknownNameError("stack", stack, table)
+    try:
+        return StackCosts(**table[stack])
+    except TypeError as error:
+        known = ", ".join(f.name for f in fields(StackCosts))
+        raise DataError(f"stacks.json: {stack}: {error}", hint=f"fields are {known}") from None

@@ -1,0 +1,230 @@
+"""Seconds of one training step, for columns of strategies at once.
+
+    step = pipeline(F + R + B of each stage, m micro-batches) + exposed data-parallel traffic + optimizer + framework
+
+F, R, B come from :mod:`passes` (kernels and collectives of one micro-batch as the software stack runs them).
+The same code serves one strategy and millions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.facts.hardware.systems import System
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.comm.collectives import curve
+from gpuwise.predict.comm.groups import pipeline_neighbours_local
+from gpuwise.predict.kernels.memory_bound import memory_time
+from gpuwise.predict.kernels.transfer import transfer_time
+from gpuwise.predict.parallel.data_parallel import LayerTraffic, layer_traffic, step_traffic
+from gpuwise.predict.parallel.pipeline import pipeline_time
+from gpuwise.predict.parallel.shards import Stages, stages
+from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.step.costs import PointCosts
+from gpuwise.predict.step.passes import Pass, passes
+from gpuwise.predict.step.stack_costs import StackCosts, find_stack_costs
+from gpuwise.units import GIB
+from gpuwise.workload.optimizer import parameter_bytes, update_traffic_bytes
+from gpuwise.workload.stack import find_stack
+from gpuwise.workload.strategy import RECOMPUTES
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Arrays in the shape of the strategies, in seconds; ``step_s`` is the sum of what follows it.
+
+    ``compute_s`` kernels without recompute; ``recompute_s`` what is run again; ``communication_s`` exposed tensor,
+    context, expert, pipeline and fully-sharded transfers; ``launch_s`` device idle because the host is late;
+    ``bubble_s`` pipeline idle; ``data_parallel_s`` exposed once-a-step gradient and parameter traffic;
+    ``optimizer_s``; ``offload_s``; ``framework_s`` the stack's own work and stragglers.
+    """
+
+    step_s: F64
+    compute_s: F64
+    recompute_s: F64
+    communication_s: F64
+    launch_s: F64
+    bubble_s: F64
+    data_parallel_s: F64
+    optimizer_s: F64
+    offload_s: F64
+    framework_s: F64
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerSeconds:
+    """One layer and micro-batch; ``total_s`` contains the rest."""
+
+    total_s: F64
+    forward_s: F64
+    backward_s: F64
+    recompute_s: F64
+    communication_s: F64
+    launch_s: F64
+    offload_s: F64
+
+
+def step_times(
+    arch: Architecture, system: System, costs: PointCosts, c: Columns, point_index: I64,
+    stack_costs: StackCosts | None = None,
+) -> StepTimes:  # fmt: skip
+    """Time of every strategy in ``c`` on ``system``; ``point_index`` is each strategy's point in ``costs``."""
+    sc = (stack_costs or find_stack_costs(c.base.stack, arch.moe is not None)).under(c.base, system.accelerator)
+    at = point_index
+    shape = stages(arch, c, costs.n_layers)
+    per_point = passes(costs, sc)
+    traffic = layer_traffic(system, c, shape)
+    copies = _activation_copies(system, costs, c, at)
+    layer = _layer_seconds(per_point.forward, per_point.selective, per_point.backward, traffic, copies, costs, c, at, sc)
+    hop_s = _hop(system, c, costs.saved.boundary[at], sc)
+    front_s = per_point.embedding_s[at] + per_point.lead_extra_s[at]
+    slowest, ramp = _stages_seconds(shape, c, layer, front_s, per_point.head_s[at], hop_s)
+    wgrad = shape.layers[1] * per_point.wgrad_s[at]
+    pipe_s, bubble_s = pipeline_time(
+        slowest + sc.micro_batch_overhead_s, ramp, wgrad, c.accumulation, c.pp, c.virtual_stages, c.schedule
+    )
+    worst = np.maximum(shape.layers[0], shape.layers[1])
+    gradient_s = step_traffic(system, c, shape, worst * layer.forward_s, worst * layer.backward_s, sc)
+    update_s = _update(system, c, shape)
+    offload_s = _offload(system, c, shape)
+    doublings = np.log2(np.maximum(c.dp * c.tp * c.pp * c.cp / system.count, 1.0))
+    fixed_s = sc.step_overhead_s * (1 + doublings)
+    raw = pipe_s + gradient_s + update_s + offload_s + fixed_s
+    slow_network = (REFERENCE_NETWORK_BYTES_PER_S / system.network_bytes_per_s) ** 0.5
+    step_s = raw * (1 + sc.straggler * doublings * slow_network)
+    m = c.accumulation * shape.layers[1]
+    launch, again = m * layer.launch_s, m * layer.recompute_s
+    comm = m * layer.communication_s + c.accumulation * hop_s
+    swapped = m * layer.offload_s
+    overhead = c.accumulation * sc.micro_batch_overhead_s
+    parts = StepTimes(
+        step_s=step_s, compute_s=pipe_s - bubble_s - overhead - launch - comm - again - swapped, recompute_s=again,
+        communication_s=comm, launch_s=launch, bubble_s=bubble_s, data_parallel_s=gradient_s, optimizer_s=update_s,
+        offload_s=offload_s + swapped, framework_s=step_s - raw + fixed_s + overhead,
+    )  # fmt: skip
+    return StepTimes(*(np.broadcast_to(getattr(parts, f.name), c.shape) for f in fields(parts)))
+
+
+REFERENCE_NETWORK_BYTES_PER_S = 50e9
+"""400 Gb/s an accelerator: the network the stragglers' share is stated for."""
+
+
+def _layer_seconds(
+    forward: Pass, selective: Pass, backward: Pass, traffic: LayerTraffic, copies: tuple[F64, F64], costs: PointCosts,
+    c: Columns, at: I64, sc: StackCosts,
+) -> _LayerSeconds:  # fmt: skip
+    """The mean layer with its recompute, and with fully sharded parameters and offloaded activations moving behind it."""
+    f, b = forward.time_s[at], backward.time_s[at]
+    again = np.where(c.recompute == RECOMPUTES.index("full"), _recomputed_share(costs, c) * f, 0.0)
+    again = np.where(c.recompute == RECOMPUTES.index("selective"), selective.time_s[at], again)
+    slow = sc.network_slowdown
+    gather, scatter = traffic.gather_s * slow, traffic.scatter_s * slow
+    f_total = np.maximum(f, gather) + sc.contention * np.minimum(f, gather)
+    both = gather + scatter
+    b_total = np.maximum(b + again, both) + sc.contention * np.minimum(b + again, both)
+    comm = forward.communication_s[at] + backward.communication_s[at] + f_total + b_total - f - b - again
+    down, up = copies
+    exposed = np.maximum(down - f_total, 0.0) + np.maximum(up - b_total, 0.0)
+    exposed = exposed + sc.contention * (np.minimum(down, f_total) + np.minimum(up, b_total))
+    return _LayerSeconds(
+        f_total + b_total + exposed, f_total, b_total, again, comm, forward.starved_s[at] + backward.starved_s[at],
+        exposed,
+    )  # fmt: skip
+
+
+def _recomputed_share(costs: PointCosts, c: Columns) -> F64:
+    """Share of the layers that full recompute repeats."""
+    return np.ceil(costs.n_layers / np.maximum(c.recompute_every, 1)) / costs.n_layers
+
+
+def _activation_copies(system: System, costs: PointCosts, c: Columns, at: I64) -> tuple[F64, F64]:
+    """Seconds a layer's kept activations take to the host behind its forward, and back behind its backward."""
+    if not (c.offload_activations > 0).any():
+        return np.zeros(1), np.zeros(1)
+    none, selective, full = (costs.saved.layer[policy][at] for policy in RECOMPUTES)
+    share = _recomputed_share(costs, c)
+    kept = np.where(c.recompute == RECOMPUTES.index("full"), share * full + (1 - share) * none, none)
+    kept = np.where(c.recompute == RECOMPUTES.index("selective"), selective, kept)
+    kept = np.where(c.offload_activations > 0, kept, 0.0)
+    down, up = (
+        transfer_time(system.accelerator, kept, way, at_once=system.count, host_bytes_per_s=host_bytes_per_s(system)).time_s
+        for way in ("d2h", "h2d")
+    )
+    return down, up
+
+
+def _stages_seconds(
+    shape: Stages, c: Columns, layer: _LayerSeconds, front_s: F64, head_s: F64, hop_s: F64
+) -> tuple[F64, F64]:
+    """F + R + B of the slowest stage, and the sum over the other stages, for one micro-batch."""
+    one = c.pp == 1
+    first, middle, last = (n * layer.total_s for n in shape.layers)
+    first = first + front_s + np.where(one, head_s, 0.0)
+    last = np.where(one, 0.0, last + head_s)
+    n_middle = np.maximum(c.pp - 2, 0)
+    middle = np.where(n_middle > 0, middle, 0.0)
+    slowest = np.maximum(np.maximum(first, last), middle) + hop_s
+    total = first + last + n_middle * middle + np.maximum(c.pp - 1, 0) * hop_s
+    return slowest, np.maximum(total - slowest, 0.0)
+
+
+def _hop(system: System, c: Columns, boundary_bytes: F64, sc: StackCosts) -> F64:
+    """Exposed seconds a micro-batch of activations forward and gradients back between stages."""
+    out = np.zeros(1)
+    local = pipeline_neighbours_local(system, c.tp, c.cp, c.dp)
+    for inside in (True, False):
+        rows = (c.pp > 1) & (local == inside)
+        if rows.any():
+            hop = curve(system, "send_recv", 2, 2 if inside else 1)
+            out = np.where(rows, 2 * hop.time_s(boundary_bytes) * np.maximum(c.virtual_stages, 1), out)
+    return out * sc.network_slowdown * (1 - sc.pp_overlap)
+
+
+def _updated_parameters(c: Columns, shape: Stages) -> F64:
+    """Parameters one rank of the worst stage updates, after state sharding."""
+    dense = np.maximum(np.maximum(shape.dense[0], shape.dense[1]), shape.dense[2])
+    expert = np.maximum(np.maximum(shape.expert[0], shape.expert[1]), shape.expert[2])
+    ranks = np.where(c.sharding == 0, 1, c.dp * c.cp)
+    replicas = np.where(c.sharding == 0, 1, np.maximum(c.dp * c.cp * c.tp // c.ep, 1))
+    return dense / ranks + expert / replicas
+
+
+def _update(system: System, c: Columns, shape: Stages) -> F64:
+    """The optimizer on the device (zero when it is offloaded), streaming its state once."""
+    if c.base.lora_rank:
+        return np.zeros(1)
+    per_parameter = update_traffic_bytes(c.base, find_stack(c.base.stack).fused_optimizer)
+    traffic = _updated_parameters(c, shape) * per_parameter
+    seconds = memory_time(system.accelerator, traffic * 0.6, traffic * 0.4).time_s
+    return np.where(c.offload_optimizer > 0, 0.0, seconds)
+
+
+def _offload(system: System, c: Columns, shape: Stages) -> F64:
+    """Optimizer state in host memory: gradients go down, weights come back, the host updates between (ZeRO-Offload)."""
+    if not (c.offload_optimizer > 0).any():
+        return np.zeros(1)
+    b = parameter_bytes(c.base)
+    n = _updated_parameters(c, shape)
+    down = transfer_time(system.accelerator, n * b.gradient, "d2h").time_s
+    up = transfer_time(system.accelerator, n * b.weight, "h2d").time_s
+    host = n * update_traffic_bytes(c.base, fused=True) / (host_bytes_per_s(system) / system.count)
+    return np.where(c.offload_optimizer > 0, down + up + host, 0.0)
+
+
+SERVER_BYTES_PER_S = 2 * 8 * 4800e6 * 8 * 0.8
+"""Two sockets of eight DDR5-4800 channels (JEDEC JESD79-5) at 80 %, shared by the system's accelerators."""
+DESKTOP_BYTES_PER_S = 2 * 5600e6 * 8 * 0.8
+"""Two DDR5-5600 channels at 80 %: what desktop processors have."""
+DESKTOP_MEMORY_BYTES = 256 * GIB
+"""The most memory two channels hold (four 64 GiB modules); a host with more is a server."""
+
+
+def host_bytes_per_s(system: System) -> float:
+    """Memory bandwidth of the host, for copies and for updates of offloaded states."""
+    return DESKTOP_BYTES_PER_S if system.host_memory_bytes <= DESKTOP_MEMORY_BYTES else SERVER_BYTES_PER_S

@@ -1,0 +1,204 @@
+"""One training step as a person wants it: time, rates, utilisation, where the time goes and what fills the
+memory.
+
+The numbers are those of :mod:`evaluate` and :mod:`memory`; nothing is computed twice in another way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.errors import InputError
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.models.architecture import Architecture, find_model
+from gpuwise.predict.estimate import Basis, Estimate, weakest
+from gpuwise.predict.memory.device import usable_bytes
+from gpuwise.predict.memory.strategies import MemoryColumns, memory_columns
+from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.step.costs import FAMILIES, PartCosts, PointCosts
+from gpuwise.predict.step.evaluate import Evaluated, evaluate
+from gpuwise.predict.step.stack_costs import StackCosts, find_stack_costs
+from gpuwise.workload.strategy import RECOMPUTES, Strategy
+from gpuwise.workload.transformer.tables import model_flop_per_token
+
+F64 = NDArray[np.float64]
+TIME_PARTS = (
+    "matmul", "attention", "other kernels", "recompute", "communication", "host launch", "pipeline bubble",
+    "data parallel", "optimizer", "offload", "framework",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingEstimate:
+    """One strategy on one cluster.
+
+    ``mfu`` is model FLOP (recompute not counted, causal attention by its visible half) over the dense peak
+    of the matmul format; ``hfu`` counts recomputed FLOP as well. ``breakdown_s`` sums to the expected step
+    time; ``memory_parts`` are bytes on the fullest rank and sum to the expected ``memory_bytes``.
+    """
+
+    model: str
+    cluster: str
+    strategy: Strategy
+    seq_len: int
+    step_time_s: Estimate
+    tokens_per_s: Estimate
+    tokens_per_s_per_gpu: Estimate
+    mfu: Estimate
+    hfu: Estimate
+    breakdown_s: Mapping[str, float]
+    memory_bytes: Estimate
+    memory_parts: Mapping[str, float]
+    device_bytes: float
+    """What a process can have of the device: its memory less what the driver keeps."""
+    fits: bool
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.strategy.global_batch * self.seq_len
+
+    def seconds_for(self, tokens: float) -> Estimate:
+        """Wall time to train on ``tokens``, without evaluation, checkpoints or failures."""
+        return self.step_time_s.scaled(tokens / self.tokens_per_step)
+
+    def bottleneck(self) -> tuple[str, float]:
+        """The largest part of the step and its share."""
+        name = max(self.breakdown_s, key=lambda k: self.breakdown_s[k])
+        return name, self.breakdown_s[name] / self.step_time_s.expected
+
+
+def estimate(
+    model: str | Architecture, on: str | Cluster, strategy: Strategy, *, seq_len: int,
+    packed_document_len: int | None = None,
+) -> TrainingEstimate:  # fmt: skip
+    """Step time, rates, utilisation and memory of ``strategy``.
+
+    ``model`` and ``on`` are catalogue names (``"llama-3.1-8b"``, ``"8xH100-SXM"``) or values. Layout rules
+    are not checked here: see :func:`gpuwise.plan.space.rules.check_strategy`. Raises UnknownNameError,
+    AmbiguousNameError, and UnpredictableError when the accelerator lacks a needed rate.
+    """
+    arch = find_model(model) if isinstance(model, str) else model
+    cluster = find_cluster(on) if isinstance(on, str) else on
+    if strategy.n_accelerators != cluster.n_accelerators:
+        raise InputError(
+            f"the strategy is for {strategy.n_accelerators} accelerators, the cluster has "
+            f"{cluster.n_accelerators}",
+            hint="dp x tp x pp x cp must be the number of accelerators",
+        )
+    return estimates(arch, cluster, [strategy], seq_len, packed_document_len=packed_document_len)[0]
+
+
+def estimates(
+    arch: Architecture, cluster: Cluster, strategies: Sequence[Strategy], seq_len: int, *,
+    packed_document_len: int | None = None,
+) -> list[TrainingEstimate]:  # fmt: skip
+    """:func:`estimate` for strategies that share everything but the fields of :class:`Columns`, in one
+    pass."""
+    c = Columns.from_strategies(strategies)
+    done = evaluate(arch, cluster.system, c, seq_len, packed_document_len=packed_document_len)
+    memory = memory_columns(arch, cluster.system, done.costs.saved, c, done.point_index)
+    return [
+        _one(arch, cluster, s, seq_len, done, memory, i, packed_document_len)
+        for i, s in enumerate(strategies)
+    ]
+
+
+def estimate_at(
+    arch: Architecture, cluster: Cluster, c: Columns, seq_len: int, done: Evaluated, memory: MemoryColumns, i: int
+) -> TrainingEstimate:
+    """Strategy ``i`` of a list of columns that is evaluated already: for a search that wants one of many in full."""
+    return _one(arch, cluster, c.strategy(i), seq_len, done, memory, i, None)
+
+
+def _one(
+    arch: Architecture, cluster: Cluster, strategy: Strategy, seq_len: int, done: Evaluated,
+    memory: MemoryColumns,
+    i: int, packed_document_len: int | None,
+) -> TrainingEstimate:  # fmt: skip
+    costs, at = done.costs, int(done.point_index[i])
+    sc = find_stack_costs(strategy.stack, arch.moe is not None).under(strategy, cluster.accelerator)
+    sigma, basis = spread(sc, costs, at, cluster.n_systems)
+    step = Estimate.from_log_sigma(float(done.times.step_s[i]), sigma, basis)
+    tokens = strategy.global_batch * seq_len
+    rate = _inverse(step, tokens)
+    per_token = model_flop_per_token(
+        arch, seq_len, lora_rank=strategy.lora_rank, packed_document_len=packed_document_len
+    )
+    needed = per_token * tokens
+    peak = cluster.accelerator.peak(strategy.precision) * cluster.n_accelerators
+    again = _recomputed_flop(strategy, costs, at)
+    parts = {name: part.expected for name, part in memory.parts(i).items()}
+    return TrainingEstimate(
+        model=arch.name, cluster=cluster.label, strategy=strategy, seq_len=seq_len, step_time_s=step,
+        tokens_per_s=rate, tokens_per_s_per_gpu=rate.scaled(1 / cluster.n_accelerators),
+        mfu=_inverse(step, needed / peak), hfu=_inverse(step, needed * (1 + again) / peak),
+        breakdown_s=_breakdown(done, sc, i, at),
+        memory_bytes=memory.estimate(i), memory_parts=parts,
+        device_bytes=usable_bytes(cluster.accelerator),
+        fits=bool(memory.fits(cluster.system)[i]),
+    )  # fmt: skip
+
+
+def spread(sc: StackCosts, costs: PointCosts, at: int, n_systems: float) -> tuple[float, Basis]:
+    """Standard deviation of log(measured / predicted) of a step, and its basis.
+
+    The stack's residuals were taken on devices whose kernels were fitted, so they contain the kernels' own;
+    on a device that was not, the kernels' spread comes on top.
+    """
+    kernel = float(costs.log_sigma[at])
+    seen = costs.basis in ("measured", "fitted")
+    stack = sc.spread(n_systems)
+    return (stack if seen else math.hypot(stack, kernel)), weakest(sc.basis, costs.basis)
+
+
+def _inverse(step: Estimate, per_step: float) -> Estimate:
+    return Estimate(per_step / step.high, per_step / step.expected, per_step / step.low, step.basis)
+
+
+def _recomputed_flop(strategy: Strategy, costs: PointCosts, at: int) -> float:
+    """FLOP run again as a share of the model's forward and backward."""
+    layer = costs.layer
+    ends = sum(float(p.forward_flop[at] + p.backward_flop[at]) for p in (costs.embedding, costs.head))
+    total = costs.n_layers * float(layer.forward_flop[at] + layer.backward_flop[at]) + ends
+    if strategy.recompute == RECOMPUTES[0]:
+        return 0.0
+    if strategy.recompute == "selective":
+        return costs.n_layers * float(layer.selective_flop[at]) / total
+    layers = math.ceil(costs.n_layers / max(strategy.recompute_every, 1))
+    return layers * float(layer.forward_flop[at]) / total
+
+
+def _breakdown(done: Evaluated, sc: StackCosts, i: int, at: int) -> dict[str, float]:
+    """Seconds of the step by part; kernels are split by the families' share of their seconds."""
+    t, costs = done.times, done.costs
+    slowdown = dict(
+        zip(FAMILIES, (sc.matmul_slowdown, sc.attention_slowdown, sc.memory_slowdown), strict=True)
+    )
+    weight = {f: slowdown[f] * _family_seconds(costs, f, at) for f in FAMILIES}
+    whole = sum(weight.values()) or 1.0
+    compute = float(t.compute_s[i])
+    parts = [compute * weight[f] / whole for f in FAMILIES]
+    rest = (
+        t.recompute_s, t.communication_s, t.launch_s, t.bubble_s, t.data_parallel_s, t.optimizer_s,
+        t.offload_s,
+        t.framework_s,
+    )  # fmt: skip
+    return dict(zip(TIME_PARTS, [*parts, *(float(x[i]) for x in rest)], strict=True))
+
+
+def _family_seconds(costs: PointCosts, family: str, at: int) -> float:
+    def one(part: PartCosts) -> float:
+        return float(part.forward_s[family][at] + part.backward_s[family][at])
+
+    return (
+        (costs.n_layers - costs.n_lead) * one(costs.layer)
+        + costs.n_lead * one(costs.lead)
+        + one(costs.embedding)
+        + one(costs.head)
+    )

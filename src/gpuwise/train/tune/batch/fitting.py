@@ -1,0 +1,63 @@
+"""A script whose own batch does not fit: the largest part of it that does, with the global batch held."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwise.errors import GpuwiseError
+from gpuwise.train.tune.batch.capacity import Capacity
+from gpuwise.train.tune.batch.finder import Measured, find_batch
+from gpuwise.train.tune.batch.probe import CannotError, Prober
+from gpuwise.train.tune.batch.sizes import BLOCKS, Run, runs_of
+from gpuwise.train.tune.parity import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """What makes it fit."""
+
+    own: int
+    capacity: str
+    levers: tuple[tuple[str, object], ...]
+    part: int | None
+    """Rows that go through the model at a time; None where its blocks recompute instead."""
+    runs: tuple[Run, ...]
+    notes: tuple[str, ...] = ()
+    """What was tried before, and why it is not taken."""
+    parity: Verdict | None = None
+    """Against the untouched script on batches that fit; None where there are none to compare on."""
+
+
+def fit(prober: Prober, own: int, capacity: Capacity) -> Fitting:
+    """Raises GpuwiseError where nothing makes it fit."""
+    notes: list[str] = []
+    if own > 1:
+        try:
+            found = find_batch(lambda part: _part(prober, own, part), capacity.memory_bytes, start=max(own // 2, 1), most=own - 1)
+            n_parts = parts_of(own, found.largest)
+            return Fitting(own, capacity.words, (("micro_batches", n_parts),), -(-own // n_parts), tuple(runs_of(found)))
+        except CannotError as error:
+            notes.append(f"not in parts: {error.message}")
+        except GpuwiseError as error:
+            notes.append(f"in parts: {error.message}")
+    try:
+        probe = prober.probe(BLOCKS)
+        if probe.fits:
+            run = Run(own, True, probe.memory_bytes, probe.rate, ("checkpointing=blocks",))
+            return Fitting(own, capacity.words, tuple(BLOCKS.items()), None, (run,), tuple(notes))
+        notes.append("it does not fit with blocks that recompute either")
+    except CannotError as error:
+        notes.append(f"not with blocks that recompute: {error.message}")
+    raise GpuwiseError(
+        f"the script's batch of {own} does not fit in {capacity.words}; " + "; ".join(notes), hint="give it a smaller batch"
+    )
+
+
+def parts_of(own: int, part: int) -> int:
+    """The fewest parts of at most ``part`` rows."""
+    return -(-own // part)
+
+
+def _part(prober: Prober, own: int, part: int) -> Measured:
+    probe = prober.probe({"micro_batches": parts_of(own, part)})
+    return Measured(part, probe.fits, probe.memory_bytes, probe.rate)

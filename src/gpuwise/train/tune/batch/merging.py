@@ -1,0 +1,81 @@
+"""What a loop that accumulates would gain from larger batches at the same global batch, and the lines that say so."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwise.train.tune.batch.probe import Prober
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """``n_batches`` of the script's batches as one, so that ``accumulation`` are left of its ``was``."""
+
+    batch: int
+    accumulation: int
+    was: int
+    ratio: float | None
+    """Of rates, to the script's own batch; None where neither fits or nothing was measured."""
+    lines: tuple[str, ...] = ()
+    """Of the script, as ``file:line: code``, and what to make of them."""
+
+
+def divisors_below(n: int) -> list[int]:
+    """Those of ``n`` that are not 1, the largest first."""
+    return [d for d in range(n, 1, -1) if n % d == 0]
+
+
+def merge(
+    prober: Prober, own: int, accumulation: int, largest: int, lines: Callable[[int, int], tuple[str, ...]]
+) -> Merged | None:
+    """The largest batch that fits and leaves the global batch as it is; None where the script does not accumulate, or no such
+    batch fits. Raises CannotError."""
+    for times in divisors_below(accumulation):
+        if own * times > largest:
+            continue
+        before, after = prober.probe({"batch": own}), prober.probe({"batch": own * times})
+        if not after.fits:
+            continue
+        left = accumulation // times
+        ratio = None
+        if before.rate and after.rate:
+            # the run that measured it still steps every `accumulation` batches: seconds a sample, with the optimizer's paid
+            # as often as once in the global batch
+            optimizer_s = after.optimizer_share / after.rate
+            ratio = 1.0 / before.rate / ((1.0 - after.optimizer_share) / after.rate + optimizer_s * times)
+        return Merged(own * times, left, accumulation, ratio, lines(own * times, left))
+    return None
+
+
+def lines_of(script: Path, batch: int, accumulation: int) -> tuple[str, ...]:
+    """Where the script makes its first loader and where it counts its batches; empty where it cannot be read."""
+    try:
+        source = script.read_text("utf-8")
+        tree = ast.parse(source)
+    except (OSError, SyntaxError, ValueError):
+        return ()
+    text = source.splitlines()
+    found: list[str] = []
+    loader = next((n for n in calls_of(tree) if name_of(n) == "DataLoader"), None)
+    if loader is not None:
+        given = next((k.value for k in loader.keywords if k.arg == "batch_size"), loader)
+        found.append(f"{script.name}:{given.lineno}: {text[given.lineno - 1].strip()}  ->  batch_size={batch}")
+    for node in ast.walk(tree):
+        counts = isinstance(node, ast.If) and any(isinstance(n, ast.Mod) for n in ast.walk(node.test))
+        if isinstance(node, ast.If) and counts and any(name_of(c) == "step" for c in calls_of(node)):
+            found.append(f"{script.name}:{node.lineno}: {text[node.lineno - 1].strip()}  ->  a step every {accumulation}")
+    return tuple(found)
+
+
+def calls_of(tree: ast.AST) -> list[ast.Call]:
+    """In the order of their lines."""
+    found = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    return sorted(found, key=lambda n: (n.lineno, n.col_offset))
+
+
+def name_of(call: ast.Call) -> str | None:
+    """``step`` of ``optimizer.step()``."""
+    return getattr(call.func, "attr", getattr(call.func, "id", None))

@@ -1,0 +1,175 @@
+"""The batch finder on a real script: the largest batch that fits, the one worth taking, and what a larger one means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwise.errors import GpuwiseError
+from gpuwise.train.tune.batch.capacity import Capacity
+from gpuwise.train.tune.batch.finder import LARGEST, Found, find_batch
+from gpuwise.train.tune.batch.merging import Merged, lines_of, merge
+from gpuwise.train.tune.batch.probe import CannotError, Prober
+from gpuwise.train.tune.facts import Facts
+from gpuwise.train.tune.stats import LEAST_GAIN, Gain, gain_of
+from gpuwise.train.tune.trial import Trial
+
+STEP_S = 20.0
+"""Batches whose step would take longer are not tried. Rule of this project."""
+KNEE_RUNS = 3
+PAIRS, MOST_PAIRS = 3, 4
+BLOCKS: dict[str, object] = {"checkpointing": "blocks"}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One size that was run."""
+
+    batch: int
+    fits: bool
+    memory_bytes: float | None
+    rate: float | None
+    levers: tuple[str, ...] = ()
+    """Beside the batch: ``checkpointing=blocks``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What the batch finder found. It changes the training: nothing of it is taken without being asked for."""
+
+    own: int
+    capacity: str
+    runs: tuple[Run, ...] = ()
+    largest: int | None = None
+    chosen: int | None = None
+    levers: tuple[tuple[str, object], ...] = ()
+    """Beside the batch, for the chosen one."""
+    ends: str = ""
+    """Why ``largest`` is the largest."""
+    gain: Gain | None = None
+    """Of the chosen batch over the script's own, from pairs of runs; None where it is the script's own."""
+    trial: Trial | None = None
+    """Of the chosen batch, in the script's own order."""
+    blocks: str | None = None
+    """What recomputing the blocks would give."""
+    longest: str = ""
+    words: str = ""
+    """On what the larger batch means for the training."""
+    merged: Merged | None = None
+    why: str | None = None
+    """There is nothing: why."""
+
+
+def find_sizes(prober: Prober, facts: Facts, rate: float | None, capacity: Capacity, script: Path, kept: Sequence[str]) -> Sizes:
+    """``rate``: samples a second of the script's own batch; ``kept``: names of the levers that the trials run under."""
+    own = facts.batch
+    if own is None:
+        return Sizes(0, capacity.words, why="the script has no DataLoader whose batches could be larger")
+    most = most_of(facts, rate)
+    runs: list[Run] = []
+    try:
+        found = find_batch(prober.size, capacity.memory_bytes, start=own, most=most, knee_runs=KNEE_RUNS)
+        runs += runs_of(found)
+        chosen, levers, blocks = found.chosen, dict[str, object](), None
+        if found.chosen == found.largest and not found.at_most and facts.checkpoints == 0.0 and "checkpointing" not in kept:
+            other, blocks = _with_blocks(prober, found, capacity, most)
+            runs += runs_of(other, BLOCKS) if other is not None else []
+            if other is not None and blocks is None:
+                chosen, levers, blocks = other.chosen, BLOCKS, "recomputing the blocks lets a larger batch fit that is faster"
+        merged = merge(prober, own, facts.accumulation, found.largest, lambda b, left: lines_of(script, b, left))
+        gain, trial = _pairs(prober, own, chosen, levers)
+        if gain is not None and gain.ratio <= 1.0:
+            chosen, levers, gain, trial = own, {}, None, None
+    except GpuwiseError as error:
+        return Sizes(own, capacity.words, tuple(runs), why=error.message)
+    return Sizes(
+        own, capacity.words, tuple(sorted(runs, key=lambda r: (r.levers, r.batch))), found.largest, chosen, tuple(levers.items()),
+        ends_of(found, facts, most), gain, trial, blocks, longest_words(prober, found.runs[0].batch),
+        learning_rate_words(facts, own, chosen), merged,
+    )  # fmt: skip
+
+
+def most_of(facts: Facts, rate: float | None) -> int:
+    """The largest batch worth a run: the data has no more samples, or a step would take longer than ``STEP_S``."""
+    most = facts.n_samples or LARGEST
+    if rate:
+        most = min(most, max(int(rate * STEP_S / facts.accumulation), 1))
+    return max(most, facts.batch or 1) if facts.n_samples is None else max(min(most, facts.n_samples), 1)
+
+
+def runs_of(found: Found, levers: dict[str, object] | None = None) -> list[Run]:
+    """With the levers that they had beside the batch."""
+    words = tuple(f"{k}={v}" for k, v in (levers or {}).items())
+    return [Run(m.batch, m.fits, m.memory_bytes, m.rate, words) for m in found.runs]
+
+
+def _with_blocks(prober: Prober, found: Found, capacity: Capacity, most: int) -> tuple[Found | None, str | None]:
+    """The finder again with blocks that recompute, where the rate still rises at the wall; why not, where that gives nothing."""
+    best = max(found.rates.values(), default=0.0)
+    start = min(2 * found.largest, most)
+    try:
+        first = prober.size(start, BLOCKS)
+    except CannotError as error:
+        return None, f"recomputing the blocks: {error.message}"
+    one = Found(start, start, (first,), exact=False)
+    if not first.fits:
+        return one, f"a batch of {start} does not fit with blocks that recompute either"
+    if first.rate is None or first.rate < LEAST_GAIN * best:
+        return one, f"with blocks that recompute a batch of {start} fits and is not faster"
+    other = find_batch(lambda b: prober.size(b, BLOCKS), capacity.memory_bytes, start=start, most=most)
+    return other, None
+
+
+def _pairs(prober: Prober, own: int, chosen: int, levers: dict[str, object]) -> tuple[Gain | None, Trial | None]:
+    """The chosen batch against the script's own, one right after the other, in turns the other way round."""
+    if chosen == own and not levers:
+        return None, None
+    sides: tuple[dict[str, object], ...] = ({"batch": own}, {"batch": chosen, **levers})
+    pairs: list[tuple[float, float]] = []
+    after: list[Trial] = []
+    for at in range(MOST_PAIRS):
+        if at >= PAIRS and gain_of(pairs).verdict != "undecided":
+            break
+        order = sides if at % 2 == 0 else sides[::-1]
+        ran = [prober.rate(side, at) for side in order]
+        a, b = ran if at % 2 == 0 else ran[::-1]
+        if a.rate is None or b.rate is None:
+            raise CannotError(f"a batch of {chosen} did not run a second time: {b.error or a.error or b.ended}")
+        pairs.append((a.rate, b.rate))
+        after.append(b)
+    return gain_of(pairs), sorted(after, key=lambda t: t.rate or 0.0)[len(after) // 2]
+
+
+def ends_of(found: Found, facts: Facts, most: int) -> str:
+    """What stands above the largest."""
+    if found.at_most:
+        return "the data has no more samples" if most == facts.n_samples else f"a step of more would take over {STEP_S:.0f} s"
+    return "one more does not fit" if found.exact else "the next larger size that was run does not fit"
+
+
+def longest_words(prober: Prober, own: int) -> str:
+    """How the longest samples were found."""
+    told = prober.probe({"batch": own}).longest
+    if told is None or not told.get("looked_at"):
+        return "samples in the script's own order: which are the longest cannot be told"
+    if not told["varies"]:
+        return f"all {told['looked_at']} samples that were looked at are of one size"
+    seen, total = told["looked_at"], told["n_items"]
+    return "the longest samples" if seen >= total else f"the longest of {seen} samples out of {total} that were looked at"
+
+
+def learning_rate_words(facts: Facts, own: int, chosen: int) -> str:
+    """What another global batch asks of the learning rate, by kind of optimizer."""
+    if chosen == own:
+        return ""
+    factor = chosen / own
+    adaptive = any("adam" in name.lower() or name in ("Adagrad", "RMSprop", "Lion") for name in facts.optimizers)
+    if adaptive:
+        rule = f"{factor**0.5:.2g} times the learning rate (the square-root rule of adaptive optimizers; Malladi et al. 2022)"
+    else:
+        rule = f"{factor:.2g} times the learning rate, after a warm-up (the linear rule of SGD; Goyal et al. 2017)"
+    return (
+        f"{chosen * facts.accumulation} samples a step in place of {own * facts.accumulation}: another training, with fewer "
+        f"steps an epoch. A start for its learning rate: {rule}; the loss has to bear it out."
+    )

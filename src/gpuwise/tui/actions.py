@@ -1,0 +1,327 @@
+# pyright: reportGeneralTypeIssues=false
+# each `self` is the one application that these methods are mixed into
+"""What keys and clicks do. A part of the application: it changes the state and asks to be drawn again."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from textual import events
+from textual.app import App
+
+from gpuwise.tui.lines import charts
+from gpuwise.tui.lines.drawing import Drawn, HostHistory, selected_card
+from gpuwise.tui.lines.layout import VIEWS
+from gpuwise.tui.lines.processes import BY_NAME, Entry, columns_for
+from gpuwise.tui.lines.text_runs import Line
+from gpuwise.tui.state import INTERVALS_S, State
+
+if TYPE_CHECKING:
+    from gpuwise.machine.telemetry.history import History
+    from gpuwise.machine.telemetry.monitor import Source
+    from gpuwise.tui.dialog import Sheet
+    from gpuwise.tui.lines.palette import Palette
+    from gpuwise.tui.panel import Panel
+    from gpuwise.tui.sampler import Sampler, Snapshot
+
+
+class Acts(App[None]):
+    """The base of :class:`gpuwise.tui.app.TopApp`, which has what is declared here."""
+
+    shot: Snapshot | None
+    drawn: Drawn | None
+    state: State
+    sampler: Sampler
+    source: Source
+    palette: Palette
+    panel: Panel
+    hosts: HostHistory
+    _waiting: Snapshot | None
+    _stopped: tuple[History, HostHistory] | None
+    """What the charts show while a live source is paused: it goes on, they do not."""
+    _told_theme: str | None
+
+    def redraw(self) -> None:
+        """Draw what there is."""
+        raise NotImplementedError
+
+    def say(self, words: str) -> None:
+        """Say at the bottom, for a moment, what a key has done."""
+        raise NotImplementedError
+
+    def open(self, sheet: Sheet, done: Callable[[str | None], None] | None = None) -> None:
+        """Put a sheet over the screen."""
+        raise NotImplementedError
+
+    def keep_choices(self) -> None:
+        """Remember what was chosen."""
+        raise NotImplementedError
+
+    def reorder(self, **changes: object) -> None:
+        """Change the order of the table and show it."""
+        raise NotImplementedError
+
+    def hit(self, action: str, *, double: bool) -> None:
+        """A click: ``card:3``, ``process:1234:0``, ``sort:sm``, ``view:why``, ``chart:power``, ``why:2``, ``do:pause``."""
+        what, _, value = action.partition(":")
+        match what:
+            case "card":
+                self.action_card(int(value))
+                if double:
+                    self.action_card_details()
+            case "process":
+                pid, _, number = value.partition(":")
+                self.state.process = (int(pid), int(number))
+                self.redraw()
+                if double:
+                    self.action_details()
+            case "sort":
+                self.sort_by(value)
+            case "view":
+                self.action_view(value)
+            case "why":
+                if value:
+                    self.state.card = int(value)
+                    self.redraw()
+                if double:
+                    self.action_view("why")
+            case "chart":
+                self.state.chart = value
+                self.redraw()
+            case _:
+                self.do(value)
+
+    def do(self, name: str) -> None:
+        """An action by its name at the bottom of the screen."""
+        match name:
+            case "next_view" | "sort" | "chart":
+                getattr(self, f"action_{name}")(1)
+            case "quit":
+                self.exit()
+            case _:
+                getattr(self, f"action_{name}")()
+
+    def action_help(self) -> None:
+        from gpuwise.tui.dialog import Sheet
+        from gpuwise.tui.lines.help import help_lines
+
+        self.open(Sheet(self.palette, "gpuwise top: keys", help_lines))
+
+    def action_next_view(self, by: int) -> None:
+        self.action_view(VIEWS[(VIEWS.index(self.state.view) + by) % len(VIEWS)])
+
+    def action_view(self, view: str) -> None:
+        # the key of a view brings back the overview when it is pressed again
+        self.state.view = "overview" if view == self.state.view else view
+        self.redraw()
+
+    def action_card(self, number: int) -> None:
+        if self.shot is None or all(c.number != number for c in self.shot.frame.cards):
+            return
+        self.state.card = number
+        if self.state.order.card is not None:
+            self.reorder(card=number)
+        self.redraw()
+
+    def action_card_by(self, by: int) -> None:
+        if self.shot is not None and self.shot.frame.cards:
+            self.action_card((self.state.card + by) % len(self.shot.frame.cards))
+
+    def action_only_card(self) -> None:
+        self.reorder(card=self.state.card if self.state.order.card is None else None)
+
+    def action_by(self, by: int) -> None:
+        """Up and down: through the processes, or through the reasons."""
+        if self.state.view == "why":
+            self.state.first_why_line = max(0, self.state.first_why_line + by)
+        elif self.drawn is not None and self.drawn.entries:
+            entries = self.drawn.entries
+            # nothing is selected yet: one down is the first that is seen
+            start = self.state.first_process - 1 if self.state.process is None else self.state.place
+            at = start + by
+            self.state.process = entries[max(0, min(len(entries) - 1, at))].key
+        self.redraw()
+
+    def action_page(self, by: int) -> None:
+        if self.drawn is None:
+            return
+        layout = self.drawn.layout
+        lines = layout.chart if self.state.view == "why" else layout.processes
+        self.action_by(by * max(1, lines - 2))
+
+    def action_sort(self, by: int) -> None:
+        shown = self._sortable()
+        at = shown.index(self.state.order.column) if self.state.order.column in shown else -1
+        self.sort_by(shown[(at + by) % len(shown)])
+
+    def sort_by(self, name: str) -> None:
+        """Sort by a column; by the same one again: the other way round."""
+        order = self.state.order
+        falling = not order.falling if name == order.column else BY_NAME[name].numeric and name not in ("gpu", "pid")
+        self.reorder(column=name, falling=falling)
+        self.keep_choices()
+
+    def _sortable(self) -> list[str]:
+        entries = self.drawn.entries if self.drawn is not None else ()
+        host_only = self.shot is not None and not self.shot.frame.cards
+        return [c.name for c, _ in columns_for(max(1, self.size.width), entries, host_only=host_only)]
+
+    def action_turn(self) -> None:
+        self.reorder(falling=not self.state.order.falling)
+        self.keep_choices()
+
+    def action_tree(self) -> None:
+        self.sampler.tree = not self.state.order.tree
+        self.reorder(tree=self.sampler.tree)
+        if self.state.live:
+            self.sampler.hurry()  # the processes above are only read for the tree
+        self.keep_choices()
+
+    def action_filter(self) -> None:
+        self.state.typing = self.state.order.filter
+        self.redraw()
+
+    def action_clear_filter(self) -> None:
+        if self.state.order.filter:
+            self.reorder(filter="")
+        else:
+            self.state.process = None
+            self.redraw()
+
+    def set_filter(self, words: str) -> None:
+        """The filter while it is typed: the table follows each letter."""
+        self.state.typing = words
+        self.state.first_process = 0
+        self.reorder(filter=words.strip())
+
+    def type_filter(self, event: events.Key) -> None:
+        typed = self.state.typing or ""
+        if event.key == "enter":
+            self.state.typing = None
+            self.redraw()
+        elif event.key in ("escape", "ctrl+c"):
+            self.state.typing = None
+            self.reorder(filter="")
+        elif event.key in ("backspace", "ctrl+h"):
+            self.set_filter(typed[:-1])
+        elif event.key == "ctrl+u":
+            self.set_filter("")
+        elif event.key in ("up", "down"):
+            self.action_by(-1 if event.key == "up" else 1)
+        elif event.is_printable and event.character is not None:
+            self.set_filter(typed + event.character)
+
+    def action_chart(self, by: int) -> None:
+        shown = self._charted()
+        at = shown.index(self.state.chart) if self.state.chart in shown else 0
+        self.state.chart = shown[(at + by) % len(shown)]
+        self.redraw()
+
+    def _charted(self) -> list[str]:
+        """Names of the readings there is something to chart of; first the one for several."""
+        card = None if self.shot is None else selected_card(self.shot.frame, self.state)
+        names = [] if card is None else [m.name for m in charts.known_metrics(card)]
+        return names or ["use"] if self.state.all_cards else ["", *names]
+
+    def action_all_cards(self) -> None:
+        self.state.all_cards = not self.state.all_cards
+        self.redraw()
+
+    def action_zoom(self) -> None:
+        self.state.zoom = charts.ZOOMS[(charts.ZOOMS.index(self.state.zoom) + 1) % len(charts.ZOOMS)]
+        self.say(f"{self.state.zoom} refresh{'es' if self.state.zoom > 1 else ''} to a dot")
+
+    def action_pause(self) -> None:
+        self.state.paused = not self.state.paused
+        if not self.state.live:
+            self.sampler.hold(self.state.paused)
+        elif self.state.paused:
+            self._stopped = (self.source.history.copy(), self.hosts.copy())
+        else:
+            self._stopped = None
+            self.shot = self._waiting or self.shot
+        self.redraw()
+
+    def action_interval(self, by: int) -> None:
+        now = self.sampler.interval_s
+        longer = [s for s in INTERVALS_S if s > now * 1.001] if by > 0 else [s for s in INTERVALS_S[::-1] if s < now * 0.999]
+        if longer:
+            self.sampler.interval_s = self.state.interval_s = longer[0]
+            self.sampler.wake()
+        self.say(f"a refresh every {self.state.interval_s:g} s")
+
+    def action_seek(self, by_s: int) -> None:
+        if not self.sampler.seekable:
+            self.say("only a recording can be wound back")
+            return
+        self.sampler.seek(by_s)
+
+    def action_theme(self) -> None:
+        from gpuwise.tui.dialog import Choice, Sheet
+
+        names, before = sorted(self.available_themes), self.theme
+
+        def take(name: str | None) -> None:
+            self.theme = name or before
+            if name is not None:
+                self._told_theme = None
+                self.keep_choices()
+
+        def look(name: str) -> None:
+            self.theme = name
+
+        sheet = Sheet(self.palette, "themes", lambda _: [], choices=[Choice(n, n) for n in names], at=names.index(before),
+                      move=look, widest=40)  # fmt: skip
+        self.open(sheet, take)
+
+    def chosen_entries(self) -> list[Entry]:
+        """The rows of the selected process, on every card it is on."""
+        if self.state.process is None or self.drawn is None:
+            return []
+        return [e for e in self.drawn.entries if e.host.pid == (self.state.process or (0, 0))[0]]
+
+    def action_details(self) -> None:
+        rows = self.chosen_entries()
+        if not rows:
+            self.action_card_details()
+            return
+        from gpuwise.tui.dialog import Sheet
+        from gpuwise.tui.lines.readings import process_lines
+
+        def make(width: int) -> list[Line]:
+            nonlocal rows
+            rows = [e for e in (self.drawn.entries if self.drawn else ()) if e.host.pid == rows[0].host.pid] or rows
+            return process_lines(rows, width)
+
+        self.open(Sheet(self.palette, f"process {rows[0].host.pid}", make))
+
+    def action_card_details(self) -> None:
+        if self.shot is None or selected_card(self.shot.frame, self.state) is None:
+            self.say("there is no GPU")
+            return
+        from gpuwise.tui.dialog import Sheet
+        from gpuwise.tui.lines.readings import card_lines
+
+        def make(width: int) -> list[Line]:
+            assert self.shot is not None
+            card = selected_card(self.shot.frame, self.state)
+            watched_s = self.shot.frame.at_s - (self.state.began_s or self.shot.frame.at_s)
+            return [] if card is None else card_lines(card, self.shot.causes, self.state.prices, watched_s, width)
+
+        self.open(Sheet(self.palette, f"GPU {self.state.card}", make))
+
+    def action_kill(self) -> None:
+        from gpuwise.tui.kill_dialog import ask
+        from gpuwise.tui.kill_process import refusal
+
+        rows = self.chosen_entries()
+        if not rows:
+            self.say("choose a process first: ↑ ↓ or a click")
+            return
+        why = refusal(rows[0].host, live=self.state.live)
+        if why is not None:
+            self.say(why)
+            return
+        ask(self, rows, signal.SIGTERM)

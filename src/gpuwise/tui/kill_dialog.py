@@ -1,0 +1,68 @@
+"""Ending a process, with a question first: SIGTERM, some seconds to obey, then SIGKILL is offered."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpuwise.tui.dialog import Choice, Sheet
+from gpuwise.tui.kill_process import end, is_gone
+from gpuwise.tui.lines.processes import Entry, command_of
+from gpuwise.tui.lines.text_runs import BLANK, Line, line, run, short_bytes, wrap
+
+if TYPE_CHECKING:
+    from gpuwise.tui.actions import Acts
+
+CHECK_EVERY_S = 0.2
+PATIENCE_S = 5.0
+"""How long a process is given to end by SIGTERM before SIGKILL is offered."""
+N_COMMAND_LINES = 4
+
+
+def ask(app: Acts, rows: Sequence[Entry], number: signal.Signals) -> None:
+    """Ask whether to send a signal to the process of ``rows``, and do it."""
+    host = rows[0].host
+
+    def lines(width: int) -> list[Line]:
+        held = ", ".join(f"{short_bytes(e.gpu.memory_bytes)} on GPU {e.number}" for e in rows if e.gpu is not None)
+        out = [line(run(f"process {host.pid}", "strong"), run(f" of {host.user or 'unknown user'}", "dim"))]
+        out += [line(run(t)) for t in wrap(command_of(rows[0]), width)[:N_COMMAND_LINES]]
+        out += [line(run(f"holds {held}", "dim"))] if held else []
+        if number == signal.SIGKILL:
+            out += [line(run(t, "warn")) for t in wrap(f"It has not ended {PATIENCE_S:g} s after SIGTERM. SIGKILL leaves it no "
+                                                       "time to save anything.", width)]  # fmt: skip
+        return [*out, BLANK]
+
+    word = "kill it now (SIGKILL)" if number == signal.SIGKILL else "ask it to end (SIGTERM)"
+    choices = [Choice("leave", "leave it", "n"), Choice("end", word, "y")]
+
+    def answered(choice: str | None) -> None:
+        if choice != "end":
+            return
+        ended = end(host, number, live=app.state.live)
+        app.say(ended.words)
+        if ended.ok:
+            _follow(app, rows, number)
+
+    app.open(Sheet(app.palette, "end a process", lines, choices=choices, widest=72), answered)
+
+
+def _follow(app: Acts, rows: Sequence[Entry], number: signal.Signals) -> None:
+    """Look whether it has ended; after a while offer the harder signal."""
+    host, began_s = rows[0].host, time.monotonic()
+
+    def look() -> None:
+        if is_gone(host):
+            timer.stop()
+            app.say(f"process {host.pid} has ended")
+            app.sampler.hurry()
+        elif time.monotonic() - began_s >= PATIENCE_S:
+            timer.stop()
+            if number == signal.SIGTERM and not isinstance(app.screen, Sheet):
+                ask(app, rows, signal.SIGKILL)
+            else:
+                app.say(f"process {host.pid} is still there")
+
+    timer = app.set_interval(CHECK_EVERY_S, look)

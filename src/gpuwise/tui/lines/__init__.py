@@ -1,0 +1,1 @@
+"""What the screen shows as lines of text runs. Pure; nothing of textual."""

@@ -1,0 +1,1 @@
+"""Changes made to a person's step while it is captured."""

@@ -1,0 +1,281 @@
+# pyright: basic
+"""Changes to the model: autocast, checkpointing, adapters, formats of the weights, memory formats, fused attention."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from gpuwise.workload.capture.changes.contexts import Watch
+
+FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+LARGEST_SCALE = 65536.0
+
+
+@contextmanager
+def _autocast(watch: Watch, form: str) -> Iterator[None]:
+    """Autocast from the first call of a model to the backward pass, as if the forward and the loss stood under ``with
+    torch.autocast``; fp16 gradients are scaled and unscaled as by a GradScaler. fp32 turns autocast off."""
+    entered: list[torch.autocast] = []
+
+    def begin(_: nn.Module) -> None:
+        if not entered and torch.is_grad_enabled():
+            watch.sites.touched += 1
+            entered.append(torch.autocast("cuda", dtype=FORMATS[form]))
+            entered[-1].__enter__()
+
+    def end() -> None:
+        while entered:
+            entered.pop().__exit__(None, None, None)
+
+    watch.on_call.append(begin)
+    watch.on_backward.append(end)
+    if form == "fp16":
+        watch.on_optimizer.append(_unscale_first)
+    try:
+        yield
+    finally:
+        end()
+
+
+def _unscale_first(optimizer: torch.optim.Optimizer) -> None:
+    """Before each step, the pass over all gradients that ``GradScaler.unscale_`` makes."""
+
+    def unscale(self: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        if grads:
+            found = torch.zeros((), device=grads[0].device)
+            inverse = torch.full((), 1.0 / LARGEST_SCALE, device=grads[0].device)
+            torch._amp_foreach_non_finite_check_and_unscale_(grads, found.reshape(1), inverse)  # type: ignore[attr-defined]
+
+    optimizer.register_step_pre_hook(unscale)
+
+
+@contextmanager
+def _no_autocast(watch: Watch, _: Any) -> Iterator[None]:
+    """Plain fp32: whatever autocast the step enters is off."""
+    from gpuwise.workload.capture.changes.contexts import patched
+
+    def init(original: Any) -> Any:
+        @functools.wraps(original)
+        def __init__(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+            watch.sites.touched += 1
+            original(self, device_type, *args, **{**kwargs, "enabled": False})
+
+        return __init__
+
+    with patched(torch.autocast, "__init__", init):
+        yield
+
+
+def _precision(watch: Watch, form: str) -> Any:
+    return _no_autocast(watch, form) if form == "fp32" else _autocast(watch, form)
+
+
+@contextmanager
+def _tf32(watch: Watch, allow: bool | None) -> Iterator[None]:
+    """TensorFloat-32 in matrix products and convolutions allowed (or, with ``False``, forbidden)."""
+    allow = allow is not False
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    watch.sites.touched += before != (allow, allow)
+
+    def again(_: Any) -> None:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allow
+
+    again(None)
+    watch.on_model.append(again)  # the script may set it itself while it builds
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+@contextmanager
+def _no_benchmark(watch: Watch, _: Any) -> Iterator[None]:
+    before = torch.backends.cudnn.benchmark
+
+    def off(_: nn.Module) -> None:
+        watch.sites.touched += torch.backends.cudnn.benchmark
+        torch.backends.cudnn.benchmark = False
+
+    watch.on_call.append(off)
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def _checkpoint(watch: Watch, names: Sequence[str] | None) -> None:
+    """The named modules (or every repeated block) under ``torch.utils.checkpoint``, without reentrant autograd."""
+    from torch.utils.checkpoint import checkpoint
+
+    from gpuwise.workload.capture.changes.contexts import blocks_of
+
+    def wrap(root: nn.Module) -> None:
+        chosen = blocks_of(root) if names is None else {n: m for n, m in root.named_modules() if n in names}
+        for module in chosen.values():
+            watch.sites.touched += 1
+            module.forward = _recomputed(module, checkpoint)
+
+    watch.on_model.append(wrap)
+
+
+def _recomputed(module: nn.Module, checkpoint: Any) -> Callable[..., Any]:
+    forward = module.forward
+
+    @functools.wraps(forward)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+    return wrapped
+
+
+def _lora(watch: Watch, rank: int) -> None:
+    """Everything frozen; each linear layer gets two trained factors of ``rank`` beside it, and the optimizer those."""
+
+    def adapt(root: nn.Module, groups: list[dict[str, Any]]) -> None:
+        added: list[nn.Parameter] = []
+        frozen = {id(p) for p in root.parameters()}
+        for p in root.parameters():
+            p.requires_grad_(False)
+        layers = [m for m in root.modules() if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"]
+        for layer in layers:
+            down, up = _factors(layer, rank)
+            added += [down, up]
+            layer.register_forward_hook(functools.partial(_add_adapter, down, up))
+        watch.sites.touched += len(layers)
+        first = True
+        for group in groups:
+            group["params"] = [p for p in group["params"] if id(p) not in frozen] + (added if first else [])
+            first = False
+        groups[:] = [g for g in groups if g["params"]] or groups[:1]
+        # a checkpointed first block needs an input that asks for a gradient
+        for module in root.modules():
+            if isinstance(module, nn.Embedding):
+                module.register_forward_hook(lambda m, a, out: out.requires_grad_(True) if out.is_leaf else out)
+
+    watch.on_parameters.append(adapt)
+
+
+def _factors(layer: nn.Module, rank: int) -> tuple[nn.Parameter, nn.Parameter]:
+    weight: torch.Tensor = layer.weight  # type: ignore[assignment]
+    n_out, n_in = weight.shape if isinstance(layer, nn.Linear) else reversed(weight.shape)
+    down = nn.Parameter(torch.full((rank, n_in), 1.0 / n_in, dtype=weight.dtype, device=weight.device))
+    up = nn.Parameter(torch.zeros(n_out, rank, dtype=weight.dtype, device=weight.device))
+    layer.register_parameter("adapter_down", down)
+    layer.register_parameter("adapter_up", up)
+    return down, up
+
+
+def _add_adapter(down: nn.Parameter, up: nn.Parameter, layer: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    return output + nn.functional.linear(nn.functional.linear(inputs[0], down), up) * 2.0
+
+
+def _low_precision(watch: Watch, form: str) -> None:
+    """The weights themselves in ``form``, converted before the optimizer takes them; float inputs follow."""
+    dtype = FORMATS[form]
+
+    def convert(root: nn.Module, _: list[dict[str, Any]]) -> None:
+        watch.sites.touched += 1
+        root.to(dtype)
+        root.register_forward_pre_hook(_cast_inputs(dtype), with_kwargs=True)
+
+    watch.on_parameters.append(convert)
+
+
+def _cast_inputs(dtype: torch.dtype) -> Any:
+    def cast(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            return value.to(dtype)
+        return value
+
+    def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
+        return tuple(cast(a) for a in args), {k: cast(v) for k, v in kwargs.items()}
+
+    return hook
+
+
+def _channels_last(watch: Watch, _: Any) -> None:
+    """Convolution weights and the images they see in channels-last order."""
+
+    def convert(root: nn.Module) -> None:
+        if not any(isinstance(m, nn.Conv2d) for m in root.modules()):
+            return
+        watch.sites.touched += 1
+        root.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        root.register_forward_pre_hook(_last)
+
+    watch.on_model.append(convert)
+
+
+def _last(module: nn.Module, args: Any) -> Any:
+    return tuple(
+        a.contiguous(memory_format=torch.channels_last) if isinstance(a, torch.Tensor) and a.dim() == 4 else a for a in args
+    )
+
+
+def _sdpa(watch: Watch, _: Any) -> None:
+    """Attention written out in full replaced by the fused one, where the model has a switch for it: transformers'
+    ``attn_implementation``, timm's ``fused_attn``."""
+
+    def switch(root: nn.Module) -> None:
+        for module in root.modules():
+            config = getattr(module, "config", None)
+            if getattr(config, "_attn_implementation", None) == "eager":
+                config._attn_implementation = "sdpa"  # type: ignore[union-attr]
+                watch.sites.touched += 1
+            if getattr(module, "fused_attn", None) is False:
+                module.fused_attn = True  # type: ignore[assignment]
+                watch.sites.touched += 1
+
+    watch.on_model.append(switch)
+
+
+def _free_outputs(watch: Watch, _: Any) -> None:
+    """What the models returned in the last step is emptied when the first of them is called in the next, as if no
+    variable or list held it any longer."""
+    from gpuwise.workload.capture.ops.nested import tensors_in
+
+    held: list[torch.Tensor] = []
+    first: list[nn.Module] = []
+    updated = False
+
+    def note(optimizer: torch.optim.Optimizer) -> None:
+        def after(o: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            nonlocal updated
+            updated = True
+
+        optimizer.register_step_post_hook(after)
+
+    def keep(_: nn.Module, output: Any) -> None:
+        held.extend(t for t in tensors_in(output) if t.dim())
+
+    def free(root: nn.Module) -> None:
+        nonlocal updated
+        if not first:
+            first.append(root)
+        if updated and root is first[0]:
+            for tensor in held:
+                watch.sites.touched += 1
+                tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            held.clear()
+            updated = False
+
+    watch.on_optimizer.append(note)
+    watch.on_output.append(keep)
+    watch.on_call.append(free)
+
+
+MODEL: dict[str, Callable[[Watch, Any], Any]] = {
+    "autocast": _precision, "tf32": _tf32, "no-benchmark": _no_benchmark, "checkpoint": _checkpoint, "lora": _lora,
+    "low-precision": _low_precision, "channels-last": _channels_last, "sdpa": _sdpa,
+    "free-outputs": _free_outputs,
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""The pretended accelerator: what a program that runs on it sees."""

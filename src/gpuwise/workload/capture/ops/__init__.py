@@ -1,0 +1,1 @@
+"""Operations of a capture: dispatch, kernels chosen, FLOP and bytes."""

@@ -1,0 +1,200 @@
+# pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
+"""Regions of the program: given to ``torch.compile``, or to activation checkpointing. Both run eagerly and are marked.
+
+What ``torch.compile`` would fuse is for the models of time and memory to say; here a compiled region's operations, and
+those of its backward pass, carry ``OpFlag.COMPILED``. Operations in a checkpointed region carry
+``OpFlag.CHECKPOINTED``, in the forward pass and when they are run again.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.checkpoint as checkpoint_module
+from torch import nn
+
+from gpuwise.workload.capture.device.patching import Patches
+from gpuwise.workload.capture.record.capture import OpFlag
+
+if TYPE_CHECKING:
+    from gpuwise.workload.capture.device.accelerator import FakeAccelerator
+
+_COMPILED, _CHECKPOINTED = int(OpFlag.COMPILED), int(OpFlag.CHECKPOINTED)
+_sequence = torch._C._autograd._get_sequence_nr
+_node = torch._C._current_autograd_node
+
+
+class Regions:
+    """Where the program is; autograd's sequence numbers tell which backward nodes a compiled region made."""
+
+    def __init__(self) -> None:
+        self.compiled_depth = 0
+        self.checkpoint_depth = 0
+        self.requests: list[dict[str, Any]] = []
+        """Arguments of each ``torch.compile`` call: ``mode``, ``fullgraph``, ``dynamic``, ``backend``."""
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+
+    def flags(self) -> int:
+        """``OpFlag`` bits of an operation issued now."""
+        bits = _CHECKPOINTED if self.checkpoint_depth else 0
+        if self.compiled_depth:
+            return bits | _COMPILED
+        if self._begins:
+            node = _node()
+            if node is not None:
+                number = node._sequence_nr()
+                i = bisect_right(self._begins, number) - 1
+                if i >= 0 and number < self._ends[i]:
+                    return bits | _COMPILED
+        return bits
+
+    def compiled(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call ``function`` as part of a compiled region."""
+        outermost = not self.compiled_depth
+        begin = _sequence()
+        self.compiled_depth += 1
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.compiled_depth -= 1
+            if outermost and _sequence() > begin:
+                self._begins.append(begin)
+                self._ends.append(_sequence())
+
+    def eager(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call ``function`` as excluded from compilation."""
+        depth, self.compiled_depth = self.compiled_depth, 0
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.compiled_depth = depth
+
+    def checkpointed(self, function: Any) -> Any:
+        """``function`` as part of a checkpointed region."""
+
+        @functools.wraps(function, updated=())
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self.checkpoint_depth += 1
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.checkpoint_depth -= 1
+
+        return run
+
+
+class CompiledModule(nn.Module):
+    """What ``torch.compile(module)`` gives: the module itself as ``_orig_mod``, its attributes shown through."""
+
+    def __init__(self, module: nn.Module, regions: Regions) -> None:
+        super().__init__()
+        self._modules["_orig_mod"] = module
+        self.__dict__["_regions"] = regions
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._regions.compiled(self._modules["_orig_mod"], *args, **kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._regions.compiled(self._modules["_orig_mod"], *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        modules = self.__dict__["_modules"]
+        return modules[name] if name in modules else getattr(modules["_orig_mod"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("_modules", "training") or name in self.__dict__:
+            super().__setattr__(name, value)
+        else:
+            setattr(self._modules["_orig_mod"], name, value)
+
+    def __len__(self) -> int:
+        held: Any = self._modules["_orig_mod"]
+        return len(held)
+
+    def __iter__(self) -> Any:
+        held: Any = self._modules["_orig_mod"]
+        return iter(held)
+
+
+def install(acc: FakeAccelerator, patches: Patches) -> None:
+    """Replace ``torch.compile`` and what torch's checkpointing calls."""
+    regions = acc.regions
+    _install_compile(acc, regions, patches)
+    _install_checkpoint(regions, patches)
+
+
+def _install_compile(acc: FakeAccelerator, regions: Regions, patches: Patches) -> None:
+    def compile(model: Any = None, *, disable: bool = False, **options: Any) -> Any:
+        if model is None:
+            return lambda m: compile(m, disable=disable, **options)
+        if disable:
+            return model
+        regions.requests.append(options)
+        if isinstance(model, nn.Module):
+            return model if isinstance(model, CompiledModule) else CompiledModule(model, regions)
+
+        @functools.wraps(model, updated=())
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return regions.compiled(model, *args, **kwargs)
+
+        return run
+
+    def module_compile(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        if kwargs.pop("disable", False):
+            return
+        regions.requests.append(kwargs)
+        self._compiled_call_impl = functools.partial(regions.compiled, self._call_impl)
+
+    def disable(fn: Any = None, recursive: bool = True, **_: Any) -> Any:
+        if fn is None:
+            return lambda f: disable(f, recursive)
+        if isinstance(fn, (type, nn.Module)):
+            return fn
+
+        @functools.wraps(fn, updated=())
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return regions.eager(fn, *args, **kwargs)
+
+        return run
+
+    patches.set(torch, "compile", compile)
+    patches.set(nn.Module, "compile", module_compile)
+    patches.set(torch.compiler, "compile", compile)
+    patches.set(torch.compiler, "disable", disable)
+    for name in ("cudagraph_mark_step_begin", "reset"):
+        if hasattr(torch.compiler, name):
+            patches.set(torch.compiler, name, lambda *a, **k: None)
+
+
+def _install_checkpoint(regions: Regions, patches: Patches) -> None:
+    reentrant = checkpoint_module.CheckpointFunction
+
+    class Reentrant(reentrant):
+        @staticmethod
+        def apply(function: Any, preserve: bool, *args: Any) -> Any:
+            return reentrant.apply(regions.checkpointed(function), preserve, *args)
+
+    patches.set(checkpoint_module, "CheckpointFunction", Reentrant)
+    held = checkpoint_module._checkpoint_without_reentrant_generator
+
+    def generator(fn: Any, *args: Any, **kwargs: Any) -> Any:
+        inner = held(regions.checkpointed(fn), *args, **kwargs)
+        next(inner)
+        regions.checkpoint_depth += 1
+        try:
+            yield
+        except BaseException as error:
+            regions.checkpoint_depth -= 1
+            inner.throw(error)
+            raise
+        regions.checkpoint_depth -= 1
+        next(inner, None)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch.") and getattr(module, "_checkpoint_without_reentrant_generator", None) is held:
+            patches.set(module, "_checkpoint_without_reentrant_generator", generator)

@@ -1,0 +1,67 @@
+# pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
+"""Public model packages (torchvision, timm, transformers), made importable whatever torch build is installed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpuwise.errors import MissingExtraError
+
+
+def torchvision() -> Any:
+    """The package ``torchvision``; where its binary does not fit this torch, its operators are described by
+    shape, so that every model builds and captures.
+
+    Raises MissingExtraError when it is not installed.
+    """
+    from gpuwise.workload.capture.ops import torchvision_ops as zoo_vision_ops
+
+    if "torchvision.ops" in sys.modules:
+        zoo_vision_ops.bound_nms()
+        return sys.modules["torchvision"]
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or spec.origin is None:
+        raise MissingExtraError("this network needs torchvision", hint="pip install torchvision")
+    if not _binary_loads(Path(spec.origin).parent):
+        zoo_vision_ops.describe()
+        package = importlib.import_module("torchvision")
+        zoo_vision_ops.finish()
+    else:
+        package = importlib.import_module("torchvision")
+    zoo_vision_ops.bound_nms()
+    return package
+
+
+def _binary_loads(folder: Path) -> bool:
+    found = [p for p in folder.glob("_C*") if p.suffix in (".so", ".pyd", ".dylib")]
+    if not found:
+        return False
+    try:
+        torch.ops.load_library(str(found[0]))
+    except OSError:
+        return False
+    return True
+
+
+def timm() -> Any:
+    """The package ``timm``. Raises MissingExtraError when it is not installed."""
+    if importlib.util.find_spec("timm") is None:
+        raise MissingExtraError("this network needs timm", hint="pip install timm")
+    if importlib.util.find_spec("torchvision") is not None:
+        torchvision()
+    return importlib.import_module("timm")
+
+
+def transformers() -> Any:
+    """The package ``transformers``. Raises MissingExtraError when it is not installed."""
+    if importlib.util.find_spec("transformers") is None:
+        raise MissingExtraError("this network needs transformers", hint="pip install transformers")
+    if importlib.util.find_spec("torchvision") is not None:  # its image processors import torchvision where it is installed
+        torchvision()
+    return importlib.import_module("transformers")

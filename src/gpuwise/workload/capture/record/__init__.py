@@ -1,0 +1,1 @@
+"""A captured step as columns: operations, storages, modules, and edits of them."""

@@ -1,0 +1,272 @@
+"""The captured front end: a captured step as an op table, and its sums. No torch here.
+
+Rows that repeat (same signature, phase and module kind) are one row with a count. Shapes follow
+:mod:`gpuwise.workload.step`; a batched product [B, M, K] x [B, K, N] is ``matmul`` (B, M, N, K), an attention is
+read from its query, key and value whatever kernel ran it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuwise.workload.capture.record.capture import Capture, Category, OpFlag, Signature, TensorSpec
+from gpuwise.workload.step import CAUSAL, DROPOUT, FUSED_ATTENTION, Kind, OpTable, OpTableBuilder, Phase
+
+_BYTES = {
+    "fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
+    "c32": 4, "c64": 8, "c128": 16, "u16": 2, "u32": 4, "u64": 8, "fp4": 1,
+}  # fmt: skip
+
+
+def op_table(capture: Capture, step: int = -1, *, by_module: bool = False) -> OpTable:
+    """One step as an op table: a row for each signature and phase (and module, if asked), in order of first appearance.
+
+    Host-only operations (views) are left out: they launch nothing. ``name`` is the operation without its namespace and
+    overload, after the module's path where rows are by module. FP32 products that the step's settings run in TF32 have
+    dtype ``tf32``.
+    """
+    span = capture.steps[step]
+    module = capture.op_module[span.first_op : span.end_op] if by_module else np.zeros(span.end_op - span.first_op, np.int64)
+    keys = np.stack([
+        capture.op_signature[span.first_op : span.end_op], capture.op_phase[span.first_op : span.end_op], module,
+    ], axis=1)  # fmt: skip
+    if not len(keys):
+        return OpTableBuilder().build()
+    distinct, first, counts = np.unique(keys, axis=0, return_index=True, return_counts=True)
+    table = OpTableBuilder()
+    for i in np.argsort(first).tolist():
+        signature = capture.signatures[int(distinct[i, 0])]
+        if not signature.n_kernels and signature.kind not in (Kind.COPY, Kind.COLLECTIVE):
+            continue
+        path = capture.modules[int(distinct[i, 2])] + "." if by_module and distinct[i, 2] else ""
+        _add(table, path, signature, Phase(int(distinct[i, 1])), float(counts[i]), capture)
+    return table.build()
+
+
+def _add(table: OpTableBuilder, path: str, s: Signature, phase: Phase, count: float, capture: Capture) -> None:
+    kind, shape, flag = row_shape(s)
+    dtype = row_dtype(s)
+    settings = capture.settings
+    tf32 = settings.cudnn_tf32 if kind is Kind.CONVOLUTION else settings.matmul_tf32
+    if dtype == "fp32" and tf32 and kind in (Kind.MATMUL, Kind.CONVOLUTION) and settings.capability >= (8, 0):
+        dtype = "tf32"
+    table.add(
+        path + short_name(s.op), kind, phase, dtype, shape, count=count, flop=s.flop, read=s.bytes_read,
+        written=s.bytes_written, flag=flag, n_kernels=float(s.n_kernels),
+    )  # fmt: skip
+
+
+def short_name(op: str) -> str:
+    """``aten.addmm.default`` as ``addmm``."""
+    parts = op.split(".")
+    return parts[1] if len(parts) > 1 else op
+
+
+def row_dtype(s: Signature) -> str:
+    """The arithmetic format: that of the widest floating-point input (or output); an embedding's table or result."""
+    found = [t.dtype for t in (*s.inputs, *s.outputs) if t.dtype[0] in ("f", "b") and t.dtype != "bool"]
+    if s.kind is Kind.ATTENTION and found:
+        return found[0]  # later inputs are fp32 sums and the state of the random numbers
+    if s.kind in (Kind.MATMUL, Kind.CONVOLUTION, Kind.GROUPED) and len(s.inputs) > 1:
+        products = [t for t in s.inputs if len(t.shape) >= 2 and t.dtype in _BYTES and t.dtype[0] in ("f", "b", "i", "c")]
+        if products:
+            return products[-1].dtype
+    return found[0] if found else (s.outputs[0].dtype if s.outputs else "u8")
+
+
+def row_shape(s: Signature) -> tuple[Kind, tuple[int, ...], int]:
+    """(kind, shape columns, flags) of a signature's row; what has no shape of its kind becomes ``memory``."""
+    maker = _SHAPES.get(s.kind)
+    made = maker(s) if maker is not None else None
+    if made is None:
+        return (s.kind if s.kind in (Kind.MEMORY, Kind.HOST) else Kind.MEMORY), (), 0
+    return s.kind, made, _flag(s)
+
+
+def _flag(s: Signature) -> int:
+    if s.kind is not Kind.ATTENTION:
+        return 0
+    flag = FUSED_ATTENTION
+    if s.attribute("is_causal") or s.attribute("custom_mask_type"):
+        flag |= CAUSAL
+    return flag | (DROPOUT if s.attribute("dropout_p", 0.0) else 0)
+
+
+def _matmul(s: Signature) -> tuple[int, ...] | None:
+    """(B, M, N, K): M x N is the output, K what is left of the FLOP."""
+    if not s.outputs or not s.outputs[0].shape or not s.flop:
+        return None
+    out = s.outputs[0].shape
+    if len(out) == 1:
+        return (1, out[0], 1, max(1, round(s.flop / 2 / max(1, out[0]))))
+    batch, m, n = (math.prod(out[:-2]), out[-2], out[-1])
+    elements = batch * m * n
+    k = round(s.flop / 2 / elements) if elements else 0
+    weight = s.inputs[1] if short_name(s.op) in ("linear", "matmul") and len(s.inputs) > 1 else None
+    if weight is not None and len(weight.shape) == 2:
+        return (1, batch * m, n, k)
+    return (batch, m, n, k)
+
+
+def _grouped(s: Signature) -> tuple[int, ...] | None:
+    if len(s.inputs) < 2 or not s.outputs:
+        return None
+    a, b = s.inputs[0].shape, s.inputs[1].shape
+    if len(b) == 3:
+        return (b[0], math.prod(a[:-1]), b[-1], a[-1])
+    out = s.outputs[0].shape
+    return (out[0], a[-1], out[-1], out[-2]) if len(out) == 3 else None
+
+
+def _attention(s: Signature) -> tuple[int, ...] | None:
+    """(B, Sq, Skv, heads, kv heads, D, Dv) from query, key and value."""
+    wide = [t for t in s.inputs if len(t.shape) == 4]
+    if "backward" in s.op:
+        wide = wide[1:]
+    if len(wide) < 3:
+        return None
+    q, k, v = (t.shape for t in wide[:3])
+    if "_scaled_dot_product" in s.op or "cudnn" in s.op or s.op.startswith("aten.scaled_dot"):
+        return (q[0], q[2], k[2], q[1], k[1], q[3], v[3])
+    return (q[0], q[1], k[1], q[2], k[2], q[3], v[3])
+
+
+def _convolution(s: Signature) -> tuple[int, ...] | None:
+    """(B, C_in, C_out, H_out, W_out, kernel area, groups); one spatial dimension has W_out 1, three fold the first
+    two; a transposed convolution is the input gradient of the mirrored one."""
+    if len(s.inputs) < 2:
+        return None
+    if "backward" in s.op:
+        grad, image, weight = s.inputs[0], s.inputs[1], s.inputs[2]
+    else:
+        image, weight = s.inputs[0], s.inputs[1]
+        grad = s.outputs[0]
+    places = grad.shape[2:]
+    if s.attribute("transposed"):
+        image, grad, places = grad, image, image.shape[2:]
+    places = (*places, 1) if len(places) == 1 else (math.prod(places[:-1]), places[-1])
+    groups = s.attribute("groups", 1)
+    return (image.shape[0], image.shape[1], grad.shape[1], *places, math.prod(weight.shape[2:]), int(str(groups)))
+
+
+def _embedding(s: Signature) -> tuple[int, ...] | None:
+    indices = next((t for t in s.inputs if t.dtype in ("i64", "i32")), None)
+    values = next((t for t in (*s.outputs, *s.inputs) if t.dtype not in ("i64", "i32") and t.shape), None)
+    if indices is None or values is None:
+        return None
+    return (math.prod(indices.shape), values.shape[-1])
+
+
+def _collective(s: Signature) -> tuple[int, ...] | None:
+    """The payload: the larger of what goes in and what comes out."""
+    return (int(max(_sum_bytes(s.inputs), _sum_bytes(s.outputs))),)
+
+
+def _copy(s: Signature) -> tuple[int, ...] | None:
+    return (int(_sum_bytes(s.outputs) or _sum_bytes(s.inputs[:1])),)
+
+
+def _optimizer(s: Signature) -> tuple[int, ...] | None:
+    """Parameters updated: the first of the equally long lists of tensors."""
+    lists = 4 if "adam" in s.op else 3 if "adagrad" in s.op else 2
+    tensors = [t for t in s.inputs if t.shape]
+    return (sum(math.prod(t.shape) for t in tensors[: max(1, len(tensors) // lists)]),)
+
+
+def _sum_bytes(specs: Sequence[TensorSpec]) -> float:
+    return float(sum(math.prod(t.shape) * _BYTES[t.dtype] for t in specs))
+
+
+_SHAPES: dict[Kind, Callable[[Signature], tuple[int, ...] | None]] = {
+    Kind.MATMUL: _matmul, Kind.GROUPED: _grouped, Kind.ATTENTION: _attention, Kind.CONVOLUTION: _convolution,
+    Kind.EMBEDDING: _embedding, Kind.COLLECTIVE: _collective, Kind.COPY: _copy, Kind.OPTIMIZER: _optimizer,
+}  # fmt: skip
+
+
+# --- sums ---
+
+
+def _steps_signatures(capture: Capture, step: int) -> tuple[slice, np.ndarray[Any, np.dtype[np.int64]]]:
+    span = capture.steps[step]
+    ops = slice(span.first_op, span.end_op)
+    return ops, capture.op_signature[ops]
+
+
+def flop_by_phase(capture: Capture, step: int = -1) -> dict[Phase, float]:
+    """FLOP of one step by phase; phases without FLOP are left out."""
+    ops, signature = _steps_signatures(capture, step)
+    flop = np.array([s.flop for s in capture.signatures])[signature]
+    sums = np.bincount(capture.op_phase[ops], weights=flop, minlength=len(Phase))
+    return {p: float(sums[p]) for p in Phase if sums[p]}
+
+
+def flop_by_kind(capture: Capture, step: int = -1) -> dict[Kind, float]:
+    """FLOP of one step by kind of operation; kinds without FLOP are left out."""
+    _, signature = _steps_signatures(capture, step)
+    flop = np.array([s.flop for s in capture.signatures])[signature]
+    kind = np.array([int(s.kind) for s in capture.signatures])[signature]
+    sums = np.bincount(kind, weights=flop, minlength=len(Kind))
+    return {k: float(sums[k]) for k in Kind if sums[k]}
+
+
+def flop_by_module(capture: Capture, step: int = -1) -> dict[str, float]:
+    """FLOP of one step by the module whose forward caused it, backward included; '' is no module."""
+    ops, signature = _steps_signatures(capture, step)
+    flop = np.array([s.flop for s in capture.signatures])[signature]
+    sums = np.bincount(capture.op_module[ops], weights=flop, minlength=len(capture.modules))
+    found: dict[str, float] = {}
+    for i in np.flatnonzero(sums).tolist():
+        found[capture.modules[i]] = found.get(capture.modules[i], 0.0) + float(sums[i])
+    return found
+
+
+def traffic_bytes(capture: Capture, step: int = -1) -> float:
+    """Bytes read and written by the operations of one step."""
+    _, signature = _steps_signatures(capture, step)
+    return float(np.array([s.bytes_read + s.bytes_written for s in capture.signatures])[signature].sum())
+
+
+def n_kernels(capture: Capture, step: int = -1) -> int:
+    """Device kernels that one eager step launches."""
+    _, signature = _steps_signatures(capture, step)
+    return int(np.array([s.n_kernels for s in capture.signatures])[signature].sum())
+
+
+def n_syncs(capture: Capture, step: int = -1) -> int:
+    """How often the host waits for the device within one step."""
+    span = capture.steps[step]
+    return int(((capture.op_flags[span.first_op : span.end_op] & OpFlag.SYNC) > 0).sum())
+
+
+def bytes_made(capture: Capture, step: int = -1) -> dict[Category, int]:
+    """Most live bytes of each category within one step, each at its own worst moment."""
+    span = capture.steps[step]
+    live: dict[Category, int] = {}
+    storage = capture.event_storage
+    signed = capture.event_sign.astype(np.int64) * capture.storage_bytes[storage]
+    category = capture.storage_category[storage]
+    for one in Category:
+        mine = np.cumsum(np.where(category == one, signed, 0))
+        before = int(mine[span.first_event - 1]) if span.first_event else 0
+        inside = mine[span.first_event : span.end_event]
+        most = max(before, int(inside.max()) if inside.size else 0)
+        if most:
+            live[one] = most
+    return live
+
+
+def saved_bytes(capture: Capture, step: int = -1) -> int:
+    """Bytes kept for the backward when the forward of a step has ended, before its first backward operation."""
+    span = capture.steps[step]
+    backward = np.flatnonzero(capture.op_phase[span.first_op : span.end_op] == Phase.BACKWARD)
+    if not backward.size:
+        return 0
+    first = span.first_op + int(backward[0])
+    before = np.flatnonzero(capture.event_op[: span.end_event] < first)
+    if not before.size:
+        return 0
+    return capture.bytes_by_category(int(before[-1])).get(Category.ACTIVATION, 0)

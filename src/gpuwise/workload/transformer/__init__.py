@@ -1,0 +1,1 @@
+"""The analytic front end: a transformer's dimensions to rows of the step table."""

@@ -1,0 +1,219 @@
+"""The rows of one transformer layer on one rank: forward and backward, as a stack's kernels run them.
+
+Shapes: T tokens of the micro-batch on this rank, Ts tokens of the sequence-parallel shard, H hidden, F ffn,
+A query heads, K kv heads, D head dim; a suffix ``/t`` is divided by the tensor-parallel degree.
+
+A matmul [T, K] x [K, N] costs 2 T K N FLOP forward; its backward is two more of the same size: input gradient
+[T, N] x [N, K] and weight gradient [N, T] x [T, K]. Norms, activations, residuals and copies count bytes only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwise.workload.step import (
+    CAUSAL,
+    DROPOUT,
+    FUSED_ATTENTION,
+    FUSED_SOFTMAX,
+    Kind,
+    OpTableBuilder,
+    Phase,
+)
+from gpuwise.workload.transformer.attention_flop import attention_pairs
+from gpuwise.workload.transformer.point import (
+    BYTES_PER_ELEMENT,
+    NF4_BYTES_PER_PARAMETER,
+    QUANTIZED,
+    SCALE_BYTES_PER_ELEMENT,
+    Point,
+)
+
+FWD, BWD = Phase.FORWARD, Phase.BACKWARD
+EIGHT_BITS = ("fp8", "mxfp8")
+EAGER_NORM_KERNELS = 6
+"""cast, pow, mean, rsqrt (with eps), mul, mul and cast of an eager RMSNorm (transformers LlamaRMSNorm.forward)."""
+EAGER_ROPE_KERNELS = 10
+"""two rotations of slice, neg, cat, mul, mul, add (transformers apply_rotary_pos_emb)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Writes rows of one layer at one :class:`Point`."""
+
+    to: OpTableBuilder
+    point: Point
+
+    # --- building blocks -------------------------------------------------------------------------------------
+
+    def linear(
+        self, name: str, tokens: int, k: int, n: int, *, trainable: bool = True, saves_input: bool = True,
+        saved_tokens: int | None = None, bias: bool = False,
+    ) -> None:  # fmt: skip
+        """A linear layer [tokens, k] x [k, n] with its two backward products (and adapters, and casts to 8 or 4 bits).
+
+        ``saves_input``: keep the input for the weight gradient (not where another row already keeps it);
+        ``saved_tokens``: the rows of it kept, when not all (a column-parallel linear keeps its sequence shard and gathers
+        again). Adapters keep it for their own gradient.
+        """
+        p = self.point
+        e, w = p.element_bytes, BYTES_PER_ELEMENT[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0)
+        frozen = p.lora_rank > 0 or not trainable
+        flop = 2.0 * tokens * k * n
+        held = 4.0 * tokens * k if p.quantized_base and p.stack.quantized_keeps_input else 0.0
+        kept = tokens if saved_tokens is None else saved_tokens
+        saved = kept * k * (w if p.precision in QUANTIZED else e) if saves_input and not frozen else 0.0
+        if p.quantized_base:
+            self._dequantize(name, k * n)
+        self._quantize(name, FWD, tokens * k)
+        self.to.add(name, Kind.MATMUL, FWD, p.precision, (1, tokens, n, k), flop=flop,
+                    read=tokens * k * w + k * n * w, written=tokens * n * e, saved=saved + held)  # fmt: skip
+        if p.quantized_base:
+            self._dequantize(name, k * n, BWD)
+        self._quantize(name, BWD, tokens * n)
+        self.to.add(f"{name}.dgrad", Kind.MATMUL, BWD, p.precision, (1, tokens, k, n), flop=flop,
+                    read=tokens * n * w + k * n * w, written=tokens * k * e)  # fmt: skip
+        if not frozen:
+            self._wgrad(name, tokens, k, n)
+        if bias:
+            fused = p.stack.fused_activation or p.stack.fused_bias_dropout_add
+            if not fused:
+                self.memory(f"{name}.bias", tokens * n, tokens * n)
+            self.to.add(f"{name}.bias_grad", Kind.MEMORY, BWD, p.dtype, read=tokens * n * e, written=n * e)
+        if p.lora_rank:
+            self._adapter(name, tokens, k, n, kept if saves_input else 0)
+
+    def _wgrad(self, name: str, tokens: int, k: int, n: int) -> None:
+        p = self.point
+        w = BYTES_PER_ELEMENT[p.precision]
+        out = 8.0 if p.stack.fused_wgrad else p.element_bytes
+        self.to.add(f"{name}.wgrad", Kind.MATMUL, BWD, p.precision, (1, n, k, tokens), flop=2.0 * tokens * k * n,
+                    read=tokens * (k + n) * w, written=k * n * out)  # fmt: skip
+
+    def _adapter(self, name: str, tokens: int, k: int, n: int, kept: int) -> None:
+        """Low-rank adapter: [tokens, k] x [k, r] x [r, n] added to the frozen product (arXiv 2106.09685); ``kept`` rows
+        of its input are saved here."""
+        p, r = self.point, self.point.lora_rank
+        e = p.element_bytes
+        for part, rows_in, rows_out, saved in (("lora_a", k, r, kept), ("lora_b", r, n, tokens)):
+            flop = 2.0 * tokens * rows_in * rows_out
+            self.to.add(f"{name}.{part}", Kind.MATMUL, FWD, p.dtype, (1, tokens, rows_out, rows_in), flop=flop,
+                        read=(tokens + rows_out) * rows_in * e, written=tokens * rows_out * e,
+                        saved=saved * rows_in * e)  # fmt: skip
+            self.to.add(f"{name}.{part}.dgrad", Kind.MATMUL, BWD, p.dtype, (1, tokens, rows_in, rows_out), flop=flop,
+                        read=(tokens + rows_in) * rows_out * e, written=tokens * rows_in * e)  # fmt: skip
+            self.to.add(f"{name}.{part}.wgrad", Kind.MATMUL, BWD, p.dtype, (1, rows_out, rows_in, tokens), flop=flop,
+                        read=tokens * (rows_in + rows_out) * e, written=rows_in * rows_out * e)  # fmt: skip
+        self.memory(f"{name}.lora_add", 2 * tokens * n, tokens * n, n_kernels=2)
+
+    def _dequantize(self, name: str, parameters: float, phase: Phase = FWD) -> None:
+        p = self.point
+        self.to.add(f"{name}.dequantize", Kind.MEMORY, phase, p.dtype, read=parameters * NF4_BYTES_PER_PARAMETER,
+                    written=parameters * p.element_bytes)  # fmt: skip
+
+    def _quantize(self, name: str, phase: Phase, elements: float) -> None:
+        """Cast of a product's input to 8 bits, row-wise and transposed copy in one pass (Transformer Engine
+        cast_transpose). The cast to 4 bits is inside the measured times of its products."""
+        p = self.point
+        if p.precision not in EIGHT_BITS:
+            return
+        w = BYTES_PER_ELEMENT[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0)
+        self.to.add(f"{name}.quantize", Kind.MEMORY, phase, p.dtype, read=elements * p.element_bytes,
+                    written=2 * elements * w)  # fmt: skip
+
+    def memory(
+        self, name: str, elements_read: float, elements_written: float, *, saved: float = 0.0, n_kernels: float = 1.0,
+        backward_read: float | None = None, backward_written: float | None = None, passes: float = 1.0,
+    ) -> None:  # fmt: skip
+        """A bandwidth-bound operation; by default its backward reads and writes what the forward did, and the output's
+        gradient besides. ``passes`` multiplies the traffic of an unfused chain; ``saved`` is in elements."""
+        p = self.point
+        e = p.element_bytes
+        self.to.add(name, Kind.MEMORY, FWD, p.dtype, read=passes * elements_read * e, written=passes * elements_written * e,
+                    saved=saved * e, n_kernels=n_kernels)  # fmt: skip
+        read = elements_read + elements_written if backward_read is None else backward_read
+        written = elements_read if backward_written is None else backward_written
+        self.to.add(f"{name}.backward", Kind.MEMORY, BWD, p.dtype, read=passes * read * e, written=passes * written * e,
+                    n_kernels=1.0 if n_kernels == 1.0 else 1.5 * n_kernels)  # fmt: skip
+
+    def collective(self, name: str, payload_bytes: float, phase: Phase) -> None:
+        """``name`` is ``group.operation[.where]``: ``tp.all_gather.attention``."""
+        self.to.add(name, Kind.COLLECTIVE, phase, self.point.dtype, (int(payload_bytes),))
+
+    def norm(self, name: str, tokens: int, width: int, *, kind: str = "rms") -> None:
+        """RMS or layer norm over [tokens, width].
+
+        A fused kernel saves its input and fp32 statistics (one a token for rms, two for layer norm); torch's layer norm
+        is one such kernel in every stack. The eager RMSNorm chain saves its input in fp32, and the normalised values
+        where its weight is trained (transformers LlamaRMSNorm.forward).
+        """
+        p = self.point
+        elements = float(tokens * width)
+        if p.stack.fused_norm:
+            statistics = tokens * (1 if kind == "rms" else 2) * 4 / p.element_bytes
+            self.memory(name, elements, elements, saved=elements + statistics, backward_read=2 * elements,
+                        backward_written=elements)  # fmt: skip
+        else:
+            if kind != "rms":
+                # one kernel; autocast runs it in fp32, modules held in half precision as they are
+                kept = 4 / p.element_bytes if p.stack.weight_cast_per_micro_batch else 1.0
+            else:
+                kept = 4 / p.element_bytes + (0.0 if p.lora_rank else 1.0)
+            chain = kind == "rms"
+            self.memory(name, elements, elements, saved=kept * elements,
+                        n_kernels=EAGER_NORM_KERNELS if chain else 1.0, passes=3.0 if chain else 1.0,
+                        backward_read=2 * elements, backward_written=elements)  # fmt: skip
+
+    def residual(self, name: str, tokens: int, width: int) -> None:
+        """x + f(x), with dropout when the stack has it on (one mask byte an element saved)."""
+        p = self.point
+        elements = float(tokens * width)
+        mask = 1 / p.element_bytes if p.stack.dropout else 0.0
+        fused = p.stack.fused_bias_dropout_add or not p.stack.dropout
+        self.memory(name, (2 + mask) * elements, elements, saved=mask * elements, n_kernels=1.0 if fused else 2.0,
+                    passes=1.0 if fused else 1.7, backward_read=(1 + mask) * elements if mask else 0.0,
+                    backward_written=elements if mask else 0.0)  # fmt: skip
+
+    # --- attention -------------------------------------------------------------------------------------------
+
+    def attention_core(
+        self, name: str, heads: int, kv_heads: int, head_dim: int, v_head_dim: int, *, causal: bool, window: int,
+        kv_len: int | None = None,
+    ) -> None:  # fmt: skip
+        """softmax(q k' / sqrt(D)) v over this rank's heads. Unfused, the [A, Sq, Skv] scores go through memory.
+
+        Causal FLOP count the visible half (and the window), so that model FLOP are what the model needs.
+        """
+        p = self.point
+        e = p.element_bytes
+        doc = p.packed_document_len
+        batch, seq = (p.micro_batch, p.seq_len) if doc is None else (p.micro_batch * max(1, p.seq_len // doc), doc)
+        q_len = max(1, seq // p.cp)
+        kv = seq if kv_len is None else kv_len
+        pairs = float(attention_pairs(seq, kv, causal=causal, window=window)) / p.cp
+        flop = 2.0 * batch * heads * pairs * (head_dim + v_head_dim)
+        q, k = batch * q_len * heads * head_dim, batch * (kv / p.cp) * kv_heads * (head_dim + v_head_dim)
+        out = batch * q_len * heads * v_head_dim
+        flag = (CAUSAL if causal else 0) | (FUSED_ATTENTION if p.fused_attention else 0)
+        shape = (batch, q_len, kv, heads, kv_heads, head_dim, v_head_dim)
+        repeated = 1 if p.stack.native_gqa else heads // kv_heads
+        saved = (q + repeated * k + out) * e + 4.0 * batch * heads * q_len
+        if p.cp > 1 and p.context_parallel == "ulysses":
+            saved += out * e  # kept by heads for the core and by tokens for the output projection
+        kernels_f, kernels_b = (1.0, 3.0) if p.fused_attention else (3.0, 6.0)
+        if not p.fused_attention:
+            # scores in, probabilities out; with dropout the dropped copy and its mask are kept as well
+            scores = batch * heads * q_len * kv
+            saved = (q + repeated * k) * e + scores * (2 * e + 1 if p.stack.dropout else e)
+            if not p.stack.fused_softmax and e == 2:
+                saved += scores * 4.0  # softmax in fp32 keeps its fp32 result besides the cast probabilities
+            flag |= (FUSED_SOFTMAX if p.stack.fused_softmax else 0) | (DROPOUT if p.stack.dropout else 0)
+            kernels_f = (3.0 if p.stack.fused_softmax else 6.0) + (1.0 if p.stack.dropout else 0.0)
+            kernels_b = kernels_f + 2.0
+        for phase, times, kernels in ((FWD, 1.0, kernels_f), (BWD, 2.0, kernels_b)):
+            self.to.add(name if phase is FWD else f"{name}.backward", Kind.ATTENTION, phase, p.dtype, shape,
+                        flop=times * flop, read=times * (q + k) * e, written=times * out * e,
+                        saved=saved if phase is FWD else 0.0, flag=flag, window=window, n_kernels=kernels)  # fmt: skip
+        if p.stack.layout_copies:
+            n = p.stack.layout_copies * (q + 2 * k + out)
+            self.memory(f"{name}.layout", n, n, n_kernels=4.0 * p.stack.layout_copies, backward_read=n, backward_written=n)

@@ -1,0 +1,316 @@
+"""Whole layers from blocks: attention (GQA, MLA, cross), MLP, experts, and the embedding, head and loss around them.
+
+Collectives are written where they happen, named ``group.operation.where``; their payload is the full gathered buffer
+(all_gather, reduce_scatter), the buffer of each rank (all_reduce) or what a rank holds (all_to_all, send_recv).
+"""
+
+from __future__ import annotations
+
+from gpuwise.facts.models.architecture import Architecture, Mla, Moe, Patches
+from gpuwise.workload.step import Kind
+from gpuwise.workload.transformer.blocks import BWD, FWD, Rows
+from gpuwise.workload.transformer.point import Point
+
+
+def tensor_parallel_enter(rows: Rows, where: str, width: int) -> None:
+    """Into a column-parallel linear: gather the sequence shards (forward), and again for the weight gradient."""
+    p = rows.point
+    if p.tp == 1:
+        return
+    payload = p.tokens * width * p.element_bytes
+    if p.sequence_parallel:
+        rows.collective(f"tp.all_gather.{where}", payload, FWD)
+        rows.collective(f"tp.all_gather.{where}.wgrad", payload, BWD)
+        rows.collective(f"tp.reduce_scatter.{where}.dgrad", payload, BWD)
+    else:
+        rows.collective(f"tp.all_reduce.{where}.dgrad", payload, BWD)
+
+
+def tensor_parallel_leave(rows: Rows, where: str, width: int) -> None:
+    """Out of a row-parallel linear: reduce partial sums (and scatter the sequence); the backward gathers."""
+    p = rows.point
+    if p.tp == 1:
+        return
+    payload = p.tokens * width * p.element_bytes
+    if p.sequence_parallel:
+        rows.collective(f"tp.reduce_scatter.{where}", payload, FWD)
+        rows.collective(f"tp.all_gather.{where}.dgrad", payload, BWD)
+    else:
+        rows.collective(f"tp.all_reduce.{where}", payload, FWD)
+
+
+def _context_exchange(rows: Rows, where: str, heads: int, kv_heads: int, head_dim: int, v_head_dim: int) -> None:
+    """Ring attention passes K and V round the group (arXiv 2310.01889); Ulysses swaps sequence for heads (2309.14509)."""
+    p = rows.point
+    if p.cp == 1:
+        return
+    e = p.element_bytes
+    if p.context_parallel == "ulysses":
+        payload = p.tokens * (heads * (head_dim + v_head_dim) + kv_heads * (head_dim + v_head_dim)) * e
+        rows.collective(f"cp.all_to_all.{where}", payload, FWD)
+        rows.collective(f"cp.all_to_all.{where}.backward", payload, BWD)
+        return
+    payload = p.tokens * p.cp * kv_heads * (head_dim + v_head_dim) * e
+    rows.collective(f"cp.all_gather.{where}", payload, FWD)
+    rows.collective(f"cp.all_gather.{where}.backward", payload, BWD)
+    rows.collective(f"cp.reduce_scatter.{where}.backward", payload, BWD)
+
+
+def attention(rows: Rows, arch: Architecture, window: int) -> None:
+    """Self-attention with projections, position, core and output, on this rank's heads."""
+    p = rows.point
+    causal = arch.kind in ("decoder", "encoder-decoder")
+    tensor_parallel_enter(rows, "attention", arch.hidden)
+    if arch.mla is not None:
+        heads, head_dim, v_dim = _mla_projections(rows, arch, arch.mla)
+        kv_heads = heads
+    else:
+        heads, kv_heads = max(1, arch.heads // p.tp), max(1, arch.kv_heads // p.tp)
+        head_dim = v_dim = arch.head_dim
+        rows.linear("attention.qkv", p.tokens, arch.hidden, (heads + 2 * kv_heads) * head_dim, bias=arch.qkv_bias,
+                    saves_input=not p.stack.recomputes_pointwise, saved_tokens=_column_saved(p))  # fmt: skip
+        if arch.qk_norm:
+            rows.norm("attention.qk_norm", p.tokens * (heads + kv_heads), head_dim, kind=arch.norm)
+        if arch.position == "rope":
+            _rope(rows, (heads + kv_heads) * head_dim)
+    _context_exchange(rows, "attention", heads, kv_heads, head_dim, v_dim)
+    rows.attention_core("attention.core", heads, kv_heads, head_dim, v_dim, causal=causal, window=window)
+    rows.linear("attention.out", p.tokens, heads * v_dim, arch.hidden, saves_input=not p.fused_attention,
+                bias=arch.attention_out_bias)  # fmt: skip
+    tensor_parallel_leave(rows, "attention", arch.hidden)
+
+
+def _rope(rows: Rows, width: int) -> None:
+    from gpuwise.workload.transformer.blocks import EAGER_ROPE_KERNELS
+
+    elements = float(rows.point.tokens * width)
+    if rows.point.stack.fused_rope:
+        rows.memory("attention.rope", elements, elements, backward_read=elements, backward_written=elements)
+    else:
+        rows.memory("attention.rope", elements, elements, n_kernels=EAGER_ROPE_KERNELS, passes=3.0,
+                    backward_read=elements, backward_written=elements)  # fmt: skip
+
+
+def _mla_projections(rows: Rows, arch: Architecture, mla: Mla) -> tuple[int, int, int]:
+    """Down- and up-projections of latent attention; returns this rank's heads, qk head dim, v head dim."""
+    p = rows.point
+    heads, qk_dim = arch.heads // p.tp, mla.qk_nope_head_dim + mla.qk_rope_head_dim
+    if mla.q_lora_rank:
+        rows.linear("attention.q_down", p.shard_tokens, arch.hidden, mla.q_lora_rank)
+        rows.norm("attention.q_norm", p.shard_tokens, mla.q_lora_rank, kind=arch.norm)
+        rows.linear("attention.q_up", p.tokens, mla.q_lora_rank, heads * qk_dim, saved_tokens=p.shard_tokens)
+    else:
+        rows.linear("attention.q", p.tokens, arch.hidden, heads * qk_dim)
+    rows.linear("attention.kv_down", p.shard_tokens, arch.hidden, mla.kv_lora_rank + mla.qk_rope_head_dim,
+                saves_input=False)  # fmt: skip
+    rows.norm("attention.kv_norm", p.shard_tokens, mla.kv_lora_rank, kind=arch.norm)
+    rows.linear("attention.kv_up", p.tokens, mla.kv_lora_rank, heads * (mla.qk_nope_head_dim + mla.v_head_dim),
+                saved_tokens=p.shard_tokens)  # fmt: skip
+    _rope(rows, heads * 2 * mla.qk_rope_head_dim)
+    elements = float(p.tokens * heads * qk_dim)
+    rows.memory("attention.concat", elements, elements, backward_read=elements, backward_written=elements)
+    return heads, qk_dim, mla.v_head_dim
+
+
+def cross_attention(rows: Rows, arch: Architecture) -> None:
+    """Decoder queries over the encoder's output; keys and values are projected from the encoder's tokens."""
+    p, enc = rows.point, arch.encoder
+    assert enc is not None
+    heads = max(1, arch.heads // p.tp)
+    rows.norm("cross.norm", p.shard_tokens, arch.hidden, kind=arch.norm)
+    tensor_parallel_enter(rows, "cross", arch.hidden)
+    rows.linear("cross.q", p.tokens, arch.hidden, heads * arch.head_dim, bias=arch.qkv_bias)
+    rows.linear("cross.kv", p.micro_batch * enc.seq_len // p.cp, enc.hidden, 2 * heads * arch.head_dim, bias=arch.qkv_bias)
+    rows.attention_core("cross.core", heads, heads, arch.head_dim, arch.head_dim, causal=False, window=0, kv_len=enc.seq_len)
+    rows.linear("cross.out", p.tokens, heads * arch.head_dim, arch.hidden, saves_input=not p.fused_attention)
+    tensor_parallel_leave(rows, "cross", arch.hidden)
+    rows.residual("cross.residual", p.shard_tokens, arch.hidden)
+
+
+def _column_saved(p: Point) -> int:
+    """Rows of a column-parallel linear's input that are kept: the sequence shard where the stack gathers it again."""
+    return p.shard_tokens if p.stack.regathers_input else p.tokens
+
+
+def mlp(
+    rows: Rows, arch: Architecture, ffn: int, *, where: str = "mlp", collectives: bool = True, saves_input: bool = True
+) -> None:
+    """Two or three matrices with the activation between; F is divided by the tensor-parallel degree.
+
+    ``saves_input`` False: another row keeps the input already (a shared expert reads what the router keeps)."""
+    p = rows.point
+    f = max(1, ffn // p.tp)
+    if collectives:
+        tensor_parallel_enter(rows, where, arch.hidden)
+    pointwise = not p.stack.recomputes_pointwise
+    rows.linear(f"{where}.up", p.tokens, arch.hidden, f * (2 if arch.gated_mlp else 1), bias=arch.mlp_bias,
+                saves_input=saves_input and pointwise, saved_tokens=_column_saved(p))  # fmt: skip
+    _activation(rows, arch, where, float(p.tokens * f))
+    rows.linear(f"{where}.down", p.tokens, f, arch.hidden, bias=arch.mlp_bias, saves_input=pointwise)
+    if collectives:
+        tensor_parallel_leave(rows, where, arch.hidden)
+
+
+def _activation(rows: Rows, arch: Architecture, where: str, elements: float) -> None:
+    fused = rows.point.stack.fused_activation
+    inputs = 2.0 if arch.gated_mlp else 1.0
+    if fused or not arch.gated_mlp:
+        rows.memory(f"{where}.activation", inputs * elements, elements, saved=inputs * elements,
+                    backward_read=(inputs + 1) * elements, backward_written=inputs * elements)  # fmt: skip
+    else:  # silu, then multiply: the activated gate is written, read again and kept
+        rows.memory(f"{where}.activation", 3 * elements, 2 * elements, saved=3 * elements, n_kernels=2.0,
+                    backward_read=5 * elements, backward_written=3 * elements)  # fmt: skip
+
+
+def experts(rows: Rows, arch: Architecture, moe: Moe) -> None:
+    """Router, dispatch, routed experts as one grouped product, combine, and the shared expert.
+
+    Tokens are taken as balanced over experts (what training with an auxiliary loss or forced balance gives);
+    each rank of the expert-parallel group receives ``tokens * n_active`` rows.
+    """
+    p = rows.point
+    h, e = arch.hidden, p.element_bytes
+    local = max(1, moe.n_experts // p.ep)
+    tokens = p.shard_tokens
+    routed = tokens * moe.n_active
+    # routing is computed in fp32 (Megatron-Core moe_router_dtype, DeepSeek-V3 section 2.1.2)
+    rows.to.add("moe.router", Kind.MATMUL, FWD, "tf32" if p.precision != "fp32" else "fp32", (1, tokens, moe.n_experts, h),
+                flop=2.0 * tokens * h * moe.n_experts, read=tokens * h * 4.0, written=tokens * moe.n_experts * 4.0,
+                saved=0.0 if p.lora_rank else tokens * h * e)  # fmt: skip
+    rows.memory("moe.top_k", 2.0 * tokens * moe.n_experts, tokens * moe.n_experts, saved=2.0 * tokens * moe.n_experts,
+                n_kernels=6.0)  # fmt: skip
+    rows.memory("moe.permute", float(routed * h), float(routed * h), n_kernels=2.0,
+                backward_read=float(routed * h), backward_written=float(tokens * h))  # fmt: skip
+    dispatch = routed * h * e
+    if p.ep > 1:
+        for phase, suffix in ((FWD, ""), (BWD, ".backward")):
+            rows.collective(f"ep.all_to_all.dispatch{suffix}", dispatch, phase)
+            rows.collective(f"ep.all_to_all.combine{suffix}", dispatch, phase)
+    _grouped_mlp(rows, arch, moe, local, routed)
+    rows.memory("moe.unpermute", float(routed * h), float(tokens * h), saved=float(routed),
+                n_kernels=2.0, backward_read=float(tokens * h), backward_written=float(routed * h))  # fmt: skip
+    if moe.n_shared:
+        mlp(rows, arch, moe.shared_ffn, where="moe.shared", saves_input=p.lora_rank > 0)
+
+
+def _grouped_mlp(rows: Rows, arch: Architecture, moe: Moe, local: int, routed: int) -> None:
+    up = moe.expert_ffn * (2 if arch.gated_mlp else 1)
+    _grouped(rows, "moe.up", local, routed, arch.hidden, up)
+    _activation(rows, arch, "moe", float(routed * moe.expert_ffn))
+    _grouped(rows, "moe.down", local, routed, moe.expert_ffn, arch.hidden)
+
+
+def _grouped(rows: Rows, name: str, local: int, routed: int, k: int, n: int) -> None:
+    p = rows.point
+    e = p.element_bytes
+    flop, weights = 2.0 * routed * k * n, float(local * k * n)
+    frozen = p.lora_rank > 0
+    rows.to.add(name, Kind.GROUPED, FWD, p.precision, (local, routed, n, k), flop=flop,
+                read=(routed * k + weights) * e, written=routed * n * e, saved=0.0 if frozen else routed * k * e)  # fmt: skip
+    rows.to.add(f"{name}.dgrad", Kind.GROUPED, BWD, p.precision, (local, routed, k, n), flop=flop,
+                read=(routed * n + weights) * e, written=routed * k * e)  # fmt: skip
+    if not frozen:
+        rows.to.add(f"{name}.wgrad", Kind.GROUPED, BWD, p.precision, (local, routed, n, k), flop=flop,
+                    read=routed * (k + n) * e, written=weights * (8.0 if p.stack.fused_wgrad else e))  # fmt: skip
+
+
+def embedding(rows: Rows, arch: Architecture) -> None:
+    """Token (and position) rows gathered; the backward scatters. Vocabulary-parallel over the tensor group."""
+    p = rows.point
+    width = arch.hidden
+    e = p.element_bytes
+    if arch.patches is not None:
+        _patch_embedding(rows, arch, arch.patches)
+        return
+    for phase, name in ((FWD, "embedding"), (BWD, "embedding.backward")):
+        rows.to.add(name, Kind.EMBEDDING, phase, p.dtype, (p.tokens, width), read=p.tokens * width * e,
+                    written=p.tokens * width * e, n_kernels=2.0)  # fmt: skip
+    if arch.position in ("learned", "sinusoidal"):
+        rows.memory("embedding.position", 2.0 * p.tokens * width, float(p.tokens * width))
+    if p.tp > 1:
+        op = "reduce_scatter" if p.sequence_parallel else "all_reduce"
+        rows.collective(f"tp.{op}.embedding", p.tokens * width * e, FWD)
+        if p.sequence_parallel:
+            rows.collective("tp.all_gather.embedding.dgrad", p.tokens * width * e, BWD)
+
+
+def _patch_embedding(rows: Rows, arch: Architecture, patches: Patches) -> None:
+    """Each square of the image projected to ``hidden`` (a convolution whose stride is its width is a matmul), positions
+    added. Images need no gradient."""
+    p = rows.point
+    area, e = patches.channels * patches.patch_size**2, p.element_bytes
+    tokens = p.tokens
+    flop = 2.0 * tokens * area * arch.hidden
+    rows.to.add("embedding.patches", Kind.MATMUL, FWD, p.dtype, (1, tokens, arch.hidden, area), flop=flop,
+                read=(tokens + arch.hidden) * area * e, written=tokens * arch.hidden * e, saved=tokens * area * e)  # fmt: skip
+    rows.to.add("embedding.patches.wgrad", Kind.MATMUL, BWD, p.dtype, (1, arch.hidden, area, tokens), flop=flop,
+                read=tokens * (arch.hidden + area) * e, written=arch.hidden * area * e)  # fmt: skip
+    elements = float(tokens * arch.hidden)
+    rows.memory("embedding.position", 2 * elements, elements)
+
+
+def head(rows: Rows, arch: Architecture) -> None:
+    """Final norm, projection to the vocabulary and cross-entropy; logits [T, V/t]. A vision model classifies its class
+    token instead: one row an image."""
+    p = rows.point
+    if arch.final_norm:
+        rows.norm("head.norm", p.shard_tokens, arch.hidden, kind=arch.norm)
+    if arch.patches is not None:
+        if arch.n_classes:
+            _half_precision(rows).linear("head.classes", p.micro_batch, arch.hidden, arch.n_classes, bias=True)
+            _loss(rows, float(p.micro_batch * arch.n_classes))
+        return
+    tensor_parallel_enter(rows, "head", arch.hidden)
+    vocab = -(-arch.vocab // p.tp)
+    trainable = p.lora_rank == 0
+    inner = _half_precision(rows)
+    inner.linear("head.logits", p.tokens, arch.hidden, vocab, trainable=trainable, bias=arch.head_bias,
+                 saved_tokens=_column_saved(p))  # fmt: skip
+    _loss(rows, float(p.tokens * vocab))
+
+
+def _half_precision(rows: Rows) -> Rows:
+    """The head stays in bf16 under 8- and 4-bit recipes, and carries no adapter."""
+    from dataclasses import replace
+
+    p = rows.point
+    return Rows(rows.to, replace(p, precision=p.dtype if p.precision != "tf32" else "tf32", lora_rank=0, quantized_base=False))
+
+
+def _loss(rows: Rows, logits: float) -> None:
+    """Cross-entropy over ``logits`` elements. Unfused: cast to fp32, log-softmax, nll; each pass at 4 bytes."""
+    p = rows.point
+    e = p.element_bytes
+    if p.stack.fused_loss or p.fused_loss:
+        rows.to.add("head.loss", Kind.MEMORY, FWD, p.dtype, read=2 * logits * e, written=logits * e,
+                    saved=0.0 if p.fused_loss else logits * e, n_kernels=3.0)  # fmt: skip
+        rows.to.add("head.loss.backward", Kind.MEMORY, BWD, p.dtype, read=logits * e, written=logits * e, n_kernels=2.0)
+        return
+    rows.to.add("head.loss", Kind.MEMORY, FWD, p.dtype, read=logits * (e + 4 + 4), written=logits * (4 + 4),
+                saved=logits * 4.0, n_kernels=6.0)  # fmt: skip
+    rows.to.add("head.loss.backward", Kind.MEMORY, BWD, p.dtype, read=logits * (4 + 4 + 4), written=logits * (4 + e),
+                n_kernels=4.0)  # fmt: skip
+
+
+def layer(rows: Rows, arch: Architecture, kind: str) -> None:
+    """One layer of ``kind``: ``dense``, ``moe``, with suffix ``.local`` for windowed attention, or ``encoder``."""
+    p: Point = rows.point
+    base, _, local = kind.partition(".")
+    window = (arch.window or 0) if local == "local" else 0
+    rows.norm("attention.norm", p.shard_tokens, arch.hidden, kind=arch.norm)
+    attention(rows, arch, window)
+    if arch.norms_per_layer == 4:
+        rows.norm("attention.post_norm", p.shard_tokens, arch.hidden, kind=arch.norm)
+    if not arch.parallel_block:
+        rows.residual("attention.residual", p.shard_tokens, arch.hidden)
+    if arch.encoder is not None and base == "dense":
+        cross_attention(rows, arch)
+    if not arch.parallel_block or arch.norms_per_layer >= 2:
+        rows.norm("mlp.norm", p.shard_tokens, arch.hidden, kind=arch.norm)
+    if base == "moe" and arch.moe is not None:
+        experts(rows, arch, arch.moe)
+    else:
+        mlp(rows, arch, arch.ffn)
+    if arch.norms_per_layer == 4:
+        rows.norm("mlp.post_norm", p.shard_tokens, arch.hidden, kind=arch.norm)
+    rows.residual("mlp.residual", p.shard_tokens, arch.hidden)

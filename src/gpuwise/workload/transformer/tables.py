@@ -1,0 +1,165 @@
+"""The analytic front end: a transformer's dimensions to op tables, without torch, in well under a millisecond a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.workload.step import FUSED_ATTENTION, Kind, OpTable, OpTableBuilder, Phase
+from gpuwise.workload.transformer.blocks import Rows
+from gpuwise.workload.transformer.layers import embedding, head, layer
+from gpuwise.workload.transformer.point import BYTES_PER_ELEMENT, QUANTIZED, Point
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerTables:
+    """One op table per kind of layer and the ends of the model, for one micro-batch on one rank.
+
+    ``layer_counts`` says how many layers of each kind the model has, in order of first appearance.
+    """
+
+    layers: Mapping[str, OpTable]
+    layer_counts: Mapping[str, int]
+    encoder: OpTable | None
+    encoder_layers: int
+    embedding: OpTable
+    head: OpTable
+
+
+def layer_kinds(arch: Architecture) -> list[str]:
+    """The kind of each layer from first to last: ``dense`` or ``moe``, with ``.local`` when its attention is windowed."""
+    kinds: list[str] = []
+    for i in range(arch.n_layers):
+        after = i - arch.moe.first_dense if arch.moe is not None else -1
+        moe = arch.moe is not None and after >= 0 and after % arch.moe.every == arch.moe.every - 1
+        is_global = arch.window is None or (arch.global_every is not None and (i + 1) % arch.global_every == 0)
+        kinds.append(("moe" if moe else "dense") + ("" if is_global else ".local"))
+    return kinds
+
+
+def leading_layers(arch: Architecture) -> int:
+    """Dense layers before the first layer with experts, where no later layer is dense; otherwise 0."""
+    if arch.moe is None or not arch.moe.first_dense:
+        return 0
+    kinds, lead = layer_kinds(arch), arch.moe.first_dense
+    return lead if set(kinds[:lead]) == {"dense"} and "dense" not in kinds[lead:] else 0
+
+
+def transformer_tables(arch: Architecture, point: Point) -> TransformerTables:
+    """Op tables of ``arch`` at ``point``: each distinct layer once, the embedding and the head."""
+    counts: dict[str, int] = {}
+    for kind in layer_kinds(arch):
+        counts[kind] = counts.get(kind, 0) + 1
+    tables: dict[str, OpTable] = {}
+    for kind in counts:
+        rows = Rows(OpTableBuilder(), point)
+        layer(rows, arch, kind)
+        tables[kind] = rows.to.build()
+    ends: list[OpTable] = []
+    for write in (embedding, head):
+        rows = Rows(OpTableBuilder(), point)
+        write(rows, arch)
+        ends.append(rows.to.build())
+    encoder = _encoder_table(arch, point)
+    return TransformerTables(tables, counts, encoder, arch.encoder.n_layers if arch.encoder else 0, ends[0], ends[1])
+
+
+def _encoder_table(arch: Architecture, point: Point) -> OpTable | None:
+    if arch.encoder is None:
+        return None
+    enc = arch.encoder
+    side = replace(
+        arch, kind="encoder", encoder=None, n_layers=enc.n_layers, hidden=enc.hidden, ffn=enc.ffn, heads=enc.heads,
+        kv_heads=enc.heads, head_dim=enc.head_dim,
+    )  # fmt: skip
+    rows = Rows(OpTableBuilder(), replace(point, seq_len=enc.seq_len))
+    layer(rows, side, "dense")
+    return rows.to.build()
+
+
+def recomputed(table: OpTable, policy: str, selective_recompute: str) -> OpTable:
+    """The rows a layer's backward runs again under ``policy`` (``none``, ``selective``, ``full``).
+
+    ``full`` repeats the whole forward but the collectives that only leave the layer. ``selective`` repeats the
+    attention core (``core-attention``) or everything but the matmuls and the attention (``per-op``).
+    """
+    forward = table.phase == Phase.FORWARD
+    names = np.array(table.name, dtype=object)
+    if policy == "none":
+        mask = np.zeros(len(table), bool)
+    elif policy == "full":
+        mask = forward
+    elif selective_recompute == "core-attention":
+        mask = forward & np.array([n.endswith(".core") for n in names], bool)
+    else:
+        kept = (Kind.MATMUL, Kind.GROUPED, Kind.ATTENTION, Kind.COLLECTIVE)
+        mask = forward & ~np.isin(table.kind, kept)
+    rows = table.select(mask)
+    return replace(rows, phase=np.full(len(rows), int(Phase.RECOMPUTE), np.int64), saved_bytes=np.zeros(len(rows)))
+
+
+def saved_bytes(table: OpTable, policy: str, selective_recompute: str, input_bytes: float) -> float:
+    """Bytes one layer keeps from forward to backward under ``policy``; ``full`` keeps only its input.
+
+    ``selective`` drops what the attention core keeps inside (``core-attention``: its inputs and output stay), or keeps
+    the layer's input, every second matmul's output and the attention's output (``per-op``, torchtitan's default policy).
+    """
+    if policy == "full":
+        return input_bytes
+    kept = table.saved_bytes * table.count
+    if policy == "none":
+        return float(kept.sum())
+    if selective_recompute == "core-attention":
+        core = np.array([n.endswith(".core") for n in table.name], bool)
+        fused = core & ((table.flag & FUSED_ATTENTION) > 0)
+        stays = np.where(core, table.bytes_read, 0.0) + np.where(fused, table.bytes_written, 0.0)
+        # never more than is kept without recomputation (grouped keys may be kept as they are)
+        return float(np.minimum(np.where(core, stays * table.count, kept), kept).sum())
+    last = 0.0 if selective_recompute == "per-op-compiled" else 1.0
+    return min(_every_second_output(table, last) + input_bytes, float(kept.sum()))
+
+
+def _every_second_output(table: OpTable, last: float) -> float:
+    """Bytes of the outputs of every second matmul of a layer (query, value, gate, ``last`` of the last one), and of the
+    attention with its fp32 row statistics (torchtitan activation_checkpoint.py)."""
+    total = 0.0
+    for i in np.flatnonzero(table.phase == Phase.FORWARD):
+        name, shape = table.name[i], table.shape[i]
+        e = BYTES_PER_ELEMENT["bf16" if table.dtype[i] in QUANTIZED else table.dtype[i]]
+        if table.kind[i] == Kind.ATTENTION:
+            batch, q_len, _, heads, kv_heads, head_dim, v_dim = (float(x) for x in shape)
+            tokens = batch * q_len
+            total += table.bytes_written[i] + 4.0 * tokens * heads + tokens * (heads * head_dim + kv_heads * v_dim) * e
+        elif table.kind[i] in (Kind.MATMUL, Kind.GROUPED) and not name.startswith("attention.") and ".lora_" not in name:
+            share = last if name.endswith(".down") else 0.5
+            total += share * float(shape[1] * shape[2]) * e * table.count[i]
+    return total
+
+
+def model_flop_per_token(
+    arch: Architecture, seq_len: int, *, lora_rank: int = 0, packed_document_len: int | None = None
+) -> float:
+    """FLOP of forward and backward per trained token, recompute not counted, causal attention counted by its visible half.
+
+    Adapters (``lora_rank``) do without the weight gradients of the frozen weights; packed documents of
+    ``packed_document_len`` tokens do not attend to one another.
+
+    For a dense decoder this is 6 x (matmul parameters) + 6 x layers x heads x (qk + v head dim) x pairs / S; the
+    numerator of model FLOPs utilisation.
+    """
+    from gpuwise.workload.stack import find_stack
+
+    point = Point(
+        micro_batch=1, seq_len=seq_len, tp=1, cp=1, ep=1, sequence_parallel=False, context_parallel="ring",
+        precision="bf16", stack=find_stack("megatron-core"), fused_attention=True, fused_loss=False,
+        lora_rank=lora_rank, packed_document_len=packed_document_len,
+    )  # fmt: skip
+    tables = transformer_tables(arch, point)
+    total = sum(t.total_flop() * tables.layer_counts[k] for k, t in tables.layers.items())
+    total += tables.embedding.total_flop() + tables.head.total_flop()
+    if tables.encoder is not None:
+        total += tables.encoder.total_flop() * tables.encoder_layers
+    return total / point.tokens

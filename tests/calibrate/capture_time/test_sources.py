@@ -1,0 +1,122 @@
+"""Rows of other tables become steps to capture, and captures become scores; the tables are written here."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.predict.captures import capture, matmul, op, spec
+
+from gpuwise.calibrate.capture_time import sources, tables
+from gpuwise.calibrate.capture_time.tables import SCALES, Row, job
+from gpuwise.facts.hardware.naming import find_accelerator
+from gpuwise.predict.step.capture_time import captured_time
+from gpuwise.workload.step import Kind, Phase
+
+LAMBDA_COLUMNS = ("gpu", "task", "precision", "suite", "n_gpus", "batch_per_gpu", "throughput", "seq")
+
+
+def write(path: Path, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(columns)
+        out.writerows(rows)
+
+
+@given(st.dictionaries(st.integers(1, 5000), st.integers(1, 9), min_size=1, max_size=12))
+def test_every_batch_is_captured_near_its_own(counts: dict[int, int]) -> None:
+    chosen = tables._cover(Counter(counts))
+    assert set(chosen) == set(counts)
+    assert all(SCALES[0] <= b / near <= SCALES[1] and chosen[near] == near for b, near in chosen.items())
+
+
+def test_rows_of_lambda_are_the_scripts_settings(tmp_path: Path) -> None:
+    write(tmp_path / "models/lambda_training.csv", LAMBDA_COLUMNS, [
+        ("RTX_A6000", "bert_base_squad", "amp_fp16", "v1", 1, 80, 160, 384),
+        ("RTX_A6000", "ssd", "amp_fp16", "v0", 1, 64, 320, ""),
+        ("RTX_A6000", "ssd", "amp_fp16", "v1", 1, 64, 320, ""),
+        ("RTX_A6000", "transformerxllarge", "fp32", "v1", 1, 8, 8 * 384, 384),
+        ("RTX_A6000", "ncf", "fp32", "v1", 1, 8, 8, ""),
+        ("RTX_A6000", "resnet50", "fp32", "v1", 2, 8, 8, ""),
+        ("RTX_A6000", "resnet50", "fp32", "v1", 1, 8, "", ""),
+    ])  # fmt: skip
+    rows = tables.lambda_rows(tmp_path)
+    bert, old, new, xl, ncf, unknown = rows
+    assert dict(bert.job.settings)["precision"] == "fp16_master" and bert.step_s == pytest.approx(0.5) and bert.tf32
+    assert dict(old.job.settings).get("channels_last") is None
+    assert dict(old.job.settings)["precision"] == "fp16_master"
+    assert dict(new.job.settings)["channels_last"] and dict(new.job.settings)["precision"] == "amp"
+    assert dict(xl.job.settings)["length"] == 384 and xl.step_s == pytest.approx(1.0)
+    assert ncf.job is None and "pipeline" in ncf.reason
+    assert unknown.job is None and "not stated" in unknown.reason
+
+
+def test_a_neusight_row_keeps_the_study_s_own_prediction(tmp_path: Path) -> None:
+    columns = ("gpu", "model", "mode", "option", "seq_len", "batch", "measured_ms", "pred_neusight_ms")
+    write(tmp_path / "models/neusight_e2e.csv", columns, [
+        ("Tesla_T4", "bert_large", "training", "", 512, 8, 100.0, 90.0),
+        ("Tesla_T4", "bert_large", "training", "dp4", 512, 8, 100.0, 90.0),
+    ])  # fmt: skip
+    one, four = tables.neusight_rows(tmp_path)
+    assert one.job == replace(job("neusight-bert_large", "transformers", optimizer="none", seq_len=512), batch=8)
+    assert one.baseline_s == pytest.approx(0.09) and not one.tf32 and one.empties_cache
+    assert four.job is None and four.reason == "several devices"
+
+
+def test_tables_that_are_not_there_have_no_rows(tmp_path: Path) -> None:
+    assert sources.score_sources(tmp_path, True) is None
+
+
+def step() -> Any:
+    one, other = matmul(4096, 4096, 4096, dtype="fp32"), matmul(4096, 1024, 4096, dtype="fp32")
+    return capture([(one, Phase.FORWARD), (other, Phase.BACKWARD)])
+
+
+def row(gpu: str, batch: float = 8.0, **changes: Any) -> Row:
+    wanted = replace(job("net", "own"), batch=8)
+    return replace(Row("s", "g", gpu, find_accelerator(gpu), wanted, batch, 0.01), **changes)
+
+
+def test_scores_scale_with_the_batch_and_say_what_is_missing() -> None:
+    rows = [row("A100-SXM4-40GB"), row("A100-SXM4-40GB", 16.0), row("A100-SXM4-40GB", accelerator=None)]
+    rows.append(replace(rows[0], job=None, reason="no builder"))
+    made = sources.scores_of(rows, {rows[0].job: step()})
+    assert made.predicted[1] == pytest.approx(2.0 * made.predicted[0])
+    assert list(made.reason) == ["", "", "accelerator not in the catalogue", "no builder"]
+    assert np.isnan(made.predicted[2:]).all() and set(made.split) == {"check"}
+    known = np.isfinite(made.baseline)
+    assert np.median(made.measured[known] / made.baseline[known]) == pytest.approx(1.0)
+
+
+def test_tf32_is_the_row_s_not_the_capture_s() -> None:
+    plain, fast = row("A100-SXM4-40GB"), row("A100-SXM4-40GB", tf32=True)
+    made = sources.scores_of([plain, fast], {plain.job: step()})
+    assert made.predicted[1] < 0.5 * made.predicted[0]
+    expected = captured_time(step(), find_accelerator("A100-SXM4-40GB")).step_time_s.expected
+    assert made.predicted[0] == pytest.approx(expected)
+
+
+def test_an_emptied_cache_costs_amd_devices_their_memory() -> None:
+    assert sources.fetched_s(step(), find_accelerator("A100-SXM4-40GB")) == 0.0
+    assert sources.fetched_s(step(), find_accelerator("MI210")) > 0.0
+
+
+def test_a_capture_that_failed_says_why() -> None:
+    one = row("A100-SXM4-40GB")
+    assert list(sources.scores_of([one], {one.job: "needs torch"}).reason) == ["needs torch"]
+
+
+def test_an_optimizer_costs_the_same_for_every_batch() -> None:
+    update = op("_foreach_mul_", [spec(1 << 26)], [spec(1 << 26)], kind=Kind.OPTIMIZER)
+    both = capture([(matmul(4096, 4096, 4096, dtype="fp32"), Phase.FORWARD), (update, Phase.OPTIMIZER)])
+    small, large = row("A100-SXM4-40GB"), row("A100-SXM4-40GB", 16.0)
+    made = sources.scores_of([small, large], {small.job: both})
+    assert made.predicted[0] < made.predicted[1] < 1.999 * made.predicted[0]

@@ -1,0 +1,76 @@
+"""Serving tables: which rows are iterations, and what layout they state."""
+
+from pathlib import Path
+
+import pytest
+
+from gpuwise.calibrate.serving import score as serving
+from gpuwise.calibrate.serving.rows import QUEUEING, model_of, read_rows
+
+COLUMNS = (
+    "kind,engine,model,gpu,parallel,precision,notes,n_gpu,isl,osl,concurrency,output_tok_s,ttft_ms,itl_ms"
+)
+SWEEP = "online_saturated_maxseqs,vLLM"
+MEASURED = f"""{COLUMNS}
+single_stream,llama.cpp,Llama-3-8B,RTX 4090,,Q4_K_M,x,1,1024,1024,1,127.74,,
+offline_max_throughput,TensorRT-LLM,Llama-3.1-70B,H100 SXM5 80GB,TP4,FP8,,4,128,2048,,10000,,
+{SWEEP},Qwen/Qwen3-32B,H100 SXM5 80GB,TP1,bfloat16,LM Arena chat; itl=median,1,,400,8,300,,26
+{SWEEP},nvidia/Nemotron-Nano-9B,B200 SXM,TP1,bfloat16,LM Arena chat; itl=median,1,,400,8,300,,8
+{SWEEP},Qwen/Qwen3-VL-8B-Instruct,B200 SXM,TP1,bfloat16,image chat; itl=median,1,,400,8,300,,8
+"""
+HEADER = (
+    "silicon_data_source,backend,model_path,system,precision,mode,isl,osl,batch_size,"
+    "tp_size,attention_dp_size,moe_tp_size,moe_ep_size,silicon_ttft_ms,silicon_tpot_ms"
+)
+INFERENCEX = (
+    HEADER
+    + """
+a,vllm,meta-llama/Llama-3.1-70B,h200_sxm,fp8,agg,1024,1024,4,8,1,8,1,90,7.6
+a,trtllm,deepseek-ai/DeepSeek-R1,h200_sxm,fp8,agg,1024,1024,4,64,1,8,8,90,8.6
+a,vllm,moonshotai/Kimi-K2.5,b200_sxm,fp4,agg,1024,1024,16,4,4,1,16,90,27.9
+a,trtllm,deepseek-ai/DeepSeek-R1,gb200,fp4,agg,1024,1024,2252,12,1,12,1,90,31.5
+a,trtllm,deepseek-ai/DeepSeek-R1,gb200,fp4,disagg,1024,1024,,,,,,90,31.5
+"""
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "serving").mkdir()
+    (tmp_path / "serving/measured.csv").write_text(MEASURED)
+    (tmp_path / "serving/inferencex.csv").write_text(INFERENCEX)
+    return tmp_path
+
+
+def test_rows(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert read_rows(tmp_path_factory.mktemp("none")) is None
+    rows = read_rows(folder)
+    assert rows is not None
+    assert [bool(r.reason) for r in rows[:5]] == [False, True, False, True, True]
+    assert rows[1].reason == QUEUEING
+    llama, deepseek, kimi, wide, split = rows[5:10]
+    assert llama.serving is not None and (llama.serving.tp, llama.sequences) == (8, 4)
+    # tensor times expert degree, on eight devices
+    assert deepseek.serving is not None
+    assert (deepseek.serving.tp, deepseek.serving.moe_tp, deepseek.serving.moe_ep) == (8, 1, 8)
+    # data-parallel attention: the batch is a rank's
+    assert kimi.serving is not None
+    assert (kimi.serving.tp, kimi.serving.attention_dp, kimi.serving.moe_ep, kimi.sequences) == (1, 4, 4, 64)
+    assert wide.reason and QUEUEING in split.reason
+    assert all(r.reason == QUEUEING for r in rows[10:])
+
+
+def test_names() -> None:
+    found = model_of("Qwen/Qwen3-VL-30B-A3B-Instruct")
+    assert found is not None and found.id == "qwen3-30b-a3b"
+    assert model_of("Qwen/Qwen3.5-397B-A17B") is None
+
+
+def test_score(folder: Path) -> None:
+    scores = serving.score(folder, True)
+    assert scores is not None
+    ok = [i for i, r in enumerate(scores.reason) if not r]
+    assert len(ok) == 5
+    for i in ok:
+        assert scores.predicted[i] == pytest.approx(scores.measured[i], rel=0.6)
+    assert serving.score(folder / "nowhere", True) is None

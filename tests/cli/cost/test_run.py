@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from gpuwise.cli.cost.run import cost_run
+from gpuwise.errors import InputError, UnknownNameError, UnpredictableError
+
+ASK = {"on": "8xH100-SXM", "tokens": 1e9}
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_answer_comes_first_and_fits(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert cost_run("gpt2", **ASK, country="DE") == 0
+    lines = capsys.readouterr().out.split("\n")
+    assert lines[0].startswith("GPT-2") and lines[1].strip().startswith("$") and "CO2e" in "".join(lines[:6])
+    assert max(len(line) for line in lines) <= width
+    text = "\n".join(lines)
+    for title in ("The bill", "Power while training", "Stops and checkpoints", "Mind"):
+        assert f"\n{title}" in text
+    for item in ("training", "evaluation", "lost work", "restarts", "accelerators", "hosts", "at the meter", "total"):
+        assert f"\n  {item}" in text
+    assert "\x1b" not in text
+
+
+def test_json_is_the_last_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cost_run("gpt2", **ASK, country="aws:us-east-1", provider="aws", json=True) == 0
+    document = json.loads(capsys.readouterr().out.strip().split("\n")[-1])
+    assert document["total_usd"]["low"] <= document["total_usd"]["expected"] <= document["total_usd"]["high"]
+    assert sum(x["usd"]["expected"] for x in document["bill"]) == pytest.approx(document["total_usd"]["expected"])
+    assert document["power"]["site"] == "aws" and document["grid"]["key"] == "aws:us-east-1"
+    assert document["storage"]["provider"] == "aws"
+    assert document["carbon"]["operational_kg"]["expected"] == pytest.approx(document["kwh"]["expected"] * 0.2448)
+
+
+def test_given_figures_replace_the_usual(capsys: pytest.CaptureFixture[str]) -> None:
+    given = {"usd_per_hour": 2.0, "storage_usd_per_gb_month": 0.1, "egress_gb": 0.0, "eval_share": 0.0, "pue": 1.0}
+    assert cost_run("gpt2", **ASK, **given, json=True) == 0
+    document = json.loads(capsys.readouterr().out)
+    bill = {x["item"]: x["usd"]["expected"] for x in document["bill"]}
+    assert bill["evaluation"] == 0 and bill["egress"] == 0 and document["usd_per_gpu_hour"] == 2.0
+    assert document["power"]["pue"]["expected"] == 1.0 and document["storage"]["usd_per_gb_month"] == 0.1
+    assert document["carbon"]["operational_kg"] is None
+
+
+def test_spot_says_what_it_blends(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cost_run("gpt2", **ASK, spot=True) == 0
+    assert "with the hours on demand" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(InputError, match="no spot price"):
+        cost_run("gpt2", on="m2-ultra", tokens=1e8, country="SE", spot=True)
+
+
+def test_ones_own_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cost_run("gpt2", on="m2-ultra", tokens=1e8, country="SE") == 0
+    out = capsys.readouterr().out
+    assert "one's own machine" in out and "\n  electricity" in out
+    with pytest.raises(UnpredictableError):
+        cost_run("gpt2", on="m2-ultra", tokens=1e8)
+
+
+def test_what_does_not_fit_is_no_bill(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cost_run("llama-3.1-405b", on="1x4090", tokens=1e9) == 1
+    assert "not fit" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tokens": 0.0}, {"tokens": -1.0}, {"tokens": math.nan}, {"tokens": math.inf}, {"tokens": 1e30}, {"country": "Atlantis"},
+        {"country": ""}, {"provider": "nobody"}, {"usd_per_hour": 0.0}, {"usd_per_hour": -2.0}, {"usd_per_hour": math.nan},
+        {"storage_usd_per_gb_month": -0.1}, {"storage_usd_per_gb_month": math.nan}, {"storage_usd_per_gb_month": 1e9},
+        {"egress_gb": -1.0}, {"eval_share": -1.0}, {"eval_share": 100.0}, {"pue": 0.9}, {"pue": 20.0}, {"precision": ","},
+        {"seq": 0}, {"on": "8xNothing"},
+    ],
+)  # fmt: skip
+def test_nonsense_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(InputError) as caught:
+        cost_run("gpt2", **{**ASK, **wrong})  # type: ignore[arg-type]
+    assert caught.value.message
+
+
+def test_an_unknown_model() -> None:
+    with pytest.raises(UnknownNameError):
+        cost_run("gpt-2000", **ASK)

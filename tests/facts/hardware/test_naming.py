@@ -1,0 +1,250 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwise.errors import AmbiguousNameError, GpuwiseError, InputError, UnknownNameError
+from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.naming import find_accelerator, find_cluster, find_system
+
+TYPED = {
+    "4090": "rtx-4090",
+    "rtx4090": "rtx-4090",
+    "RTX4090-24GB": "rtx-4090",
+    "4090 d": "rtx-4090-d",
+    "4070tisuper": "rtx-4070-ti-super",
+    "7900xtx": "rx-7900-xtx",
+    "a100-80gb": "a100-sxm-80gb",
+    "A100-40GB": "a100-sxm-40gb",
+    "V100-16GB": "v100-sxm-16gb",
+    "H100 SXM5 80GB": "h100-sxm-80gb",
+    "H100-SXM": "h100-sxm-80gb",
+    "h100 pcie": "h100-pcie-80gb",
+    "h200": "h200-sxm-141gb",
+    "H200 NVL": "h200-nvl-141gb",
+    "A6000-48GB": "rtx-a6000",
+    "m1": "apple-m1",
+    "M1 Ultra": "apple-m1-ultra",
+    "mi300x": "mi300x",
+    "gb10": "gb10",
+    "trillium": "tpu-v6e",
+    "iphone 16 pro": "apple-a18-pro-ane",
+}
+REPORTED_BY_DRIVERS = {
+    "NVIDIA A100-SXM4-80GB": "a100-sxm-80gb",
+    "NVIDIA A100 80GB PCIe": "a100-pcie-80gb",
+    "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb",
+    "NVIDIA H100 80GB HBM3": "h100-sxm-80gb",
+    "NVIDIA H100 PCIe": "h100-pcie-80gb",
+    "NVIDIA H100 NVL": "h100-nvl-94gb",
+    "NVIDIA H200": "h200-sxm-141gb",
+    "NVIDIA GH200 480GB": "gh200-96gb",
+    "NVIDIA GH200 144G HBM3e": "gh200-144gb",
+    "NVIDIA B200": "b200-sxm",
+    "NVIDIA B300 SXM6 AC": "b300-sxm",
+    "NVIDIA GB200": "gb200",
+    "NVIDIA GB10": "gb10",
+    "NVIDIA L4": "l4",
+    "NVIDIA A10G": "a10g",
+    "Tesla T4": "t4",
+    "Tesla P100-PCIE-16GB": "p100-pcie-16gb",
+    "Tesla V100-SXM2-32GB": "v100-sxm-32gb",
+    "NVIDIA GeForce RTX 3090": "rtx-3090",
+    "NVIDIA GeForce RTX 4060 Laptop GPU": "rtx-4060-laptop",
+    "NVIDIA RTX 6000 Ada Generation": "rtx-6000-ada",
+    "Quadro RTX 6000": "quadro-rtx-6000",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000-blackwell-server",
+    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": "rtx-pro-6000-blackwell-workstation",
+    "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": "rtx-pro-6000-blackwell-max-q",
+    "AMD Instinct MI210": "mi210",
+    "AMD Instinct MI250X/MI250": "mi250x",
+    "AMD Radeon RX 7900 XTX": "rx-7900-xtx",
+    "Intel(R) Arc(TM) Pro B60 Graphics": "arc-pro-b60",
+    "Intel(R) Graphics [0xe211]": "arc-pro-b60",
+}
+WRITTEN_IN_TABLES = {
+    "a100_sxm": "a100-sxm-80gb",
+    "h100_sxm": "h100-sxm-80gb",
+    "h200_sxm": "h200-sxm-141gb",
+    "b200_sxm": "b200-sxm",
+    "b300_sxm": "b300-sxm",
+    "gb300": "gb300",
+    "l40s": "l40s",
+    "b60": "arc-pro-b60",
+    "rtx_pro_6000_server": "rtx-pro-6000-blackwell-server",
+    "rtx_pro6000_maxq": "rtx-pro-6000-blackwell-max-q",
+    "pro6000maxq": "rtx-pro-6000-blackwell-max-q",
+    "Tesla_T4": "t4",
+    "RTX_6000_Ada_Generation": "rtx-6000-ada",
+    "RTX_2080_Super_with_Max-Q_Design": "rtx-2080-super-max-q",
+    "RTX_3080": "rtx-3080-10gb",
+    "TitanRTX": "titan-rtx",
+    "H100-96GB-HBM2e-500W (Grand Teton)": "h100-sxm-96gb-hbm2e-500w",
+    "H100-95GB-HBM2e": "h100-sxm-96gb-hbm2e-500w",
+    "B200 (184 GiB class, inferred from % memory)": "b200-sxm",
+    "NVIDIA Blackwell GPU (B200-SXM-180GB)": "b200-sxm",
+    "NVIDIA Blackwell Ultra GPU (B300-SXM-270GB)": "b300-sxm",
+    "NVIDIA Blackwell GPU (GB200)": "gb200",
+    "AMD Instinct MI325X 256GB HBM3E DLC": "mi325x",
+    "NVIDIA RTX Pro 6000 SE PCIe 96GB": "rtx-pro-6000-blackwell-server",
+    "Intel(R) Gaudi(R) 2 AI Accelerator": "gaudi2",
+    "NVIDIA RTX 4000 Ada-PCIe-20GB": "rtx-4000-ada",
+    "GH200 96GB (HBM3)": "gh200-96gb",
+    "A100_80GB_SXM4": "a100-sxm-80gb",
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "device"), [*TYPED.items(), *REPORTED_BY_DRIVERS.items(), *WRITTEN_IN_TABLES.items()]
+)
+def test_names_lead_to_their_device(text, device):
+    assert find_accelerator(text).id == device
+
+
+@pytest.mark.parametrize("device", list(accelerators()))
+def test_every_id_and_name_leads_back(device):
+    accelerator = accelerators()[device]
+    for text in (device, device.upper(), accelerator.name, f"{accelerator.vendor} {accelerator.name}"):
+        assert find_accelerator(text).id == accelerator.id
+
+
+@pytest.mark.parametrize(
+    ("text", "among"),
+    [
+        ("h100", {"h100-sxm-80gb", "h100-pcie-80gb", "h100-nvl-94gb"}),
+        ("a100", {"a100-sxm-40gb", "a100-sxm-80gb", "a100-pcie-40gb", "a100-pcie-80gb"}),
+        ("NVIDIA A100 PCIe", {"a100-pcie-40gb", "a100-pcie-80gb"}),
+        ("v100", {"v100-sxm-16gb", "v100-pcie-32gb"}),
+        ("gh200", {"gh200-96gb", "gh200-144gb"}),
+        ("rtx 6000", {"quadro-rtx-6000", "rtx-6000-ada", "rtx-pro-6000-blackwell-server"}),
+        ("rtx pro 6000", {"rtx-pro-6000-blackwell-server", "rtx-pro-6000-blackwell-workstation"}),
+        ("5060 ti", {"rtx-5060-ti-8gb", "rtx-5060-ti-16gb"}),
+    ],
+)
+def test_an_ambiguous_name_lists_its_candidates(text, among):
+    with pytest.raises(AmbiguousNameError) as caught:
+        find_accelerator(text)
+    assert among <= set(caught.value.candidates)
+    for candidate in caught.value.candidates:
+        assert find_accelerator(candidate).id == candidate
+
+
+def test_a_preference_settles_an_ambiguity_and_nothing_else():
+    assert find_accelerator("A100", prefer=("sxm", "80gb")).id == "a100-sxm-80gb"
+    assert find_accelerator("NVIDIA A100 PCIe", prefer=("sxm", "80gb")).id == "a100-pcie-80gb"
+    assert find_accelerator("GH200", prefer=("sxm", "80gb", "96gb")).id == "gh200-96gb"
+    assert find_accelerator("4090", prefer=("sxm",)).id == "rtx-4090"
+    with pytest.raises(AmbiguousNameError):
+        find_accelerator("A100", prefer=("sxm",))
+
+
+@pytest.mark.parametrize(
+    ("text", "near"), [("h10o-sxm-80gb", "h100-sxm-80gb"), ("mi300", "MI300X"), ("rtx 4091", "RTX 4090")]
+)
+def test_an_unknown_name_suggests_the_nearest(text, near):
+    with pytest.raises(UnknownNameError) as caught:
+        find_accelerator(text)
+    assert near in caught.value.nearest and near in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "?", "80gb", "sxm", "nvidia", "MI300X and MI325X", "x" * 10_000, "i9_10940x"]
+)
+def test_what_names_no_device_is_unknown(text):
+    with pytest.raises(UnknownNameError):
+        find_accelerator(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "total", "hosts", "per_host", "system"),
+    [
+        ("4090", "rtx-4090", 1, 1, 4, "consumer-box"),
+        ("4xRTX4090", "rtx-4090", 4, 1, 4, "consumer-box"),
+        ("8x3090", "rtx-3090", 8, 1, 8, "pcie-server"),
+        ("8xH100-SXM", "h100-sxm-80gb", 8, 1, 8, "dgx-h100"),
+        ("8 x H100 SXM", "h100-sxm-80gb", 8, 1, 8, "dgx-h100"),
+        ("2x8xH200", "h200-sxm-141gb", 16, 2, 8, "dgx-h200"),
+        ("64x8xH100-SXM", "h100-sxm-80gb", 512, 64, 8, "dgx-h100"),
+        ("512xA100-80GB", "a100-sxm-80gb", 512, 64, 8, "dgx-a100"),
+        ("4x4xA100-80GB", "a100-sxm-80gb", 16, 4, 4, "hgx-a100-4gpu"),
+        ("12xH100-SXM", "h100-sxm-80gb", 12, 2, 6, "dgx-h100"),
+        ("72xGB200", "gb200", 72, 18, 4, "gb200-nvl72"),
+        ("dgx-h100", "h100-sxm-80gb", 8, 1, 8, "dgx-h100"),
+        ("2xDGX H100", "h100-sxm-80gb", 16, 2, 8, "dgx-h100"),
+        ("2xp5.48xlarge", "h100-sxm-80gb", 16, 2, 8, "p5"),
+        ("1xL4", "l4", 1, 1, 8, "pcie-server"),
+        ("8xMI250X", "mi250x", 8, 1, 8, "frontier-node"),
+        ("256xTPU-v5e", "tpu-v5e", 256, 32, 8, "tpu-v5e-pod"),
+        ("apple m3 max", "apple-m3-max-40c", 1, 1, 1, "single-device"),
+    ],
+)
+def test_clusters(text, device, total, hosts, per_host, system):
+    cluster = find_cluster(text)
+    assert cluster.accelerator.id == device
+    assert (cluster.n_accelerators, cluster.n_systems) == (total, hosts)
+    assert (cluster.system.count, cluster.system.id) == (per_host, system)
+
+
+def test_an_ambiguous_cluster_offers_names_that_can_be_typed():
+    with pytest.raises(AmbiguousNameError) as caught:
+        find_cluster("8xH100")
+    assert caught.value.candidates[0] == "8xh100-sxm-80gb"
+    assert {find_cluster(c).n_accelerators for c in caught.value.candidates} == {8}
+    assert find_cluster("8xH100", prefer=("sxm", "80gb")).accelerator.id == "h100-sxm-80gb"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("0xH100-SXM", "counts none"),
+        ("-8xH100-SXM", "whole count"),
+        ("1.5xH100-SXM", "whole count"),
+        ("2x-8xH100-SXM", "whole count"),
+        ("99999999999999999999xH100-SXM", "counts more than"),
+        ("1000000x8xH100-SXM", "counts more than"),
+        ("2x2x2xL4", "3 counts"),
+        ("2x8xdgx-h100", "twice"),
+        ("13xH100-SXM", "equal systems"),
+        ("2x16xH100-SXM", "largest holds 8"),
+        ("", "not the name"),
+        ("y" * 500, "not the name"),
+    ],
+)
+def test_impossible_counts_are_refused_with_a_hint(text, says):
+    with pytest.raises(InputError, match=says) as caught:
+        find_cluster(text)
+    assert caught.value.hint
+
+
+def test_systems_by_name():
+    assert find_system("ND96isr_H100_v5").id == "dgx-h100"
+    assert find_system("dgx-a100/a100-sxm-40gb").accelerator.id == "a100-sxm-40gb"
+    with pytest.raises(UnknownNameError) as caught:
+        find_system("dgx-h10")
+    assert "dgx-h100" in caught.value.nearest
+
+
+@given(st.text(max_size=60) | st.text(alphabet="0123456789xX-. h100a4sxmrtgb(_)/", max_size=24))
+def test_any_text_gives_a_device_or_an_error_for_people(text):
+    for finder in (find_accelerator, find_cluster, find_system):
+        try:
+            found = finder(text)
+        except GpuwiseError as error:
+            assert error.message
+        else:
+            assert found is not None
+
+
+@given(
+    st.integers(1, 1_000_000),
+    st.sampled_from(["h100-sxm-80gb", "rtx-4090", "gb200", "mi300x", "l4", "apple-m1"]),
+)
+def test_systems_hold_every_device_or_the_count_is_refused(total, device):
+    try:
+        cluster = find_cluster(f"{total}x{device}")
+    except InputError as error:
+        assert error.hint and not isinstance(error, UnknownNameError)
+        return
+    assert cluster.n_accelerators == total
+    assert cluster.n_systems * cluster.system.count >= total
+    if cluster.n_systems > 1:
+        assert cluster.n_systems * cluster.system.count == total

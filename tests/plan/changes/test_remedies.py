@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpuwise.errors import LayoutError
+from gpuwise.plan.api import fit
+from gpuwise.plan.changes.remedies import ADAPTERS, SAME, STATES, Fit
+from gpuwise.plan.fit_document import fit_document
+from gpuwise.plan.goal import Wishes
+
+
+@pytest.fixture(scope="module")
+def too_big() -> Fit:
+    return fit("llama-3.1-8b", "4090")
+
+
+def test_full_training_of_eight_billion_does_not_fit_24_gib(too_big: Fit) -> None:
+    assert not too_big.fits
+    assert too_big.micro_batch == too_big.seq_len == 0
+    # 16 bytes a parameter of states alone
+    assert too_big.estimate.memory_bytes.expected > 16 * 8.03e9
+
+
+def test_remedies_come_in_order_of_least_slowdown(too_big: Fit) -> None:
+    for group in (True, False):
+        slower = [r.slower for r in too_big.remedies if r.fits is group]
+        assert slower == sorted(slower)
+    fits = [r.fits for r in too_big.remedies]
+    assert fits == sorted(fits, reverse=True)
+    for r in too_big.remedies:
+        saved = too_big.estimate.memory_bytes.expected - r.estimate.memory_bytes.expected
+        assert r.saved_bytes == pytest.approx(saved) and r.saved_bytes > 0
+
+
+def test_the_list_of_remedies_is_what_a_person_would_try(too_big: Fit) -> None:
+    names = " | ".join(r.name for r in too_big.remedies)
+    for expected in (
+        "LoRA",
+        "QLoRA",
+        "8-bit AdamW",
+        "Adafactor",
+        "Lion",
+        "full recompute",
+        "chunked loss",
+        "optimizer in host memory",
+    ):
+        assert expected in names
+    assert {r.kind for r in too_big.remedies} == {SAME, STATES, ADAPTERS}
+
+
+def test_combinations_fit_and_say_what_they_change(too_big: Fit) -> None:
+    assert too_big.combinations
+    for r in too_big.combinations:
+        assert r.fits and r.name != "as asked"
+    assert any("QLoRA" in r.name for r in too_big.combinations)
+
+
+def test_bigger_cards_hold_the_same_strategy(too_big: Fit) -> None:
+    assert too_big.bigger
+    for b in too_big.bigger:
+        assert b.estimate.fits and b.cluster.n_accelerators == 1
+        assert b.cluster.accelerator.memory_bytes > too_big.estimate.device_bytes
+    prices = [b.usd_per_hour for b in too_big.bigger if b.usd_per_hour is not None]
+    assert prices == sorted(prices)
+
+
+def test_more_of_the_same_shards_it(too_big: Fit) -> None:
+    (more,) = too_big.more
+    assert (
+        more.cluster.accelerator.id == "rtx-4090" and more.cluster.n_accelerators > 1 and more.estimate.fits
+    )
+
+
+def test_adapters_on_four_bits_fit_a_24_gib_card_at_2k() -> None:
+    """QLoRA of 8B on a 24 GiB card is what the method is known for (arXiv 2305.14314 trains 33B on one)."""
+    answer = fit("llama-3.1-8b", "4090", Wishes(quantized_base=True, seq_len=2048))
+    assert answer.fits
+    assert answer.micro_batch >= 1 and answer.seq_len >= 2048
+    assert answer.combinations == () and answer.bigger == ()
+
+
+def test_sharding_is_a_remedy_where_there_are_ranks() -> None:
+    answer = fit("llama-3.1-8b", "8xA100-SXM-80GB")
+    assert not answer.fits
+    sharded = {r.name.split(":")[0]: r for r in answer.remedies if r.name.startswith("zero")}
+    assert set(sharded) == {"zero1", "zero2", "zero3"}
+    assert sharded["zero1"].saved_bytes < sharded["zero2"].saved_bytes < sharded["zero3"].saved_bytes
+    assert sharded["zero3"].fits
+
+
+def test_a_layout_that_cannot_be_is_refused() -> None:
+    with pytest.raises(LayoutError):
+        fit("llama-3.1-8b", "8xA100-SXM-80GB", Wishes(fixed={"tp": 3}))
+
+
+def test_the_document_is_plain(too_big: Fit) -> None:
+    document = json.loads(json.dumps(fit_document(too_big), allow_nan=False))
+    assert document["fits"] is False and document["headroom_bytes"] < 0
+    assert document["remedies"][0]["memory_bytes"]["expected"] > 0

@@ -1,0 +1,102 @@
+"""Changes tried on a small real step: the cheapest checkpoints under a limit, what is kept too long, what makes it faster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.plan.changes.step_remedies import find_remedies
+from gpuwise.plan.changes.step_speedups import WORTH_SPEED, find_speedups
+from gpuwise.plan.step.estimates import measure
+from gpuwise.plan.step.fit import source_of
+
+STEP = """
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self, wide):
+        super().__init__()
+        self.up, self.act, self.down = nn.Linear(64, wide), nn.GELU(), nn.Linear(wide, 64)
+
+    def forward(self, x):
+        return x + self.down(self.act(self.up(x)))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(w) for w in (64, 512, 128, 512, 256, 512))
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def make_step(batch=65536):
+    net = Net().cuda()
+    opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    x = torch.randn(batch, 64, device="cuda")
+    kept = {}
+
+    def step():
+        out = net(x)
+        out.square().mean().backward()
+        opt.step()
+        opt.zero_grad()
+        kept["out"] = out
+
+    return step
+"""
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("step") / "uneven.py"
+    path.write_text(STEP)
+    return path
+
+
+def test_the_cheapest_checkpoints_make_it_fit(file: Path) -> None:
+    card = find_cluster("RTX 3060").accelerator
+    source = source_of(f"{file}:make_step")
+    capture, sites = source.captured(card, 65536)
+    context = measure(capture, card).memory.context.expected
+    allocated = measure(capture, card).memory.allocated.expected
+    small = replace(card, memory_visible_bytes=int(context + 0.9 * allocated))
+    conf = "expandable_segments:True"
+    base = measure(capture, small, allocator_conf=conf)
+    assert not base.fits
+    found = find_remedies(source, small, capture, sites, base, batch=65536, conf=conf)
+    by_name = {r.name: r for r in found.singles}
+    chosen = next(r for r in found.singles if r.name.startswith("checkpoint ") and "module" in r.name)
+    assert chosen.fits and chosen.slower is not None and chosen.slower > 0
+    every = by_name["checkpoint every block"]
+    assert every.slower is not None and chosen.slower < every.slower
+    assert 0 < len(chosen.changes[0].argument) < 5  # type: ignore[arg-type]
+    assert any(".get_submodule(name)" in line for line in chosen.lines)
+
+
+def test_what_makes_it_faster_is_sorted_and_fits(file: Path) -> None:
+    card = find_cluster("A100-80GB").accelerator
+    source = source_of(f"{file}:make_step")
+    capture, sites = source.captured(card, 4096)
+    base = measure(capture, card)
+    told: list[str] = []
+    found, captures = find_speedups(source, card, capture, sites, base, batch=4096, tell=told.append)
+    slower = [r.slower for r in found if r.slower is not None]
+    assert len(slower) == len(found) >= 2 and slower == sorted(slower) and slower[-1] < -WORTH_SPEED
+    assert all(r.fits and r.lines for r in found)
+    assert captures == len(told) >= 3
+    larger = next(r for r in found if r.name == "batch 16384")
+    assert larger.measured.step_time_s is not None and base.step_time_s is not None
+    assert larger.slower == pytest.approx(larger.measured.step_time_s.expected / 4 / base.step_time_s.expected - 1)

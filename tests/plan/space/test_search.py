@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+
+from gpuwise.errors import LayoutError
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.models.architecture import find_model
+from gpuwise.plan.changes.levers import neighbours
+from gpuwise.plan.goal import Goal, Wishes, make_goal
+from gpuwise.plan.space.rules import check_strategy
+from gpuwise.plan.space.search import base_of, completed, find_in, find_strategies, setting_of
+from gpuwise.plan.space.strategies import default_space
+from gpuwise.workload.strategy import Strategy
+
+ARCH, NODE = find_model("llama-3.1-8b"), find_cluster("8xH100-SXM")
+
+
+def _goal(**wishes: object) -> Goal:
+    return make_goal(ARCH, NODE, Wishes(**wishes))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def goal() -> Goal:
+    return _goal(tokens=1e9)
+
+
+def test_ranked_are_distinct_layouts_that_fit_fastest_first(goal: Goal) -> None:
+    found = find_strategies(goal)
+    times = [e.step_time_s.expected for e in found.ranked]
+    assert times == sorted(times) and len(times) > 2
+    layouts = {
+        (e.strategy.tp, e.strategy.pp, e.strategy.cp, e.strategy.ep, e.strategy.dp) for e in found.ranked
+    }
+    assert len(layouts) == len(found.ranked)
+    assert all(e.fits for e in found.ranked)
+    assert found.n_strategies > 500 and 0 < found.n_fit < found.n_strategies
+    for e in found.ranked:
+        check_strategy(setting_of(goal, e.strategy), e.strategy)
+
+
+def test_fixed_degrees_are_held() -> None:
+    found = find_strategies(_goal(fixed={"tp": 4, "recompute": "full"}))
+    assert {e.strategy.tp for e in found.ranked} == {4}
+    assert {e.strategy.recompute for e in found.ranked} == {"full"}
+
+
+def test_offload_is_searched_only_when_nothing_fits_without() -> None:
+    roomy = find_strategies(_goal())
+    assert not any(e.strategy.offload_optimizer or e.strategy.offload_activations for e in roomy.ranked)
+    arch = find_model("llama-2-13b")
+    tight = make_goal(arch, find_cluster("2xA100-SXM-80GB"), Wishes(seq_len=2048, global_batch=16))
+    found = find_strategies(tight)
+    assert found.ranked and found.ranked[0].strategy.offload_optimizer
+    assert "offload" in found.notes[0]
+
+
+def test_an_impossible_layout_names_its_rule() -> None:
+    with pytest.raises(LayoutError) as caught:
+        find_strategies(_goal(fixed={"tp": 3}))
+    assert caught.value.rule == "heads"
+
+
+def test_a_batch_too_small_for_the_cluster_is_no_layout() -> None:
+    with pytest.raises(LayoutError):
+        find_strategies(_goal(global_batch=3, fixed={"dp": 8}))
+
+
+def test_find_in_returns_the_fastest(goal: Goal) -> None:
+    best = find_in(goal, default_space)
+    assert best is not None
+    assert best.step_time_s.expected == find_strategies(goal).ranked[0].step_time_s.expected
+
+
+def test_completed_takes_the_plainest_values(goal: Goal) -> None:
+    plain = completed(goal, goal.bases[0])
+    assert (plain.dp, plain.tp, plain.sharding, plain.recompute) == (8, 1, "none", "none")
+    assert plain.global_batch == goal.global_batch
+
+
+def test_base_of_forgets_only_columns() -> None:
+    s = Strategy(precision="fp16", tp=4, sharding="zero3", lora_rank=8)
+    assert base_of(s) == Strategy(precision="fp16", lora_rank=8)
+
+
+def test_neighbours_are_allowed_and_one_lever_away(goal: Goal) -> None:
+    best = find_strategies(goal).ranked[0]
+    near = neighbours(goal, best)
+    assert {n.lever for n in near} >= {"tensor parallel", "recompute", "sharding"}
+    for n in near:
+        check_strategy(setting_of(goal, n.estimate.strategy), n.estimate.strategy)
+        assert n.estimate.strategy != best.strategy
+        assert n.slower == pytest.approx(n.estimate.step_time_s.expected / best.step_time_s.expected - 1)
+    assert not any(n.fits and n.slower < -1e-6 for n in near if n.lever != "optimizer offload")

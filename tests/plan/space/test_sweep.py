@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.plan.host import host_bytes_fit
+from gpuwise.plan.space.conditions import Setting
+from gpuwise.plan.space.strategies import blocks, default_space, full_space
+from gpuwise.plan.space.sweep import TIE, Candidates, Sweep, sweep
+from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.step.evaluate import evaluate
+from gpuwise.predict.step.training import estimate
+from gpuwise.workload.strategy import Strategy
+
+SEQ_LEN = 2048
+
+
+def _one_at_a_time(
+    arch: Architecture, cluster: Cluster, strategies: list[Strategy]
+) -> list[tuple[float, float, bool]]:
+    """(seconds, bytes, fits) of each strategy through the public scalar estimate."""
+    found: list[tuple[float, float, bool]] = []
+    for s in strategies:
+        e = estimate(arch, cluster, s, seq_len=SEQ_LEN)
+        c = Columns.from_strategies([s])
+        done = evaluate(arch, cluster.system, c, SEQ_LEN)
+        host = bool(np.all(host_bytes_fit(arch, cluster, done.costs, c, done.point_index)))
+        found.append((e.step_time_s.expected, e.memory_bytes.expected, e.fits and host))
+    return found
+
+
+def _swept(found: Candidates, done: Sweep) -> list[tuple[Strategy, float, float]]:
+    return [
+        (found.strategy(done.blocks, i), float(found.step_s[i]), float(found.memory_bytes[i]))
+        for i in range(len(found))
+    ]
+
+
+@pytest.mark.parametrize(("kind", "batch"), [("small", 4), ("experts", 8)])
+def test_the_optimum_is_that_of_evaluating_one_strategy_at_a_time(
+    kind: str, batch: int, request: pytest.FixtureRequest, node: Cluster
+) -> None:
+    arch: Architecture = request.getfixturevalue(kind)
+    base = Strategy()
+    setting = Setting.of(arch, node, base, SEQ_LEN, batch)
+    space = replace(
+        default_space(setting), micro_batch=(1, 2), virtual_stages=(1, 2), ep=(1, 8), tp=(1, 4), pp=(1, 2),
+        cp=(1,),
+    )  # fmt: skip
+    products = blocks(setting, space, base)
+    done = sweep(arch, node, products, SEQ_LEN)
+    listed = [b.columns.strategy(i) for b in products for i in range(len(b.columns))]
+    scalar = _one_at_a_time(arch, node, listed)
+    assert done.n_strategies == len(listed)
+    assert done.n_fit == sum(fits for _, _, fits in scalar)
+
+    fitting = [(t, m, s) for (t, m, fits), s in zip(scalar, listed, strict=True) if fits]
+    fastest = min(t for t, _, _ in fitting)
+    least = min(m for t, m, _ in fitting if t <= fastest * (1 + TIE))
+    best, seconds, memory = _swept(done.rows, done)[0]
+    assert seconds == pytest.approx(fastest, rel=2 * TIE)
+    assert memory == pytest.approx(least, rel=1e-9)
+    assert any(s == best for t, m, s in fitting if t <= fastest * (1 + TIE) and m <= least * (1 + 1e-9))
+
+    assert done.smallest.memory_bytes[0] == pytest.approx(min(m for _, m, _ in scalar), rel=1e-9)
+
+    def beaten(t: float, m: float) -> bool:
+        """By a strategy that is better by more than the rounding of sums of several orders."""
+        return any(
+            (t2 < t * (1 - 1e-9) and m2 <= m * (1 + 1e-12)) or (t2 <= t * (1 + 1e-12) and m2 < m * (1 - 1e-9))
+            for t2, m2, _ in fitting
+        )
+
+    front = {(round(t, 9), round(m)) for _, t, m in _swept(done.front, done)}
+    by_hand = {(round(t, 9), round(m)) for t, m, _ in fitting if not beaten(t, m)}
+    assert front == by_hand
+
+
+def test_every_estimate_of_a_product_is_that_of_its_strategy(experts: Architecture, nodes: Cluster) -> None:
+    base = Strategy()
+    setting = Setting.of(experts, nodes, base, SEQ_LEN, 32)
+    done = sweep(experts, nodes, blocks(setting, full_space(setting), base), SEQ_LEN)
+    rng = np.random.default_rng(0)
+    for i in rng.choice(len(done.rows), 12, replace=False):
+        s = done.rows.strategy(done.blocks, int(i))
+        e = estimate(experts, nodes, s, seq_len=SEQ_LEN)
+        assert e.step_time_s.expected == pytest.approx(done.rows.step_s[i], rel=1e-9)
+        assert e.memory_bytes.expected == pytest.approx(done.rows.memory_bytes[i], rel=1e-9)
+        assert e.fits
+
+
+def test_rows_are_ranked_and_the_front_is_monotone(small: Architecture, nodes: Cluster) -> None:
+    base = Strategy()
+    setting = Setting.of(small, nodes, base, SEQ_LEN, 64)
+    done = sweep(small, nodes, blocks(setting, full_space(setting), base), SEQ_LEN)
+    assert np.all(np.diff(done.rows.step_s[1:]) >= -1e-12)
+    assert np.all(np.diff(done.front.step_s) >= 0)
+    assert np.all(np.diff(done.front.memory_bytes) < 0)
+    assert done.front.step_s[0] == pytest.approx(done.rows.step_s[0], rel=2 * TIE)
+    assert 0 < done.n_fit <= done.n_strategies
+
+
+def test_nothing_fits_leaves_the_smallest() -> None:
+    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.facts.models.architecture import find_model
+
+    arch, card = find_model("llama-3.1-70b"), find_cluster("4090")
+    base = Strategy(stack="compiled-fsdp")
+    setting = Setting.of(arch, card, base, SEQ_LEN, 8)
+    done = sweep(arch, card, blocks(setting, default_space(setting), base), SEQ_LEN)
+    assert len(done.rows) == 0 and len(done.front) == 0 and done.n_fit == 0
+    assert done.smallest.memory_bytes[0] > card.accelerator.memory_bytes

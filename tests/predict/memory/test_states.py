@@ -1,0 +1,112 @@
+"""Weights, gradients and optimizer states: sharding never adds, and no byte is lost."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.models.architecture import Architecture, Moe
+from gpuwise.predict.memory.memory_rules import find_memory_rules
+from gpuwise.predict.memory.states import StageStates, adapter_share, stage_states
+from gpuwise.predict.parallel.shards import stages
+from gpuwise.predict.step.columns import Columns
+from gpuwise.workload.optimizer import parameter_bytes
+from gpuwise.workload.strategy import OPTIMIZERS, Strategy
+from gpuwise.workload.transformer.parameters import count_parameters
+
+SMALL = Architecture(
+    id="small", name="small", kind="decoder", n_layers=12, hidden=1024, ffn=4096, heads=16, kv_heads=4,
+    head_dim=64, vocab=32000, max_seq_len=4096,
+)  # fmt: skip
+SMALL_MOE = replace(SMALL, id="small-moe", moe=Moe(n_experts=16, n_active=2, expert_ffn=2048))
+SYSTEM = find_cluster("8xH100-SXM").system
+
+
+def states(arch: Architecture, s: Strategy) -> tuple[StageStates, ...]:
+    c = Columns.from_strategies([s])
+    return stage_states(arch, SYSTEM, c, stages(arch, c, float(arch.n_layers)), find_memory_rules(s.stack))
+
+
+def fullest(arch: Architecture, s: Strategy) -> float:
+    """Weights and optimizer bytes of the stage that has most of them."""
+    return max(float((x.weights + x.optimizer).flat[0]) for x in states(arch, s))
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.sampled_from([SMALL, SMALL_MOE]),
+    st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 3]), st.sampled_from([2, 4, 8]),
+    st.sampled_from(["megatron-core", "nanotron", "eager-fsdp", "megatron-deepspeed"]),
+)  # fmt: skip
+def test_sharding_more_never_needs_more(arch: Architecture, tp: int, pp: int, dp: int, stack: str) -> None:
+    s = Strategy(tp=tp, pp=pp, dp=dp, stack=stack, sharding="zero1")
+    base = fullest(arch, s)
+    assert fullest(arch, s.with_(tp=2 * tp)) <= base
+    assert fullest(arch, s.with_(dp=2 * dp)) <= base
+    assert fullest(arch, s.with_(pp=2 * pp)) <= base
+    by_stage = [fullest(arch, s.with_(sharding=z)) for z in ("none", "zero1", "zero2", "zero3")]
+    assert by_stage == sorted(by_stage, reverse=True)
+    hybrid = s.with_(sharding="hybrid", shard_group=2)
+    assert fullest(arch, s.with_(sharding="zero3")) <= fullest(arch, hybrid)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8]), st.sampled_from(OPTIMIZERS),
+    st.sampled_from(["zero1", "zero2", "zero3"]),
+)  # fmt: skip
+def test_no_byte_is_lost(dp: int, ep: int, optimizer: str, sharding: str) -> None:
+    """The optimizer bytes of all ranks together are those of the whole model, once."""
+    ep = min(ep, dp)
+    s = Strategy(dp=dp, ep=ep, sharding=sharding, optimizer=optimizer)
+    b, count = parameter_bytes(s), count_parameters(SMALL_MOE)
+    one = states(SMALL_MOE, s)[0]
+    assert float(one.optimizer.flat[0]) * dp == pytest.approx(count.total * (b.master + b.state))
+    if sharding == "zero3":
+        assert float(one.weights.flat[0]) * dp == pytest.approx(count.total * b.weight)
+
+
+def test_stages_together_hold_the_model() -> None:
+    """Four stages of a model with untied ends: every parameter on exactly one of them."""
+    s = Strategy(pp=4, dp=2, sharding="zero1")
+    first, middle, last = states(SMALL, s)
+    weights = first.weights + 2 * middle.weights + last.weights
+    assert float(weights.flat[0]) == pytest.approx(2 * count_parameters(SMALL).total, rel=1e-6)
+    tied = replace(SMALL, tied_embeddings=True)
+    first, middle, last = states(tied, s)
+    held = float((first.weights + 2 * middle.weights + last.weights).flat[0]) / 2
+    # a tied embedding is on the first stage and again on the last
+    assert held == pytest.approx(count_parameters(tied).total + 32000 * 1024, rel=1e-6)
+
+
+def test_a_pipeline_of_fully_sharded_weights_gathers_them_all() -> None:
+    flat, piped = (
+        states(SMALL, Strategy(dp=8 // pp, pp=pp, sharding="zero3", stack="compiled-fsdp"))[0]
+        for pp in (1, 2)
+    )
+    assert float(flat.gathered.flat[0]) > 0 and float(piped.gathered.flat[0]) == 0
+    layers = np.array([6.0])
+    per_layer = count_parameters(SMALL).layers / 12
+    assert float(piped.weights.flat[0]) > 2 * per_layer * float(layers[0])
+
+
+def test_adapters_by_hand() -> None:
+    """rank (in + out) for the fused query-key-value, output, up-gate and down matrices."""
+    h, f, q, kv = 1024, 4096, 1024, 256
+    per_layer = 8 * ((h + q + 2 * kv) + (q + h) + 3 * (h + f))
+    count = count_parameters(SMALL)
+    assert adapter_share(SMALL, count, 8) * count.layers == pytest.approx(12 * per_layer)
+
+
+def test_four_bit_weights() -> None:
+    lora, qlora = (
+        states(SMALL, Strategy(lora_rank=8, quantized_base=q, stack="eager"))[0] for q in (False, True)
+    )
+    ends = 2 * 2 * 32000 * 1024
+    saved = float((lora.weights - qlora.weights).flat[0])
+    matrices = (float(lora.weights.flat[0]) - ends) / 2
+    # 4 bits, an 8-bit scale per 64 and an fp32 one per 256 of those, instead of 16
+    assert saved == pytest.approx(matrices * (2 - 0.5 - 1 / 64 - 4 / 64 / 256), rel=0.02)

@@ -1,0 +1,104 @@
+"""Laws of the training step."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.systems import System
+from gpuwise.facts.models.catalogue import find_model
+from gpuwise.predict.comm.groups import data_group, expert_data_group, expert_group, largest_divisor, tensor_group
+from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.step.evaluate import evaluate
+from gpuwise.predict.step.stack_costs import find_stack_costs
+from gpuwise.predict.step.times import StepTimes
+from gpuwise.workload.strategy import Strategy
+
+LLAMA = find_model("llama-3.1-8b")
+EIGHT = find_cluster("8xH100-SXM").system
+
+
+def step(strategy: Strategy, system: System = EIGHT, seq_len: int = 4096) -> StepTimes:
+    return evaluate(LLAMA, system, Columns.from_strategies([strategy]), seq_len).times
+
+
+layouts = st.builds(
+    lambda tp, pp, sharding, recompute, micro: Strategy(
+        tp=tp, pp=pp, dp=max(1, 8 // (tp * pp)), accumulation=8, sharding=sharding, recompute=recompute, micro_batch=micro
+    ),
+    st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4]), st.sampled_from(["none", "zero1", "zero3"]),
+    st.sampled_from(["none", "selective", "full"]), st.integers(1, 4),
+)  # fmt: skip
+
+
+@given(layouts)
+@settings(max_examples=40, deadline=None)
+def test_the_parts_sum_to_the_step(strategy: Strategy) -> None:
+    t = step(strategy)
+    parts = [
+        t.compute_s, t.recompute_s, t.communication_s, t.launch_s, t.bubble_s, t.data_parallel_s, t.optimizer_s,
+        t.offload_s, t.framework_s,
+    ]  # fmt: skip
+    assert sum(p.item() for p in parts) == pytest.approx(t.step_s.item(), rel=1e-9)
+    assert all(p.item() >= -1e-9 for p in parts)
+
+
+@given(layouts)
+@settings(max_examples=25, deadline=None)
+def test_more_work_is_never_faster(strategy: Strategy) -> None:
+    once = step(strategy).step_s.item()
+    assert step(strategy.with_(accumulation=strategy.accumulation + 1)).step_s.item() > once
+    assert step(strategy, seq_len=8192).step_s.item() > once
+    if strategy.recompute == "none":
+        assert step(strategy.with_(recompute="full")).step_s.item() > once
+
+
+@given(layouts)
+@settings(max_examples=20, deadline=None)
+def test_a_faster_link_or_network_is_never_slower(strategy: Strategy) -> None:
+    slow = replace(EIGHT, link_bytes_per_s=EIGHT.link_bytes_per_s / 2)
+    assert step(strategy, slow).step_s.item() >= step(strategy).step_s.item()
+
+
+def test_one_row_or_many_gives_the_same_numbers() -> None:
+    some = [Strategy(tp=t, dp=8 // t, accumulation=4, micro_batch=m, sharding="zero1") for t in (1, 2, 4, 8) for m in (1, 2)]
+    together = evaluate(LLAMA, EIGHT, Columns.from_strategies(some), 4096).times.step_s
+    alone = [step(s).step_s.item() for s in some]
+    np.testing.assert_allclose(together, alone, rtol=1e-9)
+
+
+def test_overlap_switched_off_costs_time() -> None:
+    tp = Strategy(tp=8, accumulation=8, sharding="zero1")
+    assert step(tp.with_(overlap_tp=False)).step_s.item() > step(tp).step_s.item()
+    dp = Strategy(dp=8, sharding="zero1")
+    assert step(dp.with_(overlap_dp=False)).step_s.item() > step(dp).step_s.item()
+
+
+def test_an_older_release_is_slower_on_a_new_device_only() -> None:
+    costs = find_stack_costs("megatron-core")
+    gb200, h100 = (find_cluster(n).accelerator for n in ("4xGB200", "8xH100-SXM"))
+    old, new = Strategy(release=costs.first_release), Strategy()
+    assert costs.under(old, gb200).memory_slowdown > costs.under(new, gb200).memory_slowdown
+    assert costs.under(old, h100).memory_slowdown <= costs.under(new, h100).memory_slowdown * 1.06
+
+
+@given(n=st.integers(1, 512), limit=st.integers(1, 72))
+def test_largest_divisor(n: int, limit: int) -> None:
+    found = largest_divisor(np.array([n]), np.array([min(n, limit)])).item()
+    assert n % found == 0 and found <= limit
+    assert not any(n % d == 0 for d in range(found + 1, min(n, limit) + 1))
+
+
+@given(
+    tp=st.sampled_from([1, 2, 4, 8]), cp=st.sampled_from([1, 2]), dp=st.sampled_from([8, 16, 32]), ep=st.sampled_from([1, 4, 8])
+)  # fmt: skip
+def test_groups_tile_the_ranks(tp: int, cp: int, dp: int, ep: int) -> None:
+    t, c, d, e = (np.array([x]) for x in (tp, cp, dp, ep))
+    assert tensor_group(EIGHT, t).size.item() == tp
+    assert data_group(EIGHT, t, c, d).size.item() * tp == tp * cp * dp
+    assert expert_group(EIGHT, e).size.item() * expert_data_group(EIGHT, t, c, d, e).size.item() == tp * cp * dp
+    for group in (tensor_group(EIGHT, t), data_group(EIGHT, t, c, d), expert_group(EIGHT, e)):
+        assert group.size.item() % group.local.item() == 0 and group.local.item() <= EIGHT.domain_size

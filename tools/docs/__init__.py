@@ -1,0 +1,1 @@
+"""Writers of the reference pages and of the page of claims."""

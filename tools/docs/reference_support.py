@@ -1,0 +1,93 @@
+"""The formats of the fact files behind picking and memory: software support, boards, notebooks, contexts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from gpuwise.facts.hardware.boards import BOARD_SCHEMA
+from gpuwise.facts.hardware.xids import XID_SCHEMA
+from gpuwise.facts.loading import Field
+from gpuwise.facts.offers.notebooks import NOTEBOOK_SCHEMA
+from gpuwise.facts.software.compatibility import CUDA_ERROR_SCHEMA, GENERATION_SCHEMA, IMAGE_SCHEMA, ROCM_SCHEMA, WHEEL_SCHEMA
+from gpuwise.facts.software.os_commands import OS_COMMAND_SCHEMA
+from gpuwise.facts.software.support import FACT_SCHEMA, JOB_SCHEMA, TARGET_SCHEMA
+from gpuwise.predict.memory.context import COMMUNICATOR_SCHEMA, CONTEXT_SCHEMA
+
+
+def support_formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
+    """Title, meaning and schema of each file."""
+    yield (
+        "software_targets.csv",
+        "One line is one thing software compiles for, and the devices that are it. The order counts: a run `a..b` in "
+        "software.toml is read in it.",
+        TARGET_SCHEMA,
+    )
+    yield (
+        "software.toml",
+        "One table is one dated fact about a run of targets; no two may speak of one subject for one target. `level` is none, "
+        "unknown, emulated or native for the topic dtype, and none, unknown, partial or full for the others.",
+        FACT_SCHEMA,
+    )
+    yield (
+        "software_jobs.toml",
+        "One table is one job: frameworks meant for it, what stands in, and what else it wants.",
+        JOB_SCHEMA,
+    )
+    yield (
+        "boards.csv",
+        "One line for each accelerator: what it asks of its machine, and whether it can be had.",
+        BOARD_SCHEMA,
+    )
+    yield (
+        "notebooks.csv",
+        "One line is one plan of a hosted notebook with one accelerator. Fees in US dollars without tax; `until` is the "
+        "day it was withdrawn.",
+        NOTEBOOK_SCHEMA,
+    )
+    yield (
+        "contexts.csv",
+        "One line is one measurement of the device memory a CUDA process holds outside torch's allocator, in MiB. `loading` is "
+        "lazy where kernels load when first run; `state` is bare for a context that has run nothing, running for a job.",
+        CONTEXT_SCHEMA,
+    )
+    yield (
+        "communicators.csv",
+        "One line is the device memory, in MiB, that one NCCL communicator of so many ranks holds outside torch's allocator.",
+        COMMUNICATOR_SCHEMA,
+    )
+    yield (
+        "xids.csv",
+        "One line is one number under which the NVIDIA driver reports errors: what it means, what NVIDIA advises at once, and "
+        "what `then` if it comes again.",
+        XID_SCHEMA,
+    )
+    yield from _doctor_formats()
+
+
+def _doctor_formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
+    """What `gpuwise doctor` judges by."""
+    yield (
+        "compatibility.csv",
+        "One line is one build of PyTorch for Linux x86_64. A release that ends in `.*` is every patch of it; `driver_*` is the "
+        "oldest driver of its CUDA family, `paired_driver_*` the one released with its CUDA; `pypi_default` is what `pip install "
+        "torch` takes; `architectures` is empty where nobody published them. Sealed.",
+        WHEEL_SCHEMA,
+    )
+    yield (
+        "nvidia_generations.csv",
+        "One line is one generation of NVIDIA GPUs: how its chips are called, the driver branches that serve it, and the kernel "
+        "modules it runs with.",
+        GENERATION_SCHEMA,
+    )
+    yield (
+        "cuda_errors.csv",
+        "One line is one error of the CUDA driver and the words frameworks print for it.",
+        CUDA_ERROR_SCHEMA,
+    )
+    yield ("container_images.csv", "One line is one image to start from, with the Python of its distribution.", IMAGE_SCHEMA)
+    yield ("rocm_wheels.csv", "One line is one series of PyTorch and the build of it for AMD.", ROCM_SCHEMA)
+    yield (
+        "os_commands.toml",
+        "One table is one family of Linux distributions and the commands that install a driver there.",
+        OS_COMMAND_SCHEMA,
+    )
