@@ -35,10 +35,14 @@ def this_machine(arguments: argparse.Namespace) -> Cpu:
     """A processor with the rates given; the shares are those of every processor."""
     peak = arguments.cores * arguments.ghz * 1e9 * arguments.per_clock
     return replace(
-        find_cpu("xeon 8480+"), id="this-machine", name="this machine", cores=arguments.cores,
-        peak_flop_per_s=MappingProxyType({"fp32": peak}), matrix_dtypes=(),
+        find_cpu("xeon 8480+"),
+        id="this-machine",
+        name="this machine",
+        cores=arguments.cores,
+        peak_flop_per_s=MappingProxyType({"fp32": peak}),
+        matrix_dtypes=(),
         memory_bandwidth_bytes_per_s=arguments.channels_gb_s * 1e9,
-    )  # fmt: skip
+    )
 
 
 def main() -> None:

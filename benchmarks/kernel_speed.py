@@ -1,6 +1,6 @@
 """Seconds the core takes for what every command does: load catalogues and coefficients, evaluate kernels.
 
-    python benchmarks/kernel_speed.py
+python benchmarks/kernel_speed.py
 """
 
 from __future__ import annotations

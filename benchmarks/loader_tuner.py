@@ -87,9 +87,15 @@ def rates(name: str, dataset: Any, items: int) -> None:
             check = run_loader(dataset, workers, predicted_rate(probe, workers, free), items=items)
         there, rate = predicted_rate(probe, workers, found["there"]), check.measured
         row(
-            workers, f"{free:.2f}", f"{check.predicted:.1f}", f"{rate:.1f}", f"{check.predicted / rate - 1:+.1%}",
-            f"{found['there']:.2f}", f"{there:.1f}", f"{there / rate - 1:+.1%}",
-        )  # fmt: skip
+            workers,
+            f"{free:.2f}",
+            f"{check.predicted:.1f}",
+            f"{rate:.1f}",
+            f"{check.predicted / rate - 1:+.1%}",
+            f"{found['there']:.2f}",
+            f"{there:.1f}",
+            f"{there / rate - 1:+.1%}",
+        )
 
 
 def row(*values: object) -> None:
@@ -107,9 +113,17 @@ def race(name: str, dataset: Any, cores: int, items: int) -> None:
         grid_s = time.perf_counter() - began
     best = max(grid.values(), key=lambda c: c.measured)
     row(
-        name, chosen.workers, len(chosen.checks), f"{chosen.seconds:.2f} s", f"0 to {2 * cores}", best.workers, f"{grid_s:.2f} s",
-        f"{grid_s / chosen.seconds:.1f}x", f"{grid[chosen.workers].measured / best.measured:.1%}", f"{found['others']:.2f}",
-    )  # fmt: skip
+        name,
+        chosen.workers,
+        len(chosen.checks),
+        f"{chosen.seconds:.2f} s",
+        f"0 to {2 * cores}",
+        best.workers,
+        f"{grid_s:.2f} s",
+        f"{grid_s / chosen.seconds:.1f}x",
+        f"{grid[chosen.workers].measured / best.measured:.1%}",
+        f"{found['others']:.2f}",
+    )
 
 
 def main() -> None:

@@ -64,18 +64,22 @@ def measure(on: str, global_batch: int) -> dict[str, object]:
     done = sweep(arch, cluster, found, SEQ_LEN)
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     return {
-        "on": on, "global_batch": global_batch, "strategies": done.n_strategies, "fit": done.n_fit,
-        "seconds": seconds, "enumeration_s": enumerated, "cpu_s": cpu,
+        "on": on,
+        "global_batch": global_batch,
+        "strategies": done.n_strategies,
+        "fit": done.n_fit,
+        "seconds": seconds,
+        "enumeration_s": enumerated,
+        "cpu_s": cpu,
         "strategies_per_s": done.n_strategies / seconds,
-        "strategies_per_cpu_s": done.n_strategies / cpu, "best_step_s": float(done.rows.step_s[0]),
+        "strategies_per_cpu_s": done.n_strategies / cpu,
+        "best_step_s": float(done.rows.step_s[0]),
         "best": str(done.rows.strategy(done.blocks, 0)),
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON document")
     as_json = parser.parse_args().json
     results = [measure("512xA100-SXM-80GB", 512), measure("4096xA100-SXM-80GB", 4096)]

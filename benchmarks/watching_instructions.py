@@ -267,8 +267,11 @@ def main() -> None:
         print(f"{'client':<44} {'M a refresh':>11} {'refreshes':>9} {'in s':>6} {'fake, M':>8} {'kB':>7}")
         for client in chosen:
             c = watch(fake, client, folder, given)
-            print(f"{client.name:<44} {c.instructions / c.refreshes / 1e6:>11.2f} {c.refreshes:>9.1f} {c.seconds:>6.1f} "
-                  f"{c.left_out / c.refreshes / 1e6:>8.3f} {c.written_bytes / c.refreshes / 1e3:>7.2f}", flush=True)  # fmt: skip
+            print(
+                f"{client.name:<44} {c.instructions / c.refreshes / 1e6:>11.2f} {c.refreshes:>9.1f} {c.seconds:>6.1f} "
+                f"{c.left_out / c.refreshes / 1e6:>8.3f} {c.written_bytes / c.refreshes / 1e3:>7.2f}",
+                flush=True,
+            )
         print(f"\n{'one look':<44} {'M instr':>9}")
         for client in looks(given.nvitop):
             if given.only in client.name:

@@ -7,22 +7,39 @@ from torch.nn import functional
 
 def generator(n_noise=128, width=64):
     return nn.Sequential(
-        nn.ConvTranspose2d(n_noise, 8 * width, 4), nn.BatchNorm2d(8 * width), nn.ReLU(),
-        nn.ConvTranspose2d(8 * width, 4 * width, 4, 2, 1), nn.BatchNorm2d(4 * width), nn.ReLU(),
-        nn.ConvTranspose2d(4 * width, 2 * width, 4, 2, 1), nn.BatchNorm2d(2 * width), nn.ReLU(),
-        nn.ConvTranspose2d(2 * width, width, 4, 2, 1), nn.BatchNorm2d(width), nn.ReLU(),
-        nn.ConvTranspose2d(width, 3, 4, 2, 1), nn.Tanh(),
-    )  # fmt: skip
+        nn.ConvTranspose2d(n_noise, 8 * width, 4),
+        nn.BatchNorm2d(8 * width),
+        nn.ReLU(),
+        nn.ConvTranspose2d(8 * width, 4 * width, 4, 2, 1),
+        nn.BatchNorm2d(4 * width),
+        nn.ReLU(),
+        nn.ConvTranspose2d(4 * width, 2 * width, 4, 2, 1),
+        nn.BatchNorm2d(2 * width),
+        nn.ReLU(),
+        nn.ConvTranspose2d(2 * width, width, 4, 2, 1),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+        nn.ConvTranspose2d(width, 3, 4, 2, 1),
+        nn.Tanh(),
+    )
 
 
 def critic(width=64):
     return nn.Sequential(
-        nn.Conv2d(3, width, 4, 2, 1), nn.LeakyReLU(0.2),
-        nn.Conv2d(width, 2 * width, 4, 2, 1), nn.BatchNorm2d(2 * width), nn.LeakyReLU(0.2),
-        nn.Conv2d(2 * width, 4 * width, 4, 2, 1), nn.BatchNorm2d(4 * width), nn.LeakyReLU(0.2),
-        nn.Conv2d(4 * width, 8 * width, 4, 2, 1), nn.BatchNorm2d(8 * width), nn.LeakyReLU(0.2),
-        nn.Conv2d(8 * width, 1, 4), nn.Flatten(),
-    )  # fmt: skip
+        nn.Conv2d(3, width, 4, 2, 1),
+        nn.LeakyReLU(0.2),
+        nn.Conv2d(width, 2 * width, 4, 2, 1),
+        nn.BatchNorm2d(2 * width),
+        nn.LeakyReLU(0.2),
+        nn.Conv2d(2 * width, 4 * width, 4, 2, 1),
+        nn.BatchNorm2d(4 * width),
+        nn.LeakyReLU(0.2),
+        nn.Conv2d(4 * width, 8 * width, 4, 2, 1),
+        nn.BatchNorm2d(8 * width),
+        nn.LeakyReLU(0.2),
+        nn.Conv2d(8 * width, 1, 4),
+        nn.Flatten(),
+    )
 
 
 def make_step(batch=256, n_noise=128):

@@ -9,10 +9,15 @@ class Bottleneck(nn.Module):
     def __init__(self, n_in, n_mid, stride):
         super().__init__()
         self.path = nn.Sequential(
-            nn.Conv2d(n_in, n_mid, 1, bias=False), nn.BatchNorm2d(n_mid), nn.ReLU(inplace=True),
-            nn.Conv2d(n_mid, n_mid, 3, stride, 1, bias=False), nn.BatchNorm2d(n_mid), nn.ReLU(inplace=True),
-            nn.Conv2d(n_mid, 4 * n_mid, 1, bias=False), nn.BatchNorm2d(4 * n_mid),
-        )  # fmt: skip
+            nn.Conv2d(n_in, n_mid, 1, bias=False),
+            nn.BatchNorm2d(n_mid),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(n_mid, n_mid, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(n_mid),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(n_mid, 4 * n_mid, 1, bias=False),
+            nn.BatchNorm2d(4 * n_mid),
+        )
         self.skip = nn.Identity()
         if stride != 1 or n_in != 4 * n_mid:
             self.skip = nn.Sequential(nn.Conv2d(n_in, 4 * n_mid, 1, stride, bias=False), nn.BatchNorm2d(4 * n_mid))

@@ -84,9 +84,7 @@ LOADED = "\nimport sys; print('\\n'.join(sys.modules))"
 
 
 def _modules_after(code: str) -> set[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", code + LOADED], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", code + LOADED], capture_output=True, text=True, check=True, timeout=60)
     return set(done.stdout.split("\n"))
 
 
@@ -151,19 +149,19 @@ def test_rooms_import_only_rooms_above_them() -> None:
         here = _floor(module)
         if here is None:  # the package itself shows everything
             continue
-        wrong += [
-            f"{module} imports {m}"
-            for m in _imports(path)
-            if (there := _floor(m)) is not None and there > here
-        ]
+        wrong += [f"{module} imports {m}" for m in _imports(path) if (there := _floor(m)) is not None and there > here]
     assert wrong == []
 
 
 def test_no_framework_in_the_core() -> None:
     banned = {"torch", "pandas", "pydantic", "sklearn", "lightgbm"}
     real = ("workload/capture/", "machine/bench/", "/train/")  # the rooms that run the real thing
-    found = [f"{p.name}: {m}" for p in _sources() for m in _imports(p) if m.split(".")[0] in banned
-             and not (m.startswith("torch") and any(r in p.as_posix() for r in real))]  # fmt: skip
+    found = [
+        f"{p.name}: {m}"
+        for p in _sources()
+        for m in _imports(p)
+        if m.split(".")[0] in banned and not (m.startswith("torch") and any(r in p.as_posix() for r in real))
+    ]
     assert found == []
 
 
@@ -174,9 +172,7 @@ def test_files_stay_small() -> None:
 # --- coefficients ---
 
 FAMILIES = sorted(p.stem for p in COEFFICIENTS.glob("*.json") if p.name != "MANIFEST.json")
-STORED = sorted(
-    p.name for p in COEFFICIENTS.iterdir() if p.suffix in (".json", ".npz") and p.name != "MANIFEST.json"
-)
+STORED = sorted(p.name for p in COEFFICIENTS.iterdir() if p.suffix in (".json", ".npz") and p.name != "MANIFEST.json")
 
 
 def test_the_manifest_lists_every_coefficient_file() -> None:
@@ -218,9 +214,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.mark.parametrize(
-    "file", ["predict/coefficients/gemm.json", "predict/coefficients/stacks.json", "facts/data/offers.csv"]
-)
+@pytest.mark.parametrize("file", ["predict/coefficients/gemm.json", "predict/coefficients/stacks.json", "facts/data/offers.csv"])
 def test_one_flipped_digit_stops_a_plan(copied: Path, file: str) -> None:
     """A digit turned into another digit leaves a file that still parses; no price or time may come of it."""
     path = copied / "gpuwise" / file
@@ -230,9 +224,7 @@ def test_one_flipped_digit_stops_a_plan(copied: Path, file: str) -> None:
     try:
         code = f"import sys; sys.path.insert(0, {str(copied)!r})\n"
         code += f"from gpuwise.cli.app import run\nsys.exit(run({PLAN}))"
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
-        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     finally:
         path.write_bytes(raw)
     assert done.returncode == 1 and done.stdout == ""
@@ -275,14 +267,10 @@ def test_every_fact_has_a_source() -> None:
         stacks(),
         RULES,
     )
-    missing = [
-        f"{type(row).__name__} {key}" for rows in rooms for key, row in rows.items() if not row.source.strip()
-    ]
+    missing = [f"{type(row).__name__} {key}" for rows in rooms for key, row in rows.items() if not row.source.strip()]
     missing += [f"memory rules {name}" for name in stacks() if not find_memory_rules(name).source.strip()]
     missing += [f"{o.provider} {o.instance}" for o in offers() if o.source_key not in sources()]
-    missing += [
-        s.key for s in sources().values() if s.kind not in ("rule", "measured", "estimate") and not s.url
-    ]
+    missing += [s.key for s in sources().values() if s.kind not in ("rule", "measured", "estimate") and not s.url]
     assert missing == []
 
 

@@ -31,10 +31,31 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Accelerator", "Architecture", "Cluster", "Estimate", "Fit", "Plan", "StepFit", "StepPlan", "Strategy", "TrainingEstimate",
-    "Wishes", "__version__", "capture", "estimate", "find_accelerator", "find_cluster", "find_model", "fit", "fit_step",
-    "make_plan", "plan_step", "profile", "validate", "watch",
-]  # fmt: skip
+    "Accelerator",
+    "Architecture",
+    "Cluster",
+    "Estimate",
+    "Fit",
+    "Plan",
+    "StepFit",
+    "StepPlan",
+    "Strategy",
+    "TrainingEstimate",
+    "Wishes",
+    "__version__",
+    "capture",
+    "estimate",
+    "find_accelerator",
+    "find_cluster",
+    "find_model",
+    "fit",
+    "fit_step",
+    "make_plan",
+    "plan_step",
+    "profile",
+    "validate",
+    "watch",
+]
 
 _HOME = {
     "Accelerator": "gpuwise.facts.hardware.accelerators",

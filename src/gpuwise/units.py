@@ -17,14 +17,33 @@ MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
 J_PER_KWH = 3.6e6
 
 _BYTE_UNITS = {
-    "b": 1.0, "kb": KILO, "mb": MEGA, "gb": GIGA, "tb": TERA, "pb": PETA,
-    "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB,
-}  # fmt: skip
+    "b": 1.0,
+    "kb": KILO,
+    "mb": MEGA,
+    "gb": GIGA,
+    "tb": TERA,
+    "pb": PETA,
+    "kib": KIB,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": TIB,
+}
 _COUNT_UNITS = {"": 1.0, "k": KILO, "m": MEGA, "b": GIGA, "g": GIGA, "t": TERA, "q": PETA}
 _TIME_UNITS = {
-    "us": MICRO, "ms": MILLI, "s": 1.0, "m": MINUTE_S, "min": MINUTE_S, "h": HOUR_S, "d": DAY_S,
-    "day": DAY_S, "days": DAY_S, "w": 7 * DAY_S, "hours": HOUR_S, "hour": HOUR_S, "weeks": 7 * DAY_S,
-}  # fmt: skip
+    "us": MICRO,
+    "ms": MILLI,
+    "s": 1.0,
+    "m": MINUTE_S,
+    "min": MINUTE_S,
+    "h": HOUR_S,
+    "d": DAY_S,
+    "day": DAY_S,
+    "days": DAY_S,
+    "w": 7 * DAY_S,
+    "hours": HOUR_S,
+    "hour": HOUR_S,
+    "weeks": 7 * DAY_S,
+}
 _NUMBER = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 

@@ -86,10 +86,8 @@ def test_every_command_has_help(name: str, gpuwise: Callable[..., Any]) -> None:
         (["validate", "--data", "/no/such/folder"], "folder"),
         (["validate", "--family", "gem"], "gemm"),
     ],
-)  # fmt: skip
-def test_bad_input_is_refused_with_a_hint_and_code_2(
-    arguments: list[str], words: str, gpuwise: Callable[..., Any]
-) -> None:
+)
+def test_bad_input_is_refused_with_a_hint_and_code_2(arguments: list[str], words: str, gpuwise: Callable[..., Any]) -> None:
     ran = gpuwise(*arguments)
     assert ran.code == 2
     assert ran.out == ""

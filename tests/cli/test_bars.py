@@ -16,16 +16,12 @@ def test_cells_sum_to_the_width_and_keep_the_order_of_size(values: list[float], 
     cells = shares(values, width)
     if sum(values) > 0:
         assert sum(cells) == width
-        for (a, n), (b, m) in zip(
-            zip(values, cells, strict=True), zip(values[1:], cells[1:], strict=True), strict=False
-        ):
+        for (a, n), (b, m) in zip(zip(values, cells, strict=True), zip(values[1:], cells[1:], strict=True), strict=False):
             assert not (a > b * 1.01 and n < m)
 
 
 @given(amounts, st.floats(1, 1e12), st.integers(10, 120))
-def test_a_bar_is_as_wide_as_asked_and_shows_what_is_too_much(
-    values: list[float], whole: float, width: int
-) -> None:
+def test_a_bar_is_as_wide_as_asked_and_shows_what_is_too_much(values: list[float], whole: float, width: int) -> None:
     bar, keys = stacked({str(i): v for i, v in enumerate(values)}, whole, width)
     assert len(bar.plain) == width
     assert len(keys) == len(values)

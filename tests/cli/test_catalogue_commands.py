@@ -45,8 +45,6 @@ def test_models_searches_by_words(gpuwise: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("command", ["gpus", "models"])
 @pytest.mark.parametrize("width", ["60", "80", "140"])
-def test_tables_keep_to_the_width(
-    command: str, width: str, gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_keep_to_the_width(command: str, width: str, gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", width)
     assert max(len(line) for line in gpuwise(command).out.splitlines()) <= int(width)

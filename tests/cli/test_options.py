@@ -27,9 +27,7 @@ text = st.text(max_size=30) | st.text(alphabet="0123456789.eE+-_,kKmMbBtTdhs$ na
 
 @pytest.mark.parametrize("parse", PARSERS)
 @given(text=text)
-def test_any_text_is_a_positive_finite_number_or_refused_with_a_hint(
-    parse: Callable[[str, str], float], text: str
-) -> None:
+def test_any_text_is_a_positive_finite_number_or_refused_with_a_hint(parse: Callable[[str, str], float], text: str) -> None:
     try:
         value = parse(text, "--option")
     except InputError as error:
@@ -63,9 +61,7 @@ def test_fixed_options_are_fields_of_a_strategy() -> None:
 
 
 def test_wishes_carry_what_was_said() -> None:
-    wishes = wishes_of(
-        Training(precision="bf16, fp8", qlora=True), Fixed(tp=4, sharding="zero1", chunked_loss=True)
-    )
+    wishes = wishes_of(Training(precision="bf16, fp8", qlora=True), Fixed(tp=4, sharding="zero1", chunked_loss=True))
     assert wishes.precision == ("bf16", "fp8")
     assert wishes.quantized_base and wishes.lora_rank == 16
     assert wishes.fixed == {"tp": 4, "sharding": "zero1"}

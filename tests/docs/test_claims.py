@@ -39,10 +39,27 @@ def test_there_are_as_many_claims_as_promised() -> None:
 
 
 ASKED = (
-    "matmul-10k", "cpu-gpu-100x", "a100-cores", "h100-memory", "rtx4090-power", "h100-1000-tflops", "tensor-8-16x",
-    "cpu-tokens", "gaming-tokens", "eight-h100-tokens", "gpt3-cpu", "gpt3-4-6m", "bert-t4", "twenty-billion-80gb",
-    "data-parallel-16", "model-parallel-70b", "pcie-nvlink", "temperature", "cooling-10-30", "old-cards",
-)  # fmt: skip
+    "matmul-10k",
+    "cpu-gpu-100x",
+    "a100-cores",
+    "h100-memory",
+    "rtx4090-power",
+    "h100-1000-tflops",
+    "tensor-8-16x",
+    "cpu-tokens",
+    "gaming-tokens",
+    "eight-h100-tokens",
+    "gpt3-cpu",
+    "gpt3-4-6m",
+    "bert-t4",
+    "twenty-billion-80gb",
+    "data-parallel-16",
+    "model-parallel-70b",
+    "pcie-nvlink",
+    "temperature",
+    "cooling-10-30",
+    "old-cards",
+)
 
 
 def test_the_claims_asked_for_are_there() -> None:

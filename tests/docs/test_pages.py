@@ -41,9 +41,7 @@ def _commands() -> list[str]:
     for language in ("sh", "console"):
         for _, body in _blocks(language):
             lines = [line.removeprefix("$ ").rpartition("&& ")[2] for line in body.split("\n")]
-            found |= dict.fromkeys(
-                line for line in lines if line.startswith("gpuwise ") and "DIR" not in line
-            )
+            found |= dict.fromkeys(line for line in lines if line.startswith("gpuwise ") and "DIR" not in line)
     return list(found)
 
 
@@ -53,9 +51,7 @@ def _commands() -> list[str]:
 @pytest.mark.parametrize("command", _commands())
 def test_commands_run(command: str) -> None:
     refused = any(
-        shown == command and body.startswith("error:")
-        for page in PAGES
-        for shown, body in reference.examples(_read(page))
+        shown == command and body.startswith("error:") for page in PAGES for shown, body in reference.examples(_read(page))
     )
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -113,11 +109,7 @@ def test_links_lead_somewhere() -> None:
             if target.startswith("http"):
                 continue
             place = page.parent / path if path else page
-            headings = (
-                re.findall(r"^#+ (.+)$", _read(place), re.MULTILINE)
-                if place.suffix == ".md" and place.exists()
-                else []
-            )
+            headings = re.findall(r"^#+ (.+)$", _read(place), re.MULTILINE) if place.suffix == ".md" and place.exists() else []
             known = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
             if not place.exists() or (anchor and anchor not in known):
                 broken.append(f"{page.name}: {target}")
@@ -134,9 +126,7 @@ def test_tables_are_whole() -> None:
     wrong = []
     for page in PAGES:
         width = 0
-        for n, line in enumerate(
-            re.sub(r"^```.*?^```$", "", _read(page), flags=re.DOTALL | re.MULTILINE).split("\n")
-        ):
+        for n, line in enumerate(re.sub(r"^```.*?^```$", "", _read(page), flags=re.DOTALL | re.MULTILINE).split("\n")):
             cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
             if cells and width and cells != width:
                 wrong.append(f"{page.name}: {n}: {line[:60]}")
@@ -185,9 +175,7 @@ def test_every_column_is_documented(pages: dict[str, str]) -> None:
         assert part, path.name
 
 
-def test_pages_are_on_disk_and_checked(
-    pages: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pages_are_on_disk_and_checked(pages: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in pages:
         assert _read(DOCS / "reference" / name).startswith(reference.STAMP)
     assert reference.main(["--check", str(tmp_path)]) == 1

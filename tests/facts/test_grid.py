@@ -16,13 +16,23 @@ from gpuwise.facts.loading import shipped_text
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("DE", "DEU"), ("deu", "DEU"), ("Germany", "DEU"), ("  germany ", "DEU"), ("UK", "GBR"), ("USA", "USA"),
-        ("US-VA", "US-VA"), ("Virginia", "US-VA"), ("aws:eu-central-1", "aws:eu-central-1"),
-        ("eu-central-1", "aws:eu-central-1"), ("us-east-1", "aws:us-east-1"), ("us-east1", "gcp:us-east1"),
-        ("gcp:europe-west1", "gcp:europe-west1"), ("azure:swedencentral", "azure:swedencentral"),
+        ("DE", "DEU"),
+        ("deu", "DEU"),
+        ("Germany", "DEU"),
+        ("  germany ", "DEU"),
+        ("UK", "GBR"),
+        ("USA", "USA"),
+        ("US-VA", "US-VA"),
+        ("Virginia", "US-VA"),
+        ("aws:eu-central-1", "aws:eu-central-1"),
+        ("eu-central-1", "aws:eu-central-1"),
+        ("us-east-1", "aws:us-east-1"),
+        ("us-east1", "gcp:us-east1"),
+        ("gcp:europe-west1", "gcp:europe-west1"),
+        ("azure:swedencentral", "azure:swedencentral"),
         ("AWS:US-EAST-1", "aws:us-east-1"),
     ],
-)  # fmt: skip
+)
 def test_names_people_use(text: str, key: str) -> None:
     assert find_grid(text).key == key
 

@@ -90,9 +90,7 @@ def test_one_wrong_dtype_breaks_the_ratio_even_within_the_rate_tolerance():
     assert [f.rule for f in found] == ["ratio"]
 
 
-@pytest.mark.parametrize(
-    "device", ["h100-sxm-80gb", "rtx-4090", "mi300x", "v100-sxm-32gb", "arc-b580", "l40s"]
-)
+@pytest.mark.parametrize("device", ["h100-sxm-80gb", "rtx-4090", "mi300x", "v100-sxm-32gb", "arc-b580", "l40s"])
 @pytest.mark.parametrize("factor", [0.5, 2.0, 10.0])
 def test_any_rate_of_a_proved_row_off_by_a_factor_is_caught(device, factor):
     row = next(r for r in csv.DictReader(io.StringIO(TEXT)) if r["id"] == device)
@@ -117,9 +115,7 @@ def test_systems_are_checked():
         replace(good, id="third", domain_size=12),
         replace(good, id="fourth", max_power_w=5600.0),
     ]
-    assert {"link", "network", "domain", "power", "name"} <= {
-        f.rule for f in lint_systems(bad, link_generations())
-    }
+    assert {"link", "network", "domain", "power", "name"} <= {f.rule for f in lint_systems(bad, link_generations())}
 
 
 def test_placeholders_and_inverted_prices_are_caught():

@@ -27,9 +27,7 @@ SCHEMA = {
     "usual": Field("flag", required=False),
     "widths": Field("numbers", required=False, choices=("fp16", "int8")),
 }
-GOOD_CSV = (
-    "name,rate,count,share,day,kind,tags,usual\nx,1.5,3,0,2026-01-31,list,a;b,true\n\n# note\ny,2e3,,,,,,\n"
-)
+GOOD_CSV = "name,rate,count,share,day,kind,tags,usual\nx,1.5,3,0,2026-01-31,list,a;b,true\n\n# note\ny,2e3,,,,,,\n"
 GOOD_TOML = """
 [x]
 name = "first"
@@ -60,9 +58,7 @@ def test_csv_values_and_lines():
     }
     assert (first.line, second.line) == (2, 5)
     assert second.number("rate") == 2000.0
-    assert (
-        second.maybe("share") is None and second.maybe_integer("count") is None and second.names("tags") == ()
-    )
+    assert second.maybe("share") is None and second.maybe_integer("count") is None and second.names("tags") == ()
 
 
 def test_toml_values_and_lines():

@@ -12,9 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from gpuwise.errors import GpuwiseError
 
-settings.register_profile(
-    "fuzz", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60
-)
+settings.register_profile("fuzz", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
 settings.load_profile("fuzz")
 
 

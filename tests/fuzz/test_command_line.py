@@ -14,12 +14,8 @@ from hypothesis import strategies as st
 
 from gpuwise.cli.app import COMMANDS, run
 
-MODELS = st.sampled_from(
-    ("gpt2", "gpt2-medium", "lama", "", "layers=2,hidden=64,heads=4,vocab=100", "layers=x", "/no/file.json")
-)
-GPUS = st.sampled_from(
-    ("a100-sxm-80gb", "2xa100-sxm-80gb", "8xH100", "0x4090", "toaster", "", "4090", "1e9xH100", "2x2x2xH100")
-)
+MODELS = st.sampled_from(("gpt2", "gpt2-medium", "lama", "", "layers=2,hidden=64,heads=4,vocab=100", "layers=x", "/no/file.json"))
+GPUS = st.sampled_from(("a100-sxm-80gb", "2xa100-sxm-80gb", "8xH100", "0x4090", "toaster", "", "4090", "1e9xH100", "2x2x2xH100"))
 WORDS = st.sampled_from(
     (
         "8",
@@ -69,9 +65,7 @@ def assert_mannerly(words: list[str], code: int, out: str, err: str) -> None:
         assert not out, f"{words}: data on stdout beside an error"
     assert code != 2 or err, f"{words}: bad input without a word"
     if "--json" in words and out and "--help" not in words:
-        document = json.loads(
-            out.strip().split("\n")[-1], parse_constant=lambda c: pytest.fail(f"{c} in JSON")
-        )
+        document = json.loads(out.strip().split("\n")[-1], parse_constant=lambda c: pytest.fail(f"{c} in JSON"))
         assert isinstance(document, dict)
     assert not re.search(r"\b(nan|inf)\b", out.lower())
 
@@ -104,9 +98,7 @@ ONE = (
 
 
 @settings(max_examples=25)
-@given(
-    st.dictionaries(st.sampled_from(ONE), st.sampled_from((1, 2, 3, 4, 8, 64, 10**9)), min_size=1, max_size=3)
-)
+@given(st.dictionaries(st.sampled_from(ONE), st.sampled_from((1, 2, 3, 4, 8, 64, 10**9)), min_size=1, max_size=3))
 def test_layouts_that_may_or_may_not_run(degrees: dict[str, int]) -> None:
     words = ["fit", "gpt2", "--on", "8xa100-sxm-80gb", *(f"--{k}={v}" for k, v in degrees.items()), "--json"]
     code, out, err = outcome(words)
@@ -117,9 +109,7 @@ def test_layouts_that_may_or_may_not_run(degrees: dict[str, int]) -> None:
 
 
 @settings(max_examples=60)
-@given(
-    st.lists(st.sampled_from(COMPUTED) | OPTIONS | WORDS | st.text(max_size=6), max_size=3)
-)
+@given(st.lists(st.sampled_from(COMPUTED) | OPTIONS | WORDS | st.text(max_size=6), max_size=3))
 def test_any_words(words: list[str]) -> None:
     assert_mannerly(words, *outcome(words))
 

@@ -78,9 +78,7 @@ def damaged(draw: st.DrawFn, text: str) -> str:
             cells[draw(st.integers(0, len(cells) - 1))] = draw(st.sampled_from(NASTY))
             text = "\n".join([*lines[:i], ",".join(cells), *lines[i + 1 :]])
         else:
-            text = "\n".join(
-                lines[:i] + (2 if kind == "repeat line" else 0) * lines[i : i + 1] + lines[i + 1 :]
-            )
+            text = "\n".join(lines[:i] + (2 if kind == "repeat line" else 0) * lines[i : i + 1] + lines[i + 1 :])
     return text
 
 
@@ -144,9 +142,7 @@ TOML_VALUES = st.recursive(
     | st.integers()
     | st.floats()
     | st.sampled_from(("''", '"x"', "2026-01-31", "2026-01-31T00:00:00", "10:00:00", "'h'")),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(("a", "b", "c")), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(("a", "b", "c")), inner, max_size=3),
     max_leaves=4,
 )
 

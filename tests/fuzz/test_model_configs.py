@@ -67,11 +67,7 @@ def keys_of(model_type: str) -> tuple[tuple[str, ...], dict[str, object]]:
         else:
             asked |= config.asked
             break
-    foreign = {
-        key
-        for key in asked
-        if re.search(r"ssm|mamba|rglru|lru|wkv|linear_|hybrid|conv_L|block|attn_layer", key)
-    }
+    foreign = {key for key in asked if re.search(r"ssm|mamba|rglru|lru|wkv|linear_|hybrid|conv_L|block|attn_layer", key)}
     return tuple(sorted(asked - foreign - {"model_type"})), given  # foreign: refused at once
 
 
@@ -83,10 +79,7 @@ VALUES = st.recursive(
     | st.text(max_size=6)
     | st.floats()
     | st.sampled_from(("gelu", "silu", "sliding_attention", "full_attention")),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(st.sampled_from(("model_type", *PLAUSIBLE)), inner, max_size=4)
-    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(("model_type", *PLAUSIBLE)), inner, max_size=4),
     max_leaves=6,
 )
 

@@ -37,17 +37,13 @@ COUNTS = st.sampled_from(
         "1e3x",
     )
 )
-SUFFIX = st.sampled_from(
-    ("", "", "", "", "", " ", "-80gb", "gb", "-sxm", " (TM)", "/", "\x00", "()", "((", "x" * 300, "-", "16")
-)
+SUFFIX = st.sampled_from(("", "", "", "", "", " ", "-80gb", "gb", "-sxm", " (TM)", "/", "\x00", "()", "((", "x" * 300, "-", "16"))
 
 
 def near(names: list[str]) -> st.SearchStrategy[str]:
     """A known name, cut, doubled or decorated; or any text."""
     known = st.sampled_from(sorted(names))
-    cut = st.tuples(known, st.integers(0, 30), st.integers(0, 30)).map(
-        lambda t: t[0][: t[1]] + t[0][t[1] + t[2] :]
-    )
+    cut = st.tuples(known, st.integers(0, 30), st.integers(0, 30)).map(lambda t: t[0][: t[1]] + t[0][t[1] + t[2] :])
     return st.tuples(COUNTS, known | cut | st.text(max_size=12), SUFFIX).map("".join)
 
 
@@ -74,10 +70,7 @@ def test_systems(lawful, text: str) -> None:
     lawful(lambda: find_system(text))
 
 
-@given(
-    near(MODEL_NAMES)
-    | st.sampled_from((".", "/", "~", "~nobody-at-all", "/dev/null", "./no.json", "a" * 5000))
-)
+@given(near(MODEL_NAMES) | st.sampled_from((".", "/", "~", "~nobody-at-all", "/dev/null", "./no.json", "a" * 5000)))
 def test_models(lawful, text: str) -> None:
     arch = lawful(lambda: find_model(text))
     assert arch is None or arch.n_layers >= 1
@@ -117,7 +110,5 @@ def test_every_finite_number_has_a_text(value: float) -> None:
 
 @given(st.floats(1.0, 1e15))
 def test_text_of_a_size_reads_back(value: float) -> None:
-    assert math.isclose(
-        units.parse_bytes(units.format_bytes(value).replace(" ", "")), value, rel_tol=0.006, abs_tol=0.5
-    )
+    assert math.isclose(units.parse_bytes(units.format_bytes(value).replace(" ", "")), value, rel_tol=0.006, abs_tol=0.5)
     assert math.isclose(units.parse_count(units.format_count(value)), value, rel_tol=0.006, abs_tol=0.5)

@@ -16,10 +16,38 @@ from gpuwise.facts.offers.table import format_offers, parse_offers
 
 DAY = datetime.date(2026, 11, 21)
 NASTY = (
-    "", " ", "nan", "inf", "-1", "0", "1e999", "1e308", "1e-320", "2,5", "1_000", "١٢", "$3", "EUR", "per_instance_hour",
-    "2026-02-30", "9999-12-31", "0001-01-01", '"', ",", ";", "#", "\x00", "\ufeff", "\r", "\n", "h100", "H100 SXM", "a" * 300,
-    "1" * 400, "true",
-)  # fmt: skip
+    "",
+    " ",
+    "nan",
+    "inf",
+    "-1",
+    "0",
+    "1e999",
+    "1e308",
+    "1e-320",
+    "2,5",
+    "1_000",
+    "١٢",
+    "$3",
+    "EUR",
+    "per_instance_hour",
+    "2026-02-30",
+    "9999-12-31",
+    "0001-01-01",
+    '"',
+    ",",
+    ";",
+    "#",
+    "\x00",
+    "\ufeff",
+    "\r",
+    "\n",
+    "h100",
+    "H100 SXM",
+    "a" * 300,
+    "1" * 400,
+    "true",
+)
 CATALOGUE = (
     "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region,AvailabilityZone\n"
     "p5.48xlarge,H100,8.0,192,2048,\"{'Gpus': [{'Name': 'H100', 'MemoryInfo': {'SizeInMiB': 81920}}]}\",56.0,20.0,us-1,a\n"

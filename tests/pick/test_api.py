@@ -24,9 +24,11 @@ OWN_2000 = Limits(budget_usd=2000, ways=("buy",))
 def everything() -> list[Pick]:
     big = training_job(find_model("llama-3.1-405b"), tokens=1e12)
     return [
-        picked(finetune_8b(), Limits()), picked(finetune_8b(), OWN_2000),
-        picked(chat_70b(bits=(4,)), Limits(ways=("buy",), by="cost")), picked(big, Limits(deadline_s=90 * 86400)),
-    ]  # fmt: skip
+        picked(finetune_8b(), Limits()),
+        picked(finetune_8b(), OWN_2000),
+        picked(chat_70b(bits=(4,)), Limits(ways=("buy",), by="cost")),
+        picked(big, Limits(deadline_s=90 * 86400)),
+    ]
 
 
 def test_ranked_and_left_out_are_all_that_was_considered() -> None:

@@ -23,12 +23,19 @@ def choices(draw: st.DrawFn) -> list[list[Choice]]:
     price = {name: draw(st.integers(0, 20)) for name in CARDS}
     return [
         [
-            Choice(name, draw(st.integers(1, 50)) / 10, price[name], draw(st.integers(0, 10)),
-                   draw(st.sampled_from([100.0, 3000.0, 6000.0])), draw(st.integers(1, 3)), 100.0 * draw(st.integers(1, 4)))
+            Choice(
+                name,
+                draw(st.integers(1, 50)) / 10,
+                price[name],
+                draw(st.integers(0, 10)),
+                draw(st.sampled_from([100.0, 3000.0, 6000.0])),
+                draw(st.integers(1, 3)),
+                100.0 * draw(st.integers(1, 4)),
+            )
             for name in draw(st.lists(st.sampled_from(CARDS), min_size=1, max_size=4, unique=True))
         ]
         for _ in range(3)
-    ]  # fmt: skip
+    ]
 
 
 def by_hand(options: list[list[Choice]], budget: float, have: Have | None) -> tuple[float, float] | None:

@@ -61,9 +61,18 @@ def test_training_needs_tokens_and_methods_have_names() -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [{"users": 0}, {"users": -1}, {"requests_per_day": math.nan}, {"context": 10**9}, {"hours_per_day": 25.0}, {"years": 0.0},
-     {"users": 2, "requests_per_day": 5.0}, {"tokens_per_day": -4.0}, {"least_tokens_per_s": 0.0}],
-)  # fmt: skip
+    [
+        {"users": 0},
+        {"users": -1},
+        {"requests_per_day": math.nan},
+        {"context": 10**9},
+        {"hours_per_day": 25.0},
+        {"years": 0.0},
+        {"users": 2, "requests_per_day": 5.0},
+        {"tokens_per_day": -4.0},
+        {"least_tokens_per_s": 0.0},
+    ],
+)
 def test_loads_that_cannot_be_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(InputError):
         serving_job(LLAMA, **bad)  # type: ignore[arg-type]

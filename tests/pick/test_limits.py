@@ -17,25 +17,52 @@ from gpuwise.pick.limits import Have, Limits, check_limits, known_vendors, parse
 def test_a_whole_machine_is_read() -> None:
     have = parse_have("PSU 850W, 2 slots, 330mm, 64GB RAM, PCIe 3.0 x16, 1x 12VHPWR, 3x 8-pin")
     assert have == Have(
-        psu_w=850, slots=2, length_mm=330, memory_bytes=64e9, pcie_bytes_per_s=15.754e9, pcie="3.0 x16",
+        psu_w=850,
+        slots=2,
+        length_mm=330,
+        memory_bytes=64e9,
+        pcie_bytes_per_s=15.754e9,
+        pcie="3.0 x16",
         connectors=(("16-pin", 1), ("8-pin", 3)),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "field", "value"),
-    [("850W PSU", "psu_w", 850), ("1000 w", "psu_w", 1000), ("33 cm", "length_mm", 330), ("1 slot", "slots", 1),
-     ("32 GiB RAM", "memory_bytes", 32 * 2**30), ("pcie 4.0 x8", "pcie_bytes_per_s", 31.508e9 / 2)],
-)  # fmt: skip
+    [
+        ("850W PSU", "psu_w", 850),
+        ("1000 w", "psu_w", 1000),
+        ("33 cm", "length_mm", 330),
+        ("1 slot", "slots", 1),
+        ("32 GiB RAM", "memory_bytes", 32 * 2**30),
+        ("pcie 4.0 x8", "pcie_bytes_per_s", 31.508e9 / 2),
+    ],
+)
 def test_spellings(text: str, field: str, value: float) -> None:
     assert getattr(parse_have(text), field) == pytest.approx(value)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", " , ", "850W,", "PSU 0W", "PSU 99999W", "-2 slots", "2.5 slots", "a fast PC", "850W, 900W", "PCIe 9.0 x16", "3 cm",
-     "0GB RAM", "64 RAM", "100x 8-pin", "nan W", "2 slots of something"],
-)  # fmt: skip
+    [
+        "",
+        " , ",
+        "850W,",
+        "PSU 0W",
+        "PSU 99999W",
+        "-2 slots",
+        "2.5 slots",
+        "a fast PC",
+        "850W, 900W",
+        "PCIe 9.0 x16",
+        "3 cm",
+        "0GB RAM",
+        "64 RAM",
+        "100x 8-pin",
+        "nan W",
+        "2 slots of something",
+    ],
+)
 def test_what_cannot_be_meant_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InputError) as error:
         parse_have(text)
@@ -82,10 +109,20 @@ def test_a_larger_power_supply_never_refuses_more(watts: float, factor: float, n
 
 @pytest.mark.parametrize(
     "limits",
-    [Limits(budget_usd=-1), Limits(budget_usd=float("nan")), Limits(budget_usd=float("inf")), Limits(deadline_s=0),
-     Limits(max_watts=-5), Limits(count=0), Limits(count=10_000), Limits(ways=()), Limits(ways=("steal",)),
-     Limits(by="beauty"), Limits(vendors=("acme",))],
-)  # fmt: skip
+    [
+        Limits(budget_usd=-1),
+        Limits(budget_usd=float("nan")),
+        Limits(budget_usd=float("inf")),
+        Limits(deadline_s=0),
+        Limits(max_watts=-5),
+        Limits(count=0),
+        Limits(count=10_000),
+        Limits(ways=()),
+        Limits(ways=("steal",)),
+        Limits(by="beauty"),
+        Limits(vendors=("acme",)),
+    ],
+)
 def test_limits_that_cannot_be_meant_are_refused(limits: Limits) -> None:
     with pytest.raises(InputError):
         check_limits(limits)

@@ -16,9 +16,7 @@ from gpuwise.workload.strategy import Strategy
 @pytest.fixture(scope="session")
 def small() -> Architecture:
     """Twelve layers of eight heads: small enough to walk every strategy."""
-    return replace(
-        find_model("llama-3.1-8b"), n_layers=12, hidden=2048, ffn=8192, heads=16, kv_heads=4, max_seq_len=4096
-    )
+    return replace(find_model("llama-3.1-8b"), n_layers=12, hidden=2048, ffn=8192, heads=16, kv_heads=4, max_seq_len=4096)
 
 
 @pytest.fixture(scope="session")

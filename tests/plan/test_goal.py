@@ -30,9 +30,7 @@ def test_gaps_are_filled_and_said() -> None:
 
 
 def test_what_is_given_is_kept() -> None:
-    goal = make_goal(
-        ARCH, NODE, Wishes(seq_len=4096, global_batch=96, stack="nanotron", precision=("bf16", "fp8"))
-    )
+    goal = make_goal(ARCH, NODE, Wishes(seq_len=4096, global_batch=96, stack="nanotron", precision=("bf16", "fp8")))
     assert (goal.seq_len, goal.global_batch) == (4096, 96)
     assert [b.precision for b in goal.bases] == ["bf16", "fp8"]
     assert goal.assumed == ()
@@ -58,10 +56,12 @@ def test_unknown_choices_suggest_the_nearest(name: str) -> None:
     known = CHOICES[name][0]
     slip = known[:-1] + "x"
     wishes = {
-        "precision": Wishes(precision=(slip,)), "optimizer": Wishes(optimizer=slip),
+        "precision": Wishes(precision=(slip,)),
+        "optimizer": Wishes(optimizer=slip),
         "stack": Wishes(stack=slip),
-        "context_parallel": Wishes(context_parallel=slip), "gradient_dtype": Wishes(gradient_dtype=slip),
-    }.get(name, Wishes(fixed={name: slip}))  # fmt: skip
+        "context_parallel": Wishes(context_parallel=slip),
+        "gradient_dtype": Wishes(gradient_dtype=slip),
+    }.get(name, Wishes(fixed={name: slip}))
     with pytest.raises(UnknownNameError) as caught:
         check_wishes(wishes)
     assert caught.value.hint and known in caught.value.hint
@@ -72,9 +72,7 @@ def test_a_format_the_accelerator_lacks_is_refused() -> None:
         make_goal(ARCH, find_cluster("8xA100-SXM-80GB"), Wishes(precision=("fp8",)))
 
 
-@pytest.mark.parametrize(
-    ("on", "precision"), [("v100-sxm-32gb", "fp16"), ("8xT4", "fp16"), ("gtx-1080-ti", "fp32")]
-)
+@pytest.mark.parametrize(("on", "precision"), [("v100-sxm-32gb", "fp16"), ("8xT4", "fp16"), ("gtx-1080-ti", "fp32")])
 def test_older_accelerators_train_in_what_they_have(on: str, precision: str) -> None:
     goal = make_goal(ARCH, find_cluster(on), Wishes())
     assert goal.bases[0].precision == precision
@@ -116,13 +114,17 @@ def test_round_log2_is_the_nearest_power(x: float) -> None:
 
 
 @given(
-    tokens=st.none() | st.floats(), deadline_s=st.none() | st.floats(),
+    tokens=st.none() | st.floats(),
+    deadline_s=st.none() | st.floats(),
     seq_len=st.none() | st.integers(-5, 10**7),
-    global_batch=st.none() | st.integers(-5, 10**7), optimizer=st.text(max_size=8) | st.just("adamw"),
-    precision=st.tuples(st.text(max_size=5)) | st.just(("bf16",)), lora_rank=st.integers(-3, 64),
-    fixed=st.dictionaries(st.sampled_from(["tp", "sharding", "micro_batch", "recompute"]),
-    st.integers(-2, 9) | st.text(max_size=6)),
-)  # fmt: skip
+    global_batch=st.none() | st.integers(-5, 10**7),
+    optimizer=st.text(max_size=8) | st.just("adamw"),
+    precision=st.tuples(st.text(max_size=5)) | st.just(("bf16",)),
+    lora_rank=st.integers(-3, 64),
+    fixed=st.dictionaries(
+        st.sampled_from(["tp", "sharding", "micro_batch", "recompute"]), st.integers(-2, 9) | st.text(max_size=6)
+    ),
+)
 def test_any_wishes_are_answered_or_refused_in_words(**fields: object) -> None:
     try:
         make_goal(ARCH, NODE, Wishes(**fields))  # type: ignore[arg-type]

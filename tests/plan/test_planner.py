@@ -63,9 +63,7 @@ def test_the_document_is_plain_and_complete(plan: Plan) -> None:
     for field in ("step_time_s", "memory_bytes", "tokens_per_s_per_gpu", "mfu", "cost_usd"):
         assert set(best[field]) == {"low", "expected", "high", "basis"}
         assert best[field]["low"] < best[field]["expected"] < best[field]["high"]
-    assert (
-        best["strategy"]["dp"] * best["strategy"]["tp"] * best["strategy"]["pp"] * best["strategy"]["cp"] == 8
-    )
+    assert best["strategy"]["dp"] * best["strategy"]["tp"] * best["strategy"]["pp"] * best["strategy"]["cp"] == 8
     assert best["flags"][0].startswith("torchrun")
 
 
@@ -126,9 +124,11 @@ def test_a_tight_plan_is_shown_a_roomier_one(plan: Plan) -> None:
     e = plan.best.estimate
     full = replace(e, memory_bytes=Estimate(e.device_bytes, e.device_bytes, e.device_bytes, "fitted"))
     roomy = replace(
-        e, memory_bytes=e.memory_bytes.scaled(0.5), step_time_s=e.step_time_s.scaled(1.02),
+        e,
+        memory_bytes=e.memory_bytes.scaled(0.5),
+        step_time_s=e.step_time_s.scaled(1.02),
         strategy=e.strategy.with_(recompute="selective"),
-    )  # fmt: skip
+    )
     found = Found((full, roomy), (), e, 2, 2, 0.0, ())
     tight = replace(plan.best, estimate=full)
     (said,) = safer(tight, found)

@@ -71,9 +71,12 @@ def test_published_decoding_lies_within_the_intervals() -> None:
     """llama.cpp of readings that took no part in the fit's model files: sizes from our own parameter counts."""
     phi, llama = find_model("phi-4"), find_model("llama-3.1-8b")
     published = [
-        ("epyc 9554", phi, "Q8_0", 19.194), ("epyc 9554", phi, "Q6_K", 23.246), ("epyc 9554", phi, "Q4_K_M", 28.74),
-        ("i5-9500", llama, "Q4_K_M", 6.51), ("i7-7820hq", llama, "Q4_K_M", 5.62),
-    ]  # fmt: skip
+        ("epyc 9554", phi, "Q8_0", 19.194),
+        ("epyc 9554", phi, "Q6_K", 23.246),
+        ("epyc 9554", phi, "Q4_K_M", 28.74),
+        ("i5-9500", llama, "Q4_K_M", 6.51),
+        ("i7-7820hq", llama, "Q4_K_M", 5.62),
+    ]
     for name, arch, weights, tokens_per_s in published:
         time = token_time(find_cpu(name), arch, weights, context=128).time_s
         assert 1 / time.high < tokens_per_s < 1 / time.low, (name, weights, 1 / time.expected)

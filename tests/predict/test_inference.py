@@ -16,9 +16,7 @@ def columns(sequences: list[int], q_len: int, kv_len: int) -> Iterations:
 
 
 def seconds(model: str, on: str, serving: Serving, sequences: list[int], kv_len: int = 1536) -> np.ndarray:
-    return iteration_time(
-        find_model(model), find_cluster(on).system, serving, columns(sequences, 1, kv_len)
-    ).time_s
+    return iteration_time(find_model(model), find_cluster(on).system, serving, columns(sequences, 1, kv_len)).time_s
 
 
 @pytest.mark.parametrize(

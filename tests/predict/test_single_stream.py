@@ -26,14 +26,10 @@ def test_published_speeds(model: str, gpu: str, weights: str, tokens_per_s: floa
 
 def test_laws() -> None:
     assert (
-        rate("llama-3-8b", "rtx-4090", "Q4_K_M")
-        > rate("llama-3-8b", "rtx-4090", "Q8_0")
-        > rate("llama-3-8b", "rtx-4090", "F16")
+        rate("llama-3-8b", "rtx-4090", "Q4_K_M") > rate("llama-3-8b", "rtx-4090", "Q8_0") > rate("llama-3-8b", "rtx-4090", "F16")
     )
     assert rate("llama-3-8b", "rtx-4090", "F16", n_devices=4) < rate("llama-3-8b", "rtx-4090", "F16")
-    assert rate("llama-3-8b", "rtx-4090", "F16", context=8192) < rate(
-        "llama-3-8b", "rtx-4090", "F16", context=128
-    )
+    assert rate("llama-3-8b", "rtx-4090", "F16", context=8192) < rate("llama-3-8b", "rtx-4090", "F16", context=128)
 
 
 def test_weights_read() -> None:

@@ -22,9 +22,24 @@ from gpuwise.records.store import Records, records_path
 
 RUN = Run("a" * 32, 1.0, "m" * 16, {"cores": 2}, {"torch": "2.13.0"}, "gpuwise bench")
 RECORD = Record(
-    2.0, "matmul-bf16-64x64x64", "matmul", "GPU-1", "NVIDIA H100", "h100-sxm-80gb", "bf16", {"m": 64}, "FLOP/s", 5e14,
-    4.9e14, 5.1e14, 30, 1e-3, True, 0.2, {"power_w": 640.0},
-)  # fmt: skip
+    2.0,
+    "matmul-bf16-64x64x64",
+    "matmul",
+    "GPU-1",
+    "NVIDIA H100",
+    "h100-sxm-80gb",
+    "bf16",
+    {"m": 64},
+    "FLOP/s",
+    5e14,
+    4.9e14,
+    5.1e14,
+    30,
+    1e-3,
+    True,
+    0.2,
+    {"power_w": 640.0},
+)
 
 
 def numbered(n: int) -> Record:
@@ -197,12 +212,21 @@ def test_a_folder_in_the_way_and_a_file_that_is_not_there(tmp_path: Path) -> Non
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 MADE = st.builds(
     Record,
-    at_s=NUMBERS, measurement=st.text(min_size=1), family=st.text(min_size=1), device=st.text(min_size=1),
-    device_name=st.text(), accelerator=st.none() | st.text(), dtype=st.text(),
+    at_s=NUMBERS,
+    measurement=st.text(min_size=1),
+    family=st.text(min_size=1),
+    device=st.text(min_size=1),
+    device_name=st.text(),
+    accelerator=st.none() | st.text(),
+    dtype=st.text(),
     parameters=st.dictionaries(st.text(), st.none() | st.booleans() | st.integers(-(2**53), 2**53) | NUMBERS | st.text()),
-    unit=st.text(min_size=1), value=NUMBERS, low=st.none() | NUMBERS, samples=st.integers(0, 2**40),
-    correct=st.none() | st.booleans(), conditions=st.dictionaries(st.text(), NUMBERS | st.text()),
-)  # fmt: skip
+    unit=st.text(min_size=1),
+    value=NUMBERS,
+    low=st.none() | NUMBERS,
+    samples=st.integers(0, 2**40),
+    correct=st.none() | st.booleans(),
+    conditions=st.dictionaries(st.text(), NUMBERS | st.text()),
+)
 
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])

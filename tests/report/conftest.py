@@ -44,18 +44,28 @@ def _owned() -> RentOrOwn:
 def _billed() -> RunCost:
     from gpuwise.facts.grid import find_grid
 
-    return run_cost(Run(
-        time_s=Estimate(1.2e6, 1.5e6, 1.9e6, "derived"), cluster=find_cluster("64xH100-SXM"), price=given_price(3.5),
-        state_bytes=1.3e11, weight_bytes=1.6e10, data_bytes=4e12, storage=storage_price(None), grid=find_grid("France"),
-    ))  # fmt: skip
+    return run_cost(
+        Run(
+            time_s=Estimate(1.2e6, 1.5e6, 1.9e6, "derived"),
+            cluster=find_cluster("64xH100-SXM"),
+            price=given_price(3.5),
+            state_bytes=1.3e11,
+            weight_bytes=1.6e10,
+            data_bytes=4e12,
+            storage=storage_price(None),
+            grid=find_grid("France"),
+        )
+    )
 
 
 @cache
 def _page(name: str) -> str:
     return {
-        "compare": lambda: compare_page(_comparison("llama-3.1-8b")), "compare-plain": lambda: compare_page(_comparison(None)),
-        "rent-or-own": lambda: cost_page(_owned()), "run": lambda: cost_page(_billed()),
-    }[name]()  # fmt: skip
+        "compare": lambda: compare_page(_comparison("llama-3.1-8b")),
+        "compare-plain": lambda: compare_page(_comparison(None)),
+        "rent-or-own": lambda: cost_page(_owned()),
+        "run": lambda: cost_page(_billed()),
+    }[name]()
 
 
 PAGES = ("compare", "compare-plain", "rent-or-own", "run")

@@ -20,9 +20,16 @@ def timeline(rows: int = 5000, oom: int | None = None) -> MemoryTimeline:
     peak = Peak(row, int(total[row]), "aten.mm.default", "layers.3", "train.py:31 in step", (("activations <of> layers.3", GIB),))
     phases = (PhaseSpan("forward", 1, rows // 2), PhaseSpan("backward", rows // 2, rows))
     return MemoryTimeline(
-        "train.py:<make>", ("parameters", "activations"), values, np.maximum.accumulate(total) + 10**8, None, phases, peak,
-        capacity_bytes=6 * GIB, oom_row=oom,
-    )  # fmt: skip
+        "train.py:<make>",
+        ("parameters", "activations"),
+        values,
+        np.maximum.accumulate(total) + 10**8,
+        None,
+        phases,
+        peak,
+        capacity_bytes=6 * GIB,
+        oom_row=oom,
+    )
 
 
 def test_the_figure_is_whole_small_and_says_what_it_shows():

@@ -13,9 +13,11 @@ NASTY = '<script>alert("x")</script> & <b>'
 
 def test_nothing_a_person_wrote_becomes_markup(read: Any) -> None:
     body = [
-        verdict([NASTY]), notes([NASTY]), table(NASTY, [NASTY], [TableRow(NASTY, [TableCell(NASTY, NASTY)])]),
+        verdict([NASTY]),
+        notes([NASTY]),
+        table(NASTY, [NASTY], [TableRow(NASTY, [TableCell(NASTY, NASTY)])]),
         source_list([(NASTY, "javascript:alert(1)"), (NASTY, 'https://x/"onload=')]),
-    ]  # fmt: skip
+    ]
     done = read(page(NASTY, NASTY, body))
     assert "script" not in {tag for tag, _ in done.elements} and "b" not in {tag for tag, _ in done.elements}
     assert not any(k.startswith("on") or v.startswith("javascript:") for _, a in done.elements for k, v in a.items())

@@ -92,9 +92,11 @@ def test_pages_and_figures_are_written(comparison: Comparison, owned: RentOrOwn,
 
 def test_a_wrong_target_is_refused(comparison: Comparison, owned: RentOrOwn, tmp_path: Path) -> None:
     for call in (
-        lambda: write_compare_page(comparison, tmp_path / "c.svg"), lambda: write_compare_figures(comparison, tmp_path / "c.png"),
-        lambda: write_cost_page(owned, tmp_path), lambda: write_cost_figure(owned, tmp_path / "o.html"),
-    ):  # fmt: skip
+        lambda: write_compare_page(comparison, tmp_path / "c.svg"),
+        lambda: write_compare_figures(comparison, tmp_path / "c.png"),
+        lambda: write_cost_page(owned, tmp_path),
+        lambda: write_cost_figure(owned, tmp_path / "o.html"),
+    ):
         with pytest.raises(InputError):
             call()
     assert not list(tmp_path.iterdir())

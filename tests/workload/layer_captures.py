@@ -84,17 +84,31 @@ def layer_capture(layers: Sequence[Layer], n_passes: int = 1, n_steps: int = 2, 
     parameters = tuple(Parameter(n, s, shape, "fp32", True) for n, shape, s in flat)
     n = len(r.ops)
     return Capture(
-        signatures=tuple(signatures), modules=modules, module_types=("", *("Block" for _ in layers)), lines=("",),
-        op_signature=_column([o[0] for o in r.ops]), op_phase=_column([o[1] for o in r.ops]),
-        op_module=_column([o[2] for o in r.ops]), op_line=np.zeros(n, np.int64), op_stream=np.zeros(n, np.int64),
-        op_flags=np.zeros(n, np.int64), storage_bytes=_column([s[0] for s in r.storages]),
-        storage_category=_column([int(s[1]) for s in r.storages]), storage_op=_column([s[2] for s in r.storages]),
-        storage_module=_column([s[3] for s in r.storages]), storage_dtype=("fp32",) * len(r.storages),
-        storage_stream=np.zeros(len(r.storages), np.int64), event_storage=_column([e[0] for e in r.events]),
-        event_sign=np.array([e[1] for e in r.events], np.int8), event_op=_column([e[2] for e in r.events]),
-        steps=tuple(spans), settings=Settings("2.13.0", (9, 0), optimizers=("AdamW/foreach",)),
-        parameter_count=sum(int(np.prod(p.shape)) for p in parameters), parameters=parameters, name="by hand",
-    )  # fmt: skip
+        signatures=tuple(signatures),
+        modules=modules,
+        module_types=("", *("Block" for _ in layers)),
+        lines=("",),
+        op_signature=_column([o[0] for o in r.ops]),
+        op_phase=_column([o[1] for o in r.ops]),
+        op_module=_column([o[2] for o in r.ops]),
+        op_line=np.zeros(n, np.int64),
+        op_stream=np.zeros(n, np.int64),
+        op_flags=np.zeros(n, np.int64),
+        storage_bytes=_column([s[0] for s in r.storages]),
+        storage_category=_column([int(s[1]) for s in r.storages]),
+        storage_op=_column([s[2] for s in r.storages]),
+        storage_module=_column([s[3] for s in r.storages]),
+        storage_dtype=("fp32",) * len(r.storages),
+        storage_stream=np.zeros(len(r.storages), np.int64),
+        event_storage=_column([e[0] for e in r.events]),
+        event_sign=np.array([e[1] for e in r.events], np.int8),
+        event_op=_column([e[2] for e in r.events]),
+        steps=tuple(spans),
+        settings=Settings("2.13.0", (9, 0), optimizers=("AdamW/foreach",)),
+        parameter_count=sum(int(np.prod(p.shape)) for p in parameters),
+        parameters=parameters,
+        name="by hand",
+    )
 
 
 def _one_pass(r: _Recorder, layers: Sequence[Layer], weights: list, gradients: dict[str, int]) -> None:

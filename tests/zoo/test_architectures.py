@@ -117,12 +117,31 @@ def steady_flop(c: Capture, wanted: Callable[[Any], bool] | None, phase: Phase |
 
 
 TIMM = {
-    "resnet18": 64, "resnext26ts": 64, "efficientnet_b0": 64, "mobilenetv3_small_050": 64, "regnetx_002": 64,
-    "convnext_atto": 64, "vit_tiny_patch16_224": 64, "mixer_s32_224": 224, "resmlp_12_224": 224, "levit_128s": 224,
-    "pvt_v2_b0": 64, "poolformer_s12": 64, "ghostnet_050": 64, "repvgg_a0": 64, "mobilevit_xxs": 64,
-    "edgenext_xx_small": 64, "xcit_nano_12_p16_224": 64, "swin_tiny_patch4_window7_224": 224, "dla34": 64,
-    "coatnet_pico_rw_224": 224, "eca_nfnet_l0": 64, "halonet26t": 256, "darknet17": 64, "seresnet18": 64,
-}  # fmt: skip
+    "resnet18": 64,
+    "resnext26ts": 64,
+    "efficientnet_b0": 64,
+    "mobilenetv3_small_050": 64,
+    "regnetx_002": 64,
+    "convnext_atto": 64,
+    "vit_tiny_patch16_224": 64,
+    "mixer_s32_224": 224,
+    "resmlp_12_224": 224,
+    "levit_128s": 224,
+    "pvt_v2_b0": 64,
+    "poolformer_s12": 64,
+    "ghostnet_050": 64,
+    "repvgg_a0": 64,
+    "mobilevit_xxs": 64,
+    "edgenext_xx_small": 64,
+    "xcit_nano_12_p16_224": 64,
+    "swin_tiny_patch4_window7_224": 224,
+    "dla34": 64,
+    "coatnet_pico_rw_224": 224,
+    "eca_nfnet_l0": 64,
+    "halonet26t": 256,
+    "darknet17": 64,
+    "seresnet18": 64,
+}
 
 
 @pytest.mark.parametrize("name", TIMM)
@@ -140,10 +159,29 @@ def test_torchvision(name: str) -> None:
 
 
 OWN = [
-    "vae", "realnvp", "diffusion-unet", "nerf", "lstm-tagger", "gru-tagger", "rnn-tagger", "message-passing", "graph-attention",
-    "pointnet", "dlrm", "expert-mixture", "rnn-transducer", "speech-ctc", "contrastive", "temporal-convolutions",
-    "sequence-to-sequence", "unet-2d", "unet-3d", "perceptron", "metric-learning", "low-rank-adapters",
-]  # fmt: skip
+    "vae",
+    "realnvp",
+    "diffusion-unet",
+    "nerf",
+    "lstm-tagger",
+    "gru-tagger",
+    "rnn-tagger",
+    "message-passing",
+    "graph-attention",
+    "pointnet",
+    "dlrm",
+    "expert-mixture",
+    "rnn-transducer",
+    "speech-ctc",
+    "contrastive",
+    "temporal-convolutions",
+    "sequence-to-sequence",
+    "unet-2d",
+    "unet-3d",
+    "perceptron",
+    "metric-learning",
+    "low-rank-adapters",
+]
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -154,9 +192,13 @@ def test_own(name: str) -> None:
 
 
 PUBLISHED = {
-    "ssd300-resnet50": {}, "tacotron2": {"frames": 6, "characters": 12}, "waveglow": {"samples": 2048}, "gnmt": {"length": 8},
-    "transformer-xl-base": {"layers": 2, "length": 16, "words": 210_000}, "ncf": {},
-}  # fmt: skip
+    "ssd300-resnet50": {},
+    "tacotron2": {"frames": 6, "characters": 12},
+    "waveglow": {"samples": 2048},
+    "gnmt": {"length": 8},
+    "transformer-xl-base": {"layers": 2, "length": 16, "words": 210_000},
+    "ncf": {},
+}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -187,14 +229,19 @@ SMALL_GPT: dict[str, int] = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_siz
 TEXT: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bert": ("BertForMaskedLM", "BertConfig", T),
     "roberta": ("RobertaForMaskedLM", "RobertaConfig", T),
-    "distilbert": ("DistilBertForMaskedLM", "DistilBertConfig",
-                   {"dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 128, "vocab_size": 500}),
+    "distilbert": (
+        "DistilBertForMaskedLM",
+        "DistilBertConfig",
+        {"dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 128, "vocab_size": 500},
+    ),
     "electra": ("ElectraForMaskedLM", "ElectraConfig", {**T, "embedding_size": 64}),
     "albert": ("AlbertForMaskedLM", "AlbertConfig", {**T, "embedding_size": 32}),
     "gpt2": ("GPT2LMHeadModel", "GPT2Config", SMALL_GPT),
-    "gpt-neo": ("GPTNeoForCausalLM", "GPTNeoConfig",
-                {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]],
-                 "vocab_size": 500}),
+    "gpt-neo": (
+        "GPTNeoForCausalLM",
+        "GPTNeoConfig",
+        {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "vocab_size": 500},
+    ),
     "gpt-neox": ("GPTNeoXForCausalLM", "GPTNeoXConfig", T),
     "opt": ("OPTForCausalLM", "OPTConfig", {**T, "ffn_dim": 128, "word_embed_proj_dim": 64}),
     "bloom": ("BloomForCausalLM", "BloomConfig", {"hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 500}),
@@ -204,12 +251,26 @@ TEXT: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", {**CAUSAL, "head_dim": 16}),
     "phi": ("PhiForCausalLM", "PhiConfig", T),
     "mamba": ("MambaForCausalLM", "MambaConfig", {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 500}),
-    "t5": ("T5ForConditionalGeneration", "T5Config",
-           {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4, "vocab_size": 500}),
-    "bart": ("BartForConditionalGeneration", "BartConfig",
-             {"d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
-              "encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "vocab_size": 500}),
-}  # fmt: skip
+    "t5": (
+        "T5ForConditionalGeneration",
+        "T5Config",
+        {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4, "vocab_size": 500},
+    ),
+    "bart": (
+        "BartForConditionalGeneration",
+        "BartConfig",
+        {
+            "d_model": 64,
+            "encoder_layers": 2,
+            "decoder_layers": 2,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 128,
+            "decoder_ffn_dim": 128,
+            "vocab_size": 500,
+        },
+    ),
+}
 
 
 @pytest.mark.parametrize("name", TEXT)
@@ -231,15 +292,40 @@ def _speech(features: str) -> Callable[[], Any]:
         shared = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
         with torch.device(support.DEVICE):
             if features == "wav2vec2":
-                module = package.Wav2Vec2ForCTC(package.Wav2Vec2Config(
-                    **shared, conv_dim=(32, 32), conv_stride=(5, 4), conv_kernel=(10, 8), num_feat_extract_layers=2,
-                    num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4, mask_time_prob=0.0, layerdrop=0.0,
-                    vocab_size=32, hidden_dropout=0.0))  # fmt: skip
+                module = package.Wav2Vec2ForCTC(
+                    package.Wav2Vec2Config(
+                        **shared,
+                        conv_dim=(32, 32),
+                        conv_stride=(5, 4),
+                        conv_kernel=(10, 8),
+                        num_feat_extract_layers=2,
+                        num_conv_pos_embeddings=16,
+                        num_conv_pos_embedding_groups=4,
+                        mask_time_prob=0.0,
+                        layerdrop=0.0,
+                        vocab_size=32,
+                        hidden_dropout=0.0,
+                    )
+                )
             else:
-                module = package.WhisperModel(package.WhisperConfig(
-                    d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
-                    encoder_ffn_dim=128, decoder_ffn_dim=128, vocab_size=500, num_mel_bins=16, max_source_positions=50,
-                    pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1))  # fmt: skip
+                module = package.WhisperModel(
+                    package.WhisperConfig(
+                        d_model=64,
+                        encoder_layers=2,
+                        decoder_layers=2,
+                        encoder_attention_heads=4,
+                        decoder_attention_heads=4,
+                        encoder_ffn_dim=128,
+                        decoder_ffn_dim=128,
+                        vocab_size=500,
+                        num_mel_bins=16,
+                        max_source_positions=50,
+                        pad_token_id=0,
+                        bos_token_id=1,
+                        eos_token_id=2,
+                        decoder_start_token_id=1,
+                    )
+                )
 
         def inputs(batch: int) -> dict[str, Any]:
             if features == "wav2vec2":

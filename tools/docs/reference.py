@@ -185,9 +185,7 @@ def main(arguments: Sequence[str]) -> int:
             if not flags:
                 page.write_text(text, encoding="utf-8")
     if flags and stale:
-        sys.stderr.write(
-            f"error: {', '.join(stale)} out of date\nhint: python -m tools.docs.reference {paths[0]}\n"
-        )
+        sys.stderr.write(f"error: {', '.join(stale)} out of date\nhint: python -m tools.docs.reference {paths[0]}\n")
         return 1
     return 0
 

@@ -29,9 +29,7 @@ def python_page() -> str:
         "Everything here is imported from `gpuwise` itself, on first use. ",
         "",
     ]
-    lines[-2] += (
-        "Values are SI: seconds, bytes, bytes/s, FLOP, watts, US dollars. Results are frozen dataclasses."
-    )
+    lines[-2] += "Values are SI: seconds, bytes, bytes/s, FLOP, watts, US dollars. Results are frozen dataclasses."
     lines += ["## Functions", ""]
     for name in functions:
         lines += _function(name, getattr(gpuwise, name))
@@ -65,9 +63,7 @@ def dataclass_lines(cls: type, heading: str) -> list[str]:
     lines = [f"{heading} {cls.__name__}", "", *markdown(cls), ""]
     if is_dataclass(cls):
         lines += ["| field | type | default | |", "|---|---|---|---|"]
-        lines += [
-            f"| `{f.name}` | `{_type(f)}` | {_default(f)} | {meaning} |" for f, meaning in field_meanings(cls)
-        ]
+        lines += [f"| `{f.name}` | `{_type(f)}` | {_default(f)} | {meaning} |" for f, meaning in field_meanings(cls)]
         lines.append("")
     for name, member in vars(cls).items():
         if name.startswith("_") or not _is_method(member):
@@ -111,9 +107,7 @@ def markdown(thing: Any) -> list[str]:
 
 
 def _is_method(member: object) -> bool:
-    return inspect.isfunction(member) or isinstance(
-        member, property | classmethod | staticmethod | cached_property
-    )
+    return inspect.isfunction(member) or isinstance(member, property | classmethod | staticmethod | cached_property)
 
 
 def _function_of(member: Any) -> Any:

@@ -69,9 +69,7 @@ def fit(features: F64, target: F64, weight: F64 | None = None, settings: Setting
         candidates = candidates if len(candidates) else usable
         leaf = np.zeros(len(picked), np.int64)
         for level in range(s.depth):
-            feature, cut = _best_split(
-                binned, residual, weight, picked, leaf, 2**level, candidates, edges, s.leaf_penalty
-            )
+            feature, cut = _best_split(binned, residual, weight, picked, leaf, 2**level, candidates, edges, s.leaf_penalty)
             trees.feature[t, level], trees.cut[t, level] = feature, cut
             leaf += (binned[feature, picked] > cut).astype(np.int64) << level
         total = np.bincount(leaf, weight[picked] * residual[picked], 2**s.depth)

@@ -99,16 +99,19 @@ def summarise(family: str, scores: Scores) -> list[Result]:
             if not mask.any():
                 continue
             results.append(_result(family, name, None, part, scores, mask, reason))
-            results += [
-                _result(family, name, g, part, scores, mask & (gpu == g), reason) for g in sorted(set(gpu[mask]))
-            ]
+            results += [_result(family, name, g, part, scores, mask & (gpu == g), reason) for g in sorted(set(gpu[mask]))]
     return results
 
 
 def _result(
-    family: str, source: str, gpu: str | None, split: str, scores: Scores, mask: NDArray[np.bool_],
+    family: str,
+    source: str,
+    gpu: str | None,
+    split: str,
+    scores: Scores,
+    mask: NDArray[np.bool_],
     reason: NDArray[np.object_],
-) -> Result:  # fmt: skip
+) -> Result:
     unpredicted = Counter(str(r) for r in reason[mask] if r)
     ok = mask & (reason == "")
     if not ok.any():
@@ -119,14 +122,18 @@ def _result(
     baseline = scores.baseline[ok]
     known = np.isfinite(baseline)
     return Result(
-        family, source, gpu, split, int(mask.sum()),
+        family,
+        source,
+        gpu,
+        split,
+        int(mask.sum()),
         median_ape=float(np.median(np.abs(relative))),
         mape=float(np.mean(np.abs(relative))),
         bias=float(np.mean(relative)),
         coverage80=float(np.mean(z <= Z80)),
         baseline_mape=float(np.mean(np.abs(baseline[known] / measured[known] - 1))) if known.any() else None,
         unpredicted=dict(unpredicted),
-    )  # fmt: skip
+    )
 
 
 def log_sigma_of(measured: F64, predicted: F64) -> float:

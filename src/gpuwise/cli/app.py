@@ -62,8 +62,7 @@ def build() -> App:
     """The application."""
     app = App(
         name="gpuwise",
-        help="For any AI workload and any accelerator: does it fit, how fast is it, what does it cost, what "
-        "should change.",
+        help="For any AI workload and any accelerator: does it fit, how fast is it, what does it cost, what should change.",
         version=__version__,
         help_format="plaintext",
         result_action="return_value",

@@ -11,10 +11,18 @@ if TYPE_CHECKING:
 
 GLYPHS = "█▓▒░▚▞▩#=+:"
 COLOURS = (
-    "blue", "cyan", "green", "yellow", "magenta", "red", "bright_blue", "bright_cyan", "bright_green",
+    "blue",
+    "cyan",
+    "green",
+    "yellow",
+    "magenta",
+    "red",
+    "bright_blue",
+    "bright_cyan",
+    "bright_green",
     "bright_yellow",
     "bright_magenta",
-)  # fmt: skip
+)
 FREE, OVER = "·", "!"
 
 

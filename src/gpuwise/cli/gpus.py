@@ -74,16 +74,21 @@ def _list(found: list[Accelerator]) -> None:
     table = table_of(columns, left=("name", "family"))
     for a in sorted(found, key=lambda a: (a.vendor != "NVIDIA", a.vendor, a.year, a.name)):
         cells = {
-            "name": a.name, "family": a.family, "year": str(a.year), "memory": format_bytes(a.memory_bytes),
-            "bandwidth": format_rate(a.memory_bandwidth_bytes_per_s, "B/s"), "bf16": _rate(a, "bf16"),
+            "name": a.name,
+            "family": a.family,
+            "year": str(a.year),
+            "memory": format_bytes(a.memory_bytes),
+            "bandwidth": format_rate(a.memory_bandwidth_bytes_per_s, "B/s"),
+            "bf16": _rate(a, "bf16"),
             "fp8": _rate(a, "fp8"),
-            "link": a.link_kind or "-", "W": "-" if a.tdp_w is None else f"{a.tdp_w:.0f}", "$/h": _price(a),
-        }  # fmt: skip
+            "link": a.link_kind or "-",
+            "W": "-" if a.tdp_w is None else f"{a.tdp_w:.0f}",
+            "$/h": _price(a),
+        }
         table.add_row(*(cells[c] for c in columns))
     to.print(table)
     to.print(
-        f"{len(found)} accelerators; dense rates in FLOP/s with FP32 accumulation; $/h: median rental "
-        "price of a GPU hour",
+        f"{len(found)} accelerators; dense rates in FLOP/s with FP32 accumulation; $/h: median rental price of a GPU hour",
         style="dim",
     )
 
@@ -174,9 +179,7 @@ def _facts(a: Accelerator) -> list[tuple[str, str]]:
         ("host link", None if a.pcie_bytes_per_s is None else format_rate(a.pcie_bytes_per_s, "B/s")),
         (
             "device link",
-            None
-            if a.link_bytes_per_s is None
-            else f"{a.link_kind}, {format_rate(a.link_bytes_per_s, 'B/s')}",
+            None if a.link_bytes_per_s is None else f"{a.link_kind}, {format_rate(a.link_bytes_per_s, 'B/s')}",
         ),
         ("price", None if a.list_price_usd is None else f"${a.list_price_usd:,.0f} ({a.list_price_kind})"),
     ]
@@ -189,7 +192,5 @@ def _document(a: Accelerator) -> dict[str, object]:
     out: dict[str, object] = {}
     for f in fields(a):
         value = getattr(a, f.name)
-        out[f.name] = (
-            dict(value) if hasattr(value, "keys") else list(value) if isinstance(value, tuple) else value
-        )
+        out[f.name] = dict(value) if hasattr(value, "keys") else list(value) if isinstance(value, tuple) else value
     return out

@@ -71,10 +71,16 @@ def _list(found: list[Architecture]) -> None:
         count = count_parameters(a)
         active = "" if count.active == count.total else format_count(count.active)
         table.add_row(
-            a.id, format_count(count.total), active, str(a.n_layers), str(a.hidden), str(a.heads),
+            a.id,
+            format_count(count.total),
+            active,
+            str(a.n_layers),
+            str(a.hidden),
+            str(a.heads),
             str(a.kv_heads),
-            f"{a.max_seq_len:,}", f"{a.kind}, experts" if a.moe else a.kind,
-        )  # fmt: skip
+            f"{a.max_seq_len:,}",
+            f"{a.kind}, experts" if a.moe else a.kind,
+        )
     to.print(table)
     to.print(f"{len(found)} models", style="dim")
 
@@ -113,11 +119,7 @@ def _show(a: Architecture) -> None:
     if count.active != count.total:
         parts.add_row("active per token", f"{count.active:,}")
     if a.published_parameters is not None:
-        same = (
-            "the same"
-            if a.published_parameters == count.total
-            else f"{count.total - a.published_parameters:+,} here"
-        )
+        same = "the same" if a.published_parameters == count.total else f"{count.total - a.published_parameters:+,} here"
         parts.add_row("published", f"{a.published_parameters:,} ({same})")
     elif a.published_rounded is not None:
         parts.add_row("published", a.published_rounded)
@@ -131,26 +133,24 @@ def _show(a: Architecture) -> None:
 
 def _dimensions(a: Architecture) -> list[tuple[str, str]]:
     rows = [
-        ("layers", str(a.n_layers)), ("hidden", str(a.hidden)),
+        ("layers", str(a.n_layers)),
+        ("hidden", str(a.hidden)),
         ("feed-forward", f"{a.ffn}{' gated' if a.gated_mlp else ''}, {a.activation}"),
         ("heads", f"{a.heads} query, {a.kv_heads} key-value, {a.head_dim} wide"),
         ("vocabulary", f"{a.vocab:,}"),
         ("context", f"{a.max_seq_len:,} tokens, {a.position} positions"),
-    ]  # fmt: skip
+    ]
     if a.moe is not None:
         m = a.moe
         shared = f", {m.n_shared} shared" if m.n_shared else ""
         rows.append(("experts", f"{m.n_experts} of width {m.expert_ffn}, {m.n_active} active{shared}"))
     if a.mla is not None:
-        rows.append(
-            ("latent attention", f"query rank {a.mla.q_lora_rank}, key-value rank {a.mla.kv_lora_rank}")
-        )
+        rows.append(("latent attention", f"query rank {a.mla.q_lora_rank}, key-value rank {a.mla.kv_lora_rank}"))
     if a.window is not None:
         rows.append(
             (
                 "window",
-                f"{a.window:,} tokens"
-                + (f", one layer in {a.global_every} global" if a.global_every else ""),
+                f"{a.window:,} tokens" + (f", one layer in {a.global_every} global" if a.global_every else ""),
             )
         )
     if a.encoder is not None:

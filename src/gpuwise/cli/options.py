@@ -158,10 +158,22 @@ class Fixed:
 
 LEFT_OPEN, NOTHING_FIXED = Training(), Fixed()
 FIXED_FIELDS = (
-    "tp", "pp", "cp", "ep", "dp", "micro_batch", "accumulation", "virtual_stages", "schedule", "sharding",
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "dp",
+    "micro_batch",
+    "accumulation",
+    "virtual_stages",
+    "schedule",
+    "sharding",
     "recompute",
-    "recompute_every", "sequence_parallel", "offload_optimizer", "offload_activations",
-)  # fmt: skip
+    "recompute_every",
+    "sequence_parallel",
+    "offload_optimizer",
+    "offload_activations",
+)
 
 
 def wishes_of(training: Training, fixed: Fixed, **more: Any) -> Any:
@@ -176,13 +188,20 @@ def wishes_of(training: Training, fixed: Fixed, **more: Any) -> Any:
         raise InputError("--precision names no format", hint="for example --precision bf16")
     held = {f: getattr(fixed, f) for f in FIXED_FIELDS if getattr(fixed, f) is not None}
     return Wishes(
-        seq_len=training.seq, global_batch=training.global_batch, precision=precision,
+        seq_len=training.seq,
+        global_batch=training.global_batch,
+        precision=precision,
         optimizer=training.optimizer or "adamw",
-        stack=training.stack, lora_rank=(training.lora_rank or LORA_RANK) if adapters else 0,
-        quantized_base=training.qlora, context_parallel=fixed.context_parallel,
+        stack=training.stack,
+        lora_rank=(training.lora_rank or LORA_RANK) if adapters else 0,
+        quantized_base=training.qlora,
+        context_parallel=fixed.context_parallel,
         gradient_dtype=fixed.gradient_dtype,
-        fused_loss=fixed.chunked_loss or None, packed_document_len=training.packed, fixed=held, **more,
-    )  # fmt: skip
+        fused_loss=fixed.chunked_loss or None,
+        packed_document_len=training.packed,
+        fixed=held,
+        **more,
+    )
 
 
 def check_script(script: str, *, module: bool) -> None:

@@ -76,10 +76,18 @@ def accelerator_of(identity: Identity, vendor: str) -> Accelerator:
     if identity.pcie_generation_max and identity.pcie_width_max:
         pcie = (identity.pcie_generation_max, identity.pcie_width_max)
     made = accelerator_from(
-        found, name=identity.name, vendor=vendor.upper(), memory_bytes=identity.memory_bytes,
-        capability=identity.compute_capability, units=None, clock_hz=identity.sm_clock_max_hz,
-        power_w=identity.power_limit_default_w, l2_bytes=None, unified_memory=identity.unified_memory, pcie=pcie,
-    )  # fmt: skip
+        found,
+        name=identity.name,
+        vendor=vendor.upper(),
+        memory_bytes=identity.memory_bytes,
+        capability=identity.compute_capability,
+        units=None,
+        clock_hz=identity.sm_clock_max_hz,
+        power_w=identity.power_limit_default_w,
+        l2_bytes=None,
+        unified_memory=identity.unified_memory,
+        pcie=pcie,
+    )
     return made if found is None else corrected_accelerator(made, found)
 
 

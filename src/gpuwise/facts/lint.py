@@ -147,18 +147,12 @@ def _rates(record: Record, units: Mapping[str, Architecture]) -> list[Problem]:
             continue
         expected = expected_rate(record, architecture, dtype)
         if expected is None:
-            if (
-                architecture.flop_per_clock
-                and dtype not in architecture.flop_per_clock
-                and dtype != "fp16_fp16acc"
-            ):
+            if architecture.flop_per_clock and dtype not in architecture.flop_per_clock and dtype != "fp16_fp16acc":
                 problems.append(("rate", f"{column}: {key} has no {dtype} unit"))
             continue
         off[dtype] = stated / expected
         if abs(off[dtype] - 1) > RATE_TOLERANCE:
-            problems.append(
-                ("rate", f"{column} is {stated:g}, arithmetic gives {expected:.4g}{_guess(off[dtype])}")
-            )
+            problems.append(("rate", f"{column} is {stated:g}, arithmetic gives {expected:.4g}{_guess(off[dtype])}"))
     matrix = {d: r for d, r in off.items() if d not in _AT_BOOST and d != "fp32_matrix" and r > 0}
     if matrix and max(matrix.values()) / min(matrix.values()) > 1 + RATIO_TOLERANCE + RATE_TOLERANCE:
         problems.append(
@@ -207,9 +201,7 @@ def _bandwidth(record: Record) -> list[Problem]:
         if kind.startswith(technology):
             per_gb = stated / record.number("memory_gb")
             if not least <= per_gb <= most:
-                problems.append(
-                    ("bandwidth", f"{per_gb:.3g} GB/s per GB of {kind}, usual {least:g} to {most:g}")
-                )
+                problems.append(("bandwidth", f"{per_gb:.3g} GB/s per GB of {kind}, usual {least:g} to {most:g}"))
     return problems
 
 
@@ -304,10 +296,7 @@ def lint_systems(built: Iterable[System], links: Mapping[str, LinkGeneration]) -
         def report(rule: str, message: str, where: str = system.id) -> None:
             findings.append(Finding(rule, where, message))
 
-        if (
-            system.link_kind in links
-            and system.link_bytes_per_s > links[system.link_kind].most_bytes_per_s * 1.001
-        ):
+        if system.link_kind in links and system.link_bytes_per_s > links[system.link_kind].most_bytes_per_s * 1.001:
             report("link", f"{system.link_bytes_per_s / GIGA:g} GB/s on {system.link_kind}")
         if max(system.count, system.domain_size) % min(system.count, system.domain_size):
             report("domain", f"domain of {system.domain_size} in hosts of {system.count}")
@@ -342,9 +331,7 @@ def lint_offers(listed: Iterable[Offer]) -> list[Finding]:
         middle = prices[len(prices) // 2]
         price = offer.on_demand_usd_per_hour
         if not middle / 15 <= price <= middle * 15 or not 0.01 <= price <= 150:
-            findings.append(
-                Finding("price", where, f"{price:g} USD/h per accelerator, others around {middle:g}")
-            )
+            findings.append(Finding("price", where, f"{price:g} USD/h per accelerator, others around {middle:g}"))
         for name, other in (("spot", offer.spot_usd_per_hour), ("reserved", offer.reserved_usd_per_hour)):
             if other is not None and not 0.05 * price <= other <= price:
                 findings.append(Finding("price", where, f"{name} {other:g} against on-demand {price:g}"))
@@ -355,6 +342,7 @@ def lint_offers(listed: Iterable[Offer]) -> list[Finding]:
     cited = sources()
     findings += [
         Finding("source", f"{o.provider}/{o.instance}", f"source {o.source_key!r} is not in sources.csv")
-        for o in every if o.source_key not in cited
-    ]  # fmt: skip
+        for o in every
+        if o.source_key not in cited
+    ]
     return findings

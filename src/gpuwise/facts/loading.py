@@ -33,9 +33,14 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _HEADER = re.compile(r"\s*\[\[?\s*(.+?)\s*\]\]?\s*(#.*)?")
 _WHAT = {
-    "text": "text", "number": "a number", "integer": "a whole number", "date": "a date like 2026-01-31",
-    "flag": "true or false", "names": "a list of names", "numbers": "a table of numbers",
-}  # fmt: skip
+    "text": "text",
+    "number": "a number",
+    "integer": "a whole number",
+    "date": "a date like 2026-01-31",
+    "flag": "true or false",
+    "names": "a list of names",
+    "numbers": "a table of numbers",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +123,7 @@ def read_user_text(path: Path) -> str:
         reason = error.strerror or type(error).__name__
         raise FieldError(f"cannot be read: {reason}", file=str(path), hint="check the path") from error
     except UnicodeDecodeError as error:
-        raise FieldError(
-            f"is not UTF-8 text (byte {error.start})", file=str(path), hint="save it as UTF-8 text"
-        ) from error
+        raise FieldError(f"is not UTF-8 text (byte {error.start})", file=str(path), hint="save it as UTF-8 text") from error
 
 
 def parse_csv(text: str, schema: Schema, file: str) -> list[Record]:
@@ -140,9 +143,11 @@ def parse_csv(text: str, schema: Schema, file: str) -> list[Record]:
     for line, cells in rows:
         if len(cells) != len(columns):
             raise FieldError(
-                f"{len(cells)} cells where the header has {len(columns)}", file=file, line=line,
+                f"{len(cells)} cells where the header has {len(columns)}",
+                file=file,
+                line=line,
                 hint="quote a cell that holds a comma",
-            )  # fmt: skip
+            )
         values: dict[str, Value] = {}
         for (name, field), cell in zip(fields, cells, strict=True):
             if cell:
@@ -161,9 +166,12 @@ def parse_toml(text: str, schema: Schema, file: str) -> dict[str, Record]:
     for name, table in document.items():
         if not isinstance(table, dict):
             raise FieldError(
-                f"{name} stands outside a table", file=file, line=lines.find(None, name), field=name,
+                f"{name} stands outside a table",
+                file=file,
+                line=lines.find(None, name),
+                field=name,
                 hint="put it under a [name] line",
-            )  # fmt: skip
+            )
         records[name] = _from_table(name, cast("dict[str, object]", table), schema, file, lines)
     return records
 
@@ -196,30 +204,27 @@ def _toml_document(text: str, file: str) -> dict[str, object]:
     except (ValueError, RecursionError) as error:  # int() of a very long number is a bare ValueError
         found = re.search(r"at line (\d+)", str(error))
         line = int(found[1]) if found else None
-        raise FieldError(
-            f"is not TOML: {str(error)[:200]}", file=file, line=line, hint="see https://toml.io"
-        ) from error
+        raise FieldError(f"is not TOML: {str(error)[:200]}", file=file, line=line, hint="see https://toml.io") from error
 
 
-def _check_names(
-    given: list[str], schema: Schema, file: str, line: int | None, *, columns_of_csv: bool = False
-) -> None:
+def _check_names(given: list[str], schema: Schema, file: str, line: int | None, *, columns_of_csv: bool = False) -> None:
     """Refuse a repeated or unknown name, then a required name that is missing."""
     what = "column" if columns_of_csv else "field"
     for i, name in enumerate(given):
         if name in given[:i]:
-            raise FieldError(
-                f"{what} {name!r} appears twice", file=file, line=line, field=name, hint="remove one"
-            )
+            raise FieldError(f"{what} {name!r} appears twice", file=file, line=line, field=name, hint="remove one")
         if name not in schema:
             raise _unknown(what, name, schema, file, line)
     for name, field in schema.items():
         if field.required and name not in given:
             near = nearest_names(name, [n for n in given if n not in schema], n=1)
             raise FieldError(
-                f"{what} {name!r} is missing", file=file, line=line, field=name,
+                f"{what} {name!r} is missing",
+                file=file,
+                line=line,
+                field=name,
                 hint=f"rename {near[0]!r}" if near else _expected(field),
-            )  # fmt: skip
+            )
 
 
 def _unknown(what: str, name: str, schema: Schema, file: str, line: int | None) -> FieldError:
@@ -250,14 +255,10 @@ def _from_cell(cell: str, name: str, field: Field, file: str, line: int) -> Valu
             return datetime.date.fromisoformat(cell)
         except ValueError:
             pass
-    raise FieldError(
-        f"{name} is {cell[:80]!r}, not {_WHAT[kind]}", file=file, line=line, field=name, hint=_expected(field)
-    )
+    raise FieldError(f"{name} is {cell[:80]!r}, not {_WHAT[kind]}", file=file, line=line, field=name, hint=_expected(field))
 
 
-def _from_table(
-    name: str | None, table: dict[str, object], schema: Schema, file: str, lines: _TomlLines
-) -> Record:
+def _from_table(name: str | None, table: dict[str, object], schema: Schema, file: str, lines: _TomlLines) -> Record:
     top = lines.find(name, None)
     for key in table:
         if key not in schema:
@@ -298,9 +299,7 @@ def _from_toml(value: object, name: str, field: Field, file: str, line: int | No
     )
 
 
-def _numbers(
-    table: dict[str, object], name: str, field: Field, file: str, line: int | None
-) -> dict[str, float]:
+def _numbers(table: dict[str, object], name: str, field: Field, file: str, line: int | None) -> dict[str, float]:
     """An inline table of numbers, its keys among the field's choices."""
     numbers: dict[str, float] = {}
     for key, part in table.items():
@@ -328,15 +327,16 @@ def _as_float(value: int | float) -> float:
 
 def _one_of(value: str, name: str, field: Field, file: str, line: int | None) -> str:
     if not value.strip() or "\x00" in value:
-        raise FieldError(
-            f"{name} holds an empty text", file=file, line=line, field=name, hint=_expected(field)
-        )
+        raise FieldError(f"{name} holds an empty text", file=file, line=line, field=name, hint=_expected(field))
     if field.choices and value not in field.choices:
         near = nearest_names(value, field.choices, n=1)
         raise FieldError(
-            f"{name} is {value[:80]!r}", file=file, line=line, field=name,
+            f"{name} is {value[:80]!r}",
+            file=file,
+            line=line,
+            field=name,
             hint=f"did you mean {near[0]!r}?" if near else _expected(field),
-        )  # fmt: skip
+        )
     return value
 
 
@@ -351,9 +351,7 @@ def _in_range(value: _N, name: str, field: Field, file: str, line: int | None) -
     elif field.maximum is not None and value > field.maximum:
         problem = f"above {field.maximum:g}"
     if problem:
-        raise FieldError(
-            f"{name} is {str(value)[:40]}, {problem}", file=file, line=line, field=name, hint=_expected(field)
-        )
+        raise FieldError(f"{name} is {str(value)[:40]}, {problem}", file=file, line=line, field=name, hint=_expected(field))
     return value
 
 

@@ -22,26 +22,50 @@ WORKLOADS = ("training", "serving", "diffusion", "idle")
 
 _text, _optional, _number = Field("text"), Field("text", required=False), Field("number")
 QUANTITY_SCHEMA: dict[str, Field] = {
-    "low": _number, "expected": _number, "high": _number, "unit": _text, "source": _text, "note": _optional,
-}  # fmt: skip
+    "low": _number,
+    "expected": _number,
+    "high": _number,
+    "unit": _text,
+    "source": _text,
+    "note": _optional,
+}
 POWER_SHARE_SCHEMA: dict[str, Field] = {
-    "workload": Field("text", choices=WORKLOADS), "family": _optional,
-    "low": Field("number", maximum=1.2), "expected": Field("number", maximum=1.2),
-    "high": Field("number", maximum=1.2), "rows": Field("integer", required=False, minimum=1), "source": _text,
-}  # fmt: skip
+    "workload": Field("text", choices=WORKLOADS),
+    "family": _optional,
+    "low": Field("number", maximum=1.2),
+    "expected": Field("number", maximum=1.2),
+    "high": Field("number", maximum=1.2),
+    "rows": Field("integer", required=False, minimum=1),
+    "source": _text,
+}
 SITE_SCHEMA: dict[str, Field] = {
-    "key": _text, "name": _text, "providers": Field("names", required=False),
-    "low": Field("number", minimum=1.0, maximum=4.0), "expected": Field("number", minimum=1.0, maximum=4.0),
-    "high": Field("number", minimum=1.0, maximum=4.0), "source": _text,
-}  # fmt: skip
+    "key": _text,
+    "name": _text,
+    "providers": Field("names", required=False),
+    "low": Field("number", minimum=1.0, maximum=4.0),
+    "expected": Field("number", minimum=1.0, maximum=4.0),
+    "high": Field("number", minimum=1.0, maximum=4.0),
+    "source": _text,
+}
 FAILURE_SCHEMA: dict[str, Field] = {
-    "key": _text, "name": _text, "family": _text, "accelerators": Field("integer", minimum=1),
-    "days": _number, "interruptions": _number, "source": _text, "note": _optional,
-}  # fmt: skip
+    "key": _text,
+    "name": _text,
+    "family": _text,
+    "accelerators": Field("integer", minimum=1),
+    "days": _number,
+    "interruptions": _number,
+    "source": _text,
+    "note": _optional,
+}
 EMBODIED_SCHEMA: dict[str, Field] = {
-    "family": _optional, "form": _optional, "low": _number, "expected": _number, "high": _number,
-    "source": _text, "note": _optional,
-}  # fmt: skip
+    "family": _optional,
+    "form": _optional,
+    "low": _number,
+    "expected": _number,
+    "high": _number,
+    "source": _text,
+    "note": _optional,
+}
 _T = TypeVar("_T")
 
 
@@ -142,11 +166,17 @@ def failure_records() -> tuple[FailureRecord, ...]:
     def read() -> tuple[FailureRecord, ...]:
         return tuple(
             FailureRecord(
-                r.text("key"), r.text("name"), r.text("family"), r.integer("accelerators"), r.number("days"),
-                r.number("interruptions"), r.text("source"), r.text("note"),
+                r.text("key"),
+                r.text("name"),
+                r.text("family"),
+                r.integer("accelerators"),
+                r.number("days"),
+                r.number("interruptions"),
+                r.text("source"),
+                r.text("note"),
             )
             for r in _rows("failures.csv", FAILURE_SCHEMA)
-        )  # fmt: skip
+        )
 
     return _shipped(read)
 

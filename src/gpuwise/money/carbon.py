@@ -40,18 +40,22 @@ class Carbon:
         total = self.total_kg
         return {
             "operational_kg": None if self.operational_kg is None else self.operational_kg.as_dict(),
-            "embodied_kg": self.embodied_kg.as_dict(), "total_kg": None if total is None else total.as_dict(),
-            "kg_co2e_per_kwh": self.kg_co2e_per_kwh, "grid": self.grid,
-        }  # fmt: skip
+            "embodied_kg": self.embodied_kg.as_dict(),
+            "total_kg": None if total is None else total.as_dict(),
+            "kg_co2e_per_kwh": self.kg_co2e_per_kwh,
+            "grid": self.grid,
+        }
 
 
 def carbon(kwh: Estimate | None, time_s: Estimate, cluster: Cluster, grid: Grid | None) -> Carbon:
     """Carbon of ``kwh`` at the meter and of ``time_s`` of the whole cluster's life."""
     operational = None if kwh is None or grid is None else kwh.scaled(grid.kg_co2e_per_kwh)
     return Carbon(
-        operational, embodied_kg(time_s, cluster), None if grid is None else grid.kg_co2e_per_kwh,
+        operational,
+        embodied_kg(time_s, cluster),
+        None if grid is None else grid.kg_co2e_per_kwh,
         "" if grid is None else grid.key,
-    )  # fmt: skip
+    )
 
 
 def embodied_kg(time_s: Estimate, cluster: Cluster) -> Estimate:

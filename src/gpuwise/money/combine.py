@@ -20,9 +20,11 @@ def exactly(value: float, basis: Basis = "specified") -> Estimate:
 def sum_together(parts: Sequence[Estimate]) -> Estimate:
     """The sum of parts that are perfectly correlated."""
     return Estimate(
-        sum(p.low for p in parts), sum(p.expected for p in parts), sum(p.high for p in parts),
+        sum(p.low for p in parts),
+        sum(p.expected for p in parts),
+        sum(p.high for p in parts),
         _basis(parts),
-    )  # fmt: skip
+    )
 
 
 def sum_independent(parts: Sequence[Estimate]) -> Estimate:

@@ -48,12 +48,14 @@ class Price:
 
     def as_dict(self) -> dict[str, object]:
         return {
-            "usd_per_gpu_hour": {"low": self.low, "expected": self.expected, "high": self.high,
-            "basis": self.basis},
-            "provider": self.provider, "as_of": _iso(self.as_of), "oldest": _iso(self.oldest),
-            "age_days": self.age_days, "n_providers": self.n_providers,
+            "usd_per_gpu_hour": {"low": self.low, "expected": self.expected, "high": self.high, "basis": self.basis},
+            "provider": self.provider,
+            "as_of": _iso(self.as_of),
+            "oldest": _iso(self.oldest),
+            "age_days": self.age_days,
+            "n_providers": self.n_providers,
             "origin": self.origin,
-        }  # fmt: skip
+        }
 
 
 def _iso(date: datetime.date | None) -> str | None:
@@ -90,9 +92,16 @@ def contract_price(cluster: Cluster, today: datetime.date) -> Price | None:
         return None
     best, usd = own[0], [o.on_demand_usd_per_hour for o in own]
     return Price(
-        usd[0], usd[0], usd[-1], f"{best.provider} (your contract)", best.as_of, min(o.as_of for o in own),
-        best.age_days(today), len({o.provider for o in own}), origin="contract",
-    )  # fmt: skip
+        usd[0],
+        usd[0],
+        usd[-1],
+        f"{best.provider} (your contract)",
+        best.as_of,
+        min(o.as_of for o in own),
+        best.age_days(today),
+        len({o.provider for o in own}),
+        origin="contract",
+    )
 
 
 def provider_price(cluster: Cluster, provider: str, today: datetime.date) -> Price:

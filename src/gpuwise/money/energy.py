@@ -25,8 +25,11 @@ class Energy:
 
     def as_dict(self) -> dict[str, object]:
         return {
-            "kwh": self.kwh.as_dict(), "power_w": self.power_w, "pue": self.pue, "host_factor": self.host_factor,
-        }  # fmt: skip
+            "kwh": self.kwh.as_dict(),
+            "power_w": self.power_w,
+            "pue": self.pue,
+            "host_factor": self.host_factor,
+        }
 
 
 def energy(time_s: Estimate, cluster: Cluster, *, workload: str = "training", site: Site | None = None) -> Energy | None:

@@ -44,9 +44,11 @@ def footprint_of(cluster: Cluster, grid: Grid | None) -> Footprint:
     one = Cluster(cluster.system, cluster.system.count)
     life_hours = facts["lifetime_years"].expected * MONTHS_PER_YEAR * HOURS_PER_MONTH
     return Footprint(
-        None if grid is None else grid.kg_co2e_per_kwh, "" if grid is None else grid.name,
-        making_kg(one).scaled(1.0 / cluster.system.count), life_hours * facts["lifetime_use"].expected,
-    )  # fmt: skip
+        None if grid is None else grid.kg_co2e_per_kwh,
+        "" if grid is None else grid.name,
+        making_kg(one).scaled(1.0 / cluster.system.count),
+        life_hours * facts["lifetime_use"].expected,
+    )
 
 
 def spread(values: Array) -> Estimate:

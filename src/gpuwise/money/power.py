@@ -60,17 +60,24 @@ class PowerBudget:
     def items(self) -> Mapping[str, Estimate]:
         """The parts by name, in the order power flows."""
         return {
-            "accelerators": self.accelerators_w, "hosts": self.host_w, "network": self.network_w,
+            "accelerators": self.accelerators_w,
+            "hosts": self.host_w,
+            "network": self.network_w,
             "cooling and distribution": self.cooling_w,
-        }  # fmt: skip
+        }
 
     def as_dict(self) -> dict[str, object]:
         return {
-            "accelerators_w": self.accelerators_w.as_dict(), "host_w": self.host_w.as_dict(),
-            "network_w": self.network_w.as_dict(), "cooling_w": self.cooling_w.as_dict(),
-            "total_w": self.total_w.as_dict(), "pue": self.pue.as_dict(), "design_w": self.design_w,
-            "most_w": self.most_w, "site": self.site,
-        }  # fmt: skip
+            "accelerators_w": self.accelerators_w.as_dict(),
+            "host_w": self.host_w.as_dict(),
+            "network_w": self.network_w.as_dict(),
+            "cooling_w": self.cooling_w.as_dict(),
+            "total_w": self.total_w.as_dict(),
+            "pue": self.pue.as_dict(),
+            "design_w": self.design_w,
+            "most_w": self.most_w,
+            "site": self.site,
+        }
 
 
 def cluster_power(
@@ -98,11 +105,16 @@ def cluster_power(
     beyond = Estimate(e.low - 1.0, e.expected - 1.0, e.high - 1.0, e.basis)
     most = cluster.system.max_power_w
     return PowerBudget(
-        accelerators, hosts, network, product([computers, beyond]), product([computers, effectiveness]),
-        effectiveness, cluster.n_accelerators * cluster.accelerator.tdp_w,
+        accelerators,
+        hosts,
+        network,
+        product([computers, beyond]),
+        product([computers, effectiveness]),
+        effectiveness,
+        cluster.n_accelerators * cluster.accelerator.tdp_w,
         None if most is None else most * cluster.n_accelerators / cluster.system.count,
         "given" if pue is not None else place.key,
-    )  # fmt: skip
+    )
 
 
 def accelerator_power_w(accelerator: Accelerator, workload: str = "training") -> Estimate | None:
@@ -157,7 +169,9 @@ def _usual_spare() -> float:
     known = [
         s.max_power_w / (s.count * s.accelerator.tdp_w) - 1.0
         for s in systems().values()
-        if s.max_power_w is not None and s.accelerator.tdp_w is not None and "max_power_w" not in s.assumed
+        if s.max_power_w is not None
+        and s.accelerator.tdp_w is not None
+        and "max_power_w" not in s.assumed
         and s.accelerator.form not in WHOLE_DEVICES
-    ]  # fmt: skip
+    ]
     return median(known)

@@ -42,9 +42,14 @@ class Pick:
 
 
 def pick(
-    job: Job, limits: Limits | None = None, *, today: datetime.date, terms: Terms | None = None, top: int = TOP,
+    job: Job,
+    limits: Limits | None = None,
+    *,
+    today: datetime.date,
+    terms: Terms | None = None,
+    top: int = TOP,
     known: Predictions | None = None,
-) -> Pick:  # fmt: skip
+) -> Pick:
     """Every accelerator in every way it can be had, ranked for ``job`` within ``limits``, or left out with the reason.
 
     The best ``top`` of each way (rented, bought, notebook) are predicted exactly; of the others it is known that they

@@ -72,9 +72,12 @@ class LeftOut:
 
     def as_dict(self) -> dict[str, object]:
         return {
-            "accelerator": self.way.accelerator.id, "name": self.way.accelerator.name, "way": self.way.label,
-            "reason": self.code, "why": self.why,
-        }  # fmt: skip
+            "accelerator": self.way.accelerator.id,
+            "name": self.way.accelerator.name,
+            "way": self.way.label,
+            "reason": self.code,
+            "why": self.why,
+        }
 
 
 CODES: dict[str, tuple[int, str]] = {
@@ -247,9 +250,17 @@ def not_in_limits(way: Way, n: int, limits: Limits) -> tuple[str, str] | None:
 
 def _unobtainable(accelerator: Accelerator, limits: Limits) -> str:
     board = board_of(accelerator.id)
-    said = "" if board is None else {"used-only": "no longer sold new", "cloud-only": "rented only, never sold",
-                                     "system-only": "sold only inside a machine", "announced": "announced, not out yet",
-                                     "retail": "sold, but no price is known"}.get(board.obtainable, "")  # fmt: skip
+    said = (
+        ""
+        if board is None
+        else {
+            "used-only": "no longer sold new",
+            "cloud-only": "rented only, never sold",
+            "system-only": "sold only inside a machine",
+            "announced": "announced, not out yet",
+            "retail": "sold, but no price is known",
+        }.get(board.obtainable, "")
+    )
     missing = "no price" if set(limits.ways) != {"rent"} else "no rental price"
     return said + f"; {missing} known" if said and "price" not in said else said or f"{missing} known"
 

@@ -19,8 +19,12 @@ def pick_document(pick: Pick) -> dict[str, object]:
         "ranked": [outcome_document(o) for o in pick.ranked],
         "left_out": [out.as_dict() for out in pick.ranking.left_out],
         "left_out_groups": [
-            {"reason": g.code, "heading": g.heading, "accelerators": g.count,
-             "named": [{"name": n, "why": w} for n, w in g.named]}
+            {
+                "reason": g.code,
+                "heading": g.heading,
+                "accelerators": g.count,
+                "named": [{"name": n, "why": w} for n, w in g.named],
+            }
             for g in pick.left_out
         ],
         "considered": pick.ranking.considered,
@@ -28,7 +32,7 @@ def pick_document(pick: Pick) -> dict[str, object]:
         "searched_whole": not pick.ranking.capped,
         "assumed": list(pick.assumed),
         "as_of": pick.today.isoformat(),
-    }  # fmt: skip
+    }
 
 
 def job_document(job: Job) -> dict[str, object]:
@@ -36,11 +40,15 @@ def job_document(job: Job) -> dict[str, object]:
     document: dict[str, object] = {"purpose": job.purpose, "model": job.arch.id, "name": job.name, "useful_flop": job.flop}
     if job.serving:
         document |= {
-            "users": job.load.users or None, "requests_per_s": job.load.requests_per_s,
-            "prompt_tokens": job.load.prompt_tokens, "output_tokens": job.load.output_tokens,
-            "context": job.load.context, "bits": list(job.bits), "hours": job.hours,
+            "users": job.load.users or None,
+            "requests_per_s": job.load.requests_per_s,
+            "prompt_tokens": job.load.prompt_tokens,
+            "output_tokens": job.load.output_tokens,
+            "context": job.load.context,
+            "bits": list(job.bits),
+            "hours": job.hours,
             "least_tokens_per_s": job.load.least_tokens_per_s,
-        }  # fmt: skip
+        }
     else:
         document |= {"tokens": job.tokens, "seq_len": job.seq_len, "method": job.method}
     return document
@@ -50,32 +58,62 @@ def limits_document(limits: Limits) -> dict[str, object]:
     """What the answer had to stay within; None where nothing was said."""
     have = limits.have
     return {
-        "budget_usd": limits.budget_usd, "deadline_s": limits.deadline_s, "ways": list(limits.ways),
-        "vendors": list(limits.vendors), "max_watts": limits.max_watts, "used": limits.used,
-        "country": limits.country, "count": limits.count,
-        "have": None if have is None else {
-            "psu_w": have.psu_w, "slots": have.slots, "length_mm": have.length_mm, "memory_bytes": have.memory_bytes,
-            "pcie": have.pcie or None, "connectors": dict(have.connectors),
+        "budget_usd": limits.budget_usd,
+        "deadline_s": limits.deadline_s,
+        "ways": list(limits.ways),
+        "vendors": list(limits.vendors),
+        "max_watts": limits.max_watts,
+        "used": limits.used,
+        "country": limits.country,
+        "count": limits.count,
+        "have": None
+        if have is None
+        else {
+            "psu_w": have.psu_w,
+            "slots": have.slots,
+            "length_mm": have.length_mm,
+            "memory_bytes": have.memory_bytes,
+            "pcie": have.pcie or None,
+            "connectors": dict(have.connectors),
         },
-    }  # fmt: skip
+    }
 
 
 def outcome_document(o: Outcome) -> dict[str, object]:
     """One row of the ranking."""
     kwh = None if o.bill.energy is None else o.bill.energy.kwh.as_dict()
     return {
-        "accelerator": o.cluster.accelerator.id, "name": o.cluster.accelerator.name, "count": o.n, "way": o.way.how,
-        "condition": o.way.condition or None, "provider": o.way.label, "as_asked": o.tier == 0,
-        "time_s": o.time_s.as_dict(), "tokens_per_s": o.tokens_per_s.as_dict(),
-        "capacity_tokens_per_s": o.capacity_tokens_per_s, "cost_usd": o.cost_usd.as_dict(),
-        "outlay_usd": o.bill.outlay_usd, "box_usd": o.bill.box_usd, "usd_per_hour_busy": o.bill.usd_per_hour,
-        "usd_per_pflop": o.usd_per_pflop, "usd_per_gb": o.usd_per_gb, "usd_per_gb_per_s": o.usd_per_gb_per_s,
-        "price": _price(o), "energy_kwh": kwh, "board_w": o.board_w,
-        "power_w": None if o.bill.energy is None else o.bill.energy.power_w, "tokens_per_joule": o.tokens_per_joule,
-        "memory_bytes": o.memory_bytes, "device_bytes": o.device_bytes, "changes": list(o.changes), "layout": o.layout,
-        "software": {"level": o.support.level, "reason": o.support.reason}, "obtainable": o.obtainable,
-        "basis": o.time_s.basis, "notes": list(o.notes),
-    }  # fmt: skip
+        "accelerator": o.cluster.accelerator.id,
+        "name": o.cluster.accelerator.name,
+        "count": o.n,
+        "way": o.way.how,
+        "condition": o.way.condition or None,
+        "provider": o.way.label,
+        "as_asked": o.tier == 0,
+        "time_s": o.time_s.as_dict(),
+        "tokens_per_s": o.tokens_per_s.as_dict(),
+        "capacity_tokens_per_s": o.capacity_tokens_per_s,
+        "cost_usd": o.cost_usd.as_dict(),
+        "outlay_usd": o.bill.outlay_usd,
+        "box_usd": o.bill.box_usd,
+        "usd_per_hour_busy": o.bill.usd_per_hour,
+        "usd_per_pflop": o.usd_per_pflop,
+        "usd_per_gb": o.usd_per_gb,
+        "usd_per_gb_per_s": o.usd_per_gb_per_s,
+        "price": _price(o),
+        "energy_kwh": kwh,
+        "board_w": o.board_w,
+        "power_w": None if o.bill.energy is None else o.bill.energy.power_w,
+        "tokens_per_joule": o.tokens_per_joule,
+        "memory_bytes": o.memory_bytes,
+        "device_bytes": o.device_bytes,
+        "changes": list(o.changes),
+        "layout": o.layout,
+        "software": {"level": o.support.level, "reason": o.support.reason},
+        "obtainable": o.obtainable,
+        "basis": o.time_s.basis,
+        "notes": list(o.notes),
+    }
 
 
 def _price(o: Outcome) -> dict[str, object]:
@@ -85,12 +123,17 @@ def _price(o: Outcome) -> dict[str, object]:
     if way.notebook is not None:
         plan = way.notebook
         return {
-            "plan": plan.plan, "usd_per_month": plan.usd_per_month, "hours_per_week": plan.hours_per_week,
-            "session_hours": plan.session_hours, "as_of": plan.as_of.isoformat(),
-        }  # fmt: skip
+            "plan": plan.plan,
+            "usd_per_month": plan.usd_per_month,
+            "hours_per_week": plan.hours_per_week,
+            "session_hours": plan.session_hours,
+            "as_of": plan.as_of.isoformat(),
+        }
     assert way.purchase is not None
     p = way.purchase
     return {
-        "usd": {"low": p.low, "median": p.median, "high": p.high}, "kind": p.kind,
-        "as_of": None if p.as_of is None else p.as_of.isoformat(), "observations": p.observations,
-    }  # fmt: skip
+        "usd": {"low": p.low, "median": p.median, "high": p.high},
+        "kind": p.kind,
+        "as_of": None if p.as_of is None else p.as_of.isoformat(),
+        "observations": p.observations,
+    }

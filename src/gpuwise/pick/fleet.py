@@ -111,9 +111,13 @@ class Fleet:
 
 
 def best_splits(
-    options: Sequence[Sequence[Choice]], budget_usd: float, *, weights: Sequence[float] | None = None,
-    have: Have | None = None, keep: int = 1 + OTHERS,
-) -> list[Split]:  # fmt: skip
+    options: Sequence[Sequence[Choice]],
+    budget_usd: float,
+    *,
+    weights: Sequence[float] | None = None,
+    have: Have | None = None,
+    keep: int = 1 + OTHERS,
+) -> list[Split]:
     """The best splits of the budget over the roles, best first; of equals the cheaper. Exact over all combinations."""
     if not options or any(not o for o in options):
         return []
@@ -144,17 +148,25 @@ def best_splits(
     kept = order[ok[order]][:keep]
     return [
         Split(
-            tuple(int(g) for g in grids[:, k]), float(cost[k]), float(np.exp(score[k])),
+            tuple(int(g) for g in grids[:, k]),
+            float(cost[k]),
+            float(np.exp(score[k])),
             tuple(o[int(g)].name for o, g in zip(options, grids[:, k], strict=True)),
         )
         for k in kept
-    ]  # fmt: skip
+    ]
 
 
 def fleet(
-    arch: Architecture, limits: Limits, *, today: datetime.date, terms: Terms | None = None,
-    tokens: float | None = None, seq_len: int | None = None, users: int | None = None,
-) -> Fleet:  # fmt: skip
+    arch: Architecture,
+    limits: Limits,
+    *,
+    today: datetime.date,
+    terms: Terms | None = None,
+    tokens: float | None = None,
+    seq_len: int | None = None,
+    users: int | None = None,
+) -> Fleet:
     """The best split of ``limits.budget_usd`` over a year of training, serving and developing with ``arch``.
 
     Raises InputError and UnknownNameError on limits that cannot be meant.
@@ -178,9 +190,12 @@ def fleet(
     best = found[0] if found else None
     name = f"A year of {arch.name} within {format_usd(budget)}: train, serve and develop"
     assumed = (
-        f"{RUNS_A_YEAR} runs a year to {train.name}", f"{users or SERVE_USERS} users, {serve.hours:,.0f} hours a year",
-        f"{DEVELOP_HOURS:g} hours of development a year", *train.assumed[1:2], "each role counts the same",
-    )  # fmt: skip
+        f"{RUNS_A_YEAR} runs a year to {train.name}",
+        f"{users or SERVE_USERS} users, {serve.hours:,.0f} hours a year",
+        f"{DEVELOP_HOURS:g} hours of development a year",
+        *train.assumed[1:2],
+        "each role counts the same",
+    )
     return Fleet(name, budget, options, choices, best, tuple(found[1:]), _verdict(best, options, choices, budget), assumed)
 
 
@@ -234,8 +249,10 @@ def _verdict(
         known = f"; the cheapest three cost {format_usd(least)}" if least == least else "; a role has no option at all"
         return (f"No three options fit into {format_usd(budget)}{known}.",)
     words = [f"{ROLES[r]} on {choices[r][i].name}" for r, i in enumerate(best.at)]
-    said = [f"{words[0][:1].upper()}{words[0][1:]}, {words[1]}, {words[2]}: {format_usd(best.cost_usd)} a year, "
-            f"{format_usd(budget - best.cost_usd)} left."]  # fmt: skip
+    said = [
+        f"{words[0][:1].upper()}{words[0][1:]}, {words[1]}, {words[2]}: {format_usd(best.cost_usd)} a year, "
+        f"{format_usd(budget - best.cost_usd)} left."
+    ]
     slowest = min(range(len(best.at)), key=lambda r: _relative(choices[r], best.at[r]))
     fastest = hardware(options[slowest][_fastest(choices[slowest])])
     left = _relative(choices[slowest], best.at[slowest])
@@ -259,7 +276,9 @@ def _fastest(choices: Sequence[Choice]) -> int:
 def fleet_document(found: Fleet) -> dict[str, object]:
     """The split as one JSON document."""
     return {
-        "name": found.name, "budget_usd": found.budget_usd, "verdict": list(found.verdict),
+        "name": found.name,
+        "budget_usd": found.budget_usd,
+        "verdict": list(found.verdict),
         "roles": [
             {"role": r.role, "hardware": r.hardware, "price": r.price, "does": r.does, "cost_usd": r.cost_usd}
             for r in found.rows()
@@ -267,5 +286,6 @@ def fleet_document(found: Fleet) -> dict[str, object]:
         "cost_usd": None if found.best is None else found.best.cost_usd,
         "relative_speed": None if found.best is None else found.best.relative,
         "others": [{"cost_usd": s.cost_usd, "relative_speed": s.relative, "names": list(s.names)} for s in found.others],
-        "options": [len(o) for o in found.options], "assumed": list(found.assumed),
-    }  # fmt: skip
+        "options": [len(o) for o in found.options],
+        "assumed": list(found.assumed),
+    }

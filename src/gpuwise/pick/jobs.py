@@ -103,9 +103,13 @@ def _flop_per_token(arch: Architecture, seq_len: int, lora_rank: int) -> float:
 
 
 def training_job(
-    arch: Architecture, *, purpose: str = "train", tokens: float | None = None, seq_len: int | None = None,
+    arch: Architecture,
+    *,
+    purpose: str = "train",
+    tokens: float | None = None,
+    seq_len: int | None = None,
     method: str | None = None,
-) -> Job:  # fmt: skip
+) -> Job:
     """Training or fine-tuning of ``arch``. Raises InputError and UnknownNameError."""
     tuning = purpose != "train"
     assumed: list[str] = []
@@ -133,21 +137,30 @@ def training_job(
         chosen = method
     verb = {"full": "train" if not tuning else "fine-tune all of", "lora": "fine-tune", "qlora": "fine-tune"}[chosen]
     name = f"{verb} {arch.name} on {format_count(tokens)} tokens"
-    return Job(
-        purpose, arch, name, tokens, seq_len, chosen, method is not None, assumed=tuple(assumed)
-    )  # fmt: skip
+    return Job(purpose, arch, name, tokens, seq_len, chosen, method is not None, assumed=tuple(assumed))
 
 
 def serving_job(
-    arch: Architecture, *, users: int | None = None, requests_per_day: float | None = None,
-    tokens_per_day: float | None = None, context: int | None = None, bits: tuple[int, ...] = (),
-    years: float = 1.0, hours_per_day: float | None = None, prompt_tokens: int | None = None,
-    output_tokens: int | None = None, least_tokens_per_s: float | None = None,
-) -> Job:  # fmt: skip
+    arch: Architecture,
+    *,
+    users: int | None = None,
+    requests_per_day: float | None = None,
+    tokens_per_day: float | None = None,
+    context: int | None = None,
+    bits: tuple[int, ...] = (),
+    years: float = 1.0,
+    hours_per_day: float | None = None,
+    prompt_tokens: int | None = None,
+    output_tokens: int | None = None,
+    least_tokens_per_s: float | None = None,
+) -> Job:
     """Serving of ``arch`` to so many users at once, or to a load. Raises InputError."""
     assumed: list[str] = []
-    given = [n for n, v in (("--users", users), ("--requests-per-day", requests_per_day), ("--tokens-per-day", tokens_per_day))
-             if v is not None]  # fmt: skip
+    given = [
+        n
+        for n, v in (("--users", users), ("--requests-per-day", requests_per_day), ("--tokens-per-day", tokens_per_day))
+        if v is not None
+    ]
     if len(given) > 1:
         raise InputError(" and ".join(given) + " say the load twice", hint="give one of them")
     if arch.kind != "decoder":
@@ -155,10 +168,17 @@ def serving_job(
             f"{arch.name} is no decoder: serving is predicted for models that write text",
             hint="choose a model such as llama-3.1-8b",
         )
-    for name, value in (("years", years), ("hours per day", hours_per_day), ("requests per day", requests_per_day),
-                        ("tokens per day", tokens_per_day), ("users", users), ("context", context),
-                        ("prompt tokens", prompt_tokens), ("output tokens", output_tokens),
-                        ("tokens per second", least_tokens_per_s)):  # fmt: skip
+    for name, value in (
+        ("years", years),
+        ("hours per day", hours_per_day),
+        ("requests per day", requests_per_day),
+        ("tokens per day", tokens_per_day),
+        ("users", users),
+        ("context", context),
+        ("prompt tokens", prompt_tokens),
+        ("output tokens", output_tokens),
+        ("tokens per second", least_tokens_per_s),
+    ):
         if value is not None:
             _positive(name, value)
     if hours_per_day is not None and hours_per_day > 24:
@@ -193,9 +213,15 @@ def serving_job(
     load = Load(0 if rate is not None else (users or 1), rate, prompt, output, length, least)
     what = f"{users or 1} user{'s' if (users or 1) > 1 else ''}" if rate is None else f"{rate * DAY_S:,.0f} requests a day"
     return Job(
-        "infer", arch, f"serve {arch.name} to {what}", bits=tuple(sorted(bits or BITS, reverse=True)), load=load,
-        hours=hours_per_day * 365.25 * years, years=years, assumed=tuple(assumed),
-    )  # fmt: skip
+        "infer",
+        arch,
+        f"serve {arch.name} to {what}",
+        bits=tuple(sorted(bits or BITS, reverse=True)),
+        load=load,
+        hours=hours_per_day * 365.25 * years,
+        years=years,
+        assumed=tuple(assumed),
+    )
 
 
 def renamed(job: Job, name: str) -> Job:

@@ -110,29 +110,50 @@ def exercises() -> tuple[Exercise, ...]:
     assert vision.patches is not None
     images = IMAGES * EPOCHS * vision.patches.n_tokens
     return (
-        Exercise("chat with an 8B model", f"Llama 3.1 8B in 4 bits or more, {CHAT_HOURS:g} hours, as fast as one reads",
-                 serving_job(chat, users=1, years=CHAT_HOURS / 8 / 365.25)),
-        Exercise("fine-tune an 8B model", "LoRA, on 4-bit weights where it must be, 2M tokens of 1,024",
-                 training_job(chat, purpose="finetune", tokens=2e6, seq_len=1024)),
-        Exercise("train GPT-2", "GPT-2 124M from scratch on 300M tokens",
-                 training_job(find_model("gpt2"), tokens=3e8, seq_len=1024)),
-        Exercise("fine-tune a vision model", f"ViT-B/16, every weight, {IMAGES:,} images {EPOCHS} times",
-                 training_job(vision, purpose="finetune", tokens=images, method="full")),
-    )  # fmt: skip
+        Exercise(
+            "chat with an 8B model",
+            f"Llama 3.1 8B in 4 bits or more, {CHAT_HOURS:g} hours, as fast as one reads",
+            serving_job(chat, users=1, years=CHAT_HOURS / 8 / 365.25),
+        ),
+        Exercise(
+            "fine-tune an 8B model",
+            "LoRA, on 4-bit weights where it must be, 2M tokens of 1,024",
+            training_job(chat, purpose="finetune", tokens=2e6, seq_len=1024),
+        ),
+        Exercise(
+            "train GPT-2", "GPT-2 124M from scratch on 300M tokens", training_job(find_model("gpt2"), tokens=3e8, seq_len=1024)
+        ),
+        Exercise(
+            "fine-tune a vision model",
+            f"ViT-B/16, every weight, {IMAGES:,} images {EPOCHS} times",
+            training_job(vision, purpose="finetune", tokens=images, method="full"),
+        ),
+    )
 
 
 def learn(
-    limits: Limits | None = None, *, today: datetime.date, terms: Terms | None = None, top: int = TOP,
+    limits: Limits | None = None,
+    *,
+    today: datetime.date,
+    terms: Terms | None = None,
+    top: int = TOP,
     known: Predictions | None = None,
-) -> Learning:  # fmt: skip
+) -> Learning:
     """Every way ranked by the exercises it does. Raises InputError and UnknownNameError on limits that cannot be meant."""
     wanted, money, made = limits or Limits(), terms or Terms(), known or Predictions()
     check_limits(wanted)
     tasks = exercises()
     done = rank(lambda way: _tries(tasks, way, wanted, money, made), "learn", wanted, today, top)
     what = {"time": "the fastest", "energy": "the most frugal"}.get(wanted.objective, "the cheapest")
-    return Learning(tasks, done, wanted, _verdict(tasks, done), f"Order: most exercises done, then {what}. "
-                    "Convolution networks need PyTorch to be read, and are not among the exercises.", groups(done))  # fmt: skip
+    return Learning(
+        tasks,
+        done,
+        wanted,
+        _verdict(tasks, done),
+        f"Order: most exercises done, then {what}. "
+        "Convolution networks need PyTorch to be read, and are not among the exercises.",
+        groups(done),
+    )
 
 
 def _tries(
@@ -201,9 +222,11 @@ def _do(tasks: tuple[Exercise, ...], way: Way, cluster: Cluster, terms: Terms, k
     values = [s for _, s in seconds]
     bases: list[Basis] = [s.basis for s in values]
     total = Estimate(
-        sum(s.low for s in values), sum(s.expected for s in values), sum(s.high for s in values),
+        sum(s.low for s in values),
+        sum(s.expected for s in values),
+        sum(s.high for s in values),
         weakest(*bases),
-    )  # fmt: skip
+    )
     return Learned(way, cluster, len(tasks), tuple(seconds), tuple(missing), bill(way, cluster, total, terms))
 
 
@@ -244,13 +267,24 @@ def learning_document(found: Learning) -> dict[str, object]:
     """The ranking as one JSON document."""
     return {
         "exercises": [{"name": e.name, "what": e.why} for e in found.exercises],
-        "verdict": list(found.verdict), "objective": found.limits.objective,
+        "verdict": list(found.verdict),
+        "objective": found.limits.objective,
         "ranked": [
-            {"accelerator": r.way.accelerator.id, "count": r.n, "way": r.way.how, "provider": r.way.label,
-             "done": r.done, "missing": dict(r.missing), "time_s": r.time_s.as_dict(), "cost_usd": r.cost_usd.as_dict(),
-             "outlay_usd": r.bill.outlay_usd, "seconds": {name: s.as_dict() for name, s in r.seconds}}
+            {
+                "accelerator": r.way.accelerator.id,
+                "count": r.n,
+                "way": r.way.how,
+                "provider": r.way.label,
+                "done": r.done,
+                "missing": dict(r.missing),
+                "time_s": r.time_s.as_dict(),
+                "cost_usd": r.cost_usd.as_dict(),
+                "outlay_usd": r.bill.outlay_usd,
+                "seconds": {name: s.as_dict() for name, s in r.seconds},
+            }
             for r in found.ranked
         ],
         "left_out": [out.as_dict() for out in found.ranking.left_out],
-        "considered": found.ranking.considered, "predicted": found.ranking.predicted,
-    }  # fmt: skip
+        "considered": found.ranking.considered,
+        "predicted": found.ranking.predicted,
+    }

@@ -103,8 +103,11 @@ class Limits:
 
 def check_limits(limits: Limits) -> None:
     """Raises InputError or UnknownNameError on a limit that cannot be meant."""
-    for name, value, example in (("budget", limits.budget_usd, "2000"), ("deadline", limits.deadline_s, "3d"),
-                                 ("watts", limits.max_watts, "450")):  # fmt: skip
+    for name, value, example in (
+        ("budget", limits.budget_usd, "2000"),
+        ("deadline", limits.deadline_s, "3d"),
+        ("watts", limits.max_watts, "450"),
+    ):
         if value is not None and not (math.isfinite(value) and value > 0):
             raise InputError(f"{name} must be a positive number, not {value}", hint=f"for example {example}")
     if limits.count is not None and not 1 <= limits.count <= MOST_ACCELERATORS:
@@ -132,10 +135,20 @@ def known_vendors(names: tuple[str, ...]) -> tuple[str, ...]:
 
 _EXAMPLE = 'write it like "PSU 850W, 2 slots, 330mm, 64GB RAM, PCIe 4.0 x16, 1x 16-pin"'
 _CONNECTORS = {
-    "12vhpwr": "16-pin", "12v-2x6": "16-pin", "12v2x6": "16-pin", "16-pin": "16-pin", "16pin": "16-pin",
-    "8-pin": "8-pin", "8pin": "8-pin", "6+2-pin": "8-pin", "6-pin": "6-pin", "6pin": "6-pin",
-    "eps 8-pin": "EPS 8-pin", "eps": "EPS 8-pin", "eps 8pin": "EPS 8-pin",
-}  # fmt: skip
+    "12vhpwr": "16-pin",
+    "12v-2x6": "16-pin",
+    "12v2x6": "16-pin",
+    "16-pin": "16-pin",
+    "16pin": "16-pin",
+    "8-pin": "8-pin",
+    "8pin": "8-pin",
+    "6+2-pin": "8-pin",
+    "6-pin": "6-pin",
+    "6pin": "6-pin",
+    "eps 8-pin": "EPS 8-pin",
+    "eps": "EPS 8-pin",
+    "eps 8pin": "EPS 8-pin",
+}
 _NUMBER = r"(?P<n>\d+(?:\.\d+)?)"
 _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("psu", re.compile(rf"(?:psu|power supply)\s*(?:of\s*)?{_NUMBER}\s*w|{_NUMBER.replace('<n>', '<m>')}\s*w(?:\s*psu)?")),
@@ -144,7 +157,7 @@ _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("memory", re.compile(r"(?P<size>\d+(?:\.\d+)?\s*(?:gb|gib|tb))\s*(?:of\s*)?(?:ram|memory)")),
     ("pcie", re.compile(r"pcie\s*(?P<version>[3-6])(?:\.0)?\s*x\s*(?P<lanes>4|8|16)")),
     ("connector", re.compile(r"(?:(?P<count>\d+)\s*x\s*)?(?P<kind>" + "|".join(map(re.escape, _CONNECTORS)) + ")")),
-)  # fmt: skip
+)
 
 
 def parse_have(text: str) -> Have:
@@ -172,11 +185,14 @@ def parse_have(text: str) -> Have:
         values[kind] = _READERS[kind](part, match)
     pcie = values.get("pcie")
     return Have(
-        psu_w=_float(values.get("psu")), slots=_int(values.get("slots")), length_mm=_float(values.get("length")),
+        psu_w=_float(values.get("psu")),
+        slots=_int(values.get("slots")),
+        length_mm=_float(values.get("length")),
         memory_bytes=_float(values.get("memory")),
-        pcie_bytes_per_s=None if pcie is None else _lanes(str(pcie)), pcie=str(pcie or ""),
+        pcie_bytes_per_s=None if pcie is None else _lanes(str(pcie)),
+        pcie=str(pcie or ""),
         connectors=tuple(sorted(connectors.items())),
-    )  # fmt: skip
+    )
 
 
 def _recognise(part: str) -> tuple[str, re.Match[str]]:
@@ -218,8 +234,12 @@ def _pcie(part: str, match: re.Match[str]) -> str:
 
 
 _READERS: dict[str, Callable[[str, re.Match[str]], object]] = {
-    "psu": _psu, "slots": _slots, "length": _length, "memory": _memory, "pcie": _pcie,
-}  # fmt: skip
+    "psu": _psu,
+    "slots": _slots,
+    "length": _length,
+    "memory": _memory,
+    "pcie": _pcie,
+}
 
 
 def _lanes(name: str) -> float:

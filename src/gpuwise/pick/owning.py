@@ -147,7 +147,7 @@ def _notebook(plan: Notebook, busy_s: Estimate, used: Energy | None) -> Bill:
     """A plan's fee for the months its hours take; work beyond what a week or a month allows waits for the next."""
     calendar = Estimate(
         _stretched(busy_s.low, plan), _stretched(busy_s.expected, plan), _stretched(busy_s.high, plan), busy_s.basis
-    )  # fmt: skip
+    )
     fees = [plan.usd_per_month * _months(s, plan) for s in (calendar.low, calendar.expected, calendar.high)]
     cost = Estimate(fees[0], fees[1], fees[2], weakest(busy_s.basis, "specified"))
     hours = busy_s.expected / HOUR_S

@@ -146,8 +146,12 @@ def key_of(outcome: Rankable, objective: str) -> Key:
 
 
 def rank(
-    tries_of: Callable[[Way], Iterator[Try[T] | LeftOut]], purpose: str, limits: Limits, today: datetime.date, keep: int,
-) -> Ranking[T]:  # fmt: skip
+    tries_of: Callable[[Way], Iterator[Try[T] | LeftOut]],
+    purpose: str,
+    limits: Limits,
+    today: datetime.date,
+    keep: int,
+) -> Ranking[T]:
     """Every way, ranked or left out. ``tries_of`` yields the tries of a way and why some counts are none."""
     search: _Search[T] = _Search(limits, keep)
     every: dict[Name, Way] = {}
@@ -176,9 +180,7 @@ def rank(
             search.take(t)
     capped = any(search.capped(t) for t in skipped if t.way.key not in search.found)
     ranked = sorted(search.found.values(), key=lambda o: (key_of(o, objective), o.cost_usd.expected, o.time_s.expected))
-    left = [
-        _reason(way, search, capped) for key, way in every.items() if key not in search.found
-    ]  # fmt: skip
+    left = [_reason(way, search, capped) for key, way in every.items() if key not in search.found]
     return Ranking(tuple(ranked), tuple(left), len(every), sum(search.predicted.values()), capped)
 
 
@@ -187,8 +189,11 @@ def _reason(way: Way, search: _Search[T], capped: bool) -> LeftOut:
     t = search.bounds.get(way.key)
     if t is not None and search.tries.get(way.key, 0) == 0:
         objective = search.limits.objective
-        least = {"time": f"at least {format_duration(t.least_s)}", "energy": f"at least {t.least_kwh:.3g} kWh",
-                 "value": f"at least {format_usd(t.least_pflop_usd * 1000)} an EFLOP"}  # fmt: skip
+        least = {
+            "time": f"at least {format_duration(t.least_s)}",
+            "energy": f"at least {t.least_kwh:.3g} kWh",
+            "value": f"at least {format_usd(t.least_pflop_usd * 1000)} an EFLOP",
+        }
         words = least.get(objective, f"at least {format_usd(t.least_usd)}") if t.key(objective)[1] else "as cheap as those"
         more = ", not predicted further" if capped else ""
         return left_out(way, "beaten", f"{t.n}x: {words} even at its best{more}", t.key(objective)[1])

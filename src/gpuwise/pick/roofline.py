@@ -108,9 +108,18 @@ def with_points(line: Roofline, accelerator: Accelerator, arch: Architecture, *,
         raise InputError("a micro-batch and a sequence have at least one element", hint="for example micro-batch 1")
     precision = line.dtype
     point = Point(
-        micro_batch=micro_batch, seq_len=seq_len, tp=1, cp=1, ep=1, sequence_parallel=False, context_parallel="ring",
-        precision=precision, stack=find_stack("compiled-fsdp"), fused_attention=True, fused_loss=False,
-    )  # fmt: skip
+        micro_batch=micro_batch,
+        seq_len=seq_len,
+        tp=1,
+        cp=1,
+        ep=1,
+        sequence_parallel=False,
+        context_parallel="ring",
+        precision=precision,
+        stack=find_stack("compiled-fsdp"),
+        fused_attention=True,
+        fused_loss=False,
+    )
     try:
         found = op_points(accelerator, arch, point)
         # experts: which ones a step reads depends on its tokens, which the op table's bytes do not say
@@ -165,17 +174,33 @@ def decode_points(accelerator: Accelerator, arch: Architecture, context: int) ->
         flop = float((rows.flop * weight).sum())
         moved = float(((rows.bytes_read + rows.bytes_written) * weight).sum())
         share = float(products[i] / times.kernels_s[i])
-        found.append(OpPoint(f"products, {batch} sequences" if batch > 1 else "products, 1 sequence", "decode",
-                             flop / moved, flop / float(products[i]), share))  # fmt: skip
+        found.append(
+            OpPoint(
+                f"products, {batch} sequences" if batch > 1 else "products, 1 sequence",
+                "decode",
+                flop / moved,
+                flop / float(products[i]),
+                share,
+            )
+        )
     return tuple(found)
 
 
 def _decode_rows(arch: Architecture, batch: int) -> tuple[OpTable, F64]:
     """Matrix products of a decode step of ``batch`` sequences, and how often each runs."""
     point = Point(
-        micro_batch=batch, seq_len=1, tp=1, cp=1, ep=1, sequence_parallel=False, context_parallel="ring",
-        precision="bf16", stack=find_stack("megatron-core"), fused_attention=True, fused_loss=True,
-    )  # fmt: skip
+        micro_batch=batch,
+        seq_len=1,
+        tp=1,
+        cp=1,
+        ep=1,
+        sequence_parallel=False,
+        context_parallel="ring",
+        precision="bf16",
+        stack=find_stack("megatron-core"),
+        fused_attention=True,
+        fused_loss=True,
+    )
     rows, weight = _whole_model(arch, point)
     kept = (rows.phase == Phase.FORWARD) & np.isin(rows.kind, (Kind.MATMUL, Kind.GROUPED))
     return rows.select(kept), weight[kept]

@@ -202,9 +202,10 @@ def _by_engine(job: Job, cluster: Cluster, bits: int, ranks: int) -> Served:
     length = _length(job)
     seen = job.load.context // 2 if job.load.users else job.load.prompt_tokens + job.load.output_tokens // 2
     rows = Iterations(
-        np.array([*batches, 1]), np.array([1] * len(batches) + [job.load.prompt_tokens]),
+        np.array([*batches, 1]),
+        np.array([1] * len(batches) + [job.load.prompt_tokens]),
         np.array([max(min(seen, job.arch.max_seq_len), 1)] * len(batches) + [job.load.prompt_tokens]),
-    )  # fmt: skip
+    )
     device, costs = device_times(job.arch, cluster.system, serving, rows), engine_costs(serving)
     seconds = with_engine(device, costs, rows.sequences.astype(np.float64), job.arch.n_layers)
     steps, prefill = seconds[:-1], float(seconds[-1])
@@ -217,10 +218,18 @@ def _by_engine(job: Job, cluster: Cluster, bits: int, ranks: int) -> Served:
     step = Estimate.from_log_sigma(float(steps[best]), float(spread(device, costs)[best]), basis)
     notes = () if bits != 8 or "fp8" in cluster.accelerator.peak_flop_per_s else ("8-bit weights are widened on the way",)
     return Served(
-        bits, ENGINE_FORMATS[bits], "vllm", ranks, replicas, batches[best], _inverse(step),
+        bits,
+        ENGINE_FORMATS[bits],
+        "vllm",
+        ranks,
+        replicas,
+        batches[best],
+        _inverse(step),
         float(capacity[best]) * length * replicas if rate is not None else job.load.users / step.expected,
-        _engine_memory(job, cluster.accelerator, bits, ranks, batches[best]), tier_of(job, bits), notes,
-    )  # fmt: skip
+        _engine_memory(job, cluster.accelerator, bits, ranks, batches[best]),
+        tier_of(job, bits),
+        notes,
+    )
 
 
 def _batches(job: Job, accelerator: Accelerator, bits: int, ranks: int) -> tuple[int, ...]:

@@ -117,9 +117,16 @@ def _training(job: Job, way: Way, limits: Limits, terms: Terms, known: Predictio
         there = placed(way, cluster, limits.have)
         rate = job.flop / least_s
         yield Try(
-            way, n, level(possible[0].tier, way, n, job.purpose), crowding(job, accelerator, n), least_s, usd,
-            _least_pflop_usd(way, n, rate, terms), _least_kwh(cluster, least_s, limits), _runner(job, way, there, terms, known),
-        )  # fmt: skip
+            way,
+            n,
+            level(possible[0].tier, way, n, job.purpose),
+            crowding(job, accelerator, n),
+            least_s,
+            usd,
+            _least_pflop_usd(way, n, rate, terms),
+            _least_kwh(cluster, least_s, limits),
+            _runner(job, way, there, terms, known),
+        )
 
 
 def _one_fits(job: Job, way: Way) -> bool:
@@ -160,12 +167,23 @@ def trained_outcome(job: Job, way: Way, cluster: Cluster, got: Trained, terms: T
     paid = bill(way, cluster, busy, terms)
     rate = job.flop / busy.expected
     return Outcome(
-        way=way, cluster=cluster, time_s=paid.calendar_s, tokens_per_s=e.tokens_per_s,
-        capacity_tokens_per_s=e.tokens_per_s.expected, bill=paid, flop=job.flop, flop_per_s=rate,
-        memory_bytes=e.memory_bytes.expected, device_bytes=e.device_bytes, changes=got.changes, tier=got.rung.tier,
-        purpose=job.purpose, layout=got.layout, support=software_for(way.accelerator, job.purpose),
+        way=way,
+        cluster=cluster,
+        time_s=paid.calendar_s,
+        tokens_per_s=e.tokens_per_s,
+        capacity_tokens_per_s=e.tokens_per_s.expected,
+        bill=paid,
+        flop=job.flop,
+        flop_per_s=rate,
+        memory_bytes=e.memory_bytes.expected,
+        device_bytes=e.device_bytes,
+        changes=got.changes,
+        tier=got.rung.tier,
+        purpose=job.purpose,
+        layout=got.layout,
+        support=software_for(way.accelerator, job.purpose),
         notes=_notes(way, cluster.n_accelerators),
-    )  # fmt: skip
+    )
 
 
 def _serving(job: Job, way: Way, limits: Limits, terms: Terms, known: Predictions) -> Iterator[Try[Outcome] | LeftOut]:
@@ -208,11 +226,16 @@ def _serving(job: Job, way: Way, limits: Limits, terms: Terms, known: Prediction
         rate = job.flop_per_served_token * batch / token_s * least_n / ranks
         there = placed(way, cluster, limits.have)
         yield Try(
-            way, least_n, level(tier_of(job, bits), way, ranks, job.purpose), 1.0, token_s, usd,
+            way,
+            least_n,
+            level(tier_of(job, bits), way, ranks, job.purpose),
+            1.0,
+            token_s,
+            usd,
             _least_pflop_usd(way, least_n, rate, terms),
             _least_kwh(cluster, job.hours * HOUR_S, limits) * least_n / ranks,
             _server(job, way, there, ranks, limits, terms, known),
-        )  # fmt: skip
+        )
 
 
 def _server(
@@ -251,12 +274,23 @@ def served_outcome(job: Job, way: Way, cluster: Cluster, got: Served, terms: Ter
         else "one device"
     )
     return Outcome(
-        way=way, cluster=whole, time_s=wait, tokens_per_s=rate, capacity_tokens_per_s=got.capacity_tokens_per_s,
-        bill=paid, flop=job.flop or flop_per_s * hours, flop_per_s=flop_per_s, memory_bytes=got.memory.total,
-        device_bytes=got.memory.most, changes=changes, tier=got.tier,
-        purpose=job.purpose, layout=f"{got.engine}, {split}, batch {got.batch}", support=software_for(way.accelerator, "infer"),
+        way=way,
+        cluster=whole,
+        time_s=wait,
+        tokens_per_s=rate,
+        capacity_tokens_per_s=got.capacity_tokens_per_s,
+        bill=paid,
+        flop=job.flop or flop_per_s * hours,
+        flop_per_s=flop_per_s,
+        memory_bytes=got.memory.total,
+        device_bytes=got.memory.most,
+        changes=changes,
+        tier=got.tier,
+        purpose=job.purpose,
+        layout=f"{got.engine}, {split}, batch {got.batch}",
+        support=software_for(way.accelerator, "infer"),
         notes=(*got.notes, *_notes(way, whole.n_accelerators)),
-    )  # fmt: skip
+    )
 
 
 def _notes(way: Way, n: int) -> tuple[str, ...]:

@@ -14,8 +14,11 @@ from gpuwise.pick.ranking import Ranking, T, alike, best_of
 from gpuwise.units import format_duration, format_usd
 
 OBJECTIVE_WORDS = {
-    "cost": "the cheapest", "time": "the fastest", "value": "the cheapest per unit of work", "energy": "the most frugal",
-}  # fmt: skip
+    "cost": "the cheapest",
+    "time": "the fastest",
+    "value": "the cheapest per unit of work",
+    "energy": "the most frugal",
+}
 NAMED = 4
 """Names given for a group of those left out."""
 

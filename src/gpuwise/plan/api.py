@@ -17,9 +17,14 @@ if TYPE_CHECKING:
 
 
 def make_plan(
-    model: str | Architecture, on: str | Cluster | None = None, wishes: Wishes | None = None, *,
-    usd_per_hour: float | None = None, provider: str | None = None, today: datetime.date | None = None,
-) -> Plan:  # fmt: skip
+    model: str | Architecture,
+    on: str | Cluster | None = None,
+    wishes: Wishes | None = None,
+    *,
+    usd_per_hour: float | None = None,
+    provider: str | None = None,
+    today: datetime.date | None = None,
+) -> Plan:
     """The best strategy to train ``model`` with ``wishes`` on ``on``, with what it takes and why.
 
     Without ``on``, rented clusters are compared, which needs ``wishes.tokens``. A price is the one given, a
@@ -28,9 +33,7 @@ def make_plan(
     """
     wanted = wishes or Wishes()
     if wanted.tokens is None and (wanted.deadline_s is not None or wanted.budget_usd is not None):
-        raise InputError(
-            "a deadline or a budget needs --tokens", hint="say how much to train, for example --tokens 15B"
-        )
+        raise InputError("a deadline or a budget needs --tokens", hint="say how much to train, for example --tokens 15B")
     arch = find_model(model) if isinstance(model, str) else model
     pricing = Pricing(today or datetime.date.today(), usd_per_hour, provider)
     if on is not None:

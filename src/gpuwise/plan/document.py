@@ -18,17 +18,23 @@ def plan_document(plan: Plan) -> dict[str, object]:
     count = count_parameters(goal.arch)
     return {
         "model": {
-            "id": goal.arch.id, "name": goal.arch.name, "parameters": count.total,
+            "id": goal.arch.id,
+            "name": goal.arch.name,
+            "parameters": count.total,
             "active_parameters": count.active,
         },
         "cluster": cluster_document(goal.cluster),
         "goal": {
-            "tokens": goal.wishes.tokens, "deadline_s": goal.wishes.deadline_s,
+            "tokens": goal.wishes.tokens,
+            "deadline_s": goal.wishes.deadline_s,
             "budget_usd": goal.wishes.budget_usd,
-            "seq_len": goal.seq_len, "global_batch": goal.global_batch, "assumed": list(goal.assumed),
+            "seq_len": goal.seq_len,
+            "global_batch": goal.global_batch,
+            "assumed": list(goal.assumed),
         },
         "search": {
-            "strategies": plan.search.strategies, "fitting": plan.search.fitting,
+            "strategies": plan.search.strategies,
+            "fitting": plan.search.fitting,
             "seconds": plan.search.seconds,
         },
         "best": None if plan.best is None else option_document(plan.best, goal.seq_len, plan),
@@ -41,7 +47,7 @@ def plan_document(plan: Plan) -> dict[str, object]:
         "reasons": list(plan.reasons),
         "warnings": list(plan.warnings),
         "smallest": estimate_document(plan.smallest),
-    }  # fmt: skip
+    }
 
 
 def cluster_document(cluster: object) -> dict[str, object]:
@@ -49,10 +55,13 @@ def cluster_document(cluster: object) -> dict[str, object]:
 
     assert isinstance(cluster, Cluster)
     return {
-        "label": cluster.label, "accelerator": cluster.accelerator.id, "system": cluster.system.id,
-        "accelerators": cluster.n_accelerators, "systems": cluster.n_systems,
+        "label": cluster.label,
+        "accelerator": cluster.accelerator.id,
+        "system": cluster.system.id,
+        "accelerators": cluster.n_accelerators,
+        "systems": cluster.n_systems,
         "device_bytes": cluster.accelerator.memory_bytes,
-    }  # fmt: skip
+    }
 
 
 def option_document(option: Option, seq_len: int, plan: Plan | None = None) -> dict[str, object]:
@@ -75,19 +84,28 @@ def estimate_document(e: TrainingEstimate) -> dict[str, object]:
     name, share = e.bottleneck()
     return {
         "strategy": {**asdict(e.strategy), "global_batch": e.strategy.global_batch},
-        "step_time_s": e.step_time_s.as_dict(), "memory_bytes": e.memory_bytes.as_dict(),
-        "tokens_per_s": e.tokens_per_s.as_dict(), "tokens_per_s_per_gpu": e.tokens_per_s_per_gpu.as_dict(),
-        "mfu": e.mfu.as_dict(), "hfu": e.hfu.as_dict(), "fits": e.fits,
-        "breakdown_s": dict(e.breakdown_s), "memory_parts_bytes": dict(e.memory_parts),
+        "step_time_s": e.step_time_s.as_dict(),
+        "memory_bytes": e.memory_bytes.as_dict(),
+        "tokens_per_s": e.tokens_per_s.as_dict(),
+        "tokens_per_s_per_gpu": e.tokens_per_s_per_gpu.as_dict(),
+        "mfu": e.mfu.as_dict(),
+        "hfu": e.hfu.as_dict(),
+        "fits": e.fits,
+        "breakdown_s": dict(e.breakdown_s),
+        "memory_parts_bytes": dict(e.memory_parts),
         "bottleneck": {"part": name, "share": share},
-    }  # fmt: skip
+    }
 
 
 def neighbour_document(n: Neighbour) -> dict[str, object]:
     return {
-        "lever": n.lever, "change": n.change, "slower": n.slower, "fits": n.fits,
-        "step_time_s": n.estimate.step_time_s.as_dict(), "memory_bytes": n.estimate.memory_bytes.as_dict(),
-    }  # fmt: skip
+        "lever": n.lever,
+        "change": n.change,
+        "slower": n.slower,
+        "fits": n.fits,
+        "step_time_s": n.estimate.step_time_s.as_dict(),
+        "memory_bytes": n.estimate.memory_bytes.as_dict(),
+    }
 
 
 def _maybe(value: Estimate | None) -> dict[str, float | str] | None:

@@ -28,9 +28,7 @@ SMALL = 0.005
 """Below half a percent a lever makes no difference worth a sentence."""
 
 
-def reasons(
-    best: TrainingEstimate, neighbours: Sequence[Neighbour], runner_up: TrainingEstimate | None
-) -> tuple[str, ...]:
+def reasons(best: TrainingEstimate, neighbours: Sequence[Neighbour], runner_up: TrainingEstimate | None) -> tuple[str, ...]:
     """Sentences, most important first."""
     name, share = best.bottleneck()
     said = [f"Bottleneck: {name}, {percent(share)} of the step; {CURES[name]}."]
@@ -75,11 +73,13 @@ def _chosen(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[str
 def _levers(s: Strategy) -> list[tuple[str, str]]:
     """(lever, its current value in words), in the order a person would ask."""
     levers = [
-        ("tensor parallel", f"tensor parallel {s.tp}"), ("pipeline parallel", f"pipeline parallel {s.pp}"),
-        ("context parallel", f"context parallel {s.cp}"), ("micro-batch", f"micro-batch {s.micro_batch}"),
+        ("tensor parallel", f"tensor parallel {s.tp}"),
+        ("pipeline parallel", f"pipeline parallel {s.pp}"),
+        ("context parallel", f"context parallel {s.cp}"),
+        ("micro-batch", f"micro-batch {s.micro_batch}"),
         ("recompute", f"{s.recompute} recompute" if s.recompute != "none" else "no recompute"),
         ("sharding", f"{s.sharding} sharding" if s.sharding != "none" else "no sharding"),
-    ]  # fmt: skip
+    ]
     if s.pp > 1:
         levers.append(("schedule", f"{s.schedule} schedule"))
     return levers
@@ -87,23 +87,15 @@ def _levers(s: Strategy) -> list[tuple[str, str]]:
 
 def layout(s: Strategy) -> str:
     """``tp 4 x pp 2 x dp 8, micro-batch 2, zero1, selective recompute``."""
-    degrees = [
-        f"{name} {getattr(s, name)}" for name in ("tp", "pp", "cp", "ep", "dp") if getattr(s, name) > 1
-    ]
+    degrees = [f"{name} {getattr(s, name)}" for name in ("tp", "pp", "cp", "ep", "dp") if getattr(s, name) > 1]
     parts = [" x ".join(degrees) or "one device", f"micro-batch {s.micro_batch}"]
     if s.virtual_stages > 1:
         parts.append(f"{s.virtual_stages} virtual stages")
     if s.sharding != "none":
         parts.append(s.sharding)
     if s.recompute != "none":
-        parts.append(
-            f"{s.recompute} recompute" + (f" of 1 in {s.recompute_every}" if s.recompute_every > 1 else "")
-        )
-    parts += [
-        f"{what} offload"
-        for what, on in (("optimizer", s.offload_optimizer), ("activation", s.offload_activations))
-        if on
-    ]
+        parts.append(f"{s.recompute} recompute" + (f" of 1 in {s.recompute_every}" if s.recompute_every > 1 else ""))
+    parts += [f"{what} offload" for what, on in (("optimizer", s.offload_optimizer), ("activation", s.offload_activations)) if on]
     return ", ".join(parts)
 
 

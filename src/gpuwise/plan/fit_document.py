@@ -11,24 +11,30 @@ def fit_document(fit: Fit) -> dict[str, object]:
     return {
         "model": {"id": fit.goal.arch.id, "name": fit.goal.arch.name},
         "cluster": cluster_document(fit.goal.cluster),
-        "seq_len": fit.goal.seq_len, "global_batch": fit.goal.global_batch, "assumed": list(fit.goal.assumed),
+        "seq_len": fit.goal.seq_len,
+        "global_batch": fit.goal.global_batch,
+        "assumed": list(fit.goal.assumed),
         "fits": fit.fits,
         "device_bytes": fit.estimate.device_bytes,
         "headroom_bytes": fit.estimate.device_bytes - fit.estimate.memory_bytes.expected,
         **{k: v for k, v in estimate_document(fit.estimate).items() if k != "fits"},
-        "largest_micro_batch": fit.micro_batch, "longest_seq_len": fit.seq_len,
+        "largest_micro_batch": fit.micro_batch,
+        "longest_seq_len": fit.seq_len,
         "remedies": [_remedy(r) for r in fit.remedies],
         "combinations": [_remedy(r) for r in fit.combinations],
         "bigger": [_bigger(b) for b in fit.bigger],
         "more": [_bigger(b) for b in fit.more],
-    }  # fmt: skip
+    }
 
 
 def _remedy(r: Remedy) -> dict[str, object]:
     return {
-        "name": r.name, "kind": r.kind, "saved_bytes": r.saved_bytes, "slower": r.slower,
+        "name": r.name,
+        "kind": r.kind,
+        "saved_bytes": r.saved_bytes,
+        "slower": r.slower,
         **estimate_document(r.estimate),
-    }  # fmt: skip
+    }
 
 
 def _bigger(b: Bigger) -> dict[str, object]:

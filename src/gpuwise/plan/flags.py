@@ -29,10 +29,12 @@ def flags(arch: Architecture, cluster: Cluster, strategy: Strategy, seq_len: int
 
 def _megatron(arch: Architecture, s: Strategy, seq_len: int) -> list[str]:
     out = [
-        f"--tensor-model-parallel-size {s.tp}", f"--pipeline-model-parallel-size {s.pp}",
-        f"--micro-batch-size {s.micro_batch}", f"--global-batch-size {s.global_batch}",
+        f"--tensor-model-parallel-size {s.tp}",
+        f"--pipeline-model-parallel-size {s.pp}",
+        f"--micro-batch-size {s.micro_batch}",
+        f"--global-batch-size {s.global_batch}",
         f"--seq-length {seq_len}",
-    ]  # fmt: skip
+    ]
     if s.virtual_stages > 1:
         out.append(f"--num-virtual-stages-per-pipeline-rank {s.virtual_stages}")
     if s.cp > 1:
@@ -64,9 +66,15 @@ def _megatron(arch: Architecture, s: Strategy, seq_len: int) -> list[str]:
         out.append(f"--recompute-granularity full --recompute-method {method} --recompute-num-layers {n}")
     if s.offload_optimizer:
         out.append("--optimizer-cpu-offload --use-precision-aware-optimizer")
-    out.append({"bf16": "--bf16", "fp16": "--fp16", "fp8": "--bf16 --fp8-format hybrid",
-                "mxfp8": "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8",
-                "nvfp4": "--bf16 --fp4-format e2m1"}.get(s.precision, ""))  # fmt: skip
+    out.append(
+        {
+            "bf16": "--bf16",
+            "fp16": "--fp16",
+            "fp8": "--bf16 --fp8-format hybrid",
+            "mxfp8": "--bf16 --fp8-format e4m3 --fp8-recipe mxfp8",
+            "nvfp4": "--bf16 --fp4-format e2m1",
+        }.get(s.precision, "")
+    )
     return [f for f in out if f]
 
 
@@ -78,9 +86,11 @@ def _torchtitan(cluster: Cluster, s: Strategy, seq_len: int) -> list[str]:
         shard = s.shard_group or max(cluster.system.count // s.tp, 1)
         replicate = max(s.dp // shard, 1)
     out = [
-        f"--training.local_batch_size {s.micro_batch}", f"--training.global_batch_size {s.global_batch}",
-        f"--training.seq_len {seq_len}", f"--parallelism.data_parallel_shard_degree {shard}",
-    ]  # fmt: skip
+        f"--training.local_batch_size {s.micro_batch}",
+        f"--training.global_batch_size {s.global_batch}",
+        f"--training.seq_len {seq_len}",
+        f"--parallelism.data_parallel_shard_degree {shard}",
+    ]
     if replicate > 1:
         out.append(f"--parallelism.data_parallel_replicate_degree {replicate}")
     for name, degree in (("tensor", s.tp), ("pipeline", s.pp), ("context", s.cp), ("expert", s.ep)):
@@ -106,9 +116,10 @@ def _torchtitan(cluster: Cluster, s: Strategy, seq_len: int) -> list[str]:
 def _transformers(s: Strategy) -> list[str]:
     """Hugging Face TrainingArguments."""
     out = [
-        f"--per_device_train_batch_size {s.micro_batch}", f"--gradient_accumulation_steps {s.accumulation}",
+        f"--per_device_train_batch_size {s.micro_batch}",
+        f"--gradient_accumulation_steps {s.accumulation}",
         "--bf16" if s.precision == "bf16" else "--fp16" if s.precision == "fp16" else "",
-    ]  # fmt: skip
+    ]
     if s.recompute != "none":
         out.append("--gradient_checkpointing")
     fsdp = {

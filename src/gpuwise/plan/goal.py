@@ -22,10 +22,15 @@ from gpuwise.workload.strategy import (
 )
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "precision": PRECISIONS, "optimizer": OPTIMIZERS, "stack": STACKS, "sharding": SHARDINGS,
+    "precision": PRECISIONS,
+    "optimizer": OPTIMIZERS,
+    "stack": STACKS,
+    "sharding": SHARDINGS,
     "recompute": RECOMPUTES,
-    "schedule": SCHEDULES, "context_parallel": CONTEXT_PARALLELS, "gradient_dtype": ("fp32", "bf16", "fp16"),
-}  # fmt: skip
+    "schedule": SCHEDULES,
+    "context_parallel": CONTEXT_PARALLELS,
+    "gradient_dtype": ("fp32", "bf16", "fp16"),
+}
 DEGREES = ("tp", "pp", "cp", "ep", "dp", "micro_batch", "accumulation", "virtual_stages", "recompute_every")
 LORA_RANK = 16
 """Default adapter rank (torchtune and Unsloth recipes use 8 to 64)."""
@@ -87,13 +92,9 @@ def check_wishes(wishes: Wishes) -> None:
     for name in ("seq_len", "global_batch", "packed_document_len"):
         value = getattr(wishes, name)
         if value is not None and value < 1:
-            raise InputError(
-                f"{name.replace('_', ' ')} must be at least 1, not {value}", hint="give a whole number"
-            )
+            raise InputError(f"{name.replace('_', ' ')} must be at least 1, not {value}", hint="give a whole number")
     if wishes.lora_rank < 0:
-        raise InputError(
-            f"adapter rank must be at least 1, not {wishes.lora_rank}", hint="for example --lora-rank 16"
-        )
+        raise InputError(f"adapter rank must be at least 1, not {wishes.lora_rank}", hint="for example --lora-rank 16")
     for name in ("optimizer", "context_parallel", "gradient_dtype"):
         _known(name, getattr(wishes, name))
     if wishes.stack is not None:
@@ -122,9 +123,7 @@ def _choices_hint(name: str, value: str) -> str:
     return (f"did you mean {near[0]!r}? " if near else "") + "it is one of " + ", ".join(CHOICES[name])
 
 
-def make_goal(
-    arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuning: bool | None = None
-) -> Goal:
+def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuning: bool | None = None) -> Goal:
     """Fill the gaps of ``wishes``; ``fine_tuning`` chooses whose habits fill them (by default: whether
     there are adapters).
 
@@ -160,11 +159,14 @@ def make_goal(
         cluster.accelerator.peak(precision)
     lora_rank = wishes.lora_rank or (LORA_RANK if wishes.quantized_base else 0)
     base = Strategy(
-        optimizer=wishes.optimizer, context_parallel=wishes.context_parallel,
+        optimizer=wishes.optimizer,
+        context_parallel=wishes.context_parallel,
         gradient_dtype=wishes.gradient_dtype,
-        lora_rank=lora_rank, quantized_base=wishes.quantized_base, stack=stack,
+        lora_rank=lora_rank,
+        quantized_base=wishes.quantized_base,
+        stack=stack,
         fused_loss=bool(wishes.fused_loss),
-    )  # fmt: skip
+    )
     bases = tuple(replace(base, precision=p) for p in precisions)
     return Goal(arch, cluster, seq_len, global_batch, bases, wishes, tuple(assumed))
 

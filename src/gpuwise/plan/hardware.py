@@ -72,9 +72,7 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan:
     refusal: GpuwiseError | None = None
     for attempt in sorted(_tries(arch, wishes, pricing), key=lambda t: key(t.least_s, t.least_usd)):
         name = attempt.cluster.accelerator.id
-        beaten = (
-            len(best) >= KEEP and key(attempt.least_s, attempt.least_usd) >= sorted(best.values())[KEEP - 1]
-        )
+        beaten = len(best) >= KEEP and key(attempt.least_s, attempt.least_usd) >= sorted(best.values())[KEEP - 1]
         if beaten or sum(counts.values()) >= TRIES:
             break
         if counts.get(name, 0) >= COUNTS_TRIED:
@@ -95,7 +93,7 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan:
             f"no rented cluster of up to {COUNTS[-1]} accelerators can train {arch.name} this way"
             + (f": {refusal.message}" if refusal else ""),
             hint=(refusal and refusal.hint) or "name one with --on, or shorten the sequence",
-        )  # fmt: skip
+        )
     return _assemble(plans, wishes, limit_s)
 
 
@@ -128,9 +126,7 @@ def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Tr
 
     seq_len = wishes.seq_len or default_seq_len(arch, fine_tuning=wishes.fine_tuning)[0]
     base = Strategy(lora_rank=wishes.lora_rank)
-    per_token = model_flop_per_token(
-        arch, seq_len, lora_rank=base.lora_rank, packed_document_len=wishes.packed_document_len
-    )
+    per_token = model_flop_per_token(arch, seq_len, lora_rank=base.lora_rank, packed_document_len=wishes.packed_document_len)
     work = per_token * tokens_of(wishes)
     for accelerator_id in sorted({o.accelerator_id for o in book(pricing.today)}):
         accelerator = accelerators()[accelerator_id]
@@ -142,9 +138,7 @@ def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Tr
         for n in COUNTS:
             try:
                 cluster = find_cluster(f"{n}x{accelerator_id}")
-                price = price_of(
-                    cluster, pricing.today, usd_per_hour=pricing.usd_per_hour, provider=pricing.provider
-                )
+                price = price_of(cluster, pricing.today, usd_per_hour=pricing.usd_per_hour, provider=pricing.provider)
             except (InputError, UnpredictableError):
                 continue
             seconds = work / (n * peak * BEST_MFU)

@@ -17,9 +17,7 @@ HOST_SHARE = 0.8
 """Of the host's memory; the rest is the operating system's, the data loaders' and the page cache's."""
 
 
-def host_bytes(
-    arch: Architecture, cluster: Cluster, costs: PointCosts, c: Columns, at: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def host_bytes(arch: Architecture, cluster: Cluster, costs: PointCosts, c: Columns, at: NDArray[np.int64]) -> NDArray[np.float64]:
     """Bytes of pinned memory a host needs for its accelerators: master weights and optimizer states (with a
     gradient buffer) when the optimizer is offloaded, kept activations when those are."""
     total = np.zeros(1)
@@ -32,10 +30,7 @@ def host_bytes(
         wide = b.master or b.weight
         total = total + np.where(c.offload_optimizer > 0, held * (wide + b.state + b.gradient), 0.0)
     if (c.offload_activations > 0).any():
-        layer = sum(
-            np.where(c.recompute == i, costs.saved.layer[policy][at], 0.0)
-            for i, policy in enumerate(RECOMPUTES)
-        )
+        layer = sum(np.where(c.recompute == i, costs.saved.layer[policy][at], 0.0) for i, policy in enumerate(RECOMPUTES))
         total = total + np.where(c.offload_activations > 0, costs.n_layers * layer, 0.0)
     return total * min(cluster.system.count, cluster.n_accelerators)
 

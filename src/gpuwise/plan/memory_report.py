@@ -12,8 +12,12 @@ from gpuwise.predict.memory.snapshot.replay import Replay, replay
 from gpuwise.predict.memory.timeline import MemoryTimeline, snapshot_timeline
 
 WORTH_TRYING = (
-    "", "expandable_segments:True", "max_split_size_mb:128", "max_split_size_mb:512", "roundup_power2_divisions:8",
-)  # fmt: skip
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:128",
+    "max_split_size_mb:512",
+    "roundup_power2_divisions:8",
+)
 """The settings that PyTorch's notes on CUDA memory name against fragmentation, and none."""
 
 
@@ -54,22 +58,40 @@ class MemoryReport:
         run, f, own = self.shown.run, self.fragmentation, self.own
         peaks = run.peaks()
         return {
-            "device": self.snapshot.device, "settings": run.settings.text,
-            "peak_requested_bytes": peaks.requested_bytes, "peak_allocated_bytes": peaks.allocated_bytes,
-            "peak_reserved_bytes": peaks.reserved_bytes, "segments": run.n_segments, "segments_freed": run.n_segments_freed,
+            "device": self.snapshot.device,
+            "settings": run.settings.text,
+            "peak_requested_bytes": peaks.requested_bytes,
+            "peak_allocated_bytes": peaks.allocated_bytes,
+            "peak_reserved_bytes": peaks.reserved_bytes,
+            "segments": run.n_segments,
+            "segments_freed": run.n_segments_freed,
             "recorded": {
-                "peak_reserved_bytes": own.recorded_peak_reserved_bytes, "end_reserved_bytes": own.recorded_end_reserved_bytes,
-                "end_allocated_bytes": own.recorded_end_allocated_bytes, "allocations": own.n_blocks,
-                "same_address": own.n_same_place, "out_of_memory": own.history.ooms, "replay_exact": own.exact,
+                "peak_reserved_bytes": own.recorded_peak_reserved_bytes,
+                "end_reserved_bytes": own.recorded_end_reserved_bytes,
+                "end_allocated_bytes": own.recorded_end_allocated_bytes,
+                "allocations": own.n_blocks,
+                "same_address": own.n_same_place,
+                "out_of_memory": own.history.ooms,
+                "replay_exact": own.exact,
                 "lived_before_history": own.history.begun,
             },
             "at_peak": {
-                "reserved_bytes": f.reserved_bytes, "allocated_bytes": f.allocated_bytes, "requested_bytes": f.requested_bytes,
-                "rounding_bytes": f.rounding_bytes, "unsplit_bytes": f.unsplit_bytes, "small_pool_bytes": f.small_pool_bytes,
-                "split_bytes": f.split_bytes, "cached_bytes": f.cached_bytes,
+                "reserved_bytes": f.reserved_bytes,
+                "allocated_bytes": f.allocated_bytes,
+                "requested_bytes": f.requested_bytes,
+                "rounding_bytes": f.rounding_bytes,
+                "unsplit_bytes": f.unsplit_bytes,
+                "small_pool_bytes": f.small_pool_bytes,
+                "split_bytes": f.split_bytes,
+                "cached_bytes": f.cached_bytes,
                 "pinned": [
-                    {"address": s.address, "size_bytes": s.size_bytes, "free_bytes": s.free_bytes,
-                     "held_by": [self.shown.history.where[i] for i in s.storages[:8]]} for s in f.pinned[:8]
+                    {
+                        "address": s.address,
+                        "size_bytes": s.size_bytes,
+                        "free_bytes": s.free_bytes,
+                        "held_by": [self.shown.history.where[i] for i in s.storages[:8]],
+                    }
+                    for s in f.pinned[:8]
                 ],
             },
             "largest": [{"where": w, "bytes": n} for w, n in self.timeline("").peak.largest],
@@ -78,12 +100,16 @@ class MemoryReport:
                 for t in self.trials
             ],
             "capacity_bytes": self.capacity_bytes,
-            "out_of_memory": None if run.oom is None else {
-                "event": run.oom.event, "requested_bytes": run.oom.requested_bytes, "where":
-                self.shown.history.where[run.oom.storage], "reason": run.oom.reason,
+            "out_of_memory": None
+            if run.oom is None
+            else {
+                "event": run.oom.event,
+                "requested_bytes": run.oom.requested_bytes,
+                "where": self.shown.history.where[run.oom.storage],
+                "reason": run.oom.reason,
             },
             "notes": list(self.snapshot.notes),
-        }  # fmt: skip
+        }
 
 
 def memory_report(

@@ -32,9 +32,15 @@ from gpuwise.workload.transformer.parameters import count_parameters
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
 NEAREST_FORMAT = {
-    "bf16": "F16", "fp16": "F16", "fp8": "Q8_0", "fp8_block": "Q8_0", "int8_wo": "Q8_0",
-    "nvfp4": "Q4_K_M", "mxfp4": "Q4_K_M", "int4_wo": "Q4_K_M",
-}  # fmt: skip
+    "bf16": "F16",
+    "fp16": "F16",
+    "fp8": "Q8_0",
+    "fp8_block": "Q8_0",
+    "int8_wo": "Q8_0",
+    "nvfp4": "Q4_K_M",
+    "mxfp4": "Q4_K_M",
+    "int4_wo": "Q4_K_M",
+}
 """The format of llama.cpp nearest in size to an engine's."""
 LONGEST = 1e18
 """Tokens; beyond it a count is a slip of the keyboard."""
@@ -76,9 +82,14 @@ class ModelAnswer:
 
 
 def decode(
-    arch: Architecture, weights: str, on: Sequence[Target], against: Cpu | None = None, *, context: int = 1024,
+    arch: Architecture,
+    weights: str,
+    on: Sequence[Target],
+    against: Cpu | None = None,
+    *,
+    context: int = 1024,
     batch: int = 1,
-) -> ModelAnswer:  # fmt: skip
+) -> ModelAnswer:
     """One more token for each of ``batch`` sequences whose caches hold ``context`` tokens.
 
     Raises UnknownNameError for a format nobody has, InputError for a model that does not generate or a context
@@ -105,9 +116,15 @@ def decode(
 
 
 def train(
-    arch: Architecture, tokens: float, on: Sequence[Target], against: Cpu | None = None, *,
-    today: datetime.date, seq_len: int | None = None, precision: str | None = None,
-) -> ModelAnswer:  # fmt: skip
+    arch: Architecture,
+    tokens: float,
+    on: Sequence[Target],
+    against: Cpu | None = None,
+    *,
+    today: datetime.date,
+    seq_len: int | None = None,
+    precision: str | None = None,
+) -> ModelAnswer:
     """Training on ``tokens``: on GPUs the best plan there is, on a processor forward and backward in the best
     format it has.
 
@@ -208,9 +225,17 @@ def _gpu_train(target: Cluster, arch: Architecture, wishes: Wishes, today: datet
     part, share = best.estimate.bottleneck()
     notes = (f"{best.estimate.strategy.precision}, MFU {100 * best.estimate.mfu.expected:.0f} %",)
     return ModelRow(
-        target.label, a.id, "gpu", best.time_s, best.estimate.tokens_per_s, f"{part} ({100 * share:.0f} %)",
-        best.estimate.memory_bytes.expected, best.estimate.device_bytes, best.cost_usd, notes,
-    )  # fmt: skip
+        target.label,
+        a.id,
+        "gpu",
+        best.time_s,
+        best.estimate.tokens_per_s,
+        f"{part} ({100 * share:.0f} %)",
+        best.estimate.memory_bytes.expected,
+        best.estimate.device_bytes,
+        best.cost_usd,
+        notes,
+    )
 
 
 def _inverse(time: Estimate, count: float) -> Estimate:

@@ -152,9 +152,17 @@ def matmul(m: int, n: int, k: int, dtype: str, on: Sequence[Target], against: Cp
 
 
 def attention(
-    batch: int, heads: int, seq: int, head_dim: int, dtype: str, on: Sequence[Target], against: Cpu | None = None,
-    *, kv_heads: int | None = None, causal: bool = True,
-) -> Answer:  # fmt: skip
+    batch: int,
+    heads: int,
+    seq: int,
+    head_dim: int,
+    dtype: str,
+    on: Sequence[Target],
+    against: Cpu | None = None,
+    *,
+    kv_heads: int | None = None,
+    causal: bool = True,
+) -> Answer:
     """Fused attention, forward, over ``seq`` tokens. Raises as :func:`matmul`."""
     name = known_dtype(dtype, ATTENTION_DTYPES)
     shared = kv_heads or heads
@@ -284,9 +292,17 @@ def _cpu_row(work: Work, c: Cpu, time: processor.CpuTime) -> Row:
     seconds = time.time_s.expected
     if work.flop:
         return Row(
-            c.name, c.id, "cpu", "", time.time_s, work.flop / seconds, work.bytes / seconds, c.peak(time.dtype),
-            time.bound, tuple(notes),
-        )  # fmt: skip
+            c.name,
+            c.id,
+            "cpu",
+            "",
+            time.time_s,
+            work.flop / seconds,
+            work.bytes / seconds,
+            c.peak(time.dtype),
+            time.bound,
+            tuple(notes),
+        )
     rate, peak = work.bytes / seconds, c.memory_bandwidth_bytes_per_s
     return Row(c.name, c.id, "cpu", "", time.time_s, None, rate, peak, time.bound)
 
@@ -345,6 +361,18 @@ def _check_sizes(**sizes: float) -> None:
 
 
 __all__ = [
-    "ATTENTION_DTYPES", "DTYPES", "Answer", "Row", "Target", "Work", "allreduce", "attention",
-    "copy", "find_processor", "find_target", "matmul", "ratio", "stream",
-]  # fmt: skip
+    "ATTENTION_DTYPES",
+    "DTYPES",
+    "Answer",
+    "Row",
+    "Target",
+    "Work",
+    "allreduce",
+    "attention",
+    "copy",
+    "find_processor",
+    "find_target",
+    "matmul",
+    "ratio",
+    "stream",
+]

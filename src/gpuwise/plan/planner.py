@@ -117,12 +117,16 @@ def plan_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Prici
     near = neighbours(goal, best.estimate)
     runner_up = found.ranked[1] if len(found.ranked) > 1 else None
     return Plan(
-        goal=goal, best=best, alternatives=tuple(ranked[1:]),
+        goal=goal,
+        best=best,
+        alternatives=tuple(ranked[1:]),
         front=tuple(options(goal, found.front, price)),
-        neighbours=near, reasons=reasons(best.estimate, near, runner_up),
-        warnings=(*found.notes, *warnings(goal, best), *safer(best, found)), smallest=found.smallest,
+        neighbours=near,
+        reasons=reasons(best.estimate, near, runner_up),
+        warnings=(*found.notes, *warnings(goal, best), *safer(best, found)),
+        smallest=found.smallest,
         search=stats,
-    )  # fmt: skip
+    )
 
 
 def options(goal: Goal, estimates: Sequence[TrainingEstimate], price: Price | None) -> list[Option]:
@@ -144,18 +148,11 @@ def warnings(goal: Goal, best: Option) -> list[str]:
     if best.headroom_bytes < TIGHT * limit:
         said.append(f"memory is tight: {format_bytes(best.headroom_bytes)} of {format_bytes(limit)} left")
     elif e.memory_bytes.high > limit:
-        said.append(
-            f"memory may not suffice: up to {format_bytes(e.memory_bytes.high)} of {format_bytes(limit)}"
-        )
+        said.append(f"memory may not suffice: up to {format_bytes(e.memory_bytes.high)} of {format_bytes(limit)}")
     if e.step_time_s.basis in ("specified", "extrapolated"):
-        said.append(
-            f"the time stands on {e.step_time_s.basis} numbers: nobody measured this accelerator for gpuwise"
-        )
+        said.append(f"the time stands on {e.step_time_s.basis} numbers: nobody measured this accelerator for gpuwise")
     if goal.seq_len > goal.arch.max_seq_len:
-        said.append(
-            f"{goal.seq_len} tokens are beyond the model's {goal.arch.max_seq_len}: positions must be "
-            "extended"
-        )
+        said.append(f"{goal.seq_len} tokens are beyond the model's {goal.arch.max_seq_len}: positions must be extended")
     if wishes.deadline_s is not None:
         said += _limit("deadline", wishes.deadline_s, best.time_s, format_duration)
     if wishes.budget_usd is not None and best.cost_usd is not None:

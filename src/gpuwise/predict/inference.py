@@ -104,9 +104,7 @@ class DeviceTimes:
     basis: Basis
 
 
-def iteration_time(
-    arch: Architecture, system: System, serving: Serving, iterations: Iterations
-) -> KernelTime:
+def iteration_time(arch: Architecture, system: System, serving: Serving, iterations: Iterations) -> KernelTime:
     """Wall time [R] of iterations of ``arch`` on ``system``.
 
     Raises InputError for a split the model cannot have, UnpredictableError when the accelerator has no rate
@@ -178,14 +176,10 @@ def _check(arch: Architecture, serving: Serving) -> None:
     if arch.heads % serving.tp:
         raise InputError(f"{arch.heads} heads do not divide over {serving.tp} ranks", hint="choose a divisor")
     if arch.moe is not None and arch.moe.n_experts % serving.moe_ep:
-        raise InputError(
-            f"{arch.moe.n_experts} experts do not divide over {serving.moe_ep} ranks", hint="choose a divisor"
-        )
+        raise InputError(f"{arch.moe.n_experts} experts do not divide over {serving.moe_ep} ranks", hint="choose a divisor")
 
 
-def _forward_tables(
-    arch: Architecture, serving: Serving, sequences: int, q_len: int
-) -> list[tuple[OpTable, float]]:
+def _forward_tables(arch: Architecture, serving: Serving, sequences: int, q_len: int) -> list[tuple[OpTable, float]]:
     """Forward rows of each distinct layer with its count, the embedding, and the head over each sequence's
     last token."""
     point = Point(
@@ -215,10 +209,7 @@ def _served(table: OpTable, decode: bool) -> OpTable:
     to carry its sum. The two down-projections of latent attention are one product. In decode shared experts
     run beside the routed ones on another stream, and take no time of their own.
     """
-    drop = [
-        n.endswith((".residual", ".bias")) or n.startswith(("head.loss", "ep.")) or n in _IN_FUSED_LAYER
-        for n in table.name
-    ]
+    drop = [n.endswith((".residual", ".bias")) or n.startswith(("head.loss", "ep.")) or n in _IN_FUSED_LAYER for n in table.name]
     if decode:
         drop = [d or n.startswith("moe.shared") for d, n in zip(drop, table.name, strict=True)]
     names = list(table.name)

@@ -82,9 +82,7 @@ def row_times(
     put(mask, memory_time(device, rows.bytes_read[mask], rows.bytes_written[mask]))
     mask = rows.kind == Kind.EMBEDDING
     if mask.any():
-        put(
-            mask, embedding_time(device, s[mask, 0], rows.bytes_read[mask] / np.maximum(s[mask, 0], 1), False)
-        )
+        put(mask, embedding_time(device, s[mask, 0], rows.bytes_read[mask] / np.maximum(s[mask, 0], 1), False))
     if serving.tp * serving.attention_dp > 1:
         _communicate(rows, arch, system, serving, q_len, comm)
     return RowTimes(kernel, comm, sigma, weakest(*bases))
@@ -224,9 +222,7 @@ def _absorbed(device: Accelerator, arch: Architecture, serving: Serving, tokens:
     return KernelTime(into.time_s + out.time_s, np.maximum(into.log_sigma, out.log_sigma), into.basis)
 
 
-def _latent_decode(
-    device: Accelerator, arch: Architecture, serving: Serving, batch: I64, kv_len: I64, heads: I64
-) -> KernelTime:
+def _latent_decode(device: Accelerator, arch: Architecture, serving: Serving, batch: I64, kv_len: I64, heads: I64) -> KernelTime:
     """Absorbed latent attention (DeepSeek-V2, section 2.1.2): every head reads the one latent of width r +
     rope and sums values of width r; FLOP 2 A (2 r + rope) and (r + rope) elements of cache for each token
     seen."""
@@ -240,9 +236,7 @@ def _latent_decode(
     return KernelTime(np.maximum(stream, arithmetic) + 2 * launch, np.full(seen.shape, 0.25), "specified")
 
 
-def _communicate(
-    rows: OpTable, arch: Architecture, system: System, serving: Serving, q_len: I64, comm: F64
-) -> None:
+def _communicate(rows: OpTable, arch: Architecture, system: System, serving: Serving, q_len: I64, comm: F64) -> None:
     """All-reduces over the tensor group, and what crosses between attention and experts."""
     local = min(serving.tp, system.domain_size)
     local = max(d for d in range(1, local + 1) if serving.tp % d == 0)
@@ -265,9 +259,7 @@ def _communicate(
 
 
 def _all_reduce(system: System, serving: Serving, payload: NDArray[np.int64], local: int, graph: bool) -> F64:
-    return collective_time(
-        system, "all_reduce", payload, serving.tp, local, library=serving.engine, graph=graph
-    ).time_s
+    return collective_time(system, "all_reduce", payload, serving.tp, local, library=serving.engine, graph=graph).time_s
 
 
 def _exchange(system: System, serving: Serving, payload: NDArray[np.int64]) -> F64:
@@ -276,6 +268,4 @@ def _exchange(system: System, serving: Serving, payload: NDArray[np.int64]) -> F
     ranks = serving.tp * serving.attention_dp
     local = max(d for d in range(1, min(ranks, system.domain_size) + 1) if ranks % d == 0)
     full = payload * serving.attention_dp
-    return sum(
-        collective_time(system, op, full, ranks, local).time_s for op in ("all_gather", "reduce_scatter")
-    )  # type: ignore[return-value]
+    return sum(collective_time(system, op, full, ranks, local).time_s for op in ("all_gather", "reduce_scatter"))  # type: ignore[return-value]

@@ -98,9 +98,13 @@ def record_document(record: Record) -> dict[str, Any]:
 
 def run_document(run: Run) -> dict[str, Any]:
     return {
-        "id": run.id, "at_s": run.at_s, "machine_id": run.machine_id, "machine": dict(run.machine),
-        "software": dict(run.software), "command": run.command,
-    }  # fmt: skip
+        "id": run.id,
+        "at_s": run.at_s,
+        "machine_id": run.machine_id,
+        "machine": dict(run.machine),
+        "software": dict(run.software),
+        "command": run.command,
+    }
 
 
 def record_from(document: Any, where: str) -> Record:

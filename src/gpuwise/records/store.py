@@ -96,9 +96,13 @@ class Records:
     ) -> list[Record]:
         """The records that have every field given, oldest first; with ``limit`` the newest so many."""
         wanted = {
-            "records.measurement": measurement, "records.family": family, "records.accelerator": accelerator,
-            "records.device": device, "runs.machine_id": machine_id, "runs.id": run,
-        }  # fmt: skip
+            "records.measurement": measurement,
+            "records.family": family,
+            "records.accelerator": accelerator,
+            "records.device": device,
+            "runs.machine_id": machine_id,
+            "runs.id": run,
+        }
         parts = [f"{column} = ?" for column, value in wanted.items() if value is not None]
         values: list[Any] = [value for value in wanted.values() if value is not None]
         if since_s is not None:

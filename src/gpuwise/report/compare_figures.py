@@ -35,13 +35,29 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RADAR = (
-    ("arithmetic", "reached_{dtype}"), ("memory speed", "reached_stream"), ("memory size", "memory"),
-    ("device link", "link"), ("work a watt", "work_per_watt"), ("work a rented dollar", "usd_per_reached_pflop_hour"),
-    ("training", "train"), ("one sequence", "decode_one"), ("full batches", "decode_batch"),
-)  # fmt: skip
+    ("arithmetic", "reached_{dtype}"),
+    ("memory speed", "reached_stream"),
+    ("memory size", "memory"),
+    ("device link", "link"),
+    ("work a watt", "work_per_watt"),
+    ("work a rented dollar", "usd_per_reached_pflop_hour"),
+    ("training", "train"),
+    ("one sequence", "decode_one"),
+    ("full batches", "decode_batch"),
+)
 """Axis and the row behind it; those some column lacks are left out."""
-WORK_ROWS = ("train_full", "train_light", "train_lora", "train_qlora", "decode_one", "decode_batch", "prefill", "train_usd",
-             "serve_usd", "serve_joule")  # fmt: skip
+WORK_ROWS = (
+    "train_full",
+    "train_light",
+    "train_lora",
+    "train_qlora",
+    "decode_one",
+    "decode_batch",
+    "prefill",
+    "train_usd",
+    "serve_usd",
+    "serve_joule",
+)
 LONGEST_LABEL = 14
 """Characters on one line beside a radar."""
 GAP = 0.36
@@ -111,10 +127,14 @@ def _radar(comparison: Comparison) -> Drawing | None:
 
     best = "; ".join(f"{label}: {names[max(range(len(values)), key=values.__getitem__)]}" for label, _, values in axes)
     return draw(
-        "radar", "Who is ahead at what",
+        "radar",
+        "Who is ahead at what",
         "Each axis is a share of the best of the columns: 1 at the rim, 0 in the middle, on a linear scale; of prices the "
-        "reciprocal.", 4.4, paint, f"Best at {best}.",
-    )  # fmt: skip
+        "reciprocal.",
+        4.4,
+        paint,
+        f"Best at {best}.",
+    )
 
 
 def _web(ax: Axes, turn: Sequence[float], labels: Sequence[str]) -> None:
@@ -131,25 +151,47 @@ def _web(ax: Axes, turn: Sequence[float], labels: Sequence[str]) -> None:
     mid = (turn[0] + turn[1]) / 2
     reach = math.cos((turn[0] - turn[1]) / 2)
     for ring in (0.5, 1.0):
-        ax.text(ring * reach * math.cos(mid), ring * reach * math.sin(mid), f"{ring:g}", ha="center", va="center",
-                fontsize=SMALL - 1.5, color=MUTED)  # fmt: skip
+        ax.text(
+            ring * reach * math.cos(mid),
+            ring * reach * math.sin(mid),
+            f"{ring:g}",
+            ha="center",
+            va="center",
+            fontsize=SMALL - 1.5,
+            color=MUTED,
+        )
 
 
 def _bars(comparison: Comparison) -> list[Drawing]:
     """Bars of predicted work, speeds and costs apart; without a model of what is reached and what it costs."""
     if comparison.work is None:
         rows = [r for k in PLAIN_ROWS if (r := find_row(comparison.rows, k)) is not None]
-        return _bar_figure(comparison, "reached", "What is really reached", rows,
-                           "Bars: reached in a long run; whiskers: 80 % intervals; grey line: the peak")  # fmt: skip
+        return _bar_figure(
+            comparison,
+            "reached",
+            "What is really reached",
+            rows,
+            "Bars: reached in a long run; whiskers: 80 % intervals; grey line: the peak",
+        )
     rows = [r for k in WORK_ROWS if (r := find_row(comparison.rows, k)) is not None]
     whiskers = "Whiskers are 80 % intervals"
     work = comparison.work
     return [
-        *_bar_figure(comparison, "speed", f"{work.arch.name}: how fast", [r for r in rows if r.better == "higher"],
-                     f"{whiskers}; longer is faster. A column without a bar cannot do it"),
-        *_bar_figure(comparison, "money", f"{work.arch.name}: what it takes", [r for r in rows if r.better == "lower"],
-                     f"{whiskers} of the time, at the typical rent; shorter is cheaper"),
-    ]  # fmt: skip
+        *_bar_figure(
+            comparison,
+            "speed",
+            f"{work.arch.name}: how fast",
+            [r for r in rows if r.better == "higher"],
+            f"{whiskers}; longer is faster. A column without a bar cannot do it",
+        ),
+        *_bar_figure(
+            comparison,
+            "money",
+            f"{work.arch.name}: what it takes",
+            [r for r in rows if r.better == "lower"],
+            f"{whiskers} of the time, at the typical rent; shorter is cheaper",
+        ),
+    ]
 
 
 def _bar_figure(comparison: Comparison, key: str, title: str, rows: Sequence[Row], what: str) -> list[Drawing]:
@@ -188,8 +230,15 @@ def _bar_panel(ax: Axes, row: Row, names: Sequence[str], peak: Row | None) -> No
         if limit is not None:
             ax.plot([limit, limit], [i - 0.36, i + 0.36], color=MUTED, lw=1.4)
         words = (cell.words or "no") if cell.value is None else say(row.unit, cell.value)
-        ax.text(ends[i] + 0.015 * longest, i, words, va="center", fontsize=SMALL, color=MUTED if cell.value is None else INK,
-                fontweight="bold" if i in row.best else "normal")  # fmt: skip
+        ax.text(
+            ends[i] + 0.015 * longest,
+            i,
+            words,
+            va="center",
+            fontsize=SMALL,
+            color=MUTED if cell.value is None else INK,
+            fontweight="bold" if i in row.best else "normal",
+        )
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.4, -0.6)
     ax.set_xlim(0, longest * 1.38)
@@ -258,10 +307,13 @@ def _all_rooflines(lines: Sequence[Roofline], dtype: str) -> Drawing:
 
     ridges = ", ".join(f"{r.accelerator} {(r.reached or r.specified).ridge:,.0f}" for r in lines)
     return draw(
-        "rooflines", f"Rooflines in {dtype}",
+        "rooflines",
+        f"Rooflines in {dtype}",
         "Thick: what a long run reaches; thin: on paper. Left of its marker an accelerator waits for memory, right of it "
-        f"arithmetic is the limit; the markers lie at {ridges} FLOP a byte.", 3.9, paint,
-    )  # fmt: skip
+        f"arithmetic is the limit; the markers lie at {ridges} FLOP a byte.",
+        3.9,
+        paint,
+    )
 
 
 def _one_roofline(number: int, line: Roofline) -> Drawing:
@@ -281,23 +333,44 @@ def _one_roofline(number: int, line: Roofline) -> Drawing:
                 continue
             i = training.index(p.name)
             forward = p.phase == "forward"
-            ax.plot([p.intensity], [p.flop_per_s], color=colour(i), marker=MARKERS[i], ms=7, ls="none",
-                    mfc=colour(i) if forward else "none", mew=1.4, label=f"{p.name}, {p.phase}")  # fmt: skip
+            ax.plot(
+                [p.intensity],
+                [p.flop_per_s],
+                color=colour(i),
+                marker=MARKERS[i],
+                ms=7,
+                ls="none",
+                mfc=colour(i) if forward else "none",
+                mew=1.4,
+                label=f"{p.name}, {p.phase}",
+            )
         decode = [p for p in line.points if p.phase == "decode"]
         if decode:
-            ax.plot([p.intensity for p in decode], [p.flop_per_s for p in decode], color=colour(5), ls=DASHES[4],
-                    marker="X", ms=7, label="products of a decode step")  # fmt: skip
+            ax.plot(
+                [p.intensity for p in decode],
+                [p.flop_per_s for p in decode],
+                color=colour(5),
+                ls=DASHES[4],
+                marker="X",
+                ms=7,
+                label="products of a decode step",
+            )
             for p in decode:
                 label = p.name.removeprefix("products, ").removesuffix("s")
                 label = label if label.startswith("1 ") else f"{label}s"
-                ax.annotate(label, (p.intensity, p.flop_per_s), (8, -11), textcoords="offset points", fontsize=SMALL - 1,
-                            color=INK)  # fmt: skip
+                ax.annotate(
+                    label, (p.intensity, p.flop_per_s), (8, -11), textcoords="offset points", fontsize=SMALL - 1, color=INK
+                )
         _log_axes(ax, *_limits([line]))
         margins(figure, bottom=0.48 + legend_below(figure, ax))
 
     said = "; ".join(f"{p.name} {p.phase} {p.intensity:,.0f} FLOP/B at {say('FLOP/s', p.flop_per_s)}" for p in line.points)
     return draw(
-        f"roofline-{number}", f"{line.accelerator}: where {line.points_of.split(',')[0]} runs",
+        f"roofline-{number}",
+        f"{line.accelerator}: where {line.points_of.split(',')[0]} runs",
         f"Operations of one {line.points_of.split(', ', 1)[1]}, {line.dtype}, as the kernel predictor puts them; crosses: "
-        "a decode step's products over more and more sequences.", 4.3, paint, f"{said}.",
-    )  # fmt: skip
+        "a decode step's products over more and more sequences.",
+        4.3,
+        paint,
+        f"{said}.",
+    )

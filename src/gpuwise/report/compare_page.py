@@ -54,7 +54,8 @@ def compare_page(comparison: Comparison) -> str:
         "cheapest and the dearest. Small numbers lead to the sources."
     )
     return page(
-        " or ".join(names) + "?", _lead(comparison),
+        " or ".join(names) + "?",
+        _lead(comparison),
         [
             verdict(comparison.verdict),
             figures(comparison_drawings(comparison)),
@@ -64,7 +65,7 @@ def compare_page(comparison: Comparison) -> str:
             heading("Sources"),
             source_list(items),
         ],
-    )  # fmt: skip
+    )
 
 
 def _lead(comparison: Comparison) -> str:

@@ -37,17 +37,31 @@ LINES = 4
 BARS = 10
 """Bars of the tornado; what moves less is in the words."""
 PART_COLOURS = {
-    "hardware": SERIES[0], "resale": SERIES[5], "power": SERIES[1], "colocation": SERIES[4], "staff": SERIES[3],
-    "support": SERIES[6], "repairs": BAD, "running": BAD, "reserved": SERIES[2], "on-demand": SERIES[7], "spot": GRID,
-}  # fmt: skip
+    "hardware": SERIES[0],
+    "resale": SERIES[5],
+    "power": SERIES[1],
+    "colocation": SERIES[4],
+    "staff": SERIES[3],
+    "support": SERIES[6],
+    "repairs": BAD,
+    "running": BAD,
+    "reserved": SERIES[2],
+    "on-demand": SERIES[7],
+    "spot": GRID,
+}
 
 
 def cost_drawings(result: RentOrOwn) -> list[Drawing]:
     """Every figure of the result."""
     return [
-        _over_time(result), _by_hours(result), _breakdown(result), _tornado(result), _prices(result), _mix(result),
+        _over_time(result),
+        _by_hours(result),
+        _breakdown(result),
+        _tornado(result),
+        _prices(result),
+        _mix(result),
         _difference(result),
-    ]  # fmt: skip
+    ]
 
 
 def dollars(value: float) -> str:
@@ -90,8 +104,16 @@ def _over_time(result: RentOrOwn) -> Drawing:
             ax.axvspan(even.low, min(even.high, result.horizon_months), color=MUTED, alpha=0.13, lw=0)
             ax.axvline(even.expected, color=INK, lw=1.0)
             side, x = ("left", 4) if even.expected < 0.6 * result.horizon_months else ("right", -4)
-            ax.annotate(f"break-even {even.expected:.0f} months", (even.expected, 0.02), (x, 0), ha=side, fontsize=SMALL,
-                        xycoords=("data", "axes fraction"), textcoords="offset points", color=INK)  # fmt: skip
+            ax.annotate(
+                f"break-even {even.expected:.0f} months",
+                (even.expected, 0.02),
+                (x, 0),
+                ha=side,
+                fontsize=SMALL,
+                xycoords=("data", "axes fraction"),
+                textcoords="offset points",
+                color=INK,
+            )
         ax.set_xlim(0, result.horizon_months)
         ax.set_ylim(bottom=0)
         ax.set_xlabel("months from today")
@@ -103,8 +125,14 @@ def _over_time(result: RentOrOwn) -> Drawing:
     else:
         said = f"Owning has paid for itself after {even.expected:.0f} months (80 %: {even.low:.0f} to {even.high:.0f})."
     ends = "; ".join(f"{o.label} {dollars(float(o.cumulative_usd[1, -1]))}" for o in options)
-    return draw("over-time", "Money spent by month", f"{said} Bands hold 80 % of the scenarios; resale is left out.", 4.2, paint,
-                f"Spent in the end: {ends}.")  # fmt: skip
+    return draw(
+        "over-time",
+        "Money spent by month",
+        f"{said} Bands hold 80 % of the scenarios; resale is left out.",
+        4.2,
+        paint,
+        f"Spent in the end: {ends}.",
+    )
 
 
 def _by_hours(result: RentOrOwn) -> Drawing:
@@ -127,8 +155,16 @@ def _by_hours(result: RentOrOwn) -> Drawing:
             ax.axvspan(min(hours.high, end), end, ymax=0.045, color=colour(0), alpha=0.75, lw=0)
             ax.axvline(hours.expected, color=INK, lw=1.0)
             side, x = ("right", -4) if hours.expected > 0.5 * end else ("left", 4)
-            ax.annotate(f"{hours.expected:,.0f} hours", (hours.expected, 0.93), (x, 0), ha=side, fontsize=SMALL,
-                        xycoords=("data", "axes fraction"), textcoords="offset points", color=INK)  # fmt: skip
+            ax.annotate(
+                f"{hours.expected:,.0f} hours",
+                (hours.expected, 0.93),
+                (x, 0),
+                ha=side,
+                fontsize=SMALL,
+                xycoords=("data", "axes fraction"),
+                textcoords="offset points",
+                color=INK,
+            )
         ax.set_xlabel("hours delivered a month by one GPU (a month has 730)")
         ax.set_ylabel("US dollars a GPU-hour")
         _dollar_axis(ax.yaxis)
@@ -163,8 +199,14 @@ def _breakdown(result: RentOrOwn) -> Drawing:
             total = option.total_usd
             ax.plot([total.low, total.high], [i, i], color=INK, lw=1.2, marker="|", ms=7)
             ax.plot([total.expected], [i], color=INK, marker="D", ms=4.5)
-            ax.annotate(dollars(total.expected), (max(right, total.high), i), (5, 0), textcoords="offset points", va="center",
-                        fontsize=SMALL)  # fmt: skip
+            ax.annotate(
+                dollars(total.expected),
+                (max(right, total.high), i),
+                (5, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=SMALL,
+            )
         ax.set_yticks(range(len(names)), names)
         ax.invert_yaxis()
         ax.margins(x=0.16)
@@ -179,9 +221,15 @@ def _breakdown(result: RentOrOwn) -> Drawing:
         + f", in all {dollars(o.total_usd.expected)}"
         for o in options
     )
-    return draw("breakdown", "What the money pays for",
-                f"Present value over {result.horizon_months} months. The diamond is the total, its whisker the 80 % interval; "
-                "resale counts against the rest.", 1.5 + 0.34 * len(names), paint, f"{said}.")  # fmt: skip
+    return draw(
+        "breakdown",
+        "What the money pays for",
+        f"Present value over {result.horizon_months} months. The diamond is the total, its whisker the 80 % interval; "
+        "resale counts against the rest.",
+        1.5 + 0.34 * len(names),
+        paint,
+        f"{said}.",
+    )
 
 
 def _first(options: Sequence[Option], kind: str) -> int:
@@ -201,8 +249,16 @@ def _tornado(result: RentOrOwn) -> Drawing:
                 ax.barh(i, end - middle, left=middle, height=0.6, color=tone, alpha=0.8)
                 # the lesser end is labelled on the left, wherever the middle lies
                 side, away, at = ("left", 3, max(end, middle)) if right else ("right", -3, min(end, middle))
-                ax.annotate(_amount(value, bar.unit), (at, i), (away, 0), textcoords="offset points", va="center", ha=side,
-                            fontsize=SMALL - 1.5, color=MUTED)  # fmt: skip
+                ax.annotate(
+                    _amount(value, bar.unit),
+                    (at, i),
+                    (away, 0),
+                    textcoords="offset points",
+                    va="center",
+                    ha=side,
+                    fontsize=SMALL - 1.5,
+                    color=MUTED,
+                )
         ax.axvline(0, color=INK, lw=1.0)
         ax.axvline(middle, color=MUTED, lw=0.8, ls=DASHES[1])
         ax.set_yticks(range(len(bars)), [_wrapped(n) for n in names])
@@ -213,13 +269,22 @@ def _tornado(result: RentOrOwn) -> Drawing:
         ax.set_xlabel("own less rent: left of the line owning is cheaper")
         margins(figure, left=room_for([line for n in names for line in _wrapped(n).split("\n")]), bottom=0.5)
 
-    said = "; ".join(f"{b.label} from {_amount(b.low, b.unit)} to {_amount(b.high, b.unit)}: {dollars(b.usd_at_low)} to "
-                     f"{dollars(b.usd_at_high)}, {100 * b.variance_share:.0f} % of the variance" for b in bars)  # fmt: skip
+    said = "; ".join(
+        f"{b.label} from {_amount(b.low, b.unit)} to {_amount(b.high, b.unit)}: {dollars(b.usd_at_low)} to "
+        f"{dollars(b.usd_at_high)}, {100 * b.variance_share:.0f} % of the variance"
+        for b in bars
+    )
     lead = bars[0] if bars else None
     words = "" if lead is None else f" Most hangs on {lead.label}."
-    return draw("tornado", "What decides it",
-                "Each bar moves one uncertain number from its 10th (blue) to its 90th percentile (orange) with the rest at its "
-                f"middle.{words}", 0.75 + 0.34 * max(len(bars), 1), paint, f"{said}.")  # fmt: skip
+    return draw(
+        "tornado",
+        "What decides it",
+        "Each bar moves one uncertain number from its 10th (blue) to its 90th percentile (orange) with the rest at its "
+        f"middle.{words}",
+        0.75 + 0.34 * max(len(bars), 1),
+        paint,
+        f"{said}.",
+    )
 
 
 def _wrapped(words: str, most: int = 24) -> str:
@@ -249,8 +314,15 @@ def _prices(result: RentOrOwn) -> Drawing:
         bands = len(fan.percentiles) // 2
         for k in range(bands):
             label = f"{100 * (fan.percentiles[-1 - k] - fan.percentiles[k]):.0f} % of the scenarios"
-            ax.fill_between(fan.months, fan.usd_per_hour[k], fan.usd_per_hour[-1 - k], color=SERIES[0],
-                            alpha=0.12 + 0.1 * k, lw=0, label=label)  # fmt: skip
+            ax.fill_between(
+                fan.months,
+                fan.usd_per_hour[k],
+                fan.usd_per_hour[-1 - k],
+                color=SERIES[0],
+                alpha=0.12 + 0.1 * k,
+                lw=0,
+                label=label,
+            )
         middle = fan.usd_per_hour[len(fan.percentiles) // 2]
         ax.plot(fan.months, middle, color=SERIES[0], label="middle scenario")
         if fan.history:
@@ -264,9 +336,14 @@ def _prices(result: RentOrOwn) -> Drawing:
         margins(figure, bottom=0.48 + legend_below(figure, ax))
 
     low, end, high = (float(fan.usd_per_hour[i, -1]) for i in (1, len(fan.percentiles) // 2, -2))
-    return draw("prices", "What renting may cost",
-                f"In {result.horizon_months} months the middle scenario stands at {format_usd(end)}, 80 % lie between "
-                f"{format_usd(low)} and {format_usd(high)}. Prices: {fan.fitted_on}.", 3.8, paint)  # fmt: skip
+    return draw(
+        "prices",
+        "What renting may cost",
+        f"In {result.horizon_months} months the middle scenario stands at {format_usd(end)}, 80 % lie between "
+        f"{format_usd(low)} and {format_usd(high)}. Prices: {fan.fitted_on}.",
+        3.8,
+        paint,
+    )
 
 
 def _months_before_last(history: Sequence[tuple[str, float]]) -> list[int]:
@@ -280,8 +357,14 @@ def _mix(result: RentOrOwn) -> Drawing:
         ax = figure.add_subplot()
         low, middle, high = result.mix_usd
         ax.fill_between(result.mix_counts, low, high, color=SERIES[2], alpha=0.18, lw=0, label="80 % of the scenarios")
-        ax.plot(result.mix_counts, middle, color=SERIES[2], marker="o" if len(result.mix_counts) < 40 else None, ms=3.5,
-                label="middle")  # fmt: skip
+        ax.plot(
+            result.mix_counts,
+            middle,
+            color=SERIES[2],
+            marker="o" if len(result.mix_counts) < 40 else None,
+            ms=3.5,
+            label="middle",
+        )
         at = int(np.argmin(middle))
         ax.plot([result.mix_counts[at]], [middle[at]], color=INK, marker="D", ms=6, ls="none", label="cheapest")
         ax.set_ylim(bottom=0)
@@ -290,9 +373,14 @@ def _mix(result: RentOrOwn) -> Drawing:
         margins(figure, bottom=0.48 + legend_below(figure, ax, 3), left=0.66)
 
     at = int(np.argmin(result.mix_usd[1]))
-    return draw("mix", "How many to own",
-                f"Cheapest in the middle scenario: own {result.mix_counts[at]:,.0f} and rent the rest "
-                f"({dollars(float(result.mix_usd[1, at]))}).", 3.4, paint)  # fmt: skip
+    return draw(
+        "mix",
+        "How many to own",
+        f"Cheapest in the middle scenario: own {result.mix_counts[at]:,.0f} and rent the rest "
+        f"({dollars(float(result.mix_usd[1, at]))}).",
+        3.4,
+        paint,
+    )
 
 
 def _difference(result: RentOrOwn) -> Drawing:
@@ -316,6 +404,11 @@ def _difference(result: RentOrOwn) -> Drawing:
         margins(figure, bottom=0.48 + legend_below(figure, ax), left=0.2)
 
     d = result.own_minus_rent_usd
-    return draw("difference", "How sure it is",
-                f"Owning is cheaper in {100 * result.own_wins:.0f} % of {result.n_scenarios:,} scenarios; 80 % of the "
-                f"differences lie between {dollars(d.low)} and {dollars(d.high)}.", 2.9, paint)  # fmt: skip
+    return draw(
+        "difference",
+        "How sure it is",
+        f"Owning is cheaper in {100 * result.own_wins:.0f} % of {result.n_scenarios:,} scenarios; 80 % of the "
+        f"differences lie between {dollars(d.low)} and {dollars(d.high)}.",
+        2.9,
+        paint,
+    )

@@ -45,14 +45,32 @@ def _rent_or_own_page(r: RentOrOwn, title: str) -> str:
         f"{r.n_scenarios:,} scenarios, seed {r.seed}. Present value in US dollars of today."
     )
     head = ["", "over the horizon", "a GPU-hour", "cheapest in", "busy", "electricity", "CO2, running", "CO2, making"]
-    return page(title, lead, [
-        verdict(rent_or_own_words(r)), figures(cost_drawings(r)), heading("Every way to get the hours"),
-        table("Every way to get the hours", head, [_option_row(o) for o in r.options]), heading("What it stands on"),
-        table("What it stands on", ["", "value", "source"], [
-            TableRow(a.label, [TableCell(a.value + (" ~" if a.estimate else ""), mark="weak" if a.estimate else ""),
-                               TableCell(a.source, mark="words")]) for a in r.assumptions
-        ]), notes([*r.notes, "~: an estimate; nobody measured it."]),
-    ])  # fmt: skip
+    return page(
+        title,
+        lead,
+        [
+            verdict(rent_or_own_words(r)),
+            figures(cost_drawings(r)),
+            heading("Every way to get the hours"),
+            table("Every way to get the hours", head, [_option_row(o) for o in r.options]),
+            heading("What it stands on"),
+            table(
+                "What it stands on",
+                ["", "value", "source"],
+                [
+                    TableRow(
+                        a.label,
+                        [
+                            TableCell(a.value + (" ~" if a.estimate else ""), mark="weak" if a.estimate else ""),
+                            TableCell(a.source, mark="words"),
+                        ],
+                    )
+                    for a in r.assumptions
+                ],
+            ),
+            notes([*r.notes, "~: an estimate; nobody measured it."]),
+        ],
+    )
 
 
 def rent_or_own_words(r: RentOrOwn) -> list[str]:
@@ -83,13 +101,18 @@ def _option_row(o: Option) -> TableRow:
         return TableCell(f"{e.expected / KILO:,.3g} {unit}", f"{e.low / KILO:,.3g} to {e.high / KILO:,.3g}")
 
     total, hour = o.total_usd, o.usd_per_gpu_hour
-    return TableRow(o.label, [
-        TableCell(dollars(total.expected), f"{dollars(total.low)} to {dollars(total.high)}"),
-        TableCell(format_usd(hour.expected), f"{format_usd(hour.low)} to {format_usd(hour.high)}"),
-        TableCell(f"{100 * o.cheapest_share:.0f} %"),
-        TableCell("-" if o.utilisation is None else f"{100 * o.utilisation:.0f} %"),
-        kilo(o.kwh, "MWh"), kilo(o.operational_kgco2e, "t"), kilo(o.embodied_kgco2e, "t"),
-    ])  # fmt: skip
+    return TableRow(
+        o.label,
+        [
+            TableCell(dollars(total.expected), f"{dollars(total.low)} to {dollars(total.high)}"),
+            TableCell(format_usd(hour.expected), f"{format_usd(hour.low)} to {format_usd(hour.high)}"),
+            TableCell(f"{100 * o.cheapest_share:.0f} %"),
+            TableCell("-" if o.utilisation is None else f"{100 * o.utilisation:.0f} %"),
+            kilo(o.kwh, "MWh"),
+            kilo(o.operational_kgco2e, "t"),
+            kilo(o.embodied_kgco2e, "t"),
+        ],
+    )
 
 
 def _run_page(c: RunCost, title: str) -> str:
@@ -100,10 +123,16 @@ def _run_page(c: RunCost, title: str) -> str:
     rows.append(
         TableRow("total", [TableCell(dollars(c.total_usd.expected), _ends(c.total_usd), "best"), TableCell(""), TableCell("")])
     )
-    return page(title, lead, [
-        verdict(run_words(c)), figures(run_drawings(c)), heading("The bill"),
-        table("The bill", ["", "US dollars", "hours of the machines", ""], rows),
-    ])  # fmt: skip
+    return page(
+        title,
+        lead,
+        [
+            verdict(run_words(c)),
+            figures(run_drawings(c)),
+            heading("The bill"),
+            table("The bill", ["", "US dollars", "hours of the machines", ""], rows),
+        ],
+    )
 
 
 def run_words(c: RunCost) -> list[str]:
@@ -127,9 +156,14 @@ def run_words(c: RunCost) -> list[str]:
 
 def _line_row(line: Line) -> TableRow:
     hours = "" if line.hours is None else f"{line.hours.expected:,.3g}"
-    return TableRow(line.name, [
-        TableCell(dollars(line.usd.expected), _ends(line.usd)), TableCell(hours), TableCell(line.why, mark="words"),
-    ])  # fmt: skip
+    return TableRow(
+        line.name,
+        [
+            TableCell(dollars(line.usd.expected), _ends(line.usd)),
+            TableCell(hours),
+            TableCell(line.why, mark="words"),
+        ],
+    )
 
 
 def _usd(e: Estimate) -> str:

@@ -23,10 +23,14 @@ INK, MUTED, GRID, PAPER = "#1f2430", "#5b6270", "#d5d9e0", "#fdfdfe"
 SERIES = ("#0060a8", "#c14a00", "#007a5a", "#b0478a", "#8a6d00", "#0b7fae", "#6b4fbb", "#5c6670")
 GOOD, BAD = "#00724f", "#b3261e"
 DARK = {
-    INK: "#e8eaf0", MUTED: "#a9b0bd", GRID: "#3a404c", PAPER: "#15181e",
+    INK: "#e8eaf0",
+    MUTED: "#a9b0bd",
+    GRID: "#3a404c",
+    PAPER: "#15181e",
     **dict(zip(SERIES, ("#6cb6ff", "#ff9a57", "#43cfa4", "#f08cc8", "#e6c34a", "#5fd0f5", "#b8a1ff", "#b4bdc9"), strict=True)),
-    GOOD: "#4fd6a5", BAD: "#ff8a80",
-}  # fmt: skip
+    GOOD: "#4fd6a5",
+    BAD: "#ff8a80",
+}
 """Every colour a figure may use, and what it is on a dark screen."""
 DASHES = (
     "solid",
@@ -43,14 +47,37 @@ WIDTH_IN, SMALL, FONT = 5.2, 8.5, 9.5
 """Drawn narrow, so that its text is still readable on a telephone."""
 FAMILIES = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 _STYLE: Any = {
-    "svg.fonttype": "none", "svg.hashsalt": "gpuwise", "font.family": "DejaVu Sans", "font.size": FONT,
-    "axes.edgecolor": MUTED, "axes.labelcolor": INK, "text.color": INK, "xtick.color": MUTED, "ytick.color": MUTED,
-    "xtick.labelsize": SMALL, "ytick.labelsize": SMALL, "axes.labelsize": SMALL, "axes.titlesize": FONT,
-    "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.6,
-    "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.7,
-    "legend.frameon": False, "legend.fontsize": SMALL, "lines.linewidth": 1.8, "axes.unicode_minus": False,
-    "xtick.labelcolor": INK, "ytick.labelcolor": INK, "text.parse_math": False, "axes.formatter.use_mathtext": False,
-}  # fmt: skip
+    "svg.fonttype": "none",
+    "svg.hashsalt": "gpuwise",
+    "font.family": "DejaVu Sans",
+    "font.size": FONT,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "axes.labelsize": SMALL,
+    "axes.titlesize": FONT,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.grid": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.7,
+    "legend.frameon": False,
+    "legend.fontsize": SMALL,
+    "lines.linewidth": 1.8,
+    "axes.unicode_minus": False,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "text.parse_math": False,
+    "axes.formatter.use_mathtext": False,
+}
 
 
 @dataclass(frozen=True, slots=True)

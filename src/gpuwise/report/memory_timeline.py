@@ -41,9 +41,11 @@ def timeline_page(timeline: MemoryTimeline) -> str:
         cells = [format_bytes(then), share, format_bytes(float(values[i].max()))]
         rows.append(TableRow(name, [TableCell(c) for c in cells]))
     body = [
-        verdict(timeline_words(timeline)), figures([timeline_drawing(timeline)]), heading("At the peak"),
+        verdict(timeline_words(timeline)),
+        figures([timeline_drawing(timeline)]),
+        heading("At the peak"),
         table("At the peak", ["", "at the peak", "share", "most at any time"], rows),
-    ]  # fmt: skip
+    ]
     if peak.largest:
         largest = [TableRow(name, [TableCell(format_bytes(n))]) for name, n in peak.largest]
         body += [heading("Largest at the peak"), table("Largest at the peak", ["", "size"], largest)]
@@ -105,9 +107,13 @@ def timeline_drawing(timeline: MemoryTimeline) -> Drawing:
         for i, name in enumerate(timeline.categories)
     )
     return draw(
-        "memory", f"Memory over the step: {format_bytes(timeline.peak.requested_bytes)} in use at most",
-        " ".join(timeline_words(timeline)), height, paint, f"At the peak: {said}.",
-    )  # fmt: skip
+        "memory",
+        f"Memory over the step: {format_bytes(timeline.peak.requested_bytes)} in use at most",
+        " ".join(timeline_words(timeline)),
+        height,
+        paint,
+        f"At the peak: {said}.",
+    )
 
 
 def _limits(ax: Axes, timeline: MemoryTimeline, x: Any, top: Any, reserved: Any, scale: float, unit: str) -> None:

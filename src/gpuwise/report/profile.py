@@ -50,14 +50,20 @@ def profile_page(profile: Profile) -> str:
     body += [heading("The step in parts"), _parts_table(profile)]
     if profile.slower:
         rows = [
-            TableRow(f"{s.op} {s.shape} {s.dtype}", [
-                TableCell(f"{s.count:,}"),
-                *(TableCell(format_duration(t)) for t in (s.measured_s, s.expected_s, s.lost_s)), TableCell(s.basis),
-            ])
+            TableRow(
+                f"{s.op} {s.shape} {s.dtype}",
+                [
+                    TableCell(f"{s.count:,}"),
+                    *(TableCell(format_duration(t)) for t in (s.measured_s, s.expected_s, s.lost_s)),
+                    TableCell(s.basis),
+                ],
+            )
             for s in profile.slower[:20]
-        ]  # fmt: skip
-        body += [heading("Operations against this device"),
-                 table("Operations", ["", "calls", "takes", "could take", "lost", "basis"], rows)]  # fmt: skip
+        ]
+        body += [
+            heading("Operations against this device"),
+            table("Operations", ["", "calls", "takes", "could take", "lost", "basis"], rows),
+        ]
     if profile.ranks:
         body += [heading("Ranks"), _ranks_table(profile)]
     body.append(notes(profile.notes))
@@ -67,10 +73,11 @@ def profile_page(profile: Profile) -> str:
 def _finding_row(finding: Finding, wall_s: float) -> TableRow:
     share = f"{100 * min(finding.saved_s / wall_s, 1.0):.0f} %" if wall_s else ""
     cells = [
-        TableCell(format_duration(finding.saved_s), f"{finding.confidence} confidence"), TableCell(share),
+        TableCell(format_duration(finding.saved_s), f"{finding.confidence} confidence"),
+        TableCell(share),
         TableCell("; ".join(e.words for e in finding.evidence), mark="words"),
         TableCell(" ".join(finding.mend), finding.note, "words"),
-    ]  # fmt: skip
+    ]
     return TableRow(finding.title, cells)
 
 
@@ -89,10 +96,16 @@ def _parts_table(profile: Profile) -> str:
 def _ranks_table(profile: Profile) -> str:
     parts = ("compute", "communication", "data wait", "host gaps", "sync points")
     rows = [
-        TableRow(f"rank {rank}", [TableCell(format_duration(s.wall_s)), TableCell(f"{100 * s.busy_share:.0f} %"),
-                                  *(TableCell(f"{100 * s.share(p):.0f} %") for p in parts)])
+        TableRow(
+            f"rank {rank}",
+            [
+                TableCell(format_duration(s.wall_s)),
+                TableCell(f"{100 * s.busy_share:.0f} %"),
+                *(TableCell(f"{100 * s.share(p):.0f} %") for p in parts),
+            ],
+        )
         for rank, s in profile.ranks
-    ]  # fmt: skip
+    ]
     return table("Ranks", ["", "step", "busy", *parts], rows)
 
 
@@ -114,8 +127,10 @@ def _parts_drawing(profile: Profile) -> Drawing:
         margins(figure, left=room_for(names or [""]) + 0.15, top=0.1)
 
     said = "; ".join(f"{name} {format_duration(s)}" for name, s in shown)
-    caption = f"Parts add up to the step of {format_duration(profile.split.wall_s)}; the device is busy " \
-              f"{100 * profile.split.busy_share:.0f} % of it."  # fmt: skip
+    caption = (
+        f"Parts add up to the step of {format_duration(profile.split.wall_s)}; the device is busy "
+        f"{100 * profile.split.busy_share:.0f} % of it."
+    )
     return draw("step-parts", "The step in parts", caption, 0.75 + 0.26 * max(len(shown), 1), paint, said)
 
 
@@ -177,9 +192,7 @@ def _roofline_drawing(profile: Profile) -> Drawing | None:
         f"{s.op} {s.shape} {s.dtype}: {s.flop / s.moved_bytes:.3g} FLOP per byte, {format_rate(s.flop_per_s, 'FLOP/s')}."
         for s in points[:10]
     )
-    caption = (
-        "Products, convolutions, attention: filled as they ran, hollow as this device should run them; area is their time."
-    )
+    caption = "Products, convolutions, attention: filled as they ran, hollow as this device should run them; area is their time."
     return draw("profile-roofline", "Operations against this device", caption, 3.3, paint, said)
 
 
@@ -189,10 +202,28 @@ def _scatter(ax: Axes, profile: Profile, points: list[Slower]) -> None:
         own = [s for s in points if s.dtype == kind]
         x = [s.flop / s.moved_bytes for s in own]
         sizes = [max(16.0, 900 * s.measured_s / profile.split.wall_s) for s in own]
-        ax.scatter(x, [s.flop_per_s / GIGA for s in own], s=sizes, color=colour(i), marker=MARKERS[i % len(MARKERS)], alpha=0.75,
-                   linewidths=0.5, edgecolors=GRID, label=kind, zorder=3)  # fmt: skip
-        ax.scatter(x, [s.flop / s.expected_s / GIGA for s in own], s=22, facecolors="none", edgecolors=colour(i),
-                   marker=MARKERS[i % len(MARKERS)], linewidths=1.0, zorder=2)  # fmt: skip
+        ax.scatter(
+            x,
+            [s.flop_per_s / GIGA for s in own],
+            s=sizes,
+            color=colour(i),
+            marker=MARKERS[i % len(MARKERS)],
+            alpha=0.75,
+            linewidths=0.5,
+            edgecolors=GRID,
+            label=kind,
+            zorder=3,
+        )
+        ax.scatter(
+            x,
+            [s.flop / s.expected_s / GIGA for s in own],
+            s=22,
+            facecolors="none",
+            edgecolors=colour(i),
+            marker=MARKERS[i % len(MARKERS)],
+            linewidths=1.0,
+            zorder=2,
+        )
         for s, at in zip(own, x, strict=True):
             ax.plot([at, at], [s.flop_per_s / GIGA, s.flop / s.expected_s / GIGA], color=MUTED, linewidth=0.7, zorder=1)
     ax.set_xscale("log")

@@ -49,10 +49,17 @@ def _paint(figure: Figure, line: StepRoofline, shown: list[StepPoint]) -> None:
     for i, family in enumerate(families):
         own = [p for p in shown if p.family == family]
         axes.scatter(
-            [p.intensity for p in own], [p.flop_per_s for p in own], s=[max(14.0, _AREA * p.share) for p in own],
-            color=colour(i), marker=MARKERS[i % len(MARKERS)], alpha=0.75, linewidths=0.5, edgecolors=GRID, label=family,
+            [p.intensity for p in own],
+            [p.flop_per_s for p in own],
+            s=[max(14.0, _AREA * p.share) for p in own],
+            color=colour(i),
+            marker=MARKERS[i % len(MARKERS)],
+            alpha=0.75,
+            linewidths=0.5,
+            edgecolors=GRID,
+            label=family,
             zorder=2,
-        )  # fmt: skip
+        )
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(low, high)

@@ -44,9 +44,15 @@ def _bill(cost: RunCost) -> Drawing:
     said = "; ".join(
         f"{line.name} {dollars(line.usd.expected)} ({dollars(line.usd.low)} to {dollars(line.usd.high)})" for line in lines
     )
-    return draw("bill", f"The bill: {dollars(total.expected)}",
-                f"80 % interval {dollars(total.low)} to {dollars(total.high)}. Blue is time of the machines, orange what is not; "
-                "whiskers are 80 % intervals.", 0.2 + 0.27 * len(lines), paint, f"{said}.")  # fmt: skip
+    return draw(
+        "bill",
+        f"The bill: {dollars(total.expected)}",
+        f"80 % interval {dollars(total.low)} to {dollars(total.high)}. Blue is time of the machines, orange what is not; "
+        "whiskers are 80 % intervals.",
+        0.2 + 0.27 * len(lines),
+        paint,
+        f"{said}.",
+    )
 
 
 def _power(cost: RunCost) -> Drawing | None:
@@ -65,8 +71,15 @@ def _power(cost: RunCost) -> Drawing | None:
         for value, name, dash in ((budget.design_w, "accelerators' design power", ":"), (budget.most_w, "hosts' most", "--")):
             if value is not None:
                 ax.axvline(value / KILO, color=MUTED, ls=dash, lw=1.3, label=f"{name} {format_rate(value, 'W')}")
-        ax.plot([budget.total_w.low / KILO, budget.total_w.high / KILO], [-0.55] * 2, color=INK, lw=1.2, marker="|", ms=6,
-                label=f"total {format_rate(budget.total_w.expected, 'W')}, 80 %")  # fmt: skip
+        ax.plot(
+            [budget.total_w.low / KILO, budget.total_w.high / KILO],
+            [-0.55] * 2,
+            color=INK,
+            lw=1.2,
+            marker="|",
+            ms=6,
+            label=f"total {format_rate(budget.total_w.expected, 'W')}, 80 %",
+        )
         ax.set_ylim(-0.9, len(items) - 0.2)
         ax.set_xlim(0, 1.12 * max(start, budget.design_w, budget.most_w or 0.0, budget.total_w.high) / KILO)
         ax.set_yticks(range(len(items)), [f"{n}, {format_rate(e.expected, 'W')}" for n, e in reversed(items)])
@@ -80,9 +93,15 @@ def _power(cost: RunCost) -> Drawing | None:
 
     total = budget.total_w
     said = "; ".join(f"{name} {format_rate(e.expected, 'W')}" for name, e in items)
-    return draw("power", f"Power at work: {format_rate(total.expected, 'W')}",
-                f"80 % interval {format_rate(total.low, 'W')} to {format_rate(total.high, 'W')}; site: "
-                f"{budget.site}, PUE {budget.pue.expected:.2f}.", 2.7, paint, f"{said}.")  # fmt: skip
+    return draw(
+        "power",
+        f"Power at work: {format_rate(total.expected, 'W')}",
+        f"80 % interval {format_rate(total.low, 'W')} to {format_rate(total.high, 'W')}; site: "
+        f"{budget.site}, PUE {budget.pue.expected:.2f}.",
+        2.7,
+        paint,
+        f"{said}.",
+    )
 
 
 def _carbon(cost: RunCost) -> Drawing | None:
@@ -108,8 +127,14 @@ def _carbon(cost: RunCost) -> Drawing | None:
         ax.spines["bottom"].set_visible(False)
         margins(figure, left=room_for(names), right=0.05, top=0.05, bottom=0.05)
 
-    return draw("carbon", "Carbon", f"Kilograms of CO2 equivalent on the grid {carbon.grid}, with 80 % intervals.", 0.75, paint,
-                "; ".join(f"{n} {_kg(e.expected)}" for n, e in items) + ".")  # fmt: skip
+    return draw(
+        "carbon",
+        "Carbon",
+        f"Kilograms of CO2 equivalent on the grid {carbon.grid}, with 80 % intervals.",
+        0.75,
+        paint,
+        "; ".join(f"{n} {_kg(e.expected)}" for n, e in items) + ".",
+    )
 
 
 def _kg(value: float) -> str:

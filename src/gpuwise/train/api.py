@@ -60,13 +60,22 @@ class profile:
         folder = Path(self._folder.name)
         self._journal = Writer(folder / "journal.jsonl")
         self._journal.event(
-            "begin", at_s=time.time(), pid=os.getpid(), torch=torch.__version__, script=sys.argv[0],
-            cuda=torch.cuda.is_available(), threads=torch.get_num_threads(),
-        )  # fmt: skip
+            "begin",
+            at_s=time.time(),
+            pid=os.getpid(),
+            torch=torch.__version__,
+            script=sys.argv[0],
+            cuda=torch.cuda.is_available(),
+            threads=torch.get_num_threads(),
+        )
         settings = Profiling(
-            str(folder / "trace.json.gz"), skip=WARM_UP_STEPS + self._steps, steps=TRACED_STEPS, stacks=self._stacks,
-            note_steps=NOTED_STEPS, after_s=CLEAN_S,
-        )  # fmt: skip
+            str(folder / "trace.json.gz"),
+            skip=WARM_UP_STEPS + self._steps,
+            steps=TRACED_STEPS,
+            stacks=self._stacks,
+            note_steps=NOTED_STEPS,
+            after_s=CLEAN_S,
+        )
         self._profiler = Profiler(settings, tell=self._journal.event)
         self._watch = Watch(on_tick=self._on_tick, tell=self._journal.event)
         self._watch.open()
@@ -103,9 +112,7 @@ class profile:
             return
         trace = folder / "trace.json.gz"
         found = trace if facts.has_trace and trace.exists() else None
-        self._found = profile_run(
-            Path(sys.argv[0]).name or "python", facts, found, on_gpu=bool(journal.begin.get("cuda"))
-        )  # fmt: skip
+        self._found = profile_run(Path(sys.argv[0]).name or "python", facts, found, on_gpu=bool(journal.begin.get("cuda")))
 
 
 def watch(loader: Iterable[T]) -> Iterator[T]:

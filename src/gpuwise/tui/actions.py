@@ -272,8 +272,15 @@ class Acts(App[None]):
         def look(name: str) -> None:
             self.theme = name
 
-        sheet = Sheet(self.palette, "themes", lambda _: [], choices=[Choice(n, n) for n in names], at=names.index(before),
-                      move=look, widest=40)  # fmt: skip
+        sheet = Sheet(
+            self.palette,
+            "themes",
+            lambda _: [],
+            choices=[Choice(n, n) for n in names],
+            at=names.index(before),
+            move=look,
+            widest=40,
+        )
         self.open(sheet, take)
 
     def chosen_entries(self) -> list[Entry]:

@@ -1,4 +1,5 @@
-"""The application: takes snapshots from the sampler, keys and clicks from the person, and shows what :mod:`gpuwise.tui.lines.drawing`
+"""The application: takes snapshots from the sampler, keys and clicks from the person, and shows what
+:mod:`gpuwise.tui.lines.drawing`
 makes of them. No formula lives here."""
 
 from __future__ import annotations
@@ -48,28 +49,56 @@ class TopApp(Acts):
     ENABLE_COMMAND_PALETTE = False
     CSS = "Screen { layout: vertical; overflow: hidden; } Screen > Panel { height: 100%; }"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q,ctrl+c", "quit"), Binding("question_mark,h,f1", "help"), Binding("tab", "next_view(1)", priority=True),
-        Binding("shift+tab", "next_view(-1)", priority=True), Binding("w", "view('why')"), Binding("enter", "details"),
-        Binding("d", "card_details"), Binding("slash,backslash", "filter"), Binding("escape", "clear_filter"),
-        Binding("s", "sort(1)"), Binding("S", "sort(-1)"), Binding("r", "turn"), Binding("t", "tree"), Binding("o", "only_card"),
-        Binding("k,delete", "kill"), Binding("c", "chart(1)"), Binding("C", "chart(-1)"), Binding("a", "all_cards"),
-        Binding("z", "zoom"), Binding("space,p", "pause"), Binding("plus,equals_sign", "interval(1)"),
-        Binding("minus", "interval(-1)"), Binding("T", "theme"), Binding("up", "by(-1)"), Binding("down", "by(1)"),
-        Binding("pageup", "page(-1)"), Binding("pagedown", "page(1)"), Binding("home", "by(-100000)"),
+        Binding("q,ctrl+c", "quit"),
+        Binding("question_mark,h,f1", "help"),
+        Binding("tab", "next_view(1)", priority=True),
+        Binding("shift+tab", "next_view(-1)", priority=True),
+        Binding("w", "view('why')"),
+        Binding("enter", "details"),
+        Binding("d", "card_details"),
+        Binding("slash,backslash", "filter"),
+        Binding("escape", "clear_filter"),
+        Binding("s", "sort(1)"),
+        Binding("S", "sort(-1)"),
+        Binding("r", "turn"),
+        Binding("t", "tree"),
+        Binding("o", "only_card"),
+        Binding("k,delete", "kill"),
+        Binding("c", "chart(1)"),
+        Binding("C", "chart(-1)"),
+        Binding("a", "all_cards"),
+        Binding("z", "zoom"),
+        Binding("space,p", "pause"),
+        Binding("plus,equals_sign", "interval(1)"),
+        Binding("minus", "interval(-1)"),
+        Binding("T", "theme"),
+        Binding("up", "by(-1)"),
+        Binding("down", "by(1)"),
+        Binding("pageup", "page(-1)"),
+        Binding("pagedown", "page(1)"),
+        Binding("home", "by(-100000)"),
         Binding("end", "by(100000)"),
-        Binding("left,left_square_bracket", "card_by(-1)"), Binding("right,right_square_bracket", "card_by(1)"),
-        Binding("comma", "seek(-10)"), Binding("full_stop", "seek(10)"), Binding("less_than_sign", "seek(-60)"),
+        Binding("left,left_square_bracket", "card_by(-1)"),
+        Binding("right,right_square_bracket", "card_by(1)"),
+        Binding("comma", "seek(-10)"),
+        Binding("full_stop", "seek(10)"),
+        Binding("less_than_sign", "seek(-60)"),
         Binding("greater_than_sign", "seek(60)"),
         *(Binding(str(n), f"card({n})") for n in range(10)),
-    ]  # fmt: skip
+    ]
 
     class Arrived(Message):
         """The sampler has left a snapshot."""
 
     def __init__(
-        self, source: Source, options: ScreenOptions, *, chosen: Chosen | None = None,
-        keep: Callable[[Chosen], bool] | None = None, driver: type[Driver] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        source: Source,
+        options: ScreenOptions,
+        *,
+        chosen: Chosen | None = None,
+        keep: Callable[[Chosen], bool] | None = None,
+        driver: type[Driver] | None = None,
+    ) -> None:
         super().__init__(driver_class=driver)
         self.source, self.options = source, options
         self.failure: BaseException | None = None

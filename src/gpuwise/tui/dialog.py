@@ -36,14 +36,27 @@ class Sheet(ModalScreen[str | None]):
 
     DEFAULT_CSS = "Sheet { align: center middle; } Sheet Panel { width: auto; height: auto; }"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,ctrl+c", "close"), Binding("up", "by(-1)"), Binding("down", "by(1)"), Binding("pageup", "by(-10)"),
-        Binding("pagedown,space", "by(10)"), Binding("home", "by(-10000)"), Binding("end", "by(10000)"), Binding("enter", "pick"),
-    ]  # fmt: skip
+        Binding("escape,q,ctrl+c", "close"),
+        Binding("up", "by(-1)"),
+        Binding("down", "by(1)"),
+        Binding("pageup", "by(-10)"),
+        Binding("pagedown,space", "by(10)"),
+        Binding("home", "by(-10000)"),
+        Binding("end", "by(10000)"),
+        Binding("enter", "pick"),
+    ]
 
     def __init__(
-        self, palette: Palette, title: str, make: Callable[[int], Sequence[Line]], *, choices: Sequence[Choice] = (), at: int = 0,
-        move: Callable[[str], None] | None = None, widest: int = WIDEST,
-    ) -> None:  # fmt: skip
+        self,
+        palette: Palette,
+        title: str,
+        make: Callable[[int], Sequence[Line]],
+        *,
+        choices: Sequence[Choice] = (),
+        at: int = 0,
+        move: Callable[[str], None] | None = None,
+        widest: int = WIDEST,
+    ) -> None:
         super().__init__()
         self._palette, self._title, self._make, self._choices = palette, title, make, tuple(choices)
         self._at, self._first, self._move, self._widest = at, 0, move, widest
@@ -86,9 +99,12 @@ class Sheet(ModalScreen[str | None]):
     def _choice(self, n: int, choice: Choice) -> Line:
         here = n == self._at
         return line(
-            run("▸ " if here else "  ", "key"), run(choice.words, "strong" if here else ""),
-            run(f"  ({choice.key})" if choice.key else "", "dim"), back="selected" if here else "", action=f"pick:{n}",
-        )  # fmt: skip
+            run("▸ " if here else "  ", "key"),
+            run(choice.words, "strong" if here else ""),
+            run(f"  ({choice.key})" if choice.key else "", "dim"),
+            back="selected" if here else "",
+            action=f"pick:{n}",
+        )
 
     def _framed(self, lines: Sequence[Line], width: int, hidden: int) -> list[Line]:
         title = cut(f" {self._title} ", max(0, width - 4))

@@ -31,8 +31,12 @@ def ask(app: Acts, rows: Sequence[Entry], number: signal.Signals) -> None:
         out += [line(run(t)) for t in wrap(command_of(rows[0]), width)[:N_COMMAND_LINES]]
         out += [line(run(f"holds {held}", "dim"))] if held else []
         if number == signal.SIGKILL:
-            out += [line(run(t, "warn")) for t in wrap(f"It has not ended {PATIENCE_S:g} s after SIGTERM. SIGKILL leaves it no "
-                                                       "time to save anything.", width)]  # fmt: skip
+            out += [
+                line(run(t, "warn"))
+                for t in wrap(
+                    f"It has not ended {PATIENCE_S:g} s after SIGTERM. SIGKILL leaves it no time to save anything.", width
+                )
+            ]
         return [*out, BLANK]
 
     word = "kill it now (SIGKILL)" if number == signal.SIGKILL else "ask it to end (SIGTERM)"

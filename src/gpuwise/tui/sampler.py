@@ -43,9 +43,14 @@ class Sampler:
     """
 
     def __init__(
-        self, source: Source, take: Callable[[Snapshot], None], fail: Callable[[BaseException], None], *, interval_s: float,
+        self,
+        source: Source,
+        take: Callable[[Snapshot], None],
+        fail: Callable[[BaseException], None],
+        *,
+        interval_s: float,
         live: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._source, self._take, self._fail = source, take, fail
         # a recording behind a tap is still a recording
         self._inner: object = getattr(source, "source", source)

@@ -96,12 +96,20 @@ class OpTable:
     def take(self, keep: NDArray[np.intp]) -> OpTable:
         """The rows at the positions ``keep``."""
         return OpTable(
-            name=tuple(self.name[int(i)] for i in keep.tolist()), kind=self.kind[keep], phase=self.phase[keep],
-            dtype=tuple(self.dtype[int(i)] for i in keep.tolist()), shape=self.shape[keep], count=self.count[keep],
-            flop=self.flop[keep], bytes_read=self.bytes_read[keep], bytes_written=self.bytes_written[keep],
-            saved_bytes=self.saved_bytes[keep], flag=self.flag[keep], window=self.window[keep],
+            name=tuple(self.name[int(i)] for i in keep.tolist()),
+            kind=self.kind[keep],
+            phase=self.phase[keep],
+            dtype=tuple(self.dtype[int(i)] for i in keep.tolist()),
+            shape=self.shape[keep],
+            count=self.count[keep],
+            flop=self.flop[keep],
+            bytes_read=self.bytes_read[keep],
+            bytes_written=self.bytes_written[keep],
+            saved_bytes=self.saved_bytes[keep],
+            flag=self.flag[keep],
+            window=self.window[keep],
             n_kernels=self.n_kernels[keep],
-        )  # fmt: skip
+        )
 
     def total_flop(self, *phases: Phase) -> float:
         """FLOP of the rows of ``phases`` (all phases when none is given), counts included."""
@@ -112,12 +120,17 @@ class OpTable:
         """Each row as a dict, for ``--json`` and tests."""
         for i in range(len(self)):
             yield {
-                "name": self.name[i], "kind": Kind(int(self.kind[i])).name.lower(),
-                "phase": Phase(int(self.phase[i])).name.lower(), "dtype": self.dtype[i],
-                "shape": [int(x) for x in self.shape[i]], "count": float(self.count[i]),
-                "flop": float(self.flop[i]), "bytes_read": float(self.bytes_read[i]),
-                "bytes_written": float(self.bytes_written[i]), "saved_bytes": float(self.saved_bytes[i]),
-            }  # fmt: skip
+                "name": self.name[i],
+                "kind": Kind(int(self.kind[i])).name.lower(),
+                "phase": Phase(int(self.phase[i])).name.lower(),
+                "dtype": self.dtype[i],
+                "shape": [int(x) for x in self.shape[i]],
+                "count": float(self.count[i]),
+                "flop": float(self.flop[i]),
+                "bytes_read": float(self.bytes_read[i]),
+                "bytes_written": float(self.bytes_written[i]),
+                "saved_bytes": float(self.saved_bytes[i]),
+            }
 
 
 @dataclass(slots=True)
@@ -157,7 +170,12 @@ class OpTableBuilder:
             phase=np.array(columns[2], dtype=np.int64),
             dtype=columns[3],
             shape=np.array(columns[4], dtype=np.int64).reshape(-1, N_SHAPE),
-            count=f[0], flop=f[1], bytes_read=f[2], bytes_written=f[3], saved_bytes=f[4],
-            flag=np.array(columns[10], dtype=np.int64), window=np.array(columns[11], dtype=np.int64),
+            count=f[0],
+            flop=f[1],
+            bytes_read=f[2],
+            bytes_written=f[3],
+            saved_bytes=f[4],
+            flag=np.array(columns[10], dtype=np.int64),
+            window=np.array(columns[11], dtype=np.int64),
             n_kernels=f[5],
-        )  # fmt: skip
+        )

@@ -81,9 +81,7 @@ def test_every_row_is_scored_or_says_why_not(tmp_path: Path) -> None:
         "no fp8 rate for accelerator",
         "",
     ]
-    good = np.array(
-        [not r and s.startswith("aic") for r, s in zip(scores.reason, scores.source, strict=True)]
-    )
+    good = np.array([not r and s.startswith("aic") for r, s in zip(scores.reason, scores.source, strict=True)])
     assert np.isfinite(scores.predicted[good]).all() and np.isnan(scores.predicted[:12][~good[:12]]).all()
     assert np.abs(scores.predicted[good] / scores.measured[good] - 1).max() < 0.4
     assert set(scores.split) == {"fit", "check"} and scores.split[7] == "check"
@@ -97,9 +95,7 @@ def test_a_site_is_on_one_side_whatever_the_call() -> None:
     rng = np.random.default_rng(0)
     heads, kv = rng.choice([1, 2, 4, 8, 16, 32, 64], 4000), rng.choice([1, 2, 4, 8], 4000)
     width, window = rng.choice([64, 128, 256], 4000), rng.choice([0, 128, 1024], 4000)
-    s = shape_of(
-        rng.integers(1, 64, 4000), 7, rng.integers(1, 999, 4000), heads * kv, kv, width, None, window
-    )
+    s = shape_of(rng.integers(1, 64, 4000), 7, rng.integers(1, 999, 4000), heads * kv, kv, width, None, window)
     held = is_check_site(s)
     assert 0.05 < held.mean() < 0.25
     sites: dict[tuple[int, ...], set[bool]] = {}

@@ -20,17 +20,30 @@ def problem(true: dict[str, Any]) -> Problem:
     kinds = [FAMILIES.index(n) for n in ("convolution", "product", "pointwise")]
     n = 40
     table = Features(
-        family=np.tile(kinds, n), flop=(rng.uniform(1e11, 1e13, 3 * n) * np.tile([1, 1, 0], n)),
-        moved=rng.uniform(1e8, 1e10, 3 * n), kernels=np.ones(3 * n), padding=np.ones(3 * n),
-        narrow=np.tile([64.0, 512.0, 0.0], n), layout=np.tile([1.0, 0.0, 0.0], n), single=np.zeros(3 * n, bool),
+        family=np.tile(kinds, n),
+        flop=(rng.uniform(1e11, 1e13, 3 * n) * np.tile([1, 1, 0], n)),
+        moved=rng.uniform(1e8, 1e10, 3 * n),
+        kernels=np.ones(3 * n),
+        padding=np.ones(3 * n),
+        narrow=np.tile([64.0, 512.0, 0.0], n),
+        layout=np.tile([1.0, 0.0, 0.0], n),
+        single=np.zeros(3 * n, bool),
         product=np.tile([False, True, False], n),
-    )  # fmt: skip
+    )
     cards = {"a": find_accelerator("RTX 3090"), "b": find_accelerator("RTX 4090")}
     p = Problem(
-        table, np.ones(3 * n), np.repeat(np.arange(n), 3), np.full(n, 3.0), np.tile(np.arange(n), 2),
-        np.repeat(np.array(["a", "b"], dtype=object), n), np.zeros(2 * n, bool), np.zeros(2 * n, bool), np.ones(2 * n),
-        np.tile(np.array([f"net{i}" for i in range(n)], dtype=object), 2), cards,
-    )  # fmt: skip
+        table,
+        np.ones(3 * n),
+        np.repeat(np.arange(n), 3),
+        np.full(n, 3.0),
+        np.tile(np.arange(n), 2),
+        np.repeat(np.array(["a", "b"], dtype=object), n),
+        np.zeros(2 * n, bool),
+        np.zeros(2 * n, bool),
+        np.ones(2 * n),
+        np.tile(np.array([f"net{i}" for i in range(n)], dtype=object), 2),
+        cards,
+    )
     p.measured[:] = predicted(p, true, np.ones(2 * n, bool))
     return p
 

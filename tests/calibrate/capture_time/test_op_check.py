@@ -26,9 +26,16 @@ def rows(op: str, *shapes: tuple[float, float, float, float]) -> OpRows:
 
 @pytest.mark.parametrize(
     ("op", "family", "flop"),
-    [("linear", "matmul", 2 * 64 * 128 * 256), ("bmm", "matmul", 2 * 8 * 64 * 128 * 256), ("conv", "convolution", None),
-     ("ln", "norm", 0), ("softmax", "softmax", 0), ("add", "elementwise", 0), ("gelu", "elementwise", 0)],
-)  # fmt: skip
+    [
+        ("linear", "matmul", 2 * 64 * 128 * 256),
+        ("bmm", "matmul", 2 * 8 * 64 * 128 * 256),
+        ("conv", "convolution", None),
+        ("ln", "norm", 0),
+        ("softmax", "softmax", 0),
+        ("add", "elementwise", 0),
+        ("gelu", "elementwise", 0),
+    ],
+)
 def test_signatures_say_what_was_run(op, family, flop):
     made = signature_of(op, [8, 64, 128, 256])
     assert family_of(made) == family

@@ -39,15 +39,19 @@ def test_every_batch_is_captured_near_its_own(counts: dict[int, int]) -> None:
 
 
 def test_rows_of_lambda_are_the_scripts_settings(tmp_path: Path) -> None:
-    write(tmp_path / "models/lambda_training.csv", LAMBDA_COLUMNS, [
-        ("RTX_A6000", "bert_base_squad", "amp_fp16", "v1", 1, 80, 160, 384),
-        ("RTX_A6000", "ssd", "amp_fp16", "v0", 1, 64, 320, ""),
-        ("RTX_A6000", "ssd", "amp_fp16", "v1", 1, 64, 320, ""),
-        ("RTX_A6000", "transformerxllarge", "fp32", "v1", 1, 8, 8 * 384, 384),
-        ("RTX_A6000", "ncf", "fp32", "v1", 1, 8, 8, ""),
-        ("RTX_A6000", "resnet50", "fp32", "v1", 2, 8, 8, ""),
-        ("RTX_A6000", "resnet50", "fp32", "v1", 1, 8, "", ""),
-    ])  # fmt: skip
+    write(
+        tmp_path / "models/lambda_training.csv",
+        LAMBDA_COLUMNS,
+        [
+            ("RTX_A6000", "bert_base_squad", "amp_fp16", "v1", 1, 80, 160, 384),
+            ("RTX_A6000", "ssd", "amp_fp16", "v0", 1, 64, 320, ""),
+            ("RTX_A6000", "ssd", "amp_fp16", "v1", 1, 64, 320, ""),
+            ("RTX_A6000", "transformerxllarge", "fp32", "v1", 1, 8, 8 * 384, 384),
+            ("RTX_A6000", "ncf", "fp32", "v1", 1, 8, 8, ""),
+            ("RTX_A6000", "resnet50", "fp32", "v1", 2, 8, 8, ""),
+            ("RTX_A6000", "resnet50", "fp32", "v1", 1, 8, "", ""),
+        ],
+    )
     rows = tables.lambda_rows(tmp_path)
     bert, old, new, xl, ncf, unknown = rows
     assert dict(bert.job.settings)["precision"] == "fp16_master" and bert.step_s == pytest.approx(0.5) and bert.tf32
@@ -61,10 +65,14 @@ def test_rows_of_lambda_are_the_scripts_settings(tmp_path: Path) -> None:
 
 def test_a_neusight_row_keeps_the_study_s_own_prediction(tmp_path: Path) -> None:
     columns = ("gpu", "model", "mode", "option", "seq_len", "batch", "measured_ms", "pred_neusight_ms")
-    write(tmp_path / "models/neusight_e2e.csv", columns, [
-        ("Tesla_T4", "bert_large", "training", "", 512, 8, 100.0, 90.0),
-        ("Tesla_T4", "bert_large", "training", "dp4", 512, 8, 100.0, 90.0),
-    ])  # fmt: skip
+    write(
+        tmp_path / "models/neusight_e2e.csv",
+        columns,
+        [
+            ("Tesla_T4", "bert_large", "training", "", 512, 8, 100.0, 90.0),
+            ("Tesla_T4", "bert_large", "training", "dp4", 512, 8, 100.0, 90.0),
+        ],
+    )
     one, four = tables.neusight_rows(tmp_path)
     assert one.job == replace(job("neusight-bert_large", "transformers", optimizer="none", seq_len=512), batch=8)
     assert one.baseline_s == pytest.approx(0.09) and not one.tf32 and one.empties_cache

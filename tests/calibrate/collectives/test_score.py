@@ -35,15 +35,22 @@ def folder(tmp_path: Path) -> Path:
     ):
         for dtype, width in (("half", 2), ("int8", 1)):
             for op in ("all_reduce", "alltoall"):
-                one = curve(
-                    system_of("h100_sxm"), op.replace("alltoall", "all_to_all"), 8, 8, element_bytes=width
-                )
+                one = curve(system_of("h100_sxm"), op.replace("alltoall", "all_to_all"), 8, 8, element_bytes=width)
                 for size in SIZES:
-                    rows.append({
-                        "gpu": gpu, "table": "nccl_perf", "lib": "nccl", "ver": version, "op_name": op,
-                        "kernel_source": "NCCL", "dtype": dtype, "num_gpus": 8, "message_size": size // width,
-                        "latency_ms": 1.1e3 * float(one.time_s(size)),
-                    })  # fmt: skip
+                    rows.append(
+                        {
+                            "gpu": gpu,
+                            "table": "nccl_perf",
+                            "lib": "nccl",
+                            "ver": version,
+                            "op_name": op,
+                            "kernel_source": "NCCL",
+                            "dtype": dtype,
+                            "num_gpus": 8,
+                            "message_size": size // width,
+                            "latency_ms": 1.1e3 * float(one.time_s(size)),
+                        }
+                    )
     (tmp_path / "ops").mkdir()
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "ops" / "collectives.parquet")
     return tmp_path

@@ -77,12 +77,26 @@ def test_a_whole_fit_follows_its_rows(tmp_path: Path) -> None:
     n = len(tokens)
     h100 = accelerators()["h100-sxm-80gb"]
     time = moe_layer_time(h100, "bf16", tokens, 4096, 1536, 8, 128).time_s * 1e3
-    rows = read_moe(write(tmp_path, {
-        "gpu": ["h100_sxm"] * n, "bver": ["1"] * n, "kernel_source": ["k"] * n, "moe_dtype": ["bfloat16"] * n,
-        "distribution": ["balanced"] * n, "num_tokens": tokens, "hidden_size": [4096] * n, "inter_size": [1536] * n,
-        "topk": [8] * n, "num_experts": [128] * n, "moe_tp_size": [1] * n, "moe_ep_size": [1] * n,
-        "latency_ms": [float(t) for t in time],
-    }))  # fmt: skip
+    rows = read_moe(
+        write(
+            tmp_path,
+            {
+                "gpu": ["h100_sxm"] * n,
+                "bver": ["1"] * n,
+                "kernel_source": ["k"] * n,
+                "moe_dtype": ["bfloat16"] * n,
+                "distribution": ["balanced"] * n,
+                "num_tokens": tokens,
+                "hidden_size": [4096] * n,
+                "inter_size": [1536] * n,
+                "topk": [8] * n,
+                "num_experts": [128] * n,
+                "moe_tp_size": [1] * n,
+                "moe_ep_size": [1] * n,
+                "latency_ms": [float(t) for t in time],
+            },
+        )
+    )
     assert rows is not None
     document, arrays = fit_rows(rows)
     assert document["physics"]["bf16"]["k"]["Hopper"]["devices"] == ["h100-sxm-80gb"]

@@ -96,12 +96,29 @@ def synthetic(truth: Coefficients, rows: int) -> GemmRows:
 def test_physics_comes_back_from_its_own_numbers() -> None:
     pytest.importorskip("scipy")
     truth = Coefficients(
-        latency_clocks=4000, math_efficiency=0.93, load_bytes_per_clock=100, wave_rounding=0.5, wave_clocks=150,
-        bandwidth_efficiency=0.8, p=4, split_clocks=4500, hot_weights=6, l2_bytes_per_clock=20, hot_sharpness=5,
-        hot_activations=1, joules_per_flop=5e-13, joules_per_byte=2e-11, swizzle_tiles=5, l2_retained=0.6,
-        step_clocks=140, epilogue_clocks=3000, output_weight=1, reduction_bytes_per_clock=30, quantise_clocks=0,
+        latency_clocks=4000,
+        math_efficiency=0.93,
+        load_bytes_per_clock=100,
+        wave_rounding=0.5,
+        wave_clocks=150,
+        bandwidth_efficiency=0.8,
+        p=4,
+        split_clocks=4500,
+        hot_weights=6,
+        l2_bytes_per_clock=20,
+        hot_sharpness=5,
+        hot_activations=1,
+        joules_per_flop=5e-13,
+        joules_per_byte=2e-11,
+        swizzle_tiles=5,
+        l2_retained=0.6,
+        step_clocks=140,
+        epilogue_clocks=3000,
+        output_weight=1,
+        reduction_bytes_per_clock=30,
+        quantise_clocks=0,
         quantise_efficiency=0,
-    )  # fmt: skip
+    )
     rows = synthetic(truth, 800)
     found = Coefficients(**fit_physics("bf16", "Hopper", {"h100_sxm": rows}, {"host_floor_s": {}}))
     h100 = device_of(accelerators()["h100-sxm-80gb"], "bf16")

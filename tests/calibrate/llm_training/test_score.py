@@ -55,7 +55,8 @@ def test_groups_hold_every_predictable_row_once() -> None:
 @pytest.mark.parametrize(
     ("software", "release"),
     [
-        ("NeMo/Megatron-Bridge 25.11", 2025 + 10 / 12), ("NeMo (dgxc-benchmarking v24.11.1)", 2024 + 10 / 12),
+        ("NeMo/Megatron-Bridge 25.11", 2025 + 10 / 12),
+        ("NeMo (dgxc-benchmarking v24.11.1)", 2024 + 10 / 12),
         ("nanotron v0.5", None),
     ],
 )

@@ -43,8 +43,22 @@ def products(accelerator: Accelerator, factor: np.ndarray, dtype: str = "bf16", 
     for i, (side, seconds) in enumerate(zip(sides, time, strict=True)):
         m, n_, k = (int(x) for x in side)
         sizes = {"m": m, "n": n_, "k": k, "variant": "product"}
-        made.append(Record(float(i), f"p{i}", "matmul", "GPU-1", "L40S", accelerator.id, dtype, sizes, "FLOP/s",
-                           2.0 * m * n_ * k / seconds, time_s=float(seconds), correct=True))  # fmt: skip
+        made.append(
+            Record(
+                float(i),
+                f"p{i}",
+                "matmul",
+                "GPU-1",
+                "L40S",
+                accelerator.id,
+                dtype,
+                sizes,
+                "FLOP/s",
+                2.0 * m * n_ * k / seconds,
+                time_s=float(seconds),
+                correct=True,
+            )
+        )
     return made
 
 
@@ -128,9 +142,11 @@ def test_no_correction_makes_a_product_faster_than_the_card_can_be() -> None:
 def test_wrong_failed_and_older_answers_teach_nothing() -> None:
     good, other = products(L40S, constant(1.0), n=2)
     rows = [
-        replace(good, at_s=1.0), replace(good, at_s=9.0, value=2.0), replace(other, correct=False),
+        replace(good, at_s=1.0),
+        replace(good, at_s=9.0, value=2.0),
+        replace(other, correct=False),
         replace(other, value=None, failed="out of memory", time_s=None),
-    ]  # fmt: skip
+    ]
     assert [r.value for r in newest(rows)] == [2.0]
     with pytest.raises(DataError, match="no measurement"):
         fit_device(rows[2:], L40S)
@@ -141,8 +157,21 @@ def test_streams_and_copies_have_coefficients_of_their_own() -> None:
     rows = []
     for i, size in enumerate(sizes):
         time = float(memory_time(L40S, float(size), float(size)).time_s[0]) * 1.3
-        rows.append(Record(float(i), f"s{i}", "memory", "GPU-1", "L40S", "l40s", "", {"bytes": size, "variant": "copy"}, "B/s",
-                           2 * size / time, time_s=time))  # fmt: skip
+        rows.append(
+            Record(
+                float(i),
+                f"s{i}",
+                "memory",
+                "GPU-1",
+                "L40S",
+                "l40s",
+                "",
+                {"bytes": size, "variant": "copy"},
+                "B/s",
+                2 * size / time,
+                time_s=time,
+            )
+        )
     found = fit_device(rows, L40S)
     assert set(found.families) == {"memory"}
     assert found.families["memory"].rows == 2, "streams as small as a few caches say nothing about memory"
@@ -192,9 +221,17 @@ def test_a_newer_file_is_refused(home: Path) -> None:
 
 def unknown(found: object, **more: object) -> Accelerator:
     said = {
-        "name": "ACME 9000", "vendor": "NVIDIA", "memory_bytes": 24 * 2.0**30, "capability": (8, 9), "units": 60,
-        "clock_hz": 2.4e9, "power_w": 300.0, "l2_bytes": 32 * 2.0**20, "unified_memory": False, "pcie": (4, 16),
-    }  # fmt: skip
+        "name": "ACME 9000",
+        "vendor": "NVIDIA",
+        "memory_bytes": 24 * 2.0**30,
+        "capability": (8, 9),
+        "units": 60,
+        "clock_hz": 2.4e9,
+        "power_w": 300.0,
+        "l2_bytes": 32 * 2.0**20,
+        "unified_memory": False,
+        "pcie": (4, 16),
+    }
     return accelerator_from(found, **{**said, **more})  # type: ignore[arg-type]
 
 

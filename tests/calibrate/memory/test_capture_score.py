@@ -62,10 +62,13 @@ def test_no_tables_no_scores(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "family"),
     [
-        ("tf_efficientnetv2_b0", "efficientnetv"), ("vit_base_patch16_224", "vit"), ("EleutherAI/gpt-neo-125M", "gpt"),
-        ("legacy_seresnet101", "seresnet"), ("resnet50.a1_in1k", "resnet"),
+        ("tf_efficientnetv2_b0", "efficientnetv"),
+        ("vit_base_patch16_224", "vit"),
+        ("EleutherAI/gpt-neo-125M", "gpt"),
+        ("legacy_seresnet101", "seresnet"),
+        ("resnet50.a1_in1k", "resnet"),
     ],
-)  # fmt: skip
+)
 def test_families(model: str, family: str) -> None:
     assert family_of(model) == family
 
@@ -110,8 +113,10 @@ def test_a_usual_run_samples_check_rows_and_keeps_pairs(folder: Path) -> None:
     jobs = jobs_of(folder)
     chosen = captured_memory.sample(jobs)
     assert {(jobs[i].model, jobs[i].batch) for i in chosen} == {
-        ("convnext_tiny", 200), ("vit_small_patch16_224", 256), ("vit_small_patch16_224", 384),
-    }  # fmt: skip
+        ("convnext_tiny", 200),
+        ("vit_small_patch16_224", 256),
+        ("vit_small_patch16_224", 384),
+    }
     assert all(jobs[i].split == "check" and not jobs[i].skip for i in chosen)
 
 

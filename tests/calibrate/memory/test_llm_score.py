@@ -13,25 +13,68 @@ from gpuwise.units import GIB
 from gpuwise.workload.strategy import Strategy
 
 GPT = {
-    "model": "gpt-181B", "n_layers": "72", "hidden": "14336", "ffn": "57344", "heads": "64", "kv_heads": "64",
-    "vocab": "250880", "seq_len": "2048", "gpu": "A100-80GB", "n_gpus": "384",
+    "model": "gpt-181B",
+    "n_layers": "72",
+    "hidden": "14336",
+    "ffn": "57344",
+    "heads": "64",
+    "kv_heads": "64",
+    "vocab": "250880",
+    "seq_len": "2048",
+    "gpu": "A100-80GB",
+    "n_gpus": "384",
     "sharding": "ZeRO-1 (DeepSpeed)",
-    "global_batch": "2048", "precision": "fp16", "act_ckpt": "full", "attn": "unfused",
-    "software": "Megatron-DeepSpeed", "source": "bigscience-bloom-prequel",
-}  # fmt: skip
+    "global_batch": "2048",
+    "precision": "fp16",
+    "act_ckpt": "full",
+    "attn": "unfused",
+    "software": "Megatron-DeepSpeed",
+    "source": "bigscience-bloom-prequel",
+}
 RUNS = [
     # bigscience tr11-176B-ml chronicles-prequel
-    {**GPT, "tp": "8", "pp": "12", "micro_batch": "2", "step_time_s": "134.02", "memory_gb": "37",
-     "memory_kind": "nvidia-smi GB, max node"},
+    {
+        **GPT,
+        "tp": "8",
+        "pp": "12",
+        "micro_batch": "2",
+        "step_time_s": "134.02",
+        "memory_gb": "37",
+        "memory_kind": "nvidia-smi GB, max node",
+    },
     {**GPT, "tp": "2", "pp": "6", "micro_batch": "2", "memory_kind": "OOM"},
     # MooreThreads SimuMax docs/b200
-    {"model": "llama-L12", "n_layers": "12", "hidden": "8192", "ffn": "28672", "heads": "64", "kv_heads": "8",
-     "vocab": "128256", "seq_len": "4096", "gpu": "B200-SXM", "n_gpus": "8", "tp": "4", "pp": "1", "dp": "2",
-     "cp": "1", "ep": "1", "sharding": "Megatron distributed optimizer (ZeRO-1)", "micro_batch": "1",
-     "grad_accum": "4", "global_batch": "8", "precision": "bf16", "act_ckpt": "none", "attn": "TE flash",
-     "step_time_s": "0.4", "memory_gb": "39.07", "memory_kind": "max_allocated GiB, max over ranks",
-     "software": "Megatron-LM", "notes": "real_reserved_gib=40.18", "source": "simumax-b200"},
-]  # fmt: skip
+    {
+        "model": "llama-L12",
+        "n_layers": "12",
+        "hidden": "8192",
+        "ffn": "28672",
+        "heads": "64",
+        "kv_heads": "8",
+        "vocab": "128256",
+        "seq_len": "4096",
+        "gpu": "B200-SXM",
+        "n_gpus": "8",
+        "tp": "4",
+        "pp": "1",
+        "dp": "2",
+        "cp": "1",
+        "ep": "1",
+        "sharding": "Megatron distributed optimizer (ZeRO-1)",
+        "micro_batch": "1",
+        "grad_accum": "4",
+        "global_batch": "8",
+        "precision": "bf16",
+        "act_ckpt": "none",
+        "attn": "TE flash",
+        "step_time_s": "0.4",
+        "memory_gb": "39.07",
+        "memory_kind": "max_allocated GiB, max over ranks",
+        "software": "Megatron-LM",
+        "notes": "real_reserved_gib=40.18",
+        "source": "simumax-b200",
+    },
+]
 
 
 @pytest.fixture
@@ -75,9 +118,22 @@ def test_no_table(tmp_path: Path) -> None:
 
 def test_rule_of_thumb_by_hand() -> None:
     arch = Architecture(
-        id="a", name="a", kind="decoder", n_layers=2, hidden=64, ffn=256, heads=4, kv_heads=4, head_dim=16,
-        vocab=0, max_seq_len=128, lm_head=False, final_norm=False, norm="none", gated_mlp=False,
-    )  # fmt: skip
+        id="a",
+        name="a",
+        kind="decoder",
+        n_layers=2,
+        hidden=64,
+        ffn=256,
+        heads=4,
+        kv_heads=4,
+        head_dim=16,
+        vocab=0,
+        max_seq_len=128,
+        lm_head=False,
+        final_norm=False,
+        norm="none",
+        gated_mlp=False,
+    )
     parameters = 2 * 12 * 64 * 64
     s = Strategy(gradient_dtype="bf16", micro_batch=2)
     assert thumb_bytes(arch, s, 128) == pytest.approx(16 * parameters + 2 * 128 * 64 * 2 * 34)

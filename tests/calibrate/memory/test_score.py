@@ -24,9 +24,13 @@ A100 = find_cluster("1xA100-SXM4-40GB").system
 
 def test_perceptron_by_hand() -> None:
     layers = [
-        ("linear", 100, 10_100), ("batch_normalization", 100, 200), ("ReLU", 100, 0), ("dropout", 100, 0),
-        ("linear", 10, 1010), ("Softmax", 10, 0),
-    ]  # fmt: skip
+        ("linear", 100, 10_100),
+        ("batch_normalization", 100, 200),
+        ("ReLU", 100, 0),
+        ("dropout", 100, 0),
+        ("linear", 10, 1010),
+        ("Softmax", 10, 0),
+    ]
     nothing = mlp_bytes([], 0, 0, A100.accelerator)
     found = mlp_bytes(layers, 100, 32, A100.accelerator) - nothing
     # 20 bytes a parameter; the input, the product before the norm, the activation, the dropout and its mask,
@@ -36,8 +40,7 @@ def test_perceptron_by_hand() -> None:
 
 def test_plain_vision_transformers_have_published_sizes() -> None:
     # timm results: ViT-B/16 86.57 M, ViT-L/16 304.33 M, DeiT-Ti 5.72 M parameters at 224
-    for name, millions in (("vit_base_patch16_224", 86.57), ("vit_large_patch16_224", 304.33),
-                           ("deit_tiny_patch16_224", 5.72)):  # fmt: skip
+    for name, millions in (("vit_base_patch16_224", 86.57), ("vit_large_patch16_224", 304.33), ("deit_tiny_patch16_224", 5.72)):
         assert count_parameters(vision_transformer(name)).total / 1e6 == pytest.approx(millions, rel=1e-3)
     with pytest.raises(UnpredictableError, match="captured"):
         vision_transformer("vit_base_patch16_rope_reg1_gap_256")
@@ -46,11 +49,7 @@ def test_plain_vision_transformers_have_published_sizes() -> None:
 def test_job_memory_grows_by_the_image() -> None:
     arch = vision_transformer("vit_base_patch16_224")
     sizes = [
-        float(
-            job_memory(
-                arch, A100, EAGER.with_(micro_batch=b), arch.max_seq_len, eager_modules=True
-            ).allocated.flat[0]
-        )
+        float(job_memory(arch, A100, EAGER.with_(micro_batch=b), arch.max_seq_len, eager_modules=True).allocated.flat[0])
         for b in (64, 128)
     ]
     # 12 layers x 197 tokens x fp32: norms, q k v and output, the MLP's two
@@ -73,10 +72,13 @@ def write(folder: Path, name: str, header: str, *lines: str) -> None:
 def test_every_row_is_counted(tmp_path: Path) -> None:
     header = "model,batch,measured_peak_GB,gpu,oom_suspect"
     write(
-        tmp_path, "gpumemnet_timm_train.csv", header,
-        "vit_base_patch16_224,64,10.7,A100 40GB,0", "resnet50,64,9.0,A100 40GB,0",
+        tmp_path,
+        "gpumemnet_timm_train.csv",
+        header,
+        "vit_base_patch16_224,64,10.7,A100 40GB,0",
+        "resnet50,64,9.0,A100 40GB,0",
         "vit_base_patch16_224,512,39.9,A100 40GB,1",
-    )  # fmt: skip
+    )
     write(tmp_path, "lambda_nvidia_smi_peaks.csv", "model,measured_peak_GB,gpu_system", "SSD,16.2,A4000")
     scores = score(tmp_path, False)
     assert scores is not None

@@ -9,9 +9,7 @@ from gpuwise.calibrate.published import lambda_training, mlperf
 from gpuwise.calibrate.published.reference_networks import NETWORKS, arithmetic_format, step_time
 from gpuwise.facts.hardware.naming import find_accelerator, find_cluster
 
-COLUMNS = (
-    "round,benchmark,accelerator,n_accel,accel_per_node,gbs,grad_accum,seq,step_time_ms,time_to_train_min"
-)
+COLUMNS = "round,benchmark,accelerator,n_accel,accel_per_node,gbs,grad_accum,seq,step_time_ms,time_to_train_min"
 MLPERF = f"""{COLUMNS}
 v5.0,resnet,NVIDIA L40S,8,8,2400,1,,161,50
 v4.0,ssd,NVIDIA H100-SXM5-80GB,8,8,256,1,,896,36

@@ -7,9 +7,7 @@ import pytest
 from gpuwise.calibrate.serving import score as serving
 from gpuwise.calibrate.serving.rows import QUEUEING, model_of, read_rows
 
-COLUMNS = (
-    "kind,engine,model,gpu,parallel,precision,notes,n_gpu,isl,osl,concurrency,output_tok_s,ttft_ms,itl_ms"
-)
+COLUMNS = "kind,engine,model,gpu,parallel,precision,notes,n_gpu,isl,osl,concurrency,output_tok_s,ttft_ms,itl_ms"
 SWEEP = "online_saturated_maxseqs,vLLM"
 MEASURED = f"""{COLUMNS}
 single_stream,llama.cpp,Llama-3-8B,RTX 4090,,Q4_K_M,x,1,1024,1024,1,127.74,,

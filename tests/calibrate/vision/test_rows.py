@@ -7,10 +7,7 @@ import numpy as np
 from gpuwise.calibrate.vision import score as timm
 from gpuwise.calibrate.vision.rows import architecture_of, read_rows
 
-HEADER = (
-    "gpu,precision,layout,compile,pt,cuda,mode,model,"
-    "samples_per_sec,step_time_ms,batch_size,img_size,gmacs,macts,params_m"
-)
+HEADER = "gpu,precision,layout,compile,pt,cuda,mode,model,samples_per_sec,step_time_ms,batch_size,img_size,gmacs,macts,params_m"
 ROWS = """
 rtx4090,amp,nchw,eager,2.4.0,cu124,infer,resnet50.a1_in1k,4500,227,1024,224,4.11,11.11,25.56
 rtx4090,amp,nhwc,eager,2.4.0,cu124,train,resnet50,800,320,256,112,,,25.56

@@ -34,10 +34,19 @@ def box(n: int = 8, **card: Any) -> NullDevices:
 def subjects_of(seam: NullDevices, name: str = NAME) -> list[Subject]:
     known = accelerators()["h100-sxm-80gb"]
     cards = [
-        Subject("cuda", i.index, name, i.uuid or "", accelerator=known if name == NAME else None, seam=seam, seam_index=i.index,
-                memory_bytes=i.memory_bytes or 0, capability=(9, 0))
+        Subject(
+            "cuda",
+            i.index,
+            name,
+            i.uuid or "",
+            accelerator=known if name == NAME else None,
+            seam=seam,
+            seam_index=i.index,
+            memory_bytes=i.memory_bytes or 0,
+            capability=(9, 0),
+        )
         for i in seam.identities()
-    ]  # fmt: skip
+    ]
     return [*cards, this_processor()]
 
 

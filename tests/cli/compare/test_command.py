@@ -66,12 +66,21 @@ def test_a_page_and_figures_are_written(gpuwise: Callable[..., Any], tmp_path: P
 @pytest.mark.parametrize(
     "arguments",
     [
-        (), ("l40s",), ("h100", "l40s"), ("l40s", "nonsense"), ("l40s", "4090", "--model", "no-such-model"),
-        ("l40s", "4090", "--for", "train"), ("l40s", "4090", "--model", "gpt2", "--for", "dance"),
-        ("l40s", "4090", "--model", "gpt2", "--tokens", "-5"), ("l40s", "4090", "--model", "gpt2", "--seq", "0"),
-        ("l40s", "4090", "--html", "report.pdf"), ("l40s", "4090", "--svg", "/"), ("0xl40s", "4090"), ("l40s", ""),
+        (),
+        ("l40s",),
+        ("h100", "l40s"),
+        ("l40s", "nonsense"),
+        ("l40s", "4090", "--model", "no-such-model"),
+        ("l40s", "4090", "--for", "train"),
+        ("l40s", "4090", "--model", "gpt2", "--for", "dance"),
+        ("l40s", "4090", "--model", "gpt2", "--tokens", "-5"),
+        ("l40s", "4090", "--model", "gpt2", "--seq", "0"),
+        ("l40s", "4090", "--html", "report.pdf"),
+        ("l40s", "4090", "--svg", "/"),
+        ("0xl40s", "4090"),
+        ("l40s", ""),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_refused_with_a_hint(gpuwise: Callable[..., Any], arguments: tuple[str, ...]) -> None:
     ran = gpuwise("compare", *arguments)
     assert ran.code == 2 and ran.out == ""

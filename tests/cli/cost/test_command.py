@@ -21,9 +21,19 @@ def test_it_fits_eighty_columns_and_says_the_answer_first(gpuwise) -> None:
 
 def test_the_worked_case_of_eighty_gpus(gpuwise) -> None:
     ran = gpuwise(
-        *NODE, "--own-count", "80", "--buy-price", "10k", "--opex-per-month", "5k", "--rent-price", "2", "--years", "5",
+        *NODE,
+        "--own-count",
+        "80",
+        "--buy-price",
+        "10k",
+        "--opex-per-month",
+        "5k",
+        "--rent-price",
+        "2",
+        "--years",
+        "5",
         "--simple",
-    )  # fmt: skip
+    )
     assert "53.3 months" in ran.out and "work 17 % of the time" in ran.out
 
 
@@ -63,16 +73,43 @@ def test_figures_are_written(gpuwise, tmp_path: Path) -> None:
 
 
 BAD = [
-    "--hours -5", "--hours 0", "--hours nan", "--hours 10/fortnight", "--hours 1e14", "", "--hours 1 --hours-per-month 2",
-    "--hours 9 --country Atlantis", "--hours 9 --utilisation 120%", "--hours 9 --utilisation 0%", "--hours 9 --rent-price 0",
-    "--hours 9 --buy-price -1", "--hours 9 --currency EUR", "--hours 9 --currency EUR --usd-rate -2",
-    "--hours 9 --usd-rate 2", "--hours 9 --peak 0.5", "--hours 9 --years 40", "--hours 9 --residual 150%",
-    "--hours 9 --burst-share 90% --peak 3", "--hours 9 --shape waves", "--hours 9 --shape steady --peak 3",
-    "--hours 9 --pue 0.3", "--hours 9 --capital 300%", "--hours 9 --colo 250-150", "--hours 9 --seed -1",
-    "--hours 9 --scenarios 5", "--hours 9 --reserved 2y", "--hours 9 --staff -5", "--hours 9 --profile 1,2",
-    "--hours 9 --growth -200%", "--hours 9 --html /nonexistent/x.html", "--hours 9 --rent-price 2 --provider aws",
-    "--hours 9 --provider nobody", "--hours 9 --tokens 1B", "--hours 9 --rules", "--hours 9 --own-count 0",
-]  # fmt: skip
+    "--hours -5",
+    "--hours 0",
+    "--hours nan",
+    "--hours 10/fortnight",
+    "--hours 1e14",
+    "",
+    "--hours 1 --hours-per-month 2",
+    "--hours 9 --country Atlantis",
+    "--hours 9 --utilisation 120%",
+    "--hours 9 --utilisation 0%",
+    "--hours 9 --rent-price 0",
+    "--hours 9 --buy-price -1",
+    "--hours 9 --currency EUR",
+    "--hours 9 --currency EUR --usd-rate -2",
+    "--hours 9 --usd-rate 2",
+    "--hours 9 --peak 0.5",
+    "--hours 9 --years 40",
+    "--hours 9 --residual 150%",
+    "--hours 9 --burst-share 90% --peak 3",
+    "--hours 9 --shape waves",
+    "--hours 9 --shape steady --peak 3",
+    "--hours 9 --pue 0.3",
+    "--hours 9 --capital 300%",
+    "--hours 9 --colo 250-150",
+    "--hours 9 --seed -1",
+    "--hours 9 --scenarios 5",
+    "--hours 9 --reserved 2y",
+    "--hours 9 --staff -5",
+    "--hours 9 --profile 1,2",
+    "--hours 9 --growth -200%",
+    "--hours 9 --html /nonexistent/x.html",
+    "--hours 9 --rent-price 2 --provider aws",
+    "--hours 9 --provider nobody",
+    "--hours 9 --tokens 1B",
+    "--hours 9 --rules",
+    "--hours 9 --own-count 0",
+]
 
 
 @pytest.mark.parametrize("options", BAD)

@@ -69,13 +69,30 @@ def test_what_does_not_fit_is_no_bill(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"tokens": 0.0}, {"tokens": -1.0}, {"tokens": math.nan}, {"tokens": math.inf}, {"tokens": 1e30}, {"country": "Atlantis"},
-        {"country": ""}, {"provider": "nobody"}, {"usd_per_hour": 0.0}, {"usd_per_hour": -2.0}, {"usd_per_hour": math.nan},
-        {"storage_usd_per_gb_month": -0.1}, {"storage_usd_per_gb_month": math.nan}, {"storage_usd_per_gb_month": 1e9},
-        {"egress_gb": -1.0}, {"eval_share": -1.0}, {"eval_share": 100.0}, {"pue": 0.9}, {"pue": 20.0}, {"precision": ","},
-        {"seq": 0}, {"on": "8xNothing"},
+        {"tokens": 0.0},
+        {"tokens": -1.0},
+        {"tokens": math.nan},
+        {"tokens": math.inf},
+        {"tokens": 1e30},
+        {"country": "Atlantis"},
+        {"country": ""},
+        {"provider": "nobody"},
+        {"usd_per_hour": 0.0},
+        {"usd_per_hour": -2.0},
+        {"usd_per_hour": math.nan},
+        {"storage_usd_per_gb_month": -0.1},
+        {"storage_usd_per_gb_month": math.nan},
+        {"storage_usd_per_gb_month": 1e9},
+        {"egress_gb": -1.0},
+        {"eval_share": -1.0},
+        {"eval_share": 100.0},
+        {"pue": 0.9},
+        {"pue": 20.0},
+        {"precision": ","},
+        {"seq": 0},
+        {"on": "8xNothing"},
     ],
-)  # fmt: skip
+)
 def test_nonsense_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError) as caught:
         cost_run("gpt2", **{**ASK, **wrong})  # type: ignore[arg-type]

@@ -60,11 +60,14 @@ def test_files_are_written(recorded, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["none.pickle"], "cannot read"), (["{}", "--conf", "expandable_segments:yes"], "True or False"),
-        (["{}", "--capacity", "0GiB"], "capacity"), (["{}", "--device", "5"], "device 5"),
-        (["{}", "--timeline", "t.png"], "not a kind of file"), (["{}", "--out", "x.txt"], "not a kind of file"),
+        (["none.pickle"], "cannot read"),
+        (["{}", "--conf", "expandable_segments:yes"], "True or False"),
+        (["{}", "--capacity", "0GiB"], "capacity"),
+        (["{}", "--device", "5"], "device 5"),
+        (["{}", "--timeline", "t.png"], "not a kind of file"),
+        (["{}", "--out", "x.txt"], "not a kind of file"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_one_line_and_a_hint(recorded, capsys, words, message):
     assert command(["memory", *[w.format(recorded) for w in words]]) == 2
     err = capsys.readouterr().err

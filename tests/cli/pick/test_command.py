@@ -37,16 +37,25 @@ def test_json_is_one_document_on_the_last_line(gpuwise: Callable[..., Any]) -> N
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [(("--for", "infer"), "--model"), (("--for", "dance", "--model", "gpt2"), "one of"),
-     (("--for", "train", "--model", "gpt2"), "--tokens"),
-     (("--for", "learn", "--budget", "-5"), "2000"), (("--for", "learn", "--rent", "--own"), "leave both out"),
-     (("--for", "learn", "--vendor", "acme"), "NVIDIA"), (("--for", "learn", "--have", "a nice PC"), "PSU 850W"),
-     (("--for", "learn", "--country", "Atlantis"), ""), (("--for", "infer", "--model", "gpt2", "--tokens", "3"), "leave it out"),
-     (("--for", "infer", "--model", "gpt2", "--weights", "3"), "16,8"), (("--for", "mixed", "--model", "gpt2"), "--budget"),
-     (("--for", "learn", "--years", "1000"), "--years 3"), (("--for", "learn", "--top", "1000"), "--top 10"),
-     (("--for", "infer", "--model", "gpt2", "--users", "2", "--requests-per-day", "5"), "one of them"),
-     (("--for", "learn", "--by", "beauty"), "one of"), (("--for", "learn", "--max-watts", "0"), "")],
-)  # fmt: skip
+    [
+        (("--for", "infer"), "--model"),
+        (("--for", "dance", "--model", "gpt2"), "one of"),
+        (("--for", "train", "--model", "gpt2"), "--tokens"),
+        (("--for", "learn", "--budget", "-5"), "2000"),
+        (("--for", "learn", "--rent", "--own"), "leave both out"),
+        (("--for", "learn", "--vendor", "acme"), "NVIDIA"),
+        (("--for", "learn", "--have", "a nice PC"), "PSU 850W"),
+        (("--for", "learn", "--country", "Atlantis"), ""),
+        (("--for", "infer", "--model", "gpt2", "--tokens", "3"), "leave it out"),
+        (("--for", "infer", "--model", "gpt2", "--weights", "3"), "16,8"),
+        (("--for", "mixed", "--model", "gpt2"), "--budget"),
+        (("--for", "learn", "--years", "1000"), "--years 3"),
+        (("--for", "learn", "--top", "1000"), "--top 10"),
+        (("--for", "infer", "--model", "gpt2", "--users", "2", "--requests-per-day", "5"), "one of them"),
+        (("--for", "learn", "--by", "beauty"), "one of"),
+        (("--for", "learn", "--max-watts", "0"), ""),
+    ],
+)
 def test_bad_input_is_refused_with_a_hint(arguments: tuple[str, ...], says: str, gpuwise: Callable[..., Any]) -> None:
     ran = gpuwise("pick", *arguments)
     assert ran.code == 2 and ran.out == ""

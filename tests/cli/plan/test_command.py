@@ -15,17 +15,25 @@ def test_the_main_job_is_a_plan_one_can_act_on(gpuwise: Callable[..., Any]) -> N
     ran = gpuwise(*MAIN_JOB)
     assert ran.code == 0 and ran.err == ""
     for part in (
-        "Llama 3.1 8B", "15.0B tokens in", "Layout", "Numbers", "Memory of the fullest GPU",
+        "Llama 3.1 8B",
+        "15.0B tokens in",
+        "Layout",
+        "Numbers",
+        "Memory of the fullest GPU",
         "Next-best layouts",
-        "Why", "Assumed", "Run", "torchrun --nproc-per-node 8", "strategies evaluated", "MFU", "price",
-    ):  # fmt: skip
+        "Why",
+        "Assumed",
+        "Run",
+        "torchrun --nproc-per-node 8",
+        "strategies evaluated",
+        "MFU",
+        "price",
+    ):
         assert part in ran.out
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_nothing_is_wider_than_the_screen(
-    width: int, gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_wider_than_the_screen(width: int, gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     for arguments in (MAIN_JOB, ("fit", "llama-3.1-8b", "--on", "4090"), ("gpus", "h100")):
         lines = gpuwise(*arguments).out.splitlines()
@@ -37,9 +45,7 @@ def test_a_pipe_gets_no_colour(gpuwise: Callable[..., Any]) -> None:
     assert "\x1b" not in gpuwise(*MAIN_JOB).out
 
 
-def test_no_color_is_obeyed_on_a_terminal(
-    gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_color_is_obeyed_on_a_terminal(gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b[32m" in gpuwise(*MAIN_JOB).out or "\x1b[1;32m" in gpuwise(*MAIN_JOB).out
     monkeypatch.setenv("NO_COLOR", "1")
@@ -59,10 +65,25 @@ def test_json_is_one_document_on_the_last_line(gpuwise: Callable[..., Any]) -> N
 
 def test_fixed_degrees_and_formats_are_held(gpuwise: Callable[..., Any]) -> None:
     ran = gpuwise(
-        *MAIN_JOB, "--tp", "2", "--sharding", "zero1", "--precision", "fp8", "--seq", "4096",
-        "--global-batch", "256",
-        "--recompute", "selective", "--stack", "megatron-core", "--optimizer", "adamw8bit", "--json",
-    )  # fmt: skip
+        *MAIN_JOB,
+        "--tp",
+        "2",
+        "--sharding",
+        "zero1",
+        "--precision",
+        "fp8",
+        "--seq",
+        "4096",
+        "--global-batch",
+        "256",
+        "--recompute",
+        "selective",
+        "--stack",
+        "megatron-core",
+        "--optimizer",
+        "adamw8bit",
+        "--json",
+    )
     s = ran.document["best"]["strategy"]
     assert (s["tp"], s["sharding"], s["precision"], s["recompute"]) == (2, "zero1", "fp8", "selective")
     assert (s["global_batch"], s["optimizer"]) == (256, "adamw8bit")
@@ -84,7 +105,5 @@ def test_a_plan_that_cannot_be_is_code_1_with_the_distance(gpuwise: Callable[...
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     script = f"{sys.executable} -c 'from gpuwise.cli import main; main()' gpus | head -1"
-    done = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, env={**os.environ, "COLUMNS": "80"}
-    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env={**os.environ, "COLUMNS": "80"})
     assert "Traceback" not in done.stderr and done.stdout.startswith("name")

@@ -29,10 +29,18 @@ def fixed_day(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def offer(**more: Any) -> Offer:
     fields = {
-        "provider": "acme", "region": "here", "instance": "box", "accelerator_id": "h100-sxm-80gb", "count": 8,
-        "on_demand_usd_per_hour": 0.5, "spot_usd_per_hour": None, "reserved_usd_per_hour": None, "as_of": DAY,
-        "kind": "list", "source_key": "skypilot-catalog",
-    }  # fmt: skip
+        "provider": "acme",
+        "region": "here",
+        "instance": "box",
+        "accelerator_id": "h100-sxm-80gb",
+        "count": 8,
+        "on_demand_usd_per_hour": 0.5,
+        "spot_usd_per_hour": None,
+        "reserved_usd_per_hour": None,
+        "as_of": DAY,
+        "kind": "list",
+        "source_key": "skypilot-catalog",
+    }
     return Offer(**(fields | more))
 
 
@@ -66,10 +74,14 @@ def test_past_sixty_days_a_price_is_said_to_be_old(gpuwise: Callable[..., Any], 
 
 def test_remarks_are_words(gpuwise: Callable[..., Any]) -> None:
     save_offers(
-        [offer(spot_usd_per_hour=0.25, spot_kind="policy"), offer(kind="marketplace", in_stock=False, region="b"),
-         offer(kind="contract", valid_to=datetime.date(2027, 1, 1), region="c")],
-        "own-acme", DAY,
-    )  # fmt: skip
+        [
+            offer(spot_usd_per_hour=0.25, spot_kind="policy"),
+            offer(kind="marketplace", in_stock=False, region="b"),
+            offer(kind="contract", valid_to=datetime.date(2027, 1, 1), region="c"),
+        ],
+        "own-acme",
+        DAY,
+    )
     ran = gpuwise("prices", "acme", "--all")
     assert "no stock" in ran.out and "market" in ran.out and "to 2027-01-01" in ran.out.replace("\n", "")
     assert "contract: your own" in ran.out
@@ -316,8 +328,13 @@ def test_without_a_network_the_shipped_prices_still_serve(gpuwise: Callable[...,
 def test_json_is_one_document(gpuwise: Callable[..., Any], tmp_path: Path) -> None:
     path = own_file(tmp_path)
     for arguments in (
-        ("h100",), ("h100", "--buy"), ("h100", "--history"), ("--template",), ("--stored",),
-        ("--import", path, "--provider", "a", "--usd-rate", "1.1"), ("--remove", "own-a"),
-    ):  # fmt: skip
+        ("h100",),
+        ("h100", "--buy"),
+        ("h100", "--history"),
+        ("--template",),
+        ("--stored",),
+        ("--import", path, "--provider", "a", "--usd-rate", "1.1"),
+        ("--remove", "own-a"),
+    ):
         ran = gpuwise("prices", *arguments, "--json")
         assert ran.code == 0 and len(ran.out.splitlines()) == 1 and json.loads(ran.out), arguments

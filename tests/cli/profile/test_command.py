@@ -80,10 +80,13 @@ def test_the_document_and_the_page(trace: Path, tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "no script"), (["--trace", "none.json"], "none.json"), (["train.py", "--trace", "t.json"], "both"),
-        (["--trace", "none.json", "--html", "page.txt"], ".html"), (["--steps", "0", "x.py"], "steps"),
+        ([], "no script"),
+        (["--trace", "none.json"], "none.json"),
+        (["train.py", "--trace", "t.json"], "both"),
+        (["--trace", "none.json", "--html", "page.txt"], ".html"),
+        (["--steps", "0", "x.py"], "steps"),
     ],
-)  # fmt: skip
+)
 def test_bad_input(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["profile", *arguments]) == 2
     told = capsys.readouterr()

@@ -16,9 +16,17 @@ from gpuwise.errors import InputError
 
 @pytest.mark.parametrize(
     ("text", "own"),
-    [("train.py:make_step", True), ("src/train.py", True), ("package.module:make_step", True), ("hf:dir/config.json", True),
-     ("llama-3.1-8b", False), ("config.json", False), ("layers=32,hidden=4096", False), ("gpt2", False)],
-)  # fmt: skip
+    [
+        ("train.py:make_step", True),
+        ("src/train.py", True),
+        ("package.module:make_step", True),
+        ("hf:dir/config.json", True),
+        ("llama-3.1-8b", False),
+        ("config.json", False),
+        ("layers=32,hidden=4096", False),
+        ("gpt2", False),
+    ],
+)
 def test_code_is_told_from_models(text: str, own: bool) -> None:
     assert is_own_code(text) is own
 

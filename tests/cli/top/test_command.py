@@ -52,8 +52,15 @@ def test_one_look_keeps_to_the_width(gpuwise: Callable[..., Any], monkeypatch: p
 
 def test_one_look_says_what_holds_each_card_back(gpuwise: Callable[..., Any]) -> None:
     out = " ".join(gpuwise("top", "--demo", "--once").out.split())
-    for said in ("GPU 6 is lost", "GPU 2 is warm", "GPU 5 has 4 PCIe lanes of the 16", "most likely its data loader",
-                 "below the highest clock", "vllm serve", "docker 3f2a9c11d0e4"):  # fmt: skip
+    for said in (
+        "GPU 6 is lost",
+        "GPU 2 is warm",
+        "GPU 5 has 4 PCIe lanes of the 16",
+        "most likely its data loader",
+        "below the highest clock",
+        "vllm serve",
+        "docker 3f2a9c11d0e4",
+    ):
         assert said in out
     assert "GPU 0 " not in out and "GPU 7 " not in out, "the healthy ones are left in peace"
 
@@ -110,8 +117,19 @@ def test_a_recording_plays_again(gpuwise: Callable[..., Any], tmp_path: Path, na
 
 def test_an_alert_rings(gpuwise: Callable[..., Any], tmp_path: Path) -> None:
     file = tmp_path / "told"
-    ran = gpuwise("top", "--demo", "--no-screen", "--count", "2", "--interval", "50ms", "--alert", "lost", "--exec",
-                  f"echo $GPUWISE_ALERT $GPUWISE_GPU > {file}")  # fmt: skip
+    ran = gpuwise(
+        "top",
+        "--demo",
+        "--no-screen",
+        "--count",
+        "2",
+        "--interval",
+        "50ms",
+        "--alert",
+        "lost",
+        "--exec",
+        f"echo $GPUWISE_ALERT $GPUWISE_GPU > {file}",
+    )
     assert ran.code == 0 and "alert: lost on GPU 6" in ran.err
     for _ in range(1000):
         if file.exists() and file.read_text():
@@ -169,18 +187,32 @@ def test_the_six_things_the_peers_do_not_name(nvml: FakeNvml) -> None:
     """95 C, thermal slowdown by the hardware, PCIe 1 x4, 210 of 1980 MHz, 12 uncorrectable errors, remapping failed."""
     card = nvml.gpu(0)
     card.set(
-        temperature_c=95, event_reasons=0x48, sm_clock_hz=210e6, pcie_generation=1, pcie_width=4, utilization=0.99,
-        performance_state=0, ecc_uncorrected=12, remap_failed=1,
-    )  # fmt: skip
+        temperature_c=95,
+        event_reasons=0x48,
+        sm_clock_hz=210e6,
+        pcie_generation=1,
+        pcie_width=4,
+        utilization=0.99,
+        performance_state=0,
+        ecc_uncorrected=12,
+        remap_failed=1,
+    )
     try:
         done = call(["--once", "--fail-on-fault"], env=nvml.env)
     finally:
         card.restore()
     text = " ".join(done.stdout.split())
     assert done.returncode == 3 and done.stderr == ""
-    for said in ("95 °C", "its hardware has cut the clocks", "4 PCIe lanes of the 16", "generation 1", "210/1980",
-                 "1770 MHz (89 %) below the highest clock", "12 since the driver was loaded",
-                 "could not replace a broken row"):  # fmt: skip
+    for said in (
+        "95 °C",
+        "its hardware has cut the clocks",
+        "4 PCIe lanes of the 16",
+        "generation 1",
+        "210/1980",
+        "1770 MHz (89 %) below the highest clock",
+        "12 since the driver was loaded",
+        "could not replace a broken row",
+    ):
         assert said in text
     assert "GPU 1 " not in text
 
@@ -246,19 +278,31 @@ def test_nvml_is_asked_no_more_than_it_has_to_be(nvml: FakeNvml) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--interval", "0"], "--interval"), (["--interval", "fast"], "--interval"), (["--interval", "1e9"], "--interval"),
-        (["--duration", "-5"], "--duration"), (["--count", "0"], "--count"), (["--once", "--count", "3"], "--once"),
-        (["--prometheus", "host:http"], "--prometheus"), (["--alert", "temp"], "--alert"), (["--alert", "colour>3"], "colour"),
-        (["--exec", "ls"], "--exec"), (["--price", "cheap"], "--price"), (["--price", "0.3"], "--price"),
+        (["--interval", "0"], "--interval"),
+        (["--interval", "fast"], "--interval"),
+        (["--interval", "1e9"], "--interval"),
+        (["--duration", "-5"], "--duration"),
+        (["--count", "0"], "--count"),
+        (["--once", "--count", "3"], "--once"),
+        (["--prometheus", "host:http"], "--prometheus"),
+        (["--alert", "temp"], "--alert"),
+        (["--alert", "colour>3"], "colour"),
+        (["--exec", "ls"], "--exec"),
+        (["--price", "cheap"], "--price"),
+        (["--price", "0.3"], "--price"),
         (["--co2", "-1"], "--co2"),
-        (["--demo", "0"], "--demo"), (["--demo", "4", "5"], "--demo"), (["--demo", "many"], "--demo"),
-        (["--replay", "nowhere.sqlite"], "nowhere.sqlite"), (["--replay", "a", "--demo"], "--demo"),
-        (["--json", "--csv", "-"], "stdout"), (["--csv", "--json"], "--csv needs a file"),
+        (["--demo", "0"], "--demo"),
+        (["--demo", "4", "5"], "--demo"),
+        (["--demo", "many"], "--demo"),
+        (["--replay", "nowhere.sqlite"], "nowhere.sqlite"),
+        (["--replay", "a", "--demo"], "--demo"),
+        (["--json", "--csv", "-"], "stdout"),
+        (["--csv", "--json"], "--csv needs a file"),
         (["--once", "--theme", "nord"], "--theme"),
         (["--grafana", "no/such/folder.json"], "cannot be written"),
         (["--demo", "1", "--record", "no/such/folder.sqlite"], "cannot be written"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_meant_is_refused(gpuwise: Callable[..., Any], arguments: list[str], said: str) -> None:
     ran = gpuwise("top", *arguments)
     assert ran.code == 2 and ran.out == "" and said in ran.err and "hint: " in ran.err
@@ -266,10 +310,13 @@ def test_what_cannot_be_meant_is_refused(gpuwise: Callable[..., Any], arguments:
 
 @pytest.mark.parametrize(
     ("price", "co2", "made"),
-    [("0.30/kWh", None, (0.3, None, None)), ("$2.50/h", "400", (None, 2.5, 400.0)), 
-     ("0.1 $/KWH", "380 g/kWh", (0.1, None, 380.0)),
-     (None, "0", (None, None, 0.0))],
-)  # fmt: skip
+    [
+        ("0.30/kWh", None, (0.3, None, None)),
+        ("$2.50/h", "400", (None, 2.5, 400.0)),
+        ("0.1 $/KWH", "380 g/kWh", (0.1, None, 380.0)),
+        (None, "0", (None, None, 0.0)),
+    ],
+)
 def test_prices(price: str | None, co2: str | None, made: tuple[Any, ...]) -> None:
     got = top_options.prices(price, co2)
     assert (got.usd_per_kwh, got.usd_per_hour, got.co2_g_per_kwh) == made

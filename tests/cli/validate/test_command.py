@@ -45,9 +45,7 @@ def test_a_summary_leaves_the_gpus_out(gpuwise: Callable[..., Any]) -> None:
     assert "H100" not in gpuwise("validate", "--summary").out
 
 
-def test_options_reach_the_scores(
-    gpuwise: Callable[..., Any], rows: list[dict[str, Any]], tmp_path: Path
-) -> None:
+def test_options_reach_the_scores(gpuwise: Callable[..., Any], rows: list[dict[str, Any]], tmp_path: Path) -> None:
     gpuwise("validate", "--data", str(tmp_path), "--all-check", "--family", "gemm")
     assert rows[-1] == {"folder": tmp_path, "families": ["gemm"], "all_check": True}
 
@@ -55,7 +53,15 @@ def test_options_reach_the_scores(
 def test_json_has_the_fields(gpuwise: Callable[..., Any]) -> None:
     (first, *_) = gpuwise("validate", "--json").document["results"]
     assert set(first) == {
-        "family", "source", "gpu", "split", "rows", "median_ape", "mape", "bias", "coverage80",
+        "family",
+        "source",
+        "gpu",
+        "split",
+        "rows",
+        "median_ape",
+        "mape",
+        "bias",
+        "coverage80",
         "baseline_mape",
         "unpredicted",
-    }  # fmt: skip
+    }

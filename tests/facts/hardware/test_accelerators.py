@@ -113,9 +113,7 @@ def test_accumulation_doubles_on_geforce_only():
     for a in CATALOGUE.values():
         if a.fp16_accumulate_flop_per_s and "fp16" in a.peak_flop_per_s:
             ratio = a.fp16_accumulate_flop_per_s / a.peak("fp16")
-            geforce = (
-                a.name.startswith("RTX ") and a.name[4:6] in ("20", "30", "40", "50") and "Ada" not in a.name
-            )
+            geforce = a.name.startswith("RTX ") and a.name[4:6] in ("20", "30", "40", "50") and "Ada" not in a.name
             assert ratio == pytest.approx(2 if geforce else 1, rel=0.03) or a.id in (
                 "a10g",
                 "l20",

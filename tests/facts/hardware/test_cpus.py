@@ -10,12 +10,22 @@ from gpuwise.facts.hardware.cpus import CPU_DTYPES, cpus, find_cpu, parse_cpus
 from gpuwise.facts.loading import shipped_text
 
 NAMES = {
-    "EPYC 9654": "epyc-9654", "9654": "epyc-9654", "AMD EPYC 7763 64-Core Processor": "epyc-7763",
-    "Intel(R) Xeon(R) Platinum 8480+": "xeon-platinum-8480plus", "xeon 8480": "xeon-platinum-8480plus",
-    "8480C": "xeon-platinum-8480plus", "i5-12400": "core-i5-12400", "Intel Core i9-13900K": "core-i9-13900k",
-    "graviton 4": "graviton4", "altra": "altra-q80-30", "Altra Max": "altra-max-m128-30", "m2": "apple-m2-cpu",
-    "M2 Ultra CPU": "apple-m2-ultra-cpu", "threadripper 7995wx": "threadripper-pro-7995wx", "8275CL": "xeon-platinum-8275cl",
-}  # fmt: skip
+    "EPYC 9654": "epyc-9654",
+    "9654": "epyc-9654",
+    "AMD EPYC 7763 64-Core Processor": "epyc-7763",
+    "Intel(R) Xeon(R) Platinum 8480+": "xeon-platinum-8480plus",
+    "xeon 8480": "xeon-platinum-8480plus",
+    "8480C": "xeon-platinum-8480plus",
+    "i5-12400": "core-i5-12400",
+    "Intel Core i9-13900K": "core-i9-13900k",
+    "graviton 4": "graviton4",
+    "altra": "altra-q80-30",
+    "Altra Max": "altra-max-m128-30",
+    "m2": "apple-m2-cpu",
+    "M2 Ultra CPU": "apple-m2-ultra-cpu",
+    "threadripper 7995wx": "threadripper-pro-7995wx",
+    "8275CL": "xeon-platinum-8275cl",
+}
 
 
 @pytest.mark.parametrize(("text", "expected"), NAMES.items())

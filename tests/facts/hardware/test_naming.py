@@ -93,9 +93,7 @@ WRITTEN_IN_TABLES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("text", "device"), [*TYPED.items(), *REPORTED_BY_DRIVERS.items(), *WRITTEN_IN_TABLES.items()]
-)
+@pytest.mark.parametrize(("text", "device"), [*TYPED.items(), *REPORTED_BY_DRIVERS.items(), *WRITTEN_IN_TABLES.items()])
 def test_names_lead_to_their_device(text, device):
     assert find_accelerator(text).id == device
 
@@ -137,18 +135,14 @@ def test_a_preference_settles_an_ambiguity_and_nothing_else():
         find_accelerator("A100", prefer=("sxm",))
 
 
-@pytest.mark.parametrize(
-    ("text", "near"), [("h10o-sxm-80gb", "h100-sxm-80gb"), ("mi300", "MI300X"), ("rtx 4091", "RTX 4090")]
-)
+@pytest.mark.parametrize(("text", "near"), [("h10o-sxm-80gb", "h100-sxm-80gb"), ("mi300", "MI300X"), ("rtx 4091", "RTX 4090")])
 def test_an_unknown_name_suggests_the_nearest(text, near):
     with pytest.raises(UnknownNameError) as caught:
         find_accelerator(text)
     assert near in caught.value.nearest and near in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "?", "80gb", "sxm", "nvidia", "MI300X and MI325X", "x" * 10_000, "i9_10940x"]
-)
+@pytest.mark.parametrize("text", ["", "?", "80gb", "sxm", "nvidia", "MI300X and MI325X", "x" * 10_000, "i9_10940x"])
 def test_what_names_no_device_is_unknown(text):
     with pytest.raises(UnknownNameError):
         find_accelerator(text)

@@ -18,10 +18,19 @@ def test_every_row_is_whole() -> None:
 
 @pytest.mark.parametrize(
     ("code", "action", "fault"),
-    [(13, "restart-application", False), (31, "restart-application", False), (48, "reset-gpu", True), (63, "ignore", False),
-     (64, "reset-gpu", True), (74, "check-nvlink", True), (79, "restart-host", True), (94, "restart-application", False),
-     (95, "reset-gpu", True), (119, "reset-gpu", True)],
-)  # fmt: skip
+    [
+        (13, "restart-application", False),
+        (31, "restart-application", False),
+        (48, "reset-gpu", True),
+        (63, "ignore", False),
+        (64, "reset-gpu", True),
+        (74, "check-nvlink", True),
+        (79, "restart-host", True),
+        (94, "restart-application", False),
+        (95, "reset-gpu", True),
+        (119, "reset-gpu", True),
+    ],
+)
 def test_the_codes_that_matter_most(code: int, action: str, fault: bool) -> None:
     fact = xid(code)
     assert fact is not None

@@ -74,11 +74,47 @@ TYPED = {
     "glm 4.5 air": "glm-4.5-air",
 }
 FAMILIES = [
-    "gpt2", "gpt3", "gpt-j", "gpt-neox", "pythia", "opt", "bloom", "falcon", "mpt", "llama", "codellama",
-    "mistral", "mixtral", "gemma", "phi", "qwen", "deepseek", "dbrx", "grok", "yi", "internlm", "starcoder",
-    "stablelm", "olmo", "smollm2", "tinyllama", "nemotron", "gpt-oss", "kimi", "glm", "minimax", "bert",
-    "roberta", "deberta", "t5", "flan-t5", "bart", "vit", "whisper", "clip",
-]  # fmt: skip
+    "gpt2",
+    "gpt3",
+    "gpt-j",
+    "gpt-neox",
+    "pythia",
+    "opt",
+    "bloom",
+    "falcon",
+    "mpt",
+    "llama",
+    "codellama",
+    "mistral",
+    "mixtral",
+    "gemma",
+    "phi",
+    "qwen",
+    "deepseek",
+    "dbrx",
+    "grok",
+    "yi",
+    "internlm",
+    "starcoder",
+    "stablelm",
+    "olmo",
+    "smollm2",
+    "tinyllama",
+    "nemotron",
+    "gpt-oss",
+    "kimi",
+    "glm",
+    "minimax",
+    "bert",
+    "roberta",
+    "deberta",
+    "t5",
+    "flan-t5",
+    "bart",
+    "vit",
+    "whisper",
+    "clip",
+]
 
 
 @pytest.mark.parametrize("typed", TYPED)
@@ -95,9 +131,7 @@ def test_own_names(name: str) -> None:
         assert find_model(alias) is arch
 
 
-@pytest.mark.parametrize(
-    "typed", ["llama", "llama 8b", "r1", "gpt-3", "bert", "t5", "mistral", "qwen", "7b", "ViT-14"]
-)
+@pytest.mark.parametrize("typed", ["llama", "llama 8b", "r1", "gpt-3", "bert", "t5", "mistral", "qwen", "7b", "ViT-14"])
 def test_ambiguous_names_list_candidates(typed: str) -> None:
     with pytest.raises(AmbiguousNameError) as caught:
         find_model(typed)
@@ -113,9 +147,7 @@ def test_unknown_name_suggests() -> None:
         find_model("zzzz")
 
 
-@pytest.mark.parametrize(
-    "typed", ["llama-4-8b", "gpt-4", "claude", "deepseek-r1-distill-llama-3b", "qwen2.5-8b"]
-)
+@pytest.mark.parametrize("typed", ["llama-4-8b", "gpt-4", "claude", "deepseek-r1-distill-llama-3b", "qwen2.5-8b"])
 def test_what_we_do_not_have_is_not_guessed(typed: str) -> None:
     with pytest.raises(UnknownNameError):
         find_model(typed)
@@ -175,8 +207,6 @@ def test_names_are_unique() -> None:
     for arch in models().values():
         for spelling in {arch.id, arch.name, *arch.aliases}:
             assert seen.setdefault(spelling.lower(), arch.id) == arch.id, spelling
-
-
 
 
 def test_global_layers() -> None:

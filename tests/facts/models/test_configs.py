@@ -24,9 +24,19 @@ CONFIGS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "model_
 """The keys of published config.json files that hold dimensions, by catalogue id; from the Hugging Face page
 of the model's first id, file config.json."""
 CATALOGUE_ONLY = {
-    "id", "name", "source", "family", "license", "published_parameters", "published_rounded",
-    "published_note", "aliases", "notes", "extras", "position_rows",
-}  # fmt: skip
+    "id",
+    "name",
+    "source",
+    "family",
+    "license",
+    "published_parameters",
+    "published_rounded",
+    "published_note",
+    "aliases",
+    "notes",
+    "extras",
+    "position_rows",
+}
 DIMENSION_FIELDS = [f.name for f in fields(Architecture) if f.name not in CATALOGUE_ONLY]
 
 
@@ -64,9 +74,7 @@ def test_missing_paths(text: str) -> None:
         find_model(text)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", "3", '"x"', "{}", '{"model_type": 3}', "[" * 100_000, "1" * 5000]
-)
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", '"x"', "{}", '{"model_type": 3}', "[" * 100_000, "1" * 5000])
 def test_broken_files(tmp_path: Path, text: str) -> None:
     file = tmp_path / "config.json"
     file.write_text(text)
@@ -128,9 +136,7 @@ def test_what_is_no_transformer_is_refused(change: dict[str, Any]) -> None:
 
 
 def test_nested_language_model() -> None:
-    arch = architecture_from_config(
-        {"model_type": "llava", "text_config": CONFIGS["llama-2-70b"], "vision_config": {}}
-    )
+    arch = architecture_from_config({"model_type": "llava", "text_config": CONFIGS["llama-2-70b"], "vision_config": {}})
     assert arch.n_layers == 80 and "towers" in arch.notes[0]
     tied = {k: v for k, v in CONFIGS["llama-2-70b"].items() if k != "tie_word_embeddings"}
     assert architecture_from_config({"text_config": tied, "tie_word_embeddings": True}).tied_embeddings
@@ -140,8 +146,11 @@ def test_local_layers() -> None:
     base = {**CONFIGS["mistral-7b"], "sliding_window": 64, "num_hidden_layers": 12}
     local, full = ["sliding_attention"], ["full_attention"]
     for types, window, every in (
-        ((local * 5 + full) * 2, 64, 6), (full * 12, None, None), (local * 12, 64, None), ([], 64, None),
-    ):  # fmt: skip
+        ((local * 5 + full) * 2, 64, 6),
+        (full * 12, None, None),
+        (local * 12, 64, None),
+        ([], 64, None),
+    ):
         arch = architecture_from_config({**base, "layer_types": types})
         assert (arch.window, arch.global_every) == (window, every)
 

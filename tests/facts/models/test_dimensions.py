@@ -40,15 +40,10 @@ def test_gpt_by_hand() -> None:
 
 
 def test_experts_by_hand() -> None:
-    arch = find_model(
-        "layers=32,hidden=4096,heads=32,kv_heads=8,vocab=32000,experts=8,top_k=2,"
-        "expert_ffn=14336,name=my mixtral"
-    )
+    arch = find_model("layers=32,hidden=4096,heads=32,kv_heads=8,vocab=32000,experts=8,top_k=2,expert_ffn=14336,name=my mixtral")
     assert arch.name == "my mixtral"
     assert count_parameters(arch).total == models()["mixtral-8x7b"].published_parameters
-    shared = parse_dimensions(
-        LLAMA + ",experts=8,active_experts=2,expert_ffn=64,shared_ffn=128,first_dense=1"
-    )
+    shared = parse_dimensions(LLAMA + ",experts=8,active_experts=2,expert_ffn=64,shared_ffn=128,first_dense=1")
     assert shared.moe is not None and shared.moe.n_shared == 1 and shared.n_dense_layers == 1
 
 
@@ -87,9 +82,7 @@ def test_refusals_name_field_and_remedy(text: str, field: str | None, hint: str)
     assert hint in str(caught.value.hint)
 
 
-@pytest.mark.parametrize(
-    "value", [math.nan, math.inf, -1, 0, -0.0, 1.5, True, None, "4 096", [], {}, "1" * 50]
-)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1, 0, -0.0, 1.5, True, None, "4 096", [], {}, "1" * 50])
 def test_refused_values(value: object) -> None:
     with pytest.raises(FieldError):
         architecture_from_dimensions(layers=value, hidden=64, heads=4, vocab=100)
@@ -111,10 +104,27 @@ def test_numbers_and_flags_as_values() -> None:
     assert (arch.position, arch.norm, arch.qk_norm) == ("alibi", "layer", True)
 
 
-KEYS = st.sampled_from([
-    "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "head_dim", "seq", "window", "experts",
-    "active_experts", "expert_ffn", "shared_ffn", "first_dense", "tied", "norm", "global_every",
-])  # fmt: skip
+KEYS = st.sampled_from(
+    [
+        "layers",
+        "hidden",
+        "heads",
+        "kv_heads",
+        "ffn",
+        "vocab",
+        "head_dim",
+        "seq",
+        "window",
+        "experts",
+        "active_experts",
+        "expert_ffn",
+        "shared_ffn",
+        "first_dense",
+        "tied",
+        "norm",
+        "global_every",
+    ]
+)
 VALUES = st.one_of(
     st.integers(),
     st.floats(),

@@ -163,9 +163,7 @@ def test_a_byte_order_mark_is_no_harm(tmp_path: Path) -> None:
     assert import_offers(path, DAY, provider="acme").offers
 
 
-@given(
-    amount=st.floats(1e-3, 1e3), rate=st.floats(0.01, 2.0), count=st.integers(1, 64), unit=st.sampled_from(UNITS)
-)  # fmt: skip
+@given(amount=st.floats(1e-3, 1e3), rate=st.floats(0.01, 2.0), count=st.integers(1, 64), unit=st.sampled_from(UNITS))
 def test_conversion_is_linear_and_undone_by_arithmetic(amount: float, rate: float, count: int, unit: str) -> None:
     how = quoted("EUR", rate, unit)
     usd = how.usd_per_hour(amount, count)

@@ -16,11 +16,18 @@ GOOD = Offer("me", "here", "box", "h100-sxm-80gb", 8, 3.0, 1.5, 1.8, datetime.da
 def market(accelerator="h100-sxm-80gb", price=3.0, providers=4):
     return [
         replace(
-            GOOD, provider=f"other{n}", accelerator_id=accelerator, on_demand_usd_per_hour=price * (1 + 0.02 * n),
-            spot_usd_per_hour=None, reserved_usd_per_hour=None, spot_kind="", count=1, instance="",
+            GOOD,
+            provider=f"other{n}",
+            accelerator_id=accelerator,
+            on_demand_usd_per_hour=price * (1 + 0.02 * n),
+            spot_usd_per_hour=None,
+            reserved_usd_per_hour=None,
+            spot_kind="",
+            count=1,
+            instance="",
         )
         for n in range(providers)
-    ]  # fmt: skip
+    ]
 
 
 def rules(*found, **options):
@@ -178,8 +185,16 @@ def test_cleaning_takes_off_what_is_wrong_and_keeps_the_rest():
 prices = st.one_of(st.floats(0.01, 2000), st.sampled_from([0.0, 1.0, 700.0, 3.0]))
 rows = st.builds(
     lambda provider, name, count, price, spot, kind: replace(
-        GOOD, provider=provider, accelerator_id=name, count=count, on_demand_usd_per_hour=price, spot_usd_per_hour=spot,
-        spot_kind="" if spot is None else "market", reserved_usd_per_hour=None, kind=kind, instance="",
+        GOOD,
+        provider=provider,
+        accelerator_id=name,
+        count=count,
+        on_demand_usd_per_hour=price,
+        spot_usd_per_hour=spot,
+        spot_kind="" if spot is None else "market",
+        reserved_usd_per_hour=None,
+        kind=kind,
+        instance="",
     ),
     st.sampled_from("abcde"),
     st.sampled_from(["h100-sxm-80gb", "l4", "t4", "rtx-4090", "b200-sxm"]),
@@ -187,7 +202,7 @@ rows = st.builds(
     prices,
     st.none() | prices,
     st.sampled_from(["list", "marketplace"]),
-)  # fmt: skip
+)
 
 
 @given(st.lists(rows, max_size=12))

@@ -15,9 +15,7 @@ def test_sealing_again_changes_nothing():
     assert sealed(sealed("a,b\n1,2")) == sealed("a,b\n1,2\n")
 
 
-@pytest.mark.parametrize(
-    "damage", [("1", "7"), ("2\n", "2"), ("sha256 ", "sha256 0"), ("# sha256", "# sha"), ("1,2\n", "")]
-)
+@pytest.mark.parametrize("damage", [("1", "7"), ("2\n", "2"), ("sha256 ", "sha256 0"), ("# sha256", "# sha"), ("1,2\n", "")])
 def test_a_damaged_file_is_refused(damage):
     text = sealed("a,b\n1,2\n")
     with pytest.raises(DataError, match=r"prices.csv"):

@@ -24,8 +24,16 @@ def offer(**changes: object) -> Offer:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-T4 = offer(accelerator_id="t4", provider="aws", count=1, on_demand_usd_per_hour=0.5, spot_usd_per_hour=None,
-           reserved_usd_per_hour=None, region="eu-west-1", spot_kind="")  # fmt: skip
+T4 = offer(
+    accelerator_id="t4",
+    provider="aws",
+    count=1,
+    on_demand_usd_per_hour=0.5,
+    spot_usd_per_hour=None,
+    reserved_usd_per_hour=None,
+    region="eu-west-1",
+    spot_kind="",
+)
 MI300X = offer(accelerator_id="mi300x", on_demand_usd_per_hour=2.5, in_stock=False)
 LISTED = (offer(), T4, MI300X)
 
@@ -77,19 +85,28 @@ def test_orders() -> None:
 
 
 def test_the_best_of_each() -> None:
-    rows = ordered(select([offer(), offer(region="eu"), offer(provider="aws", on_demand_usd_per_hour=9.0),
-                           offer(kind="contract")], Wanted()), "price", DAY)  # fmt: skip
+    rows = ordered(
+        select(
+            [offer(), offer(region="eu"), offer(provider="aws", on_demand_usd_per_hour=9.0), offer(kind="contract")], Wanted()
+        ),
+        "price",
+        DAY,
+    )
     assert len(best_of_each(rows, by_provider=True)) == 3
     assert len(best_of_each(rows, by_provider=False)) == 2, "a contract stands beside the public price"
 
 
 @given(
     prices=st.lists(st.floats(0.01, 100), min_size=1, max_size=12),
-    kind=st.sampled_from(KINDS), order=st.sampled_from(ORDERS), limit=st.floats(0.01, 100),
-)  # fmt: skip
+    kind=st.sampled_from(KINDS),
+    order=st.sampled_from(ORDERS),
+    limit=st.floats(0.01, 100),
+)
 def test_a_search_only_drops_and_orders(prices: list[float], kind, order, limit: float) -> None:
-    listed = [offer(on_demand_usd_per_hour=p, spot_usd_per_hour=p / 2, reserved_usd_per_hour=p / 3, region=str(i))
-              for i, p in enumerate(prices)]  # fmt: skip
+    listed = [
+        offer(on_demand_usd_per_hour=p, spot_usd_per_hour=p / 2, reserved_usd_per_hour=p / 3, region=str(i))
+        for i, p in enumerate(prices)
+    ]
     found = ordered(select(listed, Wanted(kind=kind, max_usd_per_hour=limit)), order, DAY)
     assert {r.offer for r in found} <= set(listed) and all(r.usd_per_hour <= limit for r in found)
     if order != "age":

@@ -243,12 +243,19 @@ def any_offer(draw: st.DrawFn) -> Offer:
     spot = draw(st.none() | st.floats(1e-6, 1.0).map(lambda share: usd * share))
     start = draw(st.none() | st.dates(datetime.date(2020, 1, 1), datetime.date(2030, 1, 1)))
     return offer(
-        provider=draw(texts), region=draw(texts), instance=draw(texts),
-        accelerator_id=draw(st.sampled_from([H100, "l4", "mi300x"])), count=draw(st.integers(1, 64)),
-        on_demand_usd_per_hour=usd, spot_usd_per_hour=spot, spot_kind="market" if spot is not None else "",
-        in_stock=draw(st.sampled_from([None, True, False])), kind=draw(st.sampled_from(["list", "marketplace", "contract"])),
-        as_of=draw(st.dates(datetime.date(2020, 1, 1), DAY)), valid_from=start,
-    )  # fmt: skip
+        provider=draw(texts),
+        region=draw(texts),
+        instance=draw(texts),
+        accelerator_id=draw(st.sampled_from([H100, "l4", "mi300x"])),
+        count=draw(st.integers(1, 64)),
+        on_demand_usd_per_hour=usd,
+        spot_usd_per_hour=spot,
+        spot_kind="market" if spot is not None else "",
+        in_stock=draw(st.sampled_from([None, True, False])),
+        kind=draw(st.sampled_from(["list", "marketplace", "contract"])),
+        as_of=draw(st.dates(datetime.date(2020, 1, 1), DAY)),
+        valid_from=start,
+    )
 
 
 @given(st.lists(any_offer(), min_size=1, max_size=8))

@@ -66,11 +66,24 @@ def test_the_table_has_every_release_and_its_default_build() -> None:
     assert len(wheels()) == 44
     defaults = {w.series: w.build for w in wheels() if w.pypi_default}
     assert defaults == {
-        (2, 15): "cu132", (2, 14): "cu130", (2, 13): "cu130", (2, 12): "cu130", (2, 11): "cu130", (2, 10): "cu128",
+        (2, 15): "cu132",
+        (2, 14): "cu130",
+        (2, 13): "cu130",
+        (2, 12): "cu130",
+        (2, 11): "cu130",
+        (2, 10): "cu128",
         (2, 9): "cu128",
-        (2, 8): "cu128", (2, 7): "cu126", (2, 6): "cu124", (2, 5): "cu124", (2, 4): "cu121", (2, 3): "cu121", (2, 2): "cu121",
-        (2, 1): "cu121", (2, 0): "cu117", (1, 13): "cu117",
-    }  # fmt: skip
+        (2, 8): "cu128",
+        (2, 7): "cu126",
+        (2, 6): "cu124",
+        (2, 5): "cu124",
+        (2, 4): "cu121",
+        (2, 3): "cu121",
+        (2, 2): "cu121",
+        (2, 1): "cu121",
+        (2, 0): "cu117",
+        (1, 13): "cu117",
+    }
 
 
 @pytest.mark.parametrize(
@@ -274,10 +287,17 @@ def _table() -> list[str]:
 @pytest.mark.parametrize(
     ("column", "cell"),
     [
-        ("architectures", "sm90"), ("architectures", "8.0"), ("cuda", "twelve"), ("driver_linux", ""), ("driver_linux", "x"),
-        ("python_min", "three"), ("source", "nowhere"), ("pypi_default", "yes"), ("release", ""),
+        ("architectures", "sm90"),
+        ("architectures", "8.0"),
+        ("cuda", "twelve"),
+        ("driver_linux", ""),
+        ("driver_linux", "x"),
+        ("python_min", "three"),
+        ("source", "nowhere"),
+        ("pypi_default", "yes"),
+        ("release", ""),
     ],
-)  # fmt: skip
+)
 def test_a_bad_cell_is_named(column: str, cell: str) -> None:
     rows = _table()
     cells = rows[1].split(",")

@@ -91,9 +91,13 @@ def test_what_the_wheels_hold():
 
 @pytest.mark.parametrize(
     ("subject", "least", "most"),
-    [("flash-attention-2", (8, 0), (9, 0)), ("sdpa-flash", (8, 0), (12, 1)), ("sdpa-memory-efficient", (5, 0), (12, 1)),
-     ("flash-attention-3", (9, 0), (9, 0))],
-)  # fmt: skip
+    [
+        ("flash-attention-2", (8, 0), (9, 0)),
+        ("sdpa-flash", (8, 0), (12, 1)),
+        ("sdpa-memory-efficient", (5, 0), (12, 1)),
+        ("flash-attention-3", (9, 0), (9, 0)),
+    ],
+)
 def test_attention_kernels_follow_the_compute_capability(subject, least, most):
     for device in DEVICES:
         if device.compute_capability is None:

@@ -24,9 +24,13 @@ def case_of(key: str) -> Case:
 
 
 def timed(
-    seconds: Iterable[float], amount: float, *, check: Callable[[], Check | None] = lambda: RIGHT,
-    digest: Callable[[], object] | None = None, conditions: Mapping[str, Any] | None = None,
-) -> Work:  # fmt: skip
+    seconds: Iterable[float],
+    amount: float,
+    *,
+    check: Callable[[], Check | None] = lambda: RIGHT,
+    digest: Callable[[], object] | None = None,
+    conditions: Mapping[str, Any] | None = None,
+) -> Work:
     """Work whose samples are given; the last one repeats."""
     left = list(seconds)
 

@@ -20,9 +20,21 @@ BIG = case_of("matmul-bf16-8192x8192x8192")
 def measured(case: Case, value: float, subject: Subject, **more: object) -> Record:
     time_s = (flop_of(case) if case.family == "matmul" else 1.0) / value
     return Record(
-        1.0, case.key, case.family, subject.device, subject.name, subject.id, case.dtype, dict(case.parameters), case.unit, value,
-        time_s=time_s, samples=20, correct=True, **more,  # type: ignore[arg-type]
-    )  # fmt: skip
+        1.0,
+        case.key,
+        case.family,
+        subject.device,
+        subject.name,
+        subject.id,
+        case.dtype,
+        dict(case.parameters),
+        case.unit,
+        value,
+        time_s=time_s,
+        samples=20,
+        correct=True,
+        **more,  # type: ignore[arg-type]
+    )
 
 
 @pytest.mark.parametrize(

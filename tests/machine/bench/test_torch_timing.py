@@ -90,9 +90,15 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Played]:
             device.capturing = None
 
         for name, fake in {
-            "Event": Event, "Stream": Stream, "CUDAGraph": Graph, "graph": capture, "synchronize": lambda *_: None,
-            "set_device": lambda *_: None, "current_stream": Stream, "stream": lambda s: contextlib.nullcontext(),
-        }.items():  # fmt: skip
+            "Event": Event,
+            "Stream": Stream,
+            "CUDAGraph": Graph,
+            "graph": capture,
+            "synchronize": lambda *_: None,
+            "set_device": lambda *_: None,
+            "current_stream": Stream,
+            "stream": lambda s: contextlib.nullcontext(),
+        }.items():
             monkeypatch.setattr(torch.cuda, name, fake)
         monkeypatch.setattr(torch_timing.time, "perf_counter", device.host_clock)
         monkeypatch.setattr(torch_timing, "_BUSY_UNTIL", {})

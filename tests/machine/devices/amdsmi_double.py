@@ -118,10 +118,20 @@ def _of_one(name: str):
 
 
 for _name in (
-    "amdsmi_get_gpu_device_bdf", "amdsmi_get_gpu_board_info", "amdsmi_get_gpu_asic_info", "amdsmi_get_power_cap_info",
-    "amdsmi_get_pcie_info", "amdsmi_get_gpu_xgmi_link_status", "amdsmi_get_energy_count", "amdsmi_get_gpu_metrics_info",
-    "amdsmi_get_gpu_activity", "amdsmi_get_power_info", "amdsmi_get_gpu_process_list", "amdsmi_get_gpu_bad_page_info",
-    "amdsmi_get_link_metrics", "amdsmi_get_gpu_driver_info",
-):  # fmt: skip
+    "amdsmi_get_gpu_device_bdf",
+    "amdsmi_get_gpu_board_info",
+    "amdsmi_get_gpu_asic_info",
+    "amdsmi_get_power_cap_info",
+    "amdsmi_get_pcie_info",
+    "amdsmi_get_gpu_xgmi_link_status",
+    "amdsmi_get_energy_count",
+    "amdsmi_get_gpu_metrics_info",
+    "amdsmi_get_gpu_activity",
+    "amdsmi_get_power_info",
+    "amdsmi_get_gpu_process_list",
+    "amdsmi_get_gpu_bad_page_info",
+    "amdsmi_get_link_metrics",
+    "amdsmi_get_gpu_driver_info",
+):
     if _name not in _play().get("missing", []):
         globals()[_name] = _of_one(_name)

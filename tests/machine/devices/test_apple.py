@@ -26,8 +26,11 @@ ENTRY = [{"PerformanceStatistics": {"Device Utilization %": 42, "In use system m
 
 def _mac(**changes: bytes):
     told = {
-        DISPLAYS: json.dumps(DISPLAY).encode(), REGISTRY: plistlib.dumps(ENTRY), MEMORY: b"68719476736\n", VERSION: b"15.2\n",
-    }  # fmt: skip
+        DISPLAYS: json.dumps(DISPLAY).encode(),
+        REGISTRY: plistlib.dumps(ENTRY),
+        MEMORY: b"68719476736\n",
+        VERSION: b"15.2\n",
+    }
     names = {"displays": DISPLAYS, "registry": REGISTRY, "memory": MEMORY, "version": VERSION}
     told |= {names[k]: v for k, v in changes.items()}
 

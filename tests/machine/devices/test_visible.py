@@ -43,12 +43,31 @@ def test_it_is_what_torch_reads(value: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [("0", [0]),
-     ("2,1", [2, 1]), ("0,0", []), ("1,-1,2", [1]), ("-1", []), ("1,9,2", [1]), ("9", []), ("0,9,0", []), ("0,,1", [0]),
-     ("1x,2y", [1, 2]), ("x,1", []), (" 1, 2", [1, 2]), ("01,1", []), ("GPU-b", [2]), ("GPU-aa", []), ("GPU-bb33,GPU-cc", [2, 3]),
-     ("GPU-b,GPU-b", []), ("GPU-b,GPU-bb", []), ("GPU-b,1", [2]),
-     ("GPU-b,GPU-zz,GPU-c", [2]), ("1,GPU-b", [1]), ("NoDevFiles", [])],
-)  # fmt: skip
+    [
+        ("0", [0]),
+        ("2,1", [2, 1]),
+        ("0,0", []),
+        ("1,-1,2", [1]),
+        ("-1", []),
+        ("1,9,2", [1]),
+        ("9", []),
+        ("0,9,0", []),
+        ("0,,1", [0]),
+        ("1x,2y", [1, 2]),
+        ("x,1", []),
+        (" 1, 2", [1, 2]),
+        ("01,1", []),
+        ("GPU-b", [2]),
+        ("GPU-aa", []),
+        ("GPU-bb33,GPU-cc", [2, 3]),
+        ("GPU-b,GPU-b", []),
+        ("GPU-b,GPU-bb", []),
+        ("GPU-b,1", [2]),
+        ("GPU-b,GPU-zz,GPU-c", [2]),
+        ("1,GPU-b", [1]),
+        ("NoDevFiles", []),
+    ],
+)
 def test_lists_as_torch_2_13_reads_them(value: str, shown: list[int]) -> None:
     assert list(visible(CARDS, value).indices) == shown
 

@@ -98,9 +98,14 @@ def _run(script: str, answers: str, tmp_path: Path) -> tuple[int, str]:
     text = script.replace("</dev/tty", "<&3").replace("/venv/bin/python", "python")
     path.write_text(text.replace("set -euo pipefail", "set -euo pipefail\nexec 3<answers"), encoding="utf-8")
     done = subprocess.run(
-        ["bash", str(path)], capture_output=True, text=True, cwd=tmp_path, timeout=20, check=False,
+        ["bash", str(path)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=20,
+        check=False,
         env={"PATH": f"{tools}:/usr/bin:/bin"},
-    )  # fmt: skip
+    )
     return done.returncode, done.stdout
 
 
@@ -116,8 +121,9 @@ def test_the_script_does_the_steps_and_asks_before_a_restart(diagnoses: dict[str
     status, out = _run(script, "y\nn\n", tmp_path)
     assert status == 0
     assert [line.split("RAN ")[1] for line in out.splitlines()] == [
-        "sudo apt-get update", "sudo apt-get install -y nvidia-driver-580-open",
-    ]  # fmt: skip
+        "sudo apt-get update",
+        "sudo apt-get install -y nvidia-driver-580-open",
+    ]
     assert script.count("sudo reboot") == 1 and 'if ask "Restart this machine now?"; then sudo reboot; fi' in script
 
 
@@ -155,9 +161,18 @@ def test_a_healthy_machine_has_nothing_to_mend(tmp_path: Path) -> None:
 
 def test_a_shared_report_names_nobody() -> None:
     secrets = (
-        "ada", "engine7", "GPU-00000000-1111-2222-3333-444444444444", "1324500000", "203.0.113.77", "fe80::1ff:fe23:4567:890a",
-        "hf_abcdefghijklmnop", "ada@example.org", "00:1a:2b:3c:4d:5e", "hunter2", "s3cret",
-    )  # fmt: skip
+        "ada",
+        "engine7",
+        "GPU-00000000-1111-2222-3333-444444444444",
+        "1324500000",
+        "203.0.113.77",
+        "fe80::1ff:fe23:4567:890a",
+        "hf_abcdefghijklmnop",
+        "ada@example.org",
+        "00:1a:2b:3c:4d:5e",
+        "hunter2",
+        "s3cret",
+    )
     error = (
         "cannot reach 203.0.113.77 or fe80::1ff:fe23:4567:890a as ada@example.org on engine7 (00:1a:2b:3c:4d:5e), "
         "password=hunter2, https://ada:s3cret@pypi.example/simple, hf_abcdefghijklmnop, serial 1324500000"
@@ -188,13 +203,25 @@ def test_names_that_are_parts_of_words_stay() -> None:
     ("card", "driver", "cuda", "base", "wheel"),
     [
         ("RTX 4090", "580.95.05", (13, 0), "nvidia/cuda:13.0.1-base-ubuntu24.04", "torch==2.15.0"),
-        ("RTX 5090", "570.124.06", (12, 8), "nvidia/cuda:12.8.1-base-ubuntu24.04", "'torch==2.11.*' --index-url https://download.pytorch.org/whl/cu128"),
+        (
+            "RTX 5090",
+            "570.124.06",
+            (12, 8),
+            "nvidia/cuda:12.8.1-base-ubuntu24.04",
+            "'torch==2.11.*' --index-url https://download.pytorch.org/whl/cu128",
+        ),
         ("A100 SXM4 80GB", "550.54.14", (12, 4), "nvidia/cuda:12.4.1-base-ubuntu22.04", "whl/cu126"),
-        ("GTX 1080 Ti", "580.95.05", (13, 0), "nvidia/cuda:13.0.1-base-ubuntu24.04", "'torch==2.14.*' --index-url https://download.pytorch.org/whl/cu126"),
+        (
+            "GTX 1080 Ti",
+            "580.95.05",
+            (13, 0),
+            "nvidia/cuda:13.0.1-base-ubuntu24.04",
+            "'torch==2.14.*' --index-url https://download.pytorch.org/whl/cu126",
+        ),
         ("V100 SXM2 32GB", "470.57.02", (11, 4), None, "No image and wheel"),
         ("T4", "525.147.05", None, "nvidia/cuda:11.8.0-base-ubuntu22.04", "whl/cu126"),
     ],
-)  # fmt: skip
+)
 def test_a_dockerfile_fits_driver_and_card(
     card: str, driver: str, cuda: tuple[int, int] | None, base: str | None, wheel: str
 ) -> None:

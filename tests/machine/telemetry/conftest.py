@@ -64,17 +64,38 @@ def made() -> Made:
     """A GeForce card at work with nothing the matter."""
     return Made(
         Identity(
-            "null", 0, "RTX 4090", uuid="GPU-0", pci_bus_id="00000000:01:00.0", memory_bytes=24 * GIB,
-            power_limit_default_w=450.0, sm_clock_max_hz=3105e6, temperature_slowdown_c=90.0, memory_temperature_max_c=105.0,
-            pcie_generation_max=4, pcie_width_max=16, n_nvlinks=4,
+            "null",
+            0,
+            "RTX 4090",
+            uuid="GPU-0",
+            pci_bus_id="00000000:01:00.0",
+            memory_bytes=24 * GIB,
+            power_limit_default_w=450.0,
+            sm_clock_max_hz=3105e6,
+            temperature_slowdown_c=90.0,
+            memory_temperature_max_c=105.0,
+            pcie_generation_max=4,
+            pcie_width_max=16,
+            n_nvlinks=4,
         ),
         Sample(
-            0, 1000.0, utilization=0.97, memory_used_bytes=20 * GIB, memory_total_bytes=24 * GIB, power_w=380.0,
-            power_limit_w=450.0, temperature_c=66.0, sm_clock_hz=2745e6, event_reasons=0, pcie_generation=4, pcie_width=16,
-            performance_state=2, processes=(GpuProcess(4242, "compute", 19 * GIB),),
+            0,
+            1000.0,
+            utilization=0.97,
+            memory_used_bytes=20 * GIB,
+            memory_total_bytes=24 * GIB,
+            power_w=380.0,
+            power_limit_w=450.0,
+            temperature_c=66.0,
+            sm_clock_hz=2745e6,
+            event_reasons=0,
+            pcie_generation=4,
+            pcie_width=16,
+            performance_state=2,
+            processes=(GpuProcess(4242, "compute", 19 * GIB),),
         ),
         Health(0, 999.0, ecc_uncorrected=0, remap_pending=False, remap_failed=False, recovery_action="none", nvlinks_active=0),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture

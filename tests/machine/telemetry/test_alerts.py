@@ -42,10 +42,28 @@ def test_rules(text: str, rule: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "temp", "temp>", "temp>hot", "temp=85", "temp>85 for", "temp>85 for ever", "colour>3", "sw-thermal>3",
-     "lost until 4", "temp>nan", "temp>inf", "temp>85 until 90", "util<5 until 2", "temp>85 for 60s for 60s", "temp>85; ls",
-     "memused>70", "warmth"],
-)  # fmt: skip
+    [
+        "",
+        " ",
+        "temp",
+        "temp>",
+        "temp>hot",
+        "temp=85",
+        "temp>85 for",
+        "temp>85 for ever",
+        "colour>3",
+        "sw-thermal>3",
+        "lost until 4",
+        "temp>nan",
+        "temp>inf",
+        "temp>85 until 90",
+        "util<5 until 2",
+        "temp>85 for 60s for 60s",
+        "temp>85; ls",
+        "memused>70",
+        "warmth",
+    ],
+)
 def test_what_is_no_rule(text: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_rule(text)
@@ -63,8 +81,10 @@ def test_any_text_is_a_rule_or_refused(text: str) -> None:
 @given(
     st.sampled_from([n for n, (_, unit) in READINGS.items() if not unit.startswith("B")]),
     st.sampled_from([">", ">=", "<", "<="]),
-    st.integers(0, 10**6), st.integers(0, 10**5), st.booleans(),
-)  # fmt: skip
+    st.integers(0, 10**6),
+    st.integers(0, 10**5),
+    st.booleans(),
+)
 def test_a_rule_written_is_the_rule_read(name: str, sign: str, limit: int, hold_s: int, until: bool) -> None:
     text = f"{name}{sign}{limit}" + (f" for {hold_s}s" if hold_s else "") + (f" until {limit}" if until else "")
     rule = parse_rule(text)
@@ -136,8 +156,8 @@ def test_the_command_is_told_by_its_environment(made: Any, tmp_path: Path) -> No
         process.wait(20)
     assert out.read_text().splitlines() == [
         "temp>85|fired|0|RTX 4090|GPU-0|90|It's warm; $(touch /tmp/never)",
-        "temp>85|over|0|RTX 4090|GPU-0|60|It's warm; $(touch /tmp/never)"
-    ]  # fmt: skip
+        "temp>85|over|0|RTX 4090|GPU-0|60|It's warm; $(touch /tmp/never)",
+    ]
     assert alerts.n_fired == 1
 
 

@@ -32,10 +32,19 @@ class Proc:
         (root / "1").mkdir()
 
     def put(
-        self, pid: int, *, name: bytes = b"python", cmdline: bytes = b"python\0train.py\0", ticks: int = 0, state: str = "S",
-        parent: int = 1, started: int = 500, cgroup: str = "0::/\n", threads: dict[int, tuple[bytes, int]] | None = None,
+        self,
+        pid: int,
+        *,
+        name: bytes = b"python",
+        cmdline: bytes = b"python\0train.py\0",
+        ticks: int = 0,
+        state: str = "S",
+        parent: int = 1,
+        started: int = 500,
+        cgroup: str = "0::/\n",
+        threads: dict[int, tuple[bytes, int]] | None = None,
         children: tuple[int, ...] = (),
-    ) -> Path:  # fmt: skip
+    ) -> Path:
         at = self.root / str(pid)
         (at / "task").mkdir(parents=True, exist_ok=True)
         (at / "stat").write_bytes(self.stat(pid, name, state, parent, ticks, started))

@@ -32,10 +32,13 @@ def block(meter: Measure, clock: Any, seconds: int) -> Measure:
 def test_energy_by_the_counter_with_peaks_and_means(clock: Any) -> None:
     def script(t: float) -> Mapping[str, Any]:
         return {
-            "energy_j": 5000 + 300 * t, "power_w": 100.0 + 50 * t, "memory_used_bytes": int(1e9 * (1 + t % 3)),
-            "utilization": 0.5, "temperature_c": 40 + t,
+            "energy_j": 5000 + 300 * t,
+            "power_w": 100.0 + 50 * t,
+            "memory_used_bytes": int(1e9 * (1 + t % 3)),
+            "utilization": 0.5,
+            "temperature_c": 40 + t,
             "processes": (GpuProcess(os.getpid(), "compute", int(1e8 * t)), GpuProcess(1, "compute", 10**12)),
-        }  # fmt: skip
+        }
 
     m = block(Measure([devices(clock, script)], interval_s=100, clock=clock), clock, 4)
     (card,) = m.cards

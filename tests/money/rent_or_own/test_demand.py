@@ -46,12 +46,20 @@ def test_the_first_year_has_the_hours_that_were_said(growth: float, profile: lis
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"gpu_hours_per_month": 0.0}, {"gpu_hours_per_month": -1.0}, {"gpu_hours_per_month": math.nan},
-        {"gpu_hours_per_month": math.inf}, {"peak_over_mean": 0.5}, {"peak_over_mean": 3.0, "peak_share": 0.5},
-        {"peak_over_mean": 3.0, "peak_share": 0.0}, {"growth_per_year": -1.0}, {"growth_per_year": math.nan},
-        {"profile": (1.0, 2.0)}, {"profile": (0.0,) * 12}, {"profile": (-1.0,) + (1.0,) * 11},
+        {"gpu_hours_per_month": 0.0},
+        {"gpu_hours_per_month": -1.0},
+        {"gpu_hours_per_month": math.nan},
+        {"gpu_hours_per_month": math.inf},
+        {"peak_over_mean": 0.5},
+        {"peak_over_mean": 3.0, "peak_share": 0.5},
+        {"peak_over_mean": 3.0, "peak_share": 0.0},
+        {"growth_per_year": -1.0},
+        {"growth_per_year": math.nan},
+        {"profile": (1.0, 2.0)},
+        {"profile": (0.0,) * 12},
+        {"profile": (-1.0,) + (1.0,) * 11},
     ],
-)  # fmt: skip
+)
 def test_demands_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError) as caught:
         Demand(**({"gpu_hours_per_month": 100.0} | wrong))  # type: ignore[arg-type]

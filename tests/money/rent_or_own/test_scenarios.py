@@ -61,9 +61,14 @@ def _certain(own: Ownership) -> Ownership:
 
 @settings(max_examples=25, deadline=None)
 @given(
-    st.floats(50, 50_000), st.floats(1, 8), st.floats(-0.4, 1.5), st.integers(0, 40), st.integers(0, 20),
-    st.sampled_from(["on-demand", "spot"]), st.integers(1, 60),
-)  # fmt: skip
+    st.floats(50, 50_000),
+    st.floats(1, 8),
+    st.floats(-0.4, 1.5),
+    st.integers(0, 40),
+    st.integers(0, 20),
+    st.sampled_from(["on-demand", "spot"]),
+    st.integers(1, 60),
+)
 def test_hours_are_conserved(hours: float, peak: float, growth: float, owned: int, reserved: int, top: str, months: int) -> None:
     demand = Demand(hours, peak, growth_per_year=growth)
     batch = _batch(demand, _own(), _rent(), months)

@@ -113,10 +113,16 @@ def test_losses_add_up_and_none_is_negative(save: float, restart: float, mtbf: f
 @pytest.mark.parametrize(
     ("save", "restart", "mtbf"),
     [
-        (0.0, 1.0, 1.0), (-1.0, 1.0, 1.0), (1.0, -1.0, 1.0), (1.0, 1.0, 0.0), (1.0, 1.0, -5.0), (math.nan, 1.0, 1.0),
-        (1.0, math.inf, 1.0), (1.0, 1.0, math.inf),
+        (0.0, 1.0, 1.0),
+        (-1.0, 1.0, 1.0),
+        (1.0, -1.0, 1.0),
+        (1.0, 1.0, 0.0),
+        (1.0, 1.0, -5.0),
+        (math.nan, 1.0, 1.0),
+        (1.0, math.inf, 1.0),
+        (1.0, 1.0, math.inf),
     ],
-)  # fmt: skip
+)
 def test_nonsense_is_refused(save: float, restart: float, mtbf: float) -> None:
     with pytest.raises(InputError) as caught:
         optimal_checkpoint(save, restart, mtbf)

@@ -26,9 +26,15 @@ NODE = find_cluster("8xH100-SXM")
 TODAY = datetime.date(2026, 11, 21)
 DAY_S = 86400.0
 RUN = Run(
-    time_s=Estimate.from_log_sigma(10 * DAY_S, 0.1, "fitted"), cluster=NODE, price=given_price(3.0),
-    state_bytes=8e9 * 14, weight_bytes=8e9 * 2, data_bytes=6e10, storage=storage_price("aws"), grid=find_grid("DE"),
-)  # fmt: skip
+    time_s=Estimate.from_log_sigma(10 * DAY_S, 0.1, "fitted"),
+    cluster=NODE,
+    price=given_price(3.0),
+    state_bytes=8e9 * 14,
+    weight_bytes=8e9 * 2,
+    data_bytes=6e10,
+    storage=storage_price("aws"),
+    grid=find_grid("DE"),
+)
 
 
 @st.composite
@@ -175,13 +181,24 @@ def test_rented_machines_stand_in_a_data_centre() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"time_s": exactly(0.0)}, {"time_s": exactly(-1.0)}, {"time_s": Estimate(1.0, math.nan, 2.0, "fitted")},
-        {"state_bytes": 0.0}, {"state_bytes": math.inf}, {"weight_bytes": -1.0}, {"data_bytes": math.nan},
-        {"evaluation_share": -0.1}, {"evaluation_share": math.nan}, {"evaluation_share": 11.0}, {"egress_gb": -1.0},
-        {"egress_gb": math.inf}, {"pue": 0.5}, {"spot_usd_per_hour": 0.0}, {"spot_usd_per_hour": -1.0},
+        {"time_s": exactly(0.0)},
+        {"time_s": exactly(-1.0)},
+        {"time_s": Estimate(1.0, math.nan, 2.0, "fitted")},
+        {"state_bytes": 0.0},
+        {"state_bytes": math.inf},
+        {"weight_bytes": -1.0},
+        {"data_bytes": math.nan},
+        {"evaluation_share": -0.1},
+        {"evaluation_share": math.nan},
+        {"evaluation_share": 11.0},
+        {"egress_gb": -1.0},
+        {"egress_gb": math.inf},
+        {"pue": 0.5},
+        {"spot_usd_per_hour": 0.0},
+        {"spot_usd_per_hour": -1.0},
         {"spot_usd_per_hour": 1.0, "price": None},
     ],
-)  # fmt: skip
+)
 def test_nonsense_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError) as caught:
         run_cost(replace(RUN, **wrong))  # type: ignore[arg-type]

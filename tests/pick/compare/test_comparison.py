@@ -309,14 +309,21 @@ def test_names_are_refused_as_everywhere() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"tokens": 1e9}, {"purpose": "train"}, {"seq_len": 4096}, {"precision": "bf16"},
-        {"model": "llama-3.1-8b", "purpose": "cook"}, {"model": "llama-3.1-8b", "tokens": math.nan},
-        {"model": "llama-3.1-8b", "tokens": 0.0}, {"model": "llama-3.1-8b", "tokens": math.inf},
-        {"model": "llama-3.1-8b", "seq_len": 0}, {"model": "llama-3.1-8b", "precision": "fp3"},
+        {"tokens": 1e9},
+        {"purpose": "train"},
+        {"seq_len": 4096},
+        {"precision": "bf16"},
+        {"model": "llama-3.1-8b", "purpose": "cook"},
+        {"model": "llama-3.1-8b", "tokens": math.nan},
+        {"model": "llama-3.1-8b", "tokens": 0.0},
+        {"model": "llama-3.1-8b", "tokens": math.inf},
+        {"model": "llama-3.1-8b", "seq_len": 0},
+        {"model": "llama-3.1-8b", "precision": "fp3"},
         {"model": "llama-3.1-8b", "purpose": "infer", "precision": "tf32"},
-        {"model": "bert-large", "purpose": "infer"}, {"model": "gpt2", "purpose": "infer", "seq_len": 10**9},
+        {"model": "bert-large", "purpose": "infer"},
+        {"model": "gpt2", "purpose": "infer", "seq_len": 10**9},
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_meant_is_refused_with_a_hint(options: dict[str, object]) -> None:
     with pytest.raises(InputError) as caught:
         compare_accelerators(["l40s", "a100-sxm-80gb"], today=TODAY, **options)  # type: ignore[arg-type]

@@ -29,13 +29,29 @@ def capture_of(batch: int, size: Size, n_ops: int = 0) -> Capture:
     """A step that holds one tensor of ``size(batch)`` bytes beside a weight."""
     none = np.zeros(n_ops, dtype=np.int64)
     return Capture(
-        (), ("",), ("",), ("",), none, none, none, none, none, none,
-        storage_bytes=np.array([1000, size(batch)]), storage_category=np.array([Category.PARAMETER, Category.ACTIVATION]),
-        storage_op=np.array([-1, -1]), storage_module=np.zeros(2, dtype=np.int64), storage_dtype=("fp32", "fp32"),
-        storage_stream=np.zeros(2, dtype=np.int64), event_storage=np.array([0, 1, 1]),
-        event_sign=np.array([1, 1, -1], dtype=np.int8), event_op=np.array([-1, -1, -1]),
-        steps=(StepSpan(0, n_ops, 1, 3),), settings=Settings("2.13.0", (8, 0)), batch=batch,
-    )  # fmt: skip
+        (),
+        ("",),
+        ("",),
+        ("",),
+        none,
+        none,
+        none,
+        none,
+        none,
+        none,
+        storage_bytes=np.array([1000, size(batch)]),
+        storage_category=np.array([Category.PARAMETER, Category.ACTIVATION]),
+        storage_op=np.array([-1, -1]),
+        storage_module=np.zeros(2, dtype=np.int64),
+        storage_dtype=("fp32", "fp32"),
+        storage_stream=np.zeros(2, dtype=np.int64),
+        event_storage=np.array([0, 1, 1]),
+        event_sign=np.array([1, 1, -1], dtype=np.int8),
+        event_op=np.array([-1, -1, -1]),
+        steps=(StepSpan(0, n_ops, 1, 3),),
+        settings=Settings("2.13.0", (8, 0)),
+        batch=batch,
+    )
 
 
 class Card:

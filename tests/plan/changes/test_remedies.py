@@ -68,9 +68,7 @@ def test_bigger_cards_hold_the_same_strategy(too_big: Fit) -> None:
 
 def test_more_of_the_same_shards_it(too_big: Fit) -> None:
     (more,) = too_big.more
-    assert (
-        more.cluster.accelerator.id == "rtx-4090" and more.cluster.n_accelerators > 1 and more.estimate.fits
-    )
+    assert more.cluster.accelerator.id == "rtx-4090" and more.cluster.n_accelerators > 1 and more.estimate.fits
 
 
 def test_adapters_on_four_bits_fit_a_24_gib_card_at_2k() -> None:

@@ -10,24 +10,33 @@ from gpuwise.workload.changes.registry import CHANGES, Change, Site, Sites
 FORWARD = Site("/home/me/train.py", 31, "        loss = net(x, y)", "net")
 OPTIMIZER = Site("/home/me/train.py", 12, "    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4)  # usual")
 ZERO = Site("/home/me/train.py", 40, "        opt.zero_grad(set_to_none=False)", "opt")
-KNOWN = Sites([FORWARD], optimizer=OPTIMIZER, zero_grad=ZERO, blocks=("net.encoder", "net.decoder"), optimizers=("AdamW",),
-              large_linear="net.head")  # fmt: skip
+KNOWN = Sites(
+    [FORWARD],
+    optimizer=OPTIMIZER,
+    zero_grad=ZERO,
+    blocks=("net.encoder", "net.decoder"),
+    optimizers=("AdamW",),
+    large_linear="net.head",
+)
 BLIND = Sites([])
 
 
 def test_autocast_wraps_the_users_line() -> None:
     assert snippet([Change("autocast", "bf16")], KNOWN) == (
-        "@ train.py:31", "- loss = net(x, y)", '+ with torch.autocast("cuda", dtype=torch.bfloat16):',
+        "@ train.py:31",
+        "- loss = net(x, y)",
+        '+ with torch.autocast("cuda", dtype=torch.bfloat16):',
         "+     loss = net(x, y)  # and the loss",
-    )  # fmt: skip
+    )
     assert any("scaler.scale(loss)" in line for line in snippet([Change("autocast", "fp16")], KNOWN))
 
 
 def test_an_option_joins_the_call() -> None:
     assert snippet([Change("fused")], KNOWN) == (
-        "@ train.py:12", "- optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4)  # usual",
+        "@ train.py:12",
+        "- optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4)  # usual",
         "+ optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4, fused=True)  # usual",
-    )  # fmt: skip
+    )
 
 
 def test_a_call_over_several_lines_is_not_torn() -> None:
@@ -62,8 +71,13 @@ def test_gradients_go_after_the_step_that_used_them() -> None:
         [], zero_grad=Site("t.py", 9, "        opt.zero_grad()", "opt"), step=Site("t.py", 12, "        opt.step()", "opt")
     )
     assert snippet([Change("zero-after-step")], sites) == (
-        "@ t.py:9", "- opt.zero_grad()", "@ t.py:12", "- opt.step()", "+ opt.step()", "+ opt.zero_grad()",
-    )  # fmt: skip
+        "@ t.py:9",
+        "- opt.zero_grad()",
+        "@ t.py:12",
+        "- opt.step()",
+        "+ opt.step()",
+        "+ opt.zero_grad()",
+    )
 
 
 def test_outputs_are_named_as_the_user_named_them() -> None:

@@ -18,9 +18,7 @@ def _tree(depth: int) -> st.SearchStrategy[tuple[Position | Choice, ...]]:
     position = st.builds(Position, _bytes)
     if depth == 0:
         return st.lists(position, min_size=1, max_size=2).map(tuple)
-    choice = st.builds(
-        Choice, st.just(""), _tree(depth - 1), _bytes, st.integers(-4, 20), st.integers(0, 9).map(float)
-    )  # fmt: skip
+    choice = st.builds(Choice, st.just(""), _tree(depth - 1), _bytes, st.integers(-4, 20), st.integers(0, 9).map(float))
     return st.lists(position | choice, min_size=1, max_size=3).map(tuple)
 
 

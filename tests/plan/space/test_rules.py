@@ -24,9 +24,7 @@ NODE, NODES = find_cluster("8xA100-SXM-80GB"), find_cluster("16xA100-SXM-80GB")
 GOOD = Strategy(dp=2, tp=2, pp=2, micro_batch=1, accumulation=32, sharding="zero1")
 
 
-def _setting(
-    arch: Architecture = ARCH, cluster: Cluster = NODE, stack: str = "megatron-core", **more: object
-) -> Setting:
+def _setting(arch: Architecture = ARCH, cluster: Cluster = NODE, stack: str = "megatron-core", **more: object) -> Setting:
     base = Strategy(stack=stack, **more)  # type: ignore[arg-type]
     return Setting.of(arch, cluster, base, 2048, 64)
 
@@ -44,8 +42,7 @@ BROKEN: list[tuple[str, Setting, Strategy]] = [
     ("experts", _setting(), GOOD.with_(ep=2)),
     ("expert-ranks", _setting(MOE), Strategy(pp=2, dp=4, accumulation=16, ep=8)),
     ("context", Setting.of(ARCH, NODE, Strategy(), 2047, 64), Strategy(cp=2, dp=4, accumulation=16)),
-    ("stack-tensor", _setting(stack="eager-fsdp"),
-    GOOD.with_(pp=1, dp=4, accumulation=16, stack="eager-fsdp")),
+    ("stack-tensor", _setting(stack="eager-fsdp"), GOOD.with_(pp=1, dp=4, accumulation=16, stack="eager-fsdp")),
     ("stack-pipeline", _setting(stack="eager-fsdp"), Strategy(pp=2, dp=4, accumulation=16)),
     ("stack-context", _setting(stack="nanotron"), Strategy(cp=2, dp=4, accumulation=16)),
     ("stack-expert", _setting(MOE, stack="nanotron"), Strategy(dp=8, ep=2, accumulation=8)),
@@ -53,8 +50,7 @@ BROKEN: list[tuple[str, Setting, Strategy]] = [
     ("layers", _setting(), Strategy(pp=8, accumulation=64, virtual_stages=3, schedule="interleaved")),
     ("global-batch", _setting(), GOOD.with_(accumulation=31)),
     ("virtual-stages", _setting(), GOOD.with_(virtual_stages=2)),
-    ("interleaved-pipeline", _setting(),
-    Strategy(dp=8, accumulation=8, virtual_stages=2, schedule="interleaved")),
+    ("interleaved-pipeline", _setting(), Strategy(dp=8, accumulation=8, virtual_stages=2, schedule="interleaved")),
     (
         "interleaved-batches",
         Setting.of(ARCH, NODE, Strategy(), 2048, 6),
@@ -71,8 +67,7 @@ BROKEN: list[tuple[str, Setting, Strategy]] = [
     ("recompute-every", _setting(), GOOD.with_(recompute="selective", recompute_every=2)),
     ("stack-offload-activations", _setting(stack="nanotron"), GOOD.with_(offload_activations=True)),
     ("offload-pipeline", _setting(), GOOD.with_(offload_activations=True)),
-    ("offload-recompute", _setting(),
-    Strategy(dp=8, accumulation=8, recompute="full", offload_activations=True)),
+    ("offload-recompute", _setting(), Strategy(dp=8, accumulation=8, recompute="full", offload_activations=True)),
     (
         "host-link",
         Setting.of(ARCH, find_cluster("tpu-v5e"), Strategy(stack="compiled-fsdp"), 2048, 64),
@@ -83,7 +78,7 @@ BROKEN: list[tuple[str, Setting, Strategy]] = [
         Setting.of(ARCH, find_cluster("dgx-spark"), Strategy(), 2048, 64),
         Strategy(accumulation=64, offload_optimizer=True),
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("rule", "setting", "strategy"), BROKEN, ids=[b[0] for b in BROKEN])
@@ -123,14 +118,23 @@ degree = st.sampled_from([1, 2, 3, 4, 8])
 
 
 @given(
-    tp=degree, pp=degree, cp=degree, dp=degree, ep=st.sampled_from([1, 2, 8]), micro_batch=degree,
+    tp=degree,
+    pp=degree,
+    cp=degree,
+    dp=degree,
+    ep=st.sampled_from([1, 2, 8]),
+    micro_batch=degree,
     accumulation=degree,
-    virtual_stages=st.sampled_from([1, 2]), schedule=st.sampled_from(SCHEDULES),
+    virtual_stages=st.sampled_from([1, 2]),
+    schedule=st.sampled_from(SCHEDULES),
     sharding=st.sampled_from(SHARDINGS),
-    recompute=st.sampled_from(RECOMPUTES), recompute_every=st.sampled_from([1, 2]),
+    recompute=st.sampled_from(RECOMPUTES),
+    recompute_every=st.sampled_from([1, 2]),
     offload_optimizer=st.booleans(),
-    offload_activations=st.booleans(), sequence_parallel=st.booleans(), stack=st.sampled_from(STACKS),
-)  # fmt: skip
+    offload_activations=st.booleans(),
+    sequence_parallel=st.booleans(),
+    stack=st.sampled_from(STACKS),
+)
 def test_one_layout_and_many_are_judged_alike(stack: str, **fields: object) -> None:
     strategy = Strategy(stack=stack, **fields)  # type: ignore[arg-type]
     setting = Setting.of(MOE, NODES, strategy, 2048, strategy.global_batch)

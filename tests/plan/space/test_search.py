@@ -28,9 +28,7 @@ def test_ranked_are_distinct_layouts_that_fit_fastest_first(goal: Goal) -> None:
     found = find_strategies(goal)
     times = [e.step_time_s.expected for e in found.ranked]
     assert times == sorted(times) and len(times) > 2
-    layouts = {
-        (e.strategy.tp, e.strategy.pp, e.strategy.cp, e.strategy.ep, e.strategy.dp) for e in found.ranked
-    }
+    layouts = {(e.strategy.tp, e.strategy.pp, e.strategy.cp, e.strategy.ep, e.strategy.dp) for e in found.ranked}
     assert len(layouts) == len(found.ranked)
     assert all(e.fits for e in found.ranked)
     assert found.n_strategies > 500 and 0 < found.n_fit < found.n_strategies

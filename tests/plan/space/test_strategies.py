@@ -24,9 +24,15 @@ def _by_hand(setting: Setting, space: Space) -> set[Strategy]:
     """The same space with loops: every combination that no rule forbids, equal behaviour once."""
     n, found = setting.cluster.n_accelerators, set[Strategy]()
     shapes = itertools.product(
-        space.tp, space.pp, space.cp, space.ep, space.micro_batch, space.schedules, space.virtual_stages,
+        space.tp,
+        space.pp,
+        space.cp,
+        space.ep,
+        space.micro_batch,
+        space.schedules,
+        space.virtual_stages,
         space.sequence_parallel,
-    )  # fmt: skip
+    )
     for tp, pp, cp, ep, mb, schedule, v, sp in shapes:
         if n % (tp * pp * cp) or setting.global_batch % (n // (tp * pp * cp) * mb):
             continue
@@ -34,14 +40,25 @@ def _by_hand(setting: Setting, space: Space) -> set[Strategy]:
             continue
         dp = n // (tp * pp * cp)
         row = BASE.with_(
-            tp=tp, pp=pp, cp=cp, ep=ep, dp=dp, micro_batch=mb, accumulation=setting.global_batch // (dp * mb),
-            schedule=schedule, virtual_stages=v, sequence_parallel=sp,
-        )  # fmt: skip
+            tp=tp,
+            pp=pp,
+            cp=cp,
+            ep=ep,
+            dp=dp,
+            micro_batch=mb,
+            accumulation=setting.global_batch // (dp * mb),
+            schedule=schedule,
+            virtual_stages=v,
+            sequence_parallel=sp,
+        )
         for (sharding, oo), (recompute, every, oa) in itertools.product(space.states, space.activations):
             s = row.with_(
-                sharding=sharding, offload_optimizer=oo, recompute=recompute, recompute_every=every,
+                sharding=sharding,
+                offload_optimizer=oo,
+                recompute=recompute,
+                recompute_every=every,
                 offload_activations=oa,
-            )  # fmt: skip
+            )
             try:
                 check_strategy(setting, s)
             except LayoutError:
@@ -51,16 +68,19 @@ def _by_hand(setting: Setting, space: Space) -> set[Strategy]:
 
 
 @pytest.mark.parametrize("kind", ["small", "experts"])
-def test_the_products_hold_exactly_the_allowed_combinations(
-    kind: str, request: pytest.FixtureRequest, node: Cluster
-) -> None:
+def test_the_products_hold_exactly_the_allowed_combinations(kind: str, request: pytest.FixtureRequest, node: Cluster) -> None:
     arch: Architecture = request.getfixturevalue(kind)
     setting = Setting.of(arch, node, BASE, 2048, 8)
     space = full_space(setting)
     space = replace(
-        space, micro_batch=(1, 8), pp=(1, 2, 4), virtual_stages=(1, 2), cp=(1, 2), ep=space.ep[:2],
+        space,
+        micro_batch=(1, 8),
+        pp=(1, 2, 4),
+        virtual_stages=(1, 2),
+        cp=(1, 2),
+        ep=space.ep[:2],
         activations=space.activations[:3] + space.activations[-2:],
-    )  # fmt: skip
+    )
     listed = _all(setting, space)
     assert len(listed) == len(set(listed))
     assert set(listed) == _by_hand(setting, space)

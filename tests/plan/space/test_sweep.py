@@ -19,9 +19,7 @@ from gpuwise.workload.strategy import Strategy
 SEQ_LEN = 2048
 
 
-def _one_at_a_time(
-    arch: Architecture, cluster: Cluster, strategies: list[Strategy]
-) -> list[tuple[float, float, bool]]:
+def _one_at_a_time(arch: Architecture, cluster: Cluster, strategies: list[Strategy]) -> list[tuple[float, float, bool]]:
     """(seconds, bytes, fits) of each strategy through the public scalar estimate."""
     found: list[tuple[float, float, bool]] = []
     for s in strategies:
@@ -34,10 +32,7 @@ def _one_at_a_time(
 
 
 def _swept(found: Candidates, done: Sweep) -> list[tuple[Strategy, float, float]]:
-    return [
-        (found.strategy(done.blocks, i), float(found.step_s[i]), float(found.memory_bytes[i]))
-        for i in range(len(found))
-    ]
+    return [(found.strategy(done.blocks, i), float(found.step_s[i]), float(found.memory_bytes[i])) for i in range(len(found))]
 
 
 @pytest.mark.parametrize(("kind", "batch"), [("small", 4), ("experts", 8)])
@@ -48,9 +43,14 @@ def test_the_optimum_is_that_of_evaluating_one_strategy_at_a_time(
     base = Strategy()
     setting = Setting.of(arch, node, base, SEQ_LEN, batch)
     space = replace(
-        default_space(setting), micro_batch=(1, 2), virtual_stages=(1, 2), ep=(1, 8), tp=(1, 4), pp=(1, 2),
+        default_space(setting),
+        micro_batch=(1, 2),
+        virtual_stages=(1, 2),
+        ep=(1, 8),
+        tp=(1, 4),
+        pp=(1, 2),
         cp=(1,),
-    )  # fmt: skip
+    )
     products = blocks(setting, space, base)
     done = sweep(arch, node, products, SEQ_LEN)
     listed = [b.columns.strategy(i) for b in products for i in range(len(b.columns))]

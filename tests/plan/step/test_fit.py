@@ -31,17 +31,34 @@ def step(activation_bytes: int = GIB, weight_bytes: int = GIB // 4, tf32: bool =
     mm = Signature("aten.mm.default", Kind.MATMUL, (a, b), (a,), (), 2.0 * m * n * k, 2.0 * 4 * m * k, 4.0 * m * n, 1)
     ones = np.ones(3, dtype=np.int64)
     return Capture(
-        (mm,), ("", "blocks.0.fc"), ("", "Linear"), ("", "train.py:3 in step"), 0 * ones,
-        np.array([Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD]), ones, ones, 0 * ones, 0 * ones,
+        (mm,),
+        ("", "blocks.0.fc"),
+        ("", "Linear"),
+        ("", "train.py:3 in step"),
+        0 * ones,
+        np.array([Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD]),
+        ones,
+        ones,
+        0 * ones,
+        0 * ones,
         storage_bytes=np.array([weight_bytes, activation_bytes, weight_bytes]),
         storage_category=np.array([Category.PARAMETER, Category.ACTIVATION, Category.GRADIENT]),
-        storage_op=np.array([-1, 0, 1]), storage_module=ones, storage_dtype=("fp32",) * 3, storage_stream=0 * ones,
-        event_storage=np.array([0, 1, 2, 1, 2]), event_sign=np.array([1, 1, 1, -1, -1], dtype=np.int8),
-        event_op=np.array([-1, 0, 1, 2, 2]), steps=(StepSpan(0, 3, 1, 5),),
-        settings=Settings("2.13.0", (8, 0), matmul_tf32=tf32), parameter_count=weight_bytes // 4,
-        trainable_count=weight_bytes // 4, batch=4, name="by hand", parameter_bytes_by_module={"blocks.0.fc": weight_bytes},
+        storage_op=np.array([-1, 0, 1]),
+        storage_module=ones,
+        storage_dtype=("fp32",) * 3,
+        storage_stream=0 * ones,
+        event_storage=np.array([0, 1, 2, 1, 2]),
+        event_sign=np.array([1, 1, 1, -1, -1], dtype=np.int8),
+        event_op=np.array([-1, 0, 1, 2, 2]),
+        steps=(StepSpan(0, 3, 1, 5),),
+        settings=Settings("2.13.0", (8, 0), matmul_tf32=tf32),
+        parameter_count=weight_bytes // 4,
+        trainable_count=weight_bytes // 4,
+        batch=4,
+        name="by hand",
+        parameter_bytes_by_module={"blocks.0.fc": weight_bytes},
         parameters=(Parameter("blocks.0.fc.weight", 0, (weight_bytes // 4,), "fp32", True),),
-    )  # fmt: skip
+    )
 
 
 def test_a_ready_capture_is_judged() -> None:
@@ -57,8 +74,10 @@ def test_a_ready_capture_is_judged() -> None:
 
 
 def test_documents_are_json() -> None:
-    for document in (fit_document(fit_step(step(30 * GIB), "RTX 3060", today=TODAY)),
-                     plan_document(plan_step(step(), "8xA100-80GB", samples=1e6, today=TODAY))):  # fmt: skip
+    for document in (
+        fit_document(fit_step(step(30 * GIB), "RTX 3060", today=TODAY)),
+        plan_document(plan_step(step(), "8xA100-80GB", samples=1e6, today=TODAY)),
+    ):
         assert json.loads(json.dumps(document, allow_nan=False))["operations"] == 3
 
 
@@ -90,8 +109,11 @@ def test_more_gpus_are_faster_by_less_than_their_number() -> None:
 def test_cards_are_compared_by_what_a_step_costs() -> None:
     plan = plan_step(step(20 * GIB), today=TODAY)
     assert len(plan.cards) >= 5
-    usd = [c.measured.step_time_s.expected * c.price.expected for c in plan.cards
-           if c.measured.fits and c.measured.step_time_s is not None and c.price is not None]  # fmt: skip
+    usd = [
+        c.measured.step_time_s.expected * c.price.expected
+        for c in plan.cards
+        if c.measured.fits and c.measured.step_time_s is not None and c.price is not None
+    ]
     assert usd == sorted(usd)
     assert plan.cluster.label == plan.cards[0].cluster.label
     fits = [c.measured.fits for c in plan.cards]

@@ -14,9 +14,7 @@ from gpuwise.errors import InputError, LayoutError, UnpredictableError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.plan.step.pipeline_cut import CutUnit, cut_pipeline, cut_units
 
-_unit = st.builds(
-    CutUnit, st.just("u"), st.integers(1, 20).map(float), st.integers(0, 30), st.integers(0, 30), st.integers(0, 9)
-)  # fmt: skip
+_unit = st.builds(CutUnit, st.just("u"), st.integers(1, 20).map(float), st.integers(0, 30), st.integers(0, 30), st.integers(0, 9))
 
 
 def _cuts(n: int, p: int) -> list[tuple[int, ...]]:

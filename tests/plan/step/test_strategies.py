@@ -21,11 +21,13 @@ ROWS = 48
 
 
 def _network(rows: int = ROWS, saved: int = 10**6) -> Capture:
-    return layer_capture([
-        Layer("stem", saved, saved // 8, 0, ((rows, 16),)),
-        *(Layer(f"layers.{i}", saved, saved // 8, saved // 4, ((rows, rows), (rows,))) for i in range(6)),
-        Layer("head", saved // 4, saved // 8, 0, ((rows, 64),)),
-    ])  # fmt: skip
+    return layer_capture(
+        [
+            Layer("stem", saved, saved // 8, 0, ((rows, 16),)),
+            *(Layer(f"layers.{i}", saved, saved // 8, saved // 4, ((rows, rows), (rows,))) for i in range(6)),
+            Layer("head", saved // 4, saved // 8, 0, ((rows, 64),)),
+        ]
+    )
 
 
 def _ends(capture: Capture) -> dict[Category, int]:

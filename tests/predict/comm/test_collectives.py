@@ -27,9 +27,11 @@ def named(name: str, **changes: Any) -> System:
     """A DGX-like system of ``name``'s accelerator."""
     a = accelerators()[name]
     base = replace(
-        DGX_H100, accelerator=a, link_kind=a.link_kind or "pcie",
+        DGX_H100,
+        accelerator=a,
+        link_kind=a.link_kind or "pcie",
         link_bytes_per_s=a.link_bytes_per_s or a.pcie_bytes_per_s or 0.0,
-    )  # fmt: skip
+    )
     return replace(base, **changes)
 
 
@@ -50,9 +52,7 @@ def test_time_is_positive_and_grows_with_bytes_inside_a_system(system: System, o
 
 @given(networked, ops, st.integers(1, 8), st.integers(2, 64), st.integers(1, 8))
 @settings(max_examples=150, deadline=None)
-def test_time_grows_with_bytes_nodes_and_sharing_across_systems(
-    system: System, op: str, ranks: int, nodes: int, concurrent: int
-):
+def test_time_grows_with_bytes_nodes_and_sharing_across_systems(system: System, op: str, ranks: int, nodes: int, concurrent: int):
     ranks = min(ranks, max(system.count, system.domain_size))
     few = curve(system, op, ranks * nodes, ranks).time_s(SIZES)
     assert np.all(np.diff(few) >= 0) and np.all(few > 0)
@@ -68,9 +68,7 @@ def test_time_grows_with_bytes_nodes_and_sharing_across_systems(
 
 @given(linked, ops, st.floats(1.0, 8.0), st.data())
 @settings(max_examples=100, deadline=None)
-def test_a_faster_link_or_network_is_never_slower(
-    system: System, op: str, factor: float, data: st.DataObject
-):
+def test_a_faster_link_or_network_is_never_slower(system: System, op: str, factor: float, data: st.DataObject):
     host = min(max(system.count, system.domain_size), 64)
     ranks = data.draw(st.integers(1, host))
     nodes = data.draw(st.sampled_from([1, 2, 4])) if system.network_bytes_per_s > 0 else 1
@@ -85,9 +83,7 @@ def test_a_faster_link_or_network_is_never_slower(
 
 @given(linked, st.data())
 @settings(max_examples=100, deadline=None)
-def test_all_reduce_costs_at_least_a_reduce_scatter_and_at_most_both_halves(
-    system: System, data: st.DataObject
-):
+def test_all_reduce_costs_at_least_a_reduce_scatter_and_at_most_both_halves(system: System, data: st.DataObject):
     n = data.draw(st.integers(2, min(max(system.count, system.domain_size), 8)))
     whole = curve(system, "all_reduce", n, n).time_s(SIZES)
     scatter = curve(system, "reduce_scatter", n, n).time_s(SIZES)
@@ -171,9 +167,7 @@ BUS = [
 @pytest.mark.parametrize("figure", BUS, ids=lambda f: f"{f[0].id}-{f[0].accelerator.id}-{f[1]}-{f[3]:.0e}")
 def test_published_bus_bandwidths(figure: tuple[System, int, int, float, float, float, str]):
     system, n, ranks, size, measured, tolerance, _ = figure
-    predicted = (
-        bus_factor("all_reduce", n) * size / float(curve(system, "all_reduce", n, ranks).time_s(size)) / 1e9
-    )
+    predicted = bus_factor("all_reduce", n) * size / float(curve(system, "all_reduce", n, ranks).time_s(size)) / 1e9
     assert predicted == pytest.approx(measured, rel=tolerance)
 
 
@@ -198,9 +192,7 @@ def test_cards_without_peer_access_are_slower_than_with():
         peer, "all_reduce", 8, 8
     ).time_s(GIB)
     pro = named("rtx-6000-ada", topology="pcie")
-    assert curve(named("rtx-4090", topology="pcie"), "all_reduce", 8, 8).time_s(GIB) > curve(
-        pro, "all_reduce", 8, 8
-    ).time_s(GIB)
+    assert curve(named("rtx-4090", topology="pcie"), "all_reduce", 8, 8).time_s(GIB) > curve(pro, "all_reduce", 8, 8).time_s(GIB)
 
 
 def test_bridged_pairs_cross_over_pcie():

@@ -22,10 +22,14 @@ CARDS = sorted(a.id for a in accelerators().values() if a.tdp_w and "fp32" in a.
 @pytest.mark.parametrize(
     ("card", "share"),
     [
-        ("t4", 0.49), ("l4", 0.28), ("a100-pcie-40gb", 0.81), ("a100-pcie-80gb", 0.90),
-        ("v100-pcie-32gb", 0.96), ("h100-sxm-80gb", 0.75),
+        ("t4", 0.49),
+        ("l4", 0.28),
+        ("a100-pcie-40gb", 0.81),
+        ("a100-pcie-80gb", 0.90),
+        ("v100-pcie-32gb", 0.96),
+        ("h100-sxm-80gb", 0.75),
     ],
-)  # fmt: skip
+)
 def test_large_products_run_at_the_published_share_of_peak(card: str, share: float) -> None:
     accelerator = find_accelerator(card)
     flop = 2.0 * 8192 * 8192 * 4096
@@ -42,10 +46,7 @@ def test_slot_powered_cards_are_held_back_and_large_ones_hardly() -> None:
 
 def test_the_power_limit_explains_pcie_against_sxm_in_bf16() -> None:
     """0.81 of peak on an A100 PCIe, 0.87 on an A100 SXM (S. Bekman, MAMF table)."""
-    pcie, sxm = (
-        float(sustained_fraction(find_accelerator(c), 0.875, "bf16"))
-        for c in ("a100-pcie-80gb", "a100-sxm-80gb")
-    )
+    pcie, sxm = (float(sustained_fraction(find_accelerator(c), 0.875, "bf16")) for c in ("a100-pcie-80gb", "a100-sxm-80gb"))
     assert pcie / sxm == pytest.approx(0.811 / 0.869, rel=0.03)
 
 
@@ -61,9 +62,7 @@ def test_no_limit_is_invented_where_power_or_rate_is_unknown() -> None:
     more=st.floats(0.0, 1.0),
     watts=st.floats(1.0, 3.0),
 )
-def test_clock_falls_with_work_and_rises_with_power(
-    card: str, busy: float, more: float, watts: float
-) -> None:
+def test_clock_falls_with_work_and_rises_with_power(card: str, busy: float, more: float, watts: float) -> None:
     accelerator = find_accelerator(card)
     low, high = sorted((busy, more))
     x_low, x_high = sustained_fraction(accelerator, np.array([low, high]))

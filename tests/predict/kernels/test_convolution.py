@@ -37,9 +37,7 @@ def test_winograd_beats_the_peak_of_the_direct_method() -> None:
 
 def test_matrix_unit_is_faster_and_depthwise_is_bound_by_memory() -> None:
     accelerator = find_accelerator("a100-sxm-80gb")
-    full, half = (
-        convolution_time(accelerator, d, 64, 256, 256, 28, 28, 9).time_s[0] for d in ("fp32", "bf16")
-    )
+    full, half = (convolution_time(accelerator, d, 64, 256, 256, 28, 28, 9).time_s[0] for d in ("fp32", "bf16"))
     assert half < full / 3
     depthwise = convolution_time(accelerator, "bf16", 64, 256, 256, 28, 28, 9, groups=256).time_s[0]
     assert depthwise > 2 * 2 * 64 * 256 * 28 * 28 / accelerator.memory_bandwidth_bytes_per_s
@@ -61,9 +59,13 @@ def test_an_unknown_rate_is_an_error() -> None:
 
 @given(
     card=st.sampled_from(["v100-pcie-32gb", "l4", "h100-sxm-80gb", "rtx-4090", "mi210"]),
-    dtype=st.sampled_from(["fp32", "fp16"]), batch=st.integers(1, 256), channels=st.integers(1, 1024),
-    side=st.integers(1, 112), area=st.sampled_from([1, 9, 25, 49]), stride=st.sampled_from([1, 2]),
-)  # fmt: skip
+    dtype=st.sampled_from(["fp32", "fp16"]),
+    batch=st.integers(1, 256),
+    channels=st.integers(1, 1024),
+    side=st.integers(1, 112),
+    area=st.sampled_from([1, 9, 25, 49]),
+    stride=st.sampled_from([1, 2]),
+)
 def test_laws(card: str, dtype: str, batch: int, channels: int, side: int, area: int, stride: int) -> None:
     accelerator = find_accelerator(card)
     assert accelerator.compute_units is not None
@@ -71,9 +73,11 @@ def test_laws(card: str, dtype: str, batch: int, channels: int, side: int, area:
     time = convolution_time(accelerator, *ask).time_s
     assert 0 < time[0] <= time[1] * (1 + 1e-12)
     bigger = replace(
-        accelerator, compute_units=accelerator.compute_units * 2, tdp_w=2 * (accelerator.tdp_w or 300),
+        accelerator,
+        compute_units=accelerator.compute_units * 2,
+        tdp_w=2 * (accelerator.tdp_w or 300),
         peak_flop_per_s={d: 2 * r for d, r in accelerator.peak_flop_per_s.items()},
         fp32_matrix_flop_per_s=2 * (accelerator.fp32_matrix_flop_per_s or 0) or None,
         memory_bandwidth_bytes_per_s=2 * accelerator.memory_bandwidth_bytes_per_s,
-    )  # fmt: skip
+    )
     assert np.all(convolution_time(bigger, *ask).time_s <= time * 1.001)

@@ -14,9 +14,7 @@ RESNET50 = {"macs": 4.11e9, "activations": 11.11e6, "parameters": 25.56e6}
 
 
 def seconds(gpu: str, precision: str = "fp16", batch: float = 256, **options: object) -> float:
-    return float(
-        network_time(find_accelerator(gpu), precision, network(**RESNET50, batch=batch, **options)).time_s[0]
-    )
+    return float(network_time(find_accelerator(gpu), precision, network(**RESNET50, batch=batch, **options)).time_s[0])
 
 
 def test_traits() -> None:
@@ -61,9 +59,7 @@ def test_launches_bound_a_small_batch() -> None:
     device = find_accelerator("H100 SXM5")
     one = network(**RESNET50, batch=1)
     assert network_time(device, "fp16", one, n_kernels=500).time_s[0] >= 2e-3
-    assert np.isclose(
-        network_time(device, "fp16", one).time_s[0], network_time(device, "fp16", one, n_kernels=1).time_s[0]
-    )
+    assert np.isclose(network_time(device, "fp16", one).time_s[0], network_time(device, "fp16", one, n_kernels=1).time_s[0])
 
 
 def test_bad_input() -> None:

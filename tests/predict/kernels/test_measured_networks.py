@@ -30,8 +30,9 @@ def convolution(batch: int = 64, channels: int = 64, groups: int = 1, last: bool
     image, weight = dense(batch, channels, 32, 32, last=last), dense(channels, channels // groups, 3, 3)
     flop = 2.0 * batch * 1024 * channels * channels // groups * 9
     moved = 2.0 * batch * channels * 1024
-    return Signature("aten.convolution.default", Kind.CONVOLUTION, (image, weight), (image,), (("groups", groups),), flop, moved,
-                     moved, 1)  # fmt: skip
+    return Signature(
+        "aten.convolution.default", Kind.CONVOLUTION, (image, weight), (image,), (("groups", groups),), flop, moved, moved, 1
+    )
 
 
 def product(m: int, n: int, k: int) -> Signature:
@@ -53,9 +54,28 @@ def step_of(*signatures: Signature) -> Capture:
     zeros = np.zeros(n, dtype=np.int64)
     none = np.zeros(0, dtype=np.int64)
     return Capture(
-        signatures, ("",), ("",), ("",), np.arange(n), zeros, zeros, zeros, zeros, zeros, none, none, none, none, (), none, none,
-        np.zeros(0, dtype=np.int8), none, (StepSpan(0, n, 0, 0),), Settings("2.13.0", (8, 9)),
-    )  # fmt: skip
+        signatures,
+        ("",),
+        ("",),
+        ("",),
+        np.arange(n),
+        zeros,
+        zeros,
+        zeros,
+        zeros,
+        zeros,
+        none,
+        none,
+        none,
+        none,
+        (),
+        none,
+        none,
+        np.zeros(0, dtype=np.int8),
+        none,
+        (StepSpan(0, n, 0, 0),),
+        Settings("2.13.0", (8, 9)),
+    )
 
 
 def test_families_by_groups_and_name() -> None:

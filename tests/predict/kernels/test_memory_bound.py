@@ -20,9 +20,16 @@ PATTERNS = ("elementwise", "broadcast", "dropout", "reduction", "norm", "softmax
 # Long fp32 additions over the specified bandwidth: NeuSight's per-operation tables (MIT).
 @pytest.mark.parametrize(
     ("card", "share"),
-    [("a100-pcie-40gb", 0.87), ("v100-pcie-32gb", 0.92), ("t4", 0.76), ("p100-pcie-16gb", 0.76), ("p4", 0.75),
-     ("l4", 0.765), ("mi210", 0.78)],
-)  # fmt: skip
+    [
+        ("a100-pcie-40gb", 0.87),
+        ("v100-pcie-32gb", 0.92),
+        ("t4", 0.76),
+        ("p100-pcie-16gb", 0.76),
+        ("p4", 0.75),
+        ("l4", 0.765),
+        ("mi210", 0.78),
+    ],
+)
 def test_long_streams_reach_the_measured_share_of_bandwidth(card: str, share: float) -> None:
     accelerator = find_accelerator(card)
     seconds = float(memory_time(accelerator, 8e9, 4e9).time_s[0])
@@ -33,10 +40,14 @@ def test_long_streams_reach_the_measured_share_of_bandwidth(card: str, share: fl
 @pytest.mark.parametrize(
     ("card", "moved", "seconds"),
     [
-        ("a100-sxm-80gb", 12.6e6, 7e-6), ("a100-sxm-80gb", 50e6, 25e-6), ("a100-sxm-80gb", 201e6, 99e-6),
-        ("h100-sxm-80gb", 25e6, 7e-6), ("h100-sxm-80gb", 100e6, 29e-6), ("h100-sxm-80gb", 170e6, 52e-6),
+        ("a100-sxm-80gb", 12.6e6, 7e-6),
+        ("a100-sxm-80gb", 50e6, 25e-6),
+        ("a100-sxm-80gb", 201e6, 99e-6),
+        ("h100-sxm-80gb", 25e6, 7e-6),
+        ("h100-sxm-80gb", 100e6, 29e-6),
+        ("h100-sxm-80gb", 170e6, 52e-6),
     ],
-)  # fmt: skip
+)
 def test_small_streams_live_in_the_cache(card: str, moved: float, seconds: float) -> None:
     time = memory_time(find_accelerator(card), moved * 2 / 3, moved / 3).time_s[0]
     assert time == pytest.approx(seconds, rel=0.2)
@@ -66,10 +77,7 @@ def test_broadcasts_wait_for_index_arithmetic_only_where_memory_is_fast() -> Non
 
 def test_inline_error_correction_is_read_from_the_memory_a_card_shows() -> None:
     """An A10 shows 22.5 of 24 GiB, an RTX 3090 all of them."""
-    share = {
-        c: dram_rate(find_accelerator(c)) / find_accelerator(c).memory_bandwidth_bytes_per_s
-        for c in ("a10", "rtx-3090")
-    }
+    share = {c: dram_rate(find_accelerator(c)) / find_accelerator(c).memory_bandwidth_bytes_per_s for c in ("a10", "rtx-3090")}
     assert share["a10"] < 0.8 < 0.88 < share["rtx-3090"]
 
 
@@ -109,7 +117,8 @@ def test_more_bytes_take_longer_and_a_bigger_gpu_never_does(
     )
     assert 0 < small <= large * (1 + 1e-12)
     bigger = replace(
-        accelerator, memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s * more,
+        accelerator,
+        memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s * more,
         l2_bytes=(accelerator.l2_bytes or 0.0) * more or None,
-    )  # fmt: skip
+    )
     assert memory_time(bigger, read, written, **ask).time_s[0] <= small * (1 + 1e-12)  # type: ignore[arg-type]

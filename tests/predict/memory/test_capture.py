@@ -55,14 +55,28 @@ def chain(layers: int, activation_bytes: int, *, weight_bytes: int = 4 << 20, st
         spans.append(StepSpan(first_op, op, first_event, len(events)))
     ints = lambda values: np.array(values, dtype=np.int64)  # noqa: E731
     return Capture(
-        signatures=(signature("aten.mm.default", 16), signature("aten.add.Tensor", 16)), modules=("", "layer"),
-        module_types=("", "Linear"), lines=("", "train.py:3 in step"), op_signature=ints([0] * op), op_phase=ints(phases),
-        op_module=ints([1] * op), op_line=ints([1] * op), op_stream=ints([0] * op), op_flags=ints([0] * op),
-        storage_bytes=ints(sizes), storage_category=ints(categories), storage_op=ints(made),
-        storage_module=ints([0] * len(sizes)), storage_dtype=("fp32",) * len(sizes), storage_stream=ints([0] * len(sizes)),
-        event_storage=ints([e[0] for e in events]), event_sign=np.array([e[1] for e in events], dtype=np.int8),
-        event_op=ints([e[2] for e in events]), steps=tuple(spans), settings=Settings("2.6.0", (8, 0)),
-    )  # fmt: skip
+        signatures=(signature("aten.mm.default", 16), signature("aten.add.Tensor", 16)),
+        modules=("", "layer"),
+        module_types=("", "Linear"),
+        lines=("", "train.py:3 in step"),
+        op_signature=ints([0] * op),
+        op_phase=ints(phases),
+        op_module=ints([1] * op),
+        op_line=ints([1] * op),
+        op_stream=ints([0] * op),
+        op_flags=ints([0] * op),
+        storage_bytes=ints(sizes),
+        storage_category=ints(categories),
+        storage_op=ints(made),
+        storage_module=ints([0] * len(sizes)),
+        storage_dtype=("fp32",) * len(sizes),
+        storage_stream=ints([0] * len(sizes)),
+        event_storage=ints([e[0] for e in events]),
+        event_sign=np.array([e[1] for e in events], dtype=np.int8),
+        event_op=ints([e[2] for e in events]),
+        steps=tuple(spans),
+        settings=Settings("2.6.0", (8, 0)),
+    )
 
 
 @settings(deadline=None, max_examples=40)

@@ -22,9 +22,12 @@ from gpuwise.workload.strategy import STACKS, Strategy
     ("name", "torch_total_gib"),
     [
         # "total capacity" in torch's own out-of-memory messages
-        ("A100-SXM4-80GB", 79.25), ("A100-SXM4-40GB", 39.50), ("RTX 4090", 23.68), ("A30", 23.53),
+        ("A100-SXM4-80GB", 79.25),
+        ("A100-SXM4-40GB", 39.50),
+        ("RTX 4090", 23.68),
+        ("A30", 23.53),
     ],
-)  # fmt: skip
+)
 def test_what_a_process_can_have(name: str, torch_total_gib: float) -> None:
     accelerator = find_cluster(f"1x{name}").accelerator
     assert usable_bytes(accelerator) / GIB == pytest.approx(torch_total_gib, rel=0.006)

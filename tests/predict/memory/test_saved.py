@@ -11,17 +11,35 @@ from gpuwise.workload.transformer.point import Point
 
 H, F, A, K, D, V = 1024, 4096, 16, 4, 64, 32000
 ARCH = Architecture(
-    id="small", name="small", kind="decoder", n_layers=12, hidden=H, ffn=F, heads=A, kv_heads=K, head_dim=D,
-    vocab=V, max_seq_len=4096,
-)  # fmt: skip
+    id="small",
+    name="small",
+    kind="decoder",
+    n_layers=12,
+    hidden=H,
+    ffn=F,
+    heads=A,
+    kv_heads=K,
+    head_dim=D,
+    vocab=V,
+    max_seq_len=4096,
+)
 T = 2 * 2048
 
 
 def point(stack: str, **changes: object) -> Point:
     base = Point(
-        micro_batch=2, seq_len=2048, tp=1, cp=1, ep=1, sequence_parallel=True, context_parallel="ring",
-        precision="bf16", stack=find_stack(stack), fused_attention=True, fused_loss=False,
-    )  # fmt: skip
+        micro_batch=2,
+        seq_len=2048,
+        tp=1,
+        cp=1,
+        ep=1,
+        sequence_parallel=True,
+        context_parallel="ring",
+        precision="bf16",
+        stack=find_stack(stack),
+        fused_attention=True,
+        fused_loss=False,
+    )
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
@@ -46,8 +64,14 @@ def test_tensor_parallel_layer_keeps_shards() -> None:
 def test_korthikanti_layer() -> None:
     """s b h (34 + 5 a s / h) with unfused attention and dropout, less what 2022's Megatron did not keep."""
     arch = replace(
-        ARCH, gated_mlp=False, norm="layer", kv_heads=A, activation="gelu", position="learned", qkv_bias=True,
-    )  # fmt: skip
+        ARCH,
+        gated_mlp=False,
+        norm="layer",
+        kv_heads=A,
+        activation="gelu",
+        position="learned",
+        qkv_bias=True,
+    )
     saved = saved_of_points(arch, [point("megatron-legacy", fused_attention=False, sequence_parallel=False)])
     paper = T * H * (34 + 5 * A * 2048 / H)
     assert float(saved.layer["none"][0]) == pytest.approx(paper, rel=0.02)

@@ -18,9 +18,18 @@ from gpuwise.workload.strategy import OPTIMIZERS, Strategy
 from gpuwise.workload.transformer.parameters import count_parameters
 
 SMALL = Architecture(
-    id="small", name="small", kind="decoder", n_layers=12, hidden=1024, ffn=4096, heads=16, kv_heads=4,
-    head_dim=64, vocab=32000, max_seq_len=4096,
-)  # fmt: skip
+    id="small",
+    name="small",
+    kind="decoder",
+    n_layers=12,
+    hidden=1024,
+    ffn=4096,
+    heads=16,
+    kv_heads=4,
+    head_dim=64,
+    vocab=32000,
+    max_seq_len=4096,
+)
 SMALL_MOE = replace(SMALL, id="small-moe", moe=Moe(n_experts=16, n_active=2, expert_ffn=2048))
 SYSTEM = find_cluster("8xH100-SXM").system
 
@@ -38,9 +47,11 @@ def fullest(arch: Architecture, s: Strategy) -> float:
 @settings(max_examples=80, deadline=None)
 @given(
     st.sampled_from([SMALL, SMALL_MOE]),
-    st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 3]), st.sampled_from([2, 4, 8]),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 2, 3]),
+    st.sampled_from([2, 4, 8]),
     st.sampled_from(["megatron-core", "nanotron", "eager-fsdp", "megatron-deepspeed"]),
-)  # fmt: skip
+)
 def test_sharding_more_never_needs_more(arch: Architecture, tp: int, pp: int, dp: int, stack: str) -> None:
     s = Strategy(tp=tp, pp=pp, dp=dp, stack=stack, sharding="zero1")
     base = fullest(arch, s)
@@ -55,9 +66,11 @@ def test_sharding_more_never_needs_more(arch: Architecture, tp: int, pp: int, dp
 
 @settings(max_examples=80, deadline=None)
 @given(
-    st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8]), st.sampled_from(OPTIMIZERS),
+    st.sampled_from([1, 2, 4, 8]),
+    st.sampled_from([1, 2, 4, 8]),
+    st.sampled_from(OPTIMIZERS),
     st.sampled_from(["zero1", "zero2", "zero3"]),
-)  # fmt: skip
+)
 def test_no_byte_is_lost(dp: int, ep: int, optimizer: str, sharding: str) -> None:
     """The optimizer bytes of all ranks together are those of the whole model, once."""
     ep = min(ep, dp)
@@ -83,10 +96,7 @@ def test_stages_together_hold_the_model() -> None:
 
 
 def test_a_pipeline_of_fully_sharded_weights_gathers_them_all() -> None:
-    flat, piped = (
-        states(SMALL, Strategy(dp=8 // pp, pp=pp, sharding="zero3", stack="compiled-fsdp"))[0]
-        for pp in (1, 2)
-    )
+    flat, piped = (states(SMALL, Strategy(dp=8 // pp, pp=pp, sharding="zero3", stack="compiled-fsdp"))[0] for pp in (1, 2))
     assert float(flat.gathered.flat[0]) > 0 and float(piped.gathered.flat[0]) == 0
     layers = np.array([6.0])
     per_layer = count_parameters(SMALL).layers / 12
@@ -102,9 +112,7 @@ def test_adapters_by_hand() -> None:
 
 
 def test_four_bit_weights() -> None:
-    lora, qlora = (
-        states(SMALL, Strategy(lora_rank=8, quantized_base=q, stack="eager"))[0] for q in (False, True)
-    )
+    lora, qlora = (states(SMALL, Strategy(lora_rank=8, quantized_base=q, stack="eager"))[0] for q in (False, True))
     ends = 2 * 2 * 32000 * 1024
     saved = float((lora.weights - qlora.weights).flat[0])
     matrices = (float(lora.weights.flat[0]) - ends) / 2

@@ -19,28 +19,68 @@ from gpuwise.units import GIB, GIGA
 from gpuwise.workload.strategy import STACKS, Strategy
 
 LLAMA_70B_L12 = Architecture(
-    id="llama-70b-l12", name="Llama 3 70B, 12 layers", kind="decoder", n_layers=12, hidden=8192, ffn=28672,
-    heads=64, kv_heads=8, head_dim=128, vocab=128256, max_seq_len=131072,
-)  # fmt: skip
+    id="llama-70b-l12",
+    name="Llama 3 70B, 12 layers",
+    kind="decoder",
+    n_layers=12,
+    hidden=8192,
+    ffn=28672,
+    heads=64,
+    kv_heads=8,
+    head_dim=128,
+    vocab=128256,
+    max_seq_len=131072,
+)
 DEEPSEEK_V3_L4 = Architecture(
-    id="deepseek-v3-l4", name="DeepSeek-V3, 4 layers", kind="decoder", n_layers=4, hidden=7168, ffn=18432,
-    heads=128, kv_heads=128, head_dim=128, vocab=129280, max_seq_len=4096,
+    id="deepseek-v3-l4",
+    name="DeepSeek-V3, 4 layers",
+    kind="decoder",
+    n_layers=4,
+    hidden=7168,
+    ffn=18432,
+    heads=128,
+    kv_heads=128,
+    head_dim=128,
+    vocab=129280,
+    max_seq_len=4096,
     mla=Mla(q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128),
     moe=Moe(n_experts=256, n_active=8, expert_ffn=2048, n_shared=1, shared_ffn=2048, first_dense=1),
-)  # fmt: skip
-BLOOM_72 = Architecture(
-    id="bloom-72", name="GPT 181B", kind="decoder", n_layers=72, hidden=14336, ffn=57344, heads=64,
-    kv_heads=64, head_dim=224, vocab=250880, max_seq_len=2048, gated_mlp=False, activation="gelu",
-    norm="layer",
-    position="learned", qkv_bias=True, attention_out_bias=True, mlp_bias=True, tied_embeddings=True,
-)  # fmt: skip
-SMALL = Architecture(
-    id="small", name="small", kind="decoder", n_layers=12, hidden=1024, ffn=4096, heads=16, kv_heads=4,
-    head_dim=64, vocab=32000, max_seq_len=4096,
-)  # fmt: skip
-SMALL_MOE = replace(
-    SMALL, id="small-moe", moe=Moe(n_experts=16, n_active=2, expert_ffn=2048, first_dense=1)
 )
+BLOOM_72 = Architecture(
+    id="bloom-72",
+    name="GPT 181B",
+    kind="decoder",
+    n_layers=72,
+    hidden=14336,
+    ffn=57344,
+    heads=64,
+    kv_heads=64,
+    head_dim=224,
+    vocab=250880,
+    max_seq_len=2048,
+    gated_mlp=False,
+    activation="gelu",
+    norm="layer",
+    position="learned",
+    qkv_bias=True,
+    attention_out_bias=True,
+    mlp_bias=True,
+    tied_embeddings=True,
+)
+SMALL = Architecture(
+    id="small",
+    name="small",
+    kind="decoder",
+    n_layers=12,
+    hidden=1024,
+    ffn=4096,
+    heads=16,
+    kv_heads=4,
+    head_dim=64,
+    vocab=32000,
+    max_seq_len=4096,
+)
+SMALL_MOE = replace(SMALL, id="small-moe", moe=Moe(n_experts=16, n_active=2, expert_ffn=2048, first_dense=1))
 
 
 def system(name: str) -> System:
@@ -73,18 +113,25 @@ def test_megatron_core_peaks(changes: dict[str, object], seq_len: int, allocated
     assert float(one.allocated.flat[0]) / GIB == pytest.approx(allocated_gib, rel=0.005)
 
 
-@pytest.mark.parametrize(
-    ("changes", "allocated_gib"), [({"dp": 8, "ep": 8}, 104.30), ({"dp": 4, "pp": 2, "ep": 4}, 114.00)]
-)
+@pytest.mark.parametrize(("changes", "allocated_gib"), [({"dp": 8, "ep": 8}, 104.30), ({"dp": 4, "pp": 2, "ep": 4}, 114.00)])
 def test_experts_with_latent_attention(changes: dict[str, object], allocated_gib: float) -> None:
     one = memory(DEEPSEEK_V3_L4, system("8xB200-SXM"), 4096, MEGATRON.with_(**changes))
     assert float(one.allocated.flat[0]) / GIB == pytest.approx(allocated_gib, rel=0.015)
 
 
 BLOOM = Strategy(
-    precision="fp16", tp=8, pp=12, dp=4, accumulation=64, sharding="zero1", recompute="full",
-    gradient_dtype="fp16", sequence_parallel=False, fused_attention=False, stack="megatron-deepspeed",
-)  # fmt: skip
+    precision="fp16",
+    tp=8,
+    pp=12,
+    dp=4,
+    accumulation=64,
+    sharding="zero1",
+    recompute="full",
+    gradient_dtype="fp16",
+    sequence_parallel=False,
+    fused_attention=False,
+    stack="megatron-deepspeed",
+)
 
 
 @pytest.mark.parametrize(("micro_batch", "nvidia_smi_gb"), [(1, 29), (2, 37), (4, 49), (8, 69)])
@@ -112,9 +159,7 @@ def test_published_verdicts(changes: dict[str, object], ran: bool) -> None:
 
 def test_parts_sum_to_the_device_total_and_the_worst_stage_is_named() -> None:
     strategies = [
-        MEGATRON.with_(tp=2, pp=4, dp=2, recompute=r, micro_batch=m)
-        for r in ("none", "selective", "full")
-        for m in (1, 8)
+        MEGATRON.with_(tp=2, pp=4, dp=2, recompute=r, micro_batch=m) for r in ("none", "selective", "full") for m in (1, 8)
     ]
     found = memory(SMALL, system("16xH100-SXM"), 2048, *strategies)
     total = sum(np.broadcast_to(getattr(found, p), found.device_total.shape) for p in PARTS)
@@ -128,8 +173,10 @@ def test_parts_sum_to_the_device_total_and_the_worst_stage_is_named() -> None:
 def test_a_product_of_columns_is_the_list_of_strategies() -> None:
     strategies = [
         MEGATRON.with_(tp=tp, dp=8 // tp, sharding=s, recompute=r)
-        for tp in (1, 2) for s in ("none", "zero1", "zero3") for r in ("none", "full")
-    ]  # fmt: skip
+        for tp in (1, 2)
+        for s in ("none", "zero1", "zero3")
+        for r in ("none", "full")
+    ]
     where = system("8xH100-SXM")
     listed = memory(SMALL, where, 2048, *strategies).device_total
     flat = Columns.from_strategies(strategies)
@@ -145,10 +192,13 @@ def test_a_product_of_columns_is_the_list_of_strategies() -> None:
         **{f: shaped(getattr(rows, f), 0) for f in ("micro_batch", "accumulation", "dp", "tp", "pp")},
         **{f: shaped(getattr(rows, f), 0) for f in ("cp", "ep", "virtual_stages", "schedule")},
         sequence_parallel=shaped(rows.sequence_parallel, 0),
-        sharding=shaped(flat.sharding[[0, 2, 4]], 1), shard_group=np.zeros((1, 1, 1), np.int64),
-        recompute=shaped(flat.recompute[[0, 1]], 2), recompute_every=np.ones((1, 1, 1), np.int64),
-        offload_optimizer=np.zeros((1, 1, 1), np.int64), offload_activations=np.zeros((1, 1, 1), np.int64),
-    )  # fmt: skip
+        sharding=shaped(flat.sharding[[0, 2, 4]], 1),
+        shard_group=np.zeros((1, 1, 1), np.int64),
+        recompute=shaped(flat.recompute[[0, 1]], 2),
+        recompute_every=np.ones((1, 1, 1), np.int64),
+        offload_optimizer=np.zeros((1, 1, 1), np.int64),
+        offload_activations=np.zeros((1, 1, 1), np.int64),
+    )
     points, index = points_of(product, 2048)
     found = memory_columns(SMALL, where, saved_of_points(SMALL, points), product, index)
     assert found.device_total.shape == (2, 3, 2)
@@ -160,9 +210,7 @@ def test_the_loss_spike_of_a_small_card() -> None:
     """fp32 copies of the logits of 8,192 tokens; a chunked loss never makes them."""
     lora = Strategy(lora_rank=16, quantized_base=True, recompute="full", stack="eager", accumulation=8)
     wide = replace(LLAMA_70B_L12, n_layers=4)
-    plain, chunked = (
-        memory(wide, system("1xRTX 4090"), 8192, lora.with_(fused_loss=f)) for f in (False, True)
-    )
+    plain, chunked = (memory(wide, system("1xRTX 4090"), 8192, lora.with_(fused_loss=f)) for f in (False, True))
     assert float(plain.logits.flat[0]) == pytest.approx(8192 * 128256 * (2 + 3 * 4))
     assert float(chunked.logits.flat[0]) == 0.0
     assert float(chunked.device_total.flat[0]) < float(plain.device_total.flat[0]) - 9 * GIGA
@@ -173,10 +221,11 @@ def test_adapters_need_less_than_training_everything() -> None:
     full, lora, qlora = (
         float(memory(SMALL, where, 2048, s).device_total.flat[0])
         for s in (
-            Strategy(stack="eager", accumulation=2), Strategy(stack="eager", accumulation=2, lora_rank=8),
+            Strategy(stack="eager", accumulation=2),
+            Strategy(stack="eager", accumulation=2, lora_rank=8),
             Strategy(stack="eager-fsdp", accumulation=2, lora_rank=8, quantized_base=True),
         )
-    )  # fmt: skip
+    )
     assert qlora < lora < full
 
 
@@ -212,12 +261,19 @@ def strategies_of(draw: st.DrawFn) -> Strategy:
     tp, pp = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2, 3, 4]))
     virtual = draw(st.sampled_from([1, 2])) if pp > 1 and 12 % (2 * pp) == 0 else 1
     return Strategy(
-        micro_batch=draw(st.integers(1, 4)), accumulation=4 * draw(st.integers(1, 4)), tp=tp, pp=pp,
-        dp=draw(st.sampled_from([2, 4, 8])), virtual_stages=virtual, sharding=draw(shardings),
+        micro_batch=draw(st.integers(1, 4)),
+        accumulation=4 * draw(st.integers(1, 4)),
+        tp=tp,
+        pp=pp,
+        dp=draw(st.sampled_from([2, 4, 8])),
+        virtual_stages=virtual,
+        sharding=draw(shardings),
         schedule="interleaved" if virtual > 1 else draw(st.sampled_from(["1f1b", "gpipe", "zero-bubble"])),
-        recompute=draw(st.sampled_from(["none", "selective", "full"])), stack=draw(stacks),
-        sequence_parallel=draw(st.booleans()), fused_attention=draw(st.booleans()),
-    )  # fmt: skip
+        recompute=draw(st.sampled_from(["none", "selective", "full"])),
+        stack=draw(stacks),
+        sequence_parallel=draw(st.booleans()),
+        fused_attention=draw(st.booleans()),
+    )
 
 
 def device_bytes(arch: Architecture, s: Strategy, seq_len: int = 1024) -> float:

@@ -17,8 +17,14 @@ MIB = 1 << 20
 
 def captured() -> Capture:
     """A weight of 8 MiB, then two steps: an activation of 30 MiB, a temporary of 6, a gradient of 8 freed at the end."""
-    step = [(1, 1, Phase.FORWARD), (2, 1, Phase.FORWARD), (2, -1, Phase.FORWARD), (3, 1, Phase.BACKWARD),
-            (1, -1, Phase.BACKWARD), (3, -1, Phase.OPTIMIZER)]  # fmt: skip
+    step = [
+        (1, 1, Phase.FORWARD),
+        (2, 1, Phase.FORWARD),
+        (2, -1, Phase.FORWARD),
+        (3, 1, Phase.BACKWARD),
+        (1, -1, Phase.BACKWARD),
+        (3, -1, Phase.OPTIMIZER),
+    ]
     storage, sign, phases = [0], [1], []
     for k in range(2):
         for s, way, phase in step:
@@ -32,14 +38,29 @@ def captured() -> Capture:
     ints = lambda values: np.array(values, dtype=np.int64)  # noqa: E731
     born = [-1] + [i for i, way in enumerate(sign[1:]) if way > 0]
     return Capture(
-        signatures=(mm,), modules=("", "mlp"), module_types=("", "MLP"), lines=("", "train.py:31 in step"),
-        op_signature=ints([0] * n), op_phase=ints(phases), op_module=ints([1] * n), op_line=ints([1] * n),
-        op_stream=ints([0] * n), op_flags=ints([0] * n), storage_bytes=ints(sizes), storage_category=ints(kinds),
-        storage_op=ints(born), storage_module=ints([0] + [1] * (s - 1)), storage_dtype=("fp32",) * s,
-        storage_stream=ints([0] * s), event_storage=ints(storage), event_sign=np.array(sign, dtype=np.int8),
-        event_op=ints([-1, *range(n)]), steps=(StepSpan(0, 6, 1, 7), StepSpan(6, 12, 7, 13)),
-        settings=Settings("2.13.0", (8, 9)), name="train.py:make_step",
-    )  # fmt: skip
+        signatures=(mm,),
+        modules=("", "mlp"),
+        module_types=("", "MLP"),
+        lines=("", "train.py:31 in step"),
+        op_signature=ints([0] * n),
+        op_phase=ints(phases),
+        op_module=ints([1] * n),
+        op_line=ints([1] * n),
+        op_stream=ints([0] * n),
+        op_flags=ints([0] * n),
+        storage_bytes=ints(sizes),
+        storage_category=ints(kinds),
+        storage_op=ints(born),
+        storage_module=ints([0] + [1] * (s - 1)),
+        storage_dtype=("fp32",) * s,
+        storage_stream=ints([0] * s),
+        event_storage=ints(storage),
+        event_sign=np.array(sign, dtype=np.int8),
+        event_op=ints([-1, *range(n)]),
+        steps=(StepSpan(0, 6, 1, 7), StepSpan(6, 12, 7, 13)),
+        settings=Settings("2.13.0", (8, 9)),
+        name="train.py:make_step",
+    )
 
 
 def test_bytes_by_category_are_those_of_the_capture_at_every_event():

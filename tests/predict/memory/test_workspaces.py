@@ -208,16 +208,28 @@ def capture_of(ops: list[Signature], lives: list[tuple[int, int, int]], *, bench
     ints = lambda values: np.array(values, dtype=np.int64)  # noqa: E731
     unique = list(dict.fromkeys(ops))
     return Capture(
-        signatures=tuple(unique), modules=("",), module_types=("",), lines=("",),
-        op_signature=ints([unique.index(o) for o in ops]), op_phase=ints([0] * n), op_module=ints([0] * n),
-        op_line=ints([0] * n), op_stream=ints([0] * n), op_flags=ints([0] * n),
-        storage_bytes=ints([b for b, _, _ in lives]), storage_category=ints([int(Category.TEMPORARY)] * len(lives)),
-        storage_op=ints([born for _, born, _ in lives]), storage_module=ints([0] * len(lives)),
-        storage_dtype=("fp32",) * len(lives), storage_stream=ints([0] * len(lives)),
-        event_storage=ints([s for _, _, s, _ in timeline]), event_sign=np.array([g for *_, g in timeline], dtype=np.int8),
-        event_op=ints([at for at, *_ in timeline]), steps=(StepSpan(0, n, 0, len(timeline)),),
+        signatures=tuple(unique),
+        modules=("",),
+        module_types=("",),
+        lines=("",),
+        op_signature=ints([unique.index(o) for o in ops]),
+        op_phase=ints([0] * n),
+        op_module=ints([0] * n),
+        op_line=ints([0] * n),
+        op_stream=ints([0] * n),
+        op_flags=ints([0] * n),
+        storage_bytes=ints([b for b, _, _ in lives]),
+        storage_category=ints([int(Category.TEMPORARY)] * len(lives)),
+        storage_op=ints([born for _, born, _ in lives]),
+        storage_module=ints([0] * len(lives)),
+        storage_dtype=("fp32",) * len(lives),
+        storage_stream=ints([0] * len(lives)),
+        event_storage=ints([s for _, _, s, _ in timeline]),
+        event_sign=np.array([g for *_, g in timeline], dtype=np.int8),
+        event_op=ints([at for at, *_ in timeline]),
+        steps=(StepSpan(0, n, 0, len(timeline)),),
         settings=Settings("2.6.0", (8, 0), cudnn_benchmark=benchmark),
-    )  # fmt: skip
+    )
 
 
 MM = call("aten.mm.default", (TensorSpec((64, 32), (128, 2), "fp32"), dense((32, 16))), (dense((64, 16)),))

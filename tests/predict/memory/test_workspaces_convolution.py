@@ -74,13 +74,28 @@ def searched(room_bytes: float) -> int:
     x = dense(1, 64, 512, 512)
     zero, pair = np.zeros(1, np.int64), np.zeros(2, np.int64)
     capture = Capture(
-        signatures=(convolution(x, dense(64, 64, 3, 3), x),), modules=("",), module_types=("",), lines=("",),
-        op_signature=zero, op_phase=zero, op_module=zero, op_line=zero, op_stream=zero, op_flags=zero,
-        storage_bytes=np.array([64 * MIB, 64 * MIB]), storage_category=pair + int(Category.ACTIVATION), storage_op=pair,
-        storage_module=pair, storage_dtype=("fp32", "fp32"), storage_stream=pair, event_storage=np.array([0, 1]),
-        event_sign=np.array([1, 1], np.int8), event_op=pair, steps=(StepSpan(0, 1, 0, 2),),
+        signatures=(convolution(x, dense(64, 64, 3, 3), x),),
+        modules=("",),
+        module_types=("",),
+        lines=("",),
+        op_signature=zero,
+        op_phase=zero,
+        op_module=zero,
+        op_line=zero,
+        op_stream=zero,
+        op_flags=zero,
+        storage_bytes=np.array([64 * MIB, 64 * MIB]),
+        storage_category=pair + int(Category.ACTIVATION),
+        storage_op=pair,
+        storage_module=pair,
+        storage_dtype=("fp32", "fp32"),
+        storage_stream=pair,
+        event_storage=np.array([0, 1]),
+        event_sign=np.array([1, 1], np.int8),
+        event_op=pair,
+        steps=(StepSpan(0, 1, 0, 2),),
         settings=Settings("2.4.0", (8, 0), cudnn_benchmark=True),
-    )  # fmt: skip
+    )
     events = with_workspaces(capture, find_accelerator("A100-SXM4-40GB"), room_bytes=room_bytes)
     return int(events.live_bytes().max())
 

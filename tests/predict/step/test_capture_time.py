@@ -87,10 +87,12 @@ SIZES = st.sampled_from([8, 64, 200, 512, 1024])
 @settings(max_examples=30, deadline=None)
 def test_a_bigger_device_is_never_slower(m, n, k, scale):
     program = [
-        (matmul(8 * m, n, k), F), (pointwise(m * n), F), (convolution(8, n, k, 28), F),
+        (matmul(8 * m, n, k), F),
+        (pointwise(m * n), F),
+        (convolution(8, n, k, 28), F),
         (convolution(8, n, k, 28, backward=True), B),
         (op("native_layer_norm", [spec(m, n)], [spec(m, n)], normalized_shape=(n,)), F),
-    ]  # fmt: skip
+    ]
     bigger = replace(
         A100,
         memory_bandwidth_bytes_per_s=A100.memory_bandwidth_bytes_per_s * scale,
@@ -178,8 +180,16 @@ def test_convolutions_of_one_and_three_dimensions(dims):
 def _lstm(steps: int, layers: int = 1, hidden: int = 256, dtype: str = "fp16"):
     weights = [spec(4 * hidden, hidden, dtype=dtype)] * (2 * layers)
     flop = 2.0 * steps * 32 * 4 * hidden * hidden * 2 * layers
-    return op("_cudnn_rnn", [spec(steps, 32, hidden, dtype=dtype), *weights], [spec(steps, 32, hidden, dtype=dtype)],
-              kind=Kind.MATMUL, flop=flop, kernels=steps * 2 * layers, hidden_size=hidden, batch_first=False)  # fmt: skip
+    return op(
+        "_cudnn_rnn",
+        [spec(steps, 32, hidden, dtype=dtype), *weights],
+        [spec(steps, 32, hidden, dtype=dtype)],
+        kind=Kind.MATMUL,
+        flop=flop,
+        kernels=steps * 2 * layers,
+        hidden_size=hidden,
+        batch_first=False,
+    )
 
 
 def test_recurrent_steps_wait_for_one_another():

@@ -29,9 +29,12 @@ layouts = st.builds(
     lambda tp, pp, sharding, recompute, micro: Strategy(
         tp=tp, pp=pp, dp=max(1, 8 // (tp * pp)), accumulation=8, sharding=sharding, recompute=recompute, micro_batch=micro
     ),
-    st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4]), st.sampled_from(["none", "zero1", "zero3"]),
-    st.sampled_from(["none", "selective", "full"]), st.integers(1, 4),
-)  # fmt: skip
+    st.sampled_from([1, 2, 4, 8]),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from(["none", "zero1", "zero3"]),
+    st.sampled_from(["none", "selective", "full"]),
+    st.integers(1, 4),
+)
 
 
 @given(layouts)
@@ -39,9 +42,16 @@ layouts = st.builds(
 def test_the_parts_sum_to_the_step(strategy: Strategy) -> None:
     t = step(strategy)
     parts = [
-        t.compute_s, t.recompute_s, t.communication_s, t.launch_s, t.bubble_s, t.data_parallel_s, t.optimizer_s,
-        t.offload_s, t.framework_s,
-    ]  # fmt: skip
+        t.compute_s,
+        t.recompute_s,
+        t.communication_s,
+        t.launch_s,
+        t.bubble_s,
+        t.data_parallel_s,
+        t.optimizer_s,
+        t.offload_s,
+        t.framework_s,
+    ]
     assert sum(p.item() for p in parts) == pytest.approx(t.step_s.item(), rel=1e-9)
     assert all(p.item() >= -1e-9 for p in parts)
 
@@ -94,7 +104,7 @@ def test_largest_divisor(n: int, limit: int) -> None:
 
 @given(
     tp=st.sampled_from([1, 2, 4, 8]), cp=st.sampled_from([1, 2]), dp=st.sampled_from([8, 16, 32]), ep=st.sampled_from([1, 4, 8])
-)  # fmt: skip
+)
 def test_groups_tile_the_ranks(tp: int, cp: int, dp: int, ep: int) -> None:
     t, c, d, e = (np.array([x]) for x in (tp, cp, dp, ep))
     assert tensor_group(EIGHT, t).size.item() == tp

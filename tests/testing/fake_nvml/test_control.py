@@ -23,7 +23,7 @@ from gpuwise.testing.fake_nvml import (
     ramp,
     sine,
     square,
-)  # fmt: skip
+)
 
 
 def _client(fake, code: str) -> str:
@@ -293,10 +293,18 @@ def test_bad_input_is_refused() -> None:
 def test_the_functions_that_clients_ask_for_are_there() -> None:
     assert len(function_names()) >= 160
     wanted = {
-        "nvmlInit_v2", "nvmlInitWithFlags", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetDriverModel", "nvmlEventSetWait_v2",
-        "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetFieldValues", "nvmlDeviceGetCurrentClocksThrottleReasons",
-        "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetNvLinkState", "nvmlDeviceGetRemappedRows",
-    }  # fmt: skip
+        "nvmlInit_v2",
+        "nvmlInitWithFlags",
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlDeviceGetDriverModel",
+        "nvmlEventSetWait_v2",
+        "nvmlDeviceGetProcessUtilization",
+        "nvmlDeviceGetFieldValues",
+        "nvmlDeviceGetCurrentClocksThrottleReasons",
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetNvLinkState",
+        "nvmlDeviceGetRemappedRows",
+    }
     assert wanted <= set(function_names())
 
 

@@ -236,9 +236,14 @@ def test_a_killed_script_keeps_its_ticks(run, tmp_path):
 
     (tmp_path / "script.py").write_text(endless)
     outcome = launch(
-        Settings(str(tmp_path / "script.py"), ["x"], str(tmp_path / "j")), tmp_path, limits=Limits(wall_s=60), look=look,
-        look_every_s=0.2, output=tmp_path / "output", zygote=run.zygote,
-    )  # fmt: skip
+        Settings(str(tmp_path / "script.py"), ["x"], str(tmp_path / "j")),
+        tmp_path,
+        limits=Limits(wall_s=60),
+        look=look,
+        look_every_s=0.2,
+        output=tmp_path / "output",
+        zygote=run.zygote,
+    )
     assert outcome.ended == "killed"
     assert outcome.code == 128 + signal.SIGKILL
     assert len(outcome.journal.ticks) >= seen[-1] > 50

@@ -21,10 +21,19 @@ from gpuwise.train.hook.watch import Watch
 from gpuwise.train.levers.apply import apply_levers
 
 OWNERS = (
-    (nn.Module, "__call__"), (nn.Module, "zero_grad"), (torch.optim.Optimizer, "__init__"), (torch.optim.Optimizer, "zero_grad"),
-    (torch.autograd, "backward"), (nn.utils, "clip_grad_norm_"), (DataLoader, "__init__"), (F, "dropout"),
-    (F, "scaled_dot_product_attention"), (PIL.Image, "open"), (PIL.Image.Image, "resize"), (torch, "compile"),
-)  # fmt: skip
+    (nn.Module, "__call__"),
+    (nn.Module, "zero_grad"),
+    (torch.optim.Optimizer, "__init__"),
+    (torch.optim.Optimizer, "zero_grad"),
+    (torch.autograd, "backward"),
+    (nn.utils, "clip_grad_norm_"),
+    (DataLoader, "__init__"),
+    (F, "dropout"),
+    (F, "scaled_dot_product_attention"),
+    (PIL.Image, "open"),
+    (PIL.Image.Image, "resize"),
+    (torch, "compile"),
+)
 
 
 @pytest.fixture

@@ -128,9 +128,13 @@ def test_more_than_the_data_has_and_data_that_cannot_be_looked_at(pull: Callable
 @pytest.mark.parametrize(
     ("item", "length"),
     [
-        (torch.zeros(3, 4), 12), ((torch.zeros(5), 3), 6), ({"ids": [1, 2, 3], "mask": [1, 1, 1]}, 6), ("four", 4),
-        ([], 0), (7, 1),
+        (torch.zeros(3, 4), 12),
+        ((torch.zeros(5), 3), 6),
+        ({"ids": [1, 2, 3], "mask": [1, 1, 1]}, 6),
+        ("four", 4),
+        ([], 0),
+        (7, 1),
     ],
-)  # fmt: skip
+)
 def test_how_long_an_item_is(item: object, length: int) -> None:
     assert item_length(item) == length

@@ -148,9 +148,7 @@ def test_blocks_hold_less(pull: Callable[..., Any]) -> None:
 def test_a_model_without_repeated_blocks(pull: Callable[..., Any]) -> None:
     told = pull(checkpointing="blocks")
     nn.Sequential(nn.Linear(2, 2))(torch.ones(1, 2))
-    assert told == [
-        {"event": "lever", "name": "checkpointing", "applied": False, "why": "the model has no repeated blocks"}
-    ]  # fmt: skip
+    assert told == [{"event": "lever", "name": "checkpointing", "applied": False, "why": "the model has no repeated blocks"}]
 
 
 # -- batches in parts

@@ -10,8 +10,13 @@ import pytest
 
 MAIN = 100
 H100 = {
-    "id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85017755648, "computeMajor": 9, "computeMinor": 0, "numSms": 132,
-}  # fmt: skip
+    "id": 0,
+    "name": "NVIDIA H100 80GB HBM3",
+    "totalGlobalMem": 85017755648,
+    "computeMajor": 9,
+    "computeMinor": 0,
+    "numSms": 132,
+}
 T4 = {"id": 0, "name": "Tesla T4", "totalGlobalMem": 15655829504, "computeMajor": 7, "computeMinor": 5, "numSms": 40}
 
 
@@ -40,9 +45,17 @@ class Kineto:
         return self.host(name, at, long, tid=tid, **given)
 
     def kernel(
-        self, name: str, at: float, long: float, launched: float, of: int = -1, stream: int = 7, cat: str = "kernel",
-        launcher: str = "cudaLaunchKernel", **args: Any,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        at: float,
+        long: float,
+        launched: float,
+        of: int = -1,
+        stream: int = 7,
+        cat: str = "kernel",
+        launcher: str = "cudaLaunchKernel",
+        **args: Any,
+    ) -> None:
         """Work on the GPU, and its launch."""
         self._n += 1
         own = {"correlation": self._n, "External id": of}
@@ -56,8 +69,16 @@ class Kineto:
             "dur": 3.0,
             "args": own,
         }
-        work = {"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": stream, "ts": at, "dur": long,
-                "args": {**own, "device": 0, "stream": stream, **args}}  # fmt: skip
+        work = {
+            "ph": "X",
+            "cat": cat,
+            "name": name,
+            "pid": 0,
+            "tid": stream,
+            "ts": at,
+            "dur": long,
+            "args": {**own, "device": 0, "stream": stream, **args},
+        }
         self.events += [call, work]
 
     def step(self, number: int, at: float, long: float) -> None:
@@ -65,9 +86,17 @@ class Kineto:
         self.host(f"ProfilerStep#{number}", at, long, cat="user_annotation")
 
     def product(
-        self, at: float, long: float, m: int, n: int, k: int, dtype: str = "float", kernel: str = "ampere_sgemm_128x64_tn",
-        name: str = "aten::mm", lead: float = 30.0,
-    ) -> None:  # fmt: skip
+        self,
+        at: float,
+        long: float,
+        m: int,
+        n: int,
+        k: int,
+        dtype: str = "float",
+        kernel: str = "ampere_sgemm_128x64_tn",
+        name: str = "aten::mm",
+        lead: float = 30.0,
+    ) -> None:
         """A product on the GPU, issued ``lead`` before it runs."""
         of = self.op(name, at - lead, 8, [[m, k], [k, n]], dtype)
         self.kernel(kernel, at, long, at - lead + 3, of)

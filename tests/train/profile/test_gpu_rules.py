@@ -177,11 +177,20 @@ def begging(k: Any, t: float) -> None:
 
 
 WASTES = {
-    "unpinned copies": pageable, "copies not overlapped": pinned_alone, "data wait": data_wait, "sync points": reads,
-    "launch-bound": launches, "NCHW convolutions": turned, "unfused optimizer": unfused, "pointwise chains": chains,
-    "odd sizes": odd, "DDP syncs every micro-batch": ddp, "FSDP syncs every micro-batch": fsdp,
-    "communication not overlapped": bare_communication, "allocator thrash": begging,
-}  # fmt: skip
+    "unpinned copies": pageable,
+    "copies not overlapped": pinned_alone,
+    "data wait": data_wait,
+    "sync points": reads,
+    "launch-bound": launches,
+    "NCHW convolutions": turned,
+    "unfused optimizer": unfused,
+    "pointwise chains": chains,
+    "odd sizes": odd,
+    "DDP syncs every micro-batch": ddp,
+    "FSDP syncs every micro-batch": fsdp,
+    "communication not overlapped": bare_communication,
+    "allocator thrash": begging,
+}
 
 
 @pytest.mark.parametrize("kind", sorted(WASTES))

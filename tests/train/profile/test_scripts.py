@@ -13,23 +13,48 @@ from gpuwise.train.profile.session import Request, Session, profile_script
 
 SCRIPTS = Path(__file__).parent / "scripts"
 WASTES = {
-    "slow_loader": "data wait", "busy_loader": "data wait", "checkpoint_every_step": "checkpoint in the step",
-    "logs_every_step": "logging in the step", "padded": "padding", "single_tensor_adam": "unfused optimizer",
-    "pointwise": "pointwise chains", "recompiles": "recompiles", "recompute": "needless recompute", "batch_of_one": "tiny batch",
-    "zeroed": "gradients zeroed", "doubles": "double precision", "anomaly": "anomaly detection",
-    "python_metrics": "python in the step", "evaluates": "evaluation in the step", "averages": "loop over parameters",
+    "slow_loader": "data wait",
+    "busy_loader": "data wait",
+    "checkpoint_every_step": "checkpoint in the step",
+    "logs_every_step": "logging in the step",
+    "padded": "padding",
+    "single_tensor_adam": "unfused optimizer",
+    "pointwise": "pointwise chains",
+    "recompiles": "recompiles",
+    "recompute": "needless recompute",
+    "batch_of_one": "tiny batch",
+    "zeroed": "gradients zeroed",
+    "doubles": "double precision",
+    "anomaly": "anomaly detection",
+    "python_metrics": "python in the step",
+    "evaluates": "evaluation in the step",
+    "averages": "loop over parameters",
     "attention_by_hand": "attention not flash",
-}  # fmt: skip
+}
 LINES = {
-    "logs_every_step": "logs_every_step.py:2", "python_metrics": "python_metrics.py:7 confusion", "recompute": "recompute.py",
-    "doubles": "doubles.py", "evaluates": "evaluates.py:13 accuracy", "averages": "averages.py:15 follow",
-    "attention_by_hand": "attention_by_hand.py:15 forward", "busy_loader": "busy_loader.py:12 __getitem__",
-}  # fmt: skip
+    "logs_every_step": "logs_every_step.py:2",
+    "python_metrics": "python_metrics.py:7 confusion",
+    "recompute": "recompute.py",
+    "doubles": "doubles.py",
+    "evaluates": "evaluates.py:13 accuracy",
+    "averages": "averages.py:15 follow",
+    "attention_by_hand": "attention_by_hand.py:15 forward",
+    "busy_loader": "busy_loader.py:12 __getitem__",
+}
 HEALTHY = ("healthy_mlp", "healthy_convnet", "healthy_transformer", "healthy_accumulation", "healthy_teacher")
 ONLY_ON_A_GPU = {
-    "unpinned copies", "copies not overlapped", "sync points", "launch-bound", "fp32 without TF32", "no mixed precision",
-    "odd sizes", "NCHW convolutions", "allocator thrash", "held back by heat", "held back by power",
-}  # fmt: skip
+    "unpinned copies",
+    "copies not overlapped",
+    "sync points",
+    "launch-bound",
+    "fp32 without TF32",
+    "no mixed precision",
+    "odd sizes",
+    "NCHW convolutions",
+    "allocator thrash",
+    "held back by heat",
+    "held back by power",
+}
 
 
 QUICK = {"padded", "python_metrics", "doubles", "healthy_convnet"}

@@ -38,11 +38,13 @@ def _run(text: str, zygote: Zygote, folder: Path, **more: object) -> Session:
         (
             "import multiprocessing\ndef worker():\n    pass\n"
             "p = multiprocessing.get_context('fork').Process(target=worker)\np.start()\np.join()\n",
-            "processes that it starts itself \\(worker\\)", "gpuwise.profile", 1,
+            "processes that it starts itself \\(worker\\)",
+            "gpuwise.profile",
+            1,
         ),
         ("def broken(:\n", "not Python", "python would", 2),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_profiled_says_why(text: str, said: str, hint: str, code: int, zygote: Zygote, tmp_path: Path) -> None:
     with pytest.raises(ScriptError, match=said) as caught:
         _run(text, zygote, tmp_path)

@@ -41,11 +41,19 @@ def test_stretches_are_sets_of_moments(a: list[tuple[int, int]], b: list[tuple[i
         assert (one[1:, 0] > one[:-1, 1]).all()
 
 
-_HOST = st.sampled_from([
-    ("aten::mm", "cpu_op"), ("aten::add", "cpu_op"), ("enumerate(DataLoader)#_Iter.__next__", "user_annotation"),
-    ("Optimizer.step#SGD.step", "user_annotation"), ("gloo:all_reduce", "cpu_op"), ("my own op", "cpu_op"),
-    ("<built-in function print>", "python_function"), ("cudaStreamSynchronize", "cuda_runtime"), ("cudaMalloc", "cuda_runtime"),
-])  # fmt: skip
+_HOST = st.sampled_from(
+    [
+        ("aten::mm", "cpu_op"),
+        ("aten::add", "cpu_op"),
+        ("enumerate(DataLoader)#_Iter.__next__", "user_annotation"),
+        ("Optimizer.step#SGD.step", "user_annotation"),
+        ("gloo:all_reduce", "cpu_op"),
+        ("my own op", "cpu_op"),
+        ("<built-in function print>", "python_function"),
+        ("cudaStreamSynchronize", "cuda_runtime"),
+        ("cudaMalloc", "cuda_runtime"),
+    ]
+)
 _GPU = st.sampled_from(
     [("ampere_sgemm", "kernel"), ("ncclDevKernel_AllReduce", "kernel"), ("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy")]
 )

@@ -42,9 +42,13 @@ def real_trace(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
     from torch.utils.flop_counter import FlopCounterMode
 
     model = nn.Sequential(
-        nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=2, dilation=2),
-        nn.ConvTranspose2d(8, 4, 4, stride=2, padding=1), nn.Conv2d(4, 4, 1),
-    )  # fmt: skip
+        nn.Conv2d(3, 8, 3, stride=2, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=2, dilation=2),
+        nn.ConvTranspose2d(8, 4, 4, stride=2, padding=1),
+        nn.Conv2d(4, 4, 1),
+    )
     images = torch.randn(4, 3, 32, 32)
     rows = torch.randn(2, 2, 64, 16, requires_grad=True)
 

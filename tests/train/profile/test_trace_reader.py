@@ -21,14 +21,23 @@ _EVENT = st.fixed_dictionaries(
     {"ph": st.sampled_from(["X", "X", "X", "M", "i", "s"]), "name": _TEXT, "ts": _NUMBER, "dur": _NUMBER},
     optional={
         "cat": st.sampled_from(["cpu_op", "kernel", "cuda_runtime"]),
-        "pid": st.integers(0, 9) | st.just("Spans"), "tid": st.integers(0, 9),
-        "args": st.fixed_dictionaries({}, optional={
-            "External id": st.integers(0, 9), "correlation": st.integers(0, 9), "bytes": st.integers(0, 10**12), "other": _TEXT,
-            "stream": st.integers(0, 9) | st.just("7"), "Input Dims": st.just([[2, 3], [], [[4], [5]]]),
-            "Input type": st.just(["float", "", "TensorList"]), "nested": st.just([{"a": [{}]}]),
-        }),
+        "pid": st.integers(0, 9) | st.just("Spans"),
+        "tid": st.integers(0, 9),
+        "args": st.fixed_dictionaries(
+            {},
+            optional={
+                "External id": st.integers(0, 9),
+                "correlation": st.integers(0, 9),
+                "bytes": st.integers(0, 10**12),
+                "other": _TEXT,
+                "stream": st.integers(0, 9) | st.just("7"),
+                "Input Dims": st.just([[2, 3], [], [[4], [5]]]),
+                "Input type": st.just(["float", "", "TensorList"]),
+                "nested": st.just([{"a": [{}]}]),
+            },
+        ),
     },
-)  # fmt: skip
+)
 
 
 def _kineto(events: list[dict[str, Any]]) -> str:
@@ -49,10 +58,17 @@ LAYOUTS = {
 def _row(event: dict[str, Any]) -> tuple[Any, ...]:
     args = event.get("args", {})
     return (
-        event["name"], event.get("cat", ""), (str(event.get("pid", "")), str(event.get("tid", ""))), round(event["ts"], 3),
-        round(event["dur"], 3), args.get("External id", -1), args.get("correlation", -1), int(args.get("stream", -1)),
-        args.get("bytes", -1), ((2, 3), (), (4,)) if "Input Dims" in args else (),
-    )  # fmt: skip
+        event["name"],
+        event.get("cat", ""),
+        (str(event.get("pid", "")), str(event.get("tid", ""))),
+        round(event["ts"], 3),
+        round(event["dur"], 3),
+        args.get("External id", -1),
+        args.get("correlation", -1),
+        int(args.get("stream", -1)),
+        args.get("bytes", -1),
+        ((2, 3), (), (4,)) if "Input Dims" in args else (),
+    )
 
 
 @given(
@@ -73,12 +89,19 @@ def test_what_is_written_is_read(
     began = trace.began_s * 1e6
     found = [
         (
-            trace.text(i), trace.categories[trace.category[i]], tuple(trace.lanes[trace.lane[i]]),
-            round(float(trace.start_s[i]) * 1e6 + began, 3), round(float(trace.duration_s[i]) * 1e6, 3), int(trace.external[i]),
-            int(trace.correlation[i]), int(trace.stream[i]), int(trace.n_bytes[i]), trace.inputs(i).shapes,
+            trace.text(i),
+            trace.categories[trace.category[i]],
+            tuple(trace.lanes[trace.lane[i]]),
+            round(float(trace.start_s[i]) * 1e6 + began, 3),
+            round(float(trace.duration_s[i]) * 1e6, 3),
+            int(trace.external[i]),
+            int(trace.correlation[i]),
+            int(trace.stream[i]),
+            int(trace.n_bytes[i]),
+            trace.inputs(i).shapes,
         )
         for i in range(len(trace))
-    ]  # fmt: skip
+    ]
     assert sorted(found, key=repr) == wanted
     assert (trace.start_s[1:] >= trace.start_s[:-1]).all()
     if layout == "kineto":
@@ -105,12 +128,18 @@ def test_a_cut_file_says_so(layout: str, share: float, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no trace"), ("hello", "no trace"), ("{}", "no trace"), ('{"events": []}', "no trace"), ("[]", "no event"),
-        ("[1, 2]", "no event"), ('{"traceEvents": [{"ph": "X", "ts": "soon"}]}', "no number"),
-        ('{"traceEvents": [{"ph": "X", "ts": 1, "dur": -4}]}', "negative"), ('[{"name": "x"}]', "no event of a trace"),
+        ("", "no trace"),
+        ("hello", "no trace"),
+        ("{}", "no trace"),
+        ('{"events": []}', "no trace"),
+        ("[]", "no event"),
+        ("[1, 2]", "no event"),
+        ('{"traceEvents": [{"ph": "X", "ts": "soon"}]}', "no number"),
+        ('{"traceEvents": [{"ph": "X", "ts": 1, "dur": -4}]}', "negative"),
+        ('[{"name": "x"}]', "no event of a trace"),
         ('{"traceEvents": [{"ph": "X", ts: 1}]}', "not JSON"),
     ],
-)  # fmt: skip
+)
 def test_other_files_are_refused(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(InputError, match=said) as caught:

@@ -19,11 +19,14 @@ def _finding(kind: str, saved_s: float) -> Finding:
 @pytest.mark.parametrize(
     ("share", "before", "kind"),
     [
-        (NAMED + 0.01, None, "data wait"), (NAMED - 0.01, None, "healthy"), (NAMED - 0.01, "healthy", "healthy"),
-        (NAMED - 0.01, "data wait", "data wait"), (STILL_NAMED - 0.01, "data wait", "healthy"),
+        (NAMED + 0.01, None, "data wait"),
+        (NAMED - 0.01, None, "healthy"),
+        (NAMED - 0.01, "healthy", "healthy"),
+        (NAMED - 0.01, "data wait", "data wait"),
+        (STILL_NAMED - 0.01, "data wait", "healthy"),
         (NAMED - 0.01, "padding", "healthy"),
     ],
-)  # fmt: skip
+)
 def test_named_above_one_threshold_dropped_below_another(share: float, before: str | None, kind: str) -> None:
     assert decide([_finding("data wait", share)], SPLIT, before).kind == kind
 

@@ -107,9 +107,7 @@ SMALL = {"event": "loader", "n_samples": 8, "batch_size": 4, "n_batches": 2}
 
 def test_progress_tells_rate_loss_memory_cost_and_time_left() -> None:
     journal = Journal(ticks=ticks(13), losses={0: 2.0, 1: 1.5}, events=[SMALL, LOADER], used_bytes=7)
-    now = now_of(
-        journal, Plan(epochs=3, price_per_hour=2.0), expected=Expected(16.0, "samples", 0.25, 1.0), elapsed_s=1800.0
-    )  # fmt: skip
+    now = now_of(journal, Plan(epochs=3, price_per_hour=2.0), expected=Expected(16.0, "samples", 0.25, 1.0), elapsed_s=1800.0)
     assert (now.n_steps, now.rate, now.per, now.loss, now.memory_bytes) == (12, 8.0, "samples", 1.5, 7)
     assert (now.epoch, now.epochs, now.total_steps) == (0.48, 3.0, 75.0)
     # 63 turns of half a second, predicted a quarter
@@ -170,9 +168,12 @@ def test_a_plan_is_read_and_bad_ones_are_refused(tmp_path: Path) -> None:
     write(Tuned("train.py", {"workers": 2}, plan=plan), path, {})
     assert read(path).plan == plan
     for text, match in (
-        ("price_per_hour = -1", "no number above zero"), ("epochs = true", "no number"), ("speed = 1", "field 'speed' of run"),
-        ("country = 3", "no name"), ("total_steps = inf", "no number"),
-    ):  # fmt: skip
+        ("price_per_hour = -1", "no number above zero"),
+        ("epochs = true", "no number"),
+        ("speed = 1", "field 'speed' of run"),
+        ("country = 3", "no name"),
+        ("total_steps = inf", "no number"),
+    ):
         path.write_text(f"version = 1\n[run]\n{text}\n")
         with pytest.raises(FieldError, match=match):
             read(path)

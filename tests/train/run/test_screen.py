@@ -54,7 +54,7 @@ def on_terminal(arguments: list[str], *, interrupt_at: bytes | None = None, **op
     ours, theirs = pty.openpty()
     process = subprocess.Popen(  # type: ignore[call-overload]
         arguments, stdout=theirs, stderr=theirs, start_new_session=True, preexec_fn=heeds_interrupts, **options
-    )  # fmt: skip
+    )
     limit = threading.Timer(LIMIT_S, os.killpg, (process.pid, signal.SIGKILL))
     limit.start()
     os.close(theirs)
@@ -138,9 +138,11 @@ def test_an_interrupt_is_the_scripts_and_the_summary_still_comes(tmp_path: Path)
     (tmp_path / "train.py").write_text(TRAINS)
     (tmp_path / "gpuwise.toml").write_text("version = 1\n[levers]\nfused_optimizer = true\n[run]\ntotal_steps = 100000\n")
     written, code = on_terminal(
-        [sys.executable, "-c", "from gpuwise.cli import main; main()", "run", "train.py"], interrupt_at=b" left", cwd=tmp_path,
+        [sys.executable, "-c", "from gpuwise.cli import main; main()", "run", "train.py"],
+        interrupt_at=b" left",
+        cwd=tmp_path,
         env={**os.environ, "TERM": "xterm", "GPUWISE_HOME": str(tmp_path / "home"), "NO_COLOR": "1"},
-    )  # fmt: skip
+    )
     lines = shown(written)
     assert code == 7 and "saving" in lines
     assert re.search(rb"step [\d,]+ of 100,000, [\d.]+ samples/s", written)
@@ -152,9 +154,13 @@ def test_an_interrupt_is_the_scripts_and_the_summary_still_comes(tmp_path: Path)
     ("written", "line"),
     [
         (b"", b""),
-        (b"done\n", b""), (b"one\ntwo", b"two"), (b"\r10%\r20%", b"20%"), (b"50%\r", b"50%\r"), (b"a\nb\rc\r", b"c\r"),
+        (b"done\n", b""),
+        (b"one\ntwo", b"two"),
+        (b"\r10%\r20%", b"20%"),
+        (b"50%\r", b"50%\r"),
+        (b"a\nb\rc\r", b"c\r"),
     ],
-)  # fmt: skip
+)
 def test_what_stands_on_the_last_line(written: bytes, line: bytes) -> None:
     assert last_line(written) == line
 

@@ -7,9 +7,19 @@ from gpuwise.train.tune.facts import Facts
 
 SHARES = {"data": 0.5, "forward": 0.2, "backward": 0.25, "optimizer": 0.04, "other": 0.01, "copy": 0.0, "save": 0.0}
 CPU = Facts(
-    device="cpu", threads=2, cores=2, n_workers=0, epoch_steps=100, shares=SHARES, padding=0.6, convolutions=True,
-    optimizers=("AdamW",), dtypes=("float32",), compiler=True, bf16_units=False,
-)  # fmt: skip
+    device="cpu",
+    threads=2,
+    cores=2,
+    n_workers=0,
+    epoch_steps=100,
+    shares=SHARES,
+    padding=0.6,
+    convolutions=True,
+    optimizers=("AdamW",),
+    dtypes=("float32",),
+    compiler=True,
+    bf16_units=False,
+)
 GPU = replace(CPU, device="cuda", capability=(9, 0), bf16_units=None)
 
 

@@ -77,13 +77,16 @@ def test_the_model_is_changed_behind_the_optimizer_that_takes_it(tmp_path: Path)
     ]
 
 
-@pytest.mark.parametrize("loop", [
-    LOOP.replace("model.parameters(), lr=0.1", "[*model.parameters()], lr=0.1"),
-    LOOP.replace("model.parameters()", "self.model.parameters()"),
-    LOOP.replace("    for x", "    second = torch.optim.SGD(other.parameters(), lr=0.1)\n    for x"),
-    LOOP.replace("lr=0.1\n    )", "lr=0.1\n    ); rest = 2"),
-    LOOP.replace("optimizer = torch", "a = 1; optimizer = torch"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "loop",
+    [
+        LOOP.replace("model.parameters(), lr=0.1", "[*model.parameters()], lr=0.1"),
+        LOOP.replace("model.parameters()", "self.model.parameters()"),
+        LOOP.replace("    for x", "    second = torch.optim.SGD(other.parameters(), lr=0.1)\n    for x"),
+        LOOP.replace("lr=0.1\n    )", "lr=0.1\n    ); rest = 2"),
+        LOOP.replace("optimizer = torch", "a = 1; optimizer = torch"),
+    ],
+)
 def test_a_model_that_is_not_named_by_one_line_is_left_alone(tmp_path: Path, loop: str) -> None:
     script = tmp_path / "train.py"
     script.write_text(loop)

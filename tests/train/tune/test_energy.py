@@ -21,9 +21,7 @@ CARD: dict[str, Any] = {"index": 0, "name": "NVIDIA GeForce RTX 4090", "uuid": N
 
 def journal_of(*devices: dict[str, Any]) -> Journal:
     """Of a process whose clock reads 100 s now."""
-    return Journal(
-        begin={"at_s": time.time(), "clock_s": 100.0}, events=[{"event": "devices", "devices": list(devices)}]
-    )  # fmt: skip
+    return Journal(begin={"at_s": time.time(), "clock_s": 100.0}, events=[{"event": "devices", "devices": list(devices)}])
 
 
 def played(power_w: float | None) -> NullDevices:

@@ -63,10 +63,14 @@ PLAIN = 2 * A + 3 * B
 @pytest.mark.parametrize(
     ("kind", "dtype", "flop", "recomputed"),
     [
-        ("plain", "fp32", PLAIN, 0), ("kept", "fp32", PLAIN, A), ("reentrant", "fp32", PLAIN + A, A), ("bf16", "bf16", PLAIN, 0),
-        ("compiled", "fp32", PLAIN, 0), ("evaluating", "fp32", PLAIN, 0),
+        ("plain", "fp32", PLAIN, 0),
+        ("kept", "fp32", PLAIN, A),
+        ("reentrant", "fp32", PLAIN + A, A),
+        ("bf16", "bf16", PLAIN, 0),
+        ("compiled", "fp32", PLAIN, 0),
+        ("evaluating", "fp32", PLAIN, 0),
     ],
-)  # fmt: skip
+)
 def test_the_turn_of_a_loop_is_counted_as_by_hand(
     run: Callable[..., Outcome], kind: str, dtype: str, flop: float, recomputed: float
 ) -> None:

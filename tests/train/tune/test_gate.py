@@ -57,9 +57,13 @@ def trapped(gate: Gate, zygote: Zygote, folder: Path, trap: str) -> Verdict:
     base, spread = gate._base()
     rounding = gate._noise("fp32 reordered", base)
     outcome = run(
-        Job(str(HERE / "traps.py"), (trap,), limits=LIMITS), {NO_DROPOUT: True}, folder / "run", stop=Stop(most_steps=STEPS - 1),
-        zygote=zygote, parity=Parity(STEPS, replay_batches=str(gate._batches)),
-    )  # fmt: skip
+        Job(str(HERE / "traps.py"), (trap,), limits=LIMITS),
+        {NO_DROPOUT: True},
+        folder / "run",
+        stop=Stop(most_steps=STEPS - 1),
+        zygote=zygote,
+        parity=Parity(STEPS, replay_batches=str(gate._batches)),
+    )
     assert outcome.ok, outcome.error
     curve = curve_of(outcome.journal, STEPS)
     if trap in ("mean of means", "weighted"):

@@ -56,9 +56,10 @@ def test_the_next_run_is_predicted_from_the_earlier_ones(home: Path) -> None:
     found = expected_from(script, CPU, LEVERS, TUNED)
     assert found == Expected(84.0, "samples", 8 / 84.0, 50.0, 7, None, CPU.name, 2.0, "3 earlier runs")
     for other in (
-        expected_from(script, replace(CPU, name="Another"), LEVERS, None), expected_from(script, CPU, {"workers": 4}, None),
+        expected_from(script, replace(CPU, name="Another"), LEVERS, None),
+        expected_from(script, CPU, {"workers": 4}, None),
         expected_from(script_of(str(home / "secret-name.py"), ("--x",)), CPU, LEVERS, None),
-    ):  # fmt: skip
+    ):
         assert other is None
 
 
@@ -77,7 +78,7 @@ def tuning() -> Result:
         Tried("workers", 2, "workers=2", "kept", "", Gain(1.5, 1.4, 1.6, 4), 1.8),
         Tried("compile", "whole", "compile=whole", "kept", "", Gain(2.0, 1.9, float("inf"), 1)),
         Tried("cache_items", True, "cache_items", "not tried", "hopeless"),
-    )  # fmt: skip
+    )
     return Result(Facts("cpu", 2, 2, 0, None), before, after, LEVERS, tried, Gain(2.5, 2.4, 2.6, 4), None, 1.0, False)
 
 

@@ -13,10 +13,18 @@ from torch import nn
 @probe
 def cnn():
     m = nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Conv2d(16, 16,
-            3, groups=16),
-        nn.GroupNorm(4, 16), nn.SiLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.1), nn.Linear(16, 10),
-    ).cuda()  # fmt: skip
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 16, 3, groups=16),
+        nn.GroupNorm(4, 16),
+        nn.SiLU(inplace=True),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Dropout(0.1),
+        nn.Linear(16, 10),
+    ).cuda()
     o = torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)
     for _ in range(2):
         step(m, torch.randn(4, 3, 32, 32, device="cuda"), batch(4)[1], o)
@@ -27,25 +35,49 @@ def cnn():
 
 @probe
 def convolutions():
-    for conv, n in ((nn.Conv1d, 1), (nn.Conv2d, 2), (nn.Conv3d, 3), (nn.ConvTranspose1d, 1), (nn.ConvTranspose2d, 2),
-                    (nn.ConvTranspose3d, 3)):  # fmt: skip
+    for conv, n in (
+        (nn.Conv1d, 1),
+        (nn.Conv2d, 2),
+        (nn.Conv3d, 3),
+        (nn.ConvTranspose1d, 1),
+        (nn.ConvTranspose2d, 2),
+        (nn.ConvTranspose3d, 3),
+    ):
         conv(4, 8, 3, stride=2).cuda()(torch.randn(2, 4, *[9] * n, device="cuda", requires_grad=True)).sum().backward()
 
 
 @probe
 def norms():
     x = torch.randn(2, 8, 6, 6, device="cuda", requires_grad=True)
-    for layer in (nn.BatchNorm2d(8), nn.InstanceNorm2d(8, affine=True), nn.GroupNorm(2, 8), nn.LayerNorm(6), nn.RMSNorm(6),
-                  nn.LocalResponseNorm(2), nn.SyncBatchNorm(8).eval()):  # fmt: skip
+    for layer in (
+        nn.BatchNorm2d(8),
+        nn.InstanceNorm2d(8, affine=True),
+        nn.GroupNorm(2, 8),
+        nn.LayerNorm(6),
+        nn.RMSNorm(6),
+        nn.LocalResponseNorm(2),
+        nn.SyncBatchNorm(8).eval(),
+    ):
         layer.cuda()(x).sum().backward()
 
 
 @probe
 def pooling_and_resampling():
     x = torch.randn(2, 4, 16, 16, device="cuda", requires_grad=True)
-    layers = [nn.MaxPool2d(2), nn.AvgPool2d(2), nn.AdaptiveMaxPool2d(3), nn.AdaptiveAvgPool2d(3), nn.LPPool2d(2, 2),
-              nn.PixelShuffle(2), nn.Unfold(3), nn.ReflectionPad2d(1), nn.ReplicationPad2d(1), nn.ZeroPad2d(1),
-              nn.FractionalMaxPool2d(2, output_size=8), nn.CircularPad2d(1)]  # fmt: skip
+    layers = [
+        nn.MaxPool2d(2),
+        nn.AvgPool2d(2),
+        nn.AdaptiveMaxPool2d(3),
+        nn.AdaptiveAvgPool2d(3),
+        nn.LPPool2d(2, 2),
+        nn.PixelShuffle(2),
+        nn.Unfold(3),
+        nn.ReflectionPad2d(1),
+        nn.ReplicationPad2d(1),
+        nn.ZeroPad2d(1),
+        nn.FractionalMaxPool2d(2, output_size=8),
+        nn.CircularPad2d(1),
+    ]
     for layer in layers:
         layer(x).sum().backward()
     for mode in ("nearest", "bilinear", "bicubic", "area", "nearest-exact"):
@@ -65,18 +97,47 @@ def grid_sample():
 @probe
 def activations():
     x = torch.randn(8, 8, device="cuda", requires_grad=True)
-    for layer in (nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(), nn.PReLU(), nn.RReLU(), nn.ELU(), nn.SELU(), nn.CELU(), nn.GELU(),
-                  nn.SiLU(), nn.Mish(), nn.Softplus(), nn.Softsign(), nn.Tanh(), nn.Sigmoid(), nn.Hardtanh(), nn.Hardswish(),
-                  nn.LogSigmoid(), nn.Softmax(-1), nn.LogSoftmax(-1), nn.GLU(), nn.Threshold(0.1, 0.0)):  # fmt: skip
+    for layer in (
+        nn.ReLU(),
+        nn.ReLU6(),
+        nn.LeakyReLU(),
+        nn.PReLU(),
+        nn.RReLU(),
+        nn.ELU(),
+        nn.SELU(),
+        nn.CELU(),
+        nn.GELU(),
+        nn.SiLU(),
+        nn.Mish(),
+        nn.Softplus(),
+        nn.Softsign(),
+        nn.Tanh(),
+        nn.Sigmoid(),
+        nn.Hardtanh(),
+        nn.Hardswish(),
+        nn.LogSigmoid(),
+        nn.Softmax(-1),
+        nn.LogSoftmax(-1),
+        nn.GLU(),
+        nn.Threshold(0.1, 0.0),
+    ):
         layer.cuda()(x).sum().backward()
 
 
 @probe
 def losses():
     a, b = torch.randn(8, 8, device="cuda", requires_grad=True), torch.rand(8, 8, device="cuda")
-    for loss in (nn.MSELoss(), nn.L1Loss(), nn.SmoothL1Loss(), nn.HuberLoss(), nn.BCEWithLogitsLoss(),
+    for loss in (
+        nn.MSELoss(),
+        nn.L1Loss(),
+        nn.SmoothL1Loss(),
+        nn.HuberLoss(),
+        nn.BCEWithLogitsLoss(),
         nn.KLDivLoss(reduction="batchmean"),
-                 nn.PoissonNLLLoss(), nn.SoftMarginLoss(), nn.CrossEntropyLoss(label_smoothing=0.1)):  # fmt: skip
+        nn.PoissonNLLLoss(),
+        nn.SoftMarginLoss(),
+        nn.CrossEntropyLoss(label_smoothing=0.1),
+    ):
         loss(a, b).backward()
     target = torch.randint(0, 8, (8,), device="cuda")
     for loss in (nn.CrossEntropyLoss(), nn.NLLLoss(), nn.MultiMarginLoss()):

@@ -94,8 +94,11 @@ def functional_call():
 
 @probe
 def parametrizations():
-    for wrap in (nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm,
-                 nn.utils.parametrizations.orthogonal):  # fmt: skip
+    for wrap in (
+        nn.utils.parametrizations.weight_norm,
+        nn.utils.parametrizations.spectral_norm,
+        nn.utils.parametrizations.orthogonal,
+    ):
         m = wrap(nn.Linear(16, 16)).cuda()
         m(torch.randn(4, 16, device="cuda")).sum().backward()
         assert all(p.grad is not None for p in m.parameters())

@@ -36,9 +36,22 @@ def linear_algebra():
 def indexing_and_sorting():
     x = torch.randn(8, 16, device="cuda", requires_grad=True)
     idx = torch.randint(0, 8, (5,), device="cuda")
-    for y in (x[idx], x.gather(0, idx[:, None].expand(5, 16)), x.index_select(0, idx), x.sort(-1)[0], x.topk(3)[0], x.cumsum(0),
-              x.flip(0), x.roll(1), x.tril(), x.cummax(0)[0], x.median(0)[0], x.kthvalue(2)[0], x.unfold(0, 3, 1),
-                  x.diff()):  # fmt: skip
+    for y in (
+        x[idx],
+        x.gather(0, idx[:, None].expand(5, 16)),
+        x.index_select(0, idx),
+        x.sort(-1)[0],
+        x.topk(3)[0],
+        x.cumsum(0),
+        x.flip(0),
+        x.roll(1),
+        x.tril(),
+        x.cummax(0)[0],
+        x.median(0)[0],
+        x.kthvalue(2)[0],
+        x.unfold(0, 3, 1),
+        x.diff(),
+    ):
         y.sum().backward()
     z = torch.zeros(8, 16, device="cuda")
     z.scatter_add_(0, idx[:, None].expand(5, 16), torch.ones(5, 16, device="cuda"))

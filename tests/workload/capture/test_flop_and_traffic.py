@@ -92,9 +92,22 @@ def test_a_causal_attention_counts_what_it_sees_and_its_backward_twice_that() ->
     assert seen.attribute("is_causal") is True
     out = aten._scaled_dot_product_flash_attention.default(q, k, k, 0.0, True)
     back = signature(
-        aten._scaled_dot_product_flash_attention_backward.default, q, q, k, k, out[0], out[1], None, None, 64, 64, 0.0, True,
-        out[6], out[7],
-    )  # fmt: skip
+        aten._scaled_dot_product_flash_attention_backward.default,
+        q,
+        q,
+        k,
+        k,
+        out[0],
+        out[1],
+        None,
+        None,
+        64,
+        64,
+        0.0,
+        True,
+        out[6],
+        out[7],
+    )
     assert back.flop == 2 * seen.flop
 
 
@@ -141,18 +154,24 @@ def test_bytes_are_those_of_real_elements() -> None:
 def test_views_and_allocations_cost_nothing() -> None:
     x = meta(4, 6)
     for func, args in (
-        (aten.t.default, (x,)), (aten.view.default, (x, [24])), (aten.expand.default, (meta(1, 6), [4, 6])),
-        (aten.slice.Tensor, (x, 0, 1, 3)), (aten.detach.default, (x,)), (aten.empty_like.default, (x,)),
-        (aten.split.Tensor, (x, 2)), (aten._unsafe_view.default, (x, [6, 4])),
-    ):  # fmt: skip
+        (aten.t.default, (x,)),
+        (aten.view.default, (x, [24])),
+        (aten.expand.default, (meta(1, 6), [4, 6])),
+        (aten.slice.Tensor, (x, 0, 1, 3)),
+        (aten.detach.default, (x,)),
+        (aten.empty_like.default, (x,)),
+        (aten.split.Tensor, (x, 2)),
+        (aten._unsafe_view.default, (x, [6, 4])),
+    ):
         made = signature(func, *args)
         assert (made.bytes_read, made.bytes_written, made.n_kernels, made.kind) == (0, 0, 0, Kind.HOST), func
 
 
 @given(
-    shape=st.lists(st.integers(0, 5), max_size=4), expanded=st.lists(st.booleans(), min_size=4, max_size=4),
+    shape=st.lists(st.integers(0, 5), max_size=4),
+    expanded=st.lists(st.booleans(), min_size=4, max_size=4),
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.bool]),
-)  # fmt: skip
+)
 def test_extent_never_exceeds_the_storage_nor_the_elements(shape: list[int], expanded: list[bool], dtype: Any) -> None:
     held = [1 if e else n for n, e in zip(shape, expanded, strict=False)]
     base = torch.empty(held, dtype=dtype, device="meta")

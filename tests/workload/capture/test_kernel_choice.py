@@ -125,9 +125,16 @@ def test_math_attention_writes_its_scores_and_flash_does_not():
 
 @pytest.mark.parametrize(
     ("dtype", "weights", "training", "dims", "cudnn"),
-    [(FULL, FULL, True, 4, True), (HALF, FULL, True, 4, True), (HALF, HALF, True, 4, False), (BF16, BF16, True, 4, False),
-     (FULL, FULL, False, 4, True), (FULL, FULL, True, 2, False), (FULL, None, True, 4, False)],
-)  # fmt: skip
+    [
+        (FULL, FULL, True, 4, True),
+        (HALF, FULL, True, 4, True),
+        (HALF, HALF, True, 4, False),
+        (BF16, BF16, True, 4, False),
+        (FULL, FULL, False, 4, True),
+        (FULL, FULL, True, 2, False),
+        (FULL, None, True, 4, False),
+    ],
+)
 def test_batch_norm_kernel(dtype, weights, training, dims, cudnn):
     def program():
         x = torch.randn(4, 8, *[6] * (dims - 2), device="cuda", dtype=dtype, requires_grad=True)

@@ -147,8 +147,19 @@ def test_absurd_settings_are_refused():
             FakeAccelerator(**bad)
 
 
-@pytest.mark.parametrize("name", ["cnn", "transformer_layers", "amp_fp16_scaler", "recurrent_layers", "optimizer_adamw_foreach",
-                                  "indexing_and_sorting", "attention_shapes", "checkpoints"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cnn",
+        "transformer_layers",
+        "amp_fp16_scaler",
+        "recurrent_layers",
+        "optimizer_adamw_foreach",
+        "indexing_and_sorting",
+        "attention_shapes",
+        "checkpoints",
+    ],
+)
 def test_memo_changes_nothing(name):
     """The calls an observer gets are the same with and without the memo of kernel results."""
 

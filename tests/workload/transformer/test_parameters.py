@@ -141,11 +141,18 @@ def test_parts_add_up(name: str) -> None:
     assert c.extra == sum(e.parameters for e in arch.extras)
 
 
-SIZES = st.fixed_dictionaries({
-    "layers": st.integers(1, 200), "kv_heads": st.integers(1, 16), "groups": st.integers(1, 8),
-    "head_dim": st.integers(1, 256), "ffn": st.integers(1, 100_000), "vocab": st.integers(1, 300_000),
-    "tied_embeddings": st.booleans(), "gated_mlp": st.booleans(),
-})  # fmt: skip
+SIZES = st.fixed_dictionaries(
+    {
+        "layers": st.integers(1, 200),
+        "kv_heads": st.integers(1, 16),
+        "groups": st.integers(1, 8),
+        "head_dim": st.integers(1, 256),
+        "ffn": st.integers(1, 100_000),
+        "vocab": st.integers(1, 300_000),
+        "tied_embeddings": st.booleans(),
+        "gated_mlp": st.booleans(),
+    }
+)
 
 
 def _sized(size: dict[str, int], **more: int) -> Architecture:

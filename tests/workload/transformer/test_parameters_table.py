@@ -12,12 +12,37 @@ from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tables import transformer_tables
 
 DECODERS = [
-    "gpt2", "gpt3-175b", "gpt-j-6b", "pythia-12b", "bloom-176b", "falcon-7b", "falcon-40b", "mpt-30b",
-    "llama-3.1-8b", "llama-3.1-405b", "mistral-7b", "mixtral-8x7b", "gemma-2-27b", "gemma-3-4b", "phi-2",
-    "qwen2.5-7b", "qwen3-0.6b", "qwen3-235b-a22b", "deepseek-v2-lite", "deepseek-v3", "dbrx-132b",
-    "gpt-oss-120b", "llama-4-maverick", "grok-1", "nemotron-4-340b", "olmo-2-7b", "command-r-35b",
-    "starcoder-15b", "glm-4.5", "kimi-k2",
-]  # fmt: skip
+    "gpt2",
+    "gpt3-175b",
+    "gpt-j-6b",
+    "pythia-12b",
+    "bloom-176b",
+    "falcon-7b",
+    "falcon-40b",
+    "mpt-30b",
+    "llama-3.1-8b",
+    "llama-3.1-405b",
+    "mistral-7b",
+    "mixtral-8x7b",
+    "gemma-2-27b",
+    "gemma-3-4b",
+    "phi-2",
+    "qwen2.5-7b",
+    "qwen3-0.6b",
+    "qwen3-235b-a22b",
+    "deepseek-v2-lite",
+    "deepseek-v3",
+    "dbrx-132b",
+    "gpt-oss-120b",
+    "llama-4-maverick",
+    "grok-1",
+    "nemotron-4-340b",
+    "olmo-2-7b",
+    "command-r-35b",
+    "starcoder-15b",
+    "glm-4.5",
+    "kimi-k2",
+]
 
 
 def _matmul_flop(table: OpTable) -> float:
@@ -30,10 +55,18 @@ def test_forward_matmuls_use_each_active_parameter_once(name: str) -> None:
     """Within 0.4 %: norms and biases are counted parameters but no matmul."""
     arch = models()[name]
     point = Point(
-        micro_batch=1, seq_len=256, tp=1, cp=1, ep=1, sequence_parallel=False, context_parallel="ring",
+        micro_batch=1,
+        seq_len=256,
+        tp=1,
+        cp=1,
+        ep=1,
+        sequence_parallel=False,
+        context_parallel="ring",
         precision="bf16",
-        stack=find_stack("megatron-core"), fused_attention=True, fused_loss=False,
-    )  # fmt: skip
+        stack=find_stack("megatron-core"),
+        fused_attention=True,
+        fused_loss=False,
+    )
     tables = transformer_tables(arch, point)
     flop = sum(_matmul_flop(table) * tables.layer_counts[kind] for kind, table in tables.layers.items())
     flop += _matmul_flop(tables.embedding) + _matmul_flop(tables.head)

@@ -13,16 +13,34 @@ from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tables import model_flop_per_token, recomputed, saved_bytes, transformer_tables
 
 LLAMA = Architecture(
-    id="t", name="t", kind="decoder", n_layers=4, hidden=512, ffn=1536, heads=8, kv_heads=4, head_dim=64, vocab=1024,
+    id="t",
+    name="t",
+    kind="decoder",
+    n_layers=4,
+    hidden=512,
+    ffn=1536,
+    heads=8,
+    kv_heads=4,
+    head_dim=64,
+    vocab=1024,
     max_seq_len=4096,
-)  # fmt: skip
+)
 
 
 def point(**changes: object) -> Point:
     base = Point(
-        micro_batch=2, seq_len=256, tp=1, cp=1, ep=1, sequence_parallel=True, context_parallel="ring", precision="bf16",
-        stack=find_stack("megatron-core"), fused_attention=True, fused_loss=False,
-    )  # fmt: skip
+        micro_batch=2,
+        seq_len=256,
+        tp=1,
+        cp=1,
+        ep=1,
+        sequence_parallel=True,
+        context_parallel="ring",
+        precision="bf16",
+        stack=find_stack("megatron-core"),
+        fused_attention=True,
+        fused_loss=False,
+    )
     return replace(base, **changes)  # type: ignore[arg-type]
 
 

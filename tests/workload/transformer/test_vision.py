@@ -1,5 +1,4 @@
-"""Vision transformers: FLOP against the figures torchvision publishes for 224 x 224 images (multiply-adds).
-"""
+"""Vision transformers: FLOP against the figures torchvision publishes for 224 x 224 images (multiply-adds)."""
 
 from __future__ import annotations
 

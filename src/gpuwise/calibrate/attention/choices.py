@@ -5,9 +5,16 @@ from __future__ import annotations
 MEASURED = ("a100-sxm-80gb", "h100-sxm-80gb", "b200-sxm", "gb200", "l40s", "arc-pro-b60")
 """Devices the fit may see, in the order they are numbered within a family."""
 RELATED = {
-    "Blackwell-RTX": "Ada", "Ampere": "Ada", "Orin": "Ada", "Turing": "Ampere-GA100", "Volta": "Ampere-GA100",
-    "Rubin": "Blackwell", "Thor": "Blackwell", "Xe-HPG": "Xe2-HPG", "Xe-HPC": "Xe2-HPG",
-}  # fmt: skip
+    "Blackwell-RTX": "Ada",
+    "Ampere": "Ada",
+    "Orin": "Ada",
+    "Turing": "Ampere-GA100",
+    "Volta": "Ampere-GA100",
+    "Rubin": "Blackwell",
+    "Thor": "Blackwell",
+    "Xe-HPG": "Xe2-HPG",
+    "Xe-HPC": "Xe2-HPG",
+}
 """Families nobody measured and whose kernels run alike: warp-level matrix instructions with asynchronous
 copies on GA10x, Ada and consumer Blackwell (CUDA compute capabilities 8.6 to 12.x), the data-centre line
 otherwise."""

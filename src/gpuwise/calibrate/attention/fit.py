@@ -159,9 +159,7 @@ def _inputs(rows: Rows, mean: F64, scale: F64) -> tuple[F32, F32, F32, F32]:
     return inputs[:, :n], inputs[:, n:], memory, np.log(rows.seconds / MICRO).astype(np.float32)
 
 
-def _adam(
-    params: Params, real: tuple[F32, F32, F32, F32], imagined: tuple[F32, F32, F32, F32] | None, fit: Fit
-) -> None:
+def _adam(params: Params, real: tuple[F32, F32, F32, F32], imagined: tuple[F32, F32, F32, F32] | None, fit: Fit) -> None:
     """Adam with a warm-up and a cosine decay, on shuffled batches, in place."""
     rng = np.random.default_rng(fit.seed + 1)
     first = {k: np.zeros_like(v) for k, v in params.items()}
@@ -189,9 +187,7 @@ def _adam(
             params[k] = params[k] - np.float32(rate) * move.astype(np.float32)
 
 
-def fit_trees(
-    codes: NDArray[np.uint8], residual: F64, n_trees: int, *, depth: int = DEPTH, rate: float = 0.15
-) -> Trees:
+def fit_trees(codes: NDArray[np.uint8], residual: F64, n_trees: int, *, depth: int = DEPTH, rate: float = 0.15) -> Trees:
     """Boosted oblivious trees on ``residual`` [R] (logarithms); ``codes`` [R, F] bins (attention_net.bins).
 
     Each level takes the question that lowers the squared residual most, residuals beyond 0.5 counted as 0.5,
@@ -217,9 +213,7 @@ def fit_trees(
     return Trees(feature, cut, np.round(leaf / step).astype(np.int8), step)
 
 
-def _question(
-    codes: list[NDArray[np.int64]], index: NDArray[np.int64], target: F64, leaves: int, widest: int
-) -> tuple[int, int]:
+def _question(codes: list[NDArray[np.int64]], index: NDArray[np.int64], target: F64, leaves: int, widest: int) -> tuple[int, int]:
     """The (feature, cut) whose split of every leaf at once explains most of ``target``."""
     best, answer = -1.0, (0, 254)
     for j, code in enumerate(codes):

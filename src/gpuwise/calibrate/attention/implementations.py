@@ -96,10 +96,12 @@ def read_published() -> list[Published]:
     found: list[Published] = []
     with TABLE.open(newline="") as file:
         for row in csv.DictReader(file):
-            shape = Shape(*(
-                np.array([float(row[c])])
-                for c in ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "v_head_dim", "window")
-            ))  # fmt: skip
+            shape = Shape(
+                *(
+                    np.array([float(row[c])])
+                    for c in ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "v_head_dim", "window")
+                )
+            )
             found.append(
                 Published(
                     accelerators()[row["accelerator"]],
@@ -117,9 +119,7 @@ def read_published() -> list[Published]:
 
 def takes_part(row: Published) -> bool:
     """Whether the fit may see ``row``."""
-    here = (
-        FITTED["Ampere"] if row.accelerator.family in WARP_LEVEL else FITTED.get(row.accelerator.family, {})
-    )
+    here = FITTED["Ampere"] if row.accelerator.family in WARP_LEVEL else FITTED.get(row.accelerator.family, {})
     known = row.dtype == "bf16" or (row.dtype == "fp8" and row.phase == "backward")
     return known and row.accelerator.id in here.get(row.implementation, ())
 
@@ -134,9 +134,7 @@ def fit_training(forward: Table) -> dict[str, Any]:
             mine = [r for r in rows if r.implementation == name and r.accelerator.id in devices]
             cycles = _CYCLES[family]
             wide = [r for r in mine if r.dtype == "bf16"]
-            by_name[name] = {
-                p: _fit_pass([r for r in wide if r.phase == p], p, cycles) for p in ("forward", "backward")
-            }
+            by_name[name] = {p: _fit_pass([r for r in wide if r.phase == p], p, cycles) for p in ("forward", "backward")}
             narrow = _fit_pass([r for r in mine if r.dtype == "fp8"], "backward", cycles)
             by_name[name] |= {"backward-fp8": narrow} if narrow else {}
         families[family] = {"default": DEFAULTS[family], "by_name": by_name}
@@ -165,10 +163,7 @@ def _fill_backward(families: dict[str, Any]) -> None:
                     b / _at(w, model["forward"])
                     for w, b in zip(model["backward"]["widths"], model["backward"]["share"], strict=True)
                 ]
-                share = [
-                    round(r * _at(w, row["forward"]), 4)
-                    for w, r in zip(model["backward"]["widths"], ratio, strict=True)
-                ]
+                share = [round(r * _at(w, row["forward"]), 4) for w, r in zip(model["backward"]["widths"], ratio, strict=True)]
                 row["backward"] = model["backward"] | {"share": share, "log_sigma": 0.2, "figures": 0}
     warp = families["Ampere"]["by_name"]["fa2"]
     if warp["backward"]["widths"] == [64.0]:
@@ -208,9 +203,7 @@ def _fit_calls(
     for overhead in overheads:
         chosen, predicted = Pass(tuple(widths), (0.6,) * len(widths), float(overhead), cycles, 0.0), measured
         for _ in range(5):
-            predicted = np.array(
-                [pass_seconds(d, s, chosen, 2.0, causal=c, backward=backward)[0] for d, s, c in calls]
-            )
+            predicted = np.array([pass_seconds(d, s, chosen, 2.0, causal=c, backward=backward)[0] for d, s, c in calls])
             scale = [float(np.median(predicted[width == w] / measured[width == w])) for w in widths]
             chosen = replace(chosen, share=tuple(a * b for a, b in zip(chosen.share, scale, strict=True)))
         loss = float(np.mean(np.abs(np.log(predicted / measured))))

@@ -47,8 +47,9 @@ BOUNDS = {"forward": (1.0, 4.0), "decode": (1.03, 1.3)}
 quantises); for decode the inverse of the share of the specified bandwidth that a read reaches (0.77 to
 0.97)."""
 IMAGINED: dict[str, tuple[tuple[float, float], ...]] = {
-    "forward": ((1.6, 1.0), (0.65, 1.0), (1.0, 1.5), (1.0, 0.7)), "decode": ((1.0, 1.5), (1.0, 0.7)),
-}  # fmt: skip
+    "forward": ((1.6, 1.0), (0.65, 1.0), (1.0, 1.5), (1.0, 0.7)),
+    "decode": ((1.0, 1.5), (1.0, 0.7)),
+}
 """(compute rate, bandwidth) of the devices the fit imagines, relative to the measured one."""
 _LONG_S = 3e-4
 LIMITS_US = (20.0, 100.0)
@@ -105,14 +106,16 @@ def device_of(accelerator: Accelerator, dtype: str, relative_to: Accelerator | N
     if units is None or clock is None:
         raise DataError(f"{accelerator.id} has no units or clock in the catalogue")
     device = Device(
-        float(units), clock, accelerator.peak(dtype), exp_per_clock(accelerator.compute_capability),
-        accelerator.memory_bandwidth_bytes_per_s, accelerator.l2_bytes or 0.0,
-    )  # fmt: skip
+        float(units),
+        clock,
+        accelerator.peak(dtype),
+        exp_per_clock(accelerator.compute_capability),
+        accelerator.memory_bandwidth_bytes_per_s,
+        accelerator.l2_bytes or 0.0,
+    )
     if relative_to is None:
         return device
-    return device.at_matrix_rate(
-        float(sustained_fraction(accelerator, 1.0, dtype) / sustained_fraction(relative_to, 1.0, dtype))
-    )
+    return device.at_matrix_rate(float(sustained_fraction(accelerator, 1.0, dtype) / sustained_fraction(relative_to, 1.0, dtype)))
 
 
 def gather(tables: dict[str, Table]) -> dict[tuple[str, ...], Data]:
@@ -133,9 +136,7 @@ def gather(tables: dict[str, Table]) -> dict[tuple[str, ...], Data]:
         where = np.concatenate([w for _, _, w in pieces[key]])
         gpu = np.concatenate([np.full(len(w), i, np.int64) for i, _, w in pieces[key]])
         shape = table.rows(where)
-        data[key] = Data(
-            key[0], (key[1], key[2], key[3], key[4]), shape, table.seconds[where], gpu, is_check_site(shape)
-        )
+        data[key] = Data(key[0], (key[1], key[2], key[3], key[4]), shape, table.seconds[where], gpu, is_check_site(shape))
     return data
 
 
@@ -186,9 +187,7 @@ def fit_kernel(data: Data, devices: list[Device], edges: list[F64], seed: int) -
     """Network and trees of one kernel from all rows of ``data``."""
     work, free = work_of(data, devices)
     low, high = BOUNDS[data.phase]
-    flat = fit_network(
-        Rows(work, free, data.seconds), Fit(low, high, seed=seed), imagine(data, devices, work, free)
-    )
+    flat = fit_network(Rows(work, free, data.seconds), Fit(low, high, seed=seed), imagine(data, devices, work, free))
     smooth = network_seconds(unpack(flat, work.features.shape[1]), work, free)
     n = len(data.seconds)
     count = 48 if n >= 8000 else 24 if n >= 2500 else 12
@@ -209,9 +208,7 @@ def imagine(data: Data, devices: list[Device], work: Work, free: F64) -> Rows:
     fetching = _part(work.memory_s, data.seconds, np.zeros(len(data.seconds)))
     for compute, bandwidth in IMAGINED[data.phase]:
         there, _ = work_of(data, [d.imagined(compute, bandwidth) for d in devices])
-        less = (
-            computing * (1.0 - there.tiles_s / np.maximum(work.tiles_s, 1e-30)) if work.tiles_s.any() else 0.0
-        )
+        less = computing * (1.0 - there.tiles_s / np.maximum(work.tiles_s, 1e-30)) if work.tiles_s.any() else 0.0
         less = less + fetching * (1.0 - 1.0 / bandwidth)
         parts.append((there, np.maximum(data.seconds - less, 0.1 * data.seconds)))
     joined = Work(*(np.concatenate([w[i] for w, _ in parts]) for i in range(len(work))))
@@ -231,9 +228,7 @@ def _part(ideal: F64, seconds: F64, group: F64) -> F64:
     return taken
 
 
-def evaluate(
-    fitted: Fitted, data: Data, devices: list[Device], edges: list[F64], gpu: NDArray[np.int64]
-) -> tuple[F64, F64]:
+def evaluate(fitted: Fitted, data: Data, devices: list[Device], edges: list[F64], gpu: NDArray[np.int64]) -> tuple[F64, F64]:
     """(smooth, measured) seconds of ``data``; ``gpu`` is the device number the trees are told."""
     work, free = work_of(data, devices)
     smooth = network_seconds(unpack(fitted.network, work.features.shape[1]), work, free)
@@ -257,16 +252,16 @@ def fit_family(folder: Path) -> None:
     for phase in FILES:
         table = read(folder, phase)
         if table is None:
-            raise DataError(
-                f"{folder}/ops/{FILES[phase]} is missing", hint="give the folder of the measured tables"
-            )
+            raise DataError(f"{folder}/ops/{FILES[phase]} is missing", hint="give the folder of the measured tables")
         tables[phase] = table
     data = gather(tables)
     document, arrays, fits = _fit_all(data)
     document |= {
-        "log_sigma": log_sigmas(data, fits, document.pop("_edges")), "baseline": simple_rule(tables),
-        "generic": generic_rule(tables), "training": fit_training(tables["forward"]),
-    }  # fmt: skip
+        "log_sigma": log_sigmas(data, fits, document.pop("_edges")),
+        "baseline": simple_rule(tables),
+        "generic": generic_rule(tables),
+        "training": fit_training(tables["forward"]),
+    }
     write("attention", document, arrays)
 
 
@@ -306,11 +301,12 @@ def _fit_all(
         arrays[f"{phase}_edge_counts"] = np.array([len(e) for e in edges[phase]])
     families = {
         family: {
-            "usual": USUAL[family], "engines": ENGINES[family],
+            "usual": USUAL[family],
+            "engines": ENGINES[family],
             "measured": [{"id": a.id, "bf16_flop_per_s": a.peak("bf16")} for a in group],
         }
         for family, group in devices.items()
-    }  # fmt: skip
+    }
     rising = {p: networks[p][0].size for p in FILES}
     sizes = {layout(n).size: n for n in range(1, 40)}
     document = {
@@ -335,11 +331,7 @@ def _errors(fitted: Fitted, data: Data, devices: list[Device], edges: list[F64])
     check = data.check
 
     def mape(predicted: F64, where: Bools) -> float | None:
-        return (
-            round(float(np.mean(np.abs(predicted[where] / data.seconds[where] - 1))), 4)
-            if where.any()
-            else None
-        )
+        return round(float(np.mean(np.abs(predicted[where] / data.seconds[where] - 1))), 4) if where.any() else None
 
     found = {
         "mape_fit": mape(measured, ~check),
@@ -356,7 +348,6 @@ def _provenance(data: dict[tuple[str, ...], Data]) -> dict[str, Any]:
         "rows": {p: int(sum(len(d.seconds) for k, d in data.items() if k[0] == p)) for p in FILES},
         "date": "2026-11-21",
         "devices": list(MEASURED),
-        "split": "check: one whole site (heads, key-value heads, head size, window) in 8, by hash, and every "
-        "device not listed",
+        "split": "check: one whole site (heads, key-value heads, head size, window) in 8, by hash, and every device not listed",
         "errors": "kernels/*/*/mape_check: on sites kept from the fit",
     }

@@ -88,9 +88,7 @@ def read(folder: Path, phase: str) -> Table | None:
     try:
         table = parquet.read_table(path, columns=[*_LABELS, *_NUMBERS])
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError, KeyError) as error:
-        raise DataError(
-            f"{path}: {error}", hint="is it laid out like the published measurement tables?"
-        ) from None
+        raise DataError(f"{path}: {error}", hint="is it laid out like the published measurement tables?") from None
     number = {n: np.nan_to_num(_numbers(table.column(n)), nan=0.0) for n in _NUMBERS}
     group, groups = _grouped(table)
     q_len = np.ones_like(number["isl"]) if phase == "decode" else number["isl"]

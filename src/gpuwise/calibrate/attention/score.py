@@ -64,9 +64,7 @@ def _score_table(table: Table, all_check: bool) -> tuple[NDArray[np.generic], ..
         try:
             time = predict(accelerator, table.phase, shape, f"{engine}:{kernel}", DTYPES[dtype], DTYPES[kv])
         except (GpuwiseError, KeyError) as error:
-            reason[where] = (
-                error.reason if isinstance(error, UnpredictableError) else "kernel or format not measured"
-            )
+            reason[where] = error.reason if isinstance(error, UnpredictableError) else "kernel or format not measured"
             continue
         predicted[where], sigma[where] = time.time_s, time.log_sigma
         baseline[where] = baseline_time(accelerator, table.phase, shape, DTYPES[dtype], DTYPES[kv], name)
@@ -110,23 +108,17 @@ def find(name: str) -> Accelerator | None:
     return accelerators().get(ACCELERATORS.get(name, name))
 
 
-def predict(
-    accelerator: Accelerator, phase: str, shape: Shape, kernel: str | None, dtype: str, kv_dtype: str
-) -> KernelTime:
+def predict(accelerator: Accelerator, phase: str, shape: Shape, kernel: str | None, dtype: str, kv_dtype: str) -> KernelTime:
     """The package's own prediction of measured rows."""
     b, q, kv, h, g, d, dv, w = shape
     if phase == "decode":
-        return attention_decode_time(
-            accelerator, dtype, b, kv, h, g, d, window=w, kernel=kernel, kv_dtype=kv_dtype
-        )
+        return attention_decode_time(accelerator, dtype, b, kv, h, g, d, window=w, kernel=kernel, kv_dtype=kv_dtype)
     return attention_forward_time(
         accelerator, dtype, b, q, kv, h, g, d, dv, causal=True, window=w, kernel=kernel, kv_dtype=kv_dtype
     )
 
 
-def baseline_time(
-    accelerator: Accelerator, phase: str, shape: Shape, dtype: str, kv_dtype: str, gpu: str
-) -> F64:
+def baseline_time(accelerator: Accelerator, phase: str, shape: Shape, dtype: str, kv_dtype: str, gpu: str) -> F64:
     """The rule to beat: constant shares of the device's matrix rate and bandwidth and a constant latency.
 
     Fitted to the same fit rows, per device; for a device without fit rows the median over devices.
@@ -134,10 +126,7 @@ def baseline_time(
     rules: dict[str, dict[str, float]] = coefficients()["baseline"][phase]
     rule = rules.get(gpu, rules["any"])
     matrix, memory = ideal_seconds(accelerator, shape, dtype, kv_dtype)
-    return (
-        np.maximum(matrix / rule["matrix_share"], memory / rule["bandwidth_share"])
-        + rule["latency_us"] * MICRO
-    )
+    return np.maximum(matrix / rule["matrix_share"], memory / rule["bandwidth_share"]) + rule["latency_us"] * MICRO
 
 
 def ideal_seconds(accelerator: Accelerator, shape: Shape, dtype: str, kv_dtype: str) -> tuple[F64, F64]:

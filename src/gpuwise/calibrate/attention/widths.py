@@ -48,10 +48,7 @@ def log_sigmas(
         sibling = _widths([p for d in mine.values() for p in _sibling_pairs(d, edges[phase])])
         pair_of_families = _widths(_relative_pairs(mine, fits, edges[phase]))
         relative = {
-            kind: [
-                round(float(np.sqrt(a * b)), 4)
-                for a, b in zip(sibling[kind], pair_of_families[kind], strict=True)
-            ]
+            kind: [round(float(np.sqrt(a * b)), 4) for a, b in zip(sibling[kind], pair_of_families[kind], strict=True)]
             for kind in sibling
         }
         found[phase] = {
@@ -79,9 +76,7 @@ def _sibling_pairs(data: family.Data, edges: list[F64]) -> list[Pair]:
         fitted = family.fit_kernel(data.rows(data.gpu == seen), known, edges, seed=1)
         target = data.rows(data.gpu == other)
         known[other] = family.device_of(group[other], data.key[2], relative_to=group[seen])
-        pairs.append(
-            (target.seconds, *family.evaluate(fitted, target, known, edges, np.full(len(target.gpu), seen)))
-        )
+        pairs.append((target.seconds, *family.evaluate(fitted, target, known, edges, np.full(len(target.gpu), seen))))
         _report("sibling", data.name, group[other].id, pairs[-1])
     return pairs
 
@@ -137,8 +132,7 @@ def simple_rule(tables: dict[str, Table]) -> dict[str, dict[str, dict[str, float
             matrix, memory = ideal_seconds(accelerator, table.rows(where), DTYPES[dtype], DTYPES[kv])
             columns.setdefault(gpu, []).append((matrix, memory, table.seconds[where]))
         found[phase] = {
-            gpu: _best_shares(*(np.concatenate(c) for c in zip(*parts, strict=True)))
-            for gpu, parts in columns.items()
+            gpu: _best_shares(*(np.concatenate(c) for c in zip(*parts, strict=True))) for gpu, parts in columns.items()
         }
         names = ("matrix_share", "bandwidth_share", "latency_us")
         found[phase]["any"] = {n: float(np.median([r[n] for r in found[phase].values()])) for n in names}
@@ -175,11 +169,7 @@ def generic_rule(tables: dict[str, Table]) -> dict[str, float]:
                 continue
             where = where[::7]
             flop_s, byte_s = ideal_seconds(accelerator, table.rows(where), DTYPES[dtype], DTYPES[kv])
-            errors.append(
-                np.log(
-                    table.seconds[where] / (np.maximum(flop_s / matrix, byte_s / bandwidth) + latency * 1e-6)
-                )
-            )
+            errors.append(np.log(table.seconds[where] / (np.maximum(flop_s / matrix, byte_s / bandwidth) + latency * 1e-6)))
     spread = np.exp(np.concatenate(errors))
     sigma = log_sigma_of(spread, np.ones(len(spread)))
     return {

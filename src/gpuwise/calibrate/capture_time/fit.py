@@ -24,22 +24,45 @@ from gpuwise.workload.capture.record.capture import Capture
 F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 PARAMETERS: dict[str, tuple[float, float, float]] = {
-    "efficiency.convolution": (0.8, 0.3, 1.3), "efficiency.convolution_backward": (0.6, 0.2, 1.3),
-    "efficiency.grouped": (0.3, 0.03, 1.3), "efficiency.product": (0.85, 0.3, 1.2), "efficiency.attention": (0.5, 0.1, 1.2),
-    "vector_efficiency.depthwise": (0.2, 0.01, 1.5), "vector_efficiency.depthwise_backward": (0.1, 0.005, 1.5),
-    "bandwidth.pointwise": (0.85, 0.4, 1.0), "bandwidth.batch_norm": (0.85, 0.3, 1.0), "bandwidth.norm": (0.8, 0.2, 1.0),
-    "bandwidth.cast": (0.9, 0.3, 1.0), "bandwidth.relayout": (0.7, 0.2, 1.0), "bandwidth.reduction": (0.7, 0.2, 1.0),
-    "bandwidth.optimizer": (0.8, 0.3, 1.0), "passes.depthwise": (1.4, 1.0, 10.0), "passes.depthwise_backward": (3.0, 1.0, 20.0),
-    "passes.batch_norm_backward": (1.3, 1.0, 3.0), "architecture.rate.sm_89": (1.0, 0.6, 1.6),
-    "architecture.rate.sm_120": (1.0, 0.5, 1.6), "architecture.bandwidth.sm_89": (1.0, 0.7, 1.4),
-    "architecture.bandwidth.sm_120": (1.0, 0.7, 1.4), "half_rate_at": (16.0, 1.0, 100.0), "relayouts": (0.6, 0.02, 3.0),
-    "launch_s": (3e-6, 5e-7, 8e-6), "host_s": (5e-6, 1e-6, 1.5e-5), "cache_share": (0.3, 0.01, 2.0),
-    "fused.pointwise": (0.3, 0.02, 1.0), "fused.batch_norm": (0.6, 0.02, 1.0), "fused.norm": (0.6, 0.02, 1.5),
-    "fused.cast": (0.2, 0.02, 1.0), "fused.relayout": (0.5, 0.02, 1.2), "fused.launch": (0.3, 0.05, 1.0),
-    "channels_last.convolution": (1.0, 0.6, 1.5), "channels_last.grouped": (0.7, 0.1, 1.5),
-    "compiled.convolution": (1.0, 0.7, 1.4), "compiled.depthwise": (1.0, 0.5, 4.0),
-    "before_torch_2.convolution": (1.0, 0.6, 2.0), "before_torch_2.memory": (1.0, 0.7, 1.5),
-}  # fmt: skip
+    "efficiency.convolution": (0.8, 0.3, 1.3),
+    "efficiency.convolution_backward": (0.6, 0.2, 1.3),
+    "efficiency.grouped": (0.3, 0.03, 1.3),
+    "efficiency.product": (0.85, 0.3, 1.2),
+    "efficiency.attention": (0.5, 0.1, 1.2),
+    "vector_efficiency.depthwise": (0.2, 0.01, 1.5),
+    "vector_efficiency.depthwise_backward": (0.1, 0.005, 1.5),
+    "bandwidth.pointwise": (0.85, 0.4, 1.0),
+    "bandwidth.batch_norm": (0.85, 0.3, 1.0),
+    "bandwidth.norm": (0.8, 0.2, 1.0),
+    "bandwidth.cast": (0.9, 0.3, 1.0),
+    "bandwidth.relayout": (0.7, 0.2, 1.0),
+    "bandwidth.reduction": (0.7, 0.2, 1.0),
+    "bandwidth.optimizer": (0.8, 0.3, 1.0),
+    "passes.depthwise": (1.4, 1.0, 10.0),
+    "passes.depthwise_backward": (3.0, 1.0, 20.0),
+    "passes.batch_norm_backward": (1.3, 1.0, 3.0),
+    "architecture.rate.sm_89": (1.0, 0.6, 1.6),
+    "architecture.rate.sm_120": (1.0, 0.5, 1.6),
+    "architecture.bandwidth.sm_89": (1.0, 0.7, 1.4),
+    "architecture.bandwidth.sm_120": (1.0, 0.7, 1.4),
+    "half_rate_at": (16.0, 1.0, 100.0),
+    "relayouts": (0.6, 0.02, 3.0),
+    "launch_s": (3e-6, 5e-7, 8e-6),
+    "host_s": (5e-6, 1e-6, 1.5e-5),
+    "cache_share": (0.3, 0.01, 2.0),
+    "fused.pointwise": (0.3, 0.02, 1.0),
+    "fused.batch_norm": (0.6, 0.02, 1.0),
+    "fused.norm": (0.6, 0.02, 1.5),
+    "fused.cast": (0.2, 0.02, 1.0),
+    "fused.relayout": (0.5, 0.02, 1.2),
+    "fused.launch": (0.3, 0.05, 1.0),
+    "channels_last.convolution": (1.0, 0.6, 1.5),
+    "channels_last.grouped": (0.7, 0.1, 1.5),
+    "compiled.convolution": (1.0, 0.7, 1.4),
+    "compiled.depthwise": (1.0, 0.5, 4.0),
+    "before_torch_2.convolution": (1.0, 0.6, 2.0),
+    "before_torch_2.memory": (1.0, 0.7, 1.5),
+}
 """Start and bounds. Efficiencies are of the catalogue's dense rate with fp32 accumulation; above 1 because the cards of the
 fit clock higher than their published boost."""
 ODD = ("ecaresnext50t_32x4d",)
@@ -88,12 +111,18 @@ def problem_of(rows: Rows, captures: Mapping[Key, Capture]) -> tuple[Problem, Bo
     at = np.array([i for i, k in enumerate(rows.key) if k in index], dtype=np.int64)
     joined = Features(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Features)})
     problem = Problem(
-        table=joined, calls=np.concatenate(calls), owner=np.repeat(np.arange(len(parts)), [len(c) for c in calls]),
-        n_calls=np.array([c.sum() for c in calls]), capture=np.array([index[rows.key[i]] for i in at], dtype=np.int64),
-        gpu=np.array([rows.gpu[i] for i in at], dtype=object), compiled=rows.compiled[at],
-        old=np.array([rows.key[i].before_torch_2 for i in at], dtype=bool), measured=rows.per_capture_s[at],
-        network=np.array([rows.key[i].network for i in at], dtype=object), accelerators=rows.accelerators,
-    )  # fmt: skip
+        table=joined,
+        calls=np.concatenate(calls),
+        owner=np.repeat(np.arange(len(parts)), [len(c) for c in calls]),
+        n_calls=np.array([c.sum() for c in calls]),
+        capture=np.array([index[rows.key[i]] for i in at], dtype=np.int64),
+        gpu=np.array([rows.gpu[i] for i in at], dtype=object),
+        compiled=rows.compiled[at],
+        old=np.array([rows.key[i].before_torch_2 for i in at], dtype=bool),
+        measured=rows.per_capture_s[at],
+        network=np.array([rows.key[i].network for i in at], dtype=object),
+        accelerators=rows.accelerators,
+    )
     return problem, rows.check[at]
 
 
@@ -128,9 +157,10 @@ def _part(p: Problem, gpu: str, compiled: bool, old: bool) -> tuple[Features, F6
 def model_of(x: F64) -> dict[str, Any]:
     """Constants from the logarithms of :data:`PARAMETERS`. Other cards are of the mean architecture, slowed."""
     model: dict[str, Any] = {
-        "efficiency": {"pointwise": 1.0}, "passes": {"pointwise": 1.0},
+        "efficiency": {"pointwise": 1.0},
+        "passes": {"pointwise": 1.0},
         "architecture": {"rate": {"sm_86": 1.0}, "bandwidth": {"sm_86": 1.0}},
-    }  # fmt: skip
+    }
     for name, value in zip(PARAMETERS, np.exp(x).tolist(), strict=True):
         *groups, entry = name.split(".")
         inner = model
@@ -160,9 +190,14 @@ def fit_form(p: Problem, mask: Bool, rounds: int = 8) -> dict[str, Any]:
         return np.concatenate([error, PULL * np.sqrt(len(error)) / 2.0 * (x - start)])
 
     best = least_squares(
-        residual, SHIFT + np.clip(start, low + 1e-6, high - 1e-6), bounds=(SHIFT + low, SHIFT + high), loss="soft_l1",
-        f_scale=0.12, diff_step=1e-4, max_nfev=rounds,
-    )  # fmt: skip
+        residual,
+        SHIFT + np.clip(start, low + 1e-6, high - 1e-6),
+        bounds=(SHIFT + low, SHIFT + high),
+        loss="soft_l1",
+        f_scale=0.12,
+        diff_step=1e-4,
+        max_nfev=rounds,
+    )
     return model_of(np.round(best.x - SHIFT, 4))
 
 
@@ -194,10 +229,13 @@ def fit(folder: Path, captures: Mapping[Key, Capture] | None = None) -> dict[str
     model["measured"] = sorted({a.id for a in problem.accelerators.values()})
     model["provenance"] = {
         "source": "huggingface/pytorch-image-models results/ (Apache-2.0), steps captured from timm's own definitions",
-        "rows": int((~check).sum()), "networks": len(set(problem.network)), "captures": len(made),
+        "rows": int((~check).sum()),
+        "networks": len(set(problem.network)),
+        "captures": len(made),
         "split": "a third of the families of networks kept for checking, by hash of the family's name",
-        "errors": errors, "date": "2026-11-21",
-    }  # fmt: skip
+        "errors": errors,
+        "date": "2026-11-21",
+    }
     write("captured_kernels", model)
     return errors
 

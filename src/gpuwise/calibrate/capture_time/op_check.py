@@ -126,9 +126,25 @@ def _capture(signatures: list[Signature]) -> Capture:
     n, nothing = len(signatures), np.zeros(0, np.int64)
     zeros = np.zeros(n, np.int64)
     return Capture(
-        signatures=tuple(signatures), modules=("",), module_types=("",), lines=("",), op_signature=np.arange(n), op_phase=zeros,
-        op_module=zeros, op_line=zeros, op_stream=zeros, op_flags=zeros, storage_bytes=nothing, storage_category=nothing,
-        storage_op=nothing, storage_module=nothing, storage_dtype=(), storage_stream=nothing, event_storage=nothing,
-        event_sign=np.zeros(0, np.int8), event_op=nothing, steps=(StepSpan(0, n, 0, 0),),
+        signatures=tuple(signatures),
+        modules=("",),
+        module_types=("",),
+        lines=("",),
+        op_signature=np.arange(n),
+        op_phase=zeros,
+        op_module=zeros,
+        op_line=zeros,
+        op_stream=zeros,
+        op_flags=zeros,
+        storage_bytes=nothing,
+        storage_category=nothing,
+        storage_op=nothing,
+        storage_module=nothing,
+        storage_dtype=(),
+        storage_stream=nothing,
+        event_storage=nothing,
+        event_sign=np.zeros(0, np.int8),
+        event_op=nothing,
+        steps=(StepSpan(0, n, 0, 0),),
         settings=Settings("2.1.0", (8, 0), matmul_tf32=False, cudnn_tf32=False),
-    )  # fmt: skip
+    )

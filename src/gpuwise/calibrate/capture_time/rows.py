@@ -31,18 +31,52 @@ TABLE = "models/timm.csv"
 REPARAMETRISED = ("repvgg", "fastvit", "mobileone", "repvit", "repghost")
 """Networks that newer tables measured with their branches merged, older ones not: no row says which."""
 SAMPLE = (
-    "resnet50", "vit_base_patch16_224", "convnext_tiny", "mobilenetv3_large_100", "seresnet50", "swin_tiny_patch4_window7_224",
-)  # fmt: skip
+    "resnet50",
+    "vit_base_patch16_224",
+    "convnext_tiny",
+    "mobilenetv3_large_100",
+    "seresnet50",
+    "swin_tiny_patch4_window7_224",
+)
 """What is captured when not every network is asked for; of both splits."""
 NETWORKS = (
     *SAMPLE,
-    "nfnet_l0", "mixer_b16_224", "regnety_032", "resnext50_32x4d", "vit_large_patch16_224", "coatnet_0_rw_224",
-    "maxvit_tiny_rw_224", "dla60", "hrnet_w18", "xception", "res2net50_26w_4s", "poolformer_s24", "levit_256",
-    "convnext_base", "resnet101", "wide_resnet50_2", "mobilenetv2_100", "tf_efficientnet_b4", "cspdarknet53",
-    "crossvit_small_240", "cait_xxs24_224", "xcit_small_12_p16_224", "twins_svt_base", "pvt_v2_b2", "gmlp_s16_224",
-    "resmlp_24_224", "volo_d1_224", "nest_base", "visformer_small", "eca_nfnet_l0", "resnest50d",
-    "eva02_base_patch14_224", "resnet34", "resnetv2_50", "swin_base_patch4_window7_224",
-)  # fmt: skip
+    "nfnet_l0",
+    "mixer_b16_224",
+    "regnety_032",
+    "resnext50_32x4d",
+    "vit_large_patch16_224",
+    "coatnet_0_rw_224",
+    "maxvit_tiny_rw_224",
+    "dla60",
+    "hrnet_w18",
+    "xception",
+    "res2net50_26w_4s",
+    "poolformer_s24",
+    "levit_256",
+    "convnext_base",
+    "resnet101",
+    "wide_resnet50_2",
+    "mobilenetv2_100",
+    "tf_efficientnet_b4",
+    "cspdarknet53",
+    "crossvit_small_240",
+    "cait_xxs24_224",
+    "xcit_small_12_p16_224",
+    "twins_svt_base",
+    "pvt_v2_b2",
+    "gmlp_s16_224",
+    "resmlp_24_224",
+    "volo_d1_224",
+    "nest_base",
+    "visformer_small",
+    "eca_nfnet_l0",
+    "resnest50d",
+    "eva02_base_patch14_224",
+    "resnet34",
+    "resnetv2_50",
+    "swin_base_patch4_window7_224",
+)
 SCALES = (0.2, 4.0)
 
 
@@ -107,10 +141,14 @@ def read_rows(folder: Path, networks: Iterable[str]) -> Rows | None:
     chosen = [(i, k) for i, k in zip(at.tolist(), keys, strict=True) if SCALES[0] <= c["batch_size"][i] / k.batch <= SCALES[1]]
     index = [i for i, _ in chosen]
     return Rows(
-        gpu=[str(c["gpu"][i]) for i in index], key=[k for _, k in chosen], compiled=c["compile"][index] == "inductor",
-        batch=c["batch_size"][index], step_s=c["step_time_ms"][index] * MILLI,
-        check=np.array([is_check(k.network) for _, k in chosen], dtype=bool), accelerators=accelerators,
-    )  # fmt: skip
+        gpu=[str(c["gpu"][i]) for i in index],
+        key=[k for _, k in chosen],
+        compiled=c["compile"][index] == "inductor",
+        batch=c["batch_size"][index],
+        step_s=c["step_time_ms"][index] * MILLI,
+        check=np.array([is_check(k.network) for _, k in chosen], dtype=bool),
+        accelerators=accelerators,
+    )
 
 
 def _keys(stems: NDArray[Any], c: dict[str, NDArray[Any]], at: NDArray[np.intp]) -> list[Key]:

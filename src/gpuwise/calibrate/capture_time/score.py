@@ -98,12 +98,15 @@ def _scores(rows: Rows, captures: dict[Key, Capture], reasons: dict[Key, str], a
     at = np.flatnonzero(keep) if keep.any() else np.arange(n)
     group = np.array([f"{g} {s}" for g, s in zip(rows.gpu, source, strict=True)], dtype=object)
     return Scores(
-        source=[source[i] for i in at], gpu=[rows.gpu[i] for i in at],
-        split=["check" if all_check or rows.check[i] else "fit" for i in at], measured=rows.step_s[at],
-        predicted=(predicted * scale)[at], log_sigma=sigma[at],
+        source=[source[i] for i in at],
+        gpu=[rows.gpu[i] for i in at],
+        split=["check" if all_check or rows.check[i] else "fit" for i in at],
+        measured=rows.step_s[at],
+        predicted=(predicted * scale)[at],
+        log_sigma=sigma[at],
         baseline=constant_efficiency(group, ideal * scale, rows.step_s)[at],
         reason=[reason[i] for i in at],
-    )  # fmt: skip
+    )
 
 
 def _one(capture: Capture, accelerator: Accelerator, compiled: bool) -> tuple[float, float, float]:

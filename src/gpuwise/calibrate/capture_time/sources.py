@@ -92,9 +92,15 @@ def scores_of(rows: list[Row], captures: dict[Job, Capture | str]) -> Scores:
     own = np.array([math.isfinite(r.baseline_s) for r in rows])
     baseline[~own] = constant_efficiency(groups[~own], baseline[~own], measured[~own])
     return Scores(
-        source=[r.source for r in rows], gpu=[r.gpu for r in rows], split=["check"] * n, measured=measured,
-        predicted=predicted, log_sigma=sigma, baseline=baseline, reason=reason,
-    )  # fmt: skip
+        source=[r.source for r in rows],
+        gpu=[r.gpu for r in rows],
+        split=["check"] * n,
+        measured=measured,
+        predicted=predicted,
+        log_sigma=sigma,
+        baseline=baseline,
+        reason=reason,
+    )
 
 
 class Predicted(NamedTuple):

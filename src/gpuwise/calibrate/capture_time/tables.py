@@ -90,21 +90,28 @@ sentences (rate times iteration time of the runs' logs, over the batch), Transfo
 segment, whose length the row says."""
 _MASKS = "mask head's rows depend on data: captured at their upper bound"
 LAMBDA_REASONS = {
-    "ncf": "samples a second of a pipeline that the device waits for", "maskrcnn": _MASKS,
+    "ncf": "samples a second of a pipeline that the device waits for",
+    "maskrcnn": _MASKS,
     "tacotron2": "waits for the host (recurrent decoder of single steps)",
-}  # fmt: skip
+}
 EXAMPLES: dict[str, tuple[str, str]] = {
-    "resnet50v1.5": ("resnet50", "timm"), "resnext101-32x4d": ("resnext101_32x4d", "timm"),
-    "se-resnext101-32x4d": ("seresnext101_32x4d", "timm"), "SSD": ("ssd300-resnet50", "own"),
-    "BERT": ("bert-large-squad", "transformers"), "GNMT": ("gnmt", "own"),
-}  # fmt: skip
+    "resnet50v1.5": ("resnet50", "timm"),
+    "resnext101-32x4d": ("resnext101_32x4d", "timm"),
+    "se-resnext101-32x4d": ("seresnext101_32x4d", "timm"),
+    "SSD": ("ssd300-resnet50", "own"),
+    "BERT": ("bert-large-squad", "transformers"),
+    "GNMT": ("gnmt", "own"),
+}
 MLPERF = {"resnet": ("resnet50", "timm")}
 MLPERF_REASONS = {
     "maskrcnn": _MASKS,
-    "ssd": "RetinaNet on ResNeXt-50 has no builder", "retinanet": "RetinaNet on ResNeXt-50 has no builder",
-    "bert": "fused attention on unpadded tokens has no builder", "unet3d": "MXNet's volumetric network has no builder",
-    "llama2_70b_lora": "layout and precision not stated", "llama31_8b": "layout and precision not stated",
-}  # fmt: skip
+    "ssd": "RetinaNet on ResNeXt-50 has no builder",
+    "retinanet": "RetinaNet on ResNeXt-50 has no builder",
+    "bert": "fused attention on unpadded tokens has no builder",
+    "unet3d": "MXNet's volumetric network has no builder",
+    "llama2_70b_lora": "layout and precision not stated",
+    "llama31_8b": "layout and precision not stated",
+}
 
 
 def neusight_rows(folder: Path) -> list[Row]:
@@ -118,10 +125,17 @@ def neusight_rows(folder: Path) -> list[Row]:
         source = f"neusight captured, {what}" if one["option"] in ("", "fusion") else "neusight captured, 4 GPUs"
         wanted = job("neusight-" + one["model"], "transformers", training=training, optimizer="none", seq_len=int(one["seq_len"]))
         row = Row(
-            source, source, one["gpu"], _accelerator(one["gpu"].replace("_", " ")), replace(wanted, batch=int(one["batch"])),
-            one["batch"], one["measured_ms"] * MILLI, compiled=compiled, baseline_s=one["pred_neusight_ms"] * MILLI,
+            source,
+            source,
+            one["gpu"],
+            _accelerator(one["gpu"].replace("_", " ")),
+            replace(wanted, batch=int(one["batch"])),
+            one["batch"],
+            one["measured_ms"] * MILLI,
+            compiled=compiled,
+            baseline_s=one["pred_neusight_ms"] * MILLI,
             empties_cache=True,
-        )  # fmt: skip
+        )
         out.append(row if one["option"] in ("", "fusion") else replace(row, job=None, reason="several devices"))
     return out
 
@@ -156,8 +170,15 @@ def _lambda_row(r: dict[str, Any]) -> Row:
         units, settings = float(r["seq"]), settings | {"length": int(r["seq"])}
     step_s = r["batch_per_gpu"] * units / r["throughput"]
     return Row(
-        source, group, r["gpu"], _accelerator(name), job(network, package, **settings), r["batch_per_gpu"], step_s, tf32=True,
-    )  # fmt: skip
+        source,
+        group,
+        r["gpu"],
+        _accelerator(name),
+        job(network, package, **settings),
+        r["batch_per_gpu"],
+        step_s,
+        tf32=True,
+    )
 
 
 def examples_rows(folder: Path) -> list[Row]:
@@ -193,9 +214,15 @@ def _examples_row(r: dict[str, Any]) -> Row:
     if model in ("BERT", "GNMT"):
         settings, units = (_MASTER if mixed else _LOOP), 49.0 if model == "GNMT" else 1.0
     return Row(
-        source, source + r["precision"], gpu, accelerator, job(name, package, **settings), batch,
-        batch * units / r["throughput"], tf32=r["precision"] == "tf32",
-    )  # fmt: skip
+        source,
+        source + r["precision"],
+        gpu,
+        accelerator,
+        job(name, package, **settings),
+        batch,
+        batch * units / r["throughput"],
+        tf32=r["precision"] == "tf32",
+    )
 
 
 def mlperf_rows(folder: Path) -> list[Row]:

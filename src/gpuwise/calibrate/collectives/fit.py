@@ -122,9 +122,7 @@ def fit_send_recv(rows: Rows) -> dict[str, F64]:
             # Bytes differ within a bin: bring each time to the bin's centre along the local slope of time on
             # bytes.
             centre = some.seconds * np.where(near > 12, MEASURED_SIZES[near] / some.payload_bytes, 1.0)
-            log_s = np.array(
-                [np.median(np.log(centre[near == k])) if (near == k).any() else np.nan for k in range(24)]
-            )
+            log_s = np.array([np.median(np.log(centre[near == k])) if (near == k).any() else np.nan for k in range(24)])
             arrays[f"{name}.nccl.send_recv"] = _filled(log_s)[None, :]
     return arrays
 
@@ -137,11 +135,7 @@ def fit_pcie(rows: Rows) -> dict[str, Any]:
     does not need it) and their simple protocol starts at half the all-reduce's, as it has half the steps.
     """
     use = rows.where(
-        ~rows.eager
-        & (
-            (rows.box == "l40s peer")
-            | ((rows.box == "l40s") & (rows.group_size == 2) & (rows.library == "nccl"))
-        )
+        ~rows.eager & ((rows.box == "l40s peer") | ((rows.box == "l40s") & (rows.group_size == 2) & (rows.library == "nccl")))
     )
     low, simple = {op: [0.0] * 3 for op in OPS}, {op: [0.0] * 3 for op in OPS}
     slow = rows.where((rows.box == "l40s") & (rows.library == "nccl"))
@@ -150,11 +144,7 @@ def fit_pcie(rows: Rows) -> dict[str, Any]:
             tiny = slow.where((slow.op == op) & (slow.group_size == n) & (slow.payload_bytes <= 4096))
             low[op][i] = float(np.exp(np.median(np.log(tiny.seconds))))
 
-    w = (
-        np.array([bus_factor(o, n) for o, n in zip(use.op, use.group_size, strict=True)])
-        * use.payload_bytes
-        / PCIE4_X16
-    )
+    w = np.array([bus_factor(o, n) for o, n in zip(use.op, use.group_size, strict=True)]) * use.payload_bytes / PCIE4_X16
     which = np.array([GROUPS.index(n) for n in use.group_size])
     reduces = use.op == "all_reduce"
     base = np.array([low[o][GROUPS.index(n)] for o, n in zip(use.op, use.group_size, strict=True)])
@@ -168,11 +158,14 @@ def fit_pcie(rows: Rows) -> dict[str, Any]:
     for op in OPS:
         simple[op] = [float(math.exp(v)) * (1.0 if op == "all_reduce" else 0.5) for v in x[2:5]]
     return {
-        "groups": list(GROUPS), "low_s": low, "simple_s": simple,
-        "low_rate": math.exp(x[0]), "simple_rate": math.exp(x[1]),
+        "groups": list(GROUPS),
+        "low_s": low,
+        "simple_s": simple,
+        "low_rate": math.exp(x[0]),
+        "simple_rate": math.exp(x[1]),
         "geforce_groups": [4, 8],
         "geforce_fraction": [min(1.0, f / math.exp(x[1])) for f in published.GEFORCE_PCIE.values()],
-    }  # fmt: skip
+    }
 
 
 def fit_mesh(rows: Rows, tables: dict[str, F64]) -> dict[str, Any]:
@@ -184,12 +177,7 @@ def fit_mesh(rows: Rows, tables: dict[str, F64]) -> dict[str, Any]:
     share: list[float] = []
     for n in groups:
         slow = float(np.median(v100.seconds[v100.group_size == n] / v100.payload_bytes[v100.group_size == n]))
-        share.append(
-            float(np.interp(math.log2(n), np.log2(GROUPS), per_byte))
-            / slow
-            * CLASSES["nvlink3"][1]
-            / V100_LINK
-        )
+        share.append(float(np.interp(math.log2(n), np.log2(GROUPS), per_byte)) / slow * CLASSES["nvlink3"][1] / V100_LINK)
     return {"nvlink_groups": groups, "nvlink_fraction": share, "xgmi_fraction": published.XGMI_FRACTION}
 
 
@@ -199,9 +187,7 @@ def fit_send(rows: Rows) -> dict[str, float]:
     some = rows.where((rows.box == "h100_dgx") & (rows.op == "send_recv") & (rows.ranks_per_system == 1))
 
     def residual(x: F64) -> F64:
-        return np.log(math.exp(x[0]) + some.payload_bytes / (math.exp(x[1]) * 50 * GIGA)) - np.log(
-            some.seconds
-        )
+        return np.log(math.exp(x[0]) + some.payload_bytes / (math.exp(x[1]) * 50 * GIGA)) - np.log(some.seconds)
 
     x = _least(residual, [math.log(18e-6), math.log(0.8)])
     return {"send_base_s": math.exp(x[0]), "send_fraction": math.exp(x[1])}
@@ -220,11 +206,20 @@ def fit_network(
     figures = published.fitted_on()
     measured = np.log(np.array([f.seconds for f in figures]))
     start = {
-        "ring_step_s": 31e-6, "tree_step_s": 41e-6, "tree_base_s": 150e-6, "half_step_s": 54e-6,
-        "half_base_s": 130e-6, "low_base_s": 50e-6, "pair_base_s": 190e-6, "pair_rank_s": 2.6e-6,
-        "ring_fraction": 0.9, "tree_fraction": 0.42, "half_fraction": 0.85, "pair_fraction": 0.82,
+        "ring_step_s": 31e-6,
+        "tree_step_s": 41e-6,
+        "tree_base_s": 150e-6,
+        "half_step_s": 54e-6,
+        "half_base_s": 130e-6,
+        "low_base_s": 50e-6,
+        "pair_base_s": 190e-6,
+        "pair_rank_s": 2.6e-6,
+        "ring_fraction": 0.9,
+        "tree_fraction": 0.42,
+        "half_fraction": 0.85,
+        "pair_fraction": 0.82,
         "low_fraction": 0.15,
-    }  # fmt: skip
+    }
     fixed = {**published.NCCL_STEPS, **published.LOW_LATENCY, **send}
 
     def constants(x: F64) -> dict[str, float]:

@@ -53,9 +53,7 @@ class Published(NamedTuple):
     source: str
 
     @classmethod
-    def bus(
-        cls, system: str, op: str, n: int, r: int, size: float, gb_per_s: float, source: str
-    ) -> Published:
+    def bus(cls, system: str, op: str, n: int, r: int, size: float, gb_per_s: float, source: str) -> Published:
         return cls(system, op, n, r, size, size * bus_factor(op, n) / (gb_per_s * GIGA), source)
 
 
@@ -93,21 +91,11 @@ OTHERS: tuple[Published, ...] = (
     Published("h100 infiniband 400", "all_reduce", 96, 8, 512 * MIB, 2979.7e-6, _CW),
     Published("h100 infiniband 400", "all_reduce", 96, 8, GIB, 5882.2e-6, _CW),
     Published("h100 infiniband 400", "all_reduce", 96, 8, 8 * GIB, 44094e-6, _CW),
-    Published.bus(
-        "h100 infiniband 400", "all_reduce", 16, 8, 16 * GIB, 470, "NVIDIA/nccl-tests#309, 2025-05"
-    ),
-    Published.bus(
-        "h100 infiniband 400", "all_reduce", 32, 8, 16 * GIB, 365.8, "NVIDIA/nccl-tests#309, 2025-05"
-    ),
-    Published(
-        "h100 infiniband 400", "all_reduce", 128, 8, 128, 62.2e-6, "NVIDIA/nccl#1469, 2024-10, 16 nodes"
-    ),
-    Published(
-        "h100 infiniband 400", "all_reduce", 128, 8, 4096, 76.6e-6, "NVIDIA/nccl#1469, 2024-10, 16 nodes"
-    ),
-    Published.bus(
-        "h100 infiniband 400", "all_reduce", 128, 8, 64 * MIB, 150, "NVIDIA/nccl#1469, 2024-10, 16 nodes"
-    ),
+    Published.bus("h100 infiniband 400", "all_reduce", 16, 8, 16 * GIB, 470, "NVIDIA/nccl-tests#309, 2025-05"),
+    Published.bus("h100 infiniband 400", "all_reduce", 32, 8, 16 * GIB, 365.8, "NVIDIA/nccl-tests#309, 2025-05"),
+    Published("h100 infiniband 400", "all_reduce", 128, 8, 128, 62.2e-6, "NVIDIA/nccl#1469, 2024-10, 16 nodes"),
+    Published("h100 infiniband 400", "all_reduce", 128, 8, 4096, 76.6e-6, "NVIDIA/nccl#1469, 2024-10, 16 nodes"),
+    Published.bus("h100 infiniband 400", "all_reduce", 128, 8, 64 * MIB, 150, "NVIDIA/nccl#1469, 2024-10, 16 nodes"),
     Published("h20 infiniband 400", "all_reduce", 16, 8, 512, 46.5e-6, "NVIDIA/nccl#1244, 2024-04, 2 nodes"),
     Published("h20 infiniband 400", "all_reduce", 16, 8, 128, 47.1e-6, "NVIDIA/nccl#1244, 2024-04, 2 nodes"),
     # A100 nodes with four 200 Gb/s cards: 12.5 GB/s per GPU.
@@ -120,12 +108,8 @@ OTHERS: tuple[Published, ...] = (
         2660.4e-6,
         "NVIDIA/nccl-tests#119, 2022-11, 3 nodes",
     ),
-    Published.bus(
-        "a100 infiniband 100", "all_reduce", 16, 8, 8 * GIB, 91, "NVIDIA/nccl-tests#100, 2022-01, 2 nodes"
-    ),
-    Published.bus(
-        "v100 mesh", "all_reduce", 8, 8, 512 * MIB, 134, "vTrain trace/v100, MIT, 8 of a hybrid cube mesh"
-    ),
+    Published.bus("a100 infiniband 100", "all_reduce", 16, 8, 8 * GIB, 91, "NVIDIA/nccl-tests#100, 2022-01, 2 nodes"),
+    Published.bus("v100 mesh", "all_reduce", 8, 8, 512 * MIB, 134, "vTrain trace/v100, MIT, 8 of a hybrid cube mesh"),
 )
 """Rows that only check the model."""
 

@@ -73,9 +73,7 @@ class Rows:
 
 def read_rows(folder: Path) -> Rows | None:
     """Every collective measurement in ``folder``; None when there is none."""
-    parts = [
-        p for p in (_aiconfigurator(folder), _vtrain(folder), _vidur(folder), _ml_engineering(folder)) if p
-    ]
+    parts = [p for p in (_aiconfigurator(folder), _vtrain(folder), _vidur(folder), _ml_engineering(folder)) if p]
     return Rows.concatenate(parts) if parts else None
 
 
@@ -104,10 +102,7 @@ def _aiconfigurator(folder: Path) -> Rows | None:
     element = np.array([ELEMENT_BYTES.get(d, 2) for d in c["dtype"]])
     eager = np.array(["eager" in k for k in c["kernel_source"]])
     kind = {"nccl_perf": "nccl", "oneccl_perf": "oneccl"}
-    source = [
-        "aiconfigurator " + kind.get(t, "engine eager" if e else "engine")
-        for t, e in zip(c["table"], eager, strict=True)
-    ]
+    source = ["aiconfigurator " + kind.get(t, "engine eager" if e else "engine") for t, e in zip(c["table"], eager, strict=True)]
     named = zip(c["table"], c["lib"], c["ver"], c["kernel_source"], strict=True)
     library = ["trtllm" if k == "TRTLLM" else _library(t, lib, v) for t, lib, v, k in named]
     where = zip(c["gpu"], c["lib"], c["ver"], strict=True)
@@ -196,8 +191,7 @@ def _vidur(folder: Path) -> Rows | None:
     ranks = np.minimum(c["devices_per_node"], c["num_workers"])
     fitted = np.isin(c["topology"], ("h100_dgx", "a100_dgx"))
     source = [
-        "vidur " + (o if o != "send_recv" or f else "send_recv pairs")
-        for o, f in zip(c["collective"], fitted, strict=True)
+        "vidur " + (o if o != "send_recv" or f else "send_recv pairs") for o, f in zip(c["collective"], fitted, strict=True)
     ]
     return _plain(
         source,
@@ -232,9 +226,7 @@ def _ml_engineering(folder: Path) -> Rows | None:
     )
 
 
-def _plain(
-    source: list[str], gpu: Text, box: list[str], op: list[str], n: I64, ranks: I64, size: F64, seconds: F64
-) -> Rows:
+def _plain(source: list[str], gpu: Text, box: list[str], op: list[str], n: I64, ranks: I64, size: F64, seconds: F64) -> Rows:
     """NCCL rows of half precision, one sweep to a cell."""
     rows = len(size)
     cell = [" ".join(map(str, x)) for x in zip(source, box, op, n, ranks, strict=True)]

@@ -90,9 +90,7 @@ def _curve(
     width: int = 2,
 ) -> CollectiveCurve:
     library = library if op == "all_reduce" else "nccl"
-    return build_curve(
-        c, Fabric.of(system), Group(op, n, ranks, 1), library, graph or library == "nccl", width
-    )
+    return build_curve(c, Fabric.of(system), Group(op, n, ranks, 1), library, graph or library == "nccl", width)
 
 
 def predict_published(typed: Sequence[published.Published], c: Coefficients) -> tuple[F64, F64]:
@@ -108,21 +106,14 @@ def _baseline(rows: Rows, check: Any) -> F64:
     """alpha + bytes / bus bandwidth, the two constants per GPU and operation from its fit rows; NaN without
     them."""
     out = np.full(len(rows), np.nan)
-    bus = (
-        np.array([bus_factor(o, int(n)) for o, n in zip(rows.op, rows.group_size, strict=True)])
-        * rows.payload_bytes
-    )
-    kinds = np.array(
-        [f"{s} {g} {o}" for s, g, o in zip(rows.source, rows.gpu, rows.op, strict=True)], dtype=object
-    )
+    bus = np.array([bus_factor(o, int(n)) for o, n in zip(rows.op, rows.group_size, strict=True)]) * rows.payload_bytes
+    kinds = np.array([f"{s} {g} {o}" for s, g, o in zip(rows.source, rows.gpu, rows.op, strict=True)], dtype=object)
     for kind in set(kinds):
         here = kinds == kind
         fit = here & ~check
         small, large = fit & (rows.payload_bytes <= 2**14), fit & (rows.payload_bytes >= 2**26)
         if small.any() and large.any():
-            out[here] = np.median(rows.seconds[small]) + bus[here] * np.median(
-                rows.seconds[large] / bus[large]
-            )
+            out[here] = np.median(rows.seconds[small]) + bus[here] * np.median(rows.seconds[large] / bus[large])
     return out
 
 
@@ -130,9 +121,7 @@ def fit(folder: Path) -> None:
     """Refit every coefficient from the fit rows of ``folder`` and write them. Deterministic."""
     rows = read_rows(folder)
     if rows is None:
-        raise InputError(
-            f"no collective tables in {folder}", hint="give the folder with ops/collectives.parquet"
-        )
+        raise InputError(f"no collective tables in {folder}", hint="give the folder with ops/collectives.parquet")
     kept = rows.where(~rows.is_check)
     tables = {**fits.fit_tables(kept), **fits.fit_send_recv(kept)}
     c = Coefficients(_constants(kept, tables), tables)
@@ -185,17 +174,15 @@ def _eager(kept: Rows) -> dict[str, Any]:
     small = kept.where(kept.eager & (kept.payload_bytes <= 2**14))
     plain = small.where(small.library != "sglang")
     hosts = {
-        "grace": ("gb200",), "recent": ("h100_sxm", "b200_sxm"), "older": ("a100_sxm",),
+        "grace": ("gb200",),
+        "recent": ("h100_sxm", "b200_sxm"),
+        "older": ("a100_sxm",),
         "pcie": ("l40s", "l40s peer", "b60"),
-    }  # fmt: skip
-    medians = {b: float(np.median(plain.seconds[plain.box == b])) for b in sorted(set(plain.box))}
-    call = {
-        kind: float(np.median([medians[b] for b in boxes if b in medians])) for kind, boxes in hosts.items()
     }
+    medians = {b: float(np.median(plain.seconds[plain.box == b])) for b in sorted(set(plain.box))}
+    call = {kind: float(np.median([medians[b] for b in boxes if b in medians])) for kind, boxes in hosts.items()}
     new = small.where((small.library == "sglang") & np.isin(small.box, list(medians)))
-    factor = float(
-        np.median([np.median(new.seconds[new.box == b]) / medians[b] for b in sorted(set(new.box))])
-    )
+    factor = float(np.median([np.median(new.seconds[new.box == b]) / medians[b] for b in sorted(set(new.box))]))
     return {
         "host_call_s": call,
         "host_call_factor": {"sglang": factor},
@@ -250,9 +237,7 @@ def _sigmas(rows: Rows, kept: Rows, c: Coefficients) -> dict[str, Any]:
     predicted, _ = predict_published(published.OTHERS, c)
     log_ratio = np.log(np.array([t.seconds for t in published.OTHERS]) / predicted)
     out["network"] = [log_sigma_of(np.exp(log_ratio), np.ones(1))] * 3
-    pairs = np.isin(rows.box, ("l40s peer", "a100_pairwise_nvlink", "h100_pairwise_nvlink")) & (
-        rows.group_size > 2
-    )
+    pairs = np.isin(rows.box, ("l40s peer", "a100_pairwise_nvlink", "h100_pairwise_nvlink")) & (rows.group_size > 2)
     peer = rows.where(pairs & ~rows.eager & (rows.op == "all_reduce") & (rows.payload_bytes >= 2**20))
     out["pcie"] = [log_sigma_of(peer.seconds, predict(peer, c)[0])] * 3
     out["other"] = out["pcie"]
@@ -272,9 +257,7 @@ def _across_generations(check: Rows, c: Coefficients) -> list[float]:
         }
         classes = {**c.constants["classes"], borrower: c.constants["classes"][lender]}
         trial = Coefficients({**c.constants, "classes": classes}, {**c.tables, **lent})
-        rows = check.where(
-            np.isin(check.box, fits.CLASSES[borrower][0]) & (check.source == "aiconfigurator nccl")
-        )
+        rows = check.where(np.isin(check.box, fits.CLASSES[borrower][0]) & (check.source == "aiconfigurator nccl"))
         sizes.append(rows.payload_bytes)
         ratios.append(np.log(rows.seconds / predict(rows, trial)[0]))
     return _by_size(np.concatenate(sizes), np.concatenate(ratios))
@@ -286,9 +269,7 @@ def _by_size(sizes: F64, log_ratio: F64) -> list[float]:
     return [
         max(
             0.01,
-            log_sigma_of(np.exp(log_ratio[part == k]), one)
-            if (part == k).sum() >= 5
-            else log_sigma_of(np.exp(log_ratio), one),
+            log_sigma_of(np.exp(log_ratio[part == k]), one) if (part == k).sum() >= 5 else log_sigma_of(np.exp(log_ratio), one),
         )
         for k in range(3)
     ]
@@ -330,10 +311,6 @@ def _errors(rows: Rows, kept: Rows, c: Coefficients) -> dict[str, Any]:
         if (mask := (cls == name) & own).any()
     }
     _, ratio, _, lib = _left_out(rows, kept, c)
-    mape["B200 and GB200 without themselves, nccl"] = float(
-        np.mean(np.abs(np.exp(-ratio[lib == "nccl"]) - 1))
-    )
-    mape["B200 and GB200 without themselves, engine"] = float(
-        np.mean(np.abs(np.exp(-ratio[lib != "nccl"]) - 1))
-    )
+    mape["B200 and GB200 without themselves, nccl"] = float(np.mean(np.abs(np.exp(-ratio[lib == "nccl"]) - 1)))
+    mape["B200 and GB200 without themselves, engine"] = float(np.mean(np.abs(np.exp(-ratio[lib != "nccl"]) - 1)))
     return mape

@@ -74,9 +74,7 @@ def fit(folder: Path) -> None:
     transfer = transfer_report(rows, document)
     document["log_sigma"] = intervals(widths, transfer)
     document["provenance"] = {
-        "sources": [
-            "NVIDIA/ai-dynamo aiconfigurator, measured kernel tables (Apache-2.0): fused expert layers"
-        ],
+        "sources": ["NVIDIA/ai-dynamo aiconfigurator, measured kernel tables (Apache-2.0): fused expert layers"],
         "rows": len(rows),
         "date": datetime.date.today().isoformat(),
         "split": "four layer shapes in five fit, of the rest half set the intervals and half only check",
@@ -136,15 +134,11 @@ def fit_rows(rows: MoeRows) -> tuple[Document, Arrays]:
         _fit_trees(dtype, kernel, family, part, document, arrays)
         for gpu in gpus:
             share = np.median(roofline(dtype, part.take(part.gpu == gpu)) / part.take(part.gpu == gpu).time_s)
-            document["roofline_share"].setdefault(dtype, {}).setdefault(known(gpu).id, {})[kernel] = float(
-                f"{share:.4g}"
-            )
+            document["roofline_share"].setdefault(dtype, {}).setdefault(known(gpu).id, {})[kernel] = float(f"{share:.4g}")
     return document, arrays
 
 
-def _fit_trees(
-    dtype: str, kernel: str, family: str, part: MoeRows, document: Document, arrays: Arrays
-) -> None:
+def _fit_trees(dtype: str, kernel: str, family: str, part: MoeRows, document: Document, arrays: Arrays) -> None:
     picked = np.random.default_rng(2).permutation(len(part))[:ROWS_FOR_TREES]
     sample = part.take(picked)
     seen, left = [], []
@@ -164,12 +158,8 @@ def _fit_trees(
             )
         )
         left.append(np.log(r.time_s / predict_rows(s, way, r)))
-    shapes = len(
-        {tuple(x) for x in np.stack([part.hidden, part.ffn, part.top_k, part.experts], axis=1)[::50]}
-    )
-    trees = boosting.fit(
-        np.concatenate(seen, axis=1), np.concatenate(left), settings=settings(len(part), shapes)
-    )
+    shapes = len({tuple(x) for x in np.stack([part.hidden, part.ffn, part.top_k, part.experts], axis=1)[::50]})
+    trees = boosting.fit(np.concatenate(seen, axis=1), np.concatenate(left), settings=settings(len(part), shapes))
     arrays.update(boosted.pack(f"{dtype}/{kernel}/{family}", trees))
 
 
@@ -258,9 +248,7 @@ def fit_physics(dtype: str, rows: MoeRows) -> dict[str, float]:
     return coefficients(result.x)
 
 
-def errors_of(
-    document: Document, arrays: Arrays, dtype: str, kernel: str, gpu: str, rows: MoeRows
-) -> dict[str, Any]:
+def errors_of(document: Document, arrays: Arrays, dtype: str, kernel: str, gpu: str, rows: MoeRows) -> dict[str, Any]:
     """Row count, MAPE, median, bias and interval widths by class of duration."""
     s = build(known(gpu), dtype, kernel, document, arrays)
     predicted = np.empty(len(rows))
@@ -307,9 +295,7 @@ def transfer_report(rows: MoeRows, document: Document) -> dict[str, Any]:
         target = rows.take(rows.gpu == left)
         for dtype, kernel, family, part in groups(target):
             if family in trial["physics"].get(dtype, {}).get(kernel, {}):
-                out["sibling"][f"{dtype}/{kernel}/{known(left).id}"] = errors_of(
-                    trial, arrays, dtype, kernel, left, part
-                )
+                out["sibling"][f"{dtype}/{kernel}/{known(left).id}"] = errors_of(trial, arrays, dtype, kernel, left, part)
     for dtype, kernel, family, part in groups(rows):
         others = {f: v for f, v in document["physics"].get(dtype, {}).get(kernel, {}).items() if f != family}
         if not others or len(part) < 2000:
@@ -326,8 +312,7 @@ def intervals(errors: dict[str, Any], transfer: dict[str, Any]) -> dict[str, Any
     unseen = _pooled(errors)
     return {
         "fitted": {
-            k: [w if w is not None else u for w, u in zip(e["log_sigma"], unseen, strict=True)]
-            for k, e in errors.items()
+            k: [w if w is not None else u for w, u in zip(e["log_sigma"], unseen, strict=True)] for k, e in errors.items()
         },
         "unseen_shape": unseen,
         "derived": _pooled(transfer["sibling"]),
@@ -339,9 +324,7 @@ def _pooled(errors: dict[str, Any]) -> list[float]:
     """Median of the widths, each kernel counting by its rows."""
     out: list[float] = []
     for c in range(len(DURATION_EDGES_S) + 1):
-        pairs = sorted(
-            (e["log_sigma"][c], e["rows"]) for e in errors.values() if e["log_sigma"][c] is not None
-        )
+        pairs = sorted((e["log_sigma"][c], e["rows"]) for e in errors.values() if e["log_sigma"][c] is not None)
         below = np.cumsum([rows for _, rows in pairs])
         out.append(pairs[int(np.searchsorted(below, below[-1] / 2))][0] if pairs else 0.2)
     return out

@@ -61,9 +61,7 @@ class MoeRows:
     @property
     def part(self) -> NDArray[np.int64]:
         """FIT, INTERVAL or CHECK, by layer shape (hidden, ffn, top_k, experts)."""
-        return part_of(
-            site_hash(*(c.astype(np.int64) for c in (self.hidden, self.ffn, self.top_k, self.experts)))
-        )
+        return part_of(site_hash(*(c.astype(np.int64) for c in (self.hidden, self.ffn, self.top_k, self.experts))))
 
     def _is_site(self, site: tuple[int, int, int, int]) -> NDArray[np.bool_]:
         h, f, t, e = site
@@ -81,9 +79,7 @@ class MoeRows:
     def reachable(self) -> F64:
         """Share of the experts that a balanced batch reaches."""
         limited = self._is_site(GROUP_LIMITED) & (self.distribution == "balanced") & ~(self.version == OLD)
-        engine = np.array([v.startswith(("sglang", "vllm")) for v in self.kernel.vocabulary])[
-            self.kernel.code
-        ]
+        engine = np.array([v.startswith(("sglang", "vllm")) for v in self.kernel.vocabulary])[self.kernel.code]
         return np.where(limited & engine, 0.5, 1.0)
 
 

@@ -122,9 +122,7 @@ def fit_rows(rows: GemmRows, leave_out: Sequence[str] = ()) -> tuple[Document, A
         for family in sorted({a.family for a in known.values()}):
             members = [g for g in gpus if known[g].family == family]
             data = {g: settled(g, part.take(part.gpu == g)) for g in members}
-            _fit_family(
-                key, family, members, data, {g: part.take(part.gpu == g) for g in members}, document, arrays
-            )
+            _fit_family(key, family, members, data, {g: part.take(part.gpu == g) for g in members}, document, arrays)
     for family, (accelerator_id, flop_per_s) in LIBRARY_BEST.items() if document["physics"]["bf16"] else ():
         document["library_efficiency"][family] = _library_efficiency(document, accelerator_id, flop_per_s)
     return document, arrays
@@ -133,9 +131,7 @@ def fit_rows(rows: GemmRows, leave_out: Sequence[str] = ()) -> tuple[Document, A
 def can_do(gpu: str, key: str) -> bool:
     """Whether the catalogue has the device behind the table's name, with a rate for this implementation."""
     accelerator = accelerator_of(gpu)
-    return accelerator is not None and any(
-        d in accelerator.peak_flop_per_s for d in IMPLEMENTATIONS[key].math
-    )
+    return accelerator is not None and any(d in accelerator.peak_flop_per_s for d in IMPLEMENTATIONS[key].math)
 
 
 def _known(gpu: str) -> Accelerator:
@@ -175,9 +171,7 @@ def _fit_family(
         r = data[gpu]
         seen.append(features(r.m, r.n, r.k, np.ones(len(r)), s.reference_units))
         left.append(np.log(r.time_s / evaluate_as_measured(s, r.m, r.n, r.k, np.ones(len(r)))))
-    trees = boosting.fit(
-        np.concatenate(seen, axis=1), np.concatenate(left), settings=_settings(sum(map(len, left)))
-    )
+    trees = boosting.fit(np.concatenate(seen, axis=1), np.concatenate(left), settings=_settings(sum(map(len, left))))
     arrays.update(boosted.pack(f"{key}/{family}", trees))
     if len(members) > 1:
         for gpu in members:
@@ -196,21 +190,14 @@ def host_floor(accelerator: Accelerator, key: str, rows: GemmRows) -> float:
     """Seconds: the median of products whose arithmetic and traffic would take less than 3 us."""
     device = device_of(accelerator, math_dtype(accelerator, key))
     bytes_moved = 2.0 * (rows.m * rows.k + rows.n * rows.k + rows.m * rows.n)
-    ideal = (
-        2.0 * rows.m * rows.n * rows.k / device.rate_flop_per_s + bytes_moved / device.bandwidth_bytes_per_s
-    )
+    ideal = 2.0 * rows.m * rows.n * rows.k / device.rate_flop_per_s + bytes_moved / device.bandwidth_bytes_per_s
     return float(f"{np.median(rows.time_s[ideal < 3e-6]):.4g}")
 
 
 def host_spread(document: Document) -> float:
     """Standard deviation of the log of the host's floor between measured hosts: for a host nobody
     measured."""
-    floors = [
-        f["s"]
-        for by_device in document["host_floor_s"].values()
-        for f in by_device.values()
-        if f["family"] != "Xe2-HPG"
-    ]
+    floors = [f["s"] for by_device in document["host_floor_s"].values() for f in by_device.values() if f["family"] != "Xe2-HPG"]
     return float(f"{np.std(np.log(floors)):.3g}") if floors else 0.0
 
 
@@ -277,16 +264,12 @@ def _prior(key: str, field: str) -> tuple[float, float]:
 
 
 def _coefficients(active: list[str], x: F64) -> dict[str, float]:
-    values = dict.fromkeys(FIELDS, 0.0) | {
-        f: float(f"{np.exp(v):.6g}") for f, v in zip(active, x, strict=True)
-    }
+    values = dict.fromkeys(FIELDS, 0.0) | {f: float(f"{np.exp(v):.6g}") for f, v in zip(active, x, strict=True)}
     values["wave_rounding"] = min(values["wave_rounding"], 1.0)
     return values
 
 
-def _residuals(
-    key: str, data: dict[str, GemmRows], document: Document, active: list[str]
-) -> Callable[[F64], F64]:
+def _residuals(key: str, data: dict[str, GemmRows], document: Document, active: list[str]) -> Callable[[F64], F64]:
     """log(predicted / measured) on a fixed sample of each device, as a function of the log coefficients."""
     parts: list[tuple[Any, GemmRows, float]] = []
     for gpu, r in data.items():

@@ -33,9 +33,7 @@ def errors_of(document: Document, arrays: Arrays, key: str, gpu: str, rows: Gemm
     relative = predicted / rows.time_s - 1
     long = rows.time_s > LONG_S
     classes = duration_class(predicted)
-    widths = [
-        _width(rows.time_s[classes == c], predicted[classes == c]) for c in range(len(DURATION_EDGES_S) + 1)
-    ]
+    widths = [_width(rows.time_s[classes == c], predicted[classes == c]) for c in range(len(DURATION_EDGES_S) + 1)]
     return {
         "rows": len(rows),
         "mape": _rounded(np.abs(relative).mean()),
@@ -62,9 +60,7 @@ def device_only(document: Document, key: str, gpu: str, rows: GemmRows) -> list[
     clear = rows.take(rows.time_s > 2.0 * s.host_floor_s)
     predicted = evaluate_as_measured(s, clear.m, clear.n, clear.k, np.ones(len(clear)))
     classes = duration_class(predicted)
-    return [
-        _width(clear.time_s[classes == c], predicted[classes == c]) for c in range(len(DURATION_EDGES_S) + 1)
-    ]
+    return [_width(clear.time_s[classes == c], predicted[classes == c]) for c in range(len(DURATION_EDGES_S) + 1)]
 
 
 def device_only_widths(document: Document, rows: GemmRows) -> dict[str, list[float]]:
@@ -89,9 +85,7 @@ def check_report(document: Document, arrays: Arrays, rows: GemmRows) -> dict[str
         for gpu in part.gpu.distinct():
             accelerator = accelerator_of(gpu)
             if accelerator is not None and accelerator.id in document["measured"][key]:
-                out[f"{key}/{accelerator.id}"] = errors_of(
-                    document, arrays, key, gpu, part.take(part.gpu == gpu)
-                )
+                out[f"{key}/{accelerator.id}"] = errors_of(document, arrays, key, gpu, part.take(part.gpu == gpu))
     return out
 
 
@@ -111,17 +105,13 @@ def transfer_report(rows: GemmRows, document: Document, refit: Refit) -> dict[st
         part = rows.take(rows.dtype == key)
         for gpu in part.gpu.distinct():
             accelerator = accelerator_of(gpu)
-            others = {
-                f: v for f, v in document["physics"][key].items() if accelerator and f != accelerator.family
-            }
+            others = {f: v for f, v in document["physics"][key].items() if accelerator and f != accelerator.family}
             if accelerator is None or not others or accelerator.id not in document["measured"][key]:
                 continue
             if accelerator.family.startswith("Xe"):
                 continue
             trial = document | {"physics": document["physics"] | {key: others}}
-            out["family"][f"{key}/{accelerator.id}"] = errors_of(
-                trial, {}, key, gpu, part.take(part.gpu == gpu)
-            )
+            out["family"][f"{key}/{accelerator.id}"] = errors_of(trial, {}, key, gpu, part.take(part.gpu == gpu))
     return out
 
 

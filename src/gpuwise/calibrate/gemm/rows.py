@@ -132,15 +132,11 @@ def read_gemm(folder: Path) -> GemmRows | None:
     words, numbers = columns
     words["dtype"] = words["dtype"].renamed(DTYPES)
     time = numbers["latency_ms"] * MILLI
-    rows = GemmRows(
-        words["gpu"], words["kernel_source"], words["dtype"], numbers["m"], numbers["n"], numbers["k"], time
-    )
+    rows = GemmRows(words["gpu"], words["kernel_source"], words["dtype"], numbers["m"], numbers["n"], numbers["k"], time)
     return rows.take(np.isfinite(time) & (time > 0))
 
 
-def read_coded(
-    path: Path, words: tuple[str, ...], numbers: tuple[str, ...]
-) -> tuple[dict[str, Words], dict[str, F64]] | None:
+def read_coded(path: Path, words: tuple[str, ...], numbers: tuple[str, ...]) -> tuple[dict[str, Words], dict[str, F64]] | None:
     """Columns of a Parquet file, text as codes into a vocabulary (half a million strings are slow). None
     without it."""
     if not path.exists():
@@ -155,17 +151,11 @@ def read_coded(
         coded: dict[str, Words] = {}
         for name in words:
             column = table.column(name).combine_chunks()
-            array = (
-                column
-                if pa.types.is_dictionary(column.type)
-                else column.cast(pa.string()).dictionary_encode()
-            )
+            array = column if pa.types.is_dictionary(column.type) else column.cast(pa.string()).dictionary_encode()
             codes = array.indices.fill_null(len(array.dictionary)).to_numpy(zero_copy_only=False)
             vocabulary = [*(str(v) for v in array.dictionary.to_pylist()), ""]
             coded[name] = Words(codes.astype(np.int32), np.array(vocabulary, dtype=object))
         plain = {n: table.column(n).cast(pa.float64(), safe=False).to_numpy() for n in numbers}
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError, KeyError) as error:
-        raise DataError(
-            f"{path}: {error}", hint="is it laid out like the published measurement tables?"
-        ) from None
+        raise DataError(f"{path}: {error}", hint="is it laid out like the published measurement tables?") from None
     return coded, plain

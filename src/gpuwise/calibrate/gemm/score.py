@@ -51,9 +51,7 @@ def score(folder: Path, all_check: bool) -> Scores | None:
             part = rows.take(index)
             predicted[index] = evaluate_as_measured(s, part.m, part.n, part.k, np.ones(len(part)))
             sigma[index] = sigma_as_measured(accelerator, name)[duration_class(predicted[index])]
-            baseline[index] = roofline(s, part) / roofline_share(
-                accelerator, IMPLEMENTATIONS[name].coefficients
-            )
+            baseline[index] = roofline(s, part) / roofline_share(accelerator, IMPLEMENTATIONS[name].coefficients)
     split = np.where((rows.part == CHECK) | all_check, "check", "fit").astype(object)
     sources = np.array([f"aiconfigurator {d}" for d in rows.dtype.vocabulary], dtype=object)[rows.dtype.code]
     return Scores(

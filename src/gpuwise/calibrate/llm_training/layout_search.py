@@ -50,9 +50,7 @@ def best_layout(job: Job) -> tuple[Strategy, float]:
         raise UnpredictableError("no layout divides the batch over the devices")
     system = job.cluster.system
     columns = Columns.from_strategies(candidates)
-    done = evaluate(
-        job.architecture, system, columns, job.seq_len, packed_document_len=job.packed_document_len
-    )
+    done = evaluate(job.architecture, system, columns, job.seq_len, packed_document_len=job.packed_document_len)
     memory = memory_columns(job.architecture, system, done.costs, columns, done.point_index)
     fits = np.broadcast_to(memory.fits(system), columns.shape)
     if not fits.any():
@@ -65,21 +63,13 @@ def best_layout(job: Job) -> tuple[Strategy, float]:
 def _candidates(job: Job) -> Iterator[Strategy]:
     arch, n = job.architecture, job.cluster.n_accelerators
     base = Strategy(precision=job.precision, stack="megatron-core", sharding="zero1", lora_rank=job.lora_rank)
-    for tp, cp, pp, micro, recompute in product(
-        TENSOR, CONTEXT, PIPELINE, (*MICRO, 0), ("none", "selective")
-    ):
+    for tp, cp, pp, micro, recompute in product(TENSOR, CONTEXT, PIPELINE, (*MICRO, 0), ("none", "selective")):
         dp, rest = divmod(n, tp * cp * pp)
         if micro == 0:  # the whole batch at once
             micro = job.global_batch // max(dp, 1)
             if micro in MICRO or micro == 0 or pp > 1:
                 continue
-        if (
-            rest
-            or dp == 0
-            or tp > job.cluster.system.domain_size
-            or arch.heads % tp
-            or arch.kv_heads % min(tp, arch.kv_heads)
-        ):
+        if rest or dp == 0 or tp > job.cluster.system.domain_size or arch.heads % tp or arch.kv_heads % min(tp, arch.kv_heads):
             continue
         if job.global_batch % (dp * micro) or arch.n_layers < pp or (job.seq_len < 4096 and cp > 1):
             continue

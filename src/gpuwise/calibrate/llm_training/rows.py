@@ -19,11 +19,44 @@ from gpuwise.facts.models.checks import check_architecture
 from gpuwise.workload.strategy import Strategy
 
 TABLE = "llm_training.csv"
-_TEXT = ("source", "model", "gpu", "sharding", "precision", "act_ckpt", "attn", "compile", "software", "task", "notes",
-         "memory_kind", "derived")  # fmt: skip
-_NUMBERS = ("params", "n_layers", "hidden", "ffn", "heads", "kv_heads", "vocab", "seq_len", "n_gpus", "tp", "pp", "vpp",
-            "dp", "cp", "ep", "micro_batch", "grad_accum", "global_batch", "tokens_per_s_per_gpu", "step_time_s",
-            "memory_gb")  # fmt: skip
+_TEXT = (
+    "source",
+    "model",
+    "gpu",
+    "sharding",
+    "precision",
+    "act_ckpt",
+    "attn",
+    "compile",
+    "software",
+    "task",
+    "notes",
+    "memory_kind",
+    "derived",
+)
+_NUMBERS = (
+    "params",
+    "n_layers",
+    "hidden",
+    "ffn",
+    "heads",
+    "kv_heads",
+    "vocab",
+    "seq_len",
+    "n_gpus",
+    "tp",
+    "pp",
+    "vpp",
+    "dp",
+    "cp",
+    "ep",
+    "micro_batch",
+    "grad_accum",
+    "global_batch",
+    "tokens_per_s_per_gpu",
+    "step_time_s",
+    "memory_gb",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +103,21 @@ def _row(r: dict[str, Any]) -> LlmRow:
     r = r | dict.fromkeys(wild, math.nan)
     oom = "OOM" in r["memory_kind"] or "OOM" in r["notes"].split(";")[0]
     base = LlmRow(
-        source=source_name(r["source"]), gpu=r["gpu"], model=r["model"], reason="",
-        seq_len=0 if math.isnan(r["seq_len"]) else int(r["seq_len"]), step_time_s=r["step_time_s"],
-        memory_bytes=r["memory_gb"] * (2.0**30 if "GiB" in r["memory_kind"] else 1e9), memory_kind=r["memory_kind"],
-        out_of_memory=oom, n_accelerators=_degree(r["n_gpus"]), global_batch=r["global_batch"], software=r["software"],
-        notes=r["notes"], unstated=_unstated(r),
-    )  # fmt: skip
+        source=source_name(r["source"]),
+        gpu=r["gpu"],
+        model=r["model"],
+        reason="",
+        seq_len=0 if math.isnan(r["seq_len"]) else int(r["seq_len"]),
+        step_time_s=r["step_time_s"],
+        memory_bytes=r["memory_gb"] * (2.0**30 if "GiB" in r["memory_kind"] else 1e9),
+        memory_kind=r["memory_kind"],
+        out_of_memory=oom,
+        n_accelerators=_degree(r["n_gpus"]),
+        global_batch=r["global_batch"],
+        software=r["software"],
+        notes=r["notes"],
+        unstated=_unstated(r),
+    )
     try:
         if wild:
             raise _Unstated("impossible value: " + ", ".join(wild))
@@ -92,8 +134,11 @@ def _row(r: dict[str, Any]) -> LlmRow:
 
 def _unstated(r: dict[str, Any]) -> tuple[str, ...]:
     recompute = not r["act_ckpt"] and not re.search("torchtitan|litgpt", r["software"])
-    open_ = [("recompute", recompute), ("micro_batch", math.isnan(r["micro_batch"])),
-             ("sharding", not r["sharding"] or (recompute and r["sharding"] == "distributed-optimizer"))]  # fmt: skip
+    open_ = [
+        ("recompute", recompute),
+        ("micro_batch", math.isnan(r["micro_batch"])),
+        ("sharding", not r["sharding"] or (recompute and r["sharding"] == "distributed-optimizer")),
+    ]
     return tuple(name for name, is_open in open_ if is_open)
 
 
@@ -109,15 +154,34 @@ def source_name(source: str) -> str:
 # --- architecture ------------------------------------------------------------------------------------------------
 
 CATALOGUE = {
-    "llama3-8b": "llama-3-8b", "llama3-70b": "llama-3-70b", "llama3.1-8b": "llama-3.1-8b", "llama-3-8b": "llama-3-8b",
-    "llama3.1-70b": "llama-3.1-70b", "llama3.1-405b": "llama-3.1-405b", "llama2-7b": "llama-2-7b",
-    "llama-2-7b": "llama-2-7b", "llama2-13b": "llama-2-13b", "llama2-70b": "llama-2-70b", "deepseek-v3": "deepseek-v3",
-    "llama3-70b-L12": "llama-3-70b", "deepseekv2-L4": "deepseek-v2", "deepseekv3-L4": "deepseek-v3",
-    "qwen3-235b-a22b": "qwen3-235b-a22b", "qwen3-30b-a3b": "qwen3-30b-a3b", "gpt-oss-120b": "gpt-oss-120b",
-    "kimi-k2": "kimi-k2", "nemotron-340b": "nemotron-4-340b", "falcon-7b": "falcon-7b", "mistral-7b": "mistral-7b",
-    "tiny-llama": "tinyllama-1.1b", "phi-3-mini": "phi-3-mini", "gemma-2b": "gemma-2b", "gemma-7b": "gemma-7b",
-    "mixtral-8x7b": "mixtral-8x7b", "mixtral-8x22b": "mixtral-8x22b",
-}  # fmt: skip
+    "llama3-8b": "llama-3-8b",
+    "llama3-70b": "llama-3-70b",
+    "llama3.1-8b": "llama-3.1-8b",
+    "llama-3-8b": "llama-3-8b",
+    "llama3.1-70b": "llama-3.1-70b",
+    "llama3.1-405b": "llama-3.1-405b",
+    "llama2-7b": "llama-2-7b",
+    "llama-2-7b": "llama-2-7b",
+    "llama2-13b": "llama-2-13b",
+    "llama2-70b": "llama-2-70b",
+    "deepseek-v3": "deepseek-v3",
+    "llama3-70b-L12": "llama-3-70b",
+    "deepseekv2-L4": "deepseek-v2",
+    "deepseekv3-L4": "deepseek-v3",
+    "qwen3-235b-a22b": "qwen3-235b-a22b",
+    "qwen3-30b-a3b": "qwen3-30b-a3b",
+    "gpt-oss-120b": "gpt-oss-120b",
+    "kimi-k2": "kimi-k2",
+    "nemotron-340b": "nemotron-4-340b",
+    "falcon-7b": "falcon-7b",
+    "mistral-7b": "mistral-7b",
+    "tiny-llama": "tinyllama-1.1b",
+    "phi-3-mini": "phi-3-mini",
+    "gemma-2b": "gemma-2b",
+    "gemma-7b": "gemma-7b",
+    "mixtral-8x7b": "mixtral-8x7b",
+    "mixtral-8x22b": "mixtral-8x22b",
+}
 HYBRID = ("nemotron-h", "nemotron-3-", "nemotron3", "deepseekv4", "qwen3-next", "mamba")
 """Models with layers that are no transformer layers (state-space, sparse-attention): no analytic front end yet."""
 
@@ -151,13 +215,27 @@ def _from_dimensions(r: dict[str, Any]) -> Architecture:
     heads, hidden = int(r["heads"]), int(r["hidden"])
     llama = r["model"].startswith("llama")
     arch = Architecture(
-        id=r["model"], name=r["model"], kind="decoder", n_layers=int(r["n_layers"]), hidden=hidden,
-        ffn=int(r["ffn"]) if not math.isnan(r["ffn"]) else 4 * hidden, heads=heads,
-        kv_heads=int(r["kv_heads"]) if not math.isnan(r["kv_heads"]) else heads, head_dim=hidden // heads,
-        vocab=int(r["vocab"]), max_seq_len=int(r["seq_len"]), gated_mlp=llama, activation="silu" if llama else "gelu",
-        norm="rms" if llama else "layer", position="rope" if llama else "learned", qkv_bias=not llama,
-        attention_out_bias=not llama, mlp_bias=not llama, tied_embeddings=not llama, source=r["source"],
-    )  # fmt: skip
+        id=r["model"],
+        name=r["model"],
+        kind="decoder",
+        n_layers=int(r["n_layers"]),
+        hidden=hidden,
+        ffn=int(r["ffn"]) if not math.isnan(r["ffn"]) else 4 * hidden,
+        heads=heads,
+        kv_heads=int(r["kv_heads"]) if not math.isnan(r["kv_heads"]) else heads,
+        head_dim=hidden // heads,
+        vocab=int(r["vocab"]),
+        max_seq_len=int(r["seq_len"]),
+        gated_mlp=llama,
+        activation="silu" if llama else "gelu",
+        norm="rms" if llama else "layer",
+        position="rope" if llama else "learned",
+        qkv_bias=not llama,
+        attention_out_bias=not llama,
+        mlp_bias=not llama,
+        tied_embeddings=not llama,
+        source=r["source"],
+    )
     return check_architecture(arch)
 
 
@@ -165,13 +243,27 @@ def _from_dimensions(r: dict[str, Any]) -> Architecture:
 
 SYSTEMS = {
     # spelling in the table -> cluster of the size the run had
-    "A100": "A100-SXM4-80GB", "A100-80GB": "A100-SXM4-80GB", "A100-40GB": "A100-SXM4-40GB", "H100": "H100-SXM5-80GB",
-    "H100-80GB": "H100-SXM5-80GB", "H200": "H200-SXM", "B200": "B200-SXM", "B200-SXM": "B200-SXM", "B300": "B300-SXM",
-    "GB200": "GB200", "GB300": "GB300", "V100-32GB": "V100-SXM2-32GB", "V100-16GB": "V100-SXM2-16GB",
-    "A10G-24GB": "A10G", "RTX4090-24GB": "RTX 4090", "A6000-48GB": "RTX A6000", "A10G": "A10G",
-    "H100-96GB-HBM2e-500W (Grand Teton)": "H100-SXM-96GB-HBM2e", "H100-95GB-HBM2e": "H100-SXM-96GB-HBM2e",
+    "A100": "A100-SXM4-80GB",
+    "A100-80GB": "A100-SXM4-80GB",
+    "A100-40GB": "A100-SXM4-40GB",
+    "H100": "H100-SXM5-80GB",
+    "H100-80GB": "H100-SXM5-80GB",
+    "H200": "H200-SXM",
+    "B200": "B200-SXM",
+    "B200-SXM": "B200-SXM",
+    "B300": "B300-SXM",
+    "GB200": "GB200",
+    "GB300": "GB300",
+    "V100-32GB": "V100-SXM2-32GB",
+    "V100-16GB": "V100-SXM2-16GB",
+    "A10G-24GB": "A10G",
+    "RTX4090-24GB": "RTX 4090",
+    "A6000-48GB": "RTX A6000",
+    "A10G": "A10G",
+    "H100-96GB-HBM2e-500W (Grand Teton)": "H100-SXM-96GB-HBM2e",
+    "H100-95GB-HBM2e": "H100-SXM-96GB-HBM2e",
     "B200 (184 GiB class, inferred from % memory)": "B200-SXM",
-}  # fmt: skip
+}
 
 
 NETWORKS = {
@@ -196,14 +288,23 @@ def _system(r: dict[str, Any]) -> System:
 # --- strategy ------------------------------------------------------------------------------------------------------
 
 PRECISION = [
-    (r"nvfp4", "nvfp4"), (r"mxfp8|fp8-mx", "mxfp8"), (r"fp8|float8", "fp8"), (r"bf16", "bf16"), (r"fp16", "fp16"),
-    (r"tf32", "tf32"), (r"fp32", "fp32"),
-]  # fmt: skip
+    (r"nvfp4", "nvfp4"),
+    (r"mxfp8|fp8-mx", "mxfp8"),
+    (r"fp8|float8", "fp8"),
+    (r"bf16", "bf16"),
+    (r"fp16", "fp16"),
+    (r"tf32", "tf32"),
+    (r"fp32", "fp32"),
+]
 STACK = [
     (r"Megatron-DeepSpeed|Megatron-LM / Megatron-DeepSpeed", "megatron-deepspeed"),
-    (r"nanotron", "nanotron"), (r"composer\+FSDP|torchtune|AutoModel", "eager-fsdp"), (r"litgpt", "eager"),
-    (r"torchtitan", "compiled-fsdp"), (r"NeMo|Megatron|dgxc", "megatron-core"), (r"Paxml", "compiled-fsdp"),
-]  # fmt: skip
+    (r"nanotron", "nanotron"),
+    (r"composer\+FSDP|torchtune|AutoModel", "eager-fsdp"),
+    (r"litgpt", "eager"),
+    (r"torchtitan", "compiled-fsdp"),
+    (r"NeMo|Megatron|dgxc", "megatron-core"),
+    (r"Paxml", "compiled-fsdp"),
+]
 
 
 def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
@@ -238,19 +339,35 @@ def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
         vpp = arch.n_layers // pp if arch.n_layers % pp == 0 and accumulation % pp == 0 else 1
     stack = _stack(r)
     return Strategy(
-        precision=_match(r["precision"], PRECISION, "bf16"), row_scales="rowwise" in r["precision"],
-        micro_batch=max(1, round(micro)), accumulation=accumulation,
-        dp=dp, tp=tp, pp=pp, virtual_stages=vpp, cp=cp, ep=_degree(r["ep"]), sequence_parallel=_sequence_parallel(r, stack),
+        precision=_match(r["precision"], PRECISION, "bf16"),
+        row_scales="rowwise" in r["precision"],
+        micro_batch=max(1, round(micro)),
+        accumulation=accumulation,
+        dp=dp,
+        tp=tp,
+        pp=pp,
+        virtual_stages=vpp,
+        cp=cp,
+        ep=_degree(r["ep"]),
+        sequence_parallel=_sequence_parallel(r, stack),
         schedule="interleaved" if vpp > 1 else "1f1b",
         # SimuMax's launch scripts pass --cp-comm-type a2a
-        context_parallel="ulysses" if r["source"].startswith("simumax") else "ring", sharding=_sharding(r), shard_group=0,
-        recompute=_recompute(r, arch), recompute_every=1, optimizer="adamw",
+        context_parallel="ulysses" if r["source"].startswith("simumax") else "ring",
+        sharding=_sharding(r),
+        shard_group=0,
+        recompute=_recompute(r, arch),
+        recompute_every=1,
+        optimizer="adamw",
         master_weights="true" not in r["precision"] and "PURE" not in r["precision"],
-        gradient_dtype=_gradient_dtype(r, stack), overlap_tp=_overlaps_tp(r), overlap_dp="overlap OFF" not in r["software"],
+        gradient_dtype=_gradient_dtype(r, stack),
+        overlap_tp=_overlaps_tp(r),
+        overlap_dp="overlap OFF" not in r["software"],
         fused_attention="unfused" not in r["attn"] and stack != "megatron-legacy",
-        release=_release(r["software"]), lora_rank=_lora_rank(r),
-        quantized_base="nf4" in r["precision"] or "qlora" in r["task"].lower(), stack=stack,
-    )  # fmt: skip
+        release=_release(r["software"]),
+        lora_rank=_lora_rank(r),
+        quantized_base="nf4" in r["precision"] or "qlora" in r["task"].lower(),
+        stack=stack,
+    )
 
 
 def least_that_fits(arch: Architecture, system: System, strategy: Strategy, seq_len: int) -> Strategy:
@@ -341,4 +458,3 @@ def _lora_rank(r: dict[str, Any]) -> int:
     if "lora" not in r["task"].lower():
         return 0
     return 8 if r["software"] in ("litgpt", "torchtune") else 16
-

@@ -30,9 +30,24 @@ from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
 F64 = NDArray[np.float64]
-_COLUMN_FIELDS = ("micro_batch", "accumulation", "dp", "tp", "pp", "virtual_stages", "cp", "ep", "sequence_parallel",
-                  "schedule", "sharding", "shard_group", "recompute", "recompute_every", "offload_optimizer",
-                  "offload_activations")  # fmt: skip
+_COLUMN_FIELDS = (
+    "micro_batch",
+    "accumulation",
+    "dp",
+    "tp",
+    "pp",
+    "virtual_stages",
+    "cp",
+    "ep",
+    "sequence_parallel",
+    "schedule",
+    "sharding",
+    "shard_group",
+    "recompute",
+    "recompute_every",
+    "offload_optimizer",
+    "offload_activations",
+)
 _NEUTRAL = Strategy()
 
 
@@ -114,10 +129,15 @@ def score(folder: Path, all_check: bool) -> Scores | None:
         sigma[list(group.rows)] = [sc.spread(rows[i].n_accelerators / group.system.count) for i in group.rows]
     split = ["check" if all_check or is_check(r) else "fit" for r in rows]
     return Scores(
-        source=[_label(r) for r in rows], gpu=[r.gpu for r in rows], split=split,
-        measured=np.array([r.step_time_s for r in rows]), predicted=predicted, log_sigma=sigma,
-        baseline=constant_mfu(rows, groups, split), reason=[reasons.get(i, "") for i in range(len(rows))],
-    )  # fmt: skip
+        source=[_label(r) for r in rows],
+        gpu=[r.gpu for r in rows],
+        split=split,
+        measured=np.array([r.step_time_s for r in rows]),
+        predicted=predicted,
+        log_sigma=sigma,
+        baseline=constant_mfu(rows, groups, split),
+        reason=[reasons.get(i, "") for i in range(len(rows))],
+    )
 
 
 def _label(row: LlmRow) -> str:
@@ -199,8 +219,15 @@ FEW = 10
 LEAST_SPREAD = 0.03
 """Replicates of a whole step differ by 2-8 % between machines and releases; no spread is narrower."""
 PRIOR_WEIGHT = 0.05
-FIRM = {"communication_slowdown": 0.6, "network_slowdown": 0.6, "attention_slowdown": 0.1, "memory_slowdown": 0.1,
-        "matmul_slowdown": 0.2, "quantized_matmul_slowdown": 0.2, "row_scales_slowdown": 0.1}
+FIRM = {
+    "communication_slowdown": 0.6,
+    "network_slowdown": 0.6,
+    "attention_slowdown": 0.1,
+    "memory_slowdown": 0.1,
+    "matmul_slowdown": 0.2,
+    "quantized_matmul_slowdown": 0.2,
+    "row_scales_slowdown": 0.1,
+}
 """Stronger pulls: collectives and kernels were measured on their own, so a stack should need little correction."""
 """Pull towards the start, in residual units per unit of range: decides only what the rows do not."""
 
@@ -286,9 +313,8 @@ def fit_accelerator(accelerator_id: str, costs: dict[str, StackCosts], rows: Seq
     """Matmul time of an accelerator over the kernel model's, by least squares of the log error of its fit rows, each
     model weighing the same."""
     mine = [
-        g for g in groups
-        if g.system.accelerator.id == accelerator_id and g.architecture.moe is None and profile_of(g) in costs
-    ]  # fmt: skip
+        g for g in groups if g.system.accelerator.id == accelerator_id and g.architecture.moe is None and profile_of(g) in costs
+    ]
     if not mine:
         return 1.0
     models = [rows[i].model for g in mine for i in g.rows]
@@ -298,9 +324,10 @@ def fit_accelerator(accelerator_id: str, costs: dict[str, StackCosts], rows: Seq
         for g in mine:
             sc = costs[profile_of(g)]
             scaled = replace(
-                sc, matmul_slowdown=sc.matmul_slowdown * factor,
+                sc,
+                matmul_slowdown=sc.matmul_slowdown * factor,
                 quantized_matmul_slowdown=sc.quantized_matmul_slowdown * factor,
-            )  # fmt: skip
+            )
             for t, i in zip(g.step_s(scaled), g.rows, strict=True):
                 if not is_check(rows[i]):
                     total += math.log(t / rows[i].step_time_s) ** 2 / models.count(rows[i].model)

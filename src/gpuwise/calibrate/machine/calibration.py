@@ -77,9 +77,14 @@ def fit_device(records: Sequence[Record], accelerator: Accelerator | None) -> De
             if fit is not None:
                 fits[key] = FamilyCoefficients(key, fit.rows, fit.before, fit.after, fit.bias, fit.correction)
     return DeviceCoefficients(
-        last.device, last.device_name, last.accelerator, last.at_s, best_rates(usable), fits,
+        last.device,
+        last.device_name,
+        last.accelerator,
+        last.at_s,
+        best_rates(usable),
+        fits,
         {} if last.run is None else dict(last.run.software),
-    )  # fmt: skip
+    )
 
 
 def newest(records: Sequence[Record]) -> list[Record]:

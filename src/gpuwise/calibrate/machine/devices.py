@@ -16,10 +16,19 @@ SOURCE = "measured on this machine, and what its driver says"
 
 
 def accelerator_from(
-    found: DeviceCoefficients | None, *, name: str, vendor: str, memory_bytes: float | None,
-    capability: tuple[int, int] | None, units: int | None, clock_hz: float | None, power_w: float | None,
-    l2_bytes: float | None, unified_memory: bool | None, pcie: tuple[int, int] | None = None,
-) -> Accelerator:  # fmt: skip
+    found: DeviceCoefficients | None,
+    *,
+    name: str,
+    vendor: str,
+    memory_bytes: float | None,
+    capability: tuple[int, int] | None,
+    units: int | None,
+    clock_hz: float | None,
+    power_w: float | None,
+    l2_bytes: float | None,
+    unified_memory: bool | None,
+    pcie: tuple[int, int] | None = None,
+) -> Accelerator:
     """An accelerator whose rates are the best that were measured: estimates on it cannot promise more.
 
     Raises DataError where nothing was measured or the driver does not say how much memory there is.
@@ -36,15 +45,31 @@ def accelerator_from(
     link = PCIE_BYTES_PER_S.get(f"{pcie[0]}.0 x{pcie[1]}") if pcie else None
     rates = {dtype: rate for dtype, rate in found.rates.items() if dtype != "memory"}
     return Accelerator(
-        id="this-machine", name=name, vendor=vendor, family=unit.family if unit else "unknown", year=2026,
-        compute_units=units, boost_hz=clock_hz, peak_flop_per_s=MappingProxyType(rates), memory_bytes=float(memory_bytes),
-        memory_type="unknown", memory_bandwidth_bytes_per_s=found.rates["memory"], l2_bytes=l2_bytes,
+        id="this-machine",
+        name=name,
+        vendor=vendor,
+        family=unit.family if unit else "unknown",
+        year=2026,
+        compute_units=units,
+        boost_hz=clock_hz,
+        peak_flop_per_s=MappingProxyType(rates),
+        memory_bytes=float(memory_bytes),
+        memory_type="unknown",
+        memory_bandwidth_bytes_per_s=found.rates["memory"],
+        l2_bytes=l2_bytes,
         shared_memory_per_unit_bytes=unit.shared_memory_bytes if unit else None,
-        registers_per_unit=unit.registers if unit else None, max_warps_per_unit=unit.max_warps if unit else None,
-        compute_capability=said, tdp_w=power_w, form="SoC" if unified_memory else "PCIe", pcie_bytes_per_s=link,
-        link_kind=None, link_bytes_per_s=None, list_price_usd=None, source=SOURCE,
+        registers_per_unit=unit.registers if unit else None,
+        max_warps_per_unit=unit.max_warps if unit else None,
+        compute_capability=said,
+        tdp_w=power_w,
+        form="SoC" if unified_memory else "PCIe",
+        pcie_bytes_per_s=link,
+        link_kind=None,
+        link_bytes_per_s=None,
+        list_price_usd=None,
+        source=SOURCE,
         fp32_flop_per_clock_per_unit=unit.flop_per_clock.get("fp32") if unit else None,
-    )  # fmt: skip
+    )
 
 
 def processor_from(found: DeviceCoefficients, known: Cpu | None, cores: int) -> Cpu:
@@ -66,8 +91,20 @@ def processor_from(found: DeviceCoefficients, known: Cpu | None, cores: int) -> 
     if not all(math.isfinite(v) and v > 0 for v in (*peaks.values(), bandwidth)):
         raise DataError("a measured rate of this processor is not above zero", hint="run `gpuwise bench --device cpu` again")
     return replace(
-        base, id="this-machine", name=found.name, vendor="Intel" if matrix else base.vendor, cores=cores, efficiency_cores=0,
-        peak_flop_per_s=MappingProxyType(peaks), matrix_dtypes=tuple(d for d in ("bf16", "int8") if matrix and d in peaks),
-        memory_bandwidth_bytes_per_s=bandwidth, source=SOURCE, weak=(), aliases=(), notes="", rental=None, list_price_usd=None,
+        base,
+        id="this-machine",
+        name=found.name,
+        vendor="Intel" if matrix else base.vendor,
+        cores=cores,
+        efficiency_cores=0,
+        peak_flop_per_s=MappingProxyType(peaks),
+        matrix_dtypes=tuple(d for d in ("bf16", "int8") if matrix and d in peaks),
+        memory_bandwidth_bytes_per_s=bandwidth,
+        source=SOURCE,
+        weak=(),
+        aliases=(),
+        notes="",
+        rental=None,
+        list_price_usd=None,
         tdp_w=known.tdp_w if known else None,
-    )  # fmt: skip
+    )

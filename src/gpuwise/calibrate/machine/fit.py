@@ -106,7 +106,7 @@ def fit_correction(points: F64, y: F64, kind_sigma: float, *, log_sigma: float |
                 left = noise if log_sigma is None else log_sigma
                 found = Correction(
                     tuple(map(tuple, points.tolist())), tuple(weights.tolist()), constant**2, shape**2, length, left
-                )  # fmt: skip
+                )
                 best = (score, found)
     assert best is not None
     return best[1]

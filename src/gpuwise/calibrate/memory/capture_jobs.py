@@ -20,8 +20,12 @@ from gpuwise.predict.memory.context import Loading
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.workload.capture.record.capture import Capture, Category
 
-PACKAGES = {"timm": ("torch", "timm"), "torchvision": ("torch", "torchvision"), "transformers": ("torch", "transformers"),
-            "mlp": ("torch",)}  # fmt: skip
+PACKAGES = {
+    "timm": ("torch", "timm"),
+    "torchvision": ("torch", "torchvision"),
+    "transformers": ("torch", "transformers"),
+    "mlp": ("torch",),
+}
 
 
 def missing_packages(job: Job) -> tuple[str, ...]:
@@ -50,9 +54,16 @@ def capture_job(job: Job) -> Capture:
     def program() -> Callable[[], Any]:
         setup = job.setup
         return zoo_loops.loop(
-            build(), job.batch, train=job.train, precision=job.precision, channels_last=job.channels_last,
-            optimizer=job.optimizer, keeps=setup.keeps_inputs, set_to_none=setup.set_to_none, foreach=setup.foreach,
-        )  # fmt: skip
+            build(),
+            job.batch,
+            train=job.train,
+            precision=job.precision,
+            channels_last=job.channels_last,
+            optimizer=job.optimizer,
+            keeps=setup.keeps_inputs,
+            set_to_none=setup.set_to_none,
+            foreach=setup.foreach,
+        )
 
     capability = find_accelerator(job.gpu).compute_capability or "8.0"
     major, minor = (int(p) for p in capability.split("."))
@@ -108,5 +119,9 @@ def predict(capture: Capture, job: Job) -> CapturedMemory:
     card = accelerator_of(job)
     loading: Loading = "eager" if job.setup.eager_modules else "lazy"
     return captured_memory(
-        settled(capture, job), card, allocator_conf="", capacity_bytes=usable_bytes(card), loading=loading,
-    )  # fmt: skip
+        settled(capture, job),
+        card,
+        allocator_conf="",
+        capacity_bytes=usable_bytes(card),
+        loading=loading,
+    )

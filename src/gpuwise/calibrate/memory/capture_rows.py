@@ -115,17 +115,31 @@ def _gpumemnet(r: dict[str, Any]) -> list[Job]:
     peer = {"naive fake-tensor sum": fake}
     return [
         Job(
-            "gpumemnet timm", r["model"], "timm", "A100-SXM4-40GB", int(r["batch"]), True, GPUMEMNET,
-            measured_bytes=r["measured_MiB"] * MIB, optimizer="sgd", peers=peer, skip=skip,
+            "gpumemnet timm",
+            r["model"],
+            "timm",
+            "A100-SXM4-40GB",
+            int(r["batch"]),
+            True,
+            GPUMEMNET,
+            measured_bytes=r["measured_MiB"] * MIB,
+            optimizer="sgd",
+            peers=peer,
+            skip=skip,
         )
-    ]  # fmt: skip
+    ]
 
 
 PAPER_MODELS = {
-    "resnet50": "resnet50", "xception": "xception", "mobilenetv2": "mobilenet_v2", "vgg16": "vgg16",
-    "efficientnet_b0": "efficientnet_b0", "efficientnetb0": "efficientnet_b0", "inceptionv3": "inception_v3",
+    "resnet50": "resnet50",
+    "xception": "xception",
+    "mobilenetv2": "mobilenet_v2",
+    "vgg16": "vgg16",
+    "efficientnet_b0": "efficientnet_b0",
+    "efficientnetb0": "efficientnet_b0",
+    "inceptionv3": "inception_v3",
     "inception": "inception_v3",
-}  # fmt: skip
+}
 
 
 def _paper(r: dict[str, Any]) -> list[Job]:
@@ -138,10 +152,19 @@ def _paper(r: dict[str, Any]) -> list[Job]:
     peers |= {"Horus": float(r["horus_MiB"]) * MIB} if r["horus_MiB"] not in ("", "-") else {}
     return [
         Job(
-            "gpumemnet paper", model or r["model"], "torchvision", "A100-SXM4-40GB", int(r["batch"]), True, GPUMEMNET_PAPER,
-            measured_bytes=r["actual_MiB"] * MIB, optimizer="adam", peers=peers, skip=skip,
+            "gpumemnet paper",
+            model or r["model"],
+            "torchvision",
+            "A100-SXM4-40GB",
+            int(r["batch"]),
+            True,
+            GPUMEMNET_PAPER,
+            measured_bytes=r["actual_MiB"] * MIB,
+            optimizer="adam",
+            peers=peers,
+            skip=skip,
         )
-    ]  # fmt: skip
+    ]
 
 
 def _mlp(r: dict[str, Any]) -> list[Job]:
@@ -151,19 +174,33 @@ def _mlp(r: dict[str, Any]) -> list[Job]:
     name = "_".join(r["filename"].split("_")[:4])
     return [
         Job(
-            "gpumemnet mlp", name, "mlp", "A100-SXM4-40GB", int(r["batch"]), True, GPUMEMNET_PAPER,
-            measured_bytes=r["measured_peak_GB"] * GIGA, optimizer="adam", layers=layers,
-            inputs=int(inputs[1]) if inputs else 0, skip="" if inputs else "input width not stated",
+            "gpumemnet mlp",
+            name,
+            "mlp",
+            "A100-SXM4-40GB",
+            int(r["batch"]),
+            True,
+            GPUMEMNET_PAPER,
+            measured_bytes=r["measured_peak_GB"] * GIGA,
+            optimizer="adam",
+            layers=layers,
+            inputs=int(inputs[1]) if inputs else 0,
+            skip="" if inputs else "input width not stated",
         )
-    ]  # fmt: skip
+    ]
 
 
 XMEM_MODELS = {
-    "ConvNeXtBase": ("torchvision", "convnext_base"), "ConvNeXtTiny": ("torchvision", "convnext_tiny"),
-    "MnasNet": ("torchvision", "mnasnet1_0"), "ResNet101": ("torchvision", "resnet101"),
-    "ResNet152": ("torchvision", "resnet152"), "VGG16": ("torchvision", "vgg16"), "VGG19": ("torchvision", "vgg19"),
-    "MobileNetV2": ("torchvision", "mobilenet_v2"), "T5-small": ("transformers", "t5-small"),
-}  # fmt: skip
+    "ConvNeXtBase": ("torchvision", "convnext_base"),
+    "ConvNeXtTiny": ("torchvision", "convnext_tiny"),
+    "MnasNet": ("torchvision", "mnasnet1_0"),
+    "ResNet101": ("torchvision", "resnet101"),
+    "ResNet152": ("torchvision", "resnet152"),
+    "VGG16": ("torchvision", "vgg16"),
+    "VGG19": ("torchvision", "vgg19"),
+    "MobileNetV2": ("torchvision", "mobilenet_v2"),
+    "T5-small": ("transformers", "t5-small"),
+}
 
 
 XMEM_OPTIMIZERS = {"SGD": "sgd-plain"}
@@ -178,25 +215,41 @@ def _xmem(r: dict[str, Any]) -> list[Job]:
     tokens = None if library == "torchvision" else int(float(size[0]))
     peers = {
         name: float(r[column]) * GIGA
-        for name, column in (("xMem", "xmem_pred_GB"), ("DNNMem", "dnnmem_pred_GB"), ("SchedTune", "schedtune_pred_GB"),
-                             ("LLMem", "llmem_pred_GB"))
+        for name, column in (
+            ("xMem", "xmem_pred_GB"),
+            ("DNNMem", "dnnmem_pred_GB"),
+            ("SchedTune", "schedtune_pred_GB"),
+            ("LLMem", "llmem_pred_GB"),
+        )
         if np.isfinite(r[column])
-    }  # fmt: skip
+    }
     oom = bool(r["real_oom"])
     return [
         Job(
-            "xmem", model, library, "RTX 3060 12GB", int(r["batch"]), True, XMEM,
-            measured_bytes=float("nan") if oom else r["measured_peak_GB"] * GIGA, fits=False if oom else None,
-            image_size=image, tokens=tokens, peers=peers,
+            "xmem",
+            model,
+            library,
+            "RTX 3060 12GB",
+            int(r["batch"]),
+            True,
+            XMEM,
+            measured_bytes=float("nan") if oom else r["measured_peak_GB"] * GIGA,
+            fits=False if oom else None,
+            image_size=image,
+            tokens=tokens,
+            peers=peers,
             optimizer=XMEM_OPTIMIZERS.get(r["optimizer"], str(r["optimizer"]).lower()),
         )
-    ]  # fmt: skip
+    ]
 
 
 CARDS = {
-    "rtx3090": "RTX 3090", "rtx4090": "RTX 4090", "4090": "RTX 4090", "5090": "RTX 5090",
+    "rtx3090": "RTX 3090",
+    "rtx4090": "RTX 4090",
+    "4090": "RTX 4090",
+    "5090": "RTX 5090",
     "pro6000maxq": "RTX PRO 6000 Max-Q",
-}  # fmt: skip
+}
 
 
 VERSIONS = {"pt112": "1.12.0", "pt113": "1.13.0", "pt210": "2.1.0", "pt240": "2.4.0", "pt291": "2.9.1"}
@@ -214,34 +267,64 @@ def _bounds(r: dict[str, Any]) -> list[Job]:
     skip = "compiled: inductor's buffers are not captured" if compiled else "" if number else f"unknown torch {r['torch']}"
     return [
         Job(
-            f"timm bounds {r['mode']}", r["model"], "timm", CARDS[r["gpu"]], int(batch), r["mode"] == "train", setup,
-            fits=fits, image_size=int(r["image_size"]), precision=r["precision"],
-            optimizer="sgd" if r["mode"] == "train" else "none", channels_last=r["layout"] == "nhwc",
-            total_bytes=r["gpu_total_MiB"] * MIB, skip=skip,
+            f"timm bounds {r['mode']}",
+            r["model"],
+            "timm",
+            CARDS[r["gpu"]],
+            int(batch),
+            r["mode"] == "train",
+            setup,
+            fits=fits,
+            image_size=int(r["image_size"]),
+            precision=r["precision"],
+            optimizer="sgd" if r["mode"] == "train" else "none",
+            channels_last=r["layout"] == "nhwc",
+            total_bytes=r["gpu_total_MiB"] * MIB,
+            skip=skip,
         )
         for batch, fits in ((r["batch_that_fits"], True), (fails, False))
-    ]  # fmt: skip
+    ]
 
 
 _PEAK = {"model": "str", "batch": "float", "measured_peak_GB": "float"}
 TABLES: dict[str, tuple[dict[str, str], Callable[[dict[str, Any]], list[Job]]]] = {
     "gpumemnet_timm_train.csv": (
-        {**_PEAK, "measured_MiB": "float", "their_fake_total_MB": "float", "oom_suspect": "float"}, _gpumemnet,
+        {**_PEAK, "measured_MiB": "float", "their_fake_total_MB": "float", "oom_suspect": "float"},
+        _gpumemnet,
     ),
     "gpumemnet_paper_table.csv": ({**_PEAK, "actual_MiB": "float", "faketensor_MiB": "str", "horus_MiB": "str"}, _paper),
     "gpumemnet_mlp_train.csv": ({**_PEAK, "filename": "str", "layers": "str"}, _mlp),
     "xmem_rtx3060.csv": (
-        {**_PEAK, "seq_or_image": "str", "optimizer": "str", "real_oom": "float", "xmem_pred_GB": "float",
-         "dnnmem_pred_GB": "float", "schedtune_pred_GB": "float", "llmem_pred_GB": "float"},
+        {
+            **_PEAK,
+            "seq_or_image": "str",
+            "optimizer": "str",
+            "real_oom": "float",
+            "xmem_pred_GB": "float",
+            "dnnmem_pred_GB": "float",
+            "schedtune_pred_GB": "float",
+            "llmem_pred_GB": "float",
+        },
         _xmem,
     ),
     "timm_fit_bounds.csv": (
-        {"model": "str", "mode": "str", "batch_that_fits": "float", "next_larger_batch_that_failed": "float",
-         "image_size": "float", "gpu": "str", "gpu_total_MiB": "float", "torch": "str", "cuda": "str", "layout": "str",
-         "dynamo": "str", "precision": "str"},
+        {
+            "model": "str",
+            "mode": "str",
+            "batch_that_fits": "float",
+            "next_larger_batch_that_failed": "float",
+            "image_size": "float",
+            "gpu": "str",
+            "gpu_total_MiB": "float",
+            "torch": "str",
+            "cuda": "str",
+            "layout": "str",
+            "dynamo": "str",
+            "precision": "str",
+        },
         _bounds,
     ),
-}  # fmt: skip
+}
 
 
 CONTRADICTED = "the same network took less memory at a larger batch"

@@ -30,13 +30,17 @@ VERDICT_SIGMA = 0.1
 """A verdict is covered when it is right: log 2 is outside, 0 inside."""
 SAMPLE: dict[str, tuple[tuple[str, int], ...]] = {
     "gpumemnet timm": (
-        ("tinynet_e", 128), ("convnext_atto", 16), ("vit_tiny_patch16_224", 32), ("skresnet18", 32), ("mobilenetv2_050", 64),
+        ("tinynet_e", 128),
+        ("convnext_atto", 16),
+        ("vit_tiny_patch16_224", 32),
+        ("skresnet18", 32),
+        ("mobilenetv2_050", 64),
     ),
     "gpumemnet paper": (("mobilenet_v2", 32),),
     "xmem": (("convnext_tiny", 200),),
     "timm bounds train": (("vit_small_patch16_224", 0),),
     "timm bounds infer": (("hgnetv2_b6", 0),),
-}  # fmt: skip
+}
 """Networks and batches (0: any) of check families a usual run predicts, one row each and of bounds one pair: chosen for few
 operations, so that the run takes a minute, not for what is predicted of them. Two perceptrons come by hash."""
 PERCEPTRONS = 2

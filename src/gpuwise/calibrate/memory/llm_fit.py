@@ -130,11 +130,10 @@ def fit_eager(folder: Path) -> tuple[float, float]:
         return PRIOR.slack, PRIOR.reserve_bytes
     measured, fixed, churned = np.array(found).T
     errors = {
-        (round(float(slack), 2), float(extra)): float(
-            np.mean(np.abs(np.log(measured / (fixed + slack * churned + extra))))
-        )
-        for slack in SLACKS for extra in np.arange(0, 513, 16) * MIB
-    }  # fmt: skip
+        (round(float(slack), 2), float(extra)): float(np.mean(np.abs(np.log(measured / (fixed + slack * churned + extra)))))
+        for slack in SLACKS
+        for extra in np.arange(0, 513, 16) * MIB
+    }
     return min(errors, key=lambda k: errors[k])
 
 
@@ -154,11 +153,10 @@ def job_spreads(folder: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def spreads(
-    everything: Sequence[Sample], slack: dict[str, float], communicator_bytes: float
-) -> dict[str, dict[str, float]]:
+def spreads(everything: Sequence[Sample], slack: dict[str, float], communicator_bytes: float) -> dict[str, dict[str, float]]:
     """Spread per stack and metric, from check rows (fit rows where a stack has none); pooled where it has no
     rows."""
+
     def sigma(group: Sequence[Sample]) -> float:
         kept = [s for s in group if s.check] if sum(s.check for s in group) >= 4 else list(group)
         ratios = np.exp([s.log_ratio(slack[s.stack], communicator_bytes) for s in kept])
@@ -195,23 +193,23 @@ def fit(folder: Path) -> None:
     table |= {stack: replace(PRIOR, slack=s, log_sigma=sigma[stack]) for stack, s in slack.items()}
     table["eager"] = replace(table["eager"], reserve_bytes=reserve)
     errors = {
-        stack: float(np.mean([abs(s.log_ratio(slack[stack], communicator)) for s in group]))
-        for stack, group in groups.items()
+        stack: float(np.mean([abs(s.log_ratio(slack[stack], communicator)) for s in group])) for stack, group in groups.items()
     }
     provenance = {
         "source": "llm_training.csv: SimuMax B200, nanotron, bigscience, torchtitan, litgpt, torchtune",
         "date": datetime.now(UTC).date().isoformat(),
-        "rows_fit": sum(not s.check for s in everything), "rows_check": sum(s.check for s in everything),
+        "rows_fit": sum(not s.check for s in everything),
+        "rows_check": sum(s.check for s in everything),
         "mean_absolute_log_error": errors,
-    }  # fmt: skip
-    stacks = {
-        name: {k: v for k, v in asdict(constants).items() if k != "basis"}
-        for name, constants in table.items()
     }
+    stacks = {name: {k: v for k, v in asdict(constants).items() if k != "basis"} for name, constants in table.items()}
     document: dict[str, object] = {
-        "provenance": provenance, "stacks": stacks, "context_bytes": CONTEXT_BYTES, "jobs": {},
+        "provenance": provenance,
+        "stacks": stacks,
+        "context_bytes": CONTEXT_BYTES,
+        "jobs": {},
         "communicator_bytes": {"eager": communicator, "lazy": LAZY_COMMUNICATOR_BYTES},
-    }  # fmt: skip
+    }
     write("memory", document)
     for cached in (load_json, stack_memory, _manifest):
         cached.cache_clear()

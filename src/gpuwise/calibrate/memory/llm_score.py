@@ -129,9 +129,7 @@ def settings(row: LlmRow) -> tuple[Strategy, MemoryRules]:
     return strategy, rules
 
 
-def predict(
-    row: LlmRow, strategy: Strategy, rules: MemoryRules, constants: StackMemory | None = None
-) -> MemoryColumns:
+def predict(row: LlmRow, strategy: Strategy, rules: MemoryRules, constants: StackMemory | None = None) -> MemoryColumns:
     """Memory of ``row`` under ``strategy``. Raises UnpredictableError where the row states too little."""
     system, arch = system_of(row), row.architecture
     if system is None or arch is None:
@@ -197,10 +195,15 @@ def score(folder: Path, all_check: bool) -> Scores | None:
             reasons[k] = error.message.split("\n")[0][:80] or "layout not stated"
     split = ["check" if all_check or is_check(rows[t.row]) else "fit" for t in found]
     return Scores(
-        source=[t.source for t in found], gpu=[rows[t.row].gpu for t in found], split=split,
-        measured=np.array([t.measured for t in found]), predicted=predicted, log_sigma=sigma,
-        baseline=rule_of_thumb(rows, found, split), reason=reasons,
-    )  # fmt: skip
+        source=[t.source for t in found],
+        gpu=[rows[t.row].gpu for t in found],
+        split=split,
+        measured=np.array([t.measured for t in found]),
+        predicted=predicted,
+        log_sigma=sigma,
+        baseline=rule_of_thumb(rows, found, split),
+        reason=reasons,
+    )
 
 
 # --- baseline -----------------------------------------------------------------------------------------------

@@ -61,11 +61,15 @@ def score(folder: Path, all_check: bool) -> Scores | None:
     split = ["check" if all_check or is_check(r) else "fit" for r in rows]
     sigma = load_json("memory")["jobs"]
     return Scores(
-        source=[r.source for r in rows], gpu=[r.gpu for r in rows], split=split,
-        measured=np.array([r.measured for r in rows]), predicted=np.array([r.predicted for r in rows]),
+        source=[r.source for r in rows],
+        gpu=[r.gpu for r in rows],
+        split=split,
+        measured=np.array([r.measured for r in rows]),
+        predicted=np.array([r.predicted for r in rows]),
         log_sigma=np.array([sigma.get(r.source, {"log_sigma": np.nan})["log_sigma"] for r in rows]),
-        baseline=_medians(rows, split), reason=[r.reason for r in rows],
-    )  # fmt: skip
+        baseline=_medians(rows, split),
+        reason=[r.reason for r in rows],
+    )
 
 
 def records(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -103,9 +107,12 @@ def _row(source: str, gpu: str, group: str, measured: float, predict: Callable[[
 
 VIT_WIDTHS = {
     # hidden, layers, heads (arXiv 2010.11929 table 1, 2012.12877 table 1, 2106.04560 table 2)
-    "tiny": (192, 12, 3), "small": (384, 12, 6), "base": (768, 12, 12), "large": (1024, 24, 16),
+    "tiny": (192, 12, 3),
+    "small": (384, 12, 6),
+    "base": (768, 12, 12),
+    "large": (1024, 24, 16),
     "huge": (1280, 32, 16),
-}  # fmt: skip
+}
 _VIT = re.compile(r"(?:vit|deit)_(tiny|small|base|large|huge)_patch(\d+)_(?:clip_)?(\d+)(?:_miil)?")
 
 
@@ -117,30 +124,47 @@ def vision_transformer(name: str) -> Architecture:
     hidden, layers, heads = VIT_WIDTHS[match[1]]
     patches = Patches(image_size=int(match[3]), patch_size=int(match[2]))
     return Architecture(
-        id=name, name=name, kind="vision", n_layers=layers, hidden=hidden, ffn=4 * hidden, heads=heads,
-        kv_heads=heads, head_dim=hidden // heads, vocab=0, max_seq_len=patches.n_tokens, gated_mlp=False,
+        id=name,
+        name=name,
+        kind="vision",
+        n_layers=layers,
+        hidden=hidden,
+        ffn=4 * hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=hidden // heads,
+        vocab=0,
+        max_seq_len=patches.n_tokens,
+        gated_mlp=False,
         activation="gelu",
-        norm="layer", qkv_bias=True, attention_out_bias=True, mlp_bias=True, position="learned",
-        lm_head=False, patches=patches, n_classes=1000,
-    )  # fmt: skip
+        norm="layer",
+        qkv_bias=True,
+        attention_out_bias=True,
+        mlp_bias=True,
+        position="learned",
+        lm_head=False,
+        patches=patches,
+        n_classes=1000,
+    )
 
 
 def job_memory(
-    arch: Architecture, system: System, strategy: Strategy, seq_len: int, *, eager_modules: bool,
+    arch: Architecture,
+    system: System,
+    strategy: Strategy,
+    seq_len: int,
+    *,
+    eager_modules: bool,
     constants: StackMemory | None = None,
-) -> MemoryColumns:  # fmt: skip
+) -> MemoryColumns:
     """Memory of a one-device training job."""
     rules = replace(find_memory_rules(strategy.stack), eager_modules=eager_modules)
     columns = Columns.from_strategies([strategy])
     points, index = points_of(columns, seq_len)
-    return memory_columns(
-        arch, system, saved_of_points(arch, points, rules), columns, index, rules, constants
-    )
+    return memory_columns(arch, system, saved_of_points(arch, points, rules), columns, index, rules, constants)
 
 
-def job_bytes(
-    arch: Architecture, system: System, strategy: Strategy, seq_len: int, *, eager_modules: bool
-) -> float:
+def job_bytes(arch: Architecture, system: System, strategy: Strategy, seq_len: int, *, eager_modules: bool) -> float:
     """What nvidia-smi shows of a one-device training job."""
     memory = job_memory(arch, system, strategy, seq_len, eager_modules=eager_modules)
     return float(memory.device_total.flat[0])
@@ -158,6 +182,7 @@ def _system(name: str) -> System:
 
 def _timm(r: dict[str, Any]) -> Row:
     """GPUMemNet: fp32, momentum, A100 40 GB, all CUDA modules loaded at start."""
+
     def predict() -> float:
         return float(timm_job(r).device_total.flat[0])
 
@@ -175,9 +200,7 @@ def timm_job(r: dict[str, Any], constants: StackMemory | None = None) -> MemoryC
     return job_memory(arch, system, strategy, arch.max_seq_len, eager_modules=True, constants=constants)
 
 
-def mlp_bytes(
-    layers: Sequence[tuple[str, int, int]], inputs: int, batch: int, accelerator: Accelerator
-) -> float:
+def mlp_bytes(layers: Sequence[tuple[str, int, int]], inputs: int, batch: int, accelerator: Accelerator) -> float:
     """An fp32 perceptron trained with Adam: ``layers`` are (kind, outputs, parameters).
 
     16 bytes a parameter and the foreach update's 4; kept: a linear's output before batch normalisation, an
@@ -228,9 +251,13 @@ def hub_model(name: str) -> Architecture:
     if name in GPT2_VARIANTS:
         layers, positions = GPT2_VARIANTS[name]
         return replace(
-            find_model("gpt2"), id=name, name=name, n_layers=layers, max_seq_len=positions,
+            find_model("gpt2"),
+            id=name,
+            name=name,
+            n_layers=layers,
+            max_seq_len=positions,
             published_parameters=None,
-        )  # fmt: skip
+        )
     return find_model(name)
 
 
@@ -239,6 +266,7 @@ XMEM_OPTIMIZERS = {"SGD": "sgd", "Adam": "adamw", "AdamW": "adamw", "Adafactor":
 
 def _xmem(r: dict[str, Any]) -> Row:
     """Hugging Face models in fp32; the process's NVML peak on an RTX 3060."""
+
     def predict() -> float:
         if r["real_oom"]:
             raise UnpredictableError(TRUNCATED)
@@ -258,12 +286,16 @@ def _xmem(r: dict[str, Any]) -> Row:
 
 
 TIMM_GPUS = {
-    "rtx3090": "RTX 3090", "rtx4090": "RTX 4090", "rtx5090": "RTX 5090", "rtxpro6000": "RTX PRO 6000",
-}  # fmt: skip
+    "rtx3090": "RTX 3090",
+    "rtx4090": "RTX 4090",
+    "rtx5090": "RTX 5090",
+    "rtxpro6000": "RTX PRO 6000",
+}
 
 
 def _bounds(r: dict[str, Any]) -> Row:
     """The largest batch that fits; inside the measured bounds counts as the batch that was seen to fit."""
+
     def predict() -> float:
         if r["mode"] != "train":
             raise UnpredictableError("inference memory is the serving model's")
@@ -291,10 +323,7 @@ def largest_batch(arch: Architecture, system: System, *, fused: bool) -> float:
     """The largest micro-batch of an AMP training job that fits ``system``'s device (at least 1)."""
     strategy = EAGER.with_(precision="fp16", master_weights=True, optimizer="momentum", fused_attention=fused)
     usable = usable_bytes(system.accelerator)
-    sizes = [
-        job_bytes(arch, system, strategy.with_(micro_batch=b), arch.max_seq_len, eager_modules=False)
-        for b in (512, 1024)
-    ]
+    sizes = [job_bytes(arch, system, strategy.with_(micro_batch=b), arch.max_seq_len, eager_modules=False) for b in (512, 1024)]
     per_image = (sizes[1] - sizes[0]) / 512
     return max(1.0, float(np.floor(512 + (usable - sizes[0]) / per_image)))
 
@@ -308,6 +337,7 @@ def _lambda(r: dict[str, Any]) -> Row:
 
 def _context(r: dict[str, Any]) -> Row:
     """MiB that a process takes outside torch's allocator."""
+
     def predict() -> float:
         constants = load_json("memory")
         what = r["what"].lower()
@@ -327,17 +357,25 @@ TABLES: dict[str, tuple[dict[str, str], Callable[[dict[str, Any]], Row]]] = {
     "gpumemnet_timm_train.csv": ({**_PEAK, "batch": "float", "gpu": "str", "oom_suspect": "float"}, _timm),
     "gpumemnet_paper_table.csv": ({**_PEAK, "batch": "float", "gpu": "str"}, _paper),
     "timm_fit_bounds.csv": (
-        {"model": "str", "mode": "str", "batch_that_fits": "float", "next_larger_batch_that_failed": "float",
-         "image_size": "float", "gpu": "str", "gpu_total_MiB": "float", "torch": "str"},
+        {
+            "model": "str",
+            "mode": "str",
+            "batch_that_fits": "float",
+            "next_larger_batch_that_failed": "float",
+            "image_size": "float",
+            "gpu": "str",
+            "gpu_total_MiB": "float",
+            "torch": "str",
+        },
         _bounds,
     ),
     "xmem_rtx3060.csv": (
-        {**_PEAK, "batch": "float", "seq_or_image": "str", "optimizer": "str", "gpu": "str",
-         "real_oom": "float"},
+        {**_PEAK, "batch": "float", "seq_or_image": "str", "optimizer": "str", "gpu": "str", "real_oom": "float"},
         _xmem,
     ),
     "lambda_nvidia_smi_peaks.csv": ({**_PEAK, "gpu_system": "str"}, _lambda),
     "context_and_nccl_overheads.csv": (
-        {"source": "str", "gpu": "str", "torch/cuda": "str", "what": "str", "MiB": "float"}, _context,
+        {"source": "str", "gpu": "str", "torch/cuda": "str", "what": "str", "MiB": "float"},
+        _context,
     ),
-}  # fmt: skip
+}

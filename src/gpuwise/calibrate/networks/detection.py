@@ -32,12 +32,15 @@ class SSD300(nn.Module):
         widths, middle = (1024, 512, 512, 256, 256, 256), (256, 256, 128, 128, 128)
         self.extra = nn.ModuleList(
             nn.Sequential(
-                nn.Conv2d(a, m, 1, bias=False), nn.BatchNorm2d(m), nn.ReLU(inplace=True),
-                nn.Conv2d(m, b, 3, padding=int(i < 3), stride=2 if i < 3 else 1, bias=False), nn.BatchNorm2d(b),
+                nn.Conv2d(a, m, 1, bias=False),
+                nn.BatchNorm2d(m),
+                nn.ReLU(inplace=True),
+                nn.Conv2d(m, b, 3, padding=int(i < 3), stride=2 if i < 3 else 1, bias=False),
+                nn.BatchNorm2d(b),
                 nn.ReLU(inplace=True),
             )
             for i, (a, b, m) in enumerate(zip(widths, widths[1:], middle, strict=False))
-        )  # fmt: skip
+        )
         boxes = (4, 6, 6, 6, 4, 4)
         self.places = nn.ModuleList(nn.Conv2d(w, n * 4, 3, padding=1) for w, n in zip(widths, boxes, strict=True))
         self.labels = nn.ModuleList(nn.Conv2d(w, n * CLASSES, 3, padding=1) for w, n in zip(widths, boxes, strict=True))

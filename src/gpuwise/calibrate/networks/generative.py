@@ -27,14 +27,20 @@ class VariationalAutoencoder(nn.Module):
     def __init__(self, width: int, latent: int) -> None:
         super().__init__()
         self.encoder = nn.Sequential(
-            nn.Conv2d(3, width, 4, 2, 1), nn.ReLU(), nn.Conv2d(width, 2 * width, 4, 2, 1), nn.ReLU(), nn.Flatten(1),
+            nn.Conv2d(3, width, 4, 2, 1),
+            nn.ReLU(),
+            nn.Conv2d(width, 2 * width, 4, 2, 1),
+            nn.ReLU(),
+            nn.Flatten(1),
             nn.Linear(2 * width * 64, 2 * latent),
-        )  # fmt: skip
+        )
         self.widen = nn.Linear(latent, 2 * width * 64)
         self.decoder = nn.Sequential(
-            nn.Unflatten(1, (2 * width, 8, 8)), nn.ConvTranspose2d(2 * width, width, 4, 2, 1), nn.ReLU(),
+            nn.Unflatten(1, (2 * width, 8, 8)),
+            nn.ConvTranspose2d(2 * width, width, 4, 2, 1),
+            nn.ReLU(),
             nn.ConvTranspose2d(width, 3, 4, 2, 1),
-        )  # fmt: skip
+        )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         mean, logvar = self.encoder(x).chunk(2, dim=1)
@@ -61,16 +67,30 @@ class _Adversaries(nn.Module):
         super().__init__()
         w = width
         self.generator = nn.Sequential(
-            nn.ConvTranspose2d(latent, 4 * w, 4, bias=False), nn.BatchNorm2d(4 * w), nn.ReLU(True),
-            nn.ConvTranspose2d(4 * w, 2 * w, 4, 2, 1, bias=False), nn.BatchNorm2d(2 * w), nn.ReLU(True),
-            nn.ConvTranspose2d(2 * w, w, 4, 2, 1, bias=False), nn.BatchNorm2d(w), nn.ReLU(True),
-            nn.ConvTranspose2d(w, 3, 4, 2, 1), nn.Tanh(),
-        )  # fmt: skip
+            nn.ConvTranspose2d(latent, 4 * w, 4, bias=False),
+            nn.BatchNorm2d(4 * w),
+            nn.ReLU(True),
+            nn.ConvTranspose2d(4 * w, 2 * w, 4, 2, 1, bias=False),
+            nn.BatchNorm2d(2 * w),
+            nn.ReLU(True),
+            nn.ConvTranspose2d(2 * w, w, 4, 2, 1, bias=False),
+            nn.BatchNorm2d(w),
+            nn.ReLU(True),
+            nn.ConvTranspose2d(w, 3, 4, 2, 1),
+            nn.Tanh(),
+        )
         self.discriminator = nn.Sequential(
-            nn.Conv2d(3, w, 4, 2, 1), nn.LeakyReLU(0.2, True), nn.Conv2d(w, 2 * w, 4, 2, 1, bias=False),
-            nn.BatchNorm2d(2 * w), nn.LeakyReLU(0.2, True), nn.Conv2d(2 * w, 4 * w, 4, 2, 1, bias=False),
-            nn.BatchNorm2d(4 * w), nn.LeakyReLU(0.2, True), nn.Conv2d(4 * w, 1, 4), nn.Flatten(0),
-        )  # fmt: skip
+            nn.Conv2d(3, w, 4, 2, 1),
+            nn.LeakyReLU(0.2, True),
+            nn.Conv2d(w, 2 * w, 4, 2, 1, bias=False),
+            nn.BatchNorm2d(2 * w),
+            nn.LeakyReLU(0.2, True),
+            nn.Conv2d(2 * w, 4 * w, 4, 2, 1, bias=False),
+            nn.BatchNorm2d(4 * w),
+            nn.LeakyReLU(0.2, True),
+            nn.Conv2d(4 * w, 1, 4),
+            nn.Flatten(0),
+        )
         self.latent = latent
 
 

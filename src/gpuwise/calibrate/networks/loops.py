@@ -64,9 +64,17 @@ def attention_before_torch_2(wanted: bool = True) -> Iterator[None]:
 
 
 def loop(
-    network: Network, batch: int, *, train: bool, precision: str, channels_last: bool, optimizer: str, keeps: bool,
-    set_to_none: bool, foreach: bool,
-) -> Callable[[], Any]:  # fmt: skip
+    network: Network,
+    batch: int,
+    *,
+    train: bool,
+    precision: str,
+    channels_last: bool,
+    optimizer: str,
+    keeps: bool,
+    set_to_none: bool,
+    foreach: bool,
+) -> Callable[[], Any]:
     """One step. ``keeps``: inputs, outputs and loss live until the next step binds its own; else inputs are made once
     and outputs die with the step (timm's benchmark.py)."""
     module: Any = network.module.train(train)

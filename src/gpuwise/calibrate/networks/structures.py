@@ -377,9 +377,14 @@ def metric_learning(width: int = 64) -> Network:
         def __init__(self) -> None:
             super().__init__()
             self.tower = nn.Sequential(
-                nn.Conv2d(3, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, width, 3, 2, 1), nn.ReLU(), nn.Flatten(),
+                nn.Conv2d(3, 32, 3, 2, 1),
+                nn.BatchNorm2d(32),
+                nn.ReLU(),
+                nn.Conv2d(32, width, 3, 2, 1),
+                nn.ReLU(),
+                nn.Flatten(),
                 nn.Linear(64 * width, width),
-            )  # fmt: skip
+            )
 
         def forward(self, *images: Tensor) -> tuple[Tensor, ...]:
             return tuple(self.tower(i) for i in images)
@@ -387,6 +392,7 @@ def metric_learning(width: int = 64) -> Network:
     with torch.device(DEVICE):
         module = Triplet()
     return Network(
-        module, lambda batch: tuple(torch.randn(batch, 3, 32, 32, device=DEVICE) for _ in range(3)),
+        module,
+        lambda batch: tuple(torch.randn(batch, 3, 32, 32, device=DEVICE) for _ in range(3)),
         lambda out, batch: F.triplet_margin_loss(*out),
-    )  # fmt: skip
+    )

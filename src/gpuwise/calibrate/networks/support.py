@@ -92,9 +92,16 @@ def classifier(module: nn.Module, image_size: int, channels: int = 3) -> Network
 
 
 def text_network(
-    head: str, config: str, dimensions: dict[str, Any], seq_len: int, *, attention: str = "sdpa", labels: str = "labels",
-    mask: bool = False, one_expert: int = 0,
-) -> Network:  # fmt: skip
+    head: str,
+    config: str,
+    dimensions: dict[str, Any],
+    seq_len: int,
+    *,
+    attention: str = "sdpa",
+    labels: str = "labels",
+    mask: bool = False,
+    one_expert: int = 0,
+) -> Network:
     """A transformers model ``head`` of ``config(**dimensions)``, fed with token ids; nothing is downloaded.
 
     ``mask``: the scores get a mask added, as models whose batches are padded have it. ``one_expert``: in layers of switched

@@ -42,8 +42,15 @@ NEUSIGHT = "NeuSight (ASPLOS 2025), artifact scripts/asplos/data/DLmodel_configs
 HF = "configuration published with the checkpoint on huggingface.co"
 
 
-def _neusight(head: str, config: str, inference: str = "", labels: str = "labels", mask: bool = False, one_expert: int = 0,
-             **dimensions: Any) -> Text:  # fmt: skip
+def _neusight(
+    head: str,
+    config: str,
+    inference: str = "",
+    labels: str = "labels",
+    mask: bool = False,
+    one_expert: int = 0,
+    **dimensions: Any,
+) -> Text:
     return Text(head, config, dimensions, 512, NEUSIGHT, labels, inference, "eager", mask, one_expert)
 
 
@@ -63,34 +70,64 @@ TEXT: dict[str, Text] = {
         "GPT2LMHeadModel", "GPT2Config", labels="none", n_embd=2560, n_layer=32, n_head=32, n_positions=2048
     ),
     "neusight-opt_13": _neusight(
-        "OPTForCausalLM", "OPTConfig", labels="none", hidden_size=2048, num_hidden_layers=24, num_attention_heads=32,
-        ffn_dim=8192, word_embed_proj_dim=2048,
+        "OPTForCausalLM",
+        "OPTConfig",
+        labels="none",
+        hidden_size=2048,
+        num_hidden_layers=24,
+        num_attention_heads=32,
+        ffn_dim=8192,
+        word_embed_proj_dim=2048,
     ),
     "neusight-switchxl4": _neusight(
-        "SwitchTransformersForConditionalGeneration", "SwitchTransformersConfig", labels="none", one_expert=64,
-        d_model=1024, d_kv=128, d_ff=16384, num_heads=32, num_layers=24, num_decoder_layers=24, num_sparse_encoder_layers=12,
-        num_sparse_decoder_layers=12, num_experts=4,
+        "SwitchTransformersForConditionalGeneration",
+        "SwitchTransformersConfig",
+        labels="none",
+        one_expert=64,
+        d_model=1024,
+        d_kv=128,
+        d_ff=16384,
+        num_heads=32,
+        num_layers=24,
+        num_decoder_layers=24,
+        num_sparse_encoder_layers=12,
+        num_sparse_decoder_layers=12,
+        num_experts=4,
     ),
     "gpt2": Text("GPT2LMHeadModel", "GPT2Config", {}, 1024, HF),
     "distilgpt2": Text("GPT2LMHeadModel", "GPT2Config", {"n_layer": 6}, 1024, HF),
     "t5-small": Text("T5ForConditionalGeneration", "T5Config", {}, 512, HF),
     "gpt-neo-125m": Text(
-        "GPTNeoForCausalLM", "GPTNeoConfig",
-        {"hidden_size": 768, "num_layers": 12, "num_heads": 12, "attention_types": [[["global", "local"], 6]]}, 1024, HF,
+        "GPTNeoForCausalLM",
+        "GPTNeoConfig",
+        {"hidden_size": 768, "num_layers": 12, "num_heads": 12, "attention_types": [[["global", "local"], 6]]},
+        1024,
+        HF,
     ),
     "cerebras-gpt-111m": Text(
-        "GPT2LMHeadModel", "GPT2Config",
+        "GPT2LMHeadModel",
+        "GPT2Config",
         {"n_embd": 768, "n_layer": 10, "n_head": 12, "n_inner": 3072, "n_positions": 2048, "activation_function": "gelu"},
-        1024, HF,
+        1024,
+        HF,
     ),
     "opt-125m": Text("OPTForCausalLM", "OPTConfig", {}, 1024, HF),
     "roberta-base": Text("RobertaForMaskedLM", "RobertaConfig", {"vocab_size": 50265, "max_position_embeddings": 514}, 512, HF),
     "llama-tiny": Text(
-        "LlamaForCausalLM", "LlamaConfig",
-        {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32,
-         "num_key_value_heads": 4, "vocab_size": 32000}, 2048, HF + " (TinyLlama 1.1B)",
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        {
+            "hidden_size": 2048,
+            "intermediate_size": 5632,
+            "num_hidden_layers": 22,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 4,
+            "vocab_size": 32000,
+        },
+        2048,
+        HF + " (TinyLlama 1.1B)",
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +155,16 @@ OWN: dict[str, Own] = {
     # WMT16 English-German in 32,000 pieces: 25 a sentence of at most 50; batches are cut from buckets of ten and padded to the
     # longest, on average half a bucket more
     "gnmt": Own("text", "gnmt", {"length": 30}),
-    "transformer-xl-base": Own("text", "transformer_xl", {
-        "width": 512, "heads": 8, "head": 64, "inner": 2048, "layers": 16, "length": 192, "dropout": 0.1, "divide": 1}),
-    "transformer-xl-large": Own("text", "transformer_xl", {
-        "width": 1024, "heads": 16, "head": 64, "inner": 4096, "layers": 18, "length": 384, "dropout": 0.2, "divide": 4}),
+    "transformer-xl-base": Own(
+        "text",
+        "transformer_xl",
+        {"width": 512, "heads": 8, "head": 64, "inner": 2048, "layers": 16, "length": 192, "dropout": 0.1, "divide": 1},
+    ),
+    "transformer-xl-large": Own(
+        "text",
+        "transformer_xl",
+        {"width": 1024, "heads": 16, "head": 64, "inner": 4096, "layers": 18, "length": 384, "dropout": 0.2, "divide": 4},
+    ),
     "ncf": Own("text", "ncf", {"users": 138493, "items": 26744, "factors": 64, "widths": (256, 256, 128, 64)}),
     "vae": Own("generative", "vae"),
     "dcgan": Own("generative", "gan"),
@@ -146,7 +189,7 @@ OWN: dict[str, Own] = {
     "unet-3d": Own("structures", "segmentation", {"dimensions": 3, "levels": 3, "side": 16}),
     "perceptron": Own("structures", "perceptron"),
     "metric-learning": Own("structures", "metric_learning"),
-}  # fmt: skip
+}
 SOURCES = ("timm", "torchvision", "transformers", "own")
 
 
@@ -228,9 +271,15 @@ def _network(name: str, source: str, training: bool, image_size: int | None, seq
         t = TEXT[name]
         head = t.head if training or not t.head_inference else t.head_inference
         return zoo_support.text_network(
-            head, t.config, t.dimensions, seq_len or t.seq_len, attention=t.attention, labels=t.labels if training else "none",
-            mask=t.mask, one_expert=t.one_expert,
-        )  # fmt: skip
+            head,
+            t.config,
+            t.dimensions,
+            seq_len or t.seq_len,
+            attention=t.attention,
+            labels=t.labels if training else "none",
+            mask=t.mask,
+            one_expert=t.one_expert,
+        )
     own = OWN[name]
     module = importlib.import_module(f"gpuwise.calibrate.networks.{own.module}")
     return getattr(module, own.builder)(**{**own.options, **options})

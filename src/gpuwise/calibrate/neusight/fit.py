@@ -119,15 +119,28 @@ def _fit_clock(document: dict[str, Any]) -> None:
 
 
 _FREE_FORM = (
-    "small_tile", "quantization", "lone_block", "lone_block_exponent", "prologue", "split_cost",
-    "split_traffic", "overlap", "latency_s",
-)  # fmt: skip
+    "small_tile",
+    "quantization",
+    "lone_block",
+    "lone_block_exponent",
+    "prologue",
+    "split_cost",
+    "split_traffic",
+    "overlap",
+    "latency_s",
+)
 _FREE_KERNELS = ("linear", "batched", "misaligned_linear", "misaligned_batched", "long_k")
 _BOUNDS = {
-    "quantization": (0.02, 1.0), "overlap": (1.5, 8.0), "split_cost": (1e-3, 0.5), "prologue": (1.0, 128.0),
-    "lone_block_exponent": (0.05, 1.0), "latency_s": (2e-6, 6e-6), "misaligned_linear": (0.3, 1.0),
-    "misaligned_batched": (0.3, 1.0), "long_k": (5e3, 2e6),
-}  # fmt: skip
+    "quantization": (0.02, 1.0),
+    "overlap": (1.5, 8.0),
+    "split_cost": (1e-3, 0.5),
+    "prologue": (1.0, 128.0),
+    "lone_block_exponent": (0.05, 1.0),
+    "latency_s": (2e-6, 6e-6),
+    "misaligned_linear": (0.3, 1.0),
+    "misaligned_batched": (0.3, 1.0),
+    "long_k": (5e3, 2e6),
+}
 
 
 def product_groups(rows: OpRows, site: int) -> list[Group]:
@@ -185,15 +198,22 @@ def _fit_products(rows: OpRows, document: dict[str, Any]) -> None:
 
     def residuals(values: F64) -> F64:
         put(values)
-        return np.concatenate([
-            w * np.log(bench_time(g.accelerator, g.shapes, document, g.batched) / g.seconds)
-            for g, w in zip(groups, weights, strict=True)
-        ])  # fmt: skip
+        return np.concatenate(
+            [
+                w * np.log(bench_time(g.accelerator, g.shapes, document, g.batched) / g.seconds)
+                for g, w in zip(groups, weights, strict=True)
+            ]
+        )
 
     solution = least_squares(
-        residuals, start, bounds=(bounds[:, 0], bounds[:, 1]), loss="soft_l1", f_scale=0.1, max_nfev=18,
+        residuals,
+        start,
+        bounds=(bounds[:, 0], bounds[:, 1]),
+        loss="soft_l1",
+        f_scale=0.1,
+        max_nfev=18,
         diff_step=2e-2,
-    )  # fmt: skip
+    )
     put(solution.x)
     document["provenance"]["errors"] = {
         f"{g.accelerator.id} {'batched' if g.batched else 'linear'}": _error(
@@ -210,9 +230,13 @@ def _error(predicted: F64, measured: F64) -> dict[str, float]:
 
 
 _FREE_CONVOLUTION = (
-    "implicit_efficiency", "fused_winograd_efficiency", "winograd_efficiency", "image_passes",
-    "weight_passes", "bench_s",
-)  # fmt: skip
+    "implicit_efficiency",
+    "fused_winograd_efficiency",
+    "winograd_efficiency",
+    "image_passes",
+    "weight_passes",
+    "bench_s",
+)
 
 
 def convolutions_of(rows: OpRows) -> convolution.Convolutions:
@@ -249,16 +273,14 @@ def _fit_convolutions(rows: OpRows, document: dict[str, Any]) -> None:
 
     def loss(values: F64) -> float:
         put(values)
-        ratio = np.concatenate([
-            np.log((convolution.vector_time(a, c, document, products) + document["bench_s"]) / t)
-            for a, c, t in fitted
-        ])  # fmt: skip
+        ratio = np.concatenate(
+            [np.log((convolution.vector_time(a, c, document, products) + document["bench_s"]) / t) for a, c, t in fitted]
+        )
         return float(np.mean(np.sqrt(1.0 + (ratio / 0.2) ** 2)))
 
     start = np.log([float(document["start"][name]) for name in _FREE_CONVOLUTION])
     options = {"maxfev": 250, "xatol": 1e-2, "fatol": 1e-4}
     put(minimize(loss, start, method="Nelder-Mead", options=options).x)
     document["provenance"]["errors"] = {
-        a.id: _error(convolution.vector_time(a, c, document, products) + document["bench_s"], t)
-        for a, c, t in groups(1)
+        a.id: _error(convolution.vector_time(a, c, document, products) + document["bench_s"], t) for a, c, t in groups(1)
     }

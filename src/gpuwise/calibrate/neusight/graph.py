@@ -86,9 +86,7 @@ class Graph:
             return
         self.ops.append(EagerOp("product", backward, self.count, (b, m, n, k), layout, batched))
 
-    def linear(
-        self, tokens: float, n_in: float, n_out: float, *, bias: bool = True, layout: Layout = "tn"
-    ) -> None:
+    def linear(self, tokens: float, n_in: float, n_out: float, *, bias: bool = True, layout: Layout = "tn") -> None:
         """x W^T + b; backward: dX, dW, the bias gradient and their accumulation into ``.grad``."""
         self.product(1, tokens, n_out, n_in, layout)
         self.product(1, tokens, n_in, n_out, "nn", backward=True)

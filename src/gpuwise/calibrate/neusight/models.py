@@ -48,25 +48,33 @@ def kernel_seconds(accelerator: Accelerator, ops: list[EagerOp]) -> F64:
             time[index] = linear_time(accelerator, m, n, k, b, layout=rows[0].layout).time_s
         else:
             time[index] = memory_time(
-                accelerator, [o.read for o in rows], [o.written for o in rows], pattern=rows[0].pattern,
-                elements=[o.elements for o in rows], row_bytes=[FP32 * o.row for o in rows],
-            ).time_s  # fmt: skip
+                accelerator,
+                [o.read for o in rows],
+                [o.written for o in rows],
+                pattern=rows[0].pattern,
+                elements=[o.elements for o in rows],
+                row_bytes=[FP32 * o.row for o in rows],
+            ).time_s
     return time
 
 
 def eager_pass(
-    accelerator: Accelerator, model: str, batch: int, seq: int, training: bool, *, shards: int = 1,
+    accelerator: Accelerator,
+    model: str,
+    batch: int,
+    seq: int,
+    training: bool,
+    *,
+    shards: int = 1,
     compiled: bool = False,
-) -> PassTime:  # fmt: skip
+) -> PassTime:
     """Forward and backward time of ``model`` in fp32, eager or with pointwise kernels fused by a compiler.
 
     Raises UnpredictableError for a model outside the study or an accelerator without fp32 rate.
     """
     study = load_json("neusight")["study"]
     ops = eager_ops(model, batch, seq, training, shards=shards)
-    written = sum(
-        o.count * (o.written or FP32 * o.shape[0] * o.shape[1] * o.shape[2]) for o in ops if not o.backward
-    )
+    written = sum(o.count * (o.written or FP32 * o.shape[0] * o.shape[1] * o.shape[2]) for o in ops if not o.backward)
     if compiled:
         ops = fused(ops)
     device = kernel_seconds(accelerator, ops)
@@ -117,9 +125,7 @@ def parallel_seconds(accelerator: Accelerator, model: str, batch: int, seq: int,
 
 def _machine(accelerator: Accelerator, size: int) -> System:
     """A catalogue system with at least ``size`` of the accelerator joined by links."""
-    found = [
-        s for s in systems().values() if s.accelerator.id == accelerator.id and s.domain_size >= size > 1
-    ]
+    found = [s for s in systems().values() if s.accelerator.id == accelerator.id and s.domain_size >= size > 1]
     if not found:
         raise UnpredictableError("no linked system", f"no system with {size} linked {accelerator.name}")
     return min(found, key=lambda s: s.domain_size)

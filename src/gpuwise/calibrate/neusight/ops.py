@@ -38,9 +38,7 @@ def eager_ops(model: str, batch: int, seq: int, training: bool, *, shards: int =
     if shards > 1:
         if dims.kind != "gpt2" or dims.heads % shards:
             raise UnpredictableError("tensor parallelism only of the study's GPT models")
-        dims = replace(
-            dims, heads=dims.heads // shards, ffn=dims.ffn // shards, vocab=-(-dims.vocab // shards)
-        )
+        dims = replace(dims, heads=dims.heads // shards, ffn=dims.ffn // shards, vocab=-(-dims.vocab // shards))
     graph = Graph(training)
     build = BUILDERS[dims.kind]
     build(graph, dims, float(batch), float(seq))
@@ -55,9 +53,13 @@ def fused(ops: list[EagerOp]) -> list[EagerOp]:
     for op in ops:
         last = out[-1] if out else None
         same = (
-            last is not None and last.kind == op.kind == "stream" and last.elements == op.elements
-            and last.count == op.count and op.pattern != "gather" and last.pattern != "gather"
-        )  # fmt: skip
+            last is not None
+            and last.kind == op.kind == "stream"
+            and last.elements == op.elements
+            and last.count == op.count
+            and op.pattern != "gather"
+            and last.pattern != "gather"
+        )
         if last is None or not same:
             out.append(op)
             continue

@@ -71,9 +71,7 @@ def fit(folder: Path) -> None:
     scored = _collect(read_ops(folder), read_models(folder))
     document = copy.deepcopy(load_json("neusight"))
     source, situation = np.array(scored.source), np.array(scored.situation)
-    measured, predicted, roofline = (
-        np.array(c) for c in (scored.measured, scored.predicted, scored.roofline)
-    )
+    measured, predicted, roofline = (np.array(c) for c in (scored.measured, scored.predicted, scored.roofline))
     check, good = np.array(scored.check), np.array(scored.reason) == ""
     document["baseline"], document["log_sigma"] = {}, {}
     for name in sorted(set(source)):
@@ -92,11 +90,15 @@ def _scores(scored: Scored, all_check: bool, document: dict[str, Any]) -> Scores
     baseline = np.array([document["baseline"].get(s) or np.nan for s in scored.source])
     sigma = np.array([_sigma(document, name) for name in scored.situation])
     return Scores(
-        source=scored.source, gpu=scored.gpu,
+        source=scored.source,
+        gpu=scored.gpu,
         split=["check" if all_check or c else "fit" for c in scored.check],
-        measured=np.array(scored.measured), predicted=np.array(scored.predicted), log_sigma=sigma,
-        baseline=baseline * np.array(scored.roofline), reason=scored.reason,
-    )  # fmt: skip
+        measured=np.array(scored.measured),
+        predicted=np.array(scored.predicted),
+        log_sigma=sigma,
+        baseline=baseline * np.array(scored.roofline),
+        reason=scored.reason,
+    )
 
 
 def _sigma(document: dict[str, Any], situation: str) -> float:
@@ -165,9 +167,7 @@ def _op_situations(card: str, kind: str, predicted: F64) -> list[str]:
     return [f"{kind} {'short' if p < 2e-4 else 'long'} | {card}" for p in predicted]
 
 
-def _predict_ops(
-    accelerator: Accelerator, op: str, rows: OpRows, document: dict[str, Any]
-) -> tuple[F64, F64]:
+def _predict_ops(accelerator: Accelerator, op: str, rows: OpRows, document: dict[str, Any]) -> tuple[F64, F64]:
     """Seconds as the study's benchmark shows them, and by the roofline."""
     bench = document["bench"]
     peak, bandwidth = accelerator.peak("fp32"), accelerator.memory_bandwidth_bytes_per_s
@@ -186,9 +186,13 @@ def _predict_ops(
     reads = 2.0 if op in BINARY else 1.0
     pattern: Pattern = "norm" if op == "ln" else "softmax" if op == "softmax" else "elementwise"
     time = memory_time(
-        accelerator, reads * FP32 * elements, FP32 * elements, pattern=pattern, elements=elements,
+        accelerator,
+        reads * FP32 * elements,
+        FP32 * elements,
+        pattern=pattern,
+        elements=elements,
         row_bytes=FP32 * rows.shape[:, 1],
-    ).time_s  # fmt: skip
+    ).time_s
     floor = host["binary" if op in BINARY else op if op in host else "unary"]
     return np.maximum(time + bench["event_s"], floor), (reads + 1.0) * FP32 * elements / bandwidth
 
@@ -211,9 +215,7 @@ def _score_model(row: ModelRow, scored: Scored) -> None:
             roofline = _roofline(accelerator, row, compiled)
     except UnpredictableError as error:
         reason = error.reason
-    scored.source.append(
-        "neusight models 4-gpu" if parallel else "neusight models" + (" fusion" if row.option else "")
-    )
+    scored.source.append("neusight models 4-gpu" if parallel else "neusight models" + (" fusion" if row.option else ""))
     scored.gpu.append(row.gpu)
     scored.check.append(accelerator is None or accelerator.id not in FIT_GPUS)
     scored.measured.append(row.measured_s)

@@ -46,9 +46,7 @@ WAVEGLOW_SEGMENT = 8000.0
 def score(folder: Path, all_check: bool) -> Scores | None:
     """Predict every row of ``models/lambda_training.csv`` under ``folder``; None when it is not there."""
     text = dict.fromkeys(("gpu", "task", "precision", "torch", "suite"), "str")
-    c = read_columns(
-        folder / TABLE, {**text, **dict.fromkeys(("n_gpus", "batch_per_gpu", "throughput", "seq"), "float")}
-    )
+    c = read_columns(folder / TABLE, {**text, **dict.fromkeys(("n_gpus", "batch_per_gpu", "throughput", "seq"), "float")})
     if c is None:
         return None
     n = len(c["gpu"])
@@ -59,9 +57,7 @@ def score(folder: Path, all_check: bool) -> Scores | None:
         row = {k: v[i] for k, v in c.items()}
         try:
             cluster = _cluster(row)
-            precision = arithmetic_format(
-                cluster.accelerator, "fp32" if row["precision"] == "fp32" else "fp16"
-            )
+            precision = arithmetic_format(cluster.accelerator, "fp32" if row["precision"] == "fp32" else "fp16")
             peak[i] = cluster.accelerator.peak(precision) * row["n_gpus"]
             if row["task"] in TRANSFORMER_TASKS:
                 runs[i] = _transformer(row, cluster, precision)
@@ -94,9 +90,7 @@ def _cluster(row: dict[str, Any]) -> Cluster:
         from gpuwise.errors import UnpredictableError
 
         raise UnpredictableError("batch or throughput not stated")
-    name = {"GH200": "GH200 96GB", "A100-SXM4-40GB": "A100-SXM4-40GB"}.get(
-        row["gpu"], row["gpu"].replace("_", " ")
-    )
+    name = {"GH200": "GH200 96GB", "A100-SXM4-40GB": "A100-SXM4-40GB"}.get(row["gpu"], row["gpu"].replace("_", " "))
     return find_cluster(f"{int(row['n_gpus'])}x{name}")
 
 

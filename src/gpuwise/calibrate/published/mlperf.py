@@ -105,9 +105,7 @@ def _score_mlperf(folder: Path) -> Scores | None:
         try:
             predicted[i], sigma[i], peak[i] = _predict(_row(row))
         except GpuwiseError as error:
-            reason[i] = (
-                error.reason if isinstance(error, UnpredictableError) else error.message.split("\n")[0][:80]
-            )
+            reason[i] = error.reason if isinstance(error, UnpredictableError) else error.message.split("\n")[0][:80]
     measured = c["step_time_ms"] * MILLI
     return Scores(
         source=["mlperf " + b for b in c["benchmark"]],
@@ -156,15 +154,9 @@ def spelling_of(name: str) -> str:
     inside = re.search(r"\(((?:B|GB)[23]00)", name)
     if inside:
         return inside[1] + ("-SXM" if inside[1].startswith("B") else "")
-    name = re.sub(
-        r"NVIDIA |AMD Instinct |GeForce | HBM\w+| CTS| DLC|Intel\(R\) |\(R\)| AI Accelerator", "", name
-    )
+    name = re.sub(r"NVIDIA |AMD Instinct |GeForce | HBM\w+| CTS| DLC|Intel\(R\) |\(R\)| AI Accelerator", "", name)
     name = re.sub(r"\b\d+GB\b(?= ?$)", "", name) if name.startswith("MI") else name
-    return (
-        name.replace("A100-SXM-", "A100-SXM4-")
-        .replace("Pro 6000 SE PCIe 96GB", "PRO 6000 Blackwell Server")
-        .strip(" -")
-    )
+    return name.replace("A100-SXM-", "A100-SXM4-").replace("Pro 6000 SE PCIe 96GB", "PRO 6000 Blackwell Server").strip(" -")
 
 
 @cache
@@ -198,12 +190,7 @@ def _cluster(row: _Row) -> Cluster:
 
 def language_precision(device: Accelerator, benchmark: str, round_: str) -> str:
     """fp8 where the device has it; NVFP4 from v5.1 on Blackwell, but for BERT, which left before."""
-    if (
-        "nvfp4" in device.peak_flop_per_s
-        and round_ >= "v5.1"
-        and benchmark != "bert"
-        and device.vendor == "NVIDIA"
-    ):
+    if "nvfp4" in device.peak_flop_per_s and round_ >= "v5.1" and benchmark != "bert" and device.vendor == "NVIDIA":
         return "nvfp4"
     has_fp8 = "fp8" in device.peak_flop_per_s and device.year >= 2022
     return "fp8" if has_fp8 else "fp16" if benchmark == "bert" else "bf16"

@@ -35,9 +35,7 @@ class Reference:
 NETWORKS: dict[str, Reference] = {
     "resnet50": Reference(4.11, 11.11, 25.56, 224, "resnet50", "timm resnet50"),
     "resnext101-32x4d": Reference(8.01, 21.23, 44.18, 224, "resnext101_32x4d", "timm resnext101_32x4d"),
-    "se-resnext101-32x4d": Reference(
-        8.02, 21.26, 48.96, 224, "seresnext101_32x4d", "timm seresnext101_32x4d"
-    ),
+    "se-resnext101-32x4d": Reference(8.02, 21.26, 48.96, 224, "seresnext101_32x4d", "timm seresnext101_32x4d"),
     "ssd300-resnet50": Reference(
         20.2,
         31.5,
@@ -55,8 +53,7 @@ NETWORKS: dict[str, Reference] = {
         44.4,
         1012,
         "resnet50",
-        "mmdetection configs/mask_rcnn: 260 GMACs at 1280 x 800; activations: ResNet-50's per pixel, "
-        "pyramid, heads",
+        "mmdetection configs/mask_rcnn: 260 GMACs at 1280 x 800; activations: ResNet-50's per pixel, pyramid, heads",
     ),
     "retinanet-resnext50-fpn": Reference(
         202.0,
@@ -74,8 +71,7 @@ NETWORKS: dict[str, Reference] = {
         31.2,
         1448,
         "unet",
-        "128^3 patch, 32 to 320 channels, two 3^3 convolutions a level down and up (MLPerf "
-        "image_segmentation, unet3d.py)",
+        "128^3 patch, 32 to 320 channels, two 3^3 convolutions a level down and up (MLPerf image_segmentation, unet3d.py)",
     ),
     "waveglow-segment": Reference(
         264.0,

@@ -84,9 +84,7 @@ def score_examples(folder: Path) -> Scores | None:
             else:
                 predicted[i] = _network(row, cluster, precision)
         except GpuwiseError as error:
-            reason[i] = (
-                error.reason if isinstance(error, UnpredictableError) else error.message.split("\n")[0][:80]
-            )
+            reason[i] = error.reason if isinstance(error, UnpredictableError) else error.message.split("\n")[0][:80]
     for i, result in run_times(runs).items():
         if isinstance(result, str):
             reason[i] = result
@@ -152,9 +150,7 @@ def _bert(row: dict[str, Any], cluster: Cluster, precision: str) -> TransformerR
     # as the share of tokens it sees
     length = round(seq * FILLED.get(seq, 1.0))
     classes = 2 if seq == 384 else round(BERT_VOCABULARY * MASKED[seq] / length)
-    return TransformerRun(
-        "bert-large", cluster, precision, int(micro), length, BERT_STACK, classes, accumulation
-    )
+    return TransformerRun("bert-large", cluster, precision, int(micro), length, BERT_STACK, classes, accumulation)
 
 
 BERT_VOCABULARY = 30522

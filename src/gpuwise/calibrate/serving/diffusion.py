@@ -212,9 +212,7 @@ def _group(c: dict[str, NDArray[Any]], at: Sequence[int]) -> list[Generation]:
     batch = np.array([int(c["batch_size"][j]) * model.passes for j in at], np.int64)
     mine = np.full(len(at), max(1, tokens // n))
     seen = np.full(len(at), mine[0] if model.linear_attention else tokens)
-    times = device_times(
-        model.architecture(), system, Serving(attention=KERNEL), Iterations(batch, mine, seen)
-    )
+    times = device_times(model.architecture(), system, Serving(attention=KERNEL), Iterations(batch, mine, seen))
     degrees = int(c["ulysses_degree"][i]), int(c["ring_degree"][i])
     result: list[Generation] = []
     for k, j in enumerate(at):
@@ -275,9 +273,7 @@ def fit_diffusion(folder: Path) -> dict[str, float]:
         costs: dict[str, Any] = dict(zip(names, np.exp(x), strict=True))
         return np.array([g.seconds(costs) / measured[i] for i in rows if (g := parts[i]) is not None])
 
-    best = least_squares(
-        lambda x: np.log(ratio(x, learn)), start, bounds=(low, high), loss="soft_l1", f_scale=0.1
-    )
+    best = least_squares(lambda x: np.log(ratio(x, learn)), start, bounds=(low, high), loss="soft_l1", f_scale=0.1)
     kept = [i for i, g in enumerate(parts) if g is not None and is_check(c["model_id"][i])]
     errors = {
         f"{name} mape ({len(rows)} rows)": round(float(np.mean(np.abs(ratio(best.x, rows) - 1))), 4)

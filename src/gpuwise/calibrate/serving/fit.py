@@ -66,9 +66,7 @@ def fit_engines(rows: Sequence[ServingRow], groups: Sequence[Group]) -> dict[str
                 ratios["check" if is_check(rows[i]) else "fit"].append(float(t / rows[i].measured_s))
         for part, values in ratios.items():
             if values:
-                errors[f"{engine} {part} mape ({len(values)} rows)"] = round(
-                    float(np.mean(np.abs(np.array(values) - 1))), 4
-                )
+                errors[f"{engine} {part} mape ({len(values)} rows)"] = round(float(np.mean(np.abs(np.array(values) - 1))), 4)
         kept = np.array(ratios["check"] or ratios["fit"])
         engines[engine] = {
             **{k: float(f"{v:.4g}") for k, v in costs.items()},
@@ -104,9 +102,7 @@ def fit_engine(rows: Sequence[ServingRow], groups: Sequence[Group]) -> dict[str,
         parts: list[F64] = []
         for g, keep in learn:
             measured = np.array([rows[i].measured_s for i in g.at])
-            parts.append(
-                (np.log(g.seconds(costs) / measured) * max(per_model[_model(rows, g)], 1) ** -0.25)[keep]
-            )
+            parts.append((np.log(g.seconds(costs) / measured) * max(per_model[_model(rows, g)], 1) ** -0.25)[keep])
         return np.concatenate([*parts, 0.02 * (x - start)])
 
     best = least_squares(residual, start, bounds=(low, high), loss="soft_l1", f_scale=0.05, diff_step=1e-3)
@@ -155,9 +151,7 @@ def fit_single_stream(rows: Sequence[ServingRow]) -> dict[str, float]:
         "split": "a third of the GPUs kept for checking, by hash",
         "date": "2026-11-21",
     }
-    write(
-        "single_stream", {"form": form, "measured": measured, "log_sigma": widths, "provenance": provenance}
-    )
+    write("single_stream", {"form": form, "measured": measured, "log_sigma": widths, "provenance": provenance})
     return errors
 
 

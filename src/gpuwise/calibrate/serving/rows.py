@@ -74,9 +74,7 @@ def read_rows(folder: Path) -> list[ServingRow] | None:
     return rows if found else None
 
 
-def _records(
-    folder: Path, name: str, text: tuple[str, ...], numbers: tuple[str, ...]
-) -> list[dict[str, Any]] | None:
+def _records(folder: Path, name: str, text: tuple[str, ...], numbers: tuple[str, ...]) -> list[dict[str, Any]] | None:
     columns = read_columns(folder / name, {**dict.fromkeys(text, "str"), **dict.fromkeys(numbers, "float")})
     if columns is None:
         return None

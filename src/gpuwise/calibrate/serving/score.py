@@ -33,9 +33,7 @@ F64 = NDArray[np.float64]
 
 def score(folder: Path, all_check: bool) -> Scores | None:
     """Predict every row of the tables under ``folder/serving``; None when none is there."""
-    return joined(
-        [_score_engines(folder, all_check), score_diffusion(folder, all_check), _score_mlperf(folder)]
-    )
+    return joined([_score_engines(folder, all_check), score_diffusion(folder, all_check), _score_mlperf(folder)])
 
 
 def _score_engines(folder: Path, all_check: bool) -> Scores | None:
@@ -96,12 +94,7 @@ def _ideal(r: ServingRow) -> float:
         return math.nan
     ranks = r.serving.tp * r.serving.attention_dp
     total = count_parameters(r.architecture).total
-    weights = (
-        total
-        * WEIGHT_BYTES[r.serving.expert_weights or r.serving.weights]
-        / ranks
-        / device.memory_bandwidth_bytes_per_s
-    )
+    weights = total * WEIGHT_BYTES[r.serving.expert_weights or r.serving.weights] / ranks / device.memory_bandwidth_bytes_per_s
     peak = device.peak_flop_per_s.get("bf16") or device.peak_flop_per_s.get("fp16")
     return max(weights, 2.0 * total * r.sequences / ranks / peak) if peak else math.nan
 

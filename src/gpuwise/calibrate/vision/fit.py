@@ -78,9 +78,7 @@ def physical(rows: VisionRows, at: NDArray[Any], model: dict[str, Any]) -> tuple
         for precision in set(rows.precision[at]):
             here = (rows.gpu[at] == gpu) & (rows.precision[at] == precision)
             if here.any():
-                out[:, here] = rooflines(
-                    rows.accelerators[gpu], precision, rows.networks.take(at[here]), model
-                )
+                out[:, here] = rooflines(rows.accelerators[gpu], precision, rows.networks.take(at[here]), model)
     return out[0], out[1], out[2]
 
 
@@ -102,11 +100,7 @@ def fit_form(rows: VisionRows, mask: Bool) -> dict[str, Any]:
 
     at = np.flatnonzero(mask)
     at = np.random.default_rng(20261121).permutation(at)[:4000]
-    limited = {
-        a.family
-        for g, a in rows.accelerators.items()
-        if (rows.gpu[mask] == g).any() and (a.tdp_w or 999) <= 300
-    }
+    limited = {a.family for g, a in rows.accelerators.items() if (rows.gpu[mask] == g).any() and (a.tdp_w or 999) <= 300}
     names = [k for k in _BOUNDS if k not in POWER_LIMITED or k in limited]
     low, high = (np.log([_BOUNDS[k][i] for k in names]) for i in (0, 1))
     start = {**START["passes"], "matrix": START["efficiency"]["matrix"], **START, "Blackwell-RTX": 1.6e-12}
@@ -143,9 +137,7 @@ def predicted(rows: VisionRows, at: NDArray[Any], model: dict[str, Any], trees: 
     return n.batch * combined(c, m, model["overlap"]) * factor + w
 
 
-def _errors(
-    rows: VisionRows, check: Bool, model: dict[str, Any], trees: Trees
-) -> tuple[dict[str, float], dict[str, float]]:
+def _errors(rows: VisionRows, check: Bool, model: dict[str, Any], trees: Trees) -> tuple[dict[str, float], dict[str, float]]:
     errors: dict[str, float] = {}
     sigma: dict[str, float] = {}
     for part, mask in (("fit", ~check), ("check", check)):

@@ -56,9 +56,7 @@ class VisionRows:
 
 def read_rows(folder: Path) -> VisionRows | None:
     """Every row of ``models/timm.csv`` under ``folder``; None when the table is not there."""
-    columns = read_columns(
-        folder / TABLE, {**dict.fromkeys(_TEXT, "str"), **dict.fromkeys(_NUMBERS, "float")}
-    )
+    columns = read_columns(folder / TABLE, {**dict.fromkeys(_TEXT, "str"), **dict.fromkeys(_NUMBERS, "float")})
     if columns is None:
         return None
     stems = np.array([stem_of(m) for m in columns["model"]], dtype=object)

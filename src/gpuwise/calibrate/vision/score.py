@@ -72,9 +72,7 @@ def constant_efficiency(rows: VisionRows, fit: NDArray[np.bool_]) -> F64:
         device = rows.accelerators[gpu]
         flop = 2.0 * n.macs[at] * np.where(n.training[at], 3.0, 1.0)
         bytes_moved = n.activations[at] * 4.0
-        ideal[at] = n.batch[at] * (
-            flop / device.peak(precision) + bytes_moved / device.memory_bandwidth_bytes_per_s
-        )
+        ideal[at] = n.batch[at] * (flop / device.peak(precision) + bytes_moved / device.memory_bandwidth_bytes_per_s)
     for gpu in set(rows.gpu):
         for training in (False, True):
             mine = (rows.gpu == gpu) & (n.training == training) & np.isfinite(ideal)

@@ -67,13 +67,22 @@ def _cases(subject: Subject) -> Sequence[Case]:
 
 def _document(d: DeviceCoefficients) -> dict[str, Any]:
     return {
-        "device": d.device, "name": d.name, "accelerator": d.accelerator, "rates": dict(d.rates),
+        "device": d.device,
+        "name": d.name,
+        "accelerator": d.accelerator,
+        "rates": dict(d.rates),
         "families": [
-            {"key": f.key, "rows": f.rows, "error_before": f.before, "error_after": f.after, "bias": f.bias,
-             "used": f.correction is not None}
+            {
+                "key": f.key,
+                "rows": f.rows,
+                "error_before": f.before,
+                "error_after": f.after,
+                "bias": f.bias,
+                "used": f.correction is not None,
+            }
             for f in d.families.values()
         ],
-    }  # fmt: skip
+    }
 
 
 def _show(learned: Sequence[DeviceCoefficients], path: str, interrupted: bool) -> None:

@@ -139,9 +139,17 @@ def _limits(each_s: float | None, quick: bool, began_s: float) -> Limits:
 
 
 def _measure(
-    subjects: list[Subject], store: Records | None, limits: Limits, only: tuple[str, ...], against: tuple[str, ...],
-    threshold: float | str | None, no_gpu: str, *, quick: bool, json: bool,
-) -> int:  # fmt: skip
+    subjects: list[Subject],
+    store: Records | None,
+    limits: Limits,
+    only: tuple[str, ...],
+    against: tuple[str, ...],
+    threshold: float | str | None,
+    no_gpu: str,
+    *,
+    quick: bool,
+    json: bool,
+) -> int:
     """``no_gpu``: why there is none to measure; empty where there is one, or none was asked for."""
     import time
 

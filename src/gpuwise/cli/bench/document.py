@@ -13,9 +13,12 @@ if TYPE_CHECKING:
 
 
 def document(
-    outcome: Outcome, judged: Sequence[Judged], compared: Sequence[Speedup], below: Sequence[Judged],
+    outcome: Outcome,
+    judged: Sequence[Judged],
+    compared: Sequence[Speedup],
+    below: Sequence[Judged],
     without: tuple[str, Sequence[Case]] = ("", ()),
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """``results`` in the order measured; rates in FLOP/s and bytes/s, times in seconds. ``without`` is why there is no
     GPU, and what was to run on one."""
     from gpuwise.records.record import run_document
@@ -55,6 +58,12 @@ def _result(j: Judged) -> dict[str, Any]:
 
 def _speedup(s: Speedup) -> dict[str, Any]:
     return {
-        "product": s.product, "dtype": s.dtype, "processor": s.processor, "processor_s": s.processor_s, "gpu": s.gpu,
-        "measured": s.measured, "predicted": None if s.predicted is None else s.predicted.as_dict(), "reason": s.reason,
-    }  # fmt: skip
+        "product": s.product,
+        "dtype": s.dtype,
+        "processor": s.processor,
+        "processor_s": s.processor_s,
+        "gpu": s.gpu,
+        "measured": s.measured,
+        "predicted": None if s.predicted is None else s.predicted.as_dict(),
+        "reason": s.reason,
+    }

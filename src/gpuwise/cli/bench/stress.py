@@ -77,8 +77,11 @@ def drifts(r: Stressed) -> dict[str, str]:
     from gpuwise.machine.bench.watch import summarise_samples
 
     made: dict[str, str] = {}
-    for title, name, scale, unit in (("temperature", "temperature_c", 1.0, "C"), ("clock", "sm_clock_hz", 1e-6, "MHz"),
-                                     ("power", "power_w", 1.0, "W")):  # fmt: skip
+    for title, name, scale, unit in (
+        ("temperature", "temperature_c", 1.0, "C"),
+        ("clock", "sm_clock_hz", 1e-6, "MHz"),
+        ("power", "power_w", 1.0, "W"),
+    ):
         values = [v for s in r.samples if (v := getattr(s, name)) is not None]
         if values:
             made[title] = f"{values[0] * scale:.0f} to {values[-1] * scale:.0f} {unit}, at most {max(values) * scale:.0f}"
@@ -91,8 +94,17 @@ def drifts(r: Stressed) -> dict[str, str]:
 
 def _document(r: Stressed) -> dict[str, Any]:
     return {
-        "device": r.subject.label, "name": r.subject.name, "measurement": None if r.case is None else r.case.key,
-        "seconds": r.seconds, "executions": r.executions, "mismatches": r.mismatches, "first_wrong_s": r.first_wrong_s,
-        "rate_first": r.rate_first, "rate_last": r.rate_last, "faulty": r.faulty, "failed": r.failed,
-        "interrupted": r.interrupted, "drift": drifts(r),
-    }  # fmt: skip
+        "device": r.subject.label,
+        "name": r.subject.name,
+        "measurement": None if r.case is None else r.case.key,
+        "seconds": r.seconds,
+        "executions": r.executions,
+        "mismatches": r.mismatches,
+        "first_wrong_s": r.first_wrong_s,
+        "rate_first": r.rate_first,
+        "rate_last": r.rate_last,
+        "faulty": r.faulty,
+        "failed": r.failed,
+        "interrupted": r.interrupted,
+        "drift": drifts(r),
+    }

@@ -24,9 +24,15 @@ NOTED_BUSY = 0.05
 
 
 def show(
-    outcome: Outcome, judged: Sequence[Judged], compared: Sequence[Speedup], below: Sequence[Judged],
-    threshold: float | str | None, without: tuple[str, Sequence[Case]] = ("", ()), *, saved_in: Path | None,
-) -> None:  # fmt: skip
+    outcome: Outcome,
+    judged: Sequence[Judged],
+    compared: Sequence[Speedup],
+    below: Sequence[Judged],
+    threshold: float | str | None,
+    without: tuple[str, Sequence[Case]] = ("", ()),
+    *,
+    saved_in: Path | None,
+) -> None:
     """The verdict first, then each device's results, the comparison, and what was left out."""
     to = console()
     to.print(headline(outcome, judged, below, threshold), style="bold")

@@ -96,10 +96,23 @@ def cost(
         from gpuwise.cli.cost.run import cost_run
 
         return cost_run(
-            model, on=on, tokens=tokens, country=country, provider=rented.provider, usd_per_hour=rented.rent_price,
-            spot=rented.spot, seq=seq, precision=precision, storage_usd_per_gb_month=storage_price, egress_gb=egress_gb,
-            eval_share=eval_share, pue=_one(owned.pue), html=html, svg=svg, json=json,
-        )  # fmt: skip
+            model,
+            on=on,
+            tokens=tokens,
+            country=country,
+            provider=rented.provider,
+            usd_per_hour=rented.rent_price,
+            spot=rented.spot,
+            seq=seq,
+            precision=precision,
+            storage_usd_per_gb_month=storage_price,
+            egress_gb=egress_gb,
+            eval_share=eval_share,
+            pue=_one(owned.pue),
+            html=html,
+            svg=svg,
+            json=json,
+        )
     if tokens is not None:
         raise InputError("--tokens without a model", hint="gpuwise cost llama-3.1-8b --on 8xH100-SXM --tokens 15B")
     if rules:
@@ -109,9 +122,20 @@ def cost(
 
 
 def _hours(
-    on: str, wanted: Wanted, owned: Owned, rented: Rented, country: str | None, simple: bool, steps: bool, scenarios: int,
-    seed: int, money: tuple[str, float | None], html: Path | None, svg: Path | None, json: bool,
-) -> int:  # fmt: skip
+    on: str,
+    wanted: Wanted,
+    owned: Owned,
+    rented: Rented,
+    country: str | None,
+    simple: bool,
+    steps: bool,
+    scenarios: int,
+    seed: int,
+    money: tuple[str, float | None],
+    html: Path | None,
+    svg: Path | None,
+    json: bool,
+) -> int:
     import datetime
 
     from gpuwise.cli.cost.input import demand_of, footprint, in_dollars, ownership_of, renting_of, simple_question
@@ -129,9 +153,15 @@ def _hours(
     else:
         own = ownership_of(cluster, owned, wanted.years, power)
     result = rent_or_own(
-        demand, own, renting, wanted.years, n_scenarios=scenarios, seed=seed, accelerator=cluster.accelerator.name,
+        demand,
+        own,
+        renting,
+        wanted.years,
+        n_scenarios=scenarios,
+        seed=seed,
+        accelerator=cluster.accelerator.name,
         footprint=carbon,
-    )  # fmt: skip
+    )
     counted = None
     if steps and not simple:
         from gpuwise.money.rent_or_own.counting import count_up

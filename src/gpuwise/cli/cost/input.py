@@ -213,9 +213,13 @@ def demand_of(wanted: Wanted) -> Demand:
         None if wanted.demand_spread is None else _replaced(economics()["demand_spread"], wanted.demand_spread, "--demand-spread")
     )
     return Demand(
-        given[0], peak_over_mean=1.0 if shape == "steady" else wanted.peak or 3.0, peak_share=wanted.burst_share,
-        growth_per_year=wanted.growth, profile=_profile(wanted.profile), spread=spread,
-    )  # fmt: skip
+        given[0],
+        peak_over_mean=1.0 if shape == "steady" else wanted.peak or 3.0,
+        peak_share=wanted.burst_share,
+        growth_per_year=wanted.growth,
+        profile=_profile(wanted.profile),
+        spread=spread,
+    )
 
 
 def ownership_of(cluster: Cluster, owned: Owned, months: int, power: PowerPrice | None) -> Ownership:
@@ -225,9 +229,14 @@ def ownership_of(cluster: Cluster, owned: Owned, months: int, power: PowerPrice 
 
     own = own_of(cluster, condition="used" if owned.used else "new", gpu_usd=owned.buy_price, power=power)
     said: dict[str, Range | None] = {
-        "usd_per_kwh": owned.kwh_price, "pue": owned.pue, "colocation": owned.colo, "staff": owned.staff,
-        "support_share": owned.support, "server_factor": owned.server_overhead, "fill": owned.utilisation,
-    }  # fmt: skip
+        "usd_per_kwh": owned.kwh_price,
+        "pue": owned.pue,
+        "colocation": owned.colo,
+        "staff": owned.staff,
+        "support_share": owned.support,
+        "server_factor": owned.server_overhead,
+        "fill": owned.utilisation,
+    }
     for field, value in said.items():
         if value is not None:
             own = own.with_driver(field, _replaced(getattr(own, field), value, _OPTION[field]))
@@ -275,9 +284,14 @@ def renting_of(cluster: Cluster, rented: Rented, today: datetime.date) -> Rentin
     if rented.reserved is not None:
         terms = tuple(t.strip().lower() for t in rented.reserved.split(",") if t.strip().lower() != "none")
     return rent_of(
-        cluster, today, usd_per_hour=rented.rent_price, provider=rented.provider, reserved=terms, spot=rented.spot,
+        cluster,
+        today,
+        usd_per_hour=rented.rent_price,
+        provider=rented.provider,
+        reserved=terms,
+        spot=rented.spot,
         moving=not rented.still,
-    )  # fmt: skip
+    )
 
 
 def footprint(cluster: Cluster, country: str | None) -> tuple[Footprint, PowerPrice | None]:
@@ -313,9 +327,14 @@ def in_dollars(owned: Owned, rented: Rented, currency: str, usd_rate: float | No
 
 
 _OPTION = {
-    "usd_per_kwh": "--kwh-price", "pue": "--pue", "colocation": "--colo", "staff": "--staff", "support_share": "--support",
-    "server_factor": "--server-overhead", "fill": "--utilisation",
-}  # fmt: skip
+    "usd_per_kwh": "--kwh-price",
+    "pue": "--pue",
+    "colocation": "--colo",
+    "staff": "--staff",
+    "support_share": "--support",
+    "server_factor": "--server-overhead",
+    "fill": "--utilisation",
+}
 
 
 def _replaced(driver: Driver, value: Range, option: str) -> Driver:

@@ -93,11 +93,16 @@ def _print_document(plan: Plan, cost: RunCost, other: Sequence[Change]) -> None:
     from gpuwise.money.run.document import run_document
     from gpuwise.plan.document import cluster_document
 
-    print_json({
-        "model": {"id": plan.goal.arch.id, "name": plan.goal.arch.name}, "tokens": plan.tokens,
-        "cluster": cluster_document(cost.run.cluster), "assumed": list(plan.goal.assumed),
-        "warnings": list(plan.warnings), **run_document(cost, other),
-    })  # fmt: skip
+    print_json(
+        {
+            "model": {"id": plan.goal.arch.id, "name": plan.goal.arch.name},
+            "tokens": plan.tokens,
+            "cluster": cluster_document(cost.run.cluster),
+            "assumed": list(plan.goal.assumed),
+            "warnings": list(plan.warnings),
+            **run_document(cost, other),
+        }
+    )
 
 
 def _write(cost: RunCost, title: str, html: Path | None, svg: Path | None) -> None:
@@ -167,9 +172,16 @@ def _spot(cluster: Cluster, price: Price | None, today: object, provider: str | 
 
 
 def _run(
-    plan: Plan, best: Option, storage: StoragePrice, grid: Grid | None, site: Site | None, spot_usd: float | None,
-    eval_share: float | None, egress_gb: float | None, pue: float | None,
-) -> Run:  # fmt: skip
+    plan: Plan,
+    best: Option,
+    storage: StoragePrice,
+    grid: Grid | None,
+    site: Site | None,
+    spot_usd: float | None,
+    eval_share: float | None,
+    egress_gb: float | None,
+    pue: float | None,
+) -> Run:
 
     from gpuwise.money.run.checkpointing import checkpoint_bytes
     from gpuwise.money.run.cost import Run
@@ -178,11 +190,20 @@ def _run(
     arch, strategy = plan.goal.arch, best.estimate.strategy
     n = float(count_parameters(arch).total)
     return Run(
-        time_s=best.time_s, cluster=best.cluster, price=best.price,
-        state_bytes=checkpoint_bytes(n, n, strategy), weight_bytes=2.0 * n,
-        data_bytes=plan.tokens * (2.0 if arch.vocab <= SMALL_VOCABULARY else 4.0), storage=storage, grid=grid,
-        site=site, pue=pue, spot_usd_per_hour=spot_usd, evaluation_share=eval_share, egress_gb=egress_gb,
-    )  # fmt: skip
+        time_s=best.time_s,
+        cluster=best.cluster,
+        price=best.price,
+        state_bytes=checkpoint_bytes(n, n, strategy),
+        weight_bytes=2.0 * n,
+        data_bytes=plan.tokens * (2.0 if arch.vocab <= SMALL_VOCABULARY else 4.0),
+        storage=storage,
+        grid=grid,
+        site=site,
+        pue=pue,
+        spot_usd_per_hour=spot_usd,
+        evaluation_share=eval_share,
+        egress_gb=egress_gb,
+    )
 
 
 def _nothing_fits(plan: Plan, json: bool) -> int:

@@ -42,16 +42,18 @@ def _headline(to: Console, plan: Plan, cost: RunCost) -> None:
     own = cost.run.price is None
     to.print(
         Text.assemble(
-            "  ", (_money(cost.total_usd.expected), "bold green"),
+            "  ",
+            (_money(cost.total_usd.expected), "bold green"),
             f"  [{span(cost.total_usd, _money)}]" + (", electricity and storage of one's own machine" if own else ""),
         )
-    )  # fmt: skip
+    )
     to.print(
         Text.assemble(
-            "  ", (format_duration(cost.wall_s.expected), "bold"), f"  [{span(cost.wall_s, format_duration)}], "
-            f"{percent(cost.effective)} of it training",
+            "  ",
+            (format_duration(cost.wall_s.expected), "bold"),
+            f"  [{span(cost.wall_s, format_duration)}], {percent(cost.effective)} of it training",
         )
-    )  # fmt: skip
+    )
     if cost.kwh is not None:
         words = f"  {_kwh(cost.kwh.expected)}  [{span(cost.kwh, _kwh)}]"
         to.print(words, soft_wrap=True)
@@ -122,7 +124,7 @@ def _stops(to: Console, cost: RunCost) -> None:
         ("", f"{_gb(cost.run.state_bytes)}, {format_duration(stops.save_s.expected)} to write"),
         ("restart", f"{format_duration(stops.restart_s.expected)}, reading the checkpoint included"),
         ("lost to both", f"{percent(stops.overhead)} of the work"),
-    ]  # fmt: skip
+    ]
     for name, value in rows:
         table.add_row(name, value)
     section(to, "Stops and checkpoints", table)

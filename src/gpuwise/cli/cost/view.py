@@ -81,10 +81,15 @@ def _options(to: Console, r: RentOrOwn) -> None:
     for i, o in enumerate(r.options):
         busy = [_percent(o.utilisation)] if wide else []
         table.add_row(
-            o.label, dollars(o.total_usd.expected), _ends(o.total_usd), f"{o.usd_per_gpu_hour.expected:.2f}",
-            f"{o.usd_per_gpu_hour.low:.2f} to {o.usd_per_gpu_hour.high:.2f}", *busy, percent(o.cheapest_share),
+            o.label,
+            dollars(o.total_usd.expected),
+            _ends(o.total_usd),
+            f"{o.usd_per_gpu_hour.expected:.2f}",
+            f"{o.usd_per_gpu_hour.low:.2f} to {o.usd_per_gpu_hour.high:.2f}",
+            *busy,
+            percent(o.cheapest_share),
             style="bold" if i == 0 else None,
-        )  # fmt: skip
+        )
     section(to, f"Every way to get the hours (today's dollars, {r.n_scenarios:,} futures)", table)
     low, high = r.regret_usd.low, r.regret_usd.high
     if len(r.options) > 1 and high > 0:
@@ -147,9 +152,13 @@ def _steps(to: Console, counted: Counted) -> None:
     table.add_row(bare.label, _months(bare.break_even_months), dollars(bare.own_minus_rent_usd), "", "", "")
     for one, all_so_far in zip(counted.alone, counted.together, strict=True):
         table.add_row(
-            f"+ {one.label}", _months(one.break_even_months), dollars(one.own_minus_rent_usd),
-            _months(all_so_far.break_even_months), dollars(all_so_far.own_minus_rent_usd), percent(all_so_far.own_wins),
-        )  # fmt: skip
+            f"+ {one.label}",
+            _months(one.break_even_months),
+            dollars(one.own_minus_rent_usd),
+            _months(all_so_far.break_even_months),
+            dollars(all_so_far.own_minus_rent_usd),
+            percent(all_so_far.own_wins),
+        )
     section(to, "From the bare sum to the whole: break-even in months, (own - rent)", table)
 
 

@@ -26,24 +26,14 @@ def show_fit(fit: Fit) -> None:
     to, e, goal = console(), fit.estimate, fit.goal
     verdict = ("fits", "bold green") if fit.fits else ("does not fit", "bold red")
     size = format_count(count_parameters(goal.arch).total)
-    to.print(
-        Text.assemble(
-            (goal.arch.name, "bold"), f" ({size} parameters) ", verdict, " on ", (goal.cluster.label, "bold")
-        )
-    )
+    to.print(Text.assemble((goal.arch.name, "bold"), f" ({size} parameters) ", verdict, " on ", (goal.cluster.label, "bold")))
     to.print(f"  {training_words(fit)}")
     show_memory(to, dict(e.memory_parts), e.device_bytes, "Memory of the fullest GPU")
     to.print(f"  80 % interval {span(e.memory_bytes, format_bytes)}, {e.memory_bytes.basis}", style="dim")
     if fit.fits:
         to.print()
-        to.print(
-            f"  {plain(e.tokens_per_s.expected)} tokens/s [{span(e.tokens_per_s, plain)}], MFU "
-            f"{100 * e.mfu.expected:.0f} %"
-        )
-        to.print(
-            f"  As it stands, micro-batches up to {fit.micro_batch} fit, or sequences up to "
-            f"{fit.seq_len:,} tokens"
-        )
+        to.print(f"  {plain(e.tokens_per_s.expected)} tokens/s [{span(e.tokens_per_s, plain)}], MFU {100 * e.mfu.expected:.0f} %")
+        to.print(f"  As it stands, micro-batches up to {fit.micro_batch} fit, or sequences up to {fit.seq_len:,} tokens")
     else:
         _combinations(to, fit)
     _remedies(to, fit)
@@ -86,10 +76,13 @@ def _table(remedies: Sequence[Remedy], *, verdict: bool) -> Table:
         note = {STATES: "other optimizer states", ADAPTERS: "trains adapters only"}.get(r.kind, "")
         fits = [Text("yes", "green") if r.fits else Text("no", "red")] if verdict else []
         table.add_row(
-            r.name, format_bytes(r.saved_bytes), speed_words(r.slower),
-            format_bytes(r.estimate.memory_bytes.expected), *fits,
+            r.name,
+            format_bytes(r.saved_bytes),
+            speed_words(r.slower),
+            format_bytes(r.estimate.memory_bytes.expected),
+            *fits,
             Text(note, "dim"),
-        )  # fmt: skip
+        )
     return table
 
 
@@ -103,16 +96,15 @@ def speed_words(slower: float) -> str:
 def _bigger(to: Console, title: str, found: Sequence[Bigger]) -> None:
     if not found:
         return
-    table = table_of(
-        ["GPUs", "memory", "free", "tokens/s", "price", "how"], left=("GPUs", "how"), wrap=("how",)
-    )
+    table = table_of(["GPUs", "memory", "free", "tokens/s", "price", "how"], left=("GPUs", "how"), wrap=("how",))
     for b in found:
         e = b.estimate
         table.add_row(
             f"{b.cluster.n_accelerators}x {b.cluster.accelerator.name}",
             format_bytes(e.memory_bytes.expected),
-            format_bytes(e.device_bytes - e.memory_bytes.expected), plain(e.tokens_per_s.expected),
+            format_bytes(e.device_bytes - e.memory_bytes.expected),
+            plain(e.tokens_per_s.expected),
             "-" if b.usd_per_hour is None else f"{format_usd(b.usd_per_hour * b.cluster.n_accelerators)}/h",
             layout(e.strategy),
-        )  # fmt: skip
+        )
     section(to, title, table)

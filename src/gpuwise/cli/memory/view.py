@@ -31,10 +31,12 @@ def show_report(report: MemoryReport, name: str, *, timeline: Path | None, out: 
     _agreement(to, report)
     if run.oom is not None:
         where = history.where[run.oom.storage]
-        to.print(Text.assemble(
-            ("  out of memory", "bold red"), f" at event {run.oom.event:,}: {format_bytes(run.oom.requested_bytes)}"
-            + (f" at {where}" if where else ""),
-        ))  # fmt: skip
+        to.print(
+            Text.assemble(
+                ("  out of memory", "bold red"),
+                f" at event {run.oom.event:,}: {format_bytes(run.oom.requested_bytes)}" + (f" at {where}" if where else ""),
+            )
+        )
         to.print(f"  {run.oom.reason}")
     if run.n_events > 1:
         show_timeline(to, report.timeline(name))
@@ -52,8 +54,10 @@ def _agreement(to: Console, report: MemoryReport) -> None:
     if own.exact and own.n_same_place == own.n_blocks:
         words.append("the simulated allocator puts every block where the real one did")
     elif own.exact:
-        words.append(f"the simulated allocator reserves exactly what the real one did; {own.n_same_place:,} of "
-                     f"{own.n_blocks:,} blocks are at the recorded address")  # fmt: skip
+        words.append(
+            f"the simulated allocator reserves exactly what the real one did; {own.n_same_place:,} of "
+            f"{own.n_blocks:,} blocks are at the recorded address"
+        )
     else:
         words.append(
             f"the simulated allocator reserves {format_bytes(own.run.peak_reserved_bytes)} where the real one had "

@@ -79,9 +79,15 @@ def op(
     """
     words = _words(kind, sizes)
     given = {
-        "dtype": dtype, "batch": batch, "kv_heads": kv_heads, "causal": causal, "weights": weights, "context": context,
-        "seq": seq, "precision": precision,
-    }  # fmt: skip
+        "dtype": dtype,
+        "batch": batch,
+        "kv_heads": kv_heads,
+        "causal": causal,
+        "weights": weights,
+        "context": context,
+        "seq": seq,
+        "precision": precision,
+    }
     options = _options(kind, given)
     from gpuwise.cli.this_machine import is_this, this_target
     from gpuwise.plan.one_op import find_processor, find_target

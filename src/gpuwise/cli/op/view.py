@@ -62,10 +62,15 @@ def _show_kernel(to: Console, answer: Answer) -> None:
         name = "" if paths and r.device == last else r.device
         last = r.device
         table.add_row(
-            name, *([r.path] if paths else []), format_duration(r.time_s.expected),
-            *([_span(r.time_s, format_duration)] if wide else []), rate, f"{100 * r.share_of_peak:.0f} %", r.bound,
+            name,
+            *([r.path] if paths else []),
+            format_duration(r.time_s.expected),
+            *([_span(r.time_s, format_duration)] if wide else []),
+            rate,
+            f"{100 * r.share_of_peak:.0f} %",
+            r.bound,
             *([_times(r.speedup, wide)] if faster else []),
-        )  # fmt: skip
+        )
     to.print()
     to.print(table)
     _footer(to, rows, answer)
@@ -87,12 +92,14 @@ def _show_model(to: Console, answer: ModelAnswer) -> None:
     table = table_of(columns, left=("device", "bound by"), wrap=("device", "bound by"))
     for r in rows:
         table.add_row(
-            r.device, "-" if r.tokens_per_s is None else _plain(r.tokens_per_s.expected),
+            r.device,
+            "-" if r.tokens_per_s is None else _plain(r.tokens_per_s.expected),
             *(["-" if r.tokens_per_s is None else _span(r.tokens_per_s, _plain)] if wide else []),
             "-" if r.time_s is None else _long(r.time_s.expected),
             *(["-" if r.cost_usd is None else format_usd(r.cost_usd.expected)] if cost else []),
-            r.bound, *([_times(r.speedup, wide)] if faster else []),
-        )  # fmt: skip
+            r.bound,
+            *([_times(r.speedup, wide)] if faster else []),
+        )
     to.print()
     to.print(table)
     _footer(to, rows, None)
@@ -169,28 +176,50 @@ def document(answer: Answer | ModelAnswer) -> dict[str, object]:
         }
     return {
         "operation": {
-            "kind": answer.kind, "model": answer.model.id, "text": answer.text, "flop": answer.flop,
-            "weight_bytes": answer.weight_bytes, "cache_bytes": answer.cache_bytes,
+            "kind": answer.kind,
+            "model": answer.model.id,
+            "text": answer.text,
+            "flop": answer.flop,
+            "weight_bytes": answer.weight_bytes,
+            "cache_bytes": answer.cache_bytes,
         },
         "rows": [_model_row(r) for r in answer.rows],
         "against": None if answer.against is None else _model_row(answer.against),
-    }  # fmt: skip
+    }
 
 
 def _row(r: Row) -> dict[str, object]:
     return {
-        "device": r.device, "id": r.id, "kind": r.kind, "path": r.path, "time_s": r.time_s.as_dict(),
-        "flop_per_s": r.flop_per_s, "bytes_per_s": r.bytes_per_s, "peak": r.peak, "share_of_peak": r.share_of_peak,
-        "bound": r.bound, "speedup": _maybe(r.speedup), "notes": list(r.notes),
-    }  # fmt: skip
+        "device": r.device,
+        "id": r.id,
+        "kind": r.kind,
+        "path": r.path,
+        "time_s": r.time_s.as_dict(),
+        "flop_per_s": r.flop_per_s,
+        "bytes_per_s": r.bytes_per_s,
+        "peak": r.peak,
+        "share_of_peak": r.share_of_peak,
+        "bound": r.bound,
+        "speedup": _maybe(r.speedup),
+        "notes": list(r.notes),
+    }
 
 
 def _model_row(r: ModelRow) -> dict[str, object]:
     return {
-        "device": r.device, "id": r.id, "kind": r.kind, "fits": r.time_s is not None, "time_s": _maybe(r.time_s),
-        "tokens_per_s": _maybe(r.tokens_per_s), "bound": r.bound, "needs_bytes": r.needs_bytes,
-        "has_bytes": r.has_bytes, "cost_usd": _maybe(r.cost_usd), "speedup": _maybe(r.speedup), "notes": list(r.notes),
-    }  # fmt: skip
+        "device": r.device,
+        "id": r.id,
+        "kind": r.kind,
+        "fits": r.time_s is not None,
+        "time_s": _maybe(r.time_s),
+        "tokens_per_s": _maybe(r.tokens_per_s),
+        "bound": r.bound,
+        "needs_bytes": r.needs_bytes,
+        "has_bytes": r.has_bytes,
+        "cost_usd": _maybe(r.cost_usd),
+        "speedup": _maybe(r.speedup),
+        "notes": list(r.notes),
+    }
 
 
 def _maybe(value: Estimate | None) -> dict[str, float | str] | None:

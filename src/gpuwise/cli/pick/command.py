@@ -142,10 +142,16 @@ def job_of(purpose: str, model: str | None, work: Work, within: Within) -> Any:
         return training_job(arch, purpose=purpose, tokens=work.tokens, seq_len=work.seq, method=work.method)
     _only(work, ("users", "requests_per_day", "tokens_per_day", "context", "weights", "hours_per_day", "least_speed"), purpose)
     return serving_job(
-        arch, users=work.users, requests_per_day=work.requests_per_day, tokens_per_day=work.tokens_per_day,
-        context=work.context, bits=bits_of(work.weights), years=within.years or 1.0, hours_per_day=work.hours_per_day,
+        arch,
+        users=work.users,
+        requests_per_day=work.requests_per_day,
+        tokens_per_day=work.tokens_per_day,
+        context=work.context,
+        bits=bits_of(work.weights),
+        years=within.years or 1.0,
+        hours_per_day=work.hours_per_day,
         least_tokens_per_s=work.least_speed,
-    )  # fmt: skip
+    )
 
 
 def bits_of(text: str | None) -> tuple[int, ...]:
@@ -174,10 +180,17 @@ def limits_of(within: Within, by: str | None) -> Any:
     if within.country is not None:
         find_grid(within.country)
     limits = Limits(
-        budget_usd=within.budget, deadline_s=within.deadline, ways=ways, vendors=known_vendors(tuple(names)),
-        max_watts=within.max_watts, have=None if within.have is None else parse_have(within.have), used=within.used,
-        country=within.country, count=within.count, by=by,
-    )  # fmt: skip
+        budget_usd=within.budget,
+        deadline_s=within.deadline,
+        ways=ways,
+        vendors=known_vendors(tuple(names)),
+        max_watts=within.max_watts,
+        have=None if within.have is None else parse_have(within.have),
+        used=within.used,
+        country=within.country,
+        count=within.count,
+        by=by,
+    )
     check_limits(limits)
     return limits
 
@@ -224,8 +237,14 @@ def _mixed(model: str | None, work: Work, limits: Any, terms: Any, today: Any, j
     if limits.budget_usd is None:
         raise InputError("--for mixed needs --budget", hint="the money to be split, for example --budget 5000")
     found = fleet(
-        find_model(model), limits, today=today, terms=terms, tokens=work.tokens, seq_len=work.seq, users=work.users,
-    )  # fmt: skip
+        find_model(model),
+        limits,
+        today=today,
+        terms=terms,
+        tokens=work.tokens,
+        seq_len=work.seq,
+        users=work.users,
+    )
     if json:
         from gpuwise.cli.out import print_json
 

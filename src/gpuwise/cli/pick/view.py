@@ -24,10 +24,15 @@ if TYPE_CHECKING:
 WIDE = 110
 TITLES = {"rent": "To rent", "buy": "To buy", "notebook": "As a notebook"}
 MARKS = {
-    "4": "done with a change (4-bit weights, lighter states)", "p": "software partial or unknown",
-    "l": "list price without a date", "?": "nobody seen to offer that many in one machine", "+": "with the machine around it",
-    "d": "derived from its family", "s": "predicted from its specification", "x": "beyond what was measured",
-}  # fmt: skip
+    "4": "done with a change (4-bit weights, lighter states)",
+    "p": "software partial or unknown",
+    "l": "list price without a date",
+    "?": "nobody seen to offer that many in one machine",
+    "+": "with the machine around it",
+    "d": "derived from its family",
+    "s": "predicted from its specification",
+    "x": "beyond what was measured",
+}
 """What the letters of the notes column mean; fitted and measured predictions have none."""
 
 
@@ -105,12 +110,18 @@ def _cells(job: Job, o: Outcome) -> dict[str, str]:
     """What is known of a row, by column."""
     months = MONTH_H if o.way.rent is not None else 1.0
     return {
-        "GPUs": f"{o.n}x {short_name(o.cluster.accelerator.name)}", "price": price_words(o.way),
-        "tok/s" if job.serving else "time": _speed(job, o), "80 %": _span(job, o), "cost": money(o.cost_usd.expected),
-        "$/EFLOP": three(1000 * o.usd_per_pflop), "$/GB": three(months * o.usd_per_gb),
-        "$/(GB/s)": three(months * o.usd_per_gb_per_s), "W": "-" if o.board_w is None else f"{o.board_w:,.0f}",
-        "tok/J": "-" if o.tokens_per_joule is None else f"{o.tokens_per_joule:.2g}", "notes": "".join(marks(o)),
-    }  # fmt: skip
+        "GPUs": f"{o.n}x {short_name(o.cluster.accelerator.name)}",
+        "price": price_words(o.way),
+        "tok/s" if job.serving else "time": _speed(job, o),
+        "80 %": _span(job, o),
+        "cost": money(o.cost_usd.expected),
+        "$/EFLOP": three(1000 * o.usd_per_pflop),
+        "$/GB": three(months * o.usd_per_gb),
+        "$/(GB/s)": three(months * o.usd_per_gb_per_s),
+        "W": "-" if o.board_w is None else f"{o.board_w:,.0f}",
+        "tok/J": "-" if o.tokens_per_joule is None else f"{o.tokens_per_joule:.2g}",
+        "notes": "".join(marks(o)),
+    }
 
 
 def _speed(job: Job, o: Outcome) -> str:
@@ -155,10 +166,15 @@ def price_words(way: Way) -> str:
 def marks(o: Outcome) -> list[str]:
     """The letters of a row, in the order of :data:`MARKS`."""
     holds = {
-        "4": o.tier > 0, "p": o.support.level != "full", "l": any("undated" in n for n in o.notes),
-        "?": any(n.startswith("no offer seen") for n in o.notes), "+": o.bill.box_usd > 0,
-        "d": o.time_s.basis == "derived", "s": o.time_s.basis == "specified", "x": o.time_s.basis == "extrapolated",
-    }  # fmt: skip
+        "4": o.tier > 0,
+        "p": o.support.level != "full",
+        "l": any("undated" in n for n in o.notes),
+        "?": any(n.startswith("no offer seen") for n in o.notes),
+        "+": o.bill.box_usd > 0,
+        "d": o.time_s.basis == "derived",
+        "s": o.time_s.basis == "specified",
+        "x": o.time_s.basis == "extrapolated",
+    }
     return [letter for letter in MARKS if holds[letter]]
 
 
@@ -206,7 +222,7 @@ def _foot(to: Console, found: Pick) -> None:
         f"ruled out by limits or bounds. $/EFLOP: useful work, busy all the time, a purchase spread over "
         f"{found.terms.lifetime_years:g} years.",
         style="dim",
-    )  # fmt: skip
+    )
 
 
 def _accelerators(found: Pick) -> int:
@@ -224,9 +240,13 @@ def show_learning(found: Learning, top: int) -> None:
             table = table_of(["GPU", "price", "does", "time", "cost", "missing"], left=("GPU", "missing"), wrap=("missing",))
             for r in mine:
                 table.add_row(
-                    f"{r.n}x {short_name(r.way.accelerator.name)}", price_words(r.way), f"{r.done}/{len(found.exercises)}",
-                    format_duration(r.time_s.expected), money(r.cost_usd.expected), r.words,
-                )  # fmt: skip
+                    f"{r.n}x {short_name(r.way.accelerator.name)}",
+                    price_words(r.way),
+                    f"{r.done}/{len(found.exercises)}",
+                    format_duration(r.time_s.expected),
+                    money(r.cost_usd.expected),
+                    r.words,
+                )
             section(to, title, table)
     table = grid(2)
     for e in found.exercises:

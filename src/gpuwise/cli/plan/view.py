@@ -60,14 +60,8 @@ def _headline(to: Console, plan: Plan, best: Option) -> None:
 
     goal, work = plan.goal, plan.goal.wishes.tokens
     count = count_parameters(goal.arch)
-    size = format_count(count.total) + (
-        f", {format_count(count.active)} active" if count.active != count.total else ""
-    )
-    to.print(
-        Text.assemble(
-            (f"{goal.arch.name}", "bold"), f" ({size} parameters) on ", (best.cluster.label, "bold")
-        )
-    )
+    size = format_count(count.total) + (f", {format_count(count.active)} active" if count.active != count.total else "")
+    to.print(Text.assemble((f"{goal.arch.name}", "bold"), f" ({size} parameters) on ", (best.cluster.label, "bold")))
     took = Text("  ")
     took.append(f"{format_count(plan.tokens)} tokens", "bold" if work else "dim")
     took.append(" in ")
@@ -117,15 +111,18 @@ def _layout_rows(plan: Plan, best: Option) -> Iterator[tuple[str, str]]:
         "tokens a step",
         f"{plain(s.global_batch)} x {plain(goal.seq_len)} = {format_count(best.estimate.tokens_per_step)}",
     )
-    yield "sharding", {"none": "none", "zero1": "zero1 (optimizer states)", "zero2": "zero2 (and gradients)",
-                       "zero3": "zero3 / FSDP (and weights)",
-                       "hybrid": "hybrid (FSDP inside a system)"}[s.sharding]  # fmt: skip
+    yield (
+        "sharding",
+        {
+            "none": "none",
+            "zero1": "zero1 (optimizer states)",
+            "zero2": "zero2 (and gradients)",
+            "zero3": "zero3 / FSDP (and weights)",
+            "hybrid": "hybrid (FSDP inside a system)",
+        }[s.sharding],
+    )
     yield "recompute", s.recompute + (f", one layer in {s.recompute_every}" if s.recompute_every > 1 else "")
-    offload = [
-        what
-        for what, on in (("optimizer", s.offload_optimizer), ("activations", s.offload_activations))
-        if on
-    ]
+    offload = [what for what, on in (("optimizer", s.offload_optimizer), ("activations", s.offload_activations)) if on]
     if offload:
         yield "offload", " and ".join(offload) + " in host memory"
     yield (
@@ -143,18 +140,18 @@ def _numbers_table(plan: Plan, best: Option) -> Table:
     table = grid(3)
     table.columns[1].justify = "right"
     rows: list[tuple[str, Estimate, Callable[[float], str]]] = [
-        ("step time", e.step_time_s, format_duration), ("tokens/s", e.tokens_per_s, plain),
-        ("tokens/s a GPU", e.tokens_per_s_per_gpu, plain), ("MFU", e.mfu, percent),
+        ("step time", e.step_time_s, format_duration),
+        ("tokens/s", e.tokens_per_s, plain),
+        ("tokens/s a GPU", e.tokens_per_s_per_gpu, plain),
+        ("MFU", e.mfu, percent),
         *([("HFU", e.hfu, percent)] if e.hfu.expected > e.mfu.expected else []),
         ("memory", e.memory_bytes, format_bytes),
         (f"time, {format_count(plan.tokens)}", best.time_s, format_duration),
-    ]  # fmt: skip
+    ]
     if best.cost_usd is not None:
         rows.append((f"cost, {format_count(plan.tokens)}", best.cost_usd, format_usd))
     if best.energy is not None:
-        rows.append(
-            ("energy", best.energy.kwh, lambda kwh: f"{kwh:,.0f} kWh" if kwh >= 10 else f"{kwh:.2g} kWh")
-        )
+        rows.append(("energy", best.energy.kwh, lambda kwh: f"{kwh:,.0f} kWh" if kwh >= 10 else f"{kwh:.2g} kWh"))
     for name, value, say in rows:
         table.add_row(name, say(value.expected), f"[{span(value, say)}]")
     if best.price is not None:
@@ -188,8 +185,13 @@ def show_memory(to: Console, parts: dict[str, float], whole: float, title: str) 
     free = whole - total
     verdict = f"{format_bytes(free)} free" if free >= 0 else f"{format_bytes(-free)} too much"
     to.print()
-    to.print(Text.assemble((title, "bold"), f"  {format_bytes(total)} of {format_bytes(whole)} usable, ",
-                           (verdict, "green" if free >= 0 else "bold red")))  # fmt: skip
+    to.print(
+        Text.assemble(
+            (title, "bold"),
+            f"  {format_bytes(total)} of {format_bytes(whole)} usable, ",
+            (verdict, "green" if free >= 0 else "bold red"),
+        )
+    )
     width = max(20, min(to.width - 4, 100))
     bar, keys = stacked(shown, whole, width)
     to.print(Text("  ").append_text(bar))
@@ -215,9 +217,7 @@ def _time_table(option: Option, width: int) -> Table:
     for name, seconds in sorted(e.breakdown_s.items(), key=lambda item: -item[1]):
         if seconds > 0.001 * total:
             share = seconds / total
-            table.add_row(
-                name, format_duration(seconds), percent(share), single(share, max(10, min(width, 100) - 40))
-            )
+            table.add_row(name, format_duration(seconds), percent(share), single(share, max(10, min(width, 100) - 40)))
     return table
 
 
@@ -226,9 +226,7 @@ def _alternatives(to: Console, plan: Plan, best: Option) -> None:
         section(to, "Next-best layouts", _options_table([best, *plan.alternatives], best, layouts=True))
     front = [o for o in plan.front if o.estimate.strategy != best.estimate.strategy]
     if front:
-        section(
-            to, "Slower, with more memory to spare (Pareto front)", _options_table(front, best, layouts=True)
-        )
+        section(to, "Slower, with more memory to spare (Pareto front)", _options_table(front, best, layouts=True))
 
 
 def _options_table(options: Sequence[Option], best: Option, *, layouts: bool) -> Table:
@@ -236,10 +234,13 @@ def _options_table(options: Sequence[Option], best: Option, *, layouts: bool) ->
     for o in options:
         ratio = o.time_s.expected / best.time_s.expected - 1
         table.add_row(
-            "best" if o is best else f"+{slower(ratio)}", format_duration(o.time_s.expected),
-            "-" if o.cost_usd is None else format_usd(o.cost_usd.expected), percent(o.estimate.mfu.expected),
-            format_bytes(o.headroom_bytes), layout(o.estimate.strategy),
-        )  # fmt: skip
+            "best" if o is best else f"+{slower(ratio)}",
+            format_duration(o.time_s.expected),
+            "-" if o.cost_usd is None else format_usd(o.cost_usd.expected),
+            percent(o.estimate.mfu.expected),
+            format_bytes(o.headroom_bytes),
+            layout(o.estimate.strategy),
+        )
     return table
 
 
@@ -251,10 +252,11 @@ def _hardware_table(plan: Plan) -> Table:
         table.add_row(
             f"{mark} {o.cluster.n_accelerators}x {o.cluster.accelerator.name}",
             format_duration(o.time_s.expected),
-            "-" if o.cost_usd is None else format_usd(o.cost_usd.expected), percent(o.estimate.mfu.expected),
+            "-" if o.cost_usd is None else format_usd(o.cost_usd.expected),
+            percent(o.estimate.mfu.expected),
             "-" if price is None else f"{price.expected:.2f}",
             "-" if price is None or price.as_of is None else price.as_of.isoformat(),
-        )  # fmt: skip
+        )
     return table
 
 
@@ -307,10 +309,7 @@ def _nothing_fits(to: Console, plan: Plan) -> None:
             (plan.goal.cluster.label, "bold"),
         )
     )
-    to.print(
-        f"  The smallest of {plain(plan.search.strategies)} strategies needs "
-        f"{between(e.memory_bytes, format_bytes)}"
-    )
+    to.print(f"  The smallest of {plain(plan.search.strategies)} strategies needs {between(e.memory_bytes, format_bytes)}")
     to.print(f"  of {format_bytes(e.device_bytes)}: {layout(e.strategy)}")
     show_memory(to, dict(e.memory_parts), e.device_bytes, "What fills it")
     _bullets(to, "Assumed", plan.goal.assumed, "dim")

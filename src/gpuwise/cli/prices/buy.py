@@ -80,16 +80,29 @@ def _print(found: list[_Bought], day: datetime.date, every: bool) -> None:
         low, high = ("", "") if b.price.low == b.price.high else (format_usd(b.price.low), format_usd(b.price.high))
         age = b.age_days(day)
         table.add_row(
-            b.accelerator.name, b.condition, format_usd(b.price.median), low, high,
+            b.accelerator.name,
+            b.condition,
+            format_usd(b.price.median),
+            low,
+            high,
             "-" if peak is None else format_usd(b.price.median / (peak / PETA)),
-            format_usd(b.price.median / (b.accelerator.memory_bytes / GIGA)), _kind(b.price.kind, age), _age(age),
-        )  # fmt: skip
+            format_usd(b.price.median / (b.accelerator.memory_bytes / GIGA)),
+            _kind(b.price.kind, age),
+            _age(age),
+        )
         if every:
             for one in b.seen:
                 table.add_row(
-                    f"  {one.region or '-'}", "", format_usd(one.usd_per_accelerator), "", "", "", "", 
-                    _kind(one.kind, one.age_days(day)), _age(one.age_days(day)),
-                )  # fmt: skip
+                    f"  {one.region or '-'}",
+                    "",
+                    format_usd(one.usd_per_accelerator),
+                    "",
+                    "",
+                    "",
+                    "",
+                    _kind(one.kind, one.age_days(day)),
+                    _age(one.age_days(day)),
+                )
     to.print(table)
     to.print(
         "US dollars for one accelerator without tax; the age is that of the oldest price it rests on "
@@ -110,11 +123,21 @@ def _age(days: int | None) -> str:
 def _document(b: _Bought, day: datetime.date) -> dict[str, object]:
     p = b.price
     return {
-        "accelerator": b.accelerator.id, "condition": b.condition, "usd": {"low": p.low, "median": p.median, "high": p.high},
-        "kind": p.kind, "as_of": None if p.as_of is None else p.as_of.isoformat(), "age_days": b.age_days(day),
+        "accelerator": b.accelerator.id,
+        "condition": b.condition,
+        "usd": {"low": p.low, "median": p.median, "high": p.high},
+        "kind": p.kind,
+        "as_of": None if p.as_of is None else p.as_of.isoformat(),
+        "age_days": b.age_days(day),
         "observations": [
-            {"usd": o.usd_per_accelerator, "region": o.region, "kind": o.kind, "as_of": o.as_of.isoformat(),
-             "age_days": o.age_days(day), "source": o.source_key}
+            {
+                "usd": o.usd_per_accelerator,
+                "region": o.region,
+                "kind": o.kind,
+                "as_of": o.as_of.isoformat(),
+                "age_days": o.age_days(day),
+                "source": o.source_key,
+            }
             for o in b.seen
         ],
-    }  # fmt: skip
+    }

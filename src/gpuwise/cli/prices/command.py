@@ -93,8 +93,15 @@ def prices(
     json
         One JSON document on the last line of stdout.
     """
-    _one_thing(buy=buy, history=history, refresh=refresh, template=template, stored=stored,
-               remove=remove is not None, **{"import": import_ is not None})  # fmt: skip
+    _one_thing(
+        buy=buy,
+        history=history,
+        refresh=refresh,
+        template=template,
+        stored=stored,
+        remove=remove is not None,
+        **{"import": import_ is not None},
+    )
     if usd_rate is not None and import_ is None:
         raise InputError("--usd-rate without --import", hint="it converts the prices of an imported file")
     if dry_run and import_ is None and not refresh:
@@ -140,9 +147,15 @@ def _no_words(words: tuple[str, ...]) -> None:
 
 
 def _wanted(
-    kind: str, sort: str, spot: bool, provider: str | None, region: str | None, count: int | None,
-    min_memory: float | None, max_price: float | None,
-) -> tuple[Wanted, Order]:  # fmt: skip
+    kind: str,
+    sort: str,
+    spot: bool,
+    provider: str | None,
+    region: str | None,
+    count: int | None,
+    min_memory: float | None,
+    max_price: float | None,
+) -> tuple[Wanted, Order]:
     """The options as a search. Raises UnknownNameError."""
     from gpuwise.errors import UnknownNameError
     from gpuwise.facts.offers.search import KINDS, ORDERS, Wanted
@@ -194,9 +207,12 @@ def _nothing(query: str, wanted: Wanted, listed: bool) -> Exception:
             hint=f"`gpuwise prices {query} --buy` shows what it costs to buy",
         )
     asked = {
-        "--provider": wanted.provider, "--region": wanted.region, "--count": wanted.count,
-        "--min-memory": wanted.min_memory_bytes, "--max-price": wanted.max_usd_per_hour,
-    }  # fmt: skip
+        "--provider": wanted.provider,
+        "--region": wanted.region,
+        "--count": wanted.count,
+        "--min-memory": wanted.min_memory_bytes,
+        "--max-price": wanted.max_usd_per_hour,
+    }
     given = [name for name, value in asked.items() if value is not None]
     what = "" if wanted.kind == "on-demand" else f"{wanted.kind} "
     return UnpredictableError(

@@ -135,10 +135,11 @@ def _document(name: str, series: str, points: Points) -> dict[str, object]:
     from gpuwise.facts.offers.price_moves import moves
 
     return {
-        "accelerator": name, "series": series,
+        "accelerator": name,
+        "series": series,
         "points": [{"date": day.isoformat(), "usd_per_hour": price} for day, price in points],
         "moves": [
             {"from": m.start.isoformat(), "to": m.end.isoformat(), "share": m.share, "share_a_year": m.share_a_year}
             for m in moves(points)
         ],
-    }  # fmt: skip
+    }

@@ -75,15 +75,20 @@ def _show_imported(to: Console, found: Imported, day: datetime.date) -> None:
     from gpuwise.facts.offers.currency import HOURS_PER_MONTH
 
     table = table_of(
-        ["accelerator", "provider", "GPUs", "$/h", "1 year", "holds"], left=("accelerator", "provider", "holds"),
+        ["accelerator", "provider", "GPUs", "$/h", "1 year", "holds"],
+        left=("accelerator", "provider", "holds"),
         wrap=("accelerator", "provider", "holds"),
-    )  # fmt: skip
+    )
     for o in found.offers[:50]:
         reserved = o.reserved_usd_per_hour
         table.add_row(
-            accelerators()[o.accelerator_id].name, o.provider, str(o.count), usd(o.on_demand_usd_per_hour),
-            "-" if reserved is None else usd(reserved), _holds(o, day),
-        )  # fmt: skip
+            accelerators()[o.accelerator_id].name,
+            o.provider,
+            str(o.count),
+            usd(o.on_demand_usd_per_hour),
+            "-" if reserved is None else usd(reserved),
+            _holds(o, day),
+        )
     to.print(table)
     if len(found.offers) > 50:
         to.print(f"and {len(found.offers) - 50} more", style="dim")
@@ -109,16 +114,26 @@ def _holds(o: Offer, day: datetime.date) -> str:
 
 def _imported_document(found: Imported, kept: list[str], saved: bool, day: datetime.date) -> dict[str, object]:
     return {
-        "saved": saved, "sources": kept, "expired": len(found.expired), "not_valid_yet": len(found.to_come),
-        "undated": found.undated, "converted": list(found.converted), "as_of": day.isoformat(),
+        "saved": saved,
+        "sources": kept,
+        "expired": len(found.expired),
+        "not_valid_yet": len(found.to_come),
+        "undated": found.undated,
+        "converted": list(found.converted),
+        "as_of": day.isoformat(),
         "offers": [
-            {"provider": o.provider, "accelerator": o.accelerator_id, "count": o.count,
-             "on_demand_usd_per_hour": o.on_demand_usd_per_hour, "kind": o.kind,
-             "valid_from": None if o.valid_from is None else o.valid_from.isoformat(),
-             "valid_to": None if o.valid_to is None else o.valid_to.isoformat()}
+            {
+                "provider": o.provider,
+                "accelerator": o.accelerator_id,
+                "count": o.count,
+                "on_demand_usd_per_hour": o.on_demand_usd_per_hour,
+                "kind": o.kind,
+                "valid_from": None if o.valid_from is None else o.valid_from.isoformat(),
+                "valid_to": None if o.valid_to is None else o.valid_to.isoformat(),
+            }
             for o in found.offers
         ],
-    }  # fmt: skip
+    }
 
 
 # --- refresh ---
@@ -163,10 +178,15 @@ def _show_refreshed(done: Sequence[Refreshed], save: bool) -> None:
         table.add_row(r.source, *(str(n) if n else "-" for n in counts))
     to.print(table)
     changes = sorted((c for r in done for c in r.changed), key=lambda c: -abs(c.share))
-    _list(to, "Changed", (
-        f"{c.offer.provider} {c.offer.instance or '-'} {c.offer.accelerator_id}: {c.before_usd_per_hour:.3g} to "
-        f"{c.offer.on_demand_usd_per_hour:.3g} $/h ({c.share:+.0%})" for c in changes
-    ))  # fmt: skip
+    _list(
+        to,
+        "Changed",
+        (
+            f"{c.offer.provider} {c.offer.instance or '-'} {c.offer.accelerator_id}: {c.before_usd_per_hour:.3g} to "
+            f"{c.offer.on_demand_usd_per_hour:.3g} $/h ({c.share:+.0%})"
+            for c in changes
+        ),
+    )
     _list(to, "Left out, and why", _reasons(done))
     _list(to, "Kept with a remark", (text for r in done for text in r.marked))
     if any(r.path for r in done):
@@ -198,19 +218,26 @@ def _list(to: Console, title: str, lines: Iterable[str]) -> None:
 
 def _refreshed_document(r: Refreshed) -> dict[str, object]:
     return {
-        "source": r.source, "offers": len(r.offers), "error": None if r.error is None else r.error.message,
-        "added": [_name(o) for o in r.added], "gone": [_name(o) for o in r.gone],
+        "source": r.source,
+        "offers": len(r.offers),
+        "error": None if r.error is None else r.error.message,
+        "added": [_name(o) for o in r.added],
+        "gone": [_name(o) for o in r.gone],
         "changed": [_name(c.offer) | {"before_usd_per_hour": c.before_usd_per_hour} for c in r.changed],
         "skipped": [{"reason": s.reason, "count": s.count, "example": s.example} for s in r.skipped],
-        "marked": list(r.marked), "path": None if r.path is None else str(r.path),
-    }  # fmt: skip
+        "marked": list(r.marked),
+        "path": None if r.path is None else str(r.path),
+    }
 
 
 def _name(o: Offer) -> dict[str, object]:
     return {
-        "provider": o.provider, "instance": o.instance, "accelerator": o.accelerator_id, "count": o.count,
+        "provider": o.provider,
+        "instance": o.instance,
+        "accelerator": o.accelerator_id,
+        "count": o.count,
         "usd_per_hour": o.on_demand_usd_per_hour,
-    }  # fmt: skip
+    }
 
 
 # --- what is kept ---

@@ -102,10 +102,12 @@ def _finding(to: Console, number: int, finding: Finding, wall_s: float) -> None:
     to.print()
     to.print(
         Text.assemble(
-            f"{number}. ", (finding.title, "bold"), f"  {format_duration(finding.saved_s)} a step, {share}",
+            f"{number}. ",
+            (finding.title, "bold"),
+            f"  {format_duration(finding.saved_s)} a step, {share}",
             (f"  ({finding.confidence} confidence)", "dim"),
         )
-    )  # fmt: skip
+    )
     for evidence in finding.evidence[:3]:
         to.print(Text("   " + evidence.words, "dim"))
     for line in finding.mend[:3]:
@@ -121,9 +123,12 @@ def _slower(to: Console, profile: Profile) -> None:
     table = table_of(["operation", "calls", "takes", "could take", "lost"], left=("operation",), wrap=("operation",))
     for s in found:
         table.add_row(
-            f"{s.op} {s.shape} {s.dtype}", f"{s.count:,}", format_duration(s.measured_s), format_duration(s.expected_s),
+            f"{s.op} {s.shape} {s.dtype}",
+            f"{s.count:,}",
+            format_duration(s.measured_s),
+            format_duration(s.expected_s),
             format_duration(s.lost_s),
-        )  # fmt: skip
+        )
     section(to, f"Slower than this device can ({found[0].basis} rates)", table)
 
 
@@ -133,9 +138,11 @@ def _ranks(to: Console, profile: Profile) -> None:
     table = table_of(["rank", "step", "busy", "communication", "data wait", "host gaps"])
     for rank, split in profile.ranks[:8]:
         table.add_row(
-            str(rank), format_duration(split.wall_s), percent(split.busy_share),
+            str(rank),
+            format_duration(split.wall_s),
+            percent(split.busy_share),
             *(percent(split.share(p)) for p in ("communication", "data wait", "host gaps")),
-        )  # fmt: skip
+        )
     if len(profile.ranks) > 8:
         table.add_row(f"and {len(profile.ranks) - 8} more", *[""] * 5)
     section(to, "Ranks", table)

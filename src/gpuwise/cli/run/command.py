@@ -72,9 +72,16 @@ def run(
     plan = _plan(tuned.plan, epochs, total_steps, price, country, kwh)
     with screen() as shown:
         ran = run_tuned(
-            script, arguments, tuned, module=module, plan=plan, look=lambda now: shown.show(progress_words(now)),
-            every_s=EVERY_S if shown.is_live else QUIET_EVERY_S, streams=shown.streams, record=record,
-        )  # fmt: skip
+            script,
+            arguments,
+            tuned,
+            module=module,
+            plan=plan,
+            look=lambda now: shown.show(progress_words(now)),
+            every_s=EVERY_S if shown.is_live else QUIET_EVERY_S,
+            streams=shown.streams,
+            record=record,
+        )
     if json:
         from gpuwise.cli.out import print_json
 

@@ -128,24 +128,47 @@ def document(ran: Ran, config: str) -> dict[str, Any]:
     compared, outcome = ran.compared, ran.outcome
     expected = None if compared is None else compared.expected
     return {
-        "config": config, "ended": outcome.ended, "code": outcome.code, "wall_s": outcome.wall_s, "refused": ran.refused,
+        "config": config,
+        "ended": outcome.ended,
+        "code": outcome.code,
+        "wall_s": outcome.wall_s,
+        "refused": ran.refused,
         "device": None if ran.device is None else ran.device.name,
-        "measured": None if compared is None else {
-            "rate": compared.rate, "per": compared.per, "step_s": compared.step_s, "memory_bytes": compared.memory_bytes,
-            "steps": compared.n_steps, "train_s": compared.train_s, "energy_j": compared.energy.energy_j,
-            "energy_j_per_sample": compared.energy_a_sample_j, "energy_basis": compared.energy.basis,
+        "measured": None
+        if compared is None
+        else {
+            "rate": compared.rate,
+            "per": compared.per,
+            "step_s": compared.step_s,
+            "memory_bytes": compared.memory_bytes,
+            "steps": compared.n_steps,
+            "train_s": compared.train_s,
+            "energy_j": compared.energy.energy_j,
+            "energy_j_per_sample": compared.energy_a_sample_j,
+            "energy_basis": compared.energy.basis,
             "energy_unknown": compared.energy.why,
         },
-        "predicted": None if expected is None else {
-            "rate": expected.rate, "per": expected.per, "step_s": expected.step_s, "before_rate": expected.before_rate,
-            "memory_bytes": expected.memory_bytes, "energy_j_per_sample": expected.energy_j, "from": expected.basis,
+        "predicted": None
+        if expected is None
+        else {
+            "rate": expected.rate,
+            "per": expected.per,
+            "step_s": expected.step_s,
+            "before_rate": expected.before_rate,
+            "memory_bytes": expected.memory_bytes,
+            "energy_j_per_sample": expected.energy_j,
+            "from": expected.basis,
             "train_s": None if compared is None else compared.predicted_s,
         },
         "prediction_error": None if compared is None else compared.error,
-        "compared": [] if compared is None else [
+        "compared": []
+        if compared is None
+        else [
             {"name": r.name, "unit": r.unit, "predicted": r.predicted, "measured": r.measured, "error": r.error}
             for r in compared.rows()
         ],
-        "energy_j": ran.energy.energy_j, "cost_usd": ran.cost_usd,
-        "records": None if ran.kept_in is None else str(ran.kept_in), "not_recorded": ran.not_kept,
-    }  # fmt: skip
+        "energy_j": ran.energy.energy_j,
+        "cost_usd": ran.cost_usd,
+        "records": None if ran.kept_in is None else str(ran.kept_in),
+        "not_recorded": ran.not_kept,
+    }

@@ -20,9 +20,10 @@ from gpuwise.workload.step import Phase
 def check_files(own: OwnCode) -> None:
     """Raises InputError for a name whose kind is not known, before anything is captured."""
     for option, path, kinds in (
-        ("--timeline", own.timeline, (".svg", ".html")), ("--snapshot", own.snapshot, (".pickle", ".pkl")),
+        ("--timeline", own.timeline, (".svg", ".html")),
+        ("--snapshot", own.snapshot, (".pickle", ".pkl")),
         ("--trace", own.trace, (".csv", ".json")),
-    ):  # fmt: skip
+    ):
         if path is not None and path.suffix.lower() not in kinds:
             raise InputError(f"{option} {path}: the name must end with {' or '.join(kinds)}", hint=f"{option} step{kinds[0]}")
         if path is not None and not path.resolve().parent.is_dir():
@@ -55,13 +56,19 @@ def operations(capture: Capture) -> Iterator[dict[str, Any]]:
     for i in range(span.first_op, span.end_op):
         s = capture.signatures[int(capture.op_signature[i])]
         yield {
-            "op": s.op, "kind": s.kind.name.lower(), "phase": Phase(int(capture.op_phase[i])).name.lower(),
-            "module": capture.modules[int(capture.op_module[i])], "line": capture.lines[int(capture.op_line[i])],
+            "op": s.op,
+            "kind": s.kind.name.lower(),
+            "phase": Phase(int(capture.op_phase[i])).name.lower(),
+            "module": capture.modules[int(capture.op_module[i])],
+            "line": capture.lines[int(capture.op_line[i])],
             "inputs": " ".join(f"{t.dtype}[{','.join(map(str, t.shape))}]" for t in s.inputs),
             "outputs": " ".join(f"{t.dtype}[{','.join(map(str, t.shape))}]" for t in s.outputs),
-            "flop": s.flop, "bytes_read": s.bytes_read, "bytes_written": s.bytes_written, "kernels": s.n_kernels,
+            "flop": s.flop,
+            "bytes_read": s.bytes_read,
+            "bytes_written": s.bytes_written,
+            "kernels": s.n_kernels,
             "stream": int(capture.op_stream[i]),
-        }  # fmt: skip
+        }
 
 
 def write_trace(rows: Sequence[dict[str, Any]], path: Path) -> None:

@@ -22,10 +22,18 @@ def fit_own(text: str, on: str, training: Training, fixed: Fixed, own: OwnCode, 
     subject, options = subject_of(text, own)
     with progress() as tell:
         answer = fit_step(
-            subject, cluster, batch=batch, seq=training.seq, precision=training.precision or "as-is",
-            optimizer=training.optimizer, allocator_conf=own.conf, compiled=own.compile or None, remedies=own.remedies,
-            options=options, tell=tell,
-        )  # fmt: skip
+            subject,
+            cluster,
+            batch=batch,
+            seq=training.seq,
+            precision=training.precision or "as-is",
+            optimizer=training.optimizer,
+            allocator_conf=own.conf,
+            compiled=own.compile or None,
+            remedies=own.remedies,
+            options=options,
+            tell=tell,
+        )
     if own.timeline or own.snapshot or own.trace:
         from gpuwise.cli.step.files import write_files
 

@@ -168,16 +168,26 @@ def search_table(search: BatchSearch[Measured]) -> Table:
     for p in search.points:
         if p.batch not in ladder or p.batch > 2 * max(search.largest, 1):
             continue
-        notes = [n for n, at in (("largest that fits", search.largest), ("fastest", search.fastest),
-                                 ("nearly as fast, with less memory", search.knee)) if at == p.batch]  # fmt: skip
+        notes = [
+            n
+            for n, at in (
+                ("largest that fits", search.largest),
+                ("fastest", search.fastest),
+                ("nearly as fast, with less memory", search.knee),
+            )
+            if at == p.batch
+        ]
         if search.knee == search.fastest:
             notes = [n for n in notes if not n.startswith("nearly")]
         time = p.measured.step_time_s
         table.add_row(
-            plain(p.batch), format_bytes(p.measured.process_bytes.expected), "yes" if p.measured.fits_easily else "no",
+            plain(p.batch),
+            format_bytes(p.measured.process_bytes.expected),
+            "yes" if p.measured.fits_easily else "no",
             "-" if time is None else format_duration(time.expected),
-            "-" if p.samples_per_s is None else plain(p.samples_per_s), ", ".join(notes),
-        )  # fmt: skip
+            "-" if p.samples_per_s is None else plain(p.samples_per_s),
+            ", ".join(notes),
+        )
     return table
 
 
@@ -216,9 +226,13 @@ def _table(remedies: Sequence[CapturedRemedy]) -> Table:
         time = r.measured.step_time_s
         barely = TIGHT if r.fits and r.measured.free_bytes < 0 else ""
         table.add_row(
-            r.name, format_bytes(r.saved_bytes), format_bytes(r.measured.process_bytes.expected) + barely, speed(r.slower),
-            "-" if time is None else format_duration(time.expected), Text("" if r.kind == SAME else r.kind, "dim"),
-        )  # fmt: skip
+            r.name,
+            format_bytes(r.saved_bytes),
+            format_bytes(r.measured.process_bytes.expected) + barely,
+            speed(r.slower),
+            "-" if time is None else format_duration(time.expected),
+            Text("" if r.kind == SAME else r.kind, "dim"),
+        )
     return table
 
 
@@ -230,9 +244,12 @@ def speedups_table(speedups: Sequence[CapturedRemedy]) -> Table:
     for r in speedups:
         time = r.measured.step_time_s
         table.add_row(
-            r.name, speed(r.slower), "-" if time is None else format_duration(time.expected),
-            format_bytes(r.measured.process_bytes.expected), Text("" if r.kind == SAME else r.kind, "dim"),
-        )  # fmt: skip
+            r.name,
+            speed(r.slower),
+            "-" if time is None else format_duration(time.expected),
+            format_bytes(r.measured.process_bytes.expected),
+            Text("" if r.kind == SAME else r.kind, "dim"),
+        )
     return table
 
 
@@ -257,11 +274,12 @@ def cards_table(cards: Sequence[OtherCard]) -> Table:
     for card in cards:
         time, free = card.measured.step_time_s, card.measured.free_bytes
         table.add_row(
-            card.cluster.accelerator.name, format_bytes(card.measured.process_bytes.expected),
+            card.cluster.accelerator.name,
+            format_bytes(card.measured.process_bytes.expected),
             "none" if card.measured.fits and free < 0 else format_bytes(free),
             "-" if time is None else format_duration(time.expected),
             "-" if card.price is None else f"{format_usd(card.price.expected)}/h",
-        )  # fmt: skip
+        )
     return table
 
 

@@ -8,9 +8,17 @@ from gpuwise.cli.step.progress import progress
 
 
 def plan_own(
-    text: str, on: str | None, training: Training, fixed: Fixed, own: OwnCode, *, samples: float | None,
-    price: float | None, provider: str | None, json: bool,
-) -> int:  # fmt: skip
+    text: str,
+    on: str | None,
+    training: Training,
+    fixed: Fixed,
+    own: OwnCode,
+    *,
+    samples: float | None,
+    price: float | None,
+    provider: str | None,
+    json: bool,
+) -> int:
     """Capture, predict, show. Raises what :func:`gpuwise.plan.step.plan.plan_step` raises."""
     from gpuwise.cli.this_machine import is_this, this_cluster
     from gpuwise.facts.hardware.naming import find_cluster
@@ -25,10 +33,21 @@ def plan_own(
     subject, options = subject_of(text, own)
     with progress() as tell:
         answer = plan_step(
-            subject, cluster, batch=batch, seq=training.seq, precision=training.precision or "as-is",
-            optimizer=training.optimizer, allocator_conf=own.conf, compiled=own.compile or None, samples=samples,
-            usd_per_hour=price, provider=provider, remedies=bool(own.remedies), options=options, tell=tell,
-        )  # fmt: skip
+            subject,
+            cluster,
+            batch=batch,
+            seq=training.seq,
+            precision=training.precision or "as-is",
+            optimizer=training.optimizer,
+            allocator_conf=own.conf,
+            compiled=own.compile or None,
+            samples=samples,
+            usd_per_hour=price,
+            provider=provider,
+            remedies=bool(own.remedies),
+            options=options,
+            tell=tell,
+        )
     if own.timeline or own.snapshot or own.trace:
         from gpuwise.cli.step.files import write_files
 

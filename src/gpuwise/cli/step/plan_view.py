@@ -156,13 +156,19 @@ def _costliest(time: CapturedTime, width: int) -> Table:
     wide = width >= WIDE
     table = table_of(
         ["operation", "calls", "time", "share", "bound by", *(["rate", "shapes"] if wide else []), "in"],
-        left=("operation", "bound by", "shapes", "in"), wrap=("in", "shapes", "operation"),
-    )  # fmt: skip
+        left=("operation", "bound by", "shapes", "in"),
+        wrap=("in", "shapes", "operation"),
+    )
     for o in time.top:
         table.add_row(
-            o.op, plain(o.count), format_duration(o.time_s), percent(o.share), o.bound.name.lower().replace("_", " "),
-            *([format_rate(o.flop_per_s, "FLOP/s") if o.flop_per_s else "-", o.shapes] if wide else []), o.module or "-",
-        )  # fmt: skip
+            o.op,
+            plain(o.count),
+            format_duration(o.time_s),
+            percent(o.share),
+            o.bound.name.lower().replace("_", " "),
+            *([format_rate(o.flop_per_s, "FLOP/s") if o.flop_per_s else "-", o.shapes] if wide else []),
+            o.module or "-",
+        )
     return table
 
 
@@ -171,10 +177,14 @@ def _scaling(plan: StepPlan) -> Table:
     for s in plan.scaling:
         memory = "-" if s.memory_bytes is None else format_bytes(s.memory_bytes)
         table.add_row(
-            plain(s.n), "" if s.n == 1 else s.how, format_duration(s.step_time_s.expected), _rate(s.samples_per_s),
-            percent(s.efficiency), format_duration(s.exposed_s) if s.exposed_s else "-",
+            plain(s.n),
+            "" if s.n == 1 else s.how,
+            format_duration(s.step_time_s.expected),
+            _rate(s.samples_per_s),
+            percent(s.efficiency),
+            format_duration(s.exposed_s) if s.exposed_s else "-",
             memory + (" !" if s.fits is False else ""),
-        )  # fmt: skip
+        )
     return table
 
 

@@ -13,9 +13,14 @@ if TYPE_CHECKING:
     from gpuwise.predict.step.capture_time import CapturedTime
 
 BOUND_WORDS = {
-    "NOTHING": "host only", "TENSOR_CORE": "tensor cores", "CUDA_CORE": "cores", "BANDWIDTH": "memory",
-    "LAUNCH": "kernel start", "HOST": "the host", "COMMUNICATION": "transfers",
-}  # fmt: skip
+    "NOTHING": "host only",
+    "TENSOR_CORE": "tensor cores",
+    "CUDA_CORE": "cores",
+    "BANDWIDTH": "memory",
+    "LAUNCH": "kernel start",
+    "HOST": "the host",
+    "COMMUNICATION": "transfers",
+}
 
 
 def show_step_time(time: CapturedTime, to: Console | None = None) -> None:
@@ -62,16 +67,30 @@ def _table(time: CapturedTime, width: int) -> Any:
 def step_time_json(time: CapturedTime) -> dict[str, Any]:
     """What ``--json`` says of a step's time."""
     return {
-        "step_time_s": time.step_time_s.as_dict(), "device_s": time.device_total_s, "host_s": time.host_total_s,
-        "gpu_busy_share": time.gpu_busy_share, "launch_bound_share": time.launch_bound_share, "kernels": time.kernels,
-        "flop": time.flop, "compiled": time.compiled, "by_family_s": dict(time.family_s), "by_phase_s": dict(time.phase_s),
+        "step_time_s": time.step_time_s.as_dict(),
+        "device_s": time.device_total_s,
+        "host_s": time.host_total_s,
+        "gpu_busy_share": time.gpu_busy_share,
+        "launch_bound_share": time.launch_bound_share,
+        "kernels": time.kernels,
+        "flop": time.flop,
+        "compiled": time.compiled,
+        "by_family_s": dict(time.family_s),
+        "by_phase_s": dict(time.phase_s),
         "by_bound_s": dict(time.bound_s),
         "top": [
             {
-                "op": o.op, "family": o.family, "calls": o.count, "time_s": o.time_s, "share": o.share,
-                "bound": o.bound.name.lower(), "flop_per_s": o.flop_per_s, "flop_per_byte": o.intensity,
-                "module": o.module, "shapes": o.shapes,
+                "op": o.op,
+                "family": o.family,
+                "calls": o.count,
+                "time_s": o.time_s,
+                "share": o.share,
+                "bound": o.bound.name.lower(),
+                "flop_per_s": o.flop_per_s,
+                "flop_per_byte": o.intensity,
+                "module": o.module,
+                "shapes": o.shapes,
             }
             for o in time.top
         ],
-    }  # fmt: skip
+    }

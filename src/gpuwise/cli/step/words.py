@@ -7,10 +7,16 @@ from gpuwise.predict.memory.capture import Held, Place
 from gpuwise.workload.capture.record.capture import Capture, Category
 
 _CATEGORIES = {
-    Category.PARAMETER: "parameters", Category.GRADIENT: "gradients", Category.OPTIMIZER: "optimizer states",
-    Category.BUFFER: "buffers", Category.INPUT: "inputs", Category.ACTIVATION: "activations",
-    Category.TEMPORARY: "temporaries", Category.COMMUNICATION: "communication", Category.WORKSPACE: "workspaces",
-}  # fmt: skip
+    Category.PARAMETER: "parameters",
+    Category.GRADIENT: "gradients",
+    Category.OPTIMIZER: "optimizer states",
+    Category.BUFFER: "buffers",
+    Category.INPUT: "inputs",
+    Category.ACTIVATION: "activations",
+    Category.TEMPORARY: "temporaries",
+    Category.COMMUNICATION: "communication",
+    Category.WORKSPACE: "workspaces",
+}
 
 
 def category_words(category: Category) -> str:

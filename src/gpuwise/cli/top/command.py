@@ -100,12 +100,26 @@ def top(
         address = parse_address(prometheus)
     if count is not None and count < 1:
         raise InputError(f"--count: {count} is not at least 1", hint="write it like --count 10")
-    options = given.check(given.TopOptions(
-        once=once, json=json, csv=csv, record=record, replay=replay, interval_s=given.interval(interval),
-        duration_s=None if duration is None else given.duration(duration), count=count, prometheus=address, alerts=alert,
-        command=exec_, prices=given.prices(price, co2), demo=given.demo_cards(demo), fail_on_fault=fail_on_fault, screen=screen,
-        theme=theme,
-    ))  # fmt: skip
+    options = given.check(
+        given.TopOptions(
+            once=once,
+            json=json,
+            csv=csv,
+            record=record,
+            replay=replay,
+            interval_s=given.interval(interval),
+            duration_s=None if duration is None else given.duration(duration),
+            count=count,
+            prometheus=address,
+            alerts=alert,
+            command=exec_,
+            prices=given.prices(price, co2),
+            demo=given.demo_cards(demo),
+            fail_on_fault=fail_on_fault,
+            screen=screen,
+            theme=theme,
+        )
+    )
     return _run(options)
 
 

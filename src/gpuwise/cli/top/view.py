@@ -70,9 +70,14 @@ def _cards(frame: Frame, width: int, paint: Paint) -> Iterator[str]:
         return
     wide = width >= WIDE
     columns = [
-        _Column("GPU", 3), _Column("name", max(10, width - (88 if wide else 49)), left=True), _Column("util", 5),
-        _Column("memory GiB", 11), _Column("W", 9), _Column("°C", 3), _Column("MHz", 9),
-    ]  # fmt: skip
+        _Column("GPU", 3),
+        _Column("name", max(10, width - (88 if wide else 49)), left=True),
+        _Column("util", 5),
+        _Column("memory GiB", 11),
+        _Column("W", 9),
+        _Column("°C", 3),
+        _Column("MHz", 9),
+    ]
     if wide:
         columns += [_Column("PCIe", 8), _Column("in/out", 14), _Column("fan", 4), _Column("held by", 9, left=True)]
     yield paint.dim(_row(columns, [c.title for c in columns], width))
@@ -90,10 +95,14 @@ def _cards(frame: Frame, width: int, paint: Paint) -> Iterator[str]:
 def _cells(card: Card, wide: bool) -> list[str]:
     s, i = card.sample, card.identity
     cells = [
-        str(card.number), i.name, _percent(s.utilization),
-        _pair(s.memory_used_bytes, s.memory_total_bytes, GIB, 1), _pair(card.power_w, s.power_limit_w, 1.0, 0),
-        UNKNOWN if s.temperature_c is None else f"{s.temperature_c:.0f}", _pair(s.sm_clock_hz, i.sm_clock_max_hz, MEGA, 0),
-    ]  # fmt: skip
+        str(card.number),
+        i.name,
+        _percent(s.utilization),
+        _pair(s.memory_used_bytes, s.memory_total_bytes, GIB, 1),
+        _pair(card.power_w, s.power_limit_w, 1.0, 0),
+        UNKNOWN if s.temperature_c is None else f"{s.temperature_c:.0f}",
+        _pair(s.sm_clock_hz, i.sm_clock_max_hz, MEGA, 0),
+    ]
     if wide:
         link = UNKNOWN if s.pcie_generation is None or s.pcie_width is None else f"gen{s.pcie_generation} x{s.pcie_width}"
         cells += [link, _traffic(card), _percent(s.fan), _bits(s.event_reasons)]
@@ -143,9 +152,14 @@ def _processes(frame: Frame, width: int, paint: Paint) -> Iterator[str]:
         return
     rows.sort(key=lambda r: (r.number, -(r.gpu.memory_bytes or 0)))
     columns = [
-        _Column("GPU", 3), _Column("pid", 8), _Column("user", 8, left=True), _Column("memory", 9), _Column("SM", 5),
-        _Column("CPU", 6), _Column("command", max(8, width - 45), left=True),
-    ]  # fmt: skip
+        _Column("GPU", 3),
+        _Column("pid", 8),
+        _Column("user", 8, left=True),
+        _Column("memory", 9),
+        _Column("SM", 5),
+        _Column("CPU", 6),
+        _Column("command", max(8, width - 45), left=True),
+    ]
     yield ""
     yield paint.dim(_row(columns, [c.title for c in columns], width))
     for row in rows[:N_PROCESSES]:
@@ -160,10 +174,14 @@ def _process_cells(row: ProcessRow) -> list[str]:
     if h.container:
         command = f"[{h.container}] {command}"
     return [
-        str(row.number), str(row.pid), h.user or UNKNOWN,
-        UNKNOWN if row.gpu.memory_bytes is None else format_bytes(row.gpu.memory_bytes), _percent(row.gpu.sm_utilization),
-        _percent(h.cpu_share), command,
-    ]  # fmt: skip
+        str(row.number),
+        str(row.pid),
+        h.user or UNKNOWN,
+        UNKNOWN if row.gpu.memory_bytes is None else format_bytes(row.gpu.memory_bytes),
+        _percent(row.gpu.sm_utilization),
+        _percent(h.cpu_share),
+        command,
+    ]
 
 
 # --- causes, money ---

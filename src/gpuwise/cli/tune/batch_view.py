@@ -95,9 +95,10 @@ def _table(
     table = table_of((column, "memory", "samples a second", ""), left=("",))
     for run in runs:
         marks = [
-            word for word, size in (("the script's own", own), ("largest", largest), ("worth taking", chosen))
+            word
+            for word, size in (("the script's own", own), ("largest", largest), ("worth taking", chosen))
             if size == run.batch and (run.fits or word == "the script's own")
-        ]  # fmt: skip
+        ]
         marks += [*run.levers, *(() if run.fits else ("does not fit",))]
         memory = "unknown" if run.memory_bytes is None else format_bytes(run.memory_bytes)
         table.add_row(str(run.batch), memory, "" if run.rate is None or not run.fits else f"{run.rate:.4g}", ", ".join(marks))

@@ -90,9 +90,15 @@ def tune(
 
     _check(script, minutes, tuple(only or ()), module=module)
     options = Options(
-        minutes=minutes, steps=steps, only=tuple(only or ()), parity=parity, run_length_s=run_length,
-        find_batch=find_batch or accept_batch, accept_batch=accept_batch, memory_bytes=memory,
-    )  # fmt: skip
+        minutes=minutes,
+        steps=steps,
+        only=tuple(only or ()),
+        parity=parity,
+        run_length_s=run_length,
+        find_batch=find_batch or accept_batch,
+        accept_batch=accept_batch,
+        memory_bytes=memory,
+    )
     result, worth = _tune(Job(script, tuple(arguments), module), options, out, resume=resume, usd_per_hour=price)
     if record:
         _record(result, worth, script, arguments, module=module)
@@ -135,9 +141,7 @@ def _tune(job: Job, options: Options, out: Path, *, resume: bool, usd_per_hour: 
     with ExitStack() as stack:
         zygote = stack.enter_context(Zygote()) if FORKS else None
         result = Search(job, state, out, zygote, options, say=say).run()
-        worth = worth_of(
-            result, job, state, out, zygote, run_length_s=options.run_length_s, usd_per_hour=usd_per_hour
-        )  # fmt: skip
+        worth = worth_of(result, job, state, out, zygote, run_length_s=options.run_length_s, usd_per_hour=usd_per_hour)
     say("")
     return result, worth
 

@@ -22,9 +22,10 @@ WIDE = 100
 """Columns from which a lever's most possible gain is shown beside the measured one."""
 MOST_SHOWN = 100.0
 METERS = {
-    "energy counter": "the card's own counter", "integrated power": "the driver's power over time",
+    "energy counter": "the card's own counter",
+    "integrated power": "the driver's power over time",
     "RAPL": "the processor's own counters (RAPL)",
-}  # fmt: skip
+}
 
 
 def gain_words(gain: Gain) -> str:
@@ -99,8 +100,9 @@ def _before_after(result: Result, worth: Worth | None) -> Table:
         table.add_row(name, first, *([second] if changed else []))
 
     for name, first, second in (
-        (f"{before.per} a second", before.rate, after.rate), ("seconds a step", before.step_s, after.step_s),
-    ):  # fmt: skip
+        (f"{before.per} a second", before.rate, after.rate),
+        ("seconds a step", before.step_s, after.step_s),
+    ):
         row(name, *("unknown" if v is None else f"{v:.4g}" for v in (first, second)))
     rates = useful_rates(result)
     if rates is not None:
@@ -161,9 +163,11 @@ def _levers(out: Console, result: Result) -> None:
     with_most = out.width >= WIDE
 
     for title, results in (
-        ("Kept", ("kept",)), ("Refused: faster, but it trains otherwise", ("refused",)),
-        ("Measured, not kept", ("not faster", "undecided", "failed")), ("Not tried", ("not tried", "no time")),
-    ):  # fmt: skip
+        ("Kept", ("kept",)),
+        ("Refused: faster, but it trains otherwise", ("refused",)),
+        ("Measured, not kept", ("not faster", "undecided", "failed")),
+        ("Not tried", ("not tried", "no time")),
+    ):
         rows = [t for t in result.tried if t.result in results]
         if not rows:
             continue
@@ -203,6 +207,4 @@ def _merged(rows: list[Tried]) -> list[tuple[str, str, str, str]]:
             why = "slower" if t.gain.high < 1.0 or t.gain.n_pairs < 2 else t.result
         most = "" if t.ceiling is None else f"{t.ceiling:.2f}x" if t.ceiling < MOST_SHOWN else f"over {MOST_SHOWN:.0f}x"
         found.setdefault((t.name, gain, most, why), []).append(t.label)
-    return [
-        (labels[0] if len(labels) == 1 else name, gain, most, why) for (name, gain, most, why), labels in found.items()
-    ]  # fmt: skip
+    return [(labels[0] if len(labels) == 1 else name, gain, most, why) for (name, gain, most, why), labels in found.items()]

@@ -127,9 +127,8 @@ def _show(results: list[Result]) -> None:
         table.add_row(*(cells[c] for c in columns))
     to.print(table)
     reasons = [
-        f"{n:,}  {r.family}, {r.source}: {reason}"
-        for r in results if r.gpu is None for reason, n in r.unpredicted.items()
-    ]  # fmt: skip
+        f"{n:,}  {r.family}, {r.source}: {reason}" for r in results if r.gpu is None for reason, n in r.unpredicted.items()
+    ]
     if reasons:
         section(to, "Left out, and why", "\n".join(reasons))
     to.print(
@@ -144,12 +143,16 @@ def _cells(r: Result) -> dict[str, str]:
     """One row's cells by column; GPUs stand under their source."""
     left_out = sum(r.unpredicted.values())
     return {
-        "source": f"  {r.source}" if r.gpu is None else f"    {r.gpu}", "split": r.split,
+        "source": f"  {r.source}" if r.gpu is None else f"    {r.gpu}",
+        "split": r.split,
         "rows": f"{r.rows:,}",
-        "median": _percent(r.median_ape), "MAPE": _percent(r.mape), "bias": _percent(r.bias, sign=True),
-        "80 % covers": _percent(r.coverage80, digits=0), "baseline": _percent(r.baseline_mape),
+        "median": _percent(r.median_ape),
+        "MAPE": _percent(r.mape),
+        "bias": _percent(r.bias, sign=True),
+        "80 % covers": _percent(r.coverage80, digits=0),
+        "baseline": _percent(r.baseline_mape),
         "left out": f"{left_out:,}" if left_out else "",
-    }  # fmt: skip
+    }
 
 
 def _percent(share: float | None, *, sign: bool = False, digits: int = 1) -> str:

@@ -10,9 +10,11 @@ if TYPE_CHECKING:
     from gpuwise.machine.bench.local.validation import LocalResult, Machine
 
 NAMES = {
-    "allocated_bytes": "peak allocated", "reserved_bytes": "peak reserved", "process_bytes": "nvidia-smi",
+    "allocated_bytes": "peak allocated",
+    "reserved_bytes": "peak reserved",
+    "process_bytes": "nvidia-smi",
     "step_time_s": "step time",
-}  # fmt: skip
+}
 
 
 def validate_local(only: str | None, minutes: float | None, record: Path | None, *, json: bool) -> int:
@@ -33,11 +35,16 @@ def validate_local(only: str | None, minutes: float | None, record: Path | None,
         from gpuwise.cli.out import print_json
         from gpuwise.cli.validate.runs import own_document
 
-        print_json({
-            "machine": asdict(machine), "record": str(path), "asked": len(cases),
-            "summary": [asdict(r) for r in rows], "runs": own_document(),
-            "cases": [{"case": r.case, "predicted": r.predicted, "measured": r.measured} for r in results],
-        })  # fmt: skip
+        print_json(
+            {
+                "machine": asdict(machine),
+                "record": str(path),
+                "asked": len(cases),
+                "summary": [asdict(r) for r in rows],
+                "runs": own_document(),
+                "cases": [{"case": r.case, "predicted": r.predicted, "measured": r.measured} for r in results],
+            }
+        )
     else:
         _show(machine, path, results)
     return 0 if rows else 1
@@ -83,9 +90,13 @@ def _show(machine: Machine, path: Path, results: list[LocalResult]) -> None:
     errors = table_of(["", "cases", "median error", "MAPE", "90 % within", "bias"], left=("",))
     for s in summarise(results):
         errors.add_row(
-            NAMES[s.quantity], str(s.cases), f"{s.median_ape:.1%}", f"{s.mape:.1%}", f"{s.p90_ape:.1%}",
+            NAMES[s.quantity],
+            str(s.cases),
+            f"{s.median_ape:.1%}",
+            f"{s.mape:.1%}",
+            f"{s.p90_ape:.1%}",
             f"{s.bias:+.1%}",
-        )  # fmt: skip
+        )
     section(to, "Prediction against measurement", errors)
     if failed:
         section(to, "Not compared", "\n".join(failed))

@@ -43,8 +43,6 @@ def show_runs(to: Console) -> bool:
         return False
     table = table_of(("predicted", "times", "scripts", "median", "bias", "worst"), left=("predicted",), wrap=("predicted",))
     for e in rows:
-        table.add_row(
-            NAMES[e.kind], str(e.n), str(e.scripts), f"{e.median_error:.1%}", f"{e.bias:+.1%}", f"{e.worst:.1%}"
-        )  # fmt: skip
+        table.add_row(NAMES[e.kind], str(e.n), str(e.scripts), f"{e.median_error:.1%}", f"{e.bias:+.1%}", f"{e.worst:.1%}")
     section(to, "Samples a second of own trainings, predicted against measured", table)
     return True

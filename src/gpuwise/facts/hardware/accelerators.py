@@ -114,9 +114,10 @@ class Accelerator:
         if rate is None:
             have = ", ".join(self.peak_flop_per_s)
             raise UnpredictableError(
-                f"no {dtype} rate for accelerator", f"{self.name} has no published dense {dtype} rate",
+                f"no {dtype} rate for accelerator",
+                f"{self.name} has no published dense {dtype} rate",
                 hint=f"it has {have}" if have else None,
-            )  # fmt: skip
+            )
         return rate
 
 
@@ -147,9 +148,14 @@ class Source:
 
 
 PCIE_BYTES_PER_S = {
-    "3.0 x16": 15.754e9, "4.0 x4": 7.877e9, "4.0 x8": 15.754e9, "4.0 x16": 31.508e9,
-    "5.0 x8": 31.508e9, "5.0 x16": 63.015e9, "6.0 x16": 121.0e9,
-}  # fmt: skip
+    "3.0 x16": 15.754e9,
+    "4.0 x4": 7.877e9,
+    "4.0 x8": 15.754e9,
+    "4.0 x16": 31.508e9,
+    "5.0 x8": 31.508e9,
+    "5.0 x16": 63.015e9,
+    "6.0 x16": 121.0e9,
+}
 """One direction after line coding: 8, 16, 32 GT/s per lane x 128/130 (PCI Express Base 3.0 to 5.0), 64 GT/s x
 242/256 in FLIT mode (6.0)."""
 
@@ -157,8 +163,15 @@ RATE_COLUMNS = {dtype: f"{dtype}_{'tops' if dtype.startswith('int') else 'tflops
 EXTRA_RATE_COLUMNS = {name: f"{name}_tflops" for name in ("fp16_fp16acc", "fp32_matrix", "fp64_vector")}
 _OPTIONAL_NUMBERS = (
     *("base_mhz", "boost_mhz", "tensor_mhz", *RATE_COLUMNS.values(), *EXTRA_RATE_COLUMNS.values()),
-    "memory_mib", "visible_mib", "memory_gbit_s", "l2_mib", "l3_mib", "tdp_w", "link_gb_s", "list_price_usd",
-)  # fmt: skip
+    "memory_mib",
+    "visible_mib",
+    "memory_gbit_s",
+    "l2_mib",
+    "l3_mib",
+    "tdp_w",
+    "link_gb_s",
+    "list_price_usd",
+)
 _FIELD_OF_COLUMN = {
     "boost_mhz": "boost_hz",
     "base_mhz": "base_hz",
@@ -191,9 +204,7 @@ ACCELERATOR_SCHEMA: dict[str, Field] = {
     "list_price_kind": Field("text", required=False, choices=("launch", "list", "street")),
     "aliases": Field("names", required=False),
     "weak": Field("names", required=False),
-    **dict.fromkeys(
-        ("rate_factors", "compute_capability", "link_kind", "cell_sources", "notes"), _optional_text
-    ),
+    **dict.fromkeys(("rate_factors", "compute_capability", "link_kind", "cell_sources", "notes"), _optional_text),
     **dict.fromkeys(_OPTIONAL_NUMBERS, Field("number", required=False)),
 }
 ARCHITECTURE_SCHEMA: dict[str, Field] = {
@@ -241,9 +252,7 @@ def sources() -> Mapping[str, Source]:
         rows = parse_csv(shipped_text("sources.csv"), SOURCE_SCHEMA, "sources.csv")
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
-    return MappingProxyType(
-        {r.text("key"): Source(r.text("key"), r.text("kind"), r.text("title"), r.text("url")) for r in rows}
-    )
+    return MappingProxyType({r.text("key"): Source(r.text("key"), r.text("kind"), r.text("title"), r.text("url")) for r in rows})
 
 
 def architecture_key(compute_capability: str | None, family: str) -> str:
@@ -251,18 +260,14 @@ def architecture_key(compute_capability: str | None, family: str) -> str:
     return f"sm_{compute_capability.replace('.', '')}" if compute_capability else family
 
 
-def accelerator_from_record(
-    record: Record, units: Mapping[str, Architecture], cited: Mapping[str, Source]
-) -> Accelerator:
+def accelerator_from_record(record: Record, units: Mapping[str, Architecture], cited: Mapping[str, Source]) -> Accelerator:
     """One row of ``accelerators.csv`` in SI units. Raises FieldError on a source that is not in
     ``sources.csv``."""
     unit = units.get(architecture_key(record.text("compute_capability") or None, record.text("family")))
     cells = cell_sources(record)
     for key in {record.text("source"), *cells.values()}:
         if key not in cited:
-            raise record.error(
-                f"source {key!r} is not in sources.csv", field="source", hint="add a line to sources.csv"
-            )
+            raise record.error(f"source {key!r} is not in sources.csv", field="source", hint="add a line to sources.csv")
     nominal = record.number("memory_gb")
     memory_mib = record.maybe("memory_mib")
     origin = cited[record.text("source")]
@@ -326,16 +331,12 @@ def rate_factors(record: Record) -> dict[str, float]:
         except ValueError:
             value = -1.0
         if not colon or not 0 < value < 10:
-            raise record.error(
-                f"rate_factors holds {part!r}", field="rate_factors", hint="write dtype:factor"
-            )
+            raise record.error(f"rate_factors holds {part!r}", field="rate_factors", hint="write dtype:factor")
         factors[dtype] = value
     return factors
 
 
-def _by_id(
-    rows: list[Record], units: Mapping[str, Architecture], cited: Mapping[str, Source]
-) -> dict[str, Accelerator]:
+def _by_id(rows: list[Record], units: Mapping[str, Architecture], cited: Mapping[str, Source]) -> dict[str, Accelerator]:
     found: dict[str, Accelerator] = {}
     for row in rows:
         accelerator = accelerator_from_record(row, units, cited)
@@ -386,11 +387,7 @@ def _weak(record: Record, cell_sources: Mapping[str, str], cited: Mapping[str, S
     doubtful = {"third-party", "estimate"}
     if named == ("*",) or cited[record.text("source")].kind in doubtful:
         columns = [c for c in record.values if c in _FIELD_OF_COLUMN or c == "compute_units" or c == "tdp_w"]
-        columns = [
-            c
-            for c in columns
-            if c not in cell_sources or cited[cell_sources[c]].kind in doubtful or named == ("*",)
-        ]
+        columns = [c for c in columns if c not in cell_sources or cited[cell_sources[c]].kind in doubtful or named == ("*",)]
         columns += [c for c in named if c != "*"]
     else:
         columns = [*named, *(c for c, key in cell_sources.items() if cited[key].kind in doubtful)]

@@ -65,9 +65,10 @@ class Cpu:
         rate = self.peak_flop_per_s.get(dtype)
         if rate is None:
             raise UnpredictableError(
-                f"no {dtype} rate for processor", f"{self.name} has no {dtype} instructions in the catalogue",
+                f"no {dtype} rate for processor",
+                f"{self.name} has no {dtype} instructions in the catalogue",
                 hint="it has " + ", ".join(self.peak_flop_per_s),
-            )  # fmt: skip
+            )
         return rate
 
     @property
@@ -176,17 +177,28 @@ def _cpu(r: Record, cited: Mapping[str, Source]) -> Cpu:
             raise r.error(f"source {key!r} is not in sources.csv", field="source", hint="add a line to sources.csv")
     origin = cited[r.text("source")]
     return Cpu(
-        id=r.text("id"), name=r.text("name"), vendor=r.text("vendor"), family=r.text("family"),
-        year=r.integer("year"), kind=r.text("kind"), cores=r.integer("cores"),
+        id=r.text("id"),
+        name=r.text("name"),
+        vendor=r.text("vendor"),
+        family=r.text("family"),
+        year=r.integer("year"),
+        kind=r.text("kind"),
+        cores=r.integer("cores"),
         efficiency_cores=r.maybe_integer("efficiency_cores") or 0,
-        base_hz=r.number("base_mhz") * MEGA, allcore_hz=r.number("allcore_mhz") * MEGA,
-        peak_flop_per_s=MappingProxyType(_peaks(r)), matrix_dtypes=r.names("matrix_dtypes"),
-        memory_bandwidth_bytes_per_s=r.number("bandwidth_gb_s") * GIGA, memory_type=r.text("memory_type"),
-        tdp_w=r.maybe("tdp_w"), list_price_usd=r.maybe("list_price_usd"), rental=_rental(r),
+        base_hz=r.number("base_mhz") * MEGA,
+        allcore_hz=r.number("allcore_mhz") * MEGA,
+        peak_flop_per_s=MappingProxyType(_peaks(r)),
+        matrix_dtypes=r.names("matrix_dtypes"),
+        memory_bandwidth_bytes_per_s=r.number("bandwidth_gb_s") * GIGA,
+        memory_type=r.text("memory_type"),
+        tdp_w=r.maybe("tdp_w"),
+        list_price_usd=r.maybe("list_price_usd"),
+        rental=_rental(r),
         source=f"{origin.title} <{origin.url}>" if origin.url else origin.title,
         weak=tuple(c for c, key in cells.items() if cited[key].kind in ("third-party", "estimate")),
-        aliases=r.names("aliases"), notes=r.text("notes"),
-    )  # fmt: skip
+        aliases=r.names("aliases"),
+        notes=r.text("notes"),
+    )
 
 
 def _peaks(r: Record) -> dict[str, float]:
@@ -217,8 +229,9 @@ def _check(r: Record) -> None:
     if abs(product / r.number("bandwidth_gb_s") - 1) > _BANDWIDTH_ROUNDING:
         raise r.error(
             f"bandwidth_gb_s is {r.number('bandwidth_gb_s'):g} where the channels give {product:.1f}",
-            field="bandwidth_gb_s", hint="channels of 64 bits x MT/s x 8 bytes",
-        )  # fmt: skip
+            field="bandwidth_gb_s",
+            hint="channels of 64 bits x MT/s x 8 bytes",
+        )
     if not r.number("base_mhz") <= r.number("allcore_mhz") <= r.number("max_mhz"):
         raise r.error("allcore_mhz is not between base_mhz and max_mhz", field="allcore_mhz", hint="base <= all cores <= max")
     for group in (

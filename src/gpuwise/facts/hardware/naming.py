@@ -38,9 +38,9 @@ NOISE = frozenset(_NOISE_WORDS.split())
 """Words that may be there or not; they break ties but never rule a device out."""
 _DISTINCT = frozenset({"ultra", "workstation"})
 """Noise in one product name, but what sets another apart (M1 Ultra), so never taken for granted."""
-_BRAND = frozenset(
-    {"rtx", "gtx", "rx", "geforce", "radeon", "tesla", "instinct", "nvidia", "amd", "intel"}
-) | frozenset({"apple", "arc", "google", "tpu"})
+_BRAND = frozenset({"rtx", "gtx", "rx", "geforce", "radeon", "tesla", "instinct", "nvidia", "amd", "intel"}) | frozenset(
+    {"apple", "arc", "google", "tpu"}
+)
 _FORMS = frozenset({"sxm", "pcie", "oam", "nvl", "soc", "cloud", "superchip"})
 _SPELLINGS = (
     (re.compile(r"\((?:r|tm)\)"), " "),
@@ -111,9 +111,7 @@ def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
     if len(counts) == 2:
         return Cluster(_host_of(accelerator, counts[1], text), counts[0] * counts[1])
     if len(counts) > 2:
-        raise InputError(
-            f"{text!r} has {len(counts)} counts", hint="write systems x devices x name, like 2x8xH200"
-        )
+        raise InputError(f"{text!r} has {len(counts)} counts", hint="write systems x devices x name, like 2x8xH200")
     total = (counts or [1])[0]
     system = default_system(accelerator)
     if system.id == "consumer-box" and total > system.count:
@@ -216,9 +214,7 @@ def _settle(text: str, candidates: list[_Entry], prefer: Iterable[str]) -> Accel
         candidates = kept or candidates
     if len(candidates) == 1:
         return candidates[0].accelerator
-    candidates.sort(
-        key=lambda c: c.accelerator.form != "SXM"
-    )  # stable: the part most people rent comes first
+    candidates.sort(key=lambda c: c.accelerator.form != "SXM")  # stable: the part most people rent comes first
     raise AmbiguousNameError("accelerator", text, [c.accelerator.id for c in candidates])
 
 
@@ -295,11 +291,7 @@ def _entries() -> tuple[_Entry, ...]:
 
 
 def _entry(accelerator: Accelerator) -> _Entry:
-    spellings = [
-        frozenset(_raw_words(s))
-        for s in (accelerator.id, accelerator.name, *accelerator.aliases)
-        if "_" not in s
-    ]
+    spellings = [frozenset(_raw_words(s)) for s in (accelerator.id, accelerator.name, *accelerator.aliases) if "_" not in s]
     memory = accelerator.memory_nominal_gb or 0.0
     implied = {f"{memory:g}gb", accelerator.form.lower(), *_raw_words(accelerator.memory_type)}
     if accelerator.form == "Superchip":

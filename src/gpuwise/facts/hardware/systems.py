@@ -158,9 +158,7 @@ def networks() -> Mapping[str, Network]:
     """Scale-out networks by id. Raises DataError when the shipped file is corrupt."""
     return MappingProxyType(
         {
-            r.name: Network(
-                r.name, r.text("name"), r.text("kind"), r.number("data_gbit_s") * _GBIT, r.text("source")
-            )
+            r.name: Network(r.name, r.text("name"), r.text("kind"), r.number("data_gbit_s") * _GBIT, r.text("source"))
             for r in _shipped("networks.toml", _NETWORK_SCHEMA).values()
         }
     )
@@ -199,9 +197,10 @@ def system_with(system_id: str, accelerator: Accelerator) -> System:
     sold_with = record.names("accelerators")
     if accelerator.id not in sold_with:
         raise FieldError(
-            f"{record.text('name')} does not come with {accelerator.name}", field="accelerator",
+            f"{record.text('name')} does not come with {accelerator.name}",
+            field="accelerator",
             hint="it comes with " + ", ".join(sold_with),
-        )  # fmt: skip
+        )
     return _system(record, accelerator)
 
 
@@ -209,9 +208,10 @@ def systems_of(accelerator: Accelerator) -> tuple[System, ...]:
     """Every system sold with ``accelerator``, its usual one first; never empty."""
     usual = default_system(accelerator)
     others = [
-        _system(r, accelerator) for r in _system_records().values()
+        _system(r, accelerator)
+        for r in _system_records().values()
         if accelerator.id in r.names("accelerators") and r.name != usual.id
-    ]  # fmt: skip
+    ]
     return (usual, *others)
 
 

@@ -15,21 +15,24 @@ from gpuwise.errors import DataError, FieldError
 from gpuwise.facts.hardware.accelerators import sources
 from gpuwise.facts.loading import Field, parse_csv, shipped_text
 
-XID_ACTIONS: Mapping[str, str] = MappingProxyType({
-    "ignore": "nothing has to be done",
-    "restart-application": "start the application again",
-    "check-application": "look for the fault in the application: run it under compute-sanitizer",
-    "follow-others": "look at the other XIDs of the same time: this one follows from them",
-    "reset-gpu": "stop what uses the GPU and reset it (nvidia-smi --gpu-reset), or reboot",
-    "restart-vm": "start the virtual machine again",
-    "restart-host": "reboot the machine",
-    "read-recovery-action": "do what the driver asks for (nvidia-smi -q, GPU Recovery Action)",
-    "check-nvlink": "look at the links (nvidia-smi nvlink -e) and reset the GPUs they join; if it comes again, have them checked",
-    "check-mechanics": "check that the card sits well and its power plugs are in",
-    "update-software": "update the driver and the firmware",
-    "contact-support": "have the card looked at by its vendor",
-    "unpublished": "NVIDIA has published no advice for it",
-})  # fmt: skip
+XID_ACTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "ignore": "nothing has to be done",
+        "restart-application": "start the application again",
+        "check-application": "look for the fault in the application: run it under compute-sanitizer",
+        "follow-others": "look at the other XIDs of the same time: this one follows from them",
+        "reset-gpu": "stop what uses the GPU and reset it (nvidia-smi --gpu-reset), or reboot",
+        "restart-vm": "start the virtual machine again",
+        "restart-host": "reboot the machine",
+        "read-recovery-action": "do what the driver asks for (nvidia-smi -q, GPU Recovery Action)",
+        "check-nvlink": "look at the links (nvidia-smi nvlink -e) and reset the GPUs they join; "
+        "if it comes again, have them checked",
+        "check-mechanics": "check that the card sits well and its power plugs are in",
+        "update-software": "update the driver and the firmware",
+        "contact-support": "have the card looked at by its vendor",
+        "unpublished": "NVIDIA has published no advice for it",
+    }
+)
 """The catalogue's buckets of advice, and what each asks a person to do."""
 
 XID_SCHEMA: dict[str, Field] = {

@@ -93,13 +93,9 @@ def _config_path(text: str) -> Path | None:
         if path.is_file() and (explicit or len(path.parts) > 1):
             return path
     except (OSError, RuntimeError, ValueError) as error:
-        raise InputError(
-            f"{text[:80]!r} is no usable path: {error}", hint="give a name or a config.json"
-        ) from error
+        raise InputError(f"{text[:80]!r} is no usable path: {error}", hint="give a name or a config.json") from error
     if explicit:
-        raise FieldError(
-            "does not exist", file=text, hint="give a catalogue name or the path of a config.json"
-        )
+        raise FieldError("does not exist", file=text, hint="give a catalogue name or the path of a config.json")
     return None
 
 
@@ -141,6 +137,4 @@ def _catalogue_entry(key: str, family: str, row: dict[str, Any]) -> Architecture
     extras = tuple(Extra(**item) for item in values.pop("extra", ()))
     values["aliases"] = (*hub, *values.get("aliases", ()))
     values["notes"] = tuple(values.get("notes", ()))
-    return Architecture(
-        id=key, family=family, extras=extras, extra_parameters=sum(e.parameters for e in extras), **values
-    )
+    return Architecture(id=key, family=family, extras=extras, extra_parameters=sum(e.parameters for e in extras), **values)

@@ -13,28 +13,64 @@ NORMS = ("rms", "layer", "layer-no-bias", "none")
 POSITIONS = ("rope", "learned", "alibi", "relative", "sinusoidal", "none")
 
 LIMITS = {
-    "n_layers": 10_000, "hidden": 2**20, "ffn": 2**24, "heads": 2**14, "kv_heads": 2**14, "head_dim": 2**14,
-    "vocab": 2**26, "max_seq_len": 2**31, "norms_per_layer": 8, "n_token_types": 2**16,
-    "embedding_dim": 2**20, "window": 2**31, "global_every": 10_000, "position_rows": 2**31,
-    "relative_buckets": 2**16, "n_classes": 2**26, "prediction_layers": 100, "n_experts": 2**16,
-    "n_active": 2**16, "expert_ffn": 2**24, "n_shared": 2**10, "shared_ffn": 2**24, "first_dense": 10_000,
-    "every": 10_000, "q_lora_rank": 2**20, "kv_lora_rank": 2**20, "qk_nope_head_dim": 2**14,
-    "qk_rope_head_dim": 2**14, "v_head_dim": 2**14, "seq_len": 2**31, "n_mels": 2**12, "image_size": 2**16,
-    "patch_size": 2**12, "channels": 2**12,
-}  # fmt: skip
+    "n_layers": 10_000,
+    "hidden": 2**20,
+    "ffn": 2**24,
+    "heads": 2**14,
+    "kv_heads": 2**14,
+    "head_dim": 2**14,
+    "vocab": 2**26,
+    "max_seq_len": 2**31,
+    "norms_per_layer": 8,
+    "n_token_types": 2**16,
+    "embedding_dim": 2**20,
+    "window": 2**31,
+    "global_every": 10_000,
+    "position_rows": 2**31,
+    "relative_buckets": 2**16,
+    "n_classes": 2**26,
+    "prediction_layers": 100,
+    "n_experts": 2**16,
+    "n_active": 2**16,
+    "expert_ffn": 2**24,
+    "n_shared": 2**10,
+    "shared_ffn": 2**24,
+    "first_dense": 10_000,
+    "every": 10_000,
+    "q_lora_rank": 2**20,
+    "kv_lora_rank": 2**20,
+    "qk_nope_head_dim": 2**14,
+    "qk_rope_head_dim": 2**14,
+    "v_head_dim": 2**14,
+    "seq_len": 2**31,
+    "n_mels": 2**12,
+    "image_size": 2**16,
+    "patch_size": 2**12,
+    "channels": 2**12,
+}
 """Largest values, far above any model, so that a slip of the keyboard is refused and products stay exact."""
-_MAY_BE_ZERO = frozenset({
-    "norms_per_layer", "n_token_types", "n_classes", "prediction_layers", "n_shared", "shared_ffn",
-    "first_dense", "n_mels", "position_rows", "relative_buckets", "qk_nope_head_dim", "qk_rope_head_dim",
-})  # fmt: skip
+_MAY_BE_ZERO = frozenset(
+    {
+        "norms_per_layer",
+        "n_token_types",
+        "n_classes",
+        "prediction_layers",
+        "n_shared",
+        "shared_ffn",
+        "first_dense",
+        "n_mels",
+        "position_rows",
+        "relative_buckets",
+        "qk_nope_head_dim",
+        "qk_rope_head_dim",
+    }
+)
 
 
 _FLAGS = tuple(f.name for f in fields(Architecture) if isinstance(f.default, bool))
 
 
-def check_architecture(
-    arch: Architecture, *, file: str | None = None, line: int | None = None
-) -> Architecture:
+def check_architecture(arch: Architecture, *, file: str | None = None, line: int | None = None) -> Architecture:
     """``arch`` itself when its dimensions can be those of a model. Raises FieldError that names the field."""
 
     def refuse(field: str, message: str, hint: str) -> FieldError:
@@ -45,9 +81,7 @@ def check_architecture(
             continue
         least = 0 if name in _MAY_BE_ZERO or (name == "vocab" and arch.kind == "vision") else 1
         if isinstance(value, bool) or not isinstance(value, int):
-            raise refuse(
-                name, f"{name} is {str(value)[:40]!r}, not a whole number", f"give {name} as a whole number"
-            )
+            raise refuse(name, f"{name} is {str(value)[:40]!r}, not a whole number", f"give {name} as a whole number")
         if not least <= value <= LIMITS[name]:
             raise refuse(
                 name,
@@ -55,20 +89,21 @@ def check_architecture(
                 "check the dimensions",
             )
     for name, value, choices in (
-        ("kind", arch.kind, KINDS), ("norm", arch.norm, NORMS), ("position", arch.position, POSITIONS),
-    ):  # fmt: skip
+        ("kind", arch.kind, KINDS),
+        ("norm", arch.norm, NORMS),
+        ("position", arch.position, POSITIONS),
+    ):
         if value not in choices:
             raise refuse(name, f"{name} is {str(value)[:40]!r}", "one of " + ", ".join(choices))
     for name in _FLAGS:
         if not isinstance(getattr(arch, name), bool):
-            raise refuse(
-                name, f"{name} is {str(getattr(arch, name))[:40]!r}, not true or false", "write true or false"
-            )
+            raise refuse(name, f"{name} is {str(getattr(arch, name))[:40]!r}, not true or false", "write true or false")
     if arch.heads % arch.kv_heads:
         raise refuse(
-            "kv_heads", f"{arch.heads} query heads cannot share {arch.kv_heads} key-value heads evenly",
+            "kv_heads",
+            f"{arch.heads} query heads cannot share {arch.kv_heads} key-value heads evenly",
             "kv_heads must divide heads",
-        )  # fmt: skip
+        )
     _check_parts(arch, refuse)
     return arch
 
@@ -86,9 +121,7 @@ def _check_parts(arch: Architecture, refuse: Any) -> None:
     moe, encoder, patches = arch.moe, arch.encoder, arch.patches
     if moe is not None:
         if moe.n_active > moe.n_experts:
-            raise refuse(
-                "n_active", f"{moe.n_active} active of {moe.n_experts} experts", "use fewer active experts"
-            )
+            raise refuse("n_active", f"{moe.n_active} active of {moe.n_experts} experts", "use fewer active experts")
         if moe.first_dense >= arch.n_layers or not arch.n_moe_layers:
             raise refuse("first_dense", "no layer is left for the experts", "lower first_dense or every")
     if encoder is not None and encoder.hidden != arch.hidden:

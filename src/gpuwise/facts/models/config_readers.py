@@ -30,15 +30,20 @@ def _base(c: Config, **fixed: Any) -> Architecture:
     heads = c.count("num_attention_heads", default=fixed.get("heads"))
     moe = fixed.get("moe")
     values: dict[str, Any] = {
-        "id": "config", "name": "config", "kind": "decoder", "hidden": hidden, "heads": heads,
-        "n_layers": c.count("num_hidden_layers"), "kv_heads": c.count("num_key_value_heads", default=heads),
+        "id": "config",
+        "name": "config",
+        "kind": "decoder",
+        "hidden": hidden,
+        "heads": heads,
+        "n_layers": c.count("num_hidden_layers"),
+        "kv_heads": c.count("num_key_value_heads", default=heads),
         "vocab": c.count("vocab_size", default=fixed.get("vocab")),
         "max_seq_len": c.count("max_position_embeddings", "model_max_length", default=4096),
         "activation": _activation(c.word("hidden_act", "silu")),
         "tied_embeddings": c.flag("tie_word_embeddings", False),
         "prediction_layers": c.count("num_nextn_predict_layers", default=0, zero=True),
         **fixed,
-    }  # fmt: skip
+    }
     if "head_dim" not in values:
         values["head_dim"] = _head_dim(c, hidden, heads)
     if "ffn" not in values:
@@ -51,9 +56,10 @@ def _head_dim(c: Config, hidden: int, heads: int) -> int:
     if head_dim is None:
         if hidden % heads:
             raise c.error(
-                f"hidden_size {hidden} is not divisible by {heads} heads", field="num_attention_heads",
+                f"hidden_size {hidden} is not divisible by {heads} heads",
+                field="num_attention_heads",
                 hint="change one, or give head_dim",
-            )  # fmt: skip
+            )
         head_dim = hidden // heads
     return head_dim
 
@@ -89,9 +95,11 @@ def _mistral(c: Config) -> Architecture:
 def _experts(c: Config, *, bias: bool = False) -> Moe:
     """Mixtral's keys: every layer has experts of ``intermediate_size``."""
     return Moe(
-        c.count("num_local_experts", "num_experts"), c.count("num_experts_per_tok", "experts_per_token"),
-        c.count("intermediate_size"), router_bias=bias,
-    )  # fmt: skip
+        c.count("num_local_experts", "num_experts"),
+        c.count("num_experts_per_tok", "experts_per_token"),
+        c.count("intermediate_size"),
+        router_bias=bias,
+    )
 
 
 def _mixtral(c: Config) -> Architecture:
@@ -109,10 +117,14 @@ def _sparse_experts(c: Config) -> Moe:
     """Qwen's keys: experts in every ``decoder_sparse_step``-th layer, one gated shared expert."""
     shared = c.count("shared_expert_intermediate_size", default=0, zero=True)
     return Moe(
-        c.count("num_experts", "num_local_experts"), c.count("num_experts_per_tok"),
-        c.count("moe_intermediate_size"), n_shared=int(shared > 0), shared_ffn=shared,
-        shared_gate=shared > 0, every=c.count("decoder_sparse_step", default=1),
-    )  # fmt: skip
+        c.count("num_experts", "num_local_experts"),
+        c.count("num_experts_per_tok"),
+        c.count("moe_intermediate_size"),
+        n_shared=int(shared > 0),
+        shared_ffn=shared,
+        shared_gate=shared > 0,
+        every=c.count("decoder_sparse_step", default=1),
+    )
 
 
 def _qwen2_moe(c: Config) -> Architecture:
@@ -130,10 +142,13 @@ def _qwen3_moe(c: Config) -> Architecture:
 
 def _gemma(c: Config, **fixed: Any) -> Architecture:
     values: dict[str, Any] = {
-        "head_dim": c.count("head_dim", default=256), "activation": "gelu",
-        "tied_embeddings": c.flag("tie_word_embeddings", True), "qkv_bias": c.flag("attention_bias", False),
-        "attention_out_bias": c.flag("attention_bias", False), **fixed,
-    }  # fmt: skip
+        "head_dim": c.count("head_dim", default=256),
+        "activation": "gelu",
+        "tied_embeddings": c.flag("tie_word_embeddings", True),
+        "qkv_bias": c.flag("attention_bias", False),
+        "attention_out_bias": c.flag("attention_bias", False),
+        **fixed,
+    }
     return _base(c, **values)
 
 
@@ -148,10 +163,16 @@ def _gemma3(c: Config) -> Architecture:
     local = _local(c, window=c.count("sliding_window", default=4096), every=every)
     heads = c.count("num_attention_heads", default=8)
     return _gemma(
-        c, norms_per_layer=4, qk_norm=True, heads=heads, kv_heads=c.count("num_key_value_heads", default=4),
-        vocab=c.count("vocab_size", default=262_208), hidden=c.count("hidden_size", default=2304),
-        max_seq_len=c.count("max_position_embeddings", default=131_072), **local,
-    )  # fmt: skip
+        c,
+        norms_per_layer=4,
+        qk_norm=True,
+        heads=heads,
+        kv_heads=c.count("num_key_value_heads", default=4),
+        vocab=c.count("vocab_size", default=262_208),
+        hidden=c.count("hidden_size", default=2304),
+        max_seq_len=c.count("max_position_embeddings", default=131_072),
+        **local,
+    )
 
 
 def _olmo(c: Config) -> Architecture:
@@ -170,28 +191,44 @@ def _olmoe(c: Config) -> Architecture:
 def _stablelm(c: Config) -> Architecture:
     parallel = c.flag("use_parallel_residual", False)
     return _base(
-        c, norm="layer", qkv_bias=c.flag("use_qkv_bias", False), qk_norm=c.flag("qk_layernorm", False),
-        qk_norm_full=c.flag("qk_layernorm", False), parallel_block=parallel,
+        c,
+        norm="layer",
+        qkv_bias=c.flag("use_qkv_bias", False),
+        qk_norm=c.flag("qk_layernorm", False),
+        qk_norm_full=c.flag("qk_layernorm", False),
+        parallel_block=parallel,
         norms_per_layer=1 if parallel else 2,
-    )  # fmt: skip
+    )
 
 
 def _starcoder2(c: Config) -> Architecture:
     bias = c.flag("use_bias", True)
     return _base(
-        c, norm="layer", gated_mlp=False, activation="gelu", qkv_bias=bias, attention_out_bias=bias,
-        mlp_bias=bias, tied_embeddings=c.flag("tie_word_embeddings", True), **_local(c,
-        window=c.maybe("sliding_window")),
-    )  # fmt: skip
+        c,
+        norm="layer",
+        gated_mlp=False,
+        activation="gelu",
+        qkv_bias=bias,
+        attention_out_bias=bias,
+        mlp_bias=bias,
+        tied_embeddings=c.flag("tie_word_embeddings", True),
+        **_local(c, window=c.maybe("sliding_window")),
+    )
 
 
 def _cohere(c: Config) -> Architecture:
     local = _local(c, window=c.maybe("sliding_window"), every=c.count("sliding_window_pattern", default=4))
     return _base(
-        c, norm="layer-no-bias", norms_per_layer=1, parallel_block=True, qk_norm=c.flag("use_qk_norm", False),
-        qk_norm_full=c.flag("use_qk_norm", False), tied_embeddings=c.flag("tie_word_embeddings", True),
-        **_bias_flags(c), **local,
-    )  # fmt: skip
+        c,
+        norm="layer-no-bias",
+        norms_per_layer=1,
+        parallel_block=True,
+        qk_norm=c.flag("use_qk_norm", False),
+        qk_norm_full=c.flag("use_qk_norm", False),
+        tied_embeddings=c.flag("tie_word_embeddings", True),
+        **_bias_flags(c),
+        **local,
+    )
 
 
 def _granite_moe(c: Config) -> Architecture:
@@ -218,17 +255,25 @@ def _routed(c: Config, *, correction: bool) -> Moe:
     ffn = c.count("moe_intermediate_size")
     n_shared = c.count("n_shared_experts", "num_shared_experts", default=0, zero=True)
     return Moe(
-        c.count("n_routed_experts", "num_experts"), c.count("num_experts_per_tok"), ffn, n_shared=n_shared,
-        shared_ffn=n_shared * ffn, first_dense=c.count("first_k_dense_replace", default=0, zero=True),
-        every=c.count("moe_layer_freq", default=1), router_bias=correction,
-    )  # fmt: skip
+        c.count("n_routed_experts", "num_experts"),
+        c.count("num_experts_per_tok"),
+        ffn,
+        n_shared=n_shared,
+        shared_ffn=n_shared * ffn,
+        first_dense=c.count("first_k_dense_replace", default=0, zero=True),
+        every=c.count("moe_layer_freq", default=1),
+        router_bias=correction,
+    )
 
 
 def _latent(c: Config) -> Mla:
     return Mla(
-        c.maybe("q_lora_rank"), c.count("kv_lora_rank"), c.count("qk_nope_head_dim"),
-        c.count("qk_rope_head_dim"), c.count("v_head_dim"),
-    )  # fmt: skip
+        c.maybe("q_lora_rank"),
+        c.count("kv_lora_rank"),
+        c.count("qk_nope_head_dim"),
+        c.count("qk_rope_head_dim"),
+        c.count("v_head_dim"),
+    )
 
 
 def _deepseek(c: Config) -> Architecture:
@@ -245,8 +290,12 @@ def _deepseek_latent(c: Config) -> Architecture:
         moe = _routed(c, correction=correction)
     notes = ("the index heads of its sparse attention are left out",) if c.has("index_topk") else ()
     return _base(
-        c, mla=mla, moe=moe, head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim, notes=notes,
-    )  # fmt: skip
+        c,
+        mla=mla,
+        moe=moe,
+        head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim,
+        notes=notes,
+    )
 
 
 def _glm(c: Config) -> Architecture:
@@ -256,32 +305,49 @@ def _glm(c: Config) -> Architecture:
 
 def _glm4_moe(c: Config) -> Architecture:
     return _base(
-        c, moe=_routed(c, correction=True), qkv_bias=c.flag("attention_bias", False),
+        c,
+        moe=_routed(c, correction=True),
+        qkv_bias=c.flag("attention_bias", False),
         qk_norm=c.flag("use_qk_norm", False),
-    )  # fmt: skip
+    )
 
 
 def _gpt_oss(c: Config) -> Architecture:
     local = _local(c, window=c.count("sliding_window", default=128), every=2)
     return _base(
-        c, moe=_experts(c, bias=True), qkv_bias=True, attention_out_bias=True, mlp_bias=True,
-        attention_sinks=True, head_dim=c.count("head_dim", default=64), **local,
-    )  # fmt: skip
+        c,
+        moe=_experts(c, bias=True),
+        qkv_bias=True,
+        attention_out_bias=True,
+        mlp_bias=True,
+        attention_sinks=True,
+        head_dim=c.count("head_dim", default=64),
+        **local,
+    )
 
 
 def _llama4(c: Config) -> Architecture:
     expert = c.count("intermediate_size")
     moe = Moe(
-        c.count("num_local_experts"), c.count("num_experts_per_tok", default=1), expert, n_shared=1,
-        shared_ffn=expert, every=c.count("interleave_moe_layer_step", default=1),
-    )  # fmt: skip
+        c.count("num_local_experts"),
+        c.count("num_experts_per_tok", default=1),
+        expert,
+        n_shared=1,
+        shared_ffn=expert,
+        every=c.count("interleave_moe_layer_step", default=1),
+    )
     every = c.count("no_rope_layer_interval", default=4)
     return _base(
-        c, moe=moe, ffn=c.count("intermediate_size_mlp", default=16_384), head_dim=c.count("head_dim",
-        default=128), qk_norm=c.flag("use_qk_norm", True), qk_norm_weights=False,
-        window=c.count("attention_chunk_size", default=8192), global_every=every,
+        c,
+        moe=moe,
+        ffn=c.count("intermediate_size_mlp", default=16_384),
+        head_dim=c.count("head_dim", default=128),
+        qk_norm=c.flag("use_qk_norm", True),
+        qk_norm_weights=False,
+        window=c.count("attention_chunk_size", default=8192),
+        global_every=every,
         notes=("local layers attend inside chunks of `window` tokens",),
-    )  # fmt: skip
+    )
 
 
 def _phi_moe(c: Config) -> Architecture:
@@ -308,9 +374,11 @@ def _minimax_m2(c: Config) -> Architecture:
 
 def _seed_oss(c: Config) -> Architecture:
     return _base(
-        c, qkv_bias=c.flag("attention_bias", True), attention_out_bias=c.flag("attention_out_bias", False),
+        c,
+        qkv_bias=c.flag("attention_bias", True),
+        attention_out_bias=c.flag("attention_out_bias", False),
         head_dim=c.count("head_dim", default=128),
-    )  # fmt: skip
+    )
 
 
 def _exaone4(c: Config) -> Architecture:
@@ -330,12 +398,21 @@ def _dbrx(c: Config) -> Architecture:
     attention, ffn = c.part("attn_config"), c.part("ffn_config")
     width, heads, hidden = ffn.count("ffn_hidden_size"), c.count("n_heads"), c.count("d_model")
     return Architecture(
-        id="config", name="config", kind="decoder", n_layers=c.count("n_layers"), hidden=hidden, ffn=width,
-        heads=heads, kv_heads=attention.count("kv_n_heads", default=1), head_dim=_head_dim(c, hidden, heads),
-        vocab=c.count("vocab_size"), max_seq_len=c.count("max_seq_len", default=2048), norm="layer-no-bias",
+        id="config",
+        name="config",
+        kind="decoder",
+        n_layers=c.count("n_layers"),
+        hidden=hidden,
+        ffn=width,
+        heads=heads,
+        kv_heads=attention.count("kv_n_heads", default=1),
+        head_dim=_head_dim(c, hidden, heads),
+        vocab=c.count("vocab_size"),
+        max_seq_len=c.count("max_seq_len", default=2048),
+        norm="layer-no-bias",
         moe=Moe(ffn.count("moe_num_experts"), ffn.count("moe_top_k"), width),
         tied_embeddings=c.flag("tie_word_embeddings", False),
-    )  # fmt: skip
+    )
 
 
 def read_generic(c: Config) -> Architecture:
@@ -349,10 +426,13 @@ def read_generic(c: Config) -> Architecture:
         ffn = c.count("moe_intermediate_size", "intermediate_size")
         shared = c.count("n_shared_experts", default=0, zero=True)
         moe = Moe(
-            c.count("num_local_experts", "num_experts", "n_routed_experts"), c.count("num_experts_per_tok"),
-            ffn, n_shared=shared, shared_ffn=shared * ffn, first_dense=c.count("first_k_dense_replace",
-            default=0, zero=True),
-        )  # fmt: skip
+            c.count("num_local_experts", "num_experts", "n_routed_experts"),
+            c.count("num_experts_per_tok"),
+            ffn,
+            n_shared=shared,
+            shared_ffn=shared * ffn,
+            first_dense=c.count("first_k_dense_replace", default=0, zero=True),
+        )
     bias = c.flag("attention_bias", c.flag("qkv_bias", False))
     ffn = c.count(
         "intermediate_size",
@@ -363,31 +443,82 @@ def read_generic(c: Config) -> Architecture:
         default=moe.expert_ffn if moe else None,
     )
     return Architecture(
-        id="config", name="config", kind="decoder", hidden=hidden, heads=heads, ffn=ffn, moe=moe,
-        qkv_bias=bias, n_layers=c.count("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+        id="config",
+        name="config",
+        kind="decoder",
+        hidden=hidden,
+        heads=heads,
+        ffn=ffn,
+        moe=moe,
+        qkv_bias=bias,
+        n_layers=c.count("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
         kv_heads=c.count("num_key_value_heads", "num_kv_heads", "n_kv_heads", default=heads),
-        head_dim=_head_dim(c, hidden, heads), vocab=c.count("vocab_size", "padded_vocab_size"),
-        max_seq_len=c.count("max_position_embeddings", "n_positions", "max_seq_len", "seq_length",
-        default=4096), activation=_activation(c.word("hidden_act", "silu")), mlp_bias=c.flag("mlp_bias",
-        False), tied_embeddings=c.flag("tie_word_embeddings", False),
-        mla=_latent(c) if c.has("kv_lora_rank") else None, **_local(c,
-        window=c.maybe("sliding_window") if c.has("layer_types") else None),
-    )  # fmt: skip
+        head_dim=_head_dim(c, hidden, heads),
+        vocab=c.count("vocab_size", "padded_vocab_size"),
+        max_seq_len=c.count("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", default=4096),
+        activation=_activation(c.word("hidden_act", "silu")),
+        mlp_bias=c.flag("mlp_bias", False),
+        tied_embeddings=c.flag("tie_word_embeddings", False),
+        mla=_latent(c) if c.has("kv_lora_rank") else None,
+        **_local(c, window=c.maybe("sliding_window") if c.has("layer_types") else None),
+    )
 
 
 READERS: dict[str, Reader] = {
-    "llama": _llama, "mistral": _mistral, "ministral": _mistral, "mixtral": _mixtral, "smollm3": _tied_llama,
-    "granite": _llama, "phi3": _mistral, "yi": _llama, "Yi": _llama, "aquila": _llama,
-    "ernie4_5": _tied_llama, "qwen2": _qwen2, "qwen2_moe": _qwen2_moe, "qwen3": _qwen3,
-    "qwen3_moe": _qwen3_moe, "qwen2_vl_text": _qwen2, "qwen2_5_vl_text": _qwen2, "qwen3_vl_text": _qwen3,
-    "qwen3_vl_moe_text": _qwen3_moe, "gemma": _gemma, "gemma2": _gemma2, "gemma3_text": _gemma3,
-    "olmo": _olmo, "olmo2": _olmo2, "olmo3": _olmo2, "olmoe": _olmoe, "stablelm": _stablelm,
-    "starcoder2": _starcoder2, "cohere": _cohere, "cohere2": _cohere, "granitemoe": _granite_moe,
-    "internlm": _internlm, "internlm2": _internlm, "internlm3": _internlm3, "baichuan": _baichuan,
-    "deepseek": _deepseek, "deepseek_v2": _deepseek_latent, "deepseek_v3": _deepseek_latent,
-    "deepseek_v32": _deepseek_latent, "glm_moe_dsa": _deepseek_latent, "mimo": _qwen2,
-    "kimi_k2": _deepseek_latent, "glm": _glm, "glm4": _glm, "glm4_moe": _glm4_moe, "gpt_oss": _gpt_oss,
-    "llama4_text": _llama4, "phimoe": _phi_moe, "nemotron": _nemotron, "dbrx": _dbrx,
-    "minimax_m2": _minimax_m2, "arcee": _arcee, "dots1": _dots, "seed_oss": _seed_oss, "exaone4": _exaone4,
+    "llama": _llama,
+    "mistral": _mistral,
+    "ministral": _mistral,
+    "mixtral": _mixtral,
+    "smollm3": _tied_llama,
+    "granite": _llama,
+    "phi3": _mistral,
+    "yi": _llama,
+    "Yi": _llama,
+    "aquila": _llama,
+    "ernie4_5": _tied_llama,
+    "qwen2": _qwen2,
+    "qwen2_moe": _qwen2_moe,
+    "qwen3": _qwen3,
+    "qwen3_moe": _qwen3_moe,
+    "qwen2_vl_text": _qwen2,
+    "qwen2_5_vl_text": _qwen2,
+    "qwen3_vl_text": _qwen3,
+    "qwen3_vl_moe_text": _qwen3_moe,
+    "gemma": _gemma,
+    "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
+    "olmo": _olmo,
+    "olmo2": _olmo2,
+    "olmo3": _olmo2,
+    "olmoe": _olmoe,
+    "stablelm": _stablelm,
+    "starcoder2": _starcoder2,
+    "cohere": _cohere,
+    "cohere2": _cohere,
+    "granitemoe": _granite_moe,
+    "internlm": _internlm,
+    "internlm2": _internlm,
+    "internlm3": _internlm3,
+    "baichuan": _baichuan,
+    "deepseek": _deepseek,
+    "deepseek_v2": _deepseek_latent,
+    "deepseek_v3": _deepseek_latent,
+    "deepseek_v32": _deepseek_latent,
+    "glm_moe_dsa": _deepseek_latent,
+    "mimo": _qwen2,
+    "kimi_k2": _deepseek_latent,
+    "glm": _glm,
+    "glm4": _glm,
+    "glm4_moe": _glm4_moe,
+    "gpt_oss": _gpt_oss,
+    "llama4_text": _llama4,
+    "phimoe": _phi_moe,
+    "nemotron": _nemotron,
+    "dbrx": _dbrx,
+    "minimax_m2": _minimax_m2,
+    "arcee": _arcee,
+    "dots1": _dots,
+    "seed_oss": _seed_oss,
+    "exaone4": _exaone4,
     **CLASSIC_READERS,
-}  # fmt: skip
+}

@@ -19,23 +19,39 @@ from gpuwise.facts.models.checks import check_architecture
 
 _LARGEST_FILE = 4_000_000
 _HYBRID_KEYS = (
-    "hybrid_override_pattern", "layers_block_type", "ssm_cfg", "mamba_d_state", "mamba_num_heads",
-    "ssm_state_size", "state_size", "linear_attn_config", "linear_num_value_heads", "attn_layer_indices",
-    "rglru_config", "lru_width", "wkv_version", "block_types", "conv_L_cache",
-)  # fmt: skip
+    "hybrid_override_pattern",
+    "layers_block_type",
+    "ssm_cfg",
+    "mamba_d_state",
+    "mamba_num_heads",
+    "ssm_state_size",
+    "state_size",
+    "linear_attn_config",
+    "linear_num_value_heads",
+    "attn_layer_indices",
+    "rglru_config",
+    "lru_width",
+    "wkv_version",
+    "block_types",
+    "conv_L_cache",
+)
 """Fields of models whose layers are not all attention and MLP."""
 _REFUSED = {
-    "albert": "shares one layer's weights among all layers", "deepseek_v4": "has compressed sparse attention",
+    "albert": "shares one layer's weights among all layers",
+    "deepseek_v4": "has compressed sparse attention",
     "deepseek_ref": "has compressed sparse attention",
     "gemma3n_text": "has per-layer embeddings and alternating updates",
     "gemma3n": "has per-layer embeddings and alternating updates",
     "gemma4_text": "has per-layer embeddings and layers of different head sizes",
     "mllama_text_model": "has cross-attention layers to an image",
-    "nemotron-nas": "has layers that all differ", "openelm": "has layers that all differ",
+    "nemotron-nas": "has layers that all differ",
+    "openelm": "has layers that all differ",
     "mimo_v2_flash": "has layers of different head counts",
-    "umt5": "has a table of positions in every layer", "reformer": "has hashed attention",
-    "longformer": "has attention to chosen global tokens", "big_bird": "has block-sparse attention",
-}  # fmt: skip
+    "umt5": "has a table of positions in every layer",
+    "reformer": "has hashed attention",
+    "longformer": "has attention to chosen global tokens",
+    "big_bird": "has block-sparse attention",
+}
 """Types that the dimensions of an Architecture cannot express, and why."""
 
 
@@ -63,9 +79,7 @@ class Config:
             if isinstance(value, float) and value.is_integer():
                 value = int(value)
             if isinstance(value, bool) or not isinstance(value, int):
-                raise self.error(
-                    f"{key} is {str(value)[:40]!r}, not a whole number", field=key, hint="check the file"
-                )
+                raise self.error(f"{key} is {str(value)[:40]!r}, not a whole number", field=key, hint="check the file")
             if value < (0 if zero else 1):
                 raise self.error(f"{key} is {str(value)[:40]}", field=key, hint="it must be above zero")
             return value
@@ -89,9 +103,7 @@ class Config:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise self.error(
-                f"{key} is {str(value)[:40]!r}, not true or false", field=key, hint="check the file"
-            )
+            raise self.error(f"{key} is {str(value)[:40]!r}, not true or false", field=key, hint="check the file")
         return value
 
     def word(self, key: str, default: str) -> str:
@@ -125,16 +137,12 @@ def read_model_config(path: Path) -> Architecture:
     """The architecture of a Hugging Face ``config.json``. Raises FieldError that names file and field."""
     text = read_user_text(path)
     if len(text) > _LARGEST_FILE:
-        raise FieldError(
-            "is far too large for a model config", file=str(path), hint="give the model's config.json"
-        )
+        raise FieldError("is far too large for a model config", file=str(path), hint="give the model's config.json")
     try:
         document: object = json.loads(text)
     except (ValueError, RecursionError) as error:
         line = error.lineno if isinstance(error, json.JSONDecodeError) else None
-        raise FieldError(
-            f"is not JSON: {str(error)[:120]}", file=str(path), line=line, hint="check the file"
-        ) from error
+        raise FieldError(f"is not JSON: {str(error)[:120]}", file=str(path), line=line, hint="check the file") from error
     if not isinstance(document, dict):
         raise FieldError("is not a JSON object", file=str(path), hint="give a Hugging Face config.json")
     name = path.parent.name if path.name == "config.json" else path.stem
@@ -155,9 +163,7 @@ def _refuse_foreign(config: Config, model_type: str) -> None:
         raise config.error(f"{name} {_REFUSED[model_type]}", field="model_type", hint=hint)
 
 
-def architecture_from_config(
-    values: Mapping[str, object], *, file: str = "config", name: str = ""
-) -> Architecture:
+def architecture_from_config(values: Mapping[str, object], *, file: str = "config", name: str = "") -> Architecture:
     """The architecture of an already parsed config; ``file`` is what errors point at. Raises FieldError."""
     from gpuwise.facts.models.config_readers import READERS, read_generic
 
@@ -175,8 +181,7 @@ def architecture_from_config(
     reader = READERS.get(model_type)
     if reader is None:
         notes.append(
-            f"model_type {model_type[:60]!r} is not known here: read as a Llama-form decoder; "
-            "check biases, norms and gate"
+            f"model_type {model_type[:60]!r} is not known here: read as a Llama-form decoder; check biases, norms and gate"
         )
         reader = read_generic
     arch = reader(config)

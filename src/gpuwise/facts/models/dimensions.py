@@ -31,14 +31,19 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Each whole-number dimension with its other spellings."""
 _FLAGS: Mapping[str, tuple[str, ...]] = {
-    "gated_mlp": ("gated",), "tied_embeddings": ("tied",), "parallel_block": (), "qkv_bias": (),
-    "attention_out_bias": (), "mlp_bias": (), "qk_norm": (),
-}  # fmt: skip
+    "gated_mlp": ("gated",),
+    "tied_embeddings": ("tied",),
+    "parallel_block": (),
+    "qkv_bias": (),
+    "attention_out_bias": (),
+    "mlp_bias": (),
+    "qk_norm": (),
+}
 _WORDS: Mapping[str, tuple[str, ...]] = {"norm": NORMS, "position": POSITIONS, "name": ()}
 _REQUIRED = ("n_layers", "hidden", "heads", "vocab")
-_SPELLED = {
-    other: key for table in (_NAMES, _FLAGS) for key, others in table.items() for other in (key, *others)
-} | {word: word for word in _WORDS}
+_SPELLED = {other: key for table in (_NAMES, _FLAGS) for key, others in table.items() for other in (key, *others)} | {
+    word: word for word in _WORDS
+}
 _TRUE, _FALSE = frozenset({"true", "yes", "1", "on"}), frozenset({"false", "no", "0", "off"})
 _COUNT = re.compile(r"(-?[0-9][0-9_]*)(k?)")
 _IN_KIB = frozenset({"max_seq_len", "window"})
@@ -72,18 +77,14 @@ def architecture_from_dimensions(**dims: object) -> Architecture:
         key = _SPELLED.get(spelling.lower().replace("-", "_"))
         if key is None:
             near = nearest_names(spelling, _SPELLED, n=1)
-            hint = (
-                f"did you mean {near[0]!r}?" if near else "known: " + ", ".join((*_NAMES, *_FLAGS, *_WORDS))
-            )
+            hint = f"did you mean {near[0]!r}?" if near else "known: " + ", ".join((*_NAMES, *_FLAGS, *_WORDS))
             raise FieldError(f"unknown dimension {spelling[:60]!r}", field=spelling, hint=hint)
         if key in given:
             raise FieldError(f"{key} is given twice, once as {spelling}", field=key, hint="remove one")
         given[key] = _value(key, value)
     for key in _REQUIRED:
         if key not in given:
-            raise FieldError(
-                f"{_NAMES[key][0] if key == 'n_layers' else key} is missing", field=key, hint=_EXAMPLE
-            )
+            raise FieldError(f"{_NAMES[key][0] if key == 'n_layers' else key} is missing", field=key, hint=_EXAMPLE)
     hidden, heads = given["hidden"], given["heads"]
     if "head_dim" not in given and hidden % heads:
         raise FieldError(
@@ -95,12 +96,22 @@ def architecture_from_dimensions(**dims: object) -> Architecture:
     gated = given.pop("gated_mlp", "ffn" in given or moe is not None)
     name = given.pop("name", f"{given['n_layers']} layers x {hidden}")
     values: dict[str, Any] = {
-        "kv_heads": heads, "head_dim": hidden // heads, "ffn": 4 * hidden, "max_seq_len": 4096, **given,
-    }  # fmt: skip
+        "kv_heads": heads,
+        "head_dim": hidden // heads,
+        "ffn": 4 * hidden,
+        "max_seq_len": 4096,
+        **given,
+    }
     arch = Architecture(
-        id="dimensions", name=name, kind="decoder", gated_mlp=gated, activation="silu" if gated else "gelu",
-        moe=moe, source="dimensions given by hand", **values,
-    )  # fmt: skip
+        id="dimensions",
+        name=name,
+        kind="decoder",
+        gated_mlp=gated,
+        activation="silu" if gated else "gelu",
+        moe=moe,
+        source="dimensions given by hand",
+        **values,
+    )
     return check_architecture(arch)
 
 
@@ -112,18 +123,20 @@ def _experts(given: dict[str, Any]) -> Moe | None:
         return None
     for key in ("experts", "active_experts"):
         if key not in part:
-            raise FieldError(
-                f"{key} is missing", field=key, hint="give experts=8,active_experts=2,expert_ffn=14336"
-            )
+            raise FieldError(f"{key} is missing", field=key, hint="give experts=8,active_experts=2,expert_ffn=14336")
     expert_ffn = part.get("expert_ffn", given.get("ffn"))
     if expert_ffn is None:
         raise FieldError("expert_ffn is missing", field="expert_ffn", hint="the width of one expert")
     given.setdefault("ffn", expert_ffn)
     shared = part.get("shared_ffn", 0)
     return Moe(
-        part["experts"], part["active_experts"], expert_ffn, n_shared=int(shared > 0), shared_ffn=shared,
+        part["experts"],
+        part["active_experts"],
+        expert_ffn,
+        n_shared=int(shared > 0),
+        shared_ffn=shared,
         first_dense=part.get("first_dense", 0),
-    )  # fmt: skip
+    )
 
 
 def _value(key: str, value: object) -> int | bool | str:
@@ -131,18 +144,14 @@ def _value(key: str, value: object) -> int | bool | str:
         choices = _WORDS[key]
         word = str(value).strip()
         if not word or (choices and word not in choices) or len(word) > 200:
-            raise FieldError(
-                f"{key} is {word[:40]!r}", field=key, hint="one of " + ", ".join(choices or ("a name",))
-            )
+            raise FieldError(f"{key} is {word[:40]!r}", field=key, hint="one of " + ", ".join(choices or ("a name",)))
         return word
     if key in _FLAGS:
         if isinstance(value, bool):
             return value
         word = str(value).strip().lower()
         if word not in _TRUE | _FALSE:
-            raise FieldError(
-                f"{key} is {word[:40]!r}, not true or false", field=key, hint=f"write {key}=true"
-            )
+            raise FieldError(f"{key} is {word[:40]!r}, not true or false", field=key, hint=f"write {key}=true")
         return word in _TRUE
     return _whole(key, value)
 
@@ -155,14 +164,13 @@ def _whole(key: str, value: object) -> int:
     elif isinstance(value, float) and math.isfinite(value) and value.is_integer():
         number = int(value)
     else:
-        match = (
-            _COUNT.fullmatch(value.strip().lower()) if isinstance(value, str) and len(value) < 40 else None
-        )
+        match = _COUNT.fullmatch(value.strip().lower()) if isinstance(value, str) and len(value) < 40 else None
         if match is None or (match[2] and key not in _IN_KIB):
             raise FieldError(
-                f"{key} is {str(cast(object, value))[:40]!r}, not a whole number", field=key,
+                f"{key} is {str(cast(object, value))[:40]!r}, not a whole number",
+                field=key,
                 hint=f"write it like {key}=4096",
-            )  # fmt: skip
+            )
         number = int(match[1].replace("_", "")) * (1024 if match[2] else 1)
     may_be_zero = key in ("first_dense", "shared_ffn")
     if number < 0 or (number == 0 and not may_be_zero):

@@ -19,10 +19,23 @@ _DOTTED = re.compile(r"(?<=\d)_(?=\d)")
 _FORMAT = re.compile(r"[\s_-](?:fp8|fp16|bf16|nvfp4|mxfp4|int[48]|[48]bit|awq|gptq|gguf|bnb)(?=[\s_-]|$)")
 """Stored formats of the same weights."""
 _SPELLINGS = (("codellama", "code llama"), ("tinyllama", "tiny llama"), ("command-r+", "command r plus"))
-_DECORATION = frozenset({
-    "instruct", "chat", "hf", "it", "pt", "meta", "sft", "dpo", "preview", "uncased", "quantized",
-    "latest", "model",
-})  # fmt: skip
+_DECORATION = frozenset(
+    {
+        "instruct",
+        "chat",
+        "hf",
+        "it",
+        "pt",
+        "meta",
+        "sft",
+        "dpo",
+        "preview",
+        "uncased",
+        "quantized",
+        "latest",
+        "model",
+    }
+)
 _RELEASE = re.compile(r"\d(?:\.\d)?|2[3-6](?:0[1-9]|1[0-2])")
 """The number of a version (v0.1), or a yymm date (2407)."""
 _LONGEST_NAME = 200

@@ -101,9 +101,11 @@ def parse_import(
         words += [how] if how else []
     if usd_per_unit is not None and not any(_foreign(record) for record in records):
         raise FieldError(
-            "a rate is given but no price is in another currency than USD", file=file, field="currency",
+            "a rate is given but no price is in another currency than USD",
+            file=file,
+            field="currency",
             hint="add a column currency, with EUR for example, or leave out --usd-rate",
-        )  # fmt: skip
+        )
     _check_overlaps(rows)
     _check_units(rows)
     offers = tuple(offer for offer, _ in rows)
@@ -123,9 +125,11 @@ def _check_separator(text: str, file: str) -> None:
     for mark, name in ((";", "semicolons"), ("\t", "tabs")):
         if head.count(mark) > head.count(","):
             raise FieldError(
-                f"is separated by {name}", file=file, line=line,
+                f"is separated by {name}",
+                file=file,
+                line=line,
                 hint="save it with commas between the cells and decimal points in numbers",
-            )  # fmt: skip
+            )
 
 
 def _explained(error: FieldError, file: str) -> FieldError:
@@ -165,8 +169,11 @@ def _offer(
     except InputError as error:
         field = "unit" if "unit" in error.message.split() else "currency"
         raise record.error(error.message, field=field, hint=error.hint) from None
-    given = {name: (column, record.maybe(column)) for column, name in (*_SHORT.items(), *zip(PRICES, PRICES, strict=True))
-             if column in record.values}  # fmt: skip
+    given = {
+        name: (column, record.maybe(column))
+        for column, name in (*_SHORT.items(), *zip(PRICES, PRICES, strict=True))
+        if column in record.values
+    }
     for short, full in _SHORT.items():
         if short in record.values and full in record.values:
             raise record.error(f"{short} and {full} are both given", field=short, hint="keep one of them")
@@ -179,9 +186,10 @@ def _offer(
         usd = how.usd_per_hour(amount, count)
         if not 0 < usd <= (OFFER_SCHEMA[full].maximum or 0):
             raise record.error(
-                f"{column} is {usd:,.2f} US dollars per accelerator and hour, which nothing costs", field=column,
+                f"{column} is {usd:,.2f} US dollars per accelerator and hour, which nothing costs",
+                field=column,
                 hint=f"check the unit and the currency; units are {', '.join(UNITS)}",
-            )  # fmt: skip
+            )
         values[full] = usd
     if PRICES[1] in values:
         values.setdefault("spot_kind", "market")
@@ -238,9 +246,11 @@ def _check_overlaps(rows: Sequence[tuple[Offer, Record]]) -> None:
                 one, two = sorted((earlier.line or 0, later.line or 0))
                 raise FieldError(
                     f"lines {one} and {two} price the same {a.accelerator_id} of {a.provider} on the same days",
-                    file=later.file, line=two, field="valid_from",
+                    file=later.file,
+                    line=two,
+                    field="valid_from",
                     hint="end one before the other begins, or tell them apart by region or instance",
-                )  # fmt: skip
+                )
 
 
 def _check_units(rows: Sequence[tuple[Offer, Record]]) -> None:
@@ -261,6 +271,7 @@ def _check_units(rows: Sequence[tuple[Offer, Record]]) -> None:
             if other != usd and low <= other <= high:
                 raise record.error(
                     f"{usd:g} US dollars per accelerator and hour is above every known price of "
-                    f"{offer.accelerator_id} (at most {high:g}), but {other:.3g} if it is {unit}", field="unit",
+                    f"{offer.accelerator_id} (at most {high:g}), but {other:.3g} if it is {unit}",
+                    field="unit",
                     hint=f"add a column unit with {unit}, or per_accelerator_hour if it is right as it stands",
-                )  # fmt: skip
+                )

@@ -21,9 +21,20 @@ from gpuwise.facts.offers.store import StoredFile, current_files, offers_in, sto
 from gpuwise.facts.offers.table import OFFER_SCHEMA, Offer, parse_offers, read_offers
 
 __all__ = [
-    "OFFER_SCHEMA", "Offer", "PriceRange", "book", "contracts_for", "current_by_provider", "merge_offers",
-    "offers", "offers_for", "parse_offers", "read_offers", "stored_history", "typical_price_usd_per_hour",
-]  # fmt: skip
+    "OFFER_SCHEMA",
+    "Offer",
+    "PriceRange",
+    "book",
+    "contracts_for",
+    "current_by_provider",
+    "merge_offers",
+    "offers",
+    "offers_for",
+    "parse_offers",
+    "read_offers",
+    "stored_history",
+    "typical_price_usd_per_hour",
+]
 
 
 class PriceRange(NamedTuple):
@@ -157,8 +168,13 @@ def merge_offers(
         if not offer.valid_on(today):
             continue
         key = (
-            offer.provider, offer.region, offer.instance, offer.accelerator_id, offer.count, offer.kind,
-        )  # fmt: skip
+            offer.provider,
+            offer.region,
+            offer.instance,
+            offer.accelerator_id,
+            offer.count,
+            offer.kind,
+        )
         before = latest.get(key)
         if before is None or offer.as_of >= before.as_of:
             latest[key] = offer

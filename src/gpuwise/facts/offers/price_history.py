@@ -73,8 +73,9 @@ def parse_price_history(text: str, file: str) -> Mapping[str, tuple[PricePoint, 
         if key in seen:
             raise record.error(
                 f"{point.accelerator_id} has two prices in series {point.series} for {point.month:%Y-%m}",
-                field="month", hint="one price a month and series",
-            )  # fmt: skip
+                field="month",
+                hint="one price a month and series",
+            )
         seen.add(key)
         found.setdefault(point.accelerator_id, []).append(point)
     return MappingProxyType({name: tuple(sorted(listed, key=lambda p: (p.month, p.series))) for name, listed in found.items()})
@@ -113,9 +114,10 @@ def _point(record: Record) -> PricePoint:
     accelerator_id, month = record.text("accelerator"), record.date("month")
     if accelerator_id not in accelerators():
         raise record.error(
-            f"accelerator {accelerator_id!r} is not an id of the catalogue", field="accelerator",
+            f"accelerator {accelerator_id!r} is not an id of the catalogue",
+            field="accelerator",
             hint="use an id such as h100-sxm-80gb",
-        )  # fmt: skip
+        )
     if month.day != 1:
         raise record.error(f"month {month} is not the first of a month", field="month", hint=f"write {month:%Y-%m}-01")
     return PricePoint(

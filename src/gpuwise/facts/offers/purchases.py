@@ -186,14 +186,16 @@ def _purchase(record: Record) -> Purchase:
     accelerator_id, system_id = record.text("accelerator"), record.text("system")
     if accelerator_id not in accelerators():
         raise record.error(
-            f"accelerator {accelerator_id!r} is not an id of the catalogue", field="accelerator",
+            f"accelerator {accelerator_id!r} is not an id of the catalogue",
+            field="accelerator",
             hint="use an id such as h100-sxm-80gb",
-        )  # fmt: skip
+        )
     if system_id and system_id not in systems():
         raise record.error(
-            f"system {system_id!r} is not an id of the catalogue", field="system",
+            f"system {system_id!r} is not an id of the catalogue",
+            field="system",
             hint="use an id such as dgx-h100, or leave it empty for the accelerator alone",
-        )  # fmt: skip
+        )
     low, usd, high = _prices(record)
     return Purchase(
         accelerator_id=accelerator_id,
@@ -215,9 +217,10 @@ def _prices(record: Record) -> tuple[float, float, float]:
     low, usd, high = (record.maybe(name) for name in ("low_usd", "usd", "high_usd"))
     if (low is None) != (high is None):
         raise record.error(
-            "a range needs both ends", field="high_usd" if high is None else "low_usd",
+            "a range needs both ends",
+            field="high_usd" if high is None else "low_usd",
             hint="give low_usd and high_usd, or neither",
-        )  # fmt: skip
+        )
     if usd is None:
         if low is None or high is None:
             raise record.error("no price", field="usd", hint="give usd, or low_usd and high_usd")
@@ -225,7 +228,8 @@ def _prices(record: Record) -> tuple[float, float, float]:
     low, high = low or usd, high or usd
     if not low <= usd <= high:
         raise record.error(
-            f"usd {usd:g} is not between {low:g} and {high:g}", field="usd",
+            f"usd {usd:g} is not between {low:g} and {high:g}",
+            field="usd",
             hint="low_usd <= usd <= high_usd",
-        )  # fmt: skip
+        )
     return low, usd, high

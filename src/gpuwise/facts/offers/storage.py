@@ -46,9 +46,13 @@ def storage_prices() -> Mapping[str, StoragePrice]:
             if r.text("source") not in sources() or r.text("provider") in found:
                 raise r.error(f"{r.text('provider')}: its source is unknown or it appears twice", field="source")
             found[r.text("provider")] = StoragePrice(
-                r.text("provider"), r.number("usd_per_gb_month"), r.number("egress_usd_per_gb"),
-                r.number("free_egress_gb_month"), r.date("as_of"), r.text("source"),
-            )  # fmt: skip
+                r.text("provider"),
+                r.number("usd_per_gb_month"),
+                r.number("egress_usd_per_gb"),
+                r.number("free_egress_gb_month"),
+                r.date("as_of"),
+                r.text("source"),
+            )
         return MappingProxyType(found)
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
@@ -61,6 +65,10 @@ def storage_price(provider: str | None) -> StoragePrice:
         return known[provider.lower()]
     listed = list(known.values())
     return StoragePrice(
-        f"median of {len(listed)} providers", median(p.usd_per_gb_month for p in listed),
-        median(p.egress_usd_per_gb for p in listed), 0.0, min(p.as_of for p in listed), "object-storage-2026",
-    )  # fmt: skip
+        f"median of {len(listed)} providers",
+        median(p.usd_per_gb_month for p in listed),
+        median(p.egress_usd_per_gb for p in listed),
+        0.0,
+        min(p.as_of for p in listed),
+        "object-storage-2026",
+    )

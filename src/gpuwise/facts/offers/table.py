@@ -109,11 +109,23 @@ def format_offers(offers: Iterable[Offer]) -> str:
         stock = "" if o.in_stock is None else str(o.in_stock).lower()
         writer.writerow(
             (
-                o.provider, o.region, o.instance, o.accelerator_id, o.count, *map(_number, prices), o.spot_kind,
-                *map(_number, reserved), o.network, stock, o.as_of.isoformat(), o.kind, o.source_key,
-                _day(o.valid_from), _day(o.valid_to),
+                o.provider,
+                o.region,
+                o.instance,
+                o.accelerator_id,
+                o.count,
+                *map(_number, prices),
+                o.spot_kind,
+                *map(_number, reserved),
+                o.network,
+                stock,
+                o.as_of.isoformat(),
+                o.kind,
+                o.source_key,
+                _day(o.valid_from),
+                _day(o.valid_to),
             )
-        )  # fmt: skip
+        )
     return out.getvalue()
 
 
@@ -123,22 +135,25 @@ def offer_from_record(record: Record) -> Offer:
     accelerator_id = record.text("accelerator")
     if accelerator_id not in accelerators():
         raise record.error(
-            f"accelerator {accelerator_id!r} is not an id of the catalogue", field="accelerator",
+            f"accelerator {accelerator_id!r} is not an id of the catalogue",
+            field="accelerator",
             hint="use an id such as h100-sxm-80gb",
-        )  # fmt: skip
+        )
     on_demand = record.number("on_demand_usd_h")
     for column in ("spot_usd_h", "reserved_usd_h", "reserved_3y_usd_h"):
         other = record.maybe(column)
         if other is not None and other > on_demand:
             raise record.error(
-                f"{column} {other:g} is above the on-demand price {on_demand:g}", field=column,
+                f"{column} {other:g} is above the on-demand price {on_demand:g}",
+                field=column,
                 hint="prices are per accelerator, not per instance",
-            )  # fmt: skip
+            )
     if (record.maybe("spot_usd_h") is None) != (record.text("spot_kind") == ""):
         raise record.error(
-            "spot_usd_h and spot_kind go together", field="spot_kind",
+            "spot_usd_h and spot_kind go together",
+            field="spot_kind",
             hint="spot_kind is market (the price moves) or policy (a fixed share of the on-demand price)",
-        )  # fmt: skip
+        )
     valid_from, valid_to = record.maybe_date("valid_from"), record.maybe_date("valid_to")
     if valid_from is not None and valid_to is not None and valid_to < valid_from:
         raise record.error(f"valid_to {valid_to} is before valid_from {valid_from}", field="valid_to", hint="swap the two dates")

@@ -18,7 +18,11 @@ FAMILIES: Mapping[str, tuple[str, str, str]] = {
     "peer": ("gpuwise.machine.bench.families.transfers:make_peer", "B/s", "device to device"),
     "disk": ("gpuwise.machine.bench.families.disks:make_disk", "B/s", "the disk: reads and writes, in order and at random"),
     "loader": ("gpuwise.machine.bench.families.loaders:make_loader", "1/s", "samples a second from a PyTorch data loader"),
-    "collective": ("gpuwise.machine.bench.families.collectives:make_collective", "B/s", "all-reduce: NCCL on GPUs, gloo on the CPU"),
+    "collective": (
+        "gpuwise.machine.bench.families.collectives:make_collective",
+        "B/s",
+        "all-reduce: NCCL on GPUs, gloo on the CPU",
+    ),
 }
 """Family -> who makes it ready, the unit of its result, what it is. A run that is cut short leaves out the last ones."""
 SIZES = (("GiB", GIB), ("MiB", MIB), ("KiB", KIB))
@@ -152,7 +156,7 @@ CASES: tuple[Case, ...] = (
     _sized("disk", "write", "", 128 * MIB, CPU, quick=True),
     _sized("disk", "read", "", 128 * MIB, CPU, quick=True),
     _sized("disk", "random-read", "", 128 * MIB, CPU, quick=True),
-)  # fmt: skip
+)
 
 _WIDTHS = (256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 14336)
 CALIBRATION_SIZES = {"m": (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192), "n": _WIDTHS, "k": _WIDTHS}

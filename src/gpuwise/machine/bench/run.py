@@ -117,15 +117,29 @@ def run_cases(
 
 
 def run_case(
-    case: Case, subject: Subject, limits: Limits, *, make: Make = make_work,
-    clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time, left_s: float | None = None,
-) -> Record:  # fmt: skip
+    case: Case,
+    subject: Subject,
+    limits: Limits,
+    *,
+    make: Make = make_work,
+    clock: Callable[[], float] = time.monotonic,
+    now: Callable[[], float] = time.time,
+    left_s: float | None = None,
+) -> Record:
     """One case on one subject as a record. Raises NotHereError where it does not exist, TimeIsUp after ``left_s`` in all,
     and nothing else of its own."""
     empty = Record(
-        now(), case.key, case.family, subject.device, subject.name, subject.id, case.dtype,
-        {**case.parameters, "variant": case.variant}, case.unit, None,
-    )  # fmt: skip
+        now(),
+        case.key,
+        case.family,
+        subject.device,
+        subject.name,
+        subject.id,
+        case.dtype,
+        {**case.parameters, "variant": case.variant},
+        case.unit,
+        None,
+    )
     work: Work | None = None
     try:
         # closing is outside: what was opened is closed, late or not
@@ -174,10 +188,16 @@ def _filled(empty: Record, case: Case, work: Work, seconds: list[float], verdict
         conditions["checked"] = verdict.what
     finite = verdict is None or verdict.error < float("inf")
     return replace(
-        empty, value=value(time_s.median), low=low, high=high, samples=time_s.n, time_s=time_s.median,
+        empty,
+        value=value(time_s.median),
+        low=low,
+        high=high,
+        samples=time_s.n,
+        time_s=time_s.median,
         correct=None if verdict is None else verdict.correct,
-        error=verdict.error if verdict is not None and finite else None, conditions=conditions,
-    )  # fmt: skip
+        error=verdict.error if verdict is not None and finite else None,
+        conditions=conditions,
+    )
 
 
 def _close(work: Work) -> None:

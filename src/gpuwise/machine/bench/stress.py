@@ -55,9 +55,14 @@ class Stressed:
 
 
 def stress(
-    subject: Subject, duration_s: float, *, make: Make = make_work, clock: Callable[[], float] = time.monotonic,
-    stop: threading.Event | None = None, progress: Callable[[str], None] = lambda _: None,
-) -> Stressed:  # fmt: skip
+    subject: Subject,
+    duration_s: float,
+    *,
+    make: Make = make_work,
+    clock: Callable[[], float] = time.monotonic,
+    stop: threading.Event | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Stressed:
     """Repeat until ``duration_s`` is over or ``stop`` is set. Every failure is in the result."""
     empty = Stressed(subject, None, 0.0, 0, 0, None, None, None)
     for case in CASES_BY_KIND[subject.kind]:
@@ -78,9 +83,14 @@ def stress(
 
 
 def _repeat(
-    case: Case, subject: Subject, work: Work, duration_s: float, clock: Callable[[], float], stop: threading.Event,
+    case: Case,
+    subject: Subject,
+    work: Work,
+    duration_s: float,
+    clock: Callable[[], float],
+    stop: threading.Event,
     progress: Callable[[str], None],
-) -> Stressed:  # fmt: skip
+) -> Stressed:
     assert work.digest is not None
     began = clock()
     ends: list[float] = []
@@ -162,7 +172,18 @@ def record_of(result: Stressed, now_s: float, conditions: dict[str, Any]) -> Rec
     value = result.rate_last
     failed = result.failed or (None if value is not None else "too short to time")
     return Record(
-        now_s, key, "stress", s.device, s.name, s.id, "" if case is None else case.dtype, parameters, "FLOP/s",
-        None if result.failed else value, samples=result.executions, correct=None if result.failed else result.mismatches == 0,
-        conditions=conditions, failed=failed,
-    )  # fmt: skip
+        now_s,
+        key,
+        "stress",
+        s.device,
+        s.name,
+        s.id,
+        "" if case is None else case.dtype,
+        parameters,
+        "FLOP/s",
+        None if result.failed else value,
+        samples=result.executions,
+        correct=None if result.failed else result.mismatches == 0,
+        conditions=conditions,
+        failed=failed,
+    )

@@ -132,11 +132,19 @@ def _gpu(index: int, properties: Any, known: list[tuple[Devices, Identity]]) -> 
     whole = "MIG" not in name and not (identity is not None and identity.mig)
     unique = (identity.uuid if identity else None) or (f"GPU-{uuid}" if uuid else f"cuda:{index}")
     return Subject(
-        "cuda", index, name, unique,
-        accelerator=accelerator_named(name, properties.total_memory, capability), memory_bytes=int(properties.total_memory),
-        units=int(properties.multi_processor_count), l2_bytes=int(getattr(properties, "L2_cache_size", 0) or 0),
-        capability=capability, seam=backend, seam_index=identity.index if identity else 0, slice=not whole,
-    )  # fmt: skip
+        "cuda",
+        index,
+        name,
+        unique,
+        accelerator=accelerator_named(name, properties.total_memory, capability),
+        memory_bytes=int(properties.total_memory),
+        units=int(properties.multi_processor_count),
+        l2_bytes=int(getattr(properties, "L2_cache_size", 0) or 0),
+        capability=capability,
+        seam=backend,
+        seam_index=identity.index if identity else 0,
+        slice=not whole,
+    )
 
 
 def accelerator_named(name: str, memory_bytes: float | None, capability: tuple[int, int] | None = None) -> Accelerator | None:
@@ -188,9 +196,14 @@ def describe(subjects: list[Subject]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The machine and its software, as they are kept with a run. The host's name is in neither."""
     gpus = [s for s in subjects if s.kind == "cuda"]
     machine: dict[str, Any] = {
-        "os": platform.system(), "kernel": platform.release(), "architecture": platform.machine(), "cpu": processor_name(),
-        "cores": cpu.usable_cores(), "memory_bytes": total_bytes(), "gpus": ", ".join(s.name for s in gpus),
-    }  # fmt: skip
+        "os": platform.system(),
+        "kernel": platform.release(),
+        "architecture": platform.machine(),
+        "cpu": processor_name(),
+        "cores": cpu.usable_cores(),
+        "memory_bytes": total_bytes(),
+        "gpus": ", ".join(s.name for s in gpus),
+    }
     return machine, _software(gpus)
 
 

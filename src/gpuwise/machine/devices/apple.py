@@ -58,9 +58,13 @@ class AppleDevices:
         for i, gpu in enumerate(self._gpus):
             cores = str(gpu.get("sppci_cores", ""))
             identity = Identity(
-                VENDOR, i, str(gpu.get("sppci_model") or gpu.get("_name") or "Apple GPU"),
-                memory_bytes=self._memory_bytes, unified_memory=True, n_cores=int(cores) if cores.isdigit() else None,
-            )  # fmt: skip
+                VENDOR,
+                i,
+                str(gpu.get("sppci_model") or gpu.get("_name") or "Apple GPU"),
+                memory_bytes=self._memory_bytes,
+                unified_memory=True,
+                n_cores=int(cores) if cores.isdigit() else None,
+            )
             made.append(with_reasons(identity, {}))
         return tuple(made)
 
@@ -74,9 +78,12 @@ class AppleDevices:
         busy = told.get("Device Utilization %")
         held = told.get("In use system memory")
         made = Sample(
-            index, now_s, utilization=busy / PERCENT if isinstance(busy, int) else None,
-            memory_used_bytes=held if isinstance(held, int) else None, memory_total_bytes=self._memory_bytes,
-        )  # fmt: skip
+            index,
+            now_s,
+            utilization=busy / PERCENT if isinstance(busy, int) else None,
+            memory_used_bytes=held if isinstance(held, int) else None,
+            memory_total_bytes=self._memory_bytes,
+        )
         return with_reasons(made, dict.fromkeys(_SILENT, _ROOT_ONLY), () if processes else ("processes",))
 
     def health(self, index: int) -> Health:

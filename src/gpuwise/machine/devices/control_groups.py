@@ -89,9 +89,15 @@ def _number(text: str | None) -> int | None:
 # --- containers ---
 
 _ENGINES = (
-    ("docker", "docker"), ("libpod", "podman"), ("crio", "cri-o"), ("cri-containerd", "containerd"),
-    ("kubepods", "kubernetes"), ("containerd", "containerd"), ("lxc", "lxc"), ("machine.slice", "nspawn"),
-)  # fmt: skip
+    ("docker", "docker"),
+    ("libpod", "podman"),
+    ("crio", "cri-o"),
+    ("cri-containerd", "containerd"),
+    ("kubepods", "kubernetes"),
+    ("containerd", "containerd"),
+    ("lxc", "lxc"),
+    ("machine.slice", "nspawn"),
+)
 """What a group's path has in it -> the engine that made it, the most telling first."""
 _DAEMON = re.compile(r"/(docker|containerd|crio|lxcfs|lxc(-\w+)?)\.(service|socket)(?=/|$)")
 """The engines' own services, which run outside any container."""

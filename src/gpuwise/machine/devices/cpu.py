@@ -67,19 +67,34 @@ def read_cpu(root: Path = Path("/"), *, usable: int | None = None) -> CpuReading
     most = [float(v) for v in _core_text(root, "cpuinfo_max_freq") if v and v.isdigit()]
     limits = read_limits(_reader(root))
     unknown = {
-        name: reason for name, value, reason in (
-            ("model", model, "/proc/cpuinfo names none"), ("cores", cores, "the topology is not told"),
+        name: reason
+        for name, value, reason in (
+            ("model", model, "/proc/cpuinfo names none"),
+            ("cores", cores, "the topology is not told"),
             ("governor", governors, "no frequency driver (as in most virtual machines)"),
             ("clock_max_hz", most, "no frequency driver (as in most virtual machines)"),
-        ) if not value
-    }  # fmt: skip
+        )
+        if not value
+    }
     return CpuReading(
-        model, first.get("vendor_id"), sockets, cores, threads, usable if usable is not None else affinity_cores(),
+        model,
+        first.get("vendor_id"),
+        sockets,
+        cores,
+        threads,
+        usable if usable is not None else affinity_cores(),
         _clock_hz(root, blocks),
-        max(most) * KILO if most else None, next(iter(governors)) if len(governors) == 1 else "mixed" if governors else None,
-        _count(system.text("node/online")), read_memory(root), limits.version, limits.cpus,
-        limits.memory_bytes, limits.memory_used_bytes, _fact_id(model), unknown,
-    )  # fmt: skip
+        max(most) * KILO if most else None,
+        next(iter(governors)) if len(governors) == 1 else "mixed" if governors else None,
+        _count(system.text("node/online")),
+        read_memory(root),
+        limits.version,
+        limits.cpus,
+        limits.memory_bytes,
+        limits.memory_used_bytes,
+        _fact_id(model),
+        unknown,
+    )
 
 
 def affinity_cores() -> int | None:
@@ -115,7 +130,7 @@ def _cpuinfo(root: Path) -> list[dict[str, str]]:
     blocks = [
         {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in block.splitlines())}
         for block in text.split("\n\n")
-    ]  # fmt: skip
+    ]
     return [block for block in blocks if block]
 
 

@@ -21,21 +21,30 @@ INTEGRATED = "00000000:00:02.0"
 """Where Intel's processors have their own graphics."""
 _ROOT_ONLY = "the driver tells root only"
 _REASONS = {
-    "pl1": EventReason.SW_POWER_CAP, "pl2": EventReason.SW_POWER_CAP, "pl4": EventReason.SW_POWER_CAP,
-    "thermal": EventReason.SW_THERMAL, "prochot": EventReason.HW_THERMAL, "ratl": EventReason.SW_THERMAL,
-    "vr_thermalert": EventReason.HW_THERMAL, "vr_tdc": EventReason.SW_POWER_CAP,
-}  # fmt: skip
+    "pl1": EventReason.SW_POWER_CAP,
+    "pl2": EventReason.SW_POWER_CAP,
+    "pl4": EventReason.SW_POWER_CAP,
+    "thermal": EventReason.SW_THERMAL,
+    "prochot": EventReason.HW_THERMAL,
+    "ratl": EventReason.SW_THERMAL,
+    "vr_thermalert": EventReason.HW_THERMAL,
+    "vr_tdc": EventReason.SW_POWER_CAP,
+}
 """Reason of the driver (the kernel's xe_gt_throttle.c, i915 sysfs) -> in NVML's words."""
 _FILES = {
     "xe": {
-        "clock": "device/tile0/gt0/freq0/act_freq", "fastest": "device/tile0/gt0/freq0/rp0_freq",
-        "status": "device/tile0/gt0/freq0/throttle/status", "reason": "device/tile0/gt0/freq0/throttle/reason_{}",
+        "clock": "device/tile0/gt0/freq0/act_freq",
+        "fastest": "device/tile0/gt0/freq0/rp0_freq",
+        "status": "device/tile0/gt0/freq0/throttle/status",
+        "reason": "device/tile0/gt0/freq0/throttle/reason_{}",
     },
     "i915": {
-        "clock": "gt/gt0/rps_act_freq_mhz", "fastest": "gt/gt0/rps_RP0_freq_mhz", "status": "gt/gt0/throttle_reason_status",
+        "clock": "gt/gt0/rps_act_freq_mhz",
+        "fastest": "gt/gt0/rps_RP0_freq_mhz",
+        "status": "gt/gt0/throttle_reason_status",
         "reason": "gt/gt0/throttle_reason_{}",
     },
-}  # fmt: skip
+}
 
 
 def open_intel(*, root: Path = Path("/")) -> IntelDevices:
@@ -75,13 +84,19 @@ class IntelDevices(DrmDevices):
         energy_j = _micro(sensors.number("energy1_input", "energy_j"))
         mhz = files.number(_FILES[card.driver]["clock"], "sm_clock_hz")
         made = Sample(
-            index, now_s, memory_total_bytes=files.number("lmem_total_bytes", "memory_total_bytes"),
-            power_w=self._power_w(index, now_s, energy_j, files), power_limit_w=_limit_w(sensors), energy_j=energy_j,
-            temperature_c=_celsius(sensors, 2, 1), memory_temperature_c=_celsius(sensors, 3),
-            sm_clock_hz=None if mhz is None else mhz * MEGA, event_reasons=_event_reasons(files, card),
+            index,
+            now_s,
+            memory_total_bytes=files.number("lmem_total_bytes", "memory_total_bytes"),
+            power_w=self._power_w(index, now_s, energy_j, files),
+            power_limit_w=_limit_w(sensors),
+            energy_j=energy_j,
+            temperature_c=_celsius(sensors, 2, 1),
+            memory_temperature_c=_celsius(sensors, 3),
+            sm_clock_hz=None if mhz is None else mhz * MEGA,
+            event_reasons=_event_reasons(files, card),
             pcie_generation=pcie_generation(device.text("current_link_speed", "pcie_generation")),
             pcie_width=device.number("current_link_width", "pcie_width") or None,
-        )  # fmt: skip
+        )
         reasons = {**sensors.reasons, **device.reasons, **files.reasons}
         return with_reasons(made, reasons, () if processes else ("processes",))
 
@@ -100,8 +115,12 @@ class IntelDevices(DrmDevices):
         numa = device.number("numa_node", "numa_node")
         integrated = card.bus_id == INTEGRATED
         made = Identity(
-            VENDOR, index, pci_name(self._root, VENDOR_ID, card.device_id) or f"Intel GPU {card.device_id or 0:#06x}",
-            pci_bus_id=card.bus_id, memory_bytes=files.number("lmem_total_bytes", "memory_bytes"), unified_memory=integrated,
+            VENDOR,
+            index,
+            pci_name(self._root, VENDOR_ID, card.device_id) or f"Intel GPU {card.device_id or 0:#06x}",
+            pci_bus_id=card.bus_id,
+            memory_bytes=files.number("lmem_total_bytes", "memory_bytes"),
+            unified_memory=integrated,
             power_limit_default_w=_micro(sensors.number("power1_rated_max")),
             power_limit_max_w=_micro(sensors.number("power1_rated_max")),
             sm_clock_max_hz=None if fastest is None else fastest * MEGA,
@@ -111,7 +130,7 @@ class IntelDevices(DrmDevices):
             pcie_generation_max=None if integrated else pcie_generation(device.text("max_link_speed", "pcie_generation_max")),
             pcie_width_max=None if integrated else device.number("max_link_width", "pcie_width_max"),
             numa_node=None if numa is None or numa < 0 else numa,
-        )  # fmt: skip
+        )
         self._known[index] = made = with_reasons(made, {**device.reasons, **files.reasons})
         return made
 

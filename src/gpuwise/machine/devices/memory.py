@@ -24,10 +24,14 @@ class HostMemory:
 
 
 _LINES = {
-    b"MemTotal": "total_bytes", b"MemAvailable": "available_bytes", b"SwapTotal": "swap_total_bytes",
-    b"SwapFree": "swap_free_bytes", b"HugePages_Total": "huge_pages_total", b"HugePages_Free": "huge_pages_free",
+    b"MemTotal": "total_bytes",
+    b"MemAvailable": "available_bytes",
+    b"SwapTotal": "swap_total_bytes",
+    b"SwapFree": "swap_free_bytes",
+    b"HugePages_Total": "huge_pages_total",
+    b"HugePages_Free": "huge_pages_free",
     b"Hugepagesize": "huge_page_bytes",
-}  # fmt: skip
+}
 _MOST_DIGITS = 15
 """A longer number is no size of memory."""
 

@@ -62,13 +62,23 @@ class NullDevices:
     def sample(self, index: int, *, processes: bool = True) -> Sample:
         card, identity = self._card(index), self._identity(index)
         made = Sample(
-            index, self._clock(), utilization=0.0, memory_utilization=0.0, memory_used_bytes=0,
-            memory_total_bytes=identity.memory_bytes, memory_reserved_bytes=0,
+            index,
+            self._clock(),
+            utilization=0.0,
+            memory_utilization=0.0,
+            memory_used_bytes=0,
+            memory_total_bytes=identity.memory_bytes,
+            memory_reserved_bytes=0,
             power_w=None if identity.power_limit_default_w is None else IDLE_SHARE * identity.power_limit_default_w,
-            power_limit_w=identity.power_limit_default_w, temperature_c=IDLE_C, sm_clock_hz=identity.sm_clock_max_hz,
-            performance_state=0, event_reasons=0, pcie_generation=identity.pcie_generation_max,
-            pcie_width=identity.pcie_width_max, processes=card.processes if processes else None,
-        )  # fmt: skip
+            power_limit_w=identity.power_limit_default_w,
+            temperature_c=IDLE_C,
+            sm_clock_hz=identity.sm_clock_max_hz,
+            performance_state=0,
+            event_reasons=0,
+            pcie_generation=identity.pcie_generation_max,
+            pcie_width=identity.pcie_width_max,
+            processes=card.processes if processes else None,
+        )
         return replace(made, **(_known(Sample, card.sample) | _known(Sample, self._played(card))))
 
     def health(self, index: int) -> Health:
@@ -99,10 +109,15 @@ class NullDevices:
     def _identity(self, index: int) -> Identity:
         card, accelerator = self._card(index), self._accelerators[index]
         made = Identity(
-            "null", index, accelerator.name, uuid=f"NULL-{index}", compute_capability=_capability(accelerator),
-            memory_bytes=int(accelerator.memory_bytes), unified_memory=accelerator.unified_memory,
+            "null",
+            index,
+            accelerator.name,
+            uuid=f"NULL-{index}",
+            compute_capability=_capability(accelerator),
+            memory_bytes=int(accelerator.memory_bytes),
+            unified_memory=accelerator.unified_memory,
             power_limit_default_w=accelerator.tdp_w,
-        )  # fmt: skip
+        )
         return replace(made, **card.identity)
 
 

@@ -88,9 +88,11 @@ def _by_number(by_cuda: list[int], certain: bool, value: str) -> Visible:
 
 def _by_uuid(identities: Sequence[Identity], value: str) -> Visible:
     prefix = value[:4]
-    whole = [(i.uuid, i.index) for i in identities if i.uuid] if prefix == "GPU-" else [
-        (uuid, i.index) for i in identities for uuid in i.mig_uuids
-    ]  # fmt: skip
+    whole = (
+        [(i.uuid, i.index) for i in identities if i.uuid]
+        if prefix == "GPU-"
+        else [(uuid, i.index) for i in identities for uuid in i.mig_uuids]
+    )
     entries: list[str] = []
     for entry in value.split(","):
         if entry in entries:

@@ -180,9 +180,16 @@ class LocalHost:
         start_s = time.monotonic()
         try:
             child = subprocess.Popen(
-                list(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
-                start_new_session=True, text=True, encoding="utf-8", errors="replace",
-            )  # fmt: skip
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+            )
         except (OSError, ValueError):
             return NOT_THERE
         try:

@@ -31,9 +31,12 @@ def dockerfile(m: Machine) -> str:
             f"FROM {_PLAIN}", f"RUN pip install --no-cache-dir 'torch=={mends.dotted(series)}.*' {index}", "WORKDIR /app", _CHECK
         )
     return _lines(
-        "# No GPU answers here: this image computes on the processor.", f"FROM {_PLAIN}",
-        f"RUN pip install --no-cache-dir torch --index-url {mends.INDEX}/cpu", "WORKDIR /app", _CHECK,
-    )  # fmt: skip
+        "# No GPU answers here: this image computes on the processor.",
+        f"FROM {_PLAIN}",
+        f"RUN pip install --no-cache-dir torch --index-url {mends.INDEX}/cpu",
+        "WORKDIR /app",
+        _CHECK,
+    )
 
 
 def _nvidia(m: Machine) -> str:
@@ -63,7 +66,7 @@ def _nvidia(m: Machine) -> str:
         f"RUN {install}",
         "WORKDIR /app",
         _CHECK,
-    )  # fmt: skip
+    )
 
 
 def choose_base(m: Machine) -> tuple[Image | None, Wheel | None]:
@@ -113,9 +116,14 @@ def compose(m: Machine) -> str:
     lines = ["services:", "  app:", "    build: .", "    shm_size: 8gb"]
     if m.nvidia_cards:
         lines += [
-            "    deploy:", "      resources:", "        reservations:", "          devices:",
-            "            - driver: nvidia", "              count: all", "              capabilities: [gpu]",
-        ]  # fmt: skip
+            "    deploy:",
+            "      resources:",
+            "        reservations:",
+            "          devices:",
+            "            - driver: nvidia",
+            "              count: all",
+            "              capabilities: [gpu]",
+        ]
         if len(m.nvidia_cards) > 1:
             lines += ["    ulimits:", "      memlock: -1", "      stack: 67108864"]
     elif m.vendor("amd"):

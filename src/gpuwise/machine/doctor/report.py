@@ -171,8 +171,11 @@ def fix_plan(d: Diagnosis) -> str:
     if not d.faults:
         lines += ["# Nothing to mend.", ""]
     if restart:
-        lines += ["# What was changed works after a restart; then run `gpuwise doctor` again.",
-                  'if ask "Restart this machine now?"; then sudo reboot; fi', ""]  # fmt: skip
+        lines += [
+            "# What was changed works after a restart; then run `gpuwise doctor` again.",
+            'if ask "Restart this machine now?"; then sudo reboot; fi',
+            "",
+        ]
     return "\n".join(lines)
 
 

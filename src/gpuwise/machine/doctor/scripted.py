@@ -106,14 +106,15 @@ def scripted(
         "dmesg": Ran(0, "[    0.000000] Linux version\n[    1.0] nvidia: loading out-of-tree module taints kernel.\n"),
     }
     host = ScriptedHost(
-        files=files, links=links,
+        files=files,
+        links=links,
         environment={"HOME": "/home/ada", "PATH": "/usr/bin"},
         commands={f"{PYTHON} -c *": Ran(0), **commands},
         space={"/home/ada": _ROOM, "/tmp": _ROOM, "/home/ada/.cache": _ROOM, "/dev/shm": (32 << 30, 32 << 30)},
         limits={"nofile": 1024, "memlock": 8 << 20},
         facts={"user": "1000", "kernel": KERNEL, "machine": "x86_64", "cpus": "32"},
         paths={"dmesg": "/usr/bin/dmesg", "nvidia-smi": "/usr/bin/nvidia-smi"},
-    )  # fmt: skip
+    )
     found = Found(backends, {vendor: failed} if failed else {})
     return Scripted(_with_answers(host, commands, answers), found, options)
 
@@ -180,9 +181,13 @@ def _with_answers(host: ScriptedHost, commands: Mapping[str, Ran], answers: Sequ
 def _card(card: str | NullCard, index: int, vendor: str) -> NullCard:
     made = NullCard(card) if isinstance(card, str) else card
     usual = {
-        "vendor": vendor, "uuid": f"GPU-{index:08x}-1111-2222-3333-444444444444", "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
-        "serial": f"13245{index:05d}", "pcie_width_max": 16, "pcie_generation_max": 4,
-    }  # fmt: skip
+        "vendor": vendor,
+        "uuid": f"GPU-{index:08x}-1111-2222-3333-444444444444",
+        "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
+        "serial": f"13245{index:05d}",
+        "pcie_width_max": 16,
+        "pcie_generation_max": 4,
+    }
     return replace(made, identity={**usual, **made.identity})
 
 
@@ -215,6 +220,7 @@ def _driver_files(n: int, driver: str) -> dict[str, str]:
         "/proc/modules": "".join(f"{n} 4096 2 - Live\n" for n in ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia")),
         "/sys/module/nvidia/version": f"{driver}\n",
         "/proc/driver/nvidia/version": f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {driver}  Release Build\n",
-        f"{libraries}/libcuda.so.{driver}": "", f"{libraries}/libnvidia-ml.so.{driver}": "",
+        f"{libraries}/libcuda.so.{driver}": "",
+        f"{libraries}/libnvidia-ml.so.{driver}": "",
         f"/lib/modules/{KERNEL}/updates/dkms/nvidia.ko.zst": "",
-    }  # fmt: skip
+    }

@@ -35,8 +35,11 @@ READINGS: Mapping[str, tuple[Callable[[Card], float | None], str]] = {
 WORDS = ("lost", "fault", "slow")
 """Conditions without a number: the card does not answer; a fault is named; anything that slows it is."""
 COMPARE: Mapping[str, Callable[[float, float], bool]] = {
-    ">": lambda a, b: a > b, ">=": lambda a, b: a >= b, "<": lambda a, b: a < b, "<=": lambda a, b: a <= b,
-}  # fmt: skip
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+}
 N_RUNNING = 8
 """Commands of alerts at once: one that hangs must not pile up."""
 _RULE = re.compile(
@@ -117,11 +120,37 @@ def parse_rule(text: str) -> Rule:
 
 
 CAUSE_IDS = (
-    "lost", "unreachable", "recovery-action", "ecc-uncorrected", "remap-failed", "remap-pending", "hw-thermal", "hot",
-    "hw-power-brake", "sw-thermal", "sync-boost", "reliability", "board-limit", "application-clocks", "display-clocks",
-    "hw-slowdown", "sw-power-cap", "low-clock", "unknown-reason", "pcie-width", "pcie-generation", "pcie-replays",
-    "nvlink-down", "nvlink-errors", "data-loader", "disk", "one-thread", "unused", "memory-full", "xid",
-)  # fmt: skip
+    "lost",
+    "unreachable",
+    "recovery-action",
+    "ecc-uncorrected",
+    "remap-failed",
+    "remap-pending",
+    "hw-thermal",
+    "hot",
+    "hw-power-brake",
+    "sw-thermal",
+    "sync-boost",
+    "reliability",
+    "board-limit",
+    "application-clocks",
+    "display-clocks",
+    "hw-slowdown",
+    "sw-power-cap",
+    "low-clock",
+    "unknown-reason",
+    "pcie-width",
+    "pcie-generation",
+    "pcie-replays",
+    "nvlink-down",
+    "nvlink-errors",
+    "data-loader",
+    "disk",
+    "one-thread",
+    "unused",
+    "memory-full",
+    "xid",
+)
 """What :func:`gpuwise.machine.telemetry.causes.table.find_causes` names of a card."""
 
 
@@ -249,18 +278,28 @@ class Alerts:
             return
         card = frame.cards[alert.number]
         told = {
-            "GPUWISE_ALERT": alert.rule.text, "GPUWISE_STATE": "fired" if alert.fired else "over",
-            "GPUWISE_GPU": str(alert.number), "GPUWISE_GPU_NAME": card.identity.name,
+            "GPUWISE_ALERT": alert.rule.text,
+            "GPUWISE_STATE": "fired" if alert.fired else "over",
+            "GPUWISE_GPU": str(alert.number),
+            "GPUWISE_GPU_NAME": card.identity.name,
             "GPUWISE_GPU_UUID": card.identity.uuid or "",
-            "GPUWISE_VALUE": "" if alert.value is None else f"{alert.value:g}", "GPUWISE_TIME": time_words(frame.wall_s),
+            "GPUWISE_VALUE": "" if alert.value is None else f"{alert.value:g}",
+            "GPUWISE_TIME": time_words(frame.wall_s),
             "GPUWISE_CAUSES": "\n".join(c.sentence for c in causes if c.number == alert.number),
-        }  # fmt: skip
+        }
         out = subprocess.DEVNULL if self._quiet else 2  # stderr: stdout is for data
         try:
             self._running.append(
-                subprocess.Popen(self._command, shell=True, env={**os.environ, **told}, stdin=subprocess.DEVNULL, stdout=out,
-                                 stderr=out, start_new_session=True)
-            )  # fmt: skip
+                subprocess.Popen(
+                    self._command,
+                    shell=True,
+                    env={**os.environ, **told},
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                )
+            )
         except OSError as error:
             self._trouble = f"an alert's command cannot be started: {error.strerror}"
 

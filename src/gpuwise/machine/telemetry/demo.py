@@ -50,11 +50,16 @@ def _sample(t: float, load: float, **more: Any) -> Mapping[str, Any]:
     """Readings of an H100 at ``load`` (0 to 1), a little restless."""
     load = min(1.0, max(0.0, load + 0.02 * math.sin(7.1 * t)))
     made: dict[str, Any] = {
-        "utilization": round(load, 2), "memory_utilization": round(0.6 * load, 2), "memory_used_bytes": int(2 * GIB),
-        "power_w": 70 + (LIMIT_W - 75) * load, "temperature_c": 33 + round(36 * load),
-        "memory_temperature_c": 40 + round(38 * load), "sm_clock_hz": CLOCK_MAX_HZ,
-        "memory_clock_hz": MEMORY_CLOCK_HZ, "event_reasons": 0 if load > 0.02 else 1,
-    }  # fmt: skip
+        "utilization": round(load, 2),
+        "memory_utilization": round(0.6 * load, 2),
+        "memory_used_bytes": int(2 * GIB),
+        "power_w": 70 + (LIMIT_W - 75) * load,
+        "temperature_c": 33 + round(36 * load),
+        "memory_temperature_c": 40 + round(38 * load),
+        "sm_clock_hz": CLOCK_MAX_HZ,
+        "memory_clock_hz": MEMORY_CLOCK_HZ,
+        "event_reasons": 0 if load > 0.02 else 1,
+    }
     return made | more
 
 
@@ -64,18 +69,26 @@ def _train(t: float) -> Mapping[str, Any]:
 
 def _capped(t: float) -> Mapping[str, Any]:
     return _sample(
-        t, 0.99, memory_used_bytes=int(70 * GIB), power_w=698 + 2 * math.sin(t), event_reasons=int(EventReason.SW_POWER_CAP),
+        t,
+        0.99,
+        memory_used_bytes=int(70 * GIB),
+        power_w=698 + 2 * math.sin(t),
+        event_reasons=int(EventReason.SW_POWER_CAP),
         sm_clock_hz=_wave(t, 13, 1395, 1470) * MEGA,
-    )  # fmt: skip
+    )
 
 
 def _hot(t: float) -> Mapping[str, Any]:
     hot = t % 60 > 12
     return _sample(
-        t, 0.97, memory_used_bytes=int(66 * GIB), temperature_c=88.0 if hot else 84.0,
-        event_reasons=int(EventReason.SW_THERMAL) if hot else 0, sm_clock_hz=(1110 if hot else 1755) * MEGA,
+        t,
+        0.97,
+        memory_used_bytes=int(66 * GIB),
+        temperature_c=88.0 if hot else 84.0,
+        event_reasons=int(EventReason.SW_THERMAL) if hot else 0,
+        sm_clock_hz=(1110 if hot else 1755) * MEGA,
         power_w=430.0 if hot else 610.0,
-    )  # fmt: skip
+    )
 
 
 def _starved(t: float) -> Mapping[str, Any]:
@@ -92,11 +105,25 @@ def _broken(t: float) -> Mapping[str, Any]:
 
 def _lost(t: float) -> Mapping[str, Any]:
     if t % 90 > 45:
-        return {"state": State.LOST, "error": "GPU is lost", "utilization": None, "memory_used_bytes": None, "power_w": None,
-                "temperature_c": None, "sm_clock_hz": None, "event_reasons": None, "memory_utilization": None,
-                "processes": None, "memory_temperature_c": None, "power_limit_w": None, "pcie_width": None,
-                "pcie_generation": None, "memory_total_bytes": None, "memory_reserved_bytes": None,
-                "performance_state": None}  # fmt: skip
+        return {
+            "state": State.LOST,
+            "error": "GPU is lost",
+            "utilization": None,
+            "memory_used_bytes": None,
+            "power_w": None,
+            "temperature_c": None,
+            "sm_clock_hz": None,
+            "event_reasons": None,
+            "memory_utilization": None,
+            "processes": None,
+            "memory_temperature_c": None,
+            "power_limit_w": None,
+            "pcie_width": None,
+            "pcie_generation": None,
+            "memory_total_bytes": None,
+            "memory_reserved_bytes": None,
+            "performance_state": None,
+        }
     return _sample(t, 0.88, memory_used_bytes=int(61 * GIB))
 
 
@@ -106,9 +133,16 @@ def _idle(t: float) -> Mapping[str, Any]:
 
 def _python(pid: int, name: str, command: str, memory_gib: float, sm: float, **host: Any) -> tuple[GpuProcess, HostProcess]:
     told: dict[str, Any] = {
-        "user": "ada", "parent_pid": FIRST_PID - 1, "state": "S", "host_memory_bytes": int(6 * GIB), "cpu_share": 0.62,
-        "n_workers": 4, "workers_cpu_share": 0.9, "n_workers_pegged": 0, "n_workers_waiting": 0,
-    }  # fmt: skip
+        "user": "ada",
+        "parent_pid": FIRST_PID - 1,
+        "state": "S",
+        "host_memory_bytes": int(6 * GIB),
+        "cpu_share": 0.62,
+        "n_workers": 4,
+        "workers_cpu_share": 0.9,
+        "n_workers_pegged": 0,
+        "n_workers_waiting": 0,
+    }
     gpu = GpuProcess(pid, "compute", int(memory_gib * GIB), sm, sm * 0.6, 0.0, 0.0)
     return gpu, HostProcess(pid, name, command, **(told | host))
 
@@ -120,14 +154,46 @@ def _situation(n: int) -> Situation:
         (_train, [_python(pid, "python", train, 60.2, 0.91)], {}, {}),
         (_capped, [_python(pid, "python", train, 69.1, 0.97)], {"SW_POWER_CAP": 0.97}, {}),
         (_hot, [_python(pid, "python", train, 65.0, 0.95)], {"SW_THERMAL": 0.8}, {}),
-        (_starved, [_python(pid, "python", "python finetune.py --workers 4", 37.1, 0.3, user="bob", cpu_share=0.2,
-                            workers_cpu_share=3.9, n_workers_pegged=4)], {}, {}),
-        (_serving, [_python(pid, "VLLM::EngineCore", "vllm serve Qwen/Qwen3-32B", 77.0, 0.7, user="serve",
-                            container="docker 3f2a9c11d0e4", n_workers=0, workers_cpu_share=0.0)], {}, {}),
+        (
+            _starved,
+            [
+                _python(
+                    pid,
+                    "python",
+                    "python finetune.py --workers 4",
+                    37.1,
+                    0.3,
+                    user="bob",
+                    cpu_share=0.2,
+                    workers_cpu_share=3.9,
+                    n_workers_pegged=4,
+                )
+            ],
+            {},
+            {},
+        ),
+        (
+            _serving,
+            [
+                _python(
+                    pid,
+                    "VLLM::EngineCore",
+                    "vllm serve Qwen/Qwen3-32B",
+                    77.0,
+                    0.7,
+                    user="serve",
+                    container="docker 3f2a9c11d0e4",
+                    n_workers=0,
+                    workers_cpu_share=0.0,
+                )
+            ],
+            {},
+            {},
+        ),
         (_broken, [_python(pid, "python", train, 60.2, 0.9)], {}, {"ecc_uncorrected": 2, "remap_pending": True}),
         (_lost, [_python(pid, "python", train, 60.2, 0.9)], {}, {}),
         (_idle, [], {}, {}),
-    ]  # fmt: skip
+    ]
     play, people, held, health = rows[n % len(rows)]
     return Situation(play, tuple(g for g, _ in people), tuple(h for _, h in people), held, health)
 
@@ -139,11 +205,15 @@ class DemoDevices(NullDevices):
         self.situations = tuple(_situation(i) for i in range(n))
         cards = [
             NullCard(
-                CARD, identity=_IDENTITY | {"pci_bus_id": f"00000000:{0x1B + 8 * i:02X}:00.0"}, script=s.play,
-                processes=s.processes, sample={"pcie_generation": 5, "pcie_width": 16, "power_limit_w": LIMIT_W}, health=s.health,
+                CARD,
+                identity=_IDENTITY | {"pci_bus_id": f"00000000:{0x1B + 8 * i:02X}:00.0"},
+                script=s.play,
+                processes=s.processes,
+                sample={"pcie_generation": 5, "pcie_width": 16, "power_limit_w": LIMIT_W},
+                health=s.health,
             )
             for i, s in enumerate(self.situations)
-        ]  # fmt: skip
+        ]
         super().__init__(cards, driver=Driver("null", "demo"), clock=clock)
         self._start_s -= BEGIN_S
         self._now, self._began_s = clock, clock() - BEGIN_S
@@ -166,17 +236,30 @@ class DemoDevices(NullDevices):
         busy = self.situations[index].processes != ()
         rate = 4.5e9 if busy else 0.0
         return replace(
-            super().health(index), held_back_s={k: v * run_s for k, v in self.situations[index].held.items()},
-            nvlinks_active=18, nvlink_sent_bytes=int(40 * rate * run_s), nvlink_received_bytes=int(40 * rate * run_s),
-            pcie_sent_bytes_per_s=rate / 20, pcie_received_bytes_per_s=rate / 4, nvlink_errors=0, pcie_replays=0,
-        )  # fmt: skip
+            super().health(index),
+            held_back_s={k: v * run_s for k, v in self.situations[index].held.items()},
+            nvlinks_active=18,
+            nvlink_sent_bytes=int(40 * rate * run_s),
+            nvlink_received_bytes=int(40 * rate * run_s),
+            pcie_sent_bytes_per_s=rate / 20,
+            pcie_received_bytes_per_s=rate / 4,
+            nvlink_errors=0,
+            pcie_replays=0,
+        )
 
 
 _IDENTITY: dict[str, Any] = {
-    "sm_clock_max_hz": CLOCK_MAX_HZ, "memory_clock_max_hz": MEMORY_CLOCK_HZ, "temperature_slowdown_c": 89.0,
-    "memory_temperature_max_c": 95.0, "pcie_generation_max": 5, "pcie_width_max": 16, "n_nvlinks": 18, "ecc": True,
-    "power_limit_default_w": LIMIT_W, "power_limit_max_w": LIMIT_W,
-}  # fmt: skip
+    "sm_clock_max_hz": CLOCK_MAX_HZ,
+    "memory_clock_max_hz": MEMORY_CLOCK_HZ,
+    "temperature_slowdown_c": 89.0,
+    "memory_temperature_max_c": 95.0,
+    "pcie_generation_max": 5,
+    "pcie_width_max": 16,
+    "n_nvlinks": 18,
+    "ecc": True,
+    "power_limit_default_w": LIMIT_W,
+    "power_limit_max_w": LIMIT_W,
+}
 
 
 class DemoReader:

@@ -89,9 +89,19 @@ class ProcReader:
             self._look(pid, known, now_s)
         fixed = known.fixed
         return HostProcess(
-            pid, fixed.name, fixed.command, fixed.user, fixed.container, int(values[1]), fixed.started_s, values[0],
-            int(values[21]) * self._page, known.cpu_share, **known.seen, unknown=fixed.unknown,
-        )  # fmt: skip
+            pid,
+            fixed.name,
+            fixed.command,
+            fixed.user,
+            fixed.container,
+            int(values[1]),
+            fixed.started_s,
+            values[0],
+            int(values[21]) * self._page,
+            known.cpu_share,
+            **known.seen,
+            unknown=fixed.unknown,
+        )
 
     def _is_same(self, pid: int) -> bool:
         """Whether our process of this number is the one the driver means: in a container of its own process numbers only
@@ -161,9 +171,7 @@ class ProcReader:
             for tid in self._threads(pid):
                 if (s := self._stat(pid, tid)) is not None:
                     threads[tid], names[tid] = int(s[1][11]) + int(s[1][12]), s[0]
-        seen: dict[str, Any] = {
-            "n_workers": len(stats), "n_workers_waiting": sum(s[1][0] == "D" for s in stats.values())
-        }  # fmt: skip
+        seen: dict[str, Any] = {"n_workers": len(stats), "n_workers_waiting": sum(s[1][0] == "D" for s in stats.values())}
         if span_s is not None and span_s >= SHORTEST_SPAN_S:
             shares = self._shares(known.workers, workers, span_s)
             seen["workers_cpu_share"] = sum(shares.values())
@@ -213,9 +221,17 @@ class PsutilReader:
                 same = before is not None and before[0] == started and now_s - before[1] >= SHORTEST_SPAN_S
                 share = (used_s - before[2]) / (now_s - before[1]) if same and before is not None else None
                 return HostProcess(
-                    pid, process.name(), " ".join(process.cmdline()) or process.name(), process.username(), None, process.ppid(),
-                    None, None, process.memory_info().rss, share,
-                )  # fmt: skip
+                    pid,
+                    process.name(),
+                    " ".join(process.cmdline()) or process.name(),
+                    process.username(),
+                    None,
+                    process.ppid(),
+                    None,
+                    None,
+                    process.memory_info().rss,
+                    share,
+                )
         except psutil.AccessDenied:
             return HostProcess(pid, unknown={"name": "no permission"})
         except psutil.Error:

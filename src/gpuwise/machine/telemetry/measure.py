@@ -84,9 +84,11 @@ class _Watched:
             self.utilization = [self.utilization[0] + sample.utilization, self.utilization[1] + 1]
         own = [p.memory_bytes for p in sample.processes or () if p.pid == os.getpid() and p.memory_bytes is not None]
         for name, value in (
-            ("power_w", sample.power_w), ("memory", sample.memory_used_bytes), ("own", sum(own) if own else None),
+            ("power_w", sample.power_w),
+            ("memory", sample.memory_used_bytes),
+            ("own", sum(own) if own else None),
             ("temperature_c", sample.temperature_c),
-        ):  # fmt: skip
+        ):
             if value is not None:
                 self.peaks[name] = max(value, self.peaks.get(name, value))
         if before is None or before.state is not State.OK or sample.at_s <= before.at_s:
@@ -111,11 +113,21 @@ class _Watched:
         peaks, (total, n) = self.peaks, self.utilization
         energy_j = self.energy.energy_j
         return CardMeasure(
-            number, self.name, energy_j, self.energy.basis,
-            energy_j / self.span_s if energy_j is not None and self.span_s > 0 else None, peaks.get("power_w"),
-            int(peaks["memory"]) if "memory" in peaks else None, int(peaks["own"]) if "own" in peaks else None,
-            total / n if n else None, peaks.get("temperature_c"), held, basis, self.n_samples, dict(self.unknown),
-        )  # fmt: skip
+            number,
+            self.name,
+            energy_j,
+            self.energy.basis,
+            energy_j / self.span_s if energy_j is not None and self.span_s > 0 else None,
+            peaks.get("power_w"),
+            int(peaks["memory"]) if "memory" in peaks else None,
+            int(peaks["own"]) if "own" in peaks else None,
+            total / n if n else None,
+            peaks.get("temperature_c"),
+            held,
+            basis,
+            self.n_samples,
+            dict(self.unknown),
+        )
 
     def _held(self) -> tuple[Mapping[str, float], str | None]:
         if self.before is not None and self.after is not None and self.after.held_back_s:

@@ -157,9 +157,17 @@ class Monitor:
         cards = tuple(self._card(n, c, s, slow.get(n), hosts) for n, (c, s) in enumerate(zip(self._cards, samples, strict=True)))
         interval_s = None if self._before_s is None or now_s <= self._before_s else now_s - self._before_s
         frame = Frame(
-            self._sequence, now_s, self._wall(), interval_s, cards, self._failed, self._host.read(), dict(self._drivers),
-            self._xids(), self.demo,
-        )  # fmt: skip
+            self._sequence,
+            now_s,
+            self._wall(),
+            interval_s,
+            cards,
+            self._failed,
+            self._host.read(),
+            dict(self._drivers),
+            self._xids(),
+            self.demo,
+        )
         self._sequence, self._before_s = self._sequence + 1, now_s
         self.history.append(frame)
         return frame
@@ -241,14 +249,25 @@ class Monitor:
         health = slow.health if slow is not None else None
         sampled = card.samples.window()
         return Card(
-            number, card.identity, sample, health, slow.error if slow is not None else None, power_w, power_basis,
-            card.energy.energy_j, card.energy.basis,
+            number,
+            card.identity,
+            sample,
+            health,
+            slow.error if slow is not None else None,
+            power_w,
+            power_basis,
+            card.energy.energy_j,
+            card.energy.basis,
             health.pcie_sent_bytes_per_s if health is not None else None,
             health.pcie_received_bytes_per_s if health is not None else None,
-            track.rates.nvlink_sent_bytes_per_s, track.rates.nvlink_received_bytes_per_s, dict(track.counted),
-            track.windows() or ((sampled,) if sampled is not None else ()), card.samples.recent(),
-            _rows(number, sample.processes, hosts), card.last_seen_s,
-        )  # fmt: skip
+            track.rates.nvlink_sent_bytes_per_s,
+            track.rates.nvlink_received_bytes_per_s,
+            dict(track.counted),
+            track.windows() or ((sampled,) if sampled is not None else ()),
+            card.samples.recent(),
+            _rows(number, sample.processes, hosts),
+            card.last_seen_s,
+        )
 
     def _xids(self) -> tuple[tuple[int | None, Xid], ...]:
         if self._xid_watch is None:

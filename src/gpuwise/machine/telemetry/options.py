@@ -52,10 +52,13 @@ def spending(prices: Prices, cards: tuple[Card, ...], watched_s: float) -> Spend
         total = hourly * watched_s / HOUR_S
     co2 = prices.co2_g_per_kwh
     return Spending(
-        power_w, energy_j, hourly, total,
+        power_w,
+        energy_j,
+        hourly,
+        total,
         None if co2 is None or power_w is None else power_w * HOUR_S / J_PER_KWH * co2,
         None if co2 is None or energy_j is None else energy_j / J_PER_KWH * co2,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,9 +143,12 @@ class SampleTrack:
         if self._kept and sample.at_s <= self._kept[-1][0]:
             return
         row = (
-            sample.at_s, sample.event_reasons, _whole(sample.utilization, _SCALES[0]), _whole(sample.sm_clock_hz, _SCALES[1]),
+            sample.at_s,
+            sample.event_reasons,
+            _whole(sample.utilization, _SCALES[0]),
+            _whole(sample.sm_clock_hz, _SCALES[1]),
             _whole(power_w, _SCALES[2]),
-        )  # fmt: skip
+        )
         self._kept.append(row)
         self._count(row, 1)
         while sample.at_s - self._kept[0][0] > WINDOWS_S[0]:

@@ -100,6 +100,8 @@ def _step(name: str, question: Question, gpus: int, months: int, seed: int, n: i
     difference = batch.cost(Mix(gpus)).total_usd - batch.cost(Mix()).total_usd
     middle = float(np.median(months_to_break_even(demand, own, rent, gpus, longer, n)))
     return Step(
-        name, middle if middle <= LONGEST_MONTHS else None, float(np.mean(difference, dtype=np.float64)),
+        name,
+        middle if middle <= LONGEST_MONTHS else None,
+        float(np.mean(difference, dtype=np.float64)),
         float(np.mean(np.broadcast_to(difference < 0, (n,)))),
-    )  # fmt: skip
+    )

@@ -93,10 +93,14 @@ class Demand:
 
     def as_dict(self) -> dict[str, object]:
         return {
-            "gpu_hours_per_month": self.gpu_hours_per_month, "shape": self.shape, "peak_over_mean": self.peak_over_mean,
+            "gpu_hours_per_month": self.gpu_hours_per_month,
+            "shape": self.shape,
+            "peak_over_mean": self.peak_over_mean,
             "peak_share": float(self.levels()[0][0]) if self.shape == "bursts" else None,
-            "growth_per_year": self.growth_per_year, "profile": list(self.profile), "spread": self.drift.as_dict(),
-        }  # fmt: skip
+            "growth_per_year": self.growth_per_year,
+            "profile": list(self.profile),
+            "spread": self.drift.as_dict(),
+        }
 
 
 def beyond(capacity: Array, mean_load: Array, shares: Array, levels: Array) -> Array:

@@ -61,9 +61,17 @@ class Batch:
     """
 
     def __init__(
-        self, demand: Demand, own: Ownership, rent: Renting, x: Values, prices: Array, last: Array, *, n: int,
+        self,
+        demand: Demand,
+        own: Ownership,
+        rent: Renting,
+        x: Values,
+        prices: Array,
+        last: Array,
+        *,
+        n: int,
         most_groups: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         months = prices.shape[0]
         self.demand, self.n = demand, n
         self.own, self.rent, self.x, self.prices, self.last = own, rent, x, prices, last

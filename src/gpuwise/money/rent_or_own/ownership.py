@@ -157,9 +157,12 @@ class Ownership:
 
 
 def own_of(
-    cluster: Cluster, *, condition: Condition = "new", gpu_usd: float | None = None,
+    cluster: Cluster,
+    *,
+    condition: Condition = "new",
+    gpu_usd: float | None = None,
     power: PowerPrice | None = None,
-) -> Ownership:  # fmt: skip
+) -> Ownership:
     """Owning GPUs of this kind with what is known about them: their price, their server, their place.
 
     A consumer card stands in an office: a host at a price of its own, no colocation, no support contract, no
@@ -181,38 +184,63 @@ def own_of(
     host_w = Driver("host_w", host.low, host.expected, host.high, "W", "rest of the server, by GPU", "latif-h100-node")
     draws = system.max_power_w or count * ((accelerator.tdp_w or 0.0) + host.high)
     return Ownership(
-        gpus_per_server=count, gpu_usd=gpu_usd, gpu_spread=spread,
+        gpus_per_server=count,
+        gpu_usd=gpu_usd,
+        gpu_spread=spread,
         server_factor=_one("server_factor") if office or in_machine else known["server_factor"],
         host_usd=known["host_usd"] if card else none("host_usd"),
         network_share=none("network_share") if office else known["network_share"],
         storage_share=none("storage_share") if office else known["storage_share"],
         resale_keep=_named(known["resale_keep_consumer" if office else "resale_keep"], "resale_keep"),
         resale_follows=_named(known["resale_follows_rent"], "resale_follows"),
-        availability=known["availability"], fill=known["fill"], failures=known["failures"],
+        availability=known["availability"],
+        fill=known["fill"],
+        failures=known["failures"],
         support_share=none("support_share") if office else known["support_share"],
         colocation=none("colocation") if office else known["colocation"],
         staff=_named(known["staff_workstation" if office else "staff_server"], "staff"),
         power_share=from_quantity("power_share", power_share("serving", accelerator.family), "average power of a busy GPU"),
         idle_share=from_quantity("idle_share", power_share("idle", accelerator.family), "power of an idle GPU"),
-        host_w=host_w, usd_per_kwh=kwh, tdp_w=accelerator.tdp_w,
+        host_w=host_w,
+        usd_per_kwh=kwh,
+        tdp_w=accelerator.tdp_w,
         pue=from_quantity("pue", find_site("home" if office else "colocation").pue, "cooling and distribution (PUE)"),
-        server_kw=draws / _KILO, price_words=words,
-    )  # fmt: skip
+        server_kw=draws / _KILO,
+        price_words=words,
+    )
 
 
 def simple_ownership(gpu_usd: float, gpus: int, running_usd_per_month: float) -> Ownership:
     """The sum people do on the back of an envelope: GPUs at their price, one figure for everything that
     runs; nothing else is counted and nothing is uncertain."""
     return Ownership(
-        gpus_per_server=1, gpu_usd=gpu_usd, gpu_spread=_one("gpu_spread"), server_factor=_one("server_factor"),
-        host_usd=_zero("host_usd"), network_share=_zero("network_share"), storage_share=_zero("storage_share"),
-        resale_keep=_zero("resale_keep"), resale_follows=_zero("resale_follows"), availability=_one("availability"),
-        fill=_one("fill"), failures=_zero("failures"), support_share=_zero("support_share"),
-        colocation=_zero("colocation"), staff=_zero("staff"), power_share=_zero("power_share"),
-        idle_share=_zero("idle_share"), host_w=_zero("host_w"), pue=_one("pue"),
-        usd_per_kwh=_zero("usd_per_kwh"), tdp_w=None, server_kw=0.0, capital_per_year=0.0,
-        running_usd_per_month=running_usd_per_month, owned_gpus=gpus, price_words="given",
-    )  # fmt: skip
+        gpus_per_server=1,
+        gpu_usd=gpu_usd,
+        gpu_spread=_one("gpu_spread"),
+        server_factor=_one("server_factor"),
+        host_usd=_zero("host_usd"),
+        network_share=_zero("network_share"),
+        storage_share=_zero("storage_share"),
+        resale_keep=_zero("resale_keep"),
+        resale_follows=_zero("resale_follows"),
+        availability=_one("availability"),
+        fill=_one("fill"),
+        failures=_zero("failures"),
+        support_share=_zero("support_share"),
+        colocation=_zero("colocation"),
+        staff=_zero("staff"),
+        power_share=_zero("power_share"),
+        idle_share=_zero("idle_share"),
+        host_w=_zero("host_w"),
+        pue=_one("pue"),
+        usd_per_kwh=_zero("usd_per_kwh"),
+        tdp_w=None,
+        server_kw=0.0,
+        capital_per_year=0.0,
+        running_usd_per_month=running_usd_per_month,
+        owned_gpus=gpus,
+        price_words="given",
+    )
 
 
 def capital_recovery_factor(rate: float, periods: float) -> float:

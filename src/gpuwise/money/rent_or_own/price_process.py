@@ -71,9 +71,11 @@ class PriceProcess:
 
     def as_dict(self) -> dict[str, object]:
         return {
-            "drift_per_year": math.expm1(12 * self.drift), "drift_sigma_per_year": 12 * self.drift_sigma,
-            "volatility_per_year": self.volatility * math.sqrt(12), "fitted_on": self.fitted_on,
-        }  # fmt: skip
+            "drift_per_year": math.expm1(12 * self.drift),
+            "drift_sigma_per_year": 12 * self.drift_sigma,
+            "volatility_per_year": self.volatility * math.sqrt(12),
+            "fitted_on": self.fitted_on,
+        }
 
 
 def fit_process(histories: Mapping[str, Series], of: str | None = None) -> PriceProcess:

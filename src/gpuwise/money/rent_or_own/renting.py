@@ -100,9 +100,15 @@ class Renting:
 
 
 def rent_of(
-    cluster: Cluster, today: datetime.date, *, usd_per_hour: float | None = None, provider: str | None = None,
-    reserved: tuple[str, ...] | None = None, spot: bool = False, moving: bool = True,
-) -> Renting:  # fmt: skip
+    cluster: Cluster,
+    today: datetime.date,
+    *,
+    usd_per_hour: float | None = None,
+    provider: str | None = None,
+    reserved: tuple[str, ...] | None = None,
+    spot: bool = False,
+    moving: bool = True,
+) -> Renting:
     """Ways to rent this GPU: on demand at the price given, the provider's or the median; reserved where a
     price is known, or by the usual discount when ``reserved`` names terms (``1y``, ``3y``; an empty tuple: none).
 
@@ -112,19 +118,23 @@ def rent_of(
     accelerator_id = cluster.accelerator.id
     if price is None:
         raise UnpredictableError(
-            "no offer for accelerator", f"nobody is known to rent out {cluster.accelerator.name}",
+            "no offer for accelerator",
+            f"nobody is known to rent out {cluster.accelerator.name}",
             hint="give what an hour costs with --rent-price 2",
-        )  # fmt: skip
+        )
     known = [] if usd_per_hour is not None else list(offers_for(accelerator_id, today))
     if provider is not None:
         known = [o for o in known if o.provider.lower() == provider.lower()]
     process = _process(accelerator_id) if moving else still()
     return Renting(
-        usd_per_hour=price.expected, process=process,
+        usd_per_hour=price.expected,
+        process=process,
         reservations=_reservations(known, price.expected, reserved),
         spot=_spot(known) if spot else None,
-        price_words=price.provider, price_age_days=price.age_days, history=_history(accelerator_id),
-    )  # fmt: skip
+        price_words=price.provider,
+        price_age_days=price.age_days,
+        history=_history(accelerator_id),
+    )
 
 
 @cache
@@ -190,14 +200,23 @@ def _spot(known: list[Offer]) -> Spot:
     if ratios:
         share, words = replace(_ranged(share, median(ratios.values())), source="offers"), f"{len(ratios)} providers' spot prices"
     return Spot(
-        share=share, save_s=usual["spot_save_s"], words=words,
+        share=share,
+        save_s=usual["spot_save_s"],
+        words=words,
         reclaim_s=from_quantity("spot_reclaim_s", run["reclaim_s"], "time until a spot server is taken back"),
         restart_s=from_quantity("spot_restart_s", run["restart_s"], "restart after a spot server is taken back"),
         fallback=Driver(
-            "spot_fallback", 1 - some.high, 1 - some.expected, 1 - some.low, "of the hours",
-            "hours without spot, had on demand", some.source_key, 1.0, some.note,
+            "spot_fallback",
+            1 - some.high,
+            1 - some.expected,
+            1 - some.low,
+            "of the hours",
+            "hours without spot, had on demand",
+            some.source_key,
+            1.0,
+            some.note,
         ),
-    )  # fmt: skip
+    )
 
 
 def _ranged(driver: Driver, middle: float) -> Driver:

@@ -41,12 +41,14 @@ class RuleCheck:
 
     def as_dict(self) -> dict[str, object]:
         return {
-            "accelerator": self.accelerator, "usd_per_gpu_hour": self.usd_per_hour,
+            "accelerator": self.accelerator,
+            "usd_per_gpu_hour": self.usd_per_hour,
             "own_wins": {f"{hours:g}": share for hours, share in self.own_wins_at.items()},
             "owned_gpus": {f"{hours:g}": gpus for hours, gpus in self.owned_gpus.items()},
             "break_even_hours_per_month": None if self.break_even is None else self.break_even.as_dict(),
-            "rent_holds": self.rent_holds, "buy_holds": self.buy_holds,
-        }  # fmt: skip
+            "rent_holds": self.rent_holds,
+            "buy_holds": self.buy_holds,
+        }
 
     @property
     def rent_holds(self) -> bool:

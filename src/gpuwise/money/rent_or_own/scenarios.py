@@ -35,9 +35,16 @@ _BINS = 60
 
 
 def rent_or_own(
-    demand: Demand, own: Ownership, rent: Renting, horizon_months: int, *, n_scenarios: int = 100_000, seed: int = 0,
-    accelerator: str = "", footprint: Footprint | None = None,
-) -> RentOrOwn:  # fmt: skip
+    demand: Demand,
+    own: Ownership,
+    rent: Renting,
+    horizon_months: int,
+    *,
+    n_scenarios: int = 100_000,
+    seed: int = 0,
+    accelerator: str = "",
+    footprint: Footprint | None = None,
+) -> RentOrOwn:
     """Every way to get the hours of ``demand`` over ``horizon_months``, the cheapest first.
 
     Raises InputError for a horizon of less than a month or more than ten years, and for fewer than 100
@@ -76,16 +83,27 @@ def rent_or_own(
     counts, edges = np.histogram(difference, bins=_BINS)
     regret = totals[options[0].name] - stacked.min(axis=0)
     return RentOrOwn(
-        demand=demand, accelerator=accelerator, horizon_months=horizon_months, n_scenarios=n_scenarios, seed=seed,
-        options=tuple(options), own_wins=float(np.mean(difference < 0)), best_rent=best_rent,
-        own_minus_rent_usd=spread(difference), difference_edges=edges.astype(np.float64),
-        difference_counts=counts.astype(np.float64), regret_usd=spread(regret),
-        prices=_fan(rent, some), break_even=break_even(demand, own, rent, some, gpus, longer),
+        demand=demand,
+        accelerator=accelerator,
+        horizon_months=horizon_months,
+        n_scenarios=n_scenarios,
+        seed=seed,
+        options=tuple(options),
+        own_wins=float(np.mean(difference < 0)),
+        best_rent=best_rent,
+        own_minus_rent_usd=spread(difference),
+        difference_edges=edges.astype(np.float64),
+        difference_counts=counts.astype(np.float64),
+        regret_usd=spread(regret),
+        prices=_fan(rent, some),
+        break_even=break_even(demand, own, rent, some, gpus, longer),
         bars=tornado(demand, own, rent, drawn, mixes["own"], mixes[best_rent], difference),
-        mix_counts=tried.counts, mix_usd=tried.usd, assumptions=assumptions(demand, own, rent),
+        mix_counts=tried.counts,
+        mix_usd=tried.usd,
+        assumptions=assumptions(demand, own, rent),
         notes=notes(demand, own, rent, horizon_months, gpus),
         beats={o.name: float(np.mean(totals[options[0].name] < totals[o.name])) for o in options[1:]},
-    )  # fmt: skip
+    )
 
 
 class _Tally:
@@ -120,9 +138,7 @@ class _Tally:
         return {name: value / self.n for name, value in self._hours.items()}
 
 
-def _batches(
-    demand: Demand, own: Ownership, rent: Renting, months: int, n: int, rng: np.random.Generator
-) -> Iterator[Batch]:  # fmt: skip
+def _batches(demand: Demand, own: Ownership, rent: Renting, months: int, n: int, rng: np.random.Generator) -> Iterator[Batch]:
     """``n`` scenarios, as many at a time as stay in the processor's cache."""
     drivers = spread_drivers(demand, own, rent)
     for start in range(0, n, CHUNK):
@@ -158,23 +174,33 @@ def _option(tally: _Tally, name: str, delivered: Array, steps: Batch, win: float
     kwh = None if steps.own.tdp_w is None else spread(tally.kwh())
     grid = None if footprint is None else footprint.kg_co2e_per_kwh
     return Option(
-        name=name, label=label(mix), owned_gpus=mix.owned, reserved_gpus=mix.reserved, hours=hours,
-        total_usd=spread(total), usd_per_gpu_hour=spread(total / delivered), parts_usd=tally.parts_usd(),
+        name=name,
+        label=label(mix),
+        owned_gpus=mix.owned,
+        reserved_gpus=mix.reserved,
+        hours=hours,
+        total_usd=spread(total),
+        usd_per_gpu_hour=spread(total / delivered),
+        parts_usd=tally.parts_usd(),
         cheapest_share=win,
         cumulative_usd=np.quantile(steps.spent_by_month(mix), BAND, axis=1).astype(np.float64),
-        utilisation=worked / (held * HOURS_PER_MONTH * steps.months) if held else None, kwh=kwh,
+        utilisation=worked / (held * HOURS_PER_MONTH * steps.months) if held else None,
+        kwh=kwh,
         operational_kgco2e=kwh.scaled(grid) if kwh is not None and grid is not None else None,
         embodied_kgco2e=footprint.embodied(mix.owned, hours) if footprint is not None else None,
-    )  # fmt: skip
+    )
 
 
 def _fan(rent: Renting, part: Batch) -> PriceFan:
     """Percentiles of the on-demand price at the end of each month, from a part of the paths."""
     paths = np.concatenate([part.prices, rent.usd_per_hour * np.atleast_2d(part.last)])
     return PriceFan(
-        np.arange(paths.shape[0], dtype=np.float64), _FAN, np.quantile(paths, _FAN, axis=1).astype(np.float64), rent.history,
+        np.arange(paths.shape[0], dtype=np.float64),
+        _FAN,
+        np.quantile(paths, _FAN, axis=1).astype(np.float64),
+        rent.history,
         rent.process.fitted_on,
-    )  # fmt: skip
+    )
 
 
 def _check(months: int, n: int, seed: int) -> None:

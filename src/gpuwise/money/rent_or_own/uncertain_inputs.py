@@ -98,8 +98,12 @@ class Driver:
 
     def as_dict(self) -> dict[str, object]:
         return {
-            "low": self.low, "expected": self.expected, "high": self.high, "unit": self.unit, "source": self.source,
-        }  # fmt: skip
+            "low": self.low,
+            "expected": self.expected,
+            "high": self.high,
+            "unit": self.unit,
+            "source": self.source,
+        }
 
 
 def number(name: str, value: float, unit: str, label: str) -> Driver:
@@ -123,11 +127,18 @@ def economics() -> Mapping[str, Driver]:
         records = parse_toml((DATA / file).read_text(encoding="utf-8"), _SCHEMA, file)
         found = {
             name: Driver(
-                name, r.number("low"), r.number("expected"), r.number("high"), r.text("unit"), r.text("label"),
-                r.text("source"), r.maybe("most") or math.inf, r.text("note"),
+                name,
+                r.number("low"),
+                r.number("expected"),
+                r.number("high"),
+                r.text("unit"),
+                r.text("label"),
+                r.text("source"),
+                r.maybe("most") or math.inf,
+                r.text("note"),
             )
             for name, r in records.items()
-        }  # fmt: skip
+        }
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"the file {file} cannot be read: {error}", hint="reinstall gpuwise") from error
     except (FieldError, InputError) as error:

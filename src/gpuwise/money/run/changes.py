@@ -62,9 +62,10 @@ def spot_usd_per_hour(cluster: Cluster, today: datetime.date, provider: str | No
     """The spot price of an accelerator: a provider's cheapest, or the median over providers; None when
     nobody offers one. Fixed discounts that only look like spot markets count where there is nothing else."""
     offers = [
-        o for o in offers_for(cluster.accelerator.id, today)
+        o
+        for o in offers_for(cluster.accelerator.id, today)
         if o.spot_usd_per_hour is not None and (provider is None or o.provider.lower() == provider.lower())
-    ]  # fmt: skip
+    ]
     market = [o for o in offers if o.spot_kind == "market"] or offers
     cheapest: dict[str, float] = {}
     for offer in market:

@@ -121,16 +121,20 @@ def run_cost(run: Run) -> RunCost:
     more = Estimate(1.0 + evaluation.low, 1.0 + evaluation.expected, 1.0 + evaluation.high, "derived")
     lost = [product([more, x]) for x in (stops.saving, stops.rework, stops.restarting)]
     shares = {
-        "training": one, "evaluation": evaluation, "writing checkpoints": lost[0], "lost work": lost[1],
-        "restarts": lost[2], "debugging and idle": idle,
-    }  # fmt: skip
+        "training": one,
+        "evaluation": evaluation,
+        "writing checkpoints": lost[0],
+        "lost work": lost[1],
+        "restarts": lost[2],
+        "debugging and idle": idle,
+    }
     wall = product([t, sum_independent(list(shares.values()))])
     energy = _energy(run, t, shares)
     rate = _usd_per_hour(run)
     lines = [
         Line(name, _usd(product([t, share]), rate, run.cluster.n_accelerators), product([t, share]).scaled(1 / HOUR_S), why)
         for (name, share), why in zip(shares.items(), _reasons(stops), strict=True)
-    ]  # fmt: skip
+    ]
     compute = _usd(wall, rate, run.cluster.n_accelerators)
     stored, held = _storage(run, wall)
     out = _egress(run, wall)
@@ -145,9 +149,22 @@ def run_cost(run: Run) -> RunCost:
     else:
         total = sum_together([compute, *(x.usd for x in extra)])
     return RunCost(
-        run, (*lines, *extra), total, rate.expected, wall, stops, evaluation, idle, stored, energy.budget,
-        energy.kwh, energy.parts, paid, power_usd, carbon(energy.kwh, wall, run.cluster, run.grid),
-    )  # fmt: skip
+        run,
+        (*lines, *extra),
+        total,
+        rate.expected,
+        wall,
+        stops,
+        evaluation,
+        idle,
+        stored,
+        energy.budget,
+        energy.kwh,
+        energy.parts,
+        paid,
+        power_usd,
+        carbon(energy.kwh, wall, run.cluster, run.grid),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +242,13 @@ def _egress(run: Run, wall: Estimate) -> Line:
 
 def _reasons(stops: Interruptions) -> tuple[str, ...]:
     return (
-        "the plan's time", "validation and benchmarks", f"{stops.checkpoints:,.0f} checkpoints",
-        f"since the last checkpoint, {stops.stops.expected:,.2g} stops", "until work goes on", "paid, not training",
-    )  # fmt: skip
+        "the plan's time",
+        "validation and benchmarks",
+        f"{stops.checkpoints:,.0f} checkpoints",
+        f"since the last checkpoint, {stops.stops.expected:,.2g} stops",
+        "until work goes on",
+        "paid, not training",
+    )
 
 
 def _share(given: float | None, name: str) -> Estimate:

@@ -23,45 +23,58 @@ def run_document(cost: RunCost, changes: Sequence[Change] = ()) -> dict[str, obj
         "usd_per_gpu_hour": cost.usd_per_hour,
         "price": None if run.price is None else run.price.as_dict(),
         "spot_usd_per_gpu_hour": run.spot_usd_per_hour,
-        "bill": [
-            {"item": x.name, "usd": x.usd.as_dict(), "hours": _maybe(x.hours), "why": x.why} for x in cost.lines
-        ],
+        "bill": [{"item": x.name, "usd": x.usd.as_dict(), "hours": _maybe(x.hours), "why": x.why} for x in cost.lines],
         "interruptions": stops_document(cost.stops),
         "shares_of_training": {"evaluation": cost.evaluation.as_dict(), "idle": cost.idle.as_dict()},
         "checkpoint_bytes": {"state": run.state_bytes, "weights": run.weight_bytes},
         "stored_gb": dict(cost.stored_gb),
         "storage": {
-            "provider": run.storage.provider, "usd_per_gb_month": run.storage.usd_per_gb_month,
-            "egress_usd_per_gb": run.storage.egress_usd_per_gb, "as_of": run.storage.as_of.isoformat(),
+            "provider": run.storage.provider,
+            "usd_per_gb_month": run.storage.usd_per_gb_month,
+            "egress_usd_per_gb": run.storage.egress_usd_per_gb,
+            "as_of": run.storage.as_of.isoformat(),
         },
         "power": None if cost.power is None else cost.power.as_dict(),
         "kwh": _maybe(cost.kwh),
         "kwh_parts": dict(cost.kwh_parts),
-        "electricity": None if cost.electricity is None else {
-            "usd_per_kwh": cost.electricity.usd_per_kwh, "as_of": cost.electricity.as_of.isoformat(),
+        "electricity": None
+        if cost.electricity is None
+        else {
+            "usd_per_kwh": cost.electricity.usd_per_kwh,
+            "as_of": cost.electricity.as_of.isoformat(),
             "source": cost.electricity.source_key,
         },
         "electricity_usd": _maybe(cost.electricity_usd),
         "carbon": cost.carbon.as_dict(),
-        "grid": None if grid is None else {
-            "key": grid.key, "name": grid.name, "kg_co2e_per_kwh": grid.kg_co2e_per_kwh, "year": grid.year,
+        "grid": None
+        if grid is None
+        else {
+            "key": grid.key,
+            "name": grid.name,
+            "kg_co2e_per_kwh": grid.kg_co2e_per_kwh,
+            "year": grid.year,
             "source": grid.source_key,
         },
-        "changes": [
-            {"change": c.name, "usd": c.usd, "wall_s": c.wall_s, "kg_co2e": c.kg_co2e} for c in changes
-        ],
+        "changes": [{"change": c.name, "usd": c.usd, "wall_s": c.wall_s, "kg_co2e": c.kg_co2e} for c in changes],
         "sources": {name: q.source_key for name, q in operations().items()},
-    }  # fmt: skip
+    }
 
 
 def stops_document(stops: Interruptions) -> dict[str, object]:
     """What stops and checkpoints take, as shares of the work."""
     return {
-        "mtbf_s": stops.mtbf_s.as_dict(), "stops": stops.stops.as_dict(), "interval_s": stops.interval_s,
-        "checkpoints": stops.checkpoints, "save_s": stops.save_s.as_dict(), "restart_s": stops.restart_s.as_dict(),
-        "saving": stops.saving.as_dict(), "rework": stops.rework.as_dict(), "restarting": stops.restarting.as_dict(),
-        "overhead": stops.overhead, "effective": stops.effective,
-    }  # fmt: skip
+        "mtbf_s": stops.mtbf_s.as_dict(),
+        "stops": stops.stops.as_dict(),
+        "interval_s": stops.interval_s,
+        "checkpoints": stops.checkpoints,
+        "save_s": stops.save_s.as_dict(),
+        "restart_s": stops.restart_s.as_dict(),
+        "saving": stops.saving.as_dict(),
+        "rework": stops.rework.as_dict(),
+        "restarting": stops.restarting.as_dict(),
+        "overhead": stops.overhead,
+        "effective": stops.effective,
+    }
 
 
 def _maybe(value: Estimate | None) -> dict[str, float | str] | None:

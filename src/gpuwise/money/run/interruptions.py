@@ -91,8 +91,9 @@ def causes(
         mtbf_s(cluster.n_accelerators, cluster.accelerator.family),
         of_quantity(facts["reclaim_s"]) if spot else None,
         facts["spot_available"].expected if spot else 0.0,
-        save, restart,
-    )  # fmt: skip
+        save,
+        restart,
+    )
 
 
 def interruptions(work_s: float, why: Causes) -> Interruptions:
@@ -119,10 +120,16 @@ def interruptions(work_s: float, why: Causes) -> Interruptions:
 
     mtbfs = sorted(_mtbf(c) for c in _ends(why))
     return Interruptions(
-        interval, Estimate(mtbfs[0], _mtbf(why), mtbfs[-1], why.failure_s.basis), why.save_s, why.restart_s,
-        spread(lambda x: x.interruptions, 1.0), middle.checkpoints, spread(lambda x: x.saving_s, work_s),
-        spread(lambda x: x.rework_s, work_s), spread(lambda x: x.restart_s, work_s),
-    )  # fmt: skip
+        interval,
+        Estimate(mtbfs[0], _mtbf(why), mtbfs[-1], why.failure_s.basis),
+        why.save_s,
+        why.restart_s,
+        spread(lambda x: x.interruptions, 1.0),
+        middle.checkpoints,
+        spread(lambda x: x.saving_s, work_s),
+        spread(lambda x: x.rework_s, work_s),
+        spread(lambda x: x.restart_s, work_s),
+    )
 
 
 def _mtbf(why: Causes) -> float:

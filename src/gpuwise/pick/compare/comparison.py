@@ -51,9 +51,15 @@ class Comparison:
 
 
 def compare_accelerators(
-    names: Sequence[str], *, today: datetime.date, model: str | Architecture | None = None,
-    purpose: str | None = None, tokens: float | None = None, seq_len: int | None = None, precision: str | None = None,
-) -> Comparison:  # fmt: skip
+    names: Sequence[str],
+    *,
+    today: datetime.date,
+    model: str | Architecture | None = None,
+    purpose: str | None = None,
+    tokens: float | None = None,
+    seq_len: int | None = None,
+    precision: str | None = None,
+) -> Comparison:
     """Compare :data:`FEWEST` to :data:`MOST` accelerators or clusters by name, and with ``model`` what each does with it.
 
     ``purpose`` is ``train``, ``finetune`` or ``infer``; None predicts training and, of a model that writes text, serving.
@@ -78,9 +84,10 @@ def _work(
     model: str | Architecture | None, purpose: str | None, tokens: float | None, seq_len: int | None, precision: str | None
 ) -> Work | None:
     given = [
-        option for option, value in (("--for", purpose), ("--tokens", tokens), ("--seq", seq_len), ("--precision", precision))
+        option
+        for option, value in (("--for", purpose), ("--tokens", tokens), ("--seq", seq_len), ("--precision", precision))
         if value is not None
-    ]  # fmt: skip
+    ]
     if purpose is not None and purpose not in PURPOSES:
         raise UnknownNameError("purpose", purpose, PURPOSES, hint="it is one of " + ", ".join(PURPOSES))
     if model is None:

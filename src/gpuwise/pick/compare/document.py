@@ -13,15 +13,21 @@ def comparison_document(comparison: Comparison) -> dict[str, object]:
     return {
         "as_of": comparison.today.isoformat(),
         "subjects": [_subject(s) for s in comparison.subjects],
-        "work": None if work is None else {
-            "model": {"id": work.arch.id, "name": work.arch.name}, "purposes": list(work.purposes),
-            "tokens": work.tokens, "seq_len": work.seq_len, "precision": work.precision, "context": work.context,
+        "work": None
+        if work is None
+        else {
+            "model": {"id": work.arch.id, "name": work.arch.name},
+            "purposes": list(work.purposes),
+            "tokens": work.tokens,
+            "seq_len": work.seq_len,
+            "precision": work.precision,
+            "context": work.context,
         },
         "rows": [_row(r) for r in comparison.rows],
         "verdict": list(comparison.verdict),
         "notes": list(comparison.notes),
         "sources": cited(comparison),
-    }  # fmt: skip
+    }
 
 
 def cited(comparison: Comparison) -> dict[str, dict[str, str]]:
@@ -35,23 +41,36 @@ def cited(comparison: Comparison) -> dict[str, dict[str, str]]:
 
 def _subject(s: Subject) -> dict[str, object]:
     return {
-        "asked": s.asked, "name": s.name, "accelerator": s.accelerator.id, "accelerators": s.count,
-        "system": s.cluster.system.id, "systems": s.cluster.n_systems, "notes": s.accelerator.notes,
-    }  # fmt: skip
+        "asked": s.asked,
+        "name": s.name,
+        "accelerator": s.accelerator.id,
+        "accelerators": s.count,
+        "system": s.cluster.system.id,
+        "systems": s.cluster.n_systems,
+        "notes": s.accelerator.notes,
+    }
 
 
 def _row(r: Row) -> dict[str, object]:
     ratios = r.ratios
     return {
-        "key": r.key, "title": r.title, "section": r.section, "unit": r.unit, "better": r.better or None,
+        "key": r.key,
+        "title": r.title,
+        "section": r.section,
+        "unit": r.unit,
+        "better": r.better or None,
         "best": list(r.best),
         "cells": [{**_cell(c), "ratio_to_first": ratio} for c, ratio in zip(r.cells, ratios, strict=True)],
-    }  # fmt: skip
+    }
 
 
 def _cell(c: Cell) -> dict[str, object]:
     interval = None if c.low is None or c.high is None else {"low": c.low, "high": c.high}
     return {
-        "value": c.value, "words": c.words, "interval": interval, "kind": c.kind or None, "source": c.source or None,
+        "value": c.value,
+        "words": c.words,
+        "interval": interval,
+        "kind": c.kind or None,
+        "source": c.source or None,
         "weak": c.weak,
-    }  # fmt: skip
+    }

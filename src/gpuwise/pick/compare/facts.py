@@ -67,9 +67,14 @@ def fact_rows(subjects: Sequence[Subject], today: datetime.date) -> tuple[Row, .
 
 
 def _row(
-    key: str, title: str, section: str, unit: str, better: Better, subjects: Sequence[Subject],
+    key: str,
+    title: str,
+    section: str,
+    unit: str,
+    better: Better,
+    subjects: Sequence[Subject],
     cell: Callable[[Subject], Cell],
-) -> Row:  # fmt: skip
+) -> Row:
     return Row(key, title, section, unit, better, tuple(cell(s) for s in subjects))
 
 
@@ -90,13 +95,34 @@ def _fact(a: Accelerator, columns: tuple[str, ...], field: str, value: float | N
 
 def _identity(subjects: Sequence[Subject]) -> list[Row]:
     return [
-        _row("family", "family", "Specification", "", "", subjects,
-             lambda s: _fact(s.accelerator, ("family",), "family", None, f"{s.accelerator.vendor} {s.accelerator.family}")),
-        _row("year", "year", "Specification", "year", "", subjects,
-             lambda s: _fact(s.accelerator, ("year",), "year", s.accelerator.year)),
-        _row("form", "form", "Specification", "", "", subjects,
-             lambda s: _fact(s.accelerator, ("form",), "form", None, s.accelerator.form)),
-    ]  # fmt: skip
+        _row(
+            "family",
+            "family",
+            "Specification",
+            "",
+            "",
+            subjects,
+            lambda s: _fact(s.accelerator, ("family",), "family", None, f"{s.accelerator.vendor} {s.accelerator.family}"),
+        ),
+        _row(
+            "year",
+            "year",
+            "Specification",
+            "year",
+            "",
+            subjects,
+            lambda s: _fact(s.accelerator, ("year",), "year", s.accelerator.year),
+        ),
+        _row(
+            "form",
+            "form",
+            "Specification",
+            "",
+            "",
+            subjects,
+            lambda s: _fact(s.accelerator, ("form",), "form", None, s.accelerator.form),
+        ),
+    ]
 
 
 def _memory(subjects: Sequence[Subject]) -> list[Row]:
@@ -114,10 +140,21 @@ def _memory(subjects: Sequence[Subject]) -> list[Row]:
     return [
         _row("memory_label", "memory on the label", "Specification", "", "", subjects, label),
         _row("memory", "memory a process sees", "Specification", "B", "higher", subjects, visible),
-        _row("bandwidth", "memory bandwidth", "Specification", "B/s", "higher", subjects,
-             lambda s: _fact(s.accelerator, ("bandwidth_gb_s",), "memory_bandwidth_bytes_per_s",
-                             s.accelerator.memory_bandwidth_bytes_per_s * s.count)),
-    ]  # fmt: skip
+        _row(
+            "bandwidth",
+            "memory bandwidth",
+            "Specification",
+            "B/s",
+            "higher",
+            subjects,
+            lambda s: _fact(
+                s.accelerator,
+                ("bandwidth_gb_s",),
+                "memory_bandwidth_bytes_per_s",
+                s.accelerator.memory_bandwidth_bytes_per_s * s.count,
+            ),
+        ),
+    ]
 
 
 def _rates(subjects: Sequence[Subject]) -> list[Row]:
@@ -130,10 +167,17 @@ def _rates(subjects: Sequence[Subject]) -> list[Row]:
         return _fact(s.accelerator, (column,), f"peak_flop_per_s.{name}", s.accelerator.peak(name) * s.count, words)
 
     return [
-        _row(f"peak_{rate}", rate, "Dense peak", "OP/s" if rate == "int8" else "FLOP/s", "higher", subjects,
-             lambda s, rate=rate: peak(s, rate))
+        _row(
+            f"peak_{rate}",
+            rate,
+            "Dense peak",
+            "OP/s" if rate == "int8" else "FLOP/s",
+            "higher",
+            subjects,
+            lambda s, rate=rate: peak(s, rate),
+        )
         for rate in RATES
-    ]  # fmt: skip
+    ]
 
 
 def _reached(subjects: Sequence[Subject]) -> list[Row]:
@@ -151,10 +195,17 @@ def _reached(subjects: Sequence[Subject]) -> list[Row]:
         return Cell.of(found.scaled(s.count), "a stream no cache holds", share)
 
     rows = [
-        _row(f"reached_{rate}", f"{rate} matrix product", "Really reached", "OP/s" if rate == "int8" else "FLOP/s", "higher",
-             subjects, lambda s, rate=rate: rate_cell(s, rate))
+        _row(
+            f"reached_{rate}",
+            f"{rate} matrix product",
+            "Really reached",
+            "OP/s" if rate == "int8" else "FLOP/s",
+            "higher",
+            subjects,
+            lambda s, rate=rate: rate_cell(s, rate),
+        )
         for rate in RATES
-    ]  # fmt: skip
+    ]
     return [*rows, _row("reached_stream", "memory stream", "Really reached", "B/s", "higher", subjects, stream)]
 
 
@@ -170,17 +221,45 @@ def _board(subjects: Sequence[Subject]) -> list[Row]:
         return Cell() if tdp is None else _fact(s.accelerator, ("tdp_w",), "tdp_w", tdp * s.count)
 
     rows = [
-        _row("l2", "L2 cache", "Board and links", "B", "higher", subjects,
-             lambda s: _fact(s.accelerator, ("l2_mib",), "l2_bytes", s.accelerator.l2_bytes)),
+        _row(
+            "l2",
+            "L2 cache",
+            "Board and links",
+            "B",
+            "higher",
+            subjects,
+            lambda s: _fact(s.accelerator, ("l2_mib",), "l2_bytes", s.accelerator.l2_bytes),
+        ),
         _row("link", "device link, one way", "Board and links", "B/s", "higher", subjects, link),
-        _row("host_link", "host link, one way", "Board and links", "B/s", "higher", subjects,
-             lambda s: _fact(s.accelerator, ("pcie",), "pcie_bytes_per_s", s.accelerator.pcie_bytes_per_s)),
+        _row(
+            "host_link",
+            "host link, one way",
+            "Board and links",
+            "B/s",
+            "higher",
+            subjects,
+            lambda s: _fact(s.accelerator, ("pcie",), "pcie_bytes_per_s", s.accelerator.pcie_bytes_per_s),
+        ),
         _row("tdp", "design power", "Board and links", "W", "lower", subjects, power),
-    ]  # fmt: skip
+    ]
     if any(s.cluster.n_systems > 1 for s in subjects):
-        rows.append(_row("network", "network, a device", "Board and links", "B/s", "higher", subjects,
-            lambda s: Cell(s.cluster.system.network_bytes_per_s, s.cluster.system.network_kind, "vendor",
-                           s.cluster.system.source, "network" in s.cluster.system.assumed)))  # fmt: skip
+        rows.append(
+            _row(
+                "network",
+                "network, a device",
+                "Board and links",
+                "B/s",
+                "higher",
+                subjects,
+                lambda s: Cell(
+                    s.cluster.system.network_bytes_per_s,
+                    s.cluster.system.network_kind,
+                    "vendor",
+                    s.cluster.system.source,
+                    "network" in s.cluster.system.assumed,
+                ),
+            )
+        )
     return rows
 
 
@@ -193,11 +272,12 @@ def _prices(subjects: Sequence[Subject], prices: Sequence[Price | None], today: 
         return Cell(price.expected * n, age, "offer", f"offers: {price.provider}", price.stale, price.low * n, price.high * n)
 
     return [
-        Row("rent", "rent, on demand", "Price", "$/h", "lower",
-            tuple(rented(s, p) for s, p in zip(subjects, prices, strict=True))),
+        Row(
+            "rent", "rent, on demand", "Price", "$/h", "lower", tuple(rented(s, p) for s, p in zip(subjects, prices, strict=True))
+        ),
         _row("buy_new", "buy new", "Price", "$", "lower", subjects, lambda s: _bought(s, "new", today)),
         _row("buy_used", "buy second-hand", "Price", "$", "lower", subjects, lambda s: _bought(s, "used", today)),
-    ]  # fmt: skip
+    ]
 
 
 def _bought(s: Subject, condition: Condition, today: datetime.date) -> Cell:
@@ -221,8 +301,9 @@ def _derived(subjects: Sequence[Subject], rows: Sequence[Row]) -> list[Row]:
         upper, lower = find_row(rows, top), find_row(rows, bottom)
         assert upper is not None and lower is not None
         pairs = zip(upper.cells, lower.cells, strict=True)
-        return Row(key, title, section, unit, better,
-                   tuple(_quotient(a, b, per, f"{upper.title} / {lower.title}") for a, b in pairs))  # fmt: skip
+        return Row(
+            key, title, section, unit, better, tuple(_quotient(a, b, per, f"{upper.title} / {lower.title}") for a, b in pairs)
+        )
 
     peak, got = f"peak_{WORK_DTYPE}", f"reached_{WORK_DTYPE}"
     return [

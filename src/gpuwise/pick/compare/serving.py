@@ -30,9 +30,15 @@ MOST_SEQUENCES = 256
 LOCAL_FORMAT = {"bf16": "F16", "fp16": "F16", "fp8": "Q8_0", "int8_wo": "Q8_0", "int4_wo": "Q4_K_M"}
 """The file format of llama.cpp that stands for a weight format."""
 PRECISIONS = {
-    "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "mxfp8": "fp8", "nvfp4": "nvfp4", "mxfp4": "mxfp4", "int8": "int8_wo",
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "fp8": "fp8",
+    "mxfp8": "fp8",
+    "nvfp4": "nvfp4",
+    "mxfp4": "mxfp4",
+    "int8": "int8_wo",
     "int4": "int4_wo",
-}  # fmt: skip
+}
 """Weight formats by the names ``--precision`` takes."""
 WIDEST_FIRST = ("bf16", "fp8", "int4_wo")
 
@@ -175,5 +181,6 @@ def _alone(arch: Architecture, cluster: Cluster, weights: str, context: int) -> 
         basis = "extrapolated"
     rate = Estimate.from_log_sigma(1.0 / float(time.time_s[0]), sigma, basis)
     tokens = (one.most - one.weights - one.workspace) / one.cache * context
-    return Served(weights, f"{name} (llama.cpp)", "", tokens, rate, "", None, "batches are not predicted on it", None,
-                  "not predicted on it")  # fmt: skip
+    return Served(
+        weights, f"{name} (llama.cpp)", "", tokens, rate, "", None, "batches are not predicted on it", None, "not predicted on it"
+    )

@@ -140,10 +140,7 @@ def _training_money(
             row("train_time", f"time for {size}", "s", "lower", lambda _, e: Cell.of(e.seconds_for(tokens), "training step"))
         )
     rows.append(row("train_usd", f"rent for {size}", "$", "lower", lambda s, e: _rented(s, e.seconds_for(tokens), today)))
-    rows.append(
-        row("train_joule", "energy a token, at the meter", "J", "lower",
-            lambda s, e: _joules(s, e.seconds_for(1.0)))
-    )  # fmt: skip
+    rows.append(row("train_joule", "energy a token, at the meter", "J", "lower", lambda s, e: _joules(s, e.seconds_for(1.0))))
     return rows
 
 
@@ -165,17 +162,33 @@ def _serving(subjects: Sequence[Subject], work: Work, today: datetime.date) -> l
 
     size = f"{format_count(work.tokens or MEGA)} tokens"
     return [
-        Row("serve_weights", "weights held in", section, "", "",
-            tuple(Cell(None, d.words if d.weights else d.why_not, "derived") for d in done)),
-        row("serve_room", "tokens of cache that fit", "count", "higher",
-            lambda _, d: Cell() if d.cache_tokens is None else Cell(d.cache_tokens, "", "derived", "memory beside the weights")),
+        Row(
+            "serve_weights",
+            "weights held in",
+            section,
+            "",
+            "",
+            tuple(Cell(None, d.words if d.weights else d.why_not, "derived") for d in done),
+        ),
+        row(
+            "serve_room",
+            "tokens of cache that fit",
+            "count",
+            "higher",
+            lambda _, d: Cell() if d.cache_tokens is None else Cell(d.cache_tokens, "", "derived", "memory beside the weights"),
+        ),
         row("decode_one", "one sequence", "tokens/s", "higher", lambda _, d: speed(d.single, d.single_words)),
         row("decode_batch", "full batch", "tokens/s", "higher", lambda _, d: speed(d.batched, d.batch_words)),
         row("prefill", "reading a prompt", "tokens/s", "higher", lambda _, d: speed(d.prefill, d.prefill_words)),
-        row("serve_joule", "energy a token, at the meter", "J", "lower",
-            lambda s, d: Cell() if d.batched is None else _joules(s, _time_of(d.batched, 1.0))),
+        row(
+            "serve_joule",
+            "energy a token, at the meter",
+            "J",
+            "lower",
+            lambda s, d: Cell() if d.batched is None else _joules(s, _time_of(d.batched, 1.0)),
+        ),
         row("serve_usd", f"rent for {size} written", "$", "lower", per_million),
-    ]  # fmt: skip
+    ]
 
 
 def _time_of(rate: Estimate, tokens: float) -> Estimate:

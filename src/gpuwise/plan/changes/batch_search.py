@@ -1,6 +1,7 @@
 """The largest batch that fits and the fastest one, from at most four captures of a step.
 
-Two captures settle how every size grows with the batch (:mod:`gpuwise.workload.capture.record.sweep`); the largest batch that fits is
+Two captures settle how every size grows with the batch (:mod:`gpuwise.workload.capture.record.sweep`); the largest
+batch that fits is
 found on steps made from them, and captured for real. Where the made step differs from the captured one the capture joins
 the sweep, with polynomials of one degree more, and the search goes on. Where batches do not even run the same operations,
 the batches themselves are captured, by doubling and halving.

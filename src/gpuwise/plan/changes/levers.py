@@ -42,8 +42,7 @@ def neighbours(goal: Goal, best: TrainingEstimate) -> tuple[Neighbour, ...]:
         return ()
     base = best.step_time_s.expected
     return tuple(
-        Neighbour(lever, change, e, e.step_time_s.expected / base - 1)
-        for (lever, change, _), e in zip(legal, done, strict=True)
+        Neighbour(lever, change, e, e.step_time_s.expected / base - 1) for (lever, change, _), e in zip(legal, done, strict=True)
     )
 
 

@@ -141,9 +141,10 @@ def _changes(goal: Goal, s: Strategy) -> Iterator[tuple[str, str, Strategy]]:
     if not s.fused_loss:
         yield "chunked loss", SAME, s.with_(fused_loss=True)
     for recompute, every, name in (
-        ("selective", 1, "selective recompute"), ("full", 2, "full recompute of every second layer"),
+        ("selective", 1, "selective recompute"),
+        ("full", 2, "full recompute of every second layer"),
         ("full", 1, "full recompute"),
-    ):  # fmt: skip
+    ):
         if (recompute, every) != (s.recompute, s.recompute_every):
             yield name, SAME, s.with_(recompute=recompute, recompute_every=every)
     yield from _shardings(s)
@@ -208,8 +209,10 @@ def _combinations(goal: Goal, asked: TrainingEstimate) -> Iterator[Remedy]:
     losses = [base.with_(fused_loss=loss) for loss in (False, True)]
     lighter = [
         b.with_(optimizer=optimizer, gradient_dtype="bf16", master_weights=master)
-        for b in losses for optimizer in ("adamw8bit", "lion", "adafactor") for master in (True, False)
-    ]  # fmt: skip
+        for b in losses
+        for optimizer in ("adamw8bit", "lion", "adafactor")
+        for master in (True, False)
+    ]
     lora = [b.with_(lora_rank=base.lora_rank or LORA_RANK) for b in losses]
     groups = (
         (SAME, losses),
@@ -233,9 +236,11 @@ def _words(s: Strategy, asked: Strategy) -> str:
         parts.append(f"QLoRA, rank {s.lora_rank}")
     elif s.lora_rank and not asked.lora_rank:
         parts.append(f"LoRA, rank {s.lora_rank}")
-    parts += [f"{n} {getattr(s, f)}" for f,
-    n in (("tp", "tensor parallel"), ("pp", "pipeline parallel"), ("cp", "context parallel"))
-              if getattr(s, f) != getattr(asked, f)]  # fmt: skip
+    parts += [
+        f"{n} {getattr(s, f)}"
+        for f, n in (("tp", "tensor parallel"), ("pp", "pipeline parallel"), ("cp", "context parallel"))
+        if getattr(s, f) != getattr(asked, f)
+    ]
     if s.micro_batch != asked.micro_batch:
         parts.append(f"micro-batch {s.micro_batch}")
     if s.sharding != asked.sharding:
@@ -244,11 +249,7 @@ def _words(s: Strategy, asked: Strategy) -> str:
         every = f" of 1 in {s.recompute_every}" if s.recompute_every > 1 else ""
         parts.append(f"{s.recompute} recompute{every}" if s.recompute != "none" else "no recompute")
     if s.optimizer != asked.optimizer:
-        parts.append(
-            {"adamw8bit": "8-bit AdamW", "lion": "Lion", "adafactor": "Adafactor"}.get(
-                s.optimizer, s.optimizer
-            )
-        )
+        parts.append({"adamw8bit": "8-bit AdamW", "lion": "Lion", "adafactor": "Adafactor"}.get(s.optimizer, s.optimizer))
     if not s.master_weights and asked.master_weights:
         parts.append("bf16 weights without fp32 copies")
     elif s.gradient_dtype != asked.gradient_dtype:
@@ -313,11 +314,7 @@ def _largest(goal: Goal, plain: Strategy) -> int:
     batch = plain.micro_batch * 2
     candidates: list[Strategy] = []
     while batch <= 256:
-        candidates.append(
-            plain.with_(
-                micro_batch=batch, accumulation=max(plain.micro_batch * plain.accumulation // batch, 1)
-            )
-        )
+        candidates.append(plain.with_(micro_batch=batch, accumulation=max(plain.micro_batch * plain.accumulation // batch, 1)))
         batch *= 2
     for e in estimate_all(goal, candidates):
         if e.fits:

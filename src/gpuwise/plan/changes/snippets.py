@@ -67,9 +67,11 @@ def _accumulate(change: Change, sites: Sites) -> list[str]:
     where = sites.step or sites.optimizer
     name = (sites.zero_grad and sites.zero_grad.name) or (where and where.name) or "optimizer"
     return [
-        f"@ the step, with a batch of 1/{n}", f"+ for micro_batch in batch.chunk({n}):",
-        f"+     (loss_of(micro_batch) / {n}).backward()", f"+ {name}.step(); {name}.zero_grad()",
-    ]  # fmt: skip
+        f"@ the step, with a batch of 1/{n}",
+        f"+ for micro_batch in batch.chunk({n}):",
+        f"+     (loss_of(micro_batch) / {n}).backward()",
+        f"+ {name}.step(); {name}.zero_grad()",
+    ]
 
 
 def _checkpoint(change: Change, sites: Sites) -> list[str]:
@@ -84,9 +86,12 @@ def _checkpoint(change: Change, sites: Sites) -> list[str]:
         loop = [f"for block in {lists[0]}:" if len(lists) == 1 else f"for block in [*{', *'.join(lists)}]:"]
     call = "functools.partial(checkpoint, block.forward, use_reentrant=False)"
     return [
-        "@ after the model is built", "+ import functools", "+ from torch.utils.checkpoint import checkpoint",
-        *(f"+ {line}" for line in loop), f"+     block.forward = {call}",
-    ]  # fmt: skip
+        "@ after the model is built",
+        "+ import functools",
+        "+ from torch.utils.checkpoint import checkpoint",
+        *(f"+ {line}" for line in loop),
+        f"+     block.forward = {call}",
+    ]
 
 
 def _compressed(names: Sequence[str]) -> list[str]:
@@ -165,8 +170,12 @@ def _named(change: Change, sites: Sites) -> list[str]:
 def _set_to_none(change: Change, sites: Sites) -> list[str]:
     site = sites.zero_grad
     source = site.source if site is not None else ""
-    return _diff(site, source or None, [re.sub(r"zero_grad\(.*?\)", "zero_grad()", source) or "optimizer.zero_grad()"],
-                 "where gradients are zeroed")  # fmt: skip
+    return _diff(
+        site,
+        source or None,
+        [re.sub(r"zero_grad\(.*?\)", "zero_grad()", source) or "optimizer.zero_grad()"],
+        "where gradients are zeroed",
+    )
 
 
 def _zero_after_step(change: Change, sites: Sites) -> list[str]:
@@ -192,29 +201,36 @@ def _free_outputs(change: Change, sites: Sites) -> list[str]:
 def _channels_last(change: Change, sites: Sites) -> list[str]:
     name = _model(sites)
     return [
-        "@ after the model is built", f"+ {name} = {name}.to(memory_format=torch.channels_last)",
+        "@ after the model is built",
+        f"+ {name} = {name}.to(memory_format=torch.channels_last)",
         "+ images = images.to(memory_format=torch.channels_last)",
-    ]  # fmt: skip
+    ]
 
 
 def _step_in_backward(change: Change, sites: Sites) -> list[str]:
     kind = sites.optimizers[0] if sites.optimizers else "AdamW"
     return [
         "@ in place of the optimizer; no gradient clipping, no GradScaler",
-        f"+ parts = {{p: torch.optim.{kind}([p], lr=lr) for p in {_model(sites)}.parameters()}}", "+ def update(p):",
-        "+     parts[p].step(); parts[p].zero_grad()", "+ for p in parts:",
-        "+     p.register_post_accumulate_grad_hook(update)", "- optimizer.step(); optimizer.zero_grad()",
-    ]  # fmt: skip
+        f"+ parts = {{p: torch.optim.{kind}([p], lr=lr) for p in {_model(sites)}.parameters()}}",
+        "+ def update(p):",
+        "+     parts[p].step(); parts[p].zero_grad()",
+        "+ for p in parts:",
+        "+     p.register_post_accumulate_grad_hook(update)",
+        "- optimizer.step(); optimizer.zero_grad()",
+    ]
 
 
 def _offload_states(change: Change, sites: Sites) -> list[str]:
     return [
-        "@ after the optimizer is made", "+ def move(optimizer, device):", "+     for p, state in optimizer.state.items():",
-        "+         for name, value in state.items():", "+             if torch.is_tensor(value) and value.dim():",
+        "@ after the optimizer is made",
+        "+ def move(optimizer, device):",
+        "+     for p, state in optimizer.state.items():",
+        "+         for name, value in state.items():",
+        "+             if torch.is_tensor(value) and value.dim():",
         "+                 state[name] = value.to(device)",
         '+ optimizer.register_step_pre_hook(lambda o, a, k: move(o, "cuda"))',
         '+ optimizer.register_step_post_hook(lambda o, a, k: move(o, "cpu"))',
-    ]  # fmt: skip
+    ]
 
 
 def _lora(change: Change, sites: Sites) -> list[str]:
@@ -249,9 +265,24 @@ def _no_benchmark(change: Change, sites: Sites) -> list[str]:
 
 
 _WRITERS: dict[str, Callable[[Change, Sites], list[str]]] = {
-    "autocast": _autocast, "tf32": _tf32, "accumulate": _accumulate, "checkpoint": _checkpoint, "fused": _fused,
-    "for-loop": _for_loop, "adam8bit": _adam8bit, "sgd": _sgd, "set-to-none": _set_to_none, "optimizer": _named,
-    "channels-last": _channels_last, "step-in-backward": _step_in_backward, "offload-states": _offload_states,
-    "lora": _lora, "low-precision": _low_precision, "sdpa": _sdpa, "chunked-loss": _chunked_loss,
-    "no-benchmark": _no_benchmark, "zero-after-step": _zero_after_step, "free-outputs": _free_outputs,
-}  # fmt: skip
+    "autocast": _autocast,
+    "tf32": _tf32,
+    "accumulate": _accumulate,
+    "checkpoint": _checkpoint,
+    "fused": _fused,
+    "for-loop": _for_loop,
+    "adam8bit": _adam8bit,
+    "sgd": _sgd,
+    "set-to-none": _set_to_none,
+    "optimizer": _named,
+    "channels-last": _channels_last,
+    "step-in-backward": _step_in_backward,
+    "offload-states": _offload_states,
+    "lora": _lora,
+    "low-precision": _low_precision,
+    "sdpa": _sdpa,
+    "chunked-loss": _chunked_loss,
+    "no-benchmark": _no_benchmark,
+    "zero-after-step": _zero_after_step,
+    "free-outputs": _free_outputs,
+}

@@ -124,10 +124,18 @@ class Trial:
 
 
 def find_remedies(
-    source: Source, accelerator: Accelerator, capture: Capture, sites: Sites, base: Measured, *, batch: int | None,
-    seq: int | None = None, conf: str | None = None, compiled: bool | None = None,
+    source: Source,
+    accelerator: Accelerator,
+    capture: Capture,
+    sites: Sites,
+    base: Measured,
+    *,
+    batch: int | None,
+    seq: int | None = None,
+    conf: str | None = None,
+    compiled: bool | None = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> Remedies:  # fmt: skip
+) -> Remedies:
     """Every change that may save memory tried on the step; ``tell`` hears the name of each before it is captured."""
     trial = Trial(source, accelerator, batch, seq, base, sites, conf, compiled, tell, base_capture=capture)
     found: list[tuple[Offer, CapturedRemedy]] = []
@@ -301,15 +309,22 @@ def _stacked(
 
 def _joined(stack: Sequence[Offer], kind: str) -> Offer:
     return Offer(
-        " + ".join(o.name for o in stack), kind, tuple(c for o in stack for c in o.changes),
-        next((o.conf for o in stack if o.conf), None), max(o.micro_batches for o in stack),
-    )  # fmt: skip
+        " + ".join(o.name for o in stack),
+        kind,
+        tuple(c for o in stack for c in o.changes),
+        next((o.conf for o in stack if o.conf), None),
+        max(o.micro_batches for o in stack),
+    )
 
 
 _EXCLUSIVE = (
-    {"adam8bit", "sgd", "optimizer", "fused", "for-loop"}, {"accumulate", "step-in-backward", "set-to-none", "zero-after-step"},
-    {"accumulate"}, {"step-in-backward", "offload-states"}, {"autocast", "low-precision"}, {"checkpoint"},
-)  # fmt: skip
+    {"adam8bit", "sgd", "optimizer", "fused", "for-loop"},
+    {"accumulate", "step-in-backward", "set-to-none", "zero-after-step"},
+    {"accumulate"},
+    {"step-in-backward", "offload-states"},
+    {"autocast", "low-precision"},
+    {"checkpoint"},
+)
 """Changes of one thing: a stack holds one of each."""
 
 

@@ -23,10 +23,18 @@ LARGER = (2, 4)
 
 
 def find_speedups(
-    source: Source, accelerator: Accelerator, capture: Capture, sites: Sites, base: Measured, *, batch: int | None,
-    seq: int | None = None, conf: str | None = None, compiled: bool | None = None,
+    source: Source,
+    accelerator: Accelerator,
+    capture: Capture,
+    sites: Sites,
+    base: Measured,
+    *,
+    batch: int | None,
+    seq: int | None = None,
+    conf: str | None = None,
+    compiled: bool | None = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> tuple[tuple[CapturedRemedy, ...], int]:  # fmt: skip
+) -> tuple[tuple[CapturedRemedy, ...], int]:
     """Changes that make a sample take less time and still fit, the fastest first, and how many captures that took.
 
     ``slower`` of each is below zero: the time of a sample against that of the step as it is, less one.

@@ -97,9 +97,10 @@ class _Walk:
         taken = _Front(taken.saved + item.saved_bytes, taken.time_s + item.time_s, links)
         left = self.through(item.items, front, needs_after)
         both = _Front(
-            np.concatenate([left.saved, taken.saved]), np.concatenate([left.time_s, taken.time_s]),
+            np.concatenate([left.saved, taken.saved]),
+            np.concatenate([left.time_s, taken.time_s]),
             np.concatenate([left.link, taken.link]),
-        )  # fmt: skip
+        )
         return self._pruned(both, needs_after)
 
     def _pruned(self, front: _Front, needs_after: int) -> _Front:

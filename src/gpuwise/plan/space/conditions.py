@@ -37,9 +37,7 @@ class Setting:
     context_parallel: str = "ring"
 
     @classmethod
-    def of(
-        cls, arch: Architecture, cluster: Cluster, base: Strategy, seq_len: int, global_batch: int
-    ) -> Setting:
+    def of(cls, arch: Architecture, cluster: Cluster, base: Strategy, seq_len: int, global_batch: int) -> Setting:
         rules = find_stack_rules(base.stack)
         return cls(arch, cluster, seq_len, global_batch, rules, base.stack, base.context_parallel)
 
@@ -95,9 +93,7 @@ def tensor_domain(s: Setting, c: Columns) -> Mask:
 
 def network(s: Setting, c: Columns) -> Mask:
     system = s.cluster.system
-    cut_off = (
-        s.cluster.n_accelerators > max(system.count, system.domain_size) and system.network_bytes_per_s <= 0
-    )
+    cut_off = s.cluster.n_accelerators > max(system.count, system.domain_size) and system.network_bytes_per_s <= 0
     return np.full(1, cut_off)
 
 
@@ -238,8 +234,4 @@ def offload_recompute(s: Setting, c: Columns) -> Mask:
 
 def every(s: Setting, c: Columns) -> Mask:
     per_stage = np.maximum(s.arch.n_layers // np.maximum(c.pp, 1), 1)
-    return (
-        (c.recompute_every < 1)
-        | (c.recompute_every > per_stage)
-        | ((c.recompute_every > 1) & (c.recompute != FULL))
-    )
+    return (c.recompute_every < 1) | (c.recompute_every > per_stage) | ((c.recompute_every > 1) & (c.recompute != FULL))

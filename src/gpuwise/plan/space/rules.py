@@ -32,163 +32,194 @@ class Rule:
 
 LAYOUT_RULES: tuple[Rule, ...] = (
     Rule(
-        "heads", conditions.heads,
+        "heads",
+        conditions.heads,
         "tensor parallel {x.tp} does not divide {s.arch.heads} attention heads",
         "choose a tensor parallel degree that divides the heads",
     ),
     Rule(
-        "kv-heads", conditions.kv_heads,
+        "kv-heads",
+        conditions.kv_heads,
         "tensor parallel {x.tp} and {s.arch.kv_heads} key-value heads do not divide one another",
         "key-value heads are split evenly, or each is copied to a whole number of ranks",
     ),
     Rule(
-        "ffn", conditions.ffn,
+        "ffn",
+        conditions.ffn,
         "tensor parallel {x.tp} does not divide the feed-forward width {s.arch.ffn}",
         "choose a tensor parallel degree that divides it",
     ),
     Rule(
-        "tensor-domain", conditions.tensor_domain,
+        "tensor-domain",
+        conditions.tensor_domain,
         "tensor parallel {x.tp} does not fit the {s.domain} accelerators that share fast links",
         "keep tensor parallelism inside the scale-up domain, and a divisor of it",
     ),
     Rule(
-        "network", conditions.network,
-        "{s.cluster.n_accelerators} accelerators span systems of {s.cluster.system.count} that have no "
         "network",
+        conditions.network,
+        "{s.cluster.n_accelerators} accelerators span systems of {s.cluster.system.count} that have no network",
         "use one system, or a system with a network",
     ),
     Rule(
-        "encoder-decoder-pipeline", conditions.encoder_pipeline,
+        "encoder-decoder-pipeline",
+        conditions.encoder_pipeline,
         "{s.arch.name} is an encoder-decoder: its stages are not modelled in a pipeline",
         "use --pp 1",
     ),
     Rule(
-        "experts", conditions.experts,
+        "experts",
+        conditions.experts,
         "expert parallel {x.ep} does not divide {s.n_experts} expert(s)",
         "expert parallelism needs a mixture of experts and a divisor of their number",
     ),
     Rule(
-        "expert-ranks", conditions.expert_ranks,
+        "expert-ranks",
+        conditions.expert_ranks,
         "expert parallel {x.ep} does not divide dp {x.dp} x cp {x.cp} x tp {x.tp} ranks",
         "expert groups borrow data, context and tensor ranks: ep divides dp x cp x tp",
     ),
     Rule(
-        "context", conditions.context,
+        "context",
+        conditions.context,
         "{s.context_parallel} context parallel {x.cp} does not split {s.seq_len} tokens (and heads) evenly",
         "ring attention cuts the sequence into 2 x cp chunks; Ulysses also splits the heads",
     ),
     Rule("stack-tensor", conditions.stack_tensor, "{s.stack_name} has no tensor parallelism", ANOTHER),
     Rule("stack-pipeline", conditions.stack_pipeline, "{s.stack_name} has no pipeline", ANOTHER),
     Rule(
-        "stack-context", conditions.stack_context,
-        "{s.stack_name} has no {s.context_parallel} context parallelism", ANOTHER,
+        "stack-context",
+        conditions.stack_context,
+        "{s.stack_name} has no {s.context_parallel} context parallelism",
+        ANOTHER,
     ),
     Rule("stack-expert", conditions.stack_expert, "{s.stack_name} has no expert parallelism", ANOTHER),
     Rule(
-        "degrees", conditions.degrees,
+        "degrees",
+        conditions.degrees,
         "dp {x.dp} x tp {x.tp} x pp {x.pp} x cp {x.cp} is not {s.cluster.n_accelerators} accelerators",
         "the degrees must multiply to the number of accelerators",
     ),
-)  # fmt: skip
+)
 """Rules over tp, pp, cp, ep and dp alone."""
 
 SHAPE_RULES: tuple[Rule, ...] = (
     Rule(
-        "layers", conditions.layers,
+        "layers",
+        conditions.layers,
         "{s.arch.n_layers} layers do not spread over pp {x.pp} x {x.virtual_stages} stages",
         "pp x virtual stages divides the layers, or the layers and the two ends; without virtual stages "
         "the last stage may also have fewer layers, but not none",
     ),
     Rule(
-        "global-batch", conditions.batch,
-        "dp {x.dp} x micro-batch {x.micro_batch} x accumulation {x.accumulation} is not the global batch "
-        "{s.global_batch}",
+        "global-batch",
+        conditions.batch,
+        "dp {x.dp} x micro-batch {x.micro_batch} x accumulation {x.accumulation} is not the global batch {s.global_batch}",
         "the global batch is a multiple of dp x micro-batch",
     ),
     Rule(
-        "virtual-stages", conditions.virtual,
+        "virtual-stages",
+        conditions.virtual,
         "{x.virtual_stages} virtual stage(s) with the {x.schedule} schedule",
         "virtual stages above 1 and the interleaved schedule go together",
     ),
     Rule(
-        "interleaved-pipeline", conditions.interleaved_pipeline,
-        "an interleaved schedule without a pipeline", "give --pp",
+        "interleaved-pipeline",
+        conditions.interleaved_pipeline,
+        "an interleaved schedule without a pipeline",
+        "give --pp",
     ),
     Rule(
-        "interleaved-batches", conditions.interleaved_batches,
+        "interleaved-batches",
+        conditions.interleaved_batches,
         "{x.accumulation} micro-batches are no multiple of the {x.pp} pipeline stages",
         "the interleaved schedule runs micro-batches in groups of pp",
     ),
     Rule(
-        "stack-schedule", conditions.stack_schedule,
+        "stack-schedule",
+        conditions.stack_schedule,
         "{s.stack_name} has no {x.schedule} schedule (it has {s.schedules})",
         "use one it has, or another --stack",
     ),
     Rule(
-        "sequence", conditions.sequence,
+        "sequence",
+        conditions.sequence,
         "{s.seq_len} tokens do not divide over cp {x.cp} x tp {x.tp} with sequence parallelism",
         "choose a sequence length that is a multiple of cp x tp, or --no-sequence-parallel",
     ),
     Rule(
-        "expert-sequence", conditions.expert_sequence,
-        "experts with tensor parallelism need sequence parallelism", "leave sequence parallelism on",
+        "expert-sequence",
+        conditions.expert_sequence,
+        "experts with tensor parallelism need sequence parallelism",
+        "leave sequence parallelism on",
     ),
-)  # fmt: skip
+)
 """Rules over the micro-batches, the schedule and sequence parallelism."""
 
 STATE_RULES: tuple[Rule, ...] = (
     Rule(
-        "stack-sharding", conditions.stack_sharding,
+        "stack-sharding",
+        conditions.stack_sharding,
         "{s.stack_name} has no {x.sharding} sharding (it has {s.shardings})",
         "use one it has, or another --stack",
     ),
     Rule(
-        "sharding-pipeline", conditions.sharding_pipeline,
+        "sharding-pipeline",
+        conditions.sharding_pipeline,
         "{s.stack_name} does not run {x.sharding} with a pipeline",
         "use --pp 1, or a sharding that leaves gradients whole",
     ),
     Rule(
-        "sharding-ranks", conditions.sharding_ranks,
+        "sharding-ranks",
+        conditions.sharding_ranks,
         "{x.sharding} over one data-parallel rank shards nothing",
         "use --sharding none, or more data-parallel ranks",
     ),
     Rule(
-        "hybrid-group", conditions.hybrid,
-        "hybrid sharding has no group inside a system that is smaller than dp {x.dp} x cp {x.cp} and "
-        "divides it",
+        "hybrid-group",
+        conditions.hybrid,
+        "hybrid sharding has no group inside a system that is smaller than dp {x.dp} x cp {x.cp} and divides it",
         "hybrid sharding needs several systems, whole groups, and less tensor parallelism than a system has",
     ),
     Rule(
-        "stack-offload-optimizer", conditions.stack_offload,
-        "{s.stack_name} does not offload the optimizer", ANOTHER,
+        "stack-offload-optimizer",
+        conditions.stack_offload,
+        "{s.stack_name} does not offload the optimizer",
+        ANOTHER,
     ),
     Rule("unified-memory", conditions.unified_optimizer, UNIFIED, "leave the optimizer where it is"),
     Rule("host-link", conditions.host_link_optimizer, NO_LINK, "leave the optimizer where it is"),
-)  # fmt: skip
+)
 """Rules over where weights, gradients and optimizer states live."""
 
 ACTIVATION_RULES: tuple[Rule, ...] = (
     Rule(
-        "recompute-every", conditions.every,
-        "recompute every {x.recompute_every} layers, {x.recompute} recompute, pp {x.pp} of "
-        "{s.arch.n_layers} layers",
+        "recompute-every",
+        conditions.every,
+        "recompute every {x.recompute_every} layers, {x.recompute} recompute, pp {x.pp} of {s.arch.n_layers} layers",
         "it belongs to full recompute, and lies between 1 and the layers of a stage",
     ),
     Rule(
-        "stack-offload-activations", conditions.stack_offload_activations,
-        "{s.stack_name} does not offload activations", ANOTHER,
+        "stack-offload-activations",
+        conditions.stack_offload_activations,
+        "{s.stack_name} does not offload activations",
+        ANOTHER,
     ),
     Rule("unified-memory", conditions.unified_activations, UNIFIED, "recompute instead"),
     Rule("host-link", conditions.host_link_activations, NO_LINK, "recompute instead"),
     Rule(
-        "offload-pipeline", conditions.offload_pipeline,
-        "activations cannot be offloaded in a pipeline", "use --pp 1 or recompute instead",
+        "offload-pipeline",
+        conditions.offload_pipeline,
+        "activations cannot be offloaded in a pipeline",
+        "use --pp 1 or recompute instead",
     ),
     Rule(
-        "offload-recompute", conditions.offload_recompute,
-        "activations are offloaded or recomputed, not both", "use --recompute none",
+        "offload-recompute",
+        conditions.offload_recompute,
+        "activations are offloaded or recomputed, not both",
+        "use --recompute none",
     ),
-)  # fmt: skip
+)
 """Rules over what happens to activations."""
 
 RULES: tuple[Rule, ...] = LAYOUT_RULES + SHAPE_RULES + STATE_RULES + ACTIVATION_RULES

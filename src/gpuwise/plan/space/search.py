@@ -145,18 +145,34 @@ def estimate_all(goal: Goal, strategies: Sequence[Strategy]) -> tuple[TrainingEs
     out: dict[int, TrainingEstimate] = {}
     for members in groups.values():
         results = estimates(
-            goal.arch, goal.cluster, [strategies[i] for i in members], goal.seq_len,
+            goal.arch,
+            goal.cluster,
+            [strategies[i] for i in members],
+            goal.seq_len,
             packed_document_len=goal.wishes.packed_document_len,
-        )  # fmt: skip
+        )
         out.update(zip(members, results, strict=True))
     return tuple(out[i] for i in range(len(strategies)))
 
 
 _COLUMN_DEFAULTS = {
-    "micro_batch": 1, "accumulation": 1, "dp": 1, "tp": 1, "pp": 1, "virtual_stages": 1, "cp": 1, "ep": 1,
-    "sequence_parallel": True, "schedule": "1f1b", "sharding": "none", "shard_group": 0, "recompute": "none",
-    "recompute_every": 1, "offload_optimizer": False, "offload_activations": False,
-}  # fmt: skip
+    "micro_batch": 1,
+    "accumulation": 1,
+    "dp": 1,
+    "tp": 1,
+    "pp": 1,
+    "virtual_stages": 1,
+    "cp": 1,
+    "ep": 1,
+    "sequence_parallel": True,
+    "schedule": "1f1b",
+    "sharding": "none",
+    "shard_group": 0,
+    "recompute": "none",
+    "recompute_every": 1,
+    "offload_optimizer": False,
+    "offload_activations": False,
+}
 
 
 def base_of(strategy: Strategy) -> Strategy:
@@ -172,9 +188,7 @@ def completed(goal: Goal, base: Strategy) -> Strategy:
     model_ranks = others["tp"] * others["pp"] * others["cp"]
     fixed.setdefault("dp", max(n // model_ranks, 1))
     fixed.setdefault("micro_batch", 1)
-    fixed.setdefault(
-        "accumulation", max(goal.global_batch // (int(fixed["dp"]) * int(fixed["micro_batch"])), 1)
-    )
+    fixed.setdefault("accumulation", max(goal.global_batch // (int(fixed["dp"]) * int(fixed["micro_batch"])), 1))
     if int(fixed.get("virtual_stages", 1)) > 1:
         fixed.setdefault("schedule", "interleaved")
     if int(fixed.get("recompute_every", 1)) > 1:

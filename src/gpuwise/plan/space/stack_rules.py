@@ -38,27 +38,33 @@ STACK_RULES: dict[str, StackRules] = {
         schedules=frozenset({"1f1b", "interleaved"}),
     ),
     "megatron-legacy": StackRules(
-        "NVIDIA/Megatron-LM 2021-2022 (arXiv 2104.04473, 2205.05198): distributed optimizer from v3.0, no "
-        "context parallelism",
+        "NVIDIA/Megatron-LM 2021-2022 (arXiv 2104.04473, 2205.05198): distributed optimizer from v3.0, no context parallelism",
         shardings=frozenset({"none", "zero1"}),
         shardings_with_pipeline=frozenset({"none", "zero1"}),
         schedules=frozenset({"1f1b", "interleaved", "gpipe"}),
-        context=frozenset(), expert=False, offload_optimizer=False, offload_activations=False,
+        context=frozenset(),
+        expert=False,
+        offload_optimizer=False,
+        offload_activations=False,
     ),
     "megatron-deepspeed": StackRules(
-        "deepspeedai/DeepSpeed runtime/pipe/engine.py: ZeRO-2 and ZeRO-3 are incompatible with its pipeline "
-        "engine (1F1B)",
+        "deepspeedai/DeepSpeed runtime/pipe/engine.py: ZeRO-2 and ZeRO-3 are incompatible with its pipeline engine (1F1B)",
         shardings=frozenset({"none", "zero1", "zero2", "zero3"}),
         shardings_with_pipeline=frozenset({"none", "zero1"}),
         schedules=frozenset({"1f1b"}),
-        context=frozenset(), expert=False, offload_activations=False,
+        context=frozenset(),
+        expert=False,
+        offload_activations=False,
     ),
     "nanotron": StackRules(
         "huggingface/nanotron: ZeRO-1, tensor and pipeline parallel with AFAB (gpipe) and 1F1B engines",
         shardings=frozenset({"none", "zero1"}),
         shardings_with_pipeline=frozenset({"none", "zero1"}),
         schedules=frozenset({"gpipe", "1f1b"}),
-        context=frozenset(), expert=False, offload_optimizer=False, offload_activations=False,
+        context=frozenset(),
+        expert=False,
+        offload_optimizer=False,
+        offload_activations=False,
     ),
     "compiled-fsdp": StackRules(
         "pytorch/torchtitan b5bcd76: config/configs.py (DDP, FSDP2, HSDP; TP, CP ring, EP; "
@@ -69,24 +75,32 @@ STACK_RULES: dict[str, StackRules] = {
         # memory
         shardings_with_pipeline=frozenset({"none", "zero2"}),
         schedules=frozenset({"gpipe", "1f1b", "interleaved", "zero-bubble"}),
-        context=frozenset({"ring"}), offload_with_recompute=True,
+        context=frozenset({"ring"}),
+        offload_with_recompute=True,
     ),
     "eager-fsdp": StackRules(
-        "torch.distributed.fsdp with torch.nn modules (llm-foundry, torchtune): full shard, gradient shard, "
-        "hybrid; CPUOffload",
+        "torch.distributed.fsdp with torch.nn modules (llm-foundry, torchtune): full shard, gradient shard, hybrid; CPUOffload",
         shardings=frozenset({"none", "zero2", "zero3", "hybrid"}),
         shardings_with_pipeline=frozenset(),
         schedules=frozenset({"1f1b"}),
-        tensor=False, pipeline=False, context=frozenset(), expert=False, offload_with_recompute=True,
+        tensor=False,
+        pipeline=False,
+        context=frozenset(),
+        expert=False,
+        offload_with_recompute=True,
     ),
     "eager": StackRules(
         "Hugging Face transformers with Accelerate: DDP, or DeepSpeed ZeRO-1/2/3 with optimizer offload",
         shardings=frozenset({"none", "zero1", "zero2", "zero3"}),
         shardings_with_pipeline=frozenset(),
         schedules=frozenset({"1f1b"}),
-        tensor=False, pipeline=False, context=frozenset(), expert=False, offload_activations=False,
+        tensor=False,
+        pipeline=False,
+        context=frozenset(),
+        expert=False,
+        offload_activations=False,
     ),
-}  # fmt: skip
+}
 
 
 def find_stack_rules(stack: str) -> StackRules:

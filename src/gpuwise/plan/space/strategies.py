@@ -27,17 +27,37 @@ from gpuwise.workload.strategy import RECOMPUTES, SCHEDULES, SHARDINGS, Strategy
 
 I64 = NDArray[np.int64]
 ROW_FIELDS = (
-    "micro_batch", "accumulation", "dp", "tp", "pp", "virtual_stages", "cp", "ep", "sequence_parallel",
+    "micro_batch",
+    "accumulation",
+    "dp",
+    "tp",
+    "pp",
+    "virtual_stages",
+    "cp",
+    "ep",
+    "sequence_parallel",
     "schedule",
-)  # fmt: skip
+)
 MICRO_BATCH_TOKENS = 131072
 """Micro-batches usually tried go up to this many tokens: beyond it kernels are no more efficient."""
 _NEUTRAL = {
-    "micro_batch": 1, "accumulation": 1, "dp": 1, "tp": 1, "pp": 1, "virtual_stages": 1, "cp": 1, "ep": 1,
-    "sequence_parallel": 1, "schedule": SCHEDULES.index("1f1b"), "sharding": 0, "shard_group": 0,
+    "micro_batch": 1,
+    "accumulation": 1,
+    "dp": 1,
+    "tp": 1,
+    "pp": 1,
+    "virtual_stages": 1,
+    "cp": 1,
+    "ep": 1,
+    "sequence_parallel": 1,
+    "schedule": SCHEDULES.index("1f1b"),
+    "sharding": 0,
+    "shard_group": 0,
     "recompute": 0,
-    "recompute_every": 1, "offload_optimizer": 0, "offload_activations": 0,
-}  # fmt: skip
+    "recompute_every": 1,
+    "offload_optimizer": 0,
+    "offload_activations": 0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +141,13 @@ def full_space(setting: Setting) -> Space:
         schedules=SCHEDULES,
         states=tuple((s, o) for s in SHARDINGS for o in (False, True)),
         activations=(
-            ("none", 1, False), ("none", 1, True), ("selective", 1, False), ("selective", 1, True),
+            ("none", 1, False),
+            ("none", 1, True),
+            ("selective", 1, False),
+            ("selective", 1, True),
             *(("full", every, offload) for every in (1, 2, 3, 4, 6, 8) for offload in (False, True)),
         ),
-    )  # fmt: skip
+    )
 
 
 def default_space(setting: Setting) -> Space:
@@ -141,11 +164,14 @@ def default_space(setting: Setting) -> Space:
         sequence_parallel=(True,),
         schedules=("1f1b", "interleaved"),
         activations=(
-            ("none", 1, False), ("none", 1, True), ("selective", 1, False), ("full", 1, False),
+            ("none", 1, False),
+            ("none", 1, True),
+            ("selective", 1, False),
+            ("full", 1, False),
             ("full", 2, False),
             ("full", 4, False),
         ),
-    )  # fmt: skip
+    )
 
 
 def fixed_space(space: Space, fixed: Mapping[str, int | str | bool]) -> Space:
@@ -174,9 +200,7 @@ def fixed_space(space: Space, fixed: Mapping[str, int | str | bool]) -> Space:
     wanted = list(space.activations)
     if every is not None and not any(e == every for _, e, _ in wanted):
         wanted += [("full", int(every), False)]
-    activations = [
-        (r, e, o) for r, e, o in wanted if kind in (None, r) and every in (None, e) and offload in (None, o)
-    ]
+    activations = [(r, e, o) for r, e, o in wanted if kind in (None, r) and every in (None, e) and offload in (None, o)]
     return replace(space, **values, states=tuple(states), activations=tuple(activations))
 
 
@@ -226,9 +250,7 @@ def _rows(setting: Setting, space: Space, base: Strategy) -> Columns:
     first = int(space.sequence_parallel[0])
     keep = (setting.global_batch % (row["dp"] * mb) == 0) & ((row["tp"] > 1) | (sp == first))
     single = [i for i, p in enumerate(pairs) if p[1] == 1]
-    plain = pair == next(
-        (i for i in single if pairs[i][0] == _NEUTRAL["schedule"]), single[0] if single else -1
-    )
+    plain = pair == next((i for i in single if pairs[i][0] == _NEUTRAL["schedule"]), single[0] if single else -1)
     keep &= (row["pp"] > 1) | plain
     row |= {"micro_batch": mb, "schedule": schedule, "virtual_stages": virtual, "sequence_parallel": sp}
     if space.dp:

@@ -96,8 +96,9 @@ class _Front:
             self.best_below = np.minimum.accumulate(below)
 
 
-def sweep(arch: Architecture, cluster: Cluster, blocks: Sequence[Block], seq_len: int,
-          packed_document_len: int | None = None) -> Sweep:  # fmt: skip
+def sweep(
+    arch: Architecture, cluster: Cluster, blocks: Sequence[Block], seq_len: int, packed_document_len: int | None = None
+) -> Sweep:
     """Evaluate all strategies of ``blocks``. Raises UnpredictableError when the accelerator lacks a needed
     rate."""
     started = time.perf_counter()
@@ -111,9 +112,7 @@ def sweep(arch: Architecture, cluster: Cluster, blocks: Sequence[Block], seq_len
         costs, index = _costs(arch, cluster, [blocks[i] for i in mine], seq_len, packed_document_len)
         for i, at in zip(mine, index, strict=True):
             step = max(1, CHUNK // blocks[i].n_choices)
-            tasks += [
-                (i, costs, at, a, min(a + step, blocks[i].n_rows)) for a in range(0, blocks[i].n_rows, step)
-            ]
+            tasks += [(i, costs, at, a, min(a + step, blocks[i].n_rows)) for a in range(0, blocks[i].n_rows, step)]
             n += len(blocks[i].columns)
 
     def run(task: tuple[int, PointCosts, I64, int, int]) -> tuple[Candidates, Candidates, Candidates, int]:
@@ -129,10 +128,14 @@ def sweep(arch: Architecture, cluster: Cluster, blocks: Sequence[Block], seq_len
         done = [run(task) for task in tasks]
     rows, fronts, small = (_join([d[k] for d in done]) for k in (0, 1, 2))  # type: ignore[misc]
     return Sweep(
-        tuple(blocks), rows.take(_ranked(rows)), _pareto(fronts),
+        tuple(blocks),
+        rows.take(_ranked(rows)),
+        _pareto(fronts),
         small.take(np.argsort(small.memory_bytes, kind="stable")[:1]),
-        n, sum(d[3] for d in done), time.perf_counter() - started,
-    )  # fmt: skip
+        n,
+        sum(d[3] for d in done),
+        time.perf_counter() - started,
+    )
 
 
 def _costs(
@@ -153,10 +156,16 @@ def _costs(
 
 
 def _chunk(
-    arch: Architecture, cluster: Cluster, number: int, block: Block, costs: PointCosts, index: I64,
-    start: int, stop: int,
+    arch: Architecture,
+    cluster: Cluster,
+    number: int,
+    block: Block,
+    costs: PointCosts,
+    index: I64,
+    start: int,
+    stop: int,
     front: _Front,
-) -> tuple[Candidates, Candidates, Candidates, int]:  # fmt: skip
+) -> tuple[Candidates, Candidates, Candidates, int]:
     """Rows ``start`` to ``stop``: best choice of each row, front candidates, the smallest, and how many
     fit."""
     c, at = block.rows(start, stop), index[start:stop]
@@ -210,6 +219,4 @@ def _ranked(rows: Candidates) -> NDArray[np.intp]:
 
 
 def _join(parts: Sequence[Candidates]) -> Candidates:
-    return Candidates(
-        *(np.concatenate([getattr(p, f) for p in parts]) for f in ("block", "flat", "step_s", "memory_bytes"))
-    )
+    return Candidates(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("block", "flat", "step_s", "memory_bytes")))

@@ -51,9 +51,13 @@ class Measured:
 
 
 def measure(
-    capture: Capture, accelerator: Accelerator, *, allocator_conf: str | None = None, compiled: bool | None = None,
+    capture: Capture,
+    accelerator: Accelerator,
+    *,
+    allocator_conf: str | None = None,
+    compiled: bool | None = None,
     micro_batches: int = 1,
-) -> Measured:  # fmt: skip
+) -> Measured:
     """``capture`` on ``accelerator``. Raises what :func:`gpuwise.predict.memory.capture.captured_memory` raises."""
     memory = captured_memory(capture, accelerator, allocator_conf=allocator_conf)
     try:

@@ -69,9 +69,13 @@ class StepFit:
 
 
 def source_of(
-    subject: object, *, precision: str = "as-is", optimizer: str | None = None, name: str | None = None,
+    subject: object,
+    *,
+    precision: str = "as-is",
+    optimizer: str | None = None,
+    name: str | None = None,
     options: Mapping[str, object] | None = None,
-) -> Source:  # fmt: skip
+) -> Source:
     """``subject`` (``train.py:make_step``, a function that makes a step, a module class, a transformers configuration) with the
     precision and the optimizer asked for. Raises UnknownNameError for a precision or an optimizer nobody knows."""
     if precision not in PRECISIONS:
@@ -91,11 +95,20 @@ def source_of(
 
 
 def fit_step(
-    subject: object, on: str | Cluster, *, batch: Batch = None, seq: int | None = None, precision: str = "as-is",
-    optimizer: str | None = None, allocator_conf: str | None = None, compiled: bool | None = None,
-    remedies: bool | None = None, today: datetime.date | None = None, options: Mapping[str, object] | None = None,
+    subject: object,
+    on: str | Cluster,
+    *,
+    batch: Batch = None,
+    seq: int | None = None,
+    precision: str = "as-is",
+    optimizer: str | None = None,
+    allocator_conf: str | None = None,
+    compiled: bool | None = None,
+    remedies: bool | None = None,
+    today: datetime.date | None = None,
+    options: Mapping[str, object] | None = None,
     tell: Tell | None = None,
-) -> StepFit:  # fmt: skip
+) -> StepFit:
     """Whether a training step fits on ``on``, what fills the memory, and what would make it fit.
 
     ``subject`` is ``"train.py:make_step"``, what :func:`gpuwise.capture` takes, or a capture that was made before (then no
@@ -124,9 +137,17 @@ def fit_step(
     found = None
     if remedies or (remedies is None and not measured.fits):
         found = find_remedies(
-            source, card, capture, sites, measured, batch=chosen or capture.batch, seq=seq, conf=allocator_conf,
-            compiled=compiled, tell=tell or silent,
-        )  # fmt: skip
+            source,
+            card,
+            capture,
+            sites,
+            measured,
+            batch=chosen or capture.batch,
+            seq=seq,
+            conf=allocator_conf,
+            compiled=compiled,
+            tell=tell or silent,
+        )
     bigger = () if measured.fits else tuple(larger_cards(capture, cluster, day, allocator_conf, compiled))
     n += found.captures if found is not None else 0
     return StepFit(
@@ -150,9 +171,15 @@ def _check_ready(batch: Batch, precision: str, optimizer: str | None) -> None:
 
 
 def captured_at(
-    source: Source, card: Accelerator, batch: Batch, seq: int | None, judge: Callable[[Capture], Measured], tell: Tell,
-    *, fastest: bool = False,
-) -> tuple[Capture, Sites, int | None, BatchSearch[Measured] | None, int]:  # fmt: skip
+    source: Source,
+    card: Accelerator,
+    batch: Batch,
+    seq: int | None,
+    judge: Callable[[Capture], Measured],
+    tell: Tell,
+    *,
+    fastest: bool = False,
+) -> tuple[Capture, Sites, int | None, BatchSearch[Measured] | None, int]:
     """The step at the batch asked for, or at the one searched: the largest that fits, or the smallest that is nearly as
     fast as any. With it where the user does things, the batch, the search, and the captures run.
 

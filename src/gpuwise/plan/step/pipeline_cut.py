@@ -157,9 +157,16 @@ def _state_bytes(capture: Capture, paths: list[str]) -> list[int]:
 
 
 def cut_pipeline(
-    network: tuple[CutUnit, ...], n_stages: int, *, micro_batches: int, memory_bytes: float, system: System | None = None,
-    schedule: str = "1f1b", virtual_stages: int = 1, ranks_apart: int = 1,
-) -> PipelineCut:  # fmt: skip
+    network: tuple[CutUnit, ...],
+    n_stages: int,
+    *,
+    micro_batches: int,
+    memory_bytes: float,
+    system: System | None = None,
+    schedule: str = "1f1b",
+    virtual_stages: int = 1,
+    ranks_apart: int = 1,
+) -> PipelineCut:
     """The best cut into ``n_stages`` (times ``virtual_stages`` chunks under the interleaved schedule).
 
     ``memory_bytes`` is what tensors of one rank may take. Neighbours are ``ranks_apart`` ranks apart on ``system`` (None:
@@ -207,9 +214,12 @@ def _sums(network: tuple[CutUnit, ...], system: System | None, ranks_apart: int)
         return np.concatenate([np.zeros(1), np.cumsum(np.array(values, np.float64))])
 
     return _Sums(
-        network, prefix([u.time_s for u in network]), prefix([float(u.state_bytes) for u in network]),
-        prefix([float(u.saved_bytes) for u in network]), hop,
-    )  # fmt: skip
+        network,
+        prefix([u.time_s for u in network]),
+        prefix([float(u.state_bytes) for u in network]),
+        prefix([float(u.saved_bytes) for u in network]),
+        hop,
+    )
 
 
 def _in_flight(stage: int, micro_batches: int, n_stages: int, virtual: int, schedule: str) -> float:
@@ -250,10 +260,16 @@ def _stage(sums: _Sums, first: int, end: int, k: int, n_chunks: int, flight: flo
     inside = sums.units[first:end]
     seconds = float(sums.time_s[end] - sums.time_s[first] + sums.hop_s[end] + sums.hop_s[first])
     return Stage(
-        first, end, tuple(u.path for u in inside), seconds, sum(u.state_bytes for u in inside),
-        sum(u.saved_bytes for u in inside), flight, int(_memory(sums, first, end, flight)),
+        first,
+        end,
+        tuple(u.path for u in inside),
+        seconds,
+        sum(u.state_bytes for u in inside),
+        sum(u.saved_bytes for u in inside),
+        flight,
+        int(_memory(sums, first, end, flight)),
         inside[-1].output_bytes if k + 1 < n_chunks else 0,
-    )  # fmt: skip
+    )
 
 
 def _result(chunks: list[Stage], n_stages: int, virtual: int, micro_batches: int, schedule: str) -> PipelineCut:
@@ -263,7 +279,5 @@ def _result(chunks: list[Stage], n_stages: int, virtual: int, micro_batches: int
     slowest = max(rank_s)
     ramp = sum(rank_s) - slowest
     columns = (micro_batches, n_stages, virtual, SCHEDULES.index(schedule))
-    step, bubble = pipeline_time(
-        np.array([slowest]), np.array([ramp]), np.zeros(1), *(np.array([x]) for x in columns)
-    )  # fmt: skip
+    step, bubble = pipeline_time(np.array([slowest]), np.array([ramp]), np.zeros(1), *(np.array([x]) for x in columns))
     return PipelineCut(tuple(chunks), slowest, peak, float(step[0]), float(bubble[0]), schedule, virtual)

@@ -66,12 +66,23 @@ class StepPlan:
 
 
 def plan_step(
-    subject: object, on: str | Cluster | None = None, *, batch: Batch = None, seq: int | None = None, precision: str = "as-is",
-    optimizer: str | None = None, allocator_conf: str | None = None, compiled: bool | None = None,
-    samples: float | None = None, usd_per_hour: float | None = None, provider: str | None = None,
-    remedies: bool = False, today: datetime.date | None = None, options: Mapping[str, object] | None = None,
+    subject: object,
+    on: str | Cluster | None = None,
+    *,
+    batch: Batch = None,
+    seq: int | None = None,
+    precision: str = "as-is",
+    optimizer: str | None = None,
+    allocator_conf: str | None = None,
+    compiled: bool | None = None,
+    samples: float | None = None,
+    usd_per_hour: float | None = None,
+    provider: str | None = None,
+    remedies: bool = False,
+    today: datetime.date | None = None,
+    options: Mapping[str, object] | None = None,
     tell: Tell | None = None,
-) -> StepPlan:  # fmt: skip
+) -> StepPlan:
     """How long one's own training step takes on ``on``, where the time goes, and what ``samples`` of it cost.
 
     ``subject`` and the options are those of :func:`fit_step`; ``batch`` is of one GPU and ``"auto"`` finds the smallest
@@ -116,17 +127,41 @@ def plan_step(
     speedups, more = None, 0
     if remedies and sites is not None and source is not None:
         speedups, more = find_speedups(
-            source, cluster.accelerator, capture, sites, measured, batch=chosen or size, seq=seq, conf=allocator_conf,
-            compiled=compiled, tell=tell or silent,
-        )  # fmt: skip
+            source,
+            cluster.accelerator,
+            capture,
+            sites,
+            measured,
+            batch=chosen or size,
+            seq=seq,
+            conf=allocator_conf,
+            compiled=compiled,
+            tell=tell or silent,
+        )
     run = None if samples is None or size is None else whole.scaled(max(samples / (size * cluster.n_accelerators), 1.0))
     price = price_of(cluster, day, usd_per_hour=usd_per_hour, provider=provider)
     cost = None if run is None or price is None else rent(run, cluster.n_accelerators, price)
     used = None if run is None else energy(run, cluster)
     return StepPlan(
-        name, cluster, size, seq, precision, capture, measured, search, whole, scaling, samples, run, price, cost, used,
-        cards, n + more, speedups,
-    )  # fmt: skip
+        name,
+        cluster,
+        size,
+        seq,
+        precision,
+        capture,
+        measured,
+        search,
+        whole,
+        scaling,
+        samples,
+        run,
+        price,
+        cost,
+        used,
+        cards,
+        n + more,
+        speedups,
+    )
 
 
 def _check_samples(samples: float | None, batch: int | None) -> None:

@@ -58,9 +58,15 @@ class CapturedStrategy:
 
 
 def captured_strategies(
-    capture: Capture, cluster: Cluster, device_s: F64, host_s: F64, *, memory_bytes: float | None = None,
-    micro_batches: int = 8, offload: bool = True,
-) -> tuple[CapturedStrategy, ...]:  # fmt: skip
+    capture: Capture,
+    cluster: Cluster,
+    device_s: F64,
+    host_s: F64,
+    *,
+    memory_bytes: float | None = None,
+    micro_batches: int = 8,
+    offload: bool = True,
+) -> tuple[CapturedStrategy, ...]:
     """The Pareto front of (seconds per sample, memory), fastest first; those that do not fit stay, marked.
 
     ``device_s`` and ``host_s`` [ops] are the captured operations' times on the cluster's accelerator. ``memory_bytes`` is

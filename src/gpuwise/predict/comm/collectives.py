@@ -34,7 +34,7 @@ from gpuwise.predict.comm.fabric import (
     domain_time,
     log_sigmas,
     shipped,
-)  # fmt: skip
+)
 from gpuwise.predict.comm.network import Local, scale_out_time
 from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.kernels.kernel_time import F64, KernelTime
@@ -127,9 +127,7 @@ def _cached(fabric: Fabric, group: Group, library: str, graph: bool, element_byt
     return build_curve(shipped(), fabric, group, library, graph, element_bytes)
 
 
-def build_curve(
-    c: Coefficients, fabric: Fabric, group: Group, library: str, graph: bool, element_bytes: int
-) -> CollectiveCurve:
+def build_curve(c: Coefficients, fabric: Fabric, group: Group, library: str, graph: bool, element_bytes: int) -> CollectiveCurve:
     """The curve with coefficients ``c`` (calibration tries others than the shipped ones)."""
     if group.size == 1:
         return CollectiveCurve(KNOTS, np.zeros_like(KNOTS), np.zeros_like(KNOTS), "measured")
@@ -155,20 +153,14 @@ def _local(c: Coefficients, fabric: Fabric, group: Group, element_bytes: int) ->
     if group.op == "all_to_all":
         seconds = np.interp(KNOTS * group.ranks / group.size, KNOTS, seconds)
     switch = inside.link_class in SWITCH_REDUCTION and element_bytes != 1
-    return Local(
-        seconds, inside.slope_s_per_byte / factor, ring.slope_s_per_byte / factor, switch
-    ), inside.basis
+    return Local(seconds, inside.slope_s_per_byte / factor, ring.slope_s_per_byte / factor, switch), inside.basis
 
 
-def _inside(
-    c: Coefficients, fabric: Fabric, group: Group, library: str, graph: bool, element_bytes: int
-) -> CollectiveCurve:
+def _inside(c: Coefficients, fabric: Fabric, group: Group, library: str, graph: bool, element_bytes: int) -> CollectiveCurve:
     """A group within one domain or host."""
     which = _CURRENT if library == "custom" else (library,)
     parts = [domain_time(c, fabric, group.op, group.size, one, element_bytes) for one in which]
-    seconds = (
-        np.exp(np.mean([np.log(p.seconds) for p in parts], axis=0)) if len(parts) > 1 else parts[0].seconds
-    )
+    seconds = np.exp(np.mean([np.log(p.seconds) for p in parts], axis=0)) if len(parts) > 1 else parts[0].seconds
     bases: list[Basis] = [p.basis for p in parts]
     basis = weakest(*bases)
     sigmas = log_sigmas(c, parts[0].link_class, which[-1], basis)
@@ -226,9 +218,7 @@ def collective_time(
     for pair in np.unique(pairs):
         here = pairs == pair
         n, r = int(pair) >> 32, int(pair) & 0xFFFFFFFF
-        one = curve(
-            system, op, n, r, library=library, graph=graph, concurrent=concurrent, element_bytes=element_bytes
-        )
+        one = curve(system, op, n, r, library=library, graph=graph, concurrent=concurrent, element_bytes=element_bytes)
         time_s[here], sigma[here] = one.time_s(size[here]), one.log_sigma(size[here])
         basis = weakest(basis, one.basis)
     return KernelTime(time_s, sigma, basis)

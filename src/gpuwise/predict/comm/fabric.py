@@ -63,10 +63,18 @@ class Fabric(NamedTuple):
         # Slingshot is Ethernet with a network card that moves the bytes itself.
         kind = "roce" if system.network_id.startswith("slingshot") else system.network_kind
         return cls(
-            a.name, a.vendor, system.topology, system.link_kind, system.link_bytes_per_s, system.domain_size,
-            system.count, a.pcie_bytes_per_s, a.memory_bandwidth_bytes_per_s, system.network_bytes_per_s,
+            a.name,
+            a.vendor,
+            system.topology,
+            system.link_kind,
+            system.link_bytes_per_s,
+            system.domain_size,
+            system.count,
+            a.pcie_bytes_per_s,
+            a.memory_bandwidth_bytes_per_s,
+            system.network_bytes_per_s,
             kind,
-        )  # fmt: skip
+        )
 
     @property
     def host_size(self) -> int:
@@ -187,9 +195,7 @@ def _basis(fabric: Fabric, source: dict[str, Any], key: str, name: str, ratio: f
     return "derived" if same else "specified"
 
 
-def _table_key(
-    tables: dict[str, F64], name: str, library: str, op: str, element_bytes: int
-) -> tuple[str, tuple[int, ...]]:
+def _table_key(tables: dict[str, F64], name: str, library: str, op: str, element_bytes: int) -> tuple[str, tuple[int, ...]]:
     """Name of the nearest measured table and its group sizes: this library's, else NCCL's; this class's, else
     its kin's."""
     if op == "send_recv":
@@ -207,18 +213,14 @@ def _table_key(
 
 def _scaled(row: F64, ratio: float) -> F64:
     """[K] curve of a measured [24] row with its wire part ``ratio`` times as slow."""
-    slope = min(
-        (row[-1] - row[-2]) / (MEASURED_SIZES[-1] - MEASURED_SIZES[-2]), float(np.min(row / MEASURED_SIZES))
-    )
+    slope = min((row[-1] - row[-2]) / (MEASURED_SIZES[-1] - MEASURED_SIZES[-2]), float(np.min(row / MEASURED_SIZES)))
     rest = row - slope * MEASURED_SIZES
     body = rest + slope * MEASURED_SIZES * ratio
     tail = body[-1] + slope * ratio * (_ABOVE - MEASURED_SIZES[-1])
     return np.concatenate([body[:1], body, tail])
 
 
-def _over_group(
-    c: Coefficients, rows: list[F64], groups: tuple[int, ...], n: int, op: str, *, has_nvls: bool
-) -> F64:
+def _over_group(c: Coefficients, rows: list[F64], groups: tuple[int, ...], n: int, op: str, *, has_nvls: bool) -> F64:
     """[K] the curve of ``n`` ranks from those of ``groups``."""
     if n in groups or len(groups) == 1:
         return rows[groups.index(n)] if n in groups else rows[0]

@@ -45,9 +45,7 @@ def power_budget_w(accelerator: Accelerator) -> float | None:
     if accelerator.tdp_w is None:
         return None
     model = load_json("clock")
-    return max(
-        accelerator.tdp_w * (1.0 - model["static_per_tdp"]) - model["static_w"], 0.1 * accelerator.tdp_w
-    )
+    return max(accelerator.tdp_w * (1.0 - model["static_per_tdp"]) - model["static_w"], 0.1 * accelerator.tdp_w)
 
 
 def arithmetic_power_w(accelerator: Accelerator, dtype: str) -> float | None:
@@ -65,9 +63,7 @@ def arithmetic_power_w(accelerator: Accelerator, dtype: str) -> float | None:
 def joules_per_flop(accelerator: Accelerator, unit: str) -> float:
     """Joules one FLOP costs at boost on the ``vector`` (fp32) or ``matrix`` (16-bit) unit of the family."""
     table: dict[str, dict[str, Any]] = load_json("clock")["energy"][unit]
-    entry = table.get(f"sm_{(accelerator.compute_capability or '').replace('.', '')}") or table.get(
-        accelerator.family
-    )
+    entry = table.get(f"sm_{(accelerator.compute_capability or '').replace('.', '')}") or table.get(accelerator.family)
     if entry is None:
         near = [e for e in table.values() if e["vendor"] == accelerator.vendor] or list(table.values())
         entry = min(near, key=lambda e: abs(e["year"] - accelerator.year))

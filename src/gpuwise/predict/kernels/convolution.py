@@ -92,19 +92,13 @@ def convolution_time(
     return KernelTime(time, np.where(depthwise, model["log_sigma"]["depthwise"], sigma), basis)
 
 
-def vector_time(
-    accelerator: Accelerator, conv: Convolutions, model: dict[str, Any], products: dict[str, Any]
-) -> F64:
+def vector_time(accelerator: Accelerator, conv: Convolutions, model: dict[str, Any], products: dict[str, Any]) -> F64:
     """Seconds in fp32: the fastest of implicit product and the two Winograd forms."""
     implicit = _implicit_time(accelerator, conv, model, products, conv.area, model["implicit_efficiency"])
-    fused = _implicit_time(
-        accelerator, conv, model, products, conv.area * 4.0 / 9.0, model["fused_winograd_efficiency"]
-    )
+    fused = _implicit_time(accelerator, conv, model, products, conv.area * 4.0 / 9.0, model["fused_winograd_efficiency"])
     tiles = conv.batch * np.ceil(conv.h_out / 4.0) * np.ceil(conv.w_out / 4.0)
     ones = np.ones_like(tiles)
-    product = product_time(
-        accelerator, Shapes(36.0 * ones, tiles, conv.c_out, conv.c_in), products, batched=True
-    )
+    product = product_time(accelerator, Shapes(36.0 * ones, tiles, conv.c_out, conv.c_in), products, batched=True)
     images = 36.0 * 4.0 * tiles * (conv.c_in + conv.c_out)
     weights = (36.0 + conv.area) * 4.0 * conv.c_in * conv.c_out
     moved = model["image_passes"] * images + model["weight_passes"] * weights
@@ -115,9 +109,13 @@ def vector_time(
 
 
 def _implicit_time(
-    accelerator: Accelerator, conv: Convolutions, model: dict[str, Any], products: dict[str, Any], area: F64,
+    accelerator: Accelerator,
+    conv: Convolutions,
+    model: dict[str, Any],
+    products: dict[str, Any],
+    area: F64,
     efficiency: float,
-) -> F64:  # fmt: skip
+) -> F64:
     """A product that gathers its operand; groups run side by side."""
     shapes = Shapes(conv.groups, conv.positions, conv.c_out / conv.groups, conv.c_in / conv.groups * area)
     time = product_time(accelerator, shapes, products, batched=False)
@@ -137,9 +135,7 @@ def matrix_unit_time(accelerator: Accelerator, dtype: str, conv: Convolutions, m
     for tile in (64.0, 128.0):
         blocks = conv.groups * np.ceil(conv.positions / 128.0) * np.ceil(channels / tile)
         turns = np.maximum(np.ceil(blocks / units), 1.0)
-        best = np.minimum(
-            best, turns * 2.0 * 128.0 * tile * (reduction + model["matrix_prologue"]) / (peak / units)
-        )
+        best = np.minimum(best, turns * 2.0 * 128.0 * tile * (reduction + model["matrix_prologue"]) / (peak / units))
     compute = best / model["matrix_efficiency"]
     held = sustained_fraction(accelerator, np.minimum(conv.flop / (compute * peak), 1.0), dtype)
     memory = conv.bytes(element) / dram_rate(accelerator)

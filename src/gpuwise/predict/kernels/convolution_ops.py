@@ -71,10 +71,18 @@ def conv_of(s: Signature) -> Conv | None:
     mask = whole_numbers(s.attribute("output_mask", (True, True, False))) if backward else (0, 0, 0)
     wants = tuple(bool(x) for x in mask) if len(mask) == 3 else (True, True, False)
     return Conv(
-        float(image.shape[0]), float(large.shape[1]), float(small.shape[1]), _places(large.shape[2:]),
-        _places(small.shape[2:]), float(math.prod(weight.shape[2:])), count, max(1.0, math.sqrt(ratio)) if ratio > 1.5 else 1.0,
-        channels_last(image) or channels_last(weight), transposed, (wants[0], wants[1], wants[2]),
-    )  # fmt: skip
+        float(image.shape[0]),
+        float(large.shape[1]),
+        float(small.shape[1]),
+        _places(large.shape[2:]),
+        _places(small.shape[2:]),
+        float(math.prod(weight.shape[2:])),
+        count,
+        max(1.0, math.sqrt(ratio)) if ratio > 1.5 else 1.0,
+        channels_last(image) or channels_last(weight),
+        transposed,
+        (wants[0], wants[1], wants[2]),
+    )
 
 
 def laid_out(s: Signature, last: bool) -> Signature:
@@ -97,8 +105,10 @@ def _laid(t: TensorSpec, last: bool) -> TensorSpec:
 def captured_convolution_time(accelerator: Accelerator, dtype: str, convs: list[Conv], *, vector: bool) -> KernelTime:
     """[R] device seconds. ``vector``: no matrix unit for ``dtype``: fp32 lanes compute it."""
     n = len(convs)
-    columns = {f: np.array([getattr(c, f) for c in convs], dtype=np.float64) for f in ("batch", "c_in", "c_out", "area",
-                                                                                       "groups", "stride")}  # fmt: skip
+    columns = {
+        f: np.array([getattr(c, f) for c in convs], dtype=np.float64)
+        for f in ("batch", "c_in", "c_out", "area", "groups", "stride")
+    }
     hw_in, hw_out = (
         np.array([getattr(c, f) for c in convs], dtype=np.float64).reshape(n, 2) for f in ("places_in", "places_out")
     )
@@ -118,8 +128,9 @@ def captured_convolution_time(accelerator: Accelerator, dtype: str, convs: list[
             bases.append(part.basis)
     last = np.array([c.last for c in convs])
     time += _layout_s(accelerator, dtype, columns, hw_in, hw_out, wants, last, vector)
-    grad_bias = memory_time(accelerator, columns["batch"] * hw_out.prod(1) * columns["c_out"] * _width(dtype), 0.0,
-                            pattern="reduction").time_s  # fmt: skip
+    grad_bias = memory_time(
+        accelerator, columns["batch"] * hw_out.prod(1) * columns["c_out"] * _width(dtype), 0.0, pattern="reduction"
+    ).time_s
     return KernelTime(time + np.where(wants[:, 2], grad_bias, 0.0), sigma, weakest(*bases) if bases else "derived")
 
 
@@ -128,14 +139,16 @@ def _width(dtype: str) -> float:
 
 
 def _forward(acc: Accelerator, dtype: str, c: dict[str, F64], hw_in: F64, hw_out: F64) -> KernelTime:
-    return convolution_time(acc, dtype, c["batch"], c["c_in"], c["c_out"], hw_out[:, 0], hw_out[:, 1], c["area"], c["groups"],
-                            c["stride"])  # fmt: skip
+    return convolution_time(
+        acc, dtype, c["batch"], c["c_in"], c["c_out"], hw_out[:, 0], hw_out[:, 1], c["area"], c["groups"], c["stride"]
+    )
 
 
 def _image_gradient(acc: Accelerator, dtype: str, c: dict[str, F64], hw_in: F64, hw_out: F64) -> KernelTime:
     area = np.maximum(c["area"] / c["stride"] ** 2, 1.0)
-    made = convolution_time(acc, dtype, c["batch"], c["c_out"], c["c_in"], hw_in[:, 0], hw_in[:, 1], area, c["groups"],
-                            1.0 / c["stride"])  # fmt: skip
+    made = convolution_time(
+        acc, dtype, c["batch"], c["c_out"], c["c_in"], hw_in[:, 0], hw_in[:, 1], area, c["groups"], 1.0 / c["stride"]
+    )
     return made._replace(time_s=made.time_s * float(load_json("captured_time")["image_gradient_slowdown"]))
 
 
@@ -162,17 +175,24 @@ def _filter_gradient(acc: Accelerator, dtype: str, c: dict[str, F64], hw_in: F64
         partial = 4.0 * c["groups"] * rows * columns * np.where(splits > 1, splits + 1.0, 0.0) / dram_rate(acc)
         time = np.hypot(compute / held, memory) + partial * float(own["split_traffic"])
     depthwise = (c["groups"] > 1) & (c["c_in"] <= c["groups"])
-    stencil = convolution_time(acc, dtype, c["batch"], c["c_in"], c["c_out"], hw_out[:, 0], hw_out[:, 1], c["area"],
-                               c["groups"], c["stride"])  # fmt: skip
+    stencil = convolution_time(
+        acc, dtype, c["batch"], c["c_in"], c["c_out"], hw_out[:, 0], hw_out[:, 1], c["area"], c["groups"], c["stride"]
+    )
     time = np.where(depthwise, stencil.time_s * float(own["depthwise_filter_slowdown"]), time + model["kernel_s"])
     time = time * np.where(depthwise, 1.0, float(own["filter_gradient_slowdown"]))
     return KernelTime(time, np.full(time.shape, model["log_sigma"]["matrix" if dtype != "fp32" else "fp32"]), stencil.basis)
 
 
 def _layout_s(
-    acc: Accelerator, dtype: str, c: dict[str, F64], hw_in: F64, hw_out: F64, wants: NDArray[np.bool_],
-    last: NDArray[np.bool_], vector: bool,
-) -> F64:  # fmt: skip
+    acc: Accelerator,
+    dtype: str,
+    c: dict[str, F64],
+    hw_in: F64,
+    hw_out: F64,
+    wants: NDArray[np.bool_],
+    last: NDArray[np.bool_],
+    vector: bool,
+) -> F64:
     """Seconds of the copies between layouts: image and result forward; each gradient its two."""
     if vector or dtype not in ("fp16", "bf16", "tf32"):
         return np.zeros(len(last))

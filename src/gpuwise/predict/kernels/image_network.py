@@ -110,9 +110,7 @@ def network(
     )
 
 
-def network_time(
-    accelerator: Accelerator, precision: str, networks: Networks, *, n_kernels: ArrayLike = 0.0
-) -> KernelTime:
+def network_time(accelerator: Accelerator, precision: str, networks: Networks, *, n_kernels: ArrayLike = 0.0) -> KernelTime:
     """Seconds [R] of one batch on ``accelerator``: forward, or a training step where ``training``.
 
     ``n_kernels`` [R] launches of a forward pass, where known: a step is never shorter than the host needs to
@@ -141,9 +139,7 @@ def combined(compute: F64, memory: F64, power: float) -> F64:
     return (compute**power + memory**power) ** (1.0 / power)
 
 
-def rooflines(
-    accelerator: Accelerator, precision: str, n: Networks, model: dict[str, Any]
-) -> tuple[F64, F64, F64]:
+def rooflines(accelerator: Accelerator, precision: str, n: Networks, model: dict[str, Any]) -> tuple[F64, F64, F64]:
     """Seconds [R] of arithmetic and of memory traffic for one sample, and of weights for one step."""
     unit = "vector" if precision == "fp32" or not has_matrix_units(accelerator) else "matrix"
     rate = accelerator.peak("fp32") if unit == "vector" else accelerator.peak(precision)
@@ -153,9 +149,7 @@ def rooflines(
     passes *= np.where(n.training, float(model["passes"]["training"]), 1.0)
     units, hz = accelerator.compute_units, accelerator.boost_hz
     if not units or not hz:
-        raise UnpredictableError(
-            "no unit count or clock for accelerator", f"{accelerator.name}: units or clock unknown"
-        )
+        raise UnpredictableError("no unit count or clock for accelerator", f"{accelerator.name}: units or clock unknown")
     moved = n.activations * passes
     at_boost = flop / (efficiency * rate)
     stream = moved * _BYTES[precision] / dram_rate(accelerator)

@@ -20,9 +20,7 @@ TRAITS: dict[str, str] = {
         r"(?<!mobile)(?<!efficient)(?<!next)(?<!cross)(?<!max)(?<!naflex)vit_|"
         r"^(deit|beit|eva|aimv2|samvit|naflexvit|cait|volo|tnt|convit|flexivit|hiera|visformer)"
     ),
-    "window_attention": (
-        r"swin|maxvit|maxxvit|coatn|nest|twins|halo|gcvit|davit|samvit|hiera|(vit|vitd)_.*(mci|window)"
-    ),
+    "window_attention": (r"swin|maxvit|maxxvit|coatn|nest|twins|halo|gcvit|davit|samvit|hiera|(vit|vitd)_.*(mci|window)"),
     "hybrid": (
         r"maxvit|maxxvit|coat|levit|efficientformer|mobilevit|efficientvit|nextvit|hybrid|botnet|halonet|"
         r"lambda|swiftformer|fastvit|mci|convit|visformer|crossvit|pvt|edgenext|caformer|tiny_vit|vitamin"
@@ -42,9 +40,7 @@ TRAITS: dict[str, str] = {
         r"nasnet|repvit|convmixer|starnet|mobileone|fastvit|tf_(?!inception)|test_efficientnet|edgenext|"
         r"efficientformer|swiftformer|levit_conv|hgnetv2|lite|_dw"
     ),
-    "large_kernel": (
-        r"convnext|mambaout|focalnet|replknet|inception_next|mixnet|repvit|poolformer|edgenext|starnet"
-    ),
+    "large_kernel": (r"convnext|mambaout|focalnet|replknet|inception_next|mixnet|repvit|poolformer|edgenext|starnet"),
     "grouped": (
         r"resnext|regnet|dpn|x_c$|dla\d*x|res2next|resnest|g4$|g2$|g8$|cspresnext|repvgg_b\dg|nfnet|"
         r"nextvit|halo|skresne|_(32x|64x)"
@@ -97,6 +93,4 @@ def indicator(traits: Iterable[Iterable[str]]) -> NDArray[np.float64]:
         for name in row:
             if name not in TRAITS:
                 raise UnknownNameError("network trait", name, TRAITS)
-    return np.array([[name in row for row in rows] for name in TRAITS], dtype=np.float64).reshape(
-        len(TRAITS), -1
-    )
+    return np.array([[name in row for row in rows] for name in TRAITS], dtype=np.float64).reshape(len(TRAITS), -1)

@@ -38,9 +38,23 @@ from gpuwise.workload.step import Kind
 
 F64 = NDArray[np.float64]
 FAMILIES = (
-    "host", "convolution", "convolution_backward", "grouped", "depthwise", "depthwise_backward", "product", "attention",
-    "batch_norm", "batch_norm_backward", "norm", "cast", "relayout", "reduction", "optimizer", "pointwise",
-)  # fmt: skip
+    "host",
+    "convolution",
+    "convolution_backward",
+    "grouped",
+    "depthwise",
+    "depthwise_backward",
+    "product",
+    "attention",
+    "batch_norm",
+    "batch_norm_backward",
+    "norm",
+    "cast",
+    "relayout",
+    "reduction",
+    "optimizer",
+    "pointwise",
+)
 """What constants are kept for; ``pointwise`` is everything else that waits for memory."""
 _INDEX = {name: i for i, name in enumerate(FAMILIES)}
 _COMPUTES = np.array([n in ("convolution", "convolution_backward", "grouped", "product", "attention") for n in FAMILIES])
@@ -230,9 +244,7 @@ class Conditions(NamedTuple):
     matmul_tf32: bool = False
 
 
-def seconds(
-    f: Features, accelerator: Accelerator, model: Mapping[str, Any], conditions: Conditions | None = None
-) -> F64:  # fmt: skip
+def seconds(f: Features, accelerator: Accelerator, model: Mapping[str, Any], conditions: Conditions | None = None) -> F64:
     """Device seconds of one call of each signature [S] under the constants ``model``.
 
     Raises UnpredictableError when the catalogue has no bandwidth or rate for the accelerator.

@@ -26,9 +26,7 @@ from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.units import GIB
 
 F64 = NDArray[np.float64]
-Pattern = Literal[
-    "elementwise", "broadcast", "dropout", "reduction", "norm", "softmax", "transpose", "gather"
-]
+Pattern = Literal["elementwise", "broadcast", "dropout", "reduction", "norm", "softmax", "transpose", "gather"]
 WARP_SOFTMAX_ROW = 1024
 """Rows up to this length stay in registers in PyTorch's softmax (softmax_warp_forward); longer ones are read
 again."""
@@ -50,24 +48,16 @@ def memory_time(
     ``norm`` and ``softmax`` (default: short enough to be read once).
     """
     model = load_json("memory_bound")
-    read, written = np.broadcast_arrays(
-        np.asarray(bytes_read, np.float64), np.asarray(bytes_written, np.float64)
-    )
+    read, written = np.broadcast_arrays(np.asarray(bytes_read, np.float64), np.asarray(bytes_written, np.float64))
     moved = np.atleast_1d(read + written)
     passes = np.full_like(moved, model["passes"][pattern])
     if row_bytes is not None and pattern in ("norm", "softmax"):
         row = np.broadcast_to(np.asarray(row_bytes, np.float64), moved.shape)
-        passes = passes + _read_again(accelerator, pattern, row, model) * np.atleast_1d(read) / np.maximum(
-            moved, 1.0
-        )
+        passes = passes + _read_again(accelerator, pattern, row, model) * np.atleast_1d(read) / np.maximum(moved, 1.0)
     time = _stream_time(accelerator, moved, passes)
     per_clock = model["elements_per_clock_per_unit"].get(pattern)
     if per_clock is not None and accelerator.compute_units and accelerator.boost_hz:
-        visited = (
-            np.where(written > 0, written, read) / 4.0
-            if elements is None
-            else np.asarray(elements, np.float64)
-        )
+        visited = np.where(written > 0, written, read) / 4.0 if elements is None else np.asarray(elements, np.float64)
         time = np.maximum(time, visited / (per_clock * accelerator.compute_units * accelerator.boost_hz))
     result = _result(accelerator, time + model["latency_s"], pattern)
     return corrected(accelerator, "memory", result, moved) if accelerator.corrections else result
@@ -155,16 +145,12 @@ def _read_again(accelerator: Accelerator, pattern: str, row_bytes: F64, model: d
         block = 2.0 ** np.floor(np.log2(np.clip(row_bytes / 16.0, 32.0, 1024.0)))
     in_flight = accelerator.compute_units * threads / block * row_bytes
     start, width = model["cache_miss"][pattern]
-    again = (
-        np.clip((in_flight / accelerator.l2_bytes - start) / width, 0.0, 1.0) * model["passes_again"][pattern]
-    )
+    again = np.clip((in_flight / accelerator.l2_bytes - start) / width, 0.0, 1.0) * model["passes_again"][pattern]
     return np.where(row_bytes <= 4.0 * WARP_SOFTMAX_ROW, 0.0, again) if pattern == "softmax" else again
 
 
 def _result(accelerator: Accelerator, time: F64, pattern: str) -> KernelTime:
     model = load_json("memory_bound")
     basis: Basis = "fitted" if accelerator.family in model["family_efficiency"] else "derived"
-    sigma = model["log_sigma"][pattern] * (
-        1.0 if basis == "fitted" else model["log_sigma"]["new_family_factor"]
-    )
+    sigma = model["log_sigma"][pattern] * (1.0 if basis == "fitted" else model["log_sigma"]["new_family_factor"])
     return KernelTime(np.atleast_1d(time), np.full(np.atleast_1d(time).shape, sigma), basis)

@@ -34,11 +34,23 @@ from gpuwise.workload.capture.record.capture import Signature
 
 F64 = NDArray[np.float64]
 _PATTERN: dict[str, Pattern] = {
-    "norm": "norm", "softmax": "softmax", "elementwise": "elementwise", "reduction": "reduction", "dropout": "dropout",
-    "gather": "gather", "scatter": "gather", "embedding": "gather", "copy": "elementwise", "pooling": "broadcast",
-    "resampling": "gather", "sort": "elementwise", "scan": "reduction", "fourier": "transpose", "loss": "elementwise",
+    "norm": "norm",
+    "softmax": "softmax",
+    "elementwise": "elementwise",
+    "reduction": "reduction",
+    "dropout": "dropout",
+    "gather": "gather",
+    "scatter": "gather",
+    "embedding": "gather",
+    "copy": "elementwise",
+    "pooling": "broadcast",
+    "resampling": "gather",
+    "sort": "elementwise",
+    "scan": "reduction",
+    "fourier": "transpose",
+    "loss": "elementwise",
     "optimizer": "elementwise",
-}  # fmt: skip
+}
 RADIX_BITS = 8.0
 """Digits of cub's one-sweep radix sort (Adinets and Merrill, arXiv 2206.01784)."""
 FFT_POINTS_IN_ONE_PASS = 4096.0

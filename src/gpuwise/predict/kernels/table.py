@@ -38,10 +38,21 @@ def concatenate(tables: list[OpTable]) -> OpTable:
         dtype=tuple(d for t in tables for d in t.dtype),
         **{
             f: np.concatenate([getattr(t, f) for t in tables])
-            for f in ("kind", "phase", "shape", "count", "flop", "bytes_read", "bytes_written", "saved_bytes", "flag",
-                      "window", "n_kernels")
+            for f in (
+                "kind",
+                "phase",
+                "shape",
+                "count",
+                "flop",
+                "bytes_read",
+                "bytes_written",
+                "saved_bytes",
+                "flag",
+                "window",
+                "n_kernels",
+            )
         },
-    )  # fmt: skip
+    )
 
 
 def _distinct(table: OpTable) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -50,10 +61,18 @@ def _distinct(table: OpTable) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     Rows are compared by a 64-bit hash of what their time depends on; a table of many strategies repeats most calls.
     """
     code = {d: i for i, d in enumerate(sorted(set(table.dtype)))}
-    columns: NDArray[np.uint64] = np.column_stack([
-        table.kind, table.phase == Phase.BACKWARD, [code[d] for d in table.dtype], table.flag, table.window, table.shape,
-        table.bytes_read.astype(np.int64), table.bytes_written.astype(np.int64),
-    ]).astype(np.uint64)  # fmt: skip
+    columns: NDArray[np.uint64] = np.column_stack(
+        [
+            table.kind,
+            table.phase == Phase.BACKWARD,
+            [code[d] for d in table.dtype],
+            table.flag,
+            table.window,
+            table.shape,
+            table.bytes_read.astype(np.int64),
+            table.bytes_written.astype(np.int64),
+        ]
+    ).astype(np.uint64)
     random: Any = np.random.default_rng(20261121)
     odd: Any = random.integers(1, 2**63, columns.shape[1], dtype=np.uint64) | np.uint64(1)
     mixed: Any = columns * odd
@@ -75,8 +94,7 @@ def kernel_times(table: OpTable, accelerator: Accelerator, kernels: dict[str, st
 
 
 def _evaluate(table: OpTable, accelerator: Accelerator, kernels: dict[str, str]) -> TableTimes:
-    """One call per family and dtype. Kinds that are no kernel stay 0.
-    """
+    """One call per family and dtype. Kinds that are no kernel stay 0."""
     n = len(table)
     time_s, sigma = np.zeros(n), np.zeros(n)
     bases: list[Basis] = []
@@ -116,9 +134,7 @@ def _matmul(kind: Kind, accelerator: Accelerator, dtype: str, shape: NDArray[np.
     return result._replace(time_s=result.time_s * alignment_slowdown(dtype, "matmul", shape[:, 2], shape[:, 3]))
 
 
-def _attention(
-    table: OpTable, accelerator: Accelerator, dtype: str, mask: Mask, put: object, kernels: dict[str, str]
-) -> None:
+def _attention(table: OpTable, accelerator: Accelerator, dtype: str, mask: Mask, put: object, kernels: dict[str, str]) -> None:
     for causal in (0, CAUSAL):
         for fused in (0, FUSED_ATTENTION):
             for phase in (Phase.FORWARD, Phase.BACKWARD):
@@ -137,7 +153,17 @@ def _attention(
                 else:
                     time = attention_backward_time if phase is Phase.BACKWARD else attention_forward_time
                     result = time(
-                        accelerator, dtype, b, q, kv, a, k, d, dv, causal=bool(causal), window=table.window[part],
+                        accelerator,
+                        dtype,
+                        b,
+                        q,
+                        kv,
+                        a,
+                        k,
+                        d,
+                        dv,
+                        causal=bool(causal),
+                        window=table.window[part],
                         kernel=kernels.get("attention"),
-                    )  # fmt: skip
+                    )
                 put(part, result)  # type: ignore[operator]

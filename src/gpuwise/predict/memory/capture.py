@@ -4,7 +4,8 @@
     reserved  = segments the caching allocator took for them           (torch.cuda.max_memory_reserved)
     process   = reserved + CUDA context + NCCL's communicators         (nvidia-smi)
 
-Each peaks at its own moment. The allocator is replayed event by event (:mod:`gpuwise.predict.memory.allocator.simulation`); whether it
+Each peaks at its own moment. The allocator is replayed event by event
+(:mod:`gpuwise.predict.memory.allocator.simulation`); whether it
 fits is decided by a second replay with the card's memory as the limit, cached blocks given back as torch does.
 Left out: other processes on the card, extensions that allocate past torch (apex, bitsandbytes' own buffers).
 """
@@ -206,9 +207,15 @@ def replay(
 ) -> AllocatorRun:
     """The allocator over ``events``, with the cache emptied where cuDNN's benchmark mode empties it."""
     return simulate(
-        events.event_storage, events.event_sign, events.storage_bytes, events.storage_stream,
-        settings=settings, capacity_bytes=capacity_bytes, device_bytes=device_bytes, empty_cache=events.empty_cache,
-    )  # fmt: skip
+        events.event_storage,
+        events.event_sign,
+        events.storage_bytes,
+        events.storage_stream,
+        settings=settings,
+        capacity_bytes=capacity_bytes,
+        device_bytes=device_bytes,
+        empty_cache=events.empty_cache,
+    )
 
 
 def place_of(capture: Capture, op: int) -> Place:

@@ -68,10 +68,13 @@ def context_rows() -> tuple[ContextRow, ...]:
             raise record.error(f"source {record.text('source')!r} is not in sources.csv", field="source")
         rows.append(
             ContextRow(
-                device, record.text("loading"), record.text("state") == "running", record.number("mib") * MIB,
+                device,
+                record.text("loading"),
+                record.text("state") == "running",
+                record.number("mib") * MIB,
                 record.text("source"),
             )
-        )  # fmt: skip
+        )
     return tuple(rows)
 
 
@@ -97,9 +100,10 @@ def context_estimate(accelerator: Accelerator, loading: Loading = "lazy", *, cud
         raise InputError(f"module loading is {loading!r}", hint="'lazy' (CUDA 11.7 and newer) or 'eager'")
     if accelerator.vendor in FOREIGN_VENDORS:
         raise UnpredictableError(
-            "context not measured", f"no measurement of what a process holds outside torch on {accelerator.name}",
+            "context not measured",
+            f"no measurement of what a process holds outside torch on {accelerator.name}",
             hint="allocated and reserved are predicted; add your own figure for the runtime",
-        )  # fmt: skip
+        )
     own = [r.size_bytes for r in context_rows() if r.accelerator.id == accelerator.id and r.loading == "lazy" and r.running]
     base, per_unit, sigma = _line(accelerator.id)
     if own:

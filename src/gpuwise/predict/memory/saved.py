@@ -22,9 +22,7 @@ from gpuwise.workload.transformer.point import BYTES_PER_ELEMENT, QUANTIZED, Poi
 from gpuwise.workload.transformer.tables import TransformerTables, leading_layers, saved_bytes, transformer_tables
 
 F64 = NDArray[np.float64]
-MATMUL, GROUPED, ATTENTION, COLLECTIVE = (
-    int(k) for k in (Kind.MATMUL, Kind.GROUPED, Kind.ATTENTION, Kind.COLLECTIVE)
-)
+MATMUL, GROUPED, ATTENTION, COLLECTIVE = (int(k) for k in (Kind.MATMUL, Kind.GROUPED, Kind.ATTENTION, Kind.COLLECTIVE))
 FORWARD, BACKWARD = int(Phase.FORWARD), int(Phase.BACKWARD)
 
 
@@ -72,9 +70,7 @@ class PointSaved:
     head_matrix: float
 
 
-def saved_of_points(
-    arch: Architecture, points: Sequence[Point], rules: MemoryRules | None = None
-) -> SavedBytes:
+def saved_of_points(arch: Architecture, points: Sequence[Point], rules: MemoryRules | None = None) -> SavedBytes:
     """Activation bytes of ``arch`` at each point; ``rules`` in place of the stack's own."""
     return collect([point_saved(arch, p, transformer_tables(arch, p), rules) for p in points])
 
@@ -90,9 +86,7 @@ def collect(saved: Sequence[PointSaved]) -> SavedBytes:
     return SavedBytes(**arrays)  # type: ignore[arg-type]
 
 
-def point_saved(
-    arch: Architecture, point: Point, tables: TransformerTables, rules: MemoryRules | None = None
-) -> PointSaved:
+def point_saved(arch: Architecture, point: Point, tables: TransformerTables, rules: MemoryRules | None = None) -> PointSaved:
     """What ``tables`` (of ``arch`` at ``point``) keep and need at their worst moments."""
     rules = rules or find_memory_rules(point.stack.name)
     boundary = point.shard_tokens * arch.hidden * point.element_bytes
@@ -109,15 +103,22 @@ def point_saved(
     # the layer whose backward runs has everything in memory, recomputed or kept
     working = [_backward_excess(t, boundary) for t, _ in layered]
     excess = {
-        p: max(all_ - kept + more for all_, kept, more in zip(keeps["none"], keeps[p], working, strict=True))
-        for p in RECOMPUTES
+        p: max(all_ - kept + more for all_, kept, more in zip(keeps["none"], keeps[p], working, strict=True)) for p in RECOMPUTES
     }
     everything = [t for t, _ in layered]
     return PointSaved(
-        layer, lead_extra, excess, boundary, _kept(tables.embedding), _kept(tables.head, but="head.loss"),
-        _loss_bytes(arch, point, rules), _head_excess(arch, point), _weight_cache(everything, rules, point),
-        max((_largest_matrix(t) for t in everything), default=0.0), _largest_matrix(tables.head),
-    )  # fmt: skip
+        layer,
+        lead_extra,
+        excess,
+        boundary,
+        _kept(tables.embedding),
+        _kept(tables.head, but="head.loss"),
+        _loss_bytes(arch, point, rules),
+        _head_excess(arch, point),
+        _weight_cache(everything, rules, point),
+        max((_largest_matrix(t) for t in everything), default=0.0),
+        _largest_matrix(tables.head),
+    )
 
 
 def _kept(table: OpTable, but: str = "") -> float:
@@ -147,9 +148,7 @@ def _backward_excess(table: OpTable, boundary: float) -> float:
     kinds, shapes, reads, writes = (c[forward].tolist() for c in columns)
     keeps = (table.saved_bytes * table.count)[forward].tolist()
     worst, freed, below, gone = 0.0, 0.0, 0.0, 0.0
-    for i, kind, shape, read, written, kept in zip(
-        forward.tolist(), kinds, shapes, reads, writes, keeps, strict=True
-    ):
+    for i, kind, shape, read, written, kept in zip(forward.tolist(), kinds, shapes, reads, writes, keeps, strict=True):
         heavy = True
         if kind in (MATMUL, GROUPED) and ".lora_" not in table.name[i]:
             m, n, k = shape

@@ -77,9 +77,11 @@ def engine_memory(
     context_bytes = float(load_json("memory")["context_bytes"]["lazy"])
     share = UNIFIED_SHARE if accelerator.unified_memory else ENGINE_SHARE
     return ServingMemory(
-        weight_bytes(arch, WEIGHT_BYTES[weights]) / tp, cache / ranks, activations + logits + context_bytes,
+        weight_bytes(arch, WEIGHT_BYTES[weights]) / tp,
+        cache / ranks,
+        activations + logits + context_bytes,
         accelerator.memory_bytes * UNIFIED_SHARE if accelerator.unified_memory else usable_bytes(accelerator) * share,
-    )  # fmt: skip
+    )
 
 
 def local_memory(arch: Architecture, accelerator: Accelerator, weights: str, *, n_devices: int, context: int) -> ServingMemory:

@@ -81,9 +81,10 @@ def _shards(system: System, c: Columns) -> _Shards:
         group = np.where(c.sharding == HYBRID, np.minimum(span, ranks), ranks)
         full = (c.sharding == ZERO3) | (c.sharding == HYBRID)
         return (
-            np.where(full, group, 1.0), np.where(full | (c.sharding == ZERO2), group, 1.0),
+            np.where(full, group, 1.0),
+            np.where(full | (c.sharding == ZERO2), group, 1.0),
             np.where(c.sharding == NONE, 1.0, group),
-        )  # fmt: skip
+        )
 
     return _Shards(divisors(dense_ranks), divisors(expert_ranks))
 
@@ -116,9 +117,15 @@ def stage_states(
 
 
 def _stage(
-    arch: Architecture, count: ParameterCount, c: Columns, shape: Stages, i: int, shards: _Shards,
-    rules: MemoryRules, head: F64,
-) -> StageStates:  # fmt: skip
+    arch: Architecture,
+    count: ParameterCount,
+    c: Columns,
+    shape: Stages,
+    i: int,
+    shards: _Shards,
+    rules: MemoryRules,
+    head: F64,
+) -> StageStates:
     dense, expert, layers = shape.dense[i], shape.expert[i], np.maximum(shape.layers[i], 1.0)
     base = c.base
     b = parameter_bytes(base)
@@ -157,14 +164,18 @@ def _stage(
     on_device = np.where(c.offload_optimizer > 0, 0.0, dense / do + expert / eo)
     foreach = 0.0 if find_stack(base.stack).fused_optimizer else b.master or b.weight
     return StageStates(
-        weights, gradients, half, optimizer,
+        weights,
+        gradients,
+        half,
+        optimizer,
         gathered=np.where(sharded & ~once, 2.0 * per_layer * b.weight, 0.0),
         gathered_head=np.where(sharded & ~once, head * b.weight, 0.0),
         scattered=np.where(sharded | (c.sharding == ZERO2), scattered, 0.0),
-        buckets=buckets, updated=on_device * (foreach + np.where(c.sharding == NONE, rules.update_fp32, 0.0)),
+        buckets=buckets,
+        updated=on_device * (foreach + np.where(c.sharding == NONE, rules.update_fp32, 0.0)),
         # cast, then flattened: two of them, reserved but not needed at once with anything else
         contiguous=np.where(c.sharding == NONE, 2.0 * rules.update_fp32 * on_device, 0.0),
-    )  # fmt: skip
+    )
 
 
 def _ends(count: ParameterCount, c: Columns, i: int) -> F64:
@@ -197,9 +208,14 @@ def _adapted(
     weights = (matrices * frozen + ends * b.weight + trained * b.weight) / dw + expert * frozen / ew
     zero = np.zeros_like(weights)
     return StageStates(
-        weights, trained * b.gradient / dg, zero,
+        weights,
+        trained * b.gradient / dg,
+        zero,
         np.where(c.offload_optimizer > 0, 0.0, trained * (b.master + b.state) / do),
         gathered=np.where(sharded, np.where(c.pp > 1, 1.0, 2.0 / layers) * (matrices + expert) * frozen, 0.0),
-        gathered_head=np.where(sharded, head * b.weight, 0.0), scattered=zero, buckets=zero, updated=zero,
+        gathered_head=np.where(sharded, head * b.weight, 0.0),
+        scattered=zero,
+        buckets=zero,
+        updated=zero,
         contiguous=zero,
-    )  # fmt: skip
+    )

@@ -192,9 +192,7 @@ class MemoryColumns:
         return {p: Estimate.from_log_sigma(value, sigma, basis) for p, value in values.items()}
 
 
-def memory_estimate(
-    arch: Architecture, system: System, strategy: Strategy, seq_len: int
-) -> dict[str, Estimate]:
+def memory_estimate(arch: Architecture, system: System, strategy: Strategy, seq_len: int) -> dict[str, Estimate]:
     """One strategy: every part of :data:`PARTS`, and the totals ``allocated``, ``reserved`` and ``device``,
     each with its 80 % interval."""
     from gpuwise.predict.step.evaluate import points_of  # not at import: the kernel models are not needed here
@@ -206,9 +204,14 @@ def memory_estimate(
 
 
 def memory_columns(
-    arch: Architecture, system: System, saved: SavedBytes | CarriesSaved, c: Columns, point_index: I64,
-    rules: MemoryRules | None = None, constants: StackMemory | None = None,
-) -> MemoryColumns:  # fmt: skip
+    arch: Architecture,
+    system: System,
+    saved: SavedBytes | CarriesSaved,
+    c: Columns,
+    point_index: I64,
+    rules: MemoryRules | None = None,
+    constants: StackMemory | None = None,
+) -> MemoryColumns:
     """Memory of every strategy in ``c``; ``point_index`` is each one's point in ``saved`` (bytes, or point
     costs that carry them). ``rules`` and ``constants`` in place of the stack's own."""
     saved = saved if isinstance(saved, SavedBytes) else saved.saved
@@ -235,9 +238,7 @@ def memory_columns(
     left = usable_bytes(system.accelerator) - context - allocated
     loose = loose + constants.reserve_bytes
     reserve = np.minimum(loose, np.maximum(left, constants.least_slack * churned))
-    return MemoryColumns(
-        worst, allocated + reserve + context, allocated, context, moment, memory, constants, workspace
-    )
+    return MemoryColumns(worst, allocated + reserve + context, allocated, context, moment, memory, constants, workspace)
 
 
 def _fixed(stage: StageMemory) -> F64:
@@ -300,9 +301,14 @@ class _Making:
         always = states.half_gradients if rules.half_gradients == "always" else 0.0
         buffers = states.buckets + hops + s.weight_cache[at]
         return StageMemory(
-            states.weights, held + always, states.optimizer, buffers, tuple(moments), states.contiguous,
+            states.weights,
+            held + always,
+            states.optimizer,
+            buffers,
+            tuple(moments),
+            states.contiguous,
             exists,
-        )  # fmt: skip
+        )
 
     def _layer(self) -> tuple[F64, F64]:
         """Kept bytes of a layer and the excess of one layer's backward, under each strategy's policy."""

@@ -17,18 +17,34 @@ from gpuwise.workload.step import Phase
 
 I64 = NDArray[np.int64]
 CATEGORY_WORDS = {
-    Category.PARAMETER: "parameters", Category.GRADIENT: "gradients", Category.OPTIMIZER: "optimizer states",
-    Category.BUFFER: "buffers", Category.INPUT: "inputs", Category.ACTIVATION: "activations",
-    Category.TEMPORARY: "temporaries", Category.COMMUNICATION: "communication", Category.WORKSPACE: "workspaces",
-}  # fmt: skip
+    Category.PARAMETER: "parameters",
+    Category.GRADIENT: "gradients",
+    Category.OPTIMIZER: "optimizer states",
+    Category.BUFFER: "buffers",
+    Category.INPUT: "inputs",
+    Category.ACTIVATION: "activations",
+    Category.TEMPORARY: "temporaries",
+    Category.COMMUNICATION: "communication",
+    Category.WORKSPACE: "workspaces",
+}
 ORDER = (
-    Category.PARAMETER, Category.OPTIMIZER, Category.BUFFER, Category.GRADIENT, Category.INPUT, Category.ACTIVATION,
-    Category.TEMPORARY, Category.COMMUNICATION, Category.WORKSPACE,
-)  # fmt: skip
+    Category.PARAMETER,
+    Category.OPTIMIZER,
+    Category.BUFFER,
+    Category.GRADIENT,
+    Category.INPUT,
+    Category.ACTIVATION,
+    Category.TEMPORARY,
+    Category.COMMUNICATION,
+    Category.WORKSPACE,
+)
 """From what stays to what comes and goes: the order of the stack, from below."""
 PHASE_WORDS = {
-    Phase.FORWARD: "forward", Phase.RECOMPUTE: "recompute", Phase.BACKWARD: "backward", Phase.OPTIMIZER: "optimizer",
-}  # fmt: skip
+    Phase.FORWARD: "forward",
+    Phase.RECOMPUTE: "recompute",
+    Phase.BACKWARD: "backward",
+    Phase.OPTIMIZER: "optimizer",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,12 +254,13 @@ def _peak(capture: Capture, first_event: int, row: int, size: int) -> Peak:
     op = int(capture.event_op[event])
     known = 0 <= op < capture.op_signature.size
     return Peak(
-        row, size,
+        row,
+        size,
         capture.signatures[int(capture.op_signature[op])].op if known else "",
         capture.modules[int(capture.op_module[op])] if known else "",
         capture.lines[int(capture.op_line[op])] if known else "",
         tuple((_made(capture, int(s)), int(capture.storage_bytes[s])) for s in largest),
-    )  # fmt: skip
+    )
 
 
 def _made(capture: Capture, storage: int) -> str:

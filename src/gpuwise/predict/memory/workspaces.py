@@ -142,9 +142,13 @@ def with_workspaces(
     # (storages, sign, operations), in the order they come at one place; the capture's own event is last
     marker = np.full(search_op.size, -1, dtype=np.int64)
     groups = (
-        (kept_at, 1, kept_op), (search_at, 1, search_op), (search_at, -1, search_op), (marker, 0, search_op),
-        (held_at, 1, held_op), (held_at, -1, held_op),
-    )  # fmt: skip
+        (kept_at, 1, kept_op),
+        (search_at, 1, search_op),
+        (search_at, -1, search_op),
+        (marker, 0, search_op),
+        (held_at, 1, held_op),
+        (held_at, -1, held_op),
+    )
     place = np.concatenate([*(_places(capture, op) for _, _, op in groups), own])
     rank = np.concatenate([*(np.full(op.size, i) for i, (_, _, op) in enumerate(groups)), np.full(own.size, len(groups))])
     storage = np.concatenate([*(g[0] for g in groups), capture.event_storage])

@@ -14,9 +14,20 @@ from gpuwise.errors import InputError
 from gpuwise.workload.capture.record.capture import Signature, TensorSpec
 
 ITEM_BYTES = {
-    "fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
-    "c64": 8, "c128": 16,
-}  # fmt: skip
+    "fp64": 8,
+    "fp32": 4,
+    "fp16": 2,
+    "bf16": 2,
+    "fp8": 1,
+    "i64": 8,
+    "i32": 4,
+    "i16": 2,
+    "i8": 1,
+    "u8": 1,
+    "bool": 1,
+    "c64": 8,
+    "c128": 16,
+}
 Version = tuple[int, int]
 
 
@@ -141,8 +152,17 @@ def embedding_backward(signature: Signature, _: Situation) -> tuple[int, ...]:
     partial = n // ROWS_PER_THREAD + segments
     copy = () if is_contiguous(gradient) else (tensor_bytes(gradient),)
     width = gradient.shape[-1]
-    return (*copy, n * index, n * index, 2 * n * index, segments * index, segments * index, segments * index, partial * index,
-            4 * partial * width)  # fmt: skip
+    return (
+        *copy,
+        n * index,
+        n * index,
+        2 * n * index,
+        segments * index,
+        segments * index,
+        segments * index,
+        partial * index,
+        4 * partial * width,
+    )
 
 
 def index_put(signature: Signature, _: Situation) -> tuple[int, ...]:
@@ -199,4 +219,4 @@ RULES: dict[str, Callable[[Signature, Situation], tuple[int, ...]]] = {
     "upsample_bilinear2d": _copies(0),
     "upsample_bilinear2d_backward": _copies(0),
     "upsample_bicubic2d_backward": _copies(0),
-}  # fmt: skip
+}

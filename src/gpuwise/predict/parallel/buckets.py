@@ -16,7 +16,7 @@ from gpuwise.predict.parallel.sharding_parts import (
     Unit,
     collective_signature,
     shard_bytes,
-)  # fmt: skip
+)
 from gpuwise.workload.capture.record.blocks import Lives, Pass, passes
 from gpuwise.workload.capture.record.capture import Capture, Category, Parameter, StepSpan
 from gpuwise.workload.capture.record.edit import Editor
@@ -83,9 +83,15 @@ def _update_of(c: Capture, span: StepSpan, one: Pass) -> int:
 
 
 def _reduce(
-    edit: Editor, lives: Lives, sharding: Sharding, span: StepSpan, bucket: Bucket, update: int, planned: list[Planned],
+    edit: Editor,
+    lives: Lives,
+    sharding: Sharding,
+    span: StepSpan,
+    bucket: Bucket,
+    update: int,
+    planned: list[Planned],
     held: int | None,
-) -> int | None:  # fmt: skip
+) -> int | None:
     """One bucket's collective; the buffer that lives until the next one (sharded states only)."""
     op = "all_reduce" if sharding.kind == "none" else "reduce_scatter"
     at = bucket.ready_op

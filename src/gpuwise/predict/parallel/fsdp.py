@@ -25,7 +25,7 @@ from gpuwise.predict.parallel.sharding_parts import (
     copy_signature,
     move_signature,
     shard_bytes,
-)  # fmt: skip
+)
 from gpuwise.workload.capture.record.blocks import Lives, ModuleTree, Pass, backward_of, module_mask, passes, segments
 from gpuwise.workload.capture.record.capture import Category
 from gpuwise.workload.capture.record.edit import EARLY, Editor
@@ -156,9 +156,14 @@ def _forward_end(run: _Fsdp, one: Pass) -> int:
 
 
 def _add_backward(
-    run: _Fsdp, tree: ModuleTree, one: Pass, by_path: dict[str, Unit], gradients: dict[str, list[int]],
-    shards: dict[str, int], kept: dict[str, int],
-) -> None:  # fmt: skip
+    run: _Fsdp,
+    tree: ModuleTree,
+    one: Pass,
+    by_path: dict[str, Unit],
+    gradients: dict[str, list[int]],
+    shards: dict[str, int],
+    kept: dict[str, int],
+) -> None:
     edit, c = run.edit, run.edit.capture
     spans = {p: b for p in by_path if p and (b := backward_of(c, one, module_mask(c, tree, p)))}
     order = sorted(spans, key=lambda p: spans[p].first_op)

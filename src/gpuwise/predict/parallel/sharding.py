@@ -37,7 +37,7 @@ from gpuwise.predict.parallel.sharding_parts import (
     shard_numel,
     transfer_of,
     units_of,
-)  # fmt: skip
+)
 from gpuwise.workload.capture.record.blocks import passes
 from gpuwise.workload.capture.record.capture import I64, Capture, Category
 from gpuwise.workload.capture.record.edit import Editor
@@ -113,8 +113,11 @@ def _resize(edit: Editor, sharding: Sharding, full: bool) -> tuple[int, float, f
     if sharding.offload_optimizer or sharding.offload_parameters:
         alive = c.bytes_by_category(len(c.event_op) - 1).get(Category.OPTIMIZER, 0)
         kept = int(alive * share)
-        trained = sum(shard_numel(p.shape, ranks if sharding.kind != "none" else 1) * ELEMENT_BYTES[p.dtype]
-                      for p in c.parameters if p.trainable)  # fmt: skip
+        trained = sum(
+            shard_numel(p.shape, ranks if sharding.kind != "none" else 1) * ELEMENT_BYTES[p.dtype]
+            for p in c.parameters
+            if p.trainable
+        )
         # states read and written, parameters too, gradients read
         host, update = kept + trained, float(2 * kept + 3 * trained)
         new[states | temporary] = 0

@@ -16,8 +16,19 @@ from gpuwise.workload.strategy import SHARDINGS
 BUCKET_BYTES, FIRST_BUCKET_BYTES = 25 * 2**20, 2**20
 """``DistributedDataParallel``'s ``bucket_cap_mb`` and ``torch.distributed._DEFAULT_FIRST_BUCKET_BYTES``."""
 ELEMENT_BYTES = {
-    "fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1, "c64": 8,
-}  # fmt: skip
+    "fp64": 8,
+    "fp32": 4,
+    "fp16": 2,
+    "bf16": 2,
+    "fp8": 1,
+    "i64": 8,
+    "i32": 4,
+    "i16": 2,
+    "i8": 1,
+    "u8": 1,
+    "bool": 1,
+    "c64": 8,
+}
 GATHER_STREAM, REDUCE_STREAM, HOST_STREAM = 2, 3, 4
 
 
@@ -158,7 +169,11 @@ def transfer_of(edit: Editor, sharding: Sharding, p: Planned) -> Transfer:
     """The transfer where it has come to lie, after the editor has built."""
     size = sharding.ranks // sharding.group if p.replicas else sharding.group
     return Transfer(
-        p.op, p.payload_bytes, size, p.replicas, int(edit.handle_ops[p.handle]),
+        p.op,
+        p.payload_bytes,
+        size,
+        p.replicas,
+        int(edit.handle_ops[p.handle]),
         int(edit.handle_ops[p.after]) if p.after >= 0 else -1,
         int(edit.handle_ops[p.needed_handle]) if p.needed_handle >= 0 else int(edit.old_ops[p.needed_op]),
-    )  # fmt: skip
+    )

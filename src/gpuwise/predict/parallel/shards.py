@@ -28,9 +28,10 @@ class MeanLayer:
     def of(cls, count: ParameterCount, n_lead: int = 0) -> MeanLayer:
         """The mean over all layers but ``n_lead`` leading dense ones."""
         parts = [
-            (count.layer, count.n_layers - n_lead), (count.moe_layer, count.n_moe_layers),
+            (count.layer, count.n_layers - n_lead),
+            (count.moe_layer, count.n_moe_layers),
             (count.encoder_layer, count.n_encoder_layers),
-        ]  # fmt: skip
+        ]
         present = [(layer, k) for layer, k in parts if layer is not None and k > 0]
         n = sum(k for _, k in present)
         split = sum((p.attention + p.cross_attention + p.mlp + p.shared_experts) * k for p, k in present)

@@ -67,11 +67,20 @@ def costly_ops(
         moved = s.bytes_read + s.bytes_written
         bounds = np.bincount(bound[rows], weights=device_s[rows])
         modules = np.bincount(module[rows], weights=device_s[rows])
-        out.append(CostlyOp(
-            short_name(s.op), FAMILIES[int(family[rows[0]])], len(rows), float(sums[i]), float(sums[i]) / total,
-            Bound(int(np.argmax(bounds))), s.flop * len(rows) / float(sums[i]), s.flop / moved if moved else 0.0,
-            pattern_of_path(capture.modules[int(np.argmax(modules))]), shapes_of(s),
-        ))  # fmt: skip
+        out.append(
+            CostlyOp(
+                short_name(s.op),
+                FAMILIES[int(family[rows[0]])],
+                len(rows),
+                float(sums[i]),
+                float(sums[i]) / total,
+                Bound(int(np.argmax(bounds))),
+                s.flop * len(rows) / float(sums[i]),
+                s.flop / moved if moved else 0.0,
+                pattern_of_path(capture.modules[int(np.argmax(modules))]),
+                shapes_of(s),
+            )
+        )
     return tuple(out)
 
 

@@ -160,8 +160,13 @@ def captured_time(
     total = float(device_s.sum())
     waited = float(line.waited_s.sum())
     return CapturedTime(
-        step_time_s=Estimate.from_log_sigma(line.step_s, sigma, times.basis), device_s=device_s, host_s=host_s,
-        start_s=line.start_s, bound=bound, family=family, first_op=span.first_op,
+        step_time_s=Estimate.from_log_sigma(line.step_s, sigma, times.basis),
+        device_s=device_s,
+        host_s=host_s,
+        start_s=line.start_s,
+        bound=bound,
+        family=family,
+        first_op=span.first_op,
         family_s=_sums([FAMILIES[i] for i in family.tolist()], device_s),
         phase_s=_sums([Phase(i).name.lower() for i in capture.op_phase[part].tolist()], device_s),
         module_s=_sums([capture.modules[i] for i in capture.op_module[part].tolist()], device_s),
@@ -169,23 +174,36 @@ def captured_time(
         top=costly_ops(capture, signature, capture.op_module[part], device_s, bound, family),
         gpu_busy_share=min(1.0, line.busy_s / line.step_s) if line.step_s else 0.0,
         launch_bound_share=min(1.0, waited / line.step_s) if line.step_s else 0.0,
-        device_total_s=total, host_total_s=float(host_s.sum()), flop=capture.flop(step), compiled=bool(wanted),
-        kernels=int(kernels.sum()), basis=times.basis,
-    )  # fmt: skip
+        device_total_s=total,
+        host_total_s=float(host_s.sum()),
+        flop=capture.flop(step),
+        compiled=bool(wanted),
+        kernels=int(kernels.sum()),
+        basis=times.basis,
+    )
 
 
 def signature_times(
-    capture: Capture, accelerator: Accelerator, step: int = -1, *, channels_last: bool | None = None,
-    calibration: Calibration | None = None, system: System | None = None,
-) -> SignatureTimes:  # fmt: skip
+    capture: Capture,
+    accelerator: Accelerator,
+    step: int = -1,
+    *,
+    channels_last: bool | None = None,
+    calibration: Calibration | None = None,
+    system: System | None = None,
+) -> SignatureTimes:
     """Device time of every signature the step uses, each family in one call."""
     span = capture.steps[step]
     used = np.unique(capture.op_signature[span.first_op : span.end_op])
     n = len(capture.signatures)
     part = times_of(
-        [capture.signatures[int(i)] for i in used.tolist()], capture.settings, accelerator, channels_last=channels_last,
-        calibration=calibration, system=system,
-    )  # fmt: skip
+        [capture.signatures[int(i)] for i in used.tolist()],
+        capture.settings,
+        accelerator,
+        channels_last=channels_last,
+        calibration=calibration,
+        system=system,
+    )
     time, sigma, whole = np.zeros(n), np.zeros(n), np.zeros(n, dtype=bool)
     family, bound = np.full(n, FAMILIES.index("host")), np.zeros(n, dtype=np.int64)
     time[used], sigma[used], whole[used] = part.time_s, part.log_sigma, part.whole
@@ -194,9 +212,14 @@ def signature_times(
 
 
 def times_of(
-    signatures: Sequence[Signature], settings: Settings, accelerator: Accelerator, *, channels_last: bool | None = None,
-    calibration: Calibration | None = None, system: System | None = None,
-) -> SignatureTimes:  # fmt: skip
+    signatures: Sequence[Signature],
+    settings: Settings,
+    accelerator: Accelerator,
+    *,
+    channels_last: bool | None = None,
+    calibration: Calibration | None = None,
+    system: System | None = None,
+) -> SignatureTimes:
     """Device time of these signatures [S], each family in one call. Raises InputError for sizes that give no time."""
     n = len(signatures)
     time, sigma, whole = np.zeros(n), np.zeros(n), np.zeros(n, dtype=bool)
@@ -334,9 +357,15 @@ def _sums(keys: list[str], seconds: F64) -> dict[str, float]:
 
 
 def _step_sigma(
-    device_s: F64, log_sigma: F64, family: NDArray[np.int64], single: NDArray[np.bool_], step_s: float, basis: Basis,
-    calibration: Calibration, whole: float,
-) -> float:  # fmt: skip
+    device_s: F64,
+    log_sigma: F64,
+    family: NDArray[np.int64],
+    single: NDArray[np.bool_],
+    step_s: float,
+    basis: Basis,
+    calibration: Calibration,
+    whole: float,
+) -> float:
     """Spread of log(measured / predicted) of the step.
 
     Kernels that are timed one by one (``single`` [N]) miss together within a family, families and the host apart; what is

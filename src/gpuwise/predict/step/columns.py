@@ -68,13 +68,23 @@ class Columns:
         row = self.take(np.array([i]))
         v = {f.name: int(getattr(row, f.name)[0]) for f in fields(self)[1:]}
         return self.base.with_(
-            micro_batch=v["micro_batch"], accumulation=v["accumulation"], dp=v["dp"], tp=v["tp"], pp=v["pp"],
-            virtual_stages=v["virtual_stages"], cp=v["cp"], ep=v["ep"],
-            sequence_parallel=bool(v["sequence_parallel"]), schedule=SCHEDULES[v["schedule"]],
-            sharding=SHARDINGS[v["sharding"]], shard_group=v["shard_group"], recompute=RECOMPUTES[v["recompute"]],
-            recompute_every=v["recompute_every"], offload_optimizer=bool(v["offload_optimizer"]),
+            micro_batch=v["micro_batch"],
+            accumulation=v["accumulation"],
+            dp=v["dp"],
+            tp=v["tp"],
+            pp=v["pp"],
+            virtual_stages=v["virtual_stages"],
+            cp=v["cp"],
+            ep=v["ep"],
+            sequence_parallel=bool(v["sequence_parallel"]),
+            schedule=SCHEDULES[v["schedule"]],
+            sharding=SHARDINGS[v["sharding"]],
+            shard_group=v["shard_group"],
+            recompute=RECOMPUTES[v["recompute"]],
+            recompute_every=v["recompute_every"],
+            offload_optimizer=bool(v["offload_optimizer"]),
             offload_activations=bool(v["offload_activations"]),
-        )  # fmt: skip
+        )
 
     @classmethod
     def from_strategies(cls, strategies: Sequence[Strategy]) -> Columns:

@@ -67,9 +67,15 @@ class Group:
 
 
 def compile_step(
-    capture: Capture, accelerator: Accelerator, step: int, device_s: F64, host_s: F64, family: NDArray[np.int64], *,
+    capture: Capture,
+    accelerator: Accelerator,
+    step: int,
+    device_s: F64,
+    host_s: F64,
+    family: NDArray[np.int64],
+    *,
     everything: bool,
-) -> Compiled:  # fmt: skip
+) -> Compiled:
     """The step with its compiled part fused. ``device_s``, ``host_s`` and ``family`` [N] are those of the eager step.
 
     ``everything`` compiles forward and backward whole; otherwise the regions the capture marks (all, if it marks none).

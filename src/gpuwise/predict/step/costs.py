@@ -90,9 +90,7 @@ def _tables(arch: Architecture, point: Point) -> tuple[TransformerTables, PointS
     return t, point_saved(arch, point, t)
 
 
-def point_costs(
-    arch: Architecture, points: Sequence[Point], system: System, kernels: dict[str, str] | None = None
-) -> PointCosts:
+def point_costs(arch: Architecture, points: Sequence[Point], system: System, kernels: dict[str, str] | None = None) -> PointCosts:
     """Evaluate every point's tables in one pass over the kernel model and the collectives."""
     tables: list[OpTable] = []
     owner: list[tuple[int, int, float]] = []  # point, part, weight
@@ -122,10 +120,17 @@ def point_costs(
     np.add.at(weight, point_of_row, times.time_s)
     np.add.at(spread, point_of_row, times.time_s * times.log_sigma)
     return PointCosts(
-        points=tuple(points), n_layers=n_layers, n_lead=float(n_lead), layer=cells.part(0), lead=cells.part(3),
-        embedding=cells.part(1), head=cells.part(2), saved=collect(saved),
-        log_sigma=spread / np.maximum(weight, 1e-300), basis=times.basis,
-    )  # fmt: skip
+        points=tuple(points),
+        n_layers=n_layers,
+        n_lead=float(n_lead),
+        layer=cells.part(0),
+        lead=cells.part(3),
+        embedding=cells.part(1),
+        head=cells.part(2),
+        saved=collect(saved),
+        log_sigma=spread / np.maximum(weight, 1e-300),
+        basis=times.basis,
+    )
 
 
 def _flags(names: Sequence[str], ending: str) -> NDArray[np.bool_]:
@@ -157,9 +162,14 @@ class _Cells:
 
     @classmethod
     def of(
-        cls, t: OpTable, lengths: list[int], owner: list[tuple[int, int, float]], points: Sequence[Point], time_s: F64,
+        cls,
+        t: OpTable,
+        lengths: list[int],
+        owner: list[tuple[int, int, float]],
+        points: Sequence[Point],
+        time_s: F64,
         comm_s: F64,
-    ) -> _Cells:  # fmt: skip
+    ) -> _Cells:
         point, which, weight = (np.repeat(np.array(c), lengths) for c in zip(*owner, strict=True))
         comm = t.kind == Kind.COLLECTIVE
         groups = {name: COMM_GROUPS.index(name[:2]) for name in dict.fromkeys(np.array(t.name, object)[comm])}
@@ -171,19 +181,26 @@ class _Cells:
         else:
             selective = ~np.isin(t.kind, [int(k) for k in (*MATMUL_KINDS, Kind.ATTENTION, Kind.COLLECTIVE)])
         return cls(
-            len(points), point, which, t.phase, np.where(comm, -1, _family(t.kind)),
-            group, selective, _flags(t.name, ".wgrad") & ~comm,
-            time_s * times, comm_s * times, t.n_kernels * times, t.flop * times,
+            len(points),
+            point,
+            which,
+            t.phase,
+            np.where(comm, -1, _family(t.kind)),
+            group,
+            selective,
+            _flags(t.name, ".wgrad") & ~comm,
+            time_s * times,
+            comm_s * times,
+            t.n_kernels * times,
+            t.flop * times,
             np.where(comm, np.log2(degrees), 0.0) * times,
-        )  # fmt: skip
+        )
 
     def part(self, part: int) -> PartCosts:
         """Sums of one part's rows."""
         mine = np.flatnonzero(self.which == part)
         point, family, group = self.point[mine], self.family[mine], self.group[mine]
-        cost, launches, flop, comm_s, syncs = (
-            a[mine] for a in (self.cost_s, self.launches, self.flop, self.comm_s, self.syncs)
-        )
+        cost, launches, flop, comm_s, syncs = (a[mine] for a in (self.cost_s, self.launches, self.flop, self.comm_s, self.syncs))
         phase = self.phase[mine]
         forward, backward = phase == Phase.FORWARD, phase == Phase.BACKWARD
         selective = forward & self.selective[mine]
@@ -198,14 +215,21 @@ class _Cells:
             return {g: total(comm_s, mask & (group == i)) for i, g in enumerate(COMM_GROUPS)}
 
         return PartCosts(
-            forward_s=by_family(forward), selective_s=by_family(selective), backward_s=by_family(backward),
-            wgrad_s=total(cost, backward & self.wgrad[mine]), forward_kernels=total(launches, forward),
-            selective_kernels=total(launches, selective), backward_kernels=total(launches, backward),
-            forward_comm_s=by_group(forward), backward_comm_s=by_group(backward),
-            forward_syncs=total(syncs, forward), backward_syncs=total(syncs, backward),
-            forward_flop=total(flop, forward), selective_flop=total(flop, selective),
+            forward_s=by_family(forward),
+            selective_s=by_family(selective),
+            backward_s=by_family(backward),
+            wgrad_s=total(cost, backward & self.wgrad[mine]),
+            forward_kernels=total(launches, forward),
+            selective_kernels=total(launches, selective),
+            backward_kernels=total(launches, backward),
+            forward_comm_s=by_group(forward),
+            backward_comm_s=by_group(backward),
+            forward_syncs=total(syncs, forward),
+            backward_syncs=total(syncs, backward),
+            forward_flop=total(flop, forward),
+            selective_flop=total(flop, selective),
             backward_flop=total(flop, backward),
-        )  # fmt: skip
+        )
 
 
 def _collective_seconds(

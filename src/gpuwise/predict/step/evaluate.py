@@ -37,20 +37,35 @@ def points_of(c: Columns, seq_len: int, packed_document_len: int | None = None) 
     base, stack = c.base, find_stack(c.base.stack)
     points = [
         Point(
-            micro_batch=int(mb), seq_len=seq_len, tp=int(tp), cp=int(cp), ep=int(ep), sequence_parallel=bool(sp),
-            context_parallel=base.context_parallel, precision=base.precision, stack=stack,
-            fused_attention=base.fused_attention, fused_loss=base.fused_loss, lora_rank=base.lora_rank,
-            quantized_base=base.quantized_base, packed_document_len=packed_document_len,
+            micro_batch=int(mb),
+            seq_len=seq_len,
+            tp=int(tp),
+            cp=int(cp),
+            ep=int(ep),
+            sequence_parallel=bool(sp),
+            context_parallel=base.context_parallel,
+            precision=base.precision,
+            stack=stack,
+            fused_attention=base.fused_attention,
+            fused_loss=base.fused_loss,
+            lora_rank=base.lora_rank,
+            quantized_base=base.quantized_base,
+            packed_document_len=packed_document_len,
         )
         for mb, tp, cp, ep, sp in keys[first]
-    ]  # fmt: skip
+    ]
     return points, inverse.astype(np.int64).reshape(columns[0].shape)
 
 
 def evaluate(
-    arch: Architecture, system: System, c: Columns, seq_len: int, *, packed_document_len: int | None = None,
+    arch: Architecture,
+    system: System,
+    c: Columns,
+    seq_len: int,
+    *,
+    packed_document_len: int | None = None,
     stack_costs: StackCosts | None = None,
-) -> Evaluated:  # fmt: skip
+) -> Evaluated:
     """Step times of every strategy in ``c``. Raises UnpredictableError when the accelerator lacks a needed rate."""
     points, index = points_of(c, seq_len, packed_document_len)
     costs = point_costs(arch, points, system)

@@ -58,9 +58,14 @@ def passes(costs: PointCosts, sc: StackCosts) -> Passes:
     if costs.n_lead:
         lead_extra = costs.n_lead * (_end(costs.lead, sc) - forward.time_s - backward.time_s)
     return Passes(
-        forward, selective, backward, layer.wgrad_s * sc.matmul_slowdown, lead_extra,
-        _end(costs.embedding, sc), _end(costs.head, sc),
-    )  # fmt: skip
+        forward,
+        selective,
+        backward,
+        layer.wgrad_s * sc.matmul_slowdown,
+        lead_extra,
+        _end(costs.embedding, sc),
+        _end(costs.head, sc),
+    )
 
 
 def _end(part: PartCosts, sc: StackCosts) -> F64:

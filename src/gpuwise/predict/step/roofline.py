@@ -89,10 +89,18 @@ def step_roofline(capture: Capture, time: CapturedTime, accelerator: Accelerator
         intensity = s.flop / moved
         points.append(
             StepPoint(
-                short_name(s.op), FAMILIES[int(time.family[rows[0]])], pattern_of_path(capture.modules[module]), shapes_of(s),
-                dtype, int(counts[i]), intensity, s.flop * float(counts[i]) / float(seconds[i]), min(peak, intensity * slope),
-                float(seconds[i]) / total, Bound(int(np.argmax(np.bincount(time.bound[rows], weights=weights)))),
+                short_name(s.op),
+                FAMILIES[int(time.family[rows[0]])],
+                pattern_of_path(capture.modules[module]),
+                shapes_of(s),
+                dtype,
+                int(counts[i]),
+                intensity,
+                s.flop * float(counts[i]) / float(seconds[i]),
+                min(peak, intensity * slope),
+                float(seconds[i]) / total,
+                Bound(int(np.argmax(np.bincount(time.bound[rows], weights=weights)))),
             )
-        )  # fmt: skip
+        )
         placed += float(seconds[i])
     return StepRoofline(accelerator.name, peaks, slope, tuple(points), 1.0 - placed / total if total else 0.0)

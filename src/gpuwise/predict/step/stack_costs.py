@@ -80,15 +80,20 @@ class StackCosts:
         matmul = matmul * self.row_scales_slowdown if strategy.row_scales else matmul
         matmul = matmul * _matmul_slowdowns().get(accelerator.id, 1.0)
         return replace(
-            self, tp_overlap=self.tp_overlap if strategy.overlap_tp else 0.0,
-            dp_overlap=self.dp_overlap if strategy.overlap_dp else 0.0, matmul_slowdown=matmul * older,
-            attention_slowdown=self.attention_slowdown * older, memory_slowdown=self.memory_slowdown * older,
+            self,
+            tp_overlap=self.tp_overlap if strategy.overlap_tp else 0.0,
+            dp_overlap=self.dp_overlap if strategy.overlap_dp else 0.0,
+            matmul_slowdown=matmul * older,
+            attention_slowdown=self.attention_slowdown * older,
+            memory_slowdown=self.memory_slowdown * older,
             communication_slowdown=self.communication_slowdown * older,
-        )  # fmt: skip
+        )
 
 
 MATURE_YEARS = 2.5
 """H100 (2022) rows of NeMo 24.11 to Megatron-Bridge 26.06 show no gain by release, GB200 and GB300 (2024, 2025) do."""
+
+
 @cache
 def _matmul_slowdowns() -> dict[str, float]:
     """Training runs' matmul time over the kernel model's for accelerators whose kernels nobody published, by id."""

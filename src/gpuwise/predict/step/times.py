@@ -71,9 +71,13 @@ class _LayerSeconds:
 
 
 def step_times(
-    arch: Architecture, system: System, costs: PointCosts, c: Columns, point_index: I64,
+    arch: Architecture,
+    system: System,
+    costs: PointCosts,
+    c: Columns,
+    point_index: I64,
     stack_costs: StackCosts | None = None,
-) -> StepTimes:  # fmt: skip
+) -> StepTimes:
     """Time of every strategy in ``c`` on ``system``; ``point_index`` is each strategy's point in ``costs``."""
     sc = (stack_costs or find_stack_costs(c.base.stack, arch.moe is not None)).under(c.base, system.accelerator)
     at = point_index
@@ -104,10 +108,17 @@ def step_times(
     swapped = m * layer.offload_s
     overhead = c.accumulation * sc.micro_batch_overhead_s
     parts = StepTimes(
-        step_s=step_s, compute_s=pipe_s - bubble_s - overhead - launch - comm - again - swapped, recompute_s=again,
-        communication_s=comm, launch_s=launch, bubble_s=bubble_s, data_parallel_s=gradient_s, optimizer_s=update_s,
-        offload_s=offload_s + swapped, framework_s=step_s - raw + fixed_s + overhead,
-    )  # fmt: skip
+        step_s=step_s,
+        compute_s=pipe_s - bubble_s - overhead - launch - comm - again - swapped,
+        recompute_s=again,
+        communication_s=comm,
+        launch_s=launch,
+        bubble_s=bubble_s,
+        data_parallel_s=gradient_s,
+        optimizer_s=update_s,
+        offload_s=offload_s + swapped,
+        framework_s=step_s - raw + fixed_s + overhead,
+    )
     return StepTimes(*(np.broadcast_to(getattr(parts, f.name), c.shape) for f in fields(parts)))
 
 
@@ -116,9 +127,16 @@ REFERENCE_NETWORK_BYTES_PER_S = 50e9
 
 
 def _layer_seconds(
-    forward: Pass, selective: Pass, backward: Pass, traffic: LayerTraffic, copies: tuple[F64, F64], costs: PointCosts,
-    c: Columns, at: I64, sc: StackCosts,
-) -> _LayerSeconds:  # fmt: skip
+    forward: Pass,
+    selective: Pass,
+    backward: Pass,
+    traffic: LayerTraffic,
+    copies: tuple[F64, F64],
+    costs: PointCosts,
+    c: Columns,
+    at: I64,
+    sc: StackCosts,
+) -> _LayerSeconds:
     """The mean layer with its recompute, and with fully sharded parameters and offloaded activations moving behind it."""
     f, b = forward.time_s[at], backward.time_s[at]
     again = np.where(c.recompute == RECOMPUTES.index("full"), _recomputed_share(costs, c) * f, 0.0)
@@ -133,9 +151,14 @@ def _layer_seconds(
     exposed = np.maximum(down - f_total, 0.0) + np.maximum(up - b_total, 0.0)
     exposed = exposed + sc.contention * (np.minimum(down, f_total) + np.minimum(up, b_total))
     return _LayerSeconds(
-        f_total + b_total + exposed, f_total, b_total, again, comm, forward.starved_s[at] + backward.starved_s[at],
+        f_total + b_total + exposed,
+        f_total,
+        b_total,
+        again,
+        comm,
+        forward.starved_s[at] + backward.starved_s[at],
         exposed,
-    )  # fmt: skip
+    )
 
 
 def _recomputed_share(costs: PointCosts, c: Columns) -> F64:
@@ -159,9 +182,7 @@ def _activation_copies(system: System, costs: PointCosts, c: Columns, at: I64) -
     return down, up
 
 
-def _stages_seconds(
-    shape: Stages, c: Columns, layer: _LayerSeconds, front_s: F64, head_s: F64, hop_s: F64
-) -> tuple[F64, F64]:
+def _stages_seconds(shape: Stages, c: Columns, layer: _LayerSeconds, front_s: F64, head_s: F64, hop_s: F64) -> tuple[F64, F64]:
     """F + R + B of the slowest stage, and the sum over the other stages, for one micro-batch."""
     one = c.pp == 1
     first, middle, last = (n * layer.total_s for n in shape.layers)

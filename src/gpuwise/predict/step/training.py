@@ -29,9 +29,18 @@ from gpuwise.workload.transformer.tables import model_flop_per_token
 
 F64 = NDArray[np.float64]
 TIME_PARTS = (
-    "matmul", "attention", "other kernels", "recompute", "communication", "host launch", "pipeline bubble",
-    "data parallel", "optimizer", "offload", "framework",
-)  # fmt: skip
+    "matmul",
+    "attention",
+    "other kernels",
+    "recompute",
+    "communication",
+    "host launch",
+    "pipeline bubble",
+    "data parallel",
+    "optimizer",
+    "offload",
+    "framework",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +83,13 @@ class TrainingEstimate:
 
 
 def estimate(
-    model: str | Architecture, on: str | Cluster, strategy: Strategy, *, seq_len: int,
+    model: str | Architecture,
+    on: str | Cluster,
+    strategy: Strategy,
+    *,
+    seq_len: int,
     packed_document_len: int | None = None,
-) -> TrainingEstimate:  # fmt: skip
+) -> TrainingEstimate:
     """Step time, rates, utilisation and memory of ``strategy``.
 
     ``model`` and ``on`` are catalogue names (``"llama-3.1-8b"``, ``"8xH100-SXM"``) or values. Layout rules
@@ -87,26 +100,26 @@ def estimate(
     cluster = find_cluster(on) if isinstance(on, str) else on
     if strategy.n_accelerators != cluster.n_accelerators:
         raise InputError(
-            f"the strategy is for {strategy.n_accelerators} accelerators, the cluster has "
-            f"{cluster.n_accelerators}",
+            f"the strategy is for {strategy.n_accelerators} accelerators, the cluster has {cluster.n_accelerators}",
             hint="dp x tp x pp x cp must be the number of accelerators",
         )
     return estimates(arch, cluster, [strategy], seq_len, packed_document_len=packed_document_len)[0]
 
 
 def estimates(
-    arch: Architecture, cluster: Cluster, strategies: Sequence[Strategy], seq_len: int, *,
+    arch: Architecture,
+    cluster: Cluster,
+    strategies: Sequence[Strategy],
+    seq_len: int,
+    *,
     packed_document_len: int | None = None,
-) -> list[TrainingEstimate]:  # fmt: skip
+) -> list[TrainingEstimate]:
     """:func:`estimate` for strategies that share everything but the fields of :class:`Columns`, in one
     pass."""
     c = Columns.from_strategies(strategies)
     done = evaluate(arch, cluster.system, c, seq_len, packed_document_len=packed_document_len)
     memory = memory_columns(arch, cluster.system, done.costs.saved, c, done.point_index)
-    return [
-        _one(arch, cluster, s, seq_len, done, memory, i, packed_document_len)
-        for i, s in enumerate(strategies)
-    ]
+    return [_one(arch, cluster, s, seq_len, done, memory, i, packed_document_len) for i, s in enumerate(strategies)]
 
 
 def estimate_at(
@@ -117,32 +130,42 @@ def estimate_at(
 
 
 def _one(
-    arch: Architecture, cluster: Cluster, strategy: Strategy, seq_len: int, done: Evaluated,
+    arch: Architecture,
+    cluster: Cluster,
+    strategy: Strategy,
+    seq_len: int,
+    done: Evaluated,
     memory: MemoryColumns,
-    i: int, packed_document_len: int | None,
-) -> TrainingEstimate:  # fmt: skip
+    i: int,
+    packed_document_len: int | None,
+) -> TrainingEstimate:
     costs, at = done.costs, int(done.point_index[i])
     sc = find_stack_costs(strategy.stack, arch.moe is not None).under(strategy, cluster.accelerator)
     sigma, basis = spread(sc, costs, at, cluster.n_systems)
     step = Estimate.from_log_sigma(float(done.times.step_s[i]), sigma, basis)
     tokens = strategy.global_batch * seq_len
     rate = _inverse(step, tokens)
-    per_token = model_flop_per_token(
-        arch, seq_len, lora_rank=strategy.lora_rank, packed_document_len=packed_document_len
-    )
+    per_token = model_flop_per_token(arch, seq_len, lora_rank=strategy.lora_rank, packed_document_len=packed_document_len)
     needed = per_token * tokens
     peak = cluster.accelerator.peak(strategy.precision) * cluster.n_accelerators
     again = _recomputed_flop(strategy, costs, at)
     parts = {name: part.expected for name, part in memory.parts(i).items()}
     return TrainingEstimate(
-        model=arch.name, cluster=cluster.label, strategy=strategy, seq_len=seq_len, step_time_s=step,
-        tokens_per_s=rate, tokens_per_s_per_gpu=rate.scaled(1 / cluster.n_accelerators),
-        mfu=_inverse(step, needed / peak), hfu=_inverse(step, needed * (1 + again) / peak),
+        model=arch.name,
+        cluster=cluster.label,
+        strategy=strategy,
+        seq_len=seq_len,
+        step_time_s=step,
+        tokens_per_s=rate,
+        tokens_per_s_per_gpu=rate.scaled(1 / cluster.n_accelerators),
+        mfu=_inverse(step, needed / peak),
+        hfu=_inverse(step, needed * (1 + again) / peak),
         breakdown_s=_breakdown(done, sc, i, at),
-        memory_bytes=memory.estimate(i), memory_parts=parts,
+        memory_bytes=memory.estimate(i),
+        memory_parts=parts,
         device_bytes=usable_bytes(cluster.accelerator),
         fits=bool(memory.fits(cluster.system)[i]),
-    )  # fmt: skip
+    )
 
 
 def spread(sc: StackCosts, costs: PointCosts, at: int, n_systems: float) -> tuple[float, Basis]:
@@ -177,18 +200,21 @@ def _recomputed_flop(strategy: Strategy, costs: PointCosts, at: int) -> float:
 def _breakdown(done: Evaluated, sc: StackCosts, i: int, at: int) -> dict[str, float]:
     """Seconds of the step by part; kernels are split by the families' share of their seconds."""
     t, costs = done.times, done.costs
-    slowdown = dict(
-        zip(FAMILIES, (sc.matmul_slowdown, sc.attention_slowdown, sc.memory_slowdown), strict=True)
-    )
+    slowdown = dict(zip(FAMILIES, (sc.matmul_slowdown, sc.attention_slowdown, sc.memory_slowdown), strict=True))
     weight = {f: slowdown[f] * _family_seconds(costs, f, at) for f in FAMILIES}
     whole = sum(weight.values()) or 1.0
     compute = float(t.compute_s[i])
     parts = [compute * weight[f] / whole for f in FAMILIES]
     rest = (
-        t.recompute_s, t.communication_s, t.launch_s, t.bubble_s, t.data_parallel_s, t.optimizer_s,
+        t.recompute_s,
+        t.communication_s,
+        t.launch_s,
+        t.bubble_s,
+        t.data_parallel_s,
+        t.optimizer_s,
         t.offload_s,
         t.framework_s,
-    )  # fmt: skip
+    )
     return dict(zip(TIME_PARTS, [*parts, *(float(x[i]) for x in rest)], strict=True))
 
 

@@ -97,8 +97,11 @@ def _compile(compiler: str, library: Path) -> None:
             sources = [str(path) for path in sorted(SOURCES.glob("*.c"))]
             done = subprocess.run(
                 [compiler, *FLAGS, f"-I{SOURCES}", f"-I{scratch}", *sources, "-o", str(made), "-lm", "-lpthread", "-ldl"],
-                capture_output=True, text=True, timeout=120, check=False,
-            )  # fmt: skip
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
             if done.returncode:
                 first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300])
                 raise NoCompilerError(f"{compiler} does not compile the fake NVML library: {first}", hint="try CC=clang")

@@ -108,9 +108,14 @@ def known_readings() -> frozenset[str]:
 def _place(index: int) -> dict[str, float | str | Wave]:
     """What follows from the slot: a bus number that leaves room, and two NUMA nodes of four cards each."""
     return {
-        "minor": float(index), "pci_domain": 0.0, "pci_bus": float(0x01 + 0x10 * (index % 15) + index // 15), "pci_device": 0.0,
-        "board_id": float(0x100 * (1 + index)), "module_id": float(1 + index), "numa_node": float(index // 4),
-    }  # fmt: skip
+        "minor": float(index),
+        "pci_domain": 0.0,
+        "pci_bus": float(0x01 + 0x10 * (index % 15) + index // 15),
+        "pci_device": 0.0,
+        "board_id": float(0x100 * (1 + index)),
+        "module_id": float(1 + index),
+        "numa_node": float(index // 4),
+    }
 
 
 def _specified(accelerator: Accelerator) -> dict[str, float | str | Wave]:
@@ -150,9 +155,11 @@ def _tables() -> dict[str, Record]:
     number = Field("number", required=False, minimum=0)
     schema = dict.fromkeys(number_names(), number) | {name: Field("text", required=False) for name in text_names()}
     schema |= {
-        "like": Field("text", required=False), "accelerator": Field("text", required=False), "source": Field("names"),
+        "like": Field("text", required=False),
+        "accelerator": Field("text", required=False),
+        "source": Field("names"),
         "lacks": Field("names", required=False, choices=tuple(sorted(known_readings()))),
-    }  # fmt: skip
+    }
     try:
         return parse_toml(_FILE.read_text(encoding="utf-8"), schema, "cards.toml")
     except (OSError, FieldError) as error:

@@ -98,10 +98,19 @@ class FakeGpu:
         self._owner._changed()
 
     def add_process(
-        self, pid: int, kind: str = "compute", *, memory_bytes: float | None = None, sm: float = 0.0, memory: float = 0.0,
-        encoder: float = 0.0, decoder: float = 0.0, gpu_instance: int = 0xFFFFFFFF, compute_instance: int = 0xFFFFFFFF,
+        self,
+        pid: int,
+        kind: str = "compute",
+        *,
+        memory_bytes: float | None = None,
+        sm: float = 0.0,
+        memory: float = 0.0,
+        encoder: float = 0.0,
+        decoder: float = 0.0,
+        gpu_instance: int = 0xFFFFFFFF,
+        compute_instance: int = 0xFFFFFFFF,
         name: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Run a process on the card, or change one: kind compute, graphics, both or mps, use as shares.
 
         Memory None: not available, as under WDDM. Raises UnknownNameError, InputError.
@@ -163,9 +172,14 @@ class FakeNvml:
     """
 
     def __init__(
-        self, cards: Sequence[str | Card], *, driver: str = "580.95.05", cuda: str = "13.0", folder: Path | None = None,
+        self,
+        cards: Sequence[str | Card],
+        *,
+        driver: str = "580.95.05",
+        cuda: str = "13.0",
+        folder: Path | None = None,
         nvml: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if len(cards) > MAX_GPUS:
             raise InputError(f"{len(cards)} fake cards, at most {MAX_GPUS}")
         self._batch, self._epoch, self._unloaded, self._init_code = 1, 0, False, 0
@@ -349,9 +363,13 @@ class FakeNvml:
 
 
 def fake_nvml(
-    cards: Sequence[str | Card] | Mapping[str, int] = ("H100-SXM",), *, driver: str = "580.95.05", cuda: str = "13.0",
-    folder: Path | None = None, nvml: str | None = None,
-) -> FakeNvml:  # fmt: skip
+    cards: Sequence[str | Card] | Mapping[str, int] = ("H100-SXM",),
+    *,
+    driver: str = "580.95.05",
+    cuda: str = "13.0",
+    folder: Path | None = None,
+    nvml: str | None = None,
+) -> FakeNvml:
     """Cards that do not exist, behind a real ``libnvidia-ml.so.1``; also ``{"H100-SXM": 8}``.
 
     ``driver`` and ``cuda`` are what the driver says of itself. Files are made in ``folder``, else in a temporary one that

@@ -38,9 +38,15 @@ def main(arguments: list[str]) -> int:
         print(f"error: PyTorch does not import here: {error}\nhint: run gpuwise with the Python of the script", file=sys.stderr)  # noqa: T201
         return 1
     journal.event(
-        "begin", at_s=time.time(), clock_s=time.perf_counter(), pid=os.getpid(), torch=torch.__version__, script=settings.script,
-        cuda=torch.cuda.is_available(), threads=torch.get_num_threads(),
-    )  # fmt: skip
+        "begin",
+        at_s=time.time(),
+        clock_s=time.perf_counter(),
+        pid=os.getpid(),
+        torch=torch.__version__,
+        script=settings.script,
+        cuda=torch.cuda.is_available(),
+        threads=torch.get_num_threads(),
+    )
     with contextlib.ExitStack() as stack:
         running = Running(settings, journal)
         stack.callback(running.close)
@@ -82,10 +88,13 @@ class Running:
         self._extras: list[Any] = []
         self._stack = contextlib.ExitStack()
         self.watch = Watch(
-            on_tick=self._on_tick, before_optimizer=self._before, tell=journal.event,
-            losses=self._keep_losses if settings.losses else None, save=self._redirected if settings.trial else None,
+            on_tick=self._on_tick,
+            before_optimizer=self._before,
+            tell=journal.event,
+            losses=self._keep_losses if settings.losses else None,
+            save=self._redirected if settings.trial else None,
             losses_every_s=LIVE_S if settings.live else None,
-        )  # fmt: skip
+        )
 
     def prepare(self) -> None:
         """Seeds, what loaders give, levers, then the watch: the last outermost."""
@@ -130,8 +139,9 @@ class Running:
             memory = {
                 "peak_allocated_bytes": statistics.get("allocated_bytes.all.peak"),
                 "peak_reserved_bytes": statistics.get("reserved_bytes.all.peak"),
-                "retries": statistics.get("num_alloc_retries"), "device_mallocs": statistics.get("num_device_alloc"),
-            }  # fmt: skip
+                "retries": statistics.get("num_alloc_retries"),
+                "device_mallocs": statistics.get("num_device_alloc"),
+            }
         with contextlib.suppress(ImportError):
             import resource
 

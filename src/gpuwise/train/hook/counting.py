@@ -31,9 +31,20 @@ MOST_TRIES = 3
 ROOM = 0.5
 """Of the device's memory: a compiled script that takes more is not counted, for uncompiled its step may not fit. Rule of this
 project."""
-NO_PRODUCTS = frozenset({
-    "aten", "prim", "prims", "rngprims", "profiler", "c10d", "c10d_functional", "_c10d_functional", "symm_mem", "torchvision",
-})  # fmt: skip
+NO_PRODUCTS = frozenset(
+    {
+        "aten",
+        "prim",
+        "prims",
+        "rngprims",
+        "profiler",
+        "c10d",
+        "c10d_functional",
+        "_c10d_functional",
+        "symm_mem",
+        "torchvision",
+    }
+)
 """Namespaces of operations that either are counted or multiply nothing."""
 _PRODUCTS_WITHOUT_RULE = frozenset({"deform_conv2d", "_deform_conv2d_backward", "miopen_rnn_backward", "mkldnn_linear"})
 
@@ -83,9 +94,15 @@ class Counting:
         else:
             self._done = True
             self._tell(
-                "flop", from_tick=self._first, to_tick=len(self._ticks) - 1, flop=counter.flop, recomputed=counter.recomputed,
-                uncounted=sorted(counter.uncounted), samples=turn[0].samples, tokens=turn[0].tokens,
-            )  # fmt: skip
+                "flop",
+                from_tick=self._first,
+                to_tick=len(self._ticks) - 1,
+                flop=counter.flop,
+                recomputed=counter.recomputed,
+                uncounted=sorted(counter.uncounted),
+                samples=turn[0].samples,
+                tokens=turn[0].tokens,
+            )
 
     def close(self) -> None:
         """Stop counting, whatever was seen."""

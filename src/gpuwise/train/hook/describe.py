@@ -15,11 +15,14 @@ def describe_optimizer(optimizer: Any) -> dict[str, Any]:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     options = {name: optimizer.param_groups[0].get(name) for name in ("fused", "foreach", "capturable", "lr")}
     return {
-        "name": type(optimizer).__name__, "module": type(optimizer).__module__, "n_tensors": len(parameters),
-        "n_parameters": sum(p.numel() for p in parameters), "devices": sorted({p.device.type for p in parameters}),
+        "name": type(optimizer).__name__,
+        "module": type(optimizer).__module__,
+        "n_tensors": len(parameters),
+        "n_parameters": sum(p.numel() for p in parameters),
+        "devices": sorted({p.device.type for p in parameters}),
         "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
         **{k: float(v) if isinstance(v, torch.Tensor) else v for k, v in options.items()},
-    }  # fmt: skip
+    }
 
 
 def describe_model(module: Any) -> dict[str, Any]:
@@ -27,13 +30,14 @@ def describe_model(module: Any) -> dict[str, Any]:
     parameters = list(module.parameters())
     kinds = {type(m).__name__ for m in module.modules()}
     return {
-        "name": type(module).__name__, "n_parameters": sum(p.numel() for p in parameters),
+        "name": type(module).__name__,
+        "n_parameters": sum(p.numel() for p in parameters),
         "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
         "devices": sorted({str(p.device) for p in parameters}),
         "convolutions": any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules()),
         "compiled": "OptimizedModule" in kinds or any(getattr(m, "_compiled_call_impl", None) for m in module.modules()),
         "wrapped": sorted(kinds & {"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel"}),
-    }  # fmt: skip
+    }
 
 
 def describe_loader(loader: Any) -> dict[str, Any]:
@@ -46,10 +50,14 @@ def describe_loader(loader: Any) -> dict[str, Any]:
         batches = len(loader)
     names = ("batch_size", "num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "drop_last")
     return {
-        "dataset": type(loader.dataset).__name__, "n_samples": length, "n_batches": batches,
-        "sampler": type(getattr(loader, "sampler", None)).__name__, "batch_sampler": type(loader.batch_sampler).__name__,
-        "collate_fn": getattr(loader.collate_fn, "__qualname__", None), **{n: getattr(loader, n, None) for n in names},
-    }  # fmt: skip
+        "dataset": type(loader.dataset).__name__,
+        "n_samples": length,
+        "n_batches": batches,
+        "sampler": type(getattr(loader, "sampler", None)).__name__,
+        "batch_sampler": type(loader.batch_sampler).__name__,
+        "collate_fn": getattr(loader.collate_fn, "__qualname__", None),
+        **{n: getattr(loader, n, None) for n in names},
+    }
 
 
 def describe_devices() -> list[dict[str, Any]]:
@@ -62,8 +70,13 @@ def describe_devices() -> list[dict[str, Any]]:
             continue
         told = torch.cuda.get_device_properties(index)
         uuid = getattr(told, "uuid", None)
-        found.append({
-            "index": index, "name": told.name, "uuid": None if uuid is None else str(uuid), "memory_bytes": told.total_memory,
-            "capability": [told.major, told.minor],
-        })  # fmt: skip
+        found.append(
+            {
+                "index": index,
+                "name": told.name,
+                "uuid": None if uuid is None else str(uuid),
+                "memory_bytes": told.total_memory,
+                "capability": [told.major, told.minor],
+            }
+        )
     return found

@@ -68,11 +68,19 @@ class Outcome:
 
 
 def launch(
-    settings: Settings, folder: Path, *, limits: Limits = NO_LIMITS, environment: Mapping[str, str] | None = None,
-    output: Path | None = None, python: str = sys.executable, zygote: Zygote | None = None,
-    look: Callable[[Journal], None] | None = None, look_every_s: float = 1.0, streams: Streams = (None, None),
+    settings: Settings,
+    folder: Path,
+    *,
+    limits: Limits = NO_LIMITS,
+    environment: Mapping[str, str] | None = None,
+    output: Path | None = None,
+    python: str = sys.executable,
+    zygote: Zygote | None = None,
+    look: Callable[[Journal], None] | None = None,
+    look_every_s: float = 1.0,
+    streams: Streams = (None, None),
     let_end: bool = False,
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """Run a script as the settings say; ``folder`` takes the settings and is where the journal should be.
 
     ``output`` takes what the script writes, at its end (None: it is shown here). ``zygote`` starts the process with PyTorch
@@ -139,10 +147,13 @@ def _start(
     with ExitStack() as stack:
         file = None if output is None else stack.enter_context(output.open("ab"))
         return subprocess.Popen(
-            [python, "-m", "gpuwise.train.hook.child", str(settings)], env={**os.environ, **environment},
-            stdin=subprocess.DEVNULL, stdout=streams[0] if file is None else file,
-            stderr=streams[1] if file is None else subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            [python, "-m", "gpuwise.train.hook.child", str(settings)],
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=streams[0] if file is None else file,
+            stderr=streams[1] if file is None else subprocess.STDOUT,
+            start_new_session=True,
+        )
 
 
 class _Guard:
@@ -220,8 +231,15 @@ def _outcome(process: Process, guard: _Guard, journal: Journal, wall_s: float) -
     elif ended == "killed":
         error = f"ended by signal {-code}" if code < 0 else f"ended with exit code {code} before its end was seen"
     return Outcome(
-        ended, 128 - code if code < 0 else code, journal, wall_s, guard.peak_bytes, error, end.get("where"), memory,
-    )  # fmt: skip
+        ended,
+        128 - code if code < 0 else code,
+        journal,
+        wall_s,
+        guard.peak_bytes,
+        error,
+        end.get("where"),
+        memory,
+    )
 
 
 def resident_bytes(pid: int) -> int | None:

@@ -107,9 +107,11 @@ class Profiler:
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         self._profile = torch.profiler.profile(
-            activities=activities, record_shapes=self._settings.shapes, with_stack=self._settings.stacks,
+            activities=activities,
+            record_shapes=self._settings.shapes,
+            with_stack=self._settings.stacks,
             profile_memory=torch.cuda.is_available(),
-        )  # fmt: skip
+        )
         began = time.perf_counter()
         self._profile.start()
         self._marked(tick)

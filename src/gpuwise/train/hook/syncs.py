@@ -172,8 +172,11 @@ class Padding:
         if not self.n_batches:
             return {}
         return {
-            "share": self.n_padding / self.n_elements, "longest": self.longest, "n_batches": self.n_batches, "by": self.by,
-        }  # fmt: skip
+            "share": self.n_padding / self.n_elements,
+            "longest": self.longest,
+            "n_batches": self.n_batches,
+            "by": self.by,
+        }
 
 
 def trailing(ids: Any) -> int:

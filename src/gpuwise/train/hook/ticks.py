@@ -108,9 +108,8 @@ def steps_of(ticks: Sequence[Tick]) -> list[Step]:
     closing = boundary(ticks)
     ends = [t for t in ticks if t.optimizer == closing]
     return [
-        Step(b.at_s - a.at_s, *(getattr(b, name) - getattr(a, name) for name in _COUNTERS))
-        for a, b in itertools.pairwise(ends)
-    ]  # fmt: skip
+        Step(b.at_s - a.at_s, *(getattr(b, name) - getattr(a, name) for name in _COUNTERS)) for a, b in itertools.pairwise(ends)
+    ]
 
 
 def warm_up(wall_s: Sequence[float]) -> int:

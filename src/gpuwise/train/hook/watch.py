@@ -44,12 +44,15 @@ class Watch:
     """
 
     def __init__(
-        self, *, on_tick: Callable[[Tick], None] = lambda tick: None,
+        self,
+        *,
+        on_tick: Callable[[Tick], None] = lambda tick: None,
         before_optimizer: Callable[[torch.optim.Optimizer], None] | None = None,
         tell: Callable[..., None] = lambda kind, **values: None,
         losses: Callable[[list[tuple[int, float]]], None] | None = None,
-        save: Callable[[Any], Any] | None = None, losses_every_s: float | None = None,
-    ) -> None:  # fmt: skip
+        save: Callable[[Any], Any] | None = None,
+        losses_every_s: float | None = None,
+    ) -> None:
         self._on_tick, self._before, self._tell = on_tick, before_optimizer, tell
         self._losses, self._save = losses, save
         self._newest = NewestLoss(losses_every_s) if losses_every_s is not None else None
@@ -358,11 +361,17 @@ class Watch:
         spans, counts = self._spans, self._counts
         self._on_tick(
             Tick(
-                time.perf_counter(), optimizer, **{f"{n}_s": s for n, s in spans.items()}, n_batches=counts["batches"],
-                n_forward=counts["forward"], n_backward=counts["backward"], n_optimizer=counts["optimizer"],
-                samples=counts["samples"], tokens=counts["tokens"],
+                time.perf_counter(),
+                optimizer,
+                **{f"{n}_s": s for n, s in spans.items()},
+                n_batches=counts["batches"],
+                n_forward=counts["forward"],
+                n_backward=counts["backward"],
+                n_optimizer=counts["optimizer"],
+                samples=counts["samples"],
+                tokens=counts["tokens"],
             )
-        )  # fmt: skip
+        )
 
     def _end_discovery(self) -> None:
         wrapped = vars(nn.Module).get("__call__")

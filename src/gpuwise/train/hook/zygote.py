@@ -27,9 +27,14 @@ FORKS = hasattr(os, "fork") and sys.platform == "linux"
 """Elsewhere a fork of a process with the system's frameworks loaded is not safe."""
 
 PRELOADED = (
-    "torch", "torch.utils.data", "torch._dynamo", "gpuwise.train.hook.child", "gpuwise.train.hook.watch",
-    "gpuwise.train.hook.batches", "gpuwise.train.hook.children",
-)  # fmt: skip
+    "torch",
+    "torch.utils.data",
+    "torch._dynamo",
+    "gpuwise.train.hook.child",
+    "gpuwise.train.hook.watch",
+    "gpuwise.train.hook.batches",
+    "gpuwise.train.hook.children",
+)
 """The first optimizer that a script makes imports torch._dynamo: half of all the imports."""
 
 
@@ -38,9 +43,12 @@ class Zygote:
 
     def __init__(self, python: str = sys.executable, *, environment: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
-            [python, "-m", "gpuwise.train.hook.zygote"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            start_new_session=True, env={**os.environ, **(environment or {})},
-        )  # fmt: skip
+            [python, "-m", "gpuwise.train.hook.zygote"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, **(environment or {})},
+        )
         self._codes: dict[int, int] = {}
         self._lock = threading.Lock()
         self._asking = threading.Lock()

@@ -23,8 +23,9 @@ Tell = Callable[..., None]
 Undo = Callable[[], None]
 CHECKPOINT = torch_checkpoint.checkpoint
 OPTIONS = (
-    *(n for n, p in inspect.signature(CHECKPOINT).parameters.items() if p.kind is p.KEYWORD_ONLY), "preserve_rng_state",
-)  # fmt: skip
+    *(n for n, p in inspect.signature(CHECKPOINT).parameters.items() if p.kind is p.KEYWORD_ONLY),
+    "preserve_rng_state",
+)
 """Of a checkpoint call: everything else is the function's own."""
 TOLD_AT = (1, 3, 8)
 """Ticks at which the number of calls is told."""
@@ -124,9 +125,12 @@ def recomputed(module: nn.Module, inner: Callable[..., Any]) -> Callable[..., An
 def under_checkpoint(module: nn.Module, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """One call that is run again in the backward pass; running statistics of normalisation see it once."""
     return CHECKPOINT(
-        lambda *a: inner(*a, **kwargs), *args, use_reentrant=False, preserve_rng_state=True,
+        lambda *a: inner(*a, **kwargs),
+        *args,
+        use_reentrant=False,
+        preserve_rng_state=True,
         context_fn=lambda: (nullcontext(), statistics_kept(module)),
-    )  # fmt: skip
+    )
 
 
 @contextmanager

@@ -103,9 +103,14 @@ class LengthGroups:
         return sized
 
     def _split(
-        self, module: nn.Module, inner: Callable[..., Any], args: Any, kwargs: Any,
-        groups: list[tuple[torch.Tensor, int]], shape: tuple[int, int],
-    ) -> Any:  # fmt: skip
+        self,
+        module: nn.Module,
+        inner: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        groups: list[tuple[torch.Tensor, int]],
+        shape: tuple[int, int],
+    ) -> Any:
         outputs, weights = [], []
         for rows, length in groups:
             given, named = (part_of(v, rows, shape, length) for v in (args, kwargs))
@@ -181,8 +186,12 @@ def total_of(losses: list[torch.Tensor], shares: list[torch.Tensor] | None) -> t
 
 
 def joined(
-    outputs: list[Any], sizes: list[tuple[int, int]], shares: list[torch.Tensor] | None, inverse: torch.Tensor, n_columns: int,
-) -> Any:  # fmt: skip
+    outputs: list[Any],
+    sizes: list[tuple[int, int]],
+    shares: list[torch.Tensor] | None,
+    inverse: torch.Tensor,
+    n_columns: int,
+) -> Any:
     """The groups' outputs as one, in the batch's order. Raises ValueError where a loss cannot be put together."""
     first = outputs[0]
     if isinstance(first, torch.Tensor):
@@ -190,9 +199,10 @@ def joined(
             return total_of(outputs, shares)
         padded = [
             nn.functional.pad(o, [0, 0] * (o.dim() - 2) + [0, n_columns - length])
-            if o.dim() >= 2 and o.shape[:2] == (n_rows, length) else o
+            if o.dim() >= 2 and o.shape[:2] == (n_rows, length)
+            else o
             for o, (n_rows, length) in zip(outputs, sizes, strict=True)
-        ]  # fmt: skip
+        ]
         return torch.cat(padded).index_select(0, inverse.to(first.device))
     if isinstance(first, Mapping):
         parts = {k: joined([o[k] for o in outputs], sizes, shares, inverse, n_columns) for k in first}

@@ -14,8 +14,10 @@ from gpuwise.workload.capture.device.patching import Patches
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 MODES = {
-    "whole": {}, "reduce-overhead": {"mode": "reduce-overhead"}, "max-autotune": {"mode": "max-autotune-no-cudagraphs"},
-}  # fmt: skip
+    "whole": {},
+    "reduce-overhead": {"mode": "reduce-overhead"},
+    "max-autotune": {"mode": "max-autotune-no-cudagraphs"},
+}
 BLOCKS_AT_LEAST = 2
 """Modules of one class beside each other that make them repeated blocks."""
 Tell = Callable[..., None]

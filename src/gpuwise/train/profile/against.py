@@ -73,10 +73,17 @@ def _works(case: Case, target: Target) -> list[Slower]:
                 expected_s, basis = float(times.time_s[0]), str(times.basis)
             found.append(
                 Slower(
-                    s.op.split(".")[1], work.words, row_dtype(s), max(round(work.count), 1), work.seconds,
-                    expected_s * work.count, basis, s.flop * work.count, (s.bytes_read + s.bytes_written) * work.count,
+                    s.op.split(".")[1],
+                    work.words,
+                    row_dtype(s),
+                    max(round(work.count), 1),
+                    work.seconds,
+                    expected_s * work.count,
+                    basis,
+                    s.flop * work.count,
+                    (s.bytes_read + s.bytes_written) * work.count,
                 )
-            )  # fmt: skip
+            )
     return found
 
 
@@ -107,10 +114,17 @@ def _products(case: Case, target: Target) -> list[Slower]:
             moved = product.batch * width * (product.m * product.k + product.k * product.n + product.m * product.n)
             found.append(
                 Slower(
-                    product.op.removeprefix("aten::"), product.words, product.dtype, product.count, product.seconds,
-                    expected_s * product.count, basis, product.flop * product.count, float(moved * product.count),
+                    product.op.removeprefix("aten::"),
+                    product.words,
+                    product.dtype,
+                    product.count,
+                    product.seconds,
+                    expected_s * product.count,
+                    basis,
+                    product.flop * product.count,
+                    float(moved * product.count),
                 )
-            )  # fmt: skip
+            )
     return found
 
 

@@ -13,20 +13,28 @@ def document(profile: Profile, *, code: int | None = None) -> dict[str, Any]:
     """Seconds are a step's. ``code`` is the script's exit code, where one was run."""
     facts = profile.case.facts
     return {
-        "name": profile.name, "device": profile.device, "verdict": asdict(profile.verdict), **_split(profile.split),
+        "name": profile.name,
+        "device": profile.device,
+        "verdict": asdict(profile.verdict),
+        **_split(profile.split),
         "steps": profile.split.n_steps if facts is None else len(facts.steps),
-        "samples_per_s": profile.samples_per_s, "utilisation": profile.utilisation,
+        "samples_per_s": profile.samples_per_s,
+        "utilisation": profile.utilisation,
         "power_w": None if facts is None else facts.power_w,
         "held_back": {} if facts is None else dict(facts.held_back),
         "constant_batch_s": None if facts is None or facts.constant is None else facts.constant.wall_s,
         "findings": [{**asdict(f), "share": f.saved_s / profile.split.wall_s} for f in profile.findings],
         "slower": [{**asdict(s), "lost_s": s.lost_s} for s in profile.slower],
         "ranks": [{"rank": rank, **_split(split)} for rank, split in profile.ranks],
-        "notes": list(profile.notes), **({} if code is None else {"exit_code": code}),
-    }  # fmt: skip
+        "notes": list(profile.notes),
+        **({} if code is None else {"exit_code": code}),
+    }
 
 
 def _split(split: Split) -> dict[str, Any]:
     return {
-        "wall_s": split.wall_s, "busy_share": split.busy_share, "parts": dict(split.parts), "families": dict(split.families),
-    }  # fmt: skip
+        "wall_s": split.wall_s,
+        "busy_share": split.busy_share,
+        "parts": dict(split.parts),
+        "families": dict(split.families),
+    }

@@ -50,17 +50,26 @@ def fit_to(split: Split, trace: Trace, step: Step, extra_s: float = 0.0) -> Spli
     if split.device == "cpu":
         busy = parts["compute"] + parts[COMMUNICATION] + parts[OPTIMIZER]
     return replace(
-        split, wall_s=sum(parts.values()), parts=parts, families={k: v * scale for k, v in families.items()}, busy_s=busy,
-    )  # fmt: skip
+        split,
+        wall_s=sum(parts.values()),
+        parts=parts,
+        families={k: v * scale for k, v in families.items()},
+        busy_s=busy,
+    )
 
 
 def of_phases(step: Step, device: str = "cpu") -> Split:
     """The split where there is no trace: phases as the watch timed them, on the host."""
     compute = step.forward_s + step.backward_s
     parts = {
-        **dict.fromkeys(PARTS, 0.0), DATA: step.data_s, COPIES: step.copy_s, "compute": compute, OPTIMIZER: step.optimizer_s,
-        SAVE: step.save_s, OTHER: step.other_s,
-    }  # fmt: skip
+        **dict.fromkeys(PARTS, 0.0),
+        DATA: step.data_s,
+        COPIES: step.copy_s,
+        "compute": compute,
+        OPTIMIZER: step.optimizer_s,
+        SAVE: step.save_s,
+        OTHER: step.other_s,
+    }
     families = {"forward": step.forward_s, "backward": step.backward_s}
     return Split(device, 1, sum(parts.values()), parts, families, compute + step.optimizer_s)
 

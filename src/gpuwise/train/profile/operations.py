@@ -159,7 +159,6 @@ def _is_installed(name: str) -> bool:
     return origin is not None and ("site-packages" in origin or "dist-packages" in origin)
 
 
-
 def _words(name: str) -> str:
     """``train.py(12): step`` as ``train.py:12 step``."""
     file, _, rest = name.partition("(")

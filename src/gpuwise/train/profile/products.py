@@ -9,14 +9,23 @@ from typing import Any
 from gpuwise.train.profile.trace import Detail
 
 DTYPES = {
-    "float": "fp32", "double": "fp64", "c10::Half": "fp16", "c10::BFloat16": "bf16", "c10::Float8_e4m3fn": "fp8",
+    "float": "fp32",
+    "double": "fp64",
+    "c10::Half": "fp16",
+    "c10::BFloat16": "bf16",
+    "c10::Float8_e4m3fn": "fp8",
     "c10::Float8_e5m2": "fp8",
-}  # fmt: skip
+}
 """Of C++ types as Kineto writes them (c10/core/ScalarType.h)."""
 _OPERANDS: Mapping[str, tuple[int, int]] = {
-    "aten::mm": (0, 1), "aten::addmm": (1, 2), "aten::bmm": (0, 1), "aten::baddbmm": (1, 2), "aten::_scaled_mm": (0, 1),
-    "aten::addmv": (1, 2), "aten::mv": (0, 1),
-}  # fmt: skip
+    "aten::mm": (0, 1),
+    "aten::addmm": (1, 2),
+    "aten::bmm": (0, 1),
+    "aten::baddbmm": (1, 2),
+    "aten::_scaled_mm": (0, 1),
+    "aten::addmv": (1, 2),
+    "aten::mv": (0, 1),
+}
 """Which inputs are multiplied (native_functions.yaml)."""
 
 

@@ -67,9 +67,15 @@ def profile_traces(files: Sequence[Path], *, target: Target | None = None) -> Pr
 
 
 def profile_run(
-    name: str, facts: RunFacts, trace_file: Path | None, *, target: Target | None = None, before: str | None = None,
-    notes: Sequence[str] = (), on_gpu: bool = False,
-) -> Profile:  # fmt: skip
+    name: str,
+    facts: RunFacts,
+    trace_file: Path | None,
+    *,
+    target: Target | None = None,
+    before: str | None = None,
+    notes: Sequence[str] = (),
+    on_gpu: bool = False,
+) -> Profile:
     """From a watched run, and its trace where there is one."""
     if trace_file is None:
         split = of_phases(facts.step, "gpu" if on_gpu else "cpu")
@@ -95,17 +101,30 @@ def _undisturbed(steps: Steps) -> Steps:
 
 
 def _judged(
-    name: str, device: str, case: Case, target: Target | None, notes: Sequence[str], before: str | None = None,
+    name: str,
+    device: str,
+    case: Case,
+    target: Target | None,
+    notes: Sequence[str],
+    before: str | None = None,
     ranks: tuple[tuple[int, Split], ...] = (),
-) -> Profile:  # fmt: skip
+) -> Profile:
     findings = find_wastes(case)
     peaks = case.device.peak_flop_per_s or {}
     formats = {p.dtype: p.flop * p.count for p in case.products}
     main = max(formats, key=lambda d: formats[d]) if formats else ""
     return Profile(
-        name, device or ("processor" if not case.on_gpu else "GPU"), case.split, findings, decide(findings, case.split, before),
-        against_device(case, target), utilisation(case.products, case.wall_s, peaks.get(main)), ranks, tuple(notes), case,
-    )  # fmt: skip
+        name,
+        device or ("processor" if not case.on_gpu else "GPU"),
+        case.split,
+        findings,
+        decide(findings, case.split, before),
+        against_device(case, target),
+        utilisation(case.products, case.wall_s, peaks.get(main)),
+        ranks,
+        tuple(notes),
+        case,
+    )
 
 
 def _view(number: int, trace: Trace) -> RankView:

@@ -78,10 +78,21 @@ def run_facts(journal: Journal) -> RunFacts | None:
     early = max((e["n"] for e in graphs if e["at_tick"] <= warm + 3), default=0)
     n_late = max(late, default=early) - early
     return RunFacts(
-        tuple(kept), middle(kept), tuple(journal.of("optimizer")), tuple(journal.of("model")), tuple(journal.of("loader")),
-        tuple(calls), notes.get("padding", {}), bool(notes.get("anomaly")), n_late, _excess(kept) if n_late else 0.0,
-        journal.last("compiler"), journal.last("memory"), trace_wall_s=_traced_wall(journal, trace), has_trace=bool(trace),
-    )  # fmt: skip
+        tuple(kept),
+        middle(kept),
+        tuple(journal.of("optimizer")),
+        tuple(journal.of("model")),
+        tuple(journal.of("loader")),
+        tuple(calls),
+        notes.get("padding", {}),
+        bool(notes.get("anomaly")),
+        n_late,
+        _excess(kept) if n_late else 0.0,
+        journal.last("compiler"),
+        journal.last("memory"),
+        trace_wall_s=_traced_wall(journal, trace),
+        has_trace=bool(trace),
+    )
 
 
 def _excess(steps: Sequence[Step]) -> float:

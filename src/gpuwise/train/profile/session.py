@@ -66,20 +66,35 @@ class Session:
 
 
 def profile_script(
-    request: Request, folder: Path, *, zygote: Zygote | None = None, output: Path | None = None, target: Target | None = None,
-    before: str | None = None, python: str = sys.executable,
-) -> Session:  # fmt: skip
+    request: Request,
+    folder: Path,
+    *,
+    zygote: Zygote | None = None,
+    output: Path | None = None,
+    target: Target | None = None,
+    before: str | None = None,
+    python: str = sys.executable,
+) -> Session:
     """Raises ScriptError where the script never comes to a second step, InputError where there is no such script."""
     trace = folder / "trace.json.gz"
     profiling = Profiling(
-        str(trace), skip=WARM_UP_STEPS + request.steps, steps=TRACED_STEPS, stacks=request.stacks, note_steps=NOTED_STEPS,
+        str(trace),
+        skip=WARM_UP_STEPS + request.steps,
+        steps=TRACED_STEPS,
+        stacks=request.stacks,
+        note_steps=NOTED_STEPS,
         after_s=CLEAN_S,
-    )  # fmt: skip
+    )
     stop = Stop() if request.whole else Stop(steps=4)
     settings = Settings(
-        request.script, list(request.arguments), str(folder / "journal.jsonl"), module=request.module, stop=stop,
-        profiling=profiling, losses=False,
-    )  # fmt: skip
+        request.script,
+        list(request.arguments),
+        str(folder / "journal.jsonl"),
+        module=request.module,
+        stop=stop,
+        profiling=profiling,
+        losses=False,
+    )
     telemetry, outcome = _measured(settings, folder, zygote, output, python)
     facts = run_facts(outcome.journal)
     if facts is None:
@@ -112,13 +127,24 @@ def _constant(facts: RunFacts, request: Request, folder: Path, zygote: Zygote | 
     """The same without its data; as it was where that run fails."""
     second = folder / "constant"
     settings = Settings(
-        request.script, list(request.arguments), str(second / "journal.jsonl"), module=request.module, constant_batch=True,
-        stop=Stop(steps=max(request.steps // 2, 4)), trial=str(second / "saved"), losses=False,
-    )  # fmt: skip
+        request.script,
+        list(request.arguments),
+        str(second / "journal.jsonl"),
+        module=request.module,
+        constant_batch=True,
+        stop=Stop(steps=max(request.steps // 2, 4)),
+        trial=str(second / "saved"),
+        losses=False,
+    )
     second.mkdir(parents=True, exist_ok=True)
     outcome = launch(
-        settings, second, zygote=zygote, output=second / "output", python=python, limits=Limits(wall_s=SECOND_RUN_S),
-    )  # fmt: skip
+        settings,
+        second,
+        zygote=zygote,
+        output=second / "output",
+        python=python,
+        limits=Limits(wall_s=SECOND_RUN_S),
+    )
     return with_constant(facts, outcome.journal) if outcome.ok else facts
 
 
@@ -143,8 +169,9 @@ def _nothing_seen(outcome: Outcome, request: Request) -> ScriptError:
     if end.get("reads_input"):
         return ScriptError(
             f"{request.script} reads standard input, which it does not have here",
-            hint="give it what it asks for as arguments after --", code=code,
-        )  # fmt: skip
+            hint="give it what it asks for as arguments after --",
+            code=code,
+        )
     if outcome.ended == "error" and outcome.code == 2 and not outcome.where:
         return ScriptError(str(outcome.error), hint="give the training script as python would get it", code=2)
     if not outcome.ok:
@@ -157,11 +184,13 @@ def _nothing_seen(outcome: Outcome, request: Request) -> ScriptError:
         what = ", ".join(dict.fromkeys(str(c["what"]) for c in children[:3]))
         return ScriptError(
             f"the script trains in processes that it starts itself ({what}), where its steps cannot be seen",
-            hint="put `with gpuwise.profile():` around the loop in that function, or run the script with one process", code=code,
-        )  # fmt: skip
+            hint="put `with gpuwise.profile():` around the loop in that function, or run the script with one process",
+            code=code,
+        )
     if outcome.journal.ticks:
         return ScriptError("the script ended after its first step", hint="let it train for 10 steps or more", code=code)
     return ScriptError(
         "the script ended without a single training step: no optimizer stepped and nothing was differentiated",
-        hint="give the script that trains; for inference, `gpuwise profile --trace FILE` reads a trace", code=code,
-    )  # fmt: skip
+        hint="give the script that trains; for inference, `gpuwise profile --trace FILE` reads a trace",
+        code=code,
+    )

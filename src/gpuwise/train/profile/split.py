@@ -162,11 +162,13 @@ def _gpu_layers(trace: Trace, steps: Steps) -> list[tuple[str, str, Floats]]:
     until[has] = busy[following[has]]
     host = trace.in_categories((*OP_CATEGORIES, *RUNTIME_CATEGORIES))
     return [
-        *layers, (DATA, "", _ranges(trace, DATA)), (SAVE, "", _functions(trace, steps.lane, SAVE)),
+        *layers,
+        (DATA, "", _ranges(trace, DATA)),
+        (SAVE, "", _functions(trace, steps.lane, SAVE)),
         (ALLOCATOR, "", spans(trace.start_s[allocator], trace.end_s[allocator])),
         (SYNC, "", spans(trace.start_s[waiting], until)),
         (HOST_GAPS, "", spans(trace.start_s[host], trace.end_s[host])),
-    ]  # fmt: skip
+    ]
 
 
 def kernel_families(trace: Trace, kernels: Ints) -> list[str]:

@@ -25,46 +25,104 @@ if TYPE_CHECKING:
     from gpuwise.train.profile.findings.case import Case
 
 _DTYPES = {
-    **DTYPES, "long int": "i64", "long": "i64", "int": "i32", "short int": "i16", "signed char": "i8", "unsigned char": "u8",
-    "bool": "bool", "c10::complex<float>": "c64", "c10::complex<double>": "c128",
-}  # fmt: skip
+    **DTYPES,
+    "long int": "i64",
+    "long": "i64",
+    "int": "i32",
+    "short int": "i16",
+    "signed char": "i8",
+    "unsigned char": "u8",
+    "bool": "bool",
+    "c10::complex<float>": "c64",
+    "c10::complex<double>": "c128",
+}
 _ATTENTION = tuple(
     f"aten::_scaled_dot_product_{kernel}_attention{device}{backward}"
     for kernel, devices in (("flash", ("", "_for_cpu")), ("efficient", ("",)), ("cudnn", ("",)))
-    for device in devices for backward in ("", "_backward")
-)  # fmt: skip
+    for device in devices
+    for backward in ("", "_backward")
+)
 _IS_CAUSAL = {
-    "aten::_scaled_dot_product_flash_attention": 4, "aten::_scaled_dot_product_flash_attention_backward": 11,
-    "aten::_scaled_dot_product_flash_attention_for_cpu": 4, "aten::_scaled_dot_product_flash_attention_for_cpu_backward": 7,
-    "aten::_scaled_dot_product_efficient_attention": 6, "aten::_scaled_dot_product_efficient_attention_backward": 11,
-    "aten::_scaled_dot_product_cudnn_attention": 6, "aten::_scaled_dot_product_cudnn_attention_backward": 14,
-}  # fmt: skip
+    "aten::_scaled_dot_product_flash_attention": 4,
+    "aten::_scaled_dot_product_flash_attention_backward": 11,
+    "aten::_scaled_dot_product_flash_attention_for_cpu": 4,
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": 7,
+    "aten::_scaled_dot_product_efficient_attention": 6,
+    "aten::_scaled_dot_product_efficient_attention_backward": 11,
+    "aten::_scaled_dot_product_cudnn_attention": 6,
+    "aten::_scaled_dot_product_cudnn_attention_backward": 14,
+}
 _BIAS = {
-    "aten::_scaled_dot_product_efficient_attention": 3, "aten::_scaled_dot_product_efficient_attention_backward": 4,
-    "aten::_scaled_dot_product_cudnn_attention": 3, "aten::_scaled_dot_product_cudnn_attention_backward": 8,
-}  # fmt: skip
+    "aten::_scaled_dot_product_efficient_attention": 3,
+    "aten::_scaled_dot_product_efficient_attention_backward": 4,
+    "aten::_scaled_dot_product_cudnn_attention": 3,
+    "aten::_scaled_dot_product_cudnn_attention_backward": 8,
+}
 """Places of ``is_causal`` and ``attn_bias`` among the inputs (native_functions.yaml)."""
 BACKWARD_ATTENTION = 2.5
 """FLOP of the backward pass of attention that computes the scores again, over those of the forward pass: five products for
 two (Dao, arXiv 2307.08691)."""
 _NORMS = (
-    "native_layer_norm", "native_group_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_fused_rms_norm",
-)  # fmt: skip
+    "native_layer_norm",
+    "native_group_norm",
+    "native_batch_norm",
+    "cudnn_batch_norm",
+    "miopen_batch_norm",
+    "_fused_rms_norm",
+)
 _ROWS = ("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data")
 _EACH = (
-    "add", "sub", "mul", "div", "neg", "abs", "pow", "sqrt", "rsqrt", "exp", "log", "tanh", "sigmoid", "relu", "gelu", "silu",
-    "mish", "leaky_relu", "elu", "hardswish", "hardsigmoid", "hardtanh", "softplus", "clamp", "clamp_min", "clamp_max", "where",
-    "masked_fill", "maximum", "minimum", "lerp", "addcmul", "addcdiv", "native_dropout", "threshold",
-)  # fmt: skip
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "neg",
+    "abs",
+    "pow",
+    "sqrt",
+    "rsqrt",
+    "exp",
+    "log",
+    "tanh",
+    "sigmoid",
+    "relu",
+    "gelu",
+    "silu",
+    "mish",
+    "leaky_relu",
+    "elu",
+    "hardswish",
+    "hardsigmoid",
+    "hardtanh",
+    "softplus",
+    "clamp",
+    "clamp_min",
+    "clamp_max",
+    "where",
+    "masked_fill",
+    "maximum",
+    "minimum",
+    "lerp",
+    "addcmul",
+    "addcdiv",
+    "native_dropout",
+    "threshold",
+)
 _WRITES = ("copy_", "zero_", "fill_")
 """Their first input is only written."""
 _MEMORY = frozenset(
     f"aten::{name}"
     for name in (
-        *_NORMS, *(f"{n}_backward" for n in _NORMS), *_ROWS, *_EACH, *(f"{n}_" for n in _EACH), *(f"{n}_backward" for n in _EACH),
-        *_WRITES, "clone",
+        *_NORMS,
+        *(f"{n}_backward" for n in _NORMS),
+        *_ROWS,
+        *_EACH,
+        *(f"{n}_" for n in _EACH),
+        *(f"{n}_backward" for n in _EACH),
+        *_WRITES,
+        "clone",
     )
-)  # fmt: skip
+)
 _CONVOLUTION, _CONVOLUTION_BACKWARD = "aten::convolution", "aten::convolution_backward"
 KNOWN = _MEMORY | frozenset((_CONVOLUTION, _CONVOLUTION_BACKWARD, *_ATTENTION))
 
@@ -195,12 +253,16 @@ def _convolution(op: str, tensors: list[tuple[int, TensorSpec]], detail: Detail,
     stride, padding, dilation, extra = (v * n if len(v) == 1 else v for v in (stride, padding, dilation, extra or (0,)))
     kernel = weight.shape[2:]
     if transposed:
-        sizes = [(i - 1) * s - 2 * p + d * (k - 1) + 1 + e for i, s, p, d, k, e
-                 in zip(image.shape[2:], stride, padding, dilation, kernel, extra, strict=True)]  # fmt: skip
+        sizes = [
+            (i - 1) * s - 2 * p + d * (k - 1) + 1 + e
+            for i, s, p, d, k, e in zip(image.shape[2:], stride, padding, dilation, kernel, extra, strict=True)
+        ]
         c_out = weight.shape[1] * groups[0]
     else:
-        sizes = [(i + 2 * p - d * (k - 1) - 1) // s + 1 for i, s, p, d, k
-                 in zip(image.shape[2:], stride, padding, dilation, kernel, strict=True)]  # fmt: skip
+        sizes = [
+            (i + 2 * p - d * (k - 1) - 1) // s + 1
+            for i, s, p, d, k in zip(image.shape[2:], stride, padding, dilation, kernel, strict=True)
+        ]
         c_out = weight.shape[0]
     shape = (image.shape[0], c_out, *sizes)
     result = TensorSpec(shape, _dense(shape), image.dtype)
@@ -210,15 +272,30 @@ def _convolution(op: str, tensors: list[tuple[int, TensorSpec]], detail: Detail,
     attributes: list[tuple[str, object]] = [("transposed", transposed), ("groups", groups[0])]
     if not backward:
         flop = flop_of("convolution", call, (result,))
-        return Signature(op, Kind.CONVOLUTION, (image, weight), (result,), tuple(attributes), flop, _bytes((image, weight)),
-                         _bytes((result,)), 1)  # fmt: skip
+        return Signature(
+            op,
+            Kind.CONVOLUTION,
+            (image, weight),
+            (result,),
+            tuple(attributes),
+            flop,
+            _bytes((image, weight)),
+            _bytes((result,)),
+            1,
+        )
     wants = _truths(given[-1]) if len(_truths(given[-1])) == 3 else (True, True, False)
     outputs = tuple(t for t, w in zip((image, weight), wants, strict=False) if w)
     return Signature(
-        op, Kind.CONVOLUTION, (places.get(0, result), image, weight), outputs, (*attributes, ("output_mask", wants)),
+        op,
+        Kind.CONVOLUTION,
+        (places.get(0, result), image, weight),
+        outputs,
+        (*attributes, ("output_mask", wants)),
         flop_of("convolution_backward", {**call, "grad_output": result, "output_mask": wants}, outputs),
-        _bytes((result, image, weight)), _bytes(outputs), max(sum(wants[:2]), 1),
-    )  # fmt: skip
+        _bytes((result, image, weight)),
+        _bytes(outputs),
+        max(sum(wants[:2]), 1),
+    )
 
 
 def _attention(op: str, tensors: list[tuple[int, TensorSpec]], given: tuple[str, ...], name: str) -> Signature | None:
@@ -238,9 +315,16 @@ def _attention(op: str, tensors: list[tuple[int, TensorSpec]], given: tuple[str,
     bias = dict(tensors).get(_BIAS.get(name, NONE))
     seen = (*inputs[: 4 if backward else 3], *((bias,) if bias is not None else ()))
     return Signature(
-        op, Kind.ATTENTION, seen, outputs, (("is_causal", causal),), flop * (BACKWARD_ATTENTION if backward else 1.0),
-        _bytes(inputs), _bytes(outputs), 1,
-    )  # fmt: skip
+        op,
+        Kind.ATTENTION,
+        seen,
+        outputs,
+        (("is_causal", causal),),
+        flop * (BACKWARD_ATTENTION if backward else 1.0),
+        _bytes(inputs),
+        _bytes(outputs),
+        1,
+    )
 
 
 def _memory(op: str, tensors: list[TensorSpec], name: str) -> Signature | None:

@@ -127,10 +127,19 @@ class _Columns:
         self._names, self._categories, self._lanes, self._details = _Ids(), _Ids(), _Ids(), _Ids()
         self._details[(b"", b"", "", NONE, NONE, b"", b"")] = 0
         kinds = (
-            ("name", "i"), ("category", "h"), ("lane", "i"), ("start", "d"), ("duration", "d"), ("correlation", "q"),
-            ("external", "q"), ("device", "i"), ("stream", "q"), ("bytes", "q"), ("detail", "i"),
+            ("name", "i"),
+            ("category", "h"),
+            ("lane", "i"),
+            ("start", "d"),
+            ("duration", "d"),
+            ("correlation", "q"),
+            ("external", "q"),
+            ("device", "i"),
+            ("stream", "q"),
+            ("bytes", "q"),
+            ("detail", "i"),
             ("sequence", "q"),
-        )  # fmt: skip
+        )
         self._columns = {name: array(kind) for name, kind in kinds}
 
     def take(self, run: bytes, text: EventText) -> None:
@@ -161,7 +170,7 @@ class _Columns:
                 details[(bytes(a.shapes), bytes(a.dtypes), a.collective, a.elements, a.group, *_more(e.name, a))]
                 for e, a in zip(events, args, strict=True)
             ]
-        )  # fmt: skip
+        )
 
     def _careful(self, text: bytes) -> _Event | None:
         """One event of a writer that is freer with types than Kineto; None for what is no event."""
@@ -176,18 +185,25 @@ class _Columns:
             raise InputError(f"{self._source}: this is no event of a trace: {_shown(text)}", hint=_RECORD)
         told = value.get("args")
         args = told if isinstance(told, dict) else {}
-        whole = {k: v for k in ("External id", "correlation", "device", "stream", "bytes", "In msg nelems", "Group size",
-                 "Sequence number")
-                 if (v := _whole(args.get(k))) is not None}  # fmt: skip
-        lists = {k: v for k in ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")
-                 if isinstance(v := args.get(k), list)}  # fmt: skip
+        whole = {
+            k: v
+            for k in ("External id", "correlation", "device", "stream", "bytes", "In msg nelems", "Group size", "Sequence number")
+            if (v := _whole(args.get(k))) is not None
+        }
+        lists = {
+            k: v for k in ("Input Dims", "Input type", "Concrete Inputs", "Input Strides") if isinstance(v := args.get(k), list)
+        }
         name = args.get("Collective name")
         plain = {
-            "ph": value["ph"], "name": str(value.get("name", "")), "cat": str(value.get("cat", "")),
-            "pid": _identity(value.get("pid", "")), "tid": _identity(value.get("tid", "")), "ts": self._number(value, "ts"),
+            "ph": value["ph"],
+            "name": str(value.get("name", "")),
+            "cat": str(value.get("cat", "")),
+            "pid": _identity(value.get("pid", "")),
+            "tid": _identity(value.get("tid", "")),
+            "ts": self._number(value, "ts"),
             "dur": self._number(value, "dur"),
             "args": {**whole, **lists, **({"Collective name": name} if isinstance(name, str) else {})},
-        }  # fmt: skip
+        }
         return _EVENTS.decode(b"[" + msgspec.json.encode(plain) + b"]")[0]
 
     def _number(self, event: dict[str, Any], name: str) -> float:
@@ -202,19 +218,35 @@ class _Columns:
 
     def trace(self, metadata: dict[str, Any]) -> Trace:
         """All of it, sorted by start, the longer first of those that begin together."""
-        c = {name: np.frombuffer(column, dtype=column.typecode) if len(column) else np.zeros(0, column.typecode)
-             for name, column in self._columns.items()}  # fmt: skip
+        c = {
+            name: np.frombuffer(column, dtype=column.typecode) if len(column) else np.zeros(0, column.typecode)
+            for name, column in self._columns.items()
+        }
         if len(c["duration"]) and float(c["duration"].min()) < 0:
             raise InputError(f"{self._source}: an event has a negative duration", hint=_RECORD)
         order = np.lexsort((-c["duration"], c["start"]))
         began = float(c["start"][order[0]]) if len(order) else 0.0
         return Trace(
-            self._source, tuple(self._names), tuple(self._categories), tuple(Lane(str(p), str(t)) for p, t in self._lanes),
-            tuple(_detail(*key) for key in self._details), c["name"][order], c["category"][order], c["lane"][order],
-            (c["start"][order] - began) * MICRO, c["duration"][order] * MICRO, c["correlation"][order], c["external"][order],
-            c["device"][order], c["stream"][order], c["bytes"][order], c["sequence"][order],
-            c["detail"][order], metadata, began / MEGA,
-        )  # fmt: skip
+            self._source,
+            tuple(self._names),
+            tuple(self._categories),
+            tuple(Lane(str(p), str(t)) for p, t in self._lanes),
+            tuple(_detail(*key) for key in self._details),
+            c["name"][order],
+            c["category"][order],
+            c["lane"][order],
+            (c["start"][order] - began) * MICRO,
+            c["duration"][order] * MICRO,
+            c["correlation"][order],
+            c["external"][order],
+            c["device"][order],
+            c["stream"][order],
+            c["bytes"][order],
+            c["sequence"][order],
+            c["detail"][order],
+            metadata,
+            began / MEGA,
+        )
 
 
 def _more(name: str, args: _Args) -> tuple[bytes, bytes]:
@@ -222,9 +254,7 @@ def _more(name: str, args: _Args) -> tuple[bytes, bytes]:
     return (bytes(args.given), bytes(args.strides)) if "convolution" in name or "attention" in name else (b"", b"")
 
 
-def _detail(
-    shapes: bytes, dtypes: bytes, collective: str, elements: int, group: int, given: bytes, strides: bytes
-) -> Detail:  # fmt: skip
+def _detail(shapes: bytes, dtypes: bytes, collective: str, elements: int, group: int, given: bytes, strides: bytes) -> Detail:
     return Detail(_shapes(shapes), _texts(dtypes), collective, elements, group, _texts(given), _shapes(strides))
 
 

@@ -84,9 +84,13 @@ class Compared:
             Row("memory", "B", None if e is None else e.memory_bytes, self.memory_bytes),
             Row(f"energy a {self.per.removesuffix('s')}", "J", predicted_j, energy_j),
             Row(f"time of {self.n_steps:,} steps", "s", self.predicted_s, self.train_s or None),
-            Row("their cost", "USD", cost_usd(self.plan, self.predicted_s, total_j),
-                cost_usd(self.plan, self.train_s, self.energy.energy_j)),
-        ]  # fmt: skip
+            Row(
+                "their cost",
+                "USD",
+                cost_usd(self.plan, self.predicted_s, total_j),
+                cost_usd(self.plan, self.train_s, self.energy.energy_j),
+            ),
+        ]
         return [r for r in found if r.predicted is not None or r.measured is not None]
 
 

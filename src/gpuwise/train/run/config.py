@@ -144,10 +144,15 @@ def _expected(path: Path, told: Mapping[str, Any]) -> Expected | None:
         return None
     try:
         return Expected(
-            float(given["rate"]), str(given["per"]), float(given["step_s"]), float(given["before_rate"]),
-            None if given.get("memory_bytes") is None else int(given["memory_bytes"]), given.get("device"),
-            given.get("device_name"), None if given.get("energy_j") is None else float(given["energy_j"]),
-        )  # fmt: skip
+            float(given["rate"]),
+            str(given["per"]),
+            float(given["step_s"]),
+            float(given["before_rate"]),
+            None if given.get("memory_bytes") is None else int(given["memory_bytes"]),
+            given.get("device"),
+            given.get("device_name"),
+            None if given.get("energy_j") is None else float(given["energy_j"]),
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise FieldError(f"expected: {error} is missing or no number", file=str(path)) from None
 

@@ -131,9 +131,13 @@ def total_of(journal: Journal, loop: Loop, plan: Plan) -> float | None:
 
 
 def now_of(
-    journal: Journal, plan: Plan = NO_PLAN, *, expected: Expected | None = None, meter: Meter | None = None,
+    journal: Journal,
+    plan: Plan = NO_PLAN,
+    *,
+    expected: Expected | None = None,
+    meter: Meter | None = None,
     elapsed_s: float | None = None,
-) -> Now:  # fmt: skip
+) -> Now:
     """From what has been written so far; ``elapsed_s`` since the process began, which is what is paid for."""
     loop = loop_of(journal)
     energy = meter.of(journal) if meter is not None else NO_ENERGY
@@ -145,12 +149,19 @@ def now_of(
     turn_s = loop.mean_turn_s
     predicted_s = predicted_turn_s(expected, loop)
     return Now(
-        int(loop.turns), rate, loop.per, journal.losses[max(journal.losses)] if journal.losses else None,
-        loop.turns / an_epoch if an_epoch else None, total / an_epoch if total and an_epoch else plan.epochs, memory,
-        energy.energy_j, cost_usd(plan, elapsed_s, energy.energy_j), total,
+        int(loop.turns),
+        rate,
+        loop.per,
+        journal.losses[max(journal.losses)] if journal.losses else None,
+        loop.turns / an_epoch if an_epoch else None,
+        total / an_epoch if total and an_epoch else plan.epochs,
+        memory,
+        energy.energy_j,
+        cost_usd(plan, elapsed_s, energy.energy_j),
+        total,
         left * turn_s if left is not None and turn_s is not None else None,
         left * predicted_s if left is not None and predicted_s is not None else None,
-    )  # fmt: skip
+    )
 
 
 def predicted_turn_s(expected: Expected | None, loop: Loop) -> float | None:

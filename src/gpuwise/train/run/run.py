@@ -85,9 +85,17 @@ class _Prediction:
 
 
 def run_tuned(
-    script: str, arguments: Sequence[str], tuned: Tuned, *, module: bool = False, plan: Plan | None = None,
-    look: Callable[[Now], None] | None = None, every_s: float = 1.0, streams: Streams = (None, None), record: bool = True,
-) -> Ran:  # fmt: skip
+    script: str,
+    arguments: Sequence[str],
+    tuned: Tuned,
+    *,
+    module: bool = False,
+    plan: Plan | None = None,
+    look: Callable[[Now], None] | None = None,
+    every_s: float = 1.0,
+    streams: Streams = (None, None),
+    record: bool = True,
+) -> Ran:
     """Run it to its own end; what it prints goes where it would, or to ``streams``. Signals to this process are the script's.
 
     ``plan``: how long it is to go on and what it costs; the file's by default. ``record``: what was measured goes to the user's
@@ -109,14 +117,24 @@ def run_tuned(
                 look(now_of(journal, plan, expected=prediction.of(journal), meter=meter, elapsed_s=elapsed_s))
 
         outcome = launch(
-            settings, place, look=None if look is None else show, look_every_s=every_s, streams=streams, let_end=True,
-        )  # fmt: skip
+            settings,
+            place,
+            look=None if look is None else show,
+            look_every_s=every_s,
+            streams=streams,
+            let_end=True,
+        )
     journal = outcome.journal
     energy = meter.of(journal)
     ran = Ran(
-        outcome, journal.refused, _compared(journal, prediction.of(journal), outcome, plan, meter), energy,
-        cost_usd(plan, outcome.wall_s, energy.energy_j), device_of(journal), not_kept=prediction.failed,
-    )  # fmt: skip
+        outcome,
+        journal.refused,
+        _compared(journal, prediction.of(journal), outcome, plan, meter),
+        energy,
+        cost_usd(plan, outcome.wall_s, energy.energy_j),
+        device_of(journal),
+        not_kept=prediction.failed,
+    )
     return _kept(ran, script_is, tuned) if record else ran
 
 
@@ -134,10 +152,19 @@ def _kept(ran: Ran, script: Script, tuned: Tuned) -> Ran:
         return ran
     e = compared.usable
     measured = Measured(
-        RAN, compared.rate, compared.per, compared.step_s, tuned.levers, None if e is None else e.rate,
-        None if e is None else e.basis, compared.memory_bytes, None if e is None else e.memory_bytes,
-        compared.energy_a_sample_j, None, compared.n_steps,
-    )  # fmt: skip
+        RAN,
+        compared.rate,
+        compared.per,
+        compared.step_s,
+        tuned.levers,
+        None if e is None else e.rate,
+        None if e is None else e.basis,
+        compared.memory_bytes,
+        None if e is None else e.memory_bytes,
+        compared.energy_a_sample_j,
+        None,
+        compared.n_steps,
+    )
     try:
         return replace(ran, kept_in=keep(script, device, ran.outcome.journal.begin.get("torch"), [measured]))
     except GpuwiseError as error:

@@ -192,9 +192,19 @@ def _fused(value: object, facts: Facts) -> str | None:
 
 
 _CHECKS = {
-    "trim_padding": _padding, "length_groups": _padding, "workers": _workers, "prefetch": _prefetch, "pin_memory": _loader,
-    "cache_decode": _loader, "cache_items": _loader, "autocast": _autocast, "tf32": _tf32, "compile": _compile,
-    "channels_last": _convolutions, "cudnn_benchmark": _convolutions, "fused_optimizer": _fused,
+    "trim_padding": _padding,
+    "length_groups": _padding,
+    "workers": _workers,
+    "prefetch": _prefetch,
+    "pin_memory": _loader,
+    "cache_decode": _loader,
+    "cache_items": _loader,
+    "autocast": _autocast,
+    "tf32": _tf32,
+    "compile": _compile,
+    "channels_last": _convolutions,
+    "cudnn_benchmark": _convolutions,
+    "fused_optimizer": _fused,
     "checkpointing": _own_checkpoints,
     "fp8": _fp8,
-}  # fmt: skip
+}

@@ -15,8 +15,19 @@ from pathlib import Path
 
 OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")
 EVERY_OPTIMIZER = (
-    *OPTIMIZERS, "Adadelta", "Adafactor", "Adamax", "ASGD", "LBFGS", "Muon", "NAdam", "RAdam", "RMSprop", "Rprop", "SparseAdam",
-)  # fmt: skip
+    *OPTIMIZERS,
+    "Adadelta",
+    "Adafactor",
+    "Adamax",
+    "ASGD",
+    "LBFGS",
+    "Muon",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+    "SparseAdam",
+)
 LOADER_ARGUMENTS = {"workers": "num_workers", "prefetch": "prefetch_factor", "pin_memory": "pin_memory"}
 LINES = {
     "tf32": 'torch.set_float32_matmul_precision("high")',

@@ -21,13 +21,22 @@ from gpuwise.train.tune.worth import Worth
 def document(result: Result, patch: Patch, config: Path | None, worth: Worth | None = None) -> dict[str, Any]:
     """Everything, in SI units; no number is infinite."""
     return {
-        "before": _trial(result.before), "after": _trial(result.after), "gain": _gain(result.gain),
-        "levers": dict(result.levers), "parity": _verdict(result.parity), "padding_share": result.facts.padding,
-        "tried": [_tried(t) for t in result.tried], "diff": patch.text, "diff_covers": list(patch.covers),
-        "config": None if config is None else str(config), "spent_s": result.spent_s, "out_of_time": result.out_of_time,
+        "before": _trial(result.before),
+        "after": _trial(result.after),
+        "gain": _gain(result.gain),
+        "levers": dict(result.levers),
+        "parity": _verdict(result.parity),
+        "padding_share": result.facts.padding,
+        "tried": [_tried(t) for t in result.tried],
+        "diff": patch.text,
+        "diff_covers": list(patch.covers),
+        "config": None if config is None else str(config),
+        "spent_s": result.spent_s,
+        "out_of_time": result.out_of_time,
         "useful_tokens_per_s": useful_rates(result),
-        "worth": None if worth is None else worth_document(worth), **batch_document(result.fitting, result.sizes),
-    }  # fmt: skip
+        "worth": None if worth is None else worth_document(worth),
+        **batch_document(result.fitting, result.sizes),
+    }
 
 
 def worth_document(worth: Worth) -> dict[str, Any]:
@@ -38,12 +47,16 @@ def worth_document(worth: Worth) -> dict[str, Any]:
         "device": None if worth.device is None else worth.device.name,
         "flop_per_sample": {"before": dict(flop_before.per_sample) or None, "after": dict(flop_after.per_sample) or None},
         "recomputed_flop_per_sample": {"before": flop_before.recomputed, "after": flop_after.recomputed},
-        "mfu": {"before": worth.utilisation[0], "after": worth.utilisation[1]}, "mfu_unknown": worth.utilisation_why,
+        "mfu": {"before": worth.utilisation[0], "after": worth.utilisation[1]},
+        "mfu_unknown": worth.utilisation_why,
         "peak_from": worth.peak_basis,
         "energy_j_per_sample": {"before": energy_before.energy_j, "after": energy_after.energy_j},
-        "energy_from": energy_after.basis, "energy_unknown": energy_before.why or energy_after.why,
-        "saved_s": worth.saved_s, "saved_kwh": worth.saved_kwh, "saved_usd": worth.saved_usd,
-    }  # fmt: skip
+        "energy_from": energy_after.basis,
+        "energy_unknown": energy_before.why or energy_after.why,
+        "saved_s": worth.saved_s,
+        "saved_kwh": worth.saved_kwh,
+        "saved_usd": worth.saved_usd,
+    }
 
 
 def useful_rates(result: Result) -> dict[str, float] | None:
@@ -60,9 +73,14 @@ def useful_rates(result: Result) -> dict[str, float] | None:
 
 def _trial(trial: Trial) -> dict[str, Any]:
     return {
-        "rate": trial.rate, "per": trial.per, "step_s": trial.step_s, "memory_bytes": trial.memory_bytes,
-        "shares": dict(trial.shares), "warm_up_s": trial.warm_up_s, "n_steps": trial.n_steps,
-    }  # fmt: skip
+        "rate": trial.rate,
+        "per": trial.per,
+        "step_s": trial.step_s,
+        "memory_bytes": trial.memory_bytes,
+        "shares": dict(trial.shares),
+        "warm_up_s": trial.warm_up_s,
+        "n_steps": trial.n_steps,
+    }
 
 
 def _gain(gain: Gain | None) -> dict[str, Any] | None:
@@ -75,17 +93,29 @@ def _verdict(verdict: Verdict | None) -> dict[str, Any] | None:
     if verdict is None:
         return None
     return {
-        "passed": verdict.passed, "changes": verdict.changes, "precision": verdict.precision, "where": verdict.what,
-        "difference": _finite(verdict.difference), "tolerance": verdict.tolerance, "places": verdict.places,
-        "places_over": verdict.over, "words": verdict.words,
-    }  # fmt: skip
+        "passed": verdict.passed,
+        "changes": verdict.changes,
+        "precision": verdict.precision,
+        "where": verdict.what,
+        "difference": _finite(verdict.difference),
+        "tolerance": verdict.tolerance,
+        "places": verdict.places,
+        "places_over": verdict.over,
+        "words": verdict.words,
+    }
 
 
 def _tried(tried: Tried) -> dict[str, Any]:
     return {
-        "lever": tried.name, "value": tried.value, "result": tried.result, "why": tried.why, "gain": _gain(tried.gain),
-        "most_possible": tried.ceiling, "parity": _verdict(tried.parity), "extra_s": tried.extra_s,
-    }  # fmt: skip
+        "lever": tried.name,
+        "value": tried.value,
+        "result": tried.result,
+        "why": tried.why,
+        "gain": _gain(tried.gain),
+        "most_possible": tried.ceiling,
+        "parity": _verdict(tried.parity),
+        "extra_s": tried.extra_s,
+    }
 
 
 def _finite(value: float) -> float | None:
@@ -96,15 +126,22 @@ def write_config(result: Result, script: str, path: Path) -> None:
     """``gpuwise.toml`` with the levers that were kept."""
     notes = {
         t.name: f"{t.gain.ratio:.2f}x, {t.parity.changes if t.parity else 'not compared'}"
-        for t in result.tried if t.result == "kept" and t.gain is not None
-    }  # fmt: skip
+        for t in result.tried
+        if t.result == "kept" and t.gain is not None
+    }
     before, after = result.before, result.after
     expected = None
     if before.rate is not None and after.rate is not None and after.step_s is not None:
         expected = Expected(
-            after.rate, after.per, after.step_s, before.rate, after.memory_bytes, result.facts.device,
-            None if after.device is None else after.device.name, after.energy.energy_j,
-        )  # fmt: skip
+            after.rate,
+            after.per,
+            after.step_s,
+            before.rate,
+            after.memory_bytes,
+            result.facts.device,
+            None if after.device is None else after.device.name,
+            after.energy.energy_j,
+        )
     plan = NO_PLAN
     with suppress(GpuwiseError):
         # what a person wrote into the file stays

@@ -69,21 +69,32 @@ def facts_of(journal: Journal, trial: Trial) -> Facts:
     padding, items = journal.last("padding"), journal.last("items")
     shares = trial.shares or shares_of(journal.steady)
     return Facts(
-        device=device, threads=int(journal.begin.get("threads", 1)), cores=usable_cores(),
-        n_workers=None if loader is None else int(loader["num_workers"]), epoch_steps=_epoch_steps(loader, journal),
+        device=device,
+        threads=int(journal.begin.get("threads", 1)),
+        cores=usable_cores(),
+        n_workers=None if loader is None else int(loader["num_workers"]),
+        epoch_steps=_epoch_steps(loader, journal),
         shares=shares,
-        item_s=items.get("item_s"), item_cpu_s=items.get("cpu_s"), free_cores=free_cores(usable_cores()),
+        item_s=items.get("item_s"),
+        item_cpu_s=items.get("cpu_s"),
+        free_cores=free_cores(usable_cores()),
         taken_rate=trial.rate / max(1.0 - shares.get("data", 0.0), 1e-3) if trial.rate and trial.per == "samples" else None,
         padding=1.0 - padding["useful"] / padding["columns"] if padding.get("columns") else None,
         convolutions=any(m["convolutions"] for m in models),
-        compiled=bool(script.get("compile")) or any(m["compiled"] for m in models), autocast=script.get("autocast"),
-        scaler=bool(script.get("scaler")), optimizers=tuple(str(o["name"]) for o in optimizers),
+        compiled=bool(script.get("compile")) or any(m["compiled"] for m in models),
+        autocast=script.get("autocast"),
+        scaler=bool(script.get("scaler")),
+        optimizers=tuple(str(o["name"]) for o in optimizers),
         fused=bool(optimizers) and all(o.get("fused") for o in optimizers),
-        dtypes=tuple(sorted({str(d) for m in models for d in m["dtypes"]})), compiler=has_compiler(device),
-        bf16_units=processor_has_bf16() if device == "cpu" else None, capability=capability() if device == "cuda" else None,
-        batch=_number(loader, "batch_size"), n_samples=_number(loader, "n_samples"), accumulation=round(taken_batches(journal)),
+        dtypes=tuple(sorted({str(d) for m in models for d in m["dtypes"]})),
+        compiler=has_compiler(device),
+        bf16_units=processor_has_bf16() if device == "cpu" else None,
+        capability=capability() if device == "cuda" else None,
+        batch=_number(loader, "batch_size"),
+        n_samples=_number(loader, "n_samples"),
+        accumulation=round(taken_batches(journal)),
         checkpoints=checkpoints_of(journal),
-    )  # fmt: skip
+    )
 
 
 def _epoch_steps(loader: Mapping[str, Any] | None, journal: Journal) -> int | None:

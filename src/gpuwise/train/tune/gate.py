@@ -22,9 +22,15 @@ class Gate:
     levers of both sides, where the script does not run without them."""
 
     def __init__(
-        self, job: Job, folder: Path, zygote: Zygote | None, *, steps: int = parity.STEPS, own: str | None = None,
+        self,
+        job: Job,
+        folder: Path,
+        zygote: Zygote | None,
+        *,
+        steps: int = parity.STEPS,
+        own: str | None = None,
         base: Mapping[str, object] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._always: dict[str, object] = {NO_DROPOUT: True, **(base or {})}
         self._job, self._folder, self._zygote, self._steps, self._own = job, folder, zygote, steps, own
         self._batches = folder / "record" / "batches"
@@ -50,17 +56,24 @@ class Gate:
         if not outcome.ok:
             return Verdict(False, changes, precision, "", 0.0, 0.0, why=outcome.error or f"the run ended: {outcome.ended}")
         return parity.judge(
-            distance(base, curve_of(outcome.journal, self._steps)), self._noise(precision, base), spread, changes=changes,
+            distance(base, curve_of(outcome.journal, self._steps)),
+            self._noise(precision, base),
+            spread,
+            changes=changes,
             precision=precision,
-        )  # fmt: skip
+        )
 
     def _record(self) -> None:
         if self._recorded:
             return
         outcome = run(
-            self._job, self._always, self._folder / "record", stop=self._stop, zygote=self._zygote,
+            self._job,
+            self._always,
+            self._folder / "record",
+            stop=self._stop,
+            zygote=self._zygote,
             parity=Parity(self._steps, record_batches=str(self._batches)),
-        )  # fmt: skip
+        )
         if not outcome.journal.ticks:
             raise GpuwiseError(f"the script could not be run for the comparison: {outcome.error or outcome.ended}")
         self._recorded = True
@@ -71,9 +84,13 @@ class Gate:
 
     def _replay(self, levers: Mapping[str, object], name: str) -> Outcome:
         return run(
-            self._job, {**self._always, **levers}, self._folder / name, stop=self._stop, zygote=self._zygote,
+            self._job,
+            {**self._always, **levers},
+            self._folder / name,
+            stop=self._stop,
+            zygote=self._zygote,
             parity=Parity(self._steps, replay_batches=str(self._batches)),
-        )  # fmt: skip
+        )
 
     def _base(self) -> tuple[parity.Curve, Distance]:
         if self._untouched is None or self._spread is None:
@@ -98,9 +115,13 @@ class Gate:
         """Why the loader gives other batches under these levers; None where it does not."""
         folder = self._folder / "loaded"
         outcome = run(
-            self._job, {**self._always, **levers}, folder, stop=self._stop, zygote=self._zygote,
+            self._job,
+            {**self._always, **levers},
+            folder,
+            stop=self._stop,
+            zygote=self._zygote,
             parity=Parity(self._steps, record_batches=str(folder / "batches")),
-        )  # fmt: skip
+        )
         if not outcome.journal.ticks:
             return f"the run ended before its first step: {outcome.error or outcome.ended}"
         augmented = any(BY_NAME[name].changes == "order" for name in levers)

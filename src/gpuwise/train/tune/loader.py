@@ -166,9 +166,15 @@ class Chosen:
 
 
 def choose_workers(
-    dataset: Any, *, cores: int, free: float | None = None, needed_rate: float = float("inf"), items: int = CHECK_ITEMS,
-    batch: int = BATCH, collate: Callable[[list[Any]], Any] | None = None,
-) -> Chosen:  # fmt: skip
+    dataset: Any,
+    *,
+    cores: int,
+    free: float | None = None,
+    needed_rate: float = float("inf"),
+    items: int = CHECK_ITEMS,
+    batch: int = BATCH,
+    collate: Callable[[list[Any]], Any] | None = None,
+) -> Chosen:
     """How many workers make this dataset's items fastest, up to two for each of ``cores``, or fast enough for ``needed_rate``
     items a second.
 
@@ -192,9 +198,14 @@ def choose_workers(
 
 
 def run_loader(
-    dataset: Any, workers: int, predicted: float = float("nan"), *, items: int = CHECK_ITEMS, batch: int = BATCH,
+    dataset: Any,
+    workers: int,
+    predicted: float = float("nan"),
+    *,
+    items: int = CHECK_ITEMS,
+    batch: int = BATCH,
     collate: Callable[[list[Any]], Any] | None = None,
-) -> Check:  # fmt: skip
+) -> Check:
     """About ``items`` items (in whole batches, as many from each worker) through a ``DataLoader``; where there
     are fewer, they come again."""
     from torch.utils.data import DataLoader

@@ -112,9 +112,10 @@ def curve_of(journal: Any, steps: int = STEPS) -> Curve:
     norms = tuple(float(e["gradient_norm"]) for e in journal.of("norm"))
     per_step = max(len(losses) // max(len(norms), 1), 1)
     return Curve(
-        losses[: steps * per_step], norms[:steps],
+        losses[: steps * per_step],
+        norms[:steps],
         tuple(str(e["file"]) for e in sorted(journal.of("gradients"), key=lambda e: int(e["optimizer"]))),
-    )  # fmt: skip
+    )
 
 
 def distance(a: Curve, b: Curve) -> Distance:
@@ -164,10 +165,16 @@ def judge(candidate: Distance, rounding: Distance, spread: Distance, *, changes:
     unit = UNITS[precision]
     if candidate.missing:
         return Verdict(
-            False, changes, precision, f"gradient of {candidate.missing[0]}", float("inf"), 0.0, len(candidate.missing),
+            False,
+            changes,
+            precision,
+            f"gradient of {candidate.missing[0]}",
+            float("inf"),
+            0.0,
+            len(candidate.missing),
             len(candidate.gradients) + len(candidate.missing),
             why=f"{len(candidate.missing)} gradients are there in one run only: {', '.join(candidate.missing[:3])}",
-        )  # fmt: skip
+        )
     checks = _curve("loss of step {}", candidate.losses, rounding.losses, spread.losses, unit)
     checks += _curve("gradient norm of step {}", candidate.norms, rounding.norms, spread.norms, unit)
     middle = _middle(list(rounding.gradients.values()))

@@ -99,18 +99,37 @@ def _run(device: Device, torch: str | None, now_s: float) -> Run:
 
 def _record(script: Script, device: Device, one: Measured, at_s: float) -> Record:
     parameters: dict[str, Value] = {
-        "script": script.text, "job": script.job, "levers": _levers(one.levers), "per": one.per, "kind": one.kind,
+        "script": script.text,
+        "job": script.job,
+        "levers": _levers(one.levers),
+        "per": one.per,
+        "kind": one.kind,
         "steps": one.n_steps,
-    }  # fmt: skip
+    }
     conditions: dict[str, Value] = {
-        "predicted_rate": one.predicted_rate, "predicted_by": one.predicted_by, "memory_bytes": one.memory_bytes,
-        "predicted_memory_bytes": one.predicted_memory_bytes, "energy_j_per_sample": one.energy_j, "utilisation": one.utilisation,
-    }  # fmt: skip
+        "predicted_rate": one.predicted_rate,
+        "predicted_by": one.predicted_by,
+        "memory_bytes": one.memory_bytes,
+        "predicted_memory_bytes": one.predicted_memory_bytes,
+        "energy_j_per_sample": one.energy_j,
+        "utilisation": one.utilisation,
+    }
     known = {name: value for name, value in conditions.items() if value is not None}
     return Record(
-        at_s, f"train-{script.job[:12]}", FAMILY, device.id, device.name, device.accelerator, "", parameters, "1/s", one.rate,
-        samples=max(one.n_steps, 1), time_s=one.step_s, conditions=known,
-    )  # fmt: skip
+        at_s,
+        f"train-{script.job[:12]}",
+        FAMILY,
+        device.id,
+        device.name,
+        device.accelerator,
+        "",
+        parameters,
+        "1/s",
+        one.rate,
+        samples=max(one.n_steps, 1),
+        time_s=one.step_s,
+        conditions=known,
+    )
 
 
 def _levers(levers: Mapping[str, object]) -> str:
@@ -132,14 +151,27 @@ def keep_tuning(result: Result, script: Script, torch: str | None, utilisation: 
 
 
 def _of(
-    kind: str, trial: Trial, levers: Mapping[str, object], utilisation: float | None, predicted: float | None = None,
+    kind: str,
+    trial: Trial,
+    levers: Mapping[str, object],
+    utilisation: float | None,
+    predicted: float | None = None,
     by: str | None = None,
-) -> Measured:  # fmt: skip
+) -> Measured:
     assert trial.rate is not None and trial.step_s is not None
     return Measured(
-        kind, trial.rate, trial.per, trial.step_s, levers, predicted, by, trial.memory_bytes, energy_j=trial.energy.energy_j,
-        utilisation=utilisation, n_steps=trial.n_steps,
-    )  # fmt: skip
+        kind,
+        trial.rate,
+        trial.per,
+        trial.step_s,
+        levers,
+        predicted,
+        by,
+        trial.memory_bytes,
+        energy_j=trial.energy.energy_j,
+        utilisation=utilisation,
+        n_steps=trial.n_steps,
+    )
 
 
 def _lever_records(result: Result, script: Script, device: Device) -> list[Record]:
@@ -201,10 +233,14 @@ def _past(script: Script, device: Device, levers: Mapping[str, object]) -> list[
     with Records(create=False) as records:
         rows = records.query(measurement=f"train-{script.job[:12]}", family=FAMILY, machine_id=here)
     return [
-        r for r in rows
-        if r.parameters.get("job") == script.job and r.parameters.get("levers") == _levers(levers)
-        and r.device_name == device.name and r.value and r.time_s
-    ]  # fmt: skip
+        r
+        for r in rows
+        if r.parameters.get("job") == script.job
+        and r.parameters.get("levers") == _levers(levers)
+        and r.device_name == device.name
+        and r.value
+        and r.time_s
+    ]
 
 
 def _median(rows: Sequence[Record], given: Expected | None, basis: str) -> Expected:
@@ -214,9 +250,16 @@ def _median(rows: Sequence[Record], given: Expected | None, basis: str) -> Expec
     memories = [int(m) for r in rows if (m := r.conditions.get("memory_bytes")) is not None]
     rate = statistics.median(r.value or 0.0 for r in rows)
     return Expected(
-        rate, per, statistics.median(r.time_s or 0.0 for r in rows), rate if given is None else given.before_rate,
-        max(memories) if memories else None, None, rows[-1].device_name, statistics.median(energies) if energies else None, basis,
-    )  # fmt: skip
+        rate,
+        per,
+        statistics.median(r.time_s or 0.0 for r in rows),
+        rate if given is None else given.before_rate,
+        max(memories) if memories else None,
+        None,
+        rows[-1].device_name,
+        statistics.median(energies) if energies else None,
+        basis,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,9 +287,10 @@ def own_errors() -> list[Errors]:
     found: list[Errors] = []
     for kind in (TUNED, RAN):
         pairs = [
-            (float(p) / r.value - 1.0, r.parameters.get("job")) for r in rows
+            (float(p) / r.value - 1.0, r.parameters.get("job"))
+            for r in rows
             if r.parameters.get("kind") == kind and r.value and (p := r.conditions.get("predicted_rate")) is not None
-        ]  # fmt: skip
+        ]
         if pairs:
             errors = [e for e, _ in pairs]
             sizes = [abs(e) for e in errors]

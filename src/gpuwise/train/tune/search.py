@@ -107,9 +107,14 @@ class Search:
     """One tuning. ``say`` takes progress, a line at a time."""
 
     def __init__(
-        self, job: Job, state: State, folder: Path, zygote: Zygote | None, options: Options,
+        self,
+        job: Job,
+        state: State,
+        folder: Path,
+        zygote: Zygote | None,
+        options: Options,
         say: Callable[[str], None] = lambda text: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._job, self._state, self._folder, self._zygote, self._options = job, state, folder, zygote, options
         self._say = say
         self._ends_s = time.monotonic() + options.minutes * 60.0
@@ -207,9 +212,15 @@ class Search:
     def _prober(self, levers: Levers, capacity: Capacity, accumulation: int) -> Prober:
         options = self._options
         return Prober(
-            self._run, self._state, capacity, base=levers, accumulation=accumulation, steps=options.steps,
-            least_s=options.least_s, say=self._say,
-        )  # fmt: skip
+            self._run,
+            self._state,
+            capacity,
+            base=levers,
+            accumulation=accumulation,
+            steps=options.steps,
+            least_s=options.least_s,
+            say=self._say,
+        )
 
     def _sizes(self, facts: Facts, before: Trial, capacity: Capacity) -> Sizes:
         """The batch finder under what was kept."""

@@ -87,5 +87,8 @@ def subject_of(script: str, arguments: Sequence[str], *, module: bool, versions:
     """What a tuning is about: the script's words and text, and the software."""
     text = b"" if module else Path(script).read_bytes()
     return {
-        "script": script, "arguments": list(arguments), "text": hashlib.sha256(text).hexdigest(), **dict(versions),
-    }  # fmt: skip
+        "script": script,
+        "arguments": list(arguments),
+        "text": hashlib.sha256(text).hexdigest(),
+        **dict(versions),
+    }

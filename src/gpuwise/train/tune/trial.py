@@ -94,18 +94,32 @@ class Trial:
 
 
 def run(
-    job: Job, levers: Mapping[str, object], folder: Path, *, stop: Stop, zygote: Zygote | None, parity: Parity | None = None,
+    job: Job,
+    levers: Mapping[str, object],
+    folder: Path,
+    *,
+    stop: Stop,
+    zygote: Zygote | None,
+    parity: Parity | None = None,
     count: bool = False,
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """The script under ``levers``; everything it writes by ``torch.save`` or prints goes to ``folder``. Its energy is metered;
     with ``OBSERVE``, or where ``count`` says so, the operations of one turn of its loop are counted."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     settings = Settings(
-        job.script, list(job.arguments), str(folder / "journal.jsonl"), module=job.module, stop=stop, seed=job.seed,
-        levers=dict(levers), parity=parity, trial=str(folder / "saved"), device_memory_bytes=job.device_memory_bytes,
+        job.script,
+        list(job.arguments),
+        str(folder / "journal.jsonl"),
+        module=job.module,
+        stop=stop,
+        seed=job.seed,
+        levers=dict(levers),
+        parity=parity,
+        trial=str(folder / "saved"),
+        device_memory_bytes=job.device_memory_bytes,
         count_flop=count or OBSERVE in levers,
-    )  # fmt: skip
+    )
     with Meter() as meter:
         outcome = launch(
             settings, folder, limits=job.limits, environment=job.environment, output=folder / "output", zygote=zygote
@@ -127,11 +141,14 @@ def trial_of(outcome: Outcome, *, skip_steps: int = 0) -> Trial:
     kept = steady(late[skip_steps:])
     wall = sum(s.wall_s for s in kept)
     common: dict[str, Any] = {
-        "losses": [v for _, v in sorted(journal.losses.items())][:64], "error": outcome.error,
+        "losses": [v for _, v in sorted(journal.losses.items())][:64],
+        "error": outcome.error,
         "out_of_memory": outcome.out_of_memory,
-        "refused": {k: v for k, v in journal.refused.items() if k in BY_NAME}, "wall_s": outcome.wall_s,
-        "memory_bytes": memory_of(outcome), "n_steps": len(kept),
-    }  # fmt: skip
+        "refused": {k: v for k, v in journal.refused.items() if k in BY_NAME},
+        "wall_s": outcome.wall_s,
+        "memory_bytes": memory_of(outcome),
+        "n_steps": len(kept),
+    }
     if not kept or wall <= 0:
         return Trial(outcome.ended, ok=False, **common)
     samples, columns = sum(s.samples for s in kept), sum(s.tokens for s in kept)
@@ -139,12 +156,19 @@ def trial_of(outcome: Outcome, *, skip_steps: int = 0) -> Trial:
     before = steps[: len(steps) - len(kept)]
     energy = energy_of(journal, ticks, kept)
     return Trial(
-        outcome.ended, ok=outcome.ok, step_s=median_s, rate=rate_of(kept),
-        per="samples" if samples else "steps", shares=shares_of(kept),
+        outcome.ended,
+        ok=outcome.ok,
+        step_s=median_s,
+        rate=rate_of(kept),
+        per="samples" if samples else "steps",
+        shares=shares_of(kept),
         columns_per_sample=columns / samples if samples and columns else None,
         warm_up_s=max(sum(s.wall_s for s in before) - len(before) * median_s, 0.0) + first_step_s(journal),
-        energy=energy, flop=flop_of(journal, kept) if told else NOT_COUNTED, device=device_of(journal), **common,
-    )  # fmt: skip
+        energy=energy,
+        flop=flop_of(journal, kept) if told else NOT_COUNTED,
+        device=device_of(journal),
+        **common,
+    )
 
 
 def energy_of(journal: Journal, ticks: list[Tick], kept: list[Step]) -> Energy:
@@ -207,7 +231,7 @@ def no_steps(script: str, outcome: Outcome) -> GpuwiseError:
         return InputError(
             f"{script} makes no optimizer step itself; it starts other processes ({what})",
             hint="give the script that each of them runs",
-        )  # fmt: skip
+        )
     if not journal.ticks:
         how = "ran to its end" if outcome.ended == "end" else f"ended ({outcome.ended})"
         return InputError(f"{script} {how} without an optimizer step", hint="give a script that trains")

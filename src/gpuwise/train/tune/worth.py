@@ -46,9 +46,15 @@ class Worth:
 
 
 def worth_of(
-    result: Result, job: Job, state: State, folder: Path, zygote: Zygote | None, *, run_length_s: float,
+    result: Result,
+    job: Job,
+    state: State,
+    folder: Path,
+    zygote: Zygote | None,
+    *,
+    run_length_s: float,
     usd_per_hour: float | None = None,
-) -> Worth:  # fmt: skip
+) -> Worth:
     """Counts the operations of the tuned script anew where a lever changes them; that run is kept with the others."""
     untouched = _observed(state)
     flop = (untouched, _flop_after(untouched, result, job, state, folder, zygote))
@@ -60,10 +66,17 @@ def worth_of(
     ratio = result.gain.ratio if result.levers and result.gain is not None else 1.0
     saved_s = max(1.0 - 1.0 / ratio, 0.0) * run_length_s
     return Worth(
-        device, flop, (shares[0][0], shares[1][0]), shares[0][1] or shares[1][1], peaks.basis,
-        (result.before.energy, result.after.energy), run_length_s, saved_s, _saved_kwh(result, run_length_s),
+        device,
+        flop,
+        (shares[0][0], shares[1][0]),
+        shares[0][1] or shares[1][1],
+        peaks.basis,
+        (result.before.energy, result.after.energy),
+        run_length_s,
+        saved_s,
+        _saved_kwh(result, run_length_s),
         None if usd_per_hour is None else saved_s / HOUR_S * usd_per_hour,
-    )  # fmt: skip
+    )
 
 
 def _saved_kwh(result: Result, run_length_s: float) -> float | None:

@@ -34,8 +34,10 @@ from gpuwise.tui.lines.text_runs import (
 from gpuwise.units import J_PER_KWH, KILO
 
 MARKS: Mapping[Severity, tuple[str, str]] = {
-    Severity.FAULT: ("✖", "bad"), Severity.SLOWS: ("▲", "warn-strong"), Severity.NOTE: ("•", "note"),
-}  # fmt: skip
+    Severity.FAULT: ("✖", "bad"),
+    Severity.SLOWS: ("▲", "warn-strong"),
+    Severity.NOTE: ("•", "note"),
+}
 """Glyph and role of how much a cause matters."""
 IDLE, BUSY = "○", "●"
 INDENT = 5
@@ -60,10 +62,19 @@ class Cell:
 
 
 _CELLS: tuple[Cell, ...] = (
-    Cell("power", "W", 4), Cell("temperature", "temp", 5), Cell("clock", "MHz", 4), Cell("memory-text", "", 12),
-    Cell("power-limit", "power W", 9), Cell("clock-max", "clock MHz", 9), Cell("spark", "", SPARK_MIN), Cell("link", "PCIe", 5),
-    Cell("pcie", "PCIe B/s", 12), Cell("nvlink", "NVLink B/s", 12), Cell("coder", "enc/dec", 8), Cell("fan", "fan", 4),
-)  # fmt: skip
+    Cell("power", "W", 4),
+    Cell("temperature", "temp", 5),
+    Cell("clock", "MHz", 4),
+    Cell("memory-text", "", 12),
+    Cell("power-limit", "power W", 9),
+    Cell("clock-max", "clock MHz", 9),
+    Cell("spark", "", SPARK_MIN),
+    Cell("link", "PCIe", 5),
+    Cell("pcie", "PCIe B/s", 12),
+    Cell("nvlink", "NVLink B/s", 12),
+    Cell("coder", "enc/dec", 8),
+    Cell("fan", "fan", 4),
+)
 """In the order in which they are taken in as the width grows."""
 _INSTEAD = {"memory-text": "", "power-limit": "power", "clock-max": "clock"}
 _SECOND_LINE = ("link", "pcie", "nvlink", "coder", "fan")
@@ -118,8 +129,18 @@ def columns_for(width: int, cards: Sequence[Card], *, two_lines: bool) -> Column
         more = min(free, spark_top - spark) if spark else 0
         spark, free = spark + more, free - more
     order = (
-        "memory-text", "power", "power-limit", "temperature", "clock", "clock-max", "link", "pcie", "nvlink", "coder", "fan",
-    )  # fmt: skip
+        "memory-text",
+        "power",
+        "power-limit",
+        "temperature",
+        "clock",
+        "clock-max",
+        "link",
+        "pcie",
+        "nvlink",
+        "coder",
+        "fan",
+    )
     return Columns(name, use, use, tuple(taken[n] for n in order if n in taken), spark)
 
 
@@ -140,8 +161,9 @@ def heading(columns: Columns) -> Line:
     memory = 12 if columns.has("memory-text") else 5
     runs = [
         run(" " * (INDENT - 3) + left("GPU", columns.name + 3) + " ", "dim"),
-        run(left("use", columns.use_bar + 5) + " ", "dim"), run(left("memory", columns.memory_bar + memory) + " ", "dim"),
-    ]  # fmt: skip
+        run(left("use", columns.use_bar + 5) + " ", "dim"),
+        run(left("memory", columns.memory_bar + memory) + " ", "dim"),
+    ]
     runs += [run(right(c.title, c.width) + " ", "dim") for c in columns.cells if c.name != "memory-text"]
     if columns.spark:
         runs.append(run(left("use before", columns.spark), "dim"))
@@ -163,18 +185,22 @@ def row(card: Card, columns: Columns, causes: Sequence[Cause], history: History,
     glyph, role = mark_of(card, causes)
     s = card.sample
     start = [
-        run(glyph + " ", role), run(right(str(card.number), 2) + " ", "strong" if selected else "dim"),
+        run(glyph + " ", role),
+        run(right(str(card.number), 2) + " ", "strong" if selected else "dim"),
         run(left(short_name(card.identity.name), columns.name) + " ", "strong" if card.ok else "bad"),
-    ]  # fmt: skip
+    ]
     back, action = ("chosen" if selected else ""), f"card:{card.number}"
     if not card.ok:
         return line(*start, run(away_words(card, frame), "bad"), back=back, action=action)
     share = memory_share(card)
     memory_role = "warn" if share is not None and share >= NEARLY_FULL else "memory"
     runs = [
-        *start, *bar(s.utilization, columns.use_bar), run(right(percent(s.utilization), 5), "strong"), run(" "),
+        *start,
+        *bar(s.utilization, columns.use_bar),
+        run(right(percent(s.utilization), 5), "strong"),
+        run(" "),
         *bar(share, columns.memory_bar, memory_role),
-    ]  # fmt: skip
+    ]
     if not columns.has("memory-text"):
         runs += [run(right(percent(share), 5)), run(" ")]
     runs += [r for c in columns.cells for r in (_cell(card, c), run(" "))]
@@ -307,10 +333,14 @@ def block(card: Card, width: int, causes: Sequence[Cause], history: History, fra
     glyph, role = mark_of(card, causes)
     back, action = ("chosen" if selected else ""), f"card:{card.number}"
     top = line(
-        run(glyph + " ", role), run(right(str(card.number), 2) + " ", "strong"),
-        run(card.identity.name, "strong" if card.ok else "bad"), run("  "),
-        run("" if card.ok else away_words(card, frame), "bad"), back=back or "heading", action=action,
-    )  # fmt: skip
+        run(glyph + " ", role),
+        run(right(str(card.number), 2) + " ", "strong"),
+        run(card.identity.name, "strong" if card.ok else "bad"),
+        run("  "),
+        run("" if card.ok else away_words(card, frame), "bad"),
+        back=back or "heading",
+        action=action,
+    )
     if not card.ok:
         return [top, *([Line((), "", action)] * (CARD_LINES - 1))]
     s, share = card.sample, memory_share(card)
@@ -318,13 +348,25 @@ def block(card: Card, width: int, causes: Sequence[Cause], history: History, fra
     top_hz = card.identity.sm_clock_max_hz
     rows = (
         ("use", s.utilization, percent(s.utilization), "bar", "utilization", 1.0),
-        ("memory", share, f"{short_bytes(s.memory_used_bytes)} of {short_bytes(s.memory_total_bytes)}",
-         "warn" if share is not None and share >= NEARLY_FULL else "memory", "memory_used_bytes", s.memory_total_bytes),
+        (
+            "memory",
+            share,
+            f"{short_bytes(s.memory_used_bytes)} of {short_bytes(s.memory_total_bytes)}",
+            "warn" if share is not None and share >= NEARLY_FULL else "memory",
+            "memory_used_bytes",
+            s.memory_total_bytes,
+        ),
         ("power", _ratio(card.power_w, limit), f"{watts(card.power_w)} of {watts(limit)} W", "power", "power_w", limit),
-        ("heat", _ratio(s.temperature_c, slow), celsius(s.temperature_c) + (f" of {slow:.0f}" if slow else ""),
-         heat_role(card) or "heat", "temperature_c", slow or 100.0),
+        (
+            "heat",
+            _ratio(s.temperature_c, slow),
+            celsius(s.temperature_c) + (f" of {slow:.0f}" if slow else ""),
+            heat_role(card) or "heat",
+            "temperature_c",
+            slow or 100.0,
+        ),
         ("clock", _ratio(s.sm_clock_hz, top_hz), f"{mhz(s.sm_clock_hz)} of {mhz(top_hz)} MHz", "clock", "sm_clock_hz", top_hz),
-    )  # fmt: skip
+    )
     words = 17
     free = width - INDENT - 8 - words - 2
     drawn = max(6, min(40, free // 2 if free >= 28 else free))

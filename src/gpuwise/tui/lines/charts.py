@@ -50,19 +50,19 @@ METRICS: tuple[Metric, ...] = (
     Metric("use", "use", "utilization", "bar", lambda c: 1.0, percent),
     Metric("memory", "memory", "memory_used_bytes", "memory", lambda c: c.sample.memory_total_bytes, short_bytes),
     Metric("power", "power", "power_w", "power", limit_of, lambda v: f"{watts(v)} W"),
-    Metric("temperature", "temperature", "temperature_c", "up",
-           lambda c: c.identity.temperature_slowdown_c or 100.0, celsius),
+    Metric("temperature", "temperature", "temperature_c", "up", lambda c: c.identity.temperature_slowdown_c or 100.0, celsius),
     Metric("clock", "clock", "sm_clock_hz", "clock", lambda c: c.identity.sm_clock_max_hz, lambda v: f"{mhz(v)} MHz"),
     Metric("memory-busy", "memory busy", "memory_utilization", "memory", lambda c: 1.0, percent),
     Metric("pcie-out", "PCIe sent", "pcie_sent_bytes_per_s", "bar", lambda c: None, lambda v: f"{short_rate(v)}B/s"),
     Metric("pcie-in", "PCIe received", "pcie_received_bytes_per_s", "bar", lambda c: None, lambda v: f"{short_rate(v)}B/s"),
     Metric("nvlink-out", "NVLink sent", "nvlink_sent_bytes_per_s", "heat", lambda c: None, lambda v: f"{short_rate(v)}B/s"),
-    Metric("nvlink-in", "NVLink received", "nvlink_received_bytes_per_s", "heat", lambda c: None,
-           lambda v: f"{short_rate(v)}B/s"),
+    Metric(
+        "nvlink-in", "NVLink received", "nvlink_received_bytes_per_s", "heat", lambda c: None, lambda v: f"{short_rate(v)}B/s"
+    ),
     Metric("encoder", "encoder", "encoder_utilization", "bar", lambda c: 1.0, percent),
     Metric("decoder", "decoder", "decoder_utilization", "bar", lambda c: 1.0, percent),
     Metric("fan", "fan", "fan", "heat", lambda c: 1.0, percent),
-)  # fmt: skip
+)
 """In the order in which they are shown and stepped through."""
 BY_NAME = {m.name: m for m in METRICS}
 
@@ -97,8 +97,12 @@ def charts_of_metric(name: str, cards: Sequence[Card], history: History, n: int,
     for card in cards:
         title = f"{card.number} {short_name(card.identity.name)}"
         chart = _chart(BY_NAME[name], title, card, history, n, f"card:{card.number}")
-        made.append(Chart(*(getattr(chart, f) for f in ("title", "values", "low", "high", "now", "ramp", "action")),
-                          chosen=card.number == chosen))  # fmt: skip
+        made.append(
+            Chart(
+                *(getattr(chart, f) for f in ("title", "values", "low", "high", "now", "ramp", "action")),
+                chosen=card.number == chosen,
+            )
+        )
     return made
 
 

@@ -74,9 +74,17 @@ def draw(shot: Snapshot, state: State, history: History, hosts: HostHistory, wid
 def _bar(shot: Snapshot, state: State) -> head.Bar:
     watched_s = 0.0 if state.began_s is None else max(0.0, shot.frame.at_s - state.began_s)
     return head.Bar(
-        state.view, state.interval_s, state.paused, state.title, state.stale_s, watched_s, state.typing, state.order.filter,
-        state.said, shot.notices,
-    )  # fmt: skip
+        state.view,
+        state.interval_s,
+        state.paused,
+        state.title,
+        state.stale_s,
+        watched_s,
+        state.typing,
+        state.order.filter,
+        state.said,
+        shot.notices,
+    )
 
 
 def _entries(shot: Snapshot, state: State) -> list[Entry]:
@@ -232,9 +240,15 @@ def _host_charts(frame: Frame, hosts: HostHistory, width: int, height: int, stat
     of = "" if host.n_cores is None else f" of {host.n_cores} cores"
     made = [
         charts.Chart("processor", hosts.cpu.last(n), 0.0, 1.0, percent(host.cpu_share) + of, "up"),
-        charts.Chart("memory", hosts.memory.last(n), 0.0, host.memory_total_bytes or 1.0,
-                     f"{short_bytes(used)} of {short_bytes(host.memory_total_bytes)}", "memory"),
-    ]  # fmt: skip
+        charts.Chart(
+            "memory",
+            hosts.memory.last(n),
+            0.0,
+            host.memory_total_bytes or 1.0,
+            f"{short_bytes(used)} of {short_bytes(host.memory_total_bytes)}",
+            "memory",
+        ),
+    ]
     return charts.grid(made, width, height, zoom=state.zoom)
 
 

@@ -15,10 +15,19 @@ from gpuwise.tui.lines.text_runs import Line, Run, bar, cut, line, percent, run,
 from gpuwise.units import KILO, format_usd
 
 KEYS: tuple[tuple[str, str, str], ...] = (
-    ("?", "help", "help"), ("q", "quit", "quit"), ("tab", "view", "next_view"), ("enter", "details", "details"),
-    ("/", "filter", "filter"), ("s", "sort", "sort"), ("t", "tree", "tree"), ("k", "kill", "kill"),
-    ("c", "chart", "chart"), ("a", "all GPUs", "all_cards"), ("space", "pause", "pause"), ("T", "theme", "theme"),
-)  # fmt: skip
+    ("?", "help", "help"),
+    ("q", "quit", "quit"),
+    ("tab", "view", "next_view"),
+    ("enter", "details", "details"),
+    ("/", "filter", "filter"),
+    ("s", "sort", "sort"),
+    ("t", "tree", "tree"),
+    ("k", "kill", "kill"),
+    ("c", "chart", "chart"),
+    ("a", "all GPUs", "all_cards"),
+    ("space", "pause", "pause"),
+    ("T", "theme", "theme"),
+)
 """Key, what it does in a word, action of the application: those at the bottom, the most used first."""
 
 
@@ -46,9 +55,10 @@ def first(frame: Frame, state: Bar, width: int) -> Line:
     what = ("" if frame.demo else state.title) or frame.host.name or "this machine"
     n = len(frame.cards)
     before = [
-        run("gpuwise top ", "title"), run(("DEMO " if frame.demo else "") + what, "strong"),
+        run("gpuwise top ", "title"),
+        run(("DEMO " if frame.demo else "") + what, "strong"),
         run(f"  {n} GPU{'s' if n != 1 else ''}" if n else "  no GPU", "dim"),
-    ]  # fmt: skip
+    ]
     driver = ", ".join(v if k in ("null", "recorded") else f"driver {v}" for k, v in frame.drivers.items() if v != "demo")
     if driver and width >= 90:
         before.append(run(f"  {driver}", "faint"))
@@ -79,8 +89,11 @@ def second(frame: Frame, causes: Sequence[Cause], prices: Prices, state: Bar, wi
     before = [run("CPU ", "dim"), *bar(host.cpu_share, small), run(f" {percent(host.cpu_share)}")]
     if width >= 100 and host.n_cores:
         before.append(run(f" of {host.n_cores}", "faint"))
-    before += [run("  mem ", "dim"), *bar(_ratio(used, host.memory_total_bytes), small, "memory"),
-               run(f" {short_bytes(used)}/{short_bytes(host.memory_total_bytes)}")]  # fmt: skip
+    before += [
+        run("  mem ", "dim"),
+        *bar(_ratio(used, host.memory_total_bytes), small, "memory"),
+        run(f" {short_bytes(used)}/{short_bytes(host.memory_total_bytes)}"),
+    ]
     after = verdict(causes)
     room = width - sum(width_of(t) for t, _, _ in after) - 1
     for text, role in sums(frame, prices, state.watched_s):
@@ -98,8 +111,14 @@ def sums(frame: Frame, prices: Prices, watched_s: float) -> list[tuple[str, str]
     limits = [limit for c in frame.cards if (limit := limit_of(c)) is not None]
     if spent.power_w is not None:
         whole = f"/{_kw(sum(limits))}" if limits else ""
-        out.append((f"power {_kw(spent.power_w)}{whole} W" if not limits or sum(limits) < KILO
-                    else f"power {spent.power_w / KILO:.2f}/{sum(limits) / KILO:.2f} kW", ""))  # fmt: skip
+        out.append(
+            (
+                f"power {_kw(spent.power_w)}{whole} W"
+                if not limits or sum(limits) < KILO
+                else f"power {spent.power_w / KILO:.2f}/{sum(limits) / KILO:.2f} kW",
+                "",
+            )
+        )
     if spent.energy_j is not None:
         out.append((energy_words(spent.energy_j), ""))
     if spent.usd_per_hour is not None:
@@ -138,8 +157,12 @@ def verdict(causes: Sequence[Cause]) -> list[Run]:
 def foot(state: Bar, width: int) -> Line:
     """The keys; in their place, the filter while it is typed; at the right, what there is to say."""
     if state.typing is not None:
-        return line(run("filter ", "title"), run(state.typing, "strong"), run("▏", "key"),
-                    run("  enter keeps, esc clears; words of pid, user, container, command, or gpu:2", "faint"))  # fmt: skip
+        return line(
+            run("filter ", "title"),
+            run(state.typing, "strong"),
+            run("▏", "key"),
+            run("  enter keeps, esc clears; words of pid, user, container, command, or gpu:2", "faint"),
+        )
     said = state.said or "; ".join(state.notices)
     after = list[Run]()
     if state.filter and not state.said:

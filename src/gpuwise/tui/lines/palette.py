@@ -54,9 +54,15 @@ BACKS: Mapping[str, tuple[str, float]] = {
 }
 """Role of a line's background -> colour of the theme and how much of it."""
 _ANSI = {
-    "foreground": "default", "background": "default", "primary": "blue", "secondary": "cyan", "accent": "magenta",
-    "warning": "yellow", "error": "red", "success": "green",
-}  # fmt: skip
+    "foreground": "default",
+    "background": "default",
+    "primary": "blue",
+    "secondary": "cyan",
+    "accent": "magenta",
+    "warning": "yellow",
+    "error": "red",
+    "success": "green",
+}
 """For themes that take the terminal's own sixteen colours."""
 
 
@@ -112,9 +118,15 @@ class Palette:
 
 
 _FALLBACK = {
-    "foreground": "#e0e0e0", "background": "#121212", "primary": "#0178d4", "secondary": "#004578", "accent": "#ffa62b",
-    "warning": "#ffa62b", "error": "#ba3c5b", "success": "#4ebf71",
-}  # fmt: skip
+    "foreground": "#e0e0e0",
+    "background": "#121212",
+    "primary": "#0178d4",
+    "secondary": "#004578",
+    "accent": "#ffa62b",
+    "warning": "#ffa62b",
+    "error": "#ba3c5b",
+    "success": "#4ebf71",
+}
 """Where a theme leaves a colour open."""
 
 

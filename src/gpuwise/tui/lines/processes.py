@@ -86,8 +86,15 @@ COLUMNS: tuple[Column, ...] = (
     Column("gpu", "GPU", 4, lambda e: e.number, lambda e: "" if e.number is None else str(e.number), 0),
     Column("pid", "PID", 7, lambda e: e.host.pid, lambda e: str(e.host.pid), 0),
     Column("user", "USER", 9, lambda e: e.host.user, lambda e: e.host.user or UNKNOWN, 3, False),
-    Column("kind", "KIND", 4, lambda e: None if e.gpu is None else e.gpu.kind,
-           lambda e: "" if e.gpu is None else _KINDS.get(e.gpu.kind, e.gpu.kind), 6, False),
+    Column(
+        "kind",
+        "KIND",
+        4,
+        lambda e: None if e.gpu is None else e.gpu.kind,
+        lambda e: "" if e.gpu is None else _KINDS.get(e.gpu.kind, e.gpu.kind),
+        6,
+        False,
+    ),
     Column("memory", "GPU MEM", 8, _MEMORY, _bytes(_MEMORY), 0),
     Column("sm", "SM", 4, _SM, _share(_SM), 1),
     Column("bus", "MEM BW", 7, _BUS, _share(_BUS), 8),
@@ -98,7 +105,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("time", "TIME", 8, lambda e: e.age_s, lambda e: clock_words(e.age_s), 5),
     Column("container", "CONTAINER", 19, lambda e: e.host.container, lambda e: e.host.container or "", 7, False),
     Column("command", "COMMAND", 0, command_of, lambda e: e.branch + command_of(e), 0, False),
-)  # fmt: skip
+)
 """By name; left to right as they are shown."""
 BY_NAME: Mapping[str, Column] = {c.name: c for c in COLUMNS}
 SHORTEST_COMMAND = 20

@@ -86,8 +86,12 @@ def _derived(card: Card, prices: Prices, watched_s: float, width: int) -> list[L
         for reason, share in window.shares.items():
             if share > 0:
                 name = reason.replace("_", " ").lower()
-                out += _row(f"held by {name}", f"{share * 100:.1f} %", f"of the last {format_duration(round(window.length_s))}, "
-                            f"{window.basis}", width)  # fmt: skip
+                out += _row(
+                    f"held by {name}",
+                    f"{share * 100:.1f} %",
+                    f"of the last {format_duration(round(window.length_s))}, {window.basis}",
+                    width,
+                )
     for name, n in card.counted.items():
         out += _row(f"{_label(name)}, newly", str(n), "since the start", width)
     return out
@@ -109,8 +113,19 @@ def _label(name: str) -> str:
             name = name.removesuffix(end)
             break
     name = name.replace("n_", "number of ", 1) if name.startswith("n_") else name
-    words = {"sm": "SM", "pcie": "PCIe", "pci": "PCI", "ecc": "ECC", "nvlink": "NVLink", "nvlinks": "NVLinks", "numa": "NUMA",
-             "mig": "MIG", "uuid": "UUID", "vbios": "VBIOS", "id": "ID"}  # fmt: skip
+    words = {
+        "sm": "SM",
+        "pcie": "PCIe",
+        "pci": "PCI",
+        "ecc": "ECC",
+        "nvlink": "NVLink",
+        "nvlinks": "NVLinks",
+        "numa": "NUMA",
+        "mig": "MIG",
+        "uuid": "UUID",
+        "vbios": "VBIOS",
+        "id": "ID",
+    }
     return " ".join(words.get(w, w) for w in name.split("_"))
 
 
@@ -146,8 +161,10 @@ def process_lines(rows: list[Entry], width: int) -> list[Line]:
     out += [line(run(t)) for t in wrap(command_of(rows[0]), width)] + [BLANK]
     no_answer = "not known"
     for label, value, field in (
-        ("user", host.user, "user"), ("container", host.container, "container"),
-        ("parent process", host.parent_pid, "parent_pid"), ("state", host.state, "state"),
+        ("user", host.user, "user"),
+        ("container", host.container, "container"),
+        ("parent process", host.parent_pid, "parent_pid"),
+        ("state", host.state, "state"),
         ("running for", None if rows[0].age_s is None else clock_words(rows[0].age_s), "started_s"),
         ("cores used", None if host.cpu_share is None else f"{host.cpu_share:.2f}", "cpu_share"),
         ("host memory", None if host.host_memory_bytes is None else format_bytes(host.host_memory_bytes), "host_memory_bytes"),
@@ -155,7 +172,7 @@ def process_lines(rows: list[Entry], width: int) -> list[Line]:
         ("cores used by them", None if host.workers_cpu_share is None else f"{host.workers_cpu_share:.2f}", "workers_cpu_share"),
         ("of them at a whole core", host.n_workers_pegged, "n_workers_pegged"),
         ("thread at a whole core", host.pegged_thread or "none", "pegged_thread"),
-    ):  # fmt: skip
+    ):
         if field == "container" and value is None and "container" not in host.unknown:
             value = "none"
         reason = "" if value is not None else host.unknown.get(field, host.unknown.get("name", no_answer))
@@ -165,9 +182,11 @@ def process_lines(rows: list[Entry], width: int) -> list[Line]:
             continue
         out += [BLANK, line(run(f"On GPU {e.number}", "title"), run(f"  {e.gpu.kind}", "dim"))]
         for label, share in (
-            ("SM", e.gpu.sm_utilization), ("memory bandwidth", e.gpu.memory_utilization),
-            ("encoder", e.gpu.encoder_utilization), ("decoder", e.gpu.decoder_utilization),
-        ):  # fmt: skip
+            ("SM", e.gpu.sm_utilization),
+            ("memory bandwidth", e.gpu.memory_utilization),
+            ("encoder", e.gpu.encoder_utilization),
+            ("decoder", e.gpu.decoder_utilization),
+        ):
             out += _row(
                 label, UNKNOWN if share is None else f"{share * 100:.0f} %", "" if share is not None else no_answer, width
             )

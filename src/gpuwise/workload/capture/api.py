@@ -57,9 +57,17 @@ def capture(
     machine = Machine(capability, device_name, total_memory_bytes, max(1, min(8, world_size)))
     try:
         return run_capture(
-            step_or_module, wanted, machine, n_steps=n_steps, name=name, keywords=dict(keywords or {}),
-            interventions=tuple(interventions), memo=memo, world_size=world_size, rank=rank,
-        )  # fmt: skip
+            step_or_module,
+            wanted,
+            machine,
+            n_steps=n_steps,
+            name=name,
+            keywords=dict(keywords or {}),
+            interventions=tuple(interventions),
+            memo=memo,
+            world_size=world_size,
+            rank=rank,
+        )
     except GpuwiseError:
         raise
     except Exception as error:

@@ -136,8 +136,11 @@ def _replaced(wanted: Wanted, given: Mapping[str, Any]) -> Wanted:
 
 
 def _of_module(module: nn.Module, wanted: Wanted, name: str) -> Program:
-    needed = [n for n, p in declared(module.forward).items()
-              if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]  # fmt: skip
+    needed = [
+        n
+        for n, p in declared(module.forward).items()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
     if wanted.inputs is None and needed:
         raise InputError(
             f"{name} takes {', '.join(needed)}, and nothing says of which shape",

@@ -16,9 +16,16 @@ _OURS = str(Path(__file__).resolve().parents[2])
 _NO_RULE = re.compile(r"no fake impl registered for <CustomOpDef\(([\w:.]+)\)>")
 _IMPORTLIB = "<frozen importlib"
 _META_KERNELS = (
-    "/torch/_ops.py", "/torch/_prims_common/", "/torch/_prims/", "/torch/_refs/", "/torch/_decomp/",
-    "/torch/_meta_registrations.py", "/torch/_library/", "/torch/_higher_order_ops/", "/torch/__init__.py",
-)  # fmt: skip
+    "/torch/_ops.py",
+    "/torch/_prims_common/",
+    "/torch/_prims/",
+    "/torch/_refs/",
+    "/torch/_decomp/",
+    "/torch/_meta_registrations.py",
+    "/torch/_library/",
+    "/torch/_higher_order_ops/",
+    "/torch/__init__.py",
+)
 
 
 class UserCodeError(InputError):

@@ -31,9 +31,18 @@ class Machine:
 
 
 def run_capture(
-    subject: Any, wanted: Wanted, machine: Machine, *, n_steps: int, name: str | None, keywords: Mapping[str, Any],
-    interventions: Iterable[Intervention], memo: bool, world_size: int, rank: int,
-) -> Capture:  # fmt: skip
+    subject: Any,
+    wanted: Wanted,
+    machine: Machine,
+    *,
+    n_steps: int,
+    name: str | None,
+    keywords: Mapping[str, Any],
+    interventions: Iterable[Intervention],
+    memo: bool,
+    world_size: int,
+    rank: int,
+) -> Capture:
     """Build ``subject`` on a pretended device, run its step ``n_steps`` times and give the record."""
     importlib.import_module("torch._dynamo")  # optimizers import it; it must not first see the pretended device
     try:
@@ -44,16 +53,28 @@ def run_capture(
 
 
 def _run(
-    subject: Any, wanted: Wanted, machine: Machine, n_steps: int, name: str | None, keywords: Mapping[str, Any],
-    interventions: Iterable[Intervention], memo: bool, world_size: int, rank: int,
-) -> Capture:  # fmt: skip
+    subject: Any,
+    wanted: Wanted,
+    machine: Machine,
+    n_steps: int,
+    name: str | None,
+    keywords: Mapping[str, Any],
+    interventions: Iterable[Intervention],
+    memo: bool,
+    world_size: int,
+    rank: int,
+) -> Capture:
     if world_size > 1:
         load_distributed()
     recorder, device_type = Recorder(), wanted.device.partition(":")[0]
     accelerator = FakeAccelerator(
-        capability=machine.capability, device_count=machine.device_count, total_memory_bytes=machine.total_memory_bytes,
-        name=machine.name, observer=recorder, memo=memo,
-    )  # fmt: skip
+        capability=machine.capability,
+        device_count=machine.device_count,
+        total_memory_bytes=machine.total_memory_bytes,
+        name=machine.name,
+        observer=recorder,
+        memo=memo,
+    )
     with ExitStack() as stack:
         gc.collect()
         gc.freeze()  # the collector then looks only at what the step makes
@@ -76,9 +97,13 @@ def _run(
             _on_device(program, recorder, wanted.device)
             recorder.end_step()
         result = recorder.capture(
-            name=name or program.name, batch=program.batch, capability=machine.capability,
-            device_type=device_type, world_size=world_size, rank=rank,
-        )  # fmt: skip
+            name=name or program.name,
+            batch=program.batch,
+            capability=machine.capability,
+            device_type=device_type,
+            world_size=world_size,
+            rank=rank,
+        )
         program = None
     return checked(result)
 

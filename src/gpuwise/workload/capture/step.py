@@ -31,9 +31,13 @@ def make_optimizer(wanted: Any, parameters: list[nn.Parameter]) -> Any:
         return wanted(parameters)
     name = str(wanted).lower().replace("_", "").replace("-", "")
     simple: dict[str, Callable[..., Any]] = {
-        "adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop, "adagrad": torch.optim.Adagrad,
-        "sgd": lambda p: torch.optim.SGD(p, lr=1e-3), "momentum": lambda p: torch.optim.SGD(p, lr=1e-3, momentum=0.9),
-    }  # fmt: skip
+        "adamw": torch.optim.AdamW,
+        "adam": torch.optim.Adam,
+        "rmsprop": torch.optim.RMSprop,
+        "adagrad": torch.optim.Adagrad,
+        "sgd": lambda p: torch.optim.SGD(p, lr=1e-3),
+        "momentum": lambda p: torch.optim.SGD(p, lr=1e-3, momentum=0.9),
+    }
     if hasattr(torch.optim, "Adafactor"):
         simple["adafactor"] = torch.optim.Adafactor
     if name in simple:
@@ -84,8 +88,11 @@ def _takes_two(loss: Callable[..., Any]) -> bool:
     import inspect
 
     try:
-        needed = [p for p in inspect.signature(loss).parameters.values()
-                  if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]  # fmt: skip
+        needed = [
+            p
+            for p in inspect.signature(loss).parameters.values()
+            if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
     except (TypeError, ValueError):
         return False
     return len(needed) >= 2

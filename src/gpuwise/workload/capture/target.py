@@ -65,10 +65,19 @@ class Target:
         for name in _imports_of(self.file):
             _import_quietly(name)
         with contextlib.redirect_stdout(sys.stderr), _path(self.file):
-            return _told(self.name, lambda: capture(
-                _Made(self, batch, seq, device), device=device, capability=capability, batch=batch, seq=seq,
-                name=options.pop("name", self.name), interventions=interventions, **options,
-            ))  # fmt: skip
+            return _told(
+                self.name,
+                lambda: capture(
+                    _Made(self, batch, seq, device),
+                    device=device,
+                    capability=capability,
+                    batch=batch,
+                    seq=seq,
+                    name=options.pop("name", self.name),
+                    interventions=interventions,
+                    **options,
+                ),
+            )
 
 
 class _Made:
@@ -254,8 +263,11 @@ def keywords_for(function: Any, target: Target, batch: int | None, seq: int | No
             hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else takes
             raise UnknownNameError(f"argument of {target.attribute}:", name, declared, hint=hint)
         passed[name] = value
-    missing = [n for n, p in declared.items()
-               if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and n not in passed]  # fmt: skip
+    missing = [
+        n
+        for n, p in declared.items()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and n not in passed
+    ]
     if missing:
         raise InputError(
             f"{target.text} needs {', '.join(missing)}",

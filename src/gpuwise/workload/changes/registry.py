@@ -9,10 +9,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CHANGES: tuple[str, ...] = (
-    "autocast", "tf32", "accumulate", "checkpoint", "fused", "for-loop", "adam8bit", "sgd", "set-to-none", "channels-last",
-    "step-in-backward", "offload-states", "lora", "low-precision", "sdpa", "chunked-loss", "no-benchmark", "optimizer",
-    "zero-after-step", "free-outputs",
-)  # fmt: skip
+    "autocast",
+    "tf32",
+    "accumulate",
+    "checkpoint",
+    "fused",
+    "for-loop",
+    "adam8bit",
+    "sgd",
+    "set-to-none",
+    "channels-last",
+    "step-in-backward",
+    "offload-states",
+    "lora",
+    "low-precision",
+    "sdpa",
+    "chunked-loss",
+    "no-benchmark",
+    "optimizer",
+    "zero-after-step",
+    "free-outputs",
+)
 """``autocast`` (argument: format), ``accumulate`` (micro-batches), ``checkpoint`` (module paths; none: every repeated
 block), ``lora`` (rank), ``low-precision`` (format of the weights), ``chunked-loss`` (chunks), ``optimizer`` (its name)."""
 

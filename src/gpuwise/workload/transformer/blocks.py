@@ -47,9 +47,17 @@ class Rows:
     # --- building blocks -------------------------------------------------------------------------------------
 
     def linear(
-        self, name: str, tokens: int, k: int, n: int, *, trainable: bool = True, saves_input: bool = True,
-        saved_tokens: int | None = None, bias: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        tokens: int,
+        k: int,
+        n: int,
+        *,
+        trainable: bool = True,
+        saves_input: bool = True,
+        saved_tokens: int | None = None,
+        bias: bool = False,
+    ) -> None:
         """A linear layer [tokens, k] x [k, n] with its two backward products (and adapters, and casts to 8 or 4 bits).
 
         ``saves_input``: keep the input for the weight gradient (not where another row already keeps it);
@@ -66,13 +74,30 @@ class Rows:
         if p.quantized_base:
             self._dequantize(name, k * n)
         self._quantize(name, FWD, tokens * k)
-        self.to.add(name, Kind.MATMUL, FWD, p.precision, (1, tokens, n, k), flop=flop,
-                    read=tokens * k * w + k * n * w, written=tokens * n * e, saved=saved + held)  # fmt: skip
+        self.to.add(
+            name,
+            Kind.MATMUL,
+            FWD,
+            p.precision,
+            (1, tokens, n, k),
+            flop=flop,
+            read=tokens * k * w + k * n * w,
+            written=tokens * n * e,
+            saved=saved + held,
+        )
         if p.quantized_base:
             self._dequantize(name, k * n, BWD)
         self._quantize(name, BWD, tokens * n)
-        self.to.add(f"{name}.dgrad", Kind.MATMUL, BWD, p.precision, (1, tokens, k, n), flop=flop,
-                    read=tokens * n * w + k * n * w, written=tokens * k * e)  # fmt: skip
+        self.to.add(
+            f"{name}.dgrad",
+            Kind.MATMUL,
+            BWD,
+            p.precision,
+            (1, tokens, k, n),
+            flop=flop,
+            read=tokens * n * w + k * n * w,
+            written=tokens * k * e,
+        )
         if not frozen:
             self._wgrad(name, tokens, k, n)
         if bias:
@@ -87,8 +112,16 @@ class Rows:
         p = self.point
         w = BYTES_PER_ELEMENT[p.precision]
         out = 8.0 if p.stack.fused_wgrad else p.element_bytes
-        self.to.add(f"{name}.wgrad", Kind.MATMUL, BWD, p.precision, (1, n, k, tokens), flop=2.0 * tokens * k * n,
-                    read=tokens * (k + n) * w, written=k * n * out)  # fmt: skip
+        self.to.add(
+            f"{name}.wgrad",
+            Kind.MATMUL,
+            BWD,
+            p.precision,
+            (1, n, k, tokens),
+            flop=2.0 * tokens * k * n,
+            read=tokens * (k + n) * w,
+            written=k * n * out,
+        )
 
     def _adapter(self, name: str, tokens: int, k: int, n: int, kept: int) -> None:
         """Low-rank adapter: [tokens, k] x [k, r] x [r, n] added to the frozen product (arXiv 2106.09685); ``kept`` rows
@@ -97,19 +130,49 @@ class Rows:
         e = p.element_bytes
         for part, rows_in, rows_out, saved in (("lora_a", k, r, kept), ("lora_b", r, n, tokens)):
             flop = 2.0 * tokens * rows_in * rows_out
-            self.to.add(f"{name}.{part}", Kind.MATMUL, FWD, p.dtype, (1, tokens, rows_out, rows_in), flop=flop,
-                        read=(tokens + rows_out) * rows_in * e, written=tokens * rows_out * e,
-                        saved=saved * rows_in * e)  # fmt: skip
-            self.to.add(f"{name}.{part}.dgrad", Kind.MATMUL, BWD, p.dtype, (1, tokens, rows_in, rows_out), flop=flop,
-                        read=(tokens + rows_in) * rows_out * e, written=tokens * rows_in * e)  # fmt: skip
-            self.to.add(f"{name}.{part}.wgrad", Kind.MATMUL, BWD, p.dtype, (1, rows_out, rows_in, tokens), flop=flop,
-                        read=tokens * (rows_in + rows_out) * e, written=rows_in * rows_out * e)  # fmt: skip
+            self.to.add(
+                f"{name}.{part}",
+                Kind.MATMUL,
+                FWD,
+                p.dtype,
+                (1, tokens, rows_out, rows_in),
+                flop=flop,
+                read=(tokens + rows_out) * rows_in * e,
+                written=tokens * rows_out * e,
+                saved=saved * rows_in * e,
+            )
+            self.to.add(
+                f"{name}.{part}.dgrad",
+                Kind.MATMUL,
+                BWD,
+                p.dtype,
+                (1, tokens, rows_in, rows_out),
+                flop=flop,
+                read=(tokens + rows_in) * rows_out * e,
+                written=tokens * rows_in * e,
+            )
+            self.to.add(
+                f"{name}.{part}.wgrad",
+                Kind.MATMUL,
+                BWD,
+                p.dtype,
+                (1, rows_out, rows_in, tokens),
+                flop=flop,
+                read=tokens * (rows_in + rows_out) * e,
+                written=rows_in * rows_out * e,
+            )
         self.memory(f"{name}.lora_add", 2 * tokens * n, tokens * n, n_kernels=2)
 
     def _dequantize(self, name: str, parameters: float, phase: Phase = FWD) -> None:
         p = self.point
-        self.to.add(f"{name}.dequantize", Kind.MEMORY, phase, p.dtype, read=parameters * NF4_BYTES_PER_PARAMETER,
-                    written=parameters * p.element_bytes)  # fmt: skip
+        self.to.add(
+            f"{name}.dequantize",
+            Kind.MEMORY,
+            phase,
+            p.dtype,
+            read=parameters * NF4_BYTES_PER_PARAMETER,
+            written=parameters * p.element_bytes,
+        )
 
     def _quantize(self, name: str, phase: Phase, elements: float) -> None:
         """Cast of a product's input to 8 bits, row-wise and transposed copy in one pass (Transformer Engine
@@ -118,23 +181,45 @@ class Rows:
         if p.precision not in EIGHT_BITS:
             return
         w = BYTES_PER_ELEMENT[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0)
-        self.to.add(f"{name}.quantize", Kind.MEMORY, phase, p.dtype, read=elements * p.element_bytes,
-                    written=2 * elements * w)  # fmt: skip
+        self.to.add(f"{name}.quantize", Kind.MEMORY, phase, p.dtype, read=elements * p.element_bytes, written=2 * elements * w)
 
     def memory(
-        self, name: str, elements_read: float, elements_written: float, *, saved: float = 0.0, n_kernels: float = 1.0,
-        backward_read: float | None = None, backward_written: float | None = None, passes: float = 1.0,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        elements_read: float,
+        elements_written: float,
+        *,
+        saved: float = 0.0,
+        n_kernels: float = 1.0,
+        backward_read: float | None = None,
+        backward_written: float | None = None,
+        passes: float = 1.0,
+    ) -> None:
         """A bandwidth-bound operation; by default its backward reads and writes what the forward did, and the output's
         gradient besides. ``passes`` multiplies the traffic of an unfused chain; ``saved`` is in elements."""
         p = self.point
         e = p.element_bytes
-        self.to.add(name, Kind.MEMORY, FWD, p.dtype, read=passes * elements_read * e, written=passes * elements_written * e,
-                    saved=saved * e, n_kernels=n_kernels)  # fmt: skip
+        self.to.add(
+            name,
+            Kind.MEMORY,
+            FWD,
+            p.dtype,
+            read=passes * elements_read * e,
+            written=passes * elements_written * e,
+            saved=saved * e,
+            n_kernels=n_kernels,
+        )
         read = elements_read + elements_written if backward_read is None else backward_read
         written = elements_read if backward_written is None else backward_written
-        self.to.add(f"{name}.backward", Kind.MEMORY, BWD, p.dtype, read=passes * read * e, written=passes * written * e,
-                    n_kernels=1.0 if n_kernels == 1.0 else 1.5 * n_kernels)  # fmt: skip
+        self.to.add(
+            f"{name}.backward",
+            Kind.MEMORY,
+            BWD,
+            p.dtype,
+            read=passes * read * e,
+            written=passes * written * e,
+            n_kernels=1.0 if n_kernels == 1.0 else 1.5 * n_kernels,
+        )
 
     def collective(self, name: str, payload_bytes: float, phase: Phase) -> None:
         """``name`` is ``group.operation[.where]``: ``tp.all_gather.attention``."""
@@ -151,8 +236,9 @@ class Rows:
         elements = float(tokens * width)
         if p.stack.fused_norm:
             statistics = tokens * (1 if kind == "rms" else 2) * 4 / p.element_bytes
-            self.memory(name, elements, elements, saved=elements + statistics, backward_read=2 * elements,
-                        backward_written=elements)  # fmt: skip
+            self.memory(
+                name, elements, elements, saved=elements + statistics, backward_read=2 * elements, backward_written=elements
+            )
         else:
             if kind != "rms":
                 # one kernel; autocast runs it in fp32, modules held in half precision as they are
@@ -160,9 +246,16 @@ class Rows:
             else:
                 kept = 4 / p.element_bytes + (0.0 if p.lora_rank else 1.0)
             chain = kind == "rms"
-            self.memory(name, elements, elements, saved=kept * elements,
-                        n_kernels=EAGER_NORM_KERNELS if chain else 1.0, passes=3.0 if chain else 1.0,
-                        backward_read=2 * elements, backward_written=elements)  # fmt: skip
+            self.memory(
+                name,
+                elements,
+                elements,
+                saved=kept * elements,
+                n_kernels=EAGER_NORM_KERNELS if chain else 1.0,
+                passes=3.0 if chain else 1.0,
+                backward_read=2 * elements,
+                backward_written=elements,
+            )
 
     def residual(self, name: str, tokens: int, width: int) -> None:
         """x + f(x), with dropout when the stack has it on (one mask byte an element saved)."""
@@ -170,16 +263,31 @@ class Rows:
         elements = float(tokens * width)
         mask = 1 / p.element_bytes if p.stack.dropout else 0.0
         fused = p.stack.fused_bias_dropout_add or not p.stack.dropout
-        self.memory(name, (2 + mask) * elements, elements, saved=mask * elements, n_kernels=1.0 if fused else 2.0,
-                    passes=1.0 if fused else 1.7, backward_read=(1 + mask) * elements if mask else 0.0,
-                    backward_written=elements if mask else 0.0)  # fmt: skip
+        self.memory(
+            name,
+            (2 + mask) * elements,
+            elements,
+            saved=mask * elements,
+            n_kernels=1.0 if fused else 2.0,
+            passes=1.0 if fused else 1.7,
+            backward_read=(1 + mask) * elements if mask else 0.0,
+            backward_written=elements if mask else 0.0,
+        )
 
     # --- attention -------------------------------------------------------------------------------------------
 
     def attention_core(
-        self, name: str, heads: int, kv_heads: int, head_dim: int, v_head_dim: int, *, causal: bool, window: int,
+        self,
+        name: str,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        v_head_dim: int,
+        *,
+        causal: bool,
+        window: int,
         kv_len: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """softmax(q k' / sqrt(D)) v over this rank's heads. Unfused, the [A, Sq, Skv] scores go through memory.
 
         Causal FLOP count the visible half (and the window), so that model FLOP are what the model needs.
@@ -211,9 +319,20 @@ class Rows:
             kernels_f = (3.0 if p.stack.fused_softmax else 6.0) + (1.0 if p.stack.dropout else 0.0)
             kernels_b = kernels_f + 2.0
         for phase, times, kernels in ((FWD, 1.0, kernels_f), (BWD, 2.0, kernels_b)):
-            self.to.add(name if phase is FWD else f"{name}.backward", Kind.ATTENTION, phase, p.dtype, shape,
-                        flop=times * flop, read=times * (q + k) * e, written=times * out * e,
-                        saved=saved if phase is FWD else 0.0, flag=flag, window=window, n_kernels=kernels)  # fmt: skip
+            self.to.add(
+                name if phase is FWD else f"{name}.backward",
+                Kind.ATTENTION,
+                phase,
+                p.dtype,
+                shape,
+                flop=times * flop,
+                read=times * (q + k) * e,
+                written=times * out * e,
+                saved=saved if phase is FWD else 0.0,
+                flag=flag,
+                window=window,
+                n_kernels=kernels,
+            )
         if p.stack.layout_copies:
             n = p.stack.layout_copies * (q + 2 * k + out)
             self.memory(f"{name}.layout", n, n, n_kernels=4.0 * p.stack.layout_copies, backward_read=n, backward_written=n)

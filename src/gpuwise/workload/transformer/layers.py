@@ -67,16 +67,24 @@ def attention(rows: Rows, arch: Architecture, window: int) -> None:
     else:
         heads, kv_heads = max(1, arch.heads // p.tp), max(1, arch.kv_heads // p.tp)
         head_dim = v_dim = arch.head_dim
-        rows.linear("attention.qkv", p.tokens, arch.hidden, (heads + 2 * kv_heads) * head_dim, bias=arch.qkv_bias,
-                    saves_input=not p.stack.recomputes_pointwise, saved_tokens=_column_saved(p))  # fmt: skip
+        rows.linear(
+            "attention.qkv",
+            p.tokens,
+            arch.hidden,
+            (heads + 2 * kv_heads) * head_dim,
+            bias=arch.qkv_bias,
+            saves_input=not p.stack.recomputes_pointwise,
+            saved_tokens=_column_saved(p),
+        )
         if arch.qk_norm:
             rows.norm("attention.qk_norm", p.tokens * (heads + kv_heads), head_dim, kind=arch.norm)
         if arch.position == "rope":
             _rope(rows, (heads + kv_heads) * head_dim)
     _context_exchange(rows, "attention", heads, kv_heads, head_dim, v_dim)
     rows.attention_core("attention.core", heads, kv_heads, head_dim, v_dim, causal=causal, window=window)
-    rows.linear("attention.out", p.tokens, heads * v_dim, arch.hidden, saves_input=not p.fused_attention,
-                bias=arch.attention_out_bias)  # fmt: skip
+    rows.linear(
+        "attention.out", p.tokens, heads * v_dim, arch.hidden, saves_input=not p.fused_attention, bias=arch.attention_out_bias
+    )
     tensor_parallel_leave(rows, "attention", arch.hidden)
 
 
@@ -87,8 +95,15 @@ def _rope(rows: Rows, width: int) -> None:
     if rows.point.stack.fused_rope:
         rows.memory("attention.rope", elements, elements, backward_read=elements, backward_written=elements)
     else:
-        rows.memory("attention.rope", elements, elements, n_kernels=EAGER_ROPE_KERNELS, passes=3.0,
-                    backward_read=elements, backward_written=elements)  # fmt: skip
+        rows.memory(
+            "attention.rope",
+            elements,
+            elements,
+            n_kernels=EAGER_ROPE_KERNELS,
+            passes=3.0,
+            backward_read=elements,
+            backward_written=elements,
+        )
 
 
 def _mla_projections(rows: Rows, arch: Architecture, mla: Mla) -> tuple[int, int, int]:
@@ -101,11 +116,15 @@ def _mla_projections(rows: Rows, arch: Architecture, mla: Mla) -> tuple[int, int
         rows.linear("attention.q_up", p.tokens, mla.q_lora_rank, heads * qk_dim, saved_tokens=p.shard_tokens)
     else:
         rows.linear("attention.q", p.tokens, arch.hidden, heads * qk_dim)
-    rows.linear("attention.kv_down", p.shard_tokens, arch.hidden, mla.kv_lora_rank + mla.qk_rope_head_dim,
-                saves_input=False)  # fmt: skip
+    rows.linear("attention.kv_down", p.shard_tokens, arch.hidden, mla.kv_lora_rank + mla.qk_rope_head_dim, saves_input=False)
     rows.norm("attention.kv_norm", p.shard_tokens, mla.kv_lora_rank, kind=arch.norm)
-    rows.linear("attention.kv_up", p.tokens, mla.kv_lora_rank, heads * (mla.qk_nope_head_dim + mla.v_head_dim),
-                saved_tokens=p.shard_tokens)  # fmt: skip
+    rows.linear(
+        "attention.kv_up",
+        p.tokens,
+        mla.kv_lora_rank,
+        heads * (mla.qk_nope_head_dim + mla.v_head_dim),
+        saved_tokens=p.shard_tokens,
+    )
     _rope(rows, heads * 2 * mla.qk_rope_head_dim)
     elements = float(p.tokens * heads * qk_dim)
     rows.memory("attention.concat", elements, elements, backward_read=elements, backward_written=elements)
@@ -143,8 +162,15 @@ def mlp(
     if collectives:
         tensor_parallel_enter(rows, where, arch.hidden)
     pointwise = not p.stack.recomputes_pointwise
-    rows.linear(f"{where}.up", p.tokens, arch.hidden, f * (2 if arch.gated_mlp else 1), bias=arch.mlp_bias,
-                saves_input=saves_input and pointwise, saved_tokens=_column_saved(p))  # fmt: skip
+    rows.linear(
+        f"{where}.up",
+        p.tokens,
+        arch.hidden,
+        f * (2 if arch.gated_mlp else 1),
+        bias=arch.mlp_bias,
+        saves_input=saves_input and pointwise,
+        saved_tokens=_column_saved(p),
+    )
     _activation(rows, arch, where, float(p.tokens * f))
     rows.linear(f"{where}.down", p.tokens, f, arch.hidden, bias=arch.mlp_bias, saves_input=pointwise)
     if collectives:
@@ -155,11 +181,24 @@ def _activation(rows: Rows, arch: Architecture, where: str, elements: float) -> 
     fused = rows.point.stack.fused_activation
     inputs = 2.0 if arch.gated_mlp else 1.0
     if fused or not arch.gated_mlp:
-        rows.memory(f"{where}.activation", inputs * elements, elements, saved=inputs * elements,
-                    backward_read=(inputs + 1) * elements, backward_written=inputs * elements)  # fmt: skip
+        rows.memory(
+            f"{where}.activation",
+            inputs * elements,
+            elements,
+            saved=inputs * elements,
+            backward_read=(inputs + 1) * elements,
+            backward_written=inputs * elements,
+        )
     else:  # silu, then multiply: the activated gate is written, read again and kept
-        rows.memory(f"{where}.activation", 3 * elements, 2 * elements, saved=3 * elements, n_kernels=2.0,
-                    backward_read=5 * elements, backward_written=3 * elements)  # fmt: skip
+        rows.memory(
+            f"{where}.activation",
+            3 * elements,
+            2 * elements,
+            saved=3 * elements,
+            n_kernels=2.0,
+            backward_read=5 * elements,
+            backward_written=3 * elements,
+        )
 
 
 def experts(rows: Rows, arch: Architecture, moe: Moe) -> None:
@@ -174,21 +213,43 @@ def experts(rows: Rows, arch: Architecture, moe: Moe) -> None:
     tokens = p.shard_tokens
     routed = tokens * moe.n_active
     # routing is computed in fp32 (Megatron-Core moe_router_dtype, DeepSeek-V3 section 2.1.2)
-    rows.to.add("moe.router", Kind.MATMUL, FWD, "tf32" if p.precision != "fp32" else "fp32", (1, tokens, moe.n_experts, h),
-                flop=2.0 * tokens * h * moe.n_experts, read=tokens * h * 4.0, written=tokens * moe.n_experts * 4.0,
-                saved=0.0 if p.lora_rank else tokens * h * e)  # fmt: skip
-    rows.memory("moe.top_k", 2.0 * tokens * moe.n_experts, tokens * moe.n_experts, saved=2.0 * tokens * moe.n_experts,
-                n_kernels=6.0)  # fmt: skip
-    rows.memory("moe.permute", float(routed * h), float(routed * h), n_kernels=2.0,
-                backward_read=float(routed * h), backward_written=float(tokens * h))  # fmt: skip
+    rows.to.add(
+        "moe.router",
+        Kind.MATMUL,
+        FWD,
+        "tf32" if p.precision != "fp32" else "fp32",
+        (1, tokens, moe.n_experts, h),
+        flop=2.0 * tokens * h * moe.n_experts,
+        read=tokens * h * 4.0,
+        written=tokens * moe.n_experts * 4.0,
+        saved=0.0 if p.lora_rank else tokens * h * e,
+    )
+    rows.memory(
+        "moe.top_k", 2.0 * tokens * moe.n_experts, tokens * moe.n_experts, saved=2.0 * tokens * moe.n_experts, n_kernels=6.0
+    )
+    rows.memory(
+        "moe.permute",
+        float(routed * h),
+        float(routed * h),
+        n_kernels=2.0,
+        backward_read=float(routed * h),
+        backward_written=float(tokens * h),
+    )
     dispatch = routed * h * e
     if p.ep > 1:
         for phase, suffix in ((FWD, ""), (BWD, ".backward")):
             rows.collective(f"ep.all_to_all.dispatch{suffix}", dispatch, phase)
             rows.collective(f"ep.all_to_all.combine{suffix}", dispatch, phase)
     _grouped_mlp(rows, arch, moe, local, routed)
-    rows.memory("moe.unpermute", float(routed * h), float(tokens * h), saved=float(routed),
-                n_kernels=2.0, backward_read=float(tokens * h), backward_written=float(routed * h))  # fmt: skip
+    rows.memory(
+        "moe.unpermute",
+        float(routed * h),
+        float(tokens * h),
+        saved=float(routed),
+        n_kernels=2.0,
+        backward_read=float(tokens * h),
+        backward_written=float(routed * h),
+    )
     if moe.n_shared:
         mlp(rows, arch, moe.shared_ffn, where="moe.shared", saves_input=p.lora_rank > 0)
 
@@ -205,13 +266,38 @@ def _grouped(rows: Rows, name: str, local: int, routed: int, k: int, n: int) -> 
     e = p.element_bytes
     flop, weights = 2.0 * routed * k * n, float(local * k * n)
     frozen = p.lora_rank > 0
-    rows.to.add(name, Kind.GROUPED, FWD, p.precision, (local, routed, n, k), flop=flop,
-                read=(routed * k + weights) * e, written=routed * n * e, saved=0.0 if frozen else routed * k * e)  # fmt: skip
-    rows.to.add(f"{name}.dgrad", Kind.GROUPED, BWD, p.precision, (local, routed, k, n), flop=flop,
-                read=(routed * n + weights) * e, written=routed * k * e)  # fmt: skip
+    rows.to.add(
+        name,
+        Kind.GROUPED,
+        FWD,
+        p.precision,
+        (local, routed, n, k),
+        flop=flop,
+        read=(routed * k + weights) * e,
+        written=routed * n * e,
+        saved=0.0 if frozen else routed * k * e,
+    )
+    rows.to.add(
+        f"{name}.dgrad",
+        Kind.GROUPED,
+        BWD,
+        p.precision,
+        (local, routed, k, n),
+        flop=flop,
+        read=(routed * n + weights) * e,
+        written=routed * k * e,
+    )
     if not frozen:
-        rows.to.add(f"{name}.wgrad", Kind.GROUPED, BWD, p.precision, (local, routed, n, k), flop=flop,
-                    read=routed * (k + n) * e, written=weights * (8.0 if p.stack.fused_wgrad else e))  # fmt: skip
+        rows.to.add(
+            f"{name}.wgrad",
+            Kind.GROUPED,
+            BWD,
+            p.precision,
+            (local, routed, n, k),
+            flop=flop,
+            read=routed * (k + n) * e,
+            written=weights * (8.0 if p.stack.fused_wgrad else e),
+        )
 
 
 def embedding(rows: Rows, arch: Architecture) -> None:
@@ -223,8 +309,16 @@ def embedding(rows: Rows, arch: Architecture) -> None:
         _patch_embedding(rows, arch, arch.patches)
         return
     for phase, name in ((FWD, "embedding"), (BWD, "embedding.backward")):
-        rows.to.add(name, Kind.EMBEDDING, phase, p.dtype, (p.tokens, width), read=p.tokens * width * e,
-                    written=p.tokens * width * e, n_kernels=2.0)  # fmt: skip
+        rows.to.add(
+            name,
+            Kind.EMBEDDING,
+            phase,
+            p.dtype,
+            (p.tokens, width),
+            read=p.tokens * width * e,
+            written=p.tokens * width * e,
+            n_kernels=2.0,
+        )
     if arch.position in ("learned", "sinusoidal"):
         rows.memory("embedding.position", 2.0 * p.tokens * width, float(p.tokens * width))
     if p.tp > 1:
@@ -241,10 +335,27 @@ def _patch_embedding(rows: Rows, arch: Architecture, patches: Patches) -> None:
     area, e = patches.channels * patches.patch_size**2, p.element_bytes
     tokens = p.tokens
     flop = 2.0 * tokens * area * arch.hidden
-    rows.to.add("embedding.patches", Kind.MATMUL, FWD, p.dtype, (1, tokens, arch.hidden, area), flop=flop,
-                read=(tokens + arch.hidden) * area * e, written=tokens * arch.hidden * e, saved=tokens * area * e)  # fmt: skip
-    rows.to.add("embedding.patches.wgrad", Kind.MATMUL, BWD, p.dtype, (1, arch.hidden, area, tokens), flop=flop,
-                read=tokens * (arch.hidden + area) * e, written=arch.hidden * area * e)  # fmt: skip
+    rows.to.add(
+        "embedding.patches",
+        Kind.MATMUL,
+        FWD,
+        p.dtype,
+        (1, tokens, arch.hidden, area),
+        flop=flop,
+        read=(tokens + arch.hidden) * area * e,
+        written=tokens * arch.hidden * e,
+        saved=tokens * area * e,
+    )
+    rows.to.add(
+        "embedding.patches.wgrad",
+        Kind.MATMUL,
+        BWD,
+        p.dtype,
+        (1, arch.hidden, area, tokens),
+        flop=flop,
+        read=tokens * (arch.hidden + area) * e,
+        written=arch.hidden * area * e,
+    )
     elements = float(tokens * arch.hidden)
     rows.memory("embedding.position", 2 * elements, elements)
 
@@ -264,8 +375,9 @@ def head(rows: Rows, arch: Architecture) -> None:
     vocab = -(-arch.vocab // p.tp)
     trainable = p.lora_rank == 0
     inner = _half_precision(rows)
-    inner.linear("head.logits", p.tokens, arch.hidden, vocab, trainable=trainable, bias=arch.head_bias,
-                 saved_tokens=_column_saved(p))  # fmt: skip
+    inner.linear(
+        "head.logits", p.tokens, arch.hidden, vocab, trainable=trainable, bias=arch.head_bias, saved_tokens=_column_saved(p)
+    )
     _loss(rows, float(p.tokens * vocab))
 
 
@@ -282,14 +394,31 @@ def _loss(rows: Rows, logits: float) -> None:
     p = rows.point
     e = p.element_bytes
     if p.stack.fused_loss or p.fused_loss:
-        rows.to.add("head.loss", Kind.MEMORY, FWD, p.dtype, read=2 * logits * e, written=logits * e,
-                    saved=0.0 if p.fused_loss else logits * e, n_kernels=3.0)  # fmt: skip
+        rows.to.add(
+            "head.loss",
+            Kind.MEMORY,
+            FWD,
+            p.dtype,
+            read=2 * logits * e,
+            written=logits * e,
+            saved=0.0 if p.fused_loss else logits * e,
+            n_kernels=3.0,
+        )
         rows.to.add("head.loss.backward", Kind.MEMORY, BWD, p.dtype, read=logits * e, written=logits * e, n_kernels=2.0)
         return
-    rows.to.add("head.loss", Kind.MEMORY, FWD, p.dtype, read=logits * (e + 4 + 4), written=logits * (4 + 4),
-                saved=logits * 4.0, n_kernels=6.0)  # fmt: skip
-    rows.to.add("head.loss.backward", Kind.MEMORY, BWD, p.dtype, read=logits * (4 + 4 + 4), written=logits * (4 + e),
-                n_kernels=4.0)  # fmt: skip
+    rows.to.add(
+        "head.loss",
+        Kind.MEMORY,
+        FWD,
+        p.dtype,
+        read=logits * (e + 4 + 4),
+        written=logits * (4 + 4),
+        saved=logits * 4.0,
+        n_kernels=6.0,
+    )
+    rows.to.add(
+        "head.loss.backward", Kind.MEMORY, BWD, p.dtype, read=logits * (4 + 4 + 4), written=logits * (4 + e), n_kernels=4.0
+    )
 
 
 def layer(rows: Rows, arch: Architecture, kind: str) -> None:

@@ -257,12 +257,14 @@ def _layer(arch: Architecture, *, moe: bool) -> LayerParameters:
     expert = _mlp(arch, arch.hidden, m.expert_ffn)
     shared = _mlp(arch, arch.hidden, m.shared_ffn) if m.shared_ffn else 0
     return LayerParameters(
-        attention, norm, cross,
+        attention,
+        norm,
+        cross,
         router=m.n_experts * (arch.hidden + int(m.router_bias)),
         experts=m.n_experts * expert,
         active_experts=m.n_active * expert,
         shared_experts=shared + (arch.hidden if m.shared_gate else 0),
-    )  # fmt: skip
+    )
 
 
 def _encoder_layer(arch: Architecture, encoder: Encoder) -> LayerParameters:

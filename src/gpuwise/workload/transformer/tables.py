@@ -72,9 +72,16 @@ def _encoder_table(arch: Architecture, point: Point) -> OpTable | None:
         return None
     enc = arch.encoder
     side = replace(
-        arch, kind="encoder", encoder=None, n_layers=enc.n_layers, hidden=enc.hidden, ffn=enc.ffn, heads=enc.heads,
-        kv_heads=enc.heads, head_dim=enc.head_dim,
-    )  # fmt: skip
+        arch,
+        kind="encoder",
+        encoder=None,
+        n_layers=enc.n_layers,
+        hidden=enc.hidden,
+        ffn=enc.ffn,
+        heads=enc.heads,
+        kv_heads=enc.heads,
+        head_dim=enc.head_dim,
+    )
     rows = Rows(OpTableBuilder(), replace(point, seq_len=enc.seq_len))
     layer(rows, side, "dense")
     return rows.to.build()
@@ -153,10 +160,20 @@ def model_flop_per_token(
     from gpuwise.workload.stack import find_stack
 
     point = Point(
-        micro_batch=1, seq_len=seq_len, tp=1, cp=1, ep=1, sequence_parallel=False, context_parallel="ring",
-        precision="bf16", stack=find_stack("megatron-core"), fused_attention=True, fused_loss=False,
-        lora_rank=lora_rank, packed_document_len=packed_document_len,
-    )  # fmt: skip
+        micro_batch=1,
+        seq_len=seq_len,
+        tp=1,
+        cp=1,
+        ep=1,
+        sequence_parallel=False,
+        context_parallel="ring",
+        precision="bf16",
+        stack=find_stack("megatron-core"),
+        fused_attention=True,
+        fused_loss=False,
+        lora_rank=lora_rank,
+        packed_document_len=packed_document_len,
+    )
     tables = transformer_tables(arch, point)
     total = sum(t.total_flop() * tables.layer_counts[k] for k, t in tables.layers.items())
     total += tables.embedding.total_flop() + tables.head.total_flop()

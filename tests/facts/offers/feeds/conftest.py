@@ -106,9 +106,16 @@ MITHRIL = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,S
 )
 FLUIDSTACK = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,GpuInfo,SpotPrice\n"
 CATALOGUES = {
-    "aws": AWS, "azure": AZURE, "gcp": GCP, "lambda": LAMBDA, "vast": VAST, "runpod": RUNPOD, "verda": VERDA,
-    "mithril": MITHRIL, "fluidstack": FLUIDSTACK,
-}  # fmt: skip
+    "aws": AWS,
+    "azure": AZURE,
+    "gcp": GCP,
+    "lambda": LAMBDA,
+    "vast": VAST,
+    "runpod": RUNPOD,
+    "verda": VERDA,
+    "mithril": MITHRIL,
+    "fluidstack": FLUIDSTACK,
+}
 
 
 @dataclass(slots=True)

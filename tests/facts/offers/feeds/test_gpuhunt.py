@@ -20,13 +20,22 @@ DAY = datetime.date(2026, 11, 21)
 
 def item(provider: str, instance: str, price: float, count: int, gpu: str | None, memory: float | None, **more: Any) -> Any:
     settings: dict[str, Any] = {
-        "location": "us-1", "cpu": 8, "memory": 64.0, "spot": False, "disk_size": None,
+        "location": "us-1",
+        "cpu": 8,
+        "memory": 64.0,
+        "spot": False,
+        "disk_size": None,
         "gpu_vendor": library.AcceleratorVendor.NVIDIA if count else None,
-    }  # fmt: skip
+    }
     return library.CatalogItem(
-        provider=provider, instance_name=instance, price=price, gpu_count=count, gpu_name=gpu, gpu_memory=memory,
+        provider=provider,
+        instance_name=instance,
+        price=price,
+        gpu_count=count,
+        gpu_name=gpu,
+        gpu_memory=memory,
         **(settings | more),
-    )  # fmt: skip
+    )
 
 
 AWS = [

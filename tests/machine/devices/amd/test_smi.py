@@ -29,9 +29,15 @@ from .trees import write
 DOUBLE = Path(__file__).with_name("amdsmi_double.py")
 BUS = "00000000:c1:00.0"
 METRICS = {
-    "accumulation_counter": 1000, "prochot_residency_acc": 0, "ppt_residency_acc": 100, "socket_thm_residency_acc": 7,
-    "vr_thm_residency_acc": 0, "hbm_thm_residency_acc": "N/A", "temperature_hotspot": 61, "throttle_status": "N/A",
-}  # fmt: skip
+    "accumulation_counter": 1000,
+    "prochot_residency_acc": 0,
+    "ppt_residency_acc": 100,
+    "socket_thm_residency_acc": 7,
+    "vr_thm_residency_acc": 0,
+    "hbm_thm_residency_acc": "N/A",
+    "temperature_hotspot": 61,
+    "throttle_status": "N/A",
+}
 ANSWERS: dict[str, Any] = {
     "amdsmi_shut_down": None,
     "amdsmi_get_processor_handles": 1,
@@ -39,18 +45,31 @@ ANSWERS: dict[str, Any] = {
     "amdsmi_get_lib_version": {"major": 26, "minor": 0, "release": 2, "build": "0"},
     "amdsmi_get_gpu_driver_info": {"driver_name": "amdgpu", "driver_version": "6.14.14", "driver_date": "2015/01/01 00:00"},
     "amdsmi_get_gpu_board_info": {
-        "model_number": "102-G30211-0C", "product_serial": "692408000147", "fru_id": "113-AMDG302110C0003", "product_name":
-        "AMD Instinct MI300X OAM", "manufacturer_name": "AMD",
+        "model_number": "102-G30211-0C",
+        "product_serial": "692408000147",
+        "fru_id": "113-AMDG302110C0003",
+        "product_name": "AMD Instinct MI300X OAM",
+        "manufacturer_name": "AMD",
     },
     "amdsmi_get_gpu_asic_info": {"market_name": "0x74a1", "vendor_id": "0x1002", "asic_serial": "0x0123456789ABCDEF"},
     "amdsmi_get_power_cap_info": {
-        "power_cap": 750000000, "default_power_cap": 750000000, "dpm_cap": 2100, "min_power_cap": 0, "max_power_cap": 750000000,
+        "power_cap": 750000000,
+        "default_power_cap": 750000000,
+        "dpm_cap": 2100,
+        "min_power_cap": 0,
+        "max_power_cap": 750000000,
     },
     "amdsmi_get_pcie_info": {
         "pcie_static": {"max_pcie_width": 16, "max_pcie_speed": 32000, "pcie_interface_version": 5, "slot_type": "OAM"},
         "pcie_metric": {
-            "pcie_width": 8, "pcie_speed": 16000, "pcie_bandwidth": 24, "pcie_replay_count": 3, "pcie_l0_to_recovery_count": 1,
-            "pcie_replay_roll_over_count": "N/A", "pcie_nak_sent_count": 0, "pcie_nak_received_count": 0,
+            "pcie_width": 8,
+            "pcie_speed": 16000,
+            "pcie_bandwidth": 24,
+            "pcie_replay_count": 3,
+            "pcie_l0_to_recovery_count": 1,
+            "pcie_replay_roll_over_count": "N/A",
+            "pcie_nak_sent_count": 0,
+            "pcie_nak_received_count": 0,
         },
     },
     "amdsmi_get_gpu_xgmi_link_status": {"status": ["X", "U", "U", "D", "U", "U", "U", "U"], "total_links": 8},
@@ -58,12 +77,21 @@ ANSWERS: dict[str, Any] = {
     "amdsmi_get_gpu_metrics_info": METRICS,
     "amdsmi_get_gpu_activity": {"gfx_activity": 93, "umc_activity": 41, "mm_activity": "N/A"},
     "amdsmi_get_power_info": {
-        "socket_power": 512, "current_socket_power": 512, "average_socket_power": "N/A", "gfx_voltage": "N/A",
-        "soc_voltage": "N/A", "mem_voltage": "N/A", "power_limit": 750000000,
+        "socket_power": 512,
+        "current_socket_power": 512,
+        "average_socket_power": "N/A",
+        "gfx_voltage": "N/A",
+        "soc_voltage": "N/A",
+        "mem_voltage": "N/A",
+        "power_limit": 750000000,
     },
     "amdsmi_get_gpu_process_list": [
         {
-            "name": "python", "pid": 4242, "mem": 10, "engine_usage": {"gfx": 0, "enc": 0}, "cu_occupancy": "N/A",
+            "name": "python",
+            "pid": 4242,
+            "mem": 10,
+            "engine_usage": {"gfx": 0, "enc": 0},
+            "cu_occupancy": "N/A",
             "memory_usage": {"gtt_mem": 5, "cpu_mem": 6, "vram_mem": 2**33},
         }
     ],
@@ -75,7 +103,7 @@ ANSWERS: dict[str, Any] = {
     },
     "amdsmi_topo_get_link_type": {"hops": 1, "type": 2},
     "amdsmi_is_P2P_accessible": True,
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -228,13 +256,14 @@ def test_links_by_the_numbers_of_each_release(
     machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch, old: bool
 ) -> None:
     m = machine(
-        "0000:c1:00.0", "0000:c6:00.0",
+        "0000:c1:00.0",
+        "0000:c6:00.0",
         answers={
             "amdsmi_get_processor_handles": 2,
             "amdsmi_get_gpu_device_bdf 1": "0000:c6:00.0",
             "amdsmi_topo_get_link_type": {"hops": 1, "type": 1 if old else 2},
         },
-    )  # fmt: skip
+    )
     if old:
         # numbered the other way round
         kinds = type("AmdSmiIoLinkType", (), {"UNDEFINED": 0, "PCIEXPRESS": 2, "XGMI": 1})
@@ -247,10 +276,17 @@ def test_links_by_the_numbers_of_each_release(
 @pytest.mark.parametrize(
     ("code", "index", "kind"),
     [
-        (10, 0, DevicePermissionError), (10, None, DevicePermissionError), (34, 0, NoDriverError), (34, None, NoDriverError),
-        (31, 2, DeviceLostError), (32, 2, DeviceLostError), (2, 0, ReadingError), (999, 0, ReadingError), (18, None, DeviceError),
+        (10, 0, DevicePermissionError),
+        (10, None, DevicePermissionError),
+        (34, 0, NoDriverError),
+        (34, None, NoDriverError),
+        (31, 2, DeviceLostError),
+        (32, 2, DeviceLostError),
+        (2, 0, ReadingError),
+        (999, 0, ReadingError),
+        (18, None, DeviceError),
     ],
-)  # fmt: skip
+)
 def test_statuses_are_errors_of_our_tree(code: int, index: int | None, kind: type[DeviceError]) -> None:
     error = amd_smi_error(code, index, "energy_j")
     assert type(error) is kind and error.code == code and error.vendor == "amd" and error.message
@@ -314,9 +350,13 @@ def test_it_is_imported_where_it_is_installed_and_its_failure_leaves_the_files(
         install(tmp_path / "packages", **changes)
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "packages")}
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", LOOK, str(tmp_path)], capture_output=True, text=True, timeout=60, env=environment,
+        [sys.executable, "-W", "error", "-c", LOOK, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
         check=True,
-    )  # fmt: skip
+    )
     assert done.stderr == ""
     energy_j, version, why = json.loads(done.stdout)
     assert (energy_j is not None, version, why) == (energy, "26.0.2" if energy else None, reason)

@@ -16,9 +16,15 @@ from gpuwise.testing.fake_nvml import Card, profile_names
 
 Opened = Any
 SLOW_CALLS = (
-    "nvmlDeviceGetPcieThroughput", "nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetP2PStatus", "nvmlDeviceGetNvLinkState",
-    "nvmlDeviceGetRetiredPages", "nvmlDeviceGetSupportedGraphicsClocks", "nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetSamples",
-)  # fmt: skip
+    "nvmlDeviceGetPcieThroughput",
+    "nvmlDeviceGetTopologyCommonAncestor",
+    "nvmlDeviceGetP2PStatus",
+    "nvmlDeviceGetNvLinkState",
+    "nvmlDeviceGetRetiredPages",
+    "nvmlDeviceGetSupportedGraphicsClocks",
+    "nvmlDeviceGetTotalEccErrors",
+    "nvmlDeviceGetSamples",
+)
 NVITOP_CALLS_A_CARD = 134 / 8
 """NVML calls of nvitop 1.7.2 a second for each of 8 cards at 1 Hz, by the same counter."""
 OF_PROCESSES = {f.name for f in fields(GpuProcess)}
@@ -51,11 +57,25 @@ def test_a_healthy_card_tells_all_or_why_not(machine: Callable[..., Opened], pro
 def test_figures_arrive_in_si_units(machine: Callable[..., Opened]) -> None:
     fake, devices, _ = machine("H100-SXM")
     fake.gpu(0).set(
-        power_w=651.5, energy_j=1234.5, utilization=0.87, memory_used_bytes=3e9, sm_clock_hz=1755e6, event_reasons=0x804, fan=0.3,
-        memory_temperature_c=91, pcie_generation=4, pcie_width=8, encoder_utilization=0.5, held_hw_thermal_s=7.5,
-        ecc_uncorrected=12, remap_failed=1, recovery_action=4, pcie_sent_bytes_per_s=5e9, nvlink_sent_bytes=2**40,
+        power_w=651.5,
+        energy_j=1234.5,
+        utilization=0.87,
+        memory_used_bytes=3e9,
+        sm_clock_hz=1755e6,
+        event_reasons=0x804,
+        fan=0.3,
+        memory_temperature_c=91,
+        pcie_generation=4,
+        pcie_width=8,
+        encoder_utilization=0.5,
+        held_hw_thermal_s=7.5,
+        ecc_uncorrected=12,
+        remap_failed=1,
+        recovery_action=4,
+        pcie_sent_bytes_per_s=5e9,
+        nvlink_sent_bytes=2**40,
         nvlink_crc_errors=3,
-    )  # fmt: skip
+    )
     s, h = devices.sample(0), devices.health(0)
     assert (s.power_w, s.energy_j, s.utilization, s.memory_used_bytes) == (651.5, 1234.5, 0.87, 3_000_000_000)
     assert (s.sm_clock_hz, s.event_reasons, s.fan, s.memory_temperature_c) == (1755e6, 0x804, 0.3, 91.0)
@@ -178,9 +198,12 @@ def test_a_passing_trouble_is_asked_again(machine: Callable[..., Opened]) -> Non
 def test_an_old_driver_is_asked_in_its_own_words(machine: Callable[..., Opened]) -> None:
     fake, _, _ = machine("V100")
     missing = (
-        "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetComputeRunningProcesses_v3",
-        "nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetFieldValues",
-    )  # fmt: skip
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetGraphicsRunningProcesses_v3",
+        "nvmlDeviceGetFieldValues",
+    )
     with fake.change():
         for function in missing:
             fake.fail(function, 13)

@@ -23,7 +23,7 @@ from gpuwise.errors import (
     InputError,
     NoDriverError,
     ReadingError,
-)  # fmt: skip
+)
 from gpuwise.machine.devices.nvml.backend import RESTART_AFTER_S, NvmlDevices, open_nvml
 from gpuwise.machine.devices.readings import Health, Identity, Sample, State
 from gpuwise.testing.fake_nvml import FakeNvml, fake_nvml, function_names, square
@@ -179,10 +179,16 @@ def test_a_device_that_is_not_there_is_bad_input(machine: Callable[..., Opened],
 
 @pytest.mark.parametrize(
     ("code", "error", "hint"),
-    [(9, NoDriverError, "modprobe"), (18, DriverMismatchError, "reboot"), (4, DevicePermissionError, "container"),
-     (17, DevicePermissionError, "--gpus all"), (999, DeviceError, "systemd"), (19, DeviceError, "doctor"),
-     (4242, DeviceError, "doctor")],
-)  # fmt: skip
+    [
+        (9, NoDriverError, "modprobe"),
+        (18, DriverMismatchError, "reboot"),
+        (4, DevicePermissionError, "container"),
+        (17, DevicePermissionError, "--gpus all"),
+        (999, DeviceError, "systemd"),
+        (19, DeviceError, "doctor"),
+        (4242, DeviceError, "doctor"),
+    ],
+)
 def test_why_it_does_not_start(code: int, error: type[DeviceError], hint: str) -> None:
     with fake_nvml(["T4"]) as fake, fake.in_process():
         fake.refuse_init(code)
@@ -340,7 +346,11 @@ def test_a_process_that_starts_is_told_why_not(code: int, said: str) -> None:
 def test_without_the_library_there_is_no_driver(tmp_path) -> None:
     (tmp_path / "libnvidia-ml.so.1").write_bytes(b"not a library")
     done = subprocess.run(
-        [sys.executable, "-c", PLAYED], env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}, capture_output=True, text=True,
-        check=False, input="",
-    )  # fmt: skip
+        [sys.executable, "-c", PLAYED],
+        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        input="",
+    )
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "NoDriverError None", "")

@@ -286,12 +286,16 @@ def test_no_machine_is_too_odd(
     from gpuwise.machine.doctor.share import shared
 
     host = ScriptedHost(
-        files=files, environment=environment, paths={"dmesg": "/bin/dmesg", "nvcc": "/bin/nvcc", "docker": "/bin/docker"},
+        files=files,
+        environment=environment,
+        paths={"dmesg": "/bin/dmesg", "nvcc": "/bin/nvcc", "docker": "/bin/docker"},
         commands={
-            "dmesg": Ran(0, log), "/bin/nvcc --version": Ran(0, log), f"{PYTHON} -c import json*": Ran(0, python),
+            "dmesg": Ran(0, log),
+            "/bin/nvcc --version": Ran(0, log),
+            f"{PYTHON} -c import json*": Ran(0, python),
             f"{PYTHON} -c*": Ran(0, framework),
         },
-    )  # fmt: skip
+    )
     devices = ScriptedDevices((NullCard("RTX 4090", identity={"vendor": "nvidia"}),), Driver("nvidia", driver))
     machine = probe(host, devices=lambda: Found((devices,), {}), python=PYTHON)
     found = diagnose(machine)

@@ -55,7 +55,7 @@ PLANTED: list[tuple[str, cause.Severity, dict[str, Any], str]] = [
     ("disk", SLOWS, {"recent": MINUTE, "host": {"n_workers": 4, "n_workers_waiting": 3}}, "waits for the disk"),
     ("disk", SLOWS, {"recent": MINUTE, "host": {"state": "D"}}, "waits for a disk"),
     ("unused", NOTE, {"recent": Recent(60.0, 60, 0.0)}, "does nothing"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("id", "severity", "change", "said"), PLANTED)
@@ -177,11 +177,15 @@ def test_an_xid_of_an_application_is_a_note(made: Any, code: int, severity: str)
 @given(
     st.builds(
         dict,
-        utilization=st.floats(0.5, 1), temperature_c=st.floats(20, 80), sm_clock_hz=st.floats(1.6e9, 3.2e9),
-        power_w=st.floats(10, 450), memory_used_bytes=st.integers(0, 23 * 2**30), event_reasons=st.sampled_from([0, 1]),
+        utilization=st.floats(0.5, 1),
+        temperature_c=st.floats(20, 80),
+        sm_clock_hz=st.floats(1.6e9, 3.2e9),
+        power_w=st.floats(10, 450),
+        memory_used_bytes=st.integers(0, 23 * 2**30),
+        event_reasons=st.sampled_from([0, 1]),
         pcie_generation=st.just(4),
     )
-)  # fmt: skip
+)
 def test_no_cause_on_any_healthy_card(made: Any, sample: dict[str, Any]) -> None:
     assert find_causes(made.frame(made.card(sample=sample))) == ()
 
@@ -214,9 +218,16 @@ def test_no_bit_is_dropped(made: Any, bits: int) -> None:
     if bits & ~int(known):
         assert f"{bits & ~int(known):#x}" in found["unknown-reason"].sentence
     names = {
-        0x2: "application-clocks", 0x4: "sw-power-cap", 0x10: "sync-boost", 0x20: "sw-thermal", 0x40: "hw-thermal",
-        0x80: "hw-power-brake", 0x100: "display-clocks", 0x200: "board-limit", 0x400: "reliability",
-    }  # fmt: skip
+        0x2: "application-clocks",
+        0x4: "sw-power-cap",
+        0x10: "sync-boost",
+        0x20: "sw-thermal",
+        0x40: "hw-thermal",
+        0x80: "hw-power-brake",
+        0x100: "display-clocks",
+        0x200: "board-limit",
+        0x400: "reliability",
+    }
     for bit, name in names.items():
         assert (name in found) == bool(bits & bit)
     assert ("hw-slowdown" in found) == (bool(bits & 0x8) and not bits & 0xC0)

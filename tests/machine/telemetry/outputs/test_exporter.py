@@ -40,17 +40,31 @@ def test_values_in_dcgms_units_with_its_labels(made: Any) -> None:
     frame = made.frame(card, xids=((0, Xid(31, None, None)), (0, Xid(79, None, None))))
     found = parsed(exposition(frame, ()))
     want = {
-        "DCGM_FI_DEV_GPU_UTIL": 97, "DCGM_FI_DEV_FB_USED": 20480, "DCGM_FI_DEV_FB_FREE": 3584, "DCGM_FI_DEV_FB_TOTAL": 24576,
-        "DCGM_FI_DEV_POWER_USAGE": 380, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 1234500, "DCGM_FI_DEV_SM_CLOCK": 2745,
-        "DCGM_FI_DEV_MEM_CLOCK": 10501, "DCGM_FI_DEV_GPU_TEMP": 66, "DCGM_FI_DEV_FAN_SPEED": 40,
+        "DCGM_FI_DEV_GPU_UTIL": 97,
+        "DCGM_FI_DEV_FB_USED": 20480,
+        "DCGM_FI_DEV_FB_FREE": 3584,
+        "DCGM_FI_DEV_FB_TOTAL": 24576,
+        "DCGM_FI_DEV_POWER_USAGE": 380,
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 1234500,
+        "DCGM_FI_DEV_SM_CLOCK": 2745,
+        "DCGM_FI_DEV_MEM_CLOCK": 10501,
+        "DCGM_FI_DEV_GPU_TEMP": 66,
+        "DCGM_FI_DEV_FAN_SPEED": 40,
         "DCGM_FI_DEV_PCIE_LINK_WIDTH": 16,
-        "DCGM_FI_DEV_XID_ERRORS": 79, "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": 3, "gpuwise_gpu_up": 1,
-    }  # fmt: skip
+        "DCGM_FI_DEV_XID_ERRORS": 79,
+        "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": 3,
+        "gpuwise_gpu_up": 1,
+    }
     assert {name: found[name][0].value for name in want} == pytest.approx(want)
     labels = found["DCGM_FI_DEV_GPU_UTIL"][0].labels
     assert labels == {
-        "gpu": "0", "UUID": "GPU-0", "pci_bus_id": "00000000:01:00.0", "device": "null0", "modelName": "RTX 4090", "Hostname": "",
-    }  # fmt: skip
+        "gpu": "0",
+        "UUID": "GPU-0",
+        "pci_bus_id": "00000000:01:00.0",
+        "device": "null0",
+        "modelName": "RTX 4090",
+        "Hostname": "",
+    }
     held = found["gpuwise_gpu_clocks_held_seconds_total"][0]
     assert (held.labels["reason"], held.value) == ("sw_power_cap", 12.5)
 

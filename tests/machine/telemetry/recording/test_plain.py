@@ -17,16 +17,34 @@ from gpuwise.machine.telemetry.recording.plain import from_plain, to_plain
 number = st.none() | st.floats(allow_nan=False, allow_infinity=False)
 words = st.dictionaries(st.text(), st.text(), max_size=3)
 VALUES = st.one_of(
-    st.builds(Sample, index=st.integers(0, 99), at_s=st.floats(0, 1e9), state=st.sampled_from(State), power_w=number,
-              event_reasons=st.none() | st.integers(0, 2**60), unknown=words,
-              processes=st.none() | st.lists(st.builds(GpuProcess, pid=st.integers(1), kind=st.text()), max_size=3).map(tuple)),
-    st.builds(Health, index=st.integers(0, 9), at_s=st.floats(0, 1e9), held_back_s=st.dictionaries(st.text(), st.floats(0, 1e9)),
-              remap_failed=st.none() | st.booleans()),
-    st.builds(Identity, vendor=st.text(), index=st.integers(0, 9), name=st.text(),
-              compute_capability=st.none() | st.tuples(st.integers(1, 20), st.integers(0, 9)), ecc=st.none() | st.booleans()),
+    st.builds(
+        Sample,
+        index=st.integers(0, 99),
+        at_s=st.floats(0, 1e9),
+        state=st.sampled_from(State),
+        power_w=number,
+        event_reasons=st.none() | st.integers(0, 2**60),
+        unknown=words,
+        processes=st.none() | st.lists(st.builds(GpuProcess, pid=st.integers(1), kind=st.text()), max_size=3).map(tuple),
+    ),
+    st.builds(
+        Health,
+        index=st.integers(0, 9),
+        at_s=st.floats(0, 1e9),
+        held_back_s=st.dictionaries(st.text(), st.floats(0, 1e9)),
+        remap_failed=st.none() | st.booleans(),
+    ),
+    st.builds(
+        Identity,
+        vendor=st.text(),
+        index=st.integers(0, 9),
+        name=st.text(),
+        compute_capability=st.none() | st.tuples(st.integers(1, 20), st.integers(0, 9)),
+        ecc=st.none() | st.booleans(),
+    ),
     st.builds(HostProcess, pid=st.integers(1), cpu_share=number, n_workers=st.none() | st.integers(0), unknown=words),
     st.builds(Xid, code=st.integers(1, 999), at_s=number, pci_bus_id=st.none() | st.text(), text=st.text()),
-)  # fmt: skip
+)
 
 
 @given(VALUES)

@@ -40,15 +40,11 @@ def gpu(name: str) -> Accelerator:
 def seconds(a: Accelerator, kind: str, s: dict[str, int], causal: bool = True, window: int = 0) -> float:
     heads = s["kv_heads"] * s["group"]
     if kind == "decode":
-        t = attention_decode_time(
-            a, "bf16", s["batch"], s["length"], heads, s["kv_heads"], s["head_dim"], window=window
-        )
+        t = attention_decode_time(a, "bf16", s["batch"], s["length"], heads, s["kv_heads"], s["head_dim"], window=window)
     else:
         call = attention_forward_time if kind == "forward" else attention_backward_time
         n = s["length"]
-        t = call(
-            a, "bf16", s["batch"], n, n, heads, s["kv_heads"], s["head_dim"], causal=causal, window=window
-        )
+        t = call(a, "bf16", s["batch"], n, n, heads, s["kv_heads"], s["head_dim"], causal=causal, window=window)
     return float(t.time_s[0])
 
 
@@ -61,9 +57,7 @@ def test_flop_counts_exactly_the_pairs_a_mask_leaves(q: int, kv: int, window: in
 
 
 def test_flop_of_a_long_causal_call_is_half_the_square() -> None:
-    half = float(attention_flop(1, 4096, 4096, 1, 128, None, True)) / float(
-        attention_flop(1, 4096, 4096, 1, 128, None, False)
-    )
+    half = float(attention_flop(1, 4096, 4096, 1, 128, None, True)) / float(attention_flop(1, 4096, 4096, 1, 128, None, False))
     assert half == pytest.approx(0.5, rel=3e-4)
 
 
@@ -98,9 +92,7 @@ def test_a_bigger_device_of_the_family_is_never_slower(
         compute_units=int(a.compute_units * units),
         l2_bytes=a.l2_bytes * cache,
         tdp_w=a.tdp_w * units,
-        peak_flop_per_s={
-            k: v * int(a.compute_units * units) / a.compute_units for k, v in a.peak_flop_per_s.items()
-        },
+        peak_flop_per_s={k: v * int(a.compute_units * units) / a.compute_units for k, v in a.peak_flop_per_s.items()},
         memory_bandwidth_bytes_per_s=a.memory_bandwidth_bytes_per_s * bandwidth,
     )
     assert seconds(bigger, kind, s) <= seconds(a, kind, s) * (1 + 1e-6)
@@ -108,15 +100,19 @@ def test_a_bigger_device_of_the_family_is_never_slower(
 
 FLASH3_H100 = (
     # head size, causal, length, TFLOP/s forward; arXiv 2407.08608 figure 5 (16k tokens, hidden 2048)
-    (64, False, 2048, 460), (64, False, 16384, 497), (64, True, 4096, 420), (128, False, 1024, 565),
-    (128, False, 8192, 646), (128, True, 2048, 521), (128, True, 16384, 616), (256, True, 8192, 628),
-)  # fmt: skip
+    (64, False, 2048, 460),
+    (64, False, 16384, 497),
+    (64, True, 4096, 420),
+    (128, False, 1024, 565),
+    (128, False, 8192, 646),
+    (128, True, 2048, 521),
+    (128, True, 16384, 616),
+    (256, True, 8192, 628),
+)
 
 
 @pytest.mark.parametrize(("width", "causal", "length", "published"), FLASH3_H100)
-def test_flash_attention_3_on_h100_as_published(
-    width: int, causal: bool, length: int, published: float
-) -> None:
+def test_flash_attention_3_on_h100_as_published(width: int, causal: bool, length: int, published: float) -> None:
     heads, batch = 2048 // width, 16384 // length
     t = attention_forward_time(
         gpu("h100-sxm-80gb"), "bf16", batch, length, length, heads, heads, width, causal=causal, kernel="fa3"
@@ -130,8 +126,7 @@ def test_flash_attention_2_backward_on_a100_reaches_the_published_share() -> Non
     %."""
     a, n = gpu("a100-sxm-80gb"), 16384
     forward, backward = (
-        call(a, "bf16", 1, n, n, 16, 16, 128, causal=False)
-        for call in (attention_forward_time, attention_backward_time)
+        call(a, "bf16", 1, n, n, 16, 16, 128, causal=False) for call in (attention_forward_time, attention_backward_time)
     )
     flop = 4 * 16 * 128 * n**2
     assert flop / forward.time_s[0] / 312e12 == pytest.approx(0.68, abs=0.07)
@@ -184,9 +179,7 @@ def test_every_accelerator_answers_or_says_why_not() -> None:
                     attention_forward_time(a, dtype, [1, 8], 2048, 2048, 32, 8, 128),
                     attention_backward_time(a, dtype, [1, 8], 2048, 2048, 32, 8, 128),
                     attention_decode_time(a, dtype, [1, 8], 2048, 32, 8, 128),
-                    attention_forward_time(
-                        a, dtype, [1, 8], 2048, 2048, 32, 8, 128, kernel="vllm:vllm_flash_attn_fa3"
-                    ),
+                    attention_forward_time(a, dtype, [1, 8], 2048, 2048, 32, 8, 128, kernel="vllm:vllm_flash_attn_fa3"),
                 ]
             except UnpredictableError:
                 assert dtype not in a.peak_flop_per_s
@@ -202,25 +195,20 @@ def test_every_accelerator_answers_or_says_why_not() -> None:
 def test_the_basis_says_how_near_the_measurement_is() -> None:
     kernel = "vllm:vllm_flash_attn_fa3"
     on = {
-        n: attention_decode_time(gpu(n), "bf16", 8, 4096, 32, 8, 128, kernel=kernel)
-        for n in ("h100-sxm-80gb", "h200-sxm-141gb")
+        n: attention_decode_time(gpu(n), "bf16", 8, 4096, 32, 8, 128, kernel=kernel) for n in ("h100-sxm-80gb", "h200-sxm-141gb")
     }
     assert on["h100-sxm-80gb"].basis == "fitted" and on["h200-sxm-141gb"].basis == "derived"
     assert on["h100-sxm-80gb"].log_sigma[0] < on["h200-sxm-141gb"].log_sigma[0]
     amd = attention_forward_time(gpu("mi300x"), "bf16", 8, 4096, 4096, 32, 8, 128)
     assert amd.basis == "specified" and amd.log_sigma[0] > 0.3
-    assert (
-        0.1 < float(attention_flop(8, 4096, 4096, 32, 128)) / amd.time_s[0] / gpu("mi300x").peak("bf16") < 0.8
-    )
+    assert 0.1 < float(attention_flop(8, 4096, 4096, 32, 128)) / amd.time_s[0] / gpu("mi300x").peak("bf16") < 0.8
 
 
 def test_rows_of_one_call_do_not_touch_each_other() -> None:
     lengths, a = np.array([1, 17, 512, 4096, 30000]), gpu("h100-sxm-80gb")
     for kernel in (None, "vllm:vllm_flash_attn_fa3"):
         together = attention_forward_time(a, "bf16", 2, lengths, lengths, 16, 4, 128, kernel=kernel).time_s
-        alone = [
-            attention_forward_time(a, "bf16", 2, n, n, 16, 4, 128, kernel=kernel).time_s[0] for n in lengths
-        ]
+        alone = [attention_forward_time(a, "bf16", 2, n, n, 16, 4, 128, kernel=kernel).time_s[0] for n in lengths]
         assert together == pytest.approx(alone, rel=1e-5)
 
 
@@ -264,9 +252,7 @@ def test_names() -> None:
 def test_impossible_shapes_are_refused(bad: dict[str, int]) -> None:
     s = {"batch": 1, "length": 8, "head_dim": 64, "window": 0} | bad
     with pytest.raises(InputError):
-        attention_decode_time(
-            gpu("h100-sxm-80gb"), "bf16", s["batch"], s["length"], 4, 2, s["head_dim"], window=s["window"]
-        )
+        attention_decode_time(gpu("h100-sxm-80gb"), "bf16", s["batch"], s["length"], 4, 2, s["head_dim"], window=s["window"])
 
 
 def test_heads_must_be_a_multiple_of_key_value_heads() -> None:

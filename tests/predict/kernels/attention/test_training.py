@@ -17,9 +17,7 @@ def test_tiles_of_a_causal_call_are_those_on_and_below_the_diagonal() -> None:
     for blocks in (1, 2, 7, 32):
         n, m, longest = tiles(shape_of(1, 128 * blocks, 128 * blocks, 1, 1, 64, None, 0), causal=True)
         assert (n[0], m[0], longest[0]) == (blocks * (blocks + 1) / 2, blocks, blocks)
-        assert (
-            tiles(shape_of(1, 128 * blocks, 128 * blocks, 1, 1, 64, None, 0), causal=False)[0][0] == blocks**2
-        )
+        assert tiles(shape_of(1, 128 * blocks, 128 * blocks, 1, 1, 64, None, 0), causal=False)[0][0] == blocks**2
 
 
 def test_a_window_leaves_a_band() -> None:
@@ -48,10 +46,7 @@ def test_names_stand_for_what_the_family_has() -> None:
 def test_flash_attention_2_is_slower_than_3_on_hopper() -> None:
     h100, s = accelerators()["h100-sxm-80gb"], shape_of(2, 8192, 8192, 16, 16, 128, None, 0)
     for backward in (False, True):
-        slow, fast = (
-            training_time(h100, "bf16", s, causal=True, kernel=k, backward=backward).time_s[0]
-            for k in ("fa2", "fa3")
-        )
+        slow, fast = (training_time(h100, "bf16", s, causal=True, kernel=k, backward=backward).time_s[0] for k in ("fa2", "fa3"))
         assert 1.4 < slow / fast < 2.1
 
 
@@ -87,6 +82,4 @@ def test_every_published_row_has_a_source_and_every_share_is_sane() -> None:
     for family in coefficients()["training"]["families"].values():
         for row in family["by_name"].values():
             for part in ("forward", "backward"):
-                assert all(0.1 < s < 1.15 for s in row[part]["share"]) and row[part]["widths"] == sorted(
-                    row[part]["widths"]
-                )
+                assert all(0.1 < s < 1.15 for s in row[part]["share"]) and row[part]["widths"] == sorted(row[part]["widths"])

@@ -34,12 +34,16 @@ def test_passes_move_the_bytes_they_say() -> None:
     }
 
 
-@pytest.mark.parametrize(("width", "phase", "published"), [
-    (64, "forward", 72), (128, "forward", 133), (64, "backward", 92), (128, "backward", 174),
-])  # fmt: skip
-def test_standard_attention_on_h100_lies_between_the_two_forms(
-    width: int, phase: str, published: float
-) -> None:
+@pytest.mark.parametrize(
+    ("width", "phase", "published"),
+    [
+        (64, "forward", 72),
+        (128, "forward", 133),
+        (64, "backward", 92),
+        (128, "backward", 174),
+    ],
+)
+def test_standard_attention_on_h100_lies_between_the_two_forms(width: int, phase: str, published: float) -> None:
     """arXiv 2407.08608 figures 5 and 6, length 4096, 16k tokens, hidden 2048: fp16 softmax, scale folded into
     the product."""
     heads = 2048 // width
@@ -69,9 +73,7 @@ def test_fused_kernels_beat_written_scores_and_dropout_costs() -> None:
     for name in ("a100-sxm-80gb", "h100-sxm-80gb", "l40s"):
         a = accelerators()[name]
         flash = attention_forward_time(a, "bf16", *SHAPE).time_s[0]
-        plain, dropped = (
-            attention_unfused_time(a, "bf16", *SHAPE, causal=True, dropout=d).time_s[0] for d in (False, True)
-        )
+        plain, dropped = (attention_unfused_time(a, "bf16", *SHAPE, causal=True, dropout=d).time_s[0] for d in (False, True))
         assert flash < plain < dropped
 
 

@@ -15,21 +15,24 @@ from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.predict.kernels.gemm.fp32 import linear_time, peak_rate
 
 CARDS = sorted(
-    a.id for a in accelerators().values()
-    if a.vendor in ("NVIDIA", "AMD") and "fp32" in a.peak_flop_per_s and a.compute_units
-)  # fmt: skip
+    a.id for a in accelerators().values() if a.vendor in ("NVIDIA", "AMD") and "fp32" in a.peak_flop_per_s and a.compute_units
+)
 
 
 # Milliseconds of torch.nn.Linear and torch.bmm in fp32: NeuSight's per-operation tables (MIT).
 @pytest.mark.parametrize(
     ("card", "batch", "m", "n", "k", "milliseconds"),
     [
-        ("a100-pcie-40gb", 1, 4096, 4096, 4096, 8.357), ("a100-pcie-40gb", 1, 4096, 1024, 1024, 0.672),
-        ("a100-pcie-40gb", 1, 512, 1024, 4096, 0.427), ("a100-pcie-40gb", 80, 1024, 64, 1024, 1.343),
-        ("v100-pcie-32gb", 1, 4096, 1024, 4096, 2.627), ("v100-pcie-32gb", 1, 8192, 4096, 16384, 79.9),
-        ("t4", 1, 4096, 4096, 4096, 31.55), ("p100-pcie-16gb", 1, 2048, 16384, 4096, 37.52),
+        ("a100-pcie-40gb", 1, 4096, 4096, 4096, 8.357),
+        ("a100-pcie-40gb", 1, 4096, 1024, 1024, 0.672),
+        ("a100-pcie-40gb", 1, 512, 1024, 4096, 0.427),
+        ("a100-pcie-40gb", 80, 1024, 64, 1024, 1.343),
+        ("v100-pcie-32gb", 1, 4096, 1024, 4096, 2.627),
+        ("v100-pcie-32gb", 1, 8192, 4096, 16384, 79.9),
+        ("t4", 1, 4096, 4096, 4096, 31.55),
+        ("p100-pcie-16gb", 1, 2048, 16384, 4096, 37.52),
     ],
-)  # fmt: skip
+)
 def test_measured_products(card: str, batch: int, m: int, n: int, k: int, milliseconds: float) -> None:
     time = linear_time(find_accelerator(card), m, n, k, batch)
     assert time.time_s[0] * 1e3 == pytest.approx(milliseconds, rel=0.2)
@@ -65,9 +68,13 @@ def test_an_unknown_rate_is_an_error() -> None:
 
 
 @given(
-    card=st.sampled_from(CARDS), batch=st.integers(1, 300), m=st.integers(1, 9000), n=st.integers(1, 9000),
-    k=st.integers(1, 9000), more=st.integers(2, 4),
-)  # fmt: skip
+    card=st.sampled_from(CARDS),
+    batch=st.integers(1, 300),
+    m=st.integers(1, 9000),
+    n=st.integers(1, 9000),
+    k=st.integers(1, 9000),
+    more=st.integers(2, 4),
+)
 def test_laws(card: str, batch: int, m: int, n: int, k: int, more: int) -> None:
     accelerator = find_accelerator(card)
     assert accelerator.compute_units is not None
@@ -76,9 +83,11 @@ def test_laws(card: str, batch: int, m: int, n: int, k: int, more: int) -> None:
     assert time[1] >= time[0]
     peak = {d: r * more for d, r in accelerator.peak_flop_per_s.items()}
     bigger = replace(
-        accelerator, compute_units=accelerator.compute_units * more, peak_flop_per_s=peak,
+        accelerator,
+        compute_units=accelerator.compute_units * more,
+        peak_flop_per_s=peak,
         fp32_matrix_flop_per_s=(accelerator.fp32_matrix_flop_per_s or 0.0) * more or None,
         memory_bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s * more,
         tdp_w=accelerator.tdp_w and accelerator.tdp_w * more,
-    )  # fmt: skip
+    )
     assert linear_time(bigger, m, n, 4 * k, batch).time_s[0] <= time[0] * 1.001

@@ -82,9 +82,7 @@ def test_siblings_keep_the_order_of_their_specifications() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(ACCELERATOR, SIZE, SIZE, SIZE, st.integers(0, 2), st.integers(2, 8))
-def test_the_physical_form_grows_with_every_size(
-    name: str, m: int, n: int, k: int, which: int, factor: int
-) -> None:
+def test_the_physical_form_grows_with_every_size(name: str, m: int, n: int, k: int, which: int, factor: int) -> None:
     s = situation(known(name), half(known(name)))
     sizes = [np.array([float(x)]) for x in (m, n, k)]
     larger = [x * factor if i == which else x for i, x in enumerate(sizes)]
@@ -100,9 +98,7 @@ def test_large_products_grow_up_to_tile_effects() -> None:
     for name in ("a100-sxm-80gb", "h100-sxm-80gb", "b200-sxm"):
         base = gemm_time(known(name), "bf16", *sizes).time_s
         for i in range(3):
-            grown = gemm_time(
-                known(name), "bf16", *(2 * s if j == i else s for j, s in enumerate(sizes))
-            ).time_s
+            grown = gemm_time(known(name), "bf16", *(2 * s if j == i else s for j, s in enumerate(sizes))).time_s
             assert (grown > 1.5 * base).all()
 
 
@@ -180,10 +176,7 @@ def test_weights_out_of_cache_cost_more() -> None:
 
 def test_narrow_weights_pay_when_memory_limits() -> None:
     a100 = known("a100-sxm-80gb")
-    times = [
-        float(gemm_time(a100, "bf16", 1, 16384, 16384, implementation=i).time_s[0])
-        for i in ("int4_wo", "int8_wo", "bf16")
-    ]
+    times = [float(gemm_time(a100, "bf16", 1, 16384, 16384, implementation=i).time_s[0]) for i in ("int4_wo", "int8_wo", "bf16")]
     assert times[0] < times[1] < times[2]
 
 

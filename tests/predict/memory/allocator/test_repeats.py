@@ -24,9 +24,14 @@ _spec.loader.exec_module(reference)
 MIB = 1 << 20
 SIZES = [512, 4096, MIB, MIB + 1, 3 * MIB + 5, 10 * MIB, 20 * MIB, 21 * MIB, 33 * MIB + 7]
 CONFS = [
-    "", "expandable_segments:True", "max_split_size_mb:20", "roundup_power2_divisions:4", "per_process_memory_fraction:0.4",
-    "garbage_collection_threshold:0.5,per_process_memory_fraction:0.7", "expandable_segments:True,max_split_size_mb:20",
-]  # fmt: skip
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:20",
+    "roundup_power2_divisions:4",
+    "per_process_memory_fraction:0.4",
+    "garbage_collection_threshold:0.5,per_process_memory_fraction:0.7",
+    "expandable_segments:True,max_split_size_mb:20",
+]
 
 
 @st.composite

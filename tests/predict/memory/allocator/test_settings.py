@@ -7,20 +7,47 @@ from gpuwise.errors import FieldError
 from gpuwise.predict.memory.allocator.settings import MIB, AllocatorSettings
 
 GOOD = [
-    "", "expandable_segments:True", "expandable_segments:True,", " max_split_size_mb : 128 , expandable_segments:False",
-    "max_split_size_mb:20", "large_segment_size_mb:11", "roundup_power2_divisions:[256:1,512:2,>:4]",
-    "roundup_power2_divisions:8", "roundup_power2_divisions:[]", "garbage_collection_threshold:0.8",
-    "max_non_split_rounding_mb:30", "pinned_use_background_threads:True",
-]  # fmt: skip
+    "",
+    "expandable_segments:True",
+    "expandable_segments:True,",
+    " max_split_size_mb : 128 , expandable_segments:False",
+    "max_split_size_mb:20",
+    "large_segment_size_mb:11",
+    "roundup_power2_divisions:[256:1,512:2,>:4]",
+    "roundup_power2_divisions:8",
+    "roundup_power2_divisions:[]",
+    "garbage_collection_threshold:0.8",
+    "max_non_split_rounding_mb:30",
+    "pinned_use_background_threads:True",
+]
 BAD = [
-    "max_split_size_mb:19", "max_split_size_mb:abc", "max_split_size_mb:[30]", "large_segment_size_mb:10",
-    "large_segment_size_mb:40,max_split_size_mb:30", "roundup_power2_divisions:3", "roundup_power2_divisions:0",
-    "roundup_power2_divisions:[256:3]", "roundup_power2_divisions:[200:2]", "garbage_collection_threshold:1.0",
-    "garbage_collection_threshold:0", "expandable_segments:true", "expandable_segments", "max_non_split_rounding_mb:10",
-    "expandable_segments:True max_split_size_mb:30", "roundup_power2_divisions:[256:1,512:2,>:4",
-]  # fmt: skip
-STRICTER = ["max_split_size_mb:30x", "max_split_size_mb:-5", "max_split_size_mb:30.5", "foo:1", "backend:foo",
-            "backend:cudaMallocAsync", "per_process_memory_fraction:1.5", "max_split_size_mb:30,,backend:native"]  # fmt: skip
+    "max_split_size_mb:19",
+    "max_split_size_mb:abc",
+    "max_split_size_mb:[30]",
+    "large_segment_size_mb:10",
+    "large_segment_size_mb:40,max_split_size_mb:30",
+    "roundup_power2_divisions:3",
+    "roundup_power2_divisions:0",
+    "roundup_power2_divisions:[256:3]",
+    "roundup_power2_divisions:[200:2]",
+    "garbage_collection_threshold:1.0",
+    "garbage_collection_threshold:0",
+    "expandable_segments:true",
+    "expandable_segments",
+    "max_non_split_rounding_mb:10",
+    "expandable_segments:True max_split_size_mb:30",
+    "roundup_power2_divisions:[256:1,512:2,>:4",
+]
+STRICTER = [
+    "max_split_size_mb:30x",
+    "max_split_size_mb:-5",
+    "max_split_size_mb:30.5",
+    "foo:1",
+    "backend:foo",
+    "backend:cudaMallocAsync",
+    "per_process_memory_fraction:1.5",
+    "max_split_size_mb:30,,backend:native",
+]
 
 
 @pytest.mark.parametrize("text", GOOD)
@@ -92,4 +119,10 @@ def test_rounding_never_shrinks_and_stays_within_a_division(size, divisions):
 def test_segments():
     conf = AllocatorSettings.parse("large_segment_size_mb:40")
     assert [conf.segment_bytes(n) // MIB for n in (512, MIB, MIB + 512, 10 * MIB - 512, 10 * MIB, 11 * MIB)] == [
-        2, 2, 40, 40, 10, 12]  # fmt: skip
+        2,
+        2,
+        40,
+        40,
+        10,
+        12,
+    ]

@@ -21,15 +21,41 @@ sys.modules[_spec.name] = reference
 _spec.loader.exec_module(reference)
 
 MIB = 1 << 20
-SIZES = [1, 511, 512, 513, 4096, 100_000, MIB - 1, MIB, MIB + 1, 2 * MIB, 3 * MIB + 5, 9 * MIB, 10 * MIB, 19 * MIB,
-         20 * MIB, 21 * MIB, 33 * MIB + 7, 50 * MIB, 64 * MIB]  # fmt: skip
+SIZES = [
+    1,
+    511,
+    512,
+    513,
+    4096,
+    100_000,
+    MIB - 1,
+    MIB,
+    MIB + 1,
+    2 * MIB,
+    3 * MIB + 5,
+    9 * MIB,
+    10 * MIB,
+    19 * MIB,
+    20 * MIB,
+    21 * MIB,
+    33 * MIB + 7,
+    50 * MIB,
+    64 * MIB,
+]
 CONFS = [
-    "", "expandable_segments:True", "max_split_size_mb:20", "max_split_size_mb:32,max_non_split_rounding_mb:25",
-    "roundup_power2_divisions:4", "roundup_power2_divisions:[1:8,4:2,>:1]", "large_segment_size_mb:40",
-    "garbage_collection_threshold:0.5,per_process_memory_fraction:0.7", "per_process_memory_fraction:0.4",
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:20",
+    "max_split_size_mb:32,max_non_split_rounding_mb:25",
+    "roundup_power2_divisions:4",
+    "roundup_power2_divisions:[1:8,4:2,>:1]",
+    "large_segment_size_mb:40",
+    "garbage_collection_threshold:0.5,per_process_memory_fraction:0.7",
+    "per_process_memory_fraction:0.4",
     "garbage_collection_threshold:0.2,per_process_memory_fraction:0.9,max_split_size_mb:24",
-    "expandable_segments:True,max_split_size_mb:20", "expandable_segments:True,large_segment_size_mb:12",
-]  # fmt: skip
+    "expandable_segments:True,max_split_size_mb:20",
+    "expandable_segments:True,large_segment_size_mb:12",
+]
 
 
 @st.composite
@@ -53,9 +79,14 @@ def traces(draw):
 
 @settings(max_examples=250, deadline=None)
 @given(
-    traces(), st.sampled_from(CONFS), st.sampled_from([64, 100, 200, 1000]), st.sampled_from([0, 0, 1]),
-    st.sets(st.integers(0, 59), max_size=3), st.booleans(), st.data(),
-)  # fmt: skip
+    traces(),
+    st.sampled_from(CONFS),
+    st.sampled_from([64, 100, 200, 1000]),
+    st.sampled_from([0, 0, 1]),
+    st.sets(st.integers(0, 59), max_size=3),
+    st.booleans(),
+    st.data(),
+)
 def test_placements_equal_the_reference(trace, text, capacity_mib, private_pools, empty, deferred, data):
     storage, sign, sizes, streams = trace
     conf, capacity = AllocatorSettings.parse(text), capacity_mib * MIB
@@ -64,9 +95,16 @@ def test_placements_equal_the_reference(trace, text, capacity_mib, private_pools
     private = [data.draw(st.integers(0, 1)) for _ in sizes] if private_pools else [0] * len(sizes)
     blocks, reserved, ref, failed = reference.run(trace, conf, capacity, done, empty, private)
     run = simulate(
-        storage, sign, sizes, streams, settings=conf, capacity_bytes=capacity, private=private, done_at=done,
+        storage,
+        sign,
+        sizes,
+        streams,
+        settings=conf,
+        capacity_bytes=capacity,
+        private=private,
+        done_at=done,
         empty_cache=sorted(empty),
-    )  # fmt: skip
+    )
     got = {s: (int(run.block_units[s]) * UNIT, int(run.block_bytes[s])) for s in range(len(sizes)) if run.block_bytes[s]}
     assert got == blocks
     assert run.reserved().tolist() == reserved
@@ -99,9 +137,14 @@ def test_laws(trace, text, capacity_mib):
     live_at_end = set(storage) - {s for s, way in zip(storage, sign, strict=True) if way < 0}
     if run.oom is None:
         tail = simulate(
-            storage + sorted(live_at_end), sign + [-1] * len(live_at_end), sizes, streams,
-            settings=conf, capacity_bytes=capacity_mib * MIB, empty_cache=[len(storage) + len(live_at_end)],
-        )  # fmt: skip
+            storage + sorted(live_at_end),
+            sign + [-1] * len(live_at_end),
+            sizes,
+            streams,
+            settings=conf,
+            capacity_bytes=capacity_mib * MIB,
+            empty_cache=[len(storage) + len(live_at_end)],
+        )
         assert tail.allocated()[-1] == 0
         given_back = sum(c.units if c.kind in ("alloc", "map") else -c.units for c in tail.changes)
         assert given_back == 0, "memory given back is the memory taken"
@@ -163,12 +206,17 @@ def test_peaks_within_a_range_of_events():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([0, 0], [1, 1], [512]), "allocated twice"), (([0], [-1], [512]), "before it is allocated"),
-        (([0], [2], [512]), "neither"), (([1], [1], [512]), "storage 1 of 1"), (([0], [1], [-5]), "-5 bytes"),
-        (([0], [1], [1 << 60]), "bytes"), (([0.5], [1], [512]), "whole numbers"), (([0, 1], [1], [512]), "fit together"),
+        (([0, 0], [1, 1], [512]), "allocated twice"),
+        (([0], [-1], [512]), "before it is allocated"),
+        (([0], [2], [512]), "neither"),
+        (([1], [1], [512]), "storage 1 of 1"),
+        (([0], [1], [-5]), "-5 bytes"),
+        (([0], [1], [1 << 60]), "bytes"),
+        (([0.5], [1], [512]), "whole numbers"),
+        (([0, 1], [1], [512]), "fit together"),
         (([0], [1], [512], [0, 1]), "2 values for 1"),
     ],
-)  # fmt: skip
+)
 def test_inconsistent_events_are_refused(arguments, message):
     with pytest.raises(InputError, match=message) as error:
         simulate(*arguments)
@@ -227,9 +275,14 @@ def test_a_run_can_begin_in_the_middle(trace, text, cut):
     number = {s: i for i, s in enumerate(order)}
     later = [int(to_address(np.int64(c.address))) for c in whole.changes if c.kind == "alloc" and c.event >= cut]
     rest = simulate(
-        [number[s] for s in live + storage[cut:]], [1] * len(live) + sign[cut:], [sizes[s] for s in order],
-        [streams[s] for s in order], settings=conf, preset=preset, segment_addresses=later,
-    )  # fmt: skip
+        [number[s] for s in live + storage[cut:]],
+        [1] * len(live) + sign[cut:],
+        [sizes[s] for s in order],
+        [streams[s] for s in order],
+        settings=conf,
+        preset=preset,
+        segment_addresses=later,
+    )
     lives = [s for s in order if rest.block_bytes[number[s]]]
     assert [int(rest.address_bytes[number[s]]) for s in lives] == whole.address_bytes[lives].tolist()
     assert rest.reserved()[len(live) :].tolist() == whole.reserved()[cut:].tolist()

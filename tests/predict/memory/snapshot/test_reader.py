@@ -28,20 +28,31 @@ def recorded():
         return {"action": action, "addr": addr, "size": size, "stream": 0, "time_us": 1, "frames": frames}
 
     trace = [
-        event("segment_alloc", at["x"], big), event("alloc", at["x"], 2_000_000_000),
-        event("segment_alloc", at["y"], small), event("alloc", at["y"], 200_000),
-        event("segment_alloc", at["z"], mid), event("alloc", at["z"], 200_000_000),
-        event("free_requested", at["z"], 200_000_000), event("free_completed", at["z"], 200_000_000),
+        event("segment_alloc", at["x"], big),
+        event("alloc", at["x"], 2_000_000_000),
+        event("segment_alloc", at["y"], small),
+        event("alloc", at["y"], 200_000),
+        event("segment_alloc", at["z"], mid),
         event("alloc", at["z"], 200_000_000),
-        event("segment_alloc", at["w"], 33554432), event("alloc", at["w"], 33554432),
-    ]  # fmt: skip
+        event("free_requested", at["z"], 200_000_000),
+        event("free_completed", at["z"], 200_000_000),
+        event("alloc", at["z"], 200_000_000),
+        event("segment_alloc", at["w"], 33554432),
+        event("alloc", at["w"], 33554432),
+    ]
 
     def segment(addr, total, blocks, kind):
         return {
-            "device": 0, "address": addr, "total_size": total, "stream": 0, "segment_type": kind, "segment_pool_id": (0, 0),
-            "is_expandable": False, "frames": [],
+            "device": 0,
+            "address": addr,
+            "total_size": total,
+            "stream": 0,
+            "segment_type": kind,
+            "segment_pool_id": (0, 0),
+            "is_expandable": False,
+            "frames": [],
             "blocks": [{"address": addr, "size": n, "requested_size": r, "state": s, "frames": []} for n, r, s in blocks],
-        }  # fmt: skip
+        }
 
     live, free = "active_allocated", "inactive"
     segments = [
@@ -151,9 +162,13 @@ class Evil:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (pickle.dumps(Evil()), "could run code"), (pickle.dumps({"segments": Evil()}), "could run code"),
-        (b"", "not a pickle"), (b"\x80\x04garbage", "not a pickle"), (pickle.dumps([1]), "not a dictionary"),
-        (pickle.dumps({}), "no segments"), (pickle.dumps({"segments": 3}), "not a list"),
+        (pickle.dumps(Evil()), "could run code"),
+        (pickle.dumps({"segments": Evil()}), "could run code"),
+        (b"", "not a pickle"),
+        (b"\x80\x04garbage", "not a pickle"),
+        (pickle.dumps([1]), "not a dictionary"),
+        (pickle.dumps({}), "no segments"),
+        (pickle.dumps({"segments": 3}), "not a list"),
         (pickle.dumps({"segments": [], "device_traces": []}), "empty"),
         (pickle.dumps({"segments": [{"address": -1, "total_size": 1}]}), "address of segment 0"),
         (pickle.dumps({"segments": [{"address": 1, "total_size": 10, "blocks": []}]}), "make 0 bytes"),
@@ -161,7 +176,7 @@ class Evil:
         (pickle.dumps({"segments": [], "device_traces": [[{"action": "alloc", "addr": "x"}]]}), "addr of event 0"),
         (pickle.dumps({"segments": [], "device_traces": [[{"action": "alloc", "addr": 1, "size": np.float64(3)}]]}), "run code"),
     ],
-)  # fmt: skip
+)
 def test_hostile_and_broken_files_are_refused_with_a_hint(data, message):
     with pytest.raises(InputError, match=message) as error:
         parse_snapshot(data)
@@ -195,8 +210,9 @@ def test_the_users_line_is_the_innermost_that_is_no_librarys():
     frames = [
         {"filename": "??", "line": 0, "name": "c10::f"},
         {"filename": "/x/torch/nn/modules/linear.py", "line": 1, "name": "forward"},
-        {"filename": "/me/model.py", "line": 7, "name": "block"}, {"filename": "/me/train.py", "line": 9, "name": "main"},
-    ]  # fmt: skip
+        {"filename": "/me/model.py", "line": 7, "name": "block"},
+        {"filename": "/me/train.py", "line": 9, "name": "main"},
+    ]
     assert where_from(frames) == "model.py:7 in block"
     assert where_from(frames[:2]) == "linear.py:1 in forward"
     assert where_from(None) == "" and where_from([3, {}]) == ""

@@ -4,8 +4,9 @@ import torch
 from torch import nn
 
 embedding = nn.Embedding(256, 128)
-body = nn.TransformerEncoder(nn.TransformerEncoderLayer(128, 4, 512, 0.0, batch_first=True, norm_first=True), 2,
-                             enable_nested_tensor=False)  # fmt: skip
+body = nn.TransformerEncoder(
+    nn.TransformerEncoderLayer(128, 4, 512, 0.0, batch_first=True, norm_first=True), 2, enable_nested_tensor=False
+)
 head = nn.Linear(128, 256)
 model = nn.Sequential(embedding, body, head)
 optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=True)

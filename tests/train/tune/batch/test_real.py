@@ -35,9 +35,7 @@ def prober(zygote: Zygote, folder: Path, of: Job, capacity: Capacity, accumulati
         return run(of, levers, folder / "run", stop=stop, zygote=zygote)
 
     state = State(folder, {}, resume=False)
-    return Prober(
-        running, state, capacity, base={}, accumulation=accumulation, steps=1, least_s=0.0, say=lambda text: None
-    )  # fmt: skip
+    return Prober(running, state, capacity, base={}, accumulation=accumulation, steps=1, least_s=0.0, say=lambda text: None)
 
 
 def test_the_wall_of_a_process(zygote: Zygote, tmp_path: Path) -> None:
@@ -130,7 +128,7 @@ def test_a_larger_batch_is_taken_only_where_it_is_accepted(zygote: Zygote, tmp_p
     def tuned(*, resume: bool, accept: bool) -> Result:
         options = Options(
             minutes=30, steps=3, least_s=0.1, only=("tf32",), memory_bytes=4e9, find_batch=True, accept_batch=accept
-        )  # fmt: skip
+        )
         state = State(tmp_path / "out", {}, resume=resume)
         return Search(Job(str(script), limits=Limits(wall_s=240)), state, tmp_path / "out", zygote, options).run()
 

@@ -38,9 +38,16 @@ class Machine:
     """Stands for a script on a machine: its memory is 100 MiB and ``sample`` MiB for each sample held."""
 
     def __init__(
-        self, *, sample: float = 9.0, own: int = 16, accumulation: int = 1, rate: Callable[[int], float] = lambda b: 100.0,
-        refuses: Mapping[str, str] | None = None, breaks: str | None = None, retries: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        sample: float = 9.0,
+        own: int = 16,
+        accumulation: int = 1,
+        rate: Callable[[int], float] = lambda b: 100.0,
+        refuses: Mapping[str, str] | None = None,
+        breaks: str | None = None,
+        retries: int = 0,
+    ) -> None:
         self.sample, self.own, self.accumulation, self.rate = sample, own, accumulation, rate
         self.refuses, self.breaks, self.retries = dict(refuses or {}), breaks, retries
         self.ran: list[dict[str, object]] = []
@@ -49,7 +56,7 @@ class Machine:
         self.ran.append(dict(levers))
         events: list[Mapping[str, Any]] = [
             {"event": "lever", "name": n, "applied": False, "why": w} for n, w in self.refuses.items() if n in levers
-        ]  # fmt: skip
+        ]
         batch = int(str(levers.get("batch", self.own)))
         refused = "checkpointing" in self.refuses
         held = batch / int(str(levers.get("micro_batches", 1))) * (0.25 if "checkpointing" in levers and not refused else 1.0)
@@ -70,9 +77,15 @@ class Machine:
 
 def prober(machine: Machine, folder: Path, *, resume: bool = False, capacity: Capacity = CAPACITY) -> Prober:
     return Prober(
-        machine, State(folder, {}, resume=resume), capacity, base={"workers": 2}, accumulation=machine.accumulation, steps=4,
-        least_s=0.0, say=lambda text: None,
-    )  # fmt: skip
+        machine,
+        State(folder, {}, resume=resume),
+        capacity,
+        base={"workers": 2},
+        accumulation=machine.accumulation,
+        steps=4,
+        least_s=0.0,
+        say=lambda text: None,
+    )
 
 
 def found(machine: Machine, folder: Path, facts: Facts = FACTS, script: Path = Path("none.py")) -> Sizes:

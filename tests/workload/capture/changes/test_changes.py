@@ -63,11 +63,20 @@ PLAIN = run()
 
 @pytest.mark.parametrize(
     "change",
-    [Change("checkpoint"), Change("checkpoint", ("blocks.1",)), Change("chunked-loss", 4), Change("fused"), Change("for-loop"),
-     Change("step-in-backward"), Change("offload-states"), Change("set-to-none"), Change("zero-after-step"),
-     Change("free-outputs")],
+    [
+        Change("checkpoint"),
+        Change("checkpoint", ("blocks.1",)),
+        Change("chunked-loss", 4),
+        Change("fused"),
+        Change("for-loop"),
+        Change("step-in-backward"),
+        Change("offload-states"),
+        Change("set-to-none"),
+        Change("zero-after-step"),
+        Change("free-outputs"),
+    ],
     ids=lambda c: f"{c.kind}-{c.argument}",
-)  # fmt: skip
+)
 def test_the_same_training_gives_the_same_losses_and_weights(change: Change) -> None:
     losses, model, *_ = run(change)
     assert losses == pytest.approx(PLAIN[0], rel=1e-5)
@@ -76,13 +85,25 @@ def test_the_same_training_gives_the_same_losses_and_weights(change: Change) -> 
 
 
 def test_torch_is_as_before_afterwards() -> None:
-    before = (nn.Module.__init__, torch.optim.Optimizer.__init__, torch.optim.Optimizer.zero_grad, torch.autograd.backward,
-              torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark)  # fmt: skip
+    before = (
+        nn.Module.__init__,
+        torch.optim.Optimizer.__init__,
+        torch.optim.Optimizer.zero_grad,
+        torch.autograd.backward,
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.benchmark,
+    )
     run(Change("tf32"), Change("no-benchmark"), Change("set-to-none"), Change("autocast", "fp32"))
     with pytest.raises(ZeroDivisionError), applied([Change("tf32"), Change("accumulate", 2)]):
         raise ZeroDivisionError
-    after = (nn.Module.__init__, torch.optim.Optimizer.__init__, torch.optim.Optimizer.zero_grad, torch.autograd.backward,
-             torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark)  # fmt: skip
+    after = (
+        nn.Module.__init__,
+        torch.optim.Optimizer.__init__,
+        torch.optim.Optimizer.zero_grad,
+        torch.autograd.backward,
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.benchmark,
+    )
     assert before == after
     assert not nn.modules.module._global_forward_pre_hooks and not nn.modules.module._global_forward_hooks
 

@@ -105,9 +105,11 @@ def test_fsdp2_is_the_sharding_formula_and_the_transformed_capture(plain: Captur
     block = 4 * ranks * sum(n for name, n in shards.items() if name.startswith("layers.0."))
     rest = 4 * ranks * sum(n for name, n in shards.items() if not name.startswith("layers."))
     assert collectives(step) == {
-        ("all_gather", block, ranks): 2 * LAYERS, ("reduce_scatter", block, ranks): LAYERS,
-        ("all_gather", rest, ranks): 1, ("reduce_scatter", rest, ranks): 1,
-    }  # fmt: skip
+        ("all_gather", block, ranks): 2 * LAYERS,
+        ("reduce_scatter", block, ranks): LAYERS,
+        ("all_gather", rest, ranks): 1,
+        ("reduce_scatter", rest, ranks): 1,
+    }
     mine = sharded(plain, Sharding("zero3", ranks))
     assert Counter((t.op, t.payload_bytes, t.group_size) for t in mine.transfers) == collectives(step)
     assert mine.capture.peak_bytes() == pytest.approx(step.peak_bytes(), rel=0.02)

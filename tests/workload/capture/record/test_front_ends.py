@@ -21,13 +21,31 @@ from gpuwise.workload.transformer.point import Point  # noqa: E402
 from gpuwise.workload.transformer.tables import transformer_tables  # noqa: E402
 
 TINY = {
-    "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "vocab_size": 1024, "max_position_embeddings": 512, "use_cache": False, "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
+    "hidden_size": 256,
+    "intermediate_size": 704,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1024,
+    "max_position_embeddings": 512,
+    "use_cache": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 GPT2 = {
-    "n_embd": 256, "n_layer": 3, "n_head": 4, "vocab_size": 1024, "n_positions": 512, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
-    "attn_pdrop": 0.0, "use_cache": False, "activation_function": "gelu", "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
+    "n_embd": 256,
+    "n_layer": 3,
+    "n_head": 4,
+    "vocab_size": 1024,
+    "n_positions": 512,
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+    "use_cache": False,
+    "activation_function": "gelu",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 BATCH, SEQ = 4, 512
 
 
@@ -48,9 +66,18 @@ def _analytic(config: Any, precision: str, batch: int, seq: int) -> tuple[Any, A
     # transformers hands grouped keys to SDPA as they are when there is no mask; nothing is cast under no autocast
     stack = replace(find_stack("eager-fsdp"), native_gqa=True)
     point = Point(
-        micro_batch=batch, seq_len=seq, tp=1, cp=1, ep=1, sequence_parallel=False, context_parallel="ring", precision=precision,
-        stack=stack, fused_attention=True, fused_loss=False,
-    )  # fmt: skip
+        micro_batch=batch,
+        seq_len=seq,
+        tp=1,
+        cp=1,
+        ep=1,
+        sequence_parallel=False,
+        context_parallel="ring",
+        precision=precision,
+        stack=stack,
+        fused_attention=True,
+        fused_loss=False,
+    )
     return arch, transformer_tables(arch, point)
 
 

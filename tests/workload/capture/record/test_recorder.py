@@ -78,9 +78,16 @@ def test_operations_of_both_directions_belong_to_the_module_of_the_forward(plain
     where = [(plain.modules[plain.op_module[i]], Phase(plain.op_phase[i])) for i in ops(plain, "mm")]
     assert all(phase is Phase.BACKWARD for _, phase in where)
     assert [m for m, _ in where] == [
-        "head", "head", "blocks.1.down", "blocks.1.down", "blocks.1.up", "blocks.1.up", "blocks.0.down", "blocks.0.down",
+        "head",
+        "head",
+        "blocks.1.down",
+        "blocks.1.down",
+        "blocks.1.up",
+        "blocks.1.up",
+        "blocks.0.down",
+        "blocks.0.down",
         "blocks.0.up",
-    ]  # fmt: skip
+    ]
     assert [plain.modules[plain.op_module[i]] for i in ops(plain, "gelu_backward")] == ["blocks.1", "blocks.0"]
 
 
@@ -93,8 +100,12 @@ def test_lines_are_the_persons_own(plain: Capture) -> None:
 def test_storages_are_told_apart(plain: Capture) -> None:
     parameters = 4 * sum(math.prod(p.shape) for p in plain.parameters)
     live = plain.bytes_by_category(plain.steady.end_event - 1)
-    assert live == {Category.PARAMETER: parameters, Category.OPTIMIZER: 2 * parameters, Category.BUFFER: 2 * 4 * WIDTH,
-                    Category.INPUT: 4 * BATCH * WIDTH}  # fmt: skip
+    assert live == {
+        Category.PARAMETER: parameters,
+        Category.OPTIMIZER: 2 * parameters,
+        Category.BUFFER: 2 * 4 * WIDTH,
+        Category.INPUT: 4 * BATCH * WIDTH,
+    }
     gradients = plain.storage_bytes[plain.storage_category == Category.GRADIENT]
     assert gradients.sum() == 2 * parameters  # of two steps
     # a block keeps: up's output and gelu's (4 B H each), down's output for the product with scale, and x for up

@@ -28,29 +28,51 @@ def _signature(op: str, kind: Kind, inputs: list[TensorSpec], output: TensorSpec
 def step(batch: int, seq: int = 8, width: int = 16, heads: int = 2) -> Capture:
     """A linear layer and unfused scores of ``batch`` sequences, with a weight that stays."""
     rows = batch * seq
-    mm = _signature("aten.mm.default", Kind.MATMUL, [_tensor(rows, width), _tensor(width, width)], _tensor(rows, width),
-                    2.0 * rows * width * width)  # fmt: skip
+    mm = _signature(
+        "aten.mm.default",
+        Kind.MATMUL,
+        [_tensor(rows, width), _tensor(width, width)],
+        _tensor(rows, width),
+        2.0 * rows * width * width,
+    )
     scores = _signature(
-        "aten.bmm.default", Kind.MATMUL, [_tensor(batch * heads, seq, width), _tensor(batch * heads, width, seq)],
-        _tensor(batch * heads, seq, seq), 2.0 * batch * heads * seq * seq * width,
-    )  # fmt: skip
+        "aten.bmm.default",
+        Kind.MATMUL,
+        [_tensor(batch * heads, seq, width), _tensor(batch * heads, width, seq)],
+        _tensor(batch * heads, seq, seq),
+        2.0 * batch * heads * seq * seq * width,
+    )
     view = replace(
         _signature("aten.view.default", Kind.HOST, [_tensor(rows, width)], _tensor(batch, seq, width), 0.0),
-        attributes=(("size", (batch, seq, width)), ("flat", True), ("scale", 1.0 / batch)), n_kernels=0,
-    )  # fmt: skip
+        attributes=(("size", (batch, seq, width)), ("flat", True), ("scale", 1.0 / batch)),
+        n_kernels=0,
+    )
     weight, hidden, score = 4 * width * width, 4 * rows * width, 4 * batch * heads * seq * seq
     one = np.ones(4, dtype=np.int64)
     return Capture(
-        signatures=(mm, view, scores), modules=("", "fc"), module_types=("", "Linear"), lines=("", "train.py:3 in step"),
-        op_signature=np.array([0, 1, 2, 0]), op_phase=np.array([0, 0, 0, 2]) * int(Phase.FORWARD), op_module=one, op_line=one,
-        op_stream=0 * one, op_flags=0 * one,
+        signatures=(mm, view, scores),
+        modules=("", "fc"),
+        module_types=("", "Linear"),
+        lines=("", "train.py:3 in step"),
+        op_signature=np.array([0, 1, 2, 0]),
+        op_phase=np.array([0, 0, 0, 2]) * int(Phase.FORWARD),
+        op_module=one,
+        op_line=one,
+        op_stream=0 * one,
+        op_flags=0 * one,
         storage_bytes=np.array([weight, hidden, score]),
         storage_category=np.array([Category.PARAMETER, Category.ACTIVATION, Category.TEMPORARY]),
-        storage_op=np.array([-1, 0, 2]), storage_module=np.ones(3, dtype=np.int64), storage_dtype=("fp32",) * 3,
+        storage_op=np.array([-1, 0, 2]),
+        storage_module=np.ones(3, dtype=np.int64),
+        storage_dtype=("fp32",) * 3,
         storage_stream=np.zeros(3, dtype=np.int64),
-        event_storage=np.array([0, 1, 2, 2, 1]), event_sign=np.array([1, 1, 1, -1, -1], dtype=np.int8),
-        event_op=np.array([-1, 0, 2, 3, 3]), steps=(StepSpan(0, 4, 1, 5),), settings=Settings("2.13.0", (8, 0)), batch=batch,
-    )  # fmt: skip
+        event_storage=np.array([0, 1, 2, 2, 1]),
+        event_sign=np.array([1, 1, 1, -1, -1], dtype=np.int8),
+        event_op=np.array([-1, 0, 2, 3, 3]),
+        steps=(StepSpan(0, 4, 1, 5),),
+        settings=Settings("2.13.0", (8, 0)),
+        batch=batch,
+    )
 
 
 @settings(deadline=None, max_examples=60)

@@ -191,12 +191,16 @@ def _providers() -> Mapping[tuple[str, str], FeedProvider]:
     return MappingProxyType(
         {
             (r.text("feed"), r.text("name")): FeedProvider(
-                r.text("provider"), r.text("kind"), r.text("spot_kind"), r.text("memory"), r.text("regions"),
+                r.text("provider"),
+                r.text("kind"),
+                r.text("spot_kind"),
+                r.text("memory"),
+                r.text("regions"),
                 r.maybe("placeholder_usd"),
             )
             for r in table("feed_providers.csv", PROVIDER_SCHEMA)
         }
-    )  # fmt: skip
+    )
 
 
 @cache
@@ -204,9 +208,12 @@ def _rules() -> Mapping[str, tuple[InstanceRule, ...]]:
     found: dict[str, list[InstanceRule]] = {}
     for r in table("instance_accelerators.csv", INSTANCE_SCHEMA):
         rule = InstanceRule(
-            r.text("provider"), r.text("instance"), known_id(r, r.text("accelerator")), r.maybe_integer("count"),
+            r.text("provider"),
+            r.text("instance"),
+            known_id(r, r.text("accelerator")),
+            r.maybe_integer("count"),
             r.text("feed_name"),
-        )  # fmt: skip
+        )
         found.setdefault(rule.provider, []).append(rule)
     return MappingProxyType({provider: tuple(rules) for provider, rules in found.items()})
 

@@ -39,9 +39,25 @@ VERSIONS = ("v8", "v9", "v7")
 """Folders in the order they are tried: the one released versions read and that is refreshed daily, the next
 one, and the last one for clouds that left."""
 CLOUDS = (
-    "aws", "azure", "gcp", "oci", "lambda", "runpod", "vast", "nebius", "verda", "hyperstack", "cudo", "do",
-    "fluidstack", "hyperbolic", "mithril", "paperspace", "seeweb", "shadeform",
-)  # fmt: skip
+    "aws",
+    "azure",
+    "gcp",
+    "oci",
+    "lambda",
+    "runpod",
+    "vast",
+    "nebius",
+    "verda",
+    "hyperstack",
+    "cudo",
+    "do",
+    "fluidstack",
+    "hyperbolic",
+    "mithril",
+    "paperspace",
+    "seeweb",
+    "shadeform",
+)
 FEED = "skypilot"
 SOURCE_KEY = "skypilot-catalog"
 _NEEDED = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
@@ -100,9 +116,10 @@ def _rows(text: str, file: str, tally: Tally) -> Iterator[_Row]:
     missing = [name for name in _NEEDED if name not in header]
     if missing:
         raise FieldError(
-            f"is not a catalogue of SkyPilot: no column {missing[0]}", file=file,
+            f"is not a catalogue of SkyPilot: no column {missing[0]}",
+            file=file,
             hint="the feed may be down, or its format has changed",
-        )  # fmt: skip
+        )
     if not text.endswith("\n"):
         raise FieldError("is cut off: the last line has no end", file=file, hint="try again")
     at = {name: i for i, name in enumerate(header)}
@@ -118,10 +135,15 @@ def _rows(text: str, file: str, tally: Tally) -> Iterator[_Row]:
                     tally.add("damaged line", ",".join(cells))
                 continue
             yield _Row(
-                cell(cells, "InstanceType"), cell(cells, "AcceleratorName"), cell(cells, "AcceleratorCount"),
-                cell(cells, "Price"), cell(cells, "SpotPrice"), cell(cells, "Region"),
-                cell(cells, "AvailabilityZone"), cell(cells, "GpuInfo"),
-            )  # fmt: skip
+                cell(cells, "InstanceType"),
+                cell(cells, "AcceleratorName"),
+                cell(cells, "AcceleratorCount"),
+                cell(cells, "Price"),
+                cell(cells, "SpotPrice"),
+                cell(cells, "Region"),
+                cell(cells, "AvailabilityZone"),
+                cell(cells, "GpuInfo"),
+            )
     except csv.Error as error:
         raise FieldError(f"is not CSV: {error}", file=file, hint="try again") from error
 

@@ -67,11 +67,14 @@ def run_ranks(backend: str, ranks: int, size: int, dtype: str, *, limit_s: float
         command = [sys.executable, "-m", "gpuwise.machine.bench.families.collective_rank"]
         started = [
             subprocess.Popen(
-                [*command, json.dumps(asked | {"rank": rank})], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                [*command, json.dumps(asked | {"rank": rank})],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
                 env=environment,
             )
             for rank in range(ranks)
-        ]  # fmt: skip
+        ]
         try:
             return _gather(started, time.monotonic() + limit_s, backend)
         finally:

@@ -42,9 +42,15 @@ class LocalCase:
     def from_dict(raw: dict[str, Any]) -> LocalCase:
         """The inverse of :meth:`as_dict` after a trip through JSON."""
         return LocalCase(
-            raw["model"], raw["builder"], tuple((str(k), int(v)) for k, v in raw["dimensions"]),
-            tuple(raw["input"]), raw["tokens"], raw["batch"], raw["precision"], tuple(raw["extras"]),
-        )  # fmt: skip
+            raw["model"],
+            raw["builder"],
+            tuple((str(k), int(v)) for k, v in raw["dimensions"]),
+            tuple(raw["input"]),
+            raw["tokens"],
+            raw["batch"],
+            raw["precision"],
+            tuple(raw["extras"]),
+        )
 
 
 @cache
@@ -60,10 +66,17 @@ def local_cases() -> tuple[LocalCase, ...]:
                 raise DataError(f"cases.toml: {model['name']}: {precision!r} or {extras} is not known")
             cases.append(
                 LocalCase(
-                    model["name"], model["builder"], tuple(model.get("dimensions", {}).items()), shape, tokens,
-                    batch, precision, tuple(extras), model.get("cpu", True),
+                    model["name"],
+                    model["builder"],
+                    tuple(model.get("dimensions", {}).items()),
+                    shape,
+                    tokens,
+                    batch,
+                    precision,
+                    tuple(extras),
+                    model.get("cpu", True),
                 )
-            )  # fmt: skip
+            )
     if len({c.key for c in cases}) != len(cases):
         raise DataError("cases.toml: two runs are the same")
     return tuple(cases)

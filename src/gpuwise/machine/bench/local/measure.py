@@ -65,12 +65,18 @@ def _on_gpu(case: LocalCase) -> dict[str, Any]:
         result["process_bytes"] = int((used_after - used_before) * 2**20)
     ordered = sorted(times)
     return result | {
-        "step_time_s": statistics.median(times), "steps_timed": len(times),
-        "step_time_p10_s": ordered[len(ordered) // 10], "step_time_p90_s": ordered[-1 - len(ordered) // 10],
-        "clock_sm_hz": _smi("clocks.sm", 1e6), "power_w": _smi("power.draw"), "temperature_c": _smi("temperature.gpu"),
+        "step_time_s": statistics.median(times),
+        "steps_timed": len(times),
+        "step_time_p10_s": ordered[len(ordered) // 10],
+        "step_time_p90_s": ordered[-1 - len(ordered) // 10],
+        "clock_sm_hz": _smi("clocks.sm", 1e6),
+        "power_w": _smi("power.draw"),
+        "temperature_c": _smi("temperature.gpu"),
         "throttle_reasons": _smi_text("clocks_event_reasons.active") or _smi_text("clocks_throttle_reasons.active"),
-        "torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(),
-    }  # fmt: skip
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+    }
 
 
 def _timed(step: Any) -> list[float]:
@@ -96,8 +102,11 @@ def _smi_text(field: str) -> str | None:
     try:
         out = subprocess.run(
             ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits", "--id=0"],
-            capture_output=True, text=True, timeout=20, check=True,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     text = out.stdout.strip()

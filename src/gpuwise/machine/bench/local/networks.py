@@ -41,9 +41,13 @@ class _TransformerLanguageModel(nn.Module):
 
 def _double(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 3, padding=1), nn.GroupNorm(8, outputs), nn.SiLU(),
-        nn.Conv2d(outputs, outputs, 3, padding=1), nn.GroupNorm(8, outputs), nn.SiLU(),
-    )  # fmt: skip
+        nn.Conv2d(inputs, outputs, 3, padding=1),
+        nn.GroupNorm(8, outputs),
+        nn.SiLU(),
+        nn.Conv2d(outputs, outputs, 3, padding=1),
+        nn.GroupNorm(8, outputs),
+        nn.SiLU(),
+    )
 
 
 class _UNet(nn.Module):

@@ -30,9 +30,11 @@ def predict(case: LocalCase, machine: dict[str, Any]) -> dict[str, Any]:
     memory = captured_memory(taken, accelerator)
     timed = captured_time(taken, accelerator)
     return {
-        "allocated_bytes": memory.allocated.expected, "reserved_bytes": memory.reserved.expected,
-        "process_bytes": memory.process.expected, "step_time_s": timed.step_time.expected,
-    }  # fmt: skip
+        "allocated_bytes": memory.allocated.expected,
+        "reserved_bytes": memory.reserved.expected,
+        "process_bytes": memory.process.expected,
+        "step_time_s": timed.step_time.expected,
+    }
 
 
 def main() -> None:

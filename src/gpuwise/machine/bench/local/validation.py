@@ -75,8 +75,11 @@ def _driver() -> str:
     try:
         out = subprocess.run(
             ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"],
-            capture_output=True, text=True, timeout=20, check=True,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
     return out.stdout.strip()
@@ -175,8 +178,12 @@ def _predictions(cases: Sequence[LocalCase], machine: Machine) -> Iterator[tuple
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     with subprocess.Popen(
         [sys.executable, "-m", "gpuwise.machine.bench.local.predict", json.dumps(_as_dict(machine))],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment,
-    ) as child:  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    ) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         for case in cases:
@@ -225,8 +232,12 @@ def summarise(results: Sequence[LocalResult]) -> list[Summary]:
             size = sorted(abs(e) for e in errors)
             rows.append(
                 Summary(
-                    quantity, len(errors), statistics.median(size), statistics.fmean(size),
-                    size[min(len(size) - 1, int(0.9 * len(size)))], statistics.fmean(errors),
+                    quantity,
+                    len(errors),
+                    statistics.median(size),
+                    statistics.fmean(size),
+                    size[min(len(size) - 1, int(0.9 * len(size)))],
+                    statistics.fmean(errors),
                 )
-            )  # fmt: skip
+            )
     return rows

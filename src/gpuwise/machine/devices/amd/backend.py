@@ -65,9 +65,11 @@ class AmdDevices(DrmDevices):
         if not cards:
             present = drm_cards(root, VENDOR_ID, ("", "radeon", "vfio-pci"))
             raise NoDriverError(
-                "no AMD GPU runs on the amdgpu driver", vendor=VENDOR, code=1 if present else None,
+                "no AMD GPU runs on the amdgpu driver",
+                vendor=VENDOR,
+                code=1 if present else None,
                 hint="sudo modprobe amdgpu, and look at dmesg" if present else None,
-            )  # fmt: skip
+            )
         super().__init__(cards)
         self._nodes = kfd_nodes(root)
         self._smi: AmdSmi | None = None
@@ -114,18 +116,25 @@ class AmdDevices(DrmDevices):
             energy_j = None
             files.missing("energy_j", "its unit on this card is not published")
         made = Sample(
-            index, time.monotonic(), utilization=None if busy is None else busy / PERCENT,
+            index,
+            time.monotonic(),
+            utilization=None if busy is None else busy / PERCENT,
             memory_utilization=None if memory_busy is None else memory_busy / PERCENT,
             memory_used_bytes=files.number("mem_info_vram_used", "memory_used_bytes"),
             memory_total_bytes=files.number("mem_info_vram_total", "memory_total_bytes"),
-            power_w=_power_w(sensors), power_limit_w=None if limit is None else limit * MICRO, energy_j=energy_j,
-            temperature_c=celsius.get("junction", celsius.get("edge")), memory_temperature_c=celsius.get("mem"),
-            fan=_fan(sensors), sm_clock_hz=_clock_hz(files, sensors, "sclk", "sm_clock_hz"),
-            memory_clock_hz=_clock_hz(files, sensors, "mclk", "memory_clock_hz"), event_reasons=reasons,
+            power_w=_power_w(sensors),
+            power_limit_w=None if limit is None else limit * MICRO,
+            energy_j=energy_j,
+            temperature_c=celsius.get("junction", celsius.get("edge")),
+            memory_temperature_c=celsius.get("mem"),
+            fan=_fan(sensors),
+            sm_clock_hz=_clock_hz(files, sensors, "sclk", "sm_clock_hz"),
+            memory_clock_hz=_clock_hz(files, sensors, "mclk", "memory_clock_hz"),
+            event_reasons=reasons,
             pcie_generation=pcie_generation(files.text("current_link_speed", "pcie_generation")),
             pcie_width=files.number("current_link_width", "pcie_width"),
             processes=self._processes(card) if processes else None,
-        )  # fmt: skip
+        )
         made = with_reasons(made, {**sensors.reasons, **files.reasons}, () if processes else ("processes",))
         return self._completed(made, card, AmdSmi.sample)
 
@@ -134,9 +143,12 @@ class AmdDevices(DrmDevices):
         files = Files(card.device)
         errors = _memory_errors(files)
         made = Health(
-            index, time.monotonic(), ecc_corrected=errors.get("ce"), ecc_uncorrected=errors.get("ue"),
+            index,
+            time.monotonic(),
+            ecc_corrected=errors.get("ce"),
+            ecc_uncorrected=errors.get("ue"),
             pcie_replays=files.number("pcie_replay_count", "pcie_replays"),
-        )  # fmt: skip
+        )
         return self._completed(with_reasons(made, files.reasons), card, AmdSmi.health, "held_back_s")
 
     def _completed(self, made: Reading, card: DrmCard, ask: Asker, *also: str) -> Reading:
@@ -176,18 +188,29 @@ class AmdDevices(DrmDevices):
         hottest = _sensor(sensors, "junction", "edge")
         slow, stop = (_milli(sensors.number(f"temp{hottest}_{end}")) for end in ("crit", "emergency"))
         made = Identity(
-            VENDOR, index, name or "", uuid=None if unique is None else f"GPU-{unique}",
-            pci_bus_id=card.bus_id, serial=serial or None, architecture=None if node is None else node.architecture,
+            VENDOR,
+            index,
+            name or "",
+            uuid=None if unique is None else f"GPU-{unique}",
+            pci_bus_id=card.bus_id,
+            serial=serial or None,
+            architecture=None if node is None else node.architecture,
             memory_bytes=files.number("mem_info_vram_total", "memory_bytes"),
             unified_memory=None if node is None else node.shares_memory,
-            n_cores=None if node is None else node.n_cores, power_limit_default_w=default, power_limit_min_w=least,
-            power_limit_max_w=most, sm_clock_max_hz=_fastest_hz(files, "sclk"), memory_clock_max_hz=_fastest_hz(files, "mclk"),
-            temperature_slowdown_c=slow, temperature_shutdown_c=stop,
+            n_cores=None if node is None else node.n_cores,
+            power_limit_default_w=default,
+            power_limit_min_w=least,
+            power_limit_max_w=most,
+            sm_clock_max_hz=_fastest_hz(files, "sclk"),
+            memory_clock_max_hz=_fastest_hz(files, "mclk"),
+            temperature_slowdown_c=slow,
+            temperature_shutdown_c=stop,
             memory_temperature_max_c=_milli(sensors.number(f"temp{_sensor(sensors, 'mem')}_crit")),
             pcie_generation_max=pcie_generation(files.text("max_link_speed", "pcie_generation_max")),
             pcie_width_max=files.number("max_link_width", "pcie_width_max"),
-            numa_node=None if numa is None or numa < 0 else numa, vbios=files.text("vbios_version", "vbios"),
-        )  # fmt: skip
+            numa_node=None if numa is None or numa < 0 else numa,
+            vbios=files.text("vbios_version", "vbios"),
+        )
         made = self._completed(with_reasons(made, files.reasons), card, AmdSmi.identity, *(() if name else ("name",)))
         if not made.name:
             listed = pci_name(self._root, VENDOR_ID, card.device_id)
@@ -297,9 +320,12 @@ def event_reasons(bits: int) -> int:
     """AMD's throttle bits in the words of NVML; bits that nobody knows become one."""
     made = 0
     for numbers, reason in (
-        (_POWER_BITS, EventReason.SW_POWER_CAP), (_HEAT_BITS, EventReason.SW_THERMAL), (_HOT_BITS, EventReason.HW_THERMAL),
-        ((_PPM_BIT,), EventReason.HW_POWER_BRAKE), ((_FIT_BIT,), EventReason.RELIABILITY),
-    ):  # fmt: skip
+        (_POWER_BITS, EventReason.SW_POWER_CAP),
+        (_HEAT_BITS, EventReason.SW_THERMAL),
+        (_HOT_BITS, EventReason.HW_THERMAL),
+        ((_PPM_BIT,), EventReason.HW_POWER_BRAKE),
+        ((_FIT_BIT,), EventReason.RELIABILITY),
+    ):
         mask = sum(1 << n for n in numbers)
         if bits & mask:
             made |= reason

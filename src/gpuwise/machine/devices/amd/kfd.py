@@ -42,11 +42,13 @@ def kfd_nodes(root: Path) -> dict[str, KfdNode]:
         bus_id = f"{told.get('domain', 0):08x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7}"
         simds, per_unit = told.get("simd_count", 0), told.get("simd_per_cu", 0)
         found[bus_id] = KfdNode(
-            int(entry.name), gpu_id, _architecture(told.get("gfx_target_version", 0)),
+            int(entry.name),
+            gpu_id,
+            _architecture(told.get("gfx_target_version", 0)),
             simds // per_unit * _LANES if simds and per_unit else None,
             None if "local_mem_size" not in told and "cpu_cores_count" not in told else told.get("cpu_cores_count", 0) > 0,
             _links(entry / "io_links"),
-        )  # fmt: skip
+        )
     return found
 
 

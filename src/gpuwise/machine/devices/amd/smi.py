@@ -36,10 +36,12 @@ FROM_THE_SECOND = "known from the second reading on"
 OTHER_FORM = "amdsmi answers in a form that is not read"
 
 _HELD = {
-    "ppt_residency_acc": EventReason.SW_POWER_CAP, "socket_thm_residency_acc": EventReason.SW_THERMAL,
-    "vr_thm_residency_acc": EventReason.SW_THERMAL, "hbm_thm_residency_acc": EventReason.SW_THERMAL,
+    "ppt_residency_acc": EventReason.SW_POWER_CAP,
+    "socket_thm_residency_acc": EventReason.SW_THERMAL,
+    "vr_thm_residency_acc": EventReason.SW_THERMAL,
+    "hbm_thm_residency_acc": EventReason.SW_THERMAL,
     "prochot_residency_acc": EventReason.HW_THERMAL,
-}  # fmt: skip
+}
 """Counters of amdsmi_gpu_metrics_t (MI300 and later) -> in NVML's words: package power tracking; heat of socket, voltage
 regulators and memory; the signal from outside that the processor is hot."""
 _COUNTER = "accumulation_counter"

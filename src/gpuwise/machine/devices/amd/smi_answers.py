@@ -20,13 +20,30 @@ PERCENT = 100
 # amdsmi.h, amdsmi_status_t
 NOT_SUPPORTED, NOT_YET, NO_PERM, IO, INIT_ERROR, BUSY, NOT_FOUND, NOT_INIT, DRIVER_NOT_LOADED = 2, 3, 10, 12, 18, 30, 31, 32, 34
 REASONS = {
-    1: "amdsmi does not know the question", 2: "not supported", 3: "not supported", 4: "the library is not here",
-    5: "this library does not have it yet", 6: "the kernel's graphics layer refuses", 7: "the driver refuses",
-    8: "the driver did not answer in time", 9: "the device is busy", 10: "no permission", 12: "the device does not answer",
-    13: "the device does not answer", 14: "not supported", 15: "out of resources", 18: "the library does not start",
-    20: "not supported", 30: "the device is busy", 31: "amdsmi does not list this device", 32: "the library was not started",
-    34: "the driver is not loaded", 40: "no data", 43: "the driver's answer makes no sense", 52: "not supported",
-}  # fmt: skip
+    1: "amdsmi does not know the question",
+    2: "not supported",
+    3: "not supported",
+    4: "the library is not here",
+    5: "this library does not have it yet",
+    6: "the kernel's graphics layer refuses",
+    7: "the driver refuses",
+    8: "the driver did not answer in time",
+    9: "the device is busy",
+    10: "no permission",
+    12: "the device does not answer",
+    13: "the device does not answer",
+    14: "not supported",
+    15: "out of resources",
+    18: "the library does not start",
+    20: "not supported",
+    30: "the device is busy",
+    31: "amdsmi does not list this device",
+    32: "the library was not started",
+    34: "the driver is not loaded",
+    40: "no data",
+    43: "the driver's answer makes no sense",
+    52: "not supported",
+}
 """Status -> a short stable phrase; a file that is not there (14, 20, 52) is a reading the driver does not offer."""
 GONE_CODES = frozenset({NOT_FOUND, NOT_INIT})
 """The library has lost the device: it has to be started again."""
@@ -117,10 +134,12 @@ def _caps(answer: Any) -> Mapping[str, Any]:
 def _pcie(answer: Any) -> Mapping[str, Any]:
     best, now = answer["pcie_static"], answer["pcie_metric"]
     return {
-        "pcie_generation_max": _generation(best["max_pcie_speed"]), "pcie_width_max": whole(best["max_pcie_width"]),
-        "pcie_generation": _generation(now["pcie_speed"]), "pcie_width": whole(now["pcie_width"]),
+        "pcie_generation_max": _generation(best["max_pcie_speed"]),
+        "pcie_width_max": whole(best["max_pcie_width"]),
+        "pcie_generation": _generation(now["pcie_speed"]),
+        "pcie_width": whole(now["pcie_width"]),
         "pcie_replays": whole(now["pcie_replay_count"]),
-    }  # fmt: skip
+    }
 
 
 def _xgmi(answer: Any) -> Mapping[str, Any]:
@@ -148,9 +167,10 @@ def _processes(answer: Any) -> Mapping[str, Any]:
 
 
 BOARD = Question(
-    "amdsmi_get_gpu_board_info", ("name", "serial"),
+    "amdsmi_get_gpu_board_info",
+    ("name", "serial"),
     lambda a: {"name": text(a["product_name"]), "serial": text(a["product_serial"])},
-)  # fmt: skip
+)
 CHIP = Question("amdsmi_get_gpu_asic_info", ("name",), lambda a: {"name": text(a["market_name"])})
 CAPS = ("power_limit_default_w", "power_limit_min_w", "power_limit_max_w")
 IDENTITY = (
@@ -163,26 +183,29 @@ IDENTITY = (
 SAMPLE = (
     Question("amdsmi_get_energy_count", ("energy_j",), _energy),
     Question(
-        "amdsmi_get_gpu_activity", ("utilization", "memory_utilization"),
+        "amdsmi_get_gpu_activity",
+        ("utilization", "memory_utilization"),
         lambda a: {"utilization": _share(a["gfx_activity"]), "memory_utilization": _share(a["umc_activity"])},
     ),
     Question("amdsmi_get_power_info", ("power_w",), _power),
     Question("amdsmi_get_power_cap_info", ("power_limit_w",), _caps),
     Question("amdsmi_get_pcie_info", ("pcie_generation", "pcie_width"), _pcie),
     Question("amdsmi_get_gpu_process_list", ("processes",), _processes),
-)  # fmt: skip
+)
 HEALTH = (
     Question(
-        "amdsmi_get_gpu_ecc_count", ("ecc_corrected", "ecc_uncorrected"),
+        "amdsmi_get_gpu_ecc_count",
+        ("ecc_corrected", "ecc_uncorrected"),
         lambda a: {"ecc_corrected": whole(a["correctable_count"]), "ecc_uncorrected": whole(a["uncorrectable_count"])},
         block="UMC",
     ),
     Question(
-        "amdsmi_get_gpu_bad_page_info", ("retired_pages_pending",),
+        "amdsmi_get_gpu_bad_page_info",
+        ("retired_pages_pending",),
         lambda a: {"retired_pages_pending": any(page["status"] == _PENDING for page in a)},
     ),
     Question("amdsmi_get_pcie_info", ("pcie_replays",), _pcie),
     Question("amdsmi_get_gpu_xgmi_link_status", ("nvlinks_active",), _xgmi),
     Question("amdsmi_get_link_metrics", ("nvlink_sent_bytes", "nvlink_received_bytes"), _moved),
-)  # fmt: skip
+)
 """For each kind of reading, the questions in the order they are asked; a reading that is told is not asked for again."""

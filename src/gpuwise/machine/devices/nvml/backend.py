@@ -194,9 +194,12 @@ class NvmlDevices:
                 self._refused(card, refused.code)
                 code = refused.code
         return Identity(
-            self.vendor, card.index, card.name or ("lost" if code in LOST_CODES else "unreachable"), pci_bus_id=card.bus_id,
+            self.vendor,
+            card.index,
+            card.name or ("lost" if code in LOST_CODES else "unreachable"),
+            pci_bus_id=card.bus_id,
             unknown={"device": reason_of(code)},
-        )  # fmt: skip
+        )
 
     # --- what goes away and comes back ---
 

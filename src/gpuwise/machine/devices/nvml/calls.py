@@ -18,7 +18,7 @@ from ctypes import (
     c_void_p,
     create_string_buffer,
     sizeof,
-)  # fmt: skip
+)
 from typing import Any
 
 from gpuwise.machine.devices.nvml.errors import (
@@ -52,8 +52,12 @@ class Memory(Structure):
     """nvmlMemory_v2_t."""
 
     _fields_ = (
-        ("version", c_uint), ("total", c_ulonglong), ("reserved", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong),
-    )  # fmt: skip
+        ("version", c_uint),
+        ("total", c_ulonglong),
+        ("reserved", c_ulonglong),
+        ("free", c_ulonglong),
+        ("used", c_ulonglong),
+    )
 
 
 class MemoryV1(Structure):
@@ -72,8 +76,13 @@ class ProcessUse(Structure):
     """nvmlProcessUtilizationSample_t."""
 
     _fields_ = (
-        ("pid", c_uint), ("at_us", c_ulonglong), ("sm", c_uint), ("memory", c_uint), ("encoder", c_uint), ("decoder", c_uint),
-    )  # fmt: skip
+        ("pid", c_uint),
+        ("at_us", c_ulonglong),
+        ("sm", c_uint),
+        ("memory", c_uint),
+        ("encoder", c_uint),
+        ("decoder", c_uint),
+    )
 
 
 class _Value(Union):
@@ -84,18 +93,28 @@ class FieldValue(Structure):
     """nvmlFieldValue_t."""
 
     _fields_ = (
-        ("id", c_uint), ("scope", c_uint), ("at_us", c_longlong), ("latency_us", c_longlong), ("type", c_uint), ("code", c_uint),
+        ("id", c_uint),
+        ("scope", c_uint),
+        ("at_us", c_longlong),
+        ("latency_us", c_longlong),
+        ("type", c_uint),
+        ("code", c_uint),
         ("value", _Value),
-    )  # fmt: skip
+    )
 
 
 class PciInfo(Structure):
     """nvmlPciInfo_t, version 3."""
 
     _fields_ = (
-        ("legacy", c_char * 16), ("domain", c_uint), ("bus", c_uint), ("device", c_uint), ("device_id", c_uint),
-        ("subsystem_id", c_uint), ("bus_id", c_char * 32),
-    )  # fmt: skip
+        ("legacy", c_char * 16),
+        ("domain", c_uint),
+        ("bus", c_uint),
+        ("device", c_uint),
+        ("device_id", c_uint),
+        ("subsystem_id", c_uint),
+        ("bus_id", c_char * 32),
+    )
 
 
 class Margin(Structure):
@@ -108,9 +127,12 @@ class EventData(Structure):
     """nvmlEventData_t."""
 
     _fields_ = (
-        ("device", c_void_p), ("type", c_ulonglong), ("data", c_ulonglong), ("gpu_instance", c_uint),
+        ("device", c_void_p),
+        ("type", c_ulonglong),
+        ("data", c_ulonglong),
+        ("gpu_instance", c_uint),
         ("compute_instance", c_uint),
-    )  # fmt: skip
+    )
 
 
 class Library:

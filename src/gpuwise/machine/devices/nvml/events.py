@@ -84,6 +84,9 @@ class XidWatch:
                 refusals.append(refused.code)
         if refusals and not self._watched:
             raise ReadingError(
-                "XIDs", reason_of(refusals[0]), vendor=VENDOR, code=refusals[0],
+                "XIDs",
+                reason_of(refusals[0]),
+                vendor=VENDOR,
+                code=refusals[0],
                 hint="read them from the kernel's log: dmesg | grep Xid",
-            )  # fmt: skip
+            )

@@ -33,9 +33,10 @@ LINK_COUNTERS = (0, 1, 2, 3)
 """The same of one link (nvmlNvLinkErrorCounter_t)."""
 CORRECTED, UNCORRECTED, VOLATILE, EVER = 0, 1, 0, 1
 ECC_COUNTERS = (
-    ("ecc_corrected", CORRECTED, VOLATILE), ("ecc_uncorrected", UNCORRECTED, VOLATILE),
+    ("ecc_corrected", CORRECTED, VOLATILE),
+    ("ecc_uncorrected", UNCORRECTED, VOLATILE),
     ("ecc_uncorrected_ever", UNCORRECTED, EVER),
-)  # fmt: skip
+)
 SENT, RECEIVED = 0, 1
 
 LINKS = {0: "same board", 10: "pcie switch", 20: "pcie switch", 30: "pcie host bridge", 40: "numa node", 50: "system"}
@@ -60,16 +61,25 @@ def read_health(read: Reader, card: NvmlCard) -> Health:
     pcie_sent = read("pcie_sent_bytes_per_s", library.unsigned, "nvmlDeviceGetPcieThroughput", device, SENT)
     pcie_received = read("pcie_received_bytes_per_s", library.unsigned, "nvmlDeviceGetPcieThroughput", device, RECEIVED)
     return Health(
-        card.index, time.monotonic(), held_back_s=held, **ecc,
+        card.index,
+        time.monotonic(),
+        held_back_s=held,
+        **ecc,
         remapped_rows_corrected=None if rows is None else rows[0],
         remapped_rows_uncorrected=None if rows is None else rows[1],
-        remap_pending=None if rows is None else bool(rows[2]), remap_failed=None if rows is None else bool(rows[3]),
-        retired_pages_pending=None if retired is None else bool(retired), recovery_action=recovery,
+        remap_pending=None if rows is None else bool(rows[2]),
+        remap_failed=None if rows is None else bool(rows[3]),
+        retired_pages_pending=None if retired is None else bool(retired),
+        recovery_action=recovery,
         pcie_replays=read("pcie_replays", library.unsigned, "nvmlDeviceGetPcieReplayCounter", device),
         pcie_sent_bytes_per_s=None if pcie_sent is None else pcie_sent * KILO,
         pcie_received_bytes_per_s=None if pcie_received is None else pcie_received * KILO,
-        nvlinks_active=active, nvlink_sent_bytes=sent, nvlink_received_bytes=received, nvlink_errors=errors, unknown=read.reasons,
-    )  # fmt: skip
+        nvlinks_active=active,
+        nvlink_sent_bytes=sent,
+        nvlink_received_bytes=received,
+        nvlink_errors=errors,
+        unknown=read.reasons,
+    )
 
 
 def _fields(read: Reader) -> tuple[dict[str, float], str | None]:

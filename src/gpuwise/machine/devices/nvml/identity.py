@@ -44,26 +44,36 @@ def read_identity(read: Reader, card: NvmlCard, root: Path) -> Identity:
     persistence = read("persistence", library.unsigned, "nvmlDeviceGetPersistenceMode", device)
     memory, unified = _memory(read, name)
     return Identity(
-        VENDOR, card.index, name or card.name or "unknown",
-        uuid=read("uuid", library.text, "nvmlDeviceGetUUID", device), pci_bus_id=_bus_id(read, card),
-        serial=None if serial in _NO_SERIAL else serial, compute_capability=capability,
+        VENDOR,
+        card.index,
+        name or card.name or "unknown",
+        uuid=read("uuid", library.text, "nvmlDeviceGetUUID", device),
+        pci_bus_id=_bus_id(read, card),
+        serial=None if serial in _NO_SERIAL else serial,
+        compute_capability=capability,
         architecture=None if capability is None else f"sm_{capability[0]}{capability[1]}",
-        memory_bytes=memory, unified_memory=unified,
+        memory_bytes=memory,
+        unified_memory=unified,
         n_cores=read("n_cores", library.unsigned, "nvmlDeviceGetNumGpuCores", device),
         power_limit_default_w=None if default is None else default / MILLI,
         power_limit_min_w=None if limits is None else limits[0] / MILLI,
         power_limit_max_w=None if limits is None else limits[1] / MILLI,
         sm_clock_max_hz=None if sm_max is None else sm_max * MEGA,
         memory_clock_max_hz=None if memory_max is None else memory_max * MEGA,
-        temperature_slowdown_c=slowdown, temperature_shutdown_c=shutdown,
+        temperature_slowdown_c=slowdown,
+        temperature_shutdown_c=shutdown,
         memory_temperature_max_c=None if hottest is None else float(hottest),
         pcie_generation_max=read("pcie_generation_max", library.unsigned, "nvmlDeviceGetMaxPcieLinkGeneration", device),
         pcie_width_max=read("pcie_width_max", library.unsigned, "nvmlDeviceGetMaxPcieLinkWidth", device),
-        n_nvlinks=_links(read), mig=None if mig is None else mig[0] == _ENABLED,
-        persistence=None if persistence is None else persistence == _ENABLED, ecc=None if ecc is None else ecc[0] == _ENABLED,
-        numa_node=_numa_node(read, card, root), vbios=read("vbios", library.text, "nvmlDeviceGetVbiosVersion", device),
-        mig_uuids=_mig_uuids(library, device) if mig is not None and mig[0] == _ENABLED else (), unknown=read.reasons,
-    )  # fmt: skip
+        n_nvlinks=_links(read),
+        mig=None if mig is None else mig[0] == _ENABLED,
+        persistence=None if persistence is None else persistence == _ENABLED,
+        ecc=None if ecc is None else ecc[0] == _ENABLED,
+        numa_node=_numa_node(read, card, root),
+        vbios=read("vbios", library.text, "nvmlDeviceGetVbiosVersion", device),
+        mig_uuids=_mig_uuids(library, device) if mig is not None and mig[0] == _ENABLED else (),
+        unknown=read.reasons,
+    )
 
 
 def _bus_id(read: Reader, card: NvmlCard) -> str | None:

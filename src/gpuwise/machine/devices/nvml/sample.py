@@ -27,13 +27,16 @@ NO_STATE = 32
 """nvml.h, NVML_PSTATE_UNKNOWN."""
 PERCENT, MILLI = 100, 1000
 _FIELDS = (
-    ("memory_temperature_c", MEMORY_TEMPERATURE, 1), ("energy_j", ENERGY, MILLI), ("power_w", POWER_AVERAGE, MILLI),
+    ("memory_temperature_c", MEMORY_TEMPERATURE, 1),
+    ("energy_j", ENERGY, MILLI),
+    ("power_w", POWER_AVERAGE, MILLI),
     ("power_limit_w", POWER_LIMIT, MILLI),
-)  # fmt: skip
+)
 _ALONE = {
-    "energy_j": "nvmlDeviceGetTotalEnergyConsumption", "power_w": "nvmlDeviceGetPowerUsage",
+    "energy_j": "nvmlDeviceGetTotalEnergyConsumption",
+    "power_w": "nvmlDeviceGetPowerUsage",
     "power_limit_w": "nvmlDeviceGetEnforcedPowerLimit",
-}  # fmt: skip
+}
 """What asks for a reading where its field value is not supported: by older drivers, and average power by some cards."""
 
 _LISTS = (("compute", "nvmlDeviceGetComputeRunningProcesses"), ("graphics", "nvmlDeviceGetGraphicsRunningProcesses"))
@@ -59,13 +62,19 @@ def take_sample(read: Reader, card: NvmlCard, *, processes: bool) -> Sample:
     encoder = read("encoder_utilization", library.pair, "nvmlDeviceGetEncoderUtilization", device)
     decoder = read("decoder_utilization", library.pair, "nvmlDeviceGetDecoderUtilization", device)
     made = Sample(
-        card.index, time.monotonic(),
+        card.index,
+        time.monotonic(),
         utilization=None if used is None else used[0] / PERCENT,
         memory_utilization=None if used is None else used[1] / PERCENT,
-        memory_used_bytes=held, memory_reserved_bytes=reserved, memory_total_bytes=total,
-        power_w=told.get("power_w"), power_limit_w=told.get("power_limit_w"), energy_j=told.get("energy_j"),
+        memory_used_bytes=held,
+        memory_reserved_bytes=reserved,
+        memory_total_bytes=total,
+        power_w=told.get("power_w"),
+        power_limit_w=told.get("power_limit_w"),
+        energy_j=told.get("energy_j"),
         temperature_c=None if temperature_c is None else float(temperature_c),
-        memory_temperature_c=told.get("memory_temperature_c"), fan=None if fan is None else fan / PERCENT,
+        memory_temperature_c=told.get("memory_temperature_c"),
+        fan=None if fan is None else fan / PERCENT,
         sm_clock_hz=None if sm_clock is None else sm_clock * MEGA,
         memory_clock_hz=None if memory_clock is None else memory_clock * MEGA,
         performance_state=state,
@@ -76,7 +85,7 @@ def take_sample(read: Reader, card: NvmlCard, *, processes: bool) -> Sample:
         decoder_utilization=None if decoder is None else decoder[0] / PERCENT,
         processes=_processes(read, card) if processes else None,
         unknown=read.reasons,
-    )  # fmt: skip
+    )
     if not read.n_read:
         # nothing at all was told: the driver does not answer
         raise Refused(read.last_code)

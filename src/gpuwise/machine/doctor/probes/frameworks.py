@@ -17,9 +17,23 @@ LIMIT_S = 90.0
 """A first import from a cold network disk takes a minute; a hang never ends."""
 _LAST_WORDS = 400
 _KINDS: dict[str, type | tuple[type, ...]] = {
-    "stage": str, "failed": str, "version": str, "file": str, "cuda": str, "hip": str, "xpu": str, "nccl": str, "error": str,
-    "backend": str, "cudnn": (str, int), "architectures": list, "available": bool, "mps": bool, "count": int, "threads": int,
-}  # fmt: skip
+    "stage": str,
+    "failed": str,
+    "version": str,
+    "file": str,
+    "cuda": str,
+    "hip": str,
+    "xpu": str,
+    "nccl": str,
+    "error": str,
+    "backend": str,
+    "cudnn": (str, int),
+    "architectures": list,
+    "available": bool,
+    "mps": bool,
+    "count": int,
+    "threads": int,
+}
 
 
 def ask_frameworks(host: Host, python: str, names: Iterable[str], limit_s: float = LIMIT_S) -> tuple[Framework, ...]:

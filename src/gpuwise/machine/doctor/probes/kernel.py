@@ -13,8 +13,12 @@ from gpuwise.machine.doctor.probes.paths import path_of
 _PCI = "/sys/bus/pci/devices"
 _PCI_IDS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids")
 LIBRARY_FOLDERS = (
-    "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu", "/usr/lib", "/usr/local/nvidia/lib64",
-)  # fmt: skip
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib",
+    "/usr/local/nvidia/lib64",
+)
 _MODULE_FOLDERS = ("updates/dkms", "updates", "extra", "extra/nvidia", "kernel/drivers/video", "extramodules", "misc")
 _LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d{3,4}\.\d+(?:\.\d+)?)")
 _LOG_WORDS = re.compile(

@@ -34,28 +34,74 @@ class _Hold:
 
 
 _HOLDS = (
-    _Hold(EventReason.HW_THERMAL, "hw-thermal", "is too hot: its hardware has cut the clocks",
-          "was too hot: its hardware cut the clocks", Severity.FAULT,
-          "check fans, dust, airflow and the room; a lower power limit keeps it cooler"),
-    _Hold(EventReason.HW_POWER_BRAKE, "hw-power-brake", "is held by the power brake: the power supply or the system asks for it",
-          "was held by the power brake: the power supply or the system asked for it", Severity.FAULT,
-          "check the power supply, its cables and the system's power capping"),
-    _Hold(EventReason.SW_THERMAL, "sw-thermal", "is warm: the driver lowers its clocks to keep the target temperature",
-          "was warm: the driver lowered its clocks to keep the target temperature", Severity.SLOWS,
-          "more airflow, a faster fan curve or a lower power limit"),
-    _Hold(EventReason.SYNC_BOOST, "sync-boost", "waits for slower cards: sync boost keeps a group at one clock",
-          "waited for slower cards: sync boost keeps a group at one clock", Severity.SLOWS,
-          "find the slowest card of the group, or take the cards out of it", only_busy=True),
-    _Hold(EventReason.RELIABILITY, "reliability", "is held to the voltage that its reliability allows",
-          "was held to the voltage that its reliability allows", Severity.NOTE, only_busy=True),
-    _Hold(EventReason.BOARD_LIMIT, "board-limit", "is held by a limit of its board", "was held by a limit of its board",
-          Severity.SLOWS, "check the power connectors", only_busy=True),
-    _Hold(EventReason.APPLICATION_CLOCKS, "application-clocks", "runs at application clocks below its highest",
-          "ran at application clocks below its highest", Severity.NOTE,
-          "`nvidia-smi -rac` sets them back, where nobody chose them", only_busy=True),
-    _Hold(EventReason.DISPLAY_CLOCKS, "display-clocks", "is held at the clock of its display",
-          "was held at the clock of its display", Severity.NOTE, only_busy=True),
-)  # fmt: skip
+    _Hold(
+        EventReason.HW_THERMAL,
+        "hw-thermal",
+        "is too hot: its hardware has cut the clocks",
+        "was too hot: its hardware cut the clocks",
+        Severity.FAULT,
+        "check fans, dust, airflow and the room; a lower power limit keeps it cooler",
+    ),
+    _Hold(
+        EventReason.HW_POWER_BRAKE,
+        "hw-power-brake",
+        "is held by the power brake: the power supply or the system asks for it",
+        "was held by the power brake: the power supply or the system asked for it",
+        Severity.FAULT,
+        "check the power supply, its cables and the system's power capping",
+    ),
+    _Hold(
+        EventReason.SW_THERMAL,
+        "sw-thermal",
+        "is warm: the driver lowers its clocks to keep the target temperature",
+        "was warm: the driver lowered its clocks to keep the target temperature",
+        Severity.SLOWS,
+        "more airflow, a faster fan curve or a lower power limit",
+    ),
+    _Hold(
+        EventReason.SYNC_BOOST,
+        "sync-boost",
+        "waits for slower cards: sync boost keeps a group at one clock",
+        "waited for slower cards: sync boost keeps a group at one clock",
+        Severity.SLOWS,
+        "find the slowest card of the group, or take the cards out of it",
+        only_busy=True,
+    ),
+    _Hold(
+        EventReason.RELIABILITY,
+        "reliability",
+        "is held to the voltage that its reliability allows",
+        "was held to the voltage that its reliability allows",
+        Severity.NOTE,
+        only_busy=True,
+    ),
+    _Hold(
+        EventReason.BOARD_LIMIT,
+        "board-limit",
+        "is held by a limit of its board",
+        "was held by a limit of its board",
+        Severity.SLOWS,
+        "check the power connectors",
+        only_busy=True,
+    ),
+    _Hold(
+        EventReason.APPLICATION_CLOCKS,
+        "application-clocks",
+        "runs at application clocks below its highest",
+        "ran at application clocks below its highest",
+        Severity.NOTE,
+        "`nvidia-smi -rac` sets them back, where nobody chose them",
+        only_busy=True,
+    ),
+    _Hold(
+        EventReason.DISPLAY_CLOCKS,
+        "display-clocks",
+        "is held at the clock of its display",
+        "was held at the clock of its display",
+        Severity.NOTE,
+        only_busy=True,
+    ),
+)
 
 
 def held(card: Card, frame: Frame) -> Iterator[Cause]:
@@ -69,9 +115,14 @@ def held(card: Card, frame: Frame) -> Iterator[Cause]:
         # what is over is a fault no more, but it did slow the card
         severity = Severity.SLOWS if hold.severity is Severity.FAULT and not now else hold.severity
         yield Cause(
-            hold.id, card.number, f"GPU {card.number} {hold.now if now else hold.before}.",
-            (*_heat(card, hold.reason), *shares_of(card, name)), clock_cost(card) if now else None, severity, hold.hint,
-        )  # fmt: skip
+            hold.id,
+            card.number,
+            f"GPU {card.number} {hold.now if now else hold.before}.",
+            (*_heat(card, hold.reason), *shares_of(card, name)),
+            clock_cost(card) if now else None,
+            severity,
+            hold.hint,
+        )
 
 
 def hardware_slowdown(card: Card, frame: Frame) -> Iterator[Cause]:
@@ -80,10 +131,14 @@ def hardware_slowdown(card: Card, frame: Frame) -> Iterator[Cause]:
     bits = card.sample.event_reasons or 0
     if bits & EventReason.HW_SLOWDOWN and not bits & (EventReason.HW_THERMAL | EventReason.HW_POWER_BRAKE) and is_busy(card):
         yield Cause(
-            "hw-slowdown", card.number, f"GPU {card.number} is slowed down by its hardware, which does not say why.",
-            (*_heat(card, EventReason.HW_THERMAL), *shares_of(card, "HW_SLOWDOWN")), clock_cost(card), Severity.FAULT,
+            "hw-slowdown",
+            card.number,
+            f"GPU {card.number} is slowed down by its hardware, which does not say why.",
+            (*_heat(card, EventReason.HW_THERMAL), *shares_of(card, "HW_SLOWDOWN")),
+            clock_cost(card),
+            Severity.FAULT,
             "check cooling and power: the hardware cuts the clocks for heat, the power brake or a fast rise of power",
-        )  # fmt: skip
+        )
 
 
 def power_cap(card: Card, frame: Frame) -> Iterator[Cause]:
@@ -98,19 +153,28 @@ def power_cap(card: Card, frame: Frame) -> Iterator[Cause]:
     cost, n = clock_cost(card), card.number
     if limit is not None and usual is not None and limit < LIMIT_LOWERED * usual:
         yield Cause(
-            "sw-power-cap", n, f"GPU {n} is held back by a power limit of {limit:.0f} W; its default is {usual:.0f} W.",
-            tuple(evidence), cost, Severity.SLOWS, f"`sudo nvidia-smi -i {card.identity.index} -pl {usual:.0f}` sets it back",
-        )  # fmt: skip
+            "sw-power-cap",
+            n,
+            f"GPU {n} is held back by a power limit of {limit:.0f} W; its default is {usual:.0f} W.",
+            tuple(evidence),
+            cost,
+            Severity.SLOWS,
+            f"`sudo nvidia-smi -i {card.identity.index} -pl {usual:.0f}` sets it back",
+        )
     elif now and limit is not None and power is not None and power < FAR_FROM_LIMIT * limit:
         yield Cause(
-            "sw-power-cap", n, f"GPU {n} is held back by a power limit, though it draws far less than its own.",
-            tuple(evidence), cost, Severity.SLOWS,
+            "sw-power-cap",
+            n,
+            f"GPU {n} is held back by a power limit, though it draws far less than its own.",
+            tuple(evidence),
+            cost,
+            Severity.SLOWS,
             "the limit is another one: of the board, the laptop's shared budget, or the adapter; check plug and power profile",
-        )  # fmt: skip
+        )
     else:
         yield Cause(
             "sw-power-cap", n, f"GPU {n} runs at its power limit, as cards at full load do.", tuple(evidence), cost, Severity.NOTE
-        )  # fmt: skip
+        )
 
 
 def unknown_bits(card: Card, frame: Frame) -> Iterator[Cause]:
@@ -120,9 +184,13 @@ def unknown_bits(card: Card, frame: Frame) -> Iterator[Cause]:
     left = (card.sample.event_reasons or 0) & ~known
     if left:
         yield Cause(
-            "unknown-reason", card.number, f"GPU {card.number} is held back for a reason this version does not know: {left:#x}.",
-            (f"event reasons {card.sample.event_reasons:#x}",), clock_cost(card), Severity.NOTE,
-        )  # fmt: skip
+            "unknown-reason",
+            card.number,
+            f"GPU {card.number} is held back for a reason this version does not know: {left:#x}.",
+            (f"event reasons {card.sample.event_reasons:#x}",),
+            clock_cost(card),
+            Severity.NOTE,
+        )
 
 
 def low_clock(card: Card, frame: Frame) -> Iterator[Cause]:
@@ -132,11 +200,14 @@ def low_clock(card: Card, frame: Frame) -> Iterator[Cause]:
         return
     state = card.sample.performance_state
     yield Cause(
-        "low-clock", card.number,
+        "low-clock",
+        card.number,
         f"GPU {card.number} is under load at {now_hz / MEGA:.0f} of {top_hz / MEGA:.0f} MHz, and the driver gives no reason.",
-        () if state is None else (f"performance state P{state}",), clock_cost(card), Severity.SLOWS,
+        () if state is None else (f"performance state P{state}",),
+        clock_cost(card),
+        Severity.SLOWS,
         "someone may have locked the clocks: `nvidia-smi -rgc` unlocks them",
-    )  # fmt: skip
+    )
 
 
 def hot(card: Card, frame: Frame) -> Iterator[Cause]:
@@ -150,9 +221,14 @@ def hot(card: Card, frame: Frame) -> Iterator[Cause]:
     )
     if (core or memory) and not (s.event_reasons or 0) & (EventReason.HW_THERMAL | EventReason.SW_THERMAL):
         yield Cause(
-            "hot", card.number, f"GPU {card.number} is as hot as it may be{'' if core else ': its memory is'}.",
-            tuple(_heat(card, EventReason.HW_THERMAL)), None, Severity.NOTE, "check fans, dust, airflow and the room",
-        )  # fmt: skip
+            "hot",
+            card.number,
+            f"GPU {card.number} is as hot as it may be{'' if core else ': its memory is'}.",
+            tuple(_heat(card, EventReason.HW_THERMAL)),
+            None,
+            Severity.NOTE,
+            "check fans, dust, airflow and the room",
+        )
 
 
 def _heat(card: Card, reason: EventReason) -> Iterator[str]:

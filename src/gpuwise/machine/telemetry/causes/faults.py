@@ -22,13 +22,16 @@ def away(card: Card, frame: Frame) -> Iterator[Cause]:
     if card.last_seen_s is not None:
         evidence.append(f"it last answered {span_words(max(0.0, frame.at_s - card.last_seen_s))} ago")
     yield Cause(
-        "lost" if lost else "unreachable", card.number,
-        f"GPU {card.number} is lost: it fell off the bus or has to be reset." if lost
-        else f"GPU {card.number} does not answer.",
-        tuple(evidence), "the whole card", Severity.FAULT,
+        "lost" if lost else "unreachable",
+        card.number,
+        f"GPU {card.number} is lost: it fell off the bus or has to be reset." if lost else f"GPU {card.number} does not answer.",
+        tuple(evidence),
+        "the whole card",
+        Severity.FAULT,
         "stop what uses it, then `nvidia-smi --gpu-reset` or reboot; if it comes again, reseat the card and check its power"
-        if lost else "`gpuwise doctor` looks for the reason",
-    )  # fmt: skip
+        if lost
+        else "`gpuwise doctor` looks for the reason",
+    )
 
 
 # --- faults the card keeps count of ---
@@ -40,28 +43,48 @@ def errors(card: Card, frame: Frame) -> Iterator[Cause]:
         return
     if h.recovery_action not in (None, "none"):
         yield Cause(
-            "recovery-action", n, f"GPU {n}: the driver asks for a {h.recovery_action}.", (), None, Severity.FAULT,
+            "recovery-action",
+            n,
+            f"GPU {n}: the driver asks for a {h.recovery_action}.",
+            (),
+            None,
+            Severity.FAULT,
             "save the work that runs on it, then do what it asks",
-        )  # fmt: skip
+        )
     if h.ecc_uncorrected:
         new = card.counted.get("ecc_uncorrected", 0)
         evidence = [f"{h.ecc_uncorrected} since the driver was loaded"] + ([f"{new} while watching"] if new else [])
         if h.ecc_uncorrected_ever is not None:
             evidence.append(f"{h.ecc_uncorrected_ever} ever")
         yield Cause(
-            "ecc-uncorrected", n, f"GPU {n} has memory errors that could not be corrected.", tuple(evidence), None,
-            Severity.FAULT, "results computed since may be wrong; reset the card, and have it replaced if they come again",
-        )  # fmt: skip
+            "ecc-uncorrected",
+            n,
+            f"GPU {n} has memory errors that could not be corrected.",
+            tuple(evidence),
+            None,
+            Severity.FAULT,
+            "results computed since may be wrong; reset the card, and have it replaced if they come again",
+        )
     if h.remap_failed:
         yield Cause(
-            "remap-failed", n, f"GPU {n} could not replace a broken row of its memory.", _rows_remapped(card), None,
-            Severity.FAULT, "the card has to be replaced",
-        )  # fmt: skip
+            "remap-failed",
+            n,
+            f"GPU {n} could not replace a broken row of its memory.",
+            _rows_remapped(card),
+            None,
+            Severity.FAULT,
+            "the card has to be replaced",
+        )
     if h.remap_pending or h.retired_pages_pending:
         yield Cause(
-            "remap-pending", n, f"GPU {n} has broken memory that is replaced at the next reset.", _rows_remapped(card), None,
-            Severity.FAULT, "reset the card when nothing runs on it",
-        )  # fmt: skip
+            "remap-pending",
+            n,
+            f"GPU {n} has broken memory that is replaced at the next reset.",
+            _rows_remapped(card),
+            None,
+            Severity.FAULT,
+            "reset the card when nothing runs on it",
+        )
 
 
 def _rows_remapped(card: Card) -> tuple[str, ...]:
@@ -85,9 +108,14 @@ def xids(card: Card, frame: Frame) -> Iterator[Cause]:
     meaning = "which is in no catalogue" if fact is None else fact.meaning
     others = [f"Xid {c}{f' {n} times' if n > 1 else ''}" for c, n in codes.items()]
     yield Cause(
-        "xid", card.number, f"GPU {card.number}: the driver reported Xid {worst}: {meaning}.", tuple(others), None,
-        Severity.FAULT if grave else Severity.NOTE, None if fact is None else fact.advice,
-    )  # fmt: skip
+        "xid",
+        card.number,
+        f"GPU {card.number}: the driver reported Xid {worst}: {meaning}.",
+        tuple(others),
+        None,
+        Severity.FAULT if grave else Severity.NOTE,
+        None if fact is None else fact.advice,
+    )
 
 
 # --- links ---
@@ -97,35 +125,58 @@ def links(card: Card, frame: Frame) -> Iterator[Cause]:
     s, i, h, n = card.sample, card.identity, card.health, card.number
     if s.pcie_width is not None and i.pcie_width_max is not None and 0 < s.pcie_width < i.pcie_width_max:
         yield Cause(
-            "pcie-width", n, f"GPU {n} has {s.pcie_width} PCIe lanes of the {i.pcie_width_max} that card and slot have.",
-            _pcie(card), f"{(1 - s.pcie_width / i.pcie_width_max) * 100:.0f} % of the speed of copies to and from it",
-            Severity.SLOWS, "reseat the card or its riser; check whether the slot shares lanes with another device",
-        )  # fmt: skip
+            "pcie-width",
+            n,
+            f"GPU {n} has {s.pcie_width} PCIe lanes of the {i.pcie_width_max} that card and slot have.",
+            _pcie(card),
+            f"{(1 - s.pcie_width / i.pcie_width_max) * 100:.0f} % of the speed of copies to and from it",
+            Severity.SLOWS,
+            "reseat the card or its riser; check whether the slot shares lanes with another device",
+        )
     working = is_busy(card) and s.performance_state is not None and s.performance_state <= FASTEST_STATES
     generation, top = s.pcie_generation, i.pcie_generation_max
     if working and generation is not None and top is not None and generation < top:
         yield Cause(
-            "pcie-generation", n,
+            "pcie-generation",
+            n,
             f"GPU {n} is under load on PCIe generation {generation}; card and slot have {top}.",
-            _pcie(card), None, Severity.SLOWS, "check the slot's setting in the firmware, and the riser",
-        )  # fmt: skip
+            _pcie(card),
+            None,
+            Severity.SLOWS,
+            "check the slot's setting in the firmware, and the riser",
+        )
     if card.counted.get("pcie_replays", 0) > 0:
         yield Cause(
-            "pcie-replays", n, f"GPU {n} repeats PCIe packets: the link has errors.",
-            (f"{card.counted['pcie_replays']} while watching",), None, Severity.SLOWS, "reseat the card or its riser",
-        )  # fmt: skip
+            "pcie-replays",
+            n,
+            f"GPU {n} repeats PCIe packets: the link has errors.",
+            (f"{card.counted['pcie_replays']} while watching",),
+            None,
+            Severity.SLOWS,
+            "reseat the card or its riser",
+        )
     if h is None:
         return
     if h.nvlinks_active is not None and i.n_nvlinks is not None and 0 < h.nvlinks_active < i.n_nvlinks:
         yield Cause(
-            "nvlink-down", n, f"GPU {n} has {h.nvlinks_active} of {i.n_nvlinks} NVLinks active.", (), None, Severity.FAULT,
+            "nvlink-down",
+            n,
+            f"GPU {n} has {h.nvlinks_active} of {i.n_nvlinks} NVLinks active.",
+            (),
+            None,
+            Severity.FAULT,
             "`nvidia-smi nvlink --status` shows which; check the bridge or the fabric manager",
-        )  # fmt: skip
+        )
     if card.counted.get("nvlink_errors", 0) > 0:
         yield Cause(
-            "nvlink-errors", n, f"GPU {n} has errors on its NVLinks.", (f"{card.counted['nvlink_errors']} while watching",), None,
-            Severity.SLOWS, "`nvidia-smi nvlink --errorcounters` shows on which link",
-        )  # fmt: skip
+            "nvlink-errors",
+            n,
+            f"GPU {n} has errors on its NVLinks.",
+            (f"{card.counted['nvlink_errors']} while watching",),
+            None,
+            Severity.SLOWS,
+            "`nvidia-smi nvlink --errorcounters` shows on which link",
+        )
 
 
 def _pcie(card: Card) -> tuple[str, ...]:

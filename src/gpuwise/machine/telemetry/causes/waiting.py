@@ -30,10 +30,14 @@ def waiting(card: Card, frame: Frame) -> Iterator[Cause]:
     elif share < NOTHING_RUNS:
         held = sum(r.gpu.memory_bytes or 0 for r in rows)
         yield Cause(
-            "unused", card.number, f"GPU {card.number} does nothing, though {_people(rows)} it.",
-            (_idle(card), *((f"{format_bytes(held)} held",) if held else ())), None, Severity.NOTE,
+            "unused",
+            card.number,
+            f"GPU {card.number} does nothing, though {_people(rows)} it.",
+            (_idle(card), *((f"{format_bytes(held)} held",) if held else ())),
+            None,
+            Severity.NOTE,
             "the processes wait: for input, a network, another rank or a person",
-        )  # fmt: skip
+        )
 
 
 def _reason(card: Card, row: ProcessRow, host: Host) -> Cause | None:
@@ -45,26 +49,46 @@ def _reason(card: Card, row: ProcessRow, host: Host) -> Cause | None:
     if process.n_workers_pegged:
         evidence.append(f"{process.n_workers_pegged} of its {process.n_workers} child processes use a core each, whole")
         return Cause(
-            "data-loader", n, f"GPU {n} waits for the worker processes of {name}, most likely its data loader.",
-            tuple(evidence), None, Severity.SLOWS, "more workers, cheaper preprocessing, or data prepared in advance",
-        )  # fmt: skip
+            "data-loader",
+            n,
+            f"GPU {n} waits for the worker processes of {name}, most likely its data loader.",
+            tuple(evidence),
+            None,
+            Severity.SLOWS,
+            "more workers, cheaper preprocessing, or data prepared in advance",
+        )
     if process.n_workers_waiting:
         evidence.append(f"{process.n_workers_waiting} of its {process.n_workers} child processes wait for a disk")
         return Cause(
-            "disk", n, f"GPU {n} waits for the disk: so do the worker processes of {name}.", tuple(evidence), None,
-            Severity.SLOWS, "a faster disk, larger files, or data kept in memory",
-        )  # fmt: skip
+            "disk",
+            n,
+            f"GPU {n} waits for the disk: so do the worker processes of {name}.",
+            tuple(evidence),
+            None,
+            Severity.SLOWS,
+            "a faster disk, larger files, or data kept in memory",
+        )
     if process.pegged_thread is not None:
         evidence.append(f"its thread {process.pegged_thread!r} uses a core whole")
         return Cause(
-            "one-thread", n, f"GPU {n} waits for one processor thread of {name}.", tuple(evidence), None, Severity.SLOWS,
+            "one-thread",
+            n,
+            f"GPU {n} waits for one processor thread of {name}.",
+            tuple(evidence),
+            None,
+            Severity.SLOWS,
             "larger batches, torch.compile or CUDA graphs; input in worker processes; no .item() or print in the loop",
-        )  # fmt: skip
+        )
     if process.state == "D":
         return Cause(
-            "disk", n, f"GPU {n} waits for {name}, which waits for a disk or a device.", tuple(evidence), None, Severity.SLOWS,
+            "disk",
+            n,
+            f"GPU {n} waits for {name}, which waits for a disk or a device.",
+            tuple(evidence),
+            None,
+            Severity.SLOWS,
             "a faster disk, or data kept in memory",
-        )  # fmt: skip
+        )
     return None
 
 
@@ -99,10 +123,14 @@ def memory(card: Card, frame: Frame) -> Iterator[Cause]:
     free = total - used - (card.sample.memory_reserved_bytes or 0)
     if free < LITTLE_LEFT * total:
         yield Cause(
-            "memory-full", card.number, f"GPU {card.number} has {format_bytes(max(0, free))} of memory left.",
-            (f"{format_bytes(used)} of {format_bytes(total)} used",), None, Severity.NOTE,
+            "memory-full",
+            card.number,
+            f"GPU {card.number} has {format_bytes(max(0, free))} of memory left.",
+            (f"{format_bytes(used)} of {format_bytes(total)} used",),
+            None,
+            Severity.NOTE,
             "fine where a server took it all on purpose; in training an allocator that asks again and again costs time",
-        )  # fmt: skip
+        )
 
 
 def host_memory(host: Host) -> Iterator[Cause]:
@@ -110,6 +138,11 @@ def host_memory(host: Host) -> Iterator[Cause]:
     total, left = host.memory_total_bytes, host.memory_available_bytes
     if total and left is not None and left < LITTLE_LEFT * total:
         yield Cause(
-            "host-memory-full", None, f"The machine has {format_bytes(left)} of memory left.", (f"of {format_bytes(total)}",),
-            None, Severity.SLOWS, "fewer data-loader workers, or smaller caches",
-        )  # fmt: skip
+            "host-memory-full",
+            None,
+            f"The machine has {format_bytes(left)} of memory left.",
+            (f"of {format_bytes(total)}",),
+            None,
+            Severity.SLOWS,
+            "fewer data-loader workers, or smaller caches",
+        )

@@ -21,10 +21,22 @@ N_PENDING = 3600
 """Frames kept while the disk is full."""
 
 _SAMPLE = (
-    "utilization", "memory_utilization", "memory_used_bytes", "memory_total_bytes", "power_limit_w", "temperature_c",
-    "memory_temperature_c", "fan", "sm_clock_hz", "memory_clock_hz", "performance_state", "pcie_generation", "pcie_width",
-    "encoder_utilization", "decoder_utilization",
-)  # fmt: skip
+    "utilization",
+    "memory_utilization",
+    "memory_used_bytes",
+    "memory_total_bytes",
+    "power_limit_w",
+    "temperature_c",
+    "memory_temperature_c",
+    "fan",
+    "sm_clock_hz",
+    "memory_clock_hz",
+    "performance_state",
+    "pcie_generation",
+    "pcie_width",
+    "encoder_utilization",
+    "decoder_utilization",
+)
 COLUMNS: dict[str, Callable[[Frame, Card, tuple[Cause, ...]], object]] = {
     "time": lambda f, c, w: time_words(f.wall_s),
     "monotonic_s": lambda f, c, w: round(f.at_s, 3),

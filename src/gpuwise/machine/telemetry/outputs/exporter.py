@@ -126,9 +126,13 @@ def _own(
 def _card_labels(card: Card, frame: Frame) -> dict[str, str]:
     i = card.identity
     return {
-        "gpu": str(card.number), "UUID": i.uuid or "", "pci_bus_id": i.pci_bus_id or "", "device": f"{i.vendor}{i.index}",
-        "modelName": i.name, "Hostname": frame.host.name or "",
-    }  # fmt: skip
+        "gpu": str(card.number),
+        "UUID": i.uuid or "",
+        "pci_bus_id": i.pci_bus_id or "",
+        "device": f"{i.vendor}{i.index}",
+        "modelName": i.name,
+        "Hostname": frame.host.name or "",
+    }
 
 
 def _block(name: str, kind: str, about: str, values: Iterable[tuple[Mapping[str, str], float]]) -> list[str]:

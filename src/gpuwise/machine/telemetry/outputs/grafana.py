@@ -1,4 +1,5 @@
-"""The Grafana dashboard for the metrics of :mod:`gpuwise.machine.telemetry.outputs.exporter`: ``grafana.json`` beside this file."""
+"""The Grafana dashboard for the metrics of :mod:`gpuwise.machine.telemetry.outputs.exporter`: ``grafana.json``
+beside this file."""
 
 from __future__ import annotations
 

@@ -114,10 +114,17 @@ def _schema(pa: Any, db: sqlite3.Connection) -> pyarrow.Schema:
     process = pa.struct([*columns("process_sample", "sequence", "number"), *columns("process", "id")])
     health = pa.struct(columns("health", "sequence", "number"))
     frame = [(f"frame_{n.removesuffix('_words')}", pa.float64() if n == "at_s" else pa.string()) for n in _FRAME]
-    return pa.schema([
-        ("time", pa.timestamp("us", "UTC")), ("name", pa.string()), ("uuid", pa.string()), *columns("sample"),
-        ("health", health), ("processes", pa.list_(process)), *frame,
-    ])  # fmt: skip
+    return pa.schema(
+        [
+            ("time", pa.timestamp("us", "UTC")),
+            ("name", pa.string()),
+            ("uuid", pa.string()),
+            *columns("sample"),
+            ("health", health),
+            ("processes", pa.list_(process)),
+            *frame,
+        ]
+    )
 
 
 def _batches(db: sqlite3.Connection, words: dict[int, str]) -> Iterator[list[dict[str, Any]]]:

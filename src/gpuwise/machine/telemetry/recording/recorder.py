@@ -83,11 +83,20 @@ class Recorder:
         rows: list[Statement] = []
         if not self._identities:
             self._about(frame)
-        rows.append((
-            "INSERT INTO frame VALUES (?,?,?,?,?,?,?)",
-            (frame.sequence, frame.at_s, frame.wall_s, self._word(frame.failed), json.dumps(to_plain(frame.host)),
-             self._word(frame.drivers), self._word(frame.xids)),
-        ))  # fmt: skip
+        rows.append(
+            (
+                "INSERT INTO frame VALUES (?,?,?,?,?,?,?)",
+                (
+                    frame.sequence,
+                    frame.at_s,
+                    frame.wall_s,
+                    self._word(frame.failed),
+                    json.dumps(to_plain(frame.host)),
+                    self._word(frame.drivers),
+                    self._word(frame.xids),
+                ),
+            )
+        )
         for card in frame.cards:
             self._card(frame, card, rows)
         self._spans(frame, causes, rows)
@@ -167,9 +176,11 @@ class Recorder:
         if self._identities.get(card.number) != identity:
             self._identities[card.number] = identity
             self._definitions.append(
-                ("INSERT OR REPLACE INTO card VALUES (?,?,?,?,?)",
-                 (card.number, frame.sequence, card.identity.name, card.identity.uuid, identity))
-            )  # fmt: skip
+                (
+                    "INSERT OR REPLACE INTO card VALUES (?,?,?,?,?)",
+                    (card.number, frame.sequence, card.identity.name, card.identity.uuid, identity),
+                )
+            )
         key = (frame.sequence, card.number)
         rows.append(
             _insert("sample", [*key, card.power_w, card.processes is not None, *self._values(sample_columns(), card.sample)])
@@ -181,9 +192,11 @@ class Recorder:
             rows.append(_insert("health", [*key, card.health_error, *known]))
         for row in card.processes or ():
             rows.append(
-                _insert("process_sample", [*key, self._process(row), *self._values(gpu_columns(), row.gpu),
-                                           *self._values(host_columns(), row.host)])
-            )  # fmt: skip
+                _insert(
+                    "process_sample",
+                    [*key, self._process(row), *self._values(gpu_columns(), row.gpu), *self._values(host_columns(), row.host)],
+                )
+            )
 
     def _process(self, row: ProcessRow) -> int:
         host: HostProcess = row.host
@@ -199,16 +212,30 @@ class Recorder:
         for key in [k for k in self._causes if k not in now]:
             began = self._causes.pop(key)
             rows.append(
-                ("UPDATE cause SET to_sequence = ? WHERE number IS ? AND id = ? AND from_sequence = ?",
-                 (frame.sequence - 1, *key, began))
-            )  # fmt: skip
+                (
+                    "UPDATE cause SET to_sequence = ? WHERE number IS ? AND id = ? AND from_sequence = ?",
+                    (frame.sequence - 1, *key, began),
+                )
+            )
         for key, cause in now.items():
             if key not in self._causes:
                 self._causes[key] = frame.sequence
-                rows.append(_insert("cause", [
-                    cause.number, cause.id, cause.severity.value, frame.sequence, None, cause.sentence,
-                    json.dumps(cause.evidence), cause.cost, cause.hint,
-                ]))  # fmt: skip
+                rows.append(
+                    _insert(
+                        "cause",
+                        [
+                            cause.number,
+                            cause.id,
+                            cause.severity.value,
+                            frame.sequence,
+                            None,
+                            cause.sentence,
+                            json.dumps(cause.evidence),
+                            cause.cost,
+                            cause.hint,
+                        ],
+                    )
+                )
 
 
 def _insert(table: str, values: list[Any]) -> Statement:

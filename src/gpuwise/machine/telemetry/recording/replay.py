@@ -300,9 +300,15 @@ class Replay:
     def _new_monitor(self) -> Monitor:
         self._now_s, self._wall_s = self._recording.at_s[0], 0.0
         return Monitor(
-            [self._devices], background=False, reader=self._devices, clock=lambda: self._now_s, wall=lambda: self._wall_s,
-            history_size=self._history_size, interval_s=self.interval_s, demo=bool(self._recording.about.get("demo")),
-        )  # fmt: skip
+            [self._devices],
+            background=False,
+            reader=self._devices,
+            clock=lambda: self._now_s,
+            wall=lambda: self._wall_s,
+            history_size=self._history_size,
+            interval_s=self.interval_s,
+            demo=bool(self._recording.about.get("demo")),
+        )
 
 
 LOOK_BACK_S = 900.0

@@ -47,9 +47,20 @@ caches."""
 
 FORWARD_FEATURES = ("work", "work_full", "waves", "waves_full", "tile", "length", "cache", "packed_waves")
 DECODE_FEATURES = (
-    "cache", "cache_half", "serial_group", "serial_head", "share_group", "share_head", "share_full",
-    "blocks_group", "blocks_head", "query", "length", "length_full", "batch",
-)  # fmt: skip
+    "cache",
+    "cache_half",
+    "serial_group",
+    "serial_head",
+    "share_group",
+    "share_head",
+    "share_full",
+    "blocks_group",
+    "blocks_head",
+    "query",
+    "length",
+    "length_full",
+    "batch",
+)
 FREE_FEATURES = (
     "group",
     "group_1",
@@ -130,9 +141,7 @@ class Work(NamedTuple):
     """Score tiles a mask leaves (0 for decode, whose arithmetic never decides)."""
 
 
-def element_seconds(
-    device: Device, head_dim: F64, v_head_dim: F64, *, products: float = 1.0, vector: float = 1.0
-) -> F64:
+def element_seconds(device: Device, head_dim: F64, v_head_dim: F64, *, products: float = 1.0, vector: float = 1.0) -> F64:
     """Seconds the whole device needs per score element; ``products`` and ``vector`` scale its two parts
     (backward)."""
     matrix = products * 2.0 * (head_dim + v_head_dim) / device.matrix_flop_per_s
@@ -176,16 +185,22 @@ def forward_work(device: Device, shape: Shape, kv_bytes: float, q_bytes: float, 
     tile = BLOCK * np.minimum(kv_pad, seen + BLOCK) * per * device.units
     packed = np.ceil(np.ceil(q * (h / g) / BLOCK) * g * b / device.units) * (tile + fixed)
     q_side, k_side = b * q * h * (d + dv) * q_bytes, b * kv * g * (d + dv)
-    cache = (
-        (q_side + k_side * kv_bytes) / (device.units * device.clock_hz * _L2_BYTES_PER_CLOCK_AND_UNIT) / MICRO
-    )
+    cache = (q_side + k_side * kv_bytes) / (device.units * device.clock_hz * _L2_BYTES_PER_CLOCK_AND_UNIT) / MICRO
     moved = q_side + k_side * 2.0
     memory = moved * _missed(moved, device.cache_bytes, 6.0) / device.bandwidth_bytes_per_s
-    features = np.stack([
-        np.log(b * h * band * per + 0.3), np.log(b * h * triangle * per + 0.3), np.log(waves(band)),
-        np.log(waves(triangle)), np.log(tile + fixed), np.log(seen / device.clock_hz * 1e9 + 32.0),
-        np.log(cache + 0.3), np.log(packed),
-    ], axis=1)  # fmt: skip
+    features = np.stack(
+        [
+            np.log(b * h * band * per + 0.3),
+            np.log(b * h * triangle * per + 0.3),
+            np.log(waves(band)),
+            np.log(waves(triangle)),
+            np.log(tile + fixed),
+            np.log(seen / device.clock_hz * 1e9 + 32.0),
+            np.log(cache + 0.3),
+            np.log(packed),
+        ],
+        axis=1,
+    )
     return Work(features, memory, b * h * band * per * MICRO)
 
 

@@ -61,9 +61,15 @@ class Call(NamedTuple):
 
 
 def attention_flop(
-    batch: ArrayLike, q_len: ArrayLike, kv_len: ArrayLike, heads: ArrayLike, head_dim: ArrayLike,
-    v_head_dim: ArrayLike | None = None, causal: bool = True, window: ArrayLike = 0,
-) -> F64:  # fmt: skip
+    batch: ArrayLike,
+    q_len: ArrayLike,
+    kv_len: ArrayLike,
+    heads: ArrayLike,
+    head_dim: ArrayLike,
+    v_head_dim: ArrayLike | None = None,
+    causal: bool = True,
+    window: ArrayLike = 0,
+) -> F64:
     """FLOP of the two products of the forward pass, [R], counting only the query-key pairs a mask leaves (a
     multiply-add is 2).
 
@@ -101,12 +107,8 @@ def shape_of(
     ]
     arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(c, dtype=np.float64)) for c in columns))
     shape = Shape(*(np.ascontiguousarray(a) for a in arrays))
-    if any(c.size and not c.min() >= 1 for c in shape[:7]) or (
-        shape.window.size and not shape.window.min() >= 0
-    ):
-        raise InputError(
-            "attention needs batch, lengths, heads and head sizes of at least 1 and a window of at least 0"
-        )
+    if any(c.size and not c.min() >= 1 for c in shape[:7]) or (shape.window.size and not shape.window.min() >= 0):
+        raise InputError("attention needs batch, lengths, heads and head sizes of at least 1 and a window of at least 0")
     if (shape.heads % shape.kv_heads).any():
         raise InputError("attention heads must be a multiple of key-value heads")
     return shape
@@ -176,9 +178,7 @@ def _unmasked(kernel: kernels.Kernel, shape: Shape, masked: KernelTime) -> Kerne
     with_mask, without = (tiles(shape, causal=c)[0] * BLOCK * BLOCK for c in (True, False))
     per = element_seconds(kernel.device, shape.head_dim, shape.v_head_dim) * shape.batch * shape.heads
     pace = np.clip(masked.time_s / (with_mask * per), 1.0, 2.0)
-    return KernelTime(
-        masked.time_s + (without - with_mask) * per * pace, masked.log_sigma + _UNMASKED_SIGMA, masked.basis
-    )
+    return KernelTime(masked.time_s + (without - with_mask) * per * pace, masked.log_sigma + _UNMASKED_SIGMA, masked.basis)
 
 
 def _work(call: Call, shape: Shape) -> Work:
@@ -358,12 +358,14 @@ def attention_unfused_time(
     from gpuwise.predict.kernels.attention.unfused import unfused_time
 
     shape = shape_of(batch, q_len, kv_len, heads, kv_heads, head_dim, None, 0)
-    return unfused_time(
-        accelerator, dtype, shape, causal=causal, phase=phase, fused_softmax=fused_softmax, dropout=dropout
-    )
+    return unfused_time(accelerator, dtype, shape, causal=causal, phase=phase, fused_softmax=fused_softmax, dropout=dropout)
 
 
 __all__ = [
-    "attention_backward_time", "attention_decode_time", "attention_flop", "attention_forward_time",
-    "attention_unfused_time", "element_seconds",
-]  # fmt: skip
+    "attention_backward_time",
+    "attention_decode_time",
+    "attention_flop",
+    "attention_forward_time",
+    "attention_unfused_time",
+    "element_seconds",
+]

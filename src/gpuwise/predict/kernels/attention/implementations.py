@@ -107,9 +107,7 @@ def coefficients() -> dict[str, Any]:
     return load_json("attention")
 
 
-def resolve(
-    accelerator: Accelerator, phase: str, dtype: str, kv_dtype: str | None, source: str | None
-) -> Kernel | None:
+def resolve(accelerator: Accelerator, phase: str, dtype: str, kv_dtype: str | None, source: str | None) -> Kernel | None:
     """The measured kernel that stands for a call; None when no measured family is related to the accelerator.
 
     ``source`` is ``engine:kernel`` or None for the family's usual one. Raises UnpredictableError when the
@@ -175,17 +173,13 @@ def _relative_clock(accelerator: Accelerator, donor: str, dtype: str) -> float:
     """Sustained share of boost relative to the measured device's: power limits differ, kernels do not."""
     arithmetic_dtype = "fp8" if dtype in _FP8 else "bf16"
     mine, theirs = (
-        float(
-            sustained_fraction(a, 1.0, arithmetic_dtype if arithmetic_dtype in a.peak_flop_per_s else "fp16")
-        )
+        float(sustained_fraction(a, 1.0, arithmetic_dtype if arithmetic_dtype in a.peak_flop_per_s else "fp16"))
         for a in (accelerator, _catalogue_entry(donor))
     )
     return mine / theirs
 
 
-def _nearest(
-    document: dict[str, Any], phase: str, family: str, source: str | None, dtype: str, kv: str
-) -> str:
+def _nearest(document: dict[str, Any], phase: str, family: str, source: str | None, dtype: str, kv: str) -> str:
     """The key of ``source`` in ``family``: with these formats, else with others, else the family's usual
     kernel."""
     known: dict[str, Any] = document["kernels"][phase]
@@ -241,9 +235,7 @@ def serving_kernel(accelerator: Accelerator, engine: str, phase: str, kv_dtype: 
 def network(phase: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Parameters of a kernel's network and its entry in the document."""
     entry = coefficients()["kernels"][phase][name]
-    return unpack(
-        load_arrays("attention")[f"{phase}_networks"][entry["row"]], coefficients()["features"][phase]
-    ), entry
+    return unpack(load_arrays("attention")[f"{phase}_networks"][entry["row"]], coefficients()["features"][phase]), entry
 
 
 @cache
@@ -252,9 +244,7 @@ def trees(phase: str, name: str) -> Trees:
     entry = coefficients()["kernels"][phase][name]
     arrays = load_arrays("attention")
     part = slice(entry["trees"][0], entry["trees"][1])
-    return Trees(
-        arrays["tree_feature"][part], arrays["tree_cut"][part], arrays["tree_leaf"][part], entry["step"]
-    )
+    return Trees(arrays["tree_feature"][part], arrays["tree_cut"][part], arrays["tree_leaf"][part], entry["step"])
 
 
 @cache

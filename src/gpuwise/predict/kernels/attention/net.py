@@ -119,9 +119,7 @@ class Trees:
 
 def bins(values: F64, edges: list[F64]) -> NDArray[np.uint8]:
     """[R, F] bin of each feature: how many of its edges lie below the value."""
-    return np.stack(
-        [np.searchsorted(e, values[:, j], side="left") for j, e in enumerate(edges)], axis=1
-    ).astype(np.uint8)  # fmt: skip
+    return np.stack([np.searchsorted(e, values[:, j], side="left") for j, e in enumerate(edges)], axis=1).astype(np.uint8)
 
 
 def leaf_index(trees: Trees, codes: NDArray[np.uint8]) -> NDArray[np.uint8]:

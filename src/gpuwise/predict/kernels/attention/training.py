@@ -119,9 +119,7 @@ def moved_bytes(shape: Shape, width: float, *, backward: bool) -> F64:
     return forward + extra + keys * shape.heads * both * width
 
 
-def pass_seconds(
-    device: Device, shape: Shape, chosen: Pass, width: float, *, causal: bool, backward: bool
-) -> F64:
+def pass_seconds(device: Device, shape: Shape, chosen: Pass, width: float, *, causal: bool, backward: bool) -> F64:
     """[R] seconds of one pass."""
     products, vector = (BACKWARD_PRODUCTS, BACKWARD_VECTOR) if backward else (1.0, 1.0)
     per = element_seconds(device, shape.head_dim, shape.v_head_dim, products=products, vector=vector)
@@ -131,9 +129,7 @@ def pass_seconds(
     heads = shape.batch * shape.heads
     busy = heads * (n + chosen.overhead * m) * tile / device.units
     tail = 0.5 * (n / m + chosen.overhead) * tile
-    computing = np.maximum(
-        busy + tail * np.minimum(1.0, heads * m / device.units), (longest + chosen.overhead) * tile
-    )
+    computing = np.maximum(busy + tail * np.minimum(1.0, heads * m / device.units), (longest + chosen.overhead) * tile)
     moving = moved_bytes(shape, width, backward=backward) / device.bandwidth_bytes_per_s
     return np.hypot(computing, moving) + LATENCY_S
 

@@ -51,9 +51,11 @@ _FUSED_FORWARD = {"scale, mask, softmax": ScorePass(1, 0, 1, 0, row_by_row=True)
 _FUSED_BACKWARD = {"scale, mask, softmax": ScorePass(2, 0, 1, 0, row_by_row=True)}
 _DROPOUT = {"forward": ScorePass(1, 0, 1, 1), "backward": ScorePass(1, 1, 1, 0)}
 PASSES = {
-    ("forward", False): _EAGER_FORWARD, ("backward", False): _EAGER_BACKWARD,
-    ("forward", True): _FUSED_FORWARD, ("backward", True): _FUSED_BACKWARD,
-}  # fmt: skip
+    ("forward", False): _EAGER_FORWARD,
+    ("backward", False): _EAGER_BACKWARD,
+    ("forward", True): _FUSED_FORWARD,
+    ("backward", True): _FUSED_BACKWARD,
+}
 """By (phase, fused softmax). Eager: transformers' ``eager_attention_forward`` (scores * scale, + mask,
 softmax in fp32, cast back). Fused: Megatron-LM ``scaled_upper_triang_masked_softmax``, forward and backward,
 in the format of the scores."""
@@ -94,9 +96,7 @@ def unfused_time(
     if phase not in ("forward", "backward"):
         raise InputError(f"attention phase {phase!r} is not forward or backward")
     heads = shape.batch * shape.heads
-    parts: list[KernelTime] = [
-        gemm_time(accelerator, dtype, m, n, k, heads) for m, n, k in products(shape, phase)
-    ]
+    parts: list[KernelTime] = [gemm_time(accelerator, dtype, m, n, k, heads) for m, n, k in products(shape, phase)]
     passes = [p for name, p in PASSES[phase, fused_softmax].items() if causal or name != "mask"]
     if dropout:
         passes.append(_DROPOUT[phase])

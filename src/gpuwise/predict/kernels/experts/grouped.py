@@ -55,13 +55,9 @@ def moe_layer_time(
     given = (tokens, hidden, ffn, top_k, n_experts, tp, ep, np.where(gated, 2.0, 1.0), reachable)
     columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in given))
     if columns[0].size and not min(float(x.min()) for x in columns[:7]) >= 1.0:
-        raise InputError(
-            "an expert layer needs sizes of at least 1", hint="tokens, widths, experts and degrees count"
-        )
+        raise InputError("an expert layer needs sizes of at least 1", hint="tokens, widths, experts and degrees count")
     if columns[0].size and not (float(columns[8].min()) > 0.0 and float(columns[8].max()) <= 1.0):
-        raise InputError(
-            "the reachable share of experts lies above 0 and up to 1", hint="1.0 unless routing is limited"
-        )
+        raise InputError("the reachable share of experts lies above 0 and up to 1", hint="1.0 unless routing is limited")
     s = situation(accelerator, dtype, implementation)
     time = evaluate(s, distribution, *columns)
     return KernelTime(time, s.sigma[duration_class(time)], s.basis)
@@ -84,9 +80,7 @@ def evaluate(
     loads = loads_of(distribution, tokens, top_k, n_experts, ep, reachable)
     local = n_experts / ep
     part = ffn / tp
-    time = layer_physical_time(
-        s.coefficients, s.device, s.form, loads, tokens, tokens * top_k, hidden, part, local, wide
-    )
+    time = layer_physical_time(s.coefficients, s.device, s.form, loads, tokens, tokens * top_k, hidden, part, local, wide)
     if s.trees is not None:
         seen = features(tokens, top_k, n_experts, ep, hidden, part, wide, loads, s.reference_units)
         time *= np.exp(np.clip(s.trees.evaluate(seen), -_ROUGH, _ROUGH))
@@ -122,13 +116,9 @@ def grouped_time(
     :func:`gemm_time`.
     """
     given = (n_experts_local, tokens_routed, n, k)
-    experts, tokens, n_, k_ = np.broadcast_arrays(
-        *(np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in given)
-    )
+    experts, tokens, n_, k_ = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in given))
     if experts.size and not min(float(experts.min()), float(tokens.min())) >= 1.0:
-        raise InputError(
-            "a grouped product needs sizes of at least 1", hint="experts and routed rows are counts"
-        )
+        raise InputError("a grouped product needs sizes of at least 1", hint="experts and routed rows are counts")
     one = np.ones(experts.shape)
     loads = loads_of(distribution, tokens, one, experts, one, one)
     active = np.maximum(loads.active, 1.0)

@@ -70,9 +70,7 @@ def power_law(tokens: F64, top_k: F64, n_experts: F64, ep: F64) -> Loads:
     high = np.where(few, 2.0, np.maximum(0.8 * tokens, 1.0 + 1e-9))
     power = 1.0 - ALPHA
     top = 0.5 / n_experts
-    u = np.concatenate(
-        [((np.arange(_QUANTILES) + 0.5) / _QUANTILES)[:, None] * (1.0 - 2.0 * top), 1.0 - top[None]]
-    )
+    u = np.concatenate([((np.arange(_QUANTILES) + 0.5) / _QUANTILES)[:, None] * (1.0 - 2.0 * top), 1.0 - top[None]])
     drawn = ((high**power - low**power) * u + low**power) ** (1.0 / power)
     weight = np.concatenate(
         [
@@ -92,9 +90,7 @@ def power_law(tokens: F64, top_k: F64, n_experts: F64, ep: F64) -> Loads:
     return Loads(np.maximum(rounded, 1.0), here * (rounded >= 1.0) + here * (rounded < 1.0) * 1e-9)
 
 
-def loads_of(
-    distribution: Distribution, tokens: F64, top_k: F64, n_experts: F64, ep: F64, reachable: F64
-) -> Loads:
+def loads_of(distribution: Distribution, tokens: F64, top_k: F64, n_experts: F64, ep: F64, reachable: F64) -> Loads:
     """By name. Raises InputError for an unknown distribution."""
     if distribution == "balanced":
         return balanced(tokens, top_k, n_experts, ep, reachable)

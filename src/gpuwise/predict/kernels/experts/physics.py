@@ -90,16 +90,10 @@ def grouped_physical_time(
     steps = np.ceil(k / 64.0)
     best = np.full(n.shape, np.inf)
     for tile_m, tile_n in _TILES:
-        blocks = (
-            (loads.experts * np.ceil(loads.tokens / tile_m)).sum(axis=0) * np.ceil(n / tile_n) / device.units
-        )
+        blocks = (loads.experts * np.ceil(loads.tokens / tile_m)).sum(axis=0) * np.ceil(n / tile_n) / device.units
         waves = np.maximum(1.0, blocks + c.wave_rounding * (np.ceil(blocks) - blocks))
         per_step = tile_m * tile_n * 128.0 / (device.rate_flop_per_s * c.math_efficiency / device.units)
-        per_step += (
-            64.0
-            * (tile_m * form.activation + tile_n * form.weight)
-            / (c.load_bytes_per_clock * device.clock_hz)
-        )
+        per_step += 64.0 * (tile_m * form.activation + tile_n * form.weight) / (c.load_bytes_per_clock * device.clock_hz)
         per_step += c.step_clocks / device.clock_hz
         per_block = (c.wave_clocks + c.epilogue_clocks * tile_m * tile_n / 2.0**15) / device.clock_hz
         np.minimum(best, waves * (steps * per_step + per_block), out=best)
@@ -124,9 +118,7 @@ def layer_physical_time(
     for start in range(0, tokens.shape[0], _CHUNK):
         r = slice(start, start + _CHUNK)
         part = Loads(loads.tokens[:, r], loads.experts[:, r])
-        out[r] = _layer_chunk(
-            c, device, form, part, tokens[r], choices[r], hidden[r], ffn[r], local[r], wide[r]
-        )
+        out[r] = _layer_chunk(c, device, form, part, tokens[r], choices[r], hidden[r], ffn[r], local[r], wide[r])
     return out
 
 
@@ -149,10 +141,6 @@ def _layer_chunk(
     products = grouped_physical_time(c, device, form, loads, wide * ffn, hidden, many, hot)
     products += grouped_physical_time(c, device, form, loads, hidden, ffn, many, hot)
     row_bytes = 2.0 * (3.0 * hidden + (wide + 1.0) * ffn)
-    moved = (
-        row_bytes * (routed * c.row_bytes_weight + choices * c.foreign_bytes_weight) + 4.0 * tokens * hidden
-    )
+    moved = row_bytes * (routed * c.row_bytes_weight + choices * c.foreign_bytes_weight) + 4.0 * tokens * hidden
     clocks = c.latency_clocks + c.row_clocks * routed / device.units + c.expert_clocks * local
-    return (
-        products + moved / (device.bandwidth_bytes_per_s * c.bandwidth_efficiency) + clocks / device.clock_hz
-    )
+    return products + moved / (device.bandwidth_bytes_per_s * c.bandwidth_efficiency) + clocks / device.clock_hz

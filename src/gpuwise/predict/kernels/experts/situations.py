@@ -103,11 +103,7 @@ def build(
     basis: Basis = "fitted" if measured else "derived" if own else "specified"
     coefficients = {f: float(kernels[chosen][source][f]) for f in FIELDS}
     sigma = document["log_sigma"]
-    widths = (
-        sigma["fitted"].get(f"{key}/{chosen}/{accelerator.id}", sigma["unseen_shape"])
-        if measured
-        else sigma[basis]
-    )
+    widths = sigma["fitted"].get(f"{key}/{chosen}/{accelerator.id}", sigma["unseen_shape"]) if measured else sigma[basis]
     return Situation(
         form,
         device,

@@ -72,9 +72,7 @@ def linear_time(
     batched = shapes.b > 1
     for part, is_batched in ((~batched, False), (batched, True)):
         if part.any():
-            time[part] = product_time(
-                accelerator, Shapes(*(a[part] for a in shapes)), model, is_batched, layout
-            )
+            time[part] = product_time(accelerator, Shapes(*(a[part] for a in shapes)), model, is_batched, layout)
     basis = family_basis(accelerator, model)
     result = KernelTime(time, _log_sigma(accelerator, time, model, basis), basis)
     if not accelerator.corrections:
@@ -84,9 +82,13 @@ def linear_time(
 
 
 def product_time(
-    accelerator: Accelerator, shapes: Shapes, model: dict[str, Any], batched: bool, layout: Layout = "tn",
+    accelerator: Accelerator,
+    shapes: Shapes,
+    model: dict[str, Any],
+    batched: bool,
+    layout: Layout = "tn",
     burst_s: float = 0.0,
-) -> F64:  # fmt: skip
+) -> F64:
     """Seconds of each product under the constants ``model`` (the coefficient document, or a trial one while
     fitting).
 
@@ -141,9 +143,7 @@ def _compute_time(
 
     units = accelerator.compute_units
     if not units:
-        raise UnpredictableError(
-            "no unit count for accelerator", f"the catalogue has no unit count for {accelerator.name}"
-        )
+        raise UnpredictableError("no unit count for accelerator", f"the catalogue has no unit count for {accelerator.name}")
     constants = kernel_constants(accelerator, model)
     kind = "batched" if batched else "linear"
     rate = np.full(shapes.m.shape, peak_rate(accelerator) / units * constants[kind])
@@ -165,9 +165,7 @@ def _compute_time(
             time = work * turns * slower / rate
             if split > 1:
                 partial = FP32_BYTES * shapes.b * shapes.m * shapes.n * (split + 1)
-                time = time * (1.0 + form["split_cost"]) + form["split_traffic"] * partial / dram_rate(
-                    accelerator
-                )
+                time = time * (1.0 + form["split_cost"]) + form["split_traffic"] * partial / dram_rate(accelerator)
                 time = np.where(may_split, time, np.inf)
             best = np.minimum(best, time)
     return best
@@ -183,9 +181,5 @@ def _misaligned(shapes: Shapes, batched: bool, layout: Layout) -> NDArray[np.boo
 
 def _log_sigma(accelerator: Accelerator, time: F64, model: dict[str, Any], basis: Basis) -> F64:
     sigma = model["log_sigma"]
-    wide = (
-        sigma["power_limited"]
-        if (accelerator.tdp_w or np.inf) <= sigma["power_limited_below_w"]
-        else sigma[basis]
-    )
+    wide = sigma["power_limited"] if (accelerator.tdp_w or np.inf) <= sigma["power_limited_below_w"] else sigma[basis]
     return np.hypot(wide, sigma["short"] * np.minimum(1.0, sigma["short_s"] / time))

@@ -144,9 +144,7 @@ def physical_time(
     return out
 
 
-def _chunk(
-    c: Coefficients, device: Device, form: Format, m: F64, n: F64, k: F64, batch: F64, cold: bool
-) -> F64:
+def _chunk(c: Coefficients, device: Device, form: Format, m: F64, n: F64, k: F64, batch: F64, cold: bool) -> F64:
     dram, hot = traffic(c, device, form, m, n, k, batch)
     if cold:
         hot = np.zeros_like(hot)
@@ -183,9 +181,7 @@ def _chunk(
     return best
 
 
-def traffic(
-    c: Coefficients, device: Device, form: Format, m: F64, n: F64, k: F64, batch: F64
-) -> tuple[F64, F64]:
+def traffic(c: Coefficients, device: Device, form: Format, m: F64, n: F64, k: F64, batch: F64) -> tuple[F64, F64]:
     """Bytes moved past L2 [R], were nothing found in it, and the share of them that is found in it [R].
 
     An operand larger than L2 is read again for every ``swizzle_tiles`` tiles of the other one; the cheaper
@@ -195,12 +191,8 @@ def traffic(
     a, b = m * k * batch * form.a, n * k * batch * form.b
     output = m * n * batch * form.c * c.output_weight
     strip = 128.0 * c.swizzle_tiles
-    a_again = (np.maximum(1.0, n / strip) - 1.0) * np.maximum(
-        0.0, a - c.l2_retained * device.l2_bytes * batch
-    )
-    b_again = (np.maximum(1.0, m / strip) - 1.0) * np.maximum(
-        0.0, b - c.l2_retained * device.l2_bytes * batch
-    )
+    a_again = (np.maximum(1.0, n / strip) - 1.0) * np.maximum(0.0, a - c.l2_retained * device.l2_bytes * batch)
+    b_again = (np.maximum(1.0, m / strip) - 1.0) * np.maximum(0.0, b - c.l2_retained * device.l2_bytes * batch)
     dram = a + b + np.minimum(a_again, b_again) + output
     touched = c.hot_activations * (a + output) + c.hot_weights * b
     hot = 1.0 / (1.0 + (touched / device.l2_bytes) ** c.hot_sharpness)

@@ -62,9 +62,7 @@ def gemm_time(
     name = implementation_name(dtype, implementation)
     columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in (m, n, k, batch)))
     if columns[0].size and not min(float(x.min()) for x in columns) >= 1.0:
-        raise InputError(
-            "a matrix product needs sizes of at least 1", hint="m, n, k and batch count elements"
-        )
+        raise InputError("a matrix product needs sizes of at least 1", hint="m, n, k and batch count elements")
     if name == "fp32" and accelerator.compute_units:
         return linear_time(accelerator, *columns)
     found = situation(accelerator, name)
@@ -83,9 +81,7 @@ def gemm_time(
     return result._replace(time_s=np.maximum(result.time_s, least))
 
 
-def evaluate(
-    s: Situation, m: F64, n: F64, k: F64, batch: F64, *, cold: bool = False, sustained: bool = False
-) -> F64:
+def evaluate(s: Situation, m: F64, n: F64, k: F64, batch: F64, *, cold: bool = False, sustained: bool = False) -> F64:
     """Seconds [R] in situation ``s`` for float columns."""
     time = physical_time(s.coefficients, s.device, s.form, m, n, k, batch, cold=cold)
     if s.host_floor_s <= 0:
@@ -131,9 +127,7 @@ def bound(s: Situation, m: F64, n: F64, k: F64, batch: F64, cold: bool) -> F64:
     dram, hot = traffic(s.coefficients, s.device, s.form, m, n, k, batch)
     least = (m * k * s.form.a + n * k * s.form.b + m * n * s.form.c) * batch
     bytes_moved = np.minimum(dram, least) * (1.0 if cold else 1.0 - hot)
-    return np.maximum(
-        2.0 * m * n * k * batch / s.device.rate_flop_per_s, bytes_moved / s.device.bandwidth_bytes_per_s
-    )
+    return np.maximum(2.0 * m * n * k * batch / s.device.rate_flop_per_s, bytes_moved / s.device.bandwidth_bytes_per_s)
 
 
 def sustained_factor(accelerator: Accelerator, dtype: str) -> float:

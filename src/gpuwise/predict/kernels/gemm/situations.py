@@ -80,9 +80,7 @@ def situation(accelerator: Accelerator, name: str) -> Situation:
 _KNOWN: dict[tuple[str, str], tuple[Accelerator, Situation]] = {}
 
 
-def build(
-    accelerator: Accelerator, name: str, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
-) -> Situation:
+def build(accelerator: Accelerator, name: str, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Situation:
     """The situation under the given coefficient document (the shipped one, or a trial one while fitting)."""
     implementation = IMPLEMENTATIONS[name]
     device = device_of(accelerator, math_dtype(accelerator, name))
@@ -133,9 +131,7 @@ def _mean(values: list[float]) -> float:
     return 0.0 if min(values) <= 0 else math.exp(sum(math.log(v) for v in values) / len(values))
 
 
-def _sigma(
-    document: Mapping[str, Any], key: str, accelerator: Accelerator, basis: Basis, native: bool
-) -> F64:
+def _sigma(document: Mapping[str, Any], key: str, accelerator: Accelerator, basis: Basis, native: bool) -> F64:
     """Widths of device time. Another format's coefficients are trusted as another family's."""
     table: Mapping[str, Any] = document["log_sigma"]
     hidden = table.get("device_only", {}).get(f"{key}/{accelerator.family}")

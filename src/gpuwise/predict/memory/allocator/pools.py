@@ -4,7 +4,8 @@ Sizes and addresses are in units of 512 B (:mod:`gpuwise.predict.memory.allocato
 private pool) keeps its free blocks as one sorted list of integers ``size << SHIFT | address``: the order by (size, address)
 of torch's own set, so best fit is a bisection. Neighbours are found through two dictionaries, by start and by end.
 
-The fast loop of :mod:`gpuwise.predict.memory.allocator.simulation` works on the same lists and calls :meth:`Pools.grow` when nothing fits.
+The fast loop of :mod:`gpuwise.predict.memory.allocator.simulation` works on the same lists and calls
+:meth:`Pools.grow` when nothing fits.
 """
 
 from __future__ import annotations

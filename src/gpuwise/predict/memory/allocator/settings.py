@@ -34,21 +34,32 @@ _INTERVALS = 16
 _FALLBACK_VERSION = (2, 13)
 
 _BOOLEAN_KEYS = {
-    "release_lock_on_cudamalloc": (2, 1), "release_lock_on_hipmalloc": (2, 1),
-    "pinned_use_cuda_host_register": (2, 1), "pinned_use_hip_host_register": (2, 1),
-    "pinned_use_background_threads": (2, 7), "graph_capture_record_stream_reuse": (2, 10),
-    "pinned_free_catch_all": (2, 13), "throw_on_cudamalloc_oom": (2, 13),
-}  # fmt: skip
+    "release_lock_on_cudamalloc": (2, 1),
+    "release_lock_on_hipmalloc": (2, 1),
+    "pinned_use_cuda_host_register": (2, 1),
+    "pinned_use_hip_host_register": (2, 1),
+    "pinned_use_background_threads": (2, 7),
+    "graph_capture_record_stream_reuse": (2, 10),
+    "pinned_free_catch_all": (2, 13),
+    "throw_on_cudamalloc_oom": (2, 13),
+}
 """Switches that do not change which block a request gets, and the first version that is sure to have them."""
 _COUNT_KEYS = {
-    "pinned_num_register_threads": (2, 1), "pinned_reserve_segment_size_mb": (2, 11),
-    "pinned_max_round_threshold_mb": (2, 13), "pinned_max_cached_size_mb": (2, 13),
-}  # fmt: skip
+    "pinned_num_register_threads": (2, 1),
+    "pinned_reserve_segment_size_mb": (2, 11),
+    "pinned_max_round_threshold_mb": (2, 13),
+    "pinned_max_cached_size_mb": (2, 13),
+}
 _PLACING_KEYS = {
-    "max_split_size_mb": (1, 8), "garbage_collection_threshold": (1, 12), "roundup_power2_divisions": (1, 12),
-    "backend": (2, 0), "expandable_segments": (2, 1), "max_non_split_rounding_mb": (2, 7),
-    "large_segment_size_mb": (2, 11), "per_process_memory_fraction": (2, 10),
-}  # fmt: skip
+    "max_split_size_mb": (1, 8),
+    "garbage_collection_threshold": (1, 12),
+    "roundup_power2_divisions": (1, 12),
+    "backend": (2, 0),
+    "expandable_segments": (2, 1),
+    "max_non_split_rounding_mb": (2, 7),
+    "large_segment_size_mb": (2, 11),
+    "per_process_memory_fraction": (2, 10),
+}
 KEYS: dict[str, tuple[int, int]] = {**_PLACING_KEYS, **_BOOLEAN_KEYS, **_COUNT_KEYS}
 
 
@@ -140,8 +151,10 @@ class _Parser:
             known = KEYS.get(key)
             if known is None:
                 near = nearest_names(key, KEYS)
-                raise self._error(f"unknown allocator setting {key!r}", "did you mean " + " or ".join(near) + "?" if near
-                                  else "settings are written key:value,key:value")  # fmt: skip
+                raise self._error(
+                    f"unknown allocator setting {key!r}",
+                    "did you mean " + " or ".join(near) + "?" if near else "settings are written key:value,key:value",
+                )
             if known > self.version:
                 raise self._error(
                     f"torch {self.version[0]}.{self.version[1]} has no allocator setting {key!r}",
@@ -169,11 +182,14 @@ class _Parser:
 
     def _read(self, key: str, value: str) -> None:
         readers: dict[str, Callable[[str, str], None]] = {
-            "max_split_size_mb": self._split_size, "max_non_split_rounding_mb": self._split_size,
-            "large_segment_size_mb": self._large_segment, "roundup_power2_divisions": self._divisions,
-            "garbage_collection_threshold": self._fraction, "per_process_memory_fraction": self._fraction,
+            "max_split_size_mb": self._split_size,
+            "max_non_split_rounding_mb": self._split_size,
+            "large_segment_size_mb": self._large_segment,
+            "roundup_power2_divisions": self._divisions,
+            "garbage_collection_threshold": self._fraction,
+            "per_process_memory_fraction": self._fraction,
             "backend": self._backend,
-        }  # fmt: skip
+        }
         if key in readers:
             readers[key](key, value)
         elif key in _COUNT_KEYS:

@@ -30,9 +30,16 @@ from gpuwise.units import format_bytes
 from gpuwise.workload.capture.record.capture import Capture
 
 __all__ = [
-    "AllocatorRun", "AllocatorSettings", "Fragmentation", "OutOfMemory", "Peaks", "Preset", "Segment", "simulate",
+    "AllocatorRun",
+    "AllocatorSettings",
+    "Fragmentation",
+    "OutOfMemory",
+    "Peaks",
+    "Preset",
+    "Segment",
+    "simulate",
     "simulate_capture",
-]  # fmt: skip
+]
 
 I64 = NDArray[np.int64]
 LARGEST_BYTES = 1 << 48
@@ -109,17 +116,25 @@ def simulate(
 
 
 def simulate_capture(
-    capture: Capture, *, settings: AllocatorSettings | None = None, capacity_bytes: int | None = None,
+    capture: Capture,
+    *,
+    settings: AllocatorSettings | None = None,
+    capacity_bytes: int | None = None,
     device_bytes: int | None = None,
-) -> AllocatorRun:  # fmt: skip
+) -> AllocatorRun:
     """Run a captured program's storages through the allocator, with the settings its script asked for unless given."""
     conf = settings
     if conf is None:
         conf = AllocatorSettings.parse(capture.settings.allocator_conf, torch_version=capture.settings.torch_version)
     return simulate(
-        capture.event_storage, capture.event_sign, capture.storage_bytes, capture.storage_stream,
-        settings=conf, capacity_bytes=capacity_bytes, device_bytes=device_bytes,
-    )  # fmt: skip
+        capture.event_storage,
+        capture.event_sign,
+        capture.storage_bytes,
+        capture.storage_stream,
+        settings=conf,
+        capacity_bytes=capacity_bytes,
+        device_bytes=device_bytes,
+    )
 
 
 def _capacity(value: int | None, name: str) -> int:
@@ -204,9 +219,19 @@ def _pools(rounded: I64, stream: I64, private: I64, preset: Preset | None) -> tu
 
 
 def _result(
-    conf: AllocatorSettings, capacity: int | None, kinds: I64, signs: I64, sizes: I64, rounded: I64, pool: I64,
-    state: Pools, block: list[int], index: I64, failed: bool, events: Events,
-) -> AllocatorRun:  # fmt: skip
+    conf: AllocatorSettings,
+    capacity: int | None,
+    kinds: I64,
+    signs: I64,
+    sizes: I64,
+    rounded: I64,
+    pool: I64,
+    state: Pools,
+    block: list[int],
+    index: I64,
+    failed: bool,
+    events: Events,
+) -> AllocatorRun:
     starts = np.fromiter(map(MASK.__and__, block), np.int64, len(block))
     units = np.fromiter(map(SHIFT.__rrshift__, block), np.int64, len(block))
     for target, source in events.copies:
@@ -219,10 +244,22 @@ def _result(
         oom = _out_of_memory(state, int(kinds[stop]), stop, int(sizes[kinds[stop]]), events, at, capacity)
     changes = tuple(c._replace(event=int(index[c.event]) if c.event < index.size else kinds.size) for c in state.changes)
     return AllocatorRun(
-        settings=conf, capacity_bytes=capacity, storage=kinds, sign=signs, size_bytes=sizes, rounded_bytes=rounded,
-        block_bytes=units * UNIT, block_units=starts, pool=pool, pools=tuple(state.keys), changes=changes,
-        origins=tuple(state.origins), n_events=stop, retries=state.retries, oom=oom,
-    )  # fmt: skip
+        settings=conf,
+        capacity_bytes=capacity,
+        storage=kinds,
+        sign=signs,
+        size_bytes=sizes,
+        rounded_bytes=rounded,
+        block_bytes=units * UNIT,
+        block_units=starts,
+        pool=pool,
+        pools=tuple(state.keys),
+        changes=changes,
+        origins=tuple(state.origins),
+        n_events=stop,
+        retries=state.retries,
+        oom=oom,
+    )
 
 
 def _out_of_memory(
@@ -245,8 +282,14 @@ def _out_of_memory(
         parts.append(f"{format_bytes(elsewhere)} are free in other pools (small blocks, other streams)")
     reserved = state.reserved * UNIT
     return OutOfMemory(
-        event=event, storage=storage, requested_bytes=size, segment_bytes=segment,
-        capacity_bytes=capacity if capacity is not None else UNLIMITED_BYTES, reserved_bytes=reserved,
-        allocated_bytes=reserved - free - pending, free_bytes=free, largest_free_bytes=largest,
+        event=event,
+        storage=storage,
+        requested_bytes=size,
+        segment_bytes=segment,
+        capacity_bytes=capacity if capacity is not None else UNLIMITED_BYTES,
+        reserved_bytes=reserved,
+        allocated_bytes=reserved - free - pending,
+        free_bytes=free,
+        largest_free_bytes=largest,
         reason="; ".join(parts),
-    )  # fmt: skip
+    )

@@ -22,12 +22,23 @@ MAX_FILE_BYTES = 4 << 30
 """Larger files are refused: they would not fit in the memory of most machines once read."""
 HOW = "write one with torch.cuda.memory._record_memory_history() and torch.cuda.memory._dump_snapshot('snapshot.pickle')"
 ACTIONS = (
-    "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap",
-    "snapshot", "oom", "user_defined",
-)  # fmt: skip
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "snapshot",
+    "oom",
+    "user_defined",
+)
 _STATES = {
-    "active_allocated": "allocated", "active_pending_free": "pending", "active_awaiting_free": "pending", "inactive": "free",
-}  # fmt: skip
+    "active_allocated": "allocated",
+    "active_pending_free": "pending",
+    "active_awaiting_free": "pending",
+    "inactive": "free",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +211,15 @@ class _Reader:
         if at != address + size:
             self.fail(f"the blocks of {where} make {at - address} bytes, the segment has {size}")
         small = row.get("segment_type", "large") == "small"
-        return SnapshotSegment(address, size, self.whole(row, "stream", where, 0), small, cast("tuple[int, int]", pool),
-                               bool(row.get("is_expandable", False)), tuple(blocks))  # fmt: skip
+        return SnapshotSegment(
+            address,
+            size,
+            self.whole(row, "stream", where, 0),
+            small,
+            cast("tuple[int, int]", pool),
+            bool(row.get("is_expandable", False)),
+            tuple(blocks),
+        )
 
     def check(self, segments: tuple[SnapshotSegment, ...]) -> None:
         for before, after in pairwise(segments):
@@ -214,9 +232,13 @@ class _Reader:
             self.fail(f"{where} is {action!r}, not one of {', '.join(ACTIONS)}")
         key = "device_free" if action == "oom" else "addr"
         return TraceEntry(
-            str(action), self.whole(row, key, where, 0), self.whole(row, "size", where, 0), self.whole(row, "stream", where, 0),
-            self.whole(row, "time_us", where, 0), where_from(row.get("frames")),
-        )  # fmt: skip
+            str(action),
+            self.whole(row, key, where, 0),
+            self.whole(row, "size", where, 0),
+            self.whole(row, "stream", where, 0),
+            self.whole(row, "time_us", where, 0),
+            where_from(row.get("frames")),
+        )
 
     def settings(self, found: object, segments: list[SnapshotSegment]) -> AllocatorSettings:
         """From the text of the environment where it reads, with the figures the snapshot states on their own."""

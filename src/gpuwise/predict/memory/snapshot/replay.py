@@ -238,10 +238,18 @@ def replay(snapshot: Snapshot, *, settings: AllocatorSettings | None = None, cap
     aligned = all(s.address % SLOT == 0 for s in history.preset.segments) and all(a % SLOT == 0 for a in history.segments)
     exact = own and aligned
     run = simulate(
-        history.storage, history.sign, history.sizes, history.streams, settings=conf, capacity_bytes=capacity_bytes,
-        private=history.private, done_at=history.done, empty_cache=history.empty_cache,
-        preset=history.preset if exact else None, segment_addresses=history.segments if exact else (),
-    )  # fmt: skip
+        history.storage,
+        history.sign,
+        history.sizes,
+        history.streams,
+        settings=conf,
+        capacity_bytes=capacity_bytes,
+        private=history.private,
+        done_at=history.done,
+        empty_cache=history.empty_cache,
+        preset=history.preset if exact else None,
+        segment_addresses=history.segments if exact else (),
+    )
     return _compared(snapshot, history, run)
 
 
@@ -263,11 +271,15 @@ def _compared(snapshot: Snapshot, history: History, run: AllocatorRun) -> Replay
     after = sum(c.units if c.kind in ("alloc", "map") else -c.units for c in run.changes if c.event >= run.n_events) * 512
     peak = max(history.reserved, default=0)
     return Replay(
-        history=history, run=run, n_blocks=len(history.sizes) - history.begun,
-        n_same_size=sum(int(run.block_bytes[s]) == size for s, size in known), n_sized=len(known),
+        history=history,
+        run=run,
+        n_blocks=len(history.sizes) - history.begun,
+        n_same_size=sum(int(run.block_bytes[s]) == size for s, size in known),
+        n_sized=len(known),
         n_same_place=int((placed[fresh] == recorded[fresh]).sum()),
         recorded_peak_reserved_bytes=max(peak, snapshot.reserved_bytes),
-        recorded_end_reserved_bytes=snapshot.reserved_bytes, recorded_end_allocated_bytes=snapshot.allocated_bytes,
+        recorded_end_reserved_bytes=snapshot.reserved_bytes,
+        recorded_end_allocated_bytes=snapshot.allocated_bytes,
         end_reserved_bytes=(int(reserved[-1]) if reserved.size else 0) + after,
         end_allocated_bytes=int(allocated[-1]) if allocated.size else 0,
-    )  # fmt: skip
+    )

@@ -100,12 +100,15 @@ def write_snapshot(
 def _settings(settings: AllocatorSettings) -> dict[str, Any]:
     split = settings.max_split_size_bytes
     return {
-        "PYTORCH_CUDA_ALLOC_CONF": settings.text, "max_split_size": -1 if split is None else split,
+        "PYTORCH_CUDA_ALLOC_CONF": settings.text,
+        "max_split_size": -1 if split is None else split,
         "garbage_collection_threshold": settings.garbage_collection_threshold,
-        "expandable_segments": settings.expandable_segments, "pinned_num_register_threads": 1,
-        "release_lock_on_cudamalloc": False, "pinned_use_cuda_host_register": False,
+        "expandable_segments": settings.expandable_segments,
+        "pinned_num_register_threads": 1,
+        "release_lock_on_cudamalloc": False,
+        "pinned_use_cuda_host_register": False,
         "roundup_power2_divisions": {str(1 << i): d for i, d in enumerate(settings.roundup_power2_divisions)},
-    }  # fmt: skip
+    }
 
 
 def _segments(run: AllocatorRun, frames: Sequence[list[Frame]]) -> list[dict[str, Any]]:
@@ -124,12 +127,22 @@ def _segments(run: AllocatorRun, frames: Sequence[list[Frame]]) -> list[dict[str
         if end > at:
             blocks.append(_block(at, end - at, 0, "inactive", []))
         used = sum(b["size"] for b in blocks if b["state"] == "active_allocated")
-        out.append({
-            "device": 0, "address": segment.address, "total_size": segment.size_bytes, "allocated_size": used,
-            "active_size": used, "requested_size": sum(b["requested_size"] for b in blocks), "stream": segment.stream,
-            "segment_type": "small" if segment.small else "large", "segment_pool_id": (0, segment.private),
-            "is_expandable": segment.expandable, "frames": [], "blocks": blocks,
-        })  # fmt: skip
+        out.append(
+            {
+                "device": 0,
+                "address": segment.address,
+                "total_size": segment.size_bytes,
+                "allocated_size": used,
+                "active_size": used,
+                "requested_size": sum(b["requested_size"] for b in blocks),
+                "stream": segment.stream,
+                "segment_type": "small" if segment.small else "large",
+                "segment_pool_id": (0, segment.private),
+                "is_expandable": segment.expandable,
+                "frames": [],
+                "blocks": blocks,
+            }
+        )
     return out
 
 
@@ -155,8 +168,16 @@ def _trace(run: AllocatorRun, frames: Sequence[list[Frame]], clock: Sequence[int
         while change is not None and change.event <= until:
             base = max((o for o in run.origins if o <= change.address), default=change.address)
             start = int(to_address(run.block_units.dtype.type(base))) + (change.address - base) * UNIT
-            out.append({"action": _ACTIONS[change.kind], "addr": start, "size": change.units * UNIT,
-                        "stream": run.pools[change.pool].stream, "time_us": now, "frames": cause})  # fmt: skip
+            out.append(
+                {
+                    "action": _ACTIONS[change.kind],
+                    "addr": start,
+                    "size": change.units * UNIT,
+                    "stream": run.pools[change.pool].stream,
+                    "time_us": now,
+                    "frames": cause,
+                }
+            )
             change = next(changes)
 
     for e in range(run.n_events):
@@ -174,6 +195,14 @@ def _trace(run: AllocatorRun, frames: Sequence[list[Frame]], clock: Sequence[int
     take_changes(1 << 62, last, cause)
     if run.oom is not None:
         left = run.oom.capacity_bytes - run.oom.reserved_bytes
-        out.append({"action": "oom", "device_free": max(left, 0), "size": run.oom.requested_bytes,
-                    "stream": streams[run.oom.storage], "time_us": last, "frames": cause})  # fmt: skip
+        out.append(
+            {
+                "action": "oom",
+                "device_free": max(left, 0),
+                "size": run.oom.requested_bytes,
+                "stream": streams[run.oom.storage],
+                "time_us": last,
+                "frames": cause,
+            }
+        )
     return out

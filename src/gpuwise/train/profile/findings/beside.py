@@ -45,10 +45,14 @@ def evaluation(case: Case) -> Finding | None:
     where = case.where(float(trace.start_s[first]))
     said = Evidence(f"{name} without gradients", where, len(again) / case.n_steps, seconds)
     return Finding(
-        "evaluation in the step", "The model runs again without gradients in every step", seconds, "medium", (said,),
+        "evaluation in the step",
+        "The model runs again without gradients in every step",
+        seconds,
+        "medium",
+        (said,),
         ("if step % 100 == 0:  # if it is an evaluation: not every step", "    evaluate(model)"),
         note="a pass that the loss needs (pseudo-labels, samples of a policy) is no waste",
-    )  # fmt: skip
+    )
 
 
 def parameter_loop(case: Case) -> Finding | None:
@@ -74,10 +78,14 @@ def parameter_loop(case: Case) -> Finding | None:
     first = float(trace.start_s[rows[0]])
     said = Evidence(f"{words} on {tensors} tensors", case.where(first), len(rows) / case.n_steps, seconds)
     clips = any("norm" in n for n in often)
-    mend = ("torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # one norm of all",) if clips else (
-        "torch._foreach_lerp_(averages, parameters, 1 - decay)  # all tensors at once",
-        "# or every 10 steps, with decay ** 10",
-    )  # fmt: skip
+    mend = (
+        ("torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # one norm of all",)
+        if clips
+        else (
+            "torch._foreach_lerp_(averages, parameters, 1 - decay)  # all tensors at once",
+            "# or every 10 steps, with decay ** 10",
+        )
+    )
     saved = seconds * (1.0 - 1.0 / passes)
     return Finding("loop over parameters", "A loop in Python works on every parameter", saved, "medium", (said,), mend)
 

@@ -35,8 +35,13 @@ def waiting(case: Case) -> Finding | None:
         proof = f"with one batch given again and again a step takes {1e3 * facts.constant.wall_s:.3g} ms"
         confidence = "high"
     loader = facts.loaders[0] if facts is not None and facts.loaders else {}
-    evidence = [Evidence(f"next of the DataLoader over {loader['dataset']}" if loader else "next of the DataLoader",
-                         count=_batches(case), seconds=case.part(DATA))]  # fmt: skip
+    evidence = [
+        Evidence(
+            f"next of the DataLoader over {loader['dataset']}" if loader else "next of the DataLoader",
+            count=_batches(case),
+            seconds=case.part(DATA),
+        )
+    ]
     if proof:
         evidence.append(Evidence(proof))
     evidence += _makers(case)
@@ -55,8 +60,9 @@ def _makers(case: Case) -> list[Evidence]:
     spent = sorted(((s, n, w) for w, (n, s) in case.lines.spent(within).items()), reverse=True)
     return [
         Evidence("of it", w, n / case.n_steps, s / case.n_steps * undisturbed)
-        for s, n, w in spent[:MAKERS] if s / case.n_steps >= LEAST_OF_WAIT * traced_s
-    ]  # fmt: skip
+        for s, n, w in spent[:MAKERS]
+        if s / case.n_steps >= LEAST_OF_WAIT * traced_s
+    ]
 
 
 def _batches(case: Case) -> float | None:
@@ -79,21 +85,27 @@ def _loader_mend(case: Case) -> tuple[str, ...]:
 def unpinned(case: Case) -> Finding | None:
     """Copies to the device from pageable memory."""
     return _copies(
-        case, lambda n: "HtoD" in n and "Pageable" in n, "unpinned copies", "Batches are copied from pageable memory",
+        case,
+        lambda n: "HtoD" in n and "Pageable" in n,
+        "unpinned copies",
+        "Batches are copied from pageable memory",
         ("DataLoader(..., pin_memory=True)", "batch = batch.to(device, non_blocking=True)"),
-    )  # fmt: skip
+    )
 
 
 def unoverlapped(case: Case) -> Finding | None:
     """Pinned copies that nothing computes beside."""
     return _copies(
-        case, lambda n: "HtoD" in n and "Pinned" in n, "copies not overlapped", "Copies to the device hold up its work",
+        case,
+        lambda n: "HtoD" in n and "Pinned" in n,
+        "copies not overlapped",
+        "Copies to the device hold up its work",
         (
             "copies = torch.cuda.Stream()",
             "with torch.cuda.stream(copies):  # the next batch, while this one is computed",
             "    following = following.to(device, non_blocking=True)",
         ),
-    )  # fmt: skip
+    )
 
 
 def _copies(case: Case, matches: object, kind: str, title: str, mend: tuple[str, ...]) -> Finding | None:
@@ -108,8 +120,12 @@ def _copies(case: Case, matches: object, kind: str, title: str, mend: tuple[str,
     alone = length(without(own, spans(trace.start_s[work], trace.end_s[work]))) / case.n_steps
     moved = trace.n_bytes[rows]
     rate = float(moved[moved != NONE].sum()) / max(float(trace.duration_s[rows].sum()), 1e-12)
-    said = Evidence(f"{trace.text(int(rows[0]))}, {rate / 1e9:.3g} GB/s", case.where(float(trace.start_s[rows[0]])),
-                    len(rows) / case.n_steps, case.seconds(rows))  # fmt: skip
+    said = Evidence(
+        f"{trace.text(int(rows[0]))}, {rate / 1e9:.3g} GB/s",
+        case.where(float(trace.start_s[rows[0]])),
+        len(rows) / case.n_steps,
+        case.seconds(rows),
+    )
     return Finding(kind, title, min(alone, case.part(COPIES) + alone), "medium", (said,), mend)
 
 
@@ -122,13 +138,17 @@ def padding(case: Case) -> Finding | None:
     work = case.part("compute") + case.part(COMMUNICATION)
     said = Evidence(f"{100 * share:.0f} % of {facts.padding['longest']}-long rows is padding, by {facts.padding['by']}")
     return Finding(
-        "padding", "The device computes padding", share * work, "high" if share > 0.2 else "medium", (said,),
+        "padding",
+        "The device computes padding",
+        share * work,
+        "high" if share > 0.2 else "medium",
+        (said,),
         (
             "# batches of alike lengths: sort each few hundred samples by length before they are cut into batches,",
             "# and pad to the longest of the batch: torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)",
         ),
         note="attention costs the square of the length: more may be saved than this",
-    )  # fmt: skip
+    )
 
 
 def _cheap_s(case: Case, ops: Operations) -> float:
@@ -158,7 +178,11 @@ def tiny_batch(case: Case) -> Finding | None:
         return None
     said = Evidence(f"{a_call:g} sample{'s' * (a_call != 1)} a pass; costs that do not depend on the batch", seconds=fixed)
     return Finding(
-        "tiny batch", "The batch is too small for its fixed costs", 0.875 * fixed, "medium", (said,),
+        "tiny batch",
+        "The batch is too small for its fixed costs",
+        0.875 * fixed,
+        "medium",
+        (said,),
         (f"DataLoader(..., batch_size={8 * max(round(a_call), 1)})  # and the learning rate to match",),
         note="eight times the batch spreads the fixed costs over eight times the samples; it changes the training",
-    )  # fmt: skip
+    )

@@ -14,14 +14,24 @@ LOST = 0.15
 
 def heat(case: Case) -> Finding | None:
     """Clocks held because of temperature."""
-    return _held(case, HOT, "held back by heat", "The GPU's clocks are held because it is hot",
-                 ("gpuwise top  # temperatures; then fans, dust, the inlet's air, cards too close",))  # fmt: skip
+    return _held(
+        case,
+        HOT,
+        "held back by heat",
+        "The GPU's clocks are held because it is hot",
+        ("gpuwise top  # temperatures; then fans, dust, the inlet's air, cards too close",),
+    )
 
 
 def power(case: Case) -> Finding | None:
     """Clocks held by the power limit."""
-    return _held(case, CAPPED, "held back by power", "The GPU's clocks are held by its power limit",
-                 ("nvidia-smi -q -d POWER  # is the limit below the default?",))  # fmt: skip
+    return _held(
+        case,
+        CAPPED,
+        "held back by power",
+        "The GPU's clocks are held by its power limit",
+        ("nvidia-smi -q -d POWER  # is the limit below the default?",),
+    )
 
 
 def _held(case: Case, reasons: tuple[str, ...], kind: str, title: str, mend: tuple[str, ...]) -> Finding | None:

@@ -29,13 +29,23 @@ def syncs(case: Case) -> Finding | None:
         for rows in (reads, waits):
             if len(rows):
                 first = int(rows[0])
-                seen.append(Evidence(case.trace.text(first), case.where(float(case.trace.start_s[first])),
-                                     len(rows) / case.n_steps, case.seconds(rows)))  # fmt: skip
+                seen.append(
+                    Evidence(
+                        case.trace.text(first),
+                        case.where(float(case.trace.start_s[first])),
+                        len(rows) / case.n_steps,
+                        case.seconds(rows),
+                    )
+                )
                 break
     return Finding(
-        "sync points", "The loop waits for values from the device", saved, "medium", tuple(seen),
+        "sync points",
+        "The loop waits for values from the device",
+        saved,
+        "medium",
+        tuple(seen),
         ("total += loss.detach()  # on the device; .item() only when a line is printed, every 100 steps",),
-    )  # fmt: skip
+    )
 
 
 def launch_bound(case: Case) -> Finding | None:
@@ -48,11 +58,15 @@ def launch_bound(case: Case) -> Finding | None:
     said = Evidence(
         f"kernels, {1e6 * median:.2g} us each (median); the device is busy {100 * case.split.busy_share:.0f} % of the step",
         count=len(case.kernels) / case.n_steps,
-    )  # fmt: skip
+    )
     return Finding(
-        "launch-bound", "The host cannot launch kernels as fast as the device does them", case.part(HOST_GAPS), "medium", (said,),
+        "launch-bound",
+        "The host cannot launch kernels as fast as the device does them",
+        case.part(HOST_GAPS),
+        "medium",
+        (said,),
         ('model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs', "# or a larger batch, if memory allows"),
-    )  # fmt: skip
+    )
 
 
 def saving(case: Case) -> Finding | None:
@@ -62,12 +76,16 @@ def saving(case: Case) -> Finding | None:
     saved = case.facts.step.save_s
     said = Evidence("torch.save", seconds=saved)
     return Finding(
-        "checkpoint in the step", "Checkpoints are written in the steps", saved, "high", (said,),
+        "checkpoint in the step",
+        "Checkpoints are written in the steps",
+        saved,
+        "high",
+        (said,),
         (
             "if step % 1000 == 0:  # not every step",
             "    torch.distributed.checkpoint.async_save(model.state_dict(), checkpoint_id=path)  # in the background",
         ),
-    )  # fmt: skip
+    )
 
 
 def logging(case: Case) -> Finding | None:
@@ -88,10 +106,13 @@ def logging(case: Case) -> Finding | None:
     if not said:
         return None
     return Finding(
-        "logging in the step", "The loop stops to write logs",
-        min(max(written, traced), traced + case.part(OTHER)), "high" if noted else "medium", said,
+        "logging in the step",
+        "The loop stops to write logs",
+        min(max(written, traced), traced + case.part(OTHER)),
+        "high" if noted else "medium",
+        said,
         ("if step % 100 == 0:", "    print(...)  # and no flush or fsync in between"),
-    )  # fmt: skip
+    )
 
 
 def own_python(case: Case) -> Finding | None:
@@ -115,10 +136,13 @@ def own_python(case: Case) -> Finding | None:
         Evidence("Python between the operations", seconds=seconds),
     )
     return Finding(
-        "python in the step", "The loop's own Python takes time in which nothing is computed", seconds,
-        "medium" if top else "low", said,
+        "python in the step",
+        "The loop's own Python takes time in which nothing is computed",
+        seconds,
+        "medium" if top else "low",
+        said,
         ("# move it out of the loop, do it every 100 steps, or write it as tensor operations",),
-    )  # fmt: skip
+    )
 
 
 def recompiles(case: Case) -> Finding | None:
@@ -131,13 +155,17 @@ def recompiles(case: Case) -> Finding | None:
     said = [Evidence(f"{facts.n_graphs_steady} graphs compiled after the warm-up, in {len(facts.steps)} steps", seconds=saved)]
     said += [Evidence(f"graph break: {' '.join(r.split())[:90]}") for r in reasons]
     return Finding(
-        "recompiles", "torch.compile compiles again in the middle of training", saved, "high", tuple(said),
+        "recompiles",
+        "torch.compile compiles again in the middle of training",
+        saved,
+        "high",
+        tuple(said),
         (
             "torch._dynamo.mark_dynamic(batch, 0)  # or 1: the dimension that varies",
             "# or give every batch the same shape: DataLoader(..., drop_last=True), lengths padded to a few sizes",
         ),
         note="TORCH_LOGS=recompiles says what changed",
-    )  # fmt: skip
+    )
 
 
 def anomaly(case: Case) -> Finding | None:
@@ -152,6 +180,10 @@ def anomaly(case: Case) -> Finding | None:
     saved = max(seconds, 0.3 * (step.forward_s + step.backward_s))
     said = Evidence("every result of the backward pass is checked, every operation's stack is kept", seconds=saved)
     return Finding(
-        "anomaly detection", "Anomaly detection is on", min(saved, case.wall_s), "medium", (said,),
+        "anomaly detection",
+        "Anomaly detection is on",
+        min(saved, case.wall_s),
+        "medium",
+        (said,),
         ("torch.autograd.set_detect_anomaly(False)",),
-    )  # fmt: skip
+    )

@@ -59,9 +59,13 @@ def unfused_optimizer(case: Case) -> Finding | None:
         least = moved / SLOW_STREAM_BYTES_PER_S + CALL_S * (tensors or 0.0)
     said = Evidence(f"{kind}.step: {a_step:.0f} operations" + (f" for {tensors:.0f} tensors" if tensors else ""), seconds=spent)
     return Finding(
-        "unfused optimizer", "The optimizer updates tensor by tensor", max(spent - least, 0.0), "medium", (said,),
+        "unfused optimizer",
+        "The optimizer updates tensor by tensor",
+        max(spent - least, 0.0),
+        "medium",
+        (said,),
         (f"torch.optim.{kind}(model.parameters(), ..., fused=True)",),
-    )  # fmt: skip
+    )
 
 
 def _kind(case: Case) -> str:
@@ -87,10 +91,13 @@ def zeroed_gradients(case: Case) -> Finding | None:
     adding /= max(case.n_backward, 1.0)
     first = int(own[0])
     return Finding(
-        "gradients zeroed", "Gradients are filled with zeros and added to", spent + adding, "medium",
+        "gradients zeroed",
+        "Gradients are filled with zeros and added to",
+        spent + adding,
+        "medium",
         (Evidence(case.trace.text(first), case.where(float(case.trace.start_s[first])), len(own) / case.n_steps, spent),),
         ("optimizer.zero_grad(set_to_none=True)  # the default",),
-    )  # fmt: skip
+    )
 
 
 def pointwise_chains(case: Case) -> Finding | None:
@@ -124,10 +131,14 @@ def pointwise_chains(case: Case) -> Finding | None:
     words = f"elementwise operations in chains of {mean:.1f} on average, {longest} at most"
     said = Evidence(words, count=sum(lengths) / case.n_steps, seconds=spent)
     return Finding(
-        "pointwise chains", "Elementwise operations pass over memory one after the other", saved, "medium", (said,),
+        "pointwise chains",
+        "Elementwise operations pass over memory one after the other",
+        saved,
+        "medium",
+        (said,),
         ("model = torch.compile(model)  # one kernel for each chain",),
         note="the first steps compile for a minute or so: it pays in a run of some thousand steps",
-    )  # fmt: skip
+    )
 
 
 def _is_head(case: Case, at: int) -> bool:
@@ -169,10 +180,13 @@ def slow_attention(case: Case) -> Finding | None:
     # the backward pass does it all twice
     whole = min(3 * spent, case.part("compute"))
     return Finding(
-        "attention not flash", "Attention writes all its scores to memory", whole * FLASH_SAVES, "low",
+        "attention not flash",
+        "Attention writes all its scores to memory",
+        whole * FLASH_SAVES,
+        "low",
         (Evidence(trace.text(first), case.where(float(trace.start_s[first])), len(rows) / case.n_steps, spent),),
         ("torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)  # in fp16 or bf16, without a dense mask",),
-    )  # fmt: skip
+    )
 
 
 def _by_hand(case: Case) -> Ints:
@@ -183,6 +197,9 @@ def _by_hand(case: Case) -> Ints:
     rows = case.rows(OP_CATEGORIES, lambda n: n in wanted)
     names = [trace.text(r) for r in rows.tolist()]
     plain = [(r, n) for r, n in zip(rows.tolist(), names, strict=True) if n != "aten::_softmax"]
-    found = [(plain[i - 1][0], plain[i + 1][0]) for i in range(1, len(plain) - 1)
-             if plain[i][1] == "aten::softmax" and "bmm" in plain[i - 1][1] and "bmm" in plain[i + 1][1]]  # fmt: skip
+    found = [
+        (plain[i - 1][0], plain[i + 1][0])
+        for i in range(1, len(plain) - 1)
+        if plain[i][1] == "aten::softmax" and "bmm" in plain[i - 1][1] and "bmm" in plain[i + 1][1]
+    ]
     return np.array(found, np.int64).reshape(-1, 2)

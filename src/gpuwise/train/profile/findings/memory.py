@@ -31,10 +31,14 @@ def thrash(case: Case) -> Finding | None:
     if retries:
         said.append(Evidence("memory ran out and was given back", count=float(retries)))
     return Finding(
-        "allocator thrash", "The allocator asks the driver for memory in every step", case.part(ALLOCATOR), "high", tuple(said),
+        "allocator thrash",
+        "The allocator asks the driver for memory in every step",
+        case.part(ALLOCATOR),
+        "high",
+        tuple(said),
         ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py", "# and no torch.cuda.empty_cache() in the loop"),
         note="`gpuwise memory SNAPSHOT` replays other settings",
-    )  # fmt: skip
+    )
 
 
 def recompute(case: Case) -> Finding | None:
@@ -60,12 +64,17 @@ def recompute(case: Case) -> Finding | None:
     spent = min(spent * case.factor, case.part("compute") / 3)
     first = int(again[0])
     return Finding(
-        "needless recompute", "Activations are computed again although memory is free", spent, "medium",
-        (Evidence("torch.utils.checkpoint", case.where(float(case.trace.start_s[first])), len(again) / case.n_steps, spent),
-         Evidence(f"{100 * free:.0f} % of the memory was never used")),
+        "needless recompute",
+        "Activations are computed again although memory is free",
+        spent,
+        "medium",
+        (
+            Evidence("torch.utils.checkpoint", case.where(float(case.trace.start_s[first])), len(again) / case.n_steps, spent),
+            Evidence(f"{100 * free:.0f} % of the memory was never used"),
+        ),
         ("# without torch.utils.checkpoint; in transformers: model.gradient_checkpointing_disable()",),
         note="`gpuwise fit` says what it takes without",
-    )  # fmt: skip
+    )
 
 
 def _free_share(case: Case) -> float | None:

@@ -18,18 +18,25 @@ STRAGGLER = 0.05
 def ddp_every_micro_batch(case: Case) -> Finding | None:
     """Gradients of every micro-batch exchanged, although only their sum is used."""
     return _every(
-        case, ("all_reduce", "allreduce"), "DDP syncs every micro-batch", "Gradients are exchanged for every micro-batch",
+        case,
+        ("all_reduce", "allreduce"),
+        "DDP syncs every micro-batch",
+        "Gradients are exchanged for every micro-batch",
         ("with contextlib.nullcontext() if last_micro_batch else model.no_sync():", "    loss.backward()"),
         needs="DistributedDataParallel",
-    )  # fmt: skip
+    )
 
 
 def fsdp_every_micro_batch(case: Case) -> Finding | None:
     """The same with sharded gradients."""
     return _every(
-        case, ("reduce_scatter",), "FSDP syncs every micro-batch", "Sharded gradients are exchanged for every micro-batch",
-        ("model.set_requires_gradient_sync(last_micro_batch)", "loss.backward()"), needs="",
-    )  # fmt: skip
+        case,
+        ("reduce_scatter",),
+        "FSDP syncs every micro-batch",
+        "Sharded gradients are exchanged for every micro-batch",
+        ("model.set_requires_gradient_sync(last_micro_batch)", "loss.backward()"),
+        needs="",
+    )
 
 
 def _every(case: Case, names: tuple[str, ...], kind: str, title: str, mend: tuple[str, ...], *, needs: str) -> Finding | None:
@@ -50,11 +57,21 @@ def _every(case: Case, names: tuple[str, ...], kind: str, title: str, mend: tupl
     spent = case.part(COMMUNICATION)
     first = int(rows[0])
     return Finding(
-        kind, title, spent * (1 - 1 / micro), "high",
-        (Evidence(f"{case.trace.text(first)[:60]}: in {busy / case.n_steps:g} of {micro:g} micro-batches a step",
-                  case.where(float(case.trace.start_s[first])), len(rows) / case.n_steps, spent),),
-        mend, note="losses stay the same: the gradients are added up on each GPU first",
-    )  # fmt: skip
+        kind,
+        title,
+        spent * (1 - 1 / micro),
+        "high",
+        (
+            Evidence(
+                f"{case.trace.text(first)[:60]}: in {busy / case.n_steps:g} of {micro:g} micro-batches a step",
+                case.where(float(case.trace.start_s[first])),
+                len(rows) / case.n_steps,
+                spent,
+            ),
+        ),
+        mend,
+        note="losses stay the same: the gradients are added up on each GPU first",
+    )
 
 
 def _backward_ends(case: Case) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -95,13 +112,23 @@ def unoverlapped(case: Case) -> Finding | None:
         # what is left of it when it is done once a step
         bare /= case.n_backward
     longest = int(sent[trace.duration_s[sent].argmax()])
-    said = Evidence(f"{trace.text(longest)[:60]}: {100 * bare / whole:.0f} % of communication is alone on the device",
-                    case.where(float(trace.start_s[longest])), len(sent) / case.n_steps, whole)  # fmt: skip
+    said = Evidence(
+        f"{trace.text(longest)[:60]}: {100 * bare / whole:.0f} % of communication is alone on the device",
+        case.where(float(trace.start_s[longest])),
+        len(sent) / case.n_steps,
+        whole,
+    )
     return Finding(
-        "communication not overlapped", "The device waits for communication", bare, "medium", (said,),
-        ("DistributedDataParallel(model, bucket_cap_mb=25, static_graph=True)  # buckets go out while the rest is computed",
-         "fully_shard(layer) for every layer, then the model  # gathers the next while one computes"),
-    )  # fmt: skip
+        "communication not overlapped",
+        "The device waits for communication",
+        bare,
+        "medium",
+        (said,),
+        (
+            "DistributedDataParallel(model, bucket_cap_mb=25, static_graph=True)  # buckets go out while the rest is computed",
+            "fully_shard(layer) for every layer, then the model  # gathers the next while one computes",
+        ),
+    )
 
 
 def straggler(case: Case) -> Finding | None:
@@ -128,8 +155,12 @@ def straggler(case: Case) -> Finding | None:
     said = (
         Evidence(f"rank {late} is in collectives", seconds=waits[late]),
         Evidence(f"the other {len(others)}, waiting for it (median)", seconds=float(np.median(others))),
-    )  # fmt: skip
+    )
     return Finding(
-        "straggler", f"All wait for rank {late}", lost, "medium", said,
+        "straggler",
+        f"All wait for rank {late}",
+        lost,
+        "medium",
+        said,
         (f"gpuwise top  # on the machine of rank {late}: clocks, temperature, other processes, its loader",),
-    )  # fmt: skip
+    )

@@ -31,10 +31,13 @@ def no_tf32(case: Case) -> Finding | None:
     seconds = sum(p.seconds for p in found)
     gain = _gain(case, "fp32", "tf32")
     return Finding(
-        "fp32 without TF32", "Matrix products in fp32 leave the tensor cores idle", seconds * (1 - 1 / gain),
-        _confidence(case), _shown(found, case),
+        "fp32 without TF32",
+        "Matrix products in fp32 leave the tensor cores idle",
+        seconds * (1 - 1 / gain),
+        _confidence(case),
+        _shown(found, case),
         ('torch.set_float32_matmul_precision("high")  # TF32: 10 bits of mantissa in products',),
-    )  # fmt: skip
+    )
 
 
 def _is_plain_fp32(product: Product) -> bool:
@@ -60,9 +63,14 @@ def no_mixed_precision(case: Case) -> Finding | None:
     if half == "fp16":
         mend += ["scaler = torch.amp.GradScaler()", "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"]
     return Finding(
-        "no mixed precision", "Products run in 32 bits", seconds * (1 - 1 / gain), _confidence(case), _shown(wide, case),
-        tuple(mend), note="it changes rounding: compare the loss over some hundred steps",
-    )  # fmt: skip
+        "no mixed precision",
+        "Products run in 32 bits",
+        seconds * (1 - 1 / gain),
+        _confidence(case),
+        _shown(wide, case),
+        tuple(mend),
+        note="it changes rounding: compare the loss over some hundred steps",
+    )
 
 
 def double_precision(case: Case) -> Finding | None:
@@ -73,9 +81,13 @@ def double_precision(case: Case) -> Finding | None:
     gain = _gain(case, "fp64", "fp32") if case.on_gpu else 2.0
     work = case.part("compute") if not case.on_gpu else sum(p.seconds for p in wide)
     return Finding(
-        "double precision", "The model computes in fp64", work * (1 - 1 / gain), "high", _shown(wide, case),
+        "double precision",
+        "The model computes in fp64",
+        work * (1 - 1 / gain),
+        "high",
+        _shown(wide, case),
         ("model = model.float()", "batch = batch.float()  # torch.from_numpy keeps numpy's float64"),
-    )  # fmt: skip
+    )
 
 
 def odd_sizes(case: Case) -> Finding | None:
@@ -83,9 +95,10 @@ def odd_sizes(case: Case) -> Finding | None:
     if case.capability is None:
         return None
     found = [
-        p for p in case.products
+        p
+        for p in case.products
         if p.dtype in HALF and min(p.m, p.n, p.k) >= LARGE and (p.n % ALIGNED or p.k % ALIGNED or p.m % ALIGNED)
-    ]  # fmt: skip
+    ]
     seconds = sum(p.seconds for p in found)
     aligned = [p for p in case.products if p.dtype in HALF and p not in found and min(p.m, p.n, p.k) >= LARGE and p.seconds > 0]
     if not found or seconds <= 0:
@@ -94,11 +107,13 @@ def odd_sizes(case: Case) -> Finding | None:
     best = sum(p.flop * p.count for p in aligned) / sum(p.seconds for p in aligned) if aligned else UNKNOWN_GAIN * rate
     sides = sorted({s for p in found for s in (p.m, p.n, p.k) if s % ALIGNED}, reverse=True)[:3]
     return Finding(
-        "odd sizes", "Sides of products are no multiples of 8", seconds * max(1 - rate / best, 0.0),
+        "odd sizes",
+        "Sides of products are no multiples of 8",
+        seconds * max(1 - rate / best, 0.0),
         "medium" if aligned else "low",
         _shown(found, case),
         tuple(f"{s} -> {-(-s // 64) * 64}  # vocabulary or width, padded to a multiple of 64" for s in sides),
-    )  # fmt: skip
+    )
 
 
 def nchw(case: Case) -> Finding | None:
@@ -109,10 +124,13 @@ def nchw(case: Case) -> Finding | None:
     seconds = case.kernel_seconds(turned)
     row = int(case.kernels[turned][0])
     return Finding(
-        "NCHW convolutions", "Convolutions change their tensors' layout before and after", seconds, "high",
+        "NCHW convolutions",
+        "Convolutions change their tensors' layout before and after",
+        seconds,
+        "high",
         (Evidence(case.trace.text(row)[:60], case.where(float(case.trace.start_s[row])), turned.sum() / case.n_steps, seconds),),
         ("model = model.to(memory_format=torch.channels_last)", "images = images.to(memory_format=torch.channels_last)"),
-    )  # fmt: skip
+    )
 
 
 def _kernels(case: Case, matches: Callable[[str], bool]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -134,6 +152,4 @@ def _confidence(case: Case) -> Confidence:
 
 
 def _shown(products: Sequence[Product], case: Case) -> tuple[Evidence, ...]:
-    return tuple(
-        Evidence(f"{p.op} {p.words} in {p.dtype}", case.where(p.first_s), p.count, p.seconds) for p in products[:3]
-    )  # fmt: skip
+    return tuple(Evidence(f"{p.op} {p.words} in {p.dtype}", case.where(p.first_s), p.count, p.seconds) for p in products[:3])

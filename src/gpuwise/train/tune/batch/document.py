@@ -21,10 +21,14 @@ def _fitting(fitting: Fitting | None) -> dict[str, Any] | None:
         return None
     parity = fitting.parity
     return {
-        "own": fitting.own, "part": fitting.part, "levers": dict(fitting.levers), "capacity": fitting.capacity,
-        "runs": _runs(fitting.runs), "notes": list(fitting.notes),
+        "own": fitting.own,
+        "part": fitting.part,
+        "levers": dict(fitting.levers),
+        "capacity": fitting.capacity,
+        "runs": _runs(fitting.runs),
+        "notes": list(fitting.notes),
         "parity": None if parity is None else {"passed": parity.passed, "words": parity.words},
-    }  # fmt: skip
+    }
 
 
 def _sizes(sizes: Sizes | None) -> dict[str, Any] | None:
@@ -32,13 +36,28 @@ def _sizes(sizes: Sizes | None) -> dict[str, Any] | None:
         return None
     gain = sizes.gain
     return {
-        "own": sizes.own, "largest": sizes.largest, "ends": sizes.ends, "chosen": sizes.chosen, "levers": dict(sizes.levers),
-        "capacity": sizes.capacity, "longest": sizes.longest, "runs": _runs(sizes.runs), "changes": "maths", "words": sizes.words,
-        "gain": None if gain is None else {
-            "ratio": gain.ratio, "low": gain.low, "high": gain.high if math.isfinite(gain.high) else None, "pairs": gain.n_pairs,
+        "own": sizes.own,
+        "largest": sizes.largest,
+        "ends": sizes.ends,
+        "chosen": sizes.chosen,
+        "levers": dict(sizes.levers),
+        "capacity": sizes.capacity,
+        "longest": sizes.longest,
+        "runs": _runs(sizes.runs),
+        "changes": "maths",
+        "words": sizes.words,
+        "gain": None
+        if gain is None
+        else {
+            "ratio": gain.ratio,
+            "low": gain.low,
+            "high": gain.high if math.isfinite(gain.high) else None,
+            "pairs": gain.n_pairs,
         },
-        "blocks": sizes.blocks, "merged": None if sizes.merged is None else asdict(sizes.merged), "why": sizes.why,
-    }  # fmt: skip
+        "blocks": sizes.blocks,
+        "merged": None if sizes.merged is None else asdict(sizes.merged),
+        "why": sizes.why,
+    }
 
 
 def _runs(runs: Sequence[Run]) -> list[dict[str, Any]]:

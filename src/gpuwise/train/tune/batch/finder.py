@@ -53,9 +53,14 @@ class Found:
 
 
 def find_batch(
-    run: Callable[[int], Measured], capacity_bytes: float, *, start: int = 1, most: int = LARGEST, most_runs: int = MOST_RUNS,
+    run: Callable[[int], Measured],
+    capacity_bytes: float,
+    *,
+    start: int = 1,
+    most: int = LARGEST,
+    most_runs: int = MOST_RUNS,
     knee_runs: int = 0,
-) -> Found:  # fmt: skip
+) -> Found:
     """``run(b)`` measures one size in a process of its own; ``most`` is the largest that can be run (the data has no more
     samples). ``knee_runs`` more runs look for a smaller size that is as fast, between those that were run. Raises InputError
     for a start, a capacity or a ``most`` that none can be, and GpuwiseError where not even one sample fits."""

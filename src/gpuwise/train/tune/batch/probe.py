@@ -64,9 +64,17 @@ class Prober:
     """Runs sizes under some levers, and keeps what they gave. ``say`` takes progress."""
 
     def __init__(
-        self, run: Run, state: State, capacity: Capacity, *, base: Levers, accumulation: int, steps: int, least_s: float,
+        self,
+        run: Run,
+        state: State,
+        capacity: Capacity,
+        *,
+        base: Levers,
+        accumulation: int,
+        steps: int,
+        least_s: float,
         say: Callable[[str], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._run, self._state, self._capacity, self._base = run, state, capacity, dict(base)
         self._accumulation, self._steps, self._least_s, self._say = accumulation, steps, least_s, say
 
@@ -117,10 +125,16 @@ class Prober:
         elif not outcome.ok and cannot is None:
             cannot = outcome.error or f"the run ended: {outcome.ended}"
         return Probe(
-            why is None and cannot is None, memory, trial.rate if trial.per == "samples" else None, len(outcome.journal.ticks),
-            largest_batch(outcome), trial.shares.get("optimizer", 0.0), why, cannot,
+            why is None and cannot is None,
+            memory,
+            trial.rate if trial.per == "samples" else None,
+            len(outcome.journal.ticks),
+            largest_batch(outcome),
+            trial.shares.get("optimizer", 0.0),
+            why,
+            cannot,
             dict(outcome.journal.last("longest")) or None,
-        )  # fmt: skip
+        )
 
 
 def largest_batch(outcome: Outcome) -> int:

@@ -84,10 +84,20 @@ def find_sizes(prober: Prober, facts: Facts, rate: float | None, capacity: Capac
     except GpuwiseError as error:
         return Sizes(own, capacity.words, tuple(runs), why=error.message)
     return Sizes(
-        own, capacity.words, tuple(sorted(runs, key=lambda r: (r.levers, r.batch))), found.largest, chosen, tuple(levers.items()),
-        ends_of(found, facts, most), gain, trial, blocks, longest_words(prober, found.runs[0].batch),
-        learning_rate_words(facts, own, chosen), merged,
-    )  # fmt: skip
+        own,
+        capacity.words,
+        tuple(sorted(runs, key=lambda r: (r.levers, r.batch))),
+        found.largest,
+        chosen,
+        tuple(levers.items()),
+        ends_of(found, facts, most),
+        gain,
+        trial,
+        blocks,
+        longest_words(prober, found.runs[0].batch),
+        learning_rate_words(facts, own, chosen),
+        merged,
+    )
 
 
 def most_of(facts: Facts, rate: float | None) -> int:

@@ -112,9 +112,15 @@ def _to(self: PendingLogits, *args: Any, **kwargs: Any) -> Any:
 
 
 def _cross_entropy(
-    logits: PendingLogits, target: torch.Tensor, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
-    reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
-) -> Any:  # fmt: skip
+    logits: PendingLogits,
+    target: torch.Tensor,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
     if logits.dim() != 2 or reduction not in ("mean", "sum") or weight is not None or target.dim() != 1:
         return NotImplemented
     from torch.utils.checkpoint import checkpoint
@@ -133,9 +139,15 @@ def _cross_entropy(
 
 
 _HANDLED: dict[str, Callable[..., Any]] = {
-    "view": _view, "reshape": _view, "flatten": _flatten, "__getitem__": _item, "cross_entropy": _cross_entropy,
-    "to": _to, "float": lambda self: self.moved(self.rows, torch.float32), "contiguous": lambda self, **_: self,
-}  # fmt: skip
+    "view": _view,
+    "reshape": _view,
+    "flatten": _flatten,
+    "__getitem__": _item,
+    "cross_entropy": _cross_entropy,
+    "to": _to,
+    "float": lambda self: self.moved(self.rows, torch.float32),
+    "contiguous": lambda self, **_: self,
+}
 
 
 @contextmanager

@@ -275,7 +275,13 @@ def _free_outputs(watch: Watch, _: Any) -> None:
 
 
 MODEL: dict[str, Callable[[Watch, Any], Any]] = {
-    "autocast": _precision, "tf32": _tf32, "no-benchmark": _no_benchmark, "checkpoint": _checkpoint, "lora": _lora,
-    "low-precision": _low_precision, "channels-last": _channels_last, "sdpa": _sdpa,
+    "autocast": _precision,
+    "tf32": _tf32,
+    "no-benchmark": _no_benchmark,
+    "checkpoint": _checkpoint,
+    "lora": _lora,
+    "low-precision": _low_precision,
+    "channels-last": _channels_last,
+    "sdpa": _sdpa,
     "free-outputs": _free_outputs,
-}  # fmt: skip
+}

@@ -67,9 +67,14 @@ def _adam8bit(watch: Watch, _: Any) -> None:
 
 
 OPTIMIZERS = {
-    "adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD, "momentum": torch.optim.SGD,
-    "adafactor": torch.optim.Adafactor, "rmsprop": torch.optim.RMSprop, "adagrad": torch.optim.Adagrad,
-}  # fmt: skip
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+    "momentum": torch.optim.SGD,
+    "adafactor": torch.optim.Adafactor,
+    "rmsprop": torch.optim.RMSprop,
+    "adagrad": torch.optim.Adagrad,
+}
 
 
 def _named(watch: Watch, name: str) -> None:
@@ -204,8 +209,14 @@ def _offload_states(watch: Watch, _: Any) -> None:
 
 
 OPTIMIZER: dict[str, Callable[[Watch, Any], Any]] = {
-    "fused": _fused, "for-loop": _for_loop, "sgd": _sgd, "adam8bit": _adam8bit, "optimizer": _named,
-    "set-to-none": _set_to_none, "zero-after-step": _zero_after_step, "accumulate": _accumulate,
+    "fused": _fused,
+    "for-loop": _for_loop,
+    "sgd": _sgd,
+    "adam8bit": _adam8bit,
+    "optimizer": _named,
+    "set-to-none": _set_to_none,
+    "zero-after-step": _zero_after_step,
+    "accumulate": _accumulate,
     "step-in-backward": _step_in_backward,
     "offload-states": _offload_states,
-}  # fmt: skip
+}

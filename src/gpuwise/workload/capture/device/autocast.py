@@ -178,9 +178,12 @@ class Caster:
 
     def _cached(self, value: Tensor, dtype: torch.dtype) -> Tensor:
         usable = (
-            value.dtype is torch.float32 and value.requires_grad and value.is_leaf and not value._is_view()
+            value.dtype is torch.float32
+            and value.requires_grad
+            and value.is_leaf
+            and not value._is_view()
             and torch.is_autocast_cache_enabled()
-        )  # fmt: skip
+        )
         if not usable:
             return value.to(dtype)
         held = self.cache.get(id(value))
@@ -202,8 +205,14 @@ def install(acc: FakeAccelerator, patches: Patches) -> Any:
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for names, make in ((LOWER, _lower), (FP32, _fp32), (FP32_SET_OPT_DTYPE, _opt_dtype), (FP32_APPEND_DTYPE, _append),
-                            (PROMOTE, _promote), (BANNED, _banned)):  # fmt: skip
+        for names, make in (
+            (LOWER, _lower),
+            (FP32, _fp32),
+            (FP32_SET_OPT_DTYPE, _opt_dtype),
+            (FP32_APPEND_DTYPE, _append),
+            (PROMOTE, _promote),
+            (BANNED, _banned),
+        ):
             for name in names:
                 if name in present:
                     register_kernel(library, name, make(caster, _op(name), name), "AutocastCUDA")

@@ -47,12 +47,23 @@ def install(acc: FakeAccelerator, patches: Patches) -> None:
 
 def _identity(acc: FakeAccelerator) -> dict[str, Any]:
     properties = types.SimpleNamespace(
-        name=acc.name, major=acc.capability[0], minor=acc.capability[1], total_memory=acc.total_memory_bytes,
-        multi_processor_count=acc.multi_processor_count, is_integrated=0, is_multi_gpu_board=0, warp_size=32,
-        max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536, L2_cache_size=50 << 20,
-        shared_memory_per_block=49152, shared_memory_per_block_optin=232448, shared_memory_per_multiprocessor=233472,
-        gcnArchName=acc.name, uuid="0",
-    )  # fmt: skip
+        name=acc.name,
+        major=acc.capability[0],
+        minor=acc.capability[1],
+        total_memory=acc.total_memory_bytes,
+        multi_processor_count=acc.multi_processor_count,
+        is_integrated=0,
+        is_multi_gpu_board=0,
+        warp_size=32,
+        max_threads_per_multi_processor=2048,
+        regs_per_multiprocessor=65536,
+        L2_cache_size=50 << 20,
+        shared_memory_per_block=49152,
+        shared_memory_per_block_optin=232448,
+        shared_memory_per_multiprocessor=233472,
+        gcnArchName=acc.name,
+        uuid="0",
+    )
 
     def set_device(device: Any) -> None:
         index = _index(acc, device)
@@ -68,19 +79,36 @@ def _identity(acc: FakeAccelerator) -> dict[str, Any]:
 
     major, minor = acc.capability
     return {
-        "is_available": lambda: True, "is_initialized": lambda: True, "init": lambda: None, "_lazy_init": lambda: None,
-        "device_count": lambda: acc.device_count, "current_device": lambda: acc.current_device,
-        "set_device": set_device, "get_device_name": lambda device=None: acc.name,
-        "get_device_capability": lambda device=None: acc.capability, "get_device_properties": lambda device=None: properties,
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "init": lambda: None,
+        "_lazy_init": lambda: None,
+        "device_count": lambda: acc.device_count,
+        "current_device": lambda: acc.current_device,
+        "set_device": set_device,
+        "get_device_name": lambda device=None: acc.name,
+        "get_device_capability": lambda device=None: acc.capability,
+        "get_device_properties": lambda device=None: properties,
         "synchronize": lambda device=None: acc.sync("torch.cuda.synchronize()"),
         "is_bf16_supported": lambda including_emulation=True: including_emulation or major >= 8,
-        "is_tf32_supported": lambda: major >= 8, "can_device_access_peer": lambda a, b: True, "ipc_collect": lambda: None,
-        "get_arch_list": lambda: [f"sm_{major}{minor}"], "get_gencode_flags": lambda: "", "utilization": lambda device=None: 0,
-        "_exchange_device": exchange, "_maybe_exchange_device": exchange, "_sleep": lambda cycles: None,
-        "is_current_stream_capturing": lambda: False, "get_sync_debug_mode": lambda: 0, "set_sync_debug_mode": lambda mode: None,
-        "_lazy_call": lambda call, **kwargs: None, "current_blas_handle": lambda: 0, "temperature": lambda device=None: 0,
-        "power_draw": lambda device=None: 0, "clock_rate": lambda device=None: 0,
-    }  # fmt: skip
+        "is_tf32_supported": lambda: major >= 8,
+        "can_device_access_peer": lambda a, b: True,
+        "ipc_collect": lambda: None,
+        "get_arch_list": lambda: [f"sm_{major}{minor}"],
+        "get_gencode_flags": lambda: "",
+        "utilization": lambda device=None: 0,
+        "_exchange_device": exchange,
+        "_maybe_exchange_device": exchange,
+        "_sleep": lambda cycles: None,
+        "is_current_stream_capturing": lambda: False,
+        "get_sync_debug_mode": lambda: 0,
+        "set_sync_debug_mode": lambda mode: None,
+        "_lazy_call": lambda call, **kwargs: None,
+        "current_blas_handle": lambda: 0,
+        "temperature": lambda device=None: 0,
+        "power_draw": lambda device=None: 0,
+        "clock_rate": lambda device=None: 0,
+    }
 
 
 def _index(acc: FakeAccelerator, device: Any) -> int:
@@ -97,11 +125,15 @@ def _memory(acc: FakeAccelerator) -> dict[str, Any]:
 
     def stats(device: Any = None) -> dict[str, int]:
         return {
-            "allocated_bytes.all.current": ledger.live_bytes, "allocated_bytes.all.peak": ledger.peak_bytes,
-            "reserved_bytes.all.current": ledger.live_bytes, "reserved_bytes.all.peak": ledger.peak_bytes,
-            "active_bytes.all.current": ledger.live_bytes, "active_bytes.all.peak": ledger.peak_bytes,
-            "num_alloc_retries": 0, "num_ooms": 0,
-        }  # fmt: skip
+            "allocated_bytes.all.current": ledger.live_bytes,
+            "allocated_bytes.all.peak": ledger.peak_bytes,
+            "reserved_bytes.all.current": ledger.live_bytes,
+            "reserved_bytes.all.peak": ledger.peak_bytes,
+            "active_bytes.all.current": ledger.live_bytes,
+            "active_bytes.all.peak": ledger.peak_bytes,
+            "num_alloc_retries": 0,
+            "num_ooms": 0,
+        }
 
     def reset(device: Any = None) -> None:
         ledger.peak_bytes = ledger.live_bytes
@@ -116,17 +148,33 @@ def _memory(acc: FakeAccelerator) -> dict[str, Any]:
         return None
 
     return {
-        "memory_allocated": now, "memory_reserved": now, "memory_cached": now, "max_memory_allocated": peak,
-        "max_memory_reserved": peak, "max_memory_cached": peak, "memory_stats": stats,
-        "memory_stats_as_nested_dict": lambda device=None: {}, "reset_peak_memory_stats": reset,
-        "reset_max_memory_allocated": reset, "reset_max_memory_cached": reset, "reset_accumulated_memory_stats": nothing,
-        "empty_cache": nothing, "memory_summary": lambda *a, **k: "", "memory_snapshot": lambda *a, **k: [],
+        "memory_allocated": now,
+        "memory_reserved": now,
+        "memory_cached": now,
+        "max_memory_allocated": peak,
+        "max_memory_reserved": peak,
+        "max_memory_cached": peak,
+        "memory_stats": stats,
+        "memory_stats_as_nested_dict": lambda device=None: {},
+        "reset_peak_memory_stats": reset,
+        "reset_max_memory_allocated": reset,
+        "reset_max_memory_cached": reset,
+        "reset_accumulated_memory_stats": nothing,
+        "empty_cache": nothing,
+        "memory_summary": lambda *a, **k: "",
+        "memory_snapshot": lambda *a, **k: [],
         "mem_get_info": lambda device=None: (max(0, acc.total_memory_bytes - ledger.live_bytes), acc.total_memory_bytes),
-        "set_per_process_memory_fraction": nothing, "get_per_process_memory_fraction": lambda device=None: 1.0,
-        "_record_memory_history": nothing, "_dump_snapshot": nothing, "_snapshot": lambda *a, **k: {},
-        "_set_allocator_settings": nothing, "memory_usage": lambda device=None: 0, "list_gpu_processes": lambda device=None: "",
-        "host_memory_stats": dict, "reset_peak_host_memory_stats": nothing,
-    }  # fmt: skip
+        "set_per_process_memory_fraction": nothing,
+        "get_per_process_memory_fraction": lambda device=None: 1.0,
+        "_record_memory_history": nothing,
+        "_dump_snapshot": nothing,
+        "_snapshot": lambda *a, **k: {},
+        "_set_allocator_settings": nothing,
+        "memory_usage": lambda device=None: 0,
+        "list_gpu_processes": lambda device=None: "",
+        "host_memory_stats": dict,
+        "reset_peak_host_memory_stats": nothing,
+    }
 
 
 def _random(acc: FakeAccelerator) -> dict[str, Any]:
@@ -137,10 +185,16 @@ def _random(acc: FakeAccelerator) -> dict[str, Any]:
         return torch.zeros(16, dtype=torch.uint8, device="cpu")
 
     return {
-        "manual_seed": nothing, "manual_seed_all": nothing, "seed": nothing, "seed_all": nothing, "initial_seed": lambda: 0,
-        "get_rng_state": state, "get_rng_state_all": lambda: [state() for _ in range(acc.device_count)],
-        "set_rng_state": nothing, "set_rng_state_all": nothing,
-    }  # fmt: skip
+        "manual_seed": nothing,
+        "manual_seed_all": nothing,
+        "seed": nothing,
+        "seed_all": nothing,
+        "initial_seed": lambda: 0,
+        "get_rng_state": state,
+        "get_rng_state_all": lambda: [state() for _ in range(acc.device_count)],
+        "set_rng_state": nothing,
+        "set_rng_state_all": nothing,
+    }
 
 
 def _install_accelerator(acc: FakeAccelerator, patches: Patches, parts: dict[str, Any]) -> None:
@@ -148,18 +202,27 @@ def _install_accelerator(acc: FakeAccelerator, patches: Patches, parts: dict[str
     if module is None:
         return
     answers = {
-        "is_available": lambda: True, "device_count": lambda: acc.device_count,
+        "is_available": lambda: True,
+        "device_count": lambda: acc.device_count,
         "current_accelerator": lambda check_available=False: torch.device("cuda"),
-        "current_device_index": parts["current_device"], "current_device_idx": parts["current_device"],
-        "set_device_index": parts["set_device"], "set_device_idx": parts["set_device"],
-        "current_stream": parts["current_stream"], "set_stream": parts["set_stream"],
+        "current_device_index": parts["current_device"],
+        "current_device_idx": parts["current_device"],
+        "set_device_index": parts["set_device"],
+        "set_device_idx": parts["set_device"],
+        "current_stream": parts["current_stream"],
+        "set_stream": parts["set_stream"],
         "synchronize": lambda device=None: acc.sync("torch.accelerator.synchronize()"),
-        "memory_allocated": parts["memory_allocated"], "max_memory_allocated": parts["max_memory_allocated"],
-        "memory_reserved": parts["memory_reserved"], "max_memory_reserved": parts["max_memory_reserved"],
-        "empty_cache": parts["empty_cache"], "memory_stats": parts["memory_stats"],
-        "reset_peak_memory_stats": parts["reset_peak_memory_stats"], "get_memory_info": parts["mem_get_info"],
-        "get_device_capability": lambda device=None: {}, "manual_seed": parts["manual_seed"],
-    }  # fmt: skip
+        "memory_allocated": parts["memory_allocated"],
+        "max_memory_allocated": parts["max_memory_allocated"],
+        "memory_reserved": parts["memory_reserved"],
+        "max_memory_reserved": parts["max_memory_reserved"],
+        "empty_cache": parts["empty_cache"],
+        "memory_stats": parts["memory_stats"],
+        "reset_peak_memory_stats": parts["reset_peak_memory_stats"],
+        "get_memory_info": parts["mem_get_info"],
+        "get_device_capability": lambda device=None: {},
+        "manual_seed": parts["manual_seed"],
+    }
     for name, value in answers.items():
         if hasattr(module, name):
             patches.set(module, name, value)

@@ -116,9 +116,12 @@ def masked_select(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> An
 
 
 @handles(
-    *_overloads("_unique2", "default"), *_overloads("_unique", "default"), *_overloads("unique_consecutive", "default"),
-    *_overloads("unique_dim", "default"), *_overloads("unique_dim_consecutive", "default"),
-)  # fmt: skip
+    *_overloads("_unique2", "default"),
+    *_overloads("_unique", "default"),
+    *_overloads("unique_consecutive", "default"),
+    *_overloads("unique_dim", "default"),
+    *_overloads("unique_dim_consecutive", "default"),
+)
 def unique(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     x = args[0]
     if not x.is_meta:
@@ -174,9 +177,10 @@ def index(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     acc = mode.acc
     acc.sync("indexing with a boolean mask: the host waits for the count")
     acc.finding(
-        "data-dependent", "the size of a tensor indexed by a boolean mask depends on values; its upper bound is used",
+        "data-dependent",
+        "the size of a tensor indexed by a boolean mask depends on values; its upper bound is used",
         "torch.where or a multiplication by the mask keeps the size fixed and needs no wait",
-    )  # fmt: skip
+    )
     return mode.run(info, (x, bounded), kwargs, _SYNC)
 
 
@@ -202,8 +206,10 @@ def _bound_masks(mode: CaptureMode, indices: Any) -> tuple[list[Any], int]:
 
 
 @handles(
-    *_overloads("index_put_", "default"), *_overloads("_index_put_impl_", "default"), *_overloads("index_put", "default"),
-)  # fmt: skip
+    *_overloads("index_put_", "default"),
+    *_overloads("_index_put_impl_", "default"),
+    *_overloads("index_put", "default"),
+)
 def index_put(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     x, indices = args[0], args[1]
     if not x.is_meta or not any(i is not None and i.dtype in (torch.bool, torch.uint8) and i.is_meta for i in indices):

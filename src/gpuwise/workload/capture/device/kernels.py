@@ -28,9 +28,24 @@ def _like(tensor: Tensor, shape: Any = None, dtype: torch.dtype | None = None) -
     return _empty(tuple(tensor.shape if shape is None else shape), dtype=dtype or tensor.dtype, device=tensor.device)
 
 
-def cudnn_rnn(input: Tensor, weight: Any, weight_stride0: int, weight_buf: Any, hx: Tensor, cx: Any, mode: int,
-              hidden_size: int, proj_size: int, num_layers: int, batch_first: bool, dropout: float, train: bool,
-              bidirectional: bool, batch_sizes: Any, dropout_state: Any) -> Any:  # fmt: skip
+def cudnn_rnn(
+    input: Tensor,
+    weight: Any,
+    weight_stride0: int,
+    weight_buf: Any,
+    hx: Tensor,
+    cx: Any,
+    mode: int,
+    hidden_size: int,
+    proj_size: int,
+    num_layers: int,
+    batch_first: bool,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: Any,
+    dropout_state: Any,
+) -> Any:
     """Output, final states, the reserve kept for the backward pass, and the flat weight buffer."""
     directions = 2 if bidirectional else 1
     out = proj_size or hidden_size
@@ -55,11 +70,30 @@ def cudnn_rnn(input: Tensor, weight: Any, weight_stride0: int, weight_buf: Any, 
     return output, hy, cy, reserve, weight_buf
 
 
-def cudnn_rnn_backward(input: Tensor, weight: Any, weight_stride0: int, weight_buf: Tensor, hx: Tensor, cx: Any,
-                       output: Tensor, grad_output: Any, grad_hy: Any, grad_cy: Any, mode: int, hidden_size: int,
-                       proj_size: int, num_layers: int, batch_first: bool, dropout: float, train: bool,
-                       bidirectional: bool, batch_sizes: Any, dropout_state: Any, reserve: Tensor,
-                       output_mask: Any) -> Any:  # fmt: skip
+def cudnn_rnn_backward(
+    input: Tensor,
+    weight: Any,
+    weight_stride0: int,
+    weight_buf: Tensor,
+    hx: Tensor,
+    cx: Any,
+    output: Tensor,
+    grad_output: Any,
+    grad_hy: Any,
+    grad_cy: Any,
+    mode: int,
+    hidden_size: int,
+    proj_size: int,
+    num_layers: int,
+    batch_first: bool,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: Any,
+    dropout_state: Any,
+    reserve: Tensor,
+    output_mask: Any,
+) -> Any:
     """Gradients; those of the weights are views of one flat buffer as cuDNN writes them."""
     grads: list[Tensor] = []
     if output_mask[3]:
@@ -72,8 +106,17 @@ def cudnn_rnn_backward(input: Tensor, weight: Any, weight_stride0: int, weight_b
     return _like(input), _like(hx), _like(cx) if cx is not None else nothing, grads
 
 
-def cudnn_rnn_flatten_weight(weight_arr: Any, weight_stride0: int, input_size: int, mode: int, hidden_size: int,
-                             proj_size: int, num_layers: int, batch_first: bool, bidirectional: bool) -> Tensor:  # fmt: skip
+def cudnn_rnn_flatten_weight(
+    weight_arr: Any,
+    weight_stride0: int,
+    input_size: int,
+    mode: int,
+    hidden_size: int,
+    proj_size: int,
+    num_layers: int,
+    batch_first: bool,
+    bidirectional: bool,
+) -> Tensor:
     """One buffer that holds all weights; the weights become views of it."""
     flat = _like(weight_arr[0], (sum(w.numel() for w in weight_arr),))
     offset = 0
@@ -83,8 +126,16 @@ def cudnn_rnn_flatten_weight(weight_arr: Any, weight_stride0: int, input_size: i
     return flat
 
 
-def cudnn_init_dropout_state(dropout: float, train: bool, dropout_seed: int, *, dtype: Any = None, layout: Any = None,
-                             device: Any = None, pin_memory: Any = None) -> Tensor:  # fmt: skip
+def cudnn_init_dropout_state(
+    dropout: float,
+    train: bool,
+    dropout_seed: int,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Tensor:
     """Random state of cuDNN's dropout: ``cudnnDropoutGetStatesSize``, a few MB that depend on the device; an estimate."""
     return _empty((_DROPOUT_STATE_BYTES if dropout and train else 0,), dtype=torch.uint8, device="meta")
 
@@ -134,8 +185,17 @@ def binomial(count: Tensor, prob: Tensor, generator: Any = None) -> Tensor:
     return _like(count, torch.broadcast_shapes(count.shape, prob.shape))
 
 
-def convolution(input: Tensor, weight: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
-                output_padding: Any, groups: int) -> Tensor:  # fmt: skip
+def convolution(
+    input: Tensor,
+    weight: Tensor,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Tensor:
     """Result of a convolution in the layout cuDNN writes: channels last if input or weight is.
 
     ``cudnn_conv_suggest_memory_format`` of ATen/native/ConvUtils.h.
@@ -159,8 +219,9 @@ def like(index: int) -> Any:
     return kernel
 
 
-def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0,
-             zero_infinity: bool = False) -> Any:  # fmt: skip
+def ctc_loss(
+    log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0, zero_infinity: bool = False
+) -> Any:
     """Loss per sequence and the forward variables [N, T, 2 L + 1]: ATen/native/cuda/LossCTC.cu.
 
     log_probs [T, N, C]; the longest target is known from padded targets [N, L], else all targets in one are taken.

@@ -25,9 +25,20 @@ class OpInfo:
     """What is fixed for one operator overload, worked out at its first call."""
 
     __slots__ = (
-        "floats_matter", "fresh", "func", "handler", "has_device", "mutable", "name", "planned", "plans", "short",
-        "takes_size", "view", "written",
-    )  # fmt: skip
+        "floats_matter",
+        "fresh",
+        "func",
+        "handler",
+        "has_device",
+        "mutable",
+        "name",
+        "planned",
+        "plans",
+        "short",
+        "takes_size",
+        "view",
+        "written",
+    )
 
     def __init__(self, func: Any) -> None:
         schema = func._schema

@@ -132,8 +132,16 @@ def make_streams(acc: FakeAccelerator) -> dict[str, Any]:
         return callables
 
     return {
-        "Stream": Stream, "Event": Event, "ExternalStream": Stream, "StreamContext": StreamContext, "stream": StreamContext,
-        "set_stream": set_stream, "current_stream": lambda device=None: current[0], "default_stream": lambda device=None: default,
-        "CUDAGraph": CUDAGraph, "graph": graph, "make_graphed_callables": make_graphed_callables,
+        "Stream": Stream,
+        "Event": Event,
+        "ExternalStream": Stream,
+        "StreamContext": StreamContext,
+        "stream": StreamContext,
+        "set_stream": set_stream,
+        "current_stream": lambda device=None: current[0],
+        "default_stream": lambda device=None: default,
+        "CUDAGraph": CUDAGraph,
+        "graph": graph,
+        "make_graphed_callables": make_graphed_callables,
         "graph_pool_handle": lambda: (0, 0),
-    }  # fmt: skip
+    }

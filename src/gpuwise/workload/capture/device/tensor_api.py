@@ -108,14 +108,23 @@ def _aligned(args: list[Any]) -> list[Any]:
     return [None, *args] if args and isinstance(args[0], bool) else args
 
 
-def _move(tensor: Tensor, target: torch.device, dtype: Any = None, non_blocking: bool = False, copy: bool = False,
-          memory_format: Any = torch.preserve_format) -> Tensor:  # fmt: skip
+def _move(
+    tensor: Tensor,
+    target: torch.device,
+    dtype: Any = None,
+    non_blocking: bool = False,
+    copy: bool = False,
+    memory_format: Any = torch.preserve_format,
+) -> Tensor:
     """A copy on another device; differentiable like ``Tensor.to``."""
     del copy
     return torch.ops.aten._to_copy.default(
-        tensor, dtype=dtype, device=target, non_blocking=non_blocking,
+        tensor,
+        dtype=dtype,
+        device=target,
+        non_blocking=non_blocking,
         memory_format=None if memory_format is torch.preserve_format else memory_format,
-    )  # fmt: skip
+    )
 
 
 def _install_reads(acc: FakeAccelerator, patches: Patches, device: Any) -> None:

@@ -19,11 +19,34 @@ KNOWN_LIMIT = 64
 _FACTORIES = frozenset({"full", "zeros", "ones", "scalar_tensor", "arange", "eye", "linspace"})
 _RANDOM = torch.Tag.nondeterministic_seeded
 _NEVER = frozenset({"isnan", "isinf", "isposinf", "isneginf"})
-_TRUTH = _NEVER | frozenset({
-    "eq", "ne", "logical_not", "bitwise_not", "logical_and", "bitwise_and", "__and__", "mul", "logical_or", "bitwise_or",
-    "__or__", "all", "any", "_is_all_true", "_is_any_true", "alias", "clone", "view", "_unsafe_view", "squeeze",
-    "unsqueeze", "expand", "select", "detach",
-})  # fmt: skip
+_TRUTH = _NEVER | frozenset(
+    {
+        "eq",
+        "ne",
+        "logical_not",
+        "bitwise_not",
+        "logical_and",
+        "bitwise_and",
+        "__and__",
+        "mul",
+        "logical_or",
+        "bitwise_or",
+        "__or__",
+        "all",
+        "any",
+        "_is_all_true",
+        "_is_any_true",
+        "alias",
+        "clone",
+        "view",
+        "_unsafe_view",
+        "squeeze",
+        "unsqueeze",
+        "expand",
+        "select",
+        "detach",
+    }
+)
 
 
 def guess(dtype: torch.dtype) -> Any:

@@ -177,8 +177,18 @@ def _told(reasons: dict[int, str]) -> str:
     return "; ".join(f"{_NAMES[b]}: {why}" for b, why in reasons.items())
 
 
-def attention(acc: FakeAccelerator, op: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, dropout: float,
-              causal: bool, scale: Any, gqa: bool) -> Tensor:  # fmt: skip
+def attention(
+    acc: FakeAccelerator,
+    op: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Any,
+    dropout: float,
+    causal: bool,
+    scale: Any,
+    gqa: bool,
+) -> Tensor:
     """Scaled dot-product attention as the device's kernel, with what torch does before and after it."""
     if not acc.is_device(query):
         return op._op_dk(
@@ -203,9 +213,10 @@ def attention(acc: FakeAccelerator, op: Any, query: Tensor, key: Tensor, value: 
             query, key, value, mask, call.needs_grad, dropout, causal, scale=scale
         )[0]
     acc.finding(
-        "attention", f"attention is not fused: {_told(reasons)}",
+        "attention",
+        f"attention is not fused: {_told(reasons)}",
         "its scores are written to memory: fp16 or bf16 inputs of four dimensions without a mask run fused",
-    )  # fmt: skip
+    )
     return aten._scaled_dot_product_attention_math.default(
         query, key, value, mask, dropout, causal, None, scale=scale, enable_gqa=gqa
     )[0]

@@ -82,8 +82,17 @@ def _softmax(acc: FakeAccelerator, op: Any) -> Any:
 
 
 def _batch_norm(acc: FakeAccelerator, op: Any) -> Any:
-    def batch_norm(input: Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool,
-                   momentum: float, eps: float, cudnn_enabled: bool) -> Tensor:  # fmt: skip
+    def batch_norm(
+        input: Tensor,
+        weight: Any,
+        bias: Any,
+        running_mean: Any,
+        running_var: Any,
+        training: bool,
+        momentum: float,
+        eps: float,
+        cudnn_enabled: bool,
+    ) -> Tensor:
         if (
             cudnn_enabled
             and torch.backends.cudnn.enabled
@@ -136,8 +145,15 @@ def _grid_sampler(acc: FakeAccelerator, op: Any) -> Any:
 def _ctc_loss(acc: FakeAccelerator, op: Any) -> Any:
     """Lengths are read by the host: ``ctc_loss`` of ATen/native/LossCTC.cpp."""
 
-    def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, blank: int = 0,
-                 reduction: int = 1, zero_infinity: bool = False) -> Tensor:  # fmt: skip
+    def ctc_loss(
+        log_probs: Tensor,
+        targets: Tensor,
+        input_lengths: Tensor,
+        target_lengths: Tensor,
+        blank: int = 0,
+        reduction: int = 1,
+        zero_infinity: bool = False,
+    ) -> Tensor:
         inputs, outputs = input_lengths.cpu().tolist(), target_lengths.cpu().tolist()
         return aten.ctc_loss.IntList(log_probs, targets, inputs, outputs, blank, reduction, zero_infinity)
 
@@ -145,8 +161,17 @@ def _ctc_loss(acc: FakeAccelerator, op: Any) -> Any:
 
 
 def _attention(acc: FakeAccelerator, op: Any) -> Any:
-    def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0,
-                                     is_causal: bool = False, *, scale: Any = None, enable_gqa: bool = False) -> Any:  # fmt: skip
+    def scaled_dot_product_attention(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: Any = None,
+        enable_gqa: bool = False,
+    ) -> Any:
         return attention(acc, op, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
     return scaled_dot_product_attention

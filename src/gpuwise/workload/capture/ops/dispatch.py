@@ -24,10 +24,21 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 HOST_LIMIT = 4096
 """Host tensors of at most so many elements stay real."""
-_MIXING_ALLOWED = frozenset({
-    "aten::copy_", "aten::_to_copy", "aten::index.Tensor", "aten::index_put_", "aten::_index_put_impl_", "aten::index_put",
-    "aten::_pack_padded_sequence", "aten::_ctc_loss.Tensor", "aten::set_.source_Tensor", "aten::empty_like", "aten::_cudnn_rnn",
-})  # fmt: skip
+_MIXING_ALLOWED = frozenset(
+    {
+        "aten::copy_",
+        "aten::_to_copy",
+        "aten::index.Tensor",
+        "aten::index_put_",
+        "aten::_index_put_impl_",
+        "aten::index_put",
+        "aten::_pack_padded_sequence",
+        "aten::_ctc_loss.Tensor",
+        "aten::set_.source_Tensor",
+        "aten::empty_like",
+        "aten::_cudnn_rnn",
+    }
+)
 _empty_strided = torch._C._VariableFunctions.empty_strided
 _MICRO = int(OpFlag.MICRO)
 

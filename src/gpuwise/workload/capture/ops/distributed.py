@@ -24,30 +24,69 @@ from gpuwise.workload.capture.device.patching import Patches
 if TYPE_CHECKING:
     from gpuwise.workload.capture.device.accelerator import FakeAccelerator
 
-_WORK_ONLY = frozenset({
-    "alltoall_base_", "barrier", "allreduce_coalesced_", "allgather_into_tensor_coalesced_", "allgather_coalesced_",
-    "reduce_scatter_tensor_coalesced_", "send", "recv_", "recv_any_source_", "reduce_", "gather_",
-})  # fmt: skip
+_WORK_ONLY = frozenset(
+    {
+        "alltoall_base_",
+        "barrier",
+        "allreduce_coalesced_",
+        "allgather_into_tensor_coalesced_",
+        "allgather_coalesced_",
+        "reduce_scatter_tensor_coalesced_",
+        "send",
+        "recv_",
+        "recv_any_source_",
+        "reduce_",
+        "gather_",
+    }
+)
 """c10d operations that return only their work; the others return their first argument with it."""
 PAYLOADS: dict[str, tuple[str, int]] = {
-    "_allgather_base_": ("all_gather", 0), "allgather_": ("all_gather", 0), "allgather_coalesced_": ("all_gather", 0),
-    "allgather_into_tensor_coalesced_": ("all_gather", 0), "_reduce_scatter_base_": ("reduce_scatter", 1),
-    "reduce_scatter_": ("reduce_scatter", 1), "reduce_scatter_tensor_coalesced_": ("reduce_scatter", 1),
-    "allreduce_": ("all_reduce", 0), "allreduce_coalesced_": ("all_reduce", 0), "broadcast_": ("broadcast", 0),
-    "alltoall_": ("all_to_all", 1), "alltoall_base_": ("all_to_all", 1), "send": ("send_recv", 0), "recv_": ("send_recv", 0),
-    "recv_any_source_": ("send_recv", 0), "reduce_": ("reduce_scatter", 0), "gather_": ("all_gather", 0),
-    "scatter_": ("broadcast", 1), "barrier": ("all_reduce", -1), "monitored_barrier_": ("all_reduce", -1),
-    "all_gather_into_tensor": ("all_gather", -2), "all_gather_into_tensor_out": ("all_gather", -2),
-    "all_gather_into_tensor_coalesced": ("all_gather", -2), "reduce_scatter_tensor": ("reduce_scatter", 0),
-    "reduce_scatter_tensor_out": ("reduce_scatter", 0), "reduce_scatter_tensor_coalesced": ("reduce_scatter", 0),
-    "all_reduce": ("all_reduce", 0), "all_reduce_": ("all_reduce", 0), "all_reduce_coalesced": ("all_reduce", 0),
-    "all_reduce_coalesced_": ("all_reduce", 0), "broadcast": ("broadcast", 0), "all_to_all_single": ("all_to_all", 0),
+    "_allgather_base_": ("all_gather", 0),
+    "allgather_": ("all_gather", 0),
+    "allgather_coalesced_": ("all_gather", 0),
+    "allgather_into_tensor_coalesced_": ("all_gather", 0),
+    "_reduce_scatter_base_": ("reduce_scatter", 1),
+    "reduce_scatter_": ("reduce_scatter", 1),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", 1),
+    "allreduce_": ("all_reduce", 0),
+    "allreduce_coalesced_": ("all_reduce", 0),
+    "broadcast_": ("broadcast", 0),
+    "alltoall_": ("all_to_all", 1),
+    "alltoall_base_": ("all_to_all", 1),
+    "send": ("send_recv", 0),
+    "recv_": ("send_recv", 0),
+    "recv_any_source_": ("send_recv", 0),
+    "reduce_": ("reduce_scatter", 0),
+    "gather_": ("all_gather", 0),
+    "scatter_": ("broadcast", 1),
+    "barrier": ("all_reduce", -1),
+    "monitored_barrier_": ("all_reduce", -1),
+    "all_gather_into_tensor": ("all_gather", -2),
+    "all_gather_into_tensor_out": ("all_gather", -2),
+    "all_gather_into_tensor_coalesced": ("all_gather", -2),
+    "reduce_scatter_tensor": ("reduce_scatter", 0),
+    "reduce_scatter_tensor_out": ("reduce_scatter", 0),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 0),
+    "all_reduce": ("all_reduce", 0),
+    "all_reduce_": ("all_reduce", 0),
+    "all_reduce_coalesced": ("all_reduce", 0),
+    "all_reduce_coalesced_": ("all_reduce", 0),
+    "broadcast": ("broadcast", 0),
+    "all_to_all_single": ("all_to_all", 0),
     "shard_dim_alltoall": ("all_to_all", 0),
-}  # fmt: skip
-"""Collective as :mod:`gpuwise.predict.comm.collectives` names it, and which argument is its payload (-2: the result; -1: none)."""
+}
+"""Collective as :mod:`gpuwise.predict.comm.collectives` names it, and which argument is its payload (-2: the result;
+-1: none)."""
 _ENVIRONMENT = (
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
-)  # fmt: skip
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+)
 
 
 def payload_bytes(tensors: Any) -> int:
@@ -189,10 +228,18 @@ def process_group(acc: FakeAccelerator, world_size: int, rank: int = 0, ranks_pe
 @contextmanager
 def _environment(world_size: int, rank: int, local: int) -> Iterator[None]:
     held = {name: os.environ.get(name) for name in _ENVIRONMENT}
-    os.environ.update({
-        "RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank % local), "LOCAL_WORLD_SIZE": str(local),
-        "GROUP_RANK": str(rank // local), "MASTER_ADDR": "localhost", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "capture",
-    })  # fmt: skip
+    os.environ.update(
+        {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world_size),
+            "LOCAL_RANK": str(rank % local),
+            "LOCAL_WORLD_SIZE": str(local),
+            "GROUP_RANK": str(rank // local),
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": "29500",
+            "TORCHELASTIC_RUN_ID": "capture",
+        }
+    )
     try:
         yield
     finally:

@@ -71,8 +71,19 @@ def run(query: Any, key: Any, value: Any, block_mask: Any, scale: Any, gqa: bool
     return _finish(fused(_acc[0], query, key, value, block_mask, scale, gqa), return_lse, return_aux, sys.modules[_MODULE])
 
 
-def _replacement(query, key, value, score_mod=None, block_mask=None, scale=None, enable_gqa=False, return_lse=False,
-                 kernel_options=None, *, return_aux=None):  # fmt: skip
+def _replacement(
+    query,
+    key,
+    value,
+    score_mod=None,
+    block_mask=None,
+    scale=None,
+    enable_gqa=False,
+    return_lse=False,
+    kernel_options=None,
+    *,
+    return_aux=None,
+):
     from gpuwise.workload.capture.ops.flexible import run
 
     return run(query, key, value, block_mask, scale, enable_gqa, return_lse, return_aux)

@@ -32,14 +32,32 @@ def _acceptable(acc: FakeAccelerator, x: Tensor) -> bool:
 def _layers(acc: FakeAccelerator, op: Any) -> Any:
     mode = _MODES[op._schema.name.partition("::")[2]]
 
-    def padded(input: Tensor, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool,
-               bidirectional: bool, batch_first: bool) -> Any:  # fmt: skip
+    def padded(
+        input: Tensor,
+        hx: Any,
+        params: Any,
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> Any:
         if not _acceptable(acc, input):
             return _original(op, input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
         return _cudnn(mode, input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first, [])
 
-    def packed(data: Tensor, batch_sizes: Tensor, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float,
-               train: bool, bidirectional: bool) -> Any:  # fmt: skip
+    def packed(
+        data: Tensor,
+        batch_sizes: Tensor,
+        hx: Any,
+        params: Any,
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+    ) -> Any:
         if not _acceptable(acc, data):
             return _original(op, data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional)
         sizes = batch_sizes.tolist()
@@ -48,19 +66,48 @@ def _layers(acc: FakeAccelerator, op: Any) -> Any:
     return packed if op._schema.overload_name == "data" else padded
 
 
-def _cudnn(mode: int, x: Tensor, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool,
-           bidirectional: bool, batch_first: bool, batch_sizes: list[int]) -> Any:  # fmt: skip
+def _cudnn(
+    mode: int,
+    x: Tensor,
+    hx: Any,
+    params: Any,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    batch_sizes: list[int],
+) -> Any:
     h, c = (hx[0], hx[1]) if mode == 2 else (hx, None)
     hidden = c.shape[2] if c is not None else h.shape[2]
     projection = h.shape[2] if c is not None and h.shape[2] != hidden else 0
     per_layer = (4 if has_biases else 2) + (1 if projection else 0)
-    state = aten._cudnn_init_dropout_state.default(
-        dropout, train, 0, dtype=torch.uint8, layout=torch.strided, device=torch.device("cuda", 0), pin_memory=False
-    ) if dropout and train else None  # fmt: skip
+    state = (
+        aten._cudnn_init_dropout_state.default(
+            dropout, train, 0, dtype=torch.uint8, layout=torch.strided, device=torch.device("cuda", 0), pin_memory=False
+        )
+        if dropout and train
+        else None
+    )
     output, hy, cy, _, _ = aten._cudnn_rnn.default(
-        x, params, per_layer, _flat(params), h, c, mode, hidden, projection, num_layers, batch_first, dropout, train,
-        bidirectional, batch_sizes, state,
-    )  # fmt: skip
+        x,
+        params,
+        per_layer,
+        _flat(params),
+        h,
+        c,
+        mode,
+        hidden,
+        projection,
+        num_layers,
+        batch_first,
+        dropout,
+        train,
+        bidirectional,
+        batch_sizes,
+        state,
+    )
     return (output, hy, cy) if c is not None else (output, hy)
 
 

@@ -84,9 +84,18 @@ def _roi_align(
 
 
 def _roi_align_backward(
-    grad: Tensor, rois: Tensor, spatial_scale: float, pooled_height: int, pooled_width: int, batch_size: int, channels: int,
-    height: int, width: int, sampling_ratio: int, aligned: bool,
-) -> Tensor:  # fmt: skip
+    grad: Tensor,
+    rois: Tensor,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    batch_size: int,
+    channels: int,
+    height: int,
+    width: int,
+    sampling_ratio: int,
+    aligned: bool,
+) -> Tensor:
     return grad.new_empty((batch_size, channels, height, width))
 
 
@@ -102,9 +111,21 @@ def _roi_align_gradient(ctx: Any, grad: Tensor) -> Any:
 
 
 def _deform_conv2d(
-    input: Tensor, weight: Tensor, offset: Tensor, mask: Tensor, bias: Tensor, stride_h: int, stride_w: int, pad_h: int,
-    pad_w: int, dilation_h: int, dilation_w: int, groups: int, offset_groups: int, use_mask: bool,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    weight: Tensor,
+    offset: Tensor,
+    mask: Tensor,
+    bias: Tensor,
+    stride_h: int,
+    stride_w: int,
+    pad_h: int,
+    pad_w: int,
+    dilation_h: int,
+    dilation_w: int,
+    groups: int,
+    offset_groups: int,
+    use_mask: bool,
+) -> Tensor:
     return input.new_empty((input.shape[0], weight.shape[0], offset.shape[2], offset.shape[3]))
 
 

@@ -1,7 +1,8 @@
 """Changes to a captured step: operations and memory events put in, moved or left out, and storages resized.
 
 Strategies are transformations of a capture (:mod:`captured_recompute`, :mod:`gpuwise.predict.parallel.sharding`): they
-collect their changes in an :class:`Editor` and build a new, complete :class:`~gpuwise.workload.capture.record.capture.Capture`, which
+collect their changes in an :class:`Editor` and build a new, complete
+:class:`~gpuwise.workload.capture.record.capture.Capture`, which
 the allocator simulator and the time model read like any other. Positions are those of the capture that was given.
 """
 
@@ -122,18 +123,25 @@ class Editor:
         return replace(
             c,
             signatures=tuple(self._signatures),
-            op_signature=ops(c.op_signature, added[:, 0]), op_phase=ops(c.op_phase, added[:, 1]),
-            op_module=ops(c.op_module, added[:, 2]), op_stream=ops(c.op_stream, added[:, 3]),
-            op_flags=ops(c.op_flags, added[:, 4]), op_line=ops(c.op_line, np.zeros(len(where), np.int64)),
+            op_signature=ops(c.op_signature, added[:, 0]),
+            op_phase=ops(c.op_phase, added[:, 1]),
+            op_module=ops(c.op_module, added[:, 2]),
+            op_stream=ops(c.op_stream, added[:, 3]),
+            op_flags=ops(c.op_flags, added[:, 4]),
+            op_line=ops(c.op_line, np.zeros(len(where), np.int64)),
             storage_bytes=np.concatenate([self._bytes, made[:, 0]]),
             storage_category=np.concatenate([c.storage_category, made[:, 1]]),
             storage_module=np.concatenate([c.storage_module, made[:, 2]]),
             storage_stream=np.concatenate([c.storage_stream, made[:, 3]]),
             storage_op=np.concatenate([old_op, new_op]),
             storage_dtype=(*c.storage_dtype, *(s[4] for s in self._storages)),
-            event_storage=event_storage, event_sign=event_sign, event_op=event_op, steps=steps, calls=(),
+            event_storage=event_storage,
+            event_sign=event_sign,
+            event_op=event_op,
+            steps=steps,
+            calls=(),
             name=c.name if name is None else name,
-        )  # fmt: skip
+        )
 
     def _build_events(self, new_of_op: I64, new_of_handle: I64) -> tuple[I64, NDArray[np.int8], I64, Callable[[int], int]]:
         """Columns of the events, and where each old event boundary lies among them."""

@@ -17,8 +17,11 @@ def saved_tensors(roots: Any) -> Iterator[torch.Tensor]:
     """Tensors saved by the nodes behind ``roots``. What a person's saved-tensor hooks hold (checkpoints, offload) is not
     asked for, because asking would run them."""
     seen: set[Any] = set()
-    todo = [r.grad_fn for r in (roots if isinstance(roots, (list, tuple)) else (roots,))
-            if isinstance(r, torch.Tensor) and r.grad_fn is not None]  # fmt: skip
+    todo = [
+        r.grad_fn
+        for r in (roots if isinstance(roots, (list, tuple)) else (roots,))
+        if isinstance(r, torch.Tensor) and r.grad_fn is not None
+    ]
     while todo:
         node = todo.pop()
         if node in seen:

@@ -74,9 +74,13 @@ def _checkpoint(edit: Editor, lives: Lives, one: Pass, segment: Segment, back: B
         s, mine = int(c.event_storage[e]), handle + int(c.event_op[e]) - segment.first_op
         if c.event_sign[e] > 0 and not lives.is_state[s]:
             copies[s] = edit.storage(
-                int(c.storage_bytes[s]), _category(c, s), c.storage_dtype[s], module=int(c.storage_module[s]),
-                stream=int(c.storage_stream[s]), op=at,
-            )  # fmt: skip
+                int(c.storage_bytes[s]),
+                _category(c, s),
+                c.storage_dtype[s],
+                module=int(c.storage_module[s]),
+                stream=int(c.storage_stream[s]),
+                op=at,
+            )
             edit.born(copies[s], at, mine)
         elif c.event_sign[e] < 0 and s in copies:
             edit.freed(copies.pop(s), at, mine)

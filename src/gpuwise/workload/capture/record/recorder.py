@@ -347,34 +347,60 @@ class Recorder:
         requests = self.accelerator.regions.requests if self.accelerator is not None else []
         modes = [str(r.get("mode") or "default") for r in requests]
         return settings_now(
-            tuple(self.optimizer_names), self.signatures.all, autocast_dtypes=tuple(self.signatures.autocast),
-            grad_scaler=any("._amp_" in s.op for s in self.signatures.all), compiled=bool(requests),
-            compile_mode=modes[0] if modes else "", **given,
-        )  # fmt: skip
+            tuple(self.optimizer_names),
+            self.signatures.all,
+            autocast_dtypes=tuple(self.signatures.autocast),
+            grad_scaler=any("._amp_" in s.op for s in self.signatures.all),
+            compiled=bool(requests),
+            compile_mode=modes[0] if modes else "",
+            **given,
+        )
 
     def capture(self, *, name: str = "", batch: int | None = None, **settings: Any) -> Capture:
         """Everything recorded, frozen."""
-        columns = {n: np.frombuffer(getattr(self, n), dtype=np.int64).copy() if len(getattr(self, n)) else np.zeros(0, np.int64)
-                   for n in ("op_signature", "op_phase", "op_module", "op_line", "op_stream", "op_flags", "op_inputs",
-                             "op_input_end", "op_outputs", "op_output_end")}  # fmt: skip
+        columns = {
+            n: np.frombuffer(getattr(self, n), dtype=np.int64).copy() if len(getattr(self, n)) else np.zeros(0, np.int64)
+            for n in (
+                "op_signature",
+                "op_phase",
+                "op_module",
+                "op_line",
+                "op_stream",
+                "op_flags",
+                "op_inputs",
+                "op_input_end",
+                "op_outputs",
+                "op_output_end",
+            )
+        }
         s = self.storages
         first = self.spans[0].first_op if self.spans else len(self.op_signature)
         calls = sorted(self.calls[-1], key=lambda c: (c.first_op, -c.end_op)) if self.calls else []
         findings = self._setup_findings + self._findings
         return Capture(
-            signatures=tuple(self.signatures.all), modules=tuple(self.modules.paths), module_types=tuple(self.modules.types),
-            lines=tuple(self.lines.all), **columns,
-            storage_bytes=np.array(s.nbytes, np.int64), storage_category=s.decide(columns["op_phase"], first),
+            signatures=tuple(self.signatures.all),
+            modules=tuple(self.modules.paths),
+            module_types=tuple(self.modules.types),
+            lines=tuple(self.lines.all),
+            **columns,
+            storage_bytes=np.array(s.nbytes, np.int64),
+            storage_category=s.decide(columns["op_phase"], first),
             storage_op=np.where(np.array(s.op, np.int64) < len(self.op_signature), np.array(s.op, np.int64), -1),
-            storage_module=np.array(s.module, np.int64), storage_dtype=tuple(s.dtype),
+            storage_module=np.array(s.module, np.int64),
+            storage_dtype=tuple(s.dtype),
             storage_stream=np.array(s.stream, np.int64),
-            event_storage=np.array(s.event_storage, np.int64), event_sign=np.array(s.event_sign, np.int8),
+            event_storage=np.array(s.event_storage, np.int64),
+            event_sign=np.array(s.event_sign, np.int8),
             event_op=np.minimum(np.array(s.event_op, np.int64), len(self.op_signature) - 1),
             steps=tuple(self.spans),
             settings=self._settings(settings),
             findings=tuple(Finding(*finding, count) for finding, count in findings.items()),
-            host_bytes=s.host_peak, batch=batch, name=name, calls=tuple(calls), **self._facts,
-        )  # fmt: skip
+            host_bytes=s.host_peak,
+            batch=batch,
+            name=name,
+            calls=tuple(calls),
+            **self._facts,
+        )
 
 
 def _has_device_input(args: Any) -> bool:

@@ -14,21 +14,40 @@ from gpuwise.workload.capture.record.capture import Signature, TensorSpec
 from gpuwise.workload.step import Kind
 
 DTYPES = {
-    torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int64: "i64",
-    torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool",
-    torch.complex64: "c64", torch.complex128: "c128", torch.complex32: "c32",
-    torch.uint16: "u16", torch.uint32: "u32", torch.uint64: "u64",
-}  # fmt: skip
+    torch.float64: "fp64",
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int16: "i16",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.bool: "bool",
+    torch.complex64: "c64",
+    torch.complex128: "c128",
+    torch.complex32: "c32",
+    torch.uint16: "u16",
+    torch.uint32: "u32",
+    torch.uint64: "u64",
+}
 for _name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"):
     if hasattr(torch, _name):
         DTYPES[getattr(torch, _name)] = "fp8"
 if hasattr(torch, "float4_e2m1fn_x2"):
     DTYPES[torch.float4_e2m1fn_x2] = "fp4"
 
-_EMBEDDING = frozenset({
-    "embedding", "embedding_dense_backward", "_embedding_bag", "_embedding_bag_forward_only", "_embedding_bag_dense_backward",
-    "embedding_renorm_", "_embedding_bag_backward",
-})  # fmt: skip
+_EMBEDDING = frozenset(
+    {
+        "embedding",
+        "embedding_dense_backward",
+        "_embedding_bag",
+        "_embedding_bag_forward_only",
+        "_embedding_bag_dense_backward",
+        "embedding_renorm_",
+        "_embedding_bag_backward",
+    }
+)
 _COPY = frozenset({"copy_", "_to_copy", "_copy_from", "_copy_from_and_resize"})
 _COLLECTIVE = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor", "fsdp", "symm_mem")
 _IGNORED_ARGUMENTS = frozenset({"device", "generator", "pin_memory", "layout", "non_blocking", "lr"})
@@ -132,8 +151,12 @@ class Signatures:
             return tuple([(v.dtype, v.shape, v.stride()) if isinstance(v, Tensor) else v for v in values])
         if values and values[0].__class__ is float:
             return len(values)
-        return tuple([self._list_key(v) if v.__class__ in (list, tuple) else
-                      ((v.dtype, v.shape) if isinstance(v, Tensor) else v) for v in values])  # fmt: skip
+        return tuple(
+            [
+                self._list_key(v) if v.__class__ in (list, tuple) else ((v.dtype, v.shape) if isinstance(v, Tensor) else v)
+                for v in values
+            ]
+        )
 
     def overload(self, func: Any) -> Overload:
         """The fixed facts of ``func``."""
@@ -163,10 +186,16 @@ class Signatures:
         read, write = (0.0, 0.0) if over.view else bytes_of(over.name, call, distinct, fresh, written)
         kernels = kernels_of(over.name, call, inputs, outputs, over.view)
         signature = Signature(
-            op=over.op, kind=_kind(over, kernels, host_copy), inputs=tuple(inputs), outputs=tuple(outputs),
-            attributes=tuple(_attributes(over, call, host_copy)), flop=flop_of(over.name, call, outputs),
-            bytes_read=read, bytes_written=write, n_kernels=kernels,
-        )  # fmt: skip
+            op=over.op,
+            kind=_kind(over, kernels, host_copy),
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            attributes=tuple(_attributes(over, call, host_copy)),
+            flop=flop_of(over.name, call, outputs),
+            bytes_read=read,
+            bytes_written=write,
+            n_kernels=kernels,
+        )
         known = self._same.get(signature)
         if known is None:
             known = self._same[signature] = len(self.all)

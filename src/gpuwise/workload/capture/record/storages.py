@@ -163,8 +163,10 @@ class Storages:
         chosen[lives & (birth == Phase.OPTIMIZER)] = int(Category.OPTIMIZER)
         chosen[lives & (born_op < first_step_op)] = int(Category.BUFFER)
         for indices, category in (
-            (self.saved, Category.ACTIVATION), (self.inputs, Category.INPUT), (self.communication, Category.COMMUNICATION),
-        ):  # fmt: skip
+            (self.saved, Category.ACTIVATION),
+            (self.inputs, Category.INPUT),
+            (self.communication, Category.COMMUNICATION),
+        ):
             chosen[list(indices)] = int(category)
         said = np.array(self.category, np.int64)
         chosen = np.where(said != _UNKNOWN, said, chosen)

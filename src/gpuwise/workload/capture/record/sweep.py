@@ -118,10 +118,13 @@ def _interpolated(captures: Sequence[Capture], weights: Sequence[Fraction], near
     order = np.array([lookup[tuple(int(v) for v in column)] for column in distinct.T], dtype=np.int64)
     host = _whole([c.host_bytes for c in captures], weights)
     return replace(
-        near, signatures=tuple(made), op_signature=order[inverse.reshape(-1)],
-        storage_bytes=_bytes([c.storage_bytes for c in captures], weights), host_bytes=max(host, 0),
+        near,
+        signatures=tuple(made),
+        op_signature=order[inverse.reshape(-1)],
+        storage_bytes=_bytes([c.storage_bytes for c in captures], weights),
+        host_bytes=max(host, 0),
         batch=size if axis == "batch" else near.batch,
-    )  # fmt: skip
+    )
 
 
 def _check_same_program(captures: Sequence[Capture]) -> None:
@@ -129,9 +132,10 @@ def _check_same_program(captures: Sequence[Capture]) -> None:
     first = captures[0]
     for other in captures[1:]:
         for what, a, b in (
-            ("operations", first.op_signature, other.op_signature), ("storages", first.storage_bytes, other.storage_bytes),
+            ("operations", first.op_signature, other.op_signature),
+            ("storages", first.storage_bytes, other.storage_bytes),
             ("memory events", first.event_op, other.event_op),
-        ):  # fmt: skip
+        ):
             if len(a) != len(b):
                 raise UnpredictableError(REASON, f"the step runs {len(a):,} {what} at one size and {len(b):,} at another")
         if first.steps != other.steps or not np.array_equal(_lives(first), _lives(other)):
@@ -200,10 +204,14 @@ def _signature(same: Sequence[Signature], weights: Sequence[Fraction], nearest: 
         for column in ([s.flop for s in same], [s.bytes_read for s in same], [s.bytes_written for s in same])
     )
     return replace(
-        near, inputs=_tensors([s.inputs for s in same], weights), outputs=_tensors([s.outputs for s in same], weights),
-        attributes=attributes, flop=max(round(flop), 0.0),
-        bytes_read=max(round(read), 0.0), bytes_written=max(round(written), 0.0),
-    )  # fmt: skip
+        near,
+        inputs=_tensors([s.inputs for s in same], weights),
+        outputs=_tensors([s.outputs for s in same], weights),
+        attributes=attributes,
+        flop=max(round(flop), 0.0),
+        bytes_read=max(round(read), 0.0),
+        bytes_written=max(round(written), 0.0),
+    )
 
 
 def _tensors(columns: Sequence[tuple[TensorSpec, ...]], weights: Sequence[Fraction]) -> tuple[TensorSpec, ...]:

@@ -17,9 +17,25 @@ from gpuwise.workload.capture.record.capture import Capture, Category, OpFlag, S
 from gpuwise.workload.step import CAUSAL, DROPOUT, FUSED_ATTENTION, Kind, OpTable, OpTableBuilder, Phase
 
 _BYTES = {
-    "fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
-    "c32": 4, "c64": 8, "c128": 16, "u16": 2, "u32": 4, "u64": 8, "fp4": 1,
-}  # fmt: skip
+    "fp64": 8,
+    "fp32": 4,
+    "fp16": 2,
+    "bf16": 2,
+    "fp8": 1,
+    "i64": 8,
+    "i32": 4,
+    "i16": 2,
+    "i8": 1,
+    "u8": 1,
+    "bool": 1,
+    "c32": 4,
+    "c64": 8,
+    "c128": 16,
+    "u16": 2,
+    "u32": 4,
+    "u64": 8,
+    "fp4": 1,
+}
 
 
 def op_table(capture: Capture, step: int = -1, *, by_module: bool = False) -> OpTable:
@@ -31,9 +47,14 @@ def op_table(capture: Capture, step: int = -1, *, by_module: bool = False) -> Op
     """
     span = capture.steps[step]
     module = capture.op_module[span.first_op : span.end_op] if by_module else np.zeros(span.end_op - span.first_op, np.int64)
-    keys = np.stack([
-        capture.op_signature[span.first_op : span.end_op], capture.op_phase[span.first_op : span.end_op], module,
-    ], axis=1)  # fmt: skip
+    keys = np.stack(
+        [
+            capture.op_signature[span.first_op : span.end_op],
+            capture.op_phase[span.first_op : span.end_op],
+            module,
+        ],
+        axis=1,
+    )
     if not len(keys):
         return OpTableBuilder().build()
     distinct, first, counts = np.unique(keys, axis=0, return_index=True, return_counts=True)
@@ -55,9 +76,18 @@ def _add(table: OpTableBuilder, path: str, s: Signature, phase: Phase, count: fl
     if dtype == "fp32" and tf32 and kind in (Kind.MATMUL, Kind.CONVOLUTION) and settings.capability >= (8, 0):
         dtype = "tf32"
     table.add(
-        path + short_name(s.op), kind, phase, dtype, shape, count=count, flop=s.flop, read=s.bytes_read,
-        written=s.bytes_written, flag=flag, n_kernels=float(s.n_kernels),
-    )  # fmt: skip
+        path + short_name(s.op),
+        kind,
+        phase,
+        dtype,
+        shape,
+        count=count,
+        flop=s.flop,
+        read=s.bytes_read,
+        written=s.bytes_written,
+        flag=flag,
+        n_kernels=float(s.n_kernels),
+    )
 
 
 def short_name(op: str) -> str:
@@ -182,9 +212,15 @@ def _sum_bytes(specs: Sequence[TensorSpec]) -> float:
 
 
 _SHAPES: dict[Kind, Callable[[Signature], tuple[int, ...] | None]] = {
-    Kind.MATMUL: _matmul, Kind.GROUPED: _grouped, Kind.ATTENTION: _attention, Kind.CONVOLUTION: _convolution,
-    Kind.EMBEDDING: _embedding, Kind.COLLECTIVE: _collective, Kind.COPY: _copy, Kind.OPTIMIZER: _optimizer,
-}  # fmt: skip
+    Kind.MATMUL: _matmul,
+    Kind.GROUPED: _grouped,
+    Kind.ATTENTION: _attention,
+    Kind.CONVOLUTION: _convolution,
+    Kind.EMBEDDING: _embedding,
+    Kind.COLLECTIVE: _collective,
+    Kind.COPY: _copy,
+    Kind.OPTIMIZER: _optimizer,
+}
 
 
 # --- sums ---
