@@ -11,7 +11,7 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.architecture import find_model
 from gpuwise.pick.jobs import serving_job
 from gpuwise.pick.serving import Served, TooLargeToServe, least_replicas, least_token_s, serve_on
-from gpuwise.predict.memory.serving import cache_bytes_per_token, engine_memory, local_memory
+from gpuwise.predict.memory.serving import engine_memory, local_memory
 
 EIGHT, SEVENTY = find_model("llama-3.1-8b"), find_model("llama-3.1-70b")
 
@@ -21,11 +21,6 @@ def served(job_of: object, name: str) -> Served:
     got = serve_on(job_of, cluster, cluster.n_accelerators)  # type: ignore[arg-type]
     assert isinstance(got, Served)
     return got
-
-
-def test_cache_of_llama_is_what_its_dimensions_say() -> None:
-    assert cache_bytes_per_token(EIGHT, 4096) == 2 * 32 * 8 * 128 * 2
-    assert cache_bytes_per_token(find_model("deepseek-v3"), 4096) == 61 * (512 + 64) * 2
 
 
 def test_the_widest_format_that_fits_is_taken() -> None:

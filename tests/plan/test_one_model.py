@@ -11,7 +11,7 @@ from gpuwise.facts.hardware.cpus import find_cpu
 from gpuwise.facts.models.architecture import find_model
 from gpuwise.plan.api import make_plan
 from gpuwise.plan.goal import Wishes
-from gpuwise.plan.one_model import NEAREST_FORMAT, cache_bytes, decode, known_weights, train
+from gpuwise.plan.one_model import NEAREST_FORMAT, decode, known_weights, train
 from gpuwise.plan.one_op import find_target
 from gpuwise.predict.inference import WEIGHTS
 from gpuwise.predict.single_stream import FORMAT_BITS
@@ -28,10 +28,11 @@ def test_every_format_of_an_engine_has_a_nearest_one_on_a_processor() -> None:
 
 
 def test_published_sizes() -> None:
-    assert cache_bytes(LLAMA, 131_072) == 131_072 * 131_072  # 128 KiB a token
+    assert decode(LLAMA, "bf16", [], context=131_072).cache_bytes == 131_072 * 131_072  # 128 KiB a token
     assert decode(LLAMA, "bf16", []).weight_bytes == pytest.approx(16.06e9, rel=1e-3)
     latent = find_model("deepseek-v3")
-    assert cache_bytes(latent, 1) == 61 * (512 + 64) * 2  # arXiv 2412.19437: 70 KB a token
+    # arXiv 2412.19437: 70 KB a token, in pages of 16
+    assert decode(latent, "bf16", [], context=1).cache_bytes == 16 * 61 * (512 + 64) * 2
 
 
 def test_measured_single_streams_are_within_a_fifth() -> None:

@@ -25,6 +25,7 @@ from gpuwise.predict import cpu as processor
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.inference import WEIGHT_BYTES, WEIGHTS, Iterations, Serving, iteration_time
 from gpuwise.predict.memory.device import context_bytes, usable_bytes
+from gpuwise.predict.memory.kv_cache import LLAMA_CPP, VLLM, CacheLayout, kv_cache_bytes
 from gpuwise.predict.memory.memory_rules import find_memory_rules
 from gpuwise.predict.single_stream import FORMAT_BITS, token_time, weight_bytes_read
 from gpuwise.units import HOUR_S, format_bytes
@@ -99,7 +100,7 @@ def decode(
     _check_decode(arch, form, context, batch)
     total = count_parameters(arch).total
     held = total * (FORMAT_BITS[form] / 8.0 if form in FORMAT_BITS else WEIGHT_BYTES[form])
-    cache = batch * cache_bytes(arch, context)
+    cache = batch * float(kv_cache_bytes(arch, context, _layout(form)))
     flop = batch * model_flop_per_token(arch, min(context, arch.max_seq_len)) / 3.0
     base = None if against is None else _cpu_decode(against, arch, form, context, batch)
     rows: list[ModelRow] = []
@@ -150,12 +151,9 @@ def train(
     return ModelAnswer("train", arch, text, flop, count_parameters(arch).total * 2.0, None, tuple(rows), base)
 
 
-def cache_bytes(arch: Architecture, context: int) -> float:
-    """Key-value cache of one sequence at 16 bits: 2 x 2 x layers x kv_heads x head_dim x tokens; of latent
-    attention the latent and the rotary part."""
-    if arch.mla is not None:
-        return 2.0 * arch.n_layers * (arch.mla.kv_lora_rank + arch.mla.qk_rope_head_dim) * context
-    return 4.0 * arch.n_layers * arch.kv_heads * arch.head_dim * context
+def _layout(form: str) -> CacheLayout:
+    """How the program that runs weights of ``form`` holds the cache."""
+    return LLAMA_CPP if form in FORMAT_BITS else VLLM
 
 
 def known_weights(text: str) -> str:
@@ -200,7 +198,8 @@ def _gpu_decode(target: Cluster, arch: Architecture, form: str, context: int, ba
     seconds = Estimate.from_log_sigma(float(time.time_s[0]), float(time.log_sigma[0]), time.basis)
     read = weight_bytes_read(arch, "F16") * (FORMAT_BITS[form] / 8.0 if form in FORMAT_BITS else WEIGHT_BYTES[form]) / 2.0
     together = 1 if form in FORMAT_BITS else n
-    reading = (read + batch * cache_bytes(arch, context)) / (a.memory_bandwidth_bytes_per_s * together)
+    cache = batch * float(kv_cache_bytes(arch, context, _layout(form).unpadded))
+    reading = (read + cache) / (a.memory_bandwidth_bytes_per_s * together)
     bound = "memory" if reading > 0.5 * seconds.expected else "software" if batch == 1 else "mixed"
     return ModelRow(target.label, a.id, "gpu", seconds, _inverse(seconds, batch), bound, needs, has, notes=notes)
 

@@ -21,6 +21,7 @@ from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, Estimate
+from gpuwise.predict.memory.kv_cache import LLAMA_CPP, kv_cache_bytes
 from gpuwise.predict.single_stream import weight_bytes_read
 from gpuwise.workload.optimizer import RULES
 from gpuwise.workload.transformer.attention_flop import attention_pairs
@@ -89,7 +90,7 @@ def token_time(cpu: Cpu, arch: Architecture, weights: str, *, context: float = 1
     Raises UnknownNameError for another format, InputError for a context below 1.
     """
     _check(context, batch)
-    cache = 4.0 * arch.n_layers * arch.kv_heads * arch.head_dim * context * batch
+    cache = batch * float(kv_cache_bytes(arch, context, LLAMA_CPP.unpadded))
     share, sigma, basis = _share(cpu, "decode")
     memory = (weight_bytes_read(arch, weights) + cache) / (share * cpu.memory_bandwidth_bytes_per_s)
     network, network_sigma, _ = _share(cpu, "network")

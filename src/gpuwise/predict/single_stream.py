@@ -22,6 +22,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.predict.kernels.kernel_time import KernelTime
+from gpuwise.predict.memory.kv_cache import LLAMA_CPP, kv_cache_bytes
 from gpuwise.workload.transformer.parameters import count_parameters
 
 FORMAT_BITS = {
@@ -75,7 +76,7 @@ def seconds(
 ) -> float:
     """Seconds of a token under the constants ``form``."""
     moved = weight_bytes_read(arch, weights)
-    cache = 2.0 * 2.0 * arch.n_layers * arch.kv_heads * arch.head_dim * context
+    cache = float(kv_cache_bytes(arch, context, LLAMA_CPP.unpadded))
     vendor = form["vendors"].get(accelerator.vendor, form["vendors"]["NVIDIA"])
     stream = (moved + cache) / (vendor["bandwidth_share"] * accelerator.memory_bandwidth_bytes_per_s)
     unpack = 0.0

@@ -19,7 +19,8 @@ from gpuwise.pick.compare.serving import serve
 from gpuwise.pick.compare.words import than
 from gpuwise.plan.api import make_plan
 from gpuwise.plan.goal import Wishes
-from gpuwise.predict.memory.serving import ENGINE_SHARE, cache_bytes_per_token
+from gpuwise.predict.memory.kv_cache import VLLM, kv_cache_bytes
+from gpuwise.predict.memory.serving import ENGINE_SHARE
 
 TODAY = datetime.date(2026, 11, 21)
 CARDS = ("RTX 4090", "L40S", "A100 80GB")
@@ -202,7 +203,7 @@ def test_a_bigger_memory_serves_more_at_once() -> None:
     small, large = (x.value for x in c.row("serve_room").cells)
     assert small and large and large > 2 * small  # the weights are held once in either
     assert c.work is not None
-    more = (large - small) * cache_bytes_per_token(c.work.arch, c.work.context)
+    more = (large - small) * float(kv_cache_bytes(c.work.arch, c.work.context, VLLM.unpadded)) / c.work.context
     assert more == pytest.approx(ENGINE_SHARE * 40 * 2**30, rel=0.03)
 
 

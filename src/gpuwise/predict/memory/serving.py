@@ -1,21 +1,22 @@
 """Device memory of a model that serves: weights, key-value cache, workspace, on the fullest rank.
 
-    device = W/t + (U C k)/min(t, K) + A + context
+    device = W/t + U k(C) + A + context
 
-``W`` weights in their format with the embeddings and head in 16 bits, ``U`` sequences of ``C`` tokens, ``k`` bytes of
-cache of a token (2 L K D e, the latent and its rope for latent attention, window layers their window), ``t`` tensor
-ranks, ``K`` kv heads, ``A`` the activations of the largest batch of prompt tokens with the logits of every sequence.
+``W`` weights in their format with the embeddings and head in 16 bits, ``U`` sequences of ``C`` tokens, ``k`` the cache
+of one of them on a rank (:mod:`gpuwise.predict.memory.kv_cache`), ``t`` tensor ranks, ``A`` the activations of the
+largest batch of prompt tokens with the logits of every sequence.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.inference import WEIGHT_BYTES
 from gpuwise.predict.memory.device import usable_bytes
+from gpuwise.predict.memory.kv_cache import LLAMA_CPP, VLLM, kv_cache_bytes
 from gpuwise.predict.single_stream import FORMAT_BITS
 from gpuwise.workload.transformer.parameters import count_parameters
 
@@ -48,16 +49,6 @@ class ServingMemory:
         return self.total <= self.most
 
 
-def cache_bytes_per_token(arch: Architecture, context: int, element: float = 2.0) -> float:
-    """Mean bytes of cache a token of a sequence of ``context`` tokens takes, over all layers."""
-    if arch.mla is not None:
-        return arch.n_layers * (arch.mla.kv_lora_rank + arch.mla.qk_rope_head_dim) * element
-    whole = arch.n_global_layers
-    local = arch.n_layers - whole
-    seen = min(arch.window or context, context) / context
-    return 2.0 * arch.kv_heads * arch.head_dim * element * (whole + local * seen)
-
-
 def weight_bytes(arch: Architecture, bytes_each: float) -> float:
     """All weights: the matrices of the layers at ``bytes_each``, tables, head and norms in 16 bits."""
     count = count_parameters(arch)
@@ -69,8 +60,7 @@ def engine_memory(
     arch: Architecture, accelerator: Accelerator, weights: str, *, tp: int, sequences: int, context: int
 ) -> ServingMemory:
     """Bytes on one of ``tp`` ranks of a serving engine (vLLM, SGLang, TensorRT-LLM) with weights of ``WEIGHTS``."""
-    cache = sequences * context * cache_bytes_per_token(arch, context)
-    ranks = 1 if arch.mla is not None else min(tp, arch.kv_heads)
+    cache = sequences * float(kv_cache_bytes(arch, context, replace(VLLM, tp=tp)))
     ffn = arch.ffn if arch.moe is None else arch.moe.expert_ffn * arch.moe.n_active + arch.moe.shared_ffn
     activations = PROMPT_BATCH_TOKENS * 2.0 * (2 * arch.hidden + 2 * ffn / tp)
     logits = sequences * arch.vocab * 4.0
@@ -78,7 +68,7 @@ def engine_memory(
     share = UNIFIED_SHARE if accelerator.unified_memory else ENGINE_SHARE
     return ServingMemory(
         weight_bytes(arch, WEIGHT_BYTES[weights]) / tp,
-        cache / ranks,
+        cache,
         activations + logits + context_bytes,
         accelerator.memory_bytes * UNIFIED_SHARE if accelerator.unified_memory else usable_bytes(accelerator) * share,
     )
@@ -87,10 +77,10 @@ def engine_memory(
 def local_memory(arch: Architecture, accelerator: Accelerator, weights: str, *, n_devices: int, context: int) -> ServingMemory:
     """Bytes on one of ``n_devices`` that hold layers in turn (llama.cpp) with weights of ``FORMAT_BITS``."""
     whole = count_parameters(arch).total * FORMAT_BITS[weights] / 8.0
-    cache = context * cache_bytes_per_token(arch, context)
+    cache = float(kv_cache_bytes(arch, context, replace(LLAMA_CPP, stages=n_devices)))
     workspace = LOCAL_BATCH_TOKENS * 4.0 * (arch.vocab + 4 * arch.hidden)
     if accelerator.unified_memory:
         most = accelerator.memory_bytes * UNIFIED_SHARE
     else:
         most = usable_bytes(accelerator) - float(load_json("memory")["context_bytes"]["lazy"])
-    return ServingMemory(whole / n_devices, cache / n_devices, workspace, most)
+    return ServingMemory(whole / n_devices, cache, workspace, most)

@@ -1,0 +1,147 @@
+"""Device memory of the key-value cache of a sequence, as serving engines hold it.
+
+    bytes = sum over kinds of layers ( pages(kind) * layers(kind) * page )
+    page  = p * 2 * ceil(K / t) * D * e      attention with K kv heads of D, on each of t tensor-parallel ranks
+    page  = p * (R + rope) * e               latent attention: one vector of R + rope a token, whole on every rank
+
+``p`` tokens of a page, ``e`` bytes of an element. A layer that sees every token keeps ``ceil(C / p)`` pages of a
+sequence of ``C`` tokens; one with a window of ``w`` at most ``ceil((w + chunk) / p) + spare``: older pages are given
+back; one with cross-attention the encoder's positions.
+
+vLLM: pages of 16 tokens, ``max(1, K / t)`` heads a rank, a window need not begin where a page does, and layers of two
+kinds are put in groups of equal size, the last padded, so that every page has the same bytes
+(v1/kv_cache_interface.py AttentionSpec, MLAAttentionSpec, SlidingWindowSpec; v1/core/kv_cache_utils.py
+_get_kv_cache_groups_uniform_page_size). llama.cpp: cells padded to 256, windows only in models that mix both kinds,
+with room for one batch of 512 (src/llama-kv-cache-iswa.cpp; its Phi-3 and Mistral keep everything).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.facts.models.architecture import Architecture
+
+F64 = NDArray[np.float64]
+ELEMENT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625, "q8_0": 1.0625}
+"""Bytes of an element with its scales: NVFP4 one E4M3 per 16, q8_0 one fp16 per 32."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLayout:
+    """How an engine lays the cache out. ``tp`` tensor-parallel ranks share the kv heads, ``stages`` pipeline stages
+    (llama.cpp: devices in turn) the layers."""
+
+    dtype: str = "bf16"
+    tp: int = 1
+    stages: int = 1
+    page_tokens: int = 16
+    chunk_tokens: int = 0
+    """Tokens a window layer keeps beyond its window, for those computed at once."""
+    spare_pages: int = 1
+    """Pages a window layer keeps because its window need not begin where a page does."""
+    grouped: bool = True
+    """Layers of two kinds in groups of equal size, padded to it."""
+    window_everywhere: bool = True
+    """Also in models whose every layer has the window."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ELEMENT_BYTES:
+            raise UnknownNameError("cache format", self.dtype, ELEMENT_BYTES)
+        if min(self.tp, self.stages, self.page_tokens) < 1 or min(self.chunk_tokens, self.spare_pages) < 0:
+            raise InputError("a cache is laid out over at least one rank, stage and token a page")
+
+    @property
+    def unpadded(self) -> CacheLayout:
+        """The same without pages or room to spare: what the attention of one new token reads."""
+        return replace(self, page_tokens=1, chunk_tokens=0, spare_pages=0, grouped=False)
+
+
+VLLM = CacheLayout()
+LLAMA_CPP = CacheLayout("fp16", page_tokens=256, chunk_tokens=512, spare_pages=0, grouped=False, window_everywhere=False)
+
+
+class _Layers(NamedTuple):
+    """Layers of one kind: how many, and the most tokens each keeps (None: all)."""
+
+    count: int
+    most_tokens: int | None
+    """A window, or the encoder's positions."""
+    crossed: bool = False
+
+
+def kv_cache_bytes(arch: Architecture, tokens: ArrayLike, layout: CacheLayout = VLLM) -> F64:
+    """Bytes of the cache of one sequence of ``tokens`` tokens on the fullest rank, in the shape of ``tokens``; 0 for
+    a model that does not generate.
+
+    Raises InputError for a negative length.
+    """
+    return kv_pages(arch, tokens, layout) * kv_page_bytes(arch, layout)
+
+
+def kv_pages(arch: Architecture, tokens: ArrayLike, layout: CacheLayout = VLLM) -> F64:
+    """Pages of one sequence of ``tokens`` tokens, of :func:`kv_page_bytes` each, in the shape of ``tokens``."""
+    lengths = np.asarray(tokens, np.float64)
+    if (lengths < 0).any():
+        raise InputError("a sequence of a negative number of tokens")
+    kinds = _kinds(arch, layout)
+    size = _group_layers(kinds, layout)
+    pages = np.zeros_like(lengths)
+    for kind in kinds:
+        groups = -(-kind.count // size)
+        pages = pages + groups * _pages_of(kind, lengths, layout)
+    return pages
+
+
+def kv_page_bytes(arch: Architecture, layout: CacheLayout = VLLM) -> float:
+    """Bytes of one page over all layers of a group: a pool of ``N`` bytes holds ``N // kv_page_bytes`` of them."""
+    kinds = _kinds(arch, layout)
+    element = ELEMENT_BYTES[layout.dtype]
+    if arch.mla is not None:
+        token = (arch.mla.kv_lora_rank + arch.mla.qk_rope_head_dim) * element
+    else:
+        token = 2.0 * -(-arch.kv_heads // layout.tp) * arch.head_dim * element
+    return _group_layers(kinds, layout) * layout.page_tokens * token
+
+
+def kv_pool_tokens(arch: Architecture, pool_bytes: float, layout: CacheLayout = VLLM) -> float:
+    """Tokens a pool of ``pool_bytes`` holds, every layer counted as if it kept all of them (what vLLM logs as ``GPU KV
+    cache size``); 0 for a model that does not generate."""
+    kinds = _kinds(arch, layout)
+    groups = sum(-(-k.count // _group_layers(kinds, layout)) for k in kinds)
+    return pool_bytes // kv_page_bytes(arch, layout) * layout.page_tokens / groups if groups else 0.0
+
+
+def _kinds(arch: Architecture, layout: CacheLayout) -> list[_Layers]:
+    """Kinds of layers of the fullest stage."""
+    if arch.kind not in ("decoder", "encoder-decoder"):
+        return []
+    whole = arch.n_global_layers
+    if arch.window is None or arch.mla is not None or not (whole or layout.window_everywhere):
+        whole = arch.n_layers
+    kinds = [_Layers(whole, None), _Layers(arch.n_layers - whole, arch.window)]
+    if arch.encoder is not None:
+        kinds.append(_Layers(arch.n_layers, arch.encoder.seq_len, crossed=True))
+    return [k._replace(count=-(-k.count // layout.stages)) for k in kinds if k.count]
+
+
+def _group_layers(kinds: list[_Layers], layout: CacheLayout) -> int:
+    """Layers of a group: the fewest of any kind, or the most where they are nearly as many, so that little is padded."""
+    if not kinds or not layout.grouped:
+        return 1
+    least, most = min(k.count for k in kinds), max(k.count for k in kinds)
+    return most if most < 1.25 * least else least
+
+
+def _pages_of(kind: _Layers, tokens: F64, layout: CacheLayout) -> F64:
+    p = float(layout.page_tokens)
+    if kind.most_tokens is None:
+        return np.ceil(tokens / p)
+    if kind.crossed:
+        return np.where(tokens > 0, np.ceil(kind.most_tokens / p), 0.0)
+    most = np.ceil((kind.most_tokens + layout.chunk_tokens) / p) + layout.spare_pages
+    return np.minimum(np.ceil(tokens / p), most)
