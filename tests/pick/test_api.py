@@ -10,6 +10,7 @@ from tests.pick.scenarios import chat_70b, finetune_8b, picked
 
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.boards import board_of
+from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.architecture import find_model
 from gpuwise.pick.api import Pick
 from gpuwise.pick.candidates import CODES
@@ -17,6 +18,9 @@ from gpuwise.pick.document import pick_document
 from gpuwise.pick.jobs import training_job
 from gpuwise.pick.limits import Limits, parse_have
 from gpuwise.pick.ranking import alike
+from gpuwise.pick.training import Trained, train_on
+from gpuwise.plan.api import make_plan
+from gpuwise.plan.goal import Wishes
 
 OWN_2000 = Limits(budget_usd=2000, ways=("buy",))
 
@@ -90,9 +94,6 @@ def test_more_money_is_never_worse(objective: str) -> None:
     ("small", "large"), [("rtx-3090", "rtx-3090-ti"), ("rtx-4090-d", "rtx-4090"), ("rtx-4080", "rtx-4080-super")]
 )
 def test_a_larger_card_of_a_family_is_not_slower(small: str, large: str) -> None:
-    from gpuwise.facts.hardware.naming import find_cluster
-    from gpuwise.pick.training import Trained, train_on
-
     got = [train_on(finetune_8b(), find_cluster(name)) for name in (small, large)]
     seconds = [g.estimate.step_time_s.expected for g in got if isinstance(g, Trained) and g.rung.tier == 0]
     assert len(seconds) in (0, 2)
@@ -174,3 +175,20 @@ def test_a_notebook_without_published_hours_is_good_for_one_session() -> None:
     whys = [out.why for out in p.ranking.left_out if out.way.notebook is not None and out.way.notebook.provider == "colab"]
     assert any("does not publish" in why for why in whys)
     assert all(out.why for out in p.ranking.left_out)
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "tokens"),
+    [
+        ("gpt2", "8xA100-SXM-80GB", 10e9),
+        ("gpt2", "1x4090", 1e9),
+        ("llama-3.1-8b", "8xH100-SXM", 1e9),
+        ("bert-base", "2xA100-40GB", 1e9),
+    ],
+)
+def test_pick_and_plan_say_the_same_hours(model: str, hardware: str, tokens: float) -> None:
+    plan = make_plan(model, hardware, Wishes(tokens=tokens))
+    got = train_on(training_job(find_model(model), tokens=tokens), find_cluster(hardware))
+    assert plan.best is not None and isinstance(got, Trained)
+    assert got.estimate.strategy == plan.best.estimate.strategy
+    assert got.estimate.seconds_for(tokens) == plan.best.time_s

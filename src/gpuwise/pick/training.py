@@ -1,14 +1,14 @@
 """Training and fine-tuning on one cluster: does it fit, with which remedies, how long.
 
-The same search as ``plan``, over a smaller space: a rung after the other (as asked, then lighter), the first rung with a
-strategy that fits gives its fastest. A bound in front of it costs a division: no plan beats every peak reached to
+The search of ``plan`` for one rung after the other (as asked, then lighter): the first with a strategy that fits gives its
+fastest, so both commands say the same hours. A bound in front of it costs a division: no plan beats every peak reached to
 ``BEST_MFU``, and no sharding holds less than a share of the weights on each device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -22,15 +22,9 @@ from gpuwise.plan.defaults import default_precision
 from gpuwise.plan.explain import layout
 from gpuwise.plan.goal import Goal, Wishes, make_goal
 from gpuwise.plan.hardware import BEST_MFU
-from gpuwise.plan.host import host_bytes_fit
-from gpuwise.plan.space.conditions import Setting
-from gpuwise.plan.space.search import no_layout, setting_of
-from gpuwise.plan.space.strategies import Block, Space, blocks, default_space
+from gpuwise.plan.space.search import find_fastest, no_layout
 from gpuwise.predict.memory.device import usable_bytes
-from gpuwise.predict.memory.strategies import memory_columns
-from gpuwise.predict.step.columns import Columns
-from gpuwise.predict.step.evaluate import evaluate
-from gpuwise.predict.step.training import TrainingEstimate, estimate_at
+from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.parameters import count_parameters
 
@@ -124,11 +118,15 @@ def train_on(job: Job, cluster: Cluster) -> Trained | TooLarge:
     smallest: TooLarge | None = None
     for rung in possible_rungs(job, cluster.accelerator, cluster.n_accelerators):
         goal = _goal(job, cluster, rung)
-        found = _fastest(goal)
-        if isinstance(found, TrainingEstimate):
-            return Trained(found, rung, tuple(_changes(rung, found.strategy)), layout(found.strategy))
-        if smallest is None or found.needed_bytes < smallest.needed_bytes:
-            smallest = found
+        found = find_fastest(goal)
+        if found is None:
+            raise no_layout(goal)
+        best = found.estimate
+        if best is not None:
+            return Trained(best, rung, tuple(_changes(rung, best.strategy)), layout(best.strategy))
+        needed = found.smallest_bytes
+        if smallest is None or needed < smallest.needed_bytes:
+            smallest = TooLarge(max(needed - usable_bytes(cluster.accelerator), 0.0), needed)
     return smallest or least_short_bytes(job, cluster.accelerator, cluster.n_accelerators)
 
 
@@ -145,55 +143,6 @@ def _goal(job: Job, cluster: Cluster, rung: Rung) -> Goal:
     if rung.master_weights:
         return goal
     return replace(goal, bases=tuple(b.with_(master_weights=False) for b in goal.bases))
-
-
-def _fastest(goal: Goal) -> TrainingEstimate | TooLarge:
-    """The fastest fitting strategy of the small space, offload only when nothing fits without."""
-    short: TooLarge | None = None
-    for base in goal.bases:
-        setting = setting_of(goal, base)
-        found = blocks(setting, _space(setting), base)
-        if not found:
-            continue
-        c = _joined(found)
-        done = evaluate(goal.arch, goal.cluster.system, c, goal.seq_len)
-        memory = memory_columns(goal.arch, goal.cluster.system, done.costs.saved, c, done.point_index)
-        fits = memory.fits(goal.cluster.system) & host_bytes_fit(goal.arch, goal.cluster, done.costs, c, done.point_index)
-        plain = fits & (c.offload_optimizer == 0) & (c.offload_activations == 0)
-        chosen = plain if plain.any() else fits
-        if chosen.any():
-            best = int(np.argmin(np.where(chosen, done.times.step_s, np.inf)))
-            return estimate_at(goal.arch, goal.cluster, c, goal.seq_len, done, memory, best)
-        needed = float(memory.device_total.min())
-        if short is None or needed < short.needed_bytes:
-            short = TooLarge(max(needed - usable_bytes(goal.cluster.accelerator), 0.0), needed)
-    if short is None:
-        raise no_layout(goal)
-    return short
-
-
-def _joined(found: list[Block]) -> Columns:
-    """All strategies of all blocks as one list."""
-    lists = [b.columns.take(np.arange(len(b.columns))) for b in found]
-    names = [f.name for f in fields(Columns)[1:]]
-    return replace(lists[0], **{n: np.concatenate([getattr(c, n) for c in lists]) for n in names})
-
-
-def _space(setting: Setting) -> Space:
-    """What decides between clusters: few micro-batches, the usual degrees, every recompute, sharding and offload."""
-    whole, n = default_space(setting), setting.cluster.n_accelerators
-    domain = setting.domain
-    several = n > domain
-    return replace(
-        whole,
-        micro_batch=(1, 4) if n == 1 else (1, 2),
-        tp=tuple(sorted({d for d in (1, 2, min(domain, 8)) if d <= n})) if n > 1 else (1,),
-        pp=tuple(d for d in ((1, 2, 4, 8, 16) if several else (1, 2, 4)) if d <= n),
-        virtual_stages=tuple(v for v in whole.virtual_stages if v in ((1, 2, 4) if several else (1,))),
-        cp=(1,),
-        ep=tuple(e for e in whole.ep if e in (1, 8, 16, 32, 64) and e <= n),
-        activations=tuple(a for a in whole.activations if a[1] == 1),
-    )
 
 
 def _changes(rung: Rung, s: Strategy) -> Iterator[str]:

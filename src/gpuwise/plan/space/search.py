@@ -64,15 +64,35 @@ def find_strategies(goal: Goal, n: int = 6) -> Found:
     return Found(ranked, front, smallest, done.n_strategies, done.n_fit, done.seconds, notes)
 
 
-def find_in(goal: Goal, space_of: Callable[[Setting], Space]) -> TrainingEstimate | None:
-    """The fastest strategy that fits in a space of one's own, offload included when nothing fits without;
-    None when none does."""
+@dataclass(frozen=True, slots=True)
+class Fastest:
+    """``estimate`` is the fastest strategy that fits, None when none does; ``smallest_bytes`` what the strategy that needs
+    least memory takes of the fullest device."""
+
+    estimate: TrainingEstimate | None
+    smallest_bytes: float
+
+
+def find_fastest(goal: Goal, space_of: Callable[[Setting], Space] = default_space) -> Fastest | None:
+    """The strategy that :func:`find_strategies` ranks first, without its alternatives: in ``space_of``, offload included
+    when nothing fits without. None when no layout is possible."""
     spaces = [fixed_space(space_of(setting_of(goal, base)), goal.wishes.fixed) for base in goal.bases]
+    smallest: float | None = None
     for tried in ([without_offload(s) for s in spaces], spaces):
         done = _sweep(goal, tried)
-        if done is not None and len(done.rows):
-            return _estimated(goal, done, done.rows, [0])[0]
-    return None
+        if done is None:
+            continue
+        least = float(done.smallest.memory_bytes[0])
+        smallest = least if smallest is None else min(smallest, least)
+        if len(done.rows):
+            return Fastest(_estimated(goal, done, done.rows, [0])[0], smallest)
+    return None if smallest is None else Fastest(None, smallest)
+
+
+def find_in(goal: Goal, space_of: Callable[[Setting], Space]) -> TrainingEstimate | None:
+    """The fastest strategy that fits in a space of one's own; None when none does."""
+    found = find_fastest(goal, space_of)
+    return None if found is None else found.estimate
 
 
 def thinned(front: Candidates, n: int = FRONT_LENGTH) -> list[int]:
