@@ -6,6 +6,7 @@ Public names, what an import costs, who imports whom, a source on every fact, no
 from __future__ import annotations
 
 import ast
+import doctest
 import hashlib
 import json
 import re
@@ -20,7 +21,7 @@ from pathlib import Path
 import pytest
 
 import gpuwise
-from gpuwise.errors import DataError, FieldError
+from gpuwise.errors import EXTRAS, DataError, FieldError
 from gpuwise.predict import coefficients
 
 PACKAGE = Path(gpuwise.__file__).parent
@@ -102,6 +103,53 @@ def test_import_loads_nothing_heavy_and_little_at_all() -> None:
 def test_help_loads_nothing_heavy(arguments: str) -> None:
     code = f"from gpuwise.cli.app import run; run({arguments.split()!r})"
     assert _heavy(_modules_after(code)) == set()
+
+
+# --- the package as a command and in Python ---
+
+
+def test_the_package_runs_as_a_module(tmp_path: Path) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "gpuwise", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
+
+    assert run("--version").stdout.strip() == gpuwise.__version__
+    assert "Will it fit?" in run("--help").stdout
+    refused = run("gpus", "no-such-gpu")
+    assert refused.returncode == 2 and refused.stderr.startswith("error: ") and "hint: " in refused.stderr
+
+
+def test_the_example_of_the_package_runs() -> None:
+    result = doctest.testmod(gpuwise)
+    assert result.attempted >= 3 and result.failed == 0
+
+
+# --- what an install brings ---
+
+
+def _requirements() -> dict[str, list[str]]:
+    """Names of the required packages by extra, the core's under "", without versions."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    listed = {"": project["dependencies"], **project["optional-dependencies"]}
+    return {extra: [re.split(r"[<>=~! ]", line)[0] for line in lines] for extra, lines in listed.items()}
+
+
+def test_the_core_is_small() -> None:
+    core = {"numpy", "cyclopts", "rich", "msgspec", "platformdirs", "nvidia-ml-py", "psutil", "textual"}
+    assert set(_requirements()[""]) == core
+
+
+def test_every_optional_library_is_in_the_extra_its_hint_names() -> None:
+    extras = _requirements()
+    for library, extra in EXTRAS.items():
+        assert library in extras[extra], f"{library} is not in the extra {extra}"
+    assert "gpuwise[plots,parquet,torch,prices,ui]" in extras["all"]
+
+
+def test_every_extra_is_on_the_page_about_installing() -> None:
+    page = (ROOT / "docs" / "start" / "install.md").read_text()
+    missing = [extra for extra in _requirements() if extra and f"| `{extra}` |" not in page]
+    assert not missing
 
 
 # --- rooms ---

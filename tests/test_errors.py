@@ -1,4 +1,15 @@
-from gpuwise.errors import AmbiguousNameError, FieldError, LayoutError, UnknownNameError
+import sys
+
+import pytest
+
+from gpuwise.errors import (
+    AmbiguousNameError,
+    FieldError,
+    LayoutError,
+    MissingExtraError,
+    UnknownNameError,
+    require,
+)
 
 
 def test_unknown_name_suggests_the_nearest() -> None:
@@ -18,3 +29,20 @@ def test_field_error_says_where() -> None:
 
 def test_layout_error_names_its_rule() -> None:
     assert "rule: tp-divides-heads" in str(LayoutError("tp-divides-heads", "tp 3 does not divide 32 heads"))
+
+
+def test_a_missing_library_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtraError) as caught:
+        require("matplotlib", "a figure")
+    assert caught.value.message == "a figure needs matplotlib, which is not installed"
+    assert caught.value.hint == "pip install 'gpuwise[plots]'"
+    with pytest.raises(MissingExtraError) as caught:
+        require("no_such_library", "this", otherwise="do without")
+    assert caught.value.hint == "pip install no_such_library, or do without"
+
+
+def test_a_library_that_is_there_is_not_imported() -> None:
+    assert "this" not in sys.modules
+    require("this", "a poem")
+    assert "this" not in sys.modules

@@ -1,8 +1,12 @@
-"""gpuwise: for any AI workload and any accelerator: does it fit, how fast is it, what does it cost, what
-should change.
+"""For any AI workload and any accelerator: does it fit, how fast is it, what does it cost, and what should change.
 
->>> import gpuwise >>> plan = gpuwise.make_plan("llama-3.1-8b", "8xH100-SXM", gpuwise.Wishes(tokens=15e9))
-# doctest: +SKIP
+>>> import gpuwise
+>>> plan = gpuwise.make_plan("llama-3.1-8b", "8xH100-SXM", gpuwise.Wishes(tokens=15e9))
+>>> best = plan.best
+>>> best.headroom_bytes > 0
+True
+>>> f"{best.time_s.low:.0f} to {best.time_s.high:.0f} s, ${best.cost_usd.expected:,.0f}"  # doctest: +ELLIPSIS
+'... to ... s, $1,...'
 
 Names are imported on first use, so that ``import gpuwise`` costs next to nothing.
 """

@@ -150,6 +150,24 @@ class MissingExtraError(GpuwiseError):
     """An optional library is needed for this."""
 
 
+EXTRAS = {"matplotlib": "plots", "pyarrow": "parquet", "torch": "torch", "gpuhunt": "prices", "scipy": "calibrate"}
+"""Optional libraries and the extra of this package that brings each; pyproject.toml lists them."""
+
+
+def require(library: str, purpose: str, *, otherwise: str = "") -> None:
+    """Check that an optional library is installed, without importing it.
+
+    ``purpose`` is a singular noun phrase for what needs it; ``otherwise`` what to do without it. Raises MissingExtraError with
+    the command that installs it.
+    """
+    from importlib.util import find_spec
+
+    if find_spec(library) is None:
+        install = f"pip install 'gpuwise[{EXTRAS[library]}]'" if library in EXTRAS else f"pip install {library}"
+        hint = f"{install}, or {otherwise}" if otherwise else install
+        raise MissingExtraError(f"{purpose} needs {library}, which is not installed", hint=hint)
+
+
 def nearest_names(name: str, known: Iterable[str], n: int = 3) -> tuple[str, ...]:
     """The up to ``n`` known names closest to ``name``, best first (case-insensitive)."""
     by_lower = {k.lower(): k for k in known}

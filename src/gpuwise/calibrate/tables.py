@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.errors import DataError, MissingExtraError
+from gpuwise.errors import DataError, require
 
 
 def read_columns(path: Path, wanted: dict[str, str]) -> dict[str, NDArray[Any]] | None:
@@ -19,12 +19,11 @@ def read_columns(path: Path, wanted: dict[str, str]) -> dict[str, NDArray[Any]] 
     """
     if not path.exists():
         return None
-    try:
-        import pyarrow as pa
-        import pyarrow.csv as pa_csv
-        import pyarrow.parquet as pa_parquet
-    except ImportError:
-        raise MissingExtraError("reading measured tables needs pyarrow", hint="pip install pyarrow") from None
+    require("pyarrow", "reading measured tables")
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+    import pyarrow.parquet as pa_parquet
+
     try:
         if path.suffix == ".parquet":
             table = pa_parquet.read_table(path, columns=list(wanted))

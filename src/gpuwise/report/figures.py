@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from gpuwise.errors import require
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -97,9 +99,11 @@ def draw(
 ) -> Drawing:
     """Let ``paint`` fill a figure and turn it into SVG.
 
-    ``key`` is the id of the figure in its page; ``figures_in_words`` are the values it shows.
+    ``key`` is the id of the figure in its page; ``figures_in_words`` are the values it shows. Raises MissingExtraError
+    without matplotlib.
     """
     description = f"{caption} {figures_in_words}".strip()
+    require("matplotlib", "a figure")
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure

@@ -7,14 +7,15 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuwise.errors import InputError
+from gpuwise.errors import InputError, require
 
 PAGE_SUFFIXES = (".html", ".htm")
 FIGURE_SUFFIXES = (".svg",)
 
 
 def check_target(path: Path | None, suffixes: Sequence[str]) -> None:
-    """Raises InputError when a file with one of ``suffixes`` cannot be written at ``path``; None is no target."""
+    """Raises InputError when a file with one of ``suffixes`` cannot be written at ``path``, MissingExtraError
+    when it holds figures and matplotlib is not installed; None is no target."""
     if path is None:
         return
     wanted = " or ".join(suffixes)
@@ -25,6 +26,8 @@ def check_target(path: Path | None, suffixes: Sequence[str]) -> None:
         raise InputError(f"{what} not a kind of file this writes", hint=f"end the name in {wanted}")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent} is not a directory", hint="make it first")
+    if path.suffix.lower() in (*PAGE_SUFFIXES, *FIGURE_SUFFIXES):
+        require("matplotlib", "a figure")
 
 
 def write_text(path: Path, text: str, suffixes: Sequence[str]) -> None:

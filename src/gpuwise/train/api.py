@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gpuwise.errors import GpuwiseError, MissingExtraError
+from gpuwise.errors import GpuwiseError, require
 
 if TYPE_CHECKING:
     from gpuwise.train.profile.result import Profile
@@ -46,10 +46,9 @@ class profile:
         return self._found
 
     def __enter__(self) -> profile:
-        try:
-            import torch
-        except ImportError:
-            raise MissingExtraError("profile() needs PyTorch", hint="pip install torch") from None
+        require("torch", "profile()")
+        import torch
+
         from gpuwise.train.hook.journal import Writer
         from gpuwise.train.hook.profiling import Profiler
         from gpuwise.train.hook.settings import Profiling

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.errors import DataError, MissingExtraError
+from gpuwise.errors import DataError, require
 from gpuwise.predict.kernels.attention.features import Shape
 
 F64 = NDArray[np.float64]
@@ -80,11 +80,10 @@ def read(folder: Path, phase: str) -> Table | None:
     path = folder / "ops" / FILES[phase]
     if not path.exists():
         return None
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as parquet
-    except ImportError:
-        raise MissingExtraError("reading measured tables needs pyarrow", hint="pip install pyarrow") from None
+    require("pyarrow", "reading measured tables")
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
     try:
         table = parquet.read_table(path, columns=[*_LABELS, *_NUMBERS])
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError, KeyError) as error:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.tables import read_columns
 from gpuwise.calibrate.vision.rows import stem_of
-from gpuwise.errors import GpuwiseError, InputError, MissingExtraError
+from gpuwise.errors import GpuwiseError, InputError, require
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.units import MILLI
 from gpuwise.workload.capture.record.capture import Capture
@@ -180,11 +180,10 @@ def capture_of(key: Key) -> Capture:
     """The step of ``key`` under fp16 autocast. Raises MissingExtraError without torch or timm."""
     from gpuwise.calibrate.networks.zoo import build
 
-    try:
-        from gpuwise.calibrate.networks import loops as zoo_loops
-        from gpuwise.workload.capture.api import capture
-    except ImportError as error:
-        raise MissingExtraError("capturing networks needs torch", hint="pip install torch timm") from error
+    require("torch", "capturing networks")
+    from gpuwise.calibrate.networks import loops as zoo_loops
+    from gpuwise.workload.capture.api import capture
+
     if key.batch < 1:
         raise InputError(f"a batch of {key.batch} has nothing in it")
     factory = build(

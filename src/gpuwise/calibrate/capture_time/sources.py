@@ -17,7 +17,7 @@ import numpy as np
 from gpuwise.calibrate.capture_time.tables import Job, Row, examples_rows, lambda_rows, mlperf_rows, neusight_rows
 from gpuwise.calibrate.published.mlperf import constant_efficiency
 from gpuwise.calibrate.validation import Scores
-from gpuwise.errors import GpuwiseError, MissingExtraError
+from gpuwise.errors import GpuwiseError, require
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.step.capture_time import captured_time
@@ -54,10 +54,9 @@ def capture_of(wanted: Job) -> Capture:
     """The step of ``wanted``. Raises MissingExtraError without torch or the package of its network."""
     from gpuwise.calibrate.networks.zoo import build
 
-    try:
-        from gpuwise.workload.capture.api import capture
-    except ImportError as error:
-        raise MissingExtraError("capturing networks needs torch", hint="pip install torch timm transformers") from error
+    require("torch", "capturing networks")
+    from gpuwise.workload.capture.api import capture
+
     settings = dict(wanted.settings)
     factory = build(wanted.network, wanted.source, training=wanted.training, **settings)
     steps = 2 if wanted.training and settings.get("optimizer") != "none" else 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.errors import DataError, MissingExtraError
+from gpuwise.errors import DataError, require
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.units import MILLI
 
@@ -141,11 +141,10 @@ def read_coded(path: Path, words: tuple[str, ...], numbers: tuple[str, ...]) -> 
     without it."""
     if not path.exists():
         return None
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtraError("reading measured tables needs pyarrow", hint="pip install pyarrow") from None
+    require("pyarrow", "reading measured tables")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         table = pq.read_table(path, columns=[*words, *numbers])
         coded: dict[str, Words] = {}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuwise.errors import InputError, MissingExtraError, UnknownNameError
+from gpuwise.errors import InputError, UnknownNameError, require
 
 Step = Callable[[], Any]
 Factory = Callable[[int], Step]
@@ -246,10 +246,8 @@ def build(
 def _import(name: str, source: str) -> None:
     import importlib
 
-    try:
-        zoo_support = importlib.import_module("gpuwise.workload.capture.packages")
-    except ImportError as error:
-        raise MissingExtraError("networks are built by torch", hint="pip install torch") from error
+    require("torch", "building networks")
+    zoo_support = importlib.import_module("gpuwise.workload.capture.packages")
     if source == "timm":
         zoo_support.timm()
     elif source == "transformers":

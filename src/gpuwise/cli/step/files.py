@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from gpuwise.cli.step.options import OwnCode
-from gpuwise.errors import InputError
+from gpuwise.errors import InputError, require
 from gpuwise.plan.step.estimates import Measured
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.step import Phase
 
 
 def check_files(own: OwnCode) -> None:
-    """Raises InputError for a name whose kind is not known, before anything is captured."""
+    """Raises InputError for a name whose kind is not known, before anything is captured, MissingExtraError for
+    --timeline without matplotlib."""
     for option, path, kinds in (
         ("--timeline", own.timeline, (".svg", ".html")),
         ("--snapshot", own.snapshot, (".pickle", ".pkl")),
@@ -28,6 +29,8 @@ def check_files(own: OwnCode) -> None:
             raise InputError(f"{option} {path}: the name must end with {' or '.join(kinds)}", hint=f"{option} step{kinds[0]}")
         if path is not None and not path.resolve().parent.is_dir():
             raise InputError(f"{option} {path}: there is no folder {path.resolve().parent}", hint="make it first")
+    if own.timeline is not None:
+        require("matplotlib", "--timeline")
 
 
 def write_files(capture: Capture, measured: Measured, own: OwnCode) -> None:

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 
-from gpuwise.errors import InputError, MissingExtraError, NoFakeRuleError
+from gpuwise.errors import InputError, MissingExtraError, NoFakeRuleError, require
 
 OLDEST_TORCH = (2, 7)
 _OURS = str(Path(__file__).resolve().parents[2])
@@ -111,10 +111,8 @@ def without_rule(error: Exception) -> NoFakeRuleError | None:
 
 def require_torch() -> None:
     """Raises MissingExtraError where torch is absent or older than 2.7."""
-    try:
-        version = metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        raise MissingExtraError("capturing a step needs torch", hint="pip install 'gpuwise[torch]'") from None
+    require("torch", "capturing a step")
+    version = metadata.version("torch")
     numbers = tuple(int(n) for n in version.partition("+")[0].split(".")[:2] if n.isdigit())
     if numbers < OLDEST_TORCH:
         raise MissingExtraError(

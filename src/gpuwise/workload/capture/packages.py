@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gpuwise.errors import MissingExtraError
+from gpuwise.errors import require
 
 
 def torchvision() -> Any:
@@ -25,9 +25,9 @@ def torchvision() -> Any:
     if "torchvision.ops" in sys.modules:
         zoo_vision_ops.bound_nms()
         return sys.modules["torchvision"]
+    require("torchvision", "this network")
     spec = importlib.util.find_spec("torchvision")
-    if spec is None or spec.origin is None:
-        raise MissingExtraError("this network needs torchvision", hint="pip install torchvision")
+    assert spec is not None and spec.origin is not None
     if not _binary_loads(Path(spec.origin).parent):
         zoo_vision_ops.describe()
         package = importlib.import_module("torchvision")
@@ -51,8 +51,7 @@ def _binary_loads(folder: Path) -> bool:
 
 def timm() -> Any:
     """The package ``timm``. Raises MissingExtraError when it is not installed."""
-    if importlib.util.find_spec("timm") is None:
-        raise MissingExtraError("this network needs timm", hint="pip install timm")
+    require("timm", "this network")
     if importlib.util.find_spec("torchvision") is not None:
         torchvision()
     return importlib.import_module("timm")
@@ -60,8 +59,7 @@ def timm() -> Any:
 
 def transformers() -> Any:
     """The package ``transformers``. Raises MissingExtraError when it is not installed."""
-    if importlib.util.find_spec("transformers") is None:
-        raise MissingExtraError("this network needs transformers", hint="pip install transformers")
+    require("transformers", "this network")
     if importlib.util.find_spec("torchvision") is not None:  # its image processors import torchvision where it is installed
         torchvision()
     return importlib.import_module("transformers")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuwise.errors import InputError, MissingExtraError, UnknownNameError
+from gpuwise.errors import InputError, UnknownNameError, require
 from gpuwise.workload.capture.ops.nested import tensors_in
 
 OPTIMIZERS = ("adamw", "adam", "sgd", "momentum", "rmsprop", "adagrad", "adafactor", "adam8bit", "adamw8bit")
@@ -48,10 +48,9 @@ def make_optimizer(wanted: Any, parameters: list[nn.Parameter]) -> Any:
 
 
 def _eight_bit(parameters: list[nn.Parameter], name: str) -> Any:
-    try:
-        import bitsandbytes  # type: ignore[import-not-found]
-    except ImportError:
-        raise MissingExtraError(f"the optimizer {name!r} needs bitsandbytes", hint="pip install bitsandbytes") from None
+    require("bitsandbytes", f"the optimizer {name!r}")
+    import bitsandbytes  # type: ignore[import-not-found]
+
     return (bitsandbytes.optim.AdamW8bit if name == "adamw8bit" else bitsandbytes.optim.Adam8bit)(parameters)
 
 

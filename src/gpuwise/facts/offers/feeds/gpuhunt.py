@@ -17,7 +17,7 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from gpuwise.errors import MissingExtraError, UnpredictableError
+from gpuwise.errors import UnpredictableError, require
 from gpuwise.facts.offers.feeds.listing import Listed, offers_of
 from gpuwise.facts.offers.feeds.names import FeedProvider, UnclearName, instance_rule, may_be, provider_of, resolve
 from gpuwise.facts.offers.feeds.tally import Parsed, Tally
@@ -69,13 +69,8 @@ def fetch_provider(catalog: Catalog, provider: str, day: datetime.date) -> Parse
 
 def _library(name: str) -> Any:
     """A module of gpuhunt. Raises MissingExtraError when it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingExtraError(
-            "gpuhunt is not installed, so its prices cannot be fetched",
-            hint="pip install 'gpuwise[prices]', or refresh from skypilot alone",
-        ) from error
+    require("gpuhunt", "fetching these prices", otherwise="refresh from skypilot alone")
+    return importlib.import_module(name)
 
 
 def unreachable(error: Exception) -> UnpredictableError:

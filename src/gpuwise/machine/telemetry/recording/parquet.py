@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuwise.errors import DataError, InputError, MissingExtraError
+from gpuwise.errors import DataError, InputError, require
 from gpuwise.machine.telemetry.causes.cause import Cause
 from gpuwise.machine.telemetry.frames import Frame
 from gpuwise.machine.telemetry.recording.recorder import Recorder
@@ -37,9 +37,10 @@ def journal_of(path: Path) -> Path:
 
 class ParquetRecorder:
     """A sink that leaves a Parquet file when it is closed. Raises InputError where the file, or the journal of a watch that
-    died, is there already."""
+    died, is there already, MissingExtraError without pyarrow."""
 
     def __init__(self, path: Path) -> None:
+        require("pyarrow", "a recording in Parquet")
         journal = journal_of(path)
         if path.exists():
             raise InputError(f"{path} is there already", hint="give another name, or remove it")
@@ -70,7 +71,7 @@ class ParquetRecorder:
         try:
             write_parquet(self._journal, part)
             part.replace(self.path)
-        except (OSError, DataError, MissingExtraError) as error:
+        except (OSError, DataError) as error:
             part.unlink(missing_ok=True)
             self._failure = f"{self.path} could not be written ({error}); everything is in {self._journal}"
         else:
@@ -78,7 +79,7 @@ class ParquetRecorder:
 
 
 def write_parquet(recording: Path, path: Path) -> None:
-    """The recording (SQLite) as Parquet. Raises OSError, DataError, MissingExtraError."""
+    """The recording (SQLite) as Parquet. Raises OSError, DataError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -169,7 +170,9 @@ def is_parquet(path: Path) -> bool:
 
 
 def read_parquet(path: Path, into: Path) -> None:
-    """The recording (SQLite) that a Parquet file was made of, written to ``into``. Raises InputError, DataError."""
+    """The recording (SQLite) that a Parquet file was made of, written to ``into``. Raises InputError, DataError,
+    MissingExtraError."""
+    require("pyarrow", "a recording in Parquet")
     import pyarrow as pa
     import pyarrow.parquet as pq
 
