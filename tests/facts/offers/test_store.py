@@ -229,6 +229,13 @@ def test_a_contract_alone_is_a_price_too(home: Path) -> None:
     assert typical_price_usd_per_hour("apple-m2-ultra", DAY).median == 2.0
 
 
+def test_a_later_price_that_is_not_valid_yet_takes_no_place() -> None:
+    now = offer(as_of=datetime.date(2020, 1, 1))
+    later = offer(as_of=datetime.date(2020, 1, 2), valid_from=DAY + datetime.timedelta(days=40))
+    assert merge_offers([], [now, later], [], DAY) == (now,)
+    assert merge_offers([now], [later], [], DAY) == (now,)
+
+
 # --- laws ---
 
 texts = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=12).filter(

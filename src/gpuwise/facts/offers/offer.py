@@ -158,15 +158,13 @@ def merge_offers(
     latest: dict[tuple[object, ...], Offer] = {}
     newest_fed: dict[tuple[str, str], datetime.date] = {}
     fed_reserved: set[tuple[str, str]] = set()
-    fed = tuple(fed)
+    shipped, fed, own = (tuple(o for o in offers if o.valid_on(today)) for offers in (shipped, fed, own))
     for offer in fed:
         pair = (offer.provider, offer.accelerator_id)
         newest_fed[pair] = max(offer.as_of, newest_fed.get(pair, offer.as_of))
         if offer.reserved_usd_per_hour is not None or offer.reserved_3y_usd_per_hour is not None:
             fed_reserved.add(pair)
     for offer in (*shipped, *fed, *own):
-        if not offer.valid_on(today):
-            continue
         key = (
             offer.provider,
             offer.region,
