@@ -20,7 +20,7 @@ from gpuwise.predict import cpu as processor
 from gpuwise.predict.comm.collectives import collective_time
 from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.predict.kernels.attention.fused import attention_flop, attention_forward_time
-from gpuwise.predict.kernels.gemm.alignment import alignment_slowdown
+from gpuwise.predict.kernels.gemm.alignment import misaligned_time
 from gpuwise.predict.kernels.gemm.formats import ALIASES, IMPLEMENTATIONS, math_dtype
 from gpuwise.predict.kernels.gemm.product import gemm_time
 from gpuwise.predict.kernels.kernel_time import KernelTime
@@ -142,8 +142,8 @@ def matmul(m: int, n: int, k: int, dtype: str, on: Sequence[Target], against: Cp
         time = gemm_time(a, name, m, n, k, batch, implementation=kernel, cold=True, sustained=True)
         import numpy as np
 
-        slow = alignment_slowdown(name, "matmul", np.array([n]), np.array([k]))
-        return time._replace(time_s=time.time_s * slow), a.peak(math_dtype(a, kernel))
+        sizes = (np.array([float(x)]) for x in (m, n, k, batch))
+        return time._replace(time_s=misaligned_time(a, name, time.time_s, *sizes)), a.peak(math_dtype(a, kernel))
 
     def cpu(c: Cpu) -> processor.CpuTime:
         return processor.matmul_time(c, name, m, n, k, batch)

@@ -21,7 +21,7 @@ from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.kernels.attention.fused import attention_backward_time, attention_forward_time
 from gpuwise.predict.kernels.experts.grouped import grouped_time
 from gpuwise.predict.kernels.families import BYTES, elements, short_name
-from gpuwise.predict.kernels.gemm.alignment import alignment_slowdown
+from gpuwise.predict.kernels.gemm.alignment import misaligned_time
 from gpuwise.predict.kernels.gemm.fp32 import Layout, linear_time
 from gpuwise.predict.kernels.gemm.product import gemm_time
 from gpuwise.predict.kernels.image_network import has_matrix_units
@@ -99,8 +99,7 @@ def _products(accelerator: Accelerator, dtype: str, layout: str, shape: F64) -> 
         return linear_time(accelerator, m, n, k, b, layout=layout or "tn")  # type: ignore[arg-type]
     try:
         made = gemm_time(accelerator, dtype, m, n, k, b, implementation="fp8_gemm" if dtype == "fp8" else None, sustained=True)
-        n_int, k_int = n.astype(np.int64), k.astype(np.int64)
-        return made._replace(time_s=made.time_s * alignment_slowdown(dtype, "matmul", n_int, k_int))
+        return made._replace(time_s=misaligned_time(accelerator, dtype, made.time_s, m, n, k, b))
     except UnpredictableError:
         return _specified(accelerator, dtype, 2.0 * b * m * n * k, b * (m * k + n * k + m * n) * BYTES.get(dtype, 1))
 

@@ -12,7 +12,7 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.kernels.attention.fused import attention_backward_time, attention_forward_time, attention_unfused_time
 from gpuwise.predict.kernels.experts.grouped import grouped_time
-from gpuwise.predict.kernels.gemm.alignment import alignment_slowdown
+from gpuwise.predict.kernels.gemm.alignment import alignment_slowdown, misaligned_time
 from gpuwise.predict.kernels.gemm.product import gemm_time
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import embedding_time, memory_time
@@ -131,7 +131,8 @@ def _matmul(kind: Kind, accelerator: Accelerator, dtype: str, shape: NDArray[np.
     result = gemm_time(
         accelerator, dtype, shape[:, 1], shape[:, 2], shape[:, 3], shape[:, 0], implementation=bare, sustained=True
     )
-    return result._replace(time_s=result.time_s * alignment_slowdown(dtype, "matmul", shape[:, 2], shape[:, 3]))
+    b, m, n, k = (shape[:, i].astype(np.float64) for i in range(4))
+    return result._replace(time_s=misaligned_time(accelerator, dtype, result.time_s, m, n, k, b))
 
 
 def _attention(table: OpTable, accelerator: Accelerator, dtype: str, mask: Mask, put: object, kernels: dict[str, str]) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gpuwise.errors import InputError, UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
+from gpuwise.predict.kernels.gemm.alignment import misaligned_time
 from gpuwise.predict.kernels.gemm.fp32 import linear_time
 from gpuwise.predict.kernels.gemm.physics import burst_rate, physical_time
 from gpuwise.predict.kernels.gemm.product import evaluate, evaluate_as_measured, gemm_time, sustained_factor
@@ -225,3 +226,29 @@ def test_unknown_formats_and_missing_rates_are_refused() -> None:
         gemm_time(known("a100-sxm-80gb"), "fp8", 1, 1, 1)
     with pytest.raises(UnpredictableError, match="no published dense bf16"):
         gemm_time(known("v100-sxm-16gb"), "bf16", 1, 1, 1)
+
+
+@pytest.mark.parametrize("name", ["a100-sxm-80gb", "h100-sxm-80gb", "rtx-4090"])
+def test_a_batch_is_never_shorter_than_half_of_it(name: str) -> None:
+    small = gemm_time(known(name), half(known(name)), 129, 1, 46, [1, 2, 3, 5, 6, 12, 24]).time_s
+    doubled = gemm_time(known(name), half(known(name)), 129, 1, 46, [2, 4, 6, 10, 12, 24, 48]).time_s
+    assert (doubled >= small).all()
+
+
+def test_a_correction_is_for_units_like_the_measured_ones() -> None:
+    """GeForce cards of Ada sum at half the rate of the L40S, which was measured."""
+    assert situation(known("rtx-6000-ada"), "bf16").family_trees is not None
+    assert situation(known("rtx-4090"), "bf16").family_trees is None
+    assert situation(known("h200-sxm-141gb"), "bf16").family_trees is not None
+
+
+def test_misaligned_rows_slow_the_arithmetic_not_the_memory() -> None:
+    device = known("a100-sxm-80gb")
+    one = np.ones(1)
+    large, narrow = (np.array([8192.0]), np.array([8191.0])), (np.array([8192.0]), np.array([1.0]))
+    for (m, n), at_least, at_most in ((large, 1.4, 1.61), (narrow, 1.0, 1.1)):
+        time = gemm_time(device, "bf16", m, n, 4096).time_s
+        slowed = misaligned_time(device, "bf16", time, m, n, 4096 * one, one)
+        assert at_least <= float((slowed / time)[0]) <= at_most
+    aligned = misaligned_time(device, "bf16", one, 8192 * one, 8192 * one, 4096 * one, one)
+    assert aligned[0] == 1.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.workload.transformer.point import BYTES_PER_ELEMENT
 
@@ -30,3 +31,24 @@ def alignment_slowdown(dtype: str, family: str, *sizes: I64) -> F64:
     for size in sizes:
         aligned &= (size * BYTES_PER_ELEMENT[dtype]) % rule["bytes"] == 0
     return np.where(aligned, 1.0, rule["slowdown"])
+
+
+def misaligned_time(accelerator: Accelerator, dtype: str, time_s: F64, m: F64, n: F64, k: F64, batch: F64) -> F64:
+    """[R] ``time_s`` of products [m, k] x [k, n], as misaligned rows of N or K elements make it.
+
+    The slower kernels multiply slower; what the product waits for memory, or to begin, is as long as before: the part of
+    ``time_s`` that is arithmetic (at the rate large products reach) grows by the slowdown, parts add as a norm.
+    """
+    slow = alignment_slowdown(dtype, "matmul", n.astype(np.int64), k.astype(np.int64))
+    if (slow == 1.0).all():
+        return time_s
+    rate = accelerator.peak_flop_per_s.get(dtype) or accelerator.peak("fp32")
+    arithmetic = np.minimum(2.0 * m * n * k * batch / (_REACHED * rate), time_s)
+    rest = np.maximum(time_s**_OVERLAP - arithmetic**_OVERLAP, 0.0)
+    return np.where(slow == 1.0, time_s, (rest + (slow * arithmetic) ** _OVERLAP) ** (1.0 / _OVERLAP))
+
+
+_REACHED = 0.75
+"""Share of the peak that large half-precision products reach in the runs the slowdown was fitted on (A100, 230 TFLOP/s)."""
+_OVERLAP = 3.0
+"""Exponent of the norm that joins arithmetic and memory, as in the products' own physical form (``gemm.json``, p)."""

@@ -14,6 +14,8 @@ training step or a decode step over all layers does). Long runs settle at the su
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -66,7 +68,7 @@ def gemm_time(
     if name == "fp32" and accelerator.compute_units:
         return linear_time(accelerator, *columns)
     found = situation(accelerator, name)
-    time = evaluate(found, *columns, cold=cold, sustained=sustained)
+    time = never_below_half_the_batch(lambda m, n, k, b: evaluate(found, m, n, k, b, cold=cold, sustained=sustained), *columns)
     if sustained:
         time = time / sustained_factor(accelerator, name)
     sigma = found.sigma[duration_class(time)]
@@ -79,6 +81,20 @@ def gemm_time(
     result = corrected(accelerator, f"matmul/{name}", result, rows, n_, k_)
     least = bound(found, columns[0], n_, k_, columns[3], cold)
     return result._replace(time_s=np.maximum(result.time_s, least))
+
+
+def never_below_half_the_batch(seconds: Callable[[F64, F64, F64, F64], F64], m: F64, n: F64, k: F64, batch: F64) -> F64:
+    """``seconds(m, n, k, batch)`` [R], and for a batch never less than half of it takes, or half of that, down to one.
+
+    The correction sees a batch as rows; where the device is not full yet its steps would make more work shorter.
+    """
+    time = seconds(m, n, k, batch)
+    rows, part = np.flatnonzero(batch > 1.0), batch[batch > 1.0]
+    while rows.size:
+        part = np.ceil(part / 2.0)
+        time[rows] = np.maximum(time[rows], seconds(m[rows], n[rows], k[rows], part))
+        rows, part = rows[part > 1.0], part[part > 1.0]
+    return time
 
 
 def evaluate(s: Situation, m: F64, n: F64, k: F64, batch: F64, *, cold: bool = False, sustained: bool = False) -> F64:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.predict.coefficients import load_arrays, load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.predict.kernels import boosted
@@ -88,7 +88,7 @@ def build(accelerator: Accelerator, name: str, document: Mapping[str, Any], arra
     by_family: Mapping[str, Mapping[str, float]] = document["physics"][key]
     family = accelerator.family
     own = by_family.get(family)
-    trees = boosted.unpack(f"{key}/{family}", arrays) if own else None
+    trees = boosted.unpack(f"{key}/{family}", arrays) if own and _same_units(accelerator, name, document) else None
     native = name in (key, _SAME_KERNELS.get(key))
     measured = own is not None and native and accelerator.id in document["measured"][key]
     basis: Basis = "fitted" if measured else "derived" if own else "specified"
@@ -103,6 +103,28 @@ def build(accelerator: Accelerator, name: str, document: Mapping[str, Any], arra
         sigma=_sigma(document, key, accelerator, basis, native),
         host_floor_s=_host_floor(document["host_floor_s"].get(key, {}), accelerator),
     )
+
+
+def _same_units(accelerator: Accelerator, name: str, document: Mapping[str, Any]) -> bool:
+    """Whether a unit of ``accelerator`` multiplies as much a clock as those of its family that were measured.
+
+    GeForce cards of a family sum 16-bit products at half the rate of its datacentre cards: what the correction learned of
+    the balance between arithmetic and memory there is not true of them.
+    """
+    measured = document["measured"][IMPLEMENTATIONS[name].coefficients]
+    known = accelerators()
+    references = [known[i] for i, family in measured.items() if family == accelerator.family and i in known]
+    own = _per_clock(accelerator, name)
+    others = [r for a in references if (r := _per_clock(a, name)) is not None]
+    return own is None or not others or any(abs(own - other) < 0.5 for other in others)
+
+
+def _per_clock(accelerator: Accelerator, name: str) -> float | None:
+    """log2 of the FLOP a unit does a clock; None where the catalogue lacks units, clock or rate."""
+    rates = [accelerator.peak_flop_per_s[d] for d in IMPLEMENTATIONS[name].math if d in accelerator.peak_flop_per_s]
+    if not (accelerator.compute_units and accelerator.boost_hz and rates):
+        return None
+    return math.log2(rates[0] / (accelerator.compute_units * accelerator.boost_hz))
 
 
 def _borrowed(document: Mapping[str, Any], key: str, family: str) -> Coefficients:
