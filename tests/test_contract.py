@@ -28,7 +28,7 @@ PACKAGE = Path(gpuwise.__file__).parent
 ROOT = PACKAGE.parent.parent
 COEFFICIENTS = PACKAGE / "predict" / "coefficients"
 MOST_LINES = 800
-"""Beyond this a file is where nobody wants to live; there are no exceptions."""
+"""A file is cut at its joints, and there are always some before this; there are no exceptions."""
 
 
 # --- public names ---
@@ -219,13 +219,13 @@ def test_files_stay_small() -> None:
 
 # --- coefficients ---
 
-FAMILIES = sorted(p.stem for p in COEFFICIENTS.glob("*.json") if p.name != "MANIFEST.json")
-STORED = sorted(p.name for p in COEFFICIENTS.iterdir() if p.suffix in (".json", ".npz") and p.name != "MANIFEST.json")
+FAMILIES = sorted(p.stem for p in COEFFICIENTS.rglob("*.json") if p.name != "MANIFEST.json")
+STORED = sorted(p.name for p in COEFFICIENTS.rglob("*") if p.suffix in (".json", ".npz") and p.name != "MANIFEST.json")
 
 
 def test_the_manifest_lists_every_coefficient_file() -> None:
     manifest = json.loads((COEFFICIENTS / "MANIFEST.json").read_text())
-    assert manifest == {n: hashlib.sha256((COEFFICIENTS / n).read_bytes()).hexdigest() for n in STORED}
+    assert manifest == {n: hashlib.sha256(coefficients.coefficient_path(n).read_bytes()).hexdigest() for n in STORED}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -238,7 +238,7 @@ def test_coefficients_say_where_they_come_from(family: str) -> None:
 @pytest.mark.parametrize("name", STORED)
 def test_a_corrupt_coefficient_file_gives_no_number(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read = coefficients.load_json if name.endswith(".json") else coefficients.load_arrays
-    raw = (COEFFICIENTS / name).read_bytes()
+    raw = coefficients.coefficient_path(name).read_bytes()
     real = coefficients._raw
     for at in (0, len(raw) // 3, len(raw) - 1):
         damaged = raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :]
@@ -262,7 +262,9 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.mark.parametrize("file", ["predict/coefficients/gemm.json", "predict/coefficients/stacks.json", "facts/data/offers.csv"])
+@pytest.mark.parametrize(
+    "file", ["predict/coefficients/kernels/gemm.json", "predict/coefficients/step/stacks.json", "facts/data/offers/offers.csv"]
+)
 def test_one_flipped_digit_stops_a_plan(copied: Path, file: str) -> None:
     """A digit turned into another digit leaves a file that still parses; no price or time may come of it."""
     path = copied / "gpuwise" / file

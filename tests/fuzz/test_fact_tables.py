@@ -157,7 +157,7 @@ def test_toml_values_of_every_type(lawful, table: dict[str, object]) -> None:
 @contextmanager
 def _shipped(room: str, name: str, text: str) -> Iterator[None]:
     """``text`` in place of the shipped file ``name`` for a module of ``facts``, with empty caches."""
-    module = importlib.import_module(f"gpuwise.facts.{room}")
+    module = importlib.import_module(f"gpuwise.facts.hardware.{room}")
     real = module.shipped_text
 
     def empty() -> None:

@@ -43,7 +43,7 @@ def formats_page() -> str:
 
     lines = [STAMP, "", "# File formats", ""]
     lines += [
-        "All fact files are in `src/gpuwise/facts/data`. They are read strictly: an unknown, missing or "
+        "All fact files are in the folders of `src/gpuwise/facts/data`. They are read strictly: an unknown, missing or "
         "repeated field, an empty required cell, NaN, infinity, a negative number, or a value of the wrong "
         "type is an error that names file, line and field. A number must be above zero unless a range says "
         "otherwise. In CSV, a list of names is written `a;b` and a line that starts with `#` is a comment.",
@@ -150,7 +150,7 @@ def _stacks() -> list[str]:
     lines = ["## stacks.toml, memory_rules.toml and stacks.json", ""]
     lines += [
         "A stack is described in three places. `workload/stacks.toml` says which kernels run, "
-        "`predict/memory_rules.toml` how memory is held, and `predict/coefficients/stacks.json` what "
+        "`predict/memory/memory_rules.toml` how memory is held, and `predict/coefficients/step/stacks.json` what "
         "launches, gaps and overlaps cost, which is fitted.",
         "",
         f"Stacks: {', '.join(f'`{name}`' for name in stacks())}.",
@@ -177,7 +177,7 @@ def _coefficients() -> list[str]:
     return [
         "## Coefficients",
         "",
-        "`predict/coefficients/<family>.json` holds the numbers of a family and `provenance`: sources, rows, "
+        "`predict/coefficients/<subject>/<family>.json` holds the numbers of a family and `provenance`: sources, rows, "
         "date, split and the errors of the fit. Arrays are in `<family>.npz` (no pickles). `MANIFEST.json` "
         "holds the SHA-256 of each file: a file that does not match gives no number, it raises `DataError`. "
         "`gpuwise.calibrate.coefficient_files.write` writes all three.",

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpuwise.errors import DataError
-
-FOLDER = Path(__file__).parent.parent / "predict" / "coefficients"
+from gpuwise.predict.coefficients import FOLDER, coefficient_path
 
 
 def write(family: str, document: dict[str, Any], arrays: dict[str, Any] | None = None) -> None:
     """Write ``<family>.json`` (and ``.npz``), then refresh the manifest. ``document`` needs ``provenance``."""
     if "provenance" not in document:
         raise DataError(f"coefficients of {family} have no provenance")
-    (FOLDER / f"{family}.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+    coefficient_path(f"{family}.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
     if arrays is not None:
-        np.savez_compressed(FOLDER / f"{family}.npz", **arrays)
+        np.savez_compressed(coefficient_path(f"{family}.npz"), **arrays)
     refresh_manifest()
 
 
 def refresh_manifest() -> None:
     """Recompute ``MANIFEST.json`` from the files present."""
-    names = sorted(p.name for p in FOLDER.iterdir() if p.suffix in (".json", ".npz") and p.name != "MANIFEST.json")
-    sums = {n: hashlib.sha256((FOLDER / n).read_bytes()).hexdigest() for n in names}
+    names = sorted(p.name for p in FOLDER.rglob("*") if p.suffix in (".json", ".npz") and p.name != "MANIFEST.json")
+    sums = {n: hashlib.sha256(coefficient_path(n).read_bytes()).hexdigest() for n in names}
     (FOLDER / "MANIFEST.json").write_text(json.dumps(sums, indent=1) + "\n")

@@ -23,6 +23,7 @@ from typing import Literal, TypeVar, cast
 from gpuwise.errors import DataError, FieldError, nearest_names
 
 DATA = Path(__file__).parent / "data"
+_SUBJECTS = ("", "hardware", "models", "offers", "operations", "software")
 """The fact files shipped with the package."""
 
 Kind = Literal["text", "number", "integer", "date", "flag", "names", "numbers"]
@@ -107,10 +108,16 @@ Schema = Mapping[str, Field]
 _N = TypeVar("_N", int, float)
 
 
+def shipped_path(name: str) -> Path:
+    """Where the fact file ``name`` lies under :data:`DATA`: names are unique over its folders. A name that none of them has
+    is placed at the top, where reading it fails."""
+    return next((path for subject in _SUBJECTS if (path := DATA / subject / name).is_file()), DATA / name)
+
+
 def shipped_text(name: str) -> str:
     """The text of a fact file of the package. Raises DataError when it is missing or not UTF-8."""
     try:
-        return (DATA / name).read_text(encoding="utf-8")
+        return shipped_path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"the fact file {name} cannot be read: {error}", hint="reinstall gpuwise") from error
 

@@ -58,14 +58,14 @@ REFUSED = [
 
 @pytest.mark.parametrize(("arguments", "said"), REFUSED, ids=[" ".join(a[1:]) for a, _ in REFUSED])
 def test_refusals(gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str) -> None:
-    monkeypatch.chdir(Path(__file__).parent.parent.parent)
+    monkeypatch.chdir(Path(__file__).parents[3])
     ran = gpuwise(*arguments)
     assert ran.code == 2 and ran.out == ""
     assert said in ran.err and ran.err.startswith("error: ") and "\nhint: " in ran.err and "Traceback" not in ran.err
 
 
 def test_shapes() -> None:
-    root = Path(__file__).parent.parent.parent
+    root = Path(__file__).parents[3]
     pytest.importorskip("torch")
     _, options = subject_of(f"{root}/examples/train_gpt.py:GPT", OwnCode(input=("8x128:int64", "32x3x224x224")))
     assert options["inputs"] == (((8, 128), "int64"), ((32, 3, 224, 224), "fp32"))
@@ -87,7 +87,7 @@ def test_without_torch_there_is_a_hint(command: str) -> None:
         "from gpuwise.cli.app import run\n"
         f"sys.exit(run([{command!r}, 'examples/train_gpt.py:make_step', '--on', '4090', '--batch', '8']))\n"
     )
-    root = Path(__file__).parent.parent.parent
+    root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, timeout=120, check=False)
     assert done.returncode in (1, 2) and done.stdout == ""
     assert "needs torch" in done.stderr and "hint: pip install 'gpuwise[torch]'" in done.stderr

@@ -164,7 +164,7 @@ def test_refusals() -> None:
         plan_step(step(), batch="auto", today=TODAY)
 
 
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "train_gpt.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "train_gpt.py"
 
 
 def test_a_small_step_of_ones_own() -> None:

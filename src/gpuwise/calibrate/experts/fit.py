@@ -1,4 +1,4 @@
-"""Fits the expert-layer coefficients: ``fit(folder)`` rewrites ``predict/coefficients/moe.*``.
+"""Fits the expert-layer coefficients: ``fit(folder)`` rewrites ``predict/coefficients/kernels/moe.*``.
 
 Needs scipy. As for matrix products: physics per kernel, format and family on the fit shapes (least squares
 on log time with priors), boosted trees on what is left, errors on layer shapes kept out and on devices left

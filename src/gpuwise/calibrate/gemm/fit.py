@@ -1,4 +1,4 @@
-"""Fits the matrix-product coefficients: ``fit(folder)`` rewrites ``predict/coefficients/gemm.*``.
+"""Fits the matrix-product coefficients: ``fit(folder)`` rewrites ``predict/coefficients/kernels/gemm.*``.
 
 Needs scipy (``pip install 'gpuwise[calibrate]'``). Three stages, all on the fit sites only: physics per
 implementation and family (least squares on log time with priors that keep each coefficient physical), the

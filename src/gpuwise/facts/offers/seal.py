@@ -11,7 +11,7 @@ import hashlib
 import re
 
 from gpuwise.errors import DataError
-from gpuwise.facts.loading import DATA, shipped_text
+from gpuwise.facts.loading import shipped_path, shipped_text
 
 SEALED = ("offers.csv", "purchases.csv", "price_history.csv", "compatibility.csv")
 _SEAL = re.compile(r"^# sha256 ([0-9a-f]{64})\n?\Z", re.MULTILINE)
@@ -40,4 +40,4 @@ def _digest(text: str) -> str:
 
 if __name__ == "__main__":
     for name in SEALED:
-        (DATA / name).write_text(sealed(shipped_text(name)), encoding="utf-8")
+        shipped_path(name).write_text(sealed(shipped_text(name)), encoding="utf-8")

@@ -1,6 +1,7 @@
 """Fitted coefficients as data files, with where they came from and how wrong they were.
 
-Each family has ``<family>.json`` (provenance and small numbers) and, when it needs arrays, ``<family>.npz``.
+Each family has ``<family>.json`` (provenance and small numbers) in the folder of its subject and, when it needs arrays,
+``<family>.npz`` beside it.
 ``MANIFEST.json`` holds the SHA-256 of every file: a file that does not match gives no number, it raises.
 """
 
@@ -26,9 +27,19 @@ def _manifest() -> dict[str, str]:
     return json.loads(_raw("MANIFEST.json"))
 
 
+FOLDER = Path(__file__).parent
+_SUBJECTS = ("", "kernels", "comm", "step", "memory", "serving")
+
+
+def coefficient_path(name: str) -> Path:
+    """Where the coefficient file ``name`` lies: names are unique over the folders. A name that none of them has is placed at
+    the top."""
+    return next((path for subject in _SUBJECTS if (path := FOLDER / subject / name).is_file()), FOLDER / name)
+
+
 def _raw(name: str) -> bytes:
     try:
-        return Path(__file__).with_name(name).read_bytes()
+        return coefficient_path(name).read_bytes()
     except FileNotFoundError:
         raise DataError(f"coefficient file {name} is missing", hint=_HINT) from None
 

@@ -1,7 +1,7 @@
 """What a process holds on a CUDA device outside torch's allocator: the context, the kernels it loaded, NCCL's buffers.
 
 A context keeps a stack for every thread that can be resident, so its size goes with the number of streaming
-multiprocessors: ``context = base + per_unit * units``. Both are fitted by least squares on ``facts/data/contexts.csv``
+multiprocessors: ``context = base + per_unit * units``. Both are fitted by least squares on ``facts/data/hardware/contexts.csv``
 (a lazy-loading table: 20 to 170 units, 82 to 595 MiB), over the devices other than the one asked for; a device of the
 table itself answers with the mean of its own rows. Before CUDA 11.7 every kernel of every library was loaded at the
 start: that surplus is a constant of the CUDA version, fitted on measured jobs (``coefficients/captured_memory.json``).
@@ -46,7 +46,7 @@ FOREIGN_VENDORS = ("AMD", "Intel", "Apple", "Google", "AWS")
 
 @dataclass(frozen=True, slots=True)
 class ContextRow:
-    """One measurement of ``facts/data/contexts.csv``."""
+    """One measurement of ``facts/data/hardware/contexts.csv``."""
 
     accelerator: Accelerator
     loading: str

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.machine.devices.trees import amd_card, kfd_node, write
 
 from gpuwise.errors import DeviceLostError, InputError, NoDriverError, ReadingError
 from gpuwise.machine.devices.amd.backend import UNKNOWN_REASON, event_reasons, open_amd
 from gpuwise.machine.devices.readings import EventReason, GpuProcess, State
-
-from .trees import amd_card, kfd_node, write
 
 PCI_IDS = """1001  Other
 \t740f  Wrong

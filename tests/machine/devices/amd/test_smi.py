@@ -17,14 +17,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.machine.devices.trees import write
 
 from gpuwise.errors import DeviceError, DeviceLostError, DevicePermissionError, NoDriverError, ReadingError
 from gpuwise.machine.devices.amd.backend import AmdDevices
 from gpuwise.machine.devices.amd.smi import FROM_THE_SECOND, OTHER_FORM, AmdSmi
 from gpuwise.machine.devices.amd.smi_answers import HEALTH, IDENTITY, SAMPLE, amd_smi_error
 from gpuwise.machine.devices.readings import EventReason, GpuProcess, State
-
-from .trees import write
 
 DOUBLE = Path(__file__).with_name("amdsmi_double.py")
 BUS = "00000000:c1:00.0"

@@ -11,7 +11,7 @@ from gpuwise.train.hook.zygote import Zygote
 from gpuwise.train.tune.gate import Gate
 from gpuwise.train.tune.trial import Job
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 LIMITS = Limits(wall_s=240)
 
 

@@ -21,7 +21,7 @@ from gpuwise.train.tune.search import Options, Result, Search
 from gpuwise.train.tune.state import FILE, State
 from gpuwise.train.tune.trial import OBSERVE, Job, run
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 MIB = 2**20
 
 

@@ -204,7 +204,7 @@ def test_weights_in_sixteen_bits() -> None:
 def test_where_things_are_done() -> None:
     sites = PLAIN[3]
     assert sites.optimizer is not None and "make(model.parameters())" in sites.optimizer.source
-    assert sites.forward[0].name == "model" and sites.forward[0].where.startswith("test_interventions.py:")
+    assert sites.forward[0].name == "model" and sites.forward[0].where.startswith("test_changes.py:")
     assert sites.backward is not None and "backward" in sites.backward.source
     assert sites.blocks == ("model.blocks",) and sites.large_linear == "model.head"
     assert (sites.n_linear, sites.n_conv, sites.optimizers) == (7, 0, ("AdamW",))
