@@ -233,9 +233,9 @@ def _bound(names: Sequence[str], subjects: Sequence[Subject], rows: Sequence[Row
     bound = [i for share, i in shares if share >= BOUND]
     low, high = min(s for s, _ in shares), max(s for s, _ in shares)
     span = f"{100 * low:.0f}" if round(100 * low) == round(100 * high) else f"{100 * low:.0f} to {100 * high:.0f}"
-    who = "all of them" if len(bound) == len(names) else listed(names[i] for i in bound)
     if not bound:
         return f"Reading the weights is only {span} % of a single sequence's step: the rest is launches and other kernels."
+    who = "all of them" if len(bound) == len(names) else listed(names[i] for i in bound)
     return f"A single sequence is bound by memory on {who}: reading the weights takes {span} % of its step."
 
 
