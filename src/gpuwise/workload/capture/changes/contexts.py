@@ -154,7 +154,7 @@ def _watch_modules(watch: Watch) -> Iterator[None]:
 
     def before(module: nn.Module, args: Any) -> None:
         watch.depth += 1
-        if watch.depth == 1:
+        if watch.depth == 1 and torch._C._current_graph_task_id() == -1:  # a recomputed block is no model of its own
             if module not in watch.seen:
                 watch.seen.add(module)
                 _note_model(watch, module)
@@ -165,7 +165,7 @@ def _watch_modules(watch: Watch) -> Iterator[None]:
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
         watch.depth -= 1
-        if watch.depth == 0:
+        if watch.depth == 0 and torch._C._current_graph_task_id() == -1:
             for tell in watch.on_output:
                 tell(module, output)
 
