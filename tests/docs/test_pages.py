@@ -162,11 +162,11 @@ def test_every_public_name_is_documented(pages: dict[str, str]) -> None:
 def test_every_column_is_documented(pages: dict[str, str]) -> None:
     from gpuwise.facts.loading import DATA
 
-    for path in DATA.glob("*.csv"):
+    for path in DATA.rglob("*.csv"):
         head = next(line for line in path.read_text().split("\n") if line and not line.startswith("#"))
         part = pages["files.md"].partition(f"## {path.name}\n")[2].partition("\n## ")[0]
         assert all(f"| `{column}` |" in part for column in head.split(",")), path.name
-    for path in DATA.glob("*.toml"):
+    for path in DATA.rglob("*.toml"):
         name = "models_*.toml" if path.name.startswith("models_") else path.name
         part = pages["files.md"].partition(f"## {name}\n")[2].partition("\n## ")[0]
         if name == path.name:

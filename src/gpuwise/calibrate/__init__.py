@@ -1,1 +1,1 @@
-
+"""Coefficients fitted from measurements, and predictions scored against them."""
