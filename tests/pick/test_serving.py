@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.architecture import find_model
 from gpuwise.pick.jobs import serving_job
-from gpuwise.pick.serving import Served, TooLargeToServe, least_replicas, least_token_s, serve_on
-from gpuwise.predict.memory.serving import engine_memory, local_memory
+from gpuwise.pick.serving import Service, TooLargeToServe, can_serve, least_replicas, least_token_s, serve_on
 
 EIGHT, SEVENTY = find_model("llama-3.1-8b"), find_model("llama-3.1-70b")
 
 
-def served(job_of: object, name: str) -> Served:
+def served(job_of: object, name: str) -> Service:
     cluster = find_cluster(name)
     got = serve_on(job_of, cluster, cluster.n_accelerators)  # type: ignore[arg-type]
-    assert isinstance(got, Served)
+    assert isinstance(got, Service)
     return got
 
 
@@ -65,22 +65,11 @@ def test_more_users_are_each_slower_and_together_faster() -> None:
 
 def test_a_vendor_the_fit_never_saw_is_marked() -> None:
     got = served(serving_job(EIGHT, context=2048), "snapdragon-8-elite-hexagon")
-    assert got.tokens_per_s.basis == "extrapolated" and got.notes
+    assert got.tokens_per_s.basis == "extrapolated" and got.replica.notes
 
 
-@given(st.integers(1, 64), st.integers(1, 64), st.sampled_from([1, 2, 4, 8]))
-def test_memory_grows_with_sequences_and_shrinks_with_ranks(a: int, b: int, tp: int) -> None:
-    card = accelerators()["h100-sxm-80gb"]
-    small, large = sorted((a, b))
-    less = engine_memory(EIGHT, card, "bf16", tp=tp, sequences=small, context=2048)
-    more = engine_memory(EIGHT, card, "bf16", tp=tp, sequences=large, context=2048)
-    assert less.total <= more.total
-    assert engine_memory(EIGHT, card, "bf16", tp=2 * tp, sequences=small, context=2048).total < less.total
-
-
-def test_local_weights_are_the_size_of_their_files() -> None:
-    card = accelerators()["rtx-4090"]
-    q4 = local_memory(EIGHT, card, "Q4_K_M", n_devices=1, context=4096)
-    assert q4.weights == pytest.approx(4.92e9, rel=0.02)  # Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf is 4.92 GB
-    f16 = local_memory(EIGHT, card, "F16", n_devices=1, context=4096)
-    assert f16.weights == pytest.approx(16.07e9, rel=0.01)
+def test_where_no_engine_runs_several_users_are_not_served() -> None:
+    with pytest.raises(UnpredictableError):
+        serve_on(serving_job(EIGHT, requests_per_day=1000), find_cluster("p40"), 1)
+    assert not can_serve(serving_job(EIGHT, users=2), accelerators()["p40"])
+    assert served(serving_job(EIGHT), "p40").replica.program == "llama.cpp"

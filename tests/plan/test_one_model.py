@@ -6,25 +6,18 @@ import datetime
 
 import pytest
 
-from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.cpus import find_cpu
+from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.architecture import find_model
 from gpuwise.plan.api import make_plan
 from gpuwise.plan.goal import Wishes
-from gpuwise.plan.one_model import NEAREST_FORMAT, decode, known_weights, train
+from gpuwise.plan.one_model import decode, train
 from gpuwise.plan.one_op import find_target
-from gpuwise.predict.inference import WEIGHTS
-from gpuwise.predict.single_stream import FORMAT_BITS
+from gpuwise.serve.replica import Served, serve
 
 TODAY = datetime.date(2026, 11, 21)
 LLAMA = find_model("llama-3.1-8b")
-
-
-def test_every_format_of_an_engine_has_a_nearest_one_on_a_processor() -> None:
-    assert set(NEAREST_FORMAT) == set(WEIGHTS) and set(NEAREST_FORMAT.values()) <= set(FORMAT_BITS)
-    assert known_weights("q4_k_m") == "Q4_K_M" and known_weights("BF16") == "BF16" and known_weights("FP8") == "fp8"
-    with pytest.raises(UnknownNameError):
-        known_weights("Q2")
 
 
 def test_published_sizes() -> None:
@@ -40,6 +33,30 @@ def test_measured_single_streams_are_within_a_fifth() -> None:
     for weights, measured in (("Q4_K_M", 127.74), ("F16", 54.34)):
         row = decode(find_model("llama-3-8b"), weights, [find_target("4090")]).rows[0]
         assert row.tokens_per_s is not None and row.tokens_per_s.expected == pytest.approx(measured, rel=0.2)
+
+
+def test_decoding_is_what_the_replica_says() -> None:
+    """The step, the memory and the program of the serving room, split over every GPU named."""
+    gemma = find_model("gemma-3-27b")
+    row = decode(gemma, "int4_wo", [find_target("4090")], context=32_768).rows[0]
+    got = serve(gemma, find_cluster("rtx-4090").system, ("int4_wo",), (1,), context=32_768)
+    assert isinstance(got, Served) and row.time_s == got.step and row.tokens_per_s == got.tokens_per_s()
+    assert (row.needs_bytes, row.has_bytes) == (got.memory.total, got.memory.most) and row.notes == ("vLLM",)
+    two = decode(LLAMA, "bf16", [find_target("2xh100-sxm")]).rows[0]
+    split = serve(LLAMA, find_cluster("2xh100-sxm").system, ("bf16",), (2,), context=1024)
+    assert isinstance(split, Served) and two.time_s == split.step and two.notes == ("vLLM, tensor parallel 2",)
+    experts = find_model("mixtral-8x7b")
+    both = decode(experts, "bf16", [find_target("4xh100-sxm")]).rows[0].time_s
+    moe = serve(experts, find_cluster("4xh100-sxm").system, ("bf16",), (4,), context=1024)
+    assert isinstance(moe, Served) and both == moe.step
+
+
+def test_a_format_of_an_engine_where_it_does_not_run_is_llama_cpps_nearest() -> None:
+    row = decode(find_model("llama-3.2-1b"), "bf16", [find_target("m2-ultra")]).rows[0]
+    same = decode(find_model("llama-3.2-1b"), "F16", [find_target("m2-ultra")]).rows[0]
+    assert row.time_s == same.time_s and row.notes == ("as F16 in llama.cpp",) and same.notes == ()
+    with pytest.raises(UnpredictableError):
+        decode(find_model("llama-3.2-1b"), "bf16", [find_target("m2-ultra")], batch=8)
 
 
 def test_longer_contexts_and_larger_batches_cost() -> None:

@@ -21,9 +21,10 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import default_system, with_count
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.pick.compare.facts import reached, streamed
-from gpuwise.predict.inference import Iterations, Serving, device_times
 from gpuwise.predict.kernels.memory_bound import cache_rate
 from gpuwise.predict.kernels.table import concatenate, kernel_times
+from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.iteration import Iterations, device_times
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.step import Kind, OpTable, Phase
 from gpuwise.workload.transformer.point import Point
@@ -166,7 +167,7 @@ def decode_points(accelerator: Accelerator, arch: Architecture, context: int) ->
     system = with_count(default_system(accelerator), 1)
     batches = np.array(DECODE_BATCHES)
     ones = np.ones_like(batches)
-    times = device_times(arch, system, Serving(), Iterations(batches, ones, ones * context))
+    times = device_times(arch, system, EngineConfig(), Iterations(batches, ones, ones * context))
     products = times.kernels_s - times.attention_s - times.memory_s
     found: list[OpPoint] = []
     for i, batch in enumerate(DECODE_BATCHES):

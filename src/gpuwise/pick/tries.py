@@ -25,8 +25,9 @@ from gpuwise.pick.owning import Terms, bill, least_bill_usd, resale_share
 from gpuwise.pick.ranking import Try, least_budget, time_limit_s, too_large
 from gpuwise.pick.serving import (
     BATCHES,
-    Served,
+    Service,
     TooLargeToServe,
+    can_serve,
     fitting_bits,
     least_replicas,
     least_short,
@@ -41,7 +42,7 @@ from gpuwise.predict.estimate import Estimate
 from gpuwise.units import HOUR_S, PETA, format_duration
 
 Predict = Callable[[Job, Cluster], Trained | TooLarge]
-Serve = Callable[[Job, Cluster, int], Served | TooLargeToServe]
+Serve = Callable[[Job, Cluster, int], Service | TooLargeToServe]
 
 
 class Predictions:
@@ -49,7 +50,7 @@ class Predictions:
 
     def __init__(self) -> None:
         self._trained: dict[tuple[Job, Cluster], Trained | TooLarge | InputError | UnpredictableError] = {}
-        self._served: dict[tuple[Job, Cluster, int], Served | TooLargeToServe | InputError | UnpredictableError] = {}
+        self._served: dict[tuple[Job, Cluster, int], Service | TooLargeToServe | InputError | UnpredictableError] = {}
 
     def train(self, job: Job, cluster: Cluster) -> Trained | TooLarge:
         """:func:`train_on`, remembered. Raises what it raises."""
@@ -64,7 +65,7 @@ class Predictions:
             raise got
         return got
 
-    def serve(self, job: Job, cluster: Cluster, ranks: int) -> Served | TooLargeToServe:
+    def serve(self, job: Job, cluster: Cluster, ranks: int) -> Service | TooLargeToServe:
         """:func:`serve_on`, remembered. Raises what it raises."""
         key = (job, cluster, ranks)
         if key not in self._served:
@@ -194,6 +195,9 @@ def _serving(job: Job, way: Way, limits: Limits, terms: Terms, known: Prediction
         allowed = "no hours promised" if lent is None else f"lends {lent:.0f} hours a month"
         yield left_out(way, "slow", f"{allowed} of the {wanted:.0f} wanted", wanted - (lent or 0.0))
         return
+    if not can_serve(job, accelerator):
+        yield left_out(way, "software", "vLLM is not known to run on it, and llama.cpp serves one user")
+        return
     counts = counts_for(way, limits)
     whole = counts[0] if way.purchase is not None and counts else 1
     possible = [n for n in ranks_for(job, accelerator) if counts and n <= counts[-1]]
@@ -259,7 +263,7 @@ def _server(
     return run
 
 
-def served_outcome(job: Job, way: Way, cluster: Cluster, got: Served, terms: Terms, n: int) -> Outcome:
+def served_outcome(job: Job, way: Way, cluster: Cluster, got: Service, terms: Terms, n: int) -> Outcome:
     """The load by this way, once its prediction is known, on the ``n`` accelerators that have to be had for it."""
     hours = job.hours * HOUR_S
     whole = replace(cluster, n_accelerators=n)
@@ -267,7 +271,7 @@ def served_outcome(job: Job, way: Way, cluster: Cluster, got: Served, terms: Ter
     rate = got.tokens_per_s
     wait = Estimate(1 / rate.high, 1 / rate.expected, 1 / rate.low, rate.basis)
     flop_per_s = got.capacity_tokens_per_s * job.flop_per_served_token
-    changes = () if got.tier == 0 and got.bits == 16 else (f"{got.bits}-bit weights ({got.format})",)
+    changes = () if got.tier == 0 and got.bits == 16 else (f"{got.bits}-bit weights ({got.replica.weights})",)
     split = (
         f"{got.replicas} replica{'s' if got.replicas > 1 else ''} of {got.ranks}"
         if got.replicas * got.ranks > 1
@@ -287,9 +291,9 @@ def served_outcome(job: Job, way: Way, cluster: Cluster, got: Served, terms: Ter
         changes=changes,
         tier=got.tier,
         purpose=job.purpose,
-        layout=f"{got.engine}, {split}, batch {got.batch}",
+        layout=f"{got.replica.program}, {split}, batch {got.batch}",
         support=software_for(way.accelerator, "infer"),
-        notes=(*got.notes, *_notes(way, whole.n_accelerators)),
+        notes=(*got.replica.notes, *_notes(way, whole.n_accelerators)),
     )
 
 

@@ -11,9 +11,7 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
@@ -23,26 +21,15 @@ from gpuwise.plan.goal import Wishes
 from gpuwise.plan.one_op import Target, ratio
 from gpuwise.predict import cpu as processor
 from gpuwise.predict.estimate import Estimate
-from gpuwise.predict.inference import WEIGHT_BYTES, WEIGHTS, Iterations, Serving, iteration_time
-from gpuwise.predict.memory.device import context_bytes, usable_bytes
-from gpuwise.predict.memory.kv_cache import LLAMA_CPP, VLLM, CacheLayout, kv_cache_bytes
-from gpuwise.predict.memory.memory_rules import find_memory_rules
-from gpuwise.predict.single_stream import FORMAT_BITS, token_time, weight_bytes_read
+from gpuwise.predict.memory.kv_cache import kv_cache_bytes
+from gpuwise.serve.formats import FORMATS, find_format, weight_bytes, weight_bytes_read
+from gpuwise.serve.memory import cache_layout
+from gpuwise.serve.processor import token_time
+from gpuwise.serve.replica import LLAMA_CPP, Replica, Unserved, most_ranks, rate, serve
 from gpuwise.units import HOUR_S, format_bytes
 from gpuwise.workload.transformer.parameters import count_parameters
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
-NEAREST_FORMAT = {
-    "bf16": "F16",
-    "fp16": "F16",
-    "fp8": "Q8_0",
-    "fp8_block": "Q8_0",
-    "int8_wo": "Q8_0",
-    "nvfp4": "Q4_K_M",
-    "mxfp4": "Q4_K_M",
-    "int4_wo": "Q4_K_M",
-}
-"""The format of llama.cpp nearest in size to an engine's."""
 LONGEST = 1e18
 """Tokens; beyond it a count is a slip of the keyboard."""
 
@@ -96,11 +83,10 @@ def decode(
     Raises UnknownNameError for a format nobody has, InputError for a model that does not generate or a context
     beyond it, UnpredictableError when a device has no rate for the format.
     """
-    form = known_weights(weights)
+    form = find_format(weights).name
     _check_decode(arch, form, context, batch)
-    total = count_parameters(arch).total
-    held = total * (FORMAT_BITS[form] / 8.0 if form in FORMAT_BITS else WEIGHT_BYTES[form])
-    cache = batch * float(kv_cache_bytes(arch, context, _layout(form)))
+    held = weight_bytes(arch, form)
+    cache = batch * float(kv_cache_bytes(arch, context, cache_layout(form)))
     flop = batch * model_flop_per_token(arch, min(context, arch.max_seq_len)) / 3.0
     base = None if against is None else _cpu_decode(against, arch, form, context, batch)
     rows: list[ModelRow] = []
@@ -108,7 +94,7 @@ def decode(
         if isinstance(target, Cpu):
             row = _cpu_decode(target, arch, form, context, batch)
         else:
-            row = _gpu_decode(target, arch, form, context, batch, held + cache)
+            row = _gpu_decode(target, arch, form, context, batch)
         if base is not None and base.time_s is not None and row.time_s is not None:
             row = replace(row, speedup=ratio(base.time_s, row.time_s))
         rows.append(row)
@@ -151,57 +137,43 @@ def train(
     return ModelAnswer("train", arch, text, flop, count_parameters(arch).total * 2.0, None, tuple(rows), base)
 
 
-def _layout(form: str) -> CacheLayout:
-    """How the program that runs weights of ``form`` holds the cache."""
-    return LLAMA_CPP if form in FORMAT_BITS else VLLM
-
-
-def known_weights(text: str) -> str:
-    """``Q4_K_M`` or ``bf16`` as the tables write it. Raises UnknownNameError."""
-    if text in FORMAT_BITS or text in WEIGHTS:
-        return text
-    for name in (*WEIGHTS, *FORMAT_BITS):
-        if name.lower() == text.lower():
-            return name
-    known = (*FORMAT_BITS, *WEIGHTS)
-    raise UnknownNameError("weight format", text, known, hint="it is one of " + ", ".join(known))
-
-
 # --- one device each ---
 
 
 def _cpu_decode(cpu: Cpu, arch: Architecture, form: str, context: int, batch: int) -> ModelRow:
-    used = form if form in FORMAT_BITS else NEAREST_FORMAT[form]
-    time = processor.token_time(cpu, arch, used, context=context, batch=batch)
-    notes = () if used == form else (f"as {used} in llama.cpp",)
-    rate = _inverse(time.time_s, batch)
-    return ModelRow(cpu.name, cpu.id, "cpu", time.time_s, rate, time.bound, None, None, notes=notes)
+    used = FORMATS[form].llama_cpp
+    time = token_time(cpu, arch, used, context=context, batch=batch)
+    notes = () if used == form else (f"as {used} in {LLAMA_CPP}",)
+    return ModelRow(cpu.name, cpu.id, "cpu", time.time_s, rate(time.time_s, batch), time.bound, None, None, notes=notes)
 
 
-def _gpu_decode(target: Cluster, arch: Architecture, form: str, context: int, batch: int, tensors: float) -> ModelRow:
+def _gpu_decode(target: Cluster, arch: Architecture, form: str, context: int, batch: int) -> ModelRow:
+    """The way to serve it on all GPUs of ``target`` together."""
     a, n = target.accelerator, target.n_accelerators
-    needs = tensors + n * context_bytes(a, find_memory_rules("eager"))
-    has = n * usable_bytes(a)
-    if needs > has:
+    if not FORMATS[form].of_llama_cpp and n > most_ranks(target.system):
+        raise InputError(f"{target.label} is more than one host", hint="one engine runs in one host here")
+    got = serve(arch, target.system, (form,), (n,), sequences=batch, context=context)
+    if isinstance(got, Unserved):
+        if got.error is not None or got.memory is None:
+            raise got.error or UnpredictableError(f"{form} weights are not predicted on {a.name} with a batch of {batch:,}")
+        needs, has = n * got.memory.total, n * got.memory.most
         short = f"needs {format_bytes(needs)}, has {format_bytes(has)}"
         return ModelRow(target.label, a.id, "gpu", None, None, "does not fit", needs, has, notes=(short,))
-    if form in FORMAT_BITS:
-        time = token_time(arch, a, form, context=context, n_devices=n)
-        notes = () if n == 1 else ("layers in turn: bandwidths do not add",)
-    else:
-        if n > target.system.domain_size:
-            raise InputError(f"{target.label} is more than one host", hint="one engine runs in one host here")
-        one = np.array([1])
-        serving = Serving(weights=form, tp=n)
-        time = iteration_time(arch, target.system, serving, Iterations(batch * one, one, context * one))
-        notes = (f"vLLM, tensor parallel {n}",) if n > 1 else ("vLLM",)
-    seconds = Estimate.from_log_sigma(float(time.time_s[0]), float(time.log_sigma[0]), time.basis)
-    read = weight_bytes_read(arch, "F16") * (FORMAT_BITS[form] / 8.0 if form in FORMAT_BITS else WEIGHT_BYTES[form]) / 2.0
-    together = 1 if form in FORMAT_BITS else n
-    cache = batch * float(kv_cache_bytes(arch, context, _layout(form).unpadded))
-    reading = (read + cache) / (a.memory_bandwidth_bytes_per_s * together)
-    bound = "memory" if reading > 0.5 * seconds.expected else "software" if batch == 1 else "mixed"
-    return ModelRow(target.label, a.id, "gpu", seconds, _inverse(seconds, batch), bound, needs, has, notes=notes)
+    replica, needs, has = got.replica, n * got.memory.total, n * got.memory.most
+    together = 1 if replica.program == LLAMA_CPP else n
+    seen = float(kv_cache_bytes(arch, context, cache_layout(replica.weights).unpadded))
+    read = weight_bytes_read(arch, replica.weights) + batch * seen
+    reading = read / (a.memory_bandwidth_bytes_per_s * together)
+    bound = "memory" if reading > 0.5 * got.step.expected else "software" if batch == 1 else "mixed"
+    notes = (*_how(replica, form), *replica.notes)
+    return ModelRow(target.label, a.id, "gpu", got.step, got.tokens_per_s(batch), bound, needs, has, notes=notes)
+
+
+def _how(replica: Replica, form: str) -> tuple[str, ...]:
+    """What runs it, where the format asked for does not say."""
+    if replica.program != LLAMA_CPP:
+        return (replica.program if replica.ranks == 1 else f"{replica.program}, tensor parallel {replica.ranks}",)
+    return () if replica.weights == form else (f"as {replica.weights} in {LLAMA_CPP}",)
 
 
 def _cpu_train(cpu: Cpu, arch: Architecture, tokens: float, length: int) -> ModelRow:
@@ -210,8 +182,8 @@ def _cpu_train(cpu: Cpu, arch: Architecture, tokens: float, length: int) -> Mode
     time = processor.training_time(cpu, arch, tokens, length, tokens_per_step=min(tokens, batch * length), dtype=fastest)
     price = cpu.usd_per_hour
     cost = None if price is None else time.time_s.scaled(price / HOUR_S)
-    rate = _inverse(time.time_s, tokens)
-    return ModelRow(cpu.name, cpu.id, "cpu", time.time_s, rate, time.bound, None, None, cost, (f"in {fastest}",))
+    per_s = rate(time.time_s, tokens)
+    return ModelRow(cpu.name, cpu.id, "cpu", time.time_s, per_s, time.bound, None, None, cost, (f"in {fastest}",))
 
 
 def _gpu_train(target: Cluster, arch: Architecture, wishes: Wishes, today: datetime.date) -> ModelRow:
@@ -237,10 +209,6 @@ def _gpu_train(target: Cluster, arch: Architecture, wishes: Wishes, today: datet
     )
 
 
-def _inverse(time: Estimate, count: float) -> Estimate:
-    return Estimate(count / time.high, count / time.expected, count / time.low, time.basis)
-
-
 def _check_decode(arch: Architecture, form: str, context: int, batch: int) -> None:
     if arch.kind != "decoder":
         raise InputError(f"{arch.name} is no decoder: it does not generate token by token", hint="try llama-3.1-8b")
@@ -248,5 +216,5 @@ def _check_decode(arch: Architecture, form: str, context: int, batch: int) -> No
         raise InputError(f"{arch.name} takes up to {arch.max_seq_len:,} tokens", hint="give a shorter --context")
     if not 1 <= batch <= 100_000:
         raise InputError(f"{batch:,} sequences at once", hint="from 1 to 100,000")
-    if form in FORMAT_BITS and batch > 1:
+    if FORMATS[form].of_llama_cpp and batch > 1:
         raise InputError(f"{form} is one sequence in llama.cpp", hint="for a batch take --weights bf16, fp8 or int4_wo")

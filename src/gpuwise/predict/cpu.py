@@ -2,7 +2,6 @@
 
     product, attention   t = FLOP / (s_k P) + bytes / (s_stream B) + t_fork
     stream               t = bytes / (s_stream B) + t_fork
-    decode, one token    t = max(bytes of weights and cache / (s_decode B), FLOP / (s_network P32))
     training             t = FLOP / (s_network P) + bytes of optimizer states / (s_stream B)
 
 ``P`` is the peak at the all-core clock, ``B`` the bandwidth of the memory channels, ``s_k`` the share of the
@@ -21,8 +20,6 @@ from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, Estimate
-from gpuwise.predict.memory.kv_cache import LLAMA_CPP, kv_cache_bytes
-from gpuwise.predict.single_stream import weight_bytes_read
 from gpuwise.workload.optimizer import RULES
 from gpuwise.workload.transformer.attention_flop import attention_pairs
 from gpuwise.workload.transformer.parameters import count_parameters
@@ -78,28 +75,9 @@ def stream_time(cpu: Cpu, read_bytes: float, written_bytes: float) -> CpuTime:
     """Reading and writing large arrays. Raises InputError unless something is moved."""
     moved = read_bytes + written_bytes
     _check(max(moved, 0.0))
-    share, sigma, basis = _share(cpu, "stream")
+    share, sigma, basis = share_of_peak(cpu, "stream")
     memory = moved / (share * cpu.memory_bandwidth_bytes_per_s)
     return CpuTime(Estimate.from_log_sigma(memory + load_json("cpu")["fork_s"], sigma, basis), 0.0, memory, "fp32")
-
-
-def token_time(cpu: Cpu, arch: Architecture, weights: str, *, context: float = 1024.0, batch: float = 1.0) -> CpuTime:
-    """Seconds of one generated token of each of ``batch`` sequences at ``context`` tokens in an fp16 cache,
-    ``weights`` as llama.cpp names them (F16, Q8_0, Q4_K_M).
-
-    Raises UnknownNameError for another format, InputError for a context below 1.
-    """
-    _check(context, batch)
-    cache = batch * float(kv_cache_bytes(arch, context, LLAMA_CPP.unpadded))
-    share, sigma, basis = _share(cpu, "decode")
-    memory = (weight_bytes_read(arch, weights) + cache) / (share * cpu.memory_bandwidth_bytes_per_s)
-    network, network_sigma, _ = _share(cpu, "network")
-    flop = batch * model_flop_per_token(arch, min(int(context), arch.max_seq_len)) / 3.0
-    compute = flop / (network * cpu.peak("fp32"))
-    slow = memory >= compute
-    return CpuTime(
-        Estimate.from_log_sigma(max(memory, compute), sigma if slow else network_sigma, basis), compute, memory, "fp32"
-    )
 
 
 def training_time(
@@ -112,12 +90,12 @@ def training_time(
     """
     _check(tokens, seq_len, tokens_per_step)
     used = computing_dtype(cpu, dtype)
-    share, sigma, basis = _share(cpu, "network")
+    share, sigma, basis = share_of_peak(cpu, "network")
     if used in cpu.matrix_dtypes:  # the arithmetic speeds up as products do, what is around it does not
-        matrix, matrix_sigma, basis = _share(cpu, _matrix_kind(cpu))
-        share, sigma = share * matrix / _share(cpu, "product")[0], (sigma**2 + matrix_sigma**2) ** 0.5
+        matrix, matrix_sigma, basis = share_of_peak(cpu, _matrix_kind(cpu))
+        share, sigma = share * matrix / share_of_peak(cpu, "product")[0], (sigma**2 + matrix_sigma**2) ** 0.5
     compute = tokens * model_flop_per_token(arch, seq_len) / (share * cpu.peak(used))
-    stream, _, _ = _share(cpu, "stream")
+    stream, _, _ = share_of_peak(cpu, "stream")
     state = count_parameters(arch).total * (RULES["adamw"].traffic_bytes + 3 * BYTES["fp32"])
     steps = max(tokens / tokens_per_step, 1.0)
     memory = steps * state / (stream * cpu.memory_bandwidth_bytes_per_s)
@@ -126,8 +104,8 @@ def training_time(
 
 def _roofline(cpu: Cpu, dtype: str, flop: float, moved: float) -> CpuTime:
     kind = _matrix_kind(cpu) if dtype in cpu.matrix_dtypes else "product"
-    share, sigma, basis = _share(cpu, kind)
-    stream, stream_sigma, _ = _share(cpu, "stream")
+    share, sigma, basis = share_of_peak(cpu, kind)
+    stream, stream_sigma, _ = share_of_peak(cpu, "stream")
     compute = flop / (share * cpu.peak(dtype))
     memory = moved / (stream * cpu.memory_bandwidth_bytes_per_s)
     time = compute + memory + load_json("cpu")["fork_s"]
@@ -138,7 +116,7 @@ def _matrix_kind(cpu: Cpu) -> str:
     return "matrix-apple" if cpu.vendor == "Apple" else "matrix-intel"
 
 
-def _share(cpu: Cpu, kind: str) -> tuple[float, float, Basis]:
+def share_of_peak(cpu: Cpu, kind: str) -> tuple[float, float, Basis]:
     """Share of peak, log sigma, and whether this very processor was among those measured."""
     entry: dict[str, Any] = load_json("cpu")["shares"][kind]
     basis: Basis = "fitted" if cpu.id in entry["measured"] else "derived"

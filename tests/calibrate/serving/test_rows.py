@@ -17,17 +17,17 @@ offline_max_throughput,TensorRT-LLM,Llama-3.1-70B,H100 SXM5 80GB,TP4,FP8,,4,128,
 {SWEEP},Qwen/Qwen3-VL-8B-Instruct,B200 SXM,TP1,bfloat16,image chat; itl=median,1,,400,8,300,,8
 """
 HEADER = (
-    "silicon_data_source,backend,model_path,system,precision,mode,isl,osl,batch_size,"
+    "silicon_data_source,backend,backend_version,model_path,system,precision,mode,isl,osl,batch_size,"
     "tp_size,attention_dp_size,moe_tp_size,moe_ep_size,silicon_ttft_ms,silicon_tpot_ms"
 )
 INFERENCEX = (
     HEADER
     + """
-a,vllm,meta-llama/Llama-3.1-70B,h200_sxm,fp8,agg,1024,1024,4,8,1,8,1,90,7.6
-a,trtllm,deepseek-ai/DeepSeek-R1,h200_sxm,fp8,agg,1024,1024,4,64,1,8,8,90,8.6
-a,vllm,moonshotai/Kimi-K2.5,b200_sxm,fp4,agg,1024,1024,16,4,4,1,16,90,27.9
-a,trtllm,deepseek-ai/DeepSeek-R1,gb200,fp4,agg,1024,1024,2252,12,1,12,1,90,31.5
-a,trtllm,deepseek-ai/DeepSeek-R1,gb200,fp4,disagg,1024,1024,,,,,,90,31.5
+a,vllm,0.18.0,meta-llama/Llama-3.1-70B,h200_sxm,fp8,agg,1024,1024,4,8,1,8,1,90,7.6
+a,trtllm,1.1.0rc2,deepseek-ai/DeepSeek-R1,h200_sxm,fp8,agg,1024,1024,4,64,1,8,8,90,8.6
+a,vllm,nightly-5b8c,moonshotai/Kimi-K2.5,b200_sxm,fp4,agg,1024,1024,16,4,4,1,16,90,27.9
+a,trtllm,,deepseek-ai/DeepSeek-R1,gb200,fp4,agg,1024,1024,2252,12,1,12,1,90,31.5
+a,trtllm,,deepseek-ai/DeepSeek-R1,gb200,fp4,disagg,1024,1024,,,,,,90,31.5
 """
 )
 
@@ -47,13 +47,15 @@ def test_rows(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert [bool(r.reason) for r in rows[:5]] == [False, True, False, True, True]
     assert rows[1].reason == QUEUEING
     llama, deepseek, kimi, wide, split = rows[5:10]
-    assert llama.serving is not None and (llama.serving.tp, llama.sequences) == (8, 4)
+    assert llama.config is not None and (llama.config.tp, llama.sequences) == (8, 4)
     # tensor times expert degree, on eight devices
-    assert deepseek.serving is not None
-    assert (deepseek.serving.tp, deepseek.serving.moe_tp, deepseek.serving.moe_ep) == (8, 1, 8)
+    assert deepseek.config is not None
+    assert (deepseek.config.tp, deepseek.config.moe_tp, deepseek.config.moe_ep) == (8, 1, 8)
     # data-parallel attention: the batch is a rank's
-    assert kimi.serving is not None
-    assert (kimi.serving.tp, kimi.serving.attention_dp, kimi.serving.moe_ep, kimi.sequences) == (1, 4, 4, 64)
+    assert kimi.config is not None
+    assert (kimi.config.tp, kimi.config.attention_dp, kimi.config.moe_ep, kimi.sequences) == (1, 4, 4, 64)
+    # releases by their numbers; a nightly build has none
+    assert (llama.config.version, deepseek.config.version, kimi.config.version) == ("0.18.0", "1.1.0rc2", None)
     assert wide.reason and QUEUEING in split.reason
     assert all(r.reason == QUEUEING for r in rows[10:])
 

@@ -28,7 +28,8 @@ from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.comm.collectives import curve
-from gpuwise.predict.inference import Iterations, Serving, device_times
+from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.iteration import Iterations, device_times
 
 F64 = NDArray[np.float64]
 TABLE = "serving/diffusion.csv"
@@ -212,7 +213,7 @@ def _group(c: dict[str, NDArray[Any]], at: Sequence[int]) -> list[Generation]:
     batch = np.array([int(c["batch_size"][j]) * model.passes for j in at], np.int64)
     mine = np.full(len(at), max(1, tokens // n))
     seen = np.full(len(at), mine[0] if model.linear_attention else tokens)
-    times = device_times(model.architecture(), system, Serving(attention=KERNEL), Iterations(batch, mine, seen))
+    times = device_times(model.architecture(), system, EngineConfig(attention=KERNEL), Iterations(batch, mine, seen))
     degrees = int(c["ulysses_degree"][i]), int(c["ring_degree"][i])
     result: list[Generation] = []
     for k, j in enumerate(at):

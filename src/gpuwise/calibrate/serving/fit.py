@@ -14,11 +14,11 @@ from gpuwise.calibrate.coefficient_files import write
 from gpuwise.calibrate.serving.predict import Group
 from gpuwise.calibrate.serving.rows import ServingRow
 from gpuwise.calibrate.validation import log_sigma_of
-from gpuwise.predict.inference import engine_key
-from gpuwise.predict.single_stream import seconds
+from gpuwise.serve.engine import EngineCosts, version_number
+from gpuwise.serve.llama_cpp import seconds
 
 F64 = NDArray[np.float64]
-START = {
+START = {  # in the order of EngineCosts
     "kernel_slowdown": 1.1,
     "prefill_slowdown": 1.1,
     "communication_slowdown": 1.0,
@@ -55,23 +55,29 @@ def is_check(row: ServingRow) -> bool:
 
 def fit_engines(rows: Sequence[ServingRow], groups: Sequence[Group]) -> dict[str, float]:
     """Fit every engine that has rows, write ``coefficients/inference.json``, return the errors."""
-    engines: dict[str, Any] = {}
+    engines: list[dict[str, Any]] = []
     errors: dict[str, float] = {}
-    for engine in sorted({engine_key(g.serving) for g in groups}):
-        mine = [g for g in groups if engine_key(g.serving) == engine]
+    for engine, tuned in sorted({(g.config.engine, g.config.tuned) for g in groups}):
+        mine = [g for g in groups if (g.config.engine, g.config.tuned) == (engine, tuned)]
         costs = fit_engine(rows, mine)
         ratios: dict[str, list[float]] = {"fit": [], "check": []}
         for g in mine:
-            for i, t in zip(g.at, g.seconds(costs), strict=True):
+            for i, t in zip(g.at, g.seconds(EngineCosts(**costs)), strict=True):
                 ratios["check" if is_check(rows[i]) else "fit"].append(float(t / rows[i].measured_s))
+        name = engine if tuned else f"{engine} as installed"
         for part, values in ratios.items():
             if values:
-                errors[f"{engine} {part} mape ({len(values)} rows)"] = round(float(np.mean(np.abs(np.array(values) - 1))), 4)
+                errors[f"{name} {part} mape ({len(values)} rows)"] = round(float(np.mean(np.abs(np.array(values) - 1))), 4)
         kept = np.array(ratios["check"] or ratios["fit"])
-        engines[engine] = {
-            **{k: float(f"{v:.4g}") for k, v in costs.items()},
-            "log_sigma": round(log_sigma_of(np.ones_like(kept), kept), 3),
-        }
+        engines.append(
+            {
+                "engine": engine,
+                "tuned": tuned,
+                "versions": _versions(mine),
+                "costs": {k: float(f"{v:.4g}") for k, v in costs.items()},
+                "log_sigma": round(log_sigma_of(np.ones_like(kept), kept), 3),
+            }
+        )
     provenance = {
         "source": "InferenceX (aiconfigurator silicon samples, Apache-2.0), ML.ENERGY v3 batch sweeps",
         "split": "a third of the models kept for checking, by hash",
@@ -80,6 +86,12 @@ def fit_engines(rows: Sequence[ServingRow], groups: Sequence[Group]) -> dict[str
     }
     write("inference", {"engines": engines, "provenance": provenance})
     return errors
+
+
+def _versions(groups: Sequence[Group]) -> list[str]:
+    """Oldest and newest version among those that say theirs."""
+    said = sorted({g.config.version for g in groups if g.config.version is not None}, key=version_number)
+    return [said[0], said[-1]] if said else []
 
 
 def fit_engine(rows: Sequence[ServingRow], groups: Sequence[Group]) -> dict[str, float]:
@@ -98,7 +110,7 @@ def fit_engine(rows: Sequence[ServingRow], groups: Sequence[Group]) -> dict[str,
         per_model[_model(rows, g)] = per_model.get(_model(rows, g), 0) + int(keep.sum())
 
     def residual(x: F64) -> F64:
-        costs = dict(zip(names, np.exp(x), strict=True))
+        costs = EngineCosts(*(float(v) for v in np.exp(x)))
         parts: list[F64] = []
         for g, keep in learn:
             measured = np.array([rows[i].measured_s for i in g.at])

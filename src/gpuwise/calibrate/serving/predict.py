@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.serving.rows import ServingRow
 from gpuwise.errors import GpuwiseError
-from gpuwise.predict.inference import DeviceTimes, Iterations, Serving, device_times, with_engine
+from gpuwise.serve.engine import EngineConfig, EngineCosts
+from gpuwise.serve.iteration import DeviceTimes, Iterations, device_times, shared_prefill, with_engine
 
 F64 = NDArray[np.float64]
 
@@ -23,7 +23,7 @@ class Group:
     a fit reuses them."""
 
     at: tuple[int, ...]
-    serving: Serving
+    config: EngineConfig
     n_layers: int
     sequences: F64
     decode: DeviceTimes
@@ -32,20 +32,18 @@ class Group:
     """Prefills of one prompt that fall on each decode iteration: in steady state every sequence brings one in
     ``output`` iterations; 0 where the measured figure leaves them out."""
 
-    def seconds(self, costs: dict[str, Any]) -> F64:
+    def seconds(self, costs: EngineCosts) -> F64:
         """[rows] time between tokens under an engine's ``costs``."""
-        prefill = self.prefill.kernels_s * costs["prefill_slowdown"]
-        prefill = prefill + self.prefill.communication_s * costs["communication_slowdown"]
-        decode = with_engine(self.decode, costs, self.sequences / self.serving.attention_dp, self.n_layers)
-        return decode + self.per_decode * prefill / self.serving.attention_dp
+        decode = with_engine(self.decode, costs, self.sequences / self.config.attention_dp, self.n_layers)
+        return decode + self.per_decode * shared_prefill(self.prefill, costs) / self.config.attention_dp
 
 
 def build_groups(rows: Sequence[ServingRow]) -> tuple[list[Group], dict[int, str]]:
     """Groups of the rows that have a layout, and why some of them cannot be predicted."""
     together: dict[tuple[object, ...], list[int]] = {}
     for i, row in enumerate(rows):
-        if not row.reason and row.serving is not None:
-            together.setdefault((row.architecture, row.system, row.serving), []).append(i)
+        if not row.reason and row.config is not None:
+            together.setdefault((row.architecture, row.system, row.config), []).append(i)
     groups: list[Group] = []
     reasons: dict[int, str] = {}
     for at in together.values():
@@ -58,19 +56,19 @@ def build_groups(rows: Sequence[ServingRow]) -> tuple[list[Group], dict[int, str
 
 def _group(rows: Sequence[ServingRow], at: tuple[int, ...]) -> Group:
     first = rows[at[0]]
-    assert first.architecture is not None and first.system is not None and first.serving is not None
+    assert first.architecture is not None and first.system is not None and first.config is not None
     sequences = np.array([rows[i].sequences for i in at], np.int64)
     prompt, output = (np.array([getattr(rows[i], f) for i in at]) for f in ("prompt", "output"))
     one = np.ones_like(sequences)
     context = np.maximum(np.rint(prompt + output / 2), 1).astype(np.int64)
     decode = _distinct(first, Iterations(sequences, one, context))
     whole = np.maximum(np.rint(prompt), 1).astype(np.int64)
-    prefill = _distinct(first, Iterations(one * first.serving.attention_dp, whole, whole))
+    prefill = _distinct(first, Iterations(one * first.config.attention_dp, whole, whole))
     shared = np.array([rows[i].prefills for i in at])
     per_decode = np.where(shared, sequences / np.maximum(output, 1.0), 0.0)
     return Group(
         at,
-        first.serving,
+        first.config,
         first.architecture.n_layers,
         sequences.astype(np.float64),
         decode,
@@ -81,11 +79,11 @@ def _group(rows: Sequence[ServingRow], at: tuple[int, ...]) -> Group:
 
 def _distinct(row: ServingRow, wanted: Iterations) -> DeviceTimes:
     """Each distinct iteration once: tables repeat runs."""
-    assert row.architecture is not None and row.system is not None and row.serving is not None
+    assert row.architecture is not None and row.system is not None and row.config is not None
     keys = np.column_stack([wanted.sequences, wanted.q_len, wanted.kv_len])
     unique, inverse = np.unique(keys, axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
-    few = device_times(row.architecture, row.system, row.serving, Iterations(*unique.T))
+    few = device_times(row.architecture, row.system, row.config, Iterations(*unique.T))
     return DeviceTimes(
         kernels_s=few.kernels_s[inverse],
         attention_s=few.attention_s[inverse],

@@ -18,14 +18,14 @@ from gpuwise.calibrate.tables import read_columns
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.predict.inference import Serving
+from gpuwise.serve.engine import EngineConfig
 from gpuwise.units import MILLI
 
 QUEUEING = "needs the serving-engine simulation"
 HYBRID = "hybrid or sparse-attention model without analytic form"
 _MEASURED_TEXT = ("kind", "engine", "model", "gpu", "parallel", "precision", "notes")
 _MEASURED_NUMBERS = ("n_gpu", "isl", "osl", "concurrency", "output_tok_s", "ttft_ms", "itl_ms")
-_INFERENCEX_TEXT = ("backend", "model_path", "system", "precision", "mode")
+_INFERENCEX_TEXT = ("backend", "backend_version", "model_path", "system", "precision", "mode")
 _INFERENCEX_NUMBERS = (
     "isl",
     "osl",
@@ -52,7 +52,7 @@ class ServingRow:
     reason: str = ""
     architecture: Architecture | None = None
     system: System | None = None
-    serving: Serving | None = None
+    config: EngineConfig | None = None
     sequences: int = 1
     prompt: float = 0.0
     output: float = 0.0
@@ -123,7 +123,7 @@ def _measured_row(r: dict[str, Any]) -> ServingRow:
     if prompt is None:
         return replace(row, reason="prompt length not stated (images or video)")
     row = replace(row, prompt=prompt)
-    return _filled(row, r["model"], r["gpu"], row.n_devices, _sweep_serving(r))
+    return _filled(row, r["model"], r["gpu"], row.n_devices, _sweep_config(r))
 
 
 def _task_prompt(notes: str) -> float | None:
@@ -135,14 +135,14 @@ def _task_prompt(notes: str) -> float | None:
     return None
 
 
-def _sweep_serving(r: dict[str, Any]) -> Serving:
+def _sweep_config(r: dict[str, Any]) -> EngineConfig:
     """vLLM's flags read from ``TP1,EP8,DP8``. Expert parallelism borrows the tensor group, so that
     ``TP1,EP8`` on eight devices without DP is an attention split eight ways."""
     degrees = {k: int(v) for k, v in re.findall(r"(TP|EP|DP)(\d+)", r["parallel"])}
     n = round(r["n_gpu"])
     dp = degrees.get("DP", 1)
     tp, ep = max(1, n // dp), degrees.get("EP", 1)
-    return Serving(
+    return EngineConfig(
         "vllm",
         *_weights(r["precision"], r["model"]),
         tp=tp,
@@ -179,18 +179,18 @@ def _inferencex_row(r: dict[str, Any]) -> ServingRow:
     if not r["batch_size"] > 0:
         return replace(base, reason="concurrency not stated")
     try:
-        serving, n = _inferencex_serving(r)
+        config, n = _inferencex_config(r)
     except GpuwiseError as error:
         return replace(base, reason=error.message[:80])
-    if serving is None:
+    if config is None:
         return replace(base, reason="layout in the table is not that of one serving group")
     # the table's batch is one worker's, and one data-parallel rank's where attention is split that way
-    sequences = int(r["batch_size"]) * serving.attention_dp
+    sequences = int(r["batch_size"]) * config.attention_dp
     row = replace(base, sequences=sequences, prompt=r["isl"], output=r["osl"], prefills=True, n_devices=n)
-    return _filled(row, r["model_path"], r["system"], n, serving)
+    return _filled(row, r["model_path"], r["system"], n, config)
 
 
-def _inferencex_serving(r: dict[str, Any]) -> tuple[Serving | None, int]:
+def _inferencex_config(r: dict[str, Any]) -> tuple[EngineConfig | None, int]:
     """The layout. The table writes one group in three ways: tensor times expert degree where both were given
     (tp 64 on eight devices), data-parallel attention with the expert degree squared, or blanks."""
 
@@ -213,7 +213,9 @@ def _inferencex_serving(r: dict[str, Any]) -> tuple[Serving | None, int]:
         return None, n
     weights = _weights(r["precision"], r["model_path"])
     kv = "fp8" if r["precision"] in ("fp8", "fp4") else "bf16"
-    return Serving(r["backend"], *weights, kv_dtype=kv, tp=tp, attention_dp=dp, moe_tp=moe_tp, moe_ep=ep), n
+    version = r["backend_version"] if r["backend_version"][:1].isdigit() else None
+    config = EngineConfig(r["backend"], *weights, kv_dtype=kv, tp=tp, attention_dp=dp, moe_tp=moe_tp, moe_ep=ep, version=version)
+    return config, n
 
 
 # --- vllm_runs.csv
@@ -305,11 +307,11 @@ def _weights(precision: str, model: str) -> tuple[str, str | None]:
     return ("fp16" if p == "fp16" else "bf16"), None
 
 
-def _filled(row: ServingRow, model: str, gpu: str, n: int, serving: Serving | None = None) -> ServingRow:
+def _filled(row: ServingRow, model: str, gpu: str, n: int, config: EngineConfig | None = None) -> ServingRow:
     try:
         arch = model_of(model)
         if arch is None:
             return replace(row, reason=HYBRID)
-        return replace(row, architecture=arch, system=system_of(gpu, n), serving=serving)
+        return replace(row, architecture=arch, system=system_of(gpu, n), config=config)
     except GpuwiseError as error:
         return replace(row, reason=error.message.split("\n")[0][:80])

@@ -24,8 +24,9 @@ from gpuwise.calibrate.serving.predict import build_groups
 from gpuwise.calibrate.serving.rows import QUEUEING, ServingRow, read_rows
 from gpuwise.calibrate.tables import read_columns
 from gpuwise.calibrate.validation import Scores
-from gpuwise.predict.inference import WEIGHT_BYTES, engine_costs
-from gpuwise.predict.single_stream import token_time, weight_bytes_read
+from gpuwise.serve.engine import engine_costs
+from gpuwise.serve.formats import FORMATS, weight_bytes_read
+from gpuwise.serve.llama_cpp import token_time
 from gpuwise.workload.transformer.parameters import count_parameters
 
 F64 = NDArray[np.float64]
@@ -44,9 +45,9 @@ def _score_engines(folder: Path, all_check: bool) -> Scores | None:
     predicted, sigma = np.full(n, np.nan), np.full(n, np.nan)
     groups, reasons = build_groups(rows)
     for g in groups:
-        costs = engine_costs(g.serving)
+        costs = engine_costs(g.config)
         predicted[list(g.at)] = g.seconds(costs)
-        sigma[list(g.at)] = costs["log_sigma"]
+        sigma[list(g.at)] = costs.log_sigma
     for i, row in enumerate(rows):
         if row.bits and not row.reason and row.architecture is not None and row.system is not None:
             result = token_time(
@@ -56,7 +57,7 @@ def _score_engines(folder: Path, all_check: bool) -> Scores | None:
                 context=row.prompt + row.output / 2,
                 n_devices=row.n_devices,
             )
-            predicted[i], sigma[i] = result.time_s[0], result.log_sigma[0]
+            predicted[i], sigma[i] = result.expected, result.log_sigma
     measured = np.array([r.measured_s for r in rows])
     check = [all_check or is_check(r) for r in rows]
     return Scores(
@@ -90,11 +91,16 @@ def _ideal(r: ServingRow) -> float:
     device = r.system.accelerator
     if r.bits:
         return weight_bytes_read(r.architecture, r.bits) / device.memory_bandwidth_bytes_per_s
-    if r.serving is None:
+    if r.config is None:
         return math.nan
-    ranks = r.serving.tp * r.serving.attention_dp
+    ranks = r.config.ranks
     total = count_parameters(r.architecture).total
-    weights = total * WEIGHT_BYTES[r.serving.expert_weights or r.serving.weights] / ranks / device.memory_bandwidth_bytes_per_s
+    weights = (
+        total
+        * FORMATS[r.config.expert_weights or r.config.weights].bytes_per_weight
+        / ranks
+        / device.memory_bandwidth_bytes_per_s
+    )
     peak = device.peak_flop_per_s.get("bf16") or device.peak_flop_per_s.get("fp16")
     return max(weights, 2.0 * total * r.sequences / ranks / peak) if peak else math.nan
 

@@ -15,9 +15,9 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.architecture import Architecture, find_model
 from gpuwise.pick.compare.facts import fact_rows
 from gpuwise.pick.compare.rows import Cell, Row, Subject, find_row
-from gpuwise.pick.compare.serving import PRECISIONS as SERVED
 from gpuwise.pick.compare.words import verdict
 from gpuwise.pick.compare.work import PURPOSES, Work, check_work, work_rows
+from gpuwise.serve.formats import FORMAT_OF_PRECISION as SERVED
 from gpuwise.workload.strategy import PRECISIONS as TRAINED
 
 FEWEST, MOST = 2, 8

@@ -1,50 +1,29 @@
 """What one subject serves: the widest weights it holds, its cache, and tokens a second, one sequence or many.
 
-Where vLLM runs and its kernels can be predicted, iterations are those of :mod:`gpuwise.predict.inference` in tensor
-groups, alone or several side by side. Elsewhere one sequence is decoded as llama.cpp does
-(:mod:`gpuwise.predict.single_stream`), which says nothing about batches.
+One sequence is served as everywhere (:func:`gpuwise.serve.replica.serve`). Batches are vLLM's: tensor groups, alone or
+several side by side; llama.cpp says nothing about them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from gpuwise.errors import InputError, UnknownNameError, UnpredictableError
-from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.facts.software.support import support_of
-from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.estimate import Basis, Estimate, weakest
-from gpuwise.predict.inference import Iterations, Serving, device_times, engine_costs, spread, with_engine
-from gpuwise.predict.memory.serving import ServingMemory, engine_memory, local_memory
-from gpuwise.predict.single_stream import token_time
+from gpuwise.predict.estimate import Estimate
+from gpuwise.serve.engine import engine_runs, tensor_parallel
+from gpuwise.serve.formats import FORMAT_OF_BITS, format_of_precision
+from gpuwise.serve.replica import LLAMA_CPP, EngineReplica, Served, Unserved, most_ranks, rate, serve
 from gpuwise.units import format_bytes
 
 MOST_SEQUENCES = 256
 """Sequences an engine runs at once unless told otherwise (vLLM's default ``max_num_seqs`` on large devices)."""
-LOCAL_FORMAT = {"bf16": "F16", "fp16": "F16", "fp8": "Q8_0", "int8_wo": "Q8_0", "int4_wo": "Q4_K_M"}
-"""The file format of llama.cpp that stands for a weight format."""
-PRECISIONS = {
-    "bf16": "bf16",
-    "fp16": "fp16",
-    "fp8": "fp8",
-    "mxfp8": "fp8",
-    "nvfp4": "nvfp4",
-    "mxfp4": "mxfp4",
-    "int8": "int8_wo",
-    "int4": "int4_wo",
-}
-"""Weight formats by the names ``--precision`` takes."""
-WIDEST_FIRST = ("bf16", "fp8", "int4_wo")
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class SubjectServing:
     """``weights`` None: it cannot, and ``why_not`` says why. Rates are tokens a second of the whole subject;
     ``cache_tokens`` what fits beside one copy of the weights."""
 
@@ -55,132 +34,98 @@ class Served:
     single: Estimate | None = None
     single_words: str = ""
     batched: Estimate | None = None
-    batch_words: str = ""
+    batch_words: str = "batches are not predicted on it"
     prefill: Estimate | None = None
-    prefill_words: str = ""
+    prefill_words: str = "not predicted on it"
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A tensor group of ``tp`` accelerators that holds the model once; ``copies`` of it side by side."""
+    """A tensor group that holds the model once; ``copies`` of it side by side."""
 
-    tp: int
+    replica: EngineReplica
     copies: int
     cache_tokens: int
     sequences: int
 
-
-def weight_format(precision: str) -> str:
-    """The format weights are held in for ``--precision``. Raises UnknownNameError."""
-    if precision not in PRECISIONS:
-        raise UnknownNameError("weight format", precision, PRECISIONS, hint="served weights are " + ", ".join(PRECISIONS))
-    return PRECISIONS[precision]
+    @property
+    def words(self) -> str:
+        split = f", tensor parallel {self.replica.ranks}" if self.replica.ranks > 1 else ""
+        return split + (f", {self.copies} copies" if self.copies > 1 else "")
 
 
-def serve(arch: Architecture, cluster: Cluster, context: int, precision: str | None) -> Served:
+def subject_serving(arch: Architecture, cluster: Cluster, context: int, precision: str | None) -> SubjectServing:
     """Serve ``arch`` on ``cluster`` with sequences of ``context`` tokens; ``precision`` None takes the widest weights
     that fit. Raises UnknownNameError for a precision nothing is served in."""
-    formats = WIDEST_FIRST if precision is None else (weight_format(precision),)
+    formats = tuple(FORMAT_OF_BITS.values()) if precision is None else (format_of_precision(precision).name,)
     if arch.kind != "decoder":
-        return Served(None, why_not=f"{arch.name} writes no text")
-    refused = ""
+        return SubjectServing(None, why_not=f"{arch.name} writes no text")
+    got = serve(arch, cluster.system, formats, _ranks(arch, cluster), context=context)
+    if isinstance(got, Unserved):
+        return SubjectServing(None, why_not=_why_not(got))
+    one = _single(got, cluster, context)
     for weights in formats:
-        done = _in_format(arch, cluster, weights, context)
-        if done.weights is not None:
-            return done
-        refused = done.why_not
-    return Served(None, why_not=refused)
+        try:
+            groups = tuple(_groups(arch, cluster, weights, context))
+            if groups:
+                return _with_batches(one, groups, context)
+        except (InputError, UnpredictableError):
+            continue
+    return one
 
 
-def _in_format(arch: Architecture, cluster: Cluster, weights: str, context: int) -> Served:
-    if not _engine_runs(cluster.accelerator):
-        return _alone(arch, cluster, weights, context)
-    groups = _groups(arch, cluster, weights, context)
-    if not groups:
-        split = cluster.n_accelerators
-        least = engine_memory(arch, cluster.accelerator, weights, tp=split, sequences=1, context=context)
-        return Served(None, why_not=_too_big(least))
-    try:
-        return _batched(arch, cluster, weights, context, groups)
-    except InputError as error:
-        return Served(None, why_not=error.message)
-    except (UnpredictableError, LookupError):
-        # no rate for a kernel of the engine: one sequence can still be predicted
-        return _alone(arch, cluster, weights, context)
+def _ranks(arch: Architecture, cluster: Cluster) -> tuple[int, ...]:
+    """Equal splits of the cluster, by powers of two."""
+    n = cluster.n_accelerators
+    most = min(n, most_ranks(cluster.system))
+    return tuple(t for t in range(1, most + 1) if n % t == 0 and arch.heads % t == 0 and t & (t - 1) == 0)
 
 
-def _too_big(memory: ServingMemory) -> str:
-    return f"needs {format_bytes(memory.total)} of {format_bytes(memory.most)}"
+def _single(got: Served, cluster: Cluster, context: int) -> SubjectServing:
+    """One sequence, by what serves it best."""
+    replica = got.replica
+    split = f"tensor parallel {replica.ranks}" if replica.ranks > 1 and replica.program != LLAMA_CPP else ""
+    tokens = int(replica.most_sequences(context) * context) * (cluster.n_accelerators // replica.ranks)
+    held = f"{replica.weights} ({replica.program})"
+    return SubjectServing(replica.weights, held, "", float(tokens), got.tokens_per_s(), split)
 
 
-def _groups(arch: Architecture, cluster: Cluster, weights: str, context: int) -> list[_Group]:
+def _groups(arch: Architecture, cluster: Cluster, weights: str, context: int) -> Iterator[_Group]:
     """Every way to split the cluster into tensor groups that hold the weights and one sequence each."""
-    n, largest = cluster.n_accelerators, max(cluster.system.domain_size, cluster.system.count)
-    found: list[_Group] = []
-    for tp in (t for t in range(1, min(n, largest) + 1) if n % t == 0 and arch.heads % t == 0 and t & (t - 1) == 0):
-        none, one = (engine_memory(arch, cluster.accelerator, weights, tp=tp, sequences=s, context=context) for s in (0, 1))
-        if one.fits:
-            fitting = (one.most - none.total) / (one.total - none.total)
-            found.append(_Group(tp, n // tp, int(fitting * context), min(int(fitting), MOST_SEQUENCES)))
-    return found
+    if not engine_runs(cluster.accelerator):
+        return
+    for tp in _ranks(arch, cluster):
+        replica = EngineReplica(arch, cluster.system, tensor_parallel(arch, weights, tp))
+        most = replica.most_sequences(context)
+        if most >= 1:
+            yield _Group(replica, cluster.n_accelerators // tp, int(most * context), min(int(most), MOST_SEQUENCES))
 
 
-@cache
-def _engine_runs(accelerator: Accelerator) -> bool:
-    return support_of(accelerator).of("framework", "vllm").level in ("full", "partial")
-
-
-def _batched(arch: Architecture, cluster: Cluster, weights: str, context: int, groups: Iterable[_Group]) -> Served:
-    """The best group for one sequence, for a full batch and for reading."""
-    single: list[tuple[Estimate, str]] = []
+def _with_batches(one: SubjectServing, groups: Sequence[_Group], context: int) -> SubjectServing:
+    """``one`` with the best group for a full batch and for reading."""
     batched: list[tuple[Estimate, str]] = []
     prefill: list[tuple[Estimate, str]] = []
-    tokens = 0
     for g in groups:
-        seconds, sigma, basis = _iterations(arch, cluster, weights, g, context)
-        split = f", tensor parallel {g.tp}" if g.tp > 1 else ""
-        copies = f", {g.copies} copies" if g.copies > 1 else ""
-        rates = [
-            Estimate.from_log_sigma(work / seconds[i], sigma[i], basis)
-            for i, work in enumerate((1, g.sequences * g.copies, context * g.copies))
-        ]
-        single.append((rates[0], split.removeprefix(", ")))
-        batched.append((rates[1], f"{g.sequences * g.copies} sequences{split}{copies}"))
-        prefill.append((rates[2], f"{split}{copies}".removeprefix(", ")))
-        tokens = max(tokens, g.cache_tokens * g.copies)
-    best = [max(options, key=lambda o: o[0].expected) for options in (single, batched, prefill)]
-    (one, one_words), (many, many_words), (read, read_words) = best
-    return Served(weights, f"{weights} (vLLM)", "", float(tokens), one, one_words, many, many_words, read, read_words)
-
-
-def _iterations(
-    arch: Architecture, cluster: Cluster, weights: str, g: _Group, context: int
-) -> tuple[list[float], list[float], Basis]:
-    """Seconds, spread and basis of a decode step of one sequence, of the full batch, and of reading one prompt."""
-    serving = Serving(weights=weights, tp=g.tp, moe_tp=g.tp if arch.moe is not None else 1)
-    rows = Iterations(np.array([1, g.sequences, 1]), np.array([1, 1, context]), np.full(3, context))
-    device, costs = device_times(arch, cluster.system, serving, rows), engine_costs(serving)
-    seconds = with_engine(device, costs, rows.sequences.astype(np.float64), arch.n_layers)
-    return [float(x) for x in seconds], [float(x) for x in spread(device, costs)], weakest(device.basis, "fitted")
-
-
-def _alone(arch: Architecture, cluster: Cluster, weights: str, context: int) -> Served:
-    """One sequence under llama.cpp."""
-    name = LOCAL_FORMAT.get(weights)
-    if name is None or arch.mla is not None:
-        return Served(None, why_not=f"no kernel for {weights} is predicted on it")
-    a, n = cluster.accelerator, cluster.n_accelerators
-    one = local_memory(arch, a, name, n_devices=n, context=context)
-    if not one.fits:
-        return Served(None, why_not=_too_big(one))
-    time = token_time(arch, a, name, context=context, n_devices=n)
-    sigma, basis = float(time.log_sigma[0]), time.basis
-    if a.vendor not in load_json("single_stream")["form"]["vendors"]:
-        # the fit knows NVIDIA and Apple
-        sigma *= float(load_json("memory_bound")["log_sigma"]["new_family_factor"])
-        basis = "extrapolated"
-    rate = Estimate.from_log_sigma(1.0 / float(time.time_s[0]), sigma, basis)
-    tokens = (one.most - one.weights - one.workspace) / one.cache * context
-    return Served(
-        weights, f"{name} (llama.cpp)", "", tokens, rate, "", None, "batches are not predicted on it", None, "not predicted on it"
+        n = g.sequences * g.copies
+        batched.append((rate(g.replica.step(g.sequences, context), n), f"{n} sequences{g.words}"))
+        prefill.append((rate(g.replica.prompt(context), context * g.copies), g.words.removeprefix(", ")))
+    (many, many_words), (read, read_words) = (max(o, key=lambda pair: pair[0].expected) for o in (batched, prefill))
+    weights = groups[0].replica.weights
+    # batches are vLLM's even where one sequence is another program's
+    other = "" if weights == one.weights else f"{weights} ({groups[0].replica.program}), "
+    return replace(
+        one,
+        cache_tokens=float(max(g.cache_tokens * g.copies for g in groups)),
+        batched=many,
+        batch_words=other + many_words,
+        prefill=read,
+        prefill_words=(other + read_words).removesuffix(", "),
     )
+
+
+def _why_not(got: Unserved) -> str:
+    if got.error is not None:
+        return got.error.message
+    if got.memory is None:
+        return "no kernel for these weights is predicted on it"
+    return f"needs {format_bytes(got.memory.total)} of {format_bytes(got.memory.most)}"

@@ -15,7 +15,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.money.cost import price_of, rent
 from gpuwise.money.energy import energy
 from gpuwise.pick.compare.rows import Cell, Row, Subject
-from gpuwise.pick.compare.serving import Served, serve
+from gpuwise.pick.compare.serving import SubjectServing, subject_serving
 from gpuwise.plan.explain import layout
 from gpuwise.plan.goal import LORA_RANK, Wishes, make_goal
 from gpuwise.plan.space.search import find_in, find_strategies
@@ -146,16 +146,16 @@ def _training_money(
 
 def _serving(subjects: Sequence[Subject], work: Work, today: datetime.date) -> list[Row]:
     section = f"Serving at {work.context:,} tokens of context, predicted"
-    done = [serve(work.arch, s.cluster, work.context, work.precision) for s in subjects]
+    done = [subject_serving(work.arch, s.cluster, work.context, work.precision) for s in subjects]
 
-    def row(key: str, title: str, unit: str, better: str, cell: Callable[[Subject, Served], Cell]) -> Row:
+    def row(key: str, title: str, unit: str, better: str, cell: Callable[[Subject, SubjectServing], Cell]) -> Row:
         cells = tuple(Cell(None, d.why_not) if d.weights is None else cell(s, d) for s, d in zip(subjects, done, strict=True))
         return Row(key, title, section, unit, "higher" if better == "higher" else "lower", cells)
 
     def speed(rate: Estimate | None, words: str) -> Cell:
         return Cell(None, words) if rate is None else Cell.of(rate, "serving iteration", words)
 
-    def per_million(s: Subject, d: Served) -> Cell:
+    def per_million(s: Subject, d: SubjectServing) -> Cell:
         if d.batched is None:
             return Cell()
         return _rented(s, _time_of(d.batched, work.tokens or MEGA), today)

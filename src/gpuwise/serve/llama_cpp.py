@@ -14,56 +14,45 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from gpuwise.errors import UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.estimate import Basis
-from gpuwise.predict.kernels.kernel_time import KernelTime
+from gpuwise.predict.estimate import Basis, Estimate
 from gpuwise.predict.memory.kv_cache import LLAMA_CPP, kv_cache_bytes
-from gpuwise.workload.transformer.parameters import count_parameters
+from gpuwise.serve.formats import find_format, weight_bytes_read
 
-FORMAT_BITS = {
-    "F16": 16.0,
-    "BF16": 16.0,
-    "Q8_0": 8.5,
-    "Q6_K": 6.56,
-    "Q5_K_M": 5.69,
-    "Q4_K_M": 4.85,
-    "Q4_0": 4.55,
-    "Q3_K_M": 3.91,
-}
-"""Bits a weight takes with its scales, mean over a Llama-3-8B file (ggml-org/llama.cpp
-tools/quantize/README.md)."""
-
-
-def weight_bytes_read(arch: Architecture, weights: str) -> float:
-    """Bytes of weights one token reads: every parameter but the rows of the embedding it does not look up; of
-    experts the active ones. Raises UnknownNameError for a format that is not in :data:`FORMAT_BITS`."""
-    if weights not in FORMAT_BITS:
-        raise UnknownNameError("weight format", weights, FORMAT_BITS)
-    count = count_parameters(arch)
-    gathered = 0 if arch.tied_embeddings else arch.vocab * arch.hidden
-    read = count.total - gathered
-    if arch.moe is not None:
-        idle = arch.moe.n_experts - arch.moe.n_active
-        read -= idle * arch.n_moe_layers * arch.moe.expert_ffn * arch.hidden * (3 if arch.gated_mlp else 2)
-    return read * FORMAT_BITS[weights] / 8.0
+MOST_DEVICES = 8
+"""As many as a measured run spread its layers over."""
+_WIDE_BYTES = 2.0
+"""A weight of 16 bits or more is not unpacked."""
 
 
 def token_time(
     arch: Architecture, accelerator: Accelerator, weights: str, *, context: float = 1024.0, n_devices: int = 1
-) -> KernelTime:
-    """Seconds of one generated token [1] at ``context`` tokens in an fp16 cache, layers in turn on
-    ``n_devices``."""
+) -> Estimate:
+    """Seconds of one generated token at ``context`` tokens in an fp16 cache, layers in turn on ``n_devices``.
+
+    The interval is that of devices in the fit, of others of their vendors, or, of a vendor the fit never saw, wider by
+    what a new family adds to the time of kernels bound by memory. Raises UnknownNameError for a weight format.
+    """
     model = load_json("single_stream")
     time = seconds(model["form"], arch, accelerator, weights, context, n_devices)
-    seen = accelerator.id in model["measured"]
-    sigma = model["log_sigma"]["known_device" if seen else "other_device"]
-    basis: Basis = "fitted" if seen else "derived"
-    return KernelTime(np.array([time]), np.array([sigma]), basis)
+    widths = model["log_sigma"]
+    if accelerator.id in model["measured"]:
+        return Estimate.from_log_sigma(time, float(widths["known_device"]), "fitted")
+    sigma, basis = float(widths["other_device"]), _basis(accelerator)
+    if basis == "extrapolated":
+        sigma *= float(load_json("memory_bound")["log_sigma"]["new_family_factor"])
+    return Estimate.from_log_sigma(time, sigma, basis)
+
+
+def vendors() -> tuple[str, ...]:
+    """Vendors whose devices are in the fit."""
+    return tuple(load_json("single_stream")["form"]["vendors"])
+
+
+def _basis(accelerator: Accelerator) -> Basis:
+    return "derived" if accelerator.vendor in vendors() else "extrapolated"
 
 
 def seconds(
@@ -81,7 +70,8 @@ def seconds(
     stream = (moved + cache) / (vendor["bandwidth_share"] * accelerator.memory_bandwidth_bytes_per_s)
     unpack = 0.0
     if accelerator.vendor != "Apple" and accelerator.compute_units and accelerator.boost_hz:
-        clocks = form["clocks_per_byte"]["half" if FORMAT_BITS[weights] >= 16 else "quantised"]
+        wide = find_format(weights).bytes_per_weight >= _WIDE_BYTES
+        clocks = form["clocks_per_byte"]["half" if wide else "quantised"]
         unpack = moved * clocks / (accelerator.compute_units * accelerator.boost_hz)
     power = form["overlap"]
     body = (stream**power + unpack**power) ** (1.0 / power)

@@ -3,7 +3,7 @@ all-reduce."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,8 @@ from gpuwise.predict.kernels.experts.grouped import moe_layer_time
 from gpuwise.predict.kernels.gemm.product import gemm_time
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import dram_rate, embedding_time, memory_time
+from gpuwise.serve.engine import EngineConfig
 from gpuwise.workload.step import Kind, OpTable
-
-if TYPE_CHECKING:
-    from gpuwise.predict.inference import Serving
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -46,7 +44,7 @@ def row_times(
     rows: OpTable,
     arch: Architecture,
     system: System,
-    serving: Serving,
+    config: EngineConfig,
     sequences: I64,
     kv_len: I64,
     q_len: I64,
@@ -63,28 +61,28 @@ def row_times(
     s = rows.shape
     absorbed = np.array([n == "attention.kv_up" for n in rows.name], bool) & (q_len == 1)
     if absorbed.any():
-        put(absorbed, _absorbed(device, arch, serving, s[absorbed, 1]))
+        put(absorbed, _absorbed(device, arch, config, s[absorbed, 1]))
     plain = np.array([n.startswith(("head.", "moe.router")) for n in rows.name], bool)
     for is_plain in (True, False):
         mask = (rows.kind == Kind.MATMUL) & (plain == is_plain) & ~absorbed
         if mask.any():
-            name = "bf16" if is_plain else product_format(device, serving.weights)
+            name = "bf16" if is_plain else product_format(device, config.weights)
             put(mask, gemm_time(device, name, s[mask, 1], s[mask, 2], s[mask, 3], s[mask, 0], cold=True))
     # the fused layer stands in the row of its first product; what else it does has been left out of the rows
     mask = rows.kind == Kind.GROUPED
     if mask.any():
-        put(mask, _experts(device, arch, serving, sequences[mask] * q_len[mask]))
+        put(mask, _experts(device, arch, config, sequences[mask] * q_len[mask]))
     for decode in (True, False):
         mask = (rows.kind == Kind.ATTENTION) & ((q_len == 1) == decode)
         if mask.any():
-            put(mask, _attention(device, arch, serving, rows, mask, kv_len[mask], decode))
+            put(mask, _attention(device, arch, config, rows, mask, kv_len[mask], decode))
     mask = rows.kind == Kind.MEMORY
     put(mask, memory_time(device, rows.bytes_read[mask], rows.bytes_written[mask]))
     mask = rows.kind == Kind.EMBEDDING
     if mask.any():
         put(mask, embedding_time(device, s[mask, 0], rows.bytes_read[mask] / np.maximum(s[mask, 0], 1), False))
-    if serving.tp * serving.attention_dp > 1:
-        _communicate(rows, arch, system, serving, q_len, comm)
+    if config.tp * config.attention_dp > 1:
+        _communicate(rows, arch, system, config, q_len, comm)
     return RowTimes(kernel, comm, sigma, weakest(*bases))
 
 
@@ -98,11 +96,11 @@ def product_format(device: Accelerator, weights: str) -> str:
     return weights
 
 
-def _experts(device: Accelerator, arch: Architecture, serving: Serving, tokens: I64) -> KernelTime:
+def _experts(device: Accelerator, arch: Architecture, config: EngineConfig, tokens: I64) -> KernelTime:
     """Fused expert layers over ``tokens`` of all ranks, with the skewed routing of real text."""
     moe = arch.moe
     assert moe is not None
-    name = expert_format(device, serving.expert_weights or serving.weights)
+    name = expert_format(device, config.expert_weights or config.weights)
     return moe_layer_time(
         device,
         name,
@@ -111,11 +109,11 @@ def _experts(device: Accelerator, arch: Architecture, serving: Serving, tokens: 
         moe.expert_ffn,
         moe.n_active,
         moe.n_experts,
-        serving.moe_tp,
-        serving.moe_ep,
+        config.moe_tp,
+        config.moe_ep,
         gated=arch.gated_mlp,
         distribution="power_law",
-        implementation=_expert_kernel(device, serving.engine, name),
+        implementation=_expert_kernel(device, config.engine, name),
     )
 
 
@@ -173,7 +171,7 @@ def expert_format(device: Accelerator, weights: str) -> str:
 def _attention(
     device: Accelerator,
     arch: Architecture,
-    serving: Serving,
+    config: EngineConfig,
     rows: OpTable,
     mask: Mask,
     kv_len: I64,
@@ -193,10 +191,10 @@ def _attention(
             v_dim,
             causal=arch.kind == "decoder",
             window=rows.window[mask],
-            kernel=serving.attention or serving_kernel(device, serving.engine, "forward"),
+            kernel=config.attention or serving_kernel(device, config.engine, "forward"),
         )
     if arch.mla is not None:
-        return _latent_decode(device, arch, serving, b, kv_len, heads)
+        return _latent_decode(device, arch, config, b, kv_len, heads)
     return attention_decode_time(
         device,
         "bf16",
@@ -206,66 +204,68 @@ def _attention(
         kv_heads,
         dim,
         window=rows.window[mask],
-        kv_dtype=serving.kv_dtype,
-        kernel=serving_kernel(device, serving.engine, "decode", serving.kv_dtype),
+        kv_dtype=config.kv_dtype,
+        kernel=serving_kernel(device, config.engine, "decode", config.kv_dtype),
     )
 
 
-def _absorbed(device: Accelerator, arch: Architecture, serving: Serving, tokens: I64) -> KernelTime:
+def _absorbed(device: Accelerator, arch: Architecture, config: EngineConfig, tokens: I64) -> KernelTime:
     """Decode's two batched products per layer in place of the up-projection of keys and values: a head's
     query into the latent space, its latent result into values [T, nope] x [nope, r] and [T, r] x [r, v] for
     each of A/t heads, in bf16."""
     assert arch.mla is not None
-    m, heads = arch.mla, arch.heads // serving.tp
+    m, heads = arch.mla, arch.heads // config.tp
     into = gemm_time(device, "bf16", tokens, m.kv_lora_rank, m.qk_nope_head_dim, heads, cold=True)
     out = gemm_time(device, "bf16", tokens, m.v_head_dim, m.kv_lora_rank, heads, cold=True)
     return KernelTime(into.time_s + out.time_s, np.maximum(into.log_sigma, out.log_sigma), into.basis)
 
 
-def _latent_decode(device: Accelerator, arch: Architecture, serving: Serving, batch: I64, kv_len: I64, heads: I64) -> KernelTime:
+def _latent_decode(
+    device: Accelerator, arch: Architecture, config: EngineConfig, batch: I64, kv_len: I64, heads: I64
+) -> KernelTime:
     """Absorbed latent attention (DeepSeek-V2, section 2.1.2): every head reads the one latent of width r +
     rope and sums values of width r; FLOP 2 A (2 r + rope) and (r + rope) elements of cache for each token
     seen."""
     assert arch.mla is not None
     rank, rope = arch.mla.kv_lora_rank, arch.mla.qk_rope_head_dim
     seen = batch.astype(np.float64) * kv_len
-    element = 1.0 if serving.kv_dtype == "fp8" else 2.0
+    element = 1.0 if config.kv_dtype == "fp8" else 2.0
     stream = seen * (rank + rope) * element / (LATENT_STREAM * dram_rate(device))
     arithmetic = 2.0 * seen * heads * (2 * rank + rope) / (LATENT_COMPUTE * device.peak("bf16"))
     launch = memory_time(device, 0.0, 1.0).time_s[0]
     return KernelTime(np.maximum(stream, arithmetic) + 2 * launch, np.full(seen.shape, 0.25), "specified")
 
 
-def _communicate(rows: OpTable, arch: Architecture, system: System, serving: Serving, q_len: I64, comm: F64) -> None:
+def _communicate(rows: OpTable, arch: Architecture, system: System, config: EngineConfig, q_len: I64, comm: F64) -> None:
     """All-reduces over the tensor group, and what crosses between attention and experts."""
-    local = min(serving.tp, system.domain_size)
-    local = max(d for d in range(1, local + 1) if serving.tp % d == 0)
+    local = min(config.tp, system.domain_size)
+    local = max(d for d in range(1, local + 1) if config.tp % d == 0)
     mine = np.array([n.startswith("tp.all_reduce") and "shared" not in n for n in rows.name], bool)
     experts = np.array([n in ("moe.unpermute",) for n in rows.name], bool)
     for graph in (True, False):
         here = (q_len == 1) == graph
-        if serving.tp > 1:
+        if config.tp > 1:
             mask = mine & here
-            comm[mask] = _all_reduce(system, serving, rows.shape[mask, 0], local, graph)
+            comm[mask] = _all_reduce(system, config, rows.shape[mask, 0], local, graph)
         # the experts' own sum, shared experts' with it
         mask = experts & here
         if not mask.any():
             continue
         payload = rows.bytes_written[mask].astype(np.int64)
-        if serving.attention_dp == 1:
-            comm[mask] += _all_reduce(system, serving, payload, local, graph)
+        if config.attention_dp == 1:
+            comm[mask] += _all_reduce(system, config, payload, local, graph)
         else:
-            comm[mask] += _exchange(system, serving, payload)
+            comm[mask] += _exchange(system, config, payload)
 
 
-def _all_reduce(system: System, serving: Serving, payload: NDArray[np.int64], local: int, graph: bool) -> F64:
-    return collective_time(system, "all_reduce", payload, serving.tp, local, library=serving.engine, graph=graph).time_s
+def _all_reduce(system: System, config: EngineConfig, payload: NDArray[np.int64], local: int, graph: bool) -> F64:
+    return collective_time(system, "all_reduce", payload, config.tp, local, library=config.engine, graph=graph).time_s
 
 
-def _exchange(system: System, serving: Serving, payload: NDArray[np.int64]) -> F64:
+def _exchange(system: System, config: EngineConfig, payload: NDArray[np.int64]) -> F64:
     """Between data-parallel attention and experts on all ranks: gather every group's tokens, give the sums
     back."""
-    ranks = serving.tp * serving.attention_dp
+    ranks = config.tp * config.attention_dp
     local = max(d for d in range(1, min(ranks, system.domain_size) + 1) if ranks % d == 0)
-    full = payload * serving.attention_dp
+    full = payload * config.attention_dp
     return sum(collective_time(system, op, full, ranks, local).time_s for op in ("all_gather", "reduce_scatter"))  # type: ignore[return-value]

@@ -5,7 +5,7 @@
 Kernels are the forward rows of ``workload.transformer`` for the tokens of the iteration: products read their
 weights from memory in the serving format, attention reads the key-value cache at its length. ``s``, ``c``,
 ``h_0`` (scheduler, sampling), ``h_1`` (a sequence's bookkeeping) and ``h_2`` (gaps between a layer's kernels)
-are fitted per engine (``coefficients/inference.json``). No queueing: the batch and the lengths are given.
+are the engine's (:class:`~gpuwise.serve.engine.EngineCosts`). No queueing: the batch and the lengths are given.
 
 Shapes: T tokens of one iteration on one rank, H hidden, A query heads, K kv heads, D head dim; ``/t`` over
 the tensor group.
@@ -14,71 +14,23 @@ the tensor group.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.estimate import Basis, weakest
-from gpuwise.predict.inference_kernels import row_times
-from gpuwise.predict.kernels.kernel_time import KernelTime
+from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.predict.kernels.table import concatenate
+from gpuwise.serve.engine import EngineConfig, EngineCosts, check_split, engine_costs
+from gpuwise.serve.iteration_kernels import row_times
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.step import Kind, OpTable, Phase
 from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tables import transformer_tables
 
 F64 = NDArray[np.float64]
-ENGINES = ("vllm", "sglang", "trtllm")
-WEIGHTS = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int8_wo", "int4_wo")
-WEIGHT_BYTES = {
-    "bf16": 2.0,
-    "fp16": 2.0,
-    "fp8": 1.0,
-    "fp8_block": 1.0,
-    "nvfp4": 0.5625,
-    "mxfp4": 0.53125,
-    "int8_wo": 1.0,
-    "int4_wo": 0.515625,
-}
-"""Bytes of one weight with its scales: NVFP4 one E4M3 per 16, MXFP4 one E8M0 per 32, int4 one fp16 per
-128."""
-
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """How an engine holds and splits a model.
-
-    Dense weights are split over ``tp``; ``attention_dp`` groups of ``tp`` ranks each hold all of the
-    attention and serve their share of the sequences. Experts are split ``moe_tp`` ways inside and ``moe_ep``
-    ways among ranks; ``moe_tp * moe_ep`` is ``tp * attention_dp``.
-    """
-
-    engine: str = "vllm"
-    weights: str = "bf16"
-    expert_weights: str | None = None
-    """None: as ``weights``."""
-    kv_dtype: str = "bf16"
-    tp: int = 1
-    attention_dp: int = 1
-    moe_tp: int = 1
-    moe_ep: int = 1
-    tuned: bool = True
-    """Started with the flags of a performance recipe (kernel choice, graphs, scheduling); False: as
-    installed."""
-    attention: str | None = None
-    """Kernel of the prompt's attention (``fa2``, ``fa3``, ``cudnn``); None: the one the engine picks."""
-
-    def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise UnknownNameError("serving engine", self.engine, ENGINES)
-        for name in (self.weights, self.expert_weights or self.weights):
-            if name not in WEIGHTS:
-                raise UnknownNameError("weight format", name, WEIGHTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,61 +56,63 @@ class DeviceTimes:
     basis: Basis
 
 
-def iteration_time(arch: Architecture, system: System, serving: Serving, iterations: Iterations) -> KernelTime:
-    """Wall time [R] of iterations of ``arch`` on ``system``.
+def iteration_time(arch: Architecture, system: System, config: EngineConfig, sequences: int, q_len: int, kv_len: int) -> Estimate:
+    """Wall time of one iteration: ``q_len`` new tokens of each of ``sequences`` (1: a decode step) that see ``kv_len``
+    tokens of cache, their own included.
 
     Raises InputError for a split the model cannot have, UnpredictableError when the accelerator has no rate
     for a format.
     """
-    device = device_times(arch, system, serving, iterations)
-    costs = engine_costs(serving)
-    time = with_engine(device, costs, iterations.sequences / serving.attention_dp, arch.n_layers)
-    sigma = np.full(len(time), costs["log_sigma"])
-    return KernelTime(time, sigma, weakest(device.basis, "fitted"))
+    device, costs = one_iteration(arch, system, config, sequences, q_len, kv_len), engine_costs(config)
+    seconds = with_engine(device, costs, sequences / config.attention_dp, arch.n_layers)
+    return Estimate.from_log_sigma(float(seconds[0]), float(spread(device, costs)[0]), weakest(device.basis, "fitted"))
 
 
-def engine_costs(serving: Serving) -> dict[str, Any]:
-    """Fitted costs of the engine as it was started; those of the tuned engine where no other was measured."""
-    known = load_json("inference")["engines"]
-    return known.get(engine_key(serving)) or known[serving.engine]
+@lru_cache(maxsize=8192)
+def one_iteration(
+    arch: Architecture, system: System, config: EngineConfig, sequences: int, q_len: int, kv_len: int
+) -> DeviceTimes:
+    """:func:`device_times` of one iteration by itself: what every command prints, whatever else it asks for. Raises as
+    device_times."""
+    one = (np.array([value], np.int64) for value in (sequences, q_len, kv_len))
+    return device_times(arch, system, config, Iterations(*one))
 
 
-def engine_key(serving: Serving) -> str:
-    """Name of the engine's costs."""
-    return serving.engine if serving.tuned else f"{serving.engine}-default"
+def with_engine(device: DeviceTimes, costs: EngineCosts, sequences: ArrayLike, n_layers: int) -> F64:
+    """Seconds [R] of iterations by themselves, ``sequences`` on each data-parallel group."""
+    host = costs.iteration_s + costs.sequence_s * np.asarray(sequences, np.float64) + costs.layer_s * n_layers
+    return device.kernels_s * costs.kernel_slowdown + device.communication_s * costs.communication_slowdown + host
 
 
-def with_engine(device: DeviceTimes, costs: dict[str, Any], sequences: F64, n_layers: int) -> F64:
-    """Seconds [R] with the engine's costs added."""
-    host = costs["iteration_s"] + costs["sequence_s"] * sequences + costs["layer_s"] * n_layers
-    kernels = device.kernels_s * costs["kernel_slowdown"]
-    return kernels + device.communication_s * costs["communication_slowdown"] + host
+def shared_prefill(device: DeviceTimes, costs: EngineCosts) -> F64:
+    """Seconds [R] that prompts add to iterations which decode other sequences besides."""
+    return device.kernels_s * costs.prefill_slowdown + device.communication_s * costs.communication_slowdown
 
 
-def spread(device: DeviceTimes, costs: dict[str, Any]) -> F64:
-    """Log standard deviation of each iteration. The engine's residuals were taken on devices whose kernels were fitted, so
-    they contain the kernels' own; on others the kernels' spread comes on top."""
-    engine = np.full_like(device.log_sigma, float(costs["log_sigma"]))
+def spread(device: DeviceTimes, costs: EngineCosts) -> F64:
+    """Log standard deviation of each iteration. The engine's residuals were taken on devices whose kernels were
+    fitted, so they contain the kernels' own; on others the kernels' spread comes on top."""
+    engine = np.full_like(device.log_sigma, costs.log_sigma)
     return engine if device.basis in ("measured", "fitted") else np.hypot(engine, device.log_sigma)
 
 
-def device_times(arch: Architecture, system: System, serving: Serving, iterations: Iterations) -> DeviceTimes:
+def device_times(arch: Architecture, system: System, config: EngineConfig, iterations: Iterations) -> DeviceTimes:
     """Kernels and collectives of every iteration, evaluated in one pass."""
-    _check(arch, serving)
+    check_split(arch, config)
     tables: list[OpTable] = []
     weight: list[float] = []
     owner: list[int] = []
     columns = np.broadcast_arrays(iterations.sequences, iterations.q_len, iterations.kv_len)
     for i, (sequences, q_len, _) in enumerate(zip(*columns, strict=True)):
-        mine = -(-int(sequences) // serving.attention_dp)
-        for table, count in _forward_tables(arch, serving, mine, int(q_len)):
+        mine = -(-int(sequences) // config.attention_dp)
+        for table, count in _forward_tables(arch, config, mine, int(q_len)):
             tables.append(table)
             weight.append(count)
             owner.append(i)
     rows = concatenate(tables)
     lengths = [len(t) for t in tables]
     row_owner, row_weight = np.repeat(owner, lengths), np.repeat(weight, lengths)
-    times = row_times(rows, arch, system, serving, *(columns[i][row_owner] for i in (0, 2, 1)))
+    times = row_times(rows, arch, system, config, *(columns[i][row_owner] for i in (0, 2, 1)))
     n = len(columns[0])
 
     def total(values: F64) -> F64:
@@ -172,20 +126,13 @@ def device_times(arch: Architecture, system: System, serving: Serving, iteration
     return DeviceTimes(kernels, attention, memory, total(times.communication_s), sigma, times.basis)
 
 
-def _check(arch: Architecture, serving: Serving) -> None:
-    if arch.heads % serving.tp:
-        raise InputError(f"{arch.heads} heads do not divide over {serving.tp} ranks", hint="choose a divisor")
-    if arch.moe is not None and arch.moe.n_experts % serving.moe_ep:
-        raise InputError(f"{arch.moe.n_experts} experts do not divide over {serving.moe_ep} ranks", hint="choose a divisor")
-
-
-def _forward_tables(arch: Architecture, serving: Serving, sequences: int, q_len: int) -> list[tuple[OpTable, float]]:
+def _forward_tables(arch: Architecture, config: EngineConfig, sequences: int, q_len: int) -> list[tuple[OpTable, float]]:
     """Forward rows of each distinct layer with its count, the embedding, and the head over each sequence's
     last token."""
     point = Point(
         micro_batch=sequences,
         seq_len=q_len,
-        tp=serving.tp,
+        tp=config.tp,
         cp=1,
         ep=1,
         sequence_parallel=False,
@@ -226,15 +173,3 @@ def _served(table: OpTable, decode: bool) -> OpTable:
 
 
 _IN_FUSED_LAYER = ("moe.top_k", "moe.permute", "moe.activation", "moe.down")
-
-__all__ = [
-    "ENGINES",
-    "WEIGHTS",
-    "WEIGHT_BYTES",
-    "DeviceTimes",
-    "Iterations",
-    "Serving",
-    "device_times",
-    "engine_costs",
-    "iteration_time",
-]

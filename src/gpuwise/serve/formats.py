@@ -1,0 +1,115 @@
+"""Formats weights are served in: bytes of a weight with its scales, bytes a model takes, bytes a token reads.
+
+Serving engines (vLLM, SGLang, TensorRT-LLM) narrow the matrices of the layers and keep embeddings, head and norms in 16
+bits; a file of llama.cpp is narrowed as a whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwise.errors import UnknownNameError
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.workload.transformer.parameters import count_parameters
+
+WIDE_BYTES = 2.0
+"""A weight an engine does not narrow."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFormat:
+    """``bytes_per_weight`` with scales. ``llama_cpp`` names the format of llama.cpp nearest in size, a format of
+    llama.cpp names itself."""
+
+    name: str
+    bytes_per_weight: float
+    llama_cpp: str
+    equivalent: bool = True
+    """llama.cpp's format stands for this one: the same bits, rounded to the same kind of number."""
+
+    @property
+    def of_llama_cpp(self) -> bool:
+        return self.name == self.llama_cpp
+
+
+FORMATS: dict[str, WeightFormat] = {
+    f.name: f
+    for f in (
+        WeightFormat("bf16", 2.0, "F16"),
+        WeightFormat("fp16", 2.0, "F16"),
+        WeightFormat("fp8", 1.0, "Q8_0"),
+        WeightFormat("fp8_block", 1.0, "Q8_0", equivalent=False),
+        WeightFormat("nvfp4", 0.5625, "Q4_K_M", equivalent=False),
+        WeightFormat("mxfp4", 0.53125, "Q4_K_M", equivalent=False),
+        WeightFormat("int8_wo", 1.0, "Q8_0"),
+        WeightFormat("int4_wo", 0.515625, "Q4_K_M"),
+        WeightFormat("F16", 16.0 / 8, "F16"),
+        WeightFormat("BF16", 16.0 / 8, "BF16"),
+        WeightFormat("Q8_0", 8.5 / 8, "Q8_0"),
+        WeightFormat("Q6_K", 6.56 / 8, "Q6_K"),
+        WeightFormat("Q5_K_M", 5.69 / 8, "Q5_K_M"),
+        WeightFormat("Q4_K_M", 4.85 / 8, "Q4_K_M"),
+        WeightFormat("Q4_0", 4.55 / 8, "Q4_0"),
+        WeightFormat("Q3_K_M", 3.91 / 8, "Q3_K_M"),
+    )
+}
+"""Scales of the engines' formats: NVFP4 one E4M3 per 16, MXFP4 one E8M0 per 32, int4 one fp16 per 128. llama.cpp's: mean
+over a Llama-3-8B file (ggml-org/llama.cpp tools/quantize/README.md)."""
+ENGINE_FORMATS = tuple(f.name for f in FORMATS.values() if not f.of_llama_cpp)
+LLAMA_CPP_FORMATS = tuple(f.name for f in FORMATS.values() if f.of_llama_cpp)
+FORMAT_OF_BITS = {16: "bf16", 8: "fp8", 4: "int4_wo"}
+"""What an engine is asked for when only the width of the weights matters."""
+FORMAT_OF_PRECISION = {
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "fp8": "fp8",
+    "mxfp8": "fp8",
+    "nvfp4": "nvfp4",
+    "mxfp4": "mxfp4",
+    "int8": "int8_wo",
+    "int4": "int4_wo",
+}
+"""Formats by the names ``--precision`` takes."""
+
+
+def find_format(text: str) -> WeightFormat:
+    """The format called ``Q4_K_M`` or ``bf16``, in any case. Raises UnknownNameError."""
+    if text in FORMATS:
+        return FORMATS[text]
+    for name in (*ENGINE_FORMATS, *LLAMA_CPP_FORMATS):
+        if name.lower() == text.lower():
+            return FORMATS[name]
+    known = (*LLAMA_CPP_FORMATS, *ENGINE_FORMATS)
+    raise UnknownNameError("weight format", text, known, hint="it is one of " + ", ".join(known))
+
+
+def format_of_precision(precision: str) -> WeightFormat:
+    """The format weights are held in for ``--precision``. Raises UnknownNameError."""
+    if precision not in FORMAT_OF_PRECISION:
+        known = FORMAT_OF_PRECISION
+        raise UnknownNameError("weight format", precision, known, hint="served weights are " + ", ".join(known))
+    return FORMATS[FORMAT_OF_PRECISION[precision]]
+
+
+def weight_bytes(arch: Architecture, weights: str, experts: str | None = None) -> float:
+    """All weights of ``arch``, routed experts in the format ``experts`` (None: as ``weights``). Raises UnknownNameError."""
+    form, narrow = find_format(weights), find_format(experts or weights)
+    count = count_parameters(arch)
+    matrices = (count.layers - count.experts) * form.bytes_per_weight + count.experts * narrow.bytes_per_weight
+    return matrices + (count.total - count.layers) * _outer_bytes(form)
+
+
+def weight_bytes_read(arch: Architecture, weights: str, experts: str | None = None) -> float:
+    """Bytes of weights that one token reads: every parameter but the rows of the embedding it does not look up; of the
+    experts those it is sent to. Raises UnknownNameError."""
+    form, narrow = find_format(weights), find_format(experts or weights)
+    count = count_parameters(arch)
+    gathered = 0 if arch.tied_embeddings else arch.vocab * arch.hidden
+    active = count.active - (count.total - count.experts)
+    matrices = (count.layers - count.experts) * form.bytes_per_weight + active * narrow.bytes_per_weight
+    return matrices + (count.total - count.layers - gathered) * _outer_bytes(form)
+
+
+def _outer_bytes(form: WeightFormat) -> float:
+    """Of a weight outside the layers: tables, head, last norm."""
+    return form.bytes_per_weight if form.of_llama_cpp else max(WIDE_BYTES, form.bytes_per_weight)

@@ -1,0 +1,228 @@
+"""One copy of a model as a program serves it, and which program and split serves it best.
+
+A serving engine holds the copy in a tensor group and decodes a batch; llama.cpp holds layers in turn on its devices and
+decodes one sequence. The same question has the same answer in every command: vLLM in the split that is fastest where its
+support tables list the accelerator, it holds the model and its kernels can be predicted, llama.cpp with weights of the
+same width for one sequence elsewhere. Nothing queues here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpuwise.errors import GpuwiseError, InputError, UnpredictableError
+from gpuwise.facts.hardware.systems import System
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.estimate import Estimate
+from gpuwise.serve.engine import EngineConfig, engine_costs, engine_runs, tensor_parallel
+from gpuwise.serve.formats import FORMATS
+from gpuwise.serve.iteration import iteration_time, one_iteration, shared_prefill
+from gpuwise.serve.llama_cpp import MOST_DEVICES, token_time, vendors
+from gpuwise.serve.memory import ServingMemory, engine_memory, llama_cpp_memory
+
+LLAMA_CPP = "llama.cpp"
+PROGRAMS = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+"""Engines as their makers write them."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReplica:
+    """One tensor group of a serving engine on ``system``."""
+
+    arch: Architecture
+    system: System
+    config: EngineConfig
+
+    @property
+    def program(self) -> str:
+        return PROGRAMS[self.config.engine]
+
+    @property
+    def weights(self) -> str:
+        return self.config.weights
+
+    @property
+    def ranks(self) -> int:
+        return self.config.ranks
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What an answer should say besides."""
+        widened = self.weights in ("fp8", "fp8_block") and "fp8" not in self.system.accelerator.peak_flop_per_s
+        return ("8-bit weights are widened on the way",) if widened else ()
+
+    def memory(self, sequences: int, context: int) -> ServingMemory:
+        """Bytes on a rank with ``sequences`` of ``context`` tokens."""
+        return engine_memory(self.arch, self.system.accelerator, self.config, sequences=sequences, context=context)
+
+    def most_sequences(self, context: int) -> float:
+        """Sequences of ``context`` tokens whose cache fits beside the weights; below 1 when not one does."""
+        none, one = (self.memory(n, context) for n in (0, 1))
+        return (one.most - none.total) / (one.total - none.total)
+
+    def step(self, sequences: int, context: int) -> Estimate:
+        """Seconds of one more token for each of ``sequences`` whose caches hold ``context`` tokens.
+
+        Raises InputError for a split the model or the system cannot have, UnpredictableError for a kernel without a rate.
+        """
+        self._check()
+        return iteration_time(self.arch, self.system, self.config, sequences, 1, context)
+
+    def prompt(self, tokens: int) -> Estimate:
+        """Seconds of reading one prompt of ``tokens`` by itself. Raises as :meth:`step`."""
+        self._check()
+        return iteration_time(self.arch, self.system, self.config, self.config.attention_dp, tokens, tokens)
+
+    def requests_per_s(self, sequences: int, prompt_tokens: int, output_tokens: int) -> float:
+        """Requests a second while ``sequences`` are always in flight: each request takes ``output_tokens`` decode
+        iterations at its mean length, and its prompt lengthens the iterations it shares. Raises as :meth:`step`."""
+        step = self.step(sequences, mean_context(self.arch, prompt_tokens, output_tokens))
+        prompt = one_iteration(self.arch, self.system, self.config, self.config.attention_dp, prompt_tokens, prompt_tokens)
+        prompt_s = float(shared_prefill(prompt, engine_costs(self.config))[0]) / self.config.attention_dp
+        return 1.0 / (prompt_s + output_tokens * step.expected / sequences)
+
+    def _check(self) -> None:
+        most = most_ranks(self.system)
+        if self.ranks > most:
+            raise InputError(
+                f"{self.ranks} ranks are more than the {most} with fast links", hint="one engine runs in one host here"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaCppReplica:
+    """One sequence under llama.cpp on ``ranks`` accelerators of ``system`` that hold layers in turn."""
+
+    arch: Architecture
+    system: System
+    weights: str
+    ranks: int
+
+    @property
+    def program(self) -> str:
+        return LLAMA_CPP
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What an answer should say besides."""
+        known = self.system.accelerator.vendor in vendors()
+        said = () if known else (f"llama.cpp was fitted on {' and '.join(vendors())} devices only",)
+        return said if self.ranks == 1 else (*said, "layers in turn: bandwidths do not add")
+
+    def memory(self, sequences: int, context: int) -> ServingMemory:
+        """Bytes on a device with the cache of one sequence of ``context`` tokens. Raises InputError for several."""
+        self._check(sequences)
+        return llama_cpp_memory(
+            self.arch, self.system.accelerator, self.weights, n_devices=self.ranks, context=context * sequences
+        )
+
+    def most_sequences(self, context: int) -> float:
+        """Caches of ``context`` tokens that fit beside the weights, though only one sequence is decoded."""
+        one = self.memory(1, context)
+        return (one.most - one.weights - one.workspace) / one.cache
+
+    def step(self, sequences: int, context: int) -> Estimate:
+        """Seconds of one more token with ``context`` tokens in the cache. Raises InputError for several sequences."""
+        self._check(sequences)
+        return token_time(self.arch, self.system.accelerator, self.weights, context=context, n_devices=self.ranks)
+
+    def _check(self, sequences: int) -> None:
+        if sequences > 1:
+            raise InputError(f"{self.weights} is one sequence in llama.cpp", hint="for a batch take bf16, fp8 or int4_wo")
+
+
+Replica = EngineReplica | LlamaCppReplica
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What serves, and the seconds of one more token for each sequence."""
+
+    replica: Replica
+    step: Estimate
+    memory: ServingMemory
+
+    def tokens_per_s(self, sequences: int = 1) -> Estimate:
+        """Tokens written a second for all of ``sequences`` (1: for one user)."""
+        return rate(self.step, sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """Nothing holds it. ``memory`` is that of the way that lacks least, None when no way was looked at; ``error`` why a
+    way that holds it could not be predicted."""
+
+    memory: ServingMemory | None
+    error: GpuwiseError | None
+
+    @property
+    def short_bytes(self) -> float:
+        """Missing on the fullest rank."""
+        return 0.0 if self.memory is None else max(self.memory.total - self.memory.most, 0.0)
+
+
+def most_ranks(system: System) -> int:
+    """Accelerators that one copy may be split over: a host's, or as many as share its fast links."""
+    return max(system.domain_size, system.count)
+
+
+def mean_context(arch: Architecture, prompt_tokens: int, output_tokens: int) -> int:
+    """Tokens in the cache halfway through an answer."""
+    return max(min(prompt_tokens + output_tokens // 2, arch.max_seq_len), 1)
+
+
+def rate(seconds: Estimate, count: float) -> Estimate:
+    """``count`` in ``seconds``, as a rate."""
+    return Estimate(count / seconds.high, count / seconds.expected, count / seconds.low, seconds.basis)
+
+
+def replicas(arch: Architecture, system: System, weights: str, ranks: int, *, sequences: int = 1) -> Iterator[Replica]:
+    """The ways to hold ``arch`` in ``weights`` on ``ranks`` accelerators, the preferred one first: a format of llama.cpp is
+    llama.cpp's alone. Raises UnknownNameError for a format of neither."""
+    form = FORMATS[weights]
+    accelerator = system.accelerator
+    if not form.of_llama_cpp and engine_runs(accelerator):
+        yield EngineReplica(arch, system, tensor_parallel(arch, weights, ranks))
+    if form.of_llama_cpp or (form.equivalent and sequences == 1 and ranks <= MOST_DEVICES):
+        yield LlamaCppReplica(arch, system, form.llama_cpp, ranks)
+
+
+def serve(
+    arch: Architecture,
+    system: System,
+    formats: Sequence[str],
+    ranks: Sequence[int],
+    *,
+    sequences: int = 1,
+    context: int,
+    least_tokens_per_s: float = 0.0,
+) -> Served | Unserved:
+    """The first of ``formats`` (widest first) in which something holds ``arch`` with ``sequences`` of ``context`` tokens and
+    gives each ``least_tokens_per_s``: the fastest split over one of ``ranks`` accelerators. Where none is fast enough, the
+    narrowest that holds it."""
+    slow: Served | None = None
+    least: ServingMemory | None = None
+    error: GpuwiseError | None = None
+    for weights in formats:
+        found: dict[str, Served] = {}
+        for n in ranks:
+            for replica in replicas(arch, system, weights, n, sequences=sequences):
+                memory = replica.memory(sequences, context)
+                if not memory.fits:
+                    short = memory.total - memory.most
+                    least = memory if least is None or short < least.total - least.most else least
+                    continue
+                try:
+                    one = Served(replica, replica.step(sequences, context), memory)
+                except (InputError, UnpredictableError) as refusal:
+                    error = error or refusal
+                    continue
+                before = found.get(replica.program)
+                if before is None or one.step.expected < before.step.expected:
+                    found[replica.program] = one
+        for one in sorted(found.values(), key=lambda served: served.replica.program == LLAMA_CPP):
+            if 1.0 / one.step.expected >= least_tokens_per_s:
+                return one
+            slow = one
+    return slow or Unserved(least, error)

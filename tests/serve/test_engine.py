@@ -1,0 +1,70 @@
+"""How engines hold a model, and the key of their costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.models.architecture import find_model
+from gpuwise.serve import engine
+from gpuwise.serve.engine import ENGINES, EngineConfig, check_split, engine_costs, engine_runs, tensor_parallel, version_number
+
+
+def test_names_are_refused() -> None:
+    with pytest.raises(UnknownNameError):
+        EngineConfig(engine="ollama")
+    with pytest.raises(UnknownNameError):
+        EngineConfig(weights="fp7")
+    with pytest.raises(UnknownNameError):
+        EngineConfig(weights="Q4_K_M")  # llama.cpp's
+
+
+def test_experts_are_split_like_the_rest_unless_told_otherwise() -> None:
+    dense, experts = (tensor_parallel(find_model(m), "bf16", 4) for m in ("llama-3.1-8b", "mixtral-8x7b"))
+    assert (dense.tp, dense.moe_tp, dense.ranks) == (4, 1, 4)
+    assert (experts.tp, experts.moe_tp, experts.moe_ep) == (4, 4, 1)
+    check_split(find_model("mixtral-8x7b"), experts)
+    with pytest.raises(InputError):
+        check_split(find_model("mixtral-8x7b"), EngineConfig(moe_ep=3))
+
+
+def test_versions() -> None:
+    assert version_number("0.19.0") == (0, 19, 0)
+    assert version_number("1.0.0rc3") == (1, 0, 0)
+    assert version_number("0.5.6.post2") == (0, 5, 6)
+    assert version_number("nightly") == ()
+    assert version_number("0.9") < version_number("0.12.0")
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_engine_has_costs(name: str) -> None:
+    costs = engine_costs(EngineConfig(name))
+    assert costs.kernel_slowdown >= 1 and costs.log_sigma > 0
+    assert engine_costs(EngineConfig(name, tuned=False)).log_sigma > 0
+
+
+def test_the_version_chooses_among_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def entry(versions: list[str], iteration_s: float, tuned: bool = True) -> dict[str, Any]:
+        costs = {
+            "kernel_slowdown": 1.0, "prefill_slowdown": 1.0, "communication_slowdown": 1.0, "iteration_s": iteration_s,
+            "sequence_s": 0.0, "layer_s": 0.0,
+        }  # fmt: skip
+        return {"engine": "vllm", "tuned": tuned, "versions": versions, "costs": costs, "log_sigma": 0.1}
+
+    document = {"engines": [entry(["0.6.0", "0.8.5"], 1.0), entry(["0.9.0", "0.19.0"], 2.0), entry([], 3.0, tuned=False)]}
+    monkeypatch.setattr(engine, "load_json", lambda family: document)
+
+    def chosen(version: str | None, tuned: bool = True) -> float:
+        return engine_costs(EngineConfig(version=version, tuned=tuned)).iteration_s
+
+    assert chosen(None) == chosen("0.19.1") == chosen("0.9.0") == chosen("0.10") == 2.0
+    assert chosen("0.8.9") == chosen("0.6.0") == chosen("0.5.0") == 1.0
+    assert chosen(None, tuned=False) == chosen("0.7", tuned=False) == 3.0
+
+
+def test_where_vllm_runs() -> None:
+    assert engine_runs(accelerators()["rtx-4090"]) and engine_runs(accelerators()["mi300x"])
+    assert not engine_runs(accelerators()["k80"])

@@ -1,0 +1,66 @@
+"""Weight formats: names, bytes held, bytes read."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuwise.errors import UnknownNameError
+from gpuwise.facts.models.architecture import find_model
+from gpuwise.serve.formats import (
+    ENGINE_FORMATS,
+    FORMAT_OF_BITS,
+    FORMATS,
+    LLAMA_CPP_FORMATS,
+    find_format,
+    format_of_precision,
+    weight_bytes,
+    weight_bytes_read,
+)
+from gpuwise.workload.transformer.parameters import count_parameters
+
+LLAMA = find_model("llama-3.1-8b")
+
+
+def test_names_in_any_case() -> None:
+    assert find_format("q4_k_m").name == "Q4_K_M" and find_format("BF16").name == "BF16" and find_format("FP8").name == "fp8"
+    with pytest.raises(UnknownNameError):
+        find_format("Q2")
+    assert format_of_precision("int4").name == "int4_wo"
+    with pytest.raises(UnknownNameError):
+        format_of_precision("tf32")
+
+
+def test_every_format_of_an_engine_has_a_nearest_one_in_llama_cpp() -> None:
+    assert set(ENGINE_FORMATS) | set(LLAMA_CPP_FORMATS) == set(FORMATS)
+    for name in ENGINE_FORMATS:
+        nearest = FORMATS[FORMATS[name].llama_cpp]
+        assert nearest.of_llama_cpp and nearest.bytes_per_weight == pytest.approx(FORMATS[name].bytes_per_weight, rel=0.2)
+    assert [FORMATS[name].llama_cpp for name in FORMAT_OF_BITS.values()] == ["F16", "Q8_0", "Q4_K_M"]
+
+
+def test_published_sizes() -> None:
+    assert weight_bytes(LLAMA, "bf16") == pytest.approx(16.06e9, rel=1e-3)
+    assert weight_bytes(LLAMA, "Q4_K_M") == pytest.approx(4.92e9, rel=0.02)  # Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf
+    # gpt-oss-120b on Hugging Face: 65.2 GB in MXFP4 experts and bf16 elsewhere
+    assert weight_bytes(find_model("gpt-oss-120b"), "bf16", "mxfp4") == pytest.approx(65.2e9, rel=0.02)
+
+
+def test_an_engine_keeps_tables_and_head_wide() -> None:
+    count = count_parameters(LLAMA)
+    assert weight_bytes(LLAMA, "fp8") == count.layers + 2.0 * (count.total - count.layers)
+    assert weight_bytes(LLAMA, "Q8_0") == count.total * 8.5 / 8
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "gemma-3-27b", "mixtral-8x7b", "deepseek-v3"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_token_reads_more_than_is_held(model: str, name: str) -> None:
+    arch = find_model(model)
+    assert 0 < weight_bytes_read(arch, name) <= weight_bytes(arch, name)
+
+
+def test_a_token_reads_the_experts_it_is_sent_to() -> None:
+    mixtral = find_model("mixtral-8x7b")
+    assert weight_bytes_read(mixtral, "F16") == pytest.approx(2 * 12.8e9, rel=0.03)
+    with pytest.raises(UnknownNameError):
+        weight_bytes_read(LLAMA, "Q7")
+    assert weight_bytes_read(LLAMA, "F16") == pytest.approx(2 * (8.03e9 - 128256 * 4096), rel=0.01)

@@ -1,0 +1,121 @@
+"""Iterations of serving engines: laws, and published times per output token."""
+
+import numpy as np
+import pytest
+
+from gpuwise.errors import InputError
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.models.architecture import find_model
+from gpuwise.serve.engine import EngineConfig, engine_costs
+from gpuwise.serve.iteration import Iterations, device_times, iteration_time, one_iteration, shared_prefill, with_engine
+from gpuwise.serve.iteration_kernels import expert_format, product_format
+
+
+def columns(sequences: list[int], q_len: int, kv_len: int) -> Iterations:
+    s = np.array(sequences, np.int64)
+    return Iterations(s, np.full_like(s, q_len), np.full_like(s, kv_len))
+
+
+def seconds(model: str, on: str, config: EngineConfig, sequences: list[int], kv_len: int = 1536) -> list[float]:
+    arch, system = find_model(model), find_cluster(on).system
+    return [iteration_time(arch, system, config, n, 1, kv_len).expected for n in sequences]
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "config", "sequences", "milliseconds"),
+    [
+        # InferenceX, 1024 in and 1024 out, mean time per output token at low concurrency (prefills play
+        # little part)
+        ("llama-3.1-70b", "1xB200-SXM", EngineConfig("trtllm", "fp8", kv_dtype="fp8"), 4, 14.6),
+        ("llama-3.1-70b", "8xB200-SXM", EngineConfig("trtllm", "fp8", kv_dtype="fp8", tp=8), 4, 5.4),
+        ("gpt-oss-120b", "8xH200-SXM", EngineConfig("vllm", "bf16", "mxfp4", "fp8", tp=8, moe_tp=8), 4, 3.6),
+        (
+            "deepseek-r1",
+            "8xH200-SXM",
+            EngineConfig("sglang", "fp8_block", kv_dtype="fp8", tp=8, moe_tp=8),
+            4,
+            10.3,
+        ),
+        ("kimi-k2", "8xH200-SXM", EngineConfig("vllm", "bf16", "int4_wo", tp=8, moe_tp=8), 4, 10.3),
+    ],
+)
+def test_published_decode(model: str, on: str, config: EngineConfig, sequences: int, milliseconds: float) -> None:
+    assert seconds(model, on, config, [sequences])[0] * 1e3 == pytest.approx(milliseconds, rel=0.35)
+
+
+def test_a_larger_batch_takes_longer_but_less_than_in_proportion() -> None:
+    time = seconds("llama-3.1-8b", "1xH100-SXM5-80GB", EngineConfig(), [1, 16, 128])
+    assert time[0] < time[1] < time[2] < 128 * time[0]
+
+
+def test_longer_context_and_wider_weights_take_longer() -> None:
+    short, long = (seconds("llama-3.1-8b", "1xH100-SXM5-80GB", EngineConfig(), [64], kv)[0] for kv in (512, 16384))
+    assert short < long
+    narrow = seconds("llama-3.1-8b", "1xH100-SXM5-80GB", EngineConfig(weights="fp8"), [4])[0]
+    assert narrow < seconds("llama-3.1-8b", "1xH100-SXM5-80GB", EngineConfig(), [4])[0]
+
+
+def test_weights_bound_one_sequence() -> None:
+    system = find_cluster("1xH100-SXM5-80GB").system
+    weights_s = 2 * (8.03e9 - 128256 * 4096) / system.accelerator.memory_bandwidth_bytes_per_s
+    done = device_times(find_model("llama-3.1-8b"), system, EngineConfig(), columns([1], 1, 64))
+    assert weights_s < done.kernels_s[0] < 2 * weights_s
+    assert done.communication_s[0] == 0
+
+
+def test_tensor_parallel_splits_kernels_and_communicates() -> None:
+    model, one, four = (
+        find_model("llama-3.1-70b"),
+        find_cluster("1xH100-SXM5-80GB"),
+        find_cluster("4xH100-SXM5-80GB"),
+    )
+    alone = device_times(model, one.system, EngineConfig(weights="fp8"), columns([16], 1, 1024))
+    split = device_times(model, four.system, EngineConfig(weights="fp8", tp=4), columns([16], 1, 1024))
+    assert split.kernels_s[0] < 0.5 * alone.kernels_s[0]
+    assert split.communication_s[0] > 0
+
+
+def test_prefill_is_near_its_arithmetic() -> None:
+    system = find_cluster("1xH100-SXM5-80GB").system
+    done = device_times(find_model("llama-3.1-8b"), system, EngineConfig(), columns([1], 8192, 8192))
+    flop_s = 2 * 7.0e9 * 8192 / system.accelerator.peak("bf16")
+    assert flop_s < done.kernels_s[0] < 3 * flop_s
+
+
+def test_formats_a_device_lacks() -> None:
+    a100, b200 = (find_cluster(n).accelerator for n in ("A100-SXM4-80GB", "B200-SXM"))
+    assert product_format(a100, "fp8") == "int8_wo"
+    assert product_format(b200, "nvfp4") == "nvfp4"
+    assert expert_format(a100, "mxfp4") == "w4a16_mxfp4"
+
+
+def test_an_iteration_does_not_depend_on_what_else_is_asked() -> None:
+    """Alone twice, the second time after others: the same to the last digit."""
+    arch, system = find_model("llama-3.1-8b"), find_cluster("rtx-4090").system
+    first = iteration_time(arch, system, EngineConfig(), 1, 1, 4096)
+    for n in (2, 3, 64):
+        iteration_time(arch, system, EngineConfig(), n, 1, 4096)
+    one_iteration.cache_clear()
+    assert iteration_time(arch, system, EngineConfig(), 1, 1, 4096) == first
+
+
+def test_devices_whose_kernels_were_not_measured_have_wider_intervals() -> None:
+    arch = find_model("llama-3.1-8b")
+    known, sibling = (iteration_time(arch, find_cluster(n).system, EngineConfig(), 1, 1, 4096) for n in ("h100-sxm", "rtx-4090"))
+    assert known.basis == "fitted" and known.log_sigma == pytest.approx(engine_costs(EngineConfig()).log_sigma)
+    assert sibling.basis != "fitted" and sibling.log_sigma > known.log_sigma
+
+
+def test_a_prompt_that_shares_its_iterations_adds_no_cost_of_the_engine() -> None:
+    arch, system, config = find_model("llama-3.1-8b"), find_cluster("h100-sxm").system, EngineConfig()
+    device, costs = one_iteration(arch, system, config, 1, 1000, 1000), engine_costs(config)
+    alone = with_engine(device, costs, 1, arch.n_layers)[0]
+    host = costs.iteration_s + costs.sequence_s + costs.layer_s * arch.n_layers
+    assert alone - host == pytest.approx(device.kernels_s[0] * costs.kernel_slowdown)
+    assert shared_prefill(device, costs)[0] == pytest.approx(device.kernels_s[0] * costs.prefill_slowdown)
+
+
+def test_a_split_the_model_cannot_have() -> None:
+    arch, system = find_model("llama-3.1-8b"), find_cluster("1xH100-SXM5-80GB").system
+    with pytest.raises(InputError):
+        iteration_time(arch, system, EngineConfig(tp=3), 1, 1, 8)

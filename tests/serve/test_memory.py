@@ -1,0 +1,62 @@
+"""Device memory of a served model: laws, and sizes that are published."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.models.architecture import find_model
+from gpuwise.predict.memory.kv_cache import LLAMA_CPP, VLLM, kv_cache_bytes
+from gpuwise.serve.engine import EngineConfig, tensor_parallel
+from gpuwise.serve.formats import weight_bytes
+from gpuwise.serve.memory import ENGINE_SHARE, UNIFIED_SHARE, cache_layout, engine_memory, llama_cpp_memory
+
+EIGHT = find_model("llama-3.1-8b")
+
+
+@given(st.integers(1, 64), st.integers(1, 64), st.sampled_from([1, 2, 4, 8]))
+def test_memory_grows_with_sequences_and_shrinks_with_ranks(a: int, b: int, tp: int) -> None:
+    card = accelerators()["h100-sxm-80gb"]
+    small, large = sorted((a, b))
+    less = engine_memory(EIGHT, card, EngineConfig(tp=tp), sequences=small, context=2048)
+    more = engine_memory(EIGHT, card, EngineConfig(tp=tp), sequences=large, context=2048)
+    assert less.total <= more.total
+    assert engine_memory(EIGHT, card, EngineConfig(tp=2 * tp), sequences=small, context=2048).total < less.total
+
+
+def test_local_weights_are_the_size_of_their_files() -> None:
+    card = accelerators()["rtx-4090"]
+    q4 = llama_cpp_memory(EIGHT, card, "Q4_K_M", n_devices=1, context=4096)
+    assert q4.weights == pytest.approx(4.92e9, rel=0.02)  # Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf is 4.92 GB
+    f16 = llama_cpp_memory(EIGHT, card, "F16", n_devices=1, context=4096)
+    assert f16.weights == pytest.approx(16.07e9, rel=0.01)
+
+
+def test_the_cache_is_the_one_every_command_prints() -> None:
+    gemma, card = find_model("gemma-3-27b"), accelerators()["rtx-4090"]
+    held = engine_memory(gemma, card, EngineConfig(weights="int4_wo"), sequences=3, context=32768)
+    assert held.cache == 3 * float(kv_cache_bytes(gemma, 32768)) and held.fits is (held.total <= held.most)
+    local = llama_cpp_memory(gemma, card, "Q4_K_M", n_devices=1, context=32768)
+    assert local.cache == float(kv_cache_bytes(gemma, 32768, LLAMA_CPP))
+    assert cache_layout("bf16") is VLLM and cache_layout("F16") is LLAMA_CPP
+
+
+def test_ranks_hold_the_weights_once() -> None:
+    card = accelerators()["h100-sxm-80gb"]
+    mixtral = find_model("mixtral-8x7b")
+    alone, split = (engine_memory(mixtral, card, tensor_parallel(mixtral, "bf16", n), sequences=0, context=1024) for n in (1, 4))
+    assert alone.weights == weight_bytes(mixtral, "bf16") and split.weights == pytest.approx(alone.weights / 4)
+    data = EngineConfig(attention_dp=4, moe_tp=1, moe_ep=4)
+    beside = engine_memory(mixtral, card, data, sequences=4, context=1024)
+    assert split.weights < beside.weights < alone.weights  # attention whole on every rank, experts split
+    assert beside.cache == float(kv_cache_bytes(mixtral, 1024))  # one of four sequences
+
+
+def test_what_a_program_may_take() -> None:
+    card, shared = accelerators()["rtx-4090"], accelerators()["apple-m2-ultra"]
+    empty = engine_memory(EIGHT, card, EngineConfig(), sequences=0, context=1)
+    assert empty.most < ENGINE_SHARE * card.memory_bytes
+    local = llama_cpp_memory(EIGHT, shared, "Q8_0", n_devices=1, context=4096)
+    assert local.most == UNIFIED_SHARE * shared.memory_bytes
