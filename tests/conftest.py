@@ -1,14 +1,40 @@
-"""What every test shares: no clock in a verdict (hypothesis deadlines are timed assertions), and a price store
-of its own (the developer's contracts are nobody's test data)."""
+"""What every test shares: the profiles of Hypothesis, and a price store of its own (the developer's contracts are nobody's
+test data).
 
+The default run is the same every time: the property tests draw their examples from a fixed seed and remember nothing. The slow
+group (``pytest -m slow``) has the property tests too, with the profile ``search``: new examples in every run, and more of
+them. ``HYPOTHESIS_PROFILE`` chooses another profile. No clock is in a verdict: deadlines and the health check of slow
+generation are timed assertions.
+"""
+
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("gpuwise", deadline=None)
-settings.load_profile("gpuwise")
+_UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeat", _UNTIMED, max_examples=60, derandomize=True, database=None)
+settings.register_profile("search", _UNTIMED, max_examples=300, print_blob=True)
+
+
+def _searches(config: pytest.Config) -> bool:
+    return config.option.markexpr.strip() == "slow"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load the profile before the tests are imported: a test keeps the one that is loaded where it is decorated."""
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("search" if _searches(config) else "repeat"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the property tests into the slow group where it runs."""
+    if _searches(config):
+        for item in items:
+            if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+                item.add_marker("slow")
 
 
 @pytest.fixture(scope="session")

@@ -8,12 +8,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from gpuwise.errors import GpuwiseError
-
-settings.register_profile("fuzz", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
-settings.load_profile("fuzz")
 
 
 def all_finite(value: object) -> bool:
