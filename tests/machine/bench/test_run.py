@@ -160,7 +160,7 @@ def test_a_case_that_hangs_is_cut_off_closed_and_named() -> None:
 
     pairs = [(case, card()) for case in (LAUNCH, SMALL, BIG)]
     before = signal.getsignal(signal.SIGALRM)
-    outcome = run_cases(pairs, new_run([card()], "t", 1.0), None, Limits(0.01, case_s=0.2), make=make, clock=ticking)
+    outcome = run_cases(pairs, new_run([card()], "t", 1.0), None, Limits(0.01, case_s=1.0), make=make, clock=ticking)
     assert [c.key for c, _, why in outcome.skipped if "not ready after" in why] == [LAUNCH.key, SMALL.key]
     assert closed == [SMALL.key, BIG.key]
     assert [r.measurement for _, _, r in outcome.records] == [BIG.key]

@@ -146,7 +146,8 @@ def test_waves_agree_with_the_library(card) -> None:
 def test_energy_counts_with_the_power(card) -> None:
     fake, handle = card
     fake.gpu(0).set(power_w=500)
-    first, begun = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle), time.monotonic()
+    begun = time.monotonic()
+    first = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     time.sleep(0.1)
     fake.gpu(0).set(power_w=0)
     passed_s = time.monotonic() - begun

@@ -214,9 +214,9 @@ def test_no_such_script(run, tmp_path):
 
 def test_limits_end_a_script(run):
     endless = "import torch, time\nwhile True:\n    time.sleep(0.05)\n"
-    assert run(endless, limits=Limits(wall_s=3)).ended == "time"
-    assert run(endless, limits=Limits(wall_s=60, first_step_s=1.5)).ended == "no step"
-    hungry = "import torch, time\nheld = []\nwhile True:\n    held.append(bytearray(b'x' * 10**8)); time.sleep(0.1)\n"
+    assert run(endless, limits=Limits(wall_s=1)).ended == "time"
+    assert run(endless, limits=Limits(wall_s=60, first_step_s=0.5)).ended == "no step"
+    hungry = "import torch, time\nheld = []\nwhile True:\n    held.append(bytearray(b'x' * 10**8)); time.sleep(0.01)\n"
     outcome = run(hungry, limits=Limits(wall_s=60, memory_bytes=900_000_000))
     assert outcome.ended == "memory"
     assert outcome.out_of_memory

@@ -24,29 +24,60 @@ def journal_of(*devices: dict[str, Any]) -> Journal:
     return Journal(begin={"at_s": time.time(), "clock_s": 100.0}, events=[{"event": "devices", "devices": list(devices)}])
 
 
-def played(power_w: float | None) -> NullDevices:
-    return NullDevices([NullCard("rtx-4090", script=lambda t: {"power_w": power_w})])
+class Clock:
+    """The seconds of a test: they pass when it says so, for the meter, its cards and the run alike."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1.8e9
+        monkeypatch.setattr(time, "time", lambda: self.now_s)
+
+    def cards(self, power_w: float | None) -> NullDevices:
+        return NullDevices([NullCard("rtx-4090", script=lambda t: {"power_w": power_w})], clock=lambda: self.now_s)
+
+    def meter(self, devices: list[NullDevices], powercap: Path = Path("/nowhere")) -> Meter:
+        """Whose own thread never reads: :meth:`watch` does."""
+        return Meter(devices, powercap=powercap, every_s=1e6)
+
+    def watch(self, meter: Meter, seconds: float, every_s: float = 0.02) -> None:
+        for _ in range(round(seconds / every_s)):
+            self.now_s += every_s
+            meter._read()
 
 
-def test_a_stretch_of_a_run_by_its_own_clock() -> None:
-    devices = played(200.0)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def test_a_stretch_of_a_run_by_its_own_clock(clock: Clock) -> None:
+    devices = clock.cards(200.0)
     name = devices.identities()[0].name
-    with Meter([devices], powercap=Path("/nowhere"), every_s=0.02) as meter:
+    with clock.meter([devices]) as meter:
         journal = journal_of({**CARD, "name": name})
-        time.sleep(1.2)
+        clock.watch(meter, 1.2)
     told = meter.of(journal, 100.2, 101.0)
-    assert told.energy_j == pytest.approx(200.0 * 0.8, rel=0.01) and told.basis == "integrated power"
-    whole = meter.of(journal)
-    assert whole.energy_j is not None and whole.energy_j > 200.0 * 1.15
+    assert told.energy_j == pytest.approx(200.0 * 0.8) and told.basis == "integrated power"
+    assert meter.of(journal).energy_j == pytest.approx(200.0 * 1.2)
     assert meter.of(journal, 100.2, 100.4) == Energy(why=TOO_SHORT)
     # a stretch that the meter did not see is no energy of 0
     assert meter.of(journal, 150.0, 160.0).energy_j is None
 
 
-def test_cards_that_the_run_is_not_on_do_not_count() -> None:
-    with Meter([played(200.0)], powercap=Path("/nowhere"), every_s=0.05) as meter:
+def test_the_meter_reads_by_itself_while_it_is_open() -> None:
+    devices = NullDevices([NullCard("rtx-4090", script=lambda t: {"power_w": 200.0})])
+    with Meter([devices], powercap=Path("/nowhere"), every_s=0.001) as meter:
+        track = meter._cards[0].track
+        while len(track.at_s) < 5:
+            time.sleep(0.001)
+    n, whole_s = len(track.at_s), track.at_s[-1] - track.at_s[0]
+    assert n >= 6 and track.used_j[-1] > 0 and whole_s > 0
+    assert not meter._thread.is_alive()
+
+
+def test_cards_that_the_run_is_not_on_do_not_count(clock: Clock) -> None:
+    with clock.meter([clock.cards(200.0)]) as meter:
         journal = journal_of()
-        time.sleep(0.3)
+        clock.watch(meter, 0.3)
     assert "no energy counter" in (meter.of(journal).why or "")
     other = meter.of(journal_of({**CARD, "name": "NVIDIA H200", "uuid": "x"})).why or ""
     assert "does not list NVIDIA H200" in other
@@ -54,10 +85,10 @@ def test_cards_that_the_run_is_not_on_do_not_count() -> None:
     assert "second step" in (meter.of(Journal(begin={"at_s": 1.0, "clock_s": 1.0})).why or "")
 
 
-def test_a_card_that_says_no_power_has_no_energy() -> None:
-    devices = played(None)
-    with Meter([devices], powercap=Path("/nowhere"), every_s=0.05) as meter:
-        time.sleep(0.2)
+def test_a_card_that_says_no_power_has_no_energy(clock: Clock) -> None:
+    devices = clock.cards(None)
+    with clock.meter([devices]) as meter:
+        clock.watch(meter, 0.2)
     told = meter.of(journal_of({**CARD, "name": devices.identities()[0].name}))
     assert told.energy_j is None and "does not say what power" in (told.why or "")
 
@@ -88,15 +119,13 @@ def test_the_processor_by_its_packages_and_memory_with_counters_that_wrap(tmp_pa
     assert rapl.read() == pytest.approx(100.0 + 5.0 + 1.0)
 
 
-def test_a_run_on_the_processor_is_metered_there(tmp_path: Path) -> None:
+def test_a_run_on_the_processor_is_metered_there(clock: Clock, tmp_path: Path) -> None:
     counters(tmp_path, **{"0": 1000.0})
-    with Meter([], powercap=tmp_path, every_s=0.02) as meter:
+    with clock.meter([], powercap=tmp_path) as meter:
         journal = journal_of()
-        n = len(meter._processor.at_s)
-        while len(meter._processor.at_s) < n + 3:
-            time.sleep(0.01)
+        clock.watch(meter, 0.1)
         counters(tmp_path, **{"0": 1042.0})
-        time.sleep(0.6)
+        clock.watch(meter, 0.6)
     told = meter.of(journal)
     assert told.energy_j == pytest.approx(42.0) and told.basis == "RAPL"
 

@@ -35,7 +35,7 @@ class Works:
         return 1000
 
     def __getitem__(self, index: int) -> int:
-        return sum(range(60_000)) + index
+        return sum(range(300_000)) + index
 
 
 def test_waiting_and_working_are_told_apart() -> None:
