@@ -76,7 +76,6 @@ def test_op_and_compare_agree_on_what_fits(model: str, gpu: str, context: int, a
 # --- what serves one person ---
 
 
-@UNFINISHED
 @pytest.mark.parametrize(("model", "gpu"), [("llama-3.1-8b", "RTX 4090"), ("qwen3-8b", "RTX 5090")])
 def test_one_user_gets_the_same_tokens_everywhere(model: str, gpu: str, ask: Ask) -> None:
     context = 1024
@@ -90,7 +89,6 @@ def test_one_user_gets_the_same_tokens_everywhere(model: str, gpu: str, ask: Ask
     assert {asked, compared} == {row["tokens_per_s"]["expected"] for row in rows}
 
 
-@UNFINISHED
 def test_op_and_pick_hold_the_same_memory(ask: Ask) -> None:
     asked = decode(ask, "llama-3.1-8b", "RTX 4090", "bf16", 1024)["rows"][0]
     picked = ask(
