@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from gpuwise.machine.bench.subjects import Subject
     from gpuwise.records.store import Records
 
-GPU_FORMATS = ("bf16", "fp16", "fp32")
-"""Calibrated on: the first two run the same kernels, so the first that the card has, and fp32."""
-
 
 def calibrate_all(
     subjects: list[Subject], store: Records | None, each_s: float, *, json: bool, progress: Callable[[str], None]

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.machine.bench.cases import FAMILIES, Case
@@ -234,8 +233,3 @@ def pairs_of(cases: Sequence[Case], subjects: Sequence[Subject]) -> list[tuple[C
     order = list(FAMILIES)
     pairs.sort(key=lambda p: (p[0], p[1], order.index(p[2].family)))
     return [(case, subject) for _, _, case, subject in pairs]
-
-
-def as_jsonable(value: Any) -> Any:
-    """For documents: what is not finite is None."""
-    return None if isinstance(value, float) and not abs(value) < float("inf") else value

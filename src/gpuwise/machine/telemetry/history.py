@@ -109,10 +109,6 @@ class History:
         """``Frame.at_s`` of the newest ``n`` frames, oldest first."""
         return self._at.last(n)
 
-    def wall_times(self, n: int | None = None) -> array[float]:
-        """``Frame.wall_s`` of the newest ``n`` frames, oldest first."""
-        return self._wall.last(n)
-
     def series(self, number: int, name: str, n: int | None = None) -> array[float]:
         """The newest ``n`` values of one series of a card, oldest first, in step with :meth:`times`. ``name`` is a key of
         :data:`SERIES`; a card never seen gives an empty array."""

@@ -122,13 +122,6 @@ def estimates(
     return [_one(arch, cluster, s, seq_len, done, memory, i, packed_document_len) for i, s in enumerate(strategies)]
 
 
-def estimate_at(
-    arch: Architecture, cluster: Cluster, c: Columns, seq_len: int, done: Evaluated, memory: MemoryColumns, i: int
-) -> TrainingEstimate:
-    """Strategy ``i`` of a list of columns that is evaluated already: for a search that wants one of many in full."""
-    return _one(arch, cluster, c.strategy(i), seq_len, done, memory, i, None)
-
-
 def _one(
     arch: Architecture,
     cluster: Cluster,

@@ -70,9 +70,6 @@ class ParityKeeper:
             reseed(self._seed, self._n)
 
 
-_WRAPPERS = ("_orig_mod", "module", "_checkpoint_wrapped_module")
-
-
 def names_of(roots: list[torch.nn.Module]) -> dict[int, str]:
     """Names of parameters by identity; the wrappers of compilers and of data parallelism leave no trace in them."""
     named: dict[int, str] = {}

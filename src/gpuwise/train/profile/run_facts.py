@@ -44,14 +44,6 @@ class RunFacts:
     """Of a step while the profiler ran."""
     has_trace: bool = False
 
-    @property
-    def steadiness(self) -> float:
-        """Spread of the steps: the middle half's width over the median."""
-        walls = sorted(s.wall_s for s in self.steps)
-        if len(walls) < 4:
-            return 0.0
-        return (walls[3 * len(walls) // 4] - walls[len(walls) // 4]) / max(statistics.median(walls), 1e-12)
-
 
 def middle(steps: Sequence[Step]) -> Step:
     """Medians of every phase and count; what rarely comes (saving) at its mean."""

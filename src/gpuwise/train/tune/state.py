@@ -36,11 +36,6 @@ class State:
         if not self._kept and not self.path.exists():
             self._append(head)
 
-    @property
-    def n_kept(self) -> int:
-        """Measurements that were there at the start, or made since."""
-        return len(self._kept)
-
     def measured(self, key: str, measure: Callable[[], Any]) -> Any:
         """The kept value of ``key``; else ``measure()``, kept at once. Values are JSON."""
         if key not in self._kept:

@@ -39,8 +39,6 @@ _ALONE = {
 }
 """What asks for a reading where its field value is not supported: by older drivers, and average power by some cards."""
 
-_LISTS = (("compute", "nvmlDeviceGetComputeRunningProcesses"), ("graphics", "nvmlDeviceGetGraphicsRunningProcesses"))
-
 
 def take_sample(read: Reader, card: NvmlCard, *, processes: bool) -> Sample:
     """A sample of a device that answers. Raises Refused when it or the driver is away."""

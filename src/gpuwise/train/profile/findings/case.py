@@ -141,10 +141,6 @@ class Case:
         """Events a step."""
         return len(self.rows(categories, matches)) / self.n_steps
 
-    def n_optimizer_steps(self) -> float:
-        """Steps of optimizers in a step of the loop."""
-        return max(self.count(("user_annotation", *OP_CATEGORIES), lambda n: n.startswith("Optimizer.step#")), 1.0)
-
     @cached_property
     def products(self) -> list[Product]:
         """Matrix products by shape, costliest first; seconds are the kernels' on a GPU."""

@@ -16,7 +16,6 @@ from torch import Tensor
 
 NEW, ARG, MANY, VALUE, DIRECT = range(5)
 _empty_strided = torch._C._VariableFunctions.empty_strided
-_META = torch.device("meta")
 _NEVER_PLANNED = frozenset({"_cudnn_rnn_flatten_weight"})
 """Operations that change their arguments without saying so in their schema."""
 

@@ -105,14 +105,3 @@ def _move(edit: Editor, lives: Lives, storage: int, copy: int, segment: Segment)
     if death < len(edit.capture.event_op):
         edit.drop_event(death)
         edit.freed_instead(death, copy)
-
-
-def checkpointed_order(capture: Capture, paths: Collection[str]) -> tuple[str, ...]:
-    """``paths`` in the order in which the steady step's first pass runs them."""
-    tree, chosen = ModuleTree.of(capture), outermost(paths)
-    first = dict.fromkeys(chosen, np.inf)
-    for one in passes(capture)[:1]:
-        for segment in segments(capture, tree, one, chosen):
-            if segment.path:
-                first[segment.path] = min(first[segment.path], segment.first_op)
-    return tuple(sorted(chosen, key=lambda p: first[p]))

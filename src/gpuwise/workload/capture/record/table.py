@@ -240,26 +240,6 @@ def flop_by_phase(capture: Capture, step: int = -1) -> dict[Phase, float]:
     return {p: float(sums[p]) for p in Phase if sums[p]}
 
 
-def flop_by_kind(capture: Capture, step: int = -1) -> dict[Kind, float]:
-    """FLOP of one step by kind of operation; kinds without FLOP are left out."""
-    _, signature = _steps_signatures(capture, step)
-    flop = np.array([s.flop for s in capture.signatures])[signature]
-    kind = np.array([int(s.kind) for s in capture.signatures])[signature]
-    sums = np.bincount(kind, weights=flop, minlength=len(Kind))
-    return {k: float(sums[k]) for k in Kind if sums[k]}
-
-
-def flop_by_module(capture: Capture, step: int = -1) -> dict[str, float]:
-    """FLOP of one step by the module whose forward caused it, backward included; '' is no module."""
-    ops, signature = _steps_signatures(capture, step)
-    flop = np.array([s.flop for s in capture.signatures])[signature]
-    sums = np.bincount(capture.op_module[ops], weights=flop, minlength=len(capture.modules))
-    found: dict[str, float] = {}
-    for i in np.flatnonzero(sums).tolist():
-        found[capture.modules[i]] = found.get(capture.modules[i], 0.0) + float(sums[i])
-    return found
-
-
 def traffic_bytes(capture: Capture, step: int = -1) -> float:
     """Bytes read and written by the operations of one step."""
     _, signature = _steps_signatures(capture, step)
