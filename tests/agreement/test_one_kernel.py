@@ -13,7 +13,7 @@ import pytest
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.machine.bench.cases import Case
+from gpuwise.machine.bench.cases import BenchCase
 from gpuwise.machine.bench.expect import expectation
 from gpuwise.machine.bench.subjects import Subject
 from gpuwise.plan.one_op import matmul
@@ -102,11 +102,11 @@ def product_in_profile(gpu: str, ask: Ask) -> float:
 
 
 def product_in_bench(gpu: str, ask: Ask) -> float:
-    case = Case("matmul", "product", "bf16", {"m": SIDE, "n": SIDE, "k": SIDE})
+    case = BenchCase("matmul", "product", "bf16", {"m": SIDE, "n": SIDE, "k": SIDE})
     return rate_expected(gpu, case, 2.0 * SIDE**3)
 
 
-def rate_expected(gpu: str, case: Case, amount: float) -> float:
+def rate_expected(gpu: str, case: BenchCase, amount: float) -> float:
     """Seconds that ``bench`` expects for a case whose rate counts ``amount``."""
     found, reason = expectation(case, Subject("cuda", 0, gpu, gpu, card(gpu)))
     assert found is not None, reason
@@ -185,7 +185,7 @@ def attention_in_own_code(gpu: str) -> float:
 
 def attention_in_bench(gpu: str) -> float:
     sizes = {"batch": BATCH, "heads": HEADS, "kv_heads": HEADS, "queries": SEQ, "keys": SEQ, "head_dim": HEAD_DIM}
-    return rate_expected(gpu, Case("attention", "prefill", "bf16", sizes), ATTENTION_FLOP)
+    return rate_expected(gpu, BenchCase("attention", "prefill", "bf16", sizes), ATTENTION_FLOP)
 
 
 ATTENTIONS = {"plan": attention_in_a_plan, "own code": attention_in_own_code, "bench": attention_in_bench}
@@ -238,7 +238,7 @@ def stream_in_own_code(gpu: str) -> float:
 
 
 def stream_in_bench(gpu: str) -> float:
-    return rate_expected(gpu, Case("memory", "copy", "fp32", {"bytes": STREAM}), 2.0 * STREAM)
+    return rate_expected(gpu, BenchCase("memory", "copy", "fp32", {"bytes": STREAM}), 2.0 * STREAM)
 
 
 STREAMS = {"plan": stream_in_a_plan, "own code": stream_in_own_code, "bench": stream_in_bench}

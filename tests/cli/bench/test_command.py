@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from gpuwise.facts.hardware.accelerators import accelerators
-from gpuwise.machine.bench.cases import Case
+from gpuwise.machine.bench.cases import BenchCase
+from gpuwise.machine.bench.prepared_case import Check, NotHereError, PreparedCase
 from gpuwise.machine.bench.run import run_cases
 from gpuwise.machine.bench.stress import stress_together
 from gpuwise.machine.bench.subjects import Subject, this_processor
-from gpuwise.machine.bench.work import Check, NotHereError, Work
-from gpuwise.machine.devices.find import Found
+from gpuwise.machine.devices.find import DeviceSearch
 from gpuwise.machine.devices.null import NullCard, NullDevices
 from gpuwise.machine.devices.readings import EventReason
 
@@ -40,8 +40,8 @@ def subjects_of(seam: NullDevices, name: str = NAME) -> list[Subject]:
             name,
             i.uuid or "",
             accelerator=known if name == NAME else None,
-            seam=seam,
-            seam_index=i.index,
+            backend=seam,
+            backend_index=i.index,
             memory_bytes=i.memory_bytes or 0,
             capability=(9, 0),
         )
@@ -50,10 +50,12 @@ def subjects_of(seam: NullDevices, name: str = NAME) -> list[Subject]:
     return [*cards, this_processor()]
 
 
-def fake_make(slow: int | None = None, wrong: int | None = None, corrupt: int | None = None) -> Callable[[Case, Subject], Work]:
+def fake_make(
+    slow: int | None = None, wrong: int | None = None, corrupt: int | None = None
+) -> Callable[[BenchCase, Subject], PreparedCase]:
     """Work of a healthy H100, but for one card."""
 
-    def make(case: Case, subject: Subject) -> Work:
+    def make(case: BenchCase, subject: Subject) -> PreparedCase:
         if case.family not in RATES:
             raise NotHereError("not in this test")
         p = case.parameters
@@ -62,7 +64,7 @@ def fake_make(slow: int | None = None, wrong: int | None = None, corrupt: int | 
         right = subject.index != wrong or subject.kind == "cpu"
         counter = itertools.count()
         digest = lambda: next(counter) == 3 and subject.index == corrupt  # noqa: E731
-        return Work(lambda: amount / rate, amount, lambda: Check(right, 0.1 if right else 40.0, "all"), digest=digest)
+        return PreparedCase(lambda: amount / rate, amount, lambda: Check(right, 0.1 if right else 40.0, "all"), digest=digest)
 
     return make
 
@@ -71,7 +73,7 @@ def fake_make(slow: int | None = None, wrong: int | None = None, corrupt: int | 
 def eight(monkeypatch: pytest.MonkeyPatch, home: Path) -> Callable[..., None]:
     def install(n: int = 8, name: str = NAME, **kinds: Any) -> None:
         seam = box(n)
-        monkeypatch.setattr("gpuwise.machine.devices.find.find_devices", lambda: Found((seam,), {}))
+        monkeypatch.setattr("gpuwise.machine.devices.find.find_devices", lambda: DeviceSearch((seam,), {}))
         monkeypatch.setattr("gpuwise.machine.bench.subjects.find_subjects", lambda backends=(): subjects_of(seam, name))
         monkeypatch.setitem(run_cases.__kwdefaults__, "make", fake_make(**kinds))
 
@@ -157,7 +159,7 @@ def test_a_machine_without_gpu_says_what_would_be_measured_on_one(
 ) -> None:
     monkeypatch.setattr("gpuwise.machine.bench.subjects.find_subjects", lambda backends=(): [this_processor()])
     monkeypatch.setitem(run_cases.__kwdefaults__, "make", fake_make())
-    monkeypatch.setattr("gpuwise.machine.devices.find.find_devices", lambda: Found((), {}))
+    monkeypatch.setattr("gpuwise.machine.devices.find.find_devices", lambda: DeviceSearch((), {}))
     ran = gpuwise("bench", "--quick")
     assert ran.code == 0
     assert "gpu: no driver knows of one" in ran.out
@@ -174,7 +176,7 @@ def test_cards_that_pytorch_does_not_reach_are_named(gpuwise: Any, home: Path, m
     monkeypatch.setattr("gpuwise.machine.bench.subjects.find_subjects", lambda backends=(): [this_processor()])
     monkeypatch.setitem(run_cases.__kwdefaults__, "make", fake_make())
     seam = NullDevices([NullCard("rtx-4090"), NullCard("rtx-4090")])
-    monkeypatch.setattr("gpuwise.machine.devices.find.find_devices", lambda: Found((seam,), {}))
+    monkeypatch.setattr("gpuwise.machine.devices.find.find_devices", lambda: DeviceSearch((seam,), {}))
     ran = gpuwise("bench", "--device", "gpu")
     assert ran.code == 2
     assert "the driver has 2 x RTX 4090" in ran.err
@@ -243,7 +245,7 @@ def test_calibrating_teaches_fit_and_op_about_this_machine(gpuwise: Any, eight: 
 
 
 def test_on_this_without_a_gpu_says_what_to_do(gpuwise: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuwise.machine.devices.find.find_devices", lambda: Found((), {}))
+    monkeypatch.setattr("gpuwise.machine.devices.find.find_devices", lambda: DeviceSearch((), {}))
     for command in (("fit", "llama-3.1-8b"), ("plan", "llama-3.1-8b", "--tokens", "1B")):
         ran = gpuwise(*command, "--on", "this")
         assert ran.code == 2
@@ -256,7 +258,7 @@ def test_on_this_without_a_gpu_says_what_to_do(gpuwise: Any, home: Path, monkeyp
 def test_op_on_this_is_the_measured_processor_where_there_is_no_gpu(
     gpuwise: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpuwise.machine.devices.find.find_devices", lambda: Found((), {}))
+    monkeypatch.setattr("gpuwise.machine.devices.find.find_devices", lambda: DeviceSearch((), {}))
     monkeypatch.setattr("gpuwise.machine.bench.subjects.find_subjects", lambda backends=(): [this_processor()])
     monkeypatch.setitem(run_cases.__kwdefaults__, "make", fake_make())
     assert gpuwise("bench", "--only", "matmul-fp32-512x512x512", "--only", "memory-copy-128MiB", "--each", "0.01s").code == 0
@@ -266,7 +268,7 @@ def test_op_on_this_is_the_measured_processor_where_there_is_no_gpu(
 
 def test_cards_that_differ_have_to_be_named(gpuwise: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seam = NullDevices([NullCard("rtx-4090"), NullCard("rtx-3090")])
-    monkeypatch.setattr("gpuwise.machine.devices.find.find_devices", lambda: Found((seam,), {}))
+    monkeypatch.setattr("gpuwise.machine.devices.find.find_devices", lambda: DeviceSearch((seam,), {}))
     ran = gpuwise("fit", "llama-3.1-8b", "--on", "this")
     assert ran.code == 2
     assert "this:1" in ran.err
@@ -278,7 +280,7 @@ def test_cards_that_differ_have_to_be_named(gpuwise: Any, home: Path, monkeypatc
 def test_a_card_of_no_catalogue_is_used_once_it_was_measured(gpuwise: Any, eight: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     eight(1, name="ACME 9000")
     seam = NullDevices([NullCard("h100-sxm", identity={"name": "ACME 9000"})])
-    monkeypatch.setattr("gpuwise.machine.devices.find.find_devices", lambda: Found((seam,), {}))
+    monkeypatch.setattr("gpuwise.machine.devices.find.find_devices", lambda: DeviceSearch((seam,), {}))
     ran = gpuwise("op", "matmul", "4096", "4096", "4096", "--on", "this")
     assert ran.code == 1
     assert "bench --calibrate" in ran.err

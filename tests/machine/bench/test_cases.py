@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 from gpuwise.errors import UnknownNameError
-from gpuwise.machine.bench.cases import CALIBRATION_SIZES, CASES, FAMILIES, LARGEST_CPU_FLOP, calibration_cases, chosen
+from gpuwise.machine.bench.cases import CALIBRATION_SIZES, CASES, FAMILIES, LARGEST_CPU_FLOP, calibration_cases, select_cases
 
 
 def test_every_row_has_a_name_of_its_own_and_a_maker() -> None:
@@ -20,23 +20,23 @@ def test_every_row_has_a_name_of_its_own_and_a_maker() -> None:
 
 
 def test_a_processor_alone_has_a_quick_run_of_many_families() -> None:
-    families = {c.family for c in chosen((), quick=True) if "cpu" in c.on}
+    families = {c.family for c in select_cases((), quick=True) if "cpu" in c.on}
     assert {"matmul", "attention", "memory", "launch", "collective", "loader", "disk"} <= families
 
 
 def test_words_choose_rows() -> None:
-    assert {c.family for c in chosen(("disk",), quick=False)} == {"disk"}
-    assert {c.dtype for c in chosen(("matmul-fp8",), quick=True)} == {"fp8"}
-    (one,) = chosen(("matmul-bf16-16384x8192x1280",), quick=True)
+    assert {c.family for c in select_cases(("disk",), quick=False)} == {"disk"}
+    assert {c.dtype for c in select_cases(("matmul-fp8",), quick=True)} == {"fp8"}
+    (one,) = select_cases(("matmul-bf16-16384x8192x1280",), quick=True)
     assert not one.quick, "a row named in full is measured even in a quick run"
-    twice = chosen(("launch", "launch-eager-1"), quick=False)
+    twice = select_cases(("launch", "launch-eager-1"), quick=False)
     assert len(twice) == len({(c.key, c.on) for c in twice})
 
 
 @pytest.mark.parametrize("word", ["warp", "", "matmul-fp9", "matmulx"])
 def test_a_word_that_means_nothing_is_refused_with_the_families(word: str) -> None:
     with pytest.raises(UnknownNameError) as caught:
-        chosen((word,), quick=False)
+        select_cases((word,), quick=False)
     assert "matmul" in (caught.value.hint or "")
 
 
@@ -59,11 +59,11 @@ def test_a_processor_is_not_asked_for_minutes() -> None:
 
 
 def test_a_format_or_a_kind_may_be_asked_for() -> None:
-    assert {c.dtype for c in chosen(("fp8",), quick=False)} == {"fp8"}
-    assert {c.family for c in chosen(("nccl",), quick=False)} == {"collective"}
-    assert {c.family for c in chosen(("copy",), quick=False)} == {"copy"}, "a family before a kind of another one"
+    assert {c.dtype for c in select_cases(("fp8",), quick=False)} == {"fp8"}
+    assert {c.family for c in select_cases(("nccl",), quick=False)} == {"collective"}
+    assert {c.family for c in select_cases(("copy",), quick=False)} == {"copy"}, "a family before a kind of another one"
     with pytest.raises(UnknownNameError) as caught:
-        chosen(("matmull",), quick=False)
+        select_cases(("matmull",), quick=False)
     assert "did you mean matmul?" in str(caught.value.hint)
 
 

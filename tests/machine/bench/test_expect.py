@@ -9,15 +9,15 @@ from doubles import card, case_of, flop_of
 
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.cpus import find_cpu
-from gpuwise.machine.bench.cases import CASES, Case
-from gpuwise.machine.bench.expect import Verdict, expectation, held_back, judge, judge_all
+from gpuwise.machine.bench.cases import CASES, BenchCase
+from gpuwise.machine.bench.expect import Verdict, expectation, judge, judge_all, throttle_text
 from gpuwise.machine.bench.subjects import Subject
 from gpuwise.records.record import Record
 
 BIG = case_of("matmul-bf16-8192x8192x8192")
 
 
-def measured(case: Case, value: float, subject: Subject, **more: object) -> Record:
+def measured(case: BenchCase, value: float, subject: Subject, **more: object) -> Record:
     time_s = (flop_of(case) if case.family == "matmul" else 1.0) / value
     return Record(
         1.0,
@@ -130,4 +130,4 @@ def test_a_narrow_link_stands_beside_a_slow_copy() -> None:
     judged = judge(case, subject, measured(case, 12e9, subject, conditions={"pcie_width": 4.0}))
     assert judged.verdict is Verdict.LOW
     assert judged.reason == "PCIe x4"
-    assert held_back(judged.record) == "PCIe x4"
+    assert throttle_text(judged.record) == "PCIe x4"

@@ -12,10 +12,10 @@ import pytest
 from doubles import RIGHT, card, case_of, flop_of, timed
 
 from gpuwise.errors import DeviceLostError
-from gpuwise.machine.bench.cases import CASES, Case
+from gpuwise.machine.bench.cases import CASES, BenchCase
+from gpuwise.machine.bench.prepared_case import Check, NotHereError, PreparedCase
 from gpuwise.machine.bench.run import Limits, new_run, pairs_of, reason_of, run_case, run_cases
 from gpuwise.machine.bench.subjects import Subject, this_processor
-from gpuwise.machine.bench.work import Check, NotHereError, Work
 from gpuwise.machine.devices.null import NullCard, NullDevices
 from gpuwise.machine.devices.readings import EventReason, State
 from gpuwise.records.store import Records
@@ -51,7 +51,7 @@ def test_a_latency_is_kept_as_seconds() -> None:
     assert record.unit == "s"
 
 
-def make_mixed(case: Case, subject: Subject) -> Work:
+def make_mixed(case: BenchCase, subject: Subject) -> PreparedCase:
     if case is SMALL:
         raise RuntimeError("CUDA error: no kernel image is available\nfor execution on the device")
     if case is LAUNCH:
@@ -77,17 +77,17 @@ def test_it_does_not_matter_where_it_fails(where: str) -> None:
     def boom(*_: object) -> None:
         raise MemoryError
 
-    def make(case: Case, subject: Subject) -> Work:
+    def make(case: BenchCase, subject: Subject) -> PreparedCase:
         if where == "make":
             boom()
         sample = boom if where == "sample" else lambda: 1e-3
-        return Work(sample, 1.0, boom if where == "check" else lambda: RIGHT)  # type: ignore[arg-type]
+        return PreparedCase(sample, 1.0, boom if where == "check" else lambda: RIGHT)  # type: ignore[arg-type]
 
     assert run_case(BIG, card(), LIMITS, make=make, clock=ticking).failed == "out of host memory"
 
 
 def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
-    def make(case: Case, subject: Subject) -> Work:
+    def make(case: BenchCase, subject: Subject) -> PreparedCase:
         if case is SMALL:
             raise KeyboardInterrupt
         return timed([1e-3], 1.0)
@@ -103,7 +103,7 @@ def test_a_row_is_kept_before_the_next_begins(tmp_path: Path) -> None:
     seen: list[int] = []
     with Records(tmp_path / "r.db") as store, Records(tmp_path / "r.db") as other:
 
-        def make(case: Case, subject: Subject) -> Work:
+        def make(case: BenchCase, subject: Subject) -> PreparedCase:
             seen.append(len(other.query()))
             return timed([1e-3], 1.0)
 
@@ -135,7 +135,7 @@ def test_a_quick_run_ends_however_slow_the_machine_is() -> None:
     now = [100.0]
     seen: list[float] = []
 
-    def make(case: Case, subject: Subject) -> Work:
+    def make(case: BenchCase, subject: Subject) -> PreparedCase:
         seen.append(now[0])
         now[0] += 14.0
         return timed([1e-3], 1.0)
@@ -152,11 +152,11 @@ def test_a_quick_run_ends_however_slow_the_machine_is() -> None:
 def test_a_case_that_hangs_is_cut_off_closed_and_named() -> None:
     closed: list[str] = []
 
-    def make(case: Case, subject: Subject) -> Work:
+    def make(case: BenchCase, subject: Subject) -> PreparedCase:
         if case is LAUNCH:
             time.sleep(600.0)
         check = (lambda: time.sleep(600.0)) if case is SMALL else (lambda: RIGHT)
-        return Work(lambda: 1e-3, 1.0, check, lambda: closed.append(case.key))  # type: ignore[arg-type]
+        return PreparedCase(lambda: 1e-3, 1.0, check, lambda: closed.append(case.key))  # type: ignore[arg-type]
 
     pairs = [(case, card()) for case in (LAUNCH, SMALL, BIG)]
     before = signal.getsignal(signal.SIGALRM)
@@ -169,9 +169,9 @@ def test_a_case_that_hangs_is_cut_off_closed_and_named() -> None:
 
 
 def test_nothing_is_cut_off_outside_the_main_thread_or_under_another_timer() -> None:
-    from gpuwise.machine.bench.time_limit import TimeIsUp, time_limit
+    from gpuwise.machine.bench.time_limit import MeasurementTimeout, time_limit
 
-    with pytest.raises(TimeIsUp), time_limit(0.01):
+    with pytest.raises(MeasurementTimeout), time_limit(0.01):
         time.sleep(600.0)
     done: list[bool] = []
 
@@ -216,7 +216,7 @@ def test_reasons_are_one_short_line() -> None:
 
 def scripted(**readings: object) -> Subject:
     seam = NullDevices([NullCard("h100-sxm", script=lambda t: readings)])
-    return card(seam=seam)
+    return card(backend=seam)
 
 
 def test_clocks_power_and_what_held_them_back_are_kept() -> None:

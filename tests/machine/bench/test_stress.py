@@ -8,14 +8,14 @@ import math
 import pytest
 from doubles import card, timed
 
-from gpuwise.machine.bench.cases import Case
-from gpuwise.machine.bench.stress import Stressed, record_of, stress, stress_together
+from gpuwise.machine.bench.cases import BenchCase
+from gpuwise.machine.bench.prepared_case import Check, NotHereError, PreparedCase
+from gpuwise.machine.bench.stress import StressResult, record_of, stress, stress_together
 from gpuwise.machine.bench.subjects import Subject
-from gpuwise.machine.bench.work import Check, NotHereError, Work
 from gpuwise.machine.devices.null import NullCard, NullDevices
 
 
-def product_that(corrupt_at: int | None = None, wrong: object = b"rigth", raises: Exception | None = None) -> Work:
+def product_that(corrupt_at: int | None = None, wrong: object = b"rigth", raises: Exception | None = None) -> PreparedCase:
     counter = itertools.count()
 
     def digest() -> object:
@@ -27,7 +27,7 @@ def product_that(corrupt_at: int | None = None, wrong: object = b"rigth", raises
     return timed([1e-3], 1e12, digest=digest)
 
 
-def run(work: Work, duration_s: float = 50.0) -> Stressed:
+def run(work: PreparedCase, duration_s: float = 50.0) -> StressResult:
     clock = itertools.count()
     return stress(card(), duration_s, make=lambda c, s: work, clock=lambda: float(next(clock)))
 
@@ -67,7 +67,7 @@ def test_a_first_answer_outside_its_bound_is_wrong_even_if_it_repeats() -> None:
 def test_the_next_product_is_taken_where_the_first_does_not_exist() -> None:
     asked: list[str] = []
 
-    def make(case: Case, subject: Subject) -> Work:
+    def make(case: BenchCase, subject: Subject) -> PreparedCase:
         asked.append(case.dtype)
         if case.dtype == "bf16":
             raise NotHereError("no bf16 unit")
@@ -88,7 +88,7 @@ def test_a_rate_that_falls_with_heat_is_seen() -> None:
 
 def test_all_cards_at_once_and_only_the_bad_one_is_named() -> None:
     seams = NullDevices([NullCard("h100-sxm")] * 3)
-    cards = [card(i, seam=seams, seam_index=i) for i in range(3)]
+    cards = [card(i, backend=seams, backend_index=i) for i in range(3)]
     results = stress_together(cards, 0.05, make=lambda c, s: product_that(corrupt_at=3 if s.index == 1 else None))
     assert [r.subject.index for r in results if r.faulty] == [1]
     assert all(r.samples for r in results)

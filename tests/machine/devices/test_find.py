@@ -59,7 +59,7 @@ def test_every_backend_opens_by_its_name() -> None:
         module, _, name = place.partition(":")
         __import__(module)
         assert callable(getattr(sys.modules[module], name)), vendor
-    assert find.find_devices(()) == find.Found((), {})
+    assert find.find_devices(()) == find.DeviceSearch((), {})
 
 
 def test_watching_eight_cards_imports_nothing_heavy() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpuwise.errors import GpuwiseError
 
 if TYPE_CHECKING:
-    from gpuwise.machine.bench.expect import Judged
+    from gpuwise.machine.bench.expect import Judgement
     from gpuwise.plan.one_op import Target
     from gpuwise.predict.estimate import Estimate
 
@@ -33,7 +33,7 @@ class Speedup:
     reason: str = ""
 
 
-def speedups(judged: Sequence[Judged], targets: Sequence[Target]) -> list[Speedup]:
+def speedups(judged: Sequence[Judgement], targets: Sequence[Target]) -> list[Speedup]:
     """Every large product that the processor ran, against each GPU that ran it too and each of ``targets``."""
     rows: list[Speedup] = []
     for j in judged:
@@ -50,7 +50,7 @@ def speedups(judged: Sequence[Judged], targets: Sequence[Target]) -> list[Speedu
     return rows
 
 
-def _predicted(text: str, j: Judged, seconds: float, target: Target) -> Speedup:
+def _predicted(text: str, j: Judgement, seconds: float, target: Target) -> Speedup:
     from gpuwise.facts.hardware.systems import Cluster
     from gpuwise.plan.one_op import matmul
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpuwise.calibrate.machine.calibration import DeviceCoefficients
-    from gpuwise.machine.bench.cases import Case
+    from gpuwise.machine.bench.cases import BenchCase
     from gpuwise.machine.bench.subjects import Subject
     from gpuwise.records.store import Records
 
@@ -51,7 +51,7 @@ def calibrate_all(
     return 1 if outcome.wrong else 0
 
 
-def _cases(subject: Subject) -> Sequence[Case]:
+def _cases(subject: Subject) -> Sequence[BenchCase]:
     from gpuwise.machine.bench.cases import calibration_cases
 
     if subject.kind == "cpu":

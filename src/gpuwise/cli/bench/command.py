@@ -154,13 +154,13 @@ def _measure(
     import time
 
     from gpuwise.cli.bench.against import DEFAULT_AGAINST, speedups
-    from gpuwise.machine.bench.cases import GPU, chosen
+    from gpuwise.machine.bench.cases import GPU, select_cases
     from gpuwise.machine.bench.expect import judge_all
     from gpuwise.machine.bench.run import new_run, pairs_of, run_cases
     from gpuwise.plan.one_op import find_target
 
     targets = [find_target(name) for name in against or DEFAULT_AGAINST]
-    cases = chosen(only, quick=quick)
+    cases = select_cases(only, quick=quick)
     pairs = pairs_of(cases, subjects)
     if not pairs:
         why = f": {no_gpu}" if no_gpu and all(c.on == GPU for c in cases) else ""

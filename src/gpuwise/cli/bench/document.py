@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpuwise.cli.bench.against import Speedup
-    from gpuwise.machine.bench.cases import Case
-    from gpuwise.machine.bench.expect import Judged
+    from gpuwise.machine.bench.cases import BenchCase
+    from gpuwise.machine.bench.expect import Judgement
     from gpuwise.machine.bench.run import Outcome
 
 
 def document(
     outcome: Outcome,
-    judged: Sequence[Judged],
+    judged: Sequence[Judgement],
     compared: Sequence[Speedup],
-    below: Sequence[Judged],
-    without: tuple[str, Sequence[Case]] = ("", ()),
+    below: Sequence[Judgement],
+    without: tuple[str, Sequence[BenchCase]] = ("", ()),
 ) -> dict[str, Any]:
     """``results`` in the order measured; rates in FLOP/s and bytes/s, times in seconds. ``without`` is why there is no
     GPU, and what was to run on one."""
@@ -39,7 +39,7 @@ def document(
     }
 
 
-def _result(j: Judged) -> dict[str, Any]:
+def _result(j: Judgement) -> dict[str, Any]:
     from gpuwise.records.record import record_document
 
     made = record_document(j.record)

@@ -12,9 +12,9 @@ from gpuwise.errors import InputError
 def show_list(only: tuple[str, ...], *, quick: bool, json: bool) -> int:
     """The table of measurements."""
     from gpuwise.cli.out import console, print_json, table_of
-    from gpuwise.machine.bench.cases import FAMILIES, chosen
+    from gpuwise.machine.bench.cases import FAMILIES, select_cases
 
-    rows = chosen(only, quick=quick)
+    rows = select_cases(only, quick=quick)
     if json:
         listed = [{"measurement": c.key, "family": c.family, "on": sorted(c.on), "quick": c.quick, "unit": c.unit} for c in rows]
         print_json({"measurements": listed})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpuwise.machine.bench.stress import Stressed
+    from gpuwise.machine.bench.stress import StressResult
     from gpuwise.machine.bench.subjects import Subject
     from gpuwise.records.store import Records
 
@@ -41,7 +41,7 @@ def stress_all(
     return 130 if any(r.interrupted for r in results) else 0
 
 
-def _show(results: Sequence[Stressed]) -> None:
+def _show(results: Sequence[StressResult]) -> None:
     from gpuwise.cli.out import console, grid, section
     from gpuwise.units import format_rate
 
@@ -70,7 +70,7 @@ def _show(results: Sequence[Stressed]) -> None:
         section(to, f"{r.subject.label}  {r.subject.name}", body)
 
 
-def drifts(r: Stressed) -> dict[str, str]:
+def drifts(r: StressResult) -> dict[str, str]:
     """Temperature, clock and power at the beginning and at the end, and what held the clocks back."""
     from gpuwise.cli.bench.view import conditions_line
     from gpuwise.machine.bench.stress import record_of
@@ -92,7 +92,7 @@ def drifts(r: Stressed) -> dict[str, str]:
     return made
 
 
-def _document(r: Stressed) -> dict[str, Any]:
+def _document(r: StressResult) -> dict[str, Any]:
     return {
         "device": r.subject.label,
         "name": r.subject.name,

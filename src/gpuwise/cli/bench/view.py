@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from gpuwise.cli.bench.against import Speedup
-    from gpuwise.machine.bench.cases import Case
-    from gpuwise.machine.bench.expect import Judged
+    from gpuwise.machine.bench.cases import BenchCase
+    from gpuwise.machine.bench.expect import Judgement
     from gpuwise.machine.bench.run import Outcome
     from gpuwise.machine.bench.subjects import Subject
     from gpuwise.records.record import Record
@@ -25,11 +25,11 @@ NOTED_BUSY = 0.05
 
 def show(
     outcome: Outcome,
-    judged: Sequence[Judged],
+    judged: Sequence[Judgement],
     compared: Sequence[Speedup],
-    below: Sequence[Judged],
+    below: Sequence[Judgement],
     threshold: float | str | None,
-    without: tuple[str, Sequence[Case]] = ("", ()),
+    without: tuple[str, Sequence[BenchCase]] = ("", ()),
     *,
     saved_in: Path | None,
 ) -> None:
@@ -50,7 +50,7 @@ def show(
         to.print(f"kept in {saved_in}", style="dim", soft_wrap=True)
 
 
-def headline(outcome: Outcome, judged: Sequence[Judged], below: Sequence[Judged], threshold: float | str | None) -> str:
+def headline(outcome: Outcome, judged: Sequence[Judgement], below: Sequence[Judgement], threshold: float | str | None) -> str:
     """One sentence: wrong answers before failures before slow ones."""
     if outcome.wrong:
         names = ", ".join(dict.fromkeys(r.device_name for r in outcome.wrong))
@@ -85,7 +85,7 @@ def _counted(records: Sequence[Record]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _device(to: Console, rows: Sequence[Judged]) -> None:
+def _device(to: Console, rows: Sequence[Judgement]) -> None:
     from gpuwise.machine.bench.cases import FAMILIES
 
     subject, order = rows[0].subject, list(FAMILIES)
@@ -111,7 +111,7 @@ WIDE = 100
 """Columns from which the interval of each result is shown beside what is expected."""
 
 
-def _notes(rows: Sequence[Judged]) -> list[str]:
+def _notes(rows: Sequence[Judgement]) -> list[str]:
     """What stands beside the figures of one device."""
     notes = [f"{j.case.key} failed: {j.record.failed}" for j in rows if j.record.failed is not None]
     slow = [j for j in rows if j.slow_among]
@@ -142,7 +142,7 @@ def format_value(value: float, unit: str) -> str:
     return format_rate(value, unit)
 
 
-def _measured(j: Judged) -> str:
+def _measured(j: Judgement) -> str:
     return "failed" if j.record.value is None else format_value(j.record.value, j.case.unit)
 
 
@@ -156,7 +156,7 @@ def _width(record: Record) -> str:
     return f"{share:.1%}" if share < 0.1 else (f"{share:.0%}" if share < 1.0 else "> 100%")
 
 
-def _expected(j: Judged) -> str:
+def _expected(j: Judgement) -> str:
     """The range in the unit of what was measured beside it."""
     e, value = j.expectation, j.record.value
     if e is None or value is None:
@@ -175,7 +175,7 @@ def _share(share: float | None) -> str:
     return "-" if share is None else f"{share:.0%}"
 
 
-def _verdict(j: Judged) -> str:
+def _verdict(j: Judgement) -> str:
     if j.record.failed is not None:
         return "failed"
     if j.record.correct is False:
@@ -235,7 +235,7 @@ def _speedups(to: Console, compared: Sequence[Speedup]) -> None:
         section(to, f"{key[0]} in {key[1]}: {format_value(rows[0].processor_s, 's')} on the processor; faster by", body)
 
 
-def _left_out(to: Console, outcome: Outcome, without: tuple[str, Sequence[Case]]) -> None:
+def _left_out(to: Console, outcome: Outcome, without: tuple[str, Sequence[BenchCase]]) -> None:
     reasons: dict[str, list[str]] = {}
     for case, subject, why in outcome.skipped:
         reasons.setdefault(f"{subject.label}: {why}", []).append(case.key)

@@ -30,7 +30,7 @@ GPU, CPU, BOTH = frozenset({"cuda"}), frozenset({"cpu"}), frozenset({"cuda", "cp
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class BenchCase:
     """One row. ``parameters`` are enough to measure it again; ``key`` names it in records."""
 
     family: str
@@ -75,8 +75,8 @@ class Case:
         return "1/s" if self.variant == "random-read" else FAMILIES[self.family][1]
 
 
-def _product(dtype: str, m: int, n: int, k: int, on: frozenset[str], quick: bool = False) -> Case:
-    return Case("matmul", "product", dtype, {"m": m, "n": n, "k": k}, on, quick)
+def _product(dtype: str, m: int, n: int, k: int, on: frozenset[str], quick: bool = False) -> BenchCase:
+    return BenchCase("matmul", "product", dtype, {"m": m, "n": n, "k": k}, on, quick)
 
 
 def _attention(
@@ -89,16 +89,16 @@ def _attention(
     keys: int,
     on: frozenset[str],
     quick: bool = False,
-) -> Case:
+) -> BenchCase:
     sizes = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "queries": queries, "keys": keys, "head_dim": 128}
-    return Case("attention", variant, dtype, sizes, on, quick)
+    return BenchCase("attention", variant, dtype, sizes, on, quick)
 
 
-def _sized(family: str, variant: str, dtype: str, size: float, on: frozenset[str], quick: bool = False) -> Case:
-    return Case(family, variant, dtype, {"bytes": int(size)}, on, quick)
+def _sized(family: str, variant: str, dtype: str, size: float, on: frozenset[str], quick: bool = False) -> BenchCase:
+    return BenchCase(family, variant, dtype, {"bytes": int(size)}, on, quick)
 
 
-CASES: tuple[Case, ...] = (
+CASES: tuple[BenchCase, ...] = (
     # products: large ones show what the unit delivers, the others what models ask for (a layer of an 8B model)
     _product("bf16", 8192, 8192, 8192, GPU, quick=True),
     _product("fp16", 8192, 8192, 8192, GPU, quick=True),
@@ -137,8 +137,8 @@ CASES: tuple[Case, ...] = (
     _sized("memory", "copy", "", 128 * MIB, CPU, quick=True),
     _sized("memory", "triad", "fp32", 128 * MIB, CPU, quick=True),
     # the host
-    Case("launch", "eager", "", {"operations": 1}, BOTH, quick=True),
-    Case("launch", "graph", "", {"operations": 1}, GPU, quick=True),
+    BenchCase("launch", "eager", "", {"operations": 1}, BOTH, quick=True),
+    BenchCase("launch", "graph", "", {"operations": 1}, GPU, quick=True),
     _sized("copy", "h2d-pinned", "", 256 * MIB, GPU, quick=True),
     _sized("copy", "d2h-pinned", "", 256 * MIB, GPU, quick=True),
     _sized("copy", "h2d-pageable", "", 256 * MIB, GPU, quick=True),
@@ -150,9 +150,9 @@ CASES: tuple[Case, ...] = (
     _sized("collective", "nccl-all-reduce", "bf16", MIB, GPU),
     _sized("collective", "gloo-all-reduce", "fp32", 16 * MIB, CPU, quick=True),
     _sized("collective", "gloo-all-reduce", "fp32", 64 * KIB, CPU),
-    Case("loader", "images", "", {"workers": 0}, CPU, quick=True),
-    Case("loader", "images", "", {"workers": 2}, CPU, quick=True),
-    Case("loader", "images", "", {"workers": 4}, CPU),
+    BenchCase("loader", "images", "", {"workers": 0}, CPU, quick=True),
+    BenchCase("loader", "images", "", {"workers": 2}, CPU, quick=True),
+    BenchCase("loader", "images", "", {"workers": 4}, CPU),
     _sized("disk", "write", "", 128 * MIB, CPU, quick=True),
     _sized("disk", "read", "", 128 * MIB, CPU, quick=True),
     _sized("disk", "random-read", "", 128 * MIB, CPU, quick=True),
@@ -166,13 +166,13 @@ LARGEST_CPU_FLOP = 4e9
 
 
 @cache
-def calibration_cases(dtype: str, kind: str, n: int = CALIBRATION_PRODUCTS) -> tuple[Case, ...]:
+def calibration_cases(dtype: str, kind: str, n: int = CALIBRATION_PRODUCTS) -> tuple[BenchCase, ...]:
     """``n`` products spread over :data:`CALIBRATION_SIZES`, the same ones on every machine, then streams of every size.
 
     A fixed sequence (multiples of the golden section and its kin) fills the three sides evenly from the first row on, so a
     run that is cut short has seen all of them.
     """
-    made: dict[str, Case] = {}
+    made: dict[str, BenchCase] = {}
     ms, ns, ks = (CALIBRATION_SIZES[side] for side in ("m", "n", "k"))
     # Roberts (2018), quasirandom sequence R3: powers of 1/g with g^4 = g + 1
     g = 1.2207440846057596
@@ -190,7 +190,7 @@ def calibration_cases(dtype: str, kind: str, n: int = CALIBRATION_PRODUCTS) -> t
     return (*made.values(), *streams)
 
 
-def chosen(only: tuple[str, ...], *, quick: bool) -> tuple[Case, ...]:
+def select_cases(only: tuple[str, ...], *, quick: bool) -> tuple[BenchCase, ...]:
     """The rows a person asked for: families, ``family-variant``, formats with a family (``matmul-bf16``), formats and
     variants of any family (``bf16``, ``nccl``, ``pinned``) or whole keys.
 
@@ -199,7 +199,7 @@ def chosen(only: tuple[str, ...], *, quick: bool) -> tuple[Case, ...]:
     rows = tuple(c for c in CASES if c.quick or not quick)
     if not only:
         return rows
-    picked: list[Case] = []
+    picked: list[BenchCase] = []
     for word in only:
         name = word.lower()
         fitting = [c for c in CASES if c.key.lower() == name or c.key.lower().startswith(name + "-")]
@@ -211,7 +211,7 @@ def chosen(only: tuple[str, ...], *, quick: bool) -> tuple[Case, ...]:
     return tuple({(c.key, c.on): c for c in picked}.values())
 
 
-def _words_of(case: Case) -> set[str]:
+def _words_of(case: BenchCase) -> set[str]:
     return {case.family, case.dtype, case.variant, *case.variant.split("-")} - {"", "product", "all", "reduce", "next"}
 
 

@@ -16,7 +16,7 @@ from enum import StrEnum
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.cpus import Cpu
-from gpuwise.machine.bench.cases import Case
+from gpuwise.machine.bench.cases import BenchCase
 from gpuwise.machine.bench.sampling import NODE_SPREAD, outliers
 from gpuwise.machine.bench.subjects import Subject
 from gpuwise.predict.estimate import Basis, Estimate
@@ -50,10 +50,10 @@ class Expectation:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Judgement:
     """A record with what it is judged by. ``reason`` says why there is no expectation, or what stands beside a low one."""
 
-    case: Case
+    case: BenchCase
     subject: Subject
     record: Record
     expectation: Expectation | None
@@ -79,7 +79,7 @@ class Judged:
         return self.record.value / self.expectation.peak
 
 
-def expectation(case: Case, subject: Subject) -> tuple[Expectation | None, str]:
+def expectation(case: BenchCase, subject: Subject) -> tuple[Expectation | None, str]:
     """What ``subject`` should deliver, or None and why nobody can say."""
     if subject.slice:
         return None, "a slice of a card: the catalogue knows whole ones"
@@ -95,7 +95,7 @@ def expectation(case: Case, subject: Subject) -> tuple[Expectation | None, str]:
         return None, error.message
 
 
-def _of_gpu(case: Case, a: Accelerator) -> tuple[Expectation | None, str]:
+def _of_gpu(case: BenchCase, a: Accelerator) -> tuple[Expectation | None, str]:
     p = {k: int(v) for k, v in case.parameters.items()}
     if case.family == "matmul":
         from gpuwise.predict.kernels.gemm.formats import math_dtype
@@ -127,7 +127,7 @@ def _of_gpu(case: Case, a: Accelerator) -> tuple[Expectation | None, str]:
     return None, "depends on the box"
 
 
-def _attention(case: Case, a: Accelerator, p: dict[str, int]) -> Expectation:
+def _attention(case: BenchCase, a: Accelerator, p: dict[str, int]) -> Expectation:
     from gpuwise.predict.kernels.attention.fused import attention_forward_time
     from gpuwise.workload.transformer.attention_flop import attention_pairs
 
@@ -150,7 +150,7 @@ def range_of(time: Estimate, amount: float, peak: float | None, source: str) -> 
     return Expectation(expected / spread, expected, high, time.basis, peak, source)
 
 
-def _of_processor(case: Case, c: Cpu, cores: int) -> tuple[Expectation | None, str]:
+def _of_processor(case: BenchCase, c: Cpu, cores: int) -> tuple[Expectation | None, str]:
     """A whole processor only: the share of the memory channels that a part of one gets is nobody's to know."""
     from gpuwise.predict import cpu
 
@@ -168,7 +168,7 @@ def _of_processor(case: Case, c: Cpu, cores: int) -> tuple[Expectation | None, s
     return None, "depends on the box"
 
 
-def judge(case: Case, subject: Subject, record: Record, earlier: Sequence[Record] = ()) -> Judged:
+def judge(case: BenchCase, subject: Subject, record: Record, earlier: Sequence[Record] = ()) -> Judgement:
     """``record`` against the card's range and its own past."""
     found, reason = expectation(case, subject)
     past = sorted(r.value for r in earlier if r.value is not None and r.measurement == record.measurement)
@@ -181,11 +181,11 @@ def judge(case: Case, subject: Subject, record: Record, earlier: Sequence[Record
         elif record.value > found.high or (found.peak is not None and record.value > found.peak):
             verdict = Verdict.HIGH
     if verdict is Verdict.LOW:
-        reason = held_back(record)
-    return Judged(case, subject, record, found, verdict, reason, before)
+        reason = throttle_text(record)
+    return Judgement(case, subject, record, found, verdict, reason, before)
 
 
-def held_back(record: Record) -> str:
+def throttle_text(record: Record) -> str:
     """What the driver said held the clocks while it ran, the longest first: ``SW_POWER_CAP 98 %``."""
     held = {k.removeprefix("event "): v for k, v in record.conditions.items() if k.startswith("event ")}
     events = [(float(share), name) for name, share in held.items() if isinstance(share, int | float)]
@@ -197,11 +197,11 @@ def held_back(record: Record) -> str:
 
 
 def judge_all(
-    results: Sequence[tuple[Case, Subject, Record]], history: Callable[[Subject], Sequence[Record]] = lambda _: ()
-) -> list[Judged]:
+    results: Sequence[tuple[BenchCase, Subject, Record]], history: Callable[[Subject], Sequence[Record]] = lambda _: ()
+) -> list[Judgement]:
     """Every result, judged; then each card against its siblings: equal cards in this machine, same measurement."""
     known: dict[str, Sequence[Record]] = {}
-    judged: list[Judged] = []
+    judged: list[Judgement] = []
     for case, subject, record in results:
         if subject.device not in known:
             known[subject.device] = history(subject)

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 
 from gpuwise.errors import GpuwiseError
-from gpuwise.machine.bench.cases import FAMILIES, Case
+from gpuwise.machine.bench.cases import FAMILIES, BenchCase
+from gpuwise.machine.bench.prepared_case import Check, NotHereError, PreparedCase
 from gpuwise.machine.bench.sampling import TARGET, measure, summarise
 from gpuwise.machine.bench.subjects import Subject, describe, machine_id
-from gpuwise.machine.bench.time_limit import TimeIsUp, time_limit
+from gpuwise.machine.bench.time_limit import MeasurementTimeout, time_limit
 from gpuwise.machine.bench.watch import Watch
-from gpuwise.machine.bench.work import Check, NotHereError, Work
 from gpuwise.records.record import Record, Run
 from gpuwise.records.store import Records
 
-Make = Callable[[Case, Subject], Work]
+PrepareCase = Callable[[BenchCase, Subject], PreparedCase]
 LONGEST_REASON = 200
 
 
@@ -47,9 +47,9 @@ class Outcome:
     there was no time for."""
 
     run: Run
-    records: list[tuple[Case, Subject, Record]] = field(default_factory=list[tuple[Case, Subject, Record]])
-    skipped: list[tuple[Case, Subject, str]] = field(default_factory=list[tuple[Case, Subject, str]])
-    late: list[tuple[Case, Subject]] = field(default_factory=list[tuple[Case, Subject]])
+    records: list[tuple[BenchCase, Subject, Record]] = field(default_factory=list[tuple[BenchCase, Subject, Record]])
+    skipped: list[tuple[BenchCase, Subject, str]] = field(default_factory=list[tuple[BenchCase, Subject, str]])
+    late: list[tuple[BenchCase, Subject]] = field(default_factory=list[tuple[BenchCase, Subject]])
     interrupted: bool = False
 
     @property
@@ -67,20 +67,20 @@ def new_run(subjects: list[Subject], command: str, now_s: float) -> Run:
     return Run(uuid.uuid4().hex, now_s, machine_id(), machine, software, command)
 
 
-def make_work(case: Case, subject: Subject) -> Work:
+def prepare_case(case: BenchCase, subject: Subject) -> PreparedCase:
     """The family's own maker, from the table."""
     module, _, name = FAMILIES[case.family][0].partition(":")
-    make: Make = getattr(import_module(module), name)
+    make: PrepareCase = getattr(import_module(module), name)
     return make(case, subject)
 
 
 def run_cases(
-    pairs: Sequence[tuple[Case, Subject]],
+    pairs: Sequence[tuple[BenchCase, Subject]],
     run: Run,
     store: Records | None,
     limits: Limits,
     *,
-    make: Make = make_work,
+    make: PrepareCase = prepare_case,
     progress: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
     now: Callable[[], float] = time.time,
@@ -100,7 +100,7 @@ def run_cases(
         except NotHereError as reason:
             outcome.skipped.append((case, subject, reason.message))
             continue
-        except TimeIsUp:
+        except MeasurementTimeout:
             if left_s == limits.case_s:
                 outcome.skipped.append((case, subject, f"not ready after {left_s:.0f} s"))
             else:
@@ -116,16 +116,16 @@ def run_cases(
 
 
 def run_case(
-    case: Case,
+    case: BenchCase,
     subject: Subject,
     limits: Limits,
     *,
-    make: Make = make_work,
+    make: PrepareCase = prepare_case,
     clock: Callable[[], float] = time.monotonic,
     now: Callable[[], float] = time.time,
     left_s: float | None = None,
 ) -> Record:
-    """One case on one subject as a record. Raises NotHereError where it does not exist, TimeIsUp after ``left_s`` in all,
+    """The record of one case on one subject. Raises NotHereError where it does not exist, MeasurementTimeout after ``left_s``,
     and nothing else of its own."""
     empty = Record(
         now(),
@@ -139,7 +139,7 @@ def run_case(
         case.unit,
         None,
     )
-    work: Work | None = None
+    work: PreparedCase | None = None
     try:
         # closing is outside: what was opened is closed, late or not
         with time_limit(left_s):
@@ -157,21 +157,23 @@ def run_case(
             _close(work)
 
 
-def _samples(work: Work, limits: Limits, clock: Callable[[], float]) -> list[float]:
+def _samples(work: PreparedCase, limits: Limits, clock: Callable[[], float]) -> list[float]:
     try:
         return measure(work.sample, limit_s=limits.each_s, clock=clock, target=limits.target, most=_most(work))
     except StopIteration:
         raise RuntimeError("fewer samples than asked for") from None
 
 
-def _most(work: Work) -> int:
+def _most(work: PreparedCase) -> int:
     from gpuwise.machine.bench.sampling import MOST_SAMPLES
 
     known = work.conditions.get("samples")
     return int(known) if isinstance(known, int) else MOST_SAMPLES
 
 
-def _filled(empty: Record, case: Case, work: Work, seconds: list[float], verdict: Check | None, watch: Watch) -> Record:
+def _filled(
+    empty: Record, case: BenchCase, work: PreparedCase, seconds: list[float], verdict: Check | None, watch: Watch
+) -> Record:
     """Rates from seconds: the fastest sample is the high end of the rate."""
     time_s = summarise(seconds)
     as_rate = case.unit != "s"
@@ -199,7 +201,7 @@ def _filled(empty: Record, case: Case, work: Work, seconds: list[float], verdict
     )
 
 
-def _close(work: Work) -> None:
+def _close(work: PreparedCase) -> None:
     try:
         work.close()
     except Exception:  # noqa: BLE001 - a device that is gone cannot be tidied; what was measured stands
@@ -219,12 +221,12 @@ def reason_of(error: BaseException) -> str:
     return f"{name}: {text}"[:LONGEST_REASON] if text else name
 
 
-def pairs_of(cases: Sequence[Case], subjects: Sequence[Subject]) -> list[tuple[Case, Subject]]:
+def pairs_of(cases: Sequence[BenchCase], subjects: Sequence[Subject]) -> list[tuple[BenchCase, Subject]]:
     """Each case on each subject it is for: the first of every family, then the second of every one, and so on, so that a
     run that is cut short has seen something of everything. Collectives of processes on a processor come last: to start
     them takes longer than all of the others."""
     turn: dict[tuple[str, str], int] = {}
-    pairs: list[tuple[bool, int, Case, Subject]] = []
+    pairs: list[tuple[bool, int, BenchCase, Subject]] = []
     for subject in subjects:
         for case in cases:
             if subject.kind in case.on:

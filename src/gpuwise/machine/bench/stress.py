@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuwise.machine.bench.cases import Case, _product
-from gpuwise.machine.bench.run import Make, make_work, reason_of
+from gpuwise.machine.bench.cases import BenchCase, _product
+from gpuwise.machine.bench.prepared_case import NotHereError, PreparedCase
+from gpuwise.machine.bench.run import PrepareCase, prepare_case, reason_of
 from gpuwise.machine.bench.subjects import Subject
 from gpuwise.machine.bench.watch import Watch
-from gpuwise.machine.bench.work import NotHereError, Work
 from gpuwise.machine.devices.readings import Sample
 from gpuwise.records.record import Record
 
-CASES_BY_KIND: dict[str, tuple[Case, ...]] = {
+CASES_BY_KIND: dict[str, tuple[BenchCase, ...]] = {
     "cuda": (_product("bf16", 8192, 8192, 8192, frozenset({"cuda"})), _product("fp32", 4096, 4096, 4096, frozenset({"cuda"}))),
     "cpu": (_product("fp32", 1024, 1024, 1024, frozenset({"cpu"})),),
 }
@@ -29,11 +29,11 @@ WATCH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Stressed:
+class StressResult:
     """What a device answered over ``seconds``. Rates are of the whole loop, comparisons included."""
 
     subject: Subject
-    case: Case | None
+    case: BenchCase | None
     seconds: float
     executions: int
     mismatches: int
@@ -58,13 +58,13 @@ def stress(
     subject: Subject,
     duration_s: float,
     *,
-    make: Make = make_work,
+    make: PrepareCase = prepare_case,
     clock: Callable[[], float] = time.monotonic,
     stop: threading.Event | None = None,
     progress: Callable[[str], None] = lambda _: None,
-) -> Stressed:
+) -> StressResult:
     """Repeat until ``duration_s`` is over or ``stop`` is set. Every failure is in the result."""
-    empty = Stressed(subject, None, 0.0, 0, 0, None, None, None)
+    empty = StressResult(subject, None, 0.0, 0, 0, None, None, None)
     for case in CASES_BY_KIND[subject.kind]:
         try:
             work = make(case, subject)
@@ -83,14 +83,14 @@ def stress(
 
 
 def _repeat(
-    case: Case,
+    case: BenchCase,
     subject: Subject,
-    work: Work,
+    work: PreparedCase,
     duration_s: float,
     clock: Callable[[], float],
     stop: threading.Event,
     progress: Callable[[str], None],
-) -> Stressed:
+) -> StressResult:
     assert work.digest is not None
     began = clock()
     ends: list[float] = []
@@ -115,7 +115,7 @@ def _repeat(
     except Exception as error:  # noqa: BLE001 - a device that stops answering is the finding
         failed = reason_of(error)
     first, last = _rates(began, ends, work.amount)
-    return Stressed(
+    return StressResult(
         subject, case, clock() - began, len(ends), mismatches, first_wrong, first, last, failed=failed, interrupted=interrupted
     )
 
@@ -139,11 +139,15 @@ def _rates(began: float, ends: Sequence[float], flop: float) -> tuple[float | No
 
 
 def stress_together(
-    subjects: Sequence[Subject], duration_s: float, *, make: Make = make_work, progress: Callable[[str], None] = lambda _: None
-) -> list[Stressed]:
+    subjects: Sequence[Subject],
+    duration_s: float,
+    *,
+    make: PrepareCase = prepare_case,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[StressResult]:
     """All at once, a thread each: a box is hottest when all of it works. Ctrl-C ends all and keeps what was seen."""
     stop = threading.Event()
-    results: dict[str, Stressed] = {}
+    results: dict[str, StressResult] = {}
 
     def one(subject: Subject) -> None:
         results[subject.device] = stress(subject, duration_s, make=make, stop=stop, progress=progress)
@@ -163,7 +167,7 @@ def stress_together(
     return [results[s.device] for s in subjects if s.device in results]
 
 
-def record_of(result: Stressed, now_s: float, conditions: dict[str, Any]) -> Record:
+def record_of(result: StressResult, now_s: float, conditions: dict[str, Any]) -> Record:
     """As it is kept."""
     s, case = result.subject, result.case
     key = "stress" if case is None else f"stress-{case.key}"

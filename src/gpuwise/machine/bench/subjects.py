@@ -43,8 +43,8 @@ class Subject:
     """Multiprocessors, or cores this process may use."""
     l2_bytes: int = 0
     capability: tuple[int, int] | None = None
-    seam: Devices | None = None
-    seam_index: int = 0
+    backend: Devices | None = None
+    backend_index: int = 0
     slice: bool = False
     """A part of a card (MIG): what the catalogue says of the whole does not hold."""
 
@@ -141,8 +141,8 @@ def _gpu(index: int, properties: Any, known: list[tuple[Devices, Identity]]) -> 
         units=int(properties.multi_processor_count),
         l2_bytes=int(getattr(properties, "L2_cache_size", 0) or 0),
         capability=capability,
-        seam=backend,
-        seam_index=identity.index if identity else 0,
+        backend=backend,
+        backend_index=identity.index if identity else 0,
         slice=not whole,
     )
 
@@ -220,9 +220,9 @@ def _software(gpus: list[Subject]) -> dict[str, Any]:
     if numpy is not None:
         software["numpy"] = numpy.__version__
     for subject in gpus:
-        if subject.seam is not None and "driver" not in software:
+        if subject.backend is not None and "driver" not in software:
             try:
-                software["driver"] = subject.seam.driver().version
+                software["driver"] = subject.backend.driver().version
             except GpuwiseError:
                 software["driver"] = None
     return {name: value for name, value in software.items() if value is not None}

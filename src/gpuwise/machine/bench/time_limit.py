@@ -1,4 +1,4 @@
-"""An end that holds even inside a measurement: the system's timer raises :class:`TimeIsUp` in the main thread."""
+"""A wall-clock limit on a block of code: the system's timer raises :class:`MeasurementTimeout` in the main thread."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from types import FrameType
 
 
-class TimeIsUp(BaseException):
-    """The time of a measurement is over; the run goes on. Like KeyboardInterrupt no library takes it for its own error."""
+class MeasurementTimeout(BaseException):
+    """Raised when the time of one measurement is over. A BaseException, so that no library catches it as its own error."""
 
 
 @contextlib.contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Raises TimeIsUp in the block after ``seconds`` of the clock on the wall. None: no limit.
+    """Context manager that raises MeasurementTimeout in its block after ``seconds`` (wall clock). None: no limit.
 
     Nothing is raised outside the main thread and on systems without such a timer (Windows); one long call into a library
-    ends first. A timer that somebody else has set is left alone.
+    ends first. Where a timer is set already, it stays and there is no limit here.
     """
     timer = getattr(signal, "setitimer", None)
     if seconds is None or timer is None or threading.current_thread() is not threading.main_thread():
@@ -29,7 +29,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         return
 
     def ring(number: int, frame: FrameType | None) -> None:
-        raise TimeIsUp
+        raise MeasurementTimeout
 
     before = signal.signal(signal.SIGALRM, ring)
     try:

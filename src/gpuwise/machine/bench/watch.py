@@ -31,7 +31,7 @@ class Watch:
 
     def __enter__(self) -> Self:
         self._began = _host_times()
-        if self._subject.seam is not None:
+        if self._subject.backend is not None:
             self._thread = threading.Thread(target=self._read, daemon=True)
             self._thread.start()
         return self
@@ -43,10 +43,10 @@ class Watch:
             self._thread.join(timeout=5.0)
 
     def _read(self) -> None:
-        seam, index = self._subject.seam, self._subject.seam_index
-        assert seam is not None
+        backend, index = self._subject.backend, self._subject.backend_index
+        assert backend is not None
         while True:
-            self._samples.append(seam.sample(index, processes=False))
+            self._samples.append(backend.sample(index, processes=False))
             if self._stop.wait(self._interval_s):
                 return
 
@@ -59,7 +59,7 @@ class Watch:
         """Of all readings so far."""
         if self._subject.kind == "cpu":
             return others_busy(self._began, self._ended, self._subject.units)
-        if self._subject.seam is None:
+        if self._subject.backend is None:
             return {"unwatched": "no driver library answers for this device"}
         return summarise_samples(self.samples)
 

@@ -19,7 +19,7 @@ BACKENDS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DeviceSearch:
     """What was opened, and what answered with an error that a person should know of."""
 
     backends: tuple[Devices, ...]
@@ -27,7 +27,7 @@ class Found:
     """Vendor -> why not. A vendor with nothing at all installed is not in here."""
 
 
-def find_devices(vendors: tuple[str, ...] = tuple(BACKENDS)) -> Found:
+def find_devices(vendors: tuple[str, ...] = tuple(BACKENDS)) -> DeviceSearch:
     """Open every vendor's devices. Close each of ``backends`` when done."""
     opened: list[Devices] = []
     failed: dict[str, DeviceError] = {}
@@ -42,4 +42,4 @@ def find_devices(vendors: tuple[str, ...] = tuple(BACKENDS)) -> Found:
                 failed[vendor] = error
         except DeviceError as error:
             failed[vendor] = error
-    return Found(tuple(opened), failed)
+    return DeviceSearch(tuple(opened), failed)

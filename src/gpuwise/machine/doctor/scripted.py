@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuwise.errors import DeviceError
-from gpuwise.machine.devices.find import Found
+from gpuwise.machine.devices.find import DeviceSearch
 from gpuwise.machine.devices.null import NullCard, NullDevices
 from gpuwise.machine.devices.readings import Driver, Peer
 from gpuwise.machine.doctor.host import Ran, ScriptedHost
@@ -43,7 +43,7 @@ class Scripted:
     """A machine made of data."""
 
     host: ScriptedHost
-    found: Found
+    found: DeviceSearch
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def look(self, **options: Any) -> Machine:
@@ -115,7 +115,7 @@ def scripted(
         facts={"user": "1000", "kernel": KERNEL, "machine": "x86_64", "cpus": "32"},
         paths={"dmesg": "/usr/bin/dmesg", "nvidia-smi": "/usr/bin/nvidia-smi"},
     )
-    found = Found(backends, {vendor: failed} if failed else {})
+    found = DeviceSearch(backends, {vendor: failed} if failed else {})
     return Scripted(_with_answers(host, commands, answers), found, options)
 
 

@@ -109,12 +109,12 @@ def measure_processor() -> Peaks:
 
     from gpuwise.calibrate.machine.calibration import fit_device
     from gpuwise.calibrate.machine.devices import processor_from
-    from gpuwise.machine.bench.cases import chosen
+    from gpuwise.machine.bench.cases import select_cases
     from gpuwise.machine.bench.run import Limits, new_run, run_cases
     from gpuwise.machine.bench.subjects import this_processor
 
     subject = this_processor()
-    cases = chosen(("matmul", "memory"), quick=True)
+    cases = select_cases(("matmul", "memory"), quick=True)
     # a peak shows in large products only
     pairs = [(c, subject) for c in cases if "cpu" in c.on and c.parameters.get("m", LARGE) >= LARGE]
     limits = Limits(each_s=PEAK_EACH_S, end_s=time.monotonic() + PEAK_S)

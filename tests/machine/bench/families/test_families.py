@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from gpuwise.errors import DeviceError, InputError
-from gpuwise.machine.bench.cases import Case
-from gpuwise.machine.bench.run import Limits, make_work, run_case
+from gpuwise.machine.bench.cases import BenchCase
+from gpuwise.machine.bench.prepared_case import NotHereError
+from gpuwise.machine.bench.run import Limits, prepare_case, run_case
 from gpuwise.machine.bench.subjects import accelerator_named, machine_id, pick_subjects, this_processor
-from gpuwise.machine.bench.work import NotHereError
 
 torch = pytest.importorskip("torch")
 PROCESSOR = this_processor()
 
 
-def small(family: str, variant: str, dtype: str = "", **sizes: int) -> Case:
-    return Case(family, variant, dtype, sizes)
+def small(family: str, variant: str, dtype: str = "", **sizes: int) -> BenchCase:
+    return BenchCase(family, variant, dtype, sizes)
 
 
 ROWS = [
@@ -40,7 +40,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("case", ROWS, ids=lambda c: c.key)
-def test_a_family_measures_and_its_answer_is_right(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_family_measures_and_its_answer_is_right(case: BenchCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("gpuwise.machine.bench.families.loaders.BATCH", 2)
     monkeypatch.setattr("gpuwise.machine.bench.families.loaders.IMAGES", 4)
@@ -56,7 +56,7 @@ def test_a_family_measures_and_its_answer_is_right(case: Case, tmp_path: Path, m
 
 def test_settings_of_pytorch_are_put_back() -> None:
     before = torch.get_float32_matmul_precision()
-    work = make_work(replace(ROWS[0]), PROCESSOR)
+    work = prepare_case(replace(ROWS[0]), PROCESSOR)
     work.sample()
     work.close()
     assert torch.get_float32_matmul_precision() == before

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwise.errors import DeviceLostError
-from gpuwise.machine.devices.find import Found
+from gpuwise.machine.devices.find import DeviceSearch
 from gpuwise.machine.devices.null import NullCard
 from gpuwise.machine.devices.readings import Driver, Health
 from gpuwise.machine.doctor.host import LocalHost, Ran, ScriptedHost
@@ -24,7 +24,7 @@ from gpuwise.machine.doctor.probes.python import read_python
 from gpuwise.machine.doctor.report import diagnose, document
 from gpuwise.machine.doctor.scripted import PYTHON, SITE, ScriptedDevices, scripted
 
-NOTHING = Found((), {})
+NOTHING = DeviceSearch((), {})
 FAKE_TORCH = """
 import os, sys, time, types
 __version__ = "2.13.0+cu130"
@@ -297,7 +297,7 @@ def test_no_machine_is_too_odd(
         },
     )
     devices = ScriptedDevices((NullCard("RTX 4090", identity={"vendor": "nvidia"}),), Driver("nvidia", driver))
-    machine = probe(host, devices=lambda: Found((devices,), {}), python=PYTHON)
+    machine = probe(host, devices=lambda: DeviceSearch((devices,), {}), python=PYTHON)
     found = diagnose(machine)
     json.dumps(document(found), allow_nan=False)
     for text in (fix_plan(found), shared(found, names={}), dockerfile(machine), compose(machine)):
@@ -310,7 +310,7 @@ def test_a_card_that_is_lost_while_it_is_read_is_no_trouble() -> None:
             raise DeviceLostError(index, "GPU is lost", vendor="nvidia", code=15)
 
     devices = Losing((NullCard("H100 SXM", identity={"vendor": "nvidia"}),), Driver("nvidia", "580.95.05"))
-    machine = probe(scripted().host, devices=lambda: Found((devices,), {}), python=PYTHON)
+    machine = probe(scripted().host, devices=lambda: DeviceSearch((devices,), {}), python=PYTHON)
     assert machine.nvidia_cards[0].problem == "GPU is lost" and machine.nvidia_cards[0].health is None
 
 
@@ -320,5 +320,5 @@ def test_ten_cards_of_three_vendors() -> None:
         ScriptedDevices([NullCard(c, identity={"vendor": v}) for c in cards], Driver(v, "580.95.05" if v == "nvidia" else None))
         for v, cards in names.items()
     )
-    found = diagnose(probe(scripted().host, devices=lambda: Found(backends, {}), python=PYTHON, wanted_gpus=10))
+    found = diagnose(probe(scripted().host, devices=lambda: DeviceSearch(backends, {}), python=PYTHON, wanted_gpus=10))
     assert len(found.machine.cards) == 10 and found.faults == ()

@@ -11,17 +11,17 @@ import math
 from typing import Any
 
 from gpuwise.machine.bench.bounds import attention_bound
-from gpuwise.machine.bench.cases import Case
+from gpuwise.machine.bench.cases import BenchCase
 from gpuwise.machine.bench.families.products import ELEMENT_BYTES, LEAST_CAPABILITY
+from gpuwise.machine.bench.prepared_case import Check, NotHereError, PreparedCase
 from gpuwise.machine.bench.subjects import Subject, has_torch
 from gpuwise.machine.bench.torch_timing import copies_needed, sampler
-from gpuwise.machine.bench.work import Check, NotHereError, Work
 from gpuwise.workload.transformer.attention_flop import attention_pairs
 
 CHECKED_HEADS, CHECKED_QUERIES = 4, 8
 
 
-def make_attention(case: Case, subject: Subject) -> Work:
+def make_attention(case: BenchCase, subject: Subject) -> PreparedCase:
     """Attention ready to be timed. Raises NotHereError without PyTorch or the format."""
     if not has_torch():
         raise NotHereError("attention is measured with PyTorch", hint="pip install 'gpuwise[torch]'")
@@ -71,7 +71,7 @@ def make_attention(case: Case, subject: Subject) -> Work:
                 torch.cuda.empty_cache()
 
     flop = 4.0 * batch * heads * width * float(attention_pairs(queries, keys, causal=causal))
-    return Work(sample, flop, check, close, how, digest)
+    return PreparedCase(sample, flop, check, close, how, digest)
 
 
 def check_attention(torch: Any, dtype: str, q: Any, k: Any, v: Any, out: Any, *, causal: bool) -> Check:

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuwise.errors import DeviceError
-from gpuwise.machine.bench.cases import Case
+from gpuwise.machine.bench.cases import BenchCase
+from gpuwise.machine.bench.prepared_case import Check, NotHereError, PreparedCase
 from gpuwise.machine.bench.subjects import Subject, has_torch
-from gpuwise.machine.bench.work import Check, NotHereError, Work
 
 GLOO_RANKS = 2
 LIMIT_S = 120.0
@@ -28,7 +28,7 @@ LIMIT_S = 120.0
 SAMPLES = 24
 
 
-def make_collective(case: Case, subject: Subject) -> Work:
+def make_collective(case: BenchCase, subject: Subject) -> PreparedCase:
     """All-reduce ready to be sampled: the processes run once, and their samples are played back. Raises NotHereError."""
     if not has_torch():
         raise NotHereError("collectives are PyTorch's", hint="pip install 'gpuwise[torch]'")
@@ -54,7 +54,9 @@ def make_collective(case: Case, subject: Subject) -> Work:
     def check() -> Check:
         return Check(error <= 1.0, error, f"every element on every one of {ranks} ranks")
 
-    return Work(lambda: next(left), amount, check, conditions={"timed by": "host clock", "ranks": ranks, "samples": len(seconds)})
+    return PreparedCase(
+        lambda: next(left), amount, check, conditions={"timed by": "host clock", "ranks": ranks, "samples": len(seconds)}
+    )
 
 
 def run_ranks(backend: str, ranks: int, size: int, dtype: str, *, limit_s: float = LIMIT_S) -> tuple[list[float], float]:

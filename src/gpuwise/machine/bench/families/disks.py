@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 from gpuwise.errors import InputError
-from gpuwise.machine.bench.cases import Case
+from gpuwise.machine.bench.cases import BenchCase
+from gpuwise.machine.bench.prepared_case import Check, NotHereError, PreparedCase
 from gpuwise.machine.bench.subjects import Subject
-from gpuwise.machine.bench.work import Check, NotHereError, Work
 from gpuwise.records.record import Value
 
 BLOCK = 2**20
@@ -97,7 +97,7 @@ class _File:
         self._path.unlink(missing_ok=True)
 
 
-def make_disk(case: Case, subject: Subject) -> Work:
+def make_disk(case: BenchCase, subject: Subject) -> PreparedCase:
     """``write``, ``read`` or ``random-read`` of ``bytes``. Raises NotHereError where there is no room for the file."""
     size = int(case.parameters["bytes"])
     folder = Path(tempfile.gettempdir())
@@ -116,7 +116,7 @@ def make_disk(case: Case, subject: Subject) -> Work:
     amount = 1.0 if case.variant == "random-read" else float(file.size)
     cache = "dropped" if file.dropped else "could not be dropped"
     how: dict[str, Value] = {"timed by": "host clock", "page cache": cache, "file_bytes": file.size}
-    return Work(sample, amount, check, file.close, how)
+    return PreparedCase(sample, amount, check, file.close, how)
 
 
 def _write_all(handle: int, block: bytes) -> None:

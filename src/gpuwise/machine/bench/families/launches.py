@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import time
 
-from gpuwise.machine.bench.cases import Case
+from gpuwise.machine.bench.cases import BenchCase
+from gpuwise.machine.bench.prepared_case import Check, NotHereError, PreparedCase
 from gpuwise.machine.bench.subjects import Subject, has_torch
 from gpuwise.machine.bench.torch_timing import capture
-from gpuwise.machine.bench.work import Check, NotHereError, Work
 
 LAUNCHES = 1000
 """In one sample: the device's queue holds about as many before the host has to wait."""
 
 
-def make_launch(case: Case, subject: Subject) -> Work:
+def make_launch(case: BenchCase, subject: Subject) -> PreparedCase:
     """A sample issues ``LAUNCHES`` additions of 1 to one number; the number counts them."""
     if not has_torch():
         raise NotHereError("operations are issued by PyTorch", hint="pip install 'gpuwise[torch]'")
@@ -65,4 +65,4 @@ def make_launch(case: Case, subject: Subject) -> Work:
         error = abs(float(x.item()) - issued)
         return Check(error == 0.0, error, f"{issued:,} additions")
 
-    return Work(sample, 1.0, check, conditions={"timed by": "host clock"})
+    return PreparedCase(sample, 1.0, check, conditions={"timed by": "host clock"})

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from gpuwise.machine.bench.cases import Case
+from gpuwise.machine.bench.cases import BenchCase
+from gpuwise.machine.bench.prepared_case import Check, NotHereError, PreparedCase
 from gpuwise.machine.bench.subjects import Subject, has_torch
-from gpuwise.machine.bench.work import Check, NotHereError, Work
 
 IMAGES, SIDE, CUT, BATCH = 64, 256, 224, 32
 SAMPLE_BATCHES = 4
@@ -43,7 +43,7 @@ class Images:
         return (part.to(torch.float32) / 255.0 - 0.5) / 0.25, number
 
 
-def make_loader(case: Case, subject: Subject) -> Work:
+def make_loader(case: BenchCase, subject: Subject) -> PreparedCase:
     """A loader with ``workers`` processes. Raises NotHereError without PyTorch or with more processes than cores."""
     if not has_torch():
         raise NotHereError("the loader is PyTorch's", hint="pip install 'gpuwise[torch]'")
@@ -81,4 +81,4 @@ def make_loader(case: Case, subject: Subject) -> Work:
         batches = iter(())  # drops the loader's processes
         torch.set_num_threads(before)
 
-    return Work(sample, 1.0, check, close, {"timed by": "host clock", "batch": BATCH})
+    return PreparedCase(sample, 1.0, check, close, {"timed by": "host clock", "batch": BATCH})

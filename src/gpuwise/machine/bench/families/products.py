@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuwise.machine.bench.bounds import SIGMAS, product_bound, random_growth
-from gpuwise.machine.bench.cases import Case
+from gpuwise.machine.bench.cases import BenchCase
+from gpuwise.machine.bench.prepared_case import Check, NotHereError, PreparedCase
 from gpuwise.machine.bench.subjects import Subject, has_torch
 from gpuwise.machine.bench.torch_timing import copies_needed, sampler
-from gpuwise.machine.bench.work import Check, NotHereError, Work
 from gpuwise.records.record import Value
 
 ELEMENT_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
@@ -24,7 +24,7 @@ LEAST_CAPABILITY = {"fp8": (8, 9), "tf32": (8, 0), "bf16": (8, 0), "int8": (7, 5
 """Compute capability from which NVIDIA's units have the format (CUDA C++ Programming Guide, arithmetic instructions)."""
 
 
-def make_product(case: Case, subject: Subject) -> Work:
+def make_product(case: BenchCase, subject: Subject) -> PreparedCase:
     """The product ready to be timed. Raises NotHereError where the device or PyTorch has no such product."""
     m, n, k = (int(case.parameters[side]) for side in ("m", "n", "k"))
     if not has_torch():
@@ -65,7 +65,7 @@ def make_product(case: Case, subject: Subject) -> Work:
         if subject.kind == "cuda":
             torch.cuda.empty_cache()
 
-    return Work(sample, 2.0 * m * n * k, check, close, how, digest)
+    return PreparedCase(sample, 2.0 * m * n * k, check, close, how, digest)
 
 
 class _Settings:
@@ -201,7 +201,7 @@ def _sum_rows(torch: Any, a: Any, of: Callable[[Any], Any]) -> Any:
     return total
 
 
-def _numpy_product(dtype: str, m: int, n: int, k: int) -> Work:
+def _numpy_product(dtype: str, m: int, n: int, k: int) -> PreparedCase:
     """Where there is no PyTorch: numpy's own BLAS, fp32 and fp64."""
     import numpy as np
 
@@ -227,4 +227,6 @@ def _numpy_product(dtype: str, m: int, n: int, k: int) -> Work:
         return Check(bool(np.isfinite(c).all()) and worst <= 1.0, worst, f"{true.size:,} elements")
 
     how: dict[str, Value] = {"timed by": "host clock", "library": "numpy"}
-    return Work(_host_sampler(launch, 1), 2.0 * m * n * k, check, conditions=how, digest=lambda: np.matmul(a, b).tobytes())
+    return PreparedCase(
+        _host_sampler(launch, 1), 2.0 * m * n * k, check, conditions=how, digest=lambda: np.matmul(a, b).tobytes()
+    )

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuwise.machine.bench.cases import Case
+from gpuwise.machine.bench.cases import BenchCase
+from gpuwise.machine.bench.prepared_case import Check, PreparedCase
 from gpuwise.machine.bench.subjects import Subject, has_torch
 from gpuwise.machine.bench.torch_timing import _host_sampler, copies_needed, sampler
-from gpuwise.machine.bench.work import Check, Work
 
 SCALE = 3.0
 
 
-def make_stream(case: Case, subject: Subject) -> Work:
+def make_stream(case: BenchCase, subject: Subject) -> PreparedCase:
     """Arrays of ``bytes`` each, ready to be streamed."""
     size = int(case.parameters["bytes"])
     if not has_torch():
@@ -61,7 +61,7 @@ def make_stream(case: Case, subject: Subject) -> Work:
         if subject.kind == "cuda":
             torch.cuda.empty_cache()
 
-    return Work(sample, moved, check, close, how)
+    return PreparedCase(sample, moved, check, close, how)
 
 
 def _bytes(torch: Any, size: int, subject: Subject) -> tuple[Any, Any]:
@@ -71,7 +71,7 @@ def _bytes(torch: Any, size: int, subject: Subject) -> tuple[Any, Any]:
     return source, torch.full_like(source, -1)
 
 
-def _numpy_stream(variant: str, size: int) -> Work:
+def _numpy_stream(variant: str, size: int) -> PreparedCase:
     import numpy as np
 
     count = max(1, size // 4)
@@ -95,4 +95,4 @@ def _numpy_stream(variant: str, size: int) -> Work:
     # numpy writes and reads the product in between: five passes where one loop makes three
     moved = (2.0 if variant == "copy" else 5.0) * 4 * count
     how = {"timed by": "host clock", "library": "numpy", "threads": 1}
-    return Work(_host_sampler(launch, 1), moved, check, conditions=how)
+    return PreparedCase(_host_sampler(launch, 1), moved, check, conditions=how)

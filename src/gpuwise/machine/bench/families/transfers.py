@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuwise.machine.bench.cases import Case
+from gpuwise.machine.bench.cases import BenchCase
+from gpuwise.machine.bench.prepared_case import Check, NotHereError, PreparedCase
 from gpuwise.machine.bench.subjects import Subject
-from gpuwise.machine.bench.work import Check, NotHereError, Work
 
 SAMPLE_S = 0.004
 
 
-def make_transfer(case: Case, subject: Subject) -> Work:
+def make_transfer(case: BenchCase, subject: Subject) -> PreparedCase:
     """``h2d-pinned`` and its kin of ``bytes``."""
     import torch
 
@@ -30,7 +30,7 @@ def make_transfer(case: Case, subject: Subject) -> Work:
     return _between(torch, source, target, size, (subject.index,), asynchronous=pinned)
 
 
-def make_peer(case: Case, subject: Subject) -> Work:
+def make_peer(case: BenchCase, subject: Subject) -> PreparedCase:
     """From this GPU to the next one, going round. Raises NotHereError where there is one only."""
     import torch
 
@@ -43,10 +43,10 @@ def make_peer(case: Case, subject: Subject) -> Work:
     target = torch.full_like(source, -1, device=f"cuda:{other}")
     work = _between(torch, source, target, size, (subject.index, other), asynchronous=True)
     direct = bool(torch.cuda.can_device_access_peer(subject.index, other))
-    return Work(work.sample, work.amount, work.check, work.close, {**work.conditions, "to": other, "peer access": direct})
+    return PreparedCase(work.sample, work.amount, work.check, work.close, {**work.conditions, "to": other, "peer access": direct})
 
 
-def _between(torch: Any, source: Any, target: Any, size: int, devices: tuple[int, ...], *, asynchronous: bool) -> Work:
+def _between(torch: Any, source: Any, target: Any, size: int, devices: tuple[int, ...], *, asynchronous: bool) -> PreparedCase:
     """Copies timed between events of the first device, after both are idle."""
     torch.cuda.set_device(devices[0])
     repeats = 1
@@ -70,4 +70,4 @@ def _between(torch: Any, source: Any, target: Any, size: int, devices: tuple[int
         same = bool(torch.equal(source.cpu(), target.cpu()))
         return Check(same, 0.0 if same else float("inf"), f"{size:,} bytes")
 
-    return Work(lambda: copies(repeats), float(size), check, conditions={"timed by": "CUDA events"})
+    return PreparedCase(lambda: copies(repeats), float(size), check, conditions={"timed by": "CUDA events"})

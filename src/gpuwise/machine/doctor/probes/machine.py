@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from gpuwise.errors import DeviceError
 from gpuwise.machine.devices.backend import Devices
-from gpuwise.machine.devices.find import Found, find_devices
+from gpuwise.machine.devices.find import DeviceSearch, find_devices
 from gpuwise.machine.devices.readings import State
 from gpuwise.machine.doctor.host import Host, LocalHost
 from gpuwise.machine.doctor.observation import NVIDIA, Card, Framework, Machine, Python, Refusal, System, Vendor
@@ -34,7 +34,7 @@ _SUSPENDED = re.compile(r"PM: suspend (entry|exit)")
 def probe(
     host: Host | None = None,
     *,
-    devices: Callable[[], Found] = find_devices,
+    devices: Callable[[], DeviceSearch] = find_devices,
     python: str | None = None,
     frameworks: bool = True,
     limit_s: float = LIMIT_S,
@@ -75,7 +75,7 @@ def _python_side(host: Host, wanted: str | None, ask: bool, limit_s: float) -> t
     return python, ask_frameworks(host, python.path, names, limit_s)
 
 
-def _device_side(devices: Callable[[], Found]) -> tuple[tuple[Vendor, ...], tuple[Refusal, ...]]:
+def _device_side(devices: Callable[[], DeviceSearch]) -> tuple[tuple[Vendor, ...], tuple[Refusal, ...]]:
     found = devices()
     vendors: list[Vendor] = []
     refusals = [_refusal(name, error) for name, error in found.failed.items()]

@@ -1,4 +1,4 @@
-"""What a family makes ready for one case on one device, and how its answer is judged."""
+"""A benchmark case prepared for one device: the function to time, the amount of work, and the check of its result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class NotHereError(GpuwiseError):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """An answer against its reference. ``error`` is the largest error over its bound: at most 1 is correct."""
+    """A result against its reference. ``error`` is the largest error divided by its bound: at most 1 is correct."""
 
     correct: bool
     error: float
@@ -28,17 +28,17 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """A case made ready."""
+class PreparedCase:
+    """What a family's maker returns for one case on one device."""
 
     sample: Callable[[], float]
-    """Runs it and returns seconds of one execution."""
+    """Runs the case and returns the seconds of one execution."""
     amount: float
-    """FLOP, bytes or items of one execution."""
+    """FLOP, bytes or items of one execution: the unit of the case."""
     check: Callable[[], Check | None]
-    """Of the answer the last execution left; None where there is nothing to compare."""
+    """Checks the result of the last execution; returns None where there is no reference."""
     close: Callable[[], None] = _nothing
     conditions: Mapping[str, Value] = field(default_factory=dict[str, Value])
-    """How it was timed, as it is kept with the result."""
+    """How it was timed, stored with the record."""
     digest: Callable[[], object] | None = None
-    """Runs it once and returns the answer for a comparison bit by bit; None where the family has none."""
+    """Runs the case once and returns its result for a bitwise comparison; None where the family has no result."""
