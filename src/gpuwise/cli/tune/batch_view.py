@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from gpuwise.train.tune.batch.fitting import Fitting
-    from gpuwise.train.tune.batch.merging import Merged
+    from gpuwise.train.tune.batch.merging import MergedBatch
     from gpuwise.train.tune.batch.sizes import Run, Sizes
     from gpuwise.train.tune.search import Result
 
@@ -77,7 +77,7 @@ def _chosen(sizes: Sizes, *, taken: bool) -> str:
     return f"Worth taking: {sizes.chosen}{more}: {gain_words(sizes.gain)} the samples a second of {sizes.own}. {end}"
 
 
-def _merged(out: Console, merged: Merged) -> None:
+def _merged(out: Console, merged: MergedBatch) -> None:
     gain = "not measured" if merged.ratio is None else f"{merged.ratio:.2f}x the samples a second, from one run each"
     out.print(
         f"Merged at the same global batch: a batch of {merged.batch} with a step every {merged.accumulation} in place of "

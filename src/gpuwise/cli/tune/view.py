@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gpuwise.train.tune.diff import Patch
     from gpuwise.train.tune.flop import Flop
-    from gpuwise.train.tune.search import Result, Tried
+    from gpuwise.train.tune.search import CandidateResult, Result
     from gpuwise.train.tune.stats import Gain
     from gpuwise.train.tune.worth import Worth
 
@@ -185,7 +185,7 @@ def _levers(out: Console, result: Result) -> None:
         section(out, title, table)
 
 
-def _by_reason(rows: list[Tried]) -> dict[str, list[str]]:
+def _by_reason(rows: list[CandidateResult]) -> dict[str, list[str]]:
     """Labels of levers that were left out for the same reason."""
     found: dict[str, list[str]] = {}
     for t in rows:
@@ -193,7 +193,7 @@ def _by_reason(rows: list[Tried]) -> dict[str, list[str]]:
     return found
 
 
-def _merged(rows: list[Tried]) -> list[tuple[str, str, str, str]]:
+def _merged(rows: list[CandidateResult]) -> list[tuple[str, str, str, str]]:
     """Lever, gain, the most it could give by the step's shares, why. Values of one lever with the same reason are one row."""
     found: dict[tuple[str, str, str, str], list[str]] = {}
     for t in rows:
