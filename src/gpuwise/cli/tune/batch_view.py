@@ -68,13 +68,11 @@ def show_sizes(out: Console, sizes: Sizes, *, taken: bool) -> None:
 
 
 def _chosen(sizes: Sizes, *, taken: bool) -> str:
-    from gpuwise.cli.tune.view import gain_words
-
     if sizes.gain is None:
         return f"Worth taking: {sizes.own}, the script's own; none that was run is faster by enough."
     more = "".join(f", {name} = {value}" for name, value in sizes.levers)
     end = "It is taken." if taken else "It is not taken; --accept-batch takes it."
-    return f"Worth taking: {sizes.chosen}{more}: {gain_words(sizes.gain)} the samples a second of {sizes.own}. {end}"
+    return f"Worth taking: {sizes.chosen}{more}: {sizes.gain.words} the samples a second of {sizes.own}. {end}"
 
 
 def _merged(out: Console, merged: MergedBatch) -> None:
