@@ -12,11 +12,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from gpuwise.facts.models.architecture import Architecture
-from gpuwise.facts.models.catalogue import find_model
+from gpuwise.facts.models.architecture import Architecture, find_model
 from gpuwise.predict.step.training import TrainingEstimate, estimate
 from gpuwise.workload.capture.record.capture import Capture
-from gpuwise.workload.changes.registry import Change
+from gpuwise.workload.changes.change import Change
 from gpuwise.workload.strategy import Strategy
 
 GPUS = ("A100-SXM-80GB", "H100-SXM", "RTX 4090", "RTX 3090")
@@ -176,13 +175,13 @@ def analytic(model: Model, gpu: str, *, full: bool = False, **changes: Any) -> T
 
 
 @lru_cache(maxsize=64)
-def captured(model_id: str, *changes: Change, full: bool = False) -> Capture:
-    """The captured step of ``model_id`` with ``changes``."""
+def captured(model_id: str, *changes: Change, full: bool = False, parts: int = 1) -> Capture:
+    """The captured step of ``model_id`` with ``changes``, its batch cut into ``parts``."""
     from gpuwise.workload.capture.rerun import captured_with
 
     model = BY_ID[model_id]
     autocast = () if model.half else (Change("autocast", "bf16"),)
-    sizes = {} if model.head else {"batch": model.batch, "seq": model.seq}
+    sizes = {} if model.head else {"batch": model.batch // parts, "seq": model.seq}
     return captured_with(_subject(model, full), (*autocast, *changes), capability=(8, 0), **sizes)[0]
 
 

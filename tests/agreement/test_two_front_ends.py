@@ -16,12 +16,12 @@ pytest.importorskip("transformers")
 from tests.agreement.models import BY_ID, GPUS, MODELS, analytic, architecture, captured
 
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.plan.step.estimates import Measured, measure
-from gpuwise.workload.changes.registry import Change
+from gpuwise.plan.step.estimates import StepEstimate, measure
+from gpuwise.workload.changes.change import Change
 from gpuwise.workload.transformer.parameters import count_parameters
 
 STACKS = {"eager": "eager", "compiled": "compiled-fsdp"}
-RECOMPUTES: dict[str, tuple[Change, ...]] = {"none": (), "full": (Change("checkpoint"),)}
+RECOMPUTES: dict[str, tuple[Change, ...]] = {"none": (), "full": (Change("checkpointing"),)}
 MEMORY, TIME = 0.05, 0.10
 UNFINISHED: dict[str, tuple[str, ...]] = {
     "flop": (
@@ -75,7 +75,7 @@ UNFINISHED: dict[str, tuple[str, ...]] = {
 
 
 @lru_cache(maxsize=256)
-def step_of(model: str, gpu: str, recompute: str, stack: str) -> Measured:
+def step_of(model: str, gpu: str, recompute: str, stack: str) -> StepEstimate:
     """The captured step on one GPU."""
     capture = captured(model, *RECOMPUTES[recompute])
     return measure(capture, find_cluster(gpu).accelerator, compiled=stack == "compiled")
@@ -118,7 +118,7 @@ def test_memory(model: str, recompute: str, stack: str) -> None:
     for gpu in GPUS:
         one = analytic(BY_ID[model], gpu, recompute=recompute, stack=STACKS[stack])
         step = step_of(model, gpu, recompute, stack)
-        ratios[gpu] = one.memory_bytes.expected / step.process_bytes.expected
+        ratios[gpu] = one.memory_bytes.expected / step.memory_bytes.expected
     assert off(ratios, MEMORY) == {}
 
 

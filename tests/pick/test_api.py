@@ -11,7 +11,7 @@ from tests.pick.scenarios import chat_70b, finetune_8b, picked
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.boards import board_of
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.facts.models.catalogue import find_model
+from gpuwise.facts.models.architecture import find_model
 from gpuwise.pick.api import Pick
 from gpuwise.pick.candidates import CODES
 from gpuwise.pick.document import pick_document
@@ -95,7 +95,7 @@ def test_more_money_is_never_worse(objective: str) -> None:
 )
 def test_a_larger_card_of_a_family_is_not_slower(small: str, large: str) -> None:
     got = [train_on(finetune_8b(), find_cluster(name)) for name in (small, large)]
-    seconds = [g.estimate.step_time_s.expected for g in got if isinstance(g, Trained) and g.rung.tier == 0]
+    seconds = [g.estimate.step_time_s.expected for g in got if isinstance(g, Trained) and g.fallback.tier == 0]
     assert len(seconds) in (0, 2)
     if seconds:
         assert seconds[1] <= seconds[0] * 1.02

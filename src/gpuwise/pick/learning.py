@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
-from gpuwise.facts.models.catalogue import find_model
+from gpuwise.facts.models.architecture import find_model
 from gpuwise.pick.candidates import LeftOut, Way, cluster_of, counts_for, left_out, not_in_limits, placed
 from gpuwise.pick.jobs import Job, serving_job, training_job
 from gpuwise.pick.limits import Limits, check_limits
@@ -20,7 +20,7 @@ from gpuwise.pick.outcomes import LEVELS, level
 from gpuwise.pick.owning import Bill, Terms, bill, least_bill_usd
 from gpuwise.pick.ranking import Ranking, Try, best_of, rank
 from gpuwise.pick.serving import TooLargeToServe, fitting_bits, least_token_s
-from gpuwise.pick.training import TooLarge, least_time_s, possible_rungs
+from gpuwise.pick.training import TooLarge, least_time_s, possible_fallbacks
 from gpuwise.pick.tries import Predictions
 from gpuwise.pick.words import Group, groups
 from gpuwise.predict.estimate import Basis, Estimate, weakest
@@ -196,7 +196,7 @@ def _bounds(tasks: tuple[Exercise, ...], way: Way, n: int) -> tuple[float, int]:
                 possible = possible and least_token_s(job, way.accelerator, n) * job.load.least_tokens_per_s <= 1
                 total += job.hours * HOUR_S if possible else 0.0
             else:
-                possible = bool(possible_rungs(job, way.accelerator, n))
+                possible = bool(possible_fallbacks(job, way.accelerator, n))
                 total += least_time_s(job, way.accelerator, n) if possible else 0.0
         except UnpredictableError:
             possible = False

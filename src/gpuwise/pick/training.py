@@ -1,6 +1,6 @@
 """Training and fine-tuning on one cluster: does it fit, with which remedies, how long.
 
-The search of ``plan`` for one rung after the other (as asked, then lighter): the first with a strategy that fits gives its
+The search of ``plan`` for one fallback after the other (as asked, then lighter): the first with a strategy that fits gives its
 fastest, so both commands say the same hours. A bound in front of it costs a division: no plan beats every peak reached to
 ``BEST_MFU``, and no sharding holds less than a share of the weights on each device.
 """
@@ -18,6 +18,7 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.pick.jobs import Job
 from gpuwise.pick.outcomes import CHANGED, SAME
+from gpuwise.plan.changes.remedies import changed
 from gpuwise.plan.defaults import default_precision
 from gpuwise.plan.explain import layout
 from gpuwise.plan.goal import Goal, Wishes, make_goal
@@ -25,31 +26,37 @@ from gpuwise.plan.hardware import BEST_MFU
 from gpuwise.plan.space.search import find_fastest, no_layout
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.training import TrainingEstimate
+from gpuwise.workload.changes.change import Change
+from gpuwise.workload.changes.registry import label
+from gpuwise.workload.changes.strategy import LORA_RANK, changes_between
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.parameters import count_parameters
 
 QUANTIZED_BYTES = 0.516
 """Of a weight held in 4 bits (``Strategy.quantized_base``)."""
-LORA_RANK = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
-    """One way to train: how it is called, what it changes, and the least a device holds of a parameter, in bytes."""
+class Fallback:
+    """One way to train: the changes to what was asked for, and the least a device holds of a parameter, in bytes."""
 
-    name: str
+    changes: tuple[Change, ...]
     tier: int
     wishes: Wishes
     least_bytes: float
-    master_weights: bool = True
+
+    @property
+    def name(self) -> str:
+        """``8-bit AdamW, bf16 gradients``; empty for what was asked for."""
+        return ", ".join(label(c) for c in self.changes)
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The fastest fitting strategy of the first rung that has one."""
+    """The fastest fitting strategy of the first fallback that has one."""
 
     estimate: TrainingEstimate
-    rung: Rung
+    fallback: Fallback
     changes: tuple[str, ...]
     layout: str
 
@@ -62,35 +69,36 @@ class TooLarge:
     needed_bytes: float
 
 
-def rungs(job: Job) -> tuple[Rung, ...]:
+QLORA = (Change("qlora", LORA_RANK),)
+LIGHTER: tuple[tuple[Change, ...], ...] = (
+    (Change("optimizer", "adamw8bit"), Change("gradient_dtype", "bf16")),
+    (Change("optimizer", "adamw8bit"), Change("low_precision", "bf16")),
+)
+"""What full training falls back to, the gentlest first."""
+
+
+def fallbacks(job: Job) -> tuple[Fallback, ...]:
     """The job as asked, then what the job permits when that does not fit."""
     plain = Wishes(tokens=job.tokens, seq_len=job.seq_len)
-    lora = replace(plain, lora_rank=LORA_RANK)
-    quantized = Rung("4-bit base weights (QLoRA)", CHANGED, replace(lora, quantized_base=True), QUANTIZED_BYTES)
-    if job.method == "qlora":
-        return (replace(quantized, tier=SAME, name=""),)
+    if job.method == "full":
+        return (Fallback((), SAME, plain, 2.0), *(Fallback(changes, CHANGED, plain, 2.0) for changes in LIGHTER))
+    lora = Fallback((), SAME, replace(plain, lora_rank=LORA_RANK), 2.0)
     if job.method == "lora":
-        asked = Rung("", SAME, lora, 2.0)
-        return (asked,) if job.method_fixed else (asked, quantized)
-    light = replace(plain, optimizer="adamw8bit", gradient_dtype="bf16")
-    return (
-        Rung("", SAME, plain, 2.0),
-        Rung("8-bit AdamW, bf16 gradients", CHANGED, light, 2.0),
-        Rung("8-bit AdamW, bf16 weights without fp32 copies", CHANGED, light, 2.0, master_weights=False),
-    )
+        return (lora,) if job.method_fixed else (lora, Fallback(QLORA, CHANGED, lora.wishes, QUANTIZED_BYTES))
+    return (Fallback((), SAME, replace(plain, lora_rank=LORA_RANK, quantized_base=True), QUANTIZED_BYTES),)
 
 
-def possible_rungs(job: Job, accelerator: Accelerator, n: int) -> tuple[Rung, ...]:
-    """The rungs whose weights alone do not overflow ``n`` devices."""
+def possible_fallbacks(job: Job, accelerator: Accelerator, n: int) -> tuple[Fallback, ...]:
+    """The fallbacks whose weights alone do not overflow ``n`` devices."""
     layers = _layer_parameters(job.arch)
     room = usable_bytes(accelerator) * n
-    return tuple(r for r in rungs(job) if layers * r.least_bytes <= room)
+    return tuple(r for r in fallbacks(job) if layers * r.least_bytes <= room)
 
 
 def least_short_bytes(job: Job, accelerator: Accelerator, n: int) -> TooLarge:
-    """How far the weights alone overflow, when no rung is possible."""
+    """How far the weights alone overflow, when no fallback is possible."""
     layers = _layer_parameters(job.arch)
-    least = min(r.least_bytes for r in rungs(job)) * layers / n
+    least = min(r.least_bytes for r in fallbacks(job)) * layers / n
     return TooLarge(least - usable_bytes(accelerator), least)
 
 
@@ -116,14 +124,14 @@ def crowding(job: Job, accelerator: Accelerator, n: int) -> float:
 def train_on(job: Job, cluster: Cluster) -> Trained | TooLarge:
     """The job on ``cluster``. Raises InputError and UnpredictableError."""
     smallest: TooLarge | None = None
-    for rung in possible_rungs(job, cluster.accelerator, cluster.n_accelerators):
-        goal = _goal(job, cluster, rung)
+    for fallback in possible_fallbacks(job, cluster.accelerator, cluster.n_accelerators):
+        goal = _goal(job, cluster, fallback)
         found = find_fastest(goal)
         if found is None:
             raise no_layout(goal)
         best = found.estimate
         if best is not None:
-            return Trained(best, rung, tuple(_changes(rung, best.strategy)), layout(best.strategy))
+            return Trained(best, fallback, tuple(_changes(fallback, best.strategy)), layout(best.strategy))
         needed = found.smallest_bytes
         if smallest is None or needed < smallest.needed_bytes:
             smallest = TooLarge(max(needed - usable_bytes(cluster.accelerator), 0.0), needed)
@@ -135,25 +143,22 @@ def _layer_parameters(arch: Architecture) -> int:
     return count_parameters(arch).layers
 
 
-def _goal(job: Job, cluster: Cluster, rung: Rung) -> Goal:
-    wishes, accelerator = rung.wishes, cluster.accelerator
-    if default_precision(accelerator)[0] in ("fp32", "tf32"):
+def _goal(job: Job, cluster: Cluster, fallback: Fallback) -> Goal:
+    wishes, accelerator = fallback.wishes, cluster.accelerator
+    whole = default_precision(accelerator)[0] in ("fp32", "tf32")
+    if whole:
         wishes = replace(wishes, gradient_dtype="fp32")
     goal = make_goal(job.arch, cluster, wishes, fine_tuning=job.purpose != "train")
-    if rung.master_weights:
-        return goal
-    return replace(goal, bases=tuple(b.with_(master_weights=False) for b in goal.bases))
+    # without 16-bit formats gradients and weights stay as they are
+    made = [c for c in fallback.changes if not (whole and c.name in ("gradient_dtype", "low_precision"))]
+    return replace(goal, bases=tuple(changed(b, made) for b in goal.bases))
 
 
-def _changes(rung: Rung, s: Strategy) -> Iterator[str]:
+def _changes(fallback: Fallback, s: Strategy) -> Iterator[str]:
     """What it takes to fit, in words."""
-    if rung.name:
-        yield rung.name
-    if s.recompute != "none":
-        yield f"{s.recompute} recompute"
-    if s.sharding == "zero3":
-        yield "sharded weights"
-    if s.offload_optimizer:
-        yield "optimizer in host memory"
-    if s.offload_activations:
-        yield "activations in host memory"
+    if fallback.changes:
+        yield fallback.name
+    needed = ("checkpointing", "sharding", "offload_optimizer", "offload_activations")
+    for change in changes_between(Strategy(), s):
+        if change.name in needed and change.argument not in ("zero1", "zero2"):
+            yield label(change)

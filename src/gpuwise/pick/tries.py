@@ -36,7 +36,7 @@ from gpuwise.pick.serving import (
     serve_on,
     tier_of,
 )
-from gpuwise.pick.training import TooLarge, Trained, crowding, least_short_bytes, least_time_s, possible_rungs, train_on
+from gpuwise.pick.training import TooLarge, Trained, crowding, least_short_bytes, least_time_s, possible_fallbacks, train_on
 from gpuwise.plan.hardware import SHORTEST_S
 from gpuwise.predict.estimate import Estimate
 from gpuwise.units import HOUR_S, PETA, format_duration
@@ -99,7 +99,7 @@ def _training(job: Job, way: Way, limits: Limits, terms: Terms, known: Predictio
         except UnpredictableError as error:
             yield left_out(way, "unpredicted", error.message)
             return
-        possible = possible_rungs(job, accelerator, n)
+        possible = possible_fallbacks(job, accelerator, n)
         if not possible:
             yield too_large(way, n, least_short_bytes(job, accelerator, n).short_bytes)
             continue
@@ -131,8 +131,8 @@ def _training(job: Job, way: Way, limits: Limits, terms: Terms, known: Predictio
 
 
 def _one_fits(job: Job, way: Way) -> bool:
-    """Whether the lightest rung leaves a single one half free: then more of them are not needed for memory."""
-    return bool(possible_rungs(job, way.accelerator, 1)) and least_short_bytes(job, way.accelerator, 1).short_bytes < -(
+    """Whether the lightest fallback leaves a single one half free: then more of them are not needed for memory."""
+    return bool(possible_fallbacks(job, way.accelerator, 1)) and least_short_bytes(job, way.accelerator, 1).short_bytes < -(
         way.accelerator.memory_bytes / 2
     )
 
@@ -179,7 +179,7 @@ def trained_outcome(job: Job, way: Way, cluster: Cluster, got: Trained, terms: T
         memory_bytes=e.memory_bytes.expected,
         device_bytes=e.device_bytes,
         changes=got.changes,
-        tier=got.rung.tier,
+        tier=got.fallback.tier,
         purpose=job.purpose,
         layout=got.layout,
         support=software_for(way.accelerator, job.purpose),

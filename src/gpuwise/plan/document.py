@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from gpuwise.plan.changes.levers import Neighbour
+from gpuwise.plan.changes.neighbours import Neighbour
 from gpuwise.plan.flags import flags
 from gpuwise.plan.planner import Option, Plan
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.step.training import TrainingEstimate
+from gpuwise.workload.changes.registry import kind_of
 from gpuwise.workload.transformer.parameters import count_parameters
 
 
@@ -99,8 +100,8 @@ def estimate_document(e: TrainingEstimate) -> dict[str, object]:
 
 def neighbour_document(n: Neighbour) -> dict[str, object]:
     return {
-        "lever": n.lever,
-        "change": n.change,
+        "lever": kind_of(n.changes[0]).title,
+        "change": n.name,
         "slower": n.slower,
         "fits": n.fits,
         "step_time_s": n.estimate.step_time_s.as_dict(),

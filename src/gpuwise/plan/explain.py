@@ -1,11 +1,11 @@
-"""Why a plan is what it is, in sentences made from numbers: the bottleneck, what each lever would do, the
+"""Why a plan is what it is, in sentences made from numbers: the bottleneck, what each change would do, the
 runner-up."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuwise.plan.changes.levers import Neighbour
+from gpuwise.plan.changes.neighbours import Neighbour
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import format_bytes
 from gpuwise.workload.strategy import Strategy
@@ -25,7 +25,7 @@ CURES: dict[str, str] = {
 }
 """What to do about each part of a step when it dominates."""
 SMALL = 0.005
-"""Below half a percent a lever makes no difference worth a sentence."""
+"""Below half a percent a change makes no difference worth a sentence."""
 
 
 def reasons(best: TrainingEstimate, neighbours: Sequence[Neighbour], runner_up: TrainingEstimate | None) -> tuple[str, ...]:
@@ -42,9 +42,9 @@ def reasons(best: TrainingEstimate, neighbours: Sequence[Neighbour], runner_up: 
 
 def _blocked(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[str]:
     """What would be faster if it fitted."""
-    faster = sorted((n for n in neighbours if not n.fits and n.slower < -SMALL), key=lambda n: n.slower)
+    faster = sorted((n for n in neighbours if not n.fits and (n.slower or 0.0) < -SMALL), key=lambda n: n.slower or 0.0)
     return [
-        f"{_capital(n.change)} would be {percent(-n.slower)} faster but needs "
+        f"{_capital(n.name)} would be {percent(-(n.slower or 0.0))} faster but needs "
         f"{format_bytes(n.estimate.memory_bytes.expected)} "
         f"of {format_bytes(best.device_bytes)}."
         for n in faster[:2]
@@ -52,37 +52,37 @@ def _blocked(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[st
 
 
 def _chosen(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[str]:
-    """What the chosen value of each lever saves against its nearest alternative."""
+    """What the chosen value of each choice saves against its nearest alternative."""
     said: list[str] = []
-    for lever, current in _levers(best.strategy):
-        others = [n for n in neighbours if n.lever == lever]
-        fitting = [n for n in others if n.fits and n.slower > SMALL]
+    for change, current in _choices(best.strategy):
+        others = [n for n in neighbours if n.changes[0].name == change]
+        fitting = [n for n in others if n.fits and (n.slower or 0.0) > SMALL]
         if fitting:
-            n = min(fitting, key=lambda n: n.slower)
-            said.append(f"{_capital(current)}: {n.change} would be {percent(n.slower)} slower.")
+            n = min(fitting, key=lambda n: n.slower or 0.0)
+            said.append(f"{_capital(current)}: {n.name} would be {percent(n.slower or 0.0)} slower.")
         elif others and not any(n.fits for n in others):
             n = min(others, key=lambda n: n.estimate.memory_bytes.expected)
             said.append(
-                f"{_capital(current)}: {n.change} does not fit "
+                f"{_capital(current)}: {n.name} does not fit "
                 f"({format_bytes(n.estimate.memory_bytes.expected)} "
                 f"of {format_bytes(best.device_bytes)})."
             )
     return said
 
 
-def _levers(s: Strategy) -> list[tuple[str, str]]:
-    """(lever, its current value in words), in the order a person would ask."""
-    levers = [
-        ("tensor parallel", f"tensor parallel {s.tp}"),
-        ("pipeline parallel", f"pipeline parallel {s.pp}"),
-        ("context parallel", f"context parallel {s.cp}"),
-        ("micro-batch", f"micro-batch {s.micro_batch}"),
-        ("recompute", f"{s.recompute} recompute" if s.recompute != "none" else "no recompute"),
+def _choices(s: Strategy) -> list[tuple[str, str]]:
+    """(change, its current value in words), in the order a person would ask."""
+    choices = [
+        ("tensor_parallel", f"tensor parallel {s.tp}"),
+        ("pipeline_parallel", f"pipeline parallel {s.pp}"),
+        ("context_parallel", f"context parallel {s.cp}"),
+        ("micro_batches", f"micro-batch {s.micro_batch}"),
+        ("checkpointing", f"{s.recompute} recompute" if s.recompute != "none" else "no recompute"),
         ("sharding", f"{s.sharding} sharding" if s.sharding != "none" else "no sharding"),
     ]
     if s.pp > 1:
-        levers.append(("schedule", f"{s.schedule} schedule"))
-    return levers
+        choices.append(("virtual_stages", f"{s.schedule} schedule"))
+    return choices
 
 
 def layout(s: Strategy) -> str:

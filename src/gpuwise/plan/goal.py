@@ -10,6 +10,7 @@ from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.defaults import default_global_batch, default_precision, default_seq_len, default_stack
+from gpuwise.workload.changes.strategy import LORA_RANK
 from gpuwise.workload.strategy import (
     CONTEXT_PARALLELS,
     OPTIMIZERS,
@@ -32,8 +33,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "gradient_dtype": ("fp32", "bf16", "fp16"),
 }
 DEGREES = ("tp", "pp", "cp", "ep", "dp", "micro_batch", "accumulation", "virtual_stages", "recompute_every")
-LORA_RANK = 16
-"""Default adapter rank (torchtune and Unsloth recipes use 8 to 64)."""
 
 
 @dataclass(frozen=True, slots=True)

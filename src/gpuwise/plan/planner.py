@@ -13,7 +13,7 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.money.cost import Price, price_of, rent
 from gpuwise.money.energy import Energy, energy
-from gpuwise.plan.changes.levers import Neighbour, neighbours
+from gpuwise.plan.changes.neighbours import Neighbour, neighbours
 from gpuwise.plan.explain import layout, percent, reasons
 from gpuwise.plan.goal import Goal, Wishes, make_goal
 from gpuwise.plan.space.search import Found, find_strategies

@@ -28,9 +28,11 @@ def run(source: Source, options: ScreenOptions) -> int:
 
 
 def find_driver() -> type[Driver] | None:
-    """The driver of this system's terminals; None, which is Textual's choice, on Windows."""
+    """The driver that sleeps until a key comes; None, which is Textual's own, where this Textual is not made as ours expects."""
     if sys.platform == "win32":
         return None
-    from gpuwise.tui.terminal import TerminalDriver
-
-    return TerminalDriver
+    try:
+        from gpuwise.tui.quiet_driver import QuietDriver, fits
+    except ImportError:
+        return None
+    return QuietDriver if fits() else None

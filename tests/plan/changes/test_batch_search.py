@@ -21,7 +21,7 @@ Size = Callable[[int], int]
 @dataclass(frozen=True, slots=True)
 class Judged:
     fits_easily: bool
-    process_bytes: Estimate
+    memory_bytes: Estimate
     step_time_s: Estimate | None
 
 

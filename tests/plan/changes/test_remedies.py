@@ -6,9 +6,10 @@ import pytest
 
 from gpuwise.errors import LayoutError
 from gpuwise.plan.api import fit
-from gpuwise.plan.changes.remedies import ADAPTERS, SAME, STATES, Fit
+from gpuwise.plan.changes.remedies import Fit
 from gpuwise.plan.fit_document import fit_document
 from gpuwise.plan.goal import Wishes
+from gpuwise.workload.changes.registry import ADAPTERS, SAME, STATES
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +83,7 @@ def test_adapters_on_four_bits_fit_a_24_gib_card_at_2k() -> None:
 def test_sharding_is_a_remedy_where_there_are_ranks() -> None:
     answer = fit("llama-3.1-8b", "8xA100-SXM-80GB")
     assert not answer.fits
-    sharded = {r.name.split(":")[0]: r for r in answer.remedies if r.name.startswith("zero")}
+    sharded = {r.name.split()[0]: r for r in answer.remedies if r.name.startswith("zero")}
     assert set(sharded) == {"zero1", "zero2", "zero3"}
     assert sharded["zero1"].saved_bytes < sharded["zero2"].saved_bytes < sharded["zero3"].saved_bytes
     assert sharded["zero3"].fits

@@ -78,9 +78,9 @@ def test_the_cheapest_checkpoints_make_it_fit(file: Path) -> None:
     assert not base.fits
     found = find_remedies(source, small, capture, sites, base, batch=65536, conf=conf)
     by_name = {r.name: r for r in found.singles}
-    chosen = next(r for r in found.singles if r.name.startswith("checkpoint ") and "module" in r.name)
+    chosen = next(r for r in found.singles if r.name.startswith("recompute of "))
     assert chosen.fits and chosen.slower is not None and chosen.slower > 0
-    every = by_name["checkpoint every block"]
+    every = by_name["full recompute"]
     assert every.slower is not None and chosen.slower < every.slower
     assert 0 < len(chosen.changes[0].argument) < 5  # type: ignore[arg-type]
     assert any(".get_submodule(name)" in line for line in chosen.lines)
@@ -98,5 +98,5 @@ def test_what_makes_it_faster_is_sorted_and_fits(file: Path) -> None:
     assert all(r.fits and r.lines for r in found)
     assert captures == len(told) >= 3
     larger = next(r for r in found if r.name == "batch 16384")
-    assert larger.measured.step_time_s is not None and base.step_time_s is not None
-    assert larger.slower == pytest.approx(larger.measured.step_time_s.expected / 4 / base.step_time_s.expected - 1)
+    assert larger.estimate.step_time_s is not None and base.step_time_s is not None
+    assert larger.slower == pytest.approx(larger.estimate.step_time_s.expected / 4 / base.step_time_s.expected - 1)

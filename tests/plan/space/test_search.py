@@ -4,8 +4,8 @@ import pytest
 
 from gpuwise.errors import LayoutError
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.facts.models.catalogue import find_model
-from gpuwise.plan.changes.levers import neighbours
+from gpuwise.facts.models.architecture import find_model
+from gpuwise.plan.changes.neighbours import neighbours
 from gpuwise.plan.goal import Goal, Wishes, make_goal
 from gpuwise.plan.space.rules import check_strategy
 from gpuwise.plan.space.search import base_of, completed, find_in, find_strategies, setting_of
@@ -80,12 +80,12 @@ def test_base_of_forgets_only_columns() -> None:
     assert base_of(s) == Strategy(precision="fp16", lora_rank=8)
 
 
-def test_neighbours_are_allowed_and_one_lever_away(goal: Goal) -> None:
+def test_neighbours_are_allowed_and_one_change_away(goal: Goal) -> None:
     best = find_strategies(goal).ranked[0]
     near = neighbours(goal, best)
-    assert {n.lever for n in near} >= {"tensor parallel", "recompute", "sharding"}
+    assert {n.changes[0].name for n in near} >= {"tensor_parallel", "checkpointing", "sharding"}
     for n in near:
         check_strategy(setting_of(goal, n.estimate.strategy), n.estimate.strategy)
         assert n.estimate.strategy != best.strategy
         assert n.slower == pytest.approx(n.estimate.step_time_s.expected / best.step_time_s.expected - 1)
-    assert not any(n.fits and n.slower < -1e-6 for n in near if n.lever != "optimizer offload")
+    assert not any(n.fits and n.slower is not None and n.slower < -1e-6 for n in near if n.changes[0].name != "offload_optimizer")

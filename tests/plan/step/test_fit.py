@@ -64,11 +64,11 @@ def step(activation_bytes: int = GIB, weight_bytes: int = GIB // 4, tf32: bool =
 def test_a_ready_capture_is_judged() -> None:
     fits = fit_step(step(), "RTX 3060", today=TODAY)
     assert fits.fits and fits.captures == 0 and fits.remedies is None and fits.bigger == ()
-    assert 1.4 * GIB < fits.measured.memory.allocated.expected < 1.8 * GIB
+    assert 1.4 * GIB < fits.estimate.memory.allocated.expected < 1.8 * GIB
     short = fit_step(step(30 * GIB), "RTX 3060", today=TODAY)
-    assert not short.fits and short.measured.memory.oom is not None
-    assert short.measured.memory.oom.place.line == "train.py:3 in step"
-    assert short.bigger and all(c.measured.fits for c in short.bigger)
+    assert not short.fits and short.estimate.memory.oom is not None
+    assert short.estimate.memory.oom.place.line == "train.py:3 in step"
+    assert short.bigger and all(c.estimate.fits for c in short.bigger)
     prices = [c.price.expected for c in short.bigger if c.price is not None]
     assert prices == sorted(prices) and len(prices) == len(short.bigger)
 
@@ -110,13 +110,13 @@ def test_cards_are_compared_by_what_a_step_costs() -> None:
     plan = plan_step(step(20 * GIB), today=TODAY)
     assert len(plan.cards) >= 5
     usd = [
-        c.measured.step_time_s.expected * c.price.expected
+        c.estimate.step_time_s.expected * c.price.expected
         for c in plan.cards
-        if c.measured.fits and c.measured.step_time_s is not None and c.price is not None
+        if c.estimate.fits and c.estimate.step_time_s is not None and c.price is not None
     ]
     assert usd == sorted(usd)
     assert plan.cluster.label == plan.cards[0].cluster.label
-    fits = [c.measured.fits for c in plan.cards]
+    fits = [c.estimate.fits for c in plan.cards]
     assert fits == sorted(fits, reverse=True)
 
 
@@ -125,12 +125,12 @@ def test_utilisation_is_of_the_format_used() -> None:
     plain, fast = plan_step(step(), "A100-80GB", today=TODAY), plan_step(step(tf32=True), "A100-80GB", today=TODAY)
     assert (main_dtype(plain.capture), main_dtype(fast.capture)) == ("fp32", "tf32")
     for plan in (plain, fast):
-        assert plan.measured.time is not None
-        share, dtype = mfu(plan.capture, plan.measured.time, card)
+        assert plan.estimate.time is not None
+        share, dtype = mfu(plan.capture, plan.estimate.time, card)
         assert share is not None and 0.3 < share <= 1.0
         assert share == pytest.approx(plan.capture.flop() / plan.step_time_s.expected / card.peak(dtype))
     assert fast.step_time_s.expected < plain.step_time_s.expected
-    assert list(by_module(plain.measured.time)) == ["blocks.*.fc"]  # type: ignore[arg-type]
+    assert list(by_module(plain.estimate.time)) == ["blocks.*.fc"]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -177,10 +177,10 @@ def test_a_small_step_of_ones_own() -> None:
     assert not fit.fits and fit.batch == 64 and fit.remedies is not None
     by_name = {r.name: r for r in fit.remedies.singles}
     assert fit.remedies.failed == ()
-    for name in ("chunked cross entropy", "checkpoint every block"):
+    for name in ("chunked loss", "full recompute"):
         assert by_name[name].saved_bytes > 0 and by_name[name].lines
     assert any(r.fits for r in by_name.values())
     order = [(not r.fits, r.slower) for r in fit.remedies.singles]
     assert order == sorted(order)  # type: ignore[type-var]
-    assert any("for block in model.blocks:" in line for line in by_name["checkpoint every block"].lines)
+    assert any("for block in model.blocks:" in line for line in by_name["full recompute"].lines)
     assert json.dumps(fit_document(fit), allow_nan=False)

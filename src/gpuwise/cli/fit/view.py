@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 from gpuwise.cli.out import console, section, table_of
 from gpuwise.cli.plan.view import show_memory
 from gpuwise.cli.words import plain, span
-from gpuwise.plan.changes.remedies import ADAPTERS, STATES, Bigger, Fit, Remedy
+from gpuwise.plan.changes.remedies import Bigger, Fit
+from gpuwise.plan.changes.remedy import Remedy
 from gpuwise.plan.explain import layout
 from gpuwise.plan.explain import percent as change
+from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import format_bytes, format_count, format_usd
+from gpuwise.workload.changes.registry import SAME
 from gpuwise.workload.transformer.parameters import count_parameters
 
 if TYPE_CHECKING:
@@ -64,7 +67,7 @@ def _remedies(to: Console, fit: Fit) -> None:
         section(to, title, _table(shown, verdict=not fit.fits))
 
 
-def _table(remedies: Sequence[Remedy], *, verdict: bool) -> Table:
+def _table(remedies: Sequence[Remedy[TrainingEstimate]], *, verdict: bool) -> Table:
     from rich.text import Text
 
     table = table_of(
@@ -73,7 +76,7 @@ def _table(remedies: Sequence[Remedy], *, verdict: bool) -> Table:
         wrap=("change",),
     )
     for r in remedies:
-        note = {STATES: "other optimizer states", ADAPTERS: "trains adapters only"}.get(r.kind, "")
+        note = "" if r.kind == SAME else r.kind
         fits = [Text("yes", "green") if r.fits else Text("no", "red")] if verdict else []
         table.add_row(
             r.name,
@@ -86,8 +89,10 @@ def _table(remedies: Sequence[Remedy], *, verdict: bool) -> Table:
     return table
 
 
-def speed_words(slower: float) -> str:
-    """``"12 % slower"``, ``"same"``, ``"30 % faster"``."""
+def speed_words(slower: float | None) -> str:
+    """``"12 % slower"``, ``"same"``, ``"30 % faster"``; a dash where no time is known."""
+    if slower is None:
+        return "-"
     if abs(slower) < 0.005:
         return "same"
     return f"{change(slower)} slower" if slower > 0 else f"{change(1 / (1 + slower) - 1)} faster"

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuwise.cli.step.options import OwnCode
 from gpuwise.errors import InputError, require
-from gpuwise.plan.step.estimates import Measured
+from gpuwise.plan.step.estimates import StepEstimate
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.step import Phase
 
@@ -33,19 +33,19 @@ def check_files(own: OwnCode) -> None:
         require("matplotlib", "--timeline")
 
 
-def write_files(capture: Capture, measured: Measured, own: OwnCode) -> None:
+def write_files(capture: Capture, estimate: StepEstimate, own: OwnCode) -> None:
     """Write what was asked for, and say so on stderr."""
     if own.timeline is not None:
         from gpuwise.predict.memory.timeline import memory_timeline
         from gpuwise.report.memory_timeline import write_timeline
 
-        write_timeline(memory_timeline(capture, capacity_bytes=int(measured.memory.capacity_bytes)), own.timeline)
+        write_timeline(memory_timeline(capture, capacity_bytes=int(estimate.memory.capacity_bytes)), own.timeline)
     if own.snapshot is not None:
         from gpuwise.predict.memory.snapshot.writer import frames_of, write_snapshot
 
-        events = measured.memory.events
+        events = estimate.memory.events
         hidden = events.storage_op[events.captured_storages :].tolist()
-        write_snapshot(measured.memory.run, own.snapshot, frames=frames_of(capture, hidden))
+        write_snapshot(estimate.memory.run, own.snapshot, frames=frames_of(capture, hidden))
     if own.trace is not None:
         write_trace(list(operations(capture)), own.trace)
     for path in (own.timeline, own.snapshot, own.trace):

@@ -6,16 +6,18 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gpuwise.cli.fit.view import speed_words
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.plan.view import show_memory
-from gpuwise.cli.step.words import category_words, head_words, maker_words, place_words, speed
+from gpuwise.cli.step.words import category_words, head_words, maker_words, place_words
 from gpuwise.cli.words import plain, span
 from gpuwise.plan.changes.batch_search import BatchSearch
-from gpuwise.plan.changes.step_remedies import SAME, CapturedRemedy
-from gpuwise.plan.step.estimates import Measured
+from gpuwise.plan.changes.trial import StepRemedy
+from gpuwise.plan.step.estimates import StepEstimate
 from gpuwise.plan.step.fit import OtherCard, StepFit
 from gpuwise.units import format_bytes, format_count, format_duration, format_usd
 from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.changes.registry import SAME
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,7 +33,7 @@ LIKELY = 0.9
 
 def show_fit(fit: StepFit) -> None:
     """Print the whole answer."""
-    to, m = console(), fit.measured
+    to, m = console(), fit.estimate
     _headline(to, fit)
     section(to, "Memory of one GPU, with 80 % intervals", _numbers(m))
     _peak(to, fit.capture, m)
@@ -47,12 +49,12 @@ def show_fit(fit: StepFit) -> None:
 def _headline(to: Console, fit: StepFit) -> None:
     from rich.text import Text
 
-    m = fit.measured.memory
+    m = fit.estimate.memory
     size = format_count(fit.capture.parameter_count)
     verdict = ("fits", "bold green") if m.fits else ("does not fit", "bold red")
     to.print(Text.assemble((fit.name, "bold"), f" ({size} parameters) ", verdict, " on ", (fit.cluster.accelerator.name, "bold")))
     to.print(f"  {head_words(fit.capture, fit.batch, fit.seq, fit.precision)}", style="dim")
-    free, usable = fit.measured.free_bytes, format_bytes(m.capacity_bytes)
+    free, usable = fit.estimate.headroom_bytes, format_bytes(m.capacity_bytes)
     if m.fits and free >= 0:
         to.print(Text.assemble("  ", (f"{format_bytes(free)} free", "green"), f" of {usable}"))
     elif m.fits:
@@ -88,7 +90,7 @@ def _times(n: int) -> str:
     return "once" if n == 1 else f"{n} times"
 
 
-def _numbers(m: Measured) -> Table:
+def _numbers(m: StepEstimate) -> Table:
     memory = m.memory
     table = grid(4)
     table.columns[1].justify = "right"
@@ -107,7 +109,7 @@ def _numbers(m: Measured) -> Table:
     return table
 
 
-def _peak(to: Console, capture: Capture, m: Measured) -> None:
+def _peak(to: Console, capture: Capture, m: StepEstimate) -> None:
     memory = m.memory
     parts = {category_words(c): float(n) for c, n in sorted(memory.by_category.items(), key=lambda item: -item[1])}
     outside = memory.process.expected - memory.allocated.expected
@@ -154,14 +156,14 @@ def _sketch(to: Console, fit: StepFit) -> None:
     show_timeline(to, memory_timeline(fit.capture, capacity_bytes=None), height=SKETCH_HEIGHT, where=False)
 
 
-def show_batches(to: Console, search: BatchSearch[Measured]) -> None:
+def show_batches(to: Console, search: BatchSearch[StepEstimate]) -> None:
     """The batches a search tried, and how it was done."""
     section(to, "Batches", search_table(search))
     how = f"{search.captures} captures" + (", the largest verified by one" if search.verified else "")
     indented(to, f"{how}{'; ' + search.note if search.note else ''}", "dim")
 
 
-def search_table(search: BatchSearch[Measured]) -> Table:
+def search_table(search: BatchSearch[StepEstimate]) -> Table:
     """Powers of two and the largest that fits, with what each takes."""
     table = table_of(["batch", "nvidia-smi", "fits", "step", "samples/s", ""], left=("",))
     ladder = {2**i for i in range(32)} | {search.largest}
@@ -179,11 +181,11 @@ def search_table(search: BatchSearch[Measured]) -> Table:
         ]
         if search.knee == search.fastest:
             notes = [n for n in notes if not n.startswith("nearly")]
-        time = p.measured.step_time_s
+        time = p.estimate.step_time_s
         table.add_row(
             plain(p.batch),
-            format_bytes(p.measured.process_bytes.expected),
-            "yes" if p.measured.fits_easily else "no",
+            format_bytes(p.estimate.memory_bytes.expected),
+            "yes" if p.estimate.fits_easily else "no",
             "-" if time is None else format_duration(time.expected),
             "-" if p.samples_per_s is None else plain(p.samples_per_s),
             ", ".join(notes),
@@ -202,7 +204,7 @@ def _remedies(to: Console, fit: StepFit) -> None:
         good = list(found.singles)
     elif good:
         section(to, "What makes it fit, least slowdown first", _table(good))
-        if any(r.measured.free_bytes < 0 for r in good):
+        if any(r.estimate.headroom_bytes < 0 for r in good):
             indented(to, f"{TIGHT} with all cached memory kept; torch gives some back as it runs, and then it fits", "dim")
     else:
         section(to, "What makes it fit", "nothing that was tried")
@@ -218,45 +220,46 @@ def _remedies(to: Console, fit: StepFit) -> None:
         indented(to, f"not possible here: {', '.join(names)} ({why})", "dim")
 
 
-def _table(remedies: Sequence[CapturedRemedy]) -> Table:
+def _table(remedies: Sequence[StepRemedy]) -> Table:
     from rich.text import Text
 
     table = table_of(["change", "saves", "then", "speed", "step", ""], left=("change", ""), wrap=("change", ""))
     for r in remedies:
-        time = r.measured.step_time_s
-        barely = TIGHT if r.fits and r.measured.free_bytes < 0 else ""
+        time = r.estimate.step_time_s
+        barely = TIGHT if r.fits and r.estimate.headroom_bytes < 0 else ""
         table.add_row(
             r.name,
             format_bytes(r.saved_bytes),
-            format_bytes(r.measured.process_bytes.expected) + barely,
-            speed(r.slower),
+            format_bytes(r.estimate.memory_bytes.expected) + barely,
+            speed_words(r.slower),
             "-" if time is None else format_duration(time.expected),
             Text("" if r.kind == SAME else r.kind, "dim"),
         )
     return table
 
 
-def speedups_table(speedups: Sequence[CapturedRemedy]) -> Table:
+def speedups_table(speedups: Sequence[StepRemedy]) -> Table:
     """Changes with the time of a sample against that of the step as it is."""
     from rich.text import Text
 
     table = table_of(["change", "a sample", "step", "memory", ""], left=("change", ""), wrap=("change", ""))
     for r in speedups:
-        time = r.measured.step_time_s
+        time = r.estimate.step_time_s
         table.add_row(
             r.name,
-            speed(r.slower),
+            speed_words(r.slower),
             "-" if time is None else format_duration(time.expected),
-            format_bytes(r.measured.process_bytes.expected),
+            format_bytes(r.estimate.memory_bytes.expected),
             Text("" if r.kind == SAME else r.kind, "dim"),
         )
     return table
 
 
-def show_snippet(to: Console, remedy: CapturedRemedy) -> None:
+def show_snippet(to: Console, remedy: StepRemedy) -> None:
     """The lines that make a change."""
     to.print()
     to.print(f"  {remedy.name}", style="bold")
+    indented(to, f"mind: {remedy.risk}", "dim")
     for line in remedy.lines:
         style = {"+": "green", "-": "red", "@": "cyan"}[line[0]]
         to.print(f"    {line[2:] if line[0] == '@' else line}", style=style, soft_wrap=True)
@@ -272,11 +275,11 @@ def cards_table(cards: Sequence[OtherCard]) -> Table:
     """Cards with their memory, time and price."""
     table = table_of(["card", "memory", "free", "step", "price"], left=("card",))
     for card in cards:
-        time, free = card.measured.step_time_s, card.measured.free_bytes
+        time, free = card.estimate.step_time_s, card.estimate.headroom_bytes
         table.add_row(
             card.cluster.accelerator.name,
-            format_bytes(card.measured.process_bytes.expected),
-            "none" if card.measured.fits and free < 0 else format_bytes(free),
+            format_bytes(card.estimate.memory_bytes.expected),
+            "none" if card.estimate.fits and free < 0 else format_bytes(free),
             "-" if time is None else format_duration(time.expected),
             "-" if card.price is None else f"{format_usd(card.price.expected)}/h",
         )

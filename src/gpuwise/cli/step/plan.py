@@ -51,7 +51,7 @@ def plan_own(
     if own.timeline or own.snapshot or own.trace:
         from gpuwise.cli.step.files import write_files
 
-        write_files(answer.capture, answer.measured, own)
+        write_files(answer.capture, answer.estimate, own)
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.plan.step.document import plan_document

@@ -37,11 +37,11 @@ def show_plan(plan: StepPlan) -> None:
     to = console()
     _headline(to, plan)
     section(to, "Numbers with 80 % intervals", _numbers(plan))
-    time = plan.measured.time
+    time = plan.estimate.time
     if time is not None:
         _time(to, time)
         section(to, "Operations that cost most", _costliest(time, to.width))
-    memory = plan.measured.memory
+    memory = plan.estimate.memory
     from gpuwise.cli.step.words import category_words
 
     held = {category_words(c): float(n) for c, n in sorted(memory.by_category.items(), key=lambda item: -item[1])}
@@ -98,7 +98,7 @@ def _numbers(plan: StepPlan) -> Table:
     rows: list[tuple[str, Estimate, Callable[[float], str]]] = [("step time", plan.step_time_s, format_duration)]
     if plan.samples_per_s is not None:
         rows.append(("samples/s", plan.samples_per_s, _rate))
-    rows.append(("memory", plan.measured.process_bytes, format_bytes))
+    rows.append(("memory", plan.estimate.memory_bytes, format_bytes))
     if plan.run_time_s is not None:
         rows.append((f"time, {format_count(plan.samples or 0.0)}", plan.run_time_s, format_duration))
     if plan.cost_usd is not None:
@@ -107,7 +107,7 @@ def _numbers(plan: StepPlan) -> Table:
         rows.append(("energy", plan.energy.kwh, lambda kwh: f"{kwh:,.0f} kWh" if kwh >= 10 else f"{kwh:.2g} kWh"))
     for name, value, say in rows:
         table.add_row(name, say(value.expected), f"[{span(value, say)}]")
-    time = plan.measured.time
+    time = plan.estimate.time
     if time is not None:
         flop = plan.capture.flop()
         done = format_rate(flop / time.step_time_s.expected, "FLOP/s")

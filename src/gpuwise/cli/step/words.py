@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gpuwise.cli.fit.view import speed_words
 from gpuwise.predict.memory.capture import Held, Place
 from gpuwise.workload.capture.record.capture import Capture, Category
 
@@ -65,8 +64,3 @@ def head_words(capture: Capture, batch: int | None, seq: int | None, precision: 
     steady = capture.steady
     words.append(f"{steady.end_op - steady.first_op:,} operations a step")
     return ", ".join([*words, f"torch {s.torch_version.partition('+')[0]}"])
-
-
-def speed(slower: float | None) -> str:
-    """``"12 % slower"``, or a dash where no time is known."""
-    return "-" if slower is None else speed_words(slower)

@@ -33,7 +33,7 @@ class Measurable(Protocol):
     @property
     def fits_easily(self) -> bool: ...
     @property
-    def process_bytes(self) -> Estimate: ...
+    def memory_bytes(self) -> Estimate: ...
     @property
     def step_time_s(self) -> Estimate | None: ...
 
@@ -43,16 +43,16 @@ M = TypeVar("M", bound=Measurable)
 
 @dataclass(frozen=True, slots=True)
 class BatchPoint(Generic[M]):
-    """One batch as measured on a made or captured step."""
+    """One batch as estimated on a made or captured step."""
 
     batch: int
-    measured: M
+    estimate: M
     captured: bool
 
     @property
     def samples_per_s(self) -> float | None:
         """Samples a second of the expected step time; None without a time."""
-        time = self.measured.step_time_s
+        time = self.estimate.step_time_s
         return None if time is None else self.batch / time.expected
 
 
@@ -108,7 +108,7 @@ class _Search(Generic[M]):
         return self.known[batch]
 
     def fits_by(self, sweep: Sweep) -> Callable[[int], bool]:
-        return lambda batch: self.made(sweep, batch).measured.fits_easily
+        return lambda batch: self.made(sweep, batch).estimate.fits_easily
 
     def forget_made(self) -> None:
         self.known = {batch: p for batch, p in self.known.items() if p.captured}
@@ -147,7 +147,7 @@ def _by_sweep(search: _Search[M], most_captures: int, limit: int) -> BatchSearch
             break
         if search.ran >= most_captures:
             verified = False
-            largest = max((b for b, p in search.known.items() if p.captured and p.measured.fits_easily), default=0)
+            largest = max((b for b, p in search.known.items() if p.captured and p.estimate.fits_easily), default=0)
             break
         made, real = sweep.at(largest), search.captured(largest)
         if not differences(made, real):
@@ -185,8 +185,8 @@ def _by_captures(search: _Search[M], most_captures: int, limit: int, why: str) -
     for batch in sorted(search.captures):
         search.real(batch)
     while search.ran < most_captures:
-        fitting = [b for b, p in search.known.items() if p.measured.fits_easily]
-        failing = [b for b, p in search.known.items() if not p.measured.fits_easily]
+        fitting = [b for b, p in search.known.items() if p.estimate.fits_easily]
+        failing = [b for b, p in search.known.items() if not p.estimate.fits_easily]
         low, high = max(fitting, default=0), min(failing, default=limit + 1)
         proposed = _proposed(search, low, high)
         if proposed is None:
@@ -195,7 +195,7 @@ def _by_captures(search: _Search[M], most_captures: int, limit: int, why: str) -
             search.real(proposed)
         except UnpredictableError:
             break
-    largest = max((b for b, p in search.known.items() if p.measured.fits_easily), default=0)
+    largest = max((b for b, p in search.known.items() if p.estimate.fits_easily), default=0)
     return _result(search, largest, verified=largest > 0, note=f"searched by captures alone: {why}")
 
 
@@ -204,13 +204,13 @@ def _proposed(search: _Search[M], low: int, high: int) -> int | None:
     large."""
     if high - low <= 1:
         return None
-    failed = any(not p.measured.fits_easily for p in search.known.values())
+    failed = any(not p.estimate.fits_easily for p in search.known.values())
     return (low + high) // 2 if failed else min(low * 4, high - 1)
 
 
 def _result(search: _Search[M], largest: int, *, verified: bool, note: str = "") -> BatchSearch[M]:
     points = tuple(search.known[b] for b in sorted(search.known))
-    rates = {p.batch: r for p in points if p.batch <= largest and p.measured.fits_easily and (r := p.samples_per_s) is not None}
+    rates = {p.batch: r for p in points if p.batch <= largest and p.estimate.fits_easily and (r := p.samples_per_s) is not None}
     best = max(rates.values(), default=0.0)
     fastest = max(rates, key=lambda b: rates[b], default=None)
     knee = min((b for b, r in rates.items() if r >= KNEE * best), default=None)

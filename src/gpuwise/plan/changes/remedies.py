@@ -8,7 +8,7 @@ combination of each kind is searched.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from gpuwise.errors import DataError, InputError, LayoutError, UnpredictableError
@@ -16,35 +16,22 @@ from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.offers.offer import offers, typical_price_usd_per_hour
+from gpuwise.plan.changes.remedy import Remedy, remedy_of, remedy_order
 from gpuwise.plan.defaults import default_precision
-from gpuwise.plan.goal import LORA_RANK, Goal, Wishes, make_goal
+from gpuwise.plan.goal import Goal, Wishes, make_goal
 from gpuwise.plan.space.rules import check_strategy
 from gpuwise.plan.space.search import base_of, completed, estimate_all, find_in, setting_of
 from gpuwise.plan.space.strategies import default_space
 from gpuwise.predict.step.training import TrainingEstimate, estimates
+from gpuwise.workload.changes.change import Change
+from gpuwise.workload.changes.registry import ADAPTERS, CHANGES, SAME, STATES, label, on_strategy
+from gpuwise.workload.changes.strategy import LORA_RANK, StrategyEffect, changes_between
 from gpuwise.workload.strategy import Strategy
 
-SAME, STATES, ADAPTERS = "same training", "lighter states", "adapters"
-"""Kinds of remedies: the run computes the same; the optimizer or its formats change; only adapters are
-trained."""
 BIGGER = 3
 """Larger accelerators shown, cheapest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Remedy:
-    """One change (or combination). ``saved_bytes`` may be negative; ``slower`` is the step time's ratio
-    minus one."""
-
-    name: str
-    kind: str
-    estimate: TrainingEstimate
-    saved_bytes: float
-    slower: float
-
-    @property
-    def fits(self) -> bool:
-        return self.estimate.fits
+WORTH = 0.005
+"""Share of the device's memory below which a saving is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +52,8 @@ class Fit:
 
     goal: Goal
     estimate: TrainingEstimate
-    remedies: tuple[Remedy, ...]
-    combinations: tuple[Remedy, ...]
+    remedies: tuple[Remedy[TrainingEstimate], ...]
+    combinations: tuple[Remedy[TrainingEstimate], ...]
     bigger: tuple[Bigger, ...]
     more: tuple[Bigger, ...]
     micro_batch: int
@@ -102,108 +89,51 @@ def check_fit(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Fit:
     )
 
 
-def _remedies(goal: Goal, asked: TrainingEstimate) -> tuple[Remedy, ...]:
-    legal: list[tuple[str, str, Strategy]] = []
-    for name, kind, strategy in _changes(goal, asked.strategy):
+def _remedies(goal: Goal, asked: TrainingEstimate) -> tuple[Remedy[TrainingEstimate], ...]:
+    legal: list[tuple[tuple[Change, ...], Strategy]] = []
+    for changes in lighter_changes(asked.strategy, default_precision(goal.cluster.accelerator)[0]):
+        strategy = changed(asked.strategy, changes)
         try:
             check_strategy(setting_of(goal, strategy), strategy)
         except LayoutError:
             continue
-        legal.append((name, kind, strategy))
-    done = estimate_all(goal, [s for _, _, s in legal])
-    found = [_remedy(name, kind, asked, e) for (name, kind, _), e in zip(legal, done, strict=True)]
-    helpful = [r for r in found if r.saved_bytes > 0.005 * asked.device_bytes]
-    return tuple(sorted(helpful, key=lambda r: (not r.fits, r.slower)))
+        legal.append((changes, strategy))
+    done = estimate_all(goal, [s for _, s in legal])
+    found = [_remedy(changes, asked, e) for (changes, _), e in zip(legal, done, strict=True)]
+    helpful = [r for r in found if r.saved_bytes > WORTH * asked.device_bytes]
+    return tuple(sorted(helpful, key=remedy_order))
 
 
-def _remedy(name: str, kind: str, asked: TrainingEstimate, e: TrainingEstimate) -> Remedy:
-    saved = asked.memory_bytes.expected - e.memory_bytes.expected
-    return Remedy(name, kind, e, saved, e.step_time_s.expected / asked.step_time_s.expected - 1)
+def _remedy(changes: tuple[Change, ...], asked: TrainingEstimate, e: TrainingEstimate) -> Remedy[TrainingEstimate]:
+    return remedy_of(changes, asked, e, name=strategy_label(changes, asked.strategy))
 
 
-def _changes(goal: Goal, s: Strategy) -> Iterator[tuple[str, str, Strategy]]:
-    """(name, kind, strategy) of every single change worth trying."""
-    micro = s.micro_batch // 2
-    while micro >= 1:
-        if (s.micro_batch * s.accumulation) % micro == 0:
-            yield (
-                f"micro-batch {micro}",
-                SAME,
-                s.with_(micro_batch=micro, accumulation=s.micro_batch * s.accumulation // micro),
-            )
-        micro //= 2
-    if s.precision in ("fp32", "tf32"):
-        usual, _ = default_precision(goal.cluster.accelerator)
-        if usual not in ("fp32", "tf32"):
-            yield f"{usual} mixed precision", SAME, s.with_(precision=usual)
-    if not s.fused_attention:
-        yield "fused attention", SAME, s.with_(fused_attention=True)
-    if not s.fused_loss:
-        yield "chunked loss", SAME, s.with_(fused_loss=True)
-    for recompute, every, name in (
-        ("selective", 1, "selective recompute"),
-        ("full", 2, "full recompute of every second layer"),
-        ("full", 1, "full recompute"),
-    ):
-        if (recompute, every) != (s.recompute, s.recompute_every):
-            yield name, SAME, s.with_(recompute=recompute, recompute_every=every)
-    yield from _shardings(s)
+def changed(s: Strategy, changes: Iterable[Change]) -> Strategy:
+    """``s`` with the changes made, one after the other."""
+    for change in changes:
+        s = on_strategy(change, s)
+    return s
+
+
+def lighter_changes(s: Strategy, usual_precision: str) -> Iterator[tuple[Change, ...]]:
+    """Every change to ``s`` that may take less memory, alone; activations on the host with recomputing as well."""
+    for kind in CHANGES:
+        if not isinstance(kind.strategy, StrategyEffect):
+            continue
+        for argument in kind.strategy.lighter(s):
+            if kind.name != "autocast" or argument == usual_precision:
+                yield (Change(kind.name, argument),)
     if not s.offload_activations:
-        yield "activations in host memory", SAME, s.with_(offload_activations=True)
-        yield (
-            "recompute, checkpoints in host memory",
-            SAME,
-            s.with_(recompute="full", recompute_every=1, offload_activations=True),
-        )
-    if not s.offload_optimizer:
-        yield "optimizer in host memory", SAME, s.with_(offload_optimizer=True)
-    yield from _lighter(s)
-    yield from _adapters(s)
+        yield (Change("checkpointing"), Change("offload_activations"))
 
 
-def _shardings(s: Strategy) -> Iterator[tuple[str, str, Strategy]]:
-    for sharding, what in (
-        ("zero1", "optimizer states"),
-        ("zero2", "states and gradients"),
-        ("zero3", "states, gradients and weights"),
-    ):
-        if s.dp * s.cp > 1 and sharding != s.sharding:
-            yield f"{sharding}: shard {what}", SAME, s.with_(sharding=sharding)
-    degree = 2
-    while degree <= s.dp and s.tp == 1:
-        if s.dp % degree == 0 and s.global_batch % (s.dp // degree * s.micro_batch) == 0:
-            dp = s.dp // degree
-            sharding = s.sharding if dp * s.cp > 1 else "none"
-            accumulation = s.global_batch // (dp * s.micro_batch)
-            yield (
-                f"tensor parallel {degree}",
-                SAME,
-                s.with_(tp=degree, dp=dp, accumulation=accumulation, sharding=sharding),
-            )
-        degree *= 2
+def strategy_label(changes: Iterable[Change], before: Strategy) -> str:
+    """The changes' labels, a micro-batch by its size rather than by its parts."""
+    words = [f"micro-batch {changed(before, (c,)).micro_batch}" if c.name == "micro_batches" else label(c) for c in changes]
+    return " + ".join(words) or "as asked"
 
 
-def _lighter(s: Strategy) -> Iterator[tuple[str, str, Strategy]]:
-    if s.lora_rank:
-        return  # adapter states are a hundredth of the weights
-    for optimizer, name in (("adamw8bit", "8-bit AdamW"), ("lion", "Lion"), ("adafactor", "Adafactor")):
-        if optimizer != s.optimizer:
-            yield name, STATES, s.with_(optimizer=optimizer)
-    if s.gradient_dtype == "fp32" and s.precision not in ("fp32", "tf32"):
-        yield "bf16 gradients", STATES, s.with_(gradient_dtype="bf16")
-    if s.master_weights and s.precision == "bf16":
-        yield "bf16 weights without fp32 copies", STATES, s.with_(master_weights=False, gradient_dtype="bf16")
-
-
-def _adapters(s: Strategy) -> Iterator[tuple[str, str, Strategy]]:
-    if not s.lora_rank:
-        yield f"LoRA, rank {LORA_RANK}", ADAPTERS, s.with_(lora_rank=LORA_RANK)
-    if not s.quantized_base:
-        rank = s.lora_rank or LORA_RANK
-        yield f"QLoRA, rank {rank} on 4-bit weights", ADAPTERS, s.with_(lora_rank=rank, quantized_base=True)
-
-
-def _combinations(goal: Goal, asked: TrainingEstimate) -> Iterator[Remedy]:
+def _combinations(goal: Goal, asked: TrainingEstimate) -> Iterator[Remedy[TrainingEstimate]]:
     """The fastest fitting strategy of each kind, each kind allowed what the kinds before it are."""
     base = base_of(asked.strategy)
     losses = [base.with_(fused_loss=loss) for loss in (False, True)]
@@ -226,41 +156,7 @@ def _combinations(goal: Goal, asked: TrainingEstimate) -> Iterator[Remedy]:
         bases = [b for b in bases if base.precision != "fp32" or b.gradient_dtype == "fp32"]
         found = find_in(replace(goal, bases=tuple(bases)), default_space)
         if found is not None:
-            yield _remedy(_words(found.strategy, asked.strategy), kind, asked, found)
-
-
-def _words(s: Strategy, asked: Strategy) -> str:
-    """The differences between two strategies, in the words of the single remedies."""
-    parts: list[str] = []
-    if s.quantized_base and not asked.quantized_base:
-        parts.append(f"QLoRA, rank {s.lora_rank}")
-    elif s.lora_rank and not asked.lora_rank:
-        parts.append(f"LoRA, rank {s.lora_rank}")
-    parts += [
-        f"{n} {getattr(s, f)}"
-        for f, n in (("tp", "tensor parallel"), ("pp", "pipeline parallel"), ("cp", "context parallel"))
-        if getattr(s, f) != getattr(asked, f)
-    ]
-    if s.micro_batch != asked.micro_batch:
-        parts.append(f"micro-batch {s.micro_batch}")
-    if s.sharding != asked.sharding:
-        parts.append(s.sharding)
-    if (s.recompute, s.recompute_every) != (asked.recompute, asked.recompute_every):
-        every = f" of 1 in {s.recompute_every}" if s.recompute_every > 1 else ""
-        parts.append(f"{s.recompute} recompute{every}" if s.recompute != "none" else "no recompute")
-    if s.optimizer != asked.optimizer:
-        parts.append({"adamw8bit": "8-bit AdamW", "lion": "Lion", "adafactor": "Adafactor"}.get(s.optimizer, s.optimizer))
-    if not s.master_weights and asked.master_weights:
-        parts.append("bf16 weights without fp32 copies")
-    elif s.gradient_dtype != asked.gradient_dtype:
-        parts.append(f"{s.gradient_dtype} gradients")
-    if s.fused_loss and not asked.fused_loss:
-        parts.append("chunked loss")
-    if s.offload_optimizer and not asked.offload_optimizer:
-        parts.append("optimizer in host memory")
-    if s.offload_activations and not asked.offload_activations:
-        parts.append("activations in host memory")
-    return " + ".join(parts) or "as asked"
+            yield _remedy(changes_between(asked.strategy, found.strategy), asked, found)
 
 
 def _bigger(goal: Goal, plain: Strategy) -> Iterator[Bigger]:

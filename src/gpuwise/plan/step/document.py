@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from gpuwise.plan.changes.batch_search import BatchSearch
-from gpuwise.plan.changes.step_remedies import CapturedRemedy
+from gpuwise.plan.changes.trial import StepRemedy
 from gpuwise.plan.document import cluster_document
-from gpuwise.plan.step.estimates import Measured
+from gpuwise.plan.step.estimates import StepEstimate
 from gpuwise.plan.step.fit import OtherCard, StepFit
 from gpuwise.plan.step.plan import StepPlan
 from gpuwise.plan.step.time_parts import by_module, is_host_bound, mfu
@@ -25,10 +25,10 @@ def fit_document(fit: StepFit) -> dict[str, object]:
         **_head(fit.name, fit.batch, fit.seq, fit.precision, fit.capture),
         "cluster": cluster_document(fit.cluster),
         "fits": fit.fits,
-        "fits_easily": fit.measured.fits_easily,
-        "headroom_bytes": fit.measured.free_bytes,
-        "memory": memory_document(fit.measured.memory),
-        "step_time_s": _maybe(fit.measured.step_time_s),
+        "fits_easily": fit.estimate.fits_easily,
+        "headroom_bytes": fit.estimate.headroom_bytes,
+        "memory": memory_document(fit.estimate.memory),
+        "step_time_s": _maybe(fit.estimate.step_time_s),
         "batches": None if fit.search is None else search_document(fit.search),
         "remedies": None if fit.remedies is None else [remedy_document(r) for r in fit.remedies.singles],
         "combinations": [] if fit.remedies is None else [remedy_document(r) for r in fit.remedies.combinations],
@@ -40,12 +40,12 @@ def fit_document(fit: StepFit) -> dict[str, object]:
 
 def plan_document(plan: StepPlan) -> dict[str, object]:
     """The whole plan."""
-    time = plan.measured.time
+    time = plan.estimate.time
     return {
         **_head(plan.name, plan.batch, plan.seq, plan.precision, plan.capture),
         "cluster": cluster_document(plan.cluster),
-        "fits": plan.measured.fits,
-        "memory": memory_document(plan.measured.memory),
+        "fits": plan.estimate.fits,
+        "memory": memory_document(plan.estimate.memory),
         "step_time_s": plan.step_time_s.as_dict(),
         "samples_per_s": _maybe(plan.samples_per_s),
         "time": None if time is None else time_document(plan, time),
@@ -132,7 +132,7 @@ def time_document(plan: StepPlan, time: CapturedTime) -> dict[str, object]:
     }
 
 
-def search_document(search: BatchSearch[Measured]) -> dict[str, object]:
+def search_document(search: BatchSearch[StepEstimate]) -> dict[str, object]:
     """Batches tried."""
     return {
         "largest": search.largest,
@@ -145,10 +145,10 @@ def search_document(search: BatchSearch[Measured]) -> dict[str, object]:
             {
                 "batch": p.batch,
                 "captured": p.captured,
-                "fits": p.measured.fits,
-                "fits_easily": p.measured.fits_easily,
-                "process_bytes": p.measured.process_bytes.as_dict(),
-                "step_time_s": _maybe(p.measured.step_time_s),
+                "fits": p.estimate.fits,
+                "fits_easily": p.estimate.fits_easily,
+                "process_bytes": p.estimate.memory_bytes.as_dict(),
+                "step_time_s": _maybe(p.estimate.step_time_s),
                 "samples_per_s": p.samples_per_s,
             }
             for p in search.points
@@ -156,19 +156,19 @@ def search_document(search: BatchSearch[Measured]) -> dict[str, object]:
     }
 
 
-def remedy_document(r: CapturedRemedy) -> dict[str, object]:
+def remedy_document(r: StepRemedy) -> dict[str, object]:
     """One change with what it saves, what it costs and how to write it."""
     return {
         "name": r.name,
         "kind": r.kind,
-        "changes": [{"kind": c.kind, "argument": c.argument} for c in r.changes],
-        "allocator_conf": r.conf,
+        "changes": [{"kind": c.name, "argument": c.argument} for c in r.changes],
+        "allocator_conf": r.allocator_conf,
         "fits": r.fits,
         "saved_bytes": r.saved_bytes,
         "slower": r.slower,
-        "process_bytes": r.measured.process_bytes.as_dict(),
-        "step_time_s": _maybe(r.measured.step_time_s),
-        "micro_batches": r.measured.micro_batches,
+        "process_bytes": r.estimate.memory_bytes.as_dict(),
+        "step_time_s": _maybe(r.estimate.step_time_s),
+        "micro_batches": r.estimate.micro_batches,
         "lines": list(r.lines),
     }
 
@@ -177,10 +177,10 @@ def card_document(c: OtherCard) -> dict[str, object]:
     """The step on another card."""
     return {
         "cluster": cluster_document(c.cluster),
-        "fits": c.measured.fits,
-        "process_bytes": c.measured.process_bytes.as_dict(),
-        "headroom_bytes": c.measured.free_bytes,
-        "step_time_s": _maybe(c.measured.step_time_s),
+        "fits": c.estimate.fits,
+        "process_bytes": c.estimate.memory_bytes.as_dict(),
+        "headroom_bytes": c.estimate.headroom_bytes,
+        "step_time_s": _maybe(c.estimate.step_time_s),
         "price": None if c.price is None else c.price.as_dict(),
     }
 

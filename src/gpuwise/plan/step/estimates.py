@@ -1,4 +1,4 @@
-"""One captured step on one card: its memory and its time together."""
+"""One captured step on one accelerator: its memory and its time together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuwise.workload.capture.record.capture import Capture
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class StepEstimate:
     """Memory and time of a step. ``micro_batches`` of it make one update: forward and backward run that often."""
 
     memory: CapturedMemory
@@ -33,12 +33,17 @@ class Measured:
         return self.memory.fits and self.memory.retries == 0
 
     @property
-    def process_bytes(self) -> Estimate:
+    def memory_bytes(self) -> Estimate:
         return self.memory.process
 
     @property
-    def free_bytes(self) -> float:
-        """What is left of the card; below zero it is short of that."""
+    def device_bytes(self) -> float:
+        """What a process can have of the device."""
+        return self.memory.capacity_bytes
+
+    @property
+    def headroom_bytes(self) -> float:
+        """What is left of the device; below zero it is short of that."""
         return self.memory.capacity_bytes - self.memory.process.expected
 
     @property
@@ -57,10 +62,10 @@ def measure(
     allocator_conf: str | None = None,
     compiled: bool | None = None,
     micro_batches: int = 1,
-) -> Measured:
+) -> StepEstimate:
     """``capture`` on ``accelerator``. Raises what :func:`gpuwise.predict.memory.capture.captured_memory` raises."""
     memory = captured_memory(capture, accelerator, allocator_conf=allocator_conf)
     try:
-        return Measured(memory, captured_time(capture, accelerator, compiled=compiled), "", micro_batches)
+        return StepEstimate(memory, captured_time(capture, accelerator, compiled=compiled), "", micro_batches)
     except UnpredictableError as error:
-        return Measured(memory, None, error.message, micro_batches)
+        return StepEstimate(memory, None, error.message, micro_batches)

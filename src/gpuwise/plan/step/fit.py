@@ -18,10 +18,10 @@ from gpuwise.facts.offers.offer import book
 from gpuwise.money.cost import Price, price_of
 from gpuwise.plan.changes.batch_search import BatchSearch, search_batches
 from gpuwise.plan.changes.step_remedies import Remedies, find_remedies
-from gpuwise.plan.step.estimates import Measured, measure
+from gpuwise.plan.step.estimates import StepEstimate, measure
 from gpuwise.plan.step.source import PRECISIONS, Source
 from gpuwise.workload.capture.record.capture import Capture
-from gpuwise.workload.changes.registry import Change, Sites
+from gpuwise.workload.changes.change import Change, Sites
 
 BIGGER = 3
 """Larger cards shown, cheapest first."""
@@ -38,7 +38,7 @@ class OtherCard:
     """The same step on another card; ``price`` is of one hour of one, None when nobody rents it out."""
 
     cluster: Cluster
-    measured: Measured
+    estimate: StepEstimate
     price: Price | None
 
 
@@ -53,9 +53,9 @@ class StepFit:
     seq: int | None
     precision: str
     capture: Capture
-    measured: Measured
+    estimate: StepEstimate
     sites: Sites
-    search: BatchSearch[Measured] | None
+    search: BatchSearch[StepEstimate] | None
     """With ``batch="auto"``: the batches tried."""
     remedies: Remedies | None
     """None when they were not asked for."""
@@ -65,7 +65,7 @@ class StepFit:
 
     @property
     def fits(self) -> bool:
-        return self.measured.fits
+        return self.estimate.fits
 
 
 def source_of(
@@ -122,36 +122,36 @@ def fit_step(
     card = cluster.accelerator
     check_batch(batch)
 
-    def judge(capture: Capture) -> Measured:
+    def judge(capture: Capture) -> StepEstimate:
         return measure(capture, card, allocator_conf=allocator_conf, compiled=compiled)
 
     day = today or datetime.date.today()
     if isinstance(subject, Capture):
         _check_ready(batch, precision, optimizer)
-        measured = judge(subject)
-        bigger = () if measured.fits else tuple(larger_cards(subject, cluster, day, allocator_conf, compiled))
-        return StepFit(subject.name, cluster, subject.batch, seq, precision, subject, measured, Sites([]), None, None, bigger, 0)
+        estimate = judge(subject)
+        bigger = () if estimate.fits else tuple(larger_cards(subject, cluster, day, allocator_conf, compiled))
+        return StepFit(subject.name, cluster, subject.batch, seq, precision, subject, estimate, Sites([]), None, None, bigger, 0)
     source = source_of(subject, precision=precision, optimizer=optimizer, options=options)
     capture, sites, chosen, search, n = captured_at(source, card, batch, seq, judge, tell or silent)
-    measured = search.point(chosen).measured if search is not None and chosen is not None else judge(capture)
+    estimate = search.point(chosen).estimate if search is not None and chosen is not None else judge(capture)
     found = None
-    if remedies or (remedies is None and not measured.fits):
+    if remedies or (remedies is None and not estimate.fits):
         found = find_remedies(
             source,
             card,
             capture,
             sites,
-            measured,
+            estimate,
             batch=chosen or capture.batch,
             seq=seq,
             conf=allocator_conf,
             compiled=compiled,
             tell=tell or silent,
         )
-    bigger = () if measured.fits else tuple(larger_cards(capture, cluster, day, allocator_conf, compiled))
+    bigger = () if estimate.fits else tuple(larger_cards(capture, cluster, day, allocator_conf, compiled))
     n += found.captures if found is not None else 0
     return StepFit(
-        source.name, cluster, chosen or capture.batch, seq, precision, capture, measured, sites, search, found, bigger, n
+        source.name, cluster, chosen or capture.batch, seq, precision, capture, estimate, sites, search, found, bigger, n
     )
 
 
@@ -175,11 +175,11 @@ def captured_at(
     card: Accelerator,
     batch: Batch,
     seq: int | None,
-    judge: Callable[[Capture], Measured],
+    judge: Callable[[Capture], StepEstimate],
     tell: Tell,
     *,
     fastest: bool = False,
-) -> tuple[Capture, Sites, int | None, BatchSearch[Measured] | None, int]:
+) -> tuple[Capture, Sites, int | None, BatchSearch[StepEstimate] | None, int]:
     """The step at the batch asked for, or at the one searched: the largest that fits, or the smallest that is nearly as
     fast as any. With it where the user does things, the batch, the search, and the captures run.
 
@@ -229,9 +229,9 @@ def larger_cards(
             priced.append((price.expected, other, price))
     shown = 0
     for _, other, price in sorted(priced, key=lambda row: row[0]):
-        measured = measure(capture, other.accelerator, allocator_conf=conf, compiled=compiled)
-        if measured.fits:
-            yield OtherCard(other, measured, price)
+        estimate = measure(capture, other.accelerator, allocator_conf=conf, compiled=compiled)
+        if estimate.fits:
+            yield OtherCard(other, estimate, price)
             shown += 1
         if shown == BIGGER:
             return

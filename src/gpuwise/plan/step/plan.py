@@ -14,9 +14,9 @@ from gpuwise.facts.offers.offer import book
 from gpuwise.money.cost import Price, price_of, rent
 from gpuwise.money.energy import Energy, energy
 from gpuwise.plan.changes.batch_search import BatchSearch
-from gpuwise.plan.changes.step_remedies import CapturedRemedy
 from gpuwise.plan.changes.step_speedups import find_speedups
-from gpuwise.plan.step.estimates import Measured, measure
+from gpuwise.plan.changes.trial import StepRemedy
+from gpuwise.plan.step.estimates import StepEstimate, measure
 from gpuwise.plan.step.fit import Batch, OtherCard, Tell, captured_at, check_batch, silent, source_of
 from gpuwise.plan.step.scaling import Scaling, scaling_of
 from gpuwise.plan.step.source import capability_of
@@ -40,8 +40,8 @@ class StepPlan:
     seq: int | None
     precision: str
     capture: Capture
-    measured: Measured
-    search: BatchSearch[Measured] | None
+    estimate: StepEstimate
+    search: BatchSearch[StepEstimate] | None
     step_time_s: Estimate
     """Of the whole cluster, the gradients' exchange included."""
     scaling: tuple[Scaling, ...]
@@ -53,7 +53,7 @@ class StepPlan:
     cards: tuple[OtherCard, ...]
     """Without ``on``: the cards compared, cheapest for the work first."""
     captures: int
-    speedups: tuple[CapturedRemedy, ...] | None = None
+    speedups: tuple[StepRemedy, ...] | None = None
     """Changes that make it faster, fastest first; None when they were not asked for."""
 
     @property
@@ -102,7 +102,7 @@ def plan_step(
     cluster = find_cluster(named) if isinstance(named, str) else named
     card = cluster.accelerator
 
-    def judge(capture: Capture) -> Measured:
+    def judge(capture: Capture) -> StepEstimate:
         return measure(capture, card, allocator_conf=allocator_conf, compiled=compiled)
 
     chosen, search, n, sites, source = None, None, 0, None, None
@@ -114,15 +114,15 @@ def plan_step(
         name = source.name
     size = chosen or capture.batch
     _check_samples(samples, size)
-    measured = search.point(chosen).measured if search is not None and chosen is not None else judge(capture)
+    estimate = search.point(chosen).estimate if search is not None and chosen is not None else judge(capture)
     cards: tuple[OtherCard, ...] = ()
     if on is None:
         cards = compare_cards(capture, day, allocator_conf, compiled)
-        best = next((c for c in cards if c.measured.fits and c.measured.step_time_s is not None and c.price is not None), None)
+        best = next((c for c in cards if c.estimate.fits and c.estimate.step_time_s is not None and c.price is not None), None)
         if best is not None:
-            cluster, measured = best.cluster, best.measured
-    one = _time_of(measured)
-    scaling = scaling_of(cluster, capture, measured, one, size or 1)
+            cluster, estimate = best.cluster, best.estimate
+    one = _time_of(estimate)
+    scaling = scaling_of(cluster, capture, estimate, one, size or 1)
     whole = next(s.step_time_s for s in scaling if s.n == cluster.n_accelerators)
     speedups, more = None, 0
     if remedies and sites is not None and source is not None:
@@ -131,7 +131,7 @@ def plan_step(
             cluster.accelerator,
             capture,
             sites,
-            measured,
+            estimate,
             batch=chosen or size,
             seq=seq,
             conf=allocator_conf,
@@ -149,7 +149,7 @@ def plan_step(
         seq,
         precision,
         capture,
-        measured,
+        estimate,
         search,
         whole,
         scaling,
@@ -169,13 +169,13 @@ def _check_samples(samples: float | None, batch: int | None) -> None:
         raise InputError("--samples needs to know how many a step takes", hint="give --batch too")
 
 
-def _time_of(measured: Measured) -> Estimate:
+def _time_of(estimate: StepEstimate) -> Estimate:
     """Raises UnpredictableError with the reason when there is no time."""
     from gpuwise.errors import UnpredictableError
 
-    if measured.step_time_s is None:
-        raise UnpredictableError("no time", measured.no_time, hint="`gpuwise gpus` says what is known of a card")
-    return measured.step_time_s
+    if estimate.step_time_s is None:
+        raise UnpredictableError("no time", estimate.no_time, hint="`gpuwise gpus` says what is known of a card")
+    return estimate.step_time_s
 
 
 def compare_cards(capture: Capture, today: datetime.date, conf: str | None, compiled: bool | None) -> tuple[OtherCard, ...]:
@@ -189,15 +189,15 @@ def compare_cards(capture: Capture, today: datetime.date, conf: str | None, comp
         try:
             cluster = find_cluster(name)
             price = price_of(cluster, today)
-            measured = measure(capture, card, allocator_conf=conf, compiled=compiled)
+            estimate = measure(capture, card, allocator_conf=conf, compiled=compiled)
         except GpuwiseError:
             continue
-        if price is not None and measured.step_time_s is not None:
-            found.append(OtherCard(cluster, measured, price))
+        if price is not None and estimate.step_time_s is not None:
+            found.append(OtherCard(cluster, estimate, price))
 
     def order(row: OtherCard) -> tuple[bool, float]:
-        time = row.measured.step_time_s
+        time = row.estimate.step_time_s
         assert time is not None and row.price is not None
-        return (not row.measured.fits, time.expected * row.price.expected)
+        return (not row.estimate.fits, time.expected * row.price.expected)
 
     return tuple(sorted(found, key=order)[:CARDS])

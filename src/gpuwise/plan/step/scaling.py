@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.systems import Cluster
-from gpuwise.plan.step.estimates import Measured
+from gpuwise.plan.step.estimates import StepEstimate
 from gpuwise.plan.step.time_parts import op_seconds
 from gpuwise.predict.comm.collectives import curve
 from gpuwise.predict.estimate import Estimate
@@ -37,12 +37,12 @@ class Scaling:
     fits: bool | None = None
 
 
-def scaling_of(cluster: Cluster, capture: Capture, measured: Measured, one: Estimate, batch: int) -> tuple[Scaling, ...]:
+def scaling_of(cluster: Cluster, capture: Capture, estimate: StepEstimate, one: Estimate, batch: int) -> tuple[Scaling, ...]:
     """One GPU, then DDP and FSDP on powers of two of them up to the cluster's own number."""
     rows: list[Scaling] = []
     for n in _counts(cluster):
-        rows.append(scaled(cluster, capture, measured, one, batch, n))
-        row = fully_sharded(cluster, capture, measured, one, batch, n) if n > 1 else None
+        rows.append(scaled(cluster, capture, estimate, one, batch, n))
+        row = fully_sharded(cluster, capture, estimate, one, batch, n) if n > 1 else None
         if row is not None:
             rows.append(row)
     return tuple(rows)
@@ -54,20 +54,20 @@ def _counts(cluster: Cluster) -> list[int]:
     return sorted({k for k in COUNTS if k <= n} | {n}) if n > 1 else [1]
 
 
-def scaled(cluster: Cluster, capture: Capture, measured: Measured, one: Estimate, batch: int, n: int) -> Scaling:
+def scaled(cluster: Cluster, capture: Capture, estimate: StepEstimate, one: Estimate, batch: int, n: int) -> Scaling:
     """Data parallelism over ``n`` GPUs of ``cluster``: gradients in the format of the parameters, summed once a step."""
     if n == 1:
-        return Scaling(1, one, batch / one.expected, 0.0, 1.0, ONE, measured.process_bytes.expected, measured.fits)
+        return Scaling(1, one, batch / one.expected, 0.0, 1.0, ONE, estimate.memory_bytes.expected, estimate.fits)
     try:
-        memory = _memory(capture, measured, sharded(capture, Sharding("none", n)))
+        memory = _memory(capture, estimate, sharded(capture, Sharding("none", n)))
     except GpuwiseError:
         memory = None
-    fits = None if memory is None else memory <= measured.memory.capacity_bytes
+    fits = None if memory is None else memory <= estimate.memory.capacity_bytes
     near = min(n, cluster.system.count)
     payload = float(gradient_bytes(capture))
     transfer = float(curve(cluster.system, "all_reduce", n, near).time_s(payload)) if payload else 0.0
     costs = find_stack_costs("eager")
-    backward = measured.time.phase_s.get("backward", 0.0) if measured.time is not None else 0.0
+    backward = estimate.time.phase_s.get("backward", 0.0) if estimate.time is not None else 0.0
     slowed = transfer * costs.network_slowdown
     hidden = min(slowed * costs.dp_overlap, backward)
     exposed = slowed - hidden * (1 - costs.contention)
@@ -75,10 +75,12 @@ def scaled(cluster: Cluster, capture: Capture, measured: Measured, one: Estimate
     return Scaling(n, time, n * batch / time.expected, exposed, one.expected / time.expected, DDP, memory, fits)
 
 
-def fully_sharded(cluster: Cluster, capture: Capture, measured: Measured, one: Estimate, batch: int, n: int) -> Scaling | None:
+def fully_sharded(
+    cluster: Cluster, capture: Capture, estimate: StepEstimate, one: Estimate, batch: int, n: int
+) -> Scaling | None:
     """FSDP over ``n`` GPUs: the captured rank run with its gathers and reductions, against the step of one GPU run the
     same way. None where the step cannot be sharded or has no time."""
-    times = None if measured.time is None else op_seconds(capture, measured.time)
+    times = None if estimate.time is None else op_seconds(capture, estimate.time)
     if times is None:
         return None
     sharding = Sharding("zero3", n)
@@ -90,14 +92,14 @@ def fully_sharded(cluster: Cluster, capture: Capture, measured: Measured, one: E
         return None
     ratio = made.step_s / plain.step_s
     time = Estimate(one.low * ratio, one.expected * ratio, one.high * ratio, "derived")
-    memory = _memory(capture, measured, rank)
-    fits = memory <= measured.memory.capacity_bytes
+    memory = _memory(capture, estimate, rank)
+    fits = memory <= estimate.memory.capacity_bytes
     return Scaling(n, time, n * batch / time.expected, made.exposed_s, one.expected / time.expected, FSDP, memory, fits)
 
 
-def _memory(capture: Capture, measured: Measured, rank: ShardedCapture) -> float:
+def _memory(capture: Capture, estimate: StepEstimate, rank: ShardedCapture) -> float:
     """Process memory of one rank: that of one GPU and what the tensors at the peak differ by."""
-    return measured.process_bytes.expected + rank.capture.peak_bytes() - capture.peak_bytes()
+    return estimate.memory_bytes.expected + rank.capture.peak_bytes() - capture.peak_bytes()
 
 
 def gradient_bytes(capture: Capture) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.workload.capture.record.capture import Capture
-from gpuwise.workload.changes.registry import Change, Sites
+from gpuwise.workload.changes.change import Change, Sites
 
 PRECISIONS: Mapping[str, tuple[Change, ...]] = {
     "as-is": (),

@@ -51,17 +51,21 @@ class Applied:
         self._levers, self._tell = levers, tell
         self._patches, self._stack = Patches(), ExitStack()
         self._undo: list[Callable[[], None]] = []
-        self._fused = Fused(tell) if "fused_optimizer" in levers else None
+        self._fused: Fused | None = None
         self._n_ticks = 0
         self._wrong: BaseException | None = None
         self._prepare: list[Callable[[nn.Module], Callable[[], None]]] = []
         self._roots: Roots | None = None
         self._calls: checkpointing.CountedCalls | None = None
-        self._settings()
-        self._loaders()
-        self._modules()
-        if "set_to_none" in levers:
-            drop_gradients(self._patches, tell)
+        self._has_arguments = False
+        self._batch_changes: list[Callable[[Any], Any]] = []
+        for name, put_on in PUT_ON.items():
+            if name in levers:
+                put_on(self, levers[name])
+        if self._batch_changes:
+            change_batches(self._patches, self._batch_changes)
+        if self._prepare:
+            self._roots = Roots(self._ready)
 
     # -- what the child calls
 
@@ -92,95 +96,145 @@ class Applied:
         self._patches.undo()
         self._stack.close()
 
-    # -- the levers
+    # -- the levers, by name in PUT_ON
 
-    def _settings(self) -> None:
-        levers = self._levers
-        if "tf32" in levers:
-            before = torch.get_float32_matmul_precision()
-            cudnn = torch.backends.cudnn.allow_tf32
-            torch.set_float32_matmul_precision("high")
-            torch.backends.cudnn.allow_tf32 = True
-            self._undo.append(lambda: torch.set_float32_matmul_precision(before))
-            self._undo.append(lambda: setattr(torch.backends.cudnn, "allow_tf32", cudnn))
-        if "cudnn_benchmark" in levers:
-            held = torch.backends.cudnn.benchmark
-            torch.backends.cudnn.benchmark = True
-            self._undo.append(lambda: setattr(torch.backends.cudnn, "benchmark", held))
-        if "threads" in levers:
-            threads = torch.get_num_threads()
-            torch.set_num_threads(int(str(levers["threads"])))
-            self._undo.append(lambda: torch.set_num_threads(threads))
-        if "attention" in levers:
-            from torch.nn.attention import SDPBackend, sdpa_kernel
+    def tf32(self, _: object) -> None:
+        before, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.allow_tf32 = True
+        self._undo.append(lambda: torch.set_float32_matmul_precision(before))
+        self._undo.append(lambda: setattr(torch.backends.cudnn, "allow_tf32", cudnn))
 
-            first = getattr(SDPBackend, ATTENTION[str(levers["attention"])])
-            # the others behind it: what it cannot do falls to them
-            others = [b for b in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH) if b != first]
-            self._stack.enter_context(sdpa_kernel([first, *others], set_priority=True))
-        if "allocator" in levers and torch.cuda.is_available():
-            torch.cuda.memory._set_allocator_settings(str(levers["allocator"]))
+    def cudnn_benchmark(self, _: object) -> None:
+        before = torch.backends.cudnn.benchmark
+        torch.backends.cudnn.benchmark = True
+        self._undo.append(lambda: setattr(torch.backends.cudnn, "benchmark", before))
 
-    def _loaders(self) -> None:
-        levers, tell = self._levers, self._tell
-        changes: list[Callable[[Any], Any]] = []
-        if OBSERVE in levers:
-            Observed(self._patches, tell)
-            probe_loaders(self._patches, tell)
-            self._calls = checkpointing.CountedCalls(self._patches, tell)
-            changes.append(Padding(tell))
-        if "batch" in levers or LONGEST in levers:
-            size = int(str(levers["batch"])) if "batch" in levers else None
-            Batches(self._patches, size, int(str(levers.get(LONGEST, 0))), tell)
-        arguments = {name: levers[name] for name in LOADER_ARGUMENTS if name in levers}
-        caches = "cache_decode" in levers or "cache_items" in levers
-        if arguments or caches:
-            change_arguments(self._patches, arguments, tell, keep_workers=caches)
-        if "cache_decode" in levers:
-            from gpuwise.train.levers.decode import DecodedImages
+    def threads(self, n: object) -> None:
+        before = torch.get_num_threads()
+        torch.set_num_threads(int(str(n)))
+        self._undo.append(lambda: torch.set_num_threads(before))
 
-            DecodedImages(self._patches, levers["cache_decode"], tell)
-        if "cache_items" in levers:
-            from gpuwise.train.levers.items import Items
+    def attention(self, kernel: object) -> None:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
 
-            Items(self._patches, levers["cache_items"], tell)
-        if "trim_padding" in levers:
-            changes.append(Trim(tell))
-        if "length_groups" in levers:
-            groups = LengthGroups(int(str(levers["length_groups"])), tell)
-            changes.append(groups.see)
-            self._prepare.append(groups)
-        if changes:
-            change_batches(self._patches, changes)
+        first = getattr(SDPBackend, ATTENTION[str(kernel)])
+        # the others behind it: what it cannot do falls to them
+        others = [b for b in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH) if b != first]
+        self._stack.enter_context(sdpa_kernel([first, *others], set_priority=True))
 
-    def _modules(self) -> None:
-        levers, tell = self._levers, self._tell
-        if NO_DROPOUT in levers:
-            self._prepare.append(modules.without_dropout(self._patches))
-        if ROUNDING in levers:
-            self._prepare.append(modules.Rounding(float(str(levers[ROUNDING]))))
-        if "fp8" in levers:
-            from gpuwise.train.levers import fp8
+    def allocator(self, conf: object) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.memory._set_allocator_settings(str(conf))
 
-            self._prepare.append(lambda module: fp8.convert(module, str(levers["fp8"]), tell))
-        if "channels_last" in levers:
-            self._prepare.append(lambda module: modules.channels_last(module, tell))
-        if levers.get("checkpointing") == "off":
-            checkpointing.plain_calls(self._patches, tell)
-        if levers.get("checkpointing") == "blocks":
-            self._prepare.insert(0, lambda module: checkpointing.recompute_blocks(module, tell))
-        if "micro_batches" in levers:
-            # inside groups of like length, outside of what is compiled
-            self._prepare.insert(0, MicroBatches(int(str(levers["micro_batches"])), tell))
-        if "compile" in levers:
-            self._prepare.insert(0, lambda module: modules.compile_model(module, str(levers["compile"]), tell))
-        if "autocast" in levers:
-            name = str(levers["autocast"])
-            if name == "fp16":
-                Scaling(self._patches, "cuda" if torch.cuda.is_available() else "cpu", tell)
-            self._prepare.append(lambda module: modules.autocast(module, name, tell))
-        if self._prepare:
-            self._roots = Roots(self._ready)
+    def observe(self, _: object) -> None:
+        Observed(self._patches, self._tell)
+        probe_loaders(self._patches, self._tell)
+        self._calls = checkpointing.CountedCalls(self._patches, self._tell)
+        self._batch_changes.append(Padding(self._tell))
+
+    def batch(self, size: object) -> None:
+        Batches(self._patches, int(str(size)), int(str(self._levers.get(LONGEST, 0))), self._tell)
+
+    def longest(self, rows: object) -> None:
+        if "batch" not in self._levers:
+            Batches(self._patches, None, int(str(rows)), self._tell)
+
+    def loader_argument(self, _: object) -> None:
+        """All arguments of loaders at once; workers stay where items are kept."""
+        if not self._has_arguments:
+            self._has_arguments = True
+            arguments = {name: self._levers[name] for name in LOADER_ARGUMENTS if name in self._levers}
+            caches = "cache_decode" in self._levers or "cache_items" in self._levers
+            change_arguments(self._patches, arguments, self._tell, keep_workers=caches)
+
+    def cache_decode(self, most_bytes: object) -> None:
+        from gpuwise.train.levers.decode import DecodedImages
+
+        self.loader_argument(None)
+        DecodedImages(self._patches, most_bytes, self._tell)
+
+    def cache_items(self, most_bytes: object) -> None:
+        from gpuwise.train.levers.items import Items
+
+        self.loader_argument(None)
+        Items(self._patches, most_bytes, self._tell)
+
+    def trim_padding(self, _: object) -> None:
+        self._batch_changes.append(Trim(self._tell))
+
+    def length_groups(self, n: object) -> None:
+        groups = LengthGroups(int(str(n)), self._tell)
+        self._batch_changes.append(groups.see)
+        self._prepare.append(groups)
+
+    def no_dropout(self, _: object) -> None:
+        self._prepare.append(modules.without_dropout(self._patches))
+
+    def rounding(self, unit: object) -> None:
+        self._prepare.append(modules.Rounding(float(str(unit))))
+
+    def fp8(self, recipe: object) -> None:
+        from gpuwise.train.levers import fp8
+
+        self._prepare.append(lambda module: fp8.convert(module, str(recipe), self._tell))
+
+    def channels_last(self, _: object) -> None:
+        self._prepare.append(lambda module: modules.channels_last(module, self._tell))
+
+    def checkpointing(self, which: object) -> None:
+        if which == "off":
+            checkpointing.plain_calls(self._patches, self._tell)
+        if which == "blocks":
+            self._prepare.insert(0, lambda module: checkpointing.recompute_blocks(module, self._tell))
+
+    def micro_batches(self, n: object) -> None:
+        # inside groups of like length, outside of what is compiled
+        self._prepare.insert(0, MicroBatches(int(str(n)), self._tell))
+
+    def compile(self, how: object) -> None:
+        self._prepare.insert(0, lambda module: modules.compile_model(module, str(how), self._tell))
+
+    def autocast(self, form: object) -> None:
+        if form == "fp16":
+            Scaling(self._patches, "cuda" if torch.cuda.is_available() else "cpu", self._tell)
+        self._prepare.append(lambda module: modules.autocast(module, str(form), self._tell))
+
+    def fused_optimizer(self, _: object) -> None:
+        self._fused = Fused(self._tell)
+
+    def set_to_none(self, _: object) -> None:
+        drop_gradients(self._patches, self._tell)
 
     def _ready(self, module: nn.Module) -> None:
         self._undo += [prepare(module) for prepare in self._prepare]
+
+
+PUT_ON: dict[str, Callable[[Applied, object], None]] = {
+    "tf32": Applied.tf32,
+    "cudnn_benchmark": Applied.cudnn_benchmark,
+    "threads": Applied.threads,
+    "attention": Applied.attention,
+    "allocator": Applied.allocator,
+    OBSERVE: Applied.observe,
+    "batch": Applied.batch,
+    LONGEST: Applied.longest,
+    "workers": Applied.loader_argument,
+    "prefetch": Applied.loader_argument,
+    "pin_memory": Applied.loader_argument,
+    "cache_decode": Applied.cache_decode,
+    "cache_items": Applied.cache_items,
+    "trim_padding": Applied.trim_padding,
+    "length_groups": Applied.length_groups,
+    NO_DROPOUT: Applied.no_dropout,
+    ROUNDING: Applied.rounding,
+    "fp8": Applied.fp8,
+    "channels_last": Applied.channels_last,
+    "checkpointing": Applied.checkpointing,
+    "micro_batches": Applied.micro_batches,
+    "compile": Applied.compile,
+    "autocast": Applied.autocast,
+    "fused_optimizer": Applied.fused_optimizer,
+    "set_to_none": Applied.set_to_none,
+}
+"""How each lever, and each of the tuner's own (``_observe``), is put on, in the order in which that happens."""

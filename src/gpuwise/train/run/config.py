@@ -60,7 +60,7 @@ NO_PLAN = Plan()
 
 
 @dataclass(frozen=True, slots=True)
-class TunedConfig:
+class Tuned:
     """One file."""
 
     script: str
@@ -69,7 +69,7 @@ class TunedConfig:
     plan: Plan = field(default_factory=Plan)
 
 
-def write(tuned: TunedConfig, path: Path, notes: Mapping[str, str]) -> None:
+def write(tuned: Tuned, path: Path, notes: Mapping[str, str]) -> None:
     """``notes``: a comment for each lever."""
     lines = [
         "# Written by gpuwise tune. `gpuwise run` puts these on the unmodified script; delete a line to leave a lever out.",
@@ -98,7 +98,7 @@ def write(tuned: TunedConfig, path: Path, notes: Mapping[str, str]) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def read(path: Path) -> TunedConfig:
+def read(path: Path) -> Tuned:
     """Raises InputError where it is no such file, FieldError where it names a lever or a value that there is not."""
     try:
         told = tomllib.loads(path.read_text("utf-8"))
@@ -117,7 +117,7 @@ def read(path: Path) -> TunedConfig:
     for name, value in levers.items():
         _check(str(path), name, value)
     held = {k: v for k, v in levers.items() if v is not False}
-    return TunedConfig(str(told.get("script", "")), held, _expected(path, told), _plan(str(path), told.get("run", {})))
+    return Tuned(str(told.get("script", "")), held, _expected(path, told), _plan(str(path), told.get("run", {})))
 
 
 def _check(file: str, name: str, value: object) -> None:
@@ -125,7 +125,7 @@ def _check(file: str, name: str, value: object) -> None:
         raise FieldError(f"there is no lever {name!r}", file=file, field=name, hint="there are " + ", ".join(BY_NAME))
     if value is False:
         return
-    known = BY_NAME[name].values
+    known = BY_NAME[name].put_on.values
     numbers = not known or all(isinstance(v, int) and not isinstance(v, bool) for v in known)
     least, most = NUMBERS.get(name, (0, 4096))
     if numbers and not (isinstance(value, int) and not isinstance(value, bool) and least <= value <= most):

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuwise.train.levers.fp8 import why_not_fp8
-from gpuwise.train.levers.table import BY_NAME, LEVERS, Lever
+from gpuwise.train.levers.table import BY_NAME, LEVERS
 from gpuwise.train.tune.facts import Facts
 from gpuwise.train.tune.loader import Probe, workers_to_try
 from gpuwise.train.tune.stats import LEAST_GAIN
+from gpuwise.workload.changes.registry import ChangeKind
 
 TF32_FROM = (8, 0)
 """NVIDIA's Ampere, compute capability 8.0, is the first with TF32 (NVIDIA, A100 Tensor Core GPU Architecture)."""
@@ -26,7 +27,7 @@ MODEL = ("forward", "backward")
 class Candidate:
     """One value of one lever. ``hopeless`` says why it is not tried; ``ceiling`` is the most it can give, where known."""
 
-    lever: Lever
+    lever: ChangeKind
     value: object
     ceiling: float | None = None
     hopeless: str | None = None
@@ -44,7 +45,7 @@ def candidates_of(facts: Facts, only: Sequence[str] = ()) -> list[Candidate]:
         if only and lever.name not in only:
             continue
         chosen_by = _VALUES.get(lever.name)
-        values = lever.values if chosen_by is None else chosen_by(facts)
+        values = lever.put_on.values if chosen_by is None else chosen_by(facts)
         for value in values:
             ceiling = ceiling_of(lever, facts)
             why = hopeless(lever, value, facts)
@@ -63,7 +64,7 @@ def _worker_numbers(facts: Facts) -> tuple[object, ...]:
     """As the probe of the loader predicts, the best first; the table's where there is none."""
     most = 2 * facts.cores
     if not facts.item_s or facts.item_cpu_s is None or facts.free_cores is None:
-        return BY_NAME["workers"].values
+        return BY_NAME["workers"].put_on.values
     probe = Probe(facts.item_s, facts.item_cpu_s, 1)
     needed = facts.taken_rate if facts.taken_rate is not None else float("inf")
     return workers_to_try(probe, facts.free_cores, most, needed_rate=needed)
@@ -77,7 +78,7 @@ def _recomputing(facts: Facts) -> tuple[object, ...]:
 _VALUES = {"threads": _threads, "workers": _worker_numbers, "checkpointing": _recomputing}
 
 
-def ceiling_of(lever: Lever, facts: Facts) -> float | None:
+def ceiling_of(lever: ChangeKind, facts: Facts) -> float | None:
     """The most that a lever can give by the step's split; None where the split does not tell."""
     shares = facts.shares
     if not shares:
@@ -97,7 +98,7 @@ def ceiling_of(lever: Lever, facts: Facts) -> float | None:
     return 1.0 / max(1.0 - min(touched, 1.0), 1e-6)
 
 
-def _share_words(lever: Lever, facts: Facts) -> str:
+def _share_words(lever: ChangeKind, facts: Facts) -> str:
     shares = facts.shares
     if lever.group == "loader":
         return f"waiting for data is {shares.get('data', 0.0):.1%} of the step"
@@ -108,9 +109,9 @@ def _share_words(lever: Lever, facts: Facts) -> str:
     return f"the optimizer is {shares.get('optimizer', 0.0):.1%} of the step"
 
 
-def hopeless(lever: Lever, value: object, facts: Facts) -> str | None:
+def hopeless(lever: ChangeKind, value: object, facts: Facts) -> str | None:
     """Why a lever cannot help here at all; None where it may."""
-    if facts.device not in lever.devices:
+    if facts.device not in lever.put_on.devices:
         return f"not on a {'GPU' if facts.device == 'cuda' else 'CPU'}"
     check = _CHECKS.get(lever.name)
     return check(value, facts) if check is not None else None

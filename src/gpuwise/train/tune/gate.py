@@ -12,7 +12,7 @@ from gpuwise.train.hook.zygote import Zygote
 from gpuwise.train.levers.table import BY_NAME
 from gpuwise.train.tune import parity
 from gpuwise.train.tune.parity import Distance, Verdict, batches_differ, changes_of, curve_of, distance, precision_of
-from gpuwise.train.tune.trial import NO_DROPOUT, ROUNDING, TrialJob, run
+from gpuwise.train.tune.trial import NO_DROPOUT, ROUNDING, Job, run
 
 LOADER_GROUP = "loader"
 
@@ -23,7 +23,7 @@ class Gate:
 
     def __init__(
         self,
-        job: TrialJob,
+        job: Job,
         folder: Path,
         zygote: Zygote | None,
         *,
@@ -124,10 +124,10 @@ class Gate:
         )
         if not outcome.journal.ticks:
             return f"the run ended before its first step: {outcome.error or outcome.ended}"
-        augmented = any(BY_NAME[name].changes == "order" for name in levers)
+        augmented = any(BY_NAME[name].training == "order" for name in levers)
         return batches_differ(self._batches, folder / "batches", augmented=augmented)
 
 
 def _same_batches(levers: Mapping[str, object]) -> str:
-    exact = all(BY_NAME[name].changes == "exact" for name in levers)
+    exact = all(BY_NAME[name].training == "exact" for name in levers)
     return "the batches are the same to the last bit" if exact else "the same rows in the same order; augmentation draws anew"

@@ -101,9 +101,9 @@ def precision_of(levers: Mapping[str, object], own: str | None = None) -> str:
 
 
 def changes_of(levers: Mapping[str, object]) -> str:
-    """The furthest-reaching word of the levers' ``changes``."""
+    """What the levers do to the training: the furthest-reaching word."""
     order = ("exact", "order", "precision", "maths")
-    return max((BY_NAME[name].changes for name in levers), key=order.index, default="exact")
+    return max((BY_NAME[name].training for name in levers), key=order.index, default="exact")
 
 
 def curve_of(journal: Any, steps: int = STEPS) -> Curve:

@@ -12,7 +12,7 @@ import torch
 from gpuwise.workload.capture.api import capture
 from gpuwise.workload.capture.changes.contexts import applied
 from gpuwise.workload.capture.record.capture import Capture
-from gpuwise.workload.changes.registry import Change, Sites
+from gpuwise.workload.changes.change import Change, Sites
 
 
 def captured_with(subject: Any, changes: Sequence[Change] = (), **options: Any) -> tuple[Capture, Sites]:

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from gpuwise.workload.capture.changes.contexts import applied, blocks_of  # noqa: E402
-from gpuwise.workload.changes.registry import Change, Sites  # noqa: E402
+from gpuwise.workload.changes.change import Change, Sites  # noqa: E402
 
 VOCABULARY, WIDTH = 8192, 16
 
@@ -64,18 +64,18 @@ PLAIN = run()
 @pytest.mark.parametrize(
     "change",
     [
-        Change("checkpoint"),
-        Change("checkpoint", ("blocks.1",)),
-        Change("chunked-loss", 4),
-        Change("fused"),
-        Change("for-loop"),
-        Change("step-in-backward"),
-        Change("offload-states"),
-        Change("set-to-none"),
-        Change("zero-after-step"),
-        Change("free-outputs"),
+        Change("checkpointing"),
+        Change("checkpointing", ("blocks.1",)),
+        Change("chunked_loss", 4),
+        Change("fused_optimizer"),
+        Change("fused_optimizer", False),
+        Change("step_in_backward"),
+        Change("offload_optimizer"),
+        Change("set_to_none"),
+        Change("zero_after_step"),
+        Change("free_outputs"),
     ],
-    ids=lambda c: f"{c.kind}-{c.argument}",
+    ids=lambda c: f"{c.name}-{c.argument}",
 )
 def test_the_same_training_gives_the_same_losses_and_weights(change: Change) -> None:
     losses, model, *_ = run(change)
@@ -93,8 +93,8 @@ def test_torch_is_as_before_afterwards() -> None:
         torch.backends.cuda.matmul.allow_tf32,
         torch.backends.cudnn.benchmark,
     )
-    run(Change("tf32"), Change("no-benchmark"), Change("set-to-none"), Change("autocast", "fp32"))
-    with pytest.raises(ZeroDivisionError), applied([Change("tf32"), Change("accumulate", 2)]):
+    run(Change("tf32"), Change("cudnn_benchmark", False), Change("set_to_none"), Change("autocast", "fp32"))
+    with pytest.raises(ZeroDivisionError), applied([Change("tf32"), Change("micro_batches", 2)]):
         raise ZeroDivisionError
     after = (
         nn.Module.__init__,
@@ -116,7 +116,7 @@ def test_a_checkpointed_block_keeps_only_its_input() -> None:
         return len(saved)
 
     # of each block the inputs of both linear layers and the relu's are kept, without checkpoints
-    assert kept() - kept(Change("checkpoint")) >= 3 * 2
+    assert kept() - kept(Change("checkpointing")) >= 3 * 2
 
 
 def test_chunks_never_hold_all_logits() -> None:
@@ -138,11 +138,11 @@ def test_chunks_never_hold_all_logits() -> None:
         return largest
 
     # but for the head's weight on its side, [16, 8192], only logits are as wide as the vocabulary
-    assert rows() == 18 and rows(Change("chunked-loss", 4)) == 4
+    assert rows() == 18 and rows(Change("chunked_loss", 4)) == 4
 
 
 def test_logits_that_are_looked_at_are_computed() -> None:
-    with applied([Change("chunked-loss", 2)]):
+    with applied([Change("chunked_loss", 2)]):
         model = Model()
         logits = model(torch.zeros(2, 3, dtype=torch.int64))
         assert logits.shape == (2, 3, VOCABULARY) and logits.argmax(-1).shape == (2, 3)
@@ -162,18 +162,18 @@ def test_adapters_alone_are_trained() -> None:
 
 
 def test_states_in_eight_bits() -> None:
-    _, model, optimizer, _ = run(Change("adam8bit"))
+    _, model, optimizer, _ = run(Change("optimizer", "adamw8bit"))
     held = sum(v.numel() * v.element_size() for s in optimizer.state.values() for v in s.values())
     numbers = sum(p.numel() for p in model.parameters())
     assert 2.0 * numbers <= held < 2.3 * numbers
-    momentum = run(Change("sgd"))[2]
+    momentum = run(Change("optimizer", "momentum"))[2]
     assert type(momentum) is torch.optim.SGD
     assert all(list(s) == ["momentum_buffer"] for s in momentum.state.values())
 
 
 def test_states_are_on_the_host_between_steps() -> None:
     moved: list[str] = []
-    with applied([Change("offload-states")]):
+    with applied([Change("offload_optimizer")]):
         model = Model()
         optimizer = torch.optim.AdamW(model.parameters())
         optimizer.register_step_post_hook(lambda *_: moved.append("after"))
@@ -183,20 +183,20 @@ def test_states_are_on_the_host_between_steps() -> None:
 
 
 def test_a_gradient_lives_no_longer_than_its_step() -> None:
-    _, model, _, sites = run(Change("step-in-backward"))
+    _, model, _, sites = run(Change("step_in_backward"))
     assert all(p.grad is None for p in model.parameters()) and sites.touched == len(list(model.parameters()))
 
 
 def test_accumulation_keeps_gradients() -> None:
-    model = run(Change("accumulate", 2), n=1)[1]
+    model = run(Change("micro_batches", 2), n=1)[1]
     grads = [p.grad for p in model.parameters()]
-    again = run(Change("accumulate", 2), n=2)[1]
+    again = run(Change("micro_batches", 2), n=2)[1]
     assert all(g is not None for g in grads)
     assert float(next(again.head.parameters()).grad.abs().sum()) > float(grads[-1].abs().sum())
 
 
 def test_weights_in_sixteen_bits() -> None:
-    _, model, optimizer, _ = run(Change("low-precision", "bf16"))
+    _, model, optimizer, _ = run(Change("low_precision", "bf16"))
     assert all(p.dtype == torch.bfloat16 for p in model.parameters())
     assert all(s["exp_avg"].dtype == torch.bfloat16 for s in optimizer.state.values())
 
@@ -218,7 +218,7 @@ def test_blocks_are_the_outermost_repeats() -> None:
 
 def test_outputs_kept_by_a_list_are_emptied_when_the_next_step_begins() -> None:
     kept: list[Any] = []
-    with applied([Change("free-outputs")]) as sites:
+    with applied([Change("free_outputs")]) as sites:
         model = Model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(3):
@@ -231,7 +231,7 @@ def test_outputs_kept_by_a_list_are_emptied_when_the_next_step_begins() -> None:
 
 
 def test_gradients_are_gone_after_the_step_and_where_it_is_called_is_known() -> None:
-    with applied([Change("zero-after-step")]) as sites:
+    with applied([Change("zero_after_step")]) as sites:
         model = Model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         model(torch.randint(VOCABULARY, (2, 9))).mean().backward()

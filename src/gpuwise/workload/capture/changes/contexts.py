@@ -24,7 +24,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gpuwise.workload.capture.places import is_library
-from gpuwise.workload.changes.registry import Change, Site, Sites
+from gpuwise.workload.changes.change import Change, Site, Sites
 
 
 @dataclass(slots=True)
@@ -56,20 +56,25 @@ class Watch:
         return [m for m in alive if id(m) not in inner and any(True for _ in m.parameters())]
 
 
-@contextmanager
-def applied(changes: Sequence[Change]) -> Iterator[Sites]:
-    """Watch a step and make ``changes`` to it; what is yielded says afterwards where, and how much was touched."""
+def contexts() -> dict[str, Callable[[Watch, Any], Any]]:
+    """What makes each change while a step is captured, by the change's name."""
     from gpuwise.workload.capture.changes.loss import LOSS
     from gpuwise.workload.capture.changes.model import MODEL
     from gpuwise.workload.capture.changes.optimizer import OPTIMIZER
 
-    table: dict[str, Callable[[Watch, Any], Any]] = {**MODEL, **OPTIMIZER, **LOSS}
+    return {**MODEL, **OPTIMIZER, **LOSS}
+
+
+@contextmanager
+def applied(changes: Sequence[Change]) -> Iterator[Sites]:
+    """Watch a step and make ``changes`` to it; what is yielded says afterwards where, and how much was touched."""
+    table = contexts()
     watch = Watch()
     with ExitStack() as stack:
         for patch in (_watch_modules, _watch_optimizers, _watch_backward):
             stack.enter_context(patch(watch))
         for change in changes:
-            context = table[change.kind](watch, change.argument)
+            context = table[change.name](watch, change.argument)
             if context is not None:
                 stack.enter_context(context)
         yield watch.sites

@@ -174,4 +174,4 @@ def _chunked(watch: Watch, chunks: int) -> Iterator[None]:
     yield
 
 
-LOSS: dict[str, Callable[[Watch, Any], Any]] = {"chunked-loss": _chunked}
+LOSS: dict[str, Callable[[Watch, Any], Any]] = {"chunked_loss": _chunked}

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from gpuwise.errors import InputError
+
 if TYPE_CHECKING:
     from gpuwise.workload.capture.changes.contexts import Watch
 
@@ -97,28 +99,36 @@ def _tf32(watch: Watch, allow: bool | None) -> Iterator[None]:
 
 
 @contextmanager
-def _no_benchmark(watch: Watch, _: Any) -> Iterator[None]:
-    before = torch.backends.cudnn.benchmark
+def _cudnn_benchmark(watch: Watch, on: bool | None) -> Iterator[None]:
+    """cuDNN's search for the fastest convolution on (or, with ``False``, off)."""
+    before, wanted = torch.backends.cudnn.benchmark, on is not False
 
-    def off(_: nn.Module) -> None:
-        watch.sites.touched += torch.backends.cudnn.benchmark
-        torch.backends.cudnn.benchmark = False
+    def switch(_: nn.Module) -> None:
+        watch.sites.touched += torch.backends.cudnn.benchmark != wanted
+        torch.backends.cudnn.benchmark = wanted
 
-    watch.on_call.append(off)
+    watch.on_call.append(switch)
     try:
         yield
     finally:
         torch.backends.cudnn.benchmark = before
 
 
-def _checkpoint(watch: Watch, names: Sequence[str] | None) -> None:
-    """The named modules (or every repeated block) under ``torch.utils.checkpoint``, without reentrant autograd."""
+def _checkpoint(watch: Watch, which: Sequence[str] | int | str | None) -> None:
+    """The named modules, one repeated block in ``which``, or every one (none, ``blocks``) under
+    ``torch.utils.checkpoint``, without reentrant autograd."""
     from torch.utils.checkpoint import checkpoint
 
     from gpuwise.workload.capture.changes.contexts import blocks_of
 
+    if isinstance(which, str) and which != "blocks":
+        raise InputError(f"a captured step has no checkpointing {which!r}", hint="module paths, 2 for every second block")
+    names = which if isinstance(which, Sequence) and not isinstance(which, str) else None
+    every = which if isinstance(which, int) else 1
+
     def wrap(root: nn.Module) -> None:
-        chosen = blocks_of(root) if names is None else {n: m for n, m in root.named_modules() if n in names}
+        blocks = dict(list(blocks_of(root).items())[::every])
+        chosen = blocks if names is None else {n: m for n, m in root.named_modules() if n in names}
         for module in chosen.values():
             watch.sites.touched += 1
             module.forward = _recomputed(module, checkpoint)
@@ -222,7 +232,7 @@ def _last(module: nn.Module, args: Any) -> Any:
     )
 
 
-def _sdpa(watch: Watch, _: Any) -> None:
+def _fused_attention(watch: Watch, _: Any) -> None:
     """Attention written out in full replaced by the fused one, where the model has a switch for it: transformers'
     ``attn_implementation``, timm's ``fused_attn``."""
 
@@ -277,11 +287,11 @@ def _free_outputs(watch: Watch, _: Any) -> None:
 MODEL: dict[str, Callable[[Watch, Any], Any]] = {
     "autocast": _precision,
     "tf32": _tf32,
-    "no-benchmark": _no_benchmark,
-    "checkpoint": _checkpoint,
+    "cudnn_benchmark": _cudnn_benchmark,
+    "checkpointing": _checkpoint,
     "lora": _lora,
-    "low-precision": _low_precision,
-    "channels-last": _channels_last,
-    "sdpa": _sdpa,
-    "free-outputs": _free_outputs,
+    "low_precision": _low_precision,
+    "channels_last": _channels_last,
+    "attention": _fused_attention,
+    "free_outputs": _free_outputs,
 }

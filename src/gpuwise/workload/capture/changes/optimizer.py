@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from gpuwise.errors import UnknownNameError
+
 if TYPE_CHECKING:
     from gpuwise.workload.capture.changes.contexts import Watch
 
@@ -35,12 +37,9 @@ def _implementation(watch: Watch, **flags: Any) -> None:
     watch.on_optimizer.append(choose)
 
 
-def _fused(watch: Watch, _: Any) -> None:
-    _implementation(watch, fused=True, foreach=False)
-
-
-def _for_loop(watch: Watch, _: Any) -> None:
-    _implementation(watch, fused=False, foreach=False)
+def _fused(watch: Watch, fused: bool | None) -> None:
+    """One kernel for all parameters (or, with ``False``, a loop over them)."""
+    _implementation(watch, fused=fused is not False, foreach=False)
 
 
 def _become(watch: Watch, kind: type[torch.optim.Optimizer], defaults: dict[str, Any], keep: tuple[str, ...]) -> None:
@@ -58,14 +57,6 @@ def _become(watch: Watch, kind: type[torch.optim.Optimizer], defaults: dict[str,
     watch.on_optimizer.append(swap)
 
 
-def _sgd(watch: Watch, _: Any) -> None:
-    _become(watch, torch.optim.SGD, _defaults(watch, torch.optim.SGD, momentum=0.9), ("lr", "weight_decay"))
-
-
-def _adam8bit(watch: Watch, _: Any) -> None:
-    _become(watch, BlockwiseAdam, {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}, ("lr", "weight_decay"))
-
-
 OPTIMIZERS = {
     "adamw": torch.optim.AdamW,
     "adam": torch.optim.Adam,
@@ -78,11 +69,16 @@ OPTIMIZERS = {
 
 
 def _named(watch: Watch, name: str) -> None:
-    """Another of torch's optimizers in place of the step's own, with the defaults of its class."""
+    """Another optimizer in place of the step's own, with the defaults of its class; what is tried to save memory keeps the
+    weight decay too."""
     if name == "adamw8bit":
-        return _adam8bit(watch, None)
-    options: dict[str, Any] = {"momentum": 0.9} if name == "momentum" else {}
-    return _become(watch, OPTIMIZERS[name], _defaults(watch, OPTIMIZERS[name], **options), ("lr",))
+        defaults = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
+        return _become(watch, BlockwiseAdam, defaults, ("lr", "weight_decay"))
+    if name not in OPTIMIZERS:
+        raise UnknownNameError("optimizer", name, OPTIMIZERS, hint="torch has " + ", ".join(OPTIMIZERS))
+    if name == "momentum":
+        return _become(watch, torch.optim.SGD, _defaults(watch, torch.optim.SGD, momentum=0.9), ("lr", "weight_decay"))
+    return _become(watch, OPTIMIZERS[name], _defaults(watch, OPTIMIZERS[name]), ("lr",))
 
 
 def _defaults(watch: Watch, kind: Any, **options: Any) -> dict[str, Any]:
@@ -148,7 +144,7 @@ def _zero_after_step(watch: Watch, _: Any) -> None:
 
 
 @contextmanager
-def _accumulate(watch: Watch, _: Any) -> Iterator[None]:
+def _micro_batches(watch: Watch, _: Any) -> Iterator[None]:
     """One micro-batch of several: the gradients of those before it stay and are added to."""
     from gpuwise.workload.capture.changes.contexts import patched
 
@@ -191,7 +187,7 @@ def _step_in_backward(watch: Watch, _: Any) -> None:
     watch.on_optimizer.append(split)
 
 
-def _offload_states(watch: Watch, _: Any) -> None:
+def _offload_optimizer(watch: Watch, _: Any) -> None:
     """The states go to the host after each step and come back before the next: none lie beside the activations."""
 
     def move(optimizer: torch.optim.Optimizer, device: str | None) -> None:
@@ -209,14 +205,11 @@ def _offload_states(watch: Watch, _: Any) -> None:
 
 
 OPTIMIZER: dict[str, Callable[[Watch, Any], Any]] = {
-    "fused": _fused,
-    "for-loop": _for_loop,
-    "sgd": _sgd,
-    "adam8bit": _adam8bit,
+    "fused_optimizer": _fused,
     "optimizer": _named,
-    "set-to-none": _set_to_none,
-    "zero-after-step": _zero_after_step,
-    "accumulate": _accumulate,
-    "step-in-backward": _step_in_backward,
-    "offload-states": _offload_states,
+    "set_to_none": _set_to_none,
+    "zero_after_step": _zero_after_step,
+    "micro_batches": _micro_batches,
+    "step_in_backward": _step_in_backward,
+    "offload_optimizer": _offload_optimizer,
 }

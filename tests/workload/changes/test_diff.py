@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwise.train.tune.diff import diff_of
+from gpuwise.workload.changes.diff import diff_of
 
 SCRIPT = '''\
 """Héllo."""

@@ -1,0 +1,59 @@
+"""A change made to a training run or step, with what it saves and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from gpuwise.plan.step.estimates import StepEstimate
+from gpuwise.predict.step.training import TrainingEstimate
+from gpuwise.workload.changes.change import Change
+from gpuwise.workload.changes.registry import kind_of, labels, training_of
+
+E = TypeVar("E", TrainingEstimate, StepEstimate)
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy(Generic[E]):
+    """Changes made together. ``saved_bytes`` of the fullest device may be negative; ``slower`` is the step time's ratio
+    to what was asked for (as if that had fitted) minus one, None without a time."""
+
+    name: str
+    changes: tuple[Change, ...]
+    estimate: E
+    saved_bytes: float
+    slower: float | None
+    lines: tuple[str, ...] = ()
+    """What to write into one's own code: see :mod:`gpuwise.workload.changes.diff`."""
+
+    @property
+    def kind(self) -> str:
+        """What the changes do to the training: ``same training``, ``lighter states``."""
+        return training_of(self.changes)
+
+    @property
+    def fits(self) -> bool:
+        return self.estimate.fits
+
+    @property
+    def risk(self) -> str:
+        """What to mind with the changes."""
+        return "; ".join(dict.fromkeys(kind_of(c).risk for c in self.changes))
+
+    @property
+    def allocator_conf(self) -> str | None:
+        """The allocator's settings among the changes."""
+        return next((str(c.argument) for c in self.changes if c.name == "allocator"), None)
+
+
+def remedy_of(changes: tuple[Change, ...], asked: E, changed: E, *, name: str = "", lines: tuple[str, ...] = ()) -> Remedy[E]:
+    """``changed`` against what was ``asked`` for; ``name`` where the changes' own labels do not say it."""
+    before, after = asked.step_time_s, changed.step_time_s
+    slower = None if before is None or after is None else after.expected / before.expected - 1.0
+    saved = asked.memory_bytes.expected - changed.memory_bytes.expected
+    return Remedy(name or labels(changes), changes, changed, saved, slower, lines)
+
+
+def remedy_order(remedy: Remedy[TrainingEstimate] | Remedy[StepEstimate]) -> tuple[bool, float]:
+    """Those that fit first, then by slowdown; without a time by what is saved."""
+    return (not remedy.fits, remedy.slower if remedy.slower is not None else -remedy.saved_bytes)

@@ -1,0 +1,62 @@
+"""The lines of a person's own code that make a change: one writer for the diff that ``tune`` gives and for what ``fit`` and
+``plan`` show of one's own step.
+
+A writer gives edits of the script where the change is one that a reader can check at a glance: arguments of
+``DataLoader(...)``, of an optimizer of torch and of ``zero_grad()``; settings of one line after the imports; lines on the
+model, behind the optimizer that takes its parameters; a ``with`` around the forward pass. Where the place is not known, or
+the change is more than that, it gives a sketch: the lines to write, under where they go.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwise.workload.changes.change import Change, Sites
+from gpuwise.workload.changes.script import Arguments, Code, Edit, Script, edited, hunks
+from gpuwise.workload.changes.writers import WRITERS, Written
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A unified diff, and the changes that it covers; the others are more than a diff of this script."""
+
+    text: str
+    covers: tuple[str, ...]
+
+
+def diff_of(script: Path, changes: Mapping[str, object]) -> Patch:
+    """Changes by name with their arguments, written into ``script``. Empty where nothing can be changed safely; the changed
+    script is parsed again before the diff is given."""
+    parsed = Script.parse(str(script), script.read_text("utf-8"))
+    if parsed is None:
+        return Patch("", ())
+    edits: list[Edit | Arguments] = []
+    covers: list[str] = []
+    for name, argument in changes.items():
+        writer = WRITERS.get(name)
+        written = Written() if writer is None else writer(Code(script=parsed), argument)
+        if written.edits and written.is_complete:
+            edits += written.edits
+            covers.append(name)
+    changed = edited(parsed, edits)
+    if changed is None:
+        return Patch("", ())
+    name = str(script)
+    text = "".join(difflib.unified_diff(parsed.rows, changed.splitlines(keepends=True), f"a/{name}", f"b/{name}"))
+    return Patch(text, tuple(covers) if text else ())
+
+
+def snippet(changes: Sequence[Change], sites: Sites) -> tuple[str, ...]:
+    """Lines for all of ``changes`` where a capture saw the code; those of a diff begin with ``- `` or ``+ ``, a place with
+    ``@ ``."""
+    for code in (Code(sites), Code(sites, is_blind=True)):
+        written = [WRITERS[change.name](code, change.argument) for change in changes]
+        edits = [e for w in written for e in w.edits]
+        changed = {e.script: edited(e.script, edits) for e in edits}
+        if None not in changed.values():
+            break
+    lines = [line for script, source in changed.items() for line in hunks(script, source or "")]
+    return (*lines, *(line for w in written for line in w.sketch))
