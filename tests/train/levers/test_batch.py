@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
 

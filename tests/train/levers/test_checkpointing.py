@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 from torch import nn
 from torch.nn import functional as F

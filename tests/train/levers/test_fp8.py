@@ -6,6 +6,9 @@ import importlib.util
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 from torch import nn
 

@@ -5,6 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 from torch import nn
 from torch.nn import functional as F

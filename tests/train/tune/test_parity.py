@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from gpuwise.train.tune.parity import Curve, Distance, batches_differ, changes_of, distance, judge, precision_of
