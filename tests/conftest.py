@@ -7,6 +7,7 @@ them. ``HYPOTHESIS_PROFILE`` chooses another profile. No clock is in a verdict: 
 generation are timed assertions.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
                 item.add_marker("slow")
+
+
+def pytest_collection_finish() -> None:
+    """Leave what the imports made out of every later garbage collection; each capture asks for one."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ from gpuwise.plan.changes.batch_search import BatchSearch, search_batches
 from gpuwise.plan.changes.step_remedies import Remedies, find_remedies
 from gpuwise.plan.step.estimates import StepEstimate, measure
 from gpuwise.plan.step.source import PRECISIONS, Source
+from gpuwise.workload.capture.heap import frozen_heap
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.changes.change import Change, Sites
 
@@ -94,6 +95,7 @@ def source_of(
     return Source(subject, str(said), changes, dict(options or {}))
 
 
+@frozen_heap()
 def fit_step(
     subject: object,
     on: str | Cluster,

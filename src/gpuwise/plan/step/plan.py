@@ -21,6 +21,7 @@ from gpuwise.plan.step.fit import Batch, OtherCard, Tell, captured_at, check_bat
 from gpuwise.plan.step.scaling import Scaling, scaling_of
 from gpuwise.plan.step.source import capability_of
 from gpuwise.predict.estimate import Estimate
+from gpuwise.workload.capture.heap import frozen_heap
 from gpuwise.workload.capture.record.capture import Capture
 
 REFERENCE_CARD = "a100-sxm-80gb"
@@ -65,6 +66,7 @@ class StepPlan:
         return Estimate(n / t.high, n / t.expected, n / t.low, t.basis)
 
 
+@frozen_heap()
 def plan_step(
     subject: object,
     on: str | Cluster | None = None,

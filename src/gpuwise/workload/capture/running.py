@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -13,6 +12,7 @@ from typing import Any
 from gpuwise.errors import InputError
 from gpuwise.workload.capture.build import ItIsAStepError, Program, Wanted, build
 from gpuwise.workload.capture.device.accelerator import FakeAccelerator
+from gpuwise.workload.capture.heap import frozen_heap
 from gpuwise.workload.capture.ops.distributed import load_distributed, process_group
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.capture.record.recorder import Recorder
@@ -76,9 +76,7 @@ def _run(
         memo=memo,
     )
     with ExitStack() as stack:
-        gc.collect()
-        gc.freeze()  # the collector then looks only at what the step makes
-        stack.callback(gc.unfreeze)
+        stack.enter_context(frozen_heap())
         stack.enter_context(accelerator)
         recorder.accelerator = accelerator
         stack.enter_context(recorder)
