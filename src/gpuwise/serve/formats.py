@@ -7,6 +7,7 @@ bits; a file of llama.cpp is narrowed as a whole.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gpuwise.errors import UnknownNameError
 from gpuwise.facts.models.architecture import Architecture
@@ -91,6 +92,7 @@ def format_of_precision(precision: str) -> WeightFormat:
     return FORMATS[FORMAT_OF_PRECISION[precision]]
 
 
+@lru_cache(maxsize=1024)
 def weight_bytes(arch: Architecture, weights: str, experts: str | None = None) -> float:
     """All weights of ``arch``, routed experts in the format ``experts`` (None: as ``weights``). Raises UnknownNameError."""
     form, narrow = find_format(weights), find_format(experts or weights)
@@ -99,6 +101,7 @@ def weight_bytes(arch: Architecture, weights: str, experts: str | None = None) -
     return matrices + (count.total - count.layers) * _outer_bytes(form)
 
 
+@lru_cache(maxsize=1024)
 def weight_bytes_read(arch: Architecture, weights: str, experts: str | None = None) -> float:
     """Bytes of weights that one token reads: every parameter but the rows of the embedding it does not look up; of the
     experts those it is sent to. Raises UnknownNameError."""

@@ -105,7 +105,7 @@ def device_times(arch: Architecture, system: System, config: EngineConfig, itera
     columns = np.broadcast_arrays(iterations.sequences, iterations.q_len, iterations.kv_len)
     for i, (sequences, q_len, _) in enumerate(zip(*columns, strict=True)):
         mine = -(-int(sequences) // config.attention_dp)
-        for table, count in _forward_tables(arch, config, mine, int(q_len)):
+        for table, count in _forward_tables(arch, config.tp, mine, int(q_len)):
             tables.append(table)
             weight.append(count)
             owner.append(i)
@@ -126,13 +126,14 @@ def device_times(arch: Architecture, system: System, config: EngineConfig, itera
     return DeviceTimes(kernels, attention, memory, total(times.communication_s), sigma, times.basis)
 
 
-def _forward_tables(arch: Architecture, config: EngineConfig, sequences: int, q_len: int) -> list[tuple[OpTable, float]]:
+@lru_cache(maxsize=512)
+def _forward_tables(arch: Architecture, tp: int, sequences: int, q_len: int) -> tuple[tuple[OpTable, float], ...]:
     """Forward rows of each distinct layer with its count, the embedding, and the head over each sequence's
     last token."""
     point = Point(
         micro_batch=sequences,
         seq_len=q_len,
-        tp=config.tp,
+        tp=tp,
         cp=1,
         ep=1,
         sequence_parallel=False,
@@ -146,10 +147,10 @@ def _forward_tables(arch: Architecture, config: EngineConfig, sequences: int, q_
     last = transformer_tables(arch, replace(point, seq_len=1)) if q_len > 1 else whole
     parts = [(table, float(whole.layer_counts[kind])) for kind, table in whole.layers.items()]
     parts += [(whole.embedding, 1.0), (last.head, 1.0)]
-    return [(_served(table, q_len == 1), count) for table, count in parts]
+    return tuple((_engine_rows(table, q_len == 1), count) for table, count in parts)
 
 
-def _served(table: OpTable, decode: bool) -> OpTable:
+def _engine_rows(table: OpTable, decode: bool) -> OpTable:
     """The rows an engine runs: forward, residuals inside the norms, no loss.
 
     Of a fused expert layer the first product's row stands for all but the router, and ``moe.unpermute`` stays

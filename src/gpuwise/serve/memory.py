@@ -10,6 +10,7 @@ sequence.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
@@ -69,6 +70,7 @@ def engine_memory(
     return ServingMemory(_rank_weights(arch, config), mine * each, activations + logits + context_bytes, most)
 
 
+@lru_cache(maxsize=1024)
 def _rank_weights(arch: Architecture, config: EngineConfig) -> float:
     """Dense weights over the tensor group, experts over all ranks."""
     narrow = FORMATS[config.expert_weights or config.weights]
