@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from gpuwise.facts.hardware.accelerators import Accelerator
     from gpuwise.facts.hardware.naming import find_accelerator, find_cluster
     from gpuwise.facts.hardware.systems import Cluster
-    from gpuwise.facts.models.architecture import Architecture, find_model
+    from gpuwise.facts.models.architecture import Architecture
+    from gpuwise.facts.models.catalogue import find_model
     from gpuwise.plan.api import fit, make_plan
     from gpuwise.plan.changes.remedies import Fit
     from gpuwise.plan.goal import Wishes
@@ -77,7 +78,7 @@ _HOME = {
     "estimate": "gpuwise.predict.step.training",
     "find_accelerator": "gpuwise.facts.hardware.naming",
     "find_cluster": "gpuwise.facts.hardware.naming",
-    "find_model": "gpuwise.facts.models.architecture",
+    "find_model": "gpuwise.facts.models.catalogue",
     "fit": "gpuwise.plan.api",
     "fit_step": "gpuwise.plan.step.fit",
     "make_plan": "gpuwise.plan.api",

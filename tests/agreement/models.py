@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from gpuwise.facts.models.architecture import Architecture, find_model
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.step.training import TrainingEstimate, estimate
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.changes.change import Change

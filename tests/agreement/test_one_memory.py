@@ -54,7 +54,7 @@ def served(ask: Ask, gpu: str, model: str, precision: str, context: int) -> dict
 @pytest.mark.parametrize("model", ["gemma-3-27b", "deepseek-v3", "llama-3.1-8b", "gpt2"])
 def test_the_cache_of_op_is_the_one_function(model: str, ask: Ask) -> None:
     """8,192 tokens of Gemma 3 27B were 1.03 and 3.88 GiB, of DeepSeek-V3 0.54 and 45.75."""
-    from gpuwise.facts.models.architecture import find_model
+    from gpuwise.facts.models.catalogue import find_model
     from gpuwise.predict.memory.kv_cache import VLLM, kv_cache_bytes
 
     context = 1024 if model == "gpt2" else 8192

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from functools import cache
 
-from gpuwise.facts.models.architecture import find_model
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.api import Pick, pick
 from gpuwise.pick.jobs import Job, serving_job, training_job
 from gpuwise.pick.limits import Limits

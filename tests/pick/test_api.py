@@ -11,7 +11,7 @@ from tests.pick.scenarios import chat_70b, finetune_8b, picked
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.boards import board_of
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.facts.models.architecture import find_model
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.api import Pick
 from gpuwise.pick.candidates import CODES
 from gpuwise.pick.document import pick_document

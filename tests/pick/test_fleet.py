@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.pick.scenarios import TODAY
 
-from gpuwise.facts.models.architecture import find_model
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.fleet import YEAR_H, Choice, best_splits, fleet
 from gpuwise.pick.limits import Have, Limits
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from gpuwise.errors import InputError, UnknownNameError
-from gpuwise.facts.models.architecture import find_model
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.jobs import OUTPUT_TOKENS, PROMPT_TOKENS, serving_job, training_job
 from gpuwise.workload.transformer.tables import model_flop_per_token
 

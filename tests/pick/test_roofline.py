@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.naming import find_accelerator
-from gpuwise.facts.models.architecture import find_model
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.roofline import Roof, decode_points, roofline, with_points
 
 ROOFS = st.builds(Roof, st.floats(1e9, 1e17), st.floats(1e9, 1e14))

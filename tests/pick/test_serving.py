@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.facts.models.architecture import find_model
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.jobs import serving_job
 from gpuwise.pick.serving import Service, TooLargeToServe, can_serve, least_replicas, least_token_s, serve_on
 

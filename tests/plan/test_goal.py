@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuwise.errors import GpuwiseError, InputError, UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.facts.models.architecture import find_model
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.defaults import (
     BATCH_TOKENS,
     default_global_batch,

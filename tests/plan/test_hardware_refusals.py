@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from gpuwise.errors import DataError, UnknownNameError, UnpredictableError
-from gpuwise.facts.models.architecture import find_model
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan import hardware
 from gpuwise.plan.goal import Wishes
 from gpuwise.plan.hardware import compare

@@ -9,7 +9,7 @@ import pytest
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.cpus import find_cpu
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.facts.models.architecture import find_model
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.api import make_plan
 from gpuwise.plan.goal import Wishes
 from gpuwise.plan.one_model import decode, train

@@ -9,7 +9,7 @@ import pytest
 
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.facts.models.architecture import find_model
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.api import make_plan
 from gpuwise.plan.document import plan_document
 from gpuwise.plan.explain import CURES, layout, percent

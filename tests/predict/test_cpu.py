@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpuwise.calibrate import cpu_fit
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.cpus import cpus, find_cpu
-from gpuwise.facts.models.architecture import find_model
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.cpu import attention_time, matmul_time, stream_time, training_time
 

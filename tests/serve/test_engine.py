@@ -8,7 +8,7 @@ import pytest
 
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import accelerators
-from gpuwise.facts.models.architecture import find_model
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve import engine
 from gpuwise.serve.engine import ENGINES, EngineConfig, check_split, engine_costs, engine_runs, tensor_parallel, version_number
 

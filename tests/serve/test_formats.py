@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuwise.errors import UnknownNameError
-from gpuwise.facts.models.architecture import find_model
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.formats import (
     ENGINE_FORMATS,
     FORMAT_OF_BITS,

@@ -5,7 +5,7 @@ import pytest
 
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.facts.models.architecture import find_model
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.engine import EngineConfig, engine_costs
 from gpuwise.serve.iteration import Iterations, device_times, iteration_time, one_iteration, shared_prefill, with_engine
 from gpuwise.serve.iteration_kernels import expert_format, product_format

@@ -3,7 +3,7 @@
 import pytest
 
 from gpuwise.facts.hardware.naming import find_accelerator
-from gpuwise.facts.models.architecture import find_model
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.llama_cpp import token_time, vendors
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwise.facts.hardware.accelerators import accelerators
-from gpuwise.facts.models.architecture import find_model
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.memory.kv_cache import LLAMA_CPP, VLLM, kv_cache_bytes
 from gpuwise.serve.engine import EngineConfig, tensor_parallel
 from gpuwise.serve.formats import weight_bytes

@@ -8,7 +8,7 @@ import pytest
 
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.cpus import find_cpu
-from gpuwise.facts.models.architecture import find_model
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.processor import token_time
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import pty
@@ -15,6 +16,8 @@ import time
 
 import pytest
 from tests.tui.screens import watch_demo
+from textual.app import App
+from textual.driver import Driver
 
 from gpuwise.errors import UnknownNameError
 from gpuwise.machine.telemetry.options import ScreenOptions
@@ -41,7 +44,7 @@ def test_what_goes_straight_to_the_terminal_is_what_textual_would_show(size) -> 
     async def act(screen) -> None:
         app, written = screen.app, list[str]()
         seen = [list(text.ljust(size[0])) for text in screen.lines]
-        app._driver.write_whole = written.append
+        app.write_whole = written.append
         for n in range(5):
             # parts move up and down as causes come and go, and as rows are chosen
             await screen.next_frame(7.0)
@@ -63,26 +66,30 @@ def test_colours_that_have_to_be_changed_on_the_way_go_textuals_way(monkeypatch)
     monkeypatch.setenv("NO_COLOR", "1")
 
     async def act(screen) -> None:
-        screen.app._driver.write_whole = pytest.fail
+        screen.app.write_whole = pytest.fail
         await screen.next_frame()
 
     watch_demo(2, act)
 
 
-def test_a_textual_that_is_made_otherwise_gets_its_own_driver(monkeypatch) -> None:
-    from textual._xterm_parser import XTermParser
+async def _made(app: App) -> Driver:
+    made = find_driver()
+    assert made is not None
+    return made(app)
 
-    found = find_driver()
-    assert found is not None and found.__name__ == "QuietDriver"
-    with monkeypatch.context() as m:
-        m.setattr(XTermParser, "tick", None)
-        assert find_driver() is None
-    with monkeypatch.context() as m:
-        m.setattr(XTermParser, "__init__", lambda self, debug, more: None)
-        assert find_driver() is None
-    monkeypatch.delitem(sys.modules, "gpuwise.tui.quiet_driver")
-    monkeypatch.setitem(sys.modules, "textual._xterm_parser", None)
-    assert find_driver() is None
+
+def test_the_driver_gives_the_application_its_way_to_the_terminal(monkeypatch) -> None:
+    app = TopApp(None, ScreenOptions())  # type: ignore[arg-type]
+    driver = asyncio.run(_made(app))
+    written = list[str]()
+    monkeypatch.setattr(driver, "write", written.append)
+    monkeypatch.setattr(driver, "flush", lambda: written.append("flushed"))
+    assert app.write_whole is not None
+    app.write_whole("text")
+    assert written == ["\x1b[?2026htext\x1b[?2026l", "flushed"]
+    other = App()
+    asyncio.run(_made(other))
+    assert not hasattr(other, "write_whole"), "an application that asks for nothing gets nothing"
 
 
 def test_a_theme_that_there_is_not_is_refused() -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuwise.calibrate.validation import Scores
+
+F64 = NDArray[np.float64]
 
 
 def joined(parts: Sequence[Scores | None]) -> Scores | None:
@@ -24,3 +28,13 @@ def joined(parts: Sequence[Scores | None]) -> Scores | None:
         baseline=np.concatenate([s.baseline for s in found]),
         reason=[v for s in found for v in s.reason],
     )
+
+
+def constant_efficiency(group: NDArray[Any], work_over_peak: F64, measured: F64) -> F64:
+    """Seconds had every row of a group the group's median efficiency."""
+    out = np.full(len(measured), np.nan)
+    for name in set(group):
+        here = (group == name) & np.isfinite(work_over_peak) & (measured > 0)
+        if here.any():
+            out[here] = np.median(measured[here] / work_over_peak[here]) * work_over_peak[here]
+    return out

@@ -35,7 +35,7 @@ def models(*query: str, json: Annotated[bool, Parameter(negative="")] = False) -
 def _search(query: str) -> list[Architecture]:
     """The models ``query`` means: the one of that name, or all with its words. Raises UnknownNameError."""
     from gpuwise.errors import AmbiguousNameError, UnknownNameError
-    from gpuwise.facts.models.architecture import find_model
+    from gpuwise.facts.models.catalogue import find_model
     from gpuwise.facts.models.catalogue import models as catalogue
 
     known = catalogue()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
-from gpuwise.facts.models.architecture import find_model
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.candidates import LeftOut, Way, cluster_of, counts_for, left_out, not_in_limits, placed
 from gpuwise.pick.jobs import Job, serving_job, training_job
 from gpuwise.pick.limits import Limits, check_limits

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster
-from gpuwise.facts.models.architecture import Architecture, find_model
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.goal import Wishes
 from gpuwise.plan.planner import Plan, Pricing, plan_on
 

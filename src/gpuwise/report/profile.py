@@ -136,14 +136,14 @@ def _parts_drawing(profile: Profile) -> Drawing:
 
 def _timeline_drawing(profile: Profile) -> Drawing | None:
     """One step of the trace: each part in a lane of its own."""
-    case = profile.case
-    if case.traced is None or case.steps is None:
+    data = profile.data
+    if data.traced is None or data.steps is None:
         return None
-    lengths = case.steps.windows[:, 1] - case.steps.windows[:, 0]
-    window = case.steps.windows[int(np.argsort(lengths)[len(lengths) // 2])]
+    lengths = data.steps.windows[:, 1] - data.steps.windows[:, 0]
+    window = data.steps.windows[int(np.argsort(lengths)[len(lengths) // 2])]
     wide = float(window[1] - window[0])
     lanes: dict[str, Floats] = {}
-    for name, own in case.traced.layers:
+    for name, own in data.traced.layers:
         inside = common(own, window.reshape(1, 2)) if len(own) else NO_SPANS
         if len(inside):
             lanes[name] = _thinned(inside, wide / MOST_PIECES)

@@ -45,6 +45,9 @@ PARTS = ("head", "cards", "chart", "processes", "foot")
 class TopApp(Acts):
     """``gpuwise top`` over any source of frames."""
 
+    write_whole: Callable[[str], None] | None = None
+    """Writes to the terminal past Textual's compositor; a driver that can sets it."""
+
     TITLE = "gpuwise top"
     ENABLE_COMMAND_PALETTE = False
     CSS = "Screen { layout: vertical; overflow: hidden; } Screen > Panel { height: 100%; }"
@@ -200,12 +203,11 @@ class TopApp(Acts):
     def _straight(self) -> Callable[[str], None] | None:
         """The way to the terminal without Textual's compositor; None where something has to be done to the colours on the way,
         or the screen is not yet as large as the terminal."""
-        driver = self._driver
-        if driver is None or not hasattr(driver, "write_whole") or self.panel.size != self.size:
+        if self.write_whole is None or self.panel.size != self.size:
             return None
         if any(not isinstance(f, ANSIToTruecolor) for f in self.panel.get_line_filters()):
             return None
-        return getattr(driver, "write_whole")  # noqa: B009 - our own driver's
+        return self.write_whole
 
     def _top(self) -> Screen[object] | None:
         """The screen on top; None while the application ends."""

@@ -28,11 +28,9 @@ def run(source: Source, options: ScreenOptions) -> int:
 
 
 def find_driver() -> type[Driver] | None:
-    """The driver that sleeps until a key comes; None, which is Textual's own, where this Textual is not made as ours expects."""
+    """The driver of this system's terminals; None, which is Textual's choice, on Windows."""
     if sys.platform == "win32":
         return None
-    try:
-        from gpuwise.tui.quiet_driver import QuietDriver, fits
-    except ImportError:
-        return None
-    return QuietDriver if fits() else None
+    from gpuwise.tui.terminal import TerminalDriver
+
+    return TerminalDriver

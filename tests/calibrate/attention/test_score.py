@@ -10,7 +10,7 @@ import pytest
 
 from gpuwise.calibrate.attention import score as attention
 from gpuwise.calibrate.attention.fit import Fit, Rows, fit_network, fit_trees
-from gpuwise.calibrate.attention.rows import FILES, is_check_site, read
+from gpuwise.calibrate.attention.rows import ACCELERATORS, FILES, is_check_site, read
 from gpuwise.calibrate.validation import summarise
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import accelerators
@@ -151,5 +151,5 @@ def test_trees_learn_a_kernels_bad_corner() -> None:
 
 
 def test_the_catalogue_has_every_device_of_the_tables() -> None:
-    for identity in attention.ACCELERATORS.values():
+    for identity in ACCELERATORS.values():
         assert identity in accelerators()

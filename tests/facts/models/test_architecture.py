@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from gpuwise.errors import AmbiguousNameError, DataError, FieldError, InputError, UnknownNameError
 from gpuwise.facts.models import catalogue as model_files
 from gpuwise.facts.models.architecture import Encoder, Moe, Patches
-from gpuwise.facts.models.architecture import find_model as find_model_lazily
 from gpuwise.facts.models.catalogue import find_model, models, read_catalogue
 from gpuwise.facts.models.checks import check_architecture
 
@@ -180,10 +179,6 @@ def test_separators_never_lead_to_another_model(name: str, separator: str) -> No
     except InputError:
         return
     assert found.id == name
-
-
-def test_lazy_name_in_models() -> None:
-    assert find_model_lazily("gpt2") is models()["gpt2"]
 
 
 def test_families() -> None:

@@ -208,7 +208,7 @@ def test_a_bigger_memory_serves_more_at_once() -> None:
 
 
 def test_weights_get_narrower_only_where_they_must() -> None:
-    from gpuwise.facts.models.architecture import find_model
+    from gpuwise.facts.models.catalogue import find_model
 
     arch = find_model("llama-3.1-70b")
     assert subject_serving(arch, find_cluster("8xh100-sxm"), 4096, None).weights == "bf16"
@@ -219,13 +219,13 @@ def test_weights_get_narrower_only_where_they_must() -> None:
 
 
 def test_a_wider_format_is_not_served_where_it_does_not_fit() -> None:
-    from gpuwise.facts.models.architecture import find_model
+    from gpuwise.facts.models.catalogue import find_model
 
     assert subject_serving(find_model("llama-3.1-70b"), find_cluster("h100-sxm"), 4096, "bf16").weights is None
 
 
 def test_experts_are_split_with_the_rest() -> None:
-    from gpuwise.facts.models.architecture import find_model
+    from gpuwise.facts.models.catalogue import find_model
 
     one, two = (subject_serving(find_model("mixtral-8x7b"), find_cluster(n), 2048, None) for n in ("2xh100-sxm", "8xh100-sxm"))
     assert one.single is not None and two.single is not None and two.single.expected > one.single.expected
@@ -233,7 +233,7 @@ def test_experts_are_split_with_the_rest() -> None:
 
 
 def test_where_no_engine_runs_one_sequence_is_still_predicted() -> None:
-    from gpuwise.facts.models.architecture import find_model
+    from gpuwise.facts.models.catalogue import find_model
 
     done = subject_serving(find_model("llama-3.1-8b"), find_cluster("m4-max"), 2048, None)
     assert done.weights and "llama.cpp" in done.words and done.batched is None

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from gpuwise.errors import LayoutError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster
-from gpuwise.facts.models.architecture import Architecture, find_model
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.rules import RULES, allowed, check_strategy
 from gpuwise.plan.space.stack_rules import STACK_RULES, find_stack_rules

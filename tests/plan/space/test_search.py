@@ -4,7 +4,7 @@ import pytest
 
 from gpuwise.errors import LayoutError
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.facts.models.architecture import find_model
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.changes.neighbours import neighbours
 from gpuwise.plan.goal import Goal, Wishes, make_goal
 from gpuwise.plan.space.rules import check_strategy

@@ -106,7 +106,7 @@ def test_rows_are_ranked_and_the_front_is_monotone(small: Architecture, nodes: C
 
 def test_nothing_fits_leaves_the_smallest() -> None:
     from gpuwise.facts.hardware.naming import find_cluster
-    from gpuwise.facts.models.architecture import find_model
+    from gpuwise.facts.models.catalogue import find_model
 
     arch, card = find_model("llama-3.1-70b"), find_cluster("4090")
     base = Strategy(stack="compiled-fsdp")

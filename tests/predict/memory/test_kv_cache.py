@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpuwise.errors import InputError, UnknownNameError
-from gpuwise.facts.models.architecture import find_model
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.memory.kv_cache import (
     ELEMENT_BYTES,
     LLAMA_CPP,

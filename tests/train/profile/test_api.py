@@ -40,7 +40,7 @@ def test_a_loop_with_its_own_loader() -> None:
     assert found.split.parts["data wait"] > 0.009
     assert sum(found.split.parts.values()) == pytest.approx(found.split.wall_s)
     assert found.samples_per_s == pytest.approx(16 / found.split.wall_s)
-    assert found.case.trace is not None
+    assert found.data.trace is not None
 
 
 def test_too_few_steps_are_no_profile() -> None:

@@ -63,7 +63,7 @@ def test_the_whole_script_runs_where_asked(zygote: Zygote, tmp_path: Path) -> No
     session = _run(LOOP.format(steps=60, end="print('the end', step)\nsys.exit(4)"), zygote, tmp_path, whole=True)
     assert (session.code, session.outcome.ended) == (4, "exit")
     assert "the end 59" in (tmp_path / "output").read_text()
-    assert session.profile.case.trace is not None
+    assert session.profile.data.trace is not None
 
 
 def test_a_crash_after_enough_was_seen_still_tells(zygote: Zygote, tmp_path: Path) -> None:

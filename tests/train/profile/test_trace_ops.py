@@ -10,7 +10,7 @@ import pytest
 from gpuwise.facts.hardware.cpus import cpus
 from gpuwise.train.profile.result import profile_traces
 from gpuwise.train.profile.trace import Detail
-from gpuwise.train.profile.trace_ops import _BIAS, _IS_CAUSAL, KNOWN, signature_of, works_of
+from gpuwise.train.profile.trace_ops import _BIAS, _IS_CAUSAL, KNOWN_OPS, signature_of, trace_ops_of
 
 STEP = 10_000.0
 IMAGES, FILTERS = [64, 256, 56, 56], [64, 256, 1, 1]
@@ -28,9 +28,9 @@ def test_places_are_those_of_pytorch() -> None:
 def test_every_known_name_is_an_operation_of_pytorch() -> None:
     torch = pytest.importorskip("torch")
     # what has no in-place or no backward form is listed with the others by rule, and never seen
-    real = {name for name in KNOWN if torch._C._jit_get_schemas_for_operator(name)}
+    real = {name for name in KNOWN_OPS if torch._C._jit_get_schemas_for_operator(name)}
     assert {"aten::gelu_backward", "aten::copy_", "aten::convolution_backward", "aten::cudnn_batch_norm"} <= real
-    assert len(real) > 0.7 * len(KNOWN)
+    assert len(real) > 0.7 * len(KNOWN_OPS)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def real_trace(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
 
 def test_flop_are_those_that_pytorch_counts(real_trace: tuple[Path, float]) -> None:
     file, counted = real_trace
-    works = works_of(profile_traces([file]).case)
+    works = trace_ops_of(profile_traces([file]).data)
     convolutions = [w for w in works if "convolution" in w.signature.op]
     assert sum(w.signature.flop * w.count for w in convolutions) == pytest.approx(counted, rel=1e-9)
     names = {w.signature.op.split(".")[1] for w in works}

@@ -7,9 +7,9 @@ import pytest
 from gpuwise.errors import FieldError, InputError
 from gpuwise.train.hook.journal import DENSE_TICKS, Follower, Journal, Writer
 from gpuwise.train.hook.ticks import Tick
-from gpuwise.train.run.compared import compared_of
-from gpuwise.train.run.config import Expected, Plan, Tuned, read, write
-from gpuwise.train.run.progress import Now, loop_of, now_of
+from gpuwise.train.run.comparison import comparison_of
+from gpuwise.train.run.config import Expected, Plan, TunedConfig, read, write
+from gpuwise.train.run.progress import Progress, loop_of, progress_of
 from gpuwise.train.run.run import find_config, run_tuned
 from gpuwise.train.tune.energy import Energy
 
@@ -39,19 +39,19 @@ def test_the_script_runs_as_it_was_tuned(tmp_path: Path, capfd: pytest.CaptureFi
     """Its words, files and exit code are its own."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    tuned = Tuned("train.py", {"fused_optimizer": True, "prefetch": 4}, Expected(100.0, "samples", 0.04, 50.0))
-    seen: list[Now] = []
-    ran = run_tuned(str(script), [str(tmp_path / "weights.pt")], tuned, look=seen.append, every_s=0.05)
+    tuned = TunedConfig("train.py", {"fused_optimizer": True, "prefetch": 4}, Expected(100.0, "samples", 0.04, 50.0))
+    seen: list[Progress] = []
+    result = run_tuned(str(script), [str(tmp_path / "weights.pt")], tuned, look=seen.append, every_s=0.05)
     assert capfd.readouterr().out == f"fused True [{str(tmp_path / 'weights.pt')!r}]\n"
-    assert ran.outcome.code == 3 and (tmp_path / "weights.pt").exists()
-    assert ran.refused == {"prefetch": "the loader has no workers"}
-    assert ran.compared is not None and ran.compared.per == "samples"
-    assert ran.compared.error == pytest.approx(100.0 / ran.compared.rate - 1.0)
-    assert ran.kept_in is None, "with a lever that did not take hold it is not what the file says"
+    assert result.outcome.code == 3 and (tmp_path / "weights.pt").exists()
+    assert result.refused == {"prefetch": "the loader has no workers"}
+    assert result.comparison is not None and result.comparison.per == "samples"
+    assert result.comparison.error == pytest.approx(100.0 / result.comparison.rate - 1.0)
+    assert result.kept_in is None, "with a lever that did not take hold it is not what the file says"
 
 
 def test_files_are_read_as_they_were_written(tmp_path: Path) -> None:
-    tuned = Tuned(
+    tuned = TunedConfig(
         "a/train.py", {"workers": 2, "autocast": "bf16", "trim_padding": True}, Expected(9.5, "samples", 0.5, 3.0, 7, "cpu")
     )
     write(tuned, tmp_path / "gpuwise.toml", {"workers": "1.50x, order"})
@@ -90,10 +90,10 @@ def test_where_the_file_is_looked_for(tmp_path: Path, monkeypatch: pytest.Monkey
     script.touch()
     with pytest.raises(InputError, match=r"no gpuwise\.toml"):
         find_config(str(script), None)
-    write(Tuned("other.py"), tmp_path / "gpuwise.toml", {})
+    write(TunedConfig("other.py"), tmp_path / "gpuwise.toml", {})
     with pytest.raises(InputError, match=r"is of other\.py, not of"):
         find_config(str(script), None)
-    write(Tuned("in/train.py", {"threads": 1}), tmp_path / "in" / "gpuwise.toml", {})
+    write(TunedConfig("in/train.py", {"threads": 1}), tmp_path / "in" / "gpuwise.toml", {})
     assert find_config(str(script), None)[1].levers == {"threads": 1}
 
 
@@ -107,12 +107,14 @@ SMALL = {"event": "loader", "n_samples": 8, "batch_size": 4, "n_batches": 2}
 
 def test_progress_tells_rate_loss_memory_cost_and_time_left() -> None:
     journal = Journal(ticks=ticks(13), losses={0: 2.0, 1: 1.5}, events=[SMALL, LOADER], used_bytes=7)
-    now = now_of(journal, Plan(epochs=3, price_per_hour=2.0), expected=Expected(16.0, "samples", 0.25, 1.0), elapsed_s=1800.0)
+    now = progress_of(
+        journal, Plan(epochs=3, price_per_hour=2.0), expected=Expected(16.0, "samples", 0.25, 1.0), elapsed_s=1800.0
+    )
     assert (now.n_steps, now.rate, now.per, now.loss, now.memory_bytes) == (12, 8.0, "samples", 1.5, 7)
     assert (now.epoch, now.epochs, now.total_steps) == (0.48, 3.0, 75.0)
     # 63 turns of half a second, predicted a quarter
     assert (now.left_s, now.predicted_left_s, now.cost_usd) == (31.5, 15.75, 1.0)
-    assert now_of(Journal()) == Now(0)
+    assert progress_of(Journal()) == Progress(0)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_progress_tells_rate_loss_memory_cost_and_time_left() -> None:
     ],
 )
 def test_how_long_it_goes_on(plan: Plan, events: list[dict[str, object]], total: float | None) -> None:
-    assert now_of(Journal(ticks=ticks(9), events=list(events)), plan).total_steps == total
+    assert progress_of(Journal(ticks=ticks(9), events=list(events)), plan).total_steps == total
 
 
 def test_a_run_of_days_is_read_from_few_ticks() -> None:
@@ -137,19 +139,19 @@ def test_a_run_of_days_is_read_from_few_ticks() -> None:
     journal.ticks += [
         Tick(10.0 + 25.0 * k, 0, samples=80 + 400 * k, n_batches=20 + 100 * k, n_optimizer=20 + 100 * k) for k in range(1, 11)
     ]
-    now = now_of(journal, Plan(total_steps=2020))
+    now = progress_of(journal, Plan(total_steps=2020))
     assert now.n_steps == 1020 and now.rate == pytest.approx(16.0, rel=0.2)
-    compared = compared_of(journal, None, None)
-    assert compared is not None and compared.rate == 16.0 and compared.step_s == 0.25
-    assert (compared.n_steps, compared.train_s, compared.samples) == (1020, 260.0, 4080.0)
+    comparison = comparison_of(journal, None, None)
+    assert comparison is not None and comparison.rate == 16.0 and comparison.step_s == 0.25
+    assert (comparison.n_steps, comparison.train_s, comparison.samples) == (1020, 260.0, 4080.0)
 
 
 def test_predicted_beside_measured() -> None:
     expected = Expected(10.0, "samples", 0.4, 5.0, 200, energy_j=3.0)
     plan = Plan(price_per_hour=3.6, usd_per_kwh=0.36)
-    compared = compared_of(Journal(ticks=ticks(13)), expected, 100, plan=plan, energy=Energy(96.0, "RAPL"))
-    assert compared is not None and compared.rate == 8.0 and compared.error == pytest.approx(0.25)
-    told = {r.name: (r.predicted, r.measured, r.error) for r in compared.rows()}
+    comparison = comparison_of(Journal(ticks=ticks(13)), expected, 100, plan=plan, energy=Energy(96.0, "RAPL"))
+    assert comparison is not None and comparison.rate == 8.0 and comparison.error == pytest.approx(0.25)
+    told = {r.name: (r.predicted, r.measured, r.error) for r in comparison.rows()}
     assert told["samples a second"] == (10.0, 8.0, pytest.approx(0.25))
     assert told["seconds a step"] == (0.4, 0.5, pytest.approx(-0.2))
     assert told["memory"] == (200, 100, 1.0)
@@ -157,15 +159,15 @@ def test_predicted_beside_measured() -> None:
     assert told["time of 12 steps"] == (4.8, 6.0, pytest.approx(-0.2))
     # 3.6 dollars an hour are a thousandth a second; 0.36 a kWh are 1e-7 a joule
     assert told["their cost"] == (pytest.approx(0.0048 + 144e-7), pytest.approx(0.006 + 96e-7), pytest.approx(-0.2, abs=0.01))
-    assert compared_of(Journal(ticks=ticks(3)), None, None) is None
-    other = compared_of(Journal(ticks=ticks(13)), Expected(10.0, "steps", 0.4, 5.0), None)
+    assert comparison_of(Journal(ticks=ticks(3)), None, None) is None
+    other = comparison_of(Journal(ticks=ticks(13)), Expected(10.0, "steps", 0.4, 5.0), None)
     assert other is not None and other.error is None and other.rows()[0].predicted is None
 
 
 def test_a_plan_is_read_and_bad_ones_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "gpuwise.toml"
     plan = Plan(epochs=3, price_per_hour=2.5, country="DE")
-    write(Tuned("train.py", {"workers": 2}, plan=plan), path, {})
+    write(TunedConfig("train.py", {"workers": 2}, plan=plan), path, {})
     assert read(path).plan == plan
     for text, match in (
         ("price_per_hour = -1", "no number above zero"),

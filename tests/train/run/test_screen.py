@@ -16,7 +16,7 @@ import pytest
 
 from gpuwise.cli.run.screen import last_line
 from gpuwise.cli.run.view import format_energy, progress_words
-from gpuwise.train.run.progress import Now
+from gpuwise.train.run.progress import Progress
 
 SHOWS = """
 import os, subprocess, sys, time
@@ -166,9 +166,9 @@ def test_what_stands_on_the_last_line(written: bytes, line: bytes) -> None:
 
 
 def test_the_line_of_progress() -> None:
-    now = Now(1200, 31.24, "samples", 1.234567, 0.5, 3.0, 2**30, 7200.0, 0.42, 7200.0, 600.0, 500.0)
+    now = Progress(1200, 31.24, "samples", 1.234567, 0.5, 3.0, 2**30, 7200.0, 0.42, 7200.0, 600.0, 500.0)
     assert progress_words(now) == (
         "step 1,200 of 7,200, 31.24 samples/s, loss 1.235, 10.0 min left (+20%), 1 GiB, 2 Wh, $0.42, epoch 0.50 of 3"
     )
-    assert progress_words(Now(0)) == "gpuwise: waiting for the first steps"
+    assert progress_words(Progress(0)) == "gpuwise: waiting for the first steps"
     assert [format_energy(j) for j in (412.0, 7200.0, 3.6e6)] == ["412 J", "2 Wh", "1 kWh"]

@@ -17,7 +17,7 @@ from gpuwise.train.hook.zygote import Zygote
 from gpuwise.train.tune import parity
 from gpuwise.train.tune.gate import Gate
 from gpuwise.train.tune.parity import UNITS, Distance, Verdict, curve_of, distance, judge
-from gpuwise.train.tune.trial import NO_DROPOUT, ROUNDING, Job, run
+from gpuwise.train.tune.trial import NO_DROPOUT, ROUNDING, TrialJob, run
 
 HERE = Path(__file__).parent
 STEPS = 4
@@ -26,7 +26,7 @@ LIMITS = Limits(wall_s=240)
 
 @pytest.fixture(scope="module")
 def gate(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Gate:
-    return Gate(Job(str(HERE / "traps.py"), limits=LIMITS), tmp_path_factory.mktemp("gate"), zygote, steps=STEPS)
+    return Gate(TrialJob(str(HERE / "traps.py"), limits=LIMITS), tmp_path_factory.mktemp("gate"), zygote, steps=STEPS)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_what_trains_the_same_passes(gate: Gate, levers: dict[str, object]) -> N
 
 
 def test_cutting_padding_that_counts_is_refused(zygote: Zygote, tmp_path: Path) -> None:
-    verdict = Gate(Job(str(HERE / "traps.py"), ("padding counts",), limits=LIMITS), tmp_path, zygote, steps=STEPS).check(
+    verdict = Gate(TrialJob(str(HERE / "traps.py"), ("padding counts",), limits=LIMITS), tmp_path, zygote, steps=STEPS).check(
         {"trim_padding": True}
     )
     assert not verdict.passed and "beyond" in verdict.words
@@ -57,7 +57,7 @@ def trapped(gate: Gate, zygote: Zygote, folder: Path, trap: str) -> Verdict:
     base, spread = gate._base()
     rounding = gate._noise("fp32 reordered", base)
     outcome = run(
-        Job(str(HERE / "traps.py"), (trap,), limits=LIMITS),
+        TrialJob(str(HERE / "traps.py"), (trap,), limits=LIMITS),
         {NO_DROPOUT: True},
         folder / "run",
         stop=Stop(most_steps=STEPS - 1),

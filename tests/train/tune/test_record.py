@@ -17,8 +17,8 @@ from gpuwise.train.run.config import Expected
 from gpuwise.train.tune.energy import Energy
 from gpuwise.train.tune.facts import Facts
 from gpuwise.train.tune.peak import Device
-from gpuwise.train.tune.record import Measured, expected_from, keep, keep_tuning, own_errors, script_of
-from gpuwise.train.tune.search import Result, Tried
+from gpuwise.train.tune.record import RateMeasurement, expected_from, keep, keep_tuning, own_errors, script_of
+from gpuwise.train.tune.search import CandidateResult, Result
 from gpuwise.train.tune.stats import Gain
 from gpuwise.train.tune.trial import Trial
 
@@ -34,8 +34,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def measured(kind: str, rate: float, **more: Any) -> Measured:
-    return Measured(kind, rate, "samples", 8 / rate, LEVERS, **more)
+def measured(kind: str, rate: float, **more: Any) -> RateMeasurement:
+    return RateMeasurement(kind, rate, "samples", 8 / rate, LEVERS, **more)
 
 
 def test_a_script_is_known_by_its_text_and_arguments(home: Path) -> None:
@@ -75,9 +75,9 @@ def tuning() -> Result:
     before = Trial("enough", True, 20, 0.08, 100.0, energy=Energy(3.0, "RAPL"), device=CPU)
     after = replace(before, step_s=0.032, rate=250.0, energy=Energy(1.2, "RAPL"))
     tried = (
-        Tried("workers", 2, "workers=2", "kept", "", Gain(1.5, 1.4, 1.6, 4), 1.8),
-        Tried("compile", "whole", "compile=whole", "kept", "", Gain(2.0, 1.9, float("inf"), 1)),
-        Tried("cache_items", True, "cache_items", "not tried", "hopeless"),
+        CandidateResult("workers", 2, "workers=2", "kept", "", Gain(1.5, 1.4, 1.6, 4), 1.8),
+        CandidateResult("compile", "whole", "compile=whole", "kept", "", Gain(2.0, 1.9, float("inf"), 1)),
+        CandidateResult("cache_items", True, "cache_items", "not tried", "hopeless"),
     )
     return Result(Facts("cpu", 2, 2, 0, None), before, after, LEVERS, tried, Gain(2.5, 2.4, 2.6, 4), None, 1.0, False)
 

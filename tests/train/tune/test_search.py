@@ -18,7 +18,7 @@ from gpuwise.train.run.config import read
 from gpuwise.train.tune.document import document, write_config
 from gpuwise.train.tune.search import Options, Result, Search
 from gpuwise.train.tune.state import FILE, State
-from gpuwise.train.tune.trial import Job
+from gpuwise.train.tune.trial import TrialJob
 from gpuwise.workload.changes.diff import diff_of
 
 HERE = Path(__file__).parent
@@ -28,7 +28,7 @@ SLOW_ITEMS, SLOW_COLUMNS = ("0.006", "0"), ("0", "2e-5")
 def tuned(zygote: Zygote, folder: Path, arguments: tuple[str, ...], *only: str, resume: bool = False) -> Result:
     state = State(folder, {"arguments": list(arguments)}, resume=resume)
     options = Options(minutes=30, steps=6, least_s=0.2, only=only)
-    return Search(Job(str(HERE / "slow_items.py"), arguments), state, folder, zygote, options).run()
+    return Search(TrialJob(str(HERE / "slow_items.py"), arguments), state, folder, zygote, options).run()
 
 
 @pytest.mark.slow
@@ -90,5 +90,5 @@ def test_scripts_that_cannot_be_tuned(zygote: Zygote, tmp_path: Path, text: str,
     (tmp_path / "script.py").write_text(text)
     with pytest.raises(kind, match=match):
         Search(
-            Job(str(tmp_path / "script.py")), State(tmp_path / "out", {}, resume=False), tmp_path / "out", zygote, Options()
+            TrialJob(str(tmp_path / "script.py")), State(tmp_path / "out", {}, resume=False), tmp_path / "out", zygote, Options()
         ).run()

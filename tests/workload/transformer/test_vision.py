@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwise.facts.models.architecture import find_model
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
 PUBLISHED = {"vit-b-16": 17.56e9, "vit-l-16": 61.55e9, "vit-h-14": 167.29e9}

@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.errors import DataError, require
+from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.kernels.attention.features import Shape
+from gpuwise.predict.kernels.attention.fused import attention_flop
 
 F64 = NDArray[np.float64]
 
@@ -131,3 +133,19 @@ def is_check_site(shape: Shape) -> NDArray[np.bool_]:
     """Whether a row's site (heads, key-value heads, head size, window) is one of those kept from the fit."""
     mixed = shape.heads * 1000003 + shape.kv_heads * 10007 + shape.head_dim * 101 + shape.window * 13
     return (mixed.astype(np.int64) * 2654435761 >> 16) % _CHECK_SHARE == 0
+
+
+def find(name: str) -> Accelerator | None:
+    """The catalogue's entry for a table's device name; None when there is none."""
+    from gpuwise.facts.hardware.accelerators import accelerators
+
+    return accelerators().get(ACCELERATORS.get(name, name))
+
+
+def ideal_seconds(accelerator: Accelerator, shape: Shape, dtype: str, kv_dtype: str) -> tuple[F64, F64]:
+    """[R] arithmetic at the specified rate, and compulsory bytes at the specified bandwidth."""
+    b, q, kv, h, g, d, dv, w = shape
+    flop = attention_flop(b, q, kv, h, d, dv, True, w)
+    seen = np.where(w > 0, np.minimum(kv, w + q), kv)
+    moved = b * q * h * (d + dv) * 2.0 + b * seen * g * (d + dv) * (1.0 if kv_dtype == "fp8" else 2.0)
+    return flop / accelerator.peak(dtype), moved / accelerator.memory_bandwidth_bytes_per_s

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.attention.rows import ACCELERATORS, DTYPES, SOURCES, Table, is_check_site, read
+from gpuwise.calibrate.attention.rows import DTYPES, SOURCES, Table, find, ideal_seconds, is_check_site, read
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError, UnpredictableError
 from gpuwise.predict.kernels.attention.features import Shape
-from gpuwise.predict.kernels.attention.fused import attention_decode_time, attention_flop, attention_forward_time
+from gpuwise.predict.kernels.attention.fused import attention_decode_time, attention_forward_time
 from gpuwise.predict.kernels.attention.implementations import coefficients
 from gpuwise.units import MICRO
 
@@ -101,13 +101,6 @@ def _score_published() -> tuple[NDArray[np.generic], ...]:
     )
 
 
-def find(name: str) -> Accelerator | None:
-    """The catalogue's entry for a table's device name; None when there is none."""
-    from gpuwise.facts.hardware.accelerators import accelerators
-
-    return accelerators().get(ACCELERATORS.get(name, name))
-
-
 def predict(accelerator: Accelerator, phase: str, shape: Shape, kernel: str | None, dtype: str, kv_dtype: str) -> KernelTime:
     """The package's own prediction of measured rows."""
     b, q, kv, h, g, d, dv, w = shape
@@ -127,15 +120,6 @@ def baseline_time(accelerator: Accelerator, phase: str, shape: Shape, dtype: str
     rule = rules.get(gpu, rules["any"])
     matrix, memory = ideal_seconds(accelerator, shape, dtype, kv_dtype)
     return np.maximum(matrix / rule["matrix_share"], memory / rule["bandwidth_share"]) + rule["latency_us"] * MICRO
-
-
-def ideal_seconds(accelerator: Accelerator, shape: Shape, dtype: str, kv_dtype: str) -> tuple[F64, F64]:
-    """[R] arithmetic at the specified rate, and compulsory bytes at the specified bandwidth."""
-    b, q, kv, h, g, d, dv, w = shape
-    flop = attention_flop(b, q, kv, h, d, dv, True, w)
-    seen = np.where(w > 0, np.minimum(kv, w + q), kv)
-    moved = b * q * h * (d + dv) * 2.0 + b * seen * g * (d + dv) * (1.0 if kv_dtype == "fp8" else 2.0)
-    return flop / accelerator.peak(dtype), moved / accelerator.memory_bandwidth_bytes_per_s
 
 
 def fit(folder: Path) -> None:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.attention import refit as family
+from gpuwise.calibrate.attention import kernel_fit as family
 from gpuwise.calibrate.attention.choices import MEASURED
-from gpuwise.calibrate.attention.rows import DTYPES, Table, is_check_site
-from gpuwise.calibrate.attention.score import find, ideal_seconds
+from gpuwise.calibrate.attention.rows import DTYPES, Table, find, ideal_seconds, is_check_site
 from gpuwise.calibrate.validation import log_sigma_of
 
 _LOG = logging.getLogger(__name__)
@@ -30,7 +29,7 @@ def log_sigmas(
     did not see.
 
     ``device`` by family: sites kept from the fit. ``family``: each of two devices from the other.
-    ``relative``: the families that :data:`attention_family.RELATED` pairs share their unit's design, those
+    ``relative``: the families that :data:`choices.RELATED` pairs share their unit's design, those
     that can be tried (GA100 and Ada) only their kernels, so the width is the geometric mean of what a sibling
     and what such a pair showed.
     """

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.capture_time.rows import NETWORKS, SAMPLE, Key, Rows, capture_of, read_rows
 from gpuwise.calibrate.capture_time.sources import roofline_s, score_sources
-from gpuwise.calibrate.published.mlperf import constant_efficiency
-from gpuwise.calibrate.score_tables import joined
+from gpuwise.calibrate.score_tables import constant_efficiency, joined
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.facts.hardware.accelerators import Accelerator

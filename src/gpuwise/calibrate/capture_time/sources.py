@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuwise.calibrate.capture_time.tables import Job, Row, examples_rows, lambda_rows, mlperf_rows, neusight_rows
-from gpuwise.calibrate.published.mlperf import constant_efficiency
+from gpuwise.calibrate.score_tables import constant_efficiency
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError, require
 from gpuwise.facts.hardware.accelerators import Accelerator

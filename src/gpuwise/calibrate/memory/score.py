@@ -25,7 +25,8 @@ from gpuwise.errors import GpuwiseError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import System
-from gpuwise.facts.models.architecture import Architecture, Patches, find_model
+from gpuwise.facts.models.architecture import Architecture, Patches
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.memory.device import StackMemory, context_bytes, library_workspace_bytes, usable_bytes
 from gpuwise.predict.memory.memory_rules import find_memory_rules

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.llm_training.layout_search import Job, best_layout
 from gpuwise.calibrate.published.reference_networks import step_time
-from gpuwise.calibrate.score_tables import joined
+from gpuwise.calibrate.published.vendor_examples import score_examples
+from gpuwise.calibrate.score_tables import constant_efficiency, joined
 from gpuwise.calibrate.tables import read_columns
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError, UnpredictableError
@@ -68,8 +69,6 @@ step time that would leave fewer in the stated time to train is in another unit.
 
 def score(folder: Path, all_check: bool) -> Scores | None:
     """Predict every row of the two tables under ``folder``; None when neither is there."""
-    from gpuwise.calibrate.published.vendor_examples import score_examples
-
     return joined([_score_mlperf(folder), score_examples(folder)])
 
 
@@ -212,13 +211,3 @@ def _job(row: _Row, cluster: Cluster, precision: str) -> Job:
         row.accumulation,
         lora_rank=16 if row.benchmark.endswith("lora") else 0,
     )
-
-
-def constant_efficiency(group: NDArray[Any], work_over_peak: F64, measured: F64) -> F64:
-    """Seconds had every row of a group the group's median efficiency."""
-    out = np.full(len(measured), np.nan)
-    for name in set(group):
-        here = (group == name) & np.isfinite(work_over_peak) & (measured > 0)
-        if here.any():
-            out[here] = np.median(measured[here] / work_over_peak[here]) * work_over_peak[here]
-    return out

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.published.reference_networks import arithmetic_format, step_time
 from gpuwise.calibrate.published.reference_transformers import TransformerRun, run_times
+from gpuwise.calibrate.score_tables import constant_efficiency
 from gpuwise.calibrate.tables import read_columns
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError, UnpredictableError
@@ -93,8 +94,6 @@ def score_examples(folder: Path) -> Scores | None:
             predicted[i] = result[0] / (run.micro_batch * run.accumulation * c["n_gpus"][i])
             sigma[i] = result[1]
     measured = 1.0 / c["throughput"]
-    from gpuwise.calibrate.published.mlperf import constant_efficiency
-
     group = np.array([f"{m} {s}" for m, s in zip(c["model"], c["seq_len"], strict=True)], dtype=object)
     return Scores(
         source=["deeplearningexamples " + m for m in c["model"]],

@@ -156,7 +156,7 @@ def _of_kernel(kind: str, words: Sequence[str], on: list[Target], against: Cpu |
 def _of_model(kind: str, words: Sequence[str], on: list[Target], against: Cpu | None, options: dict[str, Any]) -> ModelAnswer:
     import datetime
 
-    from gpuwise.facts.models.architecture import find_model
+    from gpuwise.facts.models.catalogue import find_model
     from gpuwise.plan import one_model
 
     arch = find_model(words[0])

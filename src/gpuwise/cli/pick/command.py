@@ -129,7 +129,7 @@ def pick(
 
 def job_of(purpose: str, model: str | None, work: Work, within: Within) -> Any:
     """The options as a :class:`gpuwise.pick.jobs.Job`. Raises InputError and UnknownNameError."""
-    from gpuwise.facts.models.architecture import find_model
+    from gpuwise.facts.models.catalogue import find_model
     from gpuwise.pick.jobs import serving_job, training_job
 
     if purpose not in PURPOSES:
@@ -229,7 +229,7 @@ def _learn(limits: Any, terms: Any, today: Any, top: int, json: bool) -> int:
 
 
 def _mixed(model: str | None, work: Work, limits: Any, terms: Any, today: Any, json: bool) -> int:
-    from gpuwise.facts.models.architecture import find_model
+    from gpuwise.facts.models.catalogue import find_model
     from gpuwise.pick.fleet import fleet, fleet_document
 
     if model is None:

@@ -56,7 +56,7 @@ def _rate(profile: Profile) -> str:
     said.append(f"{profile.device} busy {100 * profile.split.busy_share:.0f} %")
     if profile.utilisation is not None:
         said.append(f"products reach {percent(profile.utilisation)} of peak")
-    facts = profile.case.facts
+    facts = profile.data.facts
     if facts is not None and facts.power_w is not None:
         said.append(f"{facts.power_w:.0f} W")
     return ", ".join(said)

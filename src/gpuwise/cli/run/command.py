@@ -71,7 +71,7 @@ def run(
     path, tuned = find_config(script, config, module=module)
     plan = _plan(tuned.plan, epochs, total_steps, price, country, kwh)
     with screen() as shown:
-        ran = run_tuned(
+        result = run_tuned(
             script,
             arguments,
             tuned,
@@ -85,10 +85,10 @@ def run(
     if json:
         from gpuwise.cli.out import print_json
 
-        print_json(document(ran, str(path)))
+        print_json(document(result, str(path)))
     else:
-        summary(ran)
-    return ran.outcome.code
+        summary(result)
+    return result.outcome.code
 
 
 def _plan(

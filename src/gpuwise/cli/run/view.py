@@ -10,12 +10,12 @@ from gpuwise.units import J_PER_KWH, format_bytes, format_duration, format_usd
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gpuwise.train.run.compared import Compared, Row
-    from gpuwise.train.run.progress import Now
-    from gpuwise.train.run.run import Ran
+    from gpuwise.train.run.comparison import ComparisonRow, RunComparison
+    from gpuwise.train.run.progress import Progress
+    from gpuwise.train.run.run import RunResult
 
 
-def progress_words(now: Now) -> str:
+def progress_words(now: Progress) -> str:
     """What matters most first: a narrow terminal cuts the end off."""
     if now.rate is None:
         return "gpuwise: waiting for the first steps" if now.n_steps == 0 else f"gpuwise: step {now.n_steps}"
@@ -36,7 +36,7 @@ def progress_words(now: Now) -> str:
     return ", ".join(words)
 
 
-def _off_plan(now: Now) -> str:
+def _off_plan(now: Progress) -> str:
     """How much longer or shorter it takes than predicted."""
     if not now.predicted_left_s or now.left_s is None:
         return ""
@@ -51,7 +51,7 @@ def format_energy(joules: float) -> str:
     return f"{kwh * 1000:.3g} Wh" if joules >= 3600 else f"{joules:.3g} J"
 
 
-def summary(ran: Ran) -> None:
+def summary(result: RunResult) -> None:
     """Predicted beside measured, on stderr: stdout is the script's."""
     from rich.console import Console
     from rich.padding import Padding
@@ -59,59 +59,59 @@ def summary(ran: Ran) -> None:
     from gpuwise.cli.out import section
 
     to = Console(file=sys.stderr, highlight=False, emoji=False, markup=False)
-    for name, why in ran.refused.items():
+    for name, why in result.refused.items():
         to.print(f"gpuwise: {name} did not take hold: {why}")
-    compared = ran.compared
-    if compared is None:
+    comparison = result.comparison
+    if comparison is None:
         to.print("gpuwise: too few steps to measure")
         return
-    title = "gpuwise: measured" if compared.usable is None else "gpuwise: predicted and measured"
-    section(to, title, _table(compared))
-    for line in _lines(ran, compared):
+    title = "gpuwise: measured" if comparison.usable is None else "gpuwise: predicted and measured"
+    section(to, title, _table(comparison))
+    for line in _lines(result, comparison):
         to.print(Padding(line, (0, 0, 0, 2)), style="dim")
 
 
-def _lines(ran: Ran, compared: Compared) -> list[str]:
+def _lines(result: RunResult, comparison: RunComparison) -> list[str]:
     from gpuwise.cli.tune.view import METERS
 
     lines: list[str] = []
-    e = compared.expected
-    if compared.usable is not None:
-        lines.append(f"predicted from {compared.usable.basis}")
-        if compared.usable.before_rate < compared.usable.rate * 0.995:
-            lines.append(f"untouched it made {compared.usable.before_rate:.4g} {compared.per} a second")
+    e = comparison.expected
+    if comparison.usable is not None:
+        lines.append(f"predicted from {comparison.usable.basis}")
+        if comparison.usable.before_rate < comparison.usable.rate * 0.995:
+            lines.append(f"untouched it made {comparison.usable.before_rate:.4g} {comparison.per} a second")
     elif e is None:
         lines.append("nothing was measured of this script on this device before, so nothing was predicted")
     else:
         lines.append(f"the prediction is in {e.per}, so it cannot be compared")
-    if compared.energy.energy_j is not None:
-        whole = "" if ran.energy.energy_j is None else f"; {format_energy(ran.energy.energy_j)} from start to end"
-        lines.append(f"energy by {METERS.get(compared.energy.basis or '', 'the meter')}, idle power with it{whole}")
-    elif compared.energy.why is not None:
-        lines.append(f"energy unknown: {compared.energy.why}")
-    if ran.cost_usd is not None:
-        lines.append(f"{format_usd(ran.cost_usd)} from start to end ({format_duration(ran.outcome.wall_s)})")
-    if ran.not_kept is not None:
-        lines.append(f"not kept for the next prediction: {ran.not_kept}")
+    if comparison.energy.energy_j is not None:
+        whole = "" if result.energy.energy_j is None else f"; {format_energy(result.energy.energy_j)} from start to end"
+        lines.append(f"energy by {METERS.get(comparison.energy.basis or '', 'the meter')}, idle power with it{whole}")
+    elif comparison.energy.why is not None:
+        lines.append(f"energy unknown: {comparison.energy.why}")
+    if result.cost_usd is not None:
+        lines.append(f"{format_usd(result.cost_usd)} from start to end ({format_duration(result.outcome.wall_s)})")
+    if result.not_kept is not None:
+        lines.append(f"not kept for the next prediction: {result.not_kept}")
     return lines
 
 
-def _table(compared: Compared) -> Table:
+def _table(comparison: RunComparison) -> Table:
     from gpuwise.cli.out import table_of
 
-    if compared.usable is None:
+    if comparison.usable is None:
         table = table_of(("", "measured"), left=("",))
-        for row in compared.rows():
+        for row in comparison.rows():
             table.add_row(row.name, _cell(row, row.measured))
         return table
     table = table_of(("", "predicted", "measured", "error"), left=("",))
-    for row in compared.rows():
+    for row in comparison.rows():
         error = "" if row.error is None else f"{row.error:+.1%}"
         table.add_row(row.name, _cell(row, row.predicted), _cell(row, row.measured), error)
     return table
 
 
-def _cell(row: Row, value: float | None) -> str:
+def _cell(row: ComparisonRow, value: float | None) -> str:
     if value is None:
         return "unknown"
     if row.unit == "B":
@@ -123,30 +123,30 @@ def _cell(row: Row, value: float | None) -> str:
     return format_duration(value) if row.name.startswith("time") else f"{value:.4g}"
 
 
-def document(ran: Ran, config: str) -> dict[str, Any]:
+def document(result: RunResult, config: str) -> dict[str, Any]:
     """Everything, in SI units."""
-    compared, outcome = ran.compared, ran.outcome
-    expected = None if compared is None else compared.expected
+    comparison, outcome = result.comparison, result.outcome
+    expected = None if comparison is None else comparison.expected
     return {
         "config": config,
         "ended": outcome.ended,
         "code": outcome.code,
         "wall_s": outcome.wall_s,
-        "refused": ran.refused,
-        "device": None if ran.device is None else ran.device.name,
+        "refused": result.refused,
+        "device": None if result.device is None else result.device.name,
         "measured": None
-        if compared is None
+        if comparison is None
         else {
-            "rate": compared.rate,
-            "per": compared.per,
-            "step_s": compared.step_s,
-            "memory_bytes": compared.memory_bytes,
-            "steps": compared.n_steps,
-            "train_s": compared.train_s,
-            "energy_j": compared.energy.energy_j,
-            "energy_j_per_sample": compared.energy_a_sample_j,
-            "energy_basis": compared.energy.basis,
-            "energy_unknown": compared.energy.why,
+            "rate": comparison.rate,
+            "per": comparison.per,
+            "step_s": comparison.step_s,
+            "memory_bytes": comparison.memory_bytes,
+            "steps": comparison.n_steps,
+            "train_s": comparison.train_s,
+            "energy_j": comparison.energy.energy_j,
+            "energy_j_per_sample": comparison.energy_a_sample_j,
+            "energy_basis": comparison.energy.basis,
+            "energy_unknown": comparison.energy.why,
         },
         "predicted": None
         if expected is None
@@ -158,17 +158,17 @@ def document(ran: Ran, config: str) -> dict[str, Any]:
             "memory_bytes": expected.memory_bytes,
             "energy_j_per_sample": expected.energy_j,
             "from": expected.basis,
-            "train_s": None if compared is None else compared.predicted_s,
+            "train_s": None if comparison is None else comparison.predicted_s,
         },
-        "prediction_error": None if compared is None else compared.error,
+        "prediction_error": None if comparison is None else comparison.error,
         "compared": []
-        if compared is None
+        if comparison is None
         else [
             {"name": r.name, "unit": r.unit, "predicted": r.predicted, "measured": r.measured, "error": r.error}
-            for r in compared.rows()
+            for r in comparison.rows()
         ],
-        "energy_j": ran.energy.energy_j,
-        "cost_usd": ran.cost_usd,
-        "records": None if ran.kept_in is None else str(ran.kept_in),
-        "not_recorded": ran.not_kept,
+        "energy_j": result.energy.energy_j,
+        "cost_usd": result.cost_usd,
+        "records": None if result.kept_in is None else str(result.kept_in),
+        "not_recorded": result.not_kept,
     }

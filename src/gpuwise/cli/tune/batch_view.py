@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from gpuwise.train.tune.batch.fitting import Fitting
-    from gpuwise.train.tune.batch.merging import Merged
+    from gpuwise.train.tune.batch.merging import MergedBatch
     from gpuwise.train.tune.batch.sizes import Run, Sizes
     from gpuwise.train.tune.search import Result
 
@@ -68,16 +68,14 @@ def show_sizes(out: Console, sizes: Sizes, *, taken: bool) -> None:
 
 
 def _chosen(sizes: Sizes, *, taken: bool) -> str:
-    from gpuwise.cli.tune.view import gain_words
-
     if sizes.gain is None:
         return f"Worth taking: {sizes.own}, the script's own; none that was run is faster by enough."
     more = "".join(f", {name} = {value}" for name, value in sizes.levers)
     end = "It is taken." if taken else "It is not taken; --accept-batch takes it."
-    return f"Worth taking: {sizes.chosen}{more}: {gain_words(sizes.gain)} the samples a second of {sizes.own}. {end}"
+    return f"Worth taking: {sizes.chosen}{more}: {sizes.gain.words} the samples a second of {sizes.own}. {end}"
 
 
-def _merged(out: Console, merged: Merged) -> None:
+def _merged(out: Console, merged: MergedBatch) -> None:
     gain = "not measured" if merged.ratio is None else f"{merged.ratio:.2f}x the samples a second, from one run each"
     out.print(
         f"Merged at the same global batch: a batch of {merged.batch} with a step every {merged.accumulation} in place of "

@@ -12,7 +12,7 @@ from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
     from gpuwise.train.tune.search import Options, Result
-    from gpuwise.train.tune.trial import Job
+    from gpuwise.train.tune.trial import TrialJob
     from gpuwise.train.tune.worth import Worth
 
 FOLDER = "gpuwise-tune"
@@ -86,7 +86,7 @@ def tune(
     """
     from gpuwise.train.run.config import FILE
     from gpuwise.train.tune.search import Options
-    from gpuwise.train.tune.trial import Job
+    from gpuwise.train.tune.trial import TrialJob
 
     _check(script, minutes, tuple(only or ()), module=module)
     options = Options(
@@ -99,7 +99,7 @@ def tune(
         accept_batch=accept_batch,
         memory_bytes=memory,
     )
-    result, worth = _tune(Job(script, tuple(arguments), module), options, out, resume=resume, usd_per_hour=price)
+    result, worth = _tune(TrialJob(script, tuple(arguments), module), options, out, resume=resume, usd_per_hour=price)
     if record:
         _record(result, worth, script, arguments, module=module)
     target = None
@@ -122,7 +122,7 @@ def _check(script: str, minutes: float, only: tuple[str, ...], *, module: bool) 
     check_script(script, module=module)
 
 
-def _tune(job: Job, options: Options, out: Path, *, resume: bool, usd_per_hour: float | None) -> tuple[Result, Worth]:
+def _tune(job: TrialJob, options: Options, out: Path, *, resume: bool, usd_per_hour: float | None) -> tuple[Result, Worth]:
     from contextlib import ExitStack
     from importlib.metadata import PackageNotFoundError, version
 

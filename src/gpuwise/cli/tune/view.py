@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from gpuwise.train.tune.flop import Flop
-    from gpuwise.train.tune.search import Result, Tried
-    from gpuwise.train.tune.stats import Gain
+    from gpuwise.train.tune.search import CandidateResult, Result
     from gpuwise.train.tune.worth import Worth
     from gpuwise.workload.changes.diff import Patch
 
@@ -28,13 +27,6 @@ METERS = {
 }
 
 
-def gain_words(gain: Gain) -> str:
-    """``2.41x (2.20 to 2.63)``; the interval of a single pair is not known."""
-    if gain.n_pairs < 2:
-        return f"{gain.ratio:.2f}x (one pair)"
-    return f"{gain.ratio:.2f}x ({gain.low:.2f} to {gain.high:.2f})"
-
-
 def show(result: Result, patch: Patch, script: str, config: Path | None, worth: Worth | None = None) -> None:
     """On stdout."""
     from rich.padding import Padding
@@ -46,10 +38,10 @@ def show(result: Result, patch: Patch, script: str, config: Path | None, worth: 
     if result.gain is None:
         out.print("Nothing that was tried is faster and trains the same.", style="bold")
     elif not result.levers:
-        words = result.parity.words if result.parity is not None and not result.parity.passed else gain_words(result.gain)
+        words = result.parity.words if result.parity is not None and not result.parity.passed else result.gain.words
         out.print(f"What was kept one by one does not hold together ({words}): nothing is kept.", style="bold")
     else:
-        out.print(f"{gain_words(result.gain)} as fast, 95 % interval from {result.gain.n_pairs} pairs of runs.", style="bold")
+        out.print(f"{result.gain.words} as fast, 95 % interval from {result.gain.n_pairs} pairs of runs.", style="bold")
         if result.parity is not None:
             out.print(("Trains the same: " if result.parity.passed else "Trains OTHERWISE: ") + result.parity.words)
         else:
@@ -185,7 +177,7 @@ def _levers(out: Console, result: Result) -> None:
         section(out, title, table)
 
 
-def _by_reason(rows: list[Tried]) -> dict[str, list[str]]:
+def _by_reason(rows: list[CandidateResult]) -> dict[str, list[str]]:
     """Labels of levers that were left out for the same reason."""
     found: dict[str, list[str]] = {}
     for t in rows:
@@ -193,11 +185,11 @@ def _by_reason(rows: list[Tried]) -> dict[str, list[str]]:
     return found
 
 
-def _merged(rows: list[Tried]) -> list[tuple[str, str, str, str]]:
+def _merged(rows: list[CandidateResult]) -> list[tuple[str, str, str, str]]:
     """Lever, gain, the most it could give by the step's shares, why. Values of one lever with the same reason are one row."""
     found: dict[tuple[str, str, str, str], list[str]] = {}
     for t in rows:
-        gain = gain_words(t.gain) if t.gain is not None else ""
+        gain = t.gain.words if t.gain is not None else ""
         why = t.why
         if t.result == "kept" and t.parity is not None:
             why = f"{t.parity.changes}: {t.parity.words}"

@@ -181,14 +181,3 @@ class Architecture:
         if self.window is None:
             return self.n_layers
         return 0 if self.global_every is None else self.n_layers // self.global_every
-
-
-def find_model(text: str) -> Architecture:
-    """The model a person means: a catalogue name in any usual spelling, a Hugging Face ``config.json`` or a
-    folder with one, or dimensions (``layers=32,hidden=4096,heads=32,vocab=128256``).
-
-    Raises UnknownNameError, AmbiguousNameError, or FieldError for a file or dimensions that are wrong.
-    """
-    from gpuwise.facts.models.catalogue import find_model as find
-
-    return find(text)

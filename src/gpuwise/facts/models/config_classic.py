@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuwise.facts.models.architecture import Architecture, Encoder, Extra, Patches
-from gpuwise.facts.models.configs import Config
+from gpuwise.facts.models.config_fields import Config
 
 
 def _decoder(c: Config, *, hidden: int, heads: int, n_layers: int, **values: Any) -> Architecture:

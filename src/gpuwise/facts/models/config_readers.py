@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuwise.facts.models.architecture import Architecture, Mla, Moe
 from gpuwise.facts.models.config_classic import CLASSIC_READERS
-from gpuwise.facts.models.configs import Config
+from gpuwise.facts.models.config_fields import Config
 
 Reader = Callable[[Config], Architecture]
 

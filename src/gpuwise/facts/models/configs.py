@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from gpuwise.errors import FieldError, nearest_names
+from gpuwise.errors import FieldError
 from gpuwise.facts.loading import read_user_text
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.checks import check_architecture
+from gpuwise.facts.models.config_fields import Config
+from gpuwise.facts.models.config_readers import READERS, read_generic
 
 _LARGEST_FILE = 4_000_000
 _HYBRID_KEYS = (
@@ -55,84 +57,6 @@ _REFUSED = {
 """Types that the dimensions of an Architecture cannot express, and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
-    """Typed, strict access to one config: a value of the wrong type is refused, never converted."""
-
-    values: Mapping[str, object]
-    file: str
-
-    def error(self, message: str, *, field: str, hint: str) -> FieldError:
-        return FieldError(message, file=self.file, field=field, hint=hint)
-
-    def has(self, *keys: str) -> bool:
-        """Whether one of ``keys`` is there and not null."""
-        return any(self.values.get(key) is not None for key in keys)
-
-    def maybe(self, *keys: str, zero: bool = False) -> int | None:
-        """The first of ``keys`` that is there and not null, as a whole number above zero (``zero``: or
-        zero)."""
-        for key in keys:
-            value = self.values.get(key)
-            if value is None:
-                continue
-            if isinstance(value, float) and value.is_integer():
-                value = int(value)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise self.error(f"{key} is {str(value)[:40]!r}, not a whole number", field=key, hint="check the file")
-            if value < (0 if zero else 1):
-                raise self.error(f"{key} is {str(value)[:40]}", field=key, hint="it must be above zero")
-            return value
-        return None
-
-    def count(self, *keys: str, default: int | None = None, zero: bool = False) -> int:
-        """Like :meth:`maybe`, required unless there is a ``default``."""
-        value = self.maybe(*keys, zero=zero)
-        if value is None:
-            value = default
-        if value is None:
-            near = nearest_names(keys[0], [k for k in self.values if k not in keys], n=1)
-            hint = f"does {near[0]!r} mean {keys[0]!r}?" if near else f"give {keys[0]}"
-            null = keys[0] in self.values
-            raise self.error(f"{keys[0]} is {'null' if null else 'missing'}", field=keys[0], hint=hint)
-        return value
-
-    def flag(self, key: str, default: bool) -> bool:
-        """A true or false; null and absent mean ``default``."""
-        value = self.values.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self.error(f"{key} is {str(value)[:40]!r}, not true or false", field=key, hint="check the file")
-        return value
-
-    def word(self, key: str, default: str) -> str:
-        value = self.values.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise self.error(f"{key} is {str(value)[:40]!r}, not text", field=key, hint="check the file")
-        return value
-
-    def words(self, key: str) -> tuple[str, ...]:
-        """A list of texts; empty when absent."""
-        value = self.values.get(key)
-        if value is None:
-            return ()
-        if not isinstance(value, list) or not all(isinstance(v, str) for v in cast("list[object]", value)):
-            raise self.error(f"{key} is not a list of texts", field=key, hint="check the file")
-        return tuple(cast("list[str]", value))
-
-    def part(self, key: str) -> Config:
-        """A nested table; empty when absent."""
-        value = self.values.get(key)
-        if value is None:
-            return Config({}, self.file)
-        if not isinstance(value, dict):
-            raise self.error(f"{key} is not a table", field=key, hint="check the file")
-        return Config(cast("dict[str, object]", value), self.file)
-
-
 def read_model_config(path: Path) -> Architecture:
     """The architecture of a Hugging Face ``config.json``. Raises FieldError that names file and field."""
     text = read_user_text(path)
@@ -165,8 +89,6 @@ def _refuse_foreign(config: Config, model_type: str) -> None:
 
 def architecture_from_config(values: Mapping[str, object], *, file: str = "config", name: str = "") -> Architecture:
     """The architecture of an already parsed config; ``file`` is what errors point at. Raises FieldError."""
-    from gpuwise.facts.models.config_readers import READERS, read_generic
-
     config = Config(values, file)
     model_type = config.word("model_type", "")
     notes: list[str] = []

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.facts.models.architecture import Architecture, find_model
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.compare.facts import fact_rows
 from gpuwise.pick.compare.rows import Cell, Row, Subject, find_row
 from gpuwise.pick.compare.words import verdict

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster
-from gpuwise.facts.models.architecture import Architecture, find_model
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.memory.strategies import MemoryColumns, memory_columns

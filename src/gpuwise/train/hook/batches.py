@@ -37,13 +37,13 @@ def replace_batches(settings: Settings) -> Iterator[None]:
 
 def _give(settings: Settings) -> Give | None:
     if settings.parity is not None and settings.parity.replay_batches is not None:
-        return Replayed(Path(settings.parity.replay_batches), seed=(settings.seed or 0) if settings.parity.reseed else None)
+        return BatchReplayer(Path(settings.parity.replay_batches), seed=(settings.seed or 0) if settings.parity.reseed else None)
     if settings.parity is not None and settings.parity.record_batches is not None:
-        return Recorded(Path(settings.parity.record_batches))
-    return Constant() if settings.constant_batch else None
+        return BatchRecorder(Path(settings.parity.record_batches))
+    return ConstantBatch() if settings.constant_batch else None
 
 
-class Constant:
+class ConstantBatch:
     """The first batch of each loader, as often as the loader has batches: what the loop does without its data."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Constant:
         return self._first[key]
 
 
-class Recorded:
+class BatchRecorder:
     """What loaders give, kept in files as it comes: also where one ends."""
 
     def __init__(self, folder: Path) -> None:
@@ -83,7 +83,7 @@ class Recorded:
         return batch
 
 
-class Replayed:
+class BatchReplayer:
     """Kept batches, in the order in which they were given. Raises InputError where more are asked for than were kept.
 
     With ``seed``, random numbers begin anew at the first: what the loop drew for its data before differs between runs.

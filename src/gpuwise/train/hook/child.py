@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.train.hook.journal import Writer
-from gpuwise.train.hook.script import Ended, EnoughError, NoInput, run_script
+from gpuwise.train.hook.script import EnoughError, NoInput, ScriptEnd, run_script
 from gpuwise.train.hook.settings import Settings, Stop, read_settings
 from gpuwise.train.hook.ticks import Tick, steps_of, warm_up
 from gpuwise.units import KIB
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     return ended.code
 
 
-def _run(settings: Settings, journal: Writer, running: Running, stack: contextlib.ExitStack) -> Ended:
+def _run(settings: Settings, journal: Writer, running: Running, stack: contextlib.ExitStack) -> ScriptEnd:
     from gpuwise.train.hook.children import count_children
 
     sys.stdin = NoInput()
@@ -67,7 +67,7 @@ def _run(settings: Settings, journal: Writer, running: Running, stack: contextli
         ended = run_script(settings.script, settings.arguments, module=settings.module)
     except GpuwiseError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        ended = Ended("error", 2, error.message)
+        ended = ScriptEnd("error", 2, error.message)
     with contextlib.suppress(Exception):
         running.finish()
     return ended

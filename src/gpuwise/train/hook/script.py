@@ -22,7 +22,7 @@ class StandardInputError(EOFError):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ScriptEnd:
     """How a script ended."""
 
     reason: str
@@ -53,7 +53,7 @@ class NoInput(io.TextIOBase):
         return 0
 
 
-def run_script(script: str, arguments: Sequence[str], *, module: bool = False) -> Ended:
+def run_script(script: str, arguments: Sequence[str], *, module: bool = False) -> ScriptEnd:
     """Run it to its end, and say how it ended. Its traceback goes to standard error as Python prints it, without our frames.
 
     Raises InputError where there is no such script.
@@ -70,12 +70,12 @@ def run_script(script: str, arguments: Sequence[str], *, module: bool = False) -
     try:
         exec(code, main.__dict__)
     except EnoughError:
-        return Ended("enough", 0)
+        return ScriptEnd("enough", 0)
     except SystemExit as leaving:
-        return Ended("exit", _exit_code(leaving))
+        return ScriptEnd("exit", _exit_code(leaving))
     except BaseException as error:  # noqa: BLE001 - whatever it raised is what happened
         return _failed(error)
-    return Ended("end", 0)
+    return ScriptEnd("end", 0)
 
 
 def file_code(script: str) -> tuple[str, types.CodeType, None]:
@@ -121,7 +121,7 @@ def _exit_code(leaving: SystemExit) -> int:
     return 1
 
 
-def _failed(error: BaseException) -> Ended:
+def _failed(error: BaseException) -> ScriptEnd:
     trace, where = error.__traceback__, None
     own = trace.tb_next if trace is not None else None
     frame = own
@@ -137,7 +137,7 @@ def _failed(error: BaseException) -> Ended:
     text = " ".join(str(error).split())
     memory = isinstance(error, MemoryError) or any(t in f"{name} {text}" for t in _OUT_OF_MEMORY)
     code = 130 if isinstance(error, KeyboardInterrupt) else 1
-    return Ended("error", code, f"{name}: {text}" if text else name, where, memory, isinstance(error, StandardInputError))
+    return ScriptEnd("error", code, f"{name}: {text}" if text else name, where, memory, isinstance(error, StandardInputError))
 
 
 _AS_PYTHON = "give the training script as python would get it"

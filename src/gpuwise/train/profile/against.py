@@ -14,9 +14,9 @@ from gpuwise.predict.cpu import attention_time, matmul_time, stream_time
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.kernels.convolution_ops import conv_of
 from gpuwise.predict.step.capture_time import times_of
-from gpuwise.train.profile.findings.case import Case
+from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.products import Product
-from gpuwise.train.profile.trace_ops import BACKWARD_ATTENTION, works_of
+from gpuwise.train.profile.trace_ops import BACKWARD_ATTENTION, trace_ops_of
 from gpuwise.workload.capture.record.capture import Settings, Signature
 from gpuwise.workload.capture.record.table import row_dtype, row_shape
 from gpuwise.workload.step import CAUSAL, Kind
@@ -51,19 +51,19 @@ class Slower:
 _WIDTH = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 
 
-def against_device(case: Case, target: Target | None) -> tuple[Slower, ...]:
+def against_device(data: ProfileData, target: Target | None) -> tuple[Slower, ...]:
     """The operations of a step beside their prediction; empty without a target, or where shapes were not recorded."""
     if target is None:
         return ()
-    found = [*_products(case, target), *_works(case, target)]
+    found = [*_products(data, target), *_trace_ops(data, target)]
     return tuple(sorted(found, key=lambda s: -s.lost_s))
 
 
-def _works(case: Case, target: Target) -> list[Slower]:
+def _trace_ops(data: ProfileData, target: Target) -> list[Slower]:
     found: list[Slower] = []
-    settings = Settings("", case.capability or (0, 0))
-    for work in works_of(case):
-        s = work.signature
+    settings = Settings("", data.capability or (0, 0))
+    for op in trace_ops_of(data):
+        s = op.signature
         with suppress(GpuwiseError):
             if isinstance(target, Cpu):
                 time = on_processor(s, target)
@@ -74,14 +74,14 @@ def _works(case: Case, target: Target) -> list[Slower]:
             found.append(
                 Slower(
                     s.op.split(".")[1],
-                    work.words,
+                    op.words,
                     row_dtype(s),
-                    max(round(work.count), 1),
-                    work.seconds,
-                    expected_s * work.count,
+                    max(round(op.count), 1),
+                    op.seconds,
+                    expected_s * op.count,
                     basis,
-                    s.flop * work.count,
-                    (s.bytes_read + s.bytes_written) * work.count,
+                    s.flop * op.count,
+                    (s.bytes_read + s.bytes_written) * op.count,
                 )
             )
     return found
@@ -103,9 +103,9 @@ def on_processor(s: Signature, cpu: Cpu) -> Estimate:
     return one.scaled(float(max(sum(conv.wants[:2]), 1)))
 
 
-def _products(case: Case, target: Target) -> list[Slower]:
+def _products(data: ProfileData, target: Target) -> list[Slower]:
     found: list[Slower] = []
-    for product in case.products:
+    for product in data.products:
         if product.seconds <= 0 or not product.count:
             continue
         with suppress(GpuwiseError):

@@ -11,7 +11,7 @@ from gpuwise.train.profile.split import Split
 
 def document(profile: Profile, *, code: int | None = None) -> dict[str, Any]:
     """Seconds are a step's. ``code`` is the script's exit code, where one was run."""
-    facts = profile.case.facts
+    facts = profile.data.facts
     return {
         "name": profile.name,
         "device": profile.device,

@@ -11,8 +11,8 @@ from typing import Any
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.train.profile.against import Slower, Target, against_device, utilisation
-from gpuwise.train.profile.findings.case import Case, DeviceFacts, RankView
 from gpuwise.train.profile.findings.finding import Finding
+from gpuwise.train.profile.findings.profile_data import DeviceFacts, ProfileData, RankView
 from gpuwise.train.profile.findings.table import find_wastes
 from gpuwise.train.profile.fitted import fit_to, of_phases
 from gpuwise.train.profile.run_facts import RunFacts
@@ -41,12 +41,12 @@ class Profile:
     """Of the peak, by products alone; None where peak or shapes are unknown."""
     ranks: tuple[tuple[int, Split], ...] = ()
     notes: tuple[str, ...] = ()
-    case: Case = field(repr=False, default=None)  # type: ignore[assignment]
+    data: ProfileData = field(repr=False, default=None)  # type: ignore[assignment]
 
     @property
     def samples_per_s(self) -> float | None:
         """None where no batch was seen."""
-        n = self.case.samples
+        n = self.data.samples
         return n / self.split.wall_s if n and self.split.wall_s > 0 else None
 
 
@@ -60,10 +60,10 @@ def profile_traces(files: Sequence[Path], *, target: Target | None = None) -> Pr
     first = views[0]
     split = split_step(first.trace, first.steps)
     facts, target, name = _device_of(first.trace, target)
-    case = Case(split, split, first.trace, first.steps, None, facts, views if len(views) > 1 else ())
+    data = ProfileData(split, split, first.trace, first.steps, None, facts, views if len(views) > 1 else ())
     ranks = tuple((v.rank, split if v is first else split_step(v.trace, v.steps)) for v in views) if len(views) > 1 else ()
     shown = files[0].name if len(files) == 1 else f"{len(files)} ranks"
-    return _judged(shown, name, case, target, _trace_notes(first), ranks=ranks)
+    return _judged(shown, name, data, target, _trace_notes(first), ranks=ranks)
 
 
 def profile_run(
@@ -79,16 +79,16 @@ def profile_run(
     """From a watched run, and its trace where there is one."""
     if trace_file is None:
         split = of_phases(facts.step, "gpu" if on_gpu else "cpu")
-        case = Case(split, facts=facts, device=_processor_facts())
-        return _judged(name, "", case, None, [*notes, "no trace: the run was too short for one"], before)
+        data = ProfileData(split, facts=facts, device=_processor_facts())
+        return _judged(name, "", data, None, [*notes, "no trace: the run was too short for one"], before)
     trace = read_trace(trace_file)
     steps = find_steps(trace)
     if not trace.has_device:
         steps = _undisturbed(steps)
     traced = split_step(trace, steps)
     device, target, device_name = _device_of(trace, target)
-    case = Case(fit_to(traced, trace, facts.step, facts.compiling_s), traced, trace, steps, facts, device)
-    return _judged(name, device_name, case, target, [*notes, *_trace_notes(RankView(0, trace, steps))], before)
+    data = ProfileData(fit_to(traced, trace, facts.step, facts.compiling_s), traced, trace, steps, facts, device)
+    return _judged(name, device_name, data, target, [*notes, *_trace_notes(RankView(0, trace, steps))], before)
 
 
 def _undisturbed(steps: Steps) -> Steps:
@@ -103,27 +103,27 @@ def _undisturbed(steps: Steps) -> Steps:
 def _judged(
     name: str,
     device: str,
-    case: Case,
+    data: ProfileData,
     target: Target | None,
     notes: Sequence[str],
     before: str | None = None,
     ranks: tuple[tuple[int, Split], ...] = (),
 ) -> Profile:
-    findings = find_wastes(case)
-    peaks = case.device.peak_flop_per_s or {}
-    formats = {p.dtype: p.flop * p.count for p in case.products}
+    findings = find_wastes(data)
+    peaks = data.device.peak_flop_per_s or {}
+    formats = {p.dtype: p.flop * p.count for p in data.products}
     main = max(formats, key=lambda d: formats[d]) if formats else ""
     return Profile(
         name,
-        device or ("processor" if not case.on_gpu else "GPU"),
-        case.split,
+        device or ("processor" if not data.on_gpu else "GPU"),
+        data.split,
         findings,
-        decide(findings, case.split, before),
-        against_device(case, target),
-        utilisation(case.products, case.wall_s, peaks.get(main)),
+        decide(findings, data.split, before),
+        against_device(data, target),
+        utilisation(data.products, data.wall_s, peaks.get(main)),
         ranks,
         tuple(notes),
-        case,
+        data,
     )
 
 

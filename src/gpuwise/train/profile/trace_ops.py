@@ -22,7 +22,7 @@ from gpuwise.workload.capture.record.capture import Signature, TensorSpec
 from gpuwise.workload.step import Kind
 
 if TYPE_CHECKING:
-    from gpuwise.train.profile.findings.case import Case
+    from gpuwise.train.profile.findings.profile_data import ProfileData
 
 _DTYPES = {
     **DTYPES,
@@ -124,11 +124,11 @@ _MEMORY = frozenset(
     )
 )
 _CONVOLUTION, _CONVOLUTION_BACKWARD = "aten::convolution", "aten::convolution_backward"
-KNOWN = _MEMORY | frozenset((_CONVOLUTION, _CONVOLUTION_BACKWARD, *_ATTENTION))
+KNOWN_OPS = _MEMORY | frozenset((_CONVOLUTION, _CONVOLUTION_BACKWARD, *_ATTENTION))
 
 
 @dataclass(slots=True)
-class Work:
+class TraceOp:
     """All calls of one operation on inputs of one shape."""
 
     signature: Signature
@@ -140,23 +140,23 @@ class Work:
     """A step, all calls; of kernels on a GPU."""
 
 
-def works_of(case: Case) -> list[Work]:
+def trace_ops_of(data: ProfileData) -> list[TraceOp]:
     """Of a step; empty where shapes were not recorded."""
-    trace = case.trace
+    trace = data.trace
     if trace is None:
         return []
-    known = trace.named(KNOWN.__contains__)
-    rows = _outermost(trace, case.host_ops[known[case.host_ops]])
-    seconds = _kernel_seconds(case, trace, rows) if case.on_gpu else trace.duration_s[rows]
-    made: dict[tuple[int, int], Work | None] = {}
+    known = trace.named(KNOWN_OPS.__contains__)
+    rows = _outermost(trace, data.host_ops[known[data.host_ops]])
+    seconds = _kernel_seconds(data, trace, rows) if data.on_gpu else trace.duration_s[rows]
+    made: dict[tuple[int, int], TraceOp | None] = {}
     for row, spent in zip(rows.tolist(), seconds.tolist(), strict=True):
         key = (int(trace.name[row]), int(trace.detail[row]))
         if key not in made:
-            made[key] = _work(trace.text(row), trace.inputs(row))
-        work = made[key]
-        if work is not None:
-            work.count += 1.0 / case.n_steps
-            work.seconds += spent * case.factor / case.n_steps
+            made[key] = _trace_op(trace.text(row), trace.inputs(row))
+        op = made[key]
+        if op is not None:
+            op.count += 1.0 / data.n_steps
+            op.seconds += spent * data.factor / data.n_steps
     return [w for w in made.values() if w is not None and w.seconds > 0]
 
 
@@ -173,12 +173,12 @@ def _outermost(trace: Trace, rows: Ints) -> Ints:
     return np.array(kept, dtype=np.int64)
 
 
-def _kernel_seconds(case: Case, trace: Trace, rows: Ints) -> np.ndarray:
+def _kernel_seconds(data: ProfileData, trace: Trace, rows: Ints) -> np.ndarray:
     """[rows] of the kernels that were launched inside each."""
     out = np.zeros(len(rows))
-    owners = case.kernel_owner
+    owners = data.kernel_owner
     owned = owners != NONE
-    owners, long_s = owners[owned], trace.duration_s[case.kernels[owned]]
+    owners, long_s = owners[owned], trace.duration_s[data.kernels[owned]]
     for lane in np.unique(trace.lane[rows]).tolist():
         here = np.flatnonzero(trace.lane[rows] == lane)
         mine = trace.lane[owners] == lane
@@ -189,17 +189,17 @@ def _kernel_seconds(case: Case, trace: Trace, rows: Ints) -> np.ndarray:
     return out
 
 
-def _work(name: str, detail: Detail) -> Work | None:
+def _trace_op(name: str, detail: Detail) -> TraceOp | None:
     signature = signature_of(name, detail)
     if signature is None:
         return None
-    return Work(signature, ", ".join("x".join(map(str, t.shape)) for t in signature.inputs[:3]))
+    return TraceOp(signature, ", ".join("x".join(map(str, t.shape)) for t in signature.inputs[:3]))
 
 
 def signature_of(name: str, detail: Detail) -> Signature | None:
     """The op table's signature of an operation; None for one that is not :data:`KNOWN`, or whose inputs were not recorded."""
     tensors = list(_tensors(detail))
-    if not tensors or name not in KNOWN:
+    if not tensors or name not in KNOWN_OPS:
         return None
     op = name.replace("::", ".") + ".default"
     if name in (_CONVOLUTION, _CONVOLUTION_BACKWARD):

@@ -60,7 +60,7 @@ NO_PLAN = Plan()
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class TunedConfig:
     """One file."""
 
     script: str
@@ -69,7 +69,7 @@ class Tuned:
     plan: Plan = field(default_factory=Plan)
 
 
-def write(tuned: Tuned, path: Path, notes: Mapping[str, str]) -> None:
+def write(tuned: TunedConfig, path: Path, notes: Mapping[str, str]) -> None:
     """``notes``: a comment for each lever."""
     lines = [
         "# Written by gpuwise tune. `gpuwise run` puts these on the unmodified script; delete a line to leave a lever out.",
@@ -98,7 +98,7 @@ def write(tuned: Tuned, path: Path, notes: Mapping[str, str]) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def read(path: Path) -> Tuned:
+def read(path: Path) -> TunedConfig:
     """Raises InputError where it is no such file, FieldError where it names a lever or a value that there is not."""
     try:
         told = tomllib.loads(path.read_text("utf-8"))
@@ -117,7 +117,7 @@ def read(path: Path) -> Tuned:
     for name, value in levers.items():
         _check(str(path), name, value)
     held = {k: v for k, v in levers.items() if v is not False}
-    return Tuned(str(told.get("script", "")), held, _expected(path, told), _plan(str(path), told.get("run", {})))
+    return TunedConfig(str(told.get("script", "")), held, _expected(path, told), _plan(str(path), told.get("run", {})))
 
 
 def _check(file: str, name: str, value: object) -> None:

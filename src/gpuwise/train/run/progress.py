@@ -16,7 +16,7 @@ RECENT = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class Progress:
     """At one moment; what is not known is None."""
 
     n_steps: int
@@ -130,14 +130,14 @@ def total_of(journal: Journal, loop: Loop, plan: Plan) -> float | None:
     return plan.epochs * an_epoch if plan.epochs is not None and an_epoch is not None else None
 
 
-def now_of(
+def progress_of(
     journal: Journal,
     plan: Plan = NO_PLAN,
     *,
     expected: Expected | None = None,
     meter: Meter | None = None,
     elapsed_s: float | None = None,
-) -> Now:
+) -> Progress:
     """From what has been written so far; ``elapsed_s`` since the process began, which is what is paid for."""
     loop = loop_of(journal)
     energy = meter.of(journal) if meter is not None else NO_ENERGY
@@ -148,7 +148,7 @@ def now_of(
     left = None if total is None else max(total - loop.turns, 0.0)
     turn_s = loop.mean_turn_s
     predicted_s = predicted_turn_s(expected, loop)
-    return Now(
+    return Progress(
         int(loop.turns),
         rate,
         loop.per,

@@ -12,23 +12,23 @@ from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.train.hook.journal import Journal
 from gpuwise.train.hook.launch import Outcome, Streams, launch
 from gpuwise.train.hook.settings import Settings
-from gpuwise.train.run.compared import Compared, compared_of
-from gpuwise.train.run.config import FILE, Expected, Plan, Tuned, read
-from gpuwise.train.run.progress import Now, cost_usd, loop_of, now_of
+from gpuwise.train.run.comparison import RunComparison, comparison_of
+from gpuwise.train.run.config import FILE, Expected, Plan, TunedConfig, read
+from gpuwise.train.run.progress import Progress, cost_usd, loop_of, progress_of
 from gpuwise.train.tune.energy import NO_ENERGY, Energy, Meter
 from gpuwise.train.tune.peak import Device, device_of
-from gpuwise.train.tune.record import RAN, Measured, Script, expected_from, keep, script_of
+from gpuwise.train.tune.record import RAN, RateMeasurement, Script, expected_from, keep, script_of
 from gpuwise.train.tune.trial import memory_of
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class RunResult:
     """How it ended."""
 
     outcome: Outcome
     refused: dict[str, str]
     """Levers that could not take hold, and why."""
-    compared: Compared | None
+    comparison: RunComparison | None
     energy: Energy = NO_ENERGY
     """Of the whole process, its start with it."""
     cost_usd: float | None = None
@@ -40,7 +40,7 @@ class Ran:
     """Why it did not."""
 
 
-def find_config(script: str, given: Path | None, *, module: bool = False) -> tuple[Path | None, Tuned]:
+def find_config(script: str, given: Path | None, *, module: bool = False) -> tuple[Path | None, TunedConfig]:
     """``given``, else ``gpuwise.toml`` beside the script or here, where it is of this script. Raises InputError."""
     if given is not None:
         return given, read(given)
@@ -61,7 +61,7 @@ def find_config(script: str, given: Path | None, *, module: bool = False) -> tup
 class _Prediction:
     """What is expected on the device of a run, looked up once the run says which it is."""
 
-    def __init__(self, script: Script, tuned: Tuned) -> None:
+    def __init__(self, script: Script, tuned: TunedConfig) -> None:
         self._script, self._tuned = script, tuned
         self._known = False
         self._found: Expected | None = None
@@ -87,15 +87,15 @@ class _Prediction:
 def run_tuned(
     script: str,
     arguments: Sequence[str],
-    tuned: Tuned,
+    tuned: TunedConfig,
     *,
     module: bool = False,
     plan: Plan | None = None,
-    look: Callable[[Now], None] | None = None,
+    look: Callable[[Progress], None] | None = None,
     every_s: float = 1.0,
     streams: Streams = (None, None),
     record: bool = True,
-) -> Ran:
+) -> RunResult:
     """Run it to its own end; what it prints goes where it would, or to ``streams``. Signals to this process are the script's.
 
     ``plan``: how long it is to go on and what it costs; the file's by default. ``record``: what was measured goes to the user's
@@ -114,7 +114,7 @@ def run_tuned(
         def show(journal: Journal) -> None:
             if look is not None:
                 elapsed_s = time.monotonic() - began
-                look(now_of(journal, plan, expected=prediction.of(journal), meter=meter, elapsed_s=elapsed_s))
+                look(progress_of(journal, plan, expected=prediction.of(journal), meter=meter, elapsed_s=elapsed_s))
 
         outcome = launch(
             settings,
@@ -126,46 +126,46 @@ def run_tuned(
         )
     journal = outcome.journal
     energy = meter.of(journal)
-    ran = Ran(
+    result = RunResult(
         outcome,
         journal.refused,
-        _compared(journal, prediction.of(journal), outcome, plan, meter),
+        _comparison(journal, prediction.of(journal), outcome, plan, meter),
         energy,
         cost_usd(plan, outcome.wall_s, energy.energy_j),
         device_of(journal),
         not_kept=prediction.failed,
     )
-    return _kept(ran, script_is, tuned) if record else ran
+    return _kept(result, script_is, tuned) if record else result
 
 
-def _compared(journal: Journal, expected: Expected | None, outcome: Outcome, plan: Plan, meter: Meter) -> Compared | None:
+def _comparison(journal: Journal, expected: Expected | None, outcome: Outcome, plan: Plan, meter: Meter) -> RunComparison | None:
     points = loop_of(journal).points
     energy = meter.of(journal, points[0][0], points[-1][0]) if len(points) > 1 else NO_ENERGY
-    return compared_of(journal, expected, memory_of(outcome), plan=plan, energy=energy)
+    return comparison_of(journal, expected, memory_of(outcome), plan=plan, energy=energy)
 
 
-def _kept(ran: Ran, script: Script, tuned: Tuned) -> Ran:
+def _kept(result: RunResult, script: Script, tuned: TunedConfig) -> RunResult:
     """With its measurement in the records; a store that cannot be written is said, and no more."""
-    compared, device = ran.compared, ran.device
-    if compared is None or device is None or ran.refused:
+    comparison, device = result.comparison, result.device
+    if comparison is None or device is None or result.refused:
         # with a lever missing it is not what the file says
-        return ran
-    e = compared.usable
-    measured = Measured(
+        return result
+    e = comparison.usable
+    measured = RateMeasurement(
         RAN,
-        compared.rate,
-        compared.per,
-        compared.step_s,
+        comparison.rate,
+        comparison.per,
+        comparison.step_s,
         tuned.levers,
         None if e is None else e.rate,
         None if e is None else e.basis,
-        compared.memory_bytes,
+        comparison.memory_bytes,
         None if e is None else e.memory_bytes,
-        compared.energy_a_sample_j,
+        comparison.energy_a_sample_j,
         None,
-        compared.n_steps,
+        comparison.n_steps,
     )
     try:
-        return replace(ran, kept_in=keep(script, device, ran.outcome.journal.begin.get("torch"), [measured]))
+        return replace(result, kept_in=keep(script, device, result.outcome.journal.begin.get("torch"), [measured]))
     except GpuwiseError as error:
-        return replace(ran, not_kept=error.message)
+        return replace(result, not_kept=error.message)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from gpuwise.errors import GpuwiseError
-from gpuwise.train.run.config import NO_PLAN, Expected, Tuned, read, write
+from gpuwise.train.run.config import NO_PLAN, Expected, TunedConfig, read, write
 from gpuwise.train.tune.batch.document import batch_document
 from gpuwise.train.tune.parity import Verdict
-from gpuwise.train.tune.search import Result, Tried
+from gpuwise.train.tune.search import CandidateResult, Result
 from gpuwise.train.tune.stats import Gain
 from gpuwise.train.tune.trial import Trial
 from gpuwise.train.tune.worth import Worth
@@ -105,7 +105,7 @@ def _verdict(verdict: Verdict | None) -> dict[str, Any] | None:
     }
 
 
-def _tried(tried: Tried) -> dict[str, Any]:
+def _tried(tried: CandidateResult) -> dict[str, Any]:
     return {
         "lever": tried.name,
         "value": tried.value,
@@ -146,4 +146,4 @@ def write_config(result: Result, script: str, path: Path) -> None:
     with suppress(GpuwiseError):
         # what a person wrote into the file stays
         plan = read(path).plan if path.exists() else plan
-    write(Tuned(script, result.levers, expected, plan), path, notes)
+    write(TunedConfig(script, result.levers, expected, plan), path, notes)

@@ -12,7 +12,7 @@ from gpuwise.train.hook.zygote import Zygote
 from gpuwise.train.levers.table import BY_NAME
 from gpuwise.train.tune import parity
 from gpuwise.train.tune.parity import Distance, Verdict, batches_differ, changes_of, curve_of, distance, precision_of
-from gpuwise.train.tune.trial import NO_DROPOUT, ROUNDING, Job, run
+from gpuwise.train.tune.trial import NO_DROPOUT, ROUNDING, TrialJob, run
 
 LOADER_GROUP = "loader"
 
@@ -23,7 +23,7 @@ class Gate:
 
     def __init__(
         self,
-        job: Job,
+        job: TrialJob,
         folder: Path,
         zygote: Zygote | None,
         *,

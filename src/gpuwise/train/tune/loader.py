@@ -153,7 +153,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class WorkerChoice:
     """A number of workers that was run."""
 
     workers: int
@@ -174,7 +174,7 @@ def choose_workers(
     items: int = CHECK_ITEMS,
     batch: int = BATCH,
     collate: Callable[[list[Any]], Any] | None = None,
-) -> Chosen:
+) -> WorkerChoice:
     """How many workers make this dataset's items fastest, up to two for each of ``cores``, or fast enough for ``needed_rate``
     items a second.
 
@@ -194,7 +194,7 @@ def choose_workers(
             break
     best = max(check.measured for check in checks)
     taken = min((c for c in checks if c.measured >= ENOUGH * best), key=lambda c: c.workers)
-    return Chosen(taken.workers, taken.measured, probe, tuple(checks), time.perf_counter() - began)
+    return WorkerChoice(taken.workers, taken.measured, probe, tuple(checks), time.perf_counter() - began)
 
 
 def run_loader(

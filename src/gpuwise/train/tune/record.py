@@ -40,7 +40,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class RateMeasurement:
     """One rate of one script under some levers on one device, beside what had been predicted."""
 
     kind: str
@@ -71,7 +71,9 @@ def script_of(script: str, arguments: Sequence[str], *, module: bool = False) ->
     return Script(told.hexdigest()[:16], whole.hexdigest()[:16])
 
 
-def keep(script: Script, device: Device, torch: str | None, measured: Sequence[Measured], levers: Sequence[Record] = ()) -> Path:
+def keep(
+    script: Script, device: Device, torch: str | None, measured: Sequence[RateMeasurement], levers: Sequence[Record] = ()
+) -> Path:
     """Add them as one run; returns the file. Raises DataError where it cannot be written."""
     now_s = time.time()
     run = _run(device, torch, now_s)
@@ -97,7 +99,7 @@ def _run(device: Device, torch: str | None, now_s: float) -> Run:
     return Run(made.id, made.at_s, made.machine_id, made.machine, software, made.command)
 
 
-def _record(script: Script, device: Device, one: Measured, at_s: float) -> Record:
+def _record(script: Script, device: Device, one: RateMeasurement, at_s: float) -> Record:
     parameters: dict[str, Value] = {
         "script": script.text,
         "job": script.job,
@@ -157,9 +159,9 @@ def _of(
     utilisation: float | None,
     predicted: float | None = None,
     by: str | None = None,
-) -> Measured:
+) -> RateMeasurement:
     assert trial.rate is not None and trial.step_s is not None
-    return Measured(
+    return RateMeasurement(
         kind,
         trial.rate,
         trial.per,

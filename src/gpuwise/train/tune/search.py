@@ -23,7 +23,7 @@ from gpuwise.train.tune.gate import Gate
 from gpuwise.train.tune.parity import Verdict
 from gpuwise.train.tune.state import State
 from gpuwise.train.tune.stats import Gain, gain_of
-from gpuwise.train.tune.trial import OBSERVE, Job, Trial, no_steps, run, trial_of
+from gpuwise.train.tune.trial import OBSERVE, Trial, TrialJob, no_steps, run, trial_of
 
 Levers = dict[str, object]
 SLOW_START = 10.0
@@ -61,7 +61,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class CandidateResult:
     """What became of one candidate."""
 
     name: str
@@ -90,7 +90,7 @@ class Result:
     before: Trial
     after: Trial
     levers: Levers
-    tried: tuple[Tried, ...]
+    tried: tuple[CandidateResult, ...]
     gain: Gain | None
     """Of all levers together, measured against the untouched script; None where none was kept."""
     parity: Verdict | None
@@ -108,7 +108,7 @@ class Search:
 
     def __init__(
         self,
-        job: Job,
+        job: TrialJob,
         state: State,
         folder: Path,
         zygote: Zygote | None,
@@ -131,7 +131,7 @@ class Search:
         self._say("the untouched script")
         facts, before, capacity = self._look()
         gate = Gate(self._job, self._folder / "parity", self._zygote, own=facts.autocast, base=self._base)
-        tried: list[Tried] = []
+        tried: list[CandidateResult] = []
         for candidate in candidates_of(facts, self._options.only):
             tried.append(self._try(candidate, facts, before, gate))
             if candidate.hopeless is None:
@@ -236,11 +236,11 @@ class Search:
 
     # -- one candidate
 
-    def _try(self, candidate: Candidate, facts: Facts, before: Trial, gate: Gate) -> Tried:
+    def _try(self, candidate: Candidate, facts: Facts, before: Trial, gate: Gate) -> CandidateResult:
         name = candidate.lever.name
 
-        def tried(result: str, why: str, **more: Any) -> Tried:
-            return Tried(name, candidate.value, candidate.label, result, why, ceiling=candidate.ceiling, **more)
+        def tried(result: str, why: str, **more: Any) -> CandidateResult:
+            return CandidateResult(name, candidate.value, candidate.label, result, why, ceiling=candidate.ceiling, **more)
 
         if candidate.hopeless is not None:
             return tried("not tried", candidate.hopeless)
@@ -387,6 +387,6 @@ def memory_limit() -> int:
     return int(psutil.virtual_memory().available * 0.9)
 
 
-def changes_maths(tried: tuple[Tried, ...]) -> tuple[Tried, ...]:
+def changes_maths(tried: tuple[CandidateResult, ...]) -> tuple[CandidateResult, ...]:
     """Levers that measured faster and train otherwise: a person may still want them."""
     return tuple(t for t in tried if t.result == "refused" and t.gain is not None and t.name in BY_NAME)

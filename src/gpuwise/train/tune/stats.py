@@ -33,6 +33,13 @@ class Gain:
             return "faster"
         return "not faster" if self.high < LEAST_GAIN else "undecided"
 
+    @property
+    def words(self) -> str:
+        """``2.41x (2.20 to 2.63)``; the interval of a single pair is not known."""
+        if self.n_pairs < 2:
+            return f"{self.ratio:.2f}x (one pair)"
+        return f"{self.ratio:.2f}x ({self.low:.2f} to {self.high:.2f})"
+
     def within(self, share: float) -> bool:
         """Decided, and the interval is no wider than ``share`` of the ratio."""
         return self.verdict != "undecided" and self.high - self.low <= share * self.ratio

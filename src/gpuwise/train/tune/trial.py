@@ -34,7 +34,7 @@ NOT_METERED, NOT_COUNTED = Energy(why="it was not measured"), Flop(why="it was n
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TrialJob:
     """What is tuned."""
 
     script: str
@@ -94,7 +94,7 @@ class Trial:
 
 
 def run(
-    job: Job,
+    job: TrialJob,
     levers: Mapping[str, object],
     folder: Path,
     *,

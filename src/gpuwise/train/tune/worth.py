@@ -15,7 +15,7 @@ from gpuwise.train.tune.flop import Flop, changes_flop, utilisation
 from gpuwise.train.tune.peak import Device, Peaks, measure_processor, peaks_of
 from gpuwise.train.tune.search import Result
 from gpuwise.train.tune.state import State
-from gpuwise.train.tune.trial import NOT_COUNTED, Job, Trial, run, trial_of
+from gpuwise.train.tune.trial import NOT_COUNTED, Trial, TrialJob, run, trial_of
 from gpuwise.units import HOUR_S, J_PER_KWH
 
 COUNTED_STEPS = 8
@@ -47,7 +47,7 @@ class Worth:
 
 def worth_of(
     result: Result,
-    job: Job,
+    job: TrialJob,
     state: State,
     folder: Path,
     zygote: Zygote | None,
@@ -94,7 +94,7 @@ def _observed(state: State) -> Flop:
     return Trial.read(kept["trial"]).flop
 
 
-def _flop_after(untouched: Flop, result: Result, job: Job, state: State, folder: Path, zygote: Zygote | None) -> Flop:
+def _flop_after(untouched: Flop, result: Result, job: TrialJob, state: State, folder: Path, zygote: Zygote | None) -> Flop:
     levers = changes_flop(result.levers)
     if not levers or not untouched.per_sample:
         return untouched

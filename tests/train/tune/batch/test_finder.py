@@ -7,20 +7,20 @@ from collections.abc import Callable
 import pytest
 
 from gpuwise.errors import GpuwiseError, InputError
-from gpuwise.train.tune.batch.finder import Found, Measured, find_batch
+from gpuwise.train.tune.batch.finder import BatchMeasurement, BatchSearch, find_batch
 
 MIB, GIB = 2**20, 2**30
 
 
 def device(memory: Callable[[int], float], capacity: float, rate: Callable[[int], float] = lambda b: b / (b + 5.0)):
-    def run(batch: int) -> Measured:
+    def run(batch: int) -> BatchMeasurement:
         used = memory(batch)
-        return Measured(batch, True, used, rate(batch)) if used <= capacity else Measured(batch, False)
+        return BatchMeasurement(batch, True, used, rate(batch)) if used <= capacity else BatchMeasurement(batch, False)
 
     return run
 
 
-def check(found: Found, truth: int) -> None:
+def check(found: BatchSearch, truth: int) -> None:
     sizes = {m.batch: m for m in found.runs}
     assert sizes[found.largest].fits and sizes[found.chosen].fits
     assert found.largest == truth
@@ -85,7 +85,7 @@ def test_a_dataset_of_70_rows(start: int) -> None:
     """The memory holds 100, and there are 70 rows: 128 was answered by a finder that had run 70."""
     capacity, ran = 10.0 * GIB, list[int]()
 
-    def run(batch: int) -> Measured:
+    def run(batch: int) -> BatchMeasurement:
         ran.append(batch)
         assert batch <= 70
         return device(lambda b: capacity / 100.4 * b, capacity)(batch)

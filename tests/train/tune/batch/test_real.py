@@ -18,19 +18,19 @@ from gpuwise.train.tune.document import document, write_config
 from gpuwise.train.tune.facts import checkpoints_of, taken_batches
 from gpuwise.train.tune.search import Options, Result, Search
 from gpuwise.train.tune.state import FILE, State
-from gpuwise.train.tune.trial import OBSERVE, Job, run
+from gpuwise.train.tune.trial import OBSERVE, TrialJob, run
 from gpuwise.workload.changes.diff import Patch
 
 HERE = Path(__file__).parents[1]
 MIB = 2**20
 
 
-def job(batch: int, rows: int = 96, accumulation: int = 1, kind: str = "plain") -> Job:
+def job(batch: int, rows: int = 96, accumulation: int = 1, kind: str = "plain") -> TrialJob:
     arguments = (str(batch), str(rows), str(accumulation), kind)
-    return Job(str(HERE / "big_rows.py"), arguments, limits=Limits(wall_s=240, memory_bytes=1200 * MIB))
+    return TrialJob(str(HERE / "big_rows.py"), arguments, limits=Limits(wall_s=240, memory_bytes=1200 * MIB))
 
 
-def prober(zygote: Zygote, folder: Path, of: Job, capacity: Capacity, accumulation: int = 1) -> Prober:
+def prober(zygote: Zygote, folder: Path, of: TrialJob, capacity: Capacity, accumulation: int = 1) -> Prober:
     def running(levers: Levers, stop: Stop) -> Outcome:
         return run(of, levers, folder / "run", stop=stop, zygote=zygote)
 
@@ -60,7 +60,7 @@ def test_the_wall_of_a_process(zygote: Zygote, tmp_path: Path) -> None:
 def test_longest_first_and_scripts_that_cannot(zygote: Zygote, tmp_path: Path) -> None:
     """tiny_text's rows are padded to one length as batches, and of very unequal length as items."""
     nowhere = Capacity(1e12, False, "")
-    text = Job(str(HERE / "tiny_text.py"), ("48",), limits=Limits(wall_s=240))
+    text = TrialJob(str(HERE / "tiny_text.py"), ("48",), limits=Limits(wall_s=240))
     told = prober(zygote, tmp_path / "text", text, nowhere).probe({"batch": 5}).longest
     assert told is not None and told["looked_at"] == 512 and told["varies"] and told["length"] > 30
     with pytest.raises(CannotError, match=r"shape '\[4, 256\]' is invalid"):
@@ -130,7 +130,7 @@ def test_a_larger_batch_is_taken_only_where_it_is_accepted(zygote: Zygote, tmp_p
             minutes=30, steps=3, least_s=0.1, only=("tf32",), memory_bytes=4e9, find_batch=True, accept_batch=accept
         )
         state = State(tmp_path / "out", {}, resume=resume)
-        return Search(Job(str(script), limits=Limits(wall_s=240)), state, tmp_path / "out", zygote, options).run()
+        return Search(TrialJob(str(script), limits=Limits(wall_s=240)), state, tmp_path / "out", zygote, options).run()
 
     told = tuned(resume=False, accept=False)
     sizes = told.sizes

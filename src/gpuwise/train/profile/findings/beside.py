@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 
 from gpuwise.train.profile.families import COPIES_ON_DEVICE, ELEMENTWISE, REDUCTIONS, family
-from gpuwise.train.profile.findings.case import Case
 from gpuwise.train.profile.findings.finding import Evidence, Finding
+from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.spans import inside, joined
 from gpuwise.train.profile.trace import NONE, Ints
 
@@ -22,13 +22,13 @@ LEAST_PASSES = 1.5
 """Operations on each tensor, from which fewer would do. Rule of this project."""
 
 
-def evaluation(case: Case) -> Finding | None:
+def evaluation(data: ProfileData) -> Finding | None:
     """The model that learns runs again without gradients."""
-    roots = _roots(case)
-    if case.trace is None or not len(roots):
+    roots = _roots(data)
+    if data.trace is None or not len(roots):
         return None
-    trace, learns = case.trace, dict[str, bool]()
-    ops, silent = case.host_ops, list[int]()
+    trace, learns = data.trace, dict[str, bool]()
+    ops, silent = data.host_ops, list[int]()
     first_op = np.searchsorted(trace.start_s[ops], trace.start_s[roots])
     after_op = np.searchsorted(trace.start_s[ops], trace.end_s[roots])
     for row, low, high in zip(roots.tolist(), first_op.tolist(), after_op.tolist(), strict=True):
@@ -39,11 +39,11 @@ def evaluation(case: Case) -> Finding | None:
     again = np.array([row for row in silent if learns.get(trace.text(row))], np.int64)
     if not len(again):
         return None
-    seconds = case.seconds_within(case.spans_of(again))
+    seconds = data.seconds_within(data.spans_of(again))
     first = int(again[0])
     name = trace.text(first).removeprefix(MODULE).rsplit("_", 1)[0]
-    where = case.where(float(trace.start_s[first]))
-    said = Evidence(f"{name} without gradients", where, len(again) / case.n_steps, seconds)
+    where = data.where(float(trace.start_s[first]))
+    said = Evidence(f"{name} without gradients", where, len(again) / data.n_steps, seconds)
     return Finding(
         "evaluation in the step",
         "The model runs again without gradients in every step",
@@ -55,28 +55,28 @@ def evaluation(case: Case) -> Finding | None:
     )
 
 
-def parameter_loop(case: Case) -> Finding | None:
+def parameter_loop(data: ProfileData) -> Finding | None:
     """Several small operations on every parameter, written as a loop in Python."""
-    if case.trace is None or case.steps is None or case.ops is None or case.facts is None:
+    if data.trace is None or data.steps is None or data.ops is None or data.facts is None:
         return None
-    tensors = sum(int(o.get("n_tensors") or 0) for o in case.facts.optimizers)
+    tensors = sum(int(o.get("n_tensors") or 0) for o in data.facts.optimizers)
     if tensors < LEAST_TENSORS:
         return None
-    trace, ops = case.trace, case.ops
+    trace, ops = data.trace, data.ops
     outer = ops.rows[ops.parent == NONE]
-    busy = joined([case.annotated("Optimizer."), case.spans_of(_roots(case))])
-    free = outer[~inside(trace.start_s[outer], busy) & inside(trace.start_s[outer], case.steps.windows)]
+    busy = joined([data.annotated("Optimizer."), data.spans_of(_roots(data))])
+    free = outer[~inside(trace.start_s[outer], busy) & inside(trace.start_s[outer], data.steps.windows)]
     named = [trace.text(r) for r in free.tolist()]
     counts = Counter(n for n in named if n == READ or family("op", n) in SMALL)
-    often = {n: c for n, c in counts.items() if c >= tensors * case.n_steps}
-    passes = sum(often.values()) / (tensors * case.n_steps)
+    often = {n: c for n, c in counts.items() if c >= tensors * data.n_steps}
+    passes = sum(often.values()) / (tensors * data.n_steps)
     if passes < LEAST_PASSES:
         return None
     rows = np.array([r for r, n in zip(free.tolist(), named, strict=True) if n in often], np.int64)
-    seconds = case.seconds_within(case.spans_of(rows))
+    seconds = data.seconds_within(data.spans_of(rows))
     words = ", ".join(n.removeprefix("aten::") for n, _ in Counter(often).most_common(4))
     first = float(trace.start_s[rows[0]])
-    said = Evidence(f"{words} on {tensors} tensors", case.where(first), len(rows) / case.n_steps, seconds)
+    said = Evidence(f"{words} on {tensors} tensors", data.where(first), len(rows) / data.n_steps, seconds)
     clips = any("norm" in n for n in often)
     mend = (
         ("torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # one norm of all",)
@@ -90,15 +90,15 @@ def parameter_loop(case: Case) -> Finding | None:
     return Finding("loop over parameters", "A loop in Python works on every parameter", saved, "medium", (said,), mend)
 
 
-def _roots(case: Case) -> Ints:
+def _roots(data: ProfileData) -> Ints:
     """Calls of modules that no other module made."""
-    if case.trace is None or case.steps is None:
+    if data.trace is None or data.steps is None:
         return np.zeros(0, np.int64)
-    rows = case.rows(("python_function",), lambda n: n.startswith(MODULE))
-    rows = rows[case.trace.lane[rows] == case.steps.lane]
+    rows = data.rows(("python_function",), lambda n: n.startswith(MODULE))
+    rows = rows[data.trace.lane[rows] == data.steps.lane]
     kept: list[int] = []
     until = -1.0
-    for row, start, end in zip(rows.tolist(), case.trace.start_s[rows].tolist(), case.trace.end_s[rows].tolist(), strict=True):
+    for row, start, end in zip(rows.tolist(), data.trace.start_s[rows].tolist(), data.trace.end_s[rows].tolist(), strict=True):
         if start >= until:
             kept.append(row)
             until = end

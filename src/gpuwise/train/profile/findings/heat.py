@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpuwise.train.profile.findings.case import Case
 from gpuwise.train.profile.findings.finding import Evidence, Finding
+from gpuwise.train.profile.findings.profile_data import ProfileData
 
 HOT = ("HW_THERMAL_SLOWDOWN", "SW_THERMAL_SLOWDOWN", "HW_SLOWDOWN")
 CAPPED = ("SW_POWER_CAP", "HW_POWER_BRAKE_SLOWDOWN")
@@ -12,10 +12,10 @@ LOST = 0.15
 """Of the speed while the clocks are held: how far they fall differs by card. Rule of this project; hence the low confidence."""
 
 
-def heat(case: Case) -> Finding | None:
+def heat(data: ProfileData) -> Finding | None:
     """Clocks held because of temperature."""
     return _held(
-        case,
+        data,
         HOT,
         "held back by heat",
         "The GPU's clocks are held because it is hot",
@@ -23,10 +23,10 @@ def heat(case: Case) -> Finding | None:
     )
 
 
-def power(case: Case) -> Finding | None:
+def power(data: ProfileData) -> Finding | None:
     """Clocks held by the power limit."""
     return _held(
-        case,
+        data,
         CAPPED,
         "held back by power",
         "The GPU's clocks are held by its power limit",
@@ -34,12 +34,12 @@ def power(case: Case) -> Finding | None:
     )
 
 
-def _held(case: Case, reasons: tuple[str, ...], kind: str, title: str, mend: tuple[str, ...]) -> Finding | None:
-    if case.facts is None:
+def _held(data: ProfileData, reasons: tuple[str, ...], kind: str, title: str, mend: tuple[str, ...]) -> Finding | None:
+    if data.facts is None:
         return None
-    held = {r: s for r, s in case.facts.held_back.items() if r.upper() in reasons and s > 0}
+    held = {r: s for r, s in data.facts.held_back.items() if r.upper() in reasons and s > 0}
     if not held:
         return None
     share = min(max(held.values()), 1.0)
     said = tuple(Evidence(f"{r.lower().replace('_', ' ')}, {100 * s:.0f} % of the time") for r, s in held.items())
-    return Finding(kind, title, LOST * share * case.split.busy_s, "low", said, mend)
+    return Finding(kind, title, LOST * share * data.split.busy_s, "low", said, mend)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuwise.train.profile.findings.case import Case
 from gpuwise.train.profile.findings.finding import Evidence, Finding
+from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.spans import common, joined, length
 from gpuwise.train.profile.split import HOST_GAPS, OTHER, SAVE, SYNC
 from gpuwise.train.profile.trace import RUNTIME_CATEGORIES
@@ -16,25 +16,25 @@ BUSY_ENOUGH = 0.9
 """Share of the step: a device that is busier is not held up by the host."""
 
 
-def syncs(case: Case) -> Finding | None:
+def syncs(data: ProfileData) -> Finding | None:
     """Values read from the device while it should be given work."""
-    saved = case.part(SYNC)
-    noted = case.noted("read", "cuda")
-    reads = case.rows(("cpu_op",), lambda n: n in ("aten::item", "aten::_local_scalar_dense", "aten::nonzero"))
-    waits = case.rows(RUNTIME_CATEGORIES, lambda n: "Synchronize" in n)
+    saved = data.part(SYNC)
+    noted = data.noted("read", "cuda")
+    reads = data.rows(("cpu_op",), lambda n: n in ("aten::item", "aten::_local_scalar_dense", "aten::nonzero"))
+    waits = data.rows(RUNTIME_CATEGORIES, lambda n: "Synchronize" in n)
     if not len(waits) and not noted:
         return None
     seen = list(noted[:4])
-    if not seen and case.trace is not None:
+    if not seen and data.trace is not None:
         for rows in (reads, waits):
             if len(rows):
                 first = int(rows[0])
                 seen.append(
                     Evidence(
-                        case.trace.text(first),
-                        case.where(float(case.trace.start_s[first])),
-                        len(rows) / case.n_steps,
-                        case.seconds(rows),
+                        data.trace.text(first),
+                        data.where(float(data.trace.start_s[first])),
+                        len(rows) / data.n_steps,
+                        data.seconds(rows),
                     )
                 )
                 break
@@ -48,32 +48,32 @@ def syncs(case: Case) -> Finding | None:
     )
 
 
-def launch_bound(case: Case) -> Finding | None:
+def launch_bound(data: ProfileData) -> Finding | None:
     """Kernels shorter than their launch, and a device that waits for the next."""
-    if not len(case.kernels) or case.trace is None or case.split.busy_share >= BUSY_ENOUGH:
+    if not len(data.kernels) or data.trace is None or data.split.busy_share >= BUSY_ENOUGH:
         return None
-    median = float(np.median(case.trace.duration_s[case.kernels]))
+    median = float(np.median(data.trace.duration_s[data.kernels]))
     if median >= LAUNCH_S:
         return None
     said = Evidence(
-        f"kernels, {1e6 * median:.2g} us each (median); the device is busy {100 * case.split.busy_share:.0f} % of the step",
-        count=len(case.kernels) / case.n_steps,
+        f"kernels, {1e6 * median:.2g} us each (median); the device is busy {100 * data.split.busy_share:.0f} % of the step",
+        count=len(data.kernels) / data.n_steps,
     )
     return Finding(
         "launch-bound",
         "The host cannot launch kernels as fast as the device does them",
-        case.part(HOST_GAPS),
+        data.part(HOST_GAPS),
         "medium",
         (said,),
         ('model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs', "# or a larger batch, if memory allows"),
     )
 
 
-def saving(case: Case) -> Finding | None:
+def saving(data: ProfileData) -> Finding | None:
     """Checkpoints in the steps."""
-    if case.facts is None:
+    if data.facts is None:
         return None
-    saved = case.facts.step.save_s
+    saved = data.facts.step.save_s
     said = Evidence("torch.save", seconds=saved)
     return Finding(
         "checkpoint in the step",
@@ -88,49 +88,49 @@ def saving(case: Case) -> Finding | None:
     )
 
 
-def logging(case: Case) -> Finding | None:
+def logging(data: ProfileData) -> Finding | None:
     """Words and files written in the steps."""
-    noted = case.noted("log")
+    noted = data.noted("log")
     written = sum(e.seconds or 0.0 for e in noted)
-    saved_s = case.facts.step.save_s if case.facts is not None else 0.0
-    traced = max(case.part(SAVE) - saved_s, 0.0)
+    saved_s = data.facts.step.save_s if data.facts is not None else 0.0
+    traced = max(data.part(SAVE) - saved_s, 0.0)
     said = noted[:3]
-    if not said and case.trace is not None and case.steps is not None:
+    if not said and data.trace is not None and data.steps is not None:
         from gpuwise.train.profile.families import family
 
-        rows = case.rows(("python_function",), lambda n: family("python", n) == SAVE and "serialization" not in n)
+        rows = data.rows(("python_function",), lambda n: family("python", n) == SAVE and "serialization" not in n)
         if len(rows):
-            longest = int(rows[case.trace.duration_s[rows].argmax()])
-            at = float(case.trace.start_s[longest])
-            said = (Evidence(case.trace.text(longest), case.where(at), len(rows) / case.n_steps, case.seconds(rows)),)
+            longest = int(rows[data.trace.duration_s[rows].argmax()])
+            at = float(data.trace.start_s[longest])
+            said = (Evidence(data.trace.text(longest), data.where(at), len(rows) / data.n_steps, data.seconds(rows)),)
     if not said:
         return None
     return Finding(
         "logging in the step",
         "The loop stops to write logs",
-        min(max(written, traced), traced + case.part(OTHER)),
+        min(max(written, traced), traced + data.part(OTHER)),
         "high" if noted else "medium",
         said,
         ("if step % 100 == 0:", "    print(...)  # and no flush or fsync in between"),
     )
 
 
-def own_python(case: Case) -> Finding | None:
+def own_python(data: ProfileData) -> Finding | None:
     """Python of the script between the operations."""
-    if case.trace is None or case.traced is None or case.steps is None:
+    if data.trace is None or data.traced is None or data.steps is None:
         return None
     # the step with the least of it: what the machine's other processes take comes now and then only
-    bare = joined([own for name, own in case.traced.layers if name == OTHER])
-    least = min(length(common(bare, window.reshape(1, 2))) for window in case.steps.windows)
-    told = case.facts.compiling_s if case.facts is not None else 0.0
-    seconds = max(case.part(OTHER) - told, 0.0) * min(least / max(case.traced.parts[OTHER], 1e-12), 1.0)
+    bare = joined([own for name, own in data.traced.layers if name == OTHER])
+    least = min(length(common(bare, window.reshape(1, 2))) for window in data.steps.windows)
+    told = data.facts.compiling_s if data.facts is not None else 0.0
+    seconds = max(data.part(OTHER) - told, 0.0) * min(least / max(data.traced.parts[OTHER], 1e-12), 1.0)
     where: dict[str, float] = {}
-    for name, own in case.traced.layers:
+    for name, own in data.traced.layers:
         if name == OTHER:
             for start, end in own[np.argsort(own[:, 0] - own[:, 1])][:200].tolist():
-                place = case.where((start + end) / 2)
-                where[place] = where.get(place, 0.0) + (end - start) / case.n_steps
-    shrunk = seconds / max(case.traced.parts[OTHER], 1e-12)
+                place = data.where((start + end) / 2)
+                where[place] = where.get(place, 0.0) + (end - start) / data.n_steps
+    shrunk = seconds / max(data.traced.parts[OTHER], 1e-12)
     top = sorted(((s * shrunk, w) for w, s in where.items() if w), reverse=True)[:3]
     said = tuple(Evidence("Python", w, seconds=s) for s, w in top) or (
         Evidence("Python between the operations", seconds=seconds),
@@ -145,9 +145,9 @@ def own_python(case: Case) -> Finding | None:
     )
 
 
-def recompiles(case: Case) -> Finding | None:
+def recompiles(data: ProfileData) -> Finding | None:
     """torch.compile compiles again and again."""
-    facts = case.facts
+    facts = data.facts
     if facts is None or not facts.n_graphs_steady:
         return None
     saved = facts.compiling_s
@@ -168,21 +168,21 @@ def recompiles(case: Case) -> Finding | None:
     )
 
 
-def anomaly(case: Case) -> Finding | None:
+def anomaly(data: ProfileData) -> Finding | None:
     """Anomaly detection left on."""
-    if case.facts is None or not case.facts.anomaly:
+    if data.facts is None or not data.facts.anomaly:
         return None
-    checks = case.rows(("cpu_op",), lambda n: n in ("aten::isnan", "aten::_is_any_true", "aten::ne", "aten::any", "aten::item"))
-    seconds = case.seconds(checks) * case.factor
-    traced = case.rows(("python_function",), lambda n: n.startswith(("traceback.py(", "linecache.py(")))
-    seconds += case.seconds(traced) * min(case.factor, 1.0)
-    step = case.facts.step
+    checks = data.rows(("cpu_op",), lambda n: n in ("aten::isnan", "aten::_is_any_true", "aten::ne", "aten::any", "aten::item"))
+    seconds = data.seconds(checks) * data.factor
+    traced = data.rows(("python_function",), lambda n: n.startswith(("traceback.py(", "linecache.py(")))
+    seconds += data.seconds(traced) * min(data.factor, 1.0)
+    step = data.facts.step
     saved = max(seconds, 0.3 * (step.forward_s + step.backward_s))
     said = Evidence("every result of the backward pass is checked, every operation's stack is kept", seconds=saved)
     return Finding(
         "anomaly detection",
         "Anomaly detection is on",
-        min(saved, case.wall_s),
+        min(saved, data.wall_s),
         "medium",
         (said,),
         ("torch.autograd.set_detect_anomaly(False)",),

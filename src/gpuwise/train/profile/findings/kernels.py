@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from gpuwise.train.profile.families import ELEMENTWISE, family
-from gpuwise.train.profile.findings.case import Case
 from gpuwise.train.profile.findings.finding import Evidence, Finding
 from gpuwise.train.profile.findings.host import BUSY_ENOUGH
+from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.operations import OP_CATEGORIES
 from gpuwise.train.profile.spans import inside, length, spans
 from gpuwise.train.profile.split import OPTIMIZER
@@ -31,28 +31,28 @@ COPIES_KEPT = 2.0
 """Of three tensors that an elementwise operation moves, what the fused chain moves as a whole."""
 
 
-def unfused_optimizer(case: Case) -> Finding | None:
+def unfused_optimizer(data: ProfileData) -> Finding | None:
     """Every tensor updated by a dozen small operations."""
-    within = case.annotated("Optimizer.step#")
-    if case.trace is None or not len(within):
+    within = data.annotated("Optimizer.step#")
+    if data.trace is None or not len(within):
         return None
-    ops = case.host_ops
-    own = ops[inside(case.trace.start_s[ops], within)]
-    names = [case.trace.text(r) for r in own.tolist()]
+    ops = data.host_ops
+    own = ops[inside(data.trace.start_s[ops], within)]
+    names = [data.trace.text(r) for r in own.tolist()]
     if any("_fused_" in n for n in names):
         return None
     foreach = sum("_foreach_" in n for n in names)
     updates = [n for n in names if family("op", n) == ELEMENTWISE]
-    told = case.facts.optimizers[0] if case.facts is not None and case.facts.optimizers else {}
-    kind = str(told.get("name") or _kind(case))
+    told = data.facts.optimizers[0] if data.facts is not None and data.facts.optimizers else {}
+    kind = str(told.get("name") or _kind(data))
     tensors = float(told.get("n_tensors") or 0) or None
-    a_step = len(updates) / case.n_steps
+    a_step = len(updates) / data.n_steps
     if kind not in FUSED or foreach or a_step < OPS_A_TENSOR * (tensors or 3.0):
         return None
-    spent = case.part(OPTIMIZER)
-    if case.on_gpu:
+    spent = data.part(OPTIMIZER)
+    if data.on_gpu:
         # the host's time of launching, where the device waits for it
-        spent = max(spent, length(within) / case.n_steps if case.split.busy_share < BUSY_ENOUGH else 0.0)
+        spent = max(spent, length(within) / data.n_steps if data.split.busy_share < BUSY_ENOUGH else 0.0)
         least = spent / OPS_A_TENSOR
     else:
         moved = 4.0 * PASSES[kind] * float(told.get("n_parameters") or 0.0)
@@ -68,54 +68,54 @@ def unfused_optimizer(case: Case) -> Finding | None:
     )
 
 
-def _kind(case: Case) -> str:
-    rows = case.rows(("user_annotation", *OP_CATEGORIES), lambda n: n.startswith("Optimizer.step#"))
-    if case.trace is None or not len(rows):
+def _kind(data: ProfileData) -> str:
+    rows = data.rows(("user_annotation", *OP_CATEGORIES), lambda n: n.startswith("Optimizer.step#"))
+    if data.trace is None or not len(rows):
         return ""
-    return case.trace.text(int(rows[0])).removeprefix("Optimizer.step#").split(".")[0]
+    return data.trace.text(int(rows[0])).removeprefix("Optimizer.step#").split(".")[0]
 
 
-def zeroed_gradients(case: Case) -> Finding | None:
+def zeroed_gradients(data: ProfileData) -> Finding | None:
     """Gradients filled with zeros and added to, in place of being made anew."""
-    within = case.annotated("Optimizer.zero_grad#")
-    if case.trace is None or not len(within):
+    within = data.annotated("Optimizer.zero_grad#")
+    if data.trace is None or not len(within):
         return None
-    ops = case.rows(OP_CATEGORIES, lambda n: n in ("aten::zero_", "aten::_foreach_zero_"))
-    own = ops[inside(case.trace.start_s[ops], within)]
+    ops = data.rows(OP_CATEGORIES, lambda n: n in ("aten::zero_", "aten::_foreach_zero_"))
+    own = ops[inside(data.trace.start_s[ops], within)]
     if not len(own):
         return None
-    added = case.rows(OP_CATEGORIES, lambda n: n == "torch::autograd::AccumulateGrad")
-    adding = case.seconds(added) * case.factor if not case.on_gpu else 0.0
-    spent = length(within) / case.n_steps * case.factor
+    added = data.rows(OP_CATEGORIES, lambda n: n == "torch::autograd::AccumulateGrad")
+    adding = data.seconds(added) * data.factor if not data.on_gpu else 0.0
+    spent = length(within) / data.n_steps * data.factor
     # accumulation adds into what is there in all but the first micro-batch
-    adding /= max(case.n_backward, 1.0)
+    adding /= max(data.n_backward, 1.0)
     first = int(own[0])
     return Finding(
         "gradients zeroed",
         "Gradients are filled with zeros and added to",
         spent + adding,
         "medium",
-        (Evidence(case.trace.text(first), case.where(float(case.trace.start_s[first])), len(own) / case.n_steps, spent),),
+        (Evidence(data.trace.text(first), data.where(float(data.trace.start_s[first])), len(own) / data.n_steps, spent),),
         ("optimizer.zero_grad(set_to_none=True)  # the default",),
     )
 
 
-def pointwise_chains(case: Case) -> Finding | None:
+def pointwise_chains(data: ProfileData) -> Finding | None:
     """Elementwise operations one after the other, each reading and writing memory."""
-    spent = case.part(ELEMENTWISE)
-    if case.trace is None or case.ops is None:
+    spent = data.part(ELEMENTWISE)
+    if data.trace is None or data.ops is None:
         return None
     # another finding says what is compiled already
-    if case.rows(OP_CATEGORIES, lambda n: "CompiledF" in n).size or "compiled kernels" in case.split.families:
+    if data.rows(OP_CATEGORIES, lambda n: "CompiledF" in n).size or "compiled kernels" in data.split.families:
         return None
-    optimizer = case.annotated("Optimizer.")
-    ops = case.ops
-    outer = [at for at in range(len(ops.rows)) if ops.families[at] == ELEMENTWISE and _is_head(case, at)]
-    starts = case.trace.start_s[ops.rows]
+    optimizer = data.annotated("Optimizer.")
+    ops = data.ops
+    outer = [at for at in range(len(ops.rows)) if ops.families[at] == ELEMENTWISE and _is_head(data, at)]
+    starts = data.trace.start_s[ops.rows]
     free = ~inside(starts, optimizer)
     lengths, run, before = list[int](), 0, -2
     for at in (a for a in outer if free[a]):
-        run = run + 1 if _follows(case, before, at) else 1
+        run = run + 1 if _follows(data, before, at) else 1
         if run == 1:
             lengths.append(1)
         else:
@@ -129,7 +129,7 @@ def pointwise_chains(case: Case) -> Finding | None:
     saved = spent * (1 - min(COPIES_KEPT / (3 * mean), 1.0))
     longest = max(lengths)
     words = f"elementwise operations in chains of {mean:.1f} on average, {longest} at most"
-    said = Evidence(words, count=sum(lengths) / case.n_steps, seconds=spent)
+    said = Evidence(words, count=sum(lengths) / data.n_steps, seconds=spent)
     return Finding(
         "pointwise chains",
         "Elementwise operations pass over memory one after the other",
@@ -141,60 +141,60 @@ def pointwise_chains(case: Case) -> Finding | None:
     )
 
 
-def _is_head(case: Case, at: int) -> bool:
+def _is_head(data: ProfileData, at: int) -> bool:
     """The outermost elementwise one of nested operations."""
-    assert case.ops is not None
-    parent = int(case.ops.parent[at])
-    return parent < 0 or case.ops.families[parent] != ELEMENTWISE
+    assert data.ops is not None
+    parent = int(data.ops.parent[at])
+    return parent < 0 or data.ops.families[parent] != ELEMENTWISE
 
 
-def _follows(case: Case, before: int, at: int) -> bool:
+def _follows(data: ProfileData, before: int, at: int) -> bool:
     """Nothing but elementwise work and views between the two, on as many elements."""
-    assert case.trace is not None and case.ops is not None
+    assert data.trace is not None and data.ops is not None
     if before < 0:
         return False
-    ops = case.ops
+    ops = data.ops
     between = {ops.families[i] for i in range(before + 1, at)}
     if between - {ELEMENTWISE, "other operations"}:
         return False
-    return _elements(case, int(ops.rows[before])) == _elements(case, int(ops.rows[at])) != 1
+    return _elements(data, int(ops.rows[before])) == _elements(data, int(ops.rows[at])) != 1
 
 
-def _elements(case: Case, row: int) -> int:
-    assert case.trace is not None
-    return max((int(np.prod(s)) for s in case.trace.inputs(row).shapes if s), default=1)
+def _elements(data: ProfileData, row: int) -> int:
+    assert data.trace is not None
+    return max((int(np.prod(s)) for s in data.trace.inputs(row).shapes if s), default=1)
 
 
-def slow_attention(case: Case) -> Finding | None:
+def slow_attention(data: ProfileData) -> Finding | None:
     """Attention that writes its scores to memory."""
-    if case.trace is None or (case.on_gpu and case.capability is None):
+    if data.trace is None or (data.on_gpu and data.capability is None):
         return None
-    math = case.rows(OP_CATEGORIES, lambda n: n == "aten::_scaled_dot_product_attention_math")
-    by_hand = _by_hand(case)
+    math = data.rows(OP_CATEGORIES, lambda n: n == "aten::_scaled_dot_product_attention_math")
+    by_hand = _by_hand(data)
     if not len(math) and not len(by_hand):
         return None
-    trace = case.trace
+    trace = data.trace
     rows, last = (math, math) if len(math) else (by_hand[:, 0], by_hand[:, 1])
-    spent = case.seconds_within(spans(trace.start_s[rows], trace.end_s[last]))
+    spent = data.seconds_within(spans(trace.start_s[rows], trace.end_s[last]))
     first = int(rows[0])
     # the backward pass does it all twice
-    whole = min(3 * spent, case.part("compute"))
+    whole = min(3 * spent, data.part("compute"))
     return Finding(
         "attention not flash",
         "Attention writes all its scores to memory",
         whole * FLASH_SAVES,
         "low",
-        (Evidence(trace.text(first), case.where(float(trace.start_s[first])), len(rows) / case.n_steps, spent),),
+        (Evidence(trace.text(first), data.where(float(trace.start_s[first])), len(rows) / data.n_steps, spent),),
         ("torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)  # in fp16 or bf16, without a dense mask",),
     )
 
 
-def _by_hand(case: Case) -> Ints:
+def _by_hand(data: ProfileData) -> Ints:
     """[n, 2] rows of the batched products around a softmax."""
-    assert case.trace is not None
-    trace = case.trace
+    assert data.trace is not None
+    trace = data.trace
     wanted = ("aten::bmm", "aten::softmax", "aten::_softmax", "aten::baddbmm")
-    rows = case.rows(OP_CATEGORIES, lambda n: n in wanted)
+    rows = data.rows(OP_CATEGORIES, lambda n: n in wanted)
     names = [trace.text(r) for r in rows.tolist()]
     plain = [(r, n) for r, n in zip(rows.tolist(), names, strict=True) if n != "aten::_softmax"]
     found = [

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpuwise.train.profile.findings.case import Case
 from gpuwise.train.profile.findings.finding import Evidence, Finding
+from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.operations import OP_CATEGORIES
 from gpuwise.train.profile.split import ALLOCATOR
 from gpuwise.train.profile.trace import RUNTIME_CATEGORIES
@@ -12,20 +12,20 @@ FREE = 0.4
 """Of the memory, from which recomputing saves nothing that is needed. Rule of this project."""
 
 
-def thrash(case: Case) -> Finding | None:
+def thrash(data: ProfileData) -> Finding | None:
     """Memory asked of the driver and given back in steady steps."""
-    if case.trace is None:
+    if data.trace is None:
         return None
-    rows = case.rows(
+    rows = data.rows(
         RUNTIME_CATEGORIES, lambda n: n in ("cudaMalloc", "cudaFree", "hipMalloc", "hipFree") or n.startswith("cuMemMap")
     )
-    retries = case.facts.memory.get("retries") if case.facts is not None else None
+    retries = data.facts.memory.get("retries") if data.facts is not None else None
     if not len(rows):
         return None
     first = int(rows[0])
     said = [
         Evidence(
-            case.trace.text(first), case.where(float(case.trace.start_s[first])), len(rows) / case.n_steps, case.seconds(rows)
+            data.trace.text(first), data.where(float(data.trace.start_s[first])), len(rows) / data.n_steps, data.seconds(rows)
         )
     ]
     if retries:
@@ -33,7 +33,7 @@ def thrash(case: Case) -> Finding | None:
     return Finding(
         "allocator thrash",
         "The allocator asks the driver for memory in every step",
-        case.part(ALLOCATOR),
+        data.part(ALLOCATOR),
         "high",
         tuple(said),
         ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py", "# and no torch.cuda.empty_cache() in the loop"),
@@ -41,27 +41,27 @@ def thrash(case: Case) -> Finding | None:
     )
 
 
-def recompute(case: Case) -> Finding | None:
+def recompute(data: ProfileData) -> Finding | None:
     """Activation checkpointing although there is memory for the activations."""
-    if case.trace is None:
+    if data.trace is None:
         return None
-    again = case.rows(
+    again = data.rows(
         ("python_function",),
         lambda n: n.startswith("torch/utils/checkpoint.py(") and n.endswith((": unpack_hook", ": recompute_fn")),
     )
     if not len(again):
-        again = case.rows(OP_CATEGORIES, lambda n: n == "CheckpointFunctionBackward")
+        again = data.rows(OP_CATEGORIES, lambda n: n == "CheckpointFunctionBackward")
         if not len(again):
             return None
         # forward again and backward in one: a third of it
-        spent = case.seconds(again) / 3
+        spent = data.seconds(again) / 3
     else:
-        spent = case.seconds(again)
-    free = _free_share(case)
+        spent = data.seconds(again)
+    free = _free_share(data)
     if free is None or free < FREE:
         return None
     # stacks and operations were traced alike: the share of the computing is as in the trace
-    spent = min(spent * case.factor, case.part("compute") / 3)
+    spent = min(spent * data.factor, data.part("compute") / 3)
     first = int(again[0])
     return Finding(
         "needless recompute",
@@ -69,7 +69,7 @@ def recompute(case: Case) -> Finding | None:
         spent,
         "medium",
         (
-            Evidence("torch.utils.checkpoint", case.where(float(case.trace.start_s[first])), len(again) / case.n_steps, spent),
+            Evidence("torch.utils.checkpoint", data.where(float(data.trace.start_s[first])), len(again) / data.n_steps, spent),
             Evidence(f"{100 * free:.0f} % of the memory was never used"),
         ),
         ("# without torch.utils.checkpoint; in transformers: model.gradient_checkpointing_disable()",),
@@ -77,8 +77,8 @@ def recompute(case: Case) -> Finding | None:
     )
 
 
-def _free_share(case: Case) -> float | None:
-    if case.facts is None or not case.device.memory_bytes:
+def _free_share(data: ProfileData) -> float | None:
+    if data.facts is None or not data.device.memory_bytes:
         return None
-    used = case.facts.memory.get("peak_reserved_bytes" if case.on_gpu else "peak_host_bytes")
-    return None if used is None else 1 - float(used) / case.device.memory_bytes
+    used = data.facts.memory.get("peak_reserved_bytes" if data.on_gpu else "peak_host_bytes")
+    return None if used is None else 1 - float(used) / data.device.memory_bytes

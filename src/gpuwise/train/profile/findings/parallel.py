@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gpuwise.train.profile.families import COMMUNICATION
-from gpuwise.train.profile.findings.case import Case
 from gpuwise.train.profile.findings.finding import Evidence, Finding
+from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.operations import OP_CATEGORIES
 from gpuwise.train.profile.spans import common, length, spans, without
 from gpuwise.train.profile.trace import Ints
@@ -15,10 +15,10 @@ STRAGGLER = 0.05
 """Of the step, that ranks begin a collective apart: below it lies the jitter of healthy machines. Rule of this project."""
 
 
-def ddp_every_micro_batch(case: Case) -> Finding | None:
+def ddp_every_micro_batch(data: ProfileData) -> Finding | None:
     """Gradients of every micro-batch exchanged, although only their sum is used."""
     return _every(
-        case,
+        data,
         ("all_reduce", "allreduce"),
         "DDP syncs every micro-batch",
         "Gradients are exchanged for every micro-batch",
@@ -27,10 +27,10 @@ def ddp_every_micro_batch(case: Case) -> Finding | None:
     )
 
 
-def fsdp_every_micro_batch(case: Case) -> Finding | None:
+def fsdp_every_micro_batch(data: ProfileData) -> Finding | None:
     """The same with sharded gradients."""
     return _every(
-        case,
+        data,
         ("reduce_scatter",),
         "FSDP syncs every micro-batch",
         "Sharded gradients are exchanged for every micro-batch",
@@ -39,22 +39,24 @@ def fsdp_every_micro_batch(case: Case) -> Finding | None:
     )
 
 
-def _every(case: Case, names: tuple[str, ...], kind: str, title: str, mend: tuple[str, ...], *, needs: str) -> Finding | None:
-    micro = case.n_backward
-    if case.trace is None or micro < 2:
+def _every(
+    data: ProfileData, names: tuple[str, ...], kind: str, title: str, mend: tuple[str, ...], *, needs: str
+) -> Finding | None:
+    micro = data.n_backward
+    if data.trace is None or micro < 2:
         return None
-    rows = _collectives(case, names)
-    if needs and not case.rows(("user_annotation", *OP_CATEGORIES), lambda n: n.startswith(needs)).size:
+    rows = _collectives(data, names)
+    if needs and not data.rows(("user_annotation", *OP_CATEGORIES), lambda n: n.startswith(needs)).size:
         return None
-    backward = _backward_ends(case)
+    backward = _backward_ends(data)
     if not len(rows) or len(backward) < 2:
         return None
     # exchanged in the first as in the last
-    in_each = np.bincount(np.searchsorted(backward, case.trace.start_s[rows]), minlength=len(backward) + 1)
+    in_each = np.bincount(np.searchsorted(backward, data.trace.start_s[rows]), minlength=len(backward) + 1)
     busy = int((in_each[: len(backward)] > 0).sum())
-    if busy <= case.n_steps * 1.5:
+    if busy <= data.n_steps * 1.5:
         return None
-    spent = case.part(COMMUNICATION)
+    spent = data.part(COMMUNICATION)
     first = int(rows[0])
     return Finding(
         kind,
@@ -63,9 +65,9 @@ def _every(case: Case, names: tuple[str, ...], kind: str, title: str, mend: tupl
         "high",
         (
             Evidence(
-                f"{case.trace.text(first)[:60]}: in {busy / case.n_steps:g} of {micro:g} micro-batches a step",
-                case.where(float(case.trace.start_s[first])),
-                len(rows) / case.n_steps,
+                f"{data.trace.text(first)[:60]}: in {busy / data.n_steps:g} of {micro:g} micro-batches a step",
+                data.where(float(data.trace.start_s[first])),
+                len(rows) / data.n_steps,
                 spent,
             ),
         ),
@@ -74,48 +76,48 @@ def _every(case: Case, names: tuple[str, ...], kind: str, title: str, mend: tupl
     )
 
 
-def _backward_ends(case: Case) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _backward_ends(data: ProfileData) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """When each backward pass begins, in order."""
-    assert case.trace is not None
-    rows = case.rows(OP_CATEGORIES, lambda n: n.startswith("DistributedDataParallel.forward"))
+    assert data.trace is not None
+    rows = data.rows(OP_CATEGORIES, lambda n: n.startswith("DistributedDataParallel.forward"))
     if not len(rows):
-        rows = case.rows(
+        rows = data.rows(
             ("user_annotation",), lambda n: n.startswith(("DistributedDataParallel.forward", "FSDP::root_pre_forward"))
         )
-    return np.sort(case.trace.start_s[rows])
+    return np.sort(data.trace.start_s[rows])
 
 
-def _collectives(case: Case, names: tuple[str, ...]) -> Ints:
+def _collectives(data: ProfileData, names: tuple[str, ...]) -> Ints:
     """Calls of the host, each once."""
-    own = case.rows(OP_CATEGORIES, lambda n: n.startswith(("nccl:", "gloo:", "c10d::")) and any(w in n.lower() for w in names))
-    if case.trace is None:
+    own = data.rows(OP_CATEGORIES, lambda n: n.startswith(("nccl:", "gloo:", "c10d::")) and any(w in n.lower() for w in names))
+    if data.trace is None:
         return own
-    kinds = {case.trace.text(r).split(":")[0] for r in own.tolist()}
+    kinds = {data.trace.text(r).split(":")[0] for r in own.tolist()}
     # the backend's own range inside c10d's: the same call
     prefix = "c10d" if "c10d" in kinds else next(iter(kinds), "")
-    return np.array([r for r in own.tolist() if case.trace.text(r).startswith(prefix)], np.int64)
+    return np.array([r for r in own.tolist() if data.trace.text(r).startswith(prefix)], np.int64)
 
 
-def unoverlapped(case: Case) -> Finding | None:
+def unoverlapped(data: ProfileData) -> Finding | None:
     """Communication that no computing hides."""
-    if case.trace is None or case.steps is None or not len(case.kernels):
+    if data.trace is None or data.steps is None or not len(data.kernels):
         return None
-    names = np.array(case.kernel_family, dtype=object)
-    sent, work = case.kernels[names == COMMUNICATION], case.kernels[names != COMMUNICATION]
+    names = np.array(data.kernel_family, dtype=object)
+    sent, work = data.kernels[names == COMMUNICATION], data.kernels[names != COMMUNICATION]
     if not len(sent):
         return None
-    trace = case.trace
-    both = common(spans(trace.start_s[sent], trace.end_s[sent]), case.steps.windows)
-    bare = length(without(both, spans(trace.start_s[work], trace.end_s[work]))) / case.n_steps
-    whole = length(both) / case.n_steps
-    if ddp_every_micro_batch(case) is not None or fsdp_every_micro_batch(case) is not None:
+    trace = data.trace
+    both = common(spans(trace.start_s[sent], trace.end_s[sent]), data.steps.windows)
+    bare = length(without(both, spans(trace.start_s[work], trace.end_s[work]))) / data.n_steps
+    whole = length(both) / data.n_steps
+    if ddp_every_micro_batch(data) is not None or fsdp_every_micro_batch(data) is not None:
         # what is left of it when it is done once a step
-        bare /= case.n_backward
+        bare /= data.n_backward
     longest = int(sent[trace.duration_s[sent].argmax()])
     said = Evidence(
         f"{trace.text(longest)[:60]}: {100 * bare / whole:.0f} % of communication is alone on the device",
-        case.where(float(trace.start_s[longest])),
-        len(sent) / case.n_steps,
+        data.where(float(trace.start_s[longest])),
+        len(sent) / data.n_steps,
         whole,
     )
     return Finding(
@@ -131,13 +133,13 @@ def unoverlapped(case: Case) -> Finding | None:
     )
 
 
-def straggler(case: Case) -> Finding | None:
+def straggler(data: ProfileData) -> Finding | None:
     """One rank comes to its collectives later than the others."""
-    if len(case.ranks) < 2:
+    if len(data.ranks) < 2:
         return None
-    lengths = {v.rank: v.steps.wall_s for v in case.ranks}
+    lengths = {v.rank: v.steps.wall_s for v in data.ranks}
     waits: dict[int, float] = {}
-    for view in case.ranks:
+    for view in data.ranks:
         trace = view.trace
         rows = np.flatnonzero(
             trace.in_categories(("kernel", "gpu_memcpy")) if trace.has_device else trace.in_categories(OP_CATEGORIES)

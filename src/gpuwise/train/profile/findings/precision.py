@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gpuwise.train.profile.families import CONVOLUTIONS
-from gpuwise.train.profile.findings.case import Case
 from gpuwise.train.profile.findings.finding import Confidence, Evidence, Finding
+from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.products import Product
 
 TF32_FROM, BF16_FROM, FP16_FROM = (8, 0), (8, 0), (7, 0)
@@ -22,20 +22,20 @@ LARGE = 64
 """Products with a side below it are bound by other things."""
 
 
-def no_tf32(case: Case) -> Finding | None:
+def no_tf32(data: ProfileData) -> Finding | None:
     """fp32 products on units that could do TF32."""
-    capability = case.capability
+    capability = data.capability
     if capability is None or capability < TF32_FROM:
         return None
-    found = [p for p in case.products if p.dtype == "fp32" and _is_plain_fp32(p)]
+    found = [p for p in data.products if p.dtype == "fp32" and _is_plain_fp32(p)]
     seconds = sum(p.seconds for p in found)
-    gain = _gain(case, "fp32", "tf32")
+    gain = _gain(data, "fp32", "tf32")
     return Finding(
         "fp32 without TF32",
         "Matrix products in fp32 leave the tensor cores idle",
         seconds * (1 - 1 / gain),
-        _confidence(case),
-        _shown(found, case),
+        _confidence(data),
+        _shown(found, data),
         ('torch.set_float32_matmul_precision("high")  # TF32: 10 bits of mantissa in products',),
     )
 
@@ -46,19 +46,19 @@ def _is_plain_fp32(product: Product) -> bool:
     return bool(names) and not any("tf32" in n or "tensorop_s" in n or "s1688" in n for n in names)
 
 
-def no_mixed_precision(case: Case) -> Finding | None:
+def no_mixed_precision(data: ProfileData) -> Finding | None:
     """Products and convolutions in fp32 or TF32 where 16 bits would do."""
-    capability = case.capability
+    capability = data.capability
     if capability is None or capability < FP16_FROM:
         return None
-    wide = [p for p in case.products if p.dtype in ("fp32",)]
-    narrow = sum(p.flop * p.count for p in case.products if p.dtype in (*HALF, "fp8"))
+    wide = [p for p in data.products if p.dtype in ("fp32",)]
+    narrow = sum(p.flop * p.count for p in data.products if p.dtype in (*HALF, "fp8"))
     if not wide or narrow > sum(p.flop * p.count for p in wide):
         return None
     half = "bf16" if capability >= BF16_FROM else "fp16"
     usual = "fp32" if any(_is_plain_fp32(p) for p in wide) else "tf32"
-    gain = _gain(case, usual, half)
-    seconds = sum(p.seconds for p in wide) + case.part(CONVOLUTIONS)
+    gain = _gain(data, usual, half)
+    seconds = sum(p.seconds for p in wide) + data.part(CONVOLUTIONS)
     mend = [f'with torch.autocast("cuda", dtype=torch.{"bfloat16" if half == "bf16" else "float16"}):', "    loss = ..."]
     if half == "fp16":
         mend += ["scaler = torch.amp.GradScaler()", "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"]
@@ -66,41 +66,41 @@ def no_mixed_precision(case: Case) -> Finding | None:
         "no mixed precision",
         "Products run in 32 bits",
         seconds * (1 - 1 / gain),
-        _confidence(case),
-        _shown(wide, case),
+        _confidence(data),
+        _shown(wide, data),
         tuple(mend),
         note="it changes rounding: compare the loss over some hundred steps",
     )
 
 
-def double_precision(case: Case) -> Finding | None:
+def double_precision(data: ProfileData) -> Finding | None:
     """Products in fp64: most often numpy's default that nobody meant."""
-    wide = [p for p in case.products if p.dtype == "fp64"]
+    wide = [p for p in data.products if p.dtype == "fp64"]
     if not wide:
         return None
-    gain = _gain(case, "fp64", "fp32") if case.on_gpu else 2.0
-    work = case.part("compute") if not case.on_gpu else sum(p.seconds for p in wide)
+    gain = _gain(data, "fp64", "fp32") if data.on_gpu else 2.0
+    work = data.part("compute") if not data.on_gpu else sum(p.seconds for p in wide)
     return Finding(
         "double precision",
         "The model computes in fp64",
         work * (1 - 1 / gain),
         "high",
-        _shown(wide, case),
+        _shown(wide, data),
         ("model = model.float()", "batch = batch.float()  # torch.from_numpy keeps numpy's float64"),
     )
 
 
-def odd_sizes(case: Case) -> Finding | None:
+def odd_sizes(data: ProfileData) -> Finding | None:
     """Products in 16 bits whose sides are no multiples of 8."""
-    if case.capability is None:
+    if data.capability is None:
         return None
     found = [
         p
-        for p in case.products
+        for p in data.products
         if p.dtype in HALF and min(p.m, p.n, p.k) >= LARGE and (p.n % ALIGNED or p.k % ALIGNED or p.m % ALIGNED)
     ]
     seconds = sum(p.seconds for p in found)
-    aligned = [p for p in case.products if p.dtype in HALF and p not in found and min(p.m, p.n, p.k) >= LARGE and p.seconds > 0]
+    aligned = [p for p in data.products if p.dtype in HALF and p not in found and min(p.m, p.n, p.k) >= LARGE and p.seconds > 0]
     if not found or seconds <= 0:
         return None
     rate = sum(p.flop * p.count for p in found) / seconds
@@ -111,45 +111,45 @@ def odd_sizes(case: Case) -> Finding | None:
         "Sides of products are no multiples of 8",
         seconds * max(1 - rate / best, 0.0),
         "medium" if aligned else "low",
-        _shown(found, case),
+        _shown(found, data),
         tuple(f"{s} -> {-(-s // 64) * 64}  # vocabulary or width, padded to a multiple of 64" for s in sides),
     )
 
 
-def nchw(case: Case) -> Finding | None:
+def nchw(data: ProfileData) -> Finding | None:
     """Convolutions in half precision that turn their tensors round first."""
-    turned = _kernels(case, lambda n: "nchwToNhwc" in n or "nhwcToNchw" in n)
-    if case.trace is None or not turned.any():
+    turned = _kernels(data, lambda n: "nchwToNhwc" in n or "nhwcToNchw" in n)
+    if data.trace is None or not turned.any():
         return None
-    seconds = case.kernel_seconds(turned)
-    row = int(case.kernels[turned][0])
+    seconds = data.kernel_seconds(turned)
+    row = int(data.kernels[turned][0])
     return Finding(
         "NCHW convolutions",
         "Convolutions change their tensors' layout before and after",
         seconds,
         "high",
-        (Evidence(case.trace.text(row)[:60], case.where(float(case.trace.start_s[row])), turned.sum() / case.n_steps, seconds),),
+        (Evidence(data.trace.text(row)[:60], data.where(float(data.trace.start_s[row])), turned.sum() / data.n_steps, seconds),),
         ("model = model.to(memory_format=torch.channels_last)", "images = images.to(memory_format=torch.channels_last)"),
     )
 
 
-def _kernels(case: Case, matches: Callable[[str], bool]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    if case.trace is None:
+def _kernels(data: ProfileData, matches: Callable[[str], bool]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    if data.trace is None:
         return np.zeros(0, dtype=bool)
-    return case.trace.named(matches)[case.kernels]
+    return data.trace.named(matches)[data.kernels]
 
 
-def _gain(case: Case, before: str, after: str) -> float:
+def _gain(data: ProfileData, before: str, after: str) -> float:
     """How many times faster products are, by the data sheet."""
-    peaks = case.device.peak_flop_per_s or {}
+    peaks = data.device.peak_flop_per_s or {}
     if before in peaks and after in peaks and peaks[before] > 0:
         return max(peaks[after] / peaks[before], 1.0)
     return UNKNOWN_GAIN
 
 
-def _confidence(case: Case) -> Confidence:
-    return "medium" if case.device.peak_flop_per_s else "low"
+def _confidence(data: ProfileData) -> Confidence:
+    return "medium" if data.device.peak_flop_per_s else "low"
 
 
-def _shown(products: Sequence[Product], case: Case) -> tuple[Evidence, ...]:
-    return tuple(Evidence(f"{p.op} {p.words} in {p.dtype}", case.where(p.first_s), p.count, p.seconds) for p in products[:3])
+def _shown(products: Sequence[Product], data: ProfileData) -> tuple[Evidence, ...]:
+    return tuple(Evidence(f"{p.op} {p.words} in {p.dtype}", data.where(p.first_s), p.count, p.seconds) for p in products[:3])

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpuwise.train.profile.findings import beside, data, heat, host, kernels, memory, parallel, precision
-from gpuwise.train.profile.findings.case import Case
 from gpuwise.train.profile.findings.finding import Finding
+from gpuwise.train.profile.findings.profile_data import ProfileData
 
 LEAST_SHARE = 0.02
 """Of the step: a finding below it is not shown. Rule of this project."""
@@ -17,7 +17,7 @@ LEAST_SHARE = 0.02
 class Rule:
     """``devices`` are those on which it can be true."""
 
-    find: Callable[[Case], Finding | None]
+    find: Callable[[ProfileData], Finding | None]
     devices: tuple[str, ...]
 
 
@@ -57,9 +57,9 @@ RULES = (
 )
 
 
-def find_wastes(case: Case) -> tuple[Finding, ...]:
+def find_wastes(profile: ProfileData) -> tuple[Finding, ...]:
     """All that hold and matter, by seconds saved, largest first. They overlap: their sum says nothing."""
-    found = [f for rule in RULES if case.split.device in rule.devices and (f := rule.find(case)) is not None]
-    within = [replace(f, saved_s=min(f.saved_s, case.wall_s)) for f in found]
-    worth = [f for f in within if f.saved_s >= LEAST_SHARE * case.wall_s]
+    found = [f for rule in RULES if profile.split.device in rule.devices and (f := rule.find(profile)) is not None]
+    within = [replace(f, saved_s=min(f.saved_s, profile.wall_s)) for f in found]
+    worth = [f for f in within if f.saved_s >= LEAST_SHARE * profile.wall_s]
     return tuple(sorted(worth, key=lambda f: -f.saved_s))

@@ -23,7 +23,7 @@ LARGEST = 2**24
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class BatchMeasurement:
     """One run at one size: with the longest samples, and a step of the optimizer."""
 
     batch: int
@@ -35,12 +35,12 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BatchSearch:
     """``largest`` and ``chosen`` were run."""
 
     largest: int
     chosen: int
-    runs: tuple[Measured, ...]
+    runs: tuple[BatchMeasurement, ...]
     exact: bool
     """The next size was run and does not fit, or the memory of the largest leaves no room for one more by the line."""
     at_most: bool = False
@@ -53,14 +53,14 @@ class Found:
 
 
 def find_batch(
-    run: Callable[[int], Measured],
+    run: Callable[[int], BatchMeasurement],
     capacity_bytes: float,
     *,
     start: int = 1,
     most: int = LARGEST,
     most_runs: int = MOST_RUNS,
     knee_runs: int = 0,
-) -> Found:
+) -> BatchSearch:
     """``run(b)`` measures one size in a process of its own; ``most`` is the largest that can be run (the data has no more
     samples). ``knee_runs`` more runs look for a smaller size that is as fast, between those that were run. Raises InputError
     for a start, a capacity or a ``most`` that none can be, and GpuwiseError where not even one sample fits."""
@@ -82,11 +82,11 @@ def find_batch(
 
 
 class _Finder:
-    def __init__(self, run: Callable[[int], Measured], capacity: float, most_runs: int, most: int) -> None:
+    def __init__(self, run: Callable[[int], BatchMeasurement], capacity: float, most_runs: int, most: int) -> None:
         self._run, self._capacity, self._most_runs, self._most = run, capacity, most_runs, most
-        self.fitting: dict[int, Measured] = {}
+        self.fitting: dict[int, BatchMeasurement] = {}
         self.failing: set[int] = set()
-        self.runs: list[Measured] = []
+        self.runs: list[BatchMeasurement] = []
 
     def try_size(self, size: int) -> None:
         measured = self._run(size)
@@ -165,7 +165,7 @@ class _Finder:
         # a whole sample that fits to the last byte fits: rounding of the slope must not lose it
         return min(sizes[1] + int(room / slope + 1e-9), LARGEST)
 
-    def found(self) -> Found:
+    def found(self) -> BatchSearch:
         largest = max(self.fitting)
         exact = largest + 1 in self.failing or (len(self.fitting) > 1 and self._predicted() == largest)
-        return Found(largest, self.knee(), tuple(self.runs), exact, largest == self._most and not exact)
+        return BatchSearch(largest, self.knee(), tuple(self.runs), exact, largest == self._most and not exact)

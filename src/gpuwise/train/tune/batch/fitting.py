@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.train.tune.batch.capacity import Capacity
-from gpuwise.train.tune.batch.finder import Measured, find_batch
+from gpuwise.train.tune.batch.finder import BatchMeasurement, find_batch
 from gpuwise.train.tune.batch.probe import CannotError, Prober
 from gpuwise.train.tune.batch.sizes import BLOCKS, Run, runs_of
 from gpuwise.train.tune.parity import Verdict
@@ -58,6 +58,6 @@ def parts_of(own: int, part: int) -> int:
     return -(-own // part)
 
 
-def _part(prober: Prober, own: int, part: int) -> Measured:
+def _part(prober: Prober, own: int, part: int) -> BatchMeasurement:
     probe = prober.probe({"micro_batches": parts_of(own, part)})
-    return Measured(part, probe.fits, probe.memory_bytes, probe.rate)
+    return BatchMeasurement(part, probe.fits, probe.memory_bytes, probe.rate)

@@ -11,7 +11,7 @@ from gpuwise.train.tune.batch.probe import Prober
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedBatch:
     """``n_batches`` of the script's batches as one, so that ``accumulation`` are left of its ``was``."""
 
     batch: int
@@ -30,7 +30,7 @@ def divisors_below(n: int) -> list[int]:
 
 def merge(
     prober: Prober, own: int, accumulation: int, largest: int, lines: Callable[[int, int], tuple[str, ...]]
-) -> Merged | None:
+) -> MergedBatch | None:
     """The largest batch that fits and leaves the global batch as it is; None where the script does not accumulate, or no such
     batch fits. Raises CannotError."""
     for times in divisors_below(accumulation):
@@ -46,7 +46,7 @@ def merge(
             # as often as once in the global batch
             optimizer_s = after.optimizer_share / after.rate
             ratio = 1.0 / before.rate / ((1.0 - after.optimizer_share) / after.rate + optimizer_s * times)
-        return Merged(own * times, left, accumulation, ratio, lines(own * times, left))
+        return MergedBatch(own * times, left, accumulation, ratio, lines(own * times, left))
     return None
 
 

@@ -10,7 +10,7 @@ from gpuwise.errors import GpuwiseError
 from gpuwise.train.hook.launch import Outcome
 from gpuwise.train.hook.settings import Stop
 from gpuwise.train.tune.batch.capacity import Capacity, filled_bytes, n_retries
-from gpuwise.train.tune.batch.finder import Measured
+from gpuwise.train.tune.batch.finder import BatchMeasurement
 from gpuwise.train.tune.state import State
 from gpuwise.train.tune.trial import LONGEST, Trial, trial_of
 from gpuwise.units import format_bytes
@@ -89,12 +89,12 @@ class Prober:
         self._say(f"memory: {label}: {probe.words}")
         return probe
 
-    def size(self, batch: int, levers: Levers | None = None) -> Measured:
+    def size(self, batch: int, levers: Levers | None = None) -> BatchMeasurement:
         """One size of the script's batch, as the finder asks for it. Raises CannotError."""
         probe = self.probe({"batch": batch, **(levers or {})})
         if probe.fits and probe.largest_batch < batch:
             raise CannotError(f"the training's batches held {probe.largest_batch} samples where {batch} were asked for")
-        return Measured(batch, probe.fits, probe.memory_bytes, probe.rate)
+        return BatchMeasurement(batch, probe.fits, probe.memory_bytes, probe.rate)
 
     def rate(self, levers: Levers, at: int) -> Trial:
         """One run in the script's own order, for its rate. ``at`` numbers repeats."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.train.tune.batch.capacity import Capacity
-from gpuwise.train.tune.batch.finder import LARGEST, Found, find_batch
-from gpuwise.train.tune.batch.merging import Merged, lines_of, merge
+from gpuwise.train.tune.batch.finder import LARGEST, BatchSearch, find_batch
+from gpuwise.train.tune.batch.merging import MergedBatch, lines_of, merge
 from gpuwise.train.tune.batch.probe import CannotError, Prober
 from gpuwise.train.tune.facts import Facts
 from gpuwise.train.tune.stats import LEAST_GAIN, Gain, gain_of
@@ -56,7 +56,7 @@ class Sizes:
     longest: str = ""
     words: str = ""
     """On what the larger batch means for the training."""
-    merged: Merged | None = None
+    merged: MergedBatch | None = None
     why: str | None = None
     """There is nothing: why."""
 
@@ -108,13 +108,13 @@ def most_of(facts: Facts, rate: float | None) -> int:
     return max(most, facts.batch or 1) if facts.n_samples is None else max(min(most, facts.n_samples), 1)
 
 
-def runs_of(found: Found, levers: dict[str, object] | None = None) -> list[Run]:
+def runs_of(found: BatchSearch, levers: dict[str, object] | None = None) -> list[Run]:
     """With the levers that they had beside the batch."""
     words = tuple(f"{k}={v}" for k, v in (levers or {}).items())
     return [Run(m.batch, m.fits, m.memory_bytes, m.rate, words) for m in found.runs]
 
 
-def _with_blocks(prober: Prober, found: Found, capacity: Capacity, most: int) -> tuple[Found | None, str | None]:
+def _with_blocks(prober: Prober, found: BatchSearch, capacity: Capacity, most: int) -> tuple[BatchSearch | None, str | None]:
     """The finder again with blocks that recompute, where the rate still rises at the wall; why not, where that gives nothing."""
     best = max(found.rates.values(), default=0.0)
     start = min(2 * found.largest, most)
@@ -122,7 +122,7 @@ def _with_blocks(prober: Prober, found: Found, capacity: Capacity, most: int) ->
         first = prober.size(start, BLOCKS)
     except CannotError as error:
         return None, f"recomputing the blocks: {error.message}"
-    one = Found(start, start, (first,), exact=False)
+    one = BatchSearch(start, start, (first,), exact=False)
     if not first.fits:
         return one, f"a batch of {start} does not fit with blocks that recompute either"
     if first.rate is None or first.rate < LEAST_GAIN * best:
@@ -151,7 +151,7 @@ def _pairs(prober: Prober, own: int, chosen: int, levers: dict[str, object]) -> 
     return gain_of(pairs), sorted(after, key=lambda t: t.rate or 0.0)[len(after) // 2]
 
 
-def ends_of(found: Found, facts: Facts, most: int) -> str:
+def ends_of(found: BatchSearch, facts: Facts, most: int) -> str:
     """What stands above the largest."""
     if found.at_most:
         return "the data has no more samples" if most == facts.n_samples else f"a step of more would take over {STEP_S:.0f} s"

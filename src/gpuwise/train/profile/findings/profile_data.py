@@ -40,7 +40,7 @@ class RankView:
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class ProfileData:
     """``split`` adds up to the step as it is without the profiler; ``traced`` to the step of the trace."""
 
     split: Split

@@ -18,7 +18,7 @@ LEAST_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparisonRow:
     """One quantity; None is not known."""
 
     name: str
@@ -36,7 +36,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class RunComparison:
     """Predicted for this script on this device, and measured in the run."""
 
     rate: float
@@ -73,18 +73,18 @@ class Compared:
         """Of the same steps."""
         return None if self.usable is None or not self.samples else self.samples / self.usable.rate
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ComparisonRow]:
         """Everything that is known from one side at least."""
         e, energy_j = self.usable, self.energy_a_sample_j
         predicted_j = e.energy_j if e is not None else None
         total_j = predicted_j * self.samples if predicted_j is not None else None
         found = [
-            Row(f"{self.per} a second", "1/s", None if e is None else e.rate, self.rate),
-            Row("seconds a step", "s", None if e is None else e.step_s, self.step_s),
-            Row("memory", "B", None if e is None else e.memory_bytes, self.memory_bytes),
-            Row(f"energy a {self.per.removesuffix('s')}", "J", predicted_j, energy_j),
-            Row(f"time of {self.n_steps:,} steps", "s", self.predicted_s, self.train_s or None),
-            Row(
+            ComparisonRow(f"{self.per} a second", "1/s", None if e is None else e.rate, self.rate),
+            ComparisonRow("seconds a step", "s", None if e is None else e.step_s, self.step_s),
+            ComparisonRow("memory", "B", None if e is None else e.memory_bytes, self.memory_bytes),
+            ComparisonRow(f"energy a {self.per.removesuffix('s')}", "J", predicted_j, energy_j),
+            ComparisonRow(f"time of {self.n_steps:,} steps", "s", self.predicted_s, self.train_s or None),
+            ComparisonRow(
                 "their cost",
                 "USD",
                 cost_usd(self.plan, self.predicted_s, total_j),
@@ -94,9 +94,9 @@ class Compared:
         return [r for r in found if r.predicted is not None or r.measured is not None]
 
 
-def compared_of(
+def comparison_of(
     journal: Journal, expected: Expected | None, memory_bytes: int | None, *, plan: Plan = NO_PLAN, energy: Energy = NO_ENERGY
-) -> Compared | None:
+) -> RunComparison | None:
     """None where the run made too few steps to tell."""
     loop = loop_of(journal)
     steps = steady(loop.steps)
@@ -108,7 +108,7 @@ def compared_of(
         rate, step_s = _thinned(loop, thin, rate, step_s, sum(s.wall_s for s in steps))
     first, last = loop.points[0], loop.points[-1]
     samples = last[2] - first[2] if loop.per == "samples" else last[1] - first[1]
-    return Compared(
+    return RunComparison(
         rate, loop.per, step_s, expected, memory_bytes, int(loop.turns), last[0] - first[0], float(samples), energy, plan
     )
 
