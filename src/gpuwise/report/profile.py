@@ -43,7 +43,7 @@ def profile_page(profile: Profile) -> str:
     drawings += [roofline] if roofline is not None else []
     body = [verdict([profile.verdict.sentence]), figures(drawings)]
     if profile.findings:
-        head = ["", "saves a step", "share", "evidence", "mend"]
+        head = ["", "saves a step", "share", "evidence", "fix"]
         rows = [_finding_row(f, profile.split.wall_s) for f in profile.findings]
         body += [heading("Findings"), table("Findings", head, rows)]
         body.append(notes(["What findings save overlaps: their sum says nothing."]))
@@ -76,7 +76,7 @@ def _finding_row(finding: Finding, wall_s: float) -> TableRow:
         TableCell(format_duration(finding.saved_s), f"{finding.confidence} confidence"),
         TableCell(share),
         TableCell("; ".join(e.words for e in finding.evidence), mark="words"),
-        TableCell(" ".join(finding.mend), finding.note, "words"),
+        TableCell(" ".join(finding.fix), finding.note, "words"),
     ]
     return TableRow(finding.title, cells)
 

@@ -18,9 +18,9 @@ def assert_cause(scenario: Scenario) -> None:
     assert [f.id for f in found.faults] == [cause]
     assert found.exit_code in (1, 2)
     fault = found.faults[0]
-    commands = "".join(f"{command}\n" for mend in fault.mends for command in mend.commands)
+    commands = "".join(f"{command}\n" for fix in fault.fixes for command in fix.commands)
     assert [word for word in words if word not in commands] == []
-    assert fault.mends and fault.evidence and fault.why and fault.check
+    assert fault.fixes and fault.evidence and fault.why and fault.check
 
 
 def assert_healthy(make: Callable[[], Scripted]) -> None:

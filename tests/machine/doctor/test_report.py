@@ -13,11 +13,11 @@ import pytest
 
 from gpuwise.facts.hardware.accelerators import sources
 from gpuwise.machine.doctor.checks.table import CHECKS, examine, verdict_of
-from gpuwise.machine.doctor.finding import Finding, Mend, Severity, Verdict
+from gpuwise.machine.doctor.finding import Finding, Fix, Severity, Verdict
 from gpuwise.machine.doctor.images import compose, dockerfile
 from gpuwise.machine.doctor.report import Diagnosis, diagnose, document, fix_plan, summary
 from gpuwise.machine.doctor.scripted import Scripted, scripted, torch
-from gpuwise.machine.doctor.share import redacted, shared
+from gpuwise.machine.doctor.share import redact, share_text
 
 CU130 = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
 FINE = torch("2.13.0+cu130", "13.0", CU130, devices=[(8, 9)])
@@ -70,16 +70,16 @@ def test_every_document_is_json_and_every_source_is_known(diagnoses: dict[str, D
 def test_every_fault_says_what_to_do(diagnoses: dict[str, Diagnosis]) -> None:
     for d in diagnoses.values():
         for f in d.faults:
-            assert f.what and f.why and f.evidence and f.mends and f.check, f.id
-            assert all(m.commands or m.where == "person" for m in f.mends), f.id
-            assert not any("\n" in c for m in f.mends for c in m.commands), f.id
+            assert f.what and f.why and f.evidence and f.fixes and f.check, f.id
+            assert all(m.commands or m.where == "person" for m in f.fixes), f.id
+            assert not any("\n" in c for m in f.fixes for c in m.commands), f.id
 
 
 def test_every_commands_quotes_are_closed(diagnoses: dict[str, Diagnosis]) -> None:
     import shlex
 
     for d in diagnoses.values():
-        for command in (c for f in d.findings for m in f.mends if m.where != "windows" for c in m.commands):
+        for command in (c for f in d.findings for m in f.fixes if m.where != "windows" for c in m.commands):
             assert shlex.split(command, comments=True), command
 
 
@@ -128,7 +128,7 @@ def test_the_script_does_the_steps_and_asks_before_a_restart(diagnoses: dict[str
 
 
 def test_the_script_stops_at_the_first_command_that_fails(tmp_path: Path) -> None:
-    finding = Finding("x", Severity.LIMIT, "x", ("x",), "x", (Mend("x", ("false", "sudo never")),), "x")
+    finding = Finding("x", Severity.LIMIT, "x", ("x",), "x", (Fix("x", ("false", "sudo never")),), "x")
     assert _run(fix_plan(Diagnosis(scripted().look(), (finding,))), "y\n", tmp_path) == (1, "")
 
 
@@ -151,9 +151,9 @@ def test_nothing_of_the_machine_becomes_a_command(text: str, tmp_path: Path) -> 
     assert out == "" and all(line.isprintable() for line in script.split("\n"))
 
 
-def test_a_healthy_machine_has_nothing_to_mend(tmp_path: Path) -> None:
+def test_a_healthy_machine_has_nothing_to_fix(tmp_path: Path) -> None:
     script = fix_plan(diagnose(scripted(answers=[FINE]).look()))
-    assert "# Nothing to mend." in script and "if ask" not in script
+    assert "# Nothing to fix." in script and "if ask" not in script
 
 
 # --- the shared report ---
@@ -180,7 +180,7 @@ def test_a_shared_report_names_nobody() -> None:
     machine = scripted(answers=[torch("2.13.0+cu130", "13.0", CU130, error=error)]).but(
         environment={"CUDA_VISIBLE_DEVICES": "GPU-00000000-1111-2222-3333-444444444444", "PYTHONPATH": "/home/ada/src"}
     )
-    text = shared(diagnose(machine.look()), names={"engine7": "<host>", "ada": "<user>"})
+    text = share_text(diagnose(machine.look()), names={"engine7": "<host>", "ada": "<user>"})
     assert [s for s in secrets if s in text] == []
     assert "torch-sees-no-gpu" in text and "RTX 4090" in text and "580.95.05" in text and "/home/<user>/src" in text
 
@@ -188,12 +188,12 @@ def test_a_shared_report_names_nobody() -> None:
 @pytest.mark.parametrize("version", ["580.95.05", "9.10.2.21", "2.13.0+cu130", "12.8.4.1", "2.30.7"])
 def test_versions_are_no_addresses(version: str) -> None:
     machine = scripted(answers=[FINE], packages={"nvidia-cudnn-cu13": "9.10.2.21", "nvidia-cublas-cu12": "12.8.4.1"}).look()
-    assert redacted(f"version {version}, found", machine, {}) == f"version {version}, found"
+    assert redact(f"version {version}, found", machine, {}) == f"version {version}, found"
 
 
 def test_names_that_are_parts_of_words_stay() -> None:
     machine = scripted().look()
-    assert redacted("torchvision on torch1 by torch", machine, {"torch1": "<host>"}) == "torchvision on <host> by torch"
+    assert redact("torchvision on torch1 by torch", machine, {"torch1": "<host>"}) == "torchvision on <host> by torch"
 
 
 # --- container files ---

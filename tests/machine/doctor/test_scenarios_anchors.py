@@ -112,14 +112,14 @@ def test_one_card_of_two_is_named_and_the_other_is_not() -> None:
 def test_a_mismatch_is_mended_by_a_restart_and_not_by_an_installation() -> None:
     found = diagnose(FAULTY["S6 driver and library apart"][0]().look()).faults[0]
     assert any("580.82.09" in line for line in found.evidence) and any("580.95.05" in line for line in found.evidence)
-    assert not any("install" in c for m in found.mends for c in m.commands)
+    assert not any("install" in c for m in found.fixes for c in m.commands)
 
 
 def test_a_suspend_in_the_log_is_evidence() -> None:
-    from gpuwise.machine.doctor.host import Ran
+    from gpuwise.machine.doctor.host import CommandResult
 
     machine = FAULTY["S11 nvidia_uvm stale after a suspend"][0]()
-    slept = machine.but(commands={"dmesg": Ran(0, "[ 10.0] nvidia: loaded\n[ 99.5] PM: suspend exit\n")})
+    slept = machine.but(commands={"dmesg": CommandResult(0, "[ 10.0] nvidia: loaded\n[ 99.5] PM: suspend exit\n")})
     assert "after a suspend" in diagnose(slept.look()).faults[0].what
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpuwise.machine.devices.null import NullCard
 from gpuwise.machine.devices.readings import EventReason, Peer, State
-from gpuwise.machine.doctor.host import Ran
+from gpuwise.machine.doctor.host import CommandResult
 from gpuwise.machine.doctor.report import diagnose
 from gpuwise.machine.doctor.scripted import Scripted, scripted
 
@@ -27,7 +27,7 @@ def card(name: str = "RTX 4090", *, identity: dict | None = None, health: dict |
 
 
 def logged(*lines: str, cards: tuple = ("H100 SXM",)) -> Scripted:
-    return scripted(cards=cards).but(commands={"dmesg": Ran(0, "\n".join(["[ 0.0] Linux", *lines]))})
+    return scripted(cards=cards).but(commands={"dmesg": CommandResult(0, "\n".join(["[ 0.0] Linux", *lines]))})
 
 
 def translated(kind: str, peers: list[Peer]) -> Scripted:

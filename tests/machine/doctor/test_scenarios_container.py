@@ -234,7 +234,7 @@ def test_secrets_of_the_environment_are_not_looked_at() -> None:
 def test_docker_without_the_toolkit_is_a_note() -> None:
     found = diagnose(HEALTHY["docker without the toolkit"]().look())
     assert [f.id for f in found.notes] == ["docker-without-toolkit"]
-    assert any("nvidia-ctk runtime configure" in c for m in found.notes[0].mends for c in m.commands)
+    assert any("nvidia-ctk runtime configure" in c for m in found.notes[0].fixes for c in m.commands)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"runtimes": []}', '{"runtimes": {"nvidia": 3}}', "\x00"])

@@ -8,7 +8,7 @@ import pytest
 
 from gpuwise.errors import DeviceError, NoDriverError
 from gpuwise.machine.devices.null import NullCard
-from gpuwise.machine.doctor.host import Ran
+from gpuwise.machine.doctor.host import CommandResult
 from gpuwise.machine.doctor.report import diagnose
 from gpuwise.machine.doctor.scripted import KERNEL, Scripted, scripted, torch
 
@@ -39,8 +39,8 @@ def unloaded() -> Scripted:
     return scripted(failed=refused).but(files={**IDS, **without}, links={f"{BUS}/driver": None})
 
 
-def dmesg(*lines: str) -> dict[str, Ran]:
-    return {"dmesg": Ran(0, "\n".join(["[ 0.0] Linux", *lines]))}
+def dmesg(*lines: str) -> dict[str, CommandResult]:
+    return {"dmesg": CommandResult(0, "\n".join(["[ 0.0] Linux", *lines]))}
 
 
 def unserved(device: str, *log: str, driver: str = "580.95.05", open_modules: bool = True) -> Scripted:
@@ -113,7 +113,7 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
     ),
     "secure boot, the log may not be read": (
         lambda: unloaded().but(
-            files={SECURE_BOOT: "\x06\x00\x00\x00\x01"}, commands={"dmesg": Ran(1, "", "Operation not permitted")}
+            files={SECURE_BOOT: "\x06\x00\x00\x00\x01"}, commands={"dmesg": CommandResult(1, "", "Operation not permitted")}
         ),
         "secure-boot-unsigned-module",
         ("mokutil --import",),
@@ -202,7 +202,9 @@ HEALTHY: dict[str, Callable[[], Scripted]] = {
     "nvidia_uvm is not loaded before the first CUDA program": lambda: scripted().but(files=NO_UVM),
     "modules of other kernels on disk, too": lambda: scripted().but(files={"/lib/modules/6.5.0-1/updates/dkms/nvidia.ko": ""}),
     "secure boot with a signed module": lambda: scripted().but(files={SECURE_BOOT: "\x06\x00\x00\x00\x01"}),
-    "the log may not be read": lambda: scripted().but(commands={"dmesg": Ran(1, "", "dmesg: read kernel buffer failed")}),
+    "the log may not be read": lambda: scripted().but(
+        commands={"dmesg": CommandResult(1, "", "dmesg: read kernel buffer failed")}
+    ),
     "a laptop with Intel graphics beside the card": lambda: scripted().but(
         files={"/sys/bus/pci/devices/0000:00:02.0/class": "0x030000\n", "/sys/bus/pci/devices/0000:00:02.0/vendor": "0x8086\n"}
     ),

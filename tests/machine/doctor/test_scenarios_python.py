@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gpuwise.machine.devices.null import NullCard
-from gpuwise.machine.doctor.host import Ran
+from gpuwise.machine.doctor.host import CommandResult
 from gpuwise.machine.doctor.report import diagnose
 from gpuwise.machine.doctor.scripted import PYTHON, SITE, Scripted, answer, broken, scripted, torch
 
@@ -17,11 +17,11 @@ CU130 = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
 CU126 = "sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90"
 FINE = torch("2.13.0+cu130", "13.0", CU130, devices=[(8, 9)])
 IMPORTING = '{"stage": "import"}\n'
-CRASH = Ran(-11, IMPORTING, "Fatal Python error: Segmentation fault\n  File torch/__init__.py line 416")
-ILLEGAL = Ran(-4, IMPORTING, "Fatal Python error: Illegal instruction")
-HANG = Ran(None, IMPORTING, "", timed_out=True, seconds=90.0)
-FAILS = Ran(1, IMPORTING + '{"failed": "ImportError: libcudnn.so.9: cannot open shared object file"}\n')
-WRONG_PYTHON = Ran(1, IMPORTING + '{"failed": "ModuleNotFoundError: No module named torch._C"}\n')
+CRASH = CommandResult(-11, IMPORTING, "Fatal Python error: Segmentation fault\n  File torch/__init__.py line 416")
+ILLEGAL = CommandResult(-4, IMPORTING, "Fatal Python error: Illegal instruction")
+HANG = CommandResult(None, IMPORTING, "", timed_out=True, seconds=90.0)
+FAILS = CommandResult(1, IMPORTING + '{"failed": "ImportError: libcudnn.so.9: cannot open shared object file"}\n')
+WRONG_PYTHON = CommandResult(1, IMPORTING + '{"failed": "ModuleNotFoundError: No module named torch._C"}\n')
 CUDNN_PIN = (
     'Name: torch\nRequires-Dist: nvidia-cudnn-cu13 (==9.20.0.48) ; platform_system == "Linux"\n'
     "Requires-Dist: triton==3.7.1; extra == 'x'\n\n"
@@ -122,7 +122,7 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
                 broken(
                     "torch",
                     "2.8.0",
-                    Ran(1, IMPORTING + '{"failed": "ImportError: undefined symbol: __nvJitLinkComplete_12_8"}\n'),
+                    CommandResult(1, IMPORTING + '{"failed": "ImportError: undefined symbol: __nvJitLinkComplete_12_8"}\n'),
                 )
             ],
             packages={"nvidia-nvjitlink-cu12": "12.8.93"},
@@ -199,7 +199,7 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
         lambda: scripted(driver="550.54.14", cuda=(12, 4), answers=[torch("2.6.0+cu124", "12.4", CU126, devices=[(8, 9)])]).but(
             files={"/usr/local/cuda-13.0/bin/nvcc": "", "/usr/local/cuda-12.4/bin/nvcc": ""},
             paths={"nvcc": "/usr/local/bin/nvcc"},
-            commands={"/usr/local/bin/nvcc --version": Ran(0, "Cuda compilation tools, release 13.0, V13.0.48")},
+            commands={"/usr/local/bin/nvcc --version": CommandResult(0, "Cuda compilation tools, release 13.0, V13.0.48")},
         ),
         "toolkit-newer-than-driver",
         ("export CUDA_HOME=/usr/local/cuda-12.4", "nvidia-driver-580-open"),
@@ -226,7 +226,9 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
     "the interpreter does not start": (
         lambda: scripted().but(
             commands={
-                f"{PYTHON} -c import json,platform*": Ran(127, "", "error while loading shared libraries: libpython3.12.so")
+                f"{PYTHON} -c import json,platform*": CommandResult(
+                    127, "", "error while loading shared libraries: libpython3.12.so"
+                )
             }
         ),
         "python-does-not-start",
@@ -239,7 +241,9 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
             answers=[torch("2.13.0+cu130", "13.0", CU130, error="too old (found version 12040)")],
         ).but(
             commands={
-                f"{PYTHON} -c import json,platform*": Ran(0, f'["{PYTHON}", [3, 7, 1], "cpython-37", "x86_64", ["{SITE}"]]')
+                f"{PYTHON} -c import json,platform*": CommandResult(
+                    0, f'["{PYTHON}", [3, 7, 1], "cpython-37", "x86_64", ["{SITE}"]]'
+                )
             }
         ),
         "torch-driver-too-old",
@@ -266,11 +270,11 @@ HEALTHY: dict[str, Callable[[], Scripted]] = {
     "an older toolkit on the path": lambda: scripted(answers=[FINE]).but(
         files={"/usr/local/cuda-11.8/bin/nvcc": ""},
         paths={"nvcc": "/usr/bin/nvcc"},
-        commands={"/usr/bin/nvcc --version": Ran(0, "release 11.8, V11.8.89")},
+        commands={"/usr/bin/nvcc --version": CommandResult(0, "release 11.8, V11.8.89")},
     ),
     "a newer toolkit of the same family": lambda: scripted(driver="550.54.14", cuda=(12, 4)).but(
         paths={"nvcc": "/usr/bin/nvcc"},
-        commands={"/usr/bin/nvcc --version": Ran(0, "release 12.9, V12.9.1")},
+        commands={"/usr/bin/nvcc --version": CommandResult(0, "release 12.9, V12.9.1")},
     ),
     "a newer toolkit that nobody uses": lambda: scripted(driver="550.54.14", cuda=(12, 4)).but(
         files={"/usr/local/cuda-13.0/bin/nvcc": ""}
@@ -325,7 +329,7 @@ def test_an_uninstalled_torch_is_offered_for_this_driver_and_these_cards() -> No
         .look()
     )
     assert [f.id for f in found.notes] == ["torch-not-installed"]
-    assert "pip install 'torch==2.14.*' --index-url https://download.pytorch.org/whl/cu126" in found.notes[0].mends[0].commands[0]
+    assert "pip install 'torch==2.14.*' --index-url https://download.pytorch.org/whl/cu126" in found.notes[0].fixes[0].commands[0]
 
 
 def test_a_framework_that_works_makes_another_one_that_does_not_a_limit() -> None:
@@ -342,7 +346,7 @@ def test_the_older_driver_of_a_family_is_said_to_be_fine() -> None:
 
 def test_an_environment_without_pip_is_mended_with_uv() -> None:
     found = diagnose(scripted(answers=[torch("2.13.0+cpu", None)]).without(f"{SITE}/pip").look())
-    assert found.faults[0].mends[0].commands[1] == f"uv pip install --python {PYTHON} torch==2.13.0"
+    assert found.faults[0].fixes[0].commands[1] == f"uv pip install --python {PYTHON} torch==2.13.0"
 
 
 def test_frameworks_are_not_asked_when_told_so() -> None:
@@ -354,9 +358,9 @@ def test_frameworks_are_not_asked_when_told_so() -> None:
 
 def test_wheels_for_windows_and_arm_name_their_index() -> None:
     arm = scripted(cards=("GB10",), answers=[torch("2.13.0+cpu", None)]).but(facts={"machine": "aarch64"})
-    assert diagnose(arm.look()).faults[0].mends[0].commands[1].endswith("--index-url https://download.pytorch.org/whl/cu130")
+    assert diagnose(arm.look()).faults[0].fixes[0].commands[1].endswith("--index-url https://download.pytorch.org/whl/cu130")
     windows = scripted(driver="581.29", answers=[torch("2.13.0+cpu", None)]).but(platform="win32")
-    assert diagnose(windows.look()).faults[0].mends[0].commands[1].endswith("--index-url https://download.pytorch.org/whl/cu130")
+    assert diagnose(windows.look()).faults[0].fixes[0].commands[1].endswith("--index-url https://download.pytorch.org/whl/cu130")
 
 
 def test_a_version_that_would_run_something_is_only_text() -> None:
@@ -365,6 +369,6 @@ def test_a_version_that_would_run_something_is_only_text() -> None:
         f"{SITE}/torchvision-1;reboot.dist-info/METADATA": "Requires-Dist: torch==1.0\n\n",
     }
     found = diagnose(scripted(cards=(), driver=None).but(files=odd).look())
-    commands = [c for f in found.faults for m in f.mends for c in m.commands]
+    commands = [c for f in found.faults for m in f.fixes for c in m.commands]
     assert any("'torch==$(reboot)'" in c for c in commands)
     assert not any("$(reboot)" in c.replace("'torch==$(reboot)'", "") or ";reboot" in c for c in commands)

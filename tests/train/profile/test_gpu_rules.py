@@ -199,7 +199,7 @@ def test_the_waste_is_named_first(kind: str, profile_of: Callable[..., Profile])
     assert found.findings, found.split.parts
     first = found.findings[0]
     assert first.kind == kind == found.verdict.kind, [(f.kind, f.saved_s) for f in found.findings]
-    assert first.evidence and first.mend
+    assert first.evidence and first.fix
     assert 0 < first.saved_s <= found.split.wall_s
     assert sum(found.split.parts.values()) == pytest.approx(found.split.wall_s) == pytest.approx(STEP * 1e-6)
 
@@ -219,8 +219,8 @@ def test_fp32_on_tensor_cores_is_two_findings(profile_of: Callable[..., Profile]
 def test_what_a_card_cannot_do_is_not_advised(kineto: Any, profile_of: Callable[..., Profile]) -> None:
     found = profile_of(plain_fp32, kineto.T4)
     assert [f.kind for f in found.findings] == ["no mixed precision"]
-    assert any("float16" in line for line in found.findings[0].mend)
-    assert any("GradScaler" in line for line in found.findings[0].mend)
+    assert any("float16" in line for line in found.findings[0].fix)
+    assert any("GradScaler" in line for line in found.findings[0].fix)
 
 
 def test_a_healthy_trace_has_no_finding(profile_of: Callable[..., Profile]) -> None:

@@ -81,7 +81,7 @@ def test_the_planted_waste_is_named_first(name: str, zygote: Zygote, tmp_path: P
     found = session.profile
     assert found.verdict.kind == WASTES[name], [(f.kind, f.saved_s / found.split.wall_s) for f in found.findings]
     first = found.findings[0]
-    assert first.kind == WASTES[name] and first.mend
+    assert first.kind == WASTES[name] and first.fix
     assert LINES.get(name, "") in " ".join(e.where for e in first.evidence)
     assert sum(found.split.parts.values()) == pytest.approx(found.split.wall_s)
     assert sum(found.split.families.values()) == pytest.approx(found.split.parts["compute"])

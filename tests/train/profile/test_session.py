@@ -31,7 +31,7 @@ def _run(text: str, zygote: Zygote, folder: Path, **more: object) -> Session:
     ("text", "said", "hint", "code"),
     [
         ("import torch\nprint('hello')\n", "without a single training step", "inference", 1),
-        ("raise ValueError('no such dataset')\n", "train.py:1: ValueError: no such dataset", "mend it", 1),
+        ("raise ValueError('no such dataset')\n", "train.py:1: ValueError: no such dataset", "fix it", 1),
         ("import torch\nname = input('which model? ')\n", "reads standard input", "after --", 1),
         (LOOP.format(steps=1, end=""), "after its first step", "10 steps", 1),
         ("import sys\nsys.exit(7)\n", "before its second step", "its own words", 7),

@@ -128,5 +128,5 @@ def test_trap_5_products_in_fp32_on_a_processor_get_no_advice_for_a_gpu(run: Cal
     request = Request(str(tmp_path / "products.py"), steps=6)
     found = profile_script(request, tmp_path, zygote=run.zygote, output=tmp_path / "output").profile  # type: ignore[attr-defined]
     assert found.data.products, "there were products to judge"
-    words = " ".join(w for f in found.findings for w in (f.kind, f.title, *f.mend)).lower()
+    words = " ".join(w for f in found.findings for w in (f.kind, f.title, *f.fix)).lower()
     assert not [w for w in ("tf32", "autocast", "tensor core", "pin_memory", "channels_last", "cuda") if w in words], words

@@ -66,9 +66,9 @@ def doctor(
     elif share:
         import sys
 
-        from gpuwise.machine.doctor.share import shared
+        from gpuwise.machine.doctor.share import share_text
 
-        sys.stdout.write(shared(found))
+        sys.stdout.write(share_text(found))
     elif not written:
         from gpuwise.cli.doctor.view import show_diagnosis
 

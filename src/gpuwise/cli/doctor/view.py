@@ -1,4 +1,4 @@
-"""A diagnosis for people: the verdict, then each finding with what was seen, why it matters, what mends it and how to check."""
+"""A diagnosis for people: the verdict, then each finding with what was seen, why it matters, how to fix it and how to check."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuwise.machine.doctor.report import Diagnosis, one_line, summary
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gpuwise.machine.doctor.finding import Finding, Mend
+    from gpuwise.machine.doctor.finding import Finding, Fix
 
 _STYLES = {"ready": "bold green", "ready with limits": "bold yellow", "not ready": "bold red"}
 _WHERE = {"host": " (on the machine itself)", "windows": " (in PowerShell)", "person": "", "here": ""}
@@ -56,8 +56,8 @@ def _finding(to: Console, number: str, f: Finding) -> None:
     if f.evidence:
         _row(to, "seen", one_line(f.evidence))
     _row(to, "why", f.why)
-    for at, mend in enumerate(f.mends):
-        _mend(to, "mend" if at == 0 else "", mend)
+    for at, fix in enumerate(f.fixes):
+        _fix(to, "fix" if at == 0 else "", fix)
     if f.check:
         _command(to, "check", f.check)
 
@@ -68,11 +68,11 @@ def _note(to: Console, f: Finding) -> None:
     if f.evidence:
         _row(to, "seen", one_line(f.evidence))
     _row(to, "why", f.why)
-    for mend in f.mends:
-        _mend(to, "do", mend)
+    for fix in f.fixes:
+        _fix(to, "do", fix)
 
 
-def _mend(to: Console, name: str, m: Mend) -> None:
+def _fix(to: Console, name: str, m: Fix) -> None:
     _row(to, name, m.what + _WHERE[m.where] + (":" if m.commands else "."))
     for command in m.commands:
         _command(to, "", "  " + command)

@@ -1,4 +1,4 @@
-"""A profile as a person reads it, on one screen: the answer, the step in parts, what to mend."""
+"""A profile as a person reads it, on one screen: the answer, the step in parts, what to fix."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _finding(to: Console, number: int, finding: Finding, wall_s: float) -> None:
     )
     for evidence in finding.evidence[:3]:
         to.print(Text("   " + evidence.words, "dim"))
-    for line in finding.mend[:3]:
+    for line in finding.fix[:3]:
         to.print(Text(f"   > {line}", "green"))
     if finding.note:
         to.print(Text(f"   {finding.note}", "dim"))

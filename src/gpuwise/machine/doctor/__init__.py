@@ -1,1 +1,4 @@
-"""Is this machine ready, and if not, what exactly mends it? ``probe`` looks, ``diagnose`` judges, ``report`` tells."""
+"""Is this machine ready, and if not, which commands make it so?
+
+``probes`` read the machine, ``checks`` judge it, ``report`` writes the answer.
+"""

@@ -1,4 +1,4 @@
-"""A finding: what is wrong, how one sees it, why it matters, what mends it and how to check that."""
+"""A finding of the doctor: what is wrong, the evidence, why it matters, the fixes and how to check them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Severity(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What a machine is."""
+    """The overall verdict on a machine."""
 
     READY = "ready"
     LIMITS = "ready with limits"
@@ -29,8 +29,8 @@ EXIT_CODES = {Verdict.READY: 0, Verdict.LIMITS: 1, Verdict.NOT_READY: 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Mend:
-    """One way to mend a finding."""
+class Fix:
+    """One way to fix a finding."""
 
     what: str
     """In a few words, for a heading and a comment."""
@@ -52,10 +52,10 @@ class Finding:
     what: str
     evidence: tuple[str, ...]
     why: str
-    mends: tuple[Mend, ...] = ()
+    fixes: tuple[Fix, ...] = ()
     """The best first: the others are instead of it."""
     check: str = ""
-    """A command that shows whether it is mended, with what it should say."""
+    """A command that shows whether it is fixed, with the output to expect."""
     cards: tuple[int, ...] = ()
     """Indices of the devices concerned."""
     hides: tuple[str, ...] = ()

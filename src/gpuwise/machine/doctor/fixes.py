@@ -1,4 +1,4 @@
-"""The exact commands that mend a thing on this operating system, for this driver, this interpreter and these cards."""
+"""The exact commands that fix a fault on this operating system, for this driver, this interpreter and these cards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpuwise.facts.software.compatibility import (
     wheels_for,
 )
 from gpuwise.facts.software.os_commands import OsCommands, os_commands_for
-from gpuwise.machine.doctor.finding import Mend
+from gpuwise.machine.doctor.finding import Fix
 from gpuwise.machine.doctor.observation import NVIDIA, Machine
 
 INDEX = "https://download.pytorch.org/whl"
@@ -50,35 +50,33 @@ def needs_closed_modules(machine: Machine) -> bool:
     return any(g.kernel_modules == "proprietary" for g in generations_here(machine))
 
 
-def install_driver(machine: Machine, *, what: str = "Install NVIDIA's driver") -> tuple[Mend, ...]:
+def install_driver(machine: Machine, *, what: str = "Install NVIDIA's driver") -> tuple[Fix, ...]:
     """The driver for these cards on this system, then a restart."""
     branch = branch_for(machine)
     if machine.system.wsl:
         return (windows_driver(branch),)
     if machine.system.platform == "win32":
-        return (Mend(f"{what}: branch {branch} or newer from https://www.nvidia.com/drivers", where="person", reboot=True),)
+        return (Fix(f"{what}: branch {branch} or newer from https://www.nvidia.com/drivers", where="person", reboot=True),)
     family = os_family(machine)
     if family is None:
-        return (
-            Mend(f"{what}: branch {branch} from your distribution, else from https://www.nvidia.com/drivers", where="person"),
-        )
+        return (Fix(f"{what}: branch {branch} from your distribution, else from https://www.nvidia.com/drivers", where="person"),)
     closed = needs_closed_modules(machine)
     commands = family.driver_closed if closed else family.driver_open
     kind = "NVIDIA's own modules" if closed else "the open modules"
     where = "host" if machine.system.container else "here"
-    return (Mend(f"{what}: branch {branch} with {kind}", (*filled(machine, commands, branch), "sudo reboot"), where, True),)
+    return (Fix(f"{what}: branch {branch} with {kind}", (*fill_commands(machine, commands, branch), "sudo reboot"), where, True),)
 
 
-def windows_driver(branch: int) -> Mend:
+def windows_driver(branch: int) -> Fix:
     """WSL takes its driver from Windows."""
-    return Mend(
+    return Fix(
         f"Install NVIDIA's driver in Windows (branch {branch} or newer, from https://www.nvidia.com/drivers), then in PowerShell",
         ("wsl --update", "wsl --shutdown"),
         "windows",
     )
 
 
-def filled(machine: Machine, commands: Iterable[str], branch: int) -> tuple[str, ...]:
+def fill_commands(machine: Machine, commands: Iterable[str], branch: int) -> tuple[str, ...]:
     """Commands with this system's version and architecture in them."""
     version = machine.system.version.split(".")[0] or "12"
     arch = "sbsa" if machine.system.machine in ("aarch64", "arm64") else "x86_64"
@@ -169,16 +167,16 @@ def install_torch(machine: Machine, wheel: Wheel) -> tuple[str, ...]:
     return (*((pip_uninstall(machine, *remove),) if remove else ()), pip_install(machine, *words))
 
 
-def torch_mend(machine: Machine, cards: Sequence[Capability], *, driver: bool = True) -> tuple[Mend, ...]:
+def torch_fix(machine: Machine, cards: Sequence[Capability], *, driver: bool = True) -> tuple[Fix, ...]:
     """Install the PyTorch that runs on ``cards``; words instead where no wheel does."""
     wheel = best_wheel(machine, cards, driver=driver)
     if wheel is None:
         return (no_wheel(machine, cards),)
     what = f"Install PyTorch {wheel.release} built with CUDA {dotted(wheel.cuda)}"
-    return (Mend(what, install_torch(machine, wheel)),)
+    return (Fix(what, install_torch(machine, wheel)),)
 
 
-def no_wheel(machine: Machine, cards: Sequence[Capability]) -> Mend:
+def no_wheel(machine: Machine, cards: Sequence[Capability]) -> Fix:
     """What to do where no known wheel runs: another interpreter, another driver, or a build of one's own."""
     python = machine.python
     if python and python.version:
@@ -190,21 +188,21 @@ def no_wheel(machine: Machine, cards: Sequence[Capability]) -> Mend:
                 "uv pip install --python .venv/bin/python "
                 f"{package('torch', any_python[0].release)} --index-url {INDEX}/{any_python[0].build}",
             )
-            return Mend(f"Make an environment with Python {dotted(low)} to {dotted(high)}: that wheel has no other", commands)
+            return Fix(f"Make an environment with Python {dotted(low)} to {dotted(high)}: that wheel has no other", commands)
     names = ", ".join(dotted(c) for c in cards)
-    return Mend(
+    return Fix(
         f"No published wheel runs on compute capability {names} with this driver: build PyTorch from source", where="person"
     )
 
 
-def rocm_mend(machine: Machine) -> Mend:
+def rocm_fix(machine: Machine) -> Fix:
     """Install the PyTorch built for AMD."""
     series, build = rocm_builds()[0]
     here = machine.python
     companions = [n for n in _COMPANIONS if here and here.find(n)]
     remove = [n for n in ("torch", *companions) if here and here.find(n)]
     install = pip_install(machine, package("torch", f"{dotted(series)}.*"), *companions, "--index-url", f"{INDEX}/{build}")
-    return Mend(
+    return Fix(
         f"Install PyTorch {dotted(series)} built for ROCm {build.removeprefix('rocm')}",
         (*((pip_uninstall(machine, *remove),) if remove else ()), install),
     )

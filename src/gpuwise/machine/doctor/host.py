@@ -25,7 +25,7 @@ MOST_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class CommandResult:
     """What a command gave."""
 
     status: int | None
@@ -36,7 +36,7 @@ class Ran:
     seconds: float = 0.0
 
 
-NOT_THERE = Ran(None)
+NOT_THERE = CommandResult(None)
 
 
 class Host(Protocol):
@@ -88,7 +88,7 @@ class Host(Protocol):
         """Where a command is, or None."""
         ...
 
-    def run(self, command: Sequence[str], *, limit_s: float, environment: Mapping[str, str] | None = None) -> Ran: ...
+    def run(self, command: Sequence[str], *, limit_s: float, environment: Mapping[str, str] | None = None) -> CommandResult: ...
 
 
 class LocalHost:
@@ -176,7 +176,7 @@ class LocalHost:
 
         return shutil.which(command)
 
-    def run(self, command: Sequence[str], *, limit_s: float, environment: Mapping[str, str] | None = None) -> Ran:
+    def run(self, command: Sequence[str], *, limit_s: float, environment: Mapping[str, str] | None = None) -> CommandResult:
         start_s = time.monotonic()
         try:
             child = subprocess.Popen(
@@ -194,11 +194,11 @@ class LocalHost:
             return NOT_THERE
         try:
             out, err = child.communicate(timeout=limit_s)
-            return Ran(child.returncode, out, err, seconds=time.monotonic() - start_s)
+            return CommandResult(child.returncode, out, err, seconds=time.monotonic() - start_s)
         except subprocess.TimeoutExpired:
             _end(child)
             out, err = _what_is_left(child)
-            return Ran(None, out, err, timed_out=True, seconds=time.monotonic() - start_s)
+            return CommandResult(None, out, err, timed_out=True, seconds=time.monotonic() - start_s)
         except BaseException:
             _end(child)
             raise
@@ -231,7 +231,7 @@ class ScriptedHost:
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     links: Mapping[str, str] = field(default_factory=dict[str, str])
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    commands: Mapping[str, Ran] = field(default_factory=dict[str, Ran])
+    commands: Mapping[str, CommandResult] = field(default_factory=dict[str, CommandResult])
     unusable: Mapping[str, str] = field(default_factory=dict[str, str])
     """Device node -> why it does not open."""
     space: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
@@ -277,7 +277,7 @@ class ScriptedHost:
     def which(self, command: str) -> str | None:
         return self.paths.get(command)
 
-    def run(self, command: Sequence[str], *, limit_s: float, environment: Mapping[str, str] | None = None) -> Ran:
+    def run(self, command: Sequence[str], *, limit_s: float, environment: Mapping[str, str] | None = None) -> CommandResult:
         words = " ".join(command)
         for key, ran in self.commands.items():
             if words == key or (key.endswith("*") and words.startswith(key[:-1])):

@@ -13,7 +13,7 @@ from gpuwise.facts.software.compatibility import (
     rocm_builds,
     wheels_for,
 )
-from gpuwise.machine.doctor import fixes as mends
+from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.observation import Machine
 
 _CHECK = 'CMD ["python", "-c", "import torch; print(torch.__version__, torch.cuda.is_available())"]'
@@ -26,14 +26,14 @@ def dockerfile(m: Machine) -> str:
         return _nvidia(m)
     if m.vendor("amd"):
         series, build = rocm_builds()[0]
-        index = f"--index-url {mends.INDEX}/{build}"
+        index = f"--index-url {fixes.INDEX}/{build}"
         return _lines(
-            f"FROM {_PLAIN}", f"RUN pip install --no-cache-dir 'torch=={mends.dotted(series)}.*' {index}", "WORKDIR /app", _CHECK
+            f"FROM {_PLAIN}", f"RUN pip install --no-cache-dir 'torch=={fixes.dotted(series)}.*' {index}", "WORKDIR /app", _CHECK
         )
     return _lines(
         "# No GPU answers here: this image computes on the processor.",
         f"FROM {_PLAIN}",
-        f"RUN pip install --no-cache-dir torch --index-url {mends.INDEX}/cpu",
+        f"RUN pip install --no-cache-dir torch --index-url {fixes.INDEX}/cpu",
         "WORKDIR /app",
         _CHECK,
     )
@@ -45,19 +45,19 @@ def _nvidia(m: Machine) -> str:
     head = [f"# For {names} with driver {m.driver_version}."]
     ngc = choose_ngc(m)
     if ngc is not None:
-        head += [f"# NVIDIA's own build of PyTorch, CUDA {mends.dotted(ngc.cuda)}, also runs here: FROM {ngc.name}"]
+        head += [f"# NVIDIA's own build of PyTorch, CUDA {fixes.dotted(ngc.cuda)}, also runs here: FROM {ngc.name}"]
     if base is None or wheel is None:
-        shown = ", ".join(mends.dotted(c) for c in mends.capabilities_here(m))
+        shown = ", ".join(fixes.dotted(c) for c in fixes.capabilities_here(m))
         return _lines(
             *head,
             f"# No image and wheel of the tables run on compute capability {shown} with driver {m.driver_version}.",
         )
-    install = f"pip install --no-cache-dir {mends.package('torch', wheel.release)}"
+    install = f"pip install --no-cache-dir {fixes.package('torch', wheel.release)}"
     if not wheel.pypi_default or m.system.machine not in ("x86_64", ""):
-        install += f" --index-url {mends.INDEX}/{wheel.build}"
+        install += f" --index-url {fixes.INDEX}/{wheel.build}"
     return _lines(
         *head,
-        f"# The wheel brings CUDA {mends.dotted(wheel.cuda)}; the image asks the driver for CUDA {mends.dotted(base.cuda)}.",
+        f"# The wheel brings CUDA {fixes.dotted(wheel.cuda)}; the image asks the driver for CUDA {fixes.dotted(base.cuda)}.",
         f"FROM {base.name}",
         "RUN apt-get update \\",
         " && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3 python3-venv \\",
@@ -72,7 +72,7 @@ def _nvidia(m: Machine) -> str:
 def choose_base(m: Machine) -> tuple[Image | None, Wheel | None]:
     """CUDA's newest base image that this driver starts, and the best wheel for its Python. The image refuses to start on a driver
     whose own CUDA is older than the image's, so the family's minimum is not enough for it."""
-    newest, cards, driver = _driver_cuda(m), mends.capabilities_here(m), mends.driver_number(m)
+    newest, cards, driver = _driver_cuda(m), fixes.capabilities_here(m), fixes.driver_number(m)
     for image in images():
         if image.kind != "cuda" or newest is None or image.cuda > newest:
             continue
@@ -85,10 +85,10 @@ def choose_base(m: Machine) -> tuple[Image | None, Wheel | None]:
 def choose_ngc(m: Machine) -> Image | None:
     """NVIDIA's newest PyTorch image whose CUDA family this driver runs; it checks no more than that of data-centre cards, so for
     others the driver's own CUDA must be as new. None when no image is old enough, or the cards are of an unserved generation."""
-    newest, driver = _driver_cuda(m), mends.driver_number(m)
-    if newest is None or driver is None or mends.needs_closed_modules(m):
+    newest, driver = _driver_cuda(m), fixes.driver_number(m)
+    if newest is None or driver is None or fixes.needs_closed_modules(m):
         return None
-    blackwell = any(c[0] >= 10 for c in mends.capabilities_here(m))
+    blackwell = any(c[0] >= 10 for c in fixes.capabilities_here(m))
     for image in images():
         least = family_driver(image.cuda)
         if (
@@ -107,7 +107,7 @@ def _driver_cuda(m: Machine) -> Version | None:
     found = m.vendor("nvidia")
     if found and found.driver and found.driver.cuda_version:
         return found.driver.cuda_version
-    driver = mends.driver_number(m)
+    driver = fixes.driver_number(m)
     return newest_cuda(driver) if driver else None
 
 

@@ -1,4 +1,4 @@
-"""A diagnosis: the verdict, the findings and the machine, as a document, in a sentence, and as a script that mends it."""
+"""A diagnosis: the verdict, the findings and the machine, as a document, in a sentence, and as a script of its fixes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 
 from gpuwise.machine.doctor.checks.table import examine, verdict_of
-from gpuwise.machine.doctor.finding import EXIT_CODES, Finding, Mend, Severity, Verdict
+from gpuwise.machine.doctor.finding import EXIT_CODES, Finding, Fix, Severity, Verdict
 from gpuwise.machine.doctor.observation import Machine
 from gpuwise.units import format_bytes
 
@@ -127,10 +127,15 @@ def document(d: Diagnosis) -> dict[str, object]:
         "verdict": d.verdict.value,
         "exit_code": d.exit_code,
         "summary": summary(d.machine),
-        "findings": [plain(f) for f in d.faults],
-        "notes": [plain(f) for f in d.notes],
+        "findings": [_finding(f) for f in d.faults],
+        "notes": [_finding(f) for f in d.notes],
         "machine": plain(d.machine),
     }
+
+
+def _finding(finding: Finding) -> dict[str, object]:
+    """A finding's fields; its fixes are named ``mends`` in the document, as scripts know them."""
+    return {"mends" if f.name == "fixes" else f.name: plain(getattr(finding, f.name)) for f in fields(finding)}
 
 
 def plain(value: object) -> object:
@@ -147,8 +152,11 @@ def plain(value: object) -> object:
 
 
 def fix_plan(d: Diagnosis) -> str:
-    """A shell script that mends the faults in order. It asks before each step and before a restart, and stops at the first
-    command that fails. What has to be done elsewhere (outside the container, in Windows, by hand) is a comment."""
+    """A shell script that applies the first fix of each fault in order.
+
+    It asks before each step and before a restart, and stops at the first command that fails. What has to be done elsewhere
+    (outside the container, in Windows, by hand) is a comment.
+    """
     lines = [
         "#!/usr/bin/env bash",
         f"# gpuwise doctor --fix-plan: {_comment(summary(d.machine))}",
@@ -161,15 +169,15 @@ def fix_plan(d: Diagnosis) -> str:
     restart = False
     for at, finding in enumerate(d.faults, start=1):
         lines += [f"# {at}. {_comment(finding.what)} ({finding.id})", f"#    Why: {_comment(finding.why)}"]
-        for way, mend in enumerate(finding.mends):
+        for way, fix in enumerate(finding.fixes):
             instead = way > 0
-            lines += _step(mend, instead, at)
-            restart |= mend.reboot and mend.where == "here" and not instead
+            lines += _step(fix, instead, at)
+            restart |= fix.reboot and fix.where == "here" and not instead
         if finding.check:
             lines.append(f"#    Check: {_comment(finding.check)}")
         lines.append("")
     if not d.faults:
-        lines += ["# Nothing to mend.", ""]
+        lines += ["# Nothing to fix.", ""]
     if restart:
         lines += [
             "# What was changed works after a restart; then run `gpuwise doctor` again.",
@@ -179,15 +187,15 @@ def fix_plan(d: Diagnosis) -> str:
     return "\n".join(lines)
 
 
-def _step(mend: Mend, instead: bool, at: int) -> list[str]:
-    """One way to mend, as commands that are asked for, or as comments."""
-    what = _comment(mend.what)
-    commands = [c for c in mend.commands if c not in ("sudo reboot", "sudo poweroff", "gpuwise doctor")]
+def _step(fix: Fix, instead: bool, at: int) -> list[str]:
+    """One fix, as commands that are asked for, or as comments."""
+    what = _comment(fix.what)
+    commands = [c for c in fix.commands if c not in ("sudo reboot", "sudo poweroff", "gpuwise doctor")]
     typed = [c for c in commands if c.startswith(_SHELL_ONLY)]
     run = [c for c in commands if c not in typed]
-    if instead or mend.where != "here":
-        where = {"host": " [on the machine itself, not in the container]", "windows": " [in PowerShell]"}.get(mend.where, "")
-        return [f"#    {what}{where}", *(f"#      {_comment(c)}" for c in mend.commands)]
+    if instead or fix.where != "here":
+        where = {"host": " [on the machine itself, not in the container]", "windows": " [in PowerShell]"}.get(fix.where, "")
+        return [f"#    {what}{where}", *(f"#      {_comment(c)}" for c in fix.commands)]
     lines = [f"#    {what}"]
     lines += [f"#    Type this in your own shell, which a script cannot change: {_comment(c)}" for c in typed]
     if run:

@@ -15,7 +15,7 @@ from gpuwise.errors import DeviceError
 from gpuwise.machine.devices.find import DeviceSearch
 from gpuwise.machine.devices.null import NullCard, NullDevices
 from gpuwise.machine.devices.readings import Driver, Peer
-from gpuwise.machine.doctor.host import Ran, ScriptedHost
+from gpuwise.machine.doctor.host import CommandResult, ScriptedHost
 from gpuwise.machine.doctor.observation import Machine
 from gpuwise.machine.doctor.probes.machine import probe
 
@@ -102,14 +102,14 @@ def scripted(
         files[f"{SITE}/{name.replace('-', '_')}-{version}.dist-info/METADATA"] = ""
     said = [PYTHON, [3, 12, 4], "cpython-312", "x86_64", ["", SITE]]
     commands = {
-        f"{PYTHON} -c import json,platform*": Ran(0, json.dumps(said)),
-        "dmesg": Ran(0, "[    0.000000] Linux version\n[    1.0] nvidia: loading out-of-tree module taints kernel.\n"),
+        f"{PYTHON} -c import json,platform*": CommandResult(0, json.dumps(said)),
+        "dmesg": CommandResult(0, "[    0.000000] Linux version\n[    1.0] nvidia: loading out-of-tree module taints kernel.\n"),
     }
     host = ScriptedHost(
         files=files,
         links=links,
         environment={"HOME": "/home/ada", "PATH": "/usr/bin"},
-        commands={f"{PYTHON} -c *": Ran(0), **commands},
+        commands={f"{PYTHON} -c *": CommandResult(0), **commands},
         space={"/home/ada": _ROOM, "/tmp": _ROOM, "/home/ada/.cache": _ROOM, "/dev/shm": (32 << 30, 32 << 30)},
         limits={"nofile": 1024, "memlock": 8 << 20},
         facts={"user": "1000", "kernel": KERNEL, "machine": "x86_64", "cpus": "32"},
@@ -124,7 +124,7 @@ class Answer:
     """What a framework says of itself, and the files that show it is installed."""
 
     name: str
-    ran: Ran
+    ran: CommandResult
     files: Mapping[str, str]
 
 
@@ -135,7 +135,7 @@ def answer(
     out = "\n".join(json.dumps({"stage": "import"} if at == 0 else line) for at, line in enumerate([{}, *lines]))
     return Answer(
         name,
-        Ran(0, out, seconds=3.0),
+        CommandResult(0, out, seconds=3.0),
         {f"{SITE}/{package or name}-{version}.dist-info/METADATA": metadata, f"{SITE}/pip/__init__.py": ""},
     )
 
@@ -166,12 +166,12 @@ def torch(
     return answer("torch", version, [build, {"stage": "devices"}, seen, {"stage": "done", "ran": tried}], metadata=metadata)
 
 
-def broken(name: str, version: str, ran: Ran) -> Answer:
+def broken(name: str, version: str, ran: CommandResult) -> Answer:
     """A framework whose question ended so."""
     return Answer(name, ran, {f"{SITE}/{name}-{version}.dist-info/METADATA": "", f"{SITE}/pip/__init__.py": ""})
 
 
-def _with_answers(host: ScriptedHost, commands: Mapping[str, Ran], answers: Sequence[Answer]) -> ScriptedHost:
+def _with_answers(host: ScriptedHost, commands: Mapping[str, CommandResult], answers: Sequence[Answer]) -> ScriptedHost:
     from gpuwise.machine.doctor.probes.frameworks import question
 
     asked = {f"{PYTHON} -c {question()} {a.name}": a.ran for a in answers}

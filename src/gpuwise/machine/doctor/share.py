@@ -25,12 +25,12 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
 )
 
 
-def shared(d: Diagnosis, *, names: Mapping[str, str] | None = None) -> str:
+def share_text(d: Diagnosis, *, names: Mapping[str, str] | None = None) -> str:
     """The report in Markdown. ``names`` are further words to hide and what stands for them."""
     lines = [f"gpuwise doctor: **{d.verdict.value}**", "", "```text", summary(d.machine), ""]
     for at, f in enumerate(d.faults, start=1):
         lines += [f"{at}. [{f.severity.value}] {f.what} ({f.id})", f"   seen: {one_line(f.evidence)}"]
-        lines += [f"   mend: {m.what}" for m in f.mends[:1]]
+        lines += [f"   fix: {m.what}" for m in f.fixes[:1]]
     lines += [""] if d.faults else []
     rows = details(d.machine)
     width = max((len(n) for n, _ in rows), default=0)
@@ -39,7 +39,7 @@ def shared(d: Diagnosis, *, names: Mapping[str, str] | None = None) -> str:
     if d.machine.kernel_log:
         lines += ["", "kernel log", *(f"  {line[:160]}" for line in d.machine.kernel_log[-10:])]
     lines += ["```", ""]
-    return redacted("\n".join(lines), d.machine, names or local_names())
+    return redact("\n".join(lines), d.machine, names or local_names())
 
 
 def local_names() -> dict[str, str]:
@@ -52,7 +52,7 @@ def local_names() -> dict[str, str]:
     return found
 
 
-def redacted(text: str, machine: Machine, names: Mapping[str, str]) -> str:
+def redact(text: str, machine: Machine, names: Mapping[str, str]) -> str:
     """``text`` without names, serial numbers, device identifiers, addresses, mail addresses and secrets.
 
     Four numbers with dots are an address unless they stand where versions do (cuDNN's have four).

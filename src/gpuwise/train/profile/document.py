@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from gpuwise.train.profile.findings.finding import Finding
 from gpuwise.train.profile.result import Profile
 from gpuwise.train.profile.split import Split
 
@@ -23,12 +24,18 @@ def document(profile: Profile, *, code: int | None = None) -> dict[str, Any]:
         "power_w": None if facts is None else facts.power_w,
         "held_back": {} if facts is None else dict(facts.held_back),
         "constant_batch_s": None if facts is None or facts.constant is None else facts.constant.wall_s,
-        "findings": [{**asdict(f), "share": f.saved_s / profile.split.wall_s} for f in profile.findings],
+        "findings": [_finding(f, profile.split.wall_s) for f in profile.findings],
         "slower": [{**asdict(s), "lost_s": s.lost_s} for s in profile.slower],
         "ranks": [{"rank": rank, **_split(split)} for rank, split in profile.ranks],
         "notes": list(profile.notes),
         **({} if code is None else {"exit_code": code}),
     }
+
+
+def _finding(finding: Finding, wall_s: float) -> dict[str, Any]:
+    """The fields of a finding, its fix under the name ``mend``, and the share of the step that it would save."""
+    fields = {"mend" if name == "fix" else name: value for name, value in asdict(finding).items()}
+    return {**fields, "share": finding.saved_s / wall_s}
 
 
 def _split(split: Split) -> dict[str, Any]:

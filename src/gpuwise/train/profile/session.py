@@ -176,7 +176,7 @@ def _nothing_seen(outcome: Outcome, request: Request) -> ScriptError:
         return ScriptError(str(outcome.error), hint="give the training script as python would get it", code=2)
     if not outcome.ok:
         where = f" at {outcome.where}" if outcome.where else ""
-        hint = "a smaller batch" if outcome.out_of_memory else "its own words stand above; mend it, then profile it"
+        hint = "a smaller batch" if outcome.out_of_memory else "its own words stand above; fix it, then profile it"
         return ScriptError(
             f"the script ended before its second step{where}: {outcome.error or outcome.ended}", hint=hint, code=code
         )

@@ -17,7 +17,7 @@ from gpuwise.errors import DeviceLostError
 from gpuwise.machine.devices.find import DeviceSearch
 from gpuwise.machine.devices.null import NullCard
 from gpuwise.machine.devices.readings import Driver, Health
-from gpuwise.machine.doctor.host import LocalHost, Ran, ScriptedHost
+from gpuwise.machine.doctor.host import CommandResult, LocalHost, ScriptedHost
 from gpuwise.machine.doctor.probes.frameworks import ask, understand
 from gpuwise.machine.doctor.probes.machine import probe
 from gpuwise.machine.doctor.probes.python import read_python
@@ -166,9 +166,9 @@ def test_a_folder_one_stands_in_does_not_stand_in_for_a_package(
 
 
 def test_output_that_is_no_answer_is_not_taken_for_one() -> None:
-    assert understand("torch", Ran(0, 'garbage\n[1]\n"x"\nnull\n', "")).outcome == "ok"
-    assert understand("torch", Ran(None)).outcome == "error"
-    assert understand("torch", Ran(-99, "", "")).detail == "ended by signal 99"
+    assert understand("torch", CommandResult(0, 'garbage\n[1]\n"x"\nnull\n', "")).outcome == "ok"
+    assert understand("torch", CommandResult(None)).outcome == "error"
+    assert understand("torch", CommandResult(-99, "", "")).detail == "ended by signal 99"
 
 
 # --- this machine ---
@@ -283,24 +283,24 @@ def test_no_machine_is_too_odd(
     """Whatever the files say: a verdict, and a document without NaN."""
     from gpuwise.machine.doctor.images import compose, dockerfile
     from gpuwise.machine.doctor.report import fix_plan
-    from gpuwise.machine.doctor.share import shared
+    from gpuwise.machine.doctor.share import share_text
 
     host = ScriptedHost(
         files=files,
         environment=environment,
         paths={"dmesg": "/bin/dmesg", "nvcc": "/bin/nvcc", "docker": "/bin/docker"},
         commands={
-            "dmesg": Ran(0, log),
-            "/bin/nvcc --version": Ran(0, log),
-            f"{PYTHON} -c import json*": Ran(0, python),
-            f"{PYTHON} -c*": Ran(0, framework),
+            "dmesg": CommandResult(0, log),
+            "/bin/nvcc --version": CommandResult(0, log),
+            f"{PYTHON} -c import json*": CommandResult(0, python),
+            f"{PYTHON} -c*": CommandResult(0, framework),
         },
     )
     devices = ScriptedDevices((NullCard("RTX 4090", identity={"vendor": "nvidia"}),), Driver("nvidia", driver))
     machine = probe(host, devices=lambda: DeviceSearch((devices,), {}), python=PYTHON)
     found = diagnose(machine)
     json.dumps(document(found), allow_nan=False)
-    for text in (fix_plan(found), shared(found, names={}), dockerfile(machine), compose(machine)):
+    for text in (fix_plan(found), share_text(found, names={}), dockerfile(machine), compose(machine)):
         assert text
 
 

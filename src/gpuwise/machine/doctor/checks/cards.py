@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpuwise.machine.devices.readings import EventReason, State
 from gpuwise.machine.doctor.checks.driver import SEES_NONE
-from gpuwise.machine.doctor.finding import Finding, Mend, Severity
+from gpuwise.machine.doctor.finding import Finding, Fix, Severity
 from gpuwise.machine.doctor.observation import NVIDIA, Card, Machine
 from gpuwise.machine.doctor.probes.kernel import same_bus
 
@@ -36,7 +36,7 @@ def unanswered(m: Machine) -> Iterator[Finding]:
             (refusal.message,),
             "What it says is all there is to know; the kernel's log may say more.",
             (
-                Mend(
+                Fix(
                     "Read the log, then restart the machine",
                     ("sudo dmesg | grep -iE 'nvrm|nvidia|amdgpu' | tail -20", "sudo reboot"),
                     reboot=True,
@@ -66,13 +66,13 @@ def lost(m: Machine) -> Iterator[Finding]:
         (*names, *_xid_lines(m, FALLEN_OFF)),
         "The driver does not reach it any more: power, heat, the slot or the cable, or the card itself.",
         (
-            Mend(
+            Fix(
                 "Switch the machine off and on: a restart alone may not bring it back",
                 ("sudo poweroff",),
                 "host" if m.system.container else "here",
                 reboot=True,
             ),
-            Mend(
+            Fix(
                 "If it comes again: seat the card and its power plugs anew, look at temperatures, try another slot",
                 where="person",
             ),
@@ -94,7 +94,7 @@ def unreachable(m: Machine) -> Iterator[Finding]:
                 (c.sample.error or "no reason given",),
                 "The driver has the card and gets no reading from it.",
                 (
-                    Mend(
+                    Fix(
                         "Reset it, or restart the machine",
                         (f"sudo nvidia-smi --gpu-reset -i {c.identity.index}", "sudo reboot"),
                         reboot=True,
@@ -114,10 +114,10 @@ def recovery(m: Machine) -> Iterator[Finding]:
             continue
         i = c.identity.index
         ways = {
-            "reset": Mend("Reset it, with nothing running on it", (f"sudo nvidia-smi --gpu-reset -i {i}",)),
-            "reboot": Mend("Restart the machine", ("sudo reboot",), reboot=True),
+            "reset": Fix("Reset it, with nothing running on it", (f"sudo nvidia-smi --gpu-reset -i {i}",)),
+            "reboot": Fix("Restart the machine", ("sudo reboot",), reboot=True),
         }
-        drain = Mend(
+        drain = Fix(
             "Let no new work onto it, wait for what runs, then reset it",
             (f"nvidia-smi -i {i}", f"sudo nvidia-smi --gpu-reset -i {i}"),
         )
@@ -126,7 +126,7 @@ def recovery(m: Machine) -> Iterator[Finding]:
             Severity.LIMIT,
             f"The driver asks to {action} GPU {i}",
             (f"recovery action: {action}",),
-            "An error left it in a state that only this mends.",
+            "An error left it in a state that only this fixes.",
             (ways.get(action, drain),),
             f"nvidia-smi -q -i {i} | grep -i 'recovery'",
             (i,),
@@ -139,8 +139,8 @@ def memory(m: Machine) -> Iterator[Finding]:
         h, i = c.health, c.identity.index
         if h is None:
             continue
-        reset = Mend("Reset it, with nothing running on it", (f"sudo nvidia-smi --gpu-reset -i {i}",))
-        replace = Mend("Have the card replaced; take it out of use until then", (f"nvidia-smi -q -i {i} -d ROW_REMAPPER,ECC",))
+        reset = Fix("Reset it, with nothing running on it", (f"sudo nvidia-smi --gpu-reset -i {i}",))
+        replace = Fix("Have the card replaced; take it out of use until then", (f"nvidia-smi -q -i {i} -d ROW_REMAPPER,ECC",))
         check = f"nvidia-smi -q -i {i} -d ECC,ROW_REMAPPER"
         if h.remap_failed:
             yield Finding(
@@ -172,7 +172,7 @@ def memory(m: Machine) -> Iterator[Finding]:
                 f"GPU {i} waits for a restart to retire broken pages",
                 ("page retirement pending",),
                 "Until then the broken pages are in use.",
-                (Mend("Restart the machine", ("sudo reboot",), reboot=True),),
+                (Fix("Restart the machine", ("sudo reboot",), reboot=True),),
                 check,
                 (i,),
             )
@@ -212,7 +212,7 @@ def held_back(m: Machine) -> Iterator[Finding]:
                 tuple(filter(None, (hot.name or hex(hot), degrees, _clock(c)))),
                 "It lowers its clocks until it is cool enough.",
                 (
-                    Mend(
+                    Fix(
                         "Clean the cooler, give it air, look at the fans; until then a lower power limit keeps it steady",
                         (f"nvidia-smi -q -i {i} -d TEMPERATURE,PERFORMANCE",),
                         "here",
@@ -231,7 +231,7 @@ def held_back(m: Machine) -> Iterator[Finding]:
                 "The supply or the server asks the card to draw less: a weak supply, a loose or missing power cable, a "
                 "chassis power cap.",
                 (
-                    Mend(
+                    Fix(
                         "Look at the power cables and the supply's rating; in a server look at the BMC's power cap",
                         where="person",
                     ),
@@ -247,7 +247,7 @@ def held_back(m: Machine) -> Iterator[Finding]:
                 f"GPU {i} is slowed down by its own hardware",
                 ("HW_SLOWDOWN", _clock(c)),
                 "Heat or power: the card does not say which.",
-                (Mend("See which", (f"nvidia-smi -q -i {i} -d TEMPERATURE,POWER,PERFORMANCE",)),),
+                (Fix("See which", (f"nvidia-smi -q -i {i} -d TEMPERATURE,POWER,PERFORMANCE",)),),
                 f"nvidia-smi -q -i {i} -d PERFORMANCE",
                 (i,),
             )
@@ -264,7 +264,7 @@ def _capped(c: Card) -> Iterator[Finding]:
             f"GPU {i} is limited to {now:.0f} W; its default is {default:.0f} W",
             (f"enforced power limit {now:.0f} W, default {default:.0f} W",),
             "Under load it lowers its clocks to stay below. Somebody set this, or the server did.",
-            (Mend("Set the default again, if it was not meant", (f"sudo nvidia-smi -i {i} -pl {default:.0f}",)),),
+            (Fix("Set the default again, if it was not meant", (f"sudo nvidia-smi -i {i} -pl {default:.0f}",)),),
             f"nvidia-smi -i {i} --query-gpu=power.limit,power.default_limit --format=csv",
             (i,),
         )
@@ -285,7 +285,7 @@ def link(m: Machine) -> Iterator[Finding]:
                 f"Copies between host and GPU run at {100 * s.pcie_width / best.pcie_width_max:.0f} % of their rate. Width does "
                 "not change with load.",
                 (
-                    Mend(
+                    Fix(
                         "Switch off, seat the card and its riser anew, look at the slot's lanes in the manual (an M.2 "
                         "disk may share them)",
                         where="person",
@@ -302,7 +302,7 @@ def link(m: Machine) -> Iterator[Finding]:
                 f"GPU {i} runs PCIe generation {s.pcie_generation} of {best.pcie_generation_max} while it works",
                 (f"performance state 0, utilization {100 * (s.utilization or 0):.0f} %",),
                 "Each generation doubles the rate of copies.",
-                (Mend("Set the slot's generation to Auto in the firmware; try without the riser", where="person"),),
+                (Fix("Set the slot's generation to Auto in the firmware; try without the riser", where="person"),),
                 f"nvidia-smi -i {i} --query-gpu=pcie.link.gen.current,pcie.link.gen.max --format=csv",
                 (i,),
             )
@@ -322,8 +322,8 @@ def instances(m: Machine) -> Iterator[Finding]:
         tuple(f"GPU {n}: MIG on, 0 instances" for n in empty),
         "With MIG on, programs see instances only: a card without any is invisible to CUDA.",
         (
-            Mend("Switch MIG off to use the whole card", (*(f"sudo nvidia-smi -i {n} -mig 0" for n in empty),)),
-            Mend(
+            Fix("Switch MIG off to use the whole card", (*(f"sudo nvidia-smi -i {n} -mig 0" for n in empty),)),
+            Fix(
                 "Or make instances of a listed profile (here 0: the whole card as one)",
                 (
                     "sudo nvidia-smi mig -lgip",
@@ -350,7 +350,7 @@ def missing(m: Machine) -> Iterator[Finding]:
         (f"asked for: {m.wanted_gpus}", f"answering: {n}", f"NVIDIA cards on the PCI bus: {on_bus}"),
         "Jobs that count on all of them do not start.",
         (
-            Mend(
+            Fix(
                 "Look for the missing ones on the bus and in the log",
                 ("lspci -d 10de: ; sudo dmesg | grep -iE 'nvrm|pcie' | tail -20",),
             ),

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from gpuwise.facts.software.compatibility import cuda_error_in
-from gpuwise.machine.doctor import fixes as mends
+from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.checks.driver import SEES_NONE
-from gpuwise.machine.doctor.finding import Finding, Mend, Severity
+from gpuwise.machine.doctor.finding import Finding, Fix, Severity
 from gpuwise.machine.doctor.observation import NVIDIA, Machine
 
 DOCKER_SHM_BYTES = 64 << 20
@@ -44,24 +44,24 @@ def no_gpu(m: Machine) -> Iterator[Finding]:
     )
 
 
-def _start_with_gpu(m: Machine, kind: str) -> tuple[Mend, ...]:
-    family = mends.os_family(m)
+def _start_with_gpu(m: Machine, kind: str) -> tuple[Fix, ...]:
+    family = fixes.os_family(m)
     toolkit = family.toolkit if family else ("# install nvidia-container-toolkit from your distribution",)
     configure = ("sudo nvidia-ctk runtime configure --runtime=docker", "sudo systemctl restart docker")
-    install = Mend("Once, on the machine, where `nvidia-ctk --version` is not found", (*toolkit, *configure), "host")
+    install = Fix("Once, on the machine, where `nvidia-ctk --version` is not found", (*toolkit, *configure), "host")
     if kind == "kubernetes":
         return (
-            Mend(
+            Fix(
                 "Ask for one in the pod's resources: limits: {nvidia.com/gpu: 1}, with NVIDIA's device plugin in the cluster",
                 where="person",
             ),
         )
     if kind == "podman":
         cdi = ("sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml", "podman run --rm --device nvidia.com/gpu=all IMAGE")
-        return (Mend("Describe the GPUs once, then start it with them", cdi, "host"), install)
+        return (Fix("Describe the GPUs once, then start it with them", cdi, "host"), install)
     if kind == "apptainer":
-        return (Mend("Start it with --nv", ("apptainer exec --nv IMAGE.sif nvidia-smi",), "host"),)
-    return (Mend("Start it with the GPUs", ("docker run --rm --gpus all --shm-size=8g IMAGE nvidia-smi",), "host"), install)
+        return (Fix("Start it with --nv", ("apptainer exec --nv IMAGE.sif nvidia-smi",), "host"),)
+    return (Fix("Start it with the GPUs", ("docker run --rm --gpus all --shm-size=8g IMAGE nvidia-smi",), "host"), install)
 
 
 def lost_gpu(m: Machine) -> Iterator[Finding]:
@@ -85,8 +85,8 @@ def lost_gpu(m: Machine) -> Iterator[Finding]:
         "the nodes were "
         "handed in by a hook instead of named to the container engine.",
         (
-            Mend("Start the container again", ('docker restart "$CONTAINER"',), "host"),
-            Mend(
+            Fix("Start the container again", ('docker restart "$CONTAINER"',), "host"),
+            Fix(
                 "For good: hand the devices in by name (CDI)",
                 (
                     "sudo nvidia-ctk runtime configure --runtime=docker --cdi.enabled",
@@ -95,7 +95,7 @@ def lost_gpu(m: Machine) -> Iterator[Finding]:
                 ),
                 "host",
             ),
-            Mend(
+            Fix(
                 'Or have Docker manage cgroups itself: "exec-opts": ["native.cgroupdriver=cgroupfs"] in /etc/docker/daemon.json',
                 where="person",
             ),
@@ -119,8 +119,8 @@ def capabilities(m: Machine) -> Iterator[Finding]:
         "The container was started without the compute part of the driver",
         (f"NVIDIA_DRIVER_CAPABILITIES={asked}",),
         "libcuda is handed in only with the capability `compute`.",
-        (Mend("Ask for it", ("docker run --rm --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility IMAGE",), "host"),),
-        mends.check_torch(m),
+        (Fix("Ask for it", ("docker run --rm --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility IMAGE",), "host"),),
+        fixes.check_torch(m),
         hides=(SEES_NONE,),
         sources=("nvidia-container-toolkit",),
     )
@@ -132,12 +132,12 @@ def shared_memory(m: Machine) -> Iterator[Finding]:
     if not m.system.container or size is None or size > DOCKER_SHM_BYTES:
         return
     how = {
-        "kubernetes": Mend(
+        "kubernetes": Fix(
             "Mount memory there: volumes: [{name: shm, emptyDir: {medium: Memory}}], mountPath: /dev/shm", where="person"
         ),
-        "podman": Mend("Start it with more", ("podman run --shm-size=8g IMAGE",), "host"),
+        "podman": Fix("Start it with more", ("podman run --shm-size=8g IMAGE",), "host"),
     }
-    docker = Mend("Start it with more (compose: shm_size: 8gb)", ("docker run --rm --gpus all --shm-size=8g IMAGE",), "host")
+    docker = Fix("Start it with more (compose: shm_size: 8gb)", ("docker run --rm --gpus all --shm-size=8g IMAGE",), "host")
     yield Finding(
         "container-shm-small",
         Severity.LIMIT,
@@ -155,7 +155,7 @@ def docker(m: Machine) -> Iterator[Finding]:
     """Docker beside a working GPU."""
     if m.system.container or not m.docker.path or not m.nvidia_cards:
         return
-    family = mends.os_family(m)
+    family = fixes.os_family(m)
     toolkit = family.toolkit if family else ("# install nvidia-container-toolkit from your distribution",)
     install = (*toolkit, "sudo nvidia-ctk runtime configure --runtime=docker", "sudo systemctl restart docker")
     check = "docker run --rm --gpus all ubuntu nvidia-smi"
@@ -166,7 +166,7 @@ def docker(m: Machine) -> Iterator[Finding]:
             "Docker is told of NVIDIA's runtime, which is not installed",
             ("/etc/docker/daemon.json names the runtime nvidia", "its program is not here"),
             "No container with a GPU starts.",
-            (Mend("Install NVIDIA's container toolkit", install),),
+            (Fix("Install NVIDIA's container toolkit", install),),
             check,
             sources=("nvidia-container-toolkit",),
         )
@@ -177,7 +177,7 @@ def docker(m: Machine) -> Iterator[Finding]:
             "Docker is here without NVIDIA's container toolkit",
             (m.docker.path,),
             "Containers cannot be given a GPU until it is installed.",
-            (Mend("Install it, if you want that", install),),
+            (Fix("Install it, if you want that", install),),
             check,
             sources=("nvidia-container-toolkit",),
         )
@@ -189,7 +189,7 @@ def visible_devices(m: Machine) -> Iterator[Finding]:
     if value is None or not m.nvidia_cards:
         return
     asked = [t.strip() for t in value.split(",")]
-    check = mends.check_torch(m)
+    check = fixes.check_torch(m)
     if asked[0] in _NONE or asked[0].startswith("-"):
         yield Finding(
             "cuda-visible-devices-empty",
@@ -198,7 +198,7 @@ def visible_devices(m: Machine) -> Iterator[Finding]:
             (f"CUDA_VISIBLE_DEVICES={value!r}", f"{len(m.nvidia_cards)} GPUs answer the driver"),
             "CUDA programs see only the devices it names; nvidia-smi does not heed it.",
             (
-                Mend(
+                Fix(
                     "Take it away; look in ~/.bashrc, the job script and the notebook's kernel for where it is set",
                     ("unset CUDA_VISIBLE_DEVICES",),
                 ),
@@ -217,7 +217,7 @@ def visible_devices(m: Machine) -> Iterator[Finding]:
         f"CUDA_VISIBLE_DEVICES names a GPU that is not here: {asked[wrong]}",
         (f"CUDA_VISIBLE_DEVICES={value!r}", f"devices here: {names}"),
         "CUDA stops reading at the first name it does not know: that one and all after it are hidden.",
-        (Mend("Name devices that are here", (f"export CUDA_VISIBLE_DEVICES={names.replace(' ', '')}",)),),
+        (Fix("Name devices that are here", (f"export CUDA_VISIBLE_DEVICES={names.replace(' ', '')}",)),),
         check,
         hides=(SEES_NONE, "uvm-*"),
     )
@@ -265,7 +265,7 @@ def left_over_settings(m: Machine) -> Iterator[Finding]:
                 what,
                 (f"{name}={value}",),
                 why,
-                (Mend("Take it away", (f"unset {name}",)),),
+                (Fix("Take it away", (f"unset {name}",)),),
                 f"echo ${name}  # empty",
             )
     if env.get("NCCL_P2P_DISABLE") == "1" and len(m.nvidia_cards) > 1 and any(p.can_read for v in m.vendors for p in v.peers):
@@ -275,7 +275,7 @@ def left_over_settings(m: Machine) -> Iterator[Finding]:
             "NCCL may not copy from GPU to GPU",
             ("NCCL_P2P_DISABLE=1", "the driver offers peer access"),
             "Every exchange goes through host memory.",
-            (Mend("Take it away", ("unset NCCL_P2P_DISABLE",)),),
+            (Fix("Take it away", ("unset NCCL_P2P_DISABLE",)),),
             "NCCL_DEBUG=INFO python train.py  # channels say via P2P",
         )
     platforms = env.get("JAX_PLATFORMS") or env.get("JAX_PLATFORM_NAME")
@@ -286,7 +286,7 @@ def left_over_settings(m: Machine) -> Iterator[Finding]:
             "JAX is told to use the CPU",
             (f"JAX_PLATFORMS={platforms}",),
             "It does not look for a GPU.",
-            (Mend("Take it away", ("unset JAX_PLATFORMS JAX_PLATFORM_NAME",)),),
+            (Fix("Take it away", ("unset JAX_PLATFORMS JAX_PLATFORM_NAME",)),),
             'python -c "import jax; print(jax.devices())"',
             hides=("jax-*",),
         )
@@ -303,8 +303,8 @@ def wrong_libcuda(m: Machine) -> Iterator[Finding]:
             "A libcuda made for linking is found before the driver's",
             tuple(f"LD_LIBRARY_PATH brings {f}/libcuda.so" for f in sorted(folders)) or (errors[0][0].error,),
             "The stub has the names of the functions and does nothing.",
-            (Mend("Leave the stubs out of the search path", (_without(m, "stubs"),)),),
-            mends.check_torch(m),
+            (Fix("Leave the stubs out of the search path", (_without(m, "stubs"),)),),
+            fixes.check_torch(m),
             hides=(SEES_NONE,),
             sources=("cuda-driver-errors",),
         )
@@ -314,7 +314,7 @@ def wrong_libcuda(m: Machine) -> Iterator[Finding]:
         remove = (
             "sudo rm -rf /usr/local/cuda/compat && sudo ldconfig" if not inside else "rm -rf /usr/local/cuda/compat && ldconfig"
         )
-        wheel = mends.best_wheel(m, mends.capabilities_here(m))
+        wheel = fixes.best_wheel(m, fixes.capabilities_here(m))
         yield Finding(
             "forward-compat-unsupported",
             Severity.BLOCKER,
@@ -322,20 +322,20 @@ def wrong_libcuda(m: Machine) -> Iterator[Finding]:
             (text, f"driver {m.driver_version}", *(f"libcuda from {f}" for f in sorted(folders))),
             "The package cuda-compat brings a newer libcuda than the driver's; it works on data-centre cards only.",
             (
-                Mend("Remove it: the driver's own libcuda is then found", (remove, _without(m, "compat"))),
+                Fix("Remove it: the driver's own libcuda is then found", (remove, _without(m, "compat"))),
                 *(
                     (
-                        Mend(
+                        Fix(
                             f"And install a PyTorch this driver runs: {wheel.release} {wheel.build}",
-                            mends.install_torch(m, wheel),
+                            fixes.install_torch(m, wheel),
                         ),
                     )
                     if wheel
                     else ()
                 ),
-                *mends.install_driver(m, what="Or install a newer driver"),
+                *fixes.install_driver(m, what="Or install a newer driver"),
             ),
-            mends.check_torch(m),
+            fixes.check_torch(m),
             hides=(SEES_NONE, "torch-driver-too-old", "uvm-*"),
             sources=("cuda-minor-compatibility", "cuda-driver-errors"),
         )
@@ -344,4 +344,4 @@ def wrong_libcuda(m: Machine) -> Iterator[Finding]:
 def _without(m: Machine, word: str) -> str:
     """LD_LIBRARY_PATH without the folders that end in ``word``."""
     kept = [f for f in m.environment.get("LD_LIBRARY_PATH", "").split(":") if f and not f.rstrip("/").endswith(f"/{word}")]
-    return f"export LD_LIBRARY_PATH={mends.quoted(':'.join(kept))}" if kept else "unset LD_LIBRARY_PATH"
+    return f"export LD_LIBRARY_PATH={fixes.quoted(':'.join(kept))}" if kept else "unset LD_LIBRARY_PATH"

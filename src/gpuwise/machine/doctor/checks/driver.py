@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwise.facts.software.compatibility import Generation, at_least, cuda_error_in, generation_of_chip
-from gpuwise.machine.doctor import fixes as mends
-from gpuwise.machine.doctor.finding import Finding, Mend, Severity
+from gpuwise.machine.doctor import fixes
+from gpuwise.machine.doctor.finding import Finding, Fix, Severity
 from gpuwise.machine.doctor.observation import NVIDIA, Machine, PciCard
 
 SEES_NONE = "*-sees-no-gpu"
@@ -24,7 +24,7 @@ def wsl(m: Machine) -> Iterator[Finding]:
             (f"kernel {m.system.kernel}",),
             "Only WSL 2 hands the GPU of Windows to Linux.",
             (
-                Mend(
+                Fix(
                     "In PowerShell, with the name `wsl -l` shows",
                     ("wsl --set-version Ubuntu 2", "wsl --set-default-version 2"),
                     "windows",
@@ -39,9 +39,9 @@ def wsl(m: Machine) -> Iterator[Finding]:
     if m.wsl_linux_driver:
         names = [n for n in m.wsl_linux_driver if not n.startswith("/")]
         remove = (
-            ("sudo apt-get purge -y " + " ".join(map(mends.quoted, names)), "sudo apt-get autoremove -y")
+            ("sudo apt-get purge -y " + " ".join(map(fixes.quoted, names)), "sudo apt-get autoremove -y")
             if names
-            else ("sudo rm " + " ".join(map(mends.quoted, m.wsl_linux_driver)),)
+            else ("sudo rm " + " ".join(map(fixes.quoted, m.wsl_linux_driver)),)
         )
         yield Finding(
             "wsl-linux-driver",
@@ -50,8 +50,8 @@ def wsl(m: Machine) -> Iterator[Finding]:
             tuple(m.wsl_linux_driver[:4]),
             "Its libcuda is found before the one Windows provides in /usr/lib/wsl/lib, and does not fit.",
             (
-                Mend("Remove it: WSL needs none", (*remove, "sudo ldconfig"), "here"),
-                Mend("Then, in PowerShell", ("wsl --shutdown",), "windows"),
+                Fix("Remove it: WSL needs none", (*remove, "sudo ldconfig"), "here"),
+                Fix("Then, in PowerShell", ("wsl --shutdown",), "windows"),
             ),
             "ldconfig -p | grep libcuda  # only /usr/lib/wsl/lib",
             hides=(SEES_NONE, "driver-*", "wsl-no-passthrough"),
@@ -64,7 +64,7 @@ def wsl(m: Machine) -> Iterator[Finding]:
             "WSL does not pass the GPU through",
             ("/dev/dxg is missing",),
             "Linux reaches the GPU of Windows through /dev/dxg; it is there when Windows and its driver are new enough.",
-            (mends.windows_driver(mends.branch_for(m)),),
+            (fixes.windows_driver(fixes.branch_for(m)),),
             "ls /dev/dxg && /usr/lib/wsl/lib/nvidia-smi",
             hides=(SEES_NONE, "container-*", "gpus-missing"),
             sources=("nvidia-wsl-guide",),
@@ -95,8 +95,8 @@ def mismatch(m: Machine) -> Iterator[Finding]:
         "sudo modprobe nvidia_uvm",
     )
     ways = (
-        Mend("Restart the machine: the new module is loaded with it", ("sudo reboot",), "here" if here else "host", reboot=True),
-        Mend("Or reload the module, with nothing using a GPU", reload, "here" if here else "host"),
+        Fix("Restart the machine: the new module is loaded with it", ("sudo reboot",), "here" if here else "host", reboot=True),
+        Fix("Or reload the module, with nothing using a GPU", reload, "here" if here else "host"),
     )
     yield Finding(
         "driver-library-mismatch",
@@ -127,7 +127,7 @@ def not_loaded(m: Machine) -> Iterator[Finding]:
             "An NVIDIA GPU is here, and no driver for it",
             (*seen, "no NVIDIA module and no libcuda on disk"),
             "Without the driver no framework can use the GPU.",
-            mends.install_driver(m),
+            fixes.install_driver(m),
             SMI,
             hides=hides,
             sources=("nvidia-driver-guide",),
@@ -144,7 +144,7 @@ def not_loaded(m: Machine) -> Iterator[Finding]:
             (*seen, *m.kernel_log[-3:]),
             "The kernel has no module for the card, so no framework can use it.",
             (
-                Mend(
+                Fix(
                     "Load it; the log says why if it refuses",
                     ("sudo modprobe nvidia", "sudo dmesg | grep -iE 'nvrm|nvidia' | tail"),
                 ),
@@ -156,12 +156,12 @@ def not_loaded(m: Machine) -> Iterator[Finding]:
 
 def _nouveau(m: Machine, seen: tuple[str, ...], installed: bool) -> Finding:
     block = "printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' | sudo tee /etc/modprobe.d/blacklist-nouveau.conf"
-    family = mends.os_family(m)
+    family = fixes.os_family(m)
     again = family.initramfs if family else ("sudo update-initramfs -u || sudo dracut --force",)
     commands: tuple[str, ...] = (block, *again, "sudo reboot")
     what = "Keep nouveau away and restart"
     if not installed:
-        install = mends.install_driver(m)[0]
+        install = fixes.install_driver(m)[0]
         commands = (*(c for c in install.commands if c != "sudo reboot"), *commands)
         what = f"{install.what}, keep nouveau away and restart"
     return Finding(
@@ -170,7 +170,7 @@ def _nouveau(m: Machine, seen: tuple[str, ...], installed: bool) -> Finding:
         "The open nouveau driver holds the GPU, which cannot run CUDA",
         (*seen, "bound to nouveau" + ("" if installed else ", NVIDIA's driver is not installed")),
         "Only one driver can have the card, and CUDA needs NVIDIA's.",
-        (Mend(what, commands, reboot=True),),
+        (Fix(what, commands, reboot=True),),
         "lspci -k -d 10de:  # Kernel driver in use: nvidia",
         hides=(SEES_NONE, "driver-*", "gpus-missing"),
         sources=("nvidia-driver-guide",),
@@ -178,7 +178,7 @@ def _nouveau(m: Machine, seen: tuple[str, ...], installed: bool) -> Finding:
 
 
 def _not_built(m: Machine, seen: tuple[str, ...], hides: tuple[str, ...]) -> Finding:
-    family = mends.os_family(m)
+    family = fixes.os_family(m)
     rebuild = family.rebuild if family else ("sudo dkms autoinstall",)
     have = ", ".join(m.modules.built_for) or "no kernel"
     return Finding(
@@ -187,7 +187,7 @@ def _not_built(m: Machine, seen: tuple[str, ...], hides: tuple[str, ...]) -> Fin
         "NVIDIA's module was not built for the running kernel",
         (*seen, f"running kernel {m.system.kernel}; modules on disk for {have}"),
         "A kernel update came without its headers, so the module was not rebuilt.",
-        (Mend("Build it for this kernel and load it", (*rebuild, "sudo modprobe nvidia")),),
+        (Fix("Build it for this kernel and load it", (*rebuild, "sudo modprobe nvidia")),),
         SMI,
         hides=hides,
         sources=(family.source_key,) if family else (),
@@ -206,7 +206,7 @@ def _rejected(m: Machine) -> tuple[str, ...]:
 
 
 def _secure_boot(m: Machine, evidence: tuple[str, ...], hides: tuple[str, ...]) -> Finding:
-    family = mends.os_family(m)
+    family = fixes.os_family(m)
     key = family.key if family else "/var/lib/dkms/mok.pub"
     enrol = (f"sudo mokutil --import {key}", "sudo reboot")
     return Finding(
@@ -216,8 +216,8 @@ def _secure_boot(m: Machine, evidence: tuple[str, ...], hides: tuple[str, ...]) 
         evidence,
         "Its signature is by a key that this machine's firmware does not know.",
         (
-            Mend("Enrol the key: choose a password, and at the blue screen of the restart choose Enroll MOK", enrol, reboot=True),
-            Mend("Or switch Secure Boot off in the firmware", where="person", reboot=True),
+            Fix("Enrol the key: choose a password, and at the blue screen of the restart choose Enroll MOK", enrol, reboot=True),
+            Fix("Or switch Secure Boot off in the firmware", where="person", reboot=True),
         ),
         "mokutil --sb-state; nvidia-smi",
         hides=hides,
@@ -234,7 +234,7 @@ def card_not_served(m: Machine) -> Iterator[Finding]:
     if m.refusal("nvidia") and m.refusal("nvidia").kind != "NoDriverError":  # type: ignore[union-attr]
         return
     severity = Severity.LIMIT if m.nvidia_cards else Severity.BLOCKER
-    driver = mends.driver_number(m)
+    driver = fixes.driver_number(m)
     for card in cards:
         generation = generation_of_chip(card.name) if card.name else None
         logged = [line for line in m.kernel_log if ("NVRM" in line and "upport" in line) or "open kernel module" in line][-2:]
@@ -250,7 +250,7 @@ def card_not_served(m: Machine) -> Iterator[Finding]:
                 f"The driver does not know this card: {why}",
                 (_named(card), f"driver {m.driver_version}", *logged),
                 "A driver serves the generations of its time.",
-                mends.install_driver(m),
+                fixes.install_driver(m),
                 SMI,
                 hides=(SEES_NONE, "gpus-missing", "driver-unanswered"),
                 sources=(generation.source_key,),
@@ -262,7 +262,7 @@ def card_not_served(m: Machine) -> Iterator[Finding]:
                 "The driver is loaded and does not list this card",
                 (_named(card), f"driver {m.driver_version}", *logged, *m.kernel_log[-2:]),
                 "The kernel's log says why.",
-                (Mend("Read what the driver says of it", ("sudo dmesg | grep -iE 'nvrm|nvidia' | tail -20",)),),
+                (Fix("Read what the driver says of it", ("sudo dmesg | grep -iE 'nvrm|nvidia' | tail -20",)),),
                 SMI,
                 hides=(SEES_NONE, "gpus-missing", "driver-unanswered"),
             )
@@ -288,7 +288,7 @@ def _flavour(m: Machine, card: PciCard, logged: list[str], severity: Severity, w
         what,
         (_named(card), f"loaded: {'open' if m.modules.open else 'NVIDIA' + chr(39) + 's own'} modules", *logged),
         why,
-        mends.install_driver(m, what="Install the other flavour"),
+        fixes.install_driver(m, what="Install the other flavour"),
         SMI,
         hides=(SEES_NONE, "gpus-missing", "driver-unanswered"),
         sources=("nvidia-kernel-modules",),
@@ -306,7 +306,7 @@ def reserved(m: Machine) -> Iterator[Finding]:
             tuple(f"{_named(c)} bound to vfio-pci" for c in held),
             "vfio-pci holds it, so this system cannot use it.",
             (
-                Mend(
+                Fix(
                     "Give it back to the NVIDIA driver",
                     tuple(
                         f"echo {c.address} | sudo tee /sys/bus/pci/drivers/vfio-pci/unbind && sudo modprobe nvidia && "

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from gpuwise.facts.software.compatibility import at_least, cuda_error_in, family_driver
-from gpuwise.machine.doctor import fixes as mends
-from gpuwise.machine.doctor.finding import Finding, Mend, Severity
+from gpuwise.machine.doctor import fixes
+from gpuwise.machine.doctor.finding import Finding, Fix, Severity
 from gpuwise.machine.doctor.observation import Framework, Machine
 
 NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX", "cupy": "CuPy"}
@@ -29,7 +29,7 @@ def broken(m: Machine) -> Iterator[Finding]:
                 "A program that uses it would wait for ever: often a disk on the network, a GPU that does not answer, or another "
                 "process that holds it.",
                 (
-                    Mend(
+                    Fix(
                         "See where it waits",
                         (
                             f"{m.python.path if m.python else 'python'} -X faulthandler -X importtime -c 'import {f.name}'",
@@ -74,22 +74,22 @@ def sees_none(m: Machine) -> Iterator[Finding]:
             continue
         error = cuda_error_in(f.error)
         named = (f"CUDA error {error.code}: {error.name}",) if error else ()
-        mend = Mend(
+        fix = Fix(
             "Restart the machine, then look again; the kernel's log may say more", ("sudo reboot", "gpuwise doctor"), reboot=True
         )
         if error and error.code == 46:
-            mend = Mend(
+            fix = Fix(
                 "Let several programs use the GPU, or end the one that has it", ("nvidia-smi", "sudo nvidia-smi -c DEFAULT")
             )
         if f.name == "tensorflow":
-            mend = Mend("Install TensorFlow with its CUDA libraries", (mends.pip_install(m, "'tensorflow[and-cuda]'"),))
+            fix = Fix("Install TensorFlow with its CUDA libraries", (fixes.pip_install(m, "'tensorflow[and-cuda]'"),))
         yield Finding(
             f"{f.name}-sees-no-gpu",
             _severity(m, f),
             f"{NAMES[f.name]} is built for CUDA and sees no GPU",
             (f.error or "it gives no reason", *named, f"{len(m.nvidia_cards)} GPUs answer the driver"),
             "It computes on the processor, or not at all.",
-            (mend,),
+            (fix,),
             _import(m, f),
         )
 
@@ -107,11 +107,11 @@ def runs(m: Machine) -> Iterator[Finding]:
                 (f"64x64 ones times ones on {len(wrong)} of {f.answer.get('count')} GPUs does not give 262144",),
                 "A card that computes wrongly spoils every result without a word.",
                 (
-                    Mend(
+                    Fix(
                         "Take the card out of use, then test it alone", (f"gpuwise bench --gpu {wrong[0]['index']} --stress 10m",)
                     ),
                 ),
-                mends.check_torch(m),
+                fixes.check_torch(m),
                 tuple(int(r["index"]) for r in wrong),
             )
         errors = [r for r in failed if r.get("error")]
@@ -134,9 +134,9 @@ def jax(m: Machine) -> Iterator[Finding]:
     if f is None or f.outcome != "ok" or f.available or not m.nvidia_cards or m.python is None:
         return
     plugin = m.python.find("jax-cuda13-plugin", "jax-cuda12-plugin")
-    driver = mends.driver_number(m)
+    driver = fixes.driver_number(m)
     family = 13 if driver is None or at_least(driver, family_driver((13, 0)) or (0,)) else 12
-    install = mends.pip_install(m, "--upgrade", f"'jax[cuda{family}]'")
+    install = fixes.pip_install(m, "--upgrade", f"'jax[cuda{family}]'")
     if plugin is None:
         yield Finding(
             "jax-cpu-only",
@@ -144,7 +144,7 @@ def jax(m: Machine) -> Iterator[Finding]:
             "JAX is installed without its CUDA plugin",
             (f"jax {f.answer.get('version')}, no jax-cuda plugin",),
             "It computes on the processor.",
-            (Mend(f"Install it for CUDA {family}, which this driver runs", (install,)),),
+            (Fix(f"Install it for CUDA {family}, which this driver runs", (install,)),),
             _import(m, f),
             hides=("jax-sees-no-gpu",),
             sources=("cuda-minor-compatibility",),
@@ -156,7 +156,7 @@ def jax(m: Machine) -> Iterator[Finding]:
             "The driver is too old for JAX's CUDA 13 plugin",
             (f"{plugin.name} {plugin.version}", f"driver {m.driver_version}"),
             "CUDA 13 needs driver 580 or newer.",
-            (Mend("Install it for CUDA 12", (mends.pip_uninstall(m, "jax-cuda13-plugin", "jax-cuda13-pjrt"), install)),),
+            (Fix("Install it for CUDA 12", (fixes.pip_uninstall(m, "jax-cuda13-plugin", "jax-cuda13-pjrt"), install)),),
             _import(m, f),
             hides=("jax-sees-no-gpu",),
             sources=("cuda-minor-compatibility",),
@@ -169,17 +169,17 @@ def tensorflow(m: Machine) -> Iterator[Finding]:
     if f is None or f.outcome != "ok" or f.cuda or f.answer.get("hip") or not m.nvidia_cards or f.available:
         return
     remove = [p.name for p in m.python.packages if p.name in ("tensorflow", "tensorflow-cpu")] if m.python else []
-    install = mends.pip_install(m, "'tensorflow[and-cuda]'")
-    mend = Mend("Install it with CUDA", (*((mends.pip_uninstall(m, *remove),) if remove else ()), install))
+    install = fixes.pip_install(m, "'tensorflow[and-cuda]'")
+    fix = Fix("Install it with CUDA", (*((fixes.pip_uninstall(m, *remove),) if remove else ()), install))
     if m.system.platform == "win32":
-        mend = Mend("Use it inside WSL 2: on Windows itself its builds have no CUDA since 2.11", ("wsl --install",), "windows")
+        fix = Fix("Use it inside WSL 2: on Windows itself its builds have no CUDA since 2.11", ("wsl --install",), "windows")
     yield Finding(
         "tensorflow-cpu-wheel",
         _severity(m, f),
         "The installed TensorFlow is built without CUDA",
         (f"tensorflow {f.answer.get('version')}",),
         "It computes on the processor.",
-        (mend,),
+        (fix,),
         _import(m, f),
         hides=("tensorflow-sees-no-gpu",),
     )
@@ -190,19 +190,19 @@ def cupy(m: Machine) -> Iterator[Finding]:
     if m.python is None:
         return
     copies = [p for p in m.python.packages if re.fullmatch(r"cupy(-cuda\d+x)?", p.name) and p.place != "conda"]
-    driver = mends.driver_number(m)
+    driver = fixes.driver_number(m)
     family = 13 if driver is None or at_least(driver, family_driver((13, 0)) or (0,)) else 12
     f = m.framework("cupy")
     if len(copies) > 1:
-        install = mends.pip_install(m, f"cupy-cuda{family}x")
+        install = fixes.pip_install(m, f"cupy-cuda{family}x")
         yield Finding(
             "cupy-installed-twice",
             _severity(m, f) if f else Severity.LIMIT,
             "Two CuPy packages write the same files",
             tuple(f"{p.name} {p.version}" for p in copies),
             "Which files are left depends on the order they were installed in.",
-            (Mend("Remove both, install one", (mends.pip_uninstall(m, *(p.name for p in copies)), install)),),
-            f"{mends.pip(m)} list | grep -i cupy",
+            (Fix("Remove both, install one", (fixes.pip_uninstall(m, *(p.name for p in copies)), install)),),
+            f"{fixes.pip(m)} list | grep -i cupy",
             hides=("cupy-*",),
         )
     elif copies and driver and m.nvidia_cards and (match := re.fullmatch(r"cupy-cuda(\d+)x", copies[0].name)):
@@ -213,11 +213,11 @@ def cupy(m: Machine) -> Iterator[Finding]:
                 _severity(m, f) if f else Severity.LIMIT,
                 f"The driver is too old for {copies[0].name}",
                 (f"{copies[0].name} {copies[0].version}", f"driver {m.driver_version}"),
-                f"CUDA {match[1]} needs driver {mends.dotted(least)} or newer.",
+                f"CUDA {match[1]} needs driver {fixes.dotted(least)} or newer.",
                 (
-                    Mend(
+                    Fix(
                         "Install the one this driver runs",
-                        (mends.pip_uninstall(m, copies[0].name), mends.pip_install(m, f"cupy-cuda{family}x")),
+                        (fixes.pip_uninstall(m, copies[0].name), fixes.pip_install(m, f"cupy-cuda{family}x")),
                     ),
                 ),
                 'python -c "import cupy; print(cupy.ones(3).sum())"',
@@ -236,8 +236,8 @@ def toolkit(m: Machine) -> Iterator[Finding]:
     older = next((t for t in m.toolkits if t.version[0] <= newest[0]), None)
     ways = (
         [
-            Mend(
-                f"Use the toolkit {mends.dotted(older.version[:2])} that is here",
+            Fix(
+                f"Use the toolkit {fixes.dotted(older.version[:2])} that is here",
                 (f"export CUDA_HOME={older.path} PATH={older.path}/bin:$PATH",),
             )
         ]
@@ -247,13 +247,13 @@ def toolkit(m: Machine) -> Iterator[Finding]:
     yield Finding(
         "toolkit-newer-than-driver",
         Severity.LIMIT,
-        f"The CUDA toolkit {mends.dotted(used.version[:2])} is of a newer family than the driver runs",
+        f"The CUDA toolkit {fixes.dotted(used.version[:2])} is of a newer family than the driver runs",
         (
-            f"nvcc of {used.path}: CUDA {mends.dotted(used.version[:2])}",
-            f"driver {m.driver_version}: CUDA {mends.dotted(newest)}",
+            f"nvcc of {used.path}: CUDA {fixes.dotted(used.version[:2])}",
+            f"driver {m.driver_version}: CUDA {fixes.dotted(newest)}",
         ),
         "What is compiled with this nvcc does not start here. Wheels bring their own CUDA and do not mind.",
-        (*ways, *mends.install_driver(m, what="Or install a newer driver" if ways else "Install a newer driver")),
+        (*ways, *fixes.install_driver(m, what="Or install a newer driver" if ways else "Install a newer driver")),
         "nvcc --version; nvidia-smi",
         sources=("cuda-minor-compatibility",),
     )
@@ -275,18 +275,18 @@ def _stage(f: Framework) -> str:
     }.get(f.stage, f"at the stage {f.stage}")
 
 
-def _again(m: Machine, f: Framework) -> Mend:
+def _again(m: Machine, f: Framework) -> Fix:
     """Install the framework afresh."""
-    if f.name == "torch" and m.nvidia_cards and (wheel := mends.best_wheel(m, mends.capabilities_here(m))):
-        return Mend(
-            f"Install it afresh: PyTorch {wheel.release} with CUDA {mends.dotted(wheel.cuda)}", mends.install_torch(m, wheel)
+    if f.name == "torch" and m.nvidia_cards and (wheel := fixes.best_wheel(m, fixes.capabilities_here(m))):
+        return Fix(
+            f"Install it afresh: PyTorch {wheel.release} with CUDA {fixes.dotted(wheel.cuda)}", fixes.install_torch(m, wheel)
         )
     package = m.python.find(f.name) if m.python else None
     version = package.version if package else ""
-    words = [mends.package(f.name, version) if version else f.name]
+    words = [fixes.package(f.name, version) if version else f.name]
     if f.name == "torch" and "+" in version:
-        words += ["--index-url", f"{mends.INDEX}/{version.partition('+')[2]}"]
-    return Mend("Install it afresh", (mends.pip_install(m, "--force-reinstall", "--no-cache-dir", *words),))
+        words += ["--index-url", f"{fixes.INDEX}/{version.partition('+')[2]}"]
+    return Fix("Install it afresh", (fixes.pip_install(m, "--force-reinstall", "--no-cache-dir", *words),))
 
 
 def _processor(m: Machine, f: Framework) -> tuple[str, ...]:
@@ -297,7 +297,7 @@ def _processor(m: Machine, f: Framework) -> tuple[str, ...]:
 
 def _import(m: Machine, f: Framework) -> str:
     if f.name == "torch":
-        return mends.check_torch(m)
+        return fixes.check_torch(m)
     python = m.python.path if m.python else "python"
     what = {
         "tensorflow": "import tensorflow as t; print(t.config.list_physical_devices())",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwise.facts.software.compatibility import at_least, find_wheel
-from gpuwise.machine.doctor import fixes as mends
-from gpuwise.machine.doctor.finding import Finding, Mend, Severity
+from gpuwise.machine.doctor import fixes
+from gpuwise.machine.doctor.finding import Finding, Fix, Severity
 from gpuwise.machine.doctor.observation import Machine
 from gpuwise.units import GIB, format_bytes
 
@@ -32,11 +32,11 @@ def disks(m: Machine) -> Iterator[Finding]:
         f"A framework with its CUDA libraries takes more than {format_bytes(LEAST_FREE_BYTES)} to install, and a "
         "checkpoint that does not fit ends a run.",
         (
-            Mend(
+            Fix(
                 "See what fills it; pip's and the models' caches can go",
                 (
                     "du -xh --max-depth=2 ~ | sort -h | tail -20",
-                    f"{mends.pip(m)} cache purge",
+                    f"{fixes.pip(m)} cache purge",
                     "rm -r ~/.cache/huggingface/hub/models--NAME",
                 ),
             ),
@@ -56,7 +56,7 @@ def limits(m: Machine) -> Iterator[Finding]:
             (f"ulimit -n: {r.nofile}",),
             "Data loaders hold files and pipes for each worker: `Too many open files`.",
             (
-                Mend(
+                Fix(
                     "Raise it for this user, then log in again",
                     (
                         'echo "$USER - nofile 65535" | sudo tee /etc/security/limits.d/90-nofile.conf',
@@ -74,7 +74,7 @@ def limits(m: Machine) -> Iterator[Finding]:
             (f"ulimit -l: {r.memlock >> 10} KiB",),
             "RDMA needs its buffers locked: NCCL falls back to sockets or ends with `Cannot allocate memory`.",
             (
-                Mend(
+                Fix(
                     "Raise it; in Docker add --ulimit memlock=-1",
                     ("echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/90-memlock.conf",),
                 ),
@@ -93,9 +93,9 @@ def _processors(m: Machine) -> Iterator[Finding]:
         return
     least = min(count for count, _ in short)
     if m.system.container:
-        mend = Mend("Ask for more", (f"docker run --cpus={4 * n} --gpus all IMAGE",), "host")
+        fix = Fix("Ask for more", (f"docker run --cpus={4 * n} --gpus all IMAGE",), "host")
     else:
-        mend = Mend(
+        fix = Fix(
             f"Ask whoever hands out processors for about {4 * n}: Slurm's --cpus-per-task, systemd's CPUQuota, taskset",
             where="person",
         )
@@ -105,7 +105,7 @@ def _processors(m: Machine) -> Iterator[Finding]:
         f"{least:g} CPUs are allowed for {n} GPUs",
         tuple(f"{what}: {count:g}" for count, what in short),
         "Each GPU needs at least one processor core that launches its work, and its data loaders more.",
-        (mend,),
+        (fix,),
         "nproc; cat /proc/self/cgroup; cat /sys/fs/cgroup/cpu.max",
     )
 
@@ -132,7 +132,7 @@ def clock(m: Machine) -> Iterator[Finding]:
             *((f"energy preference {r.energy_preference}",) if r.energy_preference else ()),
         ),
         "Launches and data loading take longer, and small kernels leave the GPU waiting.",
-        (Mend("Let it run fast", (command,)),),
+        (Fix("Let it run fast", (command,)),),
         "cat /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
     )
 
@@ -146,7 +146,7 @@ def interpreter(m: Machine) -> Iterator[Finding]:
             "The Python to look at does not start",
             (m.python.problem,),
             "Nothing can be said of what is installed in it.",
-            (Mend("Name another with --python, or make the environment anew", ("python3 -m venv .venv",)),),
+            (Fix("Name another with --python, or make the environment anew", ("python3 -m venv .venv",)),),
             f"{m.python.path} --version",
         )
     if m.system.translated:
@@ -157,7 +157,7 @@ def interpreter(m: Machine) -> Iterator[Finding]:
             ("sysctl.proc_translated is 1",),
             "PyTorch of such a Python has no access to Apple's GPU.",
             (
-                Mend(
+                Fix(
                     "Install a Python for Apple silicon and make the environment anew",
                     ("arch -arm64 /opt/homebrew/bin/python3 -m venv .venv",),
                 ),
@@ -179,7 +179,7 @@ def notes(m: Machine) -> Iterator[Finding]:
         )
     yield from _settings(m)
     if m.nvidia_cards and m.python is not None and not m.python.find("torch") and not m.python.problem:
-        wheel = mends.best_wheel(m, mends.capabilities_here(m))
+        wheel = fixes.best_wheel(m, fixes.capabilities_here(m))
         if wheel is not None:
             yield Finding(
                 "torch-not-installed",
@@ -187,11 +187,11 @@ def notes(m: Machine) -> Iterator[Finding]:
                 f"PyTorch is not installed in {m.python.path}",
                 (),
                 "The newest build that runs on this driver and these cards:",
-                (Mend(f"PyTorch {wheel.release} with CUDA {mends.dotted(wheel.cuda)}", mends.install_torch(m, wheel)),),
-                mends.check_torch(m),
+                (Fix(f"PyTorch {wheel.release} with CUDA {fixes.dotted(wheel.cuda)}", fixes.install_torch(m, wheel)),),
+                fixes.check_torch(m),
             )
     package = m.python.find("torch") if m.python else None
-    torch, driver = m.framework("torch"), mends.driver_number(m)
+    torch, driver = m.framework("torch"), fixes.driver_number(m)
     if package and torch and torch.available and driver:
         row = find_wheel(package.version, package.version.partition("+")[2] or None)
         paired = row.paired_driver_linux if row and m.system.platform == "linux" else None
@@ -199,8 +199,8 @@ def notes(m: Machine) -> Iterator[Finding]:
             yield Finding(
                 "older-driver-of-family",
                 Severity.NOTE,
-                f"The driver is older than the one released with CUDA {mends.dotted(row.cuda)}, which is fine",
-                (f"driver {m.driver_version}, released with it: {mends.dotted(paired)}",),
+                f"The driver is older than the one released with CUDA {fixes.dotted(row.cuda)}, which is fine",
+                (f"driver {m.driver_version}, released with it: {fixes.dotted(paired)}",),
                 "Within a CUDA family software runs on any driver of the family; only code that the driver itself "
                 "compiles (PTX, as Numba "
                 "makes it) may be too new for it.",
@@ -219,7 +219,7 @@ def _settings(m: Machine) -> Iterator[Finding]:
             (f"persistence mode off: {len(off)} of {len(m.nvidia_cards)}",),
             "Where no screen holds it, the driver lets a card go when its last program ends: the next one waits for it to start, "
             "and power limits and clocks that were set are lost.",
-            (Mend("Keep it started", ("sudo systemctl enable --now nvidia-persistenced",)),),
+            (Fix("Keep it started", ("sudo systemctl enable --now nvidia-persistenced",)),),
             "nvidia-smi --query-gpu=persistence_mode --format=csv",
             tuple(off),
             sources=("nvidia-driver-persistence",),
@@ -231,7 +231,7 @@ def _settings(m: Machine) -> Iterator[Finding]:
             "Transparent huge pages are switched off",
             ("transparent_hugepage/enabled: never",),
             "Programs that ask for them (large pinned and shared buffers) get pages of 4 KiB.",
-            (Mend("Give them to those who ask", ("echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",)),),
+            (Fix("Give them to those who ask", ("echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",)),),
             "cat /sys/kernel/mm/transparent_hugepage/enabled",
             sources=("linux-transparent-hugepages",),
         )

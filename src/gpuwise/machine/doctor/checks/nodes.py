@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwise.facts.software.compatibility import cuda_error_in
-from gpuwise.machine.doctor import fixes as mends
+from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.checks.driver import SEES_NONE
-from gpuwise.machine.doctor.finding import Finding, Mend, Severity
+from gpuwise.machine.doctor.finding import Finding, Fix, Severity
 from gpuwise.machine.doctor.observation import Machine
 
 
@@ -26,8 +26,8 @@ def nodes(m: Machine) -> Iterator[Finding]:
             tuple(f"{p}: permission denied" for p in shut) or (refusal.message if refusal else "",),
             "A framework opens them as the user who runs it.",
             (
-                Mend("Join the groups that may, then log in again", ('sudo usermod -aG video,render "$USER"',)),
-                Mend(
+                Fix("Join the groups that may, then log in again", ('sudo usermod -aG video,render "$USER"',)),
+                Fix(
                     "Or open them to everyone",
                     (
                         f"echo '{option}' | sudo tee /etc/modprobe.d/nvidia-permissions.conf",
@@ -46,7 +46,7 @@ def nodes(m: Machine) -> Iterator[Finding]:
             "This user may not open AMD's compute device",
             ("/dev/kfd: permission denied",),
             "ROCm opens it as the user who runs a program.",
-            (Mend("Join the groups that may, then log in again", ('sudo usermod -aG render,video "$USER"',)),),
+            (Fix("Join the groups that may, then log in again", ('sudo usermod -aG render,video "$USER"',)),),
             "ls -l /dev/kfd; id -nG",
             hides=(SEES_NONE,),
         )
@@ -72,10 +72,10 @@ def uvm(m: Machine) -> Iterator[Finding]:
             (f"/dev/nvidia-uvm: {'missing' if node is None else 'there'}", f"nvidia_uvm: {'loaded' if loaded else 'not loaded'}"),
             "CUDA shares memory between processor and GPU through it; nvidia-smi works without it.",
             (
-                Mend("Load it and make its node", ("sudo modprobe nvidia_uvm", "sudo nvidia-modprobe -u -c=0"), where),
-                *((Mend("Then start the container again", where="person"),) if where == "host" else ()),
+                Fix("Load it and make its node", ("sudo modprobe nvidia_uvm", "sudo nvidia-modprobe -u -c=0"), where),
+                *((Fix("Then start the container again", where="person"),) if where == "host" else ()),
             ),
-            mends.check_torch(m),
+            fixes.check_torch(m),
             hides=(SEES_NONE, "uvm-stale"),
         )
     elif unknown:
@@ -87,10 +87,10 @@ def uvm(m: Machine) -> Iterator[Finding]:
             (*(f.error for f in failing[:1]), "NVML answers, nvidia_uvm is loaded", *slept),
             "After a suspend its state is not that of the GPU any more: NVML works and CUDA does not.",
             (
-                Mend("Reload it, with no CUDA program running", ("sudo rmmod nvidia_uvm", "sudo modprobe nvidia_uvm"), where),
-                Mend("Or restart the machine", ("sudo reboot",), where, reboot=True),
+                Fix("Reload it, with no CUDA program running", ("sudo rmmod nvidia_uvm", "sudo modprobe nvidia_uvm"), where),
+                Fix("Or restart the machine", ("sudo reboot",), where, reboot=True),
             ),
-            mends.check_torch(m),
+            fixes.check_torch(m),
             hides=(SEES_NONE,),
         )
 
@@ -100,8 +100,8 @@ def fabric(m: Machine) -> Iterator[Finding]:
     waiting = [f for f in m.frameworks if (e := cuda_error_in(f.error)) is not None and e.code == 802]
     if not waiting:
         return
-    branch = (m.driver_version or "").split(".")[0] or str(mends.branch_for(m))
-    family = mends.os_family(m)
+    branch = (m.driver_version or "").split(".")[0] or str(fixes.branch_for(m))
+    family = fixes.os_family(m)
     install = (
         f"{family.install} nvidia-fabricmanager-{branch}"
         if family and family.family in ("ubuntu", "debian")
@@ -114,7 +114,7 @@ def fabric(m: Machine) -> Iterator[Finding]:
         (waiting[0].error, f"{m.nvswitches} NVSwitches on the bus"),
         "GPUs behind NVSwitches start only when the fabric manager, of the driver's exact version, has set up the fabric.",
         (
-            Mend(
+            Fix(
                 "Install and start it",
                 (install, "sudo systemctl enable --now nvidia-fabricmanager"),
                 "host" if m.system.container else "here",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuwise.machine.doctor.finding import Finding, Mend, Severity
+from gpuwise.machine.doctor.finding import Finding, Fix, Severity
 from gpuwise.machine.doctor.observation import NVIDIA, Machine, PciCard
 from gpuwise.machine.doctor.probes.kernel import same_bus
 
@@ -26,7 +26,7 @@ def iommu(m: Machine) -> Iterator[Finding]:
         "With addresses translated, copies between GPUs go through the processor or hang; NVIDIA supports them on bare metal "
         "only with the IOMMU off or passing through.",
         (
-            Mend(
+            Fix(
                 "Let it pass through: add iommu=pt to the kernel's command line, then restart",
                 (
                     "sudo sed -i 's/^GRUB_CMDLINE_LINUX=\"/&iommu=pt /' /etc/default/grub",
@@ -64,12 +64,12 @@ def acs(m: Machine) -> Iterator[Finding]:
             "The switch could pass them on directly: copies are slower and share the processor's link, or hang. (Where cards "
             "are handed to virtual machines this is meant: leave it.)",
             (
-                Mend(
+                Fix(
                     "Switch the redirection off until the next restart",
                     tuple(f"sudo setpci -s {place} ECAP_ACS+0x6.w=0000" for place in listed),
                     where,
                 ),
-                Mend(
+                Fix(
                     "Or for good: on the kernel's command line, then restart",
                     (
                         f"sudo sed -i 's/^GRUB_CMDLINE_LINUX=\"/&pci=disable_acs_redir={';'.join(listed)} /' /etc/default/grub",
@@ -90,7 +90,7 @@ def acs(m: Machine) -> Iterator[Finding]:
             "Whether PCIe switches send copies between GPUs by way of the processor is not known",
             (f"{unread[0].address} and {len(unread) - 1} more: {unread[0].problem}",),
             "Access control that redirects makes copies between GPUs below one switch slow.",
-            (Mend("Look again with root's rights", ('sudo "$(command -v gpuwise)" doctor',)),),
+            (Fix("Look again with root's rights", ('sudo "$(command -v gpuwise)" doctor',)),),
             f"sudo lspci -s {unread[0].address} -vvv | grep ACSCtl",
             sources=("nccl-troubleshooting",),
         )

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from gpuwise.facts.software.compatibility import Capability, at_least, family_driver, find_wheel, runs_on
 from gpuwise.machine.devices.readings import State
-from gpuwise.machine.doctor import fixes as mends
+from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.checks.driver import SEES_NONE
-from gpuwise.machine.doctor.finding import Finding, Mend, Severity
+from gpuwise.machine.doctor.finding import Finding, Fix, Severity
 from gpuwise.machine.doctor.observation import Card, Framework, Machine, Package
 
 _SONAMES = {
@@ -33,7 +33,7 @@ def wheel_kind(m: Machine) -> Iterator[Finding]:
         return
     kind = build_of(torch, package)
     seen = f"torch {(torch.answer.get('version') if torch else None) or package.version}"
-    cards = mends.capabilities_here(m)
+    cards = fixes.capabilities_here(m)
     amd = [c for c in m.cards if c.identity.vendor == "amd" and _discrete(c)]
     if kind == "cpu" and m.nvidia_cards:
         yield Finding(
@@ -42,8 +42,8 @@ def wheel_kind(m: Machine) -> Iterator[Finding]:
             "The installed PyTorch is built without CUDA",
             (seen, *_cards_seen(m.nvidia_cards)),
             "Whatever the driver, this build computes on the processor only.",
-            mends.torch_mend(m, cards),
-            mends.check_torch(m),
+            fixes.torch_fix(m, cards),
+            fixes.check_torch(m),
             hides=("torch-sees-no-gpu",),
             sources=("pytorch-wheels",),
         )
@@ -54,8 +54,8 @@ def wheel_kind(m: Machine) -> Iterator[Finding]:
             "The installed PyTorch is built for AMD, and the GPU is NVIDIA's",
             (seen, *_cards_seen(m.nvidia_cards)),
             "A ROCm build does not look for CUDA.",
-            mends.torch_mend(m, cards),
-            mends.check_torch(m),
+            fixes.torch_fix(m, cards),
+            fixes.check_torch(m),
             hides=("torch-sees-no-gpu",),
             sources=("pytorch-wheels",),
         )
@@ -67,8 +67,8 @@ def wheel_kind(m: Machine) -> Iterator[Finding]:
             f"The installed PyTorch is built {made}, and the GPU is AMD's",
             (seen, *_cards_seen(tuple(amd))),
             "Only a ROCm build uses AMD's GPUs.",
-            (mends.rocm_mend(m),),
-            mends.check_torch(m),
+            (fixes.rocm_fix(m),),
+            fixes.check_torch(m),
             hides=("torch-sees-no-gpu",),
             sources=("pytorch-rocm-wheels",),
         )
@@ -77,34 +77,34 @@ def wheel_kind(m: Machine) -> Iterator[Finding]:
 def driver_age(m: Machine) -> Iterator[Finding]:
     """A wheel of a CUDA family that the driver does not run."""
     torch, package = m.framework("torch"), _package(m)
-    driver, cuda = mends.driver_number(m), _cuda_of(torch, package)
+    driver, cuda = fixes.driver_number(m), _cuda_of(torch, package)
     if package is None or driver is None or not cuda or not m.nvidia_cards or (torch and torch.available):
         return
-    built = mends.numbers(cuda)
-    least = built and family_driver(built, windows=mends.windows_numbers(m))
+    built = fixes.numbers(cuda)
+    least = built and family_driver(built, windows=fixes.windows_numbers(m))
     if least is None or at_least(driver, least):
         return
     found = m.vendor("nvidia")
     newest = (
-        f", which runs CUDA up to {mends.dotted(found.driver.cuda_version)}"
+        f", which runs CUDA up to {fixes.dotted(found.driver.cuda_version)}"
         if found and found.driver and found.driver.cuda_version
         else ""
     )
-    cards = mends.capabilities_here(m)
-    wheel = mends.best_wheel(m, cards)
-    way = mends.torch_mend(m, cards) if wheel else ()
+    cards = fixes.capabilities_here(m)
+    wheel = fixes.best_wheel(m, cards)
+    way = fixes.torch_fix(m, cards) if wheel else ()
     yield Finding(
         "torch-driver-too-old",
         Severity.BLOCKER,
-        f"The driver is too old for this PyTorch: CUDA {cuda} needs driver {mends.dotted(least)} or newer",
+        f"The driver is too old for this PyTorch: CUDA {cuda} needs driver {fixes.dotted(least)} or newer",
         (
             f"torch {package.version} is built with CUDA {cuda}",
             f"driver {m.driver_version}{newest}",
             *((torch.error,) if torch and torch.error else ()),
         ),
         "A driver runs every CUDA of its own family and older ones, and no newer family.",
-        (*way, *mends.install_driver(m, what="Or install a newer driver" if way else "Install a newer driver")),
-        mends.check_torch(m),
+        (*way, *fixes.install_driver(m, what="Or install a newer driver" if way else "Install a newer driver")),
+        fixes.check_torch(m),
         hides=("torch-sees-no-gpu", "uvm-*"),
         sources=("cuda-minor-compatibility", "pytorch-wheels"),
     )
@@ -146,35 +146,35 @@ def card_served(m: Machine) -> Iterator[Finding]:
         "True all the same, "
         "and the first kernel fails with `no kernel image is available`.",
         _serve(m, missing, served),
-        mends.check_torch(m),
+        fixes.check_torch(m),
         tuple(c.identity.index for c in out),
         hides=("torch-sees-no-gpu", "torch-run-fails"),
         sources=("pytorch-wheels", "cuda-guide"),
     )
 
 
-def _serve(m: Machine, missing: tuple[Capability, ...], served: list[Card]) -> tuple[Mend, ...]:
+def _serve(m: Machine, missing: tuple[Capability, ...], served: list[Card]) -> tuple[Fix, ...]:
     """One wheel for all cards where there is one, else one for the cards left out, or those hidden."""
-    every = mends.capabilities_here(m)
-    if mends.best_wheel(m, every) is not None:
-        return mends.torch_mend(m, every)
+    every = fixes.capabilities_here(m)
+    if fixes.best_wheel(m, every) is not None:
+        return fixes.torch_fix(m, every)
     if not served:
-        if mends.best_wheel(m, missing) is None and mends.best_wheel(m, missing, driver=False) is not None:
+        if fixes.best_wheel(m, missing) is None and fixes.best_wheel(m, missing, driver=False) is not None:
             # the cards want a CUDA family this driver does not run
-            return (*mends.install_driver(m, what="Install a newer driver"), *mends.torch_mend(m, missing, driver=False))
-        return mends.torch_mend(m, missing)
-    keep = mends.quoted(",".join(c.identity.uuid or str(c.identity.index) for c in served))
-    hide = Mend("No wheel runs on all of them. Show programs only those it runs on", (f"export CUDA_VISIBLE_DEVICES={keep}",))
-    wheel = mends.best_wheel(m, missing)
+            return (*fixes.install_driver(m, what="Install a newer driver"), *fixes.torch_fix(m, missing, driver=False))
+        return fixes.torch_fix(m, missing)
+    keep = fixes.quoted(",".join(c.identity.uuid or str(c.identity.index) for c in served))
+    hide = Fix("No wheel runs on all of them. Show programs only those it runs on", (f"export CUDA_VISIBLE_DEVICES={keep}",))
+    wheel = fixes.best_wheel(m, missing)
     if wheel is None:
         return (hide,)
-    python = mends.dotted(wheel.python_max if m.python is None or not m.python.version else m.python.version[:2])
+    python = fixes.dotted(wheel.python_max if m.python is None or not m.python.version else m.python.version[:2])
     other = (
         f"uv venv --python {python} .venv-old",
-        f"uv pip install --python .venv-old/bin/python {mends.package('torch', wheel.release)} --index-url "
-        f"{mends.INDEX}/{wheel.build}",
+        f"uv pip install --python .venv-old/bin/python {fixes.package('torch', wheel.release)} --index-url "
+        f"{fixes.INDEX}/{wheel.build}",
     )
-    return (hide, Mend("Or an environment of its own for the others", other))
+    return (hide, Fix("Or an environment of its own for the others", other))
 
 
 def companions(m: Machine) -> Iterator[Finding]:
@@ -197,19 +197,19 @@ def companions(m: Machine) -> Iterator[Finding]:
                 f"{name} {other.version} was built for another PyTorch",
                 (f"torch {package.version}", f"{name} {other.version}" + (f" requires torch {wants}" if wants else "")),
                 f"Its compiled operators do not load beside this torch: `import {name}` fails.",
-                _companion_mend(m, package, name),
+                _companion_fix(m, package, name),
                 f'python -c "import {name}"',
             )
     yield from _pins(m, package)
 
 
-def _companion_mend(m: Machine, package: Package, name: str) -> tuple[Mend, ...]:
+def _companion_fix(m: Machine, package: Package, name: str) -> tuple[Fix, ...]:
     tag = package.version.partition("+")[2]
-    words = [mends.package("torch", package.version), name]
+    words = [fixes.package("torch", package.version), name]
     if tag:
-        words += ["--index-url", f"{mends.INDEX}/{tag}"]
-    commands = (mends.pip_uninstall(m, name), mends.pip_install(m, *words))
-    return (Mend(f"Have pip choose the {name} of the torch that is here", commands),)
+        words += ["--index-url", f"{fixes.INDEX}/{tag}"]
+    commands = (fixes.pip_uninstall(m, name), fixes.pip_install(m, *words))
+    return (Fix(f"Have pip choose the {name} of the torch that is here", commands),)
 
 
 def _pins(m: Machine, package: Package) -> Iterator[Finding]:
@@ -219,7 +219,7 @@ def _pins(m: Machine, package: Package) -> Iterator[Finding]:
         found = m.python.find(name) if m.python else None
         if found and name.startswith(("nvidia-", "triton")) and found.version != version:
             wrong.append(f"{name} {found.version}, torch {package.version} wants {version}")
-            right.append(mends.package(name, version))
+            right.append(fixes.package(name, version))
     if wrong:
         yield Finding(
             "cuda-libraries-not-as-pinned",
@@ -227,8 +227,8 @@ def _pins(m: Machine, package: Package) -> Iterator[Finding]:
             "CUDA libraries of other versions than this PyTorch was built with",
             tuple(wrong),
             "Another package replaced them; the first convolution or collective may fail, or use slower code.",
-            (Mend("Put its own back", (mends.pip_install(m, *right),)),),
-            f"{mends.pip(m)} check",
+            (Fix("Put its own back", (fixes.pip_install(m, *right),)),),
+            f"{fixes.pip(m)} check",
         )
 
 
@@ -241,26 +241,26 @@ def twice(m: Machine) -> Iterator[Finding]:
     versions = {p.version.partition("+")[0] for p in copies} | ({conda.version} if conda else set())
     if len(copies) > 1 or (conda and len(versions) > 1):
         where = [f"torch {p.version} in {p.place}" for p in copies] + ([f"pytorch {conda.version} by conda"] if conda else [])
-        remove = (f"{mends.pip(m)} uninstall -y torch",) * len(copies)
+        remove = (f"{fixes.pip(m)} uninstall -y torch",) * len(copies)
         if conda and len(versions) > 1:
-            mend = Mend(
+            fix = Fix(
                 "Keep one: remove pip's and let conda repair its own",
-                (*remove, f"conda install --force-reinstall {mends.quoted('pytorch=' + conda.version)}"),
+                (*remove, f"conda install --force-reinstall {fixes.quoted('pytorch=' + conda.version)}"),
             )
         else:
-            wheel = mends.best_wheel(m, mends.capabilities_here(m)) if m.nvidia_cards else None
+            wheel = fixes.best_wheel(m, fixes.capabilities_here(m)) if m.nvidia_cards else None
             again = (
-                mends.install_torch(m, wheel)[-1] if wheel else mends.pip_install(m, mends.package("torch", copies[0].version))
+                fixes.install_torch(m, wheel)[-1] if wheel else fixes.pip_install(m, fixes.package("torch", copies[0].version))
             )
-            mend = Mend("Remove every copy, then install one", (*remove, again))
+            fix = Fix("Remove every copy, then install one", (*remove, again))
         yield Finding(
             "torch-installed-twice",
             Severity.LIMIT if _works(m) else Severity.BLOCKER,
             "Two PyTorch installations are mixed",
             tuple(where),
             "Which one is loaded depends on the order of the search path, and files of one stay under the other.",
-            (mend,),
-            f"{mends.pip(m)} list | grep -i torch",
+            (fix,),
+            f"{fixes.pip(m)} list | grep -i torch",
             hides=("torchvision-mismatch", "torch-import-fails", "torch-crashes"),
         )
     for package in copies[:1]:
@@ -276,15 +276,15 @@ def twice(m: Machine) -> Iterator[Finding]:
                 ),
                 "Its compiled core is not found: `No module named torch._C`.",
                 (
-                    Mend(
+                    Fix(
                         "Install it again with this interpreter",
                         (
-                            mends.pip_uninstall(m, "torch"),
-                            mends.pip_install(m, mends.package("torch", package.version.partition("+")[0])),
+                            fixes.pip_uninstall(m, "torch"),
+                            fixes.pip_install(m, fixes.package("torch", package.version.partition("+")[0])),
                         ),
                     ),
                 ),
-                mends.check_torch(m),
+                fixes.check_torch(m),
                 hides=("torch-import-fails", SEES_NONE),
             )
 
@@ -298,7 +298,7 @@ def shadowed(m: Machine) -> Iterator[Finding]:
         stem, _, version = name.partition(".so.")
         begin = _SONAMES.get(stem)
         own = next((p for p in m.python.packages if begin and p.name.startswith(begin)), None)
-        brought, wanted = mends.numbers(version) or (), mends.numbers(own.version) if own else None
+        brought, wanted = fixes.numbers(version) or (), fixes.numbers(own.version) if own else None
         if own is None or wanted is None or len(brought) < 2 or wanted[0] != brought[0]:
             continue
         if brought < wanted[: len(brought)]:
@@ -314,8 +314,8 @@ def shadowed(m: Machine) -> Iterator[Finding]:
         (*(f"{path} before {own}" for path, own in list(older.items())[:3]), *((torch.detail,) if torch and broken else ())),
         "The loader looks there first, and this build was compiled against newer ones: undefined symbols, or errors of "
         "cuDNN and cuBLAS.",
-        (Mend("Start without it; a wheel needs no LD_LIBRARY_PATH", ("unset LD_LIBRARY_PATH",)),),
-        mends.check_torch(m),
+        (Fix("Start without it; a wheel needs no LD_LIBRARY_PATH", ("unset LD_LIBRARY_PATH",)),),
+        fixes.check_torch(m),
         hides=("torch-import-fails", "torch-crashes"),
     )
 
@@ -349,7 +349,7 @@ def _cuda_of(torch: Framework | None, package: Package | None) -> str | None:
     if package is None:
         return None
     row = find_wheel(package.version, package.version.partition("+")[2] or None)
-    return mends.dotted(row.cuda) if row else None
+    return fixes.dotted(row.cuda) if row else None
 
 
 def _no_kernel_image(torch: Framework | None) -> set[Capability]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from gpuwise.facts.hardware.xids import XidFact, xid
 from gpuwise.machine.devices.readings import Xid
-from gpuwise.machine.doctor import fixes as mends
+from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.checks.cards import FALLEN_OFF
-from gpuwise.machine.doctor.finding import Finding, Mend, Severity
+from gpuwise.machine.doctor.finding import Finding, Fix, Severity
 from gpuwise.machine.doctor.observation import Machine
 from gpuwise.machine.doctor.probes.kernel import same_bus
 
@@ -31,22 +31,22 @@ def logged(m: Machine) -> Iterator[Finding]:
             f"The driver reported XID {code} {times}: {fact.meaning if fact else 'not in the catalogue'}",
             (f"at {last.pci_bus_id}: {last.text}"[:200],),
             "Reported since the machine was started. A code says where an error showed, not always where it came from.",
-            _mends(m, fact, cards[0] if cards else None),
+            _fixes(m, fact, cards[0] if cards else None),
             "sudo dmesg | grep -i xid",
             cards,
             sources=(fact.source,) if fact else (),
         )
 
 
-def _mends(m: Machine, fact: XidFact | None, index: int | None) -> tuple[Mend, ...]:
+def _fixes(m: Machine, fact: XidFact | None, index: int | None) -> tuple[Fix, ...]:
     if fact is None:
-        return (Mend("Look the code up: https://docs.nvidia.com/deploy/xid-errors/", where="person"),)
+        return (Fix("Look the code up: https://docs.nvidia.com/deploy/xid-errors/", where="person"),)
     one = "" if index is None else f" -i {index}"
     words = fact.advice[:1].upper() + fact.advice[1:]
     if fact.action == "restart-host":
-        return (Mend(words, ("sudo reboot",), reboot=True),)
+        return (Fix(words, ("sudo reboot",), reboot=True),)
     if fact.action == "update-software":
-        return mends.install_driver(m, what="Install a newer driver")
+        return fixes.install_driver(m, what="Install a newer driver")
     commands = {
         "reset-gpu": (f"sudo nvidia-smi --gpu-reset{one}",),
         "read-recovery-action": (f"nvidia-smi -q{one} | grep -i -A2 recovery",),
@@ -54,7 +54,7 @@ def _mends(m: Machine, fact: XidFact | None, index: int | None) -> tuple[Mend, .
         "contact-support": ("sudo nvidia-bug-report.sh",),
         "check-application": ("compute-sanitizer python train.py",),
     }.get(fact.action)
-    return (Mend(words, commands) if commands else Mend(words, where="person"),)
+    return (Fix(words, commands) if commands else Fix(words, where="person"),)
 
 
 def _index(m: Machine, event: Xid) -> int | None:

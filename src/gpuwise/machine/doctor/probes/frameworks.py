@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from gpuwise.machine.doctor.host import Host, Ran
+from gpuwise.machine.doctor.host import CommandResult, Host
 from gpuwise.machine.doctor.observation import Framework
 
 LIMIT_S = 90.0
@@ -57,7 +57,7 @@ def question() -> str:
     return files("gpuwise.machine.doctor.probes").joinpath("ask_framework.py").read_text(encoding="utf-8")
 
 
-def understand(name: str, ran: Ran) -> Framework:
+def understand(name: str, ran: CommandResult) -> Framework:
     """What a run of the question means."""
     answer: dict[str, Any] = {}
     for line in ran.out.splitlines():

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 
-from gpuwise.machine.doctor.host import Host, LocalHost, Ran
+from gpuwise.machine.doctor.host import CommandResult, Host, LocalHost
 from gpuwise.machine.doctor.observation import Package, Python
 
 FRAMEWORKS: Mapping[str, tuple[str, ...]] = {
@@ -49,7 +49,9 @@ def read_python(host: Host, path: str) -> Python:
     """What is installed for the interpreter at ``path``. One that does not start says so in ``problem``."""
     if path == sys.executable and isinstance(host, LocalHost):
         # one process less: the answer is known here
-        ran = Ran(0, json.dumps([path, list(sys.version_info[:3]), sys.implementation.cache_tag, host.fact("machine"), sys.path]))
+        ran = CommandResult(
+            0, json.dumps([path, list(sys.version_info[:3]), sys.implementation.cache_tag, host.fact("machine"), sys.path])
+        )
     else:
         ran = host.run((path, "-c", _ASK), limit_s=_START_S)
     try:

@@ -1,1 +1,1 @@
-"""Wastes, each with evidence, the seconds a step it costs, and the mend."""
+"""Findings of a profile: each waste with its evidence, the seconds a step it costs, and the fix."""

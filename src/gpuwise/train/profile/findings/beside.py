@@ -78,7 +78,7 @@ def parameter_loop(data: ProfileData) -> Finding | None:
     first = float(trace.start_s[rows[0]])
     said = Evidence(f"{words} on {tensors} tensors", data.where(first), len(rows) / data.n_steps, seconds)
     clips = any("norm" in n for n in often)
-    mend = (
+    fix = (
         ("torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # one norm of all",)
         if clips
         else (
@@ -87,7 +87,7 @@ def parameter_loop(data: ProfileData) -> Finding | None:
         )
     )
     saved = seconds * (1.0 - 1.0 / passes)
-    return Finding("loop over parameters", "A loop in Python works on every parameter", saved, "medium", (said,), mend)
+    return Finding("loop over parameters", "A loop in Python works on every parameter", saved, "medium", (said,), fix)
 
 
 def _roots(data: ProfileData) -> Ints:

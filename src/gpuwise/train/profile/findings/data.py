@@ -45,7 +45,7 @@ def waiting(data: ProfileData) -> Finding | None:
     if proof:
         evidence.append(Evidence(proof))
     evidence += _makers(data)
-    return Finding("data wait", "The step waits for its data", waited, confidence, tuple(evidence), _loader_mend(data))  # type: ignore[arg-type]
+    return Finding("data wait", "The step waits for its data", waited, confidence, tuple(evidence), _loader_fix(data))  # type: ignore[arg-type]
 
 
 def _makers(data: ProfileData) -> list[Evidence]:
@@ -69,7 +69,7 @@ def _batches(data: ProfileData) -> float | None:
     return None if data.facts is None else float(data.facts.step.n_batches)
 
 
-def _loader_mend(data: ProfileData) -> tuple[str, ...]:
+def _loader_fix(data: ProfileData) -> tuple[str, ...]:
     workers = 0
     if data.facts is not None and data.facts.loaders:
         workers = int(data.facts.loaders[0].get("num_workers") or 0)
@@ -108,7 +108,7 @@ def unoverlapped(data: ProfileData) -> Finding | None:
     )
 
 
-def _copies(data: ProfileData, matches: object, kind: str, title: str, mend: tuple[str, ...]) -> Finding | None:
+def _copies(data: ProfileData, matches: object, kind: str, title: str, fix: tuple[str, ...]) -> Finding | None:
     if data.trace is None or data.steps is None or not callable(matches):
         return None
     rows = data.rows(("gpu_memcpy",), matches)
@@ -126,7 +126,7 @@ def _copies(data: ProfileData, matches: object, kind: str, title: str, mend: tup
         len(rows) / data.n_steps,
         data.seconds(rows),
     )
-    return Finding(kind, title, min(alone, data.part(COPIES) + alone), "medium", (said,), mend)
+    return Finding(kind, title, min(alone, data.part(COPIES) + alone), "medium", (said,), fix)
 
 
 def padding(data: ProfileData) -> Finding | None:

@@ -1,4 +1,4 @@
-"""What is said of one waste."""
+"""A finding of the profiler: one waste, its evidence and its fix."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Finding:
     """``high``: timed or proved by a run; ``medium``: from times in the trace; ``low``: from counts, or a rate of the data
     sheet."""
     evidence: tuple[Evidence, ...]
-    mend: tuple[str, ...]
+    fix: tuple[str, ...]
     """Lines of code."""
     note: str = ""
-    """What to know before mending."""
+    """What to know before the change."""

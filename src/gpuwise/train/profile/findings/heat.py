@@ -34,7 +34,7 @@ def power(data: ProfileData) -> Finding | None:
     )
 
 
-def _held(data: ProfileData, reasons: tuple[str, ...], kind: str, title: str, mend: tuple[str, ...]) -> Finding | None:
+def _held(data: ProfileData, reasons: tuple[str, ...], kind: str, title: str, fix: tuple[str, ...]) -> Finding | None:
     if data.facts is None:
         return None
     held = {r: s for r, s in data.facts.held_back.items() if r.upper() in reasons and s > 0}
@@ -42,4 +42,4 @@ def _held(data: ProfileData, reasons: tuple[str, ...], kind: str, title: str, me
         return None
     share = min(max(held.values()), 1.0)
     said = tuple(Evidence(f"{r.lower().replace('_', ' ')}, {100 * s:.0f} % of the time") for r, s in held.items())
-    return Finding(kind, title, LOST * share * data.split.busy_s, "low", said, mend)
+    return Finding(kind, title, LOST * share * data.split.busy_s, "low", said, fix)

@@ -40,7 +40,7 @@ def fsdp_every_micro_batch(data: ProfileData) -> Finding | None:
 
 
 def _every(
-    data: ProfileData, names: tuple[str, ...], kind: str, title: str, mend: tuple[str, ...], *, needs: str
+    data: ProfileData, names: tuple[str, ...], kind: str, title: str, fix: tuple[str, ...], *, needs: str
 ) -> Finding | None:
     micro = data.n_backward
     if data.trace is None or micro < 2:
@@ -71,7 +71,7 @@ def _every(
                 spent,
             ),
         ),
-        mend,
+        fix,
         note="losses stay the same: the gradients are added up on each GPU first",
     )
 

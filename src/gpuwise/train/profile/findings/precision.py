@@ -59,16 +59,16 @@ def no_mixed_precision(data: ProfileData) -> Finding | None:
     usual = "fp32" if any(_is_plain_fp32(p) for p in wide) else "tf32"
     gain = _gain(data, usual, half)
     seconds = sum(p.seconds for p in wide) + data.part(CONVOLUTIONS)
-    mend = [f'with torch.autocast("cuda", dtype=torch.{"bfloat16" if half == "bf16" else "float16"}):', "    loss = ..."]
+    fix = [f'with torch.autocast("cuda", dtype=torch.{"bfloat16" if half == "bf16" else "float16"}):', "    loss = ..."]
     if half == "fp16":
-        mend += ["scaler = torch.amp.GradScaler()", "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"]
+        fix += ["scaler = torch.amp.GradScaler()", "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"]
     return Finding(
         "no mixed precision",
         "Products run in 32 bits",
         seconds * (1 - 1 / gain),
         _confidence(data),
         _shown(wide, data),
-        tuple(mend),
+        tuple(fix),
         note="it changes rounding: compare the loss over some hundred steps",
     )
 
