@@ -15,7 +15,7 @@ from gpuwise.machine.telemetry.frames import HostProcess
 from gpuwise.machine.telemetry.monitor import Monitor, Source
 from gpuwise.machine.telemetry.options import ScreenOptions
 from gpuwise.tui.app import TopApp
-from gpuwise.tui.preferences import Chosen
+from gpuwise.tui.preferences import Preferences
 
 PAUSE_S, N_PAUSES = 0.02, 500
 FAR_S = 1000.0
@@ -97,16 +97,16 @@ def show(
     size: tuple[int, int] = (80, 24),
     turn: Callable[[float], None] = lambda s: None,
     options: ScreenOptions | None = None,
-    chosen: Chosen | None = None,
+    chosen: Preferences | None = None,
     keep=lambda c: True,
 ) -> TopApp:
     """Run the application without a terminal and do ``act`` on it once the first frame is there."""
-    app = TopApp(source, options or ScreenOptions(interval_s=FAR_S), chosen=chosen or Chosen(), keep=keep)
+    app = TopApp(source, options or ScreenOptions(interval_s=FAR_S), chosen=chosen or Preferences(), keep=keep)
 
     async def go() -> None:
         async with app.run_test(size=size) as pilot:
             screen = Screen(app, pilot, turn)
-            await screen.until(lambda: app.drawn is not None)
+            await screen.until(lambda: app.screen_lines is not None)
             await act(screen)
 
     asyncio.run(go())

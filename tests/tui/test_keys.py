@@ -15,7 +15,7 @@ from gpuwise.machine.telemetry.options import ScreenOptions
 from gpuwise.machine.telemetry.recording.recorder import Recorder
 from gpuwise.machine.telemetry.recording.replay import Replay
 from gpuwise.machine.telemetry.tap import Tap
-from gpuwise.tui.preferences import Chosen, recall, remember
+from gpuwise.tui.preferences import Preferences, recall, remember
 
 
 def rows(screen, column: int) -> list[str]:
@@ -157,11 +157,11 @@ def test_pause_and_interval() -> None:
     async def act(screen) -> None:
         await screen.press("space")
         assert "PAUSED" in screen.lines[0]
-        shown, stood = screen.app.shot, screen.app.drawn.chart
+        shown, stood = screen.app.shot, screen.app.screen_lines.chart
         await screen.next_frame()
         # the source went on, and a key draws again: what is shown stands still
         screen.app.redraw()
-        assert len(stood) > 3 and screen.app.drawn.chart == stood
+        assert len(stood) > 3 and screen.app.screen_lines.chart == stood
         assert screen.app.sampler.interval_s == 1000.0
         await screen.press("space")
         assert screen.app.shot is not shown or not screen.app.state.live
@@ -169,7 +169,7 @@ def test_pause_and_interval() -> None:
         assert screen.app.sampler.interval_s == 60.0 and "60 s" in screen.text
         await screen.press("minus", "minus", "plus")
         assert screen.app.sampler.interval_s == 30.0
-        assert screen.app.drawn.chart != stood
+        assert screen.app.screen_lines.chart != stood
 
     watch_demo(1, act)
 
@@ -211,7 +211,7 @@ def test_the_keys_at_the_bottom_can_be_clicked() -> None:
 
 
 def test_a_theme_is_shown_taken_and_remembered() -> None:
-    kept: list[Chosen] = []
+    kept: list[Preferences] = []
 
     async def act(screen) -> None:
         before = screen.app.export_screenshot()
@@ -229,7 +229,7 @@ def test_a_theme_is_shown_taken_and_remembered() -> None:
         await screen.press("up", "escape")
         await screen.until(lambda: screen.app.theme == "textual-light" and len(screen.app.screen_stack) == 1)
 
-    watch_demo(1, act, keep=lambda c: kept.append(c) or True, chosen=Chosen(theme="textual-dark"))
+    watch_demo(1, act, keep=lambda c: kept.append(c) or True, chosen=Preferences(theme="textual-dark"))
     assert [c.theme for c in kept] == ["textual-light"]
 
 
@@ -240,18 +240,18 @@ def test_every_kind_of_theme_paints(theme) -> None:
         assert "H100" in screen.text
         assert "svg" in screen.app.export_screenshot()
 
-    watch_demo(8, act, chosen=Chosen(theme=theme), before=30)
+    watch_demo(8, act, chosen=Preferences(theme=theme), before=30)
 
 
 def test_what_was_chosen_comes_back(own_settings) -> None:
-    assert recall() == Chosen()
-    assert remember(Chosen("nord", "sm", False, True))
-    assert recall() == Chosen("nord", "sm", False, True)
+    assert recall() == Preferences()
+    assert remember(Preferences("nord", "sm", False, True))
+    assert recall() == Preferences("nord", "sm", False, True)
     (own_settings / "top.json").write_text('{"theme": 3, "sort": "cpu", "more": 1}')
-    assert recall() == Chosen(sort="cpu")
+    assert recall() == Preferences(sort="cpu")
     (own_settings / "top.json").write_bytes(b"\xff{")
-    assert recall() == Chosen()
-    assert not remember(Chosen(), Path("/proc/self/nothing/top.json"))
+    assert recall() == Preferences()
+    assert not remember(Preferences(), Path("/proc/self/nothing/top.json"))
 
 
 def recording(path: Path) -> None:

@@ -12,9 +12,9 @@ import pytest
 from tests.tui.screens import one_process, watch_cards
 
 from gpuwise.machine.telemetry.frames import HostProcess
-from gpuwise.tui import kill_dialog as ending_sheet
+from gpuwise.tui import kill_dialog
 from gpuwise.tui import kill_process as ending
-from gpuwise.tui.kill_process import end, is_gone, refusal, started_s
+from gpuwise.tui.kill_process import is_gone, kill_process, refusal, started_s
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
 
@@ -61,7 +61,7 @@ def test_a_process_is_asked_to_end_after_a_question(child) -> None:
 
 
 def test_one_that_stays_is_offered_sigkill(stubborn, monkeypatch) -> None:
-    monkeypatch.setattr(ending_sheet, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(kill_dialog, "PATIENCE_S", 0.3)
     cards, people = one_process(host_of(stubborn.pid))
 
     async def act(screen) -> None:
@@ -79,7 +79,7 @@ def test_a_number_given_to_another_is_refused(child) -> None:
     host = host_of(child.pid)
     assert host.started_s is not None
     other = replace(host, started_s=host.started_s - 3.0)
-    assert not end(other, signal.SIGKILL).ok and "given to another" in end(other, signal.SIGKILL).words
+    assert not kill_process(other, signal.SIGKILL).ok and "given to another" in kill_process(other, signal.SIGKILL).words
     assert is_gone(other) and not is_gone(host)
     assert child.poll() is None
 
@@ -94,7 +94,7 @@ def test_what_is_refused(child) -> None:
     child.kill()
     child.wait()
     assert "already ended" in str(refusal(host, live=True)) and is_gone(host)
-    assert "already ended" in end(host, signal.SIGTERM).words
+    assert "already ended" in kill_process(host, signal.SIGTERM).words
 
 
 def test_not_permitted_is_said(child, monkeypatch) -> None:
@@ -104,7 +104,7 @@ def test_not_permitted_is_said(child, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(signal, "pidfd_send_signal", no, raising=False)
         patch.setattr(os, "kill", no)
-        answer = end(host_of(child.pid), signal.SIGTERM)
+        answer = kill_process(host_of(child.pid), signal.SIGTERM)
     assert not answer.ok and "not permitted" in answer.words and "belongs to ada" in answer.words
     assert child.poll() is None
 
@@ -114,7 +114,7 @@ def test_a_sandbox_without_handles_still_ends_it(child, monkeypatch) -> None:
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(os, "pidfd_open", no, raising=False)
-    assert end(host_of(child.pid), signal.SIGTERM).ok
+    assert kill_process(host_of(child.pid), signal.SIGTERM).ok
     assert child.wait(30) == -signal.SIGTERM
 
 

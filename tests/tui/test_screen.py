@@ -38,7 +38,7 @@ def test_every_card_and_a_table_of_processes_at_every_size(n, size) -> None:
             assert any(f" {number} H100" in text or f" {number} NVIDIA" in text for text in lines), number
         assert lines[0].startswith("gpuwise top DEMO") and f"{n} GPU" in lines[0]
         assert "help" in lines[-1]
-        layout = screen.app.drawn.layout
+        layout = screen.app.screen_lines.layout
         assert sum((layout.head, layout.cards, layout.chart, layout.processes, layout.foot)) == size[1]
         if size != (60, 20) or n < 16:
             assert "PID" in screen.text and "COMMAND" in screen.text
@@ -175,13 +175,13 @@ def test_only_what_changed_is_painted() -> None:
 
     async def act(screen) -> None:
         app = screen.app
-        painted, drawn, frames = app.painted.copy(), app.n_draws, app.n_frames
+        painted, screen_lines, frames = app.painted.copy(), app.n_draws, app.n_frames
         for _ in range(5):
             screen.turn(0.0)
             n = app.n_frames
             app.sampler.hurry()
             await screen.until(lambda n=n: app.n_frames > n)
-        assert app.n_draws - drawn == app.n_frames - frames == 5
+        assert app.n_draws - screen_lines == app.n_frames - frames == 5
         # the clock of the cards stands still: the host's line and the charts may move, nothing else
         for part in ("cards", "processes", "foot"):
             assert app.painted[part] == painted[part]
@@ -336,7 +336,7 @@ def test_power_limit_and_process_of_two_cards() -> None:
 
 def test_lines_are_what_is_seen() -> None:
     async def act(screen) -> None:
-        shown = text_of(screen.app.drawn.processes).split("\n")
+        shown = text_of(screen.app.screen_lines.processes).split("\n")
         assert shown[0] in screen.text and replace(screen.app.state.order).column == "memory"
 
     watch_demo(2, act)

@@ -12,7 +12,7 @@ from textual import events
 from textual.app import App
 
 from gpuwise.tui.lines import charts
-from gpuwise.tui.lines.drawing import Drawn, HostHistory, selected_card
+from gpuwise.tui.lines.drawing import HostHistory, ScreenLines, selected_card
 from gpuwise.tui.lines.layout import VIEWS
 from gpuwise.tui.lines.processes import BY_NAME, Entry, columns_for
 from gpuwise.tui.lines.text_runs import Line
@@ -21,17 +21,17 @@ from gpuwise.tui.state import INTERVALS_S, State
 if TYPE_CHECKING:
     from gpuwise.machine.telemetry.history import History
     from gpuwise.machine.telemetry.monitor import Source
-    from gpuwise.tui.dialog import Sheet
+    from gpuwise.tui.dialog import Dialog
     from gpuwise.tui.lines.palette import Palette
     from gpuwise.tui.panel import Panel
     from gpuwise.tui.sampler import Sampler, Snapshot
 
 
-class Acts(App[None]):
+class Actions(App[None]):
     """The base of :class:`gpuwise.tui.app.TopApp`, which has what is declared here."""
 
     shot: Snapshot | None
-    drawn: Drawn | None
+    screen_lines: ScreenLines | None
     state: State
     sampler: Sampler
     source: Source
@@ -51,8 +51,8 @@ class Acts(App[None]):
         """Say at the bottom, for a moment, what a key has done."""
         raise NotImplementedError
 
-    def open(self, sheet: Sheet, done: Callable[[str | None], None] | None = None) -> None:
-        """Put a sheet over the screen."""
+    def open(self, dialog: Dialog, done: Callable[[str | None], None] | None = None) -> None:
+        """Show a dialog over the screen."""
         raise NotImplementedError
 
     def keep_choices(self) -> None:
@@ -104,10 +104,10 @@ class Acts(App[None]):
                 getattr(self, f"action_{name}")()
 
     def action_help(self) -> None:
-        from gpuwise.tui.dialog import Sheet
+        from gpuwise.tui.dialog import Dialog
         from gpuwise.tui.lines.help import help_lines
 
-        self.open(Sheet(self.palette, "gpuwise top: keys", help_lines))
+        self.open(Dialog(self.palette, "gpuwise top: keys", help_lines))
 
     def action_next_view(self, by: int) -> None:
         self.action_view(VIEWS[(VIEWS.index(self.state.view) + by) % len(VIEWS)])
@@ -136,8 +136,8 @@ class Acts(App[None]):
         """Up and down: through the processes, or through the reasons."""
         if self.state.view == "why":
             self.state.first_why_line = max(0, self.state.first_why_line + by)
-        elif self.drawn is not None and self.drawn.entries:
-            entries = self.drawn.entries
+        elif self.screen_lines is not None and self.screen_lines.entries:
+            entries = self.screen_lines.entries
             # nothing is selected yet: one down is the first that is seen
             start = self.state.first_process - 1 if self.state.process is None else self.state.place
             at = start + by
@@ -145,9 +145,9 @@ class Acts(App[None]):
         self.redraw()
 
     def action_page(self, by: int) -> None:
-        if self.drawn is None:
+        if self.screen_lines is None:
             return
-        layout = self.drawn.layout
+        layout = self.screen_lines.layout
         lines = layout.chart if self.state.view == "why" else layout.processes
         self.action_by(by * max(1, lines - 2))
 
@@ -164,7 +164,7 @@ class Acts(App[None]):
         self.keep_choices()
 
     def _sortable(self) -> list[str]:
-        entries = self.drawn.entries if self.drawn is not None else ()
+        entries = self.screen_lines.entries if self.screen_lines is not None else ()
         host_only = self.shot is not None and not self.shot.frame.cards
         return [c.name for c, _ in columns_for(max(1, self.size.width), entries, host_only=host_only)]
 
@@ -259,7 +259,7 @@ class Acts(App[None]):
         self.sampler.seek(by_s)
 
     def action_theme(self) -> None:
-        from gpuwise.tui.dialog import Choice, Sheet
+        from gpuwise.tui.dialog import Choice, Dialog
 
         names, before = sorted(self.available_themes), self.theme
 
@@ -272,7 +272,7 @@ class Acts(App[None]):
         def look(name: str) -> None:
             self.theme = name
 
-        sheet = Sheet(
+        dialog = Dialog(
             self.palette,
             "themes",
             lambda _: [],
@@ -281,34 +281,34 @@ class Acts(App[None]):
             move=look,
             widest=40,
         )
-        self.open(sheet, take)
+        self.open(dialog, take)
 
     def chosen_entries(self) -> list[Entry]:
         """The rows of the selected process, on every card it is on."""
-        if self.state.process is None or self.drawn is None:
+        if self.state.process is None or self.screen_lines is None:
             return []
-        return [e for e in self.drawn.entries if e.host.pid == (self.state.process or (0, 0))[0]]
+        return [e for e in self.screen_lines.entries if e.host.pid == (self.state.process or (0, 0))[0]]
 
     def action_details(self) -> None:
         rows = self.chosen_entries()
         if not rows:
             self.action_card_details()
             return
-        from gpuwise.tui.dialog import Sheet
+        from gpuwise.tui.dialog import Dialog
         from gpuwise.tui.lines.readings import process_lines
 
         def make(width: int) -> list[Line]:
             nonlocal rows
-            rows = [e for e in (self.drawn.entries if self.drawn else ()) if e.host.pid == rows[0].host.pid] or rows
+            rows = [e for e in (self.screen_lines.entries if self.screen_lines else ()) if e.host.pid == rows[0].host.pid] or rows
             return process_lines(rows, width)
 
-        self.open(Sheet(self.palette, f"process {rows[0].host.pid}", make))
+        self.open(Dialog(self.palette, f"process {rows[0].host.pid}", make))
 
     def action_card_details(self) -> None:
         if self.shot is None or selected_card(self.shot.frame, self.state) is None:
             self.say("there is no GPU")
             return
-        from gpuwise.tui.dialog import Sheet
+        from gpuwise.tui.dialog import Dialog
         from gpuwise.tui.lines.readings import card_lines
 
         def make(width: int) -> list[Line]:
@@ -317,7 +317,7 @@ class Acts(App[None]):
             watched_s = self.shot.frame.at_s - (self.state.began_s or self.shot.frame.at_s)
             return [] if card is None else card_lines(card, self.shot.causes, self.state.prices, watched_s, width)
 
-        self.open(Sheet(self.palette, f"GPU {self.state.card}", make))
+        self.open(Dialog(self.palette, f"GPU {self.state.card}", make))
 
     def action_kill(self) -> None:
         from gpuwise.tui.kill_dialog import ask

@@ -24,14 +24,14 @@ from textual.screen import Screen
 from gpuwise.errors import UnknownNameError
 from gpuwise.machine.telemetry.monitor import Source
 from gpuwise.machine.telemetry.options import ScreenOptions
-from gpuwise.tui.actions import Acts
-from gpuwise.tui.dialog import Sheet
-from gpuwise.tui.lines.drawing import Drawn, HostHistory, draw
+from gpuwise.tui.actions import Actions
+from gpuwise.tui.dialog import Dialog
+from gpuwise.tui.lines.drawing import HostHistory, ScreenLines, draw
 from gpuwise.tui.lines.palette import Palette
 from gpuwise.tui.lines.processes import BY_NAME, Order
 from gpuwise.tui.lines.text_runs import BLANK, Line, line, run
 from gpuwise.tui.panel import Panel
-from gpuwise.tui.preferences import Chosen, recall, remember
+from gpuwise.tui.preferences import Preferences, recall, remember
 from gpuwise.tui.sampler import Sampler, Snapshot
 from gpuwise.tui.state import State
 
@@ -42,7 +42,7 @@ SAID_S = 4.0
 PARTS = ("head", "cards", "chart", "processes", "foot")
 
 
-class TopApp(Acts):
+class TopApp(Actions):
     """``gpuwise top`` over any source of frames."""
 
     write_whole: Callable[[str], None] | None = None
@@ -98,15 +98,15 @@ class TopApp(Acts):
         source: Source,
         options: ScreenOptions,
         *,
-        chosen: Chosen | None = None,
-        keep: Callable[[Chosen], bool] | None = None,
+        chosen: Preferences | None = None,
+        keep: Callable[[Preferences], bool] | None = None,
         driver: type[Driver] | None = None,
     ) -> None:
         super().__init__(driver_class=driver)
         self.source, self.options = source, options
         self.failure: BaseException | None = None
         self.shot: Snapshot | None = None
-        self.drawn: Drawn | None = None
+        self.screen_lines: ScreenLines | None = None
         self.hosts = HostHistory()
         self.n_frames = self.n_draws = 0
         """Frames that arrived, and times the screen was drawn: tests hold them together."""
@@ -118,8 +118,8 @@ class TopApp(Acts):
         if options.theme is not None and options.theme not in self.available_themes:
             raise UnknownNameError("theme", options.theme, self.available_themes)
         theme = options.theme or chosen.theme
-        self.theme = theme if theme in self.available_themes else Chosen().theme
-        order = Order(chosen.sort if chosen.sort in BY_NAME else Chosen().sort, chosen.falling, chosen.tree)
+        self.theme = theme if theme in self.available_themes else Preferences().theme
+        order = Order(chosen.sort if chosen.sort in BY_NAME else Preferences().sort, chosen.falling, chosen.tree)
         live = not options.title and not hasattr(getattr(source, "source", source), "seek")
         self.state = State(options.interval_s, options.prices, options.title, live=live, order=order)
         self.sampler = Sampler(source, self._take, self._fail, interval_s=options.interval_s, live=live)
@@ -187,17 +187,17 @@ class TopApp(Acts):
         width, height = self.size
         self.n_draws += 1
         history, hosts = self._stopped or (self.source.history, self.hosts)
-        drawn = self.drawn = draw(self.shot, self.state, history, hosts, width, height)
+        screen_lines = self.screen_lines = draw(self.shot, self.state, history, hosts, width, height)
         lines, parts = list[Line](), list[str]()
         for name in PARTS:
-            of = getattr(drawn, name)
-            n = getattr(drawn.layout, name)
+            of = getattr(screen_lines, name)
+            n = getattr(screen_lines.layout, name)
             lines += [*of[:n], *([BLANK] * (n - len(of)))]
             parts += [name] * n
         top = self._top()
-        for y in self.panel.show(lines, None if isinstance(top, Sheet) else self._straight()):
+        for y in self.panel.show(lines, None if isinstance(top, Dialog) else self._straight()):
             self.painted[parts[y] if y < len(parts) else ""] += 1
-        if isinstance(top, Sheet):
+        if isinstance(top, Dialog):
             top.draw()
 
     def _straight(self) -> Callable[[str], None] | None:
@@ -221,19 +221,19 @@ class TopApp(Acts):
         self.state.said, self._said_until_s = words, time.monotonic() + SAID_S
         self.redraw()
 
-    def open(self, sheet: Sheet, done: Callable[[str | None], None] | None = None) -> None:
-        """Put a sheet over the screen."""
-        self.push_screen(sheet, done)
+    def open(self, dialog: Dialog, done: Callable[[str | None], None] | None = None) -> None:
+        """Show a dialog over the screen; ``done`` is called with its result."""
+        self.push_screen(dialog, done)
 
     def keep_choices(self) -> None:
         """Remember what was chosen for the next time; a theme told on the command line was not chosen here."""
         order = self.state.order
         theme = recall().theme if self._told_theme == self.theme else self.theme
-        if not self._keep(Chosen(theme, order.column, order.falling, order.tree)):
+        if not self._keep(Preferences(theme, order.column, order.falling, order.tree)):
             self.say("this choice cannot be remembered: the settings folder is not writable")
 
     async def on_event(self, event: events.Event) -> None:
-        if isinstance(event, events.Key) and self.state.typing is not None and not isinstance(self._top(), Sheet):
+        if isinstance(event, events.Key) and self.state.typing is not None and not isinstance(self._top(), Dialog):
             self.type_filter(event)
             return
         await super().on_event(event)
@@ -269,7 +269,7 @@ class TopApp(Acts):
         self.palette = Palette(self.current_theme, self.console.color_system)
         self.panel.paint_with(self.palette)
         for screen in self.screen_stack:
-            if isinstance(screen, Sheet):
+            if isinstance(screen, Dialog):
                 screen.paint_with(self.palette)
 
     def reorder(self, **changes: object) -> None:

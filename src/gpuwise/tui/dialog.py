@@ -1,4 +1,4 @@
-"""A sheet over the screen: lines in a frame, scrolled by keys and wheel; with choices, one is picked."""
+"""A modal dialog: lines in a frame, scrolled by keys and wheel; with choices, one is picked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WIDEST = 96
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One thing to pick."""
+    """One choice of a dialog."""
 
     name: str
     words: str
@@ -28,13 +28,13 @@ class Choice:
     """A key that picks it at once."""
 
 
-class Sheet(ModalScreen[str | None]):
-    """Shows what ``make`` gives for a width; closed by escape. Gives the name of the choice, or None.
+class Dialog(ModalScreen[str | None]):
+    """Shows the lines that ``make(width)`` returns, width in columns. Its result is the name of the choice, or None (escape).
 
-    ``move`` is called with a choice's name when the pointer comes to it (a theme is shown before it is taken).
+    ``move`` is called with the name of the choice that is highlighted (a preview before it is taken).
     """
 
-    DEFAULT_CSS = "Sheet { align: center middle; } Sheet Panel { width: auto; height: auto; }"
+    DEFAULT_CSS = "Dialog { align: center middle; } Dialog Panel { width: auto; height: auto; }"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,ctrl+c", "close"),
         Binding("up", "by(-1)"),

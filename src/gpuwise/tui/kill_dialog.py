@@ -1,4 +1,4 @@
-"""Ending a process, with a question first: SIGTERM, some seconds to obey, then SIGKILL is offered."""
+"""The dialog that ends a process: asks first, sends SIGTERM, and offers SIGKILL after ``PATIENCE_S``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpuwise.tui.dialog import Choice, Sheet
-from gpuwise.tui.kill_process import end, is_gone
+from gpuwise.tui.dialog import Choice, Dialog
+from gpuwise.tui.kill_process import is_gone, kill_process
 from gpuwise.tui.lines.processes import Entry, command_of
 from gpuwise.tui.lines.text_runs import BLANK, Line, line, run, short_bytes, wrap
 
 if TYPE_CHECKING:
-    from gpuwise.tui.actions import Acts
+    from gpuwise.tui.actions import Actions
 
 CHECK_EVERY_S = 0.2
 PATIENCE_S = 5.0
@@ -21,7 +21,7 @@ PATIENCE_S = 5.0
 N_COMMAND_LINES = 4
 
 
-def ask(app: Acts, rows: Sequence[Entry], number: signal.Signals) -> None:
+def ask(app: Actions, rows: Sequence[Entry], number: signal.Signals) -> None:
     """Ask whether to send a signal to the process of ``rows``, and do it."""
     host = rows[0].host
 
@@ -45,15 +45,15 @@ def ask(app: Acts, rows: Sequence[Entry], number: signal.Signals) -> None:
     def answered(choice: str | None) -> None:
         if choice != "end":
             return
-        ended = end(host, number, live=app.state.live)
+        ended = kill_process(host, number, live=app.state.live)
         app.say(ended.words)
         if ended.ok:
             _follow(app, rows, number)
 
-    app.open(Sheet(app.palette, "end a process", lines, choices=choices, widest=72), answered)
+    app.open(Dialog(app.palette, "end a process", lines, choices=choices, widest=72), answered)
 
 
-def _follow(app: Acts, rows: Sequence[Entry], number: signal.Signals) -> None:
+def _follow(app: Actions, rows: Sequence[Entry], number: signal.Signals) -> None:
     """Look whether it has ended; after a while offer the harder signal."""
     host, began_s = rows[0].host, time.monotonic()
 
@@ -64,7 +64,7 @@ def _follow(app: Acts, rows: Sequence[Entry], number: signal.Signals) -> None:
             app.sampler.hurry()
         elif time.monotonic() - began_s >= PATIENCE_S:
             timer.stop()
-            if number == signal.SIGTERM and not isinstance(app.screen, Sheet):
+            if number == signal.SIGTERM and not isinstance(app.screen, Dialog):
                 ask(app, rows, signal.SIGKILL)
             else:
                 app.say(f"process {host.pid} is still there")

@@ -1,4 +1,4 @@
-"""Ending a process that a person pointed at: never another one that got its number meanwhile.
+"""Send a signal to a process chosen on the screen, and never to another that was given its number meanwhile.
 
 The process is held by a handle of the kernel (``pidfd``) where there is one, and its start time is compared with the one that was
 shown, so that a number given anew is refused.
@@ -18,8 +18,8 @@ SAME_START_S = 0.011
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """What came of a signal."""
+class KillResult:
+    """Whether a signal was sent, and the sentence that says so or says why not."""
 
     ok: bool
     words: str
@@ -62,7 +62,7 @@ def refusal(host: HostProcess, *, live: bool) -> str | None:
     return None
 
 
-def end(host: HostProcess, number: signal.Signals, *, live: bool = True) -> Ended:
+def kill_process(host: HostProcess, number: signal.Signals, *, live: bool = True) -> KillResult:
     """Send a signal to a process, after making sure that it is still the one that was shown."""
     handle = None
     try:
@@ -70,22 +70,22 @@ def end(host: HostProcess, number: signal.Signals, *, live: bool = True) -> Ende
         handle = _hold(host.pid)
         why = refusal(host, live=live)
         if why is not None:
-            return Ended(False, why)
+            return KillResult(False, why)
         if handle is not None:
             signal.pidfd_send_signal(handle, number)
         else:
             os.kill(host.pid, number)
     except ProcessLookupError:
-        return Ended(False, f"process {host.pid} has already ended")
+        return KillResult(False, f"process {host.pid} has already ended")
     except PermissionError:
         owner = f"it belongs to {host.user}" if host.user else "it is not yours"
-        return Ended(False, f"not permitted to end process {host.pid}: {owner}")
+        return KillResult(False, f"not permitted to end process {host.pid}: {owner}")
     except OSError as error:
-        return Ended(False, f"process {host.pid} could not be sent {number.name}: {error.strerror or error}")
+        return KillResult(False, f"process {host.pid} could not be sent {number.name}: {error.strerror or error}")
     finally:
         if handle is not None:
             os.close(handle)
-    return Ended(True, f"sent {number.name} to process {host.pid}")
+    return KillResult(True, f"sent {number.name} to process {host.pid}")
 
 
 def _hold(pid: int) -> int | None:

@@ -1,5 +1,7 @@
-"""What a person chose on the screen and finds again next time: the theme and the columns' order. A file that cannot be read or
-written is no reason to complain on a screen that works without it."""
+"""Preferences of the terminal screen (theme, order of the table), stored as JSON between runs.
+
+A file that cannot be read or written is ignored: the screen works without it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """The choices."""
+class Preferences:
+    """The preferences of one person."""
 
     theme: str = "textual-dark"
     sort: str = "memory"
@@ -19,8 +21,8 @@ class Chosen:
     tree: bool = False
 
 
-def place() -> Path:
-    """Where they are kept."""
+def preferences_path() -> Path:
+    """The path of the preferences file: in ``GPUWISE_HOME`` or the user's configuration folder."""
     home = os.environ.get("GPUWISE_HOME")
     if home:
         return Path(home) / "top.json"
@@ -29,26 +31,26 @@ def place() -> Path:
     return user_config_path("gpuwise", appauthor=False) / "top.json"
 
 
-def recall(path: Path | None = None) -> Chosen:
-    """The choices of last time; where there are none, the ones we begin with."""
+def recall(path: Path | None = None) -> Preferences:
+    """The stored preferences; the defaults where there are none or they cannot be read."""
     try:
-        told = json.loads((path or place()).read_text(encoding="utf-8"))
+        saved = json.loads((path or preferences_path()).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return Chosen()
-    if not isinstance(told, dict):
-        return Chosen()
-    begin = Chosen()
-    fit = {f.name: told[f.name] for f in fields(Chosen) if type(told.get(f.name)) is type(getattr(begin, f.name))}
+        return Preferences()
+    if not isinstance(saved, dict):
+        return Preferences()
+    begin = Preferences()
+    fit = {f.name: saved[f.name] for f in fields(Preferences) if type(saved.get(f.name)) is type(getattr(begin, f.name))}
     return replace(begin, **fit)
 
 
-def remember(chosen: Chosen, path: Path | None = None) -> bool:
-    """Keep the choices; whether they could be kept."""
-    to = path or place()
+def remember(preferences: Preferences, path: Path | None = None) -> bool:
+    """Store the preferences. Returns whether that succeeded."""
+    to = path or preferences_path()
     beside = to.with_name(f".{to.name}.{os.getpid()}")
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(json.dumps(asdict(chosen)), encoding="utf-8")
+        beside.write_text(json.dumps(asdict(preferences)), encoding="utf-8")
         beside.replace(to)
     except OSError:
         return False

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gpuwise.errors import InputError
 from gpuwise.machine.devices.readings import State
-from gpuwise.machine.telemetry.alerts import CAUSE_IDS, N_RUNNING, READINGS, WORDS, Alerts, Rule, Watch, parse_rule
+from gpuwise.machine.telemetry.alerts import CAUSE_IDS, N_RUNNING, READINGS, WORDS, AlertRule, Alerts, Watch, parse_rule
 from gpuwise.machine.telemetry.causes.cause import Cause, Severity
 
 
@@ -190,4 +190,4 @@ def _wait(done: Callable[[], object]) -> None:
 
 
 def test_a_rule_without_a_card_is_quiet(made: Any) -> None:
-    assert Watch((Rule("lost", "lost"),)).look(made.frame(), ()) == ()
+    assert Watch((AlertRule("lost", "lost"),)).look(made.frame(), ()) == ()

@@ -79,13 +79,13 @@ class NullDevices:
             pcie_width=identity.pcie_width_max,
             processes=card.processes if processes else None,
         )
-        return replace(made, **(_known(Sample, card.sample) | _known(Sample, self._played(card))))
+        return replace(made, **(_known(Sample, card.sample) | _known(Sample, self._simulated(card))))
 
     def health(self, index: int) -> Health:
         card = self._card(index)
         if self.sample(index).state is not State.OK:
             raise DeviceLostError(index, f"device {index} is lost", vendor=self.vendor)
-        return replace(Health(index, self._clock()), **(_known(Health, card.health) | _known(Health, self._played(card))))
+        return replace(Health(index, self._clock()), **(_known(Health, card.health) | _known(Health, self._simulated(card))))
 
     def peers(self) -> tuple[Peer, ...]:
         n = len(self._cards)
@@ -103,7 +103,7 @@ class NullDevices:
             raise InputError(f"no device {index}", hint=f"there are {len(self._cards)}, counted from 0")
         return self._cards[index]
 
-    def _played(self, card: NullCard) -> Mapping[str, Any]:
+    def _simulated(self, card: NullCard) -> Mapping[str, Any]:
         return card.script(self._clock() - self._start_s) if card.script else {}
 
     def _identity(self, index: int) -> Identity:

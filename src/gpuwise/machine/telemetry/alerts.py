@@ -51,7 +51,7 @@ EXAMPLE = 'write it like --alert "temp>85 for 60s" or --alert "lost"'
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AlertRule:
     """One alert."""
 
     text: str
@@ -91,7 +91,7 @@ class Rule:
         return value <= self.until if self.sign.startswith(">") else value >= self.until
 
 
-def parse_rule(text: str) -> Rule:
+def parse_rule(text: str) -> AlertRule:
     """A rule from what a person writes: ``temp>85 for 60s``, ``util<5 for 10m until 20``, ``lost``, ``fault for 30s``, or the
     name of a cause (``sw-thermal for 5m``). Raises InputError."""
     match = _RULE.fullmatch(text)
@@ -105,18 +105,18 @@ def parse_rule(text: str) -> Rule:
         if name in READINGS:
             raise InputError(f"--alert: {text!r}: {name} is compared with what?", hint=EXAMPLE)
         if name in WORDS:
-            return Rule(text.strip(), name, hold_s=hold_s)
+            return AlertRule(text.strip(), name, hold_s=hold_s)
         if name not in CAUSE_IDS:
             known = [*READINGS, *WORDS, *CAUSE_IDS]
             raise UnknownNameError("alert", name, known, hint=None if nearest_names(name, known) else EXAMPLE)
-        return Rule(text.strip(), "cause", hold_s=hold_s, cause_id=name)
+        return AlertRule(text.strip(), "cause", hold_s=hold_s, cause_id=name)
     if name not in READINGS:
         raise UnknownNameError("reading of an alert", name, READINGS, hint="known are " + ", ".join(READINGS))
     limit = _number(match["limit"], READINGS[name][1], text)
     until = None if match["until"] is None else _number(match["until"], READINGS[name][1], text)
     if until is not None and (until > limit if match["sign"].startswith(">") else until < limit):
         raise InputError(f"--alert: {text!r}: `until` lies on the wrong side of the limit", hint="temp>85 for 60s until 80")
-    return Rule(text.strip(), name, match["sign"], limit, hold_s, until)
+    return AlertRule(text.strip(), name, match["sign"], limit, hold_s, until)
 
 
 CAUSE_IDS = (
@@ -192,7 +192,7 @@ def _sum(a: float | None, b: float | None) -> float | None:
 class Alert:
     """A rule that went off on a card, or is over."""
 
-    rule: Rule
+    rule: AlertRule
     number: int
     fired: bool
     at_s: float
@@ -211,7 +211,7 @@ class _Standing:
 class Watch:
     """The state of every rule on every card. Pure but for its memory: frames in, alerts out."""
 
-    def __init__(self, rules: tuple[Rule, ...]) -> None:
+    def __init__(self, rules: tuple[AlertRule, ...]) -> None:
         self._rules = rules
         self._standing: dict[tuple[int, int], _Standing] = {}
 
@@ -234,7 +234,7 @@ class Watch:
                     out.append(Alert(rule, card.number, at.fired, frame.at_s, rule.value(card)))
         return tuple(out)
 
-    def standing(self) -> tuple[tuple[Rule, int], ...]:
+    def standing(self) -> tuple[tuple[AlertRule, int], ...]:
         """The rules that went off and are not over, with their cards."""
         return tuple((self._rules[n], number) for (n, number), at in self._standing.items() if at.fired)
 
@@ -247,7 +247,7 @@ class Alerts:
     rings = True
     """Its notices are news, not trouble of its own."""
 
-    def __init__(self, rules: tuple[Rule, ...], command: str | None = None, *, quiet: bool = False) -> None:
+    def __init__(self, rules: tuple[AlertRule, ...], command: str | None = None, *, quiet: bool = False) -> None:
         self._watch, self._command, self._quiet = Watch(rules), command, quiet
         self._running: list[subprocess.Popen[bytes]] = []
         self._trouble: str | None = None

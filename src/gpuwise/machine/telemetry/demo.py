@@ -31,7 +31,7 @@ Play = Callable[[float], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class DemoScene:
     """One card's day: what runs on it and how its readings move."""
 
     play: Play
@@ -147,7 +147,7 @@ def _python(pid: int, name: str, command: str, memory_gib: float, sm: float, **h
     return gpu, HostProcess(pid, name, command, **(told | host))
 
 
-def _situation(n: int) -> Situation:
+def _scene(n: int) -> DemoScene:
     pid = FIRST_PID + 10 * n
     train = "python train.py --model llama-3.1-8b --fsdp"
     rows: list[tuple[Play, list[tuple[GpuProcess, HostProcess]], dict[str, float], dict[str, Any]]] = [
@@ -195,14 +195,14 @@ def _situation(n: int) -> Situation:
         (_idle, [], {}, {}),
     ]
     play, people, held, health = rows[n % len(rows)]
-    return Situation(play, tuple(g for g, _ in people), tuple(h for _, h in people), held, health)
+    return DemoScene(play, tuple(g for g, _ in people), tuple(h for _, h in people), held, health)
 
 
 class DemoDevices(NullDevices):
     """Scripted H100 cards whose counters (energy, held time, NVLink) follow what they play."""
 
     def __init__(self, n: int = 8, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.situations = tuple(_situation(i) for i in range(n))
+        self.scenes = tuple(_scene(i) for i in range(n))
         cards = [
             NullCard(
                 CARD,
@@ -212,7 +212,7 @@ class DemoDevices(NullDevices):
                 sample={"pcie_generation": 5, "pcie_width": 16, "power_limit_w": LIMIT_W},
                 health=s.health,
             )
-            for i, s in enumerate(self.situations)
+            for i, s in enumerate(self.scenes)
         ]
         super().__init__(cards, driver=Driver("null", "demo"), clock=clock)
         self._start_s -= BEGIN_S
@@ -233,11 +233,11 @@ class DemoDevices(NullDevices):
     def health(self, index: int) -> Health:
         """The script's health, with counters that rise at the shares the situation names."""
         run_s = self._now() - self._began_s
-        busy = self.situations[index].processes != ()
+        busy = self.scenes[index].processes != ()
         rate = 4.5e9 if busy else 0.0
         return replace(
             super().health(index),
-            held_back_s={k: v * run_s for k, v in self.situations[index].held.items()},
+            held_back_s={k: v * run_s for k, v in self.scenes[index].held.items()},
             nvlinks_active=18,
             nvlink_sent_bytes=int(40 * rate * run_s),
             nvlink_received_bytes=int(40 * rate * run_s),
@@ -266,7 +266,7 @@ class DemoReader:
     """What the operating system would say of the processes of :class:`DemoDevices`."""
 
     def __init__(self, devices: DemoDevices) -> None:
-        self._hosts = {h.pid: h for s in devices.situations for h in s.hosts}
+        self._hosts = {h.pid: h for s in devices.scenes for h in s.hosts}
         self._boot_s = time.monotonic()
 
     def read(self, pids: Collection[int], now_s: float) -> Mapping[int, HostProcess]:

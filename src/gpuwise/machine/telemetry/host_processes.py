@@ -38,7 +38,7 @@ class ProcessReader(Protocol):
 
 
 @dataclass(slots=True)
-class _Known:
+class _ProcessState:
     """One process between two readings."""
 
     started_ticks: int
@@ -57,7 +57,7 @@ class ProcReader:
 
     def __init__(self, root: Path = Path("/proc"), *, look_every_s: float = LOOK_EVERY_S) -> None:
         self._root, self._root_text, self._look_every_s = root, str(root), look_every_s
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _ProcessState] = {}
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._users: dict[int, str] = {}
@@ -80,7 +80,7 @@ class ProcReader:
         if known is None or known.started_ticks != started:
             if not self._is_same(pid):
                 return HostProcess(pid, unknown={"name": OTHERS_NAMESPACE})
-            known = self._known[pid] = _Known(started, self._fixed(pid, name, started), now_s, ticks)
+            known = self._known[pid] = _ProcessState(started, self._fixed(pid, name, started), now_s, ticks)
         span_s = now_s - known.at_s
         if span_s >= SHORTEST_SPAN_S:
             known.cpu_share = (ticks - known.ticks) / self._ticks_per_s / span_s
@@ -159,7 +159,7 @@ class ProcReader:
                 self._users[uid] = str(uid)
         return self._users[uid]
 
-    def _look(self, pid: int, known: _Known, now_s: float) -> None:
+    def _look(self, pid: int, known: _ProcessState, now_s: float) -> None:
         """Threads and children, against what they were at the last look."""
         before_s, known.looked_s = known.looked_s, now_s
         span_s = None if before_s is None else now_s - before_s

@@ -52,7 +52,7 @@ class CardMeasure:
 
 
 @dataclass(slots=True)
-class _Watched:
+class _DeviceTrack:
     """One card under the meter: running sums and peaks, so that a block of days takes no more memory than one of seconds."""
 
     devices: Devices
@@ -154,7 +154,7 @@ class Measure:
     ) -> None:
         self._given, self._wanted, self._interval_s, self._clock = devices, cards, interval_s, clock
         self._owned: Sequence[Devices] = ()
-        self._watched: dict[int, _Watched] = {}
+        self._watched: dict[int, _DeviceTrack] = {}
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -243,7 +243,7 @@ class Measure:
                 continue
             for identity in identities:
                 if self._wanted is None or number in self._wanted:
-                    card = self._watched[number] = _Watched(devices, identity.index, identity.name)
+                    card = self._watched[number] = _DeviceTrack(devices, identity.index, identity.name)
                     card.before = card.read_health()
                 number += 1
         if not self._watched and not self.unknown:

@@ -54,7 +54,7 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
-class _Watched:
+class _DeviceState:
     """One card between two refreshes."""
 
     __slots__ = ("away", "devices", "energy", "identity", "index", "last_seen_s", "samples")
@@ -104,7 +104,7 @@ class Monitor:
         self._given = devices is not None
         self._backends: tuple[Devices, ...] = tuple(devices or ())
         self._failed: Mapping[str, str] = {}
-        self._cards: list[_Watched] = []
+        self._cards: list[_DeviceState] = []
         self._xid_watch: XidWatch | None = None
         self._drivers: dict[str, str] = {}
         self._sequence, self._closed, self._health_by_hand = 0, False, not health
@@ -214,7 +214,7 @@ class Monitor:
             failed.pop(devices.vendor, None)
             if version is not None:
                 self._drivers[devices.vendor] = version
-            self._cards += [_Watched(devices, identity) for identity in identities]
+            self._cards += [_DeviceState(devices, identity) for identity in identities]
         self._failed = failed
         self._health.watch([(c.devices, c.index) for c in self._cards])
         if self._watch_xids and self._cards:
@@ -239,7 +239,7 @@ class Monitor:
         return self._reader.read(pids, now_s) if self._reader is not None else {}
 
     def _card(
-        self, number: int, card: _Watched, sample: Sample, slow: SlowReading | None, hosts: Mapping[int, HostProcess]
+        self, number: int, card: _DeviceState, sample: Sample, slow: SlowReading | None, hosts: Mapping[int, HostProcess]
     ) -> Card:
         power_w, power_basis = card.energy.add(sample)
         card.samples.add(sample, power_w)

@@ -197,7 +197,7 @@ def _trace_op(name: str, detail: Detail) -> TraceOp | None:
 
 
 def signature_of(name: str, detail: Detail) -> Signature | None:
-    """The op table's signature of an operation; None for one that is not :data:`KNOWN`, or whose inputs were not recorded."""
+    """The op table's signature of an operation; None for one that is not :data:`KNOWN_OPS`, or whose inputs were not recorded."""
     tensors = list(_tensors(detail))
     if not tensors or name not in KNOWN_OPS:
         return None

@@ -369,11 +369,17 @@ def block(card: Card, width: int, causes: Sequence[Cause], history: History, fra
     )
     words = 17
     free = width - INDENT - 8 - words - 2
-    drawn = max(6, min(40, free // 2 if free >= 28 else free))
-    spark = max(0, min(90, free - drawn - 2))
+    screen_lines = max(6, min(40, free // 2 if free >= 28 else free))
+    spark = max(0, min(90, free - screen_lines - 2))
     lines = [top]
     for title, value, text, colour, series, high in rows:
-        runs = [run(" " * INDENT), run(left(title, 8), "dim"), *bar(value, drawn, colour), run(" "), run(left(text, words))]
+        runs = [
+            run(" " * INDENT),
+            run(left(title, 8), "dim"),
+            *bar(value, screen_lines, colour),
+            run(" "),
+            run(left(text, words)),
+        ]
         if spark >= SPARK_MIN and high:
             runs += [run(" "), run(plot(history.series(card.number, series, spark * 2), 0.0, high, spark, 1)[0], colour)]
         lines.append(line(*runs, action=action))

@@ -12,7 +12,7 @@ from gpuwise.machine.telemetry.history import History, Ring
 from gpuwise.tui.lines import cards as cards_view
 from gpuwise.tui.lines import charts, head
 from gpuwise.tui.lines.layout import Layout, lay_out
-from gpuwise.tui.lines.processes import HOST_ONLY, Entry, arranged, columns_for, entries_of, heading, row
+from gpuwise.tui.lines.processes import HOST_ONLY, Entry, arrange, columns_for, entries_of, heading, row
 from gpuwise.tui.lines.text_runs import BLANK, Line, Run, line, percent, run, short_bytes, spread, wrap
 from gpuwise.tui.lines.why import why_lines
 from gpuwise.tui.sampler import Snapshot
@@ -23,7 +23,7 @@ HOST_KEPT = 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class ScreenLines:
     """The lines of each panel."""
 
     layout: Layout
@@ -56,7 +56,7 @@ class HostHistory:
         return made
 
 
-def draw(shot: Snapshot, state: State, history: History, hosts: HostHistory, width: int, height: int) -> Drawn:
+def draw(shot: Snapshot, state: State, history: History, hosts: HostHistory, width: int, height: int) -> ScreenLines:
     """Everything on the screen."""
     frame, causes = shot.frame, shot.causes
     entries = _entries(shot, state)
@@ -68,7 +68,7 @@ def draw(shot: Snapshot, state: State, history: History, hosts: HostHistory, wid
     listed = _cards(shot, state, history, layout, width) if layout.cards else []
     chart = _chart(shot, state, history, hosts, layout, width) if layout.chart else []
     table = _table(entries, state, layout.processes, width, host_only=not frame.cards)
-    return Drawn(layout, top, listed, chart, table, foot, entries)
+    return ScreenLines(layout, top, listed, chart, table, foot, entries)
 
 
 def _bar(shot: Snapshot, state: State) -> head.Bar:
@@ -97,7 +97,7 @@ def _entries(shot: Snapshot, state: State) -> list[Entry]:
     order = state.order
     if not shot.frame.cards and order.column not in HOST_ONLY:
         order = replace(order, column="cpu", falling=True)
-    return arranged(found, order, shot.ancestors)
+    return arrange(found, order, shot.ancestors)
 
 
 def _no_card_height(frame: Frame, width: int) -> int:

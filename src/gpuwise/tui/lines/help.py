@@ -1,4 +1,4 @@
-"""The keys, as the help sheet shows them."""
+"""The keys, as the help dialog shows them."""
 
 from __future__ import annotations
 

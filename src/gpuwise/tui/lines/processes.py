@@ -136,7 +136,7 @@ def entries_of(frame: Frame, boot_now_s: float | None) -> list[Entry]:
     return out
 
 
-def arranged(entries: Sequence[Entry], order: Order, ancestors: Mapping[int, HostProcess] | None = None) -> list[Entry]:
+def arrange(entries: Sequence[Entry], order: Order, ancestors: Mapping[int, HostProcess] | None = None) -> list[Entry]:
     """Filtered and sorted; as a tree where that is asked, with ``ancestors`` (by process number) above the processes."""
     kept = [e for e in entries if (order.card is None or e.number == order.card) and matches(e, order.filter)]
     ordered = _sorted(kept, order)

@@ -159,8 +159,8 @@ def bar(share: float | None, width: int, role: str = "bar") -> tuple[Run, ...]:
     if share > 0 and halves == 0:
         halves = 1
     full, part = divmod(halves, 2)
-    drawn, rest = FULL * full + HALF * part, width - full - part
-    return tuple(r for r in ((drawn, role, ""), (EMPTY * rest, "track", "")) if r[0])
+    screen_lines, rest = FULL * full + HALF * part, width - full - part
+    return tuple(r for r in ((screen_lines, role, ""), (EMPTY * rest, "track", "")) if r[0])
 
 
 def percent(share: float | None) -> str:

@@ -15,14 +15,14 @@ from typing import TypeVar
 
 from gpuwise.errors import NoDriverError
 from gpuwise.machine.devices.amd.kfd import kfd_nodes
-from gpuwise.machine.devices.amd.smi import NOT_INSTALLED, AmdSmi, Told, open_amd_smi
+from gpuwise.machine.devices.amd.smi import NOT_INSTALLED, AmdSmi, SmiReadings, open_amd_smi
 from gpuwise.machine.devices.drm import GONE, DrmDevices
 from gpuwise.machine.devices.readings import Driver, EventReason, GpuProcess, Health, Identity, Peer, Sample, State
 from gpuwise.machine.devices.sysfs import DrmCard, Files, drm_cards, pci_name, pcie_generation, with_reasons
 from gpuwise.units import MEGA, MICRO, MILLI
 
 Reading = TypeVar("Reading", Identity, Sample, Health)
-Asker = Callable[[AmdSmi, str, Iterable[str]], Told]
+Asker = Callable[[AmdSmi, str, Iterable[str]], SmiReadings]
 VENDOR, VENDOR_ID, DRIVER = "amd", 0x1002, "amdgpu"
 PERCENT = 100
 _CLOCK = re.compile(r"(\d+)\s*Mhz", re.IGNORECASE)

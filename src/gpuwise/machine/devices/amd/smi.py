@@ -50,7 +50,7 @@ _METRICS = "amdsmi_get_gpu_metrics_info"
 
 
 @dataclass(slots=True)
-class Told:
+class SmiReadings:
     """Readings that were found, and why others were not."""
 
     values: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -106,8 +106,8 @@ class AmdSmi:
         """Of the driver (where it is one of AMD's own packages) and of the library."""
         driver = library = None
         with contextlib.suppress(Refused, KeyError, TypeError):
-            told = self._call("amdsmi_get_lib_version")
-            library = ".".join(str(told[part]) for part in ("major", "minor", "release"))
+            answer = self._call("amdsmi_get_lib_version")
+            library = ".".join(str(answer[part]) for part in ("major", "minor", "release"))
         for handle in list(self._handles.values())[:1]:
             with contextlib.suppress(Refused, KeyError, TypeError):
                 driver = text(self._call("amdsmi_get_gpu_driver_info", handle)["driver_version"])
@@ -115,25 +115,25 @@ class AmdSmi:
 
     # --- readings: only those that are wanted are asked for ---
 
-    def identity(self, bus_id: str, wanted: Iterable[str]) -> Told:
+    def identity(self, bus_id: str, wanted: Iterable[str]) -> SmiReadings:
         """Of :class:`Identity`."""
         return self._ask_all(IDENTITY, bus_id, frozenset(wanted))
 
-    def sample(self, bus_id: str, wanted: Iterable[str]) -> Told:
+    def sample(self, bus_id: str, wanted: Iterable[str]) -> SmiReadings:
         """Of :class:`Sample`; the list of processes may take the library longer than the rest."""
         names = frozenset(wanted)
-        told = self._ask_all(SAMPLE, bus_id, names)
+        answer = self._ask_all(SAMPLE, bus_id, names)
         if "event_reasons" in names:
-            self._ask(told, bus_id, Question(_METRICS, ("event_reasons",), lambda m: self._reasons_now(bus_id, m)))
-        return told
+            self._ask(answer, bus_id, Question(_METRICS, ("event_reasons",), lambda m: self._reasons_now(bus_id, m)))
+        return answer
 
-    def health(self, bus_id: str, wanted: Iterable[str]) -> Told:
+    def health(self, bus_id: str, wanted: Iterable[str]) -> SmiReadings:
         """Of :class:`Health`; what held the clocks is counted from the first look on."""
         names = frozenset(wanted)
-        told = self._ask_all(HEALTH, bus_id, names)
+        answer = self._ask_all(HEALTH, bus_id, names)
         if "held_back_s" in names:
-            self._ask(told, bus_id, Question(_METRICS, ("held_back_s",), lambda m: self._held_back(bus_id, m)))
-        return told
+            self._ask(answer, bus_id, Question(_METRICS, ("held_back_s",), lambda m: self._held_back(bus_id, m)))
+        return answer
 
     def link(self, a: str, b: str) -> tuple[str | None, bool | None]:
         """How device ``a`` reaches ``b`` (``xgmi`` or ``pcie host bridge``), and whether it reads its memory; None: not told."""
@@ -194,14 +194,14 @@ class AmdSmi:
 
     # --- asking ---
 
-    def _ask_all(self, questions: Iterable[Question], bus_id: str, wanted: frozenset[str]) -> Told:
-        told = Told()
+    def _ask_all(self, questions: Iterable[Question], bus_id: str, wanted: frozenset[str]) -> SmiReadings:
+        answer = SmiReadings()
         for question in questions:
-            if not wanted.isdisjoint(set(question.readings) - told.values.keys()):
-                self._ask(told, bus_id, question)
-        return Told({k: v for k, v in told.values.items() if k in wanted}, told.reasons)
+            if not wanted.isdisjoint(set(question.readings) - answer.values.keys()):
+                self._ask(answer, bus_id, question)
+        return SmiReadings({k: v for k, v in answer.values.items() if k in wanted}, answer.reasons)
 
-    def _ask(self, told: Told, bus_id: str, question: Question) -> None:
+    def _ask(self, readings: SmiReadings, bus_id: str, question: Question) -> None:
         """Put the answer to one question; why there is none, or why it cannot be read, becomes the reason."""
         reason = "not supported"
         try:
@@ -210,12 +210,12 @@ class AmdSmi:
                 raise Refused(REASONS[NOT_FOUND])
             block = () if question.block is None else (getattr(self._smi.AmdSmiGpuBlock, question.block),)
             answer = question.read(self._call(question.function, handle, *block))
-            told.values |= {k: v for k in question.readings if k not in told.values and (v := answer.get(k)) is not None}
+            readings.values |= {k: v for k in question.readings if k not in readings.values and (v := answer.get(k)) is not None}
         except Refused as refused:
             reason = refused.reason
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
             reason = OTHER_FORM
-        told.reasons |= {name: reason for name in question.readings if name not in told.values}
+        readings.reasons |= {name: reason for name in question.readings if name not in readings.values}
 
     def _call(self, function: str, *args: Any) -> Any:
         call = getattr(self._smi, function, None)

@@ -104,7 +104,7 @@ _HOLDS = (
 )
 
 
-def held(card: Card, frame: Frame) -> Iterator[Cause]:
+def held_clocks(card: Card, frame: Frame) -> Iterator[Cause]:
     """Every reason that holds the clocks now, or did in the last minute, but the power limit (:func:`power_cap`)."""
     bits = card.sample.event_reasons or 0
     for hold in _HOLDS:

@@ -15,12 +15,12 @@ from gpuwise.machine.telemetry.frames import Card, Frame
 
 __all__ = ["Cause", "Severity", "card_causes", "find_causes"]
 
-Rule = Callable[[Card, Frame], Iterator[Cause]]
+CauseRule = Callable[[Card, Frame], Iterator[Cause]]
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[CauseRule, ...] = (
     causes_faults.errors,
     causes_faults.xids,
-    causes_clocks.held,
+    causes_clocks.held_clocks,
     causes_clocks.hardware_slowdown,
     causes_clocks.hot,
     causes_clocks.power_cap,
@@ -31,7 +31,7 @@ RULES: tuple[Rule, ...] = (
     causes_waiting.memory,
 )
 """Asked of a card that answers, in this order within one severity."""
-AWAY_RULES: tuple[Rule, ...] = (causes_faults.away, causes_faults.xids)
+AWAY_RULES: tuple[CauseRule, ...] = (causes_faults.away, causes_faults.xids)
 """Asked of a card that does not."""
 
 ORDER = {severity: n for n, severity in enumerate(Severity)}
