@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-UNFINISHED = pytest.mark.xfail(strict=True, reason="commands still size it on their own")
 Ask = Callable[..., Any]
 GPUS = ("RTX 4090", "A100-SXM-80GB", "H100-SXM")
 TODAY_STEP = """\
@@ -101,21 +100,18 @@ def test_op_and_pick_hold_the_same_memory(ask: Ask) -> None:
 # --- the context and the usable bytes ---
 
 
-@UNFINISHED
 @pytest.mark.parametrize("gpu", GPUS)
 def test_the_context_is_the_same_for_a_model_and_for_own_code(gpu: str, own_code: str, ask: Ask) -> None:
     model = ask("fit", "gpt2", "--on", gpu, "--stack", "eager")["memory_parts_bytes"]["context"]
     assert model == ask("fit", own_code, "--on", gpu)["memory"]["context_bytes"]["expected"]
 
 
-@UNFINISHED
 @pytest.mark.parametrize("gpu", GPUS)
 def test_the_usable_bytes_are_the_same_for_a_model_and_for_own_code(gpu: str, own_code: str, ask: Ask) -> None:
     model = ask("fit", "gpt2", "--on", gpu)["device_bytes"]
     assert model == ask("fit", own_code, "--on", gpu)["memory"]["capacity_bytes"]
 
 
-@UNFINISHED
 @pytest.mark.parametrize("gpu", GPUS)
 def test_the_usable_bytes_are_what_compare_shows(gpu: str, ask: Ask) -> None:
     rows = {row["key"]: row["cells"][0] for row in ask("compare", gpu, "L40S")["rows"]}

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.memory.context import context_bytes
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.memory.kv_cache import LLAMA_CPP, VLLM, CacheLayout, kv_cache_bytes
 from gpuwise.serve.engine import EngineConfig
@@ -64,10 +64,9 @@ def engine_memory(
     ffn = arch.ffn if arch.moe is None else arch.moe.expert_ffn * arch.moe.n_active + arch.moe.shared_ffn
     activations = PROMPT_BATCH_TOKENS * 2.0 * (2 * arch.hidden + 2 * ffn / config.tp)
     logits = mine * arch.vocab * 4.0
-    context_bytes = float(load_json("memory")["context_bytes"]["lazy"])
     unified = accelerator.unified_memory
     most = accelerator.memory_bytes * UNIFIED_SHARE if unified else usable_bytes(accelerator) * ENGINE_SHARE
-    return ServingMemory(_rank_weights(arch, config), mine * each, activations + logits + context_bytes, most)
+    return ServingMemory(_rank_weights(arch, config), mine * each, activations + logits + context_bytes(accelerator), most)
 
 
 @lru_cache(maxsize=1024)
@@ -88,5 +87,5 @@ def llama_cpp_memory(
     if accelerator.unified_memory:
         most = accelerator.memory_bytes * UNIFIED_SHARE
     else:
-        most = usable_bytes(accelerator) - float(load_json("memory")["context_bytes"]["lazy"])
+        most = usable_bytes(accelerator) - context_bytes(accelerator)
     return ServingMemory(weight_bytes(arch, weights) / n_devices, cache, workspace, most)

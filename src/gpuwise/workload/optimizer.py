@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.point import BYTES_PER_ELEMENT
 
@@ -54,6 +55,12 @@ class ParameterBytes:
     master: float
     gradient: float
     state: float
+
+
+def autocasts(strategy: Strategy) -> bool:
+    """Whether the weights the forward reads are fp32 ones, cast for each product (autocast without a half copy)."""
+    half = strategy.precision in ("bf16", "fp16") and not strategy.lora_rank
+    return half and strategy.master_weights and find_stack(strategy.stack).weight_cast_per_micro_batch
 
 
 def parameter_bytes(strategy: Strategy) -> ParameterBytes:

@@ -54,6 +54,10 @@ class Stack:
     """The compiler's partitioner computes norms and activations again in the backward rather than keep them."""
     quantized_keeps_input: bool = False
     """A frozen 4-bit linear keeps its input in fp32."""
+    masks_windows: bool = False
+    """A window is a mask of every pair of tokens, which SDPA keeps; keys and values are then repeated to every head."""
+    keeps_expert_outputs: bool = False
+    """The experts' results are kept for the gradient of the routing weights they are multiplied with."""
     fsdp_gathers_half: bool = True
     """Sharded parameters travel in the compute format."""
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from gpuwise.errors import FieldError, InputError
 from gpuwise.facts.hardware.naming import find_accelerator
-from gpuwise.predict.memory.capture import captured_memory, place_of, usable_of
+from gpuwise.predict.memory.capture import captured_memory, place_of
+from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.units import GIB, MIB
 from gpuwise.workload.capture.record.capture import Capture, Category, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.step import Kind, Phase
@@ -177,4 +178,4 @@ def test_communicators_are_counted() -> None:
 
 def test_place_before_the_first_operation() -> None:
     assert place_of(chain(1, 1024), -1).phase == "set-up"
-    assert usable_of(CARD) < CARD.memory_bytes
+    assert usable_bytes(CARD) < CARD.memory_bytes

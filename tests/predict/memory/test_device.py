@@ -1,19 +1,17 @@
 """What lies outside tensors, and files that must be whole."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpuwise.errors import DataError, UnknownNameError
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.predict.memory.device import (
-    METRICS,
-    communicator_bytes,
-    context_bytes,
-    library_workspace_bytes,
-    stack_memory,
-    usable_bytes,
-)
+from gpuwise.facts.models.catalogue import find_model
+from gpuwise.predict.memory.context import communicator_bytes, context_bytes
+from gpuwise.predict.memory.device import METRICS, stack_memory, usable_bytes
 from gpuwise.predict.memory.memory_rules import MemoryRules, find_memory_rules, memory_rules
-from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.memory.strategies import memory_estimate
+from gpuwise.predict.memory.workspaces import library_workspace_bytes
 from gpuwise.units import GIB, MIB
 from gpuwise.workload.strategy import STACKS, Strategy
 
@@ -29,23 +27,36 @@ from gpuwise.workload.strategy import STACKS, Strategy
     ],
 )
 def test_what_a_process_can_have(name: str, torch_total_gib: float) -> None:
-    accelerator = find_cluster(f"1x{name}").accelerator
+    accelerator = replace(find_cluster(f"1x{name}").accelerator, memory_visible_bytes=None)
     assert usable_bytes(accelerator) / GIB == pytest.approx(torch_total_gib, rel=0.006)
+
+
+def test_a_published_total_is_taken_as_it_is() -> None:
+    h100 = find_cluster("1xH100-SXM").accelerator
+    assert usable_bytes(h100) == h100.memory_visible_bytes
+    assert usable_bytes(h100) / GIB == pytest.approx(79.19, abs=0.01)  # vLLM's "total" at its start
 
 
 def test_workspaces_and_contexts() -> None:
     h100, a100 = (find_cluster(f"1x{n}").accelerator for n in ("H100-SXM", "A100-SXM4-80GB"))
     assert library_workspace_bytes(h100) == 32 * MIB
     assert library_workspace_bytes(a100) == 8.125 * MIB
-    old, new = find_memory_rules("megatron-deepspeed"), find_memory_rules("megatron-core")
-    assert context_bytes(a100, old) > 2 * context_bytes(a100, new)
+    assert context_bytes(a100, "eager") > 2 * context_bytes(a100, "lazy")
+    small = find_cluster("1xA100-SXM4-40GB").accelerator
+    assert context_bytes(a100) == context_bytes(small)  # one die
 
 
 def test_a_communicator_for_each_kind_of_group() -> None:
-    rules = find_memory_rules("megatron-core")
-    columns = Columns.from_strategies([Strategy(), Strategy(dp=8), Strategy(tp=2, pp=2, dp=2)])
-    none, one, three = communicator_bytes(columns, rules)
-    assert none == 0 and three == 3 * one > 0
+    system, arch = find_cluster("8xA100-SXM4-80GB").system, find_model("gpt2")
+
+    def outside(**degrees: int) -> float:
+        return memory_estimate(arch, system, Strategy(**degrees), 512)["context"].expected
+
+    bare = outside()
+    assert outside(dp=8) - bare == pytest.approx(float(communicator_bytes(8)))
+    assert outside(tp=2, pp=2, dp=2) - bare == pytest.approx(3 * float(communicator_bytes(2)))
+    assert float(communicator_bytes(1)) == 0.0 < float(communicator_bytes(2)) <= float(communicator_bytes(4))
+    assert float(communicator_bytes(2, "eager")) > float(communicator_bytes(2))
 
 
 def test_every_stack_has_constants_and_an_unknown_one_extrapolates() -> None:

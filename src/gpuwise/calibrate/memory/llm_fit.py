@@ -22,10 +22,11 @@ from gpuwise.calibrate.coefficient_files import write
 from gpuwise.calibrate.llm_training.rows import LlmRow, read_rows
 from gpuwise.calibrate.llm_training.score import is_check
 from gpuwise.calibrate.memory import score as memory
-from gpuwise.calibrate.memory.llm_score import Target, predict, settings, targets, value_of
+from gpuwise.calibrate.memory.llm_score import Target, predict, settings, system_of, targets, value_of
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.errors import DataError, GpuwiseError
 from gpuwise.predict.coefficients import _manifest, load_json
+from gpuwise.predict.memory.context import context_bytes
 from gpuwise.predict.memory.device import METRICS, StackMemory, stack_memory
 from gpuwise.predict.memory.strategies import MemoryColumns
 from gpuwise.units import GIB, GIGA, MIB
@@ -38,13 +39,8 @@ LEAST_SLACK = 0.05
 """The most that calls no published run impossible; below it the published out-of-memory runs stay so."""
 PRIOR = StackMemory(32 * MIB, 0.25, LEAST_SLACK, dict.fromkeys(METRICS, 0.06))
 """Where nothing is measured: two small workspaces, and the slack that most stacks show."""
-CONTEXT_BYTES = {"eager": 1.518e9, "lazy": 437 * MIB}
-"""With all modules loaded: what 2,000 small perceptrons on an A100 take beyond their tensors (GPUMemNet; a
-bare context is 1237 MiB there, 1343 MiB on a V100 under CUDA 11.2; the products' modules come on top). Since
-CUDA 11.7: mean of 256-618 MiB on Ampere, Ada and Hopper (pytorch#107667, #109888, unsloth-zoo#1053,
-InvokeAI#9413, LMCache#4019)."""
-LAZY_COMMUNICATOR_BYTES = 616 * MIB
-"""NCCL on 4 A100: 544 MiB for two ranks, 688 MiB for more (NCCL#964)."""
+UNMEASURED_COMMUNICATOR_BYTES = 1.3 * GIB
+"""Where no row measures what is outside torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +56,7 @@ class Sample:
     churned: float
     contiguous: float
     communicators: float
+    context: float
 
     def log_ratio(self, slack: float, communicator_bytes: float) -> float:
         """log(measured / predicted) with these constants, the device's limit left out."""
@@ -68,7 +65,7 @@ class Sample:
         if metric != "allocated":
             value += slack * self.churned + self.contiguous
         if metric == "device":
-            value += CONTEXT_BYTES["eager"] + self.communicators * communicator_bytes
+            value += self.context + self.communicators * communicator_bytes
         return float(np.log(self.target.measured / value))
 
 
@@ -89,7 +86,9 @@ def samples(rows: Sequence[LlmRow]) -> list[Sample]:
         groups = (strategy.tp > 1) + (strategy.pp > 1) + (strategy.dp * strategy.cp > 1)
         churned = 100.0 * float(more.reserve.flat[0] - peak.reserve.flat[0])
         contiguous = float(peak.reserve.flat[0]) - 0.01 * churned
-        found.append(Sample(target, strategy.stack, is_check(row), peak, churned, contiguous, float(groups)))
+        system = system_of(row)
+        context = context_bytes(system.accelerator, "eager" if rules.eager_modules else "lazy", cudnn=False) if system else 0.0
+        found.append(Sample(target, strategy.stack, is_check(row), peak, churned, contiguous, float(groups), context))
     return found
 
 
@@ -187,11 +186,12 @@ def fit(folder: Path) -> None:
     fitted = {stack: fit_stack(group) for stack, group in sorted(groups.items())}
     slack = {stack: f[0] for stack, f in fitted.items()}
     slack["eager"], reserve = fit_eager(folder)
-    communicator = next((f[1] for f in fitted.values() if f[1] is not None), LAZY_COMMUNICATOR_BYTES)
+    communicator = next((f[1] for f in fitted.values() if f[1] is not None), UNMEASURED_COMMUNICATOR_BYTES)
     sigma = spreads(everything, slack, communicator)
     table = {"default": replace(PRIOR, log_sigma=sigma["default"])}
     table |= {stack: replace(PRIOR, slack=s, log_sigma=sigma[stack]) for stack, s in slack.items()}
-    table["eager"] = replace(table["eager"], reserve_bytes=reserve)
+    # of eager torch every tensor is named: captured steps hold what the formulas say and cuBLAS's workspace
+    table["eager"] = replace(table["eager"], reserve_bytes=reserve, workspace_bytes=0.0)
     errors = {
         stack: float(np.mean([abs(s.log_ratio(slack[stack], communicator)) for s in group])) for stack, group in groups.items()
     }
@@ -206,9 +206,8 @@ def fit(folder: Path) -> None:
     document: dict[str, object] = {
         "provenance": provenance,
         "stacks": stacks,
-        "context_bytes": CONTEXT_BYTES,
         "jobs": {},
-        "communicator_bytes": {"eager": communicator, "lazy": LAZY_COMMUNICATOR_BYTES},
+        "communicator_bytes": {"eager": communicator},
     }
     write("memory", document)
     for cached in (load_json, stack_memory, _manifest):

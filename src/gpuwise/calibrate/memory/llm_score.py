@@ -136,6 +136,8 @@ def predict(row: LlmRow, strategy: Strategy, rules: MemoryRules, constants: Stac
         raise UnpredictableError(row.reason)
     columns = Columns.from_strategies([strategy])
     points, index = points_of(columns, row.seq_len)
+    if row.software == "litgpt":  # its own model code, which repeats grouped keys and values to every head
+        points = [replace(p, stack=replace(p.stack, native_gqa=False, masks_windows=False)) for p in points]
     saved = saved_of_points(arch, points, rules)
     return memory_columns(arch, system, saved, columns, index, rules, constants)
 

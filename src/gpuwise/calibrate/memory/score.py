@@ -28,10 +28,12 @@ from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture, Patches
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.memory.device import StackMemory, context_bytes, library_workspace_bytes, usable_bytes
+from gpuwise.predict.memory.context import communicator_bytes, context_bytes
+from gpuwise.predict.memory.device import StackMemory, usable_bytes
 from gpuwise.predict.memory.memory_rules import find_memory_rules
 from gpuwise.predict.memory.saved import saved_of_points
 from gpuwise.predict.memory.strategies import MemoryColumns, memory_columns
+from gpuwise.predict.memory.workspaces import library_workspace_bytes
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.units import GIGA, MIB
@@ -157,17 +159,21 @@ def job_memory(
     *,
     eager_modules: bool,
     constants: StackMemory | None = None,
+    more_logits: float = 0.0,
 ) -> MemoryColumns:
-    """Memory of a one-device training job."""
-    rules = replace(find_memory_rules(strategy.stack), eager_modules=eager_modules)
+    """Memory of a one-device training job; ``more_logits``: fp32 copies of the logits beyond those of today's loss."""
+    rules = find_memory_rules(strategy.stack)
+    rules = replace(rules, eager_modules=eager_modules, loss_fp32=rules.loss_fp32 + more_logits)
     columns = Columns.from_strategies([strategy])
     points, index = points_of(columns, seq_len)
     return memory_columns(arch, system, saved_of_points(arch, points, rules), columns, index, rules, constants)
 
 
-def job_bytes(arch: Architecture, system: System, strategy: Strategy, seq_len: int, *, eager_modules: bool) -> float:
+def job_bytes(
+    arch: Architecture, system: System, strategy: Strategy, seq_len: int, *, eager_modules: bool, more_logits: float = 0.0
+) -> float:
     """What nvidia-smi shows of a one-device training job."""
-    memory = job_memory(arch, system, strategy, seq_len, eager_modules=eager_modules)
+    memory = job_memory(arch, system, strategy, seq_len, eager_modules=eager_modules, more_logits=more_logits)
     return float(memory.device_total.flat[0])
 
 
@@ -217,7 +223,7 @@ def mlp_bytes(layers: Sequence[tuple[str, int, int]], inputs: int, batch: int, a
             kept += outputs * (following == "batch_normalization")
         elif kind != "batch_normalization":
             kept += outputs
-    outside = context_bytes(accelerator, replace(find_memory_rules("eager"), eager_modules=True))
+    outside = context_bytes(accelerator, "eager", cudnn=False)
     return outside + library_workspace_bytes(accelerator) + 20.0 * parameters + 4.0 * batch * kept
 
 
@@ -243,20 +249,21 @@ def _paper(r: dict[str, Any]) -> Row:
     return _row("gpumemnet paper", r["gpu"], r["model"], r["measured_peak_GB"] * GIGA, predict)
 
 
-GPT2_VARIANTS = {"distilgpt2": (6, 1024), "cerebras-gpt-111m": (10, 2048)}
-"""Layers and positions of models whose other dimensions are GPT-2 small's (their config.json on the hub)."""
+GPT2_VARIANTS = {"distilgpt2": (6, 1024, "gelu_new"), "cerebras-gpt-111m": (10, 2048, "gelu")}
+"""Layers, positions and activation of models whose other dimensions are GPT-2 small's (their config.json on the hub)."""
 
 
 def hub_model(name: str) -> Architecture:
     """A Hugging Face model by the last part of its id."""
     if name in GPT2_VARIANTS:
-        layers, positions = GPT2_VARIANTS[name]
+        layers, positions, activation = GPT2_VARIANTS[name]
         return replace(
             find_model("gpt2"),
             id=name,
             name=name,
             n_layers=layers,
             max_seq_len=positions,
+            activation=activation,
             published_parameters=None,
         )
     return find_model(name)
@@ -281,7 +288,10 @@ def _xmem(r: dict[str, Any]) -> Row:
         if arch.encoder is not None:
             arch = replace(arch, encoder=replace(arch.encoder, seq_len=tokens))
         strategy = EAGER.with_(optimizer=optimizer, micro_batch=int(r["batch"]))
-        return job_bytes(arch, _system("RTX 3060"), strategy, tokens, eager_modules=False)
+        # transformers 4.x copied all but the last position of the logits: the gradient of them all fits no block of that
+        # size again (loss_utils.py before ForCausalLMLoss padded the labels instead)
+        shifted = 0.0 if arch.encoder is not None else 1.0
+        return job_bytes(arch, _system("RTX 3060"), strategy, tokens, eager_modules=False, more_logits=shifted)
 
     return _row("xmem", r["gpu"], r["model"], r["measured_peak_GB"] * GIGA, predict)
 
@@ -309,7 +319,7 @@ def _bounds(r: dict[str, Any]) -> Row:
             raise UnpredictableError(CAPTURE)
         fits, fails = float(r["batch_that_fits"]), float(r["next_larger_batch_that_failed"])
         system = _system(gpu)
-        room = replace(system.accelerator, memory_bytes=r["gpu_total_MiB"] * MIB)
+        room = replace(system.accelerator, memory_bytes=r["gpu_total_MiB"] * MIB, memory_visible_bytes=None)
         # timm takes torch's fused attention where torch has one (2.0 on)
         fused = not r["torch"].startswith("pt1")
         largest = largest_batch(arch, replace(system, accelerator=room), fused=fused)
@@ -336,18 +346,26 @@ def _lambda(r: dict[str, Any]) -> Row:
     return _row("lambda nvidia-smi", r["gpu_system"], r["model"], r["measured_peak_GB"] * GIGA, predict)
 
 
+def _named(text: str) -> Accelerator:
+    """The device a row of the table of contexts names; one of no known size where it names none."""
+    name = re.sub(r"^\d+x", "", text).split(" NVLink")[0]
+    try:
+        return _system("H100-SXM" if "H-class" in name else "A10" if "A10G" in name else name).accelerator
+    except GpuwiseError:
+        return replace(_system("A10").accelerator, id="", family="", compute_units=None)
+
+
 def _context(r: dict[str, Any]) -> Row:
     """MiB that a process takes outside torch's allocator."""
 
     def predict() -> float:
-        constants = load_json("memory")
         what = r["what"].lower()
         if "all_to_all" in what or ">=" in what:
             raise UnpredictableError("all-to-all buffers of many channels are not modelled")
         if "nccl" in what or "communicator" in what:
-            return constants["communicator_bytes"]["lazy"] / MIB
-        era = "eager" if "eager" in r["torch/cuda"] else "lazy"
-        return constants["context_bytes"][era] / MIB
+            ranks = re.match(r"(\d+)x", r["gpu"])
+            return float(communicator_bytes(2 if "2-rank" in what and ">" not in what else int(ranks[1]) if ranks else 8)) / MIB
+        return context_bytes(_named(r["gpu"]), "eager" if "eager" in r["torch/cuda"] else "lazy") / MIB
 
     return _row("context", r["gpu"], r["source"], float(r["MiB"]), predict)
 

@@ -96,6 +96,7 @@ class Architecture:
     gated_mlp: bool = True
     """SwiGLU/GeGLU: three F x H matrices instead of two."""
     activation: str = "silu"
+    """``silu``, ``gelu``, ``relu``, ``relu2``, or ``gelu_new``: GPT-2's tanh form, a chain of kernels in eager torch."""
     norm: str = "rms"
     """``rms`` (weight) or ``layer`` (weight and bias) or ``layer-no-bias`` or ``none`` (non-parametric)."""
     norms_per_layer: int = 2
@@ -140,6 +141,10 @@ class Architecture:
     head_dim."""
     qk_norm_weights: bool = True
     """False: the query-key norm has no weights (Llama 4)."""
+    norm_in_fp32: bool = False
+    """An RMS norm multiplies by its weight in fp32 and casts the product (Gemma), not the other way round (Llama)."""
+    fused_projections: bool = False
+    """Its reference code has one matrix for queries, keys and values, and one for gate and up (GPT-2, NeoX, Phi-3)."""
     attention_sinks: bool = False
     """One learned logit per query head (gpt-oss)."""
     position_rows: int | None = None

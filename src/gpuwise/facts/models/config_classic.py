@@ -34,6 +34,8 @@ _ALL_BIASES = {"qkv_bias": True, "attention_out_bias": True, "mlp_bias": True}
 
 
 def _activation(name: str) -> str:
+    if name in ("gelu_new", "gelu_fast"):  # a chain of kernels in transformers
+        return "gelu_new"
     return "gelu" if "gelu" in name else name[:40]
 
 
@@ -45,6 +47,8 @@ def _gpt2(c: Config) -> Architecture:
         heads=heads,
         n_layers=c.count("n_layer", "num_hidden_layers"),
         position="learned",
+        activation=_activation(c.word("activation_function", "gelu_new")),
+        fused_projections=True,
         ffn=c.count("n_inner", default=4 * hidden),
         vocab=c.count("vocab_size"),
         **_ALL_BIASES,
@@ -65,6 +69,7 @@ def _gpt_neo(c: Config) -> Architecture:
     hidden = c.count("hidden_size")
     return _decoder(
         c,
+        activation=_activation(c.word("activation_function", "gelu_new")),
         hidden=hidden,
         heads=c.count("num_heads"),
         n_layers=c.count("num_layers"),
@@ -84,6 +89,7 @@ def _gptj(c: Config) -> Architecture:
     hidden = c.count("n_embd")
     return _decoder(
         c,
+        activation=_activation(c.word("activation_function", "gelu_new")),
         hidden=hidden,
         heads=c.count("n_head"),
         n_layers=c.count("n_layer"),
@@ -102,6 +108,7 @@ def _gpt_neox(c: Config) -> Architecture:
     bias = c.flag("attention_bias", True)
     return _decoder(
         c,
+        fused_projections=True,
         hidden=c.count("hidden_size"),
         heads=c.count("num_attention_heads"),
         n_layers=c.count("num_hidden_layers"),
@@ -148,6 +155,7 @@ def _opt(c: Config) -> Architecture:
 def _bloom(c: Config) -> Architecture:
     return _decoder(
         c,
+        fused_projections=True,
         hidden=c.count("hidden_size", "n_embed"),
         heads=c.count("n_head", "num_attention_heads"),
         n_layers=c.count("n_layer", "num_hidden_layers"),
@@ -173,6 +181,7 @@ def _falcon(c: Config) -> Architecture:
         kv_heads, norms = 1 if c.flag("multi_query", True) else heads, 1 if parallel else 2
     return _decoder(
         c,
+        fused_projections=True,
         hidden=hidden,
         heads=heads,
         n_layers=c.count("num_hidden_layers", "n_layer"),
@@ -198,6 +207,7 @@ def _mpt(c: Config) -> Architecture:
     kv_heads = 1 if attention.word("attn_type", "") == "multiquery_attention" else heads
     return _decoder(
         c,
+        fused_projections=True,
         hidden=hidden,
         heads=heads,
         n_layers=c.count("n_layers"),
@@ -217,6 +227,7 @@ def _mpt(c: Config) -> Architecture:
 def _phi(c: Config) -> Architecture:
     return _decoder(
         c,
+        activation=_activation(c.word("hidden_act", "gelu_new")),
         hidden=c.count("hidden_size"),
         heads=c.count("num_attention_heads"),
         n_layers=c.count("num_hidden_layers"),

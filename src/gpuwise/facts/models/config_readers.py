@@ -7,6 +7,7 @@ configs rely on them. ``READERS`` is the whole list.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from gpuwise.facts.models.architecture import Architecture, Mla, Moe
@@ -17,8 +18,10 @@ Reader = Callable[[Config], Architecture]
 
 
 def _activation(name: str) -> str:
-    """The activation's family: variants of GELU cost the same."""
+    """The activation's family: variants of GELU cost the same but for the one that is a chain of kernels."""
     name = name.lower()
+    if name in ("gelu_new", "gelu_fast"):
+        return "gelu_new"
     if "gelu" in name:
         return "gelu"
     return {"swish": "silu", "silu": "silu", "relu": "relu", "relu2": "relu2"}.get(name, name[:40])
@@ -92,6 +95,10 @@ def _mistral(c: Config) -> Architecture:
     return _base(c, **_local(c, window=c.maybe("sliding_window")))
 
 
+def _phi3(c: Config) -> Architecture:
+    return replace(_mistral(c), fused_projections=True)
+
+
 def _experts(c: Config, *, bias: bool = False) -> Moe:
     """Mixtral's keys: every layer has experts of ``intermediate_size``."""
     return Moe(
@@ -144,6 +151,7 @@ def _gemma(c: Config, **fixed: Any) -> Architecture:
     values: dict[str, Any] = {
         "head_dim": c.count("head_dim", default=256),
         "activation": "gelu",
+        "norm_in_fp32": True,
         "tied_embeddings": c.flag("tie_word_embeddings", True),
         "qkv_bias": c.flag("attention_bias", False),
         "attention_out_bias": c.flag("attention_bias", False),
@@ -471,7 +479,7 @@ READERS: dict[str, Reader] = {
     "mixtral": _mixtral,
     "smollm3": _tied_llama,
     "granite": _llama,
-    "phi3": _mistral,
+    "phi3": _phi3,
     "yi": _llama,
     "Yi": _llama,
     "aquila": _llama,

@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
-from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.predict.memory.allocator.simulation import AllocatorRun, AllocatorSettings, Fragmentation, simulate
-from gpuwise.predict.memory.context import Loading, communicators_estimate, context_estimate
+from gpuwise.predict.memory.context import Loading, communicators_estimate, process_context
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.memory.workspaces import Events, with_workspaces
 from gpuwise.workload.capture.record.capture import Capture, Category
@@ -135,13 +135,13 @@ def captured_memory(
         raise InputError(f"step is {step!r}", hint="one of " + ", ".join(STEPS))
     if not capture.steps:
         raise InputError("the capture holds no step", hint="capture at least one step")
-    usable = usable_of(accelerator) if capacity_bytes is None else capacity_bytes
+    usable = usable_bytes(accelerator) if capacity_bytes is None else capacity_bytes
     if not math.isfinite(usable) or usable <= 0:
         raise InputError(f"capacity_bytes is {usable:g}", hint="give the card's memory in bytes, for example 24e9")
     version = torch_version or capture.settings.torch_version
     conf = capture.settings.allocator_conf if allocator_conf is None else allocator_conf
     settings = AllocatorSettings.parse(conf, torch_version=version)
-    outside = context_of(accelerator, loading, cudnn=uses_cudnn(capture))
+    outside = process_context(accelerator, loading, cudnn=uses_cudnn(capture))
     sizes = _group_sizes(capture) if group_sizes is None else group_sizes
     communicators = communicators_estimate(sizes)
     room = int(usable - outside.expected - communicators.expected)
@@ -182,24 +182,9 @@ def captured_memory(
     )
 
 
-def usable_of(accelerator: Accelerator) -> float:
-    """What a process can have of the card: the total it is shown where somebody published it, else the rule of
-    :func:`gpuwise.predict.memory.device.usable_bytes`."""
-    return accelerator.memory_visible_bytes or usable_bytes(accelerator)
-
-
 def uses_cudnn(capture: Capture) -> bool:
     """Whether an operation of the capture runs in cuDNN: a convolution, its batch normalisation, its recurrent layers."""
     return any("convolution" in s.op or "cudnn" in s.op for s in capture.signatures)
-
-
-def context_of(accelerator: Accelerator, loading: Loading = "lazy", *, cudnn: bool = True) -> Estimate:
-    """The context, or for a vendor whose contexts nobody published the NVIDIA line by units, as an extrapolation."""
-    try:
-        return context_estimate(accelerator, loading, cudnn=cudnn)
-    except UnpredictableError:
-        stand_in = context_estimate(replace(accelerator, id="", vendor="NVIDIA"), loading, cudnn=cudnn)
-        return Estimate(0.0, stand_in.expected, 2.0 * stand_in.expected, "extrapolated")
 
 
 def replay(

@@ -3,19 +3,24 @@
 A context keeps a stack for every thread that can be resident, so its size goes with the number of streaming
 multiprocessors: ``context = base + per_unit * units``. Both are fitted by least squares on ``facts/data/hardware/contexts.csv``
 (a lazy-loading table: 20 to 170 units, 82 to 595 MiB), over the devices other than the one asked for; a device of the
-table itself answers with the mean of its own rows. Before CUDA 11.7 every kernel of every library was loaded at the
-start: that surplus is a constant of the CUDA version, fitted on measured jobs (``coefficients/captured_memory.json``).
+table answers with the mean of its own rows, one with the same die and units with those of that. Before CUDA 11.7 every
+kernel of every library was loaded at the start: that surplus is a constant of the CUDA version, fitted on measured jobs
+(``coefficients/captured_memory.json``).
+
+One communicator of NCCL holds what ``facts/data/communicators.csv`` has for as many ranks; before CUDA 11.7 more, fitted
+on what nvidia-smi showed of published runs (``coefficients/memory.json``).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, sources
@@ -78,16 +83,41 @@ def context_rows() -> tuple[ContextRow, ...]:
     return tuple(rows)
 
 
+def _running() -> list[ContextRow]:
+    """Contexts of running jobs under lazy loading."""
+    return [r for r in context_rows() if r.loading == "lazy" and r.running]
+
+
+def _same_chip(one: Accelerator, other: Accelerator) -> bool:
+    """Boards with the same die, enabled alike: an A100 of 40 and of 80 GB."""
+    return one.family == other.family and one.compute_units == other.compute_units is not None
+
+
 @cache
 def _line(leave_out: str) -> tuple[float, float, float]:
     """Base bytes, bytes per unit and the residuals' standard deviation, without device ``leave_out``."""
-    rows = [r for r in context_rows() if r.loading == "lazy" and r.running and r.accelerator.id != leave_out]
+    rows = [r for r in _running() if r.accelerator.id != leave_out]
     units = np.array([r.accelerator.compute_units or 0 for r in rows], dtype=np.float64)
     size = np.array([r.size_bytes for r in rows])
     design = np.column_stack([np.ones_like(units), units])
     solution = np.linalg.lstsq(design, size, rcond=None)[0]
     residual = size - design @ solution
     return float(solution[0]), float(solution[1]), float(np.sqrt(residual @ residual / (len(rows) - 2)))
+
+
+def context_bytes(accelerator: Accelerator, loading: Loading = "lazy", *, cudnn: bool = True) -> float:
+    """The expected bytes of :func:`process_context`."""
+    return process_context(accelerator, loading, cudnn=cudnn).expected
+
+
+def process_context(accelerator: Accelerator, loading: Loading = "lazy", *, cudnn: bool = True) -> Estimate:
+    """:func:`context_estimate`, or for a vendor whose contexts nobody published the NVIDIA line by units, as an
+    extrapolation."""
+    try:
+        return context_estimate(accelerator, loading, cudnn=cudnn)
+    except UnpredictableError:
+        stand_in = context_estimate(replace(accelerator, id="", vendor="NVIDIA"), loading, cudnn=cudnn)
+        return Estimate(0.0, stand_in.expected, 2.0 * stand_in.expected, "extrapolated")
 
 
 def context_estimate(accelerator: Accelerator, loading: Loading = "lazy", *, cudnn: bool = True) -> Estimate:
@@ -104,15 +134,18 @@ def context_estimate(accelerator: Accelerator, loading: Loading = "lazy", *, cud
             f"no measurement of what a process holds outside torch on {accelerator.name}",
             hint="allocated and reserved are predicted; add your own figure for the runtime",
         )
-    own = [r.size_bytes for r in context_rows() if r.accelerator.id == accelerator.id and r.loading == "lazy" and r.running]
+    own = [r.size_bytes for r in _running() if r.accelerator.id == accelerator.id]
     base, per_unit, sigma = _line(accelerator.id)
+    same_chip = [r.size_bytes for r in _running() if _same_chip(r.accelerator, accelerator)]
     if own:
         expected, basis = float(np.mean(own)), "measured"
         sigma = max(sigma / math.sqrt(len(own)), 0.01 * 2**30 / math.sqrt(len(own)))
+    elif same_chip:
+        expected, basis = float(np.mean(same_chip)), "derived"
     elif accelerator.compute_units:
         expected, basis = base + per_unit * accelerator.compute_units, "derived"
     else:
-        sizes = [r.size_bytes for r in context_rows() if r.loading == "lazy" and r.running]
+        sizes = [r.size_bytes for r in _running()]
         expected, basis, sigma = float(np.median(sizes)), "extrapolated", float(np.std(sizes))
     if loading == "eager":
         surplus = load_json("captured_memory")["eager_modules"]
@@ -135,18 +168,26 @@ def _communicator_sizes() -> tuple[tuple[int, float], ...]:
     return tuple(sorted(found))
 
 
-def communicators_estimate(group_sizes: Iterable[int]) -> Estimate:
-    """Bytes of NCCL's buffers, one communicator for each group of more than one rank.
+def communicator_bytes(ranks: ArrayLike, loading: Loading = "lazy") -> NDArray[np.float64]:
+    """Bytes of one NCCL communicator of ``ranks`` ranks, in the shape of ``ranks``; 0 for one rank alone.
 
-    The nearest measured number of ranks at or below (the smallest above); +- 50 %, for NCCL's buffers follow its
-    channels, which follow the links. What an all-to-all adds is not in it.
+    The nearest measured number of ranks at or below, the smallest above. Raises InputError for a group without ranks.
     """
-    total = 0.0
-    table = _communicator_sizes()
-    for size in group_sizes:
-        if size < 1:
-            raise InputError(f"a group of {size} ranks", hint="groups have at least one rank")
-        if size > 1:
-            below = [each for ranks, each in table if ranks <= size]
-            total += below[-1] if below else table[0][1]
+    size = np.asarray(ranks, np.int64)
+    if (size < 1).any():
+        raise InputError(f"a group of {int(size.min())} ranks", hint="groups have at least one rank")
+    if loading == "eager":
+        each = np.full(size.shape, float(load_json("memory")["communicator_bytes"]["eager"]))
+    else:
+        measured, held = (np.array(column) for column in zip(*_communicator_sizes(), strict=True))
+        each = held[np.maximum(np.searchsorted(measured, size, side="right") - 1, 0)]
+    return np.where(size > 1, each, 0.0)
+
+
+def communicators_estimate(group_sizes: Iterable[int]) -> Estimate:
+    """Bytes of NCCL's buffers, one communicator (:func:`communicator_bytes`) for each group of more than one rank.
+
+    +- 50 %, for NCCL's buffers follow its channels, which follow the links. What an all-to-all adds is not in it.
+    """
+    total = float(communicator_bytes(list(group_sizes)).sum())
     return Estimate(0.5 * total, total, 1.5 * total, "derived" if total else "measured")

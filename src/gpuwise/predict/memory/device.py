@@ -1,7 +1,8 @@
-"""What a process takes on the device outside its tensors: CUDA context, library workspaces, NCCL, allocator
-slack.
+"""What a process can have of a device, and the constants of a software stack's memory.
 
-Constants are measured or fitted (``coefficients/memory.json``, written by ``calibrate.memory_fit``).
+The constants are measured or fitted (``coefficients/memory.json``, written by ``calibrate.memory.llm_fit``). What lies
+outside torch is in :mod:`gpuwise.predict.memory.context`, what lies inside kernels in
+:mod:`gpuwise.predict.memory.workspaces`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,7 @@ from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
-from gpuwise.predict.memory.memory_rules import MemoryRules
-from gpuwise.predict.step.columns import Columns
-from gpuwise.units import GIB, MIB
+from gpuwise.units import GIB
 
 F64 = NDArray[np.float64]
 METRICS = ("allocated", "reserved", "device")
@@ -57,33 +56,12 @@ def stack_memory(stack: str) -> StackMemory:
         raise DataError(f"memory.json: {stack}: {error}") from None
 
 
-def library_workspace_bytes(accelerator: Accelerator) -> float:
-    """cuBLAS's workspace, from the caching allocator: 32 MiB from Hopper on, 8.125 MiB before
-    (pytorch aten/src/ATen/cuda/CublasHandlePool.cpp, getChosenWorkspaceSize)."""
-    capability = accelerator.compute_capability
-    hopper = capability is not None and float(capability) >= 9.0
-    return (32.0 if hopper else 8.125) * MIB
-
-
 def usable_bytes(accelerator: Accelerator) -> float:
     """What a process can have of the device's memory: the driver keeps some.
 
-    torch reports a total of 79.25 GiB on an A100 of 80, 39.50 of 40, 23.68 on an RTX 4090 of 23.99, 23.53 on
-    an A30 of 24, 15.61 on an A4000 of 16 (out-of-memory messages in OOTDiffusion#235, CoSeR#10, CogVideo#36,
-    RB-Modulation#5, VGGT-Long#6): about 0.25 GiB and half a percent less than nvidia-smi's total.
+    The total it is shown where somebody published it. Else about 0.25 GiB and half a percent less than nvidia-smi's
+    total: torch reports 79.25 GiB on an A100 of 80, 39.50 of 40, 23.68 on an RTX 4090 of 23.99, 23.53 on an A30 of 24,
+    15.61 on an A4000 of 16 (out-of-memory messages in OOTDiffusion#235, CoSeR#10, CogVideo#36, RB-Modulation#5,
+    VGGT-Long#6).
     """
-    return accelerator.memory_bytes * 0.995 - 0.25 * GIB
-
-
-def context_bytes(accelerator: Accelerator, rules: MemoryRules) -> float:
-    """The CUDA context with its loaded modules: all of them before CUDA 11.7, on demand since."""
-    return float(load_json("memory")["context_bytes"]["eager" if rules.eager_modules else "lazy"])
-
-
-def communicator_bytes(c: Columns, rules: MemoryRules) -> F64:
-    """NCCL's buffers, outside torch: one communicator for each kind of group with more than one rank."""
-    each = load_json("memory")["communicator_bytes"]["eager" if rules.eager_modules else "lazy"]
-    count = (c.tp > 1).astype(np.float64)
-    for group in (c.pp > 1, c.dp * c.cp > 1, (c.cp > 1) & (c.dp > 1), c.ep > 1):
-        count = count + group
-    return float(each) * count
+    return accelerator.memory_visible_bytes or accelerator.memory_bytes * 0.995 - 0.25 * GIB

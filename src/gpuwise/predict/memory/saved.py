@@ -35,9 +35,10 @@ class SavedBytes:
     ``excess[policy]``: what the worst moment of one layer's backward needs beyond all layers' kept bytes
     (recomputed activations, gradients of activations, gathered inputs). ``boundary``: the activation between
     layers. ``embedding`` and ``head``: what the ends keep, the loss apart; ``loss``: the logits and their
-    copies at the worst moment of the loss; ``head_excess``: the head's gathered input and the gradients of it
-    at that moment. ``weight_cache``: weight-shaped buffers the stack keeps for ever. ``matrix``: elements of
-    the rank's largest weight matrix; ``head_matrix``: of the output projection.
+    copies at the worst moment of the loss, ``head_logits`` what is left of them at the head's backward;
+    ``head_excess``: the head's gathered input and the gradients of it then. ``weight_cache``: weight-shaped buffers the
+    stack keeps for ever. ``matrix``: elements of the rank's largest weight matrix; ``head_matrix``: of the output
+    projection.
     """
 
     layer: dict[str, F64]
@@ -47,6 +48,7 @@ class SavedBytes:
     embedding: F64
     head: F64
     loss: F64
+    head_logits: F64
     head_excess: F64
     weight_cache: F64
     matrix: F64
@@ -64,6 +66,7 @@ class PointSaved:
     embedding: float
     head: float
     loss: float
+    head_logits: float
     head_excess: float
     weight_cache: float
     matrix: float
@@ -89,7 +92,7 @@ def collect(saved: Sequence[PointSaved]) -> SavedBytes:
 def point_saved(arch: Architecture, point: Point, tables: TransformerTables, rules: MemoryRules | None = None) -> PointSaved:
     """What ``tables`` (of ``arch`` at ``point``) keep and need at their worst moments."""
     rules = rules or find_memory_rules(point.stack.name)
-    boundary = point.shard_tokens * arch.hidden * point.element_bytes
+    boundary = point.shard_tokens * arch.hidden * point.stream_bytes
     layered = [(t, tables.layer_counts[kind]) for kind, t in tables.layers.items()]
     if tables.encoder is not None:
         layered.append((tables.encoder, tables.encoder_layers))
@@ -113,7 +116,7 @@ def point_saved(arch: Architecture, point: Point, tables: TransformerTables, rul
         boundary,
         _kept(tables.embedding),
         _kept(tables.head, but="head.loss"),
-        _loss_bytes(arch, point, rules),
+        *_loss_bytes(arch, point, rules),
         _head_excess(arch, point),
         _weight_cache(everything, rules, point),
         max((_largest_matrix(t) for t in everything), default=0.0),
@@ -170,13 +173,15 @@ def _backward_excess(table: OpTable, boundary: float) -> float:
     return boundary + max(worst, 0.0)
 
 
-def _loss_bytes(arch: Architecture, point: Point, rules: MemoryRules) -> float:
-    """Logits [T, V/t] and their copies at the worst moment of the loss; a chunked loss never has them."""
+def _loss_bytes(arch: Architecture, point: Point, rules: MemoryRules) -> tuple[float, float]:
+    """Logits [T, V/t] and their copies at the worst moment of the loss, and at the backward of the head: a loss that
+    widened them has narrowed their gradient by then. A chunked loss never has them."""
     if not arch.lm_head or point.fused_loss:
-        return 0.0
+        return 0.0, 0.0
     logits = float(point.tokens * -(-arch.vocab // point.tp))
     half, wide = rules.loss_half, rules.loss_fp32
-    return logits * (half * point.element_bytes + wide * 4.0)
+    whole = logits * (half * point.element_bytes + wide * 4.0)
+    return whole, min(whole, logits * (half + 1.0) * point.element_bytes) if wide else whole
 
 
 def _head_excess(arch: Architecture, point: Point) -> float:

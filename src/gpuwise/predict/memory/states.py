@@ -29,7 +29,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.memory.memory_rules import MemoryRules
 from gpuwise.predict.parallel.shards import Stages
 from gpuwise.predict.step.columns import Columns
-from gpuwise.workload.optimizer import parameter_bytes
+from gpuwise.workload.optimizer import autocasts, parameter_bytes
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import SHARDINGS, Strategy
 from gpuwise.workload.transformer.parameters import ParameterCount, count_parameters
@@ -139,6 +139,9 @@ def _stage(
         weights = dense * np.where(sharded, master / dw, weight)
         weights = weights + expert * np.where(sharded, master / ew, weight)
         kept = np.where(sharded, 0.0, master)
+    elif autocasts(base):
+        # the weights are the fp32 ones; what is cast of them is among the activations
+        weights, kept = master * (dense / dw + expert / ew), np.zeros(1)
     else:
         weights = weight * (dense / dw + expert / ew)
         kept = np.asarray(master)

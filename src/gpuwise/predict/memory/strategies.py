@@ -12,6 +12,7 @@ The fullest rank is the first, a middle or the last pipeline stage's. Its worst 
 
 ========  ====================================================================================================
 loss      all micro-batches in flight are kept; the logits with their copies are there (stages with the head)
+head      all are kept; the backward of the output projection makes its gradients
 layer     all are kept; one layer's backward needs its recomputed activations, gradients and gathered weights
 end       a backward ends: gradients that appear during it are all there, one layer's activations are left
 update    no activations; gradients, and the temporaries of the update
@@ -29,18 +30,12 @@ from numpy.typing import NDArray
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Estimate
-from gpuwise.predict.memory.device import (
-    METRICS,
-    StackMemory,
-    communicator_bytes,
-    context_bytes,
-    library_workspace_bytes,
-    stack_memory,
-    usable_bytes,
-)
+from gpuwise.predict.memory.context import Loading, communicator_bytes, context_bytes
+from gpuwise.predict.memory.device import METRICS, StackMemory, stack_memory, usable_bytes
 from gpuwise.predict.memory.memory_rules import MemoryRules, find_memory_rules
 from gpuwise.predict.memory.saved import SavedBytes, saved_of_points
 from gpuwise.predict.memory.states import StageStates, stage_states
+from gpuwise.predict.memory.workspaces import library_workspace_bytes
 from gpuwise.predict.parallel.pipeline import in_flight
 from gpuwise.predict.parallel.shards import stages
 from gpuwise.predict.step.columns import Columns
@@ -233,12 +228,27 @@ def memory_columns(
             worst, moment = np.where(more, i, worst), np.where(more, at, moment)
             best, churned = np.where(more, total, best), np.where(more, churn, churned)
             loose = np.where(more, constants.slack * churn + stage.contiguous, loose)
-    context = context_bytes(system.accelerator, rules) + communicator_bytes(c, rules)
+    loading: Loading = "eager" if rules.eager_modules else "lazy"
+    context = context_bytes(system.accelerator, loading, cudnn=_convolves(arch)) + _communicators(c, loading)
     allocated = best - loose + workspace
     left = usable_bytes(system.accelerator) - context - allocated
     loose = loose + constants.reserve_bytes
     reserve = np.minimum(loose, np.maximum(left, constants.least_slack * churned))
     return MemoryColumns(worst, allocated + reserve + context, allocated, context, moment, memory, constants, workspace)
+
+
+def _convolves(arch: Architecture) -> bool:
+    """Whether an operation runs in cuDNN: the patches of an image, the stem of an audio model."""
+    return arch.patches is not None or (arch.encoder is not None and arch.encoder.n_mels > 0)
+
+
+def _communicators(c: Columns, loading: Loading) -> F64:
+    """NCCL's buffers: one communicator for each kind of group with more than one rank."""
+    sizes = (c.tp, c.pp, c.dp * c.cp, np.where(c.dp > 1, c.cp, 1), c.ep)
+    total: F64 = np.zeros(1)
+    for size in sizes:
+        total = total + communicator_bytes(size, loading)
+    return total
 
 
 def _fixed(stage: StageMemory) -> F64:
@@ -288,10 +298,13 @@ class _Making:
         if i != 1:
             has_head = one if i == 0 else np.ones_like(one)
             head_weight = s.head_matrix[at] * self._element()
-            head = s.head_excess[at] + states.gathered + states.gathered_head
-            head = head + head_weight * (self.c.base.lora_rank == 0)
-            there = (activations + s.head[at], s.loss[at], head)
-            moments.append(Moment(none, *(np.where(has_head, x, 0.0) for x in there)))
+            gathered = states.gathered + states.gathered_head
+            head = s.head_excess[at] + gathered + head_weight * (self.c.base.lora_rank == 0)
+            # fully sharded runs hold the head's gradients beside the loss's copies (fitted on torchtitan's)
+            at_loss = head if rules.master_is_weight else gathered
+            for logits, more in ((s.loss[at], at_loss), (s.head_logits[at], head)):
+                there = (activations + s.head[at], logits, more)
+                moments.append(Moment(none, *(np.where(has_head, x, 0.0) for x in there)))
         rest = np.maximum(flights - 1, 0.0) * layers * kept + kept
         at_end = states.half_gradients * (rules.half_gradients == "end")
         moments.append(Moment(late + at_end, rest, none, transient))

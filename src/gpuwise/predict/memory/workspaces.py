@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gpuwise.errors import DataError, InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.memory import workspaces_attention, workspaces_convolution, workspaces_kernels
-from gpuwise.predict.memory.workspaces_kernels import Situation, version_of
+from gpuwise.predict.memory.workspaces_kernels import Situation, Version, version_of
 from gpuwise.workload.capture.record.capture import Capture, Category, Signature
 
 I64 = NDArray[np.int64]
@@ -37,6 +37,10 @@ BLAS = frozenset(
     {"mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "addbmm", "_addmm_activation", "_scaled_mm", "_grouped_mm"}
 )
 """Operations that go through cuBLAS, whose handle keeps a workspace for each stream."""
+
+
+NEWEST: Version = (99, 0)
+"""A version of torch later than any table's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +89,22 @@ def situation_of(capture: Capture, accelerator: Accelerator, torch_version: str 
 
 def cublas_bytes(situation: Situation) -> int:
     """The workspace of a cuBLAS handle on a stream, as torch allocates it; 0 where cuBLAS holds its own (before 1.13)."""
+    return _cublas(situation.capability, situation.torch)
+
+
+def library_workspace_bytes(accelerator: Accelerator) -> int:
+    """The workspace of one cuBLAS handle under the newest torch, from the caching allocator: what a training process
+    whose software is not named keeps."""
+    major, minor = (int(p) for p in (accelerator.compute_capability or "0.0").split("."))
+    return _cublas((major, minor), NEWEST)
+
+
+def _cublas(capability: tuple[int, int], torch: Version) -> int:
     table = _tables()["cublas"]
-    if situation.torch < version_of(table["in_allocator_since"]):
+    if torch < version_of(table["in_allocator_since"]):
         return 0
     for major, minor, since in table["large_capabilities"]:
-        if (major, minor) == situation.capability and situation.torch >= version_of(since):
+        if (major, minor) == capability and torch >= version_of(since):
             return int(table["large_bytes"])
     return int(table["default_bytes"])
 

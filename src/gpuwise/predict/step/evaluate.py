@@ -13,6 +13,7 @@ from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.costs import PointCosts, point_costs
 from gpuwise.predict.step.stack_costs import StackCosts
 from gpuwise.predict.step.times import StepTimes, step_times
+from gpuwise.workload.optimizer import autocasts
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.transformer.point import Point
 
@@ -51,6 +52,7 @@ def points_of(c: Columns, seq_len: int, packed_document_len: int | None = None) 
             lora_rank=base.lora_rank,
             quantized_base=base.quantized_base,
             packed_document_len=packed_document_len,
+            autocast=autocasts(base),
         )
         for mb, tp, cp, ep, sp in keys[first]
     ]

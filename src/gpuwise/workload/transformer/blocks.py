@@ -57,12 +57,14 @@ class Rows:
         saves_input: bool = True,
         saved_tokens: int | None = None,
         bias: bool = False,
+        matrices: int = 1,
     ) -> None:
         """A linear layer [tokens, k] x [k, n] with its two backward products (and adapters, and casts to 8 or 4 bits).
 
         ``saves_input``: keep the input for the weight gradient (not where another row already keeps it);
         ``saved_tokens``: the rows of it kept, when not all (a column-parallel linear keeps its sequence shard and gathers
-        again). Adapters keep it for their own gradient.
+        again). Adapters keep it for their own gradient. Under autocast each of the ``matrices`` the product stands for
+        keeps its own cast of the input, and of its weight.
         """
         p = self.point
         e, w = p.element_bytes, BYTES_PER_ELEMENT[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0)
@@ -71,6 +73,8 @@ class Rows:
         held = 4.0 * tokens * k if p.quantized_base and p.stack.quantized_keeps_input else 0.0
         kept = tokens if saved_tokens is None else saved_tokens
         saved = kept * k * (w if p.precision in QUANTIZED else e) if saves_input and not frozen else 0.0
+        if p.autocast and not frozen:
+            saved = saved * matrices + k * n * e
         if p.quantized_base:
             self._dequantize(name, k * n)
         self._quantize(name, FWD, tokens * k)
@@ -225,12 +229,13 @@ class Rows:
         """``name`` is ``group.operation[.where]``: ``tp.all_gather.attention``."""
         self.to.add(name, Kind.COLLECTIVE, phase, self.point.dtype, (int(payload_bytes),))
 
-    def norm(self, name: str, tokens: int, width: int, *, kind: str = "rms") -> None:
+    def norm(self, name: str, tokens: int, width: int, *, kind: str = "rms", fp32: bool = False) -> None:
         """RMS or layer norm over [tokens, width].
 
         A fused kernel saves its input and fp32 statistics (one a token for rms, two for layer norm); torch's layer norm
-        is one such kernel in every stack. The eager RMSNorm chain saves its input in fp32, and the normalised values
-        where its weight is trained (transformers LlamaRMSNorm.forward).
+        is one such kernel in every stack, which autocast runs in fp32. The eager RMSNorm chain saves its input in fp32,
+        and where its weight is trained the normalised values, in fp32 under autocast and where the weight is multiplied
+        in it (``fp32``; transformers LlamaRMSNorm.forward, Gemma3RMSNorm.forward).
         """
         p = self.point
         elements = float(tokens * width)
@@ -241,10 +246,10 @@ class Rows:
             )
         else:
             if kind != "rms":
-                # one kernel; autocast runs it in fp32, modules held in half precision as they are
-                kept = 4 / p.element_bytes if p.stack.weight_cast_per_micro_batch else 1.0
+                kept = p.stream_bytes / p.element_bytes
             else:
-                kept = 4 / p.element_bytes + (0.0 if p.lora_rank else 1.0)
+                normalised = 4 / p.element_bytes if fp32 or p.autocast else 1.0
+                kept = 4 / p.element_bytes + (0.0 if p.lora_rank else normalised)
             chain = kind == "rms"
             self.memory(
                 name,
@@ -304,8 +309,11 @@ class Rows:
         out = batch * q_len * heads * v_head_dim
         flag = (CAUSAL if causal else 0) | (FUSED_ATTENTION if p.fused_attention else 0)
         shape = (batch, q_len, kv, heads, kv_heads, head_dim, v_head_dim)
-        repeated = 1 if p.stack.native_gqa else heads // kv_heads
+        masked = p.stack.masks_windows and 0 < window < seq
+        repeated = 1 if p.stack.native_gqa and not masked else heads // kv_heads
         saved = (q + repeated * k + out) * e + 4.0 * batch * heads * q_len
+        if masked:  # SDPA has no window: a mask of every pair is handed over, and kept
+            saved += batch * q_len * kv * e
         if p.cp > 1 and p.context_parallel == "ulysses":
             saved += out * e  # kept by heads for the core and by tokens for the output projection
         kernels_f, kernels_b = (1.0, 3.0) if p.fused_attention else (3.0, 6.0)

@@ -75,9 +75,10 @@ def attention(rows: Rows, arch: Architecture, window: int) -> None:
             bias=arch.qkv_bias,
             saves_input=not p.stack.recomputes_pointwise,
             saved_tokens=_column_saved(p),
+            matrices=1 if arch.fused_projections else 3,
         )
         if arch.qk_norm:
-            rows.norm("attention.qk_norm", p.tokens * (heads + kv_heads), head_dim, kind=arch.norm)
+            rows.norm("attention.qk_norm", p.tokens * (heads + kv_heads), head_dim, kind=arch.norm, fp32=arch.norm_in_fp32)
         if arch.position == "rope":
             _rope(rows, (heads + kv_heads) * head_dim)
     _context_exchange(rows, "attention", heads, kv_heads, head_dim, v_dim)
@@ -112,12 +113,12 @@ def _mla_projections(rows: Rows, arch: Architecture, mla: Mla) -> tuple[int, int
     heads, qk_dim = arch.heads // p.tp, mla.qk_nope_head_dim + mla.qk_rope_head_dim
     if mla.q_lora_rank:
         rows.linear("attention.q_down", p.shard_tokens, arch.hidden, mla.q_lora_rank)
-        rows.norm("attention.q_norm", p.shard_tokens, mla.q_lora_rank, kind=arch.norm)
+        rows.norm("attention.q_norm", p.shard_tokens, mla.q_lora_rank, kind=arch.norm, fp32=arch.norm_in_fp32)
         rows.linear("attention.q_up", p.tokens, mla.q_lora_rank, heads * qk_dim, saved_tokens=p.shard_tokens)
     else:
         rows.linear("attention.q", p.tokens, arch.hidden, heads * qk_dim)
     rows.linear("attention.kv_down", p.shard_tokens, arch.hidden, mla.kv_lora_rank + mla.qk_rope_head_dim, saves_input=False)
-    rows.norm("attention.kv_norm", p.shard_tokens, mla.kv_lora_rank, kind=arch.norm)
+    rows.norm("attention.kv_norm", p.shard_tokens, mla.kv_lora_rank, kind=arch.norm, fp32=arch.norm_in_fp32)
     rows.linear(
         "attention.kv_up",
         p.tokens,
@@ -136,7 +137,7 @@ def cross_attention(rows: Rows, arch: Architecture) -> None:
     p, enc = rows.point, arch.encoder
     assert enc is not None
     heads = max(1, arch.heads // p.tp)
-    rows.norm("cross.norm", p.shard_tokens, arch.hidden, kind=arch.norm)
+    rows.norm("cross.norm", p.shard_tokens, arch.hidden, kind=arch.norm, fp32=arch.norm_in_fp32)
     tensor_parallel_enter(rows, "cross", arch.hidden)
     rows.linear("cross.q", p.tokens, arch.hidden, heads * arch.head_dim, bias=arch.qkv_bias)
     rows.linear("cross.kv", p.micro_batch * enc.seq_len // p.cp, enc.hidden, 2 * heads * arch.head_dim, bias=arch.qkv_bias)
@@ -170,6 +171,7 @@ def mlp(
         bias=arch.mlp_bias,
         saves_input=saves_input and pointwise,
         saved_tokens=_column_saved(p),
+        matrices=2 if arch.gated_mlp and not arch.fused_projections else 1,
     )
     _activation(rows, arch, where, float(p.tokens * f))
     rows.linear(f"{where}.down", p.tokens, f, arch.hidden, bias=arch.mlp_bias, saves_input=pointwise)
@@ -180,7 +182,19 @@ def mlp(
 def _activation(rows: Rows, arch: Architecture, where: str, elements: float) -> None:
     fused = rows.point.stack.fused_activation
     inputs = 2.0 if arch.gated_mlp else 1.0
-    if fused or not arch.gated_mlp:
+    if arch.activation == "gelu_new" and not fused and not arch.gated_mlp:
+        # x/2, x, tanh and 1 + tanh, each kept; the power is taken in fp32 under autocast, and what follows it
+        p = rows.point
+        kept = 4.0 if not p.autocast else 1.0 + 3 * 4.0 / p.element_bytes
+        rows.memory(
+            f"{where}.activation",
+            elements,
+            elements,
+            saved=kept * elements,
+            backward_read=2 * elements,
+            backward_written=elements,
+        )
+    elif fused or not arch.gated_mlp:
         rows.memory(
             f"{where}.activation",
             inputs * elements,
@@ -245,7 +259,7 @@ def experts(rows: Rows, arch: Architecture, moe: Moe) -> None:
         "moe.unpermute",
         float(routed * h),
         float(tokens * h),
-        saved=float(routed),
+        saved=float(routed) + (float(routed * h) if p.stack.keeps_expert_outputs else 0.0),
         n_kernels=2.0,
         backward_read=float(tokens * h),
         backward_written=float(routed * h),
@@ -344,7 +358,8 @@ def _patch_embedding(rows: Rows, arch: Architecture, patches: Patches) -> None:
         flop=flop,
         read=(tokens + arch.hidden) * area * e,
         written=tokens * arch.hidden * e,
-        saved=tokens * area * e,
+        # autocast casts the images, which stay as they came
+        saved=tokens * area * (e + 4.0 if p.autocast else e),
     )
     rows.to.add(
         "embedding.patches.wgrad",
@@ -365,7 +380,7 @@ def head(rows: Rows, arch: Architecture) -> None:
     token instead: one row an image."""
     p = rows.point
     if arch.final_norm:
-        rows.norm("head.norm", p.shard_tokens, arch.hidden, kind=arch.norm)
+        rows.norm("head.norm", p.shard_tokens, arch.hidden, kind=arch.norm, fp32=arch.norm_in_fp32)
     if arch.patches is not None:
         if arch.n_classes:
             _half_precision(rows).linear("head.classes", p.micro_batch, arch.hidden, arch.n_classes, bias=True)
@@ -426,20 +441,20 @@ def layer(rows: Rows, arch: Architecture, kind: str) -> None:
     p: Point = rows.point
     base, _, local = kind.partition(".")
     window = (arch.window or 0) if local == "local" else 0
-    rows.norm("attention.norm", p.shard_tokens, arch.hidden, kind=arch.norm)
+    rows.norm("attention.norm", p.shard_tokens, arch.hidden, kind=arch.norm, fp32=arch.norm_in_fp32)
     attention(rows, arch, window)
     if arch.norms_per_layer == 4:
-        rows.norm("attention.post_norm", p.shard_tokens, arch.hidden, kind=arch.norm)
+        rows.norm("attention.post_norm", p.shard_tokens, arch.hidden, kind=arch.norm, fp32=arch.norm_in_fp32)
     if not arch.parallel_block:
         rows.residual("attention.residual", p.shard_tokens, arch.hidden)
     if arch.encoder is not None and base == "dense":
         cross_attention(rows, arch)
     if not arch.parallel_block or arch.norms_per_layer >= 2:
-        rows.norm("mlp.norm", p.shard_tokens, arch.hidden, kind=arch.norm)
+        rows.norm("mlp.norm", p.shard_tokens, arch.hidden, kind=arch.norm, fp32=arch.norm_in_fp32)
     if base == "moe" and arch.moe is not None:
         experts(rows, arch, arch.moe)
     else:
         mlp(rows, arch, arch.ffn)
     if arch.norms_per_layer == 4:
-        rows.norm("mlp.post_norm", p.shard_tokens, arch.hidden, kind=arch.norm)
+        rows.norm("mlp.post_norm", p.shard_tokens, arch.hidden, kind=arch.norm, fp32=arch.norm_in_fp32)
     rows.residual("mlp.residual", p.shard_tokens, arch.hidden)

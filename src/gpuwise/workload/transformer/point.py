@@ -47,6 +47,8 @@ class Point:
     quantized_base: bool = False
     packed_document_len: int | None = None
     """Sequence packing: mean document length; attention then does not cross documents."""
+    autocast: bool = False
+    """Weights in fp32 are cast in every forward: the residual stream stays in fp32, and what is cast is kept."""
 
     @property
     def tokens(self) -> int:
@@ -61,6 +63,11 @@ class Point:
     @property
     def element_bytes(self) -> float:
         return BYTES_PER_ELEMENT[self.dtype]
+
+    @property
+    def stream_bytes(self) -> float:
+        """Bytes of an element of the residual stream."""
+        return 4.0 if self.autocast else self.element_bytes
 
     @property
     def shard_tokens(self) -> int:
