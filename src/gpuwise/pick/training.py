@@ -7,7 +7,7 @@ fastest, so both commands say the same hours. A bound in front of it costs a div
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -21,9 +21,9 @@ from gpuwise.pick.outcomes import CHANGED, SAME
 from gpuwise.plan.changes.remedies import changed
 from gpuwise.plan.defaults import default_precision
 from gpuwise.plan.explain import layout
-from gpuwise.plan.goal import Goal, Wishes, make_goal
+from gpuwise.plan.goal import Wishes, make_goal
 from gpuwise.plan.hardware import BEST_MFU
-from gpuwise.plan.space.search import find_fastest, no_layout
+from gpuwise.plan.space.search import Fastest, find_fastest, no_layout
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.workload.changes.change import Change
@@ -121,14 +121,29 @@ def crowding(job: Job, accelerator: Accelerator, n: int) -> float:
     return float(np.interp(full, (0.6, 0.9, 1.5), (1.0, 4 / 3, 3.0)))
 
 
+def fastest_with(
+    changes: Sequence[Change], arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuning: bool | None = None
+) -> Fastest:
+    """The fastest strategy of the search of ``plan`` with ``changes`` made to what ``wishes`` ask for, or what the smallest
+    needs. Raises InputError (LayoutError where no layout is possible) and UnpredictableError."""
+    whole = not wishes.precision and default_precision(cluster.accelerator)[0] in ("fp32", "tf32")
+    if whole:
+        wishes = replace(wishes, gradient_dtype="fp32")
+    goal = make_goal(arch, cluster, wishes, fine_tuning=fine_tuning)
+    # without 16-bit formats gradients and weights stay as they are
+    made = [c for c in changes if not (whole and c.name in ("gradient_dtype", "low_precision"))]
+    goal = replace(goal, bases=tuple(changed(b, made) for b in goal.bases))
+    found = find_fastest(goal)
+    if found is None:
+        raise no_layout(goal)
+    return found
+
+
 def train_on(job: Job, cluster: Cluster) -> Trained | TooLarge:
     """The job on ``cluster``. Raises InputError and UnpredictableError."""
     smallest: TooLarge | None = None
     for fallback in possible_fallbacks(job, cluster.accelerator, cluster.n_accelerators):
-        goal = _goal(job, cluster, fallback)
-        found = find_fastest(goal)
-        if found is None:
-            raise no_layout(goal)
+        found = fastest_with(fallback.changes, job.arch, cluster, fallback.wishes, fine_tuning=job.purpose != "train")
         best = found.estimate
         if best is not None:
             return Trained(best, fallback, tuple(_changes(fallback, best.strategy)), layout(best.strategy))
@@ -141,17 +156,6 @@ def train_on(job: Job, cluster: Cluster) -> Trained | TooLarge:
 @cache
 def _layer_parameters(arch: Architecture) -> int:
     return count_parameters(arch).layers
-
-
-def _goal(job: Job, cluster: Cluster, fallback: Fallback) -> Goal:
-    wishes, accelerator = fallback.wishes, cluster.accelerator
-    whole = default_precision(accelerator)[0] in ("fp32", "tf32")
-    if whole:
-        wishes = replace(wishes, gradient_dtype="fp32")
-    goal = make_goal(job.arch, cluster, wishes, fine_tuning=job.purpose != "train")
-    # without 16-bit formats gradients and weights stay as they are
-    made = [c for c in fallback.changes if not (whole and c.name in ("gradient_dtype", "low_precision"))]
-    return replace(goal, bases=tuple(changed(b, made) for b in goal.bases))
 
 
 def _changes(fallback: Fallback, s: Strategy) -> Iterator[str]:

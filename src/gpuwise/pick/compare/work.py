@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpuwise.errors import InputError, LayoutError, UnpredictableError
 from gpuwise.facts.models.architecture import Architecture
@@ -16,13 +16,16 @@ from gpuwise.money.cost import price_of, rent
 from gpuwise.money.energy import energy
 from gpuwise.pick.compare.rows import Cell, Row, Subject
 from gpuwise.pick.compare.serving import SubjectServing, subject_serving
+from gpuwise.pick.training import LIGHTER, QLORA, fastest_with
 from gpuwise.plan.explain import layout
-from gpuwise.plan.goal import LORA_RANK, Wishes, make_goal
-from gpuwise.plan.space.search import find_in, find_strategies
-from gpuwise.plan.space.strategies import default_space
+from gpuwise.plan.goal import Wishes
 from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import J_PER_KWH, MEGA, format_bytes, format_count
+from gpuwise.workload.changes.change import Change
+from gpuwise.workload.changes.registry import label
+from gpuwise.workload.changes.strategy import LORA_RANK
 
 PURPOSES = ("train", "finetune", "infer")
 
@@ -42,18 +45,20 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to train, with what it changes against all weights under AdamW."""
+    """One way to train: the changes to what ``wishes`` ask for."""
 
     key: str
     title: str
-    wishes: Wishes
+    wishes: Wishes = field(default_factory=Wishes)
+    changes: tuple[Change, ...] = ()
 
 
+_ADAPTERS = Wishes(lora_rank=LORA_RANK)
 WAYS = (
-    Way("train_full", "train all weights", Wishes()),
-    Way("train_light", "8-bit AdamW, bf16 gradients", Wishes(optimizer="adamw8bit", gradient_dtype="bf16")),
-    Way("train_lora", f"LoRA rank {LORA_RANK}", Wishes(lora_rank=LORA_RANK)),
-    Way("train_qlora", f"QLoRA rank {LORA_RANK}", Wishes(lora_rank=LORA_RANK, quantized_base=True)),
+    Way("train_full", "train all weights"),
+    Way("train_light", ", ".join(label(c) for c in LIGHTER[0]), changes=LIGHTER[0]),
+    Way("train_lora", f"LoRA rank {LORA_RANK}", _ADAPTERS),
+    Way("train_qlora", f"QLoRA rank {LORA_RANK}", _ADAPTERS, QLORA),
 )
 """From the whole training to what fits anywhere."""
 
@@ -81,14 +86,12 @@ def train(subject: Subject, work: Work, way: Way) -> Trained:
     precision = () if work.precision is None else (work.precision,)
     wishes = replace(way.wishes, tokens=work.tokens, seq_len=work.seq_len, precision=precision)
     try:
-        goal = make_goal(work.arch, subject.cluster, wishes)
-        best = find_in(goal, default_space)
-        if best is not None:
-            return Trained(best)
-        smallest = find_strategies(goal, n=1).smallest
+        found = fastest_with(way.changes, work.arch, subject.cluster, wishes)
     except (UnpredictableError, LayoutError) as error:
         return Trained(None, error.message)
-    return Trained(None, f"needs {format_bytes(smallest.memory_bytes.expected)} of {format_bytes(smallest.device_bytes)}")
+    if found.estimate is not None:
+        return Trained(found.estimate)
+    return Trained(None, f"needs {format_bytes(found.smallest_bytes)} of {format_bytes(usable_bytes(subject.accelerator))}")
 
 
 def _training(subjects: Sequence[Subject], work: Work, today: datetime.date) -> list[Row]:
