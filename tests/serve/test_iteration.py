@@ -7,7 +7,15 @@ from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.engine import EngineConfig, engine_costs
-from gpuwise.serve.iteration import Iterations, device_times, iteration_time, one_iteration, shared_prefill, with_engine
+from gpuwise.serve.iteration import (
+    Iterations,
+    device_times,
+    iteration_time,
+    one_iteration,
+    product_work,
+    shared_prefill,
+    with_engine,
+)
 from gpuwise.serve.iteration_kernels import expert_format, product_format
 
 
@@ -97,6 +105,16 @@ def test_an_iteration_does_not_depend_on_what_else_is_asked() -> None:
         iteration_time(arch, system, EngineConfig(), n, 1, 4096)
     one_iteration.cache_clear()
     assert iteration_time(arch, system, EngineConfig(), 1, 1, 4096) == first
+
+
+def test_products_of_a_token_multiply_by_every_weight_once() -> None:
+    arch = find_model("llama-3.1-8b")
+    weights = 8.03e9 - 128256 * 4096  # without the table that is only looked up
+    flop, moved = product_work(arch, EngineConfig(), 1, 1)
+    assert flop == pytest.approx(2 * weights, rel=0.01) and moved == pytest.approx(2 * weights, rel=0.01)
+    many, moved_by_many = product_work(arch, EngineConfig(), 64, 1)
+    assert many == pytest.approx(64 * flop) and moved < moved_by_many < 1.1 * moved
+    assert product_work(arch, EngineConfig(tp=4), 1, 1)[0] == pytest.approx(flop / 4)
 
 
 def test_devices_whose_kernels_were_not_measured_have_wider_intervals() -> None:

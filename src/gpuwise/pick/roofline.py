@@ -24,7 +24,7 @@ from gpuwise.pick.compare.facts import reached, streamed
 from gpuwise.predict.kernels.memory_bound import cache_rate
 from gpuwise.predict.kernels.table import concatenate, kernel_times
 from gpuwise.serve.engine import EngineConfig
-from gpuwise.serve.iteration import Iterations, device_times
+from gpuwise.serve.iteration import one_iteration, product_work
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.step import Kind, OpTable, Phase
 from gpuwise.workload.transformer.point import Point
@@ -164,44 +164,13 @@ def _points(rows: OpTable, weight: F64, seconds: F64, whole: float) -> Iterable[
 
 def decode_points(accelerator: Accelerator, arch: Architecture, context: int) -> tuple[OpPoint, ...]:
     """The matrix products of one decode step in bf16, all layers together, for each of :data:`DECODE_BATCHES`."""
-    system = with_count(default_system(accelerator), 1)
-    batches = np.array(DECODE_BATCHES)
-    ones = np.ones_like(batches)
-    times = device_times(arch, system, EngineConfig(), Iterations(batches, ones, ones * context))
-    products = times.kernels_s - times.attention_s - times.memory_s
+    system, config = with_count(default_system(accelerator), 1), EngineConfig()
     found: list[OpPoint] = []
-    for i, batch in enumerate(DECODE_BATCHES):
-        rows, weight = _decode_rows(arch, batch)
-        flop = float((rows.flop * weight).sum())
-        moved = float(((rows.bytes_read + rows.bytes_written) * weight).sum())
-        share = float(products[i] / times.kernels_s[i])
-        found.append(
-            OpPoint(
-                f"products, {batch} sequences" if batch > 1 else "products, 1 sequence",
-                "decode",
-                flop / moved,
-                flop / float(products[i]),
-                share,
-            )
-        )
+    for batch in DECODE_BATCHES:
+        times = one_iteration(arch, system, config, batch, 1, context)
+        kernels = float(times.kernels_s[0])
+        products = kernels - float(times.attention_s[0]) - float(times.memory_s[0])
+        flop, moved = product_work(arch, config, batch, 1)
+        name = f"products, {batch} sequences" if batch > 1 else "products, 1 sequence"
+        found.append(OpPoint(name, "decode", flop / moved, flop / products, products / kernels))
     return tuple(found)
-
-
-def _decode_rows(arch: Architecture, batch: int) -> tuple[OpTable, F64]:
-    """Matrix products of a decode step of ``batch`` sequences, and how often each runs."""
-    point = Point(
-        micro_batch=batch,
-        seq_len=1,
-        tp=1,
-        cp=1,
-        ep=1,
-        sequence_parallel=False,
-        context_parallel="ring",
-        precision="bf16",
-        stack=find_stack("megatron-core"),
-        fused_attention=True,
-        fused_loss=True,
-    )
-    rows, weight = _whole_model(arch, point)
-    kept = (rows.phase == Phase.FORWARD) & np.isin(rows.kind, (Kind.MATMUL, Kind.GROUPED))
-    return rows.select(kept), weight[kept]

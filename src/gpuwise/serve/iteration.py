@@ -126,6 +126,17 @@ def device_times(arch: Architecture, system: System, config: EngineConfig, itera
     return DeviceTimes(kernels, attention, memory, total(times.communication_s), sigma, times.basis)
 
 
+def product_work(arch: Architecture, config: EngineConfig, sequences: int, q_len: int) -> tuple[float, float]:
+    """FLOP of the matrix products of one iteration on a rank, and the bytes they read and write once, in 16 bits."""
+    flop = moved = 0.0
+    for table, layers in _forward_tables(arch, config.tp, -(-sequences // config.attention_dp), q_len):
+        products = np.isin(table.kind, (Kind.MATMUL, Kind.GROUPED))
+        count = layers * table.count[products]
+        flop += float((table.flop[products] * count).sum())
+        moved += float(((table.bytes_read + table.bytes_written)[products] * count).sum())
+    return flop, moved
+
+
 @lru_cache(maxsize=512)
 def _forward_tables(arch: Architecture, tp: int, sequences: int, q_len: int) -> tuple[tuple[OpTable, float], ...]:
     """Forward rows of each distinct layer with its count, the embedding, and the head over each sequence's
