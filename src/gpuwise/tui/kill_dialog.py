@@ -13,7 +13,7 @@ from gpuwise.tui.lines.processes import Entry, command_of
 from gpuwise.tui.lines.text_runs import BLANK, Line, line, run, short_bytes, wrap
 
 if TYPE_CHECKING:
-    from gpuwise.tui.actions import Actions
+    from gpuwise.tui.application import Application
 
 CHECK_EVERY_S = 0.2
 PATIENCE_S = 5.0
@@ -21,7 +21,7 @@ PATIENCE_S = 5.0
 N_COMMAND_LINES = 4
 
 
-def ask(app: Actions, rows: Sequence[Entry], number: signal.Signals) -> None:
+def ask(app: Application, rows: Sequence[Entry], number: signal.Signals) -> None:
     """Ask whether to send a signal to the process of ``rows``, and do it."""
     host = rows[0].host
 
@@ -53,7 +53,7 @@ def ask(app: Actions, rows: Sequence[Entry], number: signal.Signals) -> None:
     app.open(Dialog(app.palette, "end a process", lines, choices=choices, widest=72), answered)
 
 
-def _follow(app: Actions, rows: Sequence[Entry], number: signal.Signals) -> None:
+def _follow(app: Application, rows: Sequence[Entry], number: signal.Signals) -> None:
     """Look whether it has ended; after a while offer the harder signal."""
     host, began_s = rows[0].host, time.monotonic()
 

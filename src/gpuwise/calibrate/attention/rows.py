@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gpuwise.errors import DataError, require
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.kernels.attention.features import Shape
-from gpuwise.predict.kernels.attention.fused import attention_flop
+from gpuwise.predict.kernels.attention.specified import attention_flop
 
 F64 = NDArray[np.float64]
 

@@ -96,6 +96,8 @@ def choose(names: str | None, cases: tuple[LocalCase, ...] | None = None) -> tup
 
 CPU_BATCH = 2
 CPU_PIXELS = 64
+TOKENS = 32_000
+"""Size of the vocabulary of the networks that need torch alone."""
 CPU_TOKENS = 32
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gpuwise.errors import DataError, MissingExtraError
+from gpuwise.machine.bench.local.cases import TOKENS
 
 if TYPE_CHECKING:
     import torch
@@ -169,9 +170,6 @@ def _transformers(kind: str, dimensions: dict[str, int]) -> torch.nn.Module:
     config.use_cache = False
     family = {"bert": "AutoModelForMaskedLM", "t5": "AutoModelForSeq2SeqLM"}.get(kind, "AutoModelForCausalLM")
     return getattr(library, family).from_config(config)
-
-
-TOKENS = 32_000
 
 
 def _own(name: str, _: dict[str, int]) -> torch.nn.Module:

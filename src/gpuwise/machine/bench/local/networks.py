@@ -8,7 +8,7 @@ import itertools
 import torch
 from torch import nn
 
-from gpuwise.machine.bench.local.models import TOKENS
+from gpuwise.machine.bench.local.cases import TOKENS
 
 
 class _LstmLanguageModel(nn.Module):

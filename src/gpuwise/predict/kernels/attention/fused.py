@@ -33,10 +33,10 @@ from gpuwise.predict.kernels.attention.features import (
     tree_features,
 )
 from gpuwise.predict.kernels.attention.net import bins, network_seconds, trees_log
+from gpuwise.predict.kernels.attention.specified import attention_flop, specified
 from gpuwise.predict.kernels.attention.training import tiles, training_time
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.units import MICRO
-from gpuwise.workload.transformer.attention_flop import attention_pairs
 
 F64 = NDArray[np.float64]
 
@@ -58,29 +58,6 @@ class Call(NamedTuple):
 
     kernel: kernels.Kernel | None
     shape: Shape
-
-
-def attention_flop(
-    batch: ArrayLike,
-    q_len: ArrayLike,
-    kv_len: ArrayLike,
-    heads: ArrayLike,
-    head_dim: ArrayLike,
-    v_head_dim: ArrayLike | None = None,
-    causal: bool = True,
-    window: ArrayLike = 0,
-) -> F64:
-    """FLOP of the two products of the forward pass, [R], counting only the query-key pairs a mask leaves (a
-    multiply-add is 2).
-
-    ``2 (head_dim + v_head_dim)`` for each pair and head; softmax is not counted. Causal: the exact sum over
-    queries of the keys each may see, not half the square. A window without causal mask lets each query see
-    ``min(kv_len, window)`` keys. The backward pass is 2.5 times this where it recomputes the scores (flash),
-    2 times where they were kept.
-    """
-    b, h, d = (np.asarray(x, dtype=np.float64) for x in (batch, heads, head_dim))
-    dv = d if v_head_dim is None else np.asarray(v_head_dim, dtype=np.float64)
-    return 2.0 * b * h * (d + dv) * attention_pairs(q_len, kv_len, causal=causal, window=window)
 
 
 def shape_of(
@@ -282,28 +259,6 @@ def _sigma(call: Call, seconds: F64, *, measured: bool) -> F64:
         sigma = np.hypot(sigma, _VERSION_SIGMA)
     beyond = np.log2(np.maximum(call.shape.kv_len / document["longest"][k.phase], 1.0))
     return np.hypot(sigma, _SIGMA_PER_OCTAVE * beyond)
-
-
-def specified(accelerator: Accelerator, dtype: str, s: Shape, causal: bool) -> KernelTime:
-    """Nothing related was measured: typical shares of the specified rates, a wide interval.
-
-    The larger of arithmetic at the median share of the matrix rate and bytes at the median share of the
-    bandwidth over the measured devices, plus a fixed latency.
-    """
-    generic = kernels.coefficients()["generic"]
-    width = kernels.dtype_bytes(dtype)
-    flop = attention_flop(s.batch, s.q_len, s.kv_len, s.heads, s.head_dim, s.v_head_dim, causal, s.window)
-    seen = np.where(s.window > 0, np.minimum(s.kv_len, s.window + s.q_len), s.kv_len)
-    moved = s.batch * (s.q_len * s.heads + seen * s.kv_heads) * (s.head_dim + s.v_head_dim) * width
-    rate = accelerator.peak("fp8" if kernels.arithmetic(dtype) == "fp8" else dtype)
-    seconds = (
-        np.maximum(
-            flop / (rate * generic["matrix_share"]),
-            moved / (accelerator.memory_bandwidth_bytes_per_s * generic["bandwidth_share"]),
-        )
-        + generic["latency_us"] * MICRO
-    )
-    return KernelTime(seconds, np.full(seconds.shape, generic["log_sigma"]), "specified")
 
 
 def attention_backward_time(

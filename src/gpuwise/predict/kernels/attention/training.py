@@ -28,6 +28,7 @@ from gpuwise.errors import UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.kernels.attention import implementations as kernels
 from gpuwise.predict.kernels.attention.features import BLOCK, Device, Shape, element_seconds
+from gpuwise.predict.kernels.attention.specified import specified
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.units import MICRO
 
@@ -143,8 +144,6 @@ def training_time(
     width = max(kernels.dtype_bytes(dtype), 2.0)
     device = kernels.device_for(accelerator, dtype)
     if chosen is None or device is None:
-        from gpuwise.predict.kernels.attention.fused import specified
-
         base = specified(accelerator, dtype, shape, causal)
         factor = BACKWARD_PRODUCTS if backward else 1.0
         return KernelTime(base.time_s * factor, base.log_sigma, base.basis)

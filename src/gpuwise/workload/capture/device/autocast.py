@@ -19,7 +19,7 @@ from torch._C import DispatchKey
 from gpuwise.workload.capture.device.patching import Patches, register_kernel
 
 if TYPE_CHECKING:
-    from gpuwise.workload.capture.device.accelerator import FakeAccelerator
+    from gpuwise.workload.capture.device.state import DeviceState
 
 LOWER = [
     "_convolution",
@@ -154,7 +154,7 @@ _WIDTH = {torch.float16: 0, torch.bfloat16: 0, torch.float32: 1}
 class Caster:
     """Casts with autocast's cache: a leaf weight's copy lives until the outermost autocast context ends."""
 
-    def __init__(self, acc: FakeAccelerator) -> None:
+    def __init__(self, acc: DeviceState) -> None:
         self.acc = acc
         self.cache: dict[int, tuple[Any, Tensor]] = {}
 
@@ -194,7 +194,7 @@ class Caster:
         return made
 
 
-def install(acc: FakeAccelerator, patches: Patches) -> Any:
+def install(acc: DeviceState, patches: Patches) -> Any:
     """Register the kernels and make autocast's key part of every call; returns the function that takes it back."""
     caster = Caster(acc)
     library = torch.library.Library("aten", "IMPL")

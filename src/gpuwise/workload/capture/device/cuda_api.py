@@ -13,13 +13,13 @@ from gpuwise.workload.capture.device.patching import Patches
 from gpuwise.workload.capture.device.streams import make_streams
 
 if TYPE_CHECKING:
-    from gpuwise.workload.capture.device.accelerator import FakeAccelerator
+    from gpuwise.workload.capture.device.state import DeviceState
 
 _RNN_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
 """``cudnnRNNMode_t``."""
 
 
-def install(acc: FakeAccelerator, patches: Patches) -> None:
+def install(acc: DeviceState, patches: Patches) -> None:
     """Replace the functions of ``torch.cuda`` and ``torch.accelerator``."""
     cuda = torch.cuda
     parts = {**_identity(acc), **_memory(acc), **_random(acc), **make_streams(acc)}
@@ -45,7 +45,7 @@ def install(acc: FakeAccelerator, patches: Patches) -> None:
     _install_internals(acc, patches)
 
 
-def _identity(acc: FakeAccelerator) -> dict[str, Any]:
+def _identity(acc: DeviceState) -> dict[str, Any]:
     properties = types.SimpleNamespace(
         name=acc.name,
         major=acc.capability[0],
@@ -111,7 +111,7 @@ def _identity(acc: FakeAccelerator) -> dict[str, Any]:
     }
 
 
-def _index(acc: FakeAccelerator, device: Any) -> int:
+def _index(acc: DeviceState, device: Any) -> int:
     if device is None:
         return acc.current_device
     if isinstance(device, int):
@@ -120,7 +120,7 @@ def _index(acc: FakeAccelerator, device: Any) -> int:
     return acc.current_device if device.index is None else device.index
 
 
-def _memory(acc: FakeAccelerator) -> dict[str, Any]:
+def _memory(acc: DeviceState) -> dict[str, Any]:
     ledger = acc.ledger
 
     def stats(device: Any = None) -> dict[str, int]:
@@ -177,7 +177,7 @@ def _memory(acc: FakeAccelerator) -> dict[str, Any]:
     }
 
 
-def _random(acc: FakeAccelerator) -> dict[str, Any]:
+def _random(acc: DeviceState) -> dict[str, Any]:
     def nothing(*args: Any, **kwargs: Any) -> None:
         return None
 
@@ -197,7 +197,7 @@ def _random(acc: FakeAccelerator) -> dict[str, Any]:
     }
 
 
-def _install_accelerator(acc: FakeAccelerator, patches: Patches, parts: dict[str, Any]) -> None:
+def _install_accelerator(acc: DeviceState, patches: Patches, parts: dict[str, Any]) -> None:
     module = getattr(torch, "accelerator", None)
     if module is None:
         return
@@ -228,7 +228,7 @@ def _install_accelerator(acc: FakeAccelerator, patches: Patches, parts: dict[str
             patches.set(module, name, value)
 
 
-def _install_internals(acc: FakeAccelerator, patches: Patches) -> None:
+def _install_internals(acc: DeviceState, patches: Patches) -> None:
     """Private entry points that torch's own Python code calls."""
     group = torch._C._group_tensors_by_device_and_dtype
     ledger = acc.ledger
@@ -266,7 +266,7 @@ def _install_internals(acc: FakeAccelerator, patches: Patches) -> None:
     patches.set(torch, "Generator", Generator)
 
 
-def _install_backends(acc: FakeAccelerator, patches: Patches) -> None:
+def _install_backends(acc: DeviceState, patches: Patches) -> None:
     """cuDNN is there; the fused inference paths of ``torch.nn`` transformers give way to the operations they stand for."""
     from torch.backends import cudnn, mha
 

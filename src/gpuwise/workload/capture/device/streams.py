@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpuwise.workload.capture.device.accelerator import FakeAccelerator
+    from gpuwise.workload.capture.device.state import DeviceState
 
 
-def make_streams(acc: FakeAccelerator) -> dict[str, Any]:
+def make_streams(acc: DeviceState) -> dict[str, Any]:
     """``Stream``, ``Event`` and the functions of ``torch.cuda`` that use them."""
     made = [0]
 

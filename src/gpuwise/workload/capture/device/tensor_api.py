@@ -13,7 +13,7 @@ from gpuwise.workload.capture.device.patching import Patches
 from gpuwise.workload.capture.device.values import guess
 
 if TYPE_CHECKING:
-    from gpuwise.workload.capture.device.accelerator import FakeAccelerator
+    from gpuwise.workload.capture.device.state import DeviceState
 
 _device_of = torch._C.TensorBase.device.__get__
 _is_meta = torch._C.TensorBase.is_meta.__get__
@@ -23,7 +23,7 @@ _ADDRESS_SHIFT = 12
 _NUMPY_ERROR = "can't convert {} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
 
 
-def install(acc: FakeAccelerator, patches: Patches) -> None:
+def install(acc: DeviceState, patches: Patches) -> None:
     """Replace what tells or changes a tensor's device."""
     ledger = acc.ledger
     labels = ledger.labels
@@ -55,7 +55,7 @@ def install(acc: FakeAccelerator, patches: Patches) -> None:
     _install_meta(acc, patches)
 
 
-def _install_moves(acc: FakeAccelerator, patches: Patches, device: Any) -> None:
+def _install_moves(acc: DeviceState, patches: Patches, device: Any) -> None:
     def to(self: Tensor, *given: Any, **kwargs: Any) -> Tensor:
         if inside[0]:
             return _to(self, *given, **kwargs)
@@ -127,7 +127,7 @@ def _move(
     )
 
 
-def _install_reads(acc: FakeAccelerator, patches: Patches, device: Any) -> None:
+def _install_reads(acc: DeviceState, patches: Patches, device: Any) -> None:
     numpy_of, tolist_of, repr_of = Tensor.numpy, Tensor.tolist, Tensor.__repr__
 
     def numpy(self: Tensor, *, force: bool = False) -> Any:
@@ -176,7 +176,7 @@ def _install_reads(acc: FakeAccelerator, patches: Patches, device: Any) -> None:
     patches.set(Tensor, "__repr__", show)
 
 
-def _install_data(acc: FakeAccelerator, patches: Patches) -> None:
+def _install_data(acc: DeviceState, patches: Patches) -> None:
     """``p.data = q`` and ``module.to()`` between real host tensors and pretended ones, keeping the Python object."""
     held = torch._C.TensorBase.data
 
@@ -244,7 +244,7 @@ _FACTORIES = [
 ]
 
 
-def _install_meta(acc: FakeAccelerator, patches: Patches) -> None:
+def _install_meta(acc: DeviceState, patches: Patches) -> None:
     """Tell a program's own ``device="meta"`` from torch's way of naming the pretended device."""
 
     def wrap(factory: Any) -> Any:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch._C import DispatchKey
 
 if TYPE_CHECKING:
-    from gpuwise.workload.capture.device.accelerator import FakeAccelerator
+    from gpuwise.workload.capture.device.state import DeviceState
 
 aten = torch.ops.aten
 MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3
@@ -178,7 +178,7 @@ def _told(reasons: dict[int, str]) -> str:
 
 
 def attention(
-    acc: FakeAccelerator,
+    acc: DeviceState,
     op: Any,
     query: Tensor,
     key: Tensor,

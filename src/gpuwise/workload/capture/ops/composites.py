@@ -21,7 +21,7 @@ from gpuwise.workload.capture.ops.attention import attention
 from gpuwise.workload.capture.ops.recurrent import RECURRENT
 
 if TYPE_CHECKING:
-    from gpuwise.workload.capture.device.accelerator import FakeAccelerator
+    from gpuwise.workload.capture.device.state import DeviceState
 
 aten = torch.ops.aten
 _BATCH_NORM_MIN_EPSILON = 0.0
@@ -33,7 +33,7 @@ def original(op: Any, *args: Any, **kwargs: Any) -> Any:
     return op._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
-def install(acc: FakeAccelerator) -> Any:
+def install(acc: DeviceState) -> Any:
     """Register; returns the function that takes everything back."""
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
@@ -58,7 +58,7 @@ def overload(name: str) -> Any:
     return getattr(found, which or "default", None) if found is not None else None
 
 
-def _dropout(acc: FakeAccelerator, op: Any) -> Any:
+def _dropout(acc: DeviceState, op: Any) -> Any:
     """``is_fused_kernel_acceptable`` of ATen/native/Dropout.cpp."""
 
     def dropout(input: Tensor, p: float, train: bool) -> Tensor:
@@ -69,7 +69,7 @@ def _dropout(acc: FakeAccelerator, op: Any) -> Any:
     return dropout
 
 
-def _softmax(acc: FakeAccelerator, op: Any) -> Any:
+def _softmax(acc: DeviceState, op: Any) -> Any:
     """Half to float in one kernel: ``softmax`` of ATen/native/SoftMax.cpp."""
     fused = aten._log_softmax.default if "log" in str(op) else aten._softmax.default
 
@@ -81,7 +81,7 @@ def _softmax(acc: FakeAccelerator, op: Any) -> Any:
     return softmax
 
 
-def _batch_norm(acc: FakeAccelerator, op: Any) -> Any:
+def _batch_norm(acc: DeviceState, op: Any) -> Any:
     def batch_norm(
         input: Tensor,
         weight: Any,
@@ -120,7 +120,7 @@ def cudnn_norm(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training:
     return x.shape[0] <= (880801 if training else 65535) and x.numel() < 2**31 - 1
 
 
-def _grid_sampler(acc: FakeAccelerator, op: Any) -> Any:
+def _grid_sampler(acc: DeviceState, op: Any) -> Any:
     """``cond_cudnn_grid_sampler`` of ATen/native/GridSampler.cpp."""
 
     def grid_sampler(input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Tensor:
@@ -142,7 +142,7 @@ def _grid_sampler(acc: FakeAccelerator, op: Any) -> Any:
     return grid_sampler
 
 
-def _ctc_loss(acc: FakeAccelerator, op: Any) -> Any:
+def _ctc_loss(acc: DeviceState, op: Any) -> Any:
     """Lengths are read by the host: ``ctc_loss`` of ATen/native/LossCTC.cpp."""
 
     def ctc_loss(
@@ -160,7 +160,7 @@ def _ctc_loss(acc: FakeAccelerator, op: Any) -> Any:
     return ctc_loss
 
 
-def _attention(acc: FakeAccelerator, op: Any) -> Any:
+def _attention(acc: DeviceState, op: Any) -> Any:
     def scaled_dot_product_attention(
         query: Tensor,
         key: Tensor,

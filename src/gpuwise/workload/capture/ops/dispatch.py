@@ -7,6 +7,7 @@ host tensors are real and keep their values.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +20,7 @@ from gpuwise.workload.capture.device.mode import PlainMode, dispatches_itself
 from gpuwise.workload.capture.record.capture import OpFlag
 
 if TYPE_CHECKING:
-    from gpuwise.workload.capture.device.accelerator import FakeAccelerator
+    from gpuwise.workload.capture.device.state import DeviceState
 
 aten = torch.ops.aten
 HOST_LIMIT = 4096
@@ -46,8 +47,10 @@ _MICRO = int(OpFlag.MICRO)
 class CaptureMode(PlainMode):
     """Runs operations without computing, keeps the ledger of storages and tells the observer."""
 
-    def __init__(self, accelerator: FakeAccelerator) -> None:
+    def __init__(self, accelerator: DeviceState, handlers: Mapping[Any, Any]) -> None:
         super().__init__()
+        self.handlers = handlers
+        """Operations whose result depends on values, by overload: who answers instead of the meta kernel."""
         self.acc = accelerator
         self.ledger = accelerator.ledger
         self.infos: dict[Any, OpInfo] = {}
@@ -59,9 +62,7 @@ class CaptureMode(PlainMode):
 
     def info(self, func: Any) -> OpInfo:
         info = OpInfo(func)
-        from gpuwise.workload.capture.device.data_dependent import HANDLERS
-
-        info.handler = HANDLERS.get(func)
+        info.handler = self.handlers.get(func)
         self.infos[func] = info
         return info
 

@@ -22,7 +22,7 @@ from gpuwise.workload.capture.device.ledger import META, inside
 from gpuwise.workload.capture.device.patching import Patches
 
 if TYPE_CHECKING:
-    from gpuwise.workload.capture.device.accelerator import FakeAccelerator
+    from gpuwise.workload.capture.device.state import DeviceState
 
 _WORK_ONLY = frozenset(
     {
@@ -153,7 +153,7 @@ def _plain(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in kwargs.items() if type(v).__name__ != "ScriptObject"}
 
 
-def _on_device(acc: FakeAccelerator, value: Any) -> bool:
+def _on_device(acc: DeviceState, value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return value.is_meta and acc.ledger.label(value).type == "cuda"
     return isinstance(value, (list, tuple)) and any(_on_device(acc, v) for v in value)
@@ -195,7 +195,7 @@ def load_distributed() -> None:
 
 
 @contextmanager
-def process_group(acc: FakeAccelerator, world_size: int, rank: int = 0, ranks_per_node: int = 8) -> Iterator[None]:
+def process_group(acc: DeviceState, world_size: int, rank: int = 0, ranks_per_node: int = 8) -> Iterator[None]:
     """For the length of the context this process is rank ``rank`` of ``world_size``, all pretended.
 
     Raises InputError if a real process group is there already, or if the rank is not in the group.
@@ -250,7 +250,7 @@ def _environment(world_size: int, rank: int, local: int) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _install(acc: FakeAccelerator, patches: Patches, world_size: int, rank: int) -> None:
+def _install(acc: DeviceState, patches: Patches, world_size: int, rank: int) -> None:
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -297,7 +297,7 @@ def _install_wrappers(patches: Patches) -> None:
     patches.set(DTensor, "is_cpu", property(lambda self: device(self).type == "cpu"))
 
 
-def _install_sharding(acc: FakeAccelerator, patches: Patches) -> None:
+def _install_sharding(acc: DeviceState, patches: Patches) -> None:
     """DTensor works out shapes with fake tensors of its own: there it sees torch as it is."""
     from torch.distributed.tensor import _sharding_prop
 

@@ -15,16 +15,14 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from gpuwise.workload.capture.device.accelerator import FakeAccelerator
+    from gpuwise.workload.capture.device.state import DeviceState
 
 aten = torch.ops.aten
 _MODULE = "torch.nn.attention.flex_attention"
-_acc: list[FakeAccelerator] = []
+_acc: list[DeviceState] = []
 
 
-def fused(
-    acc: FakeAccelerator, query: Tensor, key: Tensor, value: Tensor, block_mask: Any, scale: float | None, gqa: bool
-) -> Any:
+def fused(acc: DeviceState, query: Tensor, key: Tensor, value: Tensor, block_mask: Any, scale: float | None, gqa: bool) -> Any:
     """Output and log-sum-exp [B, H, L] of attention over query [B, H, L, E] and key [B, Hk, S, E]."""
     if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
         raise NotImplementedError("NYI: query, key, and value must be 4D tensors")
@@ -89,7 +87,7 @@ def _replacement(
     return run(query, key, value, block_mask, scale, enable_gqa, return_lse, return_aux)
 
 
-def install(acc: FakeAccelerator) -> Any:
+def install(acc: DeviceState) -> Any:
     """Replace the body of ``flex_attention``, so that every reference to it is met; returns the undoing function."""
     import torch.nn.attention.flex_attention as module
 

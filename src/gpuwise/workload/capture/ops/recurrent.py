@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._C import DispatchKey
 
 if TYPE_CHECKING:
-    from gpuwise.workload.capture.device.accelerator import FakeAccelerator
+    from gpuwise.workload.capture.device.state import DeviceState
 
 aten = torch.ops.aten
 _MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
@@ -25,11 +25,11 @@ def _original(op: Any, *args: Any) -> Any:
     return op._op_dk(DispatchKey.CompositeImplicitAutograd, *args)
 
 
-def _acceptable(acc: FakeAccelerator, x: Tensor) -> bool:
+def _acceptable(acc: DeviceState, x: Tensor) -> bool:
     return torch.backends.cudnn.enabled and x.dtype in _CUDNN_DTYPES and acc.is_device(x) and x.numel() > 0
 
 
-def _layers(acc: FakeAccelerator, op: Any) -> Any:
+def _layers(acc: DeviceState, op: Any) -> Any:
     mode = _MODES[op._schema.name.partition("::")[2]]
 
     def padded(
@@ -122,7 +122,7 @@ def _flat(params: Any) -> Tensor | None:
         return torch.as_strided(first.detach(), (total,), (1,), 0)
 
 
-def _lstm_cell(acc: FakeAccelerator, op: Any) -> Any:
+def _lstm_cell(acc: DeviceState, op: Any) -> Any:
     def lstm_cell(input: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None) -> Any:
         if not acc.is_device(input):
             return _original(op, input, hx, w_ih, w_hh, b_ih, b_hh)
@@ -133,7 +133,7 @@ def _lstm_cell(acc: FakeAccelerator, op: Any) -> Any:
     return lstm_cell
 
 
-def _gru_cell(acc: FakeAccelerator, op: Any) -> Any:
+def _gru_cell(acc: DeviceState, op: Any) -> Any:
     def gru_cell(input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None) -> Any:
         if not acc.is_device(input):
             return _original(op, input, hx, w_ih, w_hh, b_ih, b_hh)

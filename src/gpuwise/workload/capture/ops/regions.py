@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import sys
-from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,74 +17,10 @@ import torch.utils.checkpoint as checkpoint_module
 from torch import nn
 
 from gpuwise.workload.capture.device.patching import Patches
-from gpuwise.workload.capture.record.capture import OpFlag
+from gpuwise.workload.capture.device.regions import Regions
 
 if TYPE_CHECKING:
-    from gpuwise.workload.capture.device.accelerator import FakeAccelerator
-
-_COMPILED, _CHECKPOINTED = int(OpFlag.COMPILED), int(OpFlag.CHECKPOINTED)
-_sequence = torch._C._autograd._get_sequence_nr
-_node = torch._C._current_autograd_node
-
-
-class Regions:
-    """Where the program is; autograd's sequence numbers tell which backward nodes a compiled region made."""
-
-    def __init__(self) -> None:
-        self.compiled_depth = 0
-        self.checkpoint_depth = 0
-        self.requests: list[dict[str, Any]] = []
-        """Arguments of each ``torch.compile`` call: ``mode``, ``fullgraph``, ``dynamic``, ``backend``."""
-        self._begins: list[int] = []
-        self._ends: list[int] = []
-
-    def flags(self) -> int:
-        """``OpFlag`` bits of an operation issued now."""
-        bits = _CHECKPOINTED if self.checkpoint_depth else 0
-        if self.compiled_depth:
-            return bits | _COMPILED
-        if self._begins:
-            node = _node()
-            if node is not None:
-                number = node._sequence_nr()
-                i = bisect_right(self._begins, number) - 1
-                if i >= 0 and number < self._ends[i]:
-                    return bits | _COMPILED
-        return bits
-
-    def compiled(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call ``function`` as part of a compiled region."""
-        outermost = not self.compiled_depth
-        begin = _sequence()
-        self.compiled_depth += 1
-        try:
-            return function(*args, **kwargs)
-        finally:
-            self.compiled_depth -= 1
-            if outermost and _sequence() > begin:
-                self._begins.append(begin)
-                self._ends.append(_sequence())
-
-    def eager(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call ``function`` as excluded from compilation."""
-        depth, self.compiled_depth = self.compiled_depth, 0
-        try:
-            return function(*args, **kwargs)
-        finally:
-            self.compiled_depth = depth
-
-    def checkpointed(self, function: Any) -> Any:
-        """``function`` as part of a checkpointed region."""
-
-        @functools.wraps(function, updated=())
-        def run(*args: Any, **kwargs: Any) -> Any:
-            self.checkpoint_depth += 1
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self.checkpoint_depth -= 1
-
-        return run
+    from gpuwise.workload.capture.device.state import DeviceState
 
 
 class CompiledModule(nn.Module):
@@ -121,14 +56,14 @@ class CompiledModule(nn.Module):
         return iter(held)
 
 
-def install(acc: FakeAccelerator, patches: Patches) -> None:
+def install(acc: DeviceState, patches: Patches) -> None:
     """Replace ``torch.compile`` and what torch's checkpointing calls."""
     regions = acc.regions
     _install_compile(acc, regions, patches)
     _install_checkpoint(regions, patches)
 
 
-def _install_compile(acc: FakeAccelerator, regions: Regions, patches: Patches) -> None:
+def _install_compile(acc: DeviceState, regions: Regions, patches: Patches) -> None:
     def compile(model: Any = None, *, disable: bool = False, **options: Any) -> Any:
         if model is None:
             return lambda m: compile(m, disable=disable, **options)
