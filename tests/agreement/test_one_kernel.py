@@ -95,7 +95,7 @@ def product_in_compare(gpu: str, ask: Ask) -> float:
 
 
 def product_in_profile(gpu: str, ask: Ask) -> float:
-    from gpuwise.train.profile.against import _expected
+    from gpuwise.train.profile.device_comparison import _expected
     from gpuwise.train.profile.products import Product
 
     return _expected(Product("aten::mm", "bf16", SIDE, SIDE, SIDE, 1, count=1), card(gpu))[0]

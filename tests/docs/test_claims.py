@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tools.docs import claims as module
-from tools.docs.claims import Checked, Claim, at_path, check_claims, evaluate, main, read_claims, run_command
+from tools.docs.claims import Claim, ClaimResult, at_path, check_claims, evaluate, main, read_claims, run_command
 from tools.docs.claims_page import page
 
 from gpuwise.errors import FieldError
@@ -20,15 +20,15 @@ CLAIMS = read_claims(DATA)
 
 
 @pytest.fixture(scope="module")
-def checked() -> tuple[Checked, ...]:
+def checked() -> tuple[ClaimResult, ...]:
     return check_claims(CLAIMS)
 
 
-def test_no_figure_has_drifted(checked: tuple[Checked, ...]) -> None:
+def test_no_figure_has_drifted(checked: tuple[ClaimResult, ...]) -> None:
     assert [problem for c in checked for problem in c.problems] == []
 
 
-def test_the_page_is_what_the_figures_say(checked: tuple[Checked, ...]) -> None:
+def test_the_page_is_what_the_figures_say(checked: tuple[ClaimResult, ...]) -> None:
     assert PAGE.read_text(encoding="utf-8") == page(checked), "run `python -m tools.docs.claims docs/concepts/claims.md`"
 
 

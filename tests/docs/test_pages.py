@@ -69,10 +69,10 @@ def test_recorded_output_is_there() -> None:
 def test_refreshing_keeps_everything_but_the_output() -> None:
     page = "a\n\n```console\n$ gpuwise --version\nold\n```\n\n"
     page += "<!-- output: gpuwise --version -->\n```text\n```\nz\n"
-    shown = reference.refreshed(page)
+    shown = reference.refresh_page(page)
     assert shown.count(gpuwise.__version__) == 2 and "old" not in shown
     assert shown.startswith("a\n") and shown.endswith("```\nz\n")
-    assert reference.refreshed(shown) == shown
+    assert reference.refresh_page(shown) == shown
 
 
 @pytest.mark.parametrize(("page", "code"), [b for b in _blocks("python") if b[0].parent.name == "guides"])

@@ -150,7 +150,7 @@ def _check(claim: Claim, file: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class ClaimResult:
     """A claim with its recomputed ``values``; ``problems`` is empty when all is as written down."""
 
     claim: Claim
@@ -163,13 +163,13 @@ class Checked:
         return _PLACEHOLDER.sub(lambda m: figures[m[1]].text(self.values[m[1]]), text)
 
 
-def check_claims(claims: Sequence[Claim]) -> tuple[Checked, ...]:
+def check_claims(claims: Sequence[Claim]) -> tuple[ClaimResult, ...]:
     """Every claim recomputed; a command that several name runs once."""
     documents: dict[str, Any] = {}
     return tuple(_recompute(claim, documents) for claim in claims)
 
 
-def _recompute(claim: Claim, documents: dict[str, Any]) -> Checked:
+def _recompute(claim: Claim, documents: dict[str, Any]) -> ClaimResult:
     values: dict[str, float] = {}
     problems: list[str] = []
     for figure in claim.figures:
@@ -181,14 +181,14 @@ def _recompute(claim: Claim, documents: dict[str, Any]) -> Checked:
             else:
                 value = float(evaluate(figure.formula, values))
         except (GpuwiseError, ValueError, KeyError, ZeroDivisionError) as error:
-            return Checked(claim, values, (*problems, f"{claim.id}: {figure.name}: {error}"))
+            return ClaimResult(claim, values, (*problems, f"{claim.id}: {figure.name}: {error}"))
         values[figure.name] = value
         if not abs(value / figure.expected - 1.0) <= figure.tolerance:
             problems.append(
                 f"{claim.id}: {figure.name} is {value:.6g}, written down as {figure.expected:.6g} "
                 f"(within {100 * figure.tolerance:g} %)"
             )
-    return Checked(claim, values, (*problems, *_contradictions(claim, values)))
+    return ClaimResult(claim, values, (*problems, *_contradictions(claim, values)))
 
 
 def _contradictions(claim: Claim, values: Mapping[str, float]) -> list[str]:

@@ -7,7 +7,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
-from tools.docs.claims import Checked
+from tools.docs.claims import ClaimResult
 
 STAMP = "<!-- Written by `python -m tools.docs.claims docs/concepts/claims.md` from claims.toml. Do not edit. -->"
 WIDTH = 130
@@ -15,7 +15,7 @@ WORDS = {"right": "right", "corrected": "**corrected**", "depends": "*depends*"}
 SENTENCES = {"right": "**Right.**", "corrected": "**Not so.**", "depends": "**It depends.**"}
 
 
-def page(checked: Sequence[Checked]) -> str:
+def page(checked: Sequence[ClaimResult]) -> str:
     """The whole page."""
     count = Counter(c.claim.verdict for c in checked)
     lines = [STAMP, "", "# Claims people repeat", ""]
@@ -40,7 +40,7 @@ def page(checked: Sequence[Checked]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _section(c: Checked) -> list[str]:
+def _section(c: ClaimResult) -> list[str]:
     claim = c.claim
     lines = [f"### {claim.title}", "", f"> {claim.claim}", ""]
     lines += _wrapped(f"{SENTENCES[claim.verdict]} {c.fill(' '.join(claim.says.split()))}")

@@ -134,7 +134,7 @@ def examples(text: str) -> Iterator[tuple[str, str]]:
         yield match["shown"] or match["said"], match["body"]
 
 
-def refreshed(text: str) -> str:
+def refresh_page(text: str) -> str:
     """``text`` with the output of its examples as they are today; one without an answer keeps what it has."""
 
     def again(match: re.Match[str]) -> str:
@@ -175,7 +175,7 @@ def main(arguments: Sequence[str]) -> int:
     if flags == {"--examples"}:
         for path in paths:
             for page in sorted(path.rglob("*.md")) if path.is_dir() else [path]:
-                page.write_text(refreshed(page.read_text(encoding="utf-8")), encoding="utf-8")
+                page.write_text(refresh_page(page.read_text(encoding="utf-8")), encoding="utf-8")
         return 0
     stale = []
     for name, text in pages().items():

@@ -11,14 +11,14 @@ import numpy as np
 from gpuwise.report.figures import GRID, INK, MARKERS, MUTED, SMALL, Drawing, colour, draw, legend_below, margins, room_for
 from gpuwise.report.files import PAGE_SUFFIXES, write_text
 from gpuwise.report.page import TableCell, TableRow, figures, heading, notes, page, table, verdict
-from gpuwise.train.profile.spans import NO_SPANS, common, spans
+from gpuwise.train.profile.spans import NO_SPANS, intersection, spans
 from gpuwise.units import GIGA, MILLI, format_duration, format_rate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from gpuwise.train.profile.against import Slower
+    from gpuwise.train.profile.device_comparison import Slower
     from gpuwise.train.profile.findings.finding import Finding
     from gpuwise.train.profile.result import Profile
     from gpuwise.train.profile.trace import Floats
@@ -144,7 +144,7 @@ def _timeline_drawing(profile: Profile) -> Drawing | None:
     wide = float(window[1] - window[0])
     lanes: dict[str, Floats] = {}
     for name, own in data.traced.layers:
-        inside = common(own, window.reshape(1, 2)) if len(own) else NO_SPANS
+        inside = intersection(own, window.reshape(1, 2)) if len(own) else NO_SPANS
         if len(inside):
             lanes[name] = _thinned(inside, wide / MOST_PIECES)
     lanes = {k: v for k, v in lanes.items() if float((v[:, 1] - v[:, 0]).sum()) >= LEAST * wide}

@@ -37,7 +37,7 @@ from gpuwise.tui.state import State
 
 STALE_S = 3.0
 """A driver that has not answered for this long is said to be silent."""
-SAID_S = 4.0
+MESSAGE_S = 4.0
 """How long a word on what a key has done stays."""
 PARTS = ("head", "cards", "chart", "processes", "foot")
 
@@ -218,7 +218,7 @@ class TopApp(Actions):
 
     def say(self, words: str) -> None:
         """Say at the bottom, for a moment, what a key has done."""
-        self.state.said, self._said_until_s = words, time.monotonic() + SAID_S
+        self.state.message, self._said_until_s = words, time.monotonic() + MESSAGE_S
         self.redraw()
 
     def open(self, dialog: Dialog, done: Callable[[str | None], None] | None = None) -> None:
@@ -256,9 +256,9 @@ class TopApp(Actions):
         now_s = time.monotonic()
         since_s = self.sampler.asking_since_s
         silent_s = None if since_s is None or now_s - since_s < STALE_S else now_s - since_s
-        over = self.state.said and now_s >= self._said_until_s
+        over = self.state.message and now_s >= self._said_until_s
         if over:
-            self.state.said = ""
+            self.state.message = ""
         if silent_s is not None or self.state.stale_s is not None or over:
             self.state.stale_s = silent_s
             self.redraw()

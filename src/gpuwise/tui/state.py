@@ -37,7 +37,7 @@ class State:
     zoom: int = 1
     paused: bool = False
     typing: str | None = None
-    said: str = ""
+    message: str = ""
     stale_s: float | None = None
     began_s: float | None = None
     """``at_s`` of the first frame."""

@@ -16,7 +16,7 @@ import pytest
 
 from gpuwise.cli.doctor.view import show_diagnosis
 from gpuwise.machine.doctor.report import diagnose
-from gpuwise.machine.doctor.scripted import scripted, torch
+from gpuwise.machine.doctor.scripted_machine import scripted_machine, torch
 from gpuwise.testing.fake_nvml import FakeNvml
 
 pytest_plugins = ["gpuwise.testing.fake_nvml.fixture"]
@@ -245,7 +245,7 @@ def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv("COLUMNS", str(width))
         monkeypatch.setenv("NO_COLOR", "1")
         error = "The NVIDIA driver on your system is too old (found version 12040)"
-        machine = scripted(driver="550.54.14", cuda=(12, 4), answers=[torch("2.13.0+cu130", "13.0", CU130, error=error)])
+        machine = scripted_machine(driver="550.54.14", cuda=(12, 4), answers=[torch("2.13.0+cu130", "13.0", CU130, error=error)])
         show_diagnosis(diagnose(machine.look()), notes=True)
         return capsys.readouterr().out
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuwise.errors import FieldError, InputError
 from gpuwise.facts.offers.company_prices import TEMPLATE, import_offers, parse_import
-from gpuwise.facts.offers.currency import HOURS_PER_MONTH, UNITS, Quoted, quoted
+from gpuwise.facts.offers.currency import HOURS_PER_MONTH, UNITS, Quote, parse_quote
 from gpuwise.facts.offers.table import format_offers, parse_offers
 
 DAY = datetime.date(2026, 11, 21)
@@ -165,12 +165,12 @@ def test_a_byte_order_mark_is_no_harm(tmp_path: Path) -> None:
 
 @given(amount=st.floats(1e-3, 1e3), rate=st.floats(0.01, 2.0), count=st.integers(1, 64), unit=st.sampled_from(UNITS))
 def test_conversion_is_linear_and_undone_by_arithmetic(amount: float, rate: float, count: int, unit: str) -> None:
-    how = quoted("EUR", rate, unit)
+    how = parse_quote("EUR", rate, unit)
     usd = how.usd_per_hour(amount, count)
     paid = usd * (count if "instance" in unit else 1) * (HOURS_PER_MONTH if "month" in unit else 1)
     assert paid == pytest.approx(amount * rate)
     assert how.usd_per_hour(2 * amount, count) == pytest.approx(2 * usd)
-    assert Quoted().usd_per_hour(amount, count) == amount
+    assert Quote().usd_per_hour(amount, count) == amount
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 60)), min_size=2, max_size=6))

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from gpuwise.errors import UnknownNameError
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.offers.price_moves import moves
-from gpuwise.facts.offers.search import KINDS, ORDERS, Wanted, accelerators_of, best_of_each, meant_by, ordered, select
+from gpuwise.facts.offers.search import (
+    KINDS,
+    ORDERS,
+    OfferFilter,
+    accelerators_of,
+    best_of_each,
+    offers_named,
+    select,
+    sort_offers,
+)
 from gpuwise.facts.offers.table import Offer
 
 DAY = datetime.date(2026, 11, 21)
@@ -39,55 +48,56 @@ LISTED = (offer(), T4, MI300X)
 
 
 def test_words() -> None:
-    assert meant_by("", LISTED) == LISTED
-    assert meant_by("h100-sxm-80gb", LISTED) == (offer(),)
-    assert meant_by("h100", LISTED) == (offer(),)
-    assert meant_by("lambda amd", LISTED) == (MI300X,)
-    assert meant_by("eu-west", LISTED) == (T4,)
-    assert meant_by("apple-m2-ultra", LISTED) == ()
+    assert offers_named("", LISTED) == LISTED
+    assert offers_named("h100-sxm-80gb", LISTED) == (offer(),)
+    assert offers_named("h100", LISTED) == (offer(),)
+    assert offers_named("lambda amd", LISTED) == (MI300X,)
+    assert offers_named("eu-west", LISTED) == (T4,)
+    assert offers_named("apple-m2-ultra", LISTED) == ()
     with pytest.raises(UnknownNameError):
-        meant_by("nonsense words", LISTED)
+        offers_named("nonsense words", LISTED)
     assert "h100-pcie-80gb" in accelerators_of("h100") and accelerators_of("4090") == ("rtx-4090",)
 
 
 @pytest.mark.parametrize(
     ("wanted", "found"),
     [
-        (Wanted(), {"h100-sxm-80gb", "t4", "mi300x"}),
-        (Wanted(kind="spot"), {"h100-sxm-80gb", "mi300x"}),
-        (Wanted(kind="reserved", max_usd_per_hour=1.9), set()),
-        (Wanted(provider="LAMB"), {"h100-sxm-80gb", "mi300x"}),
-        (Wanted(region="us-west"), {"h100-sxm-80gb", "mi300x"}),
-        (Wanted(count=1), {"t4"}),
-        (Wanted(min_memory_bytes=100e9), {"mi300x"}),
-        (Wanted(max_usd_per_hour=0.5), {"t4"}),
+        (OfferFilter(), {"h100-sxm-80gb", "t4", "mi300x"}),
+        (OfferFilter(kind="spot"), {"h100-sxm-80gb", "mi300x"}),
+        (OfferFilter(kind="reserved", max_usd_per_hour=1.9), set()),
+        (OfferFilter(provider="LAMB"), {"h100-sxm-80gb", "mi300x"}),
+        (OfferFilter(region="us-west"), {"h100-sxm-80gb", "mi300x"}),
+        (OfferFilter(count=1), {"t4"}),
+        (OfferFilter(min_memory_bytes=100e9), {"mi300x"}),
+        (OfferFilter(max_usd_per_hour=0.5), {"t4"}),
     ],
 )
-def test_filters(wanted: Wanted, found: set[str]) -> None:
+def test_filters(wanted: OfferFilter, found: set[str]) -> None:
     assert {row.accelerator.id for row in select(LISTED, wanted)} == found
 
 
 def test_price_of_work() -> None:
-    (h100,) = select([offer()], Wanted())
+    (h100,) = select([offer()], OfferFilter())
     a = accelerators()["h100-sxm-80gb"]
     assert h100.usd_per_pflop_hour == pytest.approx(3.0 / (a.peak("bf16") / 1e15)) == pytest.approx(3.033, rel=1e-3)
     assert h100.usd_per_gb_hour == pytest.approx(3.0 / (a.memory_bytes / 1e9))
-    (t4,) = select([T4], Wanted())
+    (t4,) = select([T4], OfferFilter())
     assert t4.usd_per_pflop_hour is None, "a T4 has no bf16"
 
 
 def test_orders() -> None:
-    rows = select(LISTED, Wanted())
-    assert [r.accelerator.id for r in ordered(rows, "price", DAY)] == ["t4", "h100-sxm-80gb", "mi300x"], "no stock is last"
-    assert next(r.accelerator.id for r in ordered(rows, "per-pflop", DAY)) == "h100-sxm-80gb"
-    old = select([offer(as_of=datetime.date(2026, 1, 1)), offer(provider="new")], Wanted())
-    assert ordered(old, "age", DAY)[0].offer.provider == "new"
+    rows = select(LISTED, OfferFilter())
+    assert [r.accelerator.id for r in sort_offers(rows, "price", DAY)] == ["t4", "h100-sxm-80gb", "mi300x"], "no stock is last"
+    assert next(r.accelerator.id for r in sort_offers(rows, "per-pflop", DAY)) == "h100-sxm-80gb"
+    old = select([offer(as_of=datetime.date(2026, 1, 1)), offer(provider="new")], OfferFilter())
+    assert sort_offers(old, "age", DAY)[0].offer.provider == "new"
 
 
 def test_the_best_of_each() -> None:
-    rows = ordered(
+    rows = sort_offers(
         select(
-            [offer(), offer(region="eu"), offer(provider="aws", on_demand_usd_per_hour=9.0), offer(kind="contract")], Wanted()
+            [offer(), offer(region="eu"), offer(provider="aws", on_demand_usd_per_hour=9.0), offer(kind="contract")],
+            OfferFilter(),
         ),
         "price",
         DAY,
@@ -107,7 +117,7 @@ def test_a_search_only_drops_and_orders(prices: list[float], kind, order, limit:
         offer(on_demand_usd_per_hour=p, spot_usd_per_hour=p / 2, reserved_usd_per_hour=p / 3, region=str(i))
         for i, p in enumerate(prices)
     ]
-    found = ordered(select(listed, Wanted(kind=kind, max_usd_per_hour=limit)), order, DAY)
+    found = sort_offers(select(listed, OfferFilter(kind=kind, max_usd_per_hour=limit)), order, DAY)
     assert {r.offer for r in found} <= set(listed) and all(r.usd_per_hour <= limit for r in found)
     if order != "age":
         assert [r.usd_per_hour for r in found] == sorted(r.usd_per_hour for r in found)

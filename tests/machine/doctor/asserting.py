@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpuwise.machine.doctor.report import diagnose
-from gpuwise.machine.doctor.scripted import Scripted
+from gpuwise.machine.doctor.scripted_machine import ScriptedMachine
 
-Scenario = tuple[Callable[[], Scripted], str, tuple[str, ...]]
+Scenario = tuple[Callable[[], ScriptedMachine], str, tuple[str, ...]]
 """How to make the machine, the finding that names its cause, and words of the commands that mend it."""
 
 
@@ -23,7 +23,7 @@ def assert_cause(scenario: Scenario) -> None:
     assert fault.fixes and fault.evidence and fault.why and fault.check
 
 
-def assert_healthy(make: Callable[[], Scripted]) -> None:
+def assert_healthy(make: Callable[[], ScriptedMachine]) -> None:
     """Nothing is found at fault."""
     found = diagnose(make().look())
     assert [f.id for f in found.faults] == []

@@ -16,14 +16,14 @@ from gpuwise.machine.doctor.checks.table import CHECKS, examine, verdict_of
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity, Verdict
 from gpuwise.machine.doctor.images import compose, dockerfile
 from gpuwise.machine.doctor.report import Diagnosis, diagnose, document, fix_plan, summary
-from gpuwise.machine.doctor.scripted import Scripted, scripted, torch
+from gpuwise.machine.doctor.scripted_machine import ScriptedMachine, scripted_machine, torch
 from gpuwise.machine.doctor.share import redact, share_text
 
 CU130 = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
 FINE = torch("2.13.0+cu130", "13.0", CU130, devices=[(8, 9)])
 
 
-def _scenarios() -> Iterator[tuple[str, Callable[[], Scripted]]]:
+def _scenarios() -> Iterator[tuple[str, Callable[[], ScriptedMachine]]]:
     for path in sorted(Path(__file__).parent.glob("test_scenarios_*.py")):
         scenarios = import_module(f".{path.stem}", __package__)
         yield from ((name, made[0]) for name, made in scenarios.FAULTY.items())
@@ -129,7 +129,7 @@ def test_the_script_does_the_steps_and_asks_before_a_restart(diagnoses: dict[str
 
 def test_the_script_stops_at_the_first_command_that_fails(tmp_path: Path) -> None:
     finding = Finding("x", Severity.LIMIT, "x", ("x",), "x", (Fix("x", ("false", "sudo never")),), "x")
-    assert _run(fix_plan(Diagnosis(scripted().look(), (finding,))), "y\n", tmp_path) == (1, "")
+    assert _run(fix_plan(Diagnosis(scripted_machine().look(), (finding,))), "y\n", tmp_path) == (1, "")
 
 
 def test_what_a_script_cannot_do_is_a_comment(diagnoses: dict[str, Diagnosis]) -> None:
@@ -143,7 +143,7 @@ def test_what_a_script_cannot_do_is_a_comment(diagnoses: dict[str, Diagnosis]) -
 
 @pytest.mark.parametrize("text", ["0\nrm -rf ~", "0\r\nreboot", "$(reboot)", "`reboot`", "'; reboot; '", "\x1b]0;x\x07"])
 def test_nothing_of_the_machine_becomes_a_command(text: str, tmp_path: Path) -> None:
-    machine = scripted(answers=[torch("2.13.0+cu130", "13.0", CU130, error=text)]).but(
+    machine = scripted_machine(answers=[torch("2.13.0+cu130", "13.0", CU130, error=text)]).but(
         environment={"CUDA_VISIBLE_DEVICES": text, "LD_LIBRARY_PATH": f"{text}:/x/stubs"}, files={"/x/stubs/libcuda.so": ""}
     )
     script = fix_plan(diagnose(machine.look()))
@@ -152,7 +152,7 @@ def test_nothing_of_the_machine_becomes_a_command(text: str, tmp_path: Path) -> 
 
 
 def test_a_healthy_machine_has_nothing_to_fix(tmp_path: Path) -> None:
-    script = fix_plan(diagnose(scripted(answers=[FINE]).look()))
+    script = fix_plan(diagnose(scripted_machine(answers=[FINE]).look()))
     assert "# Nothing to fix." in script and "if ask" not in script
 
 
@@ -177,7 +177,7 @@ def test_a_shared_report_names_nobody() -> None:
         "cannot reach 203.0.113.77 or fe80::1ff:fe23:4567:890a as ada@example.org on engine7 (00:1a:2b:3c:4d:5e), "
         "password=hunter2, https://ada:s3cret@pypi.example/simple, hf_abcdefghijklmnop, serial 1324500000"
     )
-    machine = scripted(answers=[torch("2.13.0+cu130", "13.0", CU130, error=error)]).but(
+    machine = scripted_machine(answers=[torch("2.13.0+cu130", "13.0", CU130, error=error)]).but(
         environment={"CUDA_VISIBLE_DEVICES": "GPU-00000000-1111-2222-3333-444444444444", "PYTHONPATH": "/home/ada/src"}
     )
     text = share_text(diagnose(machine.look()), names={"engine7": "<host>", "ada": "<user>"})
@@ -187,12 +187,14 @@ def test_a_shared_report_names_nobody() -> None:
 
 @pytest.mark.parametrize("version", ["580.95.05", "9.10.2.21", "2.13.0+cu130", "12.8.4.1", "2.30.7"])
 def test_versions_are_no_addresses(version: str) -> None:
-    machine = scripted(answers=[FINE], packages={"nvidia-cudnn-cu13": "9.10.2.21", "nvidia-cublas-cu12": "12.8.4.1"}).look()
+    machine = scripted_machine(
+        answers=[FINE], packages={"nvidia-cudnn-cu13": "9.10.2.21", "nvidia-cublas-cu12": "12.8.4.1"}
+    ).look()
     assert redact(f"version {version}, found", machine, {}) == f"version {version}, found"
 
 
 def test_names_that_are_parts_of_words_stay() -> None:
-    machine = scripted().look()
+    machine = scripted_machine().look()
     assert redact("torchvision on torch1 by torch", machine, {"torch1": "<host>"}) == "torchvision on <host> by torch"
 
 
@@ -225,28 +227,28 @@ def test_names_that_are_parts_of_words_stay() -> None:
 def test_a_dockerfile_fits_driver_and_card(
     card: str, driver: str, cuda: tuple[int, int] | None, base: str | None, wheel: str
 ) -> None:
-    text = dockerfile(scripted(cards=(card,), driver=driver, cuda=cuda).look())
+    text = dockerfile(scripted_machine(cards=(card,), driver=driver, cuda=cuda).look())
     assert [line for line in text.splitlines() if line.startswith("FROM")] == ([f"FROM {base}"] if base else [])
     assert wheel in text
 
 
 def test_nvidias_own_image_is_offered_where_it_runs() -> None:
     assert "FROM nvcr.io/nvidia/pytorch:24.05-py3" in dockerfile(
-        scripted(cards=("H100 SXM",), driver="550.54.14", cuda=(12, 4)).look()
+        scripted_machine(cards=("H100 SXM",), driver="550.54.14", cuda=(12, 4)).look()
     )
     assert "FROM nvcr.io/nvidia/pytorch:25.12-py3" in dockerfile(
-        scripted(cards=("B200",), driver="590.44.01", cuda=(13, 1)).look()
+        scripted_machine(cards=("B200",), driver="590.44.01", cuda=(13, 1)).look()
     )
     # its CUDA 12.4 has no code for Blackwell
-    assert "nvcr.io" not in dockerfile(scripted(cards=("RTX 5090",), driver="570.124.06", cuda=(12, 8)).look())
+    assert "nvcr.io" not in dockerfile(scripted_machine(cards=("RTX 5090",), driver="570.124.06", cuda=(12, 8)).look())
 
 
 def test_compose_hands_in_what_there_is() -> None:
-    one = compose(scripted().look())
+    one = compose(scripted_machine().look())
     assert "driver: nvidia" in one and "capabilities: [gpu]" in one and "shm_size: 8gb" in one and "memlock" not in one
-    assert "memlock: -1" in compose(scripted(cards=("H100 SXM",) * 8).look())
-    assert "driver: nvidia" not in compose(scripted(cards=(), driver=None).look())
-    assert "python:3.12-slim" in dockerfile(scripted(cards=(), driver=None).look())
+    assert "memlock: -1" in compose(scripted_machine(cards=("H100 SXM",) * 8).look())
+    assert "driver: nvidia" not in compose(scripted_machine(cards=(), driver=None).look())
+    assert "python:3.12-slim" in dockerfile(scripted_machine(cards=(), driver=None).look())
 
 
 # --- the verdict ---
@@ -265,12 +267,12 @@ def test_two_findings_that_would_hide_each_other_leave_the_first() -> None:
     def check(name: str, hides: str) -> Callable[[object], list[Finding]]:
         return lambda _: [Finding(name, Severity.LIMIT, "x", (), "x", hides=(hides,))]
 
-    machine = scripted().look()
+    machine = scripted_machine().look()
     assert [f.id for f in examine(machine, (check("a-1", "b-*"), check("b-2", "a-*")))] == ["a-1"]
     assert [f.id for f in examine(machine, (check("torch-sees-no-gpu", "x"), check("b", "*-sees-no-gpu")))] == ["b"]
     assert len(set(CHECKS)) == len(CHECKS)
 
 
 def test_the_summary_counts_cards() -> None:
-    assert summary(scripted(cards=["H100 SXM"] * 8).look()).startswith("8 x H100 SXM")
-    assert summary(scripted(cards=(), driver=None).look()).startswith("no GPU that answers")
+    assert summary(scripted_machine(cards=["H100 SXM"] * 8).look()).startswith("8 x H100 SXM")
+    assert summary(scripted_machine(cards=(), driver=None).look()).startswith("no GPU that answers")

@@ -9,7 +9,7 @@ import pytest
 from gpuwise.errors import DriverMismatchError
 from gpuwise.machine.devices.null import NullCard
 from gpuwise.machine.doctor.report import diagnose
-from gpuwise.machine.doctor.scripted import Scripted, scripted, torch
+from gpuwise.machine.doctor.scripted_machine import ScriptedMachine, scripted_machine, torch
 
 from .asserting import assert_cause, assert_healthy
 
@@ -20,19 +20,19 @@ NO_IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution
 TOO_OLD = "CUDA initialization: The NVIDIA driver on your system is too old (found version 12040)."
 UNKNOWN = "CUDA initialization: CUDA unknown error - this may be due to an incorrectly set up environment"
 
-FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
+FAULTY: dict[str, tuple[Callable[[], ScriptedMachine], str, tuple[str, ...]]] = {
     "S1 CPU-only wheel": (
-        lambda: scripted(answers=[torch("2.13.0+cpu", None)]),
+        lambda: scripted_machine(answers=[torch("2.13.0+cpu", None)]),
         "torch-cpu-wheel",
         ("pip uninstall -y torch", "pip install torch==2.13.0"),
     ),
     "S2 driver 550 and a CUDA 13 wheel": (
-        lambda: scripted(driver="550.54.14", cuda=(12, 4), answers=[torch("2.13.0+cu130", "13.0", CU130, error=TOO_OLD)]),
+        lambda: scripted_machine(driver="550.54.14", cuda=(12, 4), answers=[torch("2.13.0+cu130", "13.0", CU130, error=TOO_OLD)]),
         "torch-driver-too-old",
         ("'torch==2.13.*' --index-url https://download.pytorch.org/whl/cu126",),
     ),
     "S3 RTX 5090 and a CUDA 12.4 wheel": (
-        lambda: scripted(
+        lambda: scripted_machine(
             cards=("RTX 5090",),
             driver="570.124.06",
             cuda=(12, 8),
@@ -42,14 +42,14 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
         ("'torch==2.11.*' --index-url https://download.pytorch.org/whl/cu128",),
     ),
     "S4 GTX 1080 Ti and a CUDA 13 wheel": (
-        lambda: scripted(
+        lambda: scripted_machine(
             cards=("GTX 1080 Ti",), answers=[torch("2.13.0+cu130", "13.0", CU130, devices=[(6, 1)], ran=[NO_IMAGE])]
         ),
         "torch-lacks-card",
         ("'torch==2.13.*' --index-url https://download.pytorch.org/whl/cu126",),
     ),
     "S6 driver and library apart": (
-        lambda: scripted(
+        lambda: scripted_machine(
             failed=DriverMismatchError("driver/library version mismatch", vendor="nvidia", code=18),
             answers=[torch("2.13.0+cu130", "13.0", CU130, error="Error 803: system has unsupported display driver")],
         ).but(files={"/sys/module/nvidia/version": "580.82.09\n"}),
@@ -57,14 +57,14 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
         ("sudo reboot",),
     ),
     "S7 CUDA_VISIBLE_DEVICES is empty": (
-        lambda: scripted(answers=[torch("2.13.0+cu130", "13.0", CU130, error="No CUDA GPUs are available")]).but(
+        lambda: scripted_machine(answers=[torch("2.13.0+cu130", "13.0", CU130, error="No CUDA GPUs are available")]).but(
             environment={"CUDA_VISIBLE_DEVICES": ""}
         ),
         "cuda-visible-devices-empty",
         ("unset CUDA_VISIBLE_DEVICES",),
     ),
     "S10 RTX 5090 and GTX 1080 Ti in one box": (
-        lambda: scripted(
+        lambda: scripted_machine(
             cards=("RTX 5090", "GTX 1080 Ti"),
             answers=[torch("2.13.0+cu130", "13.0", CU130, devices=[(12, 0), (6, 1)], ran=[True, NO_IMAGE])],
         ),
@@ -72,23 +72,25 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
         ("export CUDA_VISIBLE_DEVICES=GPU-00000000-", "whl/cu126"),
     ),
     "S11 nvidia_uvm stale after a suspend": (
-        lambda: scripted(answers=[torch("2.13.0+cu130", "13.0", CU130, error=UNKNOWN)]),
+        lambda: scripted_machine(answers=[torch("2.13.0+cu130", "13.0", CU130, error=UNKNOWN)]),
         "uvm-stale",
         ("sudo rmmod nvidia_uvm", "sudo modprobe nvidia_uvm"),
     ),
 }
 
-HEALTHY: dict[str, Callable[[], Scripted]] = {
-    "S5 GB10, sm_121 on sm_120 code": lambda: scripted(
+HEALTHY: dict[str, Callable[[], ScriptedMachine]] = {
+    "S5 GB10, sm_121 on sm_120 code": lambda: scripted_machine(
         cards=("GB10",), answers=[torch("2.13.0+cu130", "13.0", "sm_80 sm_90 sm_100 sm_110 sm_120", devices=[(12, 1)])]
     ),
-    "S8 no nvidia-smi, NVML fine": lambda: scripted(answers=[torch("2.13.0+cu130", "13.0", CU130, devices=[(8, 9)])]).but(
+    "S8 no nvidia-smi, NVML fine": lambda: scripted_machine(answers=[torch("2.13.0+cu130", "13.0", CU130, devices=[(8, 9)])]).but(
         paths={"nvidia-smi": None}
     ),
-    "S9 driver 535 and a CUDA 12.8 wheel": lambda: scripted(
+    "S9 driver 535 and a CUDA 12.8 wheel": lambda: scripted_machine(
         driver="535.183.01", cuda=(12, 2), answers=[torch("2.8.0+cu128", "12.8", CU128, devices=[(8, 9)])]
     ),
-    "S12 RTX 4090, all as it should be": lambda: scripted(answers=[torch("2.6.0+cu124", "12.4", CU124, devices=[(8, 9)])]),
+    "S12 RTX 4090, all as it should be": lambda: scripted_machine(
+        answers=[torch("2.6.0+cu124", "12.4", CU124, devices=[(8, 9)])]
+    ),
 }
 
 
@@ -139,4 +141,4 @@ def test_a_card_whose_exact_number_is_not_listed_is_fine(
 ) -> None:
     cuda = wheel.rpartition("+cu")[2]
     answers = [torch(wheel, f"{cuda[:2]}.{cuda[2:]}", architectures, devices=[capability])]
-    assert diagnose(scripted(cards=(NullCard(card),), answers=answers).look()).faults == ()
+    assert diagnose(scripted_machine(cards=(NullCard(card),), answers=answers).look()).faults == ()

@@ -11,7 +11,7 @@ from gpuwise.machine.devices.null import NullCard
 from gpuwise.machine.devices.readings import EventReason, Peer, State
 from gpuwise.machine.doctor.host import CommandResult
 from gpuwise.machine.doctor.report import diagnose
-from gpuwise.machine.doctor.scripted import Scripted, scripted
+from gpuwise.machine.doctor.scripted_machine import ScriptedMachine, scripted_machine
 
 from .asserting import assert_cause, assert_healthy
 
@@ -22,23 +22,27 @@ GPUS = "/proc/driver/nvidia/gpus/0000:01:00.0/information"
 OVER_PCIE = [Peer(0, 1, "pcie host bridge", None, True)]
 
 
-def card(name: str = "RTX 4090", *, identity: dict | None = None, health: dict | None = None, **sample: object) -> Scripted:
-    return scripted(cards=(NullCard(name, sample=sample, identity=identity or {}, health=health or {}),))
+def card(
+    name: str = "RTX 4090", *, identity: dict | None = None, health: dict | None = None, **sample: object
+) -> ScriptedMachine:
+    return scripted_machine(cards=(NullCard(name, sample=sample, identity=identity or {}, health=health or {}),))
 
 
-def logged(*lines: str, cards: tuple = ("H100 SXM",)) -> Scripted:
-    return scripted(cards=cards).but(commands={"dmesg": CommandResult(0, "\n".join(["[ 0.0] Linux", *lines]))})
+def logged(*lines: str, cards: tuple = ("H100 SXM",)) -> ScriptedMachine:
+    return scripted_machine(cards=cards).but(commands={"dmesg": CommandResult(0, "\n".join(["[ 0.0] Linux", *lines]))})
 
 
-def translated(kind: str, peers: list[Peer]) -> Scripted:
-    return scripted(cards=("RTX A6000",) * 2, peers=peers).but(
+def translated(kind: str, peers: list[Peer]) -> ScriptedMachine:
+    return scripted_machine(cards=("RTX A6000",) * 2, peers=peers).but(
         files={f"{BUS}0000:0{i}:00.0/iommu_group/type": f"{kind}\n" for i in (1, 2)}
     )
 
 
-def below_a_switch(control: int | None, *, peers: list[Peer] | None = None, one_switch: bool = True, cards: int = 2) -> Scripted:
+def below_a_switch(
+    control: int | None, *, peers: list[Peer] | None = None, one_switch: bool = True, cards: int = 2
+) -> ScriptedMachine:
     """Cards below ports of a switch (or of the processor) whose access control is ``control``; None: not shown."""
-    machine = scripted(cards=("RTX A6000",) * cards, peers=peers if peers is not None else OVER_PCIE)
+    machine = scripted_machine(cards=("RTX A6000",) * cards, peers=peers if peers is not None else OVER_PCIE)
     above = "0000:00:01.0/0000:40:00.0/" if one_switch else ""
     ports = {f"0000:0{i}:00.0": f"0000:41:0{i}.0" for i in range(1, cards + 1)}
     links = {f"{BUS}{slot}": f"../../../devices/pci0000:00/{above}{port}/{slot}" for slot, port in ports.items()}
@@ -53,7 +57,7 @@ def _config(control: int | None) -> str:
     return (head + bytes(4096 - len(head))).decode("latin-1")
 
 
-FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
+FAULTY: dict[str, tuple[Callable[[], ScriptedMachine], str, tuple[str, ...]]] = {
     "lost": (lambda: card("H100 SXM", state=State.LOST, error="GPU is lost"), "gpu-lost", ("sudo poweroff",)),
     "XID 79": (
         lambda: logged("[ 88.1] NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', GPU has fallen off the bus."),
@@ -140,7 +144,7 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
         (),
     ),
     "MIG without instances": (
-        lambda: scripted(cards=(MIG,)).but(files={GPUS: "Model: A100\nDevice Minor: \t 0\n"}),
+        lambda: scripted_machine(cards=(MIG,)).but(files={GPUS: "Model: A100\nDevice Minor: \t 0\n"}),
         "mig-no-instances",
         ("sudo nvidia-smi -i 0 -mig 0", "nvidia-smi mig -i 0 -cgi 0 -C"),
     ),
@@ -179,8 +183,8 @@ def test_the_cause_is_named_first_with_what_mends_it(name: str) -> None:
     assert_cause(FAULTY[name])
 
 
-HEALTHY: dict[str, Callable[[], Scripted]] = {
-    "eight H100": lambda: scripted(
+HEALTHY: dict[str, Callable[[], ScriptedMachine]] = {
+    "eight H100": lambda: scripted_machine(
         cards=["H100 SXM"] * 8, peers=[Peer(a, b, "nvlink", 18, True) for a in range(8) for b in range(a + 1, 8)]
     ).but(files={f"{BUS}0000:{i:02x}:00.0/iommu_group/type": "DMA-FQ\n" for i in range(1, 9)}),
     "idle on PCIe generation 1": lambda: card(pcie_generation=1, performance_state=8, utilization=0.0),
@@ -194,10 +198,10 @@ HEALTHY: dict[str, Callable[[], Scripted]] = {
         "H100 SXM", health={"ecc_corrected": 300, "ecc_uncorrected": 0, "recovery_action": "none"}
     ),
     "an application's own XID": lambda: logged("[ 9.1] NVRM: Xid (PCI:0000:01:00): 31, pid=9, MMU Fault"),
-    "MIG with instances": lambda: scripted(cards=(MIG,)).but(
+    "MIG with instances": lambda: scripted_machine(cards=(MIG,)).but(
         files={GPUS: "Device Minor: 0\n", "/proc/driver/nvidia/capabilities/gpu0/mig/gi1/access": ""}
     ),
-    "MIG, the instances may not be listed": lambda: scripted(cards=(MIG,)),
+    "MIG, the instances may not be listed": lambda: scripted_machine(cards=(MIG,)),
     "the IOMMU passes through": lambda: translated("identity", OVER_PCIE),
     "the IOMMU, cards that never copy to each other": lambda: translated("DMA", [Peer(0, 1, "system", None, False)]),
     "access control without redirection": lambda: below_a_switch(0x11),
@@ -209,7 +213,7 @@ HEALTHY: dict[str, Callable[[], Scripted]] = {
     "powersave of intel_pstate": lambda: card(),
     "limited locked memory without InfiniBand": lambda: card().but(limits={"memlock": 65536}),
     "no limits": lambda: card().but(limits={"nofile": -1, "memlock": -1}),
-    "a spare old card beside the fast one": lambda: scripted(cards=("RTX 5090", "RTX 2080 Ti")),
+    "a spare old card beside the fast one": lambda: scripted_machine(cards=("RTX 5090", "RTX 2080 Ti")),
 }
 
 
@@ -220,7 +224,7 @@ def test_a_healthy_machine_is_not_flagged(name: str) -> None:
 
 def test_one_lost_card_of_eight_is_a_limit_and_is_numbered() -> None:
     cards = [NullCard("H100 SXM", sample={"state": State.LOST, "error": "GPU is lost"} if i == 5 else {}) for i in range(8)]
-    found = diagnose(scripted(cards=cards).look(wanted_gpus=8))
+    found = diagnose(scripted_machine(cards=cards).look(wanted_gpus=8))
     assert [(f.id, f.cards, f.severity.value) for f in found.faults] == [("gpu-lost", (5,), "limit")]
 
 

@@ -9,7 +9,7 @@ import pytest
 from gpuwise.errors import DeviceError
 from gpuwise.machine.devices.readings import Peer
 from gpuwise.machine.doctor.report import diagnose
-from gpuwise.machine.doctor.scripted import PYTHON, Scripted, scripted, torch
+from gpuwise.machine.doctor.scripted_machine import PYTHON, ScriptedMachine, scripted_machine, torch
 
 from .asserting import assert_cause, assert_healthy
 
@@ -22,7 +22,7 @@ WSL_KERNEL = {"/proc/version": "Linux version 5.15.167.4-microsoft-standard-WSL2
 NO_BUS = ("/sys/bus/pci", "/dev/nvidia", "/proc/driver", "/sys/module", "/proc/modules", "/usr/lib/x86_64", "/lib/modules")
 
 
-def container(machine: Scripted, files: Mapping[str, str] = {"/.dockerenv": ""}) -> Scripted:
+def container(machine: ScriptedMachine, files: Mapping[str, str] = {"/.dockerenv": ""}) -> ScriptedMachine:
     return machine.but(files=files)
 
 
@@ -40,30 +40,32 @@ NO_QUOTA_IN_A_JOB = group("max 100000\n", "0::/slurm/job_7/step\n")
 JOB = "/sys/fs/cgroup/slurm/job_7/cpu.max"
 
 
-def without_nodes(*, answers: tuple = (NONE_SEEN,)) -> Scripted:
+def without_nodes(*, answers: tuple = (NONE_SEEN,)) -> ScriptedMachine:
     """A container that was not given the GPU: the bus shows it, nothing else."""
-    return container(scripted(driver=None, answers=answers))
+    return container(scripted_machine(driver=None, answers=answers))
 
 
-def wsl(**kwargs: object) -> Scripted:
+def wsl(**kwargs: object) -> ScriptedMachine:
     """WSL 2 as it should be: no PCI device, no kernel module, /dev/dxg, and the driver of Windows."""
-    return scripted(**kwargs).without(*NO_BUS).but(files={**WSL_KERNEL, "/dev/dxg": "", "/usr/lib/wsl/lib/libcuda.so.1": ""})
+    return (
+        scripted_machine(**kwargs).without(*NO_BUS).but(files={**WSL_KERNEL, "/dev/dxg": "", "/usr/lib/wsl/lib/libcuda.so.1": ""})
+    )
 
 
-def lost_gpu() -> Scripted:
+def lost_gpu() -> ScriptedMachine:
     failed = DeviceError("NVML: unknown error", vendor="nvidia", code=999)
-    return container(scripted(failed=failed, answers=[NONE_SEEN])).but(
+    return container(scripted_machine(failed=failed, answers=[NONE_SEEN])).but(
         unusable={"/dev/nvidia0": "refused", "/dev/nvidiactl": "refused", "/dev/nvidia-uvm": "refused"}
     )
 
 
-def env(answer=NONE_SEEN, cards=("RTX 4090",), **variables: str) -> Scripted:
-    return scripted(cards=cards, answers=[answer]).but(environment=variables)
+def env(answer=NONE_SEEN, cards=("RTX 4090",), **variables: str) -> ScriptedMachine:
+    return scripted_machine(cards=cards, answers=[answer]).but(environment=variables)
 
 
 P2P = [Peer(0, 1, "nvlink", 4, True)]
 
-FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
+FAULTY: dict[str, tuple[Callable[[], ScriptedMachine], str, tuple[str, ...]]] = {
     "docker without --gpus": (
         without_nodes,
         "container-no-gpu",
@@ -84,7 +86,7 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
         ("apptainer exec --nv",),
     ),
     "asked for GPUs on a machine that shows none": (
-        lambda: container(scripted(cards=(), driver=None)).but(environment={"NVIDIA_VISIBLE_DEVICES": "all"}),
+        lambda: container(scripted_machine(cards=(), driver=None)).but(environment={"NVIDIA_VISIBLE_DEVICES": "all"}),
         "container-no-gpu",
         ("--gpus all",),
     ),
@@ -94,17 +96,19 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
         ("docker restart", "--device nvidia.com/gpu=all"),
     ),
     "a container without the compute part": (
-        lambda: container(scripted(answers=[NONE_SEEN])).but(environment={"NVIDIA_DRIVER_CAPABILITIES": "graphics,utility"}),
+        lambda: container(scripted_machine(answers=[NONE_SEEN])).but(
+            environment={"NVIDIA_DRIVER_CAPABILITIES": "graphics,utility"}
+        ),
         "container-capabilities",
         ("NVIDIA_DRIVER_CAPABILITIES=compute,utility",),
     ),
     "64 MB of shared memory": (
-        lambda: container(scripted(answers=[FINE])).but(space={"/dev/shm": SMALL}),
+        lambda: container(scripted_machine(answers=[FINE])).but(space={"/dev/shm": SMALL}),
         "container-shm-small",
         ("--shm-size=8g",),
     ),
     "docker told of a runtime that is not there": (
-        lambda: scripted(answers=[FINE]).but(
+        lambda: scripted_machine(answers=[FINE]).but(
             paths={"docker": "/usr/bin/docker"},
             files={"/etc/docker/daemon.json": '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}'},
         ),
@@ -112,19 +116,19 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
         ("apt-get install -y nvidia-container-toolkit", "systemctl restart docker"),
     ),
     "a CPU quota smaller than the GPUs": (
-        lambda: container(scripted(cards=["H100 SXM"] * 4)).but(files=group("200000 100000\n")),
+        lambda: container(scripted_machine(cards=["H100 SXM"] * 4)).but(files=group("200000 100000\n")),
         "few-cpus",
         ("--cpus=16",),
     ),
     "a CPU quota of a group above": (
-        lambda: scripted(cards=["H100 SXM"] * 4).but(
+        lambda: scripted_machine(cards=["H100 SXM"] * 4).but(
             files=group("max 100000\n", "0::/slurm/job_7/step\n") | {JOB: "200000 100000\n"}
         ),
         "few-cpus",
         (),
     ),
     "a CPU quota of control groups version 1": (
-        lambda: container(scripted(cards=["H100 SXM"] * 4)).but(
+        lambda: container(scripted_machine(cards=["H100 SXM"] * 4)).but(
             files={
                 "/proc/self/cgroup": "4:cpu,cpuacct:/docker/abc\n",
                 "/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "200000\n",
@@ -136,7 +140,7 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
     ),
     "WSL 1": (
         lambda: (
-            scripted(driver=None, answers=[NONE_SEEN])
+            scripted_machine(driver=None, answers=[NONE_SEEN])
             .without(*NO_BUS)
             .but(files={"/proc/version": "Linux version 4.4.0-19041-Microsoft (Microsoft@Microsoft.com)"})
         ),
@@ -144,13 +148,13 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
         ("wsl --set-version",),
     ),
     "WSL without passthrough": (
-        lambda: scripted(driver=None, answers=[NONE_SEEN]).without(*NO_BUS).but(files=WSL_KERNEL),
+        lambda: scripted_machine(driver=None, answers=[NONE_SEEN]).without(*NO_BUS).but(files=WSL_KERNEL),
         "wsl-no-passthrough",
         ("wsl --update", "wsl --shutdown"),
     ),
     "a Linux driver inside WSL": (
         lambda: (
-            scripted(driver=None, answers=[NONE_SEEN])
+            scripted_machine(driver=None, answers=[NONE_SEEN])
             .without(*NO_BUS)
             .but(files={**WSL_KERNEL, "/dev/dxg": "", "/var/lib/dpkg/info/libnvidia-compute-550:amd64.list": ""})
         ),
@@ -179,7 +183,7 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
     ),
     "TF32 switched off": (lambda: env(FINE, NVIDIA_TF32_OVERRIDE="0"), "tf32-switched-off", ("unset NVIDIA_TF32_OVERRIDE",)),
     "NCCL without peer copies": (
-        lambda: scripted(cards=("RTX 3090",) * 2, peers=P2P).but(environment={"NCCL_P2P_DISABLE": "1"}),
+        lambda: scripted_machine(cards=("RTX 3090",) * 2, peers=P2P).but(environment={"NCCL_P2P_DISABLE": "1"}),
         "nccl-p2p-disabled",
         ("unset NCCL_P2P_DISABLE",),
     ),
@@ -191,12 +195,12 @@ def test_the_cause_is_named_first_with_what_mends_it(name: str) -> None:
     assert_cause(FAULTY[name])
 
 
-HEALTHY: dict[str, Callable[[], Scripted]] = {
+HEALTHY: dict[str, Callable[[], ScriptedMachine]] = {
     "A100 in a container": lambda: container(
-        scripted(cards=("A100 SXM4 80GB",), answers=[torch("2.13.0+cu130", "13.0", CU130, devices=[(8, 0)])])
+        scripted_machine(cards=("A100 SXM4 80GB",), answers=[torch("2.13.0+cu130", "13.0", CU130, devices=[(8, 0)])])
     ).without("/lib/modules"),
     "WSL": lambda: wsl(answers=[FINE]),
-    "a container of Kubernetes with one card of eight": lambda: container(scripted(answers=[FINE])).but(
+    "a container of Kubernetes with one card of eight": lambda: container(scripted_machine(answers=[FINE])).but(
         files={
             f"/sys/bus/pci/devices/0000:{i:02x}:00.0/{k}": v
             for i in range(2, 9)
@@ -205,12 +209,14 @@ HEALTHY: dict[str, Callable[[], Scripted]] = {
         environment={"KUBERNETES_SERVICE_HOST": "10.0.0.1"},
     ),
     "a CPU container on a machine with GPUs": lambda: without_nodes(answers=()),
-    "docker without the toolkit": lambda: scripted(answers=[FINE]).but(paths={"docker": "/usr/bin/docker"}),
-    "a container with a small /dev/shm made larger": lambda: container(scripted(answers=[FINE])).but(space={"/dev/shm": ROOM}),
+    "docker without the toolkit": lambda: scripted_machine(answers=[FINE]).but(paths={"docker": "/usr/bin/docker"}),
+    "a container with a small /dev/shm made larger": lambda: container(scripted_machine(answers=[FINE])).but(
+        space={"/dev/shm": ROOM}
+    ),
     "CUDA_VISIBLE_DEVICES with one card of two": lambda: env(FINE, cards=("RTX 4090",) * 2, CUDA_VISIBLE_DEVICES="1"),
     "CUDA_VISIBLE_DEVICES by the beginning of an identifier": lambda: env(FINE, CUDA_VISIBLE_DEVICES="GPU-00000000"),
-    "no CPU quota": lambda: container(scripted(cards=["H100 SXM"] * 4)).but(files=group("max 100000\n")),
-    "NCCL without peer copies where the driver has none": lambda: scripted(
+    "no CPU quota": lambda: container(scripted_machine(cards=["H100 SXM"] * 4)).but(files=group("max 100000\n")),
+    "NCCL without peer copies where the driver has none": lambda: scripted_machine(
         cards=("RTX 4090",) * 2, peers=[Peer(0, 1, "pcie host bridge", None, False)]
     ).but(environment={"NCCL_P2P_DISABLE": "1"}),
 }
@@ -239,13 +245,13 @@ def test_docker_without_the_toolkit_is_a_note() -> None:
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"runtimes": []}', '{"runtimes": {"nvidia": 3}}', "\x00"])
 def test_a_broken_docker_configuration_is_no_trouble(text: str) -> None:
-    machine = scripted(answers=[FINE]).but(files={"/etc/docker/daemon.json": text}, paths={"docker": "/usr/bin/docker"})
+    machine = scripted_machine(answers=[FINE]).but(files={"/etc/docker/daemon.json": text}, paths={"docker": "/usr/bin/docker"})
     assert diagnose(machine.look()).faults == ()
 
 
 def test_the_python_of_the_environment_is_the_one_looked_at() -> None:
     from gpuwise.machine.doctor.probes.python import choose_python
 
-    host = scripted().but(environment={"VIRTUAL_ENV": "/venv"}, files={PYTHON: ""}).host
+    host = scripted_machine().but(environment={"VIRTUAL_ENV": "/venv"}, files={PYTHON: ""}).host
     assert choose_python(host, None) == PYTHON
     assert choose_python(host, "/opt/python") == "/opt/python"

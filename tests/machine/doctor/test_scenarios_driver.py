@@ -10,7 +10,7 @@ from gpuwise.errors import DeviceError, NoDriverError
 from gpuwise.machine.devices.null import NullCard
 from gpuwise.machine.doctor.host import CommandResult
 from gpuwise.machine.doctor.report import diagnose
-from gpuwise.machine.doctor.scripted import KERNEL, Scripted, scripted, torch
+from gpuwise.machine.doctor.scripted_machine import KERNEL, ScriptedMachine, scripted_machine, torch
 
 from .asserting import assert_cause, assert_healthy
 
@@ -26,29 +26,29 @@ NO_UVM = {"/dev/nvidia-uvm": None, "/proc/modules": "nvidia 104071168 40 - Live\
 FEDORA = 'ID=fedora\nVERSION_ID=42\nPRETTY_NAME="Fedora Linux 42"\n'
 
 
-def bare(**changes: object) -> Scripted:
+def bare(**changes: object) -> ScriptedMachine:
     """A card on the bus and no driver at all."""
-    return scripted(driver=None).but(files=IDS, **changes)
+    return scripted_machine(driver=None).but(files=IDS, **changes)
 
 
-def unloaded() -> Scripted:
+def unloaded() -> ScriptedMachine:
     """A driver on disk whose module is not in the kernel."""
     refused = NoDriverError("the driver is not loaded", vendor="nvidia", code=9)
     without = {"/proc/modules": "ext4 1 1 - Live\n", "/sys/module/nvidia/version": None, "/proc/driver/nvidia/version": None}
     without |= {"/dev/nvidia0": None, "/dev/nvidiactl": None, "/dev/nvidia-uvm": None}
-    return scripted(failed=refused).but(files={**IDS, **without}, links={f"{BUS}/driver": None})
+    return scripted_machine(failed=refused).but(files={**IDS, **without}, links={f"{BUS}/driver": None})
 
 
 def dmesg(*lines: str) -> dict[str, CommandResult]:
     return {"dmesg": CommandResult(0, "\n".join(["[ 0.0] Linux", *lines]))}
 
 
-def unserved(device: str, *log: str, driver: str = "580.95.05", open_modules: bool = True) -> Scripted:
+def unserved(device: str, *log: str, driver: str = "580.95.05", open_modules: bool = True) -> ScriptedMachine:
     """A loaded driver that lists no card."""
     kind = "Open Kernel Module for x86_64" if open_modules else "x86_64 Kernel Module"
     version = {"/proc/driver/nvidia/version": f"NVRM version: NVIDIA UNIX {kind}  {driver}  Release\n"}
     refused = NoDriverError("no devices were found", vendor="nvidia", code=6)
-    machine = scripted(driver=driver, failed=refused).but(
+    machine = scripted_machine(driver=driver, failed=refused).but(
         files={**IDS, **version, f"{BUS}/device": f"{device}\n", "/dev/nvidia0": None},
         links={f"{BUS}/driver": None},
         commands=dmesg("[ 2.0] nvidia: loading", *log),
@@ -56,7 +56,7 @@ def unserved(device: str, *log: str, driver: str = "580.95.05", open_modules: bo
     return machine
 
 
-FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
+FAULTY: dict[str, tuple[Callable[[], ScriptedMachine], str, tuple[str, ...]]] = {
     "no driver": (bare, "driver-not-installed", ("nvidia-driver-580-open", "sudo reboot")),
     "no driver, a card before Turing": (
         lambda: bare().but(files={f"{BUS}/device": "0x1b06\n"}),
@@ -147,26 +147,26 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
         ("vfio-pci/unbind",),
     ),
     "device nodes for others only": (
-        lambda: scripted(answers=[torch("2.13.0+cu130", "13.0", CU130, error="No CUDA GPUs are available")]).but(
+        lambda: scripted_machine(answers=[torch("2.13.0+cu130", "13.0", CU130, error="No CUDA GPUs are available")]).but(
             unusable={"/dev/nvidia0": "permission", "/dev/nvidiactl": "permission"}
         ),
         "device-permission",
         ("usermod -aG video,render",),
     ),
     "nvidia_uvm is missing": (
-        lambda: scripted(answers=[torch("2.13.0+cu130", "13.0", CU130, error="CUDA unknown error")]).but(files=NO_UVM),
+        lambda: scripted_machine(answers=[torch("2.13.0+cu130", "13.0", CU130, error="CUDA unknown error")]).but(files=NO_UVM),
         "uvm-missing",
         ("modprobe nvidia_uvm", "nvidia-modprobe -u -c=0"),
     ),
     "the fabric manager is down": (
-        lambda: scripted(
+        lambda: scripted_machine(
             cards=["H100 SXM"] * 8, answers=[torch("2.13.0+cu130", "13.0", CU130, error="Error 802: system not yet initialized")]
         ),
         "fabric-manager-down",
         ("nvidia-fabricmanager-580", "systemctl enable --now nvidia-fabricmanager"),
     ),
     "libcuda for forward compatibility on a GeForce": (
-        lambda: scripted(
+        lambda: scripted_machine(
             driver="535.183.01",
             cuda=(12, 2),
             answers=[
@@ -179,14 +179,14 @@ FAULTY: dict[str, tuple[Callable[[], Scripted], str, tuple[str, ...]]] = {
         ("rm -rf /usr/local/cuda/compat", "export LD_LIBRARY_PATH=/opt/x", "whl/cu126"),
     ),
     "a stub libcuda": (
-        lambda: scripted(answers=[torch("2.13.0+cu130", "13.0", CU130, error="CUDA driver is a stub library")]).but(
+        lambda: scripted_machine(answers=[torch("2.13.0+cu130", "13.0", CU130, error="CUDA driver is a stub library")]).but(
             environment={"LD_LIBRARY_PATH": "/usr/local/cuda/lib64/stubs"}, files={"/usr/local/cuda/lib64/stubs/libcuda.so": ""}
         ),
         "libcuda-stub",
         ("unset LD_LIBRARY_PATH",),
     ),
     "the library refuses for a reason of its own": (
-        lambda: scripted(failed=DeviceError("insufficient power", vendor="nvidia", code=8)),
+        lambda: scripted_machine(failed=DeviceError("insufficient power", vendor="nvidia", code=8)),
         "driver-unanswered",
         ("dmesg",),
     ),
@@ -198,28 +198,30 @@ def test_the_cause_is_named_first_with_what_mends_it(name: str) -> None:
     assert_cause(FAULTY[name])
 
 
-HEALTHY: dict[str, Callable[[], Scripted]] = {
-    "nvidia_uvm is not loaded before the first CUDA program": lambda: scripted().but(files=NO_UVM),
-    "modules of other kernels on disk, too": lambda: scripted().but(files={"/lib/modules/6.5.0-1/updates/dkms/nvidia.ko": ""}),
-    "secure boot with a signed module": lambda: scripted().but(files={SECURE_BOOT: "\x06\x00\x00\x00\x01"}),
-    "the log may not be read": lambda: scripted().but(
+HEALTHY: dict[str, Callable[[], ScriptedMachine]] = {
+    "nvidia_uvm is not loaded before the first CUDA program": lambda: scripted_machine().but(files=NO_UVM),
+    "modules of other kernels on disk, too": lambda: scripted_machine().but(
+        files={"/lib/modules/6.5.0-1/updates/dkms/nvidia.ko": ""}
+    ),
+    "secure boot with a signed module": lambda: scripted_machine().but(files={SECURE_BOOT: "\x06\x00\x00\x00\x01"}),
+    "the log may not be read": lambda: scripted_machine().but(
         commands={"dmesg": CommandResult(1, "", "dmesg: read kernel buffer failed")}
     ),
-    "a laptop with Intel graphics beside the card": lambda: scripted().but(
+    "a laptop with Intel graphics beside the card": lambda: scripted_machine().but(
         files={"/sys/bus/pci/devices/0000:00:02.0/class": "0x030000\n", "/sys/bus/pci/devices/0000:00:02.0/vendor": "0x8086\n"}
     ),
-    "one card of two for virtual machines": lambda: scripted().but(
+    "one card of two for virtual machines": lambda: scripted_machine().but(
         files={
             "/sys/bus/pci/devices/0000:41:00.0/class": "0x030000\n",
             "/sys/bus/pci/devices/0000:41:00.0/vendor": "0x10de\n",
         },
         links={"/sys/bus/pci/devices/0000:41:00.0/driver": "../drivers/vfio-pci"},
     ),
-    "Pascal with NVIDIA's own modules": lambda: scripted(cards=(NullCard("GTX 1080 Ti"),)).but(
+    "Pascal with NVIDIA's own modules": lambda: scripted_machine(cards=(NullCard("GTX 1080 Ti"),)).but(
         files={"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Release\n"}
     ),
-    "no GPU at all": lambda: scripted(cards=(), driver=None),
-    "no GPU, a CUDA library left from an image": lambda: scripted(
+    "no GPU at all": lambda: scripted_machine(cards=(), driver=None),
+    "no GPU, a CUDA library left from an image": lambda: scripted_machine(
         cards=(), driver=None, failed=NoDriverError("driver not loaded", vendor="nvidia", code=9)
     ),
 }
@@ -235,7 +237,7 @@ def test_the_version_of_a_module_is_read_from_either_wording() -> None:
         "NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu",
         "NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release",
     ):
-        machine = scripted(driver="550.54.14").but(
+        machine = scripted_machine(driver="550.54.14").but(
             files={"/sys/module/nvidia/version": None, "/proc/driver/nvidia/version": f"NVRM version: {said}\n"}
         )
         modules = machine.look().modules
@@ -244,9 +246,9 @@ def test_the_version_of_a_module_is_read_from_either_wording() -> None:
 
 
 def test_no_gpu_is_a_fault_only_when_one_is_asked_for() -> None:
-    machine = scripted(cards=(), driver=None)
+    machine = scripted_machine(cards=(), driver=None)
     assert [f.id for f in diagnose(machine.look()).notes] == ["no-gpu"]
     asked = diagnose(machine.look(wanted_gpus=1))
     assert ([f.id for f in asked.faults], asked.exit_code) == (["gpus-missing"], 2)
-    assert [f.id for f in diagnose(scripted(cards=["H100 SXM"] * 7).look(wanted_gpus=8)).faults] == ["gpus-missing"]
-    assert diagnose(scripted(cards=["H100 SXM"] * 8).look(wanted_gpus=8)).exit_code == 0
+    assert [f.id for f in diagnose(scripted_machine(cards=["H100 SXM"] * 7).look(wanted_gpus=8)).faults] == ["gpus-missing"]
+    assert diagnose(scripted_machine(cards=["H100 SXM"] * 8).look(wanted_gpus=8)).exit_code == 0

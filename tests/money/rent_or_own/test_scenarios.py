@@ -17,13 +17,13 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.money.footprint import footprint_of
 from gpuwise.money.rent_or_own.comparison import RentOrOwn
 from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, Demand
-from gpuwise.money.rent_or_own.engine import Batch, Mix, draw, draw_prices, spread_drivers
+from gpuwise.money.rent_or_own.engine import Batch, Mix, draw, draw_prices, uncertain_inputs_of
 from gpuwise.money.rent_or_own.ownership import Ownership, capital_recovery_factor, closed_form_usd_per_hour, own_of
 from gpuwise.money.rent_or_own.price_process import still
 from gpuwise.money.rent_or_own.renting import Renting, rent_of
 from gpuwise.money.rent_or_own.scenarios import rent_or_own
 from gpuwise.money.rent_or_own.sensitivity import variance_shares
-from gpuwise.money.rent_or_own.uncertain_inputs import Driver, number
+from gpuwise.money.rent_or_own.uncertain_inputs import UncertainInput, number
 
 NODE = find_cluster("8xH100-SXM")
 TODAY = datetime.date(2026, 11, 21)
@@ -47,12 +47,12 @@ def _answer(price: float = 3.0, hours: float = 10_000.0, peak: float = 1.0, seed
 
 def _batch(demand: Demand, own: Ownership, rent: Renting, months: int = 36, n: int = 300) -> Batch:
     rng = np.random.Generator(np.random.PCG64(3))
-    x = draw(spread_drivers(demand, own, rent), rng, n)
+    x = draw(uncertain_inputs_of(demand, own, rent), rng, n)
     return Batch(demand, own, rent, x, *draw_prices(rent, rng, months, n), n=n)
 
 
 def _certain(own: Ownership) -> Ownership:
-    fixed = {f.name: getattr(own, f.name).fixed() for f in fields(own) if isinstance(getattr(own, f.name), Driver)}
+    fixed = {f.name: getattr(own, f.name).at_median() for f in fields(own) if isinstance(getattr(own, f.name), UncertainInput)}
     return replace(own, **fixed)
 
 
@@ -116,7 +116,7 @@ def test_the_closed_form_is_the_annual_one_people_know() -> None:
     """With nothing but hardware, capital cost and resale: [C0 - R (1+r)^-T] CRF / (8760 u N), payments by the month."""
     zero = {f: number(f, 0.0, "", f) for f in ("colocation", "staff", "support_share", "failures", "host_w", "usd_per_kwh")}
     own = replace(_certain(_own()), tdp_w=None, capital_per_year=0.08, **zero)
-    x = {d.name: np.asarray(d.expected) for d in own.drivers()}
+    x = {d.name: np.asarray(d.expected) for d in own.uncertain_inputs()}
     cost, resale = float(own.hardware_usd(8, x)), float(own.resale_usd(8, x, 36, np.ones(1))[0])
     monthly = 1.08 ** (1 / 12) - 1
     by_hand = (cost - resale * 1.08**-3) * capital_recovery_factor(monthly, 36) / 4000

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.money.rent_or_own.counting import Counted, count_up
+from gpuwise.money.rent_or_own.counting import CostSteps, count_up
 from gpuwise.money.rent_or_own.demand import Demand
 from gpuwise.money.rent_or_own.ownership import own_of, simple_ownership
 from gpuwise.money.rent_or_own.price_process import still
@@ -28,7 +28,7 @@ def _bare_rent(usd_per_hour: float) -> Renting:
 
 
 @cache
-def _hundred_thousand_hours() -> Counted:
+def _hundred_thousand_hours() -> CostSteps:
     """80 GPUs at 10 k$ with 5 k$ a month against 10,000 hours at 2 $/h."""
     demand = Demand(10_000.0)
     bare = (replace(demand, spread=SURE), simple_ownership(10_000.0, 80, 5000.0), _bare_rent(2.0))

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwise.train.hook.ticks import Step
-from gpuwise.train.profile.fitted import fit_to, of_phases
-from gpuwise.train.profile.spans import common, inside, joined, length, spans, without
+from gpuwise.train.profile.spans import difference, inside, intersection, length, spans, union
 from gpuwise.train.profile.split import PARTS, Split, split_step
+from gpuwise.train.profile.step_fit import fit_to, of_phases
 from gpuwise.train.profile.steps import find_steps
 from gpuwise.train.profile.trace_reader import read_trace
 
@@ -32,9 +32,9 @@ def _points(pieces: list[tuple[int, int]]) -> set[int]:
 def test_stretches_are_sets_of_moments(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
     one, two = _spans(a), _spans(b)
     assert length(one) == len(_points(a))
-    assert length(joined([one, two])) == len(_points(a) | _points(b))
-    assert length(common(one, two)) == len(_points(a) & _points(b))
-    assert length(without(one, two)) == len(_points(a) - _points(b))
+    assert length(union([one, two])) == len(_points(a) | _points(b))
+    assert length(intersection(one, two)) == len(_points(a) & _points(b))
+    assert length(difference(one, two)) == len(_points(a) - _points(b))
     moments = np.arange(80) + 0.5
     assert set(np.flatnonzero(inside(moments, one)).tolist()) == _points(a)
     if len(one) > 1:

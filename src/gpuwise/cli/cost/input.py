@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpuwise.money.rent_or_own.demand import Demand
     from gpuwise.money.rent_or_own.ownership import Ownership
     from gpuwise.money.rent_or_own.renting import Renting
-    from gpuwise.money.rent_or_own.uncertain_inputs import Driver
+    from gpuwise.money.rent_or_own.uncertain_inputs import UncertainInput
 
 _PER_MONTH = {"month": 1.0, "mo": 1.0, "year": 1 / 12, "y": 1 / 12, "yr": 1 / 12, "week": 365 / 84, "day": 365 / 12}
 _RANGE = re.compile(r"\s*\$?([0-9][0-9_,.]*k?)\s*(?:-|to|\.\.)\s*\$?([0-9][0-9_,.]*k?)\s*", re.IGNORECASE)
@@ -239,7 +239,7 @@ def ownership_of(cluster: Cluster, owned: Owned, months: int, power: PowerPrice 
     }
     for field, value in said.items():
         if value is not None:
-            own = own.with_driver(field, _replaced(getattr(own, field), value, _OPTION[field]))
+            own = own.with_input(field, _replaced(getattr(own, field), value, _OPTION[field]))
     if owned.pue is not None and not 1 <= owned.pue[0] <= owned.pue[1] <= 4:
         raise InputError(f"--pue: {owned.pue[0]:g} cannot be", hint="all power over the computers' power: from 1 to 4")
     if owned.server_overhead is not None and owned.server_overhead[0] < 1:
@@ -248,12 +248,12 @@ def ownership_of(cluster: Cluster, owned: Owned, months: int, power: PowerPrice 
         raise InputError("--utilisation: GPUs that never work cannot be owned for work", hint="for example 90%")
     if owned.residual is not None:
         yearly = [part ** (12 / months) for part in owned.residual]
-        own = own.with_driver("resale_keep", own.resale_keep.replaced(*yearly))
-        own = own.with_driver("resale_follows", number("resale_follows", 0.0, "elasticity", "resale follows rental prices"))
+        own = own.with_input("resale_keep", own.resale_keep.with_range(*yearly))
+        own = own.with_input("resale_follows", number("resale_follows", 0.0, "elasticity", "resale follows rental prices"))
     if owned.opex_per_month is not None:
         own = replace(own, running_usd_per_month=owned.opex_per_month, tdp_w=None)
         for field in ("colocation", "staff", "support_share", "host_w"):
-            own = own.with_driver(field, getattr(own, field).replaced(0.0))
+            own = own.with_input(field, getattr(own, field).with_range(0.0))
     capital = own.capital_per_year if owned.capital is None else owned.capital
     return replace(own, capital_per_year=capital, owned_gpus=owned.own_count)
 
@@ -337,9 +337,9 @@ _OPTION = {
 }
 
 
-def _replaced(driver: Driver, value: Range, option: str) -> Driver:
+def _replaced(uncertain_input: UncertainInput, value: Range, option: str) -> UncertainInput:
     try:
-        return driver.replaced(*value)
+        return uncertain_input.with_range(*value)
     except InputError as error:
         raise InputError(f"{option}: {error.message}", hint=error.hint) from None
 

@@ -8,7 +8,7 @@ from gpuwise.cli.bars import single
 from gpuwise.cli.out import console, section, table_of
 from gpuwise.cli.words import percent, plain
 from gpuwise.money.rent_or_own.comparison import LONGEST_MONTHS, Assumption, Bar, Option, RentOrOwn
-from gpuwise.money.rent_or_own.counting import Counted
+from gpuwise.money.rent_or_own.counting import CostSteps
 from gpuwise.money.rent_or_own.rules import RuleCheck
 from gpuwise.predict.estimate import Estimate
 from gpuwise.units import GIGA, KILO, MEGA, format_usd
@@ -24,7 +24,7 @@ _PRICES = 4
 """Assumptions always shown: rental price, its future, GPU price, capital."""
 
 
-def show_rent_or_own(result: RentOrOwn, counted: Counted | None = None) -> None:
+def show_rent_or_own(result: RentOrOwn, counted: CostSteps | None = None) -> None:
     """Print the whole answer."""
     to = console()
     _verdict(to, result)
@@ -146,7 +146,7 @@ def _energy(to: Console, r: RentOrOwn) -> None:
         to.print("  Name the place for the carbon of the electricity: --country DE")
 
 
-def _steps(to: Console, counted: Counted) -> None:
+def _steps(to: Console, counted: CostSteps) -> None:
     table = table_of(["", "alone", "own - rent", "together", "own - rent", "own wins"], left=("",), wrap=("",))
     bare = counted.bare
     table.add_row(bare.label, _months(bare.break_even_months), dollars(bare.own_minus_rent_usd), "", "", "")

@@ -12,7 +12,7 @@ from gpuwise.cli.options import Bytes, Money, Whole
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
-    from gpuwise.facts.offers.search import Kind, Order, Wanted
+    from gpuwise.facts.offers.search import Kind, OfferFilter, Order
 
 Flag = Annotated[bool, Parameter(negative="")]
 
@@ -155,10 +155,10 @@ def _wanted(
     count: int | None,
     min_memory: float | None,
     max_price: float | None,
-) -> tuple[Wanted, Order]:
+) -> tuple[OfferFilter, Order]:
     """The options as a search. Raises UnknownNameError."""
     from gpuwise.errors import UnknownNameError
-    from gpuwise.facts.offers.search import KINDS, ORDERS, Wanted
+    from gpuwise.facts.offers.search import KINDS, ORDERS, OfferFilter
 
     if kind not in KINDS:
         raise UnknownNameError("kind of price", kind, KINDS, hint="it is one of " + ", ".join(KINDS))
@@ -171,16 +171,16 @@ def _wanted(
             raise InputError(f"{name} is empty", hint="leave it out, or name one")
     kinds: dict[str, Kind] = {k: k for k in KINDS}
     orders: dict[str, Order] = {o: o for o in ORDERS}
-    return Wanted("spot" if spot else kinds[kind], provider, region, count, min_memory, max_price), orders[sort]
+    return OfferFilter("spot" if spot else kinds[kind], provider, region, count, min_memory, max_price), orders[sort]
 
 
-def _rent(query: str, wanted: Wanted, order: Order, *, every: bool, json: bool) -> int:
+def _rent(query: str, wanted: OfferFilter, order: Order, *, every: bool, json: bool) -> int:
     from gpuwise.facts.offers.offer import book
-    from gpuwise.facts.offers.search import best_of_each, meant_by, ordered, select
+    from gpuwise.facts.offers.search import best_of_each, offers_named, select, sort_offers
 
     day = today()
-    listed = meant_by(query, book(day))
-    found = ordered(select(listed, wanted), order, day)
+    listed = offers_named(query, book(day))
+    found = sort_offers(select(listed, wanted), order, day)
     if not found:
         raise _nothing(query, wanted, bool(listed))
     shown = found if every or json else best_of_each(found, by_provider=bool(query or wanted.provider))
@@ -196,7 +196,7 @@ def _rent(query: str, wanted: Wanted, order: Order, *, every: bool, json: bool) 
     return 0
 
 
-def _nothing(query: str, wanted: Wanted, listed: bool) -> Exception:
+def _nothing(query: str, wanted: OfferFilter, listed: bool) -> Exception:
     """Why nothing was found, and what to loosen."""
     from gpuwise.errors import UnpredictableError
 

@@ -13,8 +13,8 @@ from gpuwise.cli.out import print_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gpuwise.facts.offers.company_prices import Imported
-    from gpuwise.facts.offers.feeds.refresh import Refreshed
+    from gpuwise.facts.offers.company_prices import PriceImport
+    from gpuwise.facts.offers.feeds.refresh import RefreshResult
     from gpuwise.facts.offers.table import Offer
 
 SHOWN = 8
@@ -68,7 +68,7 @@ def _file_name(provider: str) -> str:
     return "-".join(part for part in plain.split("-") if part)[:60] or "mine"
 
 
-def _show_imported(to: Console, found: Imported, day: datetime.date) -> None:
+def _show_imported(to: Console, found: PriceImport, day: datetime.date) -> None:
     from gpuwise.cli.out import table_of
     from gpuwise.cli.prices.view import usd
     from gpuwise.facts.hardware.accelerators import accelerators
@@ -112,7 +112,7 @@ def _holds(o: Offer, day: datetime.date) -> str:
     return f"{span}, not yet" if o.valid_from is not None and o.valid_from > day else span
 
 
-def _imported_document(found: Imported, kept: list[str], saved: bool, day: datetime.date) -> dict[str, object]:
+def _imported_document(found: PriceImport, kept: list[str], saved: bool, day: datetime.date) -> dict[str, object]:
     return {
         "saved": saved,
         "sources": kept,
@@ -143,7 +143,7 @@ def refresh_store(words: Sequence[str], day: datetime.date, *, save: bool, json:
     """Fetch from the feeds that ``words`` name and tell what changed; 1 when nothing could be fetched."""
     from gpuwise.facts.offers.feeds.refresh import refresh
 
-    done: list[Refreshed] = []
+    done: list[RefreshResult] = []
     for result in refresh(words, day, save=save):
         done.append(result)
         if not json:
@@ -160,12 +160,12 @@ def refresh_store(words: Sequence[str], day: datetime.date, *, save: bool, json:
     return 0 if fetched else 1
 
 
-def _progress(result: Refreshed) -> None:
+def _progress(result: RefreshResult) -> None:
     what = f"{len(result.offers)} offers" if result.error is None else result.error.message
     sys.stderr.write(f"{result.source}: {what}\n")
 
 
-def _show_refreshed(done: Sequence[Refreshed], save: bool) -> None:
+def _show_refreshed(done: Sequence[RefreshResult], save: bool) -> None:
     from gpuwise.cli.out import console, table_of
 
     to = console()
@@ -197,10 +197,10 @@ def _show_refreshed(done: Sequence[Refreshed], save: bool) -> None:
         to.print("\nnothing was kept (--dry-run)", style="dim")
 
 
-def _reasons(done: Sequence[Refreshed]) -> list[str]:
-    from gpuwise.facts.offers.feeds.tally import merged
+def _reasons(done: Sequence[RefreshResult]) -> list[str]:
+    from gpuwise.facts.offers.feeds.tally import merge_skipped
 
-    every = merged([r.skipped for r in done])
+    every = merge_skipped([r.skipped for r in done])
     return [f"{s.count} x {s.reason}, for example {s.example}" for s in every]
 
 
@@ -216,7 +216,7 @@ def _list(to: Console, title: str, lines: Iterable[str]) -> None:
         to.print(f"  and {len(every) - SHOWN} more (all with --json)", style="dim")
 
 
-def _refreshed_document(r: Refreshed) -> dict[str, object]:
+def _refreshed_document(r: RefreshResult) -> dict[str, object]:
     return {
         "source": r.source,
         "offers": len(r.offers),

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpuwise.facts.offers.search import Order, Priced
+from gpuwise.facts.offers.search import Order, PricedOffer
 from gpuwise.money.cost import STALE_DAYS
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ WIDE = 110
 _KIND = {"list": "list", "marketplace": "market", "contract": "contract"}
 
 
-def show_offers(shown: Sequence[Priced], day: datetime.date, order: Order, *, more: int) -> None:
+def show_offers(shown: Sequence[PricedOffer], day: datetime.date, order: Order, *, more: int) -> None:
     """A table of offers with their age in words, and what the words mean."""
     from gpuwise.cli.out import console, table_of
 
@@ -43,7 +43,7 @@ def show_offers(shown: Sequence[Priced], day: datetime.date, order: Order, *, mo
         to.print(line, style="dim")
 
 
-def _cells(row: Priced, day: datetime.date) -> dict[str, str]:
+def _cells(row: PricedOffer, day: datetime.date) -> dict[str, str]:
     offer = row.offer
     per_pflop = row.usd_per_pflop_hour
     regions = offer.region.split(";")
@@ -90,7 +90,7 @@ def is_stale(offer: Offer, day: datetime.date) -> bool:
     return offer.kind != "contract" and offer.age_days(day) > STALE_DAYS
 
 
-def _footer(shown: Sequence[Priced], day: datetime.date, order: Order, more: int) -> list[str]:
+def _footer(shown: Sequence[PricedOffer], day: datetime.date, order: Order, more: int) -> list[str]:
     said = {word for row in shown for word in remarks(row.offer, row.kind, day)}
     by = {"price": "", "per-pflop": ", by $/PFLOP-h", "per-gb": ", by $/GB-h", "age": ", newest first"}[order]
     hidden = f"; {more} more with --all" if more else ""
@@ -110,7 +110,7 @@ def _footer(shown: Sequence[Priced], day: datetime.date, order: Order, more: int
     return lines + [text for word, text in meanings.items() if word in said]
 
 
-def document(row: Priced, day: datetime.date) -> dict[str, object]:
+def document(row: PricedOffer, day: datetime.date) -> dict[str, object]:
     """One price for ``--json``."""
     o = row.offer
     return {

@@ -11,7 +11,7 @@ from gpuwise.cli.options import Whole
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
-    from gpuwise.train.profile.against import Target
+    from gpuwise.train.profile.device_comparison import Target
     from gpuwise.train.profile.result import Profile
 
 

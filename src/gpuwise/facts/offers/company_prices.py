@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gpuwise.errors import AmbiguousNameError, FieldError, InputError, UnknownNameError, UnpredictableError
 from gpuwise.facts.loading import Field, Record, Value, parse_csv, read_user_text
-from gpuwise.facts.offers.currency import UNITS, USD, Quoted, quoted
+from gpuwise.facts.offers.currency import UNITS, USD, Quote, parse_quote
 from gpuwise.facts.offers.offer import typical_price_usd_per_hour
 from gpuwise.facts.offers.table import OFFER_SCHEMA, Offer, offer_from_record
 
@@ -54,7 +54,7 @@ acme,l40s,1,0.92,,,,,,,contract,,
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class PriceImport:
     """What a file holds."""
 
     offers: tuple[Offer, ...]
@@ -69,7 +69,7 @@ class Imported:
 
 def import_offers(
     path: Path, today: datetime.date, *, provider: str | None = None, usd_per_unit: float | None = None
-) -> Imported:
+) -> PriceImport:
     """The offers of a person's CSV file. Raises FieldError with file, line and hint."""
     try:
         size = path.stat().st_size
@@ -82,7 +82,7 @@ def import_offers(
 
 def parse_import(
     text: str, file: str, today: datetime.date, *, provider: str | None = None, usd_per_unit: float | None = None
-) -> Imported:
+) -> PriceImport:
     """The offers of CSV text. Raises FieldError."""
     _check_separator(text, file)
     try:
@@ -109,7 +109,7 @@ def parse_import(
     _check_overlaps(rows)
     _check_units(rows)
     offers = tuple(offer for offer, _ in rows)
-    return Imported(
+    return PriceImport(
         offers,
         expired=tuple(o for o in offers if o.valid_to is not None and o.valid_to < today),
         to_come=tuple(o for o in offers if o.valid_from is not None and o.valid_from > today),
@@ -199,19 +199,19 @@ def _offer(
     return offer, _in_words(how)
 
 
-def _quoted(record: Record, usd_per_unit: float | None) -> Quoted:
+def _quoted(record: Record, usd_per_unit: float | None) -> Quote:
     """How a row's amounts are meant: its own rate first; a rate given for the file is for what is not USD."""
     rate = record.maybe("usd_per_unit")
     if rate is None and _foreign(record):
         rate = usd_per_unit
-    return quoted(record.text("currency"), rate, record.text("unit"))
+    return parse_quote(record.text("currency"), rate, record.text("unit"))
 
 
 def _foreign(record: Record) -> bool:
     return record.text("currency").strip().upper() not in ("", USD)
 
 
-def _in_words(how: Quoted) -> str:
+def _in_words(how: Quote) -> str:
     parts = [] if how.usd_per_unit == 1.0 else [f"{how.currency} at {how.usd_per_unit:g} US dollars"]
     parts += [] if how.unit == UNITS[0] else [how.unit.replace("_", " ")]
     return ", ".join(parts)
@@ -267,7 +267,7 @@ def _check_units(rows: Sequence[tuple[Offer, Record]]) -> None:
         if usd <= high:
             continue
         for unit in UNITS[1:]:
-            other = Quoted(unit=unit).usd_per_hour(usd, offer.count)
+            other = Quote(unit=unit).usd_per_hour(usd, offer.count)
             if other != usd and low <= other <= high:
                 raise record.error(
                     f"{usd:g} US dollars per accelerator and hour is above every known price of "

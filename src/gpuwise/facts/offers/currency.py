@@ -17,7 +17,7 @@ _CODE = re.compile(r"[A-Z]{3}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Quoted:
+class Quote:
     """How the amounts of a row are meant."""
 
     currency: str = USD
@@ -33,7 +33,7 @@ class Quoted:
         return amount * self.usd_per_unit / accelerators / hours
 
 
-def quoted(currency: str, usd_per_unit: float | None, unit: str) -> Quoted:
+def parse_quote(currency: str, usd_per_unit: float | None, unit: str) -> Quote:
     """How amounts are meant. Raises InputError for a currency without a rate, a rate that contradicts, and
     an unknown unit."""
     code = currency.strip().upper() or USD
@@ -57,4 +57,4 @@ def quoted(currency: str, usd_per_unit: float | None, unit: str) -> Quoted:
             f"prices are in USD but a rate of {usd_per_unit:g} is given",
             hint="name the currency in a column currency, or leave out the rate",
         )
-    return Quoted(code, 1.0 if usd_per_unit is None else usd_per_unit, unit or UNITS[0])
+    return Quote(code, 1.0 if usd_per_unit is None else usd_per_unit, unit or UNITS[0])

@@ -13,7 +13,7 @@ import re
 from gpuwise.errors import DataError
 from gpuwise.facts.loading import shipped_path, shipped_text
 
-SEALED = ("offers.csv", "purchases.csv", "price_history.csv", "compatibility.csv")
+SEALED_FILES = ("offers.csv", "purchases.csv", "price_history.csv", "compatibility.csv")
 _SEAL = re.compile(r"^# sha256 ([0-9a-f]{64})\n?\Z", re.MULTILINE)
 
 
@@ -28,7 +28,7 @@ def check_seal(text: str, file: str) -> str:
     return text
 
 
-def sealed(text: str) -> str:
+def add_seal(text: str) -> str:
     """``text`` with its checksum as the last line."""
     body = _SEAL.sub("", text).rstrip("\n") + "\n"
     return f"{body}# sha256 {_digest(body)}\n"
@@ -39,5 +39,5 @@ def _digest(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for name in SEALED:
-        shipped_path(name).write_text(sealed(shipped_text(name)), encoding="utf-8")
+    for name in SEALED_FILES:
+        shipped_path(name).write_text(add_seal(shipped_text(name)), encoding="utf-8")

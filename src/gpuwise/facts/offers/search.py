@@ -20,7 +20,7 @@ ORDERS: tuple[Order, ...] = ("price", "per-pflop", "per-gb", "age")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class OfferFilter:
     """What an offer must be; None: anything."""
 
     kind: Kind = "on-demand"
@@ -37,7 +37,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
+class PricedOffer:
     """An offer at one kind of price."""
 
     offer: Offer
@@ -59,7 +59,7 @@ class Priced:
         return self.usd_per_hour / (self.accelerator.memory_bytes / GIGA)
 
 
-def meant_by(query: str, listed: Sequence[Offer]) -> tuple[Offer, ...]:
+def offers_named(query: str, listed: Sequence[Offer]) -> tuple[Offer, ...]:
     """The offers that ``query`` means: those of the accelerator so named, of all it may name, or those whose
     accelerator, provider, region and instance hold all of its words; everything without words.
 
@@ -93,9 +93,9 @@ def accelerators_of(query: str) -> tuple[str, ...]:
         return found
 
 
-def select(listed: Iterable[Offer], wanted: Wanted) -> tuple[Priced, ...]:
+def select(listed: Iterable[Offer], wanted: OfferFilter) -> tuple[PricedOffer, ...]:
     """The offers that are as wanted, each at its price of the kind wanted."""
-    found: list[Priced] = []
+    found: list[PricedOffer] = []
     for offer in listed:
         usd = price_of_kind(offer, wanted.kind)
         accelerator = accelerators()[offer.accelerator_id]
@@ -107,7 +107,7 @@ def select(listed: Iterable[Offer], wanted: Wanted) -> tuple[Priced, ...]:
             and accelerator.memory_bytes >= (wanted.min_memory_bytes or 0.0)
             and (wanted.max_usd_per_hour is None or usd <= wanted.max_usd_per_hour)
         ):
-            found.append(Priced(offer, accelerator, wanted.kind, usd))
+            found.append(PricedOffer(offer, accelerator, wanted.kind, usd))
     return tuple(found)
 
 
@@ -120,10 +120,10 @@ def price_of_kind(offer: Offer, kind: Kind) -> float | None:
     return offer.on_demand_usd_per_hour
 
 
-def ordered(found: Iterable[Priced], by: Order, today: datetime.date) -> tuple[Priced, ...]:
+def sort_offers(found: Iterable[PricedOffer], by: Order, today: datetime.date) -> tuple[PricedOffer, ...]:
     """Lowest first; what is known to be out of stock and what has no such figure comes last."""
 
-    def key(row: Priced) -> tuple[bool, float, float, str]:
+    def key(row: PricedOffer) -> tuple[bool, float, float, str]:
         value = {
             "price": row.usd_per_hour,
             "per-pflop": row.usd_per_pflop_hour,
@@ -136,10 +136,10 @@ def ordered(found: Iterable[Priced], by: Order, today: datetime.date) -> tuple[P
     return tuple(sorted(found, key=key))
 
 
-def best_of_each(found: Iterable[Priced], *, by_provider: bool) -> tuple[Priced, ...]:
+def best_of_each(found: Iterable[PricedOffer], *, by_provider: bool) -> tuple[PricedOffer, ...]:
     """Of rows in order, the first of each accelerator, or of each accelerator of each provider; a contract
     stands beside the provider's public price."""
-    seen: dict[tuple[str, str, bool], Priced] = {}
+    seen: dict[tuple[str, str, bool], PricedOffer] = {}
     for row in found:
         provider = row.offer.provider if by_provider else ""
         seen.setdefault((row.accelerator.id, provider, row.offer.kind == "contract"), row)

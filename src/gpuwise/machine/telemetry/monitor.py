@@ -137,7 +137,7 @@ class Monitor:
         return ()
 
     @property
-    def found(self) -> bool:
+    def has_devices(self) -> bool:
         """Whether there is any card."""
         return bool(self._cards)
 

@@ -12,7 +12,7 @@ from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, Demand
 from gpuwise.money.rent_or_own.engine import Mix
 from gpuwise.money.rent_or_own.ownership import Ownership
 from gpuwise.money.rent_or_own.renting import Renting
-from gpuwise.money.rent_or_own.uncertain_inputs import Driver
+from gpuwise.money.rent_or_own.uncertain_inputs import UncertainInput
 from gpuwise.predict.estimate import Z80
 
 _TERMS = {12: "1 year", 36: "3 years"}
@@ -45,10 +45,14 @@ def assumptions(demand: Demand, own: Ownership, rent: Renting) -> tuple[Assumpti
             Assumption("cost of capital", f"{100 * own.capital_per_year:.0f} % a year", "customary; give --capital", True)
         )
     found += [Assumption(r.name.replace("-", " for ", 1), _value(r.share), r.words, False) for r in rent.reservations]
-    for driver in _drivers(demand, own, rent):
-        source = sources().get(driver.source)
-        words = _NOT_FACTS.get(driver.source, driver.source) if source is None else source.title.partition(":")[0]
-        found.append(Assumption(driver.label, _value(driver), words, source is not None and source.kind == "estimate"))
+    for uncertain_input in _material_inputs(demand, own, rent):
+        source = sources().get(uncertain_input.source)
+        words = (
+            _NOT_FACTS.get(uncertain_input.source, uncertain_input.source) if source is None else source.title.partition(":")[0]
+        )
+        found.append(
+            Assumption(uncertain_input.label, _value(uncertain_input), words, source is not None and source.kind == "estimate")
+        )
     return tuple(found)
 
 
@@ -74,19 +78,19 @@ def notes(demand: Demand, own: Ownership, rent: Renting, months: int, gpus: int)
     return tuple(found)
 
 
-def _drivers(demand: Demand, own: Ownership, rent: Renting) -> Iterator[Driver]:
+def _material_inputs(demand: Demand, own: Ownership, rent: Renting) -> Iterator[UncertainInput]:
     given = {r.share.name for r in rent.reservations}
-    for driver in (demand.drift, *own.drivers(), *rent.drivers()):
-        trivial = driver.known and driver.expected in (0.0, 1.0)
-        if driver.name not in given and not trivial:
-            yield driver
+    for uncertain_input in (demand.drift, *own.uncertain_inputs(), *rent.uncertain_inputs()):
+        trivial = uncertain_input.is_exact and uncertain_input.expected in (0.0, 1.0)
+        if uncertain_input.name not in given and not trivial:
+            yield uncertain_input
 
 
-def _value(driver: Driver) -> str:
-    number = "{:,.0f}" if driver.expected >= 100 else "{:.3g}"
-    middle = number.format(driver.expected)
-    span = "" if driver.known else f" ({number.format(driver.low)} to {number.format(driver.high)})"
-    return f"{middle}{span} {driver.unit}".strip()
+def _value(uncertain_input: UncertainInput) -> str:
+    number = "{:,.0f}" if uncertain_input.expected >= 100 else "{:.3g}"
+    middle = number.format(uncertain_input.expected)
+    span = "" if uncertain_input.is_exact else f" ({number.format(uncertain_input.low)} to {number.format(uncertain_input.high)})"
+    return f"{middle}{span} {uncertain_input.unit}".strip()
 
 
 def _path(rent: Renting) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuwise.money.rent_or_own.comparison import BAND, LONGEST_MONTHS, BreakEven, Floats
 from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, Demand
-from gpuwise.money.rent_or_own.engine import Batch, Mix, draw, draw_prices, spread_drivers
+from gpuwise.money.rent_or_own.engine import Batch, Mix, draw, draw_prices, uncertain_inputs_of
 from gpuwise.money.rent_or_own.ownership import Ownership
 from gpuwise.money.rent_or_own.renting import Renting
 from gpuwise.money.rent_or_own.uncertain_inputs import Array
@@ -49,7 +49,7 @@ def months_to_break_even(
     """Months until owning ``gpus`` has paid for itself in each scenario, ``(n,)``; infinite when it does not within
     :data:`LONGEST_MONTHS`. What the owned GPUs cannot do is rented on demand."""
     rng = np.random.Generator(np.random.PCG64(seed))
-    x = draw(spread_drivers(demand, own, rent), rng, n)
+    x = draw(uncertain_inputs_of(demand, own, rent), rng, n)
     prices, last = draw_prices(rent, rng, LONGEST_MONTHS, n)
     batch = Batch(demand, own, rent, x, prices, last, n=n, most_groups=0)
     return crossing(batch.spent_by_month(Mix()) - batch.spent_by_month(Mix(gpus)))

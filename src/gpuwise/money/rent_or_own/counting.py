@@ -14,7 +14,7 @@ import numpy as np
 from gpuwise.money.rent_or_own.break_even import months_to_break_even
 from gpuwise.money.rent_or_own.comparison import LONGEST_MONTHS, Step
 from gpuwise.money.rent_or_own.demand import Demand
-from gpuwise.money.rent_or_own.engine import Batch, Mix, draw, draw_prices, spread_drivers
+from gpuwise.money.rent_or_own.engine import Batch, Mix, draw, draw_prices, uncertain_inputs_of
 from gpuwise.money.rent_or_own.ownership import Ownership
 from gpuwise.money.rent_or_own.renting import Renting
 
@@ -36,7 +36,7 @@ _OWN_FIELDS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CostSteps:
     """The bare sum, each thing alone on it, and all of them one after the other."""
 
     bare: Step
@@ -45,7 +45,7 @@ class Counted:
     """Cumulative, in the same order; the last is the whole sum."""
 
 
-def count_up(bare: Question, whole: Question, months: int, *, seed: int = 0, n: int = SCENARIOS) -> Counted:
+def count_up(bare: Question, whole: Question, months: int, *, seed: int = 0, n: int = SCENARIOS) -> CostSteps:
     """Every step from ``bare`` to ``whole`` that changes a figure, both with the GPUs ``bare`` owns.
 
     The running costs of ``bare`` stay unless ``whole`` has none. Own is compared with renting on demand.
@@ -62,7 +62,7 @@ def count_up(bare: Question, whole: Question, months: int, *, seed: int = 0, n: 
             alone.append(one)
             together.append(all_so_far)
         before = all_so_far
-    return Counted(start, tuple(alone), tuple(together))
+    return CostSteps(start, tuple(alone), tuple(together))
 
 
 def _figures(step: Step) -> tuple[float | None, float, float]:
@@ -95,7 +95,7 @@ def _step(name: str, question: Question, gpus: int, months: int, seed: int, n: i
     demand, own, rent = question
     here, longer = np.random.SeedSequence(seed).spawn(2)
     rng = np.random.Generator(np.random.PCG64(here))
-    x = draw(spread_drivers(demand, own, rent), rng, n)
+    x = draw(uncertain_inputs_of(demand, own, rent), rng, n)
     batch = Batch(demand, own, rent, x, *draw_prices(rent, rng, months, n), n=n)
     difference = batch.cost(Mix(gpus)).total_usd - batch.cost(Mix()).total_usd
     middle = float(np.median(months_to_break_even(demand, own, rent, gpus, longer, n)))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuwise.errors import InputError
-from gpuwise.money.rent_or_own.uncertain_inputs import Array, Driver, economics
+from gpuwise.money.rent_or_own.uncertain_inputs import Array, UncertainInput, economics
 
 HOURS_PER_MONTH = 730.0
 """A twelfth of a year of 8,760 hours."""
@@ -40,7 +40,7 @@ class Demand:
     """0.5: half as much again every year, month by month; -0.2: a fifth less."""
     profile: tuple[float, ...] = ()
     """Twelve weights, one a calendar month from the first on; only their ratios count."""
-    spread: Driver | None = None
+    spread: UncertainInput | None = None
     """What will be wanted over what was said; None: the shipped estimate."""
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class Demand:
         return "steady" if self.peak_over_mean == 1 else "bursts"
 
     @property
-    def drift(self) -> Driver:
+    def drift(self) -> UncertainInput:
         """What will be wanted over what was said."""
         return economics()["demand_spread"] if self.spread is None else self.spread
 

@@ -6,11 +6,11 @@ from dataclasses import asdict
 
 from gpuwise.money.rent_or_own.break_even import HOURS_PER_MONTH
 from gpuwise.money.rent_or_own.comparison import BAND, LONGEST_MONTHS, Option, RentOrOwn
-from gpuwise.money.rent_or_own.counting import Counted
+from gpuwise.money.rent_or_own.counting import CostSteps
 from gpuwise.predict.estimate import Estimate
 
 
-def comparison_document(result: RentOrOwn, counted: Counted | None = None) -> dict[str, object]:
+def comparison_document(result: RentOrOwn, counted: CostSteps | None = None) -> dict[str, object]:
     """Every figure of the comparison; arrays as lists."""
     even, prices = result.break_even, result.prices
     document: dict[str, object] = {

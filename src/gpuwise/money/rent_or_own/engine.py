@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, MONTHS_PER_YEAR, Demand, beyond
 from gpuwise.money.rent_or_own.ownership import Ownership, Values
 from gpuwise.money.rent_or_own.renting import Renting, Reservation
-from gpuwise.money.rent_or_own.uncertain_inputs import Array, Driver
+from gpuwise.money.rent_or_own.uncertain_inputs import Array, UncertainInput
 
 Top = Literal["on-demand", "spot"]
 DEMAND = "demand_spread"
 CHUNK = 8192
 """Scenarios costed at a time, so that they stay in the processor's cache."""
 PRICE = "rental_price"
-"""Names of the two drivers that are not fields of :class:`Ownership` or :class:`Renting`."""
+"""Names of the two uncertain inputs that are not fields of :class:`Ownership` or :class:`Renting`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Mix:
 
 
 @dataclass(frozen=True, slots=True)
-class Costed:
+class MixCost:
     """A mix, costed in every scenario. All money is present value."""
 
     mix: Mix
@@ -54,7 +54,7 @@ class Costed:
 
 
 class Batch:
-    """Scenarios drawn for one question: driver values, price paths, and the sums over months they enter by.
+    """Scenarios drawn for one question: values of the inputs, price paths, and the sums over months they enter by.
 
     ``prices`` is ``(M, S)`` or ``(M, 1)``: US dollars an hour on demand in each month, the first today's; ``last`` the
     price at the end over the price today, ``(S,)``.
@@ -114,7 +114,7 @@ class Batch:
         """Discounted GPU-hours wanted, ``(S,)``: what costs are levelised over."""
         return HOURS_PER_MONTH * (self.weights @ self.loads)
 
-    def cost(self, mix: Mix) -> Costed:
+    def cost(self, mix: Mix) -> MixCost:
         """The mix in every scenario."""
         above, top = self._layers(mix)
         rented = HOURS_PER_MONTH * np.einsum("gs,gs->s", *np.broadcast_arrays(self.rent_sums, top))
@@ -126,7 +126,7 @@ class Batch:
             parts["reserved"] = mix.reserved * HOURS_PER_MONTH * self._reserved_sum(mix.reservation)
         parts[mix.top] = rented * self.spot_over if mix.top == "spot" else rented
         total = sum(parts.values(), start=np.zeros(1, dtype=np.float32))
-        return Costed(mix, total, parts, hours, self._kwh(mix, hours))
+        return MixCost(mix, total, parts, hours, self._kwh(mix, hours))
 
     def _layers(self, mix: Mix) -> tuple[Array, Array]:
         """GPUs wanted beyond what is owned, and beyond what is owned and reserved, ``(G, S)`` each."""
@@ -209,17 +209,17 @@ class Batch:
         return total + rest
 
 
-def spread_drivers(demand: Demand, own: Ownership, rent: Renting) -> tuple[Driver, ...]:
-    """Every driver of the question but rental prices, each once."""
-    found = {d.name: d for d in (demand.drift, *own.drivers(), *rent.drivers())}
+def uncertain_inputs_of(demand: Demand, own: Ownership, rent: Renting) -> tuple[UncertainInput, ...]:
+    """Every uncertain input of the question except rental prices, each once."""
+    found = {d.name: d for d in (demand.drift, *own.uncertain_inputs(), *rent.uncertain_inputs())}
     return tuple(found.values())
 
 
-def draw(drivers: Iterable[Driver], rng: np.random.Generator, n: int) -> dict[str, Array]:
-    """``n`` independent values of each driver; one that is known stays a scalar array."""
+def draw(uncertain_inputs: Iterable[UncertainInput], rng: np.random.Generator, n: int) -> dict[str, Array]:
+    """``n`` independent values of each input; one without spread stays a scalar array."""
     return {
-        d.name: np.asarray(d.expected, dtype=np.float32) if d.known else d.at(rng.standard_normal(n, dtype=np.float32))
-        for d in drivers
+        d.name: np.asarray(d.expected, dtype=np.float32) if d.is_exact else d.at(rng.standard_normal(n, dtype=np.float32))
+        for d in uncertain_inputs
     }
 
 

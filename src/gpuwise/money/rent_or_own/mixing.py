@@ -21,7 +21,7 @@ _GROUPS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class MixSearch:
     """Owning each of ``counts`` GPUs and renting the rest in the cheapest way: ``usd`` is ``(3, K)``."""
 
     counts: Floats
@@ -29,7 +29,7 @@ class Tried:
     best: Mix
 
 
-def best_mix(batch: Batch, most_owned: int, most_reserved: int, terms: Sequence[Reservation]) -> Tried:
+def best_mix(batch: Batch, most_owned: int, most_reserved: int, terms: Sequence[Reservation]) -> MixSearch:
     """The cheapest mix in expectation. For each way to rent the rest and each term, from owning nothing and from the
     best amount to own: how much to reserve, how much to own beside it, and both once more."""
     counts, reserves = _counts(most_owned, batch.own.gpus_per_server), _counts(most_reserved, 1)
@@ -46,7 +46,7 @@ def best_mix(batch: Batch, most_owned: int, most_reserved: int, terms: Sequence[
     best = judge.best(list(judge.seen))
     totals = [batch.cost(Mix(n, top=best.top)).total_usd for n in counts]
     band = np.stack([np.quantile(t, BAND) for t in totals], axis=1).astype(np.float64)
-    return Tried(np.array(counts, dtype=np.float64), band, best)
+    return MixSearch(np.array(counts, dtype=np.float64), band, best)
 
 
 def best_reserved(batch: Batch, reservation: Reservation, most: int) -> Mix:

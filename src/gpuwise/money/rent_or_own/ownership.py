@@ -30,10 +30,10 @@ from gpuwise.facts.offers.purchases import RECENT_DAYS, Condition, Purchase, pur
 from gpuwise.facts.operations import find_site, power_share
 from gpuwise.money.power import host_power_w, is_personal
 from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, MONTHS_PER_YEAR
-from gpuwise.money.rent_or_own.uncertain_inputs import Array, Driver, economics, from_quantity, number
+from gpuwise.money.rent_or_own.uncertain_inputs import Array, UncertainInput, economics, from_quantity, number
 
 Values = Mapping[str, Array]
-"""The value of each driver by name, ``(S,)`` or a scalar array."""
+"""The value of each uncertain input by name, ``(S,)`` or a scalar array."""
 CAPITAL_PER_YEAR = 0.08
 """What money costs a company that could do something else with it; a customary rate, to be given by who knows."""
 WARRANTY_MONTHS = 36
@@ -44,30 +44,30 @@ _MOST_USD = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """GPUs of one kind, bought. Every driver has a spread; :meth:`drivers` lists them."""
+    """GPUs of one kind, bought. Its uncertain inputs have a spread; :meth:`uncertain_inputs` lists them."""
 
     gpus_per_server: int
     gpu_usd: float
     """Price of one GPU, or its share of a whole machine when ``server_factor`` is one."""
-    gpu_spread: Driver
-    server_factor: Driver
-    host_usd: Driver
-    network_share: Driver
-    storage_share: Driver
-    resale_keep: Driver
-    resale_follows: Driver
-    availability: Driver
-    fill: Driver
-    failures: Driver
-    support_share: Driver
-    colocation: Driver
-    staff: Driver
-    power_share: Driver
-    idle_share: Driver
-    host_w: Driver
+    gpu_spread: UncertainInput
+    server_factor: UncertainInput
+    host_usd: UncertainInput
+    network_share: UncertainInput
+    storage_share: UncertainInput
+    resale_keep: UncertainInput
+    resale_follows: UncertainInput
+    availability: UncertainInput
+    fill: UncertainInput
+    failures: UncertainInput
+    support_share: UncertainInput
+    colocation: UncertainInput
+    staff: UncertainInput
+    power_share: UncertainInput
+    idle_share: UncertainInput
+    host_w: UncertainInput
     """What the rest of a server draws, by GPU; the same whether it works or not."""
-    pue: Driver
-    usd_per_kwh: Driver
+    pue: UncertainInput
+    usd_per_kwh: UncertainInput
     tdp_w: float | None
     """Of one GPU; None leaves power out, and the answer says so."""
     server_kw: float
@@ -93,16 +93,16 @@ class Ownership:
         if self.owned_gpus is not None and not 1 <= self.owned_gpus <= 10_000_000:
             raise InputError(f"{self.owned_gpus} GPUs cannot be owned", hint="at least 1")
 
-    def drivers(self) -> Iterator[Driver]:
-        """Every driver, in the order of the fields."""
+    def uncertain_inputs(self) -> Iterator[UncertainInput]:
+        """Every uncertain input, in the order of the fields."""
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, Driver):
+            if isinstance(value, UncertainInput):
                 yield value
 
-    def with_driver(self, field: str, driver: Driver) -> Ownership:
-        """A copy with one driver replaced."""
-        return replace(self, **{field: driver})
+    def with_input(self, field: str, uncertain_input: UncertainInput) -> Ownership:
+        """A copy with one uncertain input replaced."""
+        return replace(self, **{field: uncertain_input})
 
     def servers(self, gpus: int) -> int:
         return -(-gpus // self.gpus_per_server)
@@ -177,11 +177,11 @@ def own_of(
         gpu_usd, spread, words, in_machine = _price(cluster, condition)
     kwh = known["usd_per_kwh"]
     if power is not None:
-        kwh = replace(kwh.replaced(power.usd_per_kwh), source=power.source_key)
+        kwh = replace(kwh.with_range(power.usd_per_kwh), source=power.source_key)
     # cards go into a box of as many as are named, boards of eight come whole
     count = min(cluster.n_accelerators, system.count) if office or accelerator.form == "PCIe" else system.count
     host = host_power_w(Cluster(system, count)).scaled(1.0 / count)
-    host_w = Driver("host_w", host.low, host.expected, host.high, "W", "rest of the server, by GPU", "latif-h100-node")
+    host_w = UncertainInput("host_w", host.low, host.expected, host.high, "W", "rest of the server, by GPU", "latif-h100-node")
     draws = system.max_power_w or count * ((accelerator.tdp_w or 0.0) + host.high)
     return Ownership(
         gpus_per_server=count,
@@ -252,12 +252,12 @@ def capital_recovery_factor(rate: float, periods: float) -> float:
 
 
 def closed_form_usd_per_hour(own: Ownership, gpus: int, hours_per_month: float, months: int) -> float:
-    """US dollars a delivered GPU-hour with every driver at its median and rental prices held still.
+    """US dollars a delivered GPU-hour with every input at its median and rental prices held still.
 
     ``[C0 - R (1+i)^-M] CRF(i, M) / h + (monthly costs) / h`` with the monthly rate ``i = (1+r)^(1/12) - 1`` and
     ``h`` delivered GPU-hours a month. It is what the scenarios give when nothing is uncertain.
     """
-    x: Values = {d.name: np.asarray(d.expected) for d in own.drivers()}
+    x: Values = {d.name: np.asarray(d.expected) for d in own.uncertain_inputs()}
     rate = (1 + own.capital_per_year) ** (1 / MONTHS_PER_YEAR) - 1
     discounts = (1 + rate) ** -np.arange(1.0, months + 1)
     capital = own.hardware_usd(gpus, x) - own.resale_usd(gpus, x, months, np.ones(1)) * (1 + rate) ** -months
@@ -267,7 +267,7 @@ def closed_form_usd_per_hour(own: Ownership, gpus: int, hours_per_month: float, 
     return float((capital * capital_recovery_factor(rate, months) + fixed + power).item() / hours_per_month)
 
 
-def _price(cluster: Cluster, condition: Condition) -> tuple[float, Driver, str, bool]:
+def _price(cluster: Cluster, condition: Condition) -> tuple[float, UncertainInput, str, bool]:
     """US dollars a GPU, what may be paid over that, where it comes from, and whether it holds the whole machine.
 
     What the GPU costs alone; for one that is only sold inside machines its share of the machine.
@@ -309,13 +309,13 @@ def _machine(cluster: Cluster, condition: Condition) -> Purchase | None:
     return recent[len(recent) // 2]
 
 
-def _named(driver: Driver, name: str) -> Driver:
-    return replace(driver, name=name)
+def _named(uncertain_input: UncertainInput, name: str) -> UncertainInput:
+    return replace(uncertain_input, name=name)
 
 
-def _one(name: str) -> Driver:
+def _one(name: str) -> UncertainInput:
     return number(name, 1.0, "x", name.replace("_", " "))
 
 
-def _zero(name: str) -> Driver:
+def _zero(name: str) -> UncertainInput:
     return number(name, 0.0, "", name.replace("_", " "))

@@ -30,7 +30,7 @@ from gpuwise.money.cost import price_of
 from gpuwise.money.rent_or_own.demand import MONTHS_PER_YEAR
 from gpuwise.money.rent_or_own.ownership import Values
 from gpuwise.money.rent_or_own.price_process import PriceProcess, Series, fit_process, still
-from gpuwise.money.rent_or_own.uncertain_inputs import Array, Driver, economics, from_quantity
+from gpuwise.money.rent_or_own.uncertain_inputs import Array, UncertainInput, economics, from_quantity
 from gpuwise.money.run.checkpointing import optimal_checkpoint
 
 _MOST_USD_PER_HOUR = 10_000.0
@@ -45,7 +45,7 @@ class Reservation:
     name: str
     """``reserved-1y`` or ``reserved-3y``."""
     months: int
-    share: Driver
+    share: UncertainInput
     words: str
     """Where the share comes from."""
 
@@ -54,12 +54,12 @@ class Reservation:
 class Spot:
     """Servers that may be taken back, with checkpoints at the best interval."""
 
-    share: Driver
+    share: UncertainInput
     """Of the on-demand price."""
-    reclaim_s: Driver
-    restart_s: Driver
-    save_s: Driver
-    fallback: Driver
+    reclaim_s: UncertainInput
+    restart_s: UncertainInput
+    save_s: UncertainInput
+    fallback: UncertainInput
     servers_per_job: int = 1
     """A job stops when any of its servers is taken."""
     words: str = ""
@@ -92,8 +92,8 @@ class Renting:
                 f"a rental price of {self.usd_per_hour:g} cannot be", hint="US dollars per GPU and hour, for example 2.5"
             )
 
-    def drivers(self) -> Iterator[Driver]:
-        """Every driver of the ways to rent that are open."""
+    def uncertain_inputs(self) -> Iterator[UncertainInput]:
+        """Every uncertain input of the ways to rent that are offered."""
         yield from (r.share for r in self.reservations)
         if self.spot is not None:
             yield from (self.spot.share, self.spot.reclaim_s, self.spot.restart_s, self.spot.save_s, self.spot.fallback)
@@ -176,7 +176,7 @@ def _reservations(known: list[Offer], on_demand: float, wanted: tuple[str, ...] 
         prices = sorted((p, provider) for p, provider in asked if p is not None)
         if prices and prices[0][0] < on_demand:
             usd, provider = prices[0]
-            share = replace(usual.replaced(min(usd / on_demand, 1.0)), source="offers")
+            share = replace(usual.with_range(min(usd / on_demand, 1.0)), source="offers")
             found.append(Reservation(name, months, share, f"{provider}, ${usd:.2f}"))
         elif wanted is not None:
             found.append(Reservation(name, months, usual, "the usual discount of large clouds"))
@@ -205,7 +205,7 @@ def _spot(known: list[Offer]) -> Spot:
         words=words,
         reclaim_s=from_quantity("spot_reclaim_s", run["reclaim_s"], "time until a spot server is taken back"),
         restart_s=from_quantity("spot_restart_s", run["restart_s"], "restart after a spot server is taken back"),
-        fallback=Driver(
+        fallback=UncertainInput(
             "spot_fallback",
             1 - some.high,
             1 - some.expected,
@@ -219,8 +219,11 @@ def _spot(known: list[Offer]) -> Spot:
     )
 
 
-def _ranged(driver: Driver, middle: float) -> Driver:
+def _ranged(uncertain_input: UncertainInput, middle: float) -> UncertainInput:
     """The driver moved to another middle with the same relative spread, cut at its most."""
-    ratio = middle / driver.expected
-    low, mid, high = (float(np.minimum(v * ratio, driver.most)) for v in (driver.low, driver.expected, driver.high))
-    return replace(driver, low=low, expected=mid, high=high)
+    ratio = middle / uncertain_input.expected
+    low, mid, high = (
+        float(np.minimum(v * ratio, uncertain_input.most))
+        for v in (uncertain_input.low, uncertain_input.expected, uncertain_input.high)
+    )
+    return replace(uncertain_input, low=low, expected=mid, high=high)

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuwise.money.rent_or_own.comparison import BAND
 from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, Demand
-from gpuwise.money.rent_or_own.engine import Batch, Mix, draw, draw_prices, spread_drivers
+from gpuwise.money.rent_or_own.engine import Batch, Mix, draw, draw_prices, uncertain_inputs_of
 from gpuwise.money.rent_or_own.ownership import Ownership
 from gpuwise.money.rent_or_own.renting import Renting
 from gpuwise.money.rent_or_own.uncertain_inputs import Array
@@ -89,7 +89,7 @@ def _difference(hours: float, own: Ownership, rent: Renting, months: int, seed: 
     """(own - rent on demand) for so many hours a month, ``(S,)``; the same scenarios for the same seed."""
     demand = Demand(hours)
     rng = np.random.Generator(np.random.PCG64(seed))
-    x = draw(spread_drivers(demand, own, rent), rng, SCENARIOS)
+    x = draw(uncertain_inputs_of(demand, own, rent), rng, SCENARIOS)
     batch = Batch(demand, own, rent, x, *draw_prices(rent, rng, months, SCENARIOS), n=SCENARIOS)
     mix = Mix(own.needed(hours / HOURS_PER_MONTH))
     return np.broadcast_to(batch.cost(mix).total_usd - batch.cost(Mix()).total_usd, (SCENARIOS,))

@@ -20,8 +20,8 @@ from gpuwise.money.rent_or_own.assumptions_text import assumptions, label, notes
 from gpuwise.money.rent_or_own.break_even import break_even
 from gpuwise.money.rent_or_own.comparison import BAND, Option, PriceFan, RentOrOwn
 from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, Demand
-from gpuwise.money.rent_or_own.engine import CHUNK, Batch, Mix, draw, draw_prices, spread_drivers
-from gpuwise.money.rent_or_own.mixing import SCENARIOS, Tried, best_mix, best_reserved
+from gpuwise.money.rent_or_own.engine import CHUNK, Batch, Mix, draw, draw_prices, uncertain_inputs_of
+from gpuwise.money.rent_or_own.mixing import SCENARIOS, MixSearch, best_mix, best_reserved
 from gpuwise.money.rent_or_own.ownership import Ownership
 from gpuwise.money.rent_or_own.renting import Renting
 from gpuwise.money.rent_or_own.sensitivity import SCENARIOS as SENSED
@@ -140,10 +140,10 @@ class _Tally:
 
 def _batches(demand: Demand, own: Ownership, rent: Renting, months: int, n: int, rng: np.random.Generator) -> Iterator[Batch]:
     """``n`` scenarios, as many at a time as stay in the processor's cache."""
-    drivers = spread_drivers(demand, own, rent)
+    uncertain_inputs = uncertain_inputs_of(demand, own, rent)
     for start in range(0, n, CHUNK):
         size = min(CHUNK, n - start)
-        x = draw(drivers, rng, size)
+        x = draw(uncertain_inputs, rng, size)
         yield Batch(demand, own, rent, x, *draw_prices(rent, rng, months, size), n=size)
 
 
@@ -151,7 +151,7 @@ def _wide(values: Array, n: int) -> Array:
     return np.broadcast_to(values, (n,))
 
 
-def _mixes(part: Batch, rent: Renting, months: int, gpus: int, peak: float) -> tuple[dict[str, Mix], Tried]:
+def _mixes(part: Batch, rent: Renting, months: int, gpus: int, peak: float) -> tuple[dict[str, Mix], MixSearch]:
     """The plain ways (own for the peak, on demand, reserved for each term the horizon holds, spot), and the best mix of
     them when it is none of these."""
     mixes = {"own": Mix(gpus), "on-demand": Mix()}

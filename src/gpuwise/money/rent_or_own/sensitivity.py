@@ -14,10 +14,10 @@ import numpy as np
 
 from gpuwise.money.rent_or_own.comparison import BAND, Bar
 from gpuwise.money.rent_or_own.demand import Demand
-from gpuwise.money.rent_or_own.engine import PRICE, Batch, Mix, spread_drivers
+from gpuwise.money.rent_or_own.engine import PRICE, Batch, Mix, uncertain_inputs_of
 from gpuwise.money.rent_or_own.ownership import Ownership
 from gpuwise.money.rent_or_own.renting import Renting
-from gpuwise.money.rent_or_own.uncertain_inputs import Array, Driver
+from gpuwise.money.rent_or_own.uncertain_inputs import Array, UncertainInput
 
 SCENARIOS = 8192
 """Of those at hand, how many the shares are made from."""
@@ -32,7 +32,7 @@ def tornado(
 
     ``drawn`` holds the scenarios ``difference`` ``(S,)``, (own - rent), begins with.
     """
-    moving = [d for d in spread_drivers(demand, own, rent) if not d.known]
+    moving = [d for d in uncertain_inputs_of(demand, own, rent) if not d.is_exact]
     mean_price = np.concatenate([batch.mean_price() for batch in drawn])
     prices = np.quantile(mean_price, BAND) if mean_price.size > len(drawn) else None
     sample = {d.name: np.concatenate([batch.x[d.name] for batch in drawn]) for d in moving}
@@ -70,13 +70,15 @@ def variance_shares(sample: Mapping[str, Array], y: Array) -> dict[str, float]:
     return shares
 
 
-def _ends(demand: Demand, own: Ownership, rent: Renting, batch: Batch, moving: Sequence[Driver], prices: Array | None) -> Batch:
+def _ends(
+    demand: Demand, own: Ownership, rent: Renting, batch: Batch, moving: Sequence[UncertainInput], prices: Array | None
+) -> Batch:
     """A batch of two scenarios for each number, at its 10th and its 90th percentile, the rest at their medians; then
     two for rental prices when they move, and one with everything at its median."""
     n = 2 * (len(moving) + (prices is not None)) + 1
-    x: dict[str, Array] = {d.name: np.full(n, d.expected) for d in spread_drivers(demand, own, rent)}
-    for i, driver in enumerate(moving):
-        x[driver.name][2 * i : 2 * i + 2] = driver.low, driver.high
+    x: dict[str, Array] = {d.name: np.full(n, d.expected) for d in uncertain_inputs_of(demand, own, rent)}
+    for i, uncertain_input in enumerate(moving):
+        x[uncertain_input.name][2 * i : 2 * i + 2] = uncertain_input.low, uncertain_input.high
     months = np.arange(batch.months + 1, dtype=np.float64)
     path = rent.usd_per_hour * np.exp(rent.process.drift * months)
     level = np.ones(n)

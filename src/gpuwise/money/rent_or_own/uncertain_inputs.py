@@ -38,7 +38,7 @@ _SCHEMA = {
 
 
 @dataclass(frozen=True, slots=True)
-class Driver:
+class UncertainInput:
     """One uncertain number: ``low`` and ``high`` bound its central 80 %, ``expected`` is its median."""
 
     name: str
@@ -64,17 +64,17 @@ class Driver:
             )
 
     @property
-    def known(self) -> bool:
+    def is_exact(self) -> bool:
         """Whether it has no spread."""
         return self.low == self.high
 
     def at(self, score: Array | float) -> Array:
         """Its value at a standard normal ``score``: log-normal on either side of the median, through all
-        three percentiles, cut at ``most``. A driver whose ``low`` is zero is normal on that side, cut at 0.
+        three percentiles, cut at ``most``. Where ``low`` is zero it is normal on that side, cut at 0.
         """
         z = np.asarray(score)
         kind = z.dtype.type if z.dtype.kind == "f" else np.float64
-        if self.known:
+        if self.is_exact:
             return np.full_like(z, self.expected, dtype=kind)
         logarithmic = self.low > 0
         if logarithmic:
@@ -85,16 +85,16 @@ class Driver:
         value = self.expected * np.exp(moved) if logarithmic else np.maximum(self.expected + moved, 0.0)
         return np.minimum(value, self.most)
 
-    def replaced(self, low: float, high: float | None = None) -> Driver:
-        """The same driver with a person's own figure: one number, or a range around its geometric middle."""
+    def with_range(self, low: float, high: float | None = None) -> UncertainInput:
+        """The same input with a person's own figure: one number, or a range around its geometric middle."""
         top = low if high is None else high
         middle = low if top == low else (math.sqrt(low * top) if low > 0 else (low + top) / 2)
-        return Driver(self.name, low, middle, top, self.unit, self.label, "given", self.most, "")
+        return UncertainInput(self.name, low, middle, top, self.unit, self.label, "given", self.most, "")
 
-    def fixed(self) -> Driver:
-        """The same driver without spread, at its median."""
+    def at_median(self) -> UncertainInput:
+        """The same input without spread, at its median."""
         middle = self.expected
-        return Driver(self.name, middle, middle, middle, self.unit, self.label, self.source, self.most, self.note)
+        return UncertainInput(self.name, middle, middle, middle, self.unit, self.label, self.source, self.most, self.note)
 
     def as_dict(self) -> dict[str, object]:
         return {
@@ -106,27 +106,27 @@ class Driver:
         }
 
 
-def number(name: str, value: float, unit: str, label: str) -> Driver:
+def number(name: str, value: float, unit: str, label: str) -> UncertainInput:
     """A known number, given by a person."""
-    return Driver(name, value, value, value, unit, label, "given")
+    return UncertainInput(name, value, value, value, unit, label, "given")
 
 
 def from_quantity(
-    name: str, known: Quantity, label: str, *, most: float = math.inf, scale: float = 1.0, unit: str = ""
-) -> Driver:
-    """A fact of :mod:`gpuwise.facts.operations` as a driver, ``scale`` of its units."""
-    low, middle, high = known.low * scale, known.expected * scale, known.high * scale
-    return Driver(name, low, middle, high, unit or known.unit, label, known.source_key, most, known.note)
+    name: str, quantity: Quantity, label: str, *, most: float = math.inf, scale: float = 1.0, unit: str = ""
+) -> UncertainInput:
+    """A fact of :mod:`gpuwise.facts.operations` as an uncertain input, multiplied by ``scale``."""
+    low, middle, high = quantity.low * scale, quantity.expected * scale, quantity.high * scale
+    return UncertainInput(name, low, middle, high, unit or quantity.unit, label, quantity.source_key, most, quantity.note)
 
 
 @cache
-def economics() -> Mapping[str, Driver]:
-    """The shipped drivers by name. Raises DataError when the file is corrupt."""
+def economics() -> Mapping[str, UncertainInput]:
+    """The shipped uncertain inputs by name. Raises DataError when the file is corrupt."""
     file = "economics.toml"
     try:
         records = parse_toml((DATA / file).read_text(encoding="utf-8"), _SCHEMA, file)
         found = {
-            name: Driver(
+            name: UncertainInput(
                 name,
                 r.number("low"),
                 r.number("expected"),

@@ -10,13 +10,13 @@ from typing import Any
 
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
-from gpuwise.train.profile.against import Slower, Target, against_device, utilisation
+from gpuwise.train.profile.device_comparison import Slower, Target, against_device, utilisation
 from gpuwise.train.profile.findings.finding import Finding
 from gpuwise.train.profile.findings.profile_data import DeviceFacts, ProfileData, RankView
 from gpuwise.train.profile.findings.table import find_wastes
-from gpuwise.train.profile.fitted import fit_to, of_phases
 from gpuwise.train.profile.run_facts import RunFacts
 from gpuwise.train.profile.split import Split, split_step
+from gpuwise.train.profile.step_fit import fit_to, of_phases
 from gpuwise.train.profile.steps import Steps, find_steps
 from gpuwise.train.profile.trace import Trace
 from gpuwise.train.profile.trace_reader import read_trace

@@ -45,7 +45,7 @@ class RunFacts:
     has_trace: bool = False
 
 
-def middle(steps: Sequence[Step]) -> Step:
+def median_step(steps: Sequence[Step]) -> Step:
     """Medians of every phase and count; what rarely comes (saving) at its mean."""
     values = {name: statistics.median([getattr(s, name) for s in steps]) for name in _NAMES}
     save_s = statistics.fmean([s.save_s for s in steps])
@@ -71,7 +71,7 @@ def run_facts(journal: Journal) -> RunFacts | None:
     n_late = max(late, default=early) - early
     return RunFacts(
         tuple(kept),
-        middle(kept),
+        median_step(kept),
         tuple(journal.of("optimizer")),
         tuple(journal.of("model")),
         tuple(journal.of("loader")),
@@ -107,7 +107,7 @@ def _traced_wall(journal: Journal, trace: Mapping[str, Any]) -> float | None:
     return statistics.median(walls) if walls else None
 
 
-def with_constant(facts: RunFacts, journal: Journal) -> RunFacts:
+def add_constant_batch(facts: RunFacts, journal: Journal) -> RunFacts:
     """With the steps of a run whose loaders gave one batch only."""
     other = run_facts(journal)
     return facts if other is None else replace(facts, constant=other.step)

@@ -12,9 +12,9 @@ from gpuwise.errors import GpuwiseError
 from gpuwise.train.hook.launch import Limits, Outcome, launch
 from gpuwise.train.hook.settings import Profiling, Settings, Stop
 from gpuwise.train.hook.zygote import Zygote
-from gpuwise.train.profile.against import Target
+from gpuwise.train.profile.device_comparison import Target
 from gpuwise.train.profile.result import Profile, profile_run
-from gpuwise.train.profile.run_facts import RunFacts, run_facts, with_constant
+from gpuwise.train.profile.run_facts import RunFacts, add_constant_batch, run_facts
 
 CLEAN_STEPS, NOTED_STEPS, TRACED_STEPS = 20, 3, 5
 WARM_UP_STEPS = 3
@@ -145,7 +145,7 @@ def _constant(facts: RunFacts, request: Request, folder: Path, zygote: Zygote | 
         python=python,
         limits=Limits(wall_s=SECOND_RUN_S),
     )
-    return with_constant(facts, outcome.journal) if outcome.ok else facts
+    return add_constant_batch(facts, outcome.journal) if outcome.ok else facts
 
 
 def _notes(outcome: Outcome) -> tuple[str, ...]:

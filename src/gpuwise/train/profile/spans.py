@@ -1,7 +1,4 @@
-"""Stretches of time as sorted, disjoint rows of (start, end): how long they are together, where they meet.
-
-|A and B| = |A| + |B| - |A or B|
-"""
+"""Sets of time intervals as sorted, disjoint rows ``[n, 2]`` of (start_s, end_s): union, intersection, difference, length."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ NO_SPANS: Floats = np.zeros((0, 2))
 
 
 def spans(start_s: ArrayLike, end_s: ArrayLike) -> Floats:
-    """[n, 2] sorted and merged; what has no length is left out."""
+    """The intervals ``[n, 2]``, sorted and merged; those without length are left out."""
     start, end = np.asarray(start_s, np.float64), np.asarray(end_s, np.float64)
     keep = end > start
     if not keep.any():
@@ -29,8 +26,8 @@ def spans(start_s: ArrayLike, end_s: ArrayLike) -> Floats:
     return np.stack((start[first], end[last]), axis=1)
 
 
-def joined(parts: Iterable[Floats]) -> Floats:
-    """A or B or ..."""
+def union(parts: Iterable[Floats]) -> Floats:
+    """The union of several sets of intervals, ``[n, 2]``."""
     rows = [p for p in parts if len(p)]
     if not rows:
         return NO_SPANS
@@ -38,8 +35,8 @@ def joined(parts: Iterable[Floats]) -> Floats:
     return spans(every[:, 0], every[:, 1])
 
 
-def common(a: Floats, b: Floats) -> Floats:
-    """A and B."""
+def intersection(a: Floats, b: Floats) -> Floats:
+    """The intersection of two sets of intervals, ``[n, 2]``."""
     if not len(a) or not len(b):
         return NO_SPANS
     at = np.concatenate((a[:, 0], b[:, 0], a[:, 1], b[:, 1]))
@@ -50,22 +47,22 @@ def common(a: Floats, b: Floats) -> Floats:
     return spans(at[inside], at[inside + 1])
 
 
-def without(a: Floats, b: Floats) -> Floats:
-    """A and not B."""
+def difference(a: Floats, b: Floats) -> Floats:
+    """The part of ``a`` outside ``b``, ``[n, 2]``."""
     if not len(a) or not len(b):
         return a
     low, high = float(a[0, 0]), float(max(a[-1, 1], b[-1, 1])) + 1.0
     edges = np.concatenate(([min(low, float(b[0, 0])) - 1.0], b.ravel(), [high])).reshape(-1, 2)
-    return common(a, spans(edges[:, 0], edges[:, 1]))
+    return intersection(a, spans(edges[:, 0], edges[:, 1]))
 
 
 def length(a: Floats) -> float:
-    """Seconds together."""
+    """Total length in seconds."""
     return float((a[:, 1] - a[:, 0]).sum())
 
 
 def inside(at_s: Floats, a: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which moments lie in one of the stretches."""
+    """Whether each moment of ``at_s`` (s, ``[n]``) lies in one of the intervals; ``[n]`` of bool."""
     if not len(a):
         return np.zeros(len(at_s), dtype=bool)
     row = np.searchsorted(a[:, 0], at_s, side="right") - 1

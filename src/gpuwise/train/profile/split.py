@@ -17,7 +17,7 @@ import numpy as np
 
 from gpuwise.train.profile.families import COMMUNICATION, COPIES_ON_DEVICE, OTHER_OPS, family
 from gpuwise.train.profile.operations import OP_CATEGORIES, Operations, operations
-from gpuwise.train.profile.spans import NO_SPANS, common, inside, joined, length, spans, without
+from gpuwise.train.profile.spans import NO_SPANS, difference, inside, intersection, length, spans, union
 from gpuwise.train.profile.steps import Steps
 from gpuwise.train.profile.trace import NONE, RUNTIME_CATEGORIES, Flags, Floats, Ints, Trace
 
@@ -58,14 +58,14 @@ class Split:
 def split_step(trace: Trace, steps: Steps) -> Split:
     """The parts of the steps of a trace."""
     layers = _gpu_layers(trace, steps) if trace.has_device else _cpu_layers(trace, steps)
-    windows = joined([steps.windows])
+    windows = union([steps.windows])
     taken, found = NO_SPANS, list[tuple[str, str, Floats]]()
     for part, name, raw in layers:
-        own = without(common(raw, windows), taken)
+        own = difference(intersection(raw, windows), taken)
         if len(own):
             found.append((part, name, own))
-            taken = joined([taken, own])
-    rest = without(windows, taken)
+            taken = union([taken, own])
+    rest = difference(windows, taken)
     if trace.has_device:
         found.append((OTHER, "", rest))
     else:
@@ -94,8 +94,8 @@ def _busy(trace: Trace, windows: Floats) -> float:
     else:
         ranges = _ranges(trace, DATA)
         ops = np.flatnonzero(trace.in_categories(OP_CATEGORIES))
-        return length(without(common(spans(trace.start_s[ops], trace.end_s[ops]), windows), ranges))
-    return length(common(spans(trace.start_s[work], trace.end_s[work]), windows))
+        return length(difference(intersection(spans(trace.start_s[ops], trace.end_s[ops]), windows), ranges))
+    return length(intersection(spans(trace.start_s[work], trace.end_s[work]), windows))
 
 
 def _ranges(trace: Trace, part: str) -> Floats:

@@ -368,14 +368,14 @@ class Search:
         if gain.high < 1.0 or (verdict is not None and not verdict.passed):
             # each held by itself, and together they do not
             self._best = dict(self._base)
-        return gain, verdict, middle_of(untouched), middle_of(changed)
+        return gain, verdict, median_trial(untouched), median_trial(changed)
 
     @staticmethod
     def _gain(untouched: list[Trial], changed: list[Trial]) -> Gain:
         return gain_of([(a.rate or 0.0, b.rate or 0.0) for a, b in zip(untouched, changed, strict=True)])
 
 
-def middle_of(trials: list[Trial]) -> Trial:
+def median_trial(trials: list[Trial]) -> Trial:
     """The one with the median rate."""
     return sorted(trials, key=lambda t: t.rate or 0.0)[len(trials) // 2]
 

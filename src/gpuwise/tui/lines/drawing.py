@@ -82,7 +82,7 @@ def _bar(shot: Snapshot, state: State) -> head.Bar:
         watched_s,
         state.typing,
         state.order.filter,
-        state.said,
+        state.message,
         shot.notices,
     )
 

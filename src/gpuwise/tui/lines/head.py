@@ -45,7 +45,7 @@ class Bar:
     typing: str | None = None
     """The filter while it is typed."""
     filter: str = ""
-    said: str = ""
+    message: str = ""
     """A word for a moment: what a key has done."""
     notices: Sequence[str] = ()
 
@@ -163,9 +163,9 @@ def foot(state: Bar, width: int) -> Line:
             run("▏", "key"),
             run("  enter keeps, esc clears; words of pid, user, container, command, or gpu:2", "faint"),
         )
-    said = state.said or "; ".join(state.notices)
+    said = state.message or "; ".join(state.notices)
     after = list[Run]()
-    if state.filter and not state.said:
+    if state.filter and not state.message:
         after += [run(f"filter: {state.filter} ", "warn", "do:filter"), run("✕ ", "dim", "do:clear_filter")]
     if said:
         room = max(20, width * 2 // 3) - sum(width_of(t) for t, _, _ in after)

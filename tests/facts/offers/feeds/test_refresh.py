@@ -12,7 +12,7 @@ import pytest
 from gpuwise.errors import FieldError, UnknownNameError, UnpredictableError
 from gpuwise.facts.offers.feeds import skypilot
 from gpuwise.facts.offers.feeds.download import MOST_BYTES, OUT_OF_REACH, fetch_text
-from gpuwise.facts.offers.feeds.refresh import Refreshed, difference, refresh, sources_of
+from gpuwise.facts.offers.feeds.refresh import RefreshResult, difference, refresh, sources_of
 from gpuwise.facts.offers.offer import offers, offers_for
 from gpuwise.facts.offers.store import stored_files, stored_offers
 
@@ -36,7 +36,7 @@ LATER = datetime.date(2026, 11, 28)
 PATH = "/v8/aws/vms.csv"
 
 
-def one(site: Site, cloud: str = "aws", day: datetime.date = DAY, seconds: float = 20.0, save: bool = True) -> Refreshed:
+def one(site: Site, cloud: str = "aws", day: datetime.date = DAY, seconds: float = 20.0, save: bool = True) -> RefreshResult:
     (done,) = refresh([f"skypilot:{cloud}"], day, base_url=site.url, seconds=seconds, save=save)
     return done
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from gpuwise.errors import FieldError
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.offers.feeds.skypilot import parse_skypilot
-from gpuwise.facts.offers.feeds.tally import Parsed
+from gpuwise.facts.offers.feeds.tally import ParsedFeed
 
 from .conftest import AWS, AWS_HEAD, AZURE, CATALOGUES, FLUIDSTACK, GCP, LAMBDA, MITHRIL, RUNPOD, VAST, VERDA, info
 
 DAY = datetime.date(2026, 11, 21)
 
 
-def reasons(parsed: Parsed) -> dict[str, int]:
+def reasons(parsed: ParsedFeed) -> dict[str, int]:
     return {s.reason: s.count for s in parsed.skipped}
 
 
@@ -135,7 +135,7 @@ def test_one_price_for_everything_is_no_price() -> None:
 
 
 def test_a_header_alone_is_no_offer() -> None:
-    assert parse_skypilot(FLUIDSTACK, "fluidstack", DAY) == Parsed((), (), 0)
+    assert parse_skypilot(FLUIDSTACK, "fluidstack", DAY) == ParsedFeed((), (), 0)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from gpuwise.machine.doctor.probes.frameworks import ask, understand
 from gpuwise.machine.doctor.probes.machine import probe
 from gpuwise.machine.doctor.probes.python import read_python
 from gpuwise.machine.doctor.report import diagnose, document
-from gpuwise.machine.doctor.scripted import PYTHON, SITE, ScriptedDevices, scripted
+from gpuwise.machine.doctor.scripted_machine import PYTHON, SITE, ScriptedDevices, scripted_machine
 
 NOTHING = DeviceSearch((), {})
 FAKE_TORCH = """
@@ -310,7 +310,7 @@ def test_a_card_that_is_lost_while_it_is_read_is_no_trouble() -> None:
             raise DeviceLostError(index, "GPU is lost", vendor="nvidia", code=15)
 
     devices = Losing((NullCard("H100 SXM", identity={"vendor": "nvidia"}),), Driver("nvidia", "580.95.05"))
-    machine = probe(scripted().host, devices=lambda: DeviceSearch((devices,), {}), python=PYTHON)
+    machine = probe(scripted_machine().host, devices=lambda: DeviceSearch((devices,), {}), python=PYTHON)
     assert machine.nvidia_cards[0].problem == "GPU is lost" and machine.nvidia_cards[0].health is None
 
 
@@ -320,5 +320,5 @@ def test_ten_cards_of_three_vendors() -> None:
         ScriptedDevices([NullCard(c, identity={"vendor": v}) for c in cards], Driver(v, "580.95.05" if v == "nvidia" else None))
         for v, cards in names.items()
     )
-    found = diagnose(probe(scripted().host, devices=lambda: DeviceSearch(backends, {}), python=PYTHON, wanted_gpus=10))
+    found = diagnose(probe(scripted_machine().host, devices=lambda: DeviceSearch(backends, {}), python=PYTHON, wanted_gpus=10))
     assert len(found.machine.cards) == 10 and found.faults == ()

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from gpuwise.errors import UnpredictableError, require
-from gpuwise.facts.offers.feeds.listing import Listed, offers_of
+from gpuwise.facts.offers.feeds.listing import Listing, offers_of
 from gpuwise.facts.offers.feeds.names import FeedProvider, UnclearName, instance_rule, may_be, provider_of, resolve
-from gpuwise.facts.offers.feeds.tally import Parsed, Tally
+from gpuwise.facts.offers.feeds.tally import ParsedFeed, Tally
 from gpuwise.facts.offers.feeds.tpu import chips_of
 from gpuwise.units import GIB
 
@@ -56,7 +56,7 @@ def provider_names() -> tuple[str, ...]:
     return (*catalogues.OFFLINE_PROVIDERS, *catalogues.ONLINE_PROVIDERS)
 
 
-def fetch_provider(catalog: Catalog, provider: str, day: datetime.date) -> Parsed:
+def fetch_provider(catalog: Catalog, provider: str, day: datetime.date) -> ParsedFeed:
     """The offers of one provider as of ``day``. Raises UnpredictableError when it cannot be asked."""
     failures = (_library("gpuhunt").GPUHuntError, OSError, ValueError, KeyError, TypeError)
     try:
@@ -83,7 +83,7 @@ def unreachable(error: Exception) -> UnpredictableError:
     )
 
 
-def parse_items(items: Iterable[Any], provider: str, day: datetime.date) -> Parsed:
+def parse_items(items: Iterable[Any], provider: str, day: datetime.date) -> ParsedFeed:
     """Offers from gpuhunt's ``CatalogItem`` objects of one provider as of ``day``."""
     known = provider_of(FEED, provider)
     tally = Tally()
@@ -100,14 +100,14 @@ def parse_items(items: Iterable[Any], provider: str, day: datetime.date) -> Pars
             spots[key] = min(price, spots.get(key, price))
         elif key not in on_demand or price < on_demand[key][1]:
             on_demand[key] = (item, price)
-    listed: list[Listed] = []
+    listed: list[Listing] = []
     for key, (item, price) in on_demand.items():
         try:
             accelerator_id, count = _accelerator(item, known)
         except UnclearName as reason:
             tally.add(str(reason), f"{item.gpu_name} ({item.instance_name})")
             continue
-        listed.append(Listed(key[0], key[1], accelerator_id, count, price, spots.get(key)))
+        listed.append(Listing(key[0], key[1], accelerator_id, count, price, spots.get(key)))
     alone = [key for key in spots if key not in on_demand]
     if alone:
         tally.add("spot price without an on-demand price", f"{alone[0][2]} ({alone[0][0]})", len(alone))

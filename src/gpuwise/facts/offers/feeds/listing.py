@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpuwise.facts.offers.feeds.names import FeedProvider
-from gpuwise.facts.offers.feeds.tally import Parsed, Tally
+from gpuwise.facts.offers.feeds.tally import ParsedFeed, Tally
 from gpuwise.facts.offers.table import MOST_USD_PER_HOUR, Offer
 
 SAME_SHARE = 0.01
@@ -22,7 +22,7 @@ FEWEST_FOR_A_POLICY = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class Listing:
     """One instance type in one place, priced as a whole."""
 
     instance: str
@@ -35,11 +35,11 @@ class Listed:
 
 
 def offers_of(
-    listed: Iterable[Listed], known: FeedProvider, source_key: str, day: datetime.date, tally: Tally, rows: int
-) -> Parsed:
+    listed: Iterable[Listing], known: FeedProvider, source_key: str, day: datetime.date, tally: Tally, rows: int
+) -> ParsedFeed:
     """The offers of one provider: the cheapest zone of each region, spot prices only where they can be
     believed, regions of one price in one row."""
-    cheapest: dict[tuple[str, str, str, int], Listed] = {}
+    cheapest: dict[tuple[str, str, str, int], Listing] = {}
     for item in listed:
         reason = _refusal(item, known)
         if reason is not None:
@@ -54,10 +54,10 @@ def offers_of(
         tally.add("the same price for every accelerator stands for no price", f"{found[0].instance}", len(found))
         found = ()
     spot_kind = "policy" if _is_policy(found) else known.spot_kind
-    return Parsed(_joined(found, known, spot_kind, source_key, day), tally.skipped(), rows)
+    return ParsedFeed(_joined(found, known, spot_kind, source_key, day), tally.skipped(), rows)
 
 
-def _refusal(item: Listed, known: FeedProvider) -> str | None:
+def _refusal(item: Listing, known: FeedProvider) -> str | None:
     usd = item.on_demand_usd
     if not math.isfinite(usd) or usd <= 0:
         return "no on-demand price"
@@ -68,7 +68,7 @@ def _refusal(item: Listed, known: FeedProvider) -> str | None:
     return None
 
 
-def _with_honest_spot(item: Listed, known: FeedProvider, tally: Tally) -> Listed:
+def _with_honest_spot(item: Listing, known: FeedProvider, tally: Tally) -> Listing:
     spot = item.spot_usd
     if spot is None:
         return item
@@ -84,20 +84,20 @@ def _with_honest_spot(item: Listed, known: FeedProvider, tally: Tally) -> Listed
     return replace(item, spot_usd=None)
 
 
-def _cheaper(a: Listed, b: Listed) -> Listed:
+def _cheaper(a: Listing, b: Listing) -> Listing:
     """One instance type in two zones of a region: the lower price of each kind."""
     spots = [x.spot_usd for x in (a, b) if x.spot_usd is not None]
     lower = min(a, b, key=lambda x: x.on_demand_usd)
     return replace(lower, spot_usd=min(spots) if spots else None)
 
 
-def _is_placeholder_list(found: tuple[Listed, ...]) -> bool:
+def _is_placeholder_list(found: tuple[Listing, ...]) -> bool:
     """Whether several different accelerators all cost the same whole dollars (Mithril lists 1 $ for any)."""
     each = {item.on_demand_usd / item.count for item in found}
     return len(each) == 1 and each.pop().is_integer() and len({item.accelerator_id for item in found}) > 1
 
 
-def _is_policy(found: tuple[Listed, ...]) -> bool:
+def _is_policy(found: tuple[Listing, ...]) -> bool:
     shares: dict[tuple[str, int], float] = {}
     for item in found:
         if item.spot_usd is not None:
@@ -108,7 +108,7 @@ def _is_policy(found: tuple[Listed, ...]) -> bool:
 
 
 def _joined(
-    found: Iterable[Listed], known: FeedProvider, spot_kind: str, source_key: str, day: datetime.date
+    found: Iterable[Listing], known: FeedProvider, spot_kind: str, source_key: str, day: datetime.date
 ) -> tuple[Offer, ...]:
     """One offer for all regions of an instance type with the same prices."""
     regions: dict[tuple[str, str, int, float, float | None], set[str]] = {}

@@ -12,7 +12,7 @@ from gpuwise.errors import GpuwiseError, MissingExtraError, UnknownNameError, Un
 from gpuwise.facts.offers.feeds import gpuhunt, skypilot
 from gpuwise.facts.offers.feeds.download import OUT_OF_REACH, SECONDS, fetch_text
 from gpuwise.facts.offers.feeds.listing import by_offer
-from gpuwise.facts.offers.feeds.tally import Parsed, Skipped, Tally, merged
+from gpuwise.facts.offers.feeds.tally import ParsedFeed, SkippedRows, Tally, merge_skipped
 from gpuwise.facts.offers.lint import clean_offers
 from gpuwise.facts.offers.offer import offers as shipped_offers
 from gpuwise.facts.offers.store import offers_in, save_offers, stored_files
@@ -39,7 +39,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Refreshed:
+class RefreshResult:
     """What one source of one feed brought; ``error`` when it brought nothing."""
 
     source: str
@@ -48,7 +48,7 @@ class Refreshed:
     changed: tuple[Change, ...] = ()
     gone: tuple[Offer, ...] = ()
     """Listed last time and no longer."""
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedRows, ...] = ()
     marked: tuple[str, ...] = ()
     """What the lint says of offers that were kept."""
     path: Path | None = None
@@ -80,7 +80,7 @@ def refresh(
     load_catalog: Callable[[], gpuhunt.Catalog] = gpuhunt.load_catalog,
     seconds: float = SECONDS,
     save: bool = True,
-) -> Iterator[Refreshed]:
+) -> Iterator[RefreshResult]:
     """Fetch, check and keep each source that ``words`` name, one after the other.
 
     A source that fails yields its error and the next one is tried, unless its server cannot be reached.
@@ -97,45 +97,47 @@ def refresh(
             yield from _gpuhunt(provider, today, load_catalog, save, asked=bool(words))
 
 
-def _skypilot(cloud: str, today: datetime.date, base_url: str, seconds: float) -> Parsed:
+def _skypilot(cloud: str, today: datetime.date, base_url: str, seconds: float) -> ParsedFeed:
     return skypilot.parse_skypilot(fetch_text(skypilot.urls(cloud, base_url), seconds=seconds), cloud, today)
 
 
 def _gpuhunt(
     provider: str, today: datetime.date, load: Callable[[], gpuhunt.Catalog], save: bool, *, asked: bool
-) -> Iterator[Refreshed]:
+) -> Iterator[RefreshResult]:
     try:
         names = [provider] if provider else list(gpuhunt.provider_names())
         catalog = load()
     except MissingExtraError as error:
         if asked:
             raise
-        yield Refreshed(gpuhunt.FEED, error=error)
+        yield RefreshResult(gpuhunt.FEED, error=error)
         return
     except GpuwiseError as error:
-        yield Refreshed(gpuhunt.FEED, error=error)
+        yield RefreshResult(gpuhunt.FEED, error=error)
         return
     for name in names:
         source = f"{gpuhunt.FEED}-{name}"
         yield _one(source, lambda n=name: gpuhunt.fetch_provider(catalog, n, today), today, save)
 
 
-def _one(source: str, fetch: Callable[[], Parsed], today: datetime.date, save: bool) -> Refreshed:
+def _one(source: str, fetch: Callable[[], ParsedFeed], today: datetime.date, save: bool) -> RefreshResult:
     try:
         parsed = fetch()
-        kept, refused, marked = checked(parsed.offers, today)
-        skipped = merged([parsed.skipped, refused])
+        kept, refused, marked = check_offers(parsed.offers, today)
+        skipped = merge_skipped([parsed.skipped, refused])
         if not kept:
-            return Refreshed(source, skipped=skipped)
+            return RefreshResult(source, skipped=skipped)
         before = _last(source)
         path = save_offers(kept, source, today) if save else None
     except GpuwiseError as error:
-        return Refreshed(source, error=error)
+        return RefreshResult(source, error=error)
     added, changed, gone = difference(before, kept)
-    return Refreshed(source, kept, added, changed, gone, skipped, marked, path)
+    return RefreshResult(source, kept, added, changed, gone, skipped, marked, path)
 
 
-def checked(offers: Sequence[Offer], today: datetime.date) -> tuple[tuple[Offer, ...], tuple[Skipped, ...], tuple[str, ...]]:
+def check_offers(
+    offers: Sequence[Offer], today: datetime.date
+) -> tuple[tuple[Offer, ...], tuple[SkippedRows, ...], tuple[str, ...]]:
     """The offers of one provider that the lint lets pass beside the shipped ones of all others, what it
     refuses, and what it says of those it only marks."""
     if not offers:

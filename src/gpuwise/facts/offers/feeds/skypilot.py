@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuwise.errors import FieldError
-from gpuwise.facts.offers.feeds.listing import Listed, offers_of
+from gpuwise.facts.offers.feeds.listing import Listing, offers_of
 from gpuwise.facts.offers.feeds.names import (
     FeedProvider,
     UnclearName,
@@ -30,7 +30,7 @@ from gpuwise.facts.offers.feeds.names import (
     resolve,
     rules_of,
 )
-from gpuwise.facts.offers.feeds.tally import Parsed, Tally
+from gpuwise.facts.offers.feeds.tally import ParsedFeed, Tally
 from gpuwise.facts.offers.feeds.tpu import chips_of
 from gpuwise.units import GIB, MIB
 
@@ -88,14 +88,14 @@ def urls(cloud: str, base: str = BASE_URL) -> tuple[str, ...]:
     return tuple(f"{base}/{version}/{cloud}/vms.csv" for version in VERSIONS)
 
 
-def parse_skypilot(text: str, cloud: str, day: datetime.date) -> Parsed:
+def parse_skypilot(text: str, cloud: str, day: datetime.date) -> ParsedFeed:
     """The offers in a cloud's file as of ``day``. Raises FieldError when the text is no such file or is cut
     off; a row that cannot be read or meant is skipped and counted."""
     known = provider_of(FEED, cloud)
     tally = Tally()
     rows = list(_rows(text, f"{cloud}/vms.csv", tally))
     priced = [row for row in rows if row.name and row.count not in ("", "0", "0.0")]
-    listed: list[Listed] = []
+    listed: list[Listing] = []
     hosts = _hosts(rows)
     for row in priced:
         try:
@@ -148,10 +148,10 @@ def _rows(text: str, file: str, tally: Tally) -> Iterator[_Row]:
         raise FieldError(f"is not CSV: {error}", file=file, hint="try again") from error
 
 
-def _listed(row: _Row, known: FeedProvider) -> Listed:
+def _listed(row: _Row, known: FeedProvider) -> Listing:
     """A line with its instance, accelerator and price. Raises UnclearName."""
     accelerator_id, count = _accelerator(row, known)
-    return Listed(row.instance, row.region, accelerator_id, count, _usd(row.price), _maybe_usd(row.spot))
+    return Listing(row.instance, row.region, accelerator_id, count, _usd(row.price), _maybe_usd(row.spot))
 
 
 def _accelerator(row: _Row, known: FeedProvider) -> tuple[str, int]:
@@ -187,12 +187,12 @@ def _hosts(rows: list[_Row]) -> Mapping[tuple[str, str], _Row]:
     return {(row.instance, row.zone): row for row in rows if row.instance and not row.name}
 
 
-def _machines_of(row: _Row, known: FeedProvider, hosts: Mapping[tuple[str, str], _Row]) -> list[Listed]:
+def _machines_of(row: _Row, known: FeedProvider, hosts: Mapping[tuple[str, str], _Row]) -> list[Listing]:
     """A line of GCP with accelerators: a TPU slice as it is, GPUs with the machine they come in. Raises
     UnclearName."""
     if row.name.startswith("tpu-"):
         accelerator_id, chips = chips_of(row.name)
-        return [Listed(row.name, row.region, accelerator_id, chips, _usd(row.price), _maybe_usd(row.spot))]
+        return [Listing(row.name, row.region, accelerator_id, chips, _usd(row.price), _maybe_usd(row.spot))]
     if row.instance:
         return [_listed(row, known)]
     count = _count(row.count)
@@ -205,11 +205,11 @@ def _machines_of(row: _Row, known: FeedProvider, hosts: Mapping[tuple[str, str],
             raise UnclearName(f"placeholder price of {known.placeholder_usd:g}")
         spots = (_maybe_usd(row.spot), _maybe_usd(host.spot))
         spot = None if None in spots or known.placeholder_usd in spots else sum(s for s in spots if s)
-        return [Listed(rule.instance, row.region, rule.accelerator_id, count, sum(prices), spot)]
+        return [Listing(rule.instance, row.region, rule.accelerator_id, count, sum(prices), spot)]
     raise UnclearName("price of accelerators without their machine")
 
 
-def _smallest_slices(listed: list[Listed]) -> list[Listed]:
+def _smallest_slices(listed: list[Listing]) -> list[Listing]:
     """TPU slices of one version cost the same a chip up to thousands of them: the smallest stands for all."""
     smallest: dict[tuple[str, str], int] = {}
     for item in listed:

@@ -9,7 +9,7 @@ from gpuwise.facts.offers.table import Offer
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedRows:
     """Rows left out for one reason."""
 
     reason: str
@@ -19,11 +19,11 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedFeed:
     """Offers of one feed and provider."""
 
     offers: tuple[Offer, ...]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedRows, ...]
     rows: int
     """Rows that price an accelerator at all; those without one are not counted."""
 
@@ -39,13 +39,13 @@ class Tally:
         self._counts[reason] = self._counts.get(reason, 0) + n
         self._examples.setdefault(reason, " ".join(example.split())[:100])
 
-    def skipped(self) -> tuple[Skipped, ...]:
+    def skipped(self) -> tuple[SkippedRows, ...]:
         """Most frequent first."""
         by_count = sorted(self._counts.items(), key=lambda item: -item[1])
-        return tuple(Skipped(reason, n, self._examples[reason]) for reason, n in by_count)
+        return tuple(SkippedRows(reason, n, self._examples[reason]) for reason, n in by_count)
 
 
-def merged(parts: Sequence[tuple[Skipped, ...]]) -> tuple[Skipped, ...]:
+def merge_skipped(parts: Sequence[tuple[SkippedRows, ...]]) -> tuple[SkippedRows, ...]:
     """Several lists of skipped rows as one."""
     tally = Tally()
     for part in parts:

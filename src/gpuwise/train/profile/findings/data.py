@@ -8,7 +8,7 @@ from gpuwise.train.profile.families import COMMUNICATION
 from gpuwise.train.profile.findings.finding import Evidence, Finding
 from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.operations import Operations
-from gpuwise.train.profile.spans import common, joined, length, spans, without
+from gpuwise.train.profile.spans import difference, intersection, length, spans, union
 from gpuwise.train.profile.split import COPIES, DATA, HOST_GAPS, OPTIMIZER
 from gpuwise.train.profile.trace import NONE
 
@@ -52,7 +52,7 @@ def _makers(data: ProfileData) -> list[Evidence]:
     """The script's functions in which the wait is spent, where the loop's own process makes the batches."""
     if data.traced is None or data.lines is None:
         return []
-    within = joined([own for name, own in data.traced.layers if name == DATA])
+    within = union([own for name, own in data.traced.layers if name == DATA])
     traced_s = length(within) / data.n_steps
     if traced_s <= 0:
         return []
@@ -116,8 +116,8 @@ def _copies(data: ProfileData, matches: object, kind: str, title: str, fix: tupl
         return None
     trace = data.trace
     work = np.flatnonzero(trace.in_categories(("kernel",)))
-    own = common(spans(trace.start_s[rows], trace.end_s[rows]), data.steps.windows)
-    alone = length(without(own, spans(trace.start_s[work], trace.end_s[work]))) / data.n_steps
+    own = intersection(spans(trace.start_s[rows], trace.end_s[rows]), data.steps.windows)
+    alone = length(difference(own, spans(trace.start_s[work], trace.end_s[work]))) / data.n_steps
     moved = trace.n_bytes[rows]
     rate = float(moved[moved != NONE].sum()) / max(float(trace.duration_s[rows].sum()), 1e-12)
     said = Evidence(

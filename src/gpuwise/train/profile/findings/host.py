@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuwise.train.profile.findings.finding import Evidence, Finding
 from gpuwise.train.profile.findings.profile_data import ProfileData
-from gpuwise.train.profile.spans import common, joined, length
+from gpuwise.train.profile.spans import intersection, length, union
 from gpuwise.train.profile.split import HOST_GAPS, OTHER, SAVE, SYNC
 from gpuwise.train.profile.trace import RUNTIME_CATEGORIES
 
@@ -120,8 +120,8 @@ def own_python(data: ProfileData) -> Finding | None:
     if data.trace is None or data.traced is None or data.steps is None:
         return None
     # the step with the least of it: what the machine's other processes take comes now and then only
-    bare = joined([own for name, own in data.traced.layers if name == OTHER])
-    least = min(length(common(bare, window.reshape(1, 2))) for window in data.steps.windows)
+    bare = union([own for name, own in data.traced.layers if name == OTHER])
+    least = min(length(intersection(bare, window.reshape(1, 2))) for window in data.steps.windows)
     told = data.facts.compiling_s if data.facts is not None else 0.0
     seconds = max(data.part(OTHER) - told, 0.0) * min(least / max(data.traced.parts[OTHER], 1e-12), 1.0)
     where: dict[str, float] = {}

@@ -8,7 +8,7 @@ from gpuwise.train.profile.families import COMMUNICATION
 from gpuwise.train.profile.findings.finding import Evidence, Finding
 from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.operations import OP_CATEGORIES
-from gpuwise.train.profile.spans import common, length, spans, without
+from gpuwise.train.profile.spans import difference, intersection, length, spans
 from gpuwise.train.profile.trace import Ints
 
 STRAGGLER = 0.05
@@ -107,8 +107,8 @@ def unoverlapped(data: ProfileData) -> Finding | None:
     if not len(sent):
         return None
     trace = data.trace
-    both = common(spans(trace.start_s[sent], trace.end_s[sent]), data.steps.windows)
-    bare = length(without(both, spans(trace.start_s[work], trace.end_s[work]))) / data.n_steps
+    both = intersection(spans(trace.start_s[sent], trace.end_s[sent]), data.steps.windows)
+    bare = length(difference(both, spans(trace.start_s[work], trace.end_s[work]))) / data.n_steps
     whole = length(both) / data.n_steps
     if ddp_every_micro_batch(data) is not None or fsdp_every_micro_batch(data) is not None:
         # what is left of it when it is done once a step
@@ -145,7 +145,7 @@ def straggler(data: ProfileData) -> Finding | None:
             trace.in_categories(("kernel", "gpu_memcpy")) if trace.has_device else trace.in_categories(OP_CATEGORIES)
         )
         sent = rows[trace.named(lambda n: "nccl" in n.lower() or n.startswith("gloo:"))[rows]]
-        own = common(spans(trace.start_s[sent], trace.end_s[sent]), view.steps.windows)
+        own = intersection(spans(trace.start_s[sent], trace.end_s[sent]), view.steps.windows)
         waits[view.rank] = length(own) / view.steps.n
     # who comes last waits least: the others' collectives last longer by as much
     late = min(waits, key=lambda r: waits[r])

@@ -13,7 +13,7 @@ from gpuwise.train.profile.findings.finding import Evidence
 from gpuwise.train.profile.operations import OP_CATEGORIES, Lines, Operations, operations
 from gpuwise.train.profile.products import Product, key_of, product_of
 from gpuwise.train.profile.run_facts import RunFacts
-from gpuwise.train.profile.spans import common, inside, length, spans
+from gpuwise.train.profile.spans import inside, intersection, length, spans
 from gpuwise.train.profile.split import Split, kernel_families, launched_s, launching_ops
 from gpuwise.train.profile.steps import Steps
 from gpuwise.train.profile.trace import NONE, Flags, Floats, Ints, Trace
@@ -105,7 +105,7 @@ class ProfileData:
         if self.trace is None or self.steps is None or not len(rows):
             return 0.0
         own = spans(self.trace.start_s[rows], self.trace.end_s[rows])
-        return length(common(own, self.steps.windows)) / self.n_steps
+        return length(intersection(own, self.steps.windows)) / self.n_steps
 
     @cached_property
     def host_ops(self) -> Ints:
@@ -184,7 +184,7 @@ class ProfileData:
         they are without the profiler."""
         if self.on_gpu:
             return self.kernel_seconds(inside(self.kernel_launched_s, own))
-        return length(common(own, self.spans_of(self.host_ops))) / self.n_steps * self.factor
+        return length(intersection(own, self.spans_of(self.host_ops))) / self.n_steps * self.factor
 
     def where(self, moment_s: float) -> str:
         """The function of the script around a moment of the trace."""

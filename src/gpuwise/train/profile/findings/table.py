@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gpuwise.train.profile.findings import beside, data, heat, host, kernels, memory, parallel, precision
+from gpuwise.train.profile.findings import data, heat, host, kernels, memory, parallel, precision, side_work
 from gpuwise.train.profile.findings.finding import Finding
 from gpuwise.train.profile.findings.profile_data import ProfileData
 
@@ -44,8 +44,8 @@ RULES = (
     Rule(kernels.zeroed_gradients, BOTH),
     Rule(kernels.pointwise_chains, BOTH),
     Rule(kernels.slow_attention, BOTH),
-    Rule(beside.evaluation, BOTH),
-    Rule(beside.parameter_loop, BOTH),
+    Rule(side_work.evaluation, BOTH),
+    Rule(side_work.parameter_loop, BOTH),
     Rule(parallel.ddp_every_micro_batch, BOTH),
     Rule(parallel.fsdp_every_micro_batch, BOTH),
     Rule(parallel.unoverlapped, GPU),

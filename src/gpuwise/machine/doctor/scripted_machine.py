@@ -39,7 +39,7 @@ class ScriptedDevices(NullDevices):
 
 
 @dataclass(frozen=True, slots=True)
-class Scripted:
+class ScriptedMachine:
     """A machine made of data."""
 
     host: ScriptedHost
@@ -50,7 +50,7 @@ class Scripted:
         """What the doctor finds on it."""
         return probe(self.host, devices=lambda: self.found, python=PYTHON, **{**self.options, **options})
 
-    def but(self, **changes: Any) -> Scripted:
+    def but(self, **changes: Any) -> ScriptedMachine:
         """The same machine with files, links, environment, ... of its host added to or replaced; None takes one away."""
         merged: dict[str, Any] = {}
         for name, change in changes.items():
@@ -61,14 +61,14 @@ class Scripted:
                 merged[name] = change
         return replace(self, host=replace(self.host, **merged))
 
-    def without(self, *beginnings: str) -> Scripted:
+    def without(self, *beginnings: str) -> ScriptedMachine:
         """The same machine without the files and links that begin so."""
         kept = {k: v for k, v in self.host.files.items() if not k.startswith(beginnings)}
         links = {k: v for k, v in self.host.links.items() if not k.startswith(beginnings)}
         return replace(self, host=replace(self.host, files=kept, links=links))
 
 
-def scripted(
+def scripted_machine(
     *,
     cards: Sequence[str | NullCard] = ("RTX 4090",),
     driver: str | None = "580.95.05",
@@ -79,7 +79,7 @@ def scripted(
     answers: Sequence[Answer] = (),
     packages: Mapping[str, str] | None = None,
     **options: Any,
-) -> Scripted:
+) -> ScriptedMachine:
     """A healthy Ubuntu 24.04 with these cards and this driver.
 
     ``driver`` None: none is installed, and the cards are on the bus only. ``failed``: the library refuses with it. ``answers``:
@@ -116,7 +116,7 @@ def scripted(
         paths={"dmesg": "/usr/bin/dmesg", "nvidia-smi": "/usr/bin/nvidia-smi"},
     )
     found = DeviceSearch(backends, {vendor: failed} if failed else {})
-    return Scripted(_with_answers(host, commands, answers), found, options)
+    return ScriptedMachine(_with_answers(host, commands, answers), found, options)
 
 
 @dataclass(frozen=True, slots=True)

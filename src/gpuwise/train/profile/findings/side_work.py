@@ -9,7 +9,7 @@ import numpy as np
 from gpuwise.train.profile.families import COPIES_ON_DEVICE, ELEMENTWISE, REDUCTIONS, family
 from gpuwise.train.profile.findings.finding import Evidence, Finding
 from gpuwise.train.profile.findings.profile_data import ProfileData
-from gpuwise.train.profile.spans import inside, joined
+from gpuwise.train.profile.spans import inside, union
 from gpuwise.train.profile.trace import NONE, Ints
 
 MODULE = "nn.Module: "
@@ -64,7 +64,7 @@ def parameter_loop(data: ProfileData) -> Finding | None:
         return None
     trace, ops = data.trace, data.ops
     outer = ops.rows[ops.parent == NONE]
-    busy = joined([data.annotated("Optimizer."), data.spans_of(_roots(data))])
+    busy = union([data.annotated("Optimizer."), data.spans_of(_roots(data))])
     free = outer[~inside(trace.start_s[outer], busy) & inside(trace.start_s[outer], data.steps.windows)]
     named = [trace.text(r) for r in free.tolist()]
     counts = Counter(n for n in named if n == READ or family("op", n) in SMALL)
