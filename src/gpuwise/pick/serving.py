@@ -20,14 +20,14 @@ from gpuwise.facts.hardware.systems import Cluster, default_system
 from gpuwise.pick.jobs import PEAK_OVER_MEAN, Job
 from gpuwise.pick.outcomes import CHANGED, SAME
 from gpuwise.predict.estimate import Estimate
-from gpuwise.serve.engine import engine_runs, tensor_parallel
+from gpuwise.serve.engine import MOST_SEQUENCES, engine_runs, tensor_parallel
 from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS, weight_bytes_read
 from gpuwise.serve.llama_cpp import MOST_DEVICES
 from gpuwise.serve.memory import ServingMemory, engine_memory, llama_cpp_memory
 from gpuwise.serve.replica import EngineReplica, Replica, Unserved, mean_context, serve
 
-BATCHES = (1, 8, 32, 128, 256)
-"""Sequences a replica is tried with under a load (256: vLLM's default max_num_seqs on large devices)."""
+BATCHES = (1, 8, 32, 128, MOST_SEQUENCES)
+"""Sequences a replica is tried with under a load."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,11 @@ from gpuwise.pick.compare.facts import fact_rows
 from gpuwise.pick.compare.rows import Cell, Row, Subject, find_row
 from gpuwise.pick.compare.words import verdict
 from gpuwise.pick.compare.work import PURPOSES, Work, check_work, work_rows
+from gpuwise.pick.jobs import CONTEXT_TOKENS
 from gpuwise.serve.formats import FORMAT_OF_PRECISION as SERVED
 from gpuwise.workload.strategy import PRECISIONS as TRAINED
 
 FEWEST, MOST = 2, 8
-SERVED_CONTEXT = 4096
-"""Tokens a served sequence sees unless said otherwise: the context Ollama gives a conversation
-(docs.ollama.com/faq, context window)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ def _work(
     purposes = (purpose,) if purpose else ("train", "infer") if arch.kind == "decoder" else ("train",)
     _check_precision(precision, purposes)
     _check_numbers(tokens, seq_len)
-    context = seq_len or min(SERVED_CONTEXT, arch.max_seq_len)
+    context = seq_len or min(CONTEXT_TOKENS, arch.max_seq_len)
     work = Work(arch, purposes, tokens, seq_len, precision, context)
     check_work(work)
     return work

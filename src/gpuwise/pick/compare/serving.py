@@ -13,13 +13,10 @@ from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Estimate
-from gpuwise.serve.engine import engine_runs, tensor_parallel
+from gpuwise.serve.engine import MOST_SEQUENCES, engine_runs, tensor_parallel
 from gpuwise.serve.formats import FORMAT_OF_BITS, format_of_precision
 from gpuwise.serve.replica import LLAMA_CPP, EngineReplica, Served, Unserved, most_ranks, rate, serve
 from gpuwise.units import format_bytes
-
-MOST_SEQUENCES = 256
-"""Sequences an engine runs at once unless told otherwise (vLLM's default ``max_num_seqs`` on large devices)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from gpuwise.pick.compare.facts import WORK_DTYPE
 from gpuwise.pick.compare.rows import TIE, Cell, Row, Subject, find_row, say
 from gpuwise.pick.compare.work import WAYS, Work
-from gpuwise.serve.formats import weight_bytes
+from gpuwise.serve.formats import weight_bytes_read
 
 BOUND = 0.5
 """A step that spends more than this share of its time reading weights is called bound by memory."""
@@ -226,7 +226,7 @@ def _bound(names: Sequence[str], subjects: Sequence[Subject], rows: Sequence[Row
             and work.arch.moe is None
         ):
             of_one = bandwidth / subjects[i].count
-            shares.append((min(1.0, weight_bytes(work.arch, name) / of_one * rate), i))
+            shares.append((min(1.0, weight_bytes_read(work.arch, name) / of_one * rate), i))
     if not shares:
         return ""
     bound = [i for share, i in shares if share >= BOUND]
