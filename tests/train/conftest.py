@@ -17,6 +17,7 @@ PATIENCE = Limits(wall_s=120)
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
     """Forks for every run; its torch uses one thread."""
+    pytest.importorskip("torch")
     with Zygote(environment={"OMP_NUM_THREADS": "1"}) as started:
         yield started
 

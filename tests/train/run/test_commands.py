@@ -35,6 +35,8 @@ print("done", sys.argv[1:])
 def test_what_cannot_be_meant_is_refused(
     words: list[str], message: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if "--resume" in words:
+        pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
     assert run(words) == 2
@@ -48,6 +50,7 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "gpuwise.toml").write_text("version = 1\n[levers]\nfused_optimizer = true\n")

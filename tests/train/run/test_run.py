@@ -37,6 +37,7 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_script_runs_as_it_was_tuned(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Its words, files and exit code are its own."""
+    pytest.importorskip("torch")
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     tuned = TunedConfig("train.py", {"fused_optimizer": True, "prefetch": 4}, Expected(100.0, "samples", 0.04, 50.0))

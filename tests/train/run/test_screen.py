@@ -135,6 +135,7 @@ except KeyboardInterrupt:
 
 
 def test_an_interrupt_is_the_scripts_and_the_summary_still_comes(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(TRAINS)
     (tmp_path / "gpuwise.toml").write_text("version = 1\n[levers]\nfused_optimizer = true\n[run]\ntotal_steps = 100000\n")
     written, code = on_terminal(

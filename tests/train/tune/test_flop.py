@@ -11,6 +11,7 @@ from gpuwise.train.hook.journal import Journal
 from gpuwise.train.hook.launch import Outcome
 from gpuwise.train.hook.settings import Stop
 from gpuwise.train.hook.ticks import Step
+from gpuwise.train.tune import peak
 from gpuwise.train.tune.flop import Flop, changes_flop, flop_of, utilisation
 from gpuwise.train.tune.peak import Peaks, measure_processor
 from gpuwise.train.tune.trial import trial_of
@@ -135,7 +136,10 @@ def test_levers_that_change_what_is_computed() -> None:
     assert changes_flop(kept) == {"autocast": "bf16", "length_groups": 8}
 
 
-def test_a_processor_without_a_record_is_measured_now() -> None:
+def test_a_processor_without_a_record_is_measured_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    # few samples do where the figure itself is not the question; no end, however busy the machine is
+    monkeypatch.setattr(peak, "PEAK_EACH_S", 0.02)
+    monkeypatch.setattr(peak, "PEAK_S", 600.0)
     found = measure_processor()
     assert found.basis == "measured here" and found.why is None
     assert 1e9 < found.flop_per_s["fp32"] < 1e14

@@ -133,6 +133,7 @@ def test_traps_2_and_4_gloo_between_two_processes(tmp_path: Path) -> None:
 
     And the mean of contiguous fp32 tensors, which gloo has had wrong, is right or refused.
     """
+    pytest.importorskip("torch")
     import torch
 
     with socket.socket() as free:

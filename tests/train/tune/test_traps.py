@@ -59,6 +59,7 @@ def test_trap_1_nothing_asks_for_the_state_before_the_first_step(run: Callable[.
 def test_trap_3_the_store_of_torchrun_is_not_shared_unless_asked(
     run: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("torch")
     script = f"import os, torch\nprint(os.environ.get({STORE!r}))\n"
     monkeypatch.delenv(STORE, raising=False)
     run(script)

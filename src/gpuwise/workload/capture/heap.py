@@ -4,12 +4,12 @@ step's capture no longer than that."""
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 
 @contextmanager
-def frozen_heap() -> Iterator[None]:
+def frozen_heap() -> Generator[None, None, None]:
     """Inside, the collector looks only at what is made there.
 
     Garbage of before is collected at the start, so that none of it dies inside. May be nested: the inner ones look only at what
