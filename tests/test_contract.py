@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -29,6 +30,8 @@ ROOT = PACKAGE.parent.parent
 COEFFICIENTS = PACKAGE / "predict" / "coefficients"
 MOST_LINES = 800
 """A file is cut at its joints, and there are always some before this; there are no exceptions."""
+MOST_FILES = 20
+"""Python files in one folder, ``__init__.py`` counted."""
 
 
 # --- public names ---
@@ -213,8 +216,64 @@ def test_no_framework_in_the_core() -> None:
     assert found == []
 
 
+def _written() -> list[Path]:
+    """Every Python file of the package and of the tests."""
+    return [*_sources(), *sorted((ROOT / "tests").rglob("*.py"))]
+
+
 def test_files_stay_small() -> None:
-    assert {p.name: n for p in _sources() if (n := len(p.read_text().splitlines())) > MOST_LINES} == {}
+    assert {p.name: n for p in _written() if (n := len(p.read_text().splitlines())) > MOST_LINES} == {}
+
+
+def test_folders_stay_small() -> None:
+    files = Counter(p.parent.relative_to(ROOT).as_posix() for p in _written())
+    assert {folder: n for folder, n in files.items() if n > MOST_FILES} == {}
+
+
+def _circles(edges: dict[str, set[str]]) -> list[set[str]]:
+    """Sets of modules that reach each other."""
+
+    def reached(module: str) -> set[str]:
+        seen, waiting = set[str](), [module]
+        while waiting:
+            new = edges[waiting.pop()] - seen
+            seen |= new
+            waiting += new
+        return seen
+
+    whole = {module: reached(module) for module in edges}
+    rings = {frozenset(b for b in whole[a] if a in whole[b]) for a in edges if a in whole[a]}
+    return sorted(map(set, rings), key=min)
+
+
+def test_no_import_circle() -> None:
+    """Imports inside functions and those that only type checkers read are counted too."""
+    modules = {".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): p for p in _sources()}
+    imported = {name: {m for m in _imports(path) if m in modules and m != name} for name, path in modules.items()}
+    # `from a.b import c` names a.b and a.b.c: where a.b.c is a module, it is that which is meant
+    for name, targets in imported.items():
+        meant = {m for m in targets if not any(t.startswith(m + ".") for t in targets)}
+        imported[name] = {m for m in meant if not name.startswith(m + ".")} - {"gpuwise"}
+    assert _circles(imported) == []
+
+
+def test_circles_are_found() -> None:
+    assert _circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"e"}}) == [{"a", "b", "c"}, {"e"}]
+
+
+def _rooms_drawn() -> str:
+    return (ROOT / "CONTRIBUTING.md").read_text().split("## Rooms", 1)[1].split("\n## ", 1)[0]
+
+
+def test_contributing_names_every_room() -> None:
+    drawn = re.findall(r"[a-z_]+", _rooms_drawn())
+    folders = {p.parent.name for p in PACKAGE.rglob("__init__.py")} - {"gpuwise"}
+    assert sorted(folders - set(drawn)) == []
+
+
+def test_files_that_contributing_names_exist() -> None:
+    named = re.findall(r"`((?:src|tests|docs|benchmarks|tools)/[\w/.-]+)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert named and [name for name in named if not (ROOT / name).exists()] == []
 
 
 # --- coefficients ---

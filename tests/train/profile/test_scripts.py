@@ -41,7 +41,7 @@ LINES = {
     "attention_by_hand": "attention_by_hand.py:15 forward",
     "busy_loader": "busy_loader.py:12 __getitem__",
 }
-HEALTHY = ("healthy_mlp", "healthy_convnet", "healthy_transformer", "healthy_accumulation", "healthy_teacher")
+HEALTHY = ("healthy/mlp", "healthy/convnet", "healthy/transformer", "healthy/accumulation", "healthy/teacher")
 ONLY_ON_A_GPU = {
     "unpinned copies",
     "copies not overlapped",
@@ -57,7 +57,7 @@ ONLY_ON_A_GPU = {
 }
 
 
-QUICK = {"padded", "python_metrics", "doubles", "healthy_convnet"}
+QUICK = {"padded", "python_metrics", "doubles", "healthy/convnet"}
 """Run every time; the others take a few seconds each."""
 
 
@@ -71,7 +71,7 @@ def _run(name: str, zygote: Zygote, folder: Path) -> Session:
 
 
 def test_every_script_is_in_the_table() -> None:
-    assert {p.stem for p in SCRIPTS.glob("*.py")} == {*WASTES, *HEALTHY}
+    assert {p.relative_to(SCRIPTS).with_suffix("").as_posix() for p in SCRIPTS.rglob("*.py")} == {*WASTES, *HEALTHY}
     assert len(WASTES) >= 12 and len(HEALTHY) >= 4
 
 
@@ -97,5 +97,5 @@ def test_healthy_scripts_are_called_healthy(name: str, zygote: Zygote, tmp_path:
 
 @pytest.mark.slow
 def test_three_healthy_runs_have_one_verdict(zygote: Zygote, tmp_path: Path) -> None:
-    verdicts = {_run("healthy_mlp", zygote, tmp_path / str(n)).profile.verdict.kind for n in range(3)}
+    verdicts = {_run("healthy/mlp", zygote, tmp_path / str(n)).profile.verdict.kind for n in range(3)}
     assert verdicts == {"healthy"}

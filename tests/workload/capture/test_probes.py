@@ -6,6 +6,7 @@ import importlib.util
 import sys
 import warnings
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -88,7 +89,9 @@ def state_of_torch():
         torch._C: ("_group_tensors_by_device_and_dtype",),
         torch.UntypedStorage: ("resize_",),
     }
-    held = {(owner.__name__, n): id(getattr(owner, n, None)) for owner, all_names in names.items() for n in all_names}
+    things = {(owner.__name__, n): getattr(owner, n, None) for owner, all_names in names.items() for n in all_names}
+    # torch imports parts of itself when they are first asked for: those are no replacements
+    held = {k: id(thing) for k, thing in things.items() if not isinstance(thing, ModuleType)}
     modes = torch._C._len_torch_dispatch_stack(), torch._C._only_lift_cpu_tensors()
     kernels = len(torch._C._dispatch_get_registrations_for_dispatch_key("AutogradMeta"))
     return held, modes, kernels, "device" in vars(torch.Tensor)

@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from gpuwise.workload.capture.changes.contexts import applied, blocks_of  # noqa: E402
+from gpuwise.workload.capture.changes.contexts import applied  # noqa: E402
+from gpuwise.workload.capture.changes.watch import blocks_of  # noqa: E402
 from gpuwise.workload.changes.change import Change, Sites  # noqa: E402
 
 VOCABULARY, WIDTH = 8192, 16

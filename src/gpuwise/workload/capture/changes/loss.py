@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-if TYPE_CHECKING:
-    from gpuwise.workload.capture.changes.contexts import Watch
+from gpuwise.workload.capture.changes.watch import Watch
 
 SMALLEST_HEAD = 8192
 """Classes below which logits are not what fills a memory."""

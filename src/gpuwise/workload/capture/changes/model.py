@@ -6,15 +6,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from gpuwise.errors import InputError
-
-if TYPE_CHECKING:
-    from gpuwise.workload.capture.changes.contexts import Watch
+from gpuwise.workload.capture.changes.watch import Watch, blocks_of, patched
 
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 LARGEST_SCALE = 65536.0
@@ -62,7 +60,6 @@ def _unscale_first(optimizer: torch.optim.Optimizer) -> None:
 @contextmanager
 def _no_autocast(watch: Watch, _: Any) -> Iterator[None]:
     """Plain fp32: whatever autocast the step enters is off."""
-    from gpuwise.workload.capture.changes.contexts import patched
 
     def init(original: Any) -> Any:
         @functools.wraps(original)
@@ -118,8 +115,6 @@ def _checkpoint(watch: Watch, which: Sequence[str] | int | str | None) -> None:
     """The named modules, one repeated block in ``which``, or every one (none, ``blocks``) under
     ``torch.utils.checkpoint``, without reentrant autograd."""
     from torch.utils.checkpoint import checkpoint
-
-    from gpuwise.workload.capture.changes.contexts import blocks_of
 
     if isinstance(which, str) and which != "blocks":
         raise InputError(f"a captured step has no checkpointing {which!r}", hint="module paths, 2 for every second block")

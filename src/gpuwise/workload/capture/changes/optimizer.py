@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from gpuwise.errors import UnknownNameError
-
-if TYPE_CHECKING:
-    from gpuwise.workload.capture.changes.contexts import Watch
+from gpuwise.workload.capture.changes.watch import Watch, patched
 
 BLOCK = 256
 """Elements that share a scale in 8-bit states (Dettmers and others 2022, arXiv 2110.02861, use blocks of 2048; their
@@ -120,7 +118,6 @@ class BlockwiseAdam(torch.optim.Optimizer):
 @contextmanager
 def _set_to_none(watch: Watch, _: Any) -> Iterator[None]:
     """``zero_grad`` frees the gradients, whatever it was told."""
-    from gpuwise.workload.capture.changes.contexts import patched
 
     def free(original: Any) -> Any:
         def zero_grad(self: Any, set_to_none: bool = True) -> Any:
@@ -146,7 +143,6 @@ def _zero_after_step(watch: Watch, _: Any) -> None:
 @contextmanager
 def _micro_batches(watch: Watch, _: Any) -> Iterator[None]:
     """One micro-batch of several: the gradients of those before it stay and are added to."""
-    from gpuwise.workload.capture.changes.contexts import patched
 
     def keep(original: Any) -> Any:
         def zero_grad(self: Any, set_to_none: bool = True) -> None:
