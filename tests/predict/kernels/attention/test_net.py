@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.predict import coefficients
 from gpuwise.predict.kernels.attention import implementations as kernels
 from gpuwise.predict.kernels.attention.features import FREE_FEATURES, Work
+from gpuwise.predict.kernels.attention.fused import attention_decode_time, attention_forward_time
+from gpuwise.predict.kernels.attention.implementations import serving_kernel
 from gpuwise.predict.kernels.attention.net import (
     DEPTH,
     Trees,
@@ -96,3 +99,16 @@ def test_every_kernel_of_the_document_has_its_arrays() -> None:
 
 def test_coefficients_are_small() -> None:
     assert sum(len(coefficients.read_verified(f"attention.{kind}")) for kind in ("json", "npz")) < 1.5e6
+
+
+@pytest.mark.parametrize("gpu", ["RTX 4090", "H100-SXM", "MI300X"])
+def test_a_call_takes_the_same_time_alone_and_among_others(gpu: str) -> None:
+    """To the last digit: one row of a serving step, of ``op`` and of a fit are the same row."""
+    a = find_cluster(gpu).accelerator
+    decode, forward = (serving_kernel(a, "vllm", phase) for phase in ("decode", "forward"))
+    batch, keys = np.arange(1, 258, 4), np.arange(16, 16 + 500 * 65, 500)
+    together = attention_decode_time(a, "bf16", batch, keys, 32, 8, 128, kernel=decode).time_s
+    prompts = attention_forward_time(a, "bf16", 1, keys, keys, 32, 8, 128, kernel=forward).time_s
+    for i in (0, 1, 31, 64):
+        assert attention_decode_time(a, "bf16", batch[i], keys[i], 32, 8, 128, kernel=decode).time_s[0] == together[i]
+        assert attention_forward_time(a, "bf16", 1, keys[i], keys[i], 32, 8, 128, kernel=forward).time_s[0] == prompts[i]
