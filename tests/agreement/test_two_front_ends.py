@@ -41,7 +41,6 @@ UNFINISHED: dict[str, tuple[str, ...]] = {
     ),
     "memory": (
         "gpt2 none eager",
-        "gpt2 none compiled",
         "gpt2 full eager",
         "gpt2 full compiled",
         "llama-3.2-1b none compiled",
@@ -61,7 +60,7 @@ UNFINISHED: dict[str, tuple[str, ...]] = {
         "bert-base none compiled",
         "vit-b-16 none compiled",
         "vit-b-16 full eager",
-        "vit-b-16 full compiled",
+        "bert-base full compiled",
     ),
     "time": tuple(f"{m.id} {again} {stack}" for m in MODELS for again in RECOMPUTES for stack in STACKS),
 }

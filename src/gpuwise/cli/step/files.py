@@ -39,7 +39,7 @@ def write_files(capture: Capture, estimate: StepEstimate, own: OwnCode) -> None:
         from gpuwise.predict.memory.timeline import memory_timeline
         from gpuwise.report.memory_timeline import write_timeline
 
-        write_timeline(memory_timeline(capture, capacity_bytes=int(estimate.memory.capacity_bytes)), own.timeline)
+        write_timeline(memory_timeline(estimate.memory.capture, capacity_bytes=int(estimate.memory.capacity_bytes)), own.timeline)
     if own.snapshot is not None:
         from gpuwise.predict.memory.snapshot.writer import frames_of, write_snapshot
 

@@ -153,7 +153,7 @@ def _sketch(to: Console, fit: StepFit) -> None:
     from gpuwise.predict.memory.timeline import memory_timeline
 
     # where the peak is was said above
-    show_timeline(to, memory_timeline(fit.capture, capacity_bytes=None), height=SKETCH_HEIGHT, where=False)
+    show_timeline(to, memory_timeline(fit.estimate.memory.capture, capacity_bytes=None), height=SKETCH_HEIGHT, where=False)
 
 
 def show_batches(to: Console, search: BatchSearch[StepEstimate]) -> None:

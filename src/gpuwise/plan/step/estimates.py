@@ -64,7 +64,7 @@ def measure(
     micro_batches: int = 1,
 ) -> StepEstimate:
     """``capture`` on ``accelerator``. Raises what :func:`gpuwise.predict.memory.capture.captured_memory` raises."""
-    memory = captured_memory(capture, accelerator, allocator_conf=allocator_conf)
+    memory = captured_memory(capture, accelerator, allocator_conf=allocator_conf, compiled=compiled)
     try:
         return StepEstimate(memory, captured_time(capture, accelerator, compiled=compiled), "", micro_batches)
     except UnpredictableError as error:

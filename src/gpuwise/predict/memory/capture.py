@@ -24,6 +24,7 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.predict.memory.allocator.simulation import AllocatorRun, AllocatorSettings, Fragmentation, simulate
+from gpuwise.predict.memory.compiled import compiled_capture
 from gpuwise.predict.memory.context import Loading, communicators_estimate, process_context
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.memory.workspaces import Events, with_workspaces
@@ -108,6 +109,8 @@ class CapturedMemory:
     run: AllocatorRun = field(repr=False)
     """The replay without a limit."""
     events: Events = field(repr=False)
+    capture: Capture = field(repr=False)
+    """What was replayed: the step as compiled, where it is."""
 
 
 def captured_memory(
@@ -120,13 +123,15 @@ def captured_memory(
     step: Step = "worst",
     loading: Loading = "lazy",
     group_sizes: Sequence[int] | None = None,
+    compiled: bool | None = None,
 ) -> CapturedMemory:
     """Memory of ``capture`` on ``accelerator``.
 
     ``allocator_conf`` (``PYTORCH_CUDA_ALLOC_CONF``) and ``torch_version`` default to what the capture found.
     ``capacity_bytes`` is what a process can have of the card (default: its published visible total). ``step`` chooses
     which peak is reported: the worst of set-up and all steps, the first step, or the steady one. ``group_sizes`` are
-    the ranks of each communicator; by default those of the captured collectives.
+    the ranks of each communicator; by default those of the captured collectives. ``compiled``: hold what torch.compile
+    would of it (default: of the regions the step compiles itself).
 
     Raises InputError for a capture without steps or a capacity that is not positive, FieldError for a bad
     ``allocator_conf``.
@@ -135,6 +140,8 @@ def captured_memory(
         raise InputError(f"step is {step!r}", hint="one of " + ", ".join(STEPS))
     if not capture.steps:
         raise InputError("the capture holds no step", hint="capture at least one step")
+    if compiled or (compiled is None and capture.settings.compiled):
+        capture = compiled_capture(capture, everything=bool(compiled))
     usable = usable_bytes(accelerator) if capacity_bytes is None else capacity_bytes
     if not math.isfinite(usable) or usable <= 0:
         raise InputError(f"capacity_bytes is {usable:g}", hint="give the card's memory in bytes, for example 24e9")
@@ -179,6 +186,7 @@ def captured_memory(
         fragmentation=run.fragmentation(),
         run=run,
         events=events,
+        capture=capture,
     )
 
 

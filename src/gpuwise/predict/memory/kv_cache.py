@@ -68,7 +68,7 @@ LLAMA_CPP = CacheLayout("fp16", page_tokens=256, chunk_tokens=512, spare_pages=0
 class _Layers(NamedTuple):
     """Layers of one kind: how many, and the most tokens each keeps (None: all)."""
 
-    count: int
+    n_layers: int
     most_tokens: int | None
     """A window, or the encoder's positions."""
     crossed: bool = False
@@ -92,7 +92,7 @@ def kv_pages(arch: Architecture, tokens: ArrayLike, layout: CacheLayout = VLLM) 
     size = _group_layers(kinds, layout)
     pages = np.zeros_like(lengths)
     for kind in kinds:
-        groups = -(-kind.count // size)
+        groups = -(-kind.n_layers // size)
         pages = pages + groups * _pages_of(kind, lengths, layout)
     return pages
 
@@ -112,7 +112,7 @@ def kv_pool_tokens(arch: Architecture, pool_bytes: float, layout: CacheLayout = 
     """Tokens a pool of ``pool_bytes`` holds, every layer counted as if it kept all of them (what vLLM logs as ``GPU KV
     cache size``); 0 for a model that does not generate."""
     kinds = _kinds(arch, layout)
-    groups = sum(-(-k.count // _group_layers(kinds, layout)) for k in kinds)
+    groups = sum(-(-k.n_layers // _group_layers(kinds, layout)) for k in kinds)
     return pool_bytes // kv_page_bytes(arch, layout) * layout.page_tokens / groups if groups else 0.0
 
 
@@ -126,14 +126,14 @@ def _kinds(arch: Architecture, layout: CacheLayout) -> list[_Layers]:
     kinds = [_Layers(whole, None), _Layers(arch.n_layers - whole, arch.window)]
     if arch.encoder is not None:
         kinds.append(_Layers(arch.n_layers, arch.encoder.seq_len, crossed=True))
-    return [k._replace(count=-(-k.count // layout.stages)) for k in kinds if k.count]
+    return [k._replace(n_layers=-(-k.n_layers // layout.stages)) for k in kinds if k.n_layers]
 
 
 def _group_layers(kinds: list[_Layers], layout: CacheLayout) -> int:
     """Layers of a group: the fewest of any kind, or the most where they are nearly as many, so that little is padded."""
     if not kinds or not layout.grouped:
         return 1
-    least, most = min(k.count for k in kinds), max(k.count for k in kinds)
+    least, most = min(k.n_layers for k in kinds), max(k.n_layers for k in kinds)
     return most if most < 1.25 * least else least
 
 

@@ -1,0 +1,211 @@
+"""What ``torch.compile`` (Inductor) leaves of a captured step's memory: fused results never written, others made again.
+
+The forward and the backward are one graph each. A result that only fused operations read is never written. Of what the
+backward needs of the forward, the partitioner keeps what a library call reads there (a product's input, attention's
+queries and keys), and makes a fused result again where what it is made of is kept anyway or takes no more bytes (torch
+``_functorch/partitioners.py``: ``is_materialized_backwards``, the minimum cut). Products, convolutions and attention are
+never run again. The optimizer stays as it is.
+
+Left out: kernels that Inductor splits, buffers it uses again within a graph, results a person's code still holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpuwise.predict.kernels.families import family_of
+from gpuwise.workload.capture.record.capture import I64, Capture, Category, OpFlag, StepSpan
+from gpuwise.workload.capture.record.edit import Editor, lifetimes
+from gpuwise.workload.step import Phase
+
+FUSIBLE = ("elementwise", "norm", "softmax", "reduction", "dropout", "copy", "loss")
+LONGEST_CHAIN = 64
+"""Fused operations the partitioner makes again in a row before it keeps a result (``ban_recompute_long_fusible_chains``)."""
+_FREE = (Category.PARAMETER, Category.BUFFER, Category.INPUT, Category.OPTIMIZER)
+
+
+def compiled_capture(capture: Capture, *, everything: bool) -> Capture:
+    """``capture`` with the storages of its compiled part as Inductor holds them; unchanged where its data flow is not
+    known. ``everything`` compiles forward and backward whole; otherwise the regions the capture marks (all, if it marks
+    none)."""
+    if not capture.has_flow:
+        return capture
+    edit = Editor(capture)
+    flow = _Flow.of(capture)
+    for span in capture.steps:
+        _Graphs(capture, flow, span, everything).apply(edit)
+    return edit.build()
+
+
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    """What each operation reads and writes, and when each storage lives."""
+
+    inputs: list[int]
+    input_end: list[int]
+    outputs: list[int]
+    output_end: list[int]
+    fusible: list[bool]
+    """[signatures]"""
+    birth: I64
+    death: I64
+    """[S] events; the number of events: never freed."""
+
+    @staticmethod
+    def of(capture: Capture) -> _Flow:
+        birth, death = lifetimes(capture)
+        return _Flow(
+            capture.op_inputs.tolist(),
+            [0, *capture.op_input_end.tolist()],
+            capture.op_outputs.tolist(),
+            [0, *capture.op_output_end.tolist()],
+            [bool(s.n_kernels) and family_of(s) in FUSIBLE for s in capture.signatures],
+            birth,
+            death,
+        )
+
+    def reads(self, op: int) -> list[int]:
+        return [s for s in self.inputs[self.input_end[op] : self.input_end[op + 1]] if s >= 0]
+
+    def writes(self, op: int) -> list[int]:
+        return [s for s in self.outputs[self.output_end[op] : self.output_end[op + 1]] if s >= 0]
+
+
+@dataclass(slots=True)
+class _Graphs:
+    """The compiled forward and backward of one step."""
+
+    capture: Capture
+    flow: _Flow
+    span: StepSpan
+    everything: bool
+    made_by: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    """Operations that write a storage, in order."""
+    readers: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    inside: dict[int, bool] = field(default_factory=dict[int, bool])
+    """Operations of the compiled graphs: whether they are fused."""
+    kept: set[int] = field(default_factory=set[int])
+    """Results of the forward that the backward holds on to."""
+    until: dict[int, int] = field(default_factory=dict[int, int])
+    """Results of library calls that live longer, for what is made again of them: the last operation that needs them."""
+
+    def apply(self, edit: Editor) -> None:
+        self._read()
+        dropped = self._partition()
+        unwritten: set[int] = set()
+        for storage, writers in self.made_by.items():
+            calls = [op for op in self.readers.get(storage, []) if not self.inside.get(op, False)]
+            fused = self._is_passing(storage) and all(self.inside.get(op, False) for op in writers)
+            if fused and not calls and storage not in self.kept:
+                unwritten.add(storage)
+                edit.drop_event(int(self.flow.birth[storage]))
+                edit.drop_event(int(self.flow.death[storage]))
+            elif fused and storage in dropped:
+                self._freed_after(edit, storage, max(op for op in calls if not self._is_backward(op)))
+        runs = self._runs(unwritten)
+        for storage, readers in self.readers.items():
+            if storage in unwritten or storage in dropped or not self._is_passing(storage):
+                continue
+            last = max(runs.get(op, op) for op in (*readers, self.until.get(storage, -1)))
+            if self.capture.event_op[self.flow.death[storage]] < last:
+                self._freed_after(edit, storage, last)
+
+    def _is_passing(self, storage: int) -> bool:
+        """A result that is gone by the end of the step."""
+        return self._is_result(storage) and self.flow.death[storage] < self.span.end_event
+
+    def _runs(self, unwritten: set[int]) -> dict[int, int]:
+        """Where a fused operation really runs: in the kernel of the last of its readers that writes something."""
+        runs: dict[int, int] = {}
+        for op in sorted(self.inside, reverse=True):
+            writes = self.flow.writes(op)
+            if writes and all(s in unwritten for s in writes):
+                runs[op] = max((runs.get(r, r) for s in writes for r in self.readers.get(s, [])), default=op)
+        return runs
+
+    def _read(self) -> None:
+        c, part = self.capture, range(self.span.first_op, self.span.end_op)
+        marked = any(c.op_flags[op] & OpFlag.COMPILED for op in part) and not self.everything
+        signature, phase, flags = c.op_signature.tolist(), c.op_phase.tolist(), c.op_flags.tolist()
+        kernels = [s.n_kernels for s in c.signatures]
+        for op in part:
+            if phase[op] != Phase.OPTIMIZER and (not marked or flags[op] & OpFlag.COMPILED):
+                self.inside[op] = self.flow.fusible[signature[op]]
+            launches = kernels[signature[op]] > 0
+            reads = self.flow.reads(op)
+            for s in self.flow.writes(op):
+                if launches or s not in reads:
+                    self.made_by.setdefault(s, []).append(op)
+            if launches:
+                for s in reads:
+                    self.readers.setdefault(s, []).append(op)
+
+    def _is_result(self, storage: int) -> bool:
+        """Made within this step's graphs, and not what the step is for."""
+        if not self.span.first_event <= self.flow.birth[storage] < self.span.end_event:
+            return False
+        return Category(int(self.capture.storage_category[storage])) in (Category.ACTIVATION, Category.TEMPORARY)
+
+    def _is_backward(self, op: int) -> bool:
+        return self.capture.op_phase[op] != Phase.FORWARD
+
+    def _partition(self) -> set[int]:
+        """Fused results of the forward that the backward makes again; fills ``kept`` and ``until``."""
+        dropped: set[int] = set()
+        order = sorted(self.made_by, key=lambda s: self.made_by[s][-1])
+        for storage in order:
+            writers = self.made_by[storage]
+            if not self._is_result(storage) or self._is_backward(writers[-1]):
+                continue
+            later = [op for op in self.readers.get(storage, []) if self._is_backward(op)]
+            if not later:
+                continue
+            again = all(self.inside.get(op, False) for op in (*writers, *later))
+            made_of = self._made_of(storage, dropped) if again else None
+            bytes_of = self.capture.storage_bytes
+            if made_of is None or sum(int(bytes_of[s]) for s in made_of) > int(bytes_of[storage]):
+                self.kept.add(storage)
+                continue
+            dropped.add(storage)
+            for s in made_of:
+                self.kept.add(s)
+                self.until[s] = max(later[-1], self.until.get(s, -1))
+        return dropped
+
+    def _made_of(self, storage: int, dropped: set[int]) -> set[int] | None:
+        """Results of library calls that would have to be kept to make ``storage`` again; None if it cannot be."""
+        needed: set[int] = set()
+        seen: set[int] = set()
+        wanted, length = [storage], 0
+        while wanted:
+            s = wanted.pop()
+            if s in seen:
+                continue
+            seen.add(s)
+            for op in self.made_by.get(s, []):
+                length += 1
+                if length > LONGEST_CHAIN or not self.inside.get(op, False):
+                    return None
+                for u in self.flow.reads(op):
+                    if u == s or u in seen or u in self.kept or not self._is_result(u):
+                        continue
+                    writers = self.made_by.get(u, [])
+                    if not writers:
+                        return None
+                    if all(self.inside.get(w, False) for w in writers):
+                        wanted.append(u)
+                    elif any(self._is_backward(r) for r in self.readers.get(u, [])):
+                        continue  # the backward holds it anyway
+                    else:
+                        needed.add(u)
+        return needed
+
+    def _forget(self, edit: Editor, storage: int) -> None:
+        edit.drop_event(int(self.flow.birth[storage]))
+        edit.drop_event(int(self.flow.death[storage]))
+
+    def _freed_after(self, edit: Editor, storage: int, op: int) -> None:
+        death = int(self.flow.death[storage])
+        if death < len(self.capture.event_op):
+            edit.drop_event(death)
+        edit.freed(storage, op + 1)
