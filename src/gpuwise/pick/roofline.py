@@ -21,12 +21,13 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import default_system, with_count
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.pick.compare.facts import reached, streamed
+from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.memory_bound import cache_rate
-from gpuwise.predict.kernels.table import concatenate, kernel_times
+from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.iteration import one_iteration, product_work
 from gpuwise.workload.stack import find_stack
-from gpuwise.workload.step import Kind, OpTable, Phase
+from gpuwise.workload.step import Kind, OpTable, Phase, concatenate
 from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tables import transformer_tables
 
@@ -135,7 +136,9 @@ def with_points(line: Roofline, accelerator: Accelerator, arch: Architecture, *,
 def op_points(accelerator: Accelerator, arch: Architecture, point: Point) -> tuple[OpPoint, ...]:
     """Op families that do arithmetic, forward and backward, largest share of the seconds first."""
     rows, weight = _whole_model(arch, point)
-    seconds = kernel_times(rows, accelerator, {"attention": point.stack.attention_kernel}).time_s * weight
+    seconds = (
+        kernel_times(rows, accelerator, Conditions(implementation={"attention": point.stack.attention_kernel})).time_s * weight
+    )
     whole = float(seconds.sum())
     return tuple(sorted(_points(rows, weight, seconds, whole), key=lambda p: -p.share))
 

@@ -18,13 +18,12 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster, default_system
 from gpuwise.predict import cpu as processor
 from gpuwise.predict.comm.collectives import collective_time
+from gpuwise.predict.comm.groups import neighbours
 from gpuwise.predict.estimate import Basis, Estimate, weakest
-from gpuwise.predict.kernels.attention.fused import attention_flop, attention_forward_time
-from gpuwise.predict.kernels.gemm.alignment import misaligned_time
+from gpuwise.predict.kernels import single
+from gpuwise.predict.kernels.attention.fused import attention_flop
 from gpuwise.predict.kernels.gemm.formats import ALIASES, IMPLEMENTATIONS, math_dtype
-from gpuwise.predict.kernels.gemm.product import gemm_time
 from gpuwise.predict.kernels.kernel_time import KernelTime
-from gpuwise.predict.kernels.memory_bound import memory_time
 from gpuwise.predict.kernels.transfer import transfer_time
 from gpuwise.predict.step.stack_costs import find_stack_costs
 
@@ -139,11 +138,7 @@ def matmul(m: int, n: int, k: int, dtype: str, on: Sequence[Target], against: Cp
     work = Work("matmul", f"{_times(batch)}{m:,} x {k:,} by {k:,} x {n:,}", name, 2.0 * batch * m * n * k, moved)
 
     def gpu(a: Accelerator) -> tuple[KernelTime, float]:
-        time = gemm_time(a, name, m, n, k, batch, implementation=kernel, cold=True, sustained=True)
-        import numpy as np
-
-        sizes = (np.array([float(x)]) for x in (m, n, k, batch))
-        return time._replace(time_s=misaligned_time(a, name, time.time_s, *sizes)), a.peak(math_dtype(a, kernel))
+        return single.matmul(a, name, m, n, k, batch), a.peak(math_dtype(a, kernel))
 
     def cpu(c: Cpu) -> processor.CpuTime:
         return processor.matmul_time(c, name, m, n, k, batch)
@@ -176,8 +171,7 @@ def attention(
     text = f"{batch:,} x {heads:,} heads of {head_dim:,}, {seq:,} tokens{', causal' if causal else ''}"
 
     def gpu(a: Accelerator) -> tuple[KernelTime, float]:
-        time = attention_forward_time(a, name, batch, seq, seq, heads, shared, head_dim, causal=causal)
-        return time, a.peak(name)
+        return single.attention(a, name, batch, seq, seq, heads, shared, head_dim, causal=causal), a.peak(name)
 
     def cpu(c: Cpu) -> processor.CpuTime:
         return processor.attention_time(c, name, batch, heads, seq, head_dim, causal=causal)
@@ -191,7 +185,7 @@ def stream(size: float, on: Sequence[Target], against: Cpu | None = None) -> Ans
     work = Work("stream", "read and write", "bytes", 0.0, 2.0 * size)
 
     def gpu(a: Accelerator) -> tuple[KernelTime, float]:
-        return memory_time(a, size, size), a.memory_bandwidth_bytes_per_s
+        return single.stream(a, size, size), a.memory_bandwidth_bytes_per_s
 
     def cpu(c: Cpu) -> processor.CpuTime:
         return processor.stream_time(c, size, size)
@@ -229,8 +223,10 @@ def allreduce(size: float, on: Sequence[Target]) -> Answer:
             name = target.name if isinstance(target, Cpu) else target.accelerator.name
             raise InputError(f"an all-reduce needs several devices, not one {name}", hint="write --on 8xH100-SXM")
         n, system = target.n_accelerators, target.system
-        local = min(n, system.count)
-        time = collective_time(system, "all_reduce", size, n, local, concurrent=1)
+        import numpy as np
+
+        local, concurrent = (int(column[0]) for column in neighbours(system, np.array([n]))[1:])
+        time = collective_time(system, "all_reduce", size, n, local, concurrent=concurrent)
         estimate = _estimate(time)
         bus = 2.0 * (n - 1) / n * size / estimate.expected
         peak, path = system.link_bytes_per_s, system.link_kind

@@ -22,11 +22,10 @@ from numpy.typing import ArrayLike, NDArray
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Basis, Estimate, weakest
-from gpuwise.predict.kernels.table import concatenate
 from gpuwise.serve.engine import EngineConfig, EngineCosts, check_split, engine_costs
 from gpuwise.serve.iteration_kernels import row_times
 from gpuwise.workload.stack import find_stack
-from gpuwise.workload.step import Kind, OpTable, Phase
+from gpuwise.workload.step import Kind, OpTable, Phase, concatenate
 from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tables import transformer_tables
 

@@ -15,12 +15,26 @@ copy           host <-> device bytes in d0
 optimizer      d0 parameters updated on this rank; bytes in ``bytes_read``/``bytes_written``
 host           d0 microseconds of host work that nothing hides
 =============  ================================================================================================
+
+``family`` says which kernels run the row (:data:`FAMILIES`, the keys of ``predict.kernels.registry``), ``kernel`` which
+implementation of them (:data:`KERNELS`), and the columns ``x0 .. x3`` of ``detail`` what else their time depends on:
+
+=============  ================================================================================================
+matmul         x0 bytes of a result that is copied out first (a bias outside the epilogue), x1 real products of one
+               complex product (0: one)
+attention      x0 bytes of a bias or mask of the scores
+convolution    x0 H_in, x1 W_in, x2 mean stride; ``flag`` says how it lies and which gradients are wanted
+recurrent      shape: d0 steps, d1 batch, d2 gates x hidden, d3 hidden, d4 layers, d5 layers of one direction
+transfer       ``flag`` bit TO_HOST
+all others     wait for memory: x0 passes over what is read (0: one), x1 elements visited (0: bytes / 4), x2 bytes of a
+               normalised row, x3 steps that one block takes alone
+=============  ================================================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any
 
@@ -30,6 +44,7 @@ from numpy.typing import NDArray
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 N_SHAPE = 7
+N_DETAIL = 4
 
 
 class Kind(IntEnum):
@@ -60,6 +75,67 @@ FUSED_SOFTMAX = 4
 """``flag`` bit of an unfused attention whose scale, mask and softmax are one kernel."""
 DROPOUT = 8
 """``flag`` bit of an unfused attention with dropout on its probabilities."""
+CHANNELS_LAST = 16
+"""``flag`` bit of a convolution whose images lie channels last."""
+TRANSPOSED = 32
+"""``flag`` bit of a transposed convolution (sizes are those of the mirrored one)."""
+IMAGE_GRADIENT = 64
+FILTER_GRADIENT = 128
+BIAS_GRADIENT = 256
+"""``flag`` bits of a convolution's backward: the gradients it computes; none of them is the forward."""
+TO_HOST = 512
+"""``flag`` bit of a transfer from the device to the host."""
+
+
+FAMILIES = (
+    "matmul",
+    "grouped",
+    "attention",
+    "convolution",
+    "recurrent",
+    "norm",
+    "softmax",
+    "elementwise",
+    "reduction",
+    "copy",
+    "dropout",
+    "pooling",
+    "resampling",
+    "gather",
+    "scatter",
+    "sort",
+    "scan",
+    "fourier",
+    "embedding",
+    "optimizer",
+    "loss",
+    "transfer",
+    "collective",
+    "host",
+)
+"""Families of kernels. ``host`` launches nothing; ``collective`` is timed with the cluster (``predict.comm``)."""
+LIBRARY_FAMILIES = ("matmul", "grouped", "attention", "convolution", "recurrent", "fourier")
+"""Families a compiler leaves to libraries."""
+KERNELS = ("", "flash", "fa2", "efficient", "cudnn", "tn", "nn", "nt", "transpose", "broadcast", "batch_norm", "fused")
+"""Implementations of a family, by position. 0 leaves the choice to the conditions (``predict.kernels.conditions``): of fused
+attention flash (the family's best), FlashAttention-2, memory-efficient or cuDNN; of fp32 products how the operands lie; of
+kernels that wait for memory a change of layout, index arithmetic of a broadcast, moments over a batch, one fused kernel of a
+compiler."""
+FAMILY_CODE = {name: code for code, name in enumerate(FAMILIES)}
+KERNEL_CODE = {name: code for code, name in enumerate(KERNELS)}
+FAMILY_OF_KIND = {
+    Kind.MATMUL: "matmul",
+    Kind.GROUPED: "grouped",
+    Kind.ATTENTION: "attention",
+    Kind.CONVOLUTION: "convolution",
+    Kind.MEMORY: "elementwise",
+    Kind.EMBEDDING: "embedding",
+    Kind.COLLECTIVE: "collective",
+    Kind.COPY: "transfer",
+    Kind.OPTIMIZER: "optimizer",
+    Kind.HOST: "host",
+}
+"""What a row of each kind is run by unless it says another family."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +161,12 @@ class OpTable:
     window: I64
     n_kernels: F64
     """Device kernels one launch of the row issues (an unfused softmax chain has several); host launch cost scales by it."""
+    family: I64
+    """Index into :data:`FAMILIES`."""
+    kernel: I64
+    """Index into :data:`KERNELS`."""
+    detail: F64
+    """[R, 4]"""
 
     def __len__(self) -> int:
         return len(self.name)
@@ -109,6 +191,9 @@ class OpTable:
             flag=self.flag[keep],
             window=self.window[keep],
             n_kernels=self.n_kernels[keep],
+            family=self.family[keep],
+            kernel=self.kernel[keep],
+            detail=self.detail[keep],
         )
 
     def total_flop(self, *phases: Phase) -> float:
@@ -155,14 +240,19 @@ class OpTableBuilder:
         flag: int = 0,
         window: int = 0,
         n_kernels: float = 1.0,
+        family: str = "",
+        kernel: str = "",
+        detail: tuple[float, ...] = (),
     ) -> None:
+        """Add one row; ``family`` left out follows from ``kind``, ``kernel`` and ``detail`` are as the module says."""
         padded = tuple(int(x) for x in shape) + (0,) * (N_SHAPE - len(shape))
-        self._rows.append(
-            (name, int(kind), int(phase), dtype, padded, count, flop, read, written, saved, flag, window, n_kernels)
-        )
+        known = FAMILY_CODE[family or FAMILY_OF_KIND[kind]]
+        beside = (*detail, *(0.0,) * (N_DETAIL - len(detail)))
+        numbers = (count, flop, read, written, saved, flag, window, n_kernels)
+        self._rows.append((name, int(kind), int(phase), dtype, padded, *numbers, known, KERNEL_CODE[kernel], beside))
 
     def build(self) -> OpTable:
-        columns: list[tuple[Any, ...]] = list(zip(*self._rows, strict=True)) if self._rows else [()] * 13
+        columns: list[tuple[Any, ...]] = list(zip(*self._rows, strict=True)) if self._rows else [()] * 16
         f = [np.array(c, dtype=np.float64) for c in (*columns[5:10], columns[12])]
         return OpTable(
             name=columns[0],
@@ -178,4 +268,14 @@ class OpTableBuilder:
             flag=np.array(columns[10], dtype=np.int64),
             window=np.array(columns[11], dtype=np.int64),
             n_kernels=f[5],
+            family=np.array(columns[13], dtype=np.int64),
+            kernel=np.array(columns[14], dtype=np.int64),
+            detail=np.array(columns[15], dtype=np.float64).reshape(-1, N_DETAIL),
         )
+
+
+def concatenate(tables: Sequence[OpTable]) -> OpTable:
+    """One table from several, in order."""
+    text = {f: tuple(x for t in tables for x in getattr(t, f)) for f in ("name", "dtype")}
+    columns = [f.name for f in fields(OpTable) if f.name not in text]
+    return OpTable(**text, **{f: np.concatenate([getattr(t, f) for t in tables]) for f in columns})

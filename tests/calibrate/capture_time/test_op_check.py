@@ -13,8 +13,8 @@ from gpuwise.calibrate.neusight.tables import OpRows
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.kernels import convolution
-from gpuwise.predict.kernels.families import family_of
 from gpuwise.predict.kernels.gemm.fp32 import linear_time
+from gpuwise.workload.capture.record.families import family_of
 
 V100 = find_accelerator("V100 PCIe 32GB")
 

@@ -12,13 +12,13 @@ from tests.predict.captures import capture, convolution, matmul, op, pointwise, 
 
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_accelerator
-from gpuwise.predict.kernels.families import FAMILIES, family_of
 from gpuwise.predict.step.bounds import Bound
 from gpuwise.predict.step.capture_time import Calibration, captured_time
 from gpuwise.predict.step.host_time import HostSpeed
 from gpuwise.predict.step.timeline import BLOCKING, SYNC, WAIT, timeline
 from gpuwise.workload.capture.record.capture import OpFlag, Settings
-from gpuwise.workload.step import Kind, Phase
+from gpuwise.workload.capture.record.families import family_of
+from gpuwise.workload.step import FAMILIES, Kind, Phase
 
 F, B, U = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
 A100, T4, P100 = (find_accelerator(n) for n in ("A100 SXM 80GB", "T4", "p100-pcie-16gb"))

@@ -1,14 +1,15 @@
-"""Fits ``predict.captured_kernels`` on whole captured networks: few physical constants, none of a single network.
+"""Fits ``predict.kernels.card_factors`` on whole captured networks: one factor a family, one a card's arithmetic and memory.
 
-Residuals are log(predicted / measured), robust (soft L1), each network of the same weight whatever its rows, drawn
-lightly towards the starting values. How the form does on a GPU left out of the fit altogether is measured while fitting
-and recorded with the coefficients.
+Every network is timed by the registry without factors and summed by family; a factor on each family (times one of the card)
+makes the measured steps of it. Convolutions and batch norm have the form of ``predict.kernels.measured_networks``, fitted on
+133 such networks, and stay as they are. Residuals are log(predicted / measured), robust (soft L1), each network of the same
+weight whatever its rows, drawn towards no factor at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,176 +18,153 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.capture_time.rows import NETWORKS, Key, Rows, capture_of, read_rows
 from gpuwise.calibrate.validation import log_sigma_of
-from gpuwise.facts.hardware.accelerators import Accelerator
-from gpuwise.predict.kernels.measured_networks import Conditions, Features, features, seconds
+from gpuwise.facts.hardware.accelerators import Accelerator, architecture_key
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.kernels.card_factors import UNMEASURED, factor_key
+from gpuwise.predict.kernels.run_formats import MATRIX, run_format
+from gpuwise.predict.step.capture_time import signature_times
+from gpuwise.predict.step.compiled import compile_step
 from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.record.rows import rows_of
+from gpuwise.workload.step import FAMILIES, FAMILY_CODE, KERNEL_CODE
 
 F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
-PARAMETERS: dict[str, tuple[float, float, float]] = {
-    "efficiency.convolution": (0.8, 0.3, 1.3),
-    "efficiency.convolution_backward": (0.6, 0.2, 1.3),
-    "efficiency.grouped": (0.3, 0.03, 1.3),
-    "efficiency.product": (0.85, 0.3, 1.2),
-    "efficiency.attention": (0.5, 0.1, 1.2),
-    "vector_efficiency.depthwise": (0.2, 0.01, 1.5),
-    "vector_efficiency.depthwise_backward": (0.1, 0.005, 1.5),
-    "bandwidth.pointwise": (0.85, 0.4, 1.0),
-    "bandwidth.batch_norm": (0.85, 0.3, 1.0),
-    "bandwidth.norm": (0.8, 0.2, 1.0),
-    "bandwidth.cast": (0.9, 0.3, 1.0),
-    "bandwidth.relayout": (0.7, 0.2, 1.0),
-    "bandwidth.reduction": (0.7, 0.2, 1.0),
-    "bandwidth.optimizer": (0.8, 0.3, 1.0),
-    "passes.depthwise": (1.4, 1.0, 10.0),
-    "passes.depthwise_backward": (3.0, 1.0, 20.0),
-    "passes.batch_norm_backward": (1.3, 1.0, 3.0),
-    "architecture.rate.sm_89": (1.0, 0.6, 1.6),
-    "architecture.rate.sm_120": (1.0, 0.5, 1.6),
-    "architecture.bandwidth.sm_89": (1.0, 0.7, 1.4),
-    "architecture.bandwidth.sm_120": (1.0, 0.7, 1.4),
-    "half_rate_at": (16.0, 1.0, 100.0),
-    "relayouts": (0.6, 0.02, 3.0),
-    "launch_s": (3e-6, 5e-7, 8e-6),
-    "host_s": (5e-6, 1e-6, 1.5e-5),
-    "cache_share": (0.3, 0.01, 2.0),
-    "fused.pointwise": (0.3, 0.02, 1.0),
-    "fused.batch_norm": (0.6, 0.02, 1.0),
-    "fused.norm": (0.6, 0.02, 1.5),
-    "fused.cast": (0.2, 0.02, 1.0),
-    "fused.relayout": (0.5, 0.02, 1.2),
-    "fused.launch": (0.3, 0.05, 1.0),
-    "channels_last.convolution": (1.0, 0.6, 1.5),
-    "channels_last.grouped": (0.7, 0.1, 1.5),
-    "compiled.convolution": (1.0, 0.7, 1.4),
-    "compiled.depthwise": (1.0, 0.5, 4.0),
-    "before_torch_2.convolution": (1.0, 0.6, 2.0),
-    "before_torch_2.memory": (1.0, 0.7, 1.5),
+OWN_KEY = ("rtx-pro-6000-blackwell-max-q",)
+"""Measured cards that are no GeForce: their factors are their own, not their architecture's."""
+FAMILY_FACTORS: dict[str, tuple[float, float, float]] = {
+    "attention": (1.0, 0.7, 1.4),
+    "norm": (1.1, 0.95, 1.8),
+    "softmax": (1.1, 0.95, 1.5),
+    "elementwise": (1.0, 0.95, 1.5),
+    "reduction": (1.0, 0.95, 1.5),
+    "copy": (1.0, 0.95, 1.4),
+    "optimizer": (1.0, 0.95, 1.7),
+    "gather": (1.0, 0.95, 1.7),
+    "pooling": (0.9, 0.5, 1.4),
 }
-"""Start and bounds. Efficiencies are of the catalogue's dense rate with fp32 accumulation; above 1 because the cards of the
-fit clock higher than their published boost."""
+"""Start and bounds of a family's factor on every card. A stream of these families runs at 0.91 of the bandwidth at most
+without one; pooling visits places, and fewer than assumed."""
+LIKE_MEMORY = ("dropout", "resampling", "scatter", "embedding", "loss")
+"""Families of which the networks have too little: the card's factor on memory alone."""
+CARD_FACTORS: dict[str, tuple[float, float, float]] = {
+    "matmul": (0.95, 0.8, 1.05),
+    "memory": (1.0, 0.6, 1.6),
+    "fused": (1.0, 0.6, 1.4),
+}
+"""Start and bounds of a card's factors: products (clocks above the published boost make them shorter), what waits for memory,
+and kernels a compiler fuses (which move less than the tensors they join)."""
+LEAST_ON_MEMORY = 0.95
+"""No stream is faster than the memory."""
 ODD = ("ecaresnext50t_32x4d",)
 """Not fitted: measured a third faster than resnext50_32x4d, of which it is the larger; the reason is not known."""
-ELSEWHERE = 0.57
-"""Rate of cards nobody of the fit stands for (no overclocked boost; HBM), against the mean of the measured architectures:
-from image networks of NVIDIA's DeepLearningExamples on the A100, where it takes -21 % to -3 %."""
 SHIFT = 20.0
 """Added to logarithms while fitting: a difference quotient's step is relative, and a logarithm may be zero."""
-PULL = 0.01
+PULL = 0.05
 """Weight of the pull towards the starting values, against one row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Captures joined into one table; rows point at captures."""
+    """Measured steps [R]; ``seconds`` [R, F] of each family that has a factor, without it, and ``fixed`` [R] of the rest."""
 
-    table: Features
-    calls: F64
-    owner: NDArray[np.int64]
-    n_calls: F64
-    capture: NDArray[np.int64]
+    families: tuple[str, ...]
+    seconds: F64
+    fixed: F64
+    card: NDArray[Any]
+    """Key of its factors."""
     gpu: NDArray[Any]
     compiled: Bool
-    old: Bool
-    """Under a torch before 2.0."""
     measured: F64
     network: NDArray[Any]
-    accelerators: dict[str, Accelerator]
-    parts: dict[tuple[str, bool, bool], tuple[Features, F64, NDArray[np.int64]]] = field(default_factory=dict)
-    """What :func:`predicted` has cut out of the table."""
+
+
+def card_key(accelerator: Accelerator) -> str:
+    """Whose factors a measured card's are."""
+    if accelerator.id in OWN_KEY:
+        return accelerator.id
+    return architecture_key(accelerator.compute_capability, accelerator.family)
+
+
+def family_seconds(capture: Capture, accelerator: Accelerator, *, compiled: bool) -> dict[str, float]:
+    """Device seconds of the steady step by family, factors of the card taken out; ``""`` is what has none."""
+    span = capture.steady
+    signature = capture.op_signature[span.first_op : span.end_op]
+    rows = rows_of(capture.signatures, capture.settings)
+    times = signature_times(capture, accelerator, channels_last=True if compiled else None, compiled=compiled)
+    device_s = times.time_s[signature]
+    fixed = np.isin(rows.family, [FAMILY_CODE[f] for f in UNMEASURED]) | (rows.kernel == KERNEL_CODE["batch_norm"])
+    vector = np.array([run_format(accelerator, d) not in MATRIX for d in rows.dtype]) & (rows.flop > 0)
+    named = np.where(fixed | vector, "", np.array(FAMILIES, dtype=object)[rows.family])[signature]
+    if compiled:
+        nothing = np.zeros_like(device_s)
+        fused = compile_step(capture, accelerator, -1, device_s, nothing, times.family[signature], everything=True)
+        device_s, named = fused.device_s, np.where(fused.fused, "fused", named)
+    key = factor_key(accelerator)
+    shipped: Mapping[str, float] = load_json("card_factors")["factor"][key] if key else {}
+    return {f: float(device_s[named == f].sum()) / (shipped.get(f, 1.0) if f else 1.0) for f in sorted(set(named.tolist()))}
 
 
 def problem_of(rows: Rows, captures: Mapping[Key, Capture]) -> tuple[Problem, Bool]:
     """The rows whose capture is there, and which of them are kept for checking."""
-    index: dict[Key, int] = {}
-    parts: list[Features] = []
-    calls: list[F64] = []
-    for key, capture in captures.items():
-        span = capture.steady
-        count = np.bincount(capture.op_signature[span.first_op : span.end_op], minlength=len(capture.signatures))
-        kept = np.flatnonzero(count)
-        index[key] = len(parts)
-        parts.append(features([capture.signatures[i] for i in kept.tolist()]))
-        calls.append(count[kept].astype(np.float64))
-    at = np.array([i for i, k in enumerate(rows.key) if k in index], dtype=np.int64)
-    joined = Features(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Features)})
+    at = [i for i, key in enumerate(rows.key) if key in captures]
+    known: dict[tuple[str, Key, bool], dict[str, float]] = {}
+    for i in at:
+        name = (rows.gpu[i], rows.key[i], bool(rows.compiled[i]))
+        if name not in known:
+            known[name] = family_seconds(captures[name[1]], rows.accelerators[name[0]], compiled=name[2])
+    each = [known[rows.gpu[i], rows.key[i], bool(rows.compiled[i])] for i in at]
+    families = (*FAMILY_FACTORS, *LIKE_MEMORY, "matmul", "fused")
     problem = Problem(
-        table=joined,
-        calls=np.concatenate(calls),
-        owner=np.repeat(np.arange(len(parts)), [len(c) for c in calls]),
-        n_calls=np.array([c.sum() for c in calls]),
-        capture=np.array([index[rows.key[i]] for i in at], dtype=np.int64),
+        families=families,
+        seconds=np.array([[s.get(f, 0.0) for f in families] for s in each]),
+        fixed=np.array([sum(v for f, v in s.items() if f not in families) for s in each]),
+        card=np.array([card_key(rows.accelerators[rows.gpu[i]]) for i in at], dtype=object),
         gpu=np.array([rows.gpu[i] for i in at], dtype=object),
         compiled=rows.compiled[at],
-        old=np.array([rows.key[i].before_torch_2 for i in at], dtype=bool),
         measured=rows.per_capture_s[at],
         network=np.array([rows.key[i].network for i in at], dtype=object),
-        accelerators=rows.accelerators,
     )
     return problem, rows.check[at]
 
 
-def predicted(p: Problem, model: Mapping[str, Any], mask: Bool) -> F64:
-    """Seconds of the rows of ``mask`` under ``model``; NaN elsewhere."""
-    out = np.full(len(p.measured), np.nan)
-    cards = {"measured": [a.id for a in p.accelerators.values()]}
-    for gpu in sorted(set(p.gpu[mask])):
-        for compiled, old in ((False, False), (False, True), (True, False)):
-            here = mask & (p.gpu == gpu) & (p.compiled == compiled) & (p.old == old)
-            if here.any():
-                table, calls, owner = _part(p, gpu, compiled, old)
-                each = seconds(table, p.accelerators[gpu], {**model, **cards}, Conditions(compiled, old)) * calls
-                total = np.bincount(owner, each, minlength=len(p.n_calls))
-                host = p.n_calls * model["host_s"] * (model["fused"]["launch"] if compiled else 1.0)
-                out[here] = np.maximum(total, host)[p.capture[here]]
+def parameters_of(cards: Sequence[str]) -> dict[str, tuple[float, float, float]]:
+    """Start and bounds by name: ``family`` or ``card family``."""
+    return FAMILY_FACTORS | {f"{card} {f}": bounds for card in cards for f, bounds in CARD_FACTORS.items()}
+
+
+def factors_of(x: F64, cards: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Factors by card and family from the logarithms of :func:`parameters_of`."""
+    value = dict(zip(parameters_of(cards), np.exp(x).tolist(), strict=True))
+    out: dict[str, dict[str, float]] = {}
+    for card in cards:
+        matmul, memory = value[f"{card} matmul"], value[f"{card} memory"]
+        made = {f: value[f] * memory for f in FAMILY_FACTORS} | dict.fromkeys(LIKE_MEMORY, memory)
+        made = {f: v if f == "pooling" else max(v, LEAST_ON_MEMORY) for f, v in made.items()}
+        made |= {"attention": value["attention"] * matmul, "matmul": matmul, "fused": value[f"{card} fused"]}
+        out[card] = dict(sorted(made.items()))
     return out
 
 
-def _part(p: Problem, gpu: str, compiled: bool, old: bool) -> tuple[Features, F64, NDArray[np.int64]]:
-    """The part of the table that rows of one card and stack need, kept for the next time."""
-    key = (gpu, compiled, old)
-    if key not in p.parts:
-        wanted = np.zeros(len(p.n_calls), dtype=bool)
-        wanted[p.capture[(p.gpu == gpu) & (p.compiled == compiled) & (p.old == old)]] = True
-        at = wanted[p.owner]
-        few = Features(**{f.name: getattr(p.table, f.name)[at] for f in fields(Features)})
-        p.parts[key] = (few, p.calls[at], p.owner[at])
-    return p.parts[key]
+def predicted(p: Problem, factors: Mapping[str, Mapping[str, float]]) -> F64:
+    """Seconds [R]; a card without factors has none."""
+    by_card = {card: np.array([factors.get(card, {}).get(f, 1.0) for f in p.families]) for card in set(p.card.tolist())}
+    return (p.seconds * np.array([by_card[c] for c in p.card])).sum(axis=1) + p.fixed
 
 
-def model_of(x: F64) -> dict[str, Any]:
-    """Constants from the logarithms of :data:`PARAMETERS`. Other cards are of the mean architecture, slowed."""
-    model: dict[str, Any] = {
-        "efficiency": {"pointwise": 1.0},
-        "passes": {"pointwise": 1.0},
-        "architecture": {"rate": {"sm_86": 1.0}, "bandwidth": {"sm_86": 1.0}},
-    }
-    for name, value in zip(PARAMETERS, np.exp(x).tolist(), strict=True):
-        *groups, entry = name.split(".")
-        inner = model
-        for group in groups:
-            inner = inner.setdefault(group, {})
-        inner[entry] = value
-    model["bandwidth"]["batch_norm_backward"] = model["bandwidth"]["batch_norm"]
-    model["fused"]["batch_norm_backward"] = model["fused"]["batch_norm"]
-    for table in model["architecture"].values():
-        table["other"] = float(np.exp(np.mean(np.log(list(table.values())))))
-    model["architecture"]["rate"]["other"] *= ELSEWHERE
-    return model
-
-
-def fit_form(p: Problem, mask: Bool, rounds: int = 8) -> dict[str, Any]:
-    """Constants by robust least squares on the rows of ``mask``, at most ``rounds`` Jacobians."""
+def fit_factors(p: Problem, mask: Bool, rounds: int = 20) -> dict[str, dict[str, float]]:
+    """Factors by robust least squares on the rows of ``mask``, at most ``rounds`` Jacobians."""
     from scipy.optimize import least_squares
 
-    start, low, high = (np.log([v[i] for v in PARAMETERS.values()]) for i in range(3))
+    cards = sorted(set(p.card[mask].tolist()))
+    start, low, high = (np.log([v[i] for v in parameters_of(cards).values()]) for i in range(3))
     _, inverse, count = np.unique(p.network[mask].astype(str), return_inverse=True, return_counts=True)
     weight = 1.0 / np.sqrt(count[inverse])
     weight = weight / weight.mean()
 
     def residual(shifted: F64) -> F64:
         x = shifted - SHIFT
-        error = weight * np.log(predicted(p, model_of(x), mask)[mask] / p.measured[mask])
+        error = weight * np.log(predicted(p, factors_of(x, cards))[mask] / p.measured[mask])
         return np.concatenate([error, PULL * np.sqrt(len(error)) / 2.0 * (x - start)])
 
     best = least_squares(
@@ -195,10 +173,10 @@ def fit_form(p: Problem, mask: Bool, rounds: int = 8) -> dict[str, Any]:
         bounds=(SHIFT + low, SHIFT + high),
         loss="soft_l1",
         f_scale=0.12,
-        diff_step=1e-4,
+        diff_step=1e-3,
         max_nfev=rounds,
     )
-    return model_of(np.round(best.x - SHIFT, 4))
+    return {c: {f: round(v, 3) for f, v in made.items()} for c, made in factors_of(best.x - SHIFT, cards).items()}
 
 
 def _learnt(p: Problem, check: Bool) -> Bool:
@@ -207,69 +185,53 @@ def _learnt(p: Problem, check: Bool) -> Bool:
 
 
 def fit(folder: Path, captures: Mapping[Key, Capture] | None = None) -> dict[str, float]:
-    """Refit ``coefficients/captured_kernels`` from ``folder``, capturing every network unless given; returns its errors."""
+    """Refit ``coefficients/card_factors`` from ``folder``, capturing every network unless given; returns its errors."""
     from gpuwise.calibrate.coefficient_files import write
 
     rows = read_rows(folder, NETWORKS if captures is None else {k.network for k in captures})
     assert rows is not None
     made = captures if captures is not None else {k: capture_of(k) for k in sorted(set(rows.key), key=str)}
     problem, check = problem_of(rows, made)
-    model = fit_form(problem, _learnt(problem, check))
-    errors = errors_of(problem, model, check)
-    for gpu in sorted(problem.accelerators):
-        errors |= left_out(problem, check, gpu)
-    time = predicted(problem, model, np.ones(len(check), bool))
-    held = [v for k, v in errors.items() if k.startswith("log sigma without")]
-    model["log_sigma"] = {
-        "eager": round(log_sigma_of(problem.measured[check & ~problem.compiled], time[check & ~problem.compiled]), 3),
-        "compiled": round(log_sigma_of(problem.measured[check & problem.compiled], time[check & problem.compiled]), 3),
-        "other_device": round(float(np.median(held)), 3),
-        "calibrated": round(float(np.median([v for k, v in errors.items() if k.startswith("log sigma calibrated")])), 3),
+    factors = fit_factors(problem, _learnt(problem, check))
+    time = predicted(problem, factors)
+    errors = errors_of(problem, time, check)
+    known = load_json("card_factors")["log_sigma"]
+    spread = {
+        stack: round(log_sigma_of(problem.measured[part], time[part]), 3)
+        for stack, part in (("eager", check & ~problem.compiled), ("compiled", check & problem.compiled))
     }
-    model["measured"] = sorted({a.id for a in problem.accelerators.values()})
-    model["provenance"] = {
-        "source": "huggingface/pytorch-image-models results/ (Apache-2.0), steps captured from timm's own definitions",
-        "rows": int((~check).sum()),
-        "networks": len(set(problem.network)),
-        "captures": len(made),
-        "split": "a third of the families of networks kept for checking, by hash of the family's name",
-        "errors": errors,
-        "date": "2026-11-21",
+    document = {
+        "factor": factors,
+        "measured": sorted({rows.accelerators[g].id for g in set(problem.gpu.tolist())}),
+        "log_sigma": known | spread,
+        "provenance": {
+            "source": "huggingface/pytorch-image-models results/ (Apache-2.0), steps captured from timm's own definitions",
+            "rows": int((~check).sum()),
+            "networks": len(set(problem.network)),
+            "captures": len(made),
+            "split": "a third of the families of networks kept for checking, by hash of the family's name",
+            "errors": errors,
+            "date": "2026-11-22",
+        },
     }
-    write("captured_kernels", model)
+    write("card_factors", document)
     return errors
 
 
-def errors_of(p: Problem, model: Mapping[str, Any], check: Bool) -> dict[str, float]:
-    """Mean error by mode, stack and split."""
-    time = predicted(p, model, np.ones(len(check), bool))
+def errors_of(p: Problem, time: F64, check: Bool) -> dict[str, float]:
+    """Mean error by stack and split, and by card of the check rows; beside it that without any factor."""
     out: dict[str, float] = {}
+    plain = predicted(p, {})
     for stack, compiled in (("eager", False), ("compiled", True)):
         for split, part in (("fit", ~check), ("check", check)):
             here = part & (p.compiled == compiled)
             if here.any():
                 out[f"{stack} {split} mape"] = _mape(time[here], p.measured[here])
-    return out
-
-
-def left_out(p: Problem, check: Bool, gpu: str) -> dict[str, float]:
-    """Errors on a GPU kept from the fit, before and after one run of resnet50 on it."""
-    mine = p.gpu == gpu
-    time = predicted(p, fit_form(p, _learnt(p, check) & ~mine, rounds=4), mine)
-    out: dict[str, float] = {}
-    for split, part in (("known families", ~check), ("new families", check)):
-        here = part & mine
-        if here.any():
-            out[f"without {gpu}: {split} mape"] = _mape(time[here], p.measured[here])
-            if split == "new families":
-                out[f"log sigma without {gpu}"] = round(log_sigma_of(p.measured[here], time[here]), 3)
-    for stack, compiled in (("eager", False), ("compiled", True)):
-        one = mine & (p.network == "resnet50") & (p.compiled == compiled)
-        rest = mine & ~one & (p.compiled == compiled)
-        if one.any() and rest.any():
-            factor = float(np.median(p.measured[one] / time[one]))
-            out[f"without {gpu}, {stack}, after one run mape"] = _mape(time[rest] * factor, p.measured[rest])
-            out[f"log sigma calibrated {gpu} {stack}"] = round(log_sigma_of(p.measured[rest], time[rest] * factor), 3)
+                out[f"{stack} {split} mape without factors"] = _mape(plain[here], p.measured[here])
+        for gpu in sorted(set(p.gpu.tolist())):
+            here = check & (p.gpu == gpu) & (p.compiled == compiled)
+            if here.any():
+                out[f"{gpu}, {stack}, check mape"] = _mape(time[here], p.measured[here])
     return out
 
 

@@ -38,7 +38,7 @@ def calibrate_from_run(
         raise InputError(f"a step of {measured_step_s} s was not measured", hint="give the seconds of one steady step")
     predicted = captured_time(capture, accelerator, compiled=compiled).step_time.expected
     factor = measured_step_s / predicted
-    return Calibration(device=factor, host=factor, log_sigma=float(load_json("captured_kernels")["log_sigma"]["calibrated"]))
+    return Calibration(device=factor, host=factor, log_sigma=float(load_json("card_factors")["log_sigma"]["calibrated"]))
 
 
 def score(folder: Path, all_check: bool) -> Scores | None:

@@ -144,8 +144,7 @@ def _predictions(key: str, rows: Sequence[Record], accelerator: Accelerator) -> 
     """Seconds [R], their spread [R], sizes [R, D] and the group of each row: products by weight matrix, others by size."""
     import numpy as np
 
-    from gpuwise.predict.kernels.gemm.product import gemm_time
-    from gpuwise.predict.kernels.memory_bound import memory_time
+    from gpuwise.predict.kernels import single
     from gpuwise.predict.kernels.transfer import transfer_time
 
     family, _, kind = key.partition("/")
@@ -155,13 +154,15 @@ def _predictions(key: str, rows: Sequence[Record], accelerator: Accelerator) -> 
 
     if family == "matmul":
         m, n, k = column("m"), column("n"), column("k")
-        time = gemm_time(accelerator, rows[0].dtype, m, n, k, implementation=kind, cold=True, sustained=True)
+        time = single.matmul(accelerator, rows[0].dtype, m, n, k)
         return time.time_s, time.log_sigma, np.stack([m, n, k], axis=1), list(zip(n.tolist(), k.tolist(), strict=True))
     size = column("bytes")
     if family == "memory":
-        passes = np.array([3.0 if r.parameters.get("variant") == "triad" else 2.0 for r in rows])
-        time = memory_time(accelerator, (passes - 1.0) * size, size)
-        return time.time_s, time.log_sigma, (passes * size)[:, None], size.tolist()
+        triad = np.array([r.parameters.get("variant") == "triad" for r in rows])
+        passes = np.where(triad, 3.0, 2.0)
+        one, other = (single.stream(accelerator, (passes - 1.0) * size, size, f) for f in ("copy", "elementwise"))
+        seconds, spread = np.where(triad, other.time_s, one.time_s), np.where(triad, other.log_sigma, one.log_sigma)
+        return seconds, spread, (passes * size)[:, None], size.tolist()
     direction, _, pinned = kind.partition("-")
     time = transfer_time(accelerator, size, direction, pinned == "pinned")
     return time.time_s, time.log_sigma, size[:, None], size.tolist()

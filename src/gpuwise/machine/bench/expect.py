@@ -99,22 +99,24 @@ def _of_gpu(case: BenchCase, a: Accelerator) -> tuple[Expectation | None, str]:
     p = {k: int(v) for k, v in case.parameters.items()}
     if case.family == "matmul":
         from gpuwise.predict.kernels.gemm.formats import math_dtype
-        from gpuwise.predict.kernels.gemm.product import gemm_time
+        from gpuwise.predict.kernels.single import matmul
 
         kernel = "fp8_gemm" if case.dtype == "fp8" else case.dtype
-        time = gemm_time(a, case.dtype, p["m"], p["n"], p["k"], implementation=kernel, cold=True, sustained=True)
-        return _range(time, 2.0 * p["m"] * p["n"] * p["k"], a.peak(math_dtype(a, kernel)), a), ""
+        time = matmul(a, case.dtype, p["m"], p["n"], p["k"])
+        flop, peak = 2.0 * p["m"] * p["n"] * p["k"], a.peak(math_dtype(a, kernel))
+        return _range(time, flop, peak, a), ""
     if case.family == "attention":
         if case.variant == "decode":
             return None, "PyTorch's kernel for one query is not among those the model knows"
         return _attention(case, a, p), ""
     if case.family == "memory":
-        from gpuwise.predict.kernels.memory_bound import memory_time
+        from gpuwise.predict.kernels.single import stream
 
         if p["bytes"] < CACHES * (a.l2_bytes or 0.0):
             return None, "a size that the cache has a part in"
         reads, writes = (1, 1) if case.variant == "copy" else (2, 1)
-        time = memory_time(a, float(reads * p["bytes"]), float(writes * p["bytes"]))
+        family = "copy" if case.variant == "copy" else "elementwise"
+        time = stream(a, float(reads * p["bytes"]), float(writes * p["bytes"]), family)
         return _range(time, float((reads + writes) * p["bytes"]), a.memory_bandwidth_bytes_per_s, a), ""
     if case.family == "copy":
         from gpuwise.predict.kernels.transfer import transfer_time
@@ -128,13 +130,11 @@ def _of_gpu(case: BenchCase, a: Accelerator) -> tuple[Expectation | None, str]:
 
 
 def _attention(case: BenchCase, a: Accelerator, p: dict[str, int]) -> Expectation:
-    from gpuwise.predict.kernels.attention.fused import attention_forward_time
+    from gpuwise.predict.kernels.single import attention
     from gpuwise.workload.transformer.attention_flop import attention_pairs
 
     flop = 4.0 * p["batch"] * p["heads"] * p["head_dim"] * float(attention_pairs(p["queries"], p["keys"], causal=True))
-    time = attention_forward_time(
-        a, case.dtype, p["batch"], p["queries"], p["keys"], p["heads"], p["kv_heads"], p["head_dim"], causal=True
-    )
+    time = attention(a, case.dtype, p["batch"], p["queries"], p["keys"], p["heads"], p["kv_heads"], p["head_dim"], causal=True)
     return _range(time, flop, a.peak(case.dtype), a)
 
 

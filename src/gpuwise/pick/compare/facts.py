@@ -16,8 +16,7 @@ from gpuwise.facts.offers.purchases import Condition, typical_purchase_usd
 from gpuwise.money.cost import STALE_DAYS, Price, price_of
 from gpuwise.pick.compare.rows import Better, Cell, Row, Subject, find_row, say
 from gpuwise.predict.estimate import Estimate
-from gpuwise.predict.kernels.gemm.product import gemm_time
-from gpuwise.predict.kernels.memory_bound import dram_rate, memory_time
+from gpuwise.predict.kernels import single
 from gpuwise.units import GIB, GIGA, PETA, TERA
 
 SIDE = 8192
@@ -25,8 +24,6 @@ SIDE = 8192
 STREAM_BYTES = 4.0 * GIB
 """A stream no cache holds."""
 RATES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
-KERNEL_OF = {"fp8": "fp8_gemm"}
-"""The library's bare product where the dtype's default kernel also quantises its input."""
 WORK_DTYPE = "bf16"
 """The format prices, ridge points and work per watt are given for."""
 
@@ -41,7 +38,7 @@ def reached(accelerator: Accelerator, dtype: str) -> Estimate | None:
     """FLOP/s of a square product of :data:`SIDE` in a long run, at most the peak; None where no kernel can be
     predicted."""
     try:
-        time = gemm_time(accelerator, dtype, SIDE, SIDE, SIDE, implementation=KERNEL_OF.get(dtype), sustained=True)
+        time = single.matmul(accelerator, dtype, SIDE, SIDE, SIDE)
     except (UnpredictableError, LookupError):
         return None
     peak = max(accelerator.peak(dtype), accelerator.fp32_matrix_flop_per_s or 0.0) if dtype == "fp32" else accelerator.peak(dtype)
@@ -51,8 +48,8 @@ def reached(accelerator: Accelerator, dtype: str) -> Estimate | None:
 
 def streamed(accelerator: Accelerator) -> Estimate:
     """Bytes/s a long stream reaches, at most the specified bandwidth."""
-    seen = memory_time(accelerator, STREAM_BYTES, STREAM_BYTES)
-    rate = Estimate.from_log_sigma(dram_rate(accelerator), float(seen.log_sigma[0]), seen.basis)
+    seen = single.stream(accelerator, STREAM_BYTES, STREAM_BYTES)
+    rate = Estimate.from_log_sigma(2.0 * STREAM_BYTES / float(seen.time_s[0]), float(seen.log_sigma[0]), seen.basis)
     peak = accelerator.memory_bandwidth_bytes_per_s
     return Estimate(rate.low, min(rate.expected, peak), min(rate.high, peak), rate.basis)
 

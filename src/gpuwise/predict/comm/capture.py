@@ -9,20 +9,20 @@ import numpy as np
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import System, default_system
-from gpuwise.predict.comm.collectives import OPS, curve
+from gpuwise.predict.comm.collectives import OPS, collective_time
+from gpuwise.predict.comm.groups import neighbours
 from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.kernels.kernel_time import KernelTime
-from gpuwise.workload.capture.record.capture import Settings, Signature
+from gpuwise.workload.capture.record.capture import Signature
 
 _RATE = 10e9
 _SIGMA = 0.8
 """Judgement, not fit: bytes/s and spread of a collective between accelerators whose link nobody described (PCIe 3.0)."""
 
 
-def collective_seconds(
-    accelerator: Accelerator, signatures: Sequence[Signature], settings: Settings, system: System | None
-) -> KernelTime:
-    """[R] seconds. Waiting for a result costs nothing itself; what a group of one exchanges is nothing."""
+def collective_seconds(accelerator: Accelerator, signatures: Sequence[Signature], system: System | None) -> KernelTime:
+    """[R] seconds over ranks that are neighbours. Waiting for a result costs nothing itself; what a group of one exchanges is
+    nothing."""
     where = system or _system(accelerator)
     time, sigma, bases = np.zeros(len(signatures)), np.full(len(signatures), _SIGMA), list[Basis]()
     for i, s in enumerate(signatures):
@@ -33,8 +33,10 @@ def collective_seconds(
         try:
             if where is None:
                 raise GpuwiseError("no system")
-            one = curve(where, name, size, min(size, max(where.count, where.domain_size)))
-            time[i], sigma[i] = float(one.time_s(payload)), float(one.log_sigma(payload))
+            group = neighbours(where, np.array([size]))
+            local, concurrent = int(group.local[0]), int(group.concurrent[0])
+            one = collective_time(where, name, payload, size, local, concurrent=concurrent)
+            time[i], sigma[i] = float(one.time_s[0]), float(one.log_sigma[0])
             bases.append(one.basis)
         except GpuwiseError:
             time[i] = 2.0 * float(payload) / _RATE

@@ -39,8 +39,13 @@ def largest_divisor(n: I64, limit: I64) -> I64:
     return out
 
 
+def neighbours(system: System, size: I64) -> Group:
+    """Groups of ``size`` accelerators next to one another: what a plain program's collectives run over."""
+    return _group(system.domain_size, size, np.ones_like(size))
+
+
 def tensor_group(system: System, tp: I64) -> Group:
-    return _group(system.domain_size, tp, np.ones_like(tp))
+    return neighbours(system, tp)
 
 
 def context_group(system: System, tp: I64, cp: I64) -> Group:
@@ -48,7 +53,7 @@ def context_group(system: System, tp: I64, cp: I64) -> Group:
 
 
 def expert_group(system: System, ep: I64) -> Group:
-    return _group(system.domain_size, ep, np.ones_like(ep))
+    return neighbours(system, ep)
 
 
 def data_group(system: System, tp: I64, cp: I64, dp: I64) -> Group:

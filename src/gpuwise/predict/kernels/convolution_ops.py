@@ -1,17 +1,18 @@
-"""Device time of captured convolutions: forward, gradient of the input, gradient of the filter, and layout changes.
+"""Device time of convolution rows: forward, gradient of the input, gradient of the filter, and layout changes.
 
 Each gradient is another convolution of the same FLOP. The input's is one over the output's places with the channels
 exchanged (a stride spreads it: ``area / stride^2`` of each filter meets a place). The filter's is a product
 [C_out, P] x [P, C_in R] that sums over all places P: small outputs split the sum. The matrix unit wants channels last:
 on contiguous 16-bit images the library copies image and result (NVIDIA, Tensor Layouts In Memory: NCHW vs NHWC).
 Transposed convolutions are the gradient of the mirrored one; one dimension has W = 1, three fold the first two.
+
+On devices with matrix units, 16-bit and TF32 convolutions that are not transposed take the form fitted on whole networks
+(:mod:`gpuwise.predict.kernels.measured_networks`): no table of single kernels covers them.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,106 +20,75 @@ from numpy.typing import NDArray
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, weakest
+from gpuwise.predict.kernels import measured_networks
 from gpuwise.predict.kernels.clock import sustained_fraction
+from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.convolution import ELEMENT_BYTES, Convolutions, convolution_time
-from gpuwise.predict.kernels.families import channels_last, short_name, whole_numbers
 from gpuwise.predict.kernels.gemm.fp32 import Shapes, product_time
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import dram_rate, memory_time
-from gpuwise.workload.capture.record.capture import Signature, TensorSpec
+from gpuwise.predict.kernels.memory_bound_ops import memory_bound_time
+from gpuwise.predict.kernels.products import by_format
+from gpuwise.predict.kernels.run_formats import HALF, matrix_units
+from gpuwise.workload.step import (
+    BIAS_GRADIENT,
+    CHANNELS_LAST,
+    FILTER_GRADIENT,
+    IMAGE_GRADIENT,
+    TRANSPOSED,
+    OpTable,
+)
 
 F64 = NDArray[np.float64]
+_ON_MATRIX_UNITS = (*HALF, "tf32")
 
 
-class Conv(NamedTuple):
-    """One convolution as the forward sees it (of the mirrored one if transposed)."""
-
-    batch: float
-    c_in: float
-    c_out: float
-    places_in: tuple[float, float]
-    places_out: tuple[float, float]
-    area: float
-    groups: float
-    stride: float
-    """Mean over the two dimensions."""
-    last: bool
-    """Channels last."""
-    transposed: bool
-    wants: tuple[bool, bool, bool]
-    """Backward: gradients of input, filter and bias; all False forward."""
-
-
-def _places(shape: tuple[int, ...]) -> tuple[float, float]:
-    return (float(math.prod(shape[:-1])), float(shape[-1])) if len(shape) > 1 else (float(shape[0]) if shape else 1.0, 1.0)
-
-
-def conv_of(s: Signature) -> Conv | None:
-    """The sizes of a convolution signature; None where it is not written as one."""
-    backward = "backward" in short_name(s.op)
-    specs = s.inputs[1:3] if backward else s.inputs[:2]
-    if len(specs) < 2 or len(specs[1].shape) < 3 or not (s.outputs or backward):
-        return None
-    image, weight = specs
-    result = s.inputs[0] if backward else s.outputs[0]
-    if len(image.shape) != len(weight.shape) or 0 in image.shape or 0 in result.shape:
-        return None
-    transposed = bool(s.attribute("transposed", False))
-    groups = s.attribute("groups", 1)
-    count = float(groups) if isinstance(groups, int) else 1.0
-    small, large = (image, result) if transposed else (result, image)
-    ratio = math.prod(large.shape[2:]) / max(math.prod(small.shape[2:]), 1)
-    mask = whole_numbers(s.attribute("output_mask", (True, True, False))) if backward else (0, 0, 0)
-    wants = tuple(bool(x) for x in mask) if len(mask) == 3 else (True, True, False)
-    return Conv(
-        float(image.shape[0]),
-        float(large.shape[1]),
-        float(small.shape[1]),
-        _places(large.shape[2:]),
-        _places(small.shape[2:]),
-        float(math.prod(weight.shape[2:])),
-        count,
-        max(1.0, math.sqrt(ratio)) if ratio > 1.5 else 1.0,
-        channels_last(image) or channels_last(weight),
-        transposed,
-        (wants[0], wants[1], wants[2]),
-    )
+def convolution_rows_time(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
+    """[R] device seconds. A row without sizes is timed by its bytes."""
+    time, sigma, bases = np.zeros(len(rows)), np.full(len(rows), 0.4), list[Basis]()
+    known = rows.shape[:, 0] > 0
+    odd = np.flatnonzero(~known)
+    if odd.size:
+        plain = memory_bound_time(accelerator, rows.take(odd), "elementwise")
+        time[odd] = plain.time_s
+        bases.append(plain.basis)
+    for dtype, of_format in by_format(accelerator, rows, conditions):
+        part = of_format[known[of_format]]
+        if not part.size:
+            continue
+        few = rows.take(part)
+        one = captured_convolution_time(accelerator, dtype, few, last=lies_last(few, conditions))
+        slow = accelerator.peak("fp32") / accelerator.peak("fp64") if dtype == "fp64" else 1.0
+        seconds = one.time_s * max(slow, 1.0)
+        if dtype in _ON_MATRIX_UNITS and matrix_units(accelerator):
+            measured = measured_networks.convolution_seconds(accelerator, few, dtype, conditions)
+            seconds = np.where(few.flag & TRANSPOSED, seconds, measured)
+        time[part], sigma[part] = seconds, one.log_sigma
+        bases.append(one.basis)
+    return KernelTime(time, sigma, weakest(*bases) if bases else "derived")
 
 
-def laid_out(s: Signature, last: bool) -> Signature:
-    """The same convolution on images (and filters) that lie channels last, or contiguous."""
-    return replace(s, inputs=tuple(_laid(t, last) for t in s.inputs), outputs=tuple(_laid(t, last) for t in s.outputs))
+def lies_last(rows: OpTable, conditions: Conditions) -> NDArray[np.bool_]:
+    """[R] whether the images lie channels last: as the conditions say, else as the row does."""
+    if conditions.channels_last is not None:
+        return np.full(len(rows), conditions.channels_last)
+    return (rows.flag & CHANNELS_LAST) != 0
 
 
-def _laid(t: TensorSpec, last: bool) -> TensorSpec:
-    n = len(t.shape)
-    if n < 3:
-        return t
-    order = [0, *range(2, n), 1] if last else list(range(n))
-    stride, step = [0] * n, 1
-    for d in reversed(order):
-        stride[d] = step
-        step *= max(t.shape[d], 1)
-    return replace(t, stride=tuple(stride))
-
-
-def captured_convolution_time(accelerator: Accelerator, dtype: str, convs: list[Conv], *, vector: bool) -> KernelTime:
-    """[R] device seconds. ``vector``: no matrix unit for ``dtype``: fp32 lanes compute it."""
-    n = len(convs)
-    columns = {
-        f: np.array([getattr(c, f) for c in convs], dtype=np.float64)
-        for f in ("batch", "c_in", "c_out", "area", "groups", "stride")
-    }
-    hw_in, hw_out = (
-        np.array([getattr(c, f) for c in convs], dtype=np.float64).reshape(n, 2) for f in ("places_in", "places_out")
-    )
-    forward = np.array([not any(c.wants) for c in convs])
-    transposed = np.array([c.transposed for c in convs])
-    wants = np.array([c.wants for c in convs]).reshape(n, 3)
+def captured_convolution_time(accelerator: Accelerator, dtype: str, rows: OpTable, *, last: NDArray[np.bool_]) -> KernelTime:
+    """[R] device seconds by kernel: forward, and each gradient that is wanted. Formats without a matrix unit run on the
+    vector lanes at fp32's rate."""
+    vector = dtype not in _ON_MATRIX_UNITS
+    shape, beside = rows.shape.astype(np.float64), rows.detail
+    columns = {f: shape[:, i] for i, f in enumerate(("batch", "c_in", "c_out"))}
+    columns |= {"area": shape[:, 5], "groups": shape[:, 6], "stride": np.where(beside[:, 2] > 0, beside[:, 2], 1.0)}
+    hw_in, hw_out = beside[:, :2], shape[:, 3:5]
+    wants = np.stack([(rows.flag & bit) != 0 for bit in (IMAGE_GRADIENT, FILTER_GRADIENT, BIAS_GRADIENT)], axis=1)
+    forward, transposed = ~wants.any(axis=1), (rows.flag & TRANSPOSED) != 0
     image = np.where(forward, transposed, np.where(transposed, False, wants[:, 0]))
     plain = np.where(forward, ~transposed, transposed & wants[:, 0])
     arithmetic = "fp32" if vector else dtype
-    time, sigma = np.zeros(n), np.full(n, 0.3)
+    time, sigma = np.zeros(len(rows)), np.full(len(rows), 0.3)
     bases = list[Basis]()
     for mask, one in ((plain, _forward), (image, _image_gradient), (wants[:, 1], _filter_gradient)):
         if mask.any():
@@ -126,7 +96,6 @@ def captured_convolution_time(accelerator: Accelerator, dtype: str, convs: list[
             time[mask] += part.time_s
             sigma[mask] = np.maximum(sigma[mask], part.log_sigma) if one is not _forward else part.log_sigma
             bases.append(part.basis)
-    last = np.array([c.last for c in convs])
     time += _layout_s(accelerator, dtype, columns, hw_in, hw_out, wants, last, vector)
     grad_bias = memory_time(
         accelerator, columns["batch"] * hw_out.prod(1) * columns["c_out"] * _width(dtype), 0.0, pattern="reduction"

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpuwise.predict.kernels.families import family_of
 from gpuwise.workload.capture.record.capture import I64, Capture, Category, OpFlag, StepSpan
 from gpuwise.workload.capture.record.edit import Editor, lifetimes
+from gpuwise.workload.capture.record.families import family_of
 from gpuwise.workload.step import Phase
 
 FUSIBLE = ("elementwise", "norm", "softmax", "reduction", "dropout", "copy", "loss")

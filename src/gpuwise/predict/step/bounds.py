@@ -8,8 +8,9 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.predict.kernels.families import FAMILIES, short_name
 from gpuwise.workload.capture.record.capture import Capture, Signature
+from gpuwise.workload.capture.record.families import short_name
+from gpuwise.workload.step import FAMILIES
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]

@@ -1,8 +1,8 @@
 """Time of a captured step on an accelerator nobody needs to have: every operation of it, and the step as a whole.
 
-Each distinct signature is timed once, family by family (``captured_products``, ``captured_convolution``,
-``captured_memory_bound``); the host's part of each operation (``host_time``) and the order of things (``captured_timeline``)
-make the step. What ``torch.compile`` changes is in ``compiled``.
+Each distinct signature is one row of the step table (``workload.capture.record.rows``), timed by the one registry
+(``predict.kernels.registry``); the host's part of each operation (``host_time``) and the order of things (``timeline``) make
+the step. What ``torch.compile`` changes is in ``compiled``.
 
     step = distance between the ends of two steps; its spread: errors within a family fall together, families apart
 """
@@ -23,20 +23,18 @@ from gpuwise.facts.hardware.systems import System
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.comm.capture import collective_seconds
 from gpuwise.predict.estimate import Basis, Estimate, weakest
-from gpuwise.predict.kernels.convolution_ops import captured_convolution_time, conv_of, laid_out
-from gpuwise.predict.kernels.families import FAMILIES, family_of, short_name
-from gpuwise.predict.kernels.kernel_time import KernelTime
-from gpuwise.predict.kernels.measured_networks import compiled_device_seconds, network_log_sigma, network_seconds
+from gpuwise.predict.kernels.card_factors import UNMEASURED, factor_key, step_log_sigma
+from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.memory_bound import dram_rate
-from gpuwise.predict.kernels.memory_bound_ops import memory_bound_time
-from gpuwise.predict.kernels.products import PRODUCTS, matrix_units, run_format
-from gpuwise.predict.kernels.transfer import transfer_time
+from gpuwise.predict.kernels.registry import kernel_times
+from gpuwise.predict.kernels.run_formats import run_format
 from gpuwise.predict.step.bounds import Bound, CostlyOp, costly_ops
 from gpuwise.predict.step.host_time import HostSpeed, host_seconds
 from gpuwise.predict.step.timeline import BLOCKING, SYNC, WAIT, timeline
 from gpuwise.workload.capture.record.capture import Capture, OpFlag, Settings, Signature
-from gpuwise.workload.capture.record.table import row_dtype
-from gpuwise.workload.step import Kind, Phase
+from gpuwise.workload.capture.record.families import short_name
+from gpuwise.workload.capture.record.rows import rows_of
+from gpuwise.workload.step import FAMILIES, FAMILY_CODE, OpTable, Phase
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -70,11 +68,11 @@ class SignatureTimes:
     time_s: F64
     log_sigma: F64
     family: NDArray[np.int64]
-    """Index into :data:`gpuwise.predict.kernels.families.FAMILIES`."""
+    """Index into :data:`gpuwise.workload.step.FAMILIES`."""
     bound: I64
     basis: Basis
     whole: NDArray[np.bool_]
-    """Timed as in whole measured networks (:mod:`gpuwise.predict.kernels.measured_networks`)."""
+    """Of a family whose time on this card stands on whole measured networks (:mod:`gpuwise.predict.kernels.card_factors`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +136,7 @@ def captured_time(
     factors = calibration or Calibration()
     wanted = capture.settings.compiled if compiled is None else compiled
     last = True if wanted and channels_last is None else channels_last  # the compiler lays images out for the library
-    times = signature_times(capture, accelerator, step, channels_last=last, calibration=factors, system=system)
+    times = signature_times(capture, accelerator, step, channels_last=last, compiled=wanted, calibration=factors, system=system)
     signature = capture.op_signature[part]
     device_s, bound, family = times.time_s[signature], times.bound[signature], times.family[signature]
     host_s = host_seconds(capture, step, host) * factors.host * float(load_json("captured_time")["calibration"]["host"])
@@ -148,13 +146,10 @@ def captured_time(
 
         fused = compile_step(capture, accelerator, step, device_s, host_s, family, everything=compiled is True)
         device_s, host_s, kernels = fused.device_s, fused.host_s, fused.kernels
-        measured_s = compiled_device_seconds(capture, accelerator, step) if compiled is True else None
-        if measured_s is not None and device_s.any():
-            device_s = device_s * (measured_s / float(device_s.sum()))
         bound = np.where(device_s > 0, np.where(fused.fused, int(Bound.BANDWIDTH), bound), int(Bound.NOTHING))
-    line = timeline(device_s, host_s, _waits(capture, part, family), family == FAMILIES.index("collective"))
+    line = timeline(device_s, host_s, _waits(capture, part, family), family == FAMILY_CODE["collective"])
     bound = np.where((line.waited_s > device_s) & (device_s > 0), int(Bound.HOST), bound)
-    whole = network_log_sigma(accelerator, compiled=compiled is True)
+    whole = step_log_sigma(accelerator, compiled=compiled is True)
     single = ~times.whole[signature] if whole is not None else np.ones(len(signature), dtype=bool)
     sigma = _step_sigma(device_s, times.log_sigma[signature], family, single, line.step_s, times.basis, factors, whole or 0.0)
     total = float(device_s.sum())
@@ -189,6 +184,7 @@ def signature_times(
     step: int = -1,
     *,
     channels_last: bool | None = None,
+    compiled: bool = False,
     calibration: Calibration | None = None,
     system: System | None = None,
 ) -> SignatureTimes:
@@ -201,11 +197,12 @@ def signature_times(
         capture.settings,
         accelerator,
         channels_last=channels_last,
+        compiled=compiled,
         calibration=calibration,
         system=system,
     )
     time, sigma, whole = np.zeros(n), np.zeros(n), np.zeros(n, dtype=bool)
-    family, bound = np.full(n, FAMILIES.index("host")), np.zeros(n, dtype=np.int64)
+    family, bound = np.full(n, FAMILY_CODE["host"]), np.zeros(n, dtype=np.int64)
     time[used], sigma[used], whole[used] = part.time_s, part.log_sigma, part.whole
     family[used], bound[used] = part.family, part.bound
     return SignatureTimes(time, sigma, family, bound, part.basis, whole)
@@ -217,127 +214,67 @@ def times_of(
     accelerator: Accelerator,
     *,
     channels_last: bool | None = None,
+    compiled: bool = False,
     calibration: Calibration | None = None,
     system: System | None = None,
 ) -> SignatureTimes:
     """Device time of these signatures [S], each family in one call. Raises InputError for sizes that give no time."""
-    n = len(signatures)
-    time, sigma, whole = np.zeros(n), np.zeros(n), np.zeros(n, dtype=bool)
-    family, bound = np.full(n, FAMILIES.index("host")), np.zeros(n, dtype=np.int64)
-    groups: dict[str, list[int]] = {}
-    for i, signature in enumerate(signatures):
-        name = family_of(signature)
-        family[i] = FAMILIES.index(name)
-        groups.setdefault(name, []).append(i)
-    bases: list[Basis] = []
+    rows = rows_of(signatures, settings)
+    old = settings.torch_version.startswith("1.")
+    conditions = Conditions(emulated=True, compiled=compiled, before_torch_2=old, channels_last=channels_last)
+    made = kernel_times(rows, accelerator, conditions)
+    kernel_s, sigma, basis = made.time_s.copy(), made.log_sigma.copy(), made.basis
+    crossing = np.flatnonzero(rows.family == FAMILY_CODE["collective"])
+    if crossing.size:
+        one = collective_seconds(accelerator, [signatures[i] for i in crossing.tolist()], system)
+        kernel_s[crossing], sigma[crossing] = one.time_s, one.log_sigma
+        basis = weakest(basis, one.basis) if len(crossing) < len(signatures) else one.basis
+    if not np.isfinite(kernel_s).all():
+        raise InputError("there is an operation whose sizes give no time", hint="report the model with its shapes")
+    formats = [run_format(accelerator, d) for d in rows.dtype]
     factors = calibration or Calibration()
     shipped: Mapping[str, float] = load_json("captured_time")["calibration"]["family"]
-    for name, rows in groups.items():
-        if name == "host":
-            continue
-        few = [signatures[i] for i in rows]
-        if name == "convolution" and channels_last is not None:
-            few = [laid_out(s, channels_last) for s in few]
-        made = _family_time(name, few, settings, accelerator, system)
-        index = np.array(rows)
-        if name not in _OF_THEIR_OWN:
-            made, whole[index] = _as_in_whole_networks(made, few, settings, accelerator)
-        time[index] = made.time_s * shipped.get(name, 1.0) * factors.family.get(name, 1.0) * factors.device
-        sigma[index] = made.log_sigma
-        bound[index] = [_bound(name, s, t, accelerator, settings) for s, t in zip(few, made.time_s.tolist(), strict=True)]
-        bases.append(made.basis)
-    if not np.isfinite(time).all():
-        raise InputError("there is an operation whose sizes give no time", hint="report the model with its shapes")
-    return SignatureTimes(time, sigma, family, bound, weakest(*bases) if bases else "specified", whole)
+    factor = np.array([shipped.get(f, 1.0) * factors.family.get(f, 1.0) for f in FAMILIES])[rows.family] * factors.device
+    return SignatureTimes(
+        kernel_s * factor,
+        sigma,
+        rows.family,
+        _bounds(rows, kernel_s, formats, accelerator),
+        basis,
+        _whole(rows, formats, accelerator),
+    )
 
 
-_OF_THEIR_OWN = ("collective", "transfer", "recurrent", "sort", "scan", "fourier", "grouped")
-"""Families that no measured network of ``captured_kernels`` has."""
+def _whole(rows: OpTable, formats: Sequence[str], accelerator: Accelerator) -> NDArray[np.bool_]:
+    """[S] whether whole measured networks stand behind the row's time; they computed in 16 bits or TF32."""
+    if factor_key(accelerator) is None:
+        return np.zeros(len(rows), dtype=bool)
+    measured = np.array([f not in UNMEASURED or f == "convolution" for f in FAMILIES])[rows.family]
+    alike = np.array([f in ("fp16", "bf16", "tf32") for f in formats], dtype=bool)
+    return measured & ((rows.flop == 0) | alike)
 
 
-def _as_in_whole_networks(
-    made: KernelTime, few: list[Signature], settings: Settings, accelerator: Accelerator
-) -> tuple[KernelTime, NDArray[np.bool_]]:
-    """``made`` with the times of whole measured networks where those are the better ones to believe, and where that is.
-
-    Those networks ran under autocast on cards with matrix units: what the device computes in fp32 or fp64 keeps its own
-    time, and so do transposed convolutions, which they do not have.
-    """
-    if not matrix_units(accelerator):
-        return made, np.zeros(len(few), dtype=bool)
-    seconds, believed = network_seconds(few, accelerator, settings)
-    formats = [
-        run_format(accelerator, row_dtype(s), settings.cudnn_tf32 if s.kind is Kind.CONVOLUTION else settings.matmul_tf32)
-        for s in few
-    ]
-    alike = np.array([not s.flop or f in ("fp16", "bf16", "tf32") for s, f in zip(few, formats, strict=True)])
-    alike &= believed & np.array([not s.attribute("transposed", False) for s in few])
-    return made._replace(time_s=np.where(alike, seconds, made.time_s)), alike
-
-
-def _family_time(
-    name: str, few: list[Signature], settings: Settings, accelerator: Accelerator, system: System | None
-) -> KernelTime:
-    if name in PRODUCTS:
-        return PRODUCTS[name](accelerator, few, settings)
-    if name == "convolution":
-        return _convolutions(few, settings, accelerator)
-    if name == "collective":
-        return collective_seconds(accelerator, few, settings, system)
-    if name == "transfer":
-        one = [transfer_time(accelerator, max(s.bytes_read, s.bytes_written), _direction(s), pinned=False) for s in few]
-        latency = float(load_json("memory_bound")["latency_s"])
-        return KernelTime(np.array([o.time_s[0] for o in one]) + latency, np.array([o.log_sigma[0] for o in one]), "derived")
-    return memory_bound_time(accelerator, few, [name] * len(few))
-
-
-def _direction(s: Signature) -> str:
-    return "d2h" if s.attribute("direction") == "device-to-host" else "h2d"
-
-
-def _convolutions(few: list[Signature], settings: Settings, accelerator: Accelerator) -> KernelTime:
-    made = [conv_of(s) for s in few]
-    time, sigma, bases = np.zeros(len(few)), np.full(len(few), 0.4), list[Basis]()
-    odd = [i for i, c in enumerate(made) if c is None]
-    if odd:
-        plain = memory_bound_time(accelerator, [few[i] for i in odd], ["elementwise"] * len(odd))
-        time[odd] = plain.time_s
-        bases.append(plain.basis)
-    formats = [run_format(accelerator, row_dtype(s), settings.cudnn_tf32) for s in few]
-    for dtype in sorted(set(formats)):
-        rows = [i for i, (c, f) in enumerate(zip(made, formats, strict=True)) if c is not None and f == dtype]
-        if not rows:
-            continue
-        convs = [c for i in rows if (c := made[i]) is not None]
-        vector = dtype not in ("fp16", "bf16", "tf32")
-        one = captured_convolution_time(accelerator, dtype, convs, vector=vector)
-        slow = accelerator.peak("fp32") / accelerator.peak("fp64") if dtype == "fp64" else 1.0
-        time[rows], sigma[rows] = one.time_s * max(slow, 1.0), one.log_sigma
-        bases.append(one.basis)
-    return KernelTime(time, sigma, weakest(*bases) if bases else "derived")
-
-
-def _bound(family: str, s: Signature, time_s: float, accelerator: Accelerator, settings: Settings) -> int:
-    if family in ("collective", "transfer"):
-        return int(Bound.COMMUNICATION)
-    latency = float(load_json("memory_bound")["latency_s"]) * max(s.n_kernels, 1)
-    stream = (s.bytes_read + s.bytes_written) / dram_rate(accelerator)
-    if not s.flop:
-        return int(Bound.LAUNCH if latency > 0.5 * time_s else Bound.BANDWIDTH)
-    dtype = run_format(accelerator, row_dtype(s), settings.cudnn_tf32 if s.kind is Kind.CONVOLUTION else settings.matmul_tf32)
-    rate = accelerator.peak_flop_per_s.get(dtype) or accelerator.peak("fp32")
-    work = s.flop / rate
-    if max(work, stream) < 0.1 * time_s and time_s < 2e-5:
-        return int(Bound.LAUNCH)
-    if stream > work:
-        return int(Bound.BANDWIDTH)
-    return int(Bound.CUDA_CORE if dtype in ("fp32", "fp64") else Bound.TENSOR_CORE)
+def _bounds(rows: OpTable, time_s: F64, formats: Sequence[str], accelerator: Accelerator) -> I64:
+    """[S] :class:`Bound` of each row."""
+    latency = float(load_json("memory_bound")["latency_s"]) * np.maximum(rows.n_kernels, 1.0)
+    stream = (rows.bytes_read + rows.bytes_written) / dram_rate(accelerator)
+    rates = {f: accelerator.peak_flop_per_s.get(f) or accelerator.peak("fp32") for f in dict.fromkeys(formats)}
+    work = rows.flop / np.array([rates[f] for f in formats])
+    vector = np.array([f in ("fp32", "fp64") for f in formats], dtype=bool)
+    computes = np.where(vector, int(Bound.CUDA_CORE), int(Bound.TENSOR_CORE))
+    out = np.where(stream > work, int(Bound.BANDWIDTH), computes)
+    out = np.where((np.maximum(work, stream) < 0.1 * time_s) & (time_s < 2e-5), int(Bound.LAUNCH), out)
+    waits = np.where(latency > 0.5 * time_s, int(Bound.LAUNCH), int(Bound.BANDWIDTH))
+    out = np.where(rows.flop == 0, waits, out)
+    crossing = np.isin(rows.family, [FAMILY_CODE["collective"], FAMILY_CODE["transfer"]])
+    out = np.where(crossing, int(Bound.COMMUNICATION), out)
+    return np.where(rows.family == FAMILY_CODE["host"], int(Bound.NOTHING), out)
 
 
 def _waits(capture: Capture, part: slice, family: NDArray[np.int64]) -> I64:
     flags, phase = capture.op_flags[part], capture.op_phase[part]
     out = np.where(flags & OpFlag.SYNC, SYNC, 0).astype(np.int64)
-    collective = family == FAMILIES.index("collective")
+    collective = family == FAMILY_CODE["collective"]
     if not collective.any():
         return out
     names = [capture.signatures[int(i)].op for i in capture.op_signature[part].tolist()]

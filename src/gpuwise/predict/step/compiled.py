@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.kernels.families import BYTES, FAMILIES, elements, largest, normalised_row, short_name, whole_numbers
-from gpuwise.predict.kernels.memory_bound import memory_time
+from gpuwise.predict.kernels.conditions import Conditions
+from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.workload.capture.record.capture import Capture, OpFlag, Signature, TensorSpec
-from gpuwise.workload.step import Phase
+from gpuwise.workload.capture.record.families import BYTES, elements, largest, normalised_row, short_name, whole_numbers
+from gpuwise.workload.step import FAMILIES, Kind, OpTableBuilder, Phase
 
 F64 = NDArray[np.float64]
 FUSIBLE = ("elementwise", "norm", "softmax", "reduction", "dropout", "copy", "loss")
@@ -91,7 +92,7 @@ def compile_step(
     _cut(groups, _readers(capture, part, groups))
     device, kernels = device_s.copy(), np.array([s.n_kernels for s in capture.signatures])[capture.op_signature[part]]
     fused = np.zeros(len(device), dtype=bool)
-    times = _times(accelerator, groups)
+    times = _times(accelerator, groups, capture.settings.torch_version.startswith("1."))
     for group, seconds in zip(groups, times.tolist(), strict=True):
         fused[group.ops], device[group.ops], kernels[group.ops] = True, 0.0, 0
         device[group.ops[-1]] = seconds
@@ -278,17 +279,22 @@ def _cut(groups: list[Group], readers: dict[int, set[int]]) -> None:
                     del group.made[t]
 
 
-def _times(accelerator: Accelerator, groups: list[Group]) -> F64:
+def _times(accelerator: Accelerator, groups: list[Group], before_torch_2: bool) -> F64:
     """[G] device seconds."""
+    rows = OpTableBuilder()
+    for g in groups:
+        rows.add(
+            "fused",
+            Kind.MEMORY,
+            Phase(g.phase),
+            "fp32",
+            read=sum(g.reads.values()) + g.moments,
+            written=sum(g.made.values()),
+            n_kernels=1.0 + (g.moments > 0),
+            family="norm" if g.rows else "elementwise",
+            kernel="fused",
+            detail=(1.0, g.visits, g.row_bytes),
+        )
     if not groups:
         return np.zeros(0)
-    read = np.array([sum(g.reads.values()) + g.moments for g in groups])
-    written = np.array([sum(g.made.values()) for g in groups])
-    rows, row = np.array([g.rows for g in groups]), np.array([g.row_bytes for g in groups])
-    visits = np.array([g.visits for g in groups])
-    plain = memory_time(accelerator, read, written, pattern="elementwise", elements=visits).time_s
-    by_row = memory_time(accelerator, read, written, pattern="norm", elements=visits, row_bytes=row).time_s
-    slow = float(load_json("host_time")["compiled"]["memory_slowdown"])
-    latency = float(load_json("memory_bound")["latency_s"])
-    extra = np.array([latency if g.moments else 0.0 for g in groups])
-    return (np.where(rows, by_row, plain) - latency) * slow + latency + extra
+    return kernel_times(rows.build(), accelerator, Conditions(compiled=True, before_torch_2=before_torch_2)).time_s

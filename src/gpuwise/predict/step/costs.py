@@ -17,9 +17,10 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.comm.collectives import collective_time
 from gpuwise.predict.comm.groups import Group, context_group, expert_group, tensor_group
 from gpuwise.predict.estimate import Basis
-from gpuwise.predict.kernels.table import concatenate, kernel_times
+from gpuwise.predict.kernels.conditions import Conditions
+from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.memory.saved import PointSaved, SavedBytes, collect, point_saved
-from gpuwise.workload.step import Kind, OpTable, Phase
+from gpuwise.workload.step import Kind, OpTable, Phase, concatenate
 from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tables import TransformerTables, leading_layers, transformer_tables
 
@@ -111,7 +112,7 @@ def point_costs(arch: Architecture, points: Sequence[Point], system: System, ker
         saved.append(kept)
     everything = concatenate(tables)
     chosen = {"attention": points[0].stack.attention_kernel} if kernels is None else kernels
-    times = kernel_times(everything, system.accelerator, chosen)
+    times = kernel_times(everything, system.accelerator, Conditions(implementation=chosen))
     comm_s = _collective_seconds(everything, tables, owner, points, system)
     cells = _Cells.of(everything, [len(t) for t in tables], owner, points, times.time_s, comm_s)
     weight = np.zeros(len(points))

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from gpuwise.errors import InputError
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.kernels.families import family_of, short_name
 from gpuwise.workload.capture.record.capture import Capture, OpFlag, Signature
+from gpuwise.workload.capture.record.families import family_of, short_name
 from gpuwise.workload.step import Kind, Phase
 
 F64 = NDArray[np.float64]

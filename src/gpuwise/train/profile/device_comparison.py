@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,14 +11,14 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.predict.cpu import attention_time, matmul_time, stream_time
 from gpuwise.predict.estimate import Estimate
-from gpuwise.predict.kernels.convolution_ops import conv_of
 from gpuwise.predict.step.capture_time import times_of
 from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.products import Product
 from gpuwise.train.profile.trace_ops import BACKWARD_ATTENTION, trace_ops_of
 from gpuwise.workload.capture.record.capture import Settings, Signature
+from gpuwise.workload.capture.record.rows import convolution_row
 from gpuwise.workload.capture.record.table import row_dtype, row_shape
-from gpuwise.workload.step import CAUSAL, Kind
+from gpuwise.workload.step import CAUSAL, FILTER_GRADIENT, IMAGE_GRADIENT, Kind
 
 Target = Accelerator | Cpu
 
@@ -95,12 +94,13 @@ def on_processor(s: Signature, cpu: Cpu) -> Estimate:
         b, q, _, heads, _, head_dim, _ = shape
         one = attention_time(cpu, dtype, b, heads, q, head_dim, causal=bool(flag & CAUSAL)).time_s
         return one.scaled(BACKWARD_ATTENTION) if "backward" in s.op else one
-    conv = conv_of(s) if kind is Kind.CONVOLUTION else None
-    if conv is None:
+    conv = convolution_row(s) if kind is Kind.CONVOLUTION else None
+    if conv is None or not conv.shape:
         return stream_time(cpu, s.bytes_read, s.bytes_written).time_s
-    places = conv.batch * math.prod(conv.places_out)
-    one = matmul_time(cpu, dtype, places, conv.c_out / conv.groups, conv.c_in / conv.groups * conv.area, conv.groups).time_s
-    return one.scaled(float(max(sum(conv.wants[:2]), 1)))
+    images, c_in, c_out, height, width, area, groups = conv.shape
+    one = matmul_time(cpu, dtype, images * height * width, c_out / groups, c_in / groups * area, groups).time_s
+    gradients = sum(1 for bit in (IMAGE_GRADIENT, FILTER_GRADIENT) if conv.flag & bit)
+    return one.scaled(float(max(gradients, 1)))
 
 
 def _products(data: ProfileData, target: Target) -> list[Slower]:
@@ -133,10 +133,10 @@ def _expected(product: Product, target: Target) -> tuple[float, str]:
     if isinstance(target, Cpu):
         time = matmul_time(target, product.dtype, product.m, product.n, product.k, product.batch).time_s
         return time.expected, str(time.basis)
-    from gpuwise.predict.kernels.gemm.product import gemm_time
+    from gpuwise.predict.kernels.single import matmul
 
     dtype = "tf32" if product.dtype == "fp32" and any("tf32" in k.lower() for k in product.kernels) else product.dtype
-    time = gemm_time(target, dtype, product.m, product.n, product.k, product.batch)
+    time = matmul(target, dtype, product.m, product.n, product.k, product.batch)
     return float(time.time_s[0]), str(time.basis)
 
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuwise.predict.kernels.families import BYTES, elements
 from gpuwise.train.profile.products import DTYPES
 from gpuwise.train.profile.trace import NONE, Detail, Ints, Trace
 from gpuwise.workload.capture.ops.flop import flop_of
 from gpuwise.workload.capture.record.capture import Signature, TensorSpec
+from gpuwise.workload.capture.record.families import BYTES, elements
 from gpuwise.workload.step import Kind
 
 if TYPE_CHECKING:

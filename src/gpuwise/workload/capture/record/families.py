@@ -12,35 +12,6 @@ from functools import cache
 from gpuwise.workload.capture.record.capture import Signature, TensorSpec
 from gpuwise.workload.step import Kind
 
-FAMILIES = (
-    "matmul",
-    "grouped",
-    "attention",
-    "convolution",
-    "recurrent",
-    "norm",
-    "softmax",
-    "elementwise",
-    "reduction",
-    "copy",
-    "dropout",
-    "pooling",
-    "resampling",
-    "gather",
-    "scatter",
-    "sort",
-    "scan",
-    "fourier",
-    "embedding",
-    "optimizer",
-    "loss",
-    "transfer",
-    "collective",
-    "host",
-)
-LIBRARY_FAMILIES = ("matmul", "grouped", "attention", "convolution", "recurrent", "fourier")
-"""Families a compiler leaves to libraries."""
-
 _FAMILY_OF_NAME: dict[str, tuple[str, ...]] = {
     "recurrent": (
         "_cudnn_rnn",
@@ -275,7 +246,7 @@ def short_name(op: str) -> str:
 
 
 def family_of(s: Signature) -> str:
-    """One of :data:`FAMILIES`."""
+    """One of :data:`gpuwise.workload.step.FAMILIES`."""
     name = short_name(s.op)
     if s.kind is Kind.COLLECTIVE:
         return "collective"

@@ -1,0 +1,39 @@
+"""What is around a kernel: the one set of conditions under which any command asks for its time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Conditions of a kernel. The defaults are those of a training step in a long run (:data:`STEP`).
+
+    A row that names its implementation (``OpTable.kernel``) keeps it; ``implementation`` chooses for those that do not.
+    """
+
+    cold: bool = True
+    """Operands come from memory: the step has touched more than the last-level cache since."""
+    sustained: bool = True
+    """The clock a long run settles at under the power limit, not that of a burst."""
+    alignment: bool = True
+    """Rows that begin off a 32-byte boundary take slower kernels (not in tables measured on aligned sizes only)."""
+    compiled: bool = False
+    """Inductor wrote the kernels between the library's, and laid images out for the library."""
+    before_torch_2: bool = False
+    """Libraries of the generation of torch 1."""
+    emulated: bool = False
+    """Formats the accelerator lacks are computed in one it has, as torch does; otherwise they are refused."""
+    channels_last: bool | None = None
+    """How images lie; None: as the row says."""
+    implementation: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    """Kernel of a family by name: ``{"attention": "flash"}``. Left out: ``fa2``, what torch runs."""
+
+
+STEP = Conditions()
+"""A training step: what ``plan``, ``fit``, ``op``, ``pick``, ``compare``, ``profile`` and ``bench`` ask for."""
+SERVING = Conditions(sustained=False, alignment=False)
+"""A serving iteration: short bursts of kernels tuned for the sizes they were measured at."""
+BURST = Conditions(cold=False, sustained=False, alignment=False)
+"""A timing loop over one kernel: what the tables of single kernels were measured under."""

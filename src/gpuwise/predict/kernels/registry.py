@@ -1,0 +1,171 @@
+"""The one registry of kernels: family -> time(accelerator, rows, conditions). Launch cost is not included.
+
+Whoever wants the time of a kernel writes it as a row of the step table (:mod:`gpuwise.workload.step`) and asks here, so that
+equal rows take equal seconds, to the last digit, whatever command asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.estimate import Basis, weakest
+from gpuwise.predict.kernels import measured_networks
+from gpuwise.predict.kernels.card_factors import card_factor
+from gpuwise.predict.kernels.conditions import STEP, Conditions
+from gpuwise.predict.kernels.convolution_ops import convolution_rows_time
+from gpuwise.predict.kernels.kernel_time import KernelTime
+from gpuwise.predict.kernels.memory_bound import embedding_time
+from gpuwise.predict.kernels.memory_bound_ops import memory_bound_time
+from gpuwise.predict.kernels.products import attention_time, grouped_products_time, matmul_time, recurrent_time
+from gpuwise.predict.kernels.run_formats import matrix_units
+from gpuwise.predict.kernels.transfer import transfer_time
+from gpuwise.workload.step import FAMILIES, KERNEL_CODE, TO_HOST, OpTable, Phase
+
+F64 = NDArray[np.float64]
+Evaluate = Callable[[Accelerator, OpTable, Conditions], KernelTime]
+
+
+def _memory_bound(family: str) -> Evaluate:
+    """Rows of ``family`` that wait for memory, as the card's whole networks make them."""
+
+    def time(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
+        made = memory_bound_time(accelerator, rows, family)
+        factor = card_factor(accelerator, family, rows)
+        if conditions.before_torch_2 and (factor != 1.0).any():
+            factor = factor * float(load_json("captured_kernels")["before_torch_2"]["memory"])
+        return made._replace(time_s=made.time_s * factor)
+
+    return time
+
+
+def _norm(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
+    """Row norms by their bytes; batch norm on devices with matrix units as measured networks have it."""
+    made = _memory_bound("norm")(accelerator, rows, conditions)
+    batch = rows.kernel == KERNEL_CODE["batch_norm"]
+    if not batch.any() or not matrix_units(accelerator):
+        return made
+    seconds = measured_networks.batch_norm_seconds(accelerator, rows, conditions)
+    return made._replace(time_s=np.where(batch, seconds, made.time_s))
+
+
+def _embedding(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
+    """Gathers and scatter-adds by their rows; those whose rows are not known, by their bytes."""
+    known = (rows.shape[:, 0] > 0) & (rows.detail[:, 1] == 0)
+    made = _memory_bound("embedding")(accelerator, rows, conditions)
+    for backward in (False, True):
+        part = np.flatnonzero(known & ((rows.phase == Phase.BACKWARD) == backward))
+        if part.size:
+            row_bytes = rows.bytes_read[part] / np.maximum(rows.shape[part, 0], 1)
+            one = embedding_time(accelerator, rows.shape[part, 0], row_bytes, backward)
+            made.time_s[part], made.log_sigma[part] = one.time_s, one.log_sigma
+    return made
+
+
+def _transfer(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
+    """Copies between host and device from pageable memory, one after the other."""
+    time, sigma = np.zeros(len(rows)), np.zeros(len(rows))
+    latency = float(load_json("memory_bound")["latency_s"])
+    for i in range(len(rows)):
+        direction = "d2h" if rows.flag[i] & TO_HOST else "h2d"
+        one = transfer_time(accelerator, max(rows.bytes_read[i], rows.bytes_written[i]), direction, pinned=False)
+        time[i], sigma[i] = one.time_s[0] + latency, one.log_sigma[0]
+    return KernelTime(time, sigma, "derived")
+
+
+REGISTRY: dict[str, Evaluate] = {
+    "matmul": matmul_time,
+    "grouped": grouped_products_time,
+    "attention": attention_time,
+    "convolution": convolution_rows_time,
+    "recurrent": recurrent_time,
+    "norm": _norm,
+    "softmax": _memory_bound("softmax"),
+    "elementwise": _memory_bound("elementwise"),
+    "reduction": _memory_bound("reduction"),
+    "copy": _memory_bound("copy"),
+    "dropout": _memory_bound("dropout"),
+    "pooling": _memory_bound("pooling"),
+    "resampling": _memory_bound("resampling"),
+    "gather": _memory_bound("gather"),
+    "scatter": _memory_bound("scatter"),
+    "sort": _memory_bound("sort"),
+    "scan": _memory_bound("scan"),
+    "fourier": _memory_bound("fourier"),
+    "embedding": _embedding,
+    "optimizer": _memory_bound("optimizer"),
+    "loss": _memory_bound("loss"),
+    "transfer": _transfer,
+}
+"""Collectives are timed with the cluster they cross (``predict.comm``); host rows launch nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableTimes:
+    """``time_s`` [R] per launch; ``log_sigma`` [R]; ``basis`` of the weakest part. Collectives and host rows are 0."""
+
+    time_s: F64
+    log_sigma: F64
+    basis: Basis
+
+
+def kernel_times(rows: OpTable, accelerator: Accelerator, conditions: Conditions = STEP) -> TableTimes:
+    """Time of each row's kernel(s) on ``accelerator``; equal calls are evaluated once.
+
+    Raises UnpredictableError when the accelerator has no rate for a format in the table (unless another may stand for it).
+    """
+    first, inverse = _distinct(rows)
+    few = _evaluate(rows.take(first), accelerator, conditions)
+    return TableTimes(few.time_s[inverse], few.log_sigma[inverse], few.basis)
+
+
+def _distinct(table: OpTable) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Positions of one row of each distinct kernel call, and for every row which of them it is.
+
+    Rows are compared by a 64-bit hash of what their time depends on; a table of many strategies repeats most calls.
+    """
+    code = {d: i for i, d in enumerate(sorted(set(table.dtype)))}
+    columns: NDArray[np.uint64] = np.column_stack(
+        [
+            table.family,
+            table.kernel,
+            table.phase == Phase.BACKWARD,
+            [code[d] for d in table.dtype],
+            table.flag,
+            table.window,
+            table.shape,
+            table.bytes_read.astype(np.int64),
+            table.bytes_written.astype(np.int64),
+            table.n_kernels.astype(np.int64),
+            np.rint(table.detail * 1024.0).astype(np.int64),
+        ]
+    ).astype(np.uint64)
+    random: Any = np.random.default_rng(20261121)
+    odd: Any = random.integers(1, 2**63, columns.shape[1], dtype=np.uint64) | np.uint64(1)
+    mixed: Any = columns * odd
+    mixed ^= mixed >> np.uint64(29)
+    keys: Any = np.sum(mixed * odd[::-1], axis=1, dtype=np.uint64)
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    return first, inverse
+
+
+def _evaluate(table: OpTable, accelerator: Accelerator, conditions: Conditions) -> TableTimes:
+    """One call per family. Families that are no kernel stay 0."""
+    n = len(table)
+    time_s, sigma = np.zeros(n), np.zeros(n)
+    bases: list[Basis] = []
+    for code in np.unique(table.family).tolist():
+        evaluate = REGISTRY.get(FAMILIES[code])
+        if evaluate is None:
+            continue
+        part = np.flatnonzero(table.family == code)
+        made = evaluate(accelerator, table.take(part), conditions)
+        time_s[part], sigma[part] = made.time_s, made.log_sigma
+        bases.append(made.basis)
+    return TableTimes(time_s, sigma, weakest(*bases) if bases else "specified")

@@ -1,0 +1,44 @@
+"""The format a kernel computes in: the device's, not the tensor's.
+
+fp32 in TF32 where the step allows it and the device has it, 16-bit formats in fp32 on devices without matrix units for
+them, complex numbers as real ones.
+"""
+
+from __future__ import annotations
+
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.predict.kernels.image_network import has_matrix_units
+
+HALF = ("fp16", "bf16")
+MATRIX = ("fp16", "bf16", "tf32", "fp8", "mxfp8", "nvfp4", "int8")
+"""Formats of the matrix units."""
+
+
+def matrix_units(accelerator: Accelerator) -> bool:
+    """Whether products of 16-bit numbers summed in fp32 run faster than fp32 ones: not on Pascal, whose packed arithmetic
+    sums in 16 bits."""
+    capability = accelerator.compute_capability
+    old = accelerator.vendor == "NVIDIA" and capability is not None and float(capability) < 7.0
+    return has_matrix_units(accelerator) and not old
+
+
+def run_format(accelerator: Accelerator, dtype: str, *, emulated: bool = True) -> str:
+    """The format ``dtype`` is computed in on the device.
+
+    Raises UnpredictableError where it has no rate for ``dtype`` and nothing else is to stand for it (``emulated`` False).
+    """
+    rates = accelerator.peak_flop_per_s
+    if dtype == "tf32":
+        return "tf32" if "tf32" in rates else "fp32"
+    if not emulated:
+        accelerator.peak(dtype)
+        return dtype
+    if dtype in HALF:
+        return dtype if dtype in rates and matrix_units(accelerator) else "fp32"
+    if dtype in ("c64", "c32"):
+        return "fp32"
+    if dtype == "c128":
+        return "fp64"
+    if dtype in ("i8", "u8"):
+        return "int8" if "int8" in rates else "fp32"
+    return dtype if dtype in rates else "fp32"

@@ -1,0 +1,83 @@
+"""One kernel asked for by its sizes: written as rows of the step table and timed by the registry, as every step's are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.predict.kernels.conditions import STEP, Conditions
+from gpuwise.predict.kernels.kernel_time import KernelTime
+from gpuwise.predict.kernels.registry import kernel_times
+from gpuwise.workload.step import CAUSAL, FUSED_ATTENTION, Kind, OpTableBuilder, Phase
+
+F64 = NDArray[np.float64]
+
+
+def matmul(
+    accelerator: Accelerator,
+    dtype: str,
+    m: ArrayLike,
+    n: ArrayLike,
+    k: ArrayLike,
+    batch: ArrayLike = 1,
+    conditions: Conditions = STEP,
+) -> KernelTime:
+    """[R] device seconds of ``batch`` products [m, k] x [k, n]; arrays broadcast.
+
+    Raises UnpredictableError when the accelerator has no rate for ``dtype``.
+    """
+    table = OpTableBuilder()
+    for one in _rows(batch, m, n, k):
+        b, m_, n_, k_ = (int(x) for x in one)
+        table.add("product", Kind.MATMUL, Phase.FORWARD, dtype, (b, m_, n_, k_), flop=2.0 * b * m_ * n_ * k_)
+    return _times(table, accelerator, conditions)
+
+
+def attention(
+    accelerator: Accelerator,
+    dtype: str,
+    batch: ArrayLike,
+    q_len: ArrayLike,
+    kv_len: ArrayLike,
+    heads: ArrayLike,
+    kv_heads: ArrayLike,
+    head_dim: ArrayLike,
+    *,
+    causal: bool = True,
+    conditions: Conditions = STEP,
+) -> KernelTime:
+    """[R] device seconds of fused attention, forward; arrays broadcast. Raises as :func:`matmul`."""
+    table = OpTableBuilder()
+    flag = FUSED_ATTENTION | (CAUSAL if causal else 0)
+    for one in _rows(batch, q_len, kv_len, heads, kv_heads, head_dim):
+        shape = tuple(int(x) for x in one)
+        table.add("attention", Kind.ATTENTION, Phase.FORWARD, dtype, (*shape, shape[-1]), flop=1.0, flag=flag)
+    return _times(table, accelerator, conditions)
+
+
+def stream(
+    accelerator: Accelerator,
+    bytes_read: ArrayLike,
+    bytes_written: ArrayLike,
+    family: str = "copy",
+    conditions: Conditions = STEP,
+) -> KernelTime:
+    """[R] device seconds of kernels that read and write so many bytes: a ``copy``, or an ``elementwise`` kernel of several
+    inputs; arrays broadcast."""
+    table = OpTableBuilder()
+    for read, written in _rows(bytes_read, bytes_written):
+        table.add("stream", Kind.MEMORY, Phase.FORWARD, "fp32", read=float(read), written=float(written), family=family)
+    return _times(table, accelerator, conditions)
+
+
+def _rows(*columns: ArrayLike) -> Iterable[tuple[float, ...]]:
+    arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(c, dtype=np.float64)) for c in columns))
+    return zip(*(a.tolist() for a in arrays), strict=True)
+
+
+def _times(table: OpTableBuilder, accelerator: Accelerator, conditions: Conditions) -> KernelTime:
+    made = kernel_times(table.build(), accelerator, conditions)
+    return KernelTime(made.time_s, made.log_sigma, made.basis)

@@ -1,0 +1,288 @@
+"""Signatures of a capture as rows of the step table: what the time of their kernels depends on, one row for each.
+
+The bytes are those of the capture (each tensor once); a family's kernels read some of them again. ``passes`` below is
+bytes really moved over bytes of the tensors: a training batch norm reads its input for the moments and again to
+normalise. Counts are those of PyTorch's CUDA kernels (aten/src/ATen/native/cuda).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gpuwise.workload.capture.record.capture import Settings, Signature
+from gpuwise.workload.capture.record.families import (
+    BYTES,
+    broadcasts,
+    changes_layout,
+    channels_last,
+    elements,
+    family_of,
+    largest,
+    normalised_row,
+    short_name,
+    whole_numbers,
+)
+from gpuwise.workload.capture.record.table import row_dtype, row_shape
+from gpuwise.workload.step import (
+    BIAS_GRADIENT,
+    CHANNELS_LAST,
+    FILTER_GRADIENT,
+    IMAGE_GRADIENT,
+    TO_HOST,
+    TRANSPOSED,
+    Kind,
+    OpTable,
+    OpTableBuilder,
+    Phase,
+)
+
+RADIX_BITS = 8.0
+"""Digits of cub's one-sweep radix sort (Adinets and Merrill, arXiv 2206.01784)."""
+FFT_POINTS_IN_ONE_PASS = 4096.0
+"""Points a block transforms in shared memory; longer transforms make more passes (cuFFT documentation, 2.1)."""
+NLL_THREADS = 1024.0
+"""Threads of the one block that sums the losses (NLL_LOSS_THREADS, native/cuda/Loss.cu)."""
+_PLAIN_BROADCAST = ("slice_backward", "select_backward", "cat", "stack")
+
+
+class Row(NamedTuple):
+    """What a family's kernel is told beside the signature's own FLOP and bytes."""
+
+    shape: tuple[int, ...] = ()
+    flag: int = 0
+    kernel: str = ""
+    detail: tuple[float, ...] = ()
+
+
+def rows_of(signatures: Sequence[Signature], settings: Settings) -> OpTable:
+    """[R] one row of each signature, in order, in the phase its name tells.
+
+    fp32 products and convolutions that the step's settings run in TF32 have the format ``tf32``.
+    """
+    table = OpTableBuilder()
+    for s in signatures:
+        family = family_of(s)
+        row = _ROWS.get(family, _memory_bound)(s, family)
+        dtype = row_dtype(s)
+        tf32 = settings.cudnn_tf32 if family in ("convolution", "recurrent") else settings.matmul_tf32
+        if dtype == "fp32" and tf32 and family in ("matmul", "convolution", "recurrent"):
+            dtype = "tf32"
+        table.add(
+            short_name(s.op),
+            s.kind,
+            Phase.BACKWARD if "backward" in s.op else Phase.FORWARD,
+            dtype,
+            row.shape,
+            flop=s.flop,
+            read=s.bytes_read,
+            written=s.bytes_written,
+            flag=row.flag,
+            n_kernels=float(s.n_kernels),
+            family=family,
+            kernel=row.kernel,
+            detail=row.detail,
+        )
+    return table.build()
+
+
+def _product(s: Signature, family: str) -> Row:
+    kind, shape, _ = row_shape(s)
+    copied = max(s.n_kernels - 1, 0) * sum(elements(t) * BYTES.get(t.dtype, 4) for t in s.outputs)
+    real = 4.0 if row_dtype(s).startswith("c") else 1.0
+    return Row(shape if kind is Kind.MATMUL and s.flop else (), 0, _layout(s), (copied, real))
+
+
+def _layout(s: Signature) -> str:
+    """How the operands of a product lie: a linear layer's forward, its input gradient or its weight gradient."""
+    pair = [t for t in s.inputs if len(t.shape) >= 2][-2:]
+    if len(pair) < 2:
+        return "tn"
+    a_rows, b_rows = (t.stride[-1] == 1 or t.shape[-1] == 1 for t in pair)
+    return "nn" if a_rows and b_rows else "tn" if a_rows else "nt"
+
+
+def _grouped(s: Signature, family: str) -> Row:
+    kind, shape, _ = row_shape(s)
+    return Row(shape if kind is Kind.GROUPED else ())
+
+
+def _attention(s: Signature, family: str) -> Row:
+    kind, shape, flag = row_shape(s)
+    known = kind is Kind.ATTENTION and len(shape) == 7 and min(shape) > 0
+    return Row(shape if known else (), flag, attention_kernel(s), (_mask_bytes(s),))
+
+
+def attention_kernel(s: Signature) -> str:
+    """``fa2``, ``efficient`` or ``cudnn``: the kernel the operation names, or the one a composite would choose.
+
+    PyTorch's flash kernel is FlashAttention-2 (aten/src/ATen/native/transformers/cuda/flash_attn).
+    """
+    name = short_name(s.op)
+    if "flash" in name:
+        return "fa2"
+    for kernel in ("efficient", "cudnn"):
+        if kernel in name:
+            return kernel
+    masked = any(len(t.shape) == 4 for t in s.inputs[3:4])
+    return "fa2" if row_dtype(s) in ("fp16", "bf16") and not masked else "efficient"
+
+
+def _mask_bytes(s: Signature) -> float:
+    """Bytes of a bias on the scores, read for every head and sequence it is spread over."""
+    start = 4 if "backward" in s.op else 3
+    biases = [t for t in s.inputs[start : start + 1] if len(t.shape) == 4 and len(s.inputs) > 3 and "flash" not in s.op]
+    return float(sum(elements(t) * BYTES.get(t.dtype, 4) for t in biases))
+
+
+def _places(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Height and width: three dimensions fold the first two, one has width 1."""
+    return (math.prod(shape[:-1]), shape[-1]) if len(shape) > 1 else (shape[0] if shape else 1, 1)
+
+
+def convolution_row(s: Signature, family: str = "convolution") -> Row:
+    """The sizes of a convolution as the forward sees it (of the mirrored one if transposed); no shape where it is not
+    written as one."""
+    backward = "backward" in short_name(s.op)
+    specs = s.inputs[1:3] if backward else s.inputs[:2]
+    if len(specs) < 2 or len(specs[1].shape) < 3 or not (s.outputs or backward):
+        return Row()
+    image, weight = specs
+    result = s.inputs[0] if backward else s.outputs[0]
+    if len(image.shape) != len(weight.shape) or 0 in image.shape or 0 in result.shape:
+        return Row()
+    transposed = bool(s.attribute("transposed", False))
+    groups = s.attribute("groups", 1)
+    count = groups if isinstance(groups, int) else 1
+    small, large = (image, result) if transposed else (result, image)
+    ratio = math.prod(large.shape[2:]) / max(math.prod(small.shape[2:]), 1)
+    flag = CHANNELS_LAST if image.stride[1] == 1 and image.shape[1] > 1 else 0
+    flag |= TRANSPOSED if transposed else 0
+    if backward:
+        mask = whole_numbers(s.attribute("output_mask", (True, True, False)))
+        wants = mask if len(mask) == 3 else (1, 1, 0)
+        flag |= sum(bit for bit, wanted in zip((IMAGE_GRADIENT, FILTER_GRADIENT, BIAS_GRADIENT), wants, strict=True) if wanted)
+    shape = (image.shape[0], large.shape[1], small.shape[1], *_places(small.shape[2:]), math.prod(weight.shape[2:]), count)
+    stride = max(1.0, math.sqrt(ratio)) if ratio > 1.5 else 1.0
+    height, width = _places(large.shape[2:])
+    return Row(shape, flag, "", (float(height), float(width), stride))
+
+
+def _recurrent(s: Signature, family: str) -> Row:
+    matrices = [t.shape for t in s.inputs[1:] if len(t.shape) == 2]
+    given = s.inputs[0].shape
+    batch = given[0 if s.attribute("batch_first") else 1] if len(given) == 3 else 1
+    hidden = int(s.attribute("hidden_size", 0) or 0) or min((m[-1] for m in matrices), default=1)  # type: ignore[call-overload]
+    inner = [m for m in matrices if m[1] == hidden and m[0] % hidden == 0]
+    layers = max(1, len(matrices) // 2)
+    gates = max((m[0] for m in inner), default=hidden)
+    return Row((steps_of(s), batch, gates, hidden, layers, 2 if s.attribute("bidirectional") else 1))
+
+
+def steps_of(s: Signature) -> int:
+    """Time steps of a recurrent signature: one captured call is a chain of so many."""
+    given = s.inputs[0].shape
+    return int(given[1] if s.attribute("batch_first") and len(given) == 3 else given[0]) if given else 1
+
+
+def _transfer(s: Signature, family: str) -> Row:
+    return Row((), TO_HOST if s.attribute("direction") == "device-to-host" else 0)
+
+
+def _nothing(s: Signature, family: str) -> Row:
+    return Row()
+
+
+def _memory_bound(s: Signature, family: str) -> Row:
+    return Row((), 0, memory_kernel(s, family), (passes(s, family), visits(s, family), normalised_row(s), _serial(s, family)))
+
+
+_ROWS = {
+    "matmul": _product,
+    "grouped": _grouped,
+    "attention": _attention,
+    "convolution": convolution_row,
+    "recurrent": _recurrent,
+    "transfer": _transfer,
+    "collective": _nothing,
+    "host": _nothing,
+}
+
+
+def memory_kernel(s: Signature, family: str) -> str:
+    """How a signature's kernel goes through memory, where its family alone does not say."""
+    if family == "norm":
+        return "batch_norm" if "batch_norm" in s.op else ""
+    if family not in ("elementwise", "copy"):
+        return ""
+    if changes_layout(s):
+        return "transpose"
+    return "broadcast" if broadcasts(s) and short_name(s.op) not in _PLAIN_BROADCAST else ""
+
+
+def passes(s: Signature, family: str) -> float:
+    """Bytes really moved over bytes of the tensors."""
+    name = short_name(s.op)
+    if family == "norm":
+        return _norm_passes(name, s)
+    if family == "sort":
+        return _sort_passes(name, s)
+    if family == "scan":
+        return 1.5  # decoupled look-back reads once; the multi-dimensional kernels read the carry back
+    if family == "fourier":
+        whole = largest(s)
+        points = float(whole.shape[-1]) if whole is not None and whole.shape else 1.0
+        count = len(whole_numbers(s.attribute("dim"))) or 1
+        return count * max(1.0, math.ceil(math.log2(max(points, 2.0)) / math.log2(FFT_POINTS_IN_ONE_PASS)))
+    if family == "scatter":
+        return 1.5 if s.attribute("accumulate") or "add" in name or "reduce" in name else 1.0
+    return 1.0
+
+
+ROW_NORM_PASSES = {"forward": 1.0, "backward": 7.0 / 3.0}
+"""LayerNorm and RMSNorm keep their row forward; the backward reads it twice, and again for the weights
+(native/cuda/layer_norm_kernel.cu)."""
+
+
+def _norm_passes(name: str, s: Signature) -> float:
+    """Moments, then values: 3 passes over the tensor instead of 2 forward, 5 instead of 3 backward."""
+    if "layer_norm" in name or "rms_norm" in name:
+        return ROW_NORM_PASSES["backward" if "backward" in name else "forward"]
+    if "backward" in name:
+        return 5.0 / 3.0
+    evaluates = s.attribute("training") is False or name in ("_native_batch_norm_legit_no_training", "batch_norm_elemt")
+    return 1.0 if evaluates or name == "batch_norm_stats" else 1.5
+
+
+def _sort_passes(name: str, s: Signature) -> float:
+    """Key and 8-byte index once a digit; top-k reads the keys once a 2-bit digit and gathers."""
+    whole = largest(s)
+    width = BYTES.get(whole.dtype, 4) if whole is not None else 4
+    if name in ("topk", "kthvalue", "median"):
+        return width * 8.0 / 2.0 / 2.0
+    row = whole.shape[-1] if whole is not None and whole.shape else 1
+    return 1.5 if row <= 4096 else 2.0 * width * 8.0 / RADIX_BITS / 2.0
+
+
+def visits(s: Signature, family: str) -> float:
+    """Elements a kernel computes an index for; a pooling window counts each of its places."""
+    out = max((elements(t) for t in s.outputs), default=0) or max((elements(t) for t in s.inputs), default=0)
+    if family == "pooling":
+        window = math.prod(whole_numbers(s.attribute("kernel_size")))
+        last = bool(s.inputs) and channels_last(s.inputs[0])
+        return float(out) * (max(1.0, window / 4.0) if not last else max(1.0, window / 8.0))
+    if family == "resampling":
+        corners = 16.0 if "bicubic" in s.op else 8.0 if "3d" in s.op else 4.0 if "linear" in s.op or "sampler" in s.op else 1.0
+        return float(out) * max(1.0, corners / 2.0)
+    if family == "embedding":
+        return float(out if "backward" not in s.op else elements(s.inputs[0]))
+    return float(out)
+
+
+def _serial(s: Signature, family: str) -> float:
+    """Steps of what one block does alone: the sum of the losses of a batch."""
+    if family == "loss" and "forward" in s.op and s.inputs:
+        rows = elements(s.inputs[1]) if len(s.inputs) > 1 else 1
+        return float(math.ceil(rows / NLL_THREADS))
+    return 0.0
