@@ -14,7 +14,7 @@ from gpuwise.plan.api import make_plan
 from gpuwise.plan.goal import Wishes
 from gpuwise.plan.one_model import decode, train
 from gpuwise.plan.one_op import find_target
-from gpuwise.serve.replica import Served, serve
+from gpuwise.serve.replica import ReplicaStep, serve
 
 TODAY = datetime.date(2026, 11, 21)
 LLAMA = find_model("llama-3.1-8b")
@@ -40,15 +40,15 @@ def test_decoding_is_what_the_replica_says() -> None:
     gemma = find_model("gemma-3-27b")
     row = decode(gemma, "int4_wo", [find_target("4090")], context=32_768).rows[0]
     got = serve(gemma, find_cluster("rtx-4090").system, ("int4_wo",), (1,), context=32_768)
-    assert isinstance(got, Served) and row.time_s == got.step and row.tokens_per_s == got.tokens_per_s()
+    assert isinstance(got, ReplicaStep) and row.time_s == got.step and row.tokens_per_s == got.tokens_per_s()
     assert (row.needs_bytes, row.has_bytes) == (got.memory.total, got.memory.most) and row.notes == ("vLLM",)
     two = decode(LLAMA, "bf16", [find_target("2xh100-sxm")]).rows[0]
     split = serve(LLAMA, find_cluster("2xh100-sxm").system, ("bf16",), (2,), context=1024)
-    assert isinstance(split, Served) and two.time_s == split.step and two.notes == ("vLLM, tensor parallel 2",)
+    assert isinstance(split, ReplicaStep) and two.time_s == split.step and two.notes == ("vLLM, tensor parallel 2",)
     experts = find_model("mixtral-8x7b")
     both = decode(experts, "bf16", [find_target("4xh100-sxm")]).rows[0].time_s
     moe = serve(experts, find_cluster("4xh100-sxm").system, ("bf16",), (4,), context=1024)
-    assert isinstance(moe, Served) and both == moe.step
+    assert isinstance(moe, ReplicaStep) and both == moe.step
 
 
 def test_a_format_of_an_engine_where_it_does_not_run_is_llama_cpps_nearest() -> None:

@@ -13,7 +13,7 @@ from gpuwise.serve.engine import engine_runs, tensor_parallel
 from gpuwise.serve.formats import FORMAT_OF_BITS
 from gpuwise.serve.iteration import iteration_time
 from gpuwise.serve.llama_cpp import token_time
-from gpuwise.serve.replica import EngineReplica, LlamaCppReplica, Served, Unserved, mean_context, rate, replicas, serve
+from gpuwise.serve.replica import EngineReplica, LlamaCppReplica, NoReplica, ReplicaStep, mean_context, replicas, serve
 
 EIGHT, SEVENTY = find_model("llama-3.1-8b"), find_model("llama-3.1-70b")
 WIDEST_FIRST = tuple(FORMAT_OF_BITS.values())
@@ -30,10 +30,10 @@ def served(
     ranks: tuple[int, ...] = (1,),
     sequences: int = 1,
     least: float = 0.0,
-) -> Served:
+) -> ReplicaStep:
     arch, where = find_model(model), system(on)
     got = serve(arch, where, formats, ranks, sequences=sequences, context=4096, least_tokens_per_s=least)
-    assert isinstance(got, Served)
+    assert isinstance(got, ReplicaStep)
     return got
 
 
@@ -84,22 +84,22 @@ def test_more_ranks_than_a_host_are_refused() -> None:
 
 def test_what_nothing_holds_says_by_how_much() -> None:
     got = serve(SEVENTY, system("rtx-4090"), ("bf16", "int4_wo"), (1,), context=4096)
-    assert isinstance(got, Unserved) and got.error is None and got.memory is not None
+    assert isinstance(got, NoReplica) and got.error is None and got.memory is not None
     assert 10e9 < got.short_bytes == got.memory.total - got.memory.most < 30e9
     widest = serve(SEVENTY, system("rtx-4090"), ("bf16",), (1,), context=4096)
-    assert isinstance(widest, Unserved) and widest.short_bytes > got.short_bytes
+    assert isinstance(widest, NoReplica) and widest.short_bytes > got.short_bytes
 
 
 def test_a_longer_context_may_not_fit() -> None:
     gemma = find_model("gemma-3-27b")
     fits, not_ = (serve(gemma, system("rtx-4090"), ("int4_wo",), (1,), context=c) for c in (32_768, 131_072))
-    assert isinstance(fits, Served) and isinstance(not_, Unserved)
+    assert isinstance(fits, ReplicaStep) and isinstance(not_, NoReplica)
 
 
 def test_rates_are_inverse_times() -> None:
     got = served("llama-3.1-8b", "h100-sxm", ("bf16",), sequences=8)
     per_s = got.tokens_per_s(8)
-    assert per_s == rate(got.step, 8) and per_s.basis == got.step.basis
+    assert per_s == got.step.inverse(8) and per_s.basis == got.step.basis
     assert per_s.low == 8 / got.step.high and per_s.high == 8 / got.step.low
     assert got.tokens_per_s().expected == pytest.approx(per_s.expected / 8)
 
@@ -138,7 +138,7 @@ def test_every_accelerator_is_served_refused_or_unpredictable() -> None:
     for accelerator in accelerators().values():
         for sequences in (1, 8):
             got = serve(small, default_system(accelerator), WIDEST_FIRST, (1,), sequences=sequences, context=2048)
-            if isinstance(got, Served):
+            if isinstance(got, ReplicaStep):
                 programs.add(got.replica.program)
                 assert got.memory.fits and 0 < got.step.low < got.step.high
                 assert got.replica.program != "vLLM" or engine_runs(accelerator)

@@ -63,7 +63,7 @@ def embodied_kg(time_s: Estimate, cluster: Cluster) -> Estimate:
     facts = operations()
     life_s = of_quantity(facts["lifetime_years"]).scaled(YEAR_S)
     use = of_quantity(facts["home_use" if is_personal(cluster) else "lifetime_use"])
-    return product([time_s, making_kg(cluster), _inverse(life_s), _inverse(use)])
+    return product([time_s, making_kg(cluster), life_s.inverse(), use.inverse()])
 
 
 def making_kg(cluster: Cluster) -> Estimate:
@@ -75,7 +75,3 @@ def making_kg(cluster: Cluster) -> Estimate:
         return devices if cluster.accelerator.form in WHOLE_DEVICES else sum_independent([devices, hosts])
     share = cluster.n_accelerators / cluster.system.count
     return sum_independent([devices, of_quantity(operations()["host_kgco2e"]).scaled(share)])
-
-
-def _inverse(value: Estimate) -> Estimate:
-    return Estimate(1.0 / value.high, 1.0 / value.expected, 1.0 / value.low, value.basis)

@@ -24,7 +24,7 @@ from gpuwise.serve.engine import MOST_SEQUENCES, engine_runs, tensor_parallel
 from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS, weight_bytes_read
 from gpuwise.serve.llama_cpp import MOST_DEVICES
 from gpuwise.serve.memory import ServingMemory, engine_memory, llama_cpp_memory
-from gpuwise.serve.replica import EngineReplica, Replica, Unserved, mean_context, serve
+from gpuwise.serve.replica import EngineReplica, NoReplica, Replica, mean_context, serve
 
 BATCHES = (1, 8, 32, 128, MOST_SEQUENCES)
 """Sequences a replica is tried with under a load."""
@@ -135,7 +135,7 @@ def serve_on(job: Job, cluster: Cluster, ranks: int) -> Service | TooLargeToServ
     if job.load.requests_per_s is not None:
         return _under_load(job, cluster, ranks)
     load, formats = job.load, [FORMAT_OF_BITS[bits] for bits in job.bits]
-    got = serve(
+    served = serve(
         job.arch,
         cluster.system,
         formats,
@@ -144,11 +144,11 @@ def serve_on(job: Job, cluster: Cluster, ranks: int) -> Service | TooLargeToServ
         context=load.context,
         least_tokens_per_s=load.least_tokens_per_s,
     )
-    if isinstance(got, Unserved):
-        return _refused(job, cluster, ranks, got.error)
-    bits = bits_of(got.replica)
-    written = load.users / got.step.expected
-    return Service(bits, got.replica, 1, load.users, got.tokens_per_s(), written, got.memory, tier_of(job, bits))
+    if isinstance(served, NoReplica):
+        return _refused(job, cluster, ranks, served.error)
+    bits = bits_of(served.replica)
+    written = load.users / served.step.expected
+    return Service(bits, served.replica, 1, load.users, served.tokens_per_s(), written, served.memory, tier_of(job, bits))
 
 
 def bits_of(replica: Replica) -> int:
@@ -168,34 +168,34 @@ def _under_load(job: Job, cluster: Cluster, ranks: int) -> Service | TooLargeToS
         if not batches:
             continue
         try:
-            got = _carried(job, replica, batches, bits)
+            service = _full_service(job, replica, batches, bits)
         except (InputError, UnpredictableError) as error:
             refusal = refusal or error
             continue
-        if got.tokens_per_s.expected >= job.load.least_tokens_per_s:
-            return got
-        slow = got
+        if service.tokens_per_s.expected >= job.load.least_tokens_per_s:
+            return service
+        slow = service
     return slow or _refused(job, cluster, ranks, refusal)
 
 
-def _carried(job: Job, replica: EngineReplica, batches: list[int], bits: int) -> Service:
+def _full_service(job: Job, replica: EngineReplica, batches: list[int], bits: int) -> Service:
     """The batch that carries most at a speed one can read, the smallest where none has it."""
     load = job.load
     assert load.requests_per_s is not None
     seen = mean_context(job.arch, load.prompt_tokens, load.output_tokens)
     steps = {b: replica.step(b, seen) for b in batches}
-    carried = {b: replica.requests_per_s(b, load.prompt_tokens, load.output_tokens) for b in batches}
+    requests_per_s = {b: replica.requests_per_s(b, load.prompt_tokens, load.output_tokens) for b in batches}
     quick = [b for b in batches if load.least_tokens_per_s * steps[b].expected <= 1.0] or batches[:1]
-    best = max(quick, key=lambda b: carried[b])
-    n = max(1, math.ceil(load.requests_per_s * PEAK_OVER_MEAN / carried[best]))
+    best = max(quick, key=lambda b: requests_per_s[b])
+    n = max(1, math.ceil(load.requests_per_s * PEAK_OVER_MEAN / requests_per_s[best]))
     step = steps[best]
     return Service(
         bits,
         replica,
         n,
         best,
-        Estimate(1 / step.high, 1 / step.expected, 1 / step.low, step.basis),
-        carried[best] * _context(job) * n,
+        step.inverse(),
+        requests_per_s[best] * _context(job) * n,
         replica.memory(best, _context(job)),
         tier_of(job, bits),
     )

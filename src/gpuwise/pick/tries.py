@@ -269,7 +269,7 @@ def served_outcome(job: Job, way: Way, cluster: Cluster, got: Service, terms: Te
     whole = replace(cluster, n_accelerators=n)
     paid = bill(way, whole, Estimate(hours, hours, hours, "specified"), terms, "serving")
     rate = got.tokens_per_s
-    wait = Estimate(1 / rate.high, 1 / rate.expected, 1 / rate.low, rate.basis)
+    wait = rate.inverse()
     flop_per_s = got.capacity_tokens_per_s * job.flop_per_served_token
     changes = () if got.tier == 0 and got.bits == 16 else (f"{got.bits}-bit weights ({got.replica.weights})",)
     split = (

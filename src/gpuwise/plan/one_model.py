@@ -25,7 +25,7 @@ from gpuwise.predict.memory.kv_cache import kv_cache_bytes
 from gpuwise.serve.formats import FORMATS, find_format, weight_bytes, weight_bytes_read
 from gpuwise.serve.memory import cache_layout
 from gpuwise.serve.processor import token_time
-from gpuwise.serve.replica import LLAMA_CPP, Replica, Unserved, most_ranks, rate, serve
+from gpuwise.serve.replica import LLAMA_CPP, NoReplica, Replica, most_ranks, serve
 from gpuwise.units import HOUR_S, format_bytes
 from gpuwise.workload.transformer.parameters import count_parameters
 from gpuwise.workload.transformer.tables import model_flop_per_token
@@ -144,7 +144,7 @@ def _cpu_decode(cpu: Cpu, arch: Architecture, form: str, context: int, batch: in
     used = FORMATS[form].llama_cpp
     time = token_time(cpu, arch, used, context=context, batch=batch)
     notes = () if used == form else (f"as {used} in {LLAMA_CPP}",)
-    return ModelRow(cpu.name, cpu.id, "cpu", time.time_s, rate(time.time_s, batch), time.bound, None, None, notes=notes)
+    return ModelRow(cpu.name, cpu.id, "cpu", time.time_s, time.time_s.inverse(batch), time.bound, None, None, notes=notes)
 
 
 def _gpu_decode(target: Cluster, arch: Architecture, form: str, context: int, batch: int) -> ModelRow:
@@ -152,21 +152,21 @@ def _gpu_decode(target: Cluster, arch: Architecture, form: str, context: int, ba
     a, n = target.accelerator, target.n_accelerators
     if not FORMATS[form].of_llama_cpp and n > most_ranks(target.system):
         raise InputError(f"{target.label} is more than one host", hint="one engine runs in one host here")
-    got = serve(arch, target.system, (form,), (n,), sequences=batch, context=context)
-    if isinstance(got, Unserved):
-        if got.error is not None or got.memory is None:
-            raise got.error or UnpredictableError(f"{form} weights are not predicted on {a.name} with a batch of {batch:,}")
-        needs, has = n * got.memory.total, n * got.memory.most
+    served = serve(arch, target.system, (form,), (n,), sequences=batch, context=context)
+    if isinstance(served, NoReplica):
+        if served.error is not None or served.memory is None:
+            raise served.error or UnpredictableError(f"{form} weights are not predicted on {a.name} with a batch of {batch:,}")
+        needs, has = n * served.memory.total, n * served.memory.most
         short = f"needs {format_bytes(needs)}, has {format_bytes(has)}"
         return ModelRow(target.label, a.id, "gpu", None, None, "does not fit", needs, has, notes=(short,))
-    replica, needs, has = got.replica, n * got.memory.total, n * got.memory.most
+    replica, needs, has = served.replica, n * served.memory.total, n * served.memory.most
     together = 1 if replica.program == LLAMA_CPP else n
     seen = float(kv_cache_bytes(arch, context, cache_layout(replica.weights).unpadded))
     read = weight_bytes_read(arch, replica.weights) + batch * seen
     reading = read / (a.memory_bandwidth_bytes_per_s * together)
-    bound = "memory" if reading > 0.5 * got.step.expected else "software" if batch == 1 else "mixed"
+    bound = "memory" if reading > 0.5 * served.step.expected else "software" if batch == 1 else "mixed"
     notes = (*_how(replica, form), *replica.notes)
-    return ModelRow(target.label, a.id, "gpu", got.step, got.tokens_per_s(batch), bound, needs, has, notes=notes)
+    return ModelRow(target.label, a.id, "gpu", served.step, served.tokens_per_s(batch), bound, needs, has, notes=notes)
 
 
 def _how(replica: Replica, form: str) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ def _cpu_train(cpu: Cpu, arch: Architecture, tokens: float, length: int) -> Mode
     time = processor.training_time(cpu, arch, tokens, length, tokens_per_step=min(tokens, batch * length), dtype=fastest)
     price = cpu.usd_per_hour
     cost = None if price is None else time.time_s.scaled(price / HOUR_S)
-    per_s = rate(time.time_s, tokens)
+    per_s = time.time_s.inverse(tokens)
     return ModelRow(cpu.name, cpu.id, "cpu", time.time_s, per_s, time.bound, None, None, cost, (f"in {fastest}",))
 
 

@@ -44,5 +44,9 @@ class Estimate:
         low, high = sorted((self.low * factor, self.high * factor))
         return Estimate(low, self.expected * factor, high, self.basis)
 
+    def inverse(self, count: float = 1.0) -> Estimate:
+        """``count`` over the value, both ends swapped: the seconds of an amount to a rate, a rate to seconds."""
+        return Estimate(count / self.high, count / self.expected, count / self.low, self.basis)
+
     def as_dict(self) -> dict[str, float | str]:
         return {"low": self.low, "expected": self.expected, "high": self.high, "basis": self.basis}

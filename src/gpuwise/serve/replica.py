@@ -106,9 +106,9 @@ class LlamaCppReplica:
     @property
     def notes(self) -> tuple[str, ...]:
         """What an answer should say besides."""
-        known = self.system.accelerator.vendor in vendors()
-        said = () if known else (f"llama.cpp was fitted on {' and '.join(vendors())} devices only",)
-        return said if self.ranks == 1 else (*said, "layers in turn: bandwidths do not add")
+        fitted = self.system.accelerator.vendor in vendors()
+        notes = () if fitted else (f"llama.cpp was fitted on {' and '.join(vendors())} devices only",)
+        return notes if self.ranks == 1 else (*notes, "layers in turn: bandwidths do not add")
 
     def memory(self, sequences: int, context: int) -> ServingMemory:
         """Bytes on a device with the cache of one sequence of ``context`` tokens. Raises InputError for several."""
@@ -136,7 +136,7 @@ Replica = EngineReplica | LlamaCppReplica
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ReplicaStep:
     """What serves, and the seconds of one more token for each sequence."""
 
     replica: Replica
@@ -145,11 +145,11 @@ class Served:
 
     def tokens_per_s(self, sequences: int = 1) -> Estimate:
         """Tokens written a second for all of ``sequences`` (1: for one user)."""
-        return rate(self.step, sequences)
+        return self.step.inverse(sequences)
 
 
 @dataclass(frozen=True, slots=True)
-class Unserved:
+class NoReplica:
     """Nothing holds it. ``memory`` is that of the way that lacks least, None when no way was looked at; ``error`` why a
     way that holds it could not be predicted."""
 
@@ -172,11 +172,6 @@ def mean_context(arch: Architecture, prompt_tokens: int, output_tokens: int) -> 
     return max(min(prompt_tokens + output_tokens // 2, arch.max_seq_len), 1)
 
 
-def rate(seconds: Estimate, count: float) -> Estimate:
-    """``count`` in ``seconds``, as a rate."""
-    return Estimate(count / seconds.high, count / seconds.expected, count / seconds.low, seconds.basis)
-
-
 def replicas(arch: Architecture, system: System, weights: str, ranks: int, *, sequences: int = 1) -> Iterator[Replica]:
     """The ways to hold ``arch`` in ``weights`` on ``ranks`` accelerators, the preferred one first: a format of llama.cpp is
     llama.cpp's alone. Raises UnknownNameError for a format of neither."""
@@ -197,32 +192,38 @@ def serve(
     sequences: int = 1,
     context: int,
     least_tokens_per_s: float = 0.0,
-) -> Served | Unserved:
+) -> ReplicaStep | NoReplica:
     """The first of ``formats`` (widest first) in which something holds ``arch`` with ``sequences`` of ``context`` tokens and
     gives each ``least_tokens_per_s``: the fastest split over one of ``ranks`` accelerators. Where none is fast enough, the
     narrowest that holds it."""
-    slow: Served | None = None
-    least: ServingMemory | None = None
-    error: GpuwiseError | None = None
+    slow: ReplicaStep | None = None
+    refusals: list[NoReplica] = []
     for weights in formats:
-        found: dict[str, Served] = {}
+        fastest: dict[str, ReplicaStep] = {}
         for n in ranks:
             for replica in replicas(arch, system, weights, n, sequences=sequences):
-                memory = replica.memory(sequences, context)
-                if not memory.fits:
-                    short = memory.total - memory.most
-                    least = memory if least is None or short < least.total - least.most else least
-                    continue
-                try:
-                    one = Served(replica, replica.step(sequences, context), memory)
-                except (InputError, UnpredictableError) as refusal:
-                    error = error or refusal
-                    continue
-                before = found.get(replica.program)
-                if before is None or one.step.expected < before.step.expected:
-                    found[replica.program] = one
-        for one in sorted(found.values(), key=lambda served: served.replica.program == LLAMA_CPP):
+                one = _replica_step(replica, sequences, context)
+                if isinstance(one, NoReplica):
+                    refusals.append(one)
+                elif replica.program not in fastest or one.step.expected < fastest[replica.program].step.expected:
+                    fastest[replica.program] = one
+        for one in sorted(fastest.values(), key=lambda s: s.replica.program == LLAMA_CPP):
             if 1.0 / one.step.expected >= least_tokens_per_s:
                 return one
             slow = one
-    return slow or Unserved(least, error)
+    if slow is not None:
+        return slow
+    memories = [r.memory for r in refusals if r.memory is not None]
+    errors = [r.error for r in refusals if r.error is not None]
+    return NoReplica(min(memories, key=lambda m: m.total - m.most, default=None), errors[0] if errors else None)
+
+
+def _replica_step(replica: Replica, sequences: int, context: int) -> ReplicaStep | NoReplica:
+    """``replica`` at work, or why it cannot be."""
+    memory = replica.memory(sequences, context)
+    if not memory.fits:
+        return NoReplica(memory, None)
+    try:
+        return ReplicaStep(replica, replica.step(sequences, context), memory)
+    except (InputError, UnpredictableError) as error:
+        return NoReplica(None, error)

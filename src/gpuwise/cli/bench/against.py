@@ -62,8 +62,5 @@ def _predicted(text: str, j: Judgement, seconds: float, target: Target) -> Speed
         missing = j.case.dtype not in target.accelerator.peak_flop_per_s if isinstance(target, Cluster) else False
         reason = f"has no {j.case.dtype} unit, or none is published" if missing else error.message
         return Speedup(text, j.case.dtype, j.subject.name, seconds, name, None, None, reason)
-    from gpuwise.predict.estimate import Estimate
-
-    time = row.time_s
-    faster = Estimate(seconds / time.high, seconds / time.expected, seconds / time.low, time.basis)
+    faster = row.time_s.inverse(seconds)
     return Speedup(text, j.case.dtype, j.subject.name, seconds, row.device, None, faster)

@@ -80,7 +80,7 @@ def causes(
     if not (math.isfinite(state_bytes) and state_bytes > 0):
         raise InputError(f"a checkpoint of {state_bytes:g} bytes", hint="give the bytes of weights and states")
     facts, rate = operations(), write or write_bytes_per_s(cluster)
-    save = Estimate(state_bytes / rate.high, state_bytes / rate.expected, state_bytes / rate.low, rate.basis)
+    save = rate.inverse(state_bytes)
     start = of_quantity(facts["restart_s"])
     restart = Estimate(start.low + save.low, start.expected + save.expected, start.high + save.high, "derived")
     pcie = cluster.accelerator.pcie_bytes_per_s

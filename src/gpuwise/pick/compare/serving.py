@@ -15,7 +15,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Estimate
 from gpuwise.serve.engine import MOST_SEQUENCES, engine_runs, tensor_parallel
 from gpuwise.serve.formats import FORMAT_OF_BITS, format_of_precision
-from gpuwise.serve.replica import LLAMA_CPP, EngineReplica, Served, Unserved, most_ranks, rate, serve
+from gpuwise.serve.replica import LLAMA_CPP, EngineReplica, NoReplica, ReplicaStep, most_ranks, serve
 from gpuwise.units import format_bytes
 
 
@@ -57,10 +57,10 @@ def subject_serving(arch: Architecture, cluster: Cluster, context: int, precisio
     formats = tuple(FORMAT_OF_BITS.values()) if precision is None else (format_of_precision(precision).name,)
     if arch.kind != "decoder":
         return SubjectServing(None, why_not=f"{arch.name} writes no text")
-    got = serve(arch, cluster.system, formats, _ranks(arch, cluster), context=context)
-    if isinstance(got, Unserved):
-        return SubjectServing(None, why_not=_why_not(got))
-    one = _single(got, cluster, context)
+    served = serve(arch, cluster.system, formats, _ranks(arch, cluster), context=context)
+    if isinstance(served, NoReplica):
+        return SubjectServing(None, why_not=_why_not(served))
+    one = _single(served, cluster, context)
     for weights in formats:
         try:
             groups = tuple(_groups(arch, cluster, weights, context))
@@ -78,13 +78,13 @@ def _ranks(arch: Architecture, cluster: Cluster) -> tuple[int, ...]:
     return tuple(t for t in range(1, most + 1) if n % t == 0 and arch.heads % t == 0 and t & (t - 1) == 0)
 
 
-def _single(got: Served, cluster: Cluster, context: int) -> SubjectServing:
+def _single(served: ReplicaStep, cluster: Cluster, context: int) -> SubjectServing:
     """One sequence, by what serves it best."""
-    replica = got.replica
+    replica = served.replica
     split = f"tensor parallel {replica.ranks}" if replica.ranks > 1 and replica.program != LLAMA_CPP else ""
     tokens = int(replica.most_sequences(context) * context) * (cluster.n_accelerators // replica.ranks)
     held = f"{replica.weights} ({replica.program})"
-    return SubjectServing(replica.weights, held, "", float(tokens), got.tokens_per_s(), split)
+    return SubjectServing(replica.weights, held, "", float(tokens), served.tokens_per_s(), split)
 
 
 def _groups(arch: Architecture, cluster: Cluster, weights: str, context: int) -> Iterator[_Group]:
@@ -104,8 +104,8 @@ def _with_batches(one: SubjectServing, groups: Sequence[_Group], context: int) -
     prefill: list[tuple[Estimate, str]] = []
     for g in groups:
         n = g.sequences * g.copies
-        batched.append((rate(g.replica.step(g.sequences, context), n), f"{n} sequences{g.words}"))
-        prefill.append((rate(g.replica.prompt(context), context * g.copies), g.words.removeprefix(", ")))
+        batched.append((g.replica.step(g.sequences, context).inverse(n), f"{n} sequences{g.words}"))
+        prefill.append((g.replica.prompt(context).inverse(context * g.copies), g.words.removeprefix(", ")))
     (many, many_words), (read, read_words) = (max(o, key=lambda pair: pair[0].expected) for o in (batched, prefill))
     weights = groups[0].replica.weights
     # batches are vLLM's even where one sequence is another program's
@@ -120,9 +120,9 @@ def _with_batches(one: SubjectServing, groups: Sequence[_Group], context: int) -
     )
 
 
-def _why_not(got: Unserved) -> str:
-    if got.error is not None:
-        return got.error.message
-    if got.memory is None:
+def _why_not(refusal: NoReplica) -> str:
+    if refusal.error is not None:
+        return refusal.error.message
+    if refusal.memory is None:
         return "no kernel for these weights is predicted on it"
-    return f"needs {format_bytes(got.memory.total)} of {format_bytes(got.memory.most)}"
+    return f"needs {format_bytes(refusal.memory.total)} of {format_bytes(refusal.memory.most)}"

@@ -161,7 +161,7 @@ def _serving(subjects: Sequence[Subject], work: Work, today: datetime.date) -> l
     def per_million(s: Subject, d: SubjectServing) -> Cell:
         if d.batched is None:
             return Cell()
-        return _rented(s, _time_of(d.batched, work.tokens or MEGA), today)
+        return _rented(s, d.batched.inverse(work.tokens or MEGA), today)
 
     size = f"{format_count(work.tokens or MEGA)} tokens"
     return [
@@ -188,15 +188,10 @@ def _serving(subjects: Sequence[Subject], work: Work, today: datetime.date) -> l
             "energy a token, at the meter",
             "J",
             "lower",
-            lambda s, d: Cell() if d.batched is None else _joules(s, _time_of(d.batched, 1.0)),
+            lambda s, d: Cell() if d.batched is None else _joules(s, d.batched.inverse()),
         ),
         row("serve_usd", f"rent for {size} written", "$", "lower", per_million),
     ]
-
-
-def _time_of(rate: Estimate, tokens: float) -> Estimate:
-    """Seconds for ``tokens`` at ``rate`` tokens a second."""
-    return Estimate(tokens / rate.high, tokens / rate.expected, tokens / rate.low, rate.basis)
 
 
 def _rented(s: Subject, time_s: Estimate, today: datetime.date) -> Cell:

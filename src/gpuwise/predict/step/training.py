@@ -138,7 +138,7 @@ def _one(
     sigma, basis = spread(sc, costs, at, cluster.n_systems)
     step = Estimate.from_log_sigma(float(done.times.step_s[i]), sigma, basis)
     tokens = strategy.global_batch * seq_len
-    rate = _inverse(step, tokens)
+    rate = step.inverse(tokens)
     per_token = model_flop_per_token(arch, seq_len, lora_rank=strategy.lora_rank, packed_document_len=packed_document_len)
     needed = per_token * tokens
     peak = cluster.accelerator.peak(strategy.precision) * cluster.n_accelerators
@@ -152,8 +152,8 @@ def _one(
         step_time_s=step,
         tokens_per_s=rate,
         tokens_per_s_per_gpu=rate.scaled(1 / cluster.n_accelerators),
-        mfu=_inverse(step, needed / peak),
-        hfu=_inverse(step, needed * (1 + again) / peak),
+        mfu=step.inverse(needed / peak),
+        hfu=step.inverse(needed * (1 + again) / peak),
         breakdown_s=_breakdown(done, sc, i, at),
         memory_bytes=memory.estimate(i),
         memory_parts=parts,
@@ -172,10 +172,6 @@ def spread(sc: StackCosts, costs: PointCosts, at: int, n_systems: float) -> tupl
     seen = costs.basis in ("measured", "fitted")
     stack = sc.spread(n_systems)
     return (stack if seen else math.hypot(stack, kernel)), weakest(sc.basis, costs.basis)
-
-
-def _inverse(step: Estimate, per_step: float) -> Estimate:
-    return Estimate(per_step / step.high, per_step / step.expected, per_step / step.low, step.basis)
 
 
 def _recomputed_flop(strategy: Strategy, costs: PointCosts, at: int) -> float:
