@@ -22,12 +22,11 @@ if TYPE_CHECKING:
     from gpuwise.facts.hardware.systems import Cluster
     from gpuwise.facts.models.architecture import Architecture
     from gpuwise.facts.models.catalogue import find_model
+    from gpuwise.plan.answer import Fit, Plan, StepFit, StepPlan
     from gpuwise.plan.api import fit, make_plan
-    from gpuwise.plan.changes.remedies import Fit
     from gpuwise.plan.goal import Wishes
-    from gpuwise.plan.planner import Plan
-    from gpuwise.plan.step.fit import StepFit, fit_step
-    from gpuwise.plan.step.plan import StepPlan, plan_step
+    from gpuwise.plan.step.fit import fit_step
+    from gpuwise.plan.step.plan import plan_step
     from gpuwise.predict.estimate import Estimate
     from gpuwise.predict.step.training import TrainingEstimate, estimate
     from gpuwise.train.api import profile, watch
@@ -67,10 +66,10 @@ _HOME = {
     "Architecture": "gpuwise.facts.models.architecture",
     "Cluster": "gpuwise.facts.hardware.systems",
     "Estimate": "gpuwise.predict.estimate",
-    "Fit": "gpuwise.plan.changes.remedies",
-    "Plan": "gpuwise.plan.planner",
-    "StepFit": "gpuwise.plan.step.fit",
-    "StepPlan": "gpuwise.plan.step.plan",
+    "Fit": "gpuwise.plan.answer",
+    "Plan": "gpuwise.plan.answer",
+    "StepFit": "gpuwise.plan.answer",
+    "StepPlan": "gpuwise.plan.answer",
     "Strategy": "gpuwise.workload.strategy",
     "TrainingEstimate": "gpuwise.predict.step.training",
     "Wishes": "gpuwise.plan.goal",

@@ -10,15 +10,16 @@ import pytest
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.plan.answer import Plan
 from gpuwise.plan.api import make_plan
-from gpuwise.plan.document import plan_document
+from gpuwise.plan.document import answer_document
 from gpuwise.plan.explain import CURES, layout, percent
 from gpuwise.plan.flags import flags
 from gpuwise.plan.goal import Wishes
-from gpuwise.plan.planner import Plan, Pricing, plan_on, safer
+from gpuwise.plan.planner import Pricing, plan_on, safer
 from gpuwise.plan.space.search import Found
 from gpuwise.predict.estimate import Estimate
-from gpuwise.predict.step.training import TIME_PARTS
+from gpuwise.predict.step.training import TIME_PARTS, TrainingEstimate
 from gpuwise.workload.strategy import STACKS, Strategy
 
 TODAY = datetime.date(2026, 11, 21)
@@ -26,11 +27,11 @@ ARCH, NODE = find_model("llama-3.1-8b"), find_cluster("8xH100-SXM")
 
 
 @pytest.fixture(scope="module")
-def plan() -> Plan:
+def plan() -> Plan[TrainingEstimate]:
     return plan_on(ARCH, NODE, Wishes(tokens=15e9), Pricing(TODAY))
 
 
-def test_the_numbers_of_a_plan_agree_with_each_other(plan: Plan) -> None:
+def test_the_numbers_of_a_plan_agree_with_each_other(plan: Plan[TrainingEstimate]) -> None:
     best = plan.best
     assert best is not None
     e = best.estimate
@@ -47,7 +48,7 @@ def test_the_numbers_of_a_plan_agree_with_each_other(plan: Plan) -> None:
     assert 0.4 < best.energy.kwh.expected * 3.6e6 / (best.time_s.expected * 8 * 700) < 2.0
 
 
-def test_the_plan_explains_itself(plan: Plan) -> None:
+def test_the_plan_explains_itself(plan: Plan[TrainingEstimate]) -> None:
     assert plan.reasons[0].startswith("Bottleneck: ")
     assert any("slower" in r for r in plan.reasons)
     assert len(plan.front) <= 8
@@ -56,8 +57,8 @@ def test_the_plan_explains_itself(plan: Plan) -> None:
     assert all(o.time_s.expected >= plan.best.time_s.expected * (1 - 1e-5) for o in plan.front if plan.best)
 
 
-def test_the_document_is_plain_and_complete(plan: Plan) -> None:
-    document = json.loads(json.dumps(plan_document(plan), allow_nan=False))
+def test_the_document_is_plain_and_complete(plan: Plan[TrainingEstimate]) -> None:
+    document = json.loads(json.dumps(answer_document(plan), allow_nan=False))
     assert document["search"]["strategies"] > 0 and document["search"]["seconds"] > 0
     best = document["best"]
     for field in ("step_time_s", "memory_bytes", "tokens_per_s_per_gpu", "mfu", "cost_usd"):
@@ -88,7 +89,7 @@ def test_old_prices_say_so() -> None:
 def test_nothing_fits_is_an_answer() -> None:
     answer = make_plan("llama-3.1-70b", "4090", Wishes(tokens=1e9), today=TODAY)
     assert answer.best is None and answer.search.fitting == 0
-    document = plan_document(answer)
+    document = answer_document(answer)
     assert document["best"] is None
     assert answer.smallest.memory_bytes.expected > answer.smallest.device_bytes
 
@@ -119,7 +120,7 @@ def test_flags_of_several_hosts_meet() -> None:
     assert "--nnodes 2" in words
 
 
-def test_a_tight_plan_is_shown_a_roomier_one(plan: Plan) -> None:
+def test_a_tight_plan_is_shown_a_roomier_one(plan: Plan[TrainingEstimate]) -> None:
     assert plan.best is not None
     e = plan.best.estimate
     full = replace(e, memory_bytes=Estimate(e.device_bytes, e.device_bytes, e.device_bytes, "fitted"))

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from gpuwise.pick.api import Pick
 from gpuwise.pick.jobs import Job
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.outcomes import Outcome
+from gpuwise.predict.estimate import to_document
 
 
 def pick_document(pick: Pick) -> dict[str, object]:
     """``ranked`` best first; ``left_out`` every way that is not, with its reason; together they are ``considered``."""
-    return {
+    document = {
         "job": job_document(pick.job),
         "limits": limits_document(pick.limits),
         "objective": pick.limits.objective,
         "order": pick.order,
         "verdict": list(pick.verdict),
         "ranked": [outcome_document(o) for o in pick.ranked],
-        "left_out": [out.as_dict() for out in pick.ranking.left_out],
+        "left_out": pick.ranking.left_out,
         "left_out_groups": [
             {
                 "reason": g.code,
@@ -31,8 +34,9 @@ def pick_document(pick: Pick) -> dict[str, object]:
         "predicted": pick.ranking.predicted,
         "searched_whole": not pick.ranking.capped,
         "assumed": list(pick.assumed),
-        "as_of": pick.today.isoformat(),
+        "as_of": pick.today,
     }
+    return cast("dict[str, object]", to_document(document))
 
 
 def job_document(job: Job) -> dict[str, object]:
@@ -81,7 +85,7 @@ def limits_document(limits: Limits) -> dict[str, object]:
 
 def outcome_document(o: Outcome) -> dict[str, object]:
     """One row of the ranking."""
-    kwh = None if o.bill.energy is None else o.bill.energy.kwh.as_dict()
+    kwh = None if o.bill.energy is None else o.bill.energy.kwh
     return {
         "accelerator": o.cluster.accelerator.id,
         "name": o.cluster.accelerator.name,
@@ -90,10 +94,10 @@ def outcome_document(o: Outcome) -> dict[str, object]:
         "condition": o.way.condition or None,
         "provider": o.way.label,
         "as_asked": o.tier == 0,
-        "time_s": o.time_s.as_dict(),
-        "tokens_per_s": o.tokens_per_s.as_dict(),
+        "time_s": o.time_s,
+        "tokens_per_s": o.tokens_per_s,
         "capacity_tokens_per_s": o.capacity_tokens_per_s,
-        "cost_usd": o.cost_usd.as_dict(),
+        "cost_usd": o.cost_usd,
         "outlay_usd": o.bill.outlay_usd,
         "box_usd": o.bill.box_usd,
         "usd_per_hour_busy": o.bill.usd_per_hour,
@@ -116,10 +120,10 @@ def outcome_document(o: Outcome) -> dict[str, object]:
     }
 
 
-def _price(o: Outcome) -> dict[str, object]:
+def _price(o: Outcome) -> object:
     way = o.way
     if way.rent is not None:
-        return way.rent.as_dict()
+        return way.rent
     if way.notebook is not None:
         plan = way.notebook
         return {
@@ -127,13 +131,13 @@ def _price(o: Outcome) -> dict[str, object]:
             "usd_per_month": plan.usd_per_month,
             "hours_per_week": plan.hours_per_week,
             "session_hours": plan.session_hours,
-            "as_of": plan.as_of.isoformat(),
+            "as_of": plan.as_of,
         }
     assert way.purchase is not None
     p = way.purchase
     return {
         "usd": {"low": p.low, "median": p.median, "high": p.high},
         "kind": p.kind,
-        "as_of": None if p.as_of is None else p.as_of.isoformat(),
+        "as_of": p.as_of,
         "observations": p.observations,
     }

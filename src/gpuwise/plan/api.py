@@ -11,10 +11,11 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.goal import Wishes
-from gpuwise.plan.planner import Plan, Pricing, plan_on
+from gpuwise.plan.planner import Pricing, plan_on
 
 if TYPE_CHECKING:
-    from gpuwise.plan.changes.remedies import Fit
+    from gpuwise.plan.answer import Fit, Plan
+    from gpuwise.predict.step.training import TrainingEstimate
 
 
 def make_plan(
@@ -25,7 +26,7 @@ def make_plan(
     usd_per_hour: float | None = None,
     provider: str | None = None,
     today: datetime.date | None = None,
-) -> Plan:
+) -> Plan[TrainingEstimate]:
     """The best strategy to train ``model`` with ``wishes`` on ``on``, with what it takes and why.
 
     Without ``on``, rented clusters are compared, which needs ``wishes.tokens``. A price is the one given, a
@@ -49,7 +50,7 @@ def make_plan(
     return compare(arch, wanted, pricing)
 
 
-def fit(model: str | Architecture, on: str | Cluster, wishes: Wishes | None = None) -> Fit:
+def fit(model: str | Architecture, on: str | Cluster, wishes: Wishes | None = None) -> Fit[TrainingEstimate]:
     """Whether training ``model`` with ``wishes`` fits on ``on``, what fills the memory, and what would
     change that.
 

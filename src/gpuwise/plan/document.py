@@ -1,22 +1,36 @@
-"""Plans as plain documents for ``--json``: SI units, every estimate as ``{low, expected, high, basis}``."""
+"""Plans and fits as plain documents for ``--json``: SI units, every estimate as ``{low, expected, high, basis}``."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from typing import Any, cast
 
-from gpuwise.plan.changes.neighbours import Neighbour
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.plan.answer import CapturedStep, Fit, Option, OtherHardware, Plan
+from gpuwise.plan.changes.remedy import Remedy
 from gpuwise.plan.flags import flags
-from gpuwise.plan.planner import Option, Plan
-from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.estimate import to_document
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.workload.changes.registry import kind_of
 from gpuwise.workload.transformer.parameters import count_parameters
 
+Document = dict[str, Any]
 
-def plan_document(plan: Plan) -> dict[str, object]:
-    """The whole plan."""
+
+def answer_document(answer: Plan[Any] | Fit[Any]) -> Document:
+    """The whole answer, whichever front end wrote the step."""
+    if isinstance(answer.subject, CapturedStep):
+        from gpuwise.plan.step.document import step_fit, step_plan
+
+        made = step_plan(answer) if isinstance(answer, Plan) else step_fit(answer)
+    else:
+        made = _plan(answer) if isinstance(answer, Plan) else _fit(answer)
+    return cast(Document, to_document(made))
+
+
+def _plan(plan: Plan[TrainingEstimate]) -> Document:
     goal = plan.goal
     count = count_parameters(goal.arch)
+    best = plan.best
     return {
         "model": {
             "id": goal.arch.id,
@@ -31,30 +45,46 @@ def plan_document(plan: Plan) -> dict[str, object]:
             "budget_usd": goal.wishes.budget_usd,
             "seq_len": goal.seq_len,
             "global_batch": goal.global_batch,
-            "assumed": list(goal.assumed),
+            "assumed": goal.assumed,
         },
-        "search": {
-            "strategies": plan.search.strategies,
-            "fitting": plan.search.fitting,
-            "seconds": plan.search.seconds,
-        },
-        "best": None if plan.best is None else option_document(plan.best, goal.seq_len, plan),
+        "search": plan.search,
+        "best": None
+        if best is None
+        else {**_option(best), "flags": flags(goal.arch, best.cluster, best.estimate.strategy, goal.seq_len)},
         "on_time": plan.on_time,
         "in_budget": plan.in_budget,
-        "alternatives": [option_document(o, goal.seq_len) for o in plan.alternatives],
-        "pareto": [option_document(o, goal.seq_len) for o in plan.front],
-        "hardware": [{"cluster": o.cluster.label, **option_document(o, goal.seq_len)} for o in plan.hardware],
-        "neighbours": [neighbour_document(n) for n in plan.neighbours],
-        "reasons": list(plan.reasons),
-        "warnings": list(plan.warnings),
-        "smallest": estimate_document(plan.smallest),
+        "alternatives": [_option(o) for o in plan.alternatives],
+        "pareto": [_option(o) for o in plan.front],
+        "hardware": [{"cluster": o.cluster.label, **_option(o)} for o in plan.hardware],
+        "neighbours": [_neighbour(n) for n in plan.changes or ()],
+        "reasons": plan.reasons,
+        "warnings": plan.warnings,
+        "smallest": None if plan.smallest is None else _estimate(plan.smallest),
     }
 
 
-def cluster_document(cluster: object) -> dict[str, object]:
-    from gpuwise.facts.hardware.systems import Cluster
+def _fit(fit: Fit[TrainingEstimate]) -> Document:
+    goal = fit.goal
+    return {
+        "model": {"id": goal.arch.id, "name": goal.arch.name},
+        "cluster": cluster_document(fit.cluster),
+        "seq_len": goal.seq_len,
+        "global_batch": goal.global_batch,
+        "assumed": goal.assumed,
+        "device_bytes": fit.estimate.device_bytes,
+        "headroom_bytes": fit.estimate.device_bytes - fit.estimate.memory_bytes.expected,
+        **_estimate(fit.estimate),
+        "largest_micro_batch": fit.micro_batch,
+        "longest_seq_len": fit.seq_len,
+        "remedies": [_remedy(r) for r in fit.remedies or ()],
+        "combinations": [_remedy(r) for r in fit.combinations],
+        "bigger": [_other(b) for b in fit.bigger],
+        "more": [_other(b) for b in fit.more],
+    }
 
-    assert isinstance(cluster, Cluster)
+
+def cluster_document(cluster: Cluster) -> Document:
+    """Its accelerators, systems and memory."""
     return {
         "label": cluster.label,
         "accelerator": cluster.accelerator.id,
@@ -65,49 +95,49 @@ def cluster_document(cluster: object) -> dict[str, object]:
     }
 
 
-def option_document(option: Option, seq_len: int, plan: Plan | None = None) -> dict[str, object]:
-    """One option; with ``plan``, its launch flags as well."""
-    out = estimate_document(option.estimate)
-    out |= {
-        "time_s": option.time_s.as_dict(),
-        "cost_usd": _maybe(option.cost_usd),
-        "price": None if option.price is None else option.price.as_dict(),
-        "energy": None if option.energy is None else option.energy.as_dict(),
+def _option(option: Option[TrainingEstimate]) -> Document:
+    return {
+        **_estimate(option.estimate),
+        "time_s": option.time_s,
+        "cost_usd": option.cost_usd,
+        "price": option.price,
+        "energy": option.energy,
         "headroom_bytes": option.headroom_bytes,
     }
-    if plan is not None:
-        out["flags"] = flags(plan.goal.arch, option.cluster, option.estimate.strategy, seq_len)
-    return out
 
 
-def estimate_document(e: TrainingEstimate) -> dict[str, object]:
-    """One strategy's estimate."""
+def _estimate(e: TrainingEstimate) -> Document:
     name, share = e.bottleneck()
     return {
-        "strategy": {**asdict(e.strategy), "global_batch": e.strategy.global_batch},
-        "step_time_s": e.step_time_s.as_dict(),
-        "memory_bytes": e.memory_bytes.as_dict(),
-        "tokens_per_s": e.tokens_per_s.as_dict(),
-        "tokens_per_s_per_gpu": e.tokens_per_s_per_gpu.as_dict(),
-        "mfu": e.mfu.as_dict(),
-        "hfu": e.hfu.as_dict(),
+        "strategy": {**cast(Document, to_document(e.strategy)), "global_batch": e.strategy.global_batch},
+        "step_time_s": e.step_time_s,
+        "memory_bytes": e.memory_bytes,
+        "tokens_per_s": e.tokens_per_s,
+        "tokens_per_s_per_gpu": e.tokens_per_s_per_gpu,
+        "mfu": e.mfu,
+        "hfu": e.hfu,
         "fits": e.fits,
-        "breakdown_s": dict(e.breakdown_s),
-        "memory_parts_bytes": dict(e.memory_parts),
+        "breakdown_s": e.breakdown_s,
+        "memory_parts_bytes": e.memory_parts,
         "bottleneck": {"part": name, "share": share},
     }
 
 
-def neighbour_document(n: Neighbour) -> dict[str, object]:
+def _neighbour(n: Remedy[TrainingEstimate]) -> Document:
     return {
         "lever": kind_of(n.changes[0]).title,
         "change": n.name,
         "slower": n.slower,
         "fits": n.fits,
-        "step_time_s": n.estimate.step_time_s.as_dict(),
-        "memory_bytes": n.estimate.memory_bytes.as_dict(),
+        "step_time_s": n.estimate.step_time_s,
+        "memory_bytes": n.estimate.memory_bytes,
     }
 
 
-def _maybe(value: Estimate | None) -> dict[str, float | str] | None:
-    return None if value is None else value.as_dict()
+def _remedy(r: Remedy[TrainingEstimate]) -> Document:
+    return {"name": r.name, "kind": r.kind, "saved_bytes": r.saved_bytes, "slower": r.slower, **_estimate(r.estimate)}
+
+
+def _other(other: OtherHardware[TrainingEstimate]) -> Document:
+    usd = None if other.price is None else other.price.expected
+    return {"cluster": cluster_document(other.cluster), "usd_per_gpu_hour": usd, **_estimate(other.estimate)}

@@ -16,9 +16,11 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.offers.offer import book
 from gpuwise.money.cost import price_of
+from gpuwise.plan.answer import Option, Plan, SearchStats, tokens_of
 from gpuwise.plan.defaults import default_precision, default_seq_len
 from gpuwise.plan.goal import Wishes, check_wishes
-from gpuwise.plan.planner import Option, Plan, Pricing, SearchStats, plan_on, tokens_of
+from gpuwise.plan.planner import Pricing, plan_on
+from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import DAY_S, HOUR_S
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.tables import model_flop_per_token
@@ -46,7 +48,7 @@ class _Try:
     least_usd: float
 
 
-def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan:
+def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[TrainingEstimate]:
     """The plan on the best rented cluster, with the best of the others beside it.
 
     With a budget alone: the fastest within it. Otherwise: the cheapest that meets the deadline (30 days if
@@ -66,7 +68,7 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan:
         over = max(seconds / limit_s, 1.0) * max(usd / budget, 1.0)
         return (over, seconds if by_time else usd)
 
-    plans: list[tuple[Key, Plan]] = []
+    plans: list[tuple[Key, Plan[TrainingEstimate]]] = []
     best: dict[str, Key] = {}
     counts: dict[str, int] = {}
     refusal: GpuwiseError | None = None
@@ -97,21 +99,21 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan:
     return _assemble(plans, wishes, limit_s)
 
 
-def _assemble(plans: list[tuple[Key, Plan]], wishes: Wishes, limit_s: float) -> Plan:
+def _assemble(plans: list[tuple[Key, Plan[TrainingEstimate]]], wishes: Wishes, limit_s: float) -> Plan[TrainingEstimate]:
     """The winner with the best of each accelerator beside it, and the winner's other counts."""
     plans.sort(key=lambda p: p[0])
     winner = plans[0][1]
     own = winner.goal.cluster.accelerator.id
-    kept: list[Option] = []
+    kept: list[Option[TrainingEstimate]] = []
     for _, p in plans:
         seen = [o.cluster.accelerator.id for o in kept]
         name = p.goal.cluster.accelerator.id
         if p.best is not None and (name not in seen or (name == own and seen.count(name) < COUNTS_TRIED)):
             kept.append(p.best)
     stats = SearchStats(
-        sum(p.search.strategies for _, p in plans),
-        sum(p.search.fitting for _, p in plans),
-        sum(p.search.seconds for _, p in plans),
+        sum(p.search.strategies for _, p in plans if p.search is not None),
+        sum(p.search.fitting for _, p in plans if p.search is not None),
+        sum(p.search.seconds for _, p in plans if p.search is not None),
     )
     notes = winner.warnings
     if wishes.deadline_s is None and wishes.budget_usd is None:

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.money.cost import Price, price_of, rent
-from gpuwise.money.energy import Energy, energy
-from gpuwise.plan.changes.neighbours import Neighbour, neighbours
+from gpuwise.money.energy import energy
+from gpuwise.plan.answer import Option, Plan, SearchStats, tokens_of
+from gpuwise.plan.changes.neighbours import neighbours
 from gpuwise.plan.explain import layout, percent, reasons
 from gpuwise.plan.goal import Goal, Wishes, make_goal
 from gpuwise.plan.space.search import Found, find_strategies
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.step.training import TrainingEstimate
-from gpuwise.units import GIGA, format_bytes, format_duration, format_usd
+from gpuwise.units import format_bytes, format_duration, format_usd
 
 TIGHT = 0.03
 """A plan that leaves less than this share of the device free is called tight."""
@@ -38,73 +39,7 @@ class Pricing:
     provider: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """A strategy on a cluster with what it takes. ``time_s``, ``cost_usd`` and ``energy`` are for the
-    goal's tokens, or for a billion tokens when it names none."""
-
-    cluster: Cluster
-    estimate: TrainingEstimate
-    time_s: Estimate
-    price: Price | None
-    cost_usd: Estimate | None
-    energy: Energy | None
-
-    @property
-    def headroom_bytes(self) -> float:
-        return self.estimate.device_bytes - self.estimate.memory_bytes.expected
-
-
-@dataclass(frozen=True, slots=True)
-class SearchStats:
-    strategies: int
-    fitting: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """``best`` is None when nothing fits; ``smallest`` then says how far away the smallest strategy is.
-
-    ``hardware`` holds the best option of each cluster compared when none was named, best first.
-    """
-
-    goal: Goal
-    best: Option | None
-    alternatives: tuple[Option, ...]
-    front: tuple[Option, ...]
-    neighbours: tuple[Neighbour, ...]
-    reasons: tuple[str, ...]
-    warnings: tuple[str, ...]
-    smallest: TrainingEstimate
-    search: SearchStats
-    hardware: tuple[Option, ...] = ()
-
-    @property
-    def tokens(self) -> float:
-        return tokens_of(self.goal.wishes)
-
-    @property
-    def on_time(self) -> bool | None:
-        """Whether the expected time meets the deadline; None without one."""
-        limit = self.goal.wishes.deadline_s
-        return None if limit is None or self.best is None else self.best.time_s.expected <= limit
-
-    @property
-    def in_budget(self) -> bool | None:
-        """Whether the expected cost meets the budget; None without one, or without a price."""
-        limit = self.goal.wishes.budget_usd
-        if limit is None or self.best is None or self.best.cost_usd is None:
-            return None
-        return self.best.cost_usd.expected <= limit
-
-
-def tokens_of(wishes: Wishes) -> float:
-    """The tokens times and costs are for."""
-    return GIGA if wishes.tokens is None else wishes.tokens
-
-
-def plan_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Pricing) -> Plan:
+def plan_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Pricing) -> Plan[TrainingEstimate]:
     """The plan for one cluster. Raises LayoutError, InputError and UnpredictableError."""
     goal = make_goal(arch, cluster, wishes)
     found = find_strategies(goal)
@@ -112,16 +47,17 @@ def plan_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Prici
     ranked = options(goal, found.ranked, price)
     stats = SearchStats(found.n_strategies, found.n_fit, found.seconds)
     if not ranked:
-        return Plan(goal, None, (), (), (), (), found.notes, found.smallest, stats)
+        return Plan(goal, cluster, None, (), warnings=found.notes, smallest=found.smallest, search=stats)
     best = ranked[0]
     near = neighbours(goal, best.estimate)
     runner_up = found.ranked[1] if len(found.ranked) > 1 else None
     return Plan(
-        goal=goal,
-        best=best,
+        goal,
+        cluster,
+        best,
+        near,
         alternatives=tuple(ranked[1:]),
         front=tuple(options(goal, found.front, price)),
-        neighbours=near,
         reasons=reasons(best.estimate, near, runner_up),
         warnings=(*found.notes, *warnings(goal, best), *safer(best, found)),
         smallest=found.smallest,
@@ -129,10 +65,10 @@ def plan_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Prici
     )
 
 
-def options(goal: Goal, estimates: Sequence[TrainingEstimate], price: Price | None) -> list[Option]:
+def options(goal: Goal, estimates: Sequence[TrainingEstimate], price: Price | None) -> list[Option[TrainingEstimate]]:
     """Estimates with their time, cost and energy for the goal's tokens."""
     tokens, cluster = tokens_of(goal.wishes), goal.cluster
-    found: list[Option] = []
+    found: list[Option[TrainingEstimate]] = []
     for e in estimates:
         time_s = e.seconds_for(tokens)
         cost = None if price is None else rent(time_s, cluster.n_accelerators, price)
@@ -140,7 +76,7 @@ def options(goal: Goal, estimates: Sequence[TrainingEstimate], price: Price | No
     return found
 
 
-def warnings(goal: Goal, best: Option) -> list[str]:
+def warnings(goal: Goal, best: Option[TrainingEstimate]) -> list[str]:
     """What to be careful about, each a sentence."""
     said: list[str] = []
     e = best.estimate
@@ -167,7 +103,7 @@ def warnings(goal: Goal, best: Option) -> list[str]:
     return said
 
 
-def safer(best: Option, found: Found) -> list[str]:
+def safer(best: Option[TrainingEstimate], found: Found) -> list[str]:
     """Where memory is tight: the fastest strategy that leaves room, and what it costs in time."""
     if best.headroom_bytes >= TIGHT * best.estimate.device_bytes:
         return []

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import date
+from enum import Enum
+from typing import Any, Literal, cast
 
 Basis = Literal["measured", "fitted", "derived", "specified", "extrapolated"]
 """What an answer stands on, best first: a measurement of this very thing; coefficients fitted on this device; on its
@@ -50,3 +53,23 @@ class Estimate:
 
     def as_dict(self) -> dict[str, float | str]:
         return {"low": self.low, "expected": self.expected, "high": self.high, "basis": self.basis}
+
+
+def to_document(value: object) -> object:
+    """``value`` as JSON: an estimate as ``{low, expected, high, basis}``, what knows its own document by ``as_dict``, another
+    dataclass by its fields, an enumeration by its name in lower case, a date as ISO 8601, arrays and tuples as lists."""
+    if value is None or (isinstance(value, str | bool | int | float) and not isinstance(value, Enum)):
+        return value
+    if isinstance(value, Enum):
+        return value.name.lower()
+    if isinstance(value, Mapping):
+        return {str(k): to_document(v) for k, v in cast("Mapping[object, object]", value).items()}
+    if hasattr(value, "as_dict"):
+        return to_document(cast(Any, value).as_dict())
+    if is_dataclass(value):
+        return {f.name: to_document(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, date):
+        return value.isoformat()
+    if hasattr(value, "tolist"):
+        return to_document(cast(Any, value).tolist())
+    return [to_document(v) for v in cast("Iterable[object]", value)]

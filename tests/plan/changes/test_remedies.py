@@ -5,38 +5,39 @@ import json
 import pytest
 
 from gpuwise.errors import LayoutError
+from gpuwise.plan.answer import Fit
 from gpuwise.plan.api import fit
-from gpuwise.plan.changes.remedies import Fit
-from gpuwise.plan.fit_document import fit_document
+from gpuwise.plan.document import answer_document
 from gpuwise.plan.goal import Wishes
+from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.workload.changes.registry import ADAPTERS, SAME, STATES
 
 
 @pytest.fixture(scope="module")
-def too_big() -> Fit:
+def too_big() -> Fit[TrainingEstimate]:
     return fit("llama-3.1-8b", "4090")
 
 
-def test_full_training_of_eight_billion_does_not_fit_24_gib(too_big: Fit) -> None:
+def test_full_training_of_eight_billion_does_not_fit_24_gib(too_big: Fit[TrainingEstimate]) -> None:
     assert not too_big.fits
     assert too_big.micro_batch == too_big.seq_len == 0
     # 16 bytes a parameter of states alone
     assert too_big.estimate.memory_bytes.expected > 16 * 8.03e9
 
 
-def test_remedies_come_in_order_of_least_slowdown(too_big: Fit) -> None:
+def test_remedies_come_in_order_of_least_slowdown(too_big: Fit[TrainingEstimate]) -> None:
     for group in (True, False):
-        slower = [r.slower for r in too_big.remedies if r.fits is group]
+        slower = [r.slower for r in too_big.remedies or () if r.fits is group]
         assert slower == sorted(slower)
-    fits = [r.fits for r in too_big.remedies]
+    fits = [r.fits for r in too_big.remedies or ()]
     assert fits == sorted(fits, reverse=True)
-    for r in too_big.remedies:
+    for r in too_big.remedies or ():
         saved = too_big.estimate.memory_bytes.expected - r.estimate.memory_bytes.expected
         assert r.saved_bytes == pytest.approx(saved) and r.saved_bytes > 0
 
 
-def test_the_list_of_remedies_is_what_a_person_would_try(too_big: Fit) -> None:
-    names = " | ".join(r.name for r in too_big.remedies)
+def test_the_list_of_remedies_is_what_a_person_would_try(too_big: Fit[TrainingEstimate]) -> None:
+    names = " | ".join(r.name for r in too_big.remedies or ())
     for expected in (
         "LoRA",
         "QLoRA",
@@ -48,26 +49,26 @@ def test_the_list_of_remedies_is_what_a_person_would_try(too_big: Fit) -> None:
         "optimizer in host memory",
     ):
         assert expected in names
-    assert {r.kind for r in too_big.remedies} == {SAME, STATES, ADAPTERS}
+    assert {r.kind for r in too_big.remedies or ()} == {SAME, STATES, ADAPTERS}
 
 
-def test_combinations_fit_and_say_what_they_change(too_big: Fit) -> None:
+def test_combinations_fit_and_say_what_they_change(too_big: Fit[TrainingEstimate]) -> None:
     assert too_big.combinations
     for r in too_big.combinations:
         assert r.fits and r.name != "as asked"
     assert any("QLoRA" in r.name for r in too_big.combinations)
 
 
-def test_bigger_cards_hold_the_same_strategy(too_big: Fit) -> None:
+def test_bigger_cards_hold_the_same_strategy(too_big: Fit[TrainingEstimate]) -> None:
     assert too_big.bigger
     for b in too_big.bigger:
         assert b.estimate.fits and b.cluster.n_accelerators == 1
         assert b.cluster.accelerator.memory_bytes > too_big.estimate.device_bytes
-    prices = [b.usd_per_hour for b in too_big.bigger if b.usd_per_hour is not None]
+    prices = [b.price.expected for b in too_big.bigger if b.price is not None]
     assert prices == sorted(prices)
 
 
-def test_more_of_the_same_shards_it(too_big: Fit) -> None:
+def test_more_of_the_same_shards_it(too_big: Fit[TrainingEstimate]) -> None:
     (more,) = too_big.more
     assert more.cluster.accelerator.id == "rtx-4090" and more.cluster.n_accelerators > 1 and more.estimate.fits
 
@@ -83,7 +84,7 @@ def test_adapters_on_four_bits_fit_a_24_gib_card_at_2k() -> None:
 def test_sharding_is_a_remedy_where_there_are_ranks() -> None:
     answer = fit("llama-3.1-8b", "8xA100-SXM-80GB")
     assert not answer.fits
-    sharded = {r.name.split()[0]: r for r in answer.remedies if r.name.startswith("zero")}
+    sharded = {r.name.split()[0]: r for r in answer.remedies or () if r.name.startswith("zero")}
     assert set(sharded) == {"zero1", "zero2", "zero3"}
     assert sharded["zero1"].saved_bytes < sharded["zero2"].saved_bytes < sharded["zero3"].saved_bytes
     assert sharded["zero3"].fits
@@ -94,7 +95,7 @@ def test_a_layout_that_cannot_be_is_refused() -> None:
         fit("llama-3.1-8b", "8xA100-SXM-80GB", Wishes(fixed={"tp": 3}))
 
 
-def test_the_document_is_plain(too_big: Fit) -> None:
-    document = json.loads(json.dumps(fit_document(too_big), allow_nan=False))
+def test_the_document_is_plain(too_big: Fit[TrainingEstimate]) -> None:
+    document = json.loads(json.dumps(answer_document(too_big), allow_nan=False))
     assert document["fits"] is False and document["headroom_bytes"] < 0
     assert document["remedies"][0]["memory_bytes"]["expected"] > 0

@@ -12,7 +12,7 @@ import pytest
 
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.plan.step.document import fit_document, plan_document
+from gpuwise.plan.document import answer_document
 from gpuwise.plan.step.fit import fit_step, source_of
 from gpuwise.plan.step.plan import plan_step
 from gpuwise.plan.step.scaling import gradient_bytes
@@ -63,7 +63,7 @@ def step(activation_bytes: int = GIB, weight_bytes: int = GIB // 4, tf32: bool =
 
 def test_a_ready_capture_is_judged() -> None:
     fits = fit_step(step(), "RTX 3060", today=TODAY)
-    assert fits.fits and fits.captures == 0 and fits.remedies is None and fits.bigger == ()
+    assert fits.fits and fits.step.captures == 0 and fits.remedies is None and fits.bigger == ()
     assert 1.4 * GIB < fits.estimate.memory.allocated.expected < 1.8 * GIB
     short = fit_step(step(30 * GIB), "RTX 3060", today=TODAY)
     assert not short.fits and short.estimate.memory.oom is not None
@@ -75,17 +75,17 @@ def test_a_ready_capture_is_judged() -> None:
 
 def test_documents_are_json() -> None:
     for document in (
-        fit_document(fit_step(step(30 * GIB), "RTX 3060", today=TODAY)),
-        plan_document(plan_step(step(), "8xA100-80GB", samples=1e6, today=TODAY)),
+        answer_document(fit_step(step(30 * GIB), "RTX 3060", today=TODAY)),
+        answer_document(plan_step(step(), "8xA100-80GB", samples=1e6, today=TODAY)),
     ):
         assert json.loads(json.dumps(document, allow_nan=False))["operations"] == 3
 
 
 def test_money_follows_time() -> None:
     plan = plan_step(step(), "A100-80GB", samples=1e6, usd_per_hour=2.0, today=TODAY)
-    assert plan.run_time_s is not None and plan.cost_usd is not None
-    assert plan.run_time_s.expected == pytest.approx(1e6 / 4 * plan.step_time_s.expected)
-    assert plan.cost_usd.expected == pytest.approx(plan.run_time_s.expected * 2.0 / 3600)
+    assert plan.best is not None and plan.best.cost_usd is not None and plan.step_time_s is not None
+    assert plan.best.time_s.expected == pytest.approx(1e6 / 4 * plan.step_time_s.expected)
+    assert plan.best.cost_usd.expected == pytest.approx(plan.best.time_s.expected * 2.0 / 3600)
     assert plan.samples_per_s is not None and plan.samples_per_s.low < plan.samples_per_s.expected < plan.samples_per_s.high
 
 
@@ -108,29 +108,29 @@ def test_more_gpus_are_faster_by_less_than_their_number() -> None:
 
 def test_cards_are_compared_by_what_a_step_costs() -> None:
     plan = plan_step(step(20 * GIB), today=TODAY)
-    assert len(plan.cards) >= 5
+    assert len(plan.hardware) >= 5
     usd = [
         c.estimate.step_time_s.expected * c.price.expected
-        for c in plan.cards
+        for c in plan.hardware
         if c.estimate.fits and c.estimate.step_time_s is not None and c.price is not None
     ]
     assert usd == sorted(usd)
-    assert plan.cluster.label == plan.cards[0].cluster.label
-    fits = [c.estimate.fits for c in plan.cards]
+    assert plan.cluster.label == plan.hardware[0].cluster.label
+    fits = [c.estimate.fits for c in plan.hardware]
     assert fits == sorted(fits, reverse=True)
 
 
 def test_utilisation_is_of_the_format_used() -> None:
     card = find_cluster("A100-80GB").accelerator
     plain, fast = plan_step(step(), "A100-80GB", today=TODAY), plan_step(step(tf32=True), "A100-80GB", today=TODAY)
-    assert (main_dtype(plain.capture), main_dtype(fast.capture)) == ("fp32", "tf32")
+    assert (main_dtype(plain.step.capture), main_dtype(fast.step.capture)) == ("fp32", "tf32")
     for plan in (plain, fast):
-        assert plan.estimate.time is not None
-        share, dtype = mfu(plan.capture, plan.estimate.time, card)
+        assert plan.best.estimate.time is not None
+        share, dtype = mfu(plan.step.capture, plan.best.estimate.time, card)
         assert share is not None and 0.3 < share <= 1.0
-        assert share == pytest.approx(plan.capture.flop() / plan.step_time_s.expected / card.peak(dtype))
+        assert share == pytest.approx(plan.step.capture.flop() / plan.step_time_s.expected / card.peak(dtype))
     assert fast.step_time_s.expected < plain.step_time_s.expected
-    assert list(by_module(plain.estimate.time)) == ["blocks.*.fc"]  # type: ignore[arg-type]
+    assert list(by_module(plain.best.estimate.time)) == ["blocks.*.fc"]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -174,13 +174,13 @@ def test_a_small_step_of_ones_own() -> None:
 
     target = find_target(f"{EXAMPLE}:make_step", ["width=64", "n_layers=2", "n_heads=2", "vocabulary=8192"])
     fit = fit_step(target, "GTX 1650", batch=64, seq=1024, today=TODAY)
-    assert not fit.fits and fit.batch == 64 and fit.remedies is not None
-    by_name = {r.name: r for r in fit.remedies.singles}
-    assert fit.remedies.failed == ()
+    assert not fit.fits and fit.step.batch == 64 and fit.remedies is not None
+    by_name = {r.name: r for r in fit.remedies}
+    assert fit.failed == ()
     for name in ("chunked loss", "full recompute"):
         assert by_name[name].saved_bytes > 0 and by_name[name].lines
     assert any(r.fits for r in by_name.values())
-    order = [(not r.fits, r.slower) for r in fit.remedies.singles]
+    order = [(not r.fits, r.slower) for r in fit.remedies]
     assert order == sorted(order)  # type: ignore[type-var]
     assert any("for block in model.blocks:" in line for line in by_name["full recompute"].lines)
-    assert json.dumps(fit_document(fit), allow_nan=False)
+    assert json.dumps(answer_document(fit), allow_nan=False)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from gpuwise.money.cost import Price
     from gpuwise.money.run.changes import Change
     from gpuwise.money.run.cost import Run, RunCost
-    from gpuwise.plan.planner import Option, Plan
+    from gpuwise.plan.answer import Option, Plan
+    from gpuwise.predict.step.training import TrainingEstimate
 
 SMALL_VOCABULARY = 2**16
 """Token numbers up to this are stored in two bytes, larger ones in four."""
@@ -88,7 +89,7 @@ def cost_run(
     return 0
 
 
-def _print_document(plan: Plan, cost: RunCost, other: Sequence[Change]) -> None:
+def _print_document(plan: Plan[TrainingEstimate], cost: RunCost, other: Sequence[Change]) -> None:
     from gpuwise.cli.out import print_json
     from gpuwise.money.run.document import run_document
     from gpuwise.plan.document import cluster_document
@@ -172,8 +173,8 @@ def _spot(cluster: Cluster, price: Price | None, today: object, provider: str | 
 
 
 def _run(
-    plan: Plan,
-    best: Option,
+    plan: Plan[TrainingEstimate],
+    best: Option[TrainingEstimate],
     storage: StoragePrice,
     grid: Grid | None,
     site: Site | None,
@@ -206,12 +207,12 @@ def _run(
     )
 
 
-def _nothing_fits(plan: Plan, json: bool) -> int:
+def _nothing_fits(plan: Plan[TrainingEstimate], json: bool) -> int:
     if json:
         from gpuwise.cli.out import print_json
-        from gpuwise.plan.document import plan_document
+        from gpuwise.plan.document import answer_document
 
-        print_json(plan_document(plan))
+        print_json(answer_document(plan))
     else:
         from gpuwise.cli.plan.view import show_plan
 

@@ -12,8 +12,9 @@ from gpuwise.facts.operations import sites
 from gpuwise.money.cost import Price
 from gpuwise.money.run.changes import Change
 from gpuwise.money.run.cost import RunCost
-from gpuwise.plan.planner import Plan
+from gpuwise.plan.answer import Plan
 from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import GIGA, HOUR_S, KILO, MEGA, format_count, format_duration, format_usd
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ BAR = 24
 """Columns of the widest bar."""
 
 
-def show_run_cost(plan: Plan, cost: RunCost, changes: Sequence[Change]) -> None:
+def show_run_cost(plan: Plan[TrainingEstimate], cost: RunCost, changes: Sequence[Change]) -> None:
     """Print the whole bill."""
     to = console()
     _headline(to, plan, cost)
@@ -34,7 +35,7 @@ def show_run_cost(plan: Plan, cost: RunCost, changes: Sequence[Change]) -> None:
     _notes(to, plan, cost)
 
 
-def _headline(to: Console, plan: Plan, cost: RunCost) -> None:
+def _headline(to: Console, plan: Plan[TrainingEstimate], cost: RunCost) -> None:
     from rich.text import Text
 
     cluster = cost.run.cluster
@@ -141,7 +142,7 @@ def _changes(to: Console, cost: RunCost, changes: Sequence[Change]) -> None:
     section(to, "What would change it", table)
 
 
-def _notes(to: Console, plan: Plan, cost: RunCost) -> None:
+def _notes(to: Console, plan: Plan[TrainingEstimate], cost: RunCost) -> None:
     run, said = cost.run, list[str]()
     if run.price is not None:
         said.append(_rent_words(cost, run.price))

@@ -46,9 +46,9 @@ def fit(
     answer = check(model, cluster_or_text(on), wishes_of(training, fixed))
     if json:
         from gpuwise.cli.out import print_json
-        from gpuwise.plan.fit_document import fit_document
+        from gpuwise.plan.document import answer_document
 
-        print_json(fit_document(answer))
+        print_json(answer_document(answer))
     else:
         from gpuwise.cli.fit.view import show_fit
 

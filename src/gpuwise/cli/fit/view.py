@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuwise.cli.out import console, section, table_of
 from gpuwise.cli.plan.view import show_memory
 from gpuwise.cli.words import plain, span
-from gpuwise.plan.changes.remedies import Bigger, Fit
+from gpuwise.plan.answer import CapturedStep, Fit, OtherHardware
 from gpuwise.plan.changes.remedy import Remedy
 from gpuwise.plan.explain import layout
 from gpuwise.plan.explain import percent as change
 from gpuwise.predict.step.training import TrainingEstimate
-from gpuwise.units import format_bytes, format_count, format_usd
+from gpuwise.units import format_bytes, format_count, format_duration, format_usd
 from gpuwise.workload.changes.registry import SAME
-from gpuwise.workload.transformer.parameters import count_parameters
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
 
-def show_fit(fit: Fit) -> None:
-    """Print the whole answer."""
+def show_fit(fit: Fit[Any]) -> None:
+    """Print the whole answer, whichever front end wrote the step."""
+    if isinstance(fit.subject, CapturedStep):
+        from gpuwise.cli.step.fit_view import show_step_fit
+
+        show_step_fit(fit)
+    else:
+        _show(fit)
+
+
+def _show(fit: Fit[TrainingEstimate]) -> None:
     from rich.text import Text
 
     to, e, goal = console(), fit.estimate, fit.goal
     verdict = ("fits", "bold green") if fit.fits else ("does not fit", "bold red")
-    size = format_count(count_parameters(goal.arch).total)
+    size = format_count(fit.parameters)
     to.print(Text.assemble((goal.arch.name, "bold"), f" ({size} parameters) ", verdict, " on ", (goal.cluster.label, "bold")))
     to.print(f"  {training_words(fit)}")
     show_memory(to, dict(e.memory_parts), e.device_bytes, "Memory of the fullest GPU")
@@ -46,7 +54,7 @@ def show_fit(fit: Fit) -> None:
     to.print("Assumed: " + "; ".join(goal.assumed) if goal.assumed else "", style="dim")
 
 
-def training_words(fit: Fit) -> str:
+def training_words(fit: Fit[TrainingEstimate]) -> str:
     """The strategy asked for, in a line."""
     s = fit.estimate.strategy
     kind = f"{s.precision}, {s.optimizer}"
@@ -55,36 +63,44 @@ def training_words(fit: Fit) -> str:
     return f"{kind}, {fit.goal.seq_len:,} tokens a sequence, {layout(s)}"
 
 
-def _combinations(to: Console, fit: Fit) -> None:
-    body = _table(fit.combinations, verdict=False) if fit.combinations else "nothing on these GPUs"
+def _combinations(to: Console, fit: Fit[TrainingEstimate]) -> None:
+    body = remedies_table(fit.combinations) if fit.combinations else "nothing on these GPUs"
     section(to, "What makes it fit, fastest of each kind", body)
 
 
-def _remedies(to: Console, fit: Fit) -> None:
-    shown = [r for r in fit.remedies if r.fits] if fit.fits else list(fit.remedies)
+def _remedies(to: Console, fit: Fit[TrainingEstimate]) -> None:
+    shown = [r for r in fit.remedies or () if r.fits or not fit.fits]
     if shown:
         title = "To free more, one change at a time" if fit.fits else "One change at a time"
-        section(to, title, _table(shown, verdict=not fit.fits))
+        section(to, title, remedies_table(shown, verdict=not fit.fits))
 
 
-def _table(remedies: Sequence[Remedy[TrainingEstimate]], *, verdict: bool) -> Table:
+TIGHT = "*"
+"""Marks memory that fits only because torch gives cached blocks back."""
+
+
+def remedies_table(remedies: Sequence[Remedy[Any]], *, verdict: bool = False, step: bool = False) -> Table:
+    """Changes with what they save and cost; ``verdict`` adds whether each fits, ``step`` the step's time."""
     from rich.text import Text
 
     table = table_of(
-        ["change", "saves", "speed", "then", *(["fits"] if verdict else []), ""],
+        ["change", "saves", "speed", "then", *(["fits"] if verdict else []), *(["step"] if step else []), ""],
         left=("change", ""),
-        wrap=("change",),
+        wrap=("change", ""),
     )
     for r in remedies:
-        note = "" if r.kind == SAME else r.kind
+        e = r.estimate
+        barely = TIGHT if r.fits and e.memory_bytes.expected > e.device_bytes else ""
+        time = [] if not step else ["-" if e.step_time_s is None else format_duration(e.step_time_s.expected)]
         fits = [Text("yes", "green") if r.fits else Text("no", "red")] if verdict else []
         table.add_row(
             r.name,
             format_bytes(r.saved_bytes),
             speed_words(r.slower),
-            format_bytes(r.estimate.memory_bytes.expected),
+            format_bytes(e.memory_bytes.expected) + barely,
             *fits,
-            Text(note, "dim"),
+            *time,
+            Text("" if r.kind == SAME else r.kind, "dim"),
         )
     return table
 
@@ -98,7 +114,7 @@ def speed_words(slower: float | None) -> str:
     return f"{change(slower)} slower" if slower > 0 else f"{change(1 / (1 + slower) - 1)} faster"
 
 
-def _bigger(to: Console, title: str, found: Sequence[Bigger]) -> None:
+def _bigger(to: Console, title: str, found: Sequence[OtherHardware[TrainingEstimate]]) -> None:
     if not found:
         return
     table = table_of(["GPUs", "memory", "free", "tokens/s", "price", "how"], left=("GPUs", "how"), wrap=("how",))
@@ -109,7 +125,7 @@ def _bigger(to: Console, title: str, found: Sequence[Bigger]) -> None:
             format_bytes(e.memory_bytes.expected),
             format_bytes(e.device_bytes - e.memory_bytes.expected),
             plain(e.tokens_per_s.expected),
-            "-" if b.usd_per_hour is None else f"{format_usd(b.usd_per_hour * b.cluster.n_accelerators)}/h",
+            "-" if b.price is None else f"{format_usd(b.price.expected * b.cluster.n_accelerators)}/h",
             layout(e.strategy),
         )
     section(to, title, table)

@@ -87,9 +87,9 @@ def plan(
     answer = make_plan(model, None if on is None else cluster_or_text(on), wishes, usd_per_hour=price, provider=provider)
     if json:
         from gpuwise.cli.out import print_json
-        from gpuwise.plan.document import plan_document
+        from gpuwise.plan.document import answer_document
 
-        print_json(plan_document(answer))
+        print_json(answer_document(answer))
     else:
         from gpuwise.cli.plan.view import show_plan
 

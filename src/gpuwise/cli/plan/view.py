@@ -4,16 +4,17 @@ reasons."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuwise.cli.bars import single, stacked
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.words import BASIS, between, percent, plain, span
+from gpuwise.plan.answer import CapturedStep, Option, Plan
 from gpuwise.plan.explain import layout
 from gpuwise.plan.explain import percent as slower
 from gpuwise.plan.flags import flags
-from gpuwise.plan.planner import Option, Plan
 from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import GIB, MIB, format_bytes, format_count, format_duration, format_usd
 from gpuwise.workload.transformer.parameters import count_parameters
 
@@ -25,8 +26,17 @@ WIDE = 110
 """Columns from which the layout and the numbers stand side by side."""
 
 
-def show_plan(plan: Plan) -> None:
-    """Print the whole plan."""
+def show_plan(plan: Plan[Any]) -> None:
+    """Print the whole plan, whichever front end wrote the step."""
+    if isinstance(plan.subject, CapturedStep):
+        from gpuwise.cli.step.plan_view import show_step_plan
+
+        show_step_plan(plan)
+    else:
+        _show(plan)
+
+
+def _show(plan: Plan[TrainingEstimate]) -> None:
     to = console()
     if plan.best is None:
         _nothing_fits(to, plan)
@@ -55,7 +65,7 @@ def show_plan(plan: Plan) -> None:
     _foot(to, plan, best)
 
 
-def _headline(to: Console, plan: Plan, best: Option) -> None:
+def _headline(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -> None:
     from rich.text import Text
 
     goal, work = plan.goal, plan.goal.wishes.tokens
@@ -79,14 +89,14 @@ def _beside(left: Table, right: Table) -> Table:
     return table
 
 
-def _layout_table(plan: Plan, best: Option) -> Table:
+def _layout_table(plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -> Table:
     table = grid(2)
     for name, value in _layout_rows(plan, best):
         table.add_row(name, value)
     return table
 
 
-def _layout_rows(plan: Plan, best: Option) -> Iterator[tuple[str, str]]:
+def _layout_rows(plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -> Iterator[tuple[str, str]]:
     s, goal = best.estimate.strategy, plan.goal
     degrees = [("data", s.dp), ("tensor", s.tp), ("pipeline", s.pp), ("context", s.cp), ("expert", s.ep)]
     used = [f"{name} {n}" for name, n in degrees if n > 1 or name == "data"]
@@ -135,31 +145,47 @@ def _layout_rows(plan: Plan, best: Option) -> Iterator[tuple[str, str]]:
     yield "stack", s.stack
 
 
-def _numbers_table(plan: Plan, best: Option) -> Table:
+Figure = tuple[str, Estimate, Callable[[float], str]]
+"""A figure's name, its value, and how it is said."""
+
+
+def _numbers_table(plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -> Table:
     e = best.estimate
-    table = grid(3)
-    table.columns[1].justify = "right"
-    rows: list[tuple[str, Estimate, Callable[[float], str]]] = [
+    figures: list[Figure] = [
         ("step time", e.step_time_s, format_duration),
         ("tokens/s", e.tokens_per_s, plain),
         ("tokens/s a GPU", e.tokens_per_s_per_gpu, plain),
         ("MFU", e.mfu, percent),
         *([("HFU", e.hfu, percent)] if e.hfu.expected > e.mfu.expected else []),
         ("memory", e.memory_bytes, format_bytes),
-        (f"time, {format_count(plan.tokens)}", best.time_s, format_duration),
+        *work_figures(best, format_count(plan.tokens)),
     ]
-    if best.cost_usd is not None:
-        rows.append((f"cost, {format_count(plan.tokens)}", best.cost_usd, format_usd))
-    if best.energy is not None:
-        rows.append(("energy", best.energy.kwh, lambda kwh: f"{kwh:,.0f} kWh" if kwh >= 10 else f"{kwh:.2g} kWh"))
-    for name, value, say in rows:
-        table.add_row(name, say(value.expected), f"[{span(value, say)}]")
+    table = figures_table(figures)
     if best.price is not None:
         table.add_row("price", f"{format_usd(best.price.expected)}/h", price_words(best))
     return table
 
 
-def price_words(option: Option) -> str:
+def work_figures(option: Option[Any], work: str) -> list[Figure]:
+    """Time, cost and energy of the ``work`` asked for."""
+    figures: list[Figure] = [(f"time, {work}", option.time_s, format_duration)]
+    if option.cost_usd is not None:
+        figures.append((f"cost, {work}", option.cost_usd, format_usd))
+    if option.energy is not None:
+        figures.append(("energy", option.energy.kwh, lambda kwh: f"{kwh:,.0f} kWh" if kwh >= 10 else f"{kwh:.2g} kWh"))
+    return figures
+
+
+def figures_table(figures: Sequence[Figure]) -> Table:
+    """Figures with their 80 % intervals."""
+    table = grid(3)
+    table.columns[1].justify = "right"
+    for name, value, say in figures:
+        table.add_row(name, say(value.expected), f"[{span(value, say)}]")
+    return table
+
+
+def price_words(option: Option[Any]) -> str:
     """``a GPU, median of 5 providers $2.1 to $6.9, 2026-10-04``."""
     price = option.price
     assert price is not None
@@ -171,7 +197,7 @@ def price_words(option: Option) -> str:
     return ", ".join(words)
 
 
-def _memory(to: Console, option: Option) -> None:
+def _memory(to: Console, option: Option[TrainingEstimate]) -> None:
     e = option.estimate
     show_memory(to, dict(e.memory_parts), e.device_bytes, "Memory of the fullest GPU")
 
@@ -209,7 +235,7 @@ def _key_number(value: float) -> str:
     return f"{value:.1f}" if value >= 0.05 else "<0.1"
 
 
-def _time_table(option: Option, width: int) -> Table:
+def _time_table(option: Option[TrainingEstimate], width: int) -> Table:
     e = option.estimate
     table = grid(4)
     table.columns[1].justify = table.columns[2].justify = "right"
@@ -221,7 +247,7 @@ def _time_table(option: Option, width: int) -> Table:
     return table
 
 
-def _alternatives(to: Console, plan: Plan, best: Option) -> None:
+def _alternatives(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -> None:
     if plan.alternatives:
         section(to, "Next-best layouts", _options_table([best, *plan.alternatives], best, layouts=True))
     front = [o for o in plan.front if o.estimate.strategy != best.estimate.strategy]
@@ -229,7 +255,7 @@ def _alternatives(to: Console, plan: Plan, best: Option) -> None:
         section(to, "Slower, with more memory to spare (Pareto front)", _options_table(front, best, layouts=True))
 
 
-def _options_table(options: Sequence[Option], best: Option, *, layouts: bool) -> Table:
+def _options_table(options: Sequence[Option[TrainingEstimate]], best: Option[TrainingEstimate], *, layouts: bool) -> Table:
     table = table_of(["", "time", "cost", "MFU", "free", "layout"], left=("layout",), wrap=("layout",))
     for o in options:
         ratio = o.time_s.expected / best.time_s.expected - 1
@@ -244,7 +270,7 @@ def _options_table(options: Sequence[Option], best: Option, *, layouts: bool) ->
     return table
 
 
-def _hardware_table(plan: Plan) -> Table:
+def _hardware_table(plan: Plan[TrainingEstimate]) -> Table:
     table = table_of(["GPUs", "time", "cost", "MFU", "$/GPU h", "price of"], left=("GPUs",))
     for o in plan.hardware:
         mark = "*" if o.cluster.label == plan.goal.cluster.label else " "
@@ -269,7 +295,7 @@ def _bullets(to: Console, title: str, lines: Sequence[str], style: str = "") -> 
     section(to, title, table)
 
 
-def _run(to: Console, plan: Plan, best: Option) -> None:
+def _run(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -> None:
     to.print()
     to.print("Run", style="bold")
     words = flags(plan.goal.arch, best.cluster, best.estimate.strategy, plan.goal.seq_len)
@@ -284,8 +310,9 @@ def _run(to: Console, plan: Plan, best: Option) -> None:
         to.print(text, style="cyan", soft_wrap=True)
 
 
-def _foot(to: Console, plan: Plan, best: Option) -> None:
+def _foot(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -> None:
     s = plan.search
+    assert s is not None
     to.print()
     to.print(
         f"{plain(s.strategies)} strategies evaluated in {format_duration(s.seconds)}, {plain(s.fitting)} "
@@ -296,10 +323,11 @@ def _foot(to: Console, plan: Plan, best: Option) -> None:
     )
 
 
-def _nothing_fits(to: Console, plan: Plan) -> None:
+def _nothing_fits(to: Console, plan: Plan[TrainingEstimate]) -> None:
     from rich.text import Text
 
-    e = plan.smallest
+    e, search = plan.smallest, plan.search
+    assert e is not None and search is not None
     to.print(
         Text.assemble(
             (plan.goal.arch.name, "bold"),
@@ -309,7 +337,7 @@ def _nothing_fits(to: Console, plan: Plan) -> None:
             (plan.goal.cluster.label, "bold"),
         )
     )
-    to.print(f"  The smallest of {plain(plan.search.strategies)} strategies needs {between(e.memory_bytes, format_bytes)}")
+    to.print(f"  The smallest of {plain(search.strategies)} strategies needs {between(e.memory_bytes, format_bytes)}")
     to.print(f"  of {format_bytes(e.device_bytes)}: {layout(e.strategy)}")
     show_memory(to, dict(e.memory_parts), e.device_bytes, "What fills it")
     _bullets(to, "Assumed", plan.goal.assumed, "dim")

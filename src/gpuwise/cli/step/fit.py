@@ -37,14 +37,14 @@ def fit_own(text: str, on: str, training: Training, fixed: Fixed, own: OwnCode, 
     if own.timeline or own.snapshot or own.trace:
         from gpuwise.cli.step.files import write_files
 
-        write_files(answer.capture, answer.estimate, own)
+        write_files(answer.step.capture, answer.estimate, own)
     if json:
         from gpuwise.cli.out import print_json
-        from gpuwise.plan.step.document import fit_document
+        from gpuwise.plan.document import answer_document
 
-        print_json(fit_document(answer))
+        print_json(answer_document(answer))
     else:
-        from gpuwise.cli.step.fit_view import show_fit
+        from gpuwise.cli.fit.view import show_fit
 
         show_fit(answer)
     return 0

@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpuwise.cli.fit.view import speed_words
+from gpuwise.cli.fit.view import TIGHT, remedies_table, speed_words
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.plan.view import show_memory
 from gpuwise.cli.step.words import category_words, head_words, maker_words, place_words
 from gpuwise.cli.words import plain, span
+from gpuwise.plan.answer import Fit, Option, OtherHardware
 from gpuwise.plan.changes.batch_search import BatchSearch
 from gpuwise.plan.changes.trial import StepRemedy
 from gpuwise.plan.step.estimates import StepEstimate
-from gpuwise.plan.step.fit import OtherCard, StepFit
 from gpuwise.units import format_bytes, format_count, format_duration, format_usd
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.changes.registry import SAME
@@ -25,35 +25,33 @@ if TYPE_CHECKING:
 
 SHOWN_FINDINGS, SHOWN_STORAGES, SHOWN_SNIPPETS = 8, 6, 4
 SKETCH_HEIGHT = 8
-TIGHT = "*"
-"""Marks memory that fits only because torch gives cached blocks back."""
 LIKELY = 0.9
 """Chance of fitting below which the verdict says how sure it is: the 80 % interval then touches the card's memory."""
 
 
-def show_fit(fit: StepFit) -> None:
+def show_step_fit(fit: Fit[StepEstimate]) -> None:
     """Print the whole answer."""
     to, m = console(), fit.estimate
     _headline(to, fit)
     section(to, "Memory of one GPU, with 80 % intervals", _numbers(m))
-    _peak(to, fit.capture, m)
-    show_findings(to, fit.capture)
+    _peak(to, fit.step.capture, m)
+    show_findings(to, fit.step.capture)
     _sketch(to, fit)
-    if fit.search is not None:
-        show_batches(to, fit.search)
+    if fit.step.batches is not None:
+        show_batches(to, fit.step.batches)
     _remedies(to, fit)
     _bigger(to, fit)
     _foot(to, fit)
 
 
-def _headline(to: Console, fit: StepFit) -> None:
+def _headline(to: Console, fit: Fit[StepEstimate]) -> None:
     from rich.text import Text
 
     m = fit.estimate.memory
-    size = format_count(fit.capture.parameter_count)
+    size = format_count(fit.parameters)
     verdict = ("fits", "bold green") if m.fits else ("does not fit", "bold red")
     to.print(Text.assemble((fit.name, "bold"), f" ({size} parameters) ", verdict, " on ", (fit.cluster.accelerator.name, "bold")))
-    to.print(f"  {head_words(fit.capture, fit.batch, fit.seq, fit.precision)}", style="dim")
+    to.print(f"  {head_words(fit.step.capture, fit.step.batch, fit.step.seq_len, fit.step.precision)}", style="dim")
     free, usable = fit.estimate.headroom_bytes, format_bytes(m.capacity_bytes)
     if m.fits and free >= 0:
         to.print(Text.assemble("  ", (f"{format_bytes(free)} free", "green"), f" of {usable}"))
@@ -148,7 +146,7 @@ def show_findings(to: Console, capture: Capture) -> None:
     section(to, "Noticed in the step", table)
 
 
-def _sketch(to: Console, fit: StepFit) -> None:
+def _sketch(to: Console, fit: Fit[StepEstimate]) -> None:
     from gpuwise.cli.step.timeline_sketch import show_timeline
     from gpuwise.predict.memory.timeline import memory_timeline
 
@@ -193,49 +191,31 @@ def search_table(search: BatchSearch[StepEstimate]) -> Table:
     return table
 
 
-def _remedies(to: Console, fit: StepFit) -> None:
+def _remedies(to: Console, fit: Fit[StepEstimate]) -> None:
     if fit.remedies is None:
         return
-    found = fit.remedies
-    good = [*found.combinations, *(r for r in found.singles if r.fits)]
+    singles = fit.remedies
+    good = [*fit.combinations, *(r for r in singles if r.fits)]
     good.sort(key=lambda r: r.slower if r.slower is not None else 0.0)
     if fit.fits:
-        section(to, "To free more, one change at a time", _table(found.singles))
-        good = list(found.singles)
+        section(to, "To free more, one change at a time", remedies_table(singles, step=True))
+        good = list(singles)
     elif good:
-        section(to, "What makes it fit, least slowdown first", _table(good))
+        section(to, "What makes it fit, least slowdown first", remedies_table(good, step=True))
         if any(r.estimate.headroom_bytes < 0 for r in good):
             indented(to, f"{TIGHT} with all cached memory kept; torch gives some back as it runs, and then it fits", "dim")
     else:
         section(to, "What makes it fit", "nothing that was tried")
-    rest = [] if fit.fits else [r for r in found.singles if not r.fits]
+    rest = [] if fit.fits else [r for r in singles if not r.fits]
     if rest:
-        section(to, "Helps, but not enough alone", _table(rest))
+        section(to, "Helps, but not enough alone", remedies_table(rest, step=True))
     for remedy in good[:SHOWN_SNIPPETS]:
         show_snippet(to, remedy)
     reasons: dict[str, list[str]] = {}
-    for name, why in found.failed:
+    for name, why in fit.failed:
         reasons.setdefault(why, []).append(name)
     for why, names in reasons.items():
         indented(to, f"not possible here: {', '.join(names)} ({why})", "dim")
-
-
-def _table(remedies: Sequence[StepRemedy]) -> Table:
-    from rich.text import Text
-
-    table = table_of(["change", "saves", "then", "speed", "step", ""], left=("change", ""), wrap=("change", ""))
-    for r in remedies:
-        time = r.estimate.step_time_s
-        barely = TIGHT if r.fits and r.estimate.headroom_bytes < 0 else ""
-        table.add_row(
-            r.name,
-            format_bytes(r.saved_bytes),
-            format_bytes(r.estimate.memory_bytes.expected) + barely,
-            speed_words(r.slower),
-            "-" if time is None else format_duration(time.expected),
-            Text("" if r.kind == SAME else r.kind, "dim"),
-        )
-    return table
 
 
 def speedups_table(speedups: Sequence[StepRemedy]) -> Table:
@@ -265,13 +245,13 @@ def show_snippet(to: Console, remedy: StepRemedy) -> None:
         to.print(f"    {line[2:] if line[0] == '@' else line}", style=style, soft_wrap=True)
 
 
-def _bigger(to: Console, fit: StepFit) -> None:
+def _bigger(to: Console, fit: Fit[StepEstimate]) -> None:
     if not fit.bigger:
         return
     section(to, "The same on a bigger card", cards_table(fit.bigger))
 
 
-def cards_table(cards: Sequence[OtherCard]) -> Table:
+def cards_table(cards: Sequence[Option[StepEstimate] | OtherHardware[StepEstimate]]) -> Table:
     """Cards with their memory, time and price."""
     table = table_of(["card", "memory", "free", "step", "price"], left=("card",))
     for card in cards:
@@ -286,13 +266,13 @@ def cards_table(cards: Sequence[OtherCard]) -> Table:
     return table
 
 
-def _foot(to: Console, fit: StepFit) -> None:
+def _foot(to: Console, fit: Fit[StepEstimate]) -> None:
     to.print()
-    words = [f"{fit.captures} capture{'s' if fit.captures != 1 else ''} of two steps without a GPU"]
+    words = [f"{fit.step.captures} capture{'s' if fit.step.captures != 1 else ''} of two steps without a GPU"]
     if fit.remedies is not None:
         words.append("every change above was captured, none is a rule of thumb")
     elif fit.fits:
         words.append("--remedies tries what would free more")
-    if fit.batch is not None and fit.search is None:
+    if fit.step.batch is not None and fit.step.batches is None:
         words.append("--batch auto finds the largest batch")
     to.print("; ".join(words) + ".", style="dim")

@@ -51,14 +51,15 @@ def plan_own(
     if own.timeline or own.snapshot or own.trace:
         from gpuwise.cli.step.files import write_files
 
-        write_files(answer.capture, answer.estimate, own)
+        assert answer.best is not None
+        write_files(answer.step.capture, answer.best.estimate, own)
     if json:
         from gpuwise.cli.out import print_json
-        from gpuwise.plan.step.document import plan_document
+        from gpuwise.plan.document import answer_document
 
-        print_json(plan_document(answer))
+        print_json(answer_document(answer))
     else:
-        from gpuwise.cli.step.plan_view import show_plan
+        from gpuwise.cli.plan.view import show_plan
 
         show_plan(answer)
     return 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gpuwise.cli.bars import single
 from gpuwise.cli.out import console, grid, section, table_of
-from gpuwise.cli.plan.view import show_memory
+from gpuwise.cli.plan.view import Figure, figures_table, price_words, show_memory, work_figures
 from gpuwise.cli.step.fit_view import (
     SHOWN_SNIPPETS,
     cards_table,
@@ -18,8 +18,9 @@ from gpuwise.cli.step.fit_view import (
     speedups_table,
 )
 from gpuwise.cli.step.words import head_words
-from gpuwise.cli.words import BASIS, percent, plain, span
-from gpuwise.plan.step.plan import StepPlan
+from gpuwise.cli.words import BASIS, percent, plain
+from gpuwise.plan.answer import Option, Plan
+from gpuwise.plan.step.estimates import StepEstimate
 from gpuwise.plan.step.time_parts import by_module, is_host_bound, largest_first, mfu
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.step.capture_time import CapturedTime
@@ -32,16 +33,17 @@ if TYPE_CHECKING:
 WIDE = 110
 
 
-def show_plan(plan: StepPlan) -> None:
-    """Print the whole plan."""
-    to = console()
-    _headline(to, plan)
-    section(to, "Numbers with 80 % intervals", _numbers(plan))
-    time = plan.estimate.time
+def show_step_plan(plan: Plan[StepEstimate]) -> None:
+    """Print the whole plan of own code."""
+    to, step, best, whole = console(), plan.step, plan.best, plan.step_time_s
+    assert best is not None and whole is not None, "own code always has an option: the step on the cluster"
+    _headline(to, plan, best, whole)
+    section(to, "Numbers with 80 % intervals", _numbers(plan, best, whole))
+    time = best.estimate.time
     if time is not None:
         _time(to, time)
         section(to, "Operations that cost most", _costliest(time, to.width))
-    memory = plan.estimate.memory
+    memory = best.estimate.memory
     from gpuwise.cli.step.words import category_words
 
     held = {category_words(c): float(n) for c, n in sorted(memory.by_category.items(), key=lambda item: -item[1])}
@@ -51,40 +53,42 @@ def show_plan(plan: StepPlan) -> None:
         to.print(
             "  It does not fit: the times are what it would take if it did; `gpuwise fit` says what to change.", style="bold red"
         )
-    show_findings(to, plan.capture)
-    if plan.search is not None:
-        section(to, "Batches", search_table(plan.search))
+    show_findings(to, step.capture)
+    if step.batches is not None:
+        section(to, "Batches", search_table(step.batches))
     if len(plan.scaling) > 1:
         section(to, "On several GPUs, the same batch on each", _scaling(plan))
         if any(s.fits is False for s in plan.scaling):
             to.print("  ! more than the card has", style="dim")
-    if plan.speedups:
-        section(to, "What makes it faster, one change at a time", speedups_table(plan.speedups))
-        for remedy in plan.speedups[:SHOWN_SNIPPETS]:
+    if plan.changes:
+        section(to, "What makes it faster, one change at a time", speedups_table(plan.changes))
+        for remedy in plan.changes[:SHOWN_SNIPPETS]:
             show_snippet(to, remedy)
-    elif plan.speedups is not None:
+    elif plan.changes is not None:
         section(to, "What makes it faster", "nothing that was tried")
-    if plan.cards:
-        section(to, "One of each card, cheapest for a step first", cards_table(plan.cards))
-    _foot(to, plan)
+    if plan.hardware:
+        section(to, "One of each card, cheapest for a step first", cards_table(plan.hardware))
+    _foot(to, plan, whole)
 
 
-def _headline(to: Console, plan: StepPlan) -> None:
+def _headline(to: Console, plan: Plan[StepEstimate], best: Option[StepEstimate], whole: Estimate) -> None:
     from rich.text import Text
 
-    size = format_count(plan.capture.parameter_count)
-    to.print(Text.assemble((plan.name, "bold"), f" ({size} parameters) on ", (plan.cluster.label, "bold")))
-    to.print(f"  {head_words(plan.capture, plan.batch, plan.seq, plan.precision)}", style="dim")
+    step = plan.step
+    to.print(
+        Text.assemble((step.name, "bold"), f" ({format_count(plan.parameters)} parameters) on ", (plan.cluster.label, "bold"))
+    )
+    to.print(f"  {head_words(step.capture, step.batch, step.seq_len, step.precision)}", style="dim")
     line = Text("  a step takes ")
-    line.append(format_duration(plan.step_time_s.expected), "bold green")
+    line.append(format_duration(whole.expected), "bold green")
     if plan.samples_per_s is not None:
         line.append(f": {_rate(plan.samples_per_s.expected)} samples/s")
-    if plan.run_time_s is not None:
-        line.append(f"; {format_count(plan.samples or 0.0)} samples in ")
-        line.append(format_duration(plan.run_time_s.expected), "bold green")
-        if plan.cost_usd is not None:
+    if plan.samples is not None:
+        line.append(f"; {format_count(plan.samples)} samples in ")
+        line.append(format_duration(best.time_s.expected), "bold green")
+        if best.cost_usd is not None:
             line.append(" for ")
-            line.append(format_usd(plan.cost_usd.expected), "bold green")
+            line.append(format_usd(best.cost_usd.expected), "bold green")
     to.print(line)
 
 
@@ -92,31 +96,24 @@ def _rate(value: float) -> str:
     return plain(value) if value >= 10 else f"{value:.2g}"
 
 
-def _numbers(plan: StepPlan) -> Table:
-    table = grid(3)
-    table.columns[1].justify = "right"
-    rows: list[tuple[str, Estimate, Callable[[float], str]]] = [("step time", plan.step_time_s, format_duration)]
+def _numbers(plan: Plan[StepEstimate], best: Option[StepEstimate], whole: Estimate) -> Table:
+    figures: list[Figure] = [("step time", whole, format_duration)]
     if plan.samples_per_s is not None:
-        rows.append(("samples/s", plan.samples_per_s, _rate))
-    rows.append(("memory", plan.estimate.memory_bytes, format_bytes))
-    if plan.run_time_s is not None:
-        rows.append((f"time, {format_count(plan.samples or 0.0)}", plan.run_time_s, format_duration))
-    if plan.cost_usd is not None:
-        rows.append((f"cost, {format_count(plan.samples or 0.0)}", plan.cost_usd, format_usd))
-    if plan.energy is not None:
-        rows.append(("energy", plan.energy.kwh, lambda kwh: f"{kwh:,.0f} kWh" if kwh >= 10 else f"{kwh:.2g} kWh"))
-    for name, value, say in rows:
-        table.add_row(name, say(value.expected), f"[{span(value, say)}]")
-    time = plan.estimate.time
+        figures.append(("samples/s", plan.samples_per_s, _rate))
+    figures.append(("memory", best.estimate.memory_bytes, format_bytes))
+    if plan.samples is not None:
+        figures += work_figures(best, format_count(plan.samples))
+    table = figures_table(figures)
+    time, capture = best.estimate.time, plan.step.capture
     if time is not None:
-        flop = plan.capture.flop()
+        flop = capture.flop()
         done = format_rate(flop / time.step_time_s.expected, "FLOP/s")
         table.add_row("arithmetic", format_rate(flop, "FLOP"), f"a step on one GPU, {done}")
-        share, dtype = mfu(plan.capture, time, plan.cluster.accelerator)
+        share, dtype = mfu(capture, time, plan.cluster.accelerator)
         if share is not None:
             table.add_row("MFU", percent(share), f"of the dense {dtype} rate")
-    if plan.price is not None:
-        table.add_row("price", f"{format_usd(plan.price.expected)}/h", f"a GPU, {plan.price.provider}")
+    if best.price is not None:
+        table.add_row("price", f"{format_usd(best.price.expected)}/h", price_words(best))
     return table
 
 
@@ -172,7 +169,7 @@ def _costliest(time: CapturedTime, width: int) -> Table:
     return table
 
 
-def _scaling(plan: StepPlan) -> Table:
+def _scaling(plan: Plan[StepEstimate]) -> Table:
     table = table_of(["GPUs", "", "step", "samples/s", "efficiency", "not hidden", "memory"], left=("",))
     for s in plan.scaling:
         memory = "-" if s.memory_bytes is None else format_bytes(s.memory_bytes)
@@ -188,13 +185,13 @@ def _scaling(plan: StepPlan) -> Table:
     return table
 
 
-def _foot(to: Console, plan: StepPlan) -> None:
+def _foot(to: Console, plan: Plan[StepEstimate], whole: Estimate) -> None:
     to.print()
-    n = plan.captures
+    n = plan.step.captures
     indented(
         to,
-        f"{n} capture{'s' if n != 1 else ''} of two steps without a GPU. Time: {BASIS[plan.step_time_s.basis]}. "
-        f"{'' if plan.speedups is not None else '--remedies tries what would make it faster. '}"
+        f"{n} capture{'s' if n != 1 else ''} of two steps without a GPU. Time: {BASIS[whole.basis]}. "
+        f"{'' if plan.changes is not None else '--remedies tries what would make it faster. '}"
         f"Loading of data, evaluation and checkpoints are not counted.",
         "dim",
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from typing import cast
 
 from gpuwise.money.rent_or_own.break_even import HOURS_PER_MONTH
 from gpuwise.money.rent_or_own.comparison import BAND, LONGEST_MONTHS, Option, RentOrOwn
 from gpuwise.money.rent_or_own.counting import CostSteps
-from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.estimate import to_document
 
 
 def comparison_document(result: RentOrOwn, counted: CostSteps | None = None) -> dict[str, object]:
@@ -18,40 +18,40 @@ def comparison_document(result: RentOrOwn, counted: CostSteps | None = None) -> 
         "horizon_months": result.horizon_months,
         "scenarios": result.n_scenarios,
         "seed": result.seed,
-        "demand": result.demand.as_dict(),
+        "demand": result.demand,
         "best": result.best.name,
         "best_rent": result.best_rent,
         "beats": dict(result.beats),
         "own_wins": result.own_wins,
-        "own_minus_rent_usd": result.own_minus_rent_usd.as_dict(),
-        "regret_usd": result.regret_usd.as_dict(),
+        "own_minus_rent_usd": result.own_minus_rent_usd,
+        "regret_usd": result.regret_usd,
         "options": [_option(o) for o in result.options],
         "break_even": {
-            "months": _maybe(even.months),
+            "months": even.months,
             "months_never": even.months_never,
             "months_looked_at": LONGEST_MONTHS,
-            "hours_per_month_and_gpu": _maybe(even.hours_per_month),
+            "hours_per_month_and_gpu": even.hours_per_month,
             "hours_never": even.hours_never,
             "hours_in_a_month": HOURS_PER_MONTH,
         },
-        "drivers": [asdict(bar) for bar in result.bars],
+        "drivers": result.bars,
         "rental_prices": {
             "percentiles": list(prices.percentiles),
-            "usd_per_hour": prices.usd_per_hour.tolist(),
+            "usd_per_hour": prices.usd_per_hour,
             "fitted_on": prices.fitted_on,
             "history": [list(point) for point in prices.history],
         },
-        "mixes": {"owned_gpus": result.mix_counts.tolist(), "usd": result.mix_usd.tolist(), "percentiles": list(BAND)},
-        "assumptions": [asdict(a) for a in result.assumptions],
+        "mixes": {"owned_gpus": result.mix_counts, "usd": result.mix_usd, "percentiles": list(BAND)},
+        "assumptions": result.assumptions,
         "notes": list(result.notes),
     }
     if counted is not None:
         document["steps"] = {
-            "bare": asdict(counted.bare),
-            "alone": [asdict(s) for s in counted.alone],
-            "together": [asdict(s) for s in counted.together],
+            "bare": counted.bare,
+            "alone": counted.alone,
+            "together": counted.together,
         }
-    return document
+    return cast("dict[str, object]", to_document(document))
 
 
 def _option(o: Option) -> dict[str, object]:
@@ -61,17 +61,13 @@ def _option(o: Option) -> dict[str, object]:
         "owned_gpus": o.owned_gpus,
         "reserved_gpus": o.reserved_gpus,
         "gpu_hours": dict(o.hours),
-        "total_usd": o.total_usd.as_dict(),
-        "usd_per_gpu_hour": o.usd_per_gpu_hour.as_dict(),
+        "total_usd": o.total_usd,
+        "usd_per_gpu_hour": o.usd_per_gpu_hour,
         "parts_usd": dict(o.parts_usd),
         "cheapest_share": o.cheapest_share,
         "utilisation": o.utilisation,
-        "kwh": _maybe(o.kwh),
-        "operational_kgco2e": _maybe(o.operational_kgco2e),
-        "embodied_kgco2e": _maybe(o.embodied_kgco2e),
-        "cumulative_usd": o.cumulative_usd.tolist(),
+        "kwh": o.kwh,
+        "operational_kgco2e": o.operational_kgco2e,
+        "embodied_kgco2e": o.embodied_kgco2e,
+        "cumulative_usd": o.cumulative_usd,
     }
-
-
-def _maybe(value: Estimate | None) -> dict[str, float | str] | None:
-    return None if value is None else value.as_dict()

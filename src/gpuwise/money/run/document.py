@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from gpuwise.facts.operations import operations
 from gpuwise.money.run.changes import Change
 from gpuwise.money.run.cost import RunCost
 from gpuwise.money.run.interruptions import Interruptions
-from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.estimate import to_document
 
 
 def run_document(cost: RunCost, changes: Sequence[Change] = ()) -> dict[str, object]:
     """The whole bill."""
     run, grid = cost.run, cost.run.grid
-    return {
-        "total_usd": cost.total_usd.as_dict(),
-        "wall_s": cost.wall_s.as_dict(),
-        "training_s": run.time_s.as_dict(),
+    document = {
+        "total_usd": cost.total_usd,
+        "wall_s": cost.wall_s,
+        "training_s": run.time_s,
         "effective": cost.effective,
         "accelerator_hours": cost.accelerator_hours,
         "usd_per_gpu_hour": cost.usd_per_hour,
-        "price": None if run.price is None else run.price.as_dict(),
+        "price": run.price,
         "spot_usd_per_gpu_hour": run.spot_usd_per_hour,
-        "bill": [{"item": x.name, "usd": x.usd.as_dict(), "hours": _maybe(x.hours), "why": x.why} for x in cost.lines],
+        "bill": [{"item": x.name, "usd": x.usd, "hours": x.hours, "why": x.why} for x in cost.lines],
         "interruptions": stops_document(cost.stops),
-        "shares_of_training": {"evaluation": cost.evaluation.as_dict(), "idle": cost.idle.as_dict()},
+        "shares_of_training": {"evaluation": cost.evaluation, "idle": cost.idle},
         "checkpoint_bytes": {"state": run.state_bytes, "weights": run.weight_bytes},
         "stored_gb": dict(cost.stored_gb),
         "storage": {
@@ -34,8 +35,8 @@ def run_document(cost: RunCost, changes: Sequence[Change] = ()) -> dict[str, obj
             "egress_usd_per_gb": run.storage.egress_usd_per_gb,
             "as_of": run.storage.as_of.isoformat(),
         },
-        "power": None if cost.power is None else cost.power.as_dict(),
-        "kwh": _maybe(cost.kwh),
+        "power": cost.power,
+        "kwh": cost.kwh,
         "kwh_parts": dict(cost.kwh_parts),
         "electricity": None
         if cost.electricity is None
@@ -44,8 +45,8 @@ def run_document(cost: RunCost, changes: Sequence[Change] = ()) -> dict[str, obj
             "as_of": cost.electricity.as_of.isoformat(),
             "source": cost.electricity.source_key,
         },
-        "electricity_usd": _maybe(cost.electricity_usd),
-        "carbon": cost.carbon.as_dict(),
+        "electricity_usd": cost.electricity_usd,
+        "carbon": cost.carbon,
         "grid": None
         if grid is None
         else {
@@ -58,24 +59,21 @@ def run_document(cost: RunCost, changes: Sequence[Change] = ()) -> dict[str, obj
         "changes": [{"change": c.name, "usd": c.usd, "wall_s": c.wall_s, "kg_co2e": c.kg_co2e} for c in changes],
         "sources": {name: q.source_key for name, q in operations().items()},
     }
+    return cast("dict[str, object]", to_document(document))
 
 
 def stops_document(stops: Interruptions) -> dict[str, object]:
     """What stops and checkpoints take, as shares of the work."""
     return {
-        "mtbf_s": stops.mtbf_s.as_dict(),
-        "stops": stops.stops.as_dict(),
+        "mtbf_s": stops.mtbf_s,
+        "stops": stops.stops,
         "interval_s": stops.interval_s,
         "checkpoints": stops.checkpoints,
-        "save_s": stops.save_s.as_dict(),
-        "restart_s": stops.restart_s.as_dict(),
-        "saving": stops.saving.as_dict(),
-        "rework": stops.rework.as_dict(),
-        "restarting": stops.restarting.as_dict(),
+        "save_s": stops.save_s,
+        "restart_s": stops.restart_s,
+        "saving": stops.saving,
+        "rework": stops.rework,
+        "restarting": stops.restarting,
         "overhead": stops.overhead,
         "effective": stops.effective,
     }
-
-
-def _maybe(value: Estimate | None) -> dict[str, float | str] | None:
-    return None if value is None else value.as_dict()

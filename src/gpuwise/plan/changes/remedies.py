@@ -7,18 +7,20 @@ combination of each kind is searched.
 
 from __future__ import annotations
 
-import contextlib
+import datetime
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from gpuwise.errors import DataError, InputError, LayoutError, UnpredictableError
-from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.errors import InputError, LayoutError, UnpredictableError
+from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.facts.offers.offer import offers, typical_price_usd_per_hour
+from gpuwise.money.cost import price_of
+from gpuwise.plan.answer import Fit, OtherHardware
 from gpuwise.plan.changes.remedy import Remedy, remedy_of, remedy_order
 from gpuwise.plan.defaults import default_precision
 from gpuwise.plan.goal import Goal, Wishes, make_goal
+from gpuwise.plan.larger import larger_hardware
 from gpuwise.plan.space.rules import check_strategy
 from gpuwise.plan.space.search import base_of, completed, estimate_all, find_in, setting_of
 from gpuwise.plan.space.strategies import default_space
@@ -28,43 +30,11 @@ from gpuwise.workload.changes.registry import ADAPTERS, CHANGES, SAME, STATES, l
 from gpuwise.workload.changes.strategy import LORA_RANK, StrategyEffect, changes_between
 from gpuwise.workload.strategy import Strategy
 
-BIGGER = 3
-"""Larger accelerators shown, cheapest first."""
 WORTH = 0.005
 """Share of the device's memory below which a saving is not shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bigger:
-    """The same strategy on another accelerator, or the fastest one on more of the same."""
-
-    cluster: Cluster
-    estimate: TrainingEstimate
-    usd_per_hour: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """``estimate`` is the strategy asked for. ``remedies`` are single changes: those that suffice first,
-    each group in order of least slowdown; ``combinations`` the fastest fitting one of each kind.
-    ``micro_batch`` is the largest that fits as it stands, ``seq_len`` the longest (both 0 when nothing
-    does)."""
-
-    goal: Goal
-    estimate: TrainingEstimate
-    remedies: tuple[Remedy[TrainingEstimate], ...]
-    combinations: tuple[Remedy[TrainingEstimate], ...]
-    bigger: tuple[Bigger, ...]
-    more: tuple[Bigger, ...]
-    micro_batch: int
-    seq_len: int
-
-    @property
-    def fits(self) -> bool:
-        return self.estimate.fits
-
-
-def check_fit(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Fit:
+def check_fit(arch: Architecture, cluster: Cluster, wishes: Wishes, today: datetime.date | None = None) -> Fit[TrainingEstimate]:
     """Whether training with ``wishes`` fits on ``cluster``, and what would change that.
 
     What the wishes leave open is taken plainly: micro-batch 1, no sharding, no recompute, nothing
@@ -75,18 +45,15 @@ def check_fit(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Fit:
     check_strategy(setting_of(goal, plain), plain)
     asked = estimate_all(goal, [plain])[0]
     singles = _remedies(goal, asked)
-    combinations = () if asked.fits else tuple(_combinations(goal, asked))
-    bigger = () if asked.fits else tuple(_bigger(goal, plain))
-    more = () if asked.fits else tuple(_more(goal))
-    return Fit(
-        goal,
-        asked,
-        singles,
-        combinations,
-        bigger,
-        more,
-        *((_largest(goal, plain), _longest(goal, plain)) if asked.fits else (0, 0)),
-    )
+    if asked.fits:
+        return Fit(goal, cluster, asked, singles, micro_batch=_largest(goal, plain), seq_len=_longest(goal, plain))
+    day = today or datetime.date.today()
+
+    def on(other: Cluster) -> TrainingEstimate:
+        return estimates(goal.arch, other, [plain], goal.seq_len)[0]
+
+    bigger, more = tuple(larger_hardware(cluster, day, on)), tuple(_more(goal, day))
+    return Fit(goal, cluster, asked, singles, tuple(_combinations(goal, asked)), bigger, more)
 
 
 def _remedies(goal: Goal, asked: TrainingEstimate) -> tuple[Remedy[TrainingEstimate], ...]:
@@ -159,36 +126,10 @@ def _combinations(goal: Goal, asked: TrainingEstimate) -> Iterator[Remedy[Traini
             yield _remedy(changes_between(asked.strategy, found.strategy), asked, found)
 
 
-def _bigger(goal: Goal, plain: Strategy) -> Iterator[Bigger]:
-    """The asked strategy on the cheapest rented accelerators with more memory that hold it."""
-    from gpuwise.facts.hardware.naming import find_cluster
-
-    least = goal.cluster.accelerator.memory_bytes
-    priced: list[tuple[float, str]] = []
-    for accelerator_id in {o.accelerator_id for o in offers()}:
-        if accelerators()[accelerator_id].memory_bytes > least:
-            with contextlib.suppress(UnpredictableError, DataError):  # no price: not among the cheapest
-                priced.append((typical_price_usd_per_hour(accelerator_id).median, accelerator_id))
-    shown = 0
-    for price, accelerator_id in sorted(priced):
-        try:
-            cluster = find_cluster(f"{goal.cluster.n_accelerators}x{accelerator_id}")
-            e = estimates(goal.arch, cluster, [plain], goal.seq_len)[0]
-        except (InputError, UnpredictableError):
-            continue
-        if e.fits:
-            yield Bigger(cluster, e, price)
-            shown += 1
-        if shown == BIGGER:
-            return
-
-
-def _more(goal: Goal) -> Iterator[Bigger]:
+def _more(goal: Goal, today: datetime.date) -> Iterator[OtherHardware[TrainingEstimate]]:
     """The fewest accelerators of the same kind on which some strategy of the same training fits."""
     n = goal.cluster.n_accelerators
     for times in (2, 4, 8, 16, 32, 64):
-        from gpuwise.facts.hardware.naming import find_cluster
-
         try:
             cluster = find_cluster(f"{n * times}x{goal.cluster.accelerator.id}")
             wider = replace(goal, cluster=cluster, wishes=replace(goal.wishes, fixed={}))
@@ -196,11 +137,7 @@ def _more(goal: Goal) -> Iterator[Bigger]:
         except (InputError, UnpredictableError):
             continue
         if found is not None:
-            try:
-                price = typical_price_usd_per_hour(cluster.accelerator.id).median
-            except (DataError, InputError, UnpredictableError):
-                price = None
-            yield Bigger(cluster, found, price)
+            yield OtherHardware(cluster, found, price_of(cluster, today))
             return
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from gpuwise.plan.step.estimates import StepEstimate
-from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.changes.registry import kind_of, labels, training_of
 
-E = TypeVar("E", TrainingEstimate, StepEstimate)
+if TYPE_CHECKING:
+    from gpuwise.plan.step.estimates import StepEstimate
+    from gpuwise.predict.step.training import TrainingEstimate
+
+E = TypeVar("E", "TrainingEstimate", "StepEstimate")
 
 
 @dataclass(frozen=True, slots=True)

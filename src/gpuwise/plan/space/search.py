@@ -3,6 +3,7 @@ nothing is left."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -77,16 +78,16 @@ def find_fastest(goal: Goal, space_of: Callable[[Setting], Space] = default_spac
     """The strategy that :func:`find_strategies` ranks first, without its alternatives: in ``space_of``, offload included
     when nothing fits without. None when no layout is possible."""
     spaces = [fixed_space(space_of(setting_of(goal, base)), goal.wishes.fixed) for base in goal.bases]
-    smallest: float | None = None
+    smallest = math.inf
     for tried in ([without_offload(s) for s in spaces], spaces):
         done = _sweep(goal, tried)
         if done is None:
             continue
         least = float(done.smallest.memory_bytes[0])
-        smallest = least if smallest is None else min(smallest, least)
+        smallest = min(smallest, least)
         if len(done.rows):
             return Fastest(_estimated(goal, done, done.rows, [0])[0], smallest)
-    return None if smallest is None else Fastest(None, smallest)
+    return None if math.isinf(smallest) else Fastest(None, smallest)
 
 
 def find_in(goal: Goal, space_of: Callable[[Setting], Space]) -> TrainingEstimate | None:

@@ -1,17 +1,14 @@
-"""Answers about one's own step as plain documents for ``--json``: SI units, estimates as ``{low, expected, high, basis}``."""
+"""Answers about one's own step as values for :func:`gpuwise.plan.document.answer_document`."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.plan.answer import CapturedStep, Fit, Option, OtherHardware, Plan
 from gpuwise.plan.changes.batch_search import BatchSearch
 from gpuwise.plan.changes.trial import StepRemedy
 from gpuwise.plan.document import cluster_document
 from gpuwise.plan.step.estimates import StepEstimate
-from gpuwise.plan.step.fit import OtherCard, StepFit
-from gpuwise.plan.step.plan import StepPlan
 from gpuwise.plan.step.time_parts import by_module, is_host_bound, mfu
-from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.memory.capture import CapturedMemory, Place
 from gpuwise.predict.step.capture_time import CapturedTime
 from gpuwise.workload.capture.record.capture import Capture
@@ -19,61 +16,65 @@ from gpuwise.workload.capture.record.capture import Capture
 MOST_MODULES = 50
 
 
-def fit_document(fit: StepFit) -> dict[str, object]:
-    """The whole answer."""
+def step_fit(fit: Fit[StepEstimate]) -> dict[str, object]:
+    """The whole fit, estimates as they are."""
+    step, estimate = fit.step, fit.estimate
     return {
-        **_head(fit.name, fit.batch, fit.seq, fit.precision, fit.capture),
+        **_head(step),
         "cluster": cluster_document(fit.cluster),
         "fits": fit.fits,
-        "fits_easily": fit.estimate.fits_easily,
-        "headroom_bytes": fit.estimate.headroom_bytes,
-        "memory": memory_document(fit.estimate.memory),
-        "step_time_s": _maybe(fit.estimate.step_time_s),
-        "batches": None if fit.search is None else search_document(fit.search),
-        "remedies": None if fit.remedies is None else [remedy_document(r) for r in fit.remedies.singles],
-        "combinations": [] if fit.remedies is None else [remedy_document(r) for r in fit.remedies.combinations],
-        "not_possible": {} if fit.remedies is None else dict(fit.remedies.failed),
+        "fits_easily": estimate.fits_easily,
+        "headroom_bytes": estimate.headroom_bytes,
+        "memory": memory_document(estimate.memory),
+        "step_time_s": estimate.step_time_s,
+        "batches": None if step.batches is None else search_document(step.batches),
+        "remedies": None if fit.remedies is None else [remedy_document(r) for r in fit.remedies],
+        "combinations": [remedy_document(r) for r in fit.combinations],
+        "not_possible": dict(fit.failed),
         "bigger": [card_document(c) for c in fit.bigger],
-        "captures": fit.captures,
+        "captures": step.captures,
     }
 
 
-def plan_document(plan: StepPlan) -> dict[str, object]:
-    """The whole plan."""
-    time = plan.estimate.time
+def step_plan(plan: Plan[StepEstimate]) -> dict[str, object]:
+    """The whole plan, estimates as they are; without samples asked for it has no time or cost of them."""
+    step, best = plan.step, plan.best
+    assert best is not None, "own code always has an option: the step on the cluster"
+    time, asked = best.estimate.time, plan.samples is not None
     return {
-        **_head(plan.name, plan.batch, plan.seq, plan.precision, plan.capture),
+        **_head(step),
         "cluster": cluster_document(plan.cluster),
-        "fits": plan.estimate.fits,
-        "memory": memory_document(plan.estimate.memory),
-        "step_time_s": plan.step_time_s.as_dict(),
-        "samples_per_s": _maybe(plan.samples_per_s),
-        "time": None if time is None else time_document(plan, time),
-        "batches": None if plan.search is None else search_document(plan.search),
-        "scaling": [{**asdict(s), "step_time_s": s.step_time_s.as_dict()} for s in plan.scaling],
+        "fits": best.estimate.fits,
+        "memory": memory_document(best.estimate.memory),
+        "step_time_s": plan.step_time_s,
+        "samples_per_s": plan.samples_per_s,
+        "time": None if time is None else time_document(step.capture, time, plan.cluster.accelerator),
+        "batches": None if step.batches is None else search_document(step.batches),
+        "scaling": plan.scaling,
         "samples": plan.samples,
-        "run_time_s": _maybe(plan.run_time_s),
-        "cost_usd": _maybe(plan.cost_usd),
-        "price": None if plan.price is None else plan.price.as_dict(),
-        "energy": None if plan.energy is None else plan.energy.as_dict(),
-        "cards": [card_document(c) for c in plan.cards],
-        "speedups": None if plan.speedups is None else [remedy_document(r) for r in plan.speedups],
-        "captures": plan.captures,
+        "run_time_s": best.time_s if asked else None,
+        "cost_usd": best.cost_usd if asked else None,
+        "price": best.price,
+        "energy": best.energy if asked else None,
+        "cards": [card_document(c) for c in plan.hardware],
+        "speedups": None if plan.changes is None else [remedy_document(r) for r in plan.changes],
+        "captures": step.captures,
     }
 
 
-def _head(name: str, batch: int | None, seq: int | None, precision: str, capture: Capture) -> dict[str, object]:
+def _head(step: CapturedStep) -> dict[str, object]:
+    capture = step.capture
     return {
-        "target": name,
-        "batch": batch,
-        "seq_len": seq,
-        "precision": precision,
+        "target": step.name,
+        "batch": step.batch,
+        "seq_len": step.seq_len,
+        "precision": step.precision,
         "parameters": capture.parameter_count,
         "trainable_parameters": capture.trainable_count,
         "operations": capture.steady.end_op - capture.steady.first_op,
         "flop": capture.flop(),
-        "settings": asdict(capture.settings),
-        "findings": [asdict(f) for f in capture.findings],
+        "settings": capture.settings,
+        "findings": capture.findings,
         "parameter_bytes_by_module": dict(
             sorted(capture.parameter_bytes_by_module.items(), key=lambda item: -item[1])[:MOST_MODULES]
         ),
@@ -83,16 +84,16 @@ def _head(name: str, batch: int | None, seq: int | None, precision: str, capture
 def memory_document(m: CapturedMemory) -> dict[str, object]:
     """Allocated, reserved and process memory, the peak, and where it runs out."""
     return {
-        "allocated_bytes": m.allocated.as_dict(),
-        "reserved_bytes": m.reserved.as_dict(),
-        "process_bytes": m.process.as_dict(),
-        "context_bytes": m.context.as_dict(),
-        "communicators_bytes": m.communicators.as_dict(),
+        "allocated_bytes": m.allocated,
+        "reserved_bytes": m.reserved,
+        "process_bytes": m.process,
+        "context_bytes": m.context,
+        "communicators_bytes": m.communicators,
         "capacity_bytes": m.capacity_bytes,
         "fit_probability": m.fit_probability,
         "retries": m.retries,
-        "first_step": asdict(m.first),
-        "steady_step": asdict(m.steady),
+        "first_step": m.first,
+        "steady_step": m.steady,
         "peak": _place(m.peak),
         "peak_bytes_by_category": {c.name.lower(): n for c, n in m.by_category.items()},
         "largest": [
@@ -112,9 +113,9 @@ def memory_document(m: CapturedMemory) -> dict[str, object]:
     }
 
 
-def time_document(plan: StepPlan, time: CapturedTime) -> dict[str, object]:
+def time_document(capture: Capture, time: CapturedTime, accelerator: Accelerator) -> dict[str, object]:
     """Where the time of a step goes."""
-    share, dtype = mfu(plan.capture, time, plan.cluster.accelerator)
+    share, dtype = mfu(capture, time, accelerator)
     return {
         "phases_s": dict(time.phase_s),
         "families_s": dict(time.family_s),
@@ -128,7 +129,7 @@ def time_document(plan: StepPlan, time: CapturedTime) -> dict[str, object]:
         "kernels": time.kernels,
         "mfu": share,
         "mfu_dtype": dtype,
-        "costliest": [{**asdict(o), "bound": o.bound.name.lower()} for o in time.top],
+        "costliest": time.top,
     }
 
 
@@ -147,8 +148,8 @@ def search_document(search: BatchSearch[StepEstimate]) -> dict[str, object]:
                 "captured": p.captured,
                 "fits": p.estimate.fits,
                 "fits_easily": p.estimate.fits_easily,
-                "process_bytes": p.estimate.memory_bytes.as_dict(),
-                "step_time_s": _maybe(p.estimate.step_time_s),
+                "process_bytes": p.estimate.memory_bytes,
+                "step_time_s": p.estimate.step_time_s,
                 "samples_per_s": p.samples_per_s,
             }
             for p in search.points
@@ -166,28 +167,24 @@ def remedy_document(r: StepRemedy) -> dict[str, object]:
         "fits": r.fits,
         "saved_bytes": r.saved_bytes,
         "slower": r.slower,
-        "process_bytes": r.estimate.memory_bytes.as_dict(),
-        "step_time_s": _maybe(r.estimate.step_time_s),
+        "process_bytes": r.estimate.memory_bytes,
+        "step_time_s": r.estimate.step_time_s,
         "micro_batches": r.estimate.micro_batches,
         "lines": list(r.lines),
     }
 
 
-def card_document(c: OtherCard) -> dict[str, object]:
+def card_document(c: Option[StepEstimate] | OtherHardware[StepEstimate]) -> dict[str, object]:
     """The step on another card."""
     return {
         "cluster": cluster_document(c.cluster),
         "fits": c.estimate.fits,
-        "process_bytes": c.estimate.memory_bytes.as_dict(),
+        "process_bytes": c.estimate.memory_bytes,
         "headroom_bytes": c.estimate.headroom_bytes,
-        "step_time_s": _maybe(c.estimate.step_time_s),
-        "price": None if c.price is None else c.price.as_dict(),
+        "step_time_s": c.estimate.step_time_s,
+        "price": c.price,
     }
 
 
 def _place(p: Place) -> dict[str, object]:
     return {"operation": p.name, "phase": p.phase, "module": p.module, "line": p.line}
-
-
-def _maybe(value: Estimate | None) -> dict[str, float | str] | None:
-    return None if value is None else value.as_dict()

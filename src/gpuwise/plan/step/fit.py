@@ -6,67 +6,30 @@ The step is captured (:mod:`gpuwise.workload.capture`), its memory replayed and 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Literal
 
-from gpuwise.errors import GpuwiseError, InputError, UnknownNameError
-from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
+from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster
-from gpuwise.facts.offers.offer import book
-from gpuwise.money.cost import Price, price_of
-from gpuwise.plan.changes.batch_search import BatchSearch, search_batches
-from gpuwise.plan.changes.step_remedies import Remedies, find_remedies
+from gpuwise.plan.answer import CapturedStep, Fit
+from gpuwise.plan.changes.batch_search import search_batches
+from gpuwise.plan.changes.step_remedies import find_remedies
+from gpuwise.plan.larger import larger_hardware
 from gpuwise.plan.step.estimates import StepEstimate, measure
 from gpuwise.plan.step.source import PRECISIONS, Source
 from gpuwise.workload.capture.heap import frozen_heap
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.changes.change import Change, Sites
 
-BIGGER = 3
-"""Larger cards shown, cheapest first."""
 Batch = int | Literal["auto"] | None
 Tell = Callable[[str], None]
 
 
 def silent(_: str) -> None:
-    """Nobody listens."""
-
-
-@dataclass(frozen=True, slots=True)
-class OtherCard:
-    """The same step on another card; ``price`` is of one hour of one, None when nobody rents it out."""
-
-    cluster: Cluster
-    estimate: StepEstimate
-    price: Price | None
-
-
-@dataclass(frozen=True, slots=True)
-class StepFit:
-    """The answer to :func:`fit_step`."""
-
-    name: str
-    cluster: Cluster
-    batch: int | None
-    """Of one accelerator; None when the step chooses its own and takes none."""
-    seq: int | None
-    precision: str
-    capture: Capture
-    estimate: StepEstimate
-    sites: Sites
-    search: BatchSearch[StepEstimate] | None
-    """With ``batch="auto"``: the batches tried."""
-    remedies: Remedies | None
-    """None when they were not asked for."""
-    bigger: tuple[OtherCard, ...]
-    captures: int
-    """Captures that were run for all of it."""
-
-    @property
-    def fits(self) -> bool:
-        return self.estimate.fits
+    """Takes what is being done and tells no one."""
 
 
 def source_of(
@@ -110,7 +73,7 @@ def fit_step(
     today: datetime.date | None = None,
     options: Mapping[str, object] | None = None,
     tell: Tell | None = None,
-) -> StepFit:
+) -> Fit[StepEstimate]:
     """Whether a training step fits on ``on``, what fills the memory, and what would make it fit.
 
     ``subject`` is ``"train.py:make_step"``, what :func:`gpuwise.capture` takes, or a capture that was made before (then no
@@ -128,33 +91,40 @@ def fit_step(
         return measure(capture, card, allocator_conf=allocator_conf, compiled=compiled)
 
     day = today or datetime.date.today()
+    found = None
     if isinstance(subject, Capture):
         _check_ready(batch, precision, optimizer)
-        estimate = judge(subject)
-        bigger = () if estimate.fits else tuple(larger_cards(subject, cluster, day, allocator_conf, compiled))
-        return StepFit(subject.name, cluster, subject.batch, seq, precision, subject, estimate, Sites([]), None, None, bigger, 0)
-    source = source_of(subject, precision=precision, optimizer=optimizer, options=options)
-    capture, sites, chosen, search, n = captured_at(source, card, batch, seq, judge, tell or silent)
-    estimate = search.point(chosen).estimate if search is not None and chosen is not None else judge(capture)
-    found = None
-    if remedies or (remedies is None and not estimate.fits):
-        found = find_remedies(
-            source,
-            card,
-            capture,
-            sites,
-            estimate,
-            batch=chosen or capture.batch,
-            seq=seq,
-            conf=allocator_conf,
-            compiled=compiled,
-            tell=tell or silent,
-        )
-    bigger = () if estimate.fits else tuple(larger_cards(capture, cluster, day, allocator_conf, compiled))
-    n += found.captures if found is not None else 0
-    return StepFit(
-        source.name, cluster, chosen or capture.batch, seq, precision, capture, estimate, sites, search, found, bigger, n
-    )
+        step, estimate = CapturedStep(subject.name, subject, subject.batch, seq, precision), judge(subject)
+    else:
+        source = source_of(subject, precision=precision, optimizer=optimizer, options=options)
+        step, estimate = captured_at(source, card, batch, seq, precision, judge, tell or silent)
+        if remedies or (remedies is None and not estimate.fits):
+            found = find_remedies(
+                source,
+                card,
+                step.capture,
+                step.sites,
+                estimate,
+                batch=step.batch,
+                seq=seq,
+                conf=allocator_conf,
+                compiled=compiled,
+                tell=tell or silent,
+            )
+            step = replace(step, captures=step.captures + found.captures)
+
+    def on_other(other: Cluster) -> StepEstimate:
+        return measure(step.capture, other.accelerator, allocator_conf=allocator_conf, compiled=compiled)
+
+    bigger = () if estimate.fits else tuple(larger_hardware(cluster, day, on_other, is_known=is_known))
+    if found is None:
+        return Fit(step, cluster, estimate, None, bigger=bigger)
+    return Fit(step, cluster, estimate, found.singles, found.combinations, bigger, failed=found.failed)
+
+
+def is_known(accelerator: Accelerator) -> bool:
+    """Whether captures know the contexts and kernel choices of a vendor's accelerators."""
+    return accelerator.vendor == "NVIDIA"
 
 
 def check_batch(batch: object) -> None:
@@ -177,20 +147,19 @@ def captured_at(
     card: Accelerator,
     batch: Batch,
     seq: int | None,
+    precision: str,
     judge: Callable[[Capture], StepEstimate],
     tell: Tell,
     *,
     fastest: bool = False,
-) -> tuple[Capture, Sites, int | None, BatchSearch[StepEstimate] | None, int]:
+) -> tuple[CapturedStep, StepEstimate]:
     """The step at the batch asked for, or at the one searched: the largest that fits, or the smallest that is nearly as
-    fast as any. With it where the user does things, the batch, the search, and the captures run.
-
-    Raises UnpredictableError when no batch fits.
-    """
+    fast as any; and its estimate. Raises UnpredictableError when no batch fits."""
     if batch != "auto":
         tell(source.name)
         capture, sites = source.captured(card, batch, seq)
-        return capture, sites, batch, None, 1
+        step = CapturedStep(source.name, capture, batch or capture.batch, seq, precision, sites, None, 1)
+        return step, judge(capture)
     seen: dict[int, tuple[Capture, Sites]] = {}
 
     def capture_at(size: int) -> Capture:
@@ -205,35 +174,7 @@ def captured_at(
         wanted = search.knee
     if wanted == 0:
         wanted = search.points[0].batch if search.points else min(seen)
-    capture = seen[wanted][0] if wanted in seen else None
-    if capture is None:
-        capture = capture_at(wanted)
-        return capture, sites, wanted, search, search.captures + 1
-    return capture, sites, wanted, search, search.captures
-
-
-def larger_cards(
-    capture: Capture, cluster: Cluster, today: datetime.date, conf: str | None, compiled: bool | None
-) -> Iterable[OtherCard]:
-    """The cheapest rented cards with more memory on which the step fits, cheapest first."""
-    least = cluster.accelerator.memory_bytes
-    names = {o.accelerator_id for o in book(today) if accelerators()[o.accelerator_id].memory_bytes > least}
-    priced: list[tuple[float, Cluster, Price]] = []
-    for name in names:
-        if accelerators()[name].vendor != "NVIDIA":
-            continue  # contexts and kernel choices of others are not known to the captures
-        try:
-            other = find_cluster(f"{cluster.n_accelerators}x{name}")
-        except GpuwiseError:
-            continue
-        price = price_of(other, today)
-        if price is not None:
-            priced.append((price.expected, other, price))
-    shown = 0
-    for _, other, price in sorted(priced, key=lambda row: row[0]):
-        estimate = measure(capture, other.accelerator, allocator_conf=conf, compiled=compiled)
-        if estimate.fits:
-            yield OtherCard(other, estimate, price)
-            shown += 1
-        if shown == BIGGER:
-            return
+    n = search.captures + (wanted not in seen)
+    capture = seen[wanted][0] if wanted in seen else capture_at(wanted)
+    step = CapturedStep(source.name, capture, wanted, seq, precision, sites, search, n)
+    return step, search.point(wanted).estimate

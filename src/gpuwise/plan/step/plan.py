@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.facts.hardware.accelerators import accelerators
@@ -12,13 +12,12 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.offers.offer import book
 from gpuwise.money.cost import Price, price_of, rent
-from gpuwise.money.energy import Energy, energy
-from gpuwise.plan.changes.batch_search import BatchSearch
+from gpuwise.money.energy import energy
+from gpuwise.plan.answer import CapturedStep, Option, Plan
 from gpuwise.plan.changes.step_speedups import find_speedups
-from gpuwise.plan.changes.trial import StepRemedy
 from gpuwise.plan.step.estimates import StepEstimate, measure
-from gpuwise.plan.step.fit import Batch, OtherCard, Tell, captured_at, check_batch, silent, source_of
-from gpuwise.plan.step.scaling import Scaling, scaling_of
+from gpuwise.plan.step.fit import Batch, Tell, captured_at, check_batch, is_known, silent, source_of
+from gpuwise.plan.step.scaling import scaling_of
 from gpuwise.plan.step.source import capability_of
 from gpuwise.predict.estimate import Estimate
 from gpuwise.workload.capture.heap import frozen_heap
@@ -28,42 +27,6 @@ REFERENCE_CARD = "a100-sxm-80gb"
 """The card a step is captured for when none is named: every fused kernel of PyTorch runs on its generation."""
 CARDS = 12
 MOST_SAMPLES = 1e15
-
-
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """The answer to :func:`plan_step`. Times and costs are of ``samples`` on the whole cluster; None without them."""
-
-    name: str
-    cluster: Cluster
-    batch: int | None
-    """Of one GPU."""
-    seq: int | None
-    precision: str
-    capture: Capture
-    estimate: StepEstimate
-    search: BatchSearch[StepEstimate] | None
-    step_time_s: Estimate
-    """Of the whole cluster, the gradients' exchange included."""
-    scaling: tuple[Scaling, ...]
-    samples: float | None
-    run_time_s: Estimate | None
-    price: Price | None
-    cost_usd: Estimate | None
-    energy: Energy | None
-    cards: tuple[OtherCard, ...]
-    """Without ``on``: the cards compared, cheapest for the work first."""
-    captures: int
-    speedups: tuple[StepRemedy, ...] | None = None
-    """Changes that make it faster, fastest first; None when they were not asked for."""
-
-    @property
-    def samples_per_s(self) -> Estimate | None:
-        """Over the whole cluster; None when the step takes no batch."""
-        if self.batch is None:
-            return None
-        n, t = self.batch * self.cluster.n_accelerators, self.step_time_s
-        return Estimate(n / t.high, n / t.expected, n / t.low, t.basis)
 
 
 @frozen_heap()
@@ -84,7 +47,7 @@ def plan_step(
     today: datetime.date | None = None,
     options: Mapping[str, object] | None = None,
     tell: Tell | None = None,
-) -> StepPlan:
+) -> Plan[StepEstimate]:
     """How long one's own training step takes on ``on``, where the time goes, and what ``samples`` of it cost.
 
     ``subject`` and the options are those of :func:`fit_step`; ``batch`` is of one GPU and ``"auto"`` finds the smallest
@@ -107,63 +70,49 @@ def plan_step(
     def judge(capture: Capture) -> StepEstimate:
         return measure(capture, card, allocator_conf=allocator_conf, compiled=compiled)
 
-    chosen, search, n, sites, source = None, None, 0, None, None
+    source = None
     if isinstance(subject, Capture):
-        capture, name = subject, subject.name
+        step, estimate = CapturedStep(subject.name, subject, subject.batch, seq, "as-is"), None
     else:
         source = source_of(subject, precision=precision, optimizer=optimizer, options=options)
-        capture, sites, chosen, search, n = captured_at(source, card, batch, seq, judge, tell or silent, fastest=True)
-        name = source.name
-    size = chosen or capture.batch
+        step, estimate = captured_at(source, card, batch, seq, precision, judge, tell or silent, fastest=True)
+    capture, size = step.capture, step.batch
     _check_samples(samples, size)
-    estimate = search.point(chosen).estimate if search is not None and chosen is not None else judge(capture)
-    cards: tuple[OtherCard, ...] = ()
+    estimate = judge(capture) if estimate is None else estimate
+    cards: tuple[Option[StepEstimate], ...] = ()
     if on is None:
         cards = compare_cards(capture, day, allocator_conf, compiled)
-        best = next((c for c in cards if c.estimate.fits and c.estimate.step_time_s is not None and c.price is not None), None)
+        best = next((c for c in cards if c.estimate.fits), None)
         if best is not None:
             cluster, estimate = best.cluster, best.estimate
     one = _time_of(estimate)
     scaling = scaling_of(cluster, capture, estimate, one, size or 1)
     whole = next(s.step_time_s for s in scaling if s.n == cluster.n_accelerators)
-    speedups, more = None, 0
-    if remedies and sites is not None and source is not None:
+    speedups = None
+    if remedies and source is not None:
         speedups, more = find_speedups(
             source,
             cluster.accelerator,
             capture,
-            sites,
+            step.sites,
             estimate,
-            batch=chosen or size,
+            batch=size,
             seq=seq,
             conf=allocator_conf,
             compiled=compiled,
             tell=tell or silent,
         )
-    run = None if samples is None or size is None else whole.scaled(max(samples / (size * cluster.n_accelerators), 1.0))
+        step = replace(step, captures=step.captures + more)
+    steps = 1.0 if samples is None or size is None else max(samples / (size * cluster.n_accelerators), 1.0)
     price = price_of(cluster, day, usd_per_hour=usd_per_hour, provider=provider)
-    cost = None if run is None or price is None else rent(run, cluster.n_accelerators, price)
-    used = None if run is None else energy(run, cluster)
-    return StepPlan(
-        name,
-        cluster,
-        size,
-        seq,
-        precision,
-        capture,
-        estimate,
-        search,
-        whole,
-        scaling,
-        samples,
-        run,
-        price,
-        cost,
-        used,
-        cards,
-        n + more,
-        speedups,
-    )
+    chosen = option_of(cluster, estimate, whole.scaled(steps), price)
+    return Plan(step, cluster, chosen, speedups, hardware=cards, scaling=scaling, samples=samples)
+
+
+def option_of(cluster: Cluster, estimate: StepEstimate, time_s: Estimate, price: Price | None) -> Option[StepEstimate]:
+    """The step on ``cluster`` with what ``time_s`` of it costs."""
+    cost = None if price is None else rent(time_s, cluster.n_accelerators, price)
+    return Option(cluster, estimate, time_s, price, cost, energy(time_s, cluster))
 
 
 def _check_samples(samples: float | None, batch: int | None) -> None:
@@ -180,13 +129,15 @@ def _time_of(estimate: StepEstimate) -> Estimate:
     return estimate.step_time_s
 
 
-def compare_cards(capture: Capture, today: datetime.date, conf: str | None, compiled: bool | None) -> tuple[OtherCard, ...]:
-    """The step on one of each rented card whose kernels are chosen as in the capture, those that fit first, then by what
-    a step costs."""
-    found: list[OtherCard] = []
+def compare_cards(
+    capture: Capture, today: datetime.date, conf: str | None, compiled: bool | None
+) -> tuple[Option[StepEstimate], ...]:
+    """The step on one of each rented accelerator whose kernels are chosen as in the capture, those that fit first, then by
+    what a step costs."""
+    found: list[tuple[bool, float, Option[StepEstimate]]] = []
     for name in sorted({o.accelerator_id for o in book(today)}):
         card = accelerators()[name]
-        if card.vendor != "NVIDIA" or capability_of(card) < capture.settings.capability:
+        if not is_known(card) or capability_of(card) < capture.settings.capability:
             continue
         try:
             cluster = find_cluster(name)
@@ -194,12 +145,8 @@ def compare_cards(capture: Capture, today: datetime.date, conf: str | None, comp
             estimate = measure(capture, card, allocator_conf=conf, compiled=compiled)
         except GpuwiseError:
             continue
-        if price is not None and estimate.step_time_s is not None:
-            found.append(OtherCard(cluster, estimate, price))
-
-    def order(row: OtherCard) -> tuple[bool, float]:
-        time = row.estimate.step_time_s
-        assert time is not None and row.price is not None
-        return (not row.estimate.fits, time.expected * row.price.expected)
-
-    return tuple(sorted(found, key=order)[:CARDS])
+        time = estimate.step_time_s
+        if price is not None and time is not None:
+            usd = time.expected * price.expected
+            found.append((not estimate.fits, usd, option_of(cluster, estimate, time, price)))
+    return tuple(option for _, _, option in sorted(found, key=lambda row: row[:2])[:CARDS])

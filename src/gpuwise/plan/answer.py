@@ -1,0 +1,204 @@
+"""The two answers of this room: a plan and a fit, whichever front end wrote the step.
+
+``subject`` is what was asked about: a :class:`~gpuwise.plan.goal.Goal` for a model of the catalogue, a :class:`CapturedStep`
+for a person's own code. An estimate is then a :class:`~gpuwise.predict.step.training.TrainingEstimate` or a
+:class:`~gpuwise.plan.step.estimates.StepEstimate`; both know their step time, memory and whether it fits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic
+
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.money.cost import Price
+from gpuwise.money.energy import Energy
+from gpuwise.plan.changes.remedy import E, Remedy
+from gpuwise.plan.goal import Goal, Wishes
+from gpuwise.predict.estimate import Estimate
+from gpuwise.units import GIGA
+from gpuwise.workload.changes.change import Sites
+from gpuwise.workload.transformer.parameters import count_parameters
+
+if TYPE_CHECKING:
+    from gpuwise.plan.changes.batch_search import BatchSearch
+    from gpuwise.plan.step.estimates import StepEstimate
+    from gpuwise.plan.step.scaling import Scaling
+    from gpuwise.workload.capture.record.capture import Capture
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedStep:
+    """A person's own step as it was captured."""
+
+    name: str
+    capture: Capture
+    batch: int | None
+    """Of one accelerator; None when the step chooses its own and takes none."""
+    seq_len: int | None
+    precision: str
+    sites: Sites = field(default_factory=lambda: Sites([]))
+    batches: BatchSearch[StepEstimate] | None = None
+    """With ``batch="auto"``: the batches tried."""
+    captures: int = 0
+    """Captures that were run for all of the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherHardware(Generic[E]):
+    """The same on another accelerator, or on more of the same; ``price`` is of one accelerator and hour, None when nobody
+    rents it out."""
+
+    cluster: Cluster
+    estimate: E
+    price: Price | None
+
+
+@dataclass(frozen=True, slots=True)
+class Option(Generic[E]):
+    """A way to run the work on a cluster with what it takes. ``time_s``, ``cost_usd`` and ``energy`` are for the tokens or
+    samples asked for; without any, for a billion tokens, or for one step of own code."""
+
+    cluster: Cluster
+    estimate: E
+    time_s: Estimate
+    price: Price | None
+    cost_usd: Estimate | None
+    energy: Energy | None
+
+    @property
+    def headroom_bytes(self) -> float:
+        return self.estimate.device_bytes - self.estimate.memory_bytes.expected
+
+
+class _Answer:
+    """What both answers say of their subject."""
+
+    __slots__ = ()
+    subject: Goal | CapturedStep
+
+    @property
+    def goal(self) -> Goal:
+        """Of a model of the catalogue. Raises ValueError for own code."""
+        if isinstance(self.subject, CapturedStep):
+            raise ValueError(f"{self.subject.name} is a captured step: it has no goal")
+        return self.subject
+
+    @property
+    def step(self) -> CapturedStep:
+        """Of own code. Raises ValueError for a model of the catalogue."""
+        if isinstance(self.subject, Goal):
+            raise ValueError(f"{self.subject.arch.name} is a model of the catalogue: nothing was captured")
+        return self.subject
+
+    @property
+    def name(self) -> str:
+        """What was asked about."""
+        return self.subject.name if isinstance(self.subject, CapturedStep) else self.subject.arch.name
+
+    @property
+    def parameters(self) -> int:
+        s = self.subject
+        return s.capture.parameter_count if isinstance(s, CapturedStep) else count_parameters(s.arch).total
+
+
+@dataclass(frozen=True, slots=True)
+class Fit(_Answer, Generic[E]):
+    """Whether it fits. ``remedies`` are single changes: those that suffice first, each group in order of least slowdown
+    (None when they were not asked for); ``combinations`` the fastest fitting one of each kind; ``failed`` the changes that
+    cannot be made, and why."""
+
+    subject: Goal | CapturedStep
+    cluster: Cluster
+    estimate: E
+    """As asked for."""
+    remedies: tuple[Remedy[E], ...] | None
+    combinations: tuple[Remedy[E], ...] = ()
+    bigger: tuple[OtherHardware[E], ...] = ()
+    """The cheapest larger accelerators that hold it."""
+    more: tuple[OtherHardware[E], ...] = ()
+    """The fewest of the same accelerators that hold it (models of the catalogue)."""
+    micro_batch: int = 0
+    """The largest that fits as it stands (models of the catalogue; 0 when nothing does)."""
+    seq_len: int = 0
+    """The longest that fits as it stands (models of the catalogue; 0 when nothing does)."""
+    failed: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        return self.estimate.fits
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStats:
+    strategies: int
+    fitting: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(_Answer, Generic[E]):
+    """``best`` is None when nothing fits; ``smallest`` then says how far away the smallest strategy is.
+
+    ``changes`` are what one change to the best would do, fastest first for own code (None when they were not asked for).
+    """
+
+    subject: Goal | CapturedStep
+    cluster: Cluster
+    best: Option[E] | None
+    changes: tuple[Remedy[E], ...] | None = None
+    alternatives: tuple[Option[E], ...] = ()
+    front: tuple[Option[E], ...] = ()
+    hardware: tuple[Option[E], ...] = ()
+    """The best option of each cluster compared when none was named, best first."""
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    smallest: E | None = None
+    search: SearchStats | None = None
+    scaling: tuple[Scaling, ...] = ()
+    """Of own code over several accelerators."""
+    samples: float | None = None
+    """Of own code: what the time and cost are for, None for one step."""
+
+    @property
+    def tokens(self) -> float:
+        """What times and costs of a model of the catalogue are for."""
+        return tokens_of(self.goal.wishes)
+
+    @property
+    def on_time(self) -> bool | None:
+        """Whether the expected time meets the deadline; None without one."""
+        limit = None if isinstance(self.subject, CapturedStep) else self.subject.wishes.deadline_s
+        return None if limit is None or self.best is None else self.best.time_s.expected <= limit
+
+    @property
+    def in_budget(self) -> bool | None:
+        """Whether the expected cost meets the budget; None without one, or without a price."""
+        limit = None if isinstance(self.subject, CapturedStep) else self.subject.wishes.budget_usd
+        if limit is None or self.best is None or self.best.cost_usd is None:
+            return None
+        return self.best.cost_usd.expected <= limit
+
+    @property
+    def step_time_s(self) -> Estimate | None:
+        """Of the whole cluster, the gradients' exchange included; None when nothing fits."""
+        whole = [s.step_time_s for s in self.scaling if s.n == self.cluster.n_accelerators]
+        if whole:
+            return whole[0]
+        return None if self.best is None else self.best.estimate.step_time_s
+
+    @property
+    def samples_per_s(self) -> Estimate | None:
+        """Over the whole cluster; None when the step takes no batch or nothing fits."""
+        s, t = self.subject, self.step_time_s
+        n = s.global_batch if isinstance(s, Goal) else None if s.batch is None else s.batch * self.cluster.n_accelerators
+        return None if n is None or t is None else Estimate(n / t.high, n / t.expected, n / t.low, t.basis)
+
+
+def tokens_of(wishes: Wishes) -> float:
+    """The tokens times and costs are for."""
+    return GIGA if wishes.tokens is None else wishes.tokens
+
+
+StepFit, StepPlan = Fit, Plan
+"""The names that answers about own code had while they were classes of their own."""

@@ -1,0 +1,53 @@
+"""Accelerators with more memory than one's own, cheapest first."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator
+
+from gpuwise.errors import DataError, InputError, UnpredictableError
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.offers.offer import book
+from gpuwise.money.cost import price_of
+from gpuwise.plan.answer import OtherHardware
+from gpuwise.plan.changes.remedy import E
+
+BIGGER = 3
+"""Larger accelerators shown, cheapest first."""
+
+
+def larger_hardware(
+    cluster: Cluster,
+    today: datetime.date,
+    estimate: Callable[[Cluster], E],
+    *,
+    is_known: Callable[[Accelerator], bool] = lambda _: True,
+) -> Iterator[OtherHardware[E]]:
+    """The same on as many of the cheapest rented accelerators with more memory on which it fits. ``estimate`` gives it on a
+    cluster, and may raise InputError or UnpredictableError where nothing can be said."""
+    least = cluster.accelerator.memory_bytes
+    found: list[tuple[float, Cluster]] = []
+    for name in sorted({o.accelerator_id for o in book(today)}):
+        accelerator = accelerators()[name]
+        if accelerator.memory_bytes <= least or not is_known(accelerator):
+            continue
+        try:
+            other = find_cluster(f"{cluster.n_accelerators}x{name}")
+            price = price_of(other, today)
+        except (DataError, InputError, UnpredictableError):
+            continue
+        if price is not None:
+            found.append((price.expected, other))
+    shown = 0
+    for _, other in sorted(found, key=lambda row: row[0]):
+        try:
+            on_other = estimate(other)
+        except (InputError, UnpredictableError):
+            continue
+        if on_other.fits:
+            yield OtherHardware(other, on_other, price_of(other, today))
+            shown += 1
+        if shown == BIGGER:
+            return
