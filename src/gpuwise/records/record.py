@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 from gpuwise.errors import DataError
 
@@ -109,10 +109,11 @@ def run_document(run: Run) -> dict[str, Any]:
 
 def record_from(document: Any, where: str) -> Record:
     """The record of one JSON object. Raises DataError on a field that is unknown, missing or of the wrong kind."""
-    if not isinstance(document, dict) or not isinstance(document.get("run"), dict):
+    given = dict(cast("dict[str, Any]", document)) if isinstance(document, dict) else {}
+    inside: Any = given.pop("run", None)
+    if not isinstance(inside, dict):
         raise DataError(f"{where}: not a record with its run", hint="`gpuwise bench export` writes what can be read here")
-    given: dict[str, Any] = dict(document)
-    inside: dict[str, Any] = given.pop("run")
+    inside = cast("dict[str, Any]", inside)
     for what, have, known in (("record", given, COLUMNS), ("run", inside, tuple(f.name for f in fields(Run)))):
         if unknown := sorted(set(have) - set(known)):
             raise DataError(f"{where}: a {what} has no {unknown[0]!r}", hint="was it written by a newer gpuwise?")

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -50,7 +50,7 @@ class Records:
 
     def __init__(self, path: Path | None = None, *, create: bool = True) -> None:
         self.path = records_path() if path is None else path
-        with _told(self.path):
+        with _as_data_error(self.path):
             if create:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             elif not self.path.exists():
@@ -73,13 +73,13 @@ class Records:
     def start(self, run: Run) -> None:
         """Note a run; records are added to it. Noting it twice changes nothing."""
         row = (run.id, run.at_s, run.machine_id, _json(run.machine), _json(run.software), run.command)
-        with _told(self.path):
+        with _as_data_error(self.path):
             self._connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", row)
 
     def add(self, run: Run, record: Record) -> None:
         """Keep ``record``: it is on the disk when this returns."""
         row = _row(run, check_record(record))
-        with _told(self.path):
+        with _as_data_error(self.path):
             self._connection.execute(_INSERT, row)
 
     def query(
@@ -112,7 +112,7 @@ class Records:
         if limit is not None:
             text += " LIMIT ?"
             values.append(limit)
-        with _told(self.path):
+        with _as_data_error(self.path):
             rows = self._connection.execute(text, values).fetchall()
             return [_record(row) for row in reversed(rows)]
 
@@ -132,7 +132,7 @@ class Records:
             except (ValueError, RecursionError):
                 raise DataError(f"{name}:{number} is no JSON", hint="one object a line, as an export writes it") from None
             read.append(record_from(document, f"{name}:{number}"))
-        with _told(self.path):
+        with _as_data_error(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 for record in read:
@@ -160,7 +160,7 @@ class Records:
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _as_data_error(path: Path) -> Generator[None, None, None]:
     """SQLite's and the file system's errors as DataError."""
     try:
         yield

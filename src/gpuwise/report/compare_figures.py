@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false
+# matplotlib leaves the types of its keyword arguments out
 """The figures of a comparison: radar, rooflines, bars with their intervals."""
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from gpuwise.report.figures import (
     legend_below,
     margins,
     room_for,
+    tick_labels,
 )
 from gpuwise.units import GIGA, format_rate
 
@@ -270,15 +273,15 @@ def _rooflines(comparison: Comparison) -> list[Drawing]:
 
 
 def _log_axes(ax: Axes, top: float, bottom: float) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+    from matplotlib.ticker import LogLocator, NullLocator
 
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlim(LOWEST, HIGHEST)
     ax.set_ylim(bottom, top)
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}" if v >= 1 else f"{v:g}"))
+    ax.xaxis.set_major_formatter(tick_labels(lambda v: f"{v:,.0f}" if v >= 1 else f"{v:g}"))
     ax.yaxis.set_major_locator(LogLocator(numticks=8))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: format_rate(v, "")))
+    ax.yaxis.set_major_formatter(tick_labels(lambda v: format_rate(v, "")))
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_minor_locator(NullLocator())
     ax.set_xlabel("FLOP for each byte moved")

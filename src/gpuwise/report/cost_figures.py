@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false
+# matplotlib leaves the types of its keyword arguments out
 """The figures of renting, owning or mixing (:class:`gpuwise.money.rent_or_own.comparison.RentOrOwn`)."""
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from gpuwise.report.figures import (
     legend_below,
     margins,
     room_for,
+    tick_labels,
 )
 from gpuwise.units import GIGA, KILO, MEGA, format_usd
 
@@ -75,11 +78,11 @@ def dollars(value: float) -> str:
 
 def _dollar_axis(axis: object) -> None:
     from matplotlib.axis import Axis
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.ticker import MaxNLocator
 
     assert isinstance(axis, Axis)
     axis.set_major_locator(MaxNLocator(6))
-    axis.set_major_formatter(FuncFormatter(lambda v, _: dollars(v)))
+    axis.set_major_formatter(tick_labels(dollars))
 
 
 def shown_options(result: RentOrOwn) -> list[Option]:

@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false
+# matplotlib leaves the types of its keyword arguments out
 """Figures as SVG: one style, drawn by matplotlib without its global state, the same bytes for the same values.
 
 Text stays text. Colours are those of :data:`INK` and :data:`SERIES`; :func:`dark_style` turns each into its dark
@@ -20,6 +22,7 @@ from gpuwise.errors import require
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
 
 INK, MUTED, GRID, PAPER = "#1f2430", "#5b6270", "#d5d9e0", "#fdfdfe"
 SERIES = ("#0060a8", "#c14a00", "#007a5a", "#b0478a", "#8a6d00", "#0b7fae", "#6b4fbb", "#5c6670")
@@ -104,7 +107,7 @@ def draw(
     """
     description = f"{caption} {figures_in_words}".strip()
     require("matplotlib", "a figure")
-    from matplotlib import rc_context
+    from matplotlib import rc_context  # pyright: ignore[reportUnknownVariableType]
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
@@ -188,6 +191,16 @@ def legend_below(figure: Figure, axes: Axes, columns: int = 2) -> float:
     columns = min(columns, len(labels))
     figure.legend(handles, labels, loc="lower center", ncols=columns, handlelength=2.4, borderaxespad=0.1, labelspacing=0.4)
     return 0.08 + 0.178 * math.ceil(len(labels) / columns)
+
+
+def tick_labels(text: Callable[[float], str]) -> FuncFormatter:
+    """A formatter of an axis that labels each tick with ``text`` of its value."""
+    from matplotlib.ticker import FuncFormatter
+
+    def label(value: float, position: int | None) -> str:
+        return text(value)
+
+    return FuncFormatter(label)
 
 
 def room_for(names: list[str] | tuple[str, ...]) -> float:

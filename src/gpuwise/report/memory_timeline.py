@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false
+# matplotlib leaves the types of its keyword arguments out
 """Memory over a step as a figure (SVG) and as a page: what is used by category, what is reserved, the peak and its cause."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false
+# matplotlib leaves the types of its keyword arguments out
 """A profile as a page: the answer, the step in parts, one step as a timeline, its products under the roofs, all findings."""
 
 from __future__ import annotations

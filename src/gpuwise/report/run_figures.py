@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false
+# matplotlib leaves the types of its keyword arguments out
 """The figures of a training run's bill (:class:`gpuwise.money.run.cost.RunCost`)."""
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class TopApp(Actions):
 
     def redraw(self) -> None:
         """Draw what there is, for the size the terminal has now."""
-        if self.shot is None or not self.is_mounted:
+        if self.shot is None:
             return
         width, height = self.size
         self.n_draws += 1

@@ -73,7 +73,7 @@ class Dialog(ModalScreen[str | None]):
 
     def draw(self) -> None:
         """Show what there is now; called again with each frame, so that what is open stays true."""
-        screen = self.app.size
+        screen = self.app.size  # pyright: ignore[reportUnknownMemberType]
         width = max(4, min(self._widest, screen.width - 2))
         body = [clip(of, width - 4) for of in self._make(width - 4)]
         choices = [self._choice(n, c) for n, c in enumerate(self._choices)]

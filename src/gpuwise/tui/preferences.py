@@ -9,6 +9,7 @@ import json
 import os
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any, cast
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def recall(path: Path | None = None) -> Preferences:
         return Preferences()
     if not isinstance(saved, dict):
         return Preferences()
-    begin = Preferences()
+    saved, begin = cast("dict[str, Any]", saved), Preferences()
     fit = {f.name: saved[f.name] for f in fields(Preferences) if type(saved.get(f.name)) is type(getattr(begin, f.name))}
     return replace(begin, **fit)
 

@@ -75,7 +75,7 @@ class BenchCase:
         return "1/s" if self.variant == "random-read" else FAMILIES[self.family][1]
 
 
-def _product(dtype: str, m: int, n: int, k: int, on: frozenset[str], quick: bool = False) -> BenchCase:
+def product_case(dtype: str, m: int, n: int, k: int, on: frozenset[str], quick: bool = False) -> BenchCase:
     return BenchCase("matmul", "product", dtype, {"m": m, "n": n, "k": k}, on, quick)
 
 
@@ -100,27 +100,27 @@ def _sized(family: str, variant: str, dtype: str, size: float, on: frozenset[str
 
 CASES: tuple[BenchCase, ...] = (
     # products: large ones show what the unit delivers, the others what models ask for (a layer of an 8B model)
-    _product("bf16", 8192, 8192, 8192, GPU, quick=True),
-    _product("fp16", 8192, 8192, 8192, GPU, quick=True),
-    _product("tf32", 8192, 8192, 8192, GPU, quick=True),
-    _product("fp32", 4096, 4096, 4096, GPU, quick=True),
-    _product("fp8", 8192, 8192, 8192, GPU, quick=True),
-    _product("int8", 8192, 8192, 8192, GPU, quick=True),
-    _product("fp64", 4096, 4096, 4096, GPU),
-    _product("bf16", 4096, 4096, 4096, GPU),
-    _product("bf16", 16384, 8192, 1280, GPU),
-    _product("bf16", 4096, 14336, 4096, GPU),
-    _product("bf16", 4096, 4096, 14336, GPU),
-    _product("bf16", 16, 14336, 4096, GPU, quick=True),
-    _product("bf16", 1, 14336, 4096, GPU),
-    _product("fp32", 512, 512, 512, CPU, quick=True),
-    _product("fp32", 2048, 2048, 2048, BOTH, quick=True),
-    _product("fp32", 1024, 1024, 1024, CPU),
-    _product("bf16", 2048, 2048, 2048, BOTH, quick=True),
-    _product("bf16", 1024, 1024, 1024, BOTH),
-    _product("int8", 1024, 1024, 1024, CPU, quick=True),
-    _product("fp32", 1, 4096, 4096, CPU, quick=True),
-    _product("fp64", 1024, 1024, 1024, CPU),
+    product_case("bf16", 8192, 8192, 8192, GPU, quick=True),
+    product_case("fp16", 8192, 8192, 8192, GPU, quick=True),
+    product_case("tf32", 8192, 8192, 8192, GPU, quick=True),
+    product_case("fp32", 4096, 4096, 4096, GPU, quick=True),
+    product_case("fp8", 8192, 8192, 8192, GPU, quick=True),
+    product_case("int8", 8192, 8192, 8192, GPU, quick=True),
+    product_case("fp64", 4096, 4096, 4096, GPU),
+    product_case("bf16", 4096, 4096, 4096, GPU),
+    product_case("bf16", 16384, 8192, 1280, GPU),
+    product_case("bf16", 4096, 14336, 4096, GPU),
+    product_case("bf16", 4096, 4096, 14336, GPU),
+    product_case("bf16", 16, 14336, 4096, GPU, quick=True),
+    product_case("bf16", 1, 14336, 4096, GPU),
+    product_case("fp32", 512, 512, 512, CPU, quick=True),
+    product_case("fp32", 2048, 2048, 2048, BOTH, quick=True),
+    product_case("fp32", 1024, 1024, 1024, CPU),
+    product_case("bf16", 2048, 2048, 2048, BOTH, quick=True),
+    product_case("bf16", 1024, 1024, 1024, BOTH),
+    product_case("int8", 1024, 1024, 1024, CPU, quick=True),
+    product_case("fp32", 1, 4096, 4096, CPU, quick=True),
+    product_case("fp64", 1024, 1024, 1024, CPU),
     # attention
     _attention("prefill", "bf16", 4, 32, 8, 4096, 4096, GPU, quick=True),
     _attention("prefill", "bf16", 1, 32, 8, 16384, 16384, GPU),
@@ -183,7 +183,7 @@ def calibration_cases(dtype: str, kind: str, n: int = CALIBRATION_PRODUCTS) -> t
         m, n_, k = (sides[int(len(sides) * u)] for sides, u in zip((ms, ns, ks), at, strict=True))
         if kind == "cpu" and 2.0 * m * n_ * k > LARGEST_CPU_FLOP:
             continue
-        case = _product(dtype, m, n_, k, frozenset({kind}))
+        case = product_case(dtype, m, n_, k, frozenset({kind}))
         made.setdefault(case.key, case)
     top = 30 if kind == "cuda" else 28
     streams = tuple(_sized("memory", "copy", "", 2.0**power, frozenset({kind})) for power in range(20, top + 1))

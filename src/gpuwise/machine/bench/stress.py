@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuwise.machine.bench.cases import BenchCase, _product
+from gpuwise.machine.bench.cases import BenchCase, product_case
 from gpuwise.machine.bench.prepared_case import NotHereError, PreparedCase
 from gpuwise.machine.bench.run import PrepareCase, prepare_case, reason_of
 from gpuwise.machine.bench.subjects import Subject
@@ -21,8 +21,11 @@ from gpuwise.machine.devices.readings import Sample
 from gpuwise.records.record import Record
 
 CASES_BY_KIND: dict[str, tuple[BenchCase, ...]] = {
-    "cuda": (_product("bf16", 8192, 8192, 8192, frozenset({"cuda"})), _product("fp32", 4096, 4096, 4096, frozenset({"cuda"}))),
-    "cpu": (_product("fp32", 1024, 1024, 1024, frozenset({"cpu"})),),
+    "cuda": (
+        product_case("bf16", 8192, 8192, 8192, frozenset({"cuda"})),
+        product_case("fp32", 4096, 4096, 4096, frozenset({"cuda"})),
+    ),
+    "cpu": (product_case("fp32", 1024, 1024, 1024, frozenset({"cpu"})),),
 }
 """What is repeated: the first that the device has."""
 WATCH_S = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from types import FrameType
 
 
@@ -14,7 +14,7 @@ class MeasurementTimeout(BaseException):
 
 
 @contextlib.contextmanager
-def time_limit(seconds: float | None) -> Iterator[None]:
+def time_limit(seconds: float | None) -> Generator[None, None, None]:
     """Context manager that raises MeasurementTimeout in its block after ``seconds`` (wall clock). None: no limit.
 
     Nothing is raised outside the main thread and on systems without such a timer (Windows); one long call into a library

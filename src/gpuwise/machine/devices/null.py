@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gpuwise.errors import DeviceLostError, InputError
@@ -121,8 +121,9 @@ class NullDevices:
         return replace(made, **card.identity)
 
 
-def _known(of: type, changes: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in changes.items() if k in of.__dataclass_fields__}
+def _known(of: type[Sample | Health], changes: Mapping[str, Any]) -> dict[str, Any]:
+    names = {f.name for f in fields(of)}
+    return {k: v for k, v in changes.items() if k in names}
 
 
 def _capability(accelerator: Accelerator) -> tuple[int, int] | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from typing import cast
 
 from gpuwise.machine.doctor.checks.table import examine, verdict_of
 from gpuwise.machine.doctor.finding import EXIT_CODES, Finding, Fix, Severity, Verdict
@@ -145,9 +146,9 @@ def plain(value: object) -> object:
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in cast("Mapping[object, object]", value).items()}
     if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
+        return [plain(v) for v in cast("Sequence[object]", value)]
     return value
 
 

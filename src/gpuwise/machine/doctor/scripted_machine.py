@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from gpuwise.errors import DeviceError
 from gpuwise.machine.devices.find import DeviceSearch
@@ -55,7 +55,7 @@ class ScriptedMachine:
         merged: dict[str, Any] = {}
         for name, change in changes.items():
             if isinstance(change, Mapping):
-                both = {**getattr(self.host, name), **change}
+                both: dict[str, Any] = {**getattr(self.host, name), **cast("Mapping[str, Any]", change)}
                 merged[name] = {k: v for k, v in both.items() if v is not None}
             else:
                 merged[name] = change

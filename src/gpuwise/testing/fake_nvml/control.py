@@ -1,3 +1,5 @@
+# pyright: reportPrivateUsage=false
+# a FakeGpu is a part of its FakeNvml; what pynvml has loaded is under private names
 """Script the cards while clients look at them."""
 
 from __future__ import annotations
@@ -6,7 +8,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -316,7 +318,7 @@ class FakeNvml:
         self._board.reset_calls()
 
     @contextmanager
-    def change(self) -> Iterator[None]:
+    def change(self) -> Generator[None, None, None]:
         """Several changes that clients see at once."""
         self._batch += 1
         try:
@@ -326,7 +328,7 @@ class FakeNvml:
             self._changed()
 
     @contextmanager
-    def in_process(self) -> Iterator[None]:
+    def in_process(self) -> Generator[None, None, None]:
         """Let pynvml in this process use these cards; what it had loaded is put back.
 
         The library stays mapped until the process ends (its code and, once written to, its state: some hundred kB): another
@@ -334,7 +336,7 @@ class FakeNvml:
         """
         import ctypes
 
-        import pynvml
+        import pynvml  # pyright: ignore[reportMissingTypeStubs]
 
         kept = {name: getattr(pynvml, name) for name in ("nvmlLib", "_nvmlLib_refcount", "_nvmlGetFunctionPointer_cache")}
         pynvml.nvmlLib = ctypes.CDLL(str(self.library))

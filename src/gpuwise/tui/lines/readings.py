@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from typing import cast
 
 from gpuwise.machine.devices.readings import EventReason, Health, Identity, Sample
 from gpuwise.machine.telemetry.causes.cause import Cause
@@ -57,7 +58,7 @@ def _section(title: str, of: Identity | Sample | Health, unknown: Mapping[str, s
             continue
         value = getattr(of, field.name)
         if isinstance(value, Mapping):
-            for name, seconds in value.items():
+            for name, seconds in cast("Mapping[str, float]", value).items():
                 out += _row(f"clocks held by {name.replace('_', ' ').lower()}", format_duration(seconds), "", width)
             continue
         reason = "" if value is not None else unknown.get(field.name, "the driver does not say")
@@ -137,7 +138,7 @@ def _words(name: str, value: object) -> str:
     if name == "performance_state":
         return f"P{value}"
     if isinstance(value, tuple):
-        return ".".join(str(v) for v in value)
+        return ".".join(str(v) for v in cast("tuple[object, ...]", value))
     if isinstance(value, int | float):
         if name in _SHARES:
             return f"{value * 100:.0f} %"

@@ -64,7 +64,8 @@ def cut(text: str, width: int) -> str:
         return text if len(text) <= width else text[: width - 1] + "…"
     if width_of(text) <= width:
         return text
-    kept, used = [], 0
+    kept: list[str] = []
+    used = 0
     for c in text:
         w = width_of(c)
         if used + w > width - 1:

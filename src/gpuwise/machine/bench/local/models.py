@@ -143,7 +143,7 @@ def build_model(case: LocalCase) -> torch.nn.Module:
 
 
 def _torchvision(name: str, _: dict[str, int]) -> torch.nn.Module:
-    from gpuwise.calibrate.networks.support import torchvision
+    from gpuwise.workload.capture.packages import torchvision
 
     home = torchvision().models
 
@@ -157,15 +157,15 @@ def _torchvision(name: str, _: dict[str, int]) -> torch.nn.Module:
 
 
 def _timm(name: str, _: dict[str, int]) -> torch.nn.Module:
-    from gpuwise.calibrate.networks.support import timm
+    from gpuwise.workload.capture.packages import timm
 
     return timm().create_model(name, pretrained=False)
 
 
 def _transformers(kind: str, dimensions: dict[str, int]) -> torch.nn.Module:
-    from gpuwise.calibrate.networks import support as zoo_support
+    from gpuwise.workload.capture.packages import transformers
 
-    library = zoo_support.transformers()
+    library = transformers()
     config = library.AutoConfig.for_model(kind, **dimensions)
     config.use_cache = False
     family = {"bert": "AutoModelForMaskedLM", "t5": "AutoModelForSeq2SeqLM"}.get(kind, "AutoModelForCausalLM")

@@ -292,20 +292,26 @@ class Library:
             raise Refused(code)
 
 
+def _pynvml() -> Any:
+    """The module of nvidia-ml-py, which has no types."""
+    import pynvml  # pyright: ignore[reportMissingTypeStubs]
+
+    return pynvml
+
+
 def _load() -> None:
     """Let nvidia-ml-py load the library, or load it from where the loader does not look."""
-    import pynvml
-
-    if pynvml.nvmlLib is not None:
+    nvml = _pynvml()
+    if nvml.nvmlLib is not None:
         return
     try:
-        pynvml._LoadNvmlLibrary()
+        nvml._LoadNvmlLibrary()
         return
-    except pynvml.NVMLError:
+    except nvml.NVMLError:
         pass
     for path in ELSEWHERE:
         try:
-            pynvml.nvmlLib = CDLL(path)
+            nvml.nvmlLib = CDLL(path)
             return
         except OSError:
             continue
@@ -314,11 +320,10 @@ def _load() -> None:
 
 def _find(name: str) -> Callable[..., int]:
     """A function of the loaded library; one that it does not have refuses every call."""
-    import pynvml
-
+    nvml = _pynvml()
     try:
-        return pynvml._nvmlGetFunctionPointer(name)
-    except pynvml.NVMLError:
+        return nvml._nvmlGetFunctionPointer(name)
+    except nvml.NVMLError:
 
         def refuse(*_: object) -> int:
             return FUNCTION_NOT_FOUND

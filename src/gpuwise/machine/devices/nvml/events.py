@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from ctypes import c_ulonglong
 
@@ -31,7 +31,7 @@ class XidWatch:
         """Handle -> bus id."""
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self) -> Generator[None, None, None]:
         """Nobody waits while the library is stopped; the set is made anew afterwards."""
         with self._lock:
             self._free()

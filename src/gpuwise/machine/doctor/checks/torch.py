@@ -238,7 +238,7 @@ def twice(m: Machine) -> Iterator[Finding]:
         return
     copies = [p for p in m.python.packages if p.name == "torch"]
     conda = next((p for p in m.python.packages if p.name == "pytorch" and p.place == "conda"), None)
-    versions = {p.version.partition("+")[0] for p in copies} | ({conda.version} if conda else set())
+    versions = {p.version.partition("+")[0] for p in copies} | ({conda.version} if conda else set[str]())
     if len(copies) > 1 or (conda and len(versions) > 1):
         where = [f"torch {p.version} in {p.place}" for p in copies] + ([f"pytorch {conda.version} by conda"] if conda else [])
         remove = (f"{fixes.pip(m)} uninstall -y torch",) * len(copies)

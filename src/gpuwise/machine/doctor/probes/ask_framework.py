@@ -6,35 +6,39 @@ It imports frameworks by name only, since this package itself must not depend on
 last ``stage`` says how far it came when it crashes or hangs.
 """
 
+from __future__ import annotations
+
 import faulthandler
 import importlib
 import json
 import os
 import sys
 import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
 
 
-def say(**what):
+def say(**what: Any) -> None:
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 
 
-def quietly(call, default=None):
+def quietly(call: Callable[[], Any], default: Any = None) -> Any:
     try:
         return call()
     except Exception:  # noqa: BLE001  whatever a foreign library raises is an answer
         return default
 
 
-def words(error):
+def words(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
 
 
-def try_on(devices, run):
+def try_on(devices: Iterable[tuple[int, Any]], run: Callable[[Any], bool]) -> list[dict[str, Any]]:
     """Runs a product on each device: [{"index", "ran", "error"}]."""
-    found = []
+    found: list[dict[str, Any]] = []
     for index, device in devices:
-        entry = {"index": index, "ran": None, "error": None}
+        entry: dict[str, Any] = {"index": index, "ran": None, "error": None}
         try:
             entry["ran"] = bool(run(device))
         except Exception as error:  # noqa: BLE001
@@ -45,8 +49,8 @@ def try_on(devices, run):
     return found
 
 
-def ask_torch():
-    torch = importlib.import_module("torch")
+def ask_torch() -> None:
+    torch: Any = importlib.import_module("torch")
 
     c = torch._C
     flags = quietly(lambda: c._cuda_getArchFlags()) if torch.version.cuda else None
@@ -79,7 +83,7 @@ def ask_torch():
                 error = words(raised)
     texts = [" ".join(str(w.message).split())[:600] for w in caught if "CUDA" in str(w.message) or "cuda" in str(w.message)]
     error = " | ".join([*texts, error] if error else texts) or None
-    cards = []
+    cards: list[dict[str, Any]] = []
     for i in range(count):
         p = quietly(lambda i=i: torch.cuda.get_device_properties(i))
         if p is not None:
@@ -88,15 +92,15 @@ def ask_torch():
             )
     say(stage="run", available=available, count=count, error=error, devices=cards)
 
-    def product(device):
+    def product(device: Any) -> bool:
         x = torch.ones(64, 64, device=device)
         return float((x @ x).sum()) == 64.0**3
 
     say(stage="done", ran=try_on([(i, f"cuda:{i}") for i in range(count)], product))
 
 
-def ask_tensorflow():
-    tf = importlib.import_module("tensorflow")
+def ask_tensorflow() -> None:
+    tf: Any = importlib.import_module("tensorflow")
 
     build = quietly(lambda: dict(tf.sysconfig.get_build_info()), {})
     say(
@@ -112,7 +116,7 @@ def ask_tensorflow():
     found = tf.config.list_physical_devices("GPU")
     say(stage="run", available=bool(found), count=len(found))
 
-    def product(device):
+    def product(device: Any) -> bool:
         with tf.device(device):
             x = tf.ones((64, 64))
             return float(tf.reduce_sum(tf.matmul(x, x))) == 64.0**3
@@ -120,8 +124,8 @@ def ask_tensorflow():
     say(stage="done", ran=try_on([(i, f"/GPU:{i}") for i in range(len(found))], product))
 
 
-def ask_jax():
-    jax = importlib.import_module("jax")
+def ask_jax() -> None:
+    jax: Any = importlib.import_module("jax")
 
     say(stage="build", version=jax.__version__, file=jax.__file__)
     say(stage="devices")
@@ -133,15 +137,15 @@ def ask_jax():
     gpus = [d for d in found if d.platform in ("gpu", "cuda", "rocm")]
     say(stage="run", available=bool(gpus), count=len(gpus), backend=jax.default_backend(), cuda=None)
 
-    def product(device):
+    def product(device: Any) -> bool:
         x = jax.device_put(jax.numpy.ones((64, 64)), device)
         return float((x @ x).sum()) == 64.0**3
 
     say(stage="done", ran=try_on(list(enumerate(gpus)), product))
 
 
-def ask_cupy():
-    cupy = importlib.import_module("cupy")
+def ask_cupy() -> None:
+    cupy: Any = importlib.import_module("cupy")
 
     version = quietly(lambda: cupy.cuda.runtime.runtimeGetVersion())
     cuda = f"{version // 1000}.{version % 1000 // 10}" if version and not cupy.cuda.runtime.is_hip else None
@@ -154,7 +158,7 @@ def ask_cupy():
         return
     say(stage="run", available=count > 0, count=count)
 
-    def product(index):
+    def product(index: int) -> bool:
         with cupy.cuda.Device(index):
             x = cupy.ones((64, 64), dtype=cupy.float32)
             return float((x @ x).sum()) == 64.0**3
@@ -162,7 +166,7 @@ def ask_cupy():
     say(stage="done", ran=try_on([(i, i) for i in range(count)], product))
 
 
-def main(name):
+def main(name: str) -> None:
     faulthandler.enable()
     # the folder one happens to stand in must not stand in for a package
     sys.path[:] = [p for p in sys.path if p]

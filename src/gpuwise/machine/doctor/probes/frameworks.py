@@ -6,9 +6,9 @@ import json
 import signal
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 
 from gpuwise.machine.doctor.host import CommandResult, Host
 from gpuwise.machine.doctor.observation import Framework
@@ -42,7 +42,7 @@ def ask_frameworks(host: Host, python: str, names: Iterable[str], limit_s: float
     if not wanted:
         return ()
     with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
-        return tuple(pool.map(lambda name: ask(host, python, name, limit_s), wanted))
+        return tuple(pool.map(partial(ask, host, python, limit_s=limit_s), wanted))
 
 
 def ask(host: Host, python: str, name: str, limit_s: float) -> Framework:
@@ -66,7 +66,7 @@ def understand(name: str, ran: CommandResult) -> Framework:
         except ValueError:
             continue
         if isinstance(said, dict):
-            answer |= _known(said)
+            answer |= _known(cast("dict[str, Any]", said))
     stage = str(answer.pop("stage", "start"))
     failed = str(answer.pop("failed", ""))
     last = " ".join(ran.err.split())[-_LAST_WORDS:]
@@ -92,10 +92,12 @@ def _known(said: dict[str, Any]) -> dict[str, Any]:
     for name in ("devices", "ran"):
         rows = said.get(name)
         if isinstance(rows, list):
-            kept[name] = [r for r in rows if isinstance(r, dict) and isinstance(r.get("index"), int)]
+            entries = [cast("dict[str, Any]", r) for r in cast("list[object]", rows) if isinstance(r, dict)]
+            kept[name] = [entry for entry in entries if isinstance(entry.get("index"), int)]
     for device in kept.get("devices", ()):
         pair = device.get("capability")
-        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(n, int) for n in pair)):
+        numbers = cast("list[object]", pair) if isinstance(pair, list) else []
+        if len(numbers) != 2 or not all(isinstance(n, int) for n in numbers):
             device["capability"] = None
     return kept
 

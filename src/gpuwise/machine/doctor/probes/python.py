@@ -76,7 +76,7 @@ def _packages(host: Host, places: Iterable[str], machine: str) -> Iterable[Packa
             project = re.sub(r"[-_.]+", "-", project).lower()
             if not _INTERESTING.fullmatch(project):
                 continue
-            pins = _pins(host.read(f"{place}/{name}/METADATA") or "", machine) if project in _PINNED else {}
+            pins = _pins(host.read(f"{place}/{name}/METADATA") or "", machine) if project in _PINNED else dict[str, str]()
             tags: tuple[str, ...] = ()
             if project == "torch":
                 built = (re.match(r"_C\.(cpython-\d+)", n) for n in host.names(f"{place}/torch"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from typing import cast
 
 from gpuwise.machine.devices.control_groups import engines_of, read_limits
 from gpuwise.machine.devices.memory import memory_of
@@ -92,16 +93,19 @@ def read_resources(host: Host) -> Resources:
     )
 
 
+def _object(value: object) -> Mapping[str, object]:
+    """A JSON object; an empty one where the value is something else."""
+    return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
+
+
 def read_docker(host: Host) -> Docker:
     """Docker and NVIDIA's container toolkit, as far as files tell without root."""
     try:
-        loaded = json.loads(host.read("/etc/docker/daemon.json") or "{}")
+        daemon = _object(json.loads(host.read("/etc/docker/daemon.json") or "{}"))
     except ValueError:
-        loaded = {}
-    named = loaded.get("runtimes") if isinstance(loaded, dict) else None
-    runtimes: Mapping[str, object] = named if isinstance(named, dict) else {}
-    nvidia = runtimes.get("nvidia")
-    program = str(nvidia.get("path") or "") if isinstance(nvidia, dict) else ""
+        daemon = dict[str, object]()
+    runtimes = _object(daemon.get("runtimes"))
+    program = str(_object(runtimes.get("nvidia")).get("path") or "")
     missing = bool(program) and not (host.which(program) or host.exists(program))
     cdi = any(name.startswith("nvidia") for place in ("/etc/cdi", "/var/run/cdi", "/run/cdi") for name in host.names(place))
     return Docker(

@@ -106,7 +106,8 @@ def _own(
     made: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in OWN}
     for card in frame.cards:
         own = labels[card.number]
-        for reason, held_s in (card.health.held_back_s if card.health is not None else {}).items():
+        held_back_s = card.health.held_back_s if card.health is not None else dict[str, float]()
+        for reason, held_s in held_back_s.items():
             made["gpuwise_gpu_clocks_held_seconds_total"].append((own | {"reason": reason.lower()}, held_s))
         for row in card.processes or ():
             if row.gpu.memory_bytes is not None:

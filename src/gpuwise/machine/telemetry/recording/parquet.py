@@ -1,3 +1,6 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+# pyarrow has no types
 """A recording as one Parquet file: a row a card and refresh, for data frames. pyarrow is imported only here, at the end.
 
 While the watch runs everything goes to ``FILE.journal``, a recording in SQLite, so that a program that dies loses nothing: such

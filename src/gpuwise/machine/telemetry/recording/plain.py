@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from gpuwise.errors import DataError
 
@@ -19,7 +19,8 @@ Read = Callable[[Any], Any]
 def to_plain(value: Any) -> Any:
     """A value as JSON knows it: dataclasses as dictionaries, enums by their value, tuples as lists. NaN and infinities, which
     JSON does not know, are unknown: None."""
-    return _writer(type(value))(value)
+    kind = type(value)  # pyright: ignore[reportUnknownVariableType]
+    return _writer(kind)(value)  # pyright: ignore[reportUnknownArgumentType]
 
 
 @cache
@@ -43,12 +44,12 @@ def _writer(kind: type) -> Callable[[Any], Any]:
 
 def _part(value: Any) -> Any:
     # most are these: to look the type up for each would be most of the work
-    kind = type(value)
+    kind = type(value)  # pyright: ignore[reportUnknownVariableType]
     if kind in _AS_THEY_ARE:
         return value
     if kind is float:
         return value if math.isfinite(value) else None
-    return _writer(kind)(value)
+    return _writer(kind)(value)  # pyright: ignore[reportUnknownArgumentType]
 
 
 _AS_THEY_ARE = frozenset((str, int, bool, type(None)))
@@ -86,10 +87,10 @@ def _reader(hint: Any) -> Read:
         return _tuple(inner)
     if origin is not None and issubclass(origin, Mapping):
         key, item = _reader(inner[0]), _reader(inner[1])
-        return lambda v: {key(k): item(x) for k, x in _expect(v, Mapping).items()}
+        return lambda v: {key(k): item(x) for k, x in cast("Mapping[Any, Any]", _expect(v, Mapping)).items()}
     if isinstance(hint, type) and issubclass(hint, Enum):
         return lambda v: _enum(hint, v)
-    if dataclasses.is_dataclass(hint):
+    if dataclasses.is_dataclass(hint):  # pyright: ignore[reportUnknownArgumentType]
         return _record(hint)  # type: ignore[arg-type]
     if hint is float:
         return lambda v: float(_expect(v, (int, float)))

@@ -259,7 +259,7 @@ class Replay:
         frame = self._monitor.refresh()
         identities = self._recording.identities(sequence)
         words = self._recording.words
-        xids = words(row["xids_words"]) or []
+        xids: list[tuple[int, Any]] = words(row["xids_words"]) or []
         self._last = replace(
             frame,
             sequence=sequence,
