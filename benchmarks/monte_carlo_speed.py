@@ -19,7 +19,7 @@ import numpy as np
 
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.money.rent_or_own.demand import Demand
-from gpuwise.money.rent_or_own.ownership import own_of
+from gpuwise.money.rent_or_own.ownership import catalogue_ownership
 from gpuwise.money.rent_or_own.renting import rent_of
 from gpuwise.money.rent_or_own.scenarios import rent_or_own
 
@@ -28,7 +28,7 @@ SCENARIOS, MONTHS, BUDGET_S = 100_000, 36, 0.5
 
 def main(repeats: int = 7) -> int:
     node, today = find_cluster("8xH100-SXM"), datetime.date(2026, 11, 21)
-    own = own_of(node, gpu_usd=27_000.0)
+    own = catalogue_ownership(node, gpu_usd=27_000.0)
     plain = rent_of(node, today, usd_per_hour=3.0, reserved=())
     every = rent_of(node, today, usd_per_hour=3.0, reserved=("1y", "3y"), spot=True)
     cases = [

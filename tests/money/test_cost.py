@@ -13,11 +13,11 @@ from gpuwise.facts.offers.offer import offers_for
 from gpuwise.money.cost import (
     STALE_DAYS,
     best_offers,
-    given_price,
     price_of,
     provider_price,
     rent,
     typical_price,
+    user_price,
 )
 from gpuwise.predict.estimate import Estimate
 
@@ -64,13 +64,13 @@ def test_offers_of_whole_systems_come_first() -> None:
 @pytest.mark.parametrize("usd", [0.0, -1.0, math.nan, math.inf])
 def test_a_price_must_be_positive(usd: float) -> None:
     with pytest.raises(InputError):
-        given_price(usd)
+        user_price(usd)
 
 
 @given(hours=st.floats(1e-3, 1e5), n=st.integers(1, 10_000), usd=st.floats(0.01, 100))
 def test_rent_is_time_times_price(hours: float, n: int, usd: float) -> None:
     time_s = Estimate.from_log_sigma(hours * 3600, 0.1, "fitted")
-    cost = rent(time_s, n, given_price(usd))
+    cost = rent(time_s, n, user_price(usd))
     assert cost.expected == pytest.approx(hours * n * usd)
     assert cost.high / cost.expected == pytest.approx(time_s.high / time_s.expected)
     assert cost.basis == "specified"

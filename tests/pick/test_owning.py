@@ -10,7 +10,7 @@ from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.offers.notebooks import notebooks
 from gpuwise.facts.offers.purchases import typical_purchase_usd
-from gpuwise.money.cost import given_price
+from gpuwise.money.cost import user_price
 from gpuwise.money.rent_or_own.uncertain_inputs import economics
 from gpuwise.pick.candidates import Way, as_sold, placed
 from gpuwise.pick.limits import parse_have
@@ -18,7 +18,7 @@ from gpuwise.pick.owning import Terms, bill, box_usd, least_bill_usd, resale_sha
 from gpuwise.predict.estimate import Estimate
 
 CARD = accelerators()["rtx-3090"]
-RENTED = Way(CARD, "rent", rent=given_price(0.5))
+RENTED = Way(CARD, "rent", rent=user_price(0.5))
 BOUGHT = Way(CARD, "buy", "used", purchase=typical_purchase_usd("rtx-3090", "used"))
 DAY = Estimate(80_000.0, 86_400.0, 90_000.0, "derived")
 

@@ -12,10 +12,10 @@ import pytest
 
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.offers.storage import storage_price
-from gpuwise.money.cost import given_price
+from gpuwise.money.cost import user_price
 from gpuwise.money.rent_or_own.comparison import RentOrOwn
 from gpuwise.money.rent_or_own.demand import Demand
-from gpuwise.money.rent_or_own.ownership import own_of
+from gpuwise.money.rent_or_own.ownership import catalogue_ownership
 from gpuwise.money.rent_or_own.renting import rent_of
 from gpuwise.money.rent_or_own.scenarios import rent_or_own
 from gpuwise.money.run.cost import Run, RunCost, run_cost
@@ -37,7 +37,7 @@ def _comparison(model: str | None) -> Comparison:
 def _owned() -> RentOrOwn:
     cluster = find_cluster("8xH100-SXM")
     demand = Demand(10_000.0, peak_over_mean=2.0)
-    return rent_or_own(demand, own_of(cluster), rent_of(cluster, TODAY), 36, n_scenarios=2000, accelerator="H100")
+    return rent_or_own(demand, catalogue_ownership(cluster), rent_of(cluster, TODAY), 36, n_scenarios=2000, accelerator="H100")
 
 
 @cache
@@ -48,7 +48,7 @@ def _billed() -> RunCost:
         Run(
             time_s=Estimate(1.2e6, 1.5e6, 1.9e6, "derived"),
             cluster=find_cluster("64xH100-SXM"),
-            price=given_price(3.5),
+            price=user_price(3.5),
             state_bytes=1.3e11,
             weight_bytes=1.6e10,
             data_bytes=4e12,

@@ -6,7 +6,7 @@ import pytest
 from gpuwise.cli.step.timeline_sketch import columns, show_timeline
 from gpuwise.errors import InputError
 from gpuwise.predict.memory.timeline import MemoryTimeline, Peak, PhaseSpan
-from gpuwise.report.memory_timeline import thinned, timeline_drawing, timeline_page, write_timeline
+from gpuwise.report.memory_timeline import thin, timeline_drawing, timeline_page, write_timeline
 
 pytest.importorskip("matplotlib")
 GIB = 1 << 30
@@ -50,10 +50,10 @@ def test_the_page_escapes_names_and_lists_categories():
 
 def test_thinning_keeps_the_peak_and_the_ends():
     full = timeline()
-    rows, values, reserved = thinned(full, 100)
+    rows, values, reserved = thin(full, 100)
     assert rows[0] == 0 and rows[-1] == full.n_rows - 1 and full.peak.row in rows
     assert values.sum(axis=0).max() == full.peak.requested_bytes and len(rows) <= 103 and reserved.shape == rows.shape
-    assert thinned(timeline(50))[0].size == 50
+    assert thin(timeline(50))[0].size == 50
 
 
 def test_files(tmp_path):

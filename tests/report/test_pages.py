@@ -14,7 +14,7 @@ from gpuwise.money.run.cost import RunCost
 from gpuwise.pick.compare.comparison import Comparison
 from gpuwise.pick.compare.rows import say
 from gpuwise.report.compare_page import compare_page, write_compare_figures, write_compare_page
-from gpuwise.report.cost_figures import cost_drawings, dollars, shown_options
+from gpuwise.report.cost_figures import cost_drawings, dollars, main_options
 from gpuwise.report.cost_page import cost_page, rent_or_own_words, run_words, write_cost_figure, write_cost_page
 from gpuwise.report.run_figures import run_drawings
 from gpuwise.units import format_usd
@@ -65,7 +65,7 @@ def test_the_figures_of_rent_or_own(owned: RentOrOwn) -> None:
         assert bar.label.split()[0] in found["tornado"].svg and bar.label in found["tornado"].description
     for option in owned.options:
         assert dollars(option.total_usd.expected) in found["breakdown"].svg
-    assert {o.name for o in shown_options(owned)} >= {"own", "on-demand"}
+    assert {o.name for o in main_options(owned)} >= {"own", "on-demand"}
     cheapest = owned.mix_counts[int(np.argmin(owned.mix_usd[1]))]
     assert f"own {cheapest:,.0f}" in found["mix"].caption
 

@@ -62,7 +62,7 @@ def _iso(date: datetime.date | None) -> str | None:
     return None if date is None else date.isoformat()
 
 
-def given_price(usd_per_hour: float) -> Price:
+def user_price(usd_per_hour: float) -> Price:
     """A price the person gave. Raises InputError unless it is positive and finite."""
     if not (math.isfinite(usd_per_hour) and usd_per_hour > 0):
         raise InputError(
@@ -138,7 +138,7 @@ def price_of(
     """The price to plan with: the one given, a provider's, the person's own contract, or the typical one;
     None when nobody rents the accelerator."""
     if usd_per_hour is not None:
-        return given_price(usd_per_hour)
+        return user_price(usd_per_hour)
     if provider is not None:
         return provider_price(cluster, provider, today)
     try:

@@ -93,7 +93,7 @@ def cluster_power(
     if each is None or cluster.accelerator.tdp_w is None:
         return None
     place = site or default_site(cluster)
-    effectiveness = given_pue(pue) if pue is not None else of_quantity(place.pue)
+    effectiveness = user_pue(pue) if pue is not None else of_quantity(place.pue)
     accelerators = each.scaled(float(cluster.n_accelerators))
     hosts = host_power_w(cluster)
     computers = sum_independent([accelerators, hosts])
@@ -147,7 +147,7 @@ def default_site(cluster: Cluster) -> Site:
     return sites()["home" if is_personal(cluster) else "data-centre"]
 
 
-def given_pue(pue: float) -> Estimate:
+def user_pue(pue: float) -> Estimate:
     """A person's own power usage effectiveness. Raises InputError outside 1 to 4."""
     if not (math.isfinite(pue) and 1.0 <= pue <= MOST_PUE):
         raise InputError(

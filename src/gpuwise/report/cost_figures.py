@@ -85,7 +85,7 @@ def _dollar_axis(axis: object) -> None:
     axis.set_major_formatter(tick_labels(dollars))
 
 
-def shown_options(result: RentOrOwn) -> list[Option]:
+def main_options(result: RentOrOwn) -> list[Option]:
     """Own, renting on demand, and the cheapest of the others, cheapest first."""
     must = {"own", "on-demand"}
     others = [o for o in result.options if o.name not in must][: LINES - len(must)]
@@ -93,7 +93,7 @@ def shown_options(result: RentOrOwn) -> list[Option]:
 
 
 def _over_time(result: RentOrOwn) -> Drawing:
-    options = shown_options(result)
+    options = main_options(result)
     even = result.break_even.months
 
     def paint(figure: Figure) -> None:

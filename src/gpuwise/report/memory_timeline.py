@@ -81,7 +81,7 @@ def _share(part: float, whole: float) -> str:
 
 def timeline_drawing(timeline: MemoryTimeline) -> Drawing:
     """Stacked areas by category from below, the reserved memory above, phases along the top, the peak marked."""
-    at, values, reserved = thinned(timeline)
+    at, values, reserved = thin(timeline)
     scale, unit = (GIB, "GiB") if float(timeline.total_bytes.max(initial=1)) >= GIB else (MIB, "MiB")
 
     def paint(figure: Figure) -> None:
@@ -147,7 +147,7 @@ def _limits(ax: Axes, timeline: MemoryTimeline, x: Any, top: Any, reserved: Any,
     ax.grid(visible=False, axis="x")
 
 
-def thinned(timeline: MemoryTimeline, points: int = MAX_POINTS) -> tuple[Any, Any, Any]:
+def thin(timeline: MemoryTimeline, points: int = MAX_POINTS) -> tuple[Any, Any, Any]:
     """(rows, [C, P] bytes, [P] reserved): of each stretch of rows, the one with most in use; the first, last and peak stay."""
     count = timeline.n_rows
     if count <= points:

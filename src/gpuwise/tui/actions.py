@@ -179,7 +179,7 @@ class Actions(Application):
     def _charted(self) -> list[str]:
         """Names of the readings there is something to chart of; first the one for several."""
         card = None if self.shot is None else selected_card(self.shot.frame, self.state)
-        names = [] if card is None else [m.name for m in charts.known_metrics(card)]
+        names = [] if card is None else [m.name for m in charts.available_metrics(card)]
         return names or ["use"] if self.state.all_cards else ["", *names]
 
     def action_all_cards(self) -> None:

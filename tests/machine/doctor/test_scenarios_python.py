@@ -9,7 +9,15 @@ import pytest
 from gpuwise.machine.devices.null import NullCard
 from gpuwise.machine.doctor.host import CommandResult
 from gpuwise.machine.doctor.report import diagnose
-from gpuwise.machine.doctor.scripted_machine import PYTHON, SITE, ScriptedMachine, answer, broken, scripted_machine, torch
+from gpuwise.machine.doctor.scripted_machine import (
+    PYTHON,
+    SITE,
+    ScriptedMachine,
+    answer,
+    broken_framework,
+    scripted_machine,
+    torch,
+)
 
 from .asserting import assert_cause, assert_healthy
 
@@ -53,27 +61,27 @@ def amd(answers: tuple, **kwargs: object) -> ScriptedMachine:
 
 FAULTY: dict[str, tuple[Callable[[], ScriptedMachine], str, tuple[str, ...]]] = {
     "torch crashes when imported": (
-        lambda: scripted_machine(answers=[broken("torch", "2.13.0", CRASH)]),
+        lambda: scripted_machine(answers=[broken_framework("torch", "2.13.0", CRASH)]),
         "torch-crashes",
         ("pip uninstall -y torch", "pip install torch=="),
     ),
     "torch crashes on an old processor": (
-        lambda: scripted_machine(answers=[broken("torch", "2.13.0", ILLEGAL)]),
+        lambda: scripted_machine(answers=[broken_framework("torch", "2.13.0", ILLEGAL)]),
         "torch-crashes",
         ("pip install torch==",),
     ),
     "torch hangs when imported": (
-        lambda: scripted_machine(answers=[broken("torch", "2.13.0", HANG)]),
+        lambda: scripted_machine(answers=[broken_framework("torch", "2.13.0", HANG)]),
         "torch-hangs",
         ("-X faulthandler", "pip install torch=="),
     ),
     "torch does not import": (
-        lambda: scripted_machine(answers=[broken("torch", "2.13.0", FAILS)]),
+        lambda: scripted_machine(answers=[broken_framework("torch", "2.13.0", FAILS)]),
         "torch-import-fails",
         ("pip install torch==",),
     ),
     "torch compiled for another Python": (
-        lambda: scripted_machine(answers=[broken("torch", "2.13.0", WRONG_PYTHON)]).but(
+        lambda: scripted_machine(answers=[broken_framework("torch", "2.13.0", WRONG_PYTHON)]).but(
             files={f"{SITE}/torch/_C.cpython-310-x86_64-linux-gnu.so": ""}
         ),
         "torch-wrong-python",
@@ -121,7 +129,7 @@ FAULTY: dict[str, tuple[Callable[[], ScriptedMachine], str, tuple[str, ...]]] = 
     "older nvJitLink keeps torch from importing": (
         lambda: scripted_machine(
             answers=[
-                broken(
+                broken_framework(
                     "torch",
                     "2.8.0",
                     CommandResult(1, IMPORTING + '{"failed": "ImportError: undefined symbol: __nvJitLinkComplete_12_8"}\n'),

@@ -18,7 +18,7 @@ from gpuwise.money.footprint import footprint_of
 from gpuwise.money.rent_or_own.comparison import RentOrOwn
 from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, Demand
 from gpuwise.money.rent_or_own.engine import Batch, Mix, draw, draw_prices, uncertain_inputs_of
-from gpuwise.money.rent_or_own.ownership import Ownership, capital_recovery_factor, closed_form_usd_per_hour, own_of
+from gpuwise.money.rent_or_own.ownership import Ownership, capital_recovery_factor, catalogue_ownership, closed_form_usd_per_hour
 from gpuwise.money.rent_or_own.price_process import still
 from gpuwise.money.rent_or_own.renting import Renting, rent_of
 from gpuwise.money.rent_or_own.scenarios import rent_or_own
@@ -32,7 +32,7 @@ SURE = number("demand_spread", 1.0, "x", "demand over what was said")
 
 @cache
 def _own() -> Ownership:
-    return own_of(NODE, gpu_usd=27_000.0)
+    return catalogue_ownership(NODE, gpu_usd=27_000.0)
 
 
 @cache

@@ -11,7 +11,7 @@ import pytest
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.money.rent_or_own.counting import CostSteps, count_up
 from gpuwise.money.rent_or_own.demand import Demand
-from gpuwise.money.rent_or_own.ownership import own_of, simple_ownership
+from gpuwise.money.rent_or_own.ownership import catalogue_ownership, simple_ownership
 from gpuwise.money.rent_or_own.price_process import still
 from gpuwise.money.rent_or_own.renting import Renting, rent_of
 from gpuwise.money.rent_or_own.rules import BUY_ABOVE, RENT_BELOW, check_rule
@@ -32,7 +32,7 @@ def _hundred_thousand_hours() -> CostSteps:
     """80 GPUs at 10 k$ with 5 k$ a month against 10,000 hours at 2 $/h."""
     demand = Demand(10_000.0)
     bare = (replace(demand, spread=SURE), simple_ownership(10_000.0, 80, 5000.0), _bare_rent(2.0))
-    whole = (demand, replace(own_of(NODE, gpu_usd=10_000.0), owned_gpus=80), rent_of(NODE, TODAY, usd_per_hour=2.0))
+    whole = (demand, replace(catalogue_ownership(NODE, gpu_usd=10_000.0), owned_gpus=80), rent_of(NODE, TODAY, usd_per_hour=2.0))
     return count_up(bare, whole, 60, n=1024)
 
 
@@ -64,7 +64,7 @@ def test_what_else_is_counted_moves_the_break_even() -> None:
 def test_eighty_gpus_are_six_times_too_many() -> None:
     """Ten thousand hours a month are 14 GPUs at work, 16 with failures and gaps: those pay where 80 do not."""
     demand, rent = Demand(10_000.0), rent_of(NODE, TODAY, usd_per_hour=2.0)
-    own = own_of(NODE, gpu_usd=10_000.0)
+    own = catalogue_ownership(NODE, gpu_usd=10_000.0)
     answer = rent_or_own(demand, own, rent, 60, n_scenarios=4000)
     assert answer.option("own").owned_gpus == 16
     assert answer.own_wins > 0.6
@@ -79,7 +79,9 @@ def test_five_people_with_fifty_thousand_dollars() -> None:
     bare = rent_or_own(replace(demand, spread=SURE), simple_ownership(1599.0, 2, 0.0), _bare_rent(1.0), 36, n_scenarios=100)
     assert bare.break_even.months is not None
     assert bare.break_even.months.expected == pytest.approx(2 * 1599 / 800, rel=1e-6)
-    whole = rent_or_own(demand, own_of(CARDS, gpu_usd=1599.0), rent_of(CARDS, TODAY, usd_per_hour=1.0), 36, n_scenarios=4000)
+    whole = rent_or_own(
+        demand, catalogue_ownership(CARDS, gpu_usd=1599.0), rent_of(CARDS, TODAY, usd_per_hour=1.0), 36, n_scenarios=4000
+    )
     assert whole.option("own").owned_gpus == 2
     assert whole.break_even.months is not None and whole.break_even.months.expected > 2 * bare.break_even.months.expected
     assert whole.own_wins > 0.8
@@ -88,8 +90,8 @@ def test_five_people_with_fifty_thousand_dollars() -> None:
 
 def test_where_the_rules_of_thumb_hold() -> None:
     """Rent below 100 hours holds everywhere tried; buy above 1,000 holds for dear cards, not for servers of eight."""
-    cards = check_rule("RTX 4090", own_of(find_cluster("1x4090")), rent_of(CARDS, TODAY, usd_per_hour=0.45), 36)
-    servers = check_rule("H100", own_of(NODE, gpu_usd=30_000.0), rent_of(NODE, TODAY, usd_per_hour=3.9), 36)
+    cards = check_rule("RTX 4090", catalogue_ownership(find_cluster("1x4090")), rent_of(CARDS, TODAY, usd_per_hour=0.45), 36)
+    servers = check_rule("H100", catalogue_ownership(NODE, gpu_usd=30_000.0), rent_of(NODE, TODAY, usd_per_hour=3.9), 36)
     assert all(c.rent_holds for c in (*cards, *servers))
     assert [c.buy_holds for c in cards][-1] and not cards[0].buy_holds
     assert not any(c.buy_holds for c in servers)

@@ -15,7 +15,7 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.offers.storage import storage_price
 from gpuwise.facts.operations import operations, sites
 from gpuwise.money.combine import exactly
-from gpuwise.money.cost import given_price
+from gpuwise.money.cost import user_price
 from gpuwise.money.run.changes import changes, spot_usd_per_hour
 from gpuwise.money.run.cost import Run, run_cost
 from gpuwise.money.run.document import run_document
@@ -28,7 +28,7 @@ DAY_S = 86400.0
 RUN = Run(
     time_s=Estimate.from_log_sigma(10 * DAY_S, 0.1, "fitted"),
     cluster=NODE,
-    price=given_price(3.0),
+    price=user_price(3.0),
     state_bytes=8e9 * 14,
     weight_bytes=8e9 * 2,
     data_bytes=6e10,
@@ -40,7 +40,7 @@ RUN = Run(
 @st.composite
 def runs(draw: st.DrawFn) -> Run:
     n = draw(st.sampled_from([8, 64, 1024]))
-    price = given_price(draw(st.floats(0.1, 20)))
+    price = user_price(draw(st.floats(0.1, 20)))
     return replace(
         RUN,
         time_s=Estimate.from_log_sigma(draw(st.floats(600, 1e8)), draw(st.floats(0, 0.5)), "fitted"),
@@ -83,7 +83,7 @@ def test_the_wall_is_the_formula() -> None:
 
 @given(st.floats(0.5, 50), st.floats(1.05, 3))
 def test_money_follows_price_and_carbon_does_not(usd: float, factor: float) -> None:
-    cheap, dear = (run_cost(replace(RUN, price=given_price(usd * f))) for f in (1.0, factor))
+    cheap, dear = (run_cost(replace(RUN, price=user_price(usd * f))) for f in (1.0, factor))
     assert dear.total_usd.expected > cheap.total_usd.expected
     assert dear.carbon == cheap.carbon and dear.kwh == cheap.kwh
 
@@ -214,7 +214,7 @@ def test_a_run_that_would_not_end_is_said() -> None:
 
 
 def test_changes_are_the_run_costed_again() -> None:
-    run = replace(RUN, price=given_price(8.0))
+    run = replace(RUN, price=user_price(8.0))
     cost = run_cost(run)
     found = changes(cost, TODAY)
     assert found == tuple(sorted(found, key=lambda c: c.usd))

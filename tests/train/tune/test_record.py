@@ -17,7 +17,7 @@ from gpuwise.train.run.config import Expected
 from gpuwise.train.tune.energy import Energy
 from gpuwise.train.tune.facts import Facts
 from gpuwise.train.tune.peak import Device
-from gpuwise.train.tune.record import RateMeasurement, expected_from, keep, keep_tuning, own_errors, script_of
+from gpuwise.train.tune.record import RateMeasurement, expected_from, keep, keep_tuning, prediction_errors, script_of
 from gpuwise.train.tune.search import CandidateResult, Result
 from gpuwise.train.tune.stats import Gain
 from gpuwise.train.tune.trial import Trial
@@ -94,7 +94,7 @@ def test_a_tuning_keeps_what_it_promised_beside_what_came(home: Path) -> None:
     assert together.run is not None and together.run.software["torch"] == "2.13" and together.run.machine_id == machine_id()
     kept = records_path().read_bytes() + json.dumps([r.parameters for r in (together, workers)], default=str).encode()
     assert b"secret-name" not in kept and b"password" not in kept
-    (tune,) = own_errors()
+    (tune,) = prediction_errors()
     assert (tune.kind, tune.n, tune.scripts) == ("tune", 1, 1) and tune.bias == pytest.approx(0.2)
 
 

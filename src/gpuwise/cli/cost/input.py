@@ -224,10 +224,10 @@ def demand_of(wanted: Wanted) -> Demand:
 
 def ownership_of(cluster: Cluster, owned: Owned, months: int, power: PowerPrice | None) -> Ownership:
     """Owning as said, what is not said as it is known. Raises InputError."""
-    from gpuwise.money.rent_or_own.ownership import own_of
+    from gpuwise.money.rent_or_own.ownership import catalogue_ownership
     from gpuwise.money.rent_or_own.uncertain_inputs import number
 
-    own = own_of(cluster, condition="used" if owned.used else "new", gpu_usd=owned.buy_price, power=power)
+    own = catalogue_ownership(cluster, condition="used" if owned.used else "new", gpu_usd=owned.buy_price, power=power)
     said: dict[str, Range | None] = {
         "usd_per_kwh": owned.kwh_price,
         "pue": owned.pue,
@@ -261,13 +261,13 @@ def ownership_of(cluster: Cluster, owned: Owned, months: int, power: PowerPrice 
 def simple_question(demand: Demand, cluster: Cluster, owned: Owned, renting: Renting) -> tuple[Demand, Ownership, Renting]:
     """The sum on the back of an envelope: prices that stand still, no spread, nothing but GPUs and running costs."""
     from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH
-    from gpuwise.money.rent_or_own.ownership import own_of, simple_ownership
+    from gpuwise.money.rent_or_own.ownership import catalogue_ownership, simple_ownership
     from gpuwise.money.rent_or_own.price_process import still
     from gpuwise.money.rent_or_own.uncertain_inputs import number
 
     price = owned.buy_price
     if price is None:
-        price = own_of(cluster, condition="used" if owned.used else "new").gpu_usd
+        price = catalogue_ownership(cluster, condition="used" if owned.used else "new").gpu_usd
     plain = replace(demand, spread=number("demand_spread", 1.0, "x", "demand over what was said"))
     gpus = owned.own_count or max(1, math.ceil(demand.gpu_hours_per_month / HOURS_PER_MONTH * demand.peak_over_mean))
     own = simple_ownership(price, gpus, owned.opex_per_month or 0.0)

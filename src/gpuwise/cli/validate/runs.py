@@ -28,17 +28,17 @@ def own_document() -> list[dict[str, Any]]:
     """By kind, as JSON. Raises DataError where the records cannot be read."""
     from dataclasses import asdict
 
-    from gpuwise.train.tune.record import own_errors
+    from gpuwise.train.tune.record import prediction_errors
 
-    return [asdict(e) for e in own_errors()]
+    return [asdict(e) for e in prediction_errors()]
 
 
 def show_runs(to: Console) -> bool:
     """The table, where there is something in it."""
     from gpuwise.cli.out import section, table_of
-    from gpuwise.train.tune.record import own_errors
+    from gpuwise.train.tune.record import prediction_errors
 
-    rows = own_errors()
+    rows = prediction_errors()
     if not rows:
         return False
     table = table_of(("predicted", "times", "scripts", "median", "bias", "worst"), left=("predicted",), wrap=("predicted",))

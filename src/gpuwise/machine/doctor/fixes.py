@@ -172,7 +172,7 @@ def torch_fix(machine: Machine, cards: Sequence[Capability], *, driver: bool = T
     wheel = best_wheel(machine, cards, driver=driver)
     if wheel is None:
         return (no_wheel(machine, cards),)
-    what = f"Install PyTorch {wheel.release} built with CUDA {dotted(wheel.cuda)}"
+    what = f"Install PyTorch {wheel.release} built with CUDA {version_text(wheel.cuda)}"
     return (Fix(what, install_torch(machine, wheel)),)
 
 
@@ -184,12 +184,14 @@ def no_wheel(machine: Machine, cards: Sequence[Capability]) -> Fix:
         if any_python:
             low, high = any_python[0].python_min, any_python[0].python_max
             commands = (
-                f"uv venv --python {dotted(high)} .venv",
+                f"uv venv --python {version_text(high)} .venv",
                 "uv pip install --python .venv/bin/python "
                 f"{package('torch', any_python[0].release)} --index-url {INDEX}/{any_python[0].build}",
             )
-            return Fix(f"Make an environment with Python {dotted(low)} to {dotted(high)}: that wheel has no other", commands)
-    names = ", ".join(dotted(c) for c in cards)
+            return Fix(
+                f"Make an environment with Python {version_text(low)} to {version_text(high)}: that wheel has no other", commands
+            )
+    names = ", ".join(version_text(c) for c in cards)
     return Fix(
         f"No published wheel runs on compute capability {names} with this driver: build PyTorch from source", where="person"
     )
@@ -201,9 +203,9 @@ def rocm_fix(machine: Machine) -> Fix:
     here = machine.python
     companions = [n for n in _COMPANIONS if here and here.find(n)]
     remove = [n for n in ("torch", *companions) if here and here.find(n)]
-    install = pip_install(machine, package("torch", f"{dotted(series)}.*"), *companions, "--index-url", f"{INDEX}/{build}")
+    install = pip_install(machine, package("torch", f"{version_text(series)}.*"), *companions, "--index-url", f"{INDEX}/{build}")
     return Fix(
-        f"Install PyTorch {dotted(series)} built for ROCm {build.removeprefix('rocm')}",
+        f"Install PyTorch {version_text(series)} built for ROCm {build.removeprefix('rocm')}",
         (*((pip_uninstall(machine, *remove),) if remove else ()), install),
     )
 
@@ -214,11 +216,11 @@ def check_torch(machine: Machine) -> str:
     return f"{python} -c \"import torch; x = torch.ones(64, 64, device='cuda'); print((x @ x).sum())\"  # tensor(262144., ...)"
 
 
-def quoted(text: str) -> str:
+def shell_quote(text: str) -> str:
     """Text as one word of a shell."""
     return shlex.quote(text)
 
 
-def dotted(version: Iterable[int]) -> str:
+def version_text(version: Iterable[int]) -> str:
     """``12.6`` of (12, 6)."""
     return ".".join(str(p) for p in version)

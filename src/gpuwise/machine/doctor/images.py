@@ -28,7 +28,10 @@ def dockerfile(m: Machine) -> str:
         series, build = rocm_builds()[0]
         index = f"--index-url {fixes.INDEX}/{build}"
         return _lines(
-            f"FROM {_PLAIN}", f"RUN pip install --no-cache-dir 'torch=={fixes.dotted(series)}.*' {index}", "WORKDIR /app", _CHECK
+            f"FROM {_PLAIN}",
+            f"RUN pip install --no-cache-dir 'torch=={fixes.version_text(series)}.*' {index}",
+            "WORKDIR /app",
+            _CHECK,
         )
     return _lines(
         "# No GPU answers here: this image computes on the processor.",
@@ -45,9 +48,9 @@ def _nvidia(m: Machine) -> str:
     head = [f"# For {names} with driver {m.driver_version}."]
     ngc = choose_ngc(m)
     if ngc is not None:
-        head += [f"# NVIDIA's own build of PyTorch, CUDA {fixes.dotted(ngc.cuda)}, also runs here: FROM {ngc.name}"]
+        head += [f"# NVIDIA's own build of PyTorch, CUDA {fixes.version_text(ngc.cuda)}, also runs here: FROM {ngc.name}"]
     if base is None or wheel is None:
-        shown = ", ".join(fixes.dotted(c) for c in fixes.capabilities_here(m))
+        shown = ", ".join(fixes.version_text(c) for c in fixes.capabilities_here(m))
         return _lines(
             *head,
             f"# No image and wheel of the tables run on compute capability {shown} with driver {m.driver_version}.",
@@ -55,9 +58,10 @@ def _nvidia(m: Machine) -> str:
     install = f"pip install --no-cache-dir {fixes.package('torch', wheel.release)}"
     if not wheel.pypi_default or m.system.machine not in ("x86_64", ""):
         install += f" --index-url {fixes.INDEX}/{wheel.build}"
+    of_wheel, of_image = fixes.version_text(wheel.cuda), fixes.version_text(base.cuda)
     return _lines(
         *head,
-        f"# The wheel brings CUDA {fixes.dotted(wheel.cuda)}; the image asks the driver for CUDA {fixes.dotted(base.cuda)}.",
+        f"# The wheel brings CUDA {of_wheel}; the image asks the driver for CUDA {of_image}.",
         f"FROM {base.name}",
         "RUN apt-get update \\",
         " && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3 python3-venv \\",

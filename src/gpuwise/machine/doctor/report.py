@@ -83,7 +83,7 @@ def details(m: Machine) -> tuple[tuple[str, str], ...]:
     rows.append(("python", f"{python.path} {'.'.join(map(str, python.version))}" if python and python.version else None))
     rows += [(p.name, p.version) for p in (python.packages if python else ()) if not p.name.startswith("nvidia-ml")]
     for f in m.frameworks:
-        rows.append((f"{f.name} says", _said(f.answer, f.outcome)))
+        rows.append((f"{f.name} says", _answer_text(f.answer, f.outcome)))
     rows += [(k, v) for k, v in sorted(m.environment.items())]
     rows += [
         ("processors", None if r.cpus is None else f"{r.cpus}" + (f", {r.cpu_quota:g} allowed" if r.cpu_quota else "")),
@@ -116,7 +116,7 @@ def _card_line(card: object) -> str:
     return ", ".join(parts)
 
 
-def _said(answer: Mapping[str, object], outcome: str) -> str:
+def _answer_text(answer: Mapping[str, object], outcome: str) -> str:
     keys = ("cuda", "hip", "cudnn", "nccl", "available", "count", "error")
     known = [f"{k} {answer[k]}" for k in keys if answer.get(k) is not None]
     return ", ".join([outcome, *known])

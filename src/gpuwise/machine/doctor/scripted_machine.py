@@ -43,12 +43,12 @@ class ScriptedMachine:
     """A machine made of data."""
 
     host: ScriptedHost
-    found: DeviceSearch
+    devices: DeviceSearch
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def look(self, **options: Any) -> Machine:
         """What the doctor finds on it."""
-        return probe(self.host, devices=lambda: self.found, python=PYTHON, **{**self.options, **options})
+        return probe(self.host, devices=lambda: self.devices, python=PYTHON, **{**self.options, **options})
 
     def but(self, **changes: Any) -> ScriptedMachine:
         """The same machine with files, links, environment, ... of its host added to or replaced; None takes one away."""
@@ -166,7 +166,7 @@ def torch(
     return answer("torch", version, [build, {"stage": "devices"}, seen, {"stage": "done", "ran": tried}], metadata=metadata)
 
 
-def broken(name: str, version: str, ran: CommandResult) -> Answer:
+def broken_framework(name: str, version: str, ran: CommandResult) -> Answer:
     """A framework whose question ended so."""
     return Answer(name, ran, {f"{SITE}/{name}-{version}.dist-info/METADATA": "", f"{SITE}/pip/__init__.py": ""})
 

@@ -156,7 +156,7 @@ class Ownership:
         }
 
 
-def own_of(
+def catalogue_ownership(
     cluster: Cluster,
     *,
     condition: Condition = "new",

@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
         threads=torch.get_num_threads(),
     )
     with contextlib.ExitStack() as stack:
-        running = Running(settings, journal)
+        running = ScriptRun(settings, journal)
         stack.callback(running.close)
         ended = _run(settings, journal, running, stack)
     journal.event("end", **asdict(ended))
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     return ended.code
 
 
-def _run(settings: Settings, journal: Writer, running: Running, stack: contextlib.ExitStack) -> ScriptEnd:
+def _run(settings: Settings, journal: Writer, running: ScriptRun, stack: contextlib.ExitStack) -> ScriptEnd:
     from gpuwise.train.hook.children import count_children
 
     sys.stdin = NoInput()
@@ -73,7 +73,7 @@ def _run(settings: Settings, journal: Writer, running: Running, stack: contextli
     return ended
 
 
-class Running:
+class ScriptRun:
     """What watches the script, and ends it."""
 
     def __init__(self, settings: Settings, journal: Writer) -> None:

@@ -78,9 +78,9 @@ class Profiler:
         return self._seen >= settings.skip
 
     def _begin_notes(self) -> None:
-        from gpuwise.train.hook.syncs import Noting
+        from gpuwise.train.hook.syncs import SyncRecorder
 
-        self._noting, self._noted_at = Noting(tell=self._tell), self._seen
+        self._noting, self._noted_at = SyncRecorder(tell=self._tell), self._seen
         self._noting.open()
 
     def _end_notes(self) -> None:

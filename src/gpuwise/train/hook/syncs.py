@@ -27,7 +27,7 @@ _FOREIGN = ("<", *{*_PATHS, str(Path(torch.__file__).parent)})
 _OURS = f"{os.sep}gpuwise{os.sep}train{os.sep}"
 
 
-class Noting:
+class SyncRecorder:
     """Replaces what stops a step by what notes it, until :meth:`close` tells it all."""
 
     def __init__(self, *, tell: Callable[..., None]) -> None:
@@ -36,7 +36,7 @@ class Noting:
         self._calls: dict[tuple[str, str, str, str], list[float]] = {}
         self._inside = False
         self._pid = os.getpid()
-        self._padding = Padding()
+        self._padding = PaddingCounter()
         self.is_open = False
 
     def open(self) -> None:
@@ -75,7 +75,7 @@ class Noting:
             {"kind": kind, "what": what, "where": where, "device": device, "n": int(n), "seconds": seconds}
             for (kind, what, where, device), (n, seconds) in rows
         ]
-        self._tell("notes", calls=calls, padding=self._padding.told(), anomaly=torch.is_anomaly_enabled(), **more)
+        self._tell("notes", calls=calls, padding=self._padding.summary(), anomaly=torch.is_anomaly_enabled(), **more)
 
     def _replace(self, owner: Any, name: str, kind: str, what: str, device: Callable[[Any], str] = lambda args: "") -> None:
         original = getattr(owner, name)
@@ -132,7 +132,7 @@ def _short(file: str) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
-class Padding:
+class PaddingCounter:
     """How much of two-dimensional whole-number batches (ids) is padding.
 
     By the mask where a batch has one; else the value that ends rows most often, counted only where it fills the ends of rows of
@@ -167,7 +167,7 @@ class Padding:
         self.longest = max(self.longest, length)
         self.by = by
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """For the journal; empty where no batch had ids."""
         if not self.n_batches:
             return {}

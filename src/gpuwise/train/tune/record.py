@@ -278,7 +278,7 @@ class Errors:
     worst: float
 
 
-def own_errors() -> list[Errors]:
+def prediction_errors() -> list[Errors]:
     """By kind (``tune``, ``run``); empty where nothing is kept. Raises DataError where the records cannot be read."""
     from gpuwise.records.store import records_path
 

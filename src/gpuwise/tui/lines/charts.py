@@ -81,7 +81,7 @@ class Chart:
     chosen: bool = False
 
 
-def known_metrics(card: Card) -> list[Metric]:
+def available_metrics(card: Card) -> list[Metric]:
     """What the card tells now; the first five of it where it tells nothing: what a lost one did is still seen."""
     return [m for m in METRICS if SERIES[m.series](card) is not None] or list(METRICS[:5])
 

@@ -202,7 +202,7 @@ def _chart(shot: Snapshot, state: State, history: History, hosts: HostHistory, l
     card = selected_card(frame, state)
     if card is None:
         return [BLANK] * height
-    metrics = charts.known_metrics(card)
+    metrics = charts.available_metrics(card)
     if state.all_cards:
         made = charts.charts_of_metric(state.chart or "use", frame.cards, history, kept, state.card)
     else:

@@ -180,7 +180,7 @@ def _products() -> Mapping[str, list[Accelerator]]:
     for record in table("feed_gpu_names.csv", NAME_SCHEMA):
         for accelerator_id in record.names("accelerators"):
             listed = found.setdefault(_parts(record.text("name"))[0], [])
-            if accelerators()[known_id(record, accelerator_id)] not in listed:
+            if accelerators()[catalogue_id(record, accelerator_id)] not in listed:
                 listed.append(accelerators()[accelerator_id])
     found.pop("", None)
     return MappingProxyType(found)
@@ -210,7 +210,7 @@ def _rules() -> Mapping[str, tuple[InstanceRule, ...]]:
         rule = InstanceRule(
             r.text("provider"),
             r.text("instance"),
-            known_id(r, r.text("accelerator")),
+            catalogue_id(r, r.text("accelerator")),
             r.maybe_integer("count"),
             r.text("feed_name"),
         )
@@ -230,7 +230,7 @@ def table(name: str, schema: Mapping[str, Field]) -> list[Record]:
     return records
 
 
-def known_id(record: Record, accelerator_id: str) -> str:
+def catalogue_id(record: Record, accelerator_id: str) -> str:
     """The id itself. Raises DataError when the catalogue has no such device."""
     if accelerator_id not in accelerators():
         raise DataError(f"{record.file}:{record.line}: {accelerator_id!r} is not an id of the catalogue")

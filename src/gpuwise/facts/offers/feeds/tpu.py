@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from gpuwise.facts.loading import Field
-from gpuwise.facts.offers.feeds.names import UnclearName, known_id, table
+from gpuwise.facts.offers.feeds.names import UnclearName, catalogue_id, table
 
 SLICE_SCHEMA: dict[str, Field] = {
     "version": Field("text"),
@@ -33,6 +33,6 @@ def chips_of(name: str) -> tuple[str, int]:
 @cache
 def _versions() -> Mapping[str, tuple[str, int]]:
     return {
-        r.text("version"): (known_id(r, r.text("accelerator")), r.integer("units_per_chip"))
+        r.text("version"): (catalogue_id(r, r.text("accelerator")), r.integer("units_per_chip"))
         for r in table("tpu_slices.csv", SLICE_SCHEMA)
     }

@@ -172,7 +172,7 @@ def _transformers(kind: str, dimensions: dict[str, int]) -> torch.nn.Module:
     return getattr(library, family).from_config(config)
 
 
-def _own(name: str, _: dict[str, int]) -> torch.nn.Module:
+def _builtin(name: str, _: dict[str, int]) -> torch.nn.Module:
     from gpuwise.machine.bench.local import networks as local_networks
 
     try:
@@ -185,5 +185,5 @@ _BUILDERS: dict[str, Callable[[str, dict[str, int]], Any]] = {
     "torchvision": _torchvision,
     "timm": _timm,
     "transformers": _transformers,
-    "torch": _own,
+    "torch": _builtin,
 }

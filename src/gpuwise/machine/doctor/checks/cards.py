@@ -18,7 +18,7 @@ _BUSY = 0.5
 SMI = "nvidia-smi  # lists every card"
 
 
-def unanswered(m: Machine) -> Iterator[Finding]:
+def silent_devices(m: Machine) -> Iterator[Finding]:
     """A library that is here and refuses for a reason no other check knows."""
     for refusal in m.refusals:
         if refusal.kind == "DriverMismatchError" or (m.system.wsl and not m.nodes):
@@ -47,7 +47,7 @@ def unanswered(m: Machine) -> Iterator[Finding]:
         )
 
 
-def lost(m: Machine) -> Iterator[Finding]:
+def lost_devices(m: Machine) -> Iterator[Finding]:
     """Cards that fell off the bus, by their state or by the kernel's log."""
     fallen = [x for x in m.xids if x.code == FALLEN_OFF]
     gone = [
@@ -83,7 +83,7 @@ def lost(m: Machine) -> Iterator[Finding]:
     )
 
 
-def unreachable(m: Machine) -> Iterator[Finding]:
+def unreachable_devices(m: Machine) -> Iterator[Finding]:
     """A card whose driver went away or does not answer."""
     for c in m.cards:
         if c.sample and c.sample.state is State.UNREACHABLE:
@@ -192,7 +192,7 @@ def memory(m: Machine) -> Iterator[Finding]:
             )
 
 
-def held_back(m: Machine) -> Iterator[Finding]:
+def clock_limits(m: Machine) -> Iterator[Finding]:
     """Clocks held down now by heat or by the power supply, and a power limit somebody lowered."""
     for c in m.cards:
         s, i = c.sample, c.identity.index
@@ -337,7 +337,7 @@ def instances(m: Machine) -> Iterator[Finding]:
     )
 
 
-def missing(m: Machine) -> Iterator[Finding]:
+def missing_devices(m: Machine) -> Iterator[Finding]:
     """Fewer GPUs than a person says there should be."""
     n = len([c for c in m.cards if not (c.sample and c.sample.state is State.LOST)])
     if m.wanted_gpus is None or n >= m.wanted_gpus:

@@ -344,4 +344,4 @@ def wrong_libcuda(m: Machine) -> Iterator[Finding]:
 def _without(m: Machine, word: str) -> str:
     """LD_LIBRARY_PATH without the folders that end in ``word``."""
     kept = [f for f in m.environment.get("LD_LIBRARY_PATH", "").split(":") if f and not f.rstrip("/").endswith(f"/{word}")]
-    return f"export LD_LIBRARY_PATH={fixes.quoted(':'.join(kept))}" if kept else "unset LD_LIBRARY_PATH"
+    return f"export LD_LIBRARY_PATH={fixes.shell_quote(':'.join(kept))}" if kept else "unset LD_LIBRARY_PATH"

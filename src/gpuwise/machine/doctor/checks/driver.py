@@ -39,9 +39,9 @@ def wsl(m: Machine) -> Iterator[Finding]:
     if m.wsl_linux_driver:
         names = [n for n in m.wsl_linux_driver if not n.startswith("/")]
         remove = (
-            ("sudo apt-get purge -y " + " ".join(map(fixes.quoted, names)), "sudo apt-get autoremove -y")
+            ("sudo apt-get purge -y " + " ".join(map(fixes.shell_quote, names)), "sudo apt-get autoremove -y")
             if names
-            else ("sudo rm " + " ".join(map(fixes.quoted, m.wsl_linux_driver)),)
+            else ("sudo rm " + " ".join(map(fixes.shell_quote, m.wsl_linux_driver)),)
         )
         yield Finding(
             "wsl-linux-driver",
@@ -295,7 +295,7 @@ def _flavour(m: Machine, card: PciCard, logged: list[str], severity: Severity, w
     )
 
 
-def reserved(m: Machine) -> Iterator[Finding]:
+def reserved_cards(m: Machine) -> Iterator[Finding]:
     """Cards set aside for virtual machines."""
     held = [c for c in m.pci_of(NVIDIA) if c.kernel_driver == "vfio-pci"]
     if held and not m.nvidia_cards and len(held) == len(m.pci_of(NVIDIA)) and not m.system.container:

@@ -13,7 +13,7 @@ from gpuwise.machine.doctor.observation import Framework, Machine
 NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX", "cupy": "CuPy"}
 
 
-def broken(m: Machine) -> Iterator[Finding]:
+def broken_frameworks(m: Machine) -> Iterator[Finding]:
     """A framework that did not come to its end."""
     for f in m.frameworks:
         if f.outcome not in ("hang", "crash", "error"):
@@ -213,7 +213,7 @@ def cupy(m: Machine) -> Iterator[Finding]:
                 _severity(m, f) if f else Severity.LIMIT,
                 f"The driver is too old for {copies[0].name}",
                 (f"{copies[0].name} {copies[0].version}", f"driver {m.driver_version}"),
-                f"CUDA {match[1]} needs driver {fixes.dotted(least)} or newer.",
+                f"CUDA {match[1]} needs driver {fixes.version_text(least)} or newer.",
                 (
                     Fix(
                         "Install the one this driver runs",
@@ -237,7 +237,7 @@ def toolkit(m: Machine) -> Iterator[Finding]:
     ways = (
         [
             Fix(
-                f"Use the toolkit {fixes.dotted(older.version[:2])} that is here",
+                f"Use the toolkit {fixes.version_text(older.version[:2])} that is here",
                 (f"export CUDA_HOME={older.path} PATH={older.path}/bin:$PATH",),
             )
         ]
@@ -247,10 +247,10 @@ def toolkit(m: Machine) -> Iterator[Finding]:
     yield Finding(
         "toolkit-newer-than-driver",
         Severity.LIMIT,
-        f"The CUDA toolkit {fixes.dotted(used.version[:2])} is of a newer family than the driver runs",
+        f"The CUDA toolkit {fixes.version_text(used.version[:2])} is of a newer family than the driver runs",
         (
-            f"nvcc of {used.path}: CUDA {fixes.dotted(used.version[:2])}",
-            f"driver {m.driver_version}: CUDA {fixes.dotted(newest)}",
+            f"nvcc of {used.path}: CUDA {fixes.version_text(used.version[:2])}",
+            f"driver {m.driver_version}: CUDA {fixes.version_text(newest)}",
         ),
         "What is compiled with this nvcc does not start here. Wheels bring their own CUDA and do not mind.",
         (*ways, *fixes.install_driver(m, what="Or install a newer driver" if ways else "Install a newer driver")),
@@ -279,7 +279,8 @@ def _again(m: Machine, f: Framework) -> Fix:
     """Install the framework afresh."""
     if f.name == "torch" and m.nvidia_cards and (wheel := fixes.best_wheel(m, fixes.capabilities_here(m))):
         return Fix(
-            f"Install it afresh: PyTorch {wheel.release} with CUDA {fixes.dotted(wheel.cuda)}", fixes.install_torch(m, wheel)
+            f"Install it afresh: PyTorch {wheel.release} with CUDA {fixes.version_text(wheel.cuda)}",
+            fixes.install_torch(m, wheel),
         )
     package = m.python.find(f.name) if m.python else None
     version = package.version if package else ""

@@ -187,7 +187,7 @@ def notes(m: Machine) -> Iterator[Finding]:
                 f"PyTorch is not installed in {m.python.path}",
                 (),
                 "The newest build that runs on this driver and these cards:",
-                (Fix(f"PyTorch {wheel.release} with CUDA {fixes.dotted(wheel.cuda)}", fixes.install_torch(m, wheel)),),
+                (Fix(f"PyTorch {wheel.release} with CUDA {fixes.version_text(wheel.cuda)}", fixes.install_torch(m, wheel)),),
                 fixes.check_torch(m),
             )
     package = m.python.find("torch") if m.python else None
@@ -199,8 +199,8 @@ def notes(m: Machine) -> Iterator[Finding]:
             yield Finding(
                 "older-driver-of-family",
                 Severity.NOTE,
-                f"The driver is older than the one released with CUDA {fixes.dotted(row.cuda)}, which is fine",
-                (f"driver {m.driver_version}, released with it: {fixes.dotted(paired)}",),
+                f"The driver is older than the one released with CUDA {fixes.version_text(row.cuda)}, which is fine",
+                (f"driver {m.driver_version}, released with it: {fixes.version_text(paired)}",),
                 "Within a CUDA family software runs on any driver of the family; only code that the driver itself "
                 "compiles (PTX, as Numba "
                 "makes it) may be too new for it.",

@@ -86,7 +86,7 @@ def driver_age(m: Machine) -> Iterator[Finding]:
         return
     found = m.vendor("nvidia")
     newest = (
-        f", which runs CUDA up to {fixes.dotted(found.driver.cuda_version)}"
+        f", which runs CUDA up to {fixes.version_text(found.driver.cuda_version)}"
         if found and found.driver and found.driver.cuda_version
         else ""
     )
@@ -96,7 +96,7 @@ def driver_age(m: Machine) -> Iterator[Finding]:
     yield Finding(
         "torch-driver-too-old",
         Severity.BLOCKER,
-        f"The driver is too old for this PyTorch: CUDA {cuda} needs driver {fixes.dotted(least)} or newer",
+        f"The driver is too old for this PyTorch: CUDA {cuda} needs driver {fixes.version_text(least)} or newer",
         (
             f"torch {package.version} is built with CUDA {cuda}",
             f"driver {m.driver_version}{newest}",
@@ -163,12 +163,12 @@ def _serve(m: Machine, missing: tuple[Capability, ...], served: list[Card]) -> t
             # the cards want a CUDA family this driver does not run
             return (*fixes.install_driver(m, what="Install a newer driver"), *fixes.torch_fix(m, missing, driver=False))
         return fixes.torch_fix(m, missing)
-    keep = fixes.quoted(",".join(c.identity.uuid or str(c.identity.index) for c in served))
+    keep = fixes.shell_quote(",".join(c.identity.uuid or str(c.identity.index) for c in served))
     hide = Fix("No wheel runs on all of them. Show programs only those it runs on", (f"export CUDA_VISIBLE_DEVICES={keep}",))
     wheel = fixes.best_wheel(m, missing)
     if wheel is None:
         return (hide,)
-    python = fixes.dotted(wheel.python_max if m.python is None or not m.python.version else m.python.version[:2])
+    python = fixes.version_text(wheel.python_max if m.python is None or not m.python.version else m.python.version[:2])
     other = (
         f"uv venv --python {python} .venv-old",
         f"uv pip install --python .venv-old/bin/python {fixes.package('torch', wheel.release)} --index-url "
@@ -232,7 +232,7 @@ def _pins(m: Machine, package: Package) -> Iterator[Finding]:
         )
 
 
-def twice(m: Machine) -> Iterator[Finding]:
+def duplicate_torch(m: Machine) -> Iterator[Finding]:
     """More than one torch that the interpreter could find, and a core compiled for another Python."""
     if m.python is None:
         return
@@ -245,7 +245,7 @@ def twice(m: Machine) -> Iterator[Finding]:
         if conda and len(versions) > 1:
             fix = Fix(
                 "Keep one: remove pip's and let conda repair its own",
-                (*remove, f"conda install --force-reinstall {fixes.quoted('pytorch=' + conda.version)}"),
+                (*remove, f"conda install --force-reinstall {fixes.shell_quote('pytorch=' + conda.version)}"),
             )
         else:
             wheel = fixes.best_wheel(m, fixes.capabilities_here(m)) if m.nvidia_cards else None
@@ -289,7 +289,7 @@ def twice(m: Machine) -> Iterator[Finding]:
             )
 
 
-def shadowed(m: Machine) -> Iterator[Finding]:
+def shadowed_torch(m: Machine) -> Iterator[Finding]:
     """Older CUDA libraries that LD_LIBRARY_PATH puts before the wheel's own."""
     if m.python is None or _package(m) is None:
         return
@@ -349,7 +349,7 @@ def _cuda_of(torch: Framework | None, package: Package | None) -> str | None:
     if package is None:
         return None
     row = find_wheel(package.version, package.version.partition("+")[2] or None)
-    return fixes.dotted(row.cuda) if row else None
+    return fixes.version_text(row.cuda) if row else None
 
 
 def _no_kernel_image(torch: Framework | None) -> set[Capability]:

@@ -13,7 +13,7 @@ from gpuwise.machine.doctor.observation import Machine
 from gpuwise.machine.doctor.probes.kernel import same_bus
 
 
-def logged(m: Machine) -> Iterator[Finding]:
+def xid_log(m: Machine) -> Iterator[Finding]:
     """One finding for each code since the machine was started; a code that speaks of an application only is a note."""
     by_code: dict[int, list[Xid]] = {}
     for event in m.xids:
