@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.systems import Cluster
@@ -10,8 +13,9 @@ from gpuwise.plan.step.estimates import StepEstimate
 from gpuwise.plan.step.time_parts import op_seconds
 from gpuwise.predict.comm.collectives import curve
 from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.parallel.overlap import exposed_once
 from gpuwise.predict.parallel.sharding import ShardedCapture, Sharding, sharded
-from gpuwise.predict.parallel.sharding_time import sharded_step_time
+from gpuwise.predict.parallel.sharding_time import STACK, sharded_step_time
 from gpuwise.predict.step.stack_costs import find_stack_costs
 from gpuwise.workload.capture.record.capture import Capture
 
@@ -66,11 +70,9 @@ def scaled(cluster: Cluster, capture: Capture, estimate: StepEstimate, one: Esti
     near = min(n, cluster.system.count)
     payload = float(gradient_bytes(capture))
     transfer = float(curve(cluster.system, "all_reduce", n, near).time_s(payload)) if payload else 0.0
-    costs = find_stack_costs("eager")
-    backward = estimate.time.phase_s.get("backward", 0.0) if estimate.time is not None else 0.0
-    slowed = transfer * costs.network_slowdown
-    hidden = min(slowed * costs.dp_overlap, backward)
-    exposed = slowed - hidden * (1 - costs.contention)
+    phases: Mapping[str, float] = {} if estimate.time is None else estimate.time.phase_s
+    forward, backward = (np.array([phases.get(name, 0.0)]) for name in ("forward", "backward"))
+    exposed = float(exposed_once(np.array([transfer]), np.zeros(1), forward, backward, find_stack_costs(STACK))[0])
     time = Estimate(one.low + exposed, one.expected + exposed, one.high + exposed, "derived")
     return Scaling(n, time, n * batch / time.expected, exposed, one.expected / time.expected, DDP, memory, fits)
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from gpuwise.facts.hardware.systems import System
 from gpuwise.predict.comm.collectives import curve
 from gpuwise.predict.comm.groups import Group, data_group, expert_data_group
+from gpuwise.predict.parallel.overlap import exposed_once
 from gpuwise.predict.parallel.shards import Stages
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.stack_costs import StackCosts
@@ -122,12 +123,4 @@ def step_traffic(system: System, c: Columns, shape: Stages, forward_s: F64, back
     gather = collective_over(system, "all_gather", dense * b.weight, group, sharded_states)
     gather = gather + collective_over(system, "all_gather", expert * b.weight, experts, sharded_states)
     times = np.where(c.sharding == ZERO2, c.accumulation, 1)
-    exposed = times * exposed_after(reduce, backward_s, sc) + exposed_after(gather, forward_s, sc)
-    return exposed
-
-
-def exposed_after(transfer_s: F64, work_s: F64, sc: StackCosts) -> F64:
-    """What of a transfer is not hidden behind ``work_s``, plus the slowdown it causes there."""
-    seconds = transfer_s * sc.network_slowdown
-    hidden = np.minimum(seconds * sc.dp_overlap, work_s)
-    return seconds - hidden * (1 - sc.contention)
+    return exposed_once(reduce, gather, forward_s, backward_s, sc, times)

@@ -62,7 +62,7 @@ class _Fsdp:
             copy_in = self.host_copy("h2d", shard_bytes(unit.parameters, s.group), at, phase, self.last_copy)
         buffer = self.new(whole, at, copy_in, Category.COMMUNICATION, s.gather_dtype or "fp32", GATHER_STREAM - 1)
         handle = e.op(at, collective_signature("all_gather", whole, s.group), phase, stream=GATHER_STREAM)
-        planned = Planned("all_gather", whole, False, handle, self.last_copy, -1, at)
+        planned = Planned("all_gather", whole, False, handle, self.last_copy, -1, at, unit.path)
         self.planned.append(planned)
         return _Gather(unit, buffer, planned)
 
@@ -233,7 +233,7 @@ def _reduce(
     first = unit.path not in shards
     own = shard_bytes(trained, s.group)
     shard = run.new(own, at, handle, Category.GRADIENT, trained[0].dtype, REDUCE_STREAM)
-    last = Planned("reduce_scatter", n, False, handle, cat, -1, _step_end(run, at))
+    last = Planned("reduce_scatter", n, False, handle, cat, -1, _step_end(run, at), unit.path)
     run.planned.append(last)
     if s.kind == "hybrid":
         handle = edit.op(at, collective_signature("all_reduce", mine, s.ranks // s.group), Phase.BACKWARD, stream=REDUCE_STREAM)

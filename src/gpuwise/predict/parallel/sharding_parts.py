@@ -93,6 +93,8 @@ class Transfer:
     """Operation that must have finished before it can start, -1: none."""
     needed_by: int
     """Operation that waits for it; one past the last for the end of the step."""
+    unit: str | None = None
+    """The wrapped module that it gathers or reduces ('' is the rest of the network); None for what happens once a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class Planned:
     needed_handle: int
     needed_op: int
     """Old operation, used if ``needed_handle`` is -1."""
+    unit: str | None = None
 
 
 def shard_numel(shape: tuple[int, ...], ranks: int) -> int:
@@ -176,4 +179,5 @@ def transfer_of(edit: Editor, sharding: Sharding, p: Planned) -> Transfer:
         int(edit.handle_ops[p.handle]),
         int(edit.handle_ops[p.after]) if p.after >= 0 else -1,
         int(edit.handle_ops[p.needed_handle]) if p.needed_handle >= 0 else int(edit.old_ops[p.needed_op]),
+        p.unit,
     )

@@ -1,9 +1,10 @@
-"""Seconds of one rank's captured step: compute in program order, transfers beside it, the host ahead of both.
+"""Seconds of one rank's captured step: its passes with the transfers that data parallelism adds beside them.
 
-An operation starts when the host has issued it and the device is free; with host times ``h`` and device times ``d``, over
-a run of operations without waits the device is done at ``max(T + sum d, max_j (H_j + sum_{k >= j} d_k))``. A transfer starts
-when its queue is free, its issue has come and what it reads is there, and the operation that needs it waits. Collectives of
-one rank share one queue, copies to and from the host have one each.
+Host and device run the rank's operations first: an operation starts when the host has issued it and the device is free, so
+with host times ``h`` and device times ``d`` the device is done at ``max(sum d, max_j (H_j + sum_{k >= j} d_k))``. The
+transfers are then composed with the passes as for a strategy of the catalogue (:mod:`gpuwise.predict.parallel.overlap`): each
+wrapped module's gathers and reductions beside its own forward and backward, what happens once a step behind the whole pass,
+copies to and from the host after it. A late host lengthens the passes, and more hides behind them.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from gpuwise.predict.comm.collectives import curve, host_call_s
 from gpuwise.predict.comm.groups import data_group
 from gpuwise.predict.kernels.memory_bound import memory_time
 from gpuwise.predict.kernels.transfer import transfer_time
+from gpuwise.predict.parallel.overlap import exposed_once, gathered_passes
 from gpuwise.predict.parallel.sharding import ShardedCapture, Transfer
+from gpuwise.predict.step.stack_costs import find_stack_costs
 from gpuwise.predict.step.times import host_bytes_per_s
 from gpuwise.workload.step import Kind, Phase
 
 F64 = NDArray[np.float64]
+STACK = "eager-fsdp"
+"""Whose overlap, contention and network slowdown a captured step has: it runs in PyTorch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,24 @@ class ShardedTime:
     host_update_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Traffic:
+    """Seconds of a step's transfers. ``forward_s`` and ``backward_s`` [units + 1] move beside the passes of fully sharded
+    modules (none beside what no unit holds, the last); ``reduce_s`` and ``collect_s`` once a step; ``copy_s`` to and from
+    the host."""
+
+    units: tuple[str, ...]
+    forward_s: F64
+    backward_s: F64
+    reduce_s: float
+    collect_s: float
+    copy_s: float
+
+    @property
+    def network_s(self) -> float:
+        return float(self.forward_s.sum() + self.backward_s.sum()) + self.reduce_s + self.collect_s
+
+
 def sharded_step_time(rank: ShardedCapture, system: System, device_s: F64, host_s: F64) -> ShardedTime:
     """The step of ``rank`` on ``system``; ``device_s`` and ``host_s`` [ops] belong to the capture that was sharded.
 
@@ -48,11 +71,56 @@ def sharded_step_time(rank: ShardedCapture, system: System, device_s: F64, host_
     if device_s.shape != host_s.shape or len(device_s) < n:
         raise InputError(f"{len(device_s)} and {len(host_s)} times for {n} operations", hint="one of each per operation")
     device, host = _op_times(rank, system, device_s, host_s)
-    seconds = [_transfer_s(rank, t, system) for t in rank.transfers]
-    plain = _run(rank, device, host, [])
+    seconds = _durations(rank, device, host)
+    plain = float(seconds.sum())
+    costs, traffic = find_stack_costs(STACK), _traffic(rank, system)
+    forward, backward = _passes(rank, seconds, traffic.units)
+    both = gathered_passes(forward, backward, traffic.forward_s, traffic.backward_s, costs)
+    exposed = float((both[0] - forward + both[1] - backward).sum()) + traffic.copy_s
+    reduce, collect = np.array([traffic.reduce_s]), np.array([traffic.collect_s])
+    exposed += float(exposed_once(reduce, collect, forward.sum(keepdims=True), backward.sum(keepdims=True), costs)[0])
     update = rank.host_update_bytes / (host_bytes_per_s(system) / system.count)
-    step = _run(rank, device, host, list(zip(rank.transfers, seconds, strict=True))) + update
-    return ShardedTime(step, plain, sum(seconds), max(step - plain - update, 0.0), update)
+    moved = traffic.network_s * costs.network_slowdown + traffic.copy_s
+    return ShardedTime(plain + exposed + update, plain, moved, exposed, update)
+
+
+def _traffic(rank: ShardedCapture, system: System) -> _Traffic:
+    units = tuple(dict.fromkeys(t.unit for t in rank.transfers if t.unit is not None))
+    place = {unit: i for i, unit in enumerate(units)}
+    forward, backward = np.zeros(len(units) + 1), np.zeros(len(units) + 1)
+    once: dict[tuple[str, int, bool], int] = {}
+    copies = 0.0
+    for t in rank.transfers:
+        if t.op in ("h2d", "d2h"):
+            copies += _copy_s(rank, t, system)
+        elif t.unit is None:
+            # how they are cut into buckets is a matter of memory: their time is that of all of them
+            key = (t.op, t.group_size, t.replicas)
+            once[key] = once.get(key, 0) + t.payload_bytes
+        else:
+            seconds = _collective_s(rank, t.op, t.group_size, t.replicas, t.payload_bytes, system)
+            behind = forward if rank.capture.op_phase[t.at_op] == Phase.FORWARD else backward
+            behind[place[t.unit]] += seconds
+    seconds_of = {op: _collective_s(rank, op, size, across, n, system) for (op, size, across), n in once.items()}
+    collect = seconds_of.pop("all_gather", 0.0)
+    return _Traffic(units, forward, backward, sum(seconds_of.values()), collect, copies)
+
+
+def _passes(rank: ShardedCapture, seconds: F64, units: tuple[str, ...]) -> tuple[F64, F64]:
+    """[units + 1] of the ``seconds`` [ops of the step], the forward and the backward pass of each unit (the last: of none)."""
+    c = rank.capture
+    longest = sorted(range(len(units)), key=lambda i: -len(units[i]))
+    owner = np.full(len(c.modules), len(units))
+    for k, path in enumerate(c.modules):
+        inside = (i for i in longest if units[i] == "" or path == units[i] or path.startswith(units[i] + "."))
+        owner[k] = next(inside, len(units))
+    span = slice(c.steady.first_op, c.steady.end_op)
+    phase, unit = c.op_phase[span], owner[c.op_module[span]]
+    forward, backward = np.zeros(len(units) + 1), np.zeros(len(units) + 1)
+    again = (phase == Phase.BACKWARD) | (phase == Phase.RECOMPUTE)
+    np.add.at(forward, unit[phase == Phase.FORWARD], seconds[phase == Phase.FORWARD])
+    np.add.at(backward, unit[again], seconds[again])
+    return forward, backward
 
 
 def _op_times(rank: ShardedCapture, system: System, device_s: F64, host_s: F64) -> tuple[F64, F64]:
@@ -78,47 +146,26 @@ def _op_times(rank: ShardedCapture, system: System, device_s: F64, host_s: F64) 
     return device, host
 
 
-def _transfer_s(rank: ShardedCapture, t: Transfer, system: System) -> float:
-    if t.op in ("h2d", "d2h"):
-        rate = host_bytes_per_s(system)
-        at_once = min(system.count, rank.sharding.ranks)
-        copy = transfer_time(system.accelerator, t.payload_bytes, t.op, at_once=at_once, host_bytes_per_s=rate)
-        return float(copy.time_s[0])
-    if t.group_size == 1 or not t.payload_bytes:
+def _copy_s(rank: ShardedCapture, t: Transfer, system: System) -> float:
+    at_once = min(system.count, rank.sharding.ranks)
+    rate = host_bytes_per_s(system)
+    return float(transfer_time(system.accelerator, t.payload_bytes, t.op, at_once=at_once, host_bytes_per_s=rate).time_s[0])
+
+
+def _collective_s(rank: ShardedCapture, op: str, size: int, across: bool, payload_bytes: int, system: System) -> float:
+    if size == 1 or not payload_bytes:
         return 0.0
     one = np.ones(1, np.int64)
-    stride = rank.sharding.group if t.replicas else 1
-    group = data_group(system, one * stride, one, one * t.group_size)
-    local, beside = int(group.local[0]), int(group.concurrent[0])
-    return float(curve(system, t.op, t.group_size, local, concurrent=beside).time_s([t.payload_bytes])[0])
+    stride = rank.sharding.group if across else 1
+    group = data_group(system, one * stride, one, one * size)
+    local, concurrent = int(group.local[0]), int(group.concurrent[0])
+    return float(curve(system, op, size, local, concurrent=concurrent).time_s([payload_bytes])[0])
 
 
-def _run(rank: ShardedCapture, device: F64, host: F64, transfers: list[tuple[Transfer, float]]) -> float:
-    """Seconds from the step's first operation to its last and all it waits for."""
-    span = rank.capture.steady
-    first, end = span.first_op, span.end_op
-    issued = np.concatenate([np.zeros(1), np.cumsum(host[first:end])])
-    done = np.concatenate([np.zeros(1), np.cumsum(device[first:end])])
-    slack = issued[1:] - done[:-1]
-    clock, now = 0.0, 0
-    queues: dict[str, float] = {}
-    waits: dict[int, float] = {}
-    finished: dict[int, float] = {}
-    marks = sorted({x for t, _ in transfers for x in (t.at_op, t.needed_by, t.after_op + 1) if first <= x <= end} | {end})
-    starting: dict[int, list[tuple[Transfer, float]]] = {}
-    for t, seconds in transfers:
-        starting.setdefault(t.at_op, []).append((t, seconds))
-    for mark in marks:
-        at = mark - first
-        if at > now:
-            late = float(slack[now:at].max()) + done[at]
-            clock, now = max(clock + float(done[at] - done[now]), late), at
-        clock = max(clock, waits.pop(mark, 0.0))
-        finished[mark] = clock
-        for t, seconds in starting.get(mark, ()):
-            queue = t.op if t.op in ("h2d", "d2h") else "network"
-            ready = finished.get(t.after_op + 1, 0.0) if t.after_op >= 0 else clock
-            start = max(queues.get(queue, 0.0), float(issued[at]), ready)
-            queues[queue] = start + seconds
-            waits[t.needed_by] = max(waits.get(t.needed_by, 0.0), start + seconds)
-    return max(clock, *waits.values(), 0.0) if waits else clock
+def _durations(rank: ShardedCapture, device: F64, host: F64) -> F64:
+    """[ops of the step] seconds from the end of the operation before to each one's own end, waiting for the host included,
+    without transfers."""
+    span = slice(rank.capture.steady.first_op, rank.capture.steady.end_op)
+    issued, done = np.cumsum(host[span]), np.cumsum(device[span])
+    ends = done + np.maximum.accumulate(np.maximum(issued - (done - device[span]), 0.0))
+    return np.diff(ends, prepend=0.0)

@@ -20,6 +20,7 @@ from gpuwise.predict.comm.groups import pipeline_neighbours_local
 from gpuwise.predict.kernels.memory_bound import memory_time
 from gpuwise.predict.kernels.transfer import transfer_time
 from gpuwise.predict.parallel.data_parallel import LayerTraffic, layer_traffic, step_traffic
+from gpuwise.predict.parallel.overlap import beside, gathered_passes
 from gpuwise.predict.parallel.pipeline import pipeline_time
 from gpuwise.predict.parallel.shards import Stages, stages
 from gpuwise.predict.step.columns import Columns
@@ -141,15 +142,10 @@ def _layer_seconds(
     f, b = forward.time_s[at], backward.time_s[at]
     again = np.where(c.recompute == RECOMPUTES.index("full"), _recomputed_share(costs, c) * f, 0.0)
     again = np.where(c.recompute == RECOMPUTES.index("selective"), selective.time_s[at], again)
-    slow = sc.network_slowdown
-    gather, scatter = traffic.gather_s * slow, traffic.scatter_s * slow
-    f_total = np.maximum(f, gather) + sc.contention * np.minimum(f, gather)
-    both = gather + scatter
-    b_total = np.maximum(b + again, both) + sc.contention * np.minimum(b + again, both)
+    f_total, b_total = gathered_passes(f, b + again, traffic.gather_s, traffic.gather_s + traffic.scatter_s, sc)
     comm = forward.communication_s[at] + backward.communication_s[at] + f_total + b_total - f - b - again
     down, up = copies
-    exposed = np.maximum(down - f_total, 0.0) + np.maximum(up - b_total, 0.0)
-    exposed = exposed + sc.contention * (np.minimum(down, f_total) + np.minimum(up, b_total))
+    exposed = beside(f_total, down, sc) - f_total + beside(b_total, up, sc) - b_total
     return _LayerSeconds(
         f_total + b_total + exposed,
         f_total,

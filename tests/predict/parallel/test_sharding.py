@@ -1,4 +1,4 @@
-"""Sharding a captured step and the strategies made of it, on networks made by hand."""
+"""Sharding a captured step, on networks made by hand."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from tests.workload.layer_captures import Layer, layer_capture, seconds_of
 
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.plan.step.strategies import captured_strategies
+from gpuwise.predict.comm.collectives import curve
+from gpuwise.predict.parallel.overlap import exposed_after
 from gpuwise.predict.parallel.sharding import Sharding, sharded
-from gpuwise.predict.parallel.sharding_time import sharded_step_time
+from gpuwise.predict.parallel.sharding_time import STACK, sharded_step_time
+from gpuwise.predict.step.stack_costs import find_stack_costs
 from gpuwise.workload.capture.record.capture import Capture, Category
+from gpuwise.workload.step import Phase
 
 ROWS = 48
 
@@ -104,17 +107,38 @@ def test_time_hides_transfers_behind_compute_and_no_more() -> None:
     assert fast.step_s >= fast.transfer_s  # one queue: the step cannot be shorter than what goes through it
 
 
-def test_the_front_trades_time_for_memory() -> None:
-    capture, cluster = _network(480), find_cluster("8x H100 SXM")
-    op_s = seconds_of(capture) * 1e-4
-    front = captured_strategies(capture, cluster, op_s, np.zeros_like(op_s))
-    assert len(front) >= 3
-    assert all(s.step_s > 0 and s.peak_bytes > 0 and s.label for s in front)
-    peaks = [s.peak_bytes for s in front]
-    assert peaks == sorted(peaks, reverse=True)
-    assert any(s.checkpoints for s in front)
-    tiny = captured_strategies(capture, cluster, op_s, np.zeros_like(op_s), memory_bytes=1)
-    assert not any(s.fits for s in tiny)
+def test_gradients_reduced_once_hide_as_in_the_catalogue() -> None:
+    """DDP: one sum of all gradients behind the backward pass."""
+    capture, system = _network(4800), find_cluster("8x H100 SXM").system
+    rank = sharded(capture, Sharding("none", 8))
+    seconds = seconds_of(capture) * 1e-4
+    time = sharded_step_time(rank, system, seconds, np.zeros(len(seconds)))
+    costs = find_stack_costs(STACK)
+    gradients = sum(4 * math.prod(p.shape) for p in capture.parameters)
+    reduce = curve(system, "all_reduce", 8, 8).time_s([float(gradients)])
+    span = slice(capture.steady.first_op, capture.steady.end_op)
+    backward = seconds[span][capture.op_phase[span] == Phase.BACKWARD].sum()
+    assert time.exposed_s == pytest.approx(float(exposed_after(reduce, np.array([backward]), costs)[0]))
+
+
+def test_slower_work_never_makes_the_step_shorter() -> None:
+    """Where the device is what the step waits for; what a late host waits in moves from pass to pass."""
+    capture, system = _network(480), find_cluster("8x H100 SXM").system
+    host = np.zeros(len(capture.op_phase))
+    for kind in ("none", "zero1", "zero2", "zero3"):
+        rank = sharded(capture, Sharding(kind, 8))
+        steps = [sharded_step_time(rank, system, seconds_of(capture) * s, host).step_s for s in (1e-4, 1e-3, 1e-2, 1e-1)]
+        assert steps == sorted(steps)
+
+
+def test_a_late_host_hides_more() -> None:
+    capture, system = _network(4800), find_cluster("8x H100 SXM").system
+    rank = sharded(capture, Sharding("zero3", 8))
+    device = seconds_of(capture) * 1e-8
+    quick = sharded_step_time(rank, system, device, np.zeros(len(device)))
+    late = sharded_step_time(rank, system, device, np.full(len(device), 1e-3))
+    assert late.compute_s > quick.compute_s
+    assert late.exposed_s < quick.exposed_s
 
 
 def test_refusals() -> None:
