@@ -37,7 +37,7 @@ def stacked(parts: Mapping[str, float], whole: float, width: int) -> tuple[Text,
     total = sum(parts.values())
     cells = shares([*parts.values(), max(whole - total, 0.0)], width)
     keep = width if total <= whole else max(1, round(width * whole / total))
-    bar, drawn, keys = Text(), 0, []
+    bar, drawn, keys = Text(), 0, list[tuple[str, Text]]()
     for i, (name, n) in enumerate(zip([*parts, ""], cells, strict=True)):
         glyph, colour = (GLYPHS[i % len(GLYPHS)], COLOURS[i % len(COLOURS)]) if name else (FREE, "dim")
         inside = min(n, max(keep - drawn, 0))

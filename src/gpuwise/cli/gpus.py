@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -191,6 +191,6 @@ def _document(a: Accelerator) -> dict[str, object]:
 
     out: dict[str, object] = {}
     for f in fields(a):
-        value = getattr(a, f.name)
-        out[f.name] = dict(value) if hasattr(value, "keys") else list(value) if isinstance(value, tuple) else value
+        value: Any = getattr(a, f.name)
+        out[f.name] = dict(value) if hasattr(value, "keys") else [*value] if isinstance(value, tuple) else value
     return out

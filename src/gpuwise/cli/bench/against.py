@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuwise.errors import GpuwiseError
 
@@ -55,11 +55,12 @@ def _predicted(text: str, j: Judgement, seconds: float, target: Target) -> Speed
     from gpuwise.plan.one_op import matmul
 
     p = j.case.parameters
-    name = getattr(target, "name", None) or target.accelerator.name  # type: ignore[union-attr]
+    given: Any = target
+    name = str(getattr(given, "name", None) or given.accelerator.name)
     try:
         row = matmul(p["m"], p["n"], p["k"], j.case.dtype, [target]).rows[0]
     except GpuwiseError as error:
-        missing = j.case.dtype not in target.accelerator.peak_flop_per_s if isinstance(target, Cluster) else False
+        missing = isinstance(target, Cluster) and j.case.dtype not in target.accelerator.peak_flop_per_s
         reason = f"has no {j.case.dtype} unit, or none is published" if missing else error.message
         return Speedup(text, j.case.dtype, j.subject.name, seconds, name, None, None, reason)
     faster = row.time_s.inverse(seconds)

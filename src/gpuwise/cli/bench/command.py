@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from gpuwise.cli.options import Duration
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
+    from gpuwise.machine.bench.cases import BenchCase
     from gpuwise.machine.bench.run import Limits
     from gpuwise.machine.bench.subjects import Subject
     from gpuwise.records.store import Records
@@ -175,7 +176,8 @@ def _measure(
         kept = store.query(device=subject.device, machine_id=run.machine_id)
         return [r for r in kept if r.run is not None and r.run.id != run.id]
 
-    without = (no_gpu, [c for c in cases if c.on == GPU]) if no_gpu else ("", [])
+    left_out: list[BenchCase] = [c for c in cases if c.on == GPU] if no_gpu else []
+    without = (no_gpu or "", left_out)
     judged = judge_all(outcome.records, earlier)  # type: ignore[arg-type]
     compared = speedups(judged, targets)
     below = [j for j in judged if _is_below(j.of_expected, str(j.verdict), threshold)]
@@ -194,7 +196,7 @@ def _measure(
 
 
 @contextmanager
-def _measuring(device: tuple[str, ...], *, save: bool) -> Iterator[tuple[list[Subject], Records | None, str]]:
+def _measuring(device: tuple[str, ...], *, save: bool) -> Generator[tuple[list[Subject], Records | None, str], None, None]:
     """The devices to measure with the driver's readings at hand, the record file, and why no GPU is among them."""
     from contextlib import ExitStack
 

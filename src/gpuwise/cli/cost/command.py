@@ -13,6 +13,7 @@ from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
     from gpuwise.money.rent_or_own.comparison import RentOrOwn
+    from gpuwise.money.rent_or_own.rules import RuleCheck
 
 NOTHING_WANTED, OWNED_AS_KNOWN, RENTED_AS_KNOWN = Wanted(), Owned(), Rented()
 
@@ -190,7 +191,7 @@ def _rules(
     from gpuwise.money.rent_or_own.rules import check_rule
 
     owned, rented = in_dollars(owned, rented, *money)
-    checks = []
+    checks: list[RuleCheck] = []
     for name in on.split(","):
         cluster = find_cluster(name.strip(), prefer=("sxm", "80gb"))
         _, power = footprint(cluster, country)

@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -147,7 +147,7 @@ class Screen:
 
 
 @contextmanager
-def screen() -> Iterator[Screen]:
+def screen() -> Generator[Screen, None, None]:
     """A screen for one run."""
     with Screen() as made:
         yield made

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuwise.cli.bars import COLOURS, GLYPHS
 from gpuwise.predict.memory.timeline import MemoryTimeline
@@ -59,7 +60,7 @@ def columns(timeline: MemoryTimeline, width: int) -> tuple[np.ndarray, np.ndarra
     return timeline.bytes_by_category[:, best].astype(np.float64), reserved, last - 1
 
 
-def _painted(shares: np.ndarray, reserved: np.ndarray, top: float, height: int) -> list[Text]:
+def _painted(shares: NDArray[np.float64], reserved: NDArray[np.float64], top: float, height: int) -> list[Text]:
     """Lines from the top; a cell shows the category at its middle."""
     from rich.text import Text
 
@@ -70,7 +71,7 @@ def _painted(shares: np.ndarray, reserved: np.ndarray, top: float, height: int) 
         band = (ceilings <= middle).sum(axis=0)
         line = Text()
         high = np.clip(np.ceil(reserved / top * height).astype(int), 0, height)
-        for i, b in enumerate(band.tolist()):
+        for i, b in enumerate(int(n) for n in band):
             if b < shares.shape[0]:
                 line.append(GLYPHS[b % len(GLYPHS)], COLOURS[b % len(COLOURS)])
             else:

@@ -159,11 +159,10 @@ def _screen(source: Tap, options: TopOptions) -> int:
     from gpuwise.tui.top import run
 
     title = "demo" if options.demo is not None else options.replay.name if options.replay is not None else ""
-    result = run(
+    return run(
         source,
         ScreenOptions(options.interval_s, options.prices, options.duration_s, options.count, options.theme, title),
     )
-    return result if isinstance(result, int) else 0
 
 
 def _once(source: Tap, options: TopOptions) -> int:

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -158,13 +158,13 @@ def _kind(notice: str) -> str:
 
 
 @contextmanager
-def _stopping(stop: threading.Event) -> Iterator[None]:
+def _stopping(stop: threading.Event) -> Generator[None, None, None]:
     """Ctrl-C, and what systemd and a closed terminal send, end the watch between two frames: files are finished."""
     names = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)]
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {s: signal.signal(s, lambda *_: stop.set()) for s in names}
+    before = {s: signal.signal(s, lambda _number, _frame: stop.set()) for s in names}
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,7 +119,7 @@ def launch(
 
 
 @contextmanager
-def _passed_on(process: Process) -> Iterator[None]:
+def _passed_on(process: Process) -> Generator[None, None, None]:
     """Signals to this process go to the script and leave this one alone."""
     if threading.current_thread() is not threading.main_thread():
         yield

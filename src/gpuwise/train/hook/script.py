@@ -8,7 +8,9 @@ import sys
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.abc import InspectLoader
 from pathlib import Path
+from typing import cast
 
 from gpuwise.errors import InputError
 
@@ -106,7 +108,7 @@ def _module_code(name: str) -> tuple[str, types.CodeType, str | None]:
         loader = spec.loader if spec is not None else None
         if spec is None or loader is None or not hasattr(loader, "get_code") or spec.submodule_search_locations:
             continue
-        code = loader.get_code(candidate)  # type: ignore[attr-defined]
+        code = cast("InspectLoader", loader).get_code(candidate)
         if code is not None:
             return spec.origin or name, code, spec.parent
     raise InputError(f"there is no module {name!r} to run", hint="give what `python -m` would get, from this folder")

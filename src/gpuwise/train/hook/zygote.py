@@ -156,7 +156,7 @@ def serve() -> int:
         with lock:
             os.write(answers, json.dumps(value).encode() + b"\n")
 
-    signal.signal(signal.SIGCHLD, lambda *_: _reap(answer))
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: _reap(answer))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for line in requests:
         told = json.loads(line)
@@ -210,7 +210,7 @@ def _leave(code: int) -> None:
     import atexit
 
     with contextlib.suppress(BaseException):
-        atexit._run_exitfuncs()
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

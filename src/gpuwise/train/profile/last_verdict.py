@@ -6,6 +6,7 @@ import hashlib
 import json
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 from gpuwise.records.store import records_path
 
@@ -26,7 +27,7 @@ def _load() -> dict[str, str]:
     with suppress(OSError, ValueError):
         kept = json.loads(_file().read_text("utf-8"))
         if isinstance(kept, dict):
-            return {str(k): str(v) for k, v in kept.items()}
+            return {str(k): str(v) for k, v in cast("dict[object, object]", kept).items()}
     return {}
 
 

@@ -133,7 +133,7 @@ def _view(number: int, trace: Trace) -> RankView:
 
 def _trace_notes(view: RankView) -> list[str]:
     steps, trace = view.steps, view.trace
-    said = []
+    said: list[str] = []
     if steps.by == "whole trace":
         said.append("no steps are marked in the trace: all of it is taken as one")
     if not any("python_function" in c for c in trace.categories):

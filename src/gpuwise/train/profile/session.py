@@ -149,7 +149,7 @@ def _constant(facts: RunFacts, request: Request, folder: Path, zygote: Zygote | 
 
 
 def _notes(outcome: Outcome) -> tuple[str, ...]:
-    said = []
+    said: list[str] = []
     if outcome.ended == "enough":
         said.append("the script was stopped after enough steps; --whole lets it run to its end")
     elif not outcome.ok:

@@ -6,10 +6,10 @@ of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,7 +99,7 @@ class Trace:
         ids = [i for i, c in enumerate(self.categories) if c in wanted]
         return np.isin(self.category, ids)
 
-    def named(self, matches: Any) -> Flags:
+    def named(self, matches: Callable[[str], object]) -> Flags:
         """Rows whose name ``matches`` (a function of the name; asked once a name)."""
         table = np.fromiter((bool(matches(n)) for n in self.names), dtype=bool, count=len(self.names))
         return table[self.name] if len(self.names) else np.zeros(0, dtype=bool)
@@ -117,7 +117,7 @@ class Trace:
     def rank(self) -> int | None:
         """Of the process that was traced, where it says so."""
         told = self.metadata.get("distributedInfo")
-        rank = told.get("rank") if isinstance(told, dict) else None
+        rank = cast("dict[str, Any]", told).get("rank") if isinstance(told, dict) else None
         return rank if isinstance(rank, int) else None
 
     @property
@@ -128,7 +128,8 @@ class Trace:
             return {}
         used = self.device[self.on_device & (self.device >= 0)]
         first = int(np.bincount(used).argmax()) if used.size else 0
-        found = [p for p in told if isinstance(p, dict) and p.get("id") == first]
+        every = [cast("dict[str, Any]", p) for p in cast("list[Any]", told) if isinstance(p, dict)]
+        found = [p for p in every if p.get("id") == first]
         return found[0] if found else {}
 
     @property

@@ -96,6 +96,11 @@ def _cut(source: str, why: str) -> InputError:
     return InputError(f"{source}: the trace is cut short: {why}", hint="copy it again, or let the profiler finish writing it")
 
 
+def _object(value: object) -> dict[str, Any]:
+    """``value`` where it is an object of JSON, else an empty one."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
 def _metadata(head: bytes, tail: bytes) -> dict[str, Any]:
     """What stands around the events; nothing where it cannot be read, as nothing is computed from it alone."""
     body = head.strip().rstrip(b",") + b"," + tail.strip().lstrip(b",") if head.strip() not in (b"", b"{") else None
@@ -107,7 +112,7 @@ def _metadata(head: bytes, tail: bytes) -> dict[str, Any]:
         value = json.loads(text, strict=False)
     except ValueError:
         return {}
-    return value if isinstance(value, dict) else {}
+    return _object(value)
 
 
 class _Ids(dict[Any, int]):
@@ -140,7 +145,7 @@ class _Columns:
             ("detail", "i"),
             ("sequence", "q"),
         )
-        self._columns = {name: array(kind) for name, kind in kinds}
+        self._columns: dict[str, array[Any]] = {name: array(kind) for name, kind in kinds}
 
     def take(self, run: bytes, text: EventText) -> None:
         """Whole events, separated by commas."""
@@ -175,26 +180,27 @@ class _Columns:
     def _careful(self, text: bytes) -> _Event | None:
         """One event of a writer that is freer with types than Kineto; None for what is no event."""
         try:
-            value = json.loads(text.decode("utf-8", "replace"), strict=False)
+            read: Any = json.loads(text.decode("utf-8", "replace"), strict=False)
         except ValueError:
             where = f"after {self.n_seen:,} events"
             if text.count(b"{") > text.count(b"}"):
                 raise _cut(self._source, where) from None
             raise InputError(f"{self._source}: this is not JSON {where}: {_shown(text)}", hint=_RECORD) from None
-        if not isinstance(value, dict) or not isinstance(value.get("ph"), str):
+        value = _object(read)
+        if not isinstance(value.get("ph"), str):
             raise InputError(f"{self._source}: this is no event of a trace: {_shown(text)}", hint=_RECORD)
         told = value.get("args")
-        args = told if isinstance(told, dict) else {}
+        args = _object(told)
         whole = {
             k: v
             for k in ("External id", "correlation", "device", "stream", "bytes", "In msg nelems", "Group size", "Sequence number")
             if (v := _whole(args.get(k))) is not None
         }
-        lists = {
+        lists: dict[str, Any] = {
             k: v for k in ("Input Dims", "Input type", "Concrete Inputs", "Input Strides") if isinstance(v := args.get(k), list)
         }
         name = args.get("Collective name")
-        plain = {
+        plain: dict[str, Any] = {
             "ph": value["ph"],
             "name": str(value.get("name", "")),
             "cat": str(value.get("cat", "")),
@@ -265,11 +271,12 @@ def _texts(text: bytes) -> tuple[str, ...]:
 def _shapes(text: bytes) -> tuple[tuple[int, ...], ...]:
     """A list of tensors is written as a list of shapes: taken as its first."""
     found: list[tuple[int, ...]] = []
-    for shape in _list(text):
+    for one in _list(text):
+        shape: Any = one
         while isinstance(shape, list) and shape and isinstance(shape[0], list):
-            shape = shape[0]
-        whole = isinstance(shape, list) and all(isinstance(n, int) for n in shape)
-        found.append(tuple(shape) if whole else ())
+            shape = cast("list[Any]", shape)[0]
+        whole = isinstance(shape, list) and all(isinstance(n, int) for n in cast("list[Any]", shape))
+        found.append(tuple(cast("list[int]", shape)) if whole else ())
     return tuple(found)
 
 

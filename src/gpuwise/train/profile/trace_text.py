@@ -80,9 +80,9 @@ class EventText:
         text = self._buffer.lstrip()
         if not text:
             return False
-        if text[:1] == b"[":
+        if text.startswith(b"["):
             start = self._buffer.index(b"[") + 1
-        elif text[:1] == b"{":
+        elif text.startswith(b"{"):
             found = _ARRAY.search(self._buffer)
             if found is None:
                 if len(self._buffer) > MOST_HEAD:

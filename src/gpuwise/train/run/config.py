@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gpuwise.errors import FieldError, InputError
 from gpuwise.train.levers.table import BY_NAME
@@ -114,9 +114,10 @@ def read(path: Path) -> TunedConfig:
     levers = told.get("levers", {})
     if not isinstance(levers, dict):
         raise FieldError("levers is no table", file=str(path))
-    for name, value in levers.items():
+    table = cast("dict[str, Any]", levers)
+    for name, value in table.items():
         _check(str(path), name, value)
-    held = {k: v for k, v in levers.items() if v is not False}
+    held = {k: v for k, v in table.items() if v is not False}
     return TunedConfig(str(told.get("script", "")), held, _expected(path, told), _plan(str(path), told.get("run", {})))
 
 
@@ -160,8 +161,8 @@ def _expected(path: Path, told: Mapping[str, Any]) -> Expected | None:
 def _plan(file: str, given: object) -> Plan:
     if not isinstance(given, dict):
         raise FieldError("run is no table", file=file)
-    known = [f.name for f in fields(Plan)]
-    for name, value in given.items():
+    known, table = [f.name for f in fields(Plan)], cast("dict[str, Any]", given)
+    for name, value in table.items():
         if name not in known:
             raise FieldError(f"unknown field {name!r} of run", file=file, field=name, hint="there are " + ", ".join(known))
         number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
@@ -169,4 +170,4 @@ def _plan(file: str, given: object) -> Plan:
             raise FieldError(f"{name} = {value!r} is no number above zero", file=file, field=name)
         if name == "country" and not (isinstance(value, str) and value):
             raise FieldError(f"{name} = {value!r} is no name", file=file, field=name, hint='write it like country = "DE"')
-    return Plan(**given)
+    return Plan(**table)

@@ -6,7 +6,7 @@ from torch import nn
 
 def confusion(predicted, wanted):
     table = [[0] * 10 for _ in range(10)]
-    for _ in range(30):
+    for _ in range(500):
         for p, w in zip(predicted, wanted, strict=True):
             table[p][w] += 1
     return table

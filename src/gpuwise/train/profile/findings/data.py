@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from gpuwise.train.profile.families import COMMUNICATION
@@ -34,7 +37,7 @@ def waiting(data: ProfileData) -> Finding | None:
             waited = saved
         proof = f"with one batch given again and again a step takes {1e3 * facts.constant.wall_s:.3g} ms"
         confidence = "high"
-    loader = facts.loaders[0] if facts is not None and facts.loaders else {}
+    loader = facts.loaders[0] if facts is not None and facts.loaders else dict[str, Any]()
     evidence = [
         Evidence(
             f"next of the DataLoader over {loader['dataset']}" if loader else "next of the DataLoader",
@@ -108,8 +111,8 @@ def unoverlapped(data: ProfileData) -> Finding | None:
     )
 
 
-def _copies(data: ProfileData, matches: object, kind: str, title: str, fix: tuple[str, ...]) -> Finding | None:
-    if data.trace is None or data.steps is None or not callable(matches):
+def _copies(data: ProfileData, matches: Callable[[str], object], kind: str, title: str, fix: tuple[str, ...]) -> Finding | None:
+    if data.trace is None or data.steps is None:
         return None
     rows = data.rows(("gpu_memcpy",), matches)
     if not len(rows):

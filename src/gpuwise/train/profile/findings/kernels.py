@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gpuwise.train.profile.families import ELEMENTWISE, family
@@ -43,7 +45,7 @@ def unfused_optimizer(data: ProfileData) -> Finding | None:
         return None
     foreach = sum("_foreach_" in n for n in names)
     updates = [n for n in names if family("op", n) == ELEMENTWISE]
-    told = data.facts.optimizers[0] if data.facts is not None and data.facts.optimizers else {}
+    told = data.facts.optimizers[0] if data.facts is not None and data.facts.optimizers else dict[str, Any]()
     kind = str(told.get("name") or _kind(data))
     tensors = float(told.get("n_tensors") or 0) or None
     a_step = len(updates) / data.n_steps
