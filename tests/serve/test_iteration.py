@@ -6,6 +6,8 @@ import pytest
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.predict.kernels.conditions import SERVING
+from gpuwise.predict.kernels.single import matmul
 from gpuwise.serve.engine import EngineConfig, engine_costs
 from gpuwise.serve.iteration import (
     Iterations,
@@ -49,6 +51,26 @@ def seconds(model: str, on: str, config: EngineConfig, sequences: list[int], kv_
 )
 def test_published_decode(model: str, on: str, config: EngineConfig, sequences: int, milliseconds: float) -> None:
     assert seconds(model, on, config, [sequences])[0] * 1e3 == pytest.approx(milliseconds, rel=0.35)
+
+
+def test_measured_decode_on_a_card_for_games() -> None:
+    """vLLM 0.19 on one RTX 4090 while nothing is read: 16 sequences of 1,430 tokens write 800 tokens a second
+    (casys-kaist/LLMServingSim, bench/examples/RTX4090/Llama-3.1-8B: engine-side throughput, second by second)."""
+    assert seconds("llama-3.1-8b", "rtx-4090", EngineConfig(), [16], 1430)[0] == pytest.approx(16 / 800, rel=0.15)
+
+
+@pytest.mark.parametrize("weights", ["bf16", "fp8", "fp8_block", "int8_wo", "int4_wo", "nvfp4", "mxfp4"])
+@pytest.mark.parametrize("on", ["rtx-4090", "a100-sxm-80gb", "b200-sxm"])
+def test_products_are_those_of_the_one_registry(on: str, weights: str) -> None:
+    """The layers' products in their format and the head in bf16, each as the registry times it while serving."""
+    arch, system = find_model("llama-3.1-8b"), find_cluster(on).system
+    times = one_iteration(arch, system, EngineConfig(weights=weights), 8, 1, 1024)
+    heads, hidden, ffn = (arch.heads + 2 * arch.kv_heads) * arch.head_dim, arch.hidden, arch.ffn
+    form = product_format(system.accelerator, weights)
+    layer = matmul(system.accelerator, form, 8, [heads, hidden, 2 * ffn, hidden], [hidden, hidden, hidden, ffn], 1, SERVING)
+    head = matmul(system.accelerator, "bf16", 8, arch.vocab, hidden, 1, SERVING)
+    products = times.kernels_s - times.attention_s - times.memory_s
+    assert products[0] == pytest.approx(arch.n_layers * layer.time_s.sum() + head.time_s[0], rel=1e-9)
 
 
 def test_a_larger_batch_takes_longer_but_less_than_in_proportion() -> None:

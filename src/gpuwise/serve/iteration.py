@@ -174,13 +174,15 @@ def _engine_rows(table: OpTable, decode: bool) -> OpTable:
     if "attention.q_down" in names and "attention.kv_down" in names:
         drop[names.index("attention.kv_down")] = True
     rows = table.select((table.phase == Phase.FORWARD) & ~np.array(drop, bool))
-    shape, kind = rows.shape.copy(), rows.kind.copy()
+    shape, kind, flop = rows.shape.copy(), rows.kind.copy(), rows.flop.copy()
     for i, name in enumerate(rows.name):
         if name == "attention.q_down" and "attention.kv_down" in names:
-            shape[i, 2] += table.shape[names.index("attention.kv_down"), 2]
+            other = names.index("attention.kv_down")
+            shape[i, 2] += table.shape[other, 2]
+            flop[i] += table.flop[other]
         if name == "moe.unpermute":
             kind[i] = int(Kind.COLLECTIVE)
-    return replace(rows, shape=shape, kind=kind)
+    return replace(rows, shape=shape, kind=kind, flop=flop)
 
 
 _IN_FUSED_LAYER = ("moe.top_k", "moe.permute", "moe.activation", "moe.down")

@@ -3,6 +3,7 @@ all-reduce."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,12 +17,15 @@ from gpuwise.predict.comm.collectives import collective_time
 from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.kernels.attention.fused import attention_decode_time, attention_forward_time
 from gpuwise.predict.kernels.attention.implementations import serving_kernel
+from gpuwise.predict.kernels.card_factors import card_factor
+from gpuwise.predict.kernels.conditions import SERVING
 from gpuwise.predict.kernels.experts.grouped import moe_layer_time
-from gpuwise.predict.kernels.gemm.product import gemm_time
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import dram_rate, embedding_time, memory_time
+from gpuwise.predict.kernels.registry import kernel_times
+from gpuwise.predict.kernels.single import matmul
 from gpuwise.serve.engine import EngineConfig
-from gpuwise.workload.step import Kind, OpTable
+from gpuwise.workload.step import FAMILIES, Kind, OpTable
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -62,12 +66,8 @@ def row_times(
     absorbed = np.array([n == "attention.kv_up" for n in rows.name], bool) & (q_len == 1)
     if absorbed.any():
         put(absorbed, _absorbed(device, arch, config, s[absorbed, 1]))
-    plain = np.array([n.startswith(("head.", "moe.router")) for n in rows.name], bool)
-    for is_plain in (True, False):
-        mask = (rows.kind == Kind.MATMUL) & (plain == is_plain) & ~absorbed
-        if mask.any():
-            name = "bf16" if is_plain else product_format(device, config.weights)
-            put(mask, gemm_time(device, name, s[mask, 1], s[mask, 2], s[mask, 3], s[mask, 0], cold=True))
+    mask = (rows.kind == Kind.MATMUL) & ~absorbed
+    put(mask, _products(device, config, rows.select(mask)))
     # the fused layer stands in the row of its first product; what else it does has been left out of the rows
     mask = rows.kind == Kind.GROUPED
     if mask.any():
@@ -75,15 +75,33 @@ def row_times(
     for decode in (True, False):
         mask = (rows.kind == Kind.ATTENTION) & ((q_len == 1) == decode)
         if mask.any():
-            put(mask, _attention(device, arch, config, rows, mask, kv_len[mask], decode))
+            made = _attention(device, arch, config, rows, mask, kv_len[mask], decode)
+            put(mask, _on_card(device, rows.select(mask), made))
     mask = rows.kind == Kind.MEMORY
-    put(mask, memory_time(device, rows.bytes_read[mask], rows.bytes_written[mask]))
+    put(mask, _on_card(device, rows.select(mask), memory_time(device, rows.bytes_read[mask], rows.bytes_written[mask])))
     mask = rows.kind == Kind.EMBEDDING
     if mask.any():
         put(mask, embedding_time(device, s[mask, 0], rows.bytes_read[mask] / np.maximum(s[mask, 0], 1), False))
     if config.tp * config.attention_dp > 1:
         _communicate(rows, arch, system, config, q_len, comm)
     return RowTimes(kernel, comm, sigma, weakest(*bases))
+
+
+def _on_card(device: Accelerator, rows: OpTable, made: KernelTime) -> KernelTime:
+    """``made`` with what whole networks say of each row's family on cards of which no kernel was measured."""
+    factor = np.ones(len(rows))
+    for code in np.unique(rows.family).tolist():
+        part = np.flatnonzero(rows.family == code)
+        factor[part] = card_factor(device, FAMILIES[code], rows.take(part))
+    return made._replace(time_s=made.time_s * factor)
+
+
+def _products(device: Accelerator, config: EngineConfig, rows: OpTable) -> KernelTime:
+    """Matrix products: the layers' by weights in their format, head and router in 16 bits."""
+    narrow = product_format(device, config.weights)
+    dtype = tuple("bf16" if n.startswith(("head.", "moe.router")) else narrow for n in rows.name)
+    made = kernel_times(replace(rows, dtype=dtype), device, SERVING)
+    return KernelTime(made.time_s, made.log_sigma, made.basis)
 
 
 def product_format(device: Accelerator, weights: str) -> str:
@@ -215,8 +233,8 @@ def _absorbed(device: Accelerator, arch: Architecture, config: EngineConfig, tok
     each of A/t heads, in bf16."""
     assert arch.mla is not None
     m, heads = arch.mla, arch.heads // config.tp
-    into = gemm_time(device, "bf16", tokens, m.kv_lora_rank, m.qk_nope_head_dim, heads, cold=True)
-    out = gemm_time(device, "bf16", tokens, m.v_head_dim, m.kv_lora_rank, heads, cold=True)
+    into = matmul(device, "bf16", tokens, m.kv_lora_rank, m.qk_nope_head_dim, heads, SERVING)
+    out = matmul(device, "bf16", tokens, m.v_head_dim, m.kv_lora_rank, heads, SERVING)
     return KernelTime(into.time_s + out.time_s, np.maximum(into.log_sigma, out.log_sigma), into.basis)
 
 

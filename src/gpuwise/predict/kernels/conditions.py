@@ -28,12 +28,13 @@ class Conditions:
     channels_last: bool | None = None
     """How images lie; None: as the row says."""
     implementation: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
-    """Kernel of a family by name: ``{"attention": "flash"}``. Left out: ``fa2``, what torch runs."""
+    """Kernel of a family, or of the products in a format, by name: ``{"attention": "flash"}``. Left out: what torch runs."""
 
 
 STEP = Conditions()
 """A training step: what ``plan``, ``fit``, ``op``, ``pick``, ``compare``, ``profile`` and ``bench`` ask for."""
-SERVING = Conditions(sustained=False, alignment=False)
-"""A serving iteration: short bursts of kernels tuned for the sizes they were measured at."""
+SERVING = Conditions(sustained=False, alignment=False, implementation={"fp8": "fp8", "mxfp8": "mxfp8"})
+"""A serving iteration: short bursts of kernels tuned for the sizes they were measured at, which turn their input into the
+narrow format themselves."""
 BURST = Conditions(cold=False, sustained=False, alignment=False)
 """A timing loop over one kernel: what the tables of single kernels were measured under."""

@@ -28,7 +28,7 @@ from gpuwise.predict.kernels.gemm.fp32 import Layout, linear_time
 from gpuwise.predict.kernels.gemm.product import gemm_time
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import cache_rate, dram_rate, memory_time
-from gpuwise.predict.kernels.run_formats import HALF, MATRIX, matrix_units, run_format
+from gpuwise.predict.kernels.run_formats import HALF, MATRIX, arithmetic, matrix_units, run_format
 from gpuwise.workload.capture.record.families import BYTES
 from gpuwise.workload.step import CAUSAL, DROPOUT, FUSED_ATTENTION, KERNELS, OpTable, Phase
 
@@ -86,10 +86,11 @@ def matmul_time(accelerator: Accelerator, rows: OpTable, conditions: Conditions)
 
 def _scaled(accelerator: Accelerator, rows: OpTable, made: KernelTime, dtype: str) -> KernelTime:
     """``made`` with the card's factor; no factor takes a product beyond the published peak."""
-    factor = card_factor(accelerator, "matmul", rows, matrix=dtype in MATRIX)
+    unit = arithmetic(accelerator, dtype)
+    factor = card_factor(accelerator, "matmul", rows, matrix=unit in MATRIX)
     if (factor == 1.0).all():
         return made
-    least = np.minimum(made.time_s, rows.flop / (accelerator.peak_flop_per_s.get(dtype) or accelerator.peak("fp32")))
+    least = np.minimum(made.time_s, rows.flop / (accelerator.peak_flop_per_s.get(unit) or accelerator.peak("fp32")))
     return made._replace(time_s=np.maximum(made.time_s * factor, least))
 
 
@@ -109,7 +110,7 @@ def product_time(accelerator: Accelerator, dtype: str, shape: F64, conditions: C
             n,
             k,
             b,
-            implementation=_LIBRARY.get(dtype),
+            implementation=conditions.implementation.get(dtype) or _LIBRARY.get(dtype),
             cold=conditions.cold,
             sustained=conditions.sustained,
         )

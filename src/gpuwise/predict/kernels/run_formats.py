@@ -7,6 +7,7 @@ them, complex numbers as real ones.
 from __future__ import annotations
 
 from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.predict.kernels.gemm.formats import IMPLEMENTATIONS, math_dtype
 from gpuwise.predict.kernels.image_network import has_matrix_units
 
 HALF = ("fp16", "bf16")
@@ -22,6 +23,12 @@ def matrix_units(accelerator: Accelerator) -> bool:
     return has_matrix_units(accelerator) and not old
 
 
+def arithmetic(accelerator: Accelerator, dtype: str) -> str:
+    """The catalogue format whose rate limits products of ``dtype``: of weights held in a format of their own (``int4_wo``,
+    ``fp8_block``) the one they are multiplied in. Raises UnpredictableError where the device has none of them."""
+    return math_dtype(accelerator, dtype) if dtype in IMPLEMENTATIONS and dtype not in IMPLEMENTATIONS[dtype].math else dtype
+
+
 def run_format(accelerator: Accelerator, dtype: str, *, emulated: bool = True) -> str:
     """The format ``dtype`` is computed in on the device.
 
@@ -31,7 +38,7 @@ def run_format(accelerator: Accelerator, dtype: str, *, emulated: bool = True) -
     if dtype == "tf32":
         return "tf32" if "tf32" in rates else "fp32"
     if not emulated:
-        accelerator.peak(dtype)
+        accelerator.peak(arithmetic(accelerator, dtype))
         return dtype
     if dtype in HALF:
         return dtype if dtype in rates and matrix_units(accelerator) else "fp32"
