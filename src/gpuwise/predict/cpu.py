@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.facts.models.architecture import Architecture
@@ -24,8 +25,6 @@ from gpuwise.workload.optimizer import RULES
 from gpuwise.workload.transformer.attention_flop import attention_pairs
 from gpuwise.workload.transformer.parameters import count_parameters
 from gpuwise.workload.transformer.tables import model_flop_per_token
-
-BYTES = {"fp32": 4, "bf16": 2, "int8": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ def matmul_time(cpu: Cpu, dtype: str, m: float, n: float, k: float, batch: float
     _check(m, n, k, batch)
     used = computing_dtype(cpu, dtype)
     flop = 2.0 * batch * m * n * k
-    moved = batch * ((m * k + k * n) * BYTES[used] + m * n * max(BYTES[used], 2))
+    moved = batch * ((m * k + k * n) * FORMAT_BYTES[used] + m * n * max(FORMAT_BYTES[used], 2))
     return _roofline(cpu, used, flop, moved)
 
 
@@ -68,7 +67,7 @@ def attention_time(
     _check(batch, heads, seq, head_dim)
     used = computing_dtype(cpu, dtype)
     flop = 4.0 * batch * heads * head_dim * float(attention_pairs(seq, seq, causal=causal))
-    return _roofline(cpu, used, flop, 4.0 * batch * heads * seq * head_dim * BYTES[used])
+    return _roofline(cpu, used, flop, 4.0 * batch * heads * seq * head_dim * FORMAT_BYTES[used])
 
 
 def stream_time(cpu: Cpu, read_bytes: float, written_bytes: float) -> CpuTime:
@@ -96,7 +95,7 @@ def training_time(
         share, sigma = share * matrix / share_of_peak(cpu, "product")[0], (sigma**2 + matrix_sigma**2) ** 0.5
     compute = tokens * model_flop_per_token(arch, seq_len) / (share * cpu.peak(used))
     stream, _, _ = share_of_peak(cpu, "stream")
-    state = count_parameters(arch).total * (RULES["adamw"].traffic_bytes + 3 * BYTES["fp32"])
+    state = count_parameters(arch).total * (RULES["adamw"].traffic_bytes + 3 * FORMAT_BYTES["fp32"])
     steps = max(tokens / tokens_per_step, 1.0)
     memory = steps * state / (stream * cpu.memory_bandwidth_bytes_per_s)
     return CpuTime(Estimate.from_log_sigma(compute + memory, sigma, basis), compute, memory, used)

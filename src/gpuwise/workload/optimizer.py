@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import Strategy
-from gpuwise.workload.transformer.point import BYTES_PER_ELEMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def parameter_bytes(strategy: Strategy) -> ParameterBytes:
     half = strategy.precision not in ("fp32", "tf32")
     weight = 2.0 if half else 4.0
     master = 4.0 if half and strategy.master_weights else 0.0
-    gradient = BYTES_PER_ELEMENT[strategy.gradient_dtype] if half else 4.0
+    gradient = FORMAT_BYTES[strategy.gradient_dtype] if half else 4.0
     state = RULES[strategy.optimizer].state_bytes
     if half and not master and strategy.optimizer in FOLLOWS_PARAMETER:
         state *= 0.5

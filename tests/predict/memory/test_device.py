@@ -9,9 +9,9 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.memory.context import communicator_bytes, context_bytes
 from gpuwise.predict.memory.device import METRICS, stack_memory, usable_bytes
+from gpuwise.predict.memory.library_workspaces import library_workspace_bytes
 from gpuwise.predict.memory.memory_rules import MemoryRules, find_memory_rules, memory_rules
 from gpuwise.predict.memory.strategies import memory_estimate
-from gpuwise.predict.memory.workspaces import library_workspace_bytes
 from gpuwise.units import GIB, MIB
 from gpuwise.workload.strategy import STACKS, Strategy
 

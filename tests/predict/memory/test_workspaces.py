@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from gpuwise.errors import DataError, InputError
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.predict.memory import workspaces
+from gpuwise.predict.memory.library_workspaces import version_of
 from gpuwise.predict.memory.workspaces import cublas_bytes, cublaslt_bytes, hidden_bytes, situation_of, with_workspaces
 from gpuwise.predict.memory.workspaces_attention import split_count
 from gpuwise.predict.memory.workspaces_convolution import search_bytes, shares
-from gpuwise.predict.memory.workspaces_kernels import Situation, is_channels_last, is_contiguous, version_of
+from gpuwise.predict.memory.workspaces_kernels import Situation, is_channels_last, is_contiguous
 from gpuwise.workload.capture.record.capture import Capture, Category, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.step import Kind
 

@@ -30,10 +30,10 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.memory.context import communicator_bytes, context_bytes
 from gpuwise.predict.memory.device import StackMemory, usable_bytes
+from gpuwise.predict.memory.library_workspaces import library_workspace_bytes
 from gpuwise.predict.memory.memory_rules import find_memory_rules
 from gpuwise.predict.memory.saved import saved_of_points
 from gpuwise.predict.memory.strategies import MemoryColumns, memory_columns
-from gpuwise.predict.memory.workspaces import library_workspace_bytes
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.units import GIGA, MIB

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
@@ -31,7 +32,6 @@ from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import dram_rate
 
 F64 = NDArray[np.float64]
-ELEMENT_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0}
 
 
 class Convolutions(NamedTuple):
@@ -125,7 +125,7 @@ def _implicit_time(
 def matrix_unit_time(accelerator: Accelerator, dtype: str, conv: Convolutions, model: dict[str, Any]) -> F64:
     """Seconds on the matrix unit: implicit products in tiles of 128 positions x 64 or 128 channels, channels
     padded to 16 bytes. Raises UnpredictableError when the catalogue has no rate for ``dtype``."""
-    element = ELEMENT_BYTES[dtype]
+    element = FORMAT_BYTES[dtype]
     pad = 16.0 / element
     reduction = np.ceil(conv.c_in / conv.groups / pad) * pad * conv.area
     channels = np.ceil(conv.c_out / conv.groups / pad) * pad
@@ -145,6 +145,6 @@ def matrix_unit_time(accelerator: Accelerator, dtype: str, conv: Convolutions, m
 
 def _stencil_time(accelerator: Accelerator, dtype: str, conv: Convolutions, model: dict[str, Any]) -> F64:
     """Depthwise: memory at a fraction of the stream rate, or the vector unit at a fraction of its peak."""
-    memory = conv.bytes(ELEMENT_BYTES[dtype]) / (dram_rate(accelerator) * model["depthwise_bandwidth"])
+    memory = conv.bytes(FORMAT_BYTES[dtype]) / (dram_rate(accelerator) * model["depthwise_bandwidth"])
     arithmetic = conv.flop / (peak_rate(accelerator) * model["depthwise_vector"])
     return np.maximum(memory, arithmetic) + model["kernel_s"]

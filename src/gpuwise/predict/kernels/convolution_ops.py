@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.kernels import measured_networks
 from gpuwise.predict.kernels.clock import sustained_fraction
 from gpuwise.predict.kernels.conditions import Conditions
-from gpuwise.predict.kernels.convolution import ELEMENT_BYTES, Convolutions, convolution_time
+from gpuwise.predict.kernels.convolution import Convolutions, convolution_time
 from gpuwise.predict.kernels.gemm.fp32 import Shapes, product_time
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import dram_rate, memory_time
@@ -104,7 +105,7 @@ def captured_convolution_time(accelerator: Accelerator, dtype: str, rows: OpTabl
 
 
 def _width(dtype: str) -> float:
-    return ELEMENT_BYTES.get(dtype, 4.0)
+    return FORMAT_BYTES.get(dtype, 4.0)
 
 
 def _forward(acc: Accelerator, dtype: str, c: dict[str, F64], hw_in: F64, hw_out: F64) -> KernelTime:

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_arrays, load_json
@@ -34,13 +35,13 @@ from gpuwise.predict.kernels.clock import joules_per_flop, sustained_fraction
 from gpuwise.predict.kernels.image_network_traits import indicator
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import dram_rate
+from gpuwise.predict.kernels.run_formats import has_matrix_units
 
 F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 """fp16 and bf16 stand for mixed precision as well: autocast's weight casts are small beside the
 activations."""
-_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,20 +153,14 @@ def rooflines(accelerator: Accelerator, precision: str, n: Networks, model: dict
         raise UnpredictableError("no unit count or clock for accelerator", f"{accelerator.name}: units or clock unknown")
     moved = n.activations * passes
     at_boost = flop / (efficiency * rate)
-    stream = moved * _BYTES[precision] / dram_rate(accelerator)
+    stream = moved * FORMAT_BYTES[precision] / dram_rate(accelerator)
     visit = moved * model["cycles_per_element"] / (units * hz)
     busy = flop / rate / combined(at_boost, stream + visit, model["overlap"])
     if accelerator.family in model["joules_per_flop"] and unit == "matrix":
         busy *= model["joules_per_flop"][accelerator.family] / joules_per_flop(accelerator, "matrix")
     held = sustained_fraction(accelerator, busy, precision if unit == "matrix" else "fp32")
-    per_parameter = np.where(n.training, model["training_bytes_per_parameter"], _BYTES[precision])
+    per_parameter = np.where(n.training, model["training_bytes_per_parameter"], FORMAT_BYTES[precision])
     return at_boost / held, stream + visit / held, n.parameters * per_parameter / dram_rate(accelerator)
-
-
-def has_matrix_units(accelerator: Accelerator) -> bool:
-    """Whether half precision runs faster than fp32 vectors: matrix units, from Volta on and on every CDNA."""
-    rates = accelerator.peak_flop_per_s
-    return "fp16" in rates and "fp32" in rates and rates["fp16"] > 1.5 * rates["fp32"]
 
 
 def features(n: Networks, compute: F64, memory: F64) -> F64:

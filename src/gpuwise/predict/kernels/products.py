@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
@@ -29,7 +30,6 @@ from gpuwise.predict.kernels.gemm.product import gemm_time
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import cache_rate, dram_rate, memory_time
 from gpuwise.predict.kernels.run_formats import HALF, MATRIX, arithmetic, matrix_units, run_format
-from gpuwise.workload.capture.record.families import BYTES
 from gpuwise.workload.step import CAUSAL, DROPOUT, FUSED_ATTENTION, KERNELS, OpTable, Phase
 
 F64 = NDArray[np.float64]
@@ -117,7 +117,7 @@ def product_time(accelerator: Accelerator, dtype: str, shape: F64, conditions: C
     except UnpredictableError:
         if not conditions.emulated:
             raise
-        return _specified(accelerator, dtype, 2.0 * b * m * n * k, b * (m * k + n * k + m * n) * BYTES.get(dtype, 1))
+        return _specified(accelerator, dtype, 2.0 * b * m * n * k, b * (m * k + n * k + m * n) * TENSOR_BYTES.get(dtype, 1))
     if not conditions.alignment:
         return made
     return made._replace(time_s=misaligned_time(accelerator, dtype, made.time_s, m, n, k, b))
@@ -258,7 +258,7 @@ def _one_recurrent(
     wide = max(bulk / 2.0 / tokens / max(gates, 1), 1.0)
     shapes = np.array([[1.0, tokens, float(gates), wide], [1.0, float(max(batch, 1)), float(gates), float(hidden)]])
     one = product_time(accelerator, dtype, shapes, conditions)
-    weights = float(gates) * hidden * BYTES.get(dtype, 4)
+    weights = float(gates) * hidden * TENSOR_BYTES.get(dtype, 4)
     near = cache_rate(accelerator) if weights * layers <= 0.7 * (accelerator.l2_bytes or 0.0) else None
     chain = max(float(one.time_s[1]), weights / (near or dram_rate(accelerator)), float(model["step_s"]))
     shortest = (steps + layers / directions - 1.0) * chain

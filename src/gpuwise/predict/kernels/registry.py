@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, weakest
-from gpuwise.predict.kernels import measured_networks
 from gpuwise.predict.kernels.card_factors import card_factor
 from gpuwise.predict.kernels.conditions import STEP, Conditions
-from gpuwise.predict.kernels.convolution_ops import convolution_rows_time
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import embedding_time
 from gpuwise.predict.kernels.memory_bound_ops import memory_bound_time
@@ -51,8 +49,17 @@ def _norm(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> Ke
     batch = rows.kernel == KERNEL_CODE["batch_norm"]
     if not batch.any() or not matrix_units(accelerator):
         return made
-    seconds = measured_networks.batch_norm_seconds(accelerator, rows, conditions)
+    from gpuwise.predict.kernels.measured_networks import batch_norm_seconds  # a transformer has none
+
+    seconds = batch_norm_seconds(accelerator, rows, conditions)
     return made._replace(time_s=np.where(batch, seconds, made.time_s))
+
+
+def _convolution(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
+    """Convolutions; their module is read when the first of them comes, as a transformer has none."""
+    from gpuwise.predict.kernels.convolution_ops import convolution_rows_time
+
+    return convolution_rows_time(accelerator, rows, conditions)
 
 
 def _embedding(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
@@ -83,7 +90,7 @@ REGISTRY: dict[str, Evaluate] = {
     "matmul": matmul_time,
     "grouped": grouped_products_time,
     "attention": attention_time,
-    "convolution": convolution_rows_time,
+    "convolution": _convolution,
     "recurrent": recurrent_time,
     "norm": _norm,
     "softmax": _memory_bound("softmax"),

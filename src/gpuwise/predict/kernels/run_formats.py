@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.kernels.gemm.formats import IMPLEMENTATIONS, math_dtype
-from gpuwise.predict.kernels.image_network import has_matrix_units
 
 HALF = ("fp16", "bf16")
 MATRIX = ("fp16", "bf16", "tf32", "fp8", "mxfp8", "nvfp4", "int8")
 """Formats of the matrix units."""
+
+
+def has_matrix_units(accelerator: Accelerator) -> bool:
+    """Whether half precision runs faster than fp32 vectors: matrix units, from Volta on and on every CDNA."""
+    rates = accelerator.peak_flop_per_s
+    return "fp16" in rates and "fp32" in rates and rates["fp16"] > 1.5 * rates["fp32"]
 
 
 def matrix_units(accelerator: Accelerator) -> bool:

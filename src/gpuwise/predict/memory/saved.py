@@ -14,11 +14,12 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.memory.memory_rules import MemoryRules, find_memory_rules
 from gpuwise.workload.step import Kind, OpTable, Phase
 from gpuwise.workload.strategy import RECOMPUTES
-from gpuwise.workload.transformer.point import BYTES_PER_ELEMENT, QUANTIZED, Point
+from gpuwise.workload.transformer.point import QUANTIZED, Point
 from gpuwise.workload.transformer.tables import TransformerTables, leading_layers, saved_bytes, transformer_tables
 
 F64 = NDArray[np.float64]
@@ -131,7 +132,7 @@ def _kept(table: OpTable, but: str = "") -> float:
 
 def _element_bytes(dtype: str) -> float:
     """Bytes of an element of the activations a row of this arithmetic works on."""
-    return BYTES_PER_ELEMENT["bf16" if dtype in QUANTIZED or dtype == "tf32" else dtype]
+    return FORMAT_BYTES["bf16" if dtype in QUANTIZED or dtype == "tf32" else dtype]
 
 
 def _backward_excess(table: OpTable, boundary: float) -> float:

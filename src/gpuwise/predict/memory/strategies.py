@@ -32,10 +32,10 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.memory.context import Loading, communicator_bytes, context_bytes
 from gpuwise.predict.memory.device import METRICS, StackMemory, stack_memory, usable_bytes
+from gpuwise.predict.memory.library_workspaces import library_workspace_bytes
 from gpuwise.predict.memory.memory_rules import MemoryRules, find_memory_rules
 from gpuwise.predict.memory.saved import SavedBytes, saved_of_points
 from gpuwise.predict.memory.states import StageStates, stage_states
-from gpuwise.predict.memory.workspaces import library_workspace_bytes
 from gpuwise.predict.parallel.pipeline import in_flight
 from gpuwise.predict.parallel.shards import stages
 from gpuwise.predict.step.columns import Columns

@@ -8,12 +8,8 @@ before anything else happens, and adds the handles' workspaces that stay. What i
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +17,8 @@ from numpy.typing import NDArray
 from gpuwise.errors import DataError, InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.memory import workspaces_attention, workspaces_convolution, workspaces_kernels
-from gpuwise.predict.memory.workspaces_kernels import Situation, Version, version_of
+from gpuwise.predict.memory.library_workspaces import cublas_workspace_bytes, version_of, workspace_tables
+from gpuwise.predict.memory.workspaces_kernels import Situation
 from gpuwise.workload.capture.record.capture import Capture, Category, Signature
 
 I64 = NDArray[np.int64]
@@ -37,10 +34,6 @@ BLAS = frozenset(
     {"mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "addbmm", "_addmm_activation", "_scaled_mm", "_grouped_mm"}
 )
 """Operations that go through cuBLAS, whose handle keeps a workspace for each stream."""
-
-
-NEWEST: Version = (99, 0)
-"""A version of torch later than any table's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +60,6 @@ class Events:
         return np.cumsum(self.event_sign.astype(np.int64) * self.storage_bytes[self.event_storage])
 
 
-@cache
-def _tables() -> dict[str, dict[str, Any]]:
-    return tomllib.loads(Path(__file__).with_name("workspaces.toml").read_text(encoding="utf-8"))
-
-
 def situation_of(capture: Capture, accelerator: Accelerator, torch_version: str | None = None) -> Situation:
     """What decides kernels and their workspaces. Raises InputError on a version that is not one."""
     settings = capture.settings
@@ -89,29 +77,12 @@ def situation_of(capture: Capture, accelerator: Accelerator, torch_version: str 
 
 def cublas_bytes(situation: Situation) -> int:
     """The workspace of a cuBLAS handle on a stream, as torch allocates it; 0 where cuBLAS holds its own (before 1.13)."""
-    return _cublas(situation.capability, situation.torch)
-
-
-def library_workspace_bytes(accelerator: Accelerator) -> int:
-    """The workspace of one cuBLAS handle under the newest torch, from the caching allocator: what a training process
-    whose software is not named keeps."""
-    major, minor = (int(p) for p in (accelerator.compute_capability or "0.0").split("."))
-    return _cublas((major, minor), NEWEST)
-
-
-def _cublas(capability: tuple[int, int], torch: Version) -> int:
-    table = _tables()["cublas"]
-    if torch < version_of(table["in_allocator_since"]):
-        return 0
-    for major, minor, since in table["large_capabilities"]:
-        if (major, minor) == capability and torch >= version_of(since):
-            return int(table["large_bytes"])
-    return int(table["default_bytes"])
+    return cublas_workspace_bytes(situation.capability, situation.torch)
 
 
 def cublaslt_bytes(situation: Situation) -> int:
     """cuBLASLt's workspace while a product with a fused bias runs; 0 where it shares cuBLAS's (from 2.8)."""
-    table = _tables()["cublaslt"]
+    table = workspace_tables()["cublaslt"]
     if situation.torch >= version_of(table["unified_since"]) or situation.torch < version_of(table["in_use_since"]):
         return 0
     return int(table["default_bytes"])

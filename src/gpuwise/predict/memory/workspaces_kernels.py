@@ -6,29 +6,13 @@ Sources are files of pytorch's ``aten/src/ATen/native``; each function names its
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.errors import InputError
+from gpuwise.predict.memory.library_workspaces import Version
 from gpuwise.workload.capture.record.capture import Signature, TensorSpec
-
-ITEM_BYTES = {
-    "fp64": 8,
-    "fp32": 4,
-    "fp16": 2,
-    "bf16": 2,
-    "fp8": 1,
-    "i64": 8,
-    "i32": 4,
-    "i16": 2,
-    "i8": 1,
-    "u8": 1,
-    "bool": 1,
-    "c64": 8,
-    "c128": 16,
-}
-Version = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +27,12 @@ class Situation:
     deterministic: bool = False
 
 
-def version_of(text: str) -> Version:
-    """``2.7.1+cu126`` -> (2, 7). Raises InputError."""
-    match = re.match(r"(\d{1,3})\.(\d{1,3})", text)
-    if match is None:
-        raise InputError(f"{text!r} is not a version of torch", hint="write it like 2.7.1")
-    return int(match[1]), int(match[2])
-
-
 def item_bytes(dtype: str) -> int:
     """Bytes of one element. Raises InputError for a format nobody described."""
     try:
-        return ITEM_BYTES[dtype]
+        return TENSOR_BYTES[dtype]
     except KeyError:
-        raise InputError(f"unknown number format {dtype!r}", hint="known: " + ", ".join(ITEM_BYTES)) from None
+        raise InputError(f"unknown number format {dtype!r}", hint="known: " + ", ".join(TENSOR_BYTES)) from None
 
 
 def tensor_bytes(spec: TensorSpec) -> int:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.predict.parallel.sharding_parts import (
-    ELEMENT_BYTES,
     FIRST_BUCKET_BYTES,
     REDUCE_STREAM,
     Planned,
@@ -45,7 +45,7 @@ def buckets_of(capture: Capture, one: Pass, sharding: Sharding) -> tuple[Bucket,
     found, now, size = list[Bucket](), list[Parameter](), 0
     for p in order:
         now.append(p)
-        size += math.prod(p.shape) * ELEMENT_BYTES[p.dtype]
+        size += math.prod(p.shape) * TENSOR_BYTES[p.dtype]
         if size >= (sharding.bucket_bytes if found else min(FIRST_BUCKET_BYTES, sharding.bucket_bytes)):
             found.append(Bucket(tuple(now), size, max(ready[q.name] for q in now)))
             now, size = [], 0
@@ -58,7 +58,7 @@ def add_buckets(edit: Editor, sharding: Sharding, units: tuple[Unit, ...], plann
     """Put the reductions of every step's last pass into ``edit`` (earlier passes accumulate: ``no_sync``)."""
     c = edit.capture
     lives = Lives(c)
-    flat = sum(math.prod(p.shape) * ELEMENT_BYTES[p.dtype] for u in units for p in u.parameters if p.trainable)
+    flat = sum(math.prod(p.shape) * TENSOR_BYTES[p.dtype] for u in units for p in u.parameters if p.trainable)
     if sharding.kind == "none" and not sharding.gradient_as_bucket_view and flat:
         buffer = edit.storage(flat, Category.COMMUNICATION, "fp32")
         edit.born(buffer, c.steps[0].first_op)
@@ -113,7 +113,7 @@ def _keep_shard(edit: Editor, lives: Lives, sharding: Sharding, span: StepSpan, 
     """A reduced bucket's gradients go, this rank's shard stays until they would have gone."""
     c, at = edit.capture, bucket.ready_op
     modules = {p.name.rpartition(".")[0] for p in bucket.parameters}
-    sizes = [math.prod(p.shape) * ELEMENT_BYTES[p.dtype] for p in bucket.parameters]
+    sizes = [math.prod(p.shape) * TENSOR_BYTES[p.dtype] for p in bucket.parameters]
     born = (lives.birth_op >= span.first_op) & (lives.birth_op < at) & (c.storage_category == Category.GRADIENT)
     deaths = list[int]()
     for s in np.flatnonzero(born).tolist():

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.predict.parallel.sharding_parts import (
-    ELEMENT_BYTES,
     GATHER_STREAM,
     HOST_STREAM,
     REDUCE_STREAM,
@@ -221,7 +221,7 @@ def _reduce(
     buffer = run.new(n, at, cat, Category.COMMUNICATION, s.reduce_dtype or "fp32", 0)
     if gradients is None or not gradients:
         elements = {p.dtype for p in trained}
-        whole = sum(math.prod(p.shape) * ELEMENT_BYTES[s.gather_dtype or p.dtype] for p in trained)
+        whole = sum(math.prod(p.shape) * TENSOR_BYTES[s.gather_dtype or p.dtype] for p in trained)
         edit.freed(run.new(whole, at, cat, Category.GRADIENT, s.gather_dtype or min(elements), 0), at, cat)
     else:
         for g in gradients:

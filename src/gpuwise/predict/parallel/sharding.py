@@ -24,10 +24,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.predict.parallel.buckets import add_buckets
 from gpuwise.predict.parallel.fsdp import add_fsdp
 from gpuwise.predict.parallel.sharding_parts import (
-    ELEMENT_BYTES,
     HOST_STREAM,
     Direction,
     Planned,
@@ -94,7 +94,7 @@ def _resize(edit: Editor, sharding: Sharding, full: bool) -> tuple[int, float, f
     share = shards / whole if whole and sharding.kind != "none" else 1.0
     by_numel = {n: float(np.mean(r)) for n, r in ratios.items()}
     category, new = c.storage_category, c.storage_bytes.copy()
-    element = np.array([ELEMENT_BYTES.get(d, 1) for d in c.storage_dtype], np.int64)
+    element = np.array([TENSOR_BYTES.get(d, 1) for d in c.storage_dtype], np.int64)
     numel = c.storage_bytes // np.maximum(element, 1)
     factor = np.array([by_numel.get(int(n), 1.0) for n in numel.tolist()]) if sharding.kind != "none" else np.ones(len(numel))
     born_in = np.where(c.storage_op >= 0, c.op_phase[np.clip(c.storage_op, 0, len(c.op_phase) - 1)], Phase.FORWARD)
@@ -106,7 +106,7 @@ def _resize(edit: Editor, sharding: Sharding, full: bool) -> tuple[int, float, f
         mine = np.zeros(len(new), np.int64)
         for p in c.parameters:
             if p.storage >= 0:
-                mine[p.storage] += shard_numel(p.shape, ranks) * ELEMENT_BYTES[p.dtype]
+                mine[p.storage] += shard_numel(p.shape, ranks) * TENSOR_BYTES[p.dtype]
         at = np.flatnonzero((mine > 0) & (category == Category.PARAMETER))
         new[at] = mine[at]
     states = category == Category.OPTIMIZER
@@ -114,7 +114,7 @@ def _resize(edit: Editor, sharding: Sharding, full: bool) -> tuple[int, float, f
         alive = c.bytes_by_category(len(c.event_op) - 1).get(Category.OPTIMIZER, 0)
         kept = int(alive * share)
         trained = sum(
-            shard_numel(p.shape, ranks if sharding.kind != "none" else 1) * ELEMENT_BYTES[p.dtype]
+            shard_numel(p.shape, ranks if sharding.kind != "none" else 1) * TENSOR_BYTES[p.dtype]
             for p in c.parameters
             if p.trainable
         )
@@ -133,7 +133,7 @@ def _offload_optimizer(edit: Editor, sharding: Sharding, planned: list[Planned],
     c = edit.capture
     for span in c.steps[-1:]:
         for one in passes(c, span)[-1:]:
-            gradients = int(share * sum(math.prod(p.shape) * ELEMENT_BYTES[p.dtype] for p in c.parameters if p.trainable))
+            gradients = int(share * sum(math.prod(p.shape) * TENSOR_BYTES[p.dtype] for p in c.parameters if p.trainable))
             ends: tuple[tuple[Direction, int], ...] = (("d2h", one.end_op), ("h2d", span.end_op))
             for op, at in ends:
                 handle = edit.op(at, copy_signature(op, gradients), Phase.OPTIMIZER, stream=HOST_STREAM)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.errors import InputError
 from gpuwise.workload.capture.record.blocks import blocks
 from gpuwise.workload.capture.record.capture import Capture, Parameter, Signature
@@ -15,20 +16,6 @@ from gpuwise.workload.strategy import SHARDINGS
 
 BUCKET_BYTES, FIRST_BUCKET_BYTES = 25 * 2**20, 2**20
 """``DistributedDataParallel``'s ``bucket_cap_mb`` and ``torch.distributed._DEFAULT_FIRST_BUCKET_BYTES``."""
-ELEMENT_BYTES = {
-    "fp64": 8,
-    "fp32": 4,
-    "fp16": 2,
-    "bf16": 2,
-    "fp8": 1,
-    "i64": 8,
-    "i32": 4,
-    "i16": 2,
-    "i8": 1,
-    "u8": 1,
-    "bool": 1,
-    "c64": 8,
-}
 GATHER_STREAM, REDUCE_STREAM, HOST_STREAM = 2, 3, 4
 
 
@@ -74,8 +61,8 @@ class Sharding:
         if self.offload_parameters and self.kind not in ("zero3", "hybrid"):
             raise InputError(f"parameters cannot be offloaded under {self.kind}", hint="zero3 or hybrid")
         for name in (self.gather_dtype, self.reduce_dtype):
-            if name and name not in ELEMENT_BYTES:
-                raise InputError(f"unknown format {name!r}", hint="one of " + ", ".join(ELEMENT_BYTES))
+            if name and name not in TENSOR_BYTES:
+                raise InputError(f"unknown format {name!r}", hint="one of " + ", ".join(TENSOR_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +152,7 @@ def move_signature(op: str, n_bytes: int) -> Signature:
 
 def shard_bytes(parameters: tuple[Parameter, ...], ranks: int, dtype: str = "") -> int:
     """Bytes of rank 0's shards, in ``dtype`` or the parameters' own."""
-    return sum(shard_numel(p.shape, ranks) * ELEMENT_BYTES[dtype or p.dtype] for p in parameters)
+    return sum(shard_numel(p.shape, ranks) * TENSOR_BYTES[dtype or p.dtype] for p in parameters)
 
 
 def transfer_of(edit: Editor, sharding: Sharding, p: Planned) -> Transfer:

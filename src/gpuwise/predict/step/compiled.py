@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.workload.capture.record.capture import Capture, OpFlag, Signature, TensorSpec
-from gpuwise.workload.capture.record.families import BYTES, elements, largest, normalised_row, short_name, whole_numbers
+from gpuwise.workload.capture.record.families import elements, largest, normalised_row, short_name, whole_numbers
 from gpuwise.workload.step import FAMILIES, Kind, OpTableBuilder, Phase
 
 F64 = NDArray[np.float64]
@@ -188,7 +189,7 @@ def _bytes(t: TensorSpec) -> float:
     distinct = 1
     for n, stride in zip(t.shape, t.stride, strict=True):
         distinct *= n if stride else 1
-    return float(distinct * BYTES.get(t.dtype, 4))
+    return float(distinct * TENSOR_BYTES.get(t.dtype, 4))
 
 
 def _sized(storages: list[int], specs: tuple[TensorSpec, ...], total: float) -> list[tuple[int, float]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.cpus import Cpu
@@ -45,9 +46,6 @@ class Slower:
     @property
     def flop_per_s(self) -> float:
         return self.flop / self.measured_s if self.measured_s > 0 else 0.0
-
-
-_WIDTH = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 
 
 def against_device(data: ProfileData, target: Target | None) -> tuple[Slower, ...]:
@@ -110,7 +108,7 @@ def _products(data: ProfileData, target: Target) -> list[Slower]:
             continue
         with suppress(GpuwiseError):
             expected_s, basis = _expected(product, target)
-            width = _WIDTH[product.dtype]
+            width = FORMAT_BYTES[product.dtype]
             moved = product.batch * width * (product.m * product.k + product.k * product.n + product.m * product.n)
             found.append(
                 Slower(

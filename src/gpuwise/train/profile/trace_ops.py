@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.train.profile.products import DTYPES
 from gpuwise.train.profile.trace import NONE, Detail, Ints, Trace
 from gpuwise.workload.capture.ops.flop import flop_of
 from gpuwise.workload.capture.record.capture import Signature, TensorSpec
-from gpuwise.workload.capture.record.families import BYTES, elements
+from gpuwise.workload.capture.record.families import elements
 from gpuwise.workload.step import Kind
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ def _dense(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _bytes(tensors: Sequence[TensorSpec]) -> float:
-    return float(sum(elements(t) * BYTES.get(t.dtype, 4) for t in tensors))
+    return float(sum(elements(t) * TENSOR_BYTES.get(t.dtype, 4) for t in tensors))
 
 
 def _numbers(text: str) -> tuple[int, ...]:

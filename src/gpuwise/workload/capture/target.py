@@ -13,11 +13,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuwise.errors import GpuwiseError, InputError, NoFakeRuleError, UnknownNameError, nearest_names
 from gpuwise.workload.capture.errors import UserCodeError, last_user_place, require_torch
-from gpuwise.workload.capture.record.capture import Capture
+
+if TYPE_CHECKING:
+    from gpuwise.workload.capture.record.capture import Capture
 
 DEFAULT_ATTRIBUTE = "make_step"
 BATCH_NAMES = ("batch", "batch_size", "bs", "micro_batch", "micro_batch_size", "batchsize")

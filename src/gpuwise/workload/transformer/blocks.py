@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.workload.step import (
     CAUSAL,
     DROPOUT,
@@ -21,13 +22,7 @@ from gpuwise.workload.step import (
     Phase,
 )
 from gpuwise.workload.transformer.attention_flop import attention_pairs
-from gpuwise.workload.transformer.point import (
-    BYTES_PER_ELEMENT,
-    NF4_BYTES_PER_PARAMETER,
-    QUANTIZED,
-    SCALE_BYTES_PER_ELEMENT,
-    Point,
-)
+from gpuwise.workload.transformer.point import NF4_BYTES_PER_PARAMETER, QUANTIZED, SCALE_BYTES_PER_ELEMENT, Point
 
 FWD, BWD = Phase.FORWARD, Phase.BACKWARD
 EIGHT_BITS = ("fp8", "mxfp8")
@@ -67,7 +62,7 @@ class Rows:
         keeps its own cast of the input, and of its weight.
         """
         p = self.point
-        e, w = p.element_bytes, BYTES_PER_ELEMENT[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0)
+        e, w = p.element_bytes, FORMAT_BYTES[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0)
         frozen = p.lora_rank > 0 or not trainable
         flop = 2.0 * tokens * k * n
         held = 4.0 * tokens * k if p.quantized_base and p.stack.quantized_keeps_input else 0.0
@@ -114,7 +109,7 @@ class Rows:
 
     def _wgrad(self, name: str, tokens: int, k: int, n: int) -> None:
         p = self.point
-        w = BYTES_PER_ELEMENT[p.precision]
+        w = FORMAT_BYTES[p.precision]
         out = 8.0 if p.stack.fused_wgrad else p.element_bytes
         self.to.add(
             f"{name}.wgrad",
@@ -184,7 +179,7 @@ class Rows:
         p = self.point
         if p.precision not in EIGHT_BITS:
             return
-        w = BYTES_PER_ELEMENT[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0)
+        w = FORMAT_BYTES[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0)
         self.to.add(f"{name}.quantize", Kind.MEMORY, phase, p.dtype, read=elements * p.element_bytes, written=2 * elements * w)
 
     def memory(

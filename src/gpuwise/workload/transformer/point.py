@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.workload.stack import Stack
 
-BYTES_PER_ELEMENT = {
-    "fp64": 8.0,
-    "fp32": 4.0,
-    "tf32": 4.0,
-    "fp16": 2.0,
-    "bf16": 2.0,
-    "fp8": 1.0,
-    "mxfp8": 1.0,
-    "int8": 1.0,
-    "nvfp4": 0.5,
-    "int4": 0.5,
-}
 SCALE_BYTES_PER_ELEMENT = {"mxfp8": 1.0 / 32, "nvfp4": 1.0 / 16}
 """Block scales: one E8M0 per 32 (OCP MX v1.0), one E4M3 per 16 (NVFP4)."""
 QUANTIZED = ("fp8", "mxfp8", "nvfp4")
@@ -62,7 +51,7 @@ class Point:
 
     @property
     def element_bytes(self) -> float:
-        return BYTES_PER_ELEMENT[self.dtype]
+        return FORMAT_BYTES[self.dtype]
 
     @property
     def stream_bytes(self) -> float:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.workload.step import FUSED_ATTENTION, Kind, OpTable, OpTableBuilder, Phase
 from gpuwise.workload.transformer.blocks import Rows
 from gpuwise.workload.transformer.layers import embedding, head, layer
-from gpuwise.workload.transformer.point import BYTES_PER_ELEMENT, QUANTIZED, Point
+from gpuwise.workload.transformer.point import QUANTIZED, Point
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ def _every_second_output(table: OpTable, last: float) -> float:
     total = 0.0
     for i in np.flatnonzero(table.phase == Phase.FORWARD):
         name, shape = table.name[i], table.shape[i]
-        e = BYTES_PER_ELEMENT["bf16" if table.dtype[i] in QUANTIZED else table.dtype[i]]
+        e = FORMAT_BYTES["bf16" if table.dtype[i] in QUANTIZED else table.dtype[i]]
         if table.kind[i] == Kind.ATTENTION:
             batch, q_len, _, heads, kv_heads, head_dim, v_dim = (float(x) for x in shape)
             tokens = batch * q_len

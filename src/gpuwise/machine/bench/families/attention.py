@@ -10,9 +10,10 @@ import contextlib
 import math
 from typing import Any
 
+from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.machine.bench.bounds import attention_bound
 from gpuwise.machine.bench.cases import BenchCase
-from gpuwise.machine.bench.families.products import ELEMENT_BYTES, LEAST_CAPABILITY
+from gpuwise.machine.bench.families.products import LEAST_CAPABILITY
 from gpuwise.machine.bench.prepared_case import Check, NotHereError, PreparedCase
 from gpuwise.machine.bench.subjects import Subject, has_torch
 from gpuwise.machine.bench.torch_timing import copies_needed, sampler
@@ -36,7 +37,7 @@ def make_attention(case: BenchCase, subject: Subject) -> PreparedCase:
     )
     kind = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[case.dtype]
     causal = queries > 1
-    set_bytes = ELEMENT_BYTES[case.dtype] * batch * width * (2 * heads * queries + 2 * shared * keys)
+    set_bytes = FORMAT_BYTES[case.dtype] * batch * width * (2 * heads * queries + 2 * shared * keys)
     sets = copies_needed(subject, set_bytes)
     generator = torch.Generator(device=subject.torch_name).manual_seed(20261122)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.machine.bench.bounds import SIGMAS, product_bound, random_growth
 from gpuwise.machine.bench.cases import BenchCase
 from gpuwise.machine.bench.prepared_case import Check, NotHereError, PreparedCase
@@ -13,7 +14,6 @@ from gpuwise.machine.bench.subjects import Subject, has_torch
 from gpuwise.machine.bench.torch_timing import copies_needed, sampler
 from gpuwise.records.record import Value
 
-ELEMENT_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 SAMPLED = 64
 """Rows and columns of C that are compared element by element with a product in fp64."""
 CHUNK = 2**24
@@ -32,7 +32,7 @@ def make_product(case: BenchCase, subject: Subject) -> PreparedCase:
     import torch
 
     _refuse(torch, case.dtype, subject)
-    sets = copies_needed(subject, (m * k + k * n + m * n) * ELEMENT_BYTES[case.dtype])
+    sets = copies_needed(subject, (m * k + k * n + m * n) * FORMAT_BYTES[case.dtype])
     generator = torch.Generator(device=subject.torch_name).manual_seed(20261122)
     operands = [_operands(torch, case.dtype, m, n, k, subject, generator) for _ in range(sets)]
     multiply = _multiply(torch, case.dtype)

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.errors import UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_arrays, load_json
@@ -38,17 +39,7 @@ F64 = NDArray[np.float64]
 IMPLEMENTATIONS = ("flash", "fa2", "fa3", "fa4", "cudnn", "triton")
 _FP8 = ("fp8", "mxfp8", "nvfp4", "int8")
 """Formats whose attention runs on the fp8 kernels (a 4-bit product is not used inside attention)."""
-_BYTES = {
-    "fp32": 4.0,
-    "tf32": 4.0,
-    "fp16": 2.0,
-    "bf16": 2.0,
-    "fp8": 1.0,
-    "mxfp8": 1.0,
-    "nvfp4": 0.5,
-    "int8": 1.0,
-    "int4": 0.5,
-}
+_DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8", "int4")
 SITUATIONS = ("device", "family", "relative", "specification")
 """How near the measurements are: this device, its family, a related family, none."""
 
@@ -92,9 +83,9 @@ class Kernel:
 
 def dtype_bytes(dtype: str) -> float:
     """Bytes of one element. Raises UnknownNameError for a format no attention runs in."""
-    if dtype not in _BYTES:
-        raise UnknownNameError("attention dtype", dtype, _BYTES)
-    return _BYTES[dtype]
+    if dtype not in _DTYPES:
+        raise UnknownNameError("attention dtype", dtype, _DTYPES)
+    return FORMAT_BYTES[dtype]
 
 
 def arithmetic(dtype: str) -> str:

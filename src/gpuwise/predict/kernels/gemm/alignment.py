@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
-from gpuwise.workload.transformer.point import BYTES_PER_ELEMENT
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -29,7 +29,7 @@ def alignment_slowdown(dtype: str, family: str, *sizes: I64) -> F64:
     rule = load_json("alignment")[family]
     aligned = np.ones(len(sizes[0]), dtype=bool)
     for size in sizes:
-        aligned &= (size * BYTES_PER_ELEMENT[dtype]) % rule["bytes"] == 0
+        aligned &= (size * FORMAT_BYTES[dtype]) % rule["bytes"] == 0
     return np.where(aligned, 1.0, rule["slowdown"])
 
 

@@ -12,29 +12,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.workload.capture.record.capture import TensorSpec
 
 Call = Mapping[str, Any]
-ELEMENT_BYTES = {
-    "fp64": 8,
-    "fp32": 4,
-    "fp16": 2,
-    "bf16": 2,
-    "fp8": 1,
-    "i64": 8,
-    "i32": 4,
-    "i16": 2,
-    "i8": 1,
-    "u8": 1,
-    "bool": 1,
-    "c32": 4,
-    "c64": 8,
-    "c128": 16,
-    "u16": 2,
-    "u32": 4,
-    "u64": 8,
-    "fp4": 1,
-}
 
 
 def extent_bytes(spec: TensorSpec) -> float:
@@ -46,7 +27,7 @@ def extent_bytes(spec: TensorSpec) -> float:
         if stride:
             distinct *= size
             reach += (size - 1) * stride
-    return float(min(distinct, reach)) * ELEMENT_BYTES[spec.dtype]
+    return float(min(distinct, reach)) * TENSOR_BYTES[spec.dtype]
 
 
 def _total(specs: Iterable[TensorSpec]) -> float:
@@ -148,7 +129,7 @@ def _gather(call: Call, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSp
 def _nll(call: Call, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[float, float]:
     """One value a row and the target of the row."""
     target = call["target"]
-    return extent_bytes(target) + math.prod(target.shape) * ELEMENT_BYTES[call["self"].dtype], _total(outputs)
+    return extent_bytes(target) + math.prod(target.shape) * TENSOR_BYTES[call["self"].dtype], _total(outputs)
 
 
 def _put(call: Call, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[float, float]:
@@ -166,7 +147,7 @@ def _rows_of(call: Call) -> float:
         return extent_bytes(call["values"])
     dims = len(call["self"].shape) - len(picked)
     rest = math.prod(call["self"].shape[-dims:]) if dims else 1
-    return math.prod(_broadcast([t.shape for t in picked])) * rest * float(ELEMENT_BYTES[call["self"].dtype])
+    return math.prod(_broadcast([t.shape for t in picked])) * rest * float(TENSOR_BYTES[call["self"].dtype])
 
 
 def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -179,7 +160,7 @@ def _scatter(call: Call, inputs: Sequence[TensorSpec], outputs: Sequence[TensorS
     """scatter, scatter_add, index_add, index_copy: a copy of self unless in place, then ``index`` many elements."""
     source = call.get("src") or call.get("source")
     moved = (
-        extent_bytes(source) if source is not None else math.prod(call["index"].shape) * float(ELEMENT_BYTES[call["self"].dtype])
+        extent_bytes(source) if source is not None else math.prod(call["index"].shape) * float(TENSOR_BYTES[call["self"].dtype])
     )
     copied = _total(outputs)
     return copied + extent_bytes(call["index"]) + 2 * moved, copied + moved

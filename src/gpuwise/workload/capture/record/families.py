@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from typing import TYPE_CHECKING
 
-from gpuwise.workload.capture.record.capture import Signature, TensorSpec
+from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.workload.step import Kind
+
+if TYPE_CHECKING:
+    from gpuwise.workload.capture.record.capture import Signature, TensorSpec
 
 _FAMILY_OF_NAME: dict[str, tuple[str, ...]] = {
     "recurrent": (
@@ -287,29 +291,6 @@ def whole_numbers(value: object) -> tuple[int, ...]:
     return tuple(int(v) for v in values if isinstance(v, int))
 
 
-BYTES = {
-    "fp64": 8,
-    "fp32": 4,
-    "fp16": 2,
-    "bf16": 2,
-    "fp8": 1,
-    "i64": 8,
-    "i32": 4,
-    "i16": 2,
-    "i8": 1,
-    "u8": 1,
-    "bool": 1,
-    "c32": 4,
-    "c64": 8,
-    "c128": 16,
-    "u16": 2,
-    "u32": 4,
-    "u64": 8,
-    "fp4": 1,
-    "tf32": 4,
-}
-
-
 def elements(spec: TensorSpec) -> int:
     return math.prod(spec.shape)
 
@@ -324,7 +305,7 @@ def normalised_row(s: Signature) -> float:
     first = s.inputs[0] if s.inputs else None
     if first is None or not first.shape:
         return 0.0
-    width = BYTES.get(first.dtype, 4)
+    width = TENSOR_BYTES.get(first.dtype, 4)
     shape = s.attribute("normalized_shape")
     if isinstance(shape, tuple):
         return float(math.prod(whole_numbers(s.attribute("normalized_shape"))) * width)

@@ -11,9 +11,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.workload.capture.record.capture import Settings, Signature
 from gpuwise.workload.capture.record.families import (
-    BYTES,
     broadcasts,
     changes_layout,
     channels_last,
@@ -89,7 +89,7 @@ def rows_of(signatures: Sequence[Signature], settings: Settings) -> OpTable:
 
 def _product(s: Signature, family: str) -> Row:
     kind, shape, _ = row_shape(s)
-    copied = max(s.n_kernels - 1, 0) * sum(elements(t) * BYTES.get(t.dtype, 4) for t in s.outputs)
+    copied = max(s.n_kernels - 1, 0) * sum(elements(t) * TENSOR_BYTES.get(t.dtype, 4) for t in s.outputs)
     real = 4.0 if row_dtype(s).startswith("c") else 1.0
     return Row(shape if kind is Kind.MATMUL and s.flop else (), 0, _layout(s), (copied, real))
 
@@ -133,7 +133,7 @@ def _mask_bytes(s: Signature) -> float:
     """Bytes of a bias on the scores, read for every head and sequence it is spread over."""
     start = 4 if "backward" in s.op else 3
     biases = [t for t in s.inputs[start : start + 1] if len(t.shape) == 4 and len(s.inputs) > 3 and "flash" not in s.op]
-    return float(sum(elements(t) * BYTES.get(t.dtype, 4) for t in biases))
+    return float(sum(elements(t) * TENSOR_BYTES.get(t.dtype, 4) for t in biases))
 
 
 def _places(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -258,7 +258,7 @@ def _norm_passes(name: str, s: Signature) -> float:
 def _sort_passes(name: str, s: Signature) -> float:
     """Key and 8-byte index once a digit; top-k reads the keys once a 2-bit digit and gathers."""
     whole = largest(s)
-    width = BYTES.get(whole.dtype, 4) if whole is not None else 4
+    width = TENSOR_BYTES.get(whole.dtype, 4) if whole is not None else 4
     if name in ("topk", "kthvalue", "median"):
         return width * 8.0 / 2.0 / 2.0
     row = whole.shape[-1] if whole is not None and whole.shape else 1

@@ -13,29 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.workload.capture.record.capture import Capture, Category, OpFlag, Signature, TensorSpec
 from gpuwise.workload.step import CAUSAL, DROPOUT, FUSED_ATTENTION, Kind, OpTable, OpTableBuilder, Phase
-
-_BYTES = {
-    "fp64": 8,
-    "fp32": 4,
-    "fp16": 2,
-    "bf16": 2,
-    "fp8": 1,
-    "i64": 8,
-    "i32": 4,
-    "i16": 2,
-    "i8": 1,
-    "u8": 1,
-    "bool": 1,
-    "c32": 4,
-    "c64": 8,
-    "c128": 16,
-    "u16": 2,
-    "u32": 4,
-    "u64": 8,
-    "fp4": 1,
-}
 
 
 def op_table(capture: Capture, step: int = -1, *, by_module: bool = False) -> OpTable:
@@ -102,7 +82,7 @@ def row_dtype(s: Signature) -> str:
     if s.kind is Kind.ATTENTION and found:
         return found[0]  # later inputs are fp32 sums and the state of the random numbers
     if s.kind in (Kind.MATMUL, Kind.CONVOLUTION, Kind.GROUPED) and len(s.inputs) > 1:
-        products = [t for t in s.inputs if len(t.shape) >= 2 and t.dtype in _BYTES and t.dtype[0] in ("f", "b", "i", "c")]
+        products = [t for t in s.inputs if len(t.shape) >= 2 and t.dtype in TENSOR_BYTES and t.dtype[0] in ("f", "b", "i", "c")]
         if products:
             return products[-1].dtype
     return found[0] if found else (s.outputs[0].dtype if s.outputs else "u8")
@@ -208,7 +188,7 @@ def _optimizer(s: Signature) -> tuple[int, ...] | None:
 
 
 def _sum_bytes(specs: Sequence[TensorSpec]) -> float:
-    return float(sum(math.prod(t.shape) * _BYTES[t.dtype] for t in specs))
+    return float(sum(math.prod(t.shape) * TENSOR_BYTES[t.dtype] for t in specs))
 
 
 _SHAPES: dict[Kind, Callable[[Signature], tuple[int, ...] | None]] = {
