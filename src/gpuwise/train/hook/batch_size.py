@@ -1,5 +1,5 @@
 # pyright: basic
-"""How much a batch holds, however it is nested."""
+"""Size of a batch in samples and tokens, however its tensors are nested."""
 
 from __future__ import annotations
 

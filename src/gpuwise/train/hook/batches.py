@@ -1,5 +1,5 @@
 # pyright: basic
-"""What loaders give in place of their own batches: the first again and again, or those that were kept."""
+"""Replaces the batches of every loader: by its first one repeated, or by recorded ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _save, _load = torch.save, torch.load
 
 @contextmanager
 def replace_batches(settings: Settings) -> Iterator[None]:
-    """Have every ``DataLoader`` give what the settings say; nothing where they say nothing."""
+    """Make every ``DataLoader`` yield what the settings ask for (constant, recorded or replayed batches); else change nothing."""
     give = _give(settings)
     patches = Patches()
     if give is not None:
@@ -44,7 +44,7 @@ def _give(settings: Settings) -> Give | None:
 
 
 class ConstantBatch:
-    """The first batch of each loader, as often as the loader has batches: what the loop does without its data."""
+    """Yields the first batch of each loader as often as the loader has batches: the speed of the loop without its data."""
 
     def __init__(self) -> None:
         self._first: dict[str, Any] = {}
@@ -66,7 +66,7 @@ class ConstantBatch:
 
 
 class BatchRecorder:
-    """What loaders give, kept in files as it comes: also where one ends."""
+    """Writes the batches of each loader to files as they come, and where each loader ends."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -106,6 +106,6 @@ class BatchReplayer:
 
 
 def loader_key(iterator: Any) -> str:
-    """Names a loader by what it reads, which is the same in every epoch."""
+    """A name of a loader made from what it reads: the same in every epoch."""
     dataset = getattr(iterator, "_dataset", None)
     return f"{type(dataset).__qualname__}:{id(dataset)}"

@@ -1,5 +1,5 @@
 # pyright: basic
-"""``python -m gpuwise.train.hook.child SETTINGS``: a script run and watched, as the settings say."""
+"""``python -m gpuwise.train.hook.child SETTINGS``: runs a script and observes it, as the settings say."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOOK_EVERY = 8
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit code: the script's own."""
+    """Run the script of a settings file. Returns the exit code of the script."""
     settings = read_settings(Path(arguments[0]))
     journal = Writer(Path(settings.journal), sparse=settings.live)
     try:
@@ -74,7 +74,7 @@ def _run(settings: Settings, journal: Writer, running: ScriptRun, stack: context
 
 
 class ScriptRun:
-    """What watches the script, and ends it."""
+    """The observers of one script run (levers, watch, profiler, counters) and the condition that ends it."""
 
     def __init__(self, settings: Settings, journal: Writer) -> None:
         from gpuwise.train.hook.watch import Watch
@@ -97,7 +97,7 @@ class ScriptRun:
         )
 
     def prepare(self) -> None:
-        """Seeds, what loaders give, levers, then the watch: the last outermost."""
+        """Install everything: seeds, replaced batches, levers, then the watch (the outermost)."""
         from gpuwise.train.hook.batches import replace_batches
 
         settings = self._settings
@@ -129,7 +129,7 @@ class ScriptRun:
         self.watch.open()
 
     def finish(self) -> None:
-        """What is known at the end only."""
+        """Write what is known only after the script's end (losses, peak memory, compiler counters) to the journal."""
         self.watch.read_losses()
         import torch
 
@@ -153,7 +153,7 @@ class ScriptRun:
             self._journal.event("compiler", **counters)
 
     def close(self) -> None:
-        """Everything put back, the last first."""
+        """Undo every replacement, in reverse order of :meth:`prepare`."""
         self.watch.close()
         for extra in reversed(self._extras):
             extra.close()
@@ -234,7 +234,7 @@ def is_enough(stop: Stop, ticks: list[Tick], began_s: float) -> bool:
 
 
 def device_memory() -> dict[str, Any]:
-    """Bytes that the allocator of the current device holds for tensors now; empty without one."""
+    """Bytes that the caching allocator of the current device has allocated; empty without a device."""
     import torch
 
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -243,7 +243,7 @@ def device_memory() -> dict[str, Any]:
 
 
 def seed_all(seed: int) -> None:
-    """Of torch, numpy (where it is loaded or there) and random."""
+    """Seed torch, numpy (where it is importable) and random."""
     import random
 
     import torch
@@ -257,7 +257,7 @@ def seed_all(seed: int) -> None:
 
 
 def limit_device_memory(limit_bytes: int) -> None:
-    """Of the caching allocator, on every device."""
+    """Limit the caching allocator of every device to ``n_bytes``."""
     import torch
 
     if torch.cuda.is_available():

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Which processes a script starts: its steps may be in one of them, where nobody sees them."""
+"""Processes that a script starts: steps that run in them are not observed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_TOLD = 16
 
 @contextmanager
 def count_children(journal: Writer) -> Iterator[None]:
-    """Tell of every process that the script starts by multiprocessing or ``os.fork`` and that is no loader's."""
+    """Report every process that the script starts with multiprocessing or ``os.fork``, except workers of a loader."""
     patches, told, starting = Patches(), [0], [0]
     start, fork = multiprocessing.process.BaseProcess.start, os.fork
     pid = os.getpid()

@@ -50,7 +50,7 @@ _PRODUCTS_WITHOUT_RULE = frozenset({"deform_conv2d", "_deform_conv2d_backward", 
 
 
 class Counting:
-    """Counts the first turn after ``AFTER_STEPS`` that is like those before it, and tells it as the event ``flop``."""
+    """Counts the FLOP of the first regular turn after ``AFTER_STEPS`` and writes them as the event ``flop``."""
 
     def __init__(self, tell: Callable[..., None]) -> None:
         self._tell = tell
@@ -67,10 +67,10 @@ class Counting:
         return self._mode is not None
 
     def before_optimizer(self, optimizer: Any) -> None:
-        """Nothing."""
+        """Does nothing; part of the observer interface."""
 
     def on_tick(self, tick: Tick) -> None:
-        """Begin or end at the tick that closes a turn."""
+        """Start or end counting at the tick that closes a turn."""
         if self._done:
             return
         self._ticks.append(tick)
@@ -105,7 +105,7 @@ class Counting:
             )
 
     def close(self) -> None:
-        """Stop counting, whatever was seen."""
+        """Stop counting."""
         self._stop()
 
     def _begin(self) -> None:

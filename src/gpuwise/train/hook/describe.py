@@ -1,5 +1,5 @@
 # pyright: basic
-"""What bears on the speed of an optimizer, a model and a loader, as a watched process tells it once."""
+"""Descriptions of an optimizer, a model, a loader and the devices, with the properties that determine their speed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 
 def describe_optimizer(optimizer: Any) -> dict[str, Any]:
-    """What bears on its speed: kind, options of its groups, number and size of parameters."""
+    """Kind, options of the parameter groups, number and size of parameters."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     options = {name: optimizer.param_groups[0].get(name) for name in ("fused", "foreach", "capturable", "lr")}
     return {
@@ -26,7 +26,7 @@ def describe_optimizer(optimizer: Any) -> dict[str, Any]:
 
 
 def describe_model(module: Any) -> dict[str, Any]:
-    """Kind and size of an outermost module, and what bears on its speed."""
+    """Kind, size and speed-relevant properties of an outermost module."""
     parameters = list(module.parameters())
     kinds = {type(m).__name__ for m in module.modules()}
     return {
@@ -41,7 +41,7 @@ def describe_model(module: Any) -> dict[str, Any]:
 
 
 def describe_loader(loader: Any) -> dict[str, Any]:
-    """Settings of a ``DataLoader``."""
+    """The settings of a ``DataLoader``."""
     length = None
     with suppress(TypeError, NotImplementedError, AttributeError):
         length = len(loader.dataset)

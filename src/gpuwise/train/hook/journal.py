@@ -1,4 +1,4 @@
-"""What a watched process tells, as lines of JSON that outlive it: each line is whole or not there."""
+"""The journal of a watched process: one JSON event a line, every line complete even when the process is killed."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Writer:
         self._sparse, self._n_ticks = sparse, 0
 
     def event(self, kind: str, /, **values: Any) -> None:
-        """One line, at once; what had been gathered goes before it."""
+        """Write one event at once, after the ticks and losses that are waiting."""
         self.flush()
         self._line({"event": kind, **values})
 
     def tick(self, tick: Tick) -> None:
-        """Kept, and written with others now and then."""
+        """Add a tick; it is written with others every ``FLUSH_S`` seconds."""
         self._n_ticks += 1
         every_s = FLUSH_S
         if self._sparse and self._n_ticks > DENSE_TICKS:
@@ -54,14 +54,14 @@ class Writer:
             self._flushed_s = tick.at_s
 
     def flush(self) -> None:
-        """Write what was gathered."""
+        """Write all ticks and losses that are waiting."""
         self._flushed_s = time.perf_counter()
         if self._ticks:
             ticks, self._ticks = self._ticks, []
             self._line({"event": "ticks", "ticks": [[_rounded(v) for v in _values(t)] for t in ticks]})
 
     def close(self) -> None:
-        """The last of it."""
+        """Write what is waiting and close the file."""
         if self._file >= 0:
             self.flush()
             os.close(self._file)
@@ -79,7 +79,7 @@ def _rounded(value: float) -> float:
 
 @dataclass(slots=True)
 class Journal:
-    """What was read of a watched process. ``end`` is empty where it was killed."""
+    """The events of one journal. ``end`` is empty where the process was killed."""
 
     begin: Mapping[str, Any] = field(default_factory=dict[str, Any])
     ticks: list[Tick] = field(default_factory=list[Tick])
@@ -93,6 +93,7 @@ class Journal:
 
     @property
     def steps(self) -> list[Step]:
+        """The turns of the loop (:func:`gpuwise.train.hook.ticks.steps_of`)."""
         return steps_of(self.ticks)
 
     @property
@@ -106,7 +107,7 @@ class Journal:
 
     @property
     def refused(self) -> dict[str, str]:
-        """Levers that took hold nowhere, and why."""
+        """Levers that could not be applied, with the reason."""
         told = self.of("lever")
         held = {str(e["name"]) for e in told if e["applied"]}
         return {str(e["name"]): str(e.get("why")) for e in told if not e["applied"] and str(e["name"]) not in held}
@@ -118,7 +119,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> Journal:
-    """What is there, also while the process lives; a line that is cut short at the end is left out."""
+    """Read a journal, also while the process still writes; an incomplete last line is left out."""
     return Follower(path).read()
 
 

@@ -1,4 +1,4 @@
-"""A script run and watched in a process of its own, with limits: whatever becomes of it is a result."""
+"""Runs a script observed in its own process, with limits on time and memory. Every way it can end is a result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Streams = tuple[int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a watched run."""
+    """How a watched run ended, and its journal."""
 
     ended: str
     """``enough``, ``end``, ``exit``, ``error``, ``time``, ``memory``, ``no step``, ``killed``, ``no torch``."""
@@ -63,7 +63,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether it ended as it was meant to."""
+        """Whether it reached the end or the number of steps that was asked for."""
         return self.ended in ("enough", "end") or (self.ended == "exit" and self.code == 0)
 
 

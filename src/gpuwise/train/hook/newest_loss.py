@@ -1,5 +1,5 @@
 # pyright: basic
-"""The loss of a running script now and then, read without holding its device up."""
+"""Reads the loss of a running script now and then without synchronising its device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 class NewestLoss:
-    """Gives a loss about every ``every_s`` seconds, once the device has finished it."""
+    """Returns a loss about every ``every_s`` seconds, once the device has computed it."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s, self._read_at_s = every_s, 0.0
@@ -19,7 +19,7 @@ class NewestLoss:
         """The event after a loss, its number and itself."""
 
     def take(self, number: int, value: torch.Tensor) -> tuple[int, float] | None:
-        """A loss that can be read by now, the newest or one a few steps before; None where it is too early."""
+        """The newest loss that can be read without waiting (it may be some steps old); None where it is too early."""
         now_s = time.perf_counter()
         if now_s - self._read_at_s < self._every_s:
             return None

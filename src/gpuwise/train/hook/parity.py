@@ -1,5 +1,5 @@
 # pyright: basic
-"""Losses of the first steps and gradients of the first, kept so that two runs of a script can be compared."""
+"""Records losses and first gradients of a run, so that two runs of a script can be compared."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ class ParityKeeper:
 
     @property
     def is_busy(self) -> bool:
+        """Always False: it keeps no run going."""
         return False
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing; part of the observer interface."""
 
     def before_optimizer(self, optimizer: Any) -> None:
-        """Gradients of the first step; norms of all."""
+        """Write the gradients of the first step, and the norms of every step."""
         scale = getattr(optimizer, "grad_scale", None)
         factor = 1.0 if scale is None else 1.0 / float(scale)
         named = names_of(self._watch.roots)
@@ -64,14 +65,14 @@ class ParityKeeper:
         self._tell("norm", optimizer=type(optimizer).__name__, step=self._n, gradient_norm=total**0.5)
 
     def on_tick(self, tick: Tick) -> None:
-        """Random numbers begin anew for the next step."""
+        """Reseed for the next step."""
         self._n += 1
         if self._settings.reseed:
             reseed(self._seed, self._n)
 
 
 def names_of(roots: list[torch.nn.Module]) -> dict[int, str]:
-    """Names of parameters by identity; the wrappers of compilers and of data parallelism leave no trace in them."""
+    """Names of parameters by identity, without the prefixes of torch.compile and data parallelism."""
     named: dict[int, str] = {}
     for at, root in enumerate(roots):
         for name, parameter in root.named_parameters():
@@ -83,7 +84,7 @@ def names_of(roots: list[torch.nn.Module]) -> dict[int, str]:
 
 
 def reseed(seed: int, step: int) -> None:
-    """The same random numbers in every run from this step on."""
+    """Seed all random generators from the seed and the step number, the same in every run."""
     mixed = (seed * 1_000_003 + step * 7919 + 1) % 2**31
     torch.manual_seed(mixed)
     random.seed(mixed)

@@ -34,14 +34,14 @@ class Profiler:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the loop must go on for it."""
+        """Whether more steps are needed."""
         return not self._done
 
     def before_optimizer(self, optimizer: Any) -> None:
-        """Nothing to do."""
+        """Does nothing; part of the observer interface."""
 
     def on_tick(self, tick: Tick) -> None:
-        """Counts steps; begins and ends notes and trace at their ends."""
+        """Count steps; start and end notes and trace."""
         self._seen += 1
         if self._seen == 1:
             self._first_s = tick.at_s
@@ -96,7 +96,7 @@ class Profiler:
             self._mark.__enter__()
 
     def close(self) -> None:
-        """Writes what there is, where the script ended first."""
+        """Write the trace so far, where the script ended first."""
         if self._noting is not None and self._noting.is_open:
             self._end_notes()
         if self._profile is not None and not self._done:

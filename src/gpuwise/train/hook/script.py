@@ -1,4 +1,4 @@
-"""A person's script run as ``__main__`` in this process, as ``python script.py`` would."""
+"""Runs a script as ``__main__`` in this process, as ``python script.py`` would."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gpuwise.errors import InputError
 
 
 class EnoughError(BaseException):
-    """Raised in the script where enough has been seen; not an ``Exception``, so that scripts do not catch it."""
+    """Raised inside the script when enough steps were seen. A BaseException, so that scripts do not catch it."""
 
 
 class StandardInputError(EOFError):
-    """The script reads standard input, which it does not have here."""
+    """The script reads standard input, which is not connected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class ScriptEnd:
 
 
 class NoInput(io.TextIOBase):
-    """Stands for standard input; says so where the script reads it."""
+    """Replaces standard input; raises StandardInputError when read."""
 
     def readable(self) -> bool:
         return True
@@ -81,7 +81,7 @@ def run_script(script: str, arguments: Sequence[str], *, module: bool = False) -
 
 
 def file_code(script: str) -> tuple[str, types.CodeType, None]:
-    """What a script's file compiles to. Raises InputError where it is not there, or is not Python."""
+    """The compiled code of a script file. Raises InputError where it is missing or is not Python."""
     path = Path(script)
     try:
         source = path.read_bytes()

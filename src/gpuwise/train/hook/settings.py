@@ -1,4 +1,4 @@
-"""What a watched run is told to do, as the parent writes it and the child reads it."""
+"""Settings of a watched run, written by the parent as JSON and read by the child."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuwise.errors import InputError
 
 
 class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When the child has seen enough. Without either, the script runs to its own end."""
+    """When the child ends the script. Without any limit, the script runs to its own end."""
 
     steps: int | None = None
     """Steady steps after the warm-up."""
@@ -25,7 +25,7 @@ class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Parity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Losses and gradients kept so that two runs can be compared."""
+    """Recording of losses and gradients for the comparison of two runs."""
 
     steps: int
     """Losses of this many steps; gradients of the first."""
@@ -56,7 +56,7 @@ class Profiling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything a child is told."""
+    """All settings of one watched run."""
 
     script: str
     """A file, or a module's name where ``module`` says so."""
@@ -86,12 +86,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write_settings(settings: Settings, path: Path) -> None:
-    """As JSON."""
+    """Write the settings as JSON."""
     path.write_bytes(msgspec.json.encode(settings))
 
 
 def read_settings(path: Path) -> Settings:
-    """Raises InputError where the file is not what :func:`write_settings` wrote."""
+    """Read settings. Raises InputError where the file was not written by :func:`write_settings`."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Settings)
     except (OSError, msgspec.MsgspecError) as error:

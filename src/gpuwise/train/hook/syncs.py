@@ -28,7 +28,7 @@ _OURS = f"{os.sep}gpuwise{os.sep}train{os.sep}"
 
 
 class SyncRecorder:
-    """Replaces what stops a step by what notes it, until :meth:`close` tells it all."""
+    """Replaces calls that synchronise or write by versions that record them, until :meth:`close`."""
 
     def __init__(self, *, tell: Callable[..., None]) -> None:
         self._tell = tell
@@ -40,7 +40,7 @@ class SyncRecorder:
         self.is_open = False
 
     def open(self) -> None:
-        """Install it."""
+        """Install the replacements."""
         self.is_open = True
         for name in READING:
             self._replace(torch.Tensor, name, "read", f"Tensor.{name}", lambda args: args[0].device.type)
@@ -65,7 +65,7 @@ class SyncRecorder:
         self._patches.set(torch_dataloader._BaseDataLoaderIter, "__next__", looked)
 
     def close(self, **more: Any) -> None:
-        """Put everything back, and tell."""
+        """Restore everything and write the event ``notes``."""
         if not self.is_open:
             return
         self.is_open = False
@@ -145,7 +145,7 @@ class PaddingCounter:
         self.by = ""
 
     def add(self, batch: Any) -> None:
-        """Look at one batch."""
+        """Count the padding of one batch."""
         from gpuwise.workload.capture.ops.nested import tensors_in
 
         mask = None
@@ -168,7 +168,7 @@ class PaddingCounter:
         self.by = by
 
     def summary(self) -> dict[str, Any]:
-        """For the journal; empty where no batch had ids."""
+        """The counts for the journal; empty where no batch had ids."""
         if not self.n_batches:
             return {}
         return {

@@ -1,4 +1,4 @@
-"""How many steps the loop around a step means to make, where a trainer says so. A plain ``range(n)`` cannot be seen."""
+"""The total number of steps that a trainer (transformers, Lightning) intends. A plain ``range(n)`` is not visible."""
 
 from __future__ import annotations
 

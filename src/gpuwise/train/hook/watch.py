@@ -83,7 +83,7 @@ class Watch:
         self.close()
 
     def open(self) -> None:
-        """Install everything."""
+        """Install the hooks."""
         ACTIVE.append(self)
         self._handles += [
             register_optimizer_step_pre_hook(self._optimizer_begins),
@@ -106,7 +106,7 @@ class Watch:
         return self
 
     def close(self) -> None:
-        """Put back all that was replaced; losses still on the device are read."""
+        """Remove the hooks; read losses that are still on the device."""
         if self in ACTIVE:
             ACTIVE.remove(self)
         self.read_losses()
@@ -122,6 +122,7 @@ class Watch:
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
+        """The optimizers seen so far."""
         return [o for _, o in self._optimizers.values()]
 
     def next_of(self, iterator: Iterator[Any]) -> Any:

@@ -39,7 +39,7 @@ PRELOADED = (
 
 
 class Zygote:
-    """The importing process, seen from its parent. Use as a context; :meth:`start` begins a run."""
+    """The parent's side of the process that has PyTorch imported. Use as a context; :meth:`start` starts a run."""
 
     def __init__(self, python: str = sys.executable, *, environment: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
@@ -65,7 +65,7 @@ class Zygote:
         self.close()
 
     def close(self) -> None:
-        """End it; runs that still go on lose nothing but their answer."""
+        """End the importing process; running scripts continue, but their exit codes are lost."""
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
@@ -120,14 +120,14 @@ class Zygote:
 
 
 class Run:
-    """One run, with as much of ``subprocess.Popen`` as a launch needs."""
+    """One run, with the part of the interface of ``subprocess.Popen`` that a launch uses."""
 
     def __init__(self, zygote: Zygote, pid: int) -> None:
         self._zygote, self.pid = zygote, pid
         self.returncode: int | None = None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Raises subprocess.TimeoutExpired."""
+        """The exit code. Raises subprocess.TimeoutExpired."""
         code = self._zygote.wait(self.pid, timeout)
         if code is None:
             raise subprocess.TimeoutExpired("gpuwise", timeout or 0.0)
@@ -140,7 +140,7 @@ def _gone() -> GpuwiseError:
 
 
 def serve() -> int:
-    """The importing process: until its standard input ends."""
+    """The loop of the importing process: one request a line until standard input ends."""
     answers = os.dup(1)
     os.dup2(2, 1)
     requests = os.fdopen(os.dup(0), "rb", buffering=0)

@@ -1,1 +1,1 @@
-"""Where a training step's time goes, and what each cause costs: traces read, the step split, wastes named."""
+"""Profiles of training steps: traces read into columns, the step split into parts, wastes found and priced."""

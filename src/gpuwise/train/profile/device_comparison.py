@@ -1,4 +1,4 @@
-"""Operations that take longer than this device can: the roofline of what was run, largest loss first."""
+"""Measured against predicted time of every operation of a step, largest loss first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Target = Accelerator | Cpu
 
 @dataclass(frozen=True, slots=True)
 class Slower:
-    """One operation on inputs of one shape, all its calls in a step, against what the device can."""
+    """All calls in one step of one operation on inputs of one shape, measured and predicted."""
 
     op: str
     shape: str
@@ -41,10 +41,12 @@ class Slower:
 
     @property
     def lost_s(self) -> float:
+        """Measured less predicted seconds a step, at least 0."""
         return max(self.measured_s - self.expected_s, 0.0)
 
     @property
     def flop_per_s(self) -> float:
+        """FLOP/s reached."""
         return self.flop / self.measured_s if self.measured_s > 0 else 0.0
 
 
@@ -85,7 +87,7 @@ def _trace_ops(data: ProfileData, target: Target) -> list[Slower]:
 
 
 def on_processor(s: Signature, cpu: Cpu) -> Estimate:
-    """Seconds of one call. Raises InputError for sizes that are none."""
+    """Predicted seconds of one call on a processor. Raises InputError for impossible sizes."""
     dtype = row_dtype(s)
     kind, shape, flag = row_shape(s)
     if kind is Kind.ATTENTION and len(shape) == 7:

@@ -11,7 +11,7 @@ from gpuwise.train.profile.split import Split
 
 
 def document(profile: Profile, *, code: int | None = None) -> dict[str, Any]:
-    """Seconds are a step's. ``code`` is the script's exit code, where one was run."""
+    """The profile as a JSON document, seconds a step. ``code`` is the exit code of the script where one was run."""
     facts = profile.data.facts
     return {
         "name": profile.name,

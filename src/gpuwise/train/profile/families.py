@@ -1,4 +1,4 @@
-"""Which family an operation, a kernel, a range or a function belongs to: the rows of ``families.csv``, first match wins."""
+"""Kernel families of operations, kernels, ranges and functions by name: the rows of ``families.csv``, first match wins."""
 
 from __future__ import annotations
 

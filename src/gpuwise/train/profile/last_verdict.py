@@ -1,4 +1,4 @@
-"""The verdict of the last run of each script, so that the next run of the same does not waver between two."""
+"""The last verdict on each script, so that the verdict on an unchanged script is stable between runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def verdict_before(script: str, arguments: tuple[str, ...]) -> str | None:
 
 
 def remember(script: str, arguments: tuple[str, ...], kind: str) -> None:
-    """Keep it; a home that cannot be written to keeps nothing."""
+    """Store the verdict; ignored where the folder cannot be written."""
     key, kept = _key(script, arguments), _load()
     kept.pop(key, None)
     kept[key] = kind

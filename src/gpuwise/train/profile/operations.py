@@ -1,4 +1,4 @@
-"""Operations of the host: which contains which, what each takes itself, and the line of the script it came from."""
+"""Operations of one host thread: nesting, own time, and the line of the script they came from."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Operations:
 
     @cached_property
     def families(self) -> list[str]:
-        """Its own, else that of what contains it."""
+        """Family of each operation: its own, else that of the operation around it."""
         found: list[str] = []
         for at, row in enumerate(self.rows.tolist()):
             own = family("op", self.trace.text(row))
@@ -58,7 +58,7 @@ class Operations:
 
 
 def operations(trace: Trace, lane: int, first_s: float, last_s: float) -> Operations:
-    """Those of one thread between two moments."""
+    """The operations of one thread between two moments."""
     wanted = trace.in_categories(OP_CATEGORIES) & (trace.lane == lane) & (trace.end_s > first_s) & (trace.start_s < last_s)
     rows = np.flatnonzero(wanted)
     starts, ends = trace.start_s[rows].tolist(), trace.end_s[rows].tolist()

@@ -50,7 +50,7 @@ class Product:
 
     @property
     def flop(self) -> float:
-        """Of one call."""
+        """FLOP of one call."""
         return 2.0 * self.batch * self.m * self.n * self.k
 
     @property
@@ -60,7 +60,7 @@ class Product:
 
 
 def product_of(name: str, detail: Detail) -> Product | None:
-    """The product that an operation with these inputs is; None for what is none, or whose shapes were not recorded."""
+    """The matrix product of an operation with these inputs; None where it is none, or its shapes were not recorded."""
     at = _OPERANDS.get(name)
     if at is None or len(detail.shapes) <= max(at) or len(detail.dtypes) <= max(at):
         return None
@@ -76,4 +76,5 @@ def product_of(name: str, detail: Detail) -> Product | None:
 
 
 def key_of(product: Product) -> tuple[Any, ...]:
+    """The key of equal products: op, dtype, m, n, k, batch."""
     return (product.op, product.dtype, product.m, product.n, product.k, product.batch)

@@ -1,4 +1,4 @@
-"""What ``gpuwise profile`` found: from traces, or from a run and its trace."""
+"""The result of ``gpuwise profile``, from traces or from a watched run with its trace."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Profile:
 
 
 def profile_traces(files: Sequence[Path], *, target: Target | None = None) -> Profile:
-    """From traces made elsewhere, one for each rank. Raises InputError."""
+    """The profile of existing traces, one for each rank. Raises InputError."""
     views = [_view(i, read_trace(f)) for i, f in enumerate(files)]
     numbers = [v.rank for v in views]
     if len(set(numbers)) < len(numbers):
@@ -76,7 +76,7 @@ def profile_run(
     notes: Sequence[str] = (),
     on_gpu: bool = False,
 ) -> Profile:
-    """From a watched run, and its trace where there is one."""
+    """The profile of a watched run, with its trace where there is one."""
     if trace_file is None:
         split = of_phases(facts.step, "gpu" if on_gpu else "cpu")
         data = ProfileData(split, facts=facts, device=_processor_facts())

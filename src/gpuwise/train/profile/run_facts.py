@@ -1,4 +1,4 @@
-"""What a watched run says beside its trace: phases of its undisturbed steps, and what the loop is made of."""
+"""Facts of a watched run beside its trace: phases of the steps without profiler, optimizers, models, loaders."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RunFacts:
 
 
 def median_step(steps: Sequence[Step]) -> Step:
-    """Medians of every phase and count; what rarely comes (saving) at its mean."""
+    """The median of every phase and count; for rare phases (saving) the mean."""
     values = {name: statistics.median([getattr(s, name) for s in steps]) for name in _NAMES}
     save_s = statistics.fmean([s.save_s for s in steps])
     values["wall_s"] += max(save_s - values["save_s"], 0.0)

@@ -1,4 +1,5 @@
-"""A script run, watched, noted and traced; and run again with one batch where its loader seems to hold it up."""
+"""The runs of ``gpuwise profile``: one that is watched and traced, and a second with one constant batch where the loader may
+limit it."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ QUIET = {"KINETO_LOG_LEVEL": "99"}
 
 
 class ScriptError(GpuwiseError):
-    """The script gave nothing to profile; ``code`` is the exit code it ended with, or 1."""
+    """The script gave no steps to profile; ``code`` is its exit code, or 1."""
 
     def __init__(self, message: str, *, hint: str, code: int) -> None:
         super().__init__(message, hint=hint)
@@ -38,7 +39,7 @@ class ScriptError(GpuwiseError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to run, and how far."""
+    """What to run, for how long."""
 
     script: str
     arguments: Sequence[str] = ()
@@ -53,7 +54,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What was found, and how the script ended."""
+    """The profile, the outcome of the script, and the trace file."""
 
     profile: Profile
     outcome: Outcome
@@ -61,7 +62,7 @@ class Session:
 
     @property
     def code(self) -> int:
-        """The script's own, where it ended by itself."""
+        """The exit code of the script, 0 where it was stopped after enough steps."""
         return 0 if self.outcome.ended == "enough" else self.outcome.code
 
 

@@ -31,7 +31,7 @@ project."""
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Seconds a step, on average over the steps."""
+    """Seconds of a step by part, mean over the steps."""
 
     device: str
     """``gpu`` or ``cpu``."""
@@ -48,10 +48,11 @@ class Split:
 
     @property
     def busy_share(self) -> float:
+        """Share of the step in which the device computes."""
         return self.busy_s / self.wall_s if self.wall_s > 0 else 0.0
 
     def share(self, part: str) -> float:
-        """Of the step."""
+        """Share of a part of the step."""
         return self.parts[part] / self.wall_s if self.wall_s > 0 else 0.0
 
 

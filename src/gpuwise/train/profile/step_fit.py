@@ -1,4 +1,4 @@
-"""The split of a trace brought to the length of the step without the profiler.
+"""The split of a trace scaled to the length of a step without the profiler.
 
 The profiler makes the host slower, not the device. What it added is taken from the parts of the host by the number of events
 recorded in each, and what the watch timed without it (on a processor: loaders, optimizer, saving) stands as it was timed.
@@ -59,7 +59,7 @@ def fit_to(split: Split, trace: Trace, step: Step, extra_s: float = 0.0) -> Spli
 
 
 def of_phases(step: Step, device: str = "cpu") -> Split:
-    """The split where there is no trace: phases as the watch timed them, on the host."""
+    """The split without a trace: the phases that the watch timed on the host."""
     compute = step.forward_s + step.backward_s
     parts = {
         **dict.fromkeys(PARTS, 0.0),

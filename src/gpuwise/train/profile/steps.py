@@ -1,4 +1,4 @@
-"""Where the steps of a trace begin and end."""
+"""Begin and end of every step of a trace."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class Steps:
 
     @property
     def n(self) -> int:
+        """Number of steps."""
         return len(self.windows)
 
     @property

@@ -87,6 +87,7 @@ class Trace:
 
     @cached_property
     def end_s(self) -> Floats:
+        """End of each event, seconds since the first start."""
         return self.start_s + self.duration_s
 
     @property
@@ -111,11 +112,12 @@ class Trace:
 
     @property
     def has_device(self) -> bool:
+        """Whether there is work of a GPU."""
         return bool(self.on_device.any())
 
     @property
     def rank(self) -> int | None:
-        """Of the process that was traced, where it says so."""
+        """Rank of the traced process, where recorded."""
         told = self.metadata.get("distributedInfo")
         rank = cast("dict[str, Any]", told).get("rank") if isinstance(told, dict) else None
         return rank if isinstance(rank, int) else None

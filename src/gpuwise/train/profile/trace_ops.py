@@ -142,7 +142,7 @@ class TraceOp:
 
 
 def trace_ops_of(data: ProfileData) -> list[TraceOp]:
-    """Of a step; empty where shapes were not recorded."""
+    """The operations of a step that are no matrix products; empty where shapes were not recorded."""
     trace = data.trace
     if trace is None:
         return []

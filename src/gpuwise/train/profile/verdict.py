@@ -1,4 +1,4 @@
-"""One sentence on a step, the same on every run of the same script."""
+"""The verdict on a step in one sentence, the same on every run of an unchanged script."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Verdict:
 
 
 def decide(findings: Sequence[Finding], split: Split, before: str | None = None) -> Verdict:
-    """The largest waste that matters; of two that hardly differ, the one that was named ``before``."""
+    """The verdict: the largest finding that matters; of two within a small margin, the one that was named ``before``."""
     wall = split.wall_s
     heavy = [f for f in findings if f.saved_s >= (STILL_NAMED if f.kind == before else NAMED) * wall]
     if not heavy:

@@ -1,1 +1,1 @@
-"""A script run as it was tuned."""
+"""``gpuwise run``: a script run with its tuned levers."""

@@ -1,4 +1,4 @@
-"""At the end of a run: what was predicted beside what was measured."""
+"""Predicted against measured rate, memory, energy and cost of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """One quantity; None is not known."""
+    """One quantity; None is unknown."""
 
     name: str
     unit: str
@@ -37,7 +37,7 @@ class ComparisonRow:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """Predicted for this script on this device, and measured in the run."""
+    """The prediction for a script on a device, and what the run measured."""
 
     rate: float
     """Of the steady steps: without pauses for evaluation and saving, as the tuning measures it."""
@@ -56,7 +56,7 @@ class RunComparison:
 
     @property
     def usable(self) -> Expected | None:
-        """The prediction, where it is of the same kind of rate."""
+        """The prediction, where it is in the same unit of rate; else None."""
         return self.expected if self.expected is not None and self.expected.per == self.per else None
 
     @property
@@ -66,15 +66,16 @@ class RunComparison:
 
     @property
     def energy_a_sample_j(self) -> float | None:
+        """Joules a sample; None where unknown."""
         return self.energy.energy_j / self.samples if self.energy.energy_j is not None and self.samples else None
 
     @property
     def predicted_s(self) -> float | None:
-        """Of the same steps."""
+        """Predicted seconds of the same number of samples."""
         return None if self.usable is None or not self.samples else self.samples / self.usable.rate
 
     def rows(self) -> list[ComparisonRow]:
-        """Everything that is known from one side at least."""
+        """Every quantity that is predicted or measured."""
         e, energy_j = self.usable, self.energy_a_sample_j
         predicted_j = e.energy_j if e is not None else None
         total_j = predicted_j * self.samples if predicted_j is not None else None
@@ -97,7 +98,7 @@ class RunComparison:
 def comparison_of(
     journal: Journal, expected: Expected | None, memory_bytes: int | None, *, plan: Plan = NO_PLAN, energy: Energy = NO_ENERGY
 ) -> RunComparison | None:
-    """None where the run made too few steps to tell."""
+    """The comparison of a run; None with fewer than ``LEAST_STEPS`` steps."""
     loop = loop_of(journal)
     steps = steady(loop.steps)
     if len(steps) < LEAST_STEPS:

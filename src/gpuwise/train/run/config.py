@@ -1,4 +1,4 @@
-"""``gpuwise.toml``: the levers that a tuning kept, and what it measured. People read and change it."""
+"""``gpuwise.toml``: the levers that a tuning chose and what it measured. Written for people to read and change."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long a run is meant to go on and what it costs; None is not known."""
+    """The intended length of a run and its prices; None is unknown."""
 
     epochs: float | None = None
     """Passes over the training data."""
@@ -61,7 +61,7 @@ NO_PLAN = Plan()
 
 @dataclass(frozen=True, slots=True)
 class TunedConfig:
-    """One file."""
+    """The contents of one ``gpuwise.toml``."""
 
     script: str
     levers: Mapping[str, object] = field(default_factory=dict[str, object])
@@ -70,7 +70,7 @@ class TunedConfig:
 
 
 def write(tuned: TunedConfig, path: Path, notes: Mapping[str, str]) -> None:
-    """``notes``: a comment for each lever."""
+    """Write the file. ``notes`` is a comment for each lever."""
     lines = [
         "# Written by gpuwise tune. `gpuwise run` puts these on the unmodified script; delete a line to leave a lever out.",
         f"version = {VERSION}",
@@ -99,7 +99,7 @@ def write(tuned: TunedConfig, path: Path, notes: Mapping[str, str]) -> None:
 
 
 def read(path: Path) -> TunedConfig:
-    """Raises InputError where it is no such file, FieldError where it names a lever or a value that there is not."""
+    """Read the file. Raises InputError where it is not such a file, FieldError for an unknown lever or value."""
     try:
         told = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a running script's journal says now: rate, loss, memory, energy, cost, time left."""
+"""Progress of a running script from its journal: rate, loss, memory, energy, cost, time left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECENT = 20
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """At one moment; what is not known is None."""
+    """The progress at one moment; None is unknown."""
 
     n_steps: int
     rate: float | None = None
@@ -42,7 +42,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """The training loop so far, from ticks that may be thinned out."""
+    """The training loop so far, from ticks that may have been thinned out."""
 
     steps: tuple[Step, ...]
     """While all ticks were kept."""
@@ -53,10 +53,12 @@ class Loop:
 
     @property
     def turns(self) -> float:
+        """Turns so far."""
         return self.points[-1][1] if self.points else 0.0
 
     @property
     def per(self) -> str:
+        """Unit of the rate: ``samples``, or ``steps`` where the sample count is unknown."""
         return "samples" if self.points and self.points[-1][2] else "steps"
 
     def rate(self, a: int, b: int) -> float | None:
@@ -83,7 +85,7 @@ class Loop:
 
 
 def loop_of(journal: Journal) -> Loop:
-    """From what has been written so far."""
+    """The loop of a journal, as far as it is written."""
     sparse = journal.last("sparse")
     n_dense = int(sparse["from_tick"]) if sparse else len(journal.ticks)
     dense, thin = journal.ticks[:n_dense], journal.ticks[n_dense:]
@@ -138,7 +140,7 @@ def progress_of(
     meter: Meter | None = None,
     elapsed_s: float | None = None,
 ) -> Progress:
-    """From what has been written so far; ``elapsed_s`` since the process began, which is what is paid for."""
+    """The progress of a journal; ``elapsed_s`` since the process began is what is paid for."""
     loop = loop_of(journal)
     energy = meter.of(journal) if meter is not None else NO_ENERGY
     memory = journal.last("now").get("allocated_bytes") or journal.used_bytes

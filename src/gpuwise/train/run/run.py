@@ -23,7 +23,7 @@ from gpuwise.train.tune.trial import memory_of
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How it ended."""
+    """The outcome of a tuned run and its comparison with the prediction."""
 
     outcome: Outcome
     refused: dict[str, str]

@@ -1,4 +1,4 @@
-"""Which levers are worth a trial, and the most that each can give: what is hopeless is not tried.
+"""Candidates of the tuner: which levers are tried, and the upper bound of what each can gain.
 
 A lever that only touches a share s of the step, and takes it away whole, makes the step 1 / (1 - s) times as fast (Amdahl).
 """
@@ -39,7 +39,7 @@ class Candidate:
 
 
 def candidates_of(facts: Facts, only: Sequence[str] = ()) -> list[Candidate]:
-    """Every value of every lever (of ``only``, where given), in the table's order."""
+    """Every value of every lever (of ``only``, where given), in the order of the table."""
     found: list[Candidate] = []
     for lever in LEVERS:
         if only and lever.name not in only:
@@ -110,7 +110,7 @@ def _share_words(lever: ChangeKind, facts: Facts) -> str:
 
 
 def hopeless(lever: ChangeKind, value: object, facts: Facts) -> str | None:
-    """Why a lever cannot help here at all; None where it may."""
+    """Why a lever cannot help here; None where it may."""
     if facts.device not in lever.put_on.devices:
         return f"not on a {'GPU' if facts.device == 'cuda' else 'CPU'}"
     check = _CHECKS.get(lever.name)

@@ -19,7 +19,7 @@ from gpuwise.workload.changes.diff import Patch
 
 
 def document(result: Result, patch: Patch, config: Path | None, worth: Worth | None = None) -> dict[str, Any]:
-    """Everything, in SI units; no number is infinite."""
+    """The result of a tuning in SI units; all numbers are finite."""
     return {
         "before": _trial(result.before),
         "after": _trial(result.after),

@@ -35,7 +35,7 @@ MICRO_J = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """Of a stretch of a run. ``energy_j`` is None where it is not known, and ``why`` says why."""
+    """Energy of an interval of a run. ``energy_j`` is None where unknown; ``why`` is the reason."""
 
     energy_j: float | None = None
     basis: str | None = None

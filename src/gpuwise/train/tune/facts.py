@@ -1,4 +1,4 @@
-"""What is known of a script and a machine before any lever is tried, from one watched run."""
+"""Facts of a script and a machine that the tuner reads from one watched run before it tries a lever."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuwise.train.tune.trial import Trial, shares_of
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Of the untouched script."""
+    """Facts of the untouched script."""
 
     device: str
     """``cuda`` or ``cpu``: where the model's parameters are."""

@@ -20,7 +20,7 @@ LEAST_SHARE = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Flop:
-    """Of one sample (one step where nothing says what a sample is), by format; empty with a reason where it is not known."""
+    """FLOP of one sample (one step where the sample count is unknown) by format; empty with a reason where unknown."""
 
     per_sample: Mapping[str, float] = field(default_factory=dict[str, float])
     recomputed: float = 0.0

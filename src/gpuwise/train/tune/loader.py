@@ -35,7 +35,7 @@ CHECK_ITEMS, CHECK_S, BATCH = 320, 20.0, 4
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Of one item: medians."""
+    """Medians of making one item."""
 
     item_s: float
     cpu_s: float
@@ -154,7 +154,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class WorkerChoice:
-    """A number of workers that was run."""
+    """A number of workers and the rate it reached in a run."""
 
     workers: int
     rate: float

@@ -35,7 +35,7 @@ NEGLIGIBLE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What one run gave the gate: losses in order, and gradients by parameter (files)."""
+    """Losses in order, and the files of gradients by parameter, of one run."""
 
     losses: tuple[float, ...]
     norms: tuple[float, ...]
@@ -46,7 +46,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """Of two curves: relative differences."""
+    """Relative differences of two curves."""
 
     losses: tuple[float, ...]
     norms: tuple[float, ...]
@@ -74,14 +74,14 @@ class Verdict:
 
     @property
     def words(self) -> str:
-        """One line."""
+        """The verdict in one line."""
         if self.why is not None:
             return self.why
         share = f"{self.what} is {self.difference:.2g} off; {self.precision} rounding alone allows {self.tolerance:.2g}"
         return share if self.passed else f"{share} ({self.over} of {self.places} places beyond)"
 
     def keep(self) -> dict[str, Any]:
-        """As JSON."""
+        """The verdict as JSON."""
         return asdict(self)
 
 

@@ -1,4 +1,4 @@
-"""What the device of a run can do at most, by format: a card by the catalogue, the processor as it was measured here."""
+"""Peak FLOP/s of the device of a run by format: from the catalogue for a GPU, as measured here for a processor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuwise.train.hook.journal import Journal
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What a run ran on."""
+    """The device that a run used."""
 
     kind: str
     """``cuda`` or ``cpu``."""
@@ -66,7 +66,7 @@ def card_of(used: list[Mapping[str, Any]]) -> Device:
 
 
 def peaks_of(device: Device) -> Peaks:
-    """Of a card as the catalogue has it, of the processor as ``gpuwise bench`` measured it."""
+    """The peaks of a GPU from the catalogue, of a processor as ``gpuwise bench`` measured it."""
     if device.kind == "cpu":
         return _processor()
     from gpuwise.facts.hardware.accelerators import accelerators

@@ -1,4 +1,4 @@
-"""What was predicted and what came of it, kept in the user's records: the next prediction of the same script starts there.
+"""Predictions and measurements of a user's own runs, stored as records; the next prediction starts from them.
 
 A record names a script by a one-way number of its text and arguments, and holds neither its name, its place nor its user's.
 """
@@ -32,7 +32,7 @@ MOST_RECENT = 8
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script and its arguments as numbers."""
+    """A script and its arguments as one-way hashes."""
 
     text: str
     job: str
@@ -41,7 +41,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class RateMeasurement:
-    """One rate of one script under some levers on one device, beside what had been predicted."""
+    """One measured rate of a script under some levers on one device, and its prediction."""
 
     kind: str
     """``tune``, ``run``, ``untouched``."""
@@ -74,7 +74,7 @@ def script_of(script: str, arguments: Sequence[str], *, module: bool = False) ->
 def keep(
     script: Script, device: Device, torch: str | None, measured: Sequence[RateMeasurement], levers: Sequence[Record] = ()
 ) -> Path:
-    """Add them as one run; returns the file. Raises DataError where it cannot be written."""
+    """Store measurements as one run; returns the file. Raises DataError where it cannot be written."""
     now_s = time.time()
     run = _run(device, torch, now_s)
     with Records() as records:

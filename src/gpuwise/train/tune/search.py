@@ -1,4 +1,4 @@
-"""The levers one by one on the real script: measured, compared with the untouched script, kept where both hold."""
+"""The search of the tuner: levers one by one on the real script, measured and checked for parity."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CACHES = ("cache_decode", "cache_items")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a search goes."""
+    """Options of a search."""
 
     minutes: float = 10.0
     steps: int = 10
@@ -62,7 +62,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class CandidateResult:
-    """What became of one candidate."""
+    """The outcome of one candidate."""
 
     name: str
     value: object
@@ -78,13 +78,13 @@ class CandidateResult:
 
     @property
     def words(self) -> str:
-        """One line of progress."""
+        """The outcome in one line."""
         return f"{self.label}: {self.result}" + ("" if self.why == self.result else f", {self.why}")
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of a whole tuning."""
+    """The result of a whole tuning."""
 
     facts: Facts
     before: Trial
@@ -104,7 +104,7 @@ class Result:
 
 
 class Search:
-    """One tuning. ``say`` takes progress, a line at a time."""
+    """One tuning. ``say`` receives progress lines."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Search:
         self._reference_wall_s = 0.0
 
     def run(self) -> Result:
-        """Raises InputError where the script has no steps to measure, GpuwiseError where it cannot be compared."""
+        """Run it. Raises InputError where the script has no steps to measure, GpuwiseError where it cannot be compared."""
         began = time.monotonic()
         self._say("the untouched script")
         facts, before, capacity = self._look()
@@ -376,7 +376,7 @@ class Search:
 
 
 def median_trial(trials: list[Trial]) -> Trial:
-    """The one with the median rate."""
+    """The trial with the median rate."""
     return sorted(trials, key=lambda t: t.rate or 0.0)[len(trials) // 2]
 
 
@@ -388,5 +388,5 @@ def memory_limit() -> int:
 
 
 def changes_maths(tried: tuple[CandidateResult, ...]) -> tuple[CandidateResult, ...]:
-    """Levers that measured faster and train otherwise: a person may still want them."""
+    """Levers that measured faster but change the training; they are only suggested."""
     return tuple(t for t in tried if t.result == "refused" and t.gain is not None and t.name in BY_NAME)

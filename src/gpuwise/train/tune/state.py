@@ -37,7 +37,7 @@ class State:
             self._append(head)
 
     def measured(self, key: str, measure: Callable[[], Any]) -> Any:
-        """The kept value of ``key``; else ``measure()``, kept at once. Values are JSON."""
+        """The stored value of ``key``; else that of ``measure()``, stored at once. Values are JSON."""
         if key not in self._kept:
             value = measure()
             self._append({"kind": "measurement", "key": key, "at_s": time.time(), "value": value})
@@ -45,6 +45,7 @@ class State:
         return self._kept[key]
 
     def has(self, key: str) -> bool:
+        """Whether ``key`` is stored."""
         return key in self._kept
 
     def _append(self, line: Mapping[str, Any]) -> None:

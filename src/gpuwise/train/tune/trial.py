@@ -1,4 +1,4 @@
-"""One run of the script under some levers: how fast it was, or what became of it."""
+"""A trial: one run of the script under some levers, with its rate or the reason why it has none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NOT_METERED, NOT_COUNTED = Energy(why="it was not measured"), Flop(why="it was n
 
 @dataclass(frozen=True, slots=True)
 class TrialJob:
-    """What is tuned."""
+    """The script that is tuned, and the conditions of its runs."""
 
     script: str
     arguments: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class TrialJob:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one run gave. Rates are of the steps after the warm-up (after the first epoch where a cache fills in it)."""
+    """The result of one run. Rates are of the steps after the warm-up (after the first epoch where a cache fills in it)."""
 
     ended: str
     ok: bool
@@ -81,7 +81,7 @@ class Trial:
 
     @classmethod
     def read(cls, kept: Mapping[str, Any]) -> Self:
-        """From :meth:`keep`."""
+        """The trial that :meth:`keep` wrote."""
         parts: dict[str, Any] = dict(kept)
         for name, kind in (("energy", Energy), ("flop", Flop), ("device", Device)):
             if parts.get(name) is not None:
@@ -89,7 +89,7 @@ class Trial:
         return cls(**parts)
 
     def keep(self) -> dict[str, Any]:
-        """As JSON."""
+        """The trial as JSON."""
         return asdict(self)
 
 
@@ -218,7 +218,7 @@ def memory_of(outcome: Outcome) -> int | None:
 
 
 def no_steps(script: str, outcome: Outcome) -> GpuwiseError:
-    """Why a script could not be measured, for its owner."""
+    """Why a script could not be measured, as a message for its owner."""
     journal = outcome.journal
     children = journal.of("child")
     if outcome.journal.end.get("reads_input"):

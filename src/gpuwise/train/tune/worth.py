@@ -1,4 +1,4 @@
-"""What a tuning is worth beyond its rates: use of the device's peak, energy of a sample, hours, money."""
+"""Effects of a tuning beside its rate: utilisation, energy of a sample, hours, money."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wastes of the way data takes: loaders, copies, padding, size of the batch."""
+"""Findings about data: loaders, copies to the device, padding, batch size."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def unpinned(data: ProfileData) -> Finding | None:
 
 
 def unoverlapped(data: ProfileData) -> Finding | None:
-    """Pinned copies that nothing computes beside."""
+    """Copies from pinned memory that no computation overlaps."""
     return _copies(
         data,
         lambda n: "HtoD" in n and "Pinned" in n,
@@ -133,7 +133,7 @@ def _copies(data: ProfileData, matches: Callable[[str], object], kind: str, titl
 
 
 def padding(data: ProfileData) -> Finding | None:
-    """Ids that stand for nothing are computed like the others."""
+    """Padding ids that are computed like the others."""
     facts = data.facts
     if facts is None or not facts.padding:
         return None
@@ -169,7 +169,7 @@ def _cheap_s(data: ProfileData, ops: Operations) -> float:
 
 
 def tiny_batch(data: ProfileData) -> Finding | None:
-    """Costs of every call, whatever is in it, outweigh the samples' own."""
+    """A batch so small that the fixed cost of each call outweighs that of the samples."""
     if data.samples is None or data.samples > FEW_SAMPLES or data.ops is None:
         return None
     a_call = data.samples / max(data.n_backward, 1.0)

@@ -12,7 +12,7 @@ Confidence = Literal["high", "medium", "low"]
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One thing that was seen. ``count`` and ``seconds`` are a step's."""
+    """One observation. ``count`` and ``seconds`` are those of a step."""
 
     what: str
     where: str = ""
@@ -35,7 +35,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One waste. ``saved_s`` is what a step gets shorter without it, by the finding's own estimate."""
+    """One waste. ``saved_s`` is the estimated reduction of the step time in seconds when it is fixed."""
 
     kind: str
     """Short stable name."""

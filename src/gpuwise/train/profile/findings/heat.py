@@ -1,4 +1,4 @@
-"""Wastes that are no fault of the script: a device that is held back."""
+"""Findings about a device whose clocks are reduced, which the script cannot change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOST = 0.15
 
 
 def heat(data: ProfileData) -> Finding | None:
-    """Clocks held because of temperature."""
+    """Clocks reduced because of temperature."""
     return _held(
         data,
         HOT,
@@ -24,7 +24,7 @@ def heat(data: ProfileData) -> Finding | None:
 
 
 def power(data: ProfileData) -> Finding | None:
-    """Clocks held by the power limit."""
+    """Clocks reduced by the power limit."""
     return _held(
         data,
         CAPPED,

@@ -1,4 +1,4 @@
-"""Wastes of the host: it waits, writes, compiles, or issues work too slowly."""
+"""Findings about the host: synchronisation, launches, writing, Python, compilation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BUSY_ENOUGH = 0.9
 
 
 def syncs(data: ProfileData) -> Finding | None:
-    """Values read from the device while it should be given work."""
+    """Values read from the device, which wait for it, while it has no other work queued."""
     saved = data.part(SYNC)
     noted = data.noted("read", "cuda")
     reads = data.rows(("cpu_op",), lambda n: n in ("aten::item", "aten::_local_scalar_dense", "aten::nonzero"))
@@ -49,7 +49,7 @@ def syncs(data: ProfileData) -> Finding | None:
 
 
 def launch_bound(data: ProfileData) -> Finding | None:
-    """Kernels shorter than their launch, and a device that waits for the next."""
+    """Kernels shorter than their launch: the device waits for the next launch."""
     if not len(data.kernels) or data.trace is None or data.split.busy_share >= BUSY_ENOUGH:
         return None
     median = float(np.median(data.trace.duration_s[data.kernels]))
@@ -70,7 +70,7 @@ def launch_bound(data: ProfileData) -> Finding | None:
 
 
 def saving(data: ProfileData) -> Finding | None:
-    """Checkpoints in the steps."""
+    """Checkpoints written inside steps."""
     if data.facts is None:
         return None
     saved = data.facts.step.save_s
@@ -89,7 +89,7 @@ def saving(data: ProfileData) -> Finding | None:
 
 
 def logging(data: ProfileData) -> Finding | None:
-    """Words and files written in the steps."""
+    """Text and files written inside steps."""
     noted = data.noted("log")
     written = sum(e.seconds or 0.0 for e in noted)
     saved_s = data.facts.step.save_s if data.facts is not None else 0.0
@@ -116,7 +116,7 @@ def logging(data: ProfileData) -> Finding | None:
 
 
 def own_python(data: ProfileData) -> Finding | None:
-    """Python of the script between the operations."""
+    """Python code of the script between operations."""
     if data.trace is None or data.traced is None or data.steps is None:
         return None
     # the step with the least of it: what the machine's other processes take comes now and then only
@@ -146,7 +146,7 @@ def own_python(data: ProfileData) -> Finding | None:
 
 
 def recompiles(data: ProfileData) -> Finding | None:
-    """torch.compile compiles again and again."""
+    """torch.compile recompiles during steady steps."""
     facts = data.facts
     if facts is None or not facts.n_graphs_steady:
         return None
@@ -169,7 +169,7 @@ def recompiles(data: ProfileData) -> Finding | None:
 
 
 def anomaly(data: ProfileData) -> Finding | None:
-    """Anomaly detection left on."""
+    """Autograd's anomaly detection is on."""
     if data.facts is None or not data.facts.anomaly:
         return None
     checks = data.rows(("cpu_op",), lambda n: n in ("aten::isnan", "aten::_is_any_true", "aten::ne", "aten::any", "aten::item"))

@@ -1,4 +1,4 @@
-"""Wastes of how operations are written: unfused, in chains, by the slow of two ways."""
+"""Findings about kernels: unfused optimizers, chains of elementwise operations, slow attention."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COPIES_KEPT = 2.0
 
 
 def unfused_optimizer(data: ProfileData) -> Finding | None:
-    """Every tensor updated by a dozen small operations."""
+    """An optimizer that updates each tensor with several small kernels."""
     within = data.annotated("Optimizer.step#")
     if data.trace is None or not len(within):
         return None
@@ -78,7 +78,7 @@ def _kind(data: ProfileData) -> str:
 
 
 def zeroed_gradients(data: ProfileData) -> Finding | None:
-    """Gradients filled with zeros and added to, in place of being made anew."""
+    """Gradients filled with zeros and accumulated into, instead of being set to None."""
     within = data.annotated("Optimizer.zero_grad#")
     if data.trace is None or not len(within):
         return None
@@ -103,7 +103,7 @@ def zeroed_gradients(data: ProfileData) -> Finding | None:
 
 
 def pointwise_chains(data: ProfileData) -> Finding | None:
-    """Elementwise operations one after the other, each reading and writing memory."""
+    """Chains of elementwise operations, each of which reads and writes memory."""
     spent = data.part(ELEMENTWISE)
     if data.trace is None or data.ops is None:
         return None
@@ -168,7 +168,7 @@ def _elements(data: ProfileData, row: int) -> int:
 
 
 def slow_attention(data: ProfileData) -> Finding | None:
-    """Attention that writes its scores to memory."""
+    """Attention that writes its score matrix to memory."""
     if data.trace is None or (data.on_gpu and data.capability is None):
         return None
     math = data.rows(OP_CATEGORIES, lambda n: n == "aten::_scaled_dot_product_attention_math")

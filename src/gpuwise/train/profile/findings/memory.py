@@ -1,4 +1,4 @@
-"""Wastes around memory: an allocator that begs the driver, and computing again what there was room to keep."""
+"""Findings about memory: allocator retries, recomputation that is not needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FREE = 0.4
 
 
 def thrash(data: ProfileData) -> Finding | None:
-    """Memory asked of the driver and given back in steady steps."""
+    """Device memory allocated from and returned to the driver in steady steps."""
     if data.trace is None:
         return None
     rows = data.rows(
@@ -42,7 +42,7 @@ def thrash(data: ProfileData) -> Finding | None:
 
 
 def recompute(data: ProfileData) -> Finding | None:
-    """Activation checkpointing although there is memory for the activations."""
+    """Activation checkpointing although the activations would fit."""
     if data.trace is None:
         return None
     again = data.rows(

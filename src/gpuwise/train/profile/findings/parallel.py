@@ -1,4 +1,4 @@
-"""Wastes of several GPUs: too many collectives, none hidden, a rank that all wait for."""
+"""Findings about several GPUs: collectives of every micro-batch, communication that is not overlapped, stragglers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STRAGGLER = 0.05
 
 
 def ddp_every_micro_batch(data: ProfileData) -> Finding | None:
-    """Gradients of every micro-batch exchanged, although only their sum is used."""
+    """Gradients all-reduced after every micro-batch although only their sum is used (DDP)."""
     return _every(
         data,
         ("all_reduce", "allreduce"),
@@ -28,7 +28,7 @@ def ddp_every_micro_batch(data: ProfileData) -> Finding | None:
 
 
 def fsdp_every_micro_batch(data: ProfileData) -> Finding | None:
-    """The same with sharded gradients."""
+    """Gradients reduce-scattered after every micro-batch although only their sum is used (FSDP)."""
     return _every(
         data,
         ("reduce_scatter",),
@@ -99,7 +99,7 @@ def _collectives(data: ProfileData, names: tuple[str, ...]) -> Ints:
 
 
 def unoverlapped(data: ProfileData) -> Finding | None:
-    """Communication that no computing hides."""
+    """Communication that no computation overlaps."""
     if data.trace is None or data.steps is None or not len(data.kernels):
         return None
     names = np.array(data.kernel_family, dtype=object)
@@ -134,7 +134,7 @@ def unoverlapped(data: ProfileData) -> Finding | None:
 
 
 def straggler(data: ProfileData) -> Finding | None:
-    """One rank comes to its collectives later than the others."""
+    """One rank that reaches its collectives later than the others."""
     if len(data.ranks) < 2:
         return None
     lengths = {v.rank: v.steps.wall_s for v in data.ranks}

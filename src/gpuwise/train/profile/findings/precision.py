@@ -1,4 +1,4 @@
-"""Wastes of number formats and sizes of matrix products."""
+"""Findings about number formats and sizes of matrix products."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGE = 64
 
 
 def no_tf32(data: ProfileData) -> Finding | None:
-    """fp32 products on units that could do TF32."""
+    """Products in fp32 on a device that has TF32."""
     capability = data.capability
     if capability is None or capability < TF32_FROM:
         return None
@@ -47,7 +47,7 @@ def _is_plain_fp32(product: Product) -> bool:
 
 
 def no_mixed_precision(data: ProfileData) -> Finding | None:
-    """Products and convolutions in fp32 or TF32 where 16 bits would do."""
+    """Products and convolutions in fp32 or TF32 where bf16 or fp16 would do."""
     capability = data.capability
     if capability is None or capability < FP16_FROM:
         return None
@@ -74,7 +74,7 @@ def no_mixed_precision(data: ProfileData) -> Finding | None:
 
 
 def double_precision(data: ProfileData) -> Finding | None:
-    """Products in fp64: most often numpy's default that nobody meant."""
+    """Products in fp64, mostly by numpy's default format."""
     wide = [p for p in data.products if p.dtype == "fp64"]
     if not wide:
         return None
@@ -91,7 +91,7 @@ def double_precision(data: ProfileData) -> Finding | None:
 
 
 def odd_sizes(data: ProfileData) -> Finding | None:
-    """Products in 16 bits whose sides are no multiples of 8."""
+    """Products in 16 bits with sides that are not multiples of 8."""
     if data.capability is None:
         return None
     found = [
@@ -117,7 +117,7 @@ def odd_sizes(data: ProfileData) -> Finding | None:
 
 
 def nchw(data: ProfileData) -> Finding | None:
-    """Convolutions in half precision that turn their tensors round first."""
+    """Convolutions in half precision that transpose their tensors to channels-last first."""
     turned = _kernels(data, lambda n: "nchwToNhwc" in n or "nhwcToNchw" in n)
     if data.trace is None or not turned.any():
         return None

@@ -1,4 +1,4 @@
-"""What a rule looks at: one run or one trace, its parts, and what they are made of."""
+"""The data that a rule of the profiler reads: the split of a step, its trace, and facts about run and device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpuwise.train.profile.trace import NONE, Flags, Floats, Ints, Trace
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What the device is able to do, where that is known."""
+    """Peak rates and memory of the device, where known."""
 
     name: str = ""
     peak_flop_per_s: Mapping[str, float] | None = None
@@ -32,7 +32,7 @@ class DeviceFacts:
 
 @dataclass(frozen=True, eq=False)
 class RankView:
-    """One rank's trace among several."""
+    """The trace of one rank of several."""
 
     rank: int
     trace: Trace
@@ -53,14 +53,17 @@ class ProfileData:
 
     @property
     def on_gpu(self) -> bool:
+        """Whether the step ran on a GPU."""
         return self.split.device == "gpu"
 
     @property
     def wall_s(self) -> float:
+        """Seconds of a step without the profiler."""
         return self.split.wall_s
 
     @property
     def capability(self) -> tuple[int, int] | None:
+        """Compute capability of the traced GPU (NVIDIA); None otherwise."""
         return None if self.trace is None else self.trace.capability
 
     @property
@@ -78,11 +81,12 @@ class ProfileData:
 
     @cached_property
     def n_steps(self) -> int:
+        """Steps in the trace."""
         return 1 if self.steps is None else self.steps.n
 
     @cached_property
     def ops(self) -> Operations | None:
-        """Of the training thread."""
+        """Operations of the training thread."""
         if self.trace is None or self.steps is None:
             return None
         windows = self.steps.windows
@@ -90,6 +94,7 @@ class ProfileData:
 
     @cached_property
     def lines(self) -> Lines | None:
+        """Lines of the script that the training thread was in; None without a trace."""
         return None if self.trace is None or self.steps is None else Lines(self.trace, self.steps.lane)
 
     def rows(self, categories: Sequence[str], matches: Callable[[str], object] = lambda n: True) -> Ints:
@@ -101,7 +106,7 @@ class ProfileData:
         return rows[inside(self.trace.start_s[rows], self.steps.windows)]
 
     def seconds(self, rows: Ints) -> float:
-        """Of the union of these events, a step."""
+        """Length of the union of these events, seconds a step."""
         if self.trace is None or self.steps is None or not len(rows):
             return 0.0
         own = spans(self.trace.start_s[rows], self.trace.end_s[rows])
@@ -114,27 +119,31 @@ class ProfileData:
 
     @cached_property
     def kernels(self) -> Ints:
+        """Rows of the kernels inside the steps."""
         return self.rows(("kernel",))
 
     @cached_property
     def kernel_family(self) -> list[str]:
+        """Family of each kernel."""
         return [] if self.trace is None else kernel_families(self.trace, self.kernels)
 
     @cached_property
     def kernel_owner(self) -> Ints:
+        """Row of the operation that launched each kernel."""
         return self.kernels[:0] if self.trace is None else launching_ops(self.trace, self.kernels)
 
     @cached_property
     def kernel_launched_s(self) -> Floats:
+        """When the host launched each kernel, seconds."""
         return np.zeros(0) if self.trace is None else launched_s(self.trace, self.kernels)
 
     def annotated(self, prefix: str) -> Floats:
-        """Stretches of the ranges whose name begins so."""
+        """Intervals ``[n, 2]`` of the ranges whose name begins with ``name``."""
         rows = self.rows(("user_annotation", *OP_CATEGORIES), lambda n: n.startswith(prefix))
         return self.spans_of(rows)
 
     def spans_of(self, rows: Ints) -> Floats:
-        """[n, 2] when any of these events runs."""
+        """Intervals ``[n, 2]`` in which any of these events runs."""
         return np.zeros((0, 2)) if self.trace is None else spans(self.trace.start_s[rows], self.trace.end_s[rows])
 
     def count(self, categories: Sequence[str], matches: Callable[[str], object]) -> float:
@@ -176,7 +185,7 @@ class ProfileData:
         return seconds, names
 
     def kernel_seconds(self, chosen: Flags) -> float:
-        """Of some of the kernels, a step."""
+        """Seconds a step of some of the kernels."""
         return 0.0 if self.trace is None else float(self.trace.duration_s[self.kernels[chosen]].sum()) / self.n_steps
 
     def seconds_within(self, own: Floats) -> float:
@@ -193,7 +202,7 @@ class ProfileData:
     # -- notes
 
     def noted(self, kind: str, device: str = "") -> tuple[Evidence, ...]:
-        """Calls of a kind that were noted by line, costliest first."""
+        """Recorded calls of one kind by line of the script, costliest first."""
         if self.facts is None:
             return ()
         return tuple(
@@ -204,7 +213,7 @@ class ProfileData:
 
     @property
     def samples(self) -> int | None:
-        """A step takes; None where it is not known."""
+        """Samples a step; None where unknown."""
         return self.facts.step.samples or None if self.facts is not None else None
 
     @property

@@ -1,4 +1,4 @@
-"""Work beside the training: what runs in every step and is neither forward, backward nor the optimizer."""
+"""Findings about work in every step that is neither forward, backward nor the optimizer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEAST_PASSES = 1.5
 
 
 def evaluation(data: ProfileData) -> Finding | None:
-    """The model that learns runs again without gradients."""
+    """The trained model is run again without gradients in every step."""
     roots = _roots(data)
     if data.trace is None or not len(roots):
         return None
@@ -56,7 +56,7 @@ def evaluation(data: ProfileData) -> Finding | None:
 
 
 def parameter_loop(data: ProfileData) -> Finding | None:
-    """Several small operations on every parameter, written as a loop in Python."""
+    """A Python loop that runs several small operations on every parameter."""
     if data.trace is None or data.steps is None or data.ops is None or data.facts is None:
         return None
     tensors = sum(int(o.get("n_tensors") or 0) for o in data.facts.optimizers)

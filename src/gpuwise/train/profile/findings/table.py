@@ -1,4 +1,4 @@
-"""All rules, one a line: what it looks for and where it can be true."""
+"""All rules of the profiler, one a line, with the devices they apply to."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ RULES = (
 
 
 def find_wastes(profile: ProfileData) -> tuple[Finding, ...]:
-    """All that hold and matter, by seconds saved, largest first. They overlap: their sum says nothing."""
+    """The findings that hold and save at least ``LEAST_SHARE`` of the step, largest first. They overlap: do not add them."""
     found = [f for rule in RULES if profile.split.device in rule.devices and (f := rule.find(profile)) is not None]
     within = [replace(f, saved_s=min(f.saved_s, profile.wall_s)) for f in found]
     worth = [f for f in within if f.saved_s >= LEAST_SHARE * profile.wall_s]

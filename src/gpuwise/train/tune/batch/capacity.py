@@ -1,4 +1,4 @@
-"""How much memory a training may fill, and how much of it a run filled."""
+"""Memory that a training run may fill, and that a run has filled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ host that runs out stops more than the training. Rules of this project."""
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What may be filled."""
+    """Bytes that may be filled, on which device, and where the number comes from."""
 
     memory_bytes: float
     device: bool

@@ -24,7 +24,7 @@ LARGEST = 2**24
 
 @dataclass(frozen=True, slots=True)
 class BatchMeasurement:
-    """One run at one size: with the longest samples, and a step of the optimizer."""
+    """One run at one batch size, with the longest samples and an optimizer step."""
 
     batch: int
     fits: bool
@@ -36,7 +36,7 @@ class BatchMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class BatchSearch:
-    """``largest`` and ``chosen`` were run."""
+    """The result of a search. ``largest`` and ``chosen`` were both run."""
 
     largest: int
     chosen: int

@@ -1,4 +1,4 @@
-"""A script whose own batch does not fit: the largest part of it that does, with the global batch held."""
+"""A batch that does not fit split into micro-batches that do, at the same global batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuwise.train.tune.parity import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """What makes it fit."""
+    """The micro-batch and the levers under which a step fits."""
 
     own: int
     capacity: str
@@ -29,7 +29,7 @@ class Fitting:
 
 
 def fit(prober: Prober, own: int, capacity: Capacity) -> Fitting:
-    """Raises GpuwiseError where nothing makes it fit."""
+    """Find them by runs. Raises GpuwiseError where nothing fits."""
     notes: list[str] = []
     if own > 1:
         try:
@@ -54,7 +54,7 @@ def fit(prober: Prober, own: int, capacity: Capacity) -> Fitting:
 
 
 def parts_of(own: int, part: int) -> int:
-    """The fewest parts of at most ``part`` rows."""
+    """The fewest micro-batches of at most ``part`` samples."""
     return -(-own // part)
 
 

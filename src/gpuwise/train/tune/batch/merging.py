@@ -1,4 +1,4 @@
-"""What a loop that accumulates would gain from larger batches at the same global batch, and the lines that say so."""
+"""The gain of larger micro-batches at the same global batch, and the lines of the script to change."""
 
 from __future__ import annotations
 

@@ -24,12 +24,12 @@ SECONDS = 60.0
 
 
 class CannotError(GpuwiseError):
-    """The script does not run like this, whatever the memory."""
+    """The script fails at this size for a reason other than memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One run."""
+    """The result of one run of one batch size."""
 
     fits: bool
     memory_bytes: float | None
@@ -61,7 +61,7 @@ class Probe:
 
 
 class Prober:
-    """Runs sizes under some levers, and keeps what they gave. ``say`` takes progress."""
+    """Runs batch sizes under some levers and remembers the results. ``say`` receives progress lines."""
 
     def __init__(
         self,

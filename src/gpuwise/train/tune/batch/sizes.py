@@ -1,4 +1,4 @@
-"""The batch finder on a real script: the largest batch that fits, the one worth taking, and what a larger one means."""
+"""The batch finder on a real script: the largest batch that fits, the recommended one, and what it changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the batch finder found. It changes the training: nothing of it is taken without being asked for."""
+    """The result of the batch finder. A larger batch changes the training, so it is only suggested."""
 
     own: int
     capacity: str
