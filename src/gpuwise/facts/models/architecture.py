@@ -171,6 +171,11 @@ class Architecture:
     """What the reader assumed or left out."""
 
     @property
+    def pooler(self) -> bool:
+        """Whether the first token goes through a dense layer of ``hidden`` before the loss (BERT; one of ``extras``)."""
+        return any(e.what.startswith("pooler") for e in self.extras)
+
+    @property
     def n_moe_layers(self) -> int:
         """Layers that have experts instead of an MLP."""
         return 0 if self.moe is None else (self.n_layers - self.moe.first_dense) // self.moe.every

@@ -1,0 +1,564 @@
+"""A transformer's training step as Hugging Face's modules run it in eager PyTorch, operation by operation.
+
+Written on a :class:`~gpuwise.workload.transformer.tape.Tape` from the dimensions alone; what is written is what a capture
+of the same configuration records (transformers 5, ``modeling_llama``, ``modeling_gpt2``, ``modeling_gemma3``,
+``modeling_bert``, ``modeling_vit``, ``integrations.moe``). Shapes: B sequences, S tokens, H hidden, A heads, K kv heads,
+D head dim, T = B S, E experts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwise.facts.models.architecture import Architecture, Moe
+from gpuwise.workload.capture.record.capture import TensorSpec
+from gpuwise.workload.transformer.point import Point
+from gpuwise.workload.transformer.tape import (
+    Tape,
+    Value,
+    add,
+    cast,
+    concatenated,
+    each,
+    mul,
+    negated,
+    part,
+    power,
+    row_mean,
+    rsqrt,
+    scaled,
+    shifted,
+    spec,
+    split,
+    summed_to,
+    unary,
+)
+
+FAMILIES_WITH_FUSED_QKV = ("gpt-2",)
+"""One product for query, key and value, its weight held the other way round (transformers ``Conv1D``)."""
+POSITION_KERNELS = 9
+"""Small kernels that make positions and look for packed sequences (transformers ``masking_utils``)."""
+
+
+def describes(arch: Architecture, point: Point) -> bool:
+    """Whether the modules of ``arch`` are among those written here, for one whole rank and plain precision."""
+    known = arch.kind in ("decoder", "encoder", "vision") and arch.encoder is None and arch.mla is None
+    known &= arch.position in ("rope", "learned") and not arch.parallel_block and arch.norm in ("rms", "layer")
+    known &= arch.moe is None or not arch.moe.n_shared
+    whole = point.tp == point.cp == point.ep == 1 and not point.lora_rank and point.packed_document_len is None
+    plain = point.precision in ("bf16", "fp16", "fp32", "tf32")
+    return known and whole and plain and point.fused_attention and not point.fused_loss
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Writes the modules of ``arch`` at ``point``: weights in ``held``, products in ``computes``."""
+
+    t: Tape
+    arch: Architecture
+    point: Point
+
+    @property
+    def computes(self) -> str:
+        return self.point.dtype
+
+    @property
+    def held(self) -> str:
+        return "fp32" if self.point.autocast else self.computes
+
+    @property
+    def autocast(self) -> bool:
+        return self.held != self.computes
+
+    def weight(self, *shape: int) -> Value:
+        return self.t.leaf(shape, self.held, trained=True)
+
+    # --- products ---
+
+    def linear(self, name: str, x: Value, n: int, *, bias: bool = False, weight: Value | None = None) -> Value:
+        """[.., K] x [N, K]': the input and the weights cast to the product's format, the result [.., N]."""
+        with self.t.inside(name):
+            t, k = self.t, x.shape[-1]
+            x = cast(t, x, self.computes)
+            w = cast(t, weight if weight is not None else self.weight(n, k), self.computes)
+            b = cast(t, self.weight(n), self.computes) if bias else None
+            turned = t.transposed(w, 0, 1, "t")
+            rows = _rows(x)
+            flat = t.view(x, (rows, k)) if len(x.shape) > 2 else x
+            made = product(t, flat, turned, b)
+            return t.view(made, (*x.shape[:-1], n), "_unsafe_view") if len(x.shape) > 2 else made
+
+    def turned_linear(self, name: str, x: Value, n: int) -> Value:
+        """``Conv1D``: the weight is [K, N] and there is a bias."""
+        with self.t.inside(name):
+            t, k = self.t, x.shape[-1]
+            flat = t.view(x, (_rows(x), k))
+            b = cast(t, self.weight(n), self.computes)
+            flat = cast(t, flat, self.computes)
+            w = cast(t, self.weight(k, n), self.computes)
+            return t.view(product(t, flat, w, b), (*x.shape[:-1], n))
+
+    # --- norms ---
+
+    def norm(self, name: str, x: Value) -> Value:
+        with self.t.inside(name):
+            return self._layer_norm(x) if self.arch.norm == "layer" else self._rms_norm(x)
+
+    def _layer_norm(self, x: Value) -> Value:
+        t = self.t
+        if self.autocast:
+            x = cast(t, x, "fp32")
+        w, b = self.weight(x.shape[-1]), self.weight(x.shape[-1])
+        statistics = spec((*x.shape[:-1], 1), "fp32")
+        said = (("normalized_shape", (x.shape[-1],)),)
+        made, mean, rstd = t.run("native_layer_norm", [x, w, b], [x.spec, statistics, statistics], said=said)
+
+        def gradients(g: list[Value | None]) -> list[Value | None]:
+            if g[0] is None:
+                return [None, None, None]
+            given = [g[0], x, mean, rstd, w, b]
+            return list(t.run("native_layer_norm_backward", given, [x.spec, w.spec, b.spec], said=said))
+
+        t.note([x, w, b], [made], gradients, "outputs")
+        return made
+
+    def _rms_norm(self, x: Value) -> Value:
+        t, form = self.t, x.dtype
+        x = cast(t, x, "fp32")
+        made = mul(t, x, rsqrt(t, shifted(t, row_mean(t, power(t, x)))))
+        w = self.weight(x.shape[-1])
+        if self.arch.norms_per_layer == 4:  # Gemma: 1 + w, in fp32
+            return cast(t, mul(t, made, shifted(t, cast(t, w, "fp32"))), form)
+        return mul(t, w, cast(t, made, form))
+
+    # --- attention ---
+
+    def attention(self, x: Value, window: int, around: tuple[Value, Value] | None) -> Value:
+        """``around``: cosines and sines [1, S, D] of the positions."""
+        a, t = self.arch, self.t
+        b, s = x.shape[0], x.shape[1]
+        bias, width = a.qkv_bias, a.head_dim
+        if a.family in FAMILIES_WITH_FUSED_QKV:
+            q, k, v = split(t, self.turned_linear("qkv", x, 3 * a.heads * width), 3, a.heads * width)
+            q, k, v = (self._by_head(one, a.heads) for one in (q, k, v))
+        else:
+            q = self._head_norm("q_norm", self.linear("q", x, a.heads * width, bias=bias), a.heads)
+            k = self._head_norm("k_norm", self.linear("k", x, a.kv_heads * width, bias=bias and a.key_bias), a.kv_heads)
+            v = self._by_head(self.linear("v", x, a.kv_heads * width, bias=bias), a.kv_heads)
+        if around is not None:
+            cos, sin = (t.view(one, (1, *one.shape), "unsqueeze") for one in around)
+            q, k = self._turned(q, cos, sin), self._turned(k, cos, sin)
+        masked = 0 < window < s
+        if masked and a.heads != a.kv_heads:
+            k, v = self._repeated(k), self._repeated(v)
+        q, k, v = (cast(t, one, self.computes) for one in (q, k, v))
+        made = scores(t, q, k, v, causal=a.kind == "decoder", masked=masked)
+        flat = t.view(t.transposed(made, 1, 2), (b, s, a.heads * width))
+        if a.family in FAMILIES_WITH_FUSED_QKV:
+            return self.turned_linear("out", flat, a.hidden)
+        return self.linear("out", flat, a.hidden, bias=a.attention_out_bias)
+
+    def _by_head(self, x: Value, heads: int) -> Value:
+        b, s, wide = x.shape
+        return self.t.transposed(self.t.view(x, (b, s, heads, wide // heads)), 1, 2)
+
+    def _head_norm(self, name: str, x: Value, heads: int) -> Value:
+        if not self.arch.qk_norm:
+            return self._by_head(x, heads)
+        if self.arch.norms_per_layer == 4:
+            return self.norm(name, self._by_head(x, heads))
+        b, s, wide = x.shape
+        return self.t.transposed(self.norm(name, self.t.view(x, (b, s, heads, wide // heads))), 1, 2)
+
+    def _turned(self, x: Value, cos: Value, sin: Value) -> Value:
+        """Rotary positions: x cos + rotated(x) sin."""
+        t, half = self.t, (*x.shape[:-1], x.shape[-1] // 2)
+        plain = mul(t, x, cos)
+        first, second = part(t, x, half), part(t, x, half)
+        turned = concatenated(t, [negated(t, second), first], x.shape)
+        return add(t, plain, mul(t, turned, sin))
+
+    def _repeated(self, x: Value) -> Value:
+        """[B, K, S, D] to every query head: a copy unless there is one kv head."""
+        t, n = self.t, self.arch.heads // self.arch.kv_heads
+        b, kv, s, d = x.shape
+        wide = (b, kv, n, s, d)
+        spread = t.alias(t.alias(x, (b, kv, 1, s, d), "unsqueeze"), wide, "expand", (kv * s * d, s * d, 0, d, 1))
+        shape = (b, kv * n, s, d)
+        if kv == 1:
+            made = Value(TensorSpec(shape, (s * d, 0, d, 1), x.dtype), x.storage)
+        else:
+            made = t.run("clone", [spread], [spec(shape, x.dtype)])[0]
+        t.note([x], [made], lambda g: [g[0] and t.run("sum", [g[0]], [x.spec], overload="dim_IntList", said=(("dim", (2,)),))[0]])
+        return made
+
+    # --- feed-forward ---
+
+    def mlp(self, x: Value) -> Value:
+        a, t = self.arch, self.t
+        with t.inside("mlp"):
+            if a.family in FAMILIES_WITH_FUSED_QKV:
+                return self.turned_linear("down", self._activated(self.turned_linear("up", x, a.ffn)), a.hidden)
+            if a.gated_mlp:
+                gate = self._activated(self.linear("gate", x, a.ffn, bias=a.mlp_bias))
+                inner = mul(t, gate, self.linear("up", x, a.ffn, bias=a.mlp_bias))
+            else:
+                inner = self._activated(self.linear("up", x, a.ffn, bias=a.mlp_bias))
+            return self.linear("down", inner, a.hidden, bias=a.mlp_bias)
+
+    def _activated(self, x: Value) -> Value:
+        """GPT-2's gelu is written out (``NewGELUActivation``); the others are one kernel."""
+        t = self.t
+        with t.inside("activation"):
+            if self.arch.family not in FAMILIES_WITH_FUSED_QKV:
+                return unary(t, {"silu": "silu", "relu": "relu"}.get(self.arch.activation, "gelu"), x)
+            half = scaled(t, x)
+            cubed = power(t, cast(t, x, "fp32") if self.autocast else x)
+            inner = scaled(t, add(t, x, scaled(t, cubed)))
+            return mul(t, half, shifted(t, unary(t, "tanh", inner)))
+
+    def experts(self, x: Value, moe: Moe) -> Value:
+        """Tokens sorted by expert, two grouped products, weighted and added up (``grouped_mm_experts_forward``)."""
+        t, h, n = self.t, self.arch.hidden, moe.n_active
+        with t.inside("mlp"):
+            flat = t.view(x, (_rows(x), h))
+            tokens, routed = flat.shape[0], flat.shape[0] * n
+            shares = self._routed(flat, moe)
+            with t.inside("experts"):
+                order = self._sorted(routed, moe.n_experts)
+                taken = gathered(t, flat, order, (routed, h))
+                share = gathered(t, t.view(shares, (routed,)), order, (routed,))
+                up = self._grouped(taken, moe.n_experts, 2 * moe.expert_ffn)
+                gate, value = split(t, up, 2, moe.expert_ffn)
+                inner = mul(t, unary(t, "silu", gate), value)
+                out = self._grouped(inner, moe.n_experts, h)
+                weighed = mul(t, out, t.view(share, (routed, 1), "unsqueeze"))
+                for _ in range(2):  # the inverse order
+                    each(t, "floor_divide", [order], "i64")
+                back = gathered(t, weighed, order, (routed, h), unsorted=True)
+                parts = t.view(back, (tokens, n, h))
+                total = t.run("sum", [parts], [spec((tokens, h), parts.dtype)], overload="dim_IntList", said=(("dim", (1,)),))[0]
+                t.note([parts], [total], lambda g: [g[0] and _spread(t, g[0], parts.shape)])
+                total = cast(t, total, self.computes)
+            return t.view(total, x.shape)
+
+    def _routed(self, flat: Value, moe: Moe) -> Value:
+        """Shares [T, n] of the chosen experts."""
+        t, tokens = self.t, flat.shape[0]
+        with t.inside("gate"):
+            logits = self.linear("", flat, moe.n_experts)
+            wide = spec((tokens, moe.n_experts), "fp32")
+            shares = t.run("_softmax", [logits], [wide], said=(("dim", -1),))[0]
+            t.note(
+                [logits],
+                [shares],
+                lambda g: [g[0] and t.run("_softmax_backward_data", [g[0], shares], [logits.spec], said=(("dim", -1),))[0]],
+                "outputs",
+            )
+            few = spec((tokens, moe.n_active), "fp32")
+            top = t.run("topk", [shares], [few, spec(few.shape, "i64")])
+            t.note([shares], [top[0]], lambda g: [g[0] and _scattered(t, g[0], top[1], shares)], "outputs")
+            whole = t.run("sum", [top[0]], [spec((tokens, 1), "fp32")], overload="dim_IntList", said=(("dim", (-1,)),))[0]
+            made = each(t, "div", [t.run("clone", [top[0]], [few])[0], whole])
+
+            def gradients(g: list[Value | None]) -> list[Value | None]:
+                if g[0] is None:
+                    return [None]
+                one = each(t, "div", [g[0], whole])
+                again = each(t, "div", [each(t, "div", [top[0], whole]), whole])
+                rest = each(t, "mul", [each(t, "neg", [g[0]], overload="default"), again])
+                summed_to(t, rest, whole)
+                return [each(t, "add", [one, one])]
+
+            t.note([top[0]], [made], gradients, "inputs")
+            return cast(t, made, self.computes) if self.arch.qk_norm else made
+
+    def _sorted(self, routed: int, experts: int) -> Value:
+        """The order of the tokens by expert, and where each expert's begin."""
+        t = self.t
+        chosen = t.leaf((routed,), "i64")
+        order = t.run("sort", [chosen], [chosen.spec, chosen.spec])[1]
+        each(t, "floor_divide", [order], "i64")
+        small = t.run("_to_copy", [chosen], [spec((routed,), "i32")], said=(("dtype", "i32"),))[0]
+        counts = t.run("histc", [small], [spec((experts,), "i32")])[0]
+        t.run("cumsum", [counts], [counts.spec])
+        return order
+
+    def _grouped(self, x: Value, experts: int, n: int) -> Value:
+        """[routed, K] with each expert's [K, N]."""
+        t, k = self.t, x.shape[-1]
+        weight = self.weight(experts, n, k)
+        ends = t.leaf((experts,), "i32")
+        turned = t.transposed(weight, 1, 2)
+        routed = x.shape[0]
+        made = t.run("_grouped_mm", [x, turned, ends], [spec((routed, n), x.dtype)], call={"mat2": turned.spec})[0]
+
+        def gradients(g: list[Value | None]) -> list[Value | None]:
+            if g[0] is None:
+                return [None, None]
+            call = {"mat2": x.spec}
+            flipped = t.transposed(g[0], 0, 1)
+            of_weight = t.run("_grouped_mm", [flipped, x, ends], [spec((experts, n, k), x.dtype)], call=call)[0]
+            of_input = t.run("_grouped_mm", [g[0], weight, ends], [x.spec], call={"mat2": weight.spec})[0]
+            return [of_input, t.alias(of_weight, turned.shape, "transpose")]
+
+        t.note([x, turned], [made], gradients, "inputs")
+        return made
+
+    # --- layers and ends ---
+
+    def layer(self, x: Value, kind: str, around: tuple[Value, Value] | None) -> Value:
+        """One layer of ``kind``: ``dense`` or ``moe``, ``.local`` where its attention is windowed."""
+        a, t = self.arch, self.t
+        base, _, local = kind.partition(".")
+        window = (a.window or 0) if local else 0
+        if a.kind == "encoder" and not a.final_norm:  # BERT: norms behind the residuals
+            x = self.norm("norm", add(t, self.attention(x, window, around), x))
+            return self.norm("norm", add(t, self.mlp(x), x))
+        inner = self.attention(self.norm("attention_norm", x), window, around)
+        if a.norms_per_layer == 4:
+            inner = self.norm("post_attention_norm", inner)
+        first = a.norm == "layer"
+        x = add(t, inner, x) if first else add(t, x, inner)
+        inner = self.norm("mlp_norm", x)
+        inner = self.experts(inner, a.moe) if base == "moe" and a.moe is not None else self.mlp(inner)
+        if a.norms_per_layer == 4:
+            inner = self.norm("post_mlp_norm", inner)
+        return add(t, inner, x) if a.kind == "vision" else add(t, x, inner)
+
+    def embedding(self, table: Value | None) -> tuple[Value, tuple[Value, Value] | None]:
+        """The first hidden states [B, S, H], and the cosines and sines of rotary positions."""
+        a, t, p = self.arch, self.t, self.point
+        if a.patches is not None:
+            return self._patches(), None
+        assert table is not None
+        ids = t.leaf((p.micro_batch, p.seq_len), "i64")
+        x = looked_up(t, table, ids)
+        if a.norms_per_layer == 4:
+            x = scaled(t, x)
+        if a.n_token_types:
+            x = add(t, x, looked_up(t, self.weight(a.n_token_types, a.hidden), ids))
+        places = t.leaf((1, p.seq_len), "i64")
+        for _ in range(POSITION_KERNELS if a.kind == "decoder" else 1):
+            each(t, "add", [places], "i64")
+        around = None
+        if a.position == "learned":
+            x = add(t, x, looked_up(t, self.weight(a.position_rows or a.max_seq_len, a.hidden), places))
+        else:
+            around = self._rotary(x.dtype)
+        return (self.norm("norm", x) if a.embedding_norm else x), around
+
+    def _rotary(self, form: str) -> tuple[Value, Value]:
+        t, wide = self.t, (1, self.point.seq_len, self.arch.head_dim)
+        angles = t.run("cat", [t.leaf(wide, "fp32")], [spec(wide, "fp32")], call={"tensors": ()})[0]
+        return tuple(cast(t, scaled(t, each(t, name, [angles], overload="default")), form) for name in ("cos", "sin"))  # type: ignore[return-value]
+
+    def _patches(self) -> Value:
+        a, t, p = self.arch, self.t, self.point
+        patches = a.patches
+        assert patches is not None
+        b, side, h = p.micro_batch, patches.image_size // patches.patch_size, a.hidden
+        image = cast(t, t.leaf((b, patches.channels, patches.image_size, patches.image_size), "fp32"), self.computes)
+        w = cast(t, self.weight(h, patches.channels, patches.patch_size, patches.patch_size), self.computes)
+        bias = cast(t, self.weight(h), self.computes)
+        plane = spec((b, h, side, side), self.computes)
+        made = convolved(t, image, w, bias, plane, patches.patch_size)
+        tokens = t.transposed(t.view(made, (b, h, side * side)), 1, 2)
+        if patches.class_token:
+            first = self.weight(1, 1, h)
+            spread = t.alias(first, (b, 1, h), "expand", (0, h, 1))
+            t.note([first], [spread], lambda g: [g[0] and summed_to(t, g[0], first)])
+            tokens = concatenated(t, [spread, tokens], (b, side * side + 1, h))
+        return add(t, tokens, self.weight(1, tokens.shape[1], h))
+
+    def head(self, x: Value, table: Value | None) -> Value:
+        """The loss: cross entropy over the vocabulary or the classes, or the mean of the pooled first token."""
+        a, t = self.arch, self.t
+        if a.final_norm:
+            x = self.norm("norm", x)
+        if a.lm_head:
+            logits = self.linear("head", x, a.vocab, weight=table if a.tied_embeddings else None, bias=a.head_bias)
+            logits = cast(t, logits, "fp32")
+            for _ in range(2):
+                each(t, "clone", [t.leaf((self.point.micro_batch, self.point.seq_len), "i64")], "i64", "default")
+            return cross_entropy(t, t.view(logits, (_rows(logits), a.vocab)))
+        if not a.n_classes and not a.pooler:
+            return averaged(t, x)
+        first = first_token(t, x)
+        if a.n_classes:
+            return cross_entropy(t, self.linear("head", first, a.n_classes, bias=True))
+        return averaged(t, unary(t, "tanh", self.linear("pooler", first, a.hidden, bias=True)))
+
+
+def _rows(x: Value) -> int:
+    rows = 1
+    for n in x.shape[:-1]:
+        rows *= n
+    return rows
+
+
+# --- operations of these modules alone ---
+
+
+def product(t: Tape, x: Value, w: Value, bias: Value | None = None) -> Value:
+    """[T, K] x [K, N], with a bias in the epilogue."""
+    result = spec((x.shape[0], w.shape[1]), x.dtype)
+    name, operands = ("mm", [x, w]) if bias is None else ("addmm", [bias, x, w])
+    made = t.run(name, operands, [result], call={"mat1": x.spec} if bias is not None else None)[0]
+
+    def gradients(g: list[Value | None]) -> list[Value | None]:
+        if g[0] is None:
+            return [None] * (2 + (bias is not None))
+        back: list[Value | None] = [None, None]
+        order = (0, 1) if bias is not None else (1, 0)
+        for which in order:
+            if which and w.needs_grad:
+                if w.spec.stride[0] == 1:  # the transposed product, so that the gradient lies as the weight does
+                    turned = t.flipped(g[0], 0, 1, "t")
+                    made = t.run("mm", [turned, x], [spec((w.shape[1], w.shape[0]), x.dtype)])[0]
+                    back[1] = t.flipped(made, 0, 1, "t")
+                else:
+                    back[1] = t.run("mm", [t.flipped(x, 0, 1, "t"), g[0]], [spec(w.shape, x.dtype)])[0]
+            elif not which and x.needs_grad:
+                back[0] = t.run("mm", [g[0], t.flipped(w, 0, 1, "t")], [x.spec])[0]
+        return back if bias is None else [*back, summed_to(t, g[0], bias)]
+
+    t.note([x, w] if bias is None else [x, w, bias], [made], gradients, "inputs")
+    return made
+
+
+def scores(t: Tape, q: Value, k: Value, v: Value, *, causal: bool, masked: bool) -> Value:
+    """softmax(q k') v on [B, A, S, D]: the flash kernel, or the memory-efficient one where a mask is given."""
+    b, heads, s, d = q.shape
+    out = TensorSpec(q.shape, (s * heads * d, d, heads * d, 1), q.dtype)
+    sums = spec((b, heads, s), "fp32")
+    call = {"query": q.spec, "key": k.spec, "value": v.spec, "is_causal": causal and not masked}
+    said = (("dropout_p", 0.0), ("is_causal", causal and not masked))
+    name, more = "_scaled_dot_product_flash_attention", []
+    if masked:
+        name = "_scaled_dot_product_efficient_attention"
+        seen = t.alias(t.leaf((1, 1, s, s), "bool"), (b, 1, s, s), "expand", (0, 0, s, 1))
+        bias = t.run("where", [seen], [spec((b, 1, s, s), q.dtype)], overload="self")[0]
+        more = [t.alias(bias, (b, heads, s, s), "expand", (s * s, 0, s, 1))]
+    seeds = [spec((), "i64")] * 2 if masked else [spec((2,), "u64"), spec((), "u64")]
+    made, lse, *state = t.run(name, [q, k, v, *more], [out, sums, *seeds], call=call, said=said)
+    t.alias(made, made.shape, "detach", made.spec.stride)
+
+    def gradients(g: list[Value | None]) -> list[Value | None]:
+        if g[0] is None:
+            return [None, None, None]
+        t.alias(g[0], g[0].shape, "detach", g[0].spec.stride)
+        given = [g[0], q, k, v, *more, made, lse, *state]
+        return list(t.run(f"{name}_backward", given, [q.spec, k.spec, v.spec], call=call, said=said))
+
+    t.note([q, k, v], [made], gradients, "outputs")
+    return made
+
+
+def looked_up(t: Tape, table: Value, ids: Value) -> Value:
+    result = spec((*ids.shape, table.shape[1]), table.dtype)
+    made = t.run("embedding", [table, ids], [result], call={"indices": ids.spec})[0]
+    call = {"indices": ids.spec}
+    t.note(
+        [table],
+        [made],
+        lambda g: [
+            g[0] and t.run("embedding_dense_backward", [g[0], ids], [table.spec], call={**call, "grad_output": g[0].spec})[0]
+        ],
+        "inputs",
+    )
+    return made
+
+
+def gathered(t: Tape, x: Value, order: Value, shape: tuple[int, ...], *, unsorted: bool = False) -> Value:
+    """Rows of ``x`` in another order; the backward adds them back where they came from."""
+    made = t.run("index", [x, order], [spec(shape, x.dtype)])[0]
+
+    def gradients(g: list[Value | None]) -> list[Value | None]:
+        if g[0] is None:
+            return [None]
+        zeros = t.run("new_zeros", [g[0]], [x.spec])[0]
+        call = {"indices": (order.spec,), "values": g[0].spec, "accumulate": True}
+        return [t.run("index_put", [zeros, order, g[0]], [x.spec], call={"self": x.spec, **call})[0]]
+
+    t.note([x], [made], gradients, "inputs")
+    return made
+
+
+def _spread(t: Tape, g: Value, shape: tuple[int, ...]) -> Value:
+    tokens, _, h = shape
+    wide = t.alias(t.alias(g, (tokens, 1, h), "unsqueeze"), shape, "expand", (h, 0, 1))
+    return t.run("clone", [wide], [spec(shape, g.dtype)])[0]
+
+
+def _scattered(t: Tape, g: Value, index: Value, like: Value) -> Value:
+    zeros = t.run("new_zeros", [g], [like.spec])[0]
+    call = {"self": zeros.spec, "index": index.spec, "src": g.spec}
+    return t.run("scatter", [zeros, index, g], [like.spec], overload="src", call=call)[0]
+
+
+def convolved(t: Tape, image: Value, w: Value, bias: Value, result: TensorSpec, stride: int) -> Value:
+    said = (
+        ("stride", (stride, stride)),
+        ("padding", (0, 0)),
+        ("dilation", (1, 1)),
+        ("transposed", False),
+        ("output_padding", (0, 0)),
+        ("groups", 1),
+    )
+    call = {"input": image.spec, "weight": w.spec, "bias": bias.spec}
+    made = t.run("convolution", [image, w, bias], [result], call=call, said=said)[0]
+
+    def gradients(g: list[Value | None]) -> list[Value | None]:
+        if g[0] is None:
+            return [None, None]
+        mask = (False, True, True)
+        more = {**call, "grad_output": g[0].spec, "output_mask": mask}
+        wanted = (*said, ("output_mask", mask))
+        return list(t.run("convolution_backward", [g[0], image, w], [w.spec, bias.spec], call=more, said=wanted))
+
+    t.note([w, bias], [made], gradients, "inputs")
+    return made
+
+
+def first_token(t: Tape, x: Value) -> Value:
+    b, s, h = x.shape
+    made = t.alias(x, (b, h), "select", (s * h, 1))
+    t.note([x], [made], lambda g: [g[0] and t.run("select_backward", [g[0]], [x.spec])[0]])
+    return made
+
+
+def averaged(t: Tape, x: Value) -> Value:
+    made = t.run("mean", [x], [spec((), x.dtype)])[0]
+
+    def gradients(g: list[Value | None]) -> list[Value | None]:
+        if g[0] is None:
+            return [None]
+        spread = t.alias(g[0], x.shape, "expand", (0,) * len(x.shape))
+        return [t.run("div", [spread], [spec(x.shape, x.dtype)], overload="Scalar")[0]]
+
+    t.note([x], [made], gradients)
+    return made
+
+
+def cross_entropy(t: Tape, logits: Value) -> Value:
+    """Over [T, V]: log-softmax and the negative log-likelihood, the latter in fp32."""
+    rows = logits.shape[0]
+    target = t.leaf((rows,), "i64")
+    chances = t.run("_log_softmax", [logits], [logits.spec], said=(("dim", 1),))[0]
+    t.note(
+        [logits],
+        [chances],
+        lambda g: [g[0] and t.run("_log_softmax_backward_data", [g[0], chances], [logits.spec], said=(("dim", 1),))[0]],
+        "outputs",
+    )
+    wide = cast(t, chances, "fp32")
+    loss, weight = t.run("nll_loss_forward", [wide, target], [spec((), "fp32")] * 2, call={"target": target.spec})
+
+    def gradients(g: list[Value | None]) -> list[Value | None]:
+        if g[0] is None:
+            return [None]
+        return list(t.run("nll_loss_backward", [g[0], wide, target, weight], [wide.spec], call={"self": wide.spec}))
+
+    t.note([wide], [loss], gradients, "inputs")
+    return loss

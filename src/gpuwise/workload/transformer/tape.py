@@ -1,0 +1,481 @@
+"""A tape of PyTorch operations without PyTorch: shapes and formats go in, the operations of an eager step come out.
+
+Each operation writes the signature that a capture of the same call has (same FLOP, bytes and kernels, by the same
+functions), and leaves a node that writes its backward: :meth:`Tape.backward` walks the nodes in reverse, adds gradients that
+meet, and casts as autograd does. :meth:`Tape.capture` hands the step over in the form of a captured one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from gpuwise.workload.capture.ops.flop import RULES, flop_of
+from gpuwise.workload.capture.ops.traffic import bytes_of, kernels_of
+from gpuwise.workload.capture.record.capture import Capture, Category, OpFlag, Settings, Signature, StepSpan, TensorSpec
+from gpuwise.workload.step import Kind, Phase
+
+Shape = tuple[int, ...]
+WIDEST = ("fp64", "fp32", "tf32", "fp16", "bf16")
+"""Formats that a sum or product of two promotes to, widest first."""
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """A tensor: its layout, its storage, and the node that made it; a leaf with ``needs_grad`` is a parameter."""
+
+    spec: TensorSpec
+    storage: int
+    needs_grad: bool = False
+    node: Node | None = None
+
+    @property
+    def shape(self) -> Shape:
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> str:
+        return self.spec.dtype
+
+
+Gradients = Callable[[list["Value | None"]], Sequence["Value | None"]]
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One operation to differentiate: ``gradients`` takes those of its outputs and gives those of its inputs."""
+
+    inputs: tuple[Value, ...]
+    gradients: Gradients
+    module: int
+    op: int
+    """Position of the forward operation."""
+    saves: str
+    """``inputs`` (kept before the kernel runs), ``outputs`` (after it) or nothing: where a recomputation may stop."""
+    outputs: list[Value] = field(default_factory=list["Value"])
+
+
+def strides_of(shape: Shape) -> Shape:
+    """Of a dense tensor."""
+    found, step = [1] * len(shape), 1
+    for i in range(len(shape) - 1, -1, -1):
+        found[i] = step
+        step *= shape[i]
+    return tuple(found)
+
+
+@lru_cache(maxsize=65536)
+def spec(shape: Shape, dtype: str) -> TensorSpec:
+    """A dense tensor's."""
+    return TensorSpec(shape, strides_of(shape), dtype)
+
+
+def _mergeable(one: TensorSpec, shape: Shape) -> bool:
+    """Whether ``one`` can be seen as ``shape`` without a copy: what is merged must lie together."""
+    runs: list[list[int]] = []
+    for size, stride in zip(one.shape, one.stride, strict=True):
+        if size == 1:
+            continue
+        if runs and runs[-1][1] == stride * size:
+            runs[-1] = [runs[-1][0] * size, stride]
+        else:
+            runs.append([size, stride])
+    wanted = [n for n in shape if n != 1]
+    for size, _ in runs:
+        whole = 1
+        while wanted and whole < size:
+            whole *= wanted.pop(0)
+        if whole != size:
+            return False
+    return True
+
+
+def _kind(name: str, kernels: int) -> Kind:
+    if not kernels:
+        return Kind.HOST
+    if "attention" in name:
+        return Kind.ATTENTION
+    if "convolution" in name:
+        return Kind.CONVOLUTION
+    if name == "_grouped_mm":
+        return Kind.GROUPED
+    if name in RULES:
+        return Kind.MATMUL
+    return Kind.EMBEDDING if name.startswith("embedding") else Kind.MEMORY
+
+
+class Tape:
+    """Operations in program order. ``phase`` is that of what is written next; ``module`` where it is written."""
+
+    def __init__(self) -> None:
+        self.phase = Phase.FORWARD
+        self.modules = [""]
+        self.parts = [0]
+        """Of each module: which part of the model it belongs to."""
+        self.part = 0
+        self.module = 0
+        self.nodes: list[Node] = []
+        self._signatures: dict[tuple[Any, ...], int] = {}
+        self._made: list[Signature] = []
+        self._ops: list[tuple[int, int, int, int]] = []
+        self._flow: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        self._storages = 0
+        self._kept: set[int] = set()
+        self.weights: dict[int, int] = {}
+        """Parameter tensors by part."""
+
+    def __len__(self) -> int:
+        return len(self._ops)
+
+    # --- tensors and operations ---
+
+    def leaf(self, shape: Shape, dtype: str, *, trained: bool = False) -> Value:
+        """A parameter, a buffer or an input."""
+        self._storages += 1
+        self._kept.add(self._storages - 1)
+        if trained:
+            self.weights[self.part] = self.weights.get(self.part, 0) + 1
+        return Value(spec(shape, dtype), self._storages - 1, trained)
+
+    @contextmanager
+    def inside(self, name: str) -> Generator[None]:
+        """Operations meanwhile are those of the module ``name``."""
+        before = self.module
+        self.modules.append(name)
+        self.parts.append(self.part)
+        self.module = len(self.modules) - 1
+        try:
+            yield
+        finally:
+            self.module = before
+
+    def run(
+        self,
+        name: str,
+        inputs: Sequence[Value],
+        outputs: Sequence[TensorSpec],
+        *,
+        overload: str = "default",
+        call: dict[str, Any] | None = None,
+        said: tuple[tuple[str, object], ...] = (),
+    ) -> list[Value]:
+        """One kernel call. ``call`` holds the arguments whose names decide FLOP, bytes or kernels; ``said`` the attributes."""
+        specs = tuple(v.spec for v in inputs)
+        key = (name, overload, specs, tuple(outputs), said)
+        at = self._signatures.get(key)
+        if at is None:
+            given = {"self": specs[0] if specs else None, **(call or {})}
+            read, written = bytes_of(name, given, specs, outputs, ())
+            kernels = kernels_of(name, given, specs, outputs, False)
+            flop = flop_of(name, given, outputs)
+            at = self._signatures[key] = len(self._made)
+            self._made.append(
+                Signature(
+                    f"aten.{name}.{overload}", _kind(name, kernels), specs, tuple(outputs), said, flop, read, written, kernels
+                )
+            )
+        made: list[Value] = []
+        for one in outputs:
+            made.append(Value(one, self._storages))
+            self._storages += 1
+        self._write(at, inputs, made)
+        return made
+
+    def view(self, x: Value, shape: Shape, name: str = "view", *, strides: Shape | None = None) -> Value:
+        """The same storage in another shape: the host's work alone."""
+        made = self.alias(x, shape, name, strides)
+        if x.needs_grad:
+            back = "view" if name in ("view", "_unsafe_view") else name
+            self.note([x], [made], lambda g: [g[0] and self.alias(g[0], x.shape, back)])
+        return made
+
+    def alias(self, x: Value, shape: Shape, name: str = "view", strides: Shape | None = None) -> Value:
+        """A view that nothing differentiates; where the layout does not allow it, a copy first (``reshape``)."""
+        if name == "view" and strides is None and not _mergeable(x.spec, shape):
+            x = self.run("clone", [x], [spec(x.shape, x.dtype)])[0]
+        laid = TensorSpec(shape, strides, x.dtype) if strides is not None else spec(shape, x.dtype)
+        key = (name, "view", (x.spec,), (laid,), ())
+        at = self._signatures.get(key)
+        if at is None:
+            at = self._signatures[key] = len(self._made)
+            self._made.append(Signature(f"aten.{name}.default", Kind.HOST, (x.spec,), (laid,), (), 0.0, 0.0, 0.0, 0))
+        made = Value(laid, x.storage)
+        self._write(at, [x], [made], int(OpFlag.MICRO))
+        return made
+
+    def transposed(self, x: Value, a: int, b: int, name: str = "transpose") -> Value:
+        """Two dimensions exchanged."""
+        made = self.flipped(x, a, b, name)
+        if x.needs_grad:
+            self.note([x], [made], lambda g: [g[0] and self.flipped(g[0], a, b, name)])
+        return made
+
+    def flipped(self, x: Value, a: int, b: int, name: str) -> Value:
+        """Two dimensions exchanged in a view that nothing differentiates."""
+        shape, strides = list(x.shape), list(x.spec.stride)
+        shape[a], shape[b], strides[a], strides[b] = shape[b], shape[a], strides[b], strides[a]
+        return self.alias(x, tuple(shape), name, tuple(strides))
+
+    def _write(self, at: int, inputs: Sequence[Value], outputs: Sequence[Value], flag: int = 0) -> None:
+        self._ops.append((at, int(self.phase), self.module, flag))
+        self._flow.append((tuple(v.storage for v in inputs), tuple(v.storage for v in outputs)))
+
+    # --- differentiation ---
+
+    def note(self, inputs: Sequence[Value], outputs: Sequence[Value], gradients: Gradients, saves: str = "") -> None:
+        """A node for the operation just written, where an input needs a gradient."""
+        if self.phase != Phase.FORWARD or not any(v.needs_grad for v in inputs):
+            return
+        node = Node(tuple(inputs), gradients, self.module, len(self._ops) - 1, saves, list(outputs))
+        for one in outputs:
+            one.needs_grad, one.node = True, node
+        self.nodes.append(node)
+
+    def backward(self, loss: Value) -> None:
+        """Write the backward of everything ``loss`` depends on."""
+        self.phase = Phase.BACKWARD
+        found: dict[int, Value] = {id(loss): self.run("ones_like", [loss], [loss.spec])[0]}
+        for node in reversed(self.nodes):
+            given = [found.pop(id(v), None) for v in node.outputs]
+            if all(g is None for g in given):
+                continue
+            self.module = node.module
+            for value, gradient in zip(node.inputs, node.gradients(given), strict=True):
+                if gradient is None or not value.needs_grad:
+                    continue
+                known = found.get(id(value))
+                if known is not None:
+                    gradient = self.run("add", [known, gradient], [known.spec], overload="Tensor")[0]
+                found[id(value)] = gradient
+                if value.node is None:
+                    self._kept.add(gradient.storage)
+                    self.alias(gradient, gradient.shape, "detach", gradient.spec.stride)
+        self.module = 0
+
+    # --- the step ---
+
+    def saved_within(self, first: int, end: int) -> int:
+        """Tensors that operations ``first`` to ``end`` save for their backward: statistics and seeds beside the inputs."""
+        inside = (n for n in self.nodes if n.saves and first <= n.op < end)
+        return sum(len(n.inputs) + (2 if n.saves == "outputs" else 0) for n in inside)
+
+    def saved_until(self, first: int, end: int) -> int:
+        """End of what a checkpoint of the operations ``first`` to ``end`` runs again: torch stops at the last tensor that
+        was saved (``torch.utils.checkpoint``, early stop)."""
+        inside = (n for n in self.nodes if n.saves and first <= n.op < end)
+        return max((n.op + (n.saves == "outputs") for n in inside), default=first)
+
+    def capture(self, name: str, settings: Settings) -> Capture:
+        """The operations as one steady step."""
+        n, ops = len(self._ops), np.array(self._ops, np.int64).reshape(-1, 4)
+        ends = [np.cumsum([len(f[side]) for f in self._flow]).astype(np.int64) for side in (0, 1)]
+        flow = [np.array([s for f in self._flow for s in f[side]], np.int64) for side in (0, 1)]
+        gone = np.array(sorted(set(range(self._storages)) - self._kept), np.int64)
+        zero = np.zeros(n, np.int64)
+        return Capture(
+            signatures=tuple(self._made),
+            modules=tuple(self.modules),
+            module_types=tuple("" for _ in self.modules),
+            lines=("",),
+            op_signature=ops[:, 0],
+            op_phase=ops[:, 1],
+            op_module=ops[:, 2],
+            op_line=zero,
+            op_stream=zero,
+            op_flags=ops[:, 3],
+            storage_bytes=np.zeros(self._storages, np.int64),
+            storage_category=np.full(self._storages, int(Category.TEMPORARY)),
+            storage_op=np.full(self._storages, -1, np.int64),
+            storage_module=np.zeros(self._storages, np.int64),
+            storage_dtype=("",) * self._storages,
+            storage_stream=np.zeros(self._storages, np.int64),
+            event_storage=gone,
+            event_sign=np.full(len(gone), -1, np.int8),
+            event_op=np.full(len(gone), max(n - 1, 0), np.int64),
+            steps=(StepSpan(0, n, 0, len(gone)),),
+            settings=settings,
+            name=name,
+            op_inputs=flow[0],
+            op_input_end=ends[0],
+            op_outputs=flow[1],
+            op_output_end=ends[1],
+        )
+
+
+# --- operations with their backward ---
+
+
+def promoted(*dtypes: str) -> str:
+    """The widest floating-point format."""
+    return min(dtypes, key=WIDEST.index)
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """The shape that all of them spread to."""
+    width = max(len(s) for s in shapes)
+    columns = zip(*((1,) * (width - len(s)) + s for s in shapes), strict=True)
+    return tuple(max(c) for c in columns)
+
+
+def cast(t: Tape, x: Value, dtype: str) -> Value:
+    """``x`` in another format; itself where it has it."""
+    if x.dtype == dtype:
+        return x
+    made = _copied(t, x, dtype)
+    t.note([x], [made], lambda g: [g[0] and _copied(t, g[0], x.dtype)])
+    return made
+
+
+def _copied(t: Tape, x: Value, dtype: str) -> Value:
+    """A copy keeps how the tensor lies; what is spread is made dense."""
+    dense = 0 in x.spec.stride and math.prod(x.shape) > 1
+    laid = spec(x.shape, dtype) if dense else TensorSpec(x.shape, x.spec.stride, dtype)
+    return t.run("_to_copy", [x], [laid], said=(("dtype", dtype),))[0]
+
+
+def each(t: Tape, name: str, inputs: Sequence[Value], dtype: str | None = None, overload: str = "Tensor") -> Value:
+    """An elementwise operation whose backward is written by its caller."""
+    shape = broadcast(*(v.shape for v in inputs))
+    laid = next((v.spec.stride for v in inputs if v.shape == shape and 0 not in v.spec.stride), strides_of(shape))
+    return t.run(name, inputs, [TensorSpec(shape, laid, dtype or promoted(*(v.dtype for v in inputs)))], overload=overload)[0]
+
+
+def summed_to(t: Tape, g: Value, like: Value) -> Value:
+    """``g`` summed over what ``like`` was spread over, in the format of ``like``."""
+    wide, shape = g.shape, (1,) * (len(g.shape) - len(like.shape)) + like.shape
+    dims = tuple(i for i, (a, b) in enumerate(zip(wide, shape, strict=True)) if b == 1 and a != 1)
+    if dims:
+        g = t.run("sum", [g], [spec(shape, g.dtype)], overload="dim_IntList", said=(("dim", dims), ("keepdim", True)))[0]
+    if g.shape != like.shape:
+        g = t.alias(g, like.shape)
+    return g if g.dtype == like.dtype else _copied(t, g, like.dtype)
+
+
+def mul(t: Tape, a: Value, b: Value) -> Value:
+    made = each(t, "mul", [a, b])
+    t.note(
+        [a, b],
+        [made],
+        lambda g: [g[0] and (summed_to(t, each(t, "mul", [g[0], y]), x) if x.needs_grad else None) for x, y in ((a, b), (b, a))],
+        "inputs",
+    )
+    return made
+
+
+def scaled(t: Tape, a: Value) -> Value:
+    """Times a number."""
+    made = each(t, "mul", [a])
+    t.note([a], [made], lambda g: [g[0] and each(t, "mul", [g[0]])])
+    return made
+
+
+def add(t: Tape, a: Value, b: Value) -> Value:
+    made = each(t, "add", [a, b])
+    t.note([a, b], [made], lambda g: [g[0] and (summed_to(t, g[0], x) if x.needs_grad else None) for x in (a, b)])
+    return made
+
+
+def shifted(t: Tape, a: Value) -> Value:
+    """Plus a number."""
+    made = each(t, "add", [a])
+    t.note([a], [made], lambda g: [g[0]])
+    return made
+
+
+def power(t: Tape, x: Value) -> Value:
+    """``x ** 2`` (or 3), in fp32 under autocast."""
+    made = each(t, "pow", [x], overload="Tensor_Scalar")
+
+    def gradients(g: list[Value | None]) -> list[Value | None]:
+        inner = each(t, "mul", [each(t, "pow", [x], overload="Tensor_Scalar")], overload="Scalar")
+        return [g[0] and each(t, "mul", [g[0], inner])]
+
+    t.note([x], [made], gradients, "inputs")
+    return made
+
+
+def row_mean(t: Tape, x: Value) -> Value:
+    """Over the last dimension, which stays as 1."""
+    made = t.run("mean", [x], [spec((*x.shape[:-1], 1), x.dtype)], overload="dim", said=(("dim", (-1,)), ("keepdim", True)))[0]
+
+    def gradients(g: list[Value | None]) -> list[Value | None]:
+        if g[0] is None:
+            return [None]
+        spread = t.alias(g[0], x.shape, "expand", (*g[0].spec.stride[:-1], 0))
+        return [t.run("div", [spread], [spec(x.shape, x.dtype)], overload="Scalar")[0]]
+
+    t.note([x], [made], gradients)
+    return made
+
+
+def rsqrt(t: Tape, x: Value) -> Value:
+    made = each(t, "rsqrt", [x], overload="default")
+    t.alias(made, made.shape, "detach")
+
+    def gradients(g: list[Value | None]) -> list[Value | None]:
+        inner = each(t, "mul", [each(t, "pow", [made], overload="Tensor_Scalar")], overload="Scalar")
+        return [g[0] and each(t, "mul", [g[0], inner])]
+
+    t.note([x], [made], gradients, "outputs")
+    return made
+
+
+def unary(t: Tape, name: str, x: Value) -> Value:
+    """silu, gelu, relu, tanh: one kernel forward, one backward."""
+    made = each(t, name, [x], overload="default")
+    kept = made if name in ("tanh", "relu") else x
+    backward = "threshold_backward" if name == "relu" else f"{name}_backward"
+    saves = "outputs" if kept is made else "inputs"
+    t.note([x], [made], lambda g: [g[0] and each(t, backward, [g[0], kept], overload="default")], saves)
+    return made
+
+
+def negated(t: Tape, x: Value) -> Value:
+    made = each(t, "neg", [x], overload="default")
+    t.note([x], [made], lambda g: [g[0] and each(t, "neg", [g[0]], overload="default")])
+    return made
+
+
+def part(t: Tape, x: Value, shape: Shape) -> Value:
+    """A slice along one dimension; its backward writes zeros around the gradient."""
+    made = t.alias(x, shape, "slice", x.spec.stride)
+    t.note([x], [made], lambda g: [g[0] and t.run("slice_backward", [g[0]], [spec(x.shape, x.dtype)], said=(("dim", 3),))[0]])
+    return made
+
+
+def split(t: Tape, x: Value, n: int, at: int) -> list[Value]:
+    """``n`` equal parts along the last dimension of [.., n width]; the backward puts them together."""
+    shape = (*x.shape[:-1], at)
+    parts = [Value(TensorSpec(shape, x.spec.stride, x.dtype), x.storage) for _ in range(n)]
+    t.alias(x, shape, "split", x.spec.stride)
+
+    def gradients(g: list[Value | None]) -> list[Value | None]:
+        return [joined(t, [p for p in g if p is not None], x.shape, x.dtype)]
+
+    t.note([x], parts, gradients)
+    return parts
+
+
+def joined(t: Tape, parts: Sequence[Value], shape: Shape, dtype: str) -> Value:
+    return t.run("cat", parts, [spec(shape, dtype)], call={"tensors": parts})[0]
+
+
+def concatenated(t: Tape, parts: Sequence[Value], shape: Shape) -> Value:
+    """``cat`` along one dimension; the backward takes slices."""
+    dtype = promoted(*(p.dtype for p in parts))
+    made = joined(t, parts, shape, dtype)
+
+    def gradients(g: list[Value | None]) -> list[Value | None]:
+        if g[0] is None:
+            return [None] * len(parts)
+        slices = [t.alias(g[0], p.shape, "slice", g[0].spec.stride) for p in parts]
+        return [summed_to(t, s, p) if p.needs_grad else None for s, p in zip(slices, parts, strict=True)]
+
+    t.note(parts, [made], gradients)
+    return made
