@@ -40,8 +40,8 @@ CHANGES = {
     "compile": Change("compile"),
 }
 UNFINISHED = {
-    *(("memory", name) for name in ("lora", "offload", "batch", "compile")),
-    *(("time", name) for name in CHANGES),
+    *(("memory", name) for name in ("lora", "offload", "batch", "checkpointing", "precision", "compile")),
+    *(("time", name) for name in ("lora", "8-bit optimizer", "precision", "offload", "batch")),
 }
 """Effects that differ yet: the list of work."""
 

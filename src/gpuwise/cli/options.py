@@ -101,8 +101,8 @@ class Training:
     optimizer: str | None = None
     """sgd, momentum, adamw (usual), adamw8bit, adafactor, lion or muon."""
     stack: str | None = None
-    """Software: megatron-core, compiled-fsdp, eager-fsdp, eager, megatron-deepspeed, megatron-legacy,
-    nanotron."""
+    """Software: megatron-core, compiled-fsdp, eager-fsdp, compiled, eager, megatron-deepspeed,
+    megatron-legacy, nanotron."""
     lora: Annotated[bool, Parameter(negative="")] = False
     """Train low-rank adapters (rank 16) on frozen weights."""
     lora_rank: Whole | None = None

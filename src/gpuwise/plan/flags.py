@@ -120,6 +120,8 @@ def _transformers(s: Strategy) -> list[str]:
         f"--gradient_accumulation_steps {s.accumulation}",
         "--bf16" if s.precision == "bf16" else "--fp16" if s.precision == "fp16" else "",
     ]
+    if s.stack == "compiled":
+        out.append("--torch_compile")
     if s.recompute != "none":
         out.append("--gradient_checkpointing")
     fsdp = {

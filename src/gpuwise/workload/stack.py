@@ -58,6 +58,10 @@ class Stack:
     """A window is a mask of every pair of tokens, which SDPA keeps; keys and values are then repeated to every head."""
     keeps_expert_outputs: bool = False
     """The experts' results are kept for the gradient of the routing weights they are multiplied with."""
+    per_op: bool = False
+    """Plain PyTorch: every operation of the modules is a row of its own (``transformer.eager``), no fit of the whole."""
+    compiled: bool = False
+    """With ``per_op``: forward and backward through ``torch.compile``."""
     fsdp_gathers_half: bool = True
     """Sharded parameters travel in the compute format."""
 

@@ -11,7 +11,16 @@ SHARDINGS = ("none", "zero1", "zero2", "zero3", "hybrid")
 RECOMPUTES = ("none", "selective", "full")
 OPTIMIZERS = ("sgd", "momentum", "adamw", "adamw8bit", "adafactor", "lion", "muon")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
-STACKS = ("eager", "eager-fsdp", "compiled-fsdp", "megatron-core", "megatron-legacy", "megatron-deepspeed", "nanotron")
+STACKS = (
+    "eager",
+    "compiled",
+    "eager-fsdp",
+    "compiled-fsdp",
+    "megatron-core",
+    "megatron-legacy",
+    "megatron-deepspeed",
+    "nanotron",
+)
 CONTEXT_PARALLELS = ("ring", "ulysses")
 
 

@@ -192,6 +192,7 @@ def fit(folder: Path) -> None:
     table |= {stack: replace(PRIOR, slack=s, log_sigma=sigma[stack]) for stack, s in slack.items()}
     # of eager torch every tensor is named: captured steps hold what the formulas say and cuBLAS's workspace
     table["eager"] = replace(table["eager"], reserve_bytes=reserve, workspace_bytes=0.0)
+    table["compiled"] = table["eager"]
     errors = {
         stack: float(np.mean([abs(s.log_ratio(slack[stack], communicator)) for s in group])) for stack, group in groups.items()
     }

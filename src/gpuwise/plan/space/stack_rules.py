@@ -100,6 +100,17 @@ STACK_RULES: dict[str, StackRules] = {
         expert=False,
         offload_activations=False,
     ),
+    "compiled": StackRules(
+        "Hugging Face transformers with torch.compile and Accelerate: DDP, or DeepSpeed ZeRO-1/2/3 with optimizer offload",
+        shardings=frozenset({"none", "zero1", "zero2", "zero3"}),
+        shardings_with_pipeline=frozenset(),
+        schedules=frozenset({"1f1b"}),
+        tensor=False,
+        pipeline=False,
+        context=frozenset(),
+        expert=False,
+        offload_activations=False,
+    ),
 }
 
 

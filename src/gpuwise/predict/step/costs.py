@@ -16,10 +16,11 @@ from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.comm.collectives import collective_time
 from gpuwise.predict.comm.groups import Group, context_group, expert_group, tensor_group
-from gpuwise.predict.estimate import Basis
+from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.memory.saved import PointSaved, SavedBytes, collect, point_saved
+from gpuwise.predict.step.per_op import PartSums, described, point_sums
 from gpuwise.workload.step import Kind, OpTable, Phase, concatenate
 from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tables import TransformerTables, leading_layers, transformer_tables
@@ -34,7 +35,8 @@ class PartCosts:
     """Arrays [P] over points. For ``layer`` and ``lead``: one (mean) layer; for the ends: the whole end.
 
     Seconds of device kernels by phase and family (``matmul``, ``attention``, ``memory``), launches, and collective
-    seconds by group. ``selective`` is what selective recompute runs again.
+    seconds by group. ``selective`` is what selective recompute runs again, ``full`` what full recompute does. Host seconds
+    are known for stacks that are timed operation by operation; elsewhere they are 0 and follow from the launches.
     """
 
     forward_s: dict[str, F64]
@@ -52,6 +54,13 @@ class PartCosts:
     forward_flop: F64
     selective_flop: F64
     backward_flop: F64
+    full_s: dict[str, F64]
+    full_kernels: F64
+    full_flop: F64
+    forward_host_s: F64
+    selective_host_s: F64
+    full_host_s: F64
+    backward_host_s: F64
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +82,10 @@ class PointCosts:
     saved: SavedBytes
     log_sigma: F64
     basis: Basis
+    own_host: bool = False
+    """The parts' host seconds are their own: no launch, gap or overhead of the stack comes on top."""
+    update_host_s: F64 | None = None
+    """[P] with ``own_host``: the host's part of the optimizer."""
 
 
 FAMILIES = ("matmul", "attention", "memory")
@@ -93,6 +106,8 @@ def _tables(arch: Architecture, point: Point) -> tuple[TransformerTables, PointS
 
 def point_costs(arch: Architecture, points: Sequence[Point], system: System, kernels: dict[str, str] | None = None) -> PointCosts:
     """Evaluate every point's tables in one pass over the kernel model and the collectives."""
+    if described(arch, points):
+        return _per_op_costs(arch, points, system)
     tables: list[OpTable] = []
     owner: list[tuple[int, int, float]] = []  # point, part, weight
     n_layers = float(arch.n_layers + (arch.encoder.n_layers if arch.encoder else 0))
@@ -131,6 +146,63 @@ def point_costs(arch: Architecture, points: Sequence[Point], system: System, ker
         saved=collect(saved),
         log_sigma=spread / np.maximum(weight, 1e-300),
         basis=times.basis,
+    )
+
+
+def _per_op_costs(arch: Architecture, points: Sequence[Point], system: System) -> PointCosts:
+    """Costs of points whose operations are timed one by one."""
+    n_lead = leading_layers(arch)
+    made = [point_sums(arch, point, system.accelerator, n_lead) for point in points]
+    bases: list[Basis] = [m.basis for m in made]
+    return PointCosts(
+        points=tuple(points),
+        n_layers=float(arch.n_layers),
+        n_lead=float(n_lead),
+        layer=_columns([m.layer for m in made]),
+        lead=_columns([m.lead for m in made]),
+        embedding=_columns([m.embedding for m in made]),
+        head=_columns([m.head for m in made]),
+        saved=collect([_tables(arch, point)[1] for point in points]),
+        log_sigma=np.array([m.log_sigma for m in made]),
+        basis=weakest(*bases),
+        own_host=True,
+        update_host_s=np.array([m.update_host_s for m in made]),
+    )
+
+
+def _columns(parts: Sequence[PartSums]) -> PartCosts:
+    """[P] one part of every point."""
+    nothing = np.zeros(len(parts))
+    none: dict[str, F64] = dict.fromkeys(COMM_GROUPS, nothing)
+
+    def seconds(name: str) -> dict[str, F64]:
+        return {f: np.array([getattr(p, name).device_s[i] for p in parts]) for i, f in enumerate(FAMILIES)}
+
+    def column(name: str, what: str) -> F64:
+        return np.array([getattr(getattr(p, name), what) for p in parts])
+
+    return PartCosts(
+        forward_s=seconds("forward"),
+        selective_s=seconds("selective"),
+        backward_s=seconds("backward"),
+        wgrad_s=seconds("backward")["matmul"] / 2.0,
+        forward_kernels=column("forward", "kernels"),
+        selective_kernels=column("selective", "kernels"),
+        backward_kernels=column("backward", "kernels"),
+        forward_comm_s=none,
+        backward_comm_s=none,
+        forward_syncs=nothing,
+        backward_syncs=nothing,
+        forward_flop=column("forward", "flop"),
+        selective_flop=column("selective", "flop"),
+        backward_flop=column("backward", "flop"),
+        full_s=seconds("full"),
+        full_kernels=column("full", "kernels"),
+        full_flop=column("full", "flop"),
+        forward_host_s=column("forward", "host_s"),
+        selective_host_s=column("selective", "host_s"),
+        full_host_s=column("full", "host_s"),
+        backward_host_s=column("backward", "host_s"),
     )
 
 
@@ -215,6 +287,7 @@ class _Cells:
         def by_group(mask: NDArray[np.bool_]) -> dict[str, F64]:
             return {g: total(comm_s, mask & (group == i)) for i, g in enumerate(COMM_GROUPS)}
 
+        nothing = np.zeros(self.n_points)
         return PartCosts(
             forward_s=by_family(forward),
             selective_s=by_family(selective),
@@ -230,6 +303,13 @@ class _Cells:
             forward_flop=total(flop, forward),
             selective_flop=total(flop, selective),
             backward_flop=total(flop, backward),
+            full_s=by_family(forward),
+            full_kernels=total(launches, forward),
+            full_flop=total(flop, forward),
+            forward_host_s=nothing,
+            selective_host_s=nothing,
+            full_host_s=nothing,
+            backward_host_s=nothing,
         )
 
 

@@ -5,7 +5,7 @@ A pass takes ``max(device + exposed communication, host)``: kernels run no faste
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,31 +40,41 @@ class Passes:
 
     forward: Pass
     selective: Pass
+    full: Pass
+    """What full recompute runs again."""
     backward: Pass
     wgrad_s: F64
     lead_extra_s: F64
     """What all leading layers together take beyond as many mean layers, forward and backward (negative when cheaper)."""
     embedding_s: F64
     head_s: F64
+    ends_starved_s: F64
+    """Of the embedding and the head: device idle because the host is late."""
 
 
 def passes(costs: PointCosts, sc: StackCosts) -> Passes:
     """Apply a stack's slowdowns, gaps, launches and overlaps to the kernel and collective seconds of ``costs``."""
+    if costs.own_host:
+        sc = replace(sc, launch_s=0.0, kernel_gap_s=0.0, layer_overhead_s=0.0)
     layer = costs.layer
     nothing = {g: np.zeros_like(layer.wgrad_s) for g in COMM_GROUPS}
+    still = np.zeros_like(layer.wgrad_s)
     forward, backward = _both(layer, sc)
-    selective = _one(layer.selective_s, layer.selective_kernels, nothing, np.zeros_like(layer.wgrad_s), sc, overhead=False)
-    lead_extra = np.zeros_like(layer.wgrad_s)
+    selective = _one(layer.selective_s, layer.selective_kernels, nothing, still, layer.selective_host_s, sc, overhead=False)
+    full = _one(layer.full_s, layer.full_kernels, layer.forward_comm_s, layer.forward_syncs, layer.full_host_s, sc)
+    lead_extra = still
     if costs.n_lead:
         lead_extra = costs.n_lead * (_end(costs.lead, sc) - forward.time_s - backward.time_s)
     return Passes(
         forward,
         selective,
+        full,
         backward,
         layer.wgrad_s * sc.matmul_slowdown,
         lead_extra,
         _end(costs.embedding, sc),
         _end(costs.head, sc),
+        sum((p.starved_s for part in (costs.embedding, costs.head) for p in _both(part, sc)), still),
     )
 
 
@@ -74,13 +84,20 @@ def _end(part: PartCosts, sc: StackCosts) -> F64:
 
 
 def _both(part: PartCosts, sc: StackCosts) -> tuple[Pass, Pass]:
-    forward = _one(part.forward_s, part.forward_kernels, part.forward_comm_s, part.forward_syncs, sc)
-    backward = _one(part.backward_s, part.backward_kernels, part.backward_comm_s, part.backward_syncs, sc)
+    forward = _one(part.forward_s, part.forward_kernels, part.forward_comm_s, part.forward_syncs, part.forward_host_s, sc)
+    backward = _one(part.backward_s, part.backward_kernels, part.backward_comm_s, part.backward_syncs, part.backward_host_s, sc)
     return forward, backward
 
 
 def _one(
-    seconds: dict[str, F64], kernels: F64, comm: dict[str, F64], syncs: F64, sc: StackCosts, *, overhead: bool = True
+    seconds: dict[str, F64],
+    kernels: F64,
+    comm: dict[str, F64],
+    syncs: F64,
+    host_s: F64,
+    sc: StackCosts,
+    *,
+    overhead: bool = True,
 ) -> Pass:
     device = (
         seconds["matmul"] * sc.matmul_slowdown
@@ -94,4 +111,5 @@ def _one(
         transfer = comm[group] * sc.communication_slowdown
         hidden = np.minimum(transfer * overlap, device)
         exposed = exposed + transfer - hidden * (1 - sc.contention)
-    return Pass(device, exposed, kernels * sc.launch_s + waits + (sc.layer_overhead_s if overhead else 0.0))
+    issue = kernels * sc.launch_s + host_s + waits + (sc.layer_overhead_s if overhead else 0.0)
+    return Pass(device, exposed, issue)

@@ -25,7 +25,8 @@ from gpuwise.predict.parallel.pipeline import pipeline_time
 from gpuwise.predict.parallel.shards import Stages, stages
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.costs import PointCosts
-from gpuwise.predict.step.passes import Pass, passes
+from gpuwise.predict.step.passes import Passes, passes
+from gpuwise.predict.step.per_op import update_seconds
 from gpuwise.predict.step.stack_costs import StackCosts, find_stack_costs
 from gpuwise.units import GIB
 from gpuwise.workload.optimizer import parameter_bytes, update_traffic_bytes
@@ -86,7 +87,7 @@ def step_times(
     per_point = passes(costs, sc)
     traffic = layer_traffic(system, c, shape)
     copies = _activation_copies(system, costs, c, at)
-    layer = _layer_seconds(per_point.forward, per_point.selective, per_point.backward, traffic, copies, costs, c, at, sc)
+    layer = _layer_seconds(per_point, traffic, copies, costs, c, at, sc)
     hop_s = _hop(system, c, costs.saved.boundary[at], sc)
     front_s = per_point.embedding_s[at] + per_point.lead_extra_s[at]
     slowest, ramp = _stages_seconds(shape, c, layer, front_s, per_point.head_s[at], hop_s)
@@ -96,7 +97,8 @@ def step_times(
     )
     worst = np.maximum(shape.layers[0], shape.layers[1])
     gradient_s = step_traffic(system, c, shape, worst * layer.forward_s, worst * layer.backward_s, sc)
-    update_s = _update(system, c, shape)
+    starved = c.accumulation * (shape.layers[1] * layer.launch_s + per_point.ends_starved_s[at])
+    update_s = _behind_the_host(arch, costs, at, _update(system, c, shape), starved)
     offload_s = _offload(system, c, shape)
     doublings = np.log2(np.maximum(c.dp * c.tp * c.pp * c.cp / system.count, 1.0))
     fixed_s = sc.step_overhead_s * (1 + doublings)
@@ -128,9 +130,7 @@ REFERENCE_NETWORK_BYTES_PER_S = 50e9
 
 
 def _layer_seconds(
-    forward: Pass,
-    selective: Pass,
-    backward: Pass,
+    per_point: Passes,
     traffic: LayerTraffic,
     copies: tuple[F64, F64],
     costs: PointCosts,
@@ -139,9 +139,10 @@ def _layer_seconds(
     sc: StackCosts,
 ) -> _LayerSeconds:
     """The mean layer with its recompute, and with fully sharded parameters and offloaded activations moving behind it."""
+    forward, backward = per_point.forward, per_point.backward
     f, b = forward.time_s[at], backward.time_s[at]
-    again = np.where(c.recompute == RECOMPUTES.index("full"), _recomputed_share(costs, c) * f, 0.0)
-    again = np.where(c.recompute == RECOMPUTES.index("selective"), selective.time_s[at], again)
+    again = np.where(c.recompute == RECOMPUTES.index("full"), _recomputed_share(costs, c) * per_point.full.time_s[at], 0.0)
+    again = np.where(c.recompute == RECOMPUTES.index("selective"), per_point.selective.time_s[at], again)
     f_total, b_total = gathered_passes(f, b + again, traffic.gather_s, traffic.gather_s + traffic.scatter_s, sc)
     comm = forward.communication_s[at] + backward.communication_s[at] + f_total + b_total - f - b - again
     down, up = copies
@@ -216,10 +217,24 @@ def _update(system: System, c: Columns, shape: Stages) -> F64:
     """The optimizer on the device (zero when it is offloaded), streaming its state once."""
     if c.base.lora_rank:
         return np.zeros(1)
-    per_parameter = update_traffic_bytes(c.base, find_stack(c.base.stack).fused_optimizer)
+    stack = find_stack(c.base.stack)
+    if stack.per_op:
+        each = update_seconds(system.accelerator, c.base)
+        return np.where(c.offload_optimizer > 0, 0.0, _updated_parameters(c, shape) * each)
+    per_parameter = update_traffic_bytes(c.base, stack.fused_optimizer)
     traffic = _updated_parameters(c, shape) * per_parameter
     seconds = memory_time(system.accelerator, traffic * 0.6, traffic * 0.4).time_s
     return np.where(c.offload_optimizer > 0, 0.0, seconds)
+
+
+def _behind_the_host(arch: Architecture, costs: PointCosts, at: I64, update_s: F64, starved_s: F64) -> F64:
+    """What of the optimizer is not hidden: where the host is late and never waits, it issues the next step meanwhile.
+
+    Decoders of transformers wait for the device once a step (they look for packed sequences).
+    """
+    if costs.update_host_s is None or arch.kind == "decoder":
+        return update_s
+    return update_s - np.minimum(starved_s, np.maximum(update_s - costs.update_host_s[at], 0.0))
 
 
 def _offload(system: System, c: Columns, shape: Stages) -> F64:

@@ -141,8 +141,8 @@ def _one(
     rate = step.inverse(tokens)
     per_token = model_flop_per_token(arch, seq_len, lora_rank=strategy.lora_rank, packed_document_len=packed_document_len)
     needed = per_token * tokens
+    run = needed * (1 + _recomputed_flop(strategy, costs, at)) if not costs.own_host else _flop_run(strategy, costs, at)
     peak = cluster.accelerator.peak(strategy.precision) * cluster.n_accelerators
-    again = _recomputed_flop(strategy, costs, at)
     parts = {name: part.expected for name, part in memory.parts(i).items()}
     return TrainingEstimate(
         model=arch.name,
@@ -153,7 +153,7 @@ def _one(
         tokens_per_s=rate,
         tokens_per_s_per_gpu=rate.scaled(1 / cluster.n_accelerators),
         mfu=step.inverse(needed / peak),
-        hfu=step.inverse(needed * (1 + again) / peak),
+        hfu=step.inverse(run / peak),
         breakdown_s=_breakdown(done, sc, i, at),
         memory_bytes=memory.estimate(i),
         memory_parts=parts,
@@ -174,6 +174,19 @@ def spread(sc: StackCosts, costs: PointCosts, at: int, n_systems: float) -> tupl
     return (stack if seen else math.hypot(stack, kernel)), weakest(sc.basis, costs.basis)
 
 
+def _flop_run(strategy: Strategy, costs: PointCosts, at: int) -> float:
+    """FLOP of a step as its kernels run them, masks computed and thrown away included, on all accelerators."""
+    once = _micro_batch_flop(costs, at)
+    micro_batches = strategy.accumulation * strategy.n_accelerators / (strategy.tp * strategy.pp * strategy.cp)
+    return micro_batches * once * (1 + _recomputed_flop(strategy, costs, at))
+
+
+def _micro_batch_flop(costs: PointCosts, at: int) -> float:
+    """FLOP of the forward and backward of one micro-batch."""
+    parts = ((costs.n_layers - costs.n_lead, costs.layer), (costs.n_lead, costs.lead), (1.0, costs.embedding), (1.0, costs.head))
+    return sum(n * float(p.forward_flop[at] + p.backward_flop[at]) for n, p in parts)
+
+
 def _recomputed_flop(strategy: Strategy, costs: PointCosts, at: int) -> float:
     """FLOP run again as a share of the model's forward and backward."""
     layer = costs.layer
@@ -184,7 +197,7 @@ def _recomputed_flop(strategy: Strategy, costs: PointCosts, at: int) -> float:
     if strategy.recompute == "selective":
         return costs.n_layers * float(layer.selective_flop[at]) / total
     layers = math.ceil(costs.n_layers / max(strategy.recompute_every, 1))
-    return layers * float(layer.forward_flop[at]) / total
+    return layers * float(layer.full_flop[at]) / total
 
 
 def _breakdown(done: Evaluated, sc: StackCosts, i: int, at: int) -> dict[str, float]:

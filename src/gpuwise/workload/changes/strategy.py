@@ -153,7 +153,7 @@ OFFLOAD_OPTIMIZER = StrategyEffect(
 OFFLOAD_ACTIVATIONS = StrategyEffect(lambda s, _: s.with_(offload_activations=True), _unless("offload_activations"))
 ATTENTION = StrategyEffect(lambda s, _: s.with_(fused_attention=True), _unless("fused_attention"))
 CHUNKED_LOSS = StrategyEffect(lambda s, _: s.with_(fused_loss=True), _unless("fused_loss", 8))
-COMPILE = StrategyEffect(lambda s, _: s.with_(stack="compiled-fsdp"))
+COMPILE = StrategyEffect(lambda s, _: s.with_(stack="compiled" if s.stack == "eager" else "compiled-fsdp"))
 
 
 # --- several accelerators ---

@@ -34,8 +34,8 @@ from gpuwise.workload.transformer.tape import (
     unary,
 )
 
-FAMILIES_WITH_FUSED_QKV = ("gpt-2",)
-"""One product for query, key and value, its weight held the other way round (transformers ``Conv1D``)."""
+TURNED = ("gpt-2",)
+"""Families whose weights are held the other way round (transformers ``Conv1D``)."""
 POSITION_KERNELS = 9
 """Small kernels that make positions and look for packed sequences (transformers ``masking_utils``)."""
 
@@ -127,7 +127,7 @@ class Network:
         x = cast(t, x, "fp32")
         made = mul(t, x, rsqrt(t, shifted(t, row_mean(t, power(t, x)))))
         w = self.weight(x.shape[-1])
-        if self.arch.norms_per_layer == 4:  # Gemma: 1 + w, in fp32
+        if self.arch.norm_in_fp32:  # Gemma: 1 + w
             return cast(t, mul(t, made, shifted(t, cast(t, w, "fp32"))), form)
         return mul(t, w, cast(t, made, form))
 
@@ -138,9 +138,10 @@ class Network:
         a, t = self.arch, self.t
         b, s = x.shape[0], x.shape[1]
         bias, width = a.qkv_bias, a.head_dim
-        if a.family in FAMILIES_WITH_FUSED_QKV:
-            q, k, v = split(t, self.turned_linear("qkv", x, 3 * a.heads * width), 3, a.heads * width)
-            q, k, v = (self._by_head(one, a.heads) for one in (q, k, v))
+        if a.fused_projections and a.heads == a.kv_heads:
+            wide = 3 * a.heads * width
+            qkv = self.turned_linear("qkv", x, wide) if a.family in TURNED else self.linear("qkv", x, wide, bias=bias)
+            q, k, v = (self._by_head(one, a.heads) for one in split(t, qkv, 3, a.heads * width))
         else:
             q = self._head_norm("q_norm", self.linear("q", x, a.heads * width, bias=bias), a.heads)
             k = self._head_norm("k_norm", self.linear("k", x, a.kv_heads * width, bias=bias and a.key_bias), a.kv_heads)
@@ -154,7 +155,7 @@ class Network:
         q, k, v = (cast(t, one, self.computes) for one in (q, k, v))
         made = scores(t, q, k, v, causal=a.kind == "decoder", masked=masked)
         flat = t.view(t.transposed(made, 1, 2), (b, s, a.heads * width))
-        if a.family in FAMILIES_WITH_FUSED_QKV:
+        if a.family in TURNED:
             return self.turned_linear("out", flat, a.hidden)
         return self.linear("out", flat, a.hidden, bias=a.attention_out_bias)
 
@@ -197,7 +198,7 @@ class Network:
     def mlp(self, x: Value) -> Value:
         a, t = self.arch, self.t
         with t.inside("mlp"):
-            if a.family in FAMILIES_WITH_FUSED_QKV:
+            if a.family in TURNED:
                 return self.turned_linear("down", self._activated(self.turned_linear("up", x, a.ffn)), a.hidden)
             if a.gated_mlp:
                 gate = self._activated(self.linear("gate", x, a.ffn, bias=a.mlp_bias))
@@ -210,7 +211,7 @@ class Network:
         """GPT-2's gelu is written out (``NewGELUActivation``); the others are one kernel."""
         t = self.t
         with t.inside("activation"):
-            if self.arch.family not in FAMILIES_WITH_FUSED_QKV:
+            if self.arch.activation != "gelu_new":
                 return unary(t, {"silu": "silu", "relu": "relu"}.get(self.arch.activation, "gelu"), x)
             half = scaled(t, x)
             cubed = power(t, cast(t, x, "fp32") if self.autocast else x)

@@ -1,0 +1,196 @@
+"""Costs of a plain PyTorch step: every operation of the modules timed as in one's own code.
+
+The transformer writer hands over the operations of one micro-batch as a captured step; they go through the same kernel
+times, the same host model and the same fusion as a capture, and are summed by layer and phase, so that the strategies of a
+sweep are algebra on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.estimate import Basis
+from gpuwise.predict.step.capture_time import signature_times, times_of
+from gpuwise.predict.step.compiled import compile_step
+from gpuwise.predict.step.host_time import host_seconds
+from gpuwise.workload.capture.record.capture import Settings, Signature, TensorSpec
+from gpuwise.workload.optimizer import update_traffic_bytes
+from gpuwise.workload.step import Kind, Phase
+from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.transformer.eager_step import EMBEDDING, FIRST_KIND, HEAD, EagerStep, eager_step
+from gpuwise.workload.transformer.point import Point
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+LAYER, LEAD = "layer", "lead"
+_PRODUCTS = (Kind.MATMUL, Kind.GROUPED, Kind.CONVOLUTION)
+
+
+class Sums(NamedTuple):
+    """One pass over one part: device seconds by family (products, attention, the rest), host seconds, kernels, FLOP."""
+
+    device_s: tuple[float, float, float]
+    host_s: float
+    kernels: float
+    flop: float
+
+
+@dataclass(frozen=True, slots=True)
+class PartSums:
+    """One part of the step. ``full`` is what a checkpoint of the layer runs again, ``selective`` what is no product."""
+
+    forward: Sums
+    selective: Sums
+    full: Sums
+    backward: Sums
+
+
+@dataclass(frozen=True, slots=True)
+class PointSums:
+    """One point: the mean layer, the mean leading layer, and the two ends."""
+
+    layer: PartSums
+    lead: PartSums
+    embedding: PartSums
+    head: PartSums
+    log_sigma: float
+    basis: Basis
+    update_host_s: float
+    """Host seconds of the optimizer's calls."""
+
+
+def point_sums(arch: Architecture, point: Point, accelerator: Accelerator, n_lead: int) -> PointSums:
+    """Seconds of one micro-batch of ``point``. Raises UnpredictableError when the accelerator lacks a needed rate."""
+    step = eager_step(arch, point)
+    capture = step.capture
+    whole = point.stack.compiled
+    times = signature_times(capture, accelerator, channels_last=True if whole else None, compiled=whole)
+    signature = capture.op_signature
+    device: F64 = times.time_s[signature]
+    host: F64 = host_seconds(capture) * float(load_json("captured_time")["calibration"]["host"])
+    kernels: F64 = np.array([s.n_kernels for s in capture.signatures], np.float64)[signature]
+    flop: F64 = np.array([s.flop for s in capture.signatures], np.float64)[signature]
+    kind: I64 = np.array([int(s.kind) for s in capture.signatures], np.int64)[signature]
+    if whole:
+        fused = compile_step(capture, accelerator, -1, device, host, times.family[signature], everything=True)
+        device, host, kernels = fused.device_s, fused.host_s, fused.kernels.astype(np.float64)
+    family = np.where(np.isin(kind, [int(k) for k in _PRODUCTS]), 0, np.where(kind == Kind.ATTENTION, 1, 2))
+    columns = _Columns(device, host, kernels, flop, np.asarray(family, np.int64), capture.op_phase)
+    weights: dict[str, dict[int, float]] = {LAYER: {}, LEAD: {}}
+    n_layers = sum(step.counts.values())
+    for i, (name, count) in enumerate(step.counts.items()):
+        lead = n_lead > 0 and name == "dense"
+        weights[LEAD if lead else LAYER][FIRST_KIND + i] = count / (n_lead if lead else n_layers - n_lead)
+    sigma = times.log_sigma[signature]
+    return PointSums(
+        _part(step, columns, weights[LAYER]),
+        _part(step, columns, weights[LEAD]),
+        _part(step, columns, {EMBEDDING: 1.0}),
+        _part(step, columns, {HEAD: 1.0}),
+        float((device * sigma).sum() / max(float(device.sum()), 1e-300)),
+        times.basis,
+        _update_host_seconds(step.weights),
+    )
+
+
+def _update_host_seconds(tensors: int) -> float:
+    """Of ``foreach`` AdamW: each list of tensors is looked at by every pass."""
+    model = load_json("host_time")
+    lists = sum(reads for _, reads, _ in ADAMW)
+    scale = float(load_json("captured_time")["calibration"]["host"])
+    calls = len(ADAMW) * (float(model["dispatch_s"]) + float(model["python_s"]))
+    return scale * (float(model["tensor_s"]) * lists * tensors + calls)
+
+
+class _Columns(NamedTuple):
+    """[N] of each operation; ``family`` 0 products, 1 attention, 2 the rest."""
+
+    device_s: F64
+    host_s: F64
+    kernels: F64
+    flop: F64
+    family: I64
+    phase: I64
+
+
+def _part(step: EagerStep, columns: _Columns, weights: dict[int, float]) -> PartSums:
+    device, host, kernels, flop, family, phase = columns
+    weight = np.zeros(len(device))
+    for part, share in weights.items():
+        weight[step.part == part] = share
+    forward, backward = phase == Phase.FORWARD, phase == Phase.BACKWARD
+
+    def sums(mask: Bool) -> Sums:
+        w = np.where(mask, weight, 0.0)
+        by_family = np.bincount(family, weights=device * w, minlength=3)
+        return Sums(
+            (float(by_family[0]), float(by_family[1]), float(by_family[2])),
+            float((host * w).sum()),
+            float((kernels * w).sum()),
+            float((flop * w).sum()),
+        )
+
+    full = sums(forward & step.again)
+    given = 0.0 if step.capture.settings.compiled else sum(n * step.saved.get(part, 0) for part, n in weights.items())
+    handed = _handing_out_s(given)
+    return PartSums(sums(forward), sums(forward & (family == 2)), full._replace(host_s=full.host_s + handed), sums(backward))
+
+
+DETACHES = 1.5
+"""Views that a checkpoint makes of each saved tensor in the backward: 90 of 60 in two layers of BERT, 126 of 80 of Llama
+(captured; ``torch.utils.checkpoint`` without reentrant autograd)."""
+
+
+def _handing_out_s(saved: float) -> float:
+    """Host seconds of a checkpoint's backward beside the operations it runs again."""
+    model = load_json("host_time")
+    scale = float(load_json("captured_time")["calibration"]["host"])
+    return scale * DETACHES * saved * (float(model["view_s"]) + 0.5 * float(model["node_s"]))
+
+
+ADAMW = (
+    ("mul_", 1, 1),
+    ("lerp_", 2, 1),
+    ("mul_", 1, 1),
+    ("addcmul_", 2, 1),
+    ("sqrt", 1, 1),
+    ("div_", 1, 1),
+    ("add_", 1, 1),
+    ("addcdiv_", 3, 1),
+)
+"""Passes of ``foreach`` AdamW with the tensors each reads and writes (torch/optim/adamw.py _multi_tensor_adamw)."""
+_MANY = 1 << 26
+
+
+def update_seconds(accelerator: Accelerator, strategy: Strategy) -> float:
+    """Seconds a parameter of the optimizer's update, as ``foreach`` kernels over large tensors."""
+    width = 4.0 if strategy.master_weights else 2.0
+    form = "fp32" if strategy.master_weights else strategy.precision
+    tensor = TensorSpec((_MANY,), (1,), form)
+    if strategy.optimizer == "adamw":
+        made = [_pass(name, tensor, reads * width, writes * width) for name, reads, writes in ADAMW]
+    else:
+        traffic = update_traffic_bytes(strategy, fused=False)
+        made = [_pass("add_", tensor, 0.6 * traffic, 0.4 * traffic)]
+    times = times_of(made, Settings("2.13.0", (8, 0)), accelerator)
+    return float(times.time_s.sum()) / _MANY
+
+
+def _pass(name: str, tensor: TensorSpec, read: float, written: float) -> Signature:
+    return Signature(f"aten._foreach_{name}.Scalar", Kind.MEMORY, (tensor,), (), (), 0.0, read * _MANY, written * _MANY, 1)
+
+
+def described(arch: Architecture, points: Sequence[Point]) -> bool:
+    """Whether all ``points`` are plain PyTorch steps of modules that are written operation by operation."""
+    from gpuwise.workload.transformer.eager import describes
+
+    return all(p.stack.per_op and describes(arch, p) for p in points)
