@@ -92,7 +92,7 @@ def _on_card(device: Accelerator, rows: OpTable, made: KernelTime) -> KernelTime
     factor = np.ones(len(rows))
     for code in np.unique(rows.family).tolist():
         part = np.flatnonzero(rows.family == code)
-        factor[part] = card_factor(device, FAMILIES[code], rows.take(part))
+        factor[part] = card_factor(device, str(FAMILIES[int(code)]), rows.take(part))
     return made._replace(time_s=made.time_s * factor)
 
 
