@@ -59,7 +59,7 @@ def engine_memory(
     arch: Architecture, accelerator: Accelerator, config: EngineConfig, *, sequences: int, context: int
 ) -> ServingMemory:
     """Bytes on a rank of a serving engine (vLLM, SGLang, TensorRT-LLM) that holds ``sequences`` of ``context`` tokens."""
-    each = float(kv_cache_bytes(arch, context, replace(VLLM, tp=config.tp, dtype=config.kv_dtype)))
+    each = _sequence_bytes(arch, context, config.tp, config.kv_dtype)
     mine = -(-sequences // config.attention_dp)
     ffn = arch.ffn if arch.moe is None else arch.moe.expert_ffn * arch.moe.n_active + arch.moe.shared_ffn
     activations = PROMPT_BATCH_TOKENS * 2.0 * (2 * arch.hidden + 2 * ffn / config.tp)
@@ -67,6 +67,12 @@ def engine_memory(
     unified = accelerator.unified_memory
     most = accelerator.memory_bytes * UNIFIED_SHARE if unified else usable_bytes(accelerator) * ENGINE_SHARE
     return ServingMemory(_rank_weights(arch, config), mine * each, activations + logits + context_bytes(accelerator), most)
+
+
+@lru_cache(maxsize=1024)
+def _sequence_bytes(arch: Architecture, context: int, tp: int, kv_dtype: str) -> float:
+    """Cache of one sequence on a rank."""
+    return float(kv_cache_bytes(arch, context, replace(VLLM, tp=tp, dtype=kv_dtype)))
 
 
 @lru_cache(maxsize=1024)

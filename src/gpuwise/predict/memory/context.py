@@ -110,6 +110,7 @@ def context_bytes(accelerator: Accelerator, loading: Loading = "lazy", *, cudnn:
     return process_context(accelerator, loading, cudnn=cudnn).expected
 
 
+@cache
 def process_context(accelerator: Accelerator, loading: Loading = "lazy", *, cudnn: bool = True) -> Estimate:
     """:func:`context_estimate`, or for a vendor whose contexts nobody published the NVIDIA line by units, as an
     extrapolation."""
