@@ -6,8 +6,6 @@ import pytest
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.predict.kernels.conditions import SERVING
-from gpuwise.predict.kernels.single import matmul
 from gpuwise.serve.engine import EngineConfig, engine_costs
 from gpuwise.serve.iteration import (
     Iterations,
@@ -18,7 +16,6 @@ from gpuwise.serve.iteration import (
     shared_prefill,
     with_engine,
 )
-from gpuwise.serve.iteration_kernels import expert_format, product_format
 
 
 def columns(sequences: list[int], q_len: int, kv_len: int) -> Iterations:
@@ -59,20 +56,6 @@ def test_measured_decode_on_a_card_for_games() -> None:
     assert seconds("llama-3.1-8b", "rtx-4090", EngineConfig(), [16], 1430)[0] == pytest.approx(16 / 800, rel=0.15)
 
 
-@pytest.mark.parametrize("weights", ["bf16", "fp8", "fp8_block", "int8_wo", "int4_wo", "nvfp4", "mxfp4"])
-@pytest.mark.parametrize("on", ["rtx-4090", "a100-sxm-80gb", "b200-sxm"])
-def test_products_are_those_of_the_one_registry(on: str, weights: str) -> None:
-    """The layers' products in their format and the head in bf16, each as the registry times it while serving."""
-    arch, system = find_model("llama-3.1-8b"), find_cluster(on).system
-    times = one_iteration(arch, system, EngineConfig(weights=weights), 8, 1, 1024)
-    heads, hidden, ffn = (arch.heads + 2 * arch.kv_heads) * arch.head_dim, arch.hidden, arch.ffn
-    form = product_format(system.accelerator, weights)
-    layer = matmul(system.accelerator, form, 8, [heads, hidden, 2 * ffn, hidden], [hidden, hidden, hidden, ffn], 1, SERVING)
-    head = matmul(system.accelerator, "bf16", 8, arch.vocab, hidden, 1, SERVING)
-    products = times.kernels_s - times.attention_s - times.memory_s
-    assert products[0] == pytest.approx(arch.n_layers * layer.time_s.sum() + head.time_s[0], rel=1e-9)
-
-
 def test_a_larger_batch_takes_longer_but_less_than_in_proportion() -> None:
     time = seconds("llama-3.1-8b", "1xH100-SXM5-80GB", EngineConfig(), [1, 16, 128])
     assert time[0] < time[1] < time[2] < 128 * time[0]
@@ -110,13 +93,6 @@ def test_prefill_is_near_its_arithmetic() -> None:
     done = device_times(find_model("llama-3.1-8b"), system, EngineConfig(), columns([1], 8192, 8192))
     flop_s = 2 * 7.0e9 * 8192 / system.accelerator.peak("bf16")
     assert flop_s < done.kernels_s[0] < 3 * flop_s
-
-
-def test_formats_a_device_lacks() -> None:
-    a100, b200 = (find_cluster(n).accelerator for n in ("A100-SXM4-80GB", "B200-SXM"))
-    assert product_format(a100, "fp8") == "int8_wo"
-    assert product_format(b200, "nvfp4") == "nvfp4"
-    assert expert_format(a100, "mxfp4") == "w4a16_mxfp4"
 
 
 def test_an_iteration_does_not_depend_on_what_else_is_asked() -> None:

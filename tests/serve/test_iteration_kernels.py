@@ -1,0 +1,60 @@
+"""Kernels of a serving iteration: the registry's, in the formats a device has."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.models.catalogue import find_model
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.kernels.card_factors import factor_key
+from gpuwise.predict.kernels.conditions import SERVING
+from gpuwise.predict.kernels.single import matmul
+from gpuwise.serve import iteration_kernels
+from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.iteration import Iterations, device_times, one_iteration
+from gpuwise.serve.iteration_kernels import expert_format, product_format
+
+
+@pytest.mark.parametrize("weights", ["bf16", "fp8", "fp8_block", "int8_wo", "int4_wo", "nvfp4", "mxfp4"])
+@pytest.mark.parametrize("on", ["rtx-4090", "a100-sxm-80gb", "b200-sxm"])
+def test_products_are_those_of_the_one_registry(on: str, weights: str) -> None:
+    """The layers' products in their format and the head in bf16, each as the registry times it while serving."""
+    arch, system = find_model("llama-3.1-8b"), find_cluster(on).system
+    times = one_iteration(arch, system, EngineConfig(weights=weights), 8, 1, 1024)
+    heads, hidden, ffn = (arch.heads + 2 * arch.kv_heads) * arch.head_dim, arch.hidden, arch.ffn
+    form = product_format(system.accelerator, weights)
+    layer = matmul(system.accelerator, form, 8, [heads, hidden, 2 * ffn, hidden], [hidden, hidden, hidden, ffn], 1, SERVING)
+    head = matmul(system.accelerator, "bf16", 8, arch.vocab, hidden, 1, SERVING)
+    products = times.kernels_s - times.attention_s - times.memory_s
+    assert products[0] == pytest.approx(arch.n_layers * layer.time_s.sum() + head.time_s[0], rel=1e-9)
+
+
+def test_formats_a_device_lacks() -> None:
+    a100, b200 = (find_cluster(n).accelerator for n in ("A100-SXM4-80GB", "B200-SXM"))
+    assert product_format(a100, "fp8") == "int8_wo"
+    assert product_format(b200, "nvfp4") == "nvfp4"
+    assert expert_format(a100, "mxfp4") == "w4a16_mxfp4"
+
+
+def test_prompts_are_read_in_proportion_to_layers_and_ranks_share_them() -> None:
+    arch, system = find_model("llama-3.1-8b"), find_cluster("8xh100-sxm").system
+    alone, split = (one_iteration(arch, system, EngineConfig(tp=n), 1, 4096, 4096) for n in (1, 8))
+    assert alone.communication_s[0] == 0 < split.communication_s[0]
+    assert split.kernels_s[0] < alone.kernels_s[0] / 4
+    parts = alone.attention_s + alone.memory_s
+    assert np.all((parts > 0) & (parts < alone.kernels_s))
+
+
+def test_a_card_that_networks_measured_has_its_factors_here_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention of a GeForce takes what whole networks say of the card, of a data-centre GPU the plain kernel's time."""
+    arch, one = find_model("llama-3.1-8b"), Iterations(np.array([16]), np.array([1]), np.array([1430]))
+    games, centre = (find_cluster(n).system for n in ("rtx-4090", "h100-sxm"))
+    with_factor = [device_times(arch, s, EngineConfig(), one).attention_s[0] for s in (games, centre)]
+    monkeypatch.setattr(iteration_kernels, "card_factor", lambda accelerator, family, rows: np.ones(len(rows)))
+    plain = [device_times(arch, s, EngineConfig(), one).attention_s[0] for s in (games, centre)]
+    key = factor_key(games.accelerator)
+    assert key is not None and factor_key(centre.accelerator) is None
+    factor = load_json("card_factors")["factor"][key]["attention"]
+    assert with_factor == pytest.approx([plain[0] * factor, plain[1]]) and factor != 1.0
