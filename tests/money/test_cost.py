@@ -12,7 +12,6 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.offers.offer import offers_for
 from gpuwise.money.cost import (
     STALE_DAYS,
-    best_offers,
     price_of,
     provider_price,
     rent,
@@ -53,12 +52,6 @@ def test_unknown_providers_list_those_that_offer_it() -> None:
 
 def test_nobody_rents_it_is_no_price() -> None:
     assert price_of(find_cluster("apple-m2-ultra"), TODAY) is None
-
-
-def test_offers_of_whole_systems_come_first() -> None:
-    found = best_offers(NODE)
-    assert found and found[0].count >= 8
-    assert len({o.provider for o in found}) == len(found)
 
 
 @pytest.mark.parametrize("usd", [0.0, -1.0, math.nan, math.inf])

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
-from gpuwise.facts.offers.offer import Offer, contracts_for, current_by_provider, offers_for, typical_price_usd_per_hour
+from gpuwise.facts.offers.offer import contracts_for, current_by_provider, offers_for, typical_price_usd_per_hour
 from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.units import HOUR_S
 
@@ -119,17 +118,6 @@ def provider_price(cluster: Cluster, provider: str, today: datetime.date) -> Pri
     usd, origin = best.on_demand_usd_per_hour, "contract" if best.kind == "contract" else "provider"
     name = f"{best.provider} (your contract)" if origin == "contract" else best.provider
     return Price(usd, usd, usd, name, best.as_of, best.as_of, best.age_days(today), 1, origin=origin)
-
-
-def best_offers(cluster: Cluster, n: int = 3, today: datetime.date | None = None) -> Sequence[Offer]:
-    """The ``n`` cheapest offers that are not known to be out of stock, one a provider: whole systems first
-    where the cluster needs them."""
-    whole = min(cluster.system.count, cluster.n_accelerators)
-    found: dict[str, Offer] = {}
-    for offer in sorted(offers_for(cluster.accelerator.id, today), key=lambda o: (o.count < whole, o.on_demand_usd_per_hour)):
-        if offer.in_stock is not False:
-            found.setdefault(offer.provider, offer)
-    return tuple(found.values())[:n]
 
 
 def price_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -13,7 +13,6 @@ from tests.workload.layer_captures import Layer, layer_capture, seconds_of
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.plan.checkpointing.selection import (
     checkpoint_choices,
-    checkpoint_curve,
     recompute_s_of,
     select_checkpoints,
     uniform_checkpoints,
@@ -81,15 +80,6 @@ def test_beats_uniform_checkpointing_where_blocks_differ(widths: tuple[int, ...]
         assert mine.recompute_s <= uniform
         wins += mine.recompute_s < uniform
     assert wins >= 3
-
-
-def test_the_curve_trades_time_for_memory_only() -> None:
-    capture = _u_net()
-    curve = checkpoint_curve(capture, seconds_of(capture))
-    assert curve[0].paths == ()
-    assert curve[0].slowdown == 1.0
-    assert len(curve) >= 4
-    assert all(a.peak_bytes > b.peak_bytes and a.recompute_s < b.recompute_s for a, b in pairwise(curve))
 
 
 def test_every_pass_of_an_accumulated_step_recomputes() -> None:

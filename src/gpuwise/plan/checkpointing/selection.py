@@ -186,22 +186,6 @@ def selection_of(capture: Capture, found: Solution, op_s: F64) -> CheckpointSele
     return CheckpointSelection(found.paths, peak, plain, found.time_s, slowdown, found.exact)
 
 
-def checkpoint_curve(capture: Capture, op_s: F64, n: int = 8, depth: int = DEPTH) -> tuple[CheckpointSelection, ...]:
-    """Selections from no checkpointing to the least memory, at about ``n`` targets, each the cheapest for its memory;
-    those that another beats in both memory and time are left out."""
-    items = checkpoint_choices(capture, op_s, depth)
-    least, most = smallest_target(items), capture.peak_bytes()
-    targets = np.unique(np.linspace(least, max(most, least), n).astype(np.int64))
-    found = [solve(items, int(t)) for t in targets]
-    points = {s.paths: selection_of(capture, s, op_s) for s in found if s is not None}
-    ranked = sorted(points.values(), key=lambda s: (s.recompute_s, s.peak_bytes))
-    front = list[CheckpointSelection]()
-    for one in ranked:
-        if not front or one.peak_bytes < front[-1].peak_bytes:
-            front.append(one)
-    return tuple(front)
-
-
 def uniform_checkpoints(capture: Capture, every: int) -> tuple[str, ...]:
     """What recipes do: one block in ``every``, from the first."""
     if every < 1:
