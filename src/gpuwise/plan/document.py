@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.plan.answer import CapturedStep, Fit, Option, OtherHardware, Plan
 from gpuwise.plan.changes.remedy import Remedy
+from gpuwise.plan.cluster_document import cluster_document
 from gpuwise.plan.flags import flags
 from gpuwise.predict.estimate import to_document
 from gpuwise.predict.step.training import TrainingEstimate
@@ -19,7 +19,7 @@ Document = dict[str, Any]
 def answer_document(answer: Plan[Any] | Fit[Any]) -> Document:
     """The whole answer, whichever front end wrote the step."""
     if isinstance(answer.subject, CapturedStep):
-        from gpuwise.plan.step.document import step_fit, step_plan
+        from gpuwise.plan.step.document import step_fit, step_plan  # a model of the catalogue needs nothing of a capture
 
         made = step_plan(answer) if isinstance(answer, Plan) else step_fit(answer)
     else:
@@ -80,18 +80,6 @@ def _fit(fit: Fit[TrainingEstimate]) -> Document:
         "combinations": [_remedy(r) for r in fit.combinations],
         "bigger": [_other(b) for b in fit.bigger],
         "more": [_other(b) for b in fit.more],
-    }
-
-
-def cluster_document(cluster: Cluster) -> Document:
-    """Its accelerators, systems and memory."""
-    return {
-        "label": cluster.label,
-        "accelerator": cluster.accelerator.id,
-        "system": cluster.system.id,
-        "accelerators": cluster.n_accelerators,
-        "systems": cluster.n_systems,
-        "device_bytes": cluster.accelerator.memory_bytes,
     }
 
 

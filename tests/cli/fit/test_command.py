@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpuwise.cli.fit.view import speed_words
+from gpuwise.cli.answer_tables import speed_words
 
 
 def test_no_comes_with_remedies(gpuwise: Callable[..., Any]) -> None:

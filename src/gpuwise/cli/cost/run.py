@@ -92,7 +92,7 @@ def cost_run(
 def _print_document(plan: Plan[TrainingEstimate], cost: RunCost, other: Sequence[Change]) -> None:
     from gpuwise.cli.out import print_json
     from gpuwise.money.run.document import run_document
-    from gpuwise.plan.document import cluster_document
+    from gpuwise.plan.cluster_document import cluster_document
 
     print_json(
         {

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from gpuwise.cli.answer_tables import remedies_table, show_memory
 from gpuwise.cli.out import console, section, table_of
-from gpuwise.cli.plan.view import show_memory
 from gpuwise.cli.words import plain, span
 from gpuwise.plan.answer import CapturedStep, Fit, OtherHardware
-from gpuwise.plan.changes.remedy import Remedy
 from gpuwise.plan.explain import layout
-from gpuwise.plan.explain import percent as change
 from gpuwise.predict.step.training import TrainingEstimate
-from gpuwise.units import format_bytes, format_count, format_duration, format_usd
-from gpuwise.workload.changes.registry import SAME
+from gpuwise.units import format_bytes, format_count, format_usd
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 
 def show_fit(fit: Fit[Any]) -> None:
@@ -73,45 +69,6 @@ def _remedies(to: Console, fit: Fit[TrainingEstimate]) -> None:
     if shown:
         title = "To free more, one change at a time" if fit.fits else "One change at a time"
         section(to, title, remedies_table(shown, verdict=not fit.fits))
-
-
-TIGHT = "*"
-"""Marks memory that fits only because torch gives cached blocks back."""
-
-
-def remedies_table(remedies: Sequence[Remedy[Any]], *, verdict: bool = False, step: bool = False) -> Table:
-    """Changes with what they save and cost; ``verdict`` adds whether each fits, ``step`` the step's time."""
-    from rich.text import Text
-
-    table = table_of(
-        ["change", "saves", "speed", "then", *(["fits"] if verdict else []), *(["step"] if step else []), ""],
-        left=("change", ""),
-        wrap=("change", ""),
-    )
-    for r in remedies:
-        e = r.estimate
-        barely = TIGHT if r.fits and e.memory_bytes.expected > e.device_bytes else ""
-        time = [] if not step else ["-" if e.step_time_s is None else format_duration(e.step_time_s.expected)]
-        fits = [Text("yes", "green") if r.fits else Text("no", "red")] if verdict else []
-        table.add_row(
-            r.name,
-            format_bytes(r.saved_bytes),
-            speed_words(r.slower),
-            format_bytes(e.memory_bytes.expected) + barely,
-            *fits,
-            *time,
-            Text("" if r.kind == SAME else r.kind, "dim"),
-        )
-    return table
-
-
-def speed_words(slower: float | None) -> str:
-    """``"12 % slower"``, ``"same"``, ``"30 % faster"``; a dash where no time is known."""
-    if slower is None:
-        return "-"
-    if abs(slower) < 0.005:
-        return "same"
-    return f"{change(slower)} slower" if slower > 0 else f"{change(1 / (1 + slower) - 1)} faster"
 
 
 def _bigger(to: Console, title: str, found: Sequence[OtherHardware[TrainingEstimate]]) -> None:

@@ -3,19 +3,19 @@ reasons."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuwise.cli.bars import single, stacked
+from gpuwise.cli.answer_tables import Figure, figures_table, price_words, show_memory, work_figures
+from gpuwise.cli.bars import single
 from gpuwise.cli.out import console, grid, section, table_of
-from gpuwise.cli.words import BASIS, between, percent, plain, span
+from gpuwise.cli.words import BASIS, between, percent, plain
 from gpuwise.plan.answer import CapturedStep, Option, Plan
 from gpuwise.plan.explain import layout
 from gpuwise.plan.explain import percent as slower
 from gpuwise.plan.flags import flags
-from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.step.training import TrainingEstimate
-from gpuwise.units import GIB, MIB, format_bytes, format_count, format_duration, format_usd
+from gpuwise.units import format_bytes, format_count, format_duration, format_usd
 from gpuwise.workload.transformer.parameters import count_parameters
 
 if TYPE_CHECKING:
@@ -145,10 +145,6 @@ def _layout_rows(plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -
     yield "stack", s.stack
 
 
-Figure = tuple[str, Estimate, Callable[[float], str]]
-"""A figure's name, its value, and how it is said."""
-
-
 def _numbers_table(plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -> Table:
     e = best.estimate
     figures: list[Figure] = [
@@ -166,73 +162,9 @@ def _numbers_table(plan: Plan[TrainingEstimate], best: Option[TrainingEstimate])
     return table
 
 
-def work_figures(option: Option[Any], work: str) -> list[Figure]:
-    """Time, cost and energy of the ``work`` asked for."""
-    figures: list[Figure] = [(f"time, {work}", option.time_s, format_duration)]
-    if option.cost_usd is not None:
-        figures.append((f"cost, {work}", option.cost_usd, format_usd))
-    if option.energy is not None:
-        figures.append(("energy", option.energy.kwh, lambda kwh: f"{kwh:,.0f} kWh" if kwh >= 10 else f"{kwh:.2g} kWh"))
-    return figures
-
-
-def figures_table(figures: Sequence[Figure]) -> Table:
-    """Figures with their 80 % intervals."""
-    table = grid(3)
-    table.columns[1].justify = "right"
-    for name, value, say in figures:
-        table.add_row(name, say(value.expected), f"[{span(value, say)}]")
-    return table
-
-
-def price_words(option: Option[Any]) -> str:
-    """``a GPU, median of 5 providers $2.1 to $6.9, 2026-10-04``."""
-    price = option.price
-    assert price is not None
-    words = [f"a GPU, {price.provider}"]
-    if price.high > price.low:
-        words.append(f"{format_usd(price.low)} to {format_usd(price.high)}")
-    if price.as_of is not None:
-        words.append(price.as_of.isoformat() + (f" ({price.age_days} days old)" if price.stale else ""))
-    return ", ".join(words)
-
-
 def _memory(to: Console, option: Option[TrainingEstimate]) -> None:
     e = option.estimate
     show_memory(to, dict(e.memory_parts), e.device_bytes, "Memory of the fullest GPU")
-
-
-def show_memory(to: Console, parts: dict[str, float], whole: float, title: str) -> None:
-    """A bar of the device's memory with a key."""
-    from rich.text import Text
-
-    total = sum(parts.values())
-    shown = {name: n for name, n in parts.items() if n > 0.0005 * whole}
-    free = whole - total
-    verdict = f"{format_bytes(free)} free" if free >= 0 else f"{format_bytes(-free)} too much"
-    to.print()
-    to.print(
-        Text.assemble(
-            (title, "bold"),
-            f"  {format_bytes(total)} of {format_bytes(whole)} usable, ",
-            (verdict, "green" if free >= 0 else "bold red"),
-        )
-    )
-    width = max(20, min(to.width - 4, 100))
-    bar, keys = stacked(shown, whole, width)
-    to.print(Text("  ").append_text(bar))
-    per_row = max(1, min(len(keys), (to.width - 2) // 24))
-    table = grid(per_row)
-    unit = GIB if total >= GIB else MIB
-    cells = [Text.assemble("  ", key, f" {name} {_key_number(shown[name] / unit)}") for name, key in keys]
-    for i in range(0, len(cells), per_row):
-        table.add_row(*cells[i : i + per_row])
-    to.print(table)
-
-
-def _key_number(value: float) -> str:
-    """One decimal place, and what would read as 0.0 as below 0.1."""
-    return f"{value:.1f}" if value >= 0.05 else "<0.1"
 
 
 def _time_table(option: Option[TrainingEstimate], width: int) -> Table:

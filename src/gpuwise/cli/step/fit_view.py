@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpuwise.cli.fit.view import TIGHT, remedies_table, speed_words
+from gpuwise.cli.answer_tables import TIGHT, remedies_table, show_memory, speed_words
 from gpuwise.cli.out import console, grid, section, table_of
-from gpuwise.cli.plan.view import show_memory
 from gpuwise.cli.step.words import category_words, head_words, maker_words, place_words
 from gpuwise.cli.words import plain, span
 from gpuwise.plan.answer import Fit, Option, OtherHardware

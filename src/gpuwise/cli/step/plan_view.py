@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from gpuwise.cli.answer_tables import Figure, figures_table, price_words, show_memory, work_figures
 from gpuwise.cli.bars import single
 from gpuwise.cli.out import console, grid, section, table_of
-from gpuwise.cli.plan.view import Figure, figures_table, price_words, show_memory, work_figures
 from gpuwise.cli.step.fit_view import (
     SHOWN_SNIPPETS,
     cards_table,

@@ -6,7 +6,7 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.plan.answer import CapturedStep, Fit, Option, OtherHardware, Plan
 from gpuwise.plan.changes.batch_search import BatchSearch
 from gpuwise.plan.changes.trial import StepRemedy
-from gpuwise.plan.document import cluster_document
+from gpuwise.plan.cluster_document import cluster_document
 from gpuwise.plan.step.estimates import StepEstimate
 from gpuwise.plan.step.time_parts import by_module, is_host_bound, mfu
 from gpuwise.predict.memory.capture import CapturedMemory, Place

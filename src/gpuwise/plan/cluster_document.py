@@ -1,0 +1,17 @@
+"""A cluster as values for JSON."""
+
+from __future__ import annotations
+
+from gpuwise.facts.hardware.systems import Cluster
+
+
+def cluster_document(cluster: Cluster) -> dict[str, object]:
+    """Its accelerators, systems and memory."""
+    return {
+        "label": cluster.label,
+        "accelerator": cluster.accelerator.id,
+        "system": cluster.system.id,
+        "accelerators": cluster.n_accelerators,
+        "systems": cluster.n_systems,
+        "device_bytes": cluster.accelerator.memory_bytes,
+    }
