@@ -1,1 +1,1 @@
-"""Measurements on this machine. Imports torch, and only inside the functions that need it."""
+"""Benchmarks of this machine. torch is imported only inside the functions that need it."""

@@ -1,4 +1,4 @@
-"""What ``gpuwise bench`` measures: one literal table. A row is one measurement of one size in one format."""
+"""The cases of ``gpuwise bench`` as one literal table: one row is one measurement of one size in one format."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GPU, CPU, BOTH = frozenset({"cuda"}), frozenset({"cpu"}), frozenset({"cuda", "cp
 
 @dataclass(frozen=True, slots=True)
 class BenchCase:
-    """One row. ``parameters`` are enough to measure it again; ``key`` names it in records."""
+    """One case. ``parameters`` suffice to measure it again; ``key`` names it in records."""
 
     family: str
     variant: str
@@ -72,10 +72,12 @@ class BenchCase:
 
     @property
     def unit(self) -> str:
+        """Unit of the result: ``FLOP/s``, ``B/s``, ``s`` or ``1/s``."""
         return "1/s" if self.variant == "random-read" else FAMILIES[self.family][1]
 
 
 def product_case(dtype: str, m: int, n: int, k: int, on: frozenset[str], quick: bool = False) -> BenchCase:
+    """The case of one matrix product C[m, n] = A[m, k] B[k, n]."""
     return BenchCase("matmul", "product", dtype, {"m": m, "n": n, "k": k}, on, quick)
 
 
@@ -191,8 +193,8 @@ def calibration_cases(dtype: str, kind: str, n: int = CALIBRATION_PRODUCTS) -> t
 
 
 def select_cases(only: tuple[str, ...], *, quick: bool) -> tuple[BenchCase, ...]:
-    """The rows a person asked for: families, ``family-variant``, formats with a family (``matmul-bf16``), formats and
-    variants of any family (``bf16``, ``nccl``, ``pinned``) or whole keys.
+    """The cases that ``only`` names: families, ``family-variant``, formats with a family (``matmul-bf16``), formats and variants
+    of any family (``bf16``, ``nccl``, ``pinned``) or whole keys.
 
     Raises UnknownNameError for a word that names no row.
     """

@@ -1,5 +1,5 @@
-"""Is a number normal? What a device should deliver: its specification, the range the kernel model gives this very card,
-and what the records of this machine say.
+"""Expected range of a measurement: from the specification, from the kernel model of this device, and from the records of this
+machine.
 
 The range is the central 95 % of the prediction's own spread, which was measured on rows kept from its fit, and of what
 healthy cards of one kind differ by: the model has seen one card of a kind, under one version of the libraries. A healthy
@@ -30,6 +30,8 @@ Z95 = 1.959963984540054
 
 
 class Verdict(StrEnum):
+    """How a measurement compares with its expected range."""
+
     NORMAL = "normal"
     LOW = "low"
     HIGH = "high"
@@ -51,7 +53,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A record with what it is judged by. ``reason`` says why there is no expectation, or what stands beside a low one."""
+    """A record and its verdict. ``reason`` says why there is no expectation, or what explains a low rate."""
 
     case: BenchCase
     subject: Subject
@@ -74,13 +76,14 @@ class Judgement:
 
     @property
     def of_peak(self) -> float | None:
+        """Measured over the specified peak; None where there is none."""
         if self.expectation is None or self.expectation.peak is None or self.record.value is None:
             return None
         return self.record.value / self.expectation.peak
 
 
 def expectation(case: BenchCase, subject: Subject) -> tuple[Expectation | None, str]:
-    """What ``subject`` should deliver, or None and why nobody can say."""
+    """What ``subject`` should reach in ``case``; None and a reason where it is unknown."""
     if subject.slice:
         return None, "a slice of a card: the catalogue knows whole ones"
     try:
@@ -169,7 +172,7 @@ def _of_processor(case: BenchCase, c: Cpu, cores: int) -> tuple[Expectation | No
 
 
 def judge(case: BenchCase, subject: Subject, record: Record, earlier: Sequence[Record] = ()) -> Judgement:
-    """``record`` against the card's range and its own past."""
+    """Compare ``record`` with the expected range of its device and with earlier records."""
     found, reason = expectation(case, subject)
     past = sorted(r.value for r in earlier if r.value is not None and r.measurement == record.measurement)
     before = past[len(past) // 2] if past else None
@@ -186,7 +189,7 @@ def judge(case: BenchCase, subject: Subject, record: Record, earlier: Sequence[R
 
 
 def throttle_text(record: Record) -> str:
-    """What the driver said held the clocks while it ran, the longest first: ``SW_POWER_CAP 98 %``."""
+    """Reasons for which the clocks were reduced during the measurement, the longest first: ``SW_POWER_CAP 98 %``."""
     held = {k.removeprefix("event "): v for k, v in record.conditions.items() if k.startswith("event ")}
     events = [(float(share), name) for name, share in held.items() if isinstance(share, int | float)]
     said = [f"{name} {share:.0%}" for share, name in sorted(events, reverse=True)]

@@ -1,4 +1,5 @@
-"""Runs cases on subjects: each is made ready, warmed, checked, sampled until known well enough, and kept as it ends.
+"""Runs cases on subjects: each is prepared, warmed up, checked, sampled until its median is known well enough, and stored at
+once.
 
 One that fails is a record with its reason; an interruption keeps what was measured.
 """
@@ -43,8 +44,8 @@ class Limits:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a run so far. ``skipped`` are cases that do not exist here or took too long, with why; ``late`` those
-    there was no time for."""
+    """The results of a run. ``skipped``: cases that do not exist here or took too long, with the reason; ``late``: cases there
+    was no time for."""
 
     run: Run
     records: list[tuple[BenchCase, Subject, Record]] = field(default_factory=list[tuple[BenchCase, Subject, Record]])
@@ -54,21 +55,23 @@ class Outcome:
 
     @property
     def wrong(self) -> list[Record]:
-        """Answers outside their bound."""
+        """Records whose result was outside its error bound."""
         return [r for _, _, r in self.records if r.correct is False]
 
     @property
     def failed(self) -> list[Record]:
+        """Records of cases that failed."""
         return [r for _, _, r in self.records if r.failed is not None]
 
 
 def new_run(subjects: list[Subject], command: str, now_s: float) -> Run:
+    """The description of a run that starts now: machine, software and command."""
     machine, software = describe(subjects)
     return Run(uuid.uuid4().hex, now_s, machine_id(), machine, software, command)
 
 
 def prepare_case(case: BenchCase, subject: Subject) -> PreparedCase:
-    """The family's own maker, from the table."""
+    """Prepare a case with the maker of its family (:data:`~gpuwise.machine.bench.cases.FAMILIES`)."""
     module, _, name = FAMILIES[case.family][0].partition(":")
     make: PrepareCase = getattr(import_module(module), name)
     return make(case, subject)
@@ -85,7 +88,7 @@ def run_cases(
     clock: Callable[[], float] = time.monotonic,
     now: Callable[[], float] = time.time,
 ) -> Outcome:
-    """Every pair in turn, kept in ``store`` as each ends. Raises DataError when the store cannot be written."""
+    """Run every pair in turn and store each record as it ends. Raises DataError when the store cannot be written."""
     outcome = Outcome(run)
     if store is not None:
         store.start(run)

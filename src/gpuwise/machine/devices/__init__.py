@@ -1,1 +1,1 @@
-"""One seam to the hardware: every vendor's library, and a device that does not exist, answer in the same words."""
+"""One interface to the hardware: every vendor's library, and a scripted device, return the same readings."""

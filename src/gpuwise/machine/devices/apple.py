@@ -98,7 +98,7 @@ class AppleDevices:
         raise ReadingError("XIDs", "only NVIDIA's driver has them", vendor=VENDOR)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no handle is open."""
 
     def _check(self, index: int) -> None:
         if not 0 <= index < len(self._gpus):

@@ -1,4 +1,4 @@
-"""The seam: what a vendor's backend is asked. A backend raises only the errors of the tree in :mod:`gpuwise.errors`.
+"""The interface of a vendor's backend. A backend raises only errors of :mod:`gpuwise.errors`.
 
 ``open_devices`` (in :mod:`gpuwise.machine.devices.find`) opens those that are here.
 """
@@ -17,7 +17,7 @@ class Devices(Protocol):
     def vendor(self) -> str: ...
 
     def driver(self) -> Driver:
-        """The driver's versions."""
+        """Versions of the driver."""
         ...
 
     def identities(self) -> tuple[Identity, ...]:
@@ -43,5 +43,5 @@ class Devices(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the library; safe to call twice."""
+        """Release the library; safe to call twice."""
         ...

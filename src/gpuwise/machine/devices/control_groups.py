@@ -1,4 +1,4 @@
-"""Control groups of Linux, versions 1 and 2: what a process's own allows it, and the container a group is of.
+"""Control groups of Linux, versions 1 and 2: limits of a process, and the container that a group belongs to.
 
 Files are read by a function given (path -> text, None where it cannot be read), so that a real tree, a folder that stands
 for one and a scripted machine are asked by the same rules.

@@ -22,7 +22,7 @@ servers give numbers only."""
 
 @dataclass(frozen=True, slots=True)
 class CpuReading:
-    """What Linux tells of its processors; None with a reason in ``unknown``."""
+    """What Linux reports about its processors; None with a reason in ``unknown``."""
 
     model: str | None
     vendor: str | None
@@ -114,7 +114,7 @@ def usable_cores(root: Path = Path("/"), *, affinity: int | None = None) -> int:
 
 
 def processor_name(root: Path = Path("/")) -> str | None:
-    """As the system names the processor; None where it does not."""
+    """The processor's name as the system reports it; None where it does not."""
     named = _model(_cpuinfo(root))
     return " ".join(named.split()) if named else None
 

@@ -1,4 +1,4 @@
-"""What the backends that read the kernel's files share: which cards there are, those that are gone, what nobody can be asked."""
+"""Shared by the backends that read the kernel's files: list of devices, lost devices, readings that need root."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DrmDevices:
         raise ReadingError("XIDs", "only NVIDIA's driver has them", vendor=self.vendor)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no handle is open."""
 
     def _card(self, index: int) -> DrmCard:
         if not 0 <= index < len(self._cards):

@@ -1,4 +1,4 @@
-"""The devices of this machine: every vendor's that answers, and why the others do not."""
+"""Finds the devices of this machine, of every vendor whose library answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BACKENDS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class DeviceSearch:
-    """What was opened, and what answered with an error that a person should know of."""
+    """The backends that were opened, and the errors of those that were not."""
 
     backends: tuple[Devices, ...]
     failed: Mapping[str, DeviceError]

@@ -1,4 +1,4 @@
-"""The processor's memory, as Linux tells it."""
+"""Main memory as Linux reports it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuwise.units import KIB
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Bytes; None: not told."""
+    """Bytes; None where not reported."""
 
     total_bytes: int | None = None
     available_bytes: int | None = None

@@ -1,4 +1,4 @@
-"""Devices that do not exist: they play a script, so that every command and screen runs anywhere.
+"""Scripted devices, so that every command and screen runs on any machine.
 
 A script is a function of time, :data:`Script`: seconds since the start -> what changes of each :class:`Sample` and
 :class:`Health`. Without one, each card idles at its specification.
@@ -40,7 +40,7 @@ class NullCard:
 
 
 class NullDevices:
-    """Scripted cards behind the seam. ``clock`` gives seconds; it is the caller's in tests."""
+    """Scripted devices behind the interface of a backend. ``clock`` returns seconds; tests pass their own."""
 
     vendor = "null"
 
@@ -96,7 +96,7 @@ class NullDevices:
         return None
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no handle is open."""
 
     def _card(self, index: int) -> NullCard:
         if not 0 <= index < len(self._cards):

@@ -1,4 +1,4 @@
-"""What a device says of itself. SI units; a reading that is not there is None, and ``unknown`` says why.
+"""Readings of a device, in SI units. A reading that is missing is None, and ``unknown`` has the reason.
 
 :class:`Identity` is read once, :class:`Sample` at every refresh, :class:`Health` now and then (its readings are slow or
 seldom change). A reading is never guessed: 0 means that the device said 0.
@@ -57,7 +57,7 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What does not change while a device is in its slot."""
+    """Properties of a device that do not change."""
 
     vendor: str
     index: int

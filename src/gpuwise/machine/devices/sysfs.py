@@ -1,4 +1,4 @@
-"""Graphics devices as Linux shows them under ``/sys/class/drm``: which there are, and reading their small files."""
+"""Graphics devices under ``/sys/class/drm`` of Linux, and their small files."""
 
 from __future__ import annotations
 

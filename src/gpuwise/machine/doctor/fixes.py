@@ -26,7 +26,7 @@ _COMPANIONS = ("torchvision", "torchaudio")
 
 
 def os_family(machine: Machine) -> OsCommands | None:
-    """How this distribution does things; None where the facts know it not."""
+    """The commands of this distribution's family; None where it is unknown."""
     return os_commands_for(machine.system.ids)
 
 
@@ -46,7 +46,7 @@ def branch_for(machine: Machine) -> int:
 
 
 def needs_closed_modules(machine: Machine) -> bool:
-    """A card here runs only with NVIDIA's own modules."""
+    """Whether a GPU here runs only with NVIDIA's proprietary modules."""
     return any(g.kernel_modules == "proprietary" for g in generations_here(machine))
 
 
@@ -68,7 +68,7 @@ def install_driver(machine: Machine, *, what: str = "Install NVIDIA's driver") -
 
 
 def windows_driver(branch: int) -> Fix:
-    """WSL takes its driver from Windows."""
+    """Fixes for the Windows driver, which WSL uses."""
     return Fix(
         f"Install NVIDIA's driver in Windows (branch {branch} or newer, from https://www.nvidia.com/drivers), then in PowerShell",
         ("wsl --update", "wsl --shutdown"),
@@ -84,7 +84,7 @@ def fill_commands(machine: Machine, commands: Iterable[str], branch: int) -> tup
 
 
 def pip(machine: Machine) -> str:
-    """How packages are installed for the interpreter that was looked at."""
+    """The pip command of the interpreter that was examined."""
     python = machine.python
     if python is None:
         return "python -m pip"
@@ -128,12 +128,12 @@ def driver_number(machine: Machine) -> Version | None:
 
 
 def windows_numbers(machine: Machine) -> bool:
-    """The driver is numbered as Windows does: there, and in WSL."""
+    """Whether the driver is numbered as on Windows: there and in WSL."""
     return machine.system.platform == "win32" or machine.system.wsl is not None
 
 
 def capabilities_here(machine: Machine) -> tuple[Capability, ...]:
-    """Of NVIDIA's cards that answer, each once."""
+    """Compute capabilities of NVIDIA's devices that answer, each once."""
     found = (c.identity.compute_capability for c in machine.nvidia_cards)
     return tuple(dict.fromkeys(c for c in found if c is not None))
 

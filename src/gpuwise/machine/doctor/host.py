@@ -1,4 +1,4 @@
-"""What the doctor may touch of a machine: files, links, commands with a time limit, the environment. Nothing is changed.
+"""The doctor's access to a machine: files, links, commands with a time limit, the environment. Nothing is changed.
 
 Everything a probe reads goes through a :class:`Host`, so that a machine with a fault is a few lines of data
 (:class:`ScriptedHost`). No method raises on what a machine holds: an unreadable file is None, a command that is not there
@@ -26,7 +26,7 @@ MOST_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What a command gave."""
+    """The result of a command."""
 
     status: int | None
     """Exit status, minus the signal that ended it; None when it was not there or did not end in time."""
@@ -40,7 +40,7 @@ NOT_THERE = CommandResult(None)
 
 
 class Host(Protocol):
-    """The machine as the doctor reads it."""
+    """Read access to a machine."""
 
     @property
     def environment(self) -> Mapping[str, str]: ...
@@ -92,7 +92,7 @@ class Host(Protocol):
 
 
 class LocalHost:
-    """This machine."""
+    """The machine this process runs on."""
 
     @property
     def environment(self) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""What was found on a machine: one frozen :class:`Machine`, which the checks read and nothing else does.
+"""One frozen :class:`Machine` with everything the probes read; the checks read nothing else.
 
 None and empty mean that a thing is not there or could not be asked; no field is guessed. Bytes, watts, seconds.
 """
@@ -17,7 +17,7 @@ NVIDIA, AMD, INTEL = "10de", "1002", "8086"
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """The operating system and what it runs in."""
+    """The operating system and its environment (WSL, container)."""
 
     platform: str
     """``linux``, ``darwin`` or ``win32``."""
@@ -77,7 +77,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Modules:
-    """NVIDIA's kernel side."""
+    """NVIDIA's kernel modules and libraries."""
 
     loaded: tuple[str, ...] = ()
     """Of nvidia, nvidia_uvm, nouveau, amdgpu, ... what /proc/modules lists."""
@@ -94,7 +94,7 @@ class Modules:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One device behind the seam. A reading that failed is None."""
+    """One device as its backend reports it. A reading that failed is None."""
 
     identity: Identity
     sample: Sample | None = None
@@ -115,7 +115,7 @@ class Vendor:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A vendor's library that is here and does not work."""
+    """The error of a vendor's library that is installed and does not work."""
 
     vendor: str
     kind: str
@@ -140,7 +140,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """The interpreter whose packages are looked at."""
+    """The interpreter whose packages are examined."""
 
     path: str
     version: tuple[int, ...] = ()
@@ -158,7 +158,7 @@ class Python:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """What a framework said of itself, asked in a process of its own."""
+    """The report of one framework, asked in its own process."""
 
     name: str
     """``torch``, ``tensorflow``, ``jax`` or ``cupy``."""
@@ -178,11 +178,12 @@ class Framework:
 
     @property
     def architectures(self) -> tuple[str, ...]:
+        """GPU architectures it was compiled for."""
         return tuple(self.answer.get("architectures") or ())
 
     @property
     def available(self) -> bool | None:
-        """It sees a GPU; None when it did not come so far."""
+        """Whether it sees a GPU; None when it did not get so far."""
         return self.answer.get("available")
 
     @property
@@ -203,7 +204,7 @@ class Toolkit:
 
 @dataclass(frozen=True, slots=True)
 class Docker:
-    """What is here to run containers with."""
+    """Docker and NVIDIA's container toolkit."""
 
     path: str | None = None
     runtimes: tuple[str, ...] = ()
@@ -215,7 +216,7 @@ class Docker:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What jobs on this machine live on."""
+    """Resources of the host that jobs need."""
 
     cpus: int | None = None
     cpu_quota: float | None = None
@@ -237,7 +238,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Everything the doctor found."""
+    """Everything the probes read."""
 
     system: System
     pci: tuple[PciCard, ...] = ()
@@ -271,15 +272,19 @@ class Machine:
     """How many GPUs a person says should be here."""
 
     def vendor(self, name: str) -> Vendor | None:
+        """The devices of a vendor; None where there are none."""
         return next((v for v in self.vendors if v.vendor == name), None)
 
     def refusal(self, name: str) -> Refusal | None:
+        """The error of a vendor's library; None where there is none."""
         return next((r for r in self.refusals if r.vendor == name), None)
 
     def framework(self, name: str) -> Framework | None:
+        """The report of a framework; None where it is not installed."""
         return next((f for f in self.frameworks if f.name == name), None)
 
     def pci_of(self, vendor: str) -> tuple[PciCard, ...]:
+        """The PCI devices of a vendor."""
         return tuple(c for c in self.pci if c.vendor == vendor)
 
     @property
@@ -301,5 +306,5 @@ class Machine:
 
     @property
     def means_nvidia(self) -> bool:
-        """An NVIDIA GPU is here, or should be."""
+        """Whether an NVIDIA GPU is here, or should be."""
         return bool(self.nvidia_cards or self.pci_of(NVIDIA) or self.refusal("nvidia"))

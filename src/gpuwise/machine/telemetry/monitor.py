@@ -1,4 +1,4 @@
-"""The monitor: asks every card at each refresh, joins what the slow thread and the operating system know, keeps the history.
+"""The monitor: reads every device at each refresh, adds the slow readings and those of the operating system, keeps the history.
 
 >>> with Monitor() as monitor:                     # doctest: +SKIP
 ...     frame = monitor.refresh()
@@ -34,7 +34,7 @@ SHORTEST_SETTLE_S = 0.2
 
 
 class Source(Protocol):
-    """What gives frames: :class:`Monitor`, or a recording played again."""
+    """A source of frames: :class:`Monitor`, or the replay of a recording."""
 
     @property
     def history(self) -> History: ...
@@ -44,7 +44,7 @@ class Source(Protocol):
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What a person should know beside the frames: that the disk is full, that an alert went off."""
+        """Messages beside the frames: a full disk, an alert."""
         ...
 
     def refresh(self) -> Frame: ...
@@ -133,7 +133,7 @@ class Monitor:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Nothing: what is wrong is in the frames."""
+        """Empty: problems are in the frames."""
         return ()
 
     @property
@@ -142,7 +142,7 @@ class Monitor:
         return bool(self._cards)
 
     def refresh(self) -> Frame:
-        """Ask every card now. Never raises for what a device does: a lost card is a card in the frame."""
+        """Read every device now. Never raises for a device error: a lost device is a card of the frame."""
         now_s = self._clock()
         if not self._cards and now_s - self._looked_s >= LOOK_AGAIN_S:
             self._look()

@@ -1,4 +1,4 @@
-"""What a person sets for a watch: prices, and how a screen shows it. Values only."""
+"""Options of a watch: prices and how the screen shows it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuwise.units import HOUR_S, J_PER_KWH
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What power and time cost. Unset is None, and then nothing is said of it."""
+    """Prices of power and time; None is not set."""
 
     usd_per_kwh: float | None = None
     usd_per_hour: float | None = None
@@ -25,7 +25,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What the cards cost now and have cost since the watch began; None: not set, or the power is unknown."""
+    """Cost of the devices now and since the watch began; None where no price is set or the power is unknown."""
 
     power_w: float | None = None
     energy_j: float | None = None
@@ -63,7 +63,7 @@ def spending(prices: Prices, cards: tuple[Card, ...], watched_s: float) -> Spend
 
 @dataclass(frozen=True, slots=True)
 class ScreenOptions:
-    """What the command line says to the screen."""
+    """Options of the screen, from the command line."""
 
     interval_s: float = 1.0
     prices: Prices = field(default_factory=Prices)

@@ -20,7 +20,7 @@ REASON_BITS: tuple[tuple[str, int], ...] = tuple((str(r.name), int(r)) for r in 
 
 @dataclass(frozen=True, slots=True)
 class HealthRates:
-    """What the last two health readings say together."""
+    """Rates from the last two health readings."""
 
     nvlink_sent_bytes_per_s: float | None = None
     nvlink_received_bytes_per_s: float | None = None

@@ -1,4 +1,4 @@
-"""The slow readings, off the refresh path: one thread reads the health of one card after another, spread over a period.
+"""The slow readings, read by one thread spread over a period, so that a refresh does not wait for them.
 
 The driver measures PCIe traffic over 20 ms and row-remapping takes longer still; eight cards read at a refresh would hold it up
 for a third of a second.
@@ -24,7 +24,7 @@ N_XIDS = 64
 
 @dataclass(frozen=True, slots=True)
 class SlowReading:
-    """What is known of one card's health."""
+    """The latest health of one device."""
 
     health: Health | None
     error: str | None

@@ -1,4 +1,4 @@
-"""What else happens with each frame: recording, logging, exporting, alerts. None of it can hold up or end the watch.
+"""Sinks of frames: recording, logging, exporting, alerts. None of them can delay or end the watch.
 
 :class:`Tap` is a :class:`~gpuwise.machine.telemetry.monitor.Source` like the one it wraps, so that a screen knows of none of it.
 """
@@ -22,11 +22,11 @@ CLOSING_S = 10.0
 
 
 class Sink(Protocol):
-    """Takes every frame with its causes."""
+    """Receives every frame with its causes."""
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What a person should know now; empty when all is well."""
+        """Messages for the user; empty when there is no problem."""
         ...
 
     def write(self, frame: Frame, causes: tuple[Cause, ...]) -> None:
@@ -39,7 +39,7 @@ class Sink(Protocol):
 
 
 class Tap:
-    """A source that gives each frame to sinks on its way."""
+    """A source that passes each frame to sinks."""
 
     def __init__(self, source: Source, sinks: Sequence[Sink]) -> None:
         self.source, self.sinks = source, tuple(sinks)
@@ -47,15 +47,17 @@ class Tap:
 
     @property
     def history(self) -> History:
+        """The history of the source."""
         return self.source.history
 
     @property
     def interval_s(self) -> float:
+        """The interval of the source."""
         return self.source.interval_s
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Of the source and of every sink."""
+        """Those of the source and of every sink."""
         return (*self.source.notices, *(n for s in self.sinks for n in s.notices))
 
     def refresh(self) -> Frame:
@@ -65,7 +67,7 @@ class Tap:
         return frame
 
     def offer(self, frame: Frame) -> tuple[Cause, ...]:
-        """Give the sinks a frame that was taken another way; its causes."""
+        """Pass a frame to the sinks; returns its causes."""
         causes = self.source.causes(frame)
         self._last = (frame, causes)
         for sink in self.sinks:
@@ -79,7 +81,7 @@ class Tap:
         return self.source.causes(frame)
 
     def final_notices(self) -> tuple[str, ...]:
-        """After closing: what did not get where it was to go."""
+        """After closing: what could not be written."""
         return tuple(n for s in self.sinks if not getattr(s, "rings", False) for n in s.notices)
 
     def close(self) -> None:
@@ -90,7 +92,7 @@ class Tap:
 
 
 class InThread:
-    """A sink that works in a thread of its own: a slow disk does not hold up the refresh."""
+    """A sink that runs in its own thread, so that a slow disk does not delay the refresh."""
 
     def __init__(self, sink: Sink, size: int = N_WAITING) -> None:
         self._sink, self._dropped = sink, 0
@@ -105,14 +107,14 @@ class InThread:
         return (*self._sink.notices, *dropped)
 
     def write(self, frame: Frame, causes: tuple[Cause, ...]) -> None:
-        """Leave the frame to the thread; when it is far behind, the frame is counted as lost."""
+        """Queue the frame; a frame that finds the queue full is counted as lost."""
         try:
             self._waiting.put_nowait((frame, causes))
         except queue.Full:
             self._dropped += 1
 
     def close(self) -> None:
-        """Let the thread finish what waits, then close the sink: that may take its time, unlike a disk that hangs."""
+        """Write what is queued, then close the sink."""
         if self._closed:
             return
         self._closed = True

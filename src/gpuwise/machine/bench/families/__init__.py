@@ -1,1 +1,1 @@
-"""What ``gpuwise bench`` measures, one module a family."""
+"""The families of ``gpuwise bench``, one module each."""

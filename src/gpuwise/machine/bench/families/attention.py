@@ -23,7 +23,7 @@ CHECKED_HEADS, CHECKED_QUERIES = 4, 8
 
 
 def make_attention(case: BenchCase, subject: Subject) -> PreparedCase:
-    """Attention ready to be timed. Raises NotHereError without PyTorch or the format."""
+    """Prepare an attention case. Raises NotHereError without PyTorch or the format."""
     if not has_torch():
         raise NotHereError("attention is measured with PyTorch", hint="pip install 'gpuwise[torch]'")
     import torch

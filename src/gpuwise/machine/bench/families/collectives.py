@@ -29,7 +29,7 @@ SAMPLES = 24
 
 
 def make_collective(case: BenchCase, subject: Subject) -> PreparedCase:
-    """All-reduce ready to be sampled: the processes run once, and their samples are played back. Raises NotHereError."""
+    """Prepare an all-reduce: the processes run once, and their samples are returned one by one. Raises NotHereError."""
     if not has_torch():
         raise NotHereError("collectives are PyTorch's", hint="pip install 'gpuwise[torch]'")
     import torch

@@ -1,4 +1,4 @@
-"""What the host needs to issue one small operation: one at a time, and replayed from a CUDA graph."""
+"""Time the host needs to launch one small kernel: singly, and replayed from a CUDA graph."""
 
 # pyright: basic
 from __future__ import annotations

@@ -25,7 +25,7 @@ LEAST_CAPABILITY = {"fp8": (8, 9), "tf32": (8, 0), "bf16": (8, 0), "int8": (7, 5
 
 
 def make_product(case: BenchCase, subject: Subject) -> PreparedCase:
-    """The product ready to be timed. Raises NotHereError where the device or PyTorch has no such product."""
+    """Prepare a matrix product. Raises NotHereError where the device or PyTorch has no such product."""
     m, n, k = (int(case.parameters[side]) for side in ("m", "n", "k"))
     if not has_torch():
         return _numpy_product(case.dtype, m, n, k)

@@ -14,7 +14,7 @@ SCALE = 3.0
 
 
 def make_stream(case: BenchCase, subject: Subject) -> PreparedCase:
-    """Arrays of ``bytes`` each, ready to be streamed."""
+    """Prepare a copy or triad of arrays of ``bytes`` each."""
     size = int(case.parameters["bytes"])
     if not has_torch():
         return _numpy_stream(case.variant, size)

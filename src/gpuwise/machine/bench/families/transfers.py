@@ -13,7 +13,7 @@ SAMPLE_S = 0.004
 
 
 def make_transfer(case: BenchCase, subject: Subject) -> PreparedCase:
-    """``h2d-pinned`` and its kin of ``bytes``."""
+    """Prepare a copy of ``bytes`` between host and device (``h2d-pinned``, ``d2h-pageable`` ...)."""
     import torch
 
     size = int(case.parameters["bytes"])
@@ -31,7 +31,7 @@ def make_transfer(case: BenchCase, subject: Subject) -> PreparedCase:
 
 
 def make_peer(case: BenchCase, subject: Subject) -> PreparedCase:
-    """From this GPU to the next one, going round. Raises NotHereError where there is one only."""
+    """Prepare a copy from this GPU to the next one, cyclically. Raises NotHereError with one GPU only."""
     import torch
 
     count = torch.cuda.device_count()

@@ -1,1 +1,1 @@
-"""``gpuwise validate --local``: real runs on this machine beside their prediction."""
+"""``gpuwise validate --local``: real training steps on this machine against their prediction."""

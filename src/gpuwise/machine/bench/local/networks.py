@@ -71,14 +71,17 @@ class _UNet(nn.Module):
 
 
 def lstm() -> nn.Module:
+    """A language model of LSTM layers."""
     return _LstmLanguageModel()
 
 
 def transformer() -> nn.Module:
+    """A language model of ``torch.nn.TransformerEncoder``."""
     return _TransformerLanguageModel()
 
 
 def unet() -> nn.Module:
+    """A U-Net."""
     return _UNet()
 
 

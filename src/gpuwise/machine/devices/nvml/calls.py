@@ -45,6 +45,8 @@ ELSEWHERE = ("/usr/lib/wsl/lib/libnvidia-ml.so.1", "/run/opengl-driver/lib/libnv
 
 
 class Utilization(Structure):
+    """nvmlUtilization_t."""
+
     _fields_ = (("gpu", c_uint), ("memory", c_uint))
 
 
@@ -151,7 +153,7 @@ class Library:
         self._started = True
 
     def stop(self) -> None:
-        """Let go of it, whatever it answers."""
+        """Shut it down; its return code is ignored."""
         if self._started:
             self._started = False
             try:
@@ -160,19 +162,19 @@ class Library:
                 return
 
     def unsigned(self, name: str, *arguments: Any) -> int:
-        """The answer of a function whose last argument is ``unsigned int *``."""
+        """The result of a function whose last argument is ``unsigned int *``."""
         out = c_uint()
         self._call(name, *arguments, byref(out))
         return out.value
 
     def long(self, name: str, *arguments: Any) -> int:
-        """The same, of ``unsigned long long *``."""
+        """The result of a function whose last argument is ``unsigned long long *``."""
         out = c_ulonglong()
         self._call(name, *arguments, byref(out))
         return out.value
 
     def signed(self, name: str, *arguments: Any) -> int:
-        """The same, of ``int *``."""
+        """The result of a function whose last argument is ``int *``."""
         out = c_int()
         self._call(name, *arguments, byref(out))
         return out.value
@@ -184,6 +186,7 @@ class Library:
         return first.value, second.value
 
     def four(self, name: str, *arguments: Any) -> tuple[int, int, int, int]:
+        """The results of a function with four ``unsigned int *`` at its end."""
         a, b, c, d = c_uint(), c_uint(), c_uint(), c_uint()
         self._call(name, *arguments, byref(a), byref(b), byref(c), byref(d))
         return a.value, b.value, c.value, d.value
@@ -195,6 +198,7 @@ class Library:
         return out.value.decode("utf-8", "replace")
 
     def handle(self, name: str, *arguments: Any) -> Handle:
+        """The result of a function whose last argument is a pointer to a handle."""
         out = c_void_p()
         self._call(name, *arguments, byref(out))
         return out
@@ -218,6 +222,7 @@ class Library:
         return out.total, out.used
 
     def pci_bus_id(self, device: Handle) -> str:
+        """The bus id of a device."""
         out = PciInfo()
         self._call("nvmlDeviceGetPciInfo_v3", device, byref(out))
         return f"{out.domain:08x}:{out.bus:02x}:{out.device:02x}.0"
@@ -280,7 +285,7 @@ class Library:
         return out
 
     def do(self, name: str, *arguments: Any) -> None:
-        """A function without an answer."""
+        """Call a function without a result."""
         self._call(name, *arguments)
 
     def _call(self, name: str, *arguments: Any) -> None:

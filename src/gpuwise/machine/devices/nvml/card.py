@@ -1,4 +1,4 @@
-"""One NVML device over its life: its handle, and what it was found not to support."""
+"""State of one NVML device: its handle, and the readings it was found not to support."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class NvmlCard:
-    """The handle is None while the device is away."""
+    """One device. Its handle is None while the device is lost."""
 
     index: int
     handle: Handle | None = None
@@ -32,7 +32,7 @@ class NvmlCard:
     """The driver's clock at the last use of processes."""
 
     def forget(self) -> None:
-        """The device went away: what it supports is asked anew when it is back."""
+        """Reset after the device was lost: what it supports is asked again when it is back."""
         self.handle = None
         self.lasting = {}
         self.skipped = set()
@@ -78,6 +78,7 @@ class Reader:
             self.unknown(reading, reason_of(code), lasting=code in LASTING_CODES)
 
     def unknown(self, reading: str, reason: str, *, lasting: bool = False) -> None:
+        """Note why a reading is None."""
         if lasting:
             # a new dict: samples taken before hold the old one
             self._lasting = self._card.lasting[self._kind] = {**self._lasting, reading: reason}
@@ -85,23 +86,25 @@ class Reader:
             self._transient = {**(self._transient or {}), reading: reason}
 
     def same(self, of: str, *others: str) -> None:
-        """What one question answers together is missing together."""
+        """Note one reason for readings that come from one call."""
         reason = self.reasons.get(of, reason_of(self.last_code))
         for other in others:
             self.unknown(other, reason, lasting=of in self._lasting)
 
     def known_missing(self, reading: str) -> bool:
-        """It is not worth asking."""
+        """Whether a reading is known not to be supported."""
         return reading in self._lasting
 
     def skip(self, question: str) -> None:
-        """Do not ask in this way again; another way gives the reading."""
+        """Stop asking in this way; the reading comes from another call."""
         self._card.skipped.add(question)
 
     def skip_field(self, number: int) -> None:
+        """Stop asking for a field."""
         self.skip(f"field {number}")
 
     def is_skipped(self, question: str) -> bool:
+        """Whether a call or field is not to be asked."""
         return question in self._card.skipped
 
     @property

@@ -1,4 +1,4 @@
-"""NVML's return codes in our words: which error each is, and why a reading is not there."""
+"""NVML's return codes: the error each one is, and the reason it gives for a missing reading."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _BLOCKED = (
 
 
 class Refused(Exception):
-    """A call of the library gave something else than success."""
+    """A call of the library returned something other than success."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -81,7 +81,7 @@ def reason_of(code: int) -> str:
 
 
 def is_out_of_reach(code: int) -> bool:
-    """The driver or the library is the trouble, not one reading."""
+    """Whether the code is about the driver or library as a whole rather than one reading."""
     return code in GONE_CODES or code in (LIBRARY_NOT_FOUND, OPERATING_SYSTEM)
 
 

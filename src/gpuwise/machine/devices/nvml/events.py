@@ -1,4 +1,4 @@
-"""Waiting for the errors that the driver reports."""
+"""Waits for errors (XIDs) that the driver reports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class XidWatch:
 
     @contextmanager
     def paused(self) -> Generator[None, None, None]:
-        """Nobody waits while the library is stopped; the set is made anew afterwards."""
+        """Context in which nothing waits, for stopping the library; the event set is made again afterwards."""
         with self._lock:
             self._free()
             yield

@@ -1,4 +1,4 @@
-"""The slow and seldom changing readings of one NVML device, and how devices reach each other."""
+"""The slow readings of one NVML device, and the links between devices."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SWITCH = 2
 
 
 def read_health(read: Reader, card: NvmlCard) -> Health:
-    """Takes the driver some 50 ms. Raises Refused when the device or the driver is away."""
+    """The slow readings of one device, about 50 ms. Raises Refused when the device or the driver is away."""
     library, device = read.library, read.handle
     held, recovery = _fields(read)
     ecc = {

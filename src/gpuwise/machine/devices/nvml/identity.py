@@ -1,4 +1,4 @@
-"""What does not change while an NVML device is in its slot."""
+"""Properties of an NVML device that do not change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ENABLED = 1
 
 
 def read_identity(read: Reader, card: NvmlCard, root: Path) -> Identity:
-    """Raises Refused when the device or the driver is away."""
+    """The identity of one device. Raises Refused when the device or the driver is away."""
     library, device = read.library, read.handle
     name = read("name", library.text, "nvmlDeviceGetName", device)
     if name is not None:

@@ -1,4 +1,4 @@
-"""Checks of the cards themselves: lost, in need of a reset, worn memory, held back, on a narrow link, without instances."""
+"""Checks of the devices: lost, in need of a reset, memory errors, reduced clocks, narrow links, missing MIG instances."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMI = "nvidia-smi  # lists every card"
 
 
 def silent_devices(m: Machine) -> Iterator[Finding]:
-    """A library that is here and refuses for a reason no other check knows."""
+    """A vendor's library that is installed and fails for a reason that no other check names."""
     for refusal in m.refusals:
         if refusal.kind == "DriverMismatchError" or (m.system.wsl and not m.nodes):
             continue
@@ -48,7 +48,7 @@ def silent_devices(m: Machine) -> Iterator[Finding]:
 
 
 def lost_devices(m: Machine) -> Iterator[Finding]:
-    """Cards that fell off the bus, by their state or by the kernel's log."""
+    """Devices that fell off the bus, by their state or by the kernel's log."""
     fallen = [x for x in m.xids if x.code == FALLEN_OFF]
     gone = [
         c
@@ -84,7 +84,7 @@ def lost_devices(m: Machine) -> Iterator[Finding]:
 
 
 def unreachable_devices(m: Machine) -> Iterator[Finding]:
-    """A card whose driver went away or does not answer."""
+    """Devices whose driver does not answer."""
     for c in m.cards:
         if c.sample and c.sample.state is State.UNREACHABLE:
             yield Finding(
@@ -107,7 +107,7 @@ def unreachable_devices(m: Machine) -> Iterator[Finding]:
 
 
 def recovery(m: Machine) -> Iterator[Finding]:
-    """What the driver itself asks for."""
+    """The recovery action that the driver itself asks for."""
     for c in m.nvidia_cards:
         action = c.health.recovery_action if c.health else None
         if not action or action == "none":
@@ -193,7 +193,7 @@ def memory(m: Machine) -> Iterator[Finding]:
 
 
 def clock_limits(m: Machine) -> Iterator[Finding]:
-    """Clocks held down now by heat or by the power supply, and a power limit somebody lowered."""
+    """Clocks reduced now by heat or power supply, and a lowered power limit."""
     for c in m.cards:
         s, i = c.sample, c.identity.index
         if s is None:
@@ -271,7 +271,7 @@ def _capped(c: Card) -> Iterator[Finding]:
 
 
 def link(m: Machine) -> Iterator[Finding]:
-    """PCIe lanes that are missing; the generation only of a card at work, since idle cards lower it."""
+    """Missing PCIe lanes; a low PCIe generation only on a busy device, since idle ones lower it."""
     for c in m.cards:
         s, best, i = c.sample, c.identity, c.identity.index
         if s is None:
@@ -309,7 +309,7 @@ def link(m: Machine) -> Iterator[Finding]:
 
 
 def instances(m: Machine) -> Iterator[Finding]:
-    """MIG switched on and nothing made of it."""
+    """MIG is on and there are no instances."""
     empty = [i for i, n in m.mig_instances.items() if n == 0]
     if not empty:
         return
@@ -338,7 +338,7 @@ def instances(m: Machine) -> Iterator[Finding]:
 
 
 def missing_devices(m: Machine) -> Iterator[Finding]:
-    """Fewer GPUs than a person says there should be."""
+    """Fewer GPUs than the user expects."""
     n = len([c for c in m.cards if not (c.sample and c.sample.state is State.LOST)])
     if m.wanted_gpus is None or n >= m.wanted_gpus:
         return

@@ -1,4 +1,4 @@
-"""Checks of what stands between a healthy driver and a program: containers and environment variables."""
+"""Checks of containers and environment variables, between a working driver and a program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NONE = ("", "-1", "none", "void", "NoDevFiles")
 
 
 def no_gpu(m: Machine) -> Iterator[Finding]:
-    """A container that was given no GPU."""
+    """A container that was started without a GPU."""
     kind = m.system.container
     if not kind or m.system.wsl or m.nvidia_cards or any(n.path.startswith("/dev/nvidia") for n in m.nodes):
         return
@@ -65,7 +65,7 @@ def _start_with_gpu(m: Machine, kind: str) -> tuple[Fix, ...]:
 
 
 def lost_gpu(m: Machine) -> Iterator[Finding]:
-    """A running container whose GPU was taken from it."""
+    """A running container that lost access to its GPU."""
     if not m.system.container or m.nvidia_cards:
         return
     shut = [n for n in m.nodes if n.path.startswith("/dev/nvidia") and n.problem not in (None, "missing")]
@@ -152,7 +152,7 @@ def shared_memory(m: Machine) -> Iterator[Finding]:
 
 
 def docker(m: Machine) -> Iterator[Finding]:
-    """Docker beside a working GPU."""
+    """Docker on a machine with a working GPU."""
     if m.system.container or not m.docker.path or not m.nvidia_cards:
         return
     family = fixes.os_family(m)
@@ -239,7 +239,7 @@ def _first_wrong(m: Machine, asked: list[str]) -> int | None:
 
 
 def left_over_settings(m: Machine) -> Iterator[Finding]:
-    """Settings for hunting a fault that make everything slow when they stay."""
+    """Debugging variables that slow everything down."""
     env = m.environment
     slow = (
         (

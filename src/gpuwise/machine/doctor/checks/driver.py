@@ -15,7 +15,7 @@ SMI = "nvidia-smi  # lists the GPU and the driver's version"
 
 
 def wsl(m: Machine) -> Iterator[Finding]:
-    """Windows' subsystem for Linux: the version, the door to the GPU, a Linux driver in the way."""
+    """Windows Subsystem for Linux: its version, GPU access, and a Linux driver that is in the way."""
     if m.system.wsl == 1:
         yield Finding(
             "wsl1",
@@ -111,7 +111,7 @@ def mismatch(m: Machine) -> Iterator[Finding]:
 
 
 def not_loaded(m: Machine) -> Iterator[Finding]:
-    """An NVIDIA card on the bus, and no module of NVIDIA's in the kernel: why."""
+    """An NVIDIA GPU on the bus and no NVIDIA module in the kernel, with the reason."""
     cards = [c for c in m.pci_of(NVIDIA) if c.kernel_driver != "vfio-pci"]
     if not cards or m.system.container or m.system.wsl or m.nvidia_cards or "nvidia" in m.modules.loaded or m.modules.version:
         return
@@ -225,7 +225,7 @@ def _secure_boot(m: Machine, evidence: tuple[str, ...], hides: tuple[str, ...]) 
 
 
 def card_not_served(m: Machine) -> Iterator[Finding]:
-    """The module is loaded and leaves a card of the bus out: too old for the driver, too new, or the wrong flavour."""
+    """The module is loaded and does not serve a GPU: too old for the driver, too new, or the wrong kind of module."""
     if m.system.container or m.system.wsl or "nvidia" not in m.modules.loaded or (m.refusal("nvidia") and not m.pci_of(NVIDIA)):
         return
     cards = [c for c in m.pci_of(NVIDIA) if c.kernel_driver != "vfio-pci"]
@@ -296,7 +296,7 @@ def _flavour(m: Machine, card: PciCard, logged: list[str], severity: Severity, w
 
 
 def reserved_cards(m: Machine) -> Iterator[Finding]:
-    """Cards set aside for virtual machines."""
+    """GPUs bound to the driver for virtual machines."""
     held = [c for c in m.pci_of(NVIDIA) if c.kernel_driver == "vfio-pci"]
     if held and not m.nvidia_cards and len(held) == len(m.pci_of(NVIDIA)) and not m.system.container:
         yield Finding(

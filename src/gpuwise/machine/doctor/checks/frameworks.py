@@ -1,4 +1,4 @@
-"""Checks of what each framework said of itself: it hangs, crashes, does not import, sees no GPU, or computes wrongly."""
+"""Checks of the report of each framework: it hangs, crashes, does not import, sees no GPU, or computes wrongly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX", "cupy": "
 
 
 def broken_frameworks(m: Machine) -> Iterator[Finding]:
-    """A framework that did not come to its end."""
+    """A framework that hangs, crashes or does not import."""
     for f in m.frameworks:
         if f.outcome not in ("hang", "crash", "error"):
             continue
@@ -68,7 +68,7 @@ def broken_frameworks(m: Machine) -> Iterator[Finding]:
 
 
 def sees_none(m: Machine) -> Iterator[Finding]:
-    """A framework built for GPUs that finds none, where the driver has some: the cause that no other check named."""
+    """A framework built for GPUs that finds none although the driver has some, where no other check names the cause."""
     for f in m.frameworks:
         if f.outcome != "ok" or f.available is not False or not m.nvidia_cards or not (f.cuda or f.name == "cupy"):
             continue

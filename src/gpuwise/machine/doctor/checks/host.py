@@ -1,4 +1,4 @@
-"""Checks of what feeds a GPU: disks, limits, the processor's clock; and what is good to know."""
+"""Checks of the host: disks, limits, processor clocks; and notes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def disks(m: Machine) -> Iterator[Finding]:
 
 
 def limits(m: Machine) -> Iterator[Finding]:
-    """Limits of the user that end jobs."""
+    """Limits of the user or container that end jobs."""
     r = m.resources
     if m.system.platform == "linux" and r.nofile is not None and 0 <= r.nofile < LEAST_FILES:
         yield Finding(
@@ -167,7 +167,7 @@ def interpreter(m: Machine) -> Iterator[Finding]:
 
 
 def notes(m: Machine) -> Iterator[Finding]:
-    """What is good to know and no fault."""
+    """Notes that are no faults."""
     if not m.cards and not m.means_nvidia:
         threads = f", {m.resources.cpus} CPUs" if m.resources.cpus else ""
         yield Finding(

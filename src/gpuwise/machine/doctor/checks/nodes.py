@@ -12,7 +12,7 @@ from gpuwise.machine.doctor.observation import Machine
 
 
 def nodes(m: Machine) -> Iterator[Finding]:
-    """Device nodes this user may not open, on the machine itself."""
+    """Device nodes that this user may not open."""
     if m.system.container:
         return
     shut = [n.path for n in m.nodes if n.problem == "permission" and "nvidia" in n.path]

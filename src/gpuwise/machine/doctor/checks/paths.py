@@ -1,4 +1,4 @@
-"""Checks of what stands between GPUs that copy to each other over PCI Express: the IOMMU, and bridges that send copies up."""
+"""Checks of peer copies over PCI Express: the IOMMU and access control of bridges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OTHER_WAYS = ("nvlink", "xgmi", "same board")
 
 
 def iommu(m: Machine) -> Iterator[Finding]:
-    """Copies from GPU to GPU over PCIe that the IOMMU sends by way of the processor."""
+    """Peer copies that the IOMMU routes through the processor."""
     over_pcie = [p for v in m.vendors for p in v.peers if p.can_read and p.link not in (*_OTHER_WAYS, "unknown")]
     translated = [c for c in m.pci_of(NVIDIA) if (c.iommu or "").startswith("DMA")]
     if m.system.container or m.system.wsl or not over_pcie or len(translated) < 2:
@@ -42,7 +42,7 @@ def iommu(m: Machine) -> Iterator[Finding]:
 
 
 def acs(m: Machine) -> Iterator[Finding]:
-    """Switches that could pass copies from GPU to GPU on and are told to send them up to the processor."""
+    """PCIe switches whose access control sends peer copies up to the processor."""
     if m.system.wsl:
         return
     pairs = _pairs(m)

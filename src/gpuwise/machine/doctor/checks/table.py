@@ -1,4 +1,4 @@
-"""The table of checks, in the order of causes: what comes first explains what comes after."""
+"""The table of checks in the order of causes: earlier findings explain later ones."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _ORDER = (Severity.BLOCKER, Severity.LIMIT, Severity.NOTE)
 
 
 def examine(machine: Machine, checks: Iterable[Check] = CHECKS) -> tuple[Finding, ...]:
-    """The findings, the gravest first and causes before others; consequences of a finding are left out."""
+    """The findings, gravest first and causes before others; consequences of a finding are left out."""
     found = [finding for check in checks for finding in check(machine)]
     # of two that would hide each other the first stays
     kept = [

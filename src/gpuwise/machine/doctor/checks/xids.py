@@ -14,7 +14,7 @@ from gpuwise.machine.doctor.probes.kernel import same_bus
 
 
 def xid_log(m: Machine) -> Iterator[Finding]:
-    """One finding for each code since the machine was started; a code that speaks of an application only is a note."""
+    """One finding for each XID code since boot; a code that concerns an application only is a note."""
     by_code: dict[int, list[Xid]] = {}
     for event in m.xids:
         by_code.setdefault(event.code, []).append(event)

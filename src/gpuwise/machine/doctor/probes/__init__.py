@@ -1,1 +1,1 @@
-"""What the doctor reads of a machine."""
+"""Probes: what the doctor reads of a machine."""

@@ -19,11 +19,13 @@ from typing import Any
 
 
 def say(**what: Any) -> None:
+    """Print one JSON object."""
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 
 
 def quietly(call: Callable[[], Any], default: Any = None) -> Any:
+    """The result of ``call``, or ``default`` where it raises."""
     try:
         return call()
     except Exception:  # noqa: BLE001  whatever a foreign library raises is an answer
@@ -31,6 +33,7 @@ def quietly(call: Callable[[], Any], default: Any = None) -> Any:
 
 
 def words(error: BaseException) -> str:
+    """Type and message of an error in one line of at most 600 characters."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
 
 
@@ -50,6 +53,7 @@ def try_on(devices: Iterable[tuple[int, Any]], run: Callable[[Any], bool]) -> li
 
 
 def ask_torch() -> None:
+    """Report on PyTorch."""
     torch: Any = importlib.import_module("torch")
 
     c = torch._C
@@ -100,6 +104,7 @@ def ask_torch() -> None:
 
 
 def ask_tensorflow() -> None:
+    """Report on TensorFlow."""
     tf: Any = importlib.import_module("tensorflow")
 
     build = quietly(lambda: dict(tf.sysconfig.get_build_info()), {})
@@ -125,6 +130,7 @@ def ask_tensorflow() -> None:
 
 
 def ask_jax() -> None:
+    """Report on JAX."""
     jax: Any = importlib.import_module("jax")
 
     say(stage="build", version=jax.__version__, file=jax.__file__)
@@ -145,6 +151,7 @@ def ask_jax() -> None:
 
 
 def ask_cupy() -> None:
+    """Report on CuPy."""
     cupy: Any = importlib.import_module("cupy")
 
     version = quietly(lambda: cupy.cuda.runtime.runtimeGetVersion())
@@ -167,6 +174,7 @@ def ask_cupy() -> None:
 
 
 def main(name: str) -> None:
+    """Report on the framework ``name``. Exits with 1 where it raises."""
     faulthandler.enable()
     # the folder one happens to stand in must not stand in for a package
     sys.path[:] = [p for p in sys.path if p]

@@ -1,4 +1,4 @@
-"""Each installed framework asked in a process of its own, all at once, with a time limit: a crash or a hang is an answer."""
+"""Asks each installed framework in its own process, all at once, with a time limit; a crash or hang is a result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 
 
 def ask_frameworks(host: Host, python: str, names: Iterable[str], limit_s: float = LIMIT_S) -> tuple[Framework, ...]:
-    """What each of ``names`` says of itself, in the same order."""
+    """The report of each of ``names``, in the same order."""
     wanted = tuple(names)
     if not wanted:
         return ()
@@ -46,19 +46,19 @@ def ask_frameworks(host: Host, python: str, names: Iterable[str], limit_s: float
 
 
 def ask(host: Host, python: str, name: str, limit_s: float) -> Framework:
-    """What one framework says of itself."""
+    """The report of one framework."""
     ran = host.run((python, "-c", question(), name), limit_s=limit_s)
     return understand(name, ran)
 
 
 @cache
 def question() -> str:
-    """The program the user's interpreter runs."""
+    """The source of the program that the user's interpreter runs."""
     return files("gpuwise.machine.doctor.probes").joinpath("ask_framework.py").read_text(encoding="utf-8")
 
 
 def understand(name: str, ran: CommandResult) -> Framework:
-    """What a run of the question means."""
+    """The report that a run of the question printed, or how it failed."""
     answer: dict[str, Any] = {}
     for line in ran.out.splitlines():
         try:

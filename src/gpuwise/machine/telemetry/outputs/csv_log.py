@@ -1,4 +1,4 @@
-"""A line a card and refresh, for spreadsheets: readings in SI units with the unit in the column's name."""
+"""CSV output: one line for each device and refresh, readings in SI units with the unit in the column's name."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def reason_names(bits: int | None) -> str | None:
 
 
 def header() -> bytes:
-    """The first line."""
+    """The header line."""
     return _line(list(COLUMNS))
 
 

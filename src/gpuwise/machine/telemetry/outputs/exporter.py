@@ -69,7 +69,7 @@ def metrics() -> tuple[Metric, ...]:
 
 
 def read(card: Card, reading: str) -> float | None:
-    """The value at a dotted path of a card; None where it is unknown."""
+    """The value at a dotted path of a card; None where unknown."""
     made = _MADE.get(reading)
     if made is not None:
         return made(card)
@@ -186,7 +186,7 @@ class Exporter:
         return ()
 
     def text(self) -> str:
-        """What a scrape is given now."""
+        """The text of a scrape now."""
         with self._lock:
             latest = self._latest
         if latest is None:
@@ -195,7 +195,7 @@ class Exporter:
         return exposition(frame, causes, time.monotonic() - taken_s)
 
     def write(self, frame: Frame, causes: tuple[Cause, ...]) -> None:
-        """Keep the frame for the next scrape."""
+        """Serve this frame from now on."""
         with self._lock:
             self._latest = (frame, causes, time.monotonic())
 

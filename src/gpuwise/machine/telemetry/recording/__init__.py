@@ -1,1 +1,1 @@
-"""Frames kept in a file and played again."""
+"""Frames recorded in a file and replayed."""

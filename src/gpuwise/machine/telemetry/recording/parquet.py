@@ -34,7 +34,7 @@ _FRAME = ("at_s", "host", "failed_words", "drivers_words", "xids_words")
 
 
 def journal_of(path: Path) -> Path:
-    """Where the recording is while the watch runs."""
+    """The path of the journal while the watch runs."""
     return path.with_name(path.name + ".journal")
 
 
@@ -65,7 +65,7 @@ class ParquetRecorder:
         self._recorder.write(frame, causes)
 
     def close(self) -> None:
-        """Make the Parquet file of the journal; where that fails the journal stays, whole."""
+        """Convert the journal to Parquet; where that fails the journal stays."""
         if self._closed:
             return
         self._closed = True
@@ -164,7 +164,7 @@ def _plain(row: dict[str, Any], words: dict[int, str]) -> dict[str, Any]:
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether the file says of itself that it is Parquet."""
+    """Whether a file has Parquet's magic bytes."""
     try:
         with path.open("rb") as file:
             return file.read(4) == MAGIC

@@ -67,7 +67,7 @@ class Recorder:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """That the disk does not take the recording, and what is lost of it."""
+        """An error of the disk, and what was lost."""
         if self._failure is None:
             return (f"{self._dropped} frames are not in {self._name}",) if self._dropped else ()
         lost = f", {self._dropped} are lost" if self._dropped else ""
@@ -75,7 +75,7 @@ class Recorder:
 
     @property
     def n_written(self) -> int:
-        """Frames that are on the disk."""
+        """Number of frames on disk."""
         return self._written
 
     def write(self, frame: Frame, causes: tuple[Cause, ...]) -> None:
@@ -140,7 +140,7 @@ class Recorder:
         return True
 
     def close(self) -> None:
-        """Write what waits and leave one file without a journal beside it."""
+        """Write what is waiting and leave one file without a journal."""
         if self._closed:
             return
         self._closed = True

@@ -1,4 +1,4 @@
-"""A recording played again: the same frames, the same causes, through the same screens.
+"""The replay of a recording: the same frames, the same causes, through the same screens.
 
 What was read is recorded, not what was made of it: a :class:`~gpuwise.machine.telemetry.monitor.Monitor` watches the recorded
 cards with the recorded clock, so that a replay says what this version makes of those readings.
@@ -42,7 +42,7 @@ Row = Mapping[str, Any]
 
 
 class Recording:
-    """A recording as it lies on the disk. Raises InputError where the file is none."""
+    """A recording on disk. Raises InputError where the file is none."""
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
@@ -74,7 +74,7 @@ class Recording:
         return len(self.sequences)
 
     def identities(self, sequence: int) -> tuple[Identity, ...]:
-        """Who the cards were at a frame, by number."""
+        """The identity of each card at a frame, by number."""
         known: dict[int, Identity] = {}
         for row in self._cards:
             if row["sequence"] <= sequence or row["number"] not in known:
@@ -217,14 +217,14 @@ class Replay:
 
     @property
     def interval_s(self) -> float:
-        """Median of the recorded ones."""
+        """Median interval of the recorded frames, seconds."""
         at_s = self._recording.at_s
         steps = sorted(b - a for a, b in pairwise(at_s))
         return max(0.01, steps[len(steps) // 2]) if steps else 1.0
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Where the replay stands."""
+        """The position of the replay."""
         return (f"replay of {self.path.name}: {self.position_s:.0f} of {self.length_s:.0f} s",)
 
     @property
@@ -234,16 +234,17 @@ class Replay:
 
     @property
     def length_s(self) -> float:
-        """From the first to the last frame."""
+        """Seconds from the first to the last frame."""
         return self._recording.at_s[-1] - self._recording.at_s[0]
 
     @property
     def position_s(self) -> float:
-        """Of the frame given last, from the first."""
+        """Seconds from the first frame to the current one."""
         return self._recording.at_s[max(0, self._next - 1)] - self._recording.at_s[0]
 
     @property
     def n_frames(self) -> int:
+        """Number of frames."""
         return len(self._recording)
 
     def refresh(self) -> Frame:
@@ -293,7 +294,7 @@ class Replay:
         return self._monitor.causes(frame)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._monitor.close()
         self._recording.close()
 

@@ -34,18 +34,22 @@ def columns(kind: type, *left_out: str) -> Columns:
 
 
 def sample_columns() -> Columns:
+    """Columns of the table ``sample``."""
     return columns(Sample, "index", "processes")
 
 
 def health_columns() -> Columns:
+    """Columns of the table ``health``."""
     return columns(Health, "index")
 
 
 def gpu_columns() -> Columns:
+    """Columns of a process on a GPU."""
     return columns(GpuProcess, "pid")
 
 
 def host_columns() -> Columns:
+    """Columns of a process on the host."""
     return columns(HostProcess, "pid", *STILL)
 
 
@@ -70,12 +74,12 @@ def _declared(table: Columns, before: str = "") -> str:
 
 
 def column_name(name: str, hint: Any, before: str = "") -> str:
-    """The column that holds a field."""
+    """The column of a field."""
     return f"{before}{name}_words" if is_text_apart(hint) else f"{before}{name}"
 
 
 def statements() -> tuple[str, ...]:
-    """What makes an empty recording."""
+    """The SQL statements that make an empty recording."""
     return (
         f"PRAGMA application_id = {APPLICATION_ID}",
         f"PRAGMA user_version = {VERSION}",
