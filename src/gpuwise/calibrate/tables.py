@@ -1,3 +1,5 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 """Reads measured tables: CSV and Parquet as columns, tolerant of extra columns, strict about the ones asked for."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 """Measured attention kernels: aiconfigurator's prefill and decode tables as columns, grouped by device and
 kernel.
 

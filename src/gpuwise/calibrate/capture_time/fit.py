@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.capture_time.rows import NETWORKS, Key, Rows, capture_of, read_rows
+from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.facts.hardware.accelerators import Accelerator, architecture_key
 from gpuwise.predict.coefficients import load_json
@@ -153,8 +154,6 @@ def predicted(p: Problem, factors: Mapping[str, Mapping[str, float]]) -> F64:
 
 def fit_factors(p: Problem, mask: Bool, rounds: int = 20) -> dict[str, dict[str, float]]:
     """Factors by robust least squares on the rows of ``mask``, at most ``rounds`` Jacobians."""
-    from scipy.optimize import least_squares
-
     cards = sorted(set(p.card[mask].tolist()))
     start, low, high = (np.log([v[i] for v in parameters_of(cards).values()]) for i in range(3))
     _, inverse, count = np.unique(p.network[mask].astype(str), return_inverse=True, return_counts=True)

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuwise.calibrate.collectives import published
 from gpuwise.calibrate.collectives.rows import Rows
+from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.predict.comm.fabric import MEASURED_SIZES, bus_factor
 from gpuwise.predict.kernels.kernel_time import F64
 from gpuwise.units import GIGA, MIB
@@ -252,8 +253,6 @@ def fit_network(
 
 
 def _least(residual: Callable[[F64], F64], start: list[float]) -> F64:
-    from scipy.optimize import least_squares
-
     return np.asarray(least_squares(residual, np.array(start), loss="soft_l1", f_scale=0.1, x_scale="jac").x)
 
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from gpuwise.calibrate import boosting, coefficient_files
 from gpuwise.calibrate.experts.rows import MoeRows, loads_of_rows, predict_rows, read_moe, roofline_of_rows
 from gpuwise.calibrate.gemm.rows import CHECK, FIT, INTERVAL, accelerator_of
+from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.calibrate.validation import log_sigma_of
-from gpuwise.errors import DataError, require
+from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.kernels import boosted
 from gpuwise.predict.kernels.experts.loads import Distribution
@@ -195,9 +196,6 @@ def roofline(dtype: str, rows: MoeRows) -> F64:
 
 def fit_physics(dtype: str, rows: MoeRows) -> dict[str, float]:
     """Coefficients of one kernel and format on one family."""
-    require("scipy", "fitting")
-    from scipy.optimize import least_squares
-
     picked = np.random.default_rng(1).permutation(len(rows))[:ROWS_FOR_PHYSICS]
     parts = []
     for gpu, way, r in by_device(rows.take(picked)):

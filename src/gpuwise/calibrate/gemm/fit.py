@@ -26,7 +26,8 @@ from gpuwise.calibrate.gemm.report import (
     transfer_report,
 )
 from gpuwise.calibrate.gemm.rows import CHECK, FIT, INTERVAL, GemmRows, accelerator_of, read_gemm, settled
-from gpuwise.errors import DataError, require
+from gpuwise.calibrate.optimizers import least_squares
+from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.kernels import boosted
 from gpuwise.predict.kernels.gemm.formats import IMPLEMENTATIONS, math_dtype
@@ -220,9 +221,6 @@ def _settings(rows: int, *, own: bool = False) -> boosting.Settings:
 
 def fit_physics(key: str, family: str, data: dict[str, GemmRows], document: Document) -> dict[str, float]:
     """Coefficients of one implementation on one family from the rows of its devices."""
-    require("scipy", "fitting")
-    from scipy.optimize import least_squares
-
     form = IMPLEMENTATIONS[key].form
     active = [f for f in FIELDS if not (f.startswith("quantise") and form.a_before_quantising == 0)]
     centre = np.log([_prior(key, f)[0] for f in active])

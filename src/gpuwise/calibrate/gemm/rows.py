@@ -1,3 +1,5 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 """Measured matrix products and fused expert layers as columns, split by whole shape site."""
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.llm_training.rows import LlmRow, read_rows
+from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.systems import System
@@ -248,8 +249,6 @@ def fit_stack(stack: str, rows: Sequence[LlmRow], groups: Sequence[Group]) -> tu
 
     Returns the costs, with ``log_sigma`` from the rows kept from the fit, and the errors of both parts.
     """
-    from scipy.optimize import least_squares
-
     mine = [g for g in groups if profile_of(g) == stack]
     names = list(BOUNDS)
     low, start, high = (np.array([_to(BOUNDS[n], getattr(BOUNDS[n], e)) for n in names]) for e in ("low", "start", "high"))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate import coefficient_files
 from gpuwise.calibrate.neusight.tables import BINARY, UNARY, OpRows, accelerator_of, read_ops
+from gpuwise.calibrate.optimizers import least_squares, minimize
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.naming import find_accelerator
@@ -177,8 +178,6 @@ def _restart(document: dict[str, Any]) -> None:
 
 def _fit_products(rows: OpRows, document: dict[str, Any]) -> None:
     """Least squares of log times over the form of both vendors and the kernels of each measured family."""
-    from scipy.optimize import least_squares
-
     groups = product_groups(rows, 0)
     _restart(document)
     free = [(document["form"][vendor], name) for vendor in ("NVIDIA", "AMD") for name in _FREE_FORM]
@@ -248,8 +247,6 @@ def convolutions_of(rows: OpRows) -> convolution.Convolutions:
 
 def _fit_convolutions(rows: OpRows, document: dict[str, Any]) -> None:
     """Simplex search over the algorithms' efficiencies (the fastest algorithm makes the loss rough)."""
-    from scipy.optimize import minimize
-
     products = load_json("fp32")
     picker = np.random.default_rng(7)
 

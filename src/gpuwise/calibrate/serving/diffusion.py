@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.calibrate.tables import read_columns
 from gpuwise.calibrate.validation import Scores, log_sigma_of
 from gpuwise.errors import GpuwiseError
@@ -249,8 +250,6 @@ def _exchange(system: System, ulysses: int, ring: int, payload: float) -> tuple[
 
 def fit_diffusion(folder: Path) -> dict[str, float]:
     """Refit ``coefficients/diffusion.json``; returns its errors."""
-    from scipy.optimize import least_squares
-
     from gpuwise.calibrate.coefficient_files import write
 
     c = read_table(folder)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.coefficient_files import write
+from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.calibrate.serving.predict import Group
 from gpuwise.calibrate.serving.rows import ServingRow
 from gpuwise.calibrate.validation import log_sigma_of
@@ -97,8 +98,6 @@ def _versions(groups: Sequence[Group]) -> list[str]:
 def fit_engine(rows: Sequence[ServingRow], groups: Sequence[Group]) -> dict[str, float]:
     """Costs of one engine by robust least squares on log time; a model counts the same however many rows it
     has."""
-    from scipy.optimize import least_squares
-
     names = list(START)
     low, high = (np.log([bound[k] for k in names]) for bound in (LOW, HIGH))
     start = np.log([START[k] for k in names])
@@ -133,8 +132,6 @@ def _model(rows: Sequence[ServingRow], group: Group) -> str:
 
 def fit_single_stream(rows: Sequence[ServingRow]) -> dict[str, float]:
     """Fit llama.cpp's token time, write ``coefficients/single_stream.json``, return the errors."""
-    from scipy.optimize import least_squares
-
     mine = [r for r in rows if r.bits and not r.reason]
     learn = [r for r in mine if not is_check(r)]
     start = np.log([0.9, 0.85, 0.05, 0.2, 3.0, 3e-5, 5e-5, 1e-4])

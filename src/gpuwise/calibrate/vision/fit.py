@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.boosting import Settings
 from gpuwise.calibrate.boosting import fit as fit_trees
+from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.calibrate.vision.rows import VisionRows
 from gpuwise.predict.kernels.boosted import Trees, pack
@@ -96,8 +97,6 @@ def _with(x: dict[str, float]) -> dict[str, Any]:
 def fit_form(rows: VisionRows, mask: Bool) -> dict[str, Any]:
     """Constants of the physical form by robust least squares on log time; each architecture counts the
     same."""
-    from scipy.optimize import least_squares
-
     at = np.flatnonzero(mask)
     at = np.random.default_rng(20261121).permutation(at)[:4000]
     limited = {a.family for g, a in rows.accelerators.items() if (rows.gpu[mask] == g).any() and (a.tdp_w or 999) <= 300}
