@@ -46,6 +46,7 @@ class Price:
         return self.age_days is not None and self.age_days > STALE_DAYS
 
     def as_dict(self) -> dict[str, object]:
+        """The price as JSON values."""
         return {
             "usd_per_gpu_hour": {"low": self.low, "expected": self.expected, "high": self.high, "basis": self.basis},
             "provider": self.provider,
@@ -62,7 +63,7 @@ def _iso(date: datetime.date | None) -> str | None:
 
 
 def user_price(usd_per_hour: float) -> Price:
-    """A price the person gave. Raises InputError unless it is positive and finite."""
+    """A price given by the user. Raises InputError unless it is positive and finite."""
     if not (math.isfinite(usd_per_hour) and usd_per_hour > 0):
         raise InputError(
             f"price must be a positive number, not {usd_per_hour}",

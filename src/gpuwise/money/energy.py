@@ -24,6 +24,7 @@ class Energy:
     """Hosts and network over the accelerators alone."""
 
     def as_dict(self) -> dict[str, object]:
+        """The energy as JSON values."""
         return {
             "kwh": self.kwh.as_dict(),
             "power_w": self.power_w,

@@ -22,7 +22,7 @@ from gpuwise.predict.estimate import Estimate
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What an answer needs to count carbon."""
+    """Inputs of the carbon of an answer."""
 
     kg_co2e_per_kwh: float | None
     """Of the grid; None when no place is named, and then electricity has no carbon figure."""

@@ -67,6 +67,7 @@ class PowerBudget:
         }
 
     def as_dict(self) -> dict[str, object]:
+        """The budget as JSON values, watts."""
         return {
             "accelerators_w": self.accelerators_w.as_dict(),
             "host_w": self.host_w.as_dict(),
@@ -143,12 +144,12 @@ def is_personal(cluster: Cluster) -> bool:
 
 
 def default_site(cluster: Cluster) -> Site:
-    """Where such a cluster usually stands."""
+    """The usual site of such a cluster."""
     return sites()["home" if is_personal(cluster) else "data-centre"]
 
 
 def user_pue(pue: float) -> Estimate:
-    """A person's own power usage effectiveness. Raises InputError outside 1 to 4."""
+    """A power usage effectiveness given by the user. Raises InputError outside 1 to 4."""
     if not (math.isfinite(pue) and 1.0 <= pue <= MOST_PUE):
         raise InputError(
             f"the power usage effectiveness cannot be {pue:g}",

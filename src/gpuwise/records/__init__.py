@@ -1,1 +1,1 @@
-"""What was measured, on what, when: one SQLite file, written so that a dying process loses nothing it had measured."""
+"""Measurements of the user in one SQLite file; a process that dies loses nothing it had measured."""

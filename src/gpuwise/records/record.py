@@ -1,4 +1,4 @@
-"""One measurement as it is kept: what was measured, on what, with which software, under which conditions."""
+"""One stored measurement: quantity, device, software, conditions."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def check_record(record: Record, where: str = "record") -> Record:
 
 
 def record_document(record: Record) -> dict[str, Any]:
-    """As one JSON object, its run inside."""
+    """A record as one JSON object, with its run inside."""
     document: dict[str, Any] = {name: getattr(record, name) for name in COLUMNS}
     document |= {name: dict(document[name]) for name in MAPPINGS}
     if record.run is not None:
@@ -97,6 +97,7 @@ def record_document(record: Record) -> dict[str, Any]:
 
 
 def run_document(run: Run) -> dict[str, Any]:
+    """A run as one JSON object."""
     return {
         "id": run.id,
         "at_s": run.at_s,

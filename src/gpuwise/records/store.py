@@ -77,7 +77,7 @@ class Records:
             self._connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", row)
 
     def add(self, run: Run, record: Record) -> None:
-        """Keep ``record``: it is on the disk when this returns."""
+        """Store ``record``; it is on disk when this returns."""
         row = _row(run, check_record(record))
         with _as_data_error(self.path):
             self._connection.execute(_INSERT, row)
@@ -150,6 +150,7 @@ class Records:
         return new
 
     def close(self) -> None:
+        """Close the file."""
         self._connection.close()
 
     def __enter__(self) -> Self:

@@ -1,1 +1,1 @@
-"""Answers drawn: figures as SVG and pages as self-contained HTML. No formula lives here."""
+"""Reports: figures as SVG and pages as self-contained HTML. No formula is in here."""

@@ -87,8 +87,8 @@ _STYLE: Any = {
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """One figure. ``caption`` is printed under it; ``description`` says it all in words and is inside ``svg``, for a
-    screen reader."""
+    """One figure. ``caption`` is printed under it; ``description`` states its contents in words for screen readers, inside
+    ``svg``."""
 
     key: str
     title: str

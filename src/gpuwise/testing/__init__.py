@@ -1,1 +1,1 @@
-"""For the tests of other programs: a driver library that plays any NVIDIA card."""
+"""Test helpers for other programs: an NVML library that simulates any NVIDIA GPU."""

@@ -1,1 +1,1 @@
-"""Terminal screens: thin shells over the library."""
+"""Terminal screens over the library."""

@@ -1,6 +1,6 @@
 # pyright: reportGeneralTypeIssues=false
 # each `self` is the one application that these methods are mixed into
-"""What keys and clicks do. A part of the application: it changes the state and asks to be drawn again."""
+"""Actions of keys and clicks: they change the state and redraw."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Actions(Application):
                 self.do(value)
 
     def do(self, name: str) -> None:
-        """An action by its name at the bottom of the screen."""
+        """Run an action by its name in the bottom line."""
         match name:
             case "next_view" | "sort" | "chart":
                 getattr(self, f"action_{name}")(1)
@@ -61,20 +61,24 @@ class Actions(Application):
                 getattr(self, f"action_{name}")()
 
     def action_help(self) -> None:
+        """Show the keys."""
         from gpuwise.tui.dialog import Dialog
         from gpuwise.tui.lines.help import help_lines
 
         self.open(Dialog(self.palette, "gpuwise top: keys", help_lines))
 
     def action_next_view(self, by: int) -> None:
+        """Go ``by`` views on."""
         self.action_view(VIEWS[(VIEWS.index(self.state.view) + by) % len(VIEWS)])
 
     def action_view(self, view: str) -> None:
         # the key of a view brings back the overview when it is pressed again
+        """Show a view; the overview where it is shown already."""
         self.state.view = "overview" if view == self.state.view else view
         self.redraw()
 
     def action_card(self, number: int) -> None:
+        """Select the GPU with this number."""
         if self.shot is None or all(c.number != number for c in self.shot.frame.cards):
             return
         self.state.card = number
@@ -83,14 +87,16 @@ class Actions(Application):
         self.redraw()
 
     def action_card_by(self, by: int) -> None:
+        """Select the GPU ``by`` places on."""
         if self.shot is not None and self.shot.frame.cards:
             self.action_card((self.state.card + by) % len(self.shot.frame.cards))
 
     def action_only_card(self) -> None:
+        """Show the processes of the selected GPU only, or of all."""
         self.reorder(card=self.state.card if self.state.order.card is None else None)
 
     def action_by(self, by: int) -> None:
-        """Up and down: through the processes, or through the reasons."""
+        """Move the selection up or down: processes, or causes in the view ``why``."""
         if self.state.view == "why":
             self.state.first_why_line = max(0, self.state.first_why_line + by)
         elif self.screen_lines is not None and self.screen_lines.entries:
@@ -102,6 +108,7 @@ class Actions(Application):
         self.redraw()
 
     def action_page(self, by: int) -> None:
+        """Move ``by`` pages."""
         if self.screen_lines is None:
             return
         layout = self.screen_lines.layout
@@ -109,12 +116,13 @@ class Actions(Application):
         self.action_by(by * max(1, lines - 2))
 
     def action_sort(self, by: int) -> None:
+        """Sort by the column ``by`` places on."""
         shown = self._sortable()
         at = shown.index(self.state.order.column) if self.state.order.column in shown else -1
         self.sort_by(shown[(at + by) % len(shown)])
 
     def sort_by(self, name: str) -> None:
-        """Sort by a column; by the same one again: the other way round."""
+        """Sort by a column; reverse the order where it is the current one."""
         order = self.state.order
         falling = not order.falling if name == order.column else BY_NAME[name].numeric and name not in ("gpu", "pid")
         self.reorder(column=name, falling=falling)
@@ -126,10 +134,12 @@ class Actions(Application):
         return [c.name for c, _ in columns_for(max(1, self.size.width), entries, host_only=host_only)]
 
     def action_turn(self) -> None:
+        """Reverse the order."""
         self.reorder(falling=not self.state.order.falling)
         self.keep_choices()
 
     def action_tree(self) -> None:
+        """Show processes as a tree, or as a list."""
         self.sampler.tree = not self.state.order.tree
         self.reorder(tree=self.sampler.tree)
         if self.state.live:
@@ -137,10 +147,12 @@ class Actions(Application):
         self.keep_choices()
 
     def action_filter(self) -> None:
+        """Start typing a filter."""
         self.state.typing = self.state.order.filter
         self.redraw()
 
     def action_clear_filter(self) -> None:
+        """Remove the filter; without one, the selection."""
         if self.state.order.filter:
             self.reorder(filter="")
         else:
@@ -148,12 +160,13 @@ class Actions(Application):
             self.redraw()
 
     def set_filter(self, words: str) -> None:
-        """The filter while it is typed: the table follows each letter."""
+        """Apply the filter typed so far."""
         self.state.typing = words
         self.state.first_process = 0
         self.reorder(filter=words.strip())
 
     def type_filter(self, event: events.Key) -> None:
+        """Handle a key while a filter is typed."""
         typed = self.state.typing or ""
         if event.key == "enter":
             self.state.typing = None
@@ -171,6 +184,7 @@ class Actions(Application):
             self.set_filter(typed + event.character)
 
     def action_chart(self, by: int) -> None:
+        """Chart the reading ``by`` places on."""
         shown = self._charted()
         at = shown.index(self.state.chart) if self.state.chart in shown else 0
         self.state.chart = shown[(at + by) % len(shown)]
@@ -183,14 +197,17 @@ class Actions(Application):
         return names or ["use"] if self.state.all_cards else ["", *names]
 
     def action_all_cards(self) -> None:
+        """Chart all GPUs, or the selected one."""
         self.state.all_cards = not self.state.all_cards
         self.redraw()
 
     def action_zoom(self) -> None:
+        """Change how many refreshes a dot of the charts stands for."""
         self.state.zoom = charts.ZOOMS[(charts.ZOOMS.index(self.state.zoom) + 1) % len(charts.ZOOMS)]
         self.say(f"{self.state.zoom} refresh{'es' if self.state.zoom > 1 else ''} to a dot")
 
     def action_pause(self) -> None:
+        """Pause or continue."""
         self.state.paused = not self.state.paused
         if not self.state.live:
             self.sampler.hold(self.state.paused)
@@ -202,6 +219,7 @@ class Actions(Application):
         self.redraw()
 
     def action_interval(self, by: int) -> None:
+        """Change the seconds between refreshes."""
         now = self.sampler.interval_s
         longer = [s for s in INTERVALS_S if s > now * 1.001] if by > 0 else [s for s in INTERVALS_S[::-1] if s < now * 0.999]
         if longer:
@@ -210,12 +228,14 @@ class Actions(Application):
         self.say(f"a refresh every {self.state.interval_s:g} s")
 
     def action_seek(self, by_s: int) -> None:
+        """Move ``by_s`` seconds in a recording."""
         if not self.sampler.seekable:
             self.say("only a recording can be wound back")
             return
         self.sampler.seek(by_s)
 
     def action_theme(self) -> None:
+        """Choose a theme, with a preview."""
         from gpuwise.tui.dialog import Choice, Dialog
 
         names, before = sorted(self.available_themes), self.theme
@@ -241,12 +261,13 @@ class Actions(Application):
         self.open(dialog, take)
 
     def chosen_entries(self) -> list[Entry]:
-        """The rows of the selected process, on every card it is on."""
+        """The rows of the selected process, one for each GPU it uses."""
         if self.state.process is None or self.screen_lines is None:
             return []
         return [e for e in self.screen_lines.entries if e.host.pid == (self.state.process or (0, 0))[0]]
 
     def action_details(self) -> None:
+        """Show the selected process in full; without one, the GPU."""
         rows = self.chosen_entries()
         if not rows:
             self.action_card_details()
@@ -262,6 +283,7 @@ class Actions(Application):
         self.open(Dialog(self.palette, f"process {rows[0].host.pid}", make))
 
     def action_card_details(self) -> None:
+        """Show the selected GPU in full."""
         if self.shot is None or selected_card(self.shot.frame, self.state) is None:
             self.say("there is no GPU")
             return
@@ -277,6 +299,7 @@ class Actions(Application):
         self.open(Dialog(self.palette, f"GPU {self.state.card}", make))
 
     def action_kill(self) -> None:
+        """Ask to end the selected process."""
         from gpuwise.tui.kill_dialog import ask
         from gpuwise.tui.kill_process import refusal
 

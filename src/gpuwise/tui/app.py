@@ -1,6 +1,5 @@
-"""The application: takes snapshots from the sampler, keys and clicks from the person, and shows what
-:mod:`gpuwise.tui.lines.drawing`
-makes of them. No formula lives here."""
+"""The application: shows the lines that :mod:`gpuwise.tui.lines.drawing` makes of the sampler's snapshots. No formula is in
+here."""
 
 from __future__ import annotations
 
@@ -217,7 +216,7 @@ class TopApp(Actions):
             return None
 
     def say(self, words: str) -> None:
-        """Say at the bottom, for a moment, what a key has done."""
+        """Show a message in the bottom line for ``MESSAGE_S`` seconds."""
         self.state.message, self._said_until_s = words, time.monotonic() + MESSAGE_S
         self.redraw()
 
@@ -226,7 +225,7 @@ class TopApp(Actions):
         self.push_screen(dialog, done)
 
     def keep_choices(self) -> None:
-        """Remember what was chosen for the next time; a theme told on the command line was not chosen here."""
+        """Store the preferences; a theme given on the command line is not stored."""
         order = self.state.order
         theme = recall().theme if self._told_theme == self.theme else self.theme
         if not self._keep(Preferences(theme, order.column, order.falling, order.tree)):

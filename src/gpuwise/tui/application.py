@@ -1,5 +1,5 @@
 # pyright: reportGeneralTypeIssues=false
-"""What the application holds and can be asked, for the modules it is made of."""
+"""The interface of the application that its actions and dialogs use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Application(App[None]):
-    """The base of :class:`gpuwise.tui.app.TopApp`, which has what is declared here: dialogs and actions ask it."""
+    """The base of :class:`gpuwise.tui.app.TopApp` with the attributes and methods that dialogs and actions use."""
 
     shot: Snapshot | None
     screen_lines: ScreenLines | None
@@ -36,11 +36,11 @@ class Application(App[None]):
     _told_theme: str | None
 
     def redraw(self) -> None:
-        """Draw what there is."""
+        """Draw the current snapshot."""
         raise NotImplementedError
 
     def say(self, words: str) -> None:
-        """Say at the bottom, for a moment, what a key has done."""
+        """Show a message in the bottom line for some seconds."""
         raise NotImplementedError
 
     def open(self, dialog: Dialog, done: Callable[[str | None], None] | None = None) -> None:
@@ -48,7 +48,7 @@ class Application(App[None]):
         raise NotImplementedError
 
     def keep_choices(self) -> None:
-        """Remember what was chosen."""
+        """Store the preferences."""
         raise NotImplementedError
 
     def reorder(self, **changes: object) -> None:

@@ -72,7 +72,7 @@ class Dialog(ModalScreen[str | None]):
         self.draw()
 
     def draw(self) -> None:
-        """Show what there is now; called again with each frame, so that what is open stays true."""
+        """Draw the dialog; called again with each frame."""
         screen = self.app.size  # pyright: ignore[reportUnknownMemberType]
         width = max(4, min(self._widest, screen.width - 2))
         body = [clip(of, width - 4) for of in self._make(width - 4)]
@@ -93,6 +93,7 @@ class Dialog(ModalScreen[str | None]):
         self._panel.show(self._framed(lines, width, len(body) + len(choices) - len(lines)))
 
     def paint_with(self, palette: Palette) -> None:
+        """Use another palette."""
         self._palette = palette
         self._panel.paint_with(palette)
 
@@ -120,9 +121,11 @@ class Dialog(ModalScreen[str | None]):
         return out
 
     def action_close(self) -> None:
+        """Close without a choice."""
         self.dismiss(None)
 
     def action_by(self, n: int) -> None:
+        """Highlight the choice ``n`` places on, or scroll by ``n`` lines."""
         if self._choices:
             self._at = max(0, min(len(self._choices) - 1, self._at + n))
             if self._move is not None:
@@ -132,6 +135,7 @@ class Dialog(ModalScreen[str | None]):
         self.draw()
 
     def action_pick(self) -> None:
+        """Close with the highlighted choice."""
         self.dismiss(self._choices[self._at].name if self._choices else None)
 
     def on_key(self, event: object) -> None:

@@ -22,7 +22,7 @@ N_COMMAND_LINES = 4
 
 
 def ask(app: Application, rows: Sequence[Entry], number: signal.Signals) -> None:
-    """Ask whether to send a signal to the process of ``rows``, and do it."""
+    """Ask whether to send the signal ``number`` to the process of ``rows``, and send it."""
     host = rows[0].host
 
     def lines(width: int) -> list[Line]:

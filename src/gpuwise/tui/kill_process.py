@@ -44,7 +44,7 @@ def started_s(pid: int) -> float | None:
 
 
 def refusal(host: HostProcess, *, live: bool) -> str | None:
-    """Why this process is not ended from here; None: nothing speaks against it."""
+    """Why this process may not be ended from here; None where it may."""
     if not live:
         return "this is no live view: its processes are not here"
     if host.pid <= 1:

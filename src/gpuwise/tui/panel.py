@@ -50,7 +50,7 @@ class Panel(Widget, can_focus=False):
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """What is shown now."""
+        """The current lines."""
         return self._shown
 
     def show(self, lines: Sequence[Line], write: Callable[[str], None] | None = None) -> list[int]:
@@ -98,7 +98,7 @@ class Panel(Widget, can_focus=False):
         return "".join(parts)
 
     def paint_with(self, palette: Palette) -> None:
-        """Take other colours."""
+        """Use another palette."""
         self._palette = palette
         self._strips.clear()
         self.refresh()
@@ -140,7 +140,7 @@ class Panel(Widget, can_focus=False):
         self.post_message(self.Scrolled(-3, self))
 
     def action_at(self, x: int, y: int) -> str:
-        """What a click at a column and a line does; empty: nothing."""
+        """The action of a click at a column and a line; empty where there is none."""
         if not 0 <= y < len(self._shown):
             return ""
         at = 0

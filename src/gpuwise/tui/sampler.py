@@ -1,4 +1,4 @@
-"""Asks the source in a thread of its own, so that a driver that is slow to answer never holds up a key."""
+"""Reads the source in its own thread, so that a slow driver never delays a key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FASTEST_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the screen is drawn from."""
+    """Everything that one drawing of the screen needs."""
 
     frame: Frame
     causes: tuple[Cause, ...]
@@ -66,13 +66,15 @@ class Sampler:
 
     @property
     def seekable(self) -> bool:
+        """Whether the source is a recording."""
         return hasattr(self._inner, "seek")
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 1.0) -> bool:
-        """End the thread; whether it ended in time (a driver that hangs holds it)."""
+        """End the thread. Returns whether it ended in time (a hanging driver blocks it)."""
         self._stop.set()
         self._wake.set()
         if self._thread.is_alive():
@@ -80,20 +82,21 @@ class Sampler:
         return not self._thread.is_alive()
 
     def hold(self, held: bool) -> None:
+        """Hold or continue a replay."""
         self._held = held
         self._wake.set()
 
     def hurry(self) -> None:
-        """Take the next frame now: what is shown has changed."""
+        """Take the next frame now."""
         self._now = True
         self._wake.set()
 
     def wake(self) -> None:
-        """Count the time to the next frame anew: the interval has changed."""
+        """Restart the wait for the next frame after a change of the interval."""
         self._wake.set()
 
     def seek(self, by_s: float) -> None:
-        """Go forward or back in a replay and show what is there."""
+        """Move in a replay and show the frame there."""
 
         def go() -> None:
             source: Any = self._inner

@@ -1,4 +1,4 @@
-"""What a person has chosen on the screen: view, card, process, order, chart."""
+"""State of the screen: view, GPU, process, order, chart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A comparison in words: what a mix is called, what was assumed, what to mind."""
+"""A comparison as text: labels of mixes, assumptions, notes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def label(mix: Mix) -> str:
 
 
 def assumptions(demand: Demand, own: Ownership, rent: Renting) -> tuple[Assumption, ...]:
-    """What the answer stands on, in the order of a bill."""
+    """The assumptions of the answer, in the order of a bill."""
     found = [
         Assumption("rental price", f"${rent.usd_per_hour:.2f}/h today", _aged(rent), False),
         Assumption("rental prices to come", _path(rent), rent.process.fitted_on, False),
@@ -57,7 +57,7 @@ def assumptions(demand: Demand, own: Ownership, rent: Renting) -> tuple[Assumpti
 
 
 def notes(demand: Demand, own: Ownership, rent: Renting, months: int, gpus: int) -> tuple[str, ...]:
-    """What a person should know before believing the answer."""
+    """Caveats of the answer."""
     found: list[str] = []
     if rent.price_age_days is not None and rent.price_age_days > STALE_DAYS:
         found.append(f"the rental price is {rent.price_age_days} days old; H100 list prices moved by a third within 2026")

@@ -25,7 +25,7 @@ _CURVE_POINTS = 40
 
 
 def break_even(demand: Demand, own: Ownership, rent: Renting, batch: Batch, gpus: int, seed: np.random.SeedSequence) -> BreakEven:
-    """Of ``gpus`` owned ones; ``batch`` holds the scenarios of the horizon."""
+    """The break-even of ``gpus`` owned ones; ``batch`` has the scenarios of the horizon."""
     months = months_to_break_even(demand, own, rent, gpus, seed)
     hours, _ = hours_to_break_even(batch, gpus)
     curve = np.linspace(HOURS_PER_MONTH / _CURVE_POINTS, HOURS_PER_MONTH, _CURVE_POINTS)

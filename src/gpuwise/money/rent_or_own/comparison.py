@@ -112,12 +112,13 @@ class Bar:
 
     @property
     def swing_usd(self) -> float:
+        """Width of the bar in US dollars."""
         return abs(self.usd_at_high - self.usd_at_low)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one more thing counted does to the answer (from the bare sum to the full one)."""
+    """The answer after one more thing is counted."""
 
     label: str
     break_even_months: float | None
@@ -130,7 +131,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """One number the answer stands on."""
+    """One assumption of the answer."""
 
     label: str
     value: str

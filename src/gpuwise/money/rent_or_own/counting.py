@@ -1,4 +1,4 @@
-"""From the sum on the back of an envelope to the whole one: what each thing counted changes, alone and together.
+"""Steps from a simple sum to the full one: what each thing counted changes, alone and together.
 
 The bare sum knows the price of the GPUs, one figure for what runs, and a rental price that stands still. Each step
 adds one thing the whole sum counts; alone on the bare sum, or on top of the steps before it.
@@ -37,7 +37,7 @@ _OWN_FIELDS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class CostSteps:
-    """The bare sum, each thing alone on it, and all of them one after the other."""
+    """The simple sum, each thing alone on it, and all of them one after the other."""
 
     bare: Step
     alone: tuple[Step, ...]

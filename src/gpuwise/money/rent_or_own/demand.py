@@ -64,7 +64,7 @@ class Demand:
 
     @property
     def drift(self) -> UncertainInput:
-        """What will be wanted over what was said."""
+        """The uncertainty of the demand: demanded over stated."""
         return economics()["demand_spread"] if self.spread is None else self.spread
 
     def levels(self) -> tuple[Array, Array]:
@@ -92,6 +92,7 @@ class Demand:
         return float(self.by_month(months).max()) / HOURS_PER_MONTH * self.peak_over_mean
 
     def as_dict(self) -> dict[str, object]:
+        """The demand as JSON values."""
         return {
             "gpu_hours_per_month": self.gpu_hours_per_month,
             "shape": self.shape,

@@ -115,7 +115,7 @@ class Batch:
         return HOURS_PER_MONTH * (self.weights @ self.loads)
 
     def cost(self, mix: Mix) -> MixCost:
-        """The mix in every scenario."""
+        """Cost of the mix in every scenario."""
         above, top = self._layers(mix)
         rented = HOURS_PER_MONTH * np.einsum("gs,gs->s", *np.broadcast_arrays(self.rent_sums, top))
         hours, parts = self._hours(mix, above, top), dict[str, Array]()

@@ -105,6 +105,7 @@ class Ownership:
         return replace(self, **{field: uncertain_input})
 
     def servers(self, gpus: int) -> int:
+        """Servers that hold ``gpus`` GPUs."""
         return -(-gpus // self.gpus_per_server)
 
     def usable_share(self, x: Values) -> Array:
@@ -163,7 +164,7 @@ def catalogue_ownership(
     gpu_usd: float | None = None,
     power: PowerPrice | None = None,
 ) -> Ownership:
-    """Owning GPUs of this kind with what is known about them: their price, their server, their place.
+    """Ownership of this kind of GPU from the shipped facts: price, server, site.
 
     A consumer card stands in an office: a host at a price of its own, no colocation, no support contract, no
     network. Raises UnpredictableError when no price is known and none is given.

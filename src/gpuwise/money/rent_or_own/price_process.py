@@ -70,6 +70,7 @@ class PriceProcess:
         return np.sqrt(self.volatility**2 * ahead + (self.drift_sigma * ahead) ** 2)
 
     def as_dict(self) -> dict[str, object]:
+        """The process as JSON values."""
         return {
             "drift_per_year": math.expm1(12 * self.drift),
             "drift_sigma_per_year": 12 * self.drift_sigma,
@@ -135,7 +136,7 @@ def calibration(
 
 
 def still() -> PriceProcess:
-    """Prices that never move."""
+    """A process in which prices do not move."""
     return PriceProcess(0.0, 0.0, 0.0, 4.0, 0.0, "held still")
 
 

@@ -1,4 +1,4 @@
-"""Run a command among cards that do not exist: ``python -m gpuwise.testing.fake_nvml 8xH100-SXM RTX-4090 -- nvitop -1``."""
+"""Runs a command with simulated GPUs: ``python -m gpuwise.testing.fake_nvml 8xH100-SXM RTX-4090 -- nvitop -1``."""
 
 from __future__ import annotations
 

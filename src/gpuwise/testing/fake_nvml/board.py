@@ -1,5 +1,4 @@
-"""The two files the library looks at: the script as text, and a page shared by all processes with the number of its version
-and how often each function was called."""
+"""The two files that the library reads: the script as text, and a shared page with its version and the call counts."""
 
 from __future__ import annotations
 
@@ -43,11 +42,13 @@ class Board:
         return made
 
     def reset_calls(self) -> None:
+        """Set all call counts to 0."""
         for i in range(len(function_names())):
             offset = _GENERATION.size + (i + 1) * _SLOT.size - _GENERATION.size
             _GENERATION.pack_into(self._page, offset, 0)
 
     def close(self) -> None:
+        """Close the shared page."""
         self._page.close()
 
 

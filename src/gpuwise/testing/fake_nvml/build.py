@@ -35,13 +35,13 @@ def function_names() -> tuple[str, ...]:
 
 @cache
 def number_names() -> tuple[str, ...]:
-    """What a card may be told to say as a number."""
+    """Readings of a card that are numbers."""
     return tuple(_LISTED.findall((SOURCES / "numbers.h").read_text(encoding="utf-8")))
 
 
 @cache
 def text_names() -> tuple[str, ...]:
-    """What a card may be told to say as text."""
+    """Readings of a card that are texts."""
     return tuple(_LISTED.findall((SOURCES / "texts.h").read_text(encoding="utf-8")))
 
 

@@ -1,4 +1,4 @@
-"""What healthy cards say, from ``cards.toml`` and the catalogue of accelerators."""
+"""Readings of healthy cards, from ``cards.toml`` and the catalogue of accelerators."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def profile_sources(name: str) -> tuple[str, ...]:
 
 
 def profile_key(name: str) -> str:
-    """The profile a name means: ``H100 SXM`` -> ``h100-sxm``. Raises UnknownNameError."""
+    """The profile of a name: ``H100 SXM`` -> ``h100-sxm``. Raises UnknownNameError."""
     key = "-".join(name.lower().replace("_", " ").replace("-", " ").split())
     key = _ALIASES.get(key, key)
     if key not in profile_names():
@@ -101,7 +101,7 @@ def change_reading(said: dict[str, float | str | Wave], name: str, value: Readin
 
 @cache
 def known_readings() -> frozenset[str]:
-    """Names a card may be told to say."""
+    """Names of the readings that can be set."""
     return frozenset((*number_names(), *text_names()))
 
 

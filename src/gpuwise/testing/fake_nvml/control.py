@@ -1,6 +1,6 @@
 # pyright: reportPrivateUsage=false
 # a FakeGpu is a part of its FakeNvml; what pynvml has loaded is under private names
-"""Script the cards while clients look at them."""
+"""Control of simulated GPUs while clients read them."""
 
 from __future__ import annotations
 
@@ -58,15 +58,16 @@ class FakeGpu:
 
     @property
     def uuid(self) -> str:
+        """UUID of the card."""
         return str(self._said["uuid"])
 
     def get(self, name: str) -> float | str | None:
-        """What the card says now; None: not supported."""
+        """The current value of a reading; None where not supported."""
         value = self._said.get(name)
         return value.at(time.monotonic()) if isinstance(value, Wave) else value
 
     def set(self, **readings: Reading) -> None:
-        """Say something else from now on: numbers, texts, waves; None: not supported any more.
+        """Change readings: numbers, texts, waves; None: not supported any more.
 
         Energy goes on counting with the power, unless it is set itself.
         """
@@ -85,7 +86,7 @@ class FakeGpu:
         self._owner._changed()
 
     def restore(self) -> None:
-        """Be back."""
+        """Return to the bus after :meth:`lose`."""
         self._lost = 0
         self._owner._changed()
 
@@ -129,11 +130,12 @@ class FakeGpu:
         self._owner._changed()
 
     def remove_process(self, pid: int) -> None:
+        """End a process."""
         self._processes.pop(pid, None)
         self._owner._changed()
 
     def peer(self, other: int, *, level: int = 0, n_links: int = 0, status: int = 0) -> None:
-        """How this card reaches another: NVML's topology level (0: by NUMA node) and P2P status (0: ok)."""
+        """Set how this card reaches another: NVML's topology level (0: by NUMA node) and P2P status (0: ok)."""
         self._peers[other] = (level, n_links, status)
         self._owner._changed()
 
@@ -233,6 +235,7 @@ class FakeNvml:
 
     @property
     def gpus(self) -> tuple[FakeGpu, ...]:
+        """All cards."""
         return tuple(self._gpus)
 
     def gpu(self, index: int) -> FakeGpu:
@@ -261,7 +264,7 @@ class FakeNvml:
         self._changed()
 
     def heal(self) -> None:
-        """No function fails any more, none is slow, nothing is lost, the driver is loaded and fits the library."""
+        """Undo every failure, latency, loss and refusal, and load the driver."""
         with self.change():
             self._failures.clear()
             self._latency_s.clear()
@@ -315,6 +318,7 @@ class FakeNvml:
         return self._board.calls()
 
     def reset_calls(self) -> None:
+        """Set all call counts to 0."""
         self._board.reset_calls()
 
     @contextmanager

@@ -1,1 +1,1 @@
-"""What the screen shows as lines of text runs. Pure; nothing of textual."""
+"""The contents of the screen as lines of text runs. Pure; does not need textual."""

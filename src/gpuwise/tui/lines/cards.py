@@ -1,4 +1,4 @@
-"""The cards of a frame as lines: one, two or seven of them each, as the room allows. Pure."""
+"""The GPUs of a frame as lines: one, two or seven for each, depending on the height. Pure."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ _SECOND_LINE = ("link", "pcie", "nvlink", "coder", "fan")
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What a card's row holds at one width."""
+    """The columns of a GPU's row at one width."""
 
     name: int
     use_bar: int
@@ -92,18 +92,19 @@ class Columns:
     spark: int
 
     def has(self, name: str) -> bool:
+        """Whether the row has this reading."""
         return any(c.name == name for c in self.cells)
 
 
 def short_name(name: str) -> str:
-    """Without the maker: ``NVIDIA GeForce RTX 4090`` -> ``RTX 4090``."""
+    """The name without its vendor: ``NVIDIA GeForce RTX 4090`` -> ``RTX 4090``."""
     for word in ("NVIDIA ", "GeForce ", "AMD ", "Radeon ", "Instinct ", "Intel(R) ", "Intel ", "Apple ", "Data Center GPU "):
         name = name.replace(word, "")
     return name.strip() or "GPU"
 
 
 def columns_for(width: int, cards: Sequence[Card], *, two_lines: bool) -> Columns:
-    """Which readings a row of ``width`` columns holds."""
+    """The readings that a row of ``width`` columns has room for."""
     longest = max((width_of(short_name(c.identity.name)) for c in cards), default=4)
     name = min(longest, 9 if width < TINY else 12 if width < 100 else 18)
     skip = set(_SECOND_LINE) if two_lines else {n for n in ("nvlink", "coder", "fan") if not any(_says(c, n) for c in cards)}
@@ -157,7 +158,7 @@ def _says(card: Card, cell: str) -> bool:
 
 
 def heading(columns: Columns) -> Line:
-    """What the columns are."""
+    """The heading of the columns."""
     memory = 12 if columns.has("memory-text") else 5
     runs = [
         run(" " * (INDENT - 3) + left("GPU", columns.name + 3) + " ", "dim"),
@@ -171,7 +172,7 @@ def heading(columns: Columns) -> Line:
 
 
 def mark_of(card: Card, causes: Sequence[Cause]) -> tuple[str, str]:
-    """The glyph before a card: the worst that is known of it, else whether it is at work."""
+    """The glyph before a GPU: its worst cause, else whether it is busy."""
     if not card.ok:
         return MARKS[Severity.FAULT]
     worst = min((c.severity for c in causes), key=list(Severity).index, default=None)
@@ -181,7 +182,7 @@ def mark_of(card: Card, causes: Sequence[Cause]) -> tuple[str, str]:
 
 
 def row(card: Card, columns: Columns, causes: Sequence[Cause], history: History, frame: Frame, *, selected: bool) -> Line:
-    """The first line of a card."""
+    """The first line of a GPU."""
     glyph, role = mark_of(card, causes)
     s = card.sample
     start = [
@@ -218,6 +219,7 @@ def away_words(card: Card, frame: Frame) -> str:
 
 
 def memory_share(card: Card) -> float | None:
+    """Used share of the memory, 0 to 1; None where unknown."""
     s = card.sample
     if s.memory_used_bytes is None or not s.memory_total_bytes:
         return None
@@ -225,6 +227,7 @@ def memory_share(card: Card) -> float | None:
 
 
 def heat_role(card: Card) -> str:
+    """The colour role of the temperature."""
     now, limit = card.sample.temperature_c, card.identity.temperature_slowdown_c
     if now is None:
         return "faint"
@@ -234,7 +237,7 @@ def heat_role(card: Card) -> str:
 
 
 def limit_of(card: Card) -> float | None:
-    """The power limit in force, else the card's own."""
+    """The power limit in force, else the default one, in watts."""
     return card.sample.power_limit_w or card.identity.power_limit_default_w
 
 
@@ -291,7 +294,7 @@ def energy_words(energy_j: float | None) -> str:
 
 
 def second(card: Card, width: int, *, selected: bool) -> Line:
-    """The second line of a card: links, coders, memory clock, energy."""
+    """The second line of a GPU: links, coders, memory clock, energy."""
     runs = list[Run]()
     room = width - INDENT
     for name, value in _more(card):
@@ -329,7 +332,7 @@ def _more(card: Card) -> list[tuple[str, str]]:
 
 
 def block(card: Card, width: int, causes: Sequence[Cause], history: History, frame: Frame, *, selected: bool) -> list[Line]:
-    """A card as :data:`CARD_LINES` lines: each reading with its bar, its words and its last minutes."""
+    """A GPU in :data:`CARD_LINES` lines: each reading with its bar, its value and its last minutes."""
     glyph, role = mark_of(card, causes)
     back, action = ("chosen" if selected else ""), f"card:{card.number}"
     top = line(
@@ -369,14 +372,14 @@ def block(card: Card, width: int, causes: Sequence[Cause], history: History, fra
     )
     words = 17
     free = width - INDENT - 8 - words - 2
-    screen_lines = max(6, min(40, free // 2 if free >= 28 else free))
-    spark = max(0, min(90, free - screen_lines - 2))
+    bar_width = max(6, min(40, free // 2 if free >= 28 else free))
+    spark = max(0, min(90, free - bar_width - 2))
     lines = [top]
     for title, value, text, colour, series, high in rows:
         runs = [
             run(" " * INDENT),
             run(left(title, 8), "dim"),
-            *bar(value, screen_lines, colour),
+            *bar(value, bar_width, colour),
             run(" "),
             run(left(text, words)),
         ]

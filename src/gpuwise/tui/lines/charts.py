@@ -1,4 +1,4 @@
-"""Charts of the last minutes: several readings of one card, or one reading of every card. Pure."""
+"""Charts of the last minutes: several readings of one GPU, or one reading of every GPU. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ZOOMS = (1, 5, 15)
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A reading that is charted."""
+    """A reading that can be charted."""
 
     name: str
     title: str
@@ -69,7 +69,7 @@ BY_NAME = {m.name: m for m in METRICS}
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What one chart shows."""
+    """The contents of one chart."""
 
     title: str
     values: Sequence[float]
@@ -82,17 +82,17 @@ class Chart:
 
 
 def available_metrics(card: Card) -> list[Metric]:
-    """What the card tells now; the first five of it where it tells nothing: what a lost one did is still seen."""
+    """The metrics that have values; the first five where none has (a lost GPU keeps its history)."""
     return [m for m in METRICS if SERIES[m.series](card) is not None] or list(METRICS[:5])
 
 
 def charts_of_card(card: Card, metrics: Sequence[Metric], history: History, n: int) -> list[Chart]:
-    """These readings of a card."""
+    """The charts of these readings of one GPU."""
     return [_chart(m, m.title, card, history, n, f"chart:{m.name}") for m in metrics]
 
 
 def charts_of_metric(name: str, cards: Sequence[Card], history: History, n: int, chosen: int) -> list[Chart]:
-    """One reading of every card."""
+    """The charts of one reading of every GPU."""
     made = list[Chart]()
     for card in cards:
         title = f"{card.number} {short_name(card.identity.name)}"
@@ -159,6 +159,6 @@ def _block(chart: Chart, width: int, height: int, zoom: int) -> list[Line]:
 
 
 def span_of(history: History, columns: int, zoom: int) -> float | None:
-    """Seconds a chart of ``columns`` shows."""
+    """Seconds that a chart of ``columns`` columns covers."""
     times = history.times(columns * PER_COLUMN * zoom)
     return times[-1] - times[0] if len(times) > 1 else None

@@ -1,4 +1,4 @@
-"""From a snapshot and the state to the lines of every panel. Pure but for ``state``'s scroll positions, which follow the size."""
+"""Makes the lines of every panel from a snapshot and the state. Pure except for the scroll positions in ``state``."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ class ScreenLines:
 
 
 class HostHistory:
-    """Use of processor and memory while the screen is open."""
+    """History of processor and memory use while the screen is open."""
 
     def __init__(self) -> None:
         self.cpu, self.memory, self.at = Ring(HOST_KEPT), Ring(HOST_KEPT), Ring(HOST_KEPT)
 
     def add(self, frame: Frame) -> None:
+        """Add the values of one frame."""
         h, nan = frame.host, float("nan")
         known = h.memory_total_bytes is not None and h.memory_available_bytes is not None
         self.cpu.append(nan if h.cpu_share is None else h.cpu_share)
@@ -50,14 +51,14 @@ class HostHistory:
         self.at.append(frame.at_s)
 
     def copy(self) -> HostHistory:
-        """As it is now."""
+        """A copy that does not change."""
         made = HostHistory()
         made.cpu, made.memory, made.at = self.cpu.copy(), self.memory.copy(), self.at.copy()
         return made
 
 
 def draw(shot: Snapshot, state: State, history: History, hosts: HostHistory, width: int, height: int) -> ScreenLines:
-    """Everything on the screen."""
+    """The lines of the whole screen."""
     frame, causes = shot.frame, shot.causes
     entries = _entries(shot, state)
     shown = list(causes) if frame.cards else []
@@ -179,7 +180,7 @@ def nothing_words(state: State) -> str:
 
 
 def place_of(entries: Sequence[Entry], state: State) -> int | None:
-    """Where the selected entry is now; when it is gone, the one that took its place."""
+    """Row of the selected entry; where it is gone, of the one in its place."""
     if state.process is None or not entries:
         return None
     for n, e in enumerate(entries):

@@ -1,4 +1,4 @@
-"""The lines at the top and at the bottom: what is watched, what it adds up to, which keys there are. Pure."""
+"""The lines at the top and the bottom of the screen. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEYS: tuple[tuple[str, str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What the first and the last line need beside the frame."""
+    """Input of the first and last line beside the frame."""
 
     view: str = "overview"
     interval_s: float = 1.0
@@ -51,7 +51,7 @@ class Bar:
 
 
 def first(frame: Frame, state: Bar, width: int) -> Line:
-    """What is watched, and the views."""
+    """The first line: source, driver and views."""
     what = ("" if frame.demo else state.title) or frame.host.name or "this machine"
     n = len(frame.cards)
     before = [
@@ -80,7 +80,7 @@ def first(frame: Frame, state: Bar, width: int) -> Line:
 
 
 def second(frame: Frame, causes: Sequence[Cause], prices: Prices, state: Bar, width: int) -> Line:
-    """Host, power, energy, cost, and how many cards are in trouble."""
+    """The second line: host, power, energy, cost, and the number of GPUs in trouble."""
     host = frame.host
     used = None
     if host.memory_total_bytes is not None and host.memory_available_bytes is not None:
@@ -104,7 +104,7 @@ def second(frame: Frame, causes: Sequence[Cause], prices: Prices, state: Bar, wi
 
 
 def sums(frame: Frame, prices: Prices, watched_s: float) -> list[tuple[str, str]]:
-    """Power of all cards against their limits, energy since the start, cost and CO2 where a price is set."""
+    """Power of all GPUs against their limits, energy since the start, cost and CO2 where prices are set."""
     if not frame.cards:
         return []
     spent, out = spending(prices, frame.cards, watched_s), list[tuple[str, str]]()
@@ -140,7 +140,7 @@ def _kw(watts: float) -> str:
 
 
 def verdict(causes: Sequence[Cause]) -> list[Run]:
-    """How many faults and slowdowns there are; a click shows them."""
+    """Number of faults and slowdowns; a click shows them."""
     n = {s: sum(1 for c in causes if c.severity is s) for s in Severity}
     out = list[Run]()
     if n[Severity.FAULT]:
@@ -155,7 +155,7 @@ def verdict(causes: Sequence[Cause]) -> list[Run]:
 
 
 def foot(state: Bar, width: int) -> Line:
-    """The keys; in their place, the filter while it is typed; at the right, what there is to say."""
+    """The last line: keys, or the filter while it is typed, and messages."""
     if state.typing is not None:
         return line(
             run("filter ", "title"),

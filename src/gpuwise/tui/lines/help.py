@@ -61,7 +61,7 @@ SHORT = 20
 
 
 def help_lines(width: int) -> list[Line]:
-    """All of it in ``width`` columns."""
+    """The help in ``width`` columns."""
     out = list[Line]()
     for title, keys in KEYS:
         out += [BLANK] if out else []

@@ -1,4 +1,4 @@
-"""Processes of the machine that are on no card: the busiest ones where there is no card, and the ancestors of a tree."""
+"""Processes of the host that use no GPU: the busiest, and the ancestors of a process tree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVERY_S = 2.0
 
 
 class HostList:
-    """Reads what it is asked for; knows what it read last."""
+    """Reads host processes on request and remembers their last readings."""
 
     def __init__(self) -> None:
         self._reader, self._above_reader = default_reader(), default_reader()
@@ -24,14 +24,14 @@ class HostList:
         self._read_s: float | None = None
 
     def busiest(self, now_s: float) -> tuple[HostProcess, ...]:
-        """The processes that used most of the processor lately, and those that hold most memory."""
+        """The processes with most processor time lately, and those with most memory."""
         if self._read_s is None or now_s - self._read_s >= EVERY_S:
             self._chosen, self._read_s = self._choose(), now_s
         found = self._reader.read(self._chosen, now_s)
         return tuple(h for h in found.values() if "name" not in h.unknown)
 
     def above(self, frame: Frame, depth: int) -> Mapping[int, HostProcess]:
-        """The ancestors of the processes on the cards, by number."""
+        """The ancestors of the GPU processes, by process number."""
         known = {r.pid for c in frame.cards for r in c.processes or ()}
         wanted = {r.host.parent_pid for c in frame.cards for r in c.processes or ()}
         found: dict[int, HostProcess] = {}

@@ -1,4 +1,4 @@
-"""Who gets how many lines of the screen. Pure."""
+"""Heights of the panels of the screen. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VIEWS = ("overview", "processes", "charts", "why")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Heights, and what the cards take."""
+    """Heights of the panels in lines."""
 
     head: int
     cards: int

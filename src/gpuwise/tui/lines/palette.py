@@ -67,7 +67,7 @@ _ANSI = {
 
 
 class Palette:
-    """Styles of one theme, made once each."""
+    """Styles of one theme, cached."""
 
     def __init__(self, theme: Theme, depth: str | None = "truecolor") -> None:
         """``depth``: what rich says of the terminal's colours."""
@@ -79,14 +79,14 @@ class Palette:
         self._colors = {name: _color(made.get(name), fallback) for name, fallback in _FALLBACK.items()}
 
     def style(self, role: str, back: str = "") -> Style:
-        """The style of a role over the background of its line. An unknown role is an error of ours."""
+        """The style of a role over the background of its line."""
         found = self._styles.get((role, back))
         if found is None:
             found = self._styles[role, back] = self._native_style(role, back) if self._native else self._made(role, back)
         return found
 
     def escapes(self, role: str, back: str = "") -> str:
-        """What a terminal is told before text of a role, whatever it was told before."""
+        """The escape sequence that sets the style of a role, independent of the current one."""
         found = self._escapes.get((role, back))
         if found is None:
             told = self.style(role, back).render(".", color_system=self._depth).partition(".")[0]

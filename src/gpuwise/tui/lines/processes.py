@@ -1,4 +1,4 @@
-"""The table of processes: what is in it, sorted, filtered, as a tree; and its lines. Pure."""
+"""The table of processes: contents, order, filter, tree; and its lines. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_NUMBER = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row of the table: a process on a card, or (without ``gpu``) one of the machine around them."""
+    """A row of the table: a process on a GPU, or (without ``gpu``) on the host only."""
 
     host: HostProcess
     number: int | None = None
@@ -26,7 +26,7 @@ class Entry:
 
     @property
     def key(self) -> tuple[int, int]:
-        """What stays the same from frame to frame: process and card."""
+        """Identity of the row between frames: process and GPU."""
         return self.host.pid, -1 if self.number is None else self.number
 
 
@@ -78,7 +78,7 @@ _HOST_MEMORY: Value = lambda e: e.host.host_memory_bytes  # noqa: E731
 
 
 def command_of(e: Entry) -> str:
-    """Its command line; where it is not to be seen, why."""
+    """Its command line, or why it is unknown."""
     return e.host.command or e.host.name or f"({e.host.unknown.get('name', 'unknown')})"
 
 
@@ -115,7 +115,7 @@ HOST_ONLY = ("pid", "user", "cpu", "host-memory", "time", "container", "command"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How the table is ordered."""
+    """Order and filter of the table."""
 
     column: str = "memory"
     falling: bool = True
@@ -126,7 +126,7 @@ class Order:
 
 
 def entries_of(frame: Frame, boot_now_s: float | None) -> list[Entry]:
-    """Every process of every card; ``boot_now_s`` is the time since the machine booted, where it is known."""
+    """Every process of every GPU; ``boot_now_s`` is the time since boot in seconds, where known."""
     out = list[Entry]()
     for card in frame.cards:
         for row in card.processes or ():

@@ -1,4 +1,4 @@
-"""Every reading of a card, and every word on a process, as lines: what is unknown stands there with the reason. Pure."""
+"""Every reading of a GPU and of a process as lines; an unknown one with the reason. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UNITS: tuple[tuple[str, Callable[[float], str]], ...] = (
 
 
 def card_lines(card: Card, causes: tuple[Cause, ...], prices: Prices, watched_s: float, width: int) -> list[Line]:
-    """A card in full."""
+    """All readings of a GPU."""
     out = [line(run(card.identity.name, "strong"), run(f"  GPU {card.number} of this machine", "dim"))]
     if not card.ok:
         out += [line(run(t, "bad")) for t in wrap(away_words(card, Frame(0, card.sample.at_s, 0, None, ())), width)]
@@ -149,14 +149,14 @@ def _words(name: str, value: object) -> str:
 
 
 def reasons(bits: int) -> str:
-    """Names of the bits; those without a name as numbers."""
+    """Names of the bits of event reasons; bits without a name as numbers."""
     known = [str(r.name).replace("_", " ").lower() for r in EventReason if bits & r]
     rest = bits & ~sum(int(r) for r in EventReason)
     return ", ".join([*known, *([f"unknown bits {rest:#x}"] if rest else [])]) or "none: the clocks are not held"
 
 
 def process_lines(rows: list[Entry], width: int) -> list[Line]:
-    """A process in full, with what it holds on each card. ``rows`` are of one process."""
+    """All readings of a process and its memory on each GPU. ``rows`` are of one process."""
     host = rows[0].host
     out = [line(run(f"{host.name or 'process'} ", "strong"), run(str(host.pid), "strong"))]
     out += [line(run(t)) for t in wrap(command_of(rows[0]), width)] + [BLANK]

@@ -35,10 +35,12 @@ BLANK = Line()
 
 
 def run(text: str, role: str = "", action: str = "") -> Run:
+    """A run of text with its role and action."""
     return (text, role, action)
 
 
 def line(*runs: Run, back: str = "", action: str = "") -> Line:
+    """A line of runs."""
     return Line(tuple([r for r in runs if r[0]]), back, action)
 
 
@@ -110,6 +112,7 @@ def clip(of: Line, width: int) -> Line:
 
 def line_width(of: Line) -> int:
     # one text, because asking what it is made of costs more than joining
+    """Columns that the line takes."""
     return width_of("".join([text for text, _, _ in of.runs]))
 
 
@@ -160,23 +163,27 @@ def bar(share: float | None, width: int, role: str = "bar") -> tuple[Run, ...]:
     if share > 0 and halves == 0:
         halves = 1
     full, part = divmod(halves, 2)
-    screen_lines, rest = FULL * full + HALF * part, width - full - part
-    return tuple(r for r in ((screen_lines, role, ""), (EMPTY * rest, "track", "")) if r[0])
+    filled, rest = FULL * full + HALF * part, width - full - part
+    return tuple(r for r in ((filled, role, ""), (EMPTY * rest, "track", "")) if r[0])
 
 
 def percent(share: float | None) -> str:
+    """A share as a percentage."""
     return UNKNOWN if share is None else f"{share * 100:.0f}%"
 
 
 def watts(value: float | None) -> str:
+    """Watts as text."""
     return UNKNOWN if value is None else f"{value:.0f}"
 
 
 def celsius(value: float | None) -> str:
+    """Degrees Celsius as text."""
     return UNKNOWN if value is None else f"{value:.0f}°C"
 
 
 def mhz(value: float | None) -> str:
+    """Hertz as text in MHz."""
     return UNKNOWN if value is None else f"{value / MEGA:.0f}"
 
 
@@ -216,5 +223,5 @@ def clock_words(seconds: float | None) -> str:
 
 
 def text_of(lines: Iterable[Line]) -> str:
-    """What is written, without colours: for tests and for the clipboard."""
+    """The plain text of lines."""
     return "\n".join("".join(t for t, _, _ in of.runs).rstrip() for of in lines)

@@ -1,4 +1,4 @@
-"""Everything that holds the cards back, in full: worst first, with evidence, cost and what can be done. Pure."""
+"""All causes in full: worst first, with evidence, cost and advice. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuwise.tui.lines.text_runs import BLANK, Line, line, run, wrap
 
 
 def why_lines(frame: Frame, causes: Sequence[Cause], notices: Sequence[str], width: int) -> list[Line]:
-    """Every cause, every vendor that does not answer, every error the driver reported, and what else there is to say."""
+    """Every cause, every vendor that does not answer, every driver error, and notices."""
     out = list[Line]()
     for cause in causes:
         glyph, role = MARKS[cause.severity]
