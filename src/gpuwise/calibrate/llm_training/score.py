@@ -211,21 +211,11 @@ UNMEASURED = {"gb300": ("gb300", "b300-sxm")}
 """Accelerators without published kernel times whose runs say how their matmuls differ from the family's, and for whom
 the figure then stands; they take no part in fitting a stack."""
 LAUNCH_STARTS = (6e-6, 1.2e-5, 2.2e-5)
-PER_OP = {"eager": "eager-fsdp", "compiled": "eager-fsdp"}
-"""Plain PyTorch, timed operation by operation as one's own code is, and the relative whose collectives it has."""
-AS_TIMED = {
-    "matmul_slowdown": 1.0,
-    "quantized_matmul_slowdown": 1.0,
-    "attention_slowdown": 1.0,
-    "memory_slowdown": 1.0,
-    "kernel_gap_s": 0.0,
-    "micro_batch_overhead_s": 0.0,
-    "step_overhead_s": 0.0,
-    "log_sigma": 0.2,
-    "log_sigma_many": 0.25,
-    "basis": "derived",
-}
-"""Nothing on top of the kernels and the host; the spread is that of captured steps (``captured_time``, derived)."""
+BORROWED = {"eager": "eager-fsdp", "compiled": "compiled-fsdp"}
+"""Stacks without a published run of their own, and the relative whose costs they take; modules that are written operation by
+operation are timed as one's own code is and need none of them (``StackCosts.as_timed``)."""
+UNSEEN_SPREAD = 0.25
+"""Least spread of a borrowed stack: between two stacks of one family here (a judgement, about their difference)."""
 FEW = 10
 """Check rows below which a spread is taken from all rows."""
 LEAST_SPREAD = 0.03
@@ -380,15 +370,15 @@ def fit(folder: Path, stacks: Sequence[str] | None = None) -> dict[str, dict[str
         further = fit_accelerator(accelerator_id, fitted, rows, groups) if fitted else 1.0
         factor = round(in_force.get(accelerator_id, 1.0) * further, 3)
         document["matmul_slowdown_by_accelerator"] |= dict.fromkeys(same, factor)
-    write("stacks", with_per_op(document))
+    write("stacks", with_borrowed(document))
     return reports
 
 
-def with_per_op(document: dict[str, Any]) -> dict[str, Any]:
-    """``document`` with the costs of plain PyTorch, which no published run is fitted on."""
+def with_borrowed(document: dict[str, Any]) -> dict[str, Any]:
+    """``document`` with the costs of stacks that no published run is fitted on."""
     stacks, provenance = dict(document["stacks"]), dict(document["provenance"])
-    for stack, near in PER_OP.items():
-        stacks[stack] = {**stacks[near], **AS_TIMED}
-        rows = "none: kernels, host and fusion are those of one's own code"
-        provenance[stack] = {"rows": rows, "errors": {}, "from": near}
+    for stack, near in BORROWED.items():
+        wider = {k: max(UNSEEN_SPREAD, stacks[near][k]) for k in ("log_sigma", "log_sigma_many")}
+        stacks[stack] = {**stacks[near], **wider, "basis": "derived"}
+        provenance[stack] = {"rows": "none of its own", "errors": {}, "from": near}
     return {**document, "stacks": stacks, "provenance": provenance}

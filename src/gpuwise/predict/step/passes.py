@@ -5,7 +5,7 @@ A pass takes ``max(device + exposed communication, host)``: kernels run no faste
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,8 +54,6 @@ class Passes:
 
 def passes(costs: PointCosts, sc: StackCosts) -> Passes:
     """Apply a stack's slowdowns, gaps, launches and overlaps to the kernel and collective seconds of ``costs``."""
-    if costs.own_host:
-        sc = replace(sc, launch_s=0.0, kernel_gap_s=0.0, layer_overhead_s=0.0)
     layer = costs.layer
     nothing = {g: np.zeros_like(layer.wgrad_s) for g in COMM_GROUPS}
     still = np.zeros_like(layer.wgrad_s)

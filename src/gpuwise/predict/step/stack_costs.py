@@ -66,6 +66,20 @@ class StackCosts:
     log_sigma_many: float
     basis: Basis = "fitted"
 
+    def as_timed(self) -> StackCosts:
+        """These costs for kernels and a host that are timed operation by operation: only transfers keep their factors."""
+        return replace(
+            self,
+            launch_s=0.0,
+            kernel_gap_s=0.0,
+            layer_overhead_s=0.0,
+            micro_batch_overhead_s=0.0,
+            step_overhead_s=0.0,
+            matmul_slowdown=1.0,
+            attention_slowdown=1.0,
+            memory_slowdown=1.0,
+        )
+
     def spread(self, n_systems: float) -> float:
         """Spread of log(measured / predicted) of a run on so many systems."""
         return self.log_sigma_many if n_systems > 1 else self.log_sigma

@@ -82,6 +82,7 @@ def step_times(
 ) -> StepTimes:
     """Time of every strategy in ``c`` on ``system``; ``point_index`` is each strategy's point in ``costs``."""
     sc = (stack_costs or find_stack_costs(c.base.stack, arch.moe is not None)).under(c.base, system.accelerator)
+    sc = sc.as_timed() if costs.own_host else sc
     at = point_index
     shape = stages(arch, c, costs.n_layers)
     per_point = passes(costs, sc)
@@ -98,7 +99,7 @@ def step_times(
     worst = np.maximum(shape.layers[0], shape.layers[1])
     gradient_s = step_traffic(system, c, shape, worst * layer.forward_s, worst * layer.backward_s, sc)
     starved = c.accumulation * (shape.layers[1] * layer.launch_s + per_point.ends_starved_s[at])
-    update_s = _behind_the_host(arch, costs, at, _update(system, c, shape), starved)
+    update_s = _behind_the_host(arch, costs, at, _update(system, c, shape, costs.own_host), starved)
     offload_s = _offload(system, c, shape)
     doublings = np.log2(np.maximum(c.dp * c.tp * c.pp * c.cp / system.count, 1.0))
     fixed_s = sc.step_overhead_s * (1 + doublings)
@@ -213,12 +214,12 @@ def _updated_parameters(c: Columns, shape: Stages) -> F64:
     return dense / ranks + expert / replicas
 
 
-def _update(system: System, c: Columns, shape: Stages) -> F64:
+def _update(system: System, c: Columns, shape: Stages, per_op: bool) -> F64:
     """The optimizer on the device (zero when it is offloaded), streaming its state once."""
     if c.base.lora_rank:
         return np.zeros(1)
     stack = find_stack(c.base.stack)
-    if stack.per_op:
+    if per_op:
         each = update_seconds(system.accelerator, c.base)
         return np.where(c.offload_optimizer > 0, 0.0, _updated_parameters(c, shape) * each)
     per_parameter = update_traffic_bytes(c.base, stack.fused_optimizer)

@@ -135,6 +135,7 @@ def _one(
 ) -> TrainingEstimate:
     costs, at = done.costs, int(done.point_index[i])
     sc = find_stack_costs(strategy.stack, arch.moe is not None).under(strategy, cluster.accelerator)
+    sc = sc.as_timed() if costs.own_host else sc
     sigma, basis = spread(sc, costs, at, cluster.n_systems)
     step = Estimate.from_log_sigma(float(done.times.step_s[i]), sigma, basis)
     tokens = strategy.global_batch * seq_len
