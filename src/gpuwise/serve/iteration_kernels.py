@@ -17,7 +17,7 @@ from gpuwise.predict.comm.collectives import collective_time
 from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.kernels.attention.fused import attention_decode_time, attention_forward_time
 from gpuwise.predict.kernels.attention.implementations import serving_kernel
-from gpuwise.predict.kernels.card_factors import card_factor
+from gpuwise.predict.kernels.card_factors import family_factor
 from gpuwise.predict.kernels.conditions import SERVING
 from gpuwise.predict.kernels.experts.grouped import moe_layer_time
 from gpuwise.predict.kernels.kernel_time import KernelTime
@@ -89,10 +89,7 @@ def row_times(
 
 def _on_card(device: Accelerator, rows: OpTable, made: KernelTime) -> KernelTime:
     """``made`` with what whole networks say of each row's family on cards of which no kernel was measured."""
-    factor = np.ones(len(rows))
-    for code in np.unique(rows.family).tolist():
-        part = np.flatnonzero(rows.family == code)
-        factor[part] = card_factor(device, str(FAMILIES[int(code)]), rows.take(part))
+    factor = np.array([family_factor(device, f) for f in FAMILIES])[rows.family]
     return made._replace(time_s=made.time_s * factor)
 
 

@@ -276,6 +276,7 @@ class OpTableBuilder:
 
 def concatenate(tables: Sequence[OpTable]) -> OpTable:
     """One table from several, in order."""
-    text = {f: tuple(x for t in tables for x in getattr(t, f)) for f in ("name", "dtype")}
-    columns = [f.name for f in fields(OpTable) if f.name not in text]
-    return OpTable(**text, **{f: np.concatenate([getattr(t, f) for t in tables]) for f in columns})
+    names, dtypes = tuple(x for t in tables for x in t.name), tuple(x for t in tables for x in t.dtype)
+    columns = [f.name for f in fields(OpTable) if f.name not in ("name", "dtype")]
+    joined: dict[str, Any] = {f: np.concatenate([getattr(t, f) for t in tables]) for f in columns}
+    return OpTable(name=names, dtype=dtypes, **joined)

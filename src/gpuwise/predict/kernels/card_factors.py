@@ -12,14 +12,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gpuwise.facts.hardware.accelerators import Accelerator, architecture_key
 from gpuwise.predict.coefficients import load_json
-from gpuwise.workload.step import KERNEL_CODE, OpTable
 
-F64 = NDArray[np.float64]
 _GEFORCE = re.compile(r"RTX [2345]0\d\d\b")
 UNMEASURED = ("collective", "transfer", "recurrent", "sort", "scan", "fourier", "grouped", "convolution", "host")
 """Families without a factor: no measured network has them, or their form was fitted on whole networks itself."""
@@ -37,15 +32,13 @@ def factor_key(accelerator: Accelerator, model: Mapping[str, Any] | None = None)
     return key if key in known and _GEFORCE.search(accelerator.name) else None
 
 
-def card_factor(accelerator: Accelerator, family: str, rows: OpTable, *, matrix: bool = True) -> F64:
-    """[R] factor on the time of ``rows`` of ``family``. ``matrix`` False: products that run on the vector lanes, which the
-    measured networks did not."""
+def family_factor(accelerator: Accelerator, name: str) -> float:
+    """Factor on the time of the kernels of ``name`` (a family, or ``fused`` by a compiler); 1 where no network stands for the
+    card."""
     key = factor_key(accelerator)
-    if key is None or family in UNMEASURED or not matrix:
-        return np.ones(len(rows))
-    factors: Mapping[str, float] = load_json("card_factors")["factor"][key]
-    plain = factors.get(family, 1.0)
-    return np.where(rows.kernel == KERNEL_CODE["fused"], factors["fused"], plain)
+    if key is None or name in UNMEASURED:
+        return 1.0
+    return float(load_json("card_factors")["factor"][key].get(name, 1.0))
 
 
 def step_log_sigma(accelerator: Accelerator, *, compiled: bool = False) -> float | None:

@@ -5,7 +5,7 @@ The format a product runs in is the device's, not the tensor's (:mod:`gpuwise.pr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -21,7 +21,7 @@ from gpuwise.predict.kernels.attention.fused import (
     attention_forward_time,
     attention_unfused_time,
 )
-from gpuwise.predict.kernels.card_factors import card_factor
+from gpuwise.predict.kernels.card_factors import family_factor
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.experts.grouped import grouped_time
 from gpuwise.predict.kernels.gemm.alignment import alignment_slowdown, misaligned_time
@@ -69,7 +69,7 @@ def matmul_time(accelerator: Accelerator, rows: OpTable, conditions: Conditions)
     for dtype, part in by_format(accelerator, rows, conditions):
         shape = np.maximum(rows.shape[part, :4].astype(np.float64), 1.0)
         if dtype != "fp32":
-            found.put(part, _scaled(accelerator, rows.take(part), product_time(accelerator, dtype, shape, conditions), dtype))
+            found.put(part, product_time(accelerator, dtype, shape, conditions))
             continue
         layouts = rows.kernel[part]
         for code in np.unique(layouts).tolist():
@@ -84,18 +84,8 @@ def matmul_time(accelerator: Accelerator, rows: OpTable, conditions: Conditions)
     return made._replace(time_s=np.where(rows.flop == 0, load_json("memory_bound")["latency_s"], time))
 
 
-def _scaled(accelerator: Accelerator, rows: OpTable, made: KernelTime, dtype: str) -> KernelTime:
-    """``made`` with the card's factor; no factor takes a product beyond the published peak."""
-    unit = arithmetic(accelerator, dtype)
-    factor = card_factor(accelerator, "matmul", rows, matrix=unit in MATRIX)
-    if (factor == 1.0).all():
-        return made
-    least = np.minimum(made.time_s, rows.flop / (accelerator.peak_flop_per_s.get(unit) or accelerator.peak("fp32")))
-    return made._replace(time_s=np.maximum(made.time_s * factor, least))
-
-
 def product_time(accelerator: Accelerator, dtype: str, shape: F64, conditions: Conditions, layout: Layout = "tn") -> KernelTime:
-    """[R] seconds of products (batch, m, n, k) [R, 4] in a format the device runs.
+    """[R] seconds of products (batch, m, n, k) [R, 4] in a format the device runs, with the card's factor.
 
     Raises UnpredictableError for a format it has no rate for, unless the conditions let another stand for it.
     """
@@ -118,9 +108,13 @@ def product_time(accelerator: Accelerator, dtype: str, shape: F64, conditions: C
         if not conditions.emulated:
             raise
         return _specified(accelerator, dtype, 2.0 * b * m * n * k, b * (m * k + n * k + m * n) * TENSOR_BYTES.get(dtype, 1))
-    if not conditions.alignment:
-        return made
-    return made._replace(time_s=misaligned_time(accelerator, dtype, made.time_s, m, n, k, b))
+    seconds = misaligned_time(accelerator, dtype, made.time_s, m, n, k, b) if conditions.alignment else made.time_s
+    unit = arithmetic(accelerator, dtype)
+    factor = family_factor(accelerator, "matmul") if unit in MATRIX else 1.0
+    if factor != 1.0:  # no factor takes a product beyond the published peak
+        least = np.minimum(seconds, 2.0 * b * m * n * k / (accelerator.peak_flop_per_s.get(unit) or accelerator.peak("fp32")))
+        seconds = np.maximum(seconds * factor, least)
+    return made._replace(time_s=seconds)
 
 
 def _specified(accelerator: Accelerator, dtype: str, flop: F64, moved: F64) -> KernelTime:
@@ -164,7 +158,7 @@ def attention_time(accelerator: Accelerator, rows: OpTable, conditions: Conditio
             if not key[3]:
                 made = _specified(accelerator, dtype, one.flop, one.bytes_read)
             elif not key[1] & FUSED_ATTENTION:
-                made = _unfused(accelerator, dtype, one, bool(key[0]))
+                made = _unfused(accelerator, dtype, one, bool(key[0]), conditions)
             else:
                 made = _fused(accelerator, dtype, one, bool(key[0]), KERNELS[int(key[2])], conditions)
             found.put(part, made)
@@ -173,8 +167,14 @@ def attention_time(accelerator: Accelerator, rows: OpTable, conditions: Conditio
     return made._replace(time_s=made.time_s + mask / dram_rate(accelerator)) if mask.any() else made
 
 
-def _unfused(accelerator: Accelerator, dtype: str, rows: OpTable, backward: bool) -> KernelTime:
+def _unfused(accelerator: Accelerator, dtype: str, rows: OpTable, backward: bool, conditions: Conditions) -> KernelTime:
+    """Products and passes over the scores; what misaligned heads cost is told of attention as a whole."""
     b, q, kv, a, k, d = (rows.shape[:, i] for i in range(6))
+    aligned = replace(conditions, alignment=False)
+
+    def multiply(m: F64, n: F64, k: F64, batch: F64) -> KernelTime:
+        return product_time(accelerator, dtype, np.stack([batch, m, n, k], axis=1), aligned)
+
     made = attention_unfused_time(
         accelerator,
         dtype,
@@ -187,8 +187,10 @@ def _unfused(accelerator: Accelerator, dtype: str, rows: OpTable, backward: bool
         causal=bool(rows.flag[0] & CAUSAL),
         phase="backward" if backward else "forward",
         fused_softmax=True,
+        multiply=multiply,
     )
-    return made._replace(time_s=made.time_s * alignment_slowdown(dtype, "attention", d))
+    slow = alignment_slowdown(dtype, "attention", d) if conditions.alignment else 1.0
+    return made._replace(time_s=made.time_s * slow)
 
 
 def _fused(
@@ -217,7 +219,7 @@ def _fused(
             kernel="fa2" if name == "efficient" else name,
         )
         slow = float(load_json("captured_time")["efficient_attention_slowdown"]) if name == "efficient" else 1.0
-        return made._replace(time_s=made.time_s * slow * card_factor(accelerator, "attention", rows))
+        return made._replace(time_s=made.time_s * slow * family_factor(accelerator, "attention"))
     seen = np.minimum(q, kv) * (np.minimum(q, kv) + 1.0) / 2.0 + np.maximum(q - kv, 0) * kv
     flop = 2.0 * b * a * (seen if causal else q * kv) * (d + dv) * (2.5 if backward else 1.0)
     rate = accelerator.peak("fp32")
@@ -264,6 +266,3 @@ def _one_recurrent(
     shortest = (steps + layers / directions - 1.0) * chain
     work = steps * layers * (2.0 * batch * gates * hidden) / (accelerator.peak_flop_per_s.get(dtype) or accelerator.peak("fp32"))
     return float(one.time_s[0]) + (2.0 if backward else 1.0) * max(shortest, work), one.basis
-
-
-Evaluate = Callable[[Accelerator, OpTable, Conditions], KernelTime]

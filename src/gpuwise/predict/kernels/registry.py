@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, weakest
-from gpuwise.predict.kernels.card_factors import card_factor
+from gpuwise.predict.kernels.card_factors import factor_key, family_factor
 from gpuwise.predict.kernels.conditions import STEP, Conditions
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import embedding_time
@@ -35,8 +35,11 @@ def _memory_bound(family: str) -> Evaluate:
 
     def time(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
         made = memory_bound_time(accelerator, rows, family)
-        factor = card_factor(accelerator, family, rows)
-        if conditions.before_torch_2 and (factor != 1.0).any():
+        if factor_key(accelerator) is None:
+            return made
+        fused = rows.kernel == KERNEL_CODE["fused"]
+        factor = np.where(fused, family_factor(accelerator, "fused"), family_factor(accelerator, family))
+        if conditions.before_torch_2:
             factor = factor * float(load_json("captured_kernels")["before_torch_2"]["memory"])
         return made._replace(time_s=made.time_s * factor)
 
@@ -167,7 +170,8 @@ def _evaluate(table: OpTable, accelerator: Accelerator, conditions: Conditions) 
     n = len(table)
     time_s, sigma = np.zeros(n), np.zeros(n)
     bases: list[Basis] = []
-    for code in np.unique(table.family).tolist():
+    codes: list[int] = np.unique(table.family).tolist()
+    for code in codes:
         evaluate = REGISTRY.get(FAMILIES[code])
         if evaluate is None:
             continue

@@ -14,6 +14,7 @@ projections.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -303,9 +304,10 @@ def attention_unfused_time(
     phase: str = "forward",
     fused_softmax: bool = True,
     dropout: bool = False,
+    multiply: Callable[[F64, F64, F64, F64], KernelTime] | None = None,
 ) -> KernelTime:
     """Time of attention that writes its scores: products and passes over the scores, one kernel each
-    (attention_unfused).
+    (attention_unfused). ``multiply`` times its products (m, n, k, batch); left out, as in a burst.
 
     ``phase`` is ``forward`` or ``backward``. Raises InputError for another, UnpredictableError when the
     accelerator has no rate for ``dtype``.
@@ -313,7 +315,16 @@ def attention_unfused_time(
     from gpuwise.predict.kernels.attention.unfused import unfused_time
 
     shape = shape_of(batch, q_len, kv_len, heads, kv_heads, head_dim, None, 0)
-    return unfused_time(accelerator, dtype, shape, causal=causal, phase=phase, fused_softmax=fused_softmax, dropout=dropout)
+    return unfused_time(
+        accelerator,
+        dtype,
+        shape,
+        causal=causal,
+        phase=phase,
+        fused_softmax=fused_softmax,
+        dropout=dropout,
+        multiply=multiply,
+    )
 
 
 __all__ = [

@@ -8,6 +8,8 @@ key-value heads are expanded first, so products run per query head. Dropout is o
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -85,10 +87,12 @@ def unfused_time(
     phase: str,
     fused_softmax: bool,
     dropout: bool = False,
+    multiply: Callable[[F64, F64, F64, F64], KernelTime] | None = None,
 ) -> KernelTime:
     """[R] sum over kernels. ``phase`` is ``forward`` or ``backward``. An unmasked call has no mask pass.
 
-    Raises InputError for another phase, UnpredictableError when the accelerator has no rate for ``dtype``.
+    ``multiply`` times products (m, n, k, batch); left out, as in a burst. Raises InputError for another phase,
+    UnpredictableError when the accelerator has no rate for ``dtype``.
     """
     from gpuwise.predict.kernels.gemm.product import gemm_time
     from gpuwise.predict.kernels.memory_bound import memory_time
@@ -96,7 +100,8 @@ def unfused_time(
     if phase not in ("forward", "backward"):
         raise InputError(f"attention phase {phase!r} is not forward or backward")
     heads = shape.batch * shape.heads
-    parts: list[KernelTime] = [gemm_time(accelerator, dtype, m, n, k, heads) for m, n, k in products(shape, phase)]
+    times = multiply or partial(gemm_time, accelerator, dtype)
+    parts: list[KernelTime] = [times(m, n, k, heads) for m, n, k in products(shape, phase)]
     passes = [p for name, p in PASSES[phase, fused_softmax].items() if causal or name != "mask"]
     if dropout:
         passes.append(_DROPOUT[phase])
