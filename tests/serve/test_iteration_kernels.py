@@ -52,7 +52,7 @@ def test_a_card_that_networks_measured_has_its_factors_here_too(monkeypatch: pyt
     arch, one = find_model("llama-3.1-8b"), Iterations(np.array([16]), np.array([1]), np.array([1430]))
     games, centre = (find_cluster(n).system for n in ("rtx-4090", "h100-sxm"))
     with_factor = [device_times(arch, s, EngineConfig(), one).attention_s[0] for s in (games, centre)]
-    monkeypatch.setattr(iteration_kernels, "card_factor", lambda accelerator, family, rows: np.ones(len(rows)))
+    monkeypatch.setattr(iteration_kernels, "family_factor", lambda accelerator, family: 1.0)
     plain = [device_times(arch, s, EngineConfig(), one).attention_s[0] for s in (games, centre)]
     key = factor_key(games.accelerator)
     assert key is not None and factor_key(centre.accelerator) is None
