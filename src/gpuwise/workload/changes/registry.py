@@ -17,7 +17,6 @@ from gpuwise.errors import UnknownNameError
 from gpuwise.workload.changes import strategy as on
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.changes.strategy import StrategyEffect
-from gpuwise.workload.changes.writers import WRITERS, Writer
 from gpuwise.workload.strategy import Strategy
 
 Training = Literal["exact", "order", "precision", "states", "adapters", "maths"]
@@ -72,7 +71,8 @@ class ChangeKind:
     strategy: StrategyEffect | Why
     step: StepEffect | Why
     lever: Lever | Why
-    writer: Writer | Why
+    writer: Literal["diff"] | Why
+    """``diff``: :data:`gpuwise.workload.changes.writers.WRITERS` writes it into a script."""
 
     @property
     def title(self) -> str:
@@ -96,6 +96,7 @@ class ChangeKind:
         return self.lever
 
 
+DIFF: Literal["diff"] = "diff"
 ANY, CUDA, CPU = ("cpu", "cuda"), ("cuda",), ("cpu",)
 NO_LOADER = Why("the catalogue's step finds its batch on the device: loading is not in its time")
 NOT_IN_STEP = Why("a captured step begins with its batch on the device")
@@ -172,30 +173,30 @@ CHANGES: tuple[ChangeKind, ...] = (
         "workers", _title("{} loader workers"), "loader", "order",
         "items are made in processes beside the training, which stay from epoch to epoch",
         "random augmentation draws other numbers; each worker holds the dataset object", NO_LOADER, NOT_IN_STEP,
-        Lever((2, 4, 8), ANY, "DataLoader(..., num_workers={value}, persistent_workers=True)"), WRITERS["workers"],
+        Lever((2, 4, 8), ANY, "DataLoader(..., num_workers={value}, persistent_workers=True)"), DIFF,
     ),
     ChangeKind(
         "prefetch", _title("{} batches prefetched"), "loader", "exact", "each worker makes more batches ahead",
         "takes host memory for them", NO_LOADER, NOT_IN_STEP,
-        Lever((4,), ANY, "DataLoader(..., prefetch_factor={value})"), WRITERS["prefetch"],
+        Lever((4,), ANY, "DataLoader(..., prefetch_factor={value})"), DIFF,
     ),
     ChangeKind(
         "pin_memory", _title("page-locked batches"), "loader", "exact",
         "batches lie in page-locked memory, so that copies to the device overlap with work",
         "takes host memory that cannot be swapped out", NO_LOADER, NOT_IN_STEP,
-        Lever((True,), CUDA, "DataLoader(..., pin_memory=True)"), WRITERS["pin_memory"],
+        Lever((True,), CUDA, "DataLoader(..., pin_memory=True)"), DIFF,
     ),
     ChangeKind(
         "autocast", _autocast_label, "precision", "precision",
         "matrix products and convolutions of the model in a 16-bit format",
         "losses differ by the rounding of the format; fp16 needs a gradient scaler", on.AUTOCAST, "captured",
         Lever(("bf16", "fp16"), ANY, "with torch.autocast(device.type, torch.{value}): output = model(inputs)"),
-        WRITERS["autocast"],
+        DIFF,
     ),
     ChangeKind(
         "tf32", _title("TF32"), "precision", "precision", "fp32 matrix products with 10-bit mantissas on tensor cores",
         "products lose 13 bits of mantissa", on.TF32, "captured",
-        Lever((True,), CUDA, 'torch.set_float32_matmul_precision("high")'), WRITERS["tf32"],
+        Lever((True,), CUDA, 'torch.set_float32_matmul_precision("high")'), DIFF,
     ),
     ChangeKind(
         "compile", _title("torch.compile"), "compiler", "exact",
@@ -203,7 +204,7 @@ CHANGES: tuple[ChangeKind, ...] = (
         "minutes of compiling first, and again where shapes change", on.COMPILE, "timing",
         Lever(("regional", "whole", "reduce-overhead"), ANY,
               "model.compile(), or block.compile() for each of its blocks (regional)"),
-        WRITERS["compile"],
+        DIFF,
     ),
     ChangeKind(
         "fp8", _title("fp8 products, {} scales"), "precision", "precision",
@@ -217,30 +218,30 @@ CHANGES: tuple[ChangeKind, ...] = (
     ChangeKind(
         "channels_last", _title("channels last"), "layout", "exact", "convolutions on images with channels innermost",
         "operations that know no such layout copy", Why("the catalogue's models have no convolutions but the first"), "captured",
-        Lever((True,), ANY, "model.to(memory_format=torch.channels_last)"), WRITERS["channels_last"],
+        Lever((True,), ANY, "model.to(memory_format=torch.channels_last)"), DIFF,
     ),
     ChangeKind(
         "fused_optimizer", lambda fused: "optimizer in a loop" if fused is False else "fused optimizer", "optimizer", "exact",
         "one kernel updates all parameters", "sums round in another order", STACK, "captured",
-        Lever((True,), ANY, "{optimizer}(..., fused=True)"), WRITERS["fused_optimizer"],
+        Lever((True,), ANY, "{optimizer}(..., fused=True)"), DIFF,
     ),
     ChangeKind(
         "set_to_none", _title("zero_grad sets to None"), "optimizer", "exact", "gradients are dropped, not filled with zeros",
         "code that reads a gradient before the first backward pass finds None", OWN_LOOP, "captured",
-        Lever((True,), ANY, "optimizer.zero_grad(set_to_none=True)"), WRITERS["set_to_none"],
+        Lever((True,), ANY, "optimizer.zero_grad(set_to_none=True)"), DIFF,
     ),
     ChangeKind(
         "attention", lambda kernel: "fused attention" if kernel is None else f"{kernel} attention", "libraries", "exact",
         "which kernel scaled_dot_product_attention takes; scores are never written out",
         "attention weights cannot be returned any more", on.ATTENTION, "captured",
         Lever(("cudnn", "flash", "efficient"), CUDA, "with torch.nn.attention.sdpa_kernel(...): ..."),
-        WRITERS["attention"],
+        DIFF,
     ),
     ChangeKind(
         "cudnn_benchmark", lambda on_: "no cuDNN benchmark" if on_ is False else "cuDNN benchmark", "libraries", "exact",
         "cuDNN tries its convolutions and takes the fastest", "trying takes workspace memory, and time where shapes change",
         Why("the catalogue's models have no convolutions but the first"), "captured",
-        Lever((True,), CUDA, "torch.backends.cudnn.benchmark = True"), WRITERS["cudnn_benchmark"],
+        Lever((True,), CUDA, "torch.backends.cudnn.benchmark = True"), DIFF,
     ),
     ChangeKind(
         "allocator", lambda conf: "expandable segments" if "expandable" in str(conf) else f"allocator {conf}", "libraries",
@@ -248,57 +249,57 @@ CHANGES: tuple[ChangeKind, ...] = (
         Why("the catalogue's memory has no gaps between segments: its interval covers them"), "allocator",
         Lever(("expandable_segments:True",), CUDA,
               'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "{value}"  # before torch is imported'),
-        WRITERS["allocator"],
+        DIFF,
     ),
     ChangeKind(
         "checkpointing", _checkpointing_label, "memory", "exact",
         "activations are dropped and computed again in the backward pass (off: the step's own recomputing is left out)",
         "the forward pass runs twice; random numbers must be the same in both", on.CHECKPOINTING, "captured",
         Lever(("off", "blocks"), ANY, "without torch.utils.checkpoint (off); each block under it (blocks)"),
-        WRITERS["checkpointing"],
+        DIFF,
     ),
     ChangeKind(
         "micro_batches", _title("{} micro-batches"), "memory", "exact",
         "the batch goes through the model in parts; one part's activations are held at a time",
         "batch statistics (BatchNorm) are of a part", on.MICRO_BATCHES, "captured",
         Lever((), ANY, "the model on each part of the batch, under torch.utils.checkpoint"),
-        WRITERS["micro_batches"],
+        DIFF,
     ),
     ChangeKind(
         "batch", _title("batch {}"), "batch", "maths", "samples in a batch of the loader that is made first",
         "another training: the learning rate may need another value", on.BATCH, "batch",
-        Lever((), ANY, "DataLoader(..., batch_size={value})"), WRITERS["batch"],
+        Lever((), ANY, "DataLoader(..., batch_size={value})"), DIFF,
     ),
     ChangeKind(
         "threads", _title("{} threads"), "threads", "exact", "threads of one operation on the processor",
         "none", Why("the catalogue trains on accelerators"), Why("a captured step runs on an accelerator"),
-        Lever((), CPU, "torch.set_num_threads({value})"), WRITERS["threads"],
+        Lever((), CPU, "torch.set_num_threads({value})"), DIFF,
     ),
     ChangeKind(
         "zero_after_step", _title("zero_grad after the step"), "optimizer", "exact",
         "the gradients go as soon as the optimizer has used them", "what reads them after the step finds none", OWN_LOOP,
-        "captured", BY_FIT, WRITERS["zero_after_step"],
+        "captured", BY_FIT, DIFF,
     ),
     ChangeKind(
         "free_outputs", _title("last outputs let go"), "memory", "exact",
         "what the model returned in the last step does not live into the next",
-        "values kept for later must be copied first", OWN_LOOP, "captured", BY_FIT, WRITERS["free_outputs"],
+        "values kept for later must be copied first", OWN_LOOP, "captured", BY_FIT, DIFF,
     ),
     ChangeKind(
         "step_in_backward", _title("step in backward"), "optimizer", "exact",
         "each parameter is updated as soon as its gradient is there, and the gradient freed",
         "no gradient clipping, accumulation or GradScaler", Why("no stack of the catalogue runs so"), "captured", BY_FIT,
-        WRITERS["step_in_backward"],
+        DIFF,
     ),
     ChangeKind(
         "chunked_loss", _title("chunked loss"), "memory", "exact",
         "head and cross entropy run on a chunk of rows at a time, so that all logits never exist",
-        "logits cannot be returned any more", on.CHUNKED_LOSS, "captured", BY_FIT, WRITERS["chunked_loss"],
+        "logits cannot be returned any more", on.CHUNKED_LOSS, "captured", BY_FIT, DIFF,
     ),
     ChangeKind(
         "offload_optimizer", _title("optimizer in host memory"), "memory", "exact",
         "the optimizer's states lie in host memory", "takes host memory and its bandwidth", on.OFFLOAD_OPTIMIZER, "captured",
-        BY_FIT, WRITERS["offload_optimizer"],
+        BY_FIT, DIFF,
     ),
     ChangeKind(
         "offload_activations", _title("activations in host memory"), "memory", "exact",
@@ -309,7 +310,7 @@ CHANGES: tuple[ChangeKind, ...] = (
     ChangeKind(
         "optimizer", _optimizer_label, "states", "states", "another optimizer, with fewer or shorter states",
         "another path of training: learning rate and decay may need other values", on.OPTIMIZER, "captured", KEEPS_LOSS,
-        WRITERS["optimizer"],
+        DIFF,
     ),
     ChangeKind(
         "gradient_dtype", _title("{} gradients"), "states", "states", "gradients are summed in a 16-bit format",
@@ -319,12 +320,12 @@ CHANGES: tuple[ChangeKind, ...] = (
     ChangeKind(
         "low_precision", _title("{} weights without fp32 copies"), "states", "states",
         "the weights themselves in a 16-bit format", "small updates round away: needs stochastic rounding or a high rate",
-        on.LOW_PRECISION, "captured", KEEPS_LOSS, WRITERS["low_precision"],
+        on.LOW_PRECISION, "captured", KEEPS_LOSS, DIFF,
     ),
     ChangeKind(
         "lora", _title("LoRA, rank {}"), "adapters", "adapters",
         "the weights are frozen and two factors of a low rank beside each linear layer are trained",
-        "may learn less than full training", on.LORA, "captured", KEEPS_LOSS, WRITERS["lora"],
+        "may learn less than full training", on.LORA, "captured", KEEPS_LOSS, DIFF,
     ),
     ChangeKind(
         "qlora", _title("QLoRA, rank {} on 4-bit weights"), "adapters", "adapters", "as LoRA, the frozen weights held in 4 bits",
