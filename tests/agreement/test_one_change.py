@@ -17,7 +17,7 @@ pytest.importorskip("transformers")
 from tests.agreement.models import BY_ID, architecture, captured, strategy
 
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.plan.step.estimates import StepEstimate, measure
+from gpuwise.plan.step.estimates import StepEstimate, measure, with_host_optimizer
 from gpuwise.predict.step.training import TrainingEstimate, estimate
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.changes.diff import diff_of, snippet
@@ -40,8 +40,8 @@ CHANGES = {
     "compile": Change("compile"),
 }
 UNFINISHED = {
-    *(("memory", name) for name in ("lora", "offload", "batch", "checkpointing", "precision", "compile")),
-    *(("time", name) for name in ("lora", "8-bit optimizer", "precision", "offload", "batch")),
+    *(("memory", name) for name in ("lora", "offload", "batch", "checkpointing", "compile")),
+    ("time", "lora"),
 }
 """Effects that differ yet: the list of work."""
 
@@ -62,7 +62,10 @@ def changed(model: str, name: str | None, gpu: str) -> tuple[TrainingEstimate, S
     assert isinstance(parts, int)
     made = (change,) if kind_of(change).step == "captured" else ()
     compiled = True if kind_of(change).step == "timing" else None
-    step = measure(captured(model, *made, parts=parts), card, compiled=compiled, micro_batches=parts)
+    capture = captured(model, *made, parts=parts)
+    step = measure(capture, card, compiled=compiled, micro_batches=parts)
+    if change.name == "offload_optimizer":
+        step = with_host_optimizer(capture, card, step)
     return estimated(model, gpu, on_strategy(change, plain)), step
 
 

@@ -82,4 +82,6 @@ def update_traffic_bytes(strategy: Strategy, fused: bool) -> float:
     rule = RULES[strategy.optimizer]
     wide = b.master or b.weight
     traffic = b.gradient + 2 * wide + (b.weight if b.master else 0.0) + rule.traffic_bytes + b.gradient
-    return traffic if fused else traffic + rule.foreach_passes * 8.0
+    # bitsandbytes updates with one kernel a tensor, whatever the framework does with others
+    one_kernel = fused or strategy.optimizer == "adamw8bit"
+    return traffic if one_kernel else traffic + rule.foreach_passes * 8.0

@@ -12,8 +12,11 @@ pytest.importorskip("torch")
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.plan.changes.step_remedies import find_remedies
 from gpuwise.plan.changes.step_speedups import WORTH_SPEED, find_speedups
+from gpuwise.plan.changes.trial import Trial
 from gpuwise.plan.step.estimates import measure
 from gpuwise.plan.step.fit import source_of
+from gpuwise.workload.capture.record.capture import Category
+from gpuwise.workload.changes.change import Change
 
 STEP = """
 import torch
@@ -100,3 +103,16 @@ def test_what_makes_it_faster_is_sorted_and_fits(file: Path) -> None:
     larger = next(r for r in found if r.name == "batch 16384")
     assert larger.estimate.step_time_s is not None and base.step_time_s is not None
     assert larger.slower == pytest.approx(larger.estimate.step_time_s.expected / 4 / base.step_time_s.expected - 1)
+
+
+def test_the_optimizer_on_the_host_frees_its_states_for_time(file: Path) -> None:
+    card = find_cluster("A100-80GB").accelerator
+    source = source_of(f"{file}:make_step")
+    capture, sites = source.captured(card, 4096)
+    base = measure(capture, card)
+    trial = Trial(source, card, capture, sites, base, 4096, None, None, None, lambda _: None)
+    moved = trial.tried((Change("offload_optimizer"),))
+    assert moved is not None and trial.captures == 0
+    assert Category.OPTIMIZER in base.memory.by_category and Category.OPTIMIZER not in moved.estimate.memory.by_category
+    assert moved.slower is not None and moved.slower > 0 and moved.estimate.once_s > 0
+    assert any("CPUOffloadOptimizer(net.parameters(), torch.optim.AdamW, lr=1e-3)" in line for line in moved.lines)

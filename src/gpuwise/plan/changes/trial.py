@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.plan.changes.remedy import Remedy, remedy_of
-from gpuwise.plan.step.estimates import StepEstimate, measure
+from gpuwise.plan.step.estimates import StepEstimate, measure, with_host_optimizer
 from gpuwise.plan.step.source import Source
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.changes.change import Change, Sites
@@ -70,14 +70,23 @@ class Trial:
         made, sizes = by_effect.get("captured", []), by_effect.get("batch", [])
         if not made and not sizes:
             estimate = measure(self.capture, self.accelerator, allocator_conf=conf, compiled=compiled)
-            return estimate if compiled != self.compiled else replace(estimate, time=self.base.time)
+            estimate = estimate if compiled != self.compiled else replace(estimate, time=self.base.time)
+            return self._of_one_rank(self.capture, estimate, by_effect, conf)
         batch = int(str(sizes[0].argument)) if sizes else self.batch
         self.tell(self.name(changes))
         self.captures += 1
         capture, sites = self.source.captured(self.accelerator, None if batch is None else batch // parts, self.seq, tuple(made))
         if made and not sites.touched:
             return None
-        return measure(capture, self.accelerator, allocator_conf=conf, compiled=compiled, micro_batches=parts)
+        estimate = measure(capture, self.accelerator, allocator_conf=conf, compiled=compiled, micro_batches=parts)
+        return self._of_one_rank(capture, estimate, by_effect, conf)
+
+    def _of_one_rank(
+        self, capture: Capture, estimate: StepEstimate, by_effect: dict[object, list[Change]], conf: str | None
+    ) -> StepEstimate:
+        if not any(c.name == "offload_optimizer" for c in by_effect.get("ranks", ())):
+            return estimate
+        return with_host_optimizer(capture, self.accelerator, estimate, allocator_conf=conf)
 
     def _for_as_many_samples(self, remedy: StepRemedy) -> StepRemedy:
         """A larger batch is judged by the time of as many samples as before, not by its memory."""

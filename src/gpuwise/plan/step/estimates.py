@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.plan.step.time_parts import op_seconds
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.memory.capture import CapturedMemory, captured_memory
+from gpuwise.predict.parallel.sharding import Sharding, sharded
+from gpuwise.predict.parallel.sharding_time import sharded_step_time
 from gpuwise.predict.step.capture_time import CapturedTime, captured_time
 from gpuwise.workload.capture.record.capture import Capture
 
@@ -22,6 +26,8 @@ class StepEstimate:
     no_time: str = ""
     """Why there is no time."""
     micro_batches: int = 1
+    once_s: float = 0.0
+    """What the host adds to each update: copies of gradients and parameters, and its own update."""
 
     @property
     def fits(self) -> bool:
@@ -52,7 +58,8 @@ class StepEstimate:
         if self.time is None:
             return None
         once = self.time.phase_s.get("optimizer", 0.0) / max(self.time.device_total_s, 1e-30)
-        return self.time.step_time_s.scaled(self.micro_batches * (1.0 - once) + once)
+        t = self.time.step_time_s.scaled(self.micro_batches * (1.0 - once) + once)
+        return Estimate(t.low + self.once_s, t.expected + self.once_s, t.high + self.once_s, t.basis)
 
 
 def measure(
@@ -69,3 +76,23 @@ def measure(
         return StepEstimate(memory, captured_time(capture, accelerator, compiled=compiled), "", micro_batches)
     except UnpredictableError as error:
         return StepEstimate(memory, None, error.message, micro_batches)
+
+
+def with_host_optimizer(
+    capture: Capture,
+    accelerator: Accelerator,
+    plain: StepEstimate,
+    *,
+    allocator_conf: str | None = None,
+) -> StepEstimate:
+    """``plain``, the estimate of ``capture``, with the optimizer and its states on the host: gradients go down, the host
+    updates, parameters come back. Raises InputError where the capture names no parameters."""
+    system = find_cluster(f"1x{accelerator.id}").system
+    rank = sharded(capture, Sharding("none", 1, offload_optimizer=True))
+    memory = captured_memory(rank.capture, accelerator, allocator_conf=allocator_conf)
+    times = None if plain.time is None else op_seconds(capture, plain.time)
+    if times is None:
+        return replace(plain, memory=memory, time=None, no_time=plain.no_time or "the step is timed compiled as a whole")
+    before = sharded_step_time(sharded(capture, Sharding("none", 1)), system, *times)
+    after = sharded_step_time(rank, system, *times)
+    return replace(plain, memory=memory, once_s=after.step_s - before.step_s)

@@ -132,7 +132,6 @@ def _op_times(rank: ShardedCapture, system: System, device_s: F64, host_s: F64) 
     update = c.op_phase == Phase.OPTIMIZER
     away = rank.host_update_bytes > 0
     device[update] *= 0.0 if away else rank.optimizer_share
-    host[update & old] *= 0.0 if away else 1.0
     new = np.flatnonzero(~old)
     signatures = [c.signatures[int(s)] for s in c.op_signature[new]]
     call = host_call_s(system.accelerator)

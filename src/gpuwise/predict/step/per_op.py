@@ -185,6 +185,14 @@ def update_seconds(accelerator: Accelerator, strategy: Strategy) -> float:
     return float(times.time_s.sum()) / _MANY
 
 
+def accumulation_seconds(accelerator: Accelerator, strategy: Strategy) -> float:
+    """Seconds a parameter that adding a micro-batch's gradient to those before it takes: two are read, one is written."""
+    width = 4.0 if strategy.master_weights else 2.0
+    tensor = TensorSpec((_MANY,), (1,), "fp32" if strategy.master_weights else strategy.precision)
+    times = times_of([_pass("add_", tensor, 2 * width, width)], Settings("2.13.0", (8, 0)), accelerator)
+    return float(times.time_s.sum()) / _MANY
+
+
 def _pass(name: str, tensor: TensorSpec, read: float, written: float) -> Signature:
     return Signature(f"aten._foreach_{name}.Scalar", Kind.MEMORY, (tensor,), (), (), 0.0, read * _MANY, written * _MANY, 1)
 

@@ -26,7 +26,7 @@ from gpuwise.predict.parallel.shards import Stages, stages
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.costs import PointCosts
 from gpuwise.predict.step.passes import Passes, passes
-from gpuwise.predict.step.per_op import update_seconds
+from gpuwise.predict.step.per_op import accumulation_seconds, update_seconds
 from gpuwise.predict.step.stack_costs import StackCosts, find_stack_costs
 from gpuwise.units import GIB
 from gpuwise.workload.optimizer import parameter_bytes, update_traffic_bytes
@@ -215,13 +215,15 @@ def _updated_parameters(c: Columns, shape: Stages) -> F64:
 
 
 def _update(system: System, c: Columns, shape: Stages, per_op: bool) -> F64:
-    """The optimizer on the device (zero when it is offloaded), streaming its state once."""
+    """The optimizer on the device (none when it is offloaded), streaming its state once; in plain PyTorch also the sums of
+    the micro-batches' gradients."""
     if c.base.lora_rank:
         return np.zeros(1)
     stack = find_stack(c.base.stack)
     if per_op:
-        each = update_seconds(system.accelerator, c.base)
-        return np.where(c.offload_optimizer > 0, 0.0, _updated_parameters(c, shape) * each)
+        n = _updated_parameters(c, shape)
+        adds = (c.accumulation - 1) * accumulation_seconds(system.accelerator, c.base)
+        return n * (np.where(c.offload_optimizer > 0, 0.0, update_seconds(system.accelerator, c.base)) + adds)
     per_parameter = update_traffic_bytes(c.base, stack.fused_optimizer)
     traffic = _updated_parameters(c, shape) * per_parameter
     seconds = memory_time(system.accelerator, traffic * 0.6, traffic * 0.4).time_s
@@ -244,9 +246,14 @@ def _offload(system: System, c: Columns, shape: Stages) -> F64:
         return np.zeros(1)
     b = parameter_bytes(c.base)
     n = _updated_parameters(c, shape)
-    down = transfer_time(system.accelerator, n * b.gradient, "d2h").time_s
-    up = transfer_time(system.accelerator, n * b.weight, "h2d").time_s
-    host = n * update_traffic_bytes(c.base, fused=True) / (host_bytes_per_s(system) / system.count)
+    gradient, weight, moved = b.gradient, b.weight, update_traffic_bytes(c.base, fused=True)
+    if find_stack(c.base.stack).per_op:
+        # plain PyTorch: parameters in one format, no norm of the gradients
+        gradient = weight = b.master or b.weight
+        moved = 3 * weight + 2 * b.state
+    down = transfer_time(system.accelerator, n * gradient, "d2h").time_s
+    up = transfer_time(system.accelerator, n * weight, "h2d").time_s
+    host = n * moved / (host_bytes_per_s(system) / system.count)
     return np.where(c.offload_optimizer > 0, down + up + host, 0.0)
 
 

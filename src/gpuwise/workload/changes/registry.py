@@ -298,8 +298,8 @@ CHANGES: tuple[ChangeKind, ...] = (
     ),
     ChangeKind(
         "offload_optimizer", _title("optimizer in host memory"), "memory", "exact",
-        "the optimizer's states lie in host memory", "takes host memory and its bandwidth", on.OFFLOAD_OPTIMIZER, "captured",
-        BY_FIT, DIFF,
+        "the optimizer's states lie in host memory, and the host updates: gradients go down, parameters come back",
+        "takes host memory, its bandwidth and the host's cores", on.OFFLOAD_OPTIMIZER, "ranks", BY_FIT, DIFF,
     ),
     ChangeKind(
         "offload_activations", _title("activations in host memory"), "memory", "exact",
@@ -319,8 +319,8 @@ CHANGES: tuple[ChangeKind, ...] = (
     ),
     ChangeKind(
         "low_precision", _title("{} weights without fp32 copies"), "states", "states",
-        "the weights themselves in a 16-bit format", "small updates round away: needs stochastic rounding or a high rate",
-        on.LOW_PRECISION, "captured", KEEPS_LOSS, DIFF,
+        "the weights themselves in a 16-bit format, and no autocast",
+        "small updates round away: needs stochastic rounding or a high rate", on.LOW_PRECISION, "captured", KEEPS_LOSS, DIFF,
     ),
     ChangeKind(
         "lora", _title("LoRA, rank {}"), "adapters", "adapters",

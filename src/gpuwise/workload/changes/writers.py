@@ -206,7 +206,7 @@ def _compressed(names: Sequence[str]) -> list[str]:
 
 def _low_precision(code: Code, form: Any) -> Written:
     dtype, model = TORCH_FORMAT[str(form)], code.sites.model
-    return _sketch(None, "before the optimizer is made", f"+ {model} = {model}.to({dtype})",
+    return _sketch(None, "before the optimizer is made; no autocast around the forward pass", f"+ {model} = {model}.to({dtype})",
                    f"+ inputs of float type too: x.to({dtype})")  # fmt: skip
 
 
@@ -380,13 +380,21 @@ def _step_in_backward(code: Code, _: Any) -> Written:
 
 
 def _offload_optimizer(code: Code, _: Any) -> Written:
-    return _sketch(
-        None, "after the optimizer is made", "+ def move(optimizer, device):",
-        "+     for p, state in optimizer.state.items():", "+         for name, value in state.items():",
-        "+             if torch.is_tensor(value) and value.dim():", "+                 state[name] = value.to(device)",
-        '+ optimizer.register_step_pre_hook(lambda o, a, k: move(o, "cuda"))',
-        '+ optimizer.register_step_post_hook(lambda o, a, k: move(o, "cpu"))',
-    )  # fmt: skip
+    site = code.sites.optimizer
+    line = "from torchao.optim import CPUOffloadOptimizer"
+    script, calls = code.calls(site, (*EVERY_OPTIMIZER, *code.sites.optimizers)) if site is not None else (None, [])
+    if script is None or len(calls) != 1 or is_unclear(calls[0]) or len(calls[0].args) != 1:
+        kind = code.sites.optimizers[0] if code.sites.optimizers else "AdamW"
+        made = f"CPUOffloadOptimizer({code.sites.model}.parameters(), torch.optim.{kind}, lr=...)"
+        return _sketch(None, "where the optimizer is made (pip install torchao)", f"+ {line}", f"+ {made}")
+    call = calls[0]
+    made, end = ast.unparse(call.func), script.end_of(call.args[0])
+    edits = (
+        Edit(script, script.start_of(call.func), script.end_of(call.func), "CPUOffloadOptimizer"),
+        Edit(script, end, end, f", {made}"),
+    )
+    first, sketch = _imports(script, line)
+    return Written((*first, *edits), sketch)
 
 
 WRITERS: dict[str, Writer] = {

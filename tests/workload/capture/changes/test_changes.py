@@ -71,7 +71,6 @@ PLAIN = run()
         Change("fused_optimizer"),
         Change("fused_optimizer", False),
         Change("step_in_backward"),
-        Change("offload_optimizer"),
         Change("set_to_none"),
         Change("zero_after_step"),
         Change("free_outputs"),
@@ -170,17 +169,6 @@ def test_states_in_eight_bits() -> None:
     momentum = run(Change("optimizer", "momentum"))[2]
     assert type(momentum) is torch.optim.SGD
     assert all(list(s) == ["momentum_buffer"] for s in momentum.state.values())
-
-
-def test_states_are_on_the_host_between_steps() -> None:
-    moved: list[str] = []
-    with applied([Change("offload_optimizer")]):
-        model = Model()
-        optimizer = torch.optim.AdamW(model.parameters())
-        optimizer.register_step_post_hook(lambda *_: moved.append("after"))
-        model(torch.zeros(1, 2, dtype=torch.int64)).sum().backward()
-        optimizer.step()
-    assert moved == ["after"] and all(s["exp_avg"].device.type == "cpu" for s in optimizer.state.values())
 
 
 def test_a_gradient_lives_no_longer_than_its_step() -> None:

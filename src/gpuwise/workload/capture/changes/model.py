@@ -184,8 +184,10 @@ def _add_adapter(down: nn.Parameter, up: nn.Parameter, layer: nn.Module, inputs:
     return output + nn.functional.linear(nn.functional.linear(inputs[0], down), up) * 2.0
 
 
-def _low_precision(watch: Watch, form: str) -> None:
-    """The weights themselves in ``form``, converted before the optimizer takes them; float inputs follow."""
+@contextmanager
+def _low_precision(watch: Watch, form: str) -> Iterator[None]:
+    """The weights themselves in ``form``, converted before the optimizer takes them; float inputs follow, and no autocast
+    is entered."""
     dtype = FORMATS[form]
 
     def convert(root: nn.Module, _: list[dict[str, Any]]) -> None:
@@ -194,6 +196,8 @@ def _low_precision(watch: Watch, form: str) -> None:
         root.register_forward_pre_hook(_cast_inputs(dtype), with_kwargs=True)
 
     watch.on_parameters.append(convert)
+    with _no_autocast(watch, None):
+        yield
 
 
 def _cast_inputs(dtype: torch.dtype) -> Any:

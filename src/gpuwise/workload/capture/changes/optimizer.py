@@ -183,23 +183,6 @@ def _step_in_backward(watch: Watch, _: Any) -> None:
     watch.on_optimizer.append(split)
 
 
-def _offload_optimizer(watch: Watch, _: Any) -> None:
-    """The states go to the host after each step and come back before the next: none lie beside the activations."""
-
-    def move(optimizer: torch.optim.Optimizer, device: str | None) -> None:
-        for p, state in optimizer.state.items():
-            for name, value in state.items():
-                if isinstance(value, torch.Tensor) and value.dim():
-                    state[name] = value.to(p.device if device is None else device)
-
-    def hook(optimizer: torch.optim.Optimizer) -> None:
-        optimizer.register_step_pre_hook(lambda o, a, k: move(o, None))
-        optimizer.register_step_post_hook(lambda o, a, k: move(o, "cpu"))
-        watch.sites.touched += 1
-
-    watch.on_optimizer.append(hook)
-
-
 OPTIMIZER: dict[str, Callable[[Watch, Any], Any]] = {
     "fused_optimizer": _fused,
     "optimizer": _named,
@@ -207,5 +190,4 @@ OPTIMIZER: dict[str, Callable[[Watch, Any], Any]] = {
     "zero_after_step": _zero_after_step,
     "micro_batches": _micro_batches,
     "step_in_backward": _step_in_backward,
-    "offload_optimizer": _offload_optimizer,
 }
