@@ -93,11 +93,11 @@ def roofline(accelerator: Accelerator, dtype: str = "bf16") -> Roofline:
     """The ceilings of one accelerator. Raises UnpredictableError when it has no rate for ``dtype``."""
     peak = accelerator.peak(dtype)
     specified = Roof(peak, accelerator.memory_bandwidth_bytes_per_s)
-    got, stream, cached = reached(accelerator, dtype), streamed(accelerator), cache_rate(accelerator)
-    if got is None:
+    product, stream, cached = reached(accelerator, dtype), streamed(accelerator), cache_rate(accelerator)
+    if product is None:
         return Roofline(accelerator.name, dtype, specified, None, None)
-    in_run = Roof(got.expected, stream.expected)
-    cache = Roof(got.expected, cached) if cached is not None and cached > stream.expected else None
+    in_run = Roof(product.expected, stream.expected)
+    cache = Roof(product.expected, cached) if cached is not None and cached > stream.expected else None
     return Roofline(accelerator.name, dtype, specified, in_run, cache)
 
 
@@ -123,14 +123,14 @@ def with_points(line: Roofline, accelerator: Accelerator, arch: Architecture, *,
         fused_loss=False,
     )
     try:
-        found = op_points(accelerator, arch, point)
+        points = op_points(accelerator, arch, point)
         # experts: which ones a step reads depends on its tokens, which the op table's bytes do not say
         if arch.kind == "decoder" and arch.moe is None and precision == "bf16":
-            found += decode_points(accelerator, arch, seq_len)
+            points += decode_points(accelerator, arch, seq_len)
     except (UnpredictableError, LookupError):
         return line
     words = f"{arch.name}, micro-batch {micro_batch} of {seq_len:,} tokens"
-    return Roofline(line.accelerator, line.dtype, line.specified, line.reached, line.cache, found, words)
+    return Roofline(line.accelerator, line.dtype, line.specified, line.reached, line.cache, points, words)
 
 
 def op_points(accelerator: Accelerator, arch: Architecture, point: Point) -> tuple[OpPoint, ...]:
@@ -168,12 +168,12 @@ def _points(rows: OpTable, weight: F64, seconds: F64, whole: float) -> Iterable[
 def decode_points(accelerator: Accelerator, arch: Architecture, context: int) -> tuple[OpPoint, ...]:
     """The matrix products of one decode step in bf16, all layers together, for each of :data:`DECODE_BATCHES`."""
     system, config = with_count(default_system(accelerator), 1), EngineConfig()
-    found: list[OpPoint] = []
+    points: list[OpPoint] = []
     for batch in DECODE_BATCHES:
         times = one_iteration(arch, system, config, batch, 1, context)
         kernels = float(times.kernels_s[0])
         products = kernels - float(times.attention_s[0]) - float(times.memory_s[0])
         flop, moved = product_work(arch, config, batch, 1)
         name = f"products, {batch} sequences" if batch > 1 else "products, 1 sequence"
-        found.append(OpPoint(name, "decode", flop / moved, flop / products, products / kernels))
-    return tuple(found)
+        points.append(OpPoint(name, "decode", flop / moved, flop / products, products / kernels))
+    return tuple(points)

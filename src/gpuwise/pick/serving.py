@@ -1,6 +1,6 @@
 """Serving on one cluster: in which weight format it fits, how fast a user reads, how much a replica carries.
 
-What one copy of the model does is :mod:`gpuwise.serve`'s; here it is held against a job: users who talk at once, or
+What one copy of the model does is :mod:`gpuwise.serve`'s; here it meets a job: users who talk at once, or
 requests that arrive.
 
     replicas     = ceil(peak rate / rate of a replica that stays full)
@@ -182,8 +182,8 @@ def _full_service(job: Job, replica: EngineReplica, batches: list[int], bits: in
     """The batch that carries most at a speed one can read, the smallest where none has it."""
     load = job.load
     assert load.requests_per_s is not None
-    seen = mean_context(job.arch, load.prompt_tokens, load.output_tokens)
-    steps = {b: replica.step(b, seen) for b in batches}
+    context = mean_context(job.arch, load.prompt_tokens, load.output_tokens)
+    steps = {b: replica.step(b, context) for b in batches}
     requests_per_s = {b: replica.requests_per_s(b, load.prompt_tokens, load.output_tokens) for b in batches}
     quick = [b for b in batches if load.least_tokens_per_s * steps[b].expected <= 1.0] or batches[:1]
     best = max(quick, key=lambda b: requests_per_s[b])

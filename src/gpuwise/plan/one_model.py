@@ -85,7 +85,7 @@ def decode(
     """
     form = find_format(weights).name
     _check_decode(arch, form, context, batch)
-    held = weight_bytes(arch, form)
+    weight_total = weight_bytes(arch, form)
     cache = batch * float(kv_cache_bytes(arch, context, cache_layout(form)))
     flop = batch * model_flop_per_token(arch, min(context, arch.max_seq_len)) / 3.0
     base = None if against is None else _cpu_decode(against, arch, form, context, batch)
@@ -99,7 +99,7 @@ def decode(
             row = replace(row, speedup=ratio(base.time_s, row.time_s))
         rows.append(row)
     text = f"{form} weights, {context:,} tokens of context, batch {batch:,}"
-    return ModelAnswer("decode", arch, text, flop, held, cache, tuple(rows), base)
+    return ModelAnswer("decode", arch, text, flop, weight_total, cache, tuple(rows), base)
 
 
 def train(
@@ -161,8 +161,8 @@ def _gpu_decode(target: Cluster, arch: Architecture, form: str, context: int, ba
         return ModelRow(target.label, a.id, "gpu", None, None, "does not fit", needs, has, notes=(short,))
     replica, needs, has = served.replica, n * served.memory.total, n * served.memory.most
     together = 1 if replica.program == LLAMA_CPP else n
-    seen = float(kv_cache_bytes(arch, context, cache_layout(replica.weights).unpadded))
-    read = weight_bytes_read(arch, replica.weights) + batch * seen
+    cache_read = float(kv_cache_bytes(arch, context, cache_layout(replica.weights).unpadded))
+    read = weight_bytes_read(arch, replica.weights) + batch * cache_read
     reading = read / (a.memory_bandwidth_bytes_per_s * together)
     bound = "memory" if reading > 0.5 * served.step.expected else "software" if batch == 1 else "mixed"
     notes = (*_how(replica, form), *replica.notes)

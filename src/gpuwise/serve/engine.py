@@ -112,8 +112,8 @@ def engine_costs(config: EngineConfig) -> EngineCosts:
         raise DataError(f"inference.json has no costs of {config.engine}")
     by_age = sorted(started, key=_first_version)
     wanted = None if config.version is None else version_number(config.version)
-    known = [e for e in by_age if wanted is None or _first_version(e) <= wanted]
-    entry = known[-1] if known else by_age[0]
+    old_enough = [e for e in by_age if wanted is None or _first_version(e) <= wanted]
+    entry = old_enough[-1] if old_enough else by_age[0]
     return EngineCosts(**entry["costs"], log_sigma=entry["log_sigma"])
 
 

@@ -80,15 +80,16 @@ def find_format(text: str) -> WeightFormat:
     for name in (*ENGINE_FORMATS, *LLAMA_CPP_FORMATS):
         if name.lower() == text.lower():
             return FORMATS[name]
-    known = (*LLAMA_CPP_FORMATS, *ENGINE_FORMATS)
-    raise UnknownNameError("weight format", text, known, hint="it is one of " + ", ".join(known))
+    names = (*LLAMA_CPP_FORMATS, *ENGINE_FORMATS)
+    raise UnknownNameError("weight format", text, names, hint="it is one of " + ", ".join(names))
 
 
 def format_of_precision(precision: str) -> WeightFormat:
     """The format weights are held in for ``--precision``. Raises UnknownNameError."""
     if precision not in FORMAT_OF_PRECISION:
-        known = FORMAT_OF_PRECISION
-        raise UnknownNameError("weight format", precision, known, hint="served weights are " + ", ".join(known))
+        raise UnknownNameError(
+            "weight format", precision, FORMAT_OF_PRECISION, hint="served weights are " + ", ".join(FORMAT_OF_PRECISION)
+        )
     return FORMATS[FORMAT_OF_PRECISION[precision]]
 
 

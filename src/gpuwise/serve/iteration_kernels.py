@@ -75,8 +75,8 @@ def row_times(
     for decode in (True, False):
         mask = (rows.kind == Kind.ATTENTION) & ((q_len == 1) == decode)
         if mask.any():
-            made = _attention(device, arch, config, rows, mask, kv_len[mask], decode)
-            put(mask, _on_card(device, rows.select(mask), made))
+            attention = _attention(device, arch, config, rows, mask, kv_len[mask], decode)
+            put(mask, _on_card(device, rows.select(mask), attention))
     mask = rows.kind == Kind.MEMORY
     put(mask, _on_card(device, rows.select(mask), memory_time(device, rows.bytes_read[mask], rows.bytes_written[mask])))
     mask = rows.kind == Kind.EMBEDDING
@@ -87,18 +87,18 @@ def row_times(
     return RowTimes(kernel, comm, sigma, weakest(*bases))
 
 
-def _on_card(device: Accelerator, rows: OpTable, made: KernelTime) -> KernelTime:
-    """``made`` with what whole networks say of each row's family on cards of which no kernel was measured."""
+def _on_card(device: Accelerator, rows: OpTable, plain: KernelTime) -> KernelTime:
+    """``plain`` with what whole networks say of each row's family on cards of which no kernel was measured."""
     factor = np.array([family_factor(device, f) for f in FAMILIES])[rows.family]
-    return made._replace(time_s=made.time_s * factor)
+    return plain._replace(time_s=plain.time_s * factor)
 
 
 def _products(device: Accelerator, config: EngineConfig, rows: OpTable) -> KernelTime:
     """Matrix products: the layers' by weights in their format, head and router in 16 bits."""
     narrow = product_format(device, config.weights)
     dtype = tuple("bf16" if n.startswith(("head.", "moe.router")) else narrow for n in rows.name)
-    made = kernel_times(replace(rows, dtype=dtype), device, SERVING)
-    return KernelTime(made.time_s, made.log_sigma, made.basis)
+    times = kernel_times(replace(rows, dtype=dtype), device, SERVING)
+    return KernelTime(times.time_s, times.log_sigma, times.basis)
 
 
 def product_format(device: Accelerator, weights: str) -> str:
@@ -243,12 +243,12 @@ def _latent_decode(
     seen."""
     assert arch.mla is not None
     rank, rope = arch.mla.kv_lora_rank, arch.mla.qk_rope_head_dim
-    seen = batch.astype(np.float64) * kv_len
+    cached_tokens = batch.astype(np.float64) * kv_len
     element = 1.0 if config.kv_dtype == "fp8" else 2.0
-    stream = seen * (rank + rope) * element / (LATENT_STREAM * dram_rate(device))
-    arithmetic = 2.0 * seen * heads * (2 * rank + rope) / (LATENT_COMPUTE * device.peak("bf16"))
+    stream = cached_tokens * (rank + rope) * element / (LATENT_STREAM * dram_rate(device))
+    arithmetic = 2.0 * cached_tokens * heads * (2 * rank + rope) / (LATENT_COMPUTE * device.peak("bf16"))
     launch = memory_time(device, 0.0, 1.0).time_s[0]
-    return KernelTime(np.maximum(stream, arithmetic) + 2 * launch, np.full(seen.shape, 0.25), "specified")
+    return KernelTime(np.maximum(stream, arithmetic) + 2 * launch, np.full(cached_tokens.shape, 0.25), "specified")
 
 
 def _communicate(rows: OpTable, arch: Architecture, system: System, config: EngineConfig, q_len: I64, comm: F64) -> None:

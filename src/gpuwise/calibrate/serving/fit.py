@@ -69,14 +69,14 @@ def fit_engines(rows: Sequence[ServingRow], groups: Sequence[Group]) -> dict[str
         for part, values in ratios.items():
             if values:
                 errors[f"{name} {part} mape ({len(values)} rows)"] = round(float(np.mean(np.abs(np.array(values) - 1))), 4)
-        kept = np.array(ratios["check"] or ratios["fit"])
+        scored = np.array(ratios["check"] or ratios["fit"])
         engines.append(
             {
                 "engine": engine,
                 "tuned": tuned,
                 "versions": _versions(mine),
                 "costs": {k: float(f"{v:.4g}") for k, v in costs.items()},
-                "log_sigma": round(log_sigma_of(np.ones_like(kept), kept), 3),
+                "log_sigma": round(log_sigma_of(np.ones_like(scored), scored), 3),
             }
         )
     provenance = {
@@ -91,8 +91,8 @@ def fit_engines(rows: Sequence[ServingRow], groups: Sequence[Group]) -> dict[str
 
 def _versions(groups: Sequence[Group]) -> list[str]:
     """Oldest and newest version among those that say theirs."""
-    said = sorted({g.config.version for g in groups if g.config.version is not None}, key=version_number)
-    return [said[0], said[-1]] if said else []
+    versions = sorted({g.config.version for g in groups if g.config.version is not None}, key=version_number)
+    return [versions[0], versions[-1]] if versions else []
 
 
 def fit_engine(rows: Sequence[ServingRow], groups: Sequence[Group]) -> dict[str, float]:
@@ -152,8 +152,8 @@ def fit_single_stream(rows: Sequence[ServingRow]) -> dict[str, float]:
             errors[f"llama.cpp {part} mape ({len(ratio)} rows)"] = round(float(np.mean(np.abs(ratio - 1))), 4)
             sigma = round(log_sigma_of(np.ones_like(ratio), ratio), 3)
     measured = sorted({r.system.accelerator.id for r in learn if r.system is not None})
-    known = np.array([_seconds(form, r) / r.measured_s for r in learn])
-    widths = {"known_device": round(log_sigma_of(np.ones_like(known), known), 3), "other_device": sigma}
+    fitted = np.array([_seconds(form, r) / r.measured_s for r in learn])
+    widths = {"known_device": round(log_sigma_of(np.ones_like(fitted), fitted), 3), "other_device": sigma}
     provenance = {
         "source": "XiongjieDai/GPU-Benchmarks-on-LLM-Inference (2024-05), Llama 3 8B and 70B",
         "errors": errors,

@@ -65,13 +65,13 @@ class ServingRow:
 def read_rows(folder: Path) -> list[ServingRow] | None:
     """Every row of the serving tables under ``folder`` but diffusion and MLPerf; None when none is there."""
     rows: list[ServingRow] = []
-    found = False
+    any_table = False
     for reader in (_measured, _inferencex, _vllm):
         part = reader(folder)
         if part is not None:
             rows += part
-            found = True
-    return rows if found else None
+            any_table = True
+    return rows if any_table else None
 
 
 def _records(folder: Path, name: str, text: tuple[str, ...], numbers: tuple[str, ...]) -> list[dict[str, Any]] | None:
@@ -275,10 +275,10 @@ def model_of(name: str) -> Architecture | None:
     """The architecture ``name`` means; None where it has no analytic form. Raises UnknownNameError."""
     from gpuwise.facts.models.catalogue import find_model
 
-    for pattern, known in MODELS:
-        found = re.search(pattern, name, re.IGNORECASE)
-        if found:
-            return find_model(found.expand(known).lower()) if known else None
+    for pattern, catalogue_name in MODELS:
+        match = re.search(pattern, name, re.IGNORECASE)
+        if match:
+            return find_model(match.expand(catalogue_name).lower()) if catalogue_name else None
     return find_model(name)
 
 

@@ -83,8 +83,8 @@ def _single(served: ReplicaStep, cluster: Cluster, context: int) -> SubjectServi
     replica = served.replica
     split = f"tensor parallel {replica.ranks}" if replica.ranks > 1 and replica.program != LLAMA_CPP else ""
     tokens = int(replica.most_sequences(context) * context) * (cluster.n_accelerators // replica.ranks)
-    held = f"{replica.weights} ({replica.program})"
-    return SubjectServing(replica.weights, held, "", float(tokens), served.tokens_per_s(), split)
+    label = f"{replica.weights} ({replica.program})"
+    return SubjectServing(replica.weights, label, "", float(tokens), served.tokens_per_s(), split)
 
 
 def _groups(arch: Architecture, cluster: Cluster, weights: str, context: int) -> Iterator[_Group]:

@@ -86,12 +86,12 @@ def train(subject: Subject, work: Work, way: Way) -> Trained:
     precision = () if work.precision is None else (work.precision,)
     wishes = replace(way.wishes, tokens=work.tokens, seq_len=work.seq_len, precision=precision)
     try:
-        found = fastest_with(way.changes, work.arch, subject.cluster, wishes)
+        fastest = fastest_with(way.changes, work.arch, subject.cluster, wishes)
     except (UnpredictableError, LayoutError) as error:
         return Trained(None, error.message)
-    if found.estimate is not None:
-        return Trained(found.estimate)
-    return Trained(None, f"needs {format_bytes(found.smallest_bytes)} of {format_bytes(usable_bytes(subject.accelerator))}")
+    if fastest.estimate is not None:
+        return Trained(fastest.estimate)
+    return Trained(None, f"needs {format_bytes(fastest.smallest_bytes)} of {format_bytes(usable_bytes(subject.accelerator))}")
 
 
 def _training(subjects: Sequence[Subject], work: Work, today: datetime.date) -> list[Row]:
@@ -101,13 +101,13 @@ def _training(subjects: Sequence[Subject], work: Work, today: datetime.date) -> 
     rows: list[Row] = []
     shown: list[Trained] = []
     for way in ways:
-        done = [train(s, work, way) for s in subjects]
-        for i, d in enumerate(done):
+        results = [train(s, work, way) for s in subjects]
+        for i, d in enumerate(results):
             if d.estimate is not None and fits[i] == "no":
                 fits[i] = "yes" if way is ways[0] else f"with {way.title}"
-        if any(d.estimate is not None for d in done):
-            rows.append(Row(way.key, way.title, section, "tokens/s", "higher", tuple(_speed(d) for d in done)))
-            shown = done
+        if any(d.estimate is not None for d in results):
+            rows.append(Row(way.key, way.title, section, "tokens/s", "higher", tuple(_speed(d) for d in results)))
+            shown = results
         if all(word != "no" for word in fits):
             break
     question = "holds all weights' states" if ways is WAYS else "holds adapters' training"
@@ -126,7 +126,7 @@ def _speed(d: Trained) -> Cell:
 
 
 def _training_money(
-    subjects: Sequence[Subject], work: Work, done: Sequence[Trained], today: datetime.date, way: str
+    subjects: Sequence[Subject], work: Work, results: Sequence[Trained], today: datetime.date, way: str
 ) -> list[Row]:
     """Utilisation, time, dollars and joules of the last way, which is the one most subjects can do."""
     section = "Training, predicted"
@@ -134,7 +134,7 @@ def _training_money(
     size = f"{format_count(tokens)} tokens"
 
     def row(key: str, title: str, unit: str, better: str, cell: Callable[[Subject, TrainingEstimate], Cell]) -> Row:
-        cells = tuple(Cell() if d.estimate is None else cell(s, d.estimate) for s, d in zip(subjects, done, strict=True))
+        cells = tuple(Cell() if d.estimate is None else cell(s, d.estimate) for s, d in zip(subjects, results, strict=True))
         return Row(key, title, section, unit, "higher" if better == "higher" else "lower", cells)
 
     rows = [row("train_mfu", f"MFU ({way})", "%", "higher", lambda _, e: Cell.of(e.mfu, "training step"))]
@@ -149,10 +149,10 @@ def _training_money(
 
 def _serving(subjects: Sequence[Subject], work: Work, today: datetime.date) -> list[Row]:
     section = f"Serving at {work.context:,} tokens of context, predicted"
-    done = [subject_serving(work.arch, s.cluster, work.context, work.precision) for s in subjects]
+    results = [subject_serving(work.arch, s.cluster, work.context, work.precision) for s in subjects]
 
     def row(key: str, title: str, unit: str, better: str, cell: Callable[[Subject, SubjectServing], Cell]) -> Row:
-        cells = tuple(Cell(None, d.why_not) if d.weights is None else cell(s, d) for s, d in zip(subjects, done, strict=True))
+        cells = tuple(Cell(None, d.why_not) if d.weights is None else cell(s, d) for s, d in zip(subjects, results, strict=True))
         return Row(key, title, section, unit, "higher" if better == "higher" else "lower", cells)
 
     def speed(rate: Estimate | None, words: str) -> Cell:
@@ -171,7 +171,7 @@ def _serving(subjects: Sequence[Subject], work: Work, today: datetime.date) -> l
             section,
             "",
             "",
-            tuple(Cell(None, d.words if d.weights else d.why_not, "derived") for d in done),
+            tuple(Cell(None, d.words if d.weights else d.why_not, "derived") for d in results),
         ),
         row(
             "serve_room",
