@@ -40,7 +40,7 @@ CHANGES = {
     "compile": Change("compile"),
 }
 UNFINISHED = {
-    *(("memory", name) for name in ("lora", "offload", "batch", "checkpointing", "compile")),
+    *(("memory", name) for name in ("lora", "offload", "precision")),
     ("time", "lora"),
 }
 """Effects that differ yet: the list of work."""

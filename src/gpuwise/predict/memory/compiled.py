@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpuwise.workload.capture.record.capture import I64, Capture, Category, OpFlag, StepSpan
+from gpuwise.workload.capture.record.capture import Capture, Category, OpFlag, StepSpan
 from gpuwise.workload.capture.record.edit import Editor, lifetimes
 from gpuwise.workload.capture.record.families import family_of
 from gpuwise.workload.step import Phase
 
 FUSIBLE = ("elementwise", "norm", "softmax", "reduction", "dropout", "copy", "loss")
+FORWARD = int(Phase.FORWARD)
 LONGEST_CHAIN = 64
 """Fused operations the partitioner makes again in a row before it keeps a result (``ban_recompute_long_fusible_chains``)."""
-_FREE = (Category.PARAMETER, Category.BUFFER, Category.INPUT, Category.OPTIMIZER)
 
 
 def compiled_capture(capture: Capture, *, everything: bool) -> Capture:
@@ -47,21 +47,32 @@ class _Flow:
     output_end: list[int]
     fusible: list[bool]
     """[signatures]"""
-    birth: I64
-    death: I64
+    birth: list[int]
+    death: list[int]
     """[S] events; the number of events: never freed."""
+    phase: list[int]
+    """[N] of each operation."""
+    passes: list[bool]
+    """[S] whether a storage is a result that comes and goes, not a parameter, a state, a gradient or an input."""
+    event_op: list[int]
+    sizes: list[int]
 
     @staticmethod
     def of(capture: Capture) -> _Flow:
         birth, death = lifetimes(capture)
+        category = capture.storage_category
         return _Flow(
             capture.op_inputs.tolist(),
             [0, *capture.op_input_end.tolist()],
             capture.op_outputs.tolist(),
             [0, *capture.op_output_end.tolist()],
             [bool(s.n_kernels) and family_of(s) in FUSIBLE for s in capture.signatures],
-            birth,
-            death,
+            birth.tolist(),
+            death.tolist(),
+            capture.op_phase.tolist(),
+            ((category == int(Category.ACTIVATION)) | (category == int(Category.TEMPORARY))).tolist(),
+            [*capture.event_op.tolist(), len(capture.op_phase)],
+            capture.storage_bytes.tolist(),
         )
 
     def reads(self, op: int) -> list[int]:
@@ -98,8 +109,8 @@ class _Graphs:
             fused = self._is_passing(storage) and all(self.inside.get(op, False) for op in writers)
             if fused and not calls and storage not in self.kept:
                 unwritten.add(storage)
-                edit.drop_event(int(self.flow.birth[storage]))
-                edit.drop_event(int(self.flow.death[storage]))
+                edit.drop_event(self.flow.birth[storage])
+                edit.drop_event(self.flow.death[storage])
             elif fused and storage in dropped:
                 self._freed_after(edit, storage, max(op for op in calls if not self._is_backward(op)))
         runs = self._runs(unwritten)
@@ -107,7 +118,7 @@ class _Graphs:
             if storage in unwritten or storage in dropped or not self._is_passing(storage):
                 continue
             last = max(runs.get(op, op) for op in (*readers, self.until.get(storage, -1)))
-            if self.capture.event_op[self.flow.death[storage]] < last:
+            if self.flow.event_op[self.flow.death[storage]] < last:
                 self._freed_after(edit, storage, last)
 
     def _is_passing(self, storage: int) -> bool:
@@ -124,30 +135,31 @@ class _Graphs:
         return runs
 
     def _read(self) -> None:
-        c, part = self.capture, range(self.span.first_op, self.span.end_op)
-        marked = any(c.op_flags[op] & OpFlag.COMPILED for op in part) and not self.everything
-        signature, phase, flags = c.op_signature.tolist(), c.op_phase.tolist(), c.op_flags.tolist()
+        c, first, end = self.capture, self.span.first_op, self.span.end_op
+        compiled = (c.op_flags[first:end] & int(OpFlag.COMPILED)) != 0
+        inside = c.op_phase[first:end] != int(Phase.OPTIMIZER)
+        if compiled.any() and not self.everything:
+            inside &= compiled
+        graphs: list[bool] = inside.tolist()
+        signatures: list[int] = c.op_signature[first:end].tolist()
         kernels = [s.n_kernels for s in c.signatures]
-        for op in part:
-            if phase[op] != Phase.OPTIMIZER and (not marked or flags[op] & OpFlag.COMPILED):
-                self.inside[op] = self.flow.fusible[signature[op]]
-            launches = kernels[signature[op]] > 0
+        for op, within, signature in zip(range(first, end), graphs, signatures, strict=True):
+            if within:
+                self.inside[op] = self.flow.fusible[signature]
             reads = self.flow.reads(op)
             for s in self.flow.writes(op):
-                if launches or s not in reads:
+                if kernels[signature] or s not in reads:
                     self.made_by.setdefault(s, []).append(op)
-            if launches:
+            if kernels[signature]:
                 for s in reads:
                     self.readers.setdefault(s, []).append(op)
 
     def _is_result(self, storage: int) -> bool:
         """Made within this step's graphs, and not what the step is for."""
-        if not self.span.first_event <= self.flow.birth[storage] < self.span.end_event:
-            return False
-        return Category(int(self.capture.storage_category[storage])) in (Category.ACTIVATION, Category.TEMPORARY)
+        return self.flow.passes[storage] and self.span.first_event <= self.flow.birth[storage] < self.span.end_event
 
     def _is_backward(self, op: int) -> bool:
-        return self.capture.op_phase[op] != Phase.FORWARD
+        return self.flow.phase[op] != FORWARD
 
     def _partition(self) -> set[int]:
         """Fused results of the forward that the backward makes again; fills ``kept`` and ``until``."""
@@ -162,8 +174,8 @@ class _Graphs:
                 continue
             again = all(self.inside.get(op, False) for op in (*writers, *later))
             made_of = self._made_of(storage, dropped) if again else None
-            bytes_of = self.capture.storage_bytes
-            if made_of is None or sum(int(bytes_of[s]) for s in made_of) > int(bytes_of[storage]):
+            sizes = self.flow.sizes
+            if made_of is None or sum(sizes[s] for s in made_of) > sizes[storage]:
                 self.kept.add(storage)
                 continue
             dropped.add(storage)
@@ -205,7 +217,7 @@ class _Graphs:
         edit.drop_event(int(self.flow.death[storage]))
 
     def _freed_after(self, edit: Editor, storage: int, op: int) -> None:
-        death = int(self.flow.death[storage])
+        death = self.flow.death[storage]
         if death < len(self.capture.event_op):
             edit.drop_event(death)
         edit.freed(storage, op + 1)

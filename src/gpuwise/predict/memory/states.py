@@ -140,8 +140,10 @@ def _stage(
         weights = weights + expert * np.where(sharded, master / ew, weight)
         kept = np.where(sharded, 0.0, master)
     elif autocasts(base):
-        # the weights are the fp32 ones; what is cast of them is among the activations
-        weights, kept = master * (dense / dw + expert / ew), np.zeros(1)
+        # unsharded weights are the fp32 ones; what is cast of them is among the activations
+        plain = c.sharding == NONE
+        weights = np.where(plain, master, weight) * (dense / dw + expert / ew)
+        kept = np.where(plain, 0.0, master)
     else:
         weights = weight * (dense / dw + expert / ew)
         kept = np.asarray(master)

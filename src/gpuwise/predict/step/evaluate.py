@@ -15,6 +15,7 @@ from gpuwise.predict.step.stack_costs import StackCosts
 from gpuwise.predict.step.times import StepTimes, step_times
 from gpuwise.workload.optimizer import autocasts
 from gpuwise.workload.stack import find_stack
+from gpuwise.workload.strategy import SHARDINGS
 from gpuwise.workload.transformer.point import Point
 
 I64 = NDArray[np.int64]
@@ -30,10 +31,12 @@ class Evaluated:
 
 
 def points_of(c: Columns, seq_len: int, packed_document_len: int | None = None) -> tuple[list[Point], I64]:
-    """The distinct points of ``c`` and which one each strategy has, in the shape their five columns broadcast to."""
-    columns = np.broadcast_arrays(c.micro_batch, c.tp, c.cp, c.ep, c.sequence_parallel)
+    """The distinct points of ``c`` and which one each strategy has, in the shape their columns broadcast to."""
+    # DeepSpeed's sharded states stand beside half-precision modules; only unsharded ones are cast from fp32 each time
+    cast = (c.sharding == SHARDINGS.index("none")).astype(np.int64) if autocasts(c.base) else np.zeros(1, np.int64)
+    columns = np.broadcast_arrays(c.micro_batch, c.tp, c.cp, c.ep, c.sequence_parallel, cast)
     keys = np.column_stack([k.ravel() for k in columns])
-    flat = keys @ np.array([1 << 48, 1 << 36, 1 << 24, 1 << 1, 1], dtype=np.int64)
+    flat = keys @ np.array([1 << 49, 1 << 37, 1 << 25, 1 << 2, 1 << 1, 1], dtype=np.int64)
     _, first, inverse = np.unique(flat, return_index=True, return_inverse=True)
     base, stack = c.base, find_stack(c.base.stack)
     points = [
@@ -52,9 +55,9 @@ def points_of(c: Columns, seq_len: int, packed_document_len: int | None = None) 
             lora_rank=base.lora_rank,
             quantized_base=base.quantized_base,
             packed_document_len=packed_document_len,
-            autocast=autocasts(base),
+            autocast=bool(half),
         )
-        for mb, tp, cp, ep, sp in keys[first]
+        for mb, tp, cp, ep, sp, half in keys[first]
     ]
     return points, inverse.astype(np.int64).reshape(columns[0].shape)
 

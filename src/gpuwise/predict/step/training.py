@@ -26,6 +26,7 @@ from gpuwise.predict.step.costs import FAMILIES, PartCosts, PointCosts
 from gpuwise.predict.step.evaluate import Evaluated, evaluate
 from gpuwise.predict.step.stack_costs import StackCosts, find_stack_costs
 from gpuwise.workload.strategy import RECOMPUTES, Strategy
+from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
 F64 = NDArray[np.float64]
@@ -144,7 +145,7 @@ def _one(
     needed = per_token * tokens
     run = needed * (1 + _recomputed_flop(strategy, costs, at)) if not costs.own_host else _flop_run(strategy, costs, at)
     peak = cluster.accelerator.peak(strategy.precision) * cluster.n_accelerators
-    parts = {name: part.expected for name, part in memory.parts(i).items()}
+    held, parts, fits = _memory(arch, cluster, strategy, costs.points[at], memory, i)
     return TrainingEstimate(
         model=arch.name,
         cluster=cluster.label,
@@ -156,11 +157,38 @@ def _one(
         mfu=step.inverse(needed / peak),
         hfu=step.inverse(run / peak),
         breakdown_s=_breakdown(done, sc, i, at),
-        memory_bytes=memory.estimate(i),
+        memory_bytes=held,
         memory_parts=parts,
         device_bytes=usable_bytes(cluster.accelerator),
-        fits=bool(memory.fits(cluster.system)[i]),
+        fits=fits,
     )
+
+
+def _memory(
+    arch: Architecture, cluster: Cluster, strategy: Strategy, point: Point, memory: MemoryColumns, i: int
+) -> tuple[Estimate, dict[str, float], bool]:
+    """Bytes, parts and whether they fit: replayed where the step can be written operation by operation, else as columns."""
+    replayed = _replayed(arch, cluster, strategy, point)
+    if replayed is None:
+        parts = {name: part.expected for name, part in memory.parts(i).items()}
+        return memory.estimate(i), parts, bool(memory.fits(cluster.system)[i])
+    return replayed
+
+
+def _replayed(
+    arch: Architecture, cluster: Cluster, strategy: Strategy, point: Point
+) -> tuple[Estimate, dict[str, float], bool] | None:
+    """None where the step cannot be written operation by operation."""
+    if not point.stack.per_op or strategy.n_accelerators > 1:
+        return None
+    # not at import: other stacks need no captures
+    from gpuwise.predict.memory.modules import memory_parts, modules_memory, replays
+
+    if not replays(arch, point, strategy):
+        return None
+    batches = min(strategy.accumulation, 2)
+    one = modules_memory(arch, point, strategy.recompute, strategy.optimizer, batches, cluster.accelerator)
+    return one.process, memory_parts(one, arch, point), one.fits
 
 
 def spread(sc: StackCosts, costs: PointCosts, at: int, n_systems: float) -> tuple[float, Basis]:

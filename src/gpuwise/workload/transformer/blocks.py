@@ -69,7 +69,8 @@ class Rows:
         kept = tokens if saved_tokens is None else saved_tokens
         saved = kept * k * (w if p.precision in QUANTIZED else e) if saves_input and not frozen else 0.0
         if p.autocast and not frozen:
-            saved = saved * matrices + k * n * e
+            # a compiler casts an input once for all that read it
+            saved = saved * (1 if p.stack.compiled else matrices) + k * n * e
         if p.quantized_base:
             self._dequantize(name, k * n)
         self._quantize(name, FWD, tokens * k)

@@ -1,0 +1,70 @@
+"""Device memory of a plain PyTorch step on one device: its operations replayed as those of a captured step are.
+
+The writer of :mod:`gpuwise.workload.transformer.whole_step` hands over what a capture of the same modules records; from
+there on it is :mod:`gpuwise.predict.memory.capture`: the same allocator, the same workspaces, the same context. A search
+keeps to the columns of :mod:`gpuwise.predict.memory.strategies`; this is for the answers.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.memory.capture import CapturedMemory, captured_memory
+from gpuwise.workload.capture.record.capture import Category
+from gpuwise.workload.optimizer import autocasts
+from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.transformer.eager import describes
+from gpuwise.workload.transformer.point import Point
+from gpuwise.workload.transformer.whole_step import STATES, whole_step
+
+_PARTS = {
+    Category.PARAMETER: "weights",
+    Category.BUFFER: "weights",
+    Category.GRADIENT: "gradients",
+    Category.OPTIMIZER: "optimizer",
+    Category.INPUT: "activations",
+    Category.ACTIVATION: "activations",
+    Category.TEMPORARY: "temporaries",
+    Category.WORKSPACE: "temporaries",
+    Category.COMMUNICATION: "communication",
+}
+
+
+def replays(arch: Architecture, point: Point, strategy: Strategy) -> bool:
+    """Whether the step of ``strategy`` can be written operation by operation: plain modules, whole on one device."""
+    half = point.element_bytes < 4
+    widths = autocasts(strategy) or not half or (not strategy.master_weights and strategy.gradient_dtype == strategy.precision)
+    whole = strategy.n_accelerators == 1 and strategy.sharding == "none"
+    plain = strategy.recompute in ("none", "full") and strategy.recompute_every == 1 and strategy.optimizer in STATES
+    stays = not (strategy.offload_optimizer or strategy.offload_activations)
+    return point.stack.per_op and whole and plain and stays and widths and describes(arch, point)
+
+
+@lru_cache(maxsize=64)
+def modules_memory(
+    arch: Architecture, point: Point, recompute: str, optimizer: str, micro_batches: int, accelerator: Accelerator
+) -> CapturedMemory:
+    """Memory of the step at ``point`` on ``accelerator``, for a strategy that :func:`replays`."""
+    step = whole_step(arch, point, recompute=recompute, optimizer=optimizer, micro_batches=micro_batches)
+    return captured_memory(step, accelerator, compiled=point.stack.compiled)
+
+
+def memory_parts(memory: CapturedMemory, arch: Architecture, point: Point) -> dict[str, float]:
+    """Expected bytes by the parts of :data:`gpuwise.predict.memory.strategies.PARTS`; they sum to the process."""
+    from gpuwise.predict.memory.strategies import PARTS
+
+    parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
+    for category, size in memory.by_category.items():
+        parts[_PARTS[category]] += size
+    logits = point.tokens * arch.vocab if arch.lm_head else 0
+    for one in memory.largest:
+        # the logits, their widened copies and their gradients
+        if logits and one.size_bytes in (logits * 2, logits * 4) and one.category in (Category.ACTIVATION, Category.TEMPORARY):
+            parts[_PARTS[one.category]] -= one.size_bytes
+            parts["logits"] += one.size_bytes
+    parts["context"] = memory.context.expected
+    parts["communication"] += memory.communicators.expected
+    parts["reserve"] = memory.process.expected - sum(parts.values())
+    return parts

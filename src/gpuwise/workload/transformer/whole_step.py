@@ -1,0 +1,336 @@
+"""A whole training step of a transformer in eager PyTorch with its storages, from the dimensions alone.
+
+Every operation of every layer is on a :class:`~gpuwise.workload.transformer.tape.Tape`; a storage is born with the operation
+that writes it first and dies after the last that reads it, as autograd holds it. The logits live until the backward ends
+(the model's output holds them), parameters and optimizer states for ever. There are two steps: the states appear in the
+first. A checkpointed layer keeps its input; before its backward its forward runs again, up to the last tensor it saved.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.dtypes import TENSOR_BYTES
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.workload.capture.record.capture import I64, Capture, Category, OpFlag, Settings, Signature, StepSpan, TensorSpec
+from gpuwise.workload.step import Kind, Phase
+from gpuwise.workload.transformer.eager import Network
+from gpuwise.workload.transformer.point import Point
+from gpuwise.workload.transformer.tables import layer_kinds
+from gpuwise.workload.transformer.tape import Shape, Tape, Value
+
+N_STEPS = 2
+STATES = {"sgd": 0, "momentum": 1, "adamw": 2, "adamw8bit": 2}
+"""Optimizers written here: states of every parameter, of its size (8 bits: a byte a number, and scales)."""
+BLOCK, SMALLEST_8BIT = 256, 4096
+"""Of bitsandbytes: numbers that share a scale, and those below which a parameter's states stay in fp32."""
+TEMPORARIES = ("adamw",)
+"""Those whose ``foreach`` update makes a list of the parameters' size (``_foreach_sqrt``)."""
+OUTSIDE = -1
+"""In place of a layer: the embedding and the head."""
+_UPDATE = ("zeros_like", "_foreach_sqrt", "_foreach_addcdiv_")
+Bool = NDArray[np.bool_]
+
+
+class _Trained(Tape):
+    """A tape that knows which leaves are trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trained: list[int] = []
+
+    def leaf(self, shape: Shape, dtype: str, *, trained: bool = False) -> Value:
+        made = super().leaf(shape, dtype, trained=trained)
+        if trained:
+            self.trained.append(made.storage)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """Forward and backward of one micro-batch. Flat columns of reads and writes, with the operation of each."""
+
+    signature: I64
+    phase: I64
+    flag: I64
+    reads: I64
+    read_op: I64
+    writes: I64
+    write_op: I64
+    sizes: I64
+    """[storages] bytes."""
+    parameters: I64
+    inputs: I64
+    gradients: I64
+    held: I64
+    """Storages that live until the backward ends."""
+
+
+def whole_step(arch: Architecture, point: Point, *, recompute: str, optimizer: str, micro_batches: int = 1) -> Capture:
+    """Two steps of ``arch`` at ``point``; ``recompute`` is ``none`` or ``full``, ``optimizer`` one of :data:`STATES`.
+    Gradients are freed after the update; of several ``micro_batches`` two stand for all."""
+    tape = _Trained()
+    network = Network(tape, arch, point)
+    spans: list[tuple[int, int]] = []
+    layers = [OUTSIDE]
+    table = None if arch.patches is not None else network.weight(arch.vocab, arch.hidden)
+    x, around = network.embedding(table)
+    for i, kind in enumerate(layer_kinds(arch)):
+        layers += [OUTSIDE] * (len(tape.modules) - len(layers))
+        first = len(tape)
+        with tape.inside(f"layers.{i}"):
+            x = network.layer(x, kind, around)
+        layers += [i] * (len(tape.modules) - len(layers))
+        spans.append((first, tape.saved_until(first, len(tape))))
+    with tape.inside("head"):
+        loss = network.head(x, table)
+    layers += [OUTSIDE] * (len(tape.modules) - len(layers))
+    tape.backward(loss)
+    written = tape.capture(arch.name, Settings("2.13.0", (8, 0)))
+    logits = int(point.tokens * arch.vocab * point.element_bytes) if arch.lm_head else -1
+    program = _program(written, tape.trained, logits, np.array(layers, np.int64))
+    if recompute == "full":
+        program = _checkpointed(program, spans, np.array(layers, np.int64)[written.op_module])
+    item = 4 if point.autocast else int(point.element_bytes)
+    return _steps(written, program, optimizer, min(micro_batches, 2), item)
+
+
+def _program(c: Capture, trained: list[int], logits: int, layers: I64) -> _Program:
+    n = len(c.op_signature)
+    counts = [np.diff(end, prepend=0) for end in (c.op_input_end, c.op_output_end)]
+    read_op, write_op = (np.repeat(np.arange(n), count) for count in counts)
+    sizes = np.zeros(len(c.storage_bytes), np.int64)
+    for flat, side in ((c.op_inputs, "inputs"), (c.op_outputs, "outputs")):
+        each = [np.array([_bytes(t) for t in getattr(s, side)], np.int64) for s in c.signatures]
+        used: list[int] = c.op_signature.tolist()
+        np.maximum.at(sizes, flat, np.concatenate([each[k] for k in used]))
+    kernel = (c.op_flags & int(OpFlag.MICRO)) == 0
+    made = np.zeros(len(sizes), bool)
+    made[c.op_outputs[kernel[write_op]]] = True
+    computed_with = np.zeros(len(sizes), bool)
+    computed_with[c.op_inputs[kernel[read_op]]] = True
+    goes = np.zeros(len(sizes), bool)
+    goes[c.event_storage] = True
+    outside = (layers[c.op_module] == OUTSIDE) & (c.op_phase == int(Phase.FORWARD)) & kernel
+    ends = np.unique(c.op_outputs[outside[write_op]])
+    parameters = np.array([s for s in trained if sizes[s]], np.int64)
+    is_parameter = np.isin(np.arange(len(sizes)), parameters)
+    return _Program(
+        c.op_signature,
+        c.op_phase,
+        c.op_flags,
+        c.op_inputs,
+        read_op,
+        c.op_outputs,
+        write_op,
+        sizes,
+        parameters,
+        np.flatnonzero(~made & ~is_parameter & (sizes > 0)),
+        np.flatnonzero(made & ~goes & ~computed_with),
+        ends[sizes[ends] == logits],
+    )
+
+
+def _bytes(spec: TensorSpec) -> int:
+    """Of the storage; nothing for a tensor that is spread over it."""
+    return 0 if 0 in spec.stride else math.prod(spec.shape) * TENSOR_BYTES[spec.dtype]
+
+
+def _checkpointed(p: _Program, spans: list[tuple[int, int]], layer: I64) -> _Program:
+    """Every layer's forward once more before its backward, with storages of its own."""
+    n = len(p.signature)
+    again = np.full(n, OUTSIDE)
+    for i, (first, until) in enumerate(spans):
+        again[first:until] = i
+    # what a layer's repeated part makes has a copy, which its backward reads
+    kernel = (p.flag & int(OpFlag.MICRO)) == 0
+    fresh = kernel[p.write_op] & (again[p.write_op] >= 0)
+    copied = np.unique(p.writes[fresh])
+    owner, copy = np.full(len(p.sizes), OUTSIDE), np.full(len(p.sizes), -1)
+    owner[p.writes[fresh]] = again[p.write_op[fresh]]
+    copy[copied] = len(p.sizes) + np.arange(len(copied))
+    backward = (p.phase == int(Phase.BACKWARD)) & (layer >= 0)
+    begins = {i: int(np.flatnonzero(backward & (layer == i))[0]) for i in range(len(spans)) if (backward & (layer == i)).any()}
+    order: list[I64] = []
+    at = 0
+    for i in sorted(begins, key=lambda k: begins[k]):
+        order += [np.arange(at, begins[i]), -1 - np.arange(*spans[i])]
+        at = begins[i]
+    index = np.concatenate([*order, np.arange(at, n)])
+    repeats = index < 0
+    source = np.where(repeats, -1 - index, index)
+    group = np.where(repeats, again[source], np.where(backward[source], layer[source], OUTSIDE))
+
+    def flows(flat: I64, op: I64) -> tuple[I64, I64]:
+        begin, end = np.searchsorted(op, source, side="left"), np.searchsorted(op, source, side="right")
+        count = end - begin
+        new_op = np.repeat(np.arange(len(source)), count)
+        position = np.arange(len(new_op)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(begin, count)
+        storage = flat[position]
+        mine = (owner[storage] == group[new_op]) & (owner[storage] >= 0)
+        return np.where(mine, copy[storage], storage), new_op
+
+    reads, read_op = flows(p.reads, p.read_op)
+    writes, write_op = flows(p.writes, p.write_op)
+    return replace(
+        p,
+        signature=p.signature[source],
+        phase=np.where(repeats, int(Phase.RECOMPUTE), p.phase[source]),
+        flag=np.where(repeats, p.flag[source] | int(OpFlag.CHECKPOINTED), p.flag[source]),
+        reads=reads,
+        read_op=read_op,
+        writes=writes,
+        write_op=write_op,
+        sizes=np.concatenate([p.sizes, p.sizes[copied]]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Lives:
+    """Births and deaths within one pass: [events] storage, sign and operation; and the category of every storage."""
+
+    storage: I64
+    sign: I64
+    op: I64
+    category: I64
+
+
+def _lives(p: _Program) -> _Lives:
+    n = len(p.signature)
+    fixed = np.zeros(len(p.sizes), bool)
+    fixed[p.parameters] = fixed[p.inputs] = True
+    birth, last = np.full(len(p.sizes), n), np.full(len(p.sizes), -1)
+    np.minimum.at(birth, p.writes, p.write_op)
+    np.maximum.at(last, p.reads, p.read_op)
+    np.maximum.at(last, p.writes, p.write_op)
+    last[p.held] = n - 1
+    comes = ~fixed & (birth < n) & (p.sizes > 0)
+    lasting = np.zeros(len(p.sizes), bool)
+    lasting[p.gradients] = True
+    goes = comes & ~lasting
+    forward_end = int(np.flatnonzero(p.phase == int(Phase.FORWARD))[-1])
+    saved = goes & (birth <= forward_end) & (last > forward_end)
+    category = np.where(saved, int(Category.ACTIVATION), int(Category.TEMPORARY))
+    category[p.gradients], category[p.parameters], category[p.inputs] = (
+        int(c) for c in (Category.GRADIENT, Category.PARAMETER, Category.INPUT)
+    )
+    storage = np.concatenate([np.flatnonzero(comes), np.flatnonzero(goes)])
+    sign = np.repeat([1, -1], [int(comes.sum()), int(goes.sum())])
+    op = np.where(sign > 0, birth[storage], last[storage])
+    order = np.lexsort((storage, -sign, op))
+    return _Lives(storage[order], sign[order], op[order], category)
+
+
+def _states(optimizer: str, parameters: I64, item: int) -> I64:
+    """Bytes of each storage that the optimizer keeps, parameter by parameter; ``item`` bytes a number of theirs."""
+    if optimizer != "adamw8bit":
+        return np.repeat(parameters, STATES[optimizer])
+    sizes: list[int] = []
+    for n in (parameters // item).tolist():
+        sizes += [4 * n, 4 * n] if n < SMALLEST_8BIT else [n, 4 * -(-n // BLOCK)] * 2
+    return np.array(sizes, np.int64)
+
+
+def _steps(c: Capture, p: _Program, optimizer: str, micro_batches: int, item: int) -> Capture:
+    """The passes and updates of all steps, as a capture's columns; ``item`` bytes a number of the parameters."""
+    lives, n, width = _lives(p), len(p.signature), len(p.sizes)
+    update = [Signature(f"aten.{name}.default", Kind.OPTIMIZER, (), (), (), 0.0, 0.0, 0.0, 1) for name in _UPDATE]
+    first_call = len(c.signatures)
+    fixed = np.zeros(width, bool)
+    fixed[p.parameters] = fixed[p.inputs] = True
+    start = np.concatenate([p.parameters, p.inputs])
+    events: list[tuple[I64, I64, I64]] = [(start, np.ones(len(start), np.int64), np.full(len(start), -1))]
+    sizes, category = [p.sizes], [lives.category]
+    signature, phase, flag = list[I64](), list[I64](), list[I64]()
+    reads, read_op, writes, write_op = list[I64](), list[I64](), list[I64](), list[I64]()
+    spans: list[StepSpan] = []
+    n_ops, n_events, n_storages = 0, len(start), width
+
+    def happen(storage: I64, sign: int | I64, op: int | I64) -> None:
+        nonlocal n_events
+        same = np.zeros(storage.shape, np.int64)
+        events.append((storage, sign + same, op + same))
+        n_events += len(storage)
+
+    def call(which: int) -> int:
+        nonlocal n_ops
+        signature.append(np.array([first_call + which]))
+        phase.append(np.array([int(Phase.OPTIMIZER)]))
+        flag.append(np.zeros(1, np.int64))
+        n_ops += 1
+        return n_ops - 1
+
+    def made(each: I64, what: Category) -> I64:
+        nonlocal n_storages
+        sizes.append(each)
+        category.append(np.full(len(each), int(what)))
+        n_storages += len(each)
+        return np.arange(n_storages - len(each), n_storages)
+
+    trained = p.sizes[p.parameters]
+    for step in range(N_STEPS):
+        first_op, first_event, left = n_ops, n_events, np.zeros(0, np.int64)
+        for part in range(micro_batches):
+            # storages of this pass: the program's own the first time, then new ones
+            names = np.arange(width)
+            if step or part:
+                names = np.where(fixed, names, n_storages + np.arange(width))
+                made(np.where(fixed, 0, p.sizes), Category.TEMPORARY)
+                category[-1] = lives.category
+            signature.append(p.signature)
+            phase.append(p.phase)
+            flag.append(p.flag)
+            reads.append(names[p.reads])
+            read_op.append(p.read_op + n_ops)
+            writes.append(names[p.writes])
+            write_op.append(p.write_op + n_ops)
+            happen(names[lives.storage], lives.sign, lives.op + n_ops)
+            n_ops += n
+            gradients = names[p.gradients]
+            if part:  # added to those that are there
+                happen(gradients, -1, n_ops - 1)
+            else:
+                left = gradients
+        if step == 0:
+            happen(made(_states(optimizer, trained, item), Category.OPTIMIZER), 1, call(0))
+        temporaries = np.zeros(0, np.int64)
+        if optimizer in TEMPORARIES:
+            temporaries = made(trained, Category.TEMPORARY)
+            happen(temporaries, 1, call(1))
+        happen(np.concatenate([temporaries[::-1], left[::-1]]), -1, call(2))
+        spans.append(StepSpan(first_op, n_ops, first_event, n_events))
+    storage, sign, op = (np.concatenate([e[k] for e in events]).astype(np.int64) for k in range(3))
+    every = np.arange(n_ops)
+    born = np.full(n_storages, -1)
+    born[storage[sign > 0]] = op[sign > 0]
+    zero = np.zeros(n_ops, np.int64)
+    return replace(
+        c,
+        signatures=(*c.signatures, *update),
+        modules=("",),
+        module_types=("",),
+        op_signature=np.concatenate(signature),
+        op_phase=np.concatenate(phase).astype(np.int64),
+        op_module=zero,
+        op_line=zero,
+        op_stream=zero,
+        op_flags=np.concatenate(flag).astype(np.int64),
+        storage_bytes=np.concatenate(sizes).astype(np.int64),
+        storage_category=np.concatenate(category).astype(np.int64),
+        storage_op=born,
+        storage_module=np.zeros(n_storages, np.int64),
+        storage_dtype=("",) * n_storages,
+        storage_stream=np.zeros(n_storages, np.int64),
+        event_storage=storage,
+        event_sign=sign.astype(np.int8),
+        event_op=op,
+        steps=tuple(spans),
+        op_inputs=np.concatenate(reads),
+        op_input_end=np.searchsorted(np.concatenate(read_op), every, side="right"),
+        op_outputs=np.concatenate(writes),
+        op_output_end=np.searchsorted(np.concatenate(write_op), every, side="right"),
+    )

@@ -1,0 +1,105 @@
+"""A whole step from dimensions: lifetimes that add up, and sizes that follow from shapes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.catalogue import find_model
+from gpuwise.workload.capture.record.capture import Capture, Category
+from gpuwise.workload.stack import find_stack
+from gpuwise.workload.step import Phase
+from gpuwise.workload.transformer.parameters import count_parameters
+from gpuwise.workload.transformer.point import Point
+from gpuwise.workload.transformer.whole_step import N_STEPS, STATES, whole_step
+
+GPT2 = replace(find_model("gpt2"), n_layers=3)
+LLAMA = replace(find_model("llama-3.2-1b"), n_layers=2)
+EXPERTS = replace(find_model("qwen3-30b-a3b"), n_layers=2)
+BATCH, SEQ = 2, 256
+
+
+def point(*, autocast: bool = True, batch: int = BATCH) -> Point:
+    return Point(
+        micro_batch=batch,
+        seq_len=SEQ,
+        tp=1,
+        cp=1,
+        ep=1,
+        sequence_parallel=False,
+        context_parallel="ring",
+        precision="bf16",
+        stack=find_stack("eager"),
+        fused_attention=True,
+        fused_loss=False,
+        autocast=autocast,
+    )
+
+
+def step(
+    arch: Architecture, recompute: str = "none", optimizer: str = "adamw", *, autocast: bool = True, parts: int = 1
+) -> Capture:
+    return whole_step(arch, point(autocast=autocast), recompute=recompute, optimizer=optimizer, micro_batches=parts)
+
+
+def largest(capture: Capture, category: Category) -> int:
+    return max(capture.bytes_by_category(e).get(category, 0) for e in range(0, len(capture.event_op), 7))
+
+
+CASES = [(GPT2, "none"), (GPT2, "full"), (LLAMA, "none"), (LLAMA, "full"), (EXPERTS, "none"), (EXPERTS, "full")]
+
+
+@pytest.mark.parametrize(("arch", "recompute"), CASES)
+def test_every_storage_is_born_once_and_dies_once_at_most(arch: Architecture, recompute: str) -> None:
+    made = step(arch, recompute, autocast=arch.moe is None)
+    births, deaths = (np.bincount(made.event_storage[made.event_sign == s], minlength=len(made.storage_bytes)) for s in (1, -1))
+    assert (births <= 1).all() and (deaths <= births).all()
+    assert (np.diff(made.event_op) >= 0).all() and (made.live_bytes() >= 0).all()
+    assert len(made.steps) == N_STEPS and made.has_flow
+    # what is left in the end: parameters, inputs, states
+    left = made.bytes_by_category(len(made.event_op) - 1)
+    assert set(left) <= {Category.PARAMETER, Category.INPUT, Category.OPTIMIZER}
+
+
+@pytest.mark.parametrize("arch", [GPT2, LLAMA, EXPERTS])
+@pytest.mark.parametrize("optimizer", sorted(STATES))
+def test_parameters_gradients_and_states_are_those_of_the_model(arch: Architecture, optimizer: str) -> None:
+    autocast = arch.moe is None
+    made, width = step(arch, optimizer=optimizer, autocast=autocast), 4 if autocast else 2
+    parameters = width * count_parameters(arch).total
+    assert largest(made, Category.PARAMETER) == parameters
+    if optimizer == "adamw8bit":  # a byte a number and a scale in fp32 for 256; small tensors stay in fp32
+        assert largest(made, Category.OPTIMIZER) == pytest.approx(2 * (1 + 4 / 256) * parameters / width, rel=0.01)
+    else:
+        assert largest(made, Category.OPTIMIZER) == STATES[optimizer] * parameters
+    at_update = made.steps[1].end_op - 2
+    event = int(np.searchsorted(made.event_op, at_update, side="right")) - 1
+    assert made.bytes_by_category(event)[Category.GRADIENT] == parameters
+
+
+def test_a_checkpointed_layer_keeps_its_input() -> None:
+    kept = [largest(step(GPT2, recompute), Category.ACTIVATION) for recompute in ("none", "full")]
+    stream = 4 * BATCH * SEQ * GPT2.hidden
+    logits = BATCH * SEQ * GPT2.vocab
+    assert kept[1] < kept[0]
+    # each layer's input, the head's, one layer made again, and the logits with their log-softmax and the head's cast weight
+    assert kept[1] >= (GPT2.n_layers + 1) * stream + (2 + 4) * logits
+    phases = step(GPT2, "full").op_phase
+    assert (phases == int(Phase.RECOMPUTE)).any() and not (step(GPT2).op_phase == int(Phase.RECOMPUTE)).any()
+
+
+def test_gradients_stay_between_micro_batches() -> None:
+    one, two = step(GPT2), step(GPT2, parts=2)
+    assert two.peak_bytes() >= one.peak_bytes() + 4 * count_parameters(GPT2).layers
+    assert len(two.op_phase) > 1.9 * len(one.op_phase)
+
+
+def test_twice_the_batch_keeps_twice_the_activations() -> None:
+    small, large = (
+        largest(whole_step(LLAMA, point(batch=b), recompute="none", optimizer="sgd"), Category.ACTIVATION) for b in (2, 4)
+    )
+    casts = 2 * (count_parameters(LLAMA).total - count_parameters(LLAMA).embedding) + 2 * LLAMA.vocab * LLAMA.hidden
+    assert large - small == pytest.approx(small - casts, rel=0.02)
