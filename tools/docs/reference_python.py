@@ -35,9 +35,15 @@ def python_page() -> str:
         lines += _function(name, getattr(gpuwise, name))
     lines += ["## Values", ""]
     for name in classes:
-        lines += dataclass_lines(getattr(gpuwise, name), heading="###")
+        lines += _class(name, getattr(gpuwise, name))
     lines += ["## Errors", "", *_errors()]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _class(name: str, cls: type) -> list[str]:
+    if name != cls.__name__:
+        return [f"### {name}", "", f"Another name of `{cls.__name__}`: the answer about own code was a class of its own.", ""]
+    return dataclass_lines(cls, heading="###")
 
 
 def _function(name: str, function: Any) -> list[str]:
