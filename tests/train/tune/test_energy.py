@@ -165,10 +165,10 @@ from pathlib import Path
 from gpuwise.train.hook.settings import Stop
 from gpuwise.train.tune.flop import utilisation
 from gpuwise.train.tune.peak import peaks_of
-from gpuwise.train.tune.trial import Job, run, trial_of
+from gpuwise.train.tune.trial import TrialJob, run, trial_of
 folder = Path(sys.argv[1])
 stop = Stop(steps=10, at_least_s=1.5)
-outcome = run(Job(str(folder / "script.py")), {}, folder / "trial", stop=stop, zygote=None, count=True)
+outcome = run(TrialJob(str(folder / "script.py")), {}, folder / "trial", stop=stop, zygote=None, count=True)
 t = trial_of(outcome)
 share, why = utilisation(t.flop, t.rate, peaks_of(t.device))
 steps = outcome.journal.steady
