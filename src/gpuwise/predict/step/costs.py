@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +21,12 @@ from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.memory.saved import PointSaved, SavedBytes, collect, point_saved
-from gpuwise.predict.step.per_op import PartSums, described, point_sums
 from gpuwise.workload.step import Kind, OpTable, Phase, concatenate
 from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tables import TransformerTables, leading_layers, transformer_tables
+
+if TYPE_CHECKING:
+    from gpuwise.predict.step.per_op import PartSums
 
 F64 = NDArray[np.float64]
 COMM_GROUPS = ("tp", "cp", "ep")
@@ -106,8 +109,11 @@ def _tables(arch: Architecture, point: Point) -> tuple[TransformerTables, PointS
 
 def point_costs(arch: Architecture, points: Sequence[Point], system: System, kernels: dict[str, str] | None = None) -> PointCosts:
     """Evaluate every point's tables in one pass over the kernel model and the collectives."""
-    if described(arch, points):
-        return _per_op_costs(arch, points, system)
+    if all(p.stack.per_op for p in points):
+        from gpuwise.predict.step.per_op import described  # other stacks need no model of single operations
+
+        if described(arch, points):
+            return _per_op_costs(arch, points, system)
     tables: list[OpTable] = []
     owner: list[tuple[int, int, float]] = []  # point, part, weight
     n_layers = float(arch.n_layers + (arch.encoder.n_layers if arch.encoder else 0))
@@ -151,6 +157,8 @@ def point_costs(arch: Architecture, points: Sequence[Point], system: System, ker
 
 def _per_op_costs(arch: Architecture, points: Sequence[Point], system: System) -> PointCosts:
     """Costs of points whose operations are timed one by one."""
+    from gpuwise.predict.step.per_op import point_sums
+
     n_lead = leading_layers(arch)
     made = [point_sums(arch, point, system.accelerator, n_lead) for point in points]
     bases: list[Basis] = [m.basis for m in made]

@@ -26,7 +26,6 @@ from gpuwise.predict.parallel.shards import Stages, stages
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.costs import PointCosts
 from gpuwise.predict.step.passes import Passes, passes
-from gpuwise.predict.step.per_op import accumulation_seconds, update_seconds
 from gpuwise.predict.step.stack_costs import StackCosts, find_stack_costs
 from gpuwise.units import GIB
 from gpuwise.workload.optimizer import parameter_bytes, update_traffic_bytes
@@ -221,6 +220,8 @@ def _update(system: System, c: Columns, shape: Stages, per_op: bool) -> F64:
         return np.zeros(1)
     stack = find_stack(c.base.stack)
     if per_op:
+        from gpuwise.predict.step.per_op import accumulation_seconds, update_seconds  # as in costs
+
         n = _updated_parameters(c, shape)
         adds = (c.accumulation - 1) * accumulation_seconds(system.accelerator, c.base)
         return n * (np.where(c.offload_optimizer > 0, 0.0, update_seconds(system.accelerator, c.base)) + adds)
