@@ -17,7 +17,7 @@ from gpuwise.workload.optimizer import autocasts
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.eager import describes
 from gpuwise.workload.transformer.point import Point
-from gpuwise.workload.transformer.whole_step import STATES, whole_step
+from gpuwise.workload.transformer.whole_step import ON_HOST, STATES, whole_step
 
 _PARTS = {
     Category.PARAMETER: "weights",
@@ -38,15 +38,19 @@ def replays(arch: Architecture, point: Point, strategy: Strategy) -> bool:
     widths = autocasts(strategy) or not half or (not strategy.master_weights and strategy.gradient_dtype == strategy.precision)
     whole = strategy.n_accelerators == 1 and strategy.sharding == "none"
     plain = strategy.recompute in ("none", "full") and strategy.recompute_every == 1 and strategy.optimizer in STATES
-    stays = not (strategy.offload_optimizer or strategy.offload_activations)
-    return point.stack.per_op and whole and plain and stays and widths and describes(arch, point)
+    return point.stack.per_op and whole and plain and not strategy.offload_activations and widths and describes(arch, point)
+
+
+def modules_memory(arch: Architecture, point: Point, strategy: Strategy, accelerator: Accelerator) -> CapturedMemory:
+    """Memory of the step of ``strategy`` at ``point`` on ``accelerator``, for one that :func:`replays`."""
+    optimizer = ON_HOST if strategy.offload_optimizer else strategy.optimizer
+    return _replayed(arch, point, strategy.recompute, optimizer, min(strategy.accumulation, 2), accelerator)
 
 
 @lru_cache(maxsize=64)
-def modules_memory(
+def _replayed(
     arch: Architecture, point: Point, recompute: str, optimizer: str, micro_batches: int, accelerator: Accelerator
 ) -> CapturedMemory:
-    """Memory of the step at ``point`` on ``accelerator``, for a strategy that :func:`replays`."""
     step = whole_step(arch, point, recompute=recompute, optimizer=optimizer, micro_batches=micro_batches)
     return captured_memory(step, accelerator, compiled=point.stack.compiled)
 

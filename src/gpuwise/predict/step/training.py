@@ -186,8 +186,7 @@ def _replayed(
 
     if not replays(arch, point, strategy):
         return None
-    batches = min(strategy.accumulation, 2)
-    one = modules_memory(arch, point, strategy.recompute, strategy.optimizer, batches, cluster.accelerator)
+    one = modules_memory(arch, point, strategy, cluster.accelerator)
     return one.process, memory_parts(one, arch, point), one.fits
 
 

@@ -24,7 +24,9 @@ from gpuwise.workload.transformer.tables import layer_kinds
 from gpuwise.workload.transformer.tape import Shape, Tape, Value
 
 N_STEPS = 2
-STATES = {"sgd": 0, "momentum": 1, "adamw": 2, "adamw8bit": 2}
+ON_HOST = "on the host"
+"""The update runs there, with its states."""
+STATES = {"sgd": 0, "momentum": 1, "adamw": 2, "adamw8bit": 2, ON_HOST: 0}
 """Optimizers written here: states of every parameter, of its size (8 bits: a byte a number, and scales)."""
 BLOCK, SMALLEST_8BIT = 256, 4096
 """Of bitsandbytes: numbers that share a scale, and those below which a parameter's states stay in fp32."""
