@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from gpuwise.errors import DataError, InputError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster
-from gpuwise.facts.offers.offer import book
-from gpuwise.money.cost import price_of
+from gpuwise.facts.offers.offer import book, offers
+from gpuwise.facts.offers.table import Offer
+from gpuwise.money.cost import Price, price_of
 from gpuwise.plan.answer import OtherHardware
 from gpuwise.plan.changes.remedy import E
 
 BIGGER = 3
 """Larger accelerators shown, cheapest first."""
+
+
+def known_price(cluster: Cluster, today: datetime.date) -> Price | None:
+    """Dollars an hour of ``cluster``; None where nobody rents it or a person's stored prices are damaged: whether something
+    fits does not depend on what it costs."""
+    try:
+        return price_of(cluster, today)
+    except (DataError, InputError, UnpredictableError):
+        return None
+
+
+def _offered(today: datetime.date) -> Iterable[Offer]:
+    """Every offer of the day; those of the catalogue alone where a person's stored ones are damaged."""
+    try:
+        return book(today)
+    except DataError:
+        return offers()
 
 
 def larger_hardware(
@@ -29,15 +47,15 @@ def larger_hardware(
     cluster, and may raise InputError or UnpredictableError where nothing can be said."""
     least = cluster.accelerator.memory_bytes
     found: list[tuple[float, Cluster]] = []
-    for name in sorted({o.accelerator_id for o in book(today)}):
+    for name in sorted({o.accelerator_id for o in _offered(today)}):
         accelerator = accelerators()[name]
         if accelerator.memory_bytes <= least or not is_known(accelerator):
             continue
         try:
             other = find_cluster(f"{cluster.n_accelerators}x{name}")
-            price = price_of(other, today)
-        except (DataError, InputError, UnpredictableError):
+        except (InputError, UnpredictableError):
             continue
+        price = known_price(other, today)
         if price is not None:
             found.append((price.expected, other))
     shown = 0
@@ -47,7 +65,7 @@ def larger_hardware(
         except (InputError, UnpredictableError):
             continue
         if on_other.fits:
-            yield OtherHardware(other, on_other, price_of(other, today))
+            yield OtherHardware(other, on_other, known_price(other, today))
             shown += 1
         if shown == BIGGER:
             return

@@ -15,12 +15,11 @@ from gpuwise.errors import InputError, LayoutError, UnpredictableError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.money.cost import price_of
 from gpuwise.plan.answer import Fit, OtherHardware
 from gpuwise.plan.changes.remedy import Remedy, remedy_of, remedy_order
 from gpuwise.plan.defaults import default_precision
 from gpuwise.plan.goal import Goal, Wishes, make_goal
-from gpuwise.plan.larger import larger_hardware
+from gpuwise.plan.larger import known_price, larger_hardware
 from gpuwise.plan.space.rules import check_strategy
 from gpuwise.plan.space.search import base_of, completed, estimate_all, find_in, setting_of
 from gpuwise.plan.space.strategies import default_space
@@ -137,7 +136,7 @@ def _more(goal: Goal, today: datetime.date) -> Iterator[OtherHardware[TrainingEs
         except (InputError, UnpredictableError):
             continue
         if found is not None:
-            yield OtherHardware(cluster, found, price_of(cluster, today))
+            yield OtherHardware(cluster, found, known_price(cluster, today))
             return
 
 
