@@ -13,7 +13,8 @@ pytest.importorskip("transformers")
 
 from gpuwise.facts.models.configs import architecture_from_config  # noqa: E402
 from gpuwise.workload.capture.record.capture import Capture, Category  # noqa: E402
-from gpuwise.workload.capture.record.table import bytes_made, flop_by_phase, op_table, saved_bytes  # noqa: E402
+from gpuwise.workload.capture.record.rows import op_table  # noqa: E402
+from gpuwise.workload.capture.record.table import bytes_made, flop_by_phase, saved_bytes  # noqa: E402
 from gpuwise.workload.stack import find_stack  # noqa: E402
 from gpuwise.workload.step import Phase  # noqa: E402
 from gpuwise.workload.transformer.parameters import count_parameters  # noqa: E402

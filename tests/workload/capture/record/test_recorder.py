@@ -15,7 +15,8 @@ from torch.nn import functional as F  # noqa: E402
 import gpuwise  # noqa: E402
 from gpuwise.errors import InputError, UnknownNameError  # noqa: E402
 from gpuwise.workload.capture.record.capture import Capture, Category, OpFlag  # noqa: E402
-from gpuwise.workload.capture.record.table import n_syncs, op_table, saved_bytes  # noqa: E402
+from gpuwise.workload.capture.record.rows import op_table  # noqa: E402
+from gpuwise.workload.capture.record.table import n_syncs, saved_bytes  # noqa: E402
 from gpuwise.workload.step import Kind, Phase  # noqa: E402
 
 BATCH, WIDTH, HIDDEN = 32, 24, 40

@@ -11,8 +11,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from gpuwise.dtypes import TENSOR_BYTES
-from gpuwise.workload.capture.record.capture import Settings, Signature
+from gpuwise.workload.capture.record.capture import Capture, Settings, Signature
 from gpuwise.workload.capture.record.families import (
     broadcasts,
     changes_layout,
@@ -63,28 +65,57 @@ def rows_of(signatures: Sequence[Signature], settings: Settings) -> OpTable:
     """
     table = OpTableBuilder()
     for s in signatures:
-        family = family_of(s)
-        row = _ROWS.get(family, _memory_bound)(s, family)
-        dtype = row_dtype(s)
-        tf32 = settings.cudnn_tf32 if family in ("convolution", "recurrent") else settings.matmul_tf32
-        if dtype == "fp32" and tf32 and family in ("matmul", "convolution", "recurrent"):
-            dtype = "tf32"
-        table.add(
-            short_name(s.op),
-            s.kind,
-            Phase.BACKWARD if "backward" in s.op else Phase.FORWARD,
-            dtype,
-            row.shape,
-            flop=s.flop,
-            read=s.bytes_read,
-            written=s.bytes_written,
-            flag=row.flag,
-            n_kernels=float(s.n_kernels),
-            family=family,
-            kernel=row.kernel,
-            detail=row.detail,
-        )
+        _add(table, short_name(s.op), s, settings, Phase.BACKWARD if "backward" in s.op else Phase.FORWARD)
     return table.build()
+
+
+def op_table(capture: Capture, step: int = -1, *, by_module: bool = False) -> OpTable:
+    """One step as an op table: a row for each signature and phase (and module, if asked), in order of first appearance.
+
+    Host-only operations (views) are left out: they launch nothing. ``name`` is the operation without its namespace and
+    overload, after the module's path where rows are by module.
+    """
+    span = capture.steps[step]
+    part = slice(span.first_op, span.end_op)
+    module = capture.op_module[part] if by_module else np.zeros(span.end_op - span.first_op, np.int64)
+    keys = np.stack([capture.op_signature[part], capture.op_phase[part], module], axis=1)
+    table = OpTableBuilder()
+    if not len(keys):
+        return table.build()
+    distinct, first, counts = np.unique(keys, axis=0, return_index=True, return_counts=True)
+    for i in np.argsort(first).tolist():
+        s = capture.signatures[int(distinct[i, 0])]
+        if not s.n_kernels and s.kind not in (Kind.COPY, Kind.COLLECTIVE):
+            continue
+        path = capture.modules[int(distinct[i, 2])] + "." if by_module and distinct[i, 2] else ""
+        _add(table, path + short_name(s.op), s, capture.settings, Phase(int(distinct[i, 1])), float(counts[i]))
+    return table.build()
+
+
+def _add(table: OpTableBuilder, name: str, s: Signature, settings: Settings, phase: Phase, count: float = 1.0) -> None:
+    """The row of ``s``, as its family's kernels are told of it."""
+    family = family_of(s)
+    row = _ROWS.get(family, _memory_bound)(s, family)
+    dtype = row_dtype(s)
+    tf32 = settings.cudnn_tf32 if family in ("convolution", "recurrent") else settings.matmul_tf32
+    if dtype == "fp32" and tf32 and family in ("matmul", "convolution", "recurrent"):
+        dtype = "tf32"
+    table.add(
+        name,
+        s.kind,
+        phase,
+        dtype,
+        row.shape or (row_shape(s)[1] if s.kind in _SIZED else ()),
+        count=count,
+        flop=s.flop,
+        read=s.bytes_read,
+        written=s.bytes_written,
+        flag=row.flag,
+        n_kernels=float(s.n_kernels),
+        family=family,
+        kernel=row.kernel,
+        detail=row.detail,
+    )
 
 
 def _product(s: Signature, family: str) -> Row:
@@ -208,6 +239,10 @@ _ROWS = {
     "collective": _nothing,
     "host": _nothing,
 }
+
+
+_SIZED = (Kind.COPY, Kind.COLLECTIVE, Kind.EMBEDDING, Kind.OPTIMIZER)
+"""Kinds whose sizes stand in the table though their time follows from the bytes."""
 
 
 def memory_kernel(s: Signature, family: str) -> str:

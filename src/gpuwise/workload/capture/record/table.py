@@ -1,7 +1,6 @@
-"""The captured front end: a captured step as an op table, and its sums. No torch here.
+"""The sizes and the format of a captured operation as the step table has them, and sums over a step. No torch here.
 
-Rows that repeat (same signature, phase and module kind) are one row with a count. Shapes follow
-:mod:`gpuwise.workload.step`; a batched product [B, M, K] x [B, K, N] is ``matmul`` (B, M, N, K), an attention is
+Shapes follow :mod:`gpuwise.workload.step`; a batched product [B, M, K] x [B, K, N] is ``matmul`` (B, M, N, K), an attention is
 read from its query, key and value whatever kernel ran it.
 """
 
@@ -15,59 +14,7 @@ import numpy as np
 
 from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.workload.capture.record.capture import Capture, Category, OpFlag, Signature, TensorSpec
-from gpuwise.workload.step import CAUSAL, DROPOUT, FUSED_ATTENTION, Kind, OpTable, OpTableBuilder, Phase
-
-
-def op_table(capture: Capture, step: int = -1, *, by_module: bool = False) -> OpTable:
-    """One step as an op table: a row for each signature and phase (and module, if asked), in order of first appearance.
-
-    Host-only operations (views) are left out: they launch nothing. ``name`` is the operation without its namespace and
-    overload, after the module's path where rows are by module. FP32 products that the step's settings run in TF32 have
-    dtype ``tf32``.
-    """
-    span = capture.steps[step]
-    module = capture.op_module[span.first_op : span.end_op] if by_module else np.zeros(span.end_op - span.first_op, np.int64)
-    keys = np.stack(
-        [
-            capture.op_signature[span.first_op : span.end_op],
-            capture.op_phase[span.first_op : span.end_op],
-            module,
-        ],
-        axis=1,
-    )
-    if not len(keys):
-        return OpTableBuilder().build()
-    distinct, first, counts = np.unique(keys, axis=0, return_index=True, return_counts=True)
-    table = OpTableBuilder()
-    for i in np.argsort(first).tolist():
-        signature = capture.signatures[int(distinct[i, 0])]
-        if not signature.n_kernels and signature.kind not in (Kind.COPY, Kind.COLLECTIVE):
-            continue
-        path = capture.modules[int(distinct[i, 2])] + "." if by_module and distinct[i, 2] else ""
-        _add(table, path, signature, Phase(int(distinct[i, 1])), float(counts[i]), capture)
-    return table.build()
-
-
-def _add(table: OpTableBuilder, path: str, s: Signature, phase: Phase, count: float, capture: Capture) -> None:
-    kind, shape, flag = row_shape(s)
-    dtype = row_dtype(s)
-    settings = capture.settings
-    tf32 = settings.cudnn_tf32 if kind is Kind.CONVOLUTION else settings.matmul_tf32
-    if dtype == "fp32" and tf32 and kind in (Kind.MATMUL, Kind.CONVOLUTION) and settings.capability >= (8, 0):
-        dtype = "tf32"
-    table.add(
-        path + short_name(s.op),
-        kind,
-        phase,
-        dtype,
-        shape,
-        count=count,
-        flop=s.flop,
-        read=s.bytes_read,
-        written=s.bytes_written,
-        flag=flag,
-        n_kernels=float(s.n_kernels),
-    )
+from gpuwise.workload.step import CAUSAL, DROPOUT, FUSED_ATTENTION, Kind, Phase
 
 
 def short_name(op: str) -> str:
