@@ -135,7 +135,7 @@ def parse_grids(grid_csv: str, electricity_csv: str) -> dict[str, Grid]:
     for record in parse_csv(grid_csv, GRID_SCHEMA, "grid.csv"):
         if record.text("key") in records:
             raise record.error(f"{record.text('key')} appears twice", field="key", hint="remove one")
-        _cited(record)
+        _check_source(record)
         records[record.text("key")] = record
     prices = _prices(electricity_csv, records)
     return {key: _grid(record, records, prices) for key, record in records.items()}
@@ -151,7 +151,7 @@ def _prices(text: str, records: Mapping[str, Record]) -> dict[tuple[str, str], P
             raise record.error("a US dollar is one US dollar", field="usd_per_unit", hint="write 1")
         if key[0] not in records:
             raise record.error(f"{key[0]!r} is not a key of grid.csv", field="key")
-        _cited(record)
+        _check_source(record)
         usd = record.number("amount") * record.number("usd_per_unit")
         if not LEAST_USD_PER_KWH <= usd <= MOST_USD_PER_KWH:
             raise record.error(f"{usd:g} USD a kilowatt-hour is not credible", field="amount", hint="check the unit")
@@ -159,7 +159,7 @@ def _prices(text: str, records: Mapping[str, Record]) -> dict[tuple[str, str], P
     return found
 
 
-def _cited(record: Record) -> None:
+def _check_source(record: Record) -> None:
     if record.text("source") not in sources():
         raise record.error(f"source {record.text('source')!r} is not in sources.csv", field="source")
 

@@ -160,7 +160,7 @@ def parse_csv(text: str, schema: Schema, file: str) -> list[Record]:
             if cell:
                 values[name] = _from_cell(cell, name, field, file, line)
             elif field.required:
-                raise FieldError(f"{name} is empty", file=file, line=line, field=name, hint=_expected(field))
+                raise FieldError(f"{name} is empty", file=file, line=line, field=name, hint=_hint(field))
         records.append(Record(values, file, line))
     return records
 
@@ -230,7 +230,7 @@ def _check_names(given: list[str], schema: Schema, file: str, line: int | None, 
                 file=file,
                 line=line,
                 field=name,
-                hint=f"rename {near[0]!r}" if near else _expected(field),
+                hint=f"rename {near[0]!r}" if near else _hint(field),
             )
 
 
@@ -240,7 +240,7 @@ def _unknown(what: str, name: str, schema: Schema, file: str, line: int | None) 
     return FieldError(f"unknown {what} {name[:80]!r}", file=file, line=line, field=name, hint=hint)
 
 
-def _expected(field: Field) -> str:
+def _hint(field: Field) -> str:
     return "one of " + ", ".join(field.choices) if field.choices else f"give {_WHAT[field.kind]}"
 
 
@@ -262,7 +262,7 @@ def _from_cell(cell: str, name: str, field: Field, file: str, line: int) -> Valu
             return datetime.date.fromisoformat(cell)
         except ValueError:
             pass
-    raise FieldError(f"{name} is {cell[:80]!r}, not {_WHAT[kind]}", file=file, line=line, field=name, hint=_expected(field))
+    raise FieldError(f"{name} is {cell[:80]!r}, not {_WHAT[kind]}", file=file, line=line, field=name, hint=_hint(field))
 
 
 def _from_table(name: str | None, table: dict[str, object], schema: Schema, file: str, lines: _TomlLines) -> Record:
@@ -302,7 +302,7 @@ def _from_toml(value: object, name: str, field: Field, file: str, line: int | No
         file=file,
         line=line,
         field=name,
-        hint=_expected(field),
+        hint=_hint(field),
     )
 
 
@@ -334,7 +334,7 @@ def _as_float(value: int | float) -> float:
 
 def _one_of(value: str, name: str, field: Field, file: str, line: int | None) -> str:
     if not value.strip() or "\x00" in value:
-        raise FieldError(f"{name} holds an empty text", file=file, line=line, field=name, hint=_expected(field))
+        raise FieldError(f"{name} holds an empty text", file=file, line=line, field=name, hint=_hint(field))
     if field.choices and value not in field.choices:
         near = nearest_names(value, field.choices, n=1)
         raise FieldError(
@@ -342,7 +342,7 @@ def _one_of(value: str, name: str, field: Field, file: str, line: int | None) ->
             file=file,
             line=line,
             field=name,
-            hint=f"did you mean {near[0]!r}?" if near else _expected(field),
+            hint=f"did you mean {near[0]!r}?" if near else _hint(field),
         )
     return value
 
@@ -358,7 +358,7 @@ def _in_range(value: _N, name: str, field: Field, file: str, line: int | None) -
     elif field.maximum is not None and value > field.maximum:
         problem = f"above {field.maximum:g}"
     if problem:
-        raise FieldError(f"{name} is {str(value)[:40]}, {problem}", file=file, line=line, field=name, hint=_expected(field))
+        raise FieldError(f"{name} is {str(value)[:40]}, {problem}", file=file, line=line, field=name, hint=_hint(field))
     return value
 
 

@@ -118,7 +118,7 @@ def operations() -> Mapping[str, Quantity]:
         records = parse_toml(shipped_text("operations.toml"), QUANTITY_SCHEMA, "operations.toml")
         return {name: _quantity(r, r.text("unit")) for name, r in records.items()}
 
-    return MappingProxyType(_shipped(read))
+    return MappingProxyType(_read_shipped(read))
 
 
 def power_share(workload: str, family: str) -> Quantity:
@@ -139,7 +139,7 @@ def sites() -> Mapping[str, Site]:
         ]
         return {s.key: s for s in found}
 
-    return MappingProxyType(_shipped(read))
+    return MappingProxyType(_read_shipped(read))
 
 
 def find_site(text: str) -> Site:
@@ -178,7 +178,7 @@ def failure_records() -> tuple[FailureRecord, ...]:
             for r in _rows("failures.csv", FAILURE_SCHEMA)
         )
 
-    return _shipped(read)
+    return _read_shipped(read)
 
 
 def embodied_kgco2e(accelerator: Accelerator) -> Quantity:
@@ -199,7 +199,7 @@ def _power_shares() -> Mapping[tuple[str, str], Quantity]:
             raise FieldError(f"no row without family for {missing[0]}", file="power_shares.csv")
         return found
 
-    return MappingProxyType(_shipped(read))
+    return MappingProxyType(_read_shipped(read))
 
 
 @cache
@@ -211,7 +211,7 @@ def _embodied() -> Mapping[tuple[str, str], Quantity]:
             raise FieldError("no row without family and form", file="embodied.csv")
         return found
 
-    return MappingProxyType(_shipped(read))
+    return MappingProxyType(_read_shipped(read))
 
 
 def _quantity(record: Record, unit: str) -> Quantity:
@@ -231,7 +231,7 @@ def _rows(name: str, schema: Schema) -> list[Record]:
     return rows
 
 
-def _shipped(read: Callable[[], _T]) -> _T:
+def _read_shipped(read: Callable[[], _T]) -> _T:
     try:
         return read()
     except FieldError as error:

@@ -91,7 +91,7 @@ def _row(row: Row, numbers: dict[str, int]) -> TableRow:
 def _cell(row: Row, i: int, numbers: dict[str, int]) -> TableCell:
     cell, ratio = row.cells[i], row.ratios[i]
     if cell.value is None:
-        return TableCell(_cited(cell.words or "-", cell, numbers), mark="" if not row.unit else "words" if cell.words else "")
+        return TableCell(_citation(cell.words or "-", cell, numbers), mark="" if not row.unit else "words" if cell.words else "")
     marks = ("best " if i in row.best else "") + ("weak" if cell.weak else "")
     small: list[str] = []
     if cell.low is not None and cell.high is not None and cell.high > cell.low:
@@ -100,10 +100,10 @@ def _cell(row: Row, i: int, numbers: dict[str, int]) -> TableCell:
         small.append(f"{ratio:.2f} of the first")
     small += [cell.words] if cell.words else []
     text = say(row.unit, cell.value) + (" ~" if cell.weak else "")
-    return TableCell(_cited(text, cell, numbers), Markup("<br>".join(escape(s) for s in small)), marks.strip())
+    return TableCell(_citation(text, cell, numbers), Markup("<br>".join(escape(s) for s in small)), marks.strip())
 
 
-def _cited(words: str, cell: Cell, numbers: dict[str, int]) -> Markup:
+def _citation(words: str, cell: Cell, numbers: dict[str, int]) -> Markup:
     """``words`` with the number of their source, or with what they were computed from where there is none."""
     if cell.source in numbers:
         n = numbers[cell.source]

@@ -120,7 +120,7 @@ def draw(
             axes.patch.set_alpha(0.0)
         out = io.StringIO()
         canvas.print_svg(out, metadata={"Date": None, "Creator": None})
-    return Drawing(key, title, caption, description, _cleaned(out.getvalue(), key, title, description))
+    return Drawing(key, title, caption, description, _clean(out.getvalue(), key, title, description))
 
 
 def stand_alone(drawings: list[Drawing]) -> str:
@@ -154,7 +154,7 @@ def _size(svg: str) -> tuple[float, float]:
     return float(box[1]), float(box[2])
 
 
-def _cleaned(svg: str, key: str, title: str, description: str) -> str:
+def _clean(svg: str, key: str, title: str, description: str) -> str:
     """Without prologue, fixed size or metadata; ids made unique to the figure; with title and description."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)

@@ -83,7 +83,7 @@ def _finding_row(finding: Finding, wall_s: float) -> TableRow:
     return TableRow(finding.title, cells)
 
 
-def _ordered(profile: Profile) -> list[tuple[str, float]]:
+def _parts_by_time(profile: Profile) -> list[tuple[str, float]]:
     split = profile.split
     every = {**{k: v for k, v in split.parts.items() if k != "compute"}, **split.families}
     return sorted(((k, v) for k, v in every.items() if v >= LEAST * split.wall_s), key=lambda p: -p[1])
@@ -91,7 +91,9 @@ def _ordered(profile: Profile) -> list[tuple[str, float]]:
 
 def _parts_table(profile: Profile) -> str:
     wall = profile.split.wall_s
-    rows = [TableRow(k, [TableCell(format_duration(v)), TableCell(f"{100 * v / wall:.1f} %")]) for k, v in _ordered(profile)]
+    rows = [
+        TableRow(k, [TableCell(format_duration(v)), TableCell(f"{100 * v / wall:.1f} %")]) for k, v in _parts_by_time(profile)
+    ]
     return table("The step in parts", ["", "a step", "share"], rows)
 
 
@@ -113,7 +115,7 @@ def _ranks_table(profile: Profile) -> str:
 
 def _parts_drawing(profile: Profile) -> Drawing:
     """Bars, largest first."""
-    shown = _ordered(profile)[:12]
+    shown = _parts_by_time(profile)[:12]
     names = [name for name, _ in shown]
 
     def paint(figure: Figure) -> None:
@@ -148,7 +150,7 @@ def _timeline_drawing(profile: Profile) -> Drawing | None:
     for name, own in data.traced.layers:
         inside = intersection(own, window.reshape(1, 2)) if len(own) else NO_SPANS
         if len(inside):
-            lanes[name] = _thinned(inside, wide / MOST_PIECES)
+            lanes[name] = _visible_spans(inside, wide / MOST_PIECES)
     lanes = {k: v for k, v in lanes.items() if float((v[:, 1] - v[:, 0]).sum()) >= LEAST * wide}
     if not lanes:
         return None
@@ -170,7 +172,7 @@ def _timeline_drawing(profile: Profile) -> Drawing | None:
     return draw("step-timeline", "One step", caption, 0.75 + 0.26 * len(ordered), paint, "Lanes: " + ", ".join(ordered) + ".")
 
 
-def _thinned(rows: Floats, least_s: float) -> Floats:
+def _visible_spans(rows: Floats, least_s: float) -> Floats:
     """Gaps shorter than can be seen are closed; pieces too short get a width that can."""
     widened = np.maximum(rows[:, 1], rows[:, 0] + least_s / 2)
     joined = spans(rows[:, 0], widened + least_s)

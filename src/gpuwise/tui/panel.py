@@ -70,7 +70,7 @@ class Panel(Widget, can_focus=False):
             if was is now or was == now:
                 continue
             self._strips.pop(y, None)
-            span = _changed(was, now, width)
+            span = _difference(was, now, width)
             if span[1] > span[0] and y < height:
                 spans[y] = span
         if spans:
@@ -160,7 +160,7 @@ class Panel(Widget, can_focus=False):
         return Strip(segments, width)
 
 
-def _changed(was: Line, now: Line, width: int) -> tuple[int, int, int, int]:
+def _difference(was: Line, now: Line, width: int) -> tuple[int, int, int, int]:
     """Columns from the first to behind the last run that differs, and which runs of ``now`` these are. Rows whose background
     changed are painted whole."""
     old, new = was.runs, now.runs

@@ -86,7 +86,7 @@ def find_accelerator(text: str, prefer: Iterable[str] = ()) -> Accelerator:
             candidates = _candidates(_words(attempt))
             if candidates:
                 return _settle(text, candidates, prefer)
-    raise UnknownNameError("accelerator", text[:_LONGEST_NAME], _known_names())
+    raise UnknownNameError("accelerator", text[:_LONGEST_NAME], _all_names())
 
 
 def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
@@ -116,7 +116,7 @@ def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
     system = default_system(accelerator)
     if system.id == "consumer-box" and total > system.count:
         system = box("pcie-server", accelerator)  # eight GeForce cards stand in one server, not in two PCs
-    return Cluster(_filled(system, total, text), total)
+    return Cluster(_fill_hosts(system, total, text), total)
 
 
 def find_system(text: str) -> System:
@@ -190,7 +190,7 @@ def _host_of(accelerator: Accelerator, count: int, text: str) -> System:
     return with_count(options[0] if count < options[0].count else largest, count)
 
 
-def _filled(system: System, total: int, text: str) -> System:
+def _fill_hosts(system: System, total: int, text: str) -> System:
     """``system`` with its hosts equally full for ``total`` devices. Raises InputError when that leaves them
     less than half full."""
     if total <= system.count or total % system.count == 0:
@@ -310,7 +310,7 @@ def _literal() -> Mapping[str, Accelerator]:
 
 
 @cache
-def _known_names() -> tuple[str, ...]:
+def _all_names() -> tuple[str, ...]:
     names: list[str] = []
     for accelerator in accelerators().values():
         names += [accelerator.id, accelerator.name, *accelerator.aliases]

@@ -159,7 +159,7 @@ def networks() -> Mapping[str, Network]:
     return MappingProxyType(
         {
             r.name: Network(r.name, r.text("name"), r.text("kind"), r.number("data_gbit_s") * _GBIT, r.text("source"))
-            for r in _shipped("networks.toml", _NETWORK_SCHEMA).values()
+            for r in _shipped_table("networks.toml", _NETWORK_SCHEMA).values()
         }
     )
 
@@ -176,7 +176,7 @@ def link_generations() -> Mapping[str, LinkGeneration]:
                 r.integer("link_count"),
                 r.text("source"),
             )
-            for r in _shipped("links.toml", _LINK_SCHEMA).values()
+            for r in _shipped_table("links.toml", _LINK_SCHEMA).values()
         }
     )
 
@@ -253,7 +253,7 @@ def box(name: str, accelerator: Accelerator) -> System:
 
 @cache
 def _system_records() -> Mapping[str, Record]:
-    records = _shipped("systems.toml", _SYSTEM_SCHEMA)
+    records = _shipped_table("systems.toml", _SYSTEM_SCHEMA)
     try:
         for record in records.values():
             _check(record, sources())
@@ -314,7 +314,7 @@ def _system(record: Record, accelerator: Accelerator) -> System:
     )
 
 
-def _shipped(name: str, schema: Mapping[str, Field]) -> dict[str, Record]:
+def _shipped_table(name: str, schema: Mapping[str, Field]) -> dict[str, Record]:
     try:
         return parse_toml(shipped_text(name), schema, name)
     except FieldError as error:

@@ -88,7 +88,7 @@ def parse_import(
     try:
         records = parse_csv(text, IMPORT_SCHEMA, file)
     except FieldError as error:
-        raise _explained(error, file) from None
+        raise _explanation(error, file) from None
     if not records:
         raise FieldError("holds no prices", file=file, hint="gpuwise prices --template prints an example")
     if len(records) > _MOST_ROWS:
@@ -132,7 +132,7 @@ def _check_separator(text: str, file: str) -> None:
             )
 
 
-def _explained(error: FieldError, file: str) -> FieldError:
+def _explanation(error: FieldError, file: str) -> FieldError:
     """A refusal of the reader with what a person most likely did."""
     hint = error.hint
     field = IMPORT_SCHEMA.get(error.field or "")
@@ -165,7 +165,7 @@ def _offer(
     values.setdefault("kind", "contract")
     values.setdefault("source", Path(file).name)
     try:
-        how = _quoted(record, usd_per_unit)
+        how = _quote_of(record, usd_per_unit)
     except InputError as error:
         field = "unit" if "unit" in error.message.split() else "currency"
         raise record.error(error.message, field=field, hint=error.hint) from None
@@ -199,7 +199,7 @@ def _offer(
     return offer, _in_words(how)
 
 
-def _quoted(record: Record, usd_per_unit: float | None) -> Quote:
+def _quote_of(record: Record, usd_per_unit: float | None) -> Quote:
     """How a row's amounts are meant: its own rate first; a rate given for the file is for what is not USD."""
     rate = record.maybe("usd_per_unit")
     if rate is None and _foreign(record):

@@ -76,11 +76,11 @@ def clean_offers(offers: Sequence[Offer], *, today: datetime.date | None = None)
     by_offer: dict[int, list[Finding]] = {}
     for finding in findings:
         by_offer.setdefault(id(finding.offer), []).append(finding)
-    kept = (_mended(offer, by_offer.get(id(offer), ())) for offer in offers)
+    kept = (_without_refused(offer, by_offer.get(id(offer), ())) for offer in offers)
     return tuple(offer for offer in kept if offer is not None), findings
 
 
-def _mended(offer: Offer, findings: Sequence[Finding]) -> Offer | None:
+def _without_refused(offer: Offer, findings: Sequence[Finding]) -> Offer | None:
     refused = {finding.part for finding in findings if finding.severity == "refuse"}
     if refused & {"on_demand", "offer"}:
         return None

@@ -66,13 +66,13 @@ def book(today: datetime.date | None = None) -> tuple[Offer, ...]:
     carry a reserved price. Contracts count within their dates; without ``today`` only those without dates.
     Raises DataError when a file is corrupt.
     """
-    return _merged(None, current_files(), today)
+    return _merge(None, current_files(), today)
 
 
 def offers_for(accelerator_id: str, today: datetime.date | None = None) -> tuple[Offer, ...]:
     """The offers of one accelerator in the book, cheapest on-demand price first; empty when nobody rents it
     out. Raises DataError when a file is corrupt."""
-    return _merged(accelerator_id, current_files(), today)
+    return _merge(accelerator_id, current_files(), today)
 
 
 def contracts_for(accelerator_id: str, today: datetime.date | None = None) -> tuple[Offer, ...]:
@@ -134,7 +134,7 @@ def _shipped_by_accelerator() -> Mapping[str, tuple[Offer, ...]]:
 
 
 @lru_cache(maxsize=1024)
-def _merged(accelerator_id: str | None, files: tuple[StoredFile, ...], today: datetime.date | None) -> tuple[Offer, ...]:
+def _merge(accelerator_id: str | None, files: tuple[StoredFile, ...], today: datetime.date | None) -> tuple[Offer, ...]:
     """The shipped offers and those of ``files``, of one accelerator by price or of all in order."""
     shipped = offers() if accelerator_id is None else _shipped_by_accelerator().get(accelerator_id, ())
     own = [o for f in files if f.own for o in offers_in(f, accelerator_id)]
@@ -176,10 +176,10 @@ def merge_offers(
         before = latest.get(key)
         if before is None or offer.as_of >= before.as_of:
             latest[key] = offer
-    return tuple(o for o in latest.values() if not _superseded(o, newest_fed, fed_reserved))
+    return tuple(o for o in latest.values() if not _is_superseded(o, newest_fed, fed_reserved))
 
 
-def _superseded(offer: Offer, newest_fed: Mapping[tuple[str, str], datetime.date], fed_reserved: set[tuple[str, str]]) -> bool:
+def _is_superseded(offer: Offer, newest_fed: Mapping[tuple[str, str], datetime.date], fed_reserved: set[tuple[str, str]]) -> bool:
     pair = (offer.provider, offer.accelerator_id)
     if offer.kind == "contract" or offer.as_of >= newest_fed.get(pair, offer.as_of):
         return False

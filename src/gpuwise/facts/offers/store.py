@@ -113,7 +113,7 @@ def save_offers(offers: Sequence[Offer], source: str, day: datetime.date) -> Pat
         same_day = sorted((f for f in _files_in(folder) if f.day == day), key=lambda f: f.number)
         if same_day and same_day[-1].path.read_text(encoding="utf-8") == text:
             return same_day[-1].path
-        return _written(folder, text, day, same_day[-1].number + 1 if same_day else 1)
+        return _write(folder, text, day, same_day[-1].number + 1 if same_day else 1)
     except OSError as error:
         raise DataError(
             f"the prices cannot be saved in {folder}: {error.strerror or error}",
@@ -136,7 +136,7 @@ def remove(source: str) -> tuple[Path, ...]:
     return files
 
 
-def _written(folder: Path, text: str, day: datetime.date, number: int) -> Path:
+def _write(folder: Path, text: str, day: datetime.date, number: int) -> Path:
     """Write to a temporary file and give it the first free name: never half a file, never over another."""
     handle, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=folder)
     try:

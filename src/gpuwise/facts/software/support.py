@@ -298,7 +298,7 @@ def _judge(software: Software, job: _Job) -> Support:
     meant = software.best("framework", job.full_with)
     if meant.level not in ("full", "partial"):
         return _stand_in(software, job)
-    missing = [found for want in job.wants if (found := _wanted(software, want)).level not in ("full", "native")]
+    missing = [found for want in job.wants if (found := _support_for(software, want)).level not in ("full", "native")]
     reasons = [f"{meant.subject}: {meant.reason}", *(f"{m.subject}: {m.reason}" for m in missing)]
     level = "partial" if missing or meant.level == "partial" else "full"
     return _verdict(job, meant, level, "; ".join(reasons))
@@ -313,7 +313,7 @@ def _stand_in(software: Software, job: _Job) -> Support:
     return _verdict(job, best, best.level, f"{best.subject}: {best.reason}" if best.source_key else best.reason)
 
 
-def _wanted(software: Software, want: str) -> Support:
+def _support_for(software: Software, want: str) -> Support:
     """``bf16`` of ``dtype:bf16``; the best of the topic for a bare ``compile``."""
     topic, _, subject = want.partition(":")
     return software.best(topic, subject.split("|") if subject else ())

@@ -21,15 +21,17 @@ def no_gpu_reason(backends: Iterable[Devices]) -> str:
         except GpuwiseError:
             continue
     if not has_torch():
-        return f"the driver has {_counted(names)}, and there is no PyTorch to measure with" if names else "no driver knows of one"
+        return (
+            f"the driver has {_count_text(names)}, and there is no PyTorch to measure with" if names else "no driver knows of one"
+        )
     if not names:
         return "no driver knows of one"
     import torch
 
     built = torch.version.cuda or torch.version.hip
     why = "reaches none of it" if built else "is a build for the processor only"
-    return f"the driver has {_counted(names)}, PyTorch {torch.__version__} {why}: {DOCTOR}"
+    return f"the driver has {_count_text(names)}, PyTorch {torch.__version__} {why}: {DOCTOR}"
 
 
-def _counted(names: list[str]) -> str:
+def _count_text(names: list[str]) -> str:
     return ", ".join(f"{n} x {name}" if (n := names.count(name)) > 1 else name for name in dict.fromkeys(names))

@@ -96,7 +96,7 @@ def _attention(
     return BenchCase("attention", variant, dtype, sizes, on, quick)
 
 
-def _sized(family: str, variant: str, dtype: str, size: float, on: frozenset[str], quick: bool = False) -> BenchCase:
+def _bytes_case(family: str, variant: str, dtype: str, size: float, on: frozenset[str], quick: bool = False) -> BenchCase:
     return BenchCase(family, variant, dtype, {"bytes": int(size)}, on, quick)
 
 
@@ -133,31 +133,31 @@ CASES: tuple[BenchCase, ...] = (
     _attention("prefill", "bf16", 1, 8, 8, 512, 512, CPU),
     _attention("decode", "fp32", 1, 8, 8, 1, 4096, CPU, quick=True),
     # the device's own memory
-    _sized("memory", "copy", "", GIB, GPU, quick=True),
-    _sized("memory", "triad", "fp32", GIB, GPU, quick=True),
-    _sized("memory", "copy", "", 64 * MIB, GPU),
-    _sized("memory", "copy", "", 128 * MIB, CPU, quick=True),
-    _sized("memory", "triad", "fp32", 128 * MIB, CPU, quick=True),
+    _bytes_case("memory", "copy", "", GIB, GPU, quick=True),
+    _bytes_case("memory", "triad", "fp32", GIB, GPU, quick=True),
+    _bytes_case("memory", "copy", "", 64 * MIB, GPU),
+    _bytes_case("memory", "copy", "", 128 * MIB, CPU, quick=True),
+    _bytes_case("memory", "triad", "fp32", 128 * MIB, CPU, quick=True),
     # the host
     BenchCase("launch", "eager", "", {"operations": 1}, BOTH, quick=True),
     BenchCase("launch", "graph", "", {"operations": 1}, GPU, quick=True),
-    _sized("copy", "h2d-pinned", "", 256 * MIB, GPU, quick=True),
-    _sized("copy", "d2h-pinned", "", 256 * MIB, GPU, quick=True),
-    _sized("copy", "h2d-pageable", "", 256 * MIB, GPU, quick=True),
-    _sized("copy", "d2h-pageable", "", 256 * MIB, GPU, quick=True),
-    _sized("copy", "h2d-pinned", "", 64 * KIB, GPU),
-    _sized("peer", "next", "", 256 * MIB, GPU, quick=True),
-    _sized("collective", "nccl-all-reduce", "bf16", GIB, GPU),
-    _sized("collective", "nccl-all-reduce", "bf16", 64 * MIB, GPU, quick=True),
-    _sized("collective", "nccl-all-reduce", "bf16", MIB, GPU),
-    _sized("collective", "gloo-all-reduce", "fp32", 16 * MIB, CPU, quick=True),
-    _sized("collective", "gloo-all-reduce", "fp32", 64 * KIB, CPU),
+    _bytes_case("copy", "h2d-pinned", "", 256 * MIB, GPU, quick=True),
+    _bytes_case("copy", "d2h-pinned", "", 256 * MIB, GPU, quick=True),
+    _bytes_case("copy", "h2d-pageable", "", 256 * MIB, GPU, quick=True),
+    _bytes_case("copy", "d2h-pageable", "", 256 * MIB, GPU, quick=True),
+    _bytes_case("copy", "h2d-pinned", "", 64 * KIB, GPU),
+    _bytes_case("peer", "next", "", 256 * MIB, GPU, quick=True),
+    _bytes_case("collective", "nccl-all-reduce", "bf16", GIB, GPU),
+    _bytes_case("collective", "nccl-all-reduce", "bf16", 64 * MIB, GPU, quick=True),
+    _bytes_case("collective", "nccl-all-reduce", "bf16", MIB, GPU),
+    _bytes_case("collective", "gloo-all-reduce", "fp32", 16 * MIB, CPU, quick=True),
+    _bytes_case("collective", "gloo-all-reduce", "fp32", 64 * KIB, CPU),
     BenchCase("loader", "images", "", {"workers": 0}, CPU, quick=True),
     BenchCase("loader", "images", "", {"workers": 2}, CPU, quick=True),
     BenchCase("loader", "images", "", {"workers": 4}, CPU),
-    _sized("disk", "write", "", 128 * MIB, CPU, quick=True),
-    _sized("disk", "read", "", 128 * MIB, CPU, quick=True),
-    _sized("disk", "random-read", "", 128 * MIB, CPU, quick=True),
+    _bytes_case("disk", "write", "", 128 * MIB, CPU, quick=True),
+    _bytes_case("disk", "read", "", 128 * MIB, CPU, quick=True),
+    _bytes_case("disk", "random-read", "", 128 * MIB, CPU, quick=True),
 )
 
 _WIDTHS = (256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 14336)
@@ -188,7 +188,7 @@ def calibration_cases(dtype: str, kind: str, n: int = CALIBRATION_PRODUCTS) -> t
         case = product_case(dtype, m, n_, k, frozenset({kind}))
         made.setdefault(case.key, case)
     top = 30 if kind == "cuda" else 28
-    streams = tuple(_sized("memory", "copy", "", 2.0**power, frozenset({kind})) for power in range(20, top + 1))
+    streams = tuple(_bytes_case("memory", "copy", "", 2.0**power, frozenset({kind})) for power in range(20, top + 1))
     return (*made.values(), *streams)
 
 
@@ -207,7 +207,7 @@ def select_cases(only: tuple[str, ...], *, quick: bool) -> tuple[BenchCase, ...]
         fitting = [c for c in CASES if c.key.lower() == name or c.key.lower().startswith(name + "-")]
         fitting = fitting or [c for c in CASES if name in _words_of(c)]
         if not fitting:
-            raise UnknownNameError("measurement", word, _known(), hint=_hint(name))
+            raise UnknownNameError("measurement", word, _case_names(), hint=_hint(name))
         kept = [c for c in fitting if c in rows]
         picked += kept or fitting
     return tuple({(c.key, c.on): c for c in picked}.values())
@@ -217,7 +217,7 @@ def _words_of(case: BenchCase) -> set[str]:
     return {case.family, case.dtype, case.variant, *case.variant.split("-")} - {"", "product", "all", "reduce", "next"}
 
 
-def _known() -> list[str]:
+def _case_names() -> list[str]:
     return [*FAMILIES, *(c.key for c in CASES)]
 
 

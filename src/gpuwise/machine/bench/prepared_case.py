@@ -23,7 +23,7 @@ class Check:
     """What was compared: ``4,096 elements and every column's sum``."""
 
 
-def _nothing() -> None:
+def _no_close() -> None:
     """The default of ``close``."""
 
 
@@ -37,7 +37,7 @@ class PreparedCase:
     """FLOP, bytes or items of one execution: the unit of the case."""
     check: Callable[[], Check | None]
     """Checks the result of the last execution; returns None where there is no reference."""
-    close: Callable[[], None] = _nothing
+    close: Callable[[], None] = _no_close
     conditions: Mapping[str, Value] = field(default_factory=dict[str, Value])
     """How it was timed, stored with the record."""
     digest: Callable[[], object] | None = None

@@ -150,7 +150,7 @@ def run_case(
             with Watch(subject) as watch:
                 seconds = _samples(work, limits, clock)
             verdict = work.check()
-        return replace(_filled(empty, case, work, seconds, verdict, watch), at_s=now())
+        return replace(_record_of(empty, case, work, seconds, verdict, watch), at_s=now())
     except NotHereError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a library throws is the result of this case, not the end of the run
@@ -174,7 +174,7 @@ def _most(work: PreparedCase) -> int:
     return int(known) if isinstance(known, int) else MOST_SAMPLES
 
 
-def _filled(
+def _record_of(
     empty: Record, case: BenchCase, work: PreparedCase, seconds: list[float], verdict: Check | None, watch: Watch
 ) -> Record:
     """Rates from seconds: the fastest sample is the high end of the rate."""

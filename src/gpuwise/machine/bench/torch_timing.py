@@ -69,7 +69,7 @@ def _device_sampler(subject: Subject, launch: Callable[[int], Any], copies: int)
     torch.cuda.set_device(device)
     one = _warm(torch, device, launch, copies)
     in_graph = min(MOST_LAUNCHES, max(copies, math.ceil(GRAPH_S / one)))
-    graph = _captured(torch, device, launch, copies, in_graph)
+    graph = _graph_of(torch, device, launch, copies, in_graph)
 
     def execute() -> None:
         if graph is not None:
@@ -136,7 +136,7 @@ def capture(torch: Any, device: Any, body: Callable[[], None]) -> Any:
     return graph
 
 
-def _captured(torch: Any, device: Any, launch: Callable[[int], Any], copies: int, in_graph: int) -> Any:
+def _graph_of(torch: Any, device: Any, launch: Callable[[int], Any], copies: int, in_graph: int) -> Any:
     """The launches as a CUDA graph; None where this operation cannot be captured."""
 
     def body() -> None:

@@ -46,9 +46,9 @@ def read_memory(root: Path = Path("/")) -> HostMemory:
 
 def total_bytes(root: Path = Path("/")) -> int | None:
     """All of the machine's memory; from the C library where there is no ``/proc``; None where nothing tells."""
-    told = read_memory(root).total_bytes
-    if told is not None:
-        return told
+    total = read_memory(root).total_bytes
+    if total is not None:
+        return total
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

@@ -79,13 +79,15 @@ class NullDevices:
             pcie_width=identity.pcie_width_max,
             processes=card.processes if processes else None,
         )
-        return replace(made, **(_known(Sample, card.sample) | _known(Sample, self._simulated(card))))
+        return replace(made, **(_fields_of(Sample, card.sample) | _fields_of(Sample, self._simulated(card))))
 
     def health(self, index: int) -> Health:
         card = self._card(index)
         if self.sample(index).state is not State.OK:
             raise DeviceLostError(index, f"device {index} is lost", vendor=self.vendor)
-        return replace(Health(index, self._clock()), **(_known(Health, card.health) | _known(Health, self._simulated(card))))
+        return replace(
+            Health(index, self._clock()), **(_fields_of(Health, card.health) | _fields_of(Health, self._simulated(card)))
+        )
 
     def peers(self) -> tuple[Peer, ...]:
         n = len(self._cards)
@@ -121,7 +123,7 @@ class NullDevices:
         return replace(made, **card.identity)
 
 
-def _known(of: type[Sample | Health], changes: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_of(of: type[Sample | Health], changes: Mapping[str, Any]) -> dict[str, Any]:
     names = {f.name for f in fields(of)}
     return {k: v for k, v in changes.items() if k in names}
 

@@ -277,7 +277,7 @@ class Alerts:
             self._trouble = f"an alert's command was not started: {N_RUNNING} of them still run"
             return
         card = frame.cards[alert.number]
-        told = {
+        variables = {
             "GPUWISE_ALERT": alert.rule.text,
             "GPUWISE_STATE": "fired" if alert.fired else "over",
             "GPUWISE_GPU": str(alert.number),
@@ -293,7 +293,7 @@ class Alerts:
                 subprocess.Popen(
                     self._command,
                     shell=True,
-                    env={**os.environ, **told},
+                    env={**os.environ, **variables},
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=out,

@@ -36,7 +36,7 @@ def label(mix: Mix) -> str:
 def assumptions(demand: Demand, own: Ownership, rent: Renting) -> tuple[Assumption, ...]:
     """The assumptions of the answer, in the order of a bill."""
     found = [
-        Assumption("rental price", f"${rent.usd_per_hour:.2f}/h today", _aged(rent), False),
+        Assumption("rental price", f"${rent.usd_per_hour:.2f}/h today", _price_text(rent), False),
         Assumption("rental prices to come", _path(rent), rent.process.fitted_on, False),
         Assumption("GPU price", f"${own.gpu_usd:,.0f}", own.price_words or "given", False),
     ]
@@ -105,5 +105,5 @@ def _times(log_width: float) -> str:
     return f"-{-100 * math.expm1(-log_width):.0f} % to +{100 * math.expm1(log_width):.0f} %"
 
 
-def _aged(rent: Renting) -> str:
+def _price_text(rent: Renting) -> str:
     return rent.price_words if rent.price_age_days is None else f"{rent.price_words}, {rent.price_age_days} days old"

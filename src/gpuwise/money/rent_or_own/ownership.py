@@ -192,14 +192,14 @@ def catalogue_ownership(
         host_usd=known["host_usd"] if card else none("host_usd"),
         network_share=none("network_share") if office else known["network_share"],
         storage_share=none("storage_share") if office else known["storage_share"],
-        resale_keep=_named(known["resale_keep_consumer" if office else "resale_keep"], "resale_keep"),
-        resale_follows=_named(known["resale_follows_rent"], "resale_follows"),
+        resale_keep=_with_name(known["resale_keep_consumer" if office else "resale_keep"], "resale_keep"),
+        resale_follows=_with_name(known["resale_follows_rent"], "resale_follows"),
         availability=known["availability"],
         fill=known["fill"],
         failures=known["failures"],
         support_share=none("support_share") if office else known["support_share"],
         colocation=none("colocation") if office else known["colocation"],
-        staff=_named(known["staff_workstation" if office else "staff_server"], "staff"),
+        staff=_with_name(known["staff_workstation" if office else "staff_server"], "staff"),
         power_share=from_quantity("power_share", power_share("serving", accelerator.family), "average power of a busy GPU"),
         idle_share=from_quantity("idle_share", power_share("idle", accelerator.family), "power of an idle GPU"),
         host_w=host_w,
@@ -280,7 +280,7 @@ def _price(cluster: Cluster, condition: Condition) -> tuple[float, UncertainInpu
         words = f"{machine.product or cluster.system.name}, {machine.kind} price of {machine.as_of:%Y-%m}"
         return (
             machine.usd_per_accelerator,
-            _named(economics()["gpu_price_spread"], "gpu_spread"),
+            _with_name(economics()["gpu_price_spread"], "gpu_spread"),
             words,
             "no host" not in machine.product,
         )
@@ -288,14 +288,14 @@ def _price(cluster: Cluster, condition: Condition) -> tuple[float, UncertainInpu
         price = typical_purchase_usd(accelerator.id, condition)
     except UnpredictableError as error:
         raise UnpredictableError(error.reason, error.message, hint="give what one GPU costs with --buy-price 10k") from None
-    dated = "an undated list price" if price.as_of is None else _seen(price.observations, f"{price.as_of:%Y-%m}")
+    dated = "an undated list price" if price.as_of is None else _observations_text(price.observations, f"{price.as_of:%Y-%m}")
     usual = economics()["gpu_price_spread"]
     low, high = min(price.low / price.median, usual.low), max(price.high / price.median, usual.high)
     spread = replace(usual, name="gpu_spread", low=low, high=high, source="offers" if price.observations > 1 else usual.source)
     return price.median, spread, f"{condition}, {dated}", False
 
 
-def _seen(n: int, month: str) -> str:
+def _observations_text(n: int, month: str) -> str:
     return f"one price of {month}" if n == 1 else f"{n} prices since {month}"
 
 
@@ -310,7 +310,7 @@ def _machine(cluster: Cluster, condition: Condition) -> Purchase | None:
     return recent[len(recent) // 2]
 
 
-def _named(uncertain_input: UncertainInput, name: str) -> UncertainInput:
+def _with_name(uncertain_input: UncertainInput, name: str) -> UncertainInput:
     return replace(uncertain_input, name=name)
 
 

@@ -172,7 +172,7 @@ def _reservations(known: list[Offer], on_demand: float, wanted: tuple[str, ...] 
         if wanted is not None and term not in wanted:
             continue
         usual = replace(economics()[f"reserved_{term}"], name=name)
-        asked = [(_reserved(o, term), o.provider) for o in known]
+        asked = [(_reserved_price(o, term), o.provider) for o in known]
         prices = sorted((p, provider) for p, provider in asked if p is not None)
         if prices and prices[0][0] < on_demand:
             usd, provider = prices[0]
@@ -183,7 +183,7 @@ def _reservations(known: list[Offer], on_demand: float, wanted: tuple[str, ...] 
     return tuple(found)
 
 
-def _reserved(offer: Offer, term: str) -> float | None:
+def _reserved_price(offer: Offer, term: str) -> float | None:
     return offer.reserved_usd_per_hour if term == "1y" else offer.reserved_3y_usd_per_hour
 
 
@@ -198,7 +198,10 @@ def _spot(known: list[Offer]) -> Spot:
             ratios[offer.provider] = min(ratio, ratios.get(offer.provider, 1.0))
     share, words = usual["spot_share"], "usual share of the on-demand price"
     if ratios:
-        share, words = replace(_ranged(share, median(ratios.values())), source="offers"), f"{len(ratios)} providers' spot prices"
+        share, words = (
+            replace(_moved_input(share, median(ratios.values())), source="offers"),
+            f"{len(ratios)} providers' spot prices",
+        )
     return Spot(
         share=share,
         save_s=usual["spot_save_s"],
@@ -219,8 +222,8 @@ def _spot(known: list[Offer]) -> Spot:
     )
 
 
-def _ranged(uncertain_input: UncertainInput, middle: float) -> UncertainInput:
-    """The driver moved to another middle with the same relative spread, cut at its most."""
+def _moved_input(uncertain_input: UncertainInput, middle: float) -> UncertainInput:
+    """The input with another median and the same relative spread, cut at its maximum."""
     ratio = middle / uncertain_input.expected
     low, mid, high = (
         float(np.minimum(v * ratio, uncertain_input.most))

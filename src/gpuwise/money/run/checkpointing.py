@@ -71,7 +71,7 @@ class Losses:
 def overhead(interval_s: ArrayLike, save_s: ArrayLike, restart_s: ArrayLike, mtbf_s: ArrayLike) -> F64:
     """Expected time beyond the work, as a share of the work, for checkpoints every ``interval_s`` seconds of
     work. Arrays broadcast. Raises InputError."""
-    tau, delta, restart, mtbf = _checked(interval_s, save_s, restart_s, mtbf_s)
+    tau, delta, restart, mtbf = _check_arguments(interval_s, save_s, restart_s, mtbf_s)
     if not bool(np.all(tau > 0)):
         raise InputError("the time between checkpoints must be positive", hint="for example 3600 seconds")
     return _overhead(tau, delta, restart, mtbf)
@@ -92,7 +92,7 @@ def optimal_checkpoint(save_s: ArrayLike, restart_s: ArrayLike, mtbf_s: ArrayLik
     Raises InputError unless ``save_s`` and ``mtbf_s`` are positive and ``restart_s`` is not negative, and,
     for numbers, UnpredictableError when stops come so often that the run does not end.
     """
-    _, delta, restart, mtbf = _checked(1.0, save_s, restart_s, mtbf_s)
+    _, delta, restart, mtbf = _check_arguments(1.0, save_s, restart_s, mtbf_s)
     interval = mtbf * _best_share(delta / mtbf)
     lost = _overhead(interval, delta, restart, mtbf)
     if lost.ndim:
@@ -182,7 +182,9 @@ def _overhead(tau: F64, delta: F64, restart: F64, mtbf: F64) -> F64:
         return np.exp(restart / mtbf) * np.expm1((tau + delta) / mtbf) * (mtbf / tau) - 1.0
 
 
-def _checked(interval_s: ArrayLike, save_s: ArrayLike, restart_s: ArrayLike, mtbf_s: ArrayLike) -> tuple[F64, F64, F64, F64]:
+def _check_arguments(
+    interval_s: ArrayLike, save_s: ArrayLike, restart_s: ArrayLike, mtbf_s: ArrayLike
+) -> tuple[F64, F64, F64, F64]:
     tau, delta, restart, mtbf = (
         np.asarray(a, dtype=np.float64)
         for a in np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (interval_s, save_s, restart_s, mtbf_s)))

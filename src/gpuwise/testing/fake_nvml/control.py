@@ -155,8 +155,8 @@ class FakeGpu:
 
     def _lines(self) -> Iterator[str]:
         for name, value in self._said.items():
-            told = value.line() if isinstance(value, Wave) else encode(value) if isinstance(value, str) else repr(value)
-            yield f"{name} {told}"
+            encoded = value.line() if isinstance(value, Wave) else encode(value) if isinstance(value, str) else repr(value)
+            yield f"{name} {encoded}"
         for number, value in self._fields.items():
             yield f"field {number} " + (value.line() if isinstance(value, Wave) else repr(float(value)))
         for function, (code, every) in self._failures.items():

@@ -20,13 +20,13 @@ MOST_TOLD = 16
 @contextmanager
 def count_children(journal: Writer) -> Iterator[None]:
     """Report every process that the script starts with multiprocessing or ``os.fork``, except workers of a loader."""
-    patches, told, starting = Patches(), [0], [0]
+    patches, n_children, starting = Patches(), [0], [0]
     start, fork = multiprocessing.process.BaseProcess.start, os.fork
     pid = os.getpid()
 
     def tell(how: str, what: str) -> None:
-        told[0] += 1
-        if told[0] <= MOST_TOLD and os.getpid() == pid:
+        n_children[0] += 1
+        if n_children[0] <= MOST_TOLD and os.getpid() == pid:
             journal.event("child", how=how, what=what)
 
     def started(process: Any) -> None:

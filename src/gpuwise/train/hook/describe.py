@@ -68,15 +68,15 @@ def describe_devices() -> list[dict[str, Any]]:
     for index in range(torch.cuda.device_count()):
         if not torch.cuda.max_memory_allocated(index):
             continue
-        told = torch.cuda.get_device_properties(index)
-        uuid = getattr(told, "uuid", None)
+        properties = torch.cuda.get_device_properties(index)
+        uuid = getattr(properties, "uuid", None)
         found.append(
             {
                 "index": index,
-                "name": told.name,
+                "name": properties.name,
                 "uuid": None if uuid is None else str(uuid),
-                "memory_bytes": told.total_memory,
-                "capability": [told.major, told.minor],
+                "memory_bytes": properties.total_memory,
+                "capability": [properties.major, properties.minor],
             }
         )
     return found

@@ -58,7 +58,7 @@ class Writer:
         self._flushed_s = time.perf_counter()
         if self._ticks:
             ticks, self._ticks = self._ticks, []
-            self._line({"event": "ticks", "ticks": [[_rounded(v) for v in _values(t)] for t in ticks]})
+            self._line({"event": "ticks", "ticks": [[_round(v) for v in _values(t)] for t in ticks]})
 
     def close(self) -> None:
         """Write what is waiting and close the file."""
@@ -73,7 +73,7 @@ class Writer:
             os.write(self._file, json.dumps(value, default=str, allow_nan=True).encode() + b"\n")
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     return round(value, 7) if isinstance(value, float) else value
 
 
@@ -108,9 +108,9 @@ class Journal:
     @property
     def refused(self) -> dict[str, str]:
         """Levers that could not be applied, with the reason."""
-        told = self.of("lever")
-        held = {str(e["name"]) for e in told if e["applied"]}
-        return {str(e["name"]): str(e.get("why")) for e in told if not e["applied"] and str(e["name"]) not in held}
+        events = self.of("lever")
+        held = {str(e["name"]) for e in events if e["applied"]}
+        return {str(e["name"]): str(e.get("why")) for e in events if not e["applied"] and str(e["name"]) not in held}
 
     def last(self, kind: str) -> Mapping[str, Any]:
         """The last event of one kind; empty where there was none."""
@@ -152,7 +152,7 @@ def _take(journal: Journal, event: Mapping[str, Any]) -> None:
     elif kind == "ticks":
         journal.ticks += [Tick(**dict(zip(_FIELDS, values, strict=True))) for values in event["ticks"]]
     elif kind == "losses":
-        journal.losses |= _numbered(event["losses"])
+        journal.losses |= _number_map(event["losses"])
     elif kind == "end":
         journal.end = event
     elif kind == "now":
@@ -163,5 +163,5 @@ def _take(journal: Journal, event: Mapping[str, Any]) -> None:
         journal.events.append(event)
 
 
-def _numbered(pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
+def _number_map(pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
     return {int(n): float(value) for n, value in pairs}

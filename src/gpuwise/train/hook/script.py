@@ -76,7 +76,7 @@ def run_script(script: str, arguments: Sequence[str], *, module: bool = False) -
     except SystemExit as leaving:
         return ScriptEnd("exit", _exit_code(leaving))
     except BaseException as error:  # noqa: BLE001 - whatever it raised is what happened
-        return _failed(error)
+        return _failure(error)
     return ScriptEnd("end", 0)
 
 
@@ -123,7 +123,7 @@ def _exit_code(leaving: SystemExit) -> int:
     return 1
 
 
-def _failed(error: BaseException) -> ScriptEnd:
+def _failure(error: BaseException) -> ScriptEnd:
     trace, where = error.__traceback__, None
     own = trace.tb_next if trace is not None else None
     frame = own

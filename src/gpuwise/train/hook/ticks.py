@@ -72,8 +72,8 @@ class Step:
     @property
     def other_s(self) -> float:
         """In none of the phases: the loop's own Python, logging, reading of values from the device."""
-        told = self.data_s + self.copy_s + self.forward_s + self.backward_s + self.optimizer_s + self.save_s
-        return max(self.wall_s - told, 0.0)
+        phases_s = self.data_s + self.copy_s + self.forward_s + self.backward_s + self.optimizer_s + self.save_s
+        return max(self.wall_s - phases_s, 0.0)
 
 
 _COUNTERS = tuple(f.name for f in fields(Tick) if f.name not in ("at_s", "optimizer"))

@@ -90,11 +90,11 @@ class Zygote:
                 self._process.stdin.write(json.dumps(line).encode() + b"\n")
                 self._process.stdin.flush()
             except OSError:
-                raise _gone() from None
+                raise _end_error() from None
             with self._changed:
                 self._changed.wait_for(lambda: self._started or self._gone)
                 if not self._started:
-                    raise _gone()
+                    raise _end_error()
                 return Run(self, self._started.pop())
 
     def wait(self, pid: int, timeout_s: float | None) -> int | None:
@@ -135,7 +135,7 @@ class Run:
         return code
 
 
-def _gone() -> GpuwiseError:
+def _end_error() -> GpuwiseError:
     return GpuwiseError("the process that starts the runs has ended", hint="run the command again; what was measured is kept")
 
 
@@ -159,14 +159,14 @@ def serve() -> int:
     signal.signal(signal.SIGCHLD, lambda _number, _frame: _reap(answer))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for line in requests:
-        told = json.loads(line)
+        request = json.loads(line)
         # the answer with the number goes out before one with the end can
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         pid = os.fork()
         if pid == 0:
             os.close(answers)
             requests.close()
-            _be(told)
+            _be(request)
         answer({"pid": pid})
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     return 0
@@ -183,7 +183,7 @@ def _reap(answer: Any) -> None:
         answer({"pid": pid, "code": os.waitstatus_to_exitcode(status)})
 
 
-def _be(told: Mapping[str, Any]) -> None:
+def _be(request: Mapping[str, Any]) -> None:
     """This fork becomes the run."""
     code = 1
     try:
@@ -191,14 +191,14 @@ def _be(told: Mapping[str, Any]) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-        if told["output"] is not None:
-            file = os.open(told["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        if request["output"] is not None:
+            file = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             os.dup2(file, 1)
             os.dup2(file, 2)
-        os.environ.update(told["environment"])
+        os.environ.update(request["environment"])
         from gpuwise.train.hook.child import main
 
-        code = main([told["settings"]])
+        code = main([request["settings"]])
     except BaseException as error:  # noqa: BLE001 - nothing may climb back into the importing process's loop
         sys.excepthook(type(error), error, error.__traceback__)
     finally:

@@ -63,7 +63,7 @@ def profile_traces(files: Sequence[Path], *, target: Target | None = None) -> Pr
     data = ProfileData(split, split, first.trace, first.steps, None, facts, views if len(views) > 1 else ())
     ranks = tuple((v.rank, split if v is first else split_step(v.trace, v.steps)) for v in views) if len(views) > 1 else ()
     shown = files[0].name if len(files) == 1 else f"{len(files)} ranks"
-    return _judged(shown, name, data, target, _trace_notes(first), ranks=ranks)
+    return _profile_of(shown, name, data, target, _trace_notes(first), ranks=ranks)
 
 
 def profile_run(
@@ -80,18 +80,18 @@ def profile_run(
     if trace_file is None:
         split = of_phases(facts.step, "gpu" if on_gpu else "cpu")
         data = ProfileData(split, facts=facts, device=_processor_facts())
-        return _judged(name, "", data, None, [*notes, "no trace: the run was too short for one"], before)
+        return _profile_of(name, "", data, None, [*notes, "no trace: the run was too short for one"], before)
     trace = read_trace(trace_file)
     steps = find_steps(trace)
     if not trace.has_device:
-        steps = _undisturbed(steps)
+        steps = _fast_steps(steps)
     traced = split_step(trace, steps)
     device, target, device_name = _device_of(trace, target)
     data = ProfileData(fit_to(traced, trace, facts.step, facts.compiling_s), traced, trace, steps, facts, device)
-    return _judged(name, device_name, data, target, [*notes, *_trace_notes(RankView(0, trace, steps))], before)
+    return _profile_of(name, device_name, data, target, [*notes, *_trace_notes(RankView(0, trace, steps))], before)
 
 
-def _undisturbed(steps: Steps) -> Steps:
+def _fast_steps(steps: Steps) -> Steps:
     """The faster half, without those during which the machine stalled: on a processor that others use too, the slower ones
     tell of the others."""
     lengths = steps.windows[:, 1] - steps.windows[:, 0]
@@ -100,7 +100,7 @@ def _undisturbed(steps: Steps) -> Steps:
     return replace(steps, windows=steps.windows[kept])
 
 
-def _judged(
+def _profile_of(
     name: str,
     device: str,
     data: ProfileData,
@@ -158,9 +158,9 @@ def _device_of(trace: Trace, target: Target | None) -> tuple[DeviceFacts, Target
 def _accelerator(trace: Trace) -> Accelerator | None:
     from gpuwise.machine.bench.subjects import accelerator_named
 
-    told: Any = trace.properties
+    properties: Any = trace.properties
     with suppress(GpuwiseError):
-        return accelerator_named(str(told.get("name", "")), told.get("totalGlobalMem"), trace.capability)
+        return accelerator_named(str(properties.get("name", "")), properties.get("totalGlobalMem"), trace.capability)
     return None
 
 

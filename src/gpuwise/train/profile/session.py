@@ -96,10 +96,10 @@ def profile_script(
         profiling=profiling,
         losses=False,
     )
-    telemetry, outcome = _measured(settings, folder, zygote, output, python)
+    telemetry, outcome = _metered_run(settings, folder, zygote, output, python)
     facts = run_facts(outcome.journal)
     if facts is None:
-        raise _nothing_seen(outcome, request)
+        raise _no_steps_error(outcome, request)
     facts = replace(facts, **telemetry)
     notes = _notes(outcome)
     if request.check_data and facts.step.data_s > WAITS * facts.step.wall_s and outcome.ok:
@@ -111,7 +111,7 @@ def profile_script(
     return Session(profile, outcome, found)
 
 
-def _measured(
+def _metered_run(
     settings: Settings, folder: Path, zygote: Zygote | None, output: Path | None, python: str
 ) -> tuple[dict[str, Any], Outcome]:
     """The run, with what cards said of it."""
@@ -159,7 +159,7 @@ def _notes(outcome: Outcome) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _nothing_seen(outcome: Outcome, request: Request) -> ScriptError:
+def _no_steps_error(outcome: Outcome, request: Request) -> ScriptError:
     """Why there is no step, in words."""
     end, children = outcome.journal.end, outcome.journal.of("child")
     code = outcome.code or 1

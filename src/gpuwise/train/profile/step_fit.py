@@ -23,7 +23,7 @@ LEAST_LEFT = 0.1
 def fit_to(split: Split, trace: Trace, step: Step, extra_s: float = 0.0) -> Split:
     """The same parts, adding up to ``step.wall_s``, and ``extra_s`` (compiling) that belongs to none of them."""
     parts, families = dict(split.parts), dict(split.families)
-    lightened = _lightened(split, trace, max(split.wall_s - step.wall_s, 0.0))
+    lightened = _parts_without_profiler(split, trace, max(split.wall_s - step.wall_s, 0.0))
     for name, seconds in lightened.items():
         if name in families:
             families[name] = seconds
@@ -34,13 +34,13 @@ def fit_to(split: Split, trace: Trace, step: Step, extra_s: float = 0.0) -> Spli
         fixed = {DATA: step.data_s, OPTIMIZER: step.optimizer_s, SAVE: max(step.save_s, min(parts[SAVE], step.other_s))}
     else:
         fixed = {name: parts[name] for name in ("compute", COMMUNICATION, OPTIMIZER, COPIES)}
-    told = sum(fixed.values())
-    if told > step.wall_s > 0:
-        fixed = {k: v * step.wall_s / told for k, v in fixed.items()}
-        told = step.wall_s
+    fixed_s = sum(fixed.values())
+    if fixed_s > step.wall_s > 0:
+        fixed = {k: v * step.wall_s / fixed_s for k, v in fixed.items()}
+        fixed_s = step.wall_s
     free = {k: v for k, v in parts.items() if k not in fixed}
     total = sum(free.values())
-    left = step.wall_s - told
+    left = step.wall_s - fixed_s
     free = {k: v * left / total for k, v in free.items()} if total > 0 else {**free, OTHER: left}
     parts = {name: {**fixed, **free}[name] for name in split.parts}
     parts[OTHER] += extra_s
@@ -74,7 +74,7 @@ def of_phases(step: Step, device: str = "cpu") -> Split:
     return Split(device, 1, sum(parts.values()), parts, families, compute + step.optimizer_s)
 
 
-def _lightened(split: Split, trace: Trace, excess_s: float) -> dict[str, float]:
+def _parts_without_profiler(split: Split, trace: Trace, excess_s: float) -> dict[str, float]:
     """Parts of the host less their share of what the profiler took."""
     recorded = trace.in_categories(("cpu_op", "python_function", "user_annotation"))
     starts = trace.start_s[recorded]

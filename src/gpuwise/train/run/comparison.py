@@ -106,7 +106,7 @@ def comparison_of(
     thin = loop.points[len(loop.steps) :]
     rate, step_s = rate_of(steps), statistics.median(s.wall_s for s in steps)
     if len(thin) > 1:
-        rate, step_s = _thinned(loop, thin, rate, step_s, sum(s.wall_s for s in steps))
+        rate, step_s = _medians_over_time(loop, thin, rate, step_s, sum(s.wall_s for s in steps))
     first, last = loop.points[0], loop.points[-1]
     samples = last[2] - first[2] if loop.per == "samples" else last[1] - first[1]
     return RunComparison(
@@ -114,7 +114,7 @@ def comparison_of(
     )
 
 
-def _thinned(
+def _medians_over_time(
     loop: Loop, thin: Sequence[tuple[float, float, int]], rate: float, step_s: float, dense_s: float
 ) -> tuple[float, float]:
     """Medians over time: the steps that were all kept count as one stretch, those between two kept ticks as others."""

@@ -101,24 +101,28 @@ def write(tuned: TunedConfig, path: Path, notes: Mapping[str, str]) -> None:
 def read(path: Path) -> TunedConfig:
     """Read the file. Raises InputError where it is not such a file, FieldError for an unknown lever or value."""
     try:
-        told = tomllib.loads(path.read_text("utf-8"))
+        document = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}", hint="`gpuwise tune script.py` writes it") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not TOML: {error}") from None
-    if told.get("version") != VERSION:
-        raise FieldError(f"version {told.get('version')!r} is not known", file=str(path), hint=f"this gpuwise reads {VERSION}")
-    unknown = sorted(set(told) - {"version", "script", "levers", "expected", "run"})
+    if document.get("version") != VERSION:
+        raise FieldError(
+            f"version {document.get('version')!r} is not known", file=str(path), hint=f"this gpuwise reads {VERSION}"
+        )
+    unknown = sorted(set(document) - {"version", "script", "levers", "expected", "run"})
     if unknown:
         raise FieldError(f"unknown field {unknown[0]!r}", file=str(path))
-    levers = told.get("levers", {})
+    levers = document.get("levers", {})
     if not isinstance(levers, dict):
         raise FieldError("levers is no table", file=str(path))
     table = cast("dict[str, Any]", levers)
     for name, value in table.items():
         _check(str(path), name, value)
     held = {k: v for k, v in table.items() if v is not False}
-    return TunedConfig(str(told.get("script", "")), held, _expected(path, told), _plan(str(path), told.get("run", {})))
+    return TunedConfig(
+        str(document.get("script", "")), held, _expected(path, document), _plan(str(path), document.get("run", {}))
+    )
 
 
 def _check(file: str, name: str, value: object) -> None:
@@ -139,8 +143,8 @@ def _check(file: str, name: str, value: object) -> None:
         )
 
 
-def _expected(path: Path, told: Mapping[str, Any]) -> Expected | None:
-    given = told.get("expected")
+def _expected(path: Path, document: Mapping[str, Any]) -> Expected | None:
+    given = document.get("expected")
     if given is None:
         return None
     try:

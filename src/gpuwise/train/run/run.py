@@ -135,7 +135,7 @@ def run_tuned(
         device_of(journal),
         not_kept=prediction.failed,
     )
-    return _kept(result, script_is, tuned) if record else result
+    return _store(result, script_is, tuned) if record else result
 
 
 def _comparison(journal: Journal, expected: Expected | None, outcome: Outcome, plan: Plan, meter: Meter) -> RunComparison | None:
@@ -144,7 +144,7 @@ def _comparison(journal: Journal, expected: Expected | None, outcome: Outcome, p
     return comparison_of(journal, expected, memory_of(outcome), plan=plan, energy=energy)
 
 
-def _kept(result: RunResult, script: Script, tuned: TunedConfig) -> RunResult:
+def _store(result: RunResult, script: Script, tuned: TunedConfig) -> RunResult:
     """With its measurement in the records; a store that cannot be written is said, and no more."""
     comparison, device = result.comparison, result.device
     if comparison is None or device is None or result.refused:

@@ -27,7 +27,7 @@ def document(result: Result, patch: Patch, config: Path | None, worth: Worth | N
         "levers": dict(result.levers),
         "parity": _verdict(result.parity),
         "padding_share": result.facts.padding,
-        "tried": [_tried(t) for t in result.tried],
+        "tried": [_candidate(t) for t in result.tried],
         "diff": patch.text,
         "diff_covers": list(patch.covers),
         "config": None if config is None else str(config),
@@ -105,7 +105,7 @@ def _verdict(verdict: Verdict | None) -> dict[str, Any] | None:
     }
 
 
-def _tried(tried: CandidateResult) -> dict[str, Any]:
+def _candidate(tried: CandidateResult) -> dict[str, Any]:
     return {
         "lever": tried.name,
         "value": tried.value,

@@ -130,10 +130,10 @@ class Meter:
         shift_s = float(begin["at_s"]) - float(begin["clock_s"])
         start = float(begin["at_s"]) if from_s is None else from_s + shift_s
         end = self._last_s() if to_s is None else to_s + shift_s
-        told = journal.last("devices")
-        if not told:
+        event = journal.last("devices")
+        if not event:
             return Energy(why="the run ended before its second step")
-        used = told["devices"]
+        used = event["devices"]
         if not used:
             return self._of_processor(start, end)
         return self._of_cards(used, start, end)

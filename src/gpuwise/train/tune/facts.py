@@ -112,12 +112,12 @@ def taken_batches(journal: Journal) -> float:
 
 def checkpoints_of(journal: Journal) -> float:
     """Calls of torch.utils.checkpoint a step."""
-    told = journal.last("checkpoints")
-    return float(told["calls"]) / float(told["ticks"]) if told.get("ticks") else 0.0
+    event = journal.last("checkpoints")
+    return float(event["calls"]) / float(event["ticks"]) if event.get("ticks") else 0.0
 
 
-def _number(told: Mapping[str, Any] | None, name: str) -> int | None:
-    value = None if told is None else told.get(name)
+def _number(event: Mapping[str, Any] | None, name: str) -> int | None:
+    value = None if event is None else event.get(name)
     return value if isinstance(value, int) else None
 
 

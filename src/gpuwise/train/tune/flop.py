@@ -36,20 +36,20 @@ class Flop:
 def flop_of(journal: Journal, steps: Sequence[Step]) -> Flop:
     """From the turn that was counted. Where batches hold ids it is scaled from its own number of columns a sample to that of
     ``steps``: in proportion, which leaves out that attention grows faster."""
-    told = journal.last("flop")
-    if not told:
+    event = journal.last("flop")
+    if not event:
         return Flop(why="the script ended before its operations were counted")
-    if told.get("why"):
-        return Flop(why=str(told["why"]))
-    if told["uncounted"]:
-        return Flop(why=f"{', '.join(told['uncounted'][:3])}: what it multiplies cannot be counted")
-    if not told["flop"]:
+    if event.get("why"):
+        return Flop(why=str(event["why"]))
+    if event["uncounted"]:
+        return Flop(why=f"{', '.join(event['uncounted'][:3])}: what it multiplies cannot be counted")
+    if not event["flop"]:
         return Flop(why="the model multiplies nothing that is counted")
-    samples, tokens = told["samples"] or 1, told["tokens"]
+    samples, tokens = event["samples"] or 1, event["tokens"]
     usual_samples, usual_tokens = sum(s.samples for s in steps) or len(steps), sum(s.tokens for s in steps)
     scale = (usual_tokens / usual_samples) / (tokens / samples) if tokens and usual_tokens else 1.0
-    per_sample = {name: value * scale / samples for name, value in told["flop"].items()}
-    return Flop(per_sample, sum(told["recomputed"].values()) * scale / samples)
+    per_sample = {name: value * scale / samples for name, value in event["flop"].items()}
+    return Flop(per_sample, sum(event["recomputed"].values()) * scale / samples)
 
 
 def utilisation(flop: Flop, rate: float | None, peaks: Peaks) -> tuple[float | None, str | None]:

@@ -39,10 +39,10 @@ class Peaks:
 
 def device_of(journal: Journal) -> Device | None:
     """What the run's tensors are on; None where it ended before that was told."""
-    told = journal.last("devices")
-    if not told:
+    event = journal.last("devices")
+    if not event:
         return None
-    used = told["devices"]
+    used = event["devices"]
     if not used:
         from gpuwise.machine.bench.subjects import this_processor
 

@@ -66,9 +66,9 @@ def script_of(script: str, arguments: Sequence[str], *, module: bool = False) ->
         place = Path(script.replace(".", "/"))
         places = [place / "__main__.py", place.with_suffix(".py")]
     text = next((p.read_bytes() for p in places if p.is_file()), f"module {script}".encode())
-    told = hashlib.sha256(text)
-    whole = hashlib.sha256(told.digest() + json.dumps(list(arguments)).encode())
-    return Script(told.hexdigest()[:16], whole.hexdigest()[:16])
+    text_hash = hashlib.sha256(text)
+    whole = hashlib.sha256(text_hash.digest() + json.dumps(list(arguments)).encode())
+    return Script(text_hash.hexdigest()[:16], whole.hexdigest()[:16])
 
 
 def keep(

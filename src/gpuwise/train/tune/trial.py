@@ -132,10 +132,10 @@ def trial_of(outcome: Outcome, *, skip_steps: int = 0) -> Trial:
     """What a run's journal tells; ``skip_steps``: an epoch in which a cache fills."""
     journal = outcome.journal
     ticks, early = journal.ticks, list[Step]()
-    told = journal.last("flop")
-    if told.get("from_tick") is not None and len(steps_of(ticks[told["to_tick"] :])) > 1:
+    event = journal.last("flop")
+    if event.get("from_tick") is not None and len(steps_of(ticks[event["to_tick"] :])) > 1:
         # the turn that was counted tells nothing of the script's speed
-        early, ticks = steps_of(ticks[: told["from_tick"] + 1]), ticks[told["to_tick"] :]
+        early, ticks = steps_of(ticks[: event["from_tick"] + 1]), ticks[event["to_tick"] :]
     late = steps_of(ticks)
     steps = early + late
     kept = steady(late[skip_steps:])
@@ -165,7 +165,7 @@ def trial_of(outcome: Outcome, *, skip_steps: int = 0) -> Trial:
         columns_per_sample=columns / samples if samples and columns else None,
         warm_up_s=max(sum(s.wall_s for s in before) - len(before) * median_s, 0.0) + first_step_s(journal),
         energy=energy,
-        flop=flop_of(journal, kept) if told else NOT_COUNTED,
+        flop=flop_of(journal, kept) if event else NOT_COUNTED,
         device=device_of(journal),
         **common,
     )

@@ -56,7 +56,7 @@ def worth_of(
     usd_per_hour: float | None = None,
 ) -> Worth:
     """Counts the operations of the tuned script anew where a lever changes them; that run is kept with the others."""
-    untouched = _observed(state)
+    untouched = _first_count(state)
     flop = (untouched, _flop_after(untouched, result, job, state, folder, zygote))
     device = result.before.device
     peaks = Peaks(why="the device is not known") if device is None else peaks_of(device)
@@ -86,7 +86,7 @@ def _saved_kwh(result: Result, run_length_s: float) -> float | None:
     return (before - after) * result.before.rate * run_length_s / J_PER_KWH
 
 
-def _observed(state: State) -> Flop:
+def _first_count(state: State) -> Flop:
     """As the tuning's first run counted it."""
     if not state.has("untouched"):
         return NOT_COUNTED

@@ -89,8 +89,8 @@ class Palette:
         """The escape sequence that sets the style of a role, independent of the current one."""
         found = self._escapes.get((role, back))
         if found is None:
-            told = self.style(role, back).render(".", color_system=self._depth).partition(".")[0]
-            found = self._escapes[role, back] = "\x1b[0;" + told.removeprefix("\x1b[") if told else "\x1b[0m"
+            escape = self.style(role, back).render(".", color_system=self._depth).partition(".")[0]
+            found = self._escapes[role, back] = "\x1b[0;" + escape.removeprefix("\x1b[") if escape else "\x1b[0m"
         return found
 
     def _made(self, role: str, back: str) -> Style:

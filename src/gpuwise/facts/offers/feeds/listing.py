@@ -54,7 +54,7 @@ def offers_of(
         tally.add("the same price for every accelerator stands for no price", f"{found[0].instance}", len(found))
         found = ()
     spot_kind = "policy" if _is_policy(found) else known.spot_kind
-    return ParsedFeed(_joined(found, known, spot_kind, source_key, day), tally.skipped(), rows)
+    return ParsedFeed(_join_regions(found, known, spot_kind, source_key, day), tally.skipped(), rows)
 
 
 def _refusal(item: Listing, known: FeedProvider) -> str | None:
@@ -107,7 +107,7 @@ def _is_policy(found: tuple[Listing, ...]) -> bool:
     return close and len(products) >= FEWEST_FOR_A_POLICY
 
 
-def _joined(
+def _join_regions(
     found: Iterable[Listing], known: FeedProvider, spot_kind: str, source_key: str, day: datetime.date
 ) -> tuple[Offer, ...]:
     """One offer for all regions of an instance type with the same prices."""

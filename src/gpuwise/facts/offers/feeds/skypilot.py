@@ -99,7 +99,7 @@ def parse_skypilot(text: str, cloud: str, day: datetime.date) -> ParsedFeed:
     hosts = _hosts(rows)
     for row in priced:
         try:
-            listed += _machines_of(row, known, hosts) if cloud == "gcp" else [_listed(row, known)]
+            listed += _machines_of(row, known, hosts) if cloud == "gcp" else [_listing(row, known)]
         except UnclearName as reason:
             tally.add(str(reason), f"{row.name} ({row.instance})" if row.instance else row.name)
     return offers_of(_smallest_slices(listed), known, SOURCE_KEY, day, tally, len(priced))
@@ -148,7 +148,7 @@ def _rows(text: str, file: str, tally: Tally) -> Iterator[_Row]:
         raise FieldError(f"is not CSV: {error}", file=file, hint="try again") from error
 
 
-def _listed(row: _Row, known: FeedProvider) -> Listing:
+def _listing(row: _Row, known: FeedProvider) -> Listing:
     """A line with its instance, accelerator and price. Raises UnclearName."""
     accelerator_id, count = _accelerator(row, known)
     return Listing(row.instance, row.region, accelerator_id, count, _usd(row.price), _maybe_usd(row.spot))
@@ -194,7 +194,7 @@ def _machines_of(row: _Row, known: FeedProvider, hosts: Mapping[tuple[str, str],
         accelerator_id, chips = chips_of(row.name)
         return [Listing(row.name, row.region, accelerator_id, chips, _usd(row.price), _maybe_usd(row.spot))]
     if row.instance:
-        return [_listed(row, known)]
+        return [_listing(row, known)]
     count = _count(row.count)
     for rule in rules_of("gcp"):
         host = hosts.get((rule.instance, row.zone))

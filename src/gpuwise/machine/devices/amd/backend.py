@@ -155,10 +155,10 @@ class AmdDevices(DrmDevices):
         """With what AMD's library tells of the readings that are unknown, and of ``also``."""
         if self._smi is None or card.bus_id is None:
             return made
-        told = ask(self._smi, card.bus_id, (*made.unknown, *also))
-        better = {k: v for k, v in told.reasons.items() if made.unknown.get(k) == "not supported"}
-        unknown = {k: v for k, v in {**made.unknown, **better}.items() if k not in told.values}
-        return replace(made, **told.values, unknown=unknown)
+        extra = ask(self._smi, card.bus_id, (*made.unknown, *also))
+        better = {k: v for k, v in extra.reasons.items() if made.unknown.get(k) == "not supported"}
+        unknown = {k: v for k, v in {**made.unknown, **better}.items() if k not in extra.values}
+        return replace(made, **extra.values, unknown=unknown)
 
     def peers(self) -> tuple[Peer, ...]:
         """By KFD's links: XGMI or PCIe; whether they read each other, by AMD's library."""

@@ -37,16 +37,18 @@ def kfd_nodes(root: Path) -> dict[str, KfdNode]:
         gpu_id = Files(entry).number("gpu_id")
         if not gpu_id or not entry.name.isdigit():
             continue
-        told = _properties(entry / "properties")
-        location = told.get("location_id", 0)
-        bus_id = f"{told.get('domain', 0):08x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7}"
-        simds, per_unit = told.get("simd_count", 0), told.get("simd_per_cu", 0)
+        properties = _properties(entry / "properties")
+        location = properties.get("location_id", 0)
+        bus_id = f"{properties.get('domain', 0):08x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7}"
+        simds, per_unit = properties.get("simd_count", 0), properties.get("simd_per_cu", 0)
         found[bus_id] = KfdNode(
             int(entry.name),
             gpu_id,
-            _architecture(told.get("gfx_target_version", 0)),
+            _architecture(properties.get("gfx_target_version", 0)),
             simds // per_unit * _LANES if simds and per_unit else None,
-            None if "local_mem_size" not in told and "cpu_cores_count" not in told else told.get("cpu_cores_count", 0) > 0,
+            None
+            if "local_mem_size" not in properties and "cpu_cores_count" not in properties
+            else properties.get("cpu_cores_count", 0) > 0,
             _links(entry / "io_links"),
         )
     return found
@@ -74,7 +76,7 @@ def _links(folder: Path) -> dict[int, int]:
     except OSError:
         return made
     for entry in entries:
-        told = _properties(entry / "properties")
-        if "node_to" in told and "type" in told:
-            made[told["node_to"]] = told["type"]
+        properties = _properties(entry / "properties")
+        if "node_to" in properties and "type" in properties:
+            made[properties["node_to"]] = properties["type"]
     return made

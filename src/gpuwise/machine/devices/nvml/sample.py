@@ -49,7 +49,7 @@ def take_sample(read: Reader, card: NvmlCard, *, processes: bool) -> Sample:
     if used is None and not read.known_missing("memory_utilization"):
         _why_no_utilization(read)
     total, held, reserved = _memory(read, card)
-    told = _told_together(read)
+    readings = _field_readings(read)
     fan = read("fan", library.unsigned, "nvmlDeviceGetFanSpeed", device)
     sm_clock = read("sm_clock_hz", library.unsigned, "nvmlDeviceGetClockInfo", device, CLOCK_SM)
     memory_clock = read("memory_clock_hz", library.unsigned, "nvmlDeviceGetClockInfo", device, CLOCK_MEMORY)
@@ -67,11 +67,11 @@ def take_sample(read: Reader, card: NvmlCard, *, processes: bool) -> Sample:
         memory_used_bytes=held,
         memory_reserved_bytes=reserved,
         memory_total_bytes=total,
-        power_w=told.get("power_w"),
-        power_limit_w=told.get("power_limit_w"),
-        energy_j=told.get("energy_j"),
+        power_w=readings.get("power_w"),
+        power_limit_w=readings.get("power_limit_w"),
+        energy_j=readings.get("energy_j"),
         temperature_c=None if temperature_c is None else float(temperature_c),
-        memory_temperature_c=told.get("memory_temperature_c"),
+        memory_temperature_c=readings.get("memory_temperature_c"),
         fan=None if fan is None else fan / PERCENT,
         sm_clock_hz=None if sm_clock is None else sm_clock * MEGA,
         memory_clock_hz=None if memory_clock is None else memory_clock * MEGA,
@@ -167,9 +167,9 @@ def _shared_memory(read: Reader) -> tuple[int | None, int | None, int | None]:
     return memory.total_bytes, memory.total_bytes - memory.available_bytes, None
 
 
-def _told_together(read: Reader) -> dict[str, float]:
+def _field_readings(read: Reader) -> dict[str, float]:
     """Readings that one call gives."""
-    told: dict[str, float] = {}
+    readings: dict[str, float] = {}
     left = [row for row in _FIELDS if not read.is_skipped(f"field {row[1]}")]
     if left:
         try:
@@ -178,7 +178,7 @@ def _told_together(read: Reader) -> dict[str, float]:
             answers = [refused] * len(left)
         for (reading, number, scale), answer in zip(left, answers, strict=True):
             if not isinstance(answer, Refused):
-                told[reading] = answer / scale
+                readings[reading] = answer / scale
                 read.n_read += 1
             elif reading not in _ALONE:
                 read.refused(reading, code=answer.code)
@@ -189,13 +189,13 @@ def _told_together(read: Reader) -> dict[str, float]:
                 if answer.code != UNKNOWN:
                     read.skip_field(number)
     for reading, function in _ALONE.items():
-        if reading in told:
+        if reading in readings:
             continue
         ask = read.library.long if reading == "energy_j" else read.library.unsigned
         milli = read(reading, ask, function, read.handle)
         if milli is not None:
-            told[reading] = milli / MILLI
-    return told
+            readings[reading] = milli / MILLI
+    return readings
 
 
 def _processes(read: Reader, card: NvmlCard) -> tuple[GpuProcess, ...] | None:

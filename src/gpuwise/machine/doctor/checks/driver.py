@@ -117,7 +117,7 @@ def not_loaded(m: Machine) -> Iterator[Finding]:
         return
     installed = bool(m.modules.libraries or m.modules.built_for)
     hides = (SEES_NONE, "driver-*", "gpus-missing")
-    seen = tuple(_named(c) for c in cards)
+    seen = tuple(_card_name(c) for c in cards)
     if any(c.kernel_driver == "nouveau" for c in cards):
         yield _nouveau(m, seen, installed)
     elif not installed:
@@ -134,7 +134,7 @@ def not_loaded(m: Machine) -> Iterator[Finding]:
         )
     elif m.system.kernel and m.modules.libraries and m.system.kernel not in m.modules.built_for:
         yield _not_built(m, seen, hides)
-    elif rejected := _rejected(m):
+    elif rejected := _secure_boot_evidence(m):
         yield _secure_boot(m, rejected, hides)
     else:
         yield Finding(
@@ -194,7 +194,7 @@ def _not_built(m: Machine, seen: tuple[str, ...], hides: tuple[str, ...]) -> Fin
     )
 
 
-def _rejected(m: Machine) -> tuple[str, ...]:
+def _secure_boot_evidence(m: Machine) -> tuple[str, ...]:
     """Evidence that secure boot keeps the module out."""
     if not m.system.secure_boot:
         return ()
@@ -248,7 +248,7 @@ def card_not_served(m: Machine) -> Iterator[Finding]:
                 "driver-lacks-card",
                 severity,
                 f"The driver does not know this card: {why}",
-                (_named(card), f"driver {m.driver_version}", *logged),
+                (_card_name(card), f"driver {m.driver_version}", *logged),
                 "A driver serves the generations of its time.",
                 fixes.install_driver(m),
                 SMI,
@@ -260,7 +260,7 @@ def card_not_served(m: Machine) -> Iterator[Finding]:
                 "gpu-not-in-driver",
                 severity,
                 "The driver is loaded and does not list this card",
-                (_named(card), f"driver {m.driver_version}", *logged, *m.kernel_log[-2:]),
+                (_card_name(card), f"driver {m.driver_version}", *logged, *m.kernel_log[-2:]),
                 "The kernel's log says why.",
                 (Fix("Read what the driver says of it", ("sudo dmesg | grep -iE 'nvrm|nvidia' | tail -20",)),),
                 SMI,
@@ -286,7 +286,7 @@ def _flavour(m: Machine, card: PciCard, logged: list[str], severity: Severity, w
         key,
         severity,
         what,
-        (_named(card), f"loaded: {'open' if m.modules.open else 'NVIDIA' + chr(39) + 's own'} modules", *logged),
+        (_card_name(card), f"loaded: {'open' if m.modules.open else 'NVIDIA' + chr(39) + 's own'} modules", *logged),
         why,
         fixes.install_driver(m, what="Install the other flavour"),
         SMI,
@@ -303,7 +303,7 @@ def reserved_cards(m: Machine) -> Iterator[Finding]:
             "card-reserved-for-vms",
             Severity.BLOCKER,
             "The GPU is set aside for virtual machines",
-            tuple(f"{_named(c)} bound to vfio-pci" for c in held),
+            tuple(f"{_card_name(c)} bound to vfio-pci" for c in held),
             "vfio-pci holds it, so this system cannot use it.",
             (
                 Fix(
@@ -320,5 +320,5 @@ def reserved_cards(m: Machine) -> Iterator[Finding]:
         )
 
 
-def _named(card: PciCard) -> str:
+def _card_name(card: PciCard) -> str:
     return f"{card.address} {card.name or 'NVIDIA ' + card.device}"

@@ -87,8 +87,8 @@ def limits(m: Machine) -> Iterator[Finding]:
 def _processors(m: Machine) -> Iterator[Finding]:
     """Fewer processors for this process than GPUs, by its group's quota or by the processors it may run on."""
     r, n = m.resources, len(m.cards)
-    told = ((r.cpu_quota, "control group's quota"), (r.cpus, "processors this process may run on"))
-    short = [(count, what) for count, what in told if count is not None and count < n]
+    limits_n = ((r.cpu_quota, "control group's quota"), (r.cpus, "processors this process may run on"))
+    short = [(count, what) for count, what in limits_n if count is not None and count < n]
     if not short:
         return
     least = min(count for count, _ in short)

@@ -40,7 +40,7 @@ def wheel_kind(m: Machine) -> Iterator[Finding]:
             "torch-cpu-wheel",
             Severity.BLOCKER,
             "The installed PyTorch is built without CUDA",
-            (seen, *_cards_seen(m.nvidia_cards)),
+            (seen, *_card_evidence(m.nvidia_cards)),
             "Whatever the driver, this build computes on the processor only.",
             fixes.torch_fix(m, cards),
             fixes.check_torch(m),
@@ -52,7 +52,7 @@ def wheel_kind(m: Machine) -> Iterator[Finding]:
             "torch-rocm-wheel",
             Severity.BLOCKER,
             "The installed PyTorch is built for AMD, and the GPU is NVIDIA's",
-            (seen, *_cards_seen(m.nvidia_cards)),
+            (seen, *_card_evidence(m.nvidia_cards)),
             "A ROCm build does not look for CUDA.",
             fixes.torch_fix(m, cards),
             fixes.check_torch(m),
@@ -65,7 +65,7 @@ def wheel_kind(m: Machine) -> Iterator[Finding]:
             "torch-cuda-wheel-on-amd" if kind == "cuda" else "torch-cpu-wheel",
             Severity.BLOCKER,
             f"The installed PyTorch is built {made}, and the GPU is AMD's",
-            (seen, *_cards_seen(tuple(amd))),
+            (seen, *_card_evidence(tuple(amd))),
             "Only a ROCm build uses AMD's GPUs.",
             (fixes.rocm_fix(m),),
             fixes.check_torch(m),
@@ -389,7 +389,7 @@ def _discrete(card: Card) -> bool:
     return card.identity.unified_memory is not True and (card.identity.memory_bytes or 0) >= 4 << 30
 
 
-def _cards_seen(cards: tuple[Card, ...]) -> tuple[str, ...]:
+def _card_evidence(cards: tuple[Card, ...]) -> tuple[str, ...]:
     here = (c for c in cards if c.sample is None or c.sample.state is State.OK)
     return tuple(dict.fromkeys(f"{c.identity.name} answers the driver" for c in here))
 

@@ -66,7 +66,7 @@ def understand(name: str, ran: CommandResult) -> Framework:
         except ValueError:
             continue
         if isinstance(said, dict):
-            answer |= _known(cast("dict[str, Any]", said))
+            answer |= _valid_fields(cast("dict[str, Any]", said))
     stage = str(answer.pop("stage", "start"))
     failed = str(answer.pop("failed", ""))
     last = " ".join(ran.err.split())[-_LAST_WORDS:]
@@ -84,7 +84,7 @@ def understand(name: str, ran: CommandResult) -> Framework:
     return Framework(name, "ok", stage, "", ran.seconds, answer)
 
 
-def _known(said: dict[str, Any]) -> dict[str, Any]:
+def _valid_fields(said: dict[str, Any]) -> dict[str, Any]:
     """What has a name and a type that the question gives; a library may print objects of its own between."""
     kept = {k: v for k, v in said.items() if k in _KINDS and isinstance(v, _KINDS[k])}
     if "architectures" in kept:

@@ -70,7 +70,7 @@ def errors(card: Card, frame: Frame) -> Iterator[Cause]:
             "remap-failed",
             n,
             f"GPU {n} could not replace a broken row of its memory.",
-            _rows_remapped(card),
+            _remapping_evidence(card),
             None,
             Severity.FAULT,
             "the card has to be replaced",
@@ -80,14 +80,14 @@ def errors(card: Card, frame: Frame) -> Iterator[Cause]:
             "remap-pending",
             n,
             f"GPU {n} has broken memory that is replaced at the next reset.",
-            _rows_remapped(card),
+            _remapping_evidence(card),
             None,
             Severity.FAULT,
             "reset the card when nothing runs on it",
         )
 
 
-def _rows_remapped(card: Card) -> tuple[str, ...]:
+def _remapping_evidence(card: Card) -> tuple[str, ...]:
     h = card.health
     if h is None or h.remapped_rows_uncorrected is None:
         return ()

@@ -95,12 +95,12 @@ def exposition(frame: Frame, causes: tuple[Cause, ...], age_s: float = 0.0) -> s
     for metric in metrics():
         values = [(labels[c.number], v * metric.factor) for c in frame.cards if (v := read(c, metric.reading)) is not None]
         parts += _block(metric.name, metric.kind, metric.help, values)
-    for name, values in _own(frame, causes, age_s, labels).items():
+    for name, values in _own_metrics(frame, causes, age_s, labels).items():
         parts += _block(name, *OWN[name], values)
     return "\n".join(parts) + "\n"
 
 
-def _own(
+def _own_metrics(
     frame: Frame, causes: tuple[Cause, ...], age_s: float, labels: Mapping[int, dict[str, str]]
 ) -> dict[str, list[tuple[dict[str, str], float]]]:
     made: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in OWN}
@@ -138,15 +138,15 @@ def _card_labels(card: Card, frame: Frame) -> dict[str, str]:
 
 def _block(name: str, kind: str, about: str, values: Iterable[tuple[Mapping[str, str], float]]) -> list[str]:
     lines = [f"{name}{{{','.join(f'{k}={_quoted(v)}' for k, v in labels.items())}}} {value!r}" for labels, value in values]
-    return [f"# HELP {name} {_escaped(about)}", f"# TYPE {name} {kind}", *lines] if lines else []
+    return [f"# HELP {name} {_escape(about)}", f"# TYPE {name} {kind}", *lines] if lines else []
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n")
 
 
 def _quoted(text: str) -> str:
-    return '"' + _escaped(text).replace('"', '\\"') + '"'
+    return '"' + _escape(text).replace('"', '\\"') + '"'
 
 
 def parse_address(text: str) -> tuple[str, int]:

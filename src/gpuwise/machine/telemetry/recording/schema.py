@@ -64,7 +64,7 @@ def _bare(hint: Any) -> Any:
     return hint
 
 
-def _declared(table: Columns, before: str = "") -> str:
+def _declaration(table: Columns, before: str = "") -> str:
     parts: list[str] = []
     for name, hint in table.items():
         bare = _bare(hint)
@@ -90,14 +90,14 @@ def statements() -> tuple[str, ...]:
         "CREATE TABLE frame (sequence INTEGER PRIMARY KEY, at_s REAL, wall_s REAL, failed_words INTEGER, host TEXT, "
         "drivers_words INTEGER, xids_words INTEGER)",
         f"CREATE TABLE sample (sequence INTEGER, number INTEGER, mean_power_w REAL, processes_listed INTEGER, "
-        f"{_declared(sample_columns())}, "
+        f"{_declaration(sample_columns())}, "
         "PRIMARY KEY (sequence, number)) WITHOUT ROWID",
-        f"CREATE TABLE health (sequence INTEGER, number INTEGER, error TEXT, {_declared(health_columns())}, "
+        f"CREATE TABLE health (sequence INTEGER, number INTEGER, error TEXT, {_declaration(health_columns())}, "
         "PRIMARY KEY (sequence, number)) WITHOUT ROWID",
         "CREATE TABLE process (id INTEGER PRIMARY KEY, pid INTEGER, name TEXT, command TEXT, user TEXT, container TEXT, "
         "parent_pid INTEGER, started_s REAL)",
-        f"CREATE TABLE process_sample (sequence INTEGER, number INTEGER, process INTEGER, {_declared(gpu_columns())}, "
-        f"{_declared(host_columns(), 'host_')}, PRIMARY KEY (sequence, number, process)) WITHOUT ROWID",
+        f"CREATE TABLE process_sample (sequence INTEGER, number INTEGER, process INTEGER, {_declaration(gpu_columns())}, "
+        f"{_declaration(host_columns(), 'host_')}, PRIMARY KEY (sequence, number, process)) WITHOUT ROWID",
         "CREATE TABLE cause (number INTEGER, id TEXT, severity TEXT, from_sequence INTEGER, to_sequence INTEGER, sentence TEXT, "
         "evidence TEXT, cost TEXT, hint TEXT)",
     )

@@ -14,7 +14,7 @@ LOST = 0.15
 
 def heat(data: ProfileData) -> Finding | None:
     """Clocks reduced because of temperature."""
-    return _held(
+    return _clock_finding(
         data,
         HOT,
         "held back by heat",
@@ -25,7 +25,7 @@ def heat(data: ProfileData) -> Finding | None:
 
 def power(data: ProfileData) -> Finding | None:
     """Clocks reduced by the power limit."""
-    return _held(
+    return _clock_finding(
         data,
         CAPPED,
         "held back by power",
@@ -34,7 +34,7 @@ def power(data: ProfileData) -> Finding | None:
     )
 
 
-def _held(data: ProfileData, reasons: tuple[str, ...], kind: str, title: str, fix: tuple[str, ...]) -> Finding | None:
+def _clock_finding(data: ProfileData, reasons: tuple[str, ...], kind: str, title: str, fix: tuple[str, ...]) -> Finding | None:
     if data.facts is None:
         return None
     held = {r: s for r, s in data.facts.held_back.items() if r.upper() in reasons and s > 0}

@@ -45,9 +45,9 @@ def unfused_optimizer(data: ProfileData) -> Finding | None:
         return None
     foreach = sum("_foreach_" in n for n in names)
     updates = [n for n in names if family("op", n) == ELEMENTWISE]
-    told = data.facts.optimizers[0] if data.facts is not None and data.facts.optimizers else dict[str, Any]()
-    kind = str(told.get("name") or _kind(data))
-    tensors = float(told.get("n_tensors") or 0) or None
+    optimizer = data.facts.optimizers[0] if data.facts is not None and data.facts.optimizers else dict[str, Any]()
+    kind = str(optimizer.get("name") or _kind(data))
+    tensors = float(optimizer.get("n_tensors") or 0) or None
     a_step = len(updates) / data.n_steps
     if kind not in FUSED or foreach or a_step < OPS_A_TENSOR * (tensors or 3.0):
         return None
@@ -57,7 +57,7 @@ def unfused_optimizer(data: ProfileData) -> Finding | None:
         spent = max(spent, length(within) / data.n_steps if data.split.busy_share < BUSY_ENOUGH else 0.0)
         least = spent / OPS_A_TENSOR
     else:
-        moved = 4.0 * PASSES[kind] * float(told.get("n_parameters") or 0.0)
+        moved = 4.0 * PASSES[kind] * float(optimizer.get("n_parameters") or 0.0)
         least = moved / SLOW_STREAM_BYTES_PER_S + CALL_S * (tensors or 0.0)
     said = Evidence(f"{kind}.step: {a_step:.0f} operations" + (f" for {tensors:.0f} tensors" if tensors else ""), seconds=spent)
     return Finding(

@@ -35,7 +35,7 @@ def no_tf32(data: ProfileData) -> Finding | None:
         "Matrix products in fp32 leave the tensor cores idle",
         seconds * (1 - 1 / gain),
         _confidence(data),
-        _shown(found, data),
+        _evidence(found, data),
         ('torch.set_float32_matmul_precision("high")  # TF32: 10 bits of mantissa in products',),
     )
 
@@ -67,7 +67,7 @@ def no_mixed_precision(data: ProfileData) -> Finding | None:
         "Products run in 32 bits",
         seconds * (1 - 1 / gain),
         _confidence(data),
-        _shown(wide, data),
+        _evidence(wide, data),
         tuple(fix),
         note="it changes rounding: compare the loss over some hundred steps",
     )
@@ -85,7 +85,7 @@ def double_precision(data: ProfileData) -> Finding | None:
         "The model computes in fp64",
         work * (1 - 1 / gain),
         "high",
-        _shown(wide, data),
+        _evidence(wide, data),
         ("model = model.float()", "batch = batch.float()  # torch.from_numpy keeps numpy's float64"),
     )
 
@@ -111,7 +111,7 @@ def odd_sizes(data: ProfileData) -> Finding | None:
         "Sides of products are no multiples of 8",
         seconds * max(1 - rate / best, 0.0),
         "medium" if aligned else "low",
-        _shown(found, data),
+        _evidence(found, data),
         tuple(f"{s} -> {-(-s // 64) * 64}  # vocabulary or width, padded to a multiple of 64" for s in sides),
     )
 
@@ -151,5 +151,5 @@ def _confidence(data: ProfileData) -> Confidence:
     return "medium" if data.device.peak_flop_per_s else "low"
 
 
-def _shown(products: Sequence[Product], data: ProfileData) -> tuple[Evidence, ...]:
+def _evidence(products: Sequence[Product], data: ProfileData) -> tuple[Evidence, ...]:
     return tuple(Evidence(f"{p.op} {p.words} in {p.dtype}", data.where(p.first_s), p.count, p.seconds) for p in products[:3])

@@ -55,8 +55,8 @@ def filled_bytes(outcome: Outcome, capacity: Capacity) -> float | None:
     if capacity.device:
         reserved = memory.get("peak_reserved_bytes")
         return float(reserved) if reserved else None
-    told = [float(v) for v in (memory.get("peak_host_bytes"), outcome.peak_memory_bytes) if v]
-    return max(told, default=None)
+    peaks = [float(v) for v in (memory.get("peak_host_bytes"), outcome.peak_memory_bytes) if v]
+    return max(peaks, default=None)
 
 
 def n_retries(outcome: Outcome) -> int:

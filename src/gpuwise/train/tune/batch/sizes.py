@@ -160,12 +160,12 @@ def ends_of(found: BatchSearch, facts: Facts, most: int) -> str:
 
 def longest_words(prober: Prober, own: int) -> str:
     """How the longest samples were found."""
-    told = prober.probe({"batch": own}).longest
-    if told is None or not told.get("looked_at"):
+    description = prober.probe({"batch": own}).longest
+    if description is None or not description.get("looked_at"):
         return "samples in the script's own order: which are the longest cannot be told"
-    if not told["varies"]:
-        return f"all {told['looked_at']} samples that were looked at are of one size"
-    seen, total = told["looked_at"], told["n_items"]
+    if not description["varies"]:
+        return f"all {description['looked_at']} samples that were looked at are of one size"
+    seen, total = description["looked_at"], description["n_items"]
     return "the longest samples" if seen >= total else f"the longest of {seen} samples out of {total} that were looked at"
 
 
