@@ -10,9 +10,10 @@ import pytest
 
 pytest.importorskip("torch")
 
+from gpuwise.cli.step.options import is_target
 from gpuwise.errors import InputError, NoFakeRuleError, UnknownNameError
 from gpuwise.workload.capture.errors import UserCodeError
-from gpuwise.workload.capture.target import find_target, is_target
+from gpuwise.workload.capture.target import find_target
 from gpuwise.workload.step import Kind
 
 SCRIPT = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,9 +46,15 @@ NO_CODE = OwnCode()
 
 def is_own_code(text: str) -> bool:
     """Whether ``text`` names code or a Hugging Face configuration to build rather than a model of the catalogue."""
-    from gpuwise.workload.capture.target import is_target
-
     return text.startswith(HUGGING_FACE) or is_target(text)
+
+
+def is_target(text: str) -> bool:
+    """Whether a word on the command line names code rather than a model of the catalogue."""
+    place = text.rpartition(":")[0] or text
+    if place.endswith(".py") or (":" in text and os.sep in place):
+        return True
+    return ":" in text and all(part.isidentifier() for part in text.replace(":", ".").split("."))
 
 
 def refuse_own(own: OwnCode) -> None:

@@ -155,14 +155,6 @@ def find_target(text: str, settings: Sequence[str] = ()) -> Target:
     return Target(text, None, place, attribute, parsed)
 
 
-def is_target(text: str) -> bool:
-    """Whether a word on the command line names code rather than a model of the catalogue."""
-    place = text.rpartition(":")[0] or text
-    if place.endswith(".py") or (":" in text and os.sep in place):
-        return True
-    return ":" in text and all(part.isidentifier() for part in text.replace(":", ".").split("."))
-
-
 def _nearby(path: Path) -> str:
     folder = path.parent if path.parent.is_dir() else Path()
     near = nearest_names(path.name, [p.name for p in folder.glob("*.py")])
