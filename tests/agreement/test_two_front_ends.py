@@ -89,3 +89,18 @@ def test_time(model: str, recompute: str, stack: str) -> None:
         assert step.step_time_s is not None
         ratios[gpu] = one.step_time_s.expected / step.step_time_s.expected
     assert off(ratios, TIME) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["gpt2", "llama-3.2-1b", "gemma-3-1b", "bert-base", "vit-b-16"])
+def test_whole_models(model: str) -> None:
+    """With all their layers: what holds of a few holds of all."""
+    capture, gpu = captured(model, full=True), GPUS[0]
+    card = find_cluster(gpu).accelerator
+    one = analytic(BY_ID[model], gpu, full=True)
+    step = measure(capture, card)
+    assert step.step_time_s is not None
+    assert capture.parameter_count == count_parameters(architecture(BY_ID[model], full=True)).total
+    assert one.hfu.expected * one.step_time_s.expected * card.peak("bf16") == pytest.approx(capture.flop(), rel=1e-9)
+    assert off({gpu: one.memory_bytes.expected / step.memory_bytes.expected}, MEMORY) == {}
+    assert off({gpu: one.step_time_s.expected / step.step_time_s.expected}, TIME) == {}
