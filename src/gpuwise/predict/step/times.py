@@ -132,7 +132,7 @@ REFERENCE_NETWORK_BYTES_PER_S = 50e9
 def _layer_seconds(
     per_point: Passes,
     traffic: LayerTraffic,
-    copies: tuple[F64, F64],
+    copies: tuple[F64, F64] | None,
     costs: PointCosts,
     c: Columns,
     at: I64,
@@ -145,8 +145,10 @@ def _layer_seconds(
     again = np.where(c.recompute == RECOMPUTES.index("selective"), per_point.selective.time_s[at], again)
     f_total, b_total = gathered_passes(f, b + again, traffic.gather_s, traffic.gather_s + traffic.scatter_s, sc)
     comm = forward.communication_s[at] + backward.communication_s[at] + f_total + b_total - f - b - again
-    down, up = copies
-    exposed = beside(f_total, down, sc) - f_total + beside(b_total, up, sc) - b_total
+    exposed: F64 = np.zeros(1)
+    if copies is not None:
+        down, up = copies
+        exposed = beside(f_total, down, sc) - f_total + beside(b_total, up, sc) - b_total
     return _LayerSeconds(
         f_total + b_total + exposed,
         f_total,
@@ -163,10 +165,10 @@ def _recomputed_share(costs: PointCosts, c: Columns) -> F64:
     return np.ceil(costs.n_layers / np.maximum(c.recompute_every, 1)) / costs.n_layers
 
 
-def _activation_copies(system: System, costs: PointCosts, c: Columns, at: I64) -> tuple[F64, F64]:
+def _activation_copies(system: System, costs: PointCosts, c: Columns, at: I64) -> tuple[F64, F64] | None:
     """Seconds a layer's kept activations take to the host behind its forward, and back behind its backward."""
     if not (c.offload_activations > 0).any():
-        return np.zeros(1), np.zeros(1)
+        return None
     none, selective, full = (costs.saved.layer[policy][at] for policy in RECOMPUTES)
     share = _recomputed_share(costs, c)
     kept = np.where(c.recompute == RECOMPUTES.index("full"), share * full + (1 - share) * none, none)
