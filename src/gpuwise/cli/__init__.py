@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+YOUNG_OBJECTS = 100_000
+"""Objects made before cycles are looked for. Python's 700 (CPython 3.11) means some hundred searches while a command's modules
+are read, of which nothing is garbage: 7 % of the processor time of ``gpuwise plan`` (seven runs, in turn)."""
+
 
 def main() -> None:
     """Entry point of the ``gpuwise`` command."""
+    import gc
     import sys
 
+    gc.set_threshold(YOUNG_OBJECTS)
     if sys.argv[1:] in (["--version"], ["-V"]):
         from gpuwise import __version__
 
