@@ -70,6 +70,8 @@ class _Program:
     gradients: I64
     held: I64
     """Storages that live until the backward ends."""
+    casts: I64
+    """Weights in the products' format, which autocast's cache holds until the forward ends."""
 
 
 def whole_step(arch: Architecture, point: Point, *, recompute: str, optimizer: str, micro_batches: int = 1) -> Capture:
@@ -120,6 +122,10 @@ def _program(c: Capture, trained: list[int], logits: int, layers: I64) -> _Progr
     outside = (layers[c.op_module] == OUTSIDE) & (c.op_phase == int(Phase.FORWARD)) & kernel
     ends = np.unique(c.op_outputs[outside[write_op]])
     parameters = np.array([s for s in trained if sizes[s]], np.int64)
+    copies = np.array([s.op.startswith("aten._to_copy") for s in c.signatures])[c.op_signature]
+    of_parameter = np.zeros(n, bool)
+    of_parameter[read_op[np.isin(c.op_inputs, parameters)]] = True
+    casting = copies & of_parameter & (c.op_phase == int(Phase.FORWARD))
     is_parameter = np.isin(np.arange(len(sizes)), parameters)
     return _Program(
         c.op_signature,
@@ -134,6 +140,7 @@ def _program(c: Capture, trained: list[int], logits: int, layers: I64) -> _Progr
         np.flatnonzero(~made & ~is_parameter & (sizes > 0)),
         np.flatnonzero(made & ~goes & ~computed_with),
         ends[sizes[ends] == logits],
+        np.unique(c.op_outputs[casting[write_op]]),
     )
 
 
@@ -209,12 +216,13 @@ def _lives(p: _Program) -> _Lives:
     np.minimum.at(birth, p.writes, p.write_op)
     np.maximum.at(last, p.reads, p.read_op)
     np.maximum.at(last, p.writes, p.write_op)
+    forward_end = int(np.flatnonzero(p.phase == int(Phase.FORWARD))[-1])
+    last[p.casts] = np.maximum(last[p.casts], forward_end)
     last[p.held] = n - 1
     comes = ~fixed & (birth < n) & (p.sizes > 0)
     lasting = np.zeros(len(p.sizes), bool)
     lasting[p.gradients] = True
     goes = comes & ~lasting
-    forward_end = int(np.flatnonzero(p.phase == int(Phase.FORWARD))[-1])
     saved = goes & (birth <= forward_end) & (last > forward_end)
     category = np.where(saved, int(Category.ACTIVATION), int(Category.TEMPORARY))
     category[p.gradients], category[p.parameters], category[p.inputs] = (
