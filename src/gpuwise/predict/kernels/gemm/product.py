@@ -86,14 +86,18 @@ def gemm_time(
 def never_below_half_the_batch(seconds: Callable[[F64, F64, F64, F64], F64], m: F64, n: F64, k: F64, batch: F64) -> F64:
     """``seconds(m, n, k, batch)`` [R], and for a batch never less than half of it takes, or half of that, down to one.
 
-    The correction sees a batch as rows; where the device is not full yet its steps would make more work shorter.
+    The correction sees a batch as rows; where the device is not full yet its steps would make more work shorter. The physical
+    time grows with the batch and the correction moves it by exp(0.9) at most, so that parts exp(1.8) times shorter than the
+    whole have none that are longer.
     """
     time = seconds(m, n, k, batch)
     rows, part = np.flatnonzero(batch > 1.0), batch[batch > 1.0]
     while rows.size:
         part = np.ceil(part / 2.0)
-        time[rows] = np.maximum(time[rows], seconds(m[rows], n[rows], k[rows], part))
-        rows, part = rows[part > 1.0], part[part > 1.0]
+        shorter = seconds(m[rows], n[rows], k[rows], part)
+        time[rows] = np.maximum(time[rows], shorter)
+        left = (part > 1.0) & (shorter * np.exp(2.0 * _ROUGH) > time[rows])
+        rows, part = rows[left], part[left]
     return time
 
 
