@@ -135,7 +135,7 @@ def parameters_of(cards: Sequence[str]) -> dict[str, tuple[float, float, float]]
 
 def factors_of(x: F64, cards: Sequence[str]) -> dict[str, dict[str, float]]:
     """Factors by card and family from the logarithms of :func:`parameters_of`."""
-    value = dict(zip(parameters_of(cards), np.exp(x).tolist(), strict=True))
+    value: dict[str, float] = dict(zip(parameters_of(cards), np.exp(x).tolist(), strict=True))
     out: dict[str, dict[str, float]] = {}
     for card in cards:
         matmul, memory = value[f"{card} matmul"], value[f"{card} memory"]

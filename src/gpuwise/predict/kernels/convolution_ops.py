@@ -87,7 +87,7 @@ def captured_convolution_time(accelerator: Accelerator, dtype: str, rows: OpTabl
     wants = np.stack([(rows.flag & bit) != 0 for bit in (IMAGE_GRADIENT, FILTER_GRADIENT, BIAS_GRADIENT)], axis=1)
     forward, transposed = ~wants.any(axis=1), (rows.flag & TRANSPOSED) != 0
     image = np.where(forward, transposed, np.where(transposed, False, wants[:, 0]))
-    plain = np.where(forward, ~transposed, transposed & wants[:, 0])
+    plain: NDArray[np.bool_] = np.where(forward, np.logical_not(transposed), np.logical_and(transposed, wants[:, 0]))
     arithmetic = "fp32" if vector else dtype
     time, sigma = np.zeros(len(rows)), np.full(len(rows), 0.3)
     bases = list[Basis]()

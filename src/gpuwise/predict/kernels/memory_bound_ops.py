@@ -67,7 +67,7 @@ _BASIS: Basis = "derived"
 
 def _patterns(rows: OpTable, family: str) -> list[tuple[Pattern, NDArray[np.intp]]]:
     """Rows by how they go through memory: the family's way unless their kernel has another."""
-    others = {p: np.flatnonzero(rows.kernel == KERNEL_CODE[p]) for p in _OF_KERNEL}
+    others: dict[Pattern, NDArray[np.intp]] = {p: np.flatnonzero(rows.kernel == KERNEL_CODE[p]) for p in _OF_KERNEL}
     plain = np.flatnonzero(~np.isin(rows.kernel, [KERNEL_CODE[p] for p in _OF_KERNEL]))
     every: list[tuple[Pattern, NDArray[np.intp]]] = [(_PATTERN[family], plain), *others.items()]
     return [(pattern, part) for pattern, part in every if part.size]
