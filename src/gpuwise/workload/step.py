@@ -218,6 +218,11 @@ class OpTable:
             }
 
 
+_CODE_OF_KIND = {kind: FAMILY_CODE[family] for kind, family in FAMILY_OF_KIND.items()}
+_NO_SHAPE = [(0,) * (N_SHAPE - n) for n in range(N_SHAPE + 1)]
+_NO_DETAIL = [(0.0,) * (N_DETAIL - n) for n in range(N_DETAIL + 1)]
+
+
 @dataclass(slots=True)
 class OpTableBuilder:
     """Collects rows; :meth:`build` freezes them. The one place where FLOP and bytes of an operation are counted."""
@@ -245,32 +250,33 @@ class OpTableBuilder:
         detail: tuple[float, ...] = (),
     ) -> None:
         """Add one row; ``family`` left out follows from ``kind``, ``kernel`` and ``detail`` are as the module says."""
-        padded = tuple(int(x) for x in shape) + (0,) * (N_SHAPE - len(shape))
-        known = FAMILY_CODE[family or FAMILY_OF_KIND[kind]]
-        beside = (*detail, *(0.0,) * (N_DETAIL - len(detail)))
-        numbers = (count, flop, read, written, saved, flag, window, n_kernels)
-        self._rows.append((name, int(kind), int(phase), dtype, padded, *numbers, known, KERNEL_CODE[kernel], beside))
+        code = FAMILY_CODE[family] if family else _CODE_OF_KIND[kind]
+        padded, beside = shape + _NO_SHAPE[len(shape)], detail + _NO_DETAIL[len(detail)]
+        whole = (kind, phase, flag, window, code, KERNEL_CODE[kernel])
+        self._rows.append((name, dtype, padded, beside, whole, (count, flop, read, written, saved, n_kernels)))
 
     def build(self) -> OpTable:
-        columns: list[tuple[Any, ...]] = list(zip(*self._rows, strict=True)) if self._rows else [()] * 16
-        f = [np.array(c, dtype=np.float64) for c in (*columns[5:10], columns[12])]
+        columns: list[tuple[Any, ...]] = list(zip(*self._rows, strict=True)) if self._rows else [()] * 6
+        names, dtypes, shapes, details, whole, real = columns
+        kind, phase, flag, window, family, kernel = np.array(whole, dtype=np.int64).reshape(-1, 6).T.copy()
+        count, flop, read, written, saved, n_kernels = np.array(real, dtype=np.float64).reshape(-1, 6).T.copy()
         return OpTable(
-            name=columns[0],
-            kind=np.array(columns[1], dtype=np.int64),
-            phase=np.array(columns[2], dtype=np.int64),
-            dtype=columns[3],
-            shape=np.array(columns[4], dtype=np.int64).reshape(-1, N_SHAPE),
-            count=f[0],
-            flop=f[1],
-            bytes_read=f[2],
-            bytes_written=f[3],
-            saved_bytes=f[4],
-            flag=np.array(columns[10], dtype=np.int64),
-            window=np.array(columns[11], dtype=np.int64),
-            n_kernels=f[5],
-            family=np.array(columns[13], dtype=np.int64),
-            kernel=np.array(columns[14], dtype=np.int64),
-            detail=np.array(columns[15], dtype=np.float64).reshape(-1, N_DETAIL),
+            name=names,
+            kind=kind,
+            phase=phase,
+            dtype=dtypes,
+            shape=np.array(shapes, dtype=np.int64).reshape(-1, N_SHAPE),
+            count=count,
+            flop=flop,
+            bytes_read=read,
+            bytes_written=written,
+            saved_bytes=saved,
+            flag=flag,
+            window=window,
+            n_kernels=n_kernels,
+            family=family,
+            kernel=kernel,
+            detail=np.array(details, dtype=np.float64).reshape(-1, N_DETAIL),
         )
 
 
