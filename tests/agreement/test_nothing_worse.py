@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "records"
 BEFORE, AFTER = FOLDER / "validate_before_2026-11-22.json", FOLDER / "validate_after_2026-11-22.json"
 POINTS = 0.5
 """Percentage points of mean absolute error that a figure may rise."""
