@@ -253,6 +253,11 @@ def test_the_verdict_is_made_from_the_figures() -> None:
     assert cell.value is not None and say("FLOP/s", cell.value) in text
 
 
+def test_the_verdict_says_what_a_card_cannot_train() -> None:
+    text = " ".join(with_model("rtx-4090-24gb", "l40s").verdict)
+    assert "cannot train Llama 3.1 8B with 8-bit AdamW" in text
+
+
 def test_the_order_of_the_columns_changes_no_judgement() -> None:
     one, other = plain("l40s", "a100-sxm-80gb"), plain("a100-sxm-80gb", "l40s")
     assert one.verdict == other.verdict

@@ -178,16 +178,19 @@ def _training(names: Sequence[str], rows: Sequence[Row], work: Work) -> str:
     out = [i for i, c in enumerate(first.cells) if c.value is None]
     text = ""
     if out:
-        text = f"{listed(f'{names[i]} ({first.cells[i].words})' for i in out)} cannot {first.title}. "
+        text = f"{listed(f'{names[i]} ({first.cells[i].words})' for i in out)} cannot train {_trained(first, work)}. "
     row = last if len(ranking(last)) >= len(ranking(first)) else first
     lead = _lead(row)
     if lead is None:
         order = ranking(row)
         return text + (f"Only {names[order[0]]} can: {_value(row, order[0])}." if len(order) == 1 and len(names) > 1 else "")
-    what = f"all of {work.arch.name}" if row.key == WAYS[0].key else f"{work.arch.name} with {row.title}"
-    return (
-        f"{text}Training {what}, {names[lead[0]]} is {than(lead[2], names[lead[1]], 'fast', 'faster')} ({_spread(names, row)})."
-    )
+    lead_words = than(lead[2], names[lead[1]], "fast", "faster")
+    return f"{text}Training {_trained(row, work)}, {names[lead[0]]} is {lead_words} ({_spread(names, row)})."
+
+
+def _trained(row: Row, work: Work) -> str:
+    """What is trained, and how, in a way of :data:`WAYS`."""
+    return f"all of {work.arch.name}" if row.key == WAYS[0].key else f"{work.arch.name} with {row.title}"
 
 
 def _serving(names: Sequence[str], rows: Sequence[Row]) -> str:
