@@ -132,7 +132,7 @@ def _gradient(params: Params, x: F32, z: F32, memory: F32, target: F32, fit: Fit
 
 
 def fit_network(rows: Rows, fit: Fit, imagined: Rows | None = None) -> F32:
-    """The flat parameters of a network fitted to ``rows`` (attention_net.layout) and, in part, to
+    """The flat parameters of a network fitted to ``rows`` (net.layout) and, in part, to
     ``imagined`` ones."""
     joined = np.concatenate([rows.work.features, rows.free], axis=1)
     mean, spread = joined.mean(0), joined.std(0)
@@ -188,7 +188,7 @@ def _adam(params: Params, real: tuple[F32, F32, F32, F32], imagined: tuple[F32, 
 
 
 def fit_trees(codes: NDArray[np.uint8], residual: F64, n_trees: int, *, depth: int = DEPTH, rate: float = 0.15) -> Trees:
-    """Boosted oblivious trees on ``residual`` [R] (logarithms); ``codes`` [R, F] bins (attention_net.bins).
+    """Boosted oblivious trees on ``residual`` [R] (logarithms); ``codes`` [R, F] bins (net.bins).
 
     Each level takes the question that lowers the squared residual most, residuals beyond 0.5 counted as 0.5,
     so that a single stray measurement does not steer a tree. A leaf is shrunk towards zero by 5 rows of zero.

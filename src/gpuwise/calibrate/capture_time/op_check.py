@@ -2,7 +2,7 @@
 
 NeuSight's per-operation tables (fp32 without TF32; Lee et al., ASPLOS 2025, MIT) as signatures of a capture: pointwise, softmax,
 LayerNorm, matrix products and 3 x 3 convolutions on Pascal to Ampere. The kernels' constants were fitted on one half of the
-shapes (``neusight_fit``); this looks at the other half, at rows long enough that the host is not what was measured.
+shapes (``calibrate.neusight.fit``); this looks at the other half, at rows long enough that the host is not what was measured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Scores fused expert layers against ``ops/moe.parquet``; ``fit`` refits them (see ``moe_fit``: needs
+"""Scores fused expert layers against ``ops/moe.parquet``; ``fit`` refits them (see ``fit``: needs
 scipy)."""
 
 from __future__ import annotations

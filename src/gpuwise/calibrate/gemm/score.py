@@ -1,4 +1,4 @@
-"""Scores matrix products against ``ops/gemm.parquet``; ``fit`` refits them (see ``gemm_fit``: needs
+"""Scores matrix products against ``ops/gemm.parquet``; ``fit`` refits them (see ``fit``: needs
 scipy)."""
 
 from __future__ import annotations

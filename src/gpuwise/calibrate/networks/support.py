@@ -1,7 +1,7 @@
 # pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 """The torch side of the zoo: one step of a network as benchmarks run it.
 
-``calibrate.zoo`` names networks and where their dimensions were published; here they become modules, inputs, losses
+``zoo`` names networks and where their dimensions were published; here they become modules, inputs, losses
 and steps on the device ``cuda`` (real, or pretended while a capture is active).
 """
 

@@ -9,7 +9,7 @@ A roofline over the network as one block, with the clock the power limit leaves,
 one, ``s`` how often each is moved (fewer where a compiler fuses, more in training), ``v`` cycles a unit
 spends on an element each time, ``w`` 1 or 3 (forward and backward), ``t_w`` weights read (training: gradients
 and optimizer state as well). ``f`` comes from boosted trees over the network's ratios, traits
-(``network_traits``) and the balance ``t_c / t_m`` on the device; the device enters nowhere else, so a device
+(``image_network_traits``) and the balance ``t_c / t_m`` on the device; the device enters nowhere else, so a device
 nobody measured gets the same form.
 
 Fitted on timm's published benchmarks (``coefficients/network.json``). Batches are taken as large enough to
@@ -49,7 +49,7 @@ class Networks:
     """Columns [R]. ``macs``, ``activations`` and ``image_side`` (pixels) are of one sample; ``parameters`` of
     the network. ``compiled``: Inductor; ``channels_last``: NHWC activations; ``training``: forward, backward
     and update; ``modern``: PyTorch 2 or later (fused attention). ``traits`` [traits, R] from
-    ``network_traits.indicator``."""
+    ``image_network_traits.indicator``."""
 
     macs: F64
     activations: F64

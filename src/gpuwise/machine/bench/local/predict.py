@@ -13,7 +13,7 @@ from gpuwise.machine.bench.local.cases import LocalCase
 
 
 def predict(case: LocalCase, machine: dict[str, Any]) -> dict[str, Any]:
-    """The quantities of ``local_validation.QUANTITIES`` for ``case`` on ``machine``; on the CPU, live bytes alone."""
+    """The quantities of ``validation.QUANTITIES`` for ``case`` on ``machine``; on the CPU, live bytes alone."""
     from gpuwise.machine.bench.local.models import make_step
     from gpuwise.workload.capture.api import capture
 

@@ -5,9 +5,9 @@ Shapes of every function: arrays of R calls (or scalars that broadcast), integer
 most that many keys, itself included. Causal masks are aligned at the end: query i of q sees keys up to i +
 kv_len - q_len.
 
-A call is described by the time each resource needs (attention_features), a fitted network turns that into
-time (attention_net), a table says which measured kernel stands for the call (attention_kernels). Training
-kernels, forward and backward, are in attention_training, attention that writes its scores in
+A call is described by the time each resource needs (``features``), a fitted network turns that into
+time (``net``), a table says which measured kernel stands for the call (``implementations``). Training
+kernels, forward and backward, are in ``training``, attention that writes its scores in
 attention_unfused; all are offered here under one roof. What is not here: launch cost, rotary embedding, the
 projections.
 """
@@ -110,7 +110,7 @@ def attention_forward_time(
 ) -> KernelTime:
     """Time of fused attention over ``q_len`` queries: prefill and training forward.
 
-    ``kernel``: see attention_kernels. ``kv_dtype``: format of the key-value cache where it differs.
+    ``kernel``: see ``implementations``. ``kv_dtype``: format of the key-value cache where it differs.
     Raises UnpredictableError when the accelerator has no rate for ``dtype``, UnknownNameError for an unknown
     kernel.
     """
@@ -278,7 +278,7 @@ def attention_backward_time(
     kernel: str | None = None,
     kv_dtype: str | None = None,
 ) -> KernelTime:
-    """Time of the backward pass of fused attention (attention_training). ``kv_dtype`` plays no part: training
+    """Time of the backward pass of fused attention (``training``). ``kv_dtype`` plays no part: training
     keeps no cache.
 
     A serving engine's kernel has no backward pass: the family's default stands for it. Raises as

@@ -5,7 +5,7 @@ Names a caller may give:
 
 - None or ``flash``: forward and backward, what training code runs on this family (FlashAttention-2 on Ampere
   and Ada, -3 on
-  Hopper, cuDNN on Blackwell: attention_training); decode, the family's usual engine kernel, smoothed.
+  Hopper, cuDNN on Blackwell: ``training``); decode, the family's usual engine kernel, smoothed.
   ``fa2``, ``fa3``, ``fa4``, ``cudnn``, ``triton``: that implementation, or the family's default where it has
   none. All of these obey the laws exactly (a bigger device, a causal mask, a window, a smaller call never
   cost more).

@@ -1,7 +1,7 @@
 """Evaluates a kernel's fitted time: a network that only rises with its features, and trees for measured
 irregularities.
 
-The network. Features ``x`` [R, n] (logarithms of times, see attention_features) enter through weights that
+The network. Features ``x`` [R, n] (logarithms of times, see ``features``) enter through weights that
 are never negative, free features ``z`` [R, f] through weights of any sign:
 
     h1 = a(x W1 + z F1 + b1),  h2 = a(h1 W2 + z F2 + b2),  y = h2 w3 + x w4 + z f + b

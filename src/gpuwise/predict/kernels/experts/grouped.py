@@ -46,7 +46,7 @@ def moe_layer_time(
     ``tokens`` before routing, over all expert-parallel ranks; each chooses ``top_k`` of ``n_experts``
     experts of width ``ffn``, cut in ``tp`` parts and spread over ``ep`` ranks. ``gated``: three matrices
     per expert, else two. ``reachable``: share of the experts a batch can choose (below 1 with group-limited
-    routing). ``dtype``: a key of ``moe_situations.FORMATS``; ``implementation``: a measured kernel's name,
+    routing). ``dtype``: a key of ``situations.FORMATS``; ``implementation``: a measured kernel's name,
     else the preferred one of the family.
 
     Raises InputError for sizes below 1, UnknownNameError for an unknown dtype and UnpredictableError when
@@ -112,7 +112,7 @@ def grouped_time(
     n] weight each.
 
     Balanced: one product per expert with any row, of the mean height, as a batch. ``power_law``: the
-    busiest experts' heights add partly filled tiles (see ``moe_loads``). Arrays broadcast. Raises as
+    busiest experts' heights add partly filled tiles (see ``loads``). Arrays broadcast. Raises as
     :func:`gemm_time`.
     """
     given = (n_experts_local, tokens_routed, n, k)

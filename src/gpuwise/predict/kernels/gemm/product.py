@@ -1,6 +1,6 @@
 """Device time of a matrix product on any accelerator of the catalogue.
 
-``time = physics(device) x exp(correction)``. The physical form (``gemm_physics``) has coefficients per
+``time = physics(device) x exp(correction)``. The physical form (``physics``) has coefficients per
 implementation and micro-architecture; the correction (boosted trees over the shape, seen from the family's
 reference device) is what the physics misses there: a library's choice of kernels. It is the same for all
 devices of a family, so a device with more of everything is never slower. A device that was measured itself
@@ -53,7 +53,7 @@ def gemm_time(
     """Time of ``batch`` products C[m, n] = A[m, k] B[k, n]; layouts cost the same. Arrays broadcast to [R].
 
     ``dtype``: fp64, fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4, int8, or a key of
-    ``gemm_formats.IMPLEMENTATIONS``; ``implementation`` chooses another kernel than the dtype's default.
+    ``formats.IMPLEMENTATIONS``; ``implementation`` chooses another kernel than the dtype's default.
     fp8, fp8_block and nvfp4 include turning A into the narrow format, as the measured kernels did.
     ``sustained`` gives the time in a long run: divided by :func:`sustained_factor`, without transients seen
     on one device only.

@@ -1,6 +1,6 @@
 """Changes to a captured step: operations and memory events put in, moved or left out, and storages resized.
 
-Strategies are transformations of a capture (:mod:`captured_recompute`, :mod:`gpuwise.predict.parallel.sharding`): they
+Strategies are transformations of a capture (``recompute`` beside this file, :mod:`gpuwise.predict.parallel.sharding`): they
 collect their changes in an :class:`Editor` and build a new, complete
 :class:`~gpuwise.workload.capture.record.capture.Capture`, which
 the allocator simulator and the time model read like any other. Positions are those of the capture that was given.
