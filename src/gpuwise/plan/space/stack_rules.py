@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuwise.errors import UnknownNameError
 from gpuwise.workload.strategy import CONTEXT_PARALLELS, SHARDINGS
@@ -27,6 +27,18 @@ class StackRules:
     offload_with_recompute: bool = False
     """Activations may be offloaded while others are recomputed."""
 
+
+_ACCELERATE = StackRules(
+    "Hugging Face transformers with Accelerate: DDP, or DeepSpeed ZeRO-1/2/3 with optimizer offload",
+    shardings=frozenset({"none", "zero1", "zero2", "zero3"}),
+    shardings_with_pipeline=frozenset(),
+    schedules=frozenset({"1f1b"}),
+    tensor=False,
+    pipeline=False,
+    context=frozenset(),
+    expert=False,
+    offload_activations=False,
+)
 
 STACK_RULES: dict[str, StackRules] = {
     "megatron-core": StackRules(
@@ -89,27 +101,10 @@ STACK_RULES: dict[str, StackRules] = {
         expert=False,
         offload_with_recompute=True,
     ),
-    "eager": StackRules(
-        "Hugging Face transformers with Accelerate: DDP, or DeepSpeed ZeRO-1/2/3 with optimizer offload",
-        shardings=frozenset({"none", "zero1", "zero2", "zero3"}),
-        shardings_with_pipeline=frozenset(),
-        schedules=frozenset({"1f1b"}),
-        tensor=False,
-        pipeline=False,
-        context=frozenset(),
-        expert=False,
-        offload_activations=False,
-    ),
-    "compiled": StackRules(
-        "Hugging Face transformers with torch.compile and Accelerate: DDP, or DeepSpeed ZeRO-1/2/3 with optimizer offload",
-        shardings=frozenset({"none", "zero1", "zero2", "zero3"}),
-        shardings_with_pipeline=frozenset(),
-        schedules=frozenset({"1f1b"}),
-        tensor=False,
-        pipeline=False,
-        context=frozenset(),
-        expert=False,
-        offload_activations=False,
+    "eager": _ACCELERATE,
+    "compiled": replace(
+        _ACCELERATE,
+        source="Hugging Face transformers with torch.compile and Accelerate: DDP, or DeepSpeed ZeRO-1/2/3 with optimizer offload",
     ),
 }
 
