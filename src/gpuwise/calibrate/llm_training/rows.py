@@ -247,6 +247,7 @@ SYSTEMS = {
     "A100-80GB": "A100-SXM4-80GB",
     "A100-40GB": "A100-SXM4-40GB",
     "H100": "H100-SXM5-80GB",
+    "H100-80GB-700W": "H100-SXM5-80GB",
     "H100-80GB": "H100-SXM5-80GB",
     "H200": "H200-SXM",
     "B200": "B200-SXM",
@@ -303,11 +304,17 @@ STACK = [
     (r"litgpt", "eager"),
     (r"torchtitan", "compiled-fsdp"),
     (r"NeMo|Megatron|dgxc", "megatron-core"),
-    (r"Paxml", "compiled-fsdp"),
+    (r"Paxml|MaxText", "compiled-fsdp"),
 ]
 
 
+LAUNCHER_MICRO_BATCH = {"bert-4b": 8.0, "bert-20b": 4.0, "bert-100b": 8.0}
+"""Where the README's table leaves it out: NVIDIA/NeMo-Framework-Launcher launcher_scripts/conf/training/bert."""
+
+
 def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
+    if r["notes"].startswith("with LDDL"):
+        raise _Unstated("sequence lengths vary by bin")
     # where no time was measured, one micro-batch a step serves: memory does not depend on the global batch
     untimed = math.isnan(r["step_time_s"]) and not math.isnan(r["micro_batch"])
     if (math.isnan(r["global_batch"]) and not untimed) or math.isnan(r["seq_len"]):
@@ -331,6 +338,8 @@ def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
         micro = max(1.0, micro // (pp * vpp))
     if math.isnan(micro) and r["source"] == "megatron-lm-readme":
         micro = 1.0  # not stated; Megatron's published pre-training configurations use 1
+    if r["source"] == "nemo-framework-launcher" and math.isnan(micro):
+        micro = LAUNCHER_MICRO_BATCH.get(r["model"], micro)
     if math.isnan(micro):
         micro = batch / dp if math.isnan(r["grad_accum"]) else batch / dp / r["grad_accum"]
     accumulation = max(1, round(batch / (dp * micro)))
