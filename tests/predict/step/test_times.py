@@ -14,7 +14,7 @@ from gpuwise.predict.comm.groups import data_group, expert_data_group, expert_gr
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.evaluate import evaluate
 from gpuwise.predict.step.stack_costs import find_stack_costs
-from gpuwise.predict.step.times import StepTimes
+from gpuwise.predict.step.times import SATURATION_DOUBLINGS, StepTimes, stragglers
 from gpuwise.workload.strategy import Strategy
 
 LLAMA = find_model("llama-3.1-8b")
@@ -85,6 +85,14 @@ def test_overlap_switched_off_costs_time() -> None:
     assert step(tp.with_(overlap_tp=False)).step_s.item() > step(tp).step_s.item()
     dp = Strategy(dp=8, sharding="zero1")
     assert step(dp.with_(overlap_dp=False)).step_s.item() > step(dp).step_s.item()
+
+
+def test_stragglers_saturate_and_follow_the_network_to_the_first_power() -> None:
+    doublings = np.arange(0.0, 14.0)
+    waiting = stragglers(doublings, 50e9)
+    assert waiting[0] == 0.0 and waiting.max() < SATURATION_DOUBLINGS
+    assert (np.diff(waiting) > 0).all() and (np.diff(waiting, 2) < 0).all()
+    assert stragglers(doublings, 25e9) == pytest.approx(2 * waiting)
 
 
 def test_an_older_release_is_slower_on_a_new_device_only() -> None:

@@ -56,7 +56,7 @@ class StackCosts:
     contention: float
     """Share of the hidden communication time by which it slows the compute it hides behind (shared SMs and memory)."""
     straggler: float
-    """Extra share of the step per doubling of the number of systems."""
+    """Extra share of the step per doubling of the number of systems, while they are few (``times.stragglers``)."""
     gain_per_year: float
     """Share by which a later release shortens the passes, per year between ``first_release`` and ``last_release``, while
     the accelerator is new: kernels for it improve until ``MATURE_YEARS`` after its year."""
