@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -124,26 +126,30 @@ def top(
 
 
 def _run(options: TopOptions) -> int:
-    from gpuwise.cli.top.watch import open_sinks, open_source
+    from gpuwise.cli.top.watch import open_sinks, open_source, stop_on_signals
     from gpuwise.machine.telemetry.tap import Tap
 
     on_screen = _wants_screen(options)
-    sinks = open_sinks(options, quiet=on_screen)
-    try:
-        source = Tap(open_source(options), sinks)
-    except BaseException:
-        for sink in sinks:
-            sink.close()
-        raise
-    try:
-        if on_screen:
-            code = _screen(source, options)
-        elif options.once or not (options.json or options.works_alone):
-            code = _once(source, options)
-        else:
-            code = _watch(source, options)
-    finally:
-        source.close()
+    once = options.once or not (options.json or options.works_alone)
+    stop = threading.Event()
+    # signals are caught before a sink serves or writes anything: whoever sees the first line may end the watch at once
+    with nullcontext() if on_screen or once else stop_on_signals(stop):
+        sinks = open_sinks(options, quiet=on_screen)
+        try:
+            source = Tap(open_source(options), sinks)
+        except BaseException:
+            for sink in sinks:
+                sink.close()
+            raise
+        try:
+            if on_screen:
+                code = _screen(source, options)
+            elif once:
+                code = _once(source, options)
+            else:
+                code = _watch(source, options, stop)
+        finally:
+            source.close()
     for notice in source.final_notices():
         sys.stderr.write(f"{notice}\n")
         code = code or 1
@@ -180,14 +186,14 @@ def _once(source: Tap, options: TopOptions) -> int:
     return _verdict(frame, causes, options)
 
 
-def _watch(source: Tap, options: TopOptions) -> int:
+def _watch(source: Tap, options: TopOptions, stop: threading.Event) -> int:
     from gpuwise.cli.top.watch import FAULT_EXIT, watch
 
     for sink in source.sinks:
         if (address := getattr(sink, "address", None)) is not None:
             sys.stderr.write(f"metrics at {address}\n")
-    frame, fault = watch(source, options)
-    if frame is None or not frame.cards:
+    frame, fault = watch(source, options, stop)
+    if not frame.cards:
         return _no_cards()
     return FAULT_EXIT if options.fail_on_fault and fault else 0
 

@@ -101,29 +101,33 @@ def last_frame(tap: Tap, inner: Source) -> Frame:
     return frame
 
 
-def watch(source: Tap, options: TopOptions) -> tuple[Frame | None, bool]:
-    """Refresh at a steady pace until the end; the last frame, and whether a fault was named in any."""
-    replayed = is_recording(source.source)
-    stop, began_s = threading.Event(), time.monotonic()
-    frame, fault, n, told = None, False, 0, ()
-    with _stopping(stop):
-        while not stop.is_set():
-            frame = source.refresh()
-            causes = source.causes(frame)
-            n += 1
-            fault = fault or any(c.severity is Severity.FAULT for c in causes)
-            if options.json:
-                from gpuwise.cli.out import print_json
+def watch(source: Tap, options: TopOptions, stop: threading.Event) -> tuple[Frame, bool]:
+    """Refresh at a steady pace until the end or until ``stop`` is set, once at least.
 
-                print_json(document(frame, causes, options, source.notices))
-                sys.stdout.flush()
-            told = _tell(source.notices, told, replayed)
-            if (options.count is not None and n >= options.count) or _finished(source, replayed):
-                break
-            if options.duration_s is not None and time.monotonic() - began_s + options.interval_s > options.duration_s:
-                break
-            if not replayed:
-                _pause(stop, began_s, options.interval_s)
+    The last frame, and whether a fault was named in any.
+    """
+    replayed = is_recording(source.source)
+    began_s = time.monotonic()
+    fault, n, told = False, 0, ()
+    while True:
+        frame = source.refresh()
+        causes = source.causes(frame)
+        n += 1
+        fault = fault or any(c.severity is Severity.FAULT for c in causes)
+        if options.json:
+            from gpuwise.cli.out import print_json
+
+            print_json(document(frame, causes, options, source.notices))
+            sys.stdout.flush()
+        told = _tell(source.notices, told, replayed)
+        if (options.count is not None and n >= options.count) or _finished(source, replayed):
+            break
+        if options.duration_s is not None and time.monotonic() - began_s + options.interval_s > options.duration_s:
+            break
+        if not replayed:
+            _pause(stop, began_s, options.interval_s)
+        if stop.is_set():
+            break
     return frame, fault
 
 
@@ -158,8 +162,8 @@ def _kind(notice: str) -> str:
 
 
 @contextmanager
-def _stopping(stop: threading.Event) -> Generator[None, None, None]:
-    """Ctrl-C, and what systemd and a closed terminal send, end the watch between two frames: files are finished."""
+def stop_on_signals(stop: threading.Event) -> Generator[None, None, None]:
+    """Set ``stop`` on Ctrl-C and on what systemd and a closed terminal send: files are finished before the end."""
     names = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)]
     if threading.current_thread() is not threading.main_thread():
         yield
