@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.llm_training.rows import LlmRow, read_rows
+from gpuwise.calibrate.llm_training.widths import Residuals, left_out_coverage, spreads
 from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError
@@ -27,6 +28,7 @@ from gpuwise.predict.step.costs import PointCosts, point_costs
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.predict.step.stack_costs import EXPERTS, StackCosts, find_stack_costs
 from gpuwise.predict.step.times import step_times
+from gpuwise.predict.step.training import kernel_spread, spread
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
@@ -127,7 +129,8 @@ def score(folder: Path, all_check: bool) -> Scores | None:
     for group in groups:
         sc = find_stack_costs(group.columns.base.stack, group.architecture.moe is not None)
         predicted[list(group.rows)] = group.step_s(sc)
-        sigma[list(group.rows)] = [sc.spread(rows[i].n_accelerators / group.system.count) for i in group.rows]
+        for i, at in zip(group.rows, group.point_index, strict=True):
+            sigma[i], _ = spread(sc, group.costs, int(at), rows[i].n_accelerators / group.system.count)
     split = ["check" if all_check or is_check(r) else "fit" for r in rows]
     return Scores(
         source=[_label(r) for r in rows],
@@ -216,10 +219,6 @@ BORROWED = {"eager": "eager-fsdp", "compiled": "compiled-fsdp"}
 operation are timed as one's own code is and need none of them (``StackCosts.as_timed``)."""
 UNSEEN_SPREAD = 0.25
 """Least spread of a borrowed stack: between two stacks of one family here (a judgement, about their difference)."""
-FEW = 10
-"""Check rows below which a spread is taken from all rows."""
-LEAST_SPREAD = 0.03
-"""Replicates of a whole step differ by 2-8 % between machines and releases; no spread is narrower."""
 PRIOR_WEIGHT = 0.05
 FIRM = {
     "communication_slowdown": 0.6,
@@ -237,7 +236,7 @@ FIRM = {
 def fit_stack(stack: str, rows: Sequence[LlmRow], groups: Sequence[Group]) -> tuple[StackCosts, dict[str, float]]:
     """Least squares on log(predicted / measured) of the stack's fit rows; a source weighs as the root of its rows.
 
-    Returns the costs, with ``log_sigma`` from the rows kept from the fit, and the errors of both parts.
+    Returns the costs and the errors of both parts; the spreads are those of all stacks together (:mod:`widths`).
     """
     mine = [g for g in groups if profile_of(g) == stack]
     names = list(BOUNDS)
@@ -279,8 +278,7 @@ def fit_stack(stack: str, rows: Sequence[LlmRow], groups: Sequence[Group]) -> tu
         best = tried if best is None or tried.cost < best.cost else best
     assert best is not None
     sc = costs_of(best.x)
-    report, one, many = _errors(sc, mine, rows)
-    return replace(sc, log_sigma=one, log_sigma_many=many), report
+    return sc, _errors(sc, mine, rows)
 
 
 def profile_of(group: Group) -> str:
@@ -288,10 +286,8 @@ def profile_of(group: Group) -> str:
     return group.columns.base.stack + (EXPERTS if group.architecture.moe is not None else "")
 
 
-def _errors(sc: StackCosts, groups: Sequence[Group], rows: Sequence[LlmRow]) -> tuple[dict[str, float], float, float]:
-    """Errors by source and part; the spreads on one system and on several, from the rows kept from the fit if any."""
-    from gpuwise.calibrate.validation import log_sigma_of
-
+def _errors(sc: StackCosts, groups: Sequence[Group], rows: Sequence[LlmRow]) -> dict[str, float]:
+    """Errors by source and part."""
     ratio = {i: float(t / rows[i].step_time_s) for g in groups for i, t in zip(g.rows, g.step_s(sc), strict=True)}
     report: dict[str, float] = {}
     for source in sorted({rows[i].source for i in ratio}):
@@ -299,14 +295,7 @@ def _errors(sc: StackCosts, groups: Sequence[Group], rows: Sequence[LlmRow]) -> 
             values = [abs(v - 1) for i, v in ratio.items() if rows[i].source == source and is_check(rows[i]) == (part == "check")]
             if values:
                 report[f"{source} {part} mape ({len(values)} rows)"] = round(float(np.mean(values)), 4)
-    systems = {i: rows[i].n_accelerators / g.system.count for g in groups for i in g.rows}
-    spreads: list[float] = []
-    for several in (False, True):
-        mine = [i for i in ratio if (systems[i] > 1) == several] or list(ratio)
-        check = [ratio[i] for i in mine if is_check(rows[i])]
-        kept = np.array(check if len(check) >= FEW else [ratio[i] for i in mine])
-        spreads.append(max(log_sigma_of(np.ones_like(kept), kept), LEAST_SPREAD))
-    return report, spreads[0], spreads[1]
+    return report
 
 
 def fit_accelerator(accelerator_id: str, costs: dict[str, StackCosts], rows: Sequence[LlmRow], groups: Sequence[Group]) -> float:
@@ -370,8 +359,44 @@ def fit(folder: Path, stacks: Sequence[str] | None = None) -> dict[str, dict[str
         further = fit_accelerator(accelerator_id, fitted, rows, groups) if fitted else 1.0
         factor = round(in_force.get(accelerator_id, 1.0) * further, 3)
         document["matmul_slowdown_by_accelerator"] |= dict.fromkeys(same, factor)
-    write("stacks", with_borrowed(document))
+    write("stacks", with_spreads(with_borrowed(document), rows, groups))
     return reports
+
+
+def refit_spreads(folder: Path) -> None:
+    """Write the stacks' spreads anew from the rows under ``folder``; every other coefficient stays."""
+    from gpuwise.calibrate.coefficient_files import write
+    from gpuwise.predict.coefficients import load_json
+
+    rows = read_rows(folder)
+    assert rows is not None
+    write("stacks", with_spreads(load_json("stacks"), rows, build_groups(rows)[0]))
+
+
+def with_spreads(document: dict[str, Any], rows: Sequence[LlmRow], groups: Sequence[Group]) -> dict[str, Any]:
+    """``document`` with the spreads of its stacks; those without a run of their own have their relative's, or more."""
+    stacks = {name: dict(costs) for name, costs in document["stacks"].items()}
+    measured, predicted, kernel, check, cell, model = [], [], [], [], [], []
+    for group in groups:
+        stack = profile_of(group)
+        if stack in stacks:
+            predicted += list(group.step_s(StackCosts(**stacks[stack])))
+            kernel += [kernel_spread(group.costs, int(at)) for at in group.point_index]
+            runs = [rows[i] for i in group.rows]
+            measured += [run.step_time_s for run in runs]
+            check += [is_check(run) for run in runs]
+            cell += [(stack, run.n_accelerators > group.system.count) for run in runs]
+            model += [(run.source, run.model, run.gpu) for run in runs]
+    log_ratio = np.log(np.array(measured) / np.array(predicted))
+    residuals = Residuals(log_ratio, np.array(kernel), np.array(check), cell, model)
+    for (stack, several), width in spreads(residuals).items():
+        stacks[stack]["log_sigma_many" if several else "log_sigma"] = round(width, 5)
+    for stack, near in BORROWED.items():
+        for key in ("log_sigma", "log_sigma_many"):
+            stacks[stack][key] = max(UNSEEN_SPREAD, stacks[near][key])
+    left_out = f"{left_out_coverage(residuals):.1%} of rows inside 80 % intervals found without their model"
+    provenance = {**document["provenance"], "spreads": left_out}
+    return {**document, "stacks": stacks, "provenance": provenance}
 
 
 def with_borrowed(document: dict[str, Any]) -> dict[str, Any]:

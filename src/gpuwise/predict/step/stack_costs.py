@@ -22,8 +22,8 @@ class StackCosts:
     """Slowdowns multiply kernel seconds (1.0: as measured alone); overlaps are the share of a transfer hidden when there
     is enough work to hide it behind; times are per event.
 
-    ``log_sigma`` is the spread of log(measured / predicted) on rows kept from the fit, ``log_sigma_many`` that of the
-    runs on several systems.
+    ``log_sigma`` is the spread of log(measured / predicted) of a model that took no part in the fit, beyond what its kernels'
+    spread explains (``calibrate.llm_training.widths``), ``log_sigma_many`` that of the runs on several systems.
     """
 
     launch_s: float

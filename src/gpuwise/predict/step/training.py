@@ -191,15 +191,14 @@ def _replayed(
 
 
 def spread(sc: StackCosts, costs: PointCosts, at: int, n_systems: float) -> tuple[float, Basis]:
-    """Standard deviation of log(measured / predicted) of a step, and its basis.
+    """Standard deviation of log(measured / predicted) of a step, and its basis: the stack's and, on top, the kernels'."""
+    return math.hypot(sc.spread(n_systems), kernel_spread(costs, at)), weakest(sc.basis, costs.basis)
 
-    The stack's residuals were taken on devices whose kernels were fitted, so they contain the kernels' own;
-    on a device that was not, the kernels' spread comes on top.
-    """
-    kernel = float(costs.log_sigma[at])
-    seen = costs.basis in ("measured", "fitted")
-    stack = sc.spread(n_systems)
-    return (stack if seen else math.hypot(stack, kernel)), weakest(sc.basis, costs.basis)
+
+def kernel_spread(costs: PointCosts, at: int) -> float:
+    """What the kernels of point ``at`` add to the spread of a stack: nothing on a device whose kernels were fitted, for its
+    runs showed the kernels' errors with the stack's own."""
+    return 0.0 if costs.basis in ("measured", "fitted") else float(costs.log_sigma[at])
 
 
 def _flop_run(strategy: Strategy, costs: PointCosts, at: int) -> float:
