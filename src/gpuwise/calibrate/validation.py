@@ -141,3 +141,10 @@ def log_sigma_of(measured: F64, predicted: F64) -> float:
     ratio = np.abs(np.log(measured / predicted))
     ratio = ratio[np.isfinite(ratio)]
     return float(np.quantile(ratio, 0.8) / Z80) if ratio.size else math.nan
+
+
+def weighted_quantile(values: F64, weights: F64, level: float) -> float:
+    """The least value at or below which ``level`` of the weight lies."""
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order]) / weights.sum()
+    return float(values[order][np.searchsorted(reached, level - 1e-12)])

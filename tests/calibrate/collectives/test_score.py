@@ -15,6 +15,7 @@ from gpuwise.calibrate.collectives.systems import BOXES, system_of
 from gpuwise.errors import InputError
 from gpuwise.predict.comm.collectives import curve
 from gpuwise.predict.comm.fabric import MEASURED_SIZES, shipped
+from gpuwise.predict.estimate import Z80
 
 pyarrow = pytest.importorskip("pyarrow")
 
@@ -124,3 +125,11 @@ def test_every_described_box_can_be_built(box: str):
     system = system_of(box)
     assert system.link_bytes_per_s > 0
     assert curve(system, "all_reduce", 2, 2).time_s(1e6) > 0
+
+
+def test_a_machine_with_many_rows_does_not_decide_the_interval_alone() -> None:
+    """Four hundred sizes swept on one good machine, one on each of a hundred others that are 10 % off."""
+    log_ratio = np.concatenate([np.full(400, 1e-3), np.full(100, 0.1)])
+    machine = np.array(["swept"] * 400 + [f"other {i}" for i in range(100)])
+    assert collectives._machine_sigma(log_ratio, machine) == pytest.approx(0.1 / Z80)
+    assert collectives._machine_sigma(log_ratio, np.array(["one"] * 500)) == pytest.approx(1e-3 / Z80)

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpuwise.calibrate.llm_training.widths import LEAST_SPREAD, Residuals, left_out_coverage, spreads, weighted_quantile
+from gpuwise.calibrate.llm_training.widths import LEAST_SPREAD, Residuals, left_out_coverage, spreads
+from gpuwise.calibrate.validation import weighted_quantile
 
 
 def _runs(between: float, models: int, rows: int, *, stack: str = "eager", seed: int = 0, check: bool = True) -> Residuals:

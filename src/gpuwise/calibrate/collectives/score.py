@@ -14,13 +14,16 @@ from gpuwise.calibrate.collectives import fit as fits
 from gpuwise.calibrate.collectives import published
 from gpuwise.calibrate.collectives.rows import Rows, read_rows
 from gpuwise.calibrate.collectives.systems import system_of
-from gpuwise.calibrate.validation import F64, Scores, log_sigma_of
+from gpuwise.calibrate.validation import F64, Scores, log_sigma_of, weighted_quantile
 from gpuwise.errors import InputError, UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.predict.comm.collectives import CollectiveCurve, Group, build_curve, host_call_s
 from gpuwise.predict.comm.fabric import Coefficients, Fabric, bus_factor, shipped
+from gpuwise.predict.estimate import Z80
 from gpuwise.units import MIB
 
+OTHER_MACHINES = ("vtrain A100", "vidur all_reduce", "ml-engineering")
+"""Sources that nothing is fitted on, of machines that differ from the fitted ones in host, release and clock."""
 SIZE_EDGES = (2.0**16, 2.0**23)
 """Payloads that part the small, middle and large residuals."""
 
@@ -212,15 +215,14 @@ def _copy_fraction(kept: Rows) -> float:
 def _sigmas(rows: Rows, kept: Rows, c: Coefficients) -> dict[str, Any]:
     """Log residuals by class and library.
 
-    A user's box is another box than the measured one, so the residuals are pooled: sweeps kept from the fit,
-    B200 and GB200 left out of it, and vTrain's A100 box, which nothing was fitted on.
+    A user's box is another box than the measured one, so the residuals are pooled over machines, each weighing as the root of its
+    rows: sweeps kept from the fit, B200 and GB200 left out of it, and the machines nothing was fitted on.
     """
-    own = _residuals(rows.where(rows.is_check), c)
+    own = _residuals(rows.where(rows.is_check & ~np.isin(rows.source, OTHER_MACHINES)), c)
     boxes = _left_out(rows, kept, c)
-    vtrain = rows.where(rows.source == "vtrain A100")
-    thin = np.arange(len(vtrain)) % 16 == 0
-    other = _residuals(vtrain.where(thin), c)
-    size, ratio, cls, lib = (np.concatenate(x) for x in zip(own, boxes, other, strict=True))
+    one_system = rows.ranks_per_system == rows.group_size
+    other = _residuals(rows.where(np.isin(rows.source, OTHER_MACHINES) & one_system), c)
+    size, ratio, cls, lib, machine = (np.concatenate(x) for x in zip(own, boxes, other, strict=True))
     away = np.arange(len(size)) >= len(own[0])
     out: dict[str, Any] = {}
     for name in fits.CLASSES:
@@ -229,7 +231,7 @@ def _sigmas(rows: Rows, kept: Rows, c: Coefficients) -> dict[str, Any]:
             elsewhere = away if library == "nccl" or name == "nvlink5" else np.zeros_like(away)
             mask = (lib == library) & ((cls == name) | elsewhere)
             if mask.sum() >= 20:
-                found = _by_size(size[mask], ratio[mask])
+                found = _by_size(size[mask], ratio[mask], machine[mask])
                 # Engines hand large payloads to NCCL, and their few sweeps are of one box: not surer than
                 # NCCL.
                 least = out.get(f"{name}.nccl", found)
@@ -239,7 +241,8 @@ def _sigmas(rows: Rows, kept: Rows, c: Coefficients) -> dict[str, Any]:
     out["network"] = [log_sigma_of(np.exp(log_ratio), np.ones(1))] * 3
     pairs = np.isin(rows.box, ("l40s peer", "a100_pairwise_nvlink", "h100_pairwise_nvlink")) & (rows.group_size > 2)
     peer = rows.where(pairs & ~rows.eager & (rows.op == "all_reduce") & (rows.payload_bytes >= 2**20))
-    out["pcie"] = [log_sigma_of(peer.seconds, predict(peer, c)[0])] * 3
+    size, ratio, _, _, machine = _residuals(peer, c)
+    out["pcie"] = [_machine_sigma(ratio, machine)] * 3
     out["other"] = out["pcie"]
     out["generation"] = _across_generations(rows.where(rows.is_check), c)
     return out
@@ -247,7 +250,7 @@ def _sigmas(rows: Rows, kept: Rows, c: Coefficients) -> dict[str, Any]:
 
 def _across_generations(check: Rows, c: Coefficients) -> list[float]:
     """Log sigma of an NVLink generation's NCCL rows by a neighbour's curves, scaled to the link."""
-    sizes, ratios = [], []
+    sizes, ratios, machines = [], [], []
     neighbours = {"nvlink4": ("nvlink3", "nvlink5"), "nvlink5": ("nvlink4",), "nvlink3": ("nvlink4",)}
     for borrower, lender in ((b, one) for b, some in neighbours.items() for one in some):
         lent = {
@@ -260,38 +263,38 @@ def _across_generations(check: Rows, c: Coefficients) -> list[float]:
         rows = check.where(np.isin(check.box, fits.CLASSES[borrower][0]) & (check.source == "aiconfigurator nccl"))
         sizes.append(rows.payload_bytes)
         ratios.append(np.log(rows.seconds / predict(rows, trial)[0]))
-    return _by_size(np.concatenate(sizes), np.concatenate(ratios))
+        machines.append(rows.box)
+    return _by_size(np.concatenate(sizes), np.concatenate(ratios), np.concatenate(machines))
 
 
-def _by_size(sizes: F64, log_ratio: F64) -> list[float]:
+def _by_size(sizes: F64, log_ratio: F64, machine: Any) -> list[float]:
+    """Sigma of the small, middle and large payloads; of all together where one has fewer than five rows."""
     part = np.digitize(sizes, SIZE_EDGES)
-    one = np.ones(1)
-    return [
-        max(
-            0.01,
-            log_sigma_of(np.exp(log_ratio[part == k]), one) if (part == k).sum() >= 5 else log_sigma_of(np.exp(log_ratio), one),
-        )
-        for k in range(3)
-    ]
+    parts = [part == k if (part == k).sum() >= 5 else np.full(len(part), True) for k in range(3)]
+    return [max(0.01, _machine_sigma(log_ratio[mask], machine[mask])) for mask in parts]
 
 
-def _residuals(rows: Rows, c: Coefficients) -> tuple[F64, F64, Any, Any]:
-    """(payload, log(measured / predicted), class, library) of device-time rows."""
-    # Vidur's and ml-engineering's clocks include the host; they only check.
-    clean = np.array([str(x).startswith(("aiconfigurator", "vtrain")) for x in rows.source], dtype=bool)
-    rows = rows.where(~rows.eager & clean)
+def _machine_sigma(log_ratio: F64, machine: Any) -> float:
+    """The width that covers 80 % of the rows when every machine weighs as the root of its rows."""
+    _, index, count = np.unique(machine.astype(str), return_inverse=True, return_counts=True)
+    return weighted_quantile(np.abs(log_ratio), count[index] ** -0.5, 0.8) / Z80
+
+
+def _residuals(rows: Rows, c: Coefficients) -> tuple[F64, F64, Any, Any, Any]:
+    """(payload, log(measured / predicted), class, library, machine) of rows without the copies of eager calls."""
+    rows = rows.where(~rows.eager)
     predicted, _, reason = predict(rows, c)
     ok = np.array([not r for r in reason])
     rows, predicted = rows.where(ok), predicted[ok]
     cls = np.array([_class_of(b) for b in rows.box], dtype=object)
-    return rows.payload_bytes, np.log(rows.seconds / predicted), cls, rows.library
+    return rows.payload_bytes, np.log(rows.seconds / predicted), cls, rows.library, rows.box
 
 
 def _class_of(box: str) -> str:
     return next((name for name, (boxes, _, _) in fits.CLASSES.items() if box in boxes), "pcie")
 
 
-def _left_out(rows: Rows, kept: Rows, c: Coefficients) -> tuple[F64, F64, Any, Any]:
+def _left_out(rows: Rows, kept: Rows, c: Coefficients) -> tuple[F64, F64, Any, Any, Any]:
     """Residuals of B200 predicted without B200 and of GB200 without GB200: a new accelerator on a known
     link."""
     parts = []
@@ -302,15 +305,26 @@ def _left_out(rows: Rows, kept: Rows, c: Coefficients) -> tuple[F64, F64, Any, A
 
 
 def _errors(rows: Rows, kept: Rows, c: Coefficients) -> dict[str, Any]:
-    check = rows.where(rows.is_check)
-    _, ratio, cls, lib = _residuals(check, c)
+    # Vidur's and ml-engineering's clocks include the host
+    clean = np.array([str(x).startswith(("aiconfigurator", "vtrain")) for x in rows.source], dtype=bool)
+    _, ratio, cls, lib, _ = _residuals(rows.where(rows.is_check & clean), c)
     mape = {
         f"check {name} {which}": float(np.mean(np.abs(np.exp(-ratio[mask]) - 1)))
         for name in sorted(set(cls))
         for which, own in (("nccl", lib == "nccl"), ("engine", lib != "nccl"))
         if (mask := (cls == name) & own).any()
     }
-    _, ratio, _, lib = _left_out(rows, kept, c)
+    _, ratio, _, lib, _ = _left_out(rows, kept, c)
     mape["B200 and GB200 without themselves, nccl"] = float(np.mean(np.abs(np.exp(-ratio[lib == "nccl"]) - 1)))
     mape["B200 and GB200 without themselves, engine"] = float(np.mean(np.abs(np.exp(-ratio[lib != "nccl"]) - 1)))
     return mape
+
+
+def refit_widths(folder: Path) -> None:
+    """Write the intervals anew from the rows of ``folder``; every other coefficient stays."""
+    rows = read_rows(folder)
+    if rows is None:
+        raise InputError(f"no collective tables in {folder}", hint="give the folder with ops/collectives.parquet")
+    c = shipped()
+    c.constants["log_sigma"] = fits.rounded(_sigmas(rows, rows.where(~rows.is_check), c), 3)
+    coefficient_files.write("collectives", c.constants, dict(c.tables))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate.validation import weighted_quantile
 from gpuwise.predict.estimate import Z80
 from gpuwise.predict.step.stack_costs import EXPERTS
 
@@ -80,13 +81,6 @@ def left_out_coverage(residuals: Residuals) -> float:
         for i in [i for i, m in enumerate(residuals.model) if m == model]:
             spread[i] = found.get(residuals.cell[i], widest)
     return float(residuals.inside(spread).mean())
-
-
-def weighted_quantile(values: F64, weights: F64, level: float) -> float:
-    """The least value at or below which ``level`` of the weight lies."""
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[order]) / weights.sum()
-    return float(values[order][np.searchsorted(reached, level - 1e-12)])
 
 
 def _weights(residuals: Residuals) -> F64:
