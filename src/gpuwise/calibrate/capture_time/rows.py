@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -122,18 +122,60 @@ def is_check(stem: str) -> bool:
     return hashlib.sha256(family_of_network(stem).encode()).digest()[0] % 3 == 0
 
 
-def read_rows(folder: Path, networks: Iterable[str]) -> Rows | None:
-    """Rows of ``networks`` under AMP on GPUs; None when the table is not there."""
+def named_networks(folder: Path, first: Sequence[str], most: int) -> tuple[str, ...]:
+    """Up to ``most`` networks that the table names and timm has: those of ``first``, then of every family the one with most
+    rows, then its next, so that a table that names none of ``first`` is scored too. Empty when the table is not there."""
+    table = _table(folder)
+    if table is None:
+        return ()
+    c, stems = table
+    rows = Counter(str(s) for s in stems[_usable(c, stems)])
+    chosen = [n for n in first if n in rows][:most]
+    families: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(rows, key=lambda n: (-rows[n], n)):
+        if name not in chosen:
+            families[family_of_network(name)].append(name)
+    turns = sorted((turn, -rows[n], n) for of_family in families.values() for turn, n in enumerate(of_family))
+    for _, _, name in turns:
+        if len(chosen) >= most:
+            break
+        if _in_timm(name):
+            chosen.append(name)
+    return tuple(chosen)
+
+
+def _in_timm(network: str) -> bool:
+    from gpuwise.calibrate.networks.support import timm_name
+
+    try:
+        timm_name(network)
+    except GpuwiseError:
+        return False
+    return True
+
+
+def _table(folder: Path) -> tuple[dict[str, NDArray[Any]], NDArray[Any]] | None:
+    """The table's columns and the name of each row's network without its weights."""
     text = dict.fromkeys(("gpu", "precision", "layout", "compile", "mode", "model", "pt"), "str")
     numbers = dict.fromkeys(("step_time_ms", "batch_size", "img_size"), "float")
     c = read_columns(folder / TABLE, {**text, **numbers})
-    if c is None:
+    return None if c is None else (c, np.array([stem_of(m) for m in c["model"]], dtype=object))
+
+
+def _usable(c: dict[str, NDArray[Any]], stems: NDArray[Any]) -> NDArray[np.bool_]:
+    """Rows under AMP with a time, a batch and a size of images, of networks that are measured as they are built."""
+    usable = np.array([not str(s).startswith(REPARAMETRISED) for s in stems], dtype=bool)
+    usable &= np.isin(c["precision"], ["amp", "amp_bf16"]) & np.isfinite(c["step_time_ms"])
+    return usable & (c["step_time_ms"] > 0) & (c["batch_size"] > 0) & (c["img_size"] > 0)
+
+
+def read_rows(folder: Path, networks: Iterable[str]) -> Rows | None:
+    """Rows of ``networks`` under AMP on GPUs; None when the table is not there."""
+    table = _table(folder)
+    if table is None:
         return None
-    wanted, stems = set(networks), np.array([stem_of(m) for m in c["model"]], dtype=object)
-    usable = np.array([s in wanted and not s.startswith(REPARAMETRISED) for s in stems]) & np.isin(
-        c["precision"], ["amp", "amp_bf16"]
-    )
-    usable &= np.isfinite(c["step_time_ms"]) & (c["step_time_ms"] > 0) & (c["batch_size"] > 0) & (c["img_size"] > 0)
+    c, stems = table
+    usable = _usable(c, stems) & np.isin(stems.astype(str), list(networks))
     accelerators = _accelerators({str(g) for g in c["gpu"][usable]})
     usable &= np.isin(c["gpu"], list(accelerators))
     at = np.flatnonzero(usable)

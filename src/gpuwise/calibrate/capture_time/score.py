@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.capture_time.rows import NETWORKS, SAMPLE, Key, Rows, capture_of, read_rows
+from gpuwise.calibrate.capture_time.rows import NETWORKS, SAMPLE, Key, Rows, capture_of, named_networks, read_rows
 from gpuwise.calibrate.capture_time.sources import roofline_s, score_sources
 from gpuwise.calibrate.score_tables import constant_efficiency, joined
 from gpuwise.calibrate.validation import Scores
@@ -47,7 +47,8 @@ def score(folder: Path, all_check: bool) -> Scores | None:
 
 
 def _score_timm(folder: Path, all_check: bool) -> Scores | None:
-    rows = read_rows(folder, NETWORKS if all_check else SAMPLE)
+    first = NETWORKS if all_check else SAMPLE
+    rows = read_rows(folder, named_networks(folder, first, len(first)))
     if rows is None:
         return None
     captures: dict[Key, Capture] = {}
