@@ -40,7 +40,7 @@ CHANGES = {
     "compile": Change("compile"),
 }
 UNFINISHED = {
-    *(("memory", name) for name in ("lora", "precision")),
+    ("memory", "lora"),
     ("time", "lora"),
 }
 """Effects that differ yet: the list of work."""

@@ -23,10 +23,6 @@ from gpuwise.workload.transformer.parameters import count_parameters
 STACKS = {"eager": "eager", "compiled": "compiled"}
 RECOMPUTES: dict[str, tuple[Change, ...]] = {"none": (), "full": (Change("checkpointing"),)}
 MEMORY, TIME = 0.05, 0.10
-UNFINISHED: dict[str, tuple[str, ...]] = {
-    "memory": ("qwen3-30b-a3b full eager",),
-}
-"""What the two front ends do not agree on yet, by test: the list of work."""
 
 
 @lru_cache(maxsize=256)
@@ -36,16 +32,12 @@ def step_of(model: str, gpu: str, recompute: str, stack: str) -> StepEstimate:
     return measure(capture, find_cluster(gpu).accelerator, compiled=stack == "compiled")
 
 
-def cases(test: str, *axes: tuple[str, ...]) -> list[object]:
-    """Every model along ``axes``, those in :data:`UNFINISHED` marked."""
+def cases(*axes: tuple[str, ...]) -> list[object]:
+    """Every model along ``axes``."""
     names = [m.id for m in MODELS]
     for axis in axes:
         names = [f"{name} {word}" for name in names for word in axis]
-    unfinished = pytest.mark.xfail(strict=True, reason="the two front ends do not agree on it yet")
-    return [
-        pytest.param(*name.split(" "), id=name.replace(" ", "-"), marks=unfinished if name in UNFINISHED.get(test, ()) else ())
-        for name in names
-    ]
+    return [pytest.param(*name.split(" "), id=name.replace(" ", "-")) for name in names]
 
 
 def off(values: dict[str, float], tolerance: float) -> dict[str, float]:
@@ -53,12 +45,12 @@ def off(values: dict[str, float], tolerance: float) -> dict[str, float]:
     return {name: round(ratio, 3) for name, ratio in values.items() if not 1 / (1 + tolerance) <= ratio <= 1 + tolerance}
 
 
-@pytest.mark.parametrize("model", cases("parameters"))
+@pytest.mark.parametrize("model", cases())
 def test_parameters(model: str) -> None:
     assert captured(model).parameter_count == count_parameters(architecture(BY_ID[model])).total
 
 
-@pytest.mark.parametrize(("model", "recompute"), cases("flop", tuple(RECOMPUTES)))
+@pytest.mark.parametrize(("model", "recompute"), cases(tuple(RECOMPUTES)))
 def test_flop(model: str, recompute: str) -> None:
     one = analytic(BY_ID[model], GPUS[0], recompute=recompute)
     peak = find_cluster(GPUS[0]).accelerator.peak("bf16")
@@ -67,7 +59,7 @@ def test_flop(model: str, recompute: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("model", "recompute", "stack"), cases("memory", tuple(RECOMPUTES), tuple(STACKS)))
+@pytest.mark.parametrize(("model", "recompute", "stack"), cases(tuple(RECOMPUTES), tuple(STACKS)))
 def test_memory(model: str, recompute: str, stack: str) -> None:
     ratios: dict[str, float] = {}
     for gpu in GPUS:
@@ -77,7 +69,7 @@ def test_memory(model: str, recompute: str, stack: str) -> None:
     assert off(ratios, MEMORY) == {}
 
 
-@pytest.mark.parametrize(("model", "recompute", "stack"), cases("time", tuple(RECOMPUTES), tuple(STACKS)))
+@pytest.mark.parametrize(("model", "recompute", "stack"), cases(tuple(RECOMPUTES), tuple(STACKS)))
 def test_time(model: str, recompute: str, stack: str) -> None:
     ratios: dict[str, float] = {}
     for gpu in GPUS:

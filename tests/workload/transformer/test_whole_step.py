@@ -14,6 +14,7 @@ from gpuwise.workload.stack import find_stack
 from gpuwise.workload.step import Phase
 from gpuwise.workload.transformer.parameters import count_parameters
 from gpuwise.workload.transformer.point import Point
+from gpuwise.workload.transformer.tape import Tape, spec
 from gpuwise.workload.transformer.whole_step import N_STEPS, STATES, whole_step
 
 GPT2 = replace(find_model("gpt2"), n_layers=3)
@@ -103,3 +104,29 @@ def test_twice_the_batch_keeps_twice_the_activations() -> None:
     )
     casts = 2 * (count_parameters(LLAMA).total - count_parameters(LLAMA).embedding) + 2 * LLAMA.vocab * LLAMA.hidden
     assert large - small == pytest.approx(small - casts, rel=0.02)
+
+
+def test_states_are_in_the_order_in_which_modules_are_registered() -> None:
+    """Qwen's router stands behind its experts and its norms behind both, whichever runs first."""
+    made = step(EXPERTS, "none", "momentum", autocast=False)
+    first = made.storage_bytes[made.storage_category == int(Category.PARAMETER)]
+    moe, h = EXPERTS.moe, EXPERTS.hidden
+    assert moe is not None
+    sizes = made.storage_bytes[made.storage_category == int(Category.OPTIMIZER)].tolist()
+    assert sorted(sizes) == sorted(n for n in first.tolist() if n)
+    up, down, router = (
+        2 * n for n in (2 * moe.n_experts * moe.expert_ffn * h, moe.n_experts * moe.expert_ffn * h, h * moe.n_experts)
+    )
+    layer = sizes[1 : 1 + (len(sizes) - 3) // EXPERTS.n_layers]
+    assert layer[-5:] == [up, down, router, 2 * h, 2 * h]
+
+
+def test_what_a_frame_binds_lives_until_it_returns() -> None:
+    tape = Tape()
+    with tape.frame():
+        bound, free = (tape.run("zeros", [], [spec((8,), "fp32")])[0] for _ in range(2))
+        tape.bind(bound)
+        tape.run("ones", [], [spec((8,), "fp32")])
+    ends = {storage: op for storage, op, _ in tape.held}
+    assert ends == {bound.storage: 2}
+    assert free.storage not in ends

@@ -171,12 +171,20 @@ def _of_configuration(config: Any, wanted: Wanted) -> Program:
     named = (getattr(config, "architectures", None) or [""])[0]
     cls = getattr(transformers(), named, None)
     with on_device(wanted.device):
-        dtype = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
+        dtype = weights_format(config)
+        if isinstance(dtype, torch.dtype) and dtype != getattr(config, "dtype", None):
+            config = copy.deepcopy(config)
+            config.dtype = dtype
         model = cls._from_config(config) if cls is not None else _auto(config)
         if isinstance(dtype, torch.dtype) and next(model.parameters()).dtype != dtype:
             model = model.to(dtype)
         inputs = wanted.inputs if wanted.inputs is not None else default_tokens(config, wanted)
     return _of_module(model, _replaced(wanted, {"inputs": inputs}), type(model).__name__)
+
+
+def weights_format(config: Any) -> Any:
+    """The format a configuration's weights are built in, if it says so."""
+    return getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
 
 
 def _auto(config: Any) -> Any:

@@ -77,7 +77,7 @@ class Network:
 
     def linear(self, name: str, x: Value, n: int, *, bias: bool = False, weight: Value | None = None) -> Value:
         """[.., K] x [N, K]': the input and the weights cast to the product's format, the result [.., N]."""
-        with self.t.inside(name):
+        with self.t.inside(name, x):
             t, k = self.t, x.shape[-1]
             x = cast(t, x, self.computes)
             w = cast(t, weight if weight is not None else self.weight(n, k), self.computes)
@@ -90,7 +90,7 @@ class Network:
 
     def turned_linear(self, name: str, x: Value, n: int) -> Value:
         """``Conv1D``: the weight is [K, N] and there is a bias."""
-        with self.t.inside(name):
+        with self.t.inside(name, x):
             t, k = self.t, x.shape[-1]
             flat = t.view(x, (_rows(x), k))
             b = cast(t, self.weight(n), self.computes)
@@ -101,7 +101,7 @@ class Network:
     # --- norms ---
 
     def norm(self, name: str, x: Value) -> Value:
-        with self.t.inside(name):
+        with self.t.inside(name, x):
             return self._layer_norm(x) if self.arch.norm == "layer" else self._rms_norm(x)
 
     def _layer_norm(self, x: Value) -> Value:
@@ -125,7 +125,8 @@ class Network:
     def _rms_norm(self, x: Value) -> Value:
         t, form = self.t, x.dtype
         x = cast(t, x, "fp32")
-        made = mul(t, x, rsqrt(t, shifted(t, row_mean(t, power(t, x)))))
+        variance = t.bind(row_mean(t, power(t, x)))
+        made = t.bind(mul(t, x, rsqrt(t, shifted(t, variance))))
         w = self.weight(x.shape[-1])
         if self.arch.norm_in_fp32:  # Gemma: 1 + w
             return cast(t, mul(t, made, shifted(t, cast(t, w, "fp32"))), form)
@@ -135,6 +136,17 @@ class Network:
 
     def attention(self, x: Value, window: int, around: tuple[Value, Value] | None) -> Value:
         """``around``: cosines and sines [1, S, D] of the positions."""
+        with self.t.frame(x):
+            return self._projected(self._attended(x, window, around))
+
+    def _projected(self, attended: Value) -> Value:
+        a = self.arch
+        if a.family in TURNED:
+            return self.turned_linear("out", attended, a.hidden)
+        return self.linear("out", attended, a.hidden, bias=a.attention_out_bias)
+
+    def _attended(self, x: Value, window: int, around: tuple[Value, Value] | None) -> Value:
+        """[B, S, A D] before the output's product."""
         a, t = self.arch, self.t
         b, s = x.shape[0], x.shape[1]
         bias, width = a.qkv_bias, a.head_dim
@@ -147,17 +159,17 @@ class Network:
             k = self._head_norm("k_norm", self.linear("k", x, a.kv_heads * width, bias=bias and a.key_bias), a.kv_heads)
             v = self._by_head(self.linear("v", x, a.kv_heads * width, bias=bias), a.kv_heads)
         if around is not None:
-            cos, sin = (t.view(one, (1, *one.shape), "unsqueeze") for one in around)
-            q, k = self._turned(q, cos, sin), self._turned(k, cos, sin)
+            with t.frame(q, k):
+                cos, sin = (t.view(one, (1, *one.shape), "unsqueeze") for one in around)
+                q, k = self._turned(q, cos, sin), self._turned(k, cos, sin)
+        for one in (q, k, v):
+            t.bind(one)
         masked = 0 < window < s
         if masked and a.heads != a.kv_heads:
             k, v = self._repeated(k), self._repeated(v)
         q, k, v = (cast(t, one, self.computes) for one in (q, k, v))
         made = scores(t, q, k, v, causal=a.kind == "decoder", masked=masked)
-        flat = t.view(t.transposed(made, 1, 2), (b, s, a.heads * width))
-        if a.family in TURNED:
-            return self.turned_linear("out", flat, a.hidden)
-        return self.linear("out", flat, a.hidden, bias=a.attention_out_bias)
+        return t.view(t.transposed(made, 1, 2), (b, s, a.heads * width))
 
     def _by_head(self, x: Value, heads: int) -> Value:
         b, s, wide = x.shape
@@ -175,8 +187,9 @@ class Network:
         """Rotary positions: x cos + rotated(x) sin."""
         t, half = self.t, (*x.shape[:-1], x.shape[-1] // 2)
         plain = mul(t, x, cos)
-        first, second = part(t, x, half), part(t, x, half)
-        turned = concatenated(t, [negated(t, second), first], x.shape)
+        with t.frame():
+            first, second = part(t, x, half), part(t, x, half)
+            turned = concatenated(t, [negated(t, second), first], x.shape)
         return add(t, plain, mul(t, turned, sin))
 
     def _repeated(self, x: Value) -> Value:
@@ -197,7 +210,7 @@ class Network:
 
     def mlp(self, x: Value) -> Value:
         a, t = self.arch, self.t
-        with t.inside("mlp"):
+        with t.inside("mlp", x):
             if a.family in TURNED:
                 return self.turned_linear("down", self._activated(self.turned_linear("up", x, a.ffn)), a.hidden)
             if a.gated_mlp:
@@ -210,7 +223,7 @@ class Network:
     def _activated(self, x: Value) -> Value:
         """GPT-2's gelu is written out (``NewGELUActivation``); the others are one kernel."""
         t = self.t
-        with t.inside("activation"):
+        with t.inside("activation", x):
             if self.arch.activation != "gelu_new":
                 return unary(t, {"silu": "silu", "relu": "relu"}.get(self.arch.activation, "gelu"), x)
             half = scaled(t, x)
@@ -221,35 +234,38 @@ class Network:
     def experts(self, x: Value, moe: Moe) -> Value:
         """Tokens sorted by expert, two grouped products, weighted and added up (``grouped_mm_experts_forward``)."""
         t, h, n = self.t, self.arch.hidden, moe.n_active
-        with t.inside("mlp"):
+        with t.inside("mlp", x):
             flat = t.view(x, (_rows(x), h))
             tokens, routed = flat.shape[0], flat.shape[0] * n
-            shares = self._routed(flat, moe)
+            shares, chosen = self._routed(flat, moe)
             with t.inside("experts"):
-                order = self._sorted(routed, moe.n_experts)
-                taken = gathered(t, flat, order, (routed, h))
-                share = gathered(t, t.view(shares, (routed,)), order, (routed,))
-                up = self._grouped(taken, moe.n_experts, 2 * moe.expert_ffn)
-                gate, value = split(t, up, 2, moe.expert_ffn)
-                inner = mul(t, unary(t, "silu", gate), value)
-                out = self._grouped(inner, moe.n_experts, h)
+                placed, order = self._sorted(t.view(t.bind(chosen), (routed,)))
+                taken = t.bind(gathered(t, flat, each(t, "floor_divide", [order], "i64"), (routed, h)))
+                share = t.bind(gathered(t, t.view(t.bind(shares), (routed,)), order, (routed,)))
+                ends = self._ends(placed, moe.n_experts)
+                up = self._grouped(taken, ends, 2 * moe.expert_ffn)
+                with t.frame(up):
+                    gate, value = split(t, up, 2, moe.expert_ffn)
+                    inner = mul(t, unary(t, "silu", gate), value)
+                out = t.bind(self._grouped(inner, ends, h))
                 weighed = mul(t, out, t.view(share, (routed, 1), "unsqueeze"))
-                for _ in range(2):  # the inverse order
-                    each(t, "floor_divide", [order], "i64")
-                back = gathered(t, weighed, order, (routed, h), unsorted=True)
+                inverse = t.bind(each(t, "floor_divide", [order], "i64"))
+                each(t, "floor_divide", [order], "i64")
+                with t.frame(weighed):
+                    back = t.bind(gathered(t, weighed, inverse, (routed, h), unsorted=True))
                 parts = t.view(back, (tokens, n, h))
                 total = t.run("sum", [parts], [spec((tokens, h), parts.dtype)], overload="dim_IntList", said=(("dim", (1,)),))[0]
                 t.note([parts], [total], lambda g: [g[0] and _spread(t, g[0], parts.shape)])
                 total = cast(t, total, self.computes)
             return t.view(total, x.shape)
 
-    def _routed(self, flat: Value, moe: Moe) -> Value:
-        """Shares [T, n] of the chosen experts."""
+    def _routed(self, flat: Value, moe: Moe) -> tuple[Value, Value]:
+        """Shares [T, n] of the chosen experts, and which they are [T, n]. The caller's variable holds the router's logits."""
         t, tokens = self.t, flat.shape[0]
+        logits = t.bind(self.linear("router", flat, moe.n_experts))
         with t.inside("gate"):
-            logits = self.linear("", flat, moe.n_experts)
             wide = spec((tokens, moe.n_experts), "fp32")
-            shares = t.run("_softmax", [logits], [wide], said=(("dim", -1),))[0]
+            shares = t.bind(t.run("_softmax", [logits], [wide], said=(("dim", -1),))[0])
             t.note(
                 [logits],
                 [shares],
@@ -265,31 +281,33 @@ class Network:
             def gradients(g: list[Value | None]) -> list[Value | None]:
                 if g[0] is None:
                     return [None]
-                one = each(t, "div", [g[0], whole])
                 again = each(t, "div", [each(t, "div", [top[0], whole]), whole])
                 rest = each(t, "mul", [each(t, "neg", [g[0]], overload="default"), again])
+                one = each(t, "div", [g[0], whole])
                 summed_to(t, rest, whole)
                 return [each(t, "add", [one, one])]
 
             t.note([top[0]], [made], gradients, "inputs")
-            return cast(t, made, self.computes) if self.arch.qk_norm else made
+            return (cast(t, made, self.computes) if self.arch.qk_norm else made), top[1]
 
-    def _sorted(self, routed: int, experts: int) -> Value:
-        """The order of the tokens by expert, and where each expert's begin."""
+    def _sorted(self, chosen: Value) -> tuple[Value, Value]:
+        """The chosen experts in order, and the order of the tokens by expert."""
         t = self.t
-        chosen = t.leaf((routed,), "i64")
-        order = t.run("sort", [chosen], [chosen.spec, chosen.spec])[1]
-        each(t, "floor_divide", [order], "i64")
-        small = t.run("_to_copy", [chosen], [spec((routed,), "i32")], said=(("dtype", "i32"),))[0]
-        counts = t.run("histc", [small], [spec((experts,), "i32")])[0]
-        t.run("cumsum", [counts], [counts.spec])
-        return order
+        placed, order = t.run("sort", [chosen], [chosen.spec, chosen.spec])
+        return t.bind(placed), t.bind(order)
 
-    def _grouped(self, x: Value, experts: int, n: int) -> Value:
-        """[routed, K] with each expert's [K, N]."""
+    def _ends(self, placed: Value, n: int) -> Value:
+        """[n] where the rows of each of the sorted experts end."""
+        t = self.t
+        small = t.bind(t.run("_to_copy", [placed], [spec(placed.shape, "i32")], said=(("dtype", "i32"),))[0])
+        counts = t.bind(t.run("histc", [small], [spec((n,), "i32")])[0])
+        return t.bind(t.run("cumsum", [counts], [counts.spec])[0])
+
+    def _grouped(self, x: Value, ends: Value, n: int) -> Value:
+        """[routed, K] with each expert's [K, N]; its rows end at ``ends``."""
         t, k = self.t, x.shape[-1]
+        experts = ends.shape[0]
         weight = self.weight(experts, n, k)
-        ends = t.leaf((experts,), "i32")
         turned = t.transposed(weight, 1, 2)
         routed = x.shape[0]
         made = t.run("_grouped_mm", [x, turned, ends], [spec((routed, n), x.dtype)], call={"mat2": turned.spec})[0]
@@ -314,14 +332,23 @@ class Network:
         base, _, local = kind.partition(".")
         window = (a.window or 0) if local else 0
         if a.kind == "encoder" and not a.final_norm:  # BERT: norms behind the residuals
-            x = self.norm("norm", add(t, self.attention(x, window, around), x))
-            return self.norm("norm", add(t, self.mlp(x), x))
-        inner = self.attention(self.norm("attention_norm", x), window, around)
+            with t.frame(x):
+                attended = self._attended(x, window, around)
+            with t.frame(attended, x):
+                x = self.norm("norm", add(t, t.bind(self._projected(attended)), x))
+            with t.frame(x):
+                inner = t.bind(self._activated(self.linear("up", x, a.ffn, bias=a.mlp_bias)))
+                return self.norm("norm", add(t, t.bind(self.linear("down", inner, a.hidden, bias=a.mlp_bias)), x))
+        first = a.norm == "layer"
+        normed = self.norm("attention_norm", x)
+        inner = self.attention(normed, window, around)
         if a.norms_per_layer == 4:
             inner = self.norm("post_attention_norm", inner)
-        first = a.norm == "layer"
-        x = add(t, inner, x) if first else add(t, x, inner)
-        inner = self.norm("mlp_norm", x)
+        if a.family in TURNED:
+            t.bind(inner)
+        with t.frame(*((normed,) if a.family in TURNED else ())):
+            x = add(t, inner, x) if first else add(t, x, inner)
+        inner = self.norm("mlp_norm", t.bind(x))
         inner = self.experts(inner, a.moe) if base == "moe" and a.moe is not None else self.mlp(inner)
         if a.norms_per_layer == 4:
             inner = self.norm("post_mlp_norm", inner)
@@ -351,8 +378,10 @@ class Network:
 
     def _rotary(self, form: str) -> tuple[Value, Value]:
         t, wide = self.t, (1, self.point.seq_len, self.arch.head_dim)
-        angles = t.run("cat", [t.leaf(wide, "fp32")], [spec(wide, "fp32")], call={"tensors": ()})[0]
-        return tuple(cast(t, scaled(t, each(t, name, [angles], overload="default")), form) for name in ("cos", "sin"))  # type: ignore[return-value]
+        with t.frame():
+            angles = t.bind(t.run("cat", [t.leaf(wide, "fp32")], [spec(wide, "fp32")], call={"tensors": ()})[0])
+            cos, sin = (t.bind(scaled(t, each(t, name, [angles], overload="default"))) for name in ("cos", "sin"))
+            return cast(t, cos, form), cast(t, sin, form)
 
     def _patches(self) -> Value:
         a, t, p = self.arch, self.t, self.point
@@ -376,13 +405,14 @@ class Network:
         """The loss: cross entropy over the vocabulary or the classes, or the mean of the pooled first token."""
         a, t = self.arch, self.t
         if a.final_norm:
-            x = self.norm("norm", x)
+            x = t.bind(self.norm("norm", x))
         if a.lm_head:
             logits = self.linear("head", x, a.vocab, weight=table if a.tied_embeddings else None, bias=a.head_bias)
-            logits = cast(t, logits, "fp32")
-            for _ in range(2):
-                each(t, "clone", [t.leaf((self.point.micro_batch, self.point.seq_len), "i64")], "i64", "default")
-            return cross_entropy(t, t.view(logits, (_rows(logits), a.vocab)))
+            with t.frame():
+                logits = t.bind(cast(t, logits, "fp32"))
+                for _ in range(2):
+                    each(t, "clone", [t.leaf((self.point.micro_batch, self.point.seq_len), "i64")], "i64", "default")
+                return cross_entropy(t, t.view(logits, (_rows(logits), a.vocab)))
         if not a.n_classes and not a.pooler:
             return averaged(t, x)
         first = first_token(t, x)

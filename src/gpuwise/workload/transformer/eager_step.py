@@ -61,7 +61,7 @@ def eager_step(arch: Architecture, point: Point) -> EagerStep:
     for i, kind in enumerate([kinds[0], *kinds, kinds[-1]]):
         tape.part = FIRST_KIND + i - 1 if 0 < i <= len(kinds) else NEIGHBOUR
         first = len(tape)
-        with tape.inside("layer"):
+        with tape.inside("layer", x):
             x = network.layer(x, kind, around)
         spans.append((first, tape.saved_until(first, len(tape))))
         saved[tape.part] = tape.saved_within(first, len(tape))

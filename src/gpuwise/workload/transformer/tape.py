@@ -129,6 +129,15 @@ class Tape:
         self._kept: set[int] = set()
         self.weights: dict[int, int] = {}
         """Parameter tensors by part."""
+        self.held: list[tuple[int, int, int]] = []
+        """(storage, operation, operation where its layer's forward runs again): a variable names the storage until then,
+        though nothing reads it any more."""
+        self.gradients: dict[int, int] = {}
+        """Storage of each parameter's gradient."""
+        self.unpacking: list[tuple[int, int]] = []
+        """First and last operation of the backward of each node that takes saved tensors."""
+        self._reduced: int | None = None
+        self._frames: list[list[int]] = []
 
     def __len__(self) -> int:
         return len(self._ops)
@@ -144,16 +153,32 @@ class Tape:
         return Value(spec(shape, dtype), self._storages - 1, trained)
 
     @contextmanager
-    def inside(self, name: str) -> Generator[None]:
-        """Operations meanwhile are those of the module ``name``."""
+    def inside(self, name: str, *arguments: Value) -> Generator[None]:
+        """Operations meanwhile are those of the module ``name``, called with ``arguments``."""
         before = self.module
         self.modules.append(name)
         self.parts.append(self.part)
         self.module = len(self.modules) - 1
         try:
-            yield
+            with self.frame(*arguments):
+                yield
         finally:
             self.module = before
+
+    @contextmanager
+    def frame(self, *arguments: Value) -> Generator[None]:
+        """The body of a Python function: what its variables name (``arguments``, :meth:`bind`) lives until it returns."""
+        self._frames.append([v.storage for v in arguments])
+        try:
+            yield
+        finally:
+            last = len(self._ops) - 1
+            self.held += [(storage, last, last) for storage in self._frames.pop()]
+
+    def bind(self, value: Value) -> Value:
+        """``value``, named by a variable of the innermost frame that is not assigned again."""
+        self._frames[-1].append(value.storage)
+        return value
 
     def run(
         self,
@@ -246,7 +271,10 @@ class Tape:
             if all(g is None for g in given):
                 continue
             self.module = node.module
-            for value, gradient in zip(node.inputs, node.gradients(given), strict=True):
+            first, self._reduced = len(self._ops), None
+            gradients = node.gradients(given)
+            self._hold(first, {g.storage for g in given if g is not None}, node)
+            for value, gradient in zip(node.inputs, gradients, strict=True):
                 if gradient is None or not value.needs_grad:
                     continue
                 known = found.get(id(value))
@@ -255,8 +283,29 @@ class Tape:
                 found[id(value)] = gradient
                 if value.node is None:
                     self._kept.add(gradient.storage)
+                    self.gradients[value.storage] = gradient.storage
                     self.alias(gradient, gradient.shape, "detach", gradient.spec.stride)
         self.module = 0
+
+    def reduced(self) -> None:
+        """From here on a gradient is summed to its input's shape: what the node's formula took is let go."""
+        if self._reduced is None:
+            self._reduced = len(self._ops)
+
+    def _hold(self, first: int, given: set[int], node: Node) -> None:
+        """What a node's backward makes lives to the end of its formula, what it was given and what was saved to the end of
+        the sums behind it; what was saved in a forward that ran again is let go with the formula."""
+        last = len(self._ops) - 1
+        done = last if self._reduced is None else self._reduced - 1
+        made = {s for op in range(first, last) for s in self._flow[op][1]}
+        for op in range(first, last):
+            for storage in self._flow[op][0]:
+                if storage in given:
+                    self.held.append((storage, last, last))
+                elif op < done:
+                    self.held.append((storage, done if storage in made else last, done))
+        if node.saves and last >= first:
+            self.unpacking.append((first, done))
 
     # --- the step ---
 
@@ -351,6 +400,7 @@ def summed_to(t: Tape, g: Value, like: Value) -> Value:
     wide, shape = g.shape, (1,) * (len(g.shape) - len(like.shape)) + like.shape
     dims = tuple(i for i, (a, b) in enumerate(zip(wide, shape, strict=True)) if b == 1 and a != 1)
     if dims:
+        t.reduced()
         g = t.run("sum", [g], [spec(shape, g.dtype)], overload="dim_IntList", said=(("dim", dims), ("keepdim", True)))[0]
     if g.shape != like.shape:
         g = t.alias(g, like.shape)
@@ -359,12 +409,14 @@ def summed_to(t: Tape, g: Value, like: Value) -> Value:
 
 def mul(t: Tape, a: Value, b: Value) -> Value:
     made = each(t, "mul", [a, b])
-    t.note(
-        [a, b],
-        [made],
-        lambda g: [g[0] and (summed_to(t, each(t, "mul", [g[0], y]), x) if x.needs_grad else None) for x, y in ((a, b), (b, a))],
-        "inputs",
-    )
+
+    def gradients(g: list[Value | None]) -> list[Value | None]:
+        if g[0] is None:
+            return [None, None]
+        wide = [each(t, "mul", [g[0], y]) if x.needs_grad else None for x, y in ((a, b), (b, a))]
+        return [one and summed_to(t, one, x) for one, x in zip(wide, (a, b), strict=True)]
+
+    t.note([a, b], [made], gradients, "inputs")
     return made
 
 

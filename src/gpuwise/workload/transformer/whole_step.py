@@ -34,22 +34,44 @@ TEMPORARIES = ("adamw",)
 """Those whose ``foreach`` update makes a list of the parameters' size (``_foreach_sqrt``)."""
 OUTSIDE = -1
 """In place of a layer: the embedding and the head."""
+NORMS = ("attention_norm", "post_attention_norm", "mlp_norm", "post_mlp_norm")
+PRODUCTS = ("gate", "up", "down", "experts")
+REGISTERED: dict[str, tuple[tuple[str, ...], ...]] = {
+    "rms": (("q_norm", "k_norm"), PRODUCTS, ("router",), NORMS),
+    "vision": (NORMS, PRODUCTS),
+}
+"""Modules of a layer that are registered behind the others (which are registered as they run), in this order: the optimizer
+walks the parameters so, and its states fill the free blocks so. By norm or kind (transformers 5)."""
+EXPERTS_FIRST = ("qwen-3-moe",)
+"""Families whose experts are registered before their router."""
 _UPDATE = ("zeros_like", "_foreach_sqrt", "_foreach_addcdiv_")
 Bool = NDArray[np.bool_]
 
 
 class _Trained(Tape):
-    """A tape that knows which leaves are trained."""
+    """A tape that knows which leaves are trained, and in which order their modules are registered."""
 
-    def __init__(self) -> None:
+    def __init__(self, arch: Architecture) -> None:
         super().__init__()
-        self.trained: list[int] = []
+        self.block = 0
+        """Of the layer that is written: the embedding is 0."""
+        behind = REGISTERED.get(arch.kind, REGISTERED.get(arch.norm, ()))
+        self._rank = {name: i + 1 for i, names in enumerate(behind) for name in names}
+        if arch.moe is not None and arch.family not in EXPERTS_FIRST:
+            self._rank["router"] = self._rank.get("experts", 0)
+        self._trained: list[tuple[int, int, int]] = []
 
     def leaf(self, shape: Shape, dtype: str, *, trained: bool = False) -> Value:
         made = super().leaf(shape, dtype, trained=trained)
         if trained:
-            self.trained.append(made.storage)
+            rank = self._rank.get(self.modules[self.module], 0)
+            self._trained.append((self.block, rank, made.storage))
         return made
+
+    @property
+    def trained(self) -> list[int]:
+        """Storages of the parameters as the optimizer walks them."""
+        return [storage for _, _, storage in sorted(self._trained)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +94,17 @@ class _Program:
     """Storages that live until the backward ends."""
     casts: I64
     """Weights in the products' format, which autocast's cache holds until the forward ends."""
+    names: I64
+    """Storages that variables hold, each until :attr:`name_op` has run."""
+    name_op: I64
+    name_again: I64
+    """The same where the storage is of a forward that runs again."""
 
 
 def whole_step(arch: Architecture, point: Point, *, recompute: str, optimizer: str, micro_batches: int = 1) -> Capture:
     """Two steps of ``arch`` at ``point``; ``recompute`` is ``none`` or ``full``, ``optimizer`` one of :data:`STATES`.
     Gradients are freed after the update; of several ``micro_batches`` two stand for all."""
-    tape = _Trained()
+    tape = _Trained(arch)
     network = Network(tape, arch, point)
     spans: list[tuple[int, int]] = []
     layers = [OUTSIDE]
@@ -85,25 +112,27 @@ def whole_step(arch: Architecture, point: Point, *, recompute: str, optimizer: s
     x, around = network.embedding(table)
     for i, kind in enumerate(layer_kinds(arch)):
         layers += [OUTSIDE] * (len(tape.modules) - len(layers))
-        first = len(tape)
-        with tape.inside(f"layers.{i}"):
+        first, tape.block = len(tape), i + 1
+        with tape.inside(f"layers.{i}", x):
             x = network.layer(x, kind, around)
         layers += [i] * (len(tape.modules) - len(layers))
         spans.append((first, tape.saved_until(first, len(tape))))
+    tape.block += 1
     with tape.inside("head"):
         loss = network.head(x, table)
     layers += [OUTSIDE] * (len(tape.modules) - len(layers))
     tape.backward(loss)
     written = tape.capture(arch.name, Settings("2.13.0", (8, 0)))
     logits = int(point.tokens * arch.vocab * point.element_bytes) if arch.lm_head else -1
-    program = _program(written, tape.trained, logits, np.array(layers, np.int64))
+    program = _program(written, tape, logits, np.array(layers, np.int64))
     if recompute == "full":
-        program = _checkpointed(program, spans, np.array(layers, np.int64)[written.op_module])
+        unpacking = np.array(tape.unpacking, np.int64).reshape(-1, 2)
+        program = _checkpointed(program, spans, np.array(layers, np.int64)[written.op_module], unpacking)
     item = 4 if point.autocast else int(point.element_bytes)
     return _steps(written, program, optimizer, min(micro_batches, 2), item)
 
 
-def _program(c: Capture, trained: list[int], logits: int, layers: I64) -> _Program:
+def _program(c: Capture, tape: _Trained, logits: int, layers: I64) -> _Program:
     n = len(c.op_signature)
     counts = [np.diff(end, prepend=0) for end in (c.op_input_end, c.op_output_end)]
     read_op, write_op = (np.repeat(np.arange(n), count) for count in counts)
@@ -115,17 +144,15 @@ def _program(c: Capture, trained: list[int], logits: int, layers: I64) -> _Progr
     kernel = (c.op_flags & int(OpFlag.MICRO)) == 0
     made = np.zeros(len(sizes), bool)
     made[c.op_outputs[kernel[write_op]]] = True
-    computed_with = np.zeros(len(sizes), bool)
-    computed_with[c.op_inputs[kernel[read_op]]] = True
-    goes = np.zeros(len(sizes), bool)
-    goes[c.event_storage] = True
     outside = (layers[c.op_module] == OUTSIDE) & (c.op_phase == int(Phase.FORWARD)) & kernel
     ends = np.unique(c.op_outputs[outside[write_op]])
-    parameters = np.array([s for s in trained if sizes[s]], np.int64)
+    parameters = np.array([s for s in tape.trained if sizes[s]], np.int64)
     copies = np.array([s.op.startswith("aten._to_copy") for s in c.signatures])[c.op_signature]
     of_parameter = np.zeros(n, bool)
     of_parameter[read_op[np.isin(c.op_inputs, parameters)]] = True
     casting = copies & of_parameter & (c.op_phase == int(Phase.FORWARD))
+    held = np.array(tape.held, np.int64).reshape(-1, 3)
+    held = held[np.argsort(held[:, 1], kind="stable")]
     is_parameter = np.isin(np.arange(len(sizes)), parameters)
     return _Program(
         c.op_signature,
@@ -138,9 +165,10 @@ def _program(c: Capture, trained: list[int], logits: int, layers: I64) -> _Progr
         sizes,
         parameters,
         np.flatnonzero(~made & ~is_parameter & (sizes > 0)),
-        np.flatnonzero(made & ~goes & ~computed_with),
+        np.array([tape.gradients[s] for s in parameters.tolist() if s in tape.gradients], np.int64),
         ends[sizes[ends] == logits],
         np.unique(c.op_outputs[casting[write_op]]),
+        *(held[:, k] for k in range(3)),
     )
 
 
@@ -149,8 +177,9 @@ def _bytes(spec: TensorSpec) -> int:
     return 0 if 0 in spec.stride else math.prod(spec.shape) * TENSOR_BYTES[spec.dtype]
 
 
-def _checkpointed(p: _Program, spans: list[tuple[int, int]], layer: I64) -> _Program:
-    """Every layer's forward once more before its backward, with storages of its own."""
+def _checkpointed(p: _Program, spans: list[tuple[int, int]], layer: I64, unpacking: I64) -> _Program:
+    """Every layer's forward once more before the first node of its backward that takes saved tensors, with storages of its
+    own."""
     n = len(p.signature)
     again = np.full(n, OUTSIDE)
     for i, (first, until) in enumerate(spans):
@@ -163,13 +192,14 @@ def _checkpointed(p: _Program, spans: list[tuple[int, int]], layer: I64) -> _Pro
     owner[p.writes[fresh]] = again[p.write_op[fresh]]
     copy[copied] = len(p.sizes) + np.arange(len(copied))
     backward = (p.phase == int(Phase.BACKWARD)) & (layer >= 0)
-    begins = {i: int(np.flatnonzero(backward & (layer == i))[0]) for i in range(len(spans)) if (backward & (layer == i)).any()}
-    order: list[I64] = []
+    nodes = {i: unpacking[layer[unpacking[:, 0]] == i] for i in range(len(spans))}
+    begins = {i: int(each[0, 0]) for i, each in nodes.items() if len(each)}
+    runs: list[I64] = []
     at = 0
     for i in sorted(begins, key=lambda k: begins[k]):
-        order += [np.arange(at, begins[i]), -1 - np.arange(*spans[i])]
+        runs += [np.arange(at, begins[i]), -1 - np.arange(*spans[i])]
         at = begins[i]
-    index = np.concatenate([*order, np.arange(at, n)])
+    index = np.concatenate([*runs, np.arange(at, n)])
     repeats = index < 0
     source = np.where(repeats, -1 - index, index)
     group = np.where(repeats, again[source], np.where(backward[source], layer[source], OUTSIDE))
@@ -185,6 +215,17 @@ def _checkpointed(p: _Program, spans: list[tuple[int, int]], layer: I64) -> _Pro
 
     reads, read_op = flows(p.reads, p.read_op)
     writes, write_op = flows(p.writes, p.write_op)
+    # where the repetition stops short, the variables go with it
+    stop = np.array([*(until - 1 for _, until in spans), n], np.int64)[owner[p.names]]
+    late = (p.name_op > stop) & (p.phase[p.name_op] == int(Phase.FORWARD))
+    # and what a checkpoint was called with stays until its layer's last saved tensor is taken
+    given = [np.unique(p.reads[(again[p.read_op] == i) & (owner[p.reads] != i)]) for i in begins]
+    taken = [np.full(len(each), nodes[i][-1, 1]) for i, each in zip(begins, given, strict=True)]
+    saved = (owner[p.names] >= 0) & (p.phase[p.name_op] == int(Phase.BACKWARD))
+    name_op = np.where(saved, p.name_again, p.name_op)
+    held = np.concatenate([p.names, p.names[late], *given]), np.concatenate([name_op, stop[late], *taken])
+    order = np.argsort(held[1], kind="stable")
+    names, name_op = flows(held[0][order], held[1][order])
     return replace(
         p,
         signature=p.signature[source],
@@ -194,6 +235,9 @@ def _checkpointed(p: _Program, spans: list[tuple[int, int]], layer: I64) -> _Pro
         read_op=read_op,
         writes=writes,
         write_op=write_op,
+        names=names,
+        name_op=name_op,
+        name_again=name_op,
         sizes=np.concatenate([p.sizes, p.sizes[copied]]),
     )
 
@@ -216,6 +260,7 @@ def _lives(p: _Program) -> _Lives:
     np.minimum.at(birth, p.writes, p.write_op)
     np.maximum.at(last, p.reads, p.read_op)
     np.maximum.at(last, p.writes, p.write_op)
+    np.maximum.at(last, p.names, p.name_op)
     forward_end = int(np.flatnonzero(p.phase == int(Phase.FORWARD))[-1])
     last[p.casts] = np.maximum(last[p.casts], forward_end)
     last[p.held] = n - 1
@@ -311,7 +356,7 @@ def _steps(c: Capture, p: _Program, optimizer: str, micro_batches: int, item: in
         if optimizer in TEMPORARIES:
             temporaries = made(trained, Category.TEMPORARY)
             happen(temporaries, 1, call(1))
-        happen(np.concatenate([temporaries[::-1], left[::-1]]), -1, call(2))
+        happen(np.concatenate([temporaries[::-1], left]), -1, call(2))
         spans.append(StepSpan(first_op, n_ops, first_event, n_events))
     storage, sign, op = (np.concatenate([e[k] for e in events]).astype(np.int64) for k in range(3))
     every = np.arange(n_ops)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from gpuwise.errors import InputError
+from gpuwise.workload.capture import build
 from gpuwise.workload.capture.changes.watch import Watch, blocks_of, patched
 
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -186,8 +187,8 @@ def _add_adapter(down: nn.Parameter, up: nn.Parameter, layer: nn.Module, inputs:
 
 @contextmanager
 def _low_precision(watch: Watch, form: str) -> Iterator[None]:
-    """The weights themselves in ``form``, converted before the optimizer takes them; float inputs follow, and no autocast
-    is entered."""
+    """The weights themselves in ``form``, converted before the optimizer takes them (a configuration's are built in it);
+    float inputs follow, and no autocast is entered."""
     dtype = FORMATS[form]
 
     def convert(root: nn.Module, _: list[dict[str, Any]]) -> None:
@@ -196,7 +197,7 @@ def _low_precision(watch: Watch, form: str) -> Iterator[None]:
         root.register_forward_pre_hook(_cast_inputs(dtype), with_kwargs=True)
 
     watch.on_parameters.append(convert)
-    with _no_autocast(watch, None):
+    with _no_autocast(watch, None), patched(build, "weights_format", lambda _: lambda config: dtype):
         yield
 
 
