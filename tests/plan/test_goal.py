@@ -11,12 +11,15 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.defaults import (
     BATCH_TOKENS,
+    LARGEST_BATCH_RATIO,
+    batch_for_devices,
     default_global_batch,
     default_seq_len,
     default_stack,
     round_log2,
 )
 from gpuwise.plan.goal import CHOICES, Wishes, check_wishes, make_goal
+from gpuwise.plan.space.search import find_strategies
 
 ARCH, NODE = find_model("llama-3.1-8b"), find_cluster("8xH100-SXM")
 
@@ -130,3 +133,38 @@ def test_any_wishes_are_answered_or_refused_in_words(**fields: object) -> None:
         make_goal(ARCH, NODE, Wishes(**fields))  # type: ignore[arg-type]
     except GpuwiseError as error:
         assert error.message
+
+
+@given(st.integers(0, 13), st.integers(1, 20_000))
+def test_the_default_batch_suits_the_devices(exponent: int, n: int) -> None:
+    usual = 1 << exponent
+    batch = batch_for_devices(usual, n)
+    odd = n // (n & -n)
+    assert batch >= 1 and batch % odd == 0
+    if odd <= usual:
+        assert 1 / LARGEST_BATCH_RATIO <= batch / usual <= LARGEST_BATCH_RATIO
+        assert batch % n == 0 or n % batch == 0 or n > usual
+    if odd == 1:
+        assert batch == usual
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "seq", "batch", "published"),
+    [
+        ("bloom-176b", "48x8xA100-80GB-SXM", 2048, 2304, 2048),
+        ("falcon-40b", "48xp4d", 2048, 2304, 1152),
+        ("phi-4", "240x8xH100-SXM", 4096, 1920, 5760),
+        ("dbrx", "384x8xH100-SXM", 4096, 1536, None),
+        ("phi-2", "12x8xA100-80GB-SXM", 2048, 576, None),
+    ],
+)
+def test_clusters_of_published_runs_get_a_batch_they_divide(
+    model: str, on: str, seq: int, batch: int, published: int | None
+) -> None:
+    """Batches as published: arXiv 2211.05100 section 3.2.4, Falcon-40B's model card, arXiv 2412.08905 section 3."""
+    cluster = find_cluster(on)
+    goal = make_goal(find_model(model), cluster, Wishes(seq_len=seq))
+    assert goal.global_batch == batch
+    if published is not None:
+        assert 1 / 3 <= batch / published <= 3
+    assert find_strategies(goal).n_strategies

@@ -5,6 +5,8 @@ Every default is returned with the words that justify it, so that a plan can say
 
 from __future__ import annotations
 
+import math
+
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
@@ -48,6 +50,39 @@ def default_global_batch(arch: Architecture, seq_len: int, *, fine_tuning: bool)
     tokens, source = next((t, s) for limit, t, s in BATCH_TOKENS if parameters < limit)
     exponent = max(0, round_log2(tokens / seq_len))
     return 1 << exponent, f"about {format_count(tokens)} tokens a step, as {source}"
+
+
+BATCH_TOLERANCE = 1.125
+"""A default batch moves this far to one that more data-parallel degrees and micro-batches divide. Llama 2 to Llama 3 moved by
+4, GPT-3 by 6 between sizes (the sources of ``BATCH_TOKENS``): an eighth is no other recipe."""
+LARGEST_BATCH_RATIO = 2.0
+"""The batch grows to the number of devices up to this ratio: beyond, model parallelism takes the rest of the devices."""
+
+
+def batch_for_devices(usual: int, n_devices: int) -> int:
+    """The batch near ``usual`` (sequences) that ``n_devices`` divide.
+
+    A multiple of the most data-parallel ranks that the batch can feed, ``n_devices`` or ``n_devices`` over a power of two (the
+    degrees of model parallelism); within an eighth of ``usual`` the one with the most factors of two, else the nearest in ratio.
+    Raises ValueError when either is less than one.
+    """
+    if usual < 1 or n_devices < 1:
+        raise ValueError(f"a batch of {usual} on {n_devices} devices")
+    ranks = n_devices
+    while ranks > usual and ranks % 2 == 0 and usual % ranks:
+        ranks //= 2
+    if usual % ranks == 0:
+        return usual
+    ranks = n_devices
+    while ranks > LARGEST_BATCH_RATIO * usual and ranks % 2 == 0:
+        ranks //= 2
+    low = max(math.ceil(usual / BATCH_TOLERANCE / ranks), 1)
+    near = range(low, math.floor(usual * BATCH_TOLERANCE / ranks) + 1)
+    if not near:
+        below = max(usual // ranks, 1)
+        near = range(below, below + 2)
+        return ranks * min(near, key=lambda m: abs(math.log(m * ranks / usual)))
+    return ranks * max(near, key=lambda m: (m & -m, -abs(math.log(m * ranks / usual))))
 
 
 def round_log2(x: float) -> int:

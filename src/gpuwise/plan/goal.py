@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.plan.defaults import default_global_batch, default_precision, default_seq_len, default_stack
+from gpuwise.plan.defaults import batch_for_devices, default_global_batch, default_precision, default_seq_len, default_stack
 from gpuwise.workload.changes.strategy import LORA_RANK
 from gpuwise.workload.strategy import (
     CONTEXT_PARALLELS,
@@ -171,10 +171,8 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
 
 
 def _batch(arch: Architecture, cluster: Cluster, seq_len: int, fine_tuning: bool) -> tuple[int, str]:
-    """The default batch, rounded to a multiple of the data-parallel ranks the cluster's size asks for."""
-    batch, why = default_global_batch(arch, seq_len, fine_tuning=fine_tuning)
+    """The usual batch, moved to one that the cluster's devices divide."""
+    usual, why = default_global_batch(arch, seq_len, fine_tuning=fine_tuning)
     n = cluster.n_accelerators
-    odd = n >> ((n & -n).bit_length() - 1)
-    if odd > 1 and batch % odd:
-        return -(-batch // odd) * odd, why + f", rounded to a multiple of {odd}"
-    return batch, why
+    batch = batch_for_devices(usual, n)
+    return batch, why if batch == usual else why + f", {usual:,} moved to suit {n:,} accelerators"

@@ -35,6 +35,7 @@ def cost(
     usd_rate: float | None = None,
     tokens: Count | None = None,
     seq: Whole | None = None,
+    global_batch: Whole | None = None,
     precision: str | None = None,
     storage_price: float | None = None,
     egress_gb: float | None = None,
@@ -75,6 +76,8 @@ def cost(
         With a model: tokens to train on.
     seq
         With a model: sequence length.
+    global_batch
+        With a model: sequences in a step, over all GPUs.
     precision
         With a model: format of the matrix products.
     storage_price
@@ -105,6 +108,7 @@ def cost(
             usd_per_hour=rented.rent_price,
             spot=rented.spot,
             seq=seq,
+            global_batch=global_batch,
             precision=precision,
             storage_usd_per_gb_month=storage_price,
             egress_gb=egress_gb,

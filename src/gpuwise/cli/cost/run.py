@@ -36,6 +36,7 @@ def cost_run(
     usd_per_hour: float | None = None,
     spot: bool = False,
     seq: int | None = None,
+    global_batch: int | None = None,
     precision: str | None = None,
     storage_usd_per_gb_month: float | None = None,
     egress_gb: float | None = None,
@@ -64,7 +65,7 @@ def cost_run(
         check_target(html, (".html", ".htm"))
         check_target(svg, (".svg",))
     today = datetime.date.today()
-    wishes = Wishes(tokens=tokens, seq_len=seq, precision=_formats(precision))
+    wishes = Wishes(tokens=tokens, seq_len=seq, global_batch=global_batch, precision=_formats(precision))
     place, site = _place(country, provider)
     plan = make_plan(model, on, wishes, usd_per_hour=usd_per_hour, provider=provider, today=today)
     if plan.best is None:
