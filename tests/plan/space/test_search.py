@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpuwise.errors import LayoutError
@@ -61,6 +63,17 @@ def test_an_impossible_layout_names_its_rule() -> None:
 def test_a_batch_too_small_for_the_cluster_is_no_layout() -> None:
     with pytest.raises(LayoutError):
         find_strategies(_goal(global_batch=3, fixed={"dp": 8}))
+
+
+def test_the_nearest_batch_and_counts_that_work_are_named_and_work() -> None:
+    cluster = find_cluster("13x8xH100-SXM")
+    goal = make_goal(find_model("gpt2"), cluster, Wishes(global_batch=100))
+    with pytest.raises(LayoutError) as caught:
+        find_strategies(goal)
+    assert caught.value.hint == "the nearest that work: --global-batch 104, or 96 or 112 accelerators"
+    assert find_strategies(replace(goal, global_batch=104)).n_strategies
+    for n in (96, 112):
+        assert find_strategies(replace(goal, cluster=replace(cluster, n_accelerators=n))).n_strategies
 
 
 def test_find_in_returns_the_fastest(goal: Goal) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from gpuwise.errors import LayoutError
 from gpuwise.plan.goal import Goal
 from gpuwise.plan.space.conditions import Setting
+from gpuwise.plan.space.nearest import nearest_batch, nearest_clusters
 from gpuwise.plan.space.rules import check_strategy
 from gpuwise.plan.space.strategies import Block, Space, blocks, default_space, fixed_space, full_space
 from gpuwise.plan.space.sweep import Candidates, Sweep, sweep
@@ -58,7 +59,7 @@ def find_strategies(goal: Goal, n: int = 6) -> Found:
             if len(done.rows):
                 notes = ("nothing fits without offload to host memory, so offload was searched too",)
     if done is None:
-        raise no_layout(goal)
+        raise _with_nearest(goal, no_layout(goal))
     ranked = _estimated(goal, done, done.rows, list(_distinct(done, n)))
     front = _estimated(goal, done, done.front, thinned(done.front))
     smallest = _estimated(goal, done, done.smallest, [0])[0]
@@ -229,4 +230,21 @@ def no_layout(goal: Goal) -> LayoutError:
         "global batch of "
         f"{goal.global_batch} sequences of {goal.seq_len} tokens",
         hint="leave degrees open, or choose a batch that more data-parallel degrees divide",
+    )
+
+
+def _with_nearest(goal: Goal, error: LayoutError) -> LayoutError:
+    """``error`` with the nearest batch and numbers of devices that work, where the batch is at fault."""
+    if error.rule not in ("global-batch", "no-layout"):
+        return error
+    batch, clusters = nearest_batch(goal), nearest_clusters(goal)
+    works = [] if batch is None else [f"--global-batch {batch}"]
+    if clusters:
+        works.append(" or ".join(str(c.n_accelerators) for c in clusters) + " accelerators")
+    if not works:
+        return error
+    return LayoutError(
+        error.rule,
+        f"no layout of {goal.cluster.n_accelerators} accelerators splits a global batch of {goal.global_batch} sequences",
+        hint=f"the nearest that work: {', or '.join(works)}",
     )
