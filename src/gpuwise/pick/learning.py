@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
@@ -23,7 +24,7 @@ from gpuwise.pick.serving import TooLargeToServe, fitting_bits, least_token_s
 from gpuwise.pick.training import TooLarge, least_time_s, possible_fallbacks
 from gpuwise.pick.tries import Predictions
 from gpuwise.pick.words import Group, groups
-from gpuwise.predict.estimate import Basis, Estimate, weakest
+from gpuwise.predict.estimate import Basis, Estimate, to_document, weakest
 from gpuwise.units import HOUR_S, format_duration, format_usd
 
 CHAT_HOURS = 10.0
@@ -265,9 +266,9 @@ def _verdict(tasks: tuple[Exercise, ...], ranking: Ranking[Learned]) -> tuple[st
 
 def learning_document(found: Learning) -> dict[str, object]:
     """The ranking as one JSON document."""
-    return {
+    document = {
         "exercises": [{"name": e.name, "what": e.why} for e in found.exercises],
-        "verdict": list(found.verdict),
+        "verdict": found.verdict,
         "objective": found.limits.objective,
         "ranked": [
             {
@@ -277,14 +278,15 @@ def learning_document(found: Learning) -> dict[str, object]:
                 "provider": r.way.label,
                 "done": r.done,
                 "missing": dict(r.missing),
-                "time_s": r.time_s.as_dict(),
-                "cost_usd": r.cost_usd.as_dict(),
+                "time_s": r.time_s,
+                "cost_usd": r.cost_usd,
                 "outlay_usd": r.bill.outlay_usd,
-                "seconds": {name: s.as_dict() for name, s in r.seconds},
+                "seconds": dict(r.seconds),
             }
             for r in found.ranked
         ],
-        "left_out": [out.as_dict() for out in found.ranking.left_out],
+        "left_out": found.ranking.left_out,
         "considered": found.ranking.considered,
         "predicted": found.ranking.predicted,
     }
+    return cast("dict[str, object]", to_document(document))

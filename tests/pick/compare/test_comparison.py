@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import accelerators, sources
 from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.offers.purchases import typical_purchase_usd
 from gpuwise.pick.compare.comparison import Comparison, compare_accelerators
 from gpuwise.pick.compare.document import comparison_document
 from gpuwise.pick.compare.rows import TIE, Cell, Row, say, say_span
@@ -147,6 +148,13 @@ def test_prices_carry_their_age_and_old_ones_are_weak() -> None:
     )
     assert fresh.words.endswith("days old") and old.weak
     assert int(old.words.split()[0]) == int(fresh.words.split()[0]) + 400
+
+
+def test_a_price_seen_says_how_many_sellers_asked_it() -> None:
+    seen = typical_purchase_usd("rtx-4090", "used")
+    assert seen.as_of is not None
+    cell = plain("rtx-4090", "h100-sxm").row("buy_used").cells[0]
+    assert cell.source == f"purchases: {seen.observations} seen"
 
 
 def test_work_per_dollar_is_rent_over_rate() -> None:

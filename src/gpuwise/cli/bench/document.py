@@ -21,6 +21,7 @@ def document(
 ) -> dict[str, Any]:
     """``results`` in the order measured; rates in FLOP/s and bytes/s, times in seconds. ``without`` is why there is no
     GPU, and what was to run on one."""
+    from gpuwise.predict.estimate import to_document
     from gpuwise.records.record import run_document
 
     return {
@@ -32,7 +33,7 @@ def document(
             *({"device": "gpu", "measurement": c.key, "reason": without[0]} for c in without[1]),
         ],
         "no_time_left": [{"device": s.label, "measurement": c.key} for c, s in outcome.late],
-        "speedups": [_speedup(s) for s in compared],
+        "speedups": to_document(compared),
         "wrong": [r.measurement for r in outcome.wrong],
         "failed": [r.measurement for r in outcome.failed],
         "below": [j.record.measurement for j in below],
@@ -54,16 +55,3 @@ def _result(j: Judgement) -> dict[str, Any]:
     made["of_expected"], made["of_peak"], made["before"] = j.of_expected, j.of_peak, j.before
     made["slow_among_siblings"] = j.slow_among or None
     return made
-
-
-def _speedup(s: Speedup) -> dict[str, Any]:
-    return {
-        "product": s.product,
-        "dtype": s.dtype,
-        "processor": s.processor,
-        "processor_s": s.processor_s,
-        "gpu": s.gpu,
-        "measured": s.measured,
-        "predicted": None if s.predicted is None else s.predicted.as_dict(),
-        "reason": s.reason,
-    }

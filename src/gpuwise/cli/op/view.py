@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gpuwise.cli.out import console, table_of
 from gpuwise.plan.one_model import ModelAnswer, ModelRow
 from gpuwise.plan.one_op import Answer, Row
+from gpuwise.predict.estimate import to_document
 from gpuwise.units import DAY_S, format_bytes, format_duration, format_rate, format_usd
 
 if TYPE_CHECKING:
@@ -169,58 +170,19 @@ def document(answer: Answer | ModelAnswer) -> dict[str, object]:
     if isinstance(answer, Answer):
         w = answer.work
         head = {"kind": w.kind, "dtype": w.dtype, "flop": w.flop, "bytes": w.bytes, "flop_per_byte": w.intensity}
-        return {
-            "operation": head,
-            "rows": [_row(r) for r in answer.rows],
-            "against": None if answer.against is None else _row(answer.against),
-        }
-    return {
-        "operation": {
+    else:
+        head = {
             "kind": answer.kind,
             "model": answer.model.id,
             "text": answer.text,
             "flop": answer.flop,
             "weight_bytes": answer.weight_bytes,
             "cache_bytes": answer.cache_bytes,
-        },
-        "rows": [_model_row(r) for r in answer.rows],
-        "against": None if answer.against is None else _model_row(answer.against),
-    }
+        }
+    against = None if answer.against is None else _row(answer.against)
+    return {"operation": head, "rows": [_row(r) for r in answer.rows], "against": against}
 
 
-def _row(r: Row) -> dict[str, object]:
-    return {
-        "device": r.device,
-        "id": r.id,
-        "kind": r.kind,
-        "path": r.path,
-        "time_s": r.time_s.as_dict(),
-        "flop_per_s": r.flop_per_s,
-        "bytes_per_s": r.bytes_per_s,
-        "peak": r.peak,
-        "share_of_peak": r.share_of_peak,
-        "bound": r.bound,
-        "speedup": _maybe(r.speedup),
-        "notes": list(r.notes),
-    }
-
-
-def _model_row(r: ModelRow) -> dict[str, object]:
-    return {
-        "device": r.device,
-        "id": r.id,
-        "kind": r.kind,
-        "fits": r.time_s is not None,
-        "time_s": _maybe(r.time_s),
-        "tokens_per_s": _maybe(r.tokens_per_s),
-        "bound": r.bound,
-        "needs_bytes": r.needs_bytes,
-        "has_bytes": r.has_bytes,
-        "cost_usd": _maybe(r.cost_usd),
-        "speedup": _maybe(r.speedup),
-        "notes": list(r.notes),
-    }
-
-
-def _maybe(value: Estimate | None) -> dict[str, float | str] | None:
-    return None if value is None else value.as_dict()
+def _row(r: Row | ModelRow) -> dict[str, object]:
+    more = {"share_of_peak": r.share_of_peak} if isinstance(r, Row) else {"fits": r.time_s is not None}
+    return cast("dict[str, object]", to_document(r)) | more

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from gpuwise.facts.hardware.accelerators import sources
 from gpuwise.pick.compare.comparison import Comparison
 from gpuwise.pick.compare.rows import Cell, Row, Subject
+from gpuwise.predict.estimate import to_document
 
 
 def comparison_document(comparison: Comparison) -> dict[str, object]:
     """The whole comparison."""
     work = comparison.work
-    return {
-        "as_of": comparison.today.isoformat(),
+    document = {
+        "as_of": comparison.today,
         "subjects": [_subject(s) for s in comparison.subjects],
         "work": None
         if work is None
         else {
             "model": {"id": work.arch.id, "name": work.arch.name},
-            "purposes": list(work.purposes),
+            "purposes": work.purposes,
             "tokens": work.tokens,
             "seq_len": work.seq_len,
             "precision": work.precision,
             "context": work.context,
         },
         "rows": [_row(r) for r in comparison.rows],
-        "verdict": list(comparison.verdict),
-        "notes": list(comparison.notes),
+        "verdict": comparison.verdict,
+        "notes": comparison.notes,
         "sources": cited(comparison),
     }
+    return cast("dict[str, object]", to_document(document))
 
 
 def cited(comparison: Comparison) -> dict[str, dict[str, str]]:
@@ -59,7 +63,7 @@ def _row(r: Row) -> dict[str, object]:
         "section": r.section,
         "unit": r.unit,
         "better": r.better or None,
-        "best": list(r.best),
+        "best": r.best,
         "cells": [{**_cell(c), "ratio_to_first": ratio} for c, ratio in zip(r.cells, ratios, strict=True)],
     }
 

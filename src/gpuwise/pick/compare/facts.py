@@ -288,7 +288,7 @@ def _bought(s: Subject, condition: Condition, today: datetime.date) -> Cell:
         return Cell(seen.median * n, f"{seen.kind} price", "offer", f"catalogue: {seen.kind} price", True)
     stale = (today - seen.as_of).days > STALE_DAYS
     words = f"since {seen.as_of.isoformat()[:7]}"
-    return Cell(seen.median * n, words, "offer", f"purchases: {seen.count} seen", stale, seen.low * n, seen.high * n)
+    return Cell(seen.median * n, words, "offer", f"purchases: {seen.observations} seen", stale, seen.low * n, seen.high * n)
 
 
 def _derived(subjects: Sequence[Subject], rows: Sequence[Row]) -> list[Row]:
