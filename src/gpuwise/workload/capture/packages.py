@@ -6,6 +6,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +22,26 @@ def torchvision() -> Any:
 
     Raises MissingExtraError when it is not installed.
     """
-    from gpuwise.workload.capture.ops import torchvision_ops as zoo_vision_ops
-
     if "torchvision.ops" in sys.modules:
-        zoo_vision_ops.bound_nms()
         return sys.modules["torchvision"]
     require("torchvision", "this network")
     spec = importlib.util.find_spec("torchvision")
     assert spec is not None and spec.origin is not None
-    if not _binary_loads(Path(spec.origin).parent):
-        zoo_vision_ops.describe()
-        package = importlib.import_module("torchvision")
-        zoo_vision_ops.finish()
-    else:
-        package = importlib.import_module("torchvision")
-    zoo_vision_ops.bound_nms()
-    return package
+    with vision_operators(Path(spec.origin).parent):
+        return importlib.import_module("torchvision")
+
+
+@contextmanager
+def vision_operators(folder: Path) -> Iterator[None]:
+    """Around the import of the torchvision in ``folder``: its operators described by shape where its binary does not load."""
+    if _binary_loads(folder):
+        yield
+        return
+    from gpuwise.workload.capture.ops import torchvision_ops
+
+    torchvision_ops.describe()
+    yield
+    torchvision_ops.finish()
 
 
 def _binary_loads(folder: Path) -> bool:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
@@ -44,7 +43,6 @@ def run_capture(
     rank: int,
 ) -> Capture:
     """Build ``subject`` on a pretended device, run its step ``n_steps`` times and give the record."""
-    importlib.import_module("torch._dynamo")  # optimizers import it; it must not first see the pretended device
     try:
         return _run(subject, wanted, machine, n_steps, name, keywords, interventions, memo, world_size, rank)
     except ItIsAStepError:

@@ -64,8 +64,6 @@ class Target:
         require_torch()
         from gpuwise.workload.capture.api import capture
 
-        for name in _imports_of(self.file):
-            _import_quietly(name)
         with contextlib.redirect_stdout(sys.stderr), _path(self.file):
             return _told(
                 self.name,
@@ -282,26 +280,3 @@ def _how_to_give(name: str) -> str:
     if name in SEQ_NAMES:
         return "--seq 1024"
     return f"--set {name}=..."
-
-
-def _imports_of(file: Path | None) -> list[str]:
-    """Installed packages that the file imports: they are imported before torch pretends to have a device."""
-    if file is None:
-        return []
-    try:
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-    except (SyntaxError, UnicodeDecodeError):
-        return []
-    names: list[str] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names += [a.name for a in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.append(node.module)
-    local = {p.stem for p in file.parent.glob("*.py")} | {p.name for p in file.parent.iterdir() if p.is_dir()}
-    return [n for n in dict.fromkeys(names) if n.partition(".")[0] not in local]
-
-
-def _import_quietly(name: str) -> None:
-    with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr):
-        importlib.import_module(name)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gpuwise.errors import InputError
-from gpuwise.workload.capture.device import autocast, compiler_guard, data_dependent, tensor_api
+from gpuwise.workload.capture.device import autocast, compiler_guard, data_dependent, imports, symbols, tensor_api
 from gpuwise.workload.capture.device import cuda_api as device_api
 from gpuwise.workload.capture.device.ledger import inside
 from gpuwise.workload.capture.device.patching import Patches
@@ -53,6 +53,8 @@ class FakeAccelerator(DeviceState):
         torch._C._set_only_lift_cpu_tensors(True)
         self._exits.append(lambda: torch._C._set_only_lift_cpu_tensors(lift))
         self._exits.append(compiler_guard.install(self._patches))
+        self._exits.append(symbols.install())
+        self._exits.append(imports.install(self, self._patches))
         device_api.install(self, self._patches)
         tensor_api.install(self, self._patches)
         regions.install(self, self._patches)

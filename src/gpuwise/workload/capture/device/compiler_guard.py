@@ -1,46 +1,50 @@
 # pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
-"""Keeps torch's compiler out of a capture: it is neither imported without need nor loaded while torch is replaced.
+"""Keeps torch's compiler, and what computes with symbols, out of a capture: they are not imported without need.
 
 Parts of torch (``Optimizer.add_param_group``, ``checkpoint`` ...) import ``torch._dynamo`` at their first call only to
 say that it must not trace them; that costs seconds. They are told so in advance. Whoever imports it nevertheless gets
-the real one, loaded with every replacement taken back for the moment, because it makes tables of torch's functions.
+the real one (``imports``).
 """
 
 from __future__ import annotations
 
+import builtins
 import gc
-import importlib.machinery
+import math
 import sys
 import types
 from typing import Any
 
 import torch
 import torch._compile
-from torch.utils._python_dispatch import _disable_current_modes
+import torch._meta_registrations
+import torch._prims_common
 
+from gpuwise.workload.capture.device.imports import compiler_is_loaded
 from gpuwise.workload.capture.device.patching import Patches
 
-_NAMES = ("torch._dynamo", "torch._inductor")
 _MARK = "__dynamo_disable"
 
 
 def install(patches: Patches) -> Any:
-    """Install both guards; returns the function that takes them back."""
-    if "torch._dynamo" in sys.modules:
+    """Tell them; returns the function that takes it back."""
+    if compiler_is_loaded():
         return lambda: None
+    _install_without_symbols(patches)
     told: list[Any] = []
     decorate = torch._compile._disable_dynamo
     inner = next(c for c in decorate.__code__.co_consts if isinstance(c, types.CodeType) and c.co_name == "inner")
 
     def tell(function: Any) -> None:
-        wrapped = getattr(function, "__wrapped__", None)
+        """``function`` calls what its variable ``fn`` holds; decorators may have given it another ``__wrapped__``."""
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        wrapped = cells["fn"].cell_contents if "fn" in cells else None
         if wrapped is not None and not hasattr(wrapped, _MARK):
             setattr(wrapped, _MARK, wrapped)
             told.append(wrapped)
 
-    for function in gc.get_referrers(inner):
-        if isinstance(function, types.FunctionType):
-            tell(function)
+    for function in _functions_of(inner):
+        tell(function)
 
     def disable(fn: Any = None, recursive: bool = True) -> Any:
         made = decorate(fn, recursive)
@@ -52,42 +56,51 @@ def install(patches: Patches) -> Any:
     patches.set(torch._compile, "_disable_dynamo", disable)
     if getattr(torch, "_disable_dynamo", None) is decorate:
         patches.set(torch, "_disable_dynamo", disable)
-    finder = _Finder(patches)
-    sys.meta_path.insert(0, finder)
 
     def undo() -> None:
-        sys.meta_path.remove(finder)
         for wrapped in told:
             wrapped.__dict__.pop(_MARK, None)
 
     return undo
 
 
-class _Finder:
-    """Finds torch's compiler packages and has them loaded with the replacements suspended."""
+def _install_without_symbols(patches: Patches) -> None:
+    """Numbers are not looked at for symbols: that would load a computer algebra system."""
+    if "sympy" in sys.modules:
+        return
+    symbols = types.SimpleNamespace(Basic=type("Basic", (), {}))
 
-    def __init__(self, patches: Patches) -> None:
-        self.patches = patches
+    def import_(name: str, *rest: Any, **more: Any) -> Any:
+        return symbols if name == "sympy" else builtins.__import__(name, *rest, **more)
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name not in _NAMES:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self.patches)
-        return spec
+    held: Any = torch._prims_common.elementwise_dtypes
+    names = {**held.__globals__, "__builtins__": {**vars(builtins), "__import__": import_}}
+    copy = types.FunctionType(held.__code__, names, held.__name__, held.__defaults__, held.__closure__)
+    copy.__kwdefaults__ = held.__kwdefaults__
+    patches.set(torch._prims_common, "elementwise_dtypes", copy)
+    patches.set(torch._meta_registrations, "elementwise_dtypes", copy)
+    patches.set(torch._prims_common, "_is_non_overlapping_and_dense_or_false", _is_dense)
 
 
-class _Loader:
-    def __init__(self, loader: Any, patches: Patches) -> None:
-        self.loader, self.patches = loader, patches
+def _is_dense(sizes: Any, strides: Any) -> bool:
+    """Whether the elements lie side by side, in some order of the dimensions."""
+    if math.prod(sizes) < 2:
+        return True
+    expected = 1
+    for stride, size in sorted((stride, size) for size, stride in zip(sizes, strides, strict=True) if size != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.loader, name)
 
-    def create_module(self, spec: Any) -> Any:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: Any) -> None:
-        with self.patches.suspended(), _disable_current_modes():
-            self.loader.exec_module(module)
+def _functions_of(code: types.CodeType) -> list[types.FunctionType]:
+    """Functions that run ``code``, also those among objects hidden from the garbage collector."""
+    frozen = gc.get_freeze_count() > 0
+    if frozen:
+        gc.unfreeze()
+    try:
+        return [f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)]
+    finally:
+        if frozen:
+            gc.freeze()

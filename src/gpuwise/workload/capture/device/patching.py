@@ -25,6 +25,11 @@ class Patches:
         setattr(owner, name, value)
         return before
 
+    @property
+    def is_suspended(self) -> bool:
+        """Whether everything is as torch has it for the moment."""
+        return self._suspended
+
     def undo(self) -> None:
         while self._done:
             owner, name, held = self._done.pop()

@@ -40,6 +40,8 @@ _MIXING_ALLOWED = frozenset(
         "aten::_cudnn_rnn",
     }
 )
+_FILLS = frozenset({"normal_", "uniform_", "random_", "exponential_", "zero_", "fill_"})
+"""In-place operations whose meta kernels compute nothing and load torch's Python decompositions to do it."""
 _empty_strided = torch._C._VariableFunctions.empty_strided
 _MICRO = int(OpFlag.MICRO)
 
@@ -174,6 +176,8 @@ class CaptureMode(PlainMode):
 
     def _kernel(self, info: OpInfo, args: Any, kwargs: Any, scan: Scan) -> Any:
         """Run the meta kernel; real host tensors among the arguments take part as meta tensors."""
+        if info.short in _FILLS and args and args[0].is_meta:
+            return args[0]
         if scan.cpu:
             args = _as_meta(args)
             kwargs = _as_meta(kwargs)

@@ -131,5 +131,5 @@ def _install_checkpoint(regions: Regions, patches: Patches) -> None:
         next(inner, None)
 
     for name, module in list(sys.modules.items()):
-        if name.startswith("torch.") and getattr(module, "_checkpoint_without_reentrant_generator", None) is held:
+        if name.startswith("torch.") and vars(module).get("_checkpoint_without_reentrant_generator") is held:
             patches.set(module, "_checkpoint_without_reentrant_generator", generator)

@@ -2,7 +2,7 @@
 """torchvision's operators by shape, for a torch build that its binary does not fit (a CPU torch beside a CUDA wheel).
 
 Signatures as in torchvision's own registrations (``torchvision/csrc/ops``); results have the right shape and dtype
-and no values. ``nms`` keeps every box: an upper bound.
+and no values. How many boxes ``nms`` keeps depends on values: ``device/data_dependent``.
 """
 
 from __future__ import annotations
@@ -47,26 +47,12 @@ def describe() -> None:
 
 
 def finish() -> None:
-    """After the import: the package takes its operators as loaded, and ``nms`` has an answer on meta tensors."""
+    """After the import: the package takes its operators as loaded."""
     for name, module in list(sys.modules.items()):
         if name.startswith("torchvision.") and module is not None:
             for attribute, answer in (("_has_ops", _yes), ("_assert_has_ops", _nothing)):
                 if hasattr(module, attribute):
                     setattr(module, attribute, answer)
-
-
-def bound_nms() -> None:
-    """``nms`` on pretended tensors keeps every box; torchvision's own rule answers only inside torch's fake mode."""
-    if any(getattr(library, "bounds_nms", False) for library in _LIBRARIES):
-        return
-    library: Any = torch.library.Library("torchvision", "IMPL")
-    library.bounds_nms = True
-    _LIBRARIES.append(library)
-    library.impl("nms", _nms, "Meta", allow_override=True)
-
-
-def _nms(dets: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    return dets.new_empty((dets.shape[0],), dtype=torch.int64)
 
 
 def _yes() -> bool:
