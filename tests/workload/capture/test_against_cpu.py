@@ -78,6 +78,19 @@ class Residual(nn.Module):
         return self.out(z.reshape(-1, 8)) * y.amax()
 
 
+def _adamw(device: str) -> Callable[[], None]:
+    """Its count of steps is on the host where its parameters are."""
+    model = nn.Sequential(nn.Linear(40, 30), nn.GELU(), nn.Linear(30, 7)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+
+    def step() -> None:
+        model(torch.randn(64, 40, device=device)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
 def _convolutions(device: str) -> Callable[[], None]:
     model = Residual().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
@@ -148,3 +161,13 @@ def test_every_storage_of_the_steady_step_is_born_and_freed_as_in_a_real_run(mak
         )
     )
     assert mine == _real(make)
+
+
+def test_adamw_on_the_host_holds_what_it_holds_in_a_real_run() -> None:
+    captured = gpuwise.capture(lambda: _adamw("cpu"), device="cpu")
+    assert captured.settings.optimizers == ("AdamW/for-loop",)
+    span = captured.steady
+    events = slice(span.first_event, span.end_event)
+    sizes = captured.storage_bytes[captured.event_storage[events]].tolist()
+    mine = list(zip(captured.event_sign[events].tolist(), sizes, strict=True))
+    assert mine == _real(_adamw)

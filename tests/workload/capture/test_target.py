@@ -198,3 +198,50 @@ def test_settings_are_values() -> None:
 def test_words_that_are_targets() -> None:
     assert all(map(is_target, ["train.py", "train.py:f", "package.module:make_step", "/a/b.py:C.d"]))
     assert not any(map(is_target, ["llama-3.1-8b", "gpt2", "meta-llama/Llama-3", "8xH100-SXM"]))
+
+
+def test_only_the_libraries_that_run_are_imported_and_they_see_torch_as_it_is(tmp_path: Path) -> None:
+    import sys
+
+    names = ("quiet_library", "loud_library")
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "quiet_library.py").write_text("import torch\nSEEN = torch.cuda.is_available(), torch.ones(2).device.type\n")
+    (packages / "loud_library.py").write_text("raise RuntimeError('imported')\n")
+    (tmp_path / "train.py").write_text(
+        "def make_step():\n"
+        "    import torch, quiet_library\n"
+        "    model = torch.nn.Linear(4, 4, device='cuda')\n"
+        "    assert quiet_library.SEEN == (False, 'cpu')\n"
+        "    return lambda: model(torch.ones(2, 4, device='cuda')).sum().backward()\n"
+        "def other():\n"
+        "    import loud_library\n"
+    )
+    sys.path.insert(0, str(packages))
+    try:
+        captured = find_target(str(tmp_path / "train.py")).capture()
+    finally:
+        sys.path.remove(str(packages))
+        for name in names:
+            sys.modules.pop(name, None)
+    assert captured.parameter_count == 20
+
+
+def test_a_small_step_needs_neither_torchs_compiler_nor_a_computer_algebra_system(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    program = (
+        "import sys, torch, gpuwise\n"
+        "def make():\n"
+        "    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8)).cuda()\n"
+        "    optimizer = torch.optim.AdamW(model.parameters())\n"
+        "    def step():\n"
+        "        model(torch.randn(4, 8, device='cuda')).sum().backward()\n"
+        "        optimizer.step()\n"
+        "    return step\n"
+        "gpuwise.capture(make)\n"
+        "print([n for n in ('torch._dynamo.config', 'sympy') if n in sys.modules])\n"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert out.stdout.strip() == "[]"

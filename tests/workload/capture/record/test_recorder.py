@@ -308,3 +308,24 @@ def test_an_error_in_the_step_is_the_persons_own_and_leaves_torch_as_it_was() ->
     assert nn.Module.__call__ is call and not torch.cuda.is_available()
     with pytest.raises((AssertionError, RuntimeError)):
         torch.zeros(2, device="cuda")
+
+
+def test_averages_kept_beside_the_model_are_buffers_and_not_its_parameters() -> None:
+    def make() -> Any:
+        model = nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        average = torch.optim.swa_utils.AveragedModel(model)
+
+        def step() -> None:
+            model(torch.randn(4, 8, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            average.update_parameters(model)
+
+        return step
+
+    captured = gpuwise.capture(make)
+    assert captured.parameter_count == captured.trainable_count == 72
+    held = captured.bytes_by_category(len(captured.event_sign) - 1)
+    assert held[Category.PARAMETER] == 72 * 4
+    assert held[Category.BUFFER] >= 72 * 4

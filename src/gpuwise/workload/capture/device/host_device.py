@@ -6,7 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.optim import optimizer
 from torch.overrides import TorchFunctionMode
+from torch.utils import _foreach_utils
+
+from gpuwise.workload.capture.device.patching import Patches
 
 _CPU = torch.device("cpu")
 
@@ -24,11 +28,12 @@ class HostAsDevice(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._before: Any = None
+        self._patches = Patches()
 
     def __enter__(self) -> Any:
-        self._before = torch.cuda.is_available
-        torch.cuda.is_available = lambda: False
+        self._patches.set(torch.cuda, "is_available", lambda: False)
+        for module in (_foreach_utils, optimizer):  # on the host, optimizers loop over parameters
+            self._patches.set(module, "_get_foreach_kernels_supported_devices", list)
         self._default = torch.get_default_device()
         torch.set_default_device("cuda:0")
         return super().__enter__()
@@ -36,7 +41,7 @@ class HostAsDevice(TorchFunctionMode):
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)
         torch.set_default_device(None if self._default == _CPU else self._default)
-        torch.cuda.is_available = self._before
+        self._patches.undo()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -108,6 +108,8 @@ class Values:
     def follow(self, info: Any, args: Any, kwargs: Any, result: Any, tensors: list[Tensor]) -> None:
         """Keep what is known of ``result``, given what is known of the arguments. ``tensors`` are the device's."""
         name = info.short
+        if info.mutable and self._known:
+            self._follow_write(info, args, kwargs, tensors)
         if result.__class__ is not Tensor or result.numel() > KNOWN_LIMIT:
             if name in _TRUTH and result.__class__ is Tensor and result.dtype is torch.bool:
                 self._follow_truth(name, args, result)
@@ -128,6 +130,25 @@ class Values:
                 return
         if name in _TRUTH and result.dtype is torch.bool:
             self._follow_truth(name, args, result)
+
+    def _follow_write(self, info: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
+        """An operation in place on tensors whose values are known: they are known afterwards. Its writes are counted later."""
+        written = args[0] if args else None
+        targets = written if isinstance(written, (list, tuple)) else [written]
+        known = [self.of(t) for t in tensors]
+        if not targets or any(k is None for k in known) or _RANDOM in info.func.tags or info.fresh:
+            for t in targets:
+                if isinstance(t, Tensor) and t.is_inference():
+                    self.forget(_key(t))
+            return
+        real = {id(t): k.clone() for t, k in zip(tensors, known, strict=True) if k is not None}
+        try:
+            info.func(*_swap(args, real), **_swap(kwargs, real))
+        except (RuntimeError, TypeError, AttributeError, NotImplementedError):
+            return
+        for t in targets:
+            if isinstance(t, Tensor) and t.is_meta:
+                self.note(t, real[id(t)], 0 if t.is_inference() else 1)
 
     def _follow_truth(self, name: str, args: Any, result: Tensor) -> None:
         truth = self._truth_of(name, args)

@@ -35,6 +35,7 @@ class Modules:
         self._children: set[int] = set()
         self._starts: list[int] = [0]
         self._owners: list[int] = [0]
+        self._called: set[int] = set()
         self._handles: list[Any] = []
         self._call: Any = None
         self.on_enter: Callable[[int, Any, Any], Any] | None = None
@@ -113,6 +114,7 @@ class Modules:
         """A module's forward begins."""
         index = self._index.get(id(module)) or self.index(module)
         self.stack.append(index)
+        self._called.add(index)
         self._moved(index)
         return self.on_enter(index, args, kwargs) if self.on_enter is not None else None
 
@@ -139,6 +141,31 @@ class Modules:
     def begin_step(self) -> None:
         """Sequence numbers of earlier steps are not asked for again."""
         self._starts, self._owners = [0], [self.stack[-1]]
+
+    # --- copies ---
+
+    def copies(self, trained: set[int]) -> set[int]:
+        """``id`` of every module in a copy that training keeps beside the model (an average of its weights): never called,
+        none of its parameters among ``trained`` (``id`` of what an optimizer updates or has a gradient), and of the class and
+        shapes of a module that is called."""
+        found: set[int] = set()
+        todo = [top for _, top in self.trees()]
+        live: set[Any] | None = None
+        while todo:
+            module = todo.pop()
+            parts = list(module.modules())
+            idle = not any(self._index.get(id(m), -1) in self._called for m in parts)
+            if not idle or any(id(p) in trained for p in module.parameters()):
+                todo.extend(module.children())
+                continue
+            if live is None:
+                alive = [self._refs[i]() for i in self._called if i]
+                live = {_shapes(m) for m in alive if m is not None}
+            if _shapes(module) in live and next(module.parameters(), None) is not None:
+                found.update(map(id, parts))
+            else:
+                todo.extend(module.children())
+        return found
 
     # --- names ---
 
@@ -169,6 +196,10 @@ class Modules:
             index = self._index.get(id(module))
             if index is not None:
                 self.paths[index] = path
+
+
+def _shapes(module: nn.Module) -> Any:
+    return type(module), tuple(tuple(p.shape) for p in module.parameters())
 
 
 def _plain(path: str) -> str:

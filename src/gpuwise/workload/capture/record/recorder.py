@@ -280,9 +280,13 @@ class Recorder:
 
     def _note_parameters(self) -> None:
         """Parameters and buffers of every module that lives."""
+        copies = self.modules.copies(self._trained()) if self.spans else set[int]()
         self._parameters = {}
         seen: set[int] = set()
         for path, module in self.modules.walk():
+            if id(module) in copies:
+                self._note_copy(module)
+                continue
             for name, parameter in module._parameters.items():
                 if parameter is None or id(parameter) in seen:
                     continue
@@ -298,6 +302,18 @@ class Recorder:
                     index = self.storages.classify(buffer, Category.BUFFER)
                     if index >= 0:
                         self.storages.module[index] = self.modules.index(module)
+
+    def _trained(self) -> set[int]:
+        """``id`` of the parameters that an optimizer updates or that have a gradient."""
+        updated = (p for o in self.optimizers.values() for group in o.param_groups for p in group["params"])
+        return {*map(id, updated), *(id(p) for p in self._parameters.values() if p.grad is not None)}
+
+    def _note_copy(self, module: torch.nn.Module) -> None:
+        """What a copy of the model holds is not the model's."""
+        for tensor in (*module._parameters.values(), *module._buffers.values()):
+            index = self.storages.index_of(tensor) if tensor is not None else -1
+            if index >= 0:
+                self.storages.category[index] = int(Category.BUFFER)
 
     def _note_gradients(self) -> None:
         for parameter in self._parameters.values():
@@ -321,12 +337,12 @@ class Recorder:
     def end_step(self) -> None:
         """The step is over."""
         assert self._begun is not None
-        self._note_parameters()
         self._note_gradients()
         for optimizer in list(self.optimizers.values()):
             self._note_states(optimizer)
         self.modules.name_all()
         self.spans.append(StepSpan(self._begun[0], len(self.op_signature), self._begun[1], len(self.storages.event_op)))
+        self._note_parameters()
         self._begun, self._in_step = None, False
         self._facts = self._model_facts()
 
