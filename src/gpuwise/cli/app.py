@@ -15,6 +15,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from gpuwise import __version__
 from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.text import printable
 
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("top", "gpuwise.cli.top.command:top", "What do the GPUs do now, who uses them, and why are they slow?"),
@@ -110,5 +111,5 @@ def _parsing(error: CycloptsError) -> tuple[str, str]:
 
 def _refuse(message: str, hint: str | None, code: int) -> int:
     lines = [f"error: {message}"] + ([f"hint: {hint}"] if hint else [])
-    sys.stderr.write("\n".join(lines) + "\n")
+    sys.stderr.write(printable("\n".join(lines)) + "\n")
     return code

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpuwise.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -19,9 +21,20 @@ def print_json(document: object) -> None:
 
 def console() -> Console:
     """Stdout as rich sees it: colour only on a terminal and without NO_COLOR, width of the terminal or 80."""
-    from rich.console import Console
+    return printing_console()
 
-    return Console(highlight=False, emoji=False, markup=False)
+
+def printing_console(**options: Any) -> Console:
+    """A console that shows control characters in texts as codes: names come from files and programs of others."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class PrintableConsole(Console):
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+            for text, style, control in super().render(renderable, options):
+                yield Segment(text if control else printable(text), style, control)
+
+    return PrintableConsole(highlight=False, emoji=False, markup=False, **options)
 
 
 def table_of(columns: Sequence[str], *, left: Sequence[str] = (), wrap: Sequence[str] = ()) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from pathlib import Path
 
 from gpuwise.facts.hardware.accelerators import sources
@@ -24,6 +23,7 @@ from gpuwise.report.page import (
     table,
     verdict,
 )
+from gpuwise.text import escape
 
 
 def write_compare_page(comparison: Comparison, path: Path) -> None:

@@ -14,10 +14,10 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from gpuwise.errors import require
+from gpuwise.text import escape
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

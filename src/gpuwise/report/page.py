@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from gpuwise.report.figures import Drawing, dark_style
+from gpuwise.text import escape
 
 _CSS = """
 :root{color-scheme:light dark;--ink:#1f2430;--muted:#5b6270;--line:#d5d9e0;--paper:#fdfdfe;--card:#f3f5f8;--good:#00724f;

@@ -53,12 +53,11 @@ def format_energy(joules: float) -> str:
 
 def summary(result: RunResult) -> None:
     """Predicted beside measured, on stderr: stdout is the script's."""
-    from rich.console import Console
     from rich.padding import Padding
 
-    from gpuwise.cli.out import section
+    from gpuwise.cli.out import printing_console, section
 
-    to = Console(file=sys.stderr, highlight=False, emoji=False, markup=False)
+    to = printing_console(file=sys.stderr)
     for name, why in result.refused.items():
         to.print(f"gpuwise: {name} did not take hold: {why}")
     comparison = result.comparison

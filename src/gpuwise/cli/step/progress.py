@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
+from gpuwise.text import printable
+
 
 @contextmanager
 def progress() -> Generator[Callable[[str], None], None, None]:
@@ -14,7 +16,7 @@ def progress() -> Generator[Callable[[str], None], None, None]:
 
     def tell(what: str) -> None:
         if shown:
-            sys.stderr.write(f"\r\x1b[Kcapturing: {what}"[:110])
+            sys.stderr.write(f"\r\x1b[Kcapturing: {printable(what, keep='')}"[:110])
             sys.stderr.flush()
 
     try:

@@ -10,6 +10,7 @@ from typing import cast
 from gpuwise.machine.doctor.checks.table import examine, verdict_of
 from gpuwise.machine.doctor.finding import EXIT_CODES, Finding, Fix, Severity, Verdict
 from gpuwise.machine.doctor.observation import Machine
+from gpuwise.text import single_line
 from gpuwise.units import format_bytes
 
 _NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX", "cupy": "CuPy"}
@@ -207,7 +208,7 @@ def _step(fix: Fix, instead: bool, at: int) -> list[str]:
 
 def _comment(text: str) -> str:
     """Text that cannot leave a comment: one line, no control characters."""
-    return "".join(c if c.isprintable() else " " for c in text)
+    return single_line(text)
 
 
 def one_line(texts: Iterable[str]) -> str:

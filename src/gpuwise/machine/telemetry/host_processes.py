@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from gpuwise.machine.devices.control_groups import find_container
 from gpuwise.machine.telemetry.frames import HostProcess
 from gpuwise.machine.telemetry.small_files import read_small
+from gpuwise.text import printable
 
 PEGGED = 0.95
 """Of one core: the kernel counts in ticks of 10 ms, so that a thread that never rests reads 0.98 to 1 over 0.5 s."""
@@ -246,8 +247,7 @@ def default_reader() -> ProcessReader:
 
 def show_bytes(raw: bytes) -> str:
     """Text a terminal can show: what is no UTF-8 and control characters as ``\\xNN``."""
-    text = raw.decode("utf-8", "backslashreplace")
-    return text if text.isprintable() else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    return printable(raw.decode("utf-8", "backslashreplace"), keep="")
 
 
 def _link(path: Path) -> str | None:

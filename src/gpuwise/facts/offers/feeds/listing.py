@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from gpuwise.facts.offers.feeds.names import FeedProvider
 from gpuwise.facts.offers.feeds.tally import ParsedFeed, Tally
 from gpuwise.facts.offers.table import MOST_USD_PER_HOUR, Offer
+from gpuwise.text import single_line
 
 SAME_SHARE = 0.01
 """Spot shares of the on-demand price that lie this close together on every product are one posted share
@@ -139,8 +140,7 @@ def _join_regions(
 
 def clean(text: str) -> str:
     """A feed's text as one line without control characters; a region without its leading comma."""
-    printable = "".join(c if c.isprintable() else " " for c in text)
-    return " ".join(printable.replace(";", ",").split()).strip(" ,#")[:120]
+    return " ".join(single_line(text).replace(";", ",").split()).strip(" ,#")[:120]
 
 
 def by_offer(offers: Iterable[Offer]) -> Mapping[tuple[str, str, str, int], Offer]:

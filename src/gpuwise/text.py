@@ -1,0 +1,31 @@
+"""Text of other people's making (names in files, processes, feeds, code) made fit to show."""
+
+from __future__ import annotations
+
+import html
+import unicodedata
+
+_CONTROL = frozenset({"Cc", "Cf", "Cs"})
+"""Unicode categories that are not shown but act: controls (escape codes), directions and joiners, lone surrogates."""
+
+
+def printable(text: str, keep: str = "\n\t") -> str:
+    """``text`` with its control characters as ``\\x1b``, those in ``keep`` left as they are."""
+    if text.isprintable():
+        return text
+    return "".join(_code(c) if c not in keep and unicodedata.category(c) in _CONTROL else c for c in text)
+
+
+def _code(character: str) -> str:
+    number = ord(character)
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+
+
+def single_line(text: str) -> str:
+    """``text`` without line ends, tabs and control characters, a space for each."""
+    return "".join(" " if unicodedata.category(c) in {*_CONTROL, "Zl", "Zp"} else c for c in text)
+
+
+def escape(text: str) -> str:
+    """``text`` for a page: printable, markup as characters."""
+    return html.escape(printable(text))

@@ -1,0 +1,41 @@
+"""Text of other people's making, shown."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from gpuwise.cli.out import printing_console, table_of
+from gpuwise.text import escape, printable, single_line
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("layers.3.weight", "layers.3.weight"),
+        ("a\x1b]0;owned\x07b", "a\\x1b]0;owned\\x07b"),
+        ("right\u202eleft", "right\\u202eleft"),
+        ("\x9b31m", "\\x9b31m"),
+        ("two\nlines\tof a table", "two\nlines\tof a table"),
+        ("5\u202f000 b\u00f6ses \u00d7", "5\u202f000 b\u00f6ses \u00d7"),
+    ],
+)
+def test_control_characters_become_codes_and_letters_stay(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_pages_and_single_lines_hold_no_control_characters() -> None:
+    assert escape("<b>\x1b[31m") == "&lt;b&gt;\\x1b[31m"
+    assert single_line("a\r\nb\x1bc") == "a  b c"
+
+
+def test_a_name_with_an_escape_code_reaches_no_terminal() -> None:
+    out = io.StringIO()
+    to = printing_console(file=out, width=60)
+    table = table_of(["name"])
+    table.add_row("evil\x1b[2Jname")
+    to.print(table)
+    to.print("\x1b]0;title\x07")
+    assert "\x1b" not in out.getvalue()
+    assert "evil\\x1b[2J" in out.getvalue()
