@@ -42,16 +42,16 @@ def _of(rows: list[Row], split: str) -> list[Row]:
 
 
 def _together(rows: list[Row]) -> Row:
-    """Rows, how many of them were predicted, and the weighted means in percent; null where nothing was predicted."""
-    weights = [r["rows"] - sum(r["unpredicted"].values()) for r in rows]
-    predicted = sum(weights)
-    means = {
-        name: round(100 * sum(w * r[column] for w, r in zip(weights, rows, strict=True) if w) / predicted, 2)
-        if predicted
-        else None
-        for name, column in COLUMNS.items()
-    }
-    return {"rows": sum(r["rows"] for r in rows), "predicted": predicted, **means}
+    """Rows, how many of them were predicted, and the weighted means in percent; null where nothing was predicted, and for the
+    coverage where no row has an interval."""
+    counted = [(r, r["rows"] - sum(r["unpredicted"].values())) for r in rows]
+    means = {name: _mean([(w, r[column]) for r, w in counted if w and r[column] is not None]) for name, column in COLUMNS.items()}
+    return {"rows": sum(r["rows"] for r in rows), "predicted": sum(w for _, w in counted), **means}
+
+
+def _mean(weighted: list[tuple[int, float]]) -> float | None:
+    whole = sum(w for w, _ in weighted)
+    return round(100 * sum(w * value for w, value in weighted) / whole, 2) if whole else None
 
 
 def main() -> None:

@@ -42,8 +42,8 @@ FAMILIES: dict[str, str] = {
 class Scores:
     """One row per measured row, in table order. ``predicted`` is NaN where ``reason`` is not empty.
 
-    ``baseline`` is the same row by the simple rule the family is compared with (one constant efficiency fitted on
-    the same fit rows); NaN where it does not apply.
+    ``log_sigma`` is NaN where an answer has no interval (a verdict). ``baseline`` is the same row by the simple rule the
+    family is compared with (one constant efficiency fitted on the same fit rows); NaN where it does not apply.
     """
 
     source: Sequence[str]
@@ -60,7 +60,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Errors as fractions: ``bias`` is mean(predicted / measured - 1)."""
+    """Errors as fractions: ``bias`` is mean(predicted / measured - 1); ``coverage80`` None where no row has an interval."""
 
     family: str
     source: str
@@ -118,7 +118,8 @@ def _result(
         return Result(family, source, gpu, split, int(mask.sum()), None, None, None, None, None, dict(unpredicted))
     measured, predicted = scores.measured[ok], scores.predicted[ok]
     relative = predicted / measured - 1
-    z = np.abs(np.log(measured / predicted)) / np.maximum(scores.log_sigma[ok], 1e-12)
+    with_interval = np.isfinite(scores.log_sigma[ok])
+    z = np.abs(np.log(measured / predicted))[with_interval] / np.maximum(scores.log_sigma[ok][with_interval], 1e-12)
     baseline = scores.baseline[ok]
     known = np.isfinite(baseline)
     return Result(
@@ -130,7 +131,7 @@ def _result(
         median_ape=float(np.median(np.abs(relative))),
         mape=float(np.mean(np.abs(relative))),
         bias=float(np.mean(relative)),
-        coverage80=float(np.mean(z <= Z80)),
+        coverage80=float(np.mean(z <= Z80)) if with_interval.any() else None,
         baseline_mape=float(np.mean(np.abs(baseline[known] / measured[known] - 1))) if known.any() else None,
         unpredicted=dict(unpredicted),
     )

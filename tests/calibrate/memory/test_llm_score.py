@@ -109,7 +109,8 @@ def test_scores(folder: Path) -> None:
     assert error[0] < 0.08
     assert list(error[[1, 2, 5]]) == [0, 0, 0]
     assert error[3] < 0.005 and error[4] < 0.05
-    assert np.isfinite(scores.baseline).all() and (scores.log_sigma > 0).all()
+    assert np.isfinite(scores.baseline).all() and not (scores.log_sigma <= 0).any()
+    assert np.array_equal(np.isfinite(scores.log_sigma), ~np.char.endswith(np.array(scores.source), "verdict"))
 
 
 def test_no_table(tmp_path: Path) -> None:

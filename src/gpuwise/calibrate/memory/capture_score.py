@@ -26,8 +26,6 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.workload.capture.record.capture import Capture
 
 RAN, OUT_OF_MEMORY = 1.0, 2.0
-VERDICT_SIGMA = 0.1
-"""A verdict is covered when it is right: log 2 is outside, 0 inside."""
 SAMPLE: dict[str, tuple[tuple[str, int], ...]] = {
     "gpumemnet timm": (
         ("tinynet_e", 128),
@@ -76,7 +74,7 @@ def score(folder: Path, all_check: bool, capturer: Capturer = running.capture_jo
         split=["check" if all_check else j.split for j in jobs],
         measured=measured,
         predicted=predicted,
-        log_sigma=np.array([VERDICT_SIGMA if j.fits is not None else float(sigma) for j in jobs]),
+        log_sigma=np.array([np.nan if j.fits is not None else float(sigma) for j in jobs]),
         baseline=np.array([_baseline(j) for j in jobs]),
         reason=reasons,
     )

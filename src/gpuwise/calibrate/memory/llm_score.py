@@ -40,8 +40,6 @@ from gpuwise.workload.transformer.parameters import count_parameters
 
 F64 = NDArray[np.float64]
 RAN, OUT_OF_MEMORY = 1.0, 2.0
-VERDICT_SIGMA = 0.1
-"""A verdict row is covered when it is right: log 2 is outside, 0 inside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +185,7 @@ def score(folder: Path, all_check: bool) -> Scores | None:
         try:
             strategy, rules = settings(row)
             if target.metric == "verdict":
-                predicted[k], sigma[k] = verdict(row, strategy, rules), VERDICT_SIGMA
+                predicted[k] = verdict(row, strategy, rules)
                 continue
             if target.row not in done:
                 done[target.row] = predict(row, strategy, rules)
