@@ -129,7 +129,7 @@ def _transformers(s: Strategy) -> list[str]:
         "zero2": "shard_grad_op auto_wrap",
         "hybrid": "hybrid_shard auto_wrap",
     }
-    if s.stack == "eager-fsdp" and s.sharding in fsdp:
+    if s.stack in ("eager-fsdp", "composer") and s.sharding in fsdp:
         out.append(f'--fsdp "{fsdp[s.sharding]}"')
     elif s.sharding != "none":
         out.append(f"--deepspeed {s.sharding}.json")

@@ -64,6 +64,24 @@ class Stack:
     """With ``per_op``: forward and backward through ``torch.compile``."""
     fsdp_gathers_half: bool = True
     """Sharded parameters travel in the compute format."""
+    fused_cast: bool = True
+    """One kernel casts a product's input to 8 bits in both layouts; otherwise its largest value is looked for first, and
+    each layout is a pass of its own."""
+    gathers_quantized: str = ""
+    """Tensor-parallel gathers that travel in the products' 8- or 4-bit format: ``all``, ``inputs`` (not the gradients of
+    outputs) or none. With a scale per row everything travels in the compute format."""
+    fsdp_gathers_fp8: bool = False
+    """Sharded parameters are cast to 8 bits before they are gathered (one scale per tensor)."""
+    recompute_regathers: bool = True
+    """The backward of a fully recomputed layer gathers a column-parallel input again beside the recomputed gather."""
+    bucket_elements: float = 0.0
+    """Gradients (and gathered parameters) travel in pieces of so many elements; 0: all at once."""
+    bucket_elements_per_rank: float = 0.0
+    """Where larger: so many elements for each rank of the data-parallel group."""
+    hides_reduction: bool = True
+    """Replicated gradients are reduced while the last backward still runs."""
+    hides_sharded_states: bool = True
+    """The same with sharded optimizer states, whose parameters are also gathered while the next forward runs."""
 
 
 @cache

@@ -10,7 +10,7 @@ from gpuwise.workload.stack import find_stack
 from gpuwise.workload.step import Kind, Phase
 from gpuwise.workload.transformer.parameters import count_parameters
 from gpuwise.workload.transformer.point import Point
-from gpuwise.workload.transformer.tables import model_flop_per_token, recomputed, saved_bytes, transformer_tables
+from gpuwise.workload.transformer.tables import model_flop_per_token, recomputed_share, saved_bytes, transformer_tables
 
 LLAMA = Architecture(
     id="t",
@@ -70,11 +70,22 @@ def test_backward_is_twice_forward_and_full_recompute_is_forward_again(stack: st
     table = transformer_tables(LLAMA, p).layers["dense"]
     forward, backward = table.total_flop(Phase.FORWARD), table.total_flop(Phase.BACKWARD)
     assert backward == pytest.approx(2 * forward)
-    again = recomputed(table, "full", p.stack.selective_recompute)
-    assert again.total_flop() == pytest.approx(forward)
-    assert recomputed(table, "none", p.stack.selective_recompute).total_flop() == 0
-    selective = recomputed(table, "selective", p.stack.selective_recompute).total_flop()
+    share = recomputed_share(table, p.stack.selective_recompute)
+    assert np.all(share[table.phase == Phase.BACKWARD] == 0)
+    selective = float((share * table.flop * table.count).sum())
     assert 0 <= selective < forward
+
+
+def test_selective_recompute_by_operation_runs_every_second_product_again() -> None:
+    """torchtitan's default for Llama 3 keeps the products of query, value, gate and down: key, output and up run again."""
+    table = transformer_tables(LLAMA, point(stack=find_stack("compiled-fsdp"))).layers["dense"]
+    share = dict(zip(table.name, recomputed_share(table, "per-op-compiled"), strict=True))
+    hidden, ffn, key = 512, 1536, 256
+    again = 2.0 * 512 * hidden * (key + hidden + ffn)  # 512 tokens
+    products = (table.phase == Phase.FORWARD) & (table.kind == Kind.MATMUL)
+    flop = sum(share[n] * f for n, f in zip(np.array(table.name)[products], table.flop[products], strict=True))
+    assert flop == pytest.approx(again)
+    assert share["mlp.activation"] == 1.0 and share["attention.core"] == 0.0
 
 
 @pytest.mark.parametrize("stack", ["megatron-core", "megatron-legacy", "eager", "compiled-fsdp", "nanotron"])

@@ -300,7 +300,8 @@ PRECISION = [
 STACK = [
     (r"Megatron-DeepSpeed|Megatron-LM / Megatron-DeepSpeed", "megatron-deepspeed"),
     (r"nanotron", "nanotron"),
-    (r"composer\+FSDP|torchtune|AutoModel", "eager-fsdp"),
+    (r"composer\+FSDP", "composer"),
+    (r"torchtune|AutoModel", "eager-fsdp"),
     (r"litgpt", "eager"),
     (r"torchtitan", "compiled-fsdp"),
     (r"NeMo|Megatron|dgxc", "megatron-core"),
@@ -365,7 +366,7 @@ def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
         sharding=_sharding(r),
         shard_group=0,
         recompute=_recompute(r, arch),
-        recompute_every=1,
+        recompute_every=2 if r["act_ckpt"] == "selective layer" else 1,  # torchtitan's "selective" with a layer number: 2
         optimizer="adamw",
         master_weights="true" not in r["precision"] and "PURE" not in r["precision"],
         gradient_dtype=_gradient_dtype(r, stack),
@@ -420,7 +421,7 @@ def _stack(r: dict[str, Any]) -> str:
 def _sequence_parallel(r: dict[str, Any], stack: str) -> bool:
     if stack == "megatron-legacy":
         return "sequence" in r["act_ckpt"]
-    return stack in ("megatron-core", "nanotron", "compiled-fsdp", "eager-fsdp")
+    return stack in ("megatron-core", "nanotron", "compiled-fsdp", "eager-fsdp", "composer")
 
 
 def _sharding(r: dict[str, Any]) -> str:
@@ -438,7 +439,7 @@ def _recompute(r: dict[str, Any], arch: Architecture) -> str:
     text = r["act_ckpt"]
     if not text and "torchtitan" in r["software"]:
         return "selective"  # the default of its Llama 3 configurations (mode "selective", option "op")
-    return "full" if text == "full" else "selective" if text.startswith("selective") else "none"
+    return "full" if text in ("full", "selective layer") else "selective" if text.startswith("selective") else "none"
 
 
 def _gradient_dtype(r: dict[str, Any], stack: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate.llm_training.joined import joined
 from gpuwise.calibrate.llm_training.rows import LlmRow, read_rows
 from gpuwise.calibrate.llm_training.widths import Residuals, left_out_coverage, spreads
 from gpuwise.calibrate.optimizers import least_squares
@@ -27,7 +28,7 @@ from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.costs import PointCosts, point_costs
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.predict.step.stack_costs import EXPERTS, StackCosts, find_stack_costs
-from gpuwise.predict.step.times import step_times
+from gpuwise.predict.step.times import step_inputs, step_times
 from gpuwise.predict.step.training import kernel_spread, spread
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.tables import model_flop_per_token
@@ -189,24 +190,25 @@ class Bound:
 
 BOUNDS: dict[str, Bound] = {
     "launch_s": Bound(1e-6, 6e-6, 4e-5, log=True),
-    "kernel_gap_s": Bound(2e-7, 1e-6, 6e-6, log=True),
+    "kernel_gap_s": Bound(2e-7, 1e-6, 5e-5, log=True),
     "layer_overhead_s": Bound(1e-6, 3e-5, 3e-3, log=True),
-    "sync_s": Bound(1e-7, 3e-6, 3e-5, log=True),
+    "stall_s": Bound(1e-7, 2e-6, 5e-3, log=True),
+    "sync_s": Bound(1e-7, 3e-6, 1e-4, log=True),
     "micro_batch_overhead_s": Bound(1e-6, 3e-4, 2e-2, log=True),
-    "step_overhead_s": Bound(1e-4, 5e-3, 0.1, log=True),
-    "matmul_slowdown": Bound(0.9, 1.08, 1.5),
+    "step_overhead_s": Bound(1e-4, 5e-3, 1.0, log=True),
+    "matmul_slowdown": Bound(0.7, 1.08, 1.6),
     "quantized_matmul_slowdown": Bound(0.6, 1.0, 1.6),
     "row_scales_slowdown": Bound(1.0, 1.2, 2.5),
-    "attention_slowdown": Bound(0.8, 1.05, 2.0),
-    "memory_slowdown": Bound(0.6, 1.05, 2.5),
+    "attention_slowdown": Bound(0.5, 1.05, 2.5),
+    "memory_slowdown": Bound(0.3, 1.05, 3.0),
     "communication_slowdown": Bound(0.7, 1.1, 3.0),
-    "network_slowdown": Bound(0.7, 1.1, 3.0),
+    "network_slowdown": Bound(0.4, 1.1, 3.0),
     "tp_overlap": Bound(0.0, 0.1, 1.0),
     "cp_overlap": Bound(0.0, 0.7, 1.0),
     "ep_overlap": Bound(0.0, 0.1, 1.0),
     "pp_overlap": Bound(0.0, 0.3, 1.0),
     "dp_overlap": Bound(0.0, 0.8, 1.0),
-    "contention": Bound(0.0, 0.2, 0.6),
+    "contention": Bound(0.0, 0.2, 1.0),
     "straggler": Bound(0.0, 0.005, 0.05),
     "gain_per_year": Bound(0.0, 0.05, 0.3),
 }
@@ -223,9 +225,9 @@ PRIOR_WEIGHT = 0.05
 FIRM = {
     "communication_slowdown": 0.6,
     "network_slowdown": 0.6,
-    "attention_slowdown": 0.1,
-    "memory_slowdown": 0.1,
-    "matmul_slowdown": 0.2,
+    "attention_slowdown": 0.3,
+    "memory_slowdown": 0.4,
+    "matmul_slowdown": 0.4,
     "quantized_matmul_slowdown": 0.2,
     "row_scales_slowdown": 0.1,
 }
@@ -255,16 +257,28 @@ def fit_stack(stack: str, rows: Sequence[LlmRow], groups: Sequence[Group]) -> tu
         values: dict[str, Any] = {n: _from(BOUNDS[n], v) for n, v in zip(names, x * scale + low, strict=True)}
         return StackCosts(first_release=first, last_release=last, log_sigma=0.1, log_sigma_many=0.1, **values)
 
+    order = [i for g in mine for i in g.rows]
+    measured = np.array([rows[i].step_time_s for i in order])
+    keep = np.array([not is_check(rows[i]) for i in order])
+    weight = np.array([per_source.get(rows[i].source, 1) ** -0.25 for i in order])
+    inputs = [step_inputs(g.architecture, g.system, g.costs, g.columns, g.point_index) for g in mine]
+    together = joined(inputs, [g.system.accelerator for g in mine])
+
     def residuals(x: F64) -> F64:
-        sc, out = costs_of(x), []
-        for g in mine:
-            ratio = np.log(g.step_s(sc) / np.array([rows[i].step_time_s for i in g.rows]))
-            keep = np.array([not is_check(rows[i]) for i in g.rows])
-            weight = np.array([per_source.get(rows[i].source, 1) ** -0.25 for i in g.rows])
-            out.append((ratio * weight)[keep])
-        return np.concatenate([*out, pull * (x - (start - low) / scale)])
+        ratio = np.log(together.step_s(costs_of(x)) / measured)
+        return np.concatenate([(ratio * weight)[keep], pull * (x - (start - low) / scale)])
 
     begin = (start - low) / scale
+    base = residuals(begin)
+    moved = [residuals(_moved(begin, i))[: -len(names)] for i in range(len(names))]
+    active = np.array([bool((m != base[: -len(names)]).any()) for m in moved])
+
+    def of_active(x: F64) -> F64:
+        whole = begin.copy()
+        whole[active] = x
+        return residuals(whole)
+
+    options: dict[str, Any] = {"bounds": (0, 1), "loss": "cauchy", "f_scale": 0.04, "diff_step": 3e-3}
     begins: list[F64] = []
     for launch_s in LAUNCH_STARTS:  # whether launches bind has two sides with no slope between them
         x = begin.copy()
@@ -272,13 +286,19 @@ def fit_stack(stack: str, rows: Sequence[LlmRow], groups: Sequence[Group]) -> tu
         begins.append(x)
     if np.abs(residuals(begins[-1]) - residuals(begins[0])).mean() < 1e-3:
         begins = begins[:1]
-    best = None
-    for x in begins:
-        tried = least_squares(residuals, x, bounds=(0, 1), loss="cauchy", f_scale=0.04, max_nfev=20, diff_step=3e-3)
-        best = tried if best is None or tried.cost < best.cost else best
-    assert best is not None
-    sc = costs_of(best.x)
+    tried = [least_squares(of_active, x[active], max_nfev=6, **options) for x in begins]
+    best = least_squares(of_active, min(tried, key=lambda t: t.cost).x, max_nfev=24, **options)
+    solution = begin.copy()
+    solution[active] = best.x
+    sc = costs_of(solution)
     return sc, _errors(sc, mine, rows)
+
+
+def _moved(x: F64, i: int) -> F64:
+    """``x`` with one coefficient a tenth of its range away: what no row depends on stays where it starts."""
+    moved = x.copy()
+    moved[i] += 0.1 if x[i] < 0.5 else -0.1
+    return moved
 
 
 def profile_of(group: Group) -> str:

@@ -40,6 +40,18 @@ _ACCELERATE = StackRules(
     offload_activations=False,
 )
 
+_FSDP = StackRules(
+    "torch.distributed.fsdp with torch.nn modules: full shard, gradient shard, hybrid; CPUOffload",
+    shardings=frozenset({"none", "zero2", "zero3", "hybrid"}),
+    shardings_with_pipeline=frozenset(),
+    schedules=frozenset({"1f1b"}),
+    tensor=False,
+    pipeline=False,
+    context=frozenset(),
+    expert=False,
+    offload_with_recompute=True,
+)
+
 STACK_RULES: dict[str, StackRules] = {
     "megatron-core": StackRules(
         "NVIDIA/Megatron-LM d98e8a6: training/arguments.py (FSDP without a pipeline; interleaving needs one; "
@@ -90,17 +102,8 @@ STACK_RULES: dict[str, StackRules] = {
         context=frozenset({"ring"}),
         offload_with_recompute=True,
     ),
-    "eager-fsdp": StackRules(
-        "torch.distributed.fsdp with torch.nn modules (llm-foundry, torchtune): full shard, gradient shard, hybrid; CPUOffload",
-        shardings=frozenset({"none", "zero2", "zero3", "hybrid"}),
-        shardings_with_pipeline=frozenset(),
-        schedules=frozenset({"1f1b"}),
-        tensor=False,
-        pipeline=False,
-        context=frozenset(),
-        expert=False,
-        offload_with_recompute=True,
-    ),
+    "eager-fsdp": _FSDP,
+    "composer": replace(_FSDP, source="mosaicml/llm-foundry fsdp_config: full, gradient, hybrid", offload_optimizer=False),
     "eager": _ACCELERATE,
     "compiled": replace(
         _ACCELERATE,

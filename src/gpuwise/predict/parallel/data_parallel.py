@@ -6,7 +6,7 @@ Per step and rank, with P parameters of G-byte gradients and W-byte weights (ZeR
 none      all-reduce of P G, behind the last micro-batch's backward
 zero1/2   reduce-scatter of P G and all-gather of P W; with zero2 every micro-batch reduces
 zero3     every micro-batch: all-gather in forward and again in backward, reduce-scatter of gradients
-          (with pipeline stages: once a step)
+          (with pipeline stages: once a step, behind the first forward and the last backward of a micro-batch)
 hybrid    zero3 inside a shard group, all-reduce of the shard across groups once a step
 ========  =====================================================================================
 """
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.hardware.systems import System
 from gpuwise.predict.comm.collectives import curve
 from gpuwise.predict.comm.groups import Group, data_group, expert_data_group
@@ -26,6 +27,7 @@ from gpuwise.predict.parallel.shards import Stages
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.stack_costs import StackCosts
 from gpuwise.workload.optimizer import parameter_bytes
+from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import SHARDINGS
 
 F64 = NDArray[np.float64]
@@ -34,10 +36,16 @@ NONE, ZERO1, ZERO2, ZERO3, HYBRID = (SHARDINGS.index(s) for s in ("none", "zero1
 
 @dataclass(frozen=True, slots=True)
 class LayerTraffic:
-    """Seconds per layer and micro-batch of fully sharded traffic: zero where parameters are not sharded."""
+    """Seconds a micro-batch of fully sharded traffic: zero where parameters are not sharded.
+
+    ``gather_s`` and ``scatter_s`` of each layer. ``ends_s``: nothing is there to hide the first gathers (embedding and first
+    layer) and the last reductions behind; ``head_s``: the rest of the ends' traffic, hidden behind layers.
+    """
 
     gather_s: F64
     scatter_s: F64
+    ends_s: F64
+    head_s: F64
 
 
 def collective_over(system: System, op: str, payload: F64, group: Group, mask: NDArray[np.bool_]) -> F64:
@@ -80,47 +88,85 @@ def shard_group(system: System, c: Columns) -> tuple[Group, Group]:
 
 def layer_traffic(system: System, c: Columns, shape: Stages) -> LayerTraffic:
     """Fully sharded parameters and gradients of one middle layer."""
-    sharded = (c.sharding == ZERO3) | (c.sharding == HYBRID)
+    # a pipeline keeps its parameters gathered and reduces once a step (torchtitan: no reshard after forward with PP)
+    sharded = ((c.sharding == ZERO3) | (c.sharding == HYBRID)) & (c.pp == 1)
     if not sharded.any():
-        return LayerTraffic(np.zeros(c.sharding.shape), np.zeros(c.sharding.shape))
+        nothing = np.zeros(c.sharding.shape)
+        return LayerTraffic(nothing, nothing, nothing, nothing)
     b = parameter_bytes(c.base)
+    quantized = find_stack(c.base.stack).fsdp_gathers_fp8 and c.base.precision == "fp8" and not c.base.row_scales
+    weight = FORMAT_BYTES["fp8"] if quantized else b.weight
     inner, _ = shard_group(system, c)
     per_layer = shape.dense[1] / np.maximum(shape.layers[1], 1)
     expert = shape.expert[1] / np.maximum(shape.layers[1], 1)
     trained = 1.0 if c.base.lora_rank == 0 else 0.0
     experts = expert_data_group(system, c.tp, c.cp, c.dp, c.ep)
-    gather = collective_over(system, "all_gather", per_layer * b.weight, inner, sharded)
-    gather = gather + collective_over(system, "all_gather", expert * b.weight, experts, sharded)
+    gather = collective_over(system, "all_gather", per_layer * weight, inner, sharded)
+    gather = gather + collective_over(system, "all_gather", expert * weight, experts, sharded)
     reduce_bytes = per_layer * b.gradient * trained
     scatter = collective_over(system, "reduce_scatter", reduce_bytes, inner, sharded)
     scatter = scatter + collective_over(system, "reduce_scatter", expert * b.gradient * trained, experts, sharded)
-    # a pipeline keeps its parameters gathered and reduces once a step (torchtitan: no reshard after forward with PP)
-    once = np.where(c.pp > 1, c.accumulation, 1)
-    return LayerTraffic(gather / once, scatter / once)
+    head = np.maximum(shape.dense[0] - shape.dense[1] - shape.embedding, 0.0)
+    front = collective_over(system, "all_gather", shape.embedding * b.weight, inner, sharded)
+    behind = collective_over(system, "reduce_scatter", shape.embedding * b.gradient * trained, inner, sharded)
+    head_s = collective_over(system, "all_gather", head * b.weight, inner, sharded)
+    head_s = head_s + collective_over(system, "reduce_scatter", head * b.gradient * trained, inner, sharded)
+    return LayerTraffic(gather, scatter, front + behind + gather + scatter, front + head_s)
 
 
-def step_traffic(system: System, c: Columns, shape: Stages, forward_s: F64, backward_s: F64, sc: StackCosts) -> F64:
-    """Exposed seconds a step of the traffic that happens once a step.
+def _in_buckets(system: System, c: Columns, op: str, payload: F64, group: Group, mask: NDArray[np.bool_], width: float) -> F64:
+    """Seconds of ``op`` over ``payload`` bytes of elements of ``width`` bytes in the stack's buckets, one after the other."""
+    stack = find_stack(c.base.stack)
+    if not stack.bucket_elements:
+        return collective_over(system, op, payload, group, mask)
+    bucket = np.maximum(stack.bucket_elements, stack.bucket_elements_per_rank * group.size) * width
+    pieces = np.maximum(np.ceil(payload / bucket), 1.0)
+    return pieces * collective_over(system, op, payload / pieces, group, mask)
 
-    ``forward_s`` and ``backward_s`` are one micro-batch's passes on the worst stage, behind which gathers and
-    reductions hide; what is left over is exposed.
-    """
+
+@dataclass(frozen=True, slots=True)
+class StepTraffic:
+    """Seconds of what moves once a step, before anything hides it: replicated gradients (``reduce_s``), sharded ones
+    (``scatter_s``, ``scatters`` times a step), gathered parameters. ``hides_*`` 1 where the stack moves them behind passes."""
+
+    reduce_s: F64
+    scatter_s: F64
+    scatters: F64
+    gather_s: F64
+    hides_reduction: F64
+    hides_sharded_states: F64
+
+    def exposed_s(self, forward_s: F64, backward_s: F64, sc: StackCosts) -> F64:
+        """``forward_s`` and ``backward_s`` are one micro-batch's passes on the worst stage, behind which gathers and
+        reductions hide; what is left over is exposed."""
+        replicated = exposed_once(self.reduce_s, np.zeros(1), forward_s, backward_s * self.hides_reduction, sc)
+        hides = self.hides_sharded_states
+        return replicated + exposed_once(self.scatter_s, self.gather_s, forward_s * hides, backward_s * hides, sc, self.scatters)
+
+
+def step_traffic(system: System, c: Columns, shape: Stages) -> StepTraffic:
+    """The traffic that happens once a step."""
+    stack = find_stack(c.base.stack)
+    hides = np.full(1, float(stack.hides_reduction)), np.full(1, float(stack.hides_sharded_states))
     if c.base.lora_rank:
-        return np.zeros(c.sharding.shape)  # adapters are a thousandth of the gradients
+        nothing = np.zeros(c.sharding.shape)  # adapters are a thousandth of the gradients
+        return StepTraffic(nothing, nothing, np.ones(1), nothing, *hides)
     b = parameter_bytes(c.base)
     dense = np.maximum(np.maximum(shape.dense[0], shape.dense[1]), shape.dense[2])
     expert = np.maximum(np.maximum(shape.expert[0], shape.expert[1]), shape.expert[2])
     group, experts = data_group(system, c.tp, c.cp, c.dp), expert_data_group(system, c.tp, c.cp, c.dp, c.ep)
     plain, sharded_states = c.sharding == NONE, (c.sharding == ZERO1) | (c.sharding == ZERO2)
     inner, replicas = shard_group(system, c)
-    reduce = (
-        collective_over(system, "all_reduce", dense * b.gradient, group, plain)
-        + collective_over(system, "all_reduce", expert * b.gradient, experts, plain)
-        + collective_over(system, "reduce_scatter", dense * b.gradient, group, sharded_states)
-        + collective_over(system, "reduce_scatter", expert * b.gradient, experts, sharded_states)
-        + collective_over(system, "all_reduce", dense * b.gradient / inner.size, replicas, c.sharding == HYBRID)
-    )
-    gather = collective_over(system, "all_gather", dense * b.weight, group, sharded_states)
-    gather = gather + collective_over(system, "all_gather", expert * b.weight, experts, sharded_states)
-    times = np.where(c.sharding == ZERO2, c.accumulation, 1)
-    return exposed_once(reduce, gather, forward_s, backward_s, sc, times)
+    piped = ((c.sharding == ZERO3) | (c.sharding == HYBRID)) & (c.pp > 1)
+
+    def over(op: str, parameters: F64, width: float, ranks: Group, mask: NDArray[np.bool_]) -> F64:
+        return _in_buckets(system, c, op, parameters * width, ranks, mask, width)
+
+    g, w = b.gradient, b.weight
+    reduce = over("all_reduce", dense, g, group, plain) + over("all_reduce", expert, g, experts, plain)
+    scatter = over("reduce_scatter", dense, g, group, sharded_states) + over("reduce_scatter", expert, g, experts, sharded_states)
+    scatter = scatter + over("all_reduce", dense / inner.size, g, replicas, c.sharding == HYBRID)
+    scatter = scatter + over("reduce_scatter", dense, g, inner, piped) + over("reduce_scatter", expert, g, experts, piped)
+    gather = over("all_gather", dense, w, group, sharded_states) + over("all_gather", expert, w, experts, sharded_states | piped)
+    gather = gather + over("all_gather", dense, w, inner, piped)
+    return StepTraffic(reduce, scatter, np.where(c.sharding == ZERO2, c.accumulation, 1).astype(np.float64), gather, *hides)

@@ -44,11 +44,12 @@ class MeanLayer:
 class Stages:
     """Arrays in the shape that pp, tp, ep and virtual stages broadcast to: layers of the first, a middle and the last
     pipeline stage (equal when pp is 1), and the dense and expert parameters one rank of each holds. Index 0 first,
-    1 middle, 2 last."""
+    1 middle, 2 last. ``embedding`` are those of the first stage before its layers."""
 
     layers: tuple[F64, F64, F64]
     dense: tuple[F64, F64, F64]
     expert: tuple[F64, F64, F64]
+    embedding: F64
 
 
 def stages(arch: Architecture, c: Columns, n_layers: float) -> Stages:
@@ -77,7 +78,8 @@ def stages(arch: Architecture, c: Columns, n_layers: float) -> Stages:
             ends = ends + first_ones * (lead.total - lead.norm) / c.tp + first_ones * lead.norm
         dense.append((n - first_ones) * (mean.split / c.tp + mean.whole) + ends)
         expert.append((n - first_ones) * mean.expert / c.ep)
-    return Stages((layers[0], layers[1], layers[2]), (dense[0], dense[1], dense[2]), (expert[0], expert[1], expert[2]))
+    embedding = (count.embedding + count.stem) / c.tp
+    return Stages((layers[0], layers[1], layers[2]), (dense[0], dense[1], dense[2]), (expert[0], expert[1], expert[2]), embedding)
 
 
 def _even(c: Columns, n_layers: float) -> tuple[F64, F64, F64]:

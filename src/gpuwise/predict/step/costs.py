@@ -23,14 +23,13 @@ from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.memory.saved import PointSaved, SavedBytes, collect, point_saved
 from gpuwise.workload.step import Kind, OpTable, Phase, concatenate
 from gpuwise.workload.transformer.point import Point
-from gpuwise.workload.transformer.tables import TransformerTables, leading_layers, transformer_tables
+from gpuwise.workload.transformer.tables import TransformerTables, leading_layers, recomputed_share, transformer_tables
 
 if TYPE_CHECKING:
     from gpuwise.predict.step.per_op import PartSums
 
 F64 = NDArray[np.float64]
 COMM_GROUPS = ("tp", "cp", "ep")
-MATMUL_KINDS = (Kind.MATMUL, Kind.GROUPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +49,11 @@ class PartCosts:
     selective_kernels: F64
     backward_kernels: F64
     forward_comm_s: dict[str, F64]
+    full_comm_s: dict[str, F64]
     backward_comm_s: dict[str, F64]
     forward_syncs: F64
     """Collectives, each counted log2(group) times: how often ranks wait for one another."""
+    full_syncs: F64
     backward_syncs: F64
     forward_flop: F64
     selective_flop: F64
@@ -135,7 +136,7 @@ def point_costs(arch: Architecture, points: Sequence[Point], system: System, ker
     chosen = {"attention": points[0].stack.attention_kernel} if kernels is None else kernels
     times = kernel_times(everything, system.accelerator, Conditions(implementation=chosen))
     comm_s = _collective_seconds(everything, tables, owner, points, system)
-    cells = _Cells.of(everything, [len(t) for t in tables], owner, points, times.time_s, comm_s)
+    cells = _Cells.of(everything, tables, owner, points, times.time_s, comm_s)
     weight = np.zeros(len(points))
     spread = np.zeros(len(points))
     point_of_row = np.repeat([o[0] for o in owner], [len(t) for t in tables])
@@ -198,8 +199,10 @@ def _columns(parts: Sequence[PartSums]) -> PartCosts:
         selective_kernels=column("selective", "kernels"),
         backward_kernels=column("backward", "kernels"),
         forward_comm_s=none,
+        full_comm_s=none,
         backward_comm_s=none,
         forward_syncs=nothing,
+        full_syncs=nothing,
         backward_syncs=nothing,
         forward_flop=column("forward", "flop"),
         selective_flop=column("selective", "flop"),
@@ -220,6 +223,12 @@ def _flags(names: Sequence[str], ending: str) -> NDArray[np.bool_]:
     return np.array([known[name] for name in names], bool)
 
 
+def _starting(names: Sequence[str], beginning: str) -> NDArray[np.bool_]:
+    """Which names start so."""
+    known = {name: name.startswith(beginning) for name in dict.fromkeys(names)}
+    return np.array([known[name] for name in names], bool)
+
+
 @dataclass(frozen=True, slots=True)
 class _Cells:
     """Rows of the concatenated table with what is needed to sum them into arrays over points; arrays [R]."""
@@ -233,7 +242,10 @@ class _Cells:
     """Index into FAMILIES, -1 for collectives."""
     group: NDArray[np.int64]
     """Index into COMM_GROUPS, -1 for kernels."""
-    selective: NDArray[np.bool_]
+    selective: F64
+    """Share of the row that selective recompute runs again."""
+    again: NDArray[np.bool_]
+    """Collectives that full recompute runs beside those of the backward."""
     wgrad: NDArray[np.bool_]
     cost_s: F64
     comm_s: F64
@@ -245,22 +257,20 @@ class _Cells:
     def of(
         cls,
         t: OpTable,
-        lengths: list[int],
+        tables: Sequence[OpTable],
         owner: list[tuple[int, int, float]],
         points: Sequence[Point],
         time_s: F64,
         comm_s: F64,
     ) -> _Cells:
+        lengths = [len(table) for table in tables]
         point, which, weight = (np.repeat(np.array(c), lengths) for c in zip(*owner, strict=True))
         comm = t.kind == Kind.COLLECTIVE
         groups = {name: COMM_GROUPS.index(name[:2]) for name in dict.fromkeys(np.array(t.name, object)[comm])}
         times = t.count * weight
         group = np.array([groups.get(name, -1) for name in t.name])
         degrees = np.array([[getattr(p, g) for g in COMM_GROUPS] for p in points], dtype=np.float64)[point, group]
-        if points[0].stack.selective_recompute == "core-attention":
-            selective = _flags(t.name, ".core")
-        else:
-            selective = ~np.isin(t.kind, [int(k) for k in (*MATMUL_KINDS, Kind.ATTENTION, Kind.COLLECTIVE)])
+        selective = np.concatenate([recomputed_share(table, points[0].stack.selective_recompute) for table in tables])
         return cls(
             len(points),
             point,
@@ -269,6 +279,7 @@ class _Cells:
             np.where(comm, -1, _family(t.kind)),
             group,
             selective,
+            comm & (points[0].stack.recompute_regathers | ~_starting(t.name, "tp.all_gather.")),
             _flags(t.name, ".wgrad") & ~comm,
             time_s * times,
             comm_s * times,
@@ -284,13 +295,13 @@ class _Cells:
         cost, launches, flop, comm_s, syncs = (a[mine] for a in (self.cost_s, self.launches, self.flop, self.comm_s, self.syncs))
         phase = self.phase[mine]
         forward, backward = phase == Phase.FORWARD, phase == Phase.BACKWARD
-        selective = forward & self.selective[mine]
+        again = self.selective[mine]
 
         def total(values: F64, mask: NDArray[np.bool_]) -> F64:
             return np.bincount(point[mask], weights=values[mask], minlength=self.n_points).astype(np.float64)
 
-        def by_family(mask: NDArray[np.bool_]) -> dict[str, F64]:
-            return {f: total(cost, mask & (family == i)) for i, f in enumerate(FAMILIES)}
+        def by_family(mask: NDArray[np.bool_], share: F64 | float = 1.0) -> dict[str, F64]:
+            return {f: total(cost * share, mask & (family == i)) for i, f in enumerate(FAMILIES)}
 
         def by_group(mask: NDArray[np.bool_]) -> dict[str, F64]:
             return {g: total(comm_s, mask & (group == i)) for i, g in enumerate(COMM_GROUPS)}
@@ -298,18 +309,20 @@ class _Cells:
         nothing = np.zeros(self.n_points)
         return PartCosts(
             forward_s=by_family(forward),
-            selective_s=by_family(selective),
+            selective_s=by_family(forward, again),
             backward_s=by_family(backward),
             wgrad_s=total(cost, backward & self.wgrad[mine]),
             forward_kernels=total(launches, forward),
-            selective_kernels=total(launches, selective),
+            selective_kernels=total(launches * again, forward),
             backward_kernels=total(launches, backward),
             forward_comm_s=by_group(forward),
+            full_comm_s=by_group(forward & self.again[mine]),
             backward_comm_s=by_group(backward),
             forward_syncs=total(syncs, forward),
+            full_syncs=total(syncs, forward & self.again[mine]),
             backward_syncs=total(syncs, backward),
             forward_flop=total(flop, forward),
-            selective_flop=total(flop, selective),
+            selective_flop=total(flop * again, forward),
             backward_flop=total(flop, backward),
             full_s=by_family(forward),
             full_kernels=total(launches, forward),

@@ -59,9 +59,9 @@ def passes(costs: PointCosts, sc: StackCosts) -> Passes:
     still = np.zeros_like(layer.wgrad_s)
     forward, backward = _both(layer, sc)
     selective = _one(layer.selective_s, layer.selective_kernels, nothing, still, layer.selective_host_s, sc, overhead=False)
-    full = _one(layer.full_s, layer.full_kernels, layer.forward_comm_s, layer.forward_syncs, layer.full_host_s, sc)
+    full = _one(layer.full_s, layer.full_kernels, layer.full_comm_s, layer.full_syncs, layer.full_host_s, sc)
     lead_extra = still
-    if costs.n_lead:
+    if np.any(costs.n_lead):
         lead_extra = costs.n_lead * (_end(costs.lead, sc) - forward.time_s - backward.time_s)
     return Passes(
         forward,
@@ -102,6 +102,7 @@ def _one(
         + seconds["attention"] * sc.attention_slowdown
         + seconds["memory"] * sc.memory_slowdown
         + kernels * sc.kernel_gap_s
+        + (sc.stall_s if overhead else 0.0)
     )
     waits = syncs * sc.sync_s
     exposed = waits

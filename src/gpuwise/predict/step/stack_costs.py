@@ -36,7 +36,7 @@ class StackCosts:
     """Wait of a collective's ranks for one another, per doubling of the group."""
     micro_batch_overhead_s: float
     step_overhead_s: float
-    """Once a step on one system, and again for every doubling of systems (norms, losses and barriers cross them)."""
+    """Host work once a step (data, norms, logging), whatever the number of systems."""
     matmul_slowdown: float
     quantized_matmul_slowdown: float
     """Of 8- and 4-bit products, against serving kernels that cast their input themselves."""
@@ -64,6 +64,9 @@ class StackCosts:
     last_release: float
     log_sigma: float
     log_sigma_many: float
+    stall_s: float = 0.0
+    """Device idle per layer and pass that no queued work covers: the host waits for the device, then issues again (tokens
+    counted to take padding away, the limiter of FSDP's gathers, random states saved for recompute)."""
     basis: Basis = "fitted"
 
     def as_timed(self) -> StackCosts:
@@ -73,6 +76,7 @@ class StackCosts:
             launch_s=0.0,
             kernel_gap_s=0.0,
             layer_overhead_s=0.0,
+            stall_s=0.0,
             micro_batch_overhead_s=0.0,
             step_overhead_s=0.0,
             matmul_slowdown=1.0,

@@ -19,7 +19,7 @@ from gpuwise.predict.comm.collectives import curve
 from gpuwise.predict.comm.groups import pipeline_neighbours_local
 from gpuwise.predict.kernels.memory_bound import memory_time
 from gpuwise.predict.kernels.transfer import transfer_time
-from gpuwise.predict.parallel.data_parallel import LayerTraffic, layer_traffic, step_traffic
+from gpuwise.predict.parallel.data_parallel import LayerTraffic, StepTraffic, layer_traffic, step_traffic
 from gpuwise.predict.parallel.overlap import beside, gathered_passes
 from gpuwise.predict.parallel.pipeline import pipeline_time
 from gpuwise.predict.parallel.shards import Stages, stages
@@ -28,7 +28,6 @@ from gpuwise.predict.step.costs import PointCosts
 from gpuwise.predict.step.passes import Passes, passes
 from gpuwise.predict.step.stack_costs import StackCosts, find_stack_costs
 from gpuwise.units import GIB
-from gpuwise.workload.adapters import adapter_parameters
 from gpuwise.workload.optimizer import parameter_bytes, update_traffic_bytes
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import RECOMPUTES
@@ -72,6 +71,50 @@ class _LayerSeconds:
     offload_s: F64
 
 
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """What a step is made of before a stack's costs apply; arrays broadcast to the strategies' shape.
+
+    ``hop_s`` a micro-batch over all stage borders of a rank; ``waits`` the number of stragglers (:func:`stragglers`);
+    ``recomputed`` the share of the layers that full recompute repeats.
+    """
+
+    costs: PointCosts
+    c: Columns
+    at: I64
+    layers: tuple[F64, F64, F64]
+    layer_traffic: LayerTraffic
+    step_traffic: StepTraffic
+    copies: tuple[F64, F64] | None
+    recomputed: F64
+    hop_s: F64
+    update_s: F64
+    waits_for_device: bool
+    offload_s: F64
+    waits: F64
+
+
+def step_inputs(arch: Architecture, system: System, costs: PointCosts, c: Columns, point_index: I64) -> StepInputs:
+    """Layers, traffic and updates of every strategy in ``c`` on ``system``."""
+    shape = stages(arch, c, costs.n_layers)
+    doublings = np.log2(np.maximum(c.dp * c.tp * c.pp * c.cp / system.count, 1.0))
+    return StepInputs(
+        costs,
+        c,
+        point_index,
+        shape.layers,
+        layer_traffic(system, c, shape),
+        step_traffic(system, c, shape),
+        _activation_copies(system, costs, c, point_index),
+        _recomputed_share(costs, c),
+        _hop(system, c, costs.saved.boundary[point_index]),
+        _update(system, c, shape, costs.own_host),
+        arch.kind == "decoder",
+        _offload(system, c, shape),
+        stragglers(doublings, system.network_bytes_per_s),
+    )
+
+
 def step_times(
     arch: Architecture,
     system: System,
@@ -83,34 +126,39 @@ def step_times(
     """Time of every strategy in ``c`` on ``system``; ``point_index`` is each strategy's point in ``costs``."""
     sc = (stack_costs or find_stack_costs(c.base.stack, arch.moe is not None)).under(c.base, system.accelerator)
     sc = sc.as_timed() if costs.own_host else sc
-    at = point_index
-    shape = stages(arch, c, costs.n_layers)
-    per_point = passes(costs, sc)
-    traffic = layer_traffic(system, c, shape)
-    copies = _activation_copies(system, costs, c, at)
-    layer = _layer_seconds(per_point, traffic, copies, costs, c, at, sc)
-    hop_s = _hop(system, c, costs.saved.boundary[at], sc)
+    inputs = step_inputs(arch, system, costs, c, point_index)
+    parts = composed(inputs, passes(costs, sc), sc)
+    return StepTimes(*(np.broadcast_to(getattr(parts, f.name), c.shape) for f in fields(parts)))
+
+
+def composed(inputs: StepInputs, per_point: Passes, sc: StackCosts) -> StepTimes:
+    """The step of ``inputs`` under a stack's costs; ``per_point`` are its passes under the same."""
+    c, at, layers = inputs.c, inputs.at, inputs.layers
+    traffic = inputs.layer_traffic
+    layer = _layer_seconds(per_point, traffic, inputs, sc)
+    hop_s = inputs.hop_s * sc.network_slowdown * (1 - sc.pp_overlap)
     front_s = per_point.embedding_s[at] + per_point.lead_extra_s[at]
-    slowest, ramp = _stages_seconds(shape, c, layer, front_s, per_point.head_s[at], hop_s)
-    wgrad = shape.layers[1] * per_point.wgrad_s[at]
+    slowest, ramp = _stages_seconds(layers, c, layer, front_s, per_point.head_s[at], hop_s)
+    wgrad = layers[1] * per_point.wgrad_s[at]
     pipe_s, bubble_s = pipeline_time(
         slowest + sc.micro_batch_overhead_s, ramp, wgrad, c.accumulation, c.pp, c.virtual_stages, c.schedule
     )
-    worst = np.maximum(shape.layers[0], shape.layers[1])
-    gradient_s = step_traffic(system, c, shape, worst * layer.forward_s, worst * layer.backward_s, sc)
-    starved = c.accumulation * (shape.layers[1] * layer.launch_s + per_point.ends_starved_s[at])
-    update_s = _behind_the_host(arch, costs, at, _update(arch, system, c, shape, costs.own_host), starved)
-    offload_s = _offload(system, c, shape)
-    doublings = np.log2(np.maximum(c.dp * c.tp * c.pp * c.cp / system.count, 1.0))
-    fixed_s = sc.step_overhead_s * (1 + doublings)
+    worst = np.maximum(layers[0], layers[1])
+    gradient_s = inputs.step_traffic.exposed_s(worst * layer.forward_s, worst * layer.backward_s, sc)
+    ends_s = (traffic.ends_s + sc.contention * traffic.head_s) * sc.network_slowdown
+    gradient_s = gradient_s + c.accumulation * ends_s
+    starved = c.accumulation * (layers[1] * layer.launch_s + per_point.ends_starved_s[at])
+    update_s = _behind_the_host(inputs, starved)
+    offload_s = inputs.offload_s
+    fixed_s = sc.step_overhead_s
     raw = pipe_s + gradient_s + update_s + offload_s + fixed_s
-    step_s = raw * (1 + sc.straggler * stragglers(doublings, system.network_bytes_per_s))
-    m = c.accumulation * shape.layers[1]
+    step_s = raw * (1 + sc.straggler * inputs.waits)
+    m = c.accumulation * layers[1]
     launch, again = m * layer.launch_s, m * layer.recompute_s
     comm = m * layer.communication_s + c.accumulation * hop_s
     swapped = m * layer.offload_s
     overhead = c.accumulation * sc.micro_batch_overhead_s
-    parts = StepTimes(
+    return StepTimes(
         step_s=step_s,
         compute_s=pipe_s - bubble_s - overhead - launch - comm - again - swapped,
         recompute_s=again,
@@ -122,7 +170,6 @@ def step_times(
         offload_s=offload_s + swapped,
         framework_s=step_s - raw + fixed_s + overhead,
     )
-    return StepTimes(*(np.broadcast_to(getattr(parts, f.name), c.shape) for f in fields(parts)))
 
 
 REFERENCE_NETWORK_BYTES_PER_S = 50e9
@@ -140,25 +187,18 @@ def stragglers(doublings: F64, network_bytes_per_s: float) -> F64:
     return grown * (REFERENCE_NETWORK_BYTES_PER_S / network_bytes_per_s)
 
 
-def _layer_seconds(
-    per_point: Passes,
-    traffic: LayerTraffic,
-    copies: tuple[F64, F64] | None,
-    costs: PointCosts,
-    c: Columns,
-    at: I64,
-    sc: StackCosts,
-) -> _LayerSeconds:
+def _layer_seconds(per_point: Passes, traffic: LayerTraffic, inputs: StepInputs, sc: StackCosts) -> _LayerSeconds:
     """The mean layer with its recompute, and with fully sharded parameters and offloaded activations moving behind it."""
+    c, at = inputs.c, inputs.at
     forward, backward = per_point.forward, per_point.backward
     f, b = forward.time_s[at], backward.time_s[at]
-    again = np.where(c.recompute == RECOMPUTES.index("full"), _recomputed_share(costs, c) * per_point.full.time_s[at], 0.0)
+    again = np.where(c.recompute == RECOMPUTES.index("full"), inputs.recomputed * per_point.full.time_s[at], 0.0)
     again = np.where(c.recompute == RECOMPUTES.index("selective"), per_point.selective.time_s[at], again)
     f_total, b_total = gathered_passes(f, b + again, traffic.gather_s, traffic.gather_s + traffic.scatter_s, sc)
     comm = forward.communication_s[at] + backward.communication_s[at] + f_total + b_total - f - b - again
     exposed: F64 = np.zeros(1)
-    if copies is not None:
-        down, up = copies
+    if inputs.copies is not None:
+        down, up = inputs.copies
         exposed = beside(f_total, down, sc) - f_total + beside(b_total, up, sc) - b_total
     return _LayerSeconds(
         f_total + b_total + exposed,
@@ -192,10 +232,12 @@ def _activation_copies(system: System, costs: PointCosts, c: Columns, at: I64) -
     return down, up
 
 
-def _stages_seconds(shape: Stages, c: Columns, layer: _LayerSeconds, front_s: F64, head_s: F64, hop_s: F64) -> tuple[F64, F64]:
+def _stages_seconds(
+    layers: tuple[F64, F64, F64], c: Columns, layer: _LayerSeconds, front_s: F64, head_s: F64, hop_s: F64
+) -> tuple[F64, F64]:
     """F + R + B of the slowest stage, and the sum over the other stages, for one micro-batch."""
     one = c.pp == 1
-    first, middle, last = (n * layer.total_s for n in shape.layers)
+    first, middle, last = (n * layer.total_s for n in layers)
     first = first + front_s + np.where(one, head_s, 0.0)
     last = np.where(one, 0.0, last + head_s)
     n_middle = np.maximum(c.pp - 2, 0)
@@ -205,8 +247,8 @@ def _stages_seconds(shape: Stages, c: Columns, layer: _LayerSeconds, front_s: F6
     return slowest, np.maximum(total - slowest, 0.0)
 
 
-def _hop(system: System, c: Columns, boundary_bytes: F64, sc: StackCosts) -> F64:
-    """Exposed seconds a micro-batch of activations forward and gradients back between stages."""
+def _hop(system: System, c: Columns, boundary_bytes: F64) -> F64:
+    """Seconds a micro-batch of activations forward and gradients back between stages."""
     out = np.zeros(1)
     local = pipeline_neighbours_local(system, c.tp, c.cp, c.dp)
     for inside in (True, False):
@@ -214,7 +256,7 @@ def _hop(system: System, c: Columns, boundary_bytes: F64, sc: StackCosts) -> F64
         if rows.any():
             hop = curve(system, "send_recv", 2, 2 if inside else 1)
             out = np.where(rows, 2 * hop.time_s(boundary_bytes) * np.maximum(c.virtual_stages, 1), out)
-    return out * sc.network_slowdown * (1 - sc.pp_overlap)
+    return out
 
 
 def _updated_parameters(c: Columns, shape: Stages) -> F64:
@@ -226,31 +268,33 @@ def _updated_parameters(c: Columns, shape: Stages) -> F64:
     return dense / ranks + expert / replicas
 
 
-def _update(arch: Architecture, system: System, c: Columns, shape: Stages, per_op: bool) -> F64:
+def _update(system: System, c: Columns, shape: Stages, per_op: bool) -> F64:
     """The optimizer on the device (none when it is offloaded), streaming its state once; in plain PyTorch also the sums of
     the micro-batches' gradients."""
-    stack, n = find_stack(c.base.stack), _updated_parameters(c, shape)
     if c.base.lora_rank:
-        n = adapter_parameters(arch, c.base.lora_targets, c.base.lora_rank) / (c.pp * c.tp)
+        return np.zeros(1)
+    stack = find_stack(c.base.stack)
     if per_op:
         from gpuwise.predict.step.per_op import accumulation_seconds, update_seconds  # as in costs
 
+        n = _updated_parameters(c, shape)
         adds = (c.accumulation - 1) * accumulation_seconds(system.accelerator, c.base)
         return n * (np.where(c.offload_optimizer > 0, 0.0, update_seconds(system.accelerator, c.base)) + adds)
     per_parameter = update_traffic_bytes(c.base, stack.fused_optimizer)
-    traffic = n * per_parameter
+    traffic = _updated_parameters(c, shape) * per_parameter
     seconds = memory_time(system.accelerator, traffic * 0.6, traffic * 0.4).time_s
     return np.where(c.offload_optimizer > 0, 0.0, seconds)
 
 
-def _behind_the_host(arch: Architecture, costs: PointCosts, at: I64, update_s: F64, starved_s: F64) -> F64:
+def _behind_the_host(inputs: StepInputs, starved_s: F64) -> F64:
     """What of the optimizer is not hidden: where the host is late and never waits, it issues the next step meanwhile.
 
     Decoders of transformers wait for the device once a step (they look for packed sequences).
     """
-    if costs.update_host_s is None or arch.kind == "decoder":
+    update_s, host_s = inputs.update_s, inputs.costs.update_host_s
+    if host_s is None or inputs.waits_for_device:
         return update_s
-    return update_s - np.minimum(starved_s, np.maximum(update_s - costs.update_host_s[at], 0.0))
+    return update_s - np.minimum(starved_s, np.maximum(update_s - host_s[inputs.at], 0.0))
 
 
 def _offload(system: System, c: Columns, shape: Stages) -> F64:

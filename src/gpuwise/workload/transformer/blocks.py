@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwise.dtypes import FORMAT_BYTES
-from gpuwise.workload.adapters import carries
 from gpuwise.workload.step import (
     CAUSAL,
     DROPOUT,
@@ -53,31 +52,28 @@ class Rows:
         saves_input: bool = True,
         saved_tokens: int | None = None,
         bias: bool = False,
-        parts: tuple[tuple[str, int], ...] = (),
+        matrices: int = 1,
     ) -> None:
         """A linear layer [tokens, k] x [k, n] with its two backward products (and adapters, and casts to 8 or 4 bits).
 
         ``saves_input``: keep the input for the weight gradient (not where another row already keeps it);
         ``saved_tokens``: the rows of it kept, when not all (a column-parallel linear keeps its sequence shard and gathers
-        again). Adapters keep it for their own gradient. ``parts``: names and widths of the matrices that the product stands
-        for (by default one, the last word of ``name``); under autocast each keeps its own cast of the input, and of its
-        weight.
+        again). Adapters keep it for their own gradient. Under autocast each of the ``matrices`` the product stands for
+        keeps its own cast of the input, and of its weight.
         """
         p = self.point
-        parts = parts or ((name.rpartition(".")[2], n),)
         e, w = p.element_bytes, FORMAT_BYTES[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0)
         frozen = p.lora_rank > 0 or not trainable
         flop = 2.0 * tokens * k * n
         held = 4.0 * tokens * k if p.quantized_base and p.stack.quantized_keeps_input else 0.0
         kept = tokens if saved_tokens is None else saved_tokens
         saved = kept * k * (w if p.precision in QUANTIZED else e) if saves_input and not frozen else 0.0
-        if p.autocast:
-            # a compiler casts an input once for all that read it; the gradient of the input needs the cast of the weight
-            saved = saved * (1 if p.stack.compiled else len(parts)) + k * n * e
+        if p.autocast and not frozen:
+            # a compiler casts an input once for all that read it
+            saved = saved * (1 if p.stack.compiled else matrices) + k * n * e
         if p.quantized_base:
             self._dequantize(name, k * n)
-        copies = 1 if frozen else 2  # the transposed one is the weight gradient's
-        self._quantize(name, FWD, tokens * k, copies)
+        self._quantize(name, FWD, tokens, k, n)
         self.to.add(
             name,
             Kind.MATMUL,
@@ -91,7 +87,7 @@ class Rows:
         )
         if p.quantized_base:
             self._dequantize(name, k * n, BWD)
-        self._quantize(name, BWD, tokens * n, copies)
+        self._quantize(name, BWD, tokens, k, n)
         self.to.add(
             f"{name}.dgrad",
             Kind.MATMUL,
@@ -105,13 +101,10 @@ class Rows:
         if not frozen:
             self._wgrad(name, tokens, k, n)
         if bias:
-            fused = p.stack.fused_activation or p.stack.fused_bias_dropout_add
-            if not fused:
-                self.memory(f"{name}.bias", tokens * n, tokens * n)
-            if not frozen:
-                self.to.add(f"{name}.bias_grad", Kind.MEMORY, BWD, p.dtype, read=tokens * n * e, written=n * e)
+            # added in the product's epilogue (cuBLASLt) or by a fused kernel behind it
+            self.to.add(f"{name}.bias_grad", Kind.MEMORY, BWD, p.dtype, read=tokens * n * e, written=n * e)
         if p.lora_rank:
-            self._adapters(name, tokens, k, parts, kept if saves_input else 0)
+            self._adapter(name, tokens, k, n, kept if saves_input else 0)
 
     def _wgrad(self, name: str, tokens: int, k: int, n: int) -> None:
         p = self.point
@@ -127,15 +120,6 @@ class Rows:
             read=tokens * (k + n) * w,
             written=k * n * out,
         )
-
-    def _adapters(self, name: str, tokens: int, k: int, parts: tuple[tuple[str, int], ...], kept: int) -> None:
-        """Those of the matrices of one product; Megatron's fused projections have one adapter together."""
-        p = self.point
-        widths = [width for part, width in parts if carries(p.lora_targets, part)]
-        if widths and p.stack.fused_wgrad:
-            widths = [sum(width for _, width in parts)]
-        for i, width in enumerate(widths):
-            self._adapter(name, tokens, k, width, 0 if i else kept)
 
     def _adapter(self, name: str, tokens: int, k: int, n: int, kept: int) -> None:
         """Low-rank adapter: [tokens, k] x [k, r] x [r, n] added to the frozen product (arXiv 2106.09685); ``kept`` rows
@@ -175,14 +159,7 @@ class Rows:
                 read=tokens * (rows_in + rows_out) * e,
                 written=rows_in * rows_out * e,
             )
-        # scaled, then added; a compiler does both at once. Backward: the scale, and the two gradients of the input added
-        # up; the sum of adapter and base has none of its own
-        passes = 1 if p.stack.compiled else 2
-        elements = float(tokens * n)
-        read, written = (passes + 1) * elements, passes * elements
-        self.to.add(f"{name}.lora_add", Kind.MEMORY, FWD, p.dtype, read=read * e, written=written * e, n_kernels=passes)
-        read, written = elements + 2.0 * tokens * k, elements + tokens * k
-        self.to.add(f"{name}.lora_add.backward", Kind.MEMORY, BWD, p.dtype, read=read * e, written=written * e, n_kernels=2)
+        self.memory(f"{name}.lora_add", 2 * tokens * n, tokens * n, n_kernels=2)
 
     def _dequantize(self, name: str, parameters: float, phase: Phase = FWD) -> None:
         p = self.point
@@ -195,16 +172,25 @@ class Rows:
             written=parameters * p.element_bytes,
         )
 
-    def _quantize(self, name: str, phase: Phase, elements: float, copies: int = 2) -> None:
-        """Cast of a product's input to 8 bits, row-wise and transposed copy in one pass (Transformer Engine
-        cast_transpose). The cast to 4 bits is inside the measured times of its products."""
+    def _quantize(self, name: str, phase: Phase, tokens: int, k: int, n: int) -> None:
+        """Casts of a product's input (forward: of the layer's input, backward: of its output's gradient) to 8 bits.
+
+        Transformer Engine's cast_transpose reads once and writes both layouts. torchao's casts look for the largest value
+        first and make each layout by itself; with a scale per row the weights are cast every time, and the backward casts
+        the layer's input once more. The cast to 4 bits is inside the measured times of its products.
+        """
         p = self.point
         if p.precision not in EIGHT_BITS:
             return
-        w = FORMAT_BYTES[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0)
-        self.to.add(
-            f"{name}.quantize", Kind.MEMORY, phase, p.dtype, read=elements * p.element_bytes, written=copies * elements * w
-        )
+        e, w = p.element_bytes, FORMAT_BYTES[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0)
+        elements = float(tokens * (k if phase is FWD else n))
+        read, written, kernels = elements * e, 2 * elements * w, 1.0
+        if p.row_scales:
+            cast = elements + k * n + (elements + tokens * k if phase is BWD else 0.0)
+            read, written, kernels = 2 * cast * e, cast * w, 4.0
+        elif not p.stack.fused_cast:
+            read, kernels = elements * (2 * e + w), 3.0
+        self.to.add(f"{name}.quantize", Kind.MEMORY, phase, p.dtype, read=read, written=written, n_kernels=kernels)
 
     def memory(
         self,
@@ -282,11 +268,16 @@ class Rows:
             )
 
     def residual(self, name: str, tokens: int, width: int) -> None:
-        """x + f(x), with dropout when the stack has it on (one mask byte an element saved)."""
+        """x + f(x), with dropout when the stack has it on (one mask byte an element saved).
+
+        The backward sums the gradients of both: autograd with a kernel that reads two and writes one, a compiler inside
+        the kernel before it.
+        """
         p = self.point
         elements = float(tokens * width)
         mask = 1 / p.element_bytes if p.stack.dropout else 0.0
         fused = p.stack.fused_bias_dropout_add or not p.stack.dropout
+        summed = (1.0, 0.0) if p.stack.recomputes_pointwise else (2.0, 1.0)
         self.memory(
             name,
             (2 + mask) * elements,
@@ -294,8 +285,8 @@ class Rows:
             saved=mask * elements,
             n_kernels=1.0 if fused else 2.0,
             passes=1.0 if fused else 1.7,
-            backward_read=(1 + mask) * elements if mask else 0.0,
-            backward_written=elements if mask else 0.0,
+            backward_read=((1 + mask) * elements if mask else 0.0) + summed[0] * elements,
+            backward_written=(elements if mask else 0.0) + summed[1] * elements,
         )
 
     # --- attention -------------------------------------------------------------------------------------------

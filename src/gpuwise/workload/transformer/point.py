@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwise.dtypes import FORMAT_BYTES
-from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.stack import Stack
 
 SCALE_BYTES_PER_ELEMENT = {"mxfp8": 1.0 / 32, "nvfp4": 1.0 / 16}
@@ -34,10 +33,11 @@ class Point:
     fused_attention: bool
     fused_loss: bool
     lora_rank: int = 0
-    lora_targets: tuple[str, ...] = DEFAULT_TARGETS
     quantized_base: bool = False
     packed_document_len: int | None = None
     """Sequence packing: mean document length; attention then does not cross documents."""
+    row_scales: bool = False
+    """8-bit products with a scale per row."""
     autocast: bool = False
     """Weights in fp32 are cast in every forward: the residual stream stays in fp32, and what is cast is kept."""
 
@@ -54,6 +54,13 @@ class Point:
     @property
     def element_bytes(self) -> float:
         return FORMAT_BYTES[self.dtype]
+
+    def gathered_bytes(self, gradient: bool = False) -> float:
+        """Bytes of an element of a tensor-parallel gather of inputs (or of gradients of outputs)."""
+        which = self.stack.gathers_quantized
+        if self.precision not in QUANTIZED or self.row_scales or not which or (gradient and which != "all"):
+            return self.element_bytes
+        return FORMAT_BYTES[self.precision] + SCALE_BYTES_PER_ELEMENT.get(self.precision, 0.0)
 
     @property
     def stream_bytes(self) -> float:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.step import FUSED_ATTENTION, Kind, OpTable, OpTableBuilder, Phase
 from gpuwise.workload.transformer.blocks import Rows
 from gpuwise.workload.transformer.layers import embedding, head, layer
@@ -89,25 +89,31 @@ def _encoder_table(arch: Architecture, point: Point) -> OpTable | None:
     return rows.to.build()
 
 
-def recomputed(table: OpTable, policy: str, selective_recompute: str) -> OpTable:
-    """The rows a layer's backward runs again under ``policy`` (``none``, ``selective``, ``full``).
+def recomputed_share(table: OpTable, selective_recompute: str) -> NDArray[np.float64]:
+    """[R] share of each row's forward that a layer's backward runs again under selective recompute; 0 in the backward.
 
-    ``full`` repeats the whole forward but the collectives that only leave the layer. ``selective`` repeats the
-    attention core (``core-attention``) or everything but the matmuls and the attention (``per-op``).
+    ``core-attention`` repeats the attention core (Korthikanti, arXiv 2205.05198). ``per-op`` keeps the attention and
+    every second product in the order query, key, value, output, gate, up, down, and repeats the others with all that is
+    no product (torchtitan activation_checkpoint.py); the last product is not repeated, as nothing reads its result.
     """
     forward = table.phase == Phase.FORWARD
-    names = np.array(table.name, dtype=object)
-    if policy == "none":
-        mask = np.zeros(len(table), bool)
-    elif policy == "full":
-        mask = forward
-    elif selective_recompute == "core-attention":
-        mask = forward & np.array([n.endswith(".core") for n in names], bool)
-    else:
-        kept = (Kind.MATMUL, Kind.GROUPED, Kind.ATTENTION, Kind.COLLECTIVE)
-        mask = forward & ~np.isin(table.kind, kept)
-    rows = table.select(mask)
-    return replace(rows, phase=np.full(len(rows), int(Phase.RECOMPUTE), np.int64), saved_bytes=np.zeros(len(rows)))
+    if selective_recompute == "core-attention":
+        return np.where(forward & np.array([n.endswith(".core") for n in table.name], bool), 1.0, 0.0)
+    kept = np.isin(table.kind, [int(k) for k in (Kind.MATMUL, Kind.GROUPED, Kind.ATTENTION, Kind.COLLECTIVE)])
+    share = np.where(forward & ~kept, 1.0, 0.0)
+    down = {table.name[i]: int(table.shape[i, 3]) for i in np.flatnonzero(forward & (table.kind == Kind.MATMUL))}
+    grouped = 1.0
+    for i in np.flatnonzero(forward & (table.kind == Kind.ATTENTION)):
+        grouped = float(table.shape[i, 4] / table.shape[i, 3])
+    for i in np.flatnonzero(forward & (table.kind == Kind.MATMUL)):
+        where, _, name = table.name[i].rpartition(".")
+        if name == "qkv":
+            share[i] = grouped / (1.0 + 2.0 * grouped)
+        elif name == "out":
+            share[i] = 1.0
+        elif name == "up":
+            share[i] = 0.5 if table.shape[i, 2] == 2 * down.get(f"{where}.down", 0) else 0.0
+    return share
 
 
 def saved_bytes(table: OpTable, policy: str, selective_recompute: str, input_bytes: float) -> float:
@@ -149,12 +155,7 @@ def _every_second_output(table: OpTable, last: float) -> float:
 
 
 def model_flop_per_token(
-    arch: Architecture,
-    seq_len: int,
-    *,
-    lora_rank: int = 0,
-    lora_targets: tuple[str, ...] = DEFAULT_TARGETS,
-    packed_document_len: int | None = None,
+    arch: Architecture, seq_len: int, *, lora_rank: int = 0, packed_document_len: int | None = None
 ) -> float:
     """FLOP of forward and backward per trained token, recompute not counted, causal attention counted by its visible half.
 
@@ -179,7 +180,6 @@ def model_flop_per_token(
         fused_attention=True,
         fused_loss=False,
         lora_rank=lora_rank,
-        lora_targets=lora_targets,
         packed_document_len=packed_document_len,
     )
     tables = transformer_tables(arch, point)
