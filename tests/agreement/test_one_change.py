@@ -39,16 +39,6 @@ CHANGES = {
     "batch": Change("micro_batches", 2),
     "compile": Change("compile"),
 }
-UNFINISHED = {
-    ("memory", "lora"),
-    ("time", "lora"),
-}
-"""Effects that differ yet: the list of work."""
-
-
-def cases(what: str) -> list[object]:
-    mark = pytest.mark.xfail(strict=True, reason="the change has another effect in the other front end yet")
-    return [pytest.param(name, marks=mark if (what, name) in UNFINISHED else (), id=name.replace(" ", "-")) for name in CHANGES]
 
 
 @lru_cache(maxsize=64)
@@ -73,7 +63,7 @@ def estimated(model: str, gpu: str, changed: Strategy) -> TrainingEstimate:
     return estimate(architecture(BY_ID[model]), f"1x{gpu}", changed, seq_len=BY_ID[model].seq)
 
 
-@pytest.mark.parametrize("name", cases("memory"))
+@pytest.mark.parametrize("name", CHANGES)
 def test_memory(name: str) -> None:
     off: dict[tuple[str, str], float] = {}
     for model in MODELS:
@@ -85,7 +75,7 @@ def test_memory(name: str) -> None:
     assert off == {}
 
 
-@pytest.mark.parametrize("name", cases("time"))
+@pytest.mark.parametrize("name", CHANGES)
 def test_time(name: str) -> None:
     off: dict[tuple[str, str], float] = {}
     for model in MODELS:

@@ -107,6 +107,8 @@ class Training:
     """Train low-rank adapters (rank 16) on frozen weights."""
     lora_rank: Whole | None = None
     """Rank of the adapters."""
+    lora_targets: str | None = None
+    """Linear layers with adapters: all-linear (usual), attention, mlp, or module names with commas (q_proj,v_proj)."""
     qlora: Annotated[bool, Parameter(negative="")] = False
     """Adapters on weights held in 4 bits."""
     packed: Whole | None = None
@@ -179,10 +181,13 @@ FIXED_FIELDS = (
 def wishes_of(training: Training, fixed: Fixed, **more: Any) -> Any:
     """The two groups of options as :class:`gpuwise.plan.goal.Wishes`. Raises InputError on contradictions."""
     from gpuwise.plan.goal import LORA_RANK, Wishes
+    from gpuwise.workload.adapters import DEFAULT_TARGETS, split_targets
 
     adapters = training.lora or training.qlora
     if training.lora_rank is not None and not adapters:
         raise InputError("--lora-rank without adapters", hint="add --lora or --qlora")
+    if training.lora_targets is not None and not adapters:
+        raise InputError("--lora-targets without adapters", hint="add --lora or --qlora")
     precision = tuple(p.strip().lower() for p in (training.precision or "").split(",") if p.strip())
     if training.precision is not None and not precision:
         raise InputError("--precision names no format", hint="for example --precision bf16")
@@ -194,6 +199,7 @@ def wishes_of(training: Training, fixed: Fixed, **more: Any) -> Any:
         optimizer=training.optimizer or "adamw",
         stack=training.stack,
         lora_rank=(training.lora_rank or LORA_RANK) if adapters else 0,
+        lora_targets=DEFAULT_TARGETS if training.lora_targets is None else split_targets(training.lora_targets),
         quantized_base=training.qlora,
         context_parallel=fixed.context_parallel,
         gradient_dtype=fixed.gradient_dtype,

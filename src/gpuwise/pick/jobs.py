@@ -14,6 +14,7 @@ from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.defaults import default_seq_len
 from gpuwise.units import DAY_S, HOUR_S, format_count
+from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
 PURPOSES = ("train", "finetune", "infer", "learn", "mixed")
@@ -61,6 +62,7 @@ class Job:
     seq_len: int = 0
     method: str = "full"
     """``full``, ``lora`` (16-bit weights under adapters) or ``qlora`` (4-bit weights under adapters)."""
+    lora_targets: tuple[str, ...] = DEFAULT_TARGETS
     method_fixed: bool = False
     """The method was asked for: no other is tried."""
     bits: tuple[int, ...] = BITS
@@ -81,13 +83,13 @@ class Job:
         its tokens (a third of what training one takes)."""
         if not self.serving:
             rank = 0 if self.method == "full" else 16
-            return self.tokens * _flop_per_token(self.arch, self.seq_len, rank)
+            return self.tokens * _flop_per_token(self.arch, self.seq_len, rank, self.lora_targets)
         return self.served_tokens * self.flop_per_served_token
 
     @property
     def flop_per_served_token(self) -> float:
         length = min(self.load.prompt_tokens + self.load.output_tokens, self.arch.max_seq_len)
-        return _flop_per_token(self.arch, length, 0) / 3.0
+        return _flop_per_token(self.arch, length, 0, DEFAULT_TARGETS) / 3.0
 
     @property
     def served_tokens(self) -> float:
@@ -98,8 +100,8 @@ class Job:
 
 
 @cache
-def _flop_per_token(arch: Architecture, seq_len: int, lora_rank: int) -> float:
-    return model_flop_per_token(arch, seq_len, lora_rank=lora_rank)
+def _flop_per_token(arch: Architecture, seq_len: int, lora_rank: int, lora_targets: tuple[str, ...]) -> float:
+    return model_flop_per_token(arch, seq_len, lora_rank=lora_rank, lora_targets=lora_targets)
 
 
 def training_job(
@@ -109,6 +111,7 @@ def training_job(
     tokens: float | None = None,
     seq_len: int | None = None,
     method: str | None = None,
+    lora_targets: tuple[str, ...] = DEFAULT_TARGETS,
 ) -> Job:
     """Training or fine-tuning of ``arch``. Raises InputError and UnknownNameError."""
     tuning = purpose != "train"
@@ -135,9 +138,12 @@ def training_job(
             assumed.append("LoRA adapters of rank 16 (--method full trains every weight)")
     else:
         chosen = method
+    if chosen == "full" and lora_targets != DEFAULT_TARGETS:
+        raise InputError("--lora-targets without adapters", hint="for fine-tuning with --method lora or qlora")
     verb = {"full": "train" if not tuning else "fine-tune all of", "lora": "fine-tune", "qlora": "fine-tune"}[chosen]
     name = f"{verb} {arch.name} on {format_count(tokens)} tokens"
-    return Job(purpose, arch, name, tokens, seq_len, chosen, method is not None, assumed=tuple(assumed))
+    fixed = method is not None
+    return Job(purpose, arch, name, tokens, seq_len, chosen, lora_targets, fixed, assumed=tuple(assumed))
 
 
 def serving_job(

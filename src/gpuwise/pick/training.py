@@ -28,7 +28,7 @@ from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.changes.registry import label
-from gpuwise.workload.changes.strategy import LORA_RANK, changes_between
+from gpuwise.workload.changes.strategy import LORA_RANK, adapter_argument, changes_between
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.parameters import count_parameters
 
@@ -79,12 +79,13 @@ LIGHTER: tuple[tuple[Change, ...], ...] = (
 
 def fallbacks(job: Job) -> tuple[Fallback, ...]:
     """The job as asked, then what the job permits when that does not fit."""
-    plain = Wishes(tokens=job.tokens, seq_len=job.seq_len)
+    plain = Wishes(tokens=job.tokens, seq_len=job.seq_len, lora_targets=job.lora_targets)
     if job.method == "full":
         return (Fallback((), SAME, plain, 2.0), *(Fallback(changes, CHANGED, plain, 2.0) for changes in LIGHTER))
     lora = Fallback((), SAME, replace(plain, lora_rank=LORA_RANK), 2.0)
     if job.method == "lora":
-        return (lora,) if job.method_fixed else (lora, Fallback(QLORA, CHANGED, lora.wishes, QUANTIZED_BYTES))
+        quantized = (Change("qlora", adapter_argument(LORA_RANK, job.lora_targets)),)
+        return (lora,) if job.method_fixed else (lora, Fallback(quantized, CHANGED, lora.wishes, QUANTIZED_BYTES))
     return (Fallback((), SAME, replace(plain, lora_rank=LORA_RANK, quantized_base=True), QUANTIZED_BYTES),)
 
 

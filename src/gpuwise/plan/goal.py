@@ -10,7 +10,9 @@ from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.defaults import batch_for_devices, default_global_batch, default_precision, default_seq_len, default_stack
+from gpuwise.workload.adapters import DEFAULT_TARGETS, adapted_products
 from gpuwise.workload.changes.strategy import LORA_RANK
+from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import (
     CONTEXT_PARALLELS,
     OPTIMIZERS,
@@ -52,6 +54,7 @@ class Wishes:
     optimizer: str = "adamw"
     stack: str | None = None
     lora_rank: int = 0
+    lora_targets: tuple[str, ...] = DEFAULT_TARGETS
     quantized_base: bool = False
     context_parallel: str = "ring"
     gradient_dtype: str = "fp32"
@@ -94,6 +97,7 @@ def check_wishes(wishes: Wishes) -> None:
             raise InputError(f"{name.replace('_', ' ')} must be at least 1, not {value}", hint="give a whole number")
     if wishes.lora_rank < 0:
         raise InputError(f"adapter rank must be at least 1, not {wishes.lora_rank}", hint="for example --lora-rank 16")
+    adapted_products(wishes.lora_targets)
     for name in ("optimizer", "context_parallel", "gradient_dtype"):
         _known(name, getattr(wishes, name))
     if wishes.stack is not None:
@@ -157,11 +161,14 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
     for precision in precisions:
         cluster.accelerator.peak(precision)
     lora_rank = wishes.lora_rank or (LORA_RANK if wishes.quantized_base else 0)
+    # frozen weights stay in the format of their checkpoint, with nothing to cast
     base = Strategy(
         optimizer=wishes.optimizer,
         context_parallel=wishes.context_parallel,
         gradient_dtype=wishes.gradient_dtype,
         lora_rank=lora_rank,
+        lora_targets=wishes.lora_targets,
+        master_weights=not (lora_rank and find_stack(stack).weight_cast_per_micro_batch),
         quantized_base=wishes.quantized_base,
         stack=stack,
         fused_loss=bool(wishes.fused_loss),

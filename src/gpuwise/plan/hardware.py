@@ -22,7 +22,6 @@ from gpuwise.plan.goal import Wishes, check_wishes
 from gpuwise.plan.planner import Pricing, plan_on
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import DAY_S, HOUR_S
-from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
 BEST_MFU = 0.75
@@ -127,8 +126,13 @@ def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Tr
     from gpuwise.facts.hardware.naming import find_cluster
 
     seq_len = wishes.seq_len or default_seq_len(arch, fine_tuning=wishes.fine_tuning)[0]
-    base = Strategy(lora_rank=wishes.lora_rank)
-    per_token = model_flop_per_token(arch, seq_len, lora_rank=base.lora_rank, packed_document_len=wishes.packed_document_len)
+    per_token = model_flop_per_token(
+        arch,
+        seq_len,
+        lora_rank=wishes.lora_rank,
+        lora_targets=wishes.lora_targets,
+        packed_document_len=wishes.packed_document_len,
+    )
     work = per_token * tokens_of(wishes)
     for accelerator_id in sorted({o.accelerator_id for o in book(pricing.today)}):
         accelerator = accelerators()[accelerator_id]

@@ -59,7 +59,7 @@ class ParameterBytes:
 
 def autocasts(strategy: Strategy) -> bool:
     """Whether the weights the forward reads are fp32 ones, cast for each product (autocast without a half copy)."""
-    half = strategy.precision in ("bf16", "fp16") and not strategy.lora_rank
+    half = strategy.precision in ("bf16", "fp16") and not strategy.quantized_base
     return half and strategy.master_weights and find_stack(strategy.stack).weight_cast_per_micro_batch
 
 

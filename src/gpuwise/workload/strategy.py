@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from gpuwise.workload.adapters import DEFAULT_TARGETS
+
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
 """Arithmetic of the matrix products. fp16 implies loss scaling; fp8 and below keep bf16 for the rest."""
 SHARDINGS = ("none", "zero1", "zero2", "zero3", "hybrid")
@@ -68,7 +70,9 @@ class Strategy:
     fused_loss: bool = False
     """Chunked linear + cross-entropy that never materialises the logits."""
     lora_rank: int = 0
-    """0: full training. Otherwise rank of adapters on every linear of the attention and MLP."""
+    """0: full training. Otherwise rank of the adapters on ``lora_targets``."""
+    lora_targets: tuple[str, ...] = DEFAULT_TARGETS
+    """Linear layers with adapters: ``all-linear`` (but the head), ``attention``, ``mlp`` or names of modules."""
     quantized_base: bool = False
     """QLoRA: frozen weights held in 4 bits (NF4 with double quantisation: 0.516 B a parameter)."""
     stack: str = "megatron-core"

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.architecture import Architecture, Moe
 from gpuwise.predict.memory.memory_rules import find_memory_rules
-from gpuwise.predict.memory.states import StageStates, adapter_share, stage_states
+from gpuwise.predict.memory.states import StageStates, stage_states
 from gpuwise.predict.parallel.shards import stages
 from gpuwise.predict.step.columns import Columns
+from gpuwise.workload.adapters import DEFAULT_TARGETS, adapter_parameters
 from gpuwise.workload.optimizer import parameter_bytes
 from gpuwise.workload.strategy import OPTIMIZERS, Strategy
 from gpuwise.workload.transformer.parameters import count_parameters
@@ -103,16 +104,16 @@ def test_a_pipeline_of_fully_sharded_weights_gathers_them_all() -> None:
     assert float(piped.weights.flat[0]) > 2 * per_layer * float(layers[0])
 
 
-def test_adapters_by_hand() -> None:
-    """rank (in + out) for the fused query-key-value, output, up-gate and down matrices."""
-    h, f, q, kv = 1024, 4096, 1024, 256
-    per_layer = 8 * ((h + q + 2 * kv) + (q + h) + 3 * (h + f))
-    count = count_parameters(SMALL)
-    assert adapter_share(SMALL, count, 8) * count.layers == pytest.approx(12 * per_layer)
+def test_frozen_weights_that_are_cast_stay_in_fp32() -> None:
+    half, wide = (states(SMALL, Strategy(lora_rank=8, stack="eager", master_weights=m))[0].weights for m in (False, True))
+    trained = adapter_parameters(SMALL, DEFAULT_TARGETS, 8)
+    assert float(wide.flat[0]) - 2 * trained == pytest.approx(2 * (float(half.flat[0]) - 2 * trained), rel=1e-6)
 
 
 def test_four_bit_weights() -> None:
-    lora, qlora = (states(SMALL, Strategy(lora_rank=8, quantized_base=q, stack="eager"))[0] for q in (False, True))
+    lora, qlora = (
+        states(SMALL, Strategy(lora_rank=8, quantized_base=q, stack="eager", master_weights=False))[0] for q in (False, True)
+    )
     ends = 2 * 2 * 32000 * 1024
     saved = float((lora.weights - qlora.weights).flat[0])
     matrices = (float(lora.weights.flat[0]) - ends) / 2

@@ -84,6 +84,7 @@ def test_labels_say_what_is_changed() -> None:
     assert label(Change("checkpointing", 2)) == "full recompute of every second layer"
     assert label(Change("checkpointing", ("a", "b"))) == "recompute of 2 modules"
     assert labels([Change("lora", 16), Change("chunked_loss", 8)]) == "LoRA, rank 16 + chunked loss"
+    assert labels([Change("lora", (8, ("q_proj", "v_proj")))]) == "LoRA, rank 8, of q_proj and v_proj"
     assert len({label(Change(k.name, ARGUMENTS.get(k.name))) for k in CHANGES}) == len(CHANGES)
 
 

@@ -107,6 +107,15 @@ def test_every_change_has_lines(kind: str, sites: Sites) -> None:
     assert lines[0].startswith("@ ")
 
 
+def test_adapters_name_the_modules_they_are_put_on() -> None:
+    every, named, attention = (
+        snippet([Change("lora", argument)], KNOWN)[1] for argument in (16, (8, ("q_proj", "v_proj")), (8, ("attention",)))
+    )
+    assert every.endswith('LoraConfig(r=16, target_modules="all-linear")')
+    assert named.endswith('LoraConfig(r=8, target_modules=["q_proj", "v_proj"])')
+    assert attention.endswith('target_modules=["q_proj", "k_proj", "v_proj", "o_proj"])')
+
+
 def test_allocator_settings_are_an_environment_variable() -> None:
     lines = snippet([Change("allocator", "expandable_segments:True")], KNOWN)
     assert lines == ("@ where it is started", "+ PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python ...")

@@ -103,7 +103,13 @@ def test_layers_of_every_kind_are_counted_once_each() -> None:
 
 @pytest.mark.parametrize(
     ("arch", "changes"),
-    [("deepseek-v3", {}), ("t5-base", {}), ("gpt2", {"tp": 2}), ("gpt2", {"lora_rank": 8}), ("gpt2", {"fused_attention": False})],
+    [
+        ("deepseek-v3", {}),
+        ("t5-base", {}),
+        ("gpt2", {"tp": 2}),
+        ("gpt2", {"lora_rank": 8, "quantized_base": True}),
+        ("gpt2", {"fused_attention": False}),
+    ],
 )
 def test_what_is_not_written_here_says_so(arch: str, changes: dict[str, object]) -> None:
     assert not describes(find_model(arch), point(**changes))
@@ -114,6 +120,26 @@ def test_the_catalogue_says_how_a_module_is_written(monkeypatch: pytest.MonkeyPa
     assert names(eager_step(arch, point()), FIRST_KIND, Phase.FORWARD)["tanh"] == 1
     plain = replace(arch, activation="gelu")
     assert names(eager_step(plain, point()), FIRST_KIND, Phase.FORWARD)["gelu"] == 1
+
+
+def test_adapters_train_two_factors_and_no_weight() -> None:
+    """Llama at rank 8: the products of a layer are its seven, and two more for each; a frozen weight has no gradient."""
+    arch = find_model("llama-3.2-1b")
+    step = eager_step(arch, point(lora_rank=8))
+    forward, backward = (names(step, FIRST_KIND, phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
+    assert forward["mm"] == 7 * 3
+    assert backward["mm"] == 7 + 7 * 4
+    assert step.weights == 2 * 7 * arch.n_layers
+    some = eager_step(arch, point(lora_rank=8, lora_targets=("q_proj", "v_proj")))
+    assert names(some, FIRST_KIND, Phase.FORWARD)["mm"] == 7 + 2 * 2
+    assert some.weights == 2 * 2 * arch.n_layers
+
+
+def test_a_frozen_layer_norm_has_one_gradient() -> None:
+    arch = find_model("gpt2")
+    whole, frozen = (eager_step(arch, point(lora_rank=r)).capture for r in (0, 8))
+    made = [{len(s.outputs) for s in c.signatures if "native_layer_norm_backward" in s.op} for c in (whole, frozen)]
+    assert made == [{3}, {1}]
 
 
 # --- the tape ---

@@ -9,6 +9,7 @@ import pytest
 
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.workload.adapters import DEFAULT_TARGETS, adapter_parameters
 from gpuwise.workload.capture.record.capture import Capture, Category
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.step import Phase
@@ -130,3 +131,20 @@ def test_what_a_frame_binds_lives_until_it_returns() -> None:
     ends = {storage: op for storage, op, _ in tape.held}
     assert ends == {bound.storage: 2}
     assert free.storage not in ends
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("arch", [GPT2, LLAMA])
+def test_frozen_weights_have_neither_gradient_nor_state(arch: Architecture, recompute: str) -> None:
+    made = whole_step(arch, replace(point(), lora_rank=16), recompute=recompute, optimizer="adamw")
+    adapters = 4 * adapter_parameters(arch, DEFAULT_TARGETS, 16)
+    assert largest(made, Category.PARAMETER) == 4 * count_parameters(arch).total + adapters
+    assert largest(made, Category.GRADIENT) == adapters
+    assert largest(made, Category.OPTIMIZER) == 2 * adapters
+    assert (made.live_bytes() >= 0).all()
+
+
+def test_adapters_on_half_precision_weights_stay_in_fp32() -> None:
+    made = whole_step(LLAMA, replace(point(autocast=False), lora_rank=16), recompute="none", optimizer="adamw")
+    adapters = 4 * adapter_parameters(LLAMA, DEFAULT_TARGETS, 16)
+    assert largest(made, Category.PARAMETER) == 2 * count_parameters(LLAMA).total + adapters

@@ -12,6 +12,7 @@ from gpuwise.plan.answer import CapturedStep, Fit, OtherHardware
 from gpuwise.plan.explain import layout
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import format_bytes, format_count, format_usd
+from gpuwise.workload.adapters import DEFAULT_TARGETS, targets_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,6 +57,7 @@ def training_words(fit: Fit[TrainingEstimate]) -> str:
     kind = f"{s.precision}, {s.optimizer}"
     if s.lora_rank:
         kind += f", {'QLoRA' if s.quantized_base else 'LoRA'} rank {s.lora_rank}"
+        kind += "" if s.lora_targets == DEFAULT_TARGETS else f" of {targets_text(s.lora_targets)}"
     return f"{kind}, {fit.goal.seq_len:,} tokens a sequence, {layout(s)}"
 
 

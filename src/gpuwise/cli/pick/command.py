@@ -24,6 +24,8 @@ class Work:
     """Sequence length in training."""
     method: str | None = None
     """Fine-tuning: full, lora or qlora. Left out: LoRA, on 4-bit weights where nothing else fits."""
+    lora_targets: str | None = None
+    """Linear layers with adapters: all-linear (usual), attention, mlp, or module names with commas (q_proj,v_proj)."""
     users: Whole | None = None
     """Serving: people who talk at once."""
     requests_per_day: Count | None = None
@@ -131,6 +133,7 @@ def job_of(purpose: str, model: str | None, work: Work, within: Within) -> Any:
     """The options as a :class:`gpuwise.pick.jobs.Job`. Raises InputError and UnknownNameError."""
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.pick.jobs import serving_job, training_job
+    from gpuwise.workload.adapters import DEFAULT_TARGETS, split_targets
 
     if purpose not in PURPOSES:
         raise UnknownNameError("purpose", purpose, PURPOSES, hint="it is one of " + ", ".join(PURPOSES))
@@ -138,8 +141,9 @@ def job_of(purpose: str, model: str | None, work: Work, within: Within) -> Any:
         raise InputError(f"--for {purpose} needs --model", hint="for example --model llama-3.1-8b")
     arch = find_model(model)
     if purpose != "infer":
-        _only(work, ("tokens", "seq", "method"), purpose)
-        return training_job(arch, purpose=purpose, tokens=work.tokens, seq_len=work.seq, method=work.method)
+        _only(work, ("tokens", "seq", "method", "lora_targets"), purpose)
+        targets = DEFAULT_TARGETS if work.lora_targets is None else split_targets(work.lora_targets)
+        return training_job(arch, purpose=purpose, tokens=work.tokens, seq_len=work.seq, method=work.method, lora_targets=targets)
     _only(work, ("users", "requests_per_day", "tokens_per_day", "context", "weights", "hours_per_day", "least_speed"), purpose)
     return serving_job(
         arch,

@@ -16,6 +16,7 @@ from gpuwise.plan.explain import percent as slower
 from gpuwise.plan.flags import flags
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import format_bytes, format_count, format_duration, format_usd
+from gpuwise.workload.adapters import DEFAULT_TARGETS, targets_text
 from gpuwise.workload.transformer.parameters import count_parameters
 
 if TYPE_CHECKING:
@@ -140,7 +141,8 @@ def _layout_rows(plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -
         s.precision + (f", gradients {s.gradient_dtype}" if s.precision not in ("fp32", "tf32") else ""),
     )
     if s.lora_rank:
-        yield "adapters", f"rank {s.lora_rank}" + (" on 4-bit weights" if s.quantized_base else "")
+        where = "" if s.lora_targets == DEFAULT_TARGETS else f" of {targets_text(s.lora_targets)}"
+        yield "adapters", f"rank {s.lora_rank}{where}" + (" on 4-bit weights" if s.quantized_base else "")
     yield "optimizer", s.optimizer
     yield "stack", s.stack
 

@@ -27,6 +27,7 @@ from gpuwise.predict.step.training import TrainingEstimate, estimates
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.changes.registry import ADAPTERS, CHANGES, SAME, STATES, label, on_strategy
 from gpuwise.workload.changes.strategy import LORA_RANK, StrategyEffect, changes_between
+from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import Strategy
 
 WORTH = 0.005
@@ -109,7 +110,9 @@ def _combinations(goal: Goal, asked: TrainingEstimate) -> Iterator[Remedy[Traini
         for optimizer in ("adamw8bit", "lion", "adafactor")
         for master in (True, False)
     ]
-    lora = [b.with_(lora_rank=base.lora_rank or LORA_RANK) for b in losses]
+    # frozen weights stay in the format of their checkpoint, with nothing to cast
+    master = base.master_weights and not find_stack(base.stack).weight_cast_per_micro_batch
+    lora = [b.with_(lora_rank=base.lora_rank or LORA_RANK, master_weights=master) for b in losses]
     groups = (
         (SAME, losses),
         (STATES, lighter),

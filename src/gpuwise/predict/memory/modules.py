@@ -35,10 +35,11 @@ _PARTS = {
 def replays(arch: Architecture, point: Point, strategy: Strategy) -> bool:
     """Whether the step of ``strategy`` can be written operation by operation: plain modules, whole on one device."""
     half = point.element_bytes < 4
-    widths = autocasts(strategy) or not half or (not strategy.master_weights and strategy.gradient_dtype == strategy.precision)
+    plain = not strategy.master_weights and (strategy.lora_rank > 0 or strategy.gradient_dtype == strategy.precision)
+    widths = autocasts(strategy) or not half or plain
     whole = strategy.n_accelerators == 1 and strategy.sharding == "none"
-    plain = strategy.recompute in ("none", "full") and strategy.recompute_every == 1 and strategy.optimizer in STATES
-    return point.stack.per_op and whole and plain and not strategy.offload_activations and widths and describes(arch, point)
+    listed = strategy.recompute in ("none", "full") and strategy.recompute_every == 1 and strategy.optimizer in STATES
+    return point.stack.per_op and whole and listed and not strategy.offload_activations and widths and describes(arch, point)
 
 
 def modules_memory(arch: Architecture, point: Point, strategy: Strategy, accelerator: Accelerator) -> CapturedMemory:

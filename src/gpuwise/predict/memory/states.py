@@ -29,6 +29,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.memory.memory_rules import MemoryRules
 from gpuwise.predict.parallel.shards import Stages
 from gpuwise.predict.step.columns import Columns
+from gpuwise.workload.adapters import adapter_parameters
 from gpuwise.workload.optimizer import autocasts, parameter_bytes
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import SHARDINGS, Strategy
@@ -87,22 +88,6 @@ def _shards(system: System, c: Columns) -> _Shards:
         )
 
     return _Shards(divisors(dense_ranks), divisors(expert_ranks))
-
-
-def adapter_share(arch: Architecture, count: ParameterCount, rank: int) -> float:
-    """Adapter parameters as a share of the parameters of all layers: r (in + out) for each matrix of ``in x
-    out`` (arXiv 2106.09685), on every linear of the attention, the MLP and the experts."""
-    h, q, kv = arch.hidden, arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
-    ups = 2 if arch.gated_mlp else 1
-    per_layer = rank * ((h + q + 2 * kv) + (q + h))
-    dense = rank * (ups + 1) * (h + arch.ffn)
-    total = float((per_layer + dense) * arch.n_dense_layers)
-    if arch.moe is not None:
-        m = arch.moe
-        shared = h + m.shared_ffn if m.n_shared else 0
-        experts = rank * (ups + 1) * ((h + m.expert_ffn) * m.n_experts + shared)
-        total += (per_layer + experts) * arch.n_moe_layers
-    return total / count.layers
 
 
 def stage_states(
@@ -193,8 +178,10 @@ def _ends(count: ParameterCount, c: Columns, i: int) -> F64:
 
 
 def frozen_bytes(base: Strategy) -> float:
-    """Bytes of a frozen matrix parameter: the compute format, or 4 bits under QLoRA."""
-    return NF4_BYTES_PER_PARAMETER if base.quantized_base else parameter_bytes(base).weight
+    """Bytes of a frozen matrix parameter: the compute format, fp32 where autocast casts it, or 4 bits under QLoRA."""
+    if base.quantized_base:
+        return NF4_BYTES_PER_PARAMETER
+    return 4.0 if autocasts(base) else parameter_bytes(base).weight
 
 
 def _adapted(
@@ -206,11 +193,12 @@ def _adapted(
     (dw, dg, do), (ew, _, _) = shards.dense, shards.expert
     ends, layers = _ends(count, c, i), np.maximum(shape.layers[i], 1.0)
     matrices, expert = np.maximum(shape.dense[i] - ends, 0.0), shape.expert[i]
-    share = adapter_share(arch, count, base.lora_rank)
+    share = adapter_parameters(arch, base.lora_targets, base.lora_rank) / count.layers
     trained = share * (matrices + expert)
     frozen = frozen_bytes(base)
     sharded = (c.sharding == ZERO3) | (c.sharding == HYBRID)
-    weights = (matrices * frozen + ends * b.weight + trained * b.weight) / dw + expert * frozen / ew
+    end = 4.0 if autocasts(base) else b.weight
+    weights = (matrices * frozen + ends * end + trained * b.weight) / dw + expert * frozen / ew
     zero = np.zeros_like(weights)
     return StageStates(
         weights,

@@ -53,6 +53,7 @@ def points_of(c: Columns, seq_len: int, packed_document_len: int | None = None) 
             fused_attention=base.fused_attention,
             fused_loss=base.fused_loss,
             lora_rank=base.lora_rank,
+            lora_targets=base.lora_targets,
             quantized_base=base.quantized_base,
             row_scales=base.row_scales,
             packed_document_len=packed_document_len,

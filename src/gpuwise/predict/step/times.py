@@ -28,6 +28,7 @@ from gpuwise.predict.step.costs import PointCosts
 from gpuwise.predict.step.passes import Passes, passes
 from gpuwise.predict.step.stack_costs import StackCosts, find_stack_costs
 from gpuwise.units import GIB
+from gpuwise.workload.adapters import adapter_parameters
 from gpuwise.workload.optimizer import parameter_bytes, update_traffic_bytes
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import RECOMPUTES
@@ -108,7 +109,7 @@ def step_inputs(arch: Architecture, system: System, costs: PointCosts, c: Column
         _activation_copies(system, costs, c, point_index),
         _recomputed_share(costs, c),
         _hop(system, c, costs.saved.boundary[point_index]),
-        _update(system, c, shape, costs.own_host),
+        _update(arch, system, c, shape, costs.own_host),
         arch.kind == "decoder",
         _offload(system, c, shape),
         stragglers(doublings, system.network_bytes_per_s),
@@ -268,20 +269,19 @@ def _updated_parameters(c: Columns, shape: Stages) -> F64:
     return dense / ranks + expert / replicas
 
 
-def _update(system: System, c: Columns, shape: Stages, per_op: bool) -> F64:
+def _update(arch: Architecture, system: System, c: Columns, shape: Stages, per_op: bool) -> F64:
     """The optimizer on the device (none when it is offloaded), streaming its state once; in plain PyTorch also the sums of
     the micro-batches' gradients."""
+    stack, n = find_stack(c.base.stack), _updated_parameters(c, shape)
     if c.base.lora_rank:
-        return np.zeros(1)
-    stack = find_stack(c.base.stack)
+        n = adapter_parameters(arch, c.base.lora_targets, c.base.lora_rank) / (c.pp * c.tp)
     if per_op:
         from gpuwise.predict.step.per_op import accumulation_seconds, update_seconds  # as in costs
 
-        n = _updated_parameters(c, shape)
         adds = (c.accumulation - 1) * accumulation_seconds(system.accelerator, c.base)
         return n * (np.where(c.offload_optimizer > 0, 0.0, update_seconds(system.accelerator, c.base)) + adds)
     per_parameter = update_traffic_bytes(c.base, stack.fused_optimizer)
-    traffic = _updated_parameters(c, shape) * per_parameter
+    traffic = n * per_parameter
     seconds = memory_time(system.accelerator, traffic * 0.6, traffic * 0.4).time_s
     return np.where(c.offload_optimizer > 0, 0.0, seconds)
 

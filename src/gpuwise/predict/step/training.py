@@ -141,7 +141,13 @@ def _one(
     step = Estimate.from_log_sigma(float(done.times.step_s[i]), sigma, basis)
     tokens = strategy.global_batch * seq_len
     rate = step.inverse(tokens)
-    per_token = model_flop_per_token(arch, seq_len, lora_rank=strategy.lora_rank, packed_document_len=packed_document_len)
+    per_token = model_flop_per_token(
+        arch,
+        seq_len,
+        lora_rank=strategy.lora_rank,
+        lora_targets=strategy.lora_targets,
+        packed_document_len=packed_document_len,
+    )
     needed = per_token * tokens
     run = needed * (1 + _recomputed_flop(strategy, costs, at)) if not costs.own_host else _flop_run(strategy, costs, at)
     peak = cluster.accelerator.peak(strategy.precision) * cluster.n_accelerators

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from gpuwise.errors import UnknownNameError
+from gpuwise.workload.adapters import DEFAULT_TARGETS, targets_text
 from gpuwise.workload.changes import strategy as on
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.changes.strategy import StrategyEffect
@@ -113,6 +114,16 @@ NO_DIFF = Why("more than a diff of the script: `gpuwise run` does it")
 def _title(text: str) -> Callable[[Any], str]:
     """``text`` with the argument in place of ``{}``."""
     return lambda argument: text.format(argument)
+
+
+def _adapters_label(text: str) -> Callable[[Any], str]:
+    """``text`` with the rank, and the linear layers where they are not all."""
+
+    def label_of(argument: Any) -> str:
+        rank, targets = on.rank_and_targets(argument)
+        return text.format(rank, "" if targets == DEFAULT_TARGETS else f", of {targets_text(targets)}")
+
+    return label_of
 
 
 def _checkpointing_label(which: Any) -> str:
@@ -323,12 +334,13 @@ CHANGES: tuple[ChangeKind, ...] = (
         "small updates round away: needs stochastic rounding or a high rate", on.LOW_PRECISION, "captured", KEEPS_LOSS, DIFF,
     ),
     ChangeKind(
-        "lora", _title("LoRA, rank {}"), "adapters", "adapters",
-        "the weights are frozen and two factors of a low rank beside each linear layer are trained",
+        "lora", _adapters_label("LoRA, rank {}{}"), "adapters", "adapters",
+        "the weights are frozen and two factors of a low rank beside each linear layer (or those named) are trained",
         "may learn less than full training", on.LORA, "captured", KEEPS_LOSS, DIFF,
     ),
     ChangeKind(
-        "qlora", _title("QLoRA, rank {} on 4-bit weights"), "adapters", "adapters", "as LoRA, the frozen weights held in 4 bits",
+        "qlora", _adapters_label("QLoRA, rank {} on 4-bit weights{}"), "adapters", "adapters",
+        "as LoRA, the frozen weights held in 4 bits",
         "may learn less than full training; the weights are rounded", on.QLORA,
         Why("4-bit weights need bitsandbytes' kernels, which no capture sees"), KEEPS_LOSS,
         Why("bitsandbytes converts the model as it is loaded"),

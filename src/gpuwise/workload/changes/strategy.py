@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from gpuwise.errors import InputError
+from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.strategy import RECOMPUTES, SHARDINGS, Strategy
 
@@ -93,11 +94,30 @@ OPTIMIZER = StrategyEffect(lambda s, name: s.with_(optimizer=name), _optimizers)
 
 def _qlora_ranks(s: Strategy) -> Iterator[Any]:
     if not s.quantized_base:
-        yield s.lora_rank or LORA_RANK
+        yield adapter_argument(s.lora_rank or LORA_RANK, s.lora_targets)
 
 
-LORA = StrategyEffect(lambda s, rank: s.with_(lora_rank=rank), _unless("lora_rank", LORA_RANK))
-QLORA = StrategyEffect(lambda s, rank: s.with_(lora_rank=rank, quantized_base=True), _qlora_ranks)
+def rank_and_targets(argument: object) -> tuple[int, tuple[str, ...]]:
+    """The argument of ``lora`` and ``qlora``: a rank, or a rank and the linear layers with adapters."""
+    if isinstance(argument, tuple):
+        rank, targets = cast("tuple[int, tuple[str, ...]]", argument)
+        return rank, targets
+    assert isinstance(argument, int)
+    return argument, DEFAULT_TARGETS
+
+
+def adapter_argument(rank: int, targets: tuple[str, ...]) -> object:
+    """The inverse of :func:`rank_and_targets`: the rank alone where every linear layer has an adapter."""
+    return rank if targets == DEFAULT_TARGETS else (rank, targets)
+
+
+def _adapted(s: Strategy, argument: object) -> Strategy:
+    rank, targets = rank_and_targets(argument)
+    return s.with_(lora_rank=rank, lora_targets=targets)
+
+
+LORA = StrategyEffect(_adapted, _unless("lora_rank", LORA_RANK))
+QLORA = StrategyEffect(lambda s, argument: _adapted(s, argument).with_(quantized_base=True), _qlora_ranks)
 
 
 # --- memory ---
@@ -233,9 +253,9 @@ def changes_between(before: Strategy, after: Strategy) -> tuple[Change, ...]:
     """The changes that lead from one strategy to another, the most telling first; what no change names is left out."""
     found: list[Change] = []
     if after.quantized_base and not before.quantized_base:
-        found.append(Change("qlora", after.lora_rank))
+        found.append(Change("qlora", adapter_argument(after.lora_rank, after.lora_targets)))
     elif after.lora_rank and not before.lora_rank:
-        found.append(Change("lora", after.lora_rank))
+        found.append(Change("lora", adapter_argument(after.lora_rank, after.lora_targets)))
     for field, name in (("tp", "tensor_parallel"), ("pp", "pipeline_parallel"), ("cp", "context_parallel")):
         if getattr(after, field) != getattr(before, field):
             found.append(Change(name, getattr(after, field)))

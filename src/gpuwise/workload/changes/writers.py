@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from gpuwise.workload.adapters import DEFAULT_TARGETS, module_names
 from gpuwise.workload.changes.change import Site
 from gpuwise.workload.changes.script import EVERY_OPTIMIZER, FUSED_OPTIMIZERS, Arguments, Code, Edit, Script, is_unclear
+from gpuwise.workload.changes.strategy import rank_and_targets
 
 TORCH_FORMAT = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
 STEP = "    "
@@ -210,11 +212,13 @@ def _low_precision(code: Code, form: Any) -> Written:
                    f"+ inputs of float type too: x.to({dtype})")  # fmt: skip
 
 
-def _lora(code: Code, rank: Any) -> Written:
-    model = code.sites.model
+def _lora(code: Code, argument: Any) -> Written:
+    model, (rank, targets) = code.sites.model, rank_and_targets(argument)
+    modules = repr(targets[0]) if targets == DEFAULT_TARGETS else repr(list(module_names(targets)))
     return _sketch(
         None, "before the optimizer is made (pip install peft)",
-        f'+ config = peft.LoraConfig(r={rank}, target_modules="all-linear")', f"+ {model} = peft.get_peft_model({model}, config)",
+        f"+ config = peft.LoraConfig(r={rank}, target_modules={modules})".replace("'", '"'),
+        f"+ {model} = peft.get_peft_model({model}, config)",
     )  # fmt: skip
 
 

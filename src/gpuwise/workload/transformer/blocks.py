@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwise.dtypes import FORMAT_BYTES
+from gpuwise.workload.adapters import carries
 from gpuwise.workload.step import (
     CAUSAL,
     DROPOUT,
@@ -52,28 +53,30 @@ class Rows:
         saves_input: bool = True,
         saved_tokens: int | None = None,
         bias: bool = False,
-        matrices: int = 1,
+        parts: tuple[tuple[str, int], ...] = (),
     ) -> None:
         """A linear layer [tokens, k] x [k, n] with its two backward products (and adapters, and casts to 8 or 4 bits).
 
         ``saves_input``: keep the input for the weight gradient (not where another row already keeps it);
         ``saved_tokens``: the rows of it kept, when not all (a column-parallel linear keeps its sequence shard and gathers
-        again). Adapters keep it for their own gradient. Under autocast each of the ``matrices`` the product stands for
-        keeps its own cast of the input, and of its weight.
+        again). Adapters keep it for their own gradient. ``parts``: names and widths of the matrices that the product stands
+        for (by default one, the last word of ``name``); under autocast each keeps its own cast of the input, and of its
+        weight.
         """
         p = self.point
+        parts = parts or ((name.rpartition(".")[2], n),)
         e, w = p.element_bytes, FORMAT_BYTES[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0)
         frozen = p.lora_rank > 0 or not trainable
         flop = 2.0 * tokens * k * n
         held = 4.0 * tokens * k if p.quantized_base and p.stack.quantized_keeps_input else 0.0
         kept = tokens if saved_tokens is None else saved_tokens
         saved = kept * k * (w if p.precision in QUANTIZED else e) if saves_input and not frozen else 0.0
-        if p.autocast and not frozen:
-            # a compiler casts an input once for all that read it
-            saved = saved * (1 if p.stack.compiled else matrices) + k * n * e
+        if p.autocast:
+            # a compiler casts an input once for all that read it; the gradient of the input needs the cast of the weight
+            saved = saved * (1 if p.stack.compiled else len(parts)) + k * n * e
         if p.quantized_base:
             self._dequantize(name, k * n)
-        self._quantize(name, FWD, tokens, k, n)
+        self._quantize(name, FWD, tokens, k, n, frozen)
         self.to.add(
             name,
             Kind.MATMUL,
@@ -87,7 +90,7 @@ class Rows:
         )
         if p.quantized_base:
             self._dequantize(name, k * n, BWD)
-        self._quantize(name, BWD, tokens, k, n)
+        self._quantize(name, BWD, tokens, k, n, frozen)
         self.to.add(
             f"{name}.dgrad",
             Kind.MATMUL,
@@ -100,11 +103,10 @@ class Rows:
         )
         if not frozen:
             self._wgrad(name, tokens, k, n)
-        if bias:
-            # added in the product's epilogue (cuBLASLt) or by a fused kernel behind it
+        if bias and not frozen:  # the forward adds it in the product's epilogue (cuBLASLt) or a fused kernel behind it
             self.to.add(f"{name}.bias_grad", Kind.MEMORY, BWD, p.dtype, read=tokens * n * e, written=n * e)
         if p.lora_rank:
-            self._adapter(name, tokens, k, n, kept if saves_input else 0)
+            self._adapters(name, tokens, k, parts, kept if saves_input else 0)
 
     def _wgrad(self, name: str, tokens: int, k: int, n: int) -> None:
         p = self.point
@@ -120,6 +122,15 @@ class Rows:
             read=tokens * (k + n) * w,
             written=k * n * out,
         )
+
+    def _adapters(self, name: str, tokens: int, k: int, parts: tuple[tuple[str, int], ...], kept: int) -> None:
+        """Those of the matrices of one product; Megatron's fused projections have one adapter together."""
+        p = self.point
+        widths = [width for part, width in parts if carries(p.lora_targets, part)]
+        if widths and p.stack.fused_wgrad:
+            widths = [sum(width for _, width in parts)]
+        for i, width in enumerate(widths):
+            self._adapter(name, tokens, k, width, 0 if i else kept)
 
     def _adapter(self, name: str, tokens: int, k: int, n: int, kept: int) -> None:
         """Low-rank adapter: [tokens, k] x [k, r] x [r, n] added to the frozen product (arXiv 2106.09685); ``kept`` rows
@@ -159,7 +170,14 @@ class Rows:
                 read=tokens * (rows_in + rows_out) * e,
                 written=rows_in * rows_out * e,
             )
-        self.memory(f"{name}.lora_add", 2 * tokens * n, tokens * n, n_kernels=2)
+        # scaled, then added; a compiler does both at once. Backward: the scale, and the two gradients of the input added
+        # up; the sum of adapter and base has none of its own
+        passes = 1 if p.stack.compiled else 2
+        elements = float(tokens * n)
+        read, written = (passes + 1) * elements, passes * elements
+        self.to.add(f"{name}.lora_add", Kind.MEMORY, FWD, p.dtype, read=read * e, written=written * e, n_kernels=passes)
+        read, written = elements + 2.0 * tokens * k, elements + tokens * k
+        self.to.add(f"{name}.lora_add.backward", Kind.MEMORY, BWD, p.dtype, read=read * e, written=written * e, n_kernels=2)
 
     def _dequantize(self, name: str, parameters: float, phase: Phase = FWD) -> None:
         p = self.point
@@ -172,7 +190,7 @@ class Rows:
             written=parameters * p.element_bytes,
         )
 
-    def _quantize(self, name: str, phase: Phase, tokens: int, k: int, n: int) -> None:
+    def _quantize(self, name: str, phase: Phase, tokens: int, k: int, n: int, frozen: bool) -> None:
         """Casts of a product's input (forward: of the layer's input, backward: of its output's gradient) to 8 bits.
 
         Transformer Engine's cast_transpose reads once and writes both layouts. torchao's casts look for the largest value
@@ -184,7 +202,8 @@ class Rows:
             return
         e, w = p.element_bytes, FORMAT_BYTES[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0)
         elements = float(tokens * (k if phase is FWD else n))
-        read, written, kernels = elements * e, 2 * elements * w, 1.0
+        copies = 1 if frozen else 2  # the transposed one is the weight gradient's
+        read, written, kernels = elements * e, copies * elements * w, 1.0
         if p.row_scales:
             cast = elements + k * n + (elements + tokens * k if phase is BWD else 0.0)
             read, written, kernels = 2 * cast * e, cast * w, 4.0

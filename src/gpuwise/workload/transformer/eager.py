@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwise.facts.models.architecture import Architecture, Moe
+from gpuwise.workload.adapters import carries
 from gpuwise.workload.capture.record.capture import TensorSpec
 from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tape import (
@@ -45,7 +46,7 @@ def describes(arch: Architecture, point: Point) -> bool:
     known = arch.kind in ("decoder", "encoder", "vision") and arch.encoder is None and arch.mla is None
     known &= arch.position in ("rope", "learned") and not arch.parallel_block and arch.norm in ("rms", "layer")
     known &= arch.moe is None or not arch.moe.n_shared
-    whole = point.tp == point.cp == point.ep == 1 and not point.lora_rank and point.packed_document_len is None
+    whole = point.tp == point.cp == point.ep == 1 and not point.quantized_base and point.packed_document_len is None
     plain = point.precision in ("bf16", "fp16", "fp32", "tf32")
     return known and whole and plain and point.fused_attention and not point.fused_loss
 
@@ -68,25 +69,42 @@ class Network:
 
     @property
     def autocast(self) -> bool:
-        return self.held != self.computes
+        """Adapters are held in fp32 (PEFT ``autocast_adapter_dtype``), so that half-precision ones run under autocast."""
+        return self.point.autocast or (self.point.lora_rank > 0 and self.computes in ("bf16", "fp16"))
 
     def weight(self, *shape: int) -> Value:
-        return self.t.leaf(shape, self.held, trained=True)
+        frozen = self.point.lora_rank > 0
+        return self.t.leaf(shape, self.held, trained=not frozen, frozen=frozen)
 
     # --- products ---
 
     def linear(self, name: str, x: Value, n: int, *, bias: bool = False, weight: Value | None = None) -> Value:
         """[.., K] x [N, K]': the input and the weights cast to the product's format, the result [.., N]."""
         with self.t.inside(name, x):
-            t, k = self.t, x.shape[-1]
-            x = cast(t, x, self.computes)
-            w = cast(t, weight if weight is not None else self.weight(n, k), self.computes)
-            b = cast(t, self.weight(n), self.computes) if bias else None
-            turned = t.transposed(w, 0, 1, "t")
-            rows = _rows(x)
-            flat = t.view(x, (rows, k)) if len(x.shape) > 2 else x
-            made = product(t, flat, turned, b)
-            return t.view(made, (*x.shape[:-1], n), "_unsafe_view") if len(x.shape) > 2 else made
+            w = weight if weight is not None else self.weight(n, x.shape[-1])
+            return self._adapted(name, x, self._product(x, w, self.weight(n) if bias else None))
+
+    def _product(self, x: Value, weight: Value, bias: Value | None = None) -> Value:
+        """``torch.nn.functional.linear``, under autocast where that is on."""
+        t, (n, k) = self.t, weight.shape
+        x, w = cast(t, x, self.computes), cast(t, weight, self.computes)
+        b = cast(t, bias, self.computes) if bias is not None else None
+        turned = t.transposed(w, 0, 1, "t")
+        flat = t.view(x, (_rows(x), k)) if len(x.shape) > 2 else x
+        made = product(t, flat, turned, b)
+        return t.view(made, (*x.shape[:-1], n), "_unsafe_view") if len(x.shape) > 2 else made
+
+    def _adapted(self, name: str, x: Value, made: Value) -> Value:
+        """The product and what its adapter adds, as PEFT's ``lora.Linear`` runs it: the input in the format of the two
+        factors, their products, the scale, the sum (which has no kernel in the backward)."""
+        rank, t = self.point.lora_rank, self.t
+        if not rank or not carries(self.point.lora_targets, name):
+            return made
+        with t.frame(x, made):
+            held = "fp32" if self.autocast else self.held
+            down, up = (t.leaf(s, held, trained=True) for s in ((rank, x.shape[-1]), (made.shape[-1], rank)))
+            inner = self._product(self._product(cast(t, x, held), down), up)
+            return add(t, made, scaled(t, inner))
 
     def turned_linear(self, name: str, x: Value, n: int) -> Value:
         """``Conv1D``: the weight is [K, N] and there is a bias."""
@@ -96,7 +114,7 @@ class Network:
             b = cast(t, self.weight(n), self.computes)
             flat = cast(t, flat, self.computes)
             w = cast(t, self.weight(k, n), self.computes)
-            return t.view(product(t, flat, w, b), (*x.shape[:-1], n))
+            return self._adapted(name, x, t.view(product(t, flat, w, b), (*x.shape[:-1], n)))
 
     # --- norms ---
 
@@ -106,9 +124,9 @@ class Network:
 
     def _layer_norm(self, x: Value) -> Value:
         t = self.t
-        if self.autocast:
-            x = cast(t, x, "fp32")
         w, b = self.weight(x.shape[-1]), self.weight(x.shape[-1])
+        if self.autocast:
+            x, w, b = (cast(t, one, "fp32") for one in (x, w, b))
         statistics = spec((*x.shape[:-1], 1), "fp32")
         said = (("normalized_shape", (x.shape[-1],)),)
         made, mean, rstd = t.run("native_layer_norm", [x, w, b], [x.spec, statistics, statistics], said=said)
@@ -117,7 +135,9 @@ class Network:
             if g[0] is None:
                 return [None, None, None]
             given = [g[0], x, mean, rstd, w, b]
-            return list(t.run("native_layer_norm_backward", given, [x.spec, w.spec, b.spec], said=said))
+            wanted = [one for one in (x, w, b) if one.needs_grad]
+            back = iter(t.run("native_layer_norm_backward", given, [one.spec for one in wanted], said=said))
+            return [next(back) if one.needs_grad else None for one in (x, w, b)]
 
         t.note([x, w, b], [made], gradients, "outputs")
         return made
@@ -316,10 +336,13 @@ class Network:
             if g[0] is None:
                 return [None, None]
             call = {"mat2": x.spec}
-            flipped = t.transposed(g[0], 0, 1)
-            of_weight = t.run("_grouped_mm", [flipped, x, ends], [spec((experts, n, k), x.dtype)], call=call)[0]
+            of_weight = None
+            if weight.needs_grad:
+                flipped = t.transposed(g[0], 0, 1)
+                made = t.run("_grouped_mm", [flipped, x, ends], [spec((experts, n, k), x.dtype)], call=call)[0]
+                of_weight = t.alias(made, turned.shape, "transpose")
             of_input = t.run("_grouped_mm", [g[0], weight, ends], [x.spec], call={"mat2": weight.spec})[0]
-            return [of_input, t.alias(of_weight, turned.shape, "transpose")]
+            return [of_input, of_weight]
 
         t.note([x, turned], [made], gradients, "inputs")
         return made
@@ -452,7 +475,7 @@ def product(t: Tape, x: Value, w: Value, bias: Value | None = None) -> Value:
                     back[1] = t.run("mm", [t.flipped(x, 0, 1, "t"), g[0]], [spec(w.shape, x.dtype)])[0]
             elif not which and x.needs_grad:
                 back[0] = t.run("mm", [g[0], t.flipped(w, 0, 1, "t")], [x.spec])[0]
-        return back if bias is None else [*back, summed_to(t, g[0], bias)]
+        return back if bias is None else [*back, summed_to(t, g[0], bias) if bias.needs_grad else None]
 
     t.note([x, w] if bias is None else [x, w, bias], [made], gradients, "inputs")
     return made

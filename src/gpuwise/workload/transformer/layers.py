@@ -77,7 +77,7 @@ def attention(rows: Rows, arch: Architecture, window: int) -> None:
             bias=arch.qkv_bias,
             saves_input=not p.stack.recomputes_pointwise,
             saved_tokens=_column_saved(p),
-            matrices=1 if arch.fused_projections else 3,
+            parts=_qkv_parts(arch, heads, kv_heads),
         )
         if arch.qk_norm:
             rows.norm("attention.qk_norm", p.tokens * (heads + kv_heads), head_dim, kind=arch.norm, fp32=arch.norm_in_fp32)
@@ -89,6 +89,11 @@ def attention(rows: Rows, arch: Architecture, window: int) -> None:
         "attention.out", p.tokens, heads * v_dim, arch.hidden, saves_input=not p.fused_attention, bias=arch.attention_out_bias
     )
     tensor_parallel_leave(rows, "attention", arch.hidden)
+
+
+def _qkv_parts(arch: Architecture, heads: int, kv_heads: int) -> tuple[tuple[str, int], ...]:
+    q, kv = heads * arch.head_dim, kv_heads * arch.head_dim
+    return (("qkv", q + 2 * kv),) if arch.fused_projections else (("q", q), ("k", kv), ("v", kv))
 
 
 def _rope(rows: Rows, width: int) -> None:
@@ -142,7 +147,9 @@ def cross_attention(rows: Rows, arch: Architecture) -> None:
     rows.norm("cross.norm", p.shard_tokens, arch.hidden, kind=arch.norm, fp32=arch.norm_in_fp32)
     tensor_parallel_enter(rows, "cross", arch.hidden)
     rows.linear("cross.q", p.tokens, arch.hidden, heads * arch.head_dim, bias=arch.qkv_bias)
-    rows.linear("cross.kv", p.micro_batch * enc.seq_len // p.cp, enc.hidden, 2 * heads * arch.head_dim, bias=arch.qkv_bias)
+    width = heads * arch.head_dim
+    parts = (("k", width), ("v", width))
+    rows.linear("cross.kv", p.micro_batch * enc.seq_len // p.cp, enc.hidden, 2 * width, bias=arch.qkv_bias, parts=parts)
     rows.attention_core("cross.core", heads, heads, arch.head_dim, arch.head_dim, causal=False, window=0, kv_len=enc.seq_len)
     rows.linear("cross.out", p.tokens, heads * arch.head_dim, arch.hidden, saves_input=not p.fused_attention)
     tensor_parallel_leave(rows, "cross", arch.hidden)
@@ -173,7 +180,7 @@ def mlp(
         bias=arch.mlp_bias,
         saves_input=saves_input and pointwise,
         saved_tokens=_column_saved(p),
-        matrices=2 if arch.gated_mlp and not arch.fused_projections else 1,
+        parts=(("gate", f), ("up", f)) if arch.gated_mlp and not arch.fused_projections else (),
     )
     _activation(rows, arch, where, float(p.tokens * f))
     rows.linear(f"{where}.down", p.tokens, f, arch.hidden, bias=arch.mlp_bias, saves_input=pointwise)

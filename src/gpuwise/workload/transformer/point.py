@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwise.dtypes import FORMAT_BYTES
+from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.stack import Stack
 
 SCALE_BYTES_PER_ELEMENT = {"mxfp8": 1.0 / 32, "nvfp4": 1.0 / 16}
@@ -33,6 +34,7 @@ class Point:
     fused_attention: bool
     fused_loss: bool
     lora_rank: int = 0
+    lora_targets: tuple[str, ...] = DEFAULT_TARGETS
     quantized_base: bool = False
     packed_document_len: int | None = None
     """Sequence packing: mean document length; attention then does not cross documents."""

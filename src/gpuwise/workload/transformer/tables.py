@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.step import FUSED_ATTENTION, Kind, OpTable, OpTableBuilder, Phase
 from gpuwise.workload.transformer.blocks import Rows
 from gpuwise.workload.transformer.layers import embedding, head, layer
@@ -155,7 +156,12 @@ def _every_second_output(table: OpTable, last: float) -> float:
 
 
 def model_flop_per_token(
-    arch: Architecture, seq_len: int, *, lora_rank: int = 0, packed_document_len: int | None = None
+    arch: Architecture,
+    seq_len: int,
+    *,
+    lora_rank: int = 0,
+    lora_targets: tuple[str, ...] = DEFAULT_TARGETS,
+    packed_document_len: int | None = None,
 ) -> float:
     """FLOP of forward and backward per trained token, recompute not counted, causal attention counted by its visible half.
 
@@ -180,6 +186,7 @@ def model_flop_per_token(
         fused_attention=True,
         fused_loss=False,
         lora_rank=lora_rank,
+        lora_targets=lora_targets,
         packed_document_len=packed_document_len,
     )
     tables = transformer_tables(arch, point)

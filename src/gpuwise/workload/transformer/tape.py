@@ -144,8 +144,8 @@ class Tape:
 
     # --- tensors and operations ---
 
-    def leaf(self, shape: Shape, dtype: str, *, trained: bool = False) -> Value:
-        """A parameter, a buffer or an input."""
+    def leaf(self, shape: Shape, dtype: str, *, trained: bool = False, frozen: bool = False) -> Value:
+        """A parameter (``trained`` or ``frozen``), a buffer or an input."""
         self._storages += 1
         self._kept.add(self._storages - 1)
         if trained:

@@ -48,8 +48,8 @@ _UPDATE = ("zeros_like", "_foreach_sqrt", "_foreach_addcdiv_")
 Bool = NDArray[np.bool_]
 
 
-class _Trained(Tape):
-    """A tape that knows which leaves are trained, and in which order their modules are registered."""
+class _Weighed(Tape):
+    """A tape that knows which leaves are parameters, and in which order the modules of the trained ones are registered."""
 
     def __init__(self, arch: Architecture) -> None:
         super().__init__()
@@ -60,12 +60,15 @@ class _Trained(Tape):
         if arch.moe is not None and arch.family not in EXPERTS_FIRST:
             self._rank["router"] = self._rank.get("experts", 0)
         self._trained: list[tuple[int, int, int]] = []
+        self.frozen: list[int] = []
 
-    def leaf(self, shape: Shape, dtype: str, *, trained: bool = False) -> Value:
-        made = super().leaf(shape, dtype, trained=trained)
+    def leaf(self, shape: Shape, dtype: str, *, trained: bool = False, frozen: bool = False) -> Value:
+        made = super().leaf(shape, dtype, trained=trained, frozen=frozen)
         if trained:
             rank = self._rank.get(self.modules[self.module], 0)
             self._trained.append((self.block, rank, made.storage))
+        elif frozen:
+            self.frozen.append(made.storage)
         return made
 
     @property
@@ -88,6 +91,8 @@ class _Program:
     sizes: I64
     """[storages] bytes."""
     parameters: I64
+    frozen: I64
+    """Parameters without a gradient."""
     inputs: I64
     gradients: I64
     held: I64
@@ -104,7 +109,7 @@ class _Program:
 def whole_step(arch: Architecture, point: Point, *, recompute: str, optimizer: str, micro_batches: int = 1) -> Capture:
     """Two steps of ``arch`` at ``point``; ``recompute`` is ``none`` or ``full``, ``optimizer`` one of :data:`STATES`.
     Gradients are freed after the update; of several ``micro_batches`` two stand for all."""
-    tape = _Trained(arch)
+    tape = _Weighed(arch)
     network = Network(tape, arch, point)
     spans: list[tuple[int, int]] = []
     layers = [OUTSIDE]
@@ -128,11 +133,11 @@ def whole_step(arch: Architecture, point: Point, *, recompute: str, optimizer: s
     if recompute == "full":
         unpacking = np.array(tape.unpacking, np.int64).reshape(-1, 2)
         program = _checkpointed(program, spans, np.array(layers, np.int64)[written.op_module], unpacking)
-    item = 4 if point.autocast else int(point.element_bytes)
+    item = 4 if point.autocast or point.lora_rank else int(point.element_bytes)
     return _steps(written, program, optimizer, min(micro_batches, 2), item)
 
 
-def _program(c: Capture, tape: _Trained, logits: int, layers: I64) -> _Program:
+def _program(c: Capture, tape: _Weighed, logits: int, layers: I64) -> _Program:
     n = len(c.op_signature)
     counts = [np.diff(end, prepend=0) for end in (c.op_input_end, c.op_output_end)]
     read_op, write_op = (np.repeat(np.arange(n), count) for count in counts)
@@ -146,14 +151,14 @@ def _program(c: Capture, tape: _Trained, logits: int, layers: I64) -> _Program:
     made[c.op_outputs[kernel[write_op]]] = True
     outside = (layers[c.op_module] == OUTSIDE) & (c.op_phase == int(Phase.FORWARD)) & kernel
     ends = np.unique(c.op_outputs[outside[write_op]])
-    parameters = np.array([s for s in tape.trained if sizes[s]], np.int64)
+    parameters, frozen = (np.array([s for s in group if sizes[s]], np.int64) for group in (tape.trained, tape.frozen))
     copies = np.array([s.op.startswith("aten._to_copy") for s in c.signatures])[c.op_signature]
     of_parameter = np.zeros(n, bool)
     of_parameter[read_op[np.isin(c.op_inputs, parameters)]] = True
     casting = copies & of_parameter & (c.op_phase == int(Phase.FORWARD))
     held = np.array(tape.held, np.int64).reshape(-1, 3)
     held = held[np.argsort(held[:, 1], kind="stable")]
-    is_parameter = np.isin(np.arange(len(sizes)), parameters)
+    is_parameter = np.isin(np.arange(len(sizes)), np.concatenate([parameters, frozen]))
     return _Program(
         c.op_signature,
         c.op_phase,
@@ -164,6 +169,7 @@ def _program(c: Capture, tape: _Trained, logits: int, layers: I64) -> _Program:
         write_op,
         sizes,
         parameters,
+        frozen,
         np.flatnonzero(~made & ~is_parameter & (sizes > 0)),
         np.array([tape.gradients[s] for s in parameters.tolist() if s in tape.gradients], np.int64),
         ends[sizes[ends] == logits],
@@ -255,7 +261,7 @@ class _Lives:
 def _lives(p: _Program) -> _Lives:
     n = len(p.signature)
     fixed = np.zeros(len(p.sizes), bool)
-    fixed[p.parameters] = fixed[p.inputs] = True
+    fixed[p.parameters] = fixed[p.frozen] = fixed[p.inputs] = True
     birth, last = np.full(len(p.sizes), n), np.full(len(p.sizes), -1)
     np.minimum.at(birth, p.writes, p.write_op)
     np.maximum.at(last, p.reads, p.read_op)
@@ -270,9 +276,9 @@ def _lives(p: _Program) -> _Lives:
     goes = comes & ~lasting
     saved = goes & (birth <= forward_end) & (last > forward_end)
     category = np.where(saved, int(Category.ACTIVATION), int(Category.TEMPORARY))
-    category[p.gradients], category[p.parameters], category[p.inputs] = (
-        int(c) for c in (Category.GRADIENT, Category.PARAMETER, Category.INPUT)
-    )
+    kinds = ((p.gradients, Category.GRADIENT), (p.parameters, Category.PARAMETER), (p.frozen, Category.PARAMETER))
+    for storages, kind in (*kinds, (p.inputs, Category.INPUT)):
+        category[storages] = int(kind)
     storage = np.concatenate([np.flatnonzero(comes), np.flatnonzero(goes)])
     sign = np.repeat([1, -1], [int(comes.sum()), int(goes.sum())])
     op = np.where(sign > 0, birth[storage], last[storage])
@@ -296,8 +302,8 @@ def _steps(c: Capture, p: _Program, optimizer: str, micro_batches: int, item: in
     update = [Signature(f"aten.{name}.default", Kind.OPTIMIZER, (), (), (), 0.0, 0.0, 0.0, 1) for name in _UPDATE]
     first_call = len(c.signatures)
     fixed = np.zeros(width, bool)
-    fixed[p.parameters] = fixed[p.inputs] = True
-    start = np.concatenate([p.parameters, p.inputs])
+    fixed[p.parameters] = fixed[p.frozen] = fixed[p.inputs] = True
+    start = np.concatenate([p.parameters, p.frozen, p.inputs])
     events: list[tuple[I64, I64, I64]] = [(start, np.ones(len(start), np.int64), np.full(len(start), -1))]
     sizes, category = [p.sizes], [lives.category]
     signature, phase, flag = list[I64](), list[I64](), list[I64]()

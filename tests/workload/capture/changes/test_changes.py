@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from gpuwise.errors import InputError  # noqa: E402
 from gpuwise.workload.capture.changes.contexts import applied  # noqa: E402
 from gpuwise.workload.capture.changes.watch import blocks_of  # noqa: E402
 from gpuwise.workload.changes.change import Change, Sites  # noqa: E402
@@ -159,6 +160,14 @@ def test_adapters_alone_are_trained() -> None:
         p.numel() for n, p in model.named_parameters() if n in trained
     )
     assert losses[0] == pytest.approx(PLAIN[0][0], rel=1e-6)  # the second factor starts at zero
+
+
+def test_adapters_are_put_on_the_modules_named() -> None:
+    _, model, _, sites = run(Change("lora", (4, ("head",))))
+    assert {n for n, p in model.named_parameters() if p.requires_grad} == {"head.adapter_down", "head.adapter_up"}
+    assert sites.touched == 1
+    with pytest.raises(InputError, match="no linear layer is called q_proj"):
+        run(Change("lora", (4, ("q_proj",))))
 
 
 def test_states_in_eight_bits() -> None:

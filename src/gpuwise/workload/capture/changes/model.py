@@ -12,8 +12,10 @@ import torch
 from torch import nn
 
 from gpuwise.errors import InputError
+from gpuwise.workload.adapters import ALL_LINEAR, ATTENTION, MLP, MODULE_NAMES, targets_text
 from gpuwise.workload.capture import build
 from gpuwise.workload.capture.changes.watch import Watch, blocks_of, patched
+from gpuwise.workload.changes.strategy import rank_and_targets
 
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 LARGEST_SCALE = 65536.0
@@ -144,15 +146,17 @@ def _recomputed(module: nn.Module, checkpoint: Any) -> Callable[..., Any]:
     return wrapped
 
 
-def _lora(watch: Watch, rank: int) -> None:
-    """Everything frozen; each linear layer gets two trained factors of ``rank`` beside it, and the optimizer those."""
+def _lora(watch: Watch, argument: int | tuple[int, tuple[str, ...]]) -> None:
+    """Everything frozen; each linear layer named gets two trained factors beside it, and the optimizer those: what PEFT
+    makes (``lora.Linear``, factors in fp32). ``argument``: the rank, and the names."""
+    rank, targets = rank_and_targets(argument)
 
     def adapt(root: nn.Module, groups: list[dict[str, Any]]) -> None:
         added: list[nn.Parameter] = []
         frozen = {id(p) for p in root.parameters()}
         for p in root.parameters():
             p.requires_grad_(False)
-        layers = [m for m in root.modules() if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"]
+        layers = _adapted_layers(root, targets)
         for layer in layers:
             down, up = _factors(layer, rank)
             added += [down, up]
@@ -163,26 +167,66 @@ def _lora(watch: Watch, rank: int) -> None:
             group["params"] = [p for p in group["params"] if id(p) not in frozen] + (added if first else [])
             first = False
         groups[:] = [g for g in groups if g["params"]] or groups[:1]
-        # a checkpointed first block needs an input that asks for a gradient
-        for module in root.modules():
-            if isinstance(module, nn.Embedding):
-                module.register_forward_hook(lambda m, a, out: out.requires_grad_(True) if out.is_leaf else out)
+        if _may_checkpoint(root):
+            # a reentrant checkpoint needs an input that asks for a gradient (transformers enable_input_require_grads)
+            for module in root.modules():
+                if isinstance(module, nn.Embedding):
+                    module.register_forward_hook(lambda m, a, out: out.requires_grad_(True) if out.is_leaf else out)
 
     watch.on_parameters.append(adapt)
+
+
+def _may_checkpoint(root: nn.Module) -> bool:
+    """What transformers' models say; of others nothing is known."""
+    for name in ("is_activation_checkpointing", "is_gradient_checkpointing"):  # the second is the name before transformers 5
+        if hasattr(type(root), name):
+            return bool(getattr(root, name))
+    return True
+
+
+HEADS = ("score", "classifier")
+"""Classifiers over the classes, which are trained whole or not at all (PEFT ``SEQ_CLS_HEAD_NAMES``)."""
+
+
+def _adapted_layers(root: nn.Module, targets: Sequence[str]) -> list[nn.Module]:
+    """The linear layers that ``targets`` name, as PEFT matches them: ``all-linear`` is every one but the output head; a name
+    is the end of a path. ``attention`` and ``mlp`` are those of the same part of published models."""
+    linear = {n: m for n, m in root.named_modules() if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"}
+    if targets == (ALL_LINEAR,):
+        head = root.get_output_embeddings() if hasattr(root, "get_output_embeddings") else None
+        return [m for n, m in linear.items() if m is not head and n.rpartition(".")[2] not in HEADS]
+    chosen = [m for n, m in linear.items() if any(_named(n, target) for target in targets)]
+    if not chosen:
+        raise InputError(f"no linear layer is called {targets_text(targets)}", hint=f"there are {', '.join(_ends(linear))}")
+    return chosen
+
+
+def _named(path: str, target: str) -> bool:
+    if target in (ATTENTION, MLP):
+        inside = "attn" in path or "attention" in path
+        product = MODULE_NAMES.get(path.rpartition(".")[2], ())
+        return bool(product) and inside == (target == ATTENTION)
+    return target == ALL_LINEAR or path == target or path.endswith("." + target)
+
+
+def _ends(linear: dict[str, nn.Module]) -> list[str]:
+    return sorted({n.rpartition(".")[2] for n in linear})
 
 
 def _factors(layer: nn.Module, rank: int) -> tuple[nn.Parameter, nn.Parameter]:
     weight: torch.Tensor = layer.weight  # type: ignore[assignment]
     n_out, n_in = weight.shape if isinstance(layer, nn.Linear) else reversed(weight.shape)
-    down = nn.Parameter(torch.full((rank, n_in), 1.0 / n_in, dtype=weight.dtype, device=weight.device))
-    up = nn.Parameter(torch.zeros(n_out, rank, dtype=weight.dtype, device=weight.device))
+    form = torch.float32 if weight.dtype in (torch.float16, torch.bfloat16) else weight.dtype
+    down = nn.Parameter(torch.full((rank, n_in), 1.0 / n_in, dtype=form, device=weight.device))
+    up = nn.Parameter(torch.zeros(n_out, rank, dtype=form, device=weight.device))
     layer.register_parameter("adapter_down", down)
     layer.register_parameter("adapter_up", up)
     return down, up
 
 
 def _add_adapter(down: nn.Parameter, up: nn.Parameter, layer: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
-    return output + nn.functional.linear(nn.functional.linear(inputs[0], down), up) * 2.0
+    taken = inputs[0].to(down.dtype)
+    return (output + nn.functional.linear(nn.functional.linear(taken, down), up) * 2.0).to(output.dtype)
 
 
 @contextmanager
@@ -194,6 +238,9 @@ def _low_precision(watch: Watch, form: str) -> Iterator[None]:
     def convert(root: nn.Module, _: list[dict[str, Any]]) -> None:
         watch.sites.touched += 1
         root.to(dtype)
+        for name, p in root.named_parameters():
+            if name.rpartition(".")[2] in ("adapter_down", "adapter_up"):
+                p.data = p.data.to(torch.float32)
         root.register_forward_pre_hook(_cast_inputs(dtype), with_kwargs=True)
 
     watch.on_parameters.append(convert)

@@ -1,0 +1,117 @@
+"""Low-rank adapters: which linear layers carry one, and how many parameters they have (arXiv 2106.09685, section 4.1).
+
+``targets`` are what PEFT calls ``target_modules``: ``all-linear``, or names of modules; ``attention`` stands for every
+projection of the attention. Experts held as one tensor are no linear layers and carry none, nor does the output head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from gpuwise.errors import UnknownNameError
+from gpuwise.facts.models.architecture import Architecture
+
+ALL_LINEAR, ATTENTION, MLP = "all-linear", "attention", "mlp"
+DEFAULT_TARGETS = (ALL_LINEAR,)
+_ATTENTION = ("q", "k", "v", "out", "q_down", "q_up", "kv_down", "kv_up")
+_MLP = ("gate", "up", "down")
+_GROUPS = {ALL_LINEAR: (*_ATTENTION, *_MLP, "pooler"), ATTENTION: _ATTENTION, MLP: _MLP}
+_QKV = ("q", "k", "v")
+MODULE_NAMES: dict[str, tuple[str, ...]] = {
+    # Llama, Mistral, Qwen, Gemma, Phi-3, OPT
+    "q_proj": ("q",), "k_proj": ("k",), "v_proj": ("v",), "o_proj": ("out",), "out_proj": ("out",), "qkv_proj": _QKV,
+    "gate_proj": ("gate",), "up_proj": ("up",), "down_proj": ("down",), "gate_up_proj": ("gate", "up"),
+    "fc1": ("up",), "fc2": ("down",),
+    # DeepSeek
+    "q_a_proj": ("q_down",), "q_b_proj": ("q_up",), "kv_a_proj_with_mqa": ("kv_down",), "kv_b_proj": ("kv_up",),
+    # GPT-2 (both outputs are called c_proj), GPT-NeoX, BLOOM and Falcon, MPT
+    "c_attn": _QKV, "c_proj": ("out", "down"), "c_fc": ("up",),
+    "query_key_value": _QKV, "dense": ("out",), "dense_h_to_4h": ("up",), "dense_4h_to_h": ("down",), "Wqkv": _QKV,
+    # T5
+    "wi_0": ("gate",), "wi_1": ("up",), "wi": ("up",), "wo": ("out", "down"), "q": ("q",), "k": ("k",), "v": ("v",),
+    "o": ("out",),
+    # BERT, ViT
+    "query": ("q",), "key": ("k",), "value": ("v",),
+    # Megatron
+    "linear_qkv": _QKV, "linear_proj": ("out",), "linear_fc1": ("gate", "up"), "linear_fc2": ("down",),
+    # torchtune, LitGPT, Llama's own
+    "output_proj": ("out",), "w1": ("gate",), "w2": ("down",), "w3": ("up",), "wq": ("q",), "wk": ("k",), "wv": ("v",),
+    "attn": _QKV, "proj": ("out", "down"), "fc_1": ("gate",), "fc_2": ("up",), "fc": ("up",),
+}  # fmt: skip
+"""Names of linear layers in published modules, and the products of a layer they are."""
+
+
+@lru_cache(maxsize=256)
+def adapted_products(targets: tuple[str, ...]) -> frozenset[str]:
+    """The products of a layer that carry adapters: q, k, v, out, the parts of latent attention, gate, up, down, pooler.
+    Raises UnknownNameError for a module that no published model has."""
+    found: set[str] = set()
+    for name in targets:
+        products = _GROUPS.get(name) or MODULE_NAMES.get(name)
+        if products is None:
+            raise UnknownNameError("adapter target", name, (*_GROUPS, *MODULE_NAMES))
+        found.update(products)
+    return frozenset(found)
+
+
+def split_targets(text: str) -> tuple[str, ...]:
+    """``q_proj, v_proj`` as names; raises UnknownNameError for one that is not known, or where none is given."""
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    adapted_products(names or ("",))
+    return names
+
+
+def carries(targets: tuple[str, ...], product: str) -> bool:
+    """Whether the product of that name carries an adapter; ``qkv`` is the three in one."""
+    found = adapted_products(targets)
+    return bool(found & set(_QKV)) if product == "qkv" else product in found
+
+
+def module_names(targets: Sequence[str]) -> tuple[str, ...]:
+    """``targets`` as names of modules that PEFT takes: ``attention`` and ``mlp`` are Llama's."""
+    named = {ATTENTION: ("q_proj", "k_proj", "v_proj", "o_proj"), MLP: ("gate_proj", "up_proj", "down_proj")}
+    return tuple(dict.fromkeys(name for target in targets for name in named.get(target, (target,))))
+
+
+def targets_text(targets: Sequence[str]) -> str:
+    """``all-linear``, ``q_proj and v_proj``."""
+    return targets[0] if len(targets) == 1 else ", ".join(targets[:-1]) + " and " + targets[-1]
+
+
+def layer_adapter_parameters(arch: Architecture, targets: tuple[str, ...], rank: int, *, moe: bool) -> int:
+    """Trained parameters of one layer: ``rank`` (in + out) for each adapted product."""
+    wide = [*_attention_widths(arch)]
+    if not moe:
+        wide += _mlp_widths(arch, arch.ffn)
+    elif arch.moe is not None and arch.moe.shared_ffn:
+        wide += _mlp_widths(arch, arch.moe.shared_ffn)
+    return rank * sum(k + n for name, k, n in wide if carries(targets, name))
+
+
+def adapter_parameters(arch: Architecture, targets: tuple[str, ...], rank: int) -> int:
+    """Trained parameters of all layers of the main stack."""
+    counts = ((arch.n_dense_layers, False), (arch.n_moe_layers, True))
+    return sum(n * layer_adapter_parameters(arch, targets, rank, moe=moe) for n, moe in counts if n)
+
+
+def _attention_widths(arch: Architecture) -> list[tuple[str, int, int]]:
+    """(name, inputs, outputs) of each projection."""
+    h, mla = arch.hidden, arch.mla
+    if mla is None:
+        q, kv = arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
+        if arch.fused_projections:
+            return [("qkv", h, q + 2 * kv), ("out", q, h)]
+        return [("q", h, q), ("k", h, kv), ("v", h, kv), ("out", q, h)]
+    qk, up = mla.qk_nope_head_dim + mla.qk_rope_head_dim, mla.qk_nope_head_dim + mla.v_head_dim
+    wide = [("kv_down", h, mla.kv_lora_rank + mla.qk_rope_head_dim), ("kv_up", mla.kv_lora_rank, arch.heads * up)]
+    if mla.q_lora_rank is None:
+        wide.append(("q", h, arch.heads * qk))
+    else:
+        wide += [("q_down", h, mla.q_lora_rank), ("q_up", mla.q_lora_rank, arch.heads * qk)]
+    return [*wide, ("out", arch.heads * mla.v_head_dim, h)]
+
+
+def _mlp_widths(arch: Architecture, ffn: int) -> list[tuple[str, int, int]]:
+    wide = [("up", arch.hidden, ffn), ("down", ffn, arch.hidden)]
+    return [("gate", arch.hidden, ffn), *wide] if arch.gated_mlp else wide
