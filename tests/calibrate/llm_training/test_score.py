@@ -1,12 +1,13 @@
 """Published training runs against the model, on the table that ships."""
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import gpuwise.calibrate
-from gpuwise.calibrate.llm_training.rows import _release, least_that_fits, read_rows
+from gpuwise.calibrate.llm_training.rows import _release, _seq_len, least_that_fits, read_rows, source_family
 from gpuwise.calibrate.llm_training.score import build_groups, is_check, score
 from gpuwise.calibrate.validation import summarise
 from gpuwise.facts.hardware.naming import find_cluster
@@ -74,3 +75,22 @@ def test_a_run_that_fits_keeps_its_strategy_and_one_that_does_not_recomputes() -
 
 def test_no_table_no_score(tmp_path: Path) -> None:
     assert score(tmp_path, False) is None
+
+
+@pytest.mark.parametrize(
+    ("stated", "step_time_s", "found"), [(2048.0, 0.92, 2048.0), (math.nan, 0.92, 4096.0), (math.nan, 0.87, math.nan)]
+)
+def test_a_rate_and_a_step_time_tell_the_sequence_length(stated: float, step_time_s: float, found: float) -> None:
+    row = {
+        "seq_len": stated,
+        "tokens_per_s_per_gpu": 17808.62,
+        "n_gpus": 8.0,
+        "step_time_s": step_time_s,
+        "global_batch": 32.0,
+    }
+    assert _seq_len(row) == pytest.approx(found, nan_ok=True)
+
+
+def test_a_source_is_known_without_its_release() -> None:
+    names = [source_family({"source": s}) for s in ("megatron-bridge-26.06", "nemo-24.07", "dgxc-benchmarking", "nemo-automodel")]
+    assert names == ["megatron-bridge", "nemo", "dgxc-benchmarking", "nemo-automodel"]

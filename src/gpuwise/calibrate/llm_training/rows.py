@@ -16,6 +16,7 @@ from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.checks import check_architecture
+from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.strategy import Strategy
 
 TABLE = "llm_training.csv"
@@ -83,6 +84,8 @@ class LlmRow:
     architecture: Architecture | None = None
     system: System | None = None
     strategy: Strategy | None = None
+    packed_document_len: int | None = None
+    """Mean document length where sequences are packed and attention stays inside documents."""
 
 
 def read_rows(folder: Path) -> list[LlmRow] | None:
@@ -101,6 +104,7 @@ _LARGEST = 1e13
 def _row(r: dict[str, Any]) -> LlmRow:
     wild = [name for name in _NUMBERS if not (math.isnan(r[name]) or 0 < r[name] < _LARGEST)]
     r = r | dict.fromkeys(wild, math.nan)
+    r = r | {"seq_len": _seq_len(r)}
     oom = "OOM" in r["memory_kind"] or "OOM" in r["notes"].split(";")[0]
     base = LlmRow(
         source=source_name(r["source"]),
@@ -117,6 +121,7 @@ def _row(r: dict[str, Any]) -> LlmRow:
         software=r["software"],
         notes=r["notes"],
         unstated=_unstated(r),
+        packed_document_len=SQUAD_TOKENS if r["task"] in ("SFT", "LoRA") and source_family(r) in PACKED_SQUAD else None,
     )
     try:
         if wild:
@@ -132,6 +137,21 @@ def _row(r: dict[str, Any]) -> LlmRow:
         return replace(base, reason=error.message.split("\n")[0][:80])
 
 
+def _seq_len(r: dict[str, Any]) -> float:
+    """As stated, or what the rate and the step time of the same row say, where that is a whole number of 512 tokens."""
+    if not math.isnan(r["seq_len"]):
+        return r["seq_len"]
+    tokens = r["tokens_per_s_per_gpu"] * r["n_gpus"] * r["step_time_s"] / r["global_batch"]
+    if math.isnan(tokens):
+        return tokens
+    whole = 512 * max(1, round(tokens / 512))
+    return float(whole) if abs(tokens / whole - 1) < SEQ_LEN_ROUNDING else math.nan
+
+
+SEQ_LEN_ROUNDING = 0.02
+"""Of a step time printed with two digits."""
+
+
 def _unstated(r: dict[str, Any]) -> tuple[str, ...]:
     recompute = not r["act_ckpt"] and not re.search("torchtitan|litgpt", r["software"])
     open_ = [
@@ -144,6 +164,17 @@ def _unstated(r: dict[str, Any]) -> tuple[str, ...]:
 
 class _Unstated(Exception):
     """The table does not state what a prediction needs."""
+
+
+PACKED_SQUAD = ("megatron-bridge", "nemo", "dgxc-benchmarking")
+"""Sources whose fine-tuning rows run on packed SQuAD (Megatron-Bridge llama3_llm_finetune.py ``packed_sequence=True``)."""
+SQUAD_TOKENS = 200
+"""Of one sample: a paragraph of 117 words, a question and an answer (arXiv 1606.05250), 1.4 tokens a word."""
+
+
+def source_family(r: dict[str, Any]) -> str:
+    """The source without its release: ``megatron-bridge``, ``nemo``."""
+    return re.sub(r"-\d[\d.]*$", "", r["source"])
 
 
 def source_name(source: str) -> str:
@@ -375,6 +406,7 @@ def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
         fused_attention="unfused" not in r["attn"] and stack != "megatron-legacy",
         release=_release(r["software"]),
         lora_rank=_lora_rank(r),
+        lora_targets=LORA_TARGETS.get(source_family(r), DEFAULT_TARGETS),
         quantized_base="nf4" in r["precision"] or "qlora" in r["task"].lower(),
         stack=stack,
     )
@@ -462,6 +494,17 @@ def _overlaps_tp(r: dict[str, Any]) -> bool:
     if "overlap OFF" in r["software"]:
         return False
     return "async" in r["notes"].lower() if "torchtitan" in r["software"] else True
+
+
+LORA_TARGETS = {
+    "megatron-bridge": ("linear_qkv",),
+    "nemo": ("linear_qkv",),
+    "dgxc-benchmarking": ("linear_qkv",),
+    "torchtune-readme": ("q_proj", "v_proj", "output_proj", "mlp"),
+}
+"""Where adapters stand in the recipes of a source: NVIDIA's benchmarks put them on the fused projection alone
+(Megatron-Bridge scripts/performance/configs/llama/llama3_llm_finetune.py, NeMo conf megatron_gpt_finetuning_config.yaml
+``attention_qkv``), torchtune's recipes as listed (recipes/configs/llama3_1/8B_lora_single_device.yaml)."""
 
 
 def _lora_rank(r: dict[str, Any]) -> int:

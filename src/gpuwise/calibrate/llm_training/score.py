@@ -105,15 +105,16 @@ def build_groups(rows: Sequence[LlmRow]) -> tuple[list[Group], dict[int, str]]:
             reasons[i] = "out of memory (no step time)" if row.out_of_memory else "step time not measured"
         else:
             base = row.strategy.with_(**{f: getattr(_NEUTRAL, f) for f in _COLUMN_FIELDS})
-            key = (row.architecture, row.system, base, row.seq_len)
+            key = (row.architecture, row.system, base, row.seq_len, row.packed_document_len)
             together.setdefault(key, []).append(i)
     groups: list[Group] = []
-    for (arch, system, _, seq_len), members in together.items():
+    for (arch, system, _, seq_len, document), members in together.items():
         assert isinstance(arch, Architecture) and isinstance(system, System) and isinstance(seq_len, int)
+        assert document is None or isinstance(document, int)
         strategies = [s for i in members if (s := rows[i].strategy) is not None]
         columns = Columns.from_strategies(strategies)
         try:
-            points, index = points_of(columns, seq_len)
+            points, index = points_of(columns, seq_len, document)
             groups.append(Group(tuple(members), arch, system, columns, point_costs(arch, points, system), index))
         except GpuwiseError as error:
             reasons.update(dict.fromkeys(members, error.message[:80]))
