@@ -89,7 +89,7 @@ def synthetic(truth: Coefficients, rows: int) -> GemmRows:
     h100 = accelerators()["h100-sxm-80gb"]
     time = physical_time(truth, device_of(h100, "bf16"), IMPLEMENTATIONS["bf16"].form, m, n, k, np.ones(rows))
     one = np.zeros(rows, np.int32)
-    words = [Words(one, np.array([w], dtype=object)) for w in ("h100_sxm", "torch", "bf16")]
+    words = [Words(one, np.array([w], dtype=object)) for w in ("h100_sxm", "torch", "bf16", "bf16")]
     return GemmRows(*words, m, n, k, time * np.exp(rng.normal(0, 0.02, rows)))
 
 
@@ -110,6 +110,7 @@ def test_physics_comes_back_from_its_own_numbers() -> None:
         hot_activations=1,
         joules_per_flop=5e-13,
         joules_per_byte=2e-11,
+        burst_s=5e-5,
         swizzle_tiles=5,
         l2_retained=0.6,
         step_clocks=140,
@@ -139,3 +140,17 @@ def fit_start() -> dict[str, float]:
     from gpuwise.calibrate.gemm.fit import PRIOR
 
     return {name: centre for name, (centre, _) in PRIOR.items()} | {"quantise_efficiency": 0.0, "quantise_clocks": 0.0}
+
+
+def test_the_kernel_source_says_the_implementation(tmp_path: Path) -> None:
+    rows = ROWS | {
+        "dtype": ["int8_wo", "int8_wo", "bfloat16", "bfloat16", "bfloat16", "fp8_block"],
+        "kernel_source": ["sglang", "trt_flow_/weight_only_quant_matmul", "sglang", *["torch.nn.functional.linear"] * 3],
+    }
+    read = read_gemm(write(tmp_path, rows))
+    assert read is not None
+    assert list(read.implementation.text()[:3]) == ["int8_wo_sglang", "int8_wo", "bf16"]
+    scores = score(tmp_path, all_check=True)
+    assert scores is not None
+    assert list(scores.source[:2]) == ["aiconfigurator int8_wo"] * 2
+    assert scores.predicted[0] > 1.5 * scores.predicted[1]

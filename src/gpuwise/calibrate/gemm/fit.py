@@ -22,6 +22,7 @@ from gpuwise.calibrate.gemm.report import (
     check_report,
     device_only_widths,
     intervals,
+    predict_rows,
     provenance,
     transfer_report,
 )
@@ -30,10 +31,10 @@ from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.kernels import boosted
-from gpuwise.predict.kernels.gemm.formats import IMPLEMENTATIONS, math_dtype
+from gpuwise.predict.kernels.gemm.formats import IMPLEMENTATIONS, math_dtype, rate_share
 from gpuwise.predict.kernels.gemm.physics import FIELDS, Coefficients, device_of, physical_time
 from gpuwise.predict.kernels.gemm.product import evaluate_as_measured, joined_with_host
-from gpuwise.predict.kernels.gemm.situations import DURATION_EDGES_S, build, features
+from gpuwise.predict.kernels.gemm.situations import DURATION_EDGES_S, SCALE_ROWS, build, features, host_floor_of
 
 F64 = NDArray[np.float64]
 Document = dict[str, Any]
@@ -41,9 +42,9 @@ Arrays = dict[str, NDArray[Any]]
 
 PRIOR: dict[str, tuple[float, float]] = {
     "latency_clocks": (4800, 0.3),
-    "math_efficiency": (0.93, 0.01),
+    "math_efficiency": (0.93, 0.015),
     "load_bytes_per_clock": (64, 1.0),
-    "wave_rounding": (0.7, 0.5),
+    "wave_rounding": (0.5, 0.6),
     "wave_clocks": (150, 1.0),
     "bandwidth_efficiency": (0.85, 0.15),
     "p": (4, 0.3),
@@ -54,11 +55,12 @@ PRIOR: dict[str, tuple[float, float]] = {
     "hot_activations": (1, 0.4),
     "joules_per_flop": (0.6e-12, 0.7),
     "joules_per_byte": (30e-12, 0.5),
+    "burst_s": (5e-5, 1.2),
     "swizzle_tiles": (5, 0.5),
     "l2_retained": (0.6, 0.4),
     "step_clocks": (180, 0.5),
-    "epilogue_clocks": (4000, 0.7),
-    "output_weight": (1.0, 0.3),
+    "epilogue_clocks": (4000, 0.9),
+    "output_weight": (1.0, 0.4),
     "reduction_bytes_per_clock": (20, 0.7),
     "quantise_clocks": (4000, 0.5),
     "quantise_efficiency": (0.6, 0.5),
@@ -66,13 +68,32 @@ PRIOR: dict[str, tuple[float, float]] = {
 """Centre and standard deviation (of the log) of each coefficient; a family's data moves it from there. The
 centres are what the first fits of four families had in common; efficiency is held near the best burst over
 peak (H100, 92 %)."""
-NARROW = {"fp8": 0.5, "fp8_block": 0.5, "sq": 0.5, "nvfp4": 0.25}
+NARROW = {"fp8": 0.5, "fp8_block": 0.5, "sq": 0.5, "int8_wo_sglang": 0.5, "nvfp4": 0.25}
 """Energy of a narrow product over that of a 16-bit one, as a prior."""
-LOOSE = ("fp8_block", "int8_wo", "int4_wo", "sq", "nvfp4", "fp8")
+TIMED_BY_EVENTS = {
+    key: {"latency_clocks": (13000.0, 0.3), "split_clocks": (13000.0, 0.4), "hot_weights": (8.0, 0.6)}
+    for key in ("sq", "int8_wo", "int4_wo")
+}
+"""Kernels whose launches were timed one by one, in steps of 1 us: what the engine does between them is in the latency."""
+QUANTISED_BY_TRITON = {
+    "latency_clocks": (12000, 0.3),
+    "quantise_clocks": (24000, 0.5),
+    "quantise_efficiency": (0.1, 0.5),
+    "step_clocks": (60, 0.7),
+}
+PRIOR_OF: dict[str, dict[str, tuple[float, float]]] = TIMED_BY_EVENTS | {
+    "int8_wo_sglang": QUANTISED_BY_TRITON,
+    # what the host's launch hides is not to be found: near the other fp8 kernels'
+    "fp8_block": {"quantise_clocks": (6000.0, 0.3), "step_clocks": (250.0, 0.7)},
+}
+"""Centres that differ by implementation."""
+LOOSE = ("fp8_block", "int8_wo", "int8_wo_sglang", "int4_wo", "sq", "nvfp4", "fp8")
 """Kernels whose best rate is not known to be near peak."""
 NOT_CAPTURED = {"fp8_block": ("Hopper", "Blackwell", "Ada"), "bf16": ("Xe2-HPG",), "fp8": ("Xe2-HPG",)}
 """Implementation and families whose timing loop was not graph-captured: the host's launch shows in short
 kernels."""
+SPLIT_FIELDS = ("split_clocks", "reduction_bytes_per_clock")
+"""Left at zero for kernels that never share a reduction."""
 ROWS_FOR_PHYSICS = 2500
 LIBRARY_BEST = {
     "CDNA3": ("mi300x", 668.4e12),
@@ -116,7 +137,7 @@ def fit_rows(rows: GemmRows, leave_out: Sequence[str] = ()) -> tuple[Document, A
     }
     arrays: Arrays = {}
     for key in sorted({i.coefficients for i in IMPLEMENTATIONS.values()}):
-        part = rows.take(rows.dtype == key)
+        part = rows.take(rows.implementation == key)
         gpus = [g for g in part.gpu.distinct() if g not in leave_out and can_do(g, key)]
         known = {g: _known(g) for g in gpus}
         document["physics"][key], document["measured"][key], document["roofline_share"][key] = {}, {}, {}
@@ -158,11 +179,7 @@ def _fit_family(
             "family": family,
         }
         if family in NOT_CAPTURED.get(key, ()):
-            document["host_floor_s"].setdefault(key, {})[accelerator.id] = {
-                "s": host_floor(accelerator, key, data[gpu]),
-                "family": family,
-                "form": accelerator.form,
-            }
+            document["host_floor_s"].setdefault(key, []).extend(host_floors(accelerator, key, data[gpu]))
     units = float(_known(members[0]).compute_units or 1)
     document["reference_units"].setdefault(family, units)
     document["physics"][key][family] = fit_physics(key, family, data, document)
@@ -171,14 +188,14 @@ def _fit_family(
         s = build(_known(gpu), key, document, {})
         r = data[gpu]
         seen.append(features(r.m, r.n, r.k, np.ones(len(r)), s.reference_units))
-        left.append(np.log(r.time_s / evaluate_as_measured(s, r.m, r.n, r.k, np.ones(len(r)))))
+        left.append(np.log(r.time_s / predict_rows(_known(gpu), key, document, {}, r)))
     trees = boosting.fit(np.concatenate(seen, axis=1), np.concatenate(left), settings=_settings(sum(map(len, left))))
     arrays.update(boosted.pack(f"{key}/{family}", trees))
     if len(members) > 1:
         for gpu in members:
             r = everything[gpu]
             s = build(_known(gpu), key, document, arrays)
-            remainder = np.log(r.time_s / evaluate_as_measured(s, r.m, r.n, r.k, np.ones(len(r))))
+            remainder = np.log(r.time_s / predict_rows(_known(gpu), key, document, arrays, r))
             own = boosting.fit(
                 features(r.m, r.n, r.k, np.ones(len(r)), s.reference_units),
                 remainder,
@@ -187,19 +204,41 @@ def _fit_family(
             arrays.update(boosted.pack(f"{key}/{_known(gpu).id}", own))
 
 
-def host_floor(accelerator: Accelerator, key: str, rows: GemmRows) -> float:
-    """Seconds: the median of products whose arithmetic and traffic would take less than 3 us."""
+def host_floors(accelerator: Accelerator, key: str, rows: GemmRows) -> list[dict[str, Any]]:
+    """What each kernel's launch took this device's host: the median of products whose arithmetic and traffic would take
+    less than 3 us, apart where the rows of A are no multiple of :data:`SCALE_ROWS`."""
     device = device_of(accelerator, math_dtype(accelerator, key))
     bytes_moved = 2.0 * (rows.m * rows.k + rows.n * rows.k + rows.m * rows.n)
     ideal = 2.0 * rows.m * rows.n * rows.k / device.rate_flop_per_s + bytes_moved / device.bandwidth_bytes_per_s
-    return float(f"{np.median(rows.time_s[ideal < 3e-6]):.4g}")
+    unpadded = np.mod(rows.m, SCALE_ROWS) != 0
+    out: list[dict[str, Any]] = []
+    for kernel in rows.kernel.distinct():
+        short = (rows.kernel == kernel) & (ideal < 3e-6)
+        if short.any():
+            seconds = [rows.time_s[short & part] for part in (~unpadded, unpadded)]
+            padded_s, unpadded_s = (np.median(part) if part.size else np.median(rows.time_s[short]) for part in seconds)
+            out.append(
+                {
+                    "accelerator": accelerator.id,
+                    "family": accelerator.family,
+                    "vendor": accelerator.vendor,
+                    "form": accelerator.form,
+                    "kernel": kernel,
+                    "s": float(f"{padded_s:.4g}"),
+                    "unpadded_s": float(f"{unpadded_s:.4g}"),
+                }
+            )
+    return out
 
 
 def host_spread(document: Document) -> float:
-    """Standard deviation of the log of the host's floor between measured hosts: for a host nobody
+    """Standard deviation of the log of a kernel's host floor between measured hosts: for a host nobody
     measured."""
-    floors = [f["s"] for by_device in document["host_floor_s"].values() for f in by_device.values() if f["family"] != "Xe2-HPG"]
-    return float(f"{np.std(np.log(floors)):.3g}") if floors else 0.0
+    by_kernel: dict[str, list[float]] = {}
+    for floor in (f for floors in document["host_floor_s"].values() for f in floors if f["vendor"] == "NVIDIA"):
+        by_kernel.setdefault(floor["kernel"], []).append(np.log(floor["s"]))
+    apart = [x - np.mean(logs) for logs in by_kernel.values() if len(logs) > 1 for x in logs]
+    return float(f"{np.sqrt(np.mean(np.square(apart)) * 1.5):.3g}") if apart else 0.0
 
 
 def roofline_share(accelerator: Accelerator, key: str, rows: GemmRows) -> float:
@@ -223,6 +262,7 @@ def fit_physics(key: str, family: str, data: dict[str, GemmRows], document: Docu
     """Coefficients of one implementation on one family from the rows of its devices."""
     form = IMPLEMENTATIONS[key].form
     active = [f for f in FIELDS if not (f.startswith("quantise") and form.a_before_quantising == 0)]
+    active = [f for f in active if form.splits_k or f not in SPLIT_FIELDS]
     centre = np.log([_prior(key, f)[0] for f in active])
     spread = np.array([_prior(key, f)[1] for f in active])
     residuals = _residuals(key, data, document, active)
@@ -252,29 +292,40 @@ differences."""
 
 
 def _prior(key: str, field: str) -> tuple[float, float]:
-    centre, spread = PRIOR[field]
+    centre, spread = PRIOR_OF.get(key, {}).get(field) or PRIOR[field]
     if field == "joules_per_flop":
         centre *= NARROW.get(key, 1.0)
     if field == "math_efficiency" and key in LOOSE:
-        centre, spread = 0.8, 0.05
+        centre, spread = 0.85, 0.05
     return centre, spread
 
 
 def _coefficients(active: list[str], x: F64) -> dict[str, float]:
     values = dict.fromkeys(FIELDS, 0.0) | {f: float(f"{np.exp(v):.6g}") for f, v in zip(active, x, strict=True)}
-    values["wave_rounding"] = min(values["wave_rounding"], 1.0)
+    for share in ("wave_rounding", "math_efficiency"):
+        values[share] = min(values[share], 1.0)
     return values
+
+
+def floors_of_rows(accelerator: Accelerator, floors: Sequence[dict[str, Any]], rows: GemmRows) -> F64:
+    """Seconds [R] the host took per launch of each row's kernel; 0 where it was captured."""
+    out = np.zeros(len(rows))
+    for kernel in rows.kernel.distinct() if floors else ():
+        for field, part in (("s", np.mod(rows.m, SCALE_ROWS) == 0), ("unpadded_s", np.mod(rows.m, SCALE_ROWS) != 0)):
+            out[(rows.kernel == kernel) & part] = host_floor_of(floors, accelerator, kernel, field)
+    return out
 
 
 def _residuals(key: str, data: dict[str, GemmRows], document: Document, active: list[str]) -> Callable[[F64], F64]:
     """log(predicted / measured) on a fixed sample of each device, as a function of the log coefficients."""
-    parts: list[tuple[Any, GemmRows, float]] = []
+    parts: list[tuple[Any, GemmRows, F64]] = []
     for gpu, r in data.items():
         accelerator = _known(gpu)
-        floor = document["host_floor_s"].get(key, {}).get(accelerator.id, {"s": 0.0})["s"]
         picked = np.random.default_rng(1).permutation(len(r))[:ROWS_FOR_PHYSICS]
-        picked = picked[r.time_s[picked] > 1.3 * floor]
-        parts.append((device_of(accelerator, math_dtype(accelerator, key)), r.take(picked), floor))
+        floor = floors_of_rows(accelerator, document["host_floor_s"].get(key, []), r.take(picked))
+        clear = r.time_s[picked] > 1.3 * floor
+        device = device_of(accelerator, math_dtype(accelerator, key), rate_share(accelerator, key))
+        parts.append((device, r.take(picked[clear]), floor[clear]))
     form = IMPLEMENTATIONS[key].form
 
     def residuals(x: F64) -> F64:
@@ -282,7 +333,7 @@ def _residuals(key: str, data: dict[str, GemmRows], document: Document, active: 
         out: list[F64] = []
         for device, r, floor in parts:
             time = physical_time(c, device, form, r.m, r.n, r.k, np.ones(len(r)))
-            out.append(np.log((joined_with_host(time, floor) if floor else time) / r.time_s))
+            out.append(np.log((joined_with_host(time, floor) if floor.any() else time) / r.time_s))
         return np.concatenate(out)
 
     return residuals

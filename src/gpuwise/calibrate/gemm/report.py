@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.gemm.rows import FIT, GemmRows, accelerator_of, settled
 from gpuwise.calibrate.validation import log_sigma_of
+from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.kernels.gemm.product import evaluate_as_measured
 from gpuwise.predict.kernels.gemm.situations import DURATION_EDGES_S, build, duration_class
 
@@ -24,12 +25,22 @@ SIBLINGS = ("b200_sxm", "gb200")
 LONG_S = 2e-5
 
 
+def predict_rows(accelerator: Accelerator, key: str, document: Document, arrays: Arrays, rows: GemmRows) -> F64:
+    """Seconds [R] that the timing loop of each row's kernel would have shown."""
+    out = np.empty(len(rows))
+    for kernel in rows.kernel.distinct():
+        index = np.flatnonzero(rows.kernel == kernel)
+        s = build(accelerator, key, document, arrays, kernel)
+        part = rows.take(index)
+        out[index] = evaluate_as_measured(s, part.m, part.n, part.k, np.ones(len(part)))
+    return out
+
+
 def errors_of(document: Document, arrays: Arrays, key: str, gpu: str, rows: GemmRows) -> dict[str, Any]:
     """Row count, MAPE, median, the MAPE of rows over 20 us, bias and interval widths by class of duration."""
     accelerator = accelerator_of(gpu)
     assert accelerator is not None
-    s = build(accelerator, key, document, arrays)
-    predicted = evaluate_as_measured(s, rows.m, rows.n, rows.k, np.ones(len(rows)))
+    predicted = predict_rows(accelerator, key, document, arrays, rows)
     relative = predicted / rows.time_s - 1
     long = rows.time_s > LONG_S
     classes = duration_class(predicted)
@@ -56,9 +67,9 @@ def device_only(document: Document, key: str, gpu: str, rows: GemmRows) -> list[
     """Interval widths of the physics without correction, on rows that the host's launch does not hide."""
     accelerator = accelerator_of(gpu)
     assert accelerator is not None
-    s = build(accelerator, key, document, {})
-    clear = rows.take(rows.time_s > 2.0 * s.host_floor_s)
-    predicted = evaluate_as_measured(s, clear.m, clear.n, clear.k, np.ones(len(clear)))
+    floor = build(accelerator, key, document, {}).host_floor_s
+    clear = rows.take(rows.time_s > 2.0 * floor)
+    predicted = predict_rows(accelerator, key, document, {}, clear)
     classes = duration_class(predicted)
     return [_width(clear.time_s[classes == c], predicted[classes == c]) for c in range(len(DURATION_EDGES_S) + 1)]
 
@@ -67,10 +78,10 @@ def device_only_widths(document: Document, rows: GemmRows) -> dict[str, list[flo
     """:func:`device_only` by ``implementation/family`` where timing loops were not graph-captured."""
     many: dict[str, list[list[float]]] = {}
     for key, floors in document["host_floor_s"].items():
-        part = rows.take(rows.dtype == key)
+        part = rows.take(rows.implementation == key)
         for gpu in part.gpu.distinct():
             accelerator = accelerator_of(gpu)
-            if accelerator is not None and accelerator.id in floors:
+            if accelerator is not None and any(f["accelerator"] == accelerator.id for f in floors):
                 widths = device_only(document, key, gpu, part.take(part.gpu == gpu))
                 if any(w is not None for w in widths):
                     many.setdefault(f"{key}/{accelerator.family}", []).append(filled(widths))
@@ -81,7 +92,7 @@ def check_report(document: Document, arrays: Arrays, rows: GemmRows) -> dict[str
     """Errors on ``rows`` by ``implementation/accelerator``."""
     out: dict[str, Any] = {}
     for key in sorted(document["physics"]):
-        part = rows.take(rows.dtype == key)
+        part = rows.take(rows.implementation == key)
         for gpu in part.gpu.distinct():
             accelerator = accelerator_of(gpu)
             if accelerator is not None and accelerator.id in document["measured"][key]:
@@ -98,11 +109,11 @@ def transfer_report(rows: GemmRows, document: Document, refit: Refit) -> dict[st
         trial, arrays = refit(both.take(both.part == FIT), (left,))
         trial["host_floor_s"] = document["host_floor_s"]
         for key in sorted(trial["physics"]):
-            part = both.take((both.gpu == left) & (both.dtype == key))
+            part = both.take((both.gpu == left) & (both.implementation == key))
             if len(part) and trial["physics"][key]:
                 out["sibling"][f"{key}/{left}"] = errors_of(trial, arrays, key, left, settled(left, part))
     for key in sorted(document["physics"]):
-        part = rows.take(rows.dtype == key)
+        part = rows.take(rows.implementation == key)
         for gpu in part.gpu.distinct():
             accelerator = accelerator_of(gpu)
             others = {f: v for f, v in document["physics"][key].items() if accelerator and f != accelerator.family}

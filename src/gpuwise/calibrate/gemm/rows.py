@@ -33,6 +33,8 @@ ACCELERATOR_IDS = {
 """The table's names of the devices it was measured on (its ``device`` column says which form and memory)."""
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8_static": "fp8"}
 """The table's names of formats that differ from ours."""
+IMPLEMENTATION_OF = {("int8_wo", "sglang"): "int8_wo_sglang"}
+"""(format, kernel source) of the table, where another implementation than the format's own was measured."""
 FIT, INTERVAL, CHECK = 0, 1, 2
 """What a site is for: coefficients, the width of intervals, or nothing but checking."""
 
@@ -75,11 +77,12 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class GemmRows:
-    """Columns [R]; ``time_s`` as measured."""
+    """Columns [R]; ``time_s`` as measured. ``implementation``: a key of ``IMPLEMENTATIONS``, by format and kernel source."""
 
     gpu: Words
     kernel: Words
     dtype: Words
+    implementation: Words
     m: F64
     n: F64
     k: F64
@@ -133,9 +136,28 @@ def read_gemm(folder: Path) -> GemmRows | None:
         return None
     words, numbers = columns
     words["dtype"] = words["dtype"].renamed(DTYPES)
+    words["implementation"] = implementations(words["dtype"], words["kernel_source"])
     time = numbers["latency_ms"] * MILLI
-    rows = GemmRows(words["gpu"], words["kernel_source"], words["dtype"], numbers["m"], numbers["n"], numbers["k"], time)
+    rows = GemmRows(
+        gpu=words["gpu"],
+        kernel=words["kernel_source"],
+        dtype=words["dtype"],
+        implementation=words["implementation"],
+        m=numbers["m"],
+        n=numbers["n"],
+        k=numbers["k"],
+        time_s=time,
+    )
     return rows.take(np.isfinite(time) & (time > 0))
+
+
+def implementations(dtype: Words, kernel: Words) -> Words:
+    """The implementation of each row: its format's, but for the kernel sources of :data:`IMPLEMENTATION_OF`."""
+    vocabulary = [*dtype.vocabulary, *IMPLEMENTATION_OF.values()]
+    code = dtype.code.copy()
+    for place, (form, source) in enumerate(IMPLEMENTATION_OF):
+        code[(dtype == form) & (kernel == source)] = len(dtype.vocabulary) + place
+    return Words(code, np.array(vocabulary, dtype=object))
 
 
 def read_coded(path: Path, words: tuple[str, ...], numbers: tuple[str, ...]) -> tuple[dict[str, Words], dict[str, F64]] | None:

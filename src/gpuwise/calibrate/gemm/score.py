@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate.gemm.report import predict_rows
 from gpuwise.calibrate.gemm.rows import CHECK, GemmRows, accelerator_of, read_gemm
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
-from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.coefficients import load_arrays, load_json
 from gpuwise.predict.kernels.gemm.formats import IMPLEMENTATIONS, implementation_name
-from gpuwise.predict.kernels.gemm.product import evaluate_as_measured
 from gpuwise.predict.kernels.gemm.situations import Situation, duration_class, sigma_as_measured, situation
 
 F64 = NDArray[np.float64]
@@ -41,15 +41,15 @@ def score(folder: Path, all_check: bool) -> Scores | None:
     reason = np.full(len(rows), "", dtype=object)
     for gpu in rows.gpu.distinct():
         here = rows.gpu == gpu
-        for dtype in rows.take(here).dtype.distinct():
-            index = np.flatnonzero(here & (rows.dtype == dtype))
+        for name in rows.take(here).implementation.distinct():
+            index = np.flatnonzero(here & (rows.implementation == name))
             try:
-                accelerator, name, s = _situation(gpu, dtype)
+                accelerator, s = _situation(gpu, name)
             except (UnpredictableError, UnknownNameError) as error:
                 reason[index] = error.message
                 continue
             part = rows.take(index)
-            predicted[index] = evaluate_as_measured(s, part.m, part.n, part.k, np.ones(len(part)))
+            predicted[index] = predict_rows(accelerator, name, load_json("gemm"), load_arrays("gemm"), part)
             sigma[index] = sigma_as_measured(accelerator, name)[duration_class(predicted[index])]
             baseline[index] = roofline(s, part) / roofline_share(accelerator, IMPLEMENTATIONS[name].coefficients)
     split = np.where((rows.part == CHECK) | all_check, "check", "fit").astype(object)
@@ -66,12 +66,11 @@ def score(folder: Path, all_check: bool) -> Scores | None:
     )
 
 
-def _situation(gpu: str, dtype: str) -> tuple[Accelerator, str, Situation]:
+def _situation(gpu: str, name: str) -> tuple[Accelerator, Situation]:
     accelerator = accelerator_of(gpu)
     if accelerator is None:
         raise UnpredictableError("unknown accelerator", f"the catalogue has no {gpu!r}")
-    name = implementation_name(dtype, None)
-    return accelerator, name, situation(accelerator, name)
+    return accelerator, situation(accelerator, implementation_name(name, None))
 
 
 def roofline(s: Situation, rows: GemmRows) -> F64:

@@ -252,3 +252,59 @@ def test_misaligned_rows_slow_the_arithmetic_not_the_memory() -> None:
         assert at_least <= float((slowed / time)[0]) <= at_most
     aligned = misaligned_time(device, "bf16", one, 8192 * one, 8192 * one, 4096 * one, one)
     assert aligned[0] == 1.0
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.sampled_from(["h100-sxm-80gb", "h200-sxm-141gb", "b200-sxm", "rtx-5090", "gb300"]),
+    st.sampled_from(["int8_wo", "int4_wo"]),
+    SIZE,
+    SIZE,
+    SIZE,
+)
+def test_narrow_weights_are_slower_only_where_that_was_measured(name: str, implementation: str, m: int, n: int, k: int) -> None:
+    narrow = gemm_time(known(name), "bf16", m, n, k, implementation=implementation)
+    assert narrow.basis == "specified"
+    assert narrow.time_s[0] <= gemm_time(known(name), "bf16", m, n, k).time_s[0]
+
+
+def test_one_engines_kernel_does_not_stand_for_anothers() -> None:
+    """SGLang was measured on H100, TensorRT-LLM on A100 and L40S: H200 under the latter does not take the former's."""
+    h100, h200 = known("h100-sxm-80gb"), known("h200-sxm-141gb")
+    assert situation(h100, "int8_wo_sglang").basis == "fitted"
+    assert situation(h100, "int8_wo").basis == situation(h200, "int8_wo").basis == "specified"
+    m = np.array([1.0, 64.0, 4096.0])
+    plugin, sglang = (
+        evaluate_as_measured(situation(h200, i), m, np.full(3, 4096.0), np.full(3, 4096.0), np.ones(3))
+        for i in ("int8_wo", "int8_wo_sglang")
+    )
+    assert (sglang > 1.3 * plugin).all()
+
+
+def test_int8_products_on_hopper_run_amperes_instructions() -> None:
+    s = situation(known("h100-sxm-80gb"), "sq")
+    assert s.device.rate_flop_per_s == pytest.approx(0.629 * 132 * 1.98e9 * 8192)
+    assert situation(known("l40s"), "sq").device.rate_flop_per_s == pytest.approx(733e12, rel=0.01)
+
+
+def test_a_wave_of_whole_tiles_is_the_least_that_fp4_takes() -> None:
+    """A block makes 128 x 128: below 512 rows the 188 units of a workstation card have one tile each, however few the rows."""
+    card = known("rtx-pro-6000-blackwell-server")
+    one, some, many = gemm_time(card, "nvfp4", [1, 512, 4096], 4096, 4096).time_s
+    assert one > 12e-6
+    assert some < 1.3 * one
+    assert many > 2.5 * some
+
+
+def test_the_hosts_launch_goes_with_the_kernel() -> None:
+    h100, m = known("h100-sxm-80gb"), np.array([16.0])
+    sizes = (m, np.array([256.0]), np.array([256.0]), np.ones(1))
+    names = ("FlashInferFp8BlockScaledMMKernel", "DeepGemmFp8BlockScaledMMKernel", "CutlassFp8BlockScaledMMKernel")
+    floors = [situation(h100, "fp8_block", name).host_floor_s for name in names]
+    assert floors == pytest.approx([60e-6, 86e-6, 178e-6], rel=0.05)
+    b200 = situation(known("b200-sxm"), "fp8_block", "DeepGemmFp8BlockScaledMMKernel")
+    assert b200.host_floor_unpadded_s > 1.2 * b200.host_floor_s
+    workstation = situation(known("rtx-pro-6000-blackwell-server"), "fp8_block", "CutlassFp8BlockScaledMMKernel")
+    assert evaluate_as_measured(workstation, *sizes)[0] > 1e-4
+    assert evaluate(workstation, *sizes)[0] < 5e-5
+    assert situation(h100, "bf16").host_floor_s == 0.0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from gpuwise.errors import UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
@@ -10,13 +11,17 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Bytes per element of A, B and C as the kernel reads and writes them."""
+    """Bytes per element of A, B and C as the kernel reads and writes them, and the shapes it is instantiated for."""
 
     a: float
     b: float
     c: float
     a_before_quantising: float = 0.0
     """Of A where the measured kernel also turned it into the narrow format; 0 where it did not."""
+    smallest_tile: tuple[int, int] = (16, 64)
+    """Rows and columns of C that a thread block makes at least."""
+    splits_k: bool = True
+    """Whether several blocks may share the reduction of one tile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +31,17 @@ class Implementation:
     form: Format
     coefficients: str
     """Key of the fitted coefficients."""
+    rate_share: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
+    """Of the peak, by family: where the kernel uses an older generation's instructions."""
 
 
 _SCALED_FP4 = 0.5 + 1.0 / 16.0
 """NVFP4: 4 bits and an 8-bit scale for every 16 elements."""
+
+AMPERE_INSTRUCTIONS_ON_HOPPER = 0.629
+"""Of the warp-group rate, what ``mma.sync`` reaches on H100 (Luo et al. 2024, arXiv:2402.13499). TensorRT-LLM 1.0 multiplies
+int8 with int8 on compute capabilities 8.0 to 9.0 by the kernels of 8.0 (``int8_gemm_template.h``, ``dispatchToArch``)."""
+_CUTLASS_FP8 = Format(1, 1, 2, 2, splits_k=False)
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "bf16": Implementation(("bf16",), Format(2, 2, 2), "bf16"),
@@ -37,20 +49,26 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "tf32": Implementation(("tf32",), Format(4, 4, 4), "bf16"),
     "fp32": Implementation(("fp32",), Format(4, 4, 4), "bf16"),
     "fp64": Implementation(("fp64",), Format(8, 8, 8), "bf16"),
-    "fp8": Implementation(("fp8",), Format(1, 1, 2, 2), "fp8"),
+    "fp8": Implementation(("fp8",), _CUTLASS_FP8, "fp8"),
     "fp8_gemm": Implementation(("fp8",), Format(1, 1, 2), "bf16"),
-    "mxfp8": Implementation(("mxfp8",), Format(1, 1, 2, 2), "fp8"),
-    "fp8_block": Implementation(("fp8",), Format(1, 1, 2, 2), "fp8_block"),
-    "nvfp4": Implementation(("nvfp4",), Format(_SCALED_FP4, _SCALED_FP4, 2, 2), "nvfp4"),
-    "int8": Implementation(("int8",), Format(1, 1, 2), "sq"),
-    "sq": Implementation(("int8",), Format(1, 1, 2), "sq"),
+    "mxfp8": Implementation(("mxfp8",), _CUTLASS_FP8, "fp8"),
+    "fp8_block": Implementation(("fp8",), _CUTLASS_FP8, "fp8_block"),
+    "nvfp4": Implementation(("nvfp4",), Format(_SCALED_FP4, _SCALED_FP4, 2, 2, (128, 128), splits_k=False), "nvfp4"),
+    "int8": Implementation(("int8",), Format(1, 1, 2, splits_k=False), "sq"),
+    "sq": Implementation(("int8",), Format(1, 1, 2, splits_k=False), "sq", {"Hopper": AMPERE_INSTRUCTIONS_ON_HOPPER}),
     "int8_wo": Implementation(("fp16", "bf16"), Format(2, 1, 2), "int8_wo"),
+    "int8_wo_sglang": Implementation(("int8",), Format(1, 1, 2, 2, splits_k=False), "int8_wo_sglang"),
     "int4_wo": Implementation(("fp16", "bf16"), Format(2, 0.5 + 2.0 / 128.0, 2), "int4_wo"),
 }
 """By dtype or kernel name. ``fp8_gemm`` is the bare product of library kernels (A comes in fp8), as
 training does it: no table has it, so it takes the 16-bit kernels' coefficients. ``fp8`` scales per tensor
 or token (CUTLASS), ``fp8_block`` per 128x128 block (DeepGEMM, CUTLASS, Triton); ``sq`` is SmoothQuant W8A8;
-``_wo`` quantise the weights only (``int4_wo`` in groups of 128)."""
+``_wo`` quantise the weights only (``int4_wo`` in groups of 128): TensorRT-LLM's kernels. What SGLang runs under
+that name turns A into int8 first (it exceeds the 16-bit peak of H100) and takes three to four times as long as 16-bit
+weights, so that it stands only where a row names it."""
+
+WIDER = {"int8_wo": "bf16", "int4_wo": "bf16"}
+"""Weight-only formats, and the one that an engine multiplies in where the narrow kernel would be slower."""
 
 ALIASES = {
     "bfloat16": "bf16",
@@ -69,6 +87,11 @@ def implementation_name(dtype: str, implementation: str | None) -> str:
     if name not in IMPLEMENTATIONS:
         raise UnknownNameError("matrix product dtype or implementation", wanted, IMPLEMENTATIONS)
     return name
+
+
+def rate_share(accelerator: Accelerator, name: str) -> float:
+    """Share of the peak in :func:`math_dtype` that ``name``'s instructions can reach on ``accelerator``."""
+    return IMPLEMENTATIONS[name].rate_share.get(accelerator.family, 1.0)
 
 
 def math_dtype(accelerator: Accelerator, name: str) -> str:

@@ -4,11 +4,12 @@ C[m, n] = A[m, k] B[k, n], ``batch`` times. A thread block makes one ``tile_m x 
 / split`` of the reduction; a device of ``units`` units runs them in waves. With clocks from the device's
 boost clock::
 
-    t_block  = tile_m tile_n k' 2 / (rate eff / units) + (tile_m + tile_n) k' bytes / load
+    t_block  = max(tile_m tile_n k' 2 / (rate eff / units), (tile_m + tile_n) k' bytes / load)
                + (step k' bytes / 128 + wave + epilogue tile_m tile_n / 2^15) / clock
     t_math   = t_block x (waves, rounded up in part)
     t_memory = DRAM bytes / (bandwidth eff) for what is not in L2, plus L2 bytes / (l2 bytes per clock)
-    t_power  = (joules per FLOP x FLOP + joules per byte x DRAM bytes) / power budget
+    t_energy = (joules per FLOP x FLOP + joules per byte x DRAM bytes) / power budget
+    t_power  = t_energy^2 / (t_energy + burst): a launch that is over before the governor reacts is not held back
     t        = latency / clock + (t_math^p + t_memory^p + t_power^p)^(1/p) + split-K reduction + quantising A
 
 and the tile and split that give the least time are taken, as a library's heuristic would. Every constant is
@@ -19,6 +20,7 @@ and never rises when a device gains units (at the same rate per unit), bandwidth
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +34,6 @@ F64 = NDArray[np.float64]
 TILES = ((16, 64), (32, 64), (64, 64), (64, 128), (128, 64), (64, 256), (128, 128), (128, 256), (256, 128))
 """Candidate (tile_m, tile_n): what cuBLAS, CUTLASS and Triton instantiate."""
 SPLITS = (1, 2, 4, 8, 16)
-_TM = np.array([t[0] for t in TILES], dtype=np.float64)[:, None]
-_TN = np.array([t[1] for t in TILES], dtype=np.float64)[:, None]
 STEP_BYTES = 128.0
 """Of a row of A that a thread block takes at once: one swizzled shared-memory row, whatever the format."""
 CHUNK = 512
@@ -64,6 +64,8 @@ class Coefficients:
     hot_activations: float
     joules_per_flop: float
     joules_per_byte: float
+    burst_s: float
+    """Seconds of work at the power limit after which half of the limit is felt."""
     swizzle_tiles: float
     """Tiles of C side by side in one wave: what is shared before an operand is read again."""
     l2_retained: float
@@ -103,15 +105,15 @@ _POWER_SHARE = 0.85
 """Of the board's limit; the rest is static. Only its product with the fitted joules matters."""
 
 
-def device_of(accelerator: Accelerator, math_dtype: str) -> Device:
-    """``accelerator`` for products in ``math_dtype``. Raises UnpredictableError when it has no rate for
-    it."""
+def device_of(accelerator: Accelerator, math_dtype: str, rate_share: float = 1.0) -> Device:
+    """``accelerator`` for products in ``math_dtype`` whose instructions reach ``rate_share`` of its rate. Raises
+    UnpredictableError when it has no rate for it."""
     peak = accelerator.peak(math_dtype)
     clock = accelerator.boost_hz or _DEFAULT_CLOCK_HZ
     units = accelerator.compute_units or max(1.0, round(peak / (_FLOP_PER_UNIT_AND_CLOCK * clock)))
     return Device(
         units=float(units),
-        rate_flop_per_s=burst_rate(peak, units, accelerator.boost_hz),
+        rate_flop_per_s=rate_share * burst_rate(peak, units, accelerator.boost_hz),
         bandwidth_bytes_per_s=accelerator.memory_bandwidth_bytes_per_s,
         l2_bytes=accelerator.l2_bytes or MIB,
         power_w=_POWER_SHARE * accelerator.tdp_w if accelerator.tdp_w else np.inf,
@@ -152,17 +154,19 @@ def _chunk(c: Coefficients, device: Device, form: Format, m: F64, n: F64, k: F64
     dram_rate = device.bandwidth_bytes_per_s * c.bandwidth_efficiency
     l2_rate = max(dram_rate, c.l2_bytes_per_clock * device.units * device.clock_hz)
     memory = dram * ((1.0 - hot) / dram_rate + hot / l2_rate)
-    power = (flop * c.joules_per_flop + dram * (1.0 - hot) * c.joules_per_byte) / device.power_w
+    energy = (flop * c.joules_per_flop + dram * (1.0 - hot) * c.joules_per_byte) / device.power_w
+    power = energy * energy / (energy + c.burst_s)
     rest = memory**c.p + power**c.p
     best = np.full(m.shape, np.inf)
-    tiles = np.ceil(m / _TM) * np.ceil(n / _TN) * batch
-    area = _TM * _TN
+    tile_m, tile_n = _tiles(form)
+    tiles = np.ceil(m / tile_m) * np.ceil(n / tile_n) * batch
+    area = tile_m * tile_n
     step_k = STEP_BYTES / form.a
     per_step = area * 2.0 * step_k / (device.rate_flop_per_s * c.math_efficiency / device.units)
-    per_step += (_TM + _TN) * (step_k * 0.5 * (form.a + form.b)) / (c.load_bytes_per_clock * device.clock_hz)
-    per_step += c.step_clocks / device.clock_hz
+    load = (tile_m + tile_n) * (step_k * 0.5 * (form.a + form.b)) / (c.load_bytes_per_clock * device.clock_hz)
+    per_step = np.maximum(per_step, load) + c.step_clocks / device.clock_hz
     per_block = (c.wave_clocks + c.epilogue_clocks * area / 2.0**15) / device.clock_hz
-    for split in SPLITS:
+    for split in SPLITS if form.splits_k else (1,):
         blocks = tiles * (split / device.units)
         waves = np.maximum(1.0, blocks + min(c.wave_rounding, 1.0) * (np.ceil(blocks) - blocks))
         steps = np.ceil(k / (step_k * split))
@@ -179,6 +183,14 @@ def _chunk(c: Coefficients, device: Device, form: Format, m: F64, n: F64, k: F64
         moved = m * k * batch * (form.a_before_quantising + form.a)
         best += moved / (device.bandwidth_bytes_per_s * c.quantise_efficiency)
     return best
+
+
+@cache
+def _tiles(form: Format) -> tuple[F64, F64]:
+    """Rows and columns [T, 1] of the tiles that ``form``'s kernel has."""
+    has = [t for t in TILES if t[0] >= form.smallest_tile[0] and t[1] >= form.smallest_tile[1]]
+    rows, columns = np.array(has, dtype=np.float64).T
+    return rows[:, None], columns[:, None]
 
 
 def traffic(c: Coefficients, device: Device, form: Format, m: F64, n: F64, k: F64, batch: F64) -> tuple[F64, F64]:

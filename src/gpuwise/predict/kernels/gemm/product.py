@@ -23,10 +23,10 @@ from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.kernels.clock import sustained_fraction
 from gpuwise.predict.kernels.corrections import corrected
-from gpuwise.predict.kernels.gemm.formats import IMPLEMENTATIONS, implementation_name, math_dtype
+from gpuwise.predict.kernels.gemm.formats import IMPLEMENTATIONS, WIDER, implementation_name, math_dtype
 from gpuwise.predict.kernels.gemm.fp32 import linear_time
 from gpuwise.predict.kernels.gemm.physics import physical_time, traffic
-from gpuwise.predict.kernels.gemm.situations import Situation, duration_class, features, situation
+from gpuwise.predict.kernels.gemm.situations import SCALE_ROWS, Situation, duration_class, features, situation
 from gpuwise.predict.kernels.kernel_time import KernelTime
 
 F64 = NDArray[np.float64]
@@ -69,6 +69,14 @@ def gemm_time(
         return linear_time(accelerator, *columns)
     found = situation(accelerator, name)
     time = never_below_half_the_batch(lambda m, n, k, b: evaluate(found, m, n, k, b, cold=cold, sustained=sustained), *columns)
+    wider = WIDER.get(name)
+    if wider is not None and found.basis == "specified" and wider in accelerator.peak_flop_per_s:
+        # an engine that has no faster narrow kernel multiplies in 16 bits; slower ones are only believed where measured
+        wide = situation(accelerator, wider)
+        time = np.minimum(
+            time,
+            never_below_half_the_batch(lambda m, n, k, b: evaluate(wide, m, n, k, b, cold=cold, sustained=sustained), *columns),
+        )
     if sustained:
         time = time / sustained_factor(accelerator, name)
     sigma = found.sigma[duration_class(time)]
@@ -118,10 +126,15 @@ def evaluate_as_measured(s: Situation, m: F64, n: F64, k: F64, batch: F64) -> F6
     if s.host_floor_s <= 0:
         return evaluate(s, m, n, k, batch)
     time = physical_time(s.coefficients, s.device, s.form, m, n, k, batch)
-    return joined_with_host(time, s.host_floor_s) * correction(s, m, n, k, batch, False)
+    return joined_with_host(time, host_floor(s, m)) * correction(s, m, n, k, batch, False)
 
 
-def joined_with_host(time_s: F64, floor_s: float) -> F64:
+def host_floor(s: Situation, m: F64) -> F64:
+    """Seconds [R] a launch took the host that was measured."""
+    return np.where(np.mod(m, SCALE_ROWS) == 0, s.host_floor_s, s.host_floor_unpadded_s)
+
+
+def joined_with_host(time_s: F64, floor_s: F64) -> F64:
     """Host and device overlap almost wholly [R]."""
     return (time_s**_FLOOR_NORM + floor_s**_FLOOR_NORM) ** (1.0 / _FLOOR_NORM)
 

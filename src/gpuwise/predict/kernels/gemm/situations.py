@@ -4,7 +4,7 @@ there."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.predict.coefficients import load_arrays, load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.predict.kernels import boosted
-from gpuwise.predict.kernels.gemm.formats import IMPLEMENTATIONS, Format, math_dtype
+from gpuwise.predict.kernels.gemm.formats import IMPLEMENTATIONS, Format, math_dtype, rate_share
 from gpuwise.predict.kernels.gemm.physics import FIELDS, Coefficients, Device, device_of
 
 F64 = NDArray[np.float64]
@@ -39,6 +39,8 @@ NEAREST: dict[str, tuple[str, ...]] = {
 Others take the mean of all."""
 DURATION_EDGES_S = np.array([5e-6, 2e-5, 1e-4, 1e-3])
 """Between the classes in which errors are counted: short kernels are the least certain."""
+SCALE_ROWS = 4
+"""Rows to which DeepGEMM pads the scales of A (16 bytes of 32-bit scales: tensor memory access wants that alignment)."""
 _SAME_KERNELS = {"bf16": "fp16"}
 """Formats that run the same kernels at the same rate: measured for one, measured for the other."""
 _FEATURE_TILES = ((64, 64), (128, 128), (128, 256), (256, 128))
@@ -61,6 +63,8 @@ class Situation:
     host_floor_s: float
     """What the host took per launch where the measurement was not graph-captured; 0 where it was. Not
     device time."""
+    host_floor_unpadded_s: float = 0.0
+    """The same where the rows are no multiple of :data:`SCALE_ROWS`, and the host has A's scales laid out anew."""
 
 
 def duration_class(time_s: F64) -> NDArray[np.intp]:
@@ -68,22 +72,27 @@ def duration_class(time_s: F64) -> NDArray[np.intp]:
     return np.searchsorted(DURATION_EDGES_S, time_s)
 
 
-def situation(accelerator: Accelerator, name: str) -> Situation:
-    """For a key of ``IMPLEMENTATIONS``. Raises UnpredictableError when the accelerator has no rate for it."""
-    key = (accelerator.id, name)
+def situation(accelerator: Accelerator, name: str, kernel: str = "") -> Situation:
+    """For a key of ``IMPLEMENTATIONS``. Raises UnpredictableError when the accelerator has no rate for it.
+
+    ``kernel``: the source of the measured kernel, which decides what its host took per launch; "" for any.
+    """
+    key = (accelerator.id, name, kernel)
     found = _KNOWN.get(key)
     if found is None or found[0] is not accelerator:
-        found = _KNOWN[key] = (accelerator, build(accelerator, name, load_json("gemm"), load_arrays("gemm")))
+        found = _KNOWN[key] = (accelerator, build(accelerator, name, load_json("gemm"), load_arrays("gemm"), kernel))
     return found[1]
 
 
-_KNOWN: dict[tuple[str, str], tuple[Accelerator, Situation]] = {}
+_KNOWN: dict[tuple[str, str, str], tuple[Accelerator, Situation]] = {}
 
 
-def build(accelerator: Accelerator, name: str, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Situation:
+def build(
+    accelerator: Accelerator, name: str, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], kernel: str = ""
+) -> Situation:
     """The situation under the given coefficient document (the shipped one, or a trial one while fitting)."""
     implementation = IMPLEMENTATIONS[name]
-    device = device_of(accelerator, math_dtype(accelerator, name))
+    device = device_of(accelerator, math_dtype(accelerator, name), rate_share(accelerator, name))
     key = implementation.coefficients
     by_family: Mapping[str, Mapping[str, float]] = document["physics"][key]
     family = accelerator.family
@@ -101,7 +110,8 @@ def build(accelerator: Accelerator, name: str, document: Mapping[str, Any], arra
         reference_units=float(document["reference_units"].get(family, device.units)),
         basis=basis,
         sigma=_sigma(document, key, accelerator, basis, native),
-        host_floor_s=_host_floor(document["host_floor_s"].get(key, {}), accelerator),
+        host_floor_s=host_floor_of(document["host_floor_s"].get(key, []), accelerator, kernel, "s"),
+        host_floor_unpadded_s=host_floor_of(document["host_floor_s"].get(key, []), accelerator, kernel, "unpadded_s"),
     )
 
 
@@ -138,7 +148,11 @@ def _borrowed(document: Mapping[str, Any], key: str, family: str) -> Coefficient
         values = [v[field] for v in many]
         mean = _mean(values)
         out[field] = _mean([by_family[near][field], mean]) if near else mean
-    out["math_efficiency"] *= float(document["library_efficiency"].get(family, 1.0))
+    reached = float(document["library_efficiency"].get(family, 1.0))
+    out["math_efficiency"] *= reached
+    # a matrix engine as large as several multiprocessors is fed and stepped like several
+    for field, several in (("load_bytes_per_clock", max(reached, 1.0)), ("step_clocks", 1.0 / max(reached, 1.0))):
+        out[field] *= several
     return Coefficients(**out)
 
 
@@ -171,25 +185,33 @@ def sigma_as_measured(accelerator: Accelerator, name: str) -> F64:
     of it."""
     document, s = load_json("gemm"), situation(accelerator, name)
     key = IMPLEMENTATIONS[name].coefficients
-    if s.host_floor_s <= 0 or s.basis == "specified":
+    if s.host_floor_s <= 0:
         return s.sigma
     table = document["log_sigma"]
     if s.basis == "fitted":
         return np.array(table["fitted"].get(f"{key}/{accelerator.id}", table["specified"]))
-    width = np.array(table["derived"].get(key, table["derived"]["bf16"]))
-    floors = [f for f in document["host_floor_s"][key].values() if f["family"] == accelerator.family]
+    width = np.array(table["derived"].get(key, table["derived"]["bf16"])) if s.basis == "derived" else s.sigma
+    floors = [f for f in document["host_floor_s"][key] if f["family"] == accelerator.family]
     same_host = any(f["form"] == accelerator.form for f in floors)
     return width if same_host else np.hypot(width, document["host_floor_log_sigma"])
 
 
-def _host_floor(floors: Mapping[str, Any], accelerator: Accelerator) -> float:
-    """Of this device, else of measured ones of its family on the same kind of board (a Grace host is
-    slower)."""
-    if accelerator.id in floors:
-        return float(floors[accelerator.id]["s"])
-    family = {i: f for i, f in floors.items() if f["family"] == accelerator.family}
-    alike = [f["s"] for f in family.values() if f["form"] == accelerator.form]
-    return float(_mean(alike or [f["s"] for f in family.values()])) if family else 0.0
+def host_floor_of(floors: Sequence[Mapping[str, Any]], accelerator: Accelerator, kernel: str, field: str) -> float:
+    """Seconds a launch of ``kernel`` took the host: of this device, else of what is most like it.
+
+    Alike are, in this order: the same kernel, the same family, the same kind of board (a Grace host is slower). 0 where the
+    loops that timed the vendor's accelerators were captured.
+    """
+    alike = [f for f in floors if f["vendor"] == accelerator.vendor]
+    for wanted in (
+        {"accelerator": accelerator.id, "kernel": kernel},
+        {"kernel": kernel},
+        {"accelerator": accelerator.id},
+        {"family": accelerator.family},
+        {"form": accelerator.form},
+    ):
+        alike = [f for f in alike if all(f[key] == value for key, value in wanted.items())] or alike
+    return _mean([f[field] for f in alike]) if alike else 0.0
 
 
 def features(m: F64, n: F64, k: F64, batch: F64, reference_units: float) -> F64:
