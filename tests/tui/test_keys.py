@@ -276,9 +276,10 @@ def test_a_replay_winds_pauses_and_refuses_to_kill(tmp_path, tapped) -> None:
         assert "r.db" in screen.lines[0] and not screen.app.state.live
         at_s = replay.position_s
         await screen.press("space", "greater_than_sign")
-        await screen.until(lambda: replay.position_s >= at_s + 59)
+        # on its way there a replay passes the frames that rates and windows are read from
+        await screen.until(lambda: replay.position_s == at_s + 60)
         await screen.press("comma")
-        await screen.until(lambda: replay.position_s <= at_s + 51)
+        await screen.until(lambda: replay.position_s == at_s + 50)
         at_s = replay.position_s
         await screen.press("down", "k")
         assert "no live view" in screen.text
