@@ -92,12 +92,12 @@ def test_trap_6_weighted_by_labels(gate: Gate, zygote: Zygote, tmp_path: Path) -
 
 
 GLOO = """
-import json, sys
+import datetime, json, sys
 import torch, torch.distributed as dist
 from torch.distributed.nn.functional import all_gather
 
-rank = int(sys.argv[1])
-dist.init_process_group("gloo", init_method="tcp://127.0.0.1:" + sys.argv[2], rank=rank, world_size=2)
+rank, limit = int(sys.argv[1]), datetime.timedelta(seconds=240)
+dist.init_process_group("gloo", init_method="tcp://127.0.0.1:" + sys.argv[2], rank=rank, world_size=2, timeout=limit)
 
 
 def gradient(contiguous):
@@ -124,6 +124,7 @@ try:
 except RuntimeError as error:
     found["average"] = str(error)
 print(json.dumps(found), flush=True)
+sys.stdin.read()  # a rank that ends resets the connection its peer still reads from
 dist.destroy_process_group()
 """
 
@@ -141,10 +142,13 @@ def test_traps_2_and_4_gloo_between_two_processes(tmp_path: Path) -> None:
         port = str(free.getsockname()[1])
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     ranks = [
-        subprocess.Popen([sys.executable, "-W", "ignore", "-c", GLOO, str(k), port], stdout=subprocess.PIPE, env=environment)
+        subprocess.Popen([sys.executable, "-W", "ignore", "-c", GLOO, str(k), port], stdin=-1, stdout=-1, env=environment)
         for k in range(2)
     ]
-    told = [json.loads(rank.communicate(timeout=240)[0]) for rank in ranks]
+    lines = [rank.stdout.readline() for rank in ranks if rank.stdout is not None]
+    for rank in ranks:
+        rank.communicate(timeout=240)
+    told = [json.loads(line) for line in lines]
     shown = torch.arange(24.0).reshape(2, 3, 4).sin().requires_grad_()
     keys = torch.cat([shown[0].t(), shown[1].t()])
     loss = (keys * torch.arange(1.0, keys.numel() + 1).reshape(keys.shape)).square().sum()
