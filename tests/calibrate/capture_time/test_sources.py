@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.predict.captures import capture, matmul, op, spec
 
 from gpuwise.calibrate.capture_time import sources, tables
-from gpuwise.calibrate.capture_time.tables import SCALES, Row, job
+from gpuwise.calibrate.capture_time.tables import SCALES, Row, example_network, job
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.predict.step.capture_time import captured_time
 from gpuwise.workload.step import Kind, Phase
@@ -128,3 +128,16 @@ def test_an_optimizer_costs_the_same_for_every_batch() -> None:
     small, large = row("A100-SXM4-40GB"), row("A100-SXM4-40GB", 16.0)
     made = sources.scores_of([small, large], {small.job: both})
     assert made.predicted[0] < made.predicted[1] < 1.999 * made.predicted[0]
+
+
+def test_models_of_several_sizes_are_named_by_their_section_or_row() -> None:
+    assert example_network("resnet50v1.5", "") == ("resnet50", "timm")
+    assert example_network("efficientnet", "efficientnet-b4 | 8 | 1,000") == ("efficientnet_b4", "timm")
+    assert example_network("efficientnet", "efficientnet-widese-b4 | 8 | 1,000") is None
+    assert example_network("efficientnet", "1 | 1,000") is None
+    assert example_network("Transformer-XL", "DGX A100 > Large model 1 | 8") == (
+        "transformer-xl-large",
+        "own",
+    )
+    assert example_network("Transformer-XL", "Training performance: DGX A100") is None
+    assert example_network("Jasper", "") is None

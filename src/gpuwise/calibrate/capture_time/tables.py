@@ -14,6 +14,7 @@ What a table leaves out is taken from the scripts that made it:
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -183,7 +184,7 @@ def _lambda_row(r: dict[str, Any]) -> Row:
 
 def examples_rows(folder: Path) -> list[Row]:
     """Rows of one device of NVIDIA's DeepLearningExamples; empty without the table."""
-    text = dict.fromkeys(("model", "gpu", "precision"), "str")
+    text = dict.fromkeys(("model", "gpu", "precision", "section", "row"), "str")
     numbers = dict.fromkeys(("n_gpus", "batch_per_gpu", "seq_len", "throughput"), "float")
     records = read_records(folder / "models/deeplearningexamples.csv", {**text, **numbers}) or ()
     return _with_batches(_examples_row(r) for r in records if r["n_gpus"] == 1)
@@ -191,6 +192,20 @@ def examples_rows(folder: Path) -> list[Row]:
 
 UNSTATED_BATCH = {True: 256.0, False: 128.0}
 """By mixed precision: the image networks' README leaves it out, their launch script takes these."""
+UNSTATED_BATCH_B4 = {True: 128.0, False: 64.0}
+"""Of EfficientNet-B4, whose images are 380 a side."""
+
+
+def example_network(model: str, text: str) -> tuple[str, str] | None:
+    """Network and source of a model of the table; some say in the section or the row (``text``) which of several it is."""
+    words = f"{model} {text}".lower()
+    if model.lower().startswith("efficientnet"):
+        found = re.search(r"efficientnet-(b\d)", words)
+        return None if found is None or "widese" in words else (f"efficientnet_{found[1]}", "timm")
+    if model.lower() in ("transformer-xl", "transformerxl"):
+        sizes = [size for size in ("base", "large") if f"{size} model" in words]
+        return (f"transformer-xl-{sizes[0]}", "own") if len(sizes) == 1 else None
+    return EXAMPLES.get(model)
 
 
 def _examples_row(r: dict[str, Any]) -> Row:
@@ -199,20 +214,16 @@ def _examples_row(r: dict[str, Any]) -> Row:
 
     source, gpu = f"deeplearningexamples captured {model}", r["gpu"]
     accelerator = _accelerator(device_of(gpu))
-    known = EXAMPLES.get(model)
+    known = example_network(model, f"{r['section']} {r['row']}")
     reason = "" if known else REASONS.get(model, "model has no builder")
     if model == "BERT" and np.isfinite(r["seq_len"]):
         reason = "pre-training heads see masked tokens only: no builder"
     if reason or known is None or not r["throughput"] > 0:
         return Row(source, source, gpu, accelerator, None, 1.0, 1.0, reason=reason or "throughput not stated")
     name, package = known
-    batch = UNSTATED_BATCH[mixed] if np.isnan(r["batch_per_gpu"]) else r["batch_per_gpu"]
-    settings: dict[str, Any] = _AUTOCAST | {"channels_last": True} if mixed else {}
-    units = 1.0
-    if model == "SSD":
-        settings |= {"channels_last": True}
-    if model in ("BERT", "GNMT"):
-        settings, units = (_MASTER if mixed else _LOOP), 49.0 if model == "GNMT" else 1.0
+    usual = UNSTATED_BATCH_B4 if name == "efficientnet_b4" else UNSTATED_BATCH
+    batch = usual[mixed] if np.isnan(r["batch_per_gpu"]) else r["batch_per_gpu"]
+    settings, units = _example_settings(name, mixed)
     return Row(
         source,
         source + r["precision"],
@@ -223,6 +234,19 @@ def _examples_row(r: dict[str, Any]) -> Row:
         batch * units / r["throughput"],
         tf32=r["precision"] == "tf32",
     )
+
+
+def _example_settings(network: str, mixed: bool) -> tuple[dict[str, Any], float]:
+    """The builder's settings, and the units of the table in a sample: words of both sentences for GNMT, of a segment for
+    Transformer-XL (192, large 384, as its scripts have it)."""
+    if network in ("bert-large-squad", "gnmt"):
+        return _MASTER if mixed else _LOOP, 49.0 if network == "gnmt" else 1.0
+    if network.startswith("transformer-xl"):
+        return _MASTER if mixed else _ADAM | {"fused": True}, 384.0 if network.endswith("large") else 192.0
+    settings: dict[str, Any] = _AUTOCAST | {"channels_last": True} if mixed else {}
+    if network.startswith("efficientnet"):
+        settings |= {"optimizer": "rmsprop"}
+    return settings | ({"channels_last": True} if network == "ssd300-resnet50" else {}), 1.0
 
 
 def mlperf_rows(folder: Path) -> list[Row]:
