@@ -1,9 +1,11 @@
-"""The NeuSight family of validation: fp32 kernels and whole fp32 models (Lee et al., ASPLOS 2025).
+"""The NeuSight family of validation: single fp32 kernels (Lee et al., ASPLOS 2025).
 
-Sources: ``neusight ops: <kind>`` (per-operation rows), ``neusight models`` (one GPU, eager), ``neusight
-models fusion`` (torch.compile) and ``neusight models 4-gpu``. Operations are told into fit and check by whole
-shape, models by GPU. The baseline is the roofline (FLOP over peak or bytes over bandwidth, the larger,
-summed) times one constant a source.
+Sources: ``neusight ops: <kind>``, told into fit and check by whole shape. The baseline is the roofline (FLOP over peak or
+bytes over bandwidth, the larger) times one constant a source. Whole models of the study are captured
+(``calibrate.capture_time``).
+
+Short rows show what issues them, not the kernel: the study ran each GPU in another machine. What an operation of a machine
+takes at least is read from the table itself (:func:`host_floor_s`).
 """
 
 from __future__ import annotations
@@ -17,20 +19,9 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate import coefficient_files
 from gpuwise.calibrate.neusight import fit as neusight_fit
-from gpuwise.calibrate.neusight.models import eager_pass, parallel_seconds
-from gpuwise.calibrate.neusight.ops import eager_ops, fused
-from gpuwise.calibrate.neusight.tables import (
-    BINARY,
-    FIT_GPUS,
-    UNARY,
-    ModelRow,
-    OpRows,
-    accelerator_of,
-    read_models,
-    read_ops,
-)
+from gpuwise.calibrate.neusight.tables import BINARY, UNARY, OpRows, accelerator_of, read_ops
 from gpuwise.calibrate.validation import Scores, log_sigma_of
-from gpuwise.errors import UnpredictableError
+from gpuwise.errors import DataError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict import coefficients
 from gpuwise.predict.coefficients import load_json
@@ -59,16 +50,22 @@ class Scored(NamedTuple):
 
 def score(folder: Path, all_check: bool) -> Scores | None:
     """Score the tables of the study in ``folder``; None when there is none."""
-    rows, models = read_ops(folder), read_models(folder)
-    if rows is None and models is None:
-        return None
-    return _scores(_collect(rows, models), all_check, load_json("neusight"))
+    rows = read_ops(folder)
+    return None if rows is None else _scores(_collect(rows), all_check, load_json("neusight"))
 
 
 def fit(folder: Path) -> None:
     """Refit the kernel families from the tables, then this family's baselines and interval widths."""
     neusight_fit.fit(folder)
-    scored = _collect(read_ops(folder), read_models(folder))
+    fit_widths(folder)
+
+
+def fit_widths(folder: Path) -> None:
+    """Refit the baselines (on the half that fits) and the interval widths (on the other half) of this family."""
+    rows = read_ops(folder)
+    if rows is None:
+        raise DataError(f"no NeuSight per-operation table in {folder}")
+    scored = _collect(rows)
     document = copy.deepcopy(load_json("neusight"))
     source, situation = np.array(scored.source), np.array(scored.situation)
     measured, predicted, roofline = (np.array(c) for c in (scored.measured, scored.predicted, scored.roofline))
@@ -77,8 +74,8 @@ def fit(folder: Path) -> None:
     for name in sorted(set(source)):
         mask = (source == name) & good & ~check & np.isfinite(roofline)
         document["baseline"][name] = float(np.median(measured[mask] / roofline[mask])) if mask.any() else None
-    for name in sorted(set(situation)):  # whole models were never fitted: all their rows count
-        mask = (situation == name) & good & (check | np.char.startswith(situation, "model"))
+    for name in sorted(set(situation)):
+        mask = (situation == name) & good & check
         if mask.any():
             document["log_sigma"][name] = log_sigma_of(measured[mask], predicted[mask])
     coefficient_files.write("neusight", document)
@@ -127,12 +124,9 @@ def _card(accelerator: Accelerator | None) -> str:
     return "limited" if limited else "known"
 
 
-def _collect(rows: OpRows | None, models: list[ModelRow] | None) -> Scored:
+def _collect(rows: OpRows) -> Scored:
     scored = Scored([], [], [], [], [], [], [], [])
-    if rows is not None:
-        _score_ops(rows, scored)
-    for row in models or []:
-        _score_model(row, scored)
+    _score_ops(rows, scored)
     return scored
 
 
@@ -149,7 +143,9 @@ def _score_ops(rows: OpRows, scored: Scored) -> None:
             try:
                 if accelerator is None:
                     raise UnpredictableError("accelerator not in the catalogue")
-                predicted, roofline = _predict_ops(accelerator, op, part, document)
+                device_s, roofline = _predict_ops(accelerator, op, part, document)
+                floor_s = host_floor_s(part, device_s - document["bench"]["event_s"])
+                predicted = (device_s**OVERLAP + floor_s**OVERLAP) ** (1.0 / OVERLAP)
             except UnpredictableError as error:
                 reason = error.reason
             scored.source.extend([f"neusight ops: {kind}"] * n)
@@ -167,16 +163,30 @@ def _op_situations(card: str, kind: str, predicted: F64) -> list[str]:
     return [f"{kind} {'short' if p < 2e-4 else 'long'} | {card}" for p in predicted]
 
 
+SHORTEST_SHARE, FEWEST_ROWS = 0.02, 20
+OVERLAP = 3.0
+"""How the host's time and the device's add up: as the power 3 of both, best on the rows of every GPU alike."""
+
+
+def host_floor_s(rows: OpRows, device_s: F64) -> float:
+    """What an operation takes at least on the machine of a GPU: the median of its rows with the least work, of the half that
+    fits. They are the host's where the device is done sooner; 0 where no row is short enough to say."""
+    fits = np.flatnonzero(rows.site == 0)
+    if not len(fits):
+        return 0.0
+    shortest = fits[np.argsort(device_s[fits], kind="stable")[: max(FEWEST_ROWS, int(SHORTEST_SHARE * len(fits)))]]
+    measured = float(np.median(rows.measured_s[shortest]))
+    return measured if measured > 2.0 * float(np.median(device_s[shortest])) else 0.0
+
+
 def _predict_ops(accelerator: Accelerator, op: str, rows: OpRows, document: dict[str, Any]) -> tuple[F64, F64]:
-    """Seconds as the study's benchmark shows them, and by the roofline."""
+    """Seconds on the device, with the events around them, and by the roofline."""
     bench = document["bench"]
     peak, bandwidth = accelerator.peak("fp32"), accelerator.memory_bandwidth_bytes_per_s
-    host = bench["host_s"]
     if op in ("linear", "bmm"):
         shapes = fp32.Shapes(*rows.shape.T)
         time = neusight_fit.bench_time(accelerator, shapes, load_json("fp32"), op == "bmm")
-        roofline = np.maximum(shapes.flop / peak, shapes.bytes / bandwidth)
-        return np.maximum(time, host[op]), roofline
+        return time, np.maximum(shapes.flop / peak, shapes.bytes / bandwidth)
     if op == "conv":
         conv = neusight_fit.convolutions_of(rows)
         model = load_json("convolution")
@@ -192,58 +202,6 @@ def _predict_ops(accelerator: Accelerator, op: str, rows: OpRows, document: dict
         pattern=pattern,
         elements=elements,
         row_bytes=FP32 * rows.shape[:, 1],
+        blocks=rows.shape[:, 0] if op == "ln" else None,
     ).time_s
-    floor = host["binary" if op in BINARY else op if op in host else "unary"]
-    return np.maximum(time + bench["event_s"], floor), (reads + 1.0) * FP32 * elements / bandwidth
-
-
-def _score_model(row: ModelRow, scored: Scored) -> None:
-    accelerator = accelerator_of(row.gpu)
-    predicted, roofline, reason, situation = np.nan, np.nan, "", "model | known"
-    parallel = row.option not in ("", "fusion")
-    try:
-        if accelerator is None:
-            raise UnpredictableError("accelerator not in the catalogue")
-        compiled = row.option == "fusion"
-        if parallel:
-            predicted = parallel_seconds(accelerator, row.model, row.batch, row.seq, row.option)
-            situation = f"model 4-gpu | {_card(accelerator)}"
-        else:
-            one = eager_pass(accelerator, row.model, row.batch, row.seq, row.training, compiled=compiled)
-            predicted = one.total_s
-            situation = _model_situation(accelerator, row, one.memory_share)
-            roofline = _roofline(accelerator, row, compiled)
-    except UnpredictableError as error:
-        reason = error.reason
-    scored.source.append("neusight models 4-gpu" if parallel else "neusight models" + (" fusion" if row.option else ""))
-    scored.gpu.append(row.gpu)
-    scored.check.append(accelerator is None or accelerator.id not in FIT_GPUS)
-    scored.measured.append(row.measured_s)
-    scored.predicted.append(float(predicted))
-    scored.roofline.append(float(roofline))
-    scored.situation.append(situation)
-    scored.reason.append(reason)
-
-
-def _model_situation(accelerator: Accelerator, row: ModelRow, memory_share: float) -> str:
-    """What the width of a whole-model interval hangs on."""
-    card = _card(accelerator)
-    if row.option == "fusion":
-        return f"model fusion | {card}"
-    if memory_share > load_json("neusight")["study"]["pressure_above"]:
-        return f"model near memory limit | {card}"
-    if row.model.startswith("switch"):
-        return f"model with experts | {card}"
-    return f"model | {'limited' if card == 'sm_61' else card}"
-
-
-def _roofline(accelerator: Accelerator, row: ModelRow, compiled: bool) -> float:
-    """Seconds of the pass's kernels at the specification's rates."""
-    ops = eager_ops(row.model, row.batch, row.seq, row.training)
-    peak, bandwidth = accelerator.peak("fp32"), accelerator.memory_bandwidth_bytes_per_s
-    total = 0.0
-    for op in fused(ops) if compiled else ops:
-        b, m, n, k = op.shape
-        moved = op.read + op.written + FP32 * b * (m * k + k * n + m * n)
-        total += op.count * max(2.0 * b * m * n * k / peak, moved / bandwidth)
-    return total
+    return time + bench["event_s"], (reads + 1.0) * FP32 * elements / bandwidth

@@ -23,9 +23,6 @@ from gpuwise.facts.hardware.naming import find_accelerator
 F64 = NDArray[np.float64]
 OPS_FILE = "ops/neusight_fp32.parquet"
 MODELS_FILE = "models/neusight_e2e.csv"
-FIT_GPUS = frozenset({"a100-pcie-40gb", "v100-pcie-32gb", "mi210"})
-"""GPUs whose whole-model rows decided what the op lists hold (no whole-model row is fitted); the others
-check."""
 UNARY = ("addu", "mulu", "divu", "powu", "gelu", "relu", "tanh")
 BINARY = ("add", "mul", "div", "pow")
 
@@ -68,33 +65,6 @@ def read_ops(folder: Path) -> OpRows | None:
     fourth = np.select([product, conv], [value["n"], value["input_size"]], 0.0)
     shape = np.column_stack([value["b"], second, third, fourth])
     return OpRows(table["gpu"], op, shape, value["measured_ms"] * 1e-3)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelRow:
-    """One whole-model measurement. ``option``: empty, ``fusion`` (torch.compile) or ``dp4``, ``tp4``,
-    ``pp4_1``."""
-
-    gpu: str
-    model: str
-    training: bool
-    seq: int
-    batch: int
-    option: str
-    measured_s: float
-
-
-def read_models(folder: Path) -> list[ModelRow] | None:
-    """The whole-model table; None when it is not in the folder. Raises DataError when it cannot be read."""
-    text, numbers = ("gpu", "model", "mode", "option"), ("seq_len", "batch", "measured_ms")
-    t = read_columns(folder / MODELS_FILE, dict.fromkeys(text, "str") | dict.fromkeys(numbers, "float"))
-    if t is None:
-        return None
-    columns = zip(*(t[name] for name in (*text, *numbers)), strict=True)
-    return [
-        ModelRow(gpu, model, mode == "training", int(seq), int(batch), option, ms * 1e-3)
-        for gpu, model, mode, option, seq, batch, ms in columns
-    ]
 
 
 def accelerator_of(name: str) -> Accelerator | None:

@@ -6,7 +6,8 @@
 else of the memory technology: inline error correction takes its part on GDDR datacentre cards). ``h = min(1,
 c L2 / bytes)`` is the share that hits the last-level cache because the producer has just written it, ``B_L2``
 bytes per clock and unit. ``E`` bounds kernels that spend instructions on an element: index arithmetic of a
-broadcast or a gather, the random numbers of dropout (elements per clock and unit). ``passes`` grows when a
+broadcast or a gather, the random numbers of dropout (elements per clock and unit). A norm gives each row a block of
+threads, which takes its turn on the units however short the row is (``row_cycles``). ``passes`` grows when a
 row is read again and the rows in flight have left the cache (LayerNorm, softmax over more than 1024
 elements). Constants: ``coefficients/memory_bound.json``.
 """
@@ -40,12 +41,14 @@ def memory_time(
     pattern: Pattern = "elementwise",
     elements: ArrayLike | None = None,
     row_bytes: ArrayLike | None = None,
+    blocks: ArrayLike | None = None,
 ) -> KernelTime:
     """Device time of memory-bound kernels that read and write so many bytes each ([R] or scalar).
 
     ``elements`` [R] (default: bytes written / 4, or read / 4 where nothing is written) matters to the
     patterns that spend instructions per element; ``row_bytes`` [R] is the length of a normalised row of
-    ``norm`` and ``softmax`` (default: short enough to be read once).
+    ``norm`` and ``softmax`` (default: short enough to be read once), ``blocks`` [R] how many rows a block of threads each
+    normalises (default: not so).
     """
     model = load_json("memory_bound")
     read, written = np.broadcast_arrays(np.asarray(bytes_read, np.float64), np.asarray(bytes_written, np.float64))
@@ -59,6 +62,9 @@ def memory_time(
     if per_clock is not None and accelerator.compute_units and accelerator.boost_hz:
         visited = np.where(written > 0, written, read) / 4.0 if elements is None else np.asarray(elements, np.float64)
         time = np.maximum(time, visited / (per_clock * accelerator.compute_units * accelerator.boost_hz))
+    if blocks is not None and accelerator.compute_units and accelerator.boost_hz:
+        turn_s = model["row_cycles"] / (accelerator.compute_units * accelerator.boost_hz)
+        time = np.maximum(time, np.asarray(blocks, np.float64) * turn_s)
     result = _result(accelerator, time + model["latency_s"], pattern)
     return corrected(accelerator, "memory", result, moved) if accelerator.corrections else result
 

@@ -16,7 +16,7 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import Pattern, memory_time
-from gpuwise.workload.step import KERNEL_CODE, OpTable
+from gpuwise.workload.step import KERNEL_CODE, OpTable, Phase
 
 F64 = NDArray[np.float64]
 _PATTERN: dict[str, Pattern] = {
@@ -48,9 +48,18 @@ def memory_bound_time(accelerator: Accelerator, rows: OpTable, family: str) -> K
     again = np.where(again > 0, again, 1.0)
     read, written = rows.bytes_read * again, rows.bytes_written * np.maximum(again, 1.0)
     visited = np.where(visited > 0, visited, np.where(written > 0, written, read) / 4.0)
+    blocks = _blocks(rows, family)
     time, sigma, basis = np.zeros(len(rows)), np.zeros(len(rows)), _BASIS
     for pattern, part in _patterns(rows, family):
-        one = memory_time(accelerator, read[part], written[part], pattern=pattern, elements=visited[part], row_bytes=row[part])
+        one = memory_time(
+            accelerator,
+            read[part],
+            written[part],
+            pattern=pattern,
+            elements=visited[part],
+            row_bytes=row[part],
+            blocks=blocks[part],
+        )
         time[part], sigma[part], basis = one.time_s, one.log_sigma, one.basis
     fused = rows.kernel == KERNEL_CODE["fused"]
     slow = np.where(
@@ -60,6 +69,14 @@ def memory_bound_time(accelerator: Accelerator, rows: OpTable, family: str) -> K
     launches = latency * np.maximum(rows.n_kernels, 1.0)
     spread = np.hypot(sigma, float(model["family_log_sigma"]))
     return KernelTime(body + launches + serial * float(model["serial_step_s"]), spread, basis)
+
+
+def _blocks(rows: OpTable, family: str) -> F64:
+    """[R] rows of a norm that a block of threads each takes; kernels that a compiler wrote take several, batch norm has none."""
+    row = rows.detail[:, 2]
+    apart = (row > 0) & (rows.kernel != KERNEL_CODE["fused"]) & (rows.kernel != KERNEL_CODE["batch_norm"])
+    tensors = np.where(rows.phase == Phase.BACKWARD, 2.0, 1.0)
+    return np.where(apart & (family == "norm"), rows.bytes_read / tensors / np.maximum(row, 1.0), 0.0)
 
 
 _BASIS: Basis = "derived"

@@ -306,6 +306,9 @@ def normalised_row(s: Signature) -> float:
     if first is None or not first.shape:
         return 0.0
     width = TENSOR_BYTES.get(first.dtype, 4)
+    groups = s.attribute("group") if "group_norm" in s.op else None
+    if isinstance(groups, int) and groups > 0:
+        return float(elements(first) * width / (first.shape[0] * groups))
     shape = s.attribute("normalized_shape")
     if isinstance(shape, tuple):
         return float(math.prod(whole_numbers(s.attribute("normalized_shape"))) * width)
