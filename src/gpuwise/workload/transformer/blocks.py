@@ -129,8 +129,10 @@ class Rows:
         widths = [width for part, width in parts if carries(p.lora_targets, part)]
         if widths and p.stack.fused_wgrad:
             widths = [sum(width for _, width in parts)]
+        # eager PyTorch casts the input for each adapter, and each keeps its own; elsewhere they share one
+        apart = p.stack.per_op and not p.stack.compiled and p.dtype in ("bf16", "fp16")
         for i, width in enumerate(widths):
-            self._adapter(name, tokens, k, width, 0 if i else kept)
+            self._adapter(name, tokens, k, width, tokens if apart else 0 if i else kept)
 
     def _adapter(self, name: str, tokens: int, k: int, n: int, kept: int) -> None:
         """Low-rank adapter: [tokens, k] x [k, r] x [r, n] added to the frozen product (arXiv 2106.09685); ``kept`` rows
