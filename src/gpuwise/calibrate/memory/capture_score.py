@@ -42,6 +42,7 @@ SAMPLE: dict[str, tuple[tuple[str, int], ...]] = {
 """Networks and batches (0: any) of check families a usual run predicts, one row each and of bounds one pair: chosen for few
 operations, so that the run takes a minute, not for what is predicted of them. Two perceptrons come by hash."""
 PERCEPTRONS = 2
+BORDERLINE = "borderline: the order of allocations decides"
 NOT_SAMPLED = "not sampled (--all-check runs all)"
 BASELINE = ("xMem", "naive fake-tensor sum")
 Capturer = Callable[[Job], Capture]
@@ -63,6 +64,7 @@ def score(folder: Path, all_check: bool, capturer: Capturer = running.capture_jo
             sys.stderr.write(f"[{i + 1}/{len(jobs)}] {job.source}: {job.model}, batch {job.batch}\n")
         try:
             predicted[i] = answer(capturer(job), job)
+            reasons[i] = BORDERLINE if math.isnan(predicted[i]) else ""
         except GpuwiseError as error:
             reasons[i] = error.message.split("\n")[0][:80]
         except Exception as error:  # noqa: BLE001 - a model's own failure is a row that cannot be predicted
@@ -86,11 +88,11 @@ def measured_of(job: Job) -> float:
 
 
 def answer(capture: Capture, job: Job) -> float:
-    """What is predicted of what was measured: process bytes, or the verdict."""
+    """What is predicted of what was measured: process bytes, or the verdict, NaN where it is borderline."""
     memory = running.predict(capture, job)
     if job.fits is None:
         return memory.process.expected + running.loader_bytes(capture, job)
-    return RAN if memory.fits else OUT_OF_MEMORY
+    return {"fits": RAN, "borderline": math.nan}.get(memory.verdict, OUT_OF_MEMORY)
 
 
 def sample(jobs: Sequence[Job]) -> set[int]:

@@ -14,6 +14,7 @@ from gpuwise.plan.answer import Fit, Option, OtherHardware
 from gpuwise.plan.changes.batch_search import BatchSearch
 from gpuwise.plan.changes.trial import StepRemedy
 from gpuwise.plan.step.estimates import StepEstimate
+from gpuwise.predict.memory.capture import place_of
 from gpuwise.units import format_bytes, format_count, format_duration, format_usd
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.changes.registry import SAME
@@ -26,6 +27,10 @@ SHOWN_FINDINGS, SHOWN_STORAGES, SHOWN_SNIPPETS = 8, 6, 4
 SKETCH_HEIGHT = 8
 LIKELY = 0.9
 """Chance of fitting below which the verdict says how sure it is: the 80 % interval then touches the card's memory."""
+
+
+_WORDS = {"fits": "fits", "borderline": "may or may not fit", "does not fit": "does not fit", "fails": "would fail"}
+_STYLES = {"fits": "green", "borderline": "yellow", "does not fit": "red", "fails": "red"}
 
 
 def show_step_fit(fit: Fit[StepEstimate]) -> None:
@@ -48,7 +53,7 @@ def _headline(to: Console, fit: Fit[StepEstimate]) -> None:
 
     m = fit.estimate.memory
     size = format_count(fit.parameters)
-    verdict = ("fits", "bold green") if m.fits else ("does not fit", "bold red")
+    verdict = (_WORDS[m.verdict], f"bold {_STYLES[m.verdict]}")
     to.print(Text.assemble((fit.name, "bold"), f" ({size} parameters) ", verdict, " on ", (fit.cluster.accelerator.name, "bold")))
     to.print(f"  {head_words(fit.step.capture, fit.step.batch, fit.step.seq_len, fit.step.precision)}", style="dim")
     free, usable = fit.estimate.headroom_bytes, format_bytes(m.capacity_bytes)
@@ -68,6 +73,8 @@ def _headline(to: Console, fit: Fit[StepEstimate]) -> None:
             if free < 0
             else f"  it would take {format_bytes(m.process.expected)} of {usable}, but not in one piece"
         )
+    for failure in m.failures:
+        indented(to, f"fails: {failure.reason}: {place_words(place_of(m.capture, failure.op))}", style="red")
     if m.oom is not None:
         step = "building it" if m.oom.step < 0 else f"step {m.oom.step + 1}"
         indented(to, f"runs out in {step}, asking for {format_bytes(m.oom.requested_bytes)}: {place_words(m.oom.place)}")

@@ -53,6 +53,8 @@ def show_step_plan(plan: Plan[StepEstimate]) -> None:
         to.print(
             "  It does not fit: the times are what it would take if it did; `gpuwise fit` says what to change.", style="bold red"
         )
+    for failure in memory.failures:
+        to.print(f"  It would fail whatever memory there is: {failure.reason}.", style="bold red")
     show_findings(to, step.capture)
     if step.batches is not None:
         section(to, "Batches", search_table(step.batches))

@@ -9,7 +9,7 @@ from gpuwise.plan.changes.trial import StepRemedy
 from gpuwise.plan.cluster_document import cluster_document
 from gpuwise.plan.step.estimates import StepEstimate
 from gpuwise.plan.step.time_parts import by_module, is_host_bound, mfu
-from gpuwise.predict.memory.capture import CapturedMemory, Place
+from gpuwise.predict.memory.capture import CapturedMemory, Place, place_of
 from gpuwise.predict.step.capture_time import CapturedTime
 from gpuwise.workload.capture.record.capture import Capture
 
@@ -92,6 +92,8 @@ def memory_document(m: CapturedMemory) -> dict[str, object]:
         "capacity_bytes": m.capacity_bytes,
         "fit_probability": m.fit_probability,
         "retries": m.retries,
+        "verdict": m.verdict,
+        "failures": [{"at": _place(place_of(m.capture, f.op)), "reason": f.reason} for f in m.failures],
         "first_step": m.first,
         "steady_step": m.steady,
         "peak": _place(m.peak),

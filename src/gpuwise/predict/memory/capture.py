@@ -27,11 +27,13 @@ from gpuwise.predict.memory.allocator.simulation import AllocatorRun, AllocatorS
 from gpuwise.predict.memory.compiled import compiled_capture
 from gpuwise.predict.memory.context import Loading, communicators_estimate, process_context
 from gpuwise.predict.memory.device import usable_bytes
+from gpuwise.predict.memory.kernel_limits import KernelFailure, kernel_failures
 from gpuwise.predict.memory.workspaces import Events, with_workspaces
 from gpuwise.workload.capture.record.capture import Capture, Category
 from gpuwise.workload.step import Phase
 
 Step = Literal["worst", "first", "steady"]
+Verdict = Literal["fits", "borderline", "does not fit", "fails"]
 STEPS: tuple[Step, ...] = ("worst", "first", "steady")
 LARGEST = 12
 """Storages named at the peak."""
@@ -105,6 +107,12 @@ class CapturedMemory:
     oom: OutOfMemoryAt | None
     retries: int
     """Times cached memory had to be given back for it to fit."""
+    verdict: Verdict
+    """``fits`` without giving cached memory back; ``borderline`` where it does so, or where its tensors are less than the
+    card's memory but the pieces between them too small: there the order of allocations decides, which varies from run to run;
+    ``fails`` where there is memory but a kernel cannot take the sizes."""
+    failures: tuple[KernelFailure, ...]
+    """Kernels that cannot take the sizes they are given, whatever memory there is."""
     fragmentation: Fragmentation
     run: AllocatorRun = field(repr=False)
     """The replay without a limit."""
@@ -158,12 +166,14 @@ def captured_memory(
     begin, end = _span(events, capture, step)
     peaks = run.peaks(begin, end)
     peak_event = begin + int(run.allocated()[begin:end].argmax()) if end > begin else 0
-    oom, retries = None, 0
+    oom, retries, least = None, 0, 0
     if run.peak_reserved_bytes > room:
         # a search never fails a job: it makes do with less
         bare = with_workspaces(capture, accelerator, version, room_bytes=0) if events.empty_cache else events
         limited = replay(bare, settings, capacity_bytes=max(room, 1), device_bytes=int(usable))
         oom, retries = _out_of_memory(limited, bare, capture), limited.retries
+        least = int(bare.live_bytes().max(initial=0))
+    failures = kernel_failures(capture, accelerator, version)
     sigma = load_json("captured_memory")["log_sigma"]
     reserved = Estimate.from_log_sigma(float(peaks.reserved_bytes), float(sigma["reserved"]), "fitted")
     process = _sum(reserved, outside, communicators)
@@ -183,6 +193,8 @@ def captured_memory(
         fit_probability=_probability(process, usable, fits=oom is None),
         oom=oom,
         retries=retries,
+        verdict=_verdict(oom, retries, failures, in_pieces=least <= room),
+        failures=failures,
         fragmentation=run.fragmentation(),
         run=run,
         events=events,
@@ -298,6 +310,15 @@ def _sum(reserved: Estimate, *others: Estimate) -> Estimate:
     high = math.sqrt(sum((p.high - p.expected) ** 2 for p in parts))
     bases: list[Basis] = [p.basis for p in parts if p.expected]
     return Estimate(expected - low, expected, expected + high, weakest(*bases) if bases else "fitted")
+
+
+def _verdict(oom: OutOfMemoryAt | None, retries: int, failures: tuple[KernelFailure, ...], *, in_pieces: bool) -> Verdict:
+    """``in_pieces``: what lives at once is no more than there is."""
+    if oom is not None and not in_pieces:
+        return "does not fit"
+    if failures:
+        return "fails"
+    return "borderline" if oom is not None or retries else "fits"
 
 
 def _probability(process: Estimate, usable: float, *, fits: bool) -> float:

@@ -35,8 +35,29 @@ def _groups(signature: Signature) -> int:
     return groups if isinstance(groups, int) else 1
 
 
-def _is_depthwise(x: TensorSpec, w: TensorSpec, groups: int) -> bool:
+def is_depthwise(signature: Signature, x: TensorSpec, w: TensorSpec) -> bool:
+    """Whether each channel has filters of its own."""
+    groups = _groups(signature)
     return groups > 1 and groups == x.shape[1] and w.shape[0] % groups == 0 and w.shape[1] == 1
+
+
+def takes_depthwise(signature: Signature, x: TensorSpec, w: TensorSpec, situation: Situation) -> bool:
+    """Whether cuDNN takes a depthwise convolution from torch's own kernels (native/Convolution.cpp use_cudnn_depthwise and
+    check_cudnn_depthwise_workload_with_filter): any in channels-last, and in half precision the filters it is fast at."""
+    if is_channels_last(x) and not is_contiguous_too(x):
+        return True
+    if len(x.shape) != 4 or x.dtype not in ("fp16", "bf16") or situation.capability < (7, 0):
+        return False
+    stride, dilation = (cast("tuple[int, ...]", signature.attribute(n, (1, 1))) for n in ("stride", "dilation"))
+    channels, height, width = x.shape[1:]
+    if max(dilation) > 1 or channels < 32 or (stride[0] != stride[-1] and height != 1):
+        return False
+    size = w.shape[-1]
+    if w.shape[-2] != size or size not in (1, 3, 5) or width < 7:
+        return False
+    if stride[-1] == 1:
+        return True
+    return stride[-1] == 2 and size > 1 and (x.shape[0] == 1 or channels >= 512 or (channels >= 256 and width >= 28))
 
 
 def tensor_cores(dtype: str, situation: Situation) -> bool:
@@ -58,7 +79,8 @@ def forward(signature: Signature, situation: Situation) -> tuple[int, ...]:
         return ()
     x, w, y = signature.inputs[0], signature.inputs[1], signature.outputs[0]
     copies = _layout_copies((x, w))
-    if _is_depthwise(x, w, _groups(signature)) or (is_channels_last(x) and not is_contiguous_too(x)):
+    own = is_depthwise(signature, x, w) and not takes_depthwise(signature, x, w, situation)
+    if own or (is_channels_last(x) and not is_contiguous_too(x)):
         return copies
     if not tensor_cores(x.dtype, situation) or _is_pointwise(w):
         return copies
@@ -89,7 +111,7 @@ def backward(signature: Signature, situation: Situation) -> tuple[int, ...]:
         return ()
     dy, x, w = signature.inputs[:3]
     copies = _layout_copies((dy, x, w))
-    if _is_depthwise(x, w, _groups(signature)):
+    if is_depthwise(signature, x, w):
         return copies
     fitted = shares()
     filter_fp32 = 4 * math.prod(w.shape) if item_bytes(x.dtype) < 4 else 0
@@ -119,7 +141,7 @@ def search_bytes(signature: Signature, situation: Situation) -> int | None:
         return None
     x, w = signature.inputs[1:3] if backwards else signature.inputs[:2]
     groups = _groups(signature)
-    if _is_depthwise(x, w, groups) and not is_channels_last(x):
+    if is_depthwise(signature, x, w) and not is_channels_last(x):
         return None
     y = signature.inputs[0] if backwards else signature.outputs[0]
     if groups > 1 or _is_pointwise(w):
