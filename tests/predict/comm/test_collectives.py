@@ -201,6 +201,13 @@ def test_bridged_pairs_cross_over_pcie():
     assert across > 5 * inside
 
 
+def test_a_message_over_a_bridge_does_not_wait_for_a_switch():
+    """Vidur, pair of A100 PCIe with a bridge of 300 GB/s: 10 MB in 34 us; A100 SXM through the switch, as many lanes: 44 us."""
+    bridge, switch = (curve(systems()[s], "send_recv", 2, 2).time_s(1e7) for s in ("pcie-a100-bridged", "dgx-a100"))
+    assert bridge == pytest.approx(34e-6, rel=0.15)
+    assert switch == pytest.approx(44e-6, rel=0.15)
+
+
 def test_engines_kernels_beat_nccl_on_small_payloads_and_eager_calls_copy():
     nccl = curve(DGX_H100, "all_reduce", 8, 8).time_s(16 * KIB)
     for library in ("custom", "vllm", "sglang", "trtllm"):

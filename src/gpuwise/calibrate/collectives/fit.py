@@ -179,7 +179,17 @@ def fit_mesh(rows: Rows, tables: dict[str, F64]) -> dict[str, Any]:
     for n in groups:
         slow = float(np.median(v100.seconds[v100.group_size == n] / v100.payload_bytes[v100.group_size == n]))
         share.append(float(np.interp(math.log2(n), np.log2(GROUPS), per_byte)) / slow * CLASSES["nvlink3"][1] / V100_LINK)
-    return {"nvlink_groups": groups, "nvlink_fraction": share, "xgmi_fraction": published.XGMI_FRACTION}
+    document = {"nvlink_groups": groups, "nvlink_fraction": share, "xgmi_fraction": published.XGMI_FRACTION}
+    return document | {"bridge_send": _bridge_send(rows, tables)}
+
+
+def _bridge_send(rows: Rows, tables: dict[str, F64]) -> float:
+    """Seconds of a message over the bridge of a pair, over those through a switch of as many lanes (vidur, A100 PCIe)."""
+    pair = rows.where((rows.box == "a100_pairwise_nvlink") & (rows.op == "send_recv") & (rows.ranks_per_system == 2))
+    if not len(pair):
+        return 1.0
+    switched = np.interp(pair.payload_bytes, MEASURED_SIZES, tables["nvlink3.nccl.send_recv"][0])
+    return float(np.exp(np.median(np.log(pair.seconds / switched))))
 
 
 def fit_send(rows: Rows) -> dict[str, float]:

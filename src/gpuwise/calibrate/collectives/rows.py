@@ -171,8 +171,7 @@ def _vtrain(folder: Path) -> Rows | None:
 
 
 def _vidur(folder: Path) -> Rows | None:
-    """Kernel times of torch collectives. The A100 pairwise send/recv rows repeat the H100 ones: both are
-    kept."""
+    """Kernel times of torch collectives, without the H100 pair's messages, which repeat the A100 pair's to the digit."""
     c = _first(
         folder,
         "vidur_network.csv",
@@ -187,9 +186,11 @@ def _vidur(folder: Path) -> Rows | None:
     )
     if c is None:
         return None
+    own = ~((c["topology"] == "h100_pairwise_nvlink") & (c["collective"] == "send_recv"))
+    c = {name: column[own] for name, column in c.items()}
     gpu = [t.split("_")[0] for t in c["topology"]]
     ranks = np.minimum(c["devices_per_node"], c["num_workers"])
-    fitted = np.isin(c["topology"], ("h100_dgx", "a100_dgx"))
+    fitted = np.isin(c["topology"], ("h100_dgx", "a100_dgx", "a100_pairwise_nvlink"))
     source = [
         "vidur " + (o if o != "send_recv" or f else "send_recv pairs") for o, f in zip(c["collective"], fitted, strict=True)
     ]

@@ -24,6 +24,9 @@ from gpuwise.units import MIB
 
 OTHER_MACHINES = ("vtrain A100", "vidur all_reduce", "ml-engineering")
 """Sources that nothing is fitted on, of machines that differ from the fitted ones in host, release and clock."""
+CLOCKS_WITH_HOST = ("ml-engineering", "vidur all_reduce")
+"""Sources whose call cannot be shorter than issuing it: a clock around the host's call, or (Vidur) a kernel's, which begins
+when the first rank has issued it and ends when the last one has."""
 SIZE_EDGES = (2.0**16, 2.0**23)
 """Payloads that part the small, middle and large residuals."""
 
@@ -76,8 +79,7 @@ def predict(rows: Rows, c: Coefficients) -> tuple[F64, F64, list[str]]:
             continue
         size = rows.payload_bytes[where]
         out[where], sigma[where] = curve.time_s(size), curve.log_sigma(size)
-        if eager or rows.source[where[0]] == "ml-engineering":
-            # These clocks ran around the host's call, so a call cannot be shorter than issuing it.
+        if eager or rows.source[where[0]] in CLOCKS_WITH_HOST:
             out[where] = np.maximum(out[where], host_call_s(system.accelerator, library, c))
     return out, sigma, reason
 

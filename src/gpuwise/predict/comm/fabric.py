@@ -177,6 +177,8 @@ def _op_time(c: Coefficients, fabric: Fabric, op: str, n: int, library: str, ele
     table = c.tables[key]
     ratio = source["link_bytes_per_s"] / rate
     rows = [_scaled(row, ratio) for row in table]
+    if op == "send_recv" and fabric.topology == "mesh" and fabric.domain_size == 2:
+        rows = [row * c.constants["mesh"]["bridge_send"] for row in rows]
     across = n if fabric.topology != "torus" else min(n, max(8, round(2 * math.sqrt(n))))
     seconds = _over_group(c, rows, groups, across, op, has_nvls=name in SWITCH_REDUCTION)
     seconds = _finished(seconds)
