@@ -168,7 +168,7 @@ def settings(rows: int, shapes: int) -> boosting.Settings:
     """Few layer shapes leave little to learn about shapes: shallower, stiffer trees than for products."""
     if shapes < 3 or rows < 3000:
         return boosting.Settings(trees=60, depth=4, learning_rate=0.15, leaf_penalty=20.0)
-    return boosting.Settings(trees=160, depth=5, learning_rate=0.15, leaf_penalty=30.0, feature_share=0.4)
+    return boosting.Settings(trees=256, depth=6, learning_rate=0.15, leaf_penalty=30.0, feature_share=0.4)
 
 
 def by_device(rows: MoeRows) -> list[tuple[str, Distribution, MoeRows]]:
