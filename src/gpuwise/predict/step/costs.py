@@ -137,11 +137,11 @@ def point_costs(arch: Architecture, points: Sequence[Point], system: System, ker
     times = kernel_times(everything, system.accelerator, Conditions(implementation=chosen))
     comm_s = _collective_seconds(everything, tables, owner, points, system)
     cells = _Cells.of(everything, tables, owner, points, times.time_s, comm_s)
-    weight = np.zeros(len(points))
-    spread = np.zeros(len(points))
-    point_of_row = np.repeat([o[0] for o in owner], [len(t) for t in tables])
-    np.add.at(weight, point_of_row, times.time_s)
-    np.add.at(spread, point_of_row, times.time_s * times.log_sigma)
+    times_run = {0: n_layers - n_lead, 1: 1.0, 2: 1.0, 3: float(n_lead)}
+    run = np.array([weight * times_run[part] for _, part, weight in owner])
+    lengths = [len(t) for t in tables]
+    row_s = times.time_s * everything.count * np.repeat(run, lengths)
+    point_of_row = np.repeat([o[0] for o in owner], lengths)
     return PointCosts(
         points=tuple(points),
         n_layers=n_layers,
@@ -151,9 +151,17 @@ def point_costs(arch: Architecture, points: Sequence[Point], system: System, ker
         embedding=cells.part(1),
         head=cells.part(2),
         saved=collect(saved),
-        log_sigma=spread / np.maximum(weight, 1e-300),
+        log_sigma=_spread(row_s, times.log_sigma, _family(everything.kind), point_of_row, len(points)),
         basis=times.basis,
     )
+
+
+def _spread(seconds: F64, log_sigma: F64, family: NDArray[np.int64], point: NDArray[np.int64], n_points: int) -> F64:
+    """[P] spread of the sum of rows [R]: kernels of a family miss together, families apart, as in a captured step."""
+    each = np.zeros((n_points, len(FAMILIES)))
+    np.add.at(each, (point, family), seconds * log_sigma)
+    whole = np.bincount(point, weights=seconds, minlength=n_points)
+    return np.sqrt((each**2).sum(axis=1)) / np.maximum(whole, 1e-300)
 
 
 def _per_op_costs(arch: Architecture, points: Sequence[Point], system: System) -> PointCosts:
