@@ -107,7 +107,7 @@ def test_layers_of_every_kind_are_counted_once_each() -> None:
         ("deepseek-v3", {}),
         ("t5-base", {}),
         ("gpt2", {"tp": 2}),
-        ("gpt2", {"lora_rank": 8, "quantized_base": True}),
+        ("mixtral-8x7b", {"lora_rank": 8, "quantized_base": True}),
         ("gpt2", {"fused_attention": False}),
     ],
 )
@@ -133,6 +133,18 @@ def test_adapters_train_two_factors_and_no_weight() -> None:
     some = eager_step(arch, point(lora_rank=8, lora_targets=("q_proj", "v_proj")))
     assert names(some, FIRST_KIND, Phase.FORWARD)["mm"] == 7 + 2 * 2
     assert some.weights == 2 * 2 * arch.n_layers
+
+
+def test_four_bit_weights_are_written_out_for_each_product() -> None:
+    """Once forward and once for the gradient of the input; the adapters' input needs no copy in fp32."""
+    arch = find_model("llama-3.2-1b")
+    step, plain = (eager_step(arch, point(lora_rank=8, quantized_base=q)) for q in (True, False))
+    forward, backward = (names(step, FIRST_KIND, phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
+    assert forward["dequantize_4bit"] == backward["dequantize_4bit"] == 7
+    assert (forward["mm"], backward["mm"]) == (7 * 3, 7 + 7 * 4)
+    assert forward["clone"] == 7
+    assert forward["_to_copy"] < names(plain, FIRST_KIND, Phase.FORWARD)["_to_copy"]
+    assert step.weights == plain.weights
 
 
 def test_a_frozen_layer_norm_has_one_gradient() -> None:

@@ -14,7 +14,7 @@ from gpuwise.workload.capture.record.capture import Capture, Category
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.step import Phase
 from gpuwise.workload.transformer.parameters import count_parameters
-from gpuwise.workload.transformer.point import Point
+from gpuwise.workload.transformer.point import NF4_BYTES_PER_PARAMETER, Point
 from gpuwise.workload.transformer.tape import Tape, spec
 from gpuwise.workload.transformer.whole_step import N_STEPS, STATES, whole_step
 
@@ -148,3 +148,16 @@ def test_adapters_on_half_precision_weights_stay_in_fp32() -> None:
     made = whole_step(LLAMA, replace(point(autocast=False), lora_rank=16), recompute="none", optimizer="adamw")
     adapters = 4 * adapter_parameters(LLAMA, DEFAULT_TARGETS, 16)
     assert largest(made, Category.PARAMETER) == 2 * count_parameters(LLAMA).total + adapters
+
+
+@pytest.mark.parametrize("arch", [GPT2, LLAMA])
+def test_four_bit_weights_hold_half_a_byte_and_their_scales(arch: Architecture) -> None:
+    def parameters(quantized: bool) -> int:
+        there = replace(point(autocast=False), lora_rank=16, quantized_base=quantized)
+        return largest(whole_step(arch, there, recompute="none", optimizer="adamw"), Category.PARAMETER)
+
+    layer = count_parameters(arch).layer
+    assert layer is not None
+    biases = 5 * arch.hidden + arch.ffn if arch.mlp_bias else 0  # of GPT-2: 3 H, H; F, H
+    matrices = arch.n_layers * (layer.attention + layer.mlp - biases)
+    assert parameters(False) - parameters(True) == pytest.approx(matrices * (2 - NF4_BYTES_PER_PARAMETER), rel=2e-3)

@@ -36,6 +36,7 @@ def replays(arch: Architecture, point: Point, strategy: Strategy) -> bool:
     """Whether the step of ``strategy`` can be written operation by operation: plain modules, whole on one device."""
     half = point.element_bytes < 4
     plain = not strategy.master_weights and (strategy.lora_rank > 0 or strategy.gradient_dtype == strategy.precision)
+    plain |= strategy.quantized_base
     widths = autocasts(strategy) or not half or plain
     whole = strategy.n_accelerators == 1 and strategy.sharding == "none"
     listed = strategy.recompute in ("none", "full") and strategy.recompute_every == 1 and strategy.optimizer in STATES

@@ -37,6 +37,10 @@ from gpuwise.workload.transformer.tape import (
 
 TURNED = ("gpt-2",)
 """Families whose weights are held the other way round (transformers ``Conv1D``)."""
+UNQUANTIZED = ("head", "router")
+"""Products that stay in 16 bits where the others are held in 4 (transformers leaves the output head out)."""
+SCALED_TOGETHER, SCALES_TOGETHER = 64, 256
+"""4-bit weights that share an 8-bit scale, and scales that share an fp32 one (arXiv 2305.14314, section 3)."""
 POSITION_KERNELS = 9
 """Small kernels that make positions and look for packed sequences (transformers ``masking_utils``)."""
 
@@ -46,8 +50,10 @@ def describes(arch: Architecture, point: Point) -> bool:
     known = arch.kind in ("decoder", "encoder", "vision") and arch.encoder is None and arch.mla is None
     known &= arch.position in ("rope", "learned") and not arch.parallel_block and arch.norm in ("rms", "layer")
     known &= arch.moe is None or not arch.moe.n_shared
-    whole = point.tp == point.cp == point.ep == 1 and not point.quantized_base and point.packed_document_len is None
+    whole = point.tp == point.cp == point.ep == 1 and point.packed_document_len is None
     plain = point.precision in ("bf16", "fp16", "fp32", "tf32")
+    if point.quantized_base:  # experts held as one tensor are no linear layers that bitsandbytes converts
+        known &= arch.moe is None and point.lora_rank > 0 and point.precision in ("bf16", "fp16")
     return known and whole and plain and point.fused_attention and not point.fused_loss
 
 
@@ -81,6 +87,8 @@ class Network:
     def linear(self, name: str, x: Value, n: int, *, bias: bool = False, weight: Value | None = None) -> Value:
         """[.., K] x [N, K]': the input and the weights cast to the product's format, the result [.., N]."""
         with self.t.inside(name, x):
+            if self.point.quantized_base and name not in UNQUANTIZED:
+                return self._adapted(name, x, self._four_bit_product(x, n, self.weight(n) if bias else None))
             w = weight if weight is not None else self.weight(n, x.shape[-1])
             return self._adapted(name, x, self._product(x, w, self.weight(n) if bias else None))
 
@@ -94,21 +102,51 @@ class Network:
         made = product(t, flat, turned, b)
         return t.view(made, (*x.shape[:-1], n), "_unsafe_view") if len(x.shape) > 2 else made
 
+    def _four_bit_product(self, x: Value, n: int, bias: Value | None) -> Value:
+        """bitsandbytes' ``Linear4bit``: the weights written out for the product, and once more for the gradient of the
+        input; no copy of either is kept."""
+        t, form, k = self.t, x.dtype, x.shape[-1]
+        packed = t.leaf((n * k // 2,), "u8", frozen=True)
+        scales = t.leaf((n * k // SCALED_TOGETHER,), "u8", frozen=True)
+        outer = t.leaf((max(n * k // SCALED_TOGETHER // SCALES_TOGETHER, 1),), "fp32", frozen=True)
+        x = cast(t, x, self.computes)
+
+        def written_out() -> Value:
+            wide = t.run("dequantize_blockwise", [scales, outer], [spec(scales.shape, "fp32")])[0]
+            wide = each(t, "add_", [wide])
+            return t.run("dequantize_4bit", [packed, wide], [spec((n, k), self.computes)])[0]
+
+        flat = t.view(x, (_rows(x), k)) if len(x.shape) > 2 else x
+        turned = t.flipped(written_out(), 0, 1, "t")
+        result = spec((flat.shape[0], n), self.computes)
+        name, operands = ("mm", [flat, turned]) if bias is None else ("addmm", [bias, flat, turned])
+        made = t.run(name, operands, [result], call={"mat1": flat.spec} if bias is not None else None)[0]
+        t.note([flat], [made], lambda g: [g[0] and t.run("mm", [g[0], written_out()], [flat.spec])[0]])
+        made = t.view(made, (*x.shape[:-1], n), "_unsafe_view") if len(x.shape) > 2 else made
+        return cast(t, made, form)
+
     def _adapted(self, name: str, x: Value, made: Value) -> Value:
         """The product and what its adapter adds, as PEFT's ``lora.Linear`` runs it: the input in the format of the two
-        factors, their products, the scale, the sum (which has no kernel in the backward)."""
+        factors, their products, the scale, the sum (which has no kernel in the backward). On 4-bit weights the product is
+        cloned first, and autocast casts the input (``lora.Linear4bit``)."""
         rank, t = self.point.lora_rank, self.t
         if not rank or not carries(self.point.lora_targets, name):
             return made
         with t.frame(x, made):
             held = "fp32" if self.autocast else self.held
             down, up = (t.leaf(s, held, trained=True) for s in ((rank, x.shape[-1]), (made.shape[-1], rank)))
-            inner = self._product(self._product(cast(t, x, held), down), up)
+            if self.point.quantized_base:
+                made = copied(t, made)
+            else:
+                x = cast(t, x, held)
+            inner = self._product(self._product(x, down), up)
             return add(t, made, scaled(t, inner))
 
     def turned_linear(self, name: str, x: Value, n: int) -> Value:
         """``Conv1D``: the weight is [K, N] and there is a bias."""
         with self.t.inside(name, x):
+            if self.point.quantized_base:
+                return self._adapted(name, x, self._four_bit_product(x, n, self.weight(n)))
             t, k = self.t, x.shape[-1]
             flat = t.view(x, (_rows(x), k))
             b = cast(t, self.weight(n), self.computes)
@@ -478,6 +516,13 @@ def product(t: Tape, x: Value, w: Value, bias: Value | None = None) -> Value:
         return back if bias is None else [*back, summed_to(t, g[0], bias) if bias.needs_grad else None]
 
     t.note([x, w] if bias is None else [x, w, bias], [made], gradients, "inputs")
+    return made
+
+
+def copied(t: Tape, x: Value) -> Value:
+    """``clone``; the backward hands the gradient on."""
+    made = t.run("clone", [x], [x.spec])[0]
+    t.note([x], [made], lambda g: [g[0]])
     return made
 
 
