@@ -36,9 +36,9 @@ from gpuwise.units import MILLI, MINUTE_S
 
 F64 = NDArray[np.float64]
 TABLE = "models/mlperf_training.csv"
-LOG_SIGMA = {"network": 0.4, "language": 0.22}
-"""Spread of predictions for tuned systems whose layout and precision are assumed: judgement, nothing is
-fitted here."""
+LOG_SIGMA = {"network": 0.54, "language": 0.49}
+"""Spread of predictions for tuned systems whose layout and precision are assumed: covers 80 % of the rows when every benchmark
+weighs as the root of its rows. A benchmark left out of it (0.20 to 0.60 then) is inside in 79 %."""
 NETWORK_BENCHMARKS = {
     "resnet": "resnet50",
     "ssd": "retinanet-resnext50-fpn",
