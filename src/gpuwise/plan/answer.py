@@ -123,6 +123,8 @@ class Fit(_Answer, Generic[E]):
     seq_len: int = 0
     """The longest that fits as it stands (models of the catalogue; 0 when nothing does)."""
     failed: tuple[tuple[str, str], ...] = ()
+    at_bound: E | None = None
+    """With every size that depends on values the most it can be; None where there is none (own code)."""
 
     @property
     def fits(self) -> bool:

@@ -211,3 +211,25 @@ def out_of_scope_is_named():
         torch.sparse.mm(x.to_sparse(), x)
     except NoFakeRuleError as error:
         assert error.operator and error.hint
+
+
+@probe
+def inverse_short_time_fourier_transform():
+    window = torch.hann_window(400, device="cuda")
+    x = torch.randn(2, 16000, device="cuda", requires_grad=True)
+    spectrum = torch.stft(x, 400, 100, window=window, return_complex=True)
+    back = torch.istft(spectrum * 0.5, 400, 100, window=window, length=16000)
+    assert back.shape == x.shape
+    back.sum().backward()
+
+
+@probe
+def grouped_products_in_any_format():
+    offsets = torch.tensor([16, 40, 64], dtype=torch.int32, device="cuda")
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        x = torch.randn(64, 32, device="cuda", dtype=dtype, requires_grad=True)
+        w = torch.randn(3, 32, 24, device="cuda", dtype=dtype, requires_grad=True)
+        out = torch._grouped_mm(x, w, offs=offsets)
+        assert out.shape == (64, 24) and out.dtype is dtype
+        out.float().sum().backward()
+        assert x.grad.shape == x.shape and w.grad.shape == w.shape

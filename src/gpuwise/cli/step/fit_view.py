@@ -75,6 +75,15 @@ def _headline(to: Console, fit: Fit[StepEstimate]) -> None:
         )
     for failure in m.failures:
         indented(to, f"fails: {failure.reason}: {place_words(place_of(m.capture, failure.op))}", style="red")
+    if fit.at_bound is not None:
+        bound = fit.at_bound.memory
+        words = "also fits" if bound.fits else "does not fit"
+        indented(
+            to,
+            f"sizes that depend on values are a balanced choice; at their upper bound it takes "
+            f"{format_bytes(bound.process.expected)} and {words}",
+            "" if bound.fits == m.fits else "yellow",
+        )
     if m.oom is not None:
         step = "building it" if m.oom.step < 0 else f"step {m.oom.step + 1}"
         indented(to, f"runs out in {step}, asking for {format_bytes(m.oom.requested_bytes)}: {place_words(m.oom.place)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +27,8 @@ class OwnCode:
     """Own code: an argument of the function, as key=value; may be given several times."""
     input: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """Own code: shape of a module's input, 32x3x224x224 or 8x1024:int64; once for each input."""
+    guess: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """Own code: share that operations of unknown size pick, like nonzero=0.125 (also unique, nms), or bound for the most."""
     conf: str | None = None
     """Own code: PYTORCH_CUDA_ALLOC_CONF, such as expandable_segments:True."""
     compile: Annotated[bool, Parameter(negative="")] = False
@@ -97,6 +99,8 @@ def subject_of(text: str, own: OwnCode) -> tuple[Any, Mapping[str, Any]]:
     options: dict[str, Any] = {}
     if own.input:
         options["inputs"] = tuple(_shape(t) for t in own.input)
+    if own.guess:
+        options["guess"] = _guess(own.guess)
     if text.startswith(HUGGING_FACE):
         if own.set:
             raise InputError("--set is for functions", hint="change the configuration file itself")
@@ -107,6 +111,24 @@ def subject_of(text: str, own: OwnCode) -> tuple[Any, Mapping[str, Any]]:
     target = find_target(text, own.set)
     require_torch()
     return target, options
+
+
+def _guess(texts: Sequence[str]) -> Mapping[str, float] | str:
+    """Shares by kind, or ``bound``. Raises InputError."""
+    if "bound" in texts:
+        if len(texts) > 1:
+            raise InputError("--guess bound stands alone", hint="every size is then the most it can be")
+        return "bound"
+    shares: dict[str, float] = {}
+    for text in texts:
+        kind, _, share = text.partition("=")
+        try:
+            shares[kind.strip()] = float(share)
+        except ValueError:
+            raise InputError(f"--guess: {text!r} is no share", hint="write it like --guess nonzero=0.125, or bound") from None
+    from gpuwise.workload.capture.api import check_guess
+
+    return check_guess(shares)
 
 
 FORMATS = ("fp32", "fp16", "bf16", "int64", "int32", "bool")

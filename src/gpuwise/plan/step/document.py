@@ -27,6 +27,7 @@ def step_fit(fit: Fit[StepEstimate]) -> dict[str, object]:
         "headroom_bytes": estimate.headroom_bytes,
         "memory": memory_document(estimate.memory),
         "step_time_s": estimate.step_time_s,
+        "at_bound": None if fit.at_bound is None else bound_document(fit.at_bound),
         "batches": None if step.batches is None else search_document(step.batches),
         "remedies": None if fit.remedies is None else [remedy_document(r) for r in fit.remedies],
         "combinations": [remedy_document(r) for r in fit.combinations],
@@ -34,6 +35,11 @@ def step_fit(fit: Fit[StepEstimate]) -> dict[str, object]:
         "bigger": [card_document(c) for c in fit.bigger],
         "captures": step.captures,
     }
+
+
+def bound_document(estimate: StepEstimate) -> dict[str, object]:
+    """The same step with every size that depends on values the most it can be."""
+    return {"fits": estimate.fits, "memory_bytes": estimate.memory_bytes, "step_time_s": estimate.step_time_s}
 
 
 def step_plan(plan: Plan[StepEstimate]) -> dict[str, object]:

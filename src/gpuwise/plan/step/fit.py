@@ -91,13 +91,16 @@ def fit_step(
         return measure(capture, card, allocator_conf=allocator_conf, compiled=compiled)
 
     day = today or datetime.date.today()
-    found = None
+    found, at_bound = None, None
     if isinstance(subject, Capture):
         _check_ready(batch, precision, optimizer)
         step, estimate = CapturedStep(subject.name, subject, subject.batch, seq, precision), judge(subject)
     else:
         source = source_of(subject, precision=precision, optimizer=optimizer, options=options)
         step, estimate = captured_at(source, card, batch, seq, precision, judge, tell or silent)
+        at_bound = estimate_at_bound(source, card, step, judge, tell or silent)
+        if at_bound is not None:
+            step = replace(step, captures=step.captures + 1)
         if remedies or (remedies is None and not estimate.fits):
             found = find_remedies(
                 source,
@@ -118,8 +121,19 @@ def fit_step(
 
     bigger = () if estimate.fits else tuple(larger_hardware(cluster, day, on_other, is_known=is_known))
     if found is None:
-        return Fit(step, cluster, estimate, None, bigger=bigger)
-    return Fit(step, cluster, estimate, found.singles, found.combinations, bigger, failed=found.failed)
+        return Fit(step, cluster, estimate, None, bigger=bigger, at_bound=at_bound)
+    return Fit(step, cluster, estimate, found.singles, found.combinations, bigger, failed=found.failed, at_bound=at_bound)
+
+
+def estimate_at_bound(
+    source: Source, card: Accelerator, step: CapturedStep, judge: Callable[[Capture], StepEstimate], tell: Tell
+) -> StepEstimate | None:
+    """The step with every size that depends on values the most it can be; None where none does, or where shares were given."""
+    if "guess" in source.options or not any(f.kind == "data-dependent" for f in step.capture.findings):
+        return None
+    tell(f"{source.name} at its upper bound")
+    largest = replace(source, options={**source.options, "guess": "bound"})
+    return judge(largest.captured(card, step.batch, step.seq_len)[0])
 
 
 def is_known(accelerator: Accelerator) -> bool:

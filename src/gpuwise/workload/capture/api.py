@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.errors import GpuwiseError, InputError, UnknownNameError
 from gpuwise.workload.capture.errors import require_torch, without_our_frames, without_rule
 from gpuwise.workload.capture.record.capture import Capture
 
@@ -33,6 +33,7 @@ def capture(
     keywords: Mapping[str, Any] | None = None,
     interventions: Iterable[Any] = (),
     memo: bool = True,
+    guess: Mapping[str, float] | str | None = None,
 ) -> Capture:
     """Run a training (or inference) step without a GPU, without weights and without data, and record it.
 
@@ -46,6 +47,10 @@ def capture(
     the default inputs of a configuration. ``n_steps`` steps are run; the last is the steady one. ``interventions`` are
     functions of the pretended accelerator that give a context manager, entered before the step is built.
 
+    ``guess`` says how many elements operations whose size depends on values pick: a share by kind (``{"nonzero": 0.125}``;
+    ``unique``, ``nms``), or ``"bound"`` for the most there can be; left out, a balanced choice from what the program says (the
+    tokens of one of 8 experts are one in 8, half of a mask nothing is known of).
+
     Raises what the step raises, and :class:`gpuwise.errors.InputError` for what cannot be run.
     """
     _check(n_steps=n_steps, batch=batch, seq=seq, device=device, capability=capability, world_size=world_size, rank=rank)
@@ -53,8 +58,9 @@ def capture(
     from gpuwise.workload.capture.build import Wanted
     from gpuwise.workload.capture.running import Machine, run_capture
 
+    guesses = check_guess(guess)
     wanted = Wanted(inputs, optimizer, loss, train, device, batch, seq)
-    machine = Machine(capability, device_name, total_memory_bytes, max(1, min(8, world_size)))
+    machine = Machine(capability, device_name, total_memory_bytes, max(1, min(8, world_size)), guesses, guess == "bound")
     try:
         return run_capture(
             step_or_module,
@@ -75,6 +81,25 @@ def capture(
         if refused is not None:
             raise refused.with_traceback(error.__traceback__) from error
         raise without_our_frames(error) from error.__cause__
+
+
+GUESSES = ("nonzero", "unique", "nms")
+"""Kinds of operations whose share of picked elements can be given; masks and ``where`` are ``nonzero``."""
+
+
+def check_guess(guess: Mapping[str, float] | str | None) -> dict[str, float]:
+    """The shares given. Raises InputError for what is no share of a known kind."""
+    hint = "give a share from 0 to 1 of nonzero, unique or nms, such as nonzero=0.125, or bound"
+    if isinstance(guess, str):
+        if guess == "bound":
+            return {}
+        raise InputError(f"a guess of {guess!r} is no share", hint=hint)
+    for kind, share in (guess or {}).items():
+        if kind not in GUESSES:
+            raise UnknownNameError("guess", kind, GUESSES, hint=hint)
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
+            raise InputError(f"{kind}={share} is no share", hint=hint)
+    return dict(guess or {})
 
 
 def _check(*, n_steps: int, batch: int | None, seq: int | None, device: str, capability: Any, world_size: int, rank: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuwise.errors import InputError
@@ -27,6 +27,9 @@ class Machine:
     name: str = "NVIDIA A100-SXM4-80GB"
     total_memory_bytes: int = 80 << 30
     device_count: int = 1
+    guesses: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Shares that operations of value-dependent size pick, by kind."""
+    at_bound: bool = False
 
 
 def run_capture(
@@ -72,6 +75,8 @@ def _run(
         name=machine.name,
         observer=recorder,
         memo=memo,
+        guesses=machine.guesses,
+        at_bound=machine.at_bound,
     )
     with ExitStack() as stack:
         stack.enter_context(frozen_heap())

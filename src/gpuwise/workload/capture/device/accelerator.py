@@ -61,7 +61,7 @@ class FakeAccelerator(DeviceState):
         self._exits.append(composites.install(self))
         self._exits.append(flexible.install(self))
         self._exits.append(autocast.install(self, self._patches))
-        mode = CaptureMode(self, data_dependent.HANDLERS)
+        mode = CaptureMode(self, {**data_dependent.HANDLERS, **data_dependent.BY_NAME})
         mode.__enter__()
         self._exits.append(lambda: mode.__exit__(None, None, None))
 

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Operations whose result depends on values: scalars read back are guessed, sizes are taken at their upper bound."""
+"""Operations whose result depends on values: scalars read back are guessed, sizes are a balanced choice or the upper bound."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from gpuwise.workload.capture.device.ledger import CUDA0, META
-from gpuwise.workload.capture.device.values import guess
+from gpuwise.workload.capture.device.values import KNOWN_WHOLE_LIMIT, guess
+from gpuwise.workload.capture.ops.laws import UNKNOWN_SHARE, balanced
 from gpuwise.workload.capture.record.capture import OpFlag
 
 if TYPE_CHECKING:
@@ -45,16 +46,15 @@ def scalar(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     if not tensor.is_meta:
         return info.func(tensor)
     acc = mode.acc
-    value = acc.values.scalar(tensor)
-    known = value is not None
+    value = acc.values.scalar(tensor) if acc.assumed is None else acc.assumed
+    known = value is not None and not acc.values.is_guessed(tensor)
     if value is None:
-        value = guess(tensor.dtype)
+        value = _expected(acc.values.law(tensor).mean, tensor.dtype)
     if acc.is_device(tensor):
         acc.sync("a value is read from the device (.item(), bool(), float() or print())")
         if not known:
-            acc.finding(
-                "guess", f"the value read from the device is taken to be {value!r}", "the step is captured as if it were so"
-            )
+            chosen = "a balanced choice" if acc.values.is_guessed(tensor) else f"taken to be {value!r}"
+            acc.finding("guess", f"the value read from the device is {chosen}", "the step is captured as if it were so")
         acc.observer.operation(info.func, args, kwargs, value, _SYNC | acc.region_flags())
     return value
 
@@ -65,7 +65,7 @@ def equal(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
         return info.func(*args, **kwargs)
     mode.acc.sync(f"torch.{info.short} reads its answer from the device")
     mode.acc.observer.operation(info.func, args, kwargs, True, _SYNC | mode.acc.region_flags())
-    return args[0].shape == args[1].shape
+    return args[0].shape == args[1].shape if mode.acc.assumed is None else mode.acc.assumed
 
 
 @handles(*_overloads("_assert_async", "default", "msg"), *_overloads("_assert_tensor_metadata", "default"))
@@ -73,8 +73,44 @@ def assertion(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     return None if args[0].is_meta else info.func(*args, **kwargs)
 
 
-def _bounded(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any, result: Any, label: Any) -> Any:
-    """Note births, tell the observer, and say that a size was taken at its upper bound."""
+def _expected(mean: float | None, dtype: torch.dtype) -> Any:
+    """A scalar of ``dtype`` that is expected to be ``mean``."""
+    if mean is None or dtype is torch.bool or dtype.is_complex:
+        return guess(dtype)
+    return mean if dtype.is_floating_point else round(mean)
+
+
+def count(mode: CaptureMode, x: Tensor) -> int:
+    """How many elements of ``x`` are taken not to be zero: as many as there are where its values are known, the share that was
+    given, all of them where bounds were asked for, else the balanced choice."""
+    values, n = mode.acc.values, x.numel()
+    known = values.of(x) if x.is_meta else x
+    if known is not None and not (x.is_meta and values.is_guessed(x)):
+        return int(known.count_nonzero())
+    if mode.acc.at_bound:
+        return n
+    if known is not None:
+        return int(known.count_nonzero())
+    share = values.law(x).share if values.share is None else values.share
+    return round(n * (UNKNOWN_SHARE if share is None else share))
+
+
+def _said(mode: CaptureMode, what: str, taken: int, most: int) -> None:
+    """Tell how a size was chosen."""
+    acc = mode.acc
+    if acc.at_bound:
+        how = "its upper bound is used"
+    else:
+        how = f"{taken / most:.3g} of the most it can be is taken" if taken < most else "the most it can be is taken"
+    acc.finding(
+        "data-dependent",
+        f"{what} depends on values; {how}",
+        "--guess nonzero=0.125 sets the share; masks of fixed size avoid both the wait and the doubt",
+    )
+
+
+def _sized(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any, result: Any, label: Any, taken: int, most: int) -> Any:
+    """Note births, tell the observer, and say how the size was chosen."""
     acc = mode.acc
     for item in result if isinstance(result, (tuple, list)) else (result,):
         if isinstance(item, Tensor) and item.is_meta:
@@ -82,11 +118,7 @@ def _bounded(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any, result: An
     if label.type == "cuda":
         name = info.func._schema.name.partition("::")[2]
         acc.sync(f"{name} gives a size that depends on values: the host waits for it")
-        acc.finding(
-            "data-dependent",
-            f"the size of {name}'s result depends on values; its upper bound is used",
-            "memory and time are upper bounds here; masks of fixed size avoid both the wait and the doubt",
-        )
+        _said(mode, f"the size of {name}'s result", taken, most)
         acc.observer.operation(info.func, args, kwargs, result, _SYNC | acc.region_flags())
     return result
 
@@ -100,10 +132,16 @@ def nonzero(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     x = args[0]
     if not x.is_meta:
         return info.func(x)
-    known = mode.acc.values.of(x)
-    rows = int(known.count_nonzero()) if known is not None else x.numel()
+    values = mode.acc.values
+    known = values.of(x)
+    rows = count(mode, x)
     out = torch.empty_strided((rows, x.dim()), (1, max(rows, 1)), dtype=torch.int64, device=META)
-    return _bounded(mode, info, args, kwargs, out, mode.ledger.label(x))
+    made = _sized(mode, info, args, kwargs, out, mode.ledger.label(x), rows, x.numel())
+    if known is not None and rows * x.dim() <= KNOWN_WHOLE_LIMIT:
+        places = known.nonzero()
+        if len(places) == rows:
+            values.note(made, torch.empty_strided(out.shape, out.stride(), dtype=torch.int64).copy_(places), guessed=True)
+    return made
 
 
 @handles(*_overloads("masked_select", "default"))
@@ -111,8 +149,10 @@ def masked_select(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> An
     x, mask = args
     if not (x.is_meta or mask.is_meta):
         return info.func(x, mask)
-    n = math.prod(torch.broadcast_shapes(x.shape, mask.shape))
-    return _bounded(mode, info, args, kwargs, _empty((n,), x.dtype), mode.ledger.label(x if x.is_meta else mask))
+    most = math.prod(torch.broadcast_shapes(x.shape, mask.shape))
+    n = round(most * count(mode, mask) / max(1, mask.numel()))
+    label = mode.ledger.label(x if x.is_meta else mask)
+    return _sized(mode, info, args, kwargs, _empty((n,), x.dtype), label, n, most)
 
 
 @handles(
@@ -131,13 +171,41 @@ def unique(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     bound.update(zip([a.name for a in info.func._schema.arguments], args, strict=False))
     bound.update(kwargs)
     dim = bound.get("dim")
-    n = x.numel() if dim is None else x.shape[dim]
-    values = _empty((n,), x.dtype) if dim is None else torch.empty_like(x, device=META)
-    inverse_shape = tuple(x.shape) if dim is None else (n,)
+    most = x.numel() if dim is None else x.shape[dim]
+    n = _distinct(mode, x, most, dim is None and "consecutive" not in name)
+    shape = list(x.shape) if dim is not None else [n]
+    if dim is not None:
+        shape[dim] = n
+    values = _empty(tuple(shape), x.dtype)
+    inverse_shape = tuple(x.shape) if dim is None else (most,)
     inverse = _empty(inverse_shape if bound.get("return_inverse") else (0,), torch.int64)
     counts = _empty((n,) if bound.get("return_counts") else (0,), torch.int64)
     result = (values, inverse) if name.endswith("::_unique") else (values, inverse, counts)
-    return _bounded(mode, info, args, kwargs, result, mode.ledger.label(x))
+    return _sized(mode, info, args, kwargs, result, mode.ledger.label(x), n, most)
+
+
+def _distinct(mode: CaptureMode, x: Tensor, most: int, whole: bool) -> int:
+    given = mode.acc.guesses.get("unique")
+    if given is not None:
+        return max(1, round(given * most))
+    limit = mode.acc.values.law(x).n_values if whole else 0
+    if x.dtype is torch.bool and whole:
+        limit = 2
+    return min(most, limit) if limit else most
+
+
+def nms(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
+    """Boxes that suppression keeps: detectors take the best few hundred of them next, so all are kept unless told otherwise."""
+    boxes = args[0]
+    if not boxes.is_meta:
+        return mode.run(info, args, kwargs)
+    given, most = mode.acc.guesses.get("nms"), boxes.shape[0]
+    n = most if given is None else round(given * most)
+    return _sized(mode, info, args, kwargs, _empty((n,), torch.int64), mode.ledger.label(boxes), n, most)
+
+
+BY_NAME: dict[str, Any] = {"torchvision::nms": nms}
+"""Operators of libraries that may be loaded later."""
 
 
 @handles(*_overloads("repeat_interleave", "Tensor"))
@@ -148,8 +216,10 @@ def repeat_interleave(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -
     size = kwargs.get("output_size")
     if size is None:
         known = mode.acc.values.of(repeats)
-        size = int(known.sum()) if known is not None else repeats.numel()
-        return _bounded(mode, info, args, kwargs, _empty((size,), repeats.dtype), mode.ledger.label(repeats))
+        mean = mode.acc.values.law(repeats).mean
+        size = int(known.sum()) if known is not None else round(repeats.numel() * (1.0 if mean is None else mean))
+        label = mode.ledger.label(repeats)
+        return _sized(mode, info, args, kwargs, _empty((size,), repeats.dtype), label, size, size)
     return mode.run(info, args, kwargs)
 
 
@@ -161,7 +231,11 @@ def bincount(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     weights = args[1] if len(args) > 1 else kwargs.get("weights")
     least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
     dtype = torch.int64 if weights is None else (torch.float32 if weights.dtype is torch.float32 else torch.float64)
-    return _bounded(mode, info, args, kwargs, _empty((max(least, 1),), dtype), mode.ledger.label(x))
+    size = max(least, mode.acc.values.law(x).n_values, 1)
+    out = _sized(mode, info, args, kwargs, _empty((size,), dtype), mode.ledger.label(x), size, size)
+    if weights is None and size <= KNOWN_WHOLE_LIMIT:
+        mode.acc.values.note(out, balanced(x.numel() / size, size), guessed=True)
+    return out
 
 
 @handles(*_overloads("index", "Tensor"), *_overloads("_unsafe_index", "Tensor"))
@@ -174,20 +248,15 @@ def index(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     bounded, masks = _bound_masks(mode, indices)
     if not masks:
         return mode.run(info, args, kwargs)
-    acc = mode.acc
-    acc.sync("indexing with a boolean mask: the host waits for the count")
-    acc.finding(
-        "data-dependent",
-        "the size of a tensor indexed by a boolean mask depends on values; its upper bound is used",
-        "torch.where or a multiplication by the mask keeps the size fixed and needs no wait",
-    )
+    mode.acc.sync("indexing with a boolean mask: the host waits for the count")
+    _said(mode, "the size of a tensor indexed by a boolean mask", *masks)
     return mode.run(info, (x, bounded), kwargs, _SYNC)
 
 
-def _bound_masks(mode: CaptureMode, indices: Any) -> tuple[list[Any], int]:
-    """Boolean masks as the index tensors ``nonzero`` would give, at their upper bound."""
+def _bound_masks(mode: CaptureMode, indices: Any) -> tuple[list[Any], tuple[int, int] | None]:
+    """Boolean masks as the index tensors ``nonzero`` would give; how many of how many elements the last one takes."""
     out: list[Any] = []
-    masks = 0
+    masks: tuple[int, int] | None = None
     for item in indices:
         if item is None or item.dtype not in (torch.bool, torch.uint8):
             out.append(item)
@@ -195,9 +264,8 @@ def _bound_masks(mode: CaptureMode, indices: Any) -> tuple[list[Any], int]:
         if not item.is_meta:
             out.extend(item.nonzero(as_tuple=True))
             continue
-        masks += 1
-        known = mode.acc.values.of(item)
-        n = int(known.count_nonzero()) if known is not None else item.numel()
+        n = count(mode, item)
+        masks = n, item.numel()
         for _ in range(item.dim()):
             position = _empty((n,), torch.int64)
             mode.ledger.see(position, CUDA0)
@@ -223,6 +291,7 @@ def index_put(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
         mode.ledger.see(result)
     else:
         result = x
+    acc.values.follow(info, args, kwargs, result, [x])
     acc.observer.operation(info.func, args, kwargs, result, _SYNC | acc.region_flags())
     return result
 
@@ -241,7 +310,8 @@ def to_copy(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     if x.numel() <= mode.host_limit:
         known = acc.values.of(x)
         dtype = kwargs.get("dtype") or x.dtype
-        result = torch.full(x.shape, guess(dtype), dtype=dtype) if known is None else known.to(dtype)
+        law = acc.values.law(x)
+        result = torch.full(x.shape, _expected(law.mean, dtype), dtype=dtype) if known is None else known.to(dtype)
         if on_device:
             acc.observer.operation(info.func, args, kwargs, result, _SYNC | acc.region_flags())
     else:

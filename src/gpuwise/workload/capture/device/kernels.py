@@ -241,7 +241,28 @@ def masked_softmax(self: Tensor, mask: Tensor, dim: Any = None, mask_type: Any =
     return _like(self)
 
 
+def grouped_mm(self: Tensor, mat2: Tensor, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Tensor:
+    """Groups of a product, in any floating format: bf16 in one kernel, others group by group.
+
+    [T, K] x [E, K, N] gives [T, N]; [M, T] x [T, N] gives [E, M, N] and [E, M, K] x [K, T] gives [M, T], with T shared out over
+    E; rows are padded to 16 bytes (``create_grouped_gemm_output_tensor`` of ATen/native/GroupedMMUtils.h).
+    """
+    if self.dtype != mat2.dtype or not self.is_floating_point():
+        raise RuntimeError(f"Expected mat_a and mat_b to have the same floating dtype, got {self.dtype} and {mat2.dtype}")
+    if self.shape[-1] != mat2.shape[-2]:
+        raise RuntimeError(f"contraction dimension of mat_a and mat_b must match, got {self.shape} and {mat2.shape}")
+    if self.dim() == 2:
+        size = (len(offs), self.shape[0], mat2.shape[1]) if mat2.dim() == 2 else (self.shape[0], mat2.shape[-1])
+    else:
+        size = (self.shape[1], mat2.shape[1]) if mat2.dim() == 2 else (self.shape[0], self.shape[1], mat2.shape[-1])
+    dtype = out_dtype or self.dtype
+    row = -(-size[-1] // (16 // dtype.itemsize)) * (16 // dtype.itemsize)
+    stride = (row, 1) if len(size) == 2 else (size[1] * row, row, 1)
+    return torch._C._VariableFunctions.empty_strided(size, stride, dtype=dtype, device=self.device)
+
+
 KERNELS: dict[str, Any] = {
+    "_grouped_mm": grouped_mm,
     "_cudnn_rnn": cudnn_rnn,
     "_cudnn_rnn_backward": cudnn_rnn_backward,
     "_cudnn_rnn_flatten_weight": cudnn_rnn_flatten_weight,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ class DeviceState:
         multi_processor_count: int = 132,
         observer: Observer | None = None,
         memo: bool = True,
+        guesses: Mapping[str, float] | None = None,
+        at_bound: bool = False,
     ) -> None:
         if device_count < 1 or total_memory_bytes < 1:
             raise InputError("a pretended accelerator has at least one device and one byte")
@@ -37,8 +40,15 @@ class DeviceState:
         self.total_memory_bytes, self.multi_processor_count = total_memory_bytes, multi_processor_count
         self.observer: Observer = observer or NullObserver()
         self.memo = memo
+        self.guesses = dict(guesses or {})
+        """Share of elements that operations pick, by kind (``nonzero``, ``unique``, ``nms``)."""
+        self.at_bound = at_bound
+        """Sizes that depend on values are taken at their upper bound."""
         self.ledger = Ledger(self.observer)
         self.values = self.ledger.values
+        self.assumed: Any = None
+        """Value of every scalar read back, while a function of torch checks its own intermediate results."""
+        self.values.share = 1.0 if at_bound else (guesses or {}).get("nonzero")
         self.current_stream = 0
         """Id of the stream operations are issued to; 0 is the default stream."""
         self.current_device = 0

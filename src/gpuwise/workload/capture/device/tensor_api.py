@@ -151,7 +151,10 @@ def _install_reads(acc: DeviceState, patches: Patches, device: Any) -> None:
         known = acc.values.of(self)
         if known is not None:
             return known.tolist()
-        value: Any = guess(self.dtype)
+        mean = acc.values.law(self).mean
+        value: Any = guess(self.dtype) if mean is None or self.dtype is torch.bool else mean
+        if not self.dtype.is_floating_point and not isinstance(value, bool):
+            value = round(value)
         for n in reversed(self.shape):
             value = [value] * n
         return value

@@ -14,8 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpuwise.workload.capture.ops.laws import INDICES, RULES, UNKNOWN_SHARE, Call, Law, balanced, laws_of
+
 KNOWN_LIMIT = 64
 """Elements up to which values are kept."""
+KNOWN_WHOLE_LIMIT = 4096
+"""The same for whole numbers and truth values: sizes, lengths, offsets, masks."""
+_WHOLE = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 _FACTORIES = frozenset({"full", "zeros", "ones", "scalar_tensor", "arange", "eye", "linspace"})
 _RANDOM = torch.Tag.nondeterministic_seeded
 _NEVER = frozenset({"isnan", "isinf", "isposinf", "isneginf"})
@@ -64,22 +69,36 @@ class Values:
     def __init__(self) -> None:
         self._known: dict[int, tuple[int, Tensor]] = {}
         self._truth: dict[int, bool] = {}
+        self._laws: dict[int, tuple[int, Law]] = {}
+        self._guessed: set[int] = set()
+        self.share: float | None = None
+        """Share of true elements of every mask whose values are not known, where one was given."""
 
     def forget(self, key: int) -> None:
         """The storage is gone."""
         self._known.pop(key, None)
         self._truth.pop(key, None)
+        self._laws.pop(key, None)
+        self._guessed.discard(key)
 
     def clear(self) -> None:
         self._known.clear()
         self._truth.clear()
+        self._laws.clear()
+        self._guessed.clear()
 
-    def note(self, device_tensor: Tensor, host: Tensor, writes: int = 0) -> None:
-        """``device_tensor`` holds the values of the real tensor ``host``, after ``writes`` more counted writes."""
-        if host.numel() > KNOWN_LIMIT or host.layout is not torch.strided or device_tensor.storage_offset():
+    def note(self, device_tensor: Tensor, host: Tensor, writes: int = 0, *, guessed: bool = False) -> None:
+        """``device_tensor`` holds the values of the real tensor ``host``, after ``writes`` more counted writes; ``guessed``: so
+        it is taken."""
+        if host.numel() > _limit(host) or host.layout is not torch.strided or device_tensor.storage_offset():
             return
         copy = host.detach().to(device_tensor.dtype, copy=True)
-        self._known[device_tensor.untyped_storage()._cdata] = (_version(device_tensor) + writes, copy)
+        key = device_tensor.untyped_storage()._cdata
+        self._known[key] = (_version(device_tensor) + writes, copy)
+        if guessed:
+            self._guessed.add(key)
+        else:
+            self._guessed.discard(key)
 
     def of(self, tensor: Tensor) -> Tensor | None:
         """The values of ``tensor`` if they are known."""
@@ -98,6 +117,42 @@ class Values:
                 return None
         return None
 
+    def is_guessed(self, tensor: Tensor) -> bool:
+        """Whether the values :meth:`of` gives are a balanced choice."""
+        return _key(tensor) in self._guessed
+
+    def law(self, value: Any) -> Law:
+        """What is expected of each element."""
+        if not isinstance(value, Tensor):
+            return Law(float(value)) if isinstance(value, (int, float)) else Law()
+        if not value.is_meta or value.layout is not torch.strided:
+            known = value if not value.is_meta and value.layout is torch.strided else None
+        else:
+            version, law = self._laws.get(_key(value), (0, None))
+            known = self.of(value)
+            if value.dtype is torch.bool and known is None and self.share is not None:
+                return Law(self.share)
+            if law is not None and version == _version(value):
+                return law
+            if value.dtype is torch.bool and known is None:
+                truth = self._truth.get(_key(value))
+                return Law(UNKNOWN_SHARE if truth is None else float(truth))
+        if known is None or not known.numel() or known.is_complex() or known.numel() > KNOWN_WHOLE_LIMIT:
+            return Law()
+        return Law(float(known.double().mean()))
+
+    def _follow_law(self, info: Any, args: Any, kwargs: Any, result: Any) -> None:
+        writes = 0
+        if info.mutable:
+            if result is not args[0] or info.fresh:
+                return
+            writes = 0 if result.is_inference() else 1
+        for tensor, law in laws_of(info.short, Call(args, kwargs, result, self.law)):
+            self._laws[_key(tensor)] = (_version(tensor) + writes, law)
+            countable = law.mean is not None and not law.n_values and tensor.dtype in _WHOLE and not tensor.storage_offset()
+            if countable and tensor.is_contiguous() and 0 < tensor.numel() <= KNOWN_WHOLE_LIMIT and law.mean is not None:
+                self.note(tensor, balanced(law.mean, tensor.numel()).view(tensor.shape), writes, guessed=True)
+
     def scalar(self, tensor: Tensor) -> Any:
         """The one value of ``tensor``: known, or guessed from how a truth value came about; None if neither."""
         host = self.of(tensor)
@@ -108,9 +163,11 @@ class Values:
     def follow(self, info: Any, args: Any, kwargs: Any, result: Any, tensors: list[Tensor]) -> None:
         """Keep what is known of ``result``, given what is known of the arguments. ``tensors`` are the device's."""
         name = info.short
-        if info.mutable and self._known:
+        if info.mutable and (self._known or self._laws):
             self._follow_write(info, args, kwargs, tensors)
-        if result.__class__ is not Tensor or result.numel() > KNOWN_LIMIT:
+        if name in RULES or name in INDICES:
+            self._follow_law(info, args, kwargs, result)
+        if result.__class__ is not Tensor or result.numel() > _limit(result):
             if name in _TRUTH and result.__class__ is Tensor and result.dtype is torch.bool:
                 self._follow_truth(name, args, result)
             return
@@ -124,7 +181,8 @@ class Values:
                 real = dict(zip(map(id, tensors), known, strict=True))
                 host = {k: v for k, v in kwargs.items() if k != "device"}
                 try:
-                    self.note(result, info.func(*_swap(args, real), **_swap(host, real)))
+                    guessed = any(_key(t) in self._guessed for t in tensors)
+                    self.note(result, info.func(*_swap(args, real), **_swap(host, real)), guessed=guessed)
                 except (RuntimeError, TypeError, AttributeError, NotImplementedError):
                     return  # a kernel the host lacks: the values stay unknown
                 return
@@ -148,7 +206,8 @@ class Values:
             return
         for t in targets:
             if isinstance(t, Tensor) and t.is_meta:
-                self.note(t, real[id(t)], 0 if t.is_inference() else 1)
+                guessed = any(_key(t) in self._guessed for t in tensors)
+                self.note(t, real[id(t)], 0 if t.is_inference() else 1, guessed=guessed)
 
     def _follow_truth(self, name: str, args: Any, result: Tensor) -> None:
         truth = self._truth_of(name, args)
@@ -177,6 +236,12 @@ class Values:
                 return None
             return any(both) if "or" in name else all(both)
         return first
+
+
+def _limit(tensor: Tensor) -> int:
+    """Elements up to which values like these are kept."""
+    whole = not tensor.dtype.is_floating_point and not tensor.dtype.is_complex
+    return KNOWN_WHOLE_LIMIT if whole else KNOWN_LIMIT
 
 
 def _key(tensor: Tensor) -> int:

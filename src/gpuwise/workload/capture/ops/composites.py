@@ -58,6 +58,19 @@ def overload(name: str) -> Any:
     return getattr(found, which or "default", None) if found is not None else None
 
 
+def _istft(acc: DeviceState, op: Any) -> Any:
+    """It asks whether the window leaves a gap, by a truth value read back."""
+
+    def istft(*args: Any, **kwargs: Any) -> Tensor:
+        before, acc.assumed = acc.assumed, False
+        try:
+            return original(op, *args, **kwargs)
+        finally:
+            acc.assumed = before
+
+    return istft
+
+
 def _dropout(acc: DeviceState, op: Any) -> Any:
     """``is_fused_kernel_acceptable`` of ATen/native/Dropout.cpp."""
 
@@ -178,6 +191,7 @@ def _attention(acc: DeviceState, op: Any) -> Any:
 
 
 REPLACED: dict[str, Any] = {
+    "istft": _istft,
     "dropout": _dropout,
     "softmax.int": _softmax,
     "log_softmax.int": _softmax,

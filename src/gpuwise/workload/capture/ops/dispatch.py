@@ -64,7 +64,7 @@ class CaptureMode(PlainMode):
 
     def info(self, func: Any) -> OpInfo:
         info = OpInfo(func)
-        info.handler = self.handlers.get(func)
+        info.handler = self.handlers.get(func) or self.handlers.get(func._schema.name)
         self.infos[func] = info
         return info
 
