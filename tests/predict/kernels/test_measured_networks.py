@@ -135,11 +135,11 @@ def test_cards_nobody_stands_for_are_not_taken_for_overclocked_ones() -> None:
 def test_the_factor_is_a_fact_of_the_card() -> None:
     """The 4090 clocks above its published boost; the L40S has the same architecture and does not."""
     factors = load_json("card_factors")["factor"]["sm_89"]
-    work = product(2048, 2048, 2048)
+    work = product(512, 512, 512)
     card, board = find_accelerator("RTX 4090"), find_accelerator("L40S")
-    plain = gemm_time(card, "fp16", 2048, 2048, 2048, cold=True, sustained=True).time_s[0]
+    plain = gemm_time(card, "fp16", 512, 512, 512, cold=True, sustained=True).time_s[0]
     assert time_of(work, card) == pytest.approx(plain * factors["matmul"], rel=1e-12)
-    assert time_of(work, board) == gemm_time(board, "fp16", 2048, 2048, 2048, cold=True, sustained=True).time_s[0]
+    assert time_of(work, board) == gemm_time(board, "fp16", 512, 512, 512, cold=True, sustained=True).time_s[0]
 
 
 def test_no_factor_takes_a_product_beyond_the_peak() -> None:
@@ -148,8 +148,8 @@ def test_no_factor_takes_a_product_beyond_the_peak() -> None:
 
 
 def test_products_on_the_vector_lanes_have_no_factor() -> None:
-    single = replace(product(2048, 2048, 2048), inputs=(dense(2048, 2048, dtype="fp32"),) * 2)
-    plain = linear_time(CARD, 2048, 2048, 2048, layout="nn").time_s[0]
+    single = replace(product(512, 512, 512), inputs=(dense(512, 512, dtype="fp32"),) * 2)
+    plain = linear_time(CARD, 512, 512, 512, layout="nn").time_s[0]
     assert time_of(single) == plain
 
 

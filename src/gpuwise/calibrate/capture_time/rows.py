@@ -89,8 +89,13 @@ class Key:
     channels_last: bool
     image_size: int
     batch: int
-    before_torch_2: bool = False
-    """timm ran without fused attention then."""
+    torch: str = "2.5"
+    """Generation of torch: ``1`` (timm ran without fused attention), ``2.0`` (attention without a fused kernel in 16 bits),
+    ``2.5`` (such attention in fp32)."""
+
+    @property
+    def before_torch_2(self) -> bool:
+        return self.torch == "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +200,8 @@ def read_rows(folder: Path, networks: Iterable[str]) -> Rows | None:
 
 def _keys(stems: NDArray[Any], c: dict[str, NDArray[Any]], at: NDArray[np.intp]) -> list[Key]:
     """The capture of each row: at the batch that most rows of its network, mode, layout and image size have."""
-    groups: dict[tuple[str, bool, bool, int, bool], Counter[int]] = defaultdict(Counter)
-    old = [str(c["pt"][i]).startswith("1.") for i in at]
+    groups: dict[tuple[str, bool, bool, int, str], Counter[int]] = defaultdict(Counter)
+    old = [_generation(str(c["pt"][i])) for i in at]
     names = [
         (str(stems[i]), bool(c["mode"][i] == "train"), bool(c["layout"][i] == "nhwc"), int(c["img_size"][i]), o)
         for i, o in zip(at, old, strict=True)
@@ -204,6 +209,14 @@ def _keys(stems: NDArray[Any], c: dict[str, NDArray[Any]], at: NDArray[np.intp])
     for name, i in zip(names, at, strict=True):
         groups[name][int(c["batch_size"][i])] += 1
     return [Key(*name[:4], groups[name].most_common(1)[0][0], name[4]) for name in names]
+
+
+def _generation(release: str) -> str:
+    """:attr:`Key.torch` of a release of torch; ``2.5`` where none is stated."""
+    numbers = [int(n) for n in release.split(".")[:2] if n.isdigit()]
+    if len(numbers) < 2 or numbers >= [2, 5]:
+        return "2.5"
+    return "1" if numbers[0] < 2 else "2.0"
 
 
 def _accelerators(names: set[str]) -> dict[str, Accelerator]:
@@ -231,6 +244,10 @@ def capture_of(key: Key) -> Capture:
     factory = build(
         key.network, "timm", training=key.training, image_size=key.image_size, precision="amp", channels_last=key.channels_last
     )
-    with zoo_loops.attention_before_torch_2(key.before_torch_2):
+    with (
+        zoo_loops.attention_before_torch_2(key.before_torch_2),
+        zoo_loops.attention_in_half(key.torch == "2.0"),
+        zoo_loops.fast_norms(),
+    ):
         made = capture(lambda: factory(key.batch), n_steps=2 if key.training else 1, capability=(8, 6), batch=key.batch)
     return replace(made, settings=replace(made.settings, torch_version="1.13.1")) if key.before_torch_2 else made

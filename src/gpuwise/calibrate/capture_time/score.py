@@ -66,15 +66,16 @@ def _score_timm(folder: Path, all_check: bool) -> Scores | None:
 
 
 def _kept(rows: Rows, everything: bool) -> set[Key]:
-    """Of each network and mode of a sample, the size of images and the libraries most rows have; channels-last twins,
-    whose rows are as many and whose captures cost as much, are left out."""
+    """Of each network and mode of a sample under either generation of torch 2, the size of images most rows have; channels-last
+    twins, whose rows are as many and whose captures cost as much, are left out, and torch 1 where there is another."""
     if everything:
         return set(rows.key)
-    counts: dict[tuple[str, bool], Counter[Key]] = defaultdict(Counter)
+    counts: dict[tuple[str, bool, str], Counter[Key]] = defaultdict(Counter)
     for key in rows.key:
         if not key.channels_last:
-            counts[key.network, key.training][key] += 1
-    return {c.most_common(1)[0][0] for c in counts.values()}
+            counts[key.network, key.training, key.torch][key] += 1
+    newer = {(network, training) for network, training, torch in counts if torch != "1"}
+    return {c.most_common(1)[0][0] for (n, t, torch), c in counts.items() if torch != "1" or (n, t) not in newer}
 
 
 def _scores(rows: Rows, captures: dict[Key, Capture], reasons: dict[Key, str], all_check: bool) -> Scores:

@@ -63,6 +63,30 @@ def attention_before_torch_2(wanted: bool = True) -> Iterator[None]:
         switch(True)
 
 
+@contextmanager
+def attention_in_half(wanted: bool = True) -> Iterator[None]:
+    """While open, and ``wanted``, attention that has no fused kernel stays in its 16 bits, as before torch 2.5 (since then it
+    is computed in fp32 unless this is allowed)."""
+    before = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(wanted or before)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(before)
+
+
+@contextmanager
+def fast_norms() -> Iterator[None]:
+    """While open, timm's norms run in the format of autocast (``benchmark.py --fast-norm``)."""
+    layers = zoo_support.timm().layers
+    before = layers.is_fast_norm()
+    layers.set_fast_norm(True)
+    try:
+        yield
+    finally:
+        layers.set_fast_norm(before)
+
+
 def loop(
     network: Network,
     batch: int,

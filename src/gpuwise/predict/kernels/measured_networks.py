@@ -3,16 +3,18 @@
 For one launch of a row with FLOP ``F``, bytes moved ``Q`` and ``k`` kernels, on a card with matrix rate ``P``, vector rate
 ``V`` and bandwidth ``B``:
 
-    t = F p / (P e_f n/(n + n_0) a_P c s) + F / (V v_f) + r_f Q (1 - h) / (B a_B b_f) + t_l + k l
+    t = F p / (P a_P e n/(n + n_0) d/(d + d_0) c s) + F / (V v) + Q (1 - h) / (B a_B b) + t_l + k l
     h = min(c_2 L2 / Q, 0.9)
 
 The first term is of convolutions, the second of depthwise ones; arithmetic and traffic add up (fitted as a power of the
-two's powers, the exponent ran to 1). ``p`` is the padding of the channels to 16 bytes, ``n`` the narrower of reduction and
-channels out, ``a_P`` and ``a_B`` factors of the architecture, ``c`` the clock held under the power limit
-(:mod:`gpuwise.predict.kernels.clock`), ``s`` how channels-last images, the compiler or libraries before torch 2 change a
-convolution, ``r_f`` how often a family really passes over its tensors, ``h`` the share that the last-level cache still holds
-from the operation before. ``t_l`` is the change of layout of a convolution whose images are not channels-last: its tensors
-read and written once more, in part. Constants: ``coefficients/captured_kernels.json``.
+two's powers, the exponent ran to 1). ``p`` is the padding of the channels to 16 bytes, ``n`` the channels out of a group,
+``d`` what a place sums over, ``a_P`` and ``a_B`` factors of the card (or its architecture), ``c`` the clock held under the
+power limit (:mod:`gpuwise.predict.kernels.clock`), ``e`` and ``b`` what a kind of kernel reaches (:data:`KINDS`), ``s`` how
+channels-last images, the compiler, groups whose width is no power of two or libraries before torch 2 change it, ``h`` the share
+that the last-level cache still holds from the operation before. ``t_l`` is the change of layout of a convolution whose images
+are not channels-last: its tensors read and written once more, in part; wholly where nobody measured it on the card's
+architecture, as kernels for data-centre cards want channels-last images (NVIDIA, Tensor Layouts In Memory: NCHW vs NHWC).
+Constants: ``coefficients/captured_kernels.json``.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.errors import UnpredictableError
-from gpuwise.facts.hardware.accelerators import Accelerator, architecture_key
+from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.kernels.card_factors import factor_key
 from gpuwise.predict.kernels.clock import sustained_fraction
@@ -35,17 +37,12 @@ from gpuwise.workload.step import BIAS_GRADIENT, CHANNELS_LAST, FILTER_GRADIENT,
 
 F64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-KINDS = (
-    "convolution",
-    "convolution_backward",
-    "grouped",
-    "depthwise",
-    "depthwise_backward",
-    "batch_norm",
-    "batch_norm_backward",
-)
-"""What constants are kept for."""
-_COMPUTES = np.array([n in ("convolution", "convolution_backward", "grouped") for n in KINDS])
+KINDS = ("pointwise", "spatial", "stem", "grouped", "depthwise")
+"""Convolutions of one place, of several, of an image of few channels, of several groups, of one channel a group."""
+POINTWISE, SPATIAL, STEM, GROUPED, DEPTHWISE = range(len(KINDS))
+STEM_CHANNELS = 4
+NARROW_GROUP = 32.0
+"""Channels of a group up to which channels-last gradients of grouped convolutions have kernels of their own."""
 ALIGNED_ELEMENTS = 8.0
 """16 bytes of half precision: tensor-core kernels load whole vectors (cuBLAS, cuDNN alignment rules)."""
 MOST_HIT = 0.9
@@ -65,28 +62,33 @@ def convolution_seconds(
     """
     constants: Mapping[str, Any] = load_json("captured_kernels") if model is None else model
     conditions = _measured_conditions(accelerator, conditions)
-    kind, c_in, c_out = _convolution_kinds(rows)
-    last = _lies_last(rows, conditions)
-    narrow = np.minimum(c_in * rows.shape[:, 5], c_out)
-    padding = np.where(_COMPUTES[kind], _padded(c_in) * _padded(c_out), 1.0)
-    arithmetic = _arithmetic(accelerator, constants, conditions, kind, rows.flop * padding, rows.flop, narrow, last, dtype)
-    time = arithmetic + _traffic(accelerator, constants, conditions, kind, rows)
-    copied = _COMPUTES[kind] & ~last & (not conditions.compiled)
-    bandwidth = accelerator.memory_bandwidth_bytes_per_s * _of_architecture(constants, "bandwidth", accelerator)
-    copies = (
-        constants["relayouts"] * 2.0 * (rows.bytes_read + rows.bytes_written) / (bandwidth * constants["bandwidth"]["pointwise"])
-    )
-    return time + np.where(copied, copies, 0.0)
+    compiled, last = conditions.compiled, _lies_last(rows, conditions) | conditions.compiled
+    backward = (rows.flag & (IMAGE_GRADIENT | FILTER_GRADIENT | BIAS_GRADIENT)) != 0
+    kind, c_in, c_out = _kinds(rows)
+    wide = _wide_seconds(accelerator, constants, conditions, (kind, c_in, c_out), rows, backward, last, dtype)
+    vector = constants["vector_efficiency"]
+    lanes = rows.flop / (accelerator.peak("fp32") * np.where(backward, vector["depthwise_backward"], vector["depthwise"]))
+    passes = constants["bandwidth"]
+    layout = "depthwise_compiled" if compiled else "depthwise"
+    stencil = np.where(last & (not compiled), passes["depthwise_last"], passes[layout])
+    stencil = np.where(backward, passes["depthwise_backward"], stencil)
+    reached = np.where(kind == DEPTHWISE, stencil, passes["convolution"])
+    time = np.where(kind == DEPTHWISE, lanes, wide) + _traffic(accelerator, constants, conditions, reached, rows)
+    share = _layout_share(constants["relayouts"], accelerator, rows, backward, dtype)
+    moved = 2.0 * (rows.bytes_read + rows.bytes_written)
+    copies = share * moved / (_bandwidth(accelerator, constants) * passes["pointwise"])
+    return time + np.where((kind != DEPTHWISE) & ~last, copies, 0.0)
 
 
 def batch_norm_seconds(
     accelerator: Accelerator, rows: OpTable, conditions: Conditions, model: Mapping[str, Any] | None = None
 ) -> F64:
-    """[R] device seconds of one launch of batch norm rows."""
+    """[R] device seconds of one launch of batch norm rows; ``training`` ones take the moments of their batch."""
     constants: Mapping[str, Any] = load_json("captured_kernels") if model is None else model
-    conditions = _measured_conditions(accelerator, conditions)
-    kind = np.where(rows.phase == Phase.BACKWARD, KINDS.index("batch_norm_backward"), KINDS.index("batch_norm"))
-    return _traffic(accelerator, constants, conditions, kind, rows)
+    passes = constants["bandwidth"]
+    trains = np.where(rows.detail[:, 0] > 1.0, passes["batch_norm_training"], passes["batch_norm"])
+    reached = np.where(rows.phase == Phase.BACKWARD, passes["batch_norm_backward"], trains)
+    return _traffic(accelerator, constants, _measured_conditions(accelerator, conditions), reached, rows)
 
 
 def _measured_conditions(accelerator: Accelerator, conditions: Conditions) -> Conditions:
@@ -96,16 +98,12 @@ def _measured_conditions(accelerator: Accelerator, conditions: Conditions) -> Co
     return replace(conditions, compiled=False, channels_last=True)
 
 
-def _convolution_kinds(rows: OpTable) -> tuple[NDArray[np.int64], F64, F64]:
+def _kinds(rows: OpTable) -> tuple[NDArray[np.int64], F64, F64]:
     """[R] index into :data:`KINDS`, channels in and out of one group."""
     groups = np.maximum(rows.shape[:, 6], 1)
     c_in, c_out = rows.shape[:, 1] / groups, rows.shape[:, 2] / groups
-    backward = (rows.flag & (IMAGE_GRADIENT | FILTER_GRADIENT | BIAS_GRADIENT)) != 0
-    depthwise = (groups > 1) & (c_in <= 1)
-    kind = np.where(backward, KINDS.index("convolution_backward"), KINDS.index("convolution"))
-    kind = np.where((groups > 1) & ~depthwise, KINDS.index("grouped"), kind)
-    kind = np.where(depthwise, np.where(backward, KINDS.index("depthwise_backward"), KINDS.index("depthwise")), kind)
-    return kind, c_in, c_out
+    kind = np.where(rows.shape[:, 5] > 1, np.where(c_in <= STEM_CHANNELS, STEM, SPATIAL), POINTWISE)
+    return np.where(groups > 1, np.where(c_in <= 1, DEPTHWISE, GROUPED), kind), c_in, c_out
 
 
 def _lies_last(rows: OpTable, conditions: Conditions) -> Mask:
@@ -118,60 +116,67 @@ def _padded(n: F64) -> F64:
     return np.ceil(n / ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS / np.maximum(n, 1.0)
 
 
-def _of_architecture(model: Mapping[str, Any], what: str, accelerator: Accelerator) -> float:
-    table: Mapping[str, float] = model["architecture"][what]
-    if factor_key(accelerator) is None:
-        return table["other"]
-    return table.get(architecture_key(accelerator.compute_capability, accelerator.family), table["other"])
+def _of_card(table: Mapping[str, float], accelerator: Accelerator) -> float:
+    return table.get(factor_key(accelerator) or "other", table["other"])
 
 
-def _by_kind(constants: Mapping[str, float]) -> F64:
-    return np.array([constants.get(n, constants["pointwise"]) for n in KINDS], dtype=np.float64)
-
-
-def _traffic(
-    accelerator: Accelerator, model: Mapping[str, Any], conditions: Conditions, kind: NDArray[np.int64], rows: OpTable
-) -> F64:
-    """Seconds of the bytes that the cache does not hold, and of the launches."""
+def _bandwidth(accelerator: Accelerator, model: Mapping[str, Any]) -> float:
     if not accelerator.memory_bandwidth_bytes_per_s:
         raise UnpredictableError("no bandwidth for accelerator", f"the catalogue has no bandwidth for {accelerator.name}")
-    bandwidth = accelerator.memory_bandwidth_bytes_per_s * _of_architecture(model, "bandwidth", accelerator)
+    return accelerator.memory_bandwidth_bytes_per_s * _of_card(model["architecture"]["bandwidth"], accelerator)
+
+
+def _layout_share(model: Mapping[str, float], accelerator: Accelerator, rows: OpTable, backward: Mask, dtype: str) -> F64:
+    """How much of a convolution's tensors is read and written once more to change their layout: more where the places of an
+    image are no multiple of a vector."""
+    if factor_key(accelerator) is None:
+        return np.full(len(rows), model["other_tf32" if dtype == "tf32" else "other"])
+    odd = rows.shape[:, 3] * rows.shape[:, 4] % ALIGNED_ELEMENTS != 0
+    return np.where(backward, model["backward"], model["forward"]) + np.where(odd, model["odd"], 0.0)
+
+
+def _traffic(accelerator: Accelerator, model: Mapping[str, Any], conditions: Conditions, reached: F64, rows: OpTable) -> F64:
+    """Seconds of the bytes that the cache does not hold, at the share ``reached`` of the bandwidth, and of the launches."""
     moved = rows.bytes_read + rows.bytes_written
     hit = np.minimum(model["cache_share"] * (accelerator.l2_bytes or 0.0) / np.maximum(moved, 1.0), MOST_HIT)
-    memory = moved * _by_kind(model["passes"])[kind] * (1.0 - hit) / (bandwidth * _by_kind(model["bandwidth"])[kind])
+    memory = moved * (1.0 - hit) / (_bandwidth(accelerator, model) * reached)
     if conditions.before_torch_2:
         memory = memory * model["before_torch_2"]["memory"]
     return memory + rows.n_kernels * model["launch_s"] * (model["fused"]["launch"] if conditions.compiled else 1.0)
 
 
-def _arithmetic(
+def _wide_seconds(
     accelerator: Accelerator,
     model: Mapping[str, Any],
     conditions: Conditions,
-    kind: NDArray[np.int64],
-    padded_flop: F64,
-    flop: F64,
-    narrow: F64,
+    kinds: tuple[NDArray[np.int64], F64, F64],
+    rows: OpTable,
+    backward: Mask,
     last: Mask,
     dtype: str,
 ) -> F64:
-    """Seconds of the multiply-adds of convolutions, and of depthwise ones on the vector lanes."""
-    rate = _rate(accelerator, dtype) * _of_architecture(model, "rate", accelerator)
-    share = _by_kind(model["efficiency"])[kind] * np.where(narrow > 0, narrow / (narrow + model["half_rate_at"]), 1.0)
-    held = np.asarray(sustained_fraction(accelerator, np.minimum(share, 1.0), "fp16"))
-    last = last | conditions.compiled
-    grouped = kind == KINDS.index("grouped")
-    share = share * np.where(_COMPUTES[kind] & last, model["channels_last"]["convolution"], 1.0)
-    share = share * np.where(grouped & last, model["channels_last"]["grouped"], 1.0)
+    """Seconds of the multiply-adds on matrix units; nothing for depthwise rows."""
+    kind, c_in, c_out = kinds
+    grouped, depth = kind == GROUPED, c_in * rows.shape[:, 5]
+    forward, back = (np.array([model[n][k] for k in KINDS[:DEPTHWISE]] + [1.0]) for n in ("efficiency", "efficiency_backward"))
+    share = np.where(backward, back[kind], forward[kind])
+    last_of = model["channels_last"]
+    layout = np.array([last_of[k] for k in KINDS[:DEPTHWISE]] + [1.0])[kind]
+    gradients = np.where(c_in > NARROW_GROUP, last_of["wide_grouped_backward"], last_of["grouped_backward"])
+    layout = np.where(grouped & backward, gradients, layout)
+    share = share * np.where(last, layout, 1.0)
+    odd = model["odd_groups"]
+    slow = np.where(backward, odd["backward"], odd["compiled" if conditions.compiled else "forward"])
+    share = share * np.where(grouped & (np.log2(np.maximum(c_in, 1.0)) % 1.0 != 0), slow, 1.0)
     if conditions.compiled:
-        share = share * np.where(_COMPUTES[kind], model["compiled"]["convolution"], 1.0)
+        share = share * np.array([model["compiled"][k] for k in KINDS[:DEPTHWISE]] + [1.0])[kind]
     if conditions.before_torch_2:
-        share = share * np.where(_COMPUTES[kind], model["before_torch_2"]["convolution"], 1.0)
-    wide = np.where(_COMPUTES[kind], padded_flop / (rate * share * held), 0.0)
-    vector = np.zeros(len(flop))
-    for name, efficiency in model["vector_efficiency"].items():
-        vector = np.where(kind == KINDS.index(name), flop / (accelerator.peak("fp32") * efficiency), vector)
-    return wide + vector * (model["compiled"]["depthwise"] if conditions.compiled else 1.0)
+        share = share * model["before_torch_2"]["convolution"]
+    half = np.where(grouped, model["half_rate_at"]["grouped"], model["half_rate_at"]["channels"])
+    share = share * c_out / (c_out + half) * depth / (depth + model["half_rate_at"]["depth"])
+    held = np.asarray(sustained_fraction(accelerator, np.minimum(share, 1.0), "fp16"))
+    rate = _rate(accelerator, dtype) * _of_card(model["architecture"]["rate"], accelerator)
+    return np.where(kind == DEPTHWISE, 0.0, rows.flop * _padded(c_in) * _padded(c_out) / (rate * share * held))
 
 
 def _rate(accelerator: Accelerator, dtype: str) -> float:
