@@ -59,6 +59,18 @@ def test_narrow_batched_products_waste_a_wide_tile() -> None:
     assert 2 * 512 * 1024 * 1024 * 64 / seconds / 19.5e12 == pytest.approx(0.435, abs=0.05)
 
 
+def test_wide_units_take_a_narrow_tile_for_narrow_batched_products() -> None:
+    """64 rows or columns cost little more than half of 128, and more of them never less."""
+    accelerator = find_accelerator("h100-sxm-80gb")
+    sizes = np.array([32, 64, 68, 96, 128, 256])
+    for seconds in (
+        linear_time(accelerator, 1024, sizes, 1024, 512).time_s,
+        linear_time(accelerator, sizes, 1024, 1024, 512).time_s,
+    ):
+        assert seconds[1] < 0.65 * seconds[4]
+        assert (np.diff(seconds) >= 0.0).all()
+
+
 def test_an_unknown_rate_is_an_error() -> None:
     accelerator = find_accelerator("l4")
     with pytest.raises(UnpredictableError):

@@ -151,10 +151,12 @@ def _compute_time(
     if not batched and layout == "tn":
         rate /= 1.0 + (shapes.k / constants["long_k"]) ** 1.5
     tiles = constants["batched_tiles"] if batched else model["tiles"]
+    extra: list[list[float]] = constants.get("narrow_tiles", []) if batched else []
     best = np.full(shapes.m.shape, np.inf)
     fill = shapes.b * np.ceil(shapes.m / 32.0) * np.ceil(shapes.n / 32.0) / units
     may_split = fill < constants["split_below_fill"]
-    for tile_n, tile_m in tiles:
+    narrow = (shapes.m <= _NARROW) | (shapes.n <= _NARROW)
+    for place, (tile_n, tile_m) in enumerate(tiles + extra):
         blocks = shapes.b * np.ceil(shapes.m / tile_m) * np.ceil(shapes.n / tile_n)
         slower = 1.0 + form["small_tile"] * (32.0 / tile_m + 32.0 / tile_n - 0.5)
         floor = form["lone_block"] * (8192.0 / (tile_m * tile_n)) ** form["lone_block_exponent"]
@@ -167,8 +169,12 @@ def _compute_time(
                 partial = FP32_BYTES * shapes.b * shapes.m * shapes.n * (split + 1)
                 time = time * (1.0 + form["split_cost"]) + form["split_traffic"] * partial / dram_rate(accelerator)
                 time = np.where(may_split, time, np.inf)
-            best = np.minimum(best, time)
+            best = np.minimum(best, time if place < len(tiles) else np.where(narrow, time, np.inf))
     return best
+
+
+_NARROW = 64.0
+"""Rows or columns of a batched product up to which libraries for wide units take a tile of as many (``narrow_tiles``)."""
 
 
 def _misaligned(shapes: Shapes, batched: bool, layout: Layout) -> NDArray[np.bool_]:
