@@ -152,7 +152,7 @@ def training_time(
         part = chosen.backward_fp8 if kernels.arithmetic(dtype) == "fp8" else chosen.backward
     seconds = pass_seconds(device, shape, part, width, causal=causal, backward=backward)
     table: dict[str, float] = kernels.coefficients()["training"]["log_sigma"]
-    nearness = table["family"] if chosen.known else table["relative"]
+    nearness = table["family_backward" if backward else "family_forward"] if chosen.known else table["relative"]
     beyond = _OCTAVES_SIGMA * np.log2(np.maximum(np.maximum(shape.q_len, shape.kv_len) / _LONGEST, 1.0))
     sigma = np.sqrt(part.log_sigma**2 + nearness**2 + beyond**2)
     return KernelTime(seconds, np.broadcast_to(sigma, seconds.shape).copy(), "derived")
