@@ -23,8 +23,8 @@ F64 = NDArray[np.float64]
 B1 = NDArray[np.bool_]
 LEAST_SPREAD = 0.03
 """Replicates of a whole step differ by 2-8 % between machines and releases; no spread is narrower."""
-BORROWED_WEIGHT = 3.0
-"""What the other stacks of a kind weigh together beside a stack's own models: as many models of one row, or one of nine."""
+BORROWED_WEIGHT = 6.0
+"""What the other stacks of a kind weigh together beside a stack's own models: as many models of one row, or one of thirty-six."""
 Cell = tuple[str, bool]
 """Stack profile; whether the run is on several systems."""
 
