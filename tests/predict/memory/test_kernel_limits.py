@@ -89,9 +89,20 @@ def test_torchs_depthwise_kernels_count_elements_in_32_bits() -> None:
     assert reasons(depthwise(1337, 128, 112)) == []
     assert "32 bits" in reasons(depthwise(1338, 128, 112))[0]
     assert reasons(depthwise(1338, 512, 112)) == []
-    assert reasons(depthwise(1338, 128, 112, last=True)) == []
+    assert "32 bits" in reasons(depthwise(1338, 128, 112, last=True), torch="2.9.1")[0]
+    assert reasons(depthwise(1338, 128, 112, last=True), torch="2.4.0") == []
     assert reasons(depthwise(1338, 128, 112, stride=1)) == []
     assert "32 bits" in reasons(depthwise(1338, 128, 112, size=7, stride=1))[0]
+    assert reasons(depthwise(1338, 128, 112), torch="2.9.1") == []
+
+
+def test_average_pooling_counts_its_outputs_in_32_bits() -> None:
+    def pooled(batch: int) -> Signature:
+        x, y = spec((batch, 96, 128, 128), "fp16"), spec((batch, 96, 64, 64), "fp16")
+        return Signature("aten.avg_pool2d.default", Kind.MEMORY, (x,), (y,), (), 1.0, 1.0, 1.0, 1)
+
+    assert reasons(pooled(5461)) == []
+    assert reasons(pooled(5462)) == ["average pooling counts elements in 32 bits, and a tensor has 1.00 times 2^31"]
 
 
 def test_the_first_operation_of_each_reason_is_named() -> None:

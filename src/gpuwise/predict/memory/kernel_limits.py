@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.memory.library_workspaces import Version, version_of
 from gpuwise.predict.memory.workspaces import base_name, situation_of
-from gpuwise.predict.memory.workspaces_convolution import is_depthwise, takes_depthwise
+from gpuwise.predict.memory.workspaces_convolution import is_contiguous_too, is_depthwise, takes_depthwise
 from gpuwise.predict.memory.workspaces_kernels import Situation, is_channels_last
 from gpuwise.workload.capture.record.capture import Capture, Signature, TensorSpec
 
@@ -23,6 +23,9 @@ MOST_BLOCKS = 65535
 """Of a grid in y and z."""
 CHUNKED_SINCE: Version = version_of("2.8")
 """Memory-efficient attention without log-sums cuts the batch into pieces (pytorch#154029)."""
+DEPTHWISE_SINCE: Version = version_of("2.8")
+"""Depthwise convolutions that need 64-bit indices are no longer torch's own (pytorch#153101); on 2.9.1 networks with 2.01 x 2^31
+elements in one ran."""
 BILINEAR_SINCE: Version = version_of("2.14")
 """Channels-last bilinear upsampling with 64-bit indices (pytorch#185788)."""
 
@@ -66,13 +69,24 @@ def _grid(kernel: str, what: str, n: int) -> str:
 
 
 def _depthwise_convolution(signature: Signature, situation: Situation) -> str:
-    """torch's own depthwise kernels check for 32-bit indices (native/cuda/DepthwiseConv2d.cu; pytorch#80020, #155225)."""
+    """torch's own depthwise kernels check for 32-bit indices (native/cuda/DepthwiseConv2d.cu; pytorch#80020, #155225) until
+    such convolutions are cuDNN's (pytorch#153101), which has none with 64 bits in channels-last: up to 2.4 networks with 1.0 to
+    1.12 x 2^31 elements in one ran in pieces of the batch, on 2.9.1 four with 1.12 to 1.15 stopped with memory to spare."""
     backwards = base_name(signature.op) == "convolution_backward"
     x, w = signature.inputs[1:3] if backwards else signature.inputs[:2]
-    if len(x.shape) != 4 or not is_depthwise(signature, x, w) or takes_depthwise(signature, x, w, situation):
+    if len(x.shape) != 4 or not is_depthwise(signature, x, w):
+        return ""
+    last = is_channels_last(x) and not is_contiguous_too(x)
+    recent = situation.torch >= DEPTHWISE_SINCE
+    if recent != last or (not last and takes_depthwise(signature, x, w, situation)):
         return ""
     tensors = signature.inputs[:2] if backwards else (x, *signature.outputs[:1])
     return _too_many("the depthwise convolution", _elements(tensors))
+
+
+def _reflection(signature: Signature, situation: Situation) -> str:
+    """Input and output must fit 32-bit indices (native/cuda/ReflectionPad.cu)."""
+    return _too_many("reflection padding", _elements((*signature.inputs, *signature.outputs)))
 
 
 def _efficient_attention(signature: Signature, situation: Situation) -> str:
@@ -105,6 +119,12 @@ def _bilinear(signature: Signature, situation: Situation) -> str:
     return _too_many("channels-last bilinear upsampling", _elements((*signature.inputs, *signature.outputs))) if known else ""
 
 
+def _average_pool(signature: Signature, situation: Situation) -> str:
+    """The count of outputs is cut down to ``int`` (native/cuda/AveragePool2d.cu safe_downcast); with inputs of 3.8 x 2^31
+    elements and fewer outputs networks ran."""
+    return _too_many("average pooling", _elements(signature.outputs))
+
+
 def _adaptive_pool_backward(signature: Signature, situation: Situation) -> str:
     """Plane offsets are 32-bit products (pytorch#188957)."""
     return _too_many("the backward of adaptive average pooling", _elements((*signature.inputs, *signature.outputs)))
@@ -118,6 +138,9 @@ RULES: dict[str, Callable[[Signature, Situation], str]] = {
     "_scaled_dot_product_efficient_attention_backward": _efficient_attention,
     "_scaled_dot_product_flash_attention": _flash_attention,
     "_scaled_dot_product_flash_attention_backward": _flash_attention,
+    "avg_pool2d": _average_pool,
+    "reflection_pad2d": _reflection,
+    "reflection_pad2d_backward": _reflection,
     "upsample_bilinear2d": _bilinear,
     "upsample_bilinear2d_backward": _bilinear,
     "_adaptive_avg_pool2d_backward": _adaptive_pool_backward,
