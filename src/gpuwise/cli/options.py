@@ -148,6 +148,12 @@ class Fixed:
     """How context parallelism exchanges: ring or ulysses."""
     gradient_dtype: str = "fp32"
     """Format gradients are accumulated in: fp32, bf16 or fp16."""
+    expert_dispatch: str = "deepep"
+    """How tokens travel to experts: all-to-all, deepep (one copy to each node) or deepep-fp8."""
+    overlap_experts: bool = True
+    """Tokens travel to experts behind the work of another micro-batch."""
+    cuda_graphs: str = "partial"
+    """What of layers with experts is launched as a CUDA graph: none, partial (attention and router) or full."""
     sequence_parallel: bool | None = None
     """Split norms and residuals over the tensor ranks."""
     offload_optimizer: bool | None = None
@@ -203,6 +209,9 @@ def wishes_of(training: Training, fixed: Fixed, **more: Any) -> Any:
         quantized_base=training.qlora,
         context_parallel=fixed.context_parallel,
         gradient_dtype=fixed.gradient_dtype,
+        expert_dispatch=fixed.expert_dispatch,
+        overlap_ep=fixed.overlap_experts,
+        cuda_graphs=fixed.cuda_graphs,
         fused_loss=fixed.chunked_loss or None,
         packed_document_len=training.packed,
         fixed=held,

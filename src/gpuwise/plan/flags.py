@@ -27,6 +27,21 @@ def flags(arch: Architecture, cluster: Cluster, strategy: Strategy, seq_len: int
     return [*launch(cluster), "train.py", *_transformers(strategy)]
 
 
+def _megatron_experts(s: Strategy) -> list[str]:
+    """How tokens are dispatched, overlapped and launched (Megatron-Core's arguments)."""
+    if s.expert_dispatch == "all-to-all":
+        out = ["--moe-token-dispatcher-type alltoall"]
+    else:
+        out = ["--moe-token-dispatcher-type flex --moe-enable-deepep"]
+    if s.overlap_ep:
+        out.append("--overlap-moe-expert-parallel-comm")
+    if s.cuda_graphs == "partial":
+        out.append("--cuda-graph-impl transformer_engine --cuda-graph-scope attn moe_router moe_preprocess")
+    elif s.cuda_graphs == "full":
+        out.append("--cuda-graph-impl local --cuda-graph-scope full_iteration")
+    return out
+
+
 def _megatron(arch: Architecture, s: Strategy, seq_len: int) -> list[str]:
     out = [
         f"--tensor-model-parallel-size {s.tp}",
@@ -43,7 +58,7 @@ def _megatron(arch: Architecture, s: Strategy, seq_len: int) -> list[str]:
             f"--cp-comm-type {'a2a' if s.context_parallel == 'ulysses' else 'p2p'}",
         ]
     if s.ep > 1:
-        out.append(f"--expert-model-parallel-size {s.ep}")
+        out += [f"--expert-model-parallel-size {s.ep}", *_megatron_experts(s)]
     if s.tp > 1 and s.sequence_parallel:
         out.append("--sequence-parallel")
     sharding = {
@@ -59,7 +74,9 @@ def _megatron(arch: Architecture, s: Strategy, seq_len: int) -> list[str]:
     else:
         out.append("--overlap-grad-reduce")
     if s.recompute == "selective":
-        out.append("--recompute-granularity selective")
+        modules = [name for name, there in (("mla_up_proj", arch.mla), ("moe_act", arch.moe)) if there is not None]
+        chosen = " --recompute-modules " + " ".join(modules) if modules else ""
+        out.append("--recompute-granularity selective" + chosen)
     if s.recompute == "full":
         layers = -(-arch.n_layers // (s.pp * s.virtual_stages))
         method, n = ("uniform", 1) if s.recompute_every == 1 else ("block", -(-layers // s.recompute_every))

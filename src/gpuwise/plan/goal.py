@@ -15,6 +15,8 @@ from gpuwise.workload.changes.strategy import LORA_RANK
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import (
     CONTEXT_PARALLELS,
+    CUDA_GRAPHS,
+    EXPERT_DISPATCHES,
     OPTIMIZERS,
     PRECISIONS,
     RECOMPUTES,
@@ -33,6 +35,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "schedule": SCHEDULES,
     "context_parallel": CONTEXT_PARALLELS,
     "gradient_dtype": ("fp32", "bf16", "fp16"),
+    "expert_dispatch": EXPERT_DISPATCHES,
+    "cuda_graphs": CUDA_GRAPHS,
 }
 DEGREES = ("tp", "pp", "cp", "ep", "dp", "micro_batch", "accumulation", "virtual_stages", "recompute_every")
 
@@ -58,6 +62,9 @@ class Wishes:
     quantized_base: bool = False
     context_parallel: str = "ring"
     gradient_dtype: str = "fp32"
+    expert_dispatch: str = "deepep"
+    overlap_ep: bool = True
+    cuda_graphs: str = "partial"
     fused_loss: bool | None = None
     packed_document_len: int | None = None
     fixed: Mapping[str, int | str | bool] = field(default_factory=dict[str, "int | str | bool"])
@@ -98,7 +105,7 @@ def check_wishes(wishes: Wishes) -> None:
     if wishes.lora_rank < 0:
         raise InputError(f"adapter rank must be at least 1, not {wishes.lora_rank}", hint="for example --lora-rank 16")
     adapted_products(wishes.lora_targets)
-    for name in ("optimizer", "context_parallel", "gradient_dtype"):
+    for name in ("optimizer", "context_parallel", "gradient_dtype", "expert_dispatch", "cuda_graphs"):
         _known(name, getattr(wishes, name))
     if wishes.stack is not None:
         _known("stack", wishes.stack)
@@ -166,6 +173,9 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
         optimizer=wishes.optimizer,
         context_parallel=wishes.context_parallel,
         gradient_dtype=wishes.gradient_dtype,
+        expert_dispatch=wishes.expert_dispatch,
+        overlap_ep=wishes.overlap_ep,
+        cuda_graphs=wishes.cuda_graphs,
         lora_rank=lora_rank,
         lora_targets=wishes.lora_targets,
         master_weights=not (lora_rank and find_stack(stack).weight_cast_per_micro_batch),

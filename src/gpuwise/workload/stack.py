@@ -58,6 +58,11 @@ class Stack:
     """A window is a mask of every pair of tokens, which SDPA keeps; keys and values are then repeated to every head."""
     keeps_expert_outputs: bool = False
     """The experts' results are kept for the gradient of the routing weights they are multiplied with."""
+    expert_streams: bool = False
+    """Each expert's product is a launch of the matmul library, on streams side by side (Transformer Engine GroupedLinear);
+    otherwise one grouped kernel."""
+    trains_prediction: bool = False
+    """A model's multi-token-prediction blocks are trained with it, behind the last layer."""
     per_op: bool = False
     """Plain PyTorch: every operation of the modules is a row of its own (``transformer.eager``), no fit of the whole."""
     compiled: bool = False

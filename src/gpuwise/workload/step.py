@@ -10,7 +10,9 @@ attention      d0 B sequences, d1 Sq, d2 Skv, d3 A query heads, d4 K kv heads, d
 convolution    d0 B, d1 C_in, d2 C_out, d3 H_out, d4 W_out, d5 kernel area, d6 groups
 memory         bandwidth-bound: only ``bytes_read`` and ``bytes_written`` count (norm, activation, residual, rope, loss ...)
 embedding      gather or scatter-add of rows: d0 rows, d1 row length
-collective     d0 payload bytes per rank as the collective counts them (see ``predict.collectives``); the group is by name
+collective     d0 payload bytes per rank as the collective counts them (see ``predict.collectives``); the group is by name;
+               of an exchange that sends one copy to each system: d1 copies of a token, d2 millionths of the systems
+               that they may go to (0: all copies travel)
 copy           host <-> device bytes in d0
 optimizer      d0 parameters updated on this rank; bytes in ``bytes_read``/``bytes_written``
 host           d0 microseconds of host work that nothing hides
@@ -116,11 +118,11 @@ FAMILIES = (
 """Families of kernels. ``host`` launches nothing; ``collective`` is timed with the cluster (``predict.comm``)."""
 LIBRARY_FAMILIES = ("matmul", "grouped", "attention", "convolution", "recurrent", "fourier")
 """Families a compiler leaves to libraries."""
-KERNELS = ("", "flash", "fa2", "efficient", "cudnn", "tn", "nn", "nt", "transpose", "broadcast", "batch_norm", "fused")
+KERNELS = ("", "flash", "fa2", "efficient", "cudnn", "tn", "nn", "nt", "transpose", "broadcast", "batch_norm", "fused", "streams")
 """Implementations of a family, by position. 0 leaves the choice to the conditions (``predict.kernels.conditions``): of fused
 attention flash (the family's best), FlashAttention-2, memory-efficient or cuDNN; of fp32 products how the operands lie; of
 kernels that wait for memory a change of layout, index arithmetic of a broadcast, moments over a batch, one fused kernel of a
-compiler."""
+compiler; of grouped products one product of the library for each expert, on streams side by side."""
 FAMILY_CODE = {name: code for code, name in enumerate(FAMILIES)}
 KERNEL_CODE = {name: code for code, name in enumerate(KERNELS)}
 FAMILY_OF_KIND = {

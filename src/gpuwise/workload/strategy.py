@@ -25,6 +25,12 @@ STACKS = (
     "nanotron",
 )
 CONTEXT_PARALLELS = ("ring", "ulysses")
+EXPERT_DISPATCHES = ("all-to-all", "deepep", "deepep-fp8")
+"""How tokens travel to their experts: a copy to every expert (NCCL), or one to every system and rank that has any of them
+(DeepEP, github.com/deepseek-ai/DeepEP; HybridEP in Megatron-Core), with the copies to the experts in 8 bits."""
+CUDA_GRAPHS = ("none", "partial", "full")
+"""What of a layer with experts is launched as a graph: nothing, attention and router (Megatron-Core's
+``cuda_graph_scope``), or the whole iteration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,11 @@ class Strategy:
     """Tensor-parallel transfers run behind the matmuls where the stack can (Megatron tp-comm-overlap, async TP)."""
     overlap_dp: bool = True
     """Gradient reduction and parameter gathers run behind backward and forward."""
+    expert_dispatch: str = "deepep"
+    overlap_ep: bool = True
+    """Tokens travel to experts behind the work of another micro-batch (Megatron-Core's
+    ``overlap_moe_expert_parallel_comm``, DualPipe), where the stack can."""
+    cuda_graphs: str = "partial"
     fused_attention: bool = True
     fused_loss: bool = False
     """Chunked linear + cross-entropy that never materialises the logits."""

@@ -15,6 +15,7 @@ from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.systems import System, systems
 from gpuwise.predict.comm.collectives import LIBRARIES, OPS, collective_time, curve, host_call_s
 from gpuwise.predict.comm.fabric import KNOTS, bus_factor
+from gpuwise.predict.comm.groups import travelling
 from gpuwise.units import GIB, KIB, MIB
 
 DGX_H100 = systems()["dgx-h100"]
@@ -239,3 +240,13 @@ def test_host_calls_take_tens_of_microseconds():
 
 def test_knots_are_where_the_tables_are():
     assert KNOTS[0] == 0 and np.all(np.diff(KNOTS) > 0)
+
+
+def test_an_exchange_sends_one_copy_to_each_place():
+    size, local = np.array([64, 64, 8]), np.array([8, 8, 8])
+    everywhere = travelling(np.array([8, 8, 8]), np.ones(3), size, local)
+    limited = travelling(np.array([8, 8, 8]), np.full(3, 0.5), size, local)
+    assert (travelling(np.zeros(3, int), np.ones(3), size, local) == 1.0).all()
+    assert everywhere[0] == pytest.approx(8 * (1 - (7 / 8) ** 8) / 8)  # eight systems, eight copies
+    assert everywhere[2] == everywhere[0]  # eight ranks of one system
+    assert (limited < everywhere).all() and limited[0] <= 4 / 8  # no more than four of eight systems

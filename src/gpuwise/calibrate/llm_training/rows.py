@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gpuwise.calibrate.llm_training.expert_recipes import with_automodel, with_recipe
 from gpuwise.calibrate.tables import read_columns
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.systems import System
@@ -129,7 +130,12 @@ def _row(r: dict[str, Any]) -> LlmRow:
         if math.isnan(r["n_gpus"]):
             raise _Unstated("number of accelerators not stated")
         arch = _architecture(r)
-        base = replace(base, architecture=arch, strategy=_strategy(r, arch))
+        strategy = _strategy(r, arch)
+        if arch.moe is not None and strategy.stack == "megatron-core":
+            strategy = with_recipe(strategy, r["model"], r["gpu"], strategy.release)
+        elif arch.moe is not None and "AutoModel" in r["software"]:
+            strategy = with_automodel(strategy, r["model"])
+        base = replace(base, architecture=arch, strategy=strategy)
         return replace(base, system=_system(r))
     except _Unstated as error:
         return replace(base, reason=str(error))
@@ -229,7 +235,7 @@ def _architecture(r: dict[str, Any]) -> Architecture:
 
         arch = find_model(known)
         if not math.isnan(r["n_layers"]) and int(r["n_layers"]) != arch.n_layers:
-            arch = replace(arch, n_layers=int(r["n_layers"]), published_parameters=None)
+            arch = replace(arch, n_layers=int(r["n_layers"]), prediction_layers=0, published_parameters=None)
             if arch.moe is not None and "dense_layers=1" in r["notes"]:
                 arch = replace(arch, moe=replace(arch.moe, first_dense=1))
         return arch

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate.llm_training.expert_fit import fit_experts
 from gpuwise.calibrate.llm_training.joined import joined
 from gpuwise.calibrate.llm_training.rows import LlmRow, read_rows
 from gpuwise.calibrate.llm_training.widths import Residuals, left_out_coverage, spreads
@@ -220,6 +221,8 @@ LAUNCH_STARTS = (6e-6, 1.2e-5, 2.2e-5)
 BORROWED = {"eager": "eager-fsdp", "compiled": "compiled-fsdp"}
 """Stacks without a published run of their own, and the relative whose costs they take; modules that are written operation by
 operation are timed as one's own code is and need none of them (``StackCosts.as_timed``)."""
+SHARES_DENSE = ("megatron-core",)
+"""Stacks whose costs with experts start from those without (:mod:`expert_fit`)."""
 UNSEEN_SPREAD = 0.25
 """Least spread of a borrowed stack: between two stacks of one family here (a judgement, about their difference)."""
 PRIOR_WEIGHT = 0.05
@@ -256,7 +259,7 @@ def fit_stack(stack: str, rows: Sequence[LlmRow], groups: Sequence[Group]) -> tu
 
     def costs_of(x: F64) -> StackCosts:
         values: dict[str, Any] = {n: _from(BOUNDS[n], v) for n, v in zip(names, x * scale + low, strict=True)}
-        return StackCosts(first_release=first, last_release=last, log_sigma=0.1, log_sigma_many=0.1, **values)
+        return StackCosts(first_release=first, last_release=last, graph_launches=1.0, log_sigma=0.1, log_sigma_many=0.1, **values)
 
     order = [i for g in mine for i in g.rows]
     measured = np.array([rows[i].step_time_s for i in order])
@@ -292,7 +295,7 @@ def fit_stack(stack: str, rows: Sequence[LlmRow], groups: Sequence[Group]) -> tu
     solution = begin.copy()
     solution[active] = best.x
     sc = costs_of(solution)
-    return sc, _errors(sc, mine, rows)
+    return sc, errors_by_source(sc, mine, rows)
 
 
 def _moved(x: F64, i: int) -> F64:
@@ -307,7 +310,7 @@ def profile_of(group: Group) -> str:
     return group.columns.base.stack + (EXPERTS if group.architecture.moe is not None else "")
 
 
-def _errors(sc: StackCosts, groups: Sequence[Group], rows: Sequence[LlmRow]) -> dict[str, float]:
+def errors_by_source(sc: StackCosts, groups: Sequence[Group], rows: Sequence[LlmRow]) -> dict[str, float]:
     """Errors by source and part."""
     ratio = {i: float(t / rows[i].step_time_s) for g in groups for i, t in zip(g.rows, g.step_s(sc), strict=True)}
     report: dict[str, float] = {}
@@ -370,7 +373,14 @@ def fit(folder: Path, stacks: Sequence[str] | None = None) -> dict[str, dict[str
     document["matmul_slowdown_by_accelerator"] = dict(in_force)
     fitted: dict[str, StackCosts] = {}
     for stack in stacks or sorted({profile_of(g) for g in groups}):
-        costs, report = fit_stack(stack, rows, groups)
+        plain = stack.removesuffix(EXPERTS)
+        if stack == plain or plain not in SHARES_DENSE:
+            costs, report = fit_stack(stack, rows, groups)
+        else:
+            dense = fitted.get(plain) or find_stack_costs(plain)
+            mine = [g for g in groups if profile_of(g) == stack]
+            costs = fit_experts(dense, rows, mine, [is_check(r) for r in rows])
+            report = errors_by_source(costs, mine, rows)
         document["stacks"][stack] = {k: v if isinstance(v, str) else round(v, 9) for k, v in asdict(costs).items()}
         document["provenance"][stack] = {"rows": "published training runs, split by model", "errors": report}
         reports[stack] = report

@@ -114,6 +114,9 @@ def _layout_rows(plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -
         yield "sequence parallel", "yes" if s.sequence_parallel else "no"
     if s.cp > 1:
         yield "context exchange", s.context_parallel
+    if s.ep > 1 and s.stack == "megatron-core":
+        behind = ", behind other work" if s.overlap_ep else ""
+        yield "expert exchange", f"{s.expert_dispatch}{behind}; CUDA graphs: {s.cuda_graphs}"
     yield (
         "batch",
         f"micro {s.micro_batch} x accumulation {s.accumulation} x data {s.dp} = {plain(s.global_batch)}",

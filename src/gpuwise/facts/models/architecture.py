@@ -33,6 +33,10 @@ class Moe:
     """One number per expert beside the router weight (a bias, or DeepSeek-V3's load-balancing correction)."""
     shared_gate: bool = False
     """A sigmoid gate (hidden weights) on the shared experts, as in Qwen2-MoE."""
+    groups: int = 1
+    top_groups: int = 1
+    """Experts are in ``groups`` groups (one a node in training), of which a token's choices lie in ``top_groups``
+    (node-limited routing: arXiv 2405.04434 section 2.2.1, 2412.19437 section 2.1.2)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,6 +262,7 @@ def _routed(c: Config, *, correction: bool) -> Moe:
     """DeepSeek's keys: leading dense layers, shared experts as wide as ``n_shared_experts`` routed ones."""
     ffn = c.count("moe_intermediate_size")
     n_shared = c.count("n_shared_experts", "num_shared_experts", default=0, zero=True)
+    limited = c.has("n_group") and c.has("topk_group") and c.values.get("topk_method") != "greedy"
     return Moe(
         c.count("n_routed_experts", "num_experts"),
         c.count("num_experts_per_tok"),
@@ -271,6 +272,8 @@ def _routed(c: Config, *, correction: bool) -> Moe:
         first_dense=c.count("first_k_dense_replace", default=0, zero=True),
         every=c.count("moe_layer_freq", default=1),
         router_bias=correction,
+        groups=c.count("n_group", default=1) if limited else 1,
+        top_groups=c.count("topk_group", default=1) if limited else 1,
     )
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gpuwise.facts.hardware.systems import System
 
 I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
 
 
 class Group(NamedTuple):
@@ -69,3 +70,18 @@ def expert_data_group(system: System, tp: I64, cp: I64, dp: I64, ep: I64) -> Gro
 def pipeline_neighbours_local(system: System, tp: I64, cp: I64, dp: I64) -> NDArray[np.bool_]:
     """Whether the next pipeline stage is in the same scale-up domain."""
     return tp * cp * dp < system.domain_size
+
+
+def travelling(copies: I64, reachable: F64, size: I64, local: I64) -> F64:
+    """Share of an exchange's payload that travels when each of a token's ``copies`` to one place is sent once; 1 where
+    ``copies`` is 0.
+
+    Places are the domains of the group, or its ranks where it is inside one; ``reachable`` of them can have any. Of m places
+    that k copies go to at random, m (1 - (1 - 1/m)^k) have one (DeepEP, github.com/deepseek-ai/DeepEP: one copy to a node,
+    which forwards it).
+    """
+    domains = size // np.maximum(local, 1)
+    places = np.maximum(np.where(domains > 1, domains, size) * reachable, 1.0)
+    k = np.maximum(copies, 1)
+    distinct = places * (1.0 - (1.0 - 1.0 / places) ** k)
+    return np.where(copies > 0, distinct / k, 1.0)

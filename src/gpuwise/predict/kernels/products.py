@@ -30,9 +30,10 @@ from gpuwise.predict.kernels.gemm.product import gemm_time
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import cache_rate, dram_rate, memory_time
 from gpuwise.predict.kernels.run_formats import HALF, MATRIX, arithmetic, matrix_units, run_format
-from gpuwise.workload.step import CAUSAL, DROPOUT, FUSED_ATTENTION, KERNELS, OpTable, Phase
+from gpuwise.workload.step import CAUSAL, DROPOUT, FUSED_ATTENTION, KERNEL_CODE, KERNELS, OpTable, Phase
 
 F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
 _SPECIFIED_SHARE = 0.5
 """Judgement, not fit: share of the peak that products reach in a format no kernel of which was measured."""
 _SPECIFIED_SIGMA = 0.4
@@ -127,12 +128,12 @@ def grouped_products_time(accelerator: Accelerator, rows: OpTable, conditions: C
     """[R] device seconds of grouped (expert) products, tokens spread evenly."""
     found = _Sum(rows)
     for dtype, part in by_format(accelerator, rows, conditions):
-        shape = rows.shape[part]
+        shape = rows.shape[part].astype(np.float64)
         known = shape[:, :4].min(axis=1, initial=1) > 0 if len(part) else np.zeros(0, bool)
         moved = (rows.bytes_read + rows.bytes_written)[part]
         try:
             if known.any():
-                found.put(part[known], grouped_time(accelerator, dtype, *(shape[known, i] for i in range(4))))
+                found.put(part[known], _experts_time(accelerator, dtype, shape[known, :4], rows.kernel[part[known]], conditions))
         except UnpredictableError:
             if not conditions.emulated:
                 raise
@@ -140,6 +141,30 @@ def grouped_products_time(accelerator: Accelerator, rows: OpTable, conditions: C
         if (~known).any():
             found.put(part[~known], _specified(accelerator, dtype, rows.flop[part][~known], moved[~known]))
     return found.whole()
+
+
+_STREAM_TILE = 128.0
+"""Rows of the tile each expert's product is padded to: the least the matmul library takes for tall products."""
+
+
+def _experts_time(accelerator: Accelerator, dtype: str, shape: F64, kernel: I64, conditions: Conditions) -> KernelTime:
+    """Grouped products: one kernel, or the library's product for each expert, on streams that fill the device together: then
+    the time of one product of all their rows, each expert's padded to a tile."""
+    streams = kernel == KERNEL_CODE["streams"]
+    time, sigma = np.zeros(len(shape)), np.zeros(len(shape))
+    bases: list[Basis] = []
+    if (~streams).any():
+        one = grouped_time(accelerator, dtype, *(shape[~streams, i] for i in range(4)))
+        time[~streams], sigma[~streams] = one.time_s, one.log_sigma
+        bases.append(one.basis)
+    if streams.any():
+        experts, routed, n, k = shape[streams].T
+        rows = experts * np.ceil(routed / experts / _STREAM_TILE) * _STREAM_TILE
+        dense = np.column_stack([np.ones_like(rows), rows, n, k])
+        one = product_time(accelerator, dtype, dense, conditions)
+        time[streams], sigma[streams] = one.time_s, one.log_sigma
+        bases.append(one.basis)
+    return KernelTime(time, sigma, weakest(*bases))
 
 
 def attention_time(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:

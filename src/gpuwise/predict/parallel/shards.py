@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.step.columns import Columns
+from gpuwise.workload.stack import find_stack
 from gpuwise.workload.transformer.parameters import ParameterCount, count_parameters
 from gpuwise.workload.transformer.tables import leading_layers
 
@@ -60,6 +61,8 @@ def stages(arch: Architecture, c: Columns, n_layers: float) -> Stages:
     count = count_parameters(arch)
     n_lead = leading_layers(arch)
     mean, lead = MeanLayer.of(count, n_lead), count.layer if n_lead else None
+    predicting = arch.prediction_layers if find_stack(c.base.stack).trains_prediction else 0
+    prediction = predicting * ((mean.split + 2 * arch.hidden**2) / c.tp + mean.whole)
     first, middle, last = _balanced(count, c, n_layers) if c.base.stack == "nanotron" else _even(c, n_layers)
     one = c.pp == 1
     layers = tuple(np.where(one, n_layers, x) for x in (first, middle, last))
@@ -69,15 +72,16 @@ def stages(arch: Architecture, c: Columns, n_layers: float) -> Stages:
         ends: F64 | float = 0.0
         if i in (0, 2):
             embedding = (count.embedding + count.stem) / c.tp
-            output = (count.head or count.tied_head) / c.tp + count.final_norm + count.extra
-            both = embedding + count.head / c.tp + count.final_norm + count.extra
+            output = (count.head or count.tied_head) / c.tp + count.final_norm + count.extra + prediction
+            both = embedding + count.head / c.tp + count.final_norm + count.extra + prediction
             ends = np.where(one, both, embedding if i == 0 else output)
         first_ones: F64 | float = 0.0
         if lead is not None:
             first_ones = np.minimum(n_lead, n) if i == 0 else np.where(one, float(n_lead), 0.0)
             ends = ends + first_ones * (lead.total - lead.norm) / c.tp + first_ones * lead.norm
         dense.append((n - first_ones) * (mean.split / c.tp + mean.whole) + ends)
-        expert.append((n - first_ones) * mean.expert / c.ep)
+        behind = np.where(one, predicting, 0) if i == 0 else (predicting if i == 2 else 0)
+        expert.append((n - first_ones + behind) * mean.expert / c.ep)
     embedding = (count.embedding + count.stem) / c.tp
     return Stages((layers[0], layers[1], layers[2]), (dense[0], dense[1], dense[2]), (expert[0], expert[1], expert[2]), embedding)
 

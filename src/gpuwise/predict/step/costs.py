@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.comm.collectives import collective_time
-from gpuwise.predict.comm.groups import Group, context_group, expert_group, tensor_group
+from gpuwise.predict.comm.groups import Group, context_group, expert_group, tensor_group, travelling
 from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.registry import kernel_times
@@ -358,12 +358,13 @@ def _collective_seconds(
     for name in sorted(set(kinds)):
         where = kinds == name
         group_name, op = name.split("|")
-        out[rows[where]] = _one_collective(system, op, table.shape[rows[where], 0], groups[group_name], where)
+        out[rows[where]] = _one_collective(system, op, table.shape[rows[where], :3], groups[group_name], where)
     return out
 
 
-def _one_collective(system: System, op: str, payload: NDArray[np.int64], group: Group, where: NDArray[np.bool_]) -> F64:
+def _one_collective(system: System, op: str, shape: NDArray[np.int64], group: Group, where: NDArray[np.bool_]) -> F64:
     size, local, concurrent = (g[where] for g in group)
+    payload = np.floor(shape[:, 0] * travelling(shape[:, 1], shape[:, 2] / 1e6, size, local)).astype(np.int64)
     seconds = np.zeros(len(payload))
     for c in np.unique(concurrent):
         here = concurrent == c

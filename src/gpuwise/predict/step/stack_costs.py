@@ -62,6 +62,8 @@ class StackCosts:
     the accelerator is new: kernels for it improve until ``MATURE_YEARS`` after its year."""
     first_release: float
     last_release: float
+    graph_launches: float
+    """Share of the launches, and of what the device idles between kernels, that a partial CUDA graph leaves."""
     log_sigma: float
     log_sigma_many: float
     stall_s: float = 0.0
@@ -97,8 +99,13 @@ class StackCosts:
         matmul = self.quantized_matmul_slowdown if strategy.precision in QUANTIZED else self.matmul_slowdown
         matmul = matmul * self.row_scales_slowdown if strategy.row_scales else matmul
         matmul = matmul * _matmul_slowdowns().get(accelerator.id, 1.0)
+        launches = {"none": 1.0, "partial": self.graph_launches, "full": 0.0}[strategy.cuda_graphs]
         return replace(
             self,
+            launch_s=self.launch_s * launches,
+            kernel_gap_s=self.kernel_gap_s * launches,
+            layer_overhead_s=self.layer_overhead_s * launches,
+            ep_overlap=self.ep_overlap if strategy.overlap_ep else 0.0,
             tp_overlap=self.tp_overlap if strategy.overlap_tp else 0.0,
             dp_overlap=self.dp_overlap if strategy.overlap_dp else 0.0,
             matmul_slowdown=matmul * older,

@@ -76,7 +76,7 @@ class Rows:
             saved = saved * (1 if p.stack.compiled else len(parts)) + k * n * e
         if p.quantized_base:
             self._dequantize(name, k * n)
-        self._quantize(name, FWD, tokens, k, n, frozen)
+        self.quantize(name, FWD, tokens, k, n, frozen)
         self.to.add(
             name,
             Kind.MATMUL,
@@ -90,7 +90,7 @@ class Rows:
         )
         if p.quantized_base:
             self._dequantize(name, k * n, BWD)
-        self._quantize(name, BWD, tokens, k, n, frozen)
+        self.quantize(name, BWD, tokens, k, n, frozen)
         self.to.add(
             f"{name}.dgrad",
             Kind.MATMUL,
@@ -192,7 +192,7 @@ class Rows:
             written=parameters * p.element_bytes,
         )
 
-    def _quantize(self, name: str, phase: Phase, tokens: int, k: int, n: int, frozen: bool) -> None:
+    def quantize(self, name: str, phase: Phase, tokens: int, k: int, n: int, frozen: bool) -> None:
         """Casts of a product's input (forward: of the layer's input, backward: of its output's gradient) to 8 bits.
 
         Transformer Engine's cast_transpose reads once and writes both layouts. torchao's casts look for the largest value
@@ -251,9 +251,13 @@ class Rows:
             n_kernels=1.0 if n_kernels == 1.0 else 1.5 * n_kernels,
         )
 
-    def collective(self, name: str, payload_bytes: float, phase: Phase) -> None:
-        """``name`` is ``group.operation[.where]``: ``tp.all_gather.attention``."""
-        self.to.add(name, Kind.COLLECTIVE, phase, self.point.dtype, (int(payload_bytes),))
+    def collective(self, name: str, payload_bytes: float, phase: Phase, *, copies: int = 0, reachable: float = 1.0) -> None:
+        """``name`` is ``group.operation[.where]``: ``tp.all_gather.attention``.
+
+        ``copies``: of each token in the payload, where those to one system or rank are sent once; ``reachable``: share of
+        the systems that a token's copies may go to (in millionths in the row).
+        """
+        self.to.add(name, Kind.COLLECTIVE, phase, self.point.dtype, (int(payload_bytes), copies, round(1e6 * reachable)))
 
     def norm(self, name: str, tokens: int, width: int, *, kind: str = "rms", fp32: bool = False) -> None:
         """RMS or layer norm over [tokens, width].

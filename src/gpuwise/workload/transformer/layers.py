@@ -6,10 +6,11 @@ Collectives are written where they happen, named ``group.operation.where``; thei
 
 from __future__ import annotations
 
+from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.models.architecture import Architecture, Mla, Moe, Patches
 from gpuwise.workload.step import Kind
 from gpuwise.workload.transformer.blocks import BWD, FWD, Rows
-from gpuwise.workload.transformer.point import Point
+from gpuwise.workload.transformer.point import QUANTIZED, SCALE_BYTES_PER_ELEMENT, Point
 
 
 def tensor_parallel_enter(rows: Rows, where: str, width: int) -> None:
@@ -258,11 +259,7 @@ def experts(rows: Rows, arch: Architecture, moe: Moe) -> None:
         backward_read=float(routed * h),
         backward_written=float(tokens * h),
     )
-    dispatch = routed * h * e
-    if p.ep > 1:
-        for phase, suffix in ((FWD, ""), (BWD, ".backward")):
-            rows.collective(f"ep.all_to_all.dispatch{suffix}", dispatch, phase)
-            rows.collective(f"ep.all_to_all.combine{suffix}", dispatch, phase)
+    _expert_exchange(rows, moe, routed * h)
     _grouped_mlp(rows, arch, moe, local, routed)
     rows.memory(
         "moe.unpermute",
@@ -277,18 +274,62 @@ def experts(rows: Rows, arch: Architecture, moe: Moe) -> None:
         mlp(rows, arch, moe.shared_ffn, where="moe.shared", saves_input=p.lora_rank > 0)
 
 
+FP8_DISPATCH_BYTES = 1.0 + 4.0 / 128
+"""An 8-bit element and its share of an fp32 scale per 128 (DeepSeek-V3, arXiv 2412.19437, section 3.3.3)."""
+
+
+def _expert_exchange(rows: Rows, moe: Moe, elements: int) -> None:
+    """``elements`` of tokens out to the experts' ranks and their results back, in both passes. In the backward pass
+    gradients go the same ways; those that enter the experts may travel in 8 bits as the tokens do."""
+    p = rows.point
+    if p.ep == 1:
+        return
+    once = p.expert_dispatch != "all-to-all"
+    copies, reachable = (moe.n_active, moe.top_groups / moe.groups) if once else (0, 1.0)
+    into = FP8_DISPATCH_BYTES if p.expert_dispatch == "deepep-fp8" else p.element_bytes
+    ways = (
+        ("dispatch", FWD, into),
+        ("combine", FWD, p.element_bytes),
+        ("combine.backward", BWD, into),
+        ("dispatch.backward", BWD, p.element_bytes),
+    )
+    for where, phase, size in ways:
+        rows.collective(f"ep.all_to_all.{where}", elements * size, phase, copies=copies, reachable=reachable)
+
+
 def _grouped_mlp(rows: Rows, arch: Architecture, moe: Moe, local: int, routed: int) -> None:
     up = moe.expert_ffn * (2 if arch.gated_mlp else 1)
     _grouped(rows, "moe.up", local, routed, arch.hidden, up)
+    _expert_bias(rows, arch, "moe.up", local, float(routed * up))
     _activation(rows, arch, "moe", float(routed * moe.expert_ffn))
     _grouped(rows, "moe.down", local, routed, moe.expert_ffn, arch.hidden)
+    _expert_bias(rows, arch, "moe.down", local, float(routed * arch.hidden))
+
+
+def _expert_bias(rows: Rows, arch: Architecture, name: str, local: int, elements: float) -> None:
+    """Where each expert has its own launch, its bias is added expert by expert and the parts joined again (Megatron-Core
+    transformer/moe/experts.py ``_apply_bias``): a sum and a copy, and in the backward pass a reduction for each."""
+    if not (arch.mlp_bias and rows.point.stack.expert_streams):
+        return
+    rows.memory(
+        f"{name}.bias",
+        2 * elements,
+        2 * elements,
+        n_kernels=local + 1.0,
+        backward_read=3 * elements,
+        backward_written=2 * elements,
+    )
 
 
 def _grouped(rows: Rows, name: str, local: int, routed: int, k: int, n: int) -> None:
+    """One of the experts' linears with its two backward products; inputs are cast and kept as a linear's are."""
     p = rows.point
     e = p.element_bytes
     flop, weights = 2.0 * routed * k * n, float(local * k * n)
     frozen = p.lora_rank > 0
+    launches = {"n_kernels": float(local), "kernel": "streams"} if p.stack.expert_streams else {}
+    kept = FORMAT_BYTES[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0) if p.precision in QUANTIZED else e
+    rows.quantize(name, FWD, routed, k, n, frozen)
     rows.to.add(
         name,
         Kind.GROUPED,
@@ -298,8 +339,10 @@ def _grouped(rows: Rows, name: str, local: int, routed: int, k: int, n: int) -> 
         flop=flop,
         read=(routed * k + weights) * e,
         written=routed * n * e,
-        saved=0.0 if frozen else routed * k * e,
+        saved=0.0 if frozen else routed * k * kept,
+        **launches,
     )
+    rows.quantize(name, BWD, routed, k, n, frozen)
     rows.to.add(
         f"{name}.dgrad",
         Kind.GROUPED,
@@ -309,6 +352,7 @@ def _grouped(rows: Rows, name: str, local: int, routed: int, k: int, n: int) -> 
         flop=flop,
         read=(routed * n + weights) * e,
         written=routed * k * e,
+        **launches,
     )
     if not frozen:
         rows.to.add(
@@ -320,6 +364,7 @@ def _grouped(rows: Rows, name: str, local: int, routed: int, k: int, n: int) -> 
             flop=flop,
             read=routed * (k + n) * e,
             written=weights * (8.0 if p.stack.fused_wgrad else e),
+            **launches,
         )
 
 
@@ -402,6 +447,23 @@ def head(rows: Rows, arch: Architecture) -> None:
     inner.linear(
         "head.logits", p.tokens, arch.hidden, vocab, trainable=trainable, bias=arch.head_bias, saved_tokens=_column_saved(p)
     )
+    _loss(rows, float(p.tokens * vocab))
+    for _ in range(arch.prediction_layers if p.stack.trains_prediction else 0):
+        _prediction(rows, arch, vocab)
+
+
+def _prediction(rows: Rows, arch: Architecture, vocab: int) -> None:
+    """A multi-token-prediction block: the hidden state and the next token's embedding normed, joined and projected, one
+    layer, and logits and loss again (arXiv 2412.19437, section 2.2)."""
+    p = rows.point
+    for which in ("hidden", "embedding"):
+        rows.norm(f"prediction.{which}_norm", p.shard_tokens, arch.hidden, kind=arch.norm, fp32=arch.norm_in_fp32)
+    tensor_parallel_enter(rows, "prediction", 2 * arch.hidden)
+    rows.linear("prediction.join", p.tokens, 2 * arch.hidden, max(1, arch.hidden // p.tp), saved_tokens=_column_saved(p))
+    layer(rows, arch, "dense" if arch.moe is None else "moe")
+    rows.norm("prediction.norm", p.shard_tokens, arch.hidden, kind=arch.norm, fp32=arch.norm_in_fp32)
+    tensor_parallel_enter(rows, "head", arch.hidden)
+    _half_precision(rows).linear("prediction.logits", p.tokens, arch.hidden, vocab, saved_tokens=_column_saved(p))
     _loss(rows, float(p.tokens * vocab))
 
 

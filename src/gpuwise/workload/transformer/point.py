@@ -33,6 +33,7 @@ class Point:
     stack: Stack
     fused_attention: bool
     fused_loss: bool
+    expert_dispatch: str = "deepep"
     lora_rank: int = 0
     lora_targets: tuple[str, ...] = DEFAULT_TARGETS
     quantized_base: bool = False

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,7 +100,7 @@ def recomputed_share(table: OpTable, selective_recompute: str) -> NDArray[np.flo
     """
     forward = table.phase == Phase.FORWARD
     if selective_recompute == "core-attention":
-        return np.where(forward & np.array([n.endswith(".core") for n in table.name], bool), 1.0, 0.0)
+        return np.where(forward & selected_modules(table.name), 1.0, 0.0)
     kept = np.isin(table.kind, [int(k) for k in (Kind.MATMUL, Kind.GROUPED, Kind.ATTENTION, Kind.COLLECTIVE)])
     share = np.where(forward & ~kept, 1.0, 0.0)
     down = {table.name[i]: int(table.shape[i, 3]) for i in np.flatnonzero(forward & (table.kind == Kind.MATMUL))}
@@ -117,6 +118,30 @@ def recomputed_share(table: OpTable, selective_recompute: str) -> NDArray[np.flo
     return share
 
 
+LATENT_MODULES = ("attention.q_up", "attention.kv_up", "attention.rope", "attention.concat")
+"""Rows of latent attention's up-projections (Megatron-Core ``recompute_modules``: ``mla_up_proj``)."""
+EXPERT_MODULES = ("moe.activation",)
+"""``moe_act`` of the same."""
+
+
+@lru_cache(maxsize=1024)
+def selected_modules(names: tuple[str, ...]) -> NDArray[np.bool_]:
+    """Rows that Megatron's selective recompute repeats: the attention core, or, in layers with latent attention or experts
+    (whose recipes name modules), the up-projections and the experts' activation. Casts of an input belong to it."""
+    known = set(names)
+    modules = LATENT_MODULES if "attention.kv_up" in known else ()
+    modules += EXPERT_MODULES if "moe.activation" in known else ()
+    if not modules:
+        return _flagged(names, lambda name: name.endswith(".core"))
+    return _flagged(names, lambda name: name.removesuffix(".quantize") in modules)
+
+
+def _flagged(names: Sequence[str], wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
+    """Which names are wanted; a table of many points repeats a few dozen names."""
+    known = {name: wanted(name) for name in dict.fromkeys(names)}
+    return np.array([known[name] for name in names], bool)
+
+
 def saved_bytes(table: OpTable, policy: str, selective_recompute: str, input_bytes: float) -> float:
     """Bytes one layer keeps from forward to backward under ``policy``; ``full`` keeps only its input.
 
@@ -128,6 +153,8 @@ def saved_bytes(table: OpTable, policy: str, selective_recompute: str, input_byt
     kept = table.saved_bytes * table.count
     if policy == "none":
         return float(kept.sum())
+    if selective_recompute == "core-attention" and not {"attention.kv_up", "moe.activation"}.isdisjoint(table.name):
+        return _saved_without_modules(table)
     if selective_recompute == "core-attention":
         core = np.array([n.endswith(".core") for n in table.name], bool)
         fused = core & ((table.flag & FUSED_ATTENTION) > 0)
@@ -136,6 +163,19 @@ def saved_bytes(table: OpTable, policy: str, selective_recompute: str, input_byt
         return float(np.minimum(np.where(core, stays * table.count, kept), kept).sum())
     last = 0.0 if selective_recompute == "per-op-compiled" else 1.0
     return min(_every_second_output(table, last) + input_bytes, float(kept.sum()))
+
+
+def _saved_without_modules(table: OpTable) -> float:
+    """Bytes kept where the modules of :func:`selected_modules` are repeated: latent attention keeps its latents and the
+    core's output and statistics, experts the activation's input but not its output."""
+    kept = table.saved_bytes * table.count
+    latent = "attention.kv_up" in table.name
+    for i, name in enumerate(table.name):
+        if name == "attention.core" and latent and table.flag[i] & FUSED_ATTENTION:
+            kept[i] = max(kept[i] - table.bytes_read[i] * table.count[i], 0.0)
+        elif name == "moe.down":
+            kept[i] = 0.0
+    return float(kept.sum())
 
 
 def _every_second_output(table: OpTable, last: float) -> float:
@@ -189,7 +229,7 @@ def model_flop_per_token(
         lora_targets=lora_targets,
         packed_document_len=packed_document_len,
     )
-    tables = transformer_tables(arch, point)
+    tables = transformer_tables(replace(arch, prediction_layers=0), point)
     total = sum(t.total_flop() * tables.layer_counts[k] for k, t in tables.layers.items())
     total += tables.embedding.total_flop() + tables.head.total_flop()
     if tables.encoder is not None:
