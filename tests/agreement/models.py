@@ -1,4 +1,4 @@
-"""Eight models as both front ends know them: a catalogue entry, and the transformers configuration of the same checkpoint.
+"""Nine models as both front ends know them: a catalogue entry, and the transformers configuration of the same checkpoint.
 
 Layers repeat, so a model of few layers says as much about a layer as the whole one; both sides are cut to the same number.
 Experts are held in bf16 (transformers' grouped products take no autocast); everything else is fp32 weights under autocast.
@@ -133,6 +133,28 @@ MODELS: tuple[Model, ...] = (
             "num_experts": 128,
             "num_experts_per_tok": 8,
             "norm_topk_prob": True,
+            "use_cache": False,
+        },
+        "num_hidden_layers",
+        2,
+        1,
+        2048,
+        half=True,
+    ),
+    Model(
+        "qwen1.5-moe-a2.7b",
+        "Qwen2MoeConfig",
+        {
+            "hidden_size": 2048,
+            "intermediate_size": 5632,
+            "moe_intermediate_size": 1408,
+            "shared_expert_intermediate_size": 5632,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "vocab_size": 151936,
+            "max_position_embeddings": 8192,
+            "num_experts": 60,
+            "num_experts_per_tok": 4,
             "use_cache": False,
         },
         "num_hidden_layers",

@@ -154,6 +154,14 @@ def test_a_frozen_layer_norm_has_one_gradient() -> None:
     assert made == [{3}, {1}]
 
 
+def test_a_gated_shared_expert_is_a_dense_one_beside_the_others() -> None:
+    """Qwen1.5 MoE: router, gate, up, down and the sigmoid's product; its shares are not scaled to sum to 1."""
+    step = eager_step(find_model("qwen1.5-moe-a2.7b"), point(autocast=False))
+    moe = names(step, FIRST_KIND, Phase.FORWARD)
+    assert moe["mm"] + moe["addmm"] == 4 + 5
+    assert moe["_grouped_mm"] == 2 and moe["sigmoid"] == 1 and moe["div"] == 0
+
+
 # --- the tape ---
 
 

@@ -37,6 +37,8 @@ from gpuwise.workload.transformer.tape import (
 
 TURNED = ("gpt-2",)
 """Families whose weights are held the other way round (transformers ``Conv1D``)."""
+SHARES_AS_THEY_ARE = ("qwen-moe",)
+"""Families that do not scale the shares of the chosen experts to sum to 1 (``norm_topk_prob`` False)."""
 UNQUANTIZED = ("head", "router")
 """Products that stay in 16 bits where the others are held in 4 (transformers leaves the output head out)."""
 SCALED_TOGETHER, SCALES_TOGETHER = 64, 256
@@ -49,7 +51,7 @@ def describes(arch: Architecture, point: Point) -> bool:
     """Whether the modules of ``arch`` are among those written here, for one whole rank and plain precision."""
     known = arch.kind in ("decoder", "encoder", "vision") and arch.encoder is None and arch.mla is None
     known &= arch.position in ("rope", "learned") and not arch.parallel_block and arch.norm in ("rms", "layer")
-    known &= arch.moe is None or not arch.moe.n_shared
+    known &= arch.moe is None or not arch.moe.n_shared or arch.moe.shared_gate
     whole = point.tp == point.cp == point.ep == 1 and point.packed_document_len is None
     plain = point.precision in ("bf16", "fp16", "fp32", "tf32")
     if point.quantized_base:  # experts held as one tensor are no linear layers that bitsandbytes converts
@@ -272,10 +274,8 @@ class Network:
             if a.family in TURNED:
                 return self.turned_linear("down", self._activated(self.turned_linear("up", x, a.ffn)), a.hidden)
             if a.gated_mlp:
-                gate = self._activated(self.linear("gate", x, a.ffn, bias=a.mlp_bias))
-                inner = mul(t, gate, self.linear("up", x, a.ffn, bias=a.mlp_bias))
-            else:
-                inner = self._activated(self.linear("up", x, a.ffn, bias=a.mlp_bias))
+                return self._gated(x, a.ffn)
+            inner = self._activated(self.linear("up", x, a.ffn, bias=a.mlp_bias))
             return self.linear("down", inner, a.hidden, bias=a.mlp_bias)
 
     def _activated(self, x: Value) -> Value:
@@ -295,6 +295,7 @@ class Network:
         with t.inside("mlp", x):
             flat = t.view(x, (_rows(x), h))
             tokens, routed = flat.shape[0], flat.shape[0] * n
+            shared = t.bind(self._gated(flat, moe.shared_ffn)) if moe.shared_gate else None
             shares, chosen = self._routed(flat, moe)
             with t.inside("experts"):
                 placed, order = self._sorted(t.view(t.bind(chosen), (routed,)))
@@ -315,7 +316,16 @@ class Network:
                 total = t.run("sum", [parts], [spec((tokens, h), parts.dtype)], overload="dim_IntList", said=(("dim", (1,)),))[0]
                 t.note([parts], [total], lambda g: [g[0] and _spread(t, g[0], parts.shape)])
                 total = cast(t, total, self.computes)
+            if shared is not None:
+                share = unary(t, "sigmoid", self.linear("shared_gate", flat, 1))
+                total = add(t, t.bind(total), t.bind(mul(t, share, shared)))
             return t.view(total, x.shape)
+
+    def _gated(self, x: Value, ffn: int) -> Value:
+        """The MLP of gate, up and down; a shared expert."""
+        gate = self._activated(self.linear("gate", x, ffn, bias=self.arch.mlp_bias))
+        inner = mul(self.t, gate, self.linear("up", x, ffn, bias=self.arch.mlp_bias))
+        return self.linear("down", inner, self.arch.hidden, bias=self.arch.mlp_bias)
 
     def _routed(self, flat: Value, moe: Moe) -> tuple[Value, Value]:
         """Shares [T, n] of the chosen experts, and which they are [T, n]. The caller's variable holds the router's logits."""
@@ -333,6 +343,8 @@ class Network:
             few = spec((tokens, moe.n_active), "fp32")
             top = t.run("topk", [shares], [few, spec(few.shape, "i64")])
             t.note([shares], [top[0]], lambda g: [g[0] and _scattered(t, g[0], top[1], shares)], "outputs")
+            if self.arch.family in SHARES_AS_THEY_ARE:
+                return cast(t, top[0], self.computes), top[1]
             whole = t.run("sum", [top[0]], [spec((tokens, 1), "fp32")], overload="dim_IntList", said=(("dim", (-1,)),))[0]
             made = each(t, "div", [t.run("clone", [top[0]], [few])[0], whole])
 

@@ -479,9 +479,9 @@ def rsqrt(t: Tape, x: Value) -> Value:
 
 
 def unary(t: Tape, name: str, x: Value) -> Value:
-    """silu, gelu, relu, tanh: one kernel forward, one backward."""
+    """silu, gelu, relu, tanh, sigmoid: one kernel forward, one backward."""
     made = each(t, name, [x], overload="default")
-    kept = made if name in ("tanh", "relu") else x
+    kept = made if name in ("tanh", "relu", "sigmoid") else x
     backward = "threshold_backward" if name == "relu" else f"{name}_backward"
     saves = "outputs" if kept is made else "inputs"
     t.note([x], [made], lambda g: [g[0] and each(t, backward, [g[0], kept], overload="default")], saves)
