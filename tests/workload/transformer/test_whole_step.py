@@ -161,3 +161,11 @@ def test_four_bit_weights_hold_half_a_byte_and_their_scales(arch: Architecture) 
     biases = 5 * arch.hidden + arch.ffn if arch.mlp_bias else 0  # of GPT-2: 3 H, H; F, H
     matrices = arch.n_layers * (layer.attention + layer.mlp - biases)
     assert parameters(False) - parameters(True) == pytest.approx(matrices * (2 - NF4_BYTES_PER_PARAMETER), rel=2e-3)
+
+
+def test_parameters_that_share_a_gradient_free_it_once() -> None:
+    """Of one image the class token's gradient is a part of the positions'."""
+    vit = replace(find_model("vit-b-16"), n_layers=1)
+    made = whole_step(vit, replace(point(batch=1), seq_len=197), recompute="none", optimizer="adamw")
+    freed = made.event_storage[made.event_sign < 0]
+    assert len(freed) == len(np.unique(freed))

@@ -171,7 +171,7 @@ def _program(c: Capture, tape: _Weighed, logits: int, layers: I64) -> _Program:
         parameters,
         frozen,
         np.flatnonzero(~made & ~is_parameter & (sizes > 0)),
-        np.array([tape.gradients[s] for s in parameters.tolist() if s in tape.gradients], np.int64),
+        np.array(list(dict.fromkeys(tape.gradients[s] for s in parameters.tolist() if s in tape.gradients)), np.int64),
         ends[sizes[ends] == logits],
         np.unique(c.op_outputs[casting[write_op]]),
         *(held[:, k] for k in range(3)),
