@@ -147,3 +147,16 @@ def test_bad_input_is_refused() -> None:
         moe_layer_time(l40s, "bf61", 1, 4096, 1536, 8, 128)
     with pytest.raises(UnpredictableError, match="no published dense fp8"):
         moe_layer_time(known("a100-sxm-80gb"), "fp8_block", 1, 4096, 1536, 8, 128)
+
+
+def test_another_familys_power_limit_is_not_inherited() -> None:
+    """L40S holds three quarters of its boost clock at 350 W; a card of 600 W that takes its coefficients nearly all."""
+    l40s, workstation = known("l40s"), known("rtx-pro-6000-blackwell-server")
+    shape = (4096, 14336, 2, 8)
+    seconds = [
+        float(moe_layer_time(a, "bf16", 32768, *shape, implementation="moe_torch_flow_cutlass").time_s[0])
+        for a in (l40s, workstation)
+    ]
+    share = [6 * 32768 * 2 * 4096 * 14336 / t / a.peak("bf16") for t, a in zip(seconds, (l40s, workstation), strict=True)]
+    assert share[1] > 1.08 * share[0]
+    assert share[1] < 0.8

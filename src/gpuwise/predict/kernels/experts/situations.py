@@ -3,7 +3,7 @@ there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.errors import UnknownNameError, UnpredictableError
-from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.predict.coefficients import load_arrays, load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.predict.kernels import boosted
+from gpuwise.predict.kernels.clock import sustained_fraction
 from gpuwise.predict.kernels.experts.loads import Loads
 from gpuwise.predict.kernels.experts.physics import FIELDS, Coefficients, Format
 from gpuwise.predict.kernels.gemm.physics import Device, device_of
@@ -102,6 +103,9 @@ def build(
     measured = own is not None and accelerator.id in own["devices"] and key == dtype
     basis: Basis = "fitted" if measured else "derived" if own else "specified"
     coefficients = {f: float(kernels[chosen][source][f]) for f in FIELDS}
+    if own is None:
+        pace = _pace(accelerator, dtype, kernels[chosen][source]["devices"])
+        coefficients["math_efficiency"] = min(coefficients["math_efficiency"] * pace, 1.0)
     sigma = document["log_sigma"]
     widths = sigma["fitted"].get(f"{key}/{chosen}/{accelerator.id}", sigma["unseen_shape"]) if measured else sigma[basis]
     return Situation(
@@ -130,6 +134,25 @@ def format_on(accelerator: Accelerator, dtype: str) -> tuple[Device, Format]:
         f"{accelerator.name} has no published dense {dtypes[0]} rate, which {dtype} expert layers need",
         hint=f"it has {have}",
     )
+
+
+def _pace(accelerator: Accelerator, dtype: str, measured: Sequence[str]) -> float:
+    """Sustained share of boost of ``accelerator`` over that of the ``measured`` devices of another family: their share of
+    the peak holds what their power limit took (L40S, 350 W: a quarter), which is not this accelerator's."""
+    known = accelerators()
+    own = _sustained(accelerator, dtype)
+    theirs = [x for i in measured if i in known and (x := _sustained(known[i], dtype)) is not None]
+    return own / (sum(theirs) / len(theirs)) if own is not None and theirs else 1.0
+
+
+def _sustained(accelerator: Accelerator, dtype: str) -> float | None:
+    """Share of the boost clock that large products in ``dtype`` hold; None where the accelerator has no rate for them."""
+    rate = next((d for d in FORMATS[dtype][0] if d in accelerator.peak_flop_per_s), None)
+    return None if rate is None else float(sustained_fraction(accelerator, _BUSY, rate))
+
+
+_BUSY = 0.92
+"""Share of the peak at boost that large products reach where power does not hold them back (H100, bf16)."""
 
 
 def _kernel(kernels: Mapping[str, Mapping[str, Any]], wanted: str | None, family: str) -> tuple[str, str]:
