@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.naming import find_accelerator
-from gpuwise.predict.kernels.convolution import convolution_time
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.kernels.convolution import Convolutions, convolution_time, winograd_filter_time
 
 
 # torch.nn.Conv2d 3x3, fp32, cudnn.benchmark: NeuSight's per-operation tables (MIT). Milliseconds less 0.3 of
@@ -81,3 +82,21 @@ def test_laws(card: str, dtype: str, batch: int, channels: int, side: int, area:
         memory_bandwidth_bytes_per_s=2 * accelerator.memory_bandwidth_bytes_per_s,
     )
     assert np.all(convolution_time(bigger, *ask).time_s <= time * 1.001)
+
+
+def test_gradients_of_filters_have_winograd_too() -> None:
+    """cuDNN's backward filter of wide 3 x 3 convolutions beats the vector lanes' peak; a stride or 5 x 5 rules it out."""
+    card = find_accelerator("V100 PCIe 32GB")
+    model, products = load_json("convolution"), load_json("fp32")
+
+    def conv(**changes: float) -> Convolutions:
+        sizes = {"batch": 32.0, "c_in": 256.0, "c_out": 256.0, "h_out": 38.0, "w_out": 38.0, "area": 9.0, "groups": 1.0}
+        return Convolutions(**{k: np.array([v]) for k, v in (sizes | {"stride": 1.0} | changes).items()})
+
+    wide = conv()
+    time_s = winograd_filter_time(card, wide, model, products)[0]
+    assert wide.flop[0] / time_s > card.peak("fp32")
+    assert wide.flop[0] / time_s < 4.0 * card.peak("fp32")
+    assert winograd_filter_time(card, conv(batch=64.0), model, products)[0] > 1.5 * time_s
+    for other in (conv(stride=2.0), conv(area=25.0), conv(groups=2.0)):
+        assert np.isinf(winograd_filter_time(card, other, model, products)[0])

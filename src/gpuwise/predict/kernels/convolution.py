@@ -96,16 +96,39 @@ def vector_time(accelerator: Accelerator, conv: Convolutions, model: dict[str, A
     """Seconds in fp32: the fastest of implicit product and the two Winograd forms."""
     implicit = _implicit_time(accelerator, conv, model, products, conv.area, model["implicit_efficiency"])
     fused = _implicit_time(accelerator, conv, model, products, conv.area * 4.0 / 9.0, model["fused_winograd_efficiency"])
-    tiles = conv.batch * np.ceil(conv.h_out / 4.0) * np.ceil(conv.w_out / 4.0)
-    ones = np.ones_like(tiles)
-    product = product_time(accelerator, Shapes(36.0 * ones, tiles, conv.c_out, conv.c_in), products, batched=True)
-    images = 36.0 * 4.0 * tiles * (conv.c_in + conv.c_out)
-    weights = (36.0 + conv.area) * 4.0 * conv.c_in * conv.c_out
+    tiles = _winograd_tiles(conv)
+    product = product_time(accelerator, Shapes(_ELEMENTS + 0.0 * tiles, tiles, conv.c_out, conv.c_in), products, batched=True)
+    winograd = product / model["winograd_efficiency"] + _transforms_time(accelerator, conv, model)
+    return np.where(_winograd_allowed(conv), np.minimum(np.minimum(winograd, fused), implicit), implicit)
+
+
+def winograd_filter_time(accelerator: Accelerator, conv: Convolutions, model: dict[str, Any], products: dict[str, Any]) -> F64:
+    """Seconds of the gradient of 3 x 3 filters in fp32 by Winograd: 36 products [C_out, P / 16] x [P / 16, C_in] of the
+    transformed gradient and input (cuDNN's backward filter, ``WINOGRAD_NONFUSED``); infinite where it is not one."""
+    tiles = _winograd_tiles(conv)
+    product = product_time(accelerator, Shapes(_ELEMENTS + 0.0 * tiles, conv.c_out, conv.c_in, tiles), products, batched=True)
+    time = product / model["winograd_efficiency"] + _transforms_time(accelerator, conv, model)
+    return np.where(_winograd_allowed(conv), time, np.inf)
+
+
+_ELEMENTS = 36.0
+"""Of a transformed tile: 6 x 6 inputs make 4 x 4 outputs of a 3 x 3 filter."""
+
+
+def _winograd_allowed(conv: Convolutions) -> NDArray[np.bool_]:
+    return (conv.area == 9.0) & (conv.stride == 1.0) & (conv.groups == 1.0)
+
+
+def _winograd_tiles(conv: Convolutions) -> F64:
+    return conv.batch * np.ceil(conv.h_out / 4.0) * np.ceil(conv.w_out / 4.0)
+
+
+def _transforms_time(accelerator: Accelerator, conv: Convolutions, model: dict[str, Any]) -> F64:
+    """Seconds of transforming images and filters to and fro."""
+    images = _ELEMENTS * 4.0 * _winograd_tiles(conv) * (conv.c_in + conv.c_out)
+    weights = (_ELEMENTS + conv.area) * 4.0 * conv.c_in * conv.c_out
     moved = model["image_passes"] * images + model["weight_passes"] * weights
-    transforms = moved / dram_rate(accelerator)
-    winograd = product / model["winograd_efficiency"] + transforms + 4.0 * model["kernel_s"]
-    allowed = (conv.area == 9.0) & (conv.stride == 1.0) & (conv.groups == 1.0)
-    return np.where(allowed, np.minimum(np.minimum(winograd, fused), implicit), implicit)
+    return moved / dram_rate(accelerator) + 4.0 * model["kernel_s"]
 
 
 def _implicit_time(

@@ -24,7 +24,7 @@ from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.kernels import measured_networks
 from gpuwise.predict.kernels.clock import sustained_fraction
 from gpuwise.predict.kernels.conditions import Conditions
-from gpuwise.predict.kernels.convolution import Convolutions, convolution_time
+from gpuwise.predict.kernels.convolution import Convolutions, convolution_time, winograd_filter_time
 from gpuwise.predict.kernels.gemm.fp32 import Shapes, product_time
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import dram_rate, memory_time
@@ -131,7 +131,8 @@ def _filter_gradient(acc: Accelerator, dtype: str, c: dict[str, F64], hw_in: F64
     memory = conv.bytes(element) / dram_rate(acc)
     if dtype == "fp32":
         products = product_time(acc, Shapes(c["groups"], rows, columns, positions), load_json("fp32"), batched=False, layout="nt")
-        time = np.maximum(products / model["implicit_efficiency"], memory)
+        implicit = np.maximum(products / model["implicit_efficiency"], memory)
+        time = np.minimum(implicit, winograd_filter_time(acc, conv, model, load_json("fp32")))
     else:
         pad = 16.0 / element
         tiles = c["groups"] * np.ceil(np.ceil(rows / pad) * pad / 64.0) * np.ceil(np.ceil(columns / pad) * pad / 64.0)
