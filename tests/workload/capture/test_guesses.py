@@ -150,3 +150,23 @@ def test_a_share_that_is_none_is_refused(guess: Any) -> None:
 def test_an_unknown_kind_of_guess_is_refused_with_those_there_are() -> None:
     with pytest.raises(UnknownNameError, match="where"):
         gpuwise.capture(nn.Linear(2, 2), (1, 2), guess={"where": 0.5})
+
+
+@pytest.mark.parametrize(("batch", "seq"), [(1, 2048), (1, 4096), (2, 2048), (4, 1024), (8, 1024)])
+def test_positions_in_a_row_are_not_packed_sequences(batch: int, seq: int) -> None:
+    """How transformers looks for packed sequences: the differences of the positions, with one before the first."""
+    found: list[bool] = []
+
+    def make_step() -> Any:
+        model = nn.Linear(8, 8).cuda()
+
+        def step() -> None:
+            positions = torch.arange(seq, device="cuda").unsqueeze(0).expand(batch, -1)
+            apart = torch.diff(positions, prepend=positions[:, :1] - 1, dim=-1)
+            found.append(bool(((apart != 1).cumsum(-1)[:, -1] == 0).all()))
+            model(torch.zeros(4, 8, device="cuda")).sum().backward()
+
+        return step
+
+    gpuwise.capture(make_step)
+    assert found and all(found)

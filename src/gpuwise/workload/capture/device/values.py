@@ -20,6 +20,8 @@ KNOWN_LIMIT = 64
 """Elements up to which values are kept."""
 KNOWN_WHOLE_LIMIT = 4096
 """The same for whole numbers and truth values: sizes, lengths, offsets, masks."""
+COMPUTED = 2
+"""What is computed from known values may be this many times as long: differences of 4,096 positions take 4,097."""
 _WHOLE = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 _FACTORIES = frozenset({"full", "zeros", "ones", "scalar_tensor", "arange", "eye", "linspace"})
 _RANDOM = torch.Tag.nondeterministic_seeded
@@ -87,10 +89,10 @@ class Values:
         self._laws.clear()
         self._guessed.clear()
 
-    def note(self, device_tensor: Tensor, host: Tensor, writes: int = 0, *, guessed: bool = False) -> None:
+    def note(self, device_tensor: Tensor, host: Tensor, writes: int = 0, *, guessed: bool = False, times: int = 1) -> None:
         """``device_tensor`` holds the values of the real tensor ``host``, after ``writes`` more counted writes; ``guessed``: so
-        it is taken."""
-        if host.numel() > _limit(host) or host.layout is not torch.strided or device_tensor.storage_offset():
+        it is taken. Longer ones than ``times`` the limit are not kept."""
+        if host.numel() > times * _limit(host) or host.layout is not torch.strided or device_tensor.storage_offset():
             return
         copy = host.detach().to(device_tensor.dtype, copy=True)
         key = device_tensor.untyped_storage()._cdata
@@ -167,12 +169,12 @@ class Values:
             self._follow_write(info, args, kwargs, tensors)
         if name in RULES or name in INDICES:
             self._follow_law(info, args, kwargs, result)
-        if result.__class__ is not Tensor or result.numel() > _limit(result):
+        if result.__class__ is not Tensor or result.numel() > COMPUTED * _limit(result):
             if name in _TRUTH and result.__class__ is Tensor and result.dtype is torch.bool:
                 self._follow_truth(name, args, result)
             return
         if not tensors:
-            if name in _FACTORIES:
+            if name in _FACTORIES and result.numel() <= _limit(result):
                 self.note(result, info.func(*args, **{**kwargs, "device": torch.device("cpu")}))
             return
         if self._known and not info.mutable and _RANDOM not in info.func.tags and not info.view and not result._is_view():
@@ -182,7 +184,7 @@ class Values:
                 host = {k: v for k, v in kwargs.items() if k != "device"}
                 try:
                     guessed = any(_key(t) in self._guessed for t in tensors)
-                    self.note(result, info.func(*_swap(args, real), **_swap(host, real)), guessed=guessed)
+                    self.note(result, info.func(*_swap(args, real), **_swap(host, real)), guessed=guessed, times=COMPUTED)
                 except (RuntimeError, TypeError, AttributeError, NotImplementedError):
                     return  # a kernel the host lacks: the values stay unknown
                 return
