@@ -17,6 +17,7 @@ from tests.predict.captures import capture, matmul, op, spec
 from gpuwise.calibrate.capture_time import sources, tables
 from gpuwise.calibrate.capture_time.tables import SCALES, Row, example_network, job
 from gpuwise.facts.hardware.naming import find_accelerator
+from gpuwise.predict.kernels.memory_bound import dram_rate
 from gpuwise.predict.step.capture_time import captured_time
 from gpuwise.workload.step import Kind, Phase
 
@@ -141,3 +142,19 @@ def test_models_of_several_sizes_are_named_by_their_section_or_row() -> None:
     )
     assert example_network("Transformer-XL", "Training performance: DGX A100") is None
     assert example_network("Jasper", "") is None
+
+
+def test_fused_moments_save_the_reads_that_only_sum_up() -> None:
+    """Once forward and two tensors backward; a norm that evaluates sums nothing."""
+    image = spec(64, 256, 56, 56, dtype="fp16", last=True)
+    forward = op("cudnn_batch_norm", [image], [image], training=True)
+    backward = op("cudnn_batch_norm_backward", [image, image], [image])
+    evaluates = op("native_batch_norm", [image], [image], training=False)
+    card = find_accelerator("H100-SXM5-80GB")
+    bytes_of = 2.0 * 64 * 256 * 56 * 56
+    trains = capture([(forward, Phase.FORWARD), (backward, Phase.BACKWARD), (evaluates, Phase.FORWARD)])
+    assert sources.moments_s(trains, card) == pytest.approx(3.0 * bytes_of / dram_rate(card))
+    assert sources.moments_s(capture([(evaluates, Phase.FORWARD)]), card) == 0.0
+    one = row("H100-SXM5-80GB", tf32=True)
+    plain, fused = (sources.predict(replace(one, fused_moments=f), trains, card).work_s for f in (False, True))
+    assert plain - fused == pytest.approx(sources.moments_s(trains, card))

@@ -17,9 +17,11 @@ import numpy as np
 from gpuwise.calibrate.capture_time.tables import Job, Row, examples_rows, lambda_rows, mlperf_rows, neusight_rows
 from gpuwise.calibrate.score_tables import constant_efficiency
 from gpuwise.calibrate.validation import Scores
+from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.errors import GpuwiseError, require
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.kernels.memory_bound import dram_rate
 from gpuwise.predict.step.capture_time import captured_time
 from gpuwise.units import GIGA
 from gpuwise.workload.capture.record.capture import Capture
@@ -124,8 +126,22 @@ def predict(r: Row, capture: Capture, accelerator: Accelerator) -> Predicted:
     rates = accelerator.peak_flop_per_s
     rate = (rates.get("fp16") if half else rates.get("tf32") if r.tf32 else None) or accelerator.peak("fp32")
     again = fetched_s(as_run, accelerator) if r.empties_cache and r.job is not None and r.job.training else 0.0
+    again -= moments_s(as_run, accelerator) if r.fused_moments else 0.0
     update_s = min(whole.phase_s.get("optimizer", 0.0), made.expected)
     return Predicted(made.expected - update_s + again, update_s, made.log_sigma, roofline_s(as_run, accelerator, rate))
+
+
+def moments_s(capture: Capture, accelerator: Accelerator) -> float:
+    """Seconds that batch norms in training read their tensors for sums alone: once forward, two tensors backward."""
+    span = capture.steady
+    count = np.bincount(capture.op_signature[span.first_op : span.end_op], minlength=len(capture.signatures))
+    moved = 0.0
+    for n, s in zip(count.tolist(), capture.signatures, strict=True):
+        if n and "batch_norm" in s.op and s.attribute("training") is not False:
+            one = s.inputs[0]
+            tensors = 2.0 if "backward" in s.op else 1.0
+            moved += n * tensors * math.prod(one.shape) * TENSOR_BYTES[one.dtype]
+    return moved / dram_rate(accelerator)
 
 
 def roofline_s(capture: Capture, accelerator: Accelerator, rate_flop_per_s: float) -> float:
