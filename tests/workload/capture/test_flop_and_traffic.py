@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+import gpuwise  # noqa: E402
 from gpuwise.workload.capture.ops.flop import pairs_seen  # noqa: E402
 from gpuwise.workload.capture.ops.traffic import BLOCKS, CHUNK, TENSORS_BY_DEPTH, extent_bytes, launches  # noqa: E402
 from gpuwise.workload.capture.record.capture import Signature, TensorSpec  # noqa: E402
@@ -214,3 +215,25 @@ def test_equal_calls_have_one_signature() -> None:
     made.index(aten.mm.default, (meta(3, 5), meta(7, 5).t()), {}, meta(3, 7))
     assert len(made.all) == 2
     assert dtype_name(torch.bfloat16) == "bf16" and dtype_name(torch.float8_e4m3fn) == "fp8"
+
+
+@pytest.mark.parametrize("window", [128, 256, 1024])
+def test_flex_attention_counts_the_blocks_its_mask_leaves(window: int) -> None:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    n, heads, size = 2048, 4, 64
+
+    def near(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return (q >= k) & (q - k < window)
+
+    def make() -> Any:
+        q, k, v = (torch.randn(1, heads, n, size, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+        mask = create_block_mask(near, None, None, n, n, device="cuda")
+        return lambda: flex_attention(q, k, v, block_mask=mask).sum().backward()
+
+    visible = 1 - float(create_block_mask(near, None, None, n, n, device="cpu").sparsity()) / 100
+    whole = 3 * 4 * heads * n * n * size
+    captured = gpuwise.capture(make)
+    assert captured.flop() == pytest.approx(visible * whole)
+    rows = [s for s in captured.signatures if "attention" in s.op]
+    assert [s.attribute("visible") for s in rows] == pytest.approx([visible] * 2)

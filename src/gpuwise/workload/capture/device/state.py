@@ -46,6 +46,8 @@ class DeviceState:
         """Sizes that depend on values are taken at their upper bound."""
         self.ledger = Ledger(self.observer)
         self.values = self.ledger.values
+        self.visible: float | None = None
+        """Share of the scores that a block mask leaves to the attention that runs now."""
         self.assumed: Any = None
         """Value of every scalar read back, while a function of torch checks its own intermediate results."""
         self.values.share = 1.0 if at_bound else (guesses or {}).get("nonzero")

@@ -2,17 +2,19 @@
 """``flex_attention`` as one fused attention operation: what its compiled kernel is on a GPU.
 
 The Triton kernel is not run; the fused aten attention of the same shapes stands for it in the record. Its score and
-mask functions cost nothing here, and the part of the scores that a block mask leaves out is told as a finding.
+mask functions cost nothing here; blocks of scores that a block mask leaves out are not counted.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 if TYPE_CHECKING:
     from gpuwise.workload.capture.device.state import DeviceState
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 _MODULE = "torch.nn.attention.flex_attention"
 _acc: list[DeviceState] = []
+_MOST = 1 << 24
+"""Scores a mask function is asked for at most."""
+_ASKED = 4
+"""Sequences and heads of a block mask that are looked at."""
+_SHARES: weakref.WeakKeyDictionary[Any, float | None] = weakref.WeakKeyDictionary()
 
 
 def fused(acc: DeviceState, query: Tensor, key: Tensor, value: Tensor, block_mask: Any, scale: float | None, gqa: bool) -> Any:
@@ -32,29 +39,64 @@ def fused(acc: DeviceState, query: Tensor, key: Tensor, value: Tensor, block_mas
             f"Hkv={key.shape[1]}. Try setting enable_gqa=True for GQA."
         )
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    sparsity = _sparsity(block_mask)
+    visible = _visible(block_mask)
     told = (
-        "its block mask is unknown: all scores are counted"
-        if sparsity is None
-        else f"its block mask leaves out {sparsity:.0%} of the scores"
+        "its block mask depends on values: all scores are counted"
+        if visible is None
+        else f"its block mask leaves out {1 - visible:.0%} of the scores"
     )
     acc.finding("flex-attention", f"flex_attention is taken as one fused attention; {told}", "")
-    half = query.dtype in (torch.float16, torch.bfloat16)
-    if half and query.shape[-1] == value.shape[-1] and query.shape[-1] <= 256 and key.shape[0] == query.shape[0]:
-        out = aten._scaled_dot_product_flash_attention.default(query, key, value, 0.0, False, False, scale=scale)
-    else:
-        out = aten._scaled_dot_product_efficient_attention.default(query, key, value, None, True, 0.0, False, scale=scale)
+    acc.visible = visible if visible is not None and visible < 1 else None
+    try:
+        out = _kernel(query, key, value, scale)
+    finally:
+        acc.visible = None
     return out[0], out[1]
 
 
-def _sparsity(block_mask: Any) -> float | None:
-    """Share of blocks that are skipped, if the mask's values are known."""
-    counts = getattr(block_mask, "kv_num_blocks", None)
-    if block_mask is None or counts is None:
-        return 0.0
-    if counts.is_meta:
-        return None
-    return float(block_mask.sparsity()) / 100
+def _kernel(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Any:
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    if half and query.shape[-1] == value.shape[-1] and query.shape[-1] <= 256 and key.shape[0] == query.shape[0]:
+        return aten._scaled_dot_product_flash_attention.default(query, key, value, 0.0, False, False, scale=scale)
+    return aten._scaled_dot_product_efficient_attention.default(query, key, value, None, True, 0.0, False, scale=scale)
+
+
+def _visible(block_mask: Any) -> float | None:
+    """Share of blocks that are not skipped; None if it depends on values of the device.
+
+    The mask function is asked for the first and the last query of each block (or of as many blocks as :data:`_MOST` allows).
+    """
+    if block_mask is None or getattr(block_mask, "kv_num_blocks", None) is None:
+        return 1.0
+    if not block_mask.kv_num_blocks.is_meta:
+        return 1 - float(block_mask.sparsity()) / 100
+    known = _SHARES.get(block_mask)
+    if known is None and block_mask not in _SHARES:
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            known = _SHARES[block_mask] = _share(block_mask)
+    return known
+
+
+def _share(block_mask: Any) -> float | None:
+    queries, keys = (int(n) for n in block_mask.seq_lengths)
+    q_block, kv_block = block_mask.BLOCK_SIZE
+    batch, heads = block_mask.kv_num_blocks.shape[:2]
+    blocks = range(0, queries, max(q_block, -(-queries // max(1, _MOST // (2 * keys) * q_block)) * q_block))
+    rows = torch.tensor([r for first in blocks for r in (first, min(first + q_block, queries) - 1)])
+    columns = torch.arange(keys)
+    met: list[float] = []
+    for i in range(min(batch, _ASKED)):
+        for h in range(min(heads, _ASKED)):
+            try:
+                seen = block_mask.mask_mod(torch.tensor(i), torch.tensor(h), rows[:, None], columns[None, :])
+            except Exception:  # noqa: BLE001 - a person's function, asked in another way than they wrote it for
+                return None
+            if not isinstance(seen, Tensor) or seen.is_meta or seen.dtype is not torch.bool:
+                return None
+            seen = seen.expand(len(rows), keys)
+            padded = torch.nn.functional.pad(seen, (0, -keys % kv_block)).view(len(rows) // 2, 2, -1, kv_block)
+            met.append(float(padded.any(-1).any(1).float().mean()))
+    return sum(met) / len(met) if met else None
 
 
 def _finish(found: Any, return_lse: bool, return_aux: Any, module: Any) -> Any:

@@ -54,6 +54,7 @@ class Recorder:
         self._engine: Any = None
         self._parameters: dict[str, torch.nn.Parameter] = {}
         self._owner_of: dict[int, int] = {}
+        self._visible_by_sums: dict[int, float] = {}
         self._facts: dict[str, Any] = {}
         self._in_step = False
 
@@ -91,7 +92,8 @@ class Recorder:
         storages = self.storages
         over = self.signatures.overload(func)
         direction = self._direction(args, result) if over.copies else ""
-        signature = self.signatures.index(func, args, kwargs, result, direction)
+        visible = self._visible(over.name, args, result) if "attention" in over.name else None
+        signature = self.signatures.index(func, args, kwargs, result, direction, visible)
         if not self.signatures.all[signature].n_kernels and not direction:
             flags |= _MICRO
         phase, module, line = self._place(args)
@@ -108,6 +110,18 @@ class Recorder:
             if (direction == "host-to-device" or not _has_device_input(args)) and not module and phase == _FORWARD:
                 storages.mark(tensors_in(result), storages.inputs)
             storages.name_fresh(result)
+
+    def _visible(self, name: str, args: Any, result: Any) -> float | None:
+        """Share of the scores that a block mask leaves; the backward finds its forward's by the sums of its scores."""
+        if "backward" not in name:
+            now = self.accelerator.visible if self.accelerator is not None else None
+            if now is not None and isinstance(result, (tuple, list)) and len(result) > 1:
+                self._visible_by_sums[self.storages.index_of(result[1])] = now
+            return now
+        if not self._visible_by_sums:
+            return None
+        found = (self._visible_by_sums.get(self.storages.index_of(t)) for t in args if isinstance(t, torch.Tensor))
+        return next((share for share in found if share is not None), None)
 
     def _note_flow(self, args: Any, kwargs: Any, result: Any) -> None:
         """Storages of the tensors that go in and come out."""

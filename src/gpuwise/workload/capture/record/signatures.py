@@ -104,9 +104,17 @@ class Signatures:
         self.autocast: dict[str, None] = {}
         """Formats autocast had when a call was first seen, in order."""
 
-    def index(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, host_copy: str = "") -> int:
-        """Position of the signature of this call."""
-        key: list[Any] = [func, host_copy]
+    def index(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        host_copy: str = "",
+        visible: float | None = None,
+    ) -> int:
+        """Position of the signature of this call; of an attention, ``visible`` is the share of its scores that a mask leaves."""
+        key: list[Any] = [func, host_copy, visible]
         first: Tensor | None = None
         for arg in args:
             cls = arg.__class__
@@ -143,7 +151,7 @@ class Signatures:
             whole, found = tuple(map(repr, key)), None
             found = self._index.get(whole)
         if found is None:
-            found = self._index[whole] = self._make(func, args, kwargs, result, host_copy)
+            found = self._index[whole] = self._make(func, args, kwargs, result, host_copy, visible)
         return found
 
     def _list_key(self, values: Any) -> Any:
@@ -165,7 +173,9 @@ class Signatures:
             found = self.overloads[func] = Overload(func)
         return found
 
-    def _make(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, host_copy: str) -> int:
+    def _make(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, host_copy: str, visible: float | None
+    ) -> int:
         over = self.overload(func)
         if torch.is_autocast_enabled("cuda"):
             self.autocast[dtype_name(torch.get_autocast_dtype("cuda"))] = None
@@ -190,8 +200,8 @@ class Signatures:
             kind=_kind(over, kernels, host_copy),
             inputs=tuple(inputs),
             outputs=tuple(outputs),
-            attributes=tuple(_attributes(over, call, host_copy)),
-            flop=flop_of(over.name, call, outputs),
+            attributes=(*_attributes(over, call, host_copy), *((("visible", visible),) if visible is not None else ())),
+            flop=flop_of(over.name, call, outputs) * (1.0 if visible is None else visible),
             bytes_read=read,
             bytes_written=write,
             n_kernels=kernels,

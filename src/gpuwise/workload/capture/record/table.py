@@ -80,13 +80,17 @@ def _grouped(s: Signature) -> tuple[int, ...] | None:
 
 
 def _attention(s: Signature) -> tuple[int, ...] | None:
-    """(B, Sq, Skv, heads, kv heads, D, Dv) from query, key and value."""
+    """(B, Sq, Skv, heads, kv heads, D, Dv) from query, key and value; under a block mask, Skv is what a query sees on average."""
     wide = [t for t in s.inputs if len(t.shape) == 4]
     if "backward" in s.op:
         wide = wide[1:]
     if len(wide) < 3:
         return None
     q, k, v = (t.shape for t in wide[:3])
+    if isinstance(visible := s.attribute("visible"), float):
+        dim = 2 if "_scaled" in s.op else 1
+        keys = max(1, round(k[dim] * visible))
+        return (q[0], q[dim], keys, q[3 - dim], k[3 - dim], q[3], v[3])
     if "_scaled_dot_product" in s.op or "cudnn" in s.op or s.op.startswith("aten.scaled_dot"):
         return (q[0], q[2], k[2], q[1], k[1], q[3], v[3])
     return (q[0], q[1], k[1], q[2], k[2], q[3], v[3])
