@@ -76,6 +76,16 @@ def test_the_nearest_batch_and_counts_that_work_are_named_and_work() -> None:
         assert find_strategies(replace(goal, cluster=replace(cluster, n_accelerators=n))).n_strategies
 
 
+@pytest.mark.parametrize(("model", "card"), [("llama-3.2-1b", "1xRTX 4090"), ("bert-large", "1xRTX 3090")])
+def test_what_is_recommended_fits_when_its_step_is_replayed(model: str, card: str) -> None:
+    """The columns called the fastest strategy of both fitting, and its replayed step did not."""
+    alone = make_goal(find_model(model), find_cluster(card), Wishes(stack="compiled"))
+    found = find_strategies(alone)
+    assert found.ranked and all(e.fits for e in found.ranked)
+    fastest = find_in(alone, default_space)
+    assert fastest is not None and fastest.fits
+
+
 def test_find_in_returns_the_fastest(goal: Goal) -> None:
     best = find_in(goal, default_space)
     assert best is not None

@@ -60,7 +60,7 @@ def find_strategies(goal: Goal, n: int = 6) -> Found:
                 notes = ("nothing fits without offload to host memory, so offload was searched too",)
     if done is None:
         raise _with_nearest(goal, no_layout(goal))
-    ranked = _estimated(goal, done, done.rows, list(_distinct(done, n)))
+    ranked = _fitting_first(goal, done, _estimated(goal, done, done.rows, list(_distinct(done, n))))
     front = _estimated(goal, done, done.front, thinned(done.front))
     smallest = _estimated(goal, done, done.smallest, [0])[0]
     return Found(ranked, front, smallest, done.n_strategies, done.n_fit, done.seconds, notes)
@@ -87,7 +87,7 @@ def find_fastest(goal: Goal, space_of: Callable[[Setting], Space] = default_spac
         least = float(done.smallest.memory_bytes[0])
         smallest = min(smallest, least)
         if len(done.rows):
-            return Fastest(_estimated(goal, done, done.rows, [0])[0], smallest)
+            return Fastest(_fitting_first(goal, done, _estimated(goal, done, done.rows, [0]))[0], smallest)
     return None if math.isinf(smallest) else Fastest(None, smallest)
 
 
@@ -156,6 +156,28 @@ def _distinct(done: Sweep, n: int) -> Iterable[int]:
 def _estimated(goal: Goal, done: Sweep, found: Candidates, at: Iterable[int]) -> tuple[TrainingEstimate, ...]:
     """Full estimates of candidates, in the order of ``at``."""
     return estimate_all(goal, [found.strategy(done.blocks, i) for i in at])
+
+
+def _fitting_first(goal: Goal, done: Sweep, ranked: tuple[TrainingEstimate, ...]) -> tuple[TrainingEstimate, ...]:
+    """``ranked`` without those that do not fit when their step is replayed, the fastest of the time-memory front that does
+    before them; as they are where none does.
+
+    The columns of a search know the allocator's fragments on the average; the answer replays it where it can. A candidate of
+    the front is replayed only if it would fit with as much beside its columns as those replayed before.
+    """
+    fits = tuple(e for e in ranked if e.fits)
+    if not ranked or ranked[0].fits:
+        return fits
+    more = ranked[0].memory_bytes.expected / float(done.rows.memory_bytes[0])
+    for i in np.argsort(done.front.step_s, kind="stable").tolist():
+        columns = float(done.front.memory_bytes[i])
+        if columns * more > ranked[0].device_bytes:
+            continue
+        one = _estimated(goal, done, done.front, [i])[0]
+        if one.fits:
+            return (one, *(e for e in fits if e.strategy != one.strategy))
+        more = max(more, one.memory_bytes.expected / columns)
+    return fits or ranked
 
 
 def estimate_all(goal: Goal, strategies: Sequence[Strategy]) -> tuple[TrainingEstimate, ...]:
