@@ -118,6 +118,10 @@ def settings(row: LlmRow) -> tuple[Strategy, MemoryRules]:
     if "AutoModel" in row.software:
         # Hugging Face models loaded in bfloat16: states follow the parameters
         return strategy.with_(master_weights=False, gradient_dtype="bf16"), rules
+    if "DeepSpeed" in row.software and "Liger" in row.software:
+        # ml-engineering: ZeRO-3, the update on the host; Liger's fused linear cross-entropy never has the logits
+        sharded = strategy.with_(sharding="zero3", offload_optimizer=True, gradient_dtype="bf16")
+        return sharded, replace(rules, loss_half=0.0, loss_fp32=0.0)
     if "composer" in row.software:
         # llm-foundry's fused_crossentropy: half-precision logits and their gradient
         return strategy, replace(rules, loss_half=2.0, loss_fp32=0.0)
