@@ -3,7 +3,7 @@
 >>> import gpuwise
 >>> plan = gpuwise.make_plan("llama-3.1-8b", "8xH100-SXM", gpuwise.Wishes(tokens=15e9))
 >>> best = plan.best
->>> best.headroom_bytes > 0
+>>> best.estimate.fits
 True
 >>> f"{best.time_s.low:.0f} to {best.time_s.high:.0f} s, ${best.cost_usd.expected:,.0f}"  # doctest: +ELLIPSIS
 '... to ... s, $1,...'

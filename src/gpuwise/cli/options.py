@@ -102,7 +102,8 @@ class Training:
     """sgd, momentum, adamw (usual), adamw8bit, adafactor, lion or muon."""
     stack: str | None = None
     """Software: megatron-core, compiled-fsdp, eager-fsdp, composer, compiled, eager, megatron-deepspeed,
-    megatron-legacy, nanotron."""
+    megatron-legacy, nanotron, deepspeed, torchtune, hf-fsdp, trainer, litgpt, nanogpt, unsloth,
+    vtrain."""
     lora: Annotated[bool, Parameter(negative="")] = False
     """Train low-rank adapters (rank 16) on frozen weights."""
     lora_rank: Whole | None = None

@@ -137,7 +137,7 @@ def _transformers(s: Strategy) -> list[str]:
         f"--gradient_accumulation_steps {s.accumulation}",
         "--bf16" if s.precision == "bf16" else "--fp16" if s.precision == "fp16" else "",
     ]
-    if s.stack == "compiled":
+    if s.stack in ("compiled", "nanogpt"):
         out.append("--torch_compile")
     if s.recompute != "none":
         out.append("--gradient_checkpointing")
@@ -146,7 +146,7 @@ def _transformers(s: Strategy) -> list[str]:
         "zero2": "shard_grad_op auto_wrap",
         "hybrid": "hybrid_shard auto_wrap",
     }
-    if s.stack in ("eager-fsdp", "composer") and s.sharding in fsdp:
+    if s.stack in ("eager-fsdp", "composer", "hf-fsdp", "torchtune", "litgpt") and s.sharding in fsdp:
         out.append(f'--fsdp "{fsdp[s.sharding]}"')
     elif s.sharding != "none":
         out.append(f"--deepspeed {s.sharding}.json")

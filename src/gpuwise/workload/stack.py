@@ -6,7 +6,7 @@ The table is ``stacks.toml`` beside this file; adding a stack is one section the
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -85,6 +85,8 @@ class Stack:
     """Where larger: so many elements for each rank of the data-parallel group."""
     hides_reduction: bool = True
     """Replicated gradients are reduced while the last backward still runs."""
+    like: str = ""
+    """The stack whose facts it takes where it has none of its own."""
     hides_sharded_states: bool = True
     """The same with sharded optimizer states, whose parameters are also gathered while the next forward runs."""
 
@@ -93,12 +95,16 @@ class Stack:
 def stacks() -> dict[str, Stack]:
     """Every known stack by name. Raises DataError when the table is malformed."""
     document = tomllib.loads(Path(__file__).with_name("stacks.toml").read_text(encoding="utf-8"))
-    known = {f.name for f in fields(Stack)} - {"name"}
+    known = {f.name for f in fields(Stack)} - {"name", "like"}
     found: dict[str, Stack] = {}
     for name, section in document.items():
-        if unknown := set(section) - known:
+        facts = dict(section)
+        like = facts.pop("like", None)
+        if unknown := set(facts) - known:
             raise DataError(f"stacks.toml: [{name}] has unknown field(s) {', '.join(sorted(unknown))}")
-        found[name] = Stack(name=name, **section)
+        if like is not None and like not in found:
+            raise DataError(f"stacks.toml: [{name}] is like [{like}], which is not written before it")
+        found[name] = Stack(name=name, **facts) if like is None else replace(found[like], name=name, like=like, **facts)
     return found
 
 

@@ -23,6 +23,14 @@ STACKS = (
     "megatron-legacy",
     "megatron-deepspeed",
     "nanotron",
+    "deepspeed",
+    "torchtune",
+    "hf-fsdp",
+    "trainer",
+    "litgpt",
+    "nanogpt",
+    "unsloth",
+    "vtrain",
 )
 CONTEXT_PARALLELS = ("ring", "ulysses")
 EXPERT_DISPATCHES = ("all-to-all", "deepep", "deepep-fp8")

@@ -71,6 +71,7 @@ def joined(parts: Sequence[StepInputs], accelerators: Sequence[Accelerator]) -> 
         waits_for_device=True,
         offload_s=every(lambda p: p.offload_s),
         waits=every(lambda p: p.waits),
+        sharded_layers=every(lambda p: p.sharded_layers),
     )
     settings = tuple((p.c.base, a) for p, a in zip(parts, accelerators, strict=True))
     return Joined(inputs, settings, points, runs)

@@ -106,6 +106,7 @@ def _row(r: dict[str, Any]) -> LlmRow:
     wild = [name for name in _NUMBERS if not (math.isnan(r[name]) or 0 < r[name] < _LARGEST)]
     r = r | dict.fromkeys(wild, math.nan)
     r = r | {"seq_len": _seq_len(r)}
+    r = r | {"step_time_s": _step_time_s(r)}
     oom = "OOM" in r["memory_kind"] or "OOM" in r["notes"].split(";")[0]
     base = LlmRow(
         source=source_name(r["source"]),
@@ -338,8 +339,10 @@ STACK = [
     (r"Megatron-DeepSpeed|Megatron-LM / Megatron-DeepSpeed", "megatron-deepspeed"),
     (r"nanotron", "nanotron"),
     (r"composer\+FSDP", "composer"),
-    (r"torchtune|AutoModel", "eager-fsdp"),
-    (r"litgpt", "eager"),
+    (r"AutoModel", "eager-fsdp"),
+    (r"torchtune", "torchtune"),
+    (r"HF \+ DeepSpeed", "deepspeed"),
+    (r"litgpt", "litgpt"),
     (r"torchtitan", "compiled-fsdp"),
     (r"NeMo|Megatron|dgxc", "megatron-core"),
     (r"Paxml|MaxText", "compiled-fsdp"),
@@ -357,6 +360,8 @@ def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
     untimed = math.isnan(r["step_time_s"]) and not math.isnan(r["micro_batch"])
     if (math.isnan(r["global_batch"]) and not untimed) or math.isnan(r["seq_len"]):
         raise _Unstated("global batch or sequence length not stated")
+    if r["software"] == "torchtune" and r["gpu"].startswith("A6000"):
+        raise _Unstated("faster than its GPU's peak allows")
     n, cp, pp = int(r["n_gpus"]), _degree(r["cp"]), _degree(r["pp"])
     if "all runs are single-GPU" in r["notes"]:
         n = 1
@@ -404,9 +409,11 @@ def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
         shard_group=0,
         recompute=_recompute(r, arch),
         recompute_every=2 if r["act_ckpt"] == "selective layer" else 1,  # torchtitan's "selective" with a layer number: 2
-        optimizer="adamw",
-        master_weights="true" not in r["precision"] and "PURE" not in r["precision"],
+        optimizer="adamw8bit" if stack == "torchtune" and n == 1 else "adamw",  # its recipe for one device
+        master_weights=stack != "torchtune" and "true" not in r["precision"] and "PURE" not in r["precision"],
         gradient_dtype=_gradient_dtype(r, stack),
+        offload_optimizer="CPU AdamW" in r["sharding"] or (stack == "torchtune" and r["task"] == "full" and n > 1),
+        fused_loss="Liger" in r["software"],
         overlap_tp=_overlaps_tp(r),
         overlap_dp="overlap OFF" not in r["software"],
         fused_attention="unfused" not in r["attn"] and stack != "megatron-legacy",
@@ -416,6 +423,13 @@ def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
         quantized_base="nf4" in r["precision"] or "qlora" in r["task"].lower(),
         stack=stack,
     )
+
+
+def _step_time_s(r: dict[str, Any]) -> float:
+    """Seconds a step; where torchtune's README states a rate only, by its batch of packed sequences."""
+    if math.isnan(r["step_time_s"]) and r["software"] == "torchtune":
+        return r["global_batch"] * r["seq_len"] / (r["tokens_per_s_per_gpu"] * r["n_gpus"])
+    return r["step_time_s"]
 
 
 def least_that_fits(arch: Architecture, system: System, strategy: Strategy, seq_len: int) -> Strategy:
@@ -451,6 +465,8 @@ def _match(text: str, table: list[tuple[str, str]], default: str) -> str:
 def _stack(r: dict[str, Any]) -> str:
     if r["source"] in ("calculon-seqsel-tab5",) or (r["source"] == "megatron-lm-readme" and r["gpu"].startswith("A100")):
         return "megatron-legacy"
+    if r["source"].startswith("vTrain"):
+        return "vtrain"
     if r["compile"] == "no" and "torchtitan" in r["software"]:
         return "eager-fsdp"
     return _match(r["software"], STACK, "eager")
@@ -466,7 +482,7 @@ def _sharding(r: dict[str, Any]) -> str:
     s = r["sharding"]
     if s.startswith(("FSDP-SHARD_GRAD",)):
         return "zero2"
-    if s.startswith(("FSDP", "MaxText")):
+    if s.startswith(("FSDP", "MaxText")) or "ZeRO-3" in s:
         return "zero3"
     if "ZeRO-0" in s or s in ("", "none", "single/ddp"):
         return "none"
@@ -481,11 +497,17 @@ def _recompute(r: dict[str, Any], arch: Architecture) -> str:
 
 
 def _gradient_dtype(r: dict[str, Any], stack: str) -> str:
+    if re.search("NeMo|dgxc", r["software"]) and stack == "megatron-core":
+        return "bf16"  # NeMo's and Megatron-Bridge's recipes of measured speed: grad_reduce_in_fp32 = False
+    if r["source"] == "megatron-lm-readme" and stack == "megatron-core":
+        return "bf16"  # not stated; its 32B run takes less time than fp32 gradients would on the network
     if stack in ("megatron-core", "nanotron", "megatron-legacy"):
         return "fp32"
+    if stack == "torchtune":
+        return "bf16"
     if "fp32 grad accum" in r["precision"]:
         return "fp32"
-    if stack == "megatron-deepspeed":
+    if stack in ("megatron-deepspeed", "vtrain"):
         return "fp16"
     return "bf16" if "PURE" in r["precision"] or "true" in r["precision"] else "fp32"
 

@@ -192,20 +192,21 @@ class Bound:
 
 BOUNDS: dict[str, Bound] = {
     "launch_s": Bound(1e-6, 6e-6, 4e-5, log=True),
-    "kernel_gap_s": Bound(2e-7, 1e-6, 5e-5, log=True),
+    "kernel_gap_s": Bound(2e-7, 1e-6, 2e-5, log=True),
     "layer_overhead_s": Bound(1e-6, 3e-5, 3e-3, log=True),
     "stall_s": Bound(1e-7, 2e-6, 5e-3, log=True),
-    "sync_s": Bound(1e-7, 3e-6, 1e-4, log=True),
+    "sync_s": Bound(1e-7, 3e-6, 5e-4, log=True),
     "micro_batch_overhead_s": Bound(1e-6, 3e-4, 2e-2, log=True),
-    "step_overhead_s": Bound(1e-4, 5e-3, 1.0, log=True),
-    "matmul_slowdown": Bound(0.7, 1.08, 1.6),
+    "step_overhead_s": Bound(1e-4, 5e-3, 0.1, log=True),
+    "sharded_update_s": Bound(1e-6, 1e-4, 2e-2, log=True),
+    "matmul_slowdown": Bound(0.85, 1.08, 1.6),
     "quantized_matmul_slowdown": Bound(0.6, 1.0, 1.6),
     "row_scales_slowdown": Bound(1.0, 1.2, 2.5),
     "attention_slowdown": Bound(0.5, 1.05, 2.5),
     "memory_slowdown": Bound(0.3, 1.05, 3.0),
     "communication_slowdown": Bound(0.7, 1.1, 3.0),
     "network_slowdown": Bound(0.4, 1.1, 3.0),
-    "tp_overlap": Bound(0.0, 0.1, 1.0),
+    "tp_overlap": Bound(0.0, 0.3, 1.0),
     "cp_overlap": Bound(0.0, 0.7, 1.0),
     "ep_overlap": Bound(0.0, 0.1, 1.0),
     "pp_overlap": Bound(0.0, 0.3, 1.0),
@@ -218,7 +219,16 @@ UNMEASURED = {"gb300": ("gb300", "b300-sxm")}
 """Accelerators without published kernel times whose runs say how their matmuls differ from the family's, and for whom
 the figure then stands; they take no part in fitting a stack."""
 LAUNCH_STARTS = (6e-6, 1.2e-5, 2.2e-5)
-BORROWED = {"eager": "eager-fsdp", "compiled": "compiled-fsdp"}
+BORROWED = {
+    "eager": "eager-fsdp",
+    "trainer": "eager-fsdp",
+    "litgpt": "eager-fsdp",
+    "hf-fsdp": "eager-fsdp",
+    "compiled": "compiled-fsdp",
+    "nanogpt": "compiled-fsdp",
+    "unsloth": "compiled-fsdp",
+    "torchtune": "compiled-fsdp",
+}
 """Stacks without a published run of their own, and the relative whose costs they take; modules that are written operation by
 operation are timed as one's own code is and need none of them (``StackCosts.as_timed``)."""
 SHARES_DENSE = ("megatron-core",)
@@ -229,8 +239,8 @@ PRIOR_WEIGHT = 0.05
 FIRM = {
     "communication_slowdown": 0.6,
     "network_slowdown": 0.6,
-    "attention_slowdown": 0.3,
-    "memory_slowdown": 0.4,
+    "attention_slowdown": 0.5,
+    "memory_slowdown": 1.0,
     "matmul_slowdown": 0.4,
     "quantized_matmul_slowdown": 0.2,
     "row_scales_slowdown": 0.1,

@@ -52,6 +52,16 @@ _FSDP = StackRules(
     offload_with_recompute=True,
 )
 
+_MEGATRON_DEEPSPEED = StackRules(
+    "deepspeedai/DeepSpeed runtime/pipe/engine.py: ZeRO-2 and ZeRO-3 are incompatible with its pipeline engine (1F1B)",
+    shardings=frozenset({"none", "zero1", "zero2", "zero3"}),
+    shardings_with_pipeline=frozenset({"none", "zero1"}),
+    schedules=frozenset({"1f1b"}),
+    context=frozenset(),
+    expert=False,
+    offload_activations=False,
+)
+
 STACK_RULES: dict[str, StackRules] = {
     "megatron-core": StackRules(
         "NVIDIA/Megatron-LM d98e8a6: training/arguments.py (FSDP without a pipeline; interleaving needs one; "
@@ -71,15 +81,8 @@ STACK_RULES: dict[str, StackRules] = {
         offload_optimizer=False,
         offload_activations=False,
     ),
-    "megatron-deepspeed": StackRules(
-        "deepspeedai/DeepSpeed runtime/pipe/engine.py: ZeRO-2 and ZeRO-3 are incompatible with its pipeline engine (1F1B)",
-        shardings=frozenset({"none", "zero1", "zero2", "zero3"}),
-        shardings_with_pipeline=frozenset({"none", "zero1"}),
-        schedules=frozenset({"1f1b"}),
-        context=frozenset(),
-        expert=False,
-        offload_activations=False,
-    ),
+    "megatron-deepspeed": _MEGATRON_DEEPSPEED,
+    "vtrain": replace(_MEGATRON_DEEPSPEED, source="VIA-Research/vTrain: Megatron-DeepSpeed"),
     "nanotron": StackRules(
         "huggingface/nanotron: ZeRO-1, tensor and pipeline parallel with AFAB (gpipe) and 1F1B engines",
         shardings=frozenset({"none", "zero1"}),
@@ -104,6 +107,32 @@ STACK_RULES: dict[str, StackRules] = {
     ),
     "eager-fsdp": _FSDP,
     "composer": replace(_FSDP, source="mosaicml/llm-foundry fsdp_config: full, gradient, hybrid", offload_optimizer=False),
+    "deepspeed": replace(
+        _ACCELERATE, source="microsoft/DeepSpeed: ZeRO-1/2/3 with optimizer offload behind Hugging Face's Trainer"
+    ),
+    "torchtune": replace(
+        _FSDP,
+        source="pytorch/torchtune recipes: one device, FSDP2 with CPU offload",
+        shardings=frozenset({"none", "zero2", "zero3"}),
+    ),
+    "hf-fsdp": replace(_FSDP, source="Hugging Face Accelerate: FullyShardedDataParallelPlugin"),
+    "trainer": replace(
+        _ACCELERATE,
+        source="Hugging Face Trainer without DeepSpeed or FSDP: DDP",
+        shardings=frozenset({"none"}),
+        offload_optimizer=False,
+    ),
+    "litgpt": replace(
+        _FSDP,
+        source="Lightning-AI/litgpt: one device, DDP or FSDPStrategy",
+        shardings=frozenset({"none", "zero3"}),
+        offload_activations=False,
+        offload_optimizer=False,
+    ),
+    "nanogpt": replace(
+        _ACCELERATE, source="karpathy/nanoGPT train.py: DDP", shardings=frozenset({"none"}), offload_optimizer=False
+    ),
+    "unsloth": replace(_ACCELERATE, source="unslothai/unsloth: one GPU", shardings=frozenset({"none"}), offload_optimizer=False),
     "eager": _ACCELERATE,
     "compiled": replace(
         _ACCELERATE,

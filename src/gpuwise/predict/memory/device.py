@@ -18,6 +18,7 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.units import GIB
+from gpuwise.workload.stack import stacks
 
 F64 = NDArray[np.float64]
 METRICS = ("allocated", "reserved", "device")
@@ -46,12 +47,14 @@ class StackMemory:
 
 @cache
 def stack_memory(stack: str) -> StackMemory:
-    """Constants of ``stack``; a stack without its own has those of ``default``, as an extrapolation."""
+    """Constants of ``stack``; a stack without its own has those of the stack it is like or of ``default``, as an
+    extrapolation."""
     table = load_json("memory")["stacks"]
     try:
         if stack in table:
             return StackMemory(**table[stack])
-        return replace(StackMemory(**table["default"]), basis="derived")
+        like = stacks()[stack].like if stack in stacks() else ""
+        return replace(StackMemory(**table[like if like in table else "default"]), basis="derived")
     except TypeError as error:
         raise DataError(f"memory.json: {stack}: {error}") from None
 

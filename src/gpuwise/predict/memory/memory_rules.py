@@ -45,6 +45,9 @@ def memory_rules() -> dict[str, MemoryRules]:
     document = tomllib.loads(Path(__file__).with_name("memory_rules.toml").read_text(encoding="utf-8"))
     known = {f.name for f in fields(MemoryRules)}
     for name, section in document.items():
+        like = section.pop("like", None)
+        if like is not None:
+            section |= {k: v for k, v in document[like].items() if k not in section}
         if known != set(section):
             wrong = ", ".join(sorted(known ^ set(section)))
             raise DataError(f"memory_rules.toml: [{name}]: missing or unknown {wrong}")

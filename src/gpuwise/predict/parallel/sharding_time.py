@@ -23,7 +23,7 @@ from gpuwise.predict.kernels.transfer import transfer_time
 from gpuwise.predict.parallel.overlap import exposed_once, gathered_passes
 from gpuwise.predict.parallel.sharding import ShardedCapture, Transfer
 from gpuwise.predict.step.stack_costs import find_stack_costs
-from gpuwise.predict.step.times import host_bytes_per_s
+from gpuwise.predict.step.times import host_bytes_per_s, host_update_bytes_per_s
 from gpuwise.workload.step import Kind, Phase
 
 F64 = NDArray[np.float64]
@@ -79,7 +79,7 @@ def sharded_step_time(rank: ShardedCapture, system: System, device_s: F64, host_
     exposed = float((both[0] - forward + both[1] - backward).sum()) + traffic.copy_s
     reduce, collect = np.array([traffic.reduce_s]), np.array([traffic.collect_s])
     exposed += float(exposed_once(reduce, collect, forward.sum(keepdims=True), backward.sum(keepdims=True), costs)[0])
-    update = rank.host_update_bytes / (host_bytes_per_s(system) / system.count)
+    update = rank.host_update_bytes / host_update_bytes_per_s(system)
     moved = traffic.network_s * costs.network_slowdown + traffic.copy_s
     return ShardedTime(plain + exposed + update, plain, moved, exposed, update)
 

@@ -23,6 +23,7 @@ from gpuwise.predict.step.compiled import compile_step
 from gpuwise.predict.step.host_time import host_seconds
 from gpuwise.workload.capture.record.capture import Settings, Signature, TensorSpec
 from gpuwise.workload.optimizer import update_traffic_bytes
+from gpuwise.workload.stack import find_stack
 from gpuwise.workload.step import Kind, Phase
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.eager_step import EMBEDDING, FIRST_KIND, HEAD, EagerStep, eager_step
@@ -176,7 +177,10 @@ def update_seconds(accelerator: Accelerator, strategy: Strategy) -> float:
     width = 4.0 if strategy.master_weights else 2.0
     form = "fp32" if strategy.master_weights else strategy.precision
     tensor = TensorSpec((_MANY,), (1,), form)
-    if strategy.optimizer == "adamw":
+    if find_stack(strategy.stack).fused_optimizer:
+        traffic = update_traffic_bytes(strategy, fused=True)
+        made = [_pass("add_", tensor, 0.6 * traffic, 0.4 * traffic)]
+    elif strategy.optimizer == "adamw":
         made = [_pass(name, tensor, reads * width, writes * width) for name, reads, writes in ADAMW]
     else:
         traffic = update_traffic_bytes(strategy, fused=False)

@@ -69,6 +69,9 @@ class StackCosts:
     stall_s: float = 0.0
     """Device idle per layer and pass that no queued work covers: the host waits for the device, then issues again (tokens
     counted to take padding away, the limiter of FSDP's gathers, random states saved for recompute)."""
+    sharded_update_s: float = 0.0
+    """Host time a step for each layer of a rank whose states are sharded: norms, clipping and the update of tensors that are
+    shards (DTensor), for which the device waits."""
     basis: Basis = "fitted"
 
     def as_timed(self) -> StackCosts:
@@ -79,6 +82,7 @@ class StackCosts:
             kernel_gap_s=0.0,
             layer_overhead_s=0.0,
             stall_s=0.0,
+            sharded_update_s=0.0,
             micro_batch_overhead_s=0.0,
             step_overhead_s=0.0,
             matmul_slowdown=1.0,
