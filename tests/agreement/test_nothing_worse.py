@@ -1,4 +1,4 @@
-"""Nothing got worse: the two records of ``gpuwise validate`` in ``benchmarks/``, before and after, family by family.
+"""Nothing got worse: the records of ``gpuwise validate`` in ``benchmarks/``, each against the one before, family by family.
 
 The measurements lie outside the repository, so the figures are recorded (``benchmarks/validate_figures.py``) and compared
 here. A figure that rises by more than half a point is explained in the later record, by family or family/source.
@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "records"
-BEFORE, AFTER = FOLDER / "validate_before_2026-11-22.json", FOLDER / "validate_after_2026-11-22.json"
+RECORDS = [
+    FOLDER / "validate_before_2026-11-22.json",
+    FOLDER / "validate_after_2026-11-22.json",
+    FOLDER / "validate_after_2026-11-23.json",
+]
 POINTS = 0.5
 """Percentage points of mean absolute error that a figure may rise."""
 
@@ -42,10 +49,11 @@ def worse(before: Any, after: Any) -> dict[str, str]:
     return found
 
 
-def test_the_record_of_before_covers_every_family() -> None:
+@pytest.mark.parametrize("record", RECORDS, ids=lambda p: p.stem)
+def test_a_record_covers_every_family(record: Path) -> None:
     from gpuwise.calibrate.validation import FAMILIES
 
-    assert set(read(BEFORE)["families"]) == set(FAMILIES)
+    assert set(read(record)["families"]) == set(FAMILIES)
 
 
 def test_a_rise_and_a_loss_of_rows_are_found() -> None:
@@ -58,5 +66,6 @@ def test_a_rise_and_a_loss_of_rows_are_found() -> None:
     assert worse(record(7.0, 9), record(7.6, 8, gemm="another split")) == {}
 
 
-def test_no_figure_rose() -> None:
-    assert worse(read(BEFORE), read(AFTER)) == {}
+@pytest.mark.parametrize(("before", "after"), list(pairwise(RECORDS)), ids=lambda p: p.stem)
+def test_no_figure_rose(before: Path, after: Path) -> None:
+    assert worse(read(before), read(after)) == {}
