@@ -19,6 +19,7 @@ import gc
 import importlib
 import importlib.util
 import json
+import math
 import sys
 import time
 import traceback
@@ -36,7 +37,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import gpuwise
 from gpuwise.workload.capture.ops.nested import tensors_in
-from gpuwise.workload.capture.packages import torchvision, transformers
+from gpuwise.workload.capture.packages import timm, torchvision, transformers
 from gpuwise.workload.capture.step import call_with, loss_of
 
 Make = Callable[[], tuple[Any, Any]]
@@ -197,11 +198,24 @@ VISION = [
 ]
 
 
+UNDROPPED = (
+    "attn_pdrop",
+    "attn_dropout",
+    "attention_dropout",
+    "attention_probs_dropout_prob",
+    "layerdrop",
+    "encoder_layerdrop",
+    "decoder_layerdrop",
+)
+"""Attention's own dropout draws its mask in another format on a processor; dropped layers are drawn anew in each run."""
+
+
 def small_config(kind: str) -> Any:
     cls = transformers().CONFIG_MAPPING[kind]
     plain = cls()
     sizes = {k: v for k, v in SMALL.items() if hasattr(plain, k) and isinstance(getattr(plain, k), (int, type(None)))}
     sizes = {k: v for k, v in sizes.items() if not isinstance(getattr(cls, k, None), property)}
+    sizes |= {k: 0.0 for k in UNDROPPED if hasattr(plain, k)}
     if kind in ("deepseek_v2", "deepseek_v3"):
         sizes["num_key_value_heads"] = 4
     if kind in ("t5", "mt5"):
@@ -263,7 +277,7 @@ def _speech(kind: str) -> Make:
         config = library.CONFIG_MAPPING[kind](
             hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, conv_dim=(16, 16), conv_stride=(5, 4),
             conv_kernel=(10, 8), num_feat_extract_layers=2, num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=2,
-            mask_time_prob=0.0,
+            mask_time_prob=0.0, attention_dropout=0.0, layerdrop=0.0,
         )  # fmt: skip
         return library.AutoModel.from_config(config), {"input_values": torch.randn(2, 4000)}
 
@@ -360,7 +374,7 @@ for _name in [
     program(
         "timm",
         _name,
-        lambda name=_name, size=_size: (importlib.import_module("timm").create_model(name, num_classes=10), image(size, batch=2)),
+        lambda name=_name, size=_size: (timm().create_model(name, num_classes=10), image(size)),
     )
 
 
@@ -711,6 +725,20 @@ def step_of(make: Make) -> Callable[[], None]:
     return step
 
 
+def _grouped(a: Any, b: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+    return 2 * math.prod(a) * b[-1] if len(a) == 2 else 2 * math.prod(out_shape) * a[-1]
+
+
+def _convolution_backward(
+    grad: Any, x: Any, w: Any, _bias: Any, _stride: Any, _padding: Any, _dilation: Any, transposed: bool, *rest: Any, **__: Any
+) -> int:
+    return sum(rest[-1][:2]) * 2 * x[0] * math.prod((x if transposed else grad)[2:]) * math.prod(w)
+
+
+MENDED = {torch.ops.aten._grouped_mm: _grouped, torch.ops.aten.convolution_backward: _convolution_backward}
+"""Faults of torch's counter: grouped products are not counted, and the weight gradient of a convolution in groups as if it had one."""
+
+
 def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     """As a GPU does it: one kernel that keeps a mask of bytes."""
     return torch.native_dropout(x, p, True)[0] if train and 0 < p < 1 else x
@@ -738,7 +766,7 @@ def real(make: Make) -> tuple[float, int]:
             storages.peak = storages.bytes
             step()
             peak = storages.peak
-        with FlopCounterMode(display=False) as counter:
+        with FlopCounterMode(display=False, custom_mapping=MENDED) as counter:
             step()
     return float(counter.get_total_flops()), peak
 
@@ -802,13 +830,18 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
 def main(arguments: list[str]) -> None:
     if arguments[:1] == ["--table"]:
         rows = [json.loads(line) for line in Path(arguments[1]).read_text(encoding="utf-8").splitlines() if line.startswith("{")]
-        sys.stdout.write("\n".join(table(rows)) + "\n")
+        last = {(row["library"], row["program"]): row for row in rows}
+        sys.stdout.write("\n".join(table(list(last.values()))) + "\n")
         return
     warnings.simplefilter("ignore")
     for library, programs in PROGRAMS.items():
-        if (arguments and library not in arguments) or importlib.util.find_spec(library) is None:
+        if (arguments and not any(a.partition(":")[0] == library for a in arguments)) or importlib.util.find_spec(
+            library
+        ) is None:
             continue
         for name, make in programs.items():
+            if not {library, f"{library}:{name}"} & {*arguments} and arguments:
+                continue
             with contextlib.redirect_stdout(sys.stderr):
                 row = measure(library, name, make)
             sys.stdout.write(json.dumps(row) + "\n")
