@@ -94,6 +94,7 @@ ACCUMULATION = """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
 data = TensorDataset(torch.randn(96, 8), torch.randint(0, 4, (96,)))
 model = nn.Linear(8, 4)
 optimizer = torch.optim.SGD(model.parameters(), 1e-2)
