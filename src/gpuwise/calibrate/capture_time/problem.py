@@ -42,8 +42,8 @@ class Network(NamedTuple):
     """By family, factors of the card taken out, convolutions and batch norm left out; ``""`` is what has no factor."""
     host_s: float
     table: OpTable
-    """Its distinct convolutions and batch norms on matrix units, which run ``count`` times."""
-    count: F64
+    """Its distinct convolutions and batch norms on matrix units, which run ``repeats`` times."""
+    repeats: F64
     before_torch_2: bool
 
 
@@ -57,7 +57,7 @@ class Part:
     convolution: Bool
     at: NDArray[np.intp]
     """[T] which network a row is of."""
-    count: F64
+    repeats: F64
 
     def seconds(self, constants: Mapping[str, Any], n: int) -> F64:
         """[n] seconds of each network."""
@@ -68,7 +68,7 @@ class Part:
                 one = batch_norm_seconds(self.accelerator, rows, self.conditions, constants)
             else:
                 one = convolution_seconds(self.accelerator, rows, "fp16", self.conditions, constants)
-            out += np.bincount(at, weights=one * self.count[mask], minlength=n)
+            out += np.bincount(at, weights=one * self.repeats[mask], minlength=n)
         return out
 
 
@@ -171,7 +171,7 @@ def _parts(rows: Rows, names: Sequence[tuple[str, Key, bool]], networks: Sequenc
                 table=table,
                 convolution=table.family == FAMILY_CODE["convolution"],
                 at=np.repeat(np.array(members, dtype=np.intp), [len(networks[i].table) for i in members]),
-                count=np.concatenate([networks[i].count for i in members]),
+                repeats=np.concatenate([networks[i].repeats for i in members]),
             )
         )
     return tuple(out)

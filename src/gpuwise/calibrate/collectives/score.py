@@ -279,7 +279,7 @@ def _by_size(sizes: F64, log_ratio: F64, machine: Any) -> list[float]:
 def _machine_sigma(log_ratio: F64, machine: Any) -> float:
     """The width that covers 80 % of the rows when every machine weighs as the root of its rows."""
     _, index, count = np.unique(machine.astype(str), return_inverse=True, return_counts=True)
-    return weighted_quantile(np.abs(log_ratio), count[index] ** -0.5, 0.8) / Z80
+    return weighted_quantile(np.abs(log_ratio), np.asarray(count[index], float) ** -0.5, 0.8) / Z80
 
 
 def _residuals(rows: Rows, c: Coefficients) -> tuple[F64, F64, Any, Any, Any]:

@@ -67,12 +67,12 @@ def convolution_seconds(
     kind, c_in, c_out = _kinds(rows)
     wide = _wide_seconds(accelerator, constants, conditions, (kind, c_in, c_out), rows, backward, last, dtype)
     vector = constants["vector_efficiency"]
-    lanes = rows.flop / (accelerator.peak("fp32") * np.where(backward, vector["depthwise_backward"], vector["depthwise"]))
+    lanes = rows.flop / (accelerator.peak("fp32") * _either(backward, vector["depthwise_backward"], vector["depthwise"]))
     passes = constants["bandwidth"]
     layout = "depthwise_compiled" if compiled else "depthwise"
-    stencil = np.where(last & (not compiled), passes["depthwise_last"], passes[layout])
-    stencil = np.where(backward, passes["depthwise_backward"], stencil)
-    reached = np.where(kind == DEPTHWISE, stencil, passes["convolution"])
+    stencil = _either(last & (not compiled), passes["depthwise_last"], passes[layout])
+    stencil = _either(backward, passes["depthwise_backward"], stencil)
+    reached = _either(kind == DEPTHWISE, stencil, passes["convolution"])
     time = np.where(kind == DEPTHWISE, lanes, wide) + _traffic(accelerator, constants, conditions, reached, rows)
     share = _layout_share(constants["relayouts"], accelerator, rows, backward, dtype)
     moved = 2.0 * (rows.bytes_read + rows.bytes_written)
@@ -86,9 +86,14 @@ def batch_norm_seconds(
     """[R] device seconds of one launch of batch norm rows; ``training`` ones take the moments of their batch."""
     constants: Mapping[str, Any] = load_json("captured_kernels") if model is None else model
     passes = constants["bandwidth"]
-    trains = np.where(rows.detail[:, 0] > 1.0, passes["batch_norm_training"], passes["batch_norm"])
-    reached = np.where(rows.phase == Phase.BACKWARD, passes["batch_norm_backward"], trains)
+    trains = _either(rows.detail[:, 0] > 1.0, passes["batch_norm_training"], passes["batch_norm"])
+    reached = _either(rows.phase == Phase.BACKWARD, passes["batch_norm_backward"], trains)
     return _traffic(accelerator, constants, _measured_conditions(accelerator, conditions), reached, rows)
+
+
+def _either(mask: Mask, yes: float | F64, no: float | F64) -> F64:
+    """``yes`` where ``mask``, else ``no``."""
+    return np.where(mask, yes, no)
 
 
 def _measured_conditions(accelerator: Accelerator, conditions: Conditions) -> Conditions:
@@ -162,17 +167,17 @@ def _wide_seconds(
     share = np.where(backward, back[kind], forward[kind])
     last_of = model["channels_last"]
     layout = np.array([last_of[k] for k in KINDS[:DEPTHWISE]] + [1.0])[kind]
-    gradients = np.where(c_in > NARROW_GROUP, last_of["wide_grouped_backward"], last_of["grouped_backward"])
+    gradients = _either(c_in > NARROW_GROUP, last_of["wide_grouped_backward"], last_of["grouped_backward"])
     layout = np.where(grouped & backward, gradients, layout)
     share = share * np.where(last, layout, 1.0)
     odd = model["odd_groups"]
-    slow = np.where(backward, odd["backward"], odd["compiled" if conditions.compiled else "forward"])
+    slow = _either(backward, odd["backward"], odd["compiled" if conditions.compiled else "forward"])
     share = share * np.where(grouped & (np.log2(np.maximum(c_in, 1.0)) % 1.0 != 0), slow, 1.0)
     if conditions.compiled:
         share = share * np.array([model["compiled"][k] for k in KINDS[:DEPTHWISE]] + [1.0])[kind]
     if conditions.before_torch_2:
         share = share * model["before_torch_2"]["convolution"]
-    half = np.where(grouped, model["half_rate_at"]["grouped"], model["half_rate_at"]["channels"])
+    half = _either(grouped, model["half_rate_at"]["grouped"], model["half_rate_at"]["channels"])
     share = share * c_out / (c_out + half) * depth / (depth + model["half_rate_at"]["depth"])
     held = np.asarray(sustained_fraction(accelerator, np.minimum(share, 1.0), "fp16"))
     rate = _rate(accelerator, dtype) * _of_card(model["architecture"]["rate"], accelerator)

@@ -45,7 +45,8 @@ def kernel_failures(capture: Capture, accelerator: Accelerator, torch_version: s
     if not any(reasons):
         return ()
     first: dict[str, int] = {}
-    for op, kind in enumerate(capture.op_signature.tolist()):
+    kinds: list[int] = capture.op_signature.tolist()
+    for op, kind in enumerate(kinds):
         if reason := reasons[kind]:
             first.setdefault(reason, op)
     return tuple(KernelFailure(op, reason) for reason, op in first.items())

@@ -327,7 +327,7 @@ def _grouped(rows: Rows, name: str, local: int, routed: int, k: int, n: int) -> 
     e = p.element_bytes
     flop, weights = 2.0 * routed * k * n, float(local * k * n)
     frozen = p.lora_rank > 0
-    launches = {"n_kernels": float(local), "kernel": "streams"} if p.stack.expert_streams else {}
+    n_kernels, kernel = (float(local), "streams") if p.stack.expert_streams else (1.0, "")
     kept = FORMAT_BYTES[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0) if p.precision in QUANTIZED else e
     rows.quantize(name, FWD, routed, k, n, frozen)
     rows.to.add(
@@ -340,7 +340,8 @@ def _grouped(rows: Rows, name: str, local: int, routed: int, k: int, n: int) -> 
         read=(routed * k + weights) * e,
         written=routed * n * e,
         saved=0.0 if frozen else routed * k * kept,
-        **launches,
+        n_kernels=n_kernels,
+        kernel=kernel,
     )
     rows.quantize(name, BWD, routed, k, n, frozen)
     rows.to.add(
@@ -352,7 +353,8 @@ def _grouped(rows: Rows, name: str, local: int, routed: int, k: int, n: int) -> 
         flop=flop,
         read=(routed * n + weights) * e,
         written=routed * k * e,
-        **launches,
+        n_kernels=n_kernels,
+        kernel=kernel,
     )
     if not frozen:
         rows.to.add(
@@ -364,7 +366,8 @@ def _grouped(rows: Rows, name: str, local: int, routed: int, k: int, n: int) -> 
             flop=flop,
             read=routed * (k + n) * e,
             written=weights * (8.0 if p.stack.fused_wgrad else e),
-            **launches,
+            n_kernels=n_kernels,
+            kernel=kernel,
         )
 
 

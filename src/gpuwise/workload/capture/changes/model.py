@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -193,7 +193,7 @@ def _adapted_layers(root: nn.Module, targets: Sequence[str]) -> list[nn.Module]:
     is the end of a path. ``attention`` and ``mlp`` are those of the same part of published models."""
     linear = {n: m for n, m in root.named_modules() if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"}
     if targets == (ALL_LINEAR,):
-        head = root.get_output_embeddings() if hasattr(root, "get_output_embeddings") else None
+        head = cast(Any, root).get_output_embeddings() if hasattr(root, "get_output_embeddings") else None
         return [m for n, m in linear.items() if m is not head and n.rpartition(".")[2] not in HEADS]
     chosen = [m for n, m in linear.items() if any(_named(n, target) for target in targets)]
     if not chosen:

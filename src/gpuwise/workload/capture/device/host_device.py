@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.optim import optimizer
+from torch.optim import optimizer  # type: ignore[attr-defined]
 from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
 

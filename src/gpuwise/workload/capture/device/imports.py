@@ -14,7 +14,7 @@ import types
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -137,7 +137,7 @@ class _Compiler(types.ModuleType):
     def load(self) -> None:
         """Run the package."""
         self.__class__ = types.ModuleType
-        loader: Any = self.__spec__.loader
+        loader: Any = self.__spec__.loader if self.__spec__ is not None else None
         (_Loader(loader, _running[0][1]) if _running else loader).exec_module(self)
 
 
@@ -153,7 +153,7 @@ def _part_of_compiler(name: str) -> Any:
         return None
     package.load()
     module = sys.modules.get(name)
-    return importlib.machinery.ModuleSpec(name, _Ready(module, module.__spec__)) if module is not None else None
+    return importlib.machinery.ModuleSpec(name, cast(Any, _Ready(module, module.__spec__))) if module is not None else None
 
 
 class _Ready:
