@@ -85,6 +85,8 @@ class Stack:
     """Where larger: so many elements for each rank of the data-parallel group."""
     hides_reduction: bool = True
     """Replicated gradients are reduced while the last backward still runs."""
+    shards_by_layer: bool = False
+    """ZeRO-1 and 2 are FSDP that keeps gathered parameters (``reshard_after_forward=False``): a layer a message, no buckets."""
     like: str = ""
     """The stack whose facts it takes where it has none of its own."""
     hides_sharded_states: bool = True

@@ -159,7 +159,11 @@ def step_traffic(system: System, c: Columns, shape: Stages) -> StepTraffic:
     inner, replicas = shard_group(system, c)
     piped = ((c.sharding == ZERO3) | (c.sharding == HYBRID)) & (c.pp > 1)
 
+    layers = np.maximum(np.maximum(np.maximum(shape.layers[0], shape.layers[1]), shape.layers[2]), 1)
+
     def over(op: str, parameters: F64, width: float, ranks: Group, mask: NDArray[np.bool_]) -> F64:
+        if stack.shards_by_layer and mask is not plain:
+            return layers * collective_over(system, op, parameters * width / layers, ranks, mask)
         return _in_buckets(system, c, op, parameters * width, ranks, mask, width)
 
     g, w = b.gradient, b.weight
