@@ -13,13 +13,18 @@ torch = pytest.importorskip("torch")
 
 
 LOADING_S = 0.05
-"""Of each batch: long beside a step of a few small operations, on a loaded machine too."""
+"""Of each batch, at least."""
 
 
 def _batches(n: int):
+    """Batches that take four times as long as the step before them, however loaded the machine is."""
+    step_s = 0.0
     for _ in range(n):
-        time.sleep(LOADING_S)
-        yield torch.randn(16, 32)
+        time.sleep(max(LOADING_S, 4 * step_s))
+        x = torch.randn(16, 32)
+        start = time.perf_counter()
+        yield x
+        step_s = time.perf_counter() - start
 
 
 def _train(batches):
