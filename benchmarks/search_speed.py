@@ -74,7 +74,7 @@ def measure(on: str, global_batch: int) -> dict[str, object]:
         "cpu_s": cpu,
         "strategies_per_s": done.n_strategies / seconds,
         "strategies_per_cpu_s": done.n_strategies / cpu,
-        "best_step_s": float(done.rows.step_s[0]),
+        "best_step_s": float(done.rows.rank_s[0]),
         "best": str(done.rows.strategy(done.blocks, 0)),
     }
 

@@ -123,10 +123,12 @@ def test_flags_of_several_hosts_meet() -> None:
 def test_a_tight_plan_is_shown_a_roomier_one(plan: Plan[TrainingEstimate]) -> None:
     assert plan.best is not None
     e = plan.best.estimate
-    full = replace(e, memory_bytes=Estimate(e.device_bytes, e.device_bytes, e.device_bytes, "fitted"))
+    whole = Estimate(e.device_bytes, e.device_bytes, e.device_bytes, "fitted")
+    full = replace(e, memory_bytes=whole, needed_bytes=whole)
     roomy = replace(
         e,
         memory_bytes=e.memory_bytes.scaled(0.5),
+        needed_bytes=e.needed_bytes.scaled(0.5),
         step_time_s=e.step_time_s.scaled(1.02),
         strategy=e.strategy.with_(recompute="selective"),
     )

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwise.cli.bars import stacked
 from gpuwise.cli.out import grid, table_of
-from gpuwise.cli.words import span
+from gpuwise.cli.words import between, span
 from gpuwise.plan.answer import Option
 from gpuwise.plan.changes.remedy import Remedy
 from gpuwise.plan.explain import percent as change
+from gpuwise.plan.explain import probability
 from gpuwise.predict.estimate import Estimate
 from gpuwise.units import GIB, MIB, format_bytes, format_duration, format_usd
 from gpuwise.workload.changes.registry import SAME
@@ -18,6 +19,8 @@ from gpuwise.workload.changes.registry import SAME
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+    from gpuwise.predict.step.training import TrainingEstimate
 
 
 Figure = tuple[str, Estimate, Callable[[float], str]]
@@ -55,6 +58,31 @@ def price_words(option: Option[Any]) -> str:
     return ", ".join(words)
 
 
+def show_fitting(to: Console, e: TrainingEstimate, title: str) -> None:
+    """The bar of an estimate of a model of the catalogue, with the probability that it fits and what it needs."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    parts, more = dict(e.memory_parts), 0.0
+    if e.needed_bytes.expected <= e.device_bytes < e.memory_bytes.expected:
+        more = e.memory_bytes.expected - (e.device_bytes - e.headroom_bytes)
+        parts["reserve"] = max(parts["reserve"] - more, 0.0)
+    show_memory(to, parts, e.device_bytes, title)
+    words = f"fits with {probability(e.fit_probability)}; needs {between(e.needed_bytes, format_bytes)} at the least"
+    if e.host_bytes > e.host_limit_bytes:
+        words = f"the host has {format_bytes(e.host_limit_bytes)} for what is offloaded, which takes {format_bytes(e.host_bytes)}"
+    elif more:
+        words += f"; the allocator's usual slack would be {format_bytes(more)} more"
+    else:
+        words += f", {between(e.memory_bytes, format_bytes)} with the allocator's usual slack"
+    to.print(Padding(Text(words, style="dim"), (0, 0, 0, 2), expand=False))
+
+
+def chance(p: float) -> str:
+    """``97 %`` in a column; ``>99 %`` at the end."""
+    return probability(p).replace("more than ", ">").replace("less than ", "<")
+
+
 def show_memory(to: Console, parts: dict[str, float], whole: float, title: str) -> None:
     """A bar of the device's memory with a key."""
     from rich.text import Text
@@ -90,6 +118,7 @@ def _key_number(value: float) -> str:
 
 TIGHT = "*"
 """Marks memory that fits only because torch gives cached blocks back."""
+TIGHT_WORDS = "fits only because torch gives cached blocks back: free is what is left then"
 
 
 def remedies_table(remedies: Sequence[Remedy[Any]], *, verdict: bool = False, step: bool = False) -> Table:
@@ -105,7 +134,7 @@ def remedies_table(remedies: Sequence[Remedy[Any]], *, verdict: bool = False, st
         e = r.estimate
         barely = TIGHT if r.fits and e.memory_bytes.expected > e.device_bytes else ""
         time = [] if not step else ["-" if e.step_time_s is None else format_duration(e.step_time_s.expected)]
-        fits = [Text("yes", "green") if r.fits else Text("no", "red")] if verdict else []
+        fits = [Text(chance(e.fit_probability), "green" if r.fits else "red")] if verdict else []
         table.add_row(
             r.name,
             format_bytes(r.saved_bytes),

@@ -79,11 +79,24 @@ def _converter(parse: Any) -> Any:
     return convert
 
 
+def share(text: str, name: str) -> float:
+    """A share between 0 and 1: ``0.1``, ``10%``. Raises InputError."""
+    cleaned = text.strip()
+    try:
+        value = float(cleaned.rstrip(" %")) / (100.0 if cleaned.endswith("%") else 1.0)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value < 1.0:
+        raise InputError(f"{name}: {text!r} does not lie between 0 and 1", hint=f"write it like {name} 0.1")
+    return value
+
+
 Whole = Annotated[int, Parameter(converter=_converter(whole_number))]
 Count = Annotated[float, Parameter(converter=_converter(positive_count))]
 Duration = Annotated[float, Parameter(converter=_converter(positive_duration))]
 Money = Annotated[float, Parameter(converter=_converter(money))]
 Bytes = Annotated[float, Parameter(converter=_converter(size))]
+Share = Annotated[float, Parameter(converter=_converter(share))]
 
 
 @Parameter(name="*")
@@ -114,6 +127,8 @@ class Training:
     """Adapters on weights held in 4 bits."""
     packed: Whole | None = None
     """Mean document length when sequences are packed and attention stays inside documents."""
+    risk: Share | None = None
+    """Probability, at the most, that memory does not suffice after all (usual: 0.1, a plan fits with 90 %)."""
 
 
 @Parameter(name="*")
@@ -187,7 +202,7 @@ FIXED_FIELDS = (
 
 def wishes_of(training: Training, fixed: Fixed, **more: Any) -> Any:
     """The two groups of options as :class:`gpuwise.plan.goal.Wishes`. Raises InputError on contradictions."""
-    from gpuwise.plan.goal import LORA_RANK, Wishes
+    from gpuwise.plan.goal import LORA_RANK, RISK, Wishes
     from gpuwise.workload.adapters import DEFAULT_TARGETS, split_targets
 
     adapters = training.lora or training.qlora
@@ -215,6 +230,7 @@ def wishes_of(training: Training, fixed: Fixed, **more: Any) -> Any:
         cuda_graphs=fixed.cuda_graphs,
         fused_loss=fixed.chunked_loss or None,
         packed_document_len=training.packed,
+        risk=RISK if training.risk is None else training.risk,
         fixed=held,
         **more,
     )

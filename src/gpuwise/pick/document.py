@@ -111,6 +111,7 @@ def outcome_document(o: Outcome) -> dict[str, object]:
         "tokens_per_joule": o.tokens_per_joule,
         "memory_bytes": o.memory_bytes,
         "device_bytes": o.device_bytes,
+        "fit_probability": o.fit_probability,
         "changes": list(o.changes),
         "layout": o.layout,
         "software": {"level": o.support.level, "reason": o.support.reason},

@@ -61,6 +61,8 @@ class Outcome:
     layout: str
     support: Support
     notes: tuple[str, ...] = ()
+    fit_probability: float | None = None
+    """That training fits, from the spread of the memory's prediction; None for serving."""
 
     @property
     def level(self) -> int:

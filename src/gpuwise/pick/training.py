@@ -141,17 +141,23 @@ def fastest_with(
 
 
 def train_on(job: Job, cluster: Cluster) -> Trained | TooLarge:
-    """The job on ``cluster``. Raises InputError and UnpredictableError."""
+    """The job on ``cluster``, with the first fallback that fits with the probability asked for; with the first that is expected
+    to where none does. Raises InputError and UnpredictableError."""
     smallest: TooLarge | None = None
+    unlikely: Trained | None = None
     for fallback in possible_fallbacks(job, cluster.accelerator, cluster.n_accelerators):
         found = fastest_with(fallback.changes, job.arch, cluster, fallback.wishes, fine_tuning=job.purpose != "train")
         best = found.estimate
         if best is not None:
-            return Trained(best, fallback, tuple(_changes(fallback, best.strategy)), layout(best.strategy))
+            trained = Trained(best, fallback, tuple(_changes(fallback, best.strategy)), layout(best.strategy))
+            if best.fit_probability >= 1 - fallback.wishes.risk:
+                return trained
+            unlikely = unlikely or trained
+            continue
         needed = found.smallest_bytes
         if smallest is None or needed < smallest.needed_bytes:
             smallest = TooLarge(max(needed - usable_bytes(cluster.accelerator), 0.0), needed)
-    return smallest or least_short_bytes(job, cluster.accelerator, cluster.n_accelerators)
+    return unlikely or smallest or least_short_bytes(job, cluster.accelerator, cluster.n_accelerators)
 
 
 @cache

@@ -68,7 +68,7 @@ class Option(Generic[E]):
 
     @property
     def headroom_bytes(self) -> float:
-        return self.estimate.device_bytes - self.estimate.memory_bytes.expected
+        return self.estimate.headroom_bytes
 
 
 class _Answer:

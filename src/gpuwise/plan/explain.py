@@ -3,6 +3,7 @@ runner-up."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from gpuwise.plan.changes.neighbours import Neighbour
@@ -41,14 +42,21 @@ def reasons(best: TrainingEstimate, neighbours: Sequence[Neighbour], runner_up: 
 
 
 def _blocked(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[str]:
-    """What would be faster if it fitted."""
-    faster = sorted((n for n in neighbours if not n.fits and (n.slower or 0.0) < -SMALL), key=lambda n: n.slower or 0.0)
-    return [
-        f"{_capital(n.name)} would be {percent(-(n.slower or 0.0))} faster but needs "
-        f"{format_bytes(n.estimate.memory_bytes.expected)} "
-        f"of {format_bytes(best.device_bytes)}."
-        for n in faster[:2]
-    ]
+    """What would be faster if it fitted, or fitted as surely."""
+    faster = sorted((n for n in neighbours if (n.slower or 0.0) < -SMALL), key=lambda n: n.slower or 0.0)
+    said: list[str] = []
+    for n in faster:
+        e = n.estimate
+        if e.needed_bytes.expected > best.device_bytes:
+            why = f"needs {format_bytes(e.needed_bytes.expected)} of {format_bytes(best.device_bytes)}"
+        elif not e.fits:
+            why = f"needs {format_bytes(e.host_bytes)} of the {format_bytes(e.host_limit_bytes)} a host can give"
+        elif e.fit_probability < best.fit_probability - SMALL:
+            why = f"fits with {probability(e.fit_probability)}"
+        else:
+            continue
+        said.append(f"{_capital(n.name)} would be {percent(-(n.slower or 0.0))} faster but {why}.")
+    return said[:2]
 
 
 def _chosen(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[str]:
@@ -64,7 +72,7 @@ def _chosen(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[str
             n = min(others, key=lambda n: n.estimate.memory_bytes.expected)
             said.append(
                 f"{_capital(current)}: {n.name} does not fit "
-                f"({format_bytes(n.estimate.memory_bytes.expected)} "
+                f"({format_bytes(n.estimate.needed_bytes.expected)} "
                 f"of {format_bytes(best.device_bytes)})."
             )
     return said
@@ -104,6 +112,13 @@ def percent(share: float) -> str:
     if share >= 2:
         return f"{share + 1:.1f}x"
     return f"{100 * share:.1f} %" if abs(share) < 0.0995 else f"{100 * share:.0f} %"
+
+
+def probability(p: float) -> str:
+    """``62 %``; at the ends ``more than 99 %`` and ``less than 1 %``, since nothing is sure."""
+    if p > 0.99:
+        return "more than 99 %"
+    return "less than 1 %" if p < 0.01 else f"{math.floor(100 * p + 1e-9)} %"
 
 
 def _capital(text: str) -> str:

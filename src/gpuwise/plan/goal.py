@@ -38,6 +38,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "expert_dispatch": EXPERT_DISPATCHES,
     "cuda_graphs": CUDA_GRAPHS,
 }
+RISK = 0.1
+"""Probability that memory does not suffice after all which a plan may take, when nothing is said."""
 DEGREES = ("tp", "pp", "cp", "ep", "dp", "micro_batch", "accumulation", "virtual_stages", "recompute_every")
 
 
@@ -69,6 +71,8 @@ class Wishes:
     packed_document_len: int | None = None
     fixed: Mapping[str, int | str | bool] = field(default_factory=dict[str, "int | str | bool"])
     exhaustive: bool = False
+    risk: float = RISK
+    """Probability, at the most, that memory does not suffice after all."""
 
     @property
     def fine_tuning(self) -> bool:
@@ -102,6 +106,8 @@ def check_wishes(wishes: Wishes) -> None:
         value = getattr(wishes, name)
         if value is not None and value < 1:
             raise InputError(f"{name.replace('_', ' ')} must be at least 1, not {value}", hint="give a whole number")
+    if not 0.0 < wishes.risk < 1.0:
+        raise InputError(f"risk must lie between 0 and 1, not {wishes.risk}", hint="for example 0.1: memory suffices with 90 %")
     if wishes.lora_rank < 0:
         raise InputError(f"adapter rank must be at least 1, not {wishes.lora_rank}", hint="for example --lora-rank 16")
     adapted_products(wishes.lora_targets)

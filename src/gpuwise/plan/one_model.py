@@ -191,7 +191,7 @@ def _gpu_train(target: Cluster, arch: Architecture, wishes: Wishes, today: datet
     a = target.accelerator
     if plan.best is None:
         assert plan.smallest is not None
-        needs = plan.smallest.memory_bytes.expected
+        needs = plan.smallest.needed_bytes.expected
         return ModelRow(target.label, a.id, "gpu", None, None, "does not fit", needs, plan.smallest.device_bytes)
     best = plan.best
     part, share = best.estimate.bottleneck()

@@ -15,15 +15,14 @@ from gpuwise.money.cost import Price, price_of, rent
 from gpuwise.money.energy import energy
 from gpuwise.plan.answer import Option, Plan, SearchStats, tokens_of
 from gpuwise.plan.changes.neighbours import neighbours
-from gpuwise.plan.explain import layout, percent, reasons
+from gpuwise.plan.explain import layout, percent, probability, reasons
 from gpuwise.plan.goal import Goal, Wishes, make_goal
 from gpuwise.plan.space.search import Found, find_strategies
+from gpuwise.plan.space.sweep import TIGHT
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import format_bytes, format_duration, format_usd
 
-TIGHT = 0.03
-"""A plan that leaves less than this share of the device free is called tight."""
 ROOMY, WORTH_IT = 0.08, 0.05
 """A tight plan is shown a strategy that leaves this share of the device free, if its time is at most so
 much more."""
@@ -81,10 +80,19 @@ def warnings(goal: Goal, best: Option[TrainingEstimate]) -> list[str]:
     said: list[str] = []
     e = best.estimate
     limit, wishes = e.device_bytes, goal.wishes
-    if best.headroom_bytes < TIGHT * limit:
+    if e.fit_probability < 1 - wishes.risk:
+        said.append(
+            f"memory may not suffice: it does with {probability(e.fit_probability)}, "
+            f"and nothing of this kind does with {probability(1 - wishes.risk)}"
+        )
+    elif not e.fits_at_ease:
+        short = e.memory_bytes.expected - limit
+        said.append(
+            f"memory is tight: the allocator would take {format_bytes(short)} more than there is, "
+            "and gives cached blocks back instead"
+        )
+    elif best.headroom_bytes < TIGHT * limit:
         said.append(f"memory is tight: {format_bytes(best.headroom_bytes)} of {format_bytes(limit)} left")
-    elif e.memory_bytes.high > limit:
-        said.append(f"memory may not suffice: up to {format_bytes(e.memory_bytes.high)} of {format_bytes(limit)}")
     if e.step_time_s.basis in ("specified", "extrapolated"):
         said.append(f"the time stands on {e.step_time_s.basis} numbers: nobody measured this accelerator for gpuwise")
     if goal.seq_len > goal.arch.max_seq_len:
@@ -105,11 +113,11 @@ def warnings(goal: Goal, best: Option[TrainingEstimate]) -> list[str]:
 
 def safer(best: Option[TrainingEstimate], found: Found) -> list[str]:
     """Where memory is tight: the fastest strategy that leaves room, and what it costs in time."""
-    if best.headroom_bytes >= TIGHT * best.estimate.device_bytes:
+    if best.estimate.fits_at_ease and best.headroom_bytes >= TIGHT * best.estimate.device_bytes:
         return []
     for e in (*found.ranked, *found.front):
         slower = e.step_time_s.expected / best.estimate.step_time_s.expected - 1
-        free = e.device_bytes - e.memory_bytes.expected
+        free = e.headroom_bytes
         if free >= ROOMY * e.device_bytes and slower <= WORTH_IT:
             return [f"for {percent(slower)} more time, {layout(e.strategy)} leaves {format_bytes(free)} free"]
     return []

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date
 from enum import Enum
+from statistics import NormalDist
 from typing import Any, Literal, cast
 
 Basis = Literal["measured", "fitted", "derived", "specified", "extrapolated"]
@@ -20,6 +21,17 @@ Z80 = 1.2815515655446004
 def weakest(*bases: Basis) -> Basis:
     """The basis of a sum: that of its weakest part."""
     return max(bases, key=_ORDER.index)
+
+
+LEAST_PROBABILITY = 1e-6
+"""No prediction is surer than this."""
+
+
+def fit_probability(expected: float, log_sigma: float, limit: float) -> float:
+    """That a value stays within ``limit``: its logarithm is normal about that of ``expected`` with ``log_sigma``. 0 and 1 do
+    not occur."""
+    p = NormalDist().cdf(math.log(limit / expected) / log_sigma)
+    return min(max(p, LEAST_PROBABILITY), 1.0 - LEAST_PROBABILITY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,32 +7,39 @@ import pytest
 
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.plan.host import host_bytes_fit
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.strategies import blocks, default_space, full_space
-from gpuwise.plan.space.sweep import TIE, Candidates, Sweep, sweep
+from gpuwise.plan.space.sweep import SQUEEZED, TIE, TIGHT, UNLIKELY, Candidates, Sweep, sweep
+from gpuwise.predict.parallel.host_memory import host_bytes_fit
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.evaluate import evaluate
-from gpuwise.predict.step.training import estimate
+from gpuwise.predict.step.training import TrainingEstimate, estimate
 from gpuwise.workload.strategy import Strategy
 
 SEQ_LEN = 2048
 
 
 def _one_at_a_time(arch: Architecture, cluster: Cluster, strategies: list[Strategy]) -> list[tuple[float, float, bool]]:
-    """(seconds, bytes, fits) of each strategy through the public scalar estimate."""
+    """(seconds it is ranked by, least bytes, fits) of each strategy through the public scalar estimate."""
     found: list[tuple[float, float, bool]] = []
     for s in strategies:
         e = estimate(arch, cluster, s, seq_len=SEQ_LEN)
         c = Columns.from_strategies([s])
         done = evaluate(arch, cluster.system, c, SEQ_LEN)
         host = bool(np.all(host_bytes_fit(arch, cluster, done.costs, c, done.point_index)))
-        found.append((e.step_time_s.expected, e.memory_bytes.expected, e.fits and host))
+        assert e.fits == (host and e.needed_bytes.expected <= e.device_bytes)
+        found.append((_rank_s(e), e.needed_bytes.expected, e.fits))
     return found
 
 
+def _rank_s(e: TrainingEstimate) -> float:
+    """The step time, with what is tight 5 % behind and what is less than 90 % likely to fit behind everything."""
+    tight = e.memory_bytes.expected > (1 - TIGHT) * e.device_bytes
+    return e.step_time_s.expected * (SQUEEZED if tight else 1.0) * (UNLIKELY if e.fit_probability < 0.9 else 1.0)
+
+
 def _swept(found: Candidates, done: Sweep) -> list[tuple[Strategy, float, float]]:
-    return [(found.strategy(done.blocks, i), float(found.step_s[i]), float(found.memory_bytes[i])) for i in range(len(found))]
+    return [(found.strategy(done.blocks, i), float(found.rank_s[i]), float(found.memory_bytes[i])) for i in range(len(found))]
 
 
 @pytest.mark.parametrize(("kind", "batch"), [("small", 4), ("experts", 8)])
@@ -88,8 +95,8 @@ def test_every_estimate_of_a_product_is_that_of_its_strategy(experts: Architectu
     for i in rng.choice(len(done.rows), 12, replace=False):
         s = done.rows.strategy(done.blocks, int(i))
         e = estimate(experts, nodes, s, seq_len=SEQ_LEN)
-        assert e.step_time_s.expected == pytest.approx(done.rows.step_s[i], rel=1e-9)
-        assert e.memory_bytes.expected == pytest.approx(done.rows.memory_bytes[i], rel=1e-9)
+        assert _rank_s(e) == pytest.approx(done.rows.rank_s[i], rel=1e-9)
+        assert e.needed_bytes.expected == pytest.approx(done.rows.memory_bytes[i], rel=1e-9)
         assert e.fits
 
 
@@ -97,10 +104,10 @@ def test_rows_are_ranked_and_the_front_is_monotone(small: Architecture, nodes: C
     base = Strategy()
     setting = Setting.of(small, nodes, base, SEQ_LEN, 64)
     done = sweep(small, nodes, blocks(setting, full_space(setting), base), SEQ_LEN)
-    assert np.all(np.diff(done.rows.step_s[1:]) >= -1e-12)
-    assert np.all(np.diff(done.front.step_s) >= 0)
+    assert np.all(np.diff(done.rows.rank_s[1:]) >= -1e-12)
+    assert np.all(np.diff(done.front.rank_s) >= 0)
     assert np.all(np.diff(done.front.memory_bytes) < 0)
-    assert done.front.step_s[0] == pytest.approx(done.rows.step_s[0], rel=2 * TIE)
+    assert done.front.rank_s[0] == pytest.approx(done.rows.rank_s[0], rel=2 * TIE)
     assert 0 < done.n_fit <= done.n_strategies
 
 

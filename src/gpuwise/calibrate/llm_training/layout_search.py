@@ -52,7 +52,7 @@ def best_layout(job: Job) -> tuple[Strategy, float]:
     columns = Columns.from_strategies(candidates)
     done = evaluate(job.architecture, system, columns, job.seq_len, packed_document_len=job.packed_document_len)
     memory = memory_columns(job.architecture, system, done.costs, columns, done.point_index)
-    fits = np.broadcast_to(memory.fits(system), columns.shape)
+    fits = np.broadcast_to(memory.fits(), columns.shape)
     if not fits.any():
         raise UnpredictableError("no layout of those tried fits the memory")
     seconds = np.where(fits, done.times.step_s, np.inf)

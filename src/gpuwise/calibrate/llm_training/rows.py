@@ -448,7 +448,7 @@ def least_that_fits(arch: Architecture, system: System, strategy: Strategy, seq_
         tries += [tries[0].with_(recompute="full", recompute_every=n) for n in (16, 8, 4, 3, 2, 1)]
         columns = Columns.from_strategies(tries)
         points, index = points_of(columns, seq_len)
-        fits = memory_columns(arch, system, saved_of_points(arch, points), columns, index).fits(system)
+        fits = memory_columns(arch, system, saved_of_points(arch, points), columns, index).fits()
         if fits.any():
             return tries[int(fits.argmax())]
     return strategy

@@ -146,7 +146,8 @@ def predict(row: LlmRow, strategy: Strategy, rules: MemoryRules, constants: Stac
 
 def value_of(memory: MemoryColumns, metric: str) -> float:
     """Bytes of ``metric`` of the one strategy in ``memory``."""
-    parts = {"allocated": memory.allocated, "reserved": memory.reserved, "device": memory.device_total}
+    shown = memory.shown
+    parts = {"allocated": memory.allocated, "reserved": shown - memory.context, "device": shown}
     return float(parts[metric].flat[0])
 
 
@@ -167,7 +168,7 @@ def verdict(row: LlmRow, strategy: Strategy, rules: MemoryRules) -> float:
     if system is None:
         raise UnpredictableError(row.reason)
     for one in could_be(row, strategy):
-        if bool(predict(row, one, rules).fits(system).flat[0]):
+        if bool(predict(row, one, rules).fits().flat[0]):
             return RAN
     return OUT_OF_MEMORY
 

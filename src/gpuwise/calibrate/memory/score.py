@@ -174,7 +174,7 @@ def job_bytes(
 ) -> float:
     """What nvidia-smi shows of a one-device training job."""
     memory = job_memory(arch, system, strategy, seq_len, eager_modules=eager_modules, more_logits=more_logits)
-    return float(memory.device_total.flat[0])
+    return float(memory.shown.flat[0])
 
 
 EAGER = Strategy(precision="fp32", stack="eager", sequence_parallel=False, master_weights=False)
@@ -191,7 +191,7 @@ def _timm(r: dict[str, Any]) -> Row:
     """GPUMemNet: fp32, momentum, A100 40 GB, all CUDA modules loaded at start."""
 
     def predict() -> float:
-        return float(timm_job(r).device_total.flat[0])
+        return float(timm_job(r).shown.flat[0])
 
     return _row("gpumemnet timm", r["gpu"], r["model"], r["measured_peak_GB"] * GIGA, predict)
 

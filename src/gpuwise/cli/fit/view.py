@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuwise.cli.answer_tables import remedies_table, show_memory
+from gpuwise.cli.answer_tables import chance, remedies_table, show_fitting
 from gpuwise.cli.out import console, section, table_of
 from gpuwise.cli.words import plain, span
 from gpuwise.plan.answer import CapturedStep, Fit, OtherHardware
-from gpuwise.plan.explain import layout
+from gpuwise.plan.explain import layout, probability
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import format_bytes, format_count, format_usd
 from gpuwise.workload.adapters import DEFAULT_TARGETS, targets_text
@@ -33,11 +33,12 @@ def _show(fit: Fit[TrainingEstimate]) -> None:
 
     to, e, goal = console(), fit.estimate, fit.goal
     verdict = ("fits", "bold green") if fit.fits else ("does not fit", "bold red")
+    if fit.fits and e.fit_probability < 1 - goal.wishes.risk:
+        verdict = (f"may fit (with {probability(e.fit_probability)})", "bold yellow")
     size = format_count(fit.parameters)
     to.print(Text.assemble((goal.arch.name, "bold"), f" ({size} parameters) ", verdict, " on ", (goal.cluster.label, "bold")))
     to.print(f"  {training_words(fit)}")
-    show_memory(to, dict(e.memory_parts), e.device_bytes, "Memory of the fullest GPU")
-    to.print(f"  80 % interval {span(e.memory_bytes, format_bytes)}, {e.memory_bytes.basis}", style="dim")
+    show_fitting(to, e, "Memory of the fullest GPU")
     if fit.fits:
         to.print()
         to.print(f"  {plain(e.tokens_per_s.expected)} tokens/s [{span(e.tokens_per_s, plain)}], MFU {100 * e.mfu.expected:.0f} %")
@@ -76,13 +77,14 @@ def _remedies(to: Console, fit: Fit[TrainingEstimate]) -> None:
 def _bigger(to: Console, title: str, found: Sequence[OtherHardware[TrainingEstimate]]) -> None:
     if not found:
         return
-    table = table_of(["GPUs", "memory", "free", "tokens/s", "price", "how"], left=("GPUs", "how"), wrap=("how",))
+    table = table_of(["GPUs", "memory", "free", "fits", "tokens/s", "price", "how"], left=("GPUs", "how"), wrap=("how",))
     for b in found:
         e = b.estimate
         table.add_row(
             f"{b.cluster.n_accelerators}x {b.cluster.accelerator.name}",
             format_bytes(e.memory_bytes.expected),
-            format_bytes(e.device_bytes - e.memory_bytes.expected),
+            format_bytes(e.headroom_bytes),
+            chance(e.fit_probability),
             plain(e.tokens_per_s.expected),
             "-" if b.price is None else f"{format_usd(b.price.expected * b.cluster.n_accelerators)}/h",
             layout(e.strategy),

@@ -12,6 +12,7 @@ from gpuwise.pick.jobs import Job
 from gpuwise.pick.outcomes import Outcome
 from gpuwise.pick.owning import MONTH_H
 from gpuwise.pick.words import Group
+from gpuwise.plan.explain import probability
 from gpuwise.units import format_bytes, format_duration, format_usd
 
 if TYPE_CHECKING:
@@ -194,7 +195,8 @@ def _changes(to: Console, ranked: Sequence[Outcome], top: int) -> None:
 
 
 def _free(o: Outcome) -> str:
-    return f"{format_bytes(o.headroom_bytes)} free" if o.headroom_bytes > 0 else "memory full"
+    free = f"{format_bytes(o.headroom_bytes)} free" if o.headroom_bytes > 0 else "memory full"
+    return free if o.fit_probability is None else f"{free}, fits with {probability(o.fit_probability)}"
 
 
 def _why_not(to: Console, left: Sequence[Group]) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuwise.cli.answer_tables import Figure, figures_table, price_words, show_memory, work_figures
+from gpuwise.cli.answer_tables import TIGHT, TIGHT_WORDS, Figure, chance, figures_table, price_words, show_fitting, work_figures
 from gpuwise.cli.bars import single
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.words import BASIS, between, percent, plain
@@ -168,8 +168,7 @@ def _numbers_table(plan: Plan[TrainingEstimate], best: Option[TrainingEstimate])
 
 
 def _memory(to: Console, option: Option[TrainingEstimate]) -> None:
-    e = option.estimate
-    show_memory(to, dict(e.memory_parts), e.device_bytes, "Memory of the fullest GPU")
+    show_fitting(to, option.estimate, "Memory of the fullest GPU")
 
 
 def _time_table(option: Option[TrainingEstimate], width: int) -> Table:
@@ -187,21 +186,30 @@ def _time_table(option: Option[TrainingEstimate], width: int) -> Table:
 def _alternatives(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -> None:
     if plan.alternatives:
         section(to, "Next-best layouts", _options_table([best, *plan.alternatives], best, layouts=True))
+        _legend(to, [best, *plan.alternatives])
     front = [o for o in plan.front if o.estimate.strategy != best.estimate.strategy]
     if front:
         section(to, "Slower, with more memory to spare (Pareto front)", _options_table(front, best, layouts=True))
+        _legend(to, front)
+
+
+def _legend(to: Console, options: Sequence[Option[TrainingEstimate]]) -> None:
+    """What the mark beside free memory means, where there is one."""
+    if any(not o.estimate.fits_at_ease for o in options):
+        to.print(f"  {TIGHT} {TIGHT_WORDS}", style="dim")
 
 
 def _options_table(options: Sequence[Option[TrainingEstimate]], best: Option[TrainingEstimate], *, layouts: bool) -> Table:
-    table = table_of(["", "time", "cost", "MFU", "free", "layout"], left=("layout",), wrap=("layout",))
+    table = table_of(["", "time", "cost", "MFU", "free", "fits", "layout"], left=("layout",), wrap=("layout",))
     for o in options:
         ratio = o.time_s.expected / best.time_s.expected - 1
         table.add_row(
-            "best" if o is best else f"+{slower(ratio)}",
+            "best" if o is best else ("+" if ratio >= 0 else "") + slower(ratio),
             format_duration(o.time_s.expected),
             "-" if o.cost_usd is None else format_usd(o.cost_usd.expected),
             percent(o.estimate.mfu.expected),
-            format_bytes(o.headroom_bytes),
+            format_bytes(o.headroom_bytes) + ("" if o.estimate.fits_at_ease else TIGHT),
+            chance(o.estimate.fit_probability),
             layout(o.estimate.strategy),
         )
     return table
@@ -274,8 +282,14 @@ def _nothing_fits(to: Console, plan: Plan[TrainingEstimate]) -> None:
             (plan.goal.cluster.label, "bold"),
         )
     )
-    to.print(f"  The smallest of {plain(search.strategies)} strategies needs {between(e.memory_bytes, format_bytes)}")
-    to.print(f"  of {format_bytes(e.device_bytes)}: {layout(e.strategy)}")
-    show_memory(to, dict(e.memory_parts), e.device_bytes, "What fills it")
+    if e.needed_bytes.expected > e.device_bytes:
+        to.print(f"  The smallest of {plain(search.strategies)} strategies needs {between(e.needed_bytes, format_bytes)}")
+        to.print(f"  of {format_bytes(e.device_bytes)}: {layout(e.strategy)}")
+    else:
+        to.print(f"  The smallest of {plain(search.strategies)} strategies has room on the GPU, but needs")
+        to.print(
+            f"  {format_bytes(e.host_bytes)} of the {format_bytes(e.host_limit_bytes)} a host can give: {layout(e.strategy)}"
+        )
+    show_fitting(to, e, "What fills it")
     _bullets(to, "Assumed", plan.goal.assumed, "dim")
     _bullets(to, "Try", ("`gpuwise fit` lists what would make it fit, and at what cost in speed",))

@@ -73,7 +73,9 @@ def refuse_own(own: OwnCode) -> None:
 def refuse_layout(training: Training, fixed: Fixed) -> None:
     """Raises InputError when an option for models of the catalogue is given with one's own code."""
     given = [f for f in FIXED_FIELDS if getattr(fixed, f) is not None]
-    given += [f for f in ("global_batch", "stack", "lora_rank", "lora_targets", "packed") if getattr(training, f) is not None]
+    given += [
+        f for f in ("global_batch", "stack", "lora_rank", "lora_targets", "packed", "risk") if getattr(training, f) is not None
+    ]
     given += [f for f in ("lora", "qlora") if getattr(training, f)]
     given += ["chunked_loss"] if fixed.chunked_loss else []
     if given:

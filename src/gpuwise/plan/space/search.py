@@ -3,7 +3,6 @@ nothing is left."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -42,22 +41,19 @@ class Found:
 def find_strategies(goal: Goal, n: int = 6) -> Found:
     """Search the goal's space on its cluster.
 
-    The default space offloads to the host only when nothing fits without, since what hides behind compute
-    on paper seldom does entirely. Raises LayoutError naming the rule when no layout is possible.
+    The default space offloads to the host only when nothing fits without (or not with the probability asked for), since what
+    hides behind compute on paper seldom does entirely. Raises LayoutError naming the rule when no layout is possible.
     """
     space_of = full_space if goal.wishes.exhaustive else default_space
     spaces = [fixed_space(space_of(setting_of(goal, base)), goal.wishes.fixed) for base in goal.bases]
     offload = goal.wishes.exhaustive or any(goal.wishes.fixed.get(f) is not None for f in OFFLOADS)
-    first = spaces if offload else [without_offload(s) for s in spaces]
-    done = _sweep(goal, first)
-    notes: tuple[str, ...] = ()
-    if not offload and (done is None or not len(done.rows)):
-        before = 0 if done is None else done.n_strategies
+    done, notes = _sweep(goal, spaces if offload else [without_offload(s) for s in spaces]), ()
+    if not offload and _wants_offload(goal, done):
         again = _sweep(goal, spaces)
-        if again is not None:
-            done = replace(again, n_strategies=again.n_strategies + before)
-            if len(done.rows):
-                notes = ("nothing fits without offload to host memory, so offload was searched too",)
+        if again is not None and (done is None or _is_surer(again, done)):
+            sure = "" if done is None or not len(done.rows) else f" with {100 * (1 - goal.wishes.risk):g} %"
+            notes = (f"nothing fits{sure} without offload to host memory, so offload was searched too",) * bool(len(again.rows))
+            done = replace(again, n_strategies=again.n_strategies + (0 if done is None else done.n_strategies))
     if done is None:
         raise _with_nearest(goal, no_layout(goal))
     ranked = _fitting_first(goal, done, _estimated(goal, done, done.rows, list(_distinct(done, n))))
@@ -79,16 +75,14 @@ def find_fastest(goal: Goal, space_of: Callable[[Setting], Space] = default_spac
     """The strategy that :func:`find_strategies` ranks first, without its alternatives: in ``space_of``, offload included
     when nothing fits without. None when no layout is possible."""
     spaces = [fixed_space(space_of(setting_of(goal, base)), goal.wishes.fixed) for base in goal.bases]
-    smallest = math.inf
-    for tried in ([without_offload(s) for s in spaces], spaces):
-        done = _sweep(goal, tried)
-        if done is None:
-            continue
-        least = float(done.smallest.memory_bytes[0])
-        smallest = min(smallest, least)
-        if len(done.rows):
-            return Fastest(_fitting_first(goal, done, _estimated(goal, done, done.rows, [0]))[0], smallest)
-    return None if math.isinf(smallest) else Fastest(None, smallest)
+    done = _sweep(goal, [without_offload(s) for s in spaces])
+    if _wants_offload(goal, done):
+        again = _sweep(goal, spaces)
+        done = again if again is not None and (done is None or _is_surer(again, done)) else done
+    if done is None:
+        return None
+    best = None if not len(done.rows) else _fitting_first(goal, done, _estimated(goal, done, done.rows, [0]))[0]
+    return Fastest(best, float(done.smallest.memory_bytes[0]))
 
 
 def find_in(goal: Goal, space_of: Callable[[Setting], Space]) -> TrainingEstimate | None:
@@ -102,7 +96,7 @@ def thinned(front: Candidates, n: int = FRONT_LENGTH) -> list[int]:
     spread over memory, both ends kept."""
     if not len(front):
         return []
-    kept = np.flatnonzero(front.step_s <= SLOWEST * front.step_s[0])
+    kept = np.flatnonzero(front.rank_s <= SLOWEST * front.rank_s[0])
     memory = front.memory_bytes[kept]
     wanted = memory[0] + (memory[-1] - memory[0]) * np.arange(n) / (n - 1)
     nearest = np.abs(memory[:, None] - wanted[None, :]).argmin(axis=0)
@@ -132,7 +126,7 @@ def _sweep(goal: Goal, spaces: Sequence[Space]) -> Sweep | None:
         found += blocks(setting, space, *bases)
     if not found:
         return None
-    return sweep(goal.arch, goal.cluster, found, goal.seq_len, goal.wishes.packed_document_len)
+    return sweep(goal.arch, goal.cluster, found, goal.seq_len, goal.wishes.packed_document_len, goal.wishes.risk)
 
 
 def _distinct(done: Sweep, n: int) -> Iterable[int]:
@@ -160,24 +154,41 @@ def _estimated(goal: Goal, done: Sweep, found: Candidates, at: Iterable[int]) ->
 
 def _fitting_first(goal: Goal, done: Sweep, ranked: tuple[TrainingEstimate, ...]) -> tuple[TrainingEstimate, ...]:
     """``ranked`` without those that do not fit when their step is replayed, the fastest of the time-memory front that does
-    before them; as they are where none does.
+    with the probability asked for before them; as they are where none does.
 
     The columns of a search know the allocator's fragments on the average; the answer replays it where it can. A candidate of
     the front is replayed only if it would fit with as much beside its columns as those replayed before.
     """
     fits = tuple(e for e in ranked if e.fits)
-    if not ranked or ranked[0].fits:
+    sure = 1 - goal.wishes.risk
+    if not ranked or (ranked[0].fits and (ranked[0].fit_probability >= sure or not done.n_likely)):
         return fits
-    more = ranked[0].memory_bytes.expected / float(done.rows.memory_bytes[0])
-    for i in np.argsort(done.front.step_s, kind="stable").tolist():
+    more = ranked[0].needed_bytes.expected / float(done.rows.memory_bytes[0])
+    for i in np.argsort(done.front.rank_s, kind="stable").tolist():
         columns = float(done.front.memory_bytes[i])
         if columns * more > ranked[0].device_bytes:
             continue
         one = _estimated(goal, done, done.front, [i])[0]
-        if one.fits:
+        if one.fits and one.fit_probability >= sure:
             return (one, *(e for e in fits if e.strategy != one.strategy))
-        more = max(more, one.memory_bytes.expected / columns)
+        more = max(more, one.needed_bytes.expected / columns)
     return fits or ranked
+
+
+LAYOUT = ("tp", "pp", "cp", "ep", "dp", "micro_batch", "sharding", "recompute")
+"""Fields that somebody fixes who knows the layout: it is taken as it is, with the memory that it has."""
+
+
+def _wants_offload(goal: Goal, done: Sweep | None) -> bool:
+    """Whether a search without offload leaves nothing that fits, or nothing that does with the probability asked for."""
+    if done is None or not len(done.rows):
+        return True
+    return done.n_likely == 0 and not any(f in goal.wishes.fixed for f in LAYOUT)
+
+
+def _is_surer(again: Sweep, done: Sweep) -> bool:
+    """Whether a search with offload is worth more than one without: it fits, or fits with the probability asked for."""
+    return again.n_likely > 0 or not len(done.rows)
 
 
 def estimate_all(goal: Goal, strategies: Sequence[Strategy]) -> tuple[TrainingEstimate, ...]:

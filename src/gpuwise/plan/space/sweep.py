@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.plan.host import host_bytes_fit
 from gpuwise.plan.space.strategies import ROW_FIELDS, Block
-from gpuwise.predict.memory.strategies import memory_columns
+from gpuwise.predict.memory.strategies import MemoryColumns, memory_columns
+from gpuwise.predict.parallel.host_memory import host_bytes_fit
 from gpuwise.predict.step.costs import PointCosts, point_costs
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.predict.step.times import step_times
@@ -31,6 +31,13 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 CHUNK = 65536
 """Strategies evaluated at once: their arrays stay in a core's caches."""
+TIGHT = 0.03
+"""A strategy that leaves less than this share of the device free beside the allocator's usual slack is tight."""
+SQUEEZED = 1.05
+"""One that is tight, or fits only with the slack at its least, is ranked as if it took this much longer: giving cached blocks
+back waits for the device, and what is measured once to fit may not the next time."""
+UNLIKELY = 1e6
+"""One that is expected to fit, but not with the probability asked for, is ranked behind all that do by this factor."""
 TIE = 1e-6
 """Step times closer than this share are the same; the strategy that needs less memory is then the better."""
 _BINS = 1024
@@ -40,19 +47,19 @@ _NOT_IN_POINTS = {"optimizer": "adamw", "gradient_dtype": "fp32", "master_weight
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Arrays [K] of strategies kept: which block, the flat position in it, seconds a step, bytes on the
-    fullest rank."""
+    """Arrays [K] of strategies kept: which block, the flat position in it, what they are ranked by (seconds a step, more where
+    the memory is squeezed or unlikely to suffice), bytes the fullest rank needs at the least."""
 
     block: I64
     flat: I64
-    step_s: F64
+    rank_s: F64
     memory_bytes: F64
 
     def __len__(self) -> int:
         return len(self.block)
 
     def take(self, index: NDArray[np.intp]) -> Candidates:
-        return Candidates(self.block[index], self.flat[index], self.step_s[index], self.memory_bytes[index])
+        return Candidates(self.block[index], self.flat[index], self.rank_s[index], self.memory_bytes[index])
 
     def strategy(self, blocks: Sequence[Block], i: int) -> Strategy:
         """Candidate ``i`` as a Strategy."""
@@ -71,6 +78,8 @@ class Sweep:
     smallest: Candidates
     n_strategies: int
     n_fit: int
+    n_likely: int
+    """Rows whose best choice fits with the probability asked for."""
     seconds: float
 
 
@@ -97,10 +106,15 @@ class _Front:
 
 
 def sweep(
-    arch: Architecture, cluster: Cluster, blocks: Sequence[Block], seq_len: int, packed_document_len: int | None = None
+    arch: Architecture,
+    cluster: Cluster,
+    blocks: Sequence[Block],
+    seq_len: int,
+    packed_document_len: int | None = None,
+    risk: float = 0.1,
 ) -> Sweep:
-    """Evaluate all strategies of ``blocks``. Raises UnpredictableError when the accelerator lacks a needed
-    rate."""
+    """Evaluate all strategies of ``blocks``; those first that fit but for a probability of ``risk``. Raises UnpredictableError
+    when the accelerator lacks a needed rate."""
     started = time.perf_counter()
     front = _Front.of(cluster.accelerator.memory_bytes)
     tasks: list[tuple[int, PointCosts, I64, int, int]] = []
@@ -115,9 +129,9 @@ def sweep(
             tasks += [(i, costs, at, a, min(a + step, blocks[i].n_rows)) for a in range(0, blocks[i].n_rows, step)]
             n += len(blocks[i].columns)
 
-    def run(task: tuple[int, PointCosts, I64, int, int]) -> tuple[Candidates, Candidates, Candidates, int]:
+    def run(task: tuple[int, PointCosts, I64, int, int]) -> tuple[Candidates, Candidates, Candidates, int, int]:
         i, costs, at, start, stop = task
-        return _chunk(arch, cluster, i, blocks[i], costs, at, start, stop, front)
+        return _chunk(arch, cluster, i, blocks[i], costs, at, start, stop, front, risk)
 
     if len(tasks) > 2 and (os.cpu_count() or 1) > 1:
         from concurrent.futures import ThreadPoolExecutor
@@ -134,6 +148,7 @@ def sweep(
         small.take(np.argsort(small.memory_bytes, kind="stable")[:1]),
         n,
         sum(d[3] for d in done),
+        sum(d[4] for d in done),
         time.perf_counter() - started,
     )
 
@@ -165,58 +180,72 @@ def _chunk(
     start: int,
     stop: int,
     front: _Front,
-) -> tuple[Candidates, Candidates, Candidates, int]:
-    """Rows ``start`` to ``stop``: best choice of each row, front candidates, the smallest, and how many
-    fit."""
+    risk: float,
+) -> tuple[Candidates, Candidates, Candidates, int, int]:
+    """Rows ``start`` to ``stop``: best choice of each row, front candidates, the smallest, how many fit, and how many rows have
+    a choice that does with the probability asked for."""
     c, at = block.rows(start, stop), index[start:stop]
     shape = c.shape
     step_s = step_times(arch, cluster.system, costs, c, at).step_s
     memory = memory_columns(arch, cluster.system, costs.saved, c, at)
-    total = np.broadcast_to(memory.device_total, shape)
-    fits = np.broadcast_to(memory.fits(cluster.system) & host_bytes_fit(arch, cluster, costs, c, at), shape)
+    total = np.broadcast_to(memory.needed, shape)
+    fits = np.broadcast_to(memory.fits() & host_bytes_fit(arch, cluster, costs, c, at), shape)
+    rank_s = _ranked_by(memory, step_s, fits, risk)
     offset = start * block.n_choices
 
     def candidates(flat: NDArray[np.intp]) -> Candidates:
         return Candidates(
             np.full(len(flat), number, np.int64),
             flat + offset,
-            step_s.reshape(-1)[flat],
+            rank_s.reshape(-1)[flat],
             total.reshape(-1)[flat],
         )
 
-    seconds = np.where(fits, step_s, np.inf).reshape(stop - start, -1)
+    seconds = rank_s.reshape(stop - start, -1)
     smallest = candidates(np.array([int(np.argmin(total))]))
     fastest = seconds.min(axis=1, keepdims=True)
     some = np.isfinite(fastest[:, 0])
     if not some.any():
         none = candidates(np.zeros(0, np.intp))
-        return none, none, smallest, 0
+        return none, none, smallest, 0, 0
     tied = np.where(seconds <= fastest * (1 + TIE), total.reshape(stop - start, -1), np.inf)
     best = tied.argmin(axis=1)[some] + np.flatnonzero(some) * block.n_choices
     flat_s, flat_m = seconds.reshape(-1), total.reshape(-1)
     unbeaten = np.flatnonzero(flat_s < front.best_below[front.bins(np.minimum(flat_m, front.device_bytes))])
     edge = _pareto(candidates(unbeaten))
-    front.add(edge.step_s, edge.memory_bytes)
-    return candidates(best), edge, smallest, int(np.count_nonzero(fits))
+    front.add(edge.rank_s, edge.memory_bytes)
+    likely = np.broadcast_to(memory.fits(risk), shape).reshape(-1)[best]
+    return candidates(best), edge, smallest, int(np.count_nonzero(fits)), int(np.count_nonzero(likely))
+
+
+def _ranked_by(memory: MemoryColumns, step_s: F64, fits: NDArray[np.bool_], risk: float) -> F64:
+    """Step times, more where the memory is squeezed or unlikely to suffice, infinite where nothing fits."""
+    likely = np.broadcast_to(memory.fits(risk), fits.shape)
+    easy = np.broadcast_to(memory.fits_at_ease(TIGHT), fits.shape)
+    out = np.where(fits, step_s, np.inf)
+    behind = np.flatnonzero(fits & ~(likely & easy))
+    factor = np.where(easy.ravel()[behind], 1.0, SQUEEZED) * np.where(likely.ravel()[behind], 1.0, UNLIKELY)
+    out.reshape(-1)[behind] *= factor
+    return out
 
 
 def _pareto(found: Candidates) -> Candidates:
     """The candidates that none beats in both time and memory, fastest first; of equals the first."""
-    order = np.lexsort((found.flat, found.block, found.step_s, found.memory_bytes))
-    seconds = found.step_s[order]
+    order = np.lexsort((found.flat, found.block, found.rank_s, found.memory_bytes))
+    seconds = found.rank_s[order]
     before = np.concatenate([[np.inf], np.minimum.accumulate(seconds)[:-1]]) if len(order) else seconds
     kept = order[seconds < before]
-    return found.take(kept[np.argsort(found.step_s[kept], kind="stable")])
+    return found.take(kept[np.argsort(found.rank_s[kept], kind="stable")])
 
 
 def _ranked(rows: Candidates) -> NDArray[np.intp]:
     """Order by time; times within ``TIE`` of the very best are ordered by memory."""
     if not len(rows):
         return np.zeros(0, np.intp)
-    fastest = rows.step_s.min()
-    seconds = np.where(rows.step_s <= fastest * (1 + TIE), fastest, rows.step_s)
+    fastest = rows.rank_s.min()
+    seconds = np.where(rows.rank_s <= fastest * (1 + TIE), fastest, rows.rank_s)
     return np.lexsort((rows.flat, rows.block, rows.memory_bytes, seconds))
 
 
 def _join(parts: Sequence[Candidates]) -> Candidates:
-    return Candidates(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("block", "flat", "step_s", "memory_bytes")))
+    return Candidates(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("block", "flat", "rank_s", "memory_bytes")))

@@ -24,6 +24,7 @@ def step_fit(fit: Fit[StepEstimate]) -> dict[str, object]:
         "cluster": cluster_document(fit.cluster),
         "fits": fit.fits,
         "fits_easily": estimate.fits_easily,
+        "fit_probability": estimate.fit_probability,
         "headroom_bytes": estimate.headroom_bytes,
         "memory": memory_document(estimate.memory),
         "step_time_s": estimate.step_time_s,

@@ -53,6 +53,11 @@ class StepEstimate:
         return self.memory.capacity_bytes - self.memory.process.expected
 
     @property
+    def fit_probability(self) -> float:
+        """That it fits, from the spread of the prediction."""
+        return self.memory.fit_probability
+
+    @property
     def step_time_s(self) -> Estimate | None:
         """Seconds from one update of the weights to the next."""
         if self.time is None:

@@ -91,6 +91,8 @@ class CapturedMemory:
     allocated: Estimate
     reserved: Estimate
     process: Estimate
+    needed: Estimate
+    """What nvidia-smi shows at the least where memory is scarce: allocated blocks, context and communicators."""
     context: Estimate
     communicators: Estimate
     first: StepPeak
@@ -177,10 +179,12 @@ def captured_memory(
     sigma = load_json("captured_memory")["log_sigma"]
     reserved = Estimate.from_log_sigma(float(peaks.reserved_bytes), float(sigma["reserved"]), "fitted")
     process = _sum(reserved, outside, communicators)
+    allocated = Estimate.from_log_sigma(float(peaks.allocated_bytes), float(sigma["allocated"]), "fitted")
     return CapturedMemory(
-        allocated=Estimate.from_log_sigma(float(peaks.allocated_bytes), float(sigma["allocated"]), "fitted"),
+        allocated=allocated,
         reserved=reserved,
         process=process,
+        needed=_sum(allocated, outside, communicators),
         context=outside,
         communicators=communicators,
         first=first,

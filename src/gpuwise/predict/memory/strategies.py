@@ -6,7 +6,8 @@
 
 The slack is what is left between blocks that do not fit one another, and what an update needs in one piece.
 When the device fills up, the allocator gives cached blocks back and tries again before it reports that memory
-is out, so that the slack shrinks to its least.
+is out, so that the slack shrinks to its least. A strategy has two totals, with the slack as fitted and at its least:
+the second decides whether it fits, and neither is cut off at what the device has.
 
 The fullest rank is the first, a middle or the last pipeline stage's. Its worst moment is one of
 
@@ -21,7 +22,9 @@ update    no activations; gradients, and the temporaries of the update
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -29,7 +32,7 @@ from numpy.typing import NDArray
 
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.estimate import Estimate, fit_probability
 from gpuwise.predict.memory.context import Loading, communicator_bytes, context_bytes
 from gpuwise.predict.memory.device import METRICS, StackMemory, stack_memory, usable_bytes
 from gpuwise.predict.memory.library_workspaces import library_workspace_bytes
@@ -100,13 +103,16 @@ class StageMemory(NamedTuple):
 class MemoryColumns:
     """Bytes of every strategy's fullest rank at its worst moment; arrays broadcast to the columns' shape.
 
-    ``worst_stage`` is an index into :data:`STAGES`; ``device_total`` is what nvidia-smi shows. The parts
-    (weights, gradients, optimizer, activations, logits, temporaries, communication, context, reserve) sum to
-    it; gradients that only appear later in the step are not in the sum of an earlier worst moment.
+    ``worst_stage`` is an index into :data:`STAGES`; ``device_total`` is what nvidia-smi shows with the allocator's
+    usual slack, had the device as much. The parts (weights, gradients, optimizer, activations, logits, temporaries,
+    communication, context, reserve) sum to it; gradients that only appear later in the step are not in the sum of an
+    earlier worst moment.
     """
 
     worst_stage: I64
     device_total: F64
+    needed: F64
+    """What nvidia-smi shows at the least where memory is scarce: the total with the slack at its least."""
     allocated: F64
     """torch's max_memory_allocated."""
     context: F64
@@ -114,6 +120,8 @@ class MemoryColumns:
     stage_memory: tuple[StageMemory, ...]
     constants: StackMemory
     workspace: float
+    usable: float
+    """What a process can have of the device."""
 
     def _worst(self, part: str) -> F64:
         values: list[F64] = []
@@ -164,18 +172,31 @@ class MemoryColumns:
 
     @property
     def reserved(self) -> F64:
-        """torch's max_memory_reserved."""
+        """torch's max_memory_reserved, had the device as much."""
         return self.device_total - self.context
 
-    def fits(self, system: System) -> NDArray[np.bool_]:
-        """Whether each strategy's expected memory is within what the accelerator can give, the slack at its
-        least if need be."""
-        return self.device_total <= usable_bytes(system.accelerator)
+    @property
+    def shown(self) -> F64:
+        """What nvidia-smi shows of a run on this device: no more than it has, as long as the slack can shrink."""
+        return np.minimum(self.device_total, np.maximum(self.usable, self.needed))
+
+    def fits(self, risk: float = 0.5) -> NDArray[np.bool_]:
+        """Whether each strategy fits, the slack at its least if need be, but for a probability of ``risk``."""
+        return self.needed <= self.usable * math.exp(NormalDist().inv_cdf(risk) * self.constants.log_sigma["device"])
+
+    def fits_at_ease(self, spare: float = 0.0) -> NDArray[np.bool_]:
+        """Whether each strategy is expected to fit with the allocator's usual slack and a share ``spare`` of the device."""
+        return self.device_total <= self.usable * (1 - spare)
+
+    def fit_probability(self, i: int) -> float:
+        """That strategy ``i`` fits."""
+        return fit_probability(float(self.needed.flat[i]), self.constants.log_sigma["device"], self.usable)
 
     def estimate(self, i: int, metric: str = "device") -> Estimate:
-        """Strategy ``i`` with its 80 % interval; ``metric`` is ``allocated``, ``reserved`` or ``device``."""
-        values = {"allocated": self.allocated, "reserved": self.reserved, "device": self.device_total}[metric]
-        sigma = self.constants.log_sigma[metric]
+        """Strategy ``i`` with its 80 % interval; ``metric`` is ``allocated``, ``reserved``, ``device`` or ``needed``."""
+        values = {"allocated": self.allocated, "reserved": self.reserved, "device": self.device_total, "needed": self.needed}
+        values = values[metric]
+        sigma = self.constants.log_sigma["device" if metric == "needed" else metric]
         return Estimate.from_log_sigma(float(values.flat[i]), sigma, self.constants.basis)
 
     def parts(self, i: int) -> dict[str, Estimate]:
@@ -231,10 +252,11 @@ def memory_columns(
     loading: Loading = "eager" if rules.eager_modules else "lazy"
     context = context_bytes(system.accelerator, loading, cudnn=_convolves(arch)) + _communicators(c, loading)
     allocated = best - loose + workspace
-    left = usable_bytes(system.accelerator) - context - allocated
     loose = loose + constants.reserve_bytes
-    reserve = np.minimum(loose, np.maximum(left, constants.least_slack * churned))
-    return MemoryColumns(worst, allocated + reserve + context, allocated, context, moment, memory, constants, workspace)
+    bare = allocated + context
+    needed = bare + np.minimum(loose, constants.least_slack * churned)
+    usable = usable_bytes(system.accelerator)
+    return MemoryColumns(worst, bare + loose, needed, allocated, context, moment, memory, constants, workspace, usable)
 
 
 def _convolves(arch: Architecture) -> bool:

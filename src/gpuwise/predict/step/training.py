@@ -21,6 +21,7 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.memory.strategies import MemoryColumns, memory_columns
+from gpuwise.predict.parallel.host_memory import host_bytes, host_limit_bytes
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.costs import FAMILIES, PartCosts, PointCosts
 from gpuwise.predict.step.evaluate import Evaluated, evaluate
@@ -65,10 +66,32 @@ class TrainingEstimate:
     hfu: Estimate
     breakdown_s: Mapping[str, float]
     memory_bytes: Estimate
+    """With the allocator's usual slack, had the device as much."""
+    needed_bytes: Estimate
+    """With the slack at its least: what torch makes do with where memory is scarce."""
     memory_parts: Mapping[str, float]
     device_bytes: float
     """What a process can have of the device: its memory less what the driver keeps."""
+    host_bytes: float
+    """Pinned memory of one host for what is offloaded to it."""
+    host_limit_bytes: float
     fits: bool
+    """Whether it is expected to, on the device and on the host."""
+    fit_probability: float
+    """That it fits on the device, from the spread of the prediction."""
+
+    @property
+    def fits_at_ease(self) -> bool:
+        """It is expected to fit, and torch never has to give cached memory back to the driver."""
+        return self.fits and self.memory_bytes.expected <= self.device_bytes
+
+    @property
+    def headroom_bytes(self) -> float:
+        """What is left of the device, or by how much it is short (below zero): beside the allocator's usual slack, or beside
+        what is left of that where it fits only so."""
+        free = self.device_bytes - self.memory_bytes.expected
+        least = self.device_bytes - self.needed_bytes.expected
+        return free if free > 0 or least < 0 else least
 
     @property
     def tokens_per_step(self) -> int:
@@ -121,7 +144,8 @@ def estimates(
     c = Columns.from_strategies(strategies)
     done = evaluate(arch, cluster.system, c, seq_len, packed_document_len=packed_document_len)
     memory = memory_columns(arch, cluster.system, done.costs.saved, c, done.point_index)
-    return [_one(arch, cluster, s, seq_len, done, memory, i, packed_document_len) for i, s in enumerate(strategies)]
+    on_host = host_bytes(arch, cluster, done.costs, c, done.point_index)
+    return [_one(arch, cluster, s, seq_len, done, memory, on_host, i, packed_document_len) for i, s in enumerate(strategies)]
 
 
 def _one(
@@ -131,6 +155,7 @@ def _one(
     seq_len: int,
     done: Evaluated,
     memory: MemoryColumns,
+    on_host: F64,
     i: int,
     packed_document_len: int | None,
 ) -> TrainingEstimate:
@@ -151,7 +176,8 @@ def _one(
     needed = per_token * tokens
     run = needed * (1 + _recomputed_flop(strategy, costs, at)) if not costs.own_host else _flop_run(strategy, costs, at)
     peak = cluster.accelerator.peak(strategy.precision) * cluster.n_accelerators
-    held, parts, fits = _memory(arch, cluster, strategy, costs.points[at], memory, i)
+    held = _memory(arch, cluster, strategy, costs.points[at], memory, i)
+    host, limit = float(np.broadcast_to(on_host, memory.device_total.shape).flat[i]), host_limit_bytes(cluster)
     return TrainingEstimate(
         model=arch.name,
         cluster=cluster.label,
@@ -163,27 +189,39 @@ def _one(
         mfu=step.inverse(needed / peak),
         hfu=step.inverse(run / peak),
         breakdown_s=_breakdown(done, sc, i, at),
-        memory_bytes=held,
-        memory_parts=parts,
+        memory_bytes=held.total,
+        needed_bytes=held.needed,
+        memory_parts=held.parts,
         device_bytes=usable_bytes(cluster.accelerator),
-        fits=fits,
+        host_bytes=host,
+        host_limit_bytes=limit,
+        fits=held.fits and host <= limit,
+        fit_probability=held.fit_probability,
     )
 
 
-def _memory(
-    arch: Architecture, cluster: Cluster, strategy: Strategy, point: Point, memory: MemoryColumns, i: int
-) -> tuple[Estimate, dict[str, float], bool]:
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """Device memory of one strategy."""
+
+    total: Estimate
+    needed: Estimate
+    parts: dict[str, float]
+    fits: bool
+    fit_probability: float
+
+
+def _memory(arch: Architecture, cluster: Cluster, strategy: Strategy, point: Point, memory: MemoryColumns, i: int) -> _Memory:
     """Bytes, parts and whether they fit: replayed where the step can be written operation by operation, else as columns."""
     replayed = _replayed(arch, cluster, strategy, point)
     if replayed is None:
         parts = {name: part.expected for name, part in memory.parts(i).items()}
-        return memory.estimate(i), parts, bool(memory.fits(cluster.system)[i])
+        fits = bool(np.broadcast_to(memory.fits(), memory.device_total.shape).flat[i])
+        return _Memory(memory.estimate(i), memory.estimate(i, "needed"), parts, fits, memory.fit_probability(i))
     return replayed
 
 
-def _replayed(
-    arch: Architecture, cluster: Cluster, strategy: Strategy, point: Point
-) -> tuple[Estimate, dict[str, float], bool] | None:
+def _replayed(arch: Architecture, cluster: Cluster, strategy: Strategy, point: Point) -> _Memory | None:
     """None where the step cannot be written operation by operation."""
     if not point.stack.per_op or strategy.n_accelerators > 1:
         return None
@@ -193,7 +231,7 @@ def _replayed(
     if not replays(arch, point, strategy):
         return None
     one = modules_memory(arch, point, strategy, cluster.accelerator)
-    return one.process, memory_parts(one, arch, point), one.fits
+    return _Memory(one.process, one.needed, memory_parts(one, arch, point), one.fits, one.fit_probability)
 
 
 def spread(sc: StackCosts, costs: PointCosts, at: int, n_systems: float) -> tuple[float, Basis]:

@@ -10,8 +10,10 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.parallel.shards import stages
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.costs import PointCosts
+from gpuwise.workload.adapters import adapter_parameters
 from gpuwise.workload.optimizer import parameter_bytes
-from gpuwise.workload.strategy import RECOMPUTES
+from gpuwise.workload.strategy import RECOMPUTES, Strategy
+from gpuwise.workload.transformer.parameters import count_parameters
 
 HOST_SHARE = 0.8
 """Of the host's memory; the rest is the operating system's, the data loaders' and the page cache's."""
@@ -19,14 +21,15 @@ HOST_SHARE = 0.8
 
 def host_bytes(arch: Architecture, cluster: Cluster, costs: PointCosts, c: Columns, at: NDArray[np.int64]) -> NDArray[np.float64]:
     """Bytes of pinned memory a host needs for its accelerators: master weights and optimizer states (with a
-    gradient buffer) when the optimizer is offloaded, kept activations when those are."""
+    gradient buffer) of what is trained when the optimizer is offloaded, kept activations when those are."""
     total = np.zeros(1)
     if (c.offload_optimizer > 0).any():
         shape, b = stages(arch, c, costs.n_layers), parameter_bytes(c.base)
-        dense = np.maximum(shape.dense[0], shape.dense[2])
+        dense = np.maximum(shape.dense[0], shape.dense[2]) * trained_share(arch, c.base)
+        expert = shape.expert[0] * trained_share(arch, c.base)
         ranks = np.where(c.sharding == 0, 1, c.dp * c.cp)
         replicas = np.where(c.sharding == 0, 1, np.maximum(c.dp * c.cp * c.tp // c.ep, 1))
-        held = dense / ranks + shape.expert[0] / replicas
+        held = dense / ranks + expert / replicas
         wide = b.master or b.weight
         total = total + np.where(c.offload_optimizer > 0, held * (wide + b.state + b.gradient), 0.0)
     if (c.offload_activations > 0).any():
@@ -41,4 +44,16 @@ def host_bytes_fit(
     """True where the host can hold what is offloaded to it."""
     if not ((c.offload_optimizer > 0).any() or (c.offload_activations > 0).any()):
         return np.ones(1, bool)
-    return host_bytes(arch, cluster, costs, c, at) <= HOST_SHARE * cluster.system.host_memory_bytes
+    return host_bytes(arch, cluster, costs, c, at) <= host_limit_bytes(cluster)
+
+
+def host_limit_bytes(cluster: Cluster) -> float:
+    """What one host can give to what is offloaded."""
+    return HOST_SHARE * cluster.system.host_memory_bytes
+
+
+def trained_share(arch: Architecture, base: Strategy) -> float:
+    """Of the parameters: all, or the adapters' beside frozen weights."""
+    if not base.lora_rank:
+        return 1.0
+    return adapter_parameters(arch, base.lora_targets, base.lora_rank) / count_parameters(arch).total
