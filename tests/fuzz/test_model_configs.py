@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwise.errors import GpuwiseError
+from gpuwise.facts.models.config_hybrid import HYBRID_READERS
 from gpuwise.facts.models.config_readers import READERS
 from gpuwise.facts.models.configs import architecture_from_config, read_model_config
 from gpuwise.facts.models.dimensions import parse_dimensions
@@ -53,6 +54,8 @@ class _Asked(Mapping[str, object]):
 def keys_of(model_type: str) -> tuple[tuple[str, ...], dict[str, object]]:
     """The config keys a reader looks at, and a config it takes: found by answering until it stops asking."""
     given: dict[str, object] = {"model_type": model_type, **PLAUSIBLE}
+    if model_type == "nemotron_h":
+        given["hybrid_override_pattern"] = "M*"
     asked: set[str] = set()
     for _ in range(40):
         config = _Asked(given)
@@ -67,6 +70,8 @@ def keys_of(model_type: str) -> tuple[tuple[str, ...], dict[str, object]]:
         else:
             asked |= config.asked
             break
+    if model_type in HYBRID_READERS:
+        return tuple(sorted(asked - {"model_type"})), given
     foreign = {key for key in asked if re.search(r"ssm|mamba|rglru|lru|wkv|linear_|hybrid|conv_L|block|attn_layer", key)}
     return tuple(sorted(asked - foreign - {"model_type"})), given  # foreign: refused at once
 

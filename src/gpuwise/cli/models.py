@@ -79,7 +79,7 @@ def _list(found: list[Architecture]) -> None:
             str(a.heads),
             str(a.kv_heads),
             f"{a.max_seq_len:,}",
-            f"{a.kind}, experts" if a.moe else a.kind,
+            a.kind + (", state space" if a.mamba else "") + (", experts" if a.moe else ""),
         )
     to.print(table)
     to.print(f"{len(found)} models", style="dim")
@@ -103,6 +103,7 @@ def _show(a: Architecture) -> None:
         "embedding",
         "stem",
         "attention",
+        "mamba",
         "mlp",
         "experts",
         "shared_experts",
@@ -136,10 +137,15 @@ def _dimensions(a: Architecture) -> list[tuple[str, str]]:
         ("layers", str(a.n_layers)),
         ("hidden", str(a.hidden)),
         ("feed-forward", f"{a.ffn}{' gated' if a.gated_mlp else ''}, {a.activation}"),
-        ("heads", f"{a.heads} query, {a.kv_heads} key-value, {a.head_dim} wide"),
+        ("heads", f"{a.heads} query, {a.kv_heads} key-value, {a.head_dim} wide" if a.n_attention_layers else "no attention"),
         ("vocabulary", f"{a.vocab:,}"),
         ("context", f"{a.max_seq_len:,} tokens, {a.position} positions"),
     ]
+    if a.mamba is not None:
+        s = a.mamba
+        kind = f"Mamba-2, {s.heads} heads in {s.groups} groups" if s.heads else f"Mamba, step rank {s.dt_rank}"
+        rows.append(("state space", f"{kind}, {s.inner:,} channels of {s.state} in {a.n_mamba_layers} layers"))
+        rows.append(("attention", f"in {a.n_attention_layers} layers"))
     if a.moe is not None:
         m = a.moe
         shared = f", {m.n_shared} shared" if m.n_shared else ""

@@ -25,7 +25,7 @@ from gpuwise.predict.kernels.memory_bound import dram_rate, embedding_time, memo
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.kernels.single import matmul
 from gpuwise.serve.engine import EngineConfig
-from gpuwise.workload.step import FAMILIES, Kind, OpTable
+from gpuwise.workload.step import FAMILIES, FAMILY_CODE, Kind, OpTable
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -77,7 +77,11 @@ def row_times(
         if mask.any():
             attention = _attention(device, arch, config, rows, mask, kv_len[mask], decode)
             put(mask, _on_card(device, rows.select(mask), attention))
-    mask = rows.kind == Kind.MEMORY
+    scans = (rows.kind == Kind.MEMORY) & (rows.family == FAMILY_CODE["state_space"])
+    if scans.any():
+        made = kernel_times(rows.select(scans), device, SERVING)
+        put(scans, KernelTime(made.time_s, made.log_sigma, made.basis))
+    mask = (rows.kind == Kind.MEMORY) & ~scans
     put(mask, _on_card(device, rows.select(mask), memory_time(device, rows.bytes_read[mask], rows.bytes_written[mask])))
     mask = rows.kind == Kind.EMBEDDING
     if mask.any():
@@ -120,7 +124,7 @@ def _experts(device: Accelerator, arch: Architecture, config: EngineConfig, toke
         device,
         name,
         tokens,
-        arch.hidden,
+        moe.latent or arch.hidden,
         moe.expert_ffn,
         moe.n_active,
         moe.n_experts,

@@ -16,13 +16,17 @@ ALL_LINEAR, ATTENTION, MLP = "all-linear", "attention", "mlp"
 DEFAULT_TARGETS = (ALL_LINEAR,)
 _ATTENTION = ("q", "k", "v", "out", "q_down", "q_up", "kv_down", "kv_up")
 _MLP = ("gate", "up", "down")
-_GROUPS = {ALL_LINEAR: (*_ATTENTION, *_MLP, "pooler"), ATTENTION: _ATTENTION, MLP: _MLP}
+_MIXER = ("in_proj", "x_proj", "dt_proj", "out_proj", "latent_in", "latent_out")
+_GROUPS = {ALL_LINEAR: (*_ATTENTION, *_MLP, *_MIXER, "pooler"), ATTENTION: _ATTENTION, MLP: _MLP}
 _QKV = ("q", "k", "v")
 MODULE_NAMES: dict[str, tuple[str, ...]] = {
     # Llama, Mistral, Qwen, Gemma, Phi-3, OPT
-    "q_proj": ("q",), "k_proj": ("k",), "v_proj": ("v",), "o_proj": ("out",), "out_proj": ("out",), "qkv_proj": _QKV,
+    "q_proj": ("q",), "k_proj": ("k",), "v_proj": ("v",), "o_proj": ("out",), "out_proj": ("out", "out_proj"), "qkv_proj": _QKV,
     "gate_proj": ("gate",), "up_proj": ("up",), "down_proj": ("down",), "gate_up_proj": ("gate", "up"),
     "fc1": ("up",), "fc2": ("down",),
+    # Mamba
+    "in_proj": ("in_proj",), "x_proj": ("x_proj",), "dt_proj": ("dt_proj",),
+    "fc1_latent_proj": ("latent_in",), "fc2_latent_proj": ("latent_out",),
     # DeepSeek
     "q_a_proj": ("q_down",), "q_b_proj": ("q_up",), "kv_a_proj_with_mqa": ("kv_down",), "kv_b_proj": ("kv_up",),
     # GPT-2 (both outputs are called c_proj), GPT-NeoX, BLOOM and Falcon, MPT
@@ -91,8 +95,27 @@ def layer_adapter_parameters(arch: Architecture, targets: tuple[str, ...], rank:
 
 def adapter_parameters(arch: Architecture, targets: tuple[str, ...], rank: int) -> int:
     """Trained parameters of all layers of the main stack."""
+    if arch.pattern:
+        wide = [x for blocks in arch.layer_blocks for block in blocks for x in _block_widths(arch, block)]
+        return rank * sum(k + n for name, k, n in wide if carries(targets, name))
     counts = ((arch.n_dense_layers, False), (arch.n_moe_layers, True))
     return sum(n * layer_adapter_parameters(arch, targets, rank, moe=moe) for n, moe in counts if n)
+
+
+def _block_widths(arch: Architecture, block: str) -> list[tuple[str, int, int]]:
+    """(name, inputs, outputs) of each product of a sub-block; routed experts carry no adapter."""
+    h, m = arch.hidden, arch.mamba
+    wide = [*_attention_widths(arch)] if block in "*P" else []
+    if block in "MP" and m is not None:
+        wide += [("in_proj", h, m.in_width), ("out_proj", m.inner, h)]
+        if not m.heads:
+            wide += [("x_proj", m.inner, m.dt_rank + 2 * m.state), ("dt_proj", m.dt_rank, m.inner)]
+    if block == "-":
+        wide += _mlp_widths(arch, arch.ffn)
+    if block == "E" and arch.moe is not None:
+        wide += _mlp_widths(arch, arch.moe.shared_ffn) if arch.moe.shared_ffn else []
+        wide += [("latent_in", h, arch.moe.latent), ("latent_out", arch.moe.latent, h)] if arch.moe.latent else []
+    return wide
 
 
 def _attention_widths(arch: Architecture) -> list[tuple[str, int, int]]:

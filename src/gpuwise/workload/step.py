@@ -26,6 +26,7 @@ matmul         x0 bytes of a result that is copied out first (a bias outside the
                complex product (0: one)
 attention      x0 bytes of a bias or mask of the scores
 convolution    x0 H_in, x1 W_in, x2 mean stride; ``flag`` says how it lies and which gradients are wanted
+state_space    shape: d0 tokens, d1 channels, d2 numbers of state a channel (of a convolution: its width)
 recurrent      shape: d0 steps, d1 batch, d2 gates x hidden, d3 hidden, d4 layers, d5 layers of one direction
 transfer       ``flag`` bit TO_HOST
 all others     wait for memory: x0 passes over what is read (0: one), x1 elements visited (0: bytes / 4), x2 bytes of a
@@ -114,15 +115,34 @@ FAMILIES = (
     "transfer",
     "collective",
     "host",
+    "state_space",
 )
 """Families of kernels. ``host`` launches nothing; ``collective`` is timed with the cluster (``predict.comm``)."""
 LIBRARY_FAMILIES = ("matmul", "grouped", "attention", "convolution", "recurrent", "fourier")
 """Families a compiler leaves to libraries."""
-KERNELS = ("", "flash", "fa2", "efficient", "cudnn", "tn", "nn", "nt", "transpose", "broadcast", "batch_norm", "fused", "streams")
+KERNELS = (
+    "",
+    "flash",
+    "fa2",
+    "efficient",
+    "cudnn",
+    "tn",
+    "nn",
+    "nt",
+    "transpose",
+    "broadcast",
+    "batch_norm",
+    "fused",
+    "streams",
+    "causal_conv",
+    "chunk_scan",
+    "channel_scan",
+)
 """Implementations of a family, by position. 0 leaves the choice to the conditions (``predict.kernels.conditions``): of fused
 attention flash (the family's best), FlashAttention-2, memory-efficient or cuDNN; of fp32 products how the operands lie; of
 kernels that wait for memory a change of layout, index arithmetic of a broadcast, moments over a batch, one fused kernel of a
-compiler; of grouped products one product of the library for each expert, on streams side by side."""
+compiler; of grouped products one product of the library for each expert, on streams side by side; of a state-space mixer its
+convolution, Mamba-2's recurrence in chunks, Mamba's recurrence channel by channel."""
 FAMILY_CODE = {name: code for code, name in enumerate(FAMILIES)}
 KERNEL_CODE = {name: code for code, name in enumerate(KERNELS)}
 FAMILY_OF_KIND = {

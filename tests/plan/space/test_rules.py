@@ -37,6 +37,7 @@ def test_a_sound_layout_passes() -> None:
 BROKEN: list[tuple[str, Setting, Strategy]] = [
     ("heads", _setting(), GOOD.with_(tp=3)),
     ("kv-heads", _setting(replace(ARCH, kv_heads=6, heads=24)), GOOD.with_(tp=4, dp=1)),
+    ("mixer", _setting(find_model("mamba2-2.7b")), GOOD),
     ("ffn", _setting(replace(ARCH, ffn=14335)), GOOD),
     ("tensor-domain", _setting(cluster=NODES), Strategy(tp=16, accumulation=64)),
     ("encoder-decoder-pipeline", _setting(find_model("t5-base")), Strategy(pp=2, dp=4, accumulation=16)),

@@ -219,15 +219,18 @@ CATALOGUE = {
     "gemma-7b": "gemma-7b",
     "mixtral-8x7b": "mixtral-8x7b",
     "mixtral-8x22b": "mixtral-8x22b",
+    "nemotron3-nano": "nemotron-3-nano-30b-a3b",
+    "nemotron-3-nano": "nemotron-3-nano-30b-a3b",
+    "nemotron-3-super": "nemotron-3-super-120b-a12b",
 }
-HYBRID = ("nemotron-h", "nemotron-3-", "nemotron3", "deepseekv4", "qwen3-next", "mamba")
-"""Models with layers that are no transformer layers (state-space, sparse-attention): no analytic front end yet."""
+HYBRID = ("deepseekv4", "qwen3-next")
+"""Models with linear or sparse attention: no analytic front end yet."""
 
 
 def _architecture(r: dict[str, Any]) -> Architecture:
     name = r["model"]
     if name.lower().startswith(HYBRID):
-        raise _Unstated("hybrid or sparse-attention model without analytic form")
+        raise _Unstated("linear or sparse attention without analytic form")
     known = CATALOGUE.get(name)
     if known is None and not name.startswith(("gpt", "mpt", "llama", "nemotron-8b", "gpt3")):
         known = name

@@ -37,6 +37,42 @@ class Moe:
     top_groups: int = 1
     """Experts are in ``groups`` groups (one a node in training), of which a token's choices lie in ``top_groups``
     (node-limited routing: arXiv 2405.04434 section 2.2.1, 2412.19437 section 2.1.2)."""
+    latent: int = 0
+    """Width that tokens are projected to before the routed experts and back from after them (Nemotron 3 Super); 0: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba:
+    """A state-space mixer: Mamba-2 (arXiv 2405.21060), whose ``heads`` share a decay each, or with ``heads`` 0 Mamba
+    (arXiv 2312.00752), where every channel has its own step, made from ``dt_rank`` numbers."""
+
+    inner: int
+    """Channels that go through the recurrence."""
+    state: int
+    heads: int = 0
+    groups: int = 1
+    """Groups of heads that share the matrices B and C."""
+    conv: int = 4
+    """Width of the causal convolution before the recurrence."""
+    chunk: int = 256
+    """Tokens that Mamba-2 works on at once, as products of matrices."""
+    dt_rank: int = 0
+    conv_bias: bool = True
+    projection_bias: bool = False
+    gated_norm: bool = True
+    """Mamba-2: the gated result is normalised, with a weight for each channel."""
+    parameter_norms: bool = False
+    """Mamba: step, B and C are normalised, with weights (Jamba)."""
+
+    @property
+    def conv_width(self) -> int:
+        """Channels of the convolution: those of the recurrence and, in Mamba-2, B and C."""
+        return self.inner + (2 * self.groups * self.state if self.heads else 0)
+
+    @property
+    def in_width(self) -> int:
+        """Outputs of the first projection: gate, channels of the convolution and a step for each head."""
+        return self.inner + self.conv_width + self.heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +118,8 @@ class Extra:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Transformer dimensions. Shapes below use B batch, S sequence, H hidden, F ffn, A heads, K kv_heads, D
-    head_dim, V vocabulary."""
+    """Dimensions of a transformer or a hybrid of attention and state space. Shapes below use B batch, S sequence, H hidden,
+    F ffn, A heads, K kv_heads, D head_dim, V vocabulary."""
 
     id: str
     name: str
@@ -129,6 +165,11 @@ class Architecture:
     """One global layer per this many layers when ``window`` is set; None: every layer is local."""
     mla: Mla | None = None
     moe: Moe | None = None
+    mamba: Mamba | None = None
+    pattern: str = ""
+    """Of a model whose layers differ in kind, the sub-blocks of each layer, a letter each, every sub-block with a norm and a
+    residual of its own: ``M`` state-space mixer, ``*`` attention, ``P`` both side by side, ``-`` MLP, ``E`` experts. With spaces
+    a word is a layer (``M- M- *-``), without each letter is (``M-M*-``). Empty: attention and MLP or experts in every layer."""
     encoder: Encoder | None = None
     extra_parameters: int = 0
     """Parameters the fields above cannot express (patch embedding, pooler, classifier, ...), itemised in
@@ -180,18 +221,37 @@ class Architecture:
         return any(e.what.startswith("pooler") for e in self.extras)
 
     @property
+    def layer_blocks(self) -> tuple[str, ...]:
+        """The sub-blocks of each layer of ``pattern``; empty for a plain transformer."""
+        return tuple(self.pattern.split()) if " " in self.pattern else tuple(self.pattern)
+
+    @property
+    def n_mamba_layers(self) -> int:
+        """Layers that have a state-space mixer."""
+        return sum("M" in blocks or "P" in blocks for blocks in self.layer_blocks)
+
+    @property
+    def n_attention_layers(self) -> int:
+        """Layers that have attention (beside an encoder's)."""
+        return sum("*" in blocks or "P" in blocks for blocks in self.layer_blocks) if self.pattern else self.n_layers
+
+    @property
     def n_moe_layers(self) -> int:
         """Layers that have experts instead of an MLP."""
+        if self.pattern:
+            return sum("E" in blocks for blocks in self.layer_blocks)
         return 0 if self.moe is None else (self.n_layers - self.moe.first_dense) // self.moe.every
 
     @property
     def n_dense_layers(self) -> int:
         """Layers with an ordinary MLP."""
+        if self.pattern:
+            return sum("-" in blocks for blocks in self.layer_blocks)
         return self.n_layers - self.n_moe_layers
 
     @property
     def n_global_layers(self) -> int:
         """Layers whose attention sees the whole context; the others see ``window`` tokens."""
         if self.window is None:
-            return self.n_layers
+            return self.n_attention_layers
         return 0 if self.global_every is None else self.n_layers // self.global_every

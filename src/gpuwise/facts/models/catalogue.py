@@ -16,14 +16,14 @@ from typing import Any, cast
 
 from gpuwise.errors import DataError, FieldError, InputError
 from gpuwise.facts.loading import shipped_text
-from gpuwise.facts.models.architecture import Architecture, Encoder, Extra, Mla, Moe, Patches
+from gpuwise.facts.models.architecture import Architecture, Encoder, Extra, Mamba, Mla, Moe, Patches
 from gpuwise.facts.models.checks import check_architecture
 from gpuwise.facts.models.names import NameTable, resolve_model_name
 
-CATALOGUE_FILES = ("models_llama.toml", "models_gpt.toml", "models_moe.toml", "models_encoders.toml")
+CATALOGUE_FILES = ("models_llama.toml", "models_gpt.toml", "models_moe.toml", "models_encoders.toml", "models_hybrid.toml")
 _FIELDS = frozenset(f.name for f in fields(Architecture)) - {"id", "family", "extras", "extra_parameters"}
 _KEYS = _FIELDS | {"hf", "extra"}
-_PARTS = {"moe": Moe, "mla": Mla, "encoder": Encoder, "patches": Patches}
+_PARTS = {"moe": Moe, "mamba": Mamba, "mla": Mla, "encoder": Encoder, "patches": Patches}
 
 
 @cache
@@ -126,6 +126,8 @@ def _catalogue_entry(key: str, family: str, row: dict[str, Any]) -> Architecture
     unknown = sorted(set(row) - _KEYS)
     if unknown:
         raise ValueError(f"unknown field {unknown[0]!r}")
+    if isinstance(row.get("mamba"), dict) and "heads" not in row:  # no attention: the sizes that a split divides are the mixer's
+        row = {"heads": row["mamba"].get("heads") or 1, "head_dim": 1, "ffn": row["mamba"]["inner"], **row}
     values: dict[str, Any] = {"kind": "decoder", "kv_heads": row["heads"], **row}
     values.setdefault("head_dim", row["hidden"] // row["heads"])
     hub = tuple(values.pop("hf", ()))

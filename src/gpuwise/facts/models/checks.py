@@ -10,6 +10,8 @@ from gpuwise.facts.models.architecture import Architecture
 
 KINDS = ("decoder", "encoder", "encoder-decoder", "vision")
 NORMS = ("rms", "layer", "layer-no-bias", "none")
+BLOCKS = {"M": "state space", "*": "attention", "P": "both side by side", "-": "MLP", "E": "experts"}
+"""Letters of a pattern."""
 POSITIONS = ("rope", "learned", "alibi", "relative", "sinusoidal", "none")
 
 LIMITS = {
@@ -30,6 +32,13 @@ LIMITS = {
     "relative_buckets": 2**16,
     "n_classes": 2**26,
     "prediction_layers": 100,
+    "inner": 2**22,
+    "state": 2**16,
+    "groups": 2**14,
+    "conv": 2**8,
+    "chunk": 2**16,
+    "dt_rank": 2**20,
+    "latent": 2**20,
     "n_experts": 2**16,
     "n_active": 2**16,
     "expert_ffn": 2**24,
@@ -63,6 +72,8 @@ _MAY_BE_ZERO = frozenset(
         "relative_buckets",
         "qk_nope_head_dim",
         "qk_rope_head_dim",
+        "dt_rank",
+        "latent",
     }
 )
 
@@ -114,10 +125,40 @@ def _dimensions(arch: Architecture) -> list[tuple[str, Any]]:
     for part in (arch, arch.moe, arch.mla, arch.encoder, arch.patches):
         if part is not None:
             found += [(f.name, getattr(part, f.name)) for f in fields(part) if f.name in LIMITS]
+    if arch.mamba is not None:
+        # without heads every channel has its own step
+        named = [f.name for f in fields(arch.mamba) if f.name in LIMITS and (f.name != "heads" or arch.mamba.heads)]
+        found += [(name, getattr(arch.mamba, name)) for name in named]
     return found
 
 
+def _check_pattern(arch: Architecture, refuse: Any) -> None:
+    blocks, mamba = arch.layer_blocks, arch.mamba
+    if not blocks:
+        if mamba is not None:
+            raise refuse("pattern", "a state-space mixer without a pattern of layers", "give pattern, as M-M*-")
+        return
+    if wrong := sorted(set("".join(blocks)) - set(BLOCKS)):
+        raise refuse("pattern", f"pattern has {wrong[0]!r}", "letters: " + ", ".join(f"{k} {v}" for k, v in BLOCKS.items()))
+    if len(blocks) != arch.n_layers:
+        raise refuse("pattern", f"pattern has {len(blocks)} layers, not {arch.n_layers}", "one word, or one letter, is a layer")
+    scans, routes = any(set(b) & {"M", "P"} for b in blocks), any("E" in b for b in blocks)
+    if scans != (mamba is not None):
+        raise refuse(
+            "mamba", "pattern and mixer do not fit", "M and P in the pattern need a mixer, and a mixer needs one of them"
+        )
+    if routes != (arch.moe is not None):
+        raise refuse("moe", "pattern and experts do not fit", "E in the pattern needs experts, and experts need an E")
+    if mamba is None:
+        return
+    if bool(mamba.heads) == bool(mamba.dt_rank):
+        raise refuse("dt_rank", "a mixer has heads (Mamba-2) or dt_rank (Mamba)", "give one of them")
+    if mamba.heads and (mamba.inner % mamba.heads or mamba.heads % mamba.groups):
+        raise refuse("groups", "heads do not divide the channels, or groups the heads", "check the dimensions")
+
+
 def _check_parts(arch: Architecture, refuse: Any) -> None:
+    _check_pattern(arch, refuse)
     moe, encoder, patches = arch.moe, arch.encoder, arch.patches
     if moe is not None:
         if moe.n_active > moe.n_experts:

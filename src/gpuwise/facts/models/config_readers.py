@@ -13,6 +13,7 @@ from typing import Any
 from gpuwise.facts.models.architecture import Architecture, Mla, Moe
 from gpuwise.facts.models.config_classic import CLASSIC_READERS
 from gpuwise.facts.models.config_fields import Config
+from gpuwise.facts.models.config_hybrid import HYBRID_READERS
 
 Reader = Callable[[Config], Architecture]
 
@@ -532,4 +533,5 @@ READERS: dict[str, Reader] = {
     "seed_oss": _seed_oss,
     "exaone4": _exaone4,
     **CLASSIC_READERS,
+    **HYBRID_READERS,
 }

@@ -17,6 +17,7 @@ from gpuwise.facts.loading import read_user_text
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.checks import check_architecture
 from gpuwise.facts.models.config_fields import Config
+from gpuwise.facts.models.config_hybrid import HYBRID_READERS
 from gpuwise.facts.models.config_readers import READERS, read_generic
 
 _LARGEST_FILE = 4_000_000
@@ -37,8 +38,10 @@ _HYBRID_KEYS = (
     "block_types",
     "conv_L_cache",
 )
-"""Fields of models whose layers are not all attention and MLP."""
+"""Fields of models whose layers are not all attention and MLP, refused unless their type has a reader of its own."""
 _REFUSED = {
+    "zamba": "shares the weights of its attention among layers",
+    "zamba2": "shares the weights of its attention among layers",
     "albert": "shares one layer's weights among all layers",
     "deepseek_v4": "has compressed sparse attention",
     "deepseek_ref": "has compressed sparse attention",
@@ -77,14 +80,16 @@ def _refuse_foreign(config: Config, model_type: str) -> None:
     """Raise FieldError for a model that is no stack of equal attention and MLP layers."""
     name = model_type[:60] or "this model"
     hint = "such layers are not described; give dimensions by hand for an approximation"
+    if model_type in HYBRID_READERS:
+        return
+    if model_type in _REFUSED:
+        raise config.error(f"{name} {_REFUSED[model_type]}", field="model_type", hint=hint)
     hybrid = next((key for key in _HYBRID_KEYS if config.has(key)), None)
     kinds = config.values.get("attn_type_list")
     if isinstance(kinds, list) and any(kind != 1 for kind in cast("list[object]", kinds)):
         hybrid = "attn_type_list"
     if hybrid is not None:
         raise config.error(f"{name} is not a pure transformer ({hybrid})", field=hybrid, hint=hint)
-    if model_type in _REFUSED:
-        raise config.error(f"{name} {_REFUSED[model_type]}", field="model_type", hint=hint)
 
 
 def architecture_from_config(values: Mapping[str, object], *, file: str = "config", name: str = "") -> Architecture:

@@ -68,11 +68,19 @@ def degrees(s: Setting, c: Columns) -> Mask:
 
 
 def heads(s: Setting, c: Columns) -> Mask:
-    return ~_divides(s.arch.heads, c.tp)
+    return ~_divides(s.arch.heads, c.tp) & (s.arch.n_attention_layers > 0)
+
+
+def mixer(s: Setting, c: Columns) -> Mask:
+    """Megatron-Core ssm/mamba_mixer.py: heads and groups are split evenly."""
+    m = s.arch.mamba
+    return np.zeros(1, bool) if m is None else ~_divides(m.groups if m.heads else m.inner, c.tp)
 
 
 def kv_heads(s: Setting, c: Columns) -> Mask:
     if s.arch.mla is not None:
+        return np.zeros(1, bool)
+    if not s.arch.n_attention_layers:
         return np.zeros(1, bool)
     return ~(_divides(s.arch.kv_heads, c.tp) | (c.tp % s.arch.kv_heads == 0))
 

@@ -44,6 +44,12 @@ LAYOUT_RULES: tuple[Rule, ...] = (
         "key-value heads are split evenly, or each is copied to a whole number of ranks",
     ),
     Rule(
+        "mixer",
+        conditions.mixer,
+        "tensor parallel {x.tp} does not divide the groups of the state-space mixer",
+        "choose a tensor parallel degree that divides them",
+    ),
+    Rule(
         "ffn",
         conditions.ffn,
         "tensor parallel {x.tp} does not divide the feed-forward width {s.arch.ffn}",

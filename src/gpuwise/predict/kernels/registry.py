@@ -23,6 +23,7 @@ from gpuwise.predict.kernels.memory_bound import embedding_time
 from gpuwise.predict.kernels.memory_bound_ops import memory_bound_time
 from gpuwise.predict.kernels.products import attention_time, grouped_products_time, matmul_time, recurrent_time
 from gpuwise.predict.kernels.run_formats import matrix_units
+from gpuwise.predict.kernels.state_space import state_space_time
 from gpuwise.predict.kernels.transfer import transfer_time
 from gpuwise.workload.step import FAMILIES, KERNEL_CODE, TO_HOST, OpTable, Phase
 
@@ -112,6 +113,7 @@ REGISTRY: dict[str, Evaluate] = {
     "optimizer": _memory_bound("optimizer"),
     "loss": _memory_bound("loss"),
     "transfer": _transfer,
+    "state_space": state_space_time,
 }
 """Collectives are timed with the cluster they cross (``predict.comm``); host rows launch nothing."""
 

@@ -6,7 +6,7 @@
 
 ``p`` tokens of a page, ``e`` bytes of an element. A layer that sees every token keeps ``ceil(C / p)`` pages of a
 sequence of ``C`` tokens; one with a window of ``w`` at most ``ceil((w + chunk) / p) + spare``: older pages are given
-back; one with cross-attention the encoder's positions.
+back; one with cross-attention the encoder's positions. A state-space layer keeps no tokens but one state (:func:`state_bytes`).
 
 vLLM: pages of 16 tokens, ``max(1, K / t)`` heads a rank, a window need not begin where a page does, and layers of two
 kinds are put in groups of equal size, the last padded, so that every page has the same bytes
@@ -80,7 +80,19 @@ def kv_cache_bytes(arch: Architecture, tokens: ArrayLike, layout: CacheLayout = 
 
     Raises InputError for a negative length.
     """
-    return kv_pages(arch, tokens, layout) * kv_page_bytes(arch, layout)
+    states = np.where(np.asarray(tokens) > 0, state_bytes(arch, layout), 0.0)
+    return kv_pages(arch, tokens, layout) * kv_page_bytes(arch, layout) + states
+
+
+def state_bytes(arch: Architecture, layout: CacheLayout = VLLM) -> float:
+    """Bytes of the recurrent states of one sequence, however long it is: of each state-space layer the state in fp32 and the
+    last inputs of its convolution in 16 bits (vllm model_executor/layers/mamba/mamba_utils.py), over the tensor group."""
+    m = arch.mamba
+    if m is None:
+        return 0.0
+    shared = (m.conv_width - m.inner) / min(layout.tp, m.groups)
+    numbers = m.inner / layout.tp * m.state * 4.0 + (m.inner / layout.tp + shared) * (m.conv - 1) * 2.0
+    return -(-arch.n_mamba_layers // layout.stages) * numbers
 
 
 def kv_pages(arch: Architecture, tokens: ArrayLike, layout: CacheLayout = VLLM) -> F64:
@@ -122,8 +134,8 @@ def _kinds(arch: Architecture, layout: CacheLayout) -> list[_Layers]:
         return []
     whole = arch.n_global_layers
     if arch.window is None or arch.mla is not None or not (whole or layout.window_everywhere):
-        whole = arch.n_layers
-    kinds = [_Layers(whole, None), _Layers(arch.n_layers - whole, arch.window)]
+        whole = arch.n_attention_layers
+    kinds = [_Layers(whole, None), _Layers(arch.n_attention_layers - whole, arch.window)]
     if arch.encoder is not None:
         kinds.append(_Layers(arch.n_layers, arch.encoder.seq_len, crossed=True))
     return [k._replace(n_layers=-(-k.n_layers // layout.stages)) for k in kinds if k.n_layers]

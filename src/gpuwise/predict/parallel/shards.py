@@ -32,10 +32,11 @@ class MeanLayer:
             (count.layer, count.n_layers - n_lead),
             (count.moe_layer, count.n_moe_layers),
             (count.encoder_layer, count.n_encoder_layers),
+            *count.hybrid_layers,
         ]
         present = [(layer, k) for layer, k in parts if layer is not None and k > 0]
         n = sum(k for _, k in present)
-        split = sum((p.attention + p.cross_attention + p.mlp + p.shared_experts) * k for p, k in present)
+        split = sum((p.attention + p.cross_attention + p.mlp + p.shared_experts + p.mamba + p.latent) * k for p, k in present)
         whole = sum((p.norm + p.router) * k for p, k in present)
         expert = sum(p.experts * k for p, k in present)
         return cls(split / n, whole / n, expert / n)

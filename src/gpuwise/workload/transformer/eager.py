@@ -56,6 +56,7 @@ def describes(arch: Architecture, point: Point) -> bool:
     plain = point.precision in ("bf16", "fp16", "fp32", "tf32")
     if point.quantized_base:  # experts held as one tensor are no linear layers that bitsandbytes converts
         known &= arch.moe is None and point.lora_rank > 0 and point.precision in ("bf16", "fp16")
+    known &= not arch.pattern
     return known and whole and plain and point.fused_attention and not point.fused_loss
 
 

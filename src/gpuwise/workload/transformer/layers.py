@@ -236,6 +236,7 @@ def experts(rows: Rows, arch: Architecture, moe: Moe) -> None:
     local = max(1, moe.n_experts // p.ep)
     tokens = p.shard_tokens
     routed = tokens * moe.n_active
+    width = moe.latent or h
     # routing is computed in fp32 (Megatron-Core moe_router_dtype, DeepSeek-V3 section 2.1.2)
     rows.to.add(
         "moe.router",
@@ -251,25 +252,29 @@ def experts(rows: Rows, arch: Architecture, moe: Moe) -> None:
     rows.memory(
         "moe.top_k", 2.0 * tokens * moe.n_experts, tokens * moe.n_experts, saved=2.0 * tokens * moe.n_experts, n_kernels=6.0
     )
+    if moe.latent:
+        rows.linear("moe.latent_in", tokens, h, width, saves_input=False)
     rows.memory(
         "moe.permute",
-        float(routed * h),
-        float(routed * h),
+        float(routed * width),
+        float(routed * width),
         n_kernels=2.0,
-        backward_read=float(routed * h),
-        backward_written=float(tokens * h),
+        backward_read=float(routed * width),
+        backward_written=float(tokens * width),
     )
-    _expert_exchange(rows, moe, routed * h)
+    _expert_exchange(rows, moe, routed * width)
     _grouped_mlp(rows, arch, moe, local, routed)
     rows.memory(
         "moe.unpermute",
-        float(routed * h),
-        float(tokens * h),
-        saved=float(routed) + (float(routed * h) if p.stack.keeps_expert_outputs else 0.0),
+        float(routed * width),
+        float(tokens * width),
+        saved=float(routed) + (float(routed * width) if p.stack.keeps_expert_outputs else 0.0),
         n_kernels=2.0,
-        backward_read=float(tokens * h),
-        backward_written=float(routed * h),
+        backward_read=float(tokens * width),
+        backward_written=float(routed * width),
     )
+    if moe.latent:
+        rows.linear("moe.latent_out", tokens, width, h)
     if moe.n_shared:
         mlp(rows, arch, moe.shared_ffn, where="moe.shared", saves_input=p.lora_rank > 0)
 
@@ -299,11 +304,12 @@ def _expert_exchange(rows: Rows, moe: Moe, elements: int) -> None:
 
 def _grouped_mlp(rows: Rows, arch: Architecture, moe: Moe, local: int, routed: int) -> None:
     up = moe.expert_ffn * (2 if arch.gated_mlp else 1)
-    _grouped(rows, "moe.up", local, routed, arch.hidden, up)
+    width = moe.latent or arch.hidden
+    _grouped(rows, "moe.up", local, routed, width, up)
     _expert_bias(rows, arch, "moe.up", local, float(routed * up))
     _activation(rows, arch, "moe", float(routed * moe.expert_ffn))
-    _grouped(rows, "moe.down", local, routed, moe.expert_ffn, arch.hidden)
-    _expert_bias(rows, arch, "moe.down", local, float(routed * arch.hidden))
+    _grouped(rows, "moe.down", local, routed, moe.expert_ffn, width)
+    _expert_bias(rows, arch, "moe.down", local, float(routed * width))
 
 
 def _expert_bias(rows: Rows, arch: Architecture, name: str, local: int, elements: float) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuwise.facts.models.architecture import Architecture, Encoder
+from gpuwise.facts.models.architecture import Architecture, Encoder, Mamba
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,15 @@ class LayerParameters:
     """The routed experts one token uses."""
     shared_experts: int = 0
     """Shared experts and their gate."""
+    latent: int = 0
+    """Projections of tokens to the width of the routed experts and back."""
+    mamba: int = 0
+    """A state-space mixer."""
 
     @property
     def total(self) -> int:
         dense = self.attention + self.norm + self.cross_attention + self.mlp
-        return dense + self.router + self.experts + self.shared_experts
+        return dense + self.router + self.experts + self.shared_experts + self.latent + self.mamba
 
     @property
     def active(self) -> int:
@@ -68,12 +72,15 @@ class ParameterCount:
     lookup: int
     """The part of ``embedding`` (and of ``stack_tables``) that is only looked up: no multiplication uses
     it."""
+    hybrid_layers: tuple[tuple[LayerParameters, int], ...] = ()
+    """Each kind of layer of a model with a pattern, and how many there are; the other layers are then none."""
 
     def _sum(self, part: str) -> int:
         stacks = (
             (self.layer, self.n_layers),
             (self.moe_layer, self.n_moe_layers),
             (self.encoder_layer, self.n_encoder_layers),
+            *self.hybrid_layers,
         )
         return sum(getattr(layer, part) * n for layer, n in stacks if layer is not None)
 
@@ -99,6 +106,16 @@ class ParameterCount:
     def experts(self) -> int:
         """Routed experts of all layers."""
         return self._sum("experts")
+
+    @property
+    def latent(self) -> int:
+        """Projections to the width of the routed experts and back, of all layers."""
+        return self._sum("latent")
+
+    @property
+    def mamba(self) -> int:
+        """State-space mixers of all layers."""
+        return self._sum("mamba")
 
     @property
     def shared_experts(self) -> int:
@@ -149,7 +166,9 @@ def count_parameters(arch: Architecture) -> ParameterCount:
     if arch.position == "relative":
         stacks = (arch.heads,) if arch.encoder is None else (arch.heads, arch.encoder.heads)
         tables = arch.relative_buckets * sum(stacks)
-    moe_layer = None if arch.moe is None else _layer(arch, moe=True)
+    moe_layer = None if arch.moe is None or arch.pattern else _layer(arch, moe=True)
+    kinds = arch.layer_blocks
+    dense = 0 if kinds else arch.n_dense_layers
     encoder = arch.encoder
     n_stacks = 1 if encoder is None else 2
     vocabulary = arch.vocab * (arch.embedding_dim or arch.hidden) if arch.lm_head else 0
@@ -157,10 +176,10 @@ def count_parameters(arch: Architecture) -> ParameterCount:
     return ParameterCount(
         embedding=embedding,
         stem=_stem(arch),
-        layer=_layer(arch, moe=False) if arch.n_dense_layers else None,
-        n_layers=arch.n_dense_layers,
+        layer=_layer(arch, moe=False) if dense else None,
+        n_layers=dense,
         moe_layer=moe_layer,
-        n_moe_layers=arch.n_moe_layers,
+        n_moe_layers=0 if kinds else arch.n_moe_layers,
         encoder_layer=None if encoder is None else _encoder_layer(arch, encoder),
         n_encoder_layers=0 if encoder is None else encoder.n_layers,
         stack_tables=tables,
@@ -170,6 +189,7 @@ def count_parameters(arch: Architecture) -> ParameterCount:
         extra=arch.extra_parameters,
         prediction=arch.prediction_layers * _prediction_block(arch),
         lookup=lookup + tables,
+        hybrid_layers=tuple((_blocks(arch, kind), kinds.count(kind)) for kind in dict.fromkeys(kinds)),
     )
 
 
@@ -252,19 +272,47 @@ def _layer(arch: Architecture, *, moe: bool) -> LayerParameters:
     norm = n_norms * _norm(arch, arch.hidden)
     if not moe:
         return LayerParameters(attention, norm, cross, mlp=_mlp(arch, arch.hidden, arch.ffn))
+    return LayerParameters(attention, norm, cross, **_experts(arch))
+
+
+def _experts(arch: Architecture) -> dict[str, int]:
+    """The parts of a layer with experts that are theirs."""
     m = arch.moe
     assert m is not None
-    expert = _mlp(arch, arch.hidden, m.expert_ffn)
+    expert = _mlp(arch, m.latent or arch.hidden, m.expert_ffn)
     shared = _mlp(arch, arch.hidden, m.shared_ffn) if m.shared_ffn else 0
+    return {
+        "router": m.n_experts * (arch.hidden + int(m.router_bias)),
+        "experts": m.n_experts * expert,
+        "active_experts": m.n_active * expert,
+        "shared_experts": shared + (arch.hidden if m.shared_gate else 0),
+        "latent": 2 * arch.hidden * m.latent,
+    }
+
+
+def _blocks(arch: Architecture, blocks: str) -> LayerParameters:
+    """One layer of the sub-blocks ``blocks``, each with a norm."""
+    parts = _experts(arch) if "E" in blocks else {}
+    attention = _attention(arch, arch.hidden, arch.heads, arch.kv_heads, arch.head_dim)
     return LayerParameters(
-        attention,
-        norm,
-        cross,
-        router=m.n_experts * (arch.hidden + int(m.router_bias)),
-        experts=m.n_experts * expert,
-        active_experts=m.n_active * expert,
-        shared_experts=shared + (arch.hidden if m.shared_gate else 0),
+        attention * sum(b in "*P" for b in blocks),
+        len(blocks) * _norm(arch, arch.hidden),
+        mlp=blocks.count("-") * _mlp(arch, arch.hidden, arch.ffn),
+        mamba=sum(_mixer(arch.hidden, arch.mamba) for b in blocks if b in "MP" and arch.mamba is not None),
+        **parts,
     )
+
+
+def _mixer(hidden: int, m: Mamba) -> int:
+    """A state-space mixer: projections in and out, the convolution, and of the recurrence decay, skip and step (of
+    each head in Mamba-2; in Mamba of each channel, with the projections that make step, B and C from it)."""
+    total = hidden * m.in_width + m.inner * hidden + (m.in_width + hidden if m.projection_bias else 0)
+    total += m.conv_width * (m.conv + int(m.conv_bias))
+    if m.heads:
+        return total + 3 * m.heads + (m.inner if m.gated_norm else 0)
+    total += m.inner * (m.dt_rank + 2 * m.state) + m.dt_rank * m.inner + m.inner
+    total += m.inner * m.state + m.inner
+    return total + (m.dt_rank + 2 * m.state if m.parameter_norms else 0)
 
 
 def _encoder_layer(arch: Architecture, encoder: Encoder) -> LayerParameters:

@@ -14,7 +14,8 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.step import FUSED_ATTENTION, Kind, OpTable, OpTableBuilder, Phase
 from gpuwise.workload.transformer.blocks import Rows
-from gpuwise.workload.transformer.layers import embedding, head, layer
+from gpuwise.workload.transformer.hybrid import layer_of_kind
+from gpuwise.workload.transformer.layers import embedding, head
 from gpuwise.workload.transformer.point import QUANTIZED, Point
 
 
@@ -34,7 +35,10 @@ class TransformerTables:
 
 
 def layer_kinds(arch: Architecture) -> list[str]:
-    """The kind of each layer from first to last: ``dense`` or ``moe``, with ``.local`` when its attention is windowed."""
+    """The kind of each layer from first to last: ``dense`` or ``moe``, with ``.local`` when its attention is windowed; of a
+    model with a pattern its sub-blocks, as ``M-``."""
+    if arch.pattern:
+        return list(arch.layer_blocks)
     kinds: list[str] = []
     for i in range(arch.n_layers):
         after = i - arch.moe.first_dense if arch.moe is not None else -1
@@ -60,7 +64,7 @@ def transformer_tables(arch: Architecture, point: Point) -> TransformerTables:
     tables: dict[str, OpTable] = {}
     for kind in counts:
         rows = Rows(OpTableBuilder(), point)
-        layer(rows, arch, kind)
+        layer_of_kind(rows, arch, kind)
         tables[kind] = rows.to.build()
     ends: list[OpTable] = []
     for write in (embedding, head):
@@ -87,7 +91,7 @@ def _encoder_table(arch: Architecture, point: Point) -> OpTable | None:
         head_dim=enc.head_dim,
     )
     rows = Rows(OpTableBuilder(), replace(point, seq_len=enc.seq_len))
-    layer(rows, side, "dense")
+    layer_of_kind(rows, side, "dense")
     return rows.to.build()
 
 

@@ -1,0 +1,152 @@
+"""Rows of a state-space mixer: projection in, causal convolution, recurrence over the sequence, gated norm, projection out.
+
+Per token of a rank, with I channels, N numbers of state a channel, h heads in G groups and chunks of Q tokens (all but N and
+Q over the tensor group), Mamba-2's forward (state-space duality, arXiv 2405.21060 section 6; mamba_ssm ops/triton/ssd_*.py)
+runs five kernels of
+
+    2 Q N G + Q I + 4 N I   FLOP: scores of B and C, their products with a chunk (the visible half), states in and out
+    16 N I / Q              bytes of states in fp32, written, passed on (read and written) and read
+
+and its backward those of the gradients and once more the scores and the states. Mamba scans every channel by itself
+(arXiv 2312.00752, section 3.3): 9 N I operations forward that no matrix unit takes. What is kept is the projection's output,
+the recurrence's and the projection's inputs: everything between runs again (``mamba_split_conv1d_scan_combined``).
+"""
+
+from __future__ import annotations
+
+from gpuwise.facts.models.architecture import Architecture, Mamba
+from gpuwise.workload.step import Kind
+from gpuwise.workload.transformer.blocks import BWD, FWD, Rows
+from gpuwise.workload.transformer.layers import tensor_parallel_enter, tensor_parallel_leave
+
+STATE_BYTES = 4.0
+"""Of a number of the recurrent state, which is kept in fp32."""
+SCAN_OPERATIONS = 9.0
+"""Of a channel's recurrence for each number of state: step times decay, exponential, step times B, update, times C, sum."""
+CHUNK_KERNELS = (5.0, 11.0)
+"""Kernels of the chunked recurrence, forward and backward (mamba_ssm ops/triton/ssd_combined.py)."""
+
+
+def mixer(rows: Rows, arch: Architecture, mamba: Mamba) -> None:
+    """The mixer on this rank's channels; the norm before it and the residual are the layer's."""
+    p = rows.point
+    inner, conv = max(1, mamba.inner // p.tp), _split(mamba.conv_width, mamba, p.tp)
+    heads, width = mamba.heads // p.tp, inner + conv + mamba.heads // p.tp
+    tensor_parallel_enter(rows, "mamba", arch.hidden)
+    kept = p.shard_tokens if p.stack.regathers_input else p.tokens
+    rows.linear("mamba.in_proj", p.tokens, arch.hidden, width, bias=mamba.projection_bias, saved_tokens=kept)
+    if p.cp > 1:  # sequence for channels and back (Megatron-Core ssm/mamba_context_parallel.py)
+        for phase, ending in ((FWD, ""), (BWD, ".backward")):
+            rows.collective(f"cp.all_to_all.mamba{ending}", p.tokens * (width + inner) * p.element_bytes, phase)
+    elements = float(p.tokens * conv)
+    rows.to.add(
+        "mamba.conv",
+        Kind.MEMORY,
+        FWD,
+        p.dtype,
+        (p.tokens, conv, mamba.conv),
+        flop=2.0 * elements * mamba.conv,
+        read=elements * p.element_bytes,
+        written=elements * p.element_bytes,
+        saved=p.tokens * width * p.element_bytes,
+        family="state_space",
+        kernel="causal_conv",
+    )
+    rows.to.add(
+        "mamba.conv.backward",
+        Kind.MEMORY,
+        BWD,
+        p.dtype,
+        (p.tokens, conv, mamba.conv),
+        flop=4.0 * elements * mamba.conv,
+        read=2.0 * elements * p.element_bytes,
+        written=elements * p.element_bytes,
+        n_kernels=2.0,  # and once more the forward
+        family="state_space",
+        kernel="causal_conv",
+    )
+    if mamba.heads:
+        _chunked(rows, mamba, inner, heads, conv - inner)
+        if mamba.gated_norm:
+            _gated_norm(rows, inner)
+    else:
+        _channels(rows, mamba, inner)
+    rows.linear("mamba.out_proj", p.tokens, inner, arch.hidden, bias=mamba.projection_bias)
+    tensor_parallel_leave(rows, "mamba", arch.hidden)
+
+
+def _split(conv_width: int, mamba: Mamba, tp: int) -> int:
+    """This rank's channels of the convolution: groups are not split below one."""
+    shared = conv_width - mamba.inner
+    return max(1, mamba.inner // tp) + (shared // mamba.groups * max(1, mamba.groups // tp) if shared else 0)
+
+
+def _chunked(rows: Rows, mamba: Mamba, inner: int, heads: int, shared: int) -> None:
+    """Mamba-2's recurrence; ``shared`` channels are B and C. One token at a time it reads the state and writes it."""
+    p = rows.point
+    e, chunk = p.element_bytes, min(mamba.chunk, p.seq_len)
+    groups = shared // (2 * mamba.state)
+    states = STATE_BYTES * inner * mamba.state / chunk
+    passes = 4.0 if chunk > 1 else 2.0
+    scores = 2.0 * chunk * mamba.state * groups
+    through, inside = 2.0 * inner * mamba.state, float(chunk * inner)
+    inputs, outputs = (inner + shared) * e + 8.0 * heads, inner * e
+    shape = (p.tokens, inner, mamba.state, chunk, heads, groups)
+    sides = (
+        (FWD, scores + inside + 2.0 * through, inputs + passes * states / 2, outputs + passes * states / 2),
+        # scores and states again, then gradients of scores (twice), of inputs, of B and of C, and of the states between chunks
+        (BWD, 3.0 * scores + 3.0 * inside + 6.0 * through, 3.0 * inputs + 6.0 * states, inputs + outputs + 6.0 * states),
+    )
+    for (phase, flop, read, written), kernels in zip(sides, CHUNK_KERNELS, strict=True):
+        rows.to.add(
+            "mamba.scan" if phase is FWD else "mamba.scan.backward",
+            Kind.MEMORY,
+            phase,
+            p.dtype,
+            shape,
+            flop=flop * p.tokens,
+            read=read * p.tokens,
+            written=written * p.tokens,
+            saved=outputs * p.tokens if phase is FWD else 0.0,
+            n_kernels=kernels if chunk > 1 else 1.0,
+            family="state_space",
+            kernel="chunk_scan",
+        )
+
+
+def _gated_norm(rows: Rows, inner: int) -> None:
+    """The result times the gate's activation, normalised."""
+    elements = float(rows.point.tokens * inner)
+    rows.memory("mamba.norm", 2 * elements, elements, backward_read=3 * elements, backward_written=3 * elements)
+
+
+def _channels(rows: Rows, mamba: Mamba, inner: int) -> None:
+    """Mamba's recurrence, with the projections that make step, B and C of the convolution's result, and the gate."""
+    p = rows.point
+    e, n = p.element_bytes, float(p.tokens * inner)
+    rows.linear("mamba.x_proj", p.tokens, inner, mamba.dt_rank + 2 * mamba.state)
+    if rows.point.tp > 1:
+        rows.collective("tp.all_reduce.mamba.x_proj", p.tokens * (mamba.dt_rank + 2 * mamba.state) * e, FWD)
+        rows.collective("tp.all_reduce.mamba.x_proj.dgrad", p.tokens * (mamba.dt_rank + 2 * mamba.state) * e, BWD)
+    rows.linear("mamba.dt_proj", p.tokens, mamba.dt_rank, inner, bias=True)
+    state = STATE_BYTES * p.micro_batch * inner * mamba.state
+    shape = (p.tokens, inner, mamba.state, p.seq_len)
+    work = SCAN_OPERATIONS * n * mamba.state
+    for name, phase, times, read, written in (
+        ("mamba.scan", FWD, 1.0, 3 * n * e + state, n * e + state),
+        ("mamba.scan.backward", BWD, 3.0, 5 * n * e, 3 * n * e),
+    ):
+        rows.to.add(
+            name,
+            Kind.MEMORY,
+            phase,
+            p.dtype,
+            shape,
+            flop=times * work,
+            read=read,
+            written=written,
+            # step and the scan's result before the gate
+            saved=2 * n * e if phase is FWD else 0.0,
+            family="state_space",
+            kernel="channel_scan",
+        )
