@@ -41,7 +41,7 @@ def _search(query: str) -> list[Accelerator]:
     UnknownNameError."""
     from gpuwise.errors import AmbiguousNameError, UnknownNameError
     from gpuwise.facts.hardware.accelerators import accelerators
-    from gpuwise.facts.hardware.naming import find_accelerator
+    from gpuwise.facts.hardware.naming import find_accelerator, named_with_count
 
     catalogue = accelerators()
     if not query:
@@ -53,9 +53,7 @@ def _search(query: str) -> list[Accelerator]:
     except UnknownNameError:
         words = query.lower().split()
         found = [a for a in catalogue.values() if words and all(w in _text(a) for w in words)]
-        if not found:
-            raise
-        return found
+        return found or [catalogue[name] for name in named_with_count(query)]
 
 
 def _text(a: Accelerator) -> str:

@@ -180,10 +180,98 @@ def test_clusters(text, device, total, hosts, per_host, system):
 
 def test_an_ambiguous_cluster_offers_names_that_can_be_typed():
     with pytest.raises(AmbiguousNameError) as caught:
-        find_cluster("8xH100")
-    assert caught.value.candidates[0] == "8xh100-sxm-80gb"
-    assert {find_cluster(c).n_accelerators for c in caught.value.candidates} == {8}
-    assert find_cluster("8xH100", prefer=("sxm", "80gb")).accelerator.id == "h100-sxm-80gb"
+        find_cluster("4xH100")
+    assert caught.value.candidates[0] == "4xh100-sxm-80gb"
+    assert {find_cluster(c).n_accelerators for c in caught.value.candidates} == {4}
+    assert find_cluster("4xH100", prefer=("sxm", "80gb")).accelerator.id == "h100-sxm-80gb"
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "total"),
+    [
+        ("8 H100", "h100-sxm-80gb", 8),
+        ("8xH100", "h100-sxm-80gb", 8),
+        ("H100x8", "h100-sxm-80gb", 8),
+        ("h100:8", "h100-sxm-80gb", 8),
+        ("H100 (8x)", "h100-sxm-80gb", 8),
+        ("H100-PCIe (x8)", "h100-pcie-80gb", 8),
+        ("gpu:a100-80gb:4", "a100-sxm-80gb", 4),
+        ("eight H100", "h100-sxm-80gb", 8),
+        ("2 x 8 H100", "h100-sxm-80gb", 16),
+        ("8 H100s", "h100-sxm-80gb", 8),
+        ("8H100", "h100-sxm-80gb", 8),
+        ("8xH800", "h800-sxm-80gb", 8),
+        ("16x8xH800", "h800-sxm-80gb", 128),
+        ("two 4090", "rtx-4090", 2),
+        ("4090 x 2", "rtx-4090", 2),
+        ("4090x100", "rtx-4090", 100),
+        ("RTX 4090", "rtx-4090", 1),
+        ("6000 Ada", "rtx-6000-ada", 1),
+        ("2 6000 Ada", "rtx-6000-ada", 2),
+        ("7900 XTX", "rx-7900-xtx", 1),
+        ("7900 XTX x2", "rx-7900-xtx", 2),
+        ("2x7900 xt", "rx-7900-xt", 2),
+        ("gaudi 2", "gaudi2", 1),
+        ("8 L40S", "l40s", 8),
+        ("one of two MI250X", "mi250x", 1),
+        ("dgx-h100 x2", "h100-sxm-80gb", 16),
+        ("2 dgx-h100", "h100-sxm-80gb", 16),
+    ],
+)
+def test_counts_as_people_write_them(text, device, total):
+    cluster = find_cluster(text)
+    assert (cluster.accelerator.id, cluster.n_accelerators) == (device, total)
+
+
+@pytest.mark.parametrize("text", ["8xA100", "8xV100", "2xH100", "4xH800", "8xGH200"])
+def test_what_memory_or_form_stays_open_is_asked_for(text):
+    with pytest.raises(AmbiguousNameError):
+        find_cluster(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["RTX 4091", "2xRTX 4091", "RTX 4090 2", "RTX 3080 12", "8x", "x8", "2x2", "8xH100:2", "2 nodes of 8 H100"]
+)
+def test_what_has_no_plain_reading_is_unknown(text):
+    with pytest.raises(UnknownNameError):
+        find_cluster(text)
+
+
+DEVICE = st.sampled_from(sorted(accelerators()))
+
+
+@given(
+    DEVICE,
+    st.sampled_from((1, 2, 4, 8)),
+    st.sampled_from(("{n}x{d}", "{n} x {d}", "{n} {d}", "{d}x{n}", "{d} x {n}", "{d}:{n}", "gpu:{d}:{n}")),
+)
+def test_every_device_is_counted_the_same_however_it_is_written(device, n, written):
+    plain = find_cluster(f"{n}x{device}")
+    assert find_cluster(written.format(n=n, d=device)) == plain
+    assert find_cluster(written.format(n=n, d=device.upper())) == plain
+    assert plain.n_accelerators == n and plain.accelerator.id == device
+
+
+@given(
+    DEVICE,
+    st.sampled_from(
+        ("0x{d}", "0 {d}", "{d}x0", "{d}:0", "-2x{d}", "-2 {d}", "{d}:-2", "1.5x{d}", "2.5 {d}", "9999999x{d}", "{d}x9999999")
+    ),
+)
+def test_a_count_that_cannot_be_is_refused(device, written):
+    with pytest.raises(InputError) as caught:
+        find_cluster(written.format(d=device))
+    assert caught.value.hint
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_cluster_or_an_input_error(text):
+    try:
+        cluster = find_cluster(text)
+    except InputError as error:
+        assert error.message
+    else:
+        assert 1 <= cluster.n_accelerators <= 1_000_000
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,16 @@ which is what people and data sets mean by ``A100-80GB``.
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
+from gpuwise.facts.hardware.counts import LONGEST_NAME, check_counts, readings
 from gpuwise.facts.hardware.systems import (
     Cluster,
     System,
@@ -52,9 +54,9 @@ _WORD = re.compile(r"[a-z0-9]+")
 _SXM = re.compile(r"sxm[2456]?")
 _MEMORY = re.compile(r"[0-9]+gb")
 _PARENTHESES = re.compile(r"\(([^()]*)\)")
-_COUNT = re.compile(r"\s*([0-9]+)\s*[x×*]\s*", re.IGNORECASE)
-_LONGEST_NAME = 200
-_MOST_ACCELERATORS = 1_000_000
+_PLURAL = re.compile(r"(?<=[0-9a-z])s$", re.IGNORECASE)
+_FULL_HOST = 8
+"""Devices of one host from which a bare name means the part that is soldered eight to a board."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +79,26 @@ def find_accelerator(text: str, prefer: Iterable[str] = ()) -> Accelerator:
     set's ``A100`` as the SXM part of 80 GB). Raises UnknownNameError with the nearest names, or
     AmbiguousNameError with the ids that fit.
     """
-    if len(text) <= _LONGEST_NAME:
+    if len(text) <= LONGEST_NAME:
         literal = _literal().get(text.strip().lower())
         if literal is not None:
             return literal
         inside = _PARENTHESES.findall(text)
-        for attempt in (text, _PARENTHESES.sub(" ", text), *inside):
+        for attempt in (text, _PARENTHESES.sub(" ", text), *inside, _PLURAL.sub("", text.strip())):
             candidates = _candidates(_words(attempt))
             if candidates:
                 return _settle(text, candidates, prefer)
-    raise UnknownNameError("accelerator", text[:_LONGEST_NAME], _all_names())
+    raise UnknownNameError("accelerator", text[:LONGEST_NAME], _all_names())
 
 
 def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
     """The cluster a person means: ``4090``, ``8xH100-SXM``, ``512xA100-80GB`` (64 systems of 8),
-    ``2x8xH200``, ``dgx-h100``, ``2xdgx-h100``.
+    ``2x8xH200``, ``dgx-h100``, ``2xdgx-h100``; also ``8 H100``, ``H100x8``, ``h100:8``, ``eight H100``.
 
-    One count before a device counts devices, which fill the system it is usually in; two count systems and
-    the devices in each; a count before a system counts systems. Raises UnknownNameError, AmbiguousNameError,
-    and InputError for a count that is zero, absurd or does not divide into equal systems.
+    One count before a device counts devices, which fill the system it is usually in; two count systems and the devices in
+    each; a count before a system counts systems. A bare name that fits several parts means the SXM part where eight stand in
+    one host (``8xH800``). Raises UnknownNameError, AmbiguousNameError, and InputError for a count that is zero, absurd or
+    does not divide into equal systems.
     """
     counts, name = _counts(text)
     system = _find_system(name)
@@ -106,8 +109,11 @@ def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
     try:
         accelerator = find_accelerator(name, prefer)
     except AmbiguousNameError as error:
-        before = "".join(f"{count}x" for count in counts)
-        raise AmbiguousNameError("accelerator", text, [before + c for c in error.candidates]) from None
+        usual = _usual_of_full_hosts(error.candidates, counts)
+        if usual is None:
+            before = "".join(f"{count}x" for count in counts)
+            raise AmbiguousNameError("accelerator", text, [before + c for c in error.candidates]) from None
+        accelerator = accelerators()[usual]
     if len(counts) == 2:
         return Cluster(_host_of(accelerator, counts[1], text), counts[0] * counts[1])
     if len(counts) > 2:
@@ -119,36 +125,78 @@ def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
     return Cluster(_fill_hosts(system, total, text), total)
 
 
+def named_with_count(text: str) -> tuple[str, ...]:
+    """The ids of the devices that ``text`` may mean when counted or named by their system (``8 H100``, ``dgx-h100``).
+
+    Raises UnknownNameError, InputError.
+    """
+    _, name = _counts(text)
+    system = _find_system(name)
+    if system is not None:
+        return (system.accelerator.id,)
+    try:
+        return (find_accelerator(name).id,)
+    except AmbiguousNameError as error:
+        return error.candidates
+
+
 def find_system(text: str) -> System:
     """The system named ``text``: ``dgx-h100``, ``p5.48xlarge``, ``gb200-nvl72``. Raises UnknownNameError."""
     system = _find_system(text)
     if system is None:
-        raise UnknownNameError("system", text[:_LONGEST_NAME], _systems_by_name())
+        raise UnknownNameError("system", text[:LONGEST_NAME], _systems_by_name())
     return system
 
 
 def _counts(text: str) -> tuple[list[int], str]:
-    """The leading counts and the name after them. Raises InputError on a count that cannot be."""
-    hint = "write it like 8xH100-SXM, 2x8xH200 or dgx-h100"
-    if len(text) > _LONGEST_NAME or not text.strip():
-        raise InputError(f"{text[:40]!r} is not the name of a cluster", hint=hint)
-    counts: list[int] = []
-    rest = text
-    while (match := _COUNT.match(rest)) is not None:
-        if len(match[1]) > 9:
-            raise InputError(f"{text!r} counts more than {_MOST_ACCELERATORS:,}", hint=hint)
-        counts.append(int(match[1]))
-        rest = rest[match.end() :]
-    total = 1
-    for count in counts:
-        total *= count
-    if total < 1:
-        raise InputError(f"{text!r} counts none", hint=hint)
-    if total > _MOST_ACCELERATORS:
-        raise InputError(f"{text!r} counts more than {_MOST_ACCELERATORS:,}", hint=hint)
-    if re.match(r"\s*[-+.]|\s*[0-9.,]+\s*[x×*]", rest):
-        raise InputError(f"{text!r} does not begin with a whole count above zero", hint=hint)
-    return counts, rest.strip()
+    """The counts in ``text`` and the name beside them. Raises InputError on a count that cannot be, UnknownNameError where
+    no reading leaves a known name."""
+    tried = [*readings(text)]
+    for counts, name in tried:
+        if _is_known(name):
+            check_counts(counts, text)
+            return counts, name
+    raise _unknown(text, [name for _, name in tried])
+
+
+def _is_known(name: str) -> bool:
+    """Whether ``name`` means a system, a device or several."""
+    if _find_system(name) is not None:
+        return True
+    try:
+        find_accelerator(name)
+    except AmbiguousNameError:
+        return True
+    except UnknownNameError:
+        return False
+    return True
+
+
+def _unknown(text: str, names: Sequence[str]) -> UnknownNameError:
+    """The error for ``text``, with the nearest to whichever of the ``names`` in it comes closest to a known one."""
+    known = _all_names()
+    errors = [UnknownNameError("accelerator", name, known) for name in dict.fromkeys(names)]
+
+    def likeness(error: UnknownNameError) -> float:
+        near = error.nearest
+        return difflib.SequenceMatcher(None, error.name.lower(), near[0].lower()).ratio() if near else 0.0
+
+    return max(errors, key=likeness, default=UnknownNameError("accelerator", text.strip(), known))
+
+
+def _usual_of_full_hosts(candidates: Iterable[str], counts: Sequence[int]) -> str | None:
+    """Which of ``candidates`` people mean who count eight in one host: the SXM part, and of several the one that most such
+    systems are sold with (H100 of 80 GB, not of 94); None where none stands out (A100 of 40 and 80 GB)."""
+    if not counts or counts[-1] % _FULL_HOST or (len(counts) == 2 and counts[-1] != _FULL_HOST):
+        return None
+    sold = [
+        (sum(s.count == _FULL_HOST for s in systems_of(accelerators()[c])), c)
+        for c in candidates
+        if accelerators()[c].form == "SXM"
+    ]
+    most = max((n for n, _ in sold), default=0)
+    best = [c for n, c in sold if n == most]
+    return best[0] if most and len(best) == 1 else None
 
 
 def _find_system(text: str) -> System | None:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from gpuwise.errors import AmbiguousNameError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
-from gpuwise.facts.hardware.naming import find_accelerator
+from gpuwise.facts.hardware.naming import find_accelerator, named_with_count
 from gpuwise.facts.offers.table import Offer
 from gpuwise.units import GIGA, PETA
 
@@ -88,9 +88,7 @@ def accelerators_of(query: str) -> tuple[str, ...]:
     except UnknownNameError:
         words = query.lower().split()
         found = tuple(a.id for a in accelerators().values() if words and all(word in _device_text(a) for word in words))
-        if not found:
-            raise
-        return found
+        return found or named_with_count(query)
 
 
 def select(listed: Iterable[Offer], wanted: OfferFilter) -> tuple[PricedOffer, ...]:
