@@ -115,7 +115,7 @@ class Training:
     """sgd, momentum, adamw (usual), adamw8bit, adafactor, lion or muon."""
     stack: str | None = None
     """Software: megatron-core, compiled-fsdp, eager-fsdp, composer, compiled, eager, megatron-deepspeed,
-    megatron-legacy, nanotron, deepspeed, torchtune, hf-fsdp, trainer, litgpt, nanogpt, unsloth,
+    megatron-legacy, nanotron, deepspeed, torchtune, hf-fsdp, trainer, litgpt, nanogpt, unsloth, hai-llm,
     vtrain."""
     lora: Annotated[bool, Parameter(negative="")] = False
     """Train low-rank adapters (rank 16) on frozen weights."""
@@ -153,7 +153,7 @@ class Fixed:
     virtual_stages: Whole | None = None
     """Virtual stages a pipeline stage."""
     schedule: str | None = None
-    """Pipeline schedule: gpipe, 1f1b, interleaved or zero-bubble."""
+    """Pipeline schedule: gpipe, 1f1b, interleaved, zero-bubble, dualpipe or dualpipe-v."""
     sharding: str | None = None
     """Data-parallel sharding: none, zero1, zero2, zero3 (FSDP) or hybrid."""
     recompute: str | None = None

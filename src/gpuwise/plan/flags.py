@@ -119,6 +119,7 @@ def _torchtitan(cluster: Cluster, s: Strategy, seq_len: int) -> list[str]:
             "gpipe": "GPipe",
             "interleaved": "Interleaved1F1B",
             "zero-bubble": "InterleavedZeroBubble",
+            "dualpipe-v": "DualPipeV",
         }
         out.append(f"--parallelism.pipeline_parallel_schedule {names[s.schedule]}")
     if s.sharding == "zero2":

@@ -12,7 +12,8 @@ SHARDINGS = ("none", "zero1", "zero2", "zero3", "hybrid")
 """Data-parallel sharding. ``zero3`` is FSDP full shard; ``hybrid`` shards inside ``shard_group`` ranks and replicates outside."""
 RECOMPUTES = ("none", "selective", "full")
 OPTIMIZERS = ("sgd", "momentum", "adamw", "adamw8bit", "adafactor", "lion", "muon")
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "dualpipe", "dualpipe-v")
+"""Pipeline schedules (``predict.parallel.pipeline``)."""
 STACKS = (
     "eager",
     "compiled",
@@ -31,6 +32,7 @@ STACKS = (
     "nanogpt",
     "unsloth",
     "vtrain",
+    "hai-llm",
 )
 CONTEXT_PARALLELS = ("ring", "ulysses")
 EXPERT_DISPATCHES = ("all-to-all", "deepep", "deepep-fp8")

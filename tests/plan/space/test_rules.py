@@ -48,6 +48,11 @@ BROKEN: list[tuple[str, Setting, Strategy]] = [
     ("stack-pipeline", _setting(stack="eager-fsdp"), Strategy(pp=2, dp=4, accumulation=16)),
     ("stack-context", _setting(stack="nanotron"), Strategy(cp=2, dp=4, accumulation=16)),
     ("stack-expert", _setting(MOE, stack="nanotron"), Strategy(dp=8, ep=2, accumulation=8)),
+    (
+        "dualpipe",
+        Setting.of(ARCH, NODE, Strategy(stack="hai-llm"), 2048, 8),
+        Strategy(pp=8, accumulation=8, schedule="dualpipe", stack="hai-llm"),
+    ),
     ("degrees", _setting(), GOOD.with_(dp=3)),
     ("layers", _setting(), Strategy(pp=8, accumulation=64, virtual_stages=3, schedule="interleaved")),
     ("global-batch", _setting(), GOOD.with_(accumulation=31)),

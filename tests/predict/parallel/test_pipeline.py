@@ -2,15 +2,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwise.predict.parallel.pipeline import in_flight, pipeline_time
+from gpuwise.predict.parallel.pipeline import copies, in_flight, pipeline_time
 from gpuwise.workload.strategy import SCHEDULES
 
-GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE = (np.array([SCHEDULES.index(s)]) for s in SCHEDULES)
+GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, DUALPIPE, DUALPIPE_V = (np.array([SCHEDULES.index(s)]) for s in SCHEDULES)
 
 
 def total(schedule: np.ndarray, m: int, p: int, v: int = 1, stage: float = 3.0) -> float:
     a = lambda x: np.array([x])  # noqa: E731
-    return pipeline_time(a(stage), a((p - 1) * stage), a(1.0), a(m), a(p), a(v), schedule)[0].item()
+    return pipeline_time(a(stage), a((p - 1) * stage), a(2.0 * stage / 3), a(1.0), a(m), a(p), a(v), schedule)[0].item()
 
 
 def simulate_1f1b(m: int, p: int, forward: float = 1.0, backward: float = 2.0) -> float:
@@ -51,6 +51,8 @@ def test_better_schedules_are_never_slower(m: int, p: int, v: int) -> None:
     assert total(INTERLEAVED, m, p, v) <= base
     assert total(ZERO_BUBBLE, m, p) <= base
     assert total(GPIPE, m, p) == base
+    assert total(DUALPIPE, m, 2 * p) <= total(ONE_F_ONE_B, m, 2 * p)
+    assert total(DUALPIPE_V, m, p) <= base
     assert base >= m * 3.0
 
 
@@ -62,3 +64,18 @@ def test_1f1b_holds_at_most_p_and_gpipe_all(m: int, p: int) -> None:
     assert first == min(p, m) and last == 1
     assert in_flight(a(0), a(m), a(p), a(1), GPIPE).item() == m
     assert in_flight(a(0), a(m), a(p), a(2), INTERLEAVED).item() >= first or m < p
+
+
+def test_dualpipe_is_the_papers_table() -> None:
+    """DeepSeek-V3 (arXiv 2412.19437, table 2) with F = 1, B = 2, W = 1: 1F1B (p - 1)(F + B), ZB1P (p - 1)(F + B - 2W), DualPipe
+    (p/2 - 1)(F&B + B - 3W); activations p, p and p + 1, parameters once, once and twice."""
+    p, m = 16, 120
+    bubbles = {i: total(s, m, p) - m * 3.0 for i, s in enumerate((ONE_F_ONE_B, ZERO_BUBBLE, DUALPIPE))}
+    assert bubbles == {0: 45.0, 1: 15.0, 2: 14.0}
+    a = lambda x: np.array([x])  # noqa: E731
+    held = [in_flight(a(0), a(m), a(p), a(1), s).item() for s in (ONE_F_ONE_B, ZERO_BUBBLE, DUALPIPE)]
+    assert held == [16, 16, 17]
+    assert [copies(s, a(p)).item() for s in (ONE_F_ONE_B, ZERO_BUBBLE, DUALPIPE, DUALPIPE_V)] == [1, 1, 2, 1]
+    # folded over half the ranks it is the same schedule without the copy: p ranks of 2p half stages
+    half = pipeline_time(a(6.0), a(15 * 6.0), a(4.0), a(2.0), a(m), a(p // 2), a(1), DUALPIPE_V)[1].item()
+    assert half == 14.0

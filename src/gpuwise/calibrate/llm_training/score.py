@@ -228,6 +228,8 @@ BORROWED = {
     "nanogpt": "compiled-fsdp",
     "unsloth": "compiled-fsdp",
     "torchtune": "compiled-fsdp",
+    "hai-llm": "megatron-core",
+    "hai-llm+experts": "megatron-core+experts",
 }
 """Stacks without a published run of their own, and the relative whose costs they take; modules that are written operation by
 operation are timed as one's own code is and need none of them (``StackCosts.as_timed``)."""

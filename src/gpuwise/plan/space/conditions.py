@@ -15,11 +15,11 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.space.stack_rules import StackRules, find_stack_rules
 from gpuwise.predict.kernels.transfer import host_link_bytes_per_s
+from gpuwise.predict.parallel.pipeline import DUALPIPE, INTERLEAVED, folded
 from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.strategy import RECOMPUTES, SCHEDULES, SHARDINGS, Strategy
 
 Mask = NDArray[np.bool_]
-INTERLEAVED = SCHEDULES.index("interleaved")
 HYBRID = SHARDINGS.index("hybrid")
 FULL = RECOMPUTES.index("full")
 
@@ -142,6 +142,13 @@ def layers(s: Setting, c: Columns) -> Mask:
 
 def batch(s: Setting, c: Columns) -> Mask:
     return c.micro_batch * c.accumulation * c.dp != s.global_batch
+
+
+def dualpipe(s: Setting, c: Columns) -> Mask:
+    """deepseek-ai/DualPipe dualpipe.py, dualpipev.py: pairs of ranks, and at least two micro-batches a rank."""
+    short = c.accumulation < 2 * c.pp
+    odd = (c.schedule == DUALPIPE) & ((c.pp % 2 > 0) | (c.accumulation % 2 > 0))
+    return folded(c.schedule, c.pp) & (odd | short)
 
 
 def virtual(s: Setting, c: Columns) -> Mask:

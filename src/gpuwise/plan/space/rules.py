@@ -142,6 +142,12 @@ SHAPE_RULES: tuple[Rule, ...] = (
         "the interleaved schedule runs micro-batches in groups of pp",
     ),
     Rule(
+        "dualpipe",
+        conditions.dualpipe,
+        "{x.schedule} over pp {x.pp} with {x.accumulation} micro-batches",
+        "it pairs ranks, so that pp and the micro-batches are even, and has at least two micro-batches a rank",
+    ),
+    Rule(
         "stack-schedule",
         conditions.stack_schedule,
         "{s.stack_name} has no {x.schedule} schedule (it has {s.schedules})",

@@ -101,9 +101,19 @@ STACK_RULES: dict[str, StackRules] = {
         # with a pipeline torchtitan keeps gathered weights resident (no reshard after forward): zero2's
         # memory
         shardings_with_pipeline=frozenset({"none", "zero2"}),
-        schedules=frozenset({"gpipe", "1f1b", "interleaved", "zero-bubble"}),
+        schedules=frozenset({"gpipe", "1f1b", "interleaved", "zero-bubble", "dualpipe-v"}),
         context=frozenset({"ring"}),
         offload_with_recompute=True,
+    ),
+    "hai-llm": StackRules(
+        "DeepSeek's framework (arXiv 2412.19437 section 3.2): DualPipe, experts over nodes, ZeRO-1, no tensor parallelism",
+        shardings=frozenset({"none", "zero1"}),
+        shardings_with_pipeline=frozenset({"none", "zero1"}),
+        schedules=frozenset({"1f1b", "zero-bubble", "dualpipe", "dualpipe-v"}),
+        tensor=False,
+        context=frozenset(),
+        offload_optimizer=False,
+        offload_activations=False,
     ),
     "eager-fsdp": _FSDP,
     "composer": replace(_FSDP, source="mosaicml/llm-foundry fsdp_config: full, gradient, hybrid", offload_optimizer=False),

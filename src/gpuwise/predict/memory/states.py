@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.memory.memory_rules import MemoryRules
+from gpuwise.predict.parallel.pipeline import copies
 from gpuwise.predict.parallel.shards import Stages
 from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.adapters import adapter_parameters
@@ -74,8 +75,9 @@ class _Shards:
 
 
 def _shards(system: System, c: Columns) -> _Shards:
-    dense_ranks = (c.dp * c.cp).astype(np.float64)
-    expert_ranks = np.maximum(c.dp * c.cp * c.tp // np.maximum(c.ep, 1), 1).astype(np.float64)
+    twice = copies(c.schedule, c.pp)
+    dense_ranks = (c.dp * c.cp * twice).astype(np.float64)
+    expert_ranks = np.maximum(c.dp * c.cp * c.tp * twice // np.maximum(c.ep, 1), 1).astype(np.float64)
     span = np.where(c.shard_group > 0, c.shard_group, np.maximum(system.count // c.tp, 1)).astype(np.float64)
 
     def divisors(ranks: F64) -> tuple[F64, F64, F64]:

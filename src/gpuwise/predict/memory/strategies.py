@@ -39,7 +39,7 @@ from gpuwise.predict.memory.library_workspaces import library_workspace_bytes
 from gpuwise.predict.memory.memory_rules import MemoryRules, find_memory_rules
 from gpuwise.predict.memory.saved import SavedBytes, saved_of_points
 from gpuwise.predict.memory.states import StageStates, stage_states
-from gpuwise.predict.parallel.pipeline import in_flight
+from gpuwise.predict.parallel.pipeline import folded, in_flight
 from gpuwise.predict.parallel.shards import stages
 from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.strategy import RECOMPUTES, Strategy
@@ -318,7 +318,7 @@ class _Making:
         none = np.zeros(1)
         moments = [Moment(none, activations, none, transient)]
         if i != 1:
-            has_head = one if i == 0 else np.ones_like(one)
+            has_head = one | folded(c.schedule, c.pp) if i == 0 else np.ones_like(one)
             head_weight = s.head_matrix[at] * self._element()
             gathered = states.gathered + states.gathered_head
             head = s.head_excess[at] + gathered + head_weight * (self.c.base.lora_rank == 0)

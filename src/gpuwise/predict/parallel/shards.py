@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.parallel.pipeline import copies, folded
 from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.transformer.parameters import ParameterCount, count_parameters
@@ -55,8 +56,10 @@ class Stages:
 
 
 def stages(arch: Architecture, c: Columns, n_layers: float) -> Stages:
-    """Spread the layers. Where they do not divide, the ends take fewer when the embedding and the head count as a layer
-    each (Megatron's account_for_embedding_in_pipeline_split), otherwise the first stages take one more.
+    """Spread the layers; under DualPipe a rank holds the parameters of two stages, the ends' those of both.
+
+    Where they do not divide, the ends take fewer when the embedding and the head count as a layer each (Megatron's
+    account_for_embedding_in_pipeline_split), otherwise the first stages take one more.
 
     Leading dense layers of an expert model are on the first stage, so that a later stage has more experts."""
     count = count_parameters(arch)
@@ -84,7 +87,16 @@ def stages(arch: Architecture, c: Columns, n_layers: float) -> Stages:
         behind = np.where(one, predicting, 0) if i == 0 else (predicting if i == 2 else 0)
         expert.append((n - first_ones + behind) * mean.expert / c.ep)
     embedding = (count.embedding + count.stem) / c.tp
+    dense, expert = ([*_held(parts, c)] for parts in (dense, expert))
     return Stages((layers[0], layers[1], layers[2]), (dense[0], dense[1], dense[2]), (expert[0], expert[1], expert[2]), embedding)
+
+
+def _held(parts: list[F64], c: Columns) -> tuple[F64, F64, F64]:
+    """``parts`` of the first, a middle and the last stage as ranks hold them: both of a pair, or half of each with both ends."""
+    pairs, twice = folded(c.schedule, c.pp), copies(c.schedule, c.pp)
+    both = parts[0] + parts[2] - np.where(twice > 1, 0.0, parts[1])
+    first, last = (np.where(pairs, both, part) for part in (parts[0], parts[2]))
+    return first, parts[1] * twice, last
 
 
 def _even(c: Columns, n_layers: float) -> tuple[F64, F64, F64]:

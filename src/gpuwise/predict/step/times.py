@@ -21,7 +21,7 @@ from gpuwise.predict.kernels.memory_bound import memory_time
 from gpuwise.predict.kernels.transfer import transfer_time
 from gpuwise.predict.parallel.data_parallel import LayerTraffic, StepTraffic, layer_traffic, step_traffic
 from gpuwise.predict.parallel.overlap import beside, gathered_passes
-from gpuwise.predict.parallel.pipeline import pipeline_time
+from gpuwise.predict.parallel.pipeline import copies, folded, pipeline_time
 from gpuwise.predict.parallel.shards import Stages, stages
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.costs import PointCosts
@@ -144,7 +144,14 @@ def composed(inputs: StepInputs, per_point: Passes, sc: StackCosts) -> StepTimes
     slowest, ramp = _stages_seconds(layers, c, layer, front_s, per_point.head_s[at], hop_s)
     wgrad = layers[1] * per_point.wgrad_s[at]
     pipe_s, bubble_s = pipeline_time(
-        slowest + sc.micro_batch_overhead_s, ramp, wgrad, c.accumulation, c.pp, c.virtual_stages, c.schedule
+        slowest + sc.micro_batch_overhead_s,
+        ramp,
+        layers[1] * layer.backward_s,
+        wgrad,
+        c.accumulation,
+        c.pp,
+        c.virtual_stages,
+        c.schedule,
     )
     worst = np.maximum(layers[0], layers[1])
     gradient_s = inputs.step_traffic.exposed_s(worst * layer.forward_s, worst * layer.backward_s, sc)
@@ -245,7 +252,8 @@ def _stages_seconds(
     last = np.where(one, 0.0, last + head_s)
     n_middle = np.maximum(c.pp - 2, 0)
     middle = np.where(n_middle > 0, middle, 0.0)
-    slowest = np.maximum(np.maximum(first, last), middle) + hop_s
+    ends = np.where(folded(c.schedule, c.pp), (first + last) / 2, np.maximum(first, last))
+    slowest = np.maximum(ends, middle) + hop_s
     total = first + last + n_middle * middle + np.maximum(c.pp - 1, 0) * hop_s
     return slowest, np.maximum(total - slowest, 0.0)
 
@@ -266,8 +274,8 @@ def _updated_parameters(c: Columns, shape: Stages) -> F64:
     """Parameters one rank of the worst stage updates, after state sharding."""
     dense = np.maximum(np.maximum(shape.dense[0], shape.dense[1]), shape.dense[2])
     expert = np.maximum(np.maximum(shape.expert[0], shape.expert[1]), shape.expert[2])
-    ranks = np.where(c.sharding == 0, 1, c.dp * c.cp)
-    replicas = np.where(c.sharding == 0, 1, np.maximum(c.dp * c.cp * c.tp // c.ep, 1))
+    ranks = np.where(c.sharding == 0, 1, c.dp * c.cp * copies(c.schedule, c.pp))
+    replicas = np.where(c.sharding == 0, 1, np.maximum(c.dp * c.cp * c.tp * copies(c.schedule, c.pp) // c.ep, 1))
     return dense / ranks + expert / replicas
 
 
