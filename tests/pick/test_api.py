@@ -17,7 +17,7 @@ from gpuwise.pick.candidates import CODES
 from gpuwise.pick.document import pick_document
 from gpuwise.pick.jobs import training_job
 from gpuwise.pick.limits import Limits, parse_have
-from gpuwise.pick.ranking import alike
+from gpuwise.pick.ranking import alike, key_of
 from gpuwise.pick.training import Trained, train_on
 from gpuwise.plan.api import make_plan
 from gpuwise.plan.goal import Wishes
@@ -53,7 +53,7 @@ def test_every_one_left_out_has_a_reason() -> None:
 
 def test_the_order_is_that_of_the_objective() -> None:
     for p in everything():
-        keys = [(o.level, o.at_worst(p.limits.objective)) for o in p.ranked]
+        keys = [key_of(o, p.limits) for o in p.ranked]
         assert keys == sorted(keys)
 
 

@@ -135,8 +135,8 @@ def test_vendors_in_any_case_and_unknown_ones_with_the_list() -> None:
     assert "NVIDIA" in str(error.value.hint)
 
 
-def test_a_budget_alone_asks_for_speed_and_a_deadline_for_money() -> None:
-    assert Limits(budget_usd=100).objective == "time"
+def test_a_budget_alone_asks_for_a_balance_and_a_deadline_for_money() -> None:
+    assert Limits(budget_usd=100).objective == "balance"
     assert Limits(budget_usd=100, deadline_s=3600).objective == "cost"
     assert Limits().objective == "cost"
     assert Limits(by="energy", budget_usd=3).objective == "energy"

@@ -41,10 +41,19 @@ def test_a_purchase_is_counted_in_full_unless_it_is_kept() -> None:
 
 
 def test_a_pc_holds_two_cards_and_more_need_a_machine() -> None:
-    host = economics()["host_usd"].expected
+    host, rig = economics()["host_usd"].expected, economics()["rig_usd"].expected
     assert box_usd(BOUGHT, 1, Terms()) == 0 and box_usd(BOUGHT, 2, Terms()) == 0
     assert box_usd(BOUGHT, 1, Terms(box=True)) == host
-    assert box_usd(BOUGHT, 4, Terms()) == 2 * host
+    assert box_usd(BOUGHT, 3, Terms()) == box_usd(BOUGHT, 4, Terms()) == rig and box_usd(BOUGHT, 6, Terms()) == 2 * rig
+    assert box_usd(BOUGHT, 4, Terms(box=True)) == max(host, rig)
+
+
+def test_a_cool_server_card_needs_a_fan_and_a_hot_one_a_server() -> None:
+    def passive(name: str) -> Way:
+        return Way(accelerators()[name], "buy", "used", purchase=typical_purchase_usd("p40", "used"))
+
+    assert box_usd(passive("p40"), 2, Terms()) == 2 * economics()["card_fan_usd"].expected
+    assert box_usd(passive("l40s"), 1, Terms()) == economics()["host_usd"].expected
 
 
 def test_passive_cards_and_modules_come_with_a_machine() -> None:

@@ -11,7 +11,7 @@ from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.jobs import serving_job
-from gpuwise.pick.serving import Service, TooLargeToServe, can_serve, least_replicas, least_token_s, serve_on
+from gpuwise.pick.serving import Service, TooLargeToServe, can_serve, least_replicas, least_token_s, serve_on, tier_of
 
 EIGHT, SEVENTY = find_model("llama-3.1-8b"), find_model("llama-3.1-70b")
 
@@ -24,17 +24,25 @@ def served(job_of: object, name: str) -> Service:
 
 
 def test_the_widest_format_that_fits_is_taken() -> None:
-    job = serving_job(EIGHT)
+    job = serving_job(EIGHT, bits=(16, 8, 4))
     assert served(job, "rtx-4090").bits == 16
     assert served(job, "rtx-3060-12gb").bits == 8
     assert served(job, "rtx-3070").bits == 4
 
 
 def test_a_format_too_slow_to_read_gives_way_to_a_narrower_one() -> None:
-    job = serving_job(SEVENTY)
+    job = serving_job(SEVENTY, bits=(16, 8, 4))
     assert served(job, "apple-m2-ultra").bits < 16
-    patient = serving_job(SEVENTY, least_tokens_per_s=1.0)
+    patient = serving_job(SEVENTY, bits=(16, 8, 4), least_tokens_per_s=1.0)
     assert served(patient, "apple-m2-ultra").bits == 16
+
+
+def test_all_hardware_is_compared_in_one_format() -> None:
+    alone, several = serving_job(EIGHT), serving_job(EIGHT, users=8)
+    for name in ("rtx-3060-12gb", "rtx-3070", "rtx-4090", "h100-sxm-80gb"):
+        assert served(alone, name).bits == 4, "more memory is no reason to read more"
+    assert {served(several, name).bits for name in ("rtx-4090", "h100-sxm-80gb")} == {8}
+    assert tier_of(alone, 4) == 0 and tier_of(several, 4) == 1
 
 
 def test_what_does_not_fit_says_by_how_much() -> None:

@@ -20,15 +20,22 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster, default_system
 from gpuwise.facts.offers.notebooks import Notebook, notebooks
 from gpuwise.facts.offers.offer import book
-from gpuwise.facts.offers.purchases import PurchaseRange, purchases_for, typical_purchase_usd
+from gpuwise.facts.offers.purchases import Purchase, PurchaseRange, aged, purchases_for, recent_range, typical_purchase_usd
 from gpuwise.facts.software.support import Support, support_of
 from gpuwise.money.cost import Price, price_of
 from gpuwise.pick.limits import Have, Limits
 from gpuwise.units import GIB
 
-COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-CARDS, MOST_OWNED = 4, 72
-"""Cards that go into one ordinary machine, and accelerators of the largest that is sold as one (an NVL72 rack)."""
+COUNTS = (1, 2, 3, 4, 6, 8, 16, 32, 64, 128, 256, 512, 1024)
+UNEVEN = (3, 6)
+"""Counts that cards are put together in; modules come and are rented in powers of two."""
+CARDS, MOST_OWNED = 8, 72
+"""Cards that go into one rig at home, and accelerators of the largest machine that is sold as one (an NVL72 rack)."""
+STALE_DAYS = 548
+"""Age from which the price of what is traded second-hand ranks after newer ones: a year and a half, in which cards came and
+went. What shops still sell keeps its place, with a wider interval."""
+LAUNCH_DAYS = 365
+"""Age from which a price for what is no longer made is no price it can be had new at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,8 @@ class Way:
     rent: Price | None = None
     purchase: PurchaseRange | None = None
     notebook: Notebook | None = None
+    stale: bool = False
+    """The purchase price is older than :data:`STALE_DAYS`, and no shop keeps it in force."""
 
     @property
     def label(self) -> str:
@@ -55,7 +64,8 @@ class Way:
     @property
     def key(self) -> tuple[str, str, str]:
         detail = f"{self.notebook.provider} {self.notebook.plan}" if self.notebook is not None else self.condition
-        return self.accelerator.id, self.how, detail
+        memory = f" {self.accelerator.memory_bytes / GIB:.0f}" if self.purchase and self.accelerator.unified_memory else ""
+        return self.accelerator.id, self.how, detail + memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +101,8 @@ CODES: dict[str, tuple[int, str]] = {
     "unpredicted": (5, "no prediction"),
     "slow": (6, "too slow"),
     "budget": (7, "over budget"),
+    "later": (8, "not predicted, others come first by their bounds"),
+    "behind": (8, "behind for another reason"),
     "beaten": (8, "beaten even at its best"),
 }
 """Codes of reasons: how far they came, and the heading they are grouped under."""
@@ -118,10 +130,13 @@ def ways(limits: Limits, today: datetime.date) -> Iterator[Way]:
                 yield Way(accelerator, "rent", rent=price)
         if "buy" in limits.ways:
             for condition in ("new", "used"):
-                purchase = _purchase(accelerator.id, condition)
-                if purchase is not None and not _only_once(accelerator.id, purchase):
+                for sold, purchase in _sold(accelerator, condition):
+                    if _only_once(accelerator.id, condition, purchase, today):
+                        continue
                     some = True
-                    yield Way(as_sold(accelerator, condition), "buy", condition, purchase=purchase)
+                    old = purchase.as_of is not None and (today - purchase.as_of).days > STALE_DAYS
+                    stale = old and not (condition == "new" and _still_sold(accelerator.id))
+                    yield Way(sold, "buy", condition, purchase=aged(purchase, today), stale=stale)
         for plan in lent.get(accelerator.id, ()):
             some = True
             yield Way(accelerator, "notebook", notebook=plan)
@@ -165,14 +180,17 @@ def counts_for(way: Way, limits: Limits) -> tuple[int, ...]:
             whole = default_system(way.accelerator).count
             return (whole,) if whole <= most else ()
         most = min(most, 1 if board is not None and board.category == "phone" else _most_owned(way.accelerator))
-    return tuple(n for n in COUNTS if n <= most)
+    uneven = way.accelerator.form == "PCIe"
+    return tuple(n for n in COUNTS if n <= most and (uneven or n not in UNEVEN))
 
 
 def _most_owned(accelerator: Accelerator) -> int:
     """One machine's worth: what its usual system holds, four cards at least, a rack at most."""
     count = default_system(accelerator).count
-    whole = accelerator.unified_memory or accelerator.form == "Laptop"
-    return count if whole else min(max(count, CARDS), MOST_OWNED)
+    board = board_of(accelerator.id)
+    if accelerator.unified_memory or accelerator.form == "Laptop":
+        return count
+    return min(max(count, CARDS if board is None or board.installable else 1), MOST_OWNED)
 
 
 @cache
@@ -189,19 +207,35 @@ def cluster_of(accelerator_id: str, n: int) -> Cluster | None:
 
 @cache
 def as_sold(accelerator: Accelerator, condition: str) -> Accelerator:
-    """The configuration the purchase prices are for: a chip that shares its memory with the host is sold with less than
-    the most it can have. Where a price does not say, the smallest configuration known of the chip."""
+    """The smallest configuration of :func:`_sold`; the accelerator itself where no price is known."""
+    return next((sold for sold, _ in _sold(accelerator, condition)), accelerator)
+
+
+@cache
+def _sold(accelerator: Accelerator, condition: str) -> tuple[tuple[Accelerator, PurchaseRange], ...]:
+    """The configurations the purchase prices are for, least memory first: a chip that shares its memory with the host is sold
+    with several sizes of it. Where a price does not say, it is that of the smallest configuration known of the chip."""
     if not accelerator.unified_memory:
-        return accelerator
+        purchase = _purchase(accelerator.id, condition)
+        return () if purchase is None else ((accelerator, purchase),)
     every = purchases_for(accelerator.id)
-    mine = [one for one in every if one.condition == condition]
-    sizes = [gb for one in mine if (gb := _memory_gb(one.product)) is not None]
-    if len(sizes) < len(mine):
-        sizes += [gb for one in every if (gb := _memory_gb(one.product)) is not None]
-    least = min(sizes, default=math.inf) * GIB
-    if least >= accelerator.memory_bytes * 0.99:
+    least = min((gb for one in every if (gb := _memory_gb(one.product)) is not None), default=math.inf)
+    by_size: dict[float, list[Purchase]] = {}
+    for one in every:
+        if one.condition == condition:
+            by_size.setdefault(_memory_gb(one.product) or least, []).append(one)
+    if not by_size:
+        purchase = _purchase(accelerator.id, condition)
+        return () if purchase is None else ((_with_memory(accelerator, least), purchase),)
+    return tuple((_with_memory(accelerator, gb), recent_range(seen)) for gb, seen in sorted(by_size.items()))
+
+
+def _with_memory(accelerator: Accelerator, gb: float) -> Accelerator:
+    """``accelerator`` with ``gb`` GiB of its shared memory; itself where that is all it can have."""
+    size = gb * GIB
+    if size >= accelerator.memory_bytes * 0.99:
         return accelerator
-    return replace(accelerator, name=f"{accelerator.name} {least / GIB:.0f} GB", memory_bytes=least, memory_visible_bytes=None)
+    return replace(accelerator, name=f"{accelerator.name} {gb:.0f} GB", memory_bytes=size, memory_visible_bytes=None)
 
 
 def _memory_gb(product: str) -> float | None:
@@ -235,11 +269,9 @@ def not_in_limits(way: Way, n: int, limits: Limits) -> tuple[str, str] | None:
     """(code, why) when ``n`` of it break a limit on watts or on the machine; None when they do not."""
     accelerator = way.accelerator
     if limits.have is not None and way.how == "buy":
-        board = board_of(accelerator.id)
-        if board is None or board.installable:
-            why = limits.have.refuses(accelerator, board, n)
-            if why is not None:
-                return "machine", why
+        why = limits.have.refuses(accelerator, board_of(accelerator.id), n)
+        if why is not None:
+            return "machine", why
     if limits.max_watts is not None and way.how == "buy":
         if accelerator.tdp_w is None:
             return "watts", "its power is not published"
@@ -265,11 +297,22 @@ def _unobtainable(accelerator: Accelerator, limits: Limits) -> str:
     return said + f"; {missing} known" if said and "price" not in said else said or f"{missing} known"
 
 
-def _only_once(accelerator_id: str, purchase: PurchaseRange) -> bool:
-    """A price at launch of what is no longer, or never was, sold as a part."""
+def _still_sold(accelerator_id: str) -> bool:
     board = board_of(accelerator_id)
-    gone = board is not None and board.obtainable in ("used-only", "cloud-only", "system-only", "announced")
-    return gone and purchase.as_of is None
+    return board is not None and board.obtainable in ("retail", "system-only")
+
+
+def _only_once(accelerator_id: str, condition: str, purchase: PurchaseRange, today: datetime.date) -> bool:
+    """A price at launch of what is no longer, or never was, sold as a part; a second-hand module, whose baseboard and server
+    are not traded with it."""
+    board = board_of(accelerator_id)
+    if board is None:
+        return False
+    if condition == "used":
+        return board.category == "module"
+    if board.obtainable == "used-only":
+        return purchase.as_of is None or (today - purchase.as_of).days > LAUNCH_DAYS
+    return board.obtainable in ("cloud-only", "system-only", "announced") and purchase.as_of is None
 
 
 @cache

@@ -229,7 +229,7 @@ def _choice(role: str, o: Outcome, job: Job, terms: Terms) -> Choice:
     slots = 0.0 if board is None or board.slots_taken is None else float(board.slots_taken * o.n)
     power = o.board_w or 0.0 if board is not None and board.installable else 0.0
     name = f"{o.way.condition} {hardware(o)}"
-    return Choice(name, speed, fixed, max(paid.outlay_usd - fixed, 0.0), hours, slots, power)
+    return Choice(name, speed, fixed, paid.power_usd, hours, slots, power)
 
 
 def _does(role: int, o: Outcome) -> str:

@@ -21,6 +21,9 @@ PURPOSES = ("train", "finetune", "infer", "learn", "mixed")
 METHODS = ("full", "lora", "qlora")
 BITS = (16, 8, 4)
 """Bits of a weight an answer may be served in, widest first."""
+HOME_BITS, SERVER_BITS = (4,), (8, 4)
+"""What is taken when nothing is said, on all hardware alike: 4 bits for one user, as the files of llama.cpp and Ollama are; 8
+bits for several, and 4 where nothing else fits. Wider weights count as room left, never as another job."""
 FINE_TUNING_TOKENS = 10e6
 """Ten thousand conversations of a thousand tokens; said as assumed whenever it is used."""
 PROMPT_TOKENS, OUTPUT_TOKENS = 1020, 129
@@ -216,13 +219,17 @@ def serving_job(
     if least_tokens_per_s is None:
         assumed.append(f"at least {LEAST_TOKENS_PER_S:g} tokens a second to each user (as fast as one reads)")
     least = least_tokens_per_s or LEAST_TOKENS_PER_S
+    if not bits:
+        assumed.append(
+            "weights of 4 bits" if users in (None, 1) and rate is None else "weights of 8 bits, of 4 where 8 do not fit"
+        )
     load = Load(0 if rate is not None else (users or 1), rate, prompt, output, length, least)
     what = f"{users or 1} user{'s' if (users or 1) > 1 else ''}" if rate is None else f"{rate * DAY_S:,.0f} requests a day"
     return Job(
         "infer",
         arch,
         f"serve {arch.name} to {what}",
-        bits=tuple(sorted(bits or BITS, reverse=True)),
+        bits=tuple(sorted(bits or (HOME_BITS if users in (None, 1) and rate is None else SERVER_BITS), reverse=True)),
         load=load,
         hours=hours_per_day * 365.25 * years,
         years=years,

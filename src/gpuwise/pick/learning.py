@@ -85,7 +85,7 @@ class Learned:
             return self.time_s.high
         if objective == "energy":
             return float("inf") if self.bill.energy is None else self.bill.energy.kwh.high
-        return self.cost_usd.high
+        return max(self.cost_usd.high, self.bill.credits_usd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,8 @@ def learn(
     check_limits(wanted)
     tasks = exercises()
     done = rank(lambda way: _tries(tasks, way, wanted, money, made), "learn", wanted, today, top)
-    what = {"time": "the fastest", "energy": "the most frugal"}.get(wanted.objective, "the cheapest")
+    words = {"time": "the fastest", "energy": "the most frugal", "balance": "the best time for its money"}
+    what = words.get(wanted.objective, "the cheapest")
     return Learning(
         tasks,
         done,

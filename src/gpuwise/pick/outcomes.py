@@ -2,36 +2,79 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from gpuwise.facts.hardware.boards import board_of
-from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.hardware.systems import Cluster, default_system
 from gpuwise.facts.offers.offer import offers_for
-from gpuwise.facts.software.support import Support
+from gpuwise.facts.software.support import Support, support_of
 from gpuwise.pick.candidates import Way, software_for
 from gpuwise.pick.owning import Bill
 from gpuwise.predict.estimate import Estimate
 from gpuwise.units import GIGA, HOUR_S, PETA
 
+UNMEASURED = ("specified", "extrapolated")
+"""Bases of a prediction for which neither the device nor its family was measured: taken at its worse end."""
 SAME, CHANGED = 0, 1
 """Tiers: the job as asked; the job with a change that alters its result (4-bit weights, lighter optimizer states)."""
 
 
+FRICTION = 1.2
+"""By how much faster than CUDA anything else must be to come before it: the software a person meets is worth that much
+(kernels, wheels and examples come for CUDA first; ``rocm-radeon-2026``)."""
+WIDER_BONUS = 0.85
+"""Of the time when weights of twice the width would fit as well: better answers, or room for a longer context."""
 LEVELS = 8
 """How many values :func:`level` takes."""
 
 
 def level(tier: int, way: Way, n: int, purpose: str) -> int:
-    """0: as asked, with full software, and on offer; +1 at a count nobody was seen to offer; +2 when software serves the
-    purpose in part or nobody says; +4 with a change to the job."""
-    full = software_for(way.accelerator, purpose).level == "full"
-    return 4 * tier + 2 * (not full) + (not on_offer(way, n))
+    """0: as asked, with full software, and on offer; +1 at a count nobody was seen to offer, or at a price of long ago; +2 when
+    software serves the purpose in part or nobody says; +4 with a change to the job."""
+    full = software_for(way.accelerator, purpose).level == "full" and not (n > 1 and _radeon(way))
+    return 4 * tier + 2 * (not full) + (way.stale or not on_offer(way, n))
+
+
+SEVERAL_CARDS = 1.35
+"""The same for each doubling of the cards of one's own that have to be housed, fed and cooled together, and whose software must
+split the work."""
+SEVERAL_RENTED = 1.15
+"""The same for rented cards, which somebody else has housed."""
+IN_HOST = 1.3
+"""The same for optimizer or activations in host memory: a rented card comes with little of it, and with few lanes to it."""
+TIGHT_SHARE, TIGHT = 0.85, 1.25
+"""A device filled beyond this share leaves no room for a longer prompt or the next model: it counts as that much slower."""
+FEW_PROVIDERS = 0.3
+"""A price that one provider alone offers is no market: it counts as this share higher, of ``n`` providers as ``1/n`` of it."""
+
+
+def friction(way: Way, n: int = 1) -> float:
+    """What ``n`` of it are harder to have and to use than one card that runs CUDA on an x86 host: at least 1."""
+    cuda = support_of(way.accelerator).runtime == "cuda" and way.accelerator.form != "Superchip" and not _arm_host(way)
+    board = board_of(way.accelerator.id)
+    each = SEVERAL_CARDS if way.purchase is not None else SEVERAL_RENTED
+    several = each ** math.log2(n) if board is not None and board.installable else 1.0
+    scarce = 1.0 + FEW_PROVIDERS / max(way.rent.n_providers, 1) if way.rent is not None else 1.0
+    return (1.0 if cuda else FRICTION) * several * scarce
+
+
+def _radeon(way: Way) -> bool:
+    """A Radeon card: several of them in one job are not served as one is (``radeon-training-2026``)."""
+    return way.accelerator.vendor == "AMD" and way.accelerator.form == "PCIe"
+
+
+def _arm_host(way: Way) -> bool:
+    """NVIDIA's chips with Arm cores of their own: many wheels are built for x86 alone."""
+    return way.accelerator.vendor == "NVIDIA" and way.accelerator.unified_memory
 
 
 def on_offer(way: Way, n: int) -> bool:
-    """Whether ``n`` of it in one machine were seen on offer. Modules come in whole systems; of cards a provider that rents
-    one may not have a machine with several."""
-    if way.rent is None or n == 1 or way.accelerator.form in ("SXM", "OAM", "Superchip", "Cloud", "APU"):
+    """Whether ``n`` of it in one machine were seen on offer. Modules come in whole systems, and systems in clusters; of cards a
+    provider that rents one may not have a machine with several, and of single superchips not a cluster."""
+    if way.rent is None or n == 1:
+        return True
+    if way.accelerator.form in ("SXM", "OAM", "Superchip", "Cloud", "APU") and default_system(way.accelerator).count > 1:
         return True
     return n <= max((o.count for o in offers_for(way.accelerator.id)), default=1)
 
@@ -63,11 +106,17 @@ class Outcome:
     notes: tuple[str, ...] = ()
     fit_probability: float | None = None
     """That training fits, from the spread of the memory's prediction; None for serving."""
+    wider: bool = False
+    """Weights of twice the width would fit as well."""
+    tight: bool = False
+    """What its users keep fills the device beyond :data:`TIGHT_SHARE`."""
+    split: int = 0
+    """Accelerators that one copy of a served model is split over; 0: the job is one on all of them."""
 
     @property
     def level(self) -> int:
         """What comes first whatever the objective: done as asked, on software that serves it, at a count seen on offer."""
-        return level(self.tier, self.way, self.n, self.purpose)
+        return level(self.tier, self.way, self.split or self.n, self.purpose)
 
     @property
     def n(self) -> int:
@@ -139,8 +188,16 @@ class Outcome:
 
     def at_worst(self, objective: str) -> float:
         """What is ranked by: the upper end of :meth:`interval`, so that a guess from a specification has to be that much
-        better than a measured card to come before it."""
-        return self.interval(objective)[1]
+        better than a measured card to come before it, with what software and room for wider weights are worth. Credits a
+        notebook uses up count as their price."""
+        high = max(self.interval(objective)[1], self.bill.credits_usd if objective == "cost" else 0.0)
+        if objective == "cost" and self.purpose == "infer" and self.way.rent is not None and self.time_s.basis in UNMEASURED:
+            high *= self.time_s.high / self.time_s.expected  # as many more would have to be rented
+        if objective == "energy":
+            return high
+        room = WIDER_BONUS if self.wider else TIGHT if self.tight else 1.0
+        in_host = IN_HOST if any("host memory" in change for change in self.changes) else 1.0
+        return high * friction(self.way, self.split or self.n) * room * in_host
 
     def interval(self, objective: str) -> tuple[float, float]:
         """The 80 % interval of :meth:`value`: that of the time for everything but money."""

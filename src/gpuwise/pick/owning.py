@@ -4,7 +4,7 @@
     buy       n x purchase + box - resale + energy x price of electricity
     notebook  months x fee, or hours x what an hour uses up; calendar time stretched by the weekly hours
 
-A card one puts into a PC is counted without the PC unless asked for; what needs a machine of its own (modules, passive
+A card one puts into a PC is counted without the PC unless asked for; what needs a machine of its own (modules, hot passive
 cards, more cards than a PC holds) is counted with it. The factors are those of ``money/data/economics.toml``.
 """
 
@@ -29,6 +29,10 @@ from gpuwise.units import DAY_S, HOUR_S
 
 CARDS_IN_A_PC = 2
 """``host_usd`` of the economics table is a box for one or two consumer cards."""
+CARDS_IN_A_RIG = 4
+"""``rig_usd`` is an open frame with board and power supplies for three or four cards."""
+MOST_FAN_W = 250.0
+"""A passive card up to this power is cooled in a PC by a fan and a duct."""
 LIFETIME_YEARS = 3.0
 """Over how long a purchase is spread where work is priced (``value``, dollars a PFLOP), unless said otherwise."""
 WEEK_H, MONTH_H = 168.0, 730.0
@@ -50,7 +54,8 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """``outlay_usd`` is what must be at hand; ``cost_usd`` what the job costs in the end."""
+    """``outlay_usd`` is what must be at hand (rent, a fee, or the purchase without the electricity that is paid month by month);
+    ``cost_usd`` what the job costs in the end."""
 
     cost_usd: Estimate
     outlay_usd: float
@@ -60,6 +65,10 @@ class Bill:
     calendar_s: Estimate
     """The job's time with the pauses a notebook's weekly hours force."""
     energy: Energy | None
+    power_usd: float = 0.0
+    """Electricity of what is bought."""
+    credits_usd: float = 0.0
+    """Worth of the credits a notebook's plan counts for the work, whether or not they were paid for."""
 
 
 def bill(way: Way, cluster: Cluster, busy_s: Estimate, terms: Terms, workload: str = "training") -> Bill:
@@ -89,7 +98,7 @@ def bill(way: Way, cluster: Cluster, busy_s: Estimate, terms: Terms, workload: s
     hours = terms.lifetime_years * 365.25 * 24
     running = 0.0 if used is None or busy_s.expected <= 0 else kwh.expected / (busy_s.expected / HOUR_S) * power
     spread = outlay * (1 - resale_share(way.accelerator, terms.lifetime_years)) / hours
-    return Bill(cost, outlay + kwh.expected * power, box, spread + running, busy_s, used)
+    return Bill(cost, outlay, box, spread + running, busy_s, used, power_usd=kwh.expected * power)
 
 
 def least_bill_usd(way: Way, n: int, busy_s: float, terms: Terms) -> float:
@@ -114,11 +123,14 @@ def box_usd(way: Way, n: int, terms: Terms) -> float:
         return n * way.purchase.median * (economics()["server_factor"].expected - 1)
     if category != "card":
         return 0.0
-    boxes = -(-n // CARDS_IN_A_PC)
-    passive = board is not None and board.cooling == "passive"
-    if not (terms.box or passive or n > CARDS_IN_A_PC):
-        return 0.0
-    return boxes * economics()["host_usd"].expected
+    host, rig = economics()["host_usd"].expected, economics()["rig_usd"].expected
+    if board is not None and board.cooling == "passive":
+        if n > CARDS_IN_A_PC or (accelerator.tdp_w or math.inf) > MOST_FAN_W:
+            return -(-n // CARDS_IN_A_PC) * host
+        return n * economics()["card_fan_usd"].expected + (host if terms.box else 0.0)
+    if n > CARDS_IN_A_PC:
+        return max(-(-n // CARDS_IN_A_RIG) * rig, host if terms.box else 0.0)
+    return host if terms.box else 0.0
 
 
 def _box_span(box: float) -> tuple[float, float]:
@@ -151,7 +163,8 @@ def _notebook(plan: Notebook, busy_s: Estimate, used: Energy | None) -> Bill:
     fees = [plan.usd_per_month * _months(s, plan) for s in (calendar.low, calendar.expected, calendar.high)]
     cost = Estimate(fees[0], fees[1], fees[2], weakest(busy_s.basis, "specified"))
     hours = busy_s.expected / HOUR_S
-    return Bill(cost, fees[1], 0.0, fees[1] / hours if hours > 0 else 0.0, calendar, used)
+    credits = hours * (plan.usd_per_hour or 0.0)
+    return Bill(cost, fees[1], 0.0, fees[1] / hours if hours > 0 else 0.0, calendar, used, credits_usd=credits)
 
 
 def _stretched(seconds: float, plan: Notebook) -> float:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from gpuwise.errors import InputError, UnpredictableError
-from gpuwise.pick.candidates import LeftOut, Way, left_out, refused, ways
-from gpuwise.pick.limits import Limits
+from gpuwise.pick.candidates import LeftOut, Way, left_out, refused, software_for, ways
+from gpuwise.pick.limits import Limits, balance
 from gpuwise.pick.outcomes import Outcome
 from gpuwise.pick.owning import Bill
 from gpuwise.plan.hardware import PATIENCE_S
@@ -66,10 +66,15 @@ class Try(Generic[T]):
     least_pflop_usd: float
     least_kwh: float
     run: Callable[[], T | LeftOut]
+    favour: float = 1.0
+    """What the order of outcomes multiplies their time and cost with at least (:meth:`Outcome.at_worst`)."""
 
-    def key(self, objective: str) -> Key:
-        value = {"time": self.least_s, "value": self.least_pflop_usd, "energy": self.least_kwh}.get(objective, self.least_usd)
-        return self.level, value
+    def key(self, limits: Limits) -> Key:
+        """No outcome of it comes before this."""
+        values = {"time": self.least_s, "value": self.least_pflop_usd, "energy": self.least_kwh, "cost": self.least_usd}
+        objective = limits.objective
+        value = balance(self.least_s, self.least_usd, limits) if objective == "balance" else values[objective]
+        return self.level, value * self.favour
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +106,18 @@ class _Search(Generic[T]):
 
     def beaten(self, t: Try[T]) -> bool:
         """Whether no outcome of ``t`` can enter the best ``keep`` of its kind, or the very best once enough are predicted."""
-        objective = self.limits.objective
         keep = self.keep if self.predicted.get(t.way.how, 0) < MOST_TRIES[t.way.how] else 1
-        mine = sorted(key_of(o, objective) for o in self.found.values() if o.way.how == t.way.how)
-        return len(mine) >= keep and t.key(objective) >= mine[keep - 1]
+        mine = self.best(t)
+        return len(mine) >= keep and t.key(self.limits) >= mine[keep - 1]
+
+    def best(self, t: Try[T]) -> list[Key]:
+        """Keys of what was found of the kind of ``t``, best first."""
+        return sorted(key_of(o, self.limits) for o in self.found.values() if o.way.how == t.way.how)
 
     def capped(self, t: Try[T]) -> bool:
         """Whether ``t`` may still enter the best ``keep`` though it is not predicted."""
-        mine = sorted(key_of(o, self.limits.objective) for o in self.found.values() if o.way.how == t.way.how)
-        return len(mine) < self.keep or t.key(self.limits.objective) < mine[self.keep - 1]
+        mine = self.best(t)
+        return len(mine) < self.keep or t.key(self.limits) < mine[self.keep - 1]
 
     def enough(self, t: Try[T]) -> bool:
         """Whether this way was tried enough."""
@@ -134,14 +142,16 @@ class _Search(Generic[T]):
             return
         self.done[key] = self.done.get(key, 0) + 1
         known = self.found.get(key)
-        objective = self.limits.objective
-        if known is None or key_of(got, objective) < key_of(known, objective):
+        if known is None or key_of(got, self.limits) < key_of(known, self.limits):
             self.found[key] = got
 
 
-def key_of(outcome: Rankable, objective: str) -> Key:
+def key_of(outcome: Rankable, limits: Limits) -> Key:
     """What the ranking makes small: jobs done as asked come before jobs done with a change, and counts that were seen on
     offer before counts that were not; then the upper end of the 80 % interval of the objective."""
+    objective = limits.objective
+    if objective == "balance":
+        return outcome.level, balance(outcome.at_worst("time"), outcome.bill.cost_usd.high, limits)
     return outcome.level, outcome.at_worst(objective)
 
 
@@ -167,8 +177,7 @@ def rank(
                 search.fail(t)
             else:
                 tries.append(t)
-    objective = limits.objective
-    tries.sort(key=lambda t: (t.level, t.key(objective)[1] * t.crowding, t.n))
+    tries.sort(key=lambda t: (t.level, t.key(limits)[1] * t.crowding, t.n))
     skipped: list[Try[T]] = []
     for t in tries:
         search.bounds.setdefault(t.way.key, t)
@@ -179,26 +188,46 @@ def rank(
         else:
             search.take(t)
     capped = any(search.capped(t) for t in skipped if t.way.key not in search.found)
-    ranked = sorted(search.found.values(), key=lambda o: (key_of(o, objective), o.cost_usd.expected, o.time_s.expected))
-    left = [_reason(way, search, capped) for key, way in every.items() if key not in search.found]
+    ranked = sorted(search.found.values(), key=lambda o: (key_of(o, limits), o.cost_usd.expected, o.time_s.expected))
+    left = [_reason(way, search, purpose) for key, way in every.items() if key not in search.found]
     return Ranking(tuple(ranked), tuple(left), len(every), sum(search.predicted.values()), capped)
 
 
-def _reason(way: Way, search: _Search[T], capped: bool) -> LeftOut:
-    """Why a way is not ranked."""
+def _reason(way: Way, search: _Search[T], purpose: str) -> LeftOut:
+    """Why a way is not ranked: its bound loses to all that are shown, or it stands behind them for another reason."""
     t = search.bounds.get(way.key)
     if t is not None and search.tries.get(way.key, 0) == 0:
-        objective = search.limits.objective
-        least = {
-            "time": f"at least {format_duration(t.least_s)}",
-            "energy": f"at least {t.least_kwh:.3g} kWh",
-            "value": f"at least {format_usd(t.least_pflop_usd * 1000)} an EFLOP",
-        }
-        words = least.get(objective, f"at least {format_usd(t.least_usd)}") if t.key(objective)[1] else "as cheap as those"
-        more = ", not predicted further" if capped else ""
-        return left_out(way, "beaten", f"{t.n}x: {words} even at its best{more}", t.key(objective)[1])
+        least, shown = t.key(search.limits), search.best(t)[: search.keep]
+        if shown and least[0] > shown[-1][0]:
+            return left_out(way, "behind", f"{t.n}x: {_behind(t, shown[-1][0], purpose)}", least[1])
+        words = _least_words(t, search.limits.objective) if least[1] else "as cheap as those"
+        if shown and least >= shown[-1]:
+            return left_out(way, "beaten", f"{t.n}x: {words} even at its best", least[1])
+        return left_out(way, "later", f"{t.n}x: {words}, others have the lower bound", least[1])
     known = search.failed.get(way.key)
     return known or left_out(way, "unpredicted", "no count of it can be formed within the limits")
+
+
+def _least_words(t: Try[T], objective: str) -> str:
+    words = {
+        "time": f"at least {format_duration(t.least_s)}",
+        "balance": f"at least {format_duration(t.least_s)}",
+        "energy": f"at least {t.least_kwh:.3g} kWh",
+        "value": f"at least {format_usd(t.least_pflop_usd * 1000)} an EFLOP",
+    }
+    return words.get(objective, f"at least {format_usd(t.least_usd)}")
+
+
+def _behind(t: Try[T], shown: int, purpose: str) -> str:
+    """Which part of :func:`~gpuwise.pick.outcomes.level` puts ``t`` behind what is shown."""
+    if t.level // 4 > shown // 4:
+        return "only with a change to the job"
+    support = software_for(t.way.accelerator, purpose)
+    if t.level % 4 // 2 > shown % 4 // 2:
+        return f"software in part: {support.reason}"
+    if t.way.stale and t.way.purchase is not None and t.way.purchase.as_of is not None:
+        return f"its price is of {t.way.purchase.as_of:%Y-%m}"
+    return "nobody was seen to offer that many in one machine"
 
 
 def time_limit_s(limits: Limits) -> float:
@@ -228,13 +257,15 @@ def least_budget(way: Way, n: int, least_usd: float, limits: Limits) -> LeftOut 
     if limits.budget_usd is None or least_usd <= limits.budget_usd:
         return None
     over = least_usd - limits.budget_usd
-    return left_out(way, "budget", f"{n}x costs at least {format_usd(least_usd)}, {format_usd(over)} too much", over)
+    price = way.purchase
+    listed = f" (lowest price {format_usd(n * price.low)})" if price is not None and price.low < price.median else ""
+    return left_out(way, "budget", f"{n}x costs {format_usd(least_usd)}{listed}, {format_usd(over)} too much", over)
 
 
 def alike(first: Outcome, second: Outcome, objective: str) -> bool:
     """Whether the 80 % intervals of what is ranked by overlap: the order of the two is not to be relied on."""
     low, high = first.interval(objective)
-    other_low, other_high = second.interval(objective)
+    other_low, other_high = second.interval(objective)  # of balance: the time's
     return first.level == second.level and low <= other_high and other_low <= high
 
 

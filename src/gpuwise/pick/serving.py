@@ -26,6 +26,8 @@ from gpuwise.serve.llama_cpp import MOST_DEVICES
 from gpuwise.serve.memory import ServingMemory, engine_memory, llama_cpp_memory
 from gpuwise.serve.replica import EngineReplica, NoReplica, Replica, mean_context, serve
 
+SPLITS = (1, 2, 3, 4, 6, 8, 16)
+"""Devices one copy is spread over. llama.cpp takes any number of layers on each; an engine needs heads that divide."""
 BATCHES = (1, 8, 32, 128, MOST_SEQUENCES)
 """Sequences a replica is tried with under a load."""
 
@@ -72,12 +74,17 @@ def can_serve(job: Job, accelerator: Accelerator) -> bool:
 
 def ranks_for(job: Job, accelerator: Accelerator) -> tuple[int, ...]:
     """Device counts of one replica that could hold the narrowest format allowed, fewest first."""
-    return tuple(n for n in (1, 2, 4, 8, 16) if fitting_bits(job, accelerator, n) is not None)
+    return tuple(n for n in SPLITS if fitting_bits(job, accelerator, n) is not None)
 
 
 def fitting_bits(job: Job, accelerator: Accelerator, n: int) -> int | None:
     """The widest format whose weights and one sequence's cache fit on ``n`` devices; None when none does."""
     return next((bits for bits in job.bits if any(m.fits for m in _memories(job, accelerator, bits, n))), None)
+
+
+def wider_fits(job: Job, accelerator: Accelerator, bits: int, n: int) -> bool:
+    """Whether weights of twice ``bits`` would fit on the same ``n`` devices."""
+    return 2 * bits in FORMAT_OF_BITS and any(m.fits for m in _memories(job, accelerator, 2 * bits, n))
 
 
 def least_short(job: Job, accelerator: Accelerator, n: int) -> TooLargeToServe:

@@ -20,7 +20,7 @@ from gpuwise.pick.candidates import (
 )
 from gpuwise.pick.jobs import Job
 from gpuwise.pick.limits import Limits
-from gpuwise.pick.outcomes import Outcome, level, on_offer
+from gpuwise.pick.outcomes import TIGHT_SHARE, UNMEASURED, WIDER_BONUS, Outcome, friction, level, on_offer
 from gpuwise.pick.owning import Terms, bill, least_bill_usd, resale_share
 from gpuwise.pick.ranking import Try, least_budget, time_limit_s, too_large
 from gpuwise.pick.serving import (
@@ -35,12 +35,17 @@ from gpuwise.pick.serving import (
     ranks_for,
     serve_on,
     tier_of,
+    wider_fits,
 )
 from gpuwise.pick.training import TooLarge, Trained, crowding, least_short_bytes, least_time_s, possible_fallbacks, train_on
 from gpuwise.plan.hardware import SHORTEST_S
 from gpuwise.predict.estimate import Estimate
 from gpuwise.units import HOUR_S, PETA, format_duration
 
+LEAST_WEEK_H = 7.0
+"""A plan without sessions that lends less than an hour a day answers calls; it runs no training."""
+MOST_SPLITS = 4
+"""Splits of a copy looked at for one way, the smallest that hold it."""
 Predict = Callable[[Job, Cluster], Trained | TooLarge]
 Serve = Callable[[Job, Cluster, int], Service | TooLargeToServe]
 
@@ -127,6 +132,7 @@ def _training(job: Job, way: Way, limits: Limits, terms: Terms, known: Predictio
             _least_pflop_usd(way, n, rate, terms),
             _least_kwh(cluster, least_s, limits),
             _runner(job, way, there, terms, known),
+            friction(way, n),
         )
 
 
@@ -150,7 +156,11 @@ def _runner(job: Job, way: Way, cluster: Cluster, terms: Terms, known: Predictio
 def unpromised(way: Way, busy_s: Estimate) -> LeftOut | None:
     """A notebook whose weekly hours nobody publishes is good for one session, no longer."""
     plan = way.notebook
-    if plan is None or plan.hours_per_month is not None:
+    if plan is None:
+        return None
+    if plan.session_hours is None and plan.hours_per_week is not None and plan.hours_per_week < LEAST_WEEK_H:
+        return left_out(way, "slow", f"lends {60 * plan.hours_per_week / 7:.0f} minutes a day, for calls and not for runs")
+    if plan.hours_per_month is not None:
         return None
     session_s = 0.0 if plan.session_hours is None else plan.session_hours * HOUR_S
     if busy_s.expected <= session_s:
@@ -206,7 +216,7 @@ def _serving(job: Job, way: Way, limits: Limits, terms: Terms, known: Prediction
         n = min(max(counts, default=1), 16)
         yield too_large(way, n, least_short(job, accelerator, n).short_bytes)
         return
-    for ranks in possible[:3]:
+    for ranks in possible[:MOST_SPLITS]:
         cluster = cluster_of(accelerator.id, ranks)
         if cluster is None or (ranks > 1 and cluster.n_systems > 1):
             if ranks == possible[0]:
@@ -240,6 +250,7 @@ def _serving(job: Job, way: Way, limits: Limits, terms: Terms, known: Prediction
             _least_pflop_usd(way, least_n, rate, terms),
             _least_kwh(cluster, job.hours * HOUR_S, limits) * least_n / ranks,
             _server(job, way, there, ranks, limits, terms, known),
+            WIDER_BONUS * friction(way, ranks),
         )
 
 
@@ -251,8 +262,9 @@ def _server(
         if isinstance(got, TooLargeToServe):
             return too_large(way, ranks, got.short_bytes)
         n = got.ranks * got.replicas
-        if got.tokens_per_s.expected < job.load.least_tokens_per_s:
-            return left_out(way, "slow", f"{n}x writes {got.tokens_per_s.expected:.2g} tokens a second for one user")
+        sure = surely(got.tokens_per_s)
+        if sure < job.load.least_tokens_per_s:
+            return left_out(way, "slow", f"{n}x writes {sure:.2g} tokens a second for one user")
         counts = counts_for(way, limits)
         if counts and n > counts[-1]:
             return left_out(way, "slow", f"the load takes {n} of them, {counts[-1]} can be had")
@@ -262,6 +274,11 @@ def _server(
         return served_outcome(job, way, cluster, got, terms, max(n, counts[0]) if way.purchase is not None else n)
 
     return run
+
+
+def surely(speed: Estimate) -> float:
+    """What a speed is counted on: expected where the device or its family was measured, else its worse end."""
+    return speed.low if speed.basis in UNMEASURED else speed.expected
 
 
 def served_outcome(job: Job, way: Way, cluster: Cluster, got: Service, terms: Terms, n: int) -> Outcome:
@@ -295,6 +312,9 @@ def served_outcome(job: Job, way: Way, cluster: Cluster, got: Service, terms: Te
         layout=f"{got.replica.program}, {split}, batch {got.batch}",
         support=software_for(way.accelerator, "infer"),
         notes=(*got.replica.notes, *_notes(way, whole.n_accelerators)),
+        wider=wider_fits(job, way.accelerator, got.bits, got.ranks),
+        tight=job.load.users > 0 and got.memory.total > TIGHT_SHARE * got.memory.most,
+        split=got.ranks,
     )
 
 

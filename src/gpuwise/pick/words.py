@@ -16,6 +16,7 @@ from gpuwise.units import format_duration, format_usd
 OBJECTIVE_WORDS = {
     "cost": "the cheapest",
     "time": "the fastest",
+    "balance": "the best time for its money",
     "value": "the cheapest per unit of work",
     "energy": "the most frugal",
 }
@@ -105,7 +106,7 @@ def _others(ranked: Sequence[Outcome], first: Outcome) -> list[Outcome]:
 
 
 def _short(job: Job, limits: Limits, o: Outcome) -> str:
-    if limits.objective == "time":
+    if limits.objective in ("time", "balance"):
         return f"{o.tokens_per_s.expected:.3g} tokens/s" if job.serving else format_duration(o.time_s.expected)
     return format_usd(o.cost_usd.expected)
 
@@ -124,13 +125,18 @@ def nothing(job: Job, limits: Limits, ranking: Ranking[Outcome]) -> str:
 def default_words(job: Job, limits: Limits) -> str:
     """How the ranking is ordered, in words."""
     first = (
-        "the job as asked comes before the job with a change, full software before partial, counts seen on offer before others; "
+        "the job as asked comes before the job with a change, full software before partial, prices of today and counts seen on "
+        "offer before others, CUDA before what is less than a fifth faster; "
         "compared at the worse end "
         "of the 80 % interval, so a surer prediction wins over an equal guess"
     )
     what = OBJECTIVE_WORDS[limits.objective]
     if limits.by is not None:
         return f"{what} first, as asked; {first}"
+    if limits.objective == "balance":
+        speed = "most tokens a second" if job.serving else "least time"
+        within = f"within {format_usd(limits.budget_usd or 0)} (time x root of money, half the budget counted as spent)"
+        return f"{speed} for its money {within}; {first}"
     if limits.objective == "time":
         speed = "most tokens a second to each user" if job.serving else "the fastest"
         return f"{speed} within {format_usd(limits.budget_usd or 0)}; {first}"
@@ -175,7 +181,7 @@ def _pays(bought: Outcome, rented: Outcome) -> str:
     if bought.way.purchase is None or rented.way.rent is None:
         return ""
     outlay = bought.way.purchase.median * bought.n + bought.bill.box_usd
-    saved = rented.cost_usd.expected - (bought.bill.outlay_usd - outlay)
+    saved = rented.cost_usd.expected - bought.bill.power_usd
     if saved <= 0:
         return ", which renting undercuts on electricity alone"
     jobs = outlay / saved
@@ -187,4 +193,4 @@ def _count(tied: Sequence[Outcome]) -> str:
 
 
 def _what(limits: Limits) -> str:
-    return {"cost": "cost", "time": "time", "value": "price of work", "energy": "energy"}[limits.objective]
+    return {"cost": "cost", "time": "time", "balance": "time", "value": "price of work", "energy": "energy"}[limits.objective]

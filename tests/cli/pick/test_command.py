@@ -14,7 +14,7 @@ def test_the_verdict_comes_first_and_the_reasons_last(gpuwise: Callable[..., Any
     assert ran.code == 0 and ran.err == ""
     lines = ran.out.splitlines()
     assert lines[0].startswith("Fine-tune Llama 3.1 8B") and lines[1].strip().startswith("Buy ")
-    for part in ("To buy", "How", "Why not", "over budget", "Assumed", "Order: the fastest within $2,000"):
+    for part in ("To buy", "How", "Why not", "over budget", "Assumed", "Order: least time for its money within $2,000"):
         assert part in ran.out
 
 
@@ -28,7 +28,7 @@ def test_nothing_is_wider_than_the_screen(width: int, gpuwise: Callable[..., Any
 
 def test_json_is_one_document_on_the_last_line(gpuwise: Callable[..., Any]) -> None:
     document = json.loads(gpuwise(*FINETUNE, "--json").out.splitlines()[-1])
-    assert document["limits"]["budget_usd"] == 2000 and document["objective"] == "time"
+    assert document["limits"]["budget_usd"] == 2000 and document["objective"] == "balance"
     first = document["ranked"][0]
     for field in ("usd_per_pflop", "usd_per_gb", "usd_per_gb_per_s", "tokens_per_joule", "software", "changes", "basis"):
         assert field in first

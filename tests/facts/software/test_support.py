@@ -116,8 +116,13 @@ def test_bf16_is_native_from_ampere_on():
 
 
 def test_jobs_of_well_known_devices():
-    for device in ("rtx-3090", "rtx-4090", "rtx-5090", "a100-sxm-80gb", "h100-sxm-80gb", "b200-sxm", "mi300x", "rx-7900-xtx"):
-        assert [verdict(device, job) for job in JOBS] == ["full"] * 4, device
+    for device in ("rtx-3090", "rtx-4090", "rtx-5090", "a100-sxm-80gb", "h100-sxm-80gb", "b200-sxm", "mi300x"):
+        assert [verdict(device, job) for job in JOBS] == ["full"] * len(JOBS), device
+    assert {job: verdict("rx-7900-xtx", job) for job in ("infer", "finetune", "learn")} == {
+        "infer": "full",
+        "finetune": "partial",
+        "learn": "partial",
+    }
     assert verdict("t4", "train") == "partial" and verdict("t4", "finetune") == "full"
     assert verdict("v100-sxm-32gb", "train") == "partial" and verdict("p40", "infer") == "partial"
     assert verdict("k80", "train") == "none" and verdict("inferentia2", "train") == "none"

@@ -35,7 +35,7 @@ class Work:
     context: Whole | None = None
     """Serving: tokens of context for each user."""
     weights: str | None = None
-    """Serving: bits of a weight allowed, 16, 8 or 4; several with commas. Left out: all of them, the widest that fits."""
+    """Serving: bits of a weight allowed, 16, 8 or 4; several with commas. Left out: 4 for one user, 8 (else 4) for several."""
     hours_per_day: Count | None = None
     """Serving: hours of use a day (8 for users, 24 for a load)."""
     least_speed: Count | None = None
@@ -48,7 +48,7 @@ class Within:
     """What the answer must stay within."""
 
     budget: Money | None = None
-    """Most US dollars for the job: rent, or purchase and electricity."""
+    """Most US dollars for the job: rent, or the purchase (electricity is shown, not counted)."""
     deadline: Duration | None = None
     """Longest time: 12h, 3d (30 days when nothing is said)."""
     rent: Annotated[bool, Parameter(negative="")] = False
@@ -98,7 +98,8 @@ def pick(
     model
         A model by name (llama-3.1-8b), a Hugging Face config.json, or dimensions (layers=32,hidden=4096,...).
     by
-        What comes first: cost, time, value (dollars for work, kept busy) or energy. Left out: time with a budget, else cost.
+        What comes first: cost, time, balance (time against money), value (dollars for work, kept busy) or energy. Left out:
+        balance with a budget, else cost.
     top
         Rows shown for each way of having hardware.
     json

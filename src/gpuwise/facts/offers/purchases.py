@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
@@ -27,6 +27,12 @@ Condition = Literal["new", "used"]
 RECENT_DAYS = 270
 """An observation counts towards a typical price when it is at most nine months older than the newest one of the
 same accelerator and condition: memory prices moved shop prices by a third in half of that in 2026."""
+
+PRICE_SIGMA = 0.2
+"""Standard deviation of the logarithm of a card's price after a year: used RTX 3090 cost 704, 800, 894 and 632 dollars within 27
+months, new cards a third more in 2026 than in 2025 (rows of purchases.csv)."""
+Z80 = 1.2815515655446004
+"""Standard normal quantile of 90 %: the upper end of an 80 % interval."""
 
 _MOST_USD = 1.0e7
 """Above any machine one buys (an NVL72 rack is three to four million)."""
@@ -138,9 +144,7 @@ def typical_purchase_usd(accelerator_id: str, condition: Condition = "new") -> P
     """
     seen = purchases_for(accelerator_id, condition)
     if seen:
-        newest = max(one.as_of for one in seen)
-        recent = [one for one in seen if (newest - one.as_of).days <= RECENT_DAYS]
-        return _range([one for one in recent if not _superseded(one, recent)])
+        return recent_range(seen)
     known: Accelerator | None = accelerators().get(accelerator_id)
     if condition == "new" and known is not None and known.list_price_usd is not None:
         price = known.list_price_usd
@@ -150,6 +154,25 @@ def typical_purchase_usd(accelerator_id: str, condition: Condition = "new") -> P
         f"no {condition} purchase price is known for {accelerator_id}",
         hint="give a price of your own",
     )
+
+
+def recent_range(seen: Sequence[Purchase]) -> PurchaseRange:
+    """The range of :func:`typical_purchase_usd` over these observations (at least one)."""
+    newest = max(one.as_of for one in seen)
+    recent = [one for one in seen if (newest - one.as_of).days <= RECENT_DAYS]
+    return _range([one for one in recent if not _superseded(one, recent)])
+
+
+def aged(price: PurchaseRange, today: datetime.date) -> PurchaseRange:
+    """``price`` as it may be today: the ends move apart with the root of its age, :data:`PRICE_SIGMA` in a year.
+
+    A price without a date is taken as it is.
+    """
+    if price.as_of is None or price.as_of >= today:
+        return price
+    years = (today - price.as_of).days / 365.25
+    wider = math.exp(Z80 * PRICE_SIGMA * math.sqrt(years))
+    return price._replace(low=min(price.low, price.median / wider), high=max(price.high, price.median * wider))
 
 
 def _superseded(one: Purchase, among: Iterable[Purchase]) -> bool:

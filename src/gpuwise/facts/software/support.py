@@ -25,7 +25,7 @@ LEVELS = ("none", "unknown", "partial", "full")
 DTYPE_LEVELS = ("none", "unknown", "emulated", "native")
 """Worst to best. ``native``: the device has instructions for products in it; ``emulated``: it runs by conversion to a
 wider format; ``none``: the software refuses it."""
-JOBS = ("train", "finetune", "infer", "learn")
+JOBS = ("train", "finetune", "infer", "image", "learn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Software:
         return max(chosen, key=lambda s: rank.index(s.level))
 
     def works_for(self, job: str) -> Support:
-        """How well the device serves ``job`` (``train``, ``finetune``, ``infer``, ``learn``) today.
+        """How well the device serves ``job`` (one of :data:`JOBS`) today.
 
         ``full``: a framework meant for the job serves it fully and so does everything the job wants (number format,
         compiler, fused attention). ``partial``: it works with something missing, which the reason names. ``none``: no
