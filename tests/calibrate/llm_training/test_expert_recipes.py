@@ -32,3 +32,9 @@ def test_recipes_are_in_order_and_name_known_settings() -> None:
 
 def test_without_a_release_nothing_changes() -> None:
     assert with_recipe(Strategy(), "deepseek-v3", "H100", None) == Strategy()
+
+
+def test_what_a_row_says_of_recomputing_holds() -> None:
+    plain = Strategy(dp=8, ep=8)
+    assert with_recipe(plain, "deepseek-v3", "B200", 2026.0).recompute == "selective"
+    assert with_recipe(plain, "deepseek-v3", "B200", 2026.0, recompute_stated=True).recompute == "none"

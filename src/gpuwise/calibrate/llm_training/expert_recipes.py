@@ -60,8 +60,9 @@ SELECTIVE = re.compile("deepseek|kimi")
 """Models whose recipes recompute latent attention's up-projections (``recompute_modules`` with ``mla_up_proj``)."""
 
 
-def with_recipe(strategy: Strategy, model: str, gpu: str, release: float | None) -> Strategy:
-    """``strategy`` as that release's recipe runs it; unchanged where the row names no release (year with decimals)."""
+def with_recipe(strategy: Strategy, model: str, gpu: str, release: float | None, *, recompute_stated: bool = False) -> Strategy:
+    """``strategy`` as that release's recipe runs it; unchanged where the row names no release (year with decimals). What the
+    row says itself of recomputing holds."""
     if release is None:
         return strategy
     year = int(release)
@@ -71,7 +72,8 @@ def with_recipe(strategy: Strategy, model: str, gpu: str, release: float | None)
         for r in RECIPES
         if name >= r.since and re.search(r.model, model) and re.search(r.gpu, gpu) and re.search(r.precision, strategy.precision)
     ][-1]
-    recompute = "selective" if SELECTIVE.search(model) and strategy.recompute == "none" else strategy.recompute
+    repeats = SELECTIVE.search(model) is not None and not recompute_stated and strategy.recompute == "none"
+    recompute = "selective" if repeats else strategy.recompute
     return strategy.with_(expert_dispatch=held.dispatch, overlap_ep=held.overlap, cuda_graphs=held.graphs, recompute=recompute)
 
 

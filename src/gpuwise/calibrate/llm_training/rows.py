@@ -133,7 +133,8 @@ def _row(r: dict[str, Any]) -> LlmRow:
         arch = _architecture(r)
         strategy = _strategy(r, arch)
         if arch.moe is not None and strategy.stack == "megatron-core":
-            strategy = with_recipe(strategy, r["model"], r["gpu"], strategy.release)
+            stated = bool(r["act_ckpt"])
+            strategy = with_recipe(strategy, r["model"], r["gpu"], strategy.release, recompute_stated=stated)
         elif arch.moe is not None and "AutoModel" in r["software"]:
             strategy = with_automodel(strategy, r["model"])
         base = replace(base, architecture=arch, strategy=strategy)
