@@ -110,9 +110,13 @@ class Training:
     """Sequences a step, over all accelerators."""
     precision: str | None = None
     """Format of the matrix products: fp32, tf32, fp16, bf16 (usual), fp8, mxfp8, nvfp4; several with
-    commas."""
+    commas; auto: the fastest of those that the GPU has."""
     optimizer: str | None = None
-    """sgd, momentum, adamw (usual), adamw8bit, adafactor, lion or muon."""
+    """sgd, momentum, adamw (usual), adamw8bit, paged-adamw8bit, adafactor, lion or muon."""
+    half_weights: Annotated[bool, Parameter(negative="")] = False
+    """Weights and gradients in 16 bits, without fp32 copies."""
+    step_in_backward: Annotated[bool, Parameter(negative="")] = False
+    """Update each parameter as soon as its gradient is there: no gradients are kept, and none accumulated."""
     stack: str | None = None
     """Software: megatron-core, compiled-fsdp, eager-fsdp, composer, compiled, eager, megatron-deepspeed,
     megatron-legacy, nanotron, deepspeed, torchtune, hf-fsdp, trainer, litgpt, nanogpt, unsloth, hai-llm,
@@ -156,6 +160,8 @@ class Fixed:
     """Pipeline schedule: gpipe, 1f1b, interleaved, zero-bubble, dualpipe or dualpipe-v."""
     sharding: str | None = None
     """Data-parallel sharding: none, zero1, zero2, zero3 (FSDP) or hybrid."""
+    shard_group: Whole | None = None
+    """Ranks that a shard spans: with hybrid sharding a system (usual), with ZeRO all data-parallel ranks."""
     recompute: str | None = None
     """Activation recompute: none, selective or full."""
     recompute_every: Whole | None = None
@@ -192,6 +198,7 @@ FIXED_FIELDS = (
     "virtual_stages",
     "schedule",
     "sharding",
+    "shard_group",
     "recompute",
     "recompute_every",
     "sequence_parallel",
@@ -205,7 +212,12 @@ def wishes_of(training: Training, fixed: Fixed, **more: Any) -> Any:
     from gpuwise.plan.goal import LORA_RANK, RISK, Wishes
     from gpuwise.workload.adapters import DEFAULT_TARGETS, split_targets
 
+    if training.lora and training.qlora:
+        raise InputError("--lora and --qlora are two ways", hint="--qlora for 4-bit frozen weights, --lora for 16-bit ones")
     adapters = training.lora or training.qlora
+    if adapters and (training.half_weights or training.step_in_backward):
+        option = "--half-weights" if training.half_weights else "--step-in-backward"
+        raise InputError(f"{option} with adapters", hint="the frozen weights have no fp32 copies and no gradients: leave it out")
     if training.lora_rank is not None and not adapters:
         raise InputError("--lora-rank without adapters", hint="add --lora or --qlora")
     if training.lora_targets is not None and not adapters:
@@ -219,6 +231,8 @@ def wishes_of(training: Training, fixed: Fixed, **more: Any) -> Any:
         global_batch=training.global_batch,
         precision=precision,
         optimizer=training.optimizer or "adamw",
+        half_weights=training.half_weights,
+        step_in_backward=training.step_in_backward,
         stack=training.stack,
         lora_rank=(training.lora_rank or LORA_RANK) if adapters else 0,
         lora_targets=DEFAULT_TARGETS if training.lora_targets is None else split_targets(training.lora_targets),

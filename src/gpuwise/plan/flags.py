@@ -5,8 +5,12 @@ Megatron: megatron/training/arguments.py (d98e8a6). torchtitan: the job configur
 
 from __future__ import annotations
 
+import numpy as np
+
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.parallel.shards import stages
+from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.strategy import Strategy
 
 
@@ -42,6 +46,18 @@ def _megatron_experts(s: Strategy) -> list[str]:
     return out
 
 
+def _uneven_stages(arch: Architecture, s: Strategy) -> list[str]:
+    """What tells Megatron-Core that the layers do not divide over the stages."""
+    if s.pp == 1 or s.stack != "megatron-core" or arch.n_layers % (s.pp * s.virtual_stages) == 0:
+        return []
+    columns = Columns.from_strategies([s])
+    first, middle, last = (int(np.broadcast_to(x, (1,))[0]) for x in stages(arch, columns, float(arch.n_layers)).layers)
+    if first == last == middle - 1 and (arch.n_layers + 2) % (s.pp * s.virtual_stages) == 0:
+        return ["--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"]
+    out = [f"--decoder-last-pipeline-num-layers {last}"]
+    return out if first == middle else [f"--decoder-first-pipeline-num-layers {first}", *out]
+
+
 def _megatron(arch: Architecture, s: Strategy, seq_len: int) -> list[str]:
     out = [
         f"--tensor-model-parallel-size {s.tp}",
@@ -50,6 +66,7 @@ def _megatron(arch: Architecture, s: Strategy, seq_len: int) -> list[str]:
         f"--global-batch-size {s.global_batch}",
         f"--seq-length {seq_len}",
     ]
+    out += _uneven_stages(arch, s)
     if s.virtual_stages > 1:
         out.append(f"--num-virtual-stages-per-pipeline-rank {s.virtual_stages}")
     if s.cp > 1:
@@ -71,6 +88,8 @@ def _megatron(arch: Architecture, s: Strategy, seq_len: int) -> list[str]:
         out.append("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather")
         if sharding[s.sharding]:
             out.append(f"--use-megatron-fsdp --data-parallel-sharding-strategy {sharding[s.sharding]}")
+        if s.shard_group:
+            out.append(f"--num-distributed-optimizer-instances {s.dp * s.cp // s.shard_group}")
     else:
         out.append("--overlap-grad-reduce")
     if s.recompute == "selective":
@@ -154,6 +173,7 @@ def _transformers(s: Strategy) -> list[str]:
     names = {
         "adamw": "adamw_torch",
         "adamw8bit": "adamw_bnb_8bit",
+        "paged-adamw8bit": "paged_adamw_8bit",
         "adafactor": "adafactor",
         "lion": "lion_32bit",
         "sgd": "sgd",

@@ -11,7 +11,7 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.defaults import batch_for_devices, default_global_batch, default_precision, default_seq_len, default_stack
 from gpuwise.workload.adapters import DEFAULT_TARGETS, adapted_products
-from gpuwise.workload.changes.strategy import LORA_RANK
+from gpuwise.workload.changes.strategy import LORA_RANK, LOW_PRECISION
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import (
     CONTEXT_PARALLELS,
@@ -40,7 +40,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 RISK = 0.1
 """Probability that memory does not suffice after all which a plan may take, when nothing is said."""
-DEGREES = ("tp", "pp", "cp", "ep", "dp", "micro_batch", "accumulation", "virtual_stages", "recompute_every")
+DEGREES = ("tp", "pp", "cp", "ep", "dp", "micro_batch", "accumulation", "virtual_stages", "recompute_every", "shard_group")
+AUTO = "auto"
+"""As a precision: every format of :data:`FASTER` that the accelerator has, and the usual one."""
+FASTER = ("fp8", "mxfp8", "nvfp4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,11 @@ class Wishes:
     seq_len: int | None = None
     global_batch: int | None = None
     precision: tuple[str, ...] = ()
-    """Formats to compare; empty: the usual one of the accelerator."""
+    """Formats to compare; empty: the usual one of the accelerator; ``auto``: that and every faster one it has."""
     optimizer: str = "adamw"
+    half_weights: bool = False
+    """Weights and gradients in 16 bits, without fp32 copies."""
+    step_in_backward: bool = False
     stack: str | None = None
     lora_rank: int = 0
     lora_targets: tuple[str, ...] = DEFAULT_TARGETS
@@ -116,7 +122,10 @@ def check_wishes(wishes: Wishes) -> None:
     if wishes.stack is not None:
         _known("stack", wishes.stack)
     for precision in wishes.precision:
-        _known("precision", precision)
+        if precision != AUTO:
+            _known("precision", precision)
+    _check_formats(wishes)
+    _check_layout(wishes)
     for name, value in wishes.fixed.items():
         if name in CHOICES:
             _known(name, str(value))
@@ -125,6 +134,37 @@ def check_wishes(wishes: Wishes) -> None:
                 f"{name.replace('_', '-')} must be a whole number of at least 1, not {value}",
                 hint="for example 4",
             )
+
+
+def _check_formats(wishes: Wishes) -> None:
+    """Raises InputError where formats contradict one another."""
+    full = [p for p in wishes.precision if p in ("fp32", "tf32")]
+    if full and wishes.half_weights:
+        raise InputError(f"16-bit weights with {full[0]} products", hint="leave out --half-weights, or take --precision bf16")
+    if full and wishes.gradient_dtype != "fp32":
+        raise InputError(f"{wishes.gradient_dtype} gradients with {full[0]} products", hint="leave out --gradient-dtype")
+    if wishes.gradient_dtype == "fp16" and wishes.precision and not {"fp16", AUTO} & set(wishes.precision):
+        raise InputError(f"fp16 gradients with {wishes.precision[0]} products", hint="use --gradient-dtype bf16 or fp32")
+    if wishes.half_weights and wishes.fine_tuning:
+        raise InputError("16-bit weights without fp32 copies with adapters", hint="frozen weights have no copies: leave it out")
+
+
+def _check_layout(wishes: Wishes) -> None:
+    """Raises InputError where one part of a layout makes another pointless."""
+    fixed = wishes.fixed
+    if fixed.get("pp") == 1 and fixed.get("schedule", "1f1b") != "1f1b":
+        raise InputError(
+            f"a {fixed['schedule']} schedule without a pipeline", hint="leave out --schedule, or give --pp 2 or more"
+        )
+    if fixed.get("cp") == 1 and wishes.context_parallel != "ring":
+        raise InputError(f"{wishes.context_parallel} exchange without context parallelism", hint="give --cp 2 or more")
+    if fixed.get("tp") == 1 and fixed.get("sequence_parallel") is True:
+        raise InputError("sequence parallelism splits over tensor ranks", hint="give --tp 2 or more")
+    if fixed.get("sharding") == "none" and "shard_group" in fixed:
+        raise InputError("a shard group without sharding", hint="give --sharding hybrid, zero1, zero2 or zero3")
+    every = int(fixed.get("recompute_every", 1))
+    if every > 1 and fixed.get("recompute", "full") != "full":
+        raise InputError(f"recompute of one layer in {every} with {fixed['recompute']} recompute", hint="use --recompute full")
 
 
 def _known(name: str, value: str) -> None:
@@ -160,6 +200,9 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
     global_batch = wishes.global_batch
     if global_batch is None:
         global_batch, why = _batch(arch, cluster, seq_len, tuning)
+        if wishes.step_in_backward:
+            global_batch = cluster.n_accelerators * int(wishes.fixed.get("micro_batch", 1))
+            why = "one micro-batch on each accelerator: an update in the backward pass accumulates nothing"
         assumed.append(f"global batch {global_batch:,} sequences ({why})")
     stack = wishes.stack
     if stack is None:
@@ -171,12 +214,19 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
         precisions = (usual,)
         if usual != "bf16":
             assumed.append(f"precision {usual} ({why})")
+    if AUTO in precisions:
+        usual = default_precision(cluster.accelerator)[0]
+        named = [p for p in precisions if p != AUTO]
+        rates = cluster.accelerator.peak_flop_per_s
+        precisions = tuple(dict.fromkeys([*named, usual, *(p for p in FASTER if p in rates)]))
+        assumed.append(f"the fastest of {', '.join(precisions)}")
     for precision in precisions:
         cluster.accelerator.peak(precision)
     lora_rank = wishes.lora_rank or (LORA_RANK if wishes.quantized_base else 0)
     # frozen weights stay in the format of their checkpoint, with nothing to cast
     base = Strategy(
         optimizer=wishes.optimizer,
+        step_in_backward=wishes.step_in_backward,
         context_parallel=wishes.context_parallel,
         gradient_dtype=wishes.gradient_dtype,
         expert_dispatch=wishes.expert_dispatch,
@@ -189,8 +239,14 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
         stack=stack,
         fused_loss=bool(wishes.fused_loss),
     )
-    bases = tuple(replace(base, precision=p) for p in precisions)
+    bases = tuple(_halved(replace(base, precision=p)) if wishes.half_weights else replace(base, precision=p) for p in precisions)
     return Goal(arch, cluster, seq_len, global_batch, bases, wishes, tuple(assumed))
+
+
+def _halved(base: Strategy) -> Strategy:
+    """``base`` with weights and gradients in 16 bits (gradients are in their parameter's format in PyTorch)."""
+    form = base.precision if base.precision in ("fp16", "bf16") else "bf16"
+    return LOW_PRECISION.apply(base, form)
 
 
 def _batch(arch: Architecture, cluster: Cluster, seq_len: int, fine_tuning: bool) -> tuple[int, str]:

@@ -19,6 +19,7 @@ from gpuwise.plan.explain import layout, percent, probability, reasons
 from gpuwise.plan.goal import Goal, Wishes, make_goal
 from gpuwise.plan.space.search import Found, find_strategies
 from gpuwise.plan.space.sweep import TIGHT
+from gpuwise.plan.unused import batch_note, faster_formats, unused
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import format_bytes, format_duration, format_usd
@@ -57,8 +58,14 @@ def plan_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Prici
         near,
         alternatives=tuple(ranked[1:]),
         front=tuple(options(goal, found.front, price)),
-        reasons=reasons(best.estimate, near, runner_up),
-        warnings=(*found.notes, *warnings(goal, best), *safer(best, found)),
+        reasons=(*reasons(best.estimate, near, runner_up), *faster_formats(goal, best.estimate)),
+        warnings=(
+            *found.notes,
+            *unused(goal, best.estimate.strategy),
+            *batch_note(goal),
+            *warnings(goal, best),
+            *safer(best, found),
+        ),
         smallest=found.smallest,
         search=stats,
     )

@@ -28,6 +28,12 @@ RULES: dict[str, OptimizerRule] = {
     "adamw8bit": OptimizerRule(
         2.0 + 2 * 4 / 256, 4.0, 2.0, "arXiv 2110.02861 (bitsandbytes blockwise: 1 B each, fp32 scale per 256 block)"
     ),
+    "paged-adamw8bit": OptimizerRule(
+        2.0 + 2 * 4 / 256,
+        4.0,
+        2.0,
+        "the same in unified memory, whose pages the driver moves (arXiv 2305.14314, section 3)",
+    ),
     "adafactor": OptimizerRule(
         2 * 4 / 1024, 0.1, 6.0, "arXiv 1804.04235: row and column sums of the second moment (matrices of about 1024 and wider)"
     ),
@@ -41,6 +47,10 @@ RULES: dict[str, OptimizerRule] = {
 FOLLOWS_PARAMETER = ("momentum", "adamw", "lion", "muon")
 """Optimizers whose states take the parameter's format (torch.optim: zeros_like(parameter)): half of the fp32 bytes
 when half-precision weights have no master copy."""
+
+
+PAGED = ("paged-adamw8bit",)
+"""Optimizers whose states the driver moves to the host where the device has no room for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,5 +93,5 @@ def update_traffic_bytes(strategy: Strategy, fused: bool) -> float:
     wide = b.master or b.weight
     traffic = b.gradient + 2 * wide + (b.weight if b.master else 0.0) + rule.traffic_bytes + b.gradient
     # bitsandbytes updates with one kernel a tensor, whatever the framework does with others
-    one_kernel = fused or strategy.optimizer == "adamw8bit"
+    one_kernel = fused or strategy.optimizer in ("adamw8bit", *PAGED)
     return traffic if one_kernel else traffic + rule.foreach_passes * 8.0

@@ -11,7 +11,7 @@ PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
 SHARDINGS = ("none", "zero1", "zero2", "zero3", "hybrid")
 """Data-parallel sharding. ``zero3`` is FSDP full shard; ``hybrid`` shards inside ``shard_group`` ranks and replicates outside."""
 RECOMPUTES = ("none", "selective", "full")
-OPTIMIZERS = ("sgd", "momentum", "adamw", "adamw8bit", "adafactor", "lion", "muon")
+OPTIMIZERS = ("sgd", "momentum", "adamw", "adamw8bit", "paged-adamw8bit", "adafactor", "lion", "muon")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "dualpipe", "dualpipe-v")
 """Pipeline schedules (``predict.parallel.pipeline``)."""
 STACKS = (
@@ -67,7 +67,7 @@ class Strategy:
     schedule: str = "1f1b"
     sharding: str = "none"
     shard_group: int = 0
-    """Ranks a ``hybrid`` shard spans; 0 means one system."""
+    """Ranks a shard spans; 0 means one system with ``hybrid``, all data-parallel ranks with the others."""
     recompute: str = "none"
     recompute_every: int = 1
     """With ``full``: recompute one layer in this many (1: every layer)."""
@@ -76,6 +76,8 @@ class Strategy:
     """fp32 copy of the weights beside half-precision ones (Megatron, AMP keeps fp32 weights: the same bytes)."""
     gradient_dtype: str = "fp32"
     """Format gradients are accumulated in: ``fp32`` or the parameter format ``bf16``/``fp16``."""
+    step_in_backward: bool = False
+    """Each parameter is updated as soon as its gradient is there, and the gradient freed: no accumulation."""
     offload_optimizer: bool = False
     offload_activations: bool = False
     overlap_tp: bool = True

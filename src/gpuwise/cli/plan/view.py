@@ -132,8 +132,9 @@ def _layout_rows(plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -
             "zero1": "zero1 (optimizer states)",
             "zero2": "zero2 (and gradients)",
             "zero3": "zero3 / FSDP (and weights)",
-            "hybrid": "hybrid (FSDP inside a system)",
-        }[s.sharding],
+            "hybrid": "hybrid (FSDP inside a system)" if not s.shard_group else "hybrid (FSDP inside a group)",
+        }[s.sharding]
+        + (f", over groups of {s.shard_group} ranks" if s.shard_group else ""),
     )
     yield "recompute", s.recompute + (f", one layer in {s.recompute_every}" if s.recompute_every > 1 else "")
     offload = [what for what, on in (("optimizer", s.offload_optimizer), ("activations", s.offload_activations)) if on]
@@ -141,12 +142,14 @@ def _layout_rows(plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -
         yield "offload", " and ".join(offload) + " in host memory"
     yield (
         "precision",
-        s.precision + (f", gradients {s.gradient_dtype}" if s.precision not in ("fp32", "tf32") else ""),
+        s.precision
+        + (f", gradients {s.gradient_dtype}" if s.precision not in ("fp32", "tf32") else "")
+        + (", no fp32 weights" if not s.master_weights and not s.lora_rank else ""),
     )
     if s.lora_rank:
         where = "" if s.lora_targets == DEFAULT_TARGETS else f" of {targets_text(s.lora_targets)}"
         yield "adapters", f"rank {s.lora_rank}{where}" + (" on 4-bit weights" if s.quantized_base else "")
-    yield "optimizer", s.optimizer
+    yield "optimizer", s.optimizer + (", each update in the backward pass" if s.step_in_backward else "")
     yield "stack", s.stack
 
 

@@ -76,7 +76,7 @@ def refuse_layout(training: Training, fixed: Fixed) -> None:
     given += [
         f for f in ("global_batch", "stack", "lora_rank", "lora_targets", "packed", "risk") if getattr(training, f) is not None
     ]
-    given += [f for f in ("lora", "qlora") if getattr(training, f)]
+    given += [f for f in ("lora", "qlora", "half_weights", "step_in_backward") if getattr(training, f)]
     given += ["chunked_loss"] if fixed.chunked_loss else []
     if given:
         option = "--" + given[0].replace("_", "-")

@@ -42,7 +42,10 @@ def check_fit(arch: Architecture, cluster: Cluster, wishes: Wishes, today: datet
     """
     goal = make_goal(arch, cluster, wishes, fine_tuning=True)
     plain = completed(goal, goal.bases[0])
-    check_strategy(setting_of(goal, plain), plain)
+    try:
+        check_strategy(setting_of(goal, plain), plain)
+    except LayoutError as error:
+        raise _with_batch(goal, plain, error) from None
     asked = estimate_all(goal, [plain])[0]
     singles = _remedies(goal, asked)
     if asked.fits:
@@ -54,6 +57,15 @@ def check_fit(arch: Architecture, cluster: Cluster, wishes: Wishes, today: datet
 
     bigger, more = tuple(larger_hardware(cluster, day, on)), tuple(_more(goal, day))
     return Fit(goal, cluster, asked, singles, tuple(_combinations(goal, asked)), bigger, more)
+
+
+def _with_batch(goal: Goal, plain: Strategy, error: LayoutError) -> LayoutError:
+    """``error`` with the nearest batches that the ranks divide, where the batch is at fault."""
+    unit = plain.dp * plain.micro_batch * int(goal.wishes.fixed.get("accumulation", 1))
+    if error.rule != "global-batch":
+        return error
+    near = sorted({max(goal.global_batch // unit, 1) * unit, (goal.global_batch // unit + 1) * unit})
+    return LayoutError(error.rule, error.message.split(" (rule")[0], hint=" or ".join(f"--global-batch {b}" for b in near))
 
 
 def _remedies(goal: Goal, asked: TrainingEstimate) -> tuple[Remedy[TrainingEstimate], ...]:

@@ -136,7 +136,9 @@ def layers(s: Setting, c: Columns) -> Mask:
     n, chunks = s.arch.n_layers, c.pp * c.virtual_stages
     even = (_divides(n, chunks) | _divides(n + 2, chunks)) & (chunks <= n)
     per_stage = -(-n // np.maximum(c.pp, 1))
-    uneven = (c.virtual_stages == 1) & (n > per_stage * (c.pp - 1))
+    # the last stage takes what is left, or both ends share what the middle stages leave
+    left = (n > per_stage * (c.pp - 1)) | ((c.pp > 2) & (n - per_stage * (c.pp - 2) >= 2))
+    uneven = (c.virtual_stages == 1) & left
     return (c.pp > 1) & ~(even | uneven)
 
 
@@ -204,6 +206,26 @@ def hybrid(s: Setting, c: Columns) -> Mask:
     ranks = c.dp * c.cp
     group = np.where(c.shard_group > 0, c.shard_group, np.maximum(s.cluster.system.count // c.tp, 1))
     return (c.sharding == HYBRID) & ((group <= 1) | (group >= ranks) | (ranks % np.maximum(group, 1) != 0))
+
+
+def state_groups(s: Setting, c: Columns) -> Mask:
+    return (c.shard_group > 0) & (c.sharding != HYBRID) & (c.sharding > 0) & (not s.stack.state_groups)
+
+
+def shard_group(s: Setting, c: Columns) -> Mask:
+    ranks = c.dp * c.cp
+    group = np.maximum(c.shard_group, 1)
+    return (c.shard_group > 0) & ((c.sharding == 0) | (group == 1) | (group > ranks) | (ranks % group != 0))
+
+
+def step_in_backward(s: Setting, c: Columns) -> Mask:
+    if not c.base.step_in_backward:
+        return np.zeros(1, bool)
+    return (c.accumulation > 1) | (c.pp > 1) | (c.offload_optimizer > 0)
+
+
+def stack_step_in_backward(s: Setting, c: Columns) -> Mask:
+    return np.full(1, c.base.step_in_backward and not s.stack.step_in_backward)
 
 
 def stack_offload(s: Setting, c: Columns) -> Mask:

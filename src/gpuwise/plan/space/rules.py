@@ -115,7 +115,7 @@ SHAPE_RULES: tuple[Rule, ...] = (
         conditions.layers,
         "{s.arch.n_layers} layers do not spread over pp {x.pp} x {x.virtual_stages} stages",
         "pp x virtual stages divides the layers, or the layers and the two ends; without virtual stages "
-        "the last stage may also have fewer layers, but not none",
+        "the last stage, or both ends, may also have fewer layers, but not none",
     ),
     Rule(
         "global-batch",
@@ -192,6 +192,30 @@ STATE_RULES: tuple[Rule, ...] = (
         conditions.hybrid,
         "hybrid sharding has no group inside a system that is smaller than dp {x.dp} x cp {x.cp} and divides it",
         "hybrid sharding needs several systems, whole groups, and less tensor parallelism than a system has",
+    ),
+    Rule(
+        "shard-group",
+        conditions.shard_group,
+        "a shard group of {x.shard_group} ranks with {x.sharding} sharding over dp {x.dp} x cp {x.cp} ranks",
+        "a group shards something over a whole part of the data-parallel ranks, more than one of them",
+    ),
+    Rule(
+        "stack-shard-group",
+        conditions.state_groups,
+        "{s.stack_name} shards over groups of a chosen size with hybrid sharding only, not with {x.sharding}",
+        "use --sharding hybrid, or another --stack",
+    ),
+    Rule(
+        "stack-step-in-backward",
+        conditions.stack_step_in_backward,
+        "{s.stack_name} does not update in the backward pass",
+        ANOTHER,
+    ),
+    Rule(
+        "step-in-backward",
+        conditions.step_in_backward,
+        "an update in the backward pass with accumulation {x.accumulation}, pp {x.pp}",
+        "gradients are used as they come: one micro-batch a step (--global-batch), no pipeline, no optimizer in host memory",
     ),
     Rule(
         "stack-offload-optimizer",

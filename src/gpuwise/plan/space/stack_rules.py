@@ -24,6 +24,10 @@ class StackRules:
     expert: bool = True
     offload_optimizer: bool = True
     offload_activations: bool = True
+    state_groups: bool = False
+    """Optimizer states may be sharded over a group of chosen size with ZeRO as well, not only with hybrid sharding."""
+    step_in_backward: bool = True
+    """A parameter may be updated as soon as its gradient is there (PyTorch's hooks; not a flat gradient buffer)."""
     offload_with_recompute: bool = False
     """Activations may be offloaded while others are recomputed."""
 
@@ -70,6 +74,8 @@ STACK_RULES: dict[str, StackRules] = {
         shardings=ALL_SHARDINGS,
         shardings_with_pipeline=frozenset({"none", "zero1"}),
         schedules=frozenset({"1f1b", "interleaved"}),
+        state_groups=True,
+        step_in_backward=False,
     ),
     "megatron-legacy": StackRules(
         "NVIDIA/Megatron-LM 2021-2022 (arXiv 2104.04473, 2205.05198): distributed optimizer from v3.0, no context parallelism",
@@ -78,6 +84,7 @@ STACK_RULES: dict[str, StackRules] = {
         schedules=frozenset({"1f1b", "interleaved", "gpipe"}),
         context=frozenset(),
         expert=False,
+        step_in_backward=False,
         offload_optimizer=False,
         offload_activations=False,
     ),
@@ -90,6 +97,7 @@ STACK_RULES: dict[str, StackRules] = {
         schedules=frozenset({"gpipe", "1f1b"}),
         context=frozenset(),
         expert=False,
+        step_in_backward=False,
         offload_optimizer=False,
         offload_activations=False,
     ),

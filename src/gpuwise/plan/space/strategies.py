@@ -82,6 +82,8 @@ class Space:
     """Data-parallel degrees to keep; empty: whatever the others leave."""
     accumulation: tuple[int, ...] = ()
     """Micro-batches a step to keep; empty: whatever the batch leaves."""
+    shard_group: int = 0
+    """Ranks that states are sharded over; 0: what is usual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,11 @@ def fixed_space(space: Space, fixed: Mapping[str, int | str | bool]) -> Space:
     sharding, optimizer = fixed.get("sharding"), fixed.get("offload_optimizer")
     states = [(s, o) for s, o in space.states if sharding in (None, s) and optimizer in (None, o)]
     kind, every, offload = (fixed.get(f) for f in ("recompute", "recompute_every", "offload_activations"))
+    if kind == "full" and every is None:
+        every = 1
+    if "shard_group" in fixed:
+        values["shard_group"] = int(fixed["shard_group"])
+        states = [(s, o) for s, o in states if s != "none"]
     wanted = list(space.activations)
     if every is not None and not any(e == every for _, e, _ in wanted):
         wanted += [("full", int(every), False)]
@@ -280,6 +287,7 @@ def _blocks(setting: Setting, space: Space, base: Strategy) -> list[Block]:
     state = {
         "sharding": np.array([SHARDINGS.index(s) for s, _ in space.states], np.int64),
         "offload_optimizer": np.array([int(o) for _, o in space.states], np.int64),
+        "shard_group": np.full(len(space.states), space.shard_group, np.int64),
     }
     activation = {
         "recompute": np.array([RECOMPUTES.index(r) for r, _, _ in space.activations], np.int64),
@@ -304,6 +312,5 @@ def _blocks(setting: Setting, space: Space, base: Strategy) -> list[Block]:
         fields = {f: getattr(rows, f)[mine][:, None, None] for f in ROW_FIELDS}
         fields |= {f: a[bits[:n_states]][None, :, None] for f, a in state.items()}
         fields |= {f: a[bits[n_states:]][None, None, :] for f, a in activation.items()}
-        fields["shard_group"] = np.zeros((1, 1, 1), np.int64)
         found.append(Block(_columns(base, **fields)))
     return found

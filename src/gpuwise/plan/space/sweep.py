@@ -41,7 +41,7 @@ UNLIKELY = 1e6
 TIE = 1e-6
 """Step times closer than this share are the same; the strategy that needs less memory is then the better."""
 _BINS = 1024
-_NOT_IN_POINTS = {"optimizer": "adamw", "gradient_dtype": "fp32", "master_weights": True}
+_NOT_IN_POINTS = {"optimizer": "adamw", "gradient_dtype": "fp32", "master_weights": True, "step_in_backward": False}
 """Fields of a base that no op table depends on: bases that differ in them alone share their point costs."""
 
 

@@ -38,9 +38,16 @@ def replays(arch: Architecture, point: Point, strategy: Strategy) -> bool:
     plain = not strategy.master_weights and (strategy.lora_rank > 0 or strategy.gradient_dtype == strategy.precision)
     plain |= strategy.quantized_base
     widths = autocasts(strategy) or not half or plain
-    whole = strategy.n_accelerators == 1 and strategy.sharding == "none"
+    whole = strategy.n_accelerators == 1 and strategy.sharding == "none" and not strategy.step_in_backward
     listed = strategy.recompute in ("none", "full") and strategy.recompute_every == 1 and strategy.optimizer in STATES
-    return point.stack.per_op and whole and listed and not strategy.offload_activations and widths and describes(arch, point)
+    return (
+        point.stack.per_op
+        and whole
+        and listed
+        and not (strategy.offload_activations or strategy.step_in_backward)
+        and widths
+        and describes(arch, point)
+    )
 
 
 def modules_memory(arch: Architecture, point: Point, strategy: Strategy, accelerator: Accelerator) -> CapturedMemory:

@@ -10,7 +10,7 @@ none      P w           P g            P (m + s)
 zero1     P w           P g            P (m + s) / D
 zero2     P w           P g / D        P (m + s) / D
 zero3     P w / D       P g / D        P (m + s) / D
-hybrid    as zero3, over the ranks of one shard group
+hybrid    as zero3, over the ranks of one shard group (D is a chosen group's with the others as well)
 ========  ============  =============  =====================
 
 Weights held in 8 bits with their transpose (Megatron's fp8-param-gather) take as many bytes as in bf16.
@@ -31,7 +31,7 @@ from gpuwise.predict.parallel.pipeline import copies
 from gpuwise.predict.parallel.shards import Stages
 from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.adapters import adapter_parameters
-from gpuwise.workload.optimizer import autocasts, parameter_bytes
+from gpuwise.workload.optimizer import PAGED, autocasts, parameter_bytes
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import SHARDINGS, Strategy
 from gpuwise.workload.transformer.parameters import ParameterCount, count_parameters
@@ -64,6 +64,8 @@ class StageStates:
     buckets: F64
     updated: F64
     contiguous: F64
+    paged: F64
+    """Optimizer states that the driver moves to the host where the device has no room for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +81,10 @@ def _shards(system: System, c: Columns) -> _Shards:
     dense_ranks = (c.dp * c.cp * twice).astype(np.float64)
     expert_ranks = np.maximum(c.dp * c.cp * c.tp * twice // np.maximum(c.ep, 1), 1).astype(np.float64)
     span = np.where(c.shard_group > 0, c.shard_group, np.maximum(system.count // c.tp, 1)).astype(np.float64)
+    grouped = (c.sharding == HYBRID) | (c.shard_group > 0)
 
     def divisors(ranks: F64) -> tuple[F64, F64, F64]:
-        group = np.where(c.sharding == HYBRID, np.minimum(span, ranks), ranks)
+        group = np.where(grouped, np.minimum(span, ranks), ranks)
         full = (c.sharding == ZERO3) | (c.sharding == HYBRID)
         return (
             np.where(full, group, 1.0),
@@ -154,6 +157,10 @@ def _stage(
     weights = np.where(once, whole + (weights if rules.master_is_weight else 0.0), weights)
     gradients = gradients + np.where(once, (dense + expert) * b.gradient, 0.0)
     on_device = np.where(c.offload_optimizer > 0, 0.0, dense / do + expert / eo)
+    if base.step_in_backward:
+        # a layer's gradients, and its update's temporaries, at a time
+        share = np.minimum(per_layer / np.maximum(dense + expert, 1.0), 1.0)
+        gradients, half, on_device = gradients * share, half * share, on_device * share
     foreach = 0.0 if find_stack(base.stack).fused_optimizer else b.master or b.weight
     return StageStates(
         weights,
@@ -167,6 +174,7 @@ def _stage(
         updated=on_device * (foreach + np.where(c.sharding == NONE, rules.update_fp32, 0.0)),
         # cast, then flattened: two of them, reserved but not needed at once with anything else
         contiguous=np.where(c.sharding == NONE, 2.0 * rules.update_fp32 * on_device, 0.0),
+        paged=optimizer * (base.optimizer in PAGED),
     )
 
 
@@ -202,15 +210,17 @@ def _adapted(
     end = 4.0 if autocasts(base) else b.weight
     weights = (matrices * frozen + ends * end + trained * b.weight) / dw + expert * frozen / ew
     zero = np.zeros_like(weights)
+    optimizer = np.where(c.offload_optimizer > 0, 0.0, trained * (b.master + b.state) / do)
     return StageStates(
         weights,
         trained * b.gradient / dg,
         zero,
-        np.where(c.offload_optimizer > 0, 0.0, trained * (b.master + b.state) / do),
+        optimizer,
         gathered=np.where(sharded, np.where(c.pp > 1, 1.0, 2.0 / layers) * (matrices + expert) * frozen, 0.0),
         gathered_head=np.where(sharded, head * b.weight, 0.0),
         scattered=zero,
         buckets=zero,
         updated=zero,
         contiguous=zero,
+        paged=optimizer * (base.optimizer in PAGED),
     )

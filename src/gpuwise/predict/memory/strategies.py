@@ -42,6 +42,7 @@ from gpuwise.predict.memory.states import StageStates, stage_states
 from gpuwise.predict.parallel.pipeline import folded, in_flight
 from gpuwise.predict.parallel.shards import stages
 from gpuwise.predict.step.columns import Columns
+from gpuwise.workload.optimizer import PAGED
 from gpuwise.workload.strategy import RECOMPUTES, Strategy
 
 F64 = NDArray[np.float64]
@@ -96,6 +97,7 @@ class StageMemory(NamedTuple):
     communication: F64
     moments: tuple[Moment, ...]
     contiguous: F64
+    paged: F64
     exists: NDArray[np.bool_]
 
 
@@ -241,7 +243,7 @@ def memory_columns(
     workspace = library_workspace_bytes(system.accelerator) + constants.workspace_bytes
     full = np.broadcast_shapes(c.shape, *(_fixed(s).shape for s in memory))
     worst = moment = np.zeros(full, np.int64)
-    best = churned = loose = np.zeros(full)
+    best = churned = loose = paged = np.zeros(full)
     for i, stage in enumerate(memory):
         total, churn, at = _stage_total(stage, constants.slack)
         more = total > best
@@ -249,12 +251,15 @@ def memory_columns(
             worst, moment = np.where(more, i, worst), np.where(more, at, moment)
             best, churned = np.where(more, total, best), np.where(more, churn, churned)
             loose = np.where(more, constants.slack * churn + stage.contiguous, loose)
+            paged = np.where(more, stage.paged, paged) if c.base.optimizer in PAGED else paged
     loading: Loading = "eager" if rules.eager_modules else "lazy"
     context = context_bytes(system.accelerator, loading, cudnn=_convolves(arch)) + _communicators(c, loading)
     allocated = best - loose + workspace
     loose = loose + constants.reserve_bytes
     bare = allocated + context
     needed = bare + np.minimum(loose, constants.least_slack * churned)
+    if c.base.optimizer in PAGED:
+        needed = needed - paged
     usable = usable_bytes(system.accelerator)
     return MemoryColumns(worst, bare + loose, needed, allocated, context, moment, memory, constants, workspace, usable)
 
@@ -342,6 +347,7 @@ class _Making:
             buffers,
             tuple(moments),
             states.contiguous,
+            states.paged,
             exists,
         )
 

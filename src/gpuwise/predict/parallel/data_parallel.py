@@ -76,14 +76,19 @@ def _any_over(mask: NDArray[np.bool_], shape: tuple[int, ...]) -> NDArray[np.boo
 
 
 def shard_group(system: System, c: Columns) -> tuple[Group, Group]:
-    """The ranks parameters are sharded over, and the replicas of a shard (hybrid; groups of one otherwise)."""
+    """The ranks that share states, and the replicas of a shard (hybrid and chosen groups; groups of one otherwise)."""
     whole = data_group(system, c.tp, c.cp, c.dp)
     span = np.where(c.shard_group > 0, c.shard_group, np.maximum(system.count // c.tp, 1))
-    size = np.where(c.sharding == HYBRID, np.minimum(span, whole.size), whole.size)
+    size = np.where((c.sharding == HYBRID) | _chosen_group(c), np.minimum(span, whole.size), whole.size)
     inner_local = np.minimum(whole.local, size)
     inner = Group(size, np.where(size % inner_local == 0, inner_local, np.gcd(size, inner_local)), whole.concurrent)
     replicas = np.maximum(whole.size // size, 1)
     return inner, Group(replicas, np.ones_like(replicas), np.minimum(whole.local * whole.concurrent, 65535))
+
+
+def _chosen_group(c: Columns) -> NDArray[np.bool_]:
+    """Where states are sharded over a group of a size that was asked for."""
+    return (c.shard_group > 0) & (c.sharding != NONE)
 
 
 def layer_traffic(system: System, c: Columns, shape: Stages) -> LayerTraffic:
@@ -158,6 +163,8 @@ def step_traffic(system: System, c: Columns, shape: Stages) -> StepTraffic:
     plain, sharded_states = c.sharding == NONE, (c.sharding == ZERO1) | (c.sharding == ZERO2)
     inner, replicas = shard_group(system, c)
     piped = ((c.sharding == ZERO3) | (c.sharding == HYBRID)) & (c.pp > 1)
+    copied = (c.sharding == HYBRID) | _chosen_group(c)
+    states = inner if bool(_chosen_group(c).any()) else group
 
     layers = np.maximum(np.maximum(np.maximum(shape.layers[0], shape.layers[1]), shape.layers[2]), 1)
 
@@ -168,9 +175,11 @@ def step_traffic(system: System, c: Columns, shape: Stages) -> StepTraffic:
 
     g, w = b.gradient, b.weight
     reduce = over("all_reduce", dense, g, group, plain) + over("all_reduce", expert, g, experts, plain)
-    scatter = over("reduce_scatter", dense, g, group, sharded_states) + over("reduce_scatter", expert, g, experts, sharded_states)
-    scatter = scatter + over("all_reduce", dense / inner.size, g, replicas, c.sharding == HYBRID)
+    scatter = over("reduce_scatter", dense, g, states, sharded_states) + over(
+        "reduce_scatter", expert, g, experts, sharded_states
+    )
+    scatter = scatter + over("all_reduce", dense / inner.size, g, replicas, copied)
     scatter = scatter + over("reduce_scatter", dense, g, inner, piped) + over("reduce_scatter", expert, g, experts, piped)
-    gather = over("all_gather", dense, w, group, sharded_states) + over("all_gather", expert, w, experts, sharded_states | piped)
+    gather = over("all_gather", dense, w, states, sharded_states) + over("all_gather", expert, w, experts, sharded_states | piped)
     gather = gather + over("all_gather", dense, w, inner, piped)
     return StepTraffic(reduce, scatter, np.where(c.sharding == ZERO2, c.accumulation, 1).astype(np.float64), gather, *hides)

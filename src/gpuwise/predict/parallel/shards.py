@@ -59,7 +59,8 @@ def stages(arch: Architecture, c: Columns, n_layers: float) -> Stages:
     """Spread the layers; under DualPipe a rank holds the parameters of two stages, the ends' those of both.
 
     Where they do not divide, the ends take fewer when the embedding and the head count as a layer each (Megatron's
-    account_for_embedding_in_pipeline_split), otherwise the first stages take one more.
+    account_for_embedding_in_pipeline_split), otherwise the last stage takes what the others leave, or both ends what the
+    middle ones leave (its decoder_first_pipeline_num_layers and decoder_last_pipeline_num_layers).
 
     Leading dense layers of an expert model are on the first stage, so that a later stage has more experts."""
     count = count_parameters(arch)
@@ -108,7 +109,11 @@ def _even(c: Columns, n_layers: float) -> tuple[F64, F64, F64]:
     ends_even = ~even & (ends_count == np.floor(ends_count))
     middle = np.where(even, per, np.where(ends_even, ends_count, np.ceil(per))) * c.virtual_stages.astype(np.float64)
     first = np.where(ends_even, middle - 1, middle)
-    last = np.where(even, middle, np.where(ends_even, middle - 1, np.maximum(n_layers - middle * (c.pp - 1), 1)))
+    rest = n_layers - middle * (c.pp - 1)
+    both = ~even & ~ends_even & (rest < 1) & (c.pp > 2)
+    ends = n_layers - middle * (c.pp - 2)
+    first = np.where(both, np.maximum(np.ceil(ends / 2), 1), first)
+    last = np.where(even, middle, np.where(ends_even, middle - 1, np.maximum(np.where(both, np.floor(ends / 2), rest), 1)))
     return first, middle, last
 
 

@@ -138,7 +138,8 @@ def _checkpointing_label(which: Any) -> str:
 
 
 _OPTIMIZER_LABEL = {
-    "adamw8bit": "8-bit AdamW", "lion": "Lion", "adafactor": "Adafactor", "momentum": "SGD with momentum", "sgd": "SGD",
+    "adamw8bit": "8-bit AdamW", "paged-adamw8bit": "paged 8-bit AdamW",
+    "lion": "Lion", "adafactor": "Adafactor", "momentum": "SGD with momentum", "sgd": "SGD",
     "adamw": "AdamW", "adam": "Adam", "muon": "Muon", "rmsprop": "RMSprop", "adagrad": "Adagrad",
 }  # fmt: skip
 
@@ -299,7 +300,7 @@ CHANGES: tuple[ChangeKind, ...] = (
     ChangeKind(
         "step_in_backward", _title("step in backward"), "optimizer", "exact",
         "each parameter is updated as soon as its gradient is there, and the gradient freed",
-        "no gradient clipping, accumulation or GradScaler", Why("no stack of the catalogue runs so"), "captured", BY_FIT,
+        "no gradient clipping, accumulation or GradScaler", on.STEP_IN_BACKWARD, "captured", BY_FIT,
         DIFF,
     ),
     ChangeKind(

@@ -171,6 +171,10 @@ OFFLOAD_OPTIMIZER = StrategyEffect(
     lambda s, _: s.with_(offload_optimizer=True), _unless("offload_optimizer"), lambda s: iter((None,))
 )
 OFFLOAD_ACTIVATIONS = StrategyEffect(lambda s, _: s.with_(offload_activations=True), _unless("offload_activations"))
+STEP_IN_BACKWARD = StrategyEffect(
+    lambda s, _: s.with_(step_in_backward=True),
+    lambda s: iter((None,)) if s.accumulation == 1 and not s.step_in_backward and not s.lora_rank else iter(()),
+)
 ATTENTION = StrategyEffect(lambda s, _: s.with_(fused_attention=True), _unless("fused_attention"))
 CHUNKED_LOSS = StrategyEffect(lambda s, _: s.with_(fused_loss=True), _unless("fused_loss", 8))
 COMPILE = StrategyEffect(lambda s, _: s.with_(stack="compiled" if s.stack == "eager" else "compiled-fsdp"))
@@ -275,7 +279,7 @@ def changes_between(before: Strategy, after: Strategy) -> tuple[Change, ...]:
         found.append(Change("chunked_loss", 8))
     found += [
         Change(name)
-        for name in ("offload_optimizer", "offload_activations")
+        for name in ("step_in_backward", "offload_optimizer", "offload_activations")
         if getattr(after, name) and not getattr(before, name)
     ]
     return tuple(found)

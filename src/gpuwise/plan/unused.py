@@ -1,0 +1,72 @@
+"""What was asked for and makes no difference to the plan, and the faster formats that were not asked for: nothing is dropped
+in silence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from gpuwise.errors import UnpredictableError
+from gpuwise.plan.defaults import batch_for_devices
+from gpuwise.plan.explain import percent
+from gpuwise.plan.goal import FASTER, Goal
+from gpuwise.plan.space.search import estimate_all
+from gpuwise.predict.step.training import TrainingEstimate
+from gpuwise.workload.optimizer import PAGED
+from gpuwise.workload.strategy import Strategy
+
+
+def unused(goal: Goal, s: Strategy) -> Iterator[str]:
+    """Each option of the goal that the strategy ``s`` has no use for, a sentence."""
+    wishes, fixed, arch = goal.wishes, goal.wishes.fixed, goal.arch
+    if s.pp == 1 and fixed.get("schedule", "1f1b") != "1f1b":
+        yield f"the {fixed['schedule']} schedule is not used: the plan has no pipeline (--pp 2 or more gives one)"
+    if s.cp == 1 and wishes.context_parallel != "ring":
+        yield f"{wishes.context_parallel} exchange is not used: the plan has no context parallelism (--cp)"
+    if s.tp == 1 and fixed.get("sequence_parallel") is True:
+        yield "sequence parallelism is not used: the plan has no tensor parallelism (--tp)"
+    if arch.moe is None or s.ep == 1:
+        why = "the model has no experts" if arch.moe is None else "each rank has all experts (--ep)"
+        if wishes.expert_dispatch != "deepep":
+            yield f"{wishes.expert_dispatch} dispatch is not used: {why}"
+        if not wishes.overlap_ep:
+            yield f"the overlap of experts' transfers makes no difference: {why}"
+    if arch.moe is None and wishes.cuda_graphs != "partial":
+        yield "CUDA graphs make no difference: they are modelled for layers with experts"
+    if wishes.fused_loss and not arch.lm_head:
+        yield "a loss in chunks makes no difference: the model has no head over a vocabulary"
+    if wishes.packed_document_len is not None and wishes.packed_document_len >= goal.seq_len:
+        yield f"packing makes no difference: documents of {wishes.packed_document_len:,} tokens fill {goal.seq_len:,}"
+    if s.optimizer in PAGED:
+        yield "what moving pages of optimizer states costs where memory is short is not in the time"
+
+
+def batch_note(goal: Goal) -> Iterator[str]:
+    """A batch given by hand that few data-parallel ranks divide, and one near it that they do."""
+    n, batch = goal.cluster.n_accelerators, goal.global_batch
+    fed = math.gcd(n, batch)
+    if goal.wishes.global_batch is None or 2 * fed >= min(n, batch):
+        return
+    other = batch_for_devices(batch, n)
+    if other != batch:
+        ranks = "data-parallel rank" if fed == 1 else "data-parallel ranks"
+        yield f"a global batch of {batch:,} divides over {fed} {ranks} of {n:,} GPUs at most: --global-batch {other} suits them"
+
+
+def faster_formats(goal: Goal, best: TrainingEstimate) -> Iterator[str]:
+    """What each faster format that the accelerator has, and that was not asked for, would give in the same layout."""
+    if best.strategy.precision in ("fp32", "tf32") or best.strategy.quantized_base:
+        return
+    rates = goal.cluster.accelerator.peak_flop_per_s
+    asked = {b.precision for b in goal.bases}
+    said: list[str] = []
+    for form in (f for f in FASTER if f in rates and f not in asked):
+        try:
+            e = estimate_all(goal, [best.strategy.with_(precision=form)])[0]
+        except UnpredictableError:
+            continue
+        less = 1 - e.step_time_s.expected / best.step_time_s.expected
+        words = "no less" if less < 0.005 else f"{percent(less)} less"
+        said.append(f"{words} in {form}" + ("" if e.fits else " (which does not fit)"))
+    if said:
+        yield f"Fewer bits (--precision): time would be {', '.join(said)}; whether it converges as well must be tried."

@@ -1,0 +1,133 @@
+"""Nothing asked for is dropped in silence: it is refused, or said to make no difference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuwise.errors import InputError, LayoutError
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.models.catalogue import find_model
+from gpuwise.plan.api import fit, make_plan
+from gpuwise.plan.flags import flags
+from gpuwise.plan.goal import Wishes, make_goal
+from gpuwise.plan.space.conditions import Setting
+from gpuwise.plan.space.rules import check_strategy
+from gpuwise.predict.step.training import estimate
+from gpuwise.workload.strategy import Strategy
+
+EIGHT, NODE = find_model("llama-3.1-8b"), find_cluster("8xH100-SXM")
+NODES = find_cluster("2x8xH100-SXM")
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        (Wishes(fixed={"pp": 1, "schedule": "zero-bubble"}), "schedule without a pipeline"),
+        (Wishes(fixed={"cp": 1}, context_parallel="ulysses"), "without context parallelism"),
+        (Wishes(fixed={"tp": 1, "sequence_parallel": True}), "tensor ranks"),
+        (Wishes(fixed={"sharding": "none", "shard_group": 4}), "without sharding"),
+        (Wishes(fixed={"recompute": "none", "recompute_every": 2}), "one layer in 2"),
+        (Wishes(precision=("fp32",), gradient_dtype="bf16"), "gradients with fp32"),
+        (Wishes(precision=("bf16",), gradient_dtype="fp16"), "fp16 gradients"),
+        (Wishes(precision=("fp32",), half_weights=True), "16-bit weights"),
+        (Wishes(lora_rank=8, half_weights=True), "adapters"),
+        (Wishes(risk=1.0), "risk"),
+    ],
+)
+def test_contradictions_are_refused(wishes: Wishes, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        make_goal(EIGHT, NODE, wishes)
+
+
+def test_what_makes_no_difference_is_said() -> None:
+    asked = Wishes(
+        seq_len=4096,
+        cuda_graphs="full",
+        expert_dispatch="all-to-all",
+        context_parallel="ulysses",
+        packed_document_len=5000,
+    )
+    said = " ".join(make_plan(EIGHT, NODE, asked).warnings)
+    assert all(
+        w in said for w in ("CUDA graphs make no", "all-to-all dispatch is not used", "ulysses exchange", "packing makes no")
+    )
+    quiet = " ".join(make_plan(EIGHT, NODE, Wishes(seq_len=4096)).warnings)
+    assert "no difference" not in quiet and "not used" not in quiet
+
+
+def test_a_batch_that_few_ranks_divide_is_said_with_one_that_suits() -> None:
+    said = " ".join(make_plan(EIGHT, NODE, Wishes(seq_len=4096, global_batch=7)).warnings)
+    assert "a global batch of 7 divides over 1 data-parallel rank of 8 GPUs at most: --global-batch 8" in said
+    with pytest.raises(LayoutError) as refused:
+        fit(EIGHT, NODE, Wishes(seq_len=4096, global_batch=7))
+    assert refused.value.hint == "--global-batch 8"
+    with pytest.raises(LayoutError) as refused:
+        fit(EIGHT, NODE, Wishes(seq_len=4096, global_batch=20))
+    assert refused.value.hint == "--global-batch 16 or --global-batch 24"
+
+
+def test_full_recompute_is_of_every_layer() -> None:
+    best = make_plan(EIGHT, NODE, Wishes(seq_len=4096, fixed={"recompute": "full"})).best
+    assert best is not None
+    assert (best.estimate.strategy.recompute, best.estimate.strategy.recompute_every) == ("full", 1)
+
+
+def test_faster_formats_are_said_and_searched() -> None:
+    b200 = find_cluster("8xB200-SXM")
+    plain, auto = (make_plan(EIGHT, b200, Wishes(seq_len=4096, precision=p)) for p in ((), ("auto",)))
+    assert plain.best is not None and auto.best is not None
+    (said,) = [r for r in plain.reasons if r.startswith("Fewer bits")]
+    assert all(f"less in {form}" in said for form in ("fp8", "mxfp8", "nvfp4"))
+    assert auto.best.time_s.expected < plain.best.time_s.expected and auto.best.estimate.strategy.precision != "bf16"
+    old = make_plan(EIGHT, find_cluster("8xA100-SXM-80GB"), Wishes(seq_len=4096, precision=("auto",))).best
+    assert old is not None and old.estimate.strategy.precision == "bf16"
+
+
+def test_weights_without_copies_and_updates_in_the_backward_pass_take_less() -> None:
+    card, wishes = find_cluster("H200-SXM"), Wishes(seq_len=1024, stack="compiled-fsdp", global_batch=1)
+    seven = find_model("llama-2-7b")
+    whole = fit(seven, card, wishes).estimate
+    half = fit(seven, card, replace(wishes, half_weights=True)).estimate
+    both = fit(seven, card, replace(wishes, half_weights=True, step_in_backward=True)).estimate
+    n = 6.74e9
+    saved = whole.needed_bytes.expected - half.needed_bytes.expected
+    assert saved == pytest.approx(n * (4 + 4 + 8 - 2 - 2 - 4), rel=0.35)  # fp32 weights, gradients and moments against bf16
+    assert half.needed_bytes.expected - both.needed_bytes.expected > 1.3 * n  # the gradients, but a layer's
+    assert both.memory_parts["gradients"] < 0.1 * n
+    with pytest.raises(LayoutError, match="backward pass with accumulation 4"):
+        fit(seven, card, replace(wishes, step_in_backward=True, global_batch=4))
+
+
+def test_paged_states_move_to_the_host_where_memory_is_short() -> None:
+    card, wishes = find_cluster("H100-SXM"), Wishes(seq_len=4096, half_weights=True, stack="compiled-fsdp")
+    plain, paged = (fit(EIGHT, card, replace(wishes, optimizer=o)).estimate for o in ("adamw8bit", "paged-adamw8bit"))
+    assert paged.memory_bytes == plain.memory_bytes
+    states = plain.memory_parts["optimizer"]
+    assert plain.needed_bytes.expected - paged.needed_bytes.expected == pytest.approx(states, rel=1e-6)
+
+
+def test_states_sharded_over_a_chosen_group() -> None:
+    layouts = [Strategy(tp=2, dp=8, accumulation=2, sharding="zero1", shard_group=g) for g in (2, 4, 8, 0)]
+    done = [estimate(EIGHT, NODES, s, seq_len=4096) for s in layouts]
+    states = [e.memory_parts["optimizer"] for e in done]
+    assert states[0] == pytest.approx(2 * states[1]) and states[1] == pytest.approx(2 * states[2])
+    assert done[2].memory_bytes == done[3].memory_bytes and done[2].step_time_s == done[3].step_time_s
+    assert "--num-distributed-optimizer-instances 4" in flags(EIGHT, NODES, layouts[0], 4096)
+    plan = make_plan(EIGHT, NODES, Wishes(seq_len=4096, fixed={"shard_group": 4}))
+    assert plan.best is not None and plan.best.estimate.strategy.shard_group == 4
+    assert all(o.estimate.strategy.sharding != "none" for o in plan.front)
+
+
+def test_layers_that_do_not_divide_over_the_stages() -> None:
+    """60 layers over 16 stages: four on each but the ends, which have two."""
+    arch, s = replace(EIGHT, n_layers=60), Strategy(pp=16, accumulation=32)
+    check_strategy(Setting.of(arch, NODES, s, 4096, 32), s)
+    said = [f for f in flags(arch, NODES, s, 4096) if "pipeline-num-layers" in f]
+    assert said == ["--decoder-first-pipeline-num-layers 2", "--decoder-last-pipeline-num-layers 2"]
+    fewer, even = (estimate(replace(EIGHT, n_layers=n), NODES, s, seq_len=4096) for n in (60, 64))
+    assert fewer.memory_bytes.expected < even.memory_bytes.expected
+    assert 0.7 < fewer.step_time_s.expected / even.step_time_s.expected <= 1
+    with pytest.raises(LayoutError, match="do not spread"):
+        check_strategy(Setting.of(replace(EIGHT, n_layers=49), NODES, s, 4096, 32), s)
