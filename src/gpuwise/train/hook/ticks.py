@@ -49,6 +49,8 @@ class Tick:
     """First dimension of the batches taken from loaders; of the model's inputs where there is no loader."""
     tokens: int = 0
     """Elements of two-dimensional integer inputs (ids), the padding with them."""
+    queue_s: float = 0.0
+    """In any phase: ready to run, but other programs had the processors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class Step:
     n_optimizer: int
     samples: int
     tokens: int
+    queue_s: float = 0.0
 
     @property
     def other_s(self) -> float:

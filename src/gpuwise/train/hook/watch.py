@@ -22,6 +22,7 @@ from torch.utils.data import dataloader as torch_dataloader
 from gpuwise.train.hook.batch_size import size_of
 from gpuwise.train.hook.describe import describe_loader, describe_model, describe_optimizer
 from gpuwise.train.hook.newest_loss import NewestLoss
+from gpuwise.train.hook.run_queue import RunQueue
 from gpuwise.train.hook.ticks import BY_BACKWARD, Tick
 from gpuwise.workload.capture.device.patching import Patches
 
@@ -59,6 +60,7 @@ class Watch:
         self._patches = Patches()
         self._handles: list[Any] = []
         self._pid = os.getpid()
+        self._queue: RunQueue | None = None
         self._spans: dict[str, float] = dict.fromkeys(("data", "copy", "forward", "backward", "optimizer", "save"), 0.0)
         self._counts: dict[str, int] = dict.fromkeys(("batches", "forward", "backward", "optimizer", "samples", "tokens"), 0)
         self._open: str | None = None
@@ -114,6 +116,8 @@ class Watch:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        if self._queue is not None:
+            self._queue.close()
 
     @property
     def roots(self) -> list[nn.Module]:
@@ -360,6 +364,8 @@ class Watch:
         if self._n_ticks == DISCOVERY_TICKS:
             self._end_discovery()
         spans, counts = self._spans, self._counts
+        if self._queue is None:
+            self._queue = RunQueue()
         self._on_tick(
             Tick(
                 time.perf_counter(),
@@ -371,6 +377,7 @@ class Watch:
                 n_optimizer=counts["optimizer"],
                 samples=counts["samples"],
                 tokens=counts["tokens"],
+                queue_s=self._queue.waited_s(),
             )
         )
 

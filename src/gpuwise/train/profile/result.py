@@ -21,10 +21,13 @@ from gpuwise.train.profile.steps import Steps, find_steps
 from gpuwise.train.profile.trace import Trace
 from gpuwise.train.profile.trace_reader import read_trace
 from gpuwise.train.profile.verdict import Verdict, decide
+from gpuwise.units import format_duration
 
 STALLED = 4.0
 """A traced step on a processor that takes so many times the shortest tells of the machine, not of the script. Rule of this
 project."""
+CROWDED = 0.1
+"""Share of the step without a processor from which the profile says so. Rule of this project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,9 @@ def profile_run(
     on_gpu: bool = False,
 ) -> Profile:
     """The profile of a watched run, with its trace where there is one."""
+    if facts.queue_s > CROWDED * facts.step.wall_s:
+        waited = format_duration(facts.queue_s)
+        notes = [*notes, f"other programs had the processors for {waited} of each step: on an idle machine it is shorter"]
     if trace_file is None:
         split = of_phases(facts.step, "gpu" if on_gpu else "cpu")
         data = ProfileData(split, facts=facts, device=_processor_facts())

@@ -33,6 +33,8 @@ class RunFacts:
     """Graphs that were compiled after the warm-up."""
     compiling_s: float = 0.0
     """A step, on average: what steps with such a graph take beyond the others. Medians do not show it."""
+    queue_s: float = 0.0
+    """A step, on average: other programs had the processors that it was ready to run on."""
     compiler: Mapping[str, Any] = field(default_factory=dict[str, Any])
     memory: Mapping[str, Any] = field(default_factory=dict[str, Any])
     constant: Step | None = None
@@ -80,6 +82,7 @@ def run_facts(journal: Journal) -> RunFacts | None:
         bool(notes.get("anomaly")),
         n_late,
         _excess(kept) if n_late else 0.0,
+        statistics.fmean(s.queue_s for s in kept),
         journal.last("compiler"),
         journal.last("memory"),
         trace_wall_s=_traced_wall(journal, trace),
