@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from gpuwise.train.hook.run_queue import RunQueue
 
-pytestmark = pytest.mark.skipif(not os.path.exists("/proc/thread-self/schedstat"), reason="the kernel keeps no delays")
+pytestmark = pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="the kernel keeps no delays")
 BUSY_S = 0.3
 
 

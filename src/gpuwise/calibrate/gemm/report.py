@@ -17,7 +17,7 @@ from gpuwise.predict.kernels.gemm.situations import DURATION_EDGES_S, build, dur
 
 F64 = NDArray[np.float64]
 Document = dict[str, Any]
-Arrays = dict[str, NDArray[Any]]
+Arrays = Mapping[str, NDArray[Any]]
 Refit = Callable[[GemmRows, Sequence[str]], tuple[Document, Arrays]]
 
 SIBLINGS = ("b200_sxm", "gb200")

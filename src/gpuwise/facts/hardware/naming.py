@@ -144,7 +144,7 @@ def find_system(text: str) -> System:
     """The system named ``text``: ``dgx-h100``, ``p5.48xlarge``, ``gb200-nvl72``. Raises UnknownNameError."""
     system = _find_system(text)
     if system is None:
-        raise UnknownNameError("system", text[:LONGEST_NAME], _systems_by_name())
+        raise UnknownNameError("system", text[:LONGEST_NAME], [*_systems_by_name(), *_systems_by_device()])
     return system
 
 
@@ -200,7 +200,8 @@ def _usual_of_full_hosts(candidates: Iterable[str], counts: Sequence[int]) -> st
 
 
 def _find_system(text: str) -> System | None:
-    return _systems_by_name().get(_system_key(text))
+    key = _system_key(text)
+    return (_systems_by_name() if "/" not in key else _systems_by_device()).get(key)
 
 
 def _system_key(text: str) -> str:
@@ -209,16 +210,25 @@ def _system_key(text: str) -> str:
 
 @cache
 def _systems_by_name() -> Mapping[str, System]:
-    """Ids, aliases and, where a system is sold with several devices, ``system/device``."""
+    """By id and alias."""
     table: dict[str, System] = {}
     for system_id, system in systems().items():
         table[_system_key(system_id)] = system
         table |= {_system_key(alias): system for alias in system.aliases}
-    for accelerator in accelerators().values():
-        for system in systems_of(accelerator):
-            if system.id in systems():
-                table[f"{system.id}/{accelerator.id}"] = system_with(system.id, accelerator)
     return MappingProxyType(table)
+
+
+@cache
+def _systems_by_device() -> Mapping[str, System]:
+    """By ``system/device``, for a system may be sold with several."""
+    return MappingProxyType(
+        {
+            f"{system.id}/{accelerator.id}": system_with(system.id, accelerator)
+            for accelerator in accelerators().values()
+            for system in systems_of(accelerator)
+            if system.id in systems()
+        }
+    )
 
 
 def _host_of(accelerator: Accelerator, count: int, text: str) -> System:

@@ -7,7 +7,7 @@ devices inside it).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
@@ -207,11 +207,7 @@ def system_with(system_id: str, accelerator: Accelerator) -> System:
 def systems_of(accelerator: Accelerator) -> tuple[System, ...]:
     """Every system sold with ``accelerator``, its usual one first; never empty."""
     usual = default_system(accelerator)
-    others = [
-        _system(r, accelerator)
-        for r in _system_records().values()
-        if accelerator.id in r.names("accelerators") and r.name != usual.id
-    ]
+    others = [_system(r, accelerator) for r in _records_with(accelerator.id) if r.name != usual.id]
     return (usual, *others)
 
 
@@ -219,8 +215,8 @@ def systems_of(accelerator: Accelerator) -> tuple[System, ...]:
 def default_system(accelerator: Accelerator) -> System:
     """The system a device is usually in: its own if ``systems.toml`` has one, else the box its form goes
     into."""
-    for record in _system_records().values():
-        if record.values.get("default") and accelerator.id in record.names("accelerators"):
+    for record in _records_with(accelerator.id):
+        if record.values.get("default"):
             return _system(record, accelerator)
     if accelerator.form in _UNLINKED_FORMS or accelerator.pcie_bytes_per_s is None:
         return box("single-device", accelerator)
@@ -249,6 +245,19 @@ def with_count(system: System, count: int) -> System:
 def box(name: str, accelerator: Accelerator) -> System:
     """``accelerator`` in a box that is no product: ``pcie-server``, ``consumer-box`` or ``single-device``."""
     return _system(_system_records()[name], accelerator)
+
+
+def _records_with(accelerator_id: str) -> Sequence[Record]:
+    return _records_by_accelerator().get(accelerator_id, ())
+
+
+@cache
+def _records_by_accelerator() -> Mapping[str, Sequence[Record]]:
+    found: dict[str, list[Record]] = {}
+    for record in _system_records().values():
+        for accelerator_id in record.names("accelerators"):
+            found.setdefault(accelerator_id, []).append(record)
+    return MappingProxyType(found)
 
 
 @cache

@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -67,8 +69,32 @@ def load_json(family: str) -> dict[str, Any]:
     return document
 
 
+class Arrays(Mapping[str, NDArray[Any]]):
+    """The arrays of one npz, each read when it is first asked for: a step needs few of the many that a family has."""
+
+    def __init__(self, archive: bytes) -> None:
+        self._archive = np.load(io.BytesIO(archive), allow_pickle=False)
+        self._read: dict[str, NDArray[Any]] = {}
+        self._lock = Lock()
+
+    def __getitem__(self, key: str) -> NDArray[Any]:
+        found = self._read.get(key)
+        if found is None:
+            with self._lock:  # the archive has one position for all readers
+                found = self._read[key] = self._archive[key]
+        return found
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._archive.files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._archive.files)
+
+    def __len__(self) -> int:
+        return len(self._archive.files)
+
+
 @cache
-def load_arrays(family: str) -> dict[str, NDArray[Any]]:
+def load_arrays(family: str) -> Arrays:
     """The arrays of ``family``'s npz. Raises DataError on a corrupt file."""
-    with np.load(io.BytesIO(read_verified(f"{family}.npz")), allow_pickle=False) as archive:
-        return {key: archive[key] for key in archive.files}
+    return Arrays(read_verified(f"{family}.npz"))

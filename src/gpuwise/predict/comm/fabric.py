@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -105,7 +106,7 @@ class Coefficients(NamedTuple):
     :data:`MEASURED_SIZES`."""
 
     constants: dict[str, Any]
-    tables: dict[str, F64]
+    tables: Mapping[str, F64]
 
 
 @cache
@@ -197,7 +198,7 @@ def _basis(fabric: Fabric, source: dict[str, Any], key: str, name: str, ratio: f
     return "derived" if same else "specified"
 
 
-def _table_key(tables: dict[str, F64], name: str, library: str, op: str, element_bytes: int) -> tuple[str, tuple[int, ...]]:
+def _table_key(tables: Mapping[str, F64], name: str, library: str, op: str, element_bytes: int) -> tuple[str, tuple[int, ...]]:
     """Name of the nearest measured table and its group sizes: this library's, else NCCL's; this class's, else
     its kin's."""
     if op == "send_recv":

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import NormalDist
 from typing import NamedTuple, Protocol
 
@@ -101,7 +102,7 @@ class StageMemory(NamedTuple):
     exists: NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MemoryColumns:
     """Bytes of every strategy's fullest rank at its worst moment; arrays broadcast to the columns' shape.
 
@@ -205,9 +206,12 @@ class MemoryColumns:
         """Every part of strategy ``i``. Each has the relative spread of the device total: parts err
         together."""
         sigma, basis = self.constants.log_sigma["device"], self.constants.basis
-        shape = self.device_total.shape
-        values = {p: float(np.broadcast_to(getattr(self, p), shape).flat[i]) for p in PARTS}
-        return {p: Estimate.from_log_sigma(value, sigma, basis) for p, value in values.items()}
+        return {p: Estimate.from_log_sigma(float(values.flat[i]), sigma, basis) for p, values in self._parts.items()}
+
+    @cached_property
+    def _parts(self) -> dict[str, F64]:
+        """Every part for all strategies at once: plans read the parts of many of them."""
+        return {p: np.broadcast_to(getattr(self, p), self.device_total.shape) for p in PARTS}
 
 
 def memory_estimate(arch: Architecture, system: System, strategy: Strategy, seq_len: int) -> dict[str, Estimate]:

@@ -199,6 +199,7 @@ def _every_second_output(table: OpTable, last: float) -> float:
     return total
 
 
+@lru_cache(maxsize=512)
 def model_flop_per_token(
     arch: Architecture,
     seq_len: int,
