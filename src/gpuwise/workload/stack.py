@@ -54,6 +54,8 @@ class Stack:
     """The compiler's partitioner computes norms and activations again in the backward rather than keep them."""
     quantized_keeps_input: bool = False
     """A frozen 4-bit linear keeps its input in fp32."""
+    masks_padding: bool = False
+    """An encoder's scores get the mask of padded tokens added."""
     masks_windows: bool = False
     """A window is a mask of every pair of tokens, which SDPA keeps; keys and values are then repeated to every head."""
     keeps_expert_outputs: bool = False
@@ -87,10 +89,16 @@ class Stack:
     """Replicated gradients are reduced while the last backward still runs."""
     shards_by_layer: bool = False
     """ZeRO-1 and 2 are FSDP that keeps gathered parameters (``reshard_after_forward=False``): a layer a message, no buckets."""
+    loops_over_parameters: bool = False
+    """In fp32 the optimizer's update is a Python loop of small operations on one parameter after another."""
     like: str = ""
     """The stack whose facts it takes where it has none of its own."""
     hides_sharded_states: bool = True
     """The same with sharded optimizer states, whose parameters are also gathered while the next forward runs."""
+
+    def loops(self, precision: str) -> bool:
+        """Whether the update of a step in ``precision`` is a Python loop over the parameters."""
+        return self.loops_over_parameters and precision in ("fp32", "tf32")
 
 
 @cache

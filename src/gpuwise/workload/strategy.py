@@ -33,6 +33,7 @@ STACKS = (
     "unsloth",
     "vtrain",
     "hai-llm",
+    "apex",
 )
 CONTEXT_PARALLELS = ("ring", "ulysses")
 EXPERT_DISPATCHES = ("all-to-all", "deepep", "deepep-fp8")

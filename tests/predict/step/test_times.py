@@ -120,3 +120,14 @@ def test_groups_tile_the_ranks(tp: int, cp: int, dp: int, ep: int) -> None:
     assert expert_group(EIGHT, e).size.item() * expert_data_group(EIGHT, t, c, d, e).size.item() == tp * cp * dp
     for group in (tensor_group(EIGHT, t), data_group(EIGHT, t, c, d), expert_group(EIGHT, e)):
         assert group.size.item() % group.local.item() == 0 and group.local.item() <= EIGHT.domain_size
+
+
+def test_a_python_loop_over_the_parameters_waits_for_its_launches() -> None:
+    arch, one = find_model("bert-large"), find_cluster("1xH100-SXM").system
+    runs = {p: Strategy(precision=p, stack="apex", micro_batch=8, fused_attention=False) for p in ("tf32", "fp16")}
+    looped, fused = (
+        float(np.squeeze(evaluate(arch, one, Columns.from_strategies([s]), 384).times.optimizer_s)) for s in runs.values()
+    )
+    tensors, operations = 24 * 16 + 7, 14
+    assert looped > tensors * operations * 5e-6  # a launch and a dispatch each take the host more than that
+    assert fused < 0.2 * looped

@@ -101,6 +101,23 @@ def test_layers_of_every_kind_are_counted_once_each() -> None:
     assert names(step, FIRST_KIND + 1 - local, Phase.FORWARD)["_scaled_dot_product_flash_attention"] == 1
 
 
+@pytest.mark.parametrize(("arch", "masks"), [("gpt2", 1), ("bert-base", 0)])
+def test_attention_without_a_fused_kernel_is_two_products_and_a_softmax(arch: str, masks: int) -> None:
+    step = eager_step(find_model(arch), point(fused_attention=False))
+    forward, backward = names(step, FIRST_KIND, Phase.FORWARD), names(step, FIRST_KIND, Phase.BACKWARD)
+    assert (forward["bmm"], forward["_softmax"], forward["native_dropout"]) == (2, 1, 0)
+    assert (backward["bmm"], backward["_softmax_backward_data"]) == (4, 1)
+    assert names(step, 0, Phase.FORWARD)["where"] == masks
+    assert not any("scaled_dot_product" in name for name in forward)
+
+
+def test_dropout_is_written_where_bert_has_it() -> None:
+    step = eager_step(find_model("bert-base"), point(stack=find_stack("apex"), fused_attention=False))
+    assert names(step, FIRST_KIND, Phase.FORWARD)["native_dropout"] == 3
+    assert names(step, FIRST_KIND, Phase.BACKWARD)["native_dropout_backward"] == 3
+    assert names(step, 0, Phase.FORWARD)["native_dropout"] == 1
+
+
 @pytest.mark.parametrize(
     ("arch", "changes"),
     [
@@ -108,7 +125,7 @@ def test_layers_of_every_kind_are_counted_once_each() -> None:
         ("t5-base", {}),
         ("gpt2", {"tp": 2}),
         ("mixtral-8x7b", {"lora_rank": 8, "quantized_base": True}),
-        ("gpt2", {"fused_attention": False}),
+        ("gpt2", {"packed_document_len": 128}),
     ],
 )
 def test_what_is_not_written_here_says_so(arch: str, changes: dict[str, object]) -> None:

@@ -223,6 +223,7 @@ BORROWED = {
     "eager": "eager-fsdp",
     "trainer": "eager-fsdp",
     "litgpt": "eager-fsdp",
+    "apex": "eager-fsdp",
     "hf-fsdp": "eager-fsdp",
     "compiled": "compiled-fsdp",
     "nanogpt": "compiled-fsdp",

@@ -24,8 +24,8 @@ UNSEEN_STACK_SIGMA = 0.25
 
 @dataclass(frozen=True, slots=True)
 class TransformerRun:
-    """``micro_batch`` sequences on each data-parallel rank. ``classes`` > 0: a small classifier instead of
-    the vocabulary."""
+    """``micro_batch`` sequences on each data-parallel rank. ``predicted`` > 0: a head over the vocabulary, which sees that share
+    of the tokens (masked ones)."""
 
     model: str
     cluster: Cluster
@@ -33,15 +33,16 @@ class TransformerRun:
     micro_batch: int
     seq_len: int
     stack: str
-    classes: int = 0
+    predicted: float = 0.0
     accumulation: int = 1
     fused_attention: bool = False
 
     def architecture(self) -> Architecture:
         arch = find_model(self.model)
-        if self.classes:
-            # the embedding keeps its gather; only the width of the output changes
-            arch = replace(arch, vocab=self.classes, published_parameters=None)
+        if self.predicted:
+            # as wide as the share of the tokens that it sees; the tied embedding keeps its gather
+            width = round(arch.vocab * self.predicted)
+            arch = replace(arch, vocab=width, lm_head=True, extras=(), extra_parameters=0, published_parameters=None)
         return arch
 
     def strategy(self) -> Strategy:
@@ -67,7 +68,7 @@ def run_times(runs: Mapping[int, TransformerRun]) -> dict[int, tuple[float, floa
             run.precision,
             run.seq_len,
             run.stack,
-            run.classes,
+            run.predicted,
             run.fused_attention,
         )
         together.setdefault(group, []).append(key)

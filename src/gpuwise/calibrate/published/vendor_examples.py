@@ -144,16 +144,13 @@ def _bert(row: dict[str, Any], cluster: Cluster, precision: str) -> TransformerR
         accumulation = 64
     if math.isnan(micro):
         raise UnpredictableError("batch not stated")
-    # fine-tuning marks a span (two outputs); pre-training predicts the masked tokens only, so that its head
-    # is as wide
-    # as the share of tokens it sees
+    # fine-tuning marks a span (two outputs, left out); pre-training predicts the masked tokens only
     length = round(seq * FILLED.get(seq, 1.0))
-    classes = 2 if seq == 384 else round(BERT_VOCABULARY * MASKED[seq] / length)
-    return TransformerRun("bert-large", cluster, precision, int(micro), length, BERT_STACK, classes, accumulation)
+    predicted = 0.0 if seq == 384 else MASKED[seq] / length
+    return TransformerRun("bert-large", cluster, precision, int(micro), length, BERT_STACK, predicted, accumulation)
 
 
-BERT_VOCABULARY = 30522
-BERT_STACK = "eager"
+BERT_STACK = "apex"
 MASKED = {128: 20, 512: 80}
 """Masked tokens of a sequence (max_predictions_per_seq of NVIDIA's BERT scripts)."""
 FILLED = {512: 0.5}

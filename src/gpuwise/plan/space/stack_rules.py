@@ -151,6 +151,12 @@ STACK_RULES: dict[str, StackRules] = {
         _ACCELERATE, source="karpathy/nanoGPT train.py: DDP", shardings=frozenset({"none"}), offload_optimizer=False
     ),
     "unsloth": replace(_ACCELERATE, source="unslothai/unsloth: one GPU", shardings=frozenset({"none"}), offload_optimizer=False),
+    "apex": replace(
+        _ACCELERATE,
+        source="NVIDIA/DeepLearningExamples BERT: apex DistributedDataParallel",
+        shardings=frozenset({"none"}),
+        offload_optimizer=False,
+    ),
     "eager": _ACCELERATE,
     "compiled": replace(
         _ACCELERATE,

@@ -99,17 +99,22 @@ def point_sums(arch: Architecture, point: Point, accelerator: Accelerator, n_lea
         _part(step, columns, {HEAD: 1.0}),
         float((device * sigma).sum() / max(float(device.sum()), 1e-300)),
         times.basis,
-        _update_host_seconds(step.weights),
+        _update_host_seconds(step.weights, point),
     )
 
 
-def _update_host_seconds(tensors: int) -> float:
-    """Of ``foreach`` AdamW: each list of tensors is looked at by every pass."""
+def _update_host_seconds(tensors: int, point: Point) -> float:
+    """Of ``foreach`` AdamW: each list of tensors is looked at by every pass. Of a fused one: one list of all operands. Of a
+    Python loop: every operation on every tensor is a call and a launch."""
     model = load_json("host_time")
-    lists = sum(reads for _, reads, _ in ADAMW)
     scale = float(load_json("captured_time")["calibration"]["host"])
-    calls = len(ADAMW) * (float(model["dispatch_s"]) + float(model["python_s"]))
-    return scale * (float(model["tensor_s"]) * lists * tensors + calls)
+    call = float(model["dispatch_s"]) + float(model["python_s"])
+    if point.stack.loops(point.precision):
+        return scale * tensors * len(LOOP) * (call + float(model["launch_s"]))
+    if point.stack.fused_optimizer:
+        return scale * (float(model["tensor_s"]) * FUSED_OPERANDS * tensors + call)
+    lists = sum(reads for _, reads, _ in ADAMW)
+    return scale * (float(model["tensor_s"]) * lists * tensors + len(ADAMW) * call)
 
 
 class _Columns(NamedTuple):
@@ -169,6 +174,25 @@ ADAMW = (
     ("addcdiv_", 3, 1),
 )
 """Passes of ``foreach`` AdamW with the tensors each reads and writes (torch/optim/adamw.py _multi_tensor_adamw)."""
+LOOP = (
+    ("mul", 1, 1),
+    ("div", 1, 1),
+    ("mul_", 1, 1),
+    ("add_", 2, 1),
+    ("mul_", 1, 1),
+    ("addcmul_", 2, 1),
+    ("sqrt", 1, 1),
+    ("add", 1, 1),
+    ("div", 2, 1),
+    ("mul", 1, 1),
+    ("add_", 2, 1),
+    ("mul", 1, 1),
+    ("neg", 1, 1),
+    ("add_", 2, 1),
+)
+"""The same of NVIDIA's BertAdam on each parameter (DeepLearningExamples PyTorch/LanguageModeling/BERT optimization.py)."""
+FUSED_OPERANDS = 4
+"""Tensors of a parameter that a fused update takes: weight, gradient and two moments."""
 _MANY = 1 << 26
 
 
@@ -177,7 +201,10 @@ def update_seconds(accelerator: Accelerator, strategy: Strategy) -> float:
     width = 4.0 if strategy.master_weights else 2.0
     form = "fp32" if strategy.master_weights else strategy.precision
     tensor = TensorSpec((_MANY,), (1,), form)
-    if find_stack(strategy.stack).fused_optimizer:
+    stack = find_stack(strategy.stack)
+    if stack.loops(strategy.precision) and strategy.optimizer == "adamw":
+        made = [_pass(name, tensor, reads * width, writes * width) for name, reads, writes in LOOP]
+    elif stack.fused_optimizer:
         traffic = update_traffic_bytes(strategy, fused=True)
         made = [_pass("add_", tensor, 0.6 * traffic, 0.4 * traffic)]
     elif strategy.optimizer == "adamw":

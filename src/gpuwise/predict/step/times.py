@@ -299,9 +299,12 @@ def _update(arch: Architecture, system: System, c: Columns, shape: Stages, per_o
 def _behind_the_host(inputs: StepInputs, starved_s: F64) -> F64:
     """What of the optimizer is not hidden: where the host is late and never waits, it issues the next step meanwhile.
 
-    Decoders of transformers wait for the device once a step (they look for packed sequences).
+    Decoders of transformers wait for the device once a step (they look for packed sequences). A Python loop over the parameters
+    begins with the norm of all gradients, for which the host waits: nothing of its launches is hidden.
     """
     update_s, host_s = inputs.update_s, inputs.costs.update_host_s
+    if host_s is not None and find_stack(inputs.c.base.stack).loops(inputs.c.base.precision):
+        return np.maximum(update_s, host_s[inputs.at])
     if host_s is None or inputs.waits_for_device:
         return update_s
     return update_s - np.minimum(starved_s, np.maximum(update_s - host_s[inputs.at], 0.0))

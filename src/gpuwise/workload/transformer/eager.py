@@ -8,7 +8,7 @@ D head dim, T = B S, E experts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuwise.facts.models.architecture import Architecture, Moe
 from gpuwise.workload.adapters import carries
@@ -46,6 +46,9 @@ SCALED_TOGETHER, SCALES_TOGETHER = 64, 256
 POSITION_KERNELS = 9
 """Small kernels that make positions and look for packed sequences (transformers ``masking_utils``)."""
 
+DROPOUT = 0.1
+"""Of BERT and GPT-2 (``hidden_dropout_prob``, ``resid_pdrop``)."""
+
 
 def describes(arch: Architecture, point: Point) -> bool:
     """Whether the modules of ``arch`` are among those written here, for one whole rank and plain precision."""
@@ -57,7 +60,7 @@ def describes(arch: Architecture, point: Point) -> bool:
     if point.quantized_base:  # experts held as one tensor are no linear layers that bitsandbytes converts
         known &= arch.moe is None and point.lora_rank > 0 and point.precision in ("bf16", "fp16")
     known &= not arch.pattern
-    return known and whole and plain and point.fused_attention and not point.fused_loss
+    return known and whole and plain and not point.fused_loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,13 @@ class Network:
     t: Tape
     arch: Architecture
     point: Point
+    mask: Value | None = None
+    """What is added to attention scores that are written out: [B, 1, S, S] of a decoder, [B, 1, 1, S] of padded tokens."""
+
+    @property
+    def drops(self) -> bool:
+        """Whether dropout is on."""
+        return self.point.stack.dropout
 
     @property
     def computes(self) -> str:
@@ -225,12 +235,50 @@ class Network:
                 q, k = self._turned(q, cos, sin), self._turned(k, cos, sin)
         for one in (q, k, v):
             t.bind(one)
+        if not self.point.fused_attention:
+            return self._written_out(q, k, v)
         masked = 0 < window < s
         if masked and a.heads != a.kv_heads:
             k, v = self._repeated(k), self._repeated(v)
         q, k, v = (cast(t, one, self.computes) for one in (q, k, v))
-        made = scores(t, q, k, v, causal=a.kind == "decoder", masked=masked)
+        made = scores(t, q, k, v, causal=a.kind == "decoder", masked=masked, drops=self.drops)
         return t.view(t.transposed(made, 1, 2), (b, s, a.heads * width))
+
+    def masked(self) -> Network:
+        """The network with the mask that attention without a fused kernel adds to its scores."""
+        t, b, s = self.t, self.point.micro_batch, self.point.seq_len
+        if self.point.fused_attention or not (self.arch.kind == "decoder" or self.point.stack.masks_padding):
+            return self
+        if self.arch.kind != "decoder":
+            return replace(self, mask=each(t, "mul", [t.leaf((b, 1, 1, s), self.held)]))
+        column, row = t.leaf((1, 1, 1, s), "i64"), t.leaf((1, 1, s, 1), "i64")
+        seen = t.alias(each(t, "le", [column, row], "bool"), (b, 1, s, s), "expand", (0, s * s, s, 1))
+        low = t.leaf((), self.held)
+        return replace(self, mask=t.run("where", [seen, low, low], [spec((b, 1, s, s), self.held)], overload="self")[0])
+
+    def _written_out(self, q: Value, k: Value, v: Value) -> Value:
+        """Attention without a fused kernel (``eager_attention_forward``): the scores of every pair of tokens, scaled and
+        masked, their softmax in fp32 but where 16-bit weights are all there is (BERT), dropout, and the sum of the values."""
+        a, t = self.arch, self.t
+        b, s = q.shape[0], q.shape[2]
+        with t.frame(q, k, v):
+            if a.heads != a.kv_heads:
+                k, v = t.bind(self._repeated(k)), t.bind(self._repeated(v))
+            turned = cast(t, t.transposed(k, 2, 3), self.computes)
+            found = scaled(t, batched(t, cast(t, q, self.computes), turned))
+            if self.mask is not None:
+                found = add(t, found, self.mask)
+            wide = self.autocast or a.kind != "encoder"
+            chances = softmax(t, found, "fp32" if wide else found.dtype)
+            if not self.autocast or a.family in TURNED:
+                chances = cast(t, chances, self.computes)
+            chances = t.bind(cast(t, self.dropped(chances), self.computes))
+            made = batched(t, chances, cast(t, v, self.computes))
+            return t.view(t.transposed(made, 1, 2), (b, s, a.heads * a.head_dim))
+
+    def dropped(self, x: Value) -> Value:
+        """``x`` behind its dropout, where the stack has it on."""
+        return dropout(self.t, x) if self.drops else x
 
     def _by_head(self, x: Value, heads: int) -> Value:
         b, s, wide = x.shape
@@ -273,7 +321,7 @@ class Network:
         a, t = self.arch, self.t
         with t.inside("mlp", x):
             if a.family in TURNED:
-                return self.turned_linear("down", self._activated(self.turned_linear("up", x, a.ffn)), a.hidden)
+                return self.dropped(self.turned_linear("down", self._activated(self.turned_linear("up", x, a.ffn)), a.hidden))
             if a.gated_mlp:
                 return self._gated(x, a.ffn)
             inner = self._activated(self.linear("up", x, a.ffn, bias=a.mlp_bias))
@@ -409,17 +457,18 @@ class Network:
             with t.frame(x):
                 attended = self._attended(x, window, around)
             with t.frame(attended, x):
-                x = self.norm("norm", add(t, t.bind(self._projected(attended)), x))
+                x = self.norm("norm", add(t, t.bind(self.dropped(self._projected(attended))), x))
             with t.frame(x):
                 inner = t.bind(self._activated(self.linear("up", x, a.ffn, bias=a.mlp_bias)))
-                return self.norm("norm", add(t, t.bind(self.linear("down", inner, a.hidden, bias=a.mlp_bias)), x))
+                inner = self.linear("down", inner, a.hidden, bias=a.mlp_bias)
+                return self.norm("norm", add(t, t.bind(self.dropped(inner)), x))
         first = a.norm == "layer"
         normed = self.norm("attention_norm", x)
         inner = self.attention(normed, window, around)
         if a.norms_per_layer == 4:
             inner = self.norm("post_attention_norm", inner)
         if a.family in TURNED:
-            t.bind(inner)
+            inner = t.bind(self.dropped(inner))
         with t.frame(*((normed,) if a.family in TURNED else ())):
             x = add(t, inner, x) if first else add(t, x, inner)
         inner = self.norm("mlp_norm", t.bind(x))
@@ -448,7 +497,8 @@ class Network:
             x = add(t, x, looked_up(t, self.weight(a.position_rows or a.max_seq_len, a.hidden), places))
         else:
             around = self._rotary(x.dtype)
-        return (self.norm("norm", x) if a.embedding_norm else x), around
+        x = self.norm("norm", x) if a.embedding_norm else x
+        return (self.dropped(x) if a.position == "learned" else x), around
 
     def _rotary(self, form: str) -> tuple[Value, Value]:
         t, wide = self.t, (1, self.point.seq_len, self.arch.head_dim)
@@ -539,13 +589,13 @@ def copied(t: Tape, x: Value) -> Value:
     return made
 
 
-def scores(t: Tape, q: Value, k: Value, v: Value, *, causal: bool, masked: bool) -> Value:
+def scores(t: Tape, q: Value, k: Value, v: Value, *, causal: bool, masked: bool, drops: bool = False) -> Value:
     """softmax(q k') v on [B, A, S, D]: the flash kernel, or the memory-efficient one where a mask is given."""
     b, heads, s, d = q.shape
     out = TensorSpec(q.shape, (s * heads * d, d, heads * d, 1), q.dtype)
     sums = spec((b, heads, s), "fp32")
     call = {"query": q.spec, "key": k.spec, "value": v.spec, "is_causal": causal and not masked}
-    said = (("dropout_p", 0.0), ("is_causal", causal and not masked))
+    said = (("dropout_p", DROPOUT if drops else 0.0), ("is_causal", causal and not masked))
     name, more = "_scaled_dot_product_flash_attention", []
     if masked:
         name = "_scaled_dot_product_efficient_attention"
@@ -564,6 +614,50 @@ def scores(t: Tape, q: Value, k: Value, v: Value, *, causal: bool, masked: bool)
         return list(t.run(f"{name}_backward", given, [q.spec, k.spec, v.spec], call=call, said=said))
 
     t.note([q, k, v], [made], gradients, "outputs")
+    return made
+
+
+def batched(t: Tape, x: Value, y: Value) -> Value:
+    """[.., S, K] x [.., K, N] for every head of every sequence (``matmul``): both are laid out densely first."""
+    many = x.shape[0] * x.shape[1]
+    one, two = (t.view(v, (many, *v.shape[2:])) for v in (x, y))
+    made = t.run("bmm", [one, two], [spec((many, x.shape[2], y.shape[3]), x.dtype)], call={"mat2": two.spec})[0]
+
+    def gradients(g: list[Value | None]) -> list[Value | None]:
+        if g[0] is None:
+            return [None, None]
+        back: list[Value | None] = [None, None]
+        if two.needs_grad:
+            turned = t.flipped(one, 1, 2, "transpose")
+            back[1] = t.run("bmm", [turned, g[0]], [spec(two.shape, x.dtype)], call={"self": turned.spec, "mat2": g[0].spec})[0]
+        if one.needs_grad:
+            turned = t.flipped(two, 1, 2, "transpose")
+            back[0] = t.run("bmm", [g[0], turned], [spec(one.shape, x.dtype)], call={"self": g[0].spec, "mat2": turned.spec})[0]
+        return back
+
+    t.note([one, two], [made], gradients, "inputs")
+    return t.view(made, (*x.shape[:2], *made.shape[1:]), "_unsafe_view")
+
+
+def softmax(t: Tape, x: Value, dtype: str) -> Value:
+    """Over the last dimension, the result in ``dtype``: one kernel forward, one backward."""
+    made = t.run("_softmax", [x], [spec(x.shape, dtype)], said=(("dim", -1),))[0]
+    t.alias(made, made.shape, "detach", made.spec.stride)
+    back = (("dim", -1), ("input_dtype", x.dtype))
+    t.note(
+        [x],
+        [made],
+        lambda g: [g[0] and t.run("_softmax_backward_data", [g[0], made], [spec(x.shape, x.dtype)], said=back)[0]],
+        "outputs",
+    )
+    return made
+
+
+def dropout(t: Tape, x: Value) -> Value:
+    """``native_dropout``: the backward multiplies by the mask, a byte for each element."""
+    said = (("p", DROPOUT), ("train", True))
+    made, mask = t.run("native_dropout", [x], [x.spec, TensorSpec(x.shape, x.spec.stride, "bool")], said=said)
+    t.note([x], [made], lambda g: [g[0] and t.run("native_dropout_backward", [g[0], mask], [x.spec])[0]], "outputs")
     return made
 
 

@@ -55,6 +55,7 @@ def eager_step(arch: Architecture, point: Point) -> EagerStep:
     network = Network(tape, arch, point)
     table = None if arch.patches is not None else network.weight(arch.vocab, arch.hidden)
     with tape.inside("embedding"):
+        network = network.masked()
         x, around = network.embedding(table)
     spans: list[tuple[int, int]] = []
     saved: dict[int, int] = {}

@@ -114,6 +114,7 @@ def whole_step(arch: Architecture, point: Point, *, recompute: str, optimizer: s
     spans: list[tuple[int, int]] = []
     layers = [OUTSIDE]
     table = None if arch.patches is not None else network.weight(arch.vocab, arch.hidden)
+    network = network.masked()
     x, around = network.embedding(table)
     for i, kind in enumerate(layer_kinds(arch)):
         layers += [OUTSIDE] * (len(tape.modules) - len(layers))
