@@ -49,7 +49,7 @@ def test_captured_products_and_convolutions_take_the_time_of_their_family():
     assert one == pytest.approx(linear_time(V100, 4096, 4096, 1024).time_s)
     images = rows("conv", (32, 64, 128, 56), (32, 128, 128, 28))
     assert device_seconds(images, V100) == pytest.approx(
-        convolution.vector_time(V100, convolutions_of(images), load_json("convolution"), load_json("fp32"))
+        convolution.vector_time(V100, convolutions_of(images), load_json("convolution"))
     )
 
 

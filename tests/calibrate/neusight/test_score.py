@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuwise.calibrate.neusight.score import host_floor_s, score
+from gpuwise.calibrate.neusight.host import host_floor_s, launch_growth_s
+from gpuwise.calibrate.neusight.score import score
 from gpuwise.calibrate.neusight.tables import OpRows
 from gpuwise.calibrate.validation import summarise
 
@@ -32,6 +33,20 @@ def test_long_rows_say_nothing_of_the_machine() -> None:
     long = device_s > 1e-3
     assert host_floor_s(table.select(long), device_s[long]) == 0.0
     assert host_floor_s(table.select(table.site == 1), device_s[table.site == 1]) == 0.0
+
+
+def test_launching_that_grows_with_the_run_is_read_from_the_run() -> None:
+    n = 4000
+    random = np.random.default_rng(3)
+    shape = np.floor(random.uniform(3, 60, (n, 4)))
+    device_s = 1e-5 * np.exp(random.normal(3.0, 1.5, n))
+    launch_s = np.linspace(50e-6, 700e-6, n)
+    noise = np.exp(random.normal(0.0, 0.05, n))
+    table = OpRows(np.full(n, "Tesla T4", dtype=object), np.full(n, "conv", dtype=object), shape, device_s * noise + launch_s)
+    assert launch_growth_s(table, device_s) == pytest.approx(launch_s, rel=0.1, abs=3e-5)
+    steady = OpRows(table.gpu, table.op, shape, device_s + 60e-6)
+    assert launch_growth_s(steady, device_s) == pytest.approx(np.full(n, 60e-6))
+    assert np.all(launch_growth_s(steady.select(table.site == 1), device_s[table.site == 1]) == 0.0)
 
 
 def test_score_tells_machines_apart(tmp_path: Path) -> None:

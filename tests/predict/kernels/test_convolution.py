@@ -15,16 +15,33 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.kernels.convolution import Convolutions, convolution_time, winograd_filter_time
 
 
-# torch.nn.Conv2d 3x3, fp32, cudnn.benchmark: NeuSight's per-operation tables (MIT). Milliseconds less 0.3 of
-# the benchmark.
+# torch.nn.Conv2d 3x3, fp32, NeuSight's per-operation tables (MIT): milliseconds less the launch that the table shows at their
+# place in its run (0.055 to 0.78).
 @pytest.mark.parametrize(
-    ("batch", "c_in", "c_out", "side", "milliseconds"),
-    [(59, 326, 824, 12, 1.43), (55, 196, 1355, 14, 2.30), (59, 465, 650, 12, 1.82), (62, 1013, 827, 8, 2.55)],
+    ("card", "batch", "c_in", "c_out", "side", "milliseconds"),
+    [
+        ("v100-pcie-32gb", 59, 326, 824, 12, 1.32),
+        ("v100-pcie-32gb", 55, 196, 1355, 14, 2.20),
+        ("v100-pcie-32gb", 59, 465, 650, 12, 1.60),
+        ("v100-pcie-32gb", 62, 1013, 827, 8, 2.38),
+        ("v100-pcie-32gb", 57, 937, 4, 56, 4.26),
+        ("v100-pcie-32gb", 55, 1658, 29, 11, 0.70),
+        ("p100-pcie-16gb", 57, 937, 4, 56, 6.34),
+        ("p100-pcie-16gb", 55, 1658, 29, 11, 0.77),
+    ],
 )
-def test_measured_on_v100(batch: int, c_in: int, c_out: int, side: int, milliseconds: float) -> None:
-    time = convolution_time(find_accelerator("v100-pcie-32gb"), "fp32", batch, c_in, c_out, side, side, 9)
-    assert time.time_s[0] * 1e3 + 0.3 == pytest.approx(milliseconds, rel=0.3)
+def test_measured(card: str, batch: int, c_in: int, c_out: int, side: int, milliseconds: float) -> None:
+    time = convolution_time(find_accelerator(card), "fp32", batch, c_in, c_out, side, side, 9)
+    assert time.time_s[0] * 1e3 == pytest.approx(milliseconds, rel=0.2)
     assert time.basis == "fitted"
+
+
+def test_few_channels_fill_a_block_all_the_same() -> None:
+    """A kernel gives a block 32 channels: with 4 of them it takes as long as with 32."""
+    accelerator = find_accelerator("v100-pcie-32gb")
+    few, full, more = (convolution_time(accelerator, "fp32", 64, 512, c, 56, 56, 9).time_s[0] for c in (4, 32, 256))
+    assert few > 0.9 * full
+    assert more > 3.0 * full
 
 
 def test_winograd_beats_the_peak_of_the_direct_method() -> None:
@@ -87,16 +104,16 @@ def test_laws(card: str, dtype: str, batch: int, channels: int, side: int, area:
 def test_gradients_of_filters_have_winograd_too() -> None:
     """cuDNN's backward filter of wide 3 x 3 convolutions beats the vector lanes' peak; a stride or 5 x 5 rules it out."""
     card = find_accelerator("V100 PCIe 32GB")
-    model, products = load_json("convolution"), load_json("fp32")
+    model = load_json("convolution")
 
     def conv(**changes: float) -> Convolutions:
         sizes = {"batch": 32.0, "c_in": 256.0, "c_out": 256.0, "h_out": 38.0, "w_out": 38.0, "area": 9.0, "groups": 1.0}
         return Convolutions(**{k: np.array([v]) for k, v in (sizes | {"stride": 1.0} | changes).items()})
 
     wide = conv()
-    time_s = winograd_filter_time(card, wide, model, products)[0]
+    time_s = winograd_filter_time(card, wide, model)[0]
     assert wide.flop[0] / time_s > card.peak("fp32")
     assert wide.flop[0] / time_s < 4.0 * card.peak("fp32")
-    assert winograd_filter_time(card, conv(batch=64.0), model, products)[0] > 1.5 * time_s
+    assert winograd_filter_time(card, conv(batch=64.0), model)[0] > 1.5 * time_s
     for other in (conv(stride=2.0), conv(area=25.0), conv(groups=2.0)):
-        assert np.isinf(winograd_filter_time(card, other, model, products)[0])
+        assert np.isinf(winograd_filter_time(card, other, model)[0])

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.neusight.fit import SHORTEST_S
+from gpuwise.calibrate.neusight.fit import SHORTEST_S, convolution_bench_time, convolutions_of
+from gpuwise.calibrate.neusight.host import launch_growth_s
 from gpuwise.calibrate.neusight.tables import BINARY, UNARY, OpRows, accelerator_of, read_ops
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
@@ -51,12 +52,13 @@ def check(folder: Path) -> list[FamilyError]:
         if accelerator is None:
             continue
         for family, ops in _FAMILIES.items():
-            usable = (rows.gpu == gpu) & np.isin(rows.op, ops) & (rows.site == 1) & (rows.measured_s > SHORTEST_S)
-            index = np.flatnonzero(usable)
+            here = rows.select((rows.gpu == gpu) & np.isin(rows.op, ops))
+            index = np.flatnonzero((here.site == 1) & (here.measured_s > SHORTEST_S))
             if not index.size:
                 continue
-            part = rows.select(np.sort(picker.permutation(index)[:ROWS_PER_GROUP]))
-            extra = float(load_json("convolution")["bench_s"]) if family == "convolution" else event_s
+            picked = np.sort(picker.permutation(index)[:ROWS_PER_GROUP])
+            part = here.select(picked)
+            extra = _launch_s(here, accelerator)[picked] if family == "convolution" else event_s
             ratio = (device_seconds(part, accelerator) + extra) / part.measured_s
             error = np.abs(ratio - 1.0)
             out.append(
@@ -65,6 +67,12 @@ def check(folder: Path) -> list[FamilyError]:
                 )
             )
     return out
+
+
+def _launch_s(rows: OpRows, accelerator: Accelerator) -> F64:
+    """[R] what launching each of a GPU's convolutions took on its machine."""
+    device_s = convolution_bench_time(accelerator, convolutions_of(rows), load_json("convolution"))
+    return launch_growth_s(rows, device_s)
 
 
 def device_seconds(rows: OpRows, accelerator: Accelerator) -> F64:

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate import coefficient_files
+from gpuwise.calibrate.neusight.host import launch_growth_s
 from gpuwise.calibrate.neusight.tables import BINARY, UNARY, OpRows, accelerator_of, read_ops
-from gpuwise.calibrate.optimizers import least_squares, minimize
+from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.naming import find_accelerator
@@ -164,9 +165,13 @@ def product_groups(rows: OpRows, site: int) -> list[Group]:
 def bench_time(accelerator: Accelerator, shapes: fp32.Shapes, document: dict[str, Any], batched: bool) -> F64:
     """What the study's benchmark shows for a product: best 5 of 25 launches, each between two events."""
     bench = document["bench"]
+    return fp32.product_time(accelerator, shapes, document, batched, burst_s=_burst_s(accelerator, bench)) + bench["event_s"]
+
+
+def _burst_s(accelerator: Accelerator, bench: dict[str, Any]) -> float:
+    """How long a launch of the benchmark may take to end before the governor reacts."""
     keys = (f"sm_{(accelerator.compute_capability or '').replace('.', '')}", accelerator.family)
-    burst_s = max((bench["burst_s"].get(k, 0.0) for k in keys), default=0.0)
-    return fp32.product_time(accelerator, shapes, document, batched, burst_s=burst_s) + bench["event_s"]
+    return max((bench["burst_s"].get(k, 0.0) for k in keys), default=0.0)
 
 
 def _restart(document: dict[str, Any]) -> None:
@@ -228,16 +233,6 @@ def _error(predicted: F64, measured: F64) -> dict[str, float]:
     return {"rows": len(error), "median_ape": float(np.median(error)), "mape": float(np.mean(error))}
 
 
-_FREE_CONVOLUTION = (
-    "implicit_efficiency",
-    "fused_winograd_efficiency",
-    "winograd_efficiency",
-    "image_passes",
-    "weight_passes",
-    "bench_s",
-)
-
-
 def convolutions_of(rows: OpRows) -> convolution.Convolutions:
     """The study's convolutions: 3 x 3, stride 1, padding 1, square images."""
     b, c_in, c_out, side = rows.shape.T
@@ -245,39 +240,86 @@ def convolutions_of(rows: OpRows) -> convolution.Convolutions:
     return convolution.Convolutions(b, c_in, c_out, side, side, 9.0 * one, one, one)
 
 
+def convolution_bench_time(accelerator: Accelerator, conv: convolution.Convolutions, document: dict[str, Any]) -> F64:
+    """Device seconds of the study's convolutions, launched one at a time: at boost where the governor is slow to react."""
+    return convolution.vector_time(accelerator, conv, document, _burst_s(accelerator, load_json("fp32")["bench"]))
+
+
+ALGORITHMS = ("winograd_fused", "winograd", "implicit")
+_CONVOLUTION_BOUNDS = {
+    "efficiency": (0.4, 1.1),
+    "quantization": (0.02, 1.0),
+    "lone_block": (0.5, 4.0),
+    "overlap": (1.0, 8.0),
+    "power_share": (0.2, 1.0),
+}
+
+
+class ConvolutionGroup(NamedTuple):
+    """Convolutions of one GPU in the table's order, and which of them are fitted on."""
+
+    accelerator: Accelerator
+    rows: OpRows
+    shapes: convolution.Convolutions
+    fits: NDArray[np.bool_]
+
+
+def convolution_groups(rows: OpRows) -> list[ConvolutionGroup]:
+    """Every GPU's convolutions of the table."""
+    out: list[ConvolutionGroup] = []
+    conv = rows.op == "conv"
+    for name in sorted(set(rows.gpu[conv])):
+        accelerator, part = accelerator_of(name), rows.select(conv & (rows.gpu == name))
+        if accelerator is not None:
+            out.append(ConvolutionGroup(accelerator, part, convolutions_of(part), part.site == 0))
+    return out
+
+
 def _fit_convolutions(rows: OpRows, document: dict[str, Any]) -> None:
-    """Simplex search over the algorithms' efficiencies (the fastest algorithm makes the loss rough)."""
-    products = load_json("fp32")
-    picker = np.random.default_rng(7)
+    """Least squares over the fastest algorithm's time and the launch that the table shows; each left-out GPU beside."""
+    groups = convolution_groups(rows)
+    document["provenance"]["left_out"] = {}
+    for out in groups:
+        trial = copy.deepcopy(document)
+        fit_algorithms([g for g in groups if g is not out], trial)
+        capability = f"sm_{(out.accelerator.compute_capability or '').replace('.', '')}"
+        trial["relative_rate"].pop(capability, None)
+        document["provenance"]["left_out"][out.accelerator.id] = _convolution_error(out, trial)
+    fit_algorithms(groups, document)
+    document["provenance"]["errors"] = {g.accelerator.id: _convolution_error(g, document) for g in groups}
 
-    def groups(site: int) -> list[tuple[Accelerator, convolution.Convolutions, F64]]:
-        out: list[tuple[Accelerator, convolution.Convolutions, F64]] = []
-        usable = (rows.op == "conv") & (rows.site == site) & (rows.measured_s > SHORTEST_S)
-        for name in sorted(set(rows.gpu[usable])):
-            accelerator = accelerator_of(name)
-            index = np.flatnonzero(usable & (rows.gpu == name))
-            part = rows.select(np.sort(picker.permutation(index)[:1200]))
-            if accelerator is not None:
-                out.append((accelerator, convolutions_of(part), part.measured_s))
-        return out
 
-    fitted = groups(0)
+def _convolution_error(group: ConvolutionGroup, document: dict[str, Any]) -> dict[str, float]:
+    """Errors on the half of the shapes that nothing is fitted on."""
+    device_s = convolution_bench_time(group.accelerator, group.shapes, document)
+    shown_s = device_s + launch_growth_s(group.rows, device_s)
+    return _error(shown_s[~group.fits], group.rows.measured_s[~group.fits])
 
-    def put(values: F64) -> None:
-        for name, value in zip(_FREE_CONVOLUTION, values, strict=True):
-            limit = 1.0 if name == "implicit_efficiency" else np.inf
-            document[name] = float(np.minimum(np.exp(value), limit))
 
-    def loss(values: F64) -> float:
-        put(values)
-        ratio = np.concatenate(
-            [np.log((convolution.vector_time(a, c, document, products) + document["bench_s"]) / t) for a, c, t in fitted]
-        )
-        return float(np.mean(np.sqrt(1.0 + (ratio / 0.2) ** 2)))
+def fit_algorithms(groups: list[ConvolutionGroup], document: dict[str, Any]) -> None:
+    """The algorithms' constants in ``document`` by robust least squares on ``groups``, drawn a little to where they start."""
+    start = document["start"]
+    for name in (*ALGORITHMS, "relative_rate"):
+        document[name] = dict(start[name])
+    document["power_share"] = start["power_share"]
+    free = [(document[a], name) for a in ALGORITHMS for name in start[a]] + [(document, "power_share")]
+    seen = {f"sm_{(g.accelerator.compute_capability or '').replace('.', '')}" for g in groups}
+    free += [(document["relative_rate"], key) for key in sorted(seen)]
+    wide = dict.fromkeys(seen, (0.5, 1.2)) | _CONVOLUTION_BOUNDS
+    bounds = np.log([wide.get(name, (1e-2, 1e2)) for _, name in free])
+    x0 = np.clip(np.log([float(table[name]) for table, name in free]), bounds[:, 0] + 1e-6, bounds[:, 1] - 1e-6)
 
-    start = np.log([float(document["start"][name]) for name in _FREE_CONVOLUTION])
-    options = {"maxfev": 250, "xatol": 1e-2, "fatol": 1e-4}
-    put(minimize(loss, start, method="Nelder-Mead", options=options).x)
-    document["provenance"]["errors"] = {
-        a.id: _error(convolution.vector_time(a, c, document, products) + document["bench_s"], t) for a, c, t in groups(1)
-    }
+    def residuals(values: F64) -> F64:
+        for (table, name), value in zip(free, values, strict=True):
+            table[name] = float(np.exp(value))
+        ratios = list[F64]()
+        for g in groups:
+            device_s = convolution_bench_time(g.accelerator, g.shapes, document)
+            shown_s = device_s + launch_growth_s(g.rows, device_s)
+            ratios.append(np.log(shown_s / g.rows.measured_s)[g.fits])
+        return np.concatenate([*ratios, values - x0])
+
+    solution = least_squares(
+        residuals, x0, bounds=(bounds[:, 0], bounds[:, 1]), loss="soft_l1", f_scale=0.06, max_nfev=12, diff_step=1e-2
+    )
+    residuals(solution.x)

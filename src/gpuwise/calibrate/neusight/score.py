@@ -5,7 +5,7 @@ bytes over bandwidth, the larger) times one constant a source. Whole models of t
 (``calibrate.capture_time``).
 
 Short rows show what issues them, not the kernel: the study ran each GPU in another machine. What an operation of a machine
-takes at least is read from the table itself (:func:`host_floor_s`).
+takes at least, and what launching a convolution takes, is read from the table itself (:mod:`gpuwise.calibrate.neusight.host`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate import coefficient_files
 from gpuwise.calibrate.neusight import fit as neusight_fit
+from gpuwise.calibrate.neusight.host import host_floor_s, launch_growth_s
 from gpuwise.calibrate.neusight.tables import BINARY, UNARY, OpRows, accelerator_of, read_ops
 from gpuwise.calibrate.validation import Scores, log_sigma_of
 from gpuwise.errors import DataError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict import coefficients
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.kernels import convolution
 from gpuwise.predict.kernels.gemm import fp32
 from gpuwise.predict.kernels.memory_bound import Pattern, memory_time
 
@@ -144,8 +144,7 @@ def _score_ops(rows: OpRows, scored: Scored) -> None:
                 if accelerator is None:
                     raise UnpredictableError("accelerator not in the catalogue")
                 device_s, roofline = _predict_ops(accelerator, op, part, document)
-                floor_s = host_floor_s(part, device_s - document["bench"]["event_s"])
-                predicted = (device_s**OVERLAP + floor_s**OVERLAP) ** (1.0 / OVERLAP)
+                predicted = _beside_host(op, part, device_s, document["bench"]["event_s"])
             except UnpredictableError as error:
                 reason = error.reason
             scored.source.extend([f"neusight ops: {kind}"] * n)
@@ -158,25 +157,21 @@ def _score_ops(rows: OpRows, scored: Scored) -> None:
             scored.situation.extend(_op_situations(_card(accelerator), kind, predicted))
 
 
+def _beside_host(op: str, rows: OpRows, device_s: F64, event_s: float) -> F64:
+    """Seconds as the study's events show them, given those of the device [R]."""
+    if op == "conv":
+        return device_s + launch_growth_s(rows, device_s)
+    floor_s = host_floor_s(rows, device_s - event_s)
+    return (device_s**OVERLAP + floor_s**OVERLAP) ** (1.0 / OVERLAP)
+
+
 def _op_situations(card: str, kind: str, predicted: F64) -> list[str]:
     """``<kind> short|long | <card>``: short rows are the host's."""
     return [f"{kind} {'short' if p < 2e-4 else 'long'} | {card}" for p in predicted]
 
 
-SHORTEST_SHARE, FEWEST_ROWS = 0.02, 20
 OVERLAP = 3.0
 """How the host's time and the device's add up: as the power 3 of both, best on the rows of every GPU alike."""
-
-
-def host_floor_s(rows: OpRows, device_s: F64) -> float:
-    """What an operation takes at least on the machine of a GPU: the median of its rows with the least work, of the half that
-    fits. They are the host's where the device is done sooner; 0 where no row is short enough to say."""
-    fits = np.flatnonzero(rows.site == 0)
-    if not len(fits):
-        return 0.0
-    shortest = fits[np.argsort(device_s[fits], kind="stable")[: max(FEWEST_ROWS, int(SHORTEST_SHARE * len(fits)))]]
-    measured = float(np.median(rows.measured_s[shortest]))
-    return measured if measured > 2.0 * float(np.median(device_s[shortest])) else 0.0
 
 
 def _predict_ops(accelerator: Accelerator, op: str, rows: OpRows, document: dict[str, Any]) -> tuple[F64, F64]:
@@ -189,8 +184,7 @@ def _predict_ops(accelerator: Accelerator, op: str, rows: OpRows, document: dict
         return time, np.maximum(shapes.flop / peak, shapes.bytes / bandwidth)
     if op == "conv":
         conv = neusight_fit.convolutions_of(rows)
-        model = load_json("convolution")
-        time = convolution.vector_time(accelerator, conv, model, load_json("fp32")) + model["bench_s"]
+        time = neusight_fit.convolution_bench_time(accelerator, conv, load_json("convolution"))
         return time, np.maximum(conv.flop / peak, conv.bytes(FP32) / bandwidth)
     elements = rows.shape[:, 0] * rows.shape[:, 1]
     reads = 2.0 if op in BINARY else 1.0

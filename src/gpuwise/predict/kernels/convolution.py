@@ -4,14 +4,18 @@ Shape legend: B images, C_in, C_out channels, P = B H_out W_out output positions
 
 The library times its algorithms and keeps the fastest; so does this:
 
-* implicit matrix product: G products [P, C_in R / G] x [C_in R / G, C_out / G], operands read in place;
+* implicit matrix product: G products [P, C_in R / G] x [C_in R / G, C_out / G], operands read in place, in blocks of
+  128 positions x 32, 64 or 128 channels;
 * Winograd F(4x4, 3x3) (3 x 3, stride 1, fp32): 36 products [P / 16, C_in] x [C_in, C_out] with a quarter of
-  the multiplications, and the transformed input and output written and read once (Lavin and Gray, arXiv
+  the multiplications, and the transformed input, filter and output written and read once (Lavin and Gray, arXiv
   1509.09308);
-* fused Winograd F(2x2, 3x3): 4/9 of the multiplications, transforms kept on chip;
+* fused Winograd F(2x2, 3x3): 4/9 of the multiplications, transforms kept on chip, in blocks of 32 tiles (of 1, 2 or 4
+  images) x 32 channels;
 * one channel a group (depthwise): a stencil, bound by memory or by the vector unit.
 
-fp32 runs on the vector unit (``fp32``); tf32, fp16 and bf16 on the matrix unit at ``peak``.
+Blocks as in the grids of cuDNN's kernels (``scudnn_winograd_128x128_.._tile148t``, ``scudnn_128x64``, ``sgemm_64x64`` with 36
+in the grid). ``b`` blocks on a device of ``u`` units, each of ``w`` FLOP, take ``max(n + q (ceil(n) - n), floor) w u / rate``
+with ``n = b / u``. fp32 runs on the vector unit; tf32, fp16 and bf16 on the matrix unit at ``peak``.
 Constants: ``coefficients/convolution.json``.
 """
 
@@ -23,11 +27,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpuwise.dtypes import FORMAT_BYTES
+from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.predict.kernels.clock import sustained_fraction
-from gpuwise.predict.kernels.gemm.fp32 import Shapes, family_basis, peak_rate, product_time
+from gpuwise.predict.kernels.gemm.fp32 import family_basis, kernel_constants, peak_rate
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import dram_rate
 
@@ -79,10 +84,9 @@ def convolution_time(
     given = (batch, c_in, c_out, h_out, w_out, kernel_area, groups, stride)
     conv = Convolutions(*np.broadcast_arrays(*(np.atleast_1d(np.asarray(a, np.float64)) for a in given)))
     model = load_json("convolution")
-    products = load_json("fp32")
     if dtype == "fp32":
-        time = vector_time(accelerator, conv, model, products)
-        basis = family_basis(accelerator, products)
+        time = vector_time(accelerator, conv, model)
+        basis = family_basis(accelerator, load_json("fp32"))
     else:
         time = matrix_unit_time(accelerator, dtype, conv, model)
         basis: Basis = "derived" if accelerator.family in model["matrix_families"] else "specified"
@@ -92,27 +96,35 @@ def convolution_time(
     return KernelTime(time, np.where(depthwise, model["log_sigma"]["depthwise"], sigma), basis)
 
 
-def vector_time(accelerator: Accelerator, conv: Convolutions, model: dict[str, Any], products: dict[str, Any]) -> F64:
-    """Seconds in fp32: the fastest of implicit product and the two Winograd forms."""
-    implicit = _implicit_time(accelerator, conv, model, products, conv.area, model["implicit_efficiency"])
-    fused = _implicit_time(accelerator, conv, model, products, conv.area * 4.0 / 9.0, model["fused_winograd_efficiency"])
+def vector_time(accelerator: Accelerator, conv: Convolutions, model: dict[str, Any], burst_s: float = 0.0) -> F64:
+    """Seconds in fp32: the fastest of the implicit product and the two Winograd forms.
+
+    Kernels shorter than ``burst_s`` run at boost, as the launches of a benchmark do where the governor is slow to react.
+    Raises UnpredictableError where the catalogue has no rate or unit count.
+    """
+    implicit = _implicit_time(accelerator, conv, model, burst_s)
+    allowed = _winograd_allowed(conv)
+    if not allowed.any():
+        return implicit
     tiles = _winograd_tiles(conv)
-    product = product_time(accelerator, Shapes(_ELEMENTS + 0.0 * tiles, tiles, conv.c_out, conv.c_in), products, batched=True)
-    winograd = product / model["winograd_efficiency"] + _transforms_time(accelerator, conv, model)
-    return np.where(_winograd_allowed(conv), np.minimum(np.minimum(winograd, fused), implicit), implicit)
+    apart = _winograd_time(accelerator, tiles, conv.c_out, conv.c_in, conv, model, burst_s)
+    fused = _fused_winograd_time(accelerator, conv, model, burst_s)
+    return np.where(allowed, np.minimum(np.minimum(apart, fused), implicit), implicit)
 
 
-def winograd_filter_time(accelerator: Accelerator, conv: Convolutions, model: dict[str, Any], products: dict[str, Any]) -> F64:
+def winograd_filter_time(accelerator: Accelerator, conv: Convolutions, model: dict[str, Any]) -> F64:
     """Seconds of the gradient of 3 x 3 filters in fp32 by Winograd: 36 products [C_out, P / 16] x [P / 16, C_in] of the
     transformed gradient and input (cuDNN's backward filter, ``WINOGRAD_NONFUSED``); infinite where it is not one."""
-    tiles = _winograd_tiles(conv)
-    product = product_time(accelerator, Shapes(_ELEMENTS + 0.0 * tiles, conv.c_out, conv.c_in, tiles), products, batched=True)
-    time = product / model["winograd_efficiency"] + _transforms_time(accelerator, conv, model)
+    time = _winograd_time(accelerator, conv.c_out, conv.c_in, _winograd_tiles(conv), conv, model, 0.0)
     return np.where(_winograd_allowed(conv), time, np.inf)
 
 
 _ELEMENTS = 36.0
 """Of a transformed tile: 6 x 6 inputs make 4 x 4 outputs of a 3 x 3 filter."""
+_PRODUCT_TILES = ((128.0, 64.0), (64.0, 64.0), (32.0, 128.0), (128.0, 32.0))
+"""Rows and columns of a block of the products."""
+_FUSED_TILES = ((1, 4, 8), (2, 4, 4), (2, 2, 8), (4, 1, 8), (4, 2, 4), (4, 4, 2))
+"""Images, rows and columns of the 32 tiles (2 x 2 outputs each) of a block."""
 
 
 def _winograd_allowed(conv: Convolutions) -> NDArray[np.bool_]:
@@ -123,26 +135,89 @@ def _winograd_tiles(conv: Convolutions) -> F64:
     return conv.batch * np.ceil(conv.h_out / 4.0) * np.ceil(conv.w_out / 4.0)
 
 
-def _transforms_time(accelerator: Accelerator, conv: Convolutions, model: dict[str, Any]) -> F64:
-    """Seconds of transforming images and filters to and fro."""
-    images = _ELEMENTS * 4.0 * _winograd_tiles(conv) * (conv.c_in + conv.c_out)
-    weights = (_ELEMENTS + conv.area) * 4.0 * conv.c_in * conv.c_out
-    moved = model["image_passes"] * images + model["weight_passes"] * weights
-    return moved / dram_rate(accelerator) + 4.0 * model["kernel_s"]
+def _relative_rate(accelerator: Accelerator, model: dict[str, Any]) -> float:
+    """Share of the vector rate, against the cards the efficiencies are of: as measured; else 1 where the units are as wide as
+    theirs, and as the card's products have it where they are not."""
+    measured = model["relative_rate"].get(f"sm_{(accelerator.compute_capability or '').replace('.', '')}")
+    if measured is not None:
+        return float(measured)
+    if accelerator.vendor == "NVIDIA" and (accelerator.fp32_flop_per_clock_per_unit or 256.0) <= 128.0:
+        return 1.0
+    products = load_json("fp32")
+    return min(kernel_constants(accelerator, products)["linear"] / products["kernels"]["Volta"]["linear"], 1.0)
 
 
-def _implicit_time(
+def _blocks_time(
     accelerator: Accelerator,
-    conv: Convolutions,
+    blocks: F64,
+    flop: F64,
+    multiplied: F64,
+    form: dict[str, float],
     model: dict[str, Any],
-    products: dict[str, Any],
-    area: F64,
-    efficiency: float,
+    burst_s: float,
+) -> tuple[F64, F64]:
+    """Seconds of ``blocks`` [R] of ``flop`` each at boost, and the share of the clock that is kept while ``multiplied`` FLOP are
+    done in them."""
+    units = accelerator.compute_units
+    if not units:
+        raise UnpredictableError("no unit count for accelerator", f"the catalogue has no unit count for {accelerator.name}")
+    load = blocks / units
+    turns = np.maximum(load + form["quantization"] * (np.ceil(load) - load), form["lone_block"])
+    rate = peak_rate(accelerator)
+    time = turns * flop / (rate / units * form["efficiency"] * _relative_rate(accelerator, model))
+    busy = np.minimum(model["power_share"] * multiplied / (time * rate), 1.0)
+    held = np.where(time < burst_s, 1.0, sustained_fraction(accelerator, busy, "fp32"))
+    return time, held
+
+
+def _fused_winograd_time(accelerator: Accelerator, conv: Convolutions, model: dict[str, Any], burst_s: float) -> F64:
+    form = model["winograd_fused"]
+    covers = [np.ceil(conv.batch / n) * np.ceil(conv.h_out / (2 * h)) * np.ceil(conv.w_out / (2 * w)) for n, h, w in _FUSED_TILES]
+    blocks = np.ceil(conv.c_out / 32.0) * np.minimum.reduce(covers)
+    work = 2.0 * 16.0 * 32.0 * 32.0 * (conv.c_in + form["prologue"])
+    time, held = _blocks_time(accelerator, blocks, work, conv.flop * 4.0 / 9.0, form, model, burst_s)
+    filters = form["filter_passes"] * 4.0 * (9.0 + 16.0) * conv.c_in * conv.c_out
+    rate, power = dram_rate(accelerator), form["overlap"]
+    together = ((time / held) ** power + (conv.bytes(4.0) / rate) ** power) ** (1.0 / power)
+    return together + filters / rate + 2.0 * model["kernel_s"]
+
+
+def _winograd_time(
+    accelerator: Accelerator, m: F64, n: F64, k: F64, conv: Convolutions, model: dict[str, Any], burst_s: float
 ) -> F64:
+    """36 products [m, k] x [k, n], and the transforms of images and filters to and fro."""
+    form = model["winograd"]
+    best, held = np.full(conv.flop.shape, np.inf), np.ones(conv.flop.shape)
+    for rows, columns in _PRODUCT_TILES:
+        blocks = _ELEMENTS * np.ceil(m / rows) * np.ceil(n / columns)
+        slower = 1.0 + form["small_tile"] * (32.0 / rows + 32.0 / columns - 0.75)
+        work = 2.0 * rows * columns * (k + form["prologue"]) * slower
+        time, kept = _blocks_time(accelerator, blocks, work, 2.0 * _ELEMENTS * m * n * k, form, model, burst_s)
+        best, held = np.where(time < best, time, best), np.where(time < best, kept, held)
+    rate, power = dram_rate(accelerator), form["overlap"]
+    operands = 4.0 * _ELEMENTS * (m * k + k * n + m * n)
+    products = ((best / held) ** power + (operands / rate) ** power) ** (1.0 / power)
+    tiles = _winograd_tiles(conv)
+    images = 4.0 * (_ELEMENTS * tiles + conv.positions) * (conv.c_in + conv.c_out)
+    filters = 4.0 * (_ELEMENTS + 9.0) * conv.c_in * conv.c_out
+    return products + (form["image_passes"] * images + form["filter_passes"] * filters) / rate + 4.0 * model["kernel_s"]
+
+
+def _implicit_time(accelerator: Accelerator, conv: Convolutions, model: dict[str, Any], burst_s: float) -> F64:
     """A product that gathers its operand; groups run side by side."""
-    shapes = Shapes(conv.groups, conv.positions, conv.c_out / conv.groups, conv.c_in / conv.groups * area)
-    time = product_time(accelerator, shapes, products, batched=False)
-    return np.maximum(time / efficiency, conv.bytes(4.0) / dram_rate(accelerator)) + model["kernel_s"]
+    form = model["implicit"]
+    depth, channels = conv.c_in / conv.groups * conv.area, conv.c_out / conv.groups
+    best, held = np.full(conv.flop.shape, np.inf), np.ones(conv.flop.shape)
+    for tile in (32.0, 64.0, 128.0):
+        blocks = conv.groups * np.ceil(conv.positions / 128.0) * np.ceil(channels / tile)
+        slower = 1.0 + form["small_tile"] * max(64.0 / tile - 1.0, 0.0)
+        work = 2.0 * 128.0 * tile * (np.ceil(depth / 8.0) * 8.0 + form["prologue"]) * slower
+        time, kept = _blocks_time(accelerator, blocks, work, conv.flop, form, model, burst_s)
+        best, held = np.where(time < best, time, best), np.where(time < best, kept, held)
+    rate, power = dram_rate(accelerator), form["overlap"]
+    together = ((best / held) ** power + (conv.bytes(4.0) / rate) ** power) ** (1.0 / power)
+    filters = form["filter_passes"] * 4.0 * depth * conv.c_out
+    return together + filters / rate + model["kernel_s"]
 
 
 def matrix_unit_time(accelerator: Accelerator, dtype: str, conv: Convolutions, model: dict[str, Any]) -> F64:

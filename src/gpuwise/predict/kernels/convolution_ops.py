@@ -131,8 +131,8 @@ def _filter_gradient(acc: Accelerator, dtype: str, c: dict[str, F64], hw_in: F64
     memory = conv.bytes(element) / dram_rate(acc)
     if dtype == "fp32":
         products = product_time(acc, Shapes(c["groups"], rows, columns, positions), load_json("fp32"), batched=False, layout="nt")
-        implicit = np.maximum(products / model["implicit_efficiency"], memory)
-        time = np.minimum(implicit, winograd_filter_time(acc, conv, model, load_json("fp32")))
+        implicit = np.maximum(products / model["filter_efficiency"], memory)
+        time = np.minimum(implicit, winograd_filter_time(acc, conv, model))
     else:
         pad = 16.0 / element
         tiles = c["groups"] * np.ceil(np.ceil(rows / pad) * pad / 64.0) * np.ceil(np.ceil(columns / pad) * pad / 64.0)
