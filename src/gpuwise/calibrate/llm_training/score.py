@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.llm_training.expert_fit import fit_experts
+from gpuwise.calibrate.llm_training.expert_fit import MATMUL, PRIORS, SCALE, Prior, fit_experts
 from gpuwise.calibrate.llm_training.joined import joined
+from gpuwise.calibrate.llm_training.leverage import Range, slopes, unseen_errors
 from gpuwise.calibrate.llm_training.rows import LlmRow, read_rows
-from gpuwise.calibrate.llm_training.widths import Residuals, left_out_coverage, spreads
+from gpuwise.calibrate.llm_training.widths import Residuals, kernel_share, left_out_coverage, spreads
 from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError
@@ -30,7 +31,7 @@ from gpuwise.predict.step.costs import PointCosts, point_costs
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.predict.step.stack_costs import EXPERTS, StackCosts, find_stack_costs
 from gpuwise.predict.step.times import step_inputs, step_times
-from gpuwise.predict.step.training import kernel_spread, spread
+from gpuwise.predict.step.training import runs_spread, spread
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
@@ -239,6 +240,8 @@ SHARES_DENSE = ("megatron-core",)
 UNSEEN_SPREAD = 0.25
 """Least spread of a borrowed stack: between two stacks of one family here (a judgement, about their difference)."""
 PRIOR_WEIGHT = 0.05
+LOSS_SCALE = 0.04
+"""Residual at which the loss turns from squares to logarithms."""
 FIRM = {
     "communication_slowdown": 0.6,
     "network_slowdown": 0.6,
@@ -295,7 +298,7 @@ def fit_stack(stack: str, rows: Sequence[LlmRow], groups: Sequence[Group]) -> tu
         whole[active] = x
         return residuals(whole)
 
-    options: dict[str, Any] = {"bounds": (0, 1), "loss": "cauchy", "f_scale": 0.04, "diff_step": 3e-3}
+    options: dict[str, Any] = {"bounds": (0, 1), "loss": "cauchy", "f_scale": LOSS_SCALE, "diff_step": 3e-3}
     begins: list[F64] = []
     for launch_s in LAUNCH_STARTS:  # whether launches bind has two sides with no slope between them
         x = begin.copy()
@@ -362,11 +365,11 @@ def fit_accelerator(accelerator_id: str, costs: dict[str, StackCosts], rows: Seq
     return float(min(np.arange(0.6, 1.21, 0.01), key=error))
 
 
-def _to(b: Bound, value: float) -> float:
+def _to(b: Bound | Prior, value: float) -> float:
     return math.log(value) if b.log else value
 
 
-def _from(b: Bound, value: float) -> float:
+def _from(b: Bound | Prior, value: float) -> float:
     return math.exp(value) if b.log else float(value)
 
 
@@ -420,27 +423,50 @@ def refit_spreads(folder: Path) -> None:
 def with_spreads(document: dict[str, Any], rows: Sequence[LlmRow], groups: Sequence[Group]) -> dict[str, Any]:
     """``document`` with the spreads of its stacks; those without a run of their own have their relative's, or more."""
     stacks = {name: dict(costs) for name, costs in document["stacks"].items()}
-    measured, predicted, kernel, check, cell, model = [], [], [], [], [], []
-    for group in groups:
-        stack = profile_of(group)
-        if stack in stacks:
-            predicted += list(group.step_s(StackCosts(**stacks[stack])))
-            kernel += [kernel_spread(group.costs, int(at)) for at in group.point_index]
-            runs = [rows[i] for i in group.rows]
-            measured += [run.step_time_s for run in runs]
-            check += [is_check(run) for run in runs]
-            cell += [(stack, run.n_accelerators > group.system.count) for run in runs]
-            model += [(run.source, run.model, run.gpu) for run in runs]
-    log_ratio = np.log(np.array(measured) / np.array(predicted))
-    residuals = Residuals(log_ratio, np.array(kernel), np.array(check), cell, model)
-    for (stack, several), width in spreads(residuals).items():
+    log_ratio, kernel, cell, model = [], [], [], []
+    for stack in sorted({profile_of(g) for g in groups} & stacks.keys()):
+        mine = [g for g in groups if profile_of(g) == stack]
+        log_ratio += list(-unseen(StackCosts(**stacks[stack]), mine, rows))
+        kernel += [runs_spread(g.costs, int(at)) for g in mine for at in g.point_index]
+        cell += [(stack, rows[i].n_accelerators > g.system.count) for g in mine for i in g.rows]
+        model += [(rows[i].source, rows[i].model, rows[i].gpu) for g in mine for i in g.rows]
+    residuals = Residuals(np.array(log_ratio), np.array(kernel), cell, model)
+    share = kernel_share(residuals)
+    for (stack, several), width in spreads(residuals, share).items():
         stacks[stack]["log_sigma_many" if several else "log_sigma"] = round(width, 5)
     for stack, near in BORROWED.items():
         for key in ("log_sigma", "log_sigma_many"):
             stacks[stack][key] = max(UNSEEN_SPREAD, stacks[near][key])
-    left_out = f"{left_out_coverage(residuals):.1%} of rows inside 80 % intervals found without their model"
+    left_out = f"{left_out_coverage(residuals, share):.1%} of rows inside 80 % intervals found without their model"
     provenance = {**document["provenance"], "spreads": left_out}
-    return {**document, "stacks": stacks, "provenance": provenance}
+    return {**document, "kernel_share": share, "stacks": stacks, "provenance": provenance}
+
+
+def unseen(sc: StackCosts, mine: Sequence[Group], rows: Sequence[LlmRow]) -> F64:
+    """log(predicted / measured) of the runs of a stack's groups ``mine``, in their order; of a run that the stack was fitted on,
+    as if its model had been left out (:mod:`leverage`)."""
+    experts = profile_of(mine[0]).removesuffix(EXPERTS) in SHARES_DENSE and profile_of(mine[0]).endswith(EXPERTS)
+    ranges: dict[str, Bound | Prior] = {"matmul_slowdown": MATMUL, **PRIORS} if experts else dict(BOUNDS)
+    low, start, high = (np.array([_to(b, getattr(b, e)) for b in ranges.values()]) for e in ("low", "start", "high"))
+    end = np.array([_to(b, min(max(getattr(sc, n), b.low), b.high)) for n, b in ranges.items()])
+    pull = [b.pull if isinstance(b, Prior) else FIRM.get(n, PRIOR_WEIGHT) for n, b in ranges.items()]
+    order = [rows[i] for g in mine for i in g.rows]
+    measured = np.array([row.step_time_s for row in order])
+    inputs = [step_inputs(g.architecture, g.system, g.costs, g.columns, g.point_index) for g in mine]
+    together = joined(inputs, [g.system.accelerator for g in mine])
+
+    def error(x: F64) -> F64:
+        values = {n: _from(b, v) for (n, b), v in zip(ranges.items(), x * (high - low) + low, strict=True)}
+        return np.log(together.step_s(replace(sc, **values)) / measured)
+
+    at = Range((end - low) / (high - low), (start - low) / (high - low), np.array(pull))
+    fit = np.array([not is_check(row) for row in order])
+    block = [(row.source, row.model) for row in order]
+    weighed = block if experts else [row.source for row in order]
+    fitted = [w for w, taken in zip(weighed, fit, strict=True) if taken]
+    weight = np.array([max(fitted.count(w), 1) ** -0.5 for w in weighed])
+    now = np.log(together.step_s(sc) / measured)
+    return unseen_errors(now, slopes(error, at.end), weight, at, SCALE if experts else LOSS_SCALE, fit, block)
 
 
 def with_borrowed(document: dict[str, Any]) -> dict[str, Any]:

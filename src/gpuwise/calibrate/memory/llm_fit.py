@@ -2,7 +2,7 @@
 
 For each stack, on the fit rows only: the allocator's slack (share of what churns), and from the source that
 measures what nvidia-smi shows, NCCL's bytes a communicator. Everything else is accounting. The spread of each
-metric is that of the check rows of the stacks that measure it.
+metric counts models of the stacks that measure it.
 
 Run: ``python -m gpuwise.calibrate.memory.llm_fit DIR``.
 """
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ from numpy.typing import NDArray
 from gpuwise.calibrate.coefficient_files import write
 from gpuwise.calibrate.llm_training.rows import LlmRow, read_rows
 from gpuwise.calibrate.llm_training.score import is_check
+from gpuwise.calibrate.llm_training.widths import Residuals, left_out_coverage
+from gpuwise.calibrate.llm_training.widths import spreads as spreads_of_models
 from gpuwise.calibrate.memory import score as memory
 from gpuwise.calibrate.memory.llm_score import Target, predict, settings, system_of, targets, value_of
 from gpuwise.calibrate.validation import log_sigma_of
@@ -35,6 +38,8 @@ F64 = NDArray[np.float64]
 SLACKS = np.arange(0.0, 0.61, 0.01)
 COMMUNICATORS = np.arange(0.4, 1.81, 0.02) * GIB
 """Published: 0.53 to 0.67 GiB on 4 A100 (NCCL#964), 1.5 for one and 5.6 for three or more (NCCL#864)."""
+LEAST_SPREAD = 0.003
+"""Repeats of one job differ by so much."""
 LEAST_SLACK = 0.05
 """The most that calls no published run impossible; below it the published out-of-memory runs stay so."""
 PRIOR = StackMemory(32 * MIB, 0.25, LEAST_SLACK, dict.fromkeys(METRICS, 0.06))
@@ -50,6 +55,8 @@ class Sample:
 
     target: Target
     stack: str
+    model: tuple[str, str, str]
+    """Source, model, GPU."""
     check: bool
     memory: MemoryColumns
 
@@ -88,7 +95,8 @@ def samples(rows: Sequence[LlmRow]) -> list[Sample]:
         contiguous = float(peak.reserve.flat[0]) - 0.01 * churned
         system = system_of(row)
         context = context_bytes(system.accelerator, "eager" if rules.eager_modules else "lazy", cudnn=False) if system else 0.0
-        found.append(Sample(target, strategy.stack, is_check(row), peak, churned, contiguous, float(groups), context))
+        name = (row.source, row.model, row.gpu)
+        found.append(Sample(target, strategy.stack, name, is_check(row), peak, churned, contiguous, float(groups), context))
     return found
 
 
@@ -152,26 +160,49 @@ def job_spreads(folder: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def spreads(everything: Sequence[Sample], slack: dict[str, float], communicator_bytes: float) -> dict[str, dict[str, float]]:
-    """Spread per stack and metric, from check rows (fit rows where a stack has none); pooled where it has no
-    rows."""
+def spreads(
+    everything: Sequence[Sample], slack: dict[str, float], communicator_bytes: float
+) -> tuple[dict[str, dict[str, float]], str]:
+    """Spread per stack and metric, counting models as step times do (:mod:`gpuwise.calibrate.llm_training.widths`), and in words
+    how many rows are inside without their model.
 
-    def sigma(group: Sequence[Sample]) -> float:
-        kept = [s for s in group if s.check] if sum(s.check for s in group) >= 4 else list(group)
-        ratios = np.exp([s.log_ratio(slack[s.stack], communicator_bytes) for s in kept])
-        return max(log_sigma_of(ratios, np.ones(len(ratios))), 0.003)
+    A stack's few models borrow from the others' rows of the metric; where it has none of its own, they are all it has, and
+    it is at least as uncertain as the metrics that it contains. One or two constants a stack are fitted on many rows, so fit rows
+    flatter no more than check rows.
+    """
+    found: dict[str, dict[str, float]] = {stack: {} for stack in ("default", *slack)}
+    inside: list[str] = []
+    for i, metric in enumerate(METRICS):
+        rows = [s for s in everything if s.target.metric == metric]
+        ratios = np.array([s.log_ratio(slack[s.stack], communicator_bytes) for s in rows])
+        residuals = Residuals(ratios, np.zeros(len(rows)), [(s.stack, False) for s in rows], [s.model for s in rows])
+        pooled = spreads_of_models(replace(residuals, cell=[("default", False)] * len(rows)), 0.0, LEAST_SPREAD)
+        own = spreads_of_models(residuals, 0.0, LEAST_SPREAD)
+        for stack, widths in found.items():
+            contained = [widths[m] for m in METRICS[:i]]
+            widths[metric] = own.get((stack, False)) or max([pooled["default", False], *contained])
+        inside.append(f"{metric} {left_out_coverage(residuals, 0.0, LEAST_SPREAD):.0%} of {len(rows)}")
+    return found, "inside 80 % intervals found without their model: " + ", ".join(inside)
 
-    pooled = {m: sigma([s for s in everything if s.target.metric == m]) for m in METRICS}
-    found: dict[str, dict[str, float]] = {"default": pooled}
-    for stack in slack:
-        mine = {m: [s for s in everything if s.stack == stack and s.target.metric == m] for m in METRICS}
-        own = {m: sigma(rows) for m, rows in mine.items() if len(rows) >= 4}
-        # a metric without rows of its own is at least as uncertain as the ones it contains
-        found[stack] = {}
-        for i, m in enumerate(METRICS):
-            contained = [found[stack][k] for k in METRICS[:i]]
-            found[stack][m] = own[m] if m in own else max([pooled[m], *contained])
-    return found
+
+def refit_spreads(folder: Path) -> None:
+    """Write the stacks' spreads anew from the rows under ``folder``; every other constant stays."""
+    rows = read_rows(folder)
+    if rows is None:
+        raise DataError(f"no llm_training.csv in {folder}")
+    document = load_json("memory")
+    everything = samples(rows)
+    measured = {s.stack: _fields(stack_memory(s.stack)) for s in everything}
+    constants = {**measured, **document["stacks"]}
+    slack = {stack: held["slack"] for stack, held in constants.items() if stack != "default"}
+    found, inside = spreads(everything, slack, document["communicator_bytes"]["eager"])
+    stacks = {name: {**held, "log_sigma": found[name]} for name, held in sorted(constants.items())}
+    stacks["compiled"]["log_sigma"] = stacks["eager"]["log_sigma"]
+    write("memory", {**document, "provenance": {**document["provenance"], "spreads": inside}, "stacks": stacks})
+
+
+def _fields(constants: StackMemory) -> dict[str, Any]:
+    return {k: v for k, v in asdict(constants).items() if k != "basis"}
 
 
 def fit(folder: Path) -> None:
@@ -187,7 +218,7 @@ def fit(folder: Path) -> None:
     slack = {stack: f[0] for stack, f in fitted.items()}
     slack["eager"], reserve = fit_eager(folder)
     communicator = next((f[1] for f in fitted.values() if f[1] is not None), UNMEASURED_COMMUNICATOR_BYTES)
-    sigma = spreads(everything, slack, communicator)
+    sigma, inside = spreads(everything, slack, communicator)
     table = {"default": replace(PRIOR, log_sigma=sigma["default"])}
     table |= {stack: replace(PRIOR, slack=s, log_sigma=sigma[stack]) for stack, s in slack.items()}
     # of eager torch every tensor is named: captured steps hold what the formulas say and cuBLAS's workspace
@@ -202,8 +233,9 @@ def fit(folder: Path) -> None:
         "rows_fit": sum(not s.check for s in everything),
         "rows_check": sum(s.check for s in everything),
         "mean_absolute_log_error": errors,
+        "spreads": inside,
     }
-    stacks = {name: {k: v for k, v in asdict(constants).items() if k != "basis"} for name, constants in table.items()}
+    stacks = {name: _fields(constants) for name, constants in table.items()}
     document: dict[str, object] = {
         "provenance": provenance,
         "stacks": stacks,

@@ -129,6 +129,12 @@ def _matmul_slowdowns() -> dict[str, float]:
     return load_json("stacks").get("matmul_slowdown_by_accelerator", {})
 
 
+@cache
+def kernel_share() -> float:
+    """Share of its kernels' spread that a whole step shows on accelerators of a family whose kernels were measured."""
+    return float(load_json("stacks").get("kernel_share", 1.0))
+
+
 EXPERTS = "+experts"
 """Suffix of the profile a stack has of its own for models with routed experts (token dispatch, host synchronisation)."""
 

@@ -25,7 +25,7 @@ from gpuwise.predict.parallel.host_memory import host_bytes, host_limit_bytes
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.costs import FAMILIES, PartCosts, PointCosts
 from gpuwise.predict.step.evaluate import Evaluated, evaluate
-from gpuwise.predict.step.stack_costs import StackCosts, find_stack_costs
+from gpuwise.predict.step.stack_costs import StackCosts, find_stack_costs, kernel_share
 from gpuwise.workload.strategy import RECOMPUTES, Strategy
 from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tables import model_flop_per_token
@@ -240,8 +240,14 @@ def spread(sc: StackCosts, costs: PointCosts, at: int, n_systems: float) -> tupl
 
 
 def kernel_spread(costs: PointCosts, at: int) -> float:
-    """What the kernels of point ``at`` add to the spread of a stack: nothing on a device whose kernels were fitted, for its
-    runs showed the kernels' errors with the stack's own."""
+    """What the kernels of point ``at`` add to the spread of a stack: of a device like those that its runs were on, what a whole
+    step shows of it; all of it where no run showed the errors of such kernels."""
+    return runs_spread(costs, at) * (kernel_share() if costs.basis == "derived" else 1.0)
+
+
+def runs_spread(costs: PointCosts, at: int) -> float:
+    """Spread of the kernels of point ``at``; 0 on a device whose kernels were fitted, for the stack's runs showed their errors
+    with its own."""
     return 0.0 if costs.basis in ("measured", "fitted") else float(costs.log_sigma[at])
 
 
