@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture, Mla, Moe
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.memory.memory_rules import find_memory_rules
 from gpuwise.predict.memory.saved import saved_of_points
 from gpuwise.predict.memory.strategies import PARTS, STAGES, MemoryColumns, memory_columns, memory_estimate
@@ -346,3 +347,27 @@ def test_offloading_never_needs_more(arch: Architecture, s: Strategy) -> None:
 def test_every_stack_has_rules() -> None:
     for stack in STACKS:
         assert find_memory_rules(stack).source
+
+
+@pytest.mark.parametrize(("seq_len", "reserved_gib"), [(8192, 16.3), (65536, 37.5), (131072, 66.5), (262144, 124.5)])
+def test_deepspeed_zero3_with_the_update_on_the_host(seq_len: int, reserved_gib: float) -> None:
+    """stas00/ml-engineering insights/when-to-upgrade-gpus: Llama 3.1 8B on 8 x H200, the largest max_memory_reserved. At 8,192
+    tokens it is that of the whole model, moved to the device before it is sharded."""
+    strategy = Strategy(
+        dp=8,
+        sharding="zero3",
+        recompute="full",
+        offload_optimizer=True,
+        gradient_dtype="bf16",
+        fused_loss=True,
+        stack="deepspeed",
+    )
+    memory = memory_estimate(find_model("llama-3.1-8b"), find_cluster("8xH200-SXM").system, strategy, seq_len)
+    assert memory["reserved"].expected / GIB == pytest.approx(reserved_gib, rel=0.06)
+
+
+def test_a_model_larger_than_the_device_is_sharded_as_it_is_made() -> None:
+    arch, strategy = find_model("llama-3-70b"), Strategy(dp=8, sharding="zero3", recompute="full", stack="deepspeed")
+    memory = memory_estimate(arch, find_cluster("8xH200-SXM").system, strategy, 4096)
+    assert memory["reserved"].expected < 2.0 * 70e9 * (1 + 1 / 8) + 60 * GIB
+    assert memory["reserve"].expected < 0.2 * memory["allocated"].expected

@@ -58,7 +58,7 @@ def metric_of(row: LlmRow) -> str:
     kind, source = row.memory_kind, row.source
     if "nvidia-smi" in kind:
         return "device"
-    if source.startswith(("torchtitan", "nanotron")):
+    if "max_memory_reserved" in kind or source.startswith(("torchtitan", "nanotron")):
         # torchtitan logs max_reserved; nanotron logs max_memory_allocated and max_memory_reserved side by
         # side, and the plotted figure behaves as the second (no row is below what its formulas say is
         # allocated)

@@ -4,7 +4,7 @@ file."""
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +25,14 @@ class MemoryRules:
     loss_fp32: float
     master_is_weight: bool
     eager_modules: bool
+    live_elements: float = 0.0
+    """Parameters that stay gathered under full sharding, where more than two layers are; 0: two layers."""
+    bucket_elements: float = 0.0
+    """Gradients that wait in one buffer to be reduced, under full sharding."""
+    offloads_gradients: bool = False
+    """Sharded gradients are on the host with the optimizer's states."""
+    loads_whole: bool = False
+    """The whole model lies on the device before it is sharded: what was reserved for it stays so."""
 
     def __post_init__(self) -> None:
         for field, words in _WORDS.items():
@@ -44,12 +52,13 @@ def memory_rules() -> dict[str, MemoryRules]:
     """Rules of every stack by name. Raises DataError when the table is malformed."""
     document = tomllib.loads(Path(__file__).with_name("memory_rules.toml").read_text(encoding="utf-8"))
     known = {f.name for f in fields(MemoryRules)}
+    needed = {f.name for f in fields(MemoryRules) if f.default is MISSING}
     for name, section in document.items():
         like = section.pop("like", None)
         if like is not None:
             section |= {k: v for k, v in document[like].items() if k not in section}
-        if known != set(section):
-            wrong = ", ".join(sorted(known ^ set(section)))
+        if not needed <= set(section) <= known:
+            wrong = ", ".join(sorted((needed - set(section)) | (set(section) - known)))
             raise DataError(f"memory_rules.toml: [{name}]: missing or unknown {wrong}")
     return {name: MemoryRules(**section) for name, section in document.items()}
 

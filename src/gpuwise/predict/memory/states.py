@@ -162,12 +162,17 @@ def _stage(
         share = np.minimum(per_layer / np.maximum(dense + expert, 1.0), 1.0)
         gradients, half, on_device = gradients * share, half * share, on_device * share
     foreach = 0.0 if find_stack(base.stack).fused_optimizer else b.master or b.weight
+    if rules.offloads_gradients:
+        gradients = np.where((c.offload_optimizer > 0) & (c.sharding != NONE), 0.0, gradients)
+    ahead = np.maximum(2.0 * per_layer, np.minimum(rules.live_elements, dense + expert))
+    waiting = np.minimum(rules.bucket_elements, dense + expert) * b.weight
+    buckets = buckets + np.where(sharded & ~once, waiting, 0.0)
     return StageStates(
         weights,
         gradients,
         half,
         optimizer,
-        gathered=np.where(sharded & ~once, 2.0 * per_layer * b.weight, 0.0),
+        gathered=np.where(sharded & ~once, ahead * b.weight, 0.0),
         gathered_head=np.where(sharded & ~once, head * b.weight, 0.0),
         scattered=np.where(sharded | (c.sharding == ZERO2), scattered, 0.0),
         buckets=buckets,

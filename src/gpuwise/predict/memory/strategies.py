@@ -41,10 +41,10 @@ from gpuwise.predict.memory.memory_rules import MemoryRules, find_memory_rules
 from gpuwise.predict.memory.saved import SavedBytes, saved_of_points
 from gpuwise.predict.memory.states import StageStates, stage_states
 from gpuwise.predict.parallel.pipeline import folded, in_flight
-from gpuwise.predict.parallel.shards import stages
+from gpuwise.predict.parallel.shards import Stages, stages
 from gpuwise.predict.step.columns import Columns
-from gpuwise.workload.optimizer import PAGED
-from gpuwise.workload.strategy import RECOMPUTES, Strategy
+from gpuwise.workload.optimizer import PAGED, parameter_bytes
+from gpuwise.workload.strategy import RECOMPUTES, SHARDINGS, Strategy
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -265,7 +265,19 @@ def memory_columns(
     if c.base.optimizer in PAGED:
         needed = needed - paged
     usable = usable_bytes(system.accelerator)
+    if rules.loads_whole:
+        before = _before_sharding(c, shape)
+        loose = np.where(before + context <= usable, np.maximum(loose, before - allocated), loose)
     return MemoryColumns(worst, bare + loose, needed, allocated, context, moment, memory, constants, workspace, usable)
+
+
+def _before_sharding(c: Columns, shape: Stages) -> F64:
+    """Bytes reserved for a fully sharded run's weights while they are sharded: the whole ones and the shards' one buffer, as
+    the pieces that are freed are smaller; 0 for other runs. Where it is more than the device has, the model must have been
+    sharded as it was made (``deepspeed.zero.Init``)."""
+    full = (c.sharding == SHARDINGS.index("zero3")) | (c.sharding == SHARDINGS.index("hybrid"))
+    parameters = shape.dense[0] + shape.expert[0]
+    return np.where(full, parameters * (1.0 + 1.0 / (c.dp * c.cp)) * parameter_bytes(c.base).weight, 0.0)
 
 
 def _convolves(arch: Architecture) -> bool:
