@@ -44,16 +44,36 @@ _TIME_UNITS = {
     "hour": HOUR_S,
     "weeks": 7 * DAY_S,
 }
-_NUMBER = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"\s*((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE | re.ASCII
+)
+"""A number and its unit; commas part thousands, so that ``1,5B`` is not read as 15B."""
+_NEGATIVE = re.compile(r"\s*\$?\s*[-\u2212]\s*\$?\s*[0-9.]")
+LARGEST_COUNT = 1e15
+"""Tokens, samples or requests: thirty times what the largest published run read (36 trillion tokens)."""
+LONGEST_SEQUENCE = 100_000_000
+"""Tokens of one sequence: ten times the longest context that a published model is said to have (10M)."""
+LONGEST_S = 100 * 365.25 * DAY_S
+LARGEST_USD = 1e12
+
+
+def hint_for(text: str, example: str) -> str:
+    """How to write what ``text`` was meant to be; a value below zero is called so."""
+    return ("it is negative; " if is_negative(text) else "") + f"write it like {example}"
+
+
+def is_negative(text: str) -> bool:
+    """Whether ``text`` begins like a number below zero."""
+    return _NEGATIVE.match(text) is not None
 
 
 def _parse(text: str, table: dict[str, float], what: str, example: str) -> float:
     match = _NUMBER.fullmatch(text)
     if match is None or match[2].lower() not in table:
-        raise InputError(f"{text!r} is not {what}", hint=f"write it like {example}")
+        raise InputError(f"{text!r} is not {what}", hint=hint_for(text, example))
     value = float(match[1].replace("_", "").replace(",", "")) * table[match[2].lower()]
     if not math.isfinite(value):
-        raise InputError(f"{text!r} is not a finite {what}", hint=f"write it like {example}")
+        raise InputError(f"{text!r} is too large for {what}", hint=f"write it like {example}")
     return value
 
 

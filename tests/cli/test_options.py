@@ -15,6 +15,8 @@ from gpuwise.cli.options import (
     money,
     positive_count,
     positive_duration,
+    sequence_length,
+    size,
     whole_number,
     wishes_of,
 )
@@ -74,3 +76,36 @@ def test_contradictions_are_refused() -> None:
     with pytest.raises(InputError, match="precision"):
         wishes_of(Training(precision=","), Fixed())
     assert wishes_of(Training(), Fixed()).precision == ()
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "says"),
+    [
+        (whole_number, "-8", "negative"),
+        (positive_count, "-5B", "negative"),
+        (positive_count, "1,5B", "not a count"),
+        (positive_count, "1e300", "1,000 trillion"),
+        (positive_count, "0", "above zero"),
+        (positive_count, "1e-300", "as good as zero"),
+        (positive_duration, "-3d", "negative"),
+        (positive_duration, "1e300d", "hundred years"),
+        (money, "-$5", "negative"),
+        (money, "$-5", "negative"),
+        (money, "1e300", "trillion US dollars"),
+        (size, "-40GB", "negative"),
+        (whole_number, "1,5", "whole number"),
+        (sequence_length, "999999999", "longer than"),
+        (sequence_length, "-1", "negative"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_the_reason(parse: Callable[[str, str], float], text: str, says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse(text, "--option")
+    assert "--option" in caught.value.message and says in str(caught.value) and caught.value.hint
+
+
+@given(n=st.integers(1, 10**6), digits=st.integers(1, 99))
+def test_a_comma_parts_thousands_and_is_no_decimal_point(n: int, digits: int) -> None:
+    assert positive_count(f"{n:,}M", "--tokens") == n * 1e6
+    with pytest.raises(InputError):
+        positive_count(f"{n},{digits}", "--tokens")

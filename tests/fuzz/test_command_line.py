@@ -62,7 +62,11 @@ def assert_mannerly(words: list[str], code: int, out: str, err: str) -> None:
     assert "Traceback" not in out + err
     if err:
         assert code and err.startswith("error: ") and "\nhint: " in err, (words, err)
-        assert not out, f"{words}: data on stdout beside an error"
+        if "--json" in words:
+            document = json.loads(out)
+            assert err.startswith(f"error: {document['error']}\nhint: {document['hint']}"), words
+        else:
+            assert not out, f"{words}: data on stdout beside an error"
     assert code != 2 or err, f"{words}: bad input without a word"
     if "--json" in words and out and "--help" not in words:
         document = json.loads(out.strip().split("\n")[-1], parse_constant=lambda c: pytest.fail(f"{c} in JSON"))

@@ -13,11 +13,15 @@ def main() -> None:
     import sys
 
     gc.set_threshold(YOUNG_OBJECTS)
-    if sys.argv[1:] in (["--version"], ["-V"]):
+    if sys.argv[1:] in (["--version"], ["-V"]) and sys.stdout is not None:
         from gpuwise import __version__
 
-        sys.stdout.write(__version__ + "\n")
-        raise SystemExit(0)
+        try:
+            sys.stdout.write(__version__ + "\n")
+            sys.stdout.flush()
+            raise SystemExit(0)
+        except OSError:  # a full disk, a reader that left: said below as for any command
+            pass
     from gpuwise.cli.app import run
 
     raise SystemExit(run())

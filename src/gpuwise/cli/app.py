@@ -1,5 +1,5 @@
-"""The table of commands, and how errors reach a person: ``error:`` and ``hint:`` on stderr, exit code 2 for
-bad input.
+"""The table of commands, and how errors reach a person: ``error:`` and ``hint:`` on stderr, with ``--json`` a document of
+both on stdout too, exit code 2 for bad input.
 
 Exit codes: 0 an answer (a fit says no in its output), 1 no answer (nothing fits, nothing known supports
 one, a corrupt file), 2 bad input.
@@ -7,6 +7,9 @@ one, a corrupt file), 2 bad input.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -14,8 +17,11 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Parameter
 
 from gpuwise import __version__
+from gpuwise.cli.out import print_json
+from gpuwise.cli.streams import discard_output, prepare_streams
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.text import printable
+from gpuwise.units import is_negative
 
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("top", "gpuwise.cli.top.command:top", "What do the GPUs do now, who uses them, and why are they slow?"),
@@ -79,20 +85,39 @@ def run(arguments: Sequence[str] | None = None) -> int:
     # one process, two threads of our own: BLAS threads would only cost start-up time
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     words = list(sys.argv[1:] if arguments is None else arguments)
+    prepare_streams()
     try:
-        result = build()(words, exit_on_error=False, print_error=False)
+        try:
+            result = build()(words, exit_on_error=False, print_error=False)
+        except GpuwiseError as error:
+            result = _refuse(words, error.message, error.hint or _hint(error), 2 if isinstance(error, InputError) else 1)
+        except CycloptsError as error:
+            result = _refuse(words, *_parsing(error, words), 2)
+        except SystemExit as stop:  # rich's answer to a closed pipe, in the help of the parser
+            if isinstance(stop.__context__, BrokenPipeError):
+                raise stop.__context__ from None
+            raise
         sys.stdout.flush()
-    except GpuwiseError as error:
-        return _refuse(error.message, error.hint or _hint(error), 2 if isinstance(error, InputError) else 1)
-    except CycloptsError as error:
-        return _refuse(*_parsing(error), 2)
     except BrokenPipeError:
         # the reader left (a pager, head): nothing more to say, and nothing to flush at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return 0
+    except OSError as error:
+        discard_output()
+        return _refuse_plainly(*_broken(error), 1)
     except KeyboardInterrupt:
         return 130
     return result if isinstance(result, int) else 0
+
+
+def _broken(error: OSError) -> tuple[str, str]:
+    """A fault of the machine that no command expected, in our words: what, where and what to do."""
+    reason = error.strerror or type(error).__name__
+    if error.filename is not None:
+        return f"{error.filename}: {reason}", "check that path, its permissions and the space on its disk"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG):
+        return f"cannot write the output: {reason}", "free space, or send the output elsewhere"
+    return reason, "`gpuwise doctor` checks this machine"
 
 
 def _hint(error: GpuwiseError) -> str:
@@ -102,14 +127,34 @@ def _hint(error: GpuwiseError) -> str:
     return "see `gpuwise --help`" if command is None else f"`gpuwise {command}` lists those that are known"
 
 
-def _parsing(error: CycloptsError) -> tuple[str, str]:
+def _parsing(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
     """A parser error in our words: first line lower case, and where to look."""
     text = " ".join(str(error).split()) or type(error).__name__
     chain = [name for name in getattr(error, "command_chain", None) or () if name]
-    return text[:1].lower() + text[1:].rstrip("."), f"see `gpuwise {' '.join([*chain, '--help'])}`"
+    hint = f"see `gpuwise {' '.join([*chain, '--help'])}`"
+    option = getattr(error, "keyword", None)
+    for name, value in itertools.pairwise(words):
+        if name == option and is_negative(value):  # read as an option of its own: -5B
+            hint = f"{value!r} is negative; leave the minus out: {name} {value.lstrip('-')}"
+    return text[:1].lower() + text[1:].rstrip("."), hint
 
 
-def _refuse(message: str, hint: str | None, code: int) -> int:
-    lines = [f"error: {message}"] + ([f"hint: {hint}"] if hint else [])
-    sys.stderr.write(printable("\n".join(lines)) + "\n")
+def _refuse(words: Sequence[str], message: str, hint: str, code: int) -> int:
+    """Say what is wrong on stderr, and with ``--json`` as a document on stdout too."""
+    if _wants_json(words):
+        print_json({"error": printable(message), "hint": printable(hint)})
+        sys.stdout.flush()
+    return _refuse_plainly(message, hint, code)
+
+
+def _refuse_plainly(message: str, hint: str, code: int) -> int:
+    with contextlib.suppress(OSError):  # nobody reads it
+        sys.stderr.write(printable(f"error: {message}\nhint: {hint}") + "\n")
+        sys.stderr.flush()
     return code
+
+
+def _wants_json(words: Sequence[str]) -> bool:
+    """Whether a document was asked for; words after ``--`` are a script's own."""
+    own = list(words)[: list(words).index("--")] if "--" in words else words
+    return any(word == "--json" or word.lower() in ("--json=true", "--json=yes", "--json=1") for word in own)

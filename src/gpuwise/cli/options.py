@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -10,20 +11,34 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from gpuwise.errors import InputError
-from gpuwise.units import parse_bytes, parse_count, parse_duration
+from gpuwise.units import (
+    LARGEST_COUNT,
+    LARGEST_USD,
+    LONGEST_S,
+    LONGEST_SEQUENCE,
+    hint_for,
+    parse_bytes,
+    parse_count,
+    parse_duration,
+)
 
 LARGEST_WHOLE = 10**12
-"""No degree, batch or length is larger; bigger numbers are slips of the keyboard."""
+"""No degree or batch is larger; bigger numbers are slips of the keyboard."""
+SMALLEST = 1e-6
+"""No count, time or sum of dollars is smaller."""
+_THOUSANDS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
 
 
 def whole_number(text: str, name: str) -> int:
     """A whole number of at least 1: ``8``, ``8192``, ``8k``. Raises InputError."""
-    cleaned = text.strip().replace("_", "").replace(",", "")
+    cleaned = text.strip().replace("_", "")
+    if _THOUSANDS.fullmatch(cleaned):
+        cleaned = cleaned.replace(",", "")
     factor = 1
     if cleaned[-1:].lower() == "k":
         cleaned, factor = cleaned[:-1], 1024
     if not cleaned.isascii() or not cleaned.isdigit() or not 1 <= int(cleaned[:40]) * factor <= LARGEST_WHOLE:
-        raise InputError(f"{name}: {text!r} is not a whole number of at least 1", hint=f"write it like {name} 8")
+        raise InputError(f"{name}: {text!r} is not a whole number of at least 1", hint=hint_for(text, f"{name} 8"))
     return int(cleaned) * factor
 
 
@@ -33,8 +48,29 @@ def positive_count(text: str, name: str) -> float:
         value = parse_count(text)
     except InputError as error:
         raise InputError(f"{name}: {error.message}", hint=error.hint) from None
+    return _within(value, LARGEST_COUNT, "1,000 trillion, which no run comes near", text, name, "15B")
+
+
+def sequence_length(text: str, name: str) -> int:
+    """Tokens of a sequence, of at most :data:`LONGEST_SEQUENCE`: ``8192``, ``8k``. Raises InputError."""
+    value = whole_number(text, name)
+    if value > LONGEST_SEQUENCE:
+        raise InputError(
+            f"{name}: {text!r} is longer than {LONGEST_SEQUENCE:,} tokens, ten times the longest context of a published model",
+            hint=f"write it like {name} 8192",
+        )
+    return value
+
+
+def _within(value: float, most: float, most_text: str, text: str, name: str, example: str) -> float:
+    """``value`` where it is above zero and at most ``most``. Raises InputError that says which it is not."""
+    hint = f"write it like {name} {example}"
     if not value > 0:
-        raise InputError(f"{name}: {text!r} is not above zero", hint=f"write it like {name} 15B")
+        raise InputError(f"{name}: {text!r} is not above zero", hint=hint)
+    if value < SMALLEST:
+        raise InputError(f"{name}: {text!r} is as good as zero", hint=hint)
+    if value > most:
+        raise InputError(f"{name}: {text!r} is more than {most_text}", hint=hint)
     return value
 
 
@@ -44,9 +80,7 @@ def positive_duration(text: str, name: str) -> float:
         value = parse_duration(text)
     except InputError as error:
         raise InputError(f"{name}: {error.message}", hint=error.hint) from None
-    if not value > 0:
-        raise InputError(f"{name}: {text!r} is not above zero", hint=f"write it like {name} 3d")
-    return value
+    return _within(value, LONGEST_S, "a hundred years", text, name, "3d")
 
 
 def money(text: str, name: str) -> float:
@@ -56,8 +90,8 @@ def money(text: str, name: str) -> float:
     except InputError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
-        raise InputError(f"{name}: {text!r} is not an amount of US dollars", hint=f"write it like {name} 2000")
-    return value
+        raise InputError(f"{name}: {text!r} is not an amount of US dollars", hint=hint_for(text, f"{name} 2000"))
+    return _within(value, LARGEST_USD, "a trillion US dollars", text, name, "2000")
 
 
 def size(text: str, name: str) -> float:
@@ -65,7 +99,7 @@ def size(text: str, name: str) -> float:
     try:
         value = parse_bytes(text)
     except InputError as error:
-        raise InputError(f"{name}: {error.message}", hint=f"write it like {name} 40GB") from None
+        raise InputError(f"{name}: {error.message}", hint=hint_for(text, f"{name} 40GB")) from None
     if not value > 0:
         raise InputError(f"{name}: {text!r} is not above zero", hint=f"write it like {name} 40GB")
     return value
@@ -92,6 +126,7 @@ def share(text: str, name: str) -> float:
 
 
 Whole = Annotated[int, Parameter(converter=_converter(whole_number))]
+Length = Annotated[int, Parameter(converter=_converter(sequence_length))]
 Count = Annotated[float, Parameter(converter=_converter(positive_count))]
 Duration = Annotated[float, Parameter(converter=_converter(positive_duration))]
 Money = Annotated[float, Parameter(converter=_converter(money))]
@@ -104,7 +139,7 @@ Share = Annotated[float, Parameter(converter=_converter(share))]
 class Training:
     """How to train. Whatever is left out is chosen."""
 
-    seq: Whole | None = None
+    seq: Length | None = None
     """Sequence length in tokens."""
     global_batch: Whole | None = None
     """Sequences a step, over all accelerators."""
@@ -129,7 +164,7 @@ class Training:
     """Linear layers with adapters: all-linear (usual), attention, mlp, or module names with commas (q_proj,v_proj)."""
     qlora: Annotated[bool, Parameter(negative="")] = False
     """Adapters on weights held in 4 bits."""
-    packed: Whole | None = None
+    packed: Length | None = None
     """Mean document length when sequences are packed and attention stays inside documents."""
     risk: Share | None = None
     """Probability, at the most, that memory does not suffice after all (usual: 0.1, a plan fits with 90 %)."""

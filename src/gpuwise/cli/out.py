@@ -34,6 +34,12 @@ def printing_console(**options: Any) -> Console:
             for text, style, control in super().render(renderable, options):
                 yield Segment(text if control else printable(text), style, control)
 
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # said once, where the command ends
+
+    from gpuwise.cli.streams import trimmed
+
+    options["file"] = trimmed(options.get("file") or sys.stdout)
     return PrintableConsole(highlight=False, emoji=False, markup=False, **options)
 
 

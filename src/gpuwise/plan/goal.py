@@ -10,6 +10,7 @@ from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.defaults import batch_for_devices, default_global_batch, default_precision, default_seq_len, default_stack
+from gpuwise.units import LARGEST_COUNT, LONGEST_SEQUENCE
 from gpuwise.workload.adapters import DEFAULT_TARGETS, adapted_products
 from gpuwise.workload.changes.strategy import LORA_RANK, LOW_PRECISION
 from gpuwise.workload.stack import find_stack
@@ -108,6 +109,13 @@ def check_wishes(wishes: Wishes) -> None:
                 f"{name.split('_')[0]} must be a positive number, not {value}",
                 hint="for example 15B, 3d or 2000",
             )
+    if wishes.tokens is not None and wishes.tokens > LARGEST_COUNT:
+        raise InputError(f"tokens must be at most {LARGEST_COUNT:g}, not {wishes.tokens:g}", hint="for example 15B")
+    for name in ("seq_len", "packed_document_len"):
+        value = getattr(wishes, name)
+        if value is not None and value > LONGEST_SEQUENCE:
+            said = name.replace("_", " ")
+            raise InputError(f"{said} must be at most {LONGEST_SEQUENCE:,}, not {value:,}", hint="for example 8192")
     for name in ("seq_len", "global_batch", "packed_document_len"):
         value = getattr(wishes, name)
         if value is not None and value < 1:

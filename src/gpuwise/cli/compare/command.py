@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Count, Whole
+from gpuwise.cli.options import Count, Length
 
 
 def compare(
@@ -15,7 +15,7 @@ def compare(
     model: str | None = None,
     purpose: Annotated[str | None, Parameter(name="--for")] = None,
     tokens: Count | None = None,
-    seq: Whole | None = None,
+    seq: Length | None = None,
     precision: str | None = None,
     sources: Annotated[bool, Parameter(negative="")] = False,
     html: Path | None = None,

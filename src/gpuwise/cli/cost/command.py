@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from gpuwise.cli.cost.input import Owned, Rented, Span, Wanted
-from gpuwise.cli.options import Count, Whole
+from gpuwise.cli.options import Count, Length, Whole
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def cost(
     currency: str = "USD",
     usd_rate: float | None = None,
     tokens: Count | None = None,
-    seq: Whole | None = None,
+    seq: Length | None = None,
     global_batch: Whole | None = None,
     precision: str | None = None,
     storage_price: float | None = None,

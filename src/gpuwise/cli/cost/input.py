@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from gpuwise.cli.options import Money, Whole
 from gpuwise.errors import InputError
-from gpuwise.units import parse_count
+from gpuwise.units import hint_for, parse_count
 
 if TYPE_CHECKING:
     import datetime
@@ -50,7 +50,7 @@ def share(text: str, name: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(f"{name}: {text!r} is not a share", hint=f"write it like {name} 8%")
+        raise InputError(f"{name}: {text!r} is not a share", hint=hint_for(text, f"{name} 8%"))
     return value
 
 
@@ -62,7 +62,7 @@ def span(text: str, name: str) -> Range:
     except InputError:
         parts = [math.nan]
     if not all(math.isfinite(p) for p in parts) or parts[0] > parts[-1]:
-        raise InputError(f"{name}: {text!r} is not a number or a range", hint=f"write it like {name} 200 or {name} 150-250")
+        raise InputError(f"{name}: {text!r} is not a number or a range", hint=hint_for(text, f"{name} 200 or {name} 150-250"))
     return parts[0], parts[-1]
 
 
@@ -72,7 +72,7 @@ def _share_span(text: str, name: str) -> Range:
     first = share(low, name)
     last = share(high, name) if dash else first
     if not 0 <= first <= last <= 1:
-        raise InputError(f"{name}: {text!r} is not a share up to 100%", hint=f"write it like {name} 30% or {name} 20%-40%")
+        raise InputError(f"{name}: {text!r} is not a share up to 100%", hint=hint_for(text, f"{name} 30% or {name} 20%-40%"))
     return first, last
 
 
@@ -85,7 +85,7 @@ def _years(text: str, name: str) -> int:
     except ValueError:
         months = math.nan
     if not (math.isfinite(months) and 1 <= round(months) <= 12 * _LONGEST_YEARS):
-        raise InputError(f"{name}: {text!r} is not a time of 1 month to 10 years", hint=f"write it like {name} 3")
+        raise InputError(f"{name}: {text!r} is not a time of 1 month to 10 years", hint=hint_for(text, f"{name} 3"))
     return round(months)
 
 
@@ -93,12 +93,12 @@ def _times(text: str, name: str) -> float:
     try:
         return _positive(float(text.strip().lower().rstrip("x")), text, name, "a number", "3")
     except ValueError:
-        raise InputError(f"{name}: {text!r} is not a number", hint=f"write it like {name} 3") from None
+        raise InputError(f"{name}: {text!r} is not a number", hint=hint_for(text, f"{name} 3")) from None
 
 
 def _positive(value: float, text: str, name: str, what: str, example: str) -> float:
     if not (math.isfinite(value) and value > 0):
-        raise InputError(f"{name}: {text!r} is not {what} above zero", hint=f"write it like {name} {example}")
+        raise InputError(f"{name}: {text!r} is not {what} above zero", hint=hint_for(text, f"{name} {example}"))
     return value
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Whole, positive_count, whole_number
+from gpuwise.cli.options import Length, Whole, positive_count, whole_number
 from gpuwise.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ def op(
     kv_heads: Whole | None = None,
     causal: Annotated[bool | None, Parameter(negative="--no-causal")] = None,
     weights: str | None = None,
-    context: Whole | None = None,
-    seq: Whole | None = None,
+    context: Length | None = None,
+    seq: Length | None = None,
     precision: str | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Count, Duration, Money, Whole
+from gpuwise.cli.options import Count, Duration, Length, Money, Whole
 from gpuwise.errors import InputError, UnknownNameError
 
 PURPOSES = ("train", "finetune", "infer", "learn", "mixed")
@@ -20,7 +20,7 @@ class Work:
 
     tokens: Count | None = None
     """Tokens to train on: 15B, 300M. Fine-tuning takes 10M when nothing is said."""
-    seq: Whole | None = None
+    seq: Length | None = None
     """Sequence length in training."""
     method: str | None = None
     """Fine-tuning: full, lora or qlora. Left out: LoRA, on 4-bit weights where nothing else fits."""
@@ -32,7 +32,7 @@ class Work:
     """Serving: requests a day, 1M."""
     tokens_per_day: Count | None = None
     """Serving: tokens written a day."""
-    context: Whole | None = None
+    context: Length | None = None
     """Serving: tokens of context for each user."""
     weights: str | None = None
     """Serving: bits of a weight allowed, 16, 8 or 4; several with commas. Left out: 4 for one user, 8 (else 4) for several."""
