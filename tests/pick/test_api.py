@@ -21,6 +21,7 @@ from gpuwise.pick.ranking import alike, key_of
 from gpuwise.pick.training import Trained, train_on
 from gpuwise.plan.api import make_plan
 from gpuwise.plan.goal import Wishes
+from gpuwise.plan.promise import whole_time
 
 OWN_2000 = Limits(budget_usd=2000, ways=("buy",))
 
@@ -191,4 +192,5 @@ def test_pick_and_plan_say_the_same_hours(model: str, hardware: str, tokens: flo
     got = train_on(training_job(find_model(model), tokens=tokens), find_cluster(hardware))
     assert plan.best is not None and isinstance(got, Trained)
     assert got.estimate.strategy == plan.best.estimate.strategy
-    assert got.estimate.seconds_for(tokens) == plan.best.time_s
+    assert got.estimate == plan.best.estimate
+    assert whole_time(plan.goal.arch, plan.cluster, got.estimate, tokens) == plan.best.time_s

@@ -19,7 +19,7 @@ from gpuwise.plan.goal import Wishes
 from gpuwise.plan.planner import Pricing, plan_on, safer
 from gpuwise.plan.space.search import Found
 from gpuwise.predict.estimate import Estimate
-from gpuwise.predict.step.training import TIME_PARTS, TrainingEstimate
+from gpuwise.predict.step.training import IN_PRACTICE, TIME_PARTS, TrainingEstimate
 from gpuwise.workload.strategy import STACKS, Strategy
 
 TODAY = datetime.date(2026, 11, 21)
@@ -36,12 +36,16 @@ def test_the_numbers_of_a_plan_agree_with_each_other(plan: Plan[TrainingEstimate
     assert best is not None
     e = best.estimate
     assert e.tokens_per_s.expected == pytest.approx(e.tokens_per_step / e.step_time_s.expected)
-    assert best.time_s.expected == pytest.approx(15e9 / e.tokens_per_s.expected)
+    assert best.operation is not None and best.run is not None
+    assert best.run.time_s.expected == pytest.approx(15e9 / e.tokens_per_s.expected)
+    assert best.run.time_s.expected == pytest.approx(best.time_s.expected * best.operation.goodput)
     assert best.price is not None and best.cost_usd is not None
-    assert best.cost_usd.expected == pytest.approx(best.time_s.expected / 3600 * 8 * best.price.expected)
+    # the rent of the hours, and storage beside it
+    assert best.cost_usd.expected == pytest.approx(best.time_s.expected / 3600 * 8 * best.price.expected, rel=0.02)
+    assert best.cost_usd.expected > best.time_s.expected / 3600 * 8 * best.price.expected
     assert sum(e.breakdown_s.values()) == pytest.approx(e.step_time_s.expected)
     assert sum(e.memory_parts.values()) == pytest.approx(e.memory_bytes.expected, rel=1e-6)
-    assert set(e.breakdown_s) == set(TIME_PARTS) == set(CURES)
+    assert set(e.breakdown_s) == {*TIME_PARTS, IN_PRACTICE} and set(TIME_PARTS) == set(CURES)
     assert 0.2 < e.mfu.expected < 0.8 and e.hfu.expected >= e.mfu.expected
     assert e.mfu.low < e.mfu.expected < e.mfu.high
     assert best.energy is not None
@@ -133,7 +137,7 @@ def test_a_tight_plan_is_shown_a_roomier_one(plan: Plan[TrainingEstimate]) -> No
         strategy=e.strategy.with_(recompute="selective"),
     )
     found = Found((full, roomy), (), e, 2, 2, 0.0, ())
-    tight = replace(plan.best, estimate=full)
+    tight = replace(plan.best, estimate=full, tuned=full)
     (said,) = safer(tight, found)
     assert said.startswith("for 2.0 % more time, ") and "selective recompute leaves" in said
     assert safer(replace(plan.best, estimate=roomy), found) == []

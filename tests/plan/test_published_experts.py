@@ -21,11 +21,11 @@ LAYOUT = {"pp": 16, "ep": 64, "dp": 128, "sharding": "zero1"}
 
 
 def gpu_hours(model: str, on: str, tokens: float, **wishes: object) -> float:
-    """Of the best plan for these wishes."""
+    """Of the best plan for these wishes, at the tuned level."""
     cluster = find_cluster(on)
     best = plan_on(find_model(model), cluster, Wishes(tokens=tokens, **wishes), PRICING).best  # type: ignore[arg-type]
     assert best is not None
-    return best.estimate.seconds_for(tokens).expected / HOUR_S * cluster.n_accelerators
+    return best.level.seconds_for(tokens).expected / HOUR_S * cluster.n_accelerators
 
 
 def test_deepseek_v3_with_its_layout() -> None:

@@ -8,6 +8,7 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.operations import Site
 from gpuwise.money.combine import product
 from gpuwise.money.power import PowerBudget, cluster_power
+from gpuwise.money.run.goodput import Operation
 from gpuwise.predict.estimate import Estimate
 from gpuwise.units import J_PER_KWH
 
@@ -37,6 +38,14 @@ def energy(time_s: Estimate, cluster: Cluster, *, workload: str = "training", si
     """Energy of ``time_s`` on ``cluster``; None when the accelerator's design power is not published."""
     budget = cluster_power(cluster, workload=workload, site=site)
     return None if budget is None else energy_of(time_s, budget)
+
+
+def energy_of_run(done: Operation) -> Energy | None:
+    """Energy of a whole run, its idle hours at idle power; ``power_w`` is drawn while it trains. None when the accelerator's
+    design power is not published."""
+    if done.power is None or done.kwh is None:
+        return None
+    return Energy(done.kwh, done.power.total_w.expected, done.power.pue.expected, done.power.host_factor)
 
 
 def energy_of(time_s: Estimate, budget: PowerBudget) -> Energy:

@@ -24,6 +24,7 @@ from gpuwise.pick.serving import TooLargeToServe, fitting_bits, least_token_s
 from gpuwise.pick.training import TooLarge, least_time_s, possible_fallbacks
 from gpuwise.pick.tries import Predictions
 from gpuwise.pick.words import Group, groups
+from gpuwise.plan.promise import whole_time
 from gpuwise.predict.estimate import Basis, Estimate, to_document, weakest
 from gpuwise.units import HOUR_S, format_duration, format_usd
 
@@ -236,7 +237,7 @@ def _seconds(job: Job, cluster: Cluster, known: Predictions) -> Estimate | str:
     """How long an exercise takes, or why it cannot be done."""
     if not job.serving:
         got = known.train(job, cluster)
-        return "does not fit" if isinstance(got, TooLarge) else got.estimate.seconds_for(job.tokens)
+        return "does not fit" if isinstance(got, TooLarge) else whole_time(job.arch, cluster, got.estimate, job.tokens)
     served = known.serve(job, cluster, cluster.n_accelerators if cluster.n_accelerators <= 4 else 1)
     if isinstance(served, TooLargeToServe):
         return "does not fit"

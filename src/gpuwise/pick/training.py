@@ -23,6 +23,7 @@ from gpuwise.plan.defaults import default_precision
 from gpuwise.plan.explain import layout
 from gpuwise.plan.goal import Wishes, make_goal
 from gpuwise.plan.hardware import BEST_MFU
+from gpuwise.plan.promise import promised
 from gpuwise.plan.space.search import Fastest, find_fastest, no_layout
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.training import TrainingEstimate
@@ -125,8 +126,11 @@ def crowding(job: Job, accelerator: Accelerator, n: int) -> float:
 def fastest_with(
     changes: Sequence[Change], arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuning: bool | None = None
 ) -> Fastest:
-    """The fastest strategy of the search of ``plan`` with ``changes`` made to what ``wishes`` ask for, or what the smallest
-    needs. Raises InputError (LayoutError where no layout is possible) and UnpredictableError."""
+    """The fastest strategy of the search of ``plan``, at the level that ``plan`` promises, with ``changes`` made to what
+    ``wishes`` ask for, or what the smallest needs.
+
+    Raises InputError (LayoutError where no layout is possible) and UnpredictableError.
+    """
     whole = not wishes.precision and default_precision(cluster.accelerator)[0] in ("fp32", "tf32")
     if whole:
         wishes = replace(wishes, gradient_dtype="fp32")
@@ -137,7 +141,9 @@ def fastest_with(
     found = find_fastest(goal)
     if found is None:
         raise no_layout(goal)
-    return found
+    if found.estimate is None:
+        return found
+    return replace(found, estimate=promised(arch, cluster, found.estimate))
 
 
 def train_on(job: Job, cluster: Cluster) -> Trained | TooLarge:

@@ -39,6 +39,7 @@ from gpuwise.pick.serving import (
 )
 from gpuwise.pick.training import TooLarge, Trained, crowding, least_short_bytes, least_time_s, possible_fallbacks, train_on
 from gpuwise.plan.hardware import SHORTEST_S
+from gpuwise.plan.promise import whole_time
 from gpuwise.predict.estimate import Estimate
 from gpuwise.units import HOUR_S, PETA, format_duration
 
@@ -148,7 +149,9 @@ def _runner(job: Job, way: Way, cluster: Cluster, terms: Terms, known: Predictio
         got = known.train(job, cluster)
         if isinstance(got, TooLarge):
             return too_large(way, cluster.n_accelerators, got.short_bytes)
-        return unpromised(way, got.estimate.seconds_for(job.tokens)) or trained_outcome(job, way, cluster, got, terms)
+        return unpromised(way, whole_time(job.arch, cluster, got.estimate, job.tokens)) or trained_outcome(
+            job, way, cluster, got, terms
+        )
 
     return run
 
@@ -174,7 +177,7 @@ def unpromised(way: Way, busy_s: Estimate) -> LeftOut | None:
 def trained_outcome(job: Job, way: Way, cluster: Cluster, got: Trained, terms: Terms) -> Outcome:
     """The job by this way, once its prediction is known."""
     e = got.estimate
-    busy = e.seconds_for(job.tokens)
+    busy = whole_time(job.arch, cluster, e, job.tokens)
     paid = bill(way, cluster, busy, terms)
     rate = job.flop / busy.expected
     return Outcome(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.money.cost import Price
 from gpuwise.money.energy import Energy
+from gpuwise.money.run.goodput import Operation, Run
 from gpuwise.plan.changes.remedy import E, Remedy
 from gpuwise.plan.goal import Goal, Wishes
 from gpuwise.predict.estimate import Estimate
@@ -65,6 +66,18 @@ class Option(Generic[E]):
     price: Price | None
     cost_usd: Estimate | None
     energy: Energy | None
+    tuned: E | None = None
+    """What the authors of the stack reach, by which strategies are ranked; ``estimate`` is what a team can expect. None for
+    own code, which is timed as it is."""
+    run: Run | None = None
+    operation: Operation | None = None
+    """The whole run and its hours (models of the catalogue; None where it would not end): ``time_s`` and ``cost_usd`` hold
+    them."""
+
+    @property
+    def level(self) -> E:
+        """The tuned estimate where there is one, for comparing strategies."""
+        return self.estimate if self.tuned is None else self.tuned
 
     @property
     def headroom_bytes(self) -> float:

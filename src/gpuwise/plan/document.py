@@ -8,7 +8,9 @@ from gpuwise.plan.answer import CapturedStep, Fit, Option, OtherHardware, Plan
 from gpuwise.plan.changes.remedy import Remedy
 from gpuwise.plan.cluster_document import cluster_document
 from gpuwise.plan.flags import flags
+from gpuwise.plan.promise import rule_s
 from gpuwise.predict.estimate import to_document
+from gpuwise.predict.practice import RULE_MFU
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.workload.changes.registry import kind_of
 from gpuwise.workload.transformer.parameters import count_parameters
@@ -86,11 +88,41 @@ def _fit(fit: Fit[TrainingEstimate]) -> Document:
 def _option(option: Option[TrainingEstimate]) -> Document:
     return {
         **_estimate(option.estimate),
+        **_levels(option),
         "time_s": option.time_s,
         "cost_usd": option.cost_usd,
         "price": option.price,
         "energy": option.energy,
         "headroom_bytes": option.headroom_bytes,
+    }
+
+
+def _levels(option: Option[TrainingEstimate]) -> Document:
+    """What the tuned level would be, what the whole time holds, and what "assume 40 % MFU" says; seconds."""
+    e, tuned, run, done = option.estimate, option.tuned, option.run, option.operation
+    if tuned is None or run is None:
+        return {}
+    faster = tuned.step_time_s.expected / e.step_time_s.expected
+    step = tuned.step_time_s
+    scale = run.time_s.expected / e.step_time_s.expected
+    return {
+        "tuned": {
+            "step_time_s": step,
+            "tokens_per_s": tuned.tokens_per_s,
+            "tokens_per_s_per_gpu": tuned.tokens_per_s_per_gpu,
+            "mfu": tuned.mfu,
+            "hfu": tuned.hfu,
+            "training_s": step.scaled(scale),
+        },
+        "slowdown_in_practice": 1.0 / faster,
+        "goodput": None
+        if done is None
+        else {
+            "share": done.goodput,
+            "items_s": {name: share.expected * run.time_s.expected for name, share in done.shares.items()},
+            "stops": done.stops.stops,
+        },
+        "rule_of_thumb": {"mfu": RULE_MFU, "training_s": rule_s(option)},
     }
 
 

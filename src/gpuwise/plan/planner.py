@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.money.cost import Price, price_of, rent
-from gpuwise.money.energy import energy
+from gpuwise.money.energy import energy, energy_of_run
+from gpuwise.money.run.cost import run_cost
+from gpuwise.money.run.goodput import operate
 from gpuwise.plan.answer import Option, Plan, SearchStats, tokens_of
 from gpuwise.plan.changes.neighbours import neighbours
 from gpuwise.plan.explain import layout, percent, probability, reasons
 from gpuwise.plan.goal import Goal, Wishes, make_goal
+from gpuwise.plan.promise import run_of
 from gpuwise.plan.space.search import Found, find_strategies
 from gpuwise.plan.space.sweep import TIGHT
 from gpuwise.plan.unused import batch_note, faster_formats, unused
 from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.practice import Practice, practice_of
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import format_bytes, format_duration, format_usd
 
@@ -44,21 +49,23 @@ def plan_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Prici
     goal = make_goal(arch, cluster, wishes)
     found = find_strategies(goal)
     price = price_of(cluster, pricing.today, usd_per_hour=pricing.usd_per_hour, provider=pricing.provider)
-    ranked = options(goal, found.ranked, price)
-    stats = SearchStats(found.n_strategies, found.n_fit, found.seconds)
-    if not ranked:
+    if not found.ranked:
+        stats = SearchStats(found.n_strategies, found.n_fit, found.seconds)
         return Plan(goal, cluster, None, (), warnings=found.notes, smallest=found.smallest, search=stats)
+    level = practice_of(found.ranked[0], arch, cluster)
+    ranked = options(goal, found.ranked, level, price, pricing.provider)
+    stats = SearchStats(found.n_strategies, found.n_fit, found.seconds)
     best = ranked[0]
-    near = neighbours(goal, best.estimate)
+    near = neighbours(goal, best.level)
     runner_up = found.ranked[1] if len(found.ranked) > 1 else None
     return Plan(
         goal,
         cluster,
         best,
-        near,
+        tuple(replace(n, estimate=level.of(n.estimate)) for n in near),
         alternatives=tuple(ranked[1:]),
-        front=tuple(options(goal, found.front, price)),
-        reasons=(*reasons(best.estimate, near, runner_up), *faster_formats(goal, best.estimate)),
+        front=tuple(options(goal, found.front, level, price, pricing.provider)),
+        reasons=(*reasons(best.level, near, runner_up), *faster_formats(goal, best.level)),
         warnings=(
             *found.notes,
             *unused(goal, best.estimate.strategy),
@@ -71,14 +78,24 @@ def plan_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Prici
     )
 
 
-def options(goal: Goal, estimates: Sequence[TrainingEstimate], price: Price | None) -> list[Option[TrainingEstimate]]:
-    """Estimates with their time, cost and energy for the goal's tokens."""
+def options(
+    goal: Goal, estimates: Sequence[TrainingEstimate], level: Practice, price: Price | None, provider: str | None = None
+) -> list[Option[TrainingEstimate]]:
+    """Tuned estimates at ``level``, with their time, cost and energy for the goal's tokens."""
     tokens, cluster = tokens_of(goal.wishes), goal.cluster
     found: list[Option[TrainingEstimate]] = []
-    for e in estimates:
-        time_s = e.seconds_for(tokens)
-        cost = None if price is None else rent(time_s, cluster.n_accelerators, price)
-        found.append(Option(cluster, e, time_s, price, cost, energy(time_s, cluster)))
+    for tuned in estimates:
+        e = level.of(tuned)
+        run = run_of(goal.arch, cluster, e, tokens, price, provider)
+        try:
+            done = operate(run)
+        except UnpredictableError:
+            time_s = run.time_s
+            cost = None if price is None else rent(time_s, cluster.n_accelerators, price)
+            found.append(Option(cluster, e, time_s, price, cost, energy(time_s, cluster, site=run.site), tuned, run))
+            continue
+        cost = None if price is None else run_cost(run, done).total_usd
+        found.append(Option(cluster, e, done.wall_s, price, cost, energy_of_run(done), tuned, run, done))
     return found
 
 
@@ -104,6 +121,8 @@ def warnings(goal: Goal, best: Option[TrainingEstimate]) -> list[str]:
         said.append(f"the time stands on {e.step_time_s.basis} numbers: nobody measured this accelerator for gpuwise")
     if goal.seq_len > goal.arch.max_seq_len:
         said.append(f"{goal.seq_len} tokens are beyond the model's {goal.arch.max_seq_len}: positions must be extended")
+    if best.operation is None:
+        said.append("it would be stopped too often to end: the time is that of the training alone")
     if wishes.deadline_s is not None:
         said += _limit("deadline", wishes.deadline_s, best.time_s, format_duration)
     if wishes.budget_usd is not None and best.cost_usd is not None:
@@ -123,7 +142,7 @@ def safer(best: Option[TrainingEstimate], found: Found) -> list[str]:
     if best.estimate.fits_at_ease and best.headroom_bytes >= TIGHT * best.estimate.device_bytes:
         return []
     for e in (*found.ranked, *found.front):
-        slower = e.step_time_s.expected / best.estimate.step_time_s.expected - 1
+        slower = e.step_time_s.expected / best.level.step_time_s.expected - 1
         free = e.headroom_bytes
         if free >= ROOMY * e.device_bytes and slower <= WORTH_IT:
             return [f"for {percent(slower)} more time, {layout(e.strategy)} leaves {format_bytes(free)} free"]

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from gpuwise.plan.answer import Option, Plan
     from gpuwise.predict.step.training import TrainingEstimate
 
-SMALL_VOCABULARY = 2**16
-"""Token numbers up to this are stored in two bytes, larger ones in four."""
 LONGEST_YEARS, YEAR_S = 100.0, 365.25 * DAY_S
 
 
@@ -184,20 +182,13 @@ def _run(
     egress_gb: float | None,
     pue: float | None,
 ) -> Run:
+    """The plan's own run, with what this command was told of it."""
+    from dataclasses import replace
 
-    from gpuwise.money.run.checkpointing import checkpoint_bytes
-    from gpuwise.money.run.cost import Run
-    from gpuwise.workload.transformer.parameters import count_parameters
+    from gpuwise.plan.promise import run_of
 
-    arch, strategy = plan.goal.arch, best.estimate.strategy
-    n = float(count_parameters(arch).total)
-    return Run(
-        time_s=best.time_s,
-        cluster=best.cluster,
-        price=best.price,
-        state_bytes=checkpoint_bytes(n, n, strategy),
-        weight_bytes=2.0 * n,
-        data_bytes=plan.tokens * (2.0 if arch.vocab <= SMALL_VOCABULARY else 4.0),
+    return replace(
+        run_of(plan.goal.arch, best.cluster, best.estimate, plan.tokens, best.price),
         storage=storage,
         grid=grid,
         site=site,

@@ -14,6 +14,8 @@ from gpuwise.plan.answer import CapturedStep, Option, Plan
 from gpuwise.plan.explain import layout
 from gpuwise.plan.explain import percent as slower
 from gpuwise.plan.flags import flags
+from gpuwise.plan.promise import rule_s
+from gpuwise.predict.practice import RULE_MFU
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import format_bytes, format_count, format_duration, format_usd
 from gpuwise.workload.adapters import DEFAULT_TARGETS, targets_text
@@ -46,6 +48,7 @@ def _show(plan: Plan[TrainingEstimate]) -> None:
     _headline(to, plan, best)
     if plan.hardware:
         section(to, "Where", _hardware_table(plan))
+    _levels(to, best)
     left, right = _layout_table(plan, best), _numbers_table(plan, best)
     if to.width >= WIDE:
         section(to, "Layout, and numbers with 80 % intervals", _beside(left, right))
@@ -82,6 +85,26 @@ def _headline(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEs
         took.append(format_usd(best.cost_usd.expected), "bold green")
     took.append(f" at {percent(best.estimate.mfu.expected)} of peak (MFU)")
     to.print(took)
+
+
+def _levels(to: Console, best: Option[TrainingEstimate]) -> None:
+    """Expected of a team, tuned, by the rule of thumb; and what the whole time holds."""
+    tuned, run, done = best.tuned, best.run, best.operation
+    if tuned is None or run is None:
+        return
+    training, step = run.time_s.expected, best.estimate.step_time_s.expected
+    table = table_of(["training alone", "time", "MFU"], left=("training alone",))
+    table.add_row("expected of a team", format_duration(training), percent(best.estimate.mfu.expected), style="bold")
+    fastest = training * tuned.step_time_s.expected / step
+    table.add_row("tuned, as the stack's authors reach", format_duration(fastest), percent(tuned.mfu.expected))
+    table.add_row("by the rule of 40 % MFU", format_duration(rule_s(best)), percent(RULE_MFU))
+    section(to, "Two levels, and the rule of thumb", table)
+    if done is None:
+        return
+    items = [(name, share.expected * training) for name, share in done.shares.items() if name != "training"]
+    words = ", ".join(f"{name} {format_duration(s)}" for name, s in items if s >= 0.0005 * training)
+    line = f"  {percent(done.goodput)} of the whole time is training; the rest: {words}."
+    to.print(line, style="dim")
 
 
 def _beside(left: Table, right: Table) -> Table:
@@ -266,7 +289,7 @@ def _foot(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEstima
         f"{plain(s.strategies)} strategies evaluated in {format_duration(s.seconds)}, {plain(s.fitting)} "
         "fit. "
         f"Time: {BASIS[best.estimate.step_time_s.basis]}. Memory: {best.estimate.memory_bytes.basis}. "
-        "Failures, checkpoints and evaluation are not counted.",
+        "Times of runs hold failures, checkpoints and evaluation.",
         style="dim",
     )
 

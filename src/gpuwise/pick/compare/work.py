@@ -19,6 +19,7 @@ from gpuwise.pick.compare.serving import SubjectServing, subject_serving
 from gpuwise.pick.training import LIGHTER, QLORA, fastest_with
 from gpuwise.plan.explain import layout
 from gpuwise.plan.goal import Wishes
+from gpuwise.plan.promise import whole_time
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.training import TrainingEstimate
@@ -140,9 +141,23 @@ def _training_money(
     rows = [row("train_mfu", f"MFU ({way})", "%", "higher", lambda _, e: Cell.of(e.mfu, "training step"))]
     if work.tokens is not None:
         rows.append(
-            row("train_time", f"time for {size}", "s", "lower", lambda _, e: Cell.of(e.seconds_for(tokens), "training step"))
+            row(
+                "train_time",
+                f"time for {size}",
+                "s",
+                "lower",
+                lambda s, e: Cell.of(whole_time(work.arch, s.cluster, e, tokens), "training step"),
+            )
         )
-    rows.append(row("train_usd", f"rent for {size}", "$", "lower", lambda s, e: _rented(s, e.seconds_for(tokens), today)))
+    rows.append(
+        row(
+            "train_usd",
+            f"rent for {size}",
+            "$",
+            "lower",
+            lambda s, e: _rented(s, whole_time(work.arch, s.cluster, e, tokens), today),
+        )
+    )
     rows.append(row("train_joule", "energy a token, at the meter", "J", "lower", lambda s, e: _joules(s, e.seconds_for(1.0))))
     return rows
 

@@ -20,9 +20,11 @@ from gpuwise.plan.changes.remedy import Remedy, remedy_of, remedy_order
 from gpuwise.plan.defaults import default_precision
 from gpuwise.plan.goal import Goal, Wishes, make_goal
 from gpuwise.plan.larger import known_price, larger_hardware
+from gpuwise.plan.promise import promised
 from gpuwise.plan.space.rules import check_strategy
 from gpuwise.plan.space.search import base_of, completed, estimate_all, find_in, setting_of
 from gpuwise.plan.space.strategies import default_space
+from gpuwise.predict.practice import practice_of
 from gpuwise.predict.step.training import TrainingEstimate, estimates
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.changes.registry import ADAPTERS, CHANGES, SAME, STATES, label, on_strategy
@@ -41,6 +43,32 @@ def check_fit(arch: Architecture, cluster: Cluster, wishes: Wishes, today: datet
     offloaded. Raises LayoutError, InputError and UnpredictableError.
     """
     goal = make_goal(arch, cluster, wishes, fine_tuning=True)
+    return _at_level(goal, _tuned_fit(goal, today))
+
+
+def _at_level(goal: Goal, tuned: Fit[TrainingEstimate]) -> Fit[TrainingEstimate]:
+    """The answer at the level of published runs: what is asked for and its changes at one, other hardware at its own."""
+    level = practice_of(tuned.estimate, goal.arch, tuned.cluster)
+
+    def at(remedies: Iterable[Remedy[TrainingEstimate]]) -> tuple[Remedy[TrainingEstimate], ...]:
+        return tuple(replace(r, estimate=level.of(r.estimate)) for r in remedies)
+
+    def on(others: Iterable[OtherHardware[TrainingEstimate]]) -> tuple[OtherHardware[TrainingEstimate], ...]:
+        return tuple(replace(o, estimate=promised(goal.arch, o.cluster, o.estimate)) for o in others)
+
+    return replace(
+        tuned,
+        estimate=level.of(tuned.estimate),
+        remedies=None if tuned.remedies is None else at(tuned.remedies),
+        combinations=at(tuned.combinations),
+        bigger=on(tuned.bigger),
+        more=on(tuned.more),
+    )
+
+
+def _tuned_fit(goal: Goal, today: datetime.date | None) -> Fit[TrainingEstimate]:
+    """The answer with its times as the stack's authors reach."""
+    cluster = goal.cluster
     plain = completed(goal, goal.bases[0])
     try:
         check_strategy(setting_of(goal, plain), plain)

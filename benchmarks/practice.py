@@ -1,0 +1,113 @@
+"""What plans say of published runs: time, rate and memory by class, every row, and the runs that are missed.
+
+    python benchmarks/practice.py --data DIR [--fit] [--record FILE]
+
+DIR has practice/published_runs.csv: a published figure and the command that asks gpuwise the same question. ``--fit`` refits the
+level of published runs (predict/coefficients/step/practice.json) on them first. The cross-validated figures, each family left
+out of the fit in turn, are those of new runs; the figures as shipped contain the fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import math
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from gpuwise.calibrate.practice.rows import PracticeRow, practice_rows, published_runs
+from gpuwise.cli.app import run as gpuwise
+from gpuwise.predict.coefficients import load_json
+
+MISSED = 1.5
+"""A run predicted so many times too long or too short is listed."""
+
+
+def ask(command: str) -> dict[str, Any]:
+    """The JSON answer to a command line, or what went wrong."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        gpuwise([*shlex.split(command)[1:], "--json"])
+    lines = out.getvalue().strip().splitlines()
+    return json.loads(lines[-1]) if lines else {"error": err.getvalue().strip().partition("\n")[0]}
+
+
+def rows_of(folder: Path) -> tuple[list[PracticeRow], dict[str, str]]:
+    """Rows that were answered, and why the others were not."""
+    runs = [r for r in published_runs(folder) if r.how in ("best", "layout")]
+    answers = {r.id: ask(r.command) for r in runs}
+    refused = {i: str(a.get("error") or "nothing fits") for i, a in answers.items() if not a.get("best")}
+    return list(practice_rows(runs, answers)), refused
+
+
+def class_line(name: tuple[str, str], rows: Sequence[PracticeRow]) -> str:
+    """One class: rows, median error, median ratio, share inside 80 %, and the rule's error."""
+    ratio = [math.exp(r.total) for r in rows]
+    rule = [abs(math.exp(r.rule) - 1) for r in rows]
+    beside = "-" if name[0].endswith("memory") else f"{100 * median(rule):.1f} %"
+    return (
+        f"| {name[0]}, {name[1]} | {len(rows)} | {100 * median(abs(x - 1) for x in ratio):.1f} % | {median(ratio):.2f} "
+        f"| {100 * sum(r.inside for r in rows) / len(rows):.0f} % | {beside} |"
+    )
+
+
+def report(rows: Sequence[PracticeRow], refused: dict[str, str]) -> list[str]:
+    """Markdown: classes as shipped, classes cross-validated, every row, what is missed."""
+    groups: dict[tuple[str, str], list[PracticeRow]] = {}
+    for r in rows:
+        groups.setdefault((r.run.scored, r.run.how), []).append(r)
+    lines = ["| as shipped | rows | median error | predicted / real | inside 80 % | 40 % MFU |", "|---|---|---|---|---|---|"]
+    lines += [class_line(name, group) for name, group in sorted(groups.items())]
+    checked = load_json("practice")["provenance"]["left_family_out"]
+    lines += [
+        "",
+        "| each family left out of the fit | rows | median error | predicted / real | inside 80 % |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {name} | {c['rows']} | {100 * c['median_error']:.1f} % | {c['median_ratio']:.2f} | {100 * c['inside_80']:.0f} % |"
+        for name, c in checked.items()
+    ]
+    lines += ["", "| run | predicted / real | inside | tuned / real | 40 % MFU / real |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {r.run.id} | {math.exp(r.total):.2f} | {'yes' if r.inside else 'no'} "
+        f"| {'-' if r.run.metric == 'mem' else f'{math.exp(-r.slower):.2f}'} | {math.exp(r.rule):.2f} |"
+        for r in rows
+    ]
+    missed = sorted((r for r in rows if abs(r.total) > math.log(MISSED)), key=lambda r: -abs(r.total))
+    lines += ["", f"Missed by {MISSED} times or more: " + ", ".join(f"{r.run.id} {math.exp(r.total):.2f}" for r in missed) + "."]
+    lines += [f"No answer: {i} ({why})." for i, why in refused.items()]
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--record", type=Path)
+    given = parser.parse_args()
+    rows, refused = rows_of(given.data)
+    if given.fit:
+        from gpuwise.calibrate.practice.fit import fit
+        from gpuwise.predict import coefficients
+
+        fit(rows)
+        load_json.cache_clear()
+        coefficients._manifest.cache_clear()
+        rows, refused = rows_of(given.data)
+    lines = report(rows, refused)
+    print("\n".join(lines))
+    if given.record is not None:
+        given.record.write_text("# Published runs\n\n" + "\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What published runs took over the tuned level: rows, fit, score."""

@@ -1,0 +1,117 @@
+"""The level of published runs, fitted on them: a handful of coefficients, shrunk, checked on families left out.
+
+Needs scipy. Least Huber loss over ``ln(published / tuned)``, each row weighing one over the root of its family's rows, so
+that a paper with ten rows does not count ten times; kinds are shrunk to dense pre-training, the other terms to nothing.
+``benchmarks/practice.py --fit`` asks the plans and calls :func:`fit`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.calibrate.coefficient_files import write
+from gpuwise.calibrate.optimizers import minimize
+from gpuwise.calibrate.practice.rows import PracticeRow
+from gpuwise.predict.estimate import Z80
+
+F64 = NDArray[np.float64]
+LEVELS = ("dense", "experts", "adapters")
+SHRINK, SHRINK_SLOPE, HUBER = 1.0, 0.3, 0.1
+LEAST_SIGMA = 0.15
+START = (0.2, 0.0, 0.0, 0.4, 0.0, 0.0)
+"""Dense level, the other kinds beside it, slope, generation, one host."""
+
+
+def predicted(p: F64, rows: Sequence[PracticeRow]) -> F64:
+    """ln slowdown of ``rows`` under the coefficients ``p``: none is faster than tuned."""
+    level = {"dense": p[0], "experts": p[0] + p[1], "adapters": p[0] + p[2]}
+    x = [level[r.level] + p[3] * r.mfu + p[4] * r.generation + p[5] * r.one_host for r in rows]
+    return np.maximum(np.array(x), 0.0)
+
+
+def weights(rows: Sequence[PracticeRow]) -> F64:
+    """One over the root of the rows of a family that ask the same way."""
+    count = Counter((r.run.family, r.run.how) for r in rows)
+    return np.array([count[r.run.family, r.run.how] ** -0.5 for r in rows])
+
+
+def solve(rows: Sequence[PracticeRow]) -> F64:
+    """Coefficients of ``rows``."""
+    y, w = np.array([r.slower for r in rows]), weights(rows)
+
+    def loss(p: F64) -> float:
+        e = np.abs(y - predicted(p, rows))
+        huber = np.where(e < HUBER, e * e / (2 * HUBER), e - HUBER / 2)
+        penalty = SHRINK * float(np.sum(p[[1, 2, 4, 5]] ** 2)) + SHRINK_SLOPE * float(p[3] ** 2)
+        return float(np.sum(w * huber)) + penalty
+
+    found = [minimize(loss, np.array(START), method="Powell", options={"maxiter": 4000, "xtol": 1e-4, "ftol": 1e-6})]
+    second = np.array([*START[:3], 0.7, *START[4:]])
+    found.append(minimize(loss, second, method="Powell", options={"maxiter": 4000, "xtol": 1e-4, "ftol": 1e-6}))
+    return np.asarray(min(found, key=lambda f: f.cost).x, dtype=np.float64)
+
+
+def left_out(rows: Sequence[PracticeRow]) -> F64:
+    """ln(published / predicted) of each row with its family left out of the fit."""
+    out = np.full(len(rows), np.nan)
+    for family in {r.run.family for r in rows}:
+        held = np.array([r.run.family == family for r in rows])
+        p = solve([r for r, h in zip(rows, held, strict=True) if not h])
+        part = [r for r, h in zip(rows, held, strict=True) if h]
+        out[held] = np.array([r.slower for r in part]) - predicted(p, part)
+    return out
+
+
+def sigma_of(residuals: F64, w: F64) -> float:
+    """Standard deviation whose 80 % interval holds 80 % of the weight of ``residuals``."""
+    order = np.argsort(np.abs(residuals))
+    share = np.cumsum(w[order]) / w.sum()
+    at = min(int(np.searchsorted(share, 0.80)), len(order) - 1)
+    return max(float(np.abs(residuals)[order[at]]) / Z80, LEAST_SIGMA)
+
+
+def fit(rows: Sequence[PracticeRow]) -> dict[str, Any]:
+    """Fit ``rows`` (times and rates; memory is left out), write the coefficients, return the document."""
+    timed = [r for r in rows if r.run.metric != "mem"]
+    p, residuals, w = solve(timed), left_out(timed), weights(timed)
+    sigma: dict[str, float] = {}
+    classes: dict[str, Any] = {}
+    for level in LEVELS:
+        mine = np.array([r.level == level for r in timed])
+        sigma[level] = round(sigma_of(residuals[mine], w[mine]), 3)
+    for kind, how in sorted({(r.run.scored, r.run.how) for r in timed}):
+        mine = np.array([(r.run.scored, r.run.how) == (kind, how) for r in timed])
+        ratio = np.exp(-residuals[mine])
+        inside = [abs(e) <= Z80 * sigma[r.level] for e, r, m in zip(residuals, timed, mine, strict=True) if m]
+        classes[f"{kind}, {how}"] = {
+            "rows": int(mine.sum()),
+            "median_error": round(float(np.median(np.abs(ratio - 1))), 3),
+            "median_ratio": round(float(np.median(ratio)), 3),
+            "inside_80": round(float(np.mean(inside)), 2),
+        }
+    level = {"dense": p[0], "experts": p[0] + p[1], "adapters": p[0] + p[2]}
+    document = {
+        "level": {k: round(float(v), 4) for k, v in level.items()},
+        "slope": round(float(p[3]), 4),
+        "generation": round(float(p[4]), 4),
+        "one_host": round(float(p[5]), 4),
+        "log_sigma": sigma,
+        "provenance": {
+            "what": "seconds of published runs over the tuned level, failures and evaluation taken out",
+            "sources": "published_runs.csv: model cards and papers, a line each",
+            "rows": len(timed),
+            "families": len({r.run.family for r in timed}),
+            "date": datetime.date.today().isoformat(),
+            "left_family_out": classes,
+            "log_spread": round(math.sqrt(float(np.average(residuals**2, weights=w))), 3),
+        },
+    }
+    write("practice", document)
+    return document

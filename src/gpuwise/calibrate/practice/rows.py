@@ -1,0 +1,146 @@
+"""Published runs beside what ``gpuwise plan --json`` answers to their commands.
+
+Table ``practice/published_runs.csv``: a run's figure and the command that asks the same question. An answer gives the tuned
+level, the goodput and the headline; a whole run's hours hold its stops, a rate does not.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from gpuwise.errors import InputError
+from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.predict.practice import A100_FLOP_PER_S, MIDDLE, RULE_MFU, half_peak
+from gpuwise.units import DAY_S, GIB, HOUR_S, TERA
+
+TABLE = Path("practice") / "published_runs.csv"
+WHOLE = {"gpu_hours": HOUR_S, "hours": HOUR_S, "days": DAY_S}
+"""Metrics of whole runs: seconds of one unit."""
+RATES = {
+    "tgs": "tokens_per_s_per_gpu",
+    "tgs_total": "tokens_per_s",
+    "mfu": "mfu",
+    "tflops": "hfu",
+    "tflops_model": "mfu",
+}
+"""Metrics of rates and the key of an answer that has them."""
+FAMILY = re.compile(r"^(llama|phi|deepseek|nemotron|falcon|internlm|mtnlg|megascale|nanogpt|llmc|bloom|tt|lf)")
+"""A family is its name's first word; these have sizes or versions in it."""
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRun:
+    """A line of the table."""
+
+    id: str
+    kind: str
+    metric: str
+    value: float
+    command: str
+
+    @property
+    def how(self) -> str:
+        """``best`` (its own layout), ``layout`` (the published one), or another question."""
+        return self.id.rsplit("/", 1)[-1]
+
+    @property
+    def family(self) -> str:
+        """The runs that are left out together."""
+        name = self.id.split("/")[0]
+        if name.startswith("llama"):
+            return re.split(r"[.-]", name)[0]
+        found = FAMILY.match(name)
+        return found.group(1) if found else name.split("-")[0]
+
+    @property
+    def scored(self) -> str:
+        """The class it is scored in: kind, memory apart."""
+        return self.kind + ("-memory" if self.metric == "mem" and not self.kind.endswith("memory") else "")
+
+
+@dataclass(frozen=True, slots=True)
+class PracticeRow:
+    """One run against its answer; logarithms."""
+
+    run: PublishedRun
+    level: str
+    """Kind of :func:`gpuwise.predict.practice.kind_of`."""
+    slower: float
+    """Published seconds of training over the tuned ones."""
+    mfu: float
+    """Of the tuned step, over 0.5."""
+    generation: float
+    """16-bit peak over an A100's."""
+    one_host: bool
+    total: float
+    """Headline over published seconds (of bytes: memory)."""
+    inside: bool
+    """Whether the published figure lies in the headline's 80 % interval."""
+    rule: float
+    """Seconds by "40 % MFU" over the published ones."""
+
+
+def published_runs(folder: Path) -> list[PublishedRun]:
+    """The runs that ask ``gpuwise plan``. Raises InputError when the table is not there."""
+    path = folder / TABLE
+    if not path.is_file():
+        raise InputError(f"{TABLE} is not in {folder}", hint="name the folder of measurements")
+    with path.open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    runs = [PublishedRun(r["id"], r["kind"], r["published_metric"], float(r["published_value"]), r["command"]) for r in lines]
+    return [r for r in runs if r.command.startswith("gpuwise plan ")]
+
+
+def practice_rows(runs: list[PublishedRun], answers: Mapping[str, Document]) -> Iterator[PracticeRow]:
+    """Rows of the runs that were answered and whose metric the answer has."""
+    for run in runs:
+        answer = answers.get(run.id) or {}
+        if answer.get("best") and run.how in ("best", "layout"):
+            yield _row(run, answer)
+
+
+def _row(run: PublishedRun, answer: Document) -> PracticeRow:
+    best, cluster = cast(Document, answer["best"]), cast(Document, answer["cluster"])
+    tuned, strategy = best["tuned"], best["strategy"]
+    model, accelerator = answer["model"], accelerators()[cluster["accelerator"]]
+    n = float(cluster["accelerators"])
+    half = half_peak(accelerator, strategy["precision"])
+    head = [_figure(run, best, key, n, accelerator.peak(strategy["precision"])) for key in ("low", "expected", "high")]
+    inside = min(head) <= run.value <= max(head)
+    of_time = run.metric in WHOLE or run.metric in ("step", "mem")
+    total = math.log(head[1] / run.value) * (1 if of_time else -1)
+    # the headline of a whole run holds what is lost on the way, as the published figure does; a rate does not
+    slowdown = math.log(best["step_time_s"]["expected"] / tuned["step_time_s"]["expected"])
+    lost = math.log(best["goodput"]["share"]) if run.metric in WHOLE and best["goodput"] else 0.0
+    level = "adapters" if strategy["lora_rank"] else "dense" if model["parameters"] == model["active_parameters"] else "experts"
+    return PracticeRow(
+        run,
+        level,
+        slowdown - total,
+        math.log(tuned["mfu"]["expected"] / MIDDLE),
+        math.log(half / A100_FLOP_PER_S),
+        cluster["systems"] == 1,
+        total,
+        inside,
+        total + math.log(best["mfu"]["expected"] / RULE_MFU) + lost,
+    )
+
+
+def _figure(run: PublishedRun, best: Document, end: str, n: float, peak: float) -> float:
+    """The answer's figure in the unit of the published one."""
+    if run.metric in WHOLE:
+        scale = n if run.metric == "gpu_hours" else 1.0
+        return float(best["time_s"][end]) * scale / WHOLE[run.metric]
+    if run.metric == "step":
+        return float(best["step_time_s"][end])
+    if run.metric == "mem":
+        return float(best["memory_bytes"][end]) / GIB
+    value = float(best[RATES[run.metric]][end])
+    return value * peak / TERA if run.metric.startswith("tflops") else value

@@ -1,0 +1,78 @@
+"""The fit of published runs, on runs made from known coefficients."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from gpuwise.calibrate.practice.fit import left_out, predicted, sigma_of, solve, weights
+from gpuwise.calibrate.practice.rows import PracticeRow, PublishedRun, practice_rows
+from gpuwise.facts.hardware.naming import find_cluster
+
+pytest.importorskip("scipy")
+TRUE = np.array([0.25, 0.0, 0.0, 0.6, 0.0, 0.0])
+
+
+def row(family: str, i: int, mfu: float, noise: float = 0.0) -> PracticeRow:
+    run = PublishedRun(f"{family}-{i}/best", "dense", "step", 1.0, "gpuwise plan x")
+    made = PracticeRow(run, "dense", 0.0, mfu, 0.0, False, 0.0, True, 0.0)
+    slower = float(predicted(TRUE, [made])[0]) + noise
+    return PracticeRow(run, "dense", slower, mfu, 0.0, False, 0.0, True, 0.0)
+
+
+def some_rows() -> list[PracticeRow]:
+    rng = np.random.default_rng(3)
+    return [row(f"run{f}", i, float(rng.uniform(-0.3, 0.3)), float(rng.normal(0, 0.05))) for f in range(20) for i in range(3)]
+
+
+def test_coefficients_are_found_again() -> None:
+    found = solve(some_rows())
+    assert found[0] == pytest.approx(0.25, abs=0.05) and found[3] == pytest.approx(0.6, abs=0.15)
+    assert np.abs(found[[1, 2, 4, 5]]).max() < 0.1
+
+
+def test_families_left_out_err_by_the_noise() -> None:
+    rows = some_rows()
+    residuals = left_out(rows)
+    assert not np.isnan(residuals).any()
+    assert sigma_of(residuals, weights(rows)) == pytest.approx(0.15)  # the least: the noise is a third of it
+
+
+def test_many_rows_of_a_family_weigh_as_their_root() -> None:
+    rows = [row("a", i, 0.0) for i in range(9)] + [row("b", 0, 0.0)]
+    assert weights(rows).tolist() == pytest.approx([1 / 3] * 9 + [1.0])
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "total", "slower"),
+    [
+        # 8 GPUs, 1.25 of the tuned step, 90 % goodput; a whole run holds its stops, a rate does not
+        ("hours", 12.0, math.log(10 / 12), math.log(12 / 10 * 1.25)),
+        ("gpu_hours", 96.0, math.log(80 / 96), math.log(96 / 80 * 1.25)),
+        ("step", 2.0, math.log(1.25 / 2), math.log(2.0)),
+        ("mfu", 0.32, math.log(0.32 / 0.40), math.log(0.40 / 0.32 * 1.25)),
+    ],
+)
+def test_a_figure_is_compared_in_its_own_unit(metric: str, value: float, total: float, slower: float) -> None:
+    def span(x: float) -> dict[str, float]:
+        return {"low": 0.9 * x, "expected": x, "high": 1.1 * x}
+
+    answer = {
+        "best": {
+            "time_s": span(36000.0),
+            "step_time_s": span(1.25),
+            "mfu": span(0.40),
+            "tuned": {"step_time_s": span(1.0), "mfu": span(0.50)},
+            "goodput": {"share": 0.9},
+            "strategy": {"lora_rank": 0, "precision": "bf16"},
+        },
+        "cluster": {"accelerator": find_cluster("8xA100-80GB-SXM").accelerator.id, "accelerators": 8, "systems": 1},
+        "model": {"parameters": 1, "active_parameters": 1},
+    }
+    run = PublishedRun("llama1-7b/best", "dense", metric, value, "gpuwise plan llama-7b")
+    (made,) = practice_rows([run], {run.id: answer})
+    assert made.run.family == "llama1" and made.level == "dense" and made.one_host
+    assert made.total == pytest.approx(total)
+    assert made.slower == pytest.approx(slower)

@@ -1,0 +1,51 @@
+"""The level of published runs: never faster than tuned, rates and interval moved with the step."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.models.catalogue import find_model
+from gpuwise.predict.practice import kind_of, practice_of
+from gpuwise.predict.step.training import IN_PRACTICE, TrainingEstimate, estimate
+from gpuwise.workload.strategy import Strategy
+
+ARCH = find_model("llama-2-7b")
+
+
+def tuned_on(cluster: str, **fields: object) -> TrainingEstimate:
+    n = find_cluster(cluster).n_accelerators
+    strategy = Strategy(micro_batch=1, dp=n, sharding="zero3", stack="megatron-core").with_(**fields)
+    return estimate(ARCH, cluster, strategy, seq_len=2048)
+
+
+@pytest.mark.parametrize("cluster", ["8xA100-80GB-SXM", "64x8xA100-80GB-SXM", "64x8xH100-SXM", "8xV100-32GB-SXM"])
+def test_rates_move_with_the_step(cluster: str) -> None:
+    precision = "fp16" if "V100" in cluster else "bf16"
+    tuned = tuned_on(cluster, precision=precision)
+    practice = practice_of(tuned, ARCH, find_cluster(cluster))
+    e = practice.of(tuned)
+    assert practice.slowdown >= 1.0
+    assert e.step_time_s.expected == pytest.approx(tuned.step_time_s.expected * practice.slowdown)
+    for rate in ("tokens_per_s", "tokens_per_s_per_gpu", "mfu", "hfu"):
+        before, after = getattr(tuned, rate), getattr(e, rate)
+        assert after.expected == pytest.approx(before.expected / practice.slowdown)
+        assert after.high / after.expected == pytest.approx(e.step_time_s.expected / e.step_time_s.low)
+    assert e.step_time_s.log_sigma >= max(practice.log_sigma, tuned.step_time_s.log_sigma) - 1e-9
+    assert sum(e.breakdown_s.values()) == pytest.approx(e.step_time_s.expected)
+    assert e.bottleneck()[0] == tuned.bottleneck()[0] != IN_PRACTICE
+    assert (e.memory_bytes, e.fits, e.strategy) == (tuned.memory_bytes, tuned.fits, tuned.strategy)
+
+
+def test_a_run_that_is_slow_on_paper_loses_little_more() -> None:
+    cluster = find_cluster("64x8xA100-80GB-SXM")
+    quick = tuned_on("64x8xA100-80GB-SXM", micro_batch=4)
+    slow = tuned_on("64x8xA100-80GB-SXM", tp=8, dp=64)
+    assert slow.mfu.expected < quick.mfu.expected
+    assert 1.0 <= practice_of(slow, ARCH, cluster).slowdown < practice_of(quick, ARCH, cluster).slowdown
+
+
+def test_kinds() -> None:
+    assert kind_of(ARCH, Strategy()) == "dense"
+    assert kind_of(ARCH, Strategy(lora_rank=8)) == "adapters"
+    assert kind_of(find_model("mixtral-8x7b"), Strategy()) == "experts"
