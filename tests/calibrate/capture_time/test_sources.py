@@ -64,6 +64,46 @@ def test_rows_of_lambda_are_the_scripts_settings(tmp_path: Path) -> None:
     assert unknown.job is None and "not stated" in unknown.reason
 
 
+MLPERF_COLUMNS = (
+    "round",
+    "benchmark",
+    "accelerator",
+    "n_accel",
+    "nodes",
+    "gbs",
+    "grad_accum",
+    "step_time_ms",
+    "time_to_train_min",
+)
+
+
+def test_rows_of_mlperf_are_of_any_number_of_nodes(tmp_path: Path) -> None:
+    write(
+        tmp_path / "models/mlperf_training.csv",
+        MLPERF_COLUMNS,
+        [
+            ("v5.1", "retinanet", "NVIDIA Blackwell GPU (B200-SXM-180GB)", 16, 2, 512, 1, 67.0, 88.0),
+            ("v5.1", "retinanet", "NVIDIA H200-SXM5-141GB", 8, 1, 256, 1, 832.0, 34.0),
+            ("v4.0", "resnet", "NVIDIA L40S", 64, 16, 3200, 1, 28.4, 8.0),
+            ("v4.0", "rnnt", "NVIDIA L40S", 64, 16, 3200, 1, 28.4, 8.0),
+        ],
+    )
+    retinanet, other_unit, resnet, rnnt = tables.mlperf_rows(tmp_path)
+    assert retinanet.job.network == "mlperf-retinanet" and retinanet.batch == 32 and retinanet.devices == 16
+    assert retinanet.compiled and dict(retinanet.job.settings)["precision"] == "amp"
+    assert other_unit.job is None and "contradicts" in other_unit.reason
+    assert resnet.job.network == "resnet50" and resnet.batch == 50 and resnet.devices == 64
+    assert rnnt.job is None and rnnt.reason
+
+
+def test_devices_reduce_what_the_backward_pass_does_not_hide() -> None:
+    alone, eight, many = (row("H100-SXM5-80GB", devices=n) for n in (1, 8, 512))
+    assert sources.reduction_s(alone, 10**9, 0.1) == 0.0
+    waits, hidden = (sources.reduction_s(eight, 10**9, s) for s in (0.0, 10.0))
+    assert 0.0 < hidden == pytest.approx(0.1 * waits)
+    assert sources.reduction_s(many, 10**9, 0.0) > waits
+
+
 def test_a_neusight_row_keeps_the_study_s_own_prediction(tmp_path: Path) -> None:
     columns = ("gpu", "model", "mode", "option", "seq_len", "batch", "measured_ms", "pred_neusight_ms")
     write(

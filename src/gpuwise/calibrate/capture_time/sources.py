@@ -15,11 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuwise.calibrate.capture_time.tables import Job, Row, examples_rows, lambda_rows, mlperf_rows, neusight_rows
+from gpuwise.calibrate.published.reference_networks import exposed_reduction_s
 from gpuwise.calibrate.score_tables import constant_efficiency
 from gpuwise.calibrate.validation import Scores
 from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.errors import GpuwiseError, require
 from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.kernels.memory_bound import dram_rate
 from gpuwise.predict.step.capture_time import captured_time
@@ -27,8 +29,15 @@ from gpuwise.units import GIGA
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.step import Phase
 
-SAMPLE = (("neusight-bert_large", 8), ("resnet50", 448), ("resnet50", 400))
-"""Networks and batches that are captured when not every one is asked for: one or two of each table."""
+SAMPLE = (
+    ("neusight-bert_large", 8),
+    ("resnet50", 448),
+    ("resnet50", 200),
+    ("resnet50", 816),
+    ("resnet50", 16),
+    ("mlperf-retinanet", 8),
+)
+"""Networks and batches that are captured when not every one is asked for: one or two of each table, MLPerf's images whole."""
 
 
 def score_sources(folder: Path, all_check: bool) -> Scores | None:
@@ -84,7 +93,8 @@ def scores_of(rows: list[Row], captures: dict[Job, Capture | str]) -> Scores:
             if name not in known:
                 known[name] = predict(r, made, r.accelerator)
             one, scale = known[name], r.batch / r.job.batch
-            predicted[i], sigma[i] = one.update_s + one.work_s * scale, one.log_sigma
+            alone_s = one.update_s + one.work_s * scale
+            predicted[i], sigma[i] = alone_s + reduction_s(r, made.parameter_count, alone_s), one.log_sigma
             baseline[i] = r.baseline_s if math.isfinite(r.baseline_s) else one.ideal_s * scale
         except GpuwiseError as error:
             reason[i] = error.message.split("\n")[0][:80]
@@ -102,6 +112,17 @@ def scores_of(rows: list[Row], captures: dict[Job, Capture | str]) -> Scores:
         baseline=baseline,
         reason=reason,
     )
+
+
+def reduction_s(r: Row, parameters: int, alone_s: float) -> float:
+    """Seconds that the fp32 gradients of ``parameters`` on the row's devices are reduced after a step of ``alone_s`` each.
+
+    Raises GpuwiseError where the catalogue knows no system of them.
+    """
+    if r.devices == 1:
+        return 0.0
+    system = find_cluster(f"{r.devices}x{r.gpu}").system
+    return exposed_reduction_s(system, r.devices, 4.0 * parameters, alone_s)
 
 
 class Predicted(NamedTuple):

@@ -10,7 +10,8 @@ What a table leaves out is taken from the scripts that made it:
   of its script), SSD channels-last from suite v1 on. BERT's fp32 optimizer goes parameter by parameter.
 - DeepLearningExamples: the same scripts with the settings of their README (channels-last under AMP).
 - MLPerf: what submitters run is hand-fused; taken as compiled, channels-last, fp16 autocast, batch over devices, the sums of
-  batch norms taken in the convolutions beside them (cuDNN's fused convolution with statistics, NVIDIA's submissions).
+  batch norms taken in the convolutions beside them (cuDNN's fused convolution with statistics, NVIDIA's submissions);
+  gradients are all-reduced in fp32 behind the backward pass.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ class Row:
     """Prediction that the source itself publishes."""
     empties_cache: bool = False
     """Every pass asks the driver for its memory again."""
+    devices: int = 1
+    """That hold a copy each and reduce their gradients."""
     fused_moments: bool = False
     """Convolutions sum up what batch norms and their gradients need (cuDNN's fused convolutions with statistics)."""
 
@@ -106,11 +109,14 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "BERT": ("bert-large-squad", "transformers"),
     "GNMT": ("gnmt", "own"),
 }
-MLPERF = {"resnet": ("resnet50", "timm")}
+MLPERF: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "resnet": ("resnet50", "timm", {}),
+    "retinanet": ("mlperf-retinanet", "own", {"optimizer": "adam"}),
+    "ssd": ("mlperf-retinanet", "own", {"optimizer": "adam"}),
+}
+"""Network, source and settings of its step. ``ssd`` is RetinaNet's name up to round v2.1."""
 MLPERF_REASONS = {
     "maskrcnn": _MASKS,
-    "ssd": "RetinaNet on ResNeXt-50 has no builder",
-    "retinanet": "RetinaNet on ResNeXt-50 has no builder",
     "bert": "fused attention on unpadded tokens has no builder",
     "unet3d": "MXNet's volumetric network has no builder",
     "llama2_70b_lora": "layout and precision not stated",
@@ -194,9 +200,9 @@ def examples_rows(folder: Path) -> list[Row]:
 
 
 UNSTATED_BATCH = {True: 256.0, False: 128.0}
-"""By mixed precision: the image networks' README leaves it out, their launch script takes these."""
+"""By mixed precision, assumed where the table leaves the batch of an image network out: ResNet-50's of the same scripts."""
 UNSTATED_BATCH_B4 = {True: 128.0, False: 64.0}
-"""Of EfficientNet-B4, whose images are 380 a side."""
+"""Of EfficientNet-B4, whose images are 380 a side: assumed, half as many."""
 
 
 def example_network(model: str, text: str) -> tuple[str, str] | None:
@@ -253,11 +259,11 @@ def _example_settings(network: str, mixed: bool) -> tuple[dict[str, Any], float]
 
 
 def mlperf_rows(folder: Path) -> list[Row]:
-    """Rows of one node; empty without the table."""
+    """Rows of any number of nodes; empty without the table."""
     text = dict.fromkeys(("round", "benchmark", "accelerator"), "str")
     numbers = ("n_accel", "nodes", "gbs", "grad_accum", "step_time_ms", "time_to_train_min")
     records = read_records(folder / "models/mlperf_training.csv", {**text, **dict.fromkeys(numbers, "float")}) or ()
-    return _with_batches(_mlperf_row(r) for r in records if r["nodes"] == 1 and r["step_time_ms"] > 0)
+    return _with_batches(_mlperf_row(r) for r in records if r["step_time_ms"] > 0)
 
 
 def _mlperf_row(r: dict[str, Any]) -> Row:
@@ -270,10 +276,21 @@ def _mlperf_row(r: dict[str, Any]) -> Row:
         reason = "step time contradicts the time to train"
     if reason or known is None or not (r["n_accel"] > 0 and r["gbs"] > 0):
         return Row(source, source, gpu, _accelerator(gpu), None, 1.0, 1.0, reason=reason or "devices or batch not stated")
-    settings = {"precision": "amp", "channels_last": True}
+    network, package, settings = known
     batch = r["gbs"] / r["n_accel"] / max(r["grad_accum"], 1.0)
-    wanted = job(*known, **settings)
-    return Row(source, source, gpu, _accelerator(gpu), wanted, batch, step_s, tf32=True, compiled=True, fused_moments=True)
+    return Row(
+        source,
+        source,
+        gpu,
+        _accelerator(gpu),
+        job(network, package, precision="amp", channels_last=True, **settings),
+        batch,
+        step_s,
+        tf32=True,
+        compiled=True,
+        devices=int(r["n_accel"]),
+        fused_moments=True,
+    )
 
 
 def _accelerator(name: str) -> Accelerator | None:

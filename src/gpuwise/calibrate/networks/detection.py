@@ -3,11 +3,15 @@
 
 SSD300 (DeepLearningExamples PyTorch/Detection/SSD, README "Model architecture" and ``ssd/model.py``): ResNet-50 up to
 its third stage with stride 1 there (38 x 38 x 1024), five extra stages, heads of 4, 6, 6, 6, 4, 4 boxes of 81 classes.
-Mask R-CNN and RetinaNet are torchvision's (ResNet-50 with a feature pyramid).
+Mask R-CNN and RetinaNet are torchvision's (ResNet-50 with a feature pyramid). MLPerf's RetinaNet (mlcommons/training,
+``single_stage_detector``) is torchvision's on ResNeXt-50 32x4d, its last three stages trained, 264 classes of OpenImages. As
+submitted (mlcommons/training_results, NVIDIA's ``retinanet``) the frozen norms are a scale and a bias beside each convolution
+and the focal loss is taken over the whole batch at once, with boxes that the input pipeline has matched.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -77,6 +81,66 @@ def ssd300() -> Network:
         hard = rank < (3 * count).clamp(max=labels.shape[2]).unsqueeze(1)
         classification = (entropy * (positive.float() + hard.float())).sum(dim=1)
         return ((regression + classification) / count.float().clamp(min=1e-6)).mean()
+
+    return Network(module, inputs, loss)
+
+
+OPENIMAGES_CLASSES = 264
+"""Of MLPerf's subset of OpenImages (``single_stage_detector/ssd``)."""
+ANCHORS = 9
+
+
+class RetinaNet(nn.Module):
+    """torchvision's RetinaNet without its boxes: logits and offsets of every anchor of a batch of images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        package = torchvision()
+        fpn = import_module(f"{package.__name__}.models.detection.backbone_utils")
+        blocks = import_module(f"{package.__name__}.ops.feature_pyramid_network")
+        heads = import_module(f"{package.__name__}.models.detection.retinanet")
+        self.trunk = fpn.resnet_fpn_backbone(
+            backbone_name="resnext50_32x4d",
+            weights=None,
+            trainable_layers=3,
+            returned_layers=[2, 3, 4],
+            extra_blocks=blocks.LastLevelP6P7(256, 256),
+            norm_layer=Affine,
+        )
+        self.head = heads.RetinaNetHead(256, ANCHORS, OPENIMAGES_CLASSES)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = self.head(list(self.trunk(images).values()))
+        return outputs["cls_logits"], outputs["bbox_regression"]
+
+
+class Affine(nn.Module):
+    """A frozen batch norm whose statistics are taken in its scale and bias, which no gradient reaches."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(1, channels, 1, 1, dtype=torch.float16))
+        self.register_buffer("bias", torch.zeros(1, channels, 1, 1, dtype=torch.float16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale + self.bias
+
+
+def mlperf_retinanet(side: int = 800) -> Network:
+    """MLPerf's RetinaNet on square images: focal loss (gamma 2, arXiv 1708.02002) and L1 of the offsets."""
+    with torch.device(DEVICE):
+        module = RetinaNet()
+
+    def inputs(batch: int) -> tuple[Tensor, ...]:
+        return (torch.randn(batch, 3, side, side, device=DEVICE),)
+
+    def loss(outputs: Any, batch: int) -> Tensor:
+        logits, offsets = outputs
+        target = torch.zeros_like(logits)
+        chance = torch.sigmoid(logits)
+        entropy = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
+        match = chance * target + (1 - chance) * (1 - target)
+        return (entropy * (1 - match) ** 2).sum() / batch + F.l1_loss(offsets, torch.zeros_like(offsets))
 
     return Network(module, inputs, loss)
 

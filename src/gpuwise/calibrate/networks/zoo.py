@@ -148,6 +148,7 @@ OWN: dict[str, Own] = {
     "mask-rcnn-r50-fpn": _detector("maskrcnn_resnet50_fpn", 800, 1333),
     "faster-rcnn-r50-fpn": _detector("fasterrcnn_resnet50_fpn", 800, 1333),
     "retinanet-r50-fpn": _detector("retinanet_resnet50_fpn", 800, 800),
+    "mlperf-retinanet": Own("detection", "mlperf_retinanet"),
     # LJSpeech: clips of 567 columns of 256 samples at 22,050 Hz and 100 characters, padded to the longest of a batch; the
     # longest of all has 10.1 s (870 columns) and 187 characters
     "tacotron2": Own("speech", "tacotron2", {"frames": 850, "characters": 170}),

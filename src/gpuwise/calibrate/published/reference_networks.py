@@ -55,16 +55,6 @@ NETWORKS: dict[str, Reference] = {
         "resnet50",
         "mmdetection configs/mask_rcnn: 260 GMACs at 1280 x 800; activations: ResNet-50's per pixel, pyramid, heads",
     ),
-    "retinanet-resnext50-fpn": Reference(
-        202.0,
-        250.0,
-        37.0,
-        800,
-        "resnext50_32x4d",
-        "800 px: ResNeXt-50 54, pyramid 11, two towers of four 3x3x256 on 13,343 positions 63, 264 "
-        "classes x 9 anchors 73, "
-        "boxes 1 (MLPerf single_stage_detector)",
-    ),
     "unet3d-kits19": Reference(
         477.0,
         360.0,
