@@ -10,6 +10,7 @@ import torch
 
 from gpuwise.calibrate.networks import support as zoo_support
 from gpuwise.workload.capture.api import capture
+from gpuwise.workload.capture.record.capture import OpFlag
 from gpuwise.workload.step import Phase
 
 
@@ -34,6 +35,18 @@ def test_masters_are_updated_in_fp32_and_weights_stay_half() -> None:
     copies = [s for s, phase in used if "_foreach_copy" in s.op and phase != Phase.BACKWARD]
     assert {t.dtype for s in copies for t in s.inputs} == {"fp16", "fp32"}
     assert any("batch_norm" in s.op and s.inputs[1].dtype == "fp32" for s, _ in used)
+
+
+def test_the_loop_of_berts_optimizer_waits_once_and_launches_for_every_parameter() -> None:
+    how = zoo_support.Conditions(training=True, optimizer="bert-adam")
+    made = capture(lambda: zoo_support.step_of(_network(), 8, how), n_steps=2, batch=8)
+    span = made.steady
+    ops = [i for i in range(span.first_op, span.end_op) if made.op_phase[i] == Phase.OPTIMIZER]
+    names = [made.signatures[int(made.op_signature[i])].op for i in ops]
+    parameters = 4  # weight and bias of the linear layer and of the norm
+    assert sum("addcmul_" in name for name in names) == parameters
+    assert sum(bool(made.op_flags[i] & OpFlag.SYNC) for i in ops) == 1
+    assert sum(made.signatures[int(made.op_signature[i])].n_kernels for i in ops) >= 14 * parameters
 
 
 def test_one_expert_takes_its_capacity_and_the_others_nothing() -> None:

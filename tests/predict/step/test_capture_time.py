@@ -199,6 +199,16 @@ def test_recurrent_steps_wait_for_one_another():
     assert one(_lstm(100, layers=2)) < 2 * one(_lstm(100))
 
 
+def test_recurrent_gates_move_their_bytes_behind_each_product():
+    steps, batch, hidden = 30, 464, 1024
+    weights = [spec(4 * hidden, hidden, dtype="fp16")] * 2
+    flop = 2.0 * steps * batch * 4 * hidden * hidden * 2
+    tokens = spec(steps, batch, hidden, dtype="fp16")
+    lstm = op("_cudnn_rnn", [tokens, *weights], [tokens], kind=Kind.MATMUL, flop=flop, hidden_size=hidden, batch_first=False)
+    moved = 2.0 * steps * batch * 6 * hidden * 2  # gates and two states, read and written, in 2 bytes
+    assert one(lstm) > flop / A100.peak("fp16") + moved / A100.memory_bandwidth_bytes_per_s
+
+
 # --- host and timeline ---
 
 

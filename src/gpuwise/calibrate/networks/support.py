@@ -177,12 +177,37 @@ def call(module: nn.Module, inputs: Any) -> Any:
     return module(**inputs) if isinstance(inputs, dict) else module(*inputs)
 
 
+class BertAdam(torch.optim.Optimizer):
+    """The fp32 optimizer of NVIDIA's BERT (DeepLearningExamples PyTorch/LanguageModeling/BERT, optimization.py): the host waits
+    for the norm of all gradients, then updates one parameter after another."""
+
+    def __init__(self, learned: Any) -> None:
+        super().__init__(learned, {"lr": LEARNING_RATE})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        learned = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norm = torch.stack(torch._foreach_norm(learned)).norm().item()
+        for p in learned:
+            state, gradient = self.state[p], p.grad
+            if not state:
+                state["m"], state["v"] = torch.zeros_like(p), torch.zeros_like(p)
+            mean, square = state["m"], state["v"]
+            shrunk = p * 1.0 / norm  # as the source has it: what is updated is the copy
+            mean.mul_(0.9).add_(gradient, alpha=0.1)
+            square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+            update = mean / (square.sqrt() + 1e-6)
+            update += WEIGHT_DECAY * p
+            shrunk.add_(-(LEARNING_RATE * update))
+
+
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda p, **k: torch.optim.SGD(p, lr=LEARNING_RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, nesterov=True, **k),
     "sgd-plain": lambda p, **k: torch.optim.SGD(p, lr=LEARNING_RATE, **k),
     "adam": lambda p, **k: torch.optim.Adam(p, lr=LEARNING_RATE, **k),
     "adamw": lambda p, **k: torch.optim.AdamW(p, lr=LEARNING_RATE, **k),
     "adagrad": lambda p, **k: torch.optim.Adagrad(p, lr=LEARNING_RATE, **k),
+    "bert-adam": lambda p, **k: BertAdam(p),
     "rmsprop": lambda p, **k: torch.optim.RMSprop(p, lr=LEARNING_RATE, **k),
 }
 AUTOCAST = {"amp": torch.float16, "amp_bf16": torch.bfloat16}
