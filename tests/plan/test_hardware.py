@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 
 import pytest
 
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.facts.software.support import Support
 from gpuwise.plan import hardware
 from gpuwise.plan.goal import Wishes
 from gpuwise.plan.planner import Pricing
@@ -41,6 +43,36 @@ def test_the_fastest_within_the_budget_wins() -> None:
     for other in plan.hardware:
         if other.cost_usd is not None and other.cost_usd.expected <= 60.0:
             assert other.time_s.expected >= plan.best.time_s.expected * (1 - 1e-9)
+
+
+def test_limits_are_named_and_marked() -> None:
+    """The cheapest that meets the deadline, and the fastest within the budget, or what comes nearest."""
+    wishes = Wishes(tokens=2e9, deadline_s=1.5 * DAY_S, budget_usd=60.0)
+    plan = hardware.compare(SMALL, wishes, PRICING)
+    on_time = [o for o in plan.hardware if not hardware.late(o, wishes)]
+    assert all(o.time_s.expected <= 1.5 * DAY_S for o in on_time)
+    cheapest = min(on_time, key=lambda o: o.cost_usd.expected if o.cost_usd else float("inf"))
+    said = plan.warnings[0]
+    assert (
+        said.startswith("the cheapest compared that meets the deadline of 36.0 h: ") and cheapest.cluster.accelerator.name in said
+    )
+    hasty = Wishes(tokens=2e12, deadline_s=3600.0, budget_usd=1.0)
+    notes = list(hardware.limit_notes(plan.hardware, replace(wishes, deadline_s=1.0, budget_usd=1.0)))
+    assert notes[0].startswith("none compared meets the deadline") and notes[1].startswith("none compared is within the budget")
+    assert all(hardware.over_budget(o, hasty) for o in plan.hardware)
+
+
+def test_what_software_does_not_train_on_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = hardware.support_of
+
+    class Nothing:
+        def works_for(self, job: str) -> Support:
+            assert job == "train"
+            return Support("none", "sold for inference", None, None)
+
+    monkeypatch.setattr(hardware, "support_of", lambda a: Nothing() if a.id.startswith("a100") else real(a))
+    plan = hardware.compare(SMALL, Wishes(tokens=2e9), PRICING)
+    assert plan.hardware and not any(o.cluster.accelerator.id.startswith("a100") for o in plan.hardware)
 
 
 def test_without_limits_patience_is_said() -> None:

@@ -172,6 +172,8 @@ class Plan(_Answer, Generic[E]):
     search: SearchStats | None = None
     scaling: tuple[Scaling, ...] = ()
     """Of own code over several accelerators."""
+    published: tuple[str, ...] = ()
+    """Runs of the same model that somebody published, each a sentence."""
     samples: float | None = None
     """Of own code: what the time and cost are for, None for one step."""
 

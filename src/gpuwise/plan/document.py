@@ -61,6 +61,7 @@ def _plan(plan: Plan[TrainingEstimate]) -> Document:
         "neighbours": [_neighbour(n) for n in plan.changes or ()],
         "reasons": plan.reasons,
         "warnings": plan.warnings,
+        "published": plan.published,
         "smallest": None if plan.smallest is None else _estimate(plan.smallest),
     }
 

@@ -7,7 +7,7 @@ those whose bound already loses are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpuwise.errors import GpuwiseError, InputError, UnknownNameError, UnpredictableError
@@ -15,13 +15,14 @@ from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.offers.offer import book
+from gpuwise.facts.software.support import support_of
 from gpuwise.money.cost import price_of
 from gpuwise.plan.answer import Option, Plan, SearchStats, tokens_of
 from gpuwise.plan.defaults import default_precision, default_seq_len
 from gpuwise.plan.goal import Wishes, check_wishes
 from gpuwise.plan.planner import Pricing, plan_on
 from gpuwise.predict.step.training import TrainingEstimate
-from gpuwise.units import DAY_S, HOUR_S
+from gpuwise.units import DAY_S, HOUR_S, format_duration, format_usd
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
 BEST_MFU = 0.75
@@ -114,15 +115,50 @@ def _assemble(plans: list[tuple[Key, Plan[TrainingEstimate]]], wishes: Wishes, l
         sum(p.search.fitting for _, p in plans if p.search is not None),
         sum(p.search.seconds for _, p in plans if p.search is not None),
     )
-    notes = winner.warnings
+    notes = (*limit_notes(kept, wishes), *winner.warnings)
     if wishes.deadline_s is None and wishes.budget_usd is None:
         notes = (f"no deadline or budget given: the cheapest within {limit_s / DAY_S:.0f} days", *notes)
     return replace(winner, hardware=tuple(kept), search=stats, warnings=notes)
 
 
+def late(option: Option[TrainingEstimate], wishes: Wishes) -> bool:
+    """Whether the expected time misses the deadline."""
+    return wishes.deadline_s is not None and option.time_s.expected > wishes.deadline_s
+
+
+def over_budget(option: Option[TrainingEstimate], wishes: Wishes) -> bool:
+    """Whether the expected cost is beyond the budget."""
+    return wishes.budget_usd is not None and _usd(option) > wishes.budget_usd
+
+
+def _usd(option: Option[TrainingEstimate]) -> float:
+    return float("inf") if option.cost_usd is None else option.cost_usd.expected
+
+
+def limit_notes(options: Sequence[Option[TrainingEstimate]], wishes: Wishes) -> Iterator[str]:
+    """The cheapest that meets the deadline and the fastest within the budget, or what comes nearest, by name."""
+
+    def words(o: Option[TrainingEstimate]) -> str:
+        name = f"{o.cluster.n_accelerators}x {o.cluster.accelerator.name}"
+        return f"{name}, {format_duration(o.time_s.expected)}, {format_usd(_usd(o))}"
+
+    if wishes.deadline_s is not None:
+        limit, meet = format_duration(wishes.deadline_s), [o for o in options if not late(o, wishes)]
+        if meet:
+            yield f"the cheapest compared that meets the deadline of {limit}: {words(min(meet, key=_usd))}"
+        else:
+            yield f"none compared meets the deadline of {limit}; nearest: {words(min(options, key=lambda o: o.time_s.expected))}"
+    if wishes.budget_usd is not None:
+        limit, within = format_usd(wishes.budget_usd), [o for o in options if not over_budget(o, wishes)]
+        if within:
+            yield f"the fastest compared within the budget of {limit}: {words(min(within, key=lambda o: o.time_s.expected))}"
+        else:
+            yield f"none compared is within the budget of {limit}; cheapest: {words(min(options, key=_usd))}"
+
+
 def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Try]:
-    """Every rented accelerator at every count its usual system allows, with the least time and money it
-    could take."""
+    """Every rented accelerator that software trains on, at every count its usual system allows, with the least time and
+    money it could take."""
     from gpuwise.facts.hardware.naming import find_cluster
 
     seq_len = wishes.seq_len or default_seq_len(arch, fine_tuning=wishes.fine_tuning)[0]
@@ -134,8 +170,11 @@ def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Tr
         packed_document_len=wishes.packed_document_len,
     )
     work = per_token * tokens_of(wishes)
+    purpose = "finetune" if wishes.fine_tuning else "train"
     for accelerator_id in sorted({o.accelerator_id for o in book(pricing.today)}):
         accelerator = accelerators()[accelerator_id]
+        if support_of(accelerator).works_for(purpose).level == "none":
+            continue
         wanted = wishes.precision or (default_precision(accelerator)[0],)
         peaks = [accelerator.peak_flop_per_s.get(p) for p in wanted]
         if None in peaks:

@@ -23,7 +23,7 @@ from gpuwise.plan.goal import Goal, Wishes, make_goal
 from gpuwise.plan.promise import run_of
 from gpuwise.plan.space.search import Found, find_strategies
 from gpuwise.plan.space.sweep import TIGHT
-from gpuwise.plan.unused import batch_note, faster_formats, unused
+from gpuwise.plan.unused import batch_note, faster_formats, left_out, published, unused
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.practice import Practice, practice_of
 from gpuwise.predict.step.training import TrainingEstimate
@@ -69,12 +69,14 @@ def plan_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Prici
         warnings=(
             *found.notes,
             *unused(goal, best.estimate.strategy),
+            *left_out(goal),
             *batch_note(goal),
             *warnings(goal, best),
             *safer(best, found),
         ),
         smallest=found.smallest,
         search=stats,
+        published=tuple(published(goal, best)),
     )
 
 

@@ -1,5 +1,5 @@
-"""What was asked for and makes no difference to the plan, and the faster formats that were not asked for: nothing is dropped
-in silence."""
+"""What is said beside a plan: options that make no difference to it, formats that were not asked for, runs that others
+published, what a model's step leaves out. Nothing is dropped in silence."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import math
 from collections.abc import Iterator
 
 from gpuwise.errors import UnpredictableError
+from gpuwise.facts.hardware.accelerators import accelerators, sources
+from gpuwise.facts.models.known_runs import known_runs
+from gpuwise.plan.answer import Option, tokens_of
 from gpuwise.plan.defaults import batch_for_devices
 from gpuwise.plan.explain import percent
 from gpuwise.plan.goal import FASTER, Goal
 from gpuwise.plan.space.search import estimate_all
 from gpuwise.predict.step.training import TrainingEstimate
+from gpuwise.units import HOUR_S, format_count, format_duration
 from gpuwise.workload.optimizer import PAGED
 from gpuwise.workload.strategy import Strategy
 
@@ -39,6 +43,36 @@ def unused(goal: Goal, s: Strategy) -> Iterator[str]:
         yield f"packing makes no difference: documents of {wishes.packed_document_len:,} tokens fill {goal.seq_len:,}"
     if s.optimizer in PAGED:
         yield "what moving pages of optimizer states costs where memory is short is not in the time"
+
+
+def published(goal: Goal, best: Option[TrainingEstimate]) -> Iterator[str]:
+    """Published runs of the same model, each with its GPU hours beside those of this plan, stops included in both."""
+    if goal.wishes.fine_tuning:
+        return
+    mine = best.time_s.expected * 1e12 / tokens_of(goal.wishes) * goal.cluster.n_accelerators / HOUR_S
+    for run in known_runs().get(goal.arch.id, ()):
+        name = accelerators()[run.accelerator_id].name
+        where = f"{name}" if run.gpus is None else f"{run.gpus:,} {name}"
+        took = [] if run.wall_s is None else [f"in {format_duration(run.wall_s)}"]
+        took += [] if run.gpu_hours is None else [f"{run.gpu_hours:,.0f} GPU hours"]
+        each = run.gpu_hours_per_token * 1e12
+        same = " here" if run.accelerator_id == goal.cluster.accelerator.id else f" on {goal.cluster.accelerator.name}"
+        yield (
+            f"Published: {format_count(run.tokens)} tokens on {where} {', '.join(took)}"
+            f"{f' ({run.notes})' if run.notes else ''}; {each:,.0f} GPU hours a trillion tokens, this plan {mine:,.0f}{same}. "
+            f"{sources()[run.source_key].title}."
+        )
+
+
+def left_out(goal: Goal) -> Iterator[str]:
+    """What training the model takes besides and the prediction does not have."""
+    if goal.arch.id.startswith("clip"):
+        yield (
+            "trained by contrast, a tower gathers the embeddings of every rank for its loss and has a second tower beside it: "
+            "neither is modelled"
+        )
+    if goal.arch.patches is not None:
+        yield "images must be read and decoded as fast as they are used: the loader is not modelled"
 
 
 def batch_note(goal: Goal) -> Iterator[str]:

@@ -53,7 +53,7 @@ def plan(
     tokens
         Tokens to train on: 15B, 300M.
     samples
-        Own code: samples to train on, 1.28M for an epoch of ImageNet.
+        Own code and models of images: samples to train on, 1.28M for an epoch of ImageNet.
     deadline
         Longest time: 12h, 3d.
     budget
@@ -77,10 +77,10 @@ def plan(
             )
         return plan_own(model, on, training, fixed, own, samples=samples, price=price, provider=provider, json=json)
     refuse_own(own)
-    if samples is not None:
-        raise InputError("--samples is for one's own code", hint="with a model by name give --tokens")
     from gpuwise.plan.api import make_plan
 
+    if samples is not None:
+        tokens = _tokens_of(model, samples, tokens)
     wishes = wishes_of(training, fixed, tokens=tokens, deadline_s=deadline, budget_usd=budget, exhaustive=exhaustive)
     from gpuwise.cli.this_machine import cluster_or_text
 
@@ -95,3 +95,15 @@ def plan(
 
         show_plan(answer)
     return 0 if answer.best is not None else 1
+
+
+def _tokens_of(model: str, samples: float, tokens: float | None) -> float:
+    """The tokens of so many images. Raises InputError for a model of text, or where both are given."""
+    from gpuwise.facts.models.catalogue import find_model
+
+    arch = find_model(model)
+    if tokens is not None:
+        raise InputError("--samples and --tokens are two ways to say how much", hint="leave one out")
+    if arch.patches is None:
+        raise InputError(f"{arch.name} reads text, and --samples counts images", hint="give --tokens")
+    return samples * arch.patches.n_tokens

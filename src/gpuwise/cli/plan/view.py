@@ -14,6 +14,7 @@ from gpuwise.plan.answer import CapturedStep, Option, Plan
 from gpuwise.plan.explain import layout
 from gpuwise.plan.explain import percent as slower
 from gpuwise.plan.flags import flags
+from gpuwise.plan.hardware import late, over_budget
 from gpuwise.plan.promise import rule_s
 from gpuwise.predict.practice import RULE_MFU
 from gpuwise.predict.step.training import TrainingEstimate
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+MISSES = " !"
+"""Marks a time beyond the deadline and a cost beyond the budget."""
 WIDE = 110
 """Columns from which the layout and the numbers stand side by side."""
 
@@ -48,6 +51,8 @@ def _show(plan: Plan[TrainingEstimate]) -> None:
     _headline(to, plan, best)
     if plan.hardware:
         section(to, "Where", _hardware_table(plan))
+        if any(late(o, plan.goal.wishes) or over_budget(o, plan.goal.wishes) for o in plan.hardware):
+            to.print(f"  {MISSES.strip()} beyond the deadline or the budget", style="dim")
     _levels(to, best)
     left, right = _layout_table(plan, best), _numbers_table(plan, best)
     if to.width >= WIDE:
@@ -63,6 +68,7 @@ def _show(plan: Plan[TrainingEstimate]) -> None:
     )
     _alternatives(to, plan, best)
     _bullets(to, "Why", plan.reasons)
+    _bullets(to, "Others", plan.published)
     _bullets(to, "Mind", plan.warnings, "yellow")
     _bullets(to, "Assumed", plan.goal.assumed, "dim")
     _run(to, plan, best)
@@ -242,14 +248,15 @@ def _options_table(options: Sequence[Option[TrainingEstimate]], best: Option[Tra
 
 
 def _hardware_table(plan: Plan[TrainingEstimate]) -> Table:
+    wishes = plan.goal.wishes
     table = table_of(["GPUs", "time", "cost", "MFU", "$/GPU h", "price of"], left=("GPUs",))
     for o in plan.hardware:
         mark = "*" if o.cluster.label == plan.goal.cluster.label else " "
         price = o.price
         table.add_row(
             f"{mark} {o.cluster.n_accelerators}x {o.cluster.accelerator.name}",
-            format_duration(o.time_s.expected),
-            "-" if o.cost_usd is None else format_usd(o.cost_usd.expected),
+            format_duration(o.time_s.expected) + MISSES * late(o, wishes),
+            "-" if o.cost_usd is None else format_usd(o.cost_usd.expected) + MISSES * over_budget(o, wishes),
             percent(o.estimate.mfu.expected),
             "-" if price is None else f"{price.expected:.2f}",
             "-" if price is None or price.as_of is None else price.as_of.isoformat(),

@@ -1,0 +1,75 @@
+"""Training runs whose time somebody published, to stand beside a plan for the same model: ``known_runs.csv``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+from gpuwise.errors import DataError, FieldError
+from gpuwise.facts.hardware.accelerators import accelerators, sources
+from gpuwise.facts.loading import Field, parse_csv, shipped_text
+from gpuwise.units import DAY_S, HOUR_S
+
+KNOWN_RUN_SCHEMA: dict[str, Field] = {
+    "model": Field("text"),
+    "accelerator": Field("text"),
+    "gpus": Field("integer", required=False),
+    "tokens": Field("number"),
+    "gpu_hours": Field("number", required=False),
+    "days": Field("number", required=False),
+    "source": Field("text"),
+    "notes": Field("text", required=False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRun:
+    """One run. Hours contain restarts and evaluation unless ``notes`` say otherwise; None means unpublished."""
+
+    model_id: str
+    accelerator_id: str
+    gpus: int | None
+    tokens: float
+    gpu_hours: float | None
+    wall_s: float | None
+    """Published, or the GPU hours over the GPUs."""
+    source_key: str
+    notes: str
+
+    @property
+    def gpu_hours_per_token(self) -> float:
+        """GPU hours, published or the GPUs' wall time."""
+        if self.gpu_hours is not None:
+            return self.gpu_hours / self.tokens
+        assert self.gpus is not None and self.wall_s is not None, "a line has hours, or GPUs and days"
+        return self.gpus * self.wall_s / HOUR_S / self.tokens
+
+
+@cache
+def known_runs() -> Mapping[str, tuple[KnownRun, ...]]:
+    """Runs by the model's id in the catalogue. Raises DataError when the file is corrupt."""
+    found: dict[str, tuple[KnownRun, ...]] = {}
+    try:
+        for r in parse_csv(shipped_text("known_runs.csv"), KNOWN_RUN_SCHEMA, "known_runs.csv"):
+            gpus, hours, days = r.maybe("gpus"), r.maybe("gpu_hours"), r.maybe("days")
+            if hours is None and (gpus is None or days is None):
+                raise r.error("neither GPU hours nor GPUs with days", field="gpu_hours")
+            if r.text("source") not in sources() or r.text("accelerator") not in accelerators():
+                raise r.error("its source or its accelerator is unknown", field="source")
+            wall_s = days * DAY_S if days is not None else hours * HOUR_S / gpus if hours is not None and gpus else None
+            run = KnownRun(
+                r.text("model"),
+                r.text("accelerator"),
+                None if gpus is None else int(gpus),
+                r.number("tokens"),
+                hours,
+                wall_s,
+                r.text("source"),
+                r.text("notes"),
+            )
+            found[run.model_id] = (*found.get(run.model_id, ()), run)
+    except FieldError as error:
+        raise DataError(error.message, hint=error.hint) from error
+    return MappingProxyType(found)

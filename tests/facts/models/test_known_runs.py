@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.models.catalogue import find_model, models
+from gpuwise.facts.models.known_runs import known_runs
+from gpuwise.plan.api import make_plan
+from gpuwise.plan.goal import Wishes
+from gpuwise.units import DAY_S
+from gpuwise.workload.transformer.tables import model_flop_per_token
+
+RUNS = [run for runs in known_runs().values() for run in runs]
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda r: r.model_id)
+def test_each_run_is_of_a_known_model_and_possible(run) -> None:
+    """No run uses more than two thirds or less than 5 % of its accelerators' dense 16-bit peak."""
+    assert run.model_id in models()
+    accelerator = find_cluster(f"1x{run.accelerator_id}").accelerator
+    peak = accelerator.peak("bf16" if "bf16" in accelerator.peak_flop_per_s else "fp16")
+    flop = model_flop_per_token(find_model(run.model_id), 2048)
+    assert 0.05 < flop / (run.gpu_hours_per_token * 3600 * peak) < 0.67
+
+
+def test_hours_and_days_agree_where_both_are_published() -> None:
+    both = [r for r in RUNS if r.gpus and r.gpu_hours and r.wall_s]
+    assert len(both) >= 4
+    for r in both:
+        assert r.gpu_hours is not None and r.gpus is not None and r.wall_s is not None
+        assert r.gpu_hours * 3600 / r.gpus == pytest.approx(r.wall_s, rel=0.05)
+
+
+def test_a_known_run_stands_beside_the_plan() -> None:
+    (deepseek,) = known_runs()["deepseek-v3"]
+    assert deepseek.wall_s == pytest.approx(54.2 * DAY_S, rel=0.01)
+    said = make_plan("llama-2-70b", "256x8xA100-80GB-SXM", Wishes(tokens=2e12, seq_len=4096)).published
+    assert len(said) == 1 and "1,720,320 GPU hours" in said[0] and "860,160 GPU hours a trillion tokens" in said[0]
+    assert make_plan("llama-2-70b", "8xA100-80GB-SXM", Wishes(lora_rank=8)).published == ()
+    assert make_plan("olmo-2-1b", "8xA100-80GB-SXM", Wishes()).published == ()
