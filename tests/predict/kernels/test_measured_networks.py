@@ -13,7 +13,7 @@ from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.kernels.card_factors import step_log_sigma
+from gpuwise.predict.kernels.card_factors import factor_key, step_log_sigma
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.gemm.fp32 import linear_time
 from gpuwise.predict.kernels.gemm.product import gemm_time
@@ -162,3 +162,30 @@ def test_compiled_steps_fuse_what_waits_for_memory() -> None:
 def test_a_card_without_rates_is_refused() -> None:
     with pytest.raises(UnpredictableError):
         time_of(convolution(), replace(CARD, peak_flop_per_s={}))
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("RTX 4090", "sm_89"),
+        ("RTX 3060", "sm_86"),
+        ("RTX 2080 Ti", "geforce"),
+        ("RTX 5000 Ada Generation", None),
+        ("Quadro RTX 5000", None),
+        ("RTX PRO 6000 Blackwell Max-Q", "rtx-pro-6000-blackwell-max-q"),
+        ("RTX A6000", None),
+        ("H100-SXM5-80GB", None),
+    ],
+)
+def test_factors_are_of_the_card_its_architecture_or_geforce(name: str, key: str | None) -> None:
+    assert factor_key(find_accelerator(name)) == key
+
+
+def test_the_mean_of_geforce_lies_between_its_architectures() -> None:
+    factors = load_json("card_factors")["factor"]
+    known = [v for k, v in factors.items() if k.startswith("sm_")]
+    for family, value in factors["geforce"].items():
+        assert min(f[family] for f in known) - 1e-3 <= value <= max(f[family] for f in known) + 1e-3
+    for table in load_json("captured_kernels")["architecture"].values():
+        known_rates = [v for k, v in table.items() if k.startswith("sm_")]
+        assert min(known_rates) <= table["geforce"] <= max(known_rates)

@@ -21,6 +21,7 @@ from gpuwise.calibrate.capture_time.rows import NETWORKS, Key, Rows, capture_of,
 from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.kernels.card_factors import GEFORCE
 from gpuwise.workload.capture.record.capture import Capture
 
 F64 = NDArray[np.float64]
@@ -214,6 +215,7 @@ def fit_networks(rows: Rows, networks: Mapping[tuple[str, Key, bool], Network]) 
     kernels = load_json("captured_kernels")
     factors, constants = fit_constants(problem, _learnt(problem, check), kernels)
     time = predicted(problem, factors, constants)
+    add_mean(factors, constants)
     errors = errors_of(problem, time, check)
     known = load_json("card_factors")["log_sigma"]
     spread = {
@@ -238,6 +240,20 @@ def fit_networks(rows: Rows, networks: Mapping[tuple[str, Key, bool], Network]) 
     write("card_factors", document)
     write("captured_kernels", constants | {"provenance": provenance | {"note": "fitted together with card_factors"}})
     return errors
+
+
+def add_mean(factors: dict[str, dict[str, float]], constants: Mapping[str, Any]) -> None:
+    """Add the geometric mean of GeForce's architectures, for one of which no network was measured."""
+    cards = [card for card in factors if card.startswith("sm_")]
+    if not cards:
+        return
+
+    def mean(values: list[float]) -> float:
+        return float(np.exp(np.mean(np.log(values))))
+
+    factors[GEFORCE] = {f: round(mean([factors[c][f] for c in cards]), 3) for f in factors[cards[0]]}
+    for table in (constants["architecture"]["rate"], constants["architecture"]["bandwidth"]):
+        table[GEFORCE] = float(f"{mean([table[c] for c in cards]):.4g}")
 
 
 def errors_of(p: Problem, time: F64, check: Bool) -> dict[str, float]:

@@ -282,8 +282,7 @@ def _fit_convolutions(rows: OpRows, document: dict[str, Any]) -> None:
     for out in groups:
         trial = copy.deepcopy(document)
         fit_algorithms([g for g in groups if g is not out], trial)
-        capability = f"sm_{(out.accelerator.compute_capability or '').replace('.', '')}"
-        trial["relative_rate"].pop(capability, None)
+        trial["relative_rate"].pop(out.accelerator.id, None)
         document["provenance"]["left_out"][out.accelerator.id] = _convolution_error(out, trial)
     fit_algorithms(groups, document)
     document["provenance"]["errors"] = {g.accelerator.id: _convolution_error(g, document) for g in groups}
@@ -303,7 +302,7 @@ def fit_algorithms(groups: list[ConvolutionGroup], document: dict[str, Any]) -> 
         document[name] = dict(start[name])
     document["power_share"] = start["power_share"]
     free = [(document[a], name) for a in ALGORITHMS for name in start[a]] + [(document, "power_share")]
-    seen = {f"sm_{(g.accelerator.compute_capability or '').replace('.', '')}" for g in groups}
+    seen = {g.accelerator.id for g in groups}
     free += [(document["relative_rate"], key) for key in sorted(seen)]
     wide = dict.fromkeys(seen, (0.5, 1.2)) | _CONVOLUTION_BOUNDS
     bounds = np.log([wide.get(name, (1e-2, 1e2)) for _, name in free])

@@ -3,7 +3,8 @@
 GeForce cards clock above their published boost and sum 16-bit products at half rate; the tables of single kernels hold none
 of them. ``coefficients/card_factors.json`` has one factor on the time of each family (and implementation) for every
 architecture of theirs, and for measured cards that are no GeForce, fitted on whole networks
-(``calibrate.capture_time.fit``). The factor is a fact of the card: whoever asks for the kernel's time gets it.
+(``calibrate.capture_time.fit``); a GeForce of another architecture takes their mean. The factor is a fact of the card: whoever
+asks for the kernel's time gets it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ from typing import Any
 from gpuwise.facts.hardware.accelerators import Accelerator, architecture_key
 from gpuwise.predict.coefficients import load_json
 
-_GEFORCE = re.compile(r"RTX [2345]0\d\d\b")
+_GEFORCE = re.compile(r"RTX [2345]0[5-9]0\b")
+"""``RTX 2060`` to ``RTX 5090``; ``RTX 5000`` is a board for workstations."""
+GEFORCE = "geforce"
+"""Key of the mean of GeForce's measured architectures."""
 UNMEASURED = ("collective", "transfer", "recurrent", "sort", "scan", "fourier", "grouped", "convolution", "host")
 """Families without a factor: no measured network has them, or their form was fitted on whole networks itself."""
 
 
 def factor_key(accelerator: Accelerator, model: Mapping[str, Any] | None = None) -> str | None:
-    """Whose factors are the card's: its own, its architecture's if it is a GeForce; None where no network stands for it.
+    """Whose factors are the card's: its own, its architecture's if it is a GeForce or else the mean of GeForce's; None where no
+    network stands for it.
 
     Boards for workstations and servers of the same architecture do not clock above their published boost.
     """
@@ -29,7 +34,9 @@ def factor_key(accelerator: Accelerator, model: Mapping[str, Any] | None = None)
     if accelerator.id in known:
         return accelerator.id
     key = architecture_key(accelerator.compute_capability, accelerator.family)
-    return key if key in known and _GEFORCE.search(accelerator.name) else None
+    if not _GEFORCE.search(accelerator.name):
+        return None
+    return key if key in known else GEFORCE if GEFORCE in known else None
 
 
 def family_factor(accelerator: Accelerator, name: str) -> float:

@@ -136,15 +136,18 @@ def _winograd_tiles(conv: Convolutions) -> F64:
 
 
 def _relative_rate(accelerator: Accelerator, model: dict[str, Any]) -> float:
-    """Share of the vector rate, against the cards the efficiencies are of: as measured; else 1 where the units are as wide as
-    theirs, and as the card's products have it where they are not."""
-    measured = model["relative_rate"].get(f"sm_{(accelerator.compute_capability or '').replace('.', '')}")
+    """Share of the vector rate, against the cards the efficiencies are of: as measured on the card; else 1, but for AMD devices
+    and lanes that double by the integers' port (capability 8.6 on), which have what the card's products reach."""
+    measured = model["relative_rate"].get(accelerator.id)
     if measured is not None:
         return float(measured)
-    if accelerator.vendor == "NVIDIA" and (accelerator.fp32_flop_per_clock_per_unit or 256.0) <= 128.0:
+    if accelerator.vendor == "NVIDIA" and float(accelerator.compute_capability or 0.0) < _SHARED_PORT:
         return 1.0
     products = load_json("fp32")
     return min(kernel_constants(accelerator, products)["linear"] / products["kernels"]["Volta"]["linear"], 1.0)
+
+
+_SHARED_PORT = 8.6
 
 
 def _blocks_time(
