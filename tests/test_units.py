@@ -55,3 +55,11 @@ def test_formats() -> None:
     assert units.format_count(8_030_261_248) == "8.03B"
     assert units.format_rate(3.35e12, "B/s") == "3.35 TB/s"
     assert units.format_usd(1204) == "$1,204"
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [(1, "1st"), (2, "2nd"), (3, "3rd"), (4, "4th"), (11, "11th"), (12, "12th"), (113, "113th"), (1003, "1,003rd")],
+)
+def test_ordinals(n: int, text: str) -> None:
+    assert units.ordinal(n) == text

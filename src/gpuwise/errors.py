@@ -8,6 +8,7 @@
 │   └── ``LayoutError``       a parallel layout that breaks a rule (carries the rule)
 ├── ``DataError``             a shipped or imported data file is corrupt or inconsistent
 ├── ``UnpredictableError``    nothing we know supports an answer (carries the reason)
+│   └── ``UnsupportedFormatError`` a format that an accelerator lacks; an ``InputError`` too
 ├── ``NoFakeRuleError``       a custom operator gives no shape without running (carries the operator)
 └── ``MissingExtraError``     an optional library is needed (carries the install command)
 """
@@ -94,6 +95,10 @@ class UnpredictableError(GpuwiseError):
     def __init__(self, reason: str, message: str | None = None, *, hint: str | None = None) -> None:
         self.reason = reason
         super().__init__(message or reason, hint=hint)
+
+
+class UnsupportedFormatError(UnpredictableError, InputError):
+    """A number format was asked for that the accelerator has no matrix rate in: bad input, and nothing to predict."""
 
 
 class NoFakeRuleError(GpuwiseError):

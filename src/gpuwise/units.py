@@ -131,6 +131,12 @@ def format_duration(seconds: float) -> str:
     return f"{_three(seconds / DAY_S)} days"
 
 
+def ordinal(n: int) -> str:
+    """``"1st"``, ``"22nd"``, ``"3rd"``, ``"11th"``, ``"1,000th"``."""
+    ending = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n:,}{ending}"
+
+
 def format_usd(usd: float) -> str:
     """``"$412"``, ``"$1,204"``, ``"$0.0042"``."""
     if abs(usd) >= 100:

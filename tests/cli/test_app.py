@@ -95,6 +95,21 @@ def test_bad_input_is_refused_with_a_hint_and_code_2(arguments: list[str], words
     assert ran.err.startswith("error: ") and ran.err.splitlines()[-1].startswith("hint: ")
 
 
-def test_what_nothing_supports_is_code_1(gpuwise: Callable[..., Any]) -> None:
-    ran = gpuwise("plan", "llama-3.1-8b", "--on", "8xA100-SXM-80GB", "--precision", "fp8")
-    assert ran.code == 1 and "fp8" in ran.err
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plan", "llama-3.1-8b", "--on", "8xA100-SXM-80GB", "--precision", "fp8"],
+        ["fit", "llama-3.1-8b", "--on", "v100-sxm-32gb", "--precision", "bf16"],
+        ["op", "matmul", "4096", "4096", "4096", "--on", "v100-sxm-32gb", "--dtype", "bf16"],
+        ["cost", "llama-3.1-8b", "--on", "8xA100-SXM-80GB", "--precision", "fp8", "--tokens", "1B"],
+    ],
+)
+def test_a_format_that_the_gpu_lacks_is_bad_input(words: list[str], gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise(*words)
+    assert ran.code == 2 and ran.out == ""
+    assert words[words.index("--precision" if "--precision" in words else "--dtype") + 1] in ran.err and "hint: it has" in ran.err
+
+
+def test_what_does_not_fit_is_code_1(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise("plan", "llama-3.1-405b", "--on", "4090", "--tokens", "1B")
+    assert ran.code == 1 and "does not fit" in ran.out and ran.err == ""

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuwise.facts.offers.offer import offers_for
+from gpuwise.facts.offers.purchases import month_or_year
 from gpuwise.pick.candidates import CODES, LeftOut
 from gpuwise.pick.jobs import Job
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.outcomes import CHANGED, Outcome
 from gpuwise.pick.ranking import Ranking, T, alike, best_of
-from gpuwise.units import format_duration, format_usd
+from gpuwise.units import format_duration, format_usd, ordinal
 
 OBJECTIVE_WORDS = {
     "cost": "the cheapest",
@@ -52,7 +53,7 @@ def how_words(o: Outcome) -> str:
         fee = "free" if plan.free else f"{format_usd(plan.usd_per_month)} a month"
         return f"{plan.provider} {plan.plan}, {fee}"
     assert way.purchase is not None
-    when = "" if way.purchase.as_of is None else f" in {way.purchase.as_of:%Y-%m}"
+    when = "" if way.purchase.as_of is None else f" in {month_or_year(way.purchase.as_of)}"
     around = f" and {format_usd(o.bill.box_usd)} for the machine around it" if o.bill.box_usd else ""
     return f"{way.condition}, {format_usd(way.purchase.median)} each{when}{around}"
 
@@ -185,7 +186,7 @@ def _pays(bought: Outcome, rented: Outcome) -> str:
     if saved <= 0:
         return ", which renting undercuts on electricity alone"
     jobs = outlay / saved
-    return f"; buying pays from the {jobs:,.0f}th such job on" if jobs > 1.5 else ""
+    return f"; buying pays from the {ordinal(round(jobs))} such job on" if jobs > 1.5 else ""
 
 
 def _count(tied: Sequence[Outcome]) -> str:

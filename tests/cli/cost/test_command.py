@@ -122,3 +122,23 @@ def test_bad_input_is_refused_with_a_hint(gpuwise, options: str) -> None:
 def test_a_model_needs_tokens_and_no_hours(gpuwise) -> None:
     assert gpuwise("cost", "gpt2", "--on", "8xH100-SXM").code == 2
     assert gpuwise("cost", "gpt2", "--on", "8xH100-SXM", "--tokens", "1B", "--hours", "5").code == 2
+
+
+def test_a_pc_at_home_is_no_server(gpuwise) -> None:
+    text = gpuwise("cost", "--on", "4090", "--hours", "100/month", "--scenarios", "2000").out
+    assert "upkeep" not in text
+    meter = text.split("Electricity at the meter")[1]
+    # 3,600 hours at 450 W, the PC around the card and its losses: 2 MWh, not those of a server that never sleeps
+    assert next(line for line in meter.splitlines() if line.strip().startswith("own")).split()[1] in (
+        "1.8",
+        "1.9",
+        "2",
+        "2.1",
+        "2.2",
+    )
+
+
+def test_one_gpu_pays_for_itself(gpuwise) -> None:
+    out = gpuwise("cost", "--on", "4090", "--hours", "300/month", "--simple").out
+    assert "1 owned GPU pays for itself" in out and "It is cheaper" in out
+    assert "unpublished" not in out and "leaves electricity out" in out

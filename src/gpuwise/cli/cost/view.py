@@ -98,21 +98,24 @@ def _options(to: Console, r: RentOrOwn) -> None:
 
 def _break_even(to: Console, r: RentOrOwn) -> None:
     own, even = r.option("own"), r.break_even
-    gpus, years = f"{own.owned_gpus} owned GPU{'s' if own.owned_gpus > 1 else ''}", LONGEST_MONTHS // 12
+    several, years = own.owned_gpus > 1, LONGEST_MONTHS // 12
+    gpus = f"{own.owned_gpus} owned GPU{'s' if several else ''}"
+    pay, off, them, each = ("pay", "themselves", "them", "Each") if several else ("pays", "itself", "it", "It")
+    never_pay = f"{'do' if several else 'does'} not pay for {off}"
     if even.months is None:
-        months = f"{gpus} do not pay for themselves within {years} years in most futures ({percent(1 - even.months_never)} do)."
+        months = f"{gpus} {never_pay} within {years} years in most futures ({percent(1 - even.months_never)} do)."
     else:
         never = "" if even.months_never < 0.005 else f"; never within {years} years in {percent(even.months_never)}"
         e = even.months
         span = "" if e.high - e.low < 0.05 else f" ({_number(e.low)} to {_number(e.high)}{never})"
-        months = f"{gpus} pay for themselves, resale left out, in {e.expected:.1f} months{span}."
+        months = f"{gpus} {pay} for {off}, resale left out, in {e.expected:.1f} months{span}."
     if even.hours_per_month is None:
-        hours = f"No number of hours makes them cheaper over {_time(r.horizon_months)} in most futures."
+        hours = f"No number of hours makes {them} cheaper over {_time(r.horizon_months)} in most futures."
     else:
         never = "" if even.hours_never < 0.005 else f"; never in {percent(even.hours_never)}"
         h = even.hours_per_month
         span = "" if h.high - h.low < 0.5 else f" ({plain(h.low)} to {plain(h.high)}{never})"
-        hours = f"Each is cheaper over {_time(r.horizon_months)} from {plain(h.expected)} of 730 hours of work a month{span}."
+        hours = f"{each} is cheaper over {_time(r.horizon_months)} from {plain(h.expected)} of 730 hours of work a month{span}."
     section(to, "Break-even against renting on demand", f"{months}\n{hours}")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import DataError, FieldError, UnpredictableError
+from gpuwise.errors import DataError, FieldError, UnsupportedFormatError
 from gpuwise.facts.hardware.corrections import Correction
 from gpuwise.facts.loading import Field, Record, parse_csv, parse_toml, shipped_text
 from gpuwise.units import GIGA, KIB, MEGA, MIB, TERA
@@ -108,12 +108,12 @@ class Accelerator:
     def peak(self, dtype: str) -> float:
         """Dense peak in FLOP/s for ``dtype``.
 
-        Raises UnpredictableError when the catalogue has no rate for it.
+        Raises UnsupportedFormatError when the catalogue has no rate for it.
         """
         rate = self.peak_flop_per_s.get(dtype)
         if rate is None:
             have = ", ".join(self.peak_flop_per_s)
-            raise UnpredictableError(
+            raise UnsupportedFormatError(
                 f"no {dtype} rate for accelerator",
                 f"{self.name} has no published dense {dtype} rate",
                 hint=f"it has {have}" if have else None,

@@ -73,6 +73,11 @@ class Purchase:
         return (today - self.as_of).days
 
 
+def month_or_year(day: datetime.date) -> str:
+    """``2026-03``, or ``2026`` for the first of January, which is how a source that names the year alone is dated."""
+    return f"{day:%Y}" if (day.month, day.day) == (1, 1) else f"{day:%Y-%m}"
+
+
 class PurchaseRange(NamedTuple):
     """US dollars for one accelerator."""
 

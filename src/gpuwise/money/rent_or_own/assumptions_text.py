@@ -66,7 +66,9 @@ def notes(demand: Demand, own: Ownership, rent: Renting, months: int, gpus: int)
         fewer = own.for_peak(demand.peak_gpus(months))
         if fewer < gpus:
             found.append(f"{gpus} owned GPUs would work {100 * used:.0f} % of the time: {fewer} deliver the same hours")
-    if own.tdp_w is None and not own.running_usd_per_month:
+    if not own.counts_power and not own.running_usd_per_month:
+        found.append("the simple sum leaves electricity out")
+    elif own.tdp_w is None and not own.running_usd_per_month:
         found.append("the accelerator's power is unpublished: electricity is left out")
     if demand.shape == "bursts" and demand.peak_share is None:
         share = float(demand.levels()[0][0])

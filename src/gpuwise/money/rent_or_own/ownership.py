@@ -8,7 +8,7 @@ Owning ``N`` GPUs in ``n`` servers for ``T`` months at capital cost ``r`` costs,
     colocation  sum_m d_m n server_kw usd_per_kw_month
     staff, support, running    sum_m d_m (...)
     repairs     sum over months out of warranty of d_m failures/12 N gpu_usd spread
-    kw_busy = (tdp power_share + host_w) pue / 1000,    kw_idle = (tdp idle_share + host_w) pue / 1000
+    kw_busy = (tdp power_share + host_w) pue / 1000,    kw_idle = (tdp idle_share + host_w) pue / 1000, none of a PC at home
     d_m = (1+r)^-(m/12)
 
 ``p_T / p_0`` is how far rental prices moved: hardware that rents for more sells for more. Tax is left out. The
@@ -26,7 +26,15 @@ import numpy as np
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.grid import PowerPrice
 from gpuwise.facts.hardware.systems import Cluster
-from gpuwise.facts.offers.purchases import RECENT_DAYS, Condition, Purchase, purchases_for, system_purchases, typical_purchase_usd
+from gpuwise.facts.offers.purchases import (
+    RECENT_DAYS,
+    Condition,
+    Purchase,
+    month_or_year,
+    purchases_for,
+    system_purchases,
+    typical_purchase_usd,
+)
 from gpuwise.facts.operations import find_site, power_share
 from gpuwise.money.power import host_power_w, is_personal
 from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, MONTHS_PER_YEAR
@@ -81,6 +89,10 @@ class Ownership:
     """How many to buy; None: as many as the peak needs."""
     price_words: str = ""
     """Where ``gpu_usd`` comes from."""
+    off_when_idle: bool = False
+    """A PC at home is switched off when it has no work; a server is not."""
+    counts_power: bool = True
+    """Whether electricity is part of the sum at all."""
 
     def __post_init__(self) -> None:
         for what, value in (("the price of a GPU", self.gpu_usd), ("the running cost a month", self.running_usd_per_month)):
@@ -138,6 +150,8 @@ class Ownership:
 
     def kw_per_gpu(self, x: Values, state: str = "power_share") -> Array:
         """At the meter, of one GPU with its share of server and cooling: busy, or idle for ``idle_share``."""
+        if self.off_when_idle and state == "idle_share":
+            return 0.0 * x["host_w"]
         return ((self.tdp_w or 0.0) * x[state] + x["host_w"]) * x["pue"] / _KILO
 
     def fixed_usd(self, gpus: int, x: Values, discounts: Array) -> dict[str, Array]:
@@ -166,8 +180,9 @@ def catalogue_ownership(
 ) -> Ownership:
     """Ownership of this kind of GPU from the shipped facts: price, server, site.
 
-    A consumer card stands in an office: a host at a price of its own, no colocation, no support contract, no
-    network. Raises UnpredictableError when no price is known and none is given.
+    A personal machine stands in an office: a host at a price of its own, no colocation, no support contract, no
+    network. A consumer card's PC stands at home: nobody is paid for its upkeep, and it is off when it has no work.
+    Raises UnpredictableError when no price is known and none is given.
     """
     accelerator, system, known = cluster.accelerator, cluster.system, economics()
     office, card = is_personal(cluster), system.id == "consumer-box"
@@ -183,6 +198,9 @@ def catalogue_ownership(
     count = min(cluster.n_accelerators, system.count) if office or accelerator.form == "PCIe" else system.count
     host = host_power_w(Cluster(system, count)).scaled(1.0 / count)
     host_w = UncertainInput("host_w", host.low, host.expected, host.high, "W", "rest of the server, by GPU", "latif-h100-node")
+    if card:
+        pc = known["pc_w"]
+        host_w = replace(pc, name="host_w", low=pc.low / count, expected=pc.expected / count, high=pc.high / count)
     draws = system.max_power_w or count * ((accelerator.tdp_w or 0.0) + host.high)
     return Ownership(
         gpus_per_server=count,
@@ -199,7 +217,7 @@ def catalogue_ownership(
         failures=known["failures"],
         support_share=none("support_share") if office else known["support_share"],
         colocation=none("colocation") if office else known["colocation"],
-        staff=_with_name(known["staff_workstation" if office else "staff_server"], "staff"),
+        staff=none("staff") if card else _with_name(known["staff_workstation" if office else "staff_server"], "staff"),
         power_share=from_quantity("power_share", power_share("serving", accelerator.family), "average power of a busy GPU"),
         idle_share=from_quantity("idle_share", power_share("idle", accelerator.family), "power of an idle GPU"),
         host_w=host_w,
@@ -208,6 +226,7 @@ def catalogue_ownership(
         pue=from_quantity("pue", find_site("home" if office else "colocation").pue, "cooling and distribution (PUE)"),
         server_kw=draws / _KILO,
         price_words=words,
+        off_when_idle=card,
     )
 
 
@@ -241,6 +260,7 @@ def simple_ownership(gpu_usd: float, gpus: int, running_usd_per_month: float) ->
         running_usd_per_month=running_usd_per_month,
         owned_gpus=gpus,
         price_words="given",
+        counts_power=False,
     )
 
 
@@ -277,7 +297,7 @@ def _price(cluster: Cluster, condition: Condition) -> tuple[float, UncertainInpu
     alone = purchases_for(accelerator.id, condition)
     machine = None if alone else _machine(cluster, condition)
     if machine is not None:
-        words = f"{machine.product or cluster.system.name}, {machine.kind} price of {machine.as_of:%Y-%m}"
+        words = f"{machine.product or cluster.system.name}, {machine.kind} price of {month_or_year(machine.as_of)}"
         return (
             machine.usd_per_accelerator,
             _with_name(economics()["gpu_price_spread"], "gpu_spread"),
@@ -288,7 +308,7 @@ def _price(cluster: Cluster, condition: Condition) -> tuple[float, UncertainInpu
         price = typical_purchase_usd(accelerator.id, condition)
     except UnpredictableError as error:
         raise UnpredictableError(error.reason, error.message, hint="give what one GPU costs with --buy-price 10k") from None
-    dated = "an undated list price" if price.as_of is None else _observations_text(price.observations, f"{price.as_of:%Y-%m}")
+    dated = "an undated list price" if price.as_of is None else _observations_text(price.observations, month_or_year(price.as_of))
     usual = economics()["gpu_price_spread"]
     low, high = min(price.low / price.median, usual.low), max(price.high / price.median, usual.high)
     spread = replace(usual, name="gpu_spread", low=low, high=high, source="offers" if price.observations > 1 else usual.source)

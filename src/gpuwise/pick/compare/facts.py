@@ -12,7 +12,7 @@ from functools import cache
 
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator, sources
-from gpuwise.facts.offers.purchases import Condition, typical_purchase_usd
+from gpuwise.facts.offers.purchases import Condition, month_or_year, typical_purchase_usd
 from gpuwise.money.cost import STALE_DAYS, Price, price_of
 from gpuwise.pick.compare.rows import Better, Cell, Row, Subject, find_row, say
 from gpuwise.predict.estimate import Estimate
@@ -287,7 +287,7 @@ def _bought(s: Subject, condition: Condition, today: datetime.date) -> Cell:
     if seen.as_of is None:
         return Cell(seen.median * n, f"{seen.kind} price", "offer", f"catalogue: {seen.kind} price", True)
     stale = (today - seen.as_of).days > STALE_DAYS
-    words = f"since {seen.as_of.isoformat()[:7]}"
+    words = f"since {month_or_year(seen.as_of)}"
     return Cell(seen.median * n, words, "offer", f"purchases: {seen.observations} seen", stale, seen.low * n, seen.high * n)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.errors import UnknownNameError, UnpredictableError
+from gpuwise.errors import UnknownNameError, UnsupportedFormatError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.predict.coefficients import load_arrays, load_json
 from gpuwise.predict.estimate import Basis
@@ -71,7 +71,7 @@ def duration_class(time_s: F64) -> NDArray[np.intp]:
 
 
 def situation(accelerator: Accelerator, dtype: str, kernel: str | None = None) -> Situation:
-    """Raises UnknownNameError for a dtype or kernel, UnpredictableError when the accelerator has no rate
+    """Raises UnknownNameError for a dtype or kernel, UnsupportedFormatError when the accelerator has no rate
     for the dtype."""
     key = (accelerator.id, dtype, kernel)
     found = _KNOWN.get(key)
@@ -121,7 +121,7 @@ def build(
 
 
 def format_on(accelerator: Accelerator, dtype: str) -> tuple[Device, Format]:
-    """What the physics needs for ``dtype``. Raises UnknownNameError, UnpredictableError."""
+    """What the physics needs for ``dtype``. Raises UnknownNameError, UnsupportedFormatError."""
     if dtype not in FORMATS:
         raise UnknownNameError("expert layer dtype", dtype, FORMATS)
     dtypes, form = FORMATS[dtype]
@@ -129,7 +129,7 @@ def format_on(accelerator: Accelerator, dtype: str) -> tuple[Device, Format]:
         if name in accelerator.peak_flop_per_s:
             return device_of(accelerator, name), form
     have = ", ".join(accelerator.peak_flop_per_s)
-    raise UnpredictableError(
+    raise UnsupportedFormatError(
         f"no {dtypes[0]} rate for accelerator",
         f"{accelerator.name} has no published dense {dtypes[0]} rate, which {dtype} expert layers need",
         hint=f"it has {have}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpuwise.errors import UnknownNameError, UnpredictableError
+from gpuwise.errors import UnknownNameError, UnsupportedFormatError
 from gpuwise.facts.hardware.accelerators import Accelerator
 
 
@@ -95,14 +95,14 @@ def rate_share(accelerator: Accelerator, name: str) -> float:
 
 
 def math_dtype(accelerator: Accelerator, name: str) -> str:
-    """The catalogue dtype whose peak limits ``name`` on ``accelerator``. Raises UnpredictableError when it
+    """The catalogue dtype whose peak limits ``name`` on ``accelerator``. Raises UnsupportedFormatError when it
     has none."""
     dtypes = IMPLEMENTATIONS[name].math
     for dtype in dtypes:
         if dtype in accelerator.peak_flop_per_s:
             return dtype
     have = ", ".join(accelerator.peak_flop_per_s)
-    raise UnpredictableError(
+    raise UnsupportedFormatError(
         f"no {dtypes[0]} rate for accelerator",
         f"{accelerator.name} has no published dense {dtypes[0]} rate, which {name} products need",
         hint=f"it has {have}",
