@@ -286,3 +286,11 @@ def test_a_run_can_begin_in_the_middle(trace, text, cut):
     lives = [s for s in order if rest.block_bytes[number[s]]]
     assert [int(rest.address_bytes[number[s]]) for s in lives] == whole.address_bytes[lives].tolist()
     assert rest.reserved()[len(live) :].tolist() == whole.reserved()[cut:].tolist()
+
+
+def test_without_a_device_the_states_of_the_largest_models_have_room():
+    """405 billion parameters, their gradients and two states in fp32, a tensor at a time: 5.9 TiB."""
+    sizes = np.full(4 * 126, 405_000_000_000 * 4 // 126)
+    run = simulate(np.arange(sizes.size), np.ones(sizes.size, int), sizes)
+    assert run.oom is None and run.n_events == sizes.size
+    assert run.peaks(sizes.size - 1).allocated_bytes >= sizes.sum() > 5 << 40

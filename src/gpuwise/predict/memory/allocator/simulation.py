@@ -44,8 +44,9 @@ __all__ = [
 I64 = NDArray[np.int64]
 LARGEST_BYTES = 1 << 48
 """No storage is larger than the address space."""
-UNLIMITED_BYTES = 1 << 42
-"""Device memory assumed when no capacity is given."""
+UNLIMITED_BYTES = 1 << 46
+"""Device memory assumed when no capacity is given: the states of a model of four trillion parameters, and half of what the
+allocator's address space holds."""
 
 
 def simulate(
