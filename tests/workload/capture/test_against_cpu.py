@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -171,3 +172,33 @@ def test_adamw_on_the_host_holds_what_it_holds_in_a_real_run() -> None:
     sizes = captured.storage_bytes[captured.event_storage[events]].tolist()
     mine = list(zip(captured.event_sign[events].tolist(), sizes, strict=True))
     assert mine == _real(_adamw)
+
+
+def _old_constructors() -> Any:
+    """A table made by numpy's values, a bias whose storage C++ makes, and a number of groups that values decide."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 8)
+    model.bias = torch.nn.Parameter(torch.Tensor(8))
+    torch.nn.init.zeros_(model.bias)
+    table = torch.empty(4, 8)
+    table[:, :4] = torch.FloatTensor(np.sin(np.arange(16.0).reshape(4, 4)))
+    table[:, 4:] = torch.from_numpy(np.cos(np.arange(16.0).reshape(4, 4))).float()
+    groups = len(torch.unique(torch.round(torch.arange(6.0) / 2)))
+    assert groups == 3
+    slopes = torch.Tensor([0.5, 0.25, 0.125, 0.0625])
+    x = torch.randn(4, 8)
+
+    def step() -> None:
+        model.zero_grad()
+        (model(x + table) * slopes[:, None]).sum().backward()
+
+    return step
+
+
+def test_tensors_of_old_constructors_are_captured_on_the_host() -> None:
+    captured = gpuwise.capture(_old_constructors, device="cpu")
+    span = captured.steady
+    events = slice(span.first_event, span.end_event)
+    sizes = captured.storage_bytes[captured.event_storage[events]].tolist()
+    mine = list(zip(captured.event_sign[events].tolist(), sizes, strict=True))
+    assert mine == _real(lambda _: _old_constructors())

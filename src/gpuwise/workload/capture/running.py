@@ -86,7 +86,7 @@ def _run(
         if wanted.device == "cpu":
             from gpuwise.workload.capture.device.host_device import HostAsDevice
 
-            stack.enter_context(HostAsDevice())
+            stack.enter_context(HostAsDevice(accelerator))
             wanted = replace(wanted, device="cuda")
         if world_size > 1:
             stack.enter_context(process_group(accelerator, world_size, rank))

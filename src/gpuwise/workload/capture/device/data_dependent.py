@@ -166,6 +166,9 @@ def unique(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     x = args[0]
     if not x.is_meta:
         return info.func(*args, **kwargs)
+    known = mode.acc.values.of(x)
+    if known is not None and not mode.acc.values.is_guessed(x):
+        return _computed(mode, info, known, args, kwargs)
     name = info.func._schema.name
     bound = {a.name: a.default_value for a in info.func._schema.arguments}
     bound.update(zip([a.name for a in info.func._schema.arguments], args, strict=False))
@@ -182,6 +185,20 @@ def unique(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     counts = _empty((n,) if bound.get("return_counts") else (0,), torch.int64)
     result = (values, inverse) if name.endswith("::_unique") else (values, inverse, counts)
     return _sized(mode, info, args, kwargs, result, mode.ledger.label(x), n, most)
+
+
+def _computed(mode: CaptureMode, info: OpInfo, known: Tensor, args: Any, kwargs: Any) -> Any:
+    """What the operation gives of the values that its first argument is known to have; the sizes are the real ones."""
+    real = info.func(known, *args[1:], **kwargs)
+    made = [torch.empty_strided(r.shape, r.stride(), dtype=r.dtype, device=META) for r in real]
+    acc, label = mode.acc, mode.ledger.label(args[0])
+    for tensor, values in zip(made, real, strict=True):
+        acc.ledger.see(tensor, label)
+        acc.values.note(tensor, values)
+    if label.type == "cuda":
+        acc.sync(f"{info.short} gives a size that depends on values: the host waits for it")
+        acc.observer.operation(info.func, args, kwargs, tuple(made), _SYNC | acc.region_flags())
+    return tuple(made)
 
 
 def _distinct(mode: CaptureMode, x: Tensor, most: int, whole: bool) -> int:

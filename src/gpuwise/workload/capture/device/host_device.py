@@ -10,7 +10,9 @@ from torch.optim import optimizer  # type: ignore[attr-defined]
 from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
 
+from gpuwise.workload.capture.device.ledger import inside
 from gpuwise.workload.capture.device.patching import Patches
+from gpuwise.workload.capture.device.state import DeviceState
 
 _CPU = torch.device("cpu")
 
@@ -23,17 +25,20 @@ class HostAsDevice(TorchFunctionMode):
     """Sends every tensor a program makes on the CPU to the pretended device instead.
 
     Sizes and lifetimes are those of the program's own operations; kernels that exist on one device only (fused
-    attention) are those of the pretended one.
+    attention) are those of the pretended one. Tensors made without passing here (``torch.Tensor(8)``, ``torch.from_numpy``)
+    are the dispatch mode's to send or, where they hold values, to take beside those of the device.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, accelerator: DeviceState) -> None:
         super().__init__()
+        self._accelerator = accelerator
         self._patches = Patches()
 
     def __enter__(self) -> Any:
         self._patches.set(torch.cuda, "is_available", lambda: False)
         for module in (_foreach_utils, optimizer):  # on the host, optimizers loop over parameters
             self._patches.set(module, "_get_foreach_kernels_supported_devices", list)
+        self._accelerator.host_is_device = True
         self._default = torch.get_default_device()
         torch.set_default_device("cuda:0")
         return super().__enter__()
@@ -41,10 +46,13 @@ class HostAsDevice(TorchFunctionMode):
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)
         torch.set_default_device(None if self._default == _CPU else self._default)
+        self._accelerator.host_is_device = False
         self._patches.undo()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if inside[0]:  # a kernel that the capture itself runs
+            return func(*args, **kwargs)
         if any(_is_cpu(a) for a in args if isinstance(a, (str, torch.device))):
             args = tuple("cuda:0" if isinstance(a, (str, torch.device)) and _is_cpu(a) else a for a in args)
         device = kwargs.get("device")

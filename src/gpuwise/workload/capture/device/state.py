@@ -51,6 +51,8 @@ class DeviceState:
         self.assumed: Any = None
         """Value of every scalar read back, while a function of torch checks its own intermediate results."""
         self.values.share = 1.0 if at_bound else (guesses or {}).get("nonzero")
+        self.host_is_device = False
+        """What the program puts on the host is counted as the device's (``HostAsDevice``)."""
         self.current_stream = 0
         """Id of the stream operations are issued to; 0 is the default stream."""
         self.current_device = 0

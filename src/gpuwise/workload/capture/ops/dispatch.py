@@ -101,6 +101,8 @@ class CaptureMode(PlainMode):
                 if name == "generator":
                     continue
                 add(value, matter)
+        if self.acc.host_is_device and info.has_device and not (scan.meta or scan.cpu) and _is_host(device):
+            device = CUDA0
         if device is None:
             if not scan.meta:
                 return self._host(info, args, kwargs, scan)
@@ -241,6 +243,8 @@ class CaptureMode(PlainMode):
 
     def _check_mix(self, info: OpInfo, scan: Scan) -> None:
         schema = info.func._schema
+        if self.acc.host_is_device:
+            return
         if all(t.dim() == 0 for t in scan.cpu) or str(schema.name) in _MIXING_ALLOWED or _name(schema) in _MIXING_ALLOWED:
             return
         self.acc.mixed(info.func, CUDA0, HOST)
@@ -273,6 +277,10 @@ class CaptureMode(PlainMode):
         if type(result) in (list, tuple):
             return type(result)([self._adopt_host(r, scan) for r in result])
         return result
+
+
+def _is_host(device: Any) -> bool:
+    return device is None or (isinstance(device, torch.device) and device.type == "cpu")
 
 
 def func_direct(func: Any, args: Any, kwargs: Any) -> Any:
