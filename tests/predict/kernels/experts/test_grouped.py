@@ -160,3 +160,13 @@ def test_another_familys_power_limit_is_not_inherited() -> None:
     share = [6 * 32768 * 2 * 4096 * 14336 / t / a.peak("bf16") for t, a in zip(seconds, (l40s, workstation), strict=True)]
     assert share[1] > 1.08 * share[0]
     assert share[1] < 0.8
+
+
+@given(st.integers(1, 4096), st.integers(1, 8), st.sampled_from((8, 32, 128, 512)))
+def test_a_token_chooses_an_expert_once(tokens: int, top_k: int, experts: int) -> None:
+    """However skewed: no expert gets more rows than there are tokens, and every choice is some expert's."""
+    columns = (np.array([float(x)]) for x in (tokens, min(top_k, experts), experts, 1))
+    loads = power_law(*columns)
+    assert loads.tokens.max() <= max(tokens, 1)
+    if tokens * top_k >= 8 * experts:  # rounding is then small
+        assert loads.routed.item() == pytest.approx(tokens * top_k, rel=0.05)

@@ -61,8 +61,8 @@ def power_law(tokens: F64, top_k: F64, n_experts: F64, ep: F64) -> Loads:
     [R].
 
     Loads are drawn between 1 and 0.8 tokens (0.01 and 2 where there are fewer choices than experts), scaled
-    to the number of choices and rounded; the busiest rank holds the most loaded expert, its others are an
-    average sample.
+    to the number of choices and rounded; a token chooses an expert once, so that what an expert would get beyond the
+    tokens goes to the least loaded. The busiest rank holds the most loaded expert, its others are an average sample.
     """
     local = n_experts / ep
     few = tokens * top_k <= n_experts
@@ -79,6 +79,7 @@ def power_law(tokens: F64, top_k: F64, n_experts: F64, ep: F64) -> Loads:
         ]
     )
     loads = drawn * (tokens * top_k / (drawn * weight).sum(axis=0))
+    loads = _filled(np.minimum(loads, tokens), weight, (np.maximum(loads - tokens, 0.0) * weight).sum(axis=0))
     here = np.concatenate(
         [
             np.broadcast_to((local - 1.0) / _QUANTILES, (_QUANTILES, *tokens.shape)),
@@ -88,6 +89,17 @@ def power_law(tokens: F64, top_k: F64, n_experts: F64, ep: F64) -> Loads:
     rounded = np.rint(loads)
     rounded[-1] = np.maximum(rounded[-1], 1.0)
     return Loads(np.maximum(rounded, 1.0), here * (rounded >= 1.0) + here * (rounded < 1.0) * 1e-9)
+
+
+def _filled(loads: F64, weight: F64, more: F64) -> F64:
+    """``loads`` [Q, R], ascending, of ``weight`` [Q, R] experts each, with ``more`` [R] rows given to the least loaded until
+    they are level."""
+    level = (np.cumsum(loads * weight, axis=0) + more) / np.cumsum(weight, axis=0)
+    # the first experts whose level stays below the next one's load; else all
+    after = np.concatenate([loads[1:], np.full_like(loads[:1], np.inf)])
+    last = np.argmax(level <= after, axis=0)
+    reached = np.take_along_axis(level, last[None], axis=0)
+    return np.where(more > 0, np.maximum(loads, reached), loads)
 
 
 def loads_of(distribution: Distribution, tokens: F64, top_k: F64, n_experts: F64, ep: F64, reachable: F64) -> Loads:
