@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
+from gpuwise.pick.forward import ForwardJob
 from gpuwise.pick.jobs import Job
 from gpuwise.pick.limits import Limits, check_limits
 from gpuwise.pick.outcomes import Outcome
@@ -21,7 +22,7 @@ class Pick:
     """``ranking`` is the whole of it; ``verdict`` its answer in sentences; ``left_out`` counts accelerators none of whose
     ways is ranked."""
 
-    job: Job
+    job: Job | ForwardJob
     limits: Limits
     terms: Terms
     today: datetime.date
@@ -42,7 +43,7 @@ class Pick:
 
 
 def pick(
-    job: Job,
+    job: Job | ForwardJob,
     limits: Limits | None = None,
     *,
     today: datetime.date,

@@ -92,6 +92,7 @@ class LeftOut:
 
 CODES: dict[str, tuple[int, str]] = {
     "vendor": (0, "vendor excluded"),
+    "form": (0, "another form than asked for"),
     "unobtainable": (1, "not for sale or rent as far as is known"),
     "second-hand": (2, "second-hand only, and that was excluded"),
     "software": (3, "no software for the job"),
@@ -147,6 +148,8 @@ def ways(limits: Limits, today: datetime.date) -> Iterator[Way]:
 def refused(way: Way, limits: Limits, purpose: str) -> LeftOut | None:
     """What rules a way out before anything is computed; None when nothing does."""
     accelerator = way.accelerator
+    if limits.form is not None and limits.form not in forms_of(accelerator.id):
+        return left_out(way, "form", f"{' or '.join(forms_of(accelerator.id))}, not {limits.form}")
     if limits.vendors and accelerator.vendor not in limits.vendors:
         return left_out(way, "vendor", f"{accelerator.vendor} is not among {', '.join(limits.vendors)}")
     if way.rent is None and way.purchase is None and way.notebook is None:
@@ -162,10 +165,14 @@ def refused(way: Way, limits: Limits, purpose: str) -> LeftOut | None:
     return None
 
 
+SOFTWARE_JOBS = {"embed": "infer", "rerank": "infer", "vision": "train"}
+"""What the software of a purpose is judged as, where it has no verdict of its own."""
+
+
 @cache
 def software_for(accelerator: Accelerator, purpose: str) -> Support:
     """How well software serves the purpose on it."""
-    return support_of(accelerator).works_for(purpose)
+    return support_of(accelerator).works_for(SOFTWARE_JOBS.get(purpose, purpose))
 
 
 def counts_for(way: Way, limits: Limits) -> tuple[int, ...]:
@@ -191,6 +198,21 @@ def _most_owned(accelerator: Accelerator) -> int:
     if accelerator.unified_memory or accelerator.form == "Laptop":
         return count
     return min(max(count, CARDS if board is None or board.installable else 1), MOST_OWNED)
+
+
+@cache
+def forms_of(accelerator_id: str) -> tuple[str, ...]:
+    """What it is had as, of :data:`~gpuwise.pick.limits.FORMS`: a chip with shared memory as the machines that are priced."""
+    board = board_of(accelerator_id)
+    category = board.category if board is not None else "card"
+    if category in ("module", "superchip", "cloud"):
+        return ("server",)
+    if category != "soc":
+        return (category,)
+    if accelerator_id.startswith("jetson"):
+        return ("edge",)
+    portable = {"MacBook" in one.product for one in purchases_for(accelerator_id)}
+    return tuple(form for form, wanted in (("laptop", True), ("mini", False)) if wanted in portable) or ("mini",)
 
 
 @cache

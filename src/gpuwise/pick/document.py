@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from gpuwise.pick.api import Pick
+from gpuwise.pick.forward import ForwardJob
 from gpuwise.pick.jobs import Job
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.outcomes import Outcome
@@ -39,10 +40,19 @@ def pick_document(pick: Pick) -> dict[str, object]:
     return cast("dict[str, object]", to_document(document))
 
 
-def job_document(job: Job) -> dict[str, object]:
-    """The job with its gaps filled."""
-    document: dict[str, object] = {"purpose": job.purpose, "model": job.arch.id, "name": job.name, "useful_flop": job.flop}
-    if job.serving:
+def job_document(job: Job | ForwardJob) -> dict[str, object]:
+    """The job with its gaps filled. Speeds of a job of forward passes (``tokens_per_s``) are in its ``unit`` a second."""
+    document: dict[str, object] = {"purpose": job.purpose, "model": job.model_id, "name": job.name, "useful_flop": job.flop}
+    if isinstance(job, ForwardJob):
+        document |= {
+            "unit": job.unit,
+            "items": job.items or None,
+            "items_per_s": job.items_per_s,
+            "seq_len": job.seq_len or None,
+            "hours": job.hours or None,
+            "bits": list(job.bits),
+        }
+    elif job.serving:
         document |= {
             "users": job.load.users or None,
             "requests_per_s": job.load.requests_per_s,
@@ -70,6 +80,7 @@ def limits_document(limits: Limits) -> dict[str, object]:
         "used": limits.used,
         "country": limits.country,
         "count": limits.count,
+        "form": limits.form,
         "have": None
         if have is None
         else {

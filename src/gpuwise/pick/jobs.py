@@ -17,7 +17,7 @@ from gpuwise.units import DAY_S, HOUR_S, format_count
 from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
-PURPOSES = ("train", "finetune", "infer", "learn", "mixed")
+PURPOSES = ("train", "finetune", "infer", "embed", "rerank", "vision", "image", "learn", "mixed")
 METHODS = ("full", "lora", "qlora")
 BITS = (16, 8, 4)
 """Bits of a weight an answer may be served in, widest first."""
@@ -79,6 +79,15 @@ class Job:
     @property
     def serving(self) -> bool:
         return self.purpose == "infer"
+
+    @property
+    def model_id(self) -> str:
+        return self.arch.id
+
+    @property
+    def rate_title(self) -> str:
+        """Head of the column of speeds."""
+        return "tok/s"
 
     @property
     def flop(self) -> float:
@@ -147,6 +156,18 @@ def training_job(
     name = f"{verb} {arch.name} on {format_count(tokens)} tokens"
     fixed = method is not None
     return Job(purpose, arch, name, tokens, seq_len, chosen, lora_targets, fixed, assumed=tuple(assumed))
+
+
+def vision_job(arch: Architecture, *, images: float) -> Job:
+    """Training a vision transformer on ``images`` (all epochs together), every weight. Raises InputError."""
+    if arch.patches is None:
+        raise InputError(
+            f"{arch.name} is no vision transformer: other networks are read from PyTorch",
+            hint="take vit-b-16 or vit-l-16, or `gpuwise fit` on your own code",
+        )
+    _positive("images", images)
+    job = training_job(arch, tokens=images * arch.patches.n_tokens)
+    return replace(job, purpose="vision", name=f"train {arch.name} on {format_count(images)} images")
 
 
 def serving_job(

@@ -17,7 +17,7 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.candidates import LeftOut, Way, cluster_of, counts_for, left_out, not_in_limits, placed
 from gpuwise.pick.jobs import Job, serving_job, training_job
 from gpuwise.pick.limits import Limits, check_limits
-from gpuwise.pick.outcomes import LEVELS, level
+from gpuwise.pick.outcomes import CHANGED, LEVELS, WIDER_BONUS, friction, level
 from gpuwise.pick.owning import Bill, Terms, bill, least_bill_usd
 from gpuwise.pick.ranking import Ranking, Try, best_of, rank
 from gpuwise.pick.serving import TooLargeToServe, fitting_bits, least_token_s
@@ -54,6 +54,8 @@ class Learned:
     seconds: tuple[tuple[str, Estimate], ...]
     missing: tuple[tuple[str, str], ...]
     bill: Bill
+    narrowed: int = 0
+    """Exercises done with a change: 4-bit weights under adapters, lighter states."""
 
     @property
     def n(self) -> int:
@@ -83,7 +85,7 @@ class Learned:
     def at_worst(self, objective: str) -> float:
         """Upper end of the interval of time, or energy, or money: what is ranked by."""
         if objective == "time":
-            return self.time_s.high
+            return self.time_s.high * friction(self.way, self.n) * (1.0 if self.narrowed else WIDER_BONUS)
         if objective == "energy":
             return float("inf") if self.bill.energy is None else self.bill.energy.kwh.high
         return max(self.cost_usd.high, self.bill.credits_usd)
@@ -209,10 +211,12 @@ def _bounds(tasks: tuple[Exercise, ...], way: Way, n: int) -> tuple[float, int]:
 
 def _do(tasks: tuple[Exercise, ...], way: Way, cluster: Cluster, terms: Terms, known: Predictions) -> Learned | LeftOut:
     seconds: list[tuple[str, Estimate]] = []
+    narrowed = 0
     missing: list[tuple[str, str]] = []
     for task in tasks:
         try:
             got = _seconds(task.job, cluster, known)
+            narrowed += _narrowed(task.job, cluster, known)
         except (InputError, UnpredictableError) as error:
             missing.append((task.name, error.message))
             continue
@@ -230,7 +234,13 @@ def _do(tasks: tuple[Exercise, ...], way: Way, cluster: Cluster, terms: Terms, k
         sum(s.high for s in values),
         weakest(*bases),
     )
-    return Learned(way, cluster, len(tasks), tuple(seconds), tuple(missing), bill(way, cluster, total, terms))
+    return Learned(way, cluster, len(tasks), tuple(seconds), tuple(missing), bill(way, cluster, total, terms), narrowed)
+
+
+def _narrowed(job: Job, cluster: Cluster, known: Predictions) -> bool:
+    """Whether training takes a change that alters its result."""
+    got = None if job.serving else known.train(job, cluster)
+    return got is not None and not isinstance(got, TooLarge) and got.fallback.tier == CHANGED
 
 
 def _seconds(job: Job, cluster: Cluster, known: Predictions) -> Estimate | str:

@@ -15,6 +15,8 @@ from gpuwise.units import GIGA, parse_bytes
 WAYS = ("rent", "buy", "notebook")
 """How hardware is had: by the hour, as one's own, or as a hosted notebook."""
 OBJECTIVES = ("cost", "time", "balance", "value", "energy")
+FORMS = ("card", "laptop", "mini", "edge", "server", "phone")
+"""What hardware is had as: cards for a PC, laptops, machines with shared memory, modules for robots and cameras, servers."""
 MOST_ACCELERATORS = 1024
 
 
@@ -90,6 +92,8 @@ class Limits:
     """Whose electricity price counts, as a name or code of the electricity table."""
     count: int | None = None
     """Accelerators at most."""
+    form: str | None = None
+    """One of :data:`FORMS`; None: any."""
     by: str | None = None
     """One of :data:`OBJECTIVES`; None: chosen by the limits."""
 
@@ -129,6 +133,8 @@ def check_limits(limits: Limits) -> None:
             raise UnknownNameError("way", way, WAYS)
     if limits.by is not None and limits.by not in OBJECTIVES:
         raise UnknownNameError("objective", limits.by, OBJECTIVES, hint="it is one of " + ", ".join(OBJECTIVES))
+    if limits.form is not None and limits.form not in FORMS:
+        raise UnknownNameError("form", limits.form, FORMS, hint="it is one of " + ", ".join(FORMS))
     known_vendors(limits.vendors)
 
 

@@ -74,9 +74,10 @@ def on_offer(way: Way, n: int) -> bool:
     provider that rents one may not have a machine with several, and of single superchips not a cluster."""
     if way.rent is None or n == 1:
         return True
-    if way.accelerator.form in ("SXM", "OAM", "Superchip", "Cloud", "APU") and default_system(way.accelerator).count > 1:
+    most, whole = max((o.count for o in offers_for(way.accelerator.id)), default=1), default_system(way.accelerator).count
+    if way.accelerator.form in ("SXM", "OAM", "Superchip", "Cloud", "APU") and 1 < whole <= most:
         return True
-    return n <= max((o.count for o in offers_for(way.accelerator.id)), default=1)
+    return n <= most
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,10 @@ class Outcome:
     notes: tuple[str, ...] = ()
     fit_probability: float | None = None
     """That training fits, from the spread of the memory's prediction; None for serving."""
+    device_high: float | None = None
+    """Of training: the worse end of what is not known of the device over the middle; None: the interval's own."""
+    interrupted: bool = False
+    """A notebook's sessions end before the work does, and none is promised."""
     wider: bool = False
     """Weights of twice the width would fit as well."""
     tight: bool = False
@@ -116,7 +121,8 @@ class Outcome:
     @property
     def level(self) -> int:
         """What comes first whatever the objective: done as asked, on software that serves it, at a count seen on offer."""
-        return level(self.tier, self.way, self.split or self.n, self.purpose)
+        plain = level(self.tier, self.way, self.split or self.n, self.purpose)
+        return plain + (self.interrupted and plain % 2 == 0)
 
     @property
     def n(self) -> int:
@@ -190,7 +196,11 @@ class Outcome:
         """What is ranked by: the upper end of :meth:`interval`, so that a guess from a specification has to be that much
         better than a measured card to come before it, with what software and room for wider weights are worth. Credits a
         notebook uses up count as their price."""
-        high = max(self.interval(objective)[1], self.bill.credits_usd if objective == "cost" else 0.0)
+        high, late = self.interval(objective)[1], self.time_s.high / self.time_s.expected
+        if self.device_high is not None and (self.way.purchase is None or objective != "cost"):
+            high, late = high * self.device_high / late, self.device_high
+        if objective == "cost":
+            high = max(high, self.bill.credits_usd * late)
         if objective == "cost" and self.purpose == "infer" and self.way.rent is not None and self.time_s.basis in UNMEASURED:
             high *= self.time_s.high / self.time_s.expected  # as many more would have to be rented
         if objective == "energy":

@@ -51,6 +51,10 @@ MOST_TRIES = {"rent": 16, "buy": 14, "notebook": 6}
 kind is the first of all; the places after it are the best of what was predicted."""
 
 
+MEET_SOFTWARE = ("train", "finetune", "vision", "image", "learn")
+"""Purposes for which a person works in the software: what it serves in part is named apart while anything is served fully."""
+
+
 @dataclass(frozen=True, slots=True)
 class Try(Generic[T]):
     """One way at ``n``. ``least_*`` are bounds; ``run`` predicts, and returns why not when the job cannot be done."""
@@ -190,7 +194,21 @@ def rank(
     capped = any(search.capped(t) for t in skipped if t.way.key not in search.found)
     ranked = sorted(search.found.values(), key=lambda o: (key_of(o, limits), o.cost_usd.expected, o.time_s.expected))
     left = [_reason(way, search, purpose) for key, way in every.items() if key not in search.found]
+    if purpose in MEET_SOFTWARE and any(_served_fully(o) for o in ranked):
+        left += [_in_part(o, purpose) for o in ranked if not _served_fully(o)]
+        ranked = [o for o in ranked if _served_fully(o)]
     return Ranking(tuple(ranked), tuple(left), len(every), sum(search.predicted.values()), capped)
+
+
+def _served_fully(o: Rankable) -> bool:
+    """The middle bit of :func:`~gpuwise.pick.outcomes.level`."""
+    return o.level % 4 < 2
+
+
+def _in_part(o: Rankable, purpose: str) -> LeftOut:
+    support = software_for(o.way.accelerator, purpose)
+    why = support.reason if support.level != "full" else "several of them are not served as one is"
+    return left_out(o.way, "behind", f"{o.n}x: software in part: {why}", o.cost_usd.expected)
 
 
 def _reason(way: Way, search: _Search[T], purpose: str) -> LeftOut:

@@ -17,7 +17,7 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.pick.jobs import Job
-from gpuwise.pick.outcomes import CHANGED, SAME
+from gpuwise.pick.outcomes import CHANGED, SAME, UNMEASURED
 from gpuwise.plan.changes.remedies import changed
 from gpuwise.plan.defaults import default_precision
 from gpuwise.plan.explain import layout
@@ -26,6 +26,7 @@ from gpuwise.plan.hardware import BEST_MFU
 from gpuwise.plan.promise import promised
 from gpuwise.plan.space.search import Fastest, find_fastest, no_layout
 from gpuwise.predict.memory.device import usable_bytes
+from gpuwise.predict.practice import MIDDLE, practice_of
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.changes.registry import label
@@ -60,6 +61,9 @@ class Trained:
     fallback: Fallback
     changes: tuple[str, ...]
     layout: str
+    device_high: float
+    """By how much more time the worse end of what is not known of the device takes (:func:`device_high`). The estimate's own
+    interval is that of runs, which is the same for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +130,8 @@ def crowding(job: Job, accelerator: Accelerator, n: int) -> float:
 def fastest_with(
     changes: Sequence[Change], arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuning: bool | None = None
 ) -> Fastest:
-    """The fastest strategy of the search of ``plan``, at the level that ``plan`` promises, with ``changes`` made to what
-    ``wishes`` ask for, or what the smallest needs.
+    """The fastest strategy of the search of ``plan`` with ``changes`` made to what ``wishes`` ask for, tuned, or what the
+    smallest needs.
 
     Raises InputError (LayoutError where no layout is possible) and UnpredictableError.
     """
@@ -141,9 +145,26 @@ def fastest_with(
     found = find_fastest(goal)
     if found is None:
         raise no_layout(goal)
-    if found.estimate is None:
-        return found
-    return replace(found, estimate=promised(arch, cluster, found.estimate))
+    return found
+
+
+def promised_with(
+    changes: Sequence[Change], arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuning: bool | None = None
+) -> Fastest:
+    """:func:`fastest_with` at the level that ``plan`` promises."""
+    found = fastest_with(changes, arch, cluster, wishes, fine_tuning=fine_tuning)
+    return found if found.estimate is None else replace(found, estimate=promised(arch, cluster, found.estimate))
+
+
+def device_high(arch: Architecture, cluster: Cluster, tuned: TrainingEstimate) -> float:
+    """The worse end of the tuned prediction over its middle. Of a device known from its data sheet alone a team is expected to
+    lose at least what it loses at the usual utilisation elsewhere: that it is slow on paper does not make it easy."""
+    step = tuned.step_time_s
+    worse = step.high / step.expected
+    if step.basis not in UNMEASURED or tuned.mfu.expected >= MIDDLE:
+        return worse
+    usual = replace(tuned, mfu=tuned.mfu.scaled(MIDDLE / tuned.mfu.expected))
+    return worse * practice_of(usual, arch, cluster).slowdown / practice_of(tuned, arch, cluster).slowdown
 
 
 def train_on(job: Job, cluster: Cluster) -> Trained | TooLarge:
@@ -152,10 +173,13 @@ def train_on(job: Job, cluster: Cluster) -> Trained | TooLarge:
     smallest: TooLarge | None = None
     unlikely: Trained | None = None
     for fallback in possible_fallbacks(job, cluster.accelerator, cluster.n_accelerators):
-        found = fastest_with(fallback.changes, job.arch, cluster, fallback.wishes, fine_tuning=job.purpose != "train")
-        best = found.estimate
-        if best is not None:
-            trained = Trained(best, fallback, tuple(_changes(fallback, best.strategy)), layout(best.strategy))
+        found = fastest_with(
+            fallback.changes, job.arch, cluster, fallback.wishes, fine_tuning=job.purpose not in ("train", "vision")
+        )
+        tuned = found.estimate
+        if tuned is not None:
+            best, worse = promised(job.arch, cluster, tuned), device_high(job.arch, cluster, tuned)
+            trained = Trained(best, fallback, tuple(_changes(fallback, best.strategy)), layout(best.strategy), worse)
             if best.fit_probability >= 1 - fallback.wishes.risk:
                 return trained
             unlikely = unlikely or trained

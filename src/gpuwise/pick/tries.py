@@ -18,6 +18,8 @@ from gpuwise.pick.candidates import (
     placed,
     software_for,
 )
+from gpuwise.pick.forward import ForwardJob
+from gpuwise.pick.forward_tries import forward_tries
 from gpuwise.pick.jobs import Job
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.outcomes import TIGHT_SHARE, UNMEASURED, WIDER_BONUS, Outcome, friction, level, on_offer
@@ -85,8 +87,12 @@ class Predictions:
         return got
 
 
-def tries_of(job: Job, way: Way, limits: Limits, terms: Terms, known: Predictions) -> Iterator[Try[Outcome] | LeftOut]:
+def tries_of(
+    job: Job | ForwardJob, way: Way, limits: Limits, terms: Terms, known: Predictions
+) -> Iterator[Try[Outcome] | LeftOut]:
     """The counts worth predicting, and why others are not."""
+    if isinstance(job, ForwardJob):
+        return forward_tries(job, way, limits, terms, _notes)
     return (_serving if job.serving else _training)(job, way, limits, terms, known)
 
 
@@ -198,6 +204,8 @@ def trained_outcome(job: Job, way: Way, cluster: Cluster, got: Trained, terms: T
         layout=got.layout,
         support=software_for(way.accelerator, job.purpose),
         notes=_notes(way, cluster.n_accelerators),
+        device_high=got.device_high,
+        interrupted=_interrupted(way, busy),
     )
 
 
@@ -319,6 +327,12 @@ def served_outcome(job: Job, way: Way, cluster: Cluster, got: Service, terms: Te
         tight=job.load.users > 0 and got.memory.total > TIGHT_SHARE * got.memory.most,
         split=got.ranks,
     )
+
+
+def _interrupted(way: Way, busy_s: Estimate) -> bool:
+    """Whether a plan that promises nothing ends its sessions before the work is done."""
+    plan = way.notebook
+    return plan is not None and not plan.guaranteed and busy_s.expected > (plan.session_hours or 24.0) * HOUR_S
 
 
 def _notes(way: Way, n: int) -> tuple[str, ...]:

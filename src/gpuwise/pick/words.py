@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gpuwise.facts.offers.offer import offers_for
 from gpuwise.facts.offers.purchases import month_or_year
 from gpuwise.pick.candidates import CODES, LeftOut
+from gpuwise.pick.forward import ForwardJob
 from gpuwise.pick.jobs import Job
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.outcomes import CHANGED, Outcome
@@ -58,15 +59,18 @@ def how_words(o: Outcome) -> str:
     return f"{way.condition}, {format_usd(way.purchase.median)} each{when}{around}"
 
 
-def result_words(job: Job, o: Outcome) -> str:
+def result_words(job: Job | ForwardJob, o: Outcome) -> str:
     """``1.5 h for $0.52`` or ``35 tokens/s to each user for $312 a year``."""
     if not job.serving:
         return f"{format_duration(o.time_s.expected)} for {format_usd(o.cost_usd.expected)}"
-    rate = f"{o.tokens_per_s.expected:.3g} tokens/s to each user"
+    if isinstance(job, ForwardJob):
+        rate = f"{o.tokens_per_s.expected * o.n:.3g} {job.unit}/s"
+    else:
+        rate = f"{o.tokens_per_s.expected:.3g} tokens/s to each user"
     return f"{rate} for {format_usd(o.cost_usd.expected)} over {job.hours:,.0f} hours"
 
 
-def verdict(job: Job, limits: Limits, ranking: Ranking[Outcome]) -> tuple[str, ...]:
+def verdict(job: Job | ForwardJob, limits: Limits, ranking: Ranking[Outcome]) -> tuple[str, ...]:
     """The answer in sentences, the best way first."""
     if not ranking.ranked:
         return (nothing(job, limits, ranking),)
@@ -90,7 +94,7 @@ def verdict(job: Job, limits: Limits, ranking: Ranking[Outcome]) -> tuple[str, .
     return tuple(said)
 
 
-def sentence(job: Job, o: Outcome) -> str:
+def sentence(job: Job | ForwardJob, o: Outcome) -> str:
     """``Rent 1x RTX 5090 ($0.39 a GPU-hour, from $0.36 at vast): 45 min for $0.29, with full recompute.``"""
     return f"{_verb(o)} {hardware(o)} ({how_words(o)}): {result_words(job, o)}{_with(o)}."
 
@@ -106,13 +110,14 @@ def _others(ranked: Sequence[Outcome], first: Outcome) -> list[Outcome]:
     return found
 
 
-def _short(job: Job, limits: Limits, o: Outcome) -> str:
+def _short(job: Job | ForwardJob, limits: Limits, o: Outcome) -> str:
     if limits.objective in ("time", "balance"):
-        return f"{o.tokens_per_s.expected:.3g} tokens/s" if job.serving else format_duration(o.time_s.expected)
+        rate = job.rate_title.replace("tok/", "tokens/")
+        return f"{o.tokens_per_s.expected:.3g} {rate}" if job.serving else format_duration(o.time_s.expected)
     return format_usd(o.cost_usd.expected)
 
 
-def nothing(job: Job, limits: Limits, ranking: Ranking[Outcome]) -> str:
+def nothing(job: Job | ForwardJob, limits: Limits, ranking: Ranking[Outcome]) -> str:
     """Why there is no answer, with the nearest miss."""
     nearest = max(ranking.left_out, key=lambda out: (out.progress, -out.short), default=None)
     if nearest is None:
@@ -123,7 +128,7 @@ def nothing(job: Job, limits: Limits, ranking: Ranking[Outcome]) -> str:
     )
 
 
-def default_words(job: Job, limits: Limits) -> str:
+def default_words(job: Job | ForwardJob, limits: Limits) -> str:
     """How the ranking is ordered, in words."""
     first = (
         "the job as asked comes before the job with a change, full software before partial, prices of today and counts seen on "
@@ -135,11 +140,11 @@ def default_words(job: Job, limits: Limits) -> str:
     if limits.by is not None:
         return f"{what} first, as asked; {first}"
     if limits.objective == "balance":
-        speed = "most tokens a second" if job.serving else "least time"
+        speed = ("most tokens a second" if job.purpose == "infer" else "the fastest") if job.serving else "least time"
         within = f"within {format_usd(limits.budget_usd or 0)} (time x root of money, half the budget counted as spent)"
         return f"{speed} for its money {within}; {first}"
     if limits.objective == "time":
-        speed = "most tokens a second to each user" if job.serving else "the fastest"
+        speed = "most tokens a second to each user" if job.purpose == "infer" else "the fastest"
         return f"{speed} within {format_usd(limits.budget_usd or 0)}; {first}"
     within = ""
     if not job.serving:

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from gpuwise.cli.options import Count, Duration, Length, Money, Whole
 from gpuwise.errors import InputError, UnknownNameError
 
-PURPOSES = ("train", "finetune", "infer", "learn", "mixed")
+PURPOSES = ("train", "finetune", "infer", "embed", "rerank", "vision", "image", "learn", "mixed")
 
 
 @Parameter(name="*")
@@ -19,9 +19,17 @@ class Work:
     """What is to be done."""
 
     tokens: Count | None = None
-    """Tokens to train on: 15B, 300M. Fine-tuning takes 10M when nothing is said."""
+    """Tokens to train on: 15B, 300M. Fine-tuning takes 10M when nothing is said. Embedding: tokens to embed once."""
+    images: Count | None = None
+    """Vision: images to train on, all epochs together. Image: images to make once (1,000 when nothing is said)."""
+    images_per_day: Count | None = None
+    """Image: images a day, 200k."""
+    pairs: Count | None = None
+    """Reranking: pairs of query and passage to score once."""
+    pairs_per_day: Count | None = None
+    """Reranking: pairs a day, 2M."""
     seq: Length | None = None
-    """Sequence length in training."""
+    """Sequence length in training; of a passage or pair in embedding and reranking (512)."""
     method: str | None = None
     """Fine-tuning: full, lora or qlora. Left out: LoRA, on 4-bit weights where nothing else fits."""
     lora_targets: str | None = None
@@ -31,7 +39,7 @@ class Work:
     requests_per_day: Count | None = None
     """Serving: requests a day, 1M."""
     tokens_per_day: Count | None = None
-    """Serving: tokens written a day."""
+    """Serving: tokens written a day. Embedding: tokens embedded a day."""
     context: Length | None = None
     """Serving: tokens of context for each user."""
     weights: str | None = None
@@ -71,6 +79,8 @@ class Within:
     """How long a bought card is kept: what it then sells for is taken off. Serving: also the period paid for (1)."""
     count: Whole | None = None
     """Most accelerators."""
+    form: str | None = None
+    """What it is had as: card, laptop, mini (a machine with shared memory), edge (Jetson), server or phone."""
 
 
 ANYTHING, NO_LIMITS = Work(), Within()
@@ -94,9 +104,11 @@ def pick(
     Parameters
     ----------
     purpose
-        train, finetune, infer, learn or mixed (a card to train, one to serve, one to develop on).
+        train, finetune, infer (chat), embed, rerank, vision (train on images), image (make images), learn, or mixed (a card to
+        train, one to serve, one to develop on).
     model
-        A model by name (llama-3.1-8b), a Hugging Face config.json, or dimensions (layers=32,hidden=4096,...).
+        A model by name (llama-3.1-8b), a Hugging Face config.json, or dimensions (layers=32,hidden=4096,...); of images sdxl,
+        sd-1.5, sd-3.5-large, flux-dev or flux-schnell.
     by
         What comes first: cost, time, balance (time against money), value (dollars for work, kept busy) or energy. Left out:
         balance with a budget, else cost.
@@ -133,14 +145,23 @@ def pick(
 def job_of(purpose: str, model: str | None, work: Work, within: Within) -> Any:
     """The options as a :class:`gpuwise.pick.jobs.Job`. Raises InputError and UnknownNameError."""
     from gpuwise.facts.models.catalogue import find_model
-    from gpuwise.pick.jobs import serving_job, training_job
+    from gpuwise.pick.jobs import serving_job, training_job, vision_job
     from gpuwise.workload.adapters import DEFAULT_TARGETS, split_targets
 
     if purpose not in PURPOSES:
         raise UnknownNameError("purpose", purpose, PURPOSES, hint="it is one of " + ", ".join(PURPOSES))
     if model is None:
         raise InputError(f"--for {purpose} needs --model", hint="for example --model llama-3.1-8b")
+    if purpose == "image":
+        return _image_job(model, work, within)
     arch = find_model(model)
+    if purpose in ("embed", "rerank"):
+        return _encoder_job(purpose, arch, work, within)
+    if purpose == "vision":
+        _only(work, ("images",), purpose)
+        if work.images is None:
+            raise InputError("--for vision needs --images", hint="all epochs together, for example --images 3M")
+        return vision_job(arch, images=work.images)
     if purpose != "infer":
         _only(work, ("tokens", "seq", "method", "lora_targets"), purpose)
         targets = DEFAULT_TARGETS if work.lora_targets is None else split_targets(work.lora_targets)
@@ -157,6 +178,23 @@ def job_of(purpose: str, model: str | None, work: Work, within: Within) -> Any:
         hours_per_day=work.hours_per_day,
         least_tokens_per_s=work.least_speed,
     )
+
+
+def _image_job(model: str, work: Work, within: Within) -> Any:
+    from gpuwise.facts.models.denoisers import find_denoiser
+    from gpuwise.pick.forward import image_job
+
+    _only(work, ("images", "images_per_day"), "image")
+    return image_job(find_denoiser(model), items=work.images, items_per_day=work.images_per_day, years=within.years or 1.0)
+
+
+def _encoder_job(purpose: str, arch: Any, work: Work, within: Within) -> Any:
+    from gpuwise.pick.forward import encoder_job
+
+    names = ("tokens", "tokens_per_day", "seq") if purpose == "embed" else ("pairs", "pairs_per_day", "seq")
+    _only(work, names, purpose)
+    items, per_day = (getattr(work, name) for name in names[:2])
+    return encoder_job(arch, purpose=purpose, items=items, items_per_day=per_day, seq_len=work.seq, years=within.years or 1.0)
 
 
 def bits_of(text: str | None) -> tuple[int, ...]:
@@ -194,6 +232,7 @@ def limits_of(within: Within, by: str | None) -> Any:
         used=within.used,
         country=within.country,
         count=within.count,
+        form=within.form,
         by=by,
     )
     check_limits(limits)

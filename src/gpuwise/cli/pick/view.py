@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.pick.api import Pick
 from gpuwise.pick.candidates import Way
+from gpuwise.pick.forward import ForwardJob
 from gpuwise.pick.jobs import Job
 from gpuwise.pick.outcomes import Outcome
 from gpuwise.pick.owning import MONTH_H
@@ -82,7 +83,7 @@ def _indented(body: object) -> object:
     return Padding(body, (0, 0, 0, 2), expand=False)  # type: ignore[arg-type]
 
 
-def _money_title(job: Job, how: str) -> str:
+def _money_title(job: Job | ForwardJob, how: str) -> str:
     period = f" for {job.hours:,.0f} hours" if job.serving else ""
     return {"rent": f", dollars{period}", "buy": f", purchase with electricity{period}", "notebook": ""}[how]
 
@@ -91,7 +92,7 @@ GIVES_WAY = ("tok/J", "$/(GB/s)", "$/GB", "80 %")
 """Columns left out, in this order, until the others stand whole."""
 
 
-def _table(to: Console, job: Job, rows: Sequence[Outcome]) -> Table:
+def _table(to: Console, job: Job | ForwardJob, rows: Sequence[Outcome]) -> Table:
     """The rows with as many columns as the terminal is wide."""
     per_month = " mo" if rows[0].way.rent is not None else ""
     titles = {"$/GB": f"$/GB{per_month}", "$/(GB/s)": f"$/(GB/s){per_month}"}
@@ -107,13 +108,13 @@ def _table(to: Console, job: Job, rows: Sequence[Outcome]) -> Table:
     return table
 
 
-def _cells(job: Job, o: Outcome) -> dict[str, str]:
+def _cells(job: Job | ForwardJob, o: Outcome) -> dict[str, str]:
     """What is known of a row, by column."""
     months = MONTH_H if o.way.rent is not None else 1.0
     return {
         "GPUs": f"{o.n}x {short_name(o.cluster.accelerator.name)}",
         "price": price_words(o.way),
-        "tok/s" if job.serving else "time": _speed(job, o),
+        job.rate_title if job.serving else "time": _speed(job, o),
         "80 %": _span(job, o),
         "cost": money(o.cost_usd.expected),
         "$/EFLOP": three(1000 * o.usd_per_pflop),
@@ -125,11 +126,11 @@ def _cells(job: Job, o: Outcome) -> dict[str, str]:
     }
 
 
-def _speed(job: Job, o: Outcome) -> str:
+def _speed(job: Job | ForwardJob, o: Outcome) -> str:
     return f"{o.tokens_per_s.expected:.3g}" if job.serving else format_duration(o.time_s.expected)
 
 
-def _span(job: Job, o: Outcome) -> str:
+def _span(job: Job | ForwardJob, o: Outcome) -> str:
     if job.serving:
         return f"{o.tokens_per_s.low:.3g}-{o.tokens_per_s.high:.3g}"
     low, high = format_duration(o.time_s.low), format_duration(o.time_s.high)

@@ -16,7 +16,7 @@ from gpuwise.money.cost import price_of, rent
 from gpuwise.money.energy import energy
 from gpuwise.pick.compare.rows import Cell, Row, Subject
 from gpuwise.pick.compare.serving import SubjectServing, subject_serving
-from gpuwise.pick.training import LIGHTER, QLORA, fastest_with
+from gpuwise.pick.training import LIGHTER, QLORA, promised_with
 from gpuwise.plan.explain import layout
 from gpuwise.plan.goal import Wishes
 from gpuwise.plan.promise import whole_time
@@ -87,7 +87,7 @@ def train(subject: Subject, work: Work, way: Way) -> Trained:
     precision = () if work.precision is None else (work.precision,)
     wishes = replace(way.wishes, tokens=work.tokens, seq_len=work.seq_len, precision=precision)
     try:
-        fastest = fastest_with(way.changes, work.arch, subject.cluster, wishes)
+        fastest = promised_with(way.changes, work.arch, subject.cluster, wishes)
     except (UnpredictableError, LayoutError) as error:
         return Trained(None, error.message)
     if fastest.estimate is not None:

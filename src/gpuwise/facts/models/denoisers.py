@@ -1,0 +1,90 @@
+"""Networks that make images of noise: what one evaluation computes, how many an image takes, what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+from gpuwise.errors import DataError, UnknownNameError
+from gpuwise.facts.hardware.accelerators import sources
+from gpuwise.facts.loading import Field, parse_toml, shipped_text
+
+KINDS = ("unet", "transformer")
+
+
+@dataclass(frozen=True, slots=True)
+class Denoiser:
+    """One network of ``data/denoisers.toml``."""
+
+    id: str
+    name: str
+    aliases: tuple[str, ...]
+    kind: str
+    """One of :data:`KINDS`."""
+    parameters: float
+    flop: float
+    """Of one evaluation for one image, a multiply and an add as two."""
+    evaluations: int
+    """For one image: steps, twice where guidance evaluates with and without the prompt."""
+    pixels: int
+    """Side of the square image that ``flop`` and ``other_bytes`` are for."""
+    bits: tuple[int, ...]
+    """Of the weights, as usual first; narrower ones change the image."""
+    other_bytes: float
+    """On the device beside the weights."""
+    source_key: str
+    notes: str = ""
+
+    def device_bytes(self, bits: int) -> float:
+        """Bytes on the device with weights of ``bits``."""
+        return self.parameters * bits / 8 + self.other_bytes
+
+
+_SCHEMA: dict[str, Field] = {
+    "name": Field("text"),
+    "aliases": Field("names", required=False),
+    "kind": Field("text", choices=KINDS),
+    "parameters": Field("number"),
+    "flop": Field("number"),
+    "evaluations": Field("integer", maximum=1000),
+    "pixels": Field("integer", maximum=8192),
+    "bits": Field("names"),
+    "other_bytes": Field("number"),
+    "source": Field("text"),
+    "notes": Field("text", required=False),
+}
+
+
+@cache
+def denoisers() -> Mapping[str, Denoiser]:
+    """Every denoiser by its id. Raises DataError when the shipped file is broken."""
+    found: dict[str, Denoiser] = {}
+    for key, r in parse_toml(shipped_text("denoisers.toml"), _SCHEMA, "denoisers.toml").items():
+        if r.text("source") not in sources():
+            raise DataError(f"denoisers.toml cites {r.text('source')}, not in sources.csv")
+        found[key] = Denoiser(
+            id=key,
+            name=r.text("name"),
+            aliases=r.names("aliases"),
+            kind=r.text("kind"),
+            parameters=r.number("parameters"),
+            flop=r.number("flop"),
+            evaluations=r.integer("evaluations"),
+            pixels=r.integer("pixels"),
+            bits=tuple(int(b) for b in r.names("bits")),
+            other_bytes=r.number("other_bytes"),
+            source_key=r.text("source"),
+            notes=r.text("notes"),
+        )
+    return MappingProxyType(found)
+
+
+def find_denoiser(text: str) -> Denoiser:
+    """The denoiser a person means, by id, name or alias in any case. Raises UnknownNameError."""
+    wanted = text.strip().lower()
+    for one in denoisers().values():
+        if wanted in (one.id, one.name.lower(), *one.aliases):
+            return one
+    raise UnknownNameError("image model", text, denoisers(), hint="it is one of " + ", ".join(denoisers()))

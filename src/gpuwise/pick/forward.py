@@ -1,0 +1,252 @@
+"""Jobs of forward passes: embedding, reranking, making images. How many items a second one accelerator does.
+
+    encoder  t = iteration of B sequences of L tokens (:mod:`gpuwise.serve.iteration`, as an engine runs it)
+    image    t = evaluations x FLOP / (rate of long products x share), the share by the kind of network
+
+Items do not wait for each other, so that a load takes as many accelerators as its peak needs, each with a copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.systems import Cluster, default_system, with_count
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.denoisers import Denoiser
+from gpuwise.pick.compare.facts import reached
+from gpuwise.pick.jobs import DAY_S, PEAK_OVER_MEAN
+from gpuwise.pick.outcomes import CHANGED, SAME
+from gpuwise.plan.defaults import default_precision
+from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.memory.device import usable_bytes
+from gpuwise.serve.engine import EngineConfig, engine_runs
+from gpuwise.serve.formats import weight_bytes
+from gpuwise.serve.iteration import iteration_time
+from gpuwise.serve.memory import UNIFIED_SHARE
+from gpuwise.units import HOUR_S, format_count
+from gpuwise.workload.transformer.parameters import count_parameters
+
+PRODUCT_SHARE = {"transformer": 0.47, "unet": 0.45}
+"""Of the rate of long products that a denoiser reaches: FLUX.1-dev on H100 338 of 721 TFLOP/s and SD 3.5 Large 283 (ML.ENERGY
+leaderboard, bf16, batch 8); SDXL on A100 109 to 142 of 254 (PyTorch, "Accelerating generative AI part III")."""
+SHARE_LOG_SIGMA = 0.25
+"""Of that share between GPUs: 0.26 to 0.47 on the two of the leaderboard, about 0.6 on cards with slower products."""
+BATCHES = (1, 8, 32, 64)
+"""Sequences of an encoder's batch that are tried; beyond them nothing is gained."""
+TEXT_TOKENS, PAIR_TOKENS = 512, 512
+"""Of a passage that is embedded, and of a query with its passage: what encoders are cut to."""
+IMAGES = 1000
+"""Made at home when nothing is said."""
+FORWARD = ("embed", "rerank", "image")
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardJob:
+    """So many items once, or so many a second. ``arch`` of an encoder, ``denoiser`` of images: one of them is set."""
+
+    purpose: str
+    name: str
+    unit: str
+    """``tokens``, ``pairs`` or ``images``."""
+    arch: Architecture | None = None
+    denoiser: Denoiser | None = None
+    seq_len: int = 0
+    items: float = 0.0
+    items_per_s: float | None = None
+    hours: float = 0.0
+    years: float = 1.0
+    bits: tuple[int, ...] = (16,)
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def serving(self) -> bool:
+        """A load goes on; a count of items ends."""
+        return self.items_per_s is not None
+
+    @property
+    def model_id(self) -> str:
+        return self.denoiser.id if self.denoiser is not None else self.arch.id if self.arch is not None else ""
+
+    @property
+    def flop_per_item(self) -> float:
+        """Of one image, one token or one pair."""
+        if self.denoiser is not None:
+            return self.denoiser.flop * self.denoiser.evaluations
+        assert self.arch is not None
+        tokens = 1 if self.unit == "tokens" else self.seq_len
+        return 2.0 * count_parameters(self.arch).layers * tokens
+
+    @property
+    def flop(self) -> float:
+        """Useful FLOP of the whole job."""
+        count = self.items if self.items_per_s is None else self.items_per_s * self.hours * HOUR_S
+        return count * self.flop_per_item
+
+    @property
+    def rate_title(self) -> str:
+        """Head of the column of speeds."""
+        return {"tokens": "tok/s"}.get(self.unit, f"{self.unit}/s")
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardRate:
+    """What one accelerator does."""
+
+    items_per_s: Estimate
+    tier: int
+    bits: int
+    memory_bytes: float
+    device_bytes: float
+    layout: str
+
+
+@dataclass(frozen=True, slots=True)
+class TooLargeToRun:
+    """The narrowest weights need ``short_bytes`` more."""
+
+    short_bytes: float
+
+
+def encoder_job(
+    arch: Architecture,
+    *,
+    purpose: str,
+    items: float | None = None,
+    items_per_day: float | None = None,
+    seq_len: int | None = None,
+    years: float = 1.0,
+) -> ForwardJob:
+    """Embedding (items are tokens) or reranking (pairs) with ``arch``. Raises InputError."""
+    unit, usual = ("tokens", TEXT_TOKENS) if purpose == "embed" else ("pairs", PAIR_TOKENS)
+    length = min(seq_len or usual, arch.max_seq_len)
+    assumed = [f"{'passages' if purpose == 'embed' else 'pairs'} of {length:,} tokens"]
+    verb = "embed" if purpose == "embed" else "rerank"
+    return _job(purpose, f"{verb} with {arch.name}", unit, items, items_per_day, 1e9, years, assumed, arch=arch, seq_len=length)
+
+
+def image_job(
+    denoiser: Denoiser, *, items: float | None = None, items_per_day: float | None = None, years: float = 1.0
+) -> ForwardJob:
+    """Making images with ``denoiser``. Raises InputError."""
+    assumed = [
+        f"{denoiser.evaluations} evaluations an image of {denoiser.pixels} x {denoiser.pixels}",
+        f"weights of {denoiser.bits[0]} bits",
+    ]
+    name = f"make images with {denoiser.name}"
+    return _job("image", name, "images", items, items_per_day, IMAGES, years, assumed, denoiser=denoiser, bits=denoiser.bits)
+
+
+def _job(
+    purpose: str,
+    name: str,
+    unit: str,
+    items: float | None,
+    items_per_day: float | None,
+    usual: float,
+    years: float,
+    assumed: list[str],
+    *,
+    arch: Architecture | None = None,
+    denoiser: Denoiser | None = None,
+    seq_len: int = 0,
+    bits: tuple[int, ...] = (16,),
+) -> ForwardJob:
+    if items is not None and items_per_day is not None:
+        raise InputError(f"a count of {unit} and {unit} a day say the work twice", hint="give one of them")
+    for value in (items, items_per_day):
+        if value is not None and not (math.isfinite(value) and 0 < value <= 1e15):
+            raise InputError(f"{unit} must be a positive number, not {value}", hint="for example 1M")
+    if items_per_day is not None:
+        assumed = [*assumed, f"sized for {PEAK_OVER_MEAN} times the mean load", "24 hours of use a day"]
+        rate, what = items_per_day / DAY_S, f"{format_count(items_per_day)} {unit} a day"
+        hours = 24 * 365.25 * years
+        return ForwardJob(
+            purpose, f"{name}, {what}", unit, arch, denoiser, seq_len, 0.0, rate, hours, years, bits, tuple(assumed)
+        )
+    count = items or usual
+    if items is None:
+        assumed = [*assumed, f"{format_count(count)} {unit}"]
+    what = f"{name}, {format_count(count)} {unit}"
+    return ForwardJob(purpose, what, unit, arch, denoiser, seq_len, count, bits=bits, assumed=tuple(assumed))
+
+
+def least_item_s(job: ForwardJob, accelerator: Accelerator) -> float:
+    """No item takes less: its arithmetic at the peak. Raises UnpredictableError."""
+    return job.flop_per_item / accelerator.peak(default_precision(accelerator)[0])
+
+
+def fitting(job: ForwardJob, accelerator: Accelerator) -> int | TooLargeToRun:
+    """The first of the job's widths that fits, or what the last one lacks."""
+    room = accelerator.memory_bytes * UNIFIED_SHARE if accelerator.unified_memory else usable_bytes(accelerator)
+    needed = [(bits, _bytes(job, bits)) for bits in job.bits]
+    return next((bits for bits, need in needed if need <= room), TooLargeToRun(needed[-1][1] - room))
+
+
+def _bytes(job: ForwardJob, bits: int) -> float:
+    if job.denoiser is not None:
+        return job.denoiser.device_bytes(bits)
+    assert job.arch is not None
+    activations = BATCHES[1] * job.seq_len * 2.0 * (4 * job.arch.hidden + 2 * job.arch.ffn)
+    return weight_bytes(job.arch, "bf16") + activations
+
+
+def forward_on(job: ForwardJob, cluster: Cluster) -> ForwardRate | TooLargeToRun:
+    """What one accelerator of ``cluster`` does. Raises InputError and UnpredictableError."""
+    accelerator = cluster.accelerator
+    bits = fitting(job, accelerator)
+    if isinstance(bits, TooLargeToRun):
+        return bits
+    tier = SAME if bits == job.bits[0] else CHANGED
+    if job.denoiser is not None:
+        rate = _images_per_s(job.denoiser, accelerator)
+        layout = f"one image at a time, {job.denoiser.evaluations} evaluations"
+    else:
+        assert job.arch is not None
+        rate, batch = _encoder_rate(job.arch, accelerator, job.seq_len, job.unit == "tokens")
+        layout = f"vLLM, one device, batch {batch}"
+    room = accelerator.memory_bytes * UNIFIED_SHARE if accelerator.unified_memory else usable_bytes(accelerator)
+    return ForwardRate(rate, tier, bits, _bytes(job, bits), room, layout)
+
+
+def _images_per_s(denoiser: Denoiser, accelerator: Accelerator) -> Estimate:
+    product = reached(accelerator, default_precision(accelerator)[0])
+    if product is None:
+        raise UnpredictableError(f"no rate of 16-bit products is known of {accelerator.name}")
+    expected = product.expected * PRODUCT_SHARE[denoiser.kind] / (denoiser.flop * denoiser.evaluations)
+    sigma = math.hypot(SHARE_LOG_SIGMA, math.log(product.high / product.low) / (2 * 1.2815515655446004))
+    return Estimate.from_log_sigma(expected, sigma, product.basis)
+
+
+@cache
+def _encoder_rate(arch: Architecture, accelerator: Accelerator, seq_len: int, tokens: bool) -> tuple[Estimate, int]:
+    """Items a second at the best batch."""
+    if not engine_runs(accelerator):
+        raise UnpredictableError(f"vLLM is not known to run on {accelerator.name}")
+    system = with_count(default_system(accelerator), 1)
+    config = EngineConfig(weights=default_precision(accelerator)[0] if "bf16" in accelerator.peak_flop_per_s else "bf16")
+    found = ((iteration_time(arch, system, config, batch, seq_len, seq_len), batch) for batch in BATCHES[1:])
+    step, batch = max(found, key=lambda pair: pair[1] / pair[0].expected)
+    return step.inverse(batch * seq_len if tokens else batch), batch
+
+
+def copies(job: ForwardJob, rate: ForwardRate) -> int:
+    """Accelerators that carry the peak of the load."""
+    assert job.items_per_s is not None
+    return max(1, math.ceil(job.items_per_s * PEAK_OVER_MEAN / rate.items_per_s.expected))
+
+
+def least_copies(job: ForwardJob, accelerator: Accelerator) -> int:
+    """No fewer carry it."""
+    assert job.items_per_s is not None
+    return max(1, math.ceil(job.items_per_s * PEAK_OVER_MEAN * least_item_s(job, accelerator)))
+
+
+def changes_of(job: ForwardJob, rate: ForwardRate) -> Iterator[str]:
+    """What it takes to fit, in words."""
+    if rate.tier == CHANGED:
+        yield f"{rate.bits}-bit weights"

@@ -1,0 +1,128 @@
+"""The tries of a way for a job of forward passes (embed, rerank, images)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from gpuwise.errors import UnpredictableError
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.pick.candidates import LeftOut, Way, cluster_of, counts_for, left_out, not_in_limits, placed, software_for
+from gpuwise.pick.forward import ForwardJob, ForwardRate, TooLargeToRun, changes_of, copies, fitting, forward_on, least_copies
+from gpuwise.pick.forward import least_item_s as least_s_of
+from gpuwise.pick.limits import Limits
+from gpuwise.pick.outcomes import CHANGED, SAME, Outcome, friction, level
+from gpuwise.pick.owning import Terms, bill, least_bill_usd, resale_share
+from gpuwise.pick.ranking import Try, least_budget, time_limit_s, too_large
+from gpuwise.predict.estimate import Estimate
+from gpuwise.units import HOUR_S, PETA, format_duration
+
+
+def forward_tries(
+    job: ForwardJob, way: Way, limits: Limits, terms: Terms, notes: Callable[[Way, int], tuple[str, ...]]
+) -> Iterator[Try[Outcome] | LeftOut]:
+    """One accelerator, or for a load as many as its peak needs at least; and why it is none."""
+    accelerator = way.accelerator
+    bits = fitting(job, accelerator)
+    if isinstance(bits, TooLargeToRun):
+        yield too_large(way, 1, bits.short_bytes)
+        return
+    counts = counts_for(way, limits)
+    cluster = cluster_of(accelerator.id, 1)
+    if not counts or cluster is None:
+        return
+    if job.serving and way.notebook is not None:
+        yield left_out(way, "slow", "a notebook promises no hours around the clock")
+        return
+    try:
+        item_s = least_s_of(job, accelerator)
+        n = max(least_copies(job, accelerator) if job.serving else 1, counts[0] if way.purchase is not None else 1)
+    except UnpredictableError as error:
+        yield left_out(way, "unpredicted", error.message)
+        return
+    if job.serving and n > counts[-1]:
+        yield left_out(way, "slow", f"the load takes at least {n} of them, {counts[-1]} can be had")
+        return
+    broken = not_in_limits(way, n, limits)
+    if broken is not None:
+        yield left_out(way, *broken)
+        return
+    busy_s = job.hours * HOUR_S if job.serving else job.items * item_s
+    if not job.serving and busy_s > time_limit_s(limits):
+        yield left_out(way, "slow", f"takes at least {format_duration(busy_s)}", busy_s)
+        return
+    usd = least_bill_usd(way, n, busy_s, terms)
+    over = least_budget(way, n, usd, limits)
+    if over is not None:
+        yield over
+        return
+    there = placed(way, cluster, limits.have)
+    tier = SAME if bits == job.bits[0] else CHANGED
+    yield Try(
+        way,
+        n,
+        level(tier, way, 1, job.purpose),
+        1.0,
+        item_s if job.serving else busy_s,
+        usd,
+        _least_pflop_usd(way, job, item_s, terms),
+        0.0,
+        lambda: _run(job, way, there, limits, terms, notes),
+        friction(way),
+    )
+
+
+def _run(
+    job: ForwardJob, way: Way, cluster: Cluster, limits: Limits, terms: Terms, notes: Callable[[Way, int], tuple[str, ...]]
+) -> Outcome | LeftOut:
+    got = forward_on(job, cluster)
+    if isinstance(got, TooLargeToRun):
+        return too_large(way, 1, got.short_bytes)
+    counts = counts_for(way, limits)
+    n = max(copies(job, got) if job.serving else 1, counts[0] if way.purchase is not None else 1)
+    if n > counts[-1]:
+        return left_out(way, "slow", f"the load takes {n} of them, {counts[-1]} can be had")
+    broken = not_in_limits(way, n, limits)
+    return left_out(way, *broken) if broken is not None else _outcome(job, way, cluster, got, terms, n, notes(way, 1))
+
+
+def _outcome(
+    job: ForwardJob, way: Way, cluster: Cluster, got: ForwardRate, terms: Terms, n: int, notes: tuple[str, ...]
+) -> Outcome:
+    whole = replace(cluster, n_accelerators=n)
+    hours = job.hours * HOUR_S
+    busy = Estimate(hours, hours, hours, "specified") if job.serving else got.items_per_s.inverse(job.items)
+    paid = bill(way, whole, busy, terms, "serving")
+    rate = got.items_per_s
+    changes = tuple(changes_of(job, got))
+    return Outcome(
+        way=way,
+        cluster=whole,
+        time_s=rate.inverse() if job.serving else paid.calendar_s,
+        tokens_per_s=rate,
+        capacity_tokens_per_s=rate.expected * n,
+        bill=paid,
+        flop=job.flop,
+        flop_per_s=rate.expected * job.flop_per_item * n,
+        memory_bytes=got.memory_bytes,
+        device_bytes=got.device_bytes,
+        changes=changes,
+        tier=got.tier,
+        purpose=job.purpose,
+        layout=f"{got.layout}, {n} copies" if n > 1 else got.layout,
+        support=software_for(way.accelerator, job.purpose),
+        notes=notes,
+        split=1,
+    )
+
+
+def _least_pflop_usd(way: Way, job: ForwardJob, item_s: float, terms: Terms) -> float:
+    """No price of a PFLOP is lower: the hourly price, or the purchase over its life, at the rate of the bound."""
+    if way.rent is not None:
+        hourly = way.rent.expected
+    elif way.purchase is not None:
+        life_h = terms.lifetime_years * 365.25 * 24
+        hourly = way.purchase.median * (1 - resale_share(way.accelerator, terms.lifetime_years)) / life_h
+    else:
+        hourly = 0.0
+    return hourly * item_s / HOUR_S / (job.flop_per_item / PETA)

@@ -1,0 +1,91 @@
+"""Jobs of forward passes: bounds below predictions, loads by copies, weights that must be narrower."""
+
+from __future__ import annotations
+
+import pytest
+from tests.pick.scenarios import TODAY
+
+from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.models.catalogue import find_model
+from gpuwise.facts.models.denoisers import find_denoiser
+from gpuwise.pick.api import pick
+from gpuwise.pick.document import pick_document
+from gpuwise.pick.forward import (
+    ForwardJob,
+    ForwardRate,
+    TooLargeToRun,
+    copies,
+    encoder_job,
+    forward_on,
+    image_job,
+    least_copies,
+    least_item_s,
+)
+from gpuwise.pick.jobs import vision_job
+from gpuwise.pick.limits import Limits
+
+EMBED = encoder_job(find_model("bert-large"), purpose="embed")
+RERANK = encoder_job(find_model("xlm-roberta-large"), purpose="rerank", items=1e6)
+SDXL, FLUX = image_job(find_denoiser("sdxl")), image_job(find_denoiser("flux-dev"))
+
+
+def rate(job: ForwardJob, name: str) -> ForwardRate:
+    got = forward_on(job, find_cluster(name))
+    assert isinstance(got, ForwardRate)
+    return got
+
+
+@pytest.mark.parametrize("name", ["rtx-3060-12gb", "rtx-4090", "l4", "h100-sxm-80gb", "mi300x"])
+def test_no_prediction_beats_the_bound(name: str) -> None:
+    for job in (EMBED, RERANK, SDXL):
+        assert 1 / rate(job, name).items_per_s.expected >= least_item_s(job, accelerators()[name])
+
+
+def test_images_take_the_seconds_that_are_published() -> None:
+    """FLUX.1-dev, 50 steps: 11.0 s on an H100 (ML.ENERGY leaderboard, batch 8); SDXL, 30 steps: 4 to 6 s on a 4090."""
+    assert 28 / 50 * 9.0 < 1 / rate(FLUX, "h100-sxm-80gb").items_per_s.expected < 28 / 50 * 13.0
+    assert 3.5 < 1 / rate(SDXL, "rtx-4090").items_per_s.expected < 6.5
+
+
+def test_weights_are_narrowed_only_where_they_must_be() -> None:
+    assert rate(FLUX, "rtx-5060-ti-16gb").tier == 0 and rate(FLUX, "rtx-3060-12gb").tier == 1
+    assert rate(SDXL, "rtx-3060-12gb").tier == 0 and rate(SDXL, "rtx-4060").tier == 1
+    small = forward_on(FLUX, find_cluster("gtx-1650"))
+    assert isinstance(small, TooLargeToRun) and small.short_bytes > 0
+
+
+def test_a_load_takes_copies_and_never_fewer_than_the_bound() -> None:
+    one, two = (image_job(find_denoiser("sdxl"), items_per_day=n) for n in (2e5, 4e5))
+    got = rate(one, "rtx-4090")
+    assert least_copies(one, accelerators()["rtx-4090"]) <= copies(one, got) <= copies(two, got) <= 2 * copies(one, got)
+
+
+def test_the_work_is_said_once_and_positive() -> None:
+    with pytest.raises(InputError):
+        image_job(find_denoiser("sdxl"), items=5, items_per_day=5)
+    with pytest.raises(InputError):
+        encoder_job(find_model("bert-large"), purpose="embed", items=-1)
+    with pytest.raises(InputError):
+        vision_job(find_model("gpt2"), images=1e6)
+    with pytest.raises(UnpredictableError):
+        forward_on(EMBED, find_cluster("p40"))
+
+
+def test_a_pick_of_images_is_ranked_and_documented() -> None:
+    for job in (SDXL, image_job(find_denoiser("sdxl"), items_per_day=1e5), EMBED):
+        found = pick(job, Limits(ways=("rent",)), today=TODAY)
+        document = pick_document(found)
+        assert found.best is not None and document["considered"] == len(found.ranked) + len(found.ranking.left_out)
+        assert job.unit in str(document["job"]) and (job.serving is (found.best.time_s.expected < 100))
+    faster = {o.way.accelerator.id: o.tokens_per_s.expected for o in found.ranked}
+    assert faster, "encoders are served"
+
+
+def test_the_form_of_hardware_is_kept() -> None:
+    laptops = pick(FLUX, Limits(ways=("buy",), form="laptop"), today=TODAY)
+    assert laptops.ranked and all(
+        o.way.accelerator.id in ("rtx-5090-laptop", "apple-m5") or "apple" in o.way.accelerator.id for o in laptops.ranked
+    )
+    assert {out.code for out in laptops.ranking.left_out} >= {"form"}

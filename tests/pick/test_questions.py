@@ -1,0 +1,33 @@
+"""Sixty questions whose answers experts have published: how many of ours they would nod at."""
+
+from __future__ import annotations
+
+from tests.pick.judge import answer, judged, questions
+
+from gpuwise.facts.hardware.accelerators import accelerators
+
+LEAST_AGREED = 50
+
+
+def test_every_question_has_a_source_a_reason_and_names_of_the_catalogue() -> None:
+    asked = questions()
+    assert len(asked) == 60 and len({q["id"] for q in asked}) == 60
+    known = accelerators()
+    for q in asked:
+        assert q["source"].startswith("https://") and q["why"] and q["ask"] and q["expert"]
+        names = {name.split("x ", 1)[-1] for name in (*q["expert"], *q["also"], *q["never"])}
+        assert names <= set(known), names - set(known)
+        assert not set(q["expert"]) & set(q["never"])
+
+
+def test_experts_agree_with_most_picks() -> None:
+    refused = {q["id"]: result for q in questions() if (result := judged(q)).objection}
+    said = "\n".join(f"{name}: {', '.join(r.first)}: {r.objection}" for name, r in refused.items())
+    assert len(questions()) - len(refused) >= LEAST_AGREED, said
+
+
+def test_the_judge_can_disagree() -> None:
+    question = next(q for q in questions() if q["id"] == "home-70b-2000")
+    assert not judged(question).objection
+    assert judged({**question, "never": answer(question["command"])[:1]}).objection
+    assert judged({**question, "expert": ["l4"], "also": []}).objection
