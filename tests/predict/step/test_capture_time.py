@@ -12,6 +12,7 @@ from tests.predict.captures import capture, convolution, matmul, op, pointwise, 
 
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_accelerator
+from gpuwise.plan.step.time_parts import waiting_phase
 from gpuwise.predict.step.bounds import Bound
 from gpuwise.predict.step.capture_time import Calibration, captured_time
 from gpuwise.predict.step.host_time import HostSpeed
@@ -336,3 +337,17 @@ def test_the_optimizer_counts_its_launches():
     step = [captured_time(capture([(s, U)]), A100) for s in (many, few)]
     assert step[0].kernels == 200
     assert step[0].device_total_s > 20 * step[1].device_total_s
+
+
+def test_the_phase_that_waits_for_the_host_is_said():
+    work = [(matmul(4096, 4096, 4096, "fp16"), F)] * 4 + [(pointwise(64), U)] * 400
+    late = captured_time(capture(work), A100)
+    assert max(late.waited_s, key=lambda name: late.waited_s[name]) == "optimizer"
+    assert waiting_phase(late) == "optimizer"
+    assert waiting_phase(captured_time(capture(work[:4]), A100)) is None
+
+
+def test_a_recurrent_layer_of_short_steps_is_bound_by_their_launches():
+    before = matmul(8192, 8192, 8192, "fp16")  # while it runs the host issues the layer
+    behind = captured_time(capture([(before, F), (_lstm(400), F)]), A100)
+    assert behind.bound.tolist() == [Bound.TENSOR_CORE, Bound.LAUNCH]

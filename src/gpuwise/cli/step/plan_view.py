@@ -21,7 +21,7 @@ from gpuwise.cli.step.words import head_words
 from gpuwise.cli.words import BASIS, percent, plain
 from gpuwise.plan.answer import Option, Plan
 from gpuwise.plan.step.estimates import StepEstimate
-from gpuwise.plan.step.time_parts import by_module, is_host_bound, largest_first, mfu
+from gpuwise.plan.step.time_parts import by_module, is_host_bound, largest_first, mfu, waiting_phase
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.step.capture_time import CapturedTime
 from gpuwise.units import format_bytes, format_count, format_duration, format_rate, format_usd
@@ -131,6 +131,10 @@ def _time(to: Console, time: CapturedTime) -> None:
             f"The GPU is busy {percent(time.gpu_busy_share)} of the step: {run} for {plain(time.kernels)} kernels, which the "
             f"host issues in {issue}."
         )
+        if (phase := waiting_phase(time)) is not None:
+            words += f" It waits for the host {percent(time.launch_bound_share)} of the step, longest in the {phase}."
+            if phase == "optimizer":
+                words += " An update of all parameters in one call (fused=True) shortens it."
     whole = time.device_total_s
     section(to, "Where the time of the GPU goes", _shares(largest_first(time.phase_s), whole, to.width))
     section(to, "By kind", _shares(largest_first(time.family_s), whole, to.width))

@@ -135,6 +135,7 @@ def time_document(capture: Capture, time: CapturedTime, accelerator: Accelerator
         "gpu_busy_share": time.gpu_busy_share,
         "launch_bound_share": time.launch_bound_share,
         "host_bound": is_host_bound(time),
+        "waits_s": dict(time.waited_s),
         "kernels": time.kernels,
         "mfu": share,
         "mfu_dtype": dtype,

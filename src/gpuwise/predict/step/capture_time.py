@@ -96,6 +96,8 @@ class CapturedTime:
     gpu_busy_share: float
     launch_bound_share: float
     """Share of the step in which the device waits for the host."""
+    waited_s: Mapping[str, float]
+    """Seconds by phase that the device waits for the host."""
     device_total_s: float
     host_total_s: float
     flop: float
@@ -169,6 +171,7 @@ def captured_time(
         top=costly_ops(capture, signature, capture.op_module[part], device_s, bound, family),
         gpu_busy_share=min(1.0, line.busy_s / line.step_s) if line.step_s else 0.0,
         launch_bound_share=min(1.0, waited / line.step_s) if line.step_s else 0.0,
+        waited_s=_sums([Phase(i).name.lower() for i in capture.op_phase[part].tolist()], line.waited_s),
         device_total_s=total,
         host_total_s=float(host_s.sum()),
         flop=capture.flop(step),
@@ -266,6 +269,9 @@ def _bounds(rows: OpTable, time_s: F64, formats: Sequence[str], accelerator: Acc
     out = np.where((np.maximum(work, stream) < 0.1 * time_s) & (time_s < 2e-5), int(Bound.LAUNCH), out)
     waits = np.where(latency > 0.5 * time_s, int(Bound.LAUNCH), int(Bound.BANDWIDTH))
     out = np.where(rows.flop == 0, waits, out)
+    # a recurrent layer is a chain of short kernels: its steps follow one another faster than they can work
+    chained = (rows.family == FAMILY_CODE["recurrent"]) & (np.maximum(work, stream) < 0.5 * time_s)
+    out = np.where(chained, int(Bound.LAUNCH), out)
     crossing = np.isin(rows.family, [FAMILY_CODE["collective"], FAMILY_CODE["transfer"]])
     out = np.where(crossing, int(Bound.COMMUNICATION), out)
     return np.where(rows.family == FAMILY_CODE["host"], int(Bound.NOTHING), out)
