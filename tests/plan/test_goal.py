@@ -168,3 +168,24 @@ def test_clusters_of_published_runs_get_a_batch_they_divide(
     if published is not None:
         assert 1 / 3 <= batch / published <= 3
     assert find_strategies(goal).n_strategies
+
+
+@pytest.mark.parametrize(
+    ("asked", "stack"),
+    [
+        ({}, "megatron-core"),
+        ({"schedule": "interleaved", "pp": 2}, "megatron-core"),
+        ({"schedule": "zero-bubble", "pp": 2}, "compiled-fsdp"),
+        ({"schedule": "zero-bubble", "pp": 2, "sharding": "zero1"}, "hai-llm"),
+        ({"schedule": "dualpipe", "pp": 2, "tp": 2}, "megatron-core"),
+    ],
+)
+def test_a_stack_that_has_what_was_asked_for(asked: dict[str, int | str | bool], stack: str) -> None:
+    """The last one is in none: the usual stack stays, and its refusal says why."""
+    found, why = default_stack(find_cluster("8xH100-SXM"), fine_tuning=False, asked=asked)
+    assert found == stack
+    assert ("asked" in why) == (stack != "megatron-core")
+
+
+def test_adapters_with_sharded_optimizer_states_run_in_deepspeed() -> None:
+    assert default_stack(find_cluster("8xH100-SXM"), fine_tuning=True, asked={"sharding": "zero1"})[0] == "deepspeed"

@@ -6,10 +6,13 @@ Every default is returned with the words that justify it, so that a plan can say
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.plan.space.stack_rules import STACK_RULES
 from gpuwise.units import format_count
 from gpuwise.workload.transformer.parameters import count_parameters
 
@@ -28,6 +31,9 @@ BATCH_TOKENS: tuple[tuple[float, float, str], ...] = (
     (float("inf"), 16.0e6, "Llama 3.1 405B from 2.87T tokens on, arXiv 2407.21783 section 3.4.1"),
 )
 """(parameters up to, tokens a step, source), by published pre-training runs."""
+
+STAND_INS = {"megatron-core": ("compiled-fsdp", "hai-llm", "megatron-legacy"), "compiled-fsdp": ("deepspeed",)}
+"""Stacks that are taken, the first that can, where the usual one does not have what was asked for."""
 
 
 def default_seq_len(arch: Architecture, *, fine_tuning: bool) -> tuple[int, str]:
@@ -105,8 +111,21 @@ def default_precision(accelerator: Accelerator) -> tuple[str, str]:
     return "fp32", "it has no matrix rate below it"
 
 
-def default_stack(cluster: Cluster, *, fine_tuning: bool) -> tuple[str, str]:
-    """Software stack and why."""
+def default_stack(
+    cluster: Cluster, *, fine_tuning: bool, asked: Mapping[str, int | str | bool] = MappingProxyType({})
+) -> tuple[str, str]:
+    """Software stack and why: the usual one, or where that lacks what was ``asked`` for (fields of a strategy by name) another
+    that has it."""
+    stack, why = _usual_stack(cluster, fine_tuning=fine_tuning)
+    if STACK_RULES[stack].has(asked):
+        return stack, why
+    other = next((name for name in STAND_INS[stack] if STACK_RULES[name].has(asked)), None)
+    if other is None:
+        return stack, why
+    return other, f"{stack}, the usual one, does not have what was asked for"
+
+
+def _usual_stack(cluster: Cluster, *, fine_tuning: bool) -> tuple[str, str]:
     if fine_tuning:
         return (
             "compiled-fsdp",

@@ -214,7 +214,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
         assumed.append(f"global batch {global_batch:,} sequences ({why})")
     stack = wishes.stack
     if stack is None:
-        stack, why = default_stack(cluster, fine_tuning=wishes.fine_tuning)
+        stack, why = default_stack(cluster, fine_tuning=wishes.fine_tuning, asked=wishes.fixed)
         assumed.append(f"stack {stack} ({why})")
     precisions = wishes.precision
     if not precisions:

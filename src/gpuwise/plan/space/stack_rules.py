@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gpuwise.errors import UnknownNameError
@@ -30,6 +31,19 @@ class StackRules:
     """A parameter may be updated as soon as its gradient is there (PyTorch's hooks; not a flat gradient buffer)."""
     offload_with_recompute: bool = False
     """Activations may be offloaded while others are recomputed."""
+
+    def has(self, asked: Mapping[str, int | str | bool]) -> bool:
+        """Whether the stack can lay out what a person asked for; ``asked``: fields of a strategy by name."""
+        pipeline = int(asked.get("pp", 1)) > 1
+        shardings = self.shardings_with_pipeline if pipeline else self.shardings
+        return (
+            asked.get("schedule", "1f1b") in self.schedules
+            and asked.get("sharding", "none") in shardings
+            and (self.pipeline or not pipeline)
+            and (self.tensor or int(asked.get("tp", 1)) == 1)
+            and (self.expert or int(asked.get("ep", 1)) == 1)
+            and (bool(self.context) or int(asked.get("cp", 1)) == 1)
+        )
 
 
 _ACCELERATE = StackRules(
