@@ -75,6 +75,7 @@ def show_fitting(to: Console, e: TrainingEstimate, title: str) -> None:
         words += f"; the allocator's usual slack would be {format_bytes(more)} more"
     else:
         words += f", {between(e.memory_bytes, format_bytes)} with the allocator's usual slack"
+    words += f"; torch's own count, max_memory_allocated: {format_bytes(e.allocated_bytes.expected)}"
     to.print(Padding(Text(words, style="dim"), (0, 0, 0, 2), expand=False))
 
 

@@ -140,6 +140,7 @@ def _estimate(e: TrainingEstimate) -> Document:
         "fits": e.fits,
         "fit_probability": e.fit_probability,
         "needed_bytes": e.needed_bytes,
+        "allocated_bytes": e.allocated_bytes,
         "host_bytes": e.host_bytes,
         "breakdown_s": e.breakdown_s,
         "memory_parts_bytes": e.memory_parts,

@@ -106,7 +106,12 @@ def warnings(goal: Goal, best: Option[TrainingEstimate]) -> list[str]:
     said: list[str] = []
     e = best.estimate
     limit, wishes = e.device_bytes, goal.wishes
-    if e.fit_probability < 1 - wishes.risk:
+    if not e.fits:
+        said.append(
+            f"this does not fit: replayed, it needs {format_bytes(e.needed_bytes.expected)} of {format_bytes(limit)}, "
+            "and nothing smaller was found; `gpuwise fit` lists what would make it fit"
+        )
+    elif e.fit_probability < 1 - wishes.risk:
         said.append(
             f"memory may not suffice: it does with {probability(e.fit_probability)}, "
             f"and nothing of this kind does with {probability(1 - wishes.risk)}"

@@ -94,7 +94,7 @@ def plan(
         from gpuwise.cli.plan.view import show_plan
 
         show_plan(answer)
-    return 0 if answer.best is not None else 1
+    return 0 if answer.best is not None and answer.best.estimate.fits else 1
 
 
 def _tokens_of(model: str, samples: float, tokens: float | None) -> float:

@@ -91,6 +91,8 @@ def _headline(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEs
         took.append(format_usd(best.cost_usd.expected), "bold green")
     took.append(f" at {percent(best.estimate.mfu.expected)} of peak (MFU)")
     to.print(took)
+    if not best.estimate.fits:
+        to.print("  if it fitted: it does not", style="bold red")
 
 
 def _levels(to: Console, best: Option[TrainingEstimate]) -> None:

@@ -71,6 +71,8 @@ class TrainingEstimate:
     """With the allocator's usual slack, had the device as much."""
     needed_bytes: Estimate
     """With the slack at its least: what torch makes do with where memory is scarce."""
+    allocated_bytes: Estimate
+    """torch's max_memory_allocated: without context, communicators and the allocator's slack. Many publish this one."""
     memory_parts: Mapping[str, float]
     device_bytes: float
     """What a process can have of the device: its memory less what the driver keeps."""
@@ -193,6 +195,7 @@ def _one(
         breakdown_s=_breakdown(done, sc, i, at),
         memory_bytes=held.total,
         needed_bytes=held.needed,
+        allocated_bytes=held.allocated,
         memory_parts=held.parts,
         device_bytes=usable_bytes(cluster.accelerator),
         host_bytes=host,
@@ -208,6 +211,7 @@ class _Memory:
 
     total: Estimate
     needed: Estimate
+    allocated: Estimate
     parts: dict[str, float]
     fits: bool
     fit_probability: float
@@ -219,7 +223,8 @@ def _memory(arch: Architecture, cluster: Cluster, strategy: Strategy, point: Poi
     if replayed is None:
         parts = {name: part.expected for name, part in memory.parts(i).items()}
         fits = bool(np.broadcast_to(memory.fits(), memory.device_total.shape).flat[i])
-        return _Memory(memory.estimate(i), memory.estimate(i, "needed"), parts, fits, memory.fit_probability(i))
+        total, needed, allocated = (memory.estimate(i, m) for m in ("device", "needed", "allocated"))
+        return _Memory(total, needed, allocated, parts, fits, memory.fit_probability(i))
     return replayed
 
 
@@ -233,7 +238,7 @@ def _replayed(arch: Architecture, cluster: Cluster, strategy: Strategy, point: P
     if not replays(arch, point, strategy):
         return None
     one = modules_memory(arch, point, strategy, cluster.accelerator)
-    return _Memory(one.process, one.needed, memory_parts(one, arch, point), one.fits, one.fit_probability)
+    return _Memory(one.process, one.needed, one.allocated, memory_parts(one, arch, point), one.fits, one.fit_probability)
 
 
 def spread(sc: StackCosts, costs: PointCosts, at: int, n_systems: float) -> tuple[float, Basis]:

@@ -259,7 +259,9 @@ class _Lives:
     category: I64
 
 
-def _lives(p: _Program) -> _Lives:
+def _lives(p: _Program, *, adds: bool = False) -> _Lives:
+    """``adds``: gradients are added to those of an earlier pass as they come (autograd runs what accumulates first): none
+    lives beyond the last operation that writes or reads it."""
     n = len(p.signature)
     fixed = np.zeros(len(p.sizes), bool)
     fixed[p.parameters] = fixed[p.frozen] = fixed[p.inputs] = True
@@ -273,7 +275,7 @@ def _lives(p: _Program) -> _Lives:
     last[p.held] = n - 1
     comes = ~fixed & (birth < n) & (p.sizes > 0)
     lasting = np.zeros(len(p.sizes), bool)
-    lasting[p.gradients] = True
+    lasting[p.gradients] = not adds
     goes = comes & ~lasting
     saved = goes & (birth <= forward_end) & (last > forward_end)
     category = np.where(saved, int(Category.ACTIVATION), int(Category.TEMPORARY))
@@ -299,7 +301,7 @@ def _states(optimizer: str, parameters: I64, item: int) -> I64:
 
 def _steps(c: Capture, p: _Program, optimizer: str, micro_batches: int, item: int) -> Capture:
     """The passes and updates of all steps, as a capture's columns; ``item`` bytes a number of the parameters."""
-    lives, n, width = _lives(p), len(p.signature), len(p.sizes)
+    lives, added, n, width = _lives(p), _lives(p, adds=True), len(p.signature), len(p.sizes)
     update = [Signature(f"aten.{name}.default", Kind.OPTIMIZER, (), (), (), 0.0, 0.0, 0.0, 1) for name in _UPDATE]
     first_call = len(c.signatures)
     fixed = np.zeros(width, bool)
@@ -350,13 +352,11 @@ def _steps(c: Capture, p: _Program, optimizer: str, micro_batches: int, item: in
             read_op.append(p.read_op + n_ops)
             writes.append(names[p.writes])
             write_op.append(p.write_op + n_ops)
-            happen(names[lives.storage], lives.sign, lives.op + n_ops)
+            here = added if part else lives
+            happen(names[here.storage], here.sign, here.op + n_ops)
             n_ops += n
-            gradients = names[p.gradients]
-            if part:  # added to those that are there
-                happen(gradients, -1, n_ops - 1)
-            else:
-                left = gradients
+            if not part:
+                left = names[p.gradients]
         if step == 0:
             happen(made(_states(optimizer, trained, item), Category.OPTIMIZER), 1, call(0))
         temporaries = np.zeros(0, np.int64)
