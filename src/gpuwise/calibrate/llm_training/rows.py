@@ -223,6 +223,9 @@ CATALOGUE = {
     "nemotron3-nano": "nemotron-3-nano-30b-a3b",
     "nemotron-3-nano": "nemotron-3-nano-30b-a3b",
     "nemotron-3-super": "nemotron-3-super-120b-a12b",
+    "nemotron-3-ultra": "nemotron-3-ultra-550b-a55b",
+    "nemotronh-56b": "nemotron-h-56b",
+    "nemotronh-8b": "nemotron-h-8b",
 }
 HYBRID = ("deepseekv4", "qwen3-next")
 """Models with linear or sparse attention: no analytic front end yet."""
