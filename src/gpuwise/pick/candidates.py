@@ -51,6 +51,8 @@ class Way:
     rent: Price | None = None
     purchase: PurchaseRange | None = None
     notebook: Notebook | None = None
+    lowest_usd: float | None = None
+    """The lowest listing of a purchase, as it was seen; ``purchase`` is widened by its age."""
     stale: bool = False
     """The purchase price is older than :data:`STALE_DAYS`, and no shop keeps it in force."""
 
@@ -137,7 +139,7 @@ def ways(limits: Limits, today: datetime.date) -> Iterator[Way]:
                     some = True
                     old = purchase.as_of is not None and (today - purchase.as_of).days > STALE_DAYS
                     stale = old and not (condition == "new" and _still_sold(accelerator.id))
-                    yield Way(sold, "buy", condition, purchase=aged(purchase, today), stale=stale)
+                    yield Way(sold, "buy", condition, purchase=aged(purchase, today), lowest_usd=purchase.low, stale=stale)
         for plan in lent.get(accelerator.id, ()):
             some = True
             yield Way(accelerator, "notebook", notebook=plan)

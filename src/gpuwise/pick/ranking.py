@@ -276,7 +276,8 @@ def least_budget(way: Way, n: int, least_usd: float, limits: Limits) -> LeftOut 
         return None
     over = least_usd - limits.budget_usd
     price = way.purchase
-    listed = f" (lowest price {format_usd(n * price.low)})" if price is not None and price.low < price.median else ""
+    low = way.lowest_usd
+    listed = f" (lowest price {format_usd(n * low)})" if price is not None and low is not None and low < price.median else ""
     return left_out(way, "budget", f"{n}x costs {format_usd(least_usd)}{listed}, {format_usd(over)} too much", over)
 
 
