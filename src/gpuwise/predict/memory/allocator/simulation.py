@@ -44,9 +44,9 @@ __all__ = [
 I64 = NDArray[np.int64]
 LARGEST_BYTES = 1 << 48
 """No storage is larger than the address space."""
-UNLIMITED_BYTES = 1 << 46
-"""Device memory assumed when no capacity is given: the states of a model of four trillion parameters, and half of what the
-allocator's address space holds."""
+UNLIMITED_BYTES = 1 << 44
+"""Device memory assumed when no capacity is given: the states of a model of a trillion parameters. An expandable segment of
+every pool and stream reserves an eighth more than it, and the address space has 2**47 bytes for all of them."""
 
 
 def simulate(
