@@ -48,3 +48,15 @@ def test_models_searches_by_words(gpuwise: Callable[..., Any]) -> None:
 def test_tables_keep_to_the_width(command: str, width: str, gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", width)
     assert max(len(line) for line in gpuwise(command).out.splitlines()) <= int(width)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_gpus_are_whole_at_every_width(width: int, gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed() -> str:
+        monkeypatch.setenv("COLUMNS", str(width))
+        return gpuwise("gpus").out
+
+    text = listed()
+    assert "…" not in text and max(map(len, text.splitlines())) <= width
+    assert {"name", "memory", "$/h"} <= set(text.splitlines()[0].split())
+    assert any("RTX 4090" in line and "24.0 GiB" in line for line in text.splitlines())

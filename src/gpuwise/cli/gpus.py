@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from gpuwise.facts.hardware.accelerators import Accelerator
 
 
-WIDE = 100
-"""Columns from which family, link and power are listed too."""
+GIVES_WAY = ("family", "link", "W", "fp8", "year", "bandwidth", "bf16")
+"""Columns left out, in this order, until the others stand whole."""
 
 
 def gpus(*query: str, json: Annotated[bool, Parameter(negative="")] = False) -> int:
@@ -62,17 +62,14 @@ def _text(a: Accelerator) -> str:
 
 
 def _list(found: list[Accelerator]) -> None:
-    from gpuwise.cli.out import console, table_of
+    from gpuwise.cli.out import console, keep_what_fits, table_of
     from gpuwise.units import format_bytes, format_rate
 
     to = console()
-    columns = ["name", "family", "year", "memory", "bandwidth", "bf16", "fp8", "link", "W", "$/h"]
-    if to.width < WIDE:
-        columns = [c for c in columns if c not in ("family", "link", "W")]
-    table = table_of(columns, left=("name", "family"))
+    rows: list[dict[str, str]] = []
     for a in sorted(found, key=lambda a: (a.vendor != "NVIDIA", a.vendor, a.year, a.name)):
         cells = {
-            "name": a.name,
+            "name": a.name.replace(" Blackwell", "").replace("Workstation", "WS"),
             "family": a.family,
             "year": str(a.year),
             "memory": format_bytes(a.memory_bytes),
@@ -83,7 +80,12 @@ def _list(found: list[Accelerator]) -> None:
             "W": "-" if a.tdp_w is None else f"{a.tdp_w:.0f}",
             "$/h": _price(a),
         }
-        table.add_row(*(cells[c] for c in columns))
+        rows.append(cells)
+    columns = {name: [cells[name] for cells in rows] for name in rows[0]}
+    keep_what_fits(columns, GIVES_WAY, to.width)
+    table = table_of([*columns], left=("name", "family"), wrap=("name",))
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
     to.print(table)
     to.print(
         f"{len(found)} accelerators; dense rates in FLOP/s with FP32 accumulation; $/h: median rental price of a GPU hour",

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+GAP = 2
+"""Blanks between the columns of a table."""
+
+
 def print_json(document: object) -> None:
     """One document as the last line of stdout; a NaN or infinity in it is our bug and raises."""
     sys.stdout.write(json.dumps(document, allow_nan=False, separators=(",", ":")) + "\n")
@@ -52,6 +56,14 @@ def table_of(columns: Sequence[str], *, left: Sequence[str] = (), wrap: Sequence
     for name in columns:
         table.add_column(name, justify="left" if name in left else "right", no_wrap=name not in wrap)
     return table
+
+
+def keep_what_fits(columns: dict[str, list[str]], gives_way: Sequence[str], width: int) -> None:
+    """Take columns (title to cells) out, in the order of ``gives_way``, until the others stand whole in ``width`` characters."""
+    for name in gives_way:
+        if sum(max(map(len, (title, *cells))) + GAP for title, cells in columns.items()) <= width:
+            return
+        columns.pop(name, None)
 
 
 def grid(columns: int, *, pad: int = 2) -> Table:

@@ -78,3 +78,12 @@ def test_a_mixed_fleet_splits_the_budget(gpuwise: Callable[..., Any]) -> None:
     )
     assert [r["role"] for r in document["roles"]] == ["train", "serve", "develop"]
     assert document["cost_usd"] <= 1500
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_money_stands_whole_at_every_width(width, gpuwise, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = gpuwise("pick", "--model", "llama-3.1-8b", "--for", "infer", "--budget", "3000").out
+    assert "…" not in out
+    row = next(line for line in out.splitlines() if line.startswith("  1x RTX 4090") and "/h" in line)
+    assert row.count("$") >= 2  # its price and what the job costs

@@ -342,3 +342,26 @@ def test_what_cannot_be_meant_is_refused_with_a_hint(options: dict[str, object])
     with pytest.raises(InputError) as caught:
         compare_accelerators(["l40s", "a100-sxm-80gb"], today=TODAY, **options)  # type: ignore[arg-type]
     assert caught.value.hint
+
+
+def test_serving_is_compared_in_one_format_and_at_one_batch():
+    """A 14B model fits an H100 in bf16 and a 4090 only in 8 bits: both are compared in 8 bits."""
+    answer = compare_accelerators(("rtx-4090", "h100-sxm"), today=TODAY, model="qwen2.5-14b", purpose="infer")
+    rows = {row.key: row for row in answer.rows}
+    assert len({cell.words for cell in rows["serve_weights"].cells}) == 1
+    small, large = (cell.value for cell in rows["decode_same_batch"].cells)
+    full_small, full_large = (cell.value for cell in rows["decode_batch"].cells)
+    assert small == full_small and small < large < full_large
+    one = [cell.value for cell in rows["decode_one"].cells]
+    assert large / small < 1.5 * one[1] / one[0]
+    assert "sequences at once" in " ".join(answer.verdict)
+
+
+def test_one_accelerator_without_bf16_is_compared_in_fp16():
+    answer = compare_accelerators(("v100-sxm-32gb", "h100-sxm"), today=TODAY)
+    rows = {row.key: row for row in answer.rows}
+    for key in ("usd_per_pflop_hour", "ridge", "work_per_watt"):
+        assert "fp16" in rows[key].title
+        assert all(cell.value is not None for cell in rows[key].cells)
+    both = {row.key: row for row in compare_accelerators(("a100-80gb", "h100-sxm"), today=TODAY).rows}
+    assert "bf16" in both["ridge"].title

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpuwise.cli.out import console, grid, section, table_of
+from gpuwise.cli.out import console, grid, keep_what_fits, section, table_of
 from gpuwise.pick.api import Pick
 from gpuwise.pick.candidates import Way
 from gpuwise.pick.forward import ForwardJob
@@ -65,7 +65,7 @@ def _each_once(ranked: Sequence[Outcome], how: str) -> list[Outcome]:
     return found
 
 
-INDENT, GAP = 2, 2
+INDENT = 2
 
 
 def _verdict(to: Console, name: str, sentences: Sequence[str], good: bool) -> None:
@@ -88,7 +88,7 @@ def _money_title(job: Job | ForwardJob, how: str) -> str:
     return {"rent": f", dollars{period}", "buy": f", purchase with electricity{period}", "notebook": ""}[how]
 
 
-GIVES_WAY = ("tok/J", "$/(GB/s)", "$/GB", "80 %")
+GIVES_WAY = ("tok/J", "$/(GB/s)", "$/GB", "80 %", "$/EFLOP", "W")
 """Columns left out, in this order, until the others stand whole."""
 
 
@@ -98,10 +98,7 @@ def _table(to: Console, job: Job | ForwardJob, rows: Sequence[Outcome]) -> Table
     titles = {"$/GB": f"$/GB{per_month}", "$/(GB/s)": f"$/(GB/s){per_month}"}
     cells = [_cells(job, o) for o in rows]
     columns = {titles.get(name, name): [row[name] for row in cells] for name in cells[0]}
-    for name in GIVES_WAY:
-        if INDENT + sum(max(map(len, (title, *column))) + GAP for title, column in columns.items()) <= to.width:
-            break
-        del columns[titles.get(name, name)]
+    keep_what_fits(columns, [titles.get(name, name) for name in GIVES_WAY], to.width - INDENT)
     table = table_of(list(columns), left=("GPUs", "notes"))
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)

@@ -25,13 +25,19 @@ STREAM_BYTES = 4.0 * GIB
 """A stream no cache holds."""
 RATES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 WORK_DTYPE = "bf16"
-"""The format prices, ridge points and work per watt are given for."""
+"""The format prices, ridge points and work per watt are given for, where all have it."""
 
 
 def dtype_of(accelerator: Accelerator, rate: str) -> str | None:
     """The catalogue's name of a rate of :data:`RATES` on ``accelerator``: 4-bit floats are NVFP4 or MXFP4."""
     names = ("nvfp4", "mxfp4") if rate == "fp4" else (rate,)
     return next((n for n in names if n in accelerator.peak_flop_per_s), None)
+
+
+def work_dtype(accelerators: Sequence[Accelerator]) -> str:
+    """The format that accelerators are compared in: bf16, or fp16 where one has no bf16 and all have fp16 (V100, T4)."""
+    have = [set(a.peak_flop_per_s) for a in accelerators]
+    return next((d for d in (WORK_DTYPE, "fp16") if all(d in rates for rates in have)), WORK_DTYPE)
 
 
 def reached(accelerator: Accelerator, dtype: str) -> Estimate | None:
@@ -302,18 +308,19 @@ def _derived(subjects: Sequence[Subject], rows: Sequence[Row]) -> list[Row]:
             key, title, section, unit, better, tuple(_quotient(a, b, per, f"{upper.title} / {lower.title}") for a, b in pairs)
         )
 
-    peak, got = f"peak_{WORK_DTYPE}", f"reached_{WORK_DTYPE}"
+    dtype = work_dtype([s.accelerator for s in subjects])
+    peak, got = f"peak_{dtype}", f"reached_{dtype}"
     return [
-        over("usd_per_pflop_hour", f"rent, dense {WORK_DTYPE} PFLOP/s", "Price", "$/h", "lower", "rent", peak, PETA),
+        over("usd_per_pflop_hour", f"rent, dense {dtype} PFLOP/s", "Price", "$/h", "lower", "rent", peak, PETA),
         over("usd_per_reached_pflop_hour", "rent, PFLOP/s really reached", "Price", "$/h", "lower", "rent", got, PETA),
         over("usd_per_tb_s_hour", "rent, TB/s of memory", "Price", "$/h", "lower", "rent", "bandwidth", TERA),
         over("usd_per_gib_hour", "rent, GiB of memory", "Price", "$/h", "lower", "rent", "memory", GIB),
-        over("usd_per_tflop", f"buy new, dense {WORK_DTYPE} TFLOP/s", "Price", "$", "lower", "buy_new", peak, TERA),
+        over("usd_per_tflop", f"buy new, dense {dtype} TFLOP/s", "Price", "$", "lower", "buy_new", peak, TERA),
         over("usd_per_gb_s", "buy new, GB/s of memory", "Price", "$", "lower", "buy_new", "bandwidth", GIGA),
         over("usd_per_gib", "buy new, GiB of memory", "Price", "$", "lower", "buy_new", "memory", GIB),
-        over("ridge", f"{WORK_DTYPE} ridge point, peak", "Balance", "FLOP/B", "", peak, "bandwidth", 1.0),
-        over("ridge_reached", f"{WORK_DTYPE} ridge point, reached", "Balance", "FLOP/B", "", got, "reached_stream", 1.0),
-        over("work_per_watt", f"{WORK_DTYPE} reached a watt", "Balance", "FLOP/J", "higher", got, "tdp", 1.0),
+        over("ridge", f"{dtype} ridge point, peak", "Balance", "FLOP/B", "", peak, "bandwidth", 1.0),
+        over("ridge_reached", f"{dtype} ridge point, reached", "Balance", "FLOP/B", "", got, "reached_stream", 1.0),
+        over("work_per_watt", f"{dtype} reached a watt", "Balance", "FLOP/J", "higher", got, "tdp", 1.0),
         over("stream_per_watt", "memory stream a watt", "Balance", "B/J", "higher", "reached_stream", "tdp", 1.0),
     ]
 

@@ -34,6 +34,19 @@ class SubjectServing:
     batch_words: str = "batches are not predicted on it"
     prefill: Estimate | None = None
     prefill_words: str = "not predicted on it"
+    groups: tuple[_Group, ...] = ()
+    """The ways to serve batches of these weights."""
+    sequences: int | None = None
+    """Of the full batch."""
+
+    def at_batch(self, sequences: int, context: int) -> Estimate | None:
+        """Tokens a second with ``sequences`` at once, evenly over the copies; None where batches are not predicted."""
+        rates = [
+            g.replica.step(-(-sequences // g.copies), context).inverse(sequences)
+            for g in self.groups
+            if g.sequences * g.copies >= sequences
+        ]
+        return max(rates, key=lambda rate: rate.expected, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +64,36 @@ class _Group:
         return split + (f", {self.copies} copies" if self.copies > 1 else "")
 
 
+def serve_alike(
+    arch: Architecture, clusters: Sequence[Cluster], context: int, precision: str | None
+) -> tuple[SubjectServing, ...]:
+    """Serve ``arch`` on each of ``clusters``, with weights of one width on all that can serve it: the widest that all hold
+    where ``precision`` is None. Raises UnknownNameError for a precision nothing is served in."""
+    widest = _formats(precision)
+    found = tuple(_serve(arch, cluster, context, widest) for cluster in clusters)
+    if len({d.words for d in found if d.weights is not None}) < 2:
+        return found
+    for weights in widest:
+        alike = tuple(
+            d if d.weights is None else _serve(arch, cluster, context, (weights,))
+            for d, cluster in zip(found, clusters, strict=True)
+        )
+        if all((a.weights is None) == (d.weights is None) for a, d in zip(alike, found, strict=True)):
+            return alike
+    return found
+
+
+def _formats(precision: str | None) -> tuple[str, ...]:
+    return tuple(FORMAT_OF_BITS.values()) if precision is None else (format_of_precision(precision).name,)
+
+
 def subject_serving(arch: Architecture, cluster: Cluster, context: int, precision: str | None) -> SubjectServing:
     """Serve ``arch`` on ``cluster`` with sequences of ``context`` tokens; ``precision`` None takes the widest weights
     that fit. Raises UnknownNameError for a precision nothing is served in."""
-    formats = tuple(FORMAT_OF_BITS.values()) if precision is None else (format_of_precision(precision).name,)
+    return _serve(arch, cluster, context, _formats(precision))
+
+
+def _serve(arch: Architecture, cluster: Cluster, context: int, formats: tuple[str, ...]) -> SubjectServing:
     if arch.kind != "decoder":
         return SubjectServing(None, why_not=f"{arch.name} writes no text")
     served = serve(arch, cluster.system, formats, _ranks(arch, cluster), context=context)
@@ -100,13 +139,14 @@ def _groups(arch: Architecture, cluster: Cluster, weights: str, context: int) ->
 
 def _with_batches(one: SubjectServing, groups: Sequence[_Group], context: int) -> SubjectServing:
     """``one`` with the best group for a full batch and for reading."""
-    batched: list[tuple[Estimate, str]] = []
+    batched: list[tuple[Estimate, str, int]] = []
     prefill: list[tuple[Estimate, str]] = []
     for g in groups:
         n = g.sequences * g.copies
-        batched.append((g.replica.step(g.sequences, context).inverse(n), f"{n} sequences{g.words}"))
+        batched.append((g.replica.step(g.sequences, context).inverse(n), f"{n} sequences{g.words}", n))
         prefill.append((g.replica.prompt(context).inverse(context * g.copies), g.words.removeprefix(", ")))
-    (many, many_words), (read, read_words) = (max(o, key=lambda pair: pair[0].expected) for o in (batched, prefill))
+    many, many_words, sequences = max(batched, key=lambda option: option[0].expected)
+    read, read_words = max(prefill, key=lambda option: option[0].expected)
     weights = groups[0].replica.weights
     # batches are vLLM's even where one sequence is another program's
     other = "" if weights == one.weights else f"{weights} ({groups[0].replica.program}), "
@@ -117,6 +157,8 @@ def _with_batches(one: SubjectServing, groups: Sequence[_Group], context: int) -
         batch_words=other + many_words,
         prefill=read,
         prefill_words=(other + read_words).removesuffix(", "),
+        groups=tuple(groups),
+        sequences=sequences,
     )
 
 

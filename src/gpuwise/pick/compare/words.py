@@ -3,6 +3,7 @@ for, what it costs. Nothing is said that a row does not hold."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from gpuwise.pick.compare.facts import WORK_DTYPE
@@ -194,14 +195,17 @@ def _trained(row: Row, work: Work) -> str:
 
 
 def _serving(names: Sequence[str], rows: Sequence[Row]) -> str:
-    one, many, weights = find_row(rows, "decode_one"), find_row(rows, "decode_batch"), find_row(rows, "serve_weights")
+    one, weights = find_row(rows, "decode_one"), find_row(rows, "serve_weights")
+    many, alike = find_row(rows, "decode_batch"), find_row(rows, "decode_same_batch")
     if one is None or weights is None:
         return ""
     order = ranking(one)
     if not order:
         return "None of them can serve it."
     parts: list[str] = []
-    for row, doing in ((one, "writes one sequence"), (many, "writes full batches")):
+    full = "" if alike is None else ", each as many sequences as it holds,"
+    same = "" if alike is None else f"writes {alike.title.removesuffix(' on each')} at once"
+    for row, doing in ((one, "writes one sequence"), (alike, same), (many, f"writes full batches{full}")):
         lead = _lead(row)
         if row is not None and lead is not None:
             fast = than(lead[2], names[lead[1]], "fast", "faster")
@@ -209,7 +213,16 @@ def _serving(names: Sequence[str], rows: Sequence[Row]) -> str:
     if not parts:
         return f"Only {names[order[0]]} can serve it." if len(order) == 1 else ""
     held = {c.words for i, c in enumerate(weights.cells) if one.cells[i].value is not None}
-    return f"{', and '.join(parts)}{'' if len(held) == 1 else ', though not with the same weights and engine'}."
+    text = ", and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+    return text + ("." if len(held) == 1 else f", though {_unlike(held)}.")
+
+
+def _unlike(held: set[str]) -> str:
+    """What differs between ways to hold weights, each ``format (program)``; a format's name says its bits (fp8, Q8_0)."""
+    programs = {words.partition(" (")[2] for words in held}
+    bits = {tuple(re.findall(r"[0-9]+", words.partition(" (")[0])[:1]) for words in held}
+    unlike = ["with weights of the same width"] * (len(bits) > 1) + ["by the same program"] * (len(programs) > 1)
+    return "not " + (" and ".join(unlike) or "in the same format")
 
 
 def _bound(names: Sequence[str], subjects: Sequence[Subject], rows: Sequence[Row], work: Work) -> str:

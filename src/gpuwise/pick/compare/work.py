@@ -15,7 +15,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.money.cost import price_of, rent
 from gpuwise.money.energy import energy
 from gpuwise.pick.compare.rows import Cell, Row, Subject
-from gpuwise.pick.compare.serving import SubjectServing, subject_serving
+from gpuwise.pick.compare.serving import SubjectServing, serve_alike
 from gpuwise.pick.training import LIGHTER, QLORA, promised_with
 from gpuwise.plan.explain import layout
 from gpuwise.plan.goal import Wishes
@@ -164,7 +164,7 @@ def _training_money(
 
 def _serving(subjects: Sequence[Subject], work: Work, today: datetime.date) -> list[Row]:
     section = f"Serving at {work.context:,} tokens of context, predicted"
-    results = [subject_serving(work.arch, s.cluster, work.context, work.precision) for s in subjects]
+    results = serve_alike(work.arch, [s.cluster for s in subjects], work.context, work.precision)
 
     def row(key: str, title: str, unit: str, better: str, cell: Callable[[Subject, SubjectServing], Cell]) -> Row:
         cells = tuple(Cell(None, d.why_not) if d.weights is None else cell(s, d) for s, d in zip(subjects, results, strict=True))
@@ -179,6 +179,14 @@ def _serving(subjects: Sequence[Subject], work: Work, today: datetime.date) -> l
         return _rented(s, d.batched.inverse(work.tokens or MEGA), today)
 
     size = f"{format_count(work.tokens or MEGA)} tokens"
+    full = [d.sequences for d in results if d.sequences is not None]
+    same_batch: list[Row] = []
+    if len(set(full)) > 1 and min(full) > 1:
+        least = min(full)
+        title = f"{least} sequences on each"
+        same_batch = [
+            row("decode_same_batch", title, "tokens/s", "higher", lambda _, d: speed(d.at_batch(least, work.context), ""))
+        ]
     return [
         Row(
             "serve_weights",
@@ -197,6 +205,7 @@ def _serving(subjects: Sequence[Subject], work: Work, today: datetime.date) -> l
         ),
         row("decode_one", "one sequence", "tokens/s", "higher", lambda _, d: speed(d.single, d.single_words)),
         row("decode_batch", "full batch", "tokens/s", "higher", lambda _, d: speed(d.batched, d.batch_words)),
+        *same_batch,
         row("prefill", "reading a prompt", "tokens/s", "higher", lambda _, d: speed(d.prefill, d.prefill_words)),
         row(
             "serve_joule",
