@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError
+from gpuwise.facts.models.unmodelled import refuse_unmodelled
 
 _TOKEN = re.compile(r"\d+x\d+[a-z]?|\d+(?:\.\d+)*[a-z](?:\d+)?(?![a-z])|\d+(?:\.\d+)*|[a-z]+")
 _SIZE = re.compile(r"\d+(?:\.\d+)?[mbt]\d*|\d+x\d+b")
@@ -128,6 +129,7 @@ def resolve_model_name(name: str, table: NameTable) -> str:
             found = level.get(simpler(query)) if query else None
             if found:
                 return _only(name, found)
+    refuse_unmodelled(name)
     plain = [_plain(query) for query in queries]
     found = frozenset[str]().union(
         *(ids for tokens, ids in table.levels[1].items() if any(_contains(tokens, query) for query in plain))
