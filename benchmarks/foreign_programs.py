@@ -289,12 +289,92 @@ for _kind in ("whisper", "clip", "wav2vec2", "hubert"):
 
 
 def _lora() -> tuple[Any, Any]:
+    torchvision()
     peft = importlib.import_module("peft")
     model = transformers().AutoModelForCausalLM.from_config(small_config("llama"))
     return peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"])), _labelled()
 
 
 program("peft", "lora llama", _lora)
+
+
+def _adapted(config: str, kind: str = "llama", **settings: Any) -> Make:
+    def make() -> tuple[Any, Any]:
+        torchvision()
+        peft = importlib.import_module("peft")
+        model = transformers().AutoModelForCausalLM.from_config(small_config(kind))
+        return peft.get_peft_model(model, getattr(peft, config)(task_type="CAUSAL_LM", **settings)), _labelled()
+
+    return make
+
+
+_ATTENTION = ["q_proj", "v_proj"]
+for _name, _config, _settings in (
+    ("dora llama", "LoraConfig", {"r": 4, "use_dora": True, "target_modules": _ATTENTION}),
+    ("rslora llama", "LoraConfig", {"r": 4, "use_rslora": True, "target_modules": _ATTENTION}),
+    ("ia3 llama", "IA3Config", {"target_modules": ["k_proj", "down_proj"], "feedforward_modules": ["down_proj"]}),
+    ("prompt tuning llama", "PromptTuningConfig", {"num_virtual_tokens": 4}),
+    ("loha llama", "LoHaConfig", {"r": 4, "target_modules": _ATTENTION}),
+    ("lokr llama", "LoKrConfig", {"r": 4, "target_modules": _ATTENTION}),
+    ("oft llama", "OFTConfig", {"r": 0, "oft_block_size": 8, "target_modules": _ATTENTION}),
+    ("vera llama", "VeraConfig", {"r": 4, "target_modules": ["q_proj"]}),
+):
+    program("peft", _name, _adapted(_config, **_settings))
+
+
+class Trained(torch.nn.Module):
+    """The training step of a LightningModule as a module: its loss for a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torchvision()
+        lightning = importlib.import_module("lightning")
+
+        class Digits(lightning.LightningModule):
+            def __init__(self) -> None:
+                super().__init__()
+                self.save_hyperparameters()
+                self.net = torch.nn.Sequential(
+                    torch.nn.Conv2d(1, 8, 3),
+                    torch.nn.BatchNorm2d(8),
+                    torch.nn.ReLU(),
+                    torch.nn.Flatten(),
+                    torch.nn.Linear(5408, 10),
+                )
+                self.example_input_array = torch.zeros(1, 1, 28, 28)
+
+            def training_step(self, batch: Any, _: int) -> torch.Tensor:
+                x, y = batch
+                return torch.nn.functional.cross_entropy(self.net(x), y)
+
+        self.module = Digits()
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.module.training_step((x, y), 0)
+
+
+program("lightning", "LightningModule", lambda: (Trained(), (image(28, 1, 4), torch.randint(0, 10, (4,)))))
+
+
+class Embedded(torch.nn.Module):
+    """Mean pooling and a normalised projection of sentence-transformers over a small BERT, two sentences compared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        parts = importlib.import_module("sentence_transformers.sentence_transformer.modules")
+        self.encoder = transformers().AutoModel.from_config(small_config("bert"))
+        self.pooling = parts.Pooling(32)
+        self.dense = parts.Dense(32, 16)
+        self.normalize = parts.Normalize()
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        mask = torch.ones_like(tokens)
+        features = {"token_embeddings": self.encoder(tokens, mask).last_hidden_state, "attention_mask": mask}
+        out = self.normalize(self.dense(self.pooling(features)))["sentence_embedding"]
+        return torch.nn.functional.cross_entropy(out @ out.T * 20, torch.arange(len(tokens), device=tokens.device))
+
+
+program("sentence_transformers", "bi-encoder", lambda: (Embedded(), ids(batch=4)))
 
 # --- images ---
 
@@ -414,6 +494,20 @@ _classes(
     ("AttentionUnet", lambda: image(32, 1), {"spatial_dims": 2, **_VOLUME, "channels": (8, 16, 32), "strides": (2, 2)}),
     ("HighResNet", lambda: image(16, 1), {"spatial_dims": 2, **_VOLUME}),
     ("DenseNet121", lambda: image(32, 1), {"spatial_dims": 2, **_VOLUME}),
+    ("SwinUNETR", lambda: image(64, 1), {"spatial_dims": 2, **_VOLUME, "feature_size": 12}),
+    ("FlexibleUNet", lambda: image(64, 1), {"spatial_dims": 2, **_VOLUME, "backbone": "efficientnet-b0"}),
+    ("SENet154", lambda: image(64, 1), {"spatial_dims": 2, "in_channels": 1, "num_classes": 3}),
+    (
+        "ResNetFeatures",
+        lambda: image(64, 1),
+        {"model_name": "resnet18", "spatial_dims": 2, "in_channels": 1, "pretrained": False},
+    ),
+    ("AutoEncoder", lambda: image(32, 1), {"spatial_dims": 2, **_VOLUME, "channels": (8, 16), "strides": (2, 2)}),
+    (
+        "VarAutoEncoder",
+        lambda: image(32, 1),
+        {"spatial_dims": 2, "in_shape": (1, 32, 32), "out_channels": 1, "latent_size": 8, "channels": (8, 16), "strides": (2, 2)},
+    ),
 )
 _classes(
     "segmentation_models_pytorch",
@@ -501,6 +595,7 @@ class Graph(torch.nn.Module):
 for _name, _settings in {
     "GCNConv": {}, "GATConv": {}, "GATv2Conv": {}, "SAGEConv": {}, "GINConv": {}, "TransformerConv": {}, "ChebConv": {"K": 3}, "TAGConv": {},
     "GraphConv": {}, "SGConv": {}, "ARMAConv": {}, "LEConv": {}, "ClusterGCNConv": {}, "FiLMConv": {},
+    "SuperGATConv": {}, "GENConv": {}, "MFConv": {}, "ResGatedGraphConv": {}, "GeneralConv": {}, "EGConv": {},
 }.items():  # fmt: skip
     program(
         "torch_geometric",
