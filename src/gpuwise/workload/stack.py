@@ -40,7 +40,8 @@ class Stack:
     """Extra copies of the attention's q, k, v or output tensors made by transposes, per layer forward."""
     selective_recompute: str
     """What ``selective`` means: ``core-attention`` (Korthikanti, arXiv 2205.05198) or ``per-op`` (every second matmul
-    output kept; ``per-op-compiled`` where a compiler drops the last one, which nothing reads)."""
+    output kept; ``per-op-compiled`` where a compiler drops the last one, which nothing reads) or ``norms`` (latent attention's
+    up-projections, every norm and the experts' activation, whose input is kept in 8 bits: arXiv 2412.19437)."""
     attention_kernel: str
     """Implementation of fused attention: ``flash`` (the best of the device's family: what Transformer Engine picks) or
     ``fa2`` (torch SDPA and flash-attn 2, on every family)."""

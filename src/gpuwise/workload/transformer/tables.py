@@ -105,6 +105,9 @@ def recomputed_share(table: OpTable, selective_recompute: str) -> NDArray[np.flo
     forward = table.phase == Phase.FORWARD
     if selective_recompute == "core-attention":
         return np.where(forward & selected_modules(table.name), 1.0, 0.0)
+    if selective_recompute == "norms":
+        norms = _flagged(table.name, lambda name: name.endswith("norm"))
+        return np.where(forward & (selected_modules(table.name) | norms), 1.0, 0.0)
     kept = np.isin(table.kind, [int(k) for k in (Kind.MATMUL, Kind.GROUPED, Kind.ATTENTION, Kind.COLLECTIVE)])
     share = np.where(forward & ~kept, 1.0, 0.0)
     down = {table.name[i]: int(table.shape[i, 3]) for i in np.flatnonzero(forward & (table.kind == Kind.MATMUL))}
@@ -157,6 +160,8 @@ def saved_bytes(table: OpTable, policy: str, selective_recompute: str, input_byt
     kept = table.saved_bytes * table.count
     if policy == "none":
         return float(kept.sum())
+    if selective_recompute == "norms":
+        return _saved_without_norms(table)
     if selective_recompute == "core-attention" and not {"attention.kv_up", "moe.activation"}.isdisjoint(table.name):
         return _saved_without_modules(table)
     if selective_recompute == "core-attention":
@@ -180,6 +185,21 @@ def _saved_without_modules(table: OpTable) -> float:
         elif name == "moe.down":
             kept[i] = 0.0
     return float(kept.sum())
+
+
+NORMALISED = ("attention.q_down", "attention.q_up", "attention.kv_up", "attention.qkv", "mlp.up", "moe.router", "moe.shared.up")
+"""Products that read a norm's output."""
+
+
+def _saved_without_norms(table: OpTable) -> float:
+    """Bytes kept where norms are repeated too and what the activation reads is kept in 8 bits (DeepSeek-V3, arXiv
+    2412.19437, sections 3.2.3 and 3.3.3)."""
+    kept = table.saved_bytes * table.count
+    gone = np.isin(table.name, (*NORMALISED, "mlp.down", "moe.shared.down"))
+    narrow = _flagged(table.name, lambda name: name.endswith(".activation")) & ("moe.up" in table.name)
+    element = np.array([FORMAT_BYTES["bf16" if d in QUANTIZED else d] for d in table.dtype])
+    less = np.where(gone, kept, np.where(narrow, kept * (1.0 - 1.0 / element), 0.0))
+    return _saved_without_modules(table) - float(less.sum())
 
 
 def _every_second_output(table: OpTable, last: float) -> float:
