@@ -139,7 +139,7 @@ _BOUNDS = {
     "prologue": (1.0, 128.0),
     "lone_block_exponent": (0.05, 1.0),
     "latency_s": (2e-6, 6e-6),
-    "misaligned_linear": (0.3, 1.0),
+    "misaligned_linear": (0.1, 1.0),
     "misaligned_batched": (0.3, 1.0),
     "long_k": (5e3, 2e6),
 }
@@ -181,6 +181,23 @@ def _restart(document: dict[str, Any]) -> None:
             document[part][key].update(values)
 
 
+def refit_kernels(folder: Path, key: str) -> None:
+    """Refit the constants of one family's kernels (``key`` of ``fp32.json``), the rest as it is shipped.
+
+    Raises DataError when the per-operation table is missing.
+    """
+    rows = read_ops(folder)
+    if rows is None:
+        raise DataError(f"no NeuSight per-operation table in {folder}")
+    document = copy.deepcopy(load_json("fp32"))
+    kernels = document["kernels"][key]
+    free = [(kernels, name) for name in (*_FREE_KERNELS, "misaligned_growth") if name in kernels]
+    groups = [g for g in product_groups(rows, 0) if fp32.kernel_constants(g.accelerator, document) is kernels]
+    _solve_products(groups, free, document)
+    document["provenance"]["errors"] |= product_errors(rows, document)
+    _write("fp32", document)
+
+
 def _fit_products(rows: OpRows, document: dict[str, Any]) -> None:
     """Least squares of log times over the form of both vendors and the kernels of each measured family."""
     groups = product_groups(rows, 0)
@@ -189,6 +206,13 @@ def _fit_products(rows: OpRows, document: dict[str, Any]) -> None:
     for key in document["fitted_kernels"]:
         tied = key in document["tied_linear"]
         free += [(document["kernels"][key], n) for n in _FREE_KERNELS if not (tied and n == "linear")]
+        free += [(document["kernels"][key], n) for n in ("misaligned_growth",) if n in document["kernels"][key]]
+    _solve_products(groups, free, document)
+    document["provenance"]["errors"] = product_errors(rows, document)
+
+
+def _solve_products(groups: list[Group], free: list[tuple[dict[str, Any], str]], document: dict[str, Any]) -> None:
+    """Put into the ``free`` entries of ``document`` what makes the times of ``groups``."""
     bounds = np.log([_BOUNDS.get(name, (1e-6, 10.0)) for _, name in free])
     start = np.clip(np.log([float(t[n]) for t, n in free]), bounds[:, 0] + 1e-6, bounds[:, 1] - 1e-6)
     # Aligned shapes, which is what models have, count four times the study's random sizes.
@@ -219,7 +243,11 @@ def _fit_products(rows: OpRows, document: dict[str, Any]) -> None:
         diff_step=2e-2,
     )
     put(solution.x)
-    document["provenance"]["errors"] = {
+
+
+def product_errors(rows: OpRows, document: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Errors by card and kind of product on the half of the shapes that nothing is fitted on."""
+    return {
         f"{g.accelerator.id} {'batched' if g.batched else 'linear'}": _error(
             bench_time(g.accelerator, g.shapes, document, g.batched), g.seconds
         )

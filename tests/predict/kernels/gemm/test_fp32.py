@@ -103,3 +103,16 @@ def test_laws(card: str, batch: int, m: int, n: int, k: int, more: int) -> None:
         tdp_w=accelerator.tdp_w and accelerator.tdp_w * more,
     )
     assert linear_time(bigger, m, n, 4 * k, batch).time_s[0] <= time[0] * 1.001
+
+
+def test_small_pascal_wants_every_side_aligned() -> None:
+    """``sgemm_128x128x8_NT_vec`` of the P4 runs where M, N and K are multiples of 4; one off costs a third and more, and more
+    again where the operands are far larger than the cache. The P100 minds K alone."""
+    small, large = find_accelerator("Tesla P4"), find_accelerator("Tesla P100-PCIE-16GB")
+    for m, n, k in ((2047, 2048, 2048), (2048, 2047, 2048), (2048, 2048, 2047)):
+        aligned, off = (linear_time(small, *s).time_s[0] for s in ((2048, 2048, 2048), (m, n, k)))
+        assert off > 1.3 * aligned
+    huge, near = (linear_time(small, *s).time_s[0] for s in ((16383, 16384, 16384), (16384, 16384, 16384)))
+    assert huge > 1.7 * near
+    square, odd = (linear_time(large, *s).time_s[0] for s in ((2048, 2048, 2048), (2047, 2048, 2048)))
+    assert odd == pytest.approx(square, rel=0.01)
