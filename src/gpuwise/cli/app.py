@@ -136,6 +136,9 @@ def _parsing(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
     for name, value in itertools.pairwise(words):
         if name == option and is_negative(value):  # read as an option of its own: -5B
             hint = f"{value!r} is negative; leave the minus out: {name} {value.lstrip('-')}"
+    for word in words:
+        if is_negative(word) and f"option: {word}." in text:  # a size: op stream -1GB
+            hint = f"{word!r} is negative; leave the minus out: {word.lstrip('-')}"
     return text[:1].lower() + text[1:].rstrip("."), hint
 
 

@@ -107,3 +107,9 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     script = f"{sys.executable} -c 'from gpuwise.cli import main; main()' gpus | head -1"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env={**os.environ, "COLUMNS": "80"})
     assert "Traceback" not in done.stderr and done.stdout.startswith("name")
+
+
+def test_the_headline_says_of_which_peak(gpuwise: Callable[..., Any]) -> None:
+    words = ("plan", "llama-3.1-8b", "--on", "8xH100-SXM", "--tokens", "1B")
+    assert "of the bf16 peak (MFU)" in gpuwise(*words).out
+    assert "of the fp8 peak (MFU)" in gpuwise(*words, "--precision", "fp8").out

@@ -89,7 +89,8 @@ def _headline(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEs
     if best.cost_usd is not None:
         took.append(" for ")
         took.append(format_usd(best.cost_usd.expected), "bold green")
-    took.append(f" at {percent(best.estimate.mfu.expected)} of peak (MFU)")
+    peak = f"{best.estimate.strategy.precision} peak"
+    took.append(f" at {percent(best.estimate.mfu.expected)} of the {peak} (MFU)")
     to.print(took)
     if not best.estimate.fits:
         to.print("  if it fitted: it does not", style="bold red")
