@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from gpuwise.facts.hardware.boards import BOARD_SCHEMA
 from gpuwise.facts.hardware.xids import XID_SCHEMA
 from gpuwise.facts.loading import Field
+from gpuwise.facts.models.denoisers import DENOISER_SCHEMA
 from gpuwise.facts.models.known_runs import KNOWN_RUN_SCHEMA
 from gpuwise.facts.offers.notebooks import NOTEBOOK_SCHEMA
 from gpuwise.facts.software.compatibility import CUDA_ERROR_SCHEMA, GENERATION_SCHEMA, IMAGE_SCHEMA, ROCM_SCHEMA, WHEEL_SCHEMA
@@ -44,6 +45,12 @@ def support_formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
         "One line is one plan of a hosted notebook with one accelerator. Fees in US dollars without tax; `until` is the "
         "day it was withdrawn.",
         NOTEBOOK_SCHEMA,
+    )
+    yield (
+        "denoisers.toml",
+        "One table is a network that makes images of noise: what one evaluation computes, how many an image takes, what stays on "
+        "the device beside the weights.",
+        DENOISER_SCHEMA,
     )
     yield (
         "known_runs.csv",

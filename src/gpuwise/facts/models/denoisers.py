@@ -42,7 +42,7 @@ class Denoiser:
         return self.parameters * bits / 8 + self.other_bytes
 
 
-_SCHEMA: dict[str, Field] = {
+DENOISER_SCHEMA: dict[str, Field] = {
     "name": Field("text"),
     "aliases": Field("names", required=False),
     "kind": Field("text", choices=KINDS),
@@ -61,7 +61,7 @@ _SCHEMA: dict[str, Field] = {
 def denoisers() -> Mapping[str, Denoiser]:
     """Every denoiser by its id. Raises DataError when the shipped file is broken."""
     found: dict[str, Denoiser] = {}
-    for key, r in parse_toml(shipped_text("denoisers.toml"), _SCHEMA, "denoisers.toml").items():
+    for key, r in parse_toml(shipped_text("denoisers.toml"), DENOISER_SCHEMA, "denoisers.toml").items():
         if r.text("source") not in sources():
             raise DataError(f"denoisers.toml cites {r.text('source')}, not in sources.csv")
         found[key] = Denoiser(
