@@ -51,7 +51,7 @@ REFUSED = [
     (["fit", "hf:no/such/config.json", "--on", "4090"], "there is no file"),
     (["fit", "gpt2", "--on", "4090", "--batch", "8"], "--batch is for one's own code"),
     (["fit", "gpt2", "--on", "4090", "--set", "a=1"], "--set is for one's own code"),
-    (["plan", "gpt2", "--on", "4090", "--samples", "1M"], "--samples is for one's own code"),
+    (["plan", "gpt2", "--on", "4090", "--samples", "1M"], "--samples counts images"),
     (["plan", "examples/train_gpt.py:make_step", "--on", "4090", "--tokens", "1B"], "--tokens"),
 ]
 
