@@ -60,3 +60,11 @@ def test_gpus_are_whole_at_every_width(width: int, gpuwise: Callable[..., Any], 
     assert "…" not in text and max(map(len, text.splitlines())) <= width
     assert {"name", "memory", "$/h"} <= set(text.splitlines()[0].split())
     assert any("RTX 4090" in line and "24.0 GiB" in line for line in text.splitlines())
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_models_are_whole_at_every_width(width: int, gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = gpuwise("models").out
+    assert "…" not in text and max(map(len, text.splitlines())) <= width
+    assert {"id", "parameters", "context"} <= set(text.splitlines()[0].split())

@@ -57,30 +57,36 @@ def _text(a: Architecture) -> str:
     return f"{a.id} {a.name} {a.family} {a.kind} {'moe' if a.moe else 'dense'}".lower()
 
 
+GIVES_WAY = ("kv", "heads", "hidden", "layers", "kind", "active")
+"""Columns left out, in this order, until the others stand whole."""
+
+
 def _list(found: list[Architecture]) -> None:
-    from gpuwise.cli.out import console, table_of
+    from gpuwise.cli.out import console, keep_what_fits, table_of
     from gpuwise.units import format_count
     from gpuwise.workload.transformer.parameters import count_parameters
 
     to = console()
-    table = table_of(
-        ["id", "parameters", "active", "layers", "hidden", "heads", "kv", "context", "kind"],
-        left=("id", "kind"),
-    )
+    rows: list[dict[str, str]] = []
     for a in found:
         count = count_parameters(a)
-        active = "" if count.active == count.total else format_count(count.active)
-        table.add_row(
-            a.id,
-            format_count(count.total),
-            active,
-            str(a.n_layers),
-            str(a.hidden),
-            str(a.heads),
-            str(a.kv_heads),
-            f"{a.max_seq_len:,}",
-            a.kind + (", state space" if a.mamba else "") + (", experts" if a.moe else ""),
-        )
+        cells = {
+            "id": a.id,
+            "parameters": format_count(count.total),
+            "active": "" if count.active == count.total else format_count(count.active),
+            "layers": str(a.n_layers),
+            "hidden": str(a.hidden),
+            "heads": str(a.heads),
+            "kv": str(a.kv_heads),
+            "context": f"{a.max_seq_len:,}",
+            "kind": a.kind + (", state space" if a.mamba else "") + (", experts" if a.moe else ""),
+        }
+        rows.append(cells)
+    columns = {name: [cells[name] for cells in rows] for name in rows[0]}
+    keep_what_fits(columns, GIVES_WAY, to.width)
+    table = table_of([*columns], left=("id", "kind"), wrap=("kind",))
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
     to.print(table)
     to.print(f"{len(found)} models", style="dim")
 
