@@ -17,7 +17,7 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.pick.jobs import Job
-from gpuwise.pick.outcomes import CHANGED, SAME, UNMEASURED
+from gpuwise.pick.outcomes import CHANGED, SAME
 from gpuwise.plan.changes.remedies import changed
 from gpuwise.plan.defaults import default_precision
 from gpuwise.plan.explain import layout
@@ -26,7 +26,6 @@ from gpuwise.plan.hardware import BEST_MFU
 from gpuwise.plan.promise import promised
 from gpuwise.plan.space.search import Fastest, find_fastest, no_layout
 from gpuwise.predict.memory.device import usable_bytes
-from gpuwise.predict.practice import MIDDLE, practice_of
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.changes.registry import label
@@ -156,15 +155,9 @@ def promised_with(
     return found if found.estimate is None else replace(found, estimate=promised(arch, cluster, found.estimate))
 
 
-def device_high(arch: Architecture, cluster: Cluster, tuned: TrainingEstimate) -> float:
-    """The worse end of the tuned prediction over its middle. Of a device known from its data sheet alone a team is expected to
-    lose at least what it loses at the usual utilisation elsewhere: that it is slow on paper does not make it easy."""
-    step = tuned.step_time_s
-    worse = step.high / step.expected
-    if step.basis not in UNMEASURED or tuned.mfu.expected >= MIDDLE:
-        return worse
-    usual = replace(tuned, mfu=tuned.mfu.scaled(MIDDLE / tuned.mfu.expected))
-    return worse * practice_of(usual, arch, cluster).slowdown / practice_of(tuned, arch, cluster).slowdown
+def device_high(tuned: TrainingEstimate) -> float:
+    """The worse end of the tuned prediction over its middle."""
+    return tuned.step_time_s.high / tuned.step_time_s.expected
 
 
 def train_on(job: Job, cluster: Cluster) -> Trained | TooLarge:
@@ -178,7 +171,7 @@ def train_on(job: Job, cluster: Cluster) -> Trained | TooLarge:
         )
         tuned = found.estimate
         if tuned is not None:
-            best, worse = promised(job.arch, cluster, tuned), device_high(job.arch, cluster, tuned)
+            best, worse = promised(job.arch, cluster, tuned), device_high(tuned)
             trained = Trained(best, fallback, tuple(_changes(fallback, best.strategy)), layout(best.strategy), worse)
             if best.fit_probability >= 1 - fallback.wishes.risk:
                 return trained

@@ -52,7 +52,7 @@ def plan_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Prici
     if not found.ranked:
         stats = SearchStats(found.n_strategies, found.n_fit, found.seconds)
         return Plan(goal, cluster, None, (), warnings=found.notes, smallest=found.smallest, search=stats)
-    level = practice_of(found.ranked[0], arch, cluster)
+    level = practice_of(arch, found.ranked[0].strategy, cluster)
     ranked = options(goal, found.ranked, level, price, pricing.provider)
     stats = SearchStats(found.n_strategies, found.n_fit, found.seconds)
     best = ranked[0]

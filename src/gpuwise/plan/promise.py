@@ -28,7 +28,7 @@ SMALL_VOCABULARY = 2**16
 
 def promised(arch: Architecture, cluster: Cluster, tuned: TrainingEstimate) -> TrainingEstimate:
     """``tuned`` at the level that a team can expect."""
-    return practice_of(tuned, arch, cluster).of(tuned)
+    return practice_of(arch, tuned.strategy, cluster).of(tuned)
 
 
 def run_of(

@@ -1,33 +1,36 @@
 """From what a stack's authors reach to what published runs reached.
 
 A step is timed at the level that the authors of its stack publish: tuned, on quiet machines, over some hundred steps. Runs
-that are published whole are slower, and the more so the better the tuned level is: their seconds over the tuned ones are
+that are published whole are slower; their seconds over the tuned ones are
 
-    slowdown = max(1, exp(a + b ln(u / 0.5) + c ln(p / p_A100) + d))
+    slowdown = max(1, exp(a + b ln(P / 1e10) + c ln(T / P) + d))
 
-where u is the model FLOP utilisation of the tuned step, ``a`` of the kind of run (dense pre-training, experts, adapters), p
-the accelerator's dense 16-bit peak and ``d`` of one host, where less can be lost. Fitted on published runs with the time for
-failures, checkpoints and evaluation taken out (:mod:`gpuwise.calibrate.practice`): a run that is slow on paper loses little
-more in practice. The interval is that of runs whose family was left out of the fit.
+where P are the parameters that a token uses and T all parameters, ``a`` is of the kind of run (dense pre-training, experts,
+adapters) and ``d`` of one host, where less can be lost. Small models run in young code, large ones are tuned until they are
+near what the authors of their stack reach. All of it is known before a strategy is chosen: two strategies, formats or
+amounts of recompute for one model on one cluster stand in the ratio in which they are timed. Fitted on published runs with
+the time for failures, checkpoints and evaluation taken out (:mod:`gpuwise.calibrate.practice`). The interval is that of runs
+whose family was left out of the fit.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.step.training import IN_PRACTICE, TrainingEstimate
-from gpuwise.units import TERA
 from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.transformer.parameters import count_parameters
 
-MIDDLE = 0.5
-"""Utilisation at which a slowdown is exp(a)."""
-A100_FLOP_PER_S = 312.0 * TERA
+MIDDLE = 1.0e10
+"""Parameters a token uses at which the slowdown of a dense run is exp(a)."""
+SMALLEST, LARGEST = 1.0e8, 5.0e11
+"""Parameters a token uses of the runs that were fitted: beyond them the level stays that of the ends."""
 RULE_MFU = 0.40
 """The rule of thumb that a plan is shown beside: "assume 40 % MFU"."""
 
@@ -60,14 +63,25 @@ class Practice:
         )
 
 
-def practice_of(tuned: TrainingEstimate, arch: Architecture, cluster: Cluster) -> Practice:
-    """What published runs of the kind of ``tuned`` took over it."""
+def practice_of(arch: Architecture, strategy: Strategy, cluster: Cluster) -> Practice:
+    """What published runs of the kind of ``strategy`` took over it; of the strategy only whether it trains adapters counts."""
     found = load_json("practice")
-    kind = kind_of(arch, tuned.strategy)
-    log = float(found["level"][kind]) + float(found["slope"]) * math.log(tuned.mfu.expected / MIDDLE)
-    log += float(found["generation"]) * math.log(half_peak(cluster.accelerator, tuned.strategy.precision) / A100_FLOP_PER_S)
+    kind = kind_of(arch, strategy)
+    size, sparsity = scale_of(*_parameters(arch))
+    log = float(found["level"][kind]) + float(found["size"]) * size + float(found["sparsity"]) * sparsity
     log += float(found["one_host"]) * (cluster.n_systems == 1)
     return Practice(kind, math.exp(max(log, 0.0)), float(found["log_sigma"][kind]))
+
+
+def scale_of(parameters: float, active: float) -> tuple[float, float]:
+    """ln of the parameters a token uses over :data:`MIDDLE`, and of all parameters over those."""
+    return math.log(min(max(active, SMALLEST), LARGEST) / MIDDLE), math.log(parameters / active)
+
+
+@lru_cache(maxsize=64)
+def _parameters(arch: Architecture) -> tuple[int, int]:
+    count = count_parameters(arch)
+    return count.total, count.active
 
 
 def kind_of(arch: Architecture, strategy: Strategy) -> str:
@@ -75,9 +89,3 @@ def kind_of(arch: Architecture, strategy: Strategy) -> str:
     if strategy.lora_rank:
         return "adapters"
     return "dense" if arch.moe is None else "experts"
-
-
-def half_peak(accelerator: Accelerator, precision: str) -> float:
-    """Dense FLOP/s in a 16-bit format, or in ``precision`` where there is none."""
-    peaks = accelerator.peak_flop_per_s
-    return peaks.get("bf16", peaks.get("fp16", accelerator.peak(precision)))

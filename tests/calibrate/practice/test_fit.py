@@ -12,24 +12,24 @@ from gpuwise.calibrate.practice.rows import PracticeRow, PublishedRun, practice_
 from gpuwise.facts.hardware.naming import find_cluster
 
 pytest.importorskip("scipy")
-TRUE = np.array([0.25, 0.0, 0.0, 0.6, 0.0, 0.0])
+TRUE = np.array([0.3, 0.0, 0.0, -0.06, 0.0, 0.0])
 
 
-def row(family: str, i: int, mfu: float, noise: float = 0.0) -> PracticeRow:
+def row(family: str, i: int, size: float, noise: float = 0.0) -> PracticeRow:
     run = PublishedRun(f"{family}-{i}/best", "dense", "step", 1.0, "gpuwise plan x")
-    made = PracticeRow(run, "dense", 0.0, mfu, 0.0, False, 0.0, True, 0.0)
+    made = PracticeRow(run, "dense", 0.0, size, 0.0, False, 0.0, True, 0.0)
     slower = float(predicted(TRUE, [made])[0]) + noise
-    return PracticeRow(run, "dense", slower, mfu, 0.0, False, 0.0, True, 0.0)
+    return PracticeRow(run, "dense", slower, size, 0.0, False, 0.0, True, 0.0)
 
 
 def some_rows() -> list[PracticeRow]:
     rng = np.random.default_rng(3)
-    return [row(f"run{f}", i, float(rng.uniform(-0.3, 0.3)), float(rng.normal(0, 0.05))) for f in range(20) for i in range(3)]
+    return [row(f"run{f}", i, float(rng.uniform(-3.0, 3.0)), float(rng.normal(0, 0.05))) for f in range(20) for i in range(3)]
 
 
 def test_coefficients_are_found_again() -> None:
     found = solve(some_rows())
-    assert found[0] == pytest.approx(0.25, abs=0.05) and found[3] == pytest.approx(0.6, abs=0.15)
+    assert found[0] == pytest.approx(0.3, abs=0.05) and found[3] == pytest.approx(-0.06, abs=0.02)
     assert np.abs(found[[1, 2, 4, 5]]).max() < 0.1
 
 

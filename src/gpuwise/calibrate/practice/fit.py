@@ -23,16 +23,16 @@ from gpuwise.predict.estimate import Z80
 
 F64 = NDArray[np.float64]
 LEVELS = ("dense", "experts", "adapters")
-SHRINK, SHRINK_SLOPE, HUBER = 1.0, 0.3, 0.1
+SHRINK, SHRINK_SCALE, HUBER = 1.0, 4.0, 0.1
 LEAST_SIGMA = 0.15
-START = (0.2, 0.0, 0.0, 0.4, 0.0, 0.0)
-"""Dense level, the other kinds beside it, slope, generation, one host."""
+START = (0.2, 0.0, 0.0, 0.0, 0.0, 0.0)
+"""Dense level, the other kinds beside it, size, sparsity, one host."""
 
 
 def predicted(p: F64, rows: Sequence[PracticeRow]) -> F64:
     """ln slowdown of ``rows`` under the coefficients ``p``: none is faster than tuned."""
     level = {"dense": p[0], "experts": p[0] + p[1], "adapters": p[0] + p[2]}
-    x = [level[r.level] + p[3] * r.mfu + p[4] * r.generation + p[5] * r.one_host for r in rows]
+    x = [level[r.level] + p[3] * r.size + p[4] * r.sparsity + p[5] * r.one_host for r in rows]
     return np.maximum(np.array(x), 0.0)
 
 
@@ -49,11 +49,11 @@ def solve(rows: Sequence[PracticeRow]) -> F64:
     def loss(p: F64) -> float:
         e = np.abs(y - predicted(p, rows))
         huber = np.where(e < HUBER, e * e / (2 * HUBER), e - HUBER / 2)
-        penalty = SHRINK * float(np.sum(p[[1, 2, 4, 5]] ** 2)) + SHRINK_SLOPE * float(p[3] ** 2)
+        penalty = SHRINK * float(np.sum(p[[1, 2, 5]] ** 2)) + SHRINK_SCALE * float(p[3] ** 2) + SHRINK * float(p[4] ** 2)
         return float(np.sum(w * huber)) + penalty
 
     found = [minimize(loss, np.array(START), method="Powell", options={"maxiter": 4000, "xtol": 1e-4, "ftol": 1e-6})]
-    second = np.array([*START[:3], 0.7, *START[4:]])
+    second = np.array([*START[:3], -0.05, *START[4:]])
     found.append(minimize(loss, second, method="Powell", options={"maxiter": 4000, "xtol": 1e-4, "ftol": 1e-6}))
     return np.asarray(min(found, key=lambda f: f.cost).x, dtype=np.float64)
 
@@ -99,8 +99,8 @@ def fit(rows: Sequence[PracticeRow]) -> dict[str, Any]:
     level = {"dense": p[0], "experts": p[0] + p[1], "adapters": p[0] + p[2]}
     document = {
         "level": {k: round(float(v), 4) for k, v in level.items()},
-        "slope": round(float(p[3]), 4),
-        "generation": round(float(p[4]), 4),
+        "size": round(float(p[3]), 4),
+        "sparsity": round(float(p[4]), 4),
         "one_host": round(float(p[5]), 4),
         "log_sigma": sigma,
         "provenance": {

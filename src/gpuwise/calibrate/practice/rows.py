@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import accelerators
-from gpuwise.predict.practice import A100_FLOP_PER_S, MIDDLE, RULE_MFU, half_peak
+from gpuwise.predict.practice import RULE_MFU, scale_of
 from gpuwise.units import DAY_S, GIB, HOUR_S, TERA
 
 TABLE = Path("practice") / "published_runs.csv"
@@ -74,10 +74,9 @@ class PracticeRow:
     """Kind of :func:`gpuwise.predict.practice.kind_of`."""
     slower: float
     """Published seconds of training over the tuned ones."""
-    mfu: float
-    """Of the tuned step, over 0.5."""
-    generation: float
-    """16-bit peak over an A100's."""
+    size: float
+    sparsity: float
+    """Both of :func:`gpuwise.predict.practice.scale_of`."""
     one_host: bool
     total: float
     """Headline over published seconds (of bytes: memory)."""
@@ -111,7 +110,6 @@ def _row(run: PublishedRun, answer: Document) -> PracticeRow:
     tuned, strategy = best["tuned"], best["strategy"]
     model, accelerator = answer["model"], accelerators()[cluster["accelerator"]]
     n = float(cluster["accelerators"])
-    half = half_peak(accelerator, strategy["precision"])
     head = [_figure(run, best, key, n, accelerator.peak(strategy["precision"])) for key in ("low", "expected", "high")]
     inside = min(head) <= run.value <= max(head)
     of_time = run.metric in WHOLE or run.metric in ("step", "mem")
@@ -124,8 +122,7 @@ def _row(run: PublishedRun, answer: Document) -> PracticeRow:
         run,
         level,
         slowdown - total,
-        math.log(tuned["mfu"]["expected"] / MIDDLE),
-        math.log(half / A100_FLOP_PER_S),
+        *scale_of(model["parameters"], model["active_parameters"]),
         cluster["systems"] == 1,
         total,
         inside,

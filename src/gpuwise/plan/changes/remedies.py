@@ -48,7 +48,7 @@ def check_fit(arch: Architecture, cluster: Cluster, wishes: Wishes, today: datet
 
 def _at_level(goal: Goal, tuned: Fit[TrainingEstimate]) -> Fit[TrainingEstimate]:
     """The answer at the level of published runs: what is asked for and its changes at one, other hardware at its own."""
-    level = practice_of(tuned.estimate, goal.arch, tuned.cluster)
+    level = practice_of(goal.arch, tuned.estimate.strategy, tuned.cluster)
 
     def at(remedies: Iterable[Remedy[TrainingEstimate]]) -> tuple[Remedy[TrainingEstimate], ...]:
         return tuple(replace(r, estimate=level.of(r.estimate)) for r in remedies)
