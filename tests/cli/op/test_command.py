@@ -146,4 +146,4 @@ def test_nonsense_is_refused(gpuwise: Callable[..., Any], words: str, message: s
 
 def test_a_format_the_gpu_lacks_names_those_it_has(gpuwise: Callable[..., Any]) -> None:
     ran = gpuwise("op", "matmul", "8", "8", "8", "--dtype", "bf16", "--on", "v100")
-    assert ran.code == 1 and "it has fp64, fp32, fp16" in ran.err
+    assert ran.code == 2 and "it has fp64, fp32, fp16" in ran.err
