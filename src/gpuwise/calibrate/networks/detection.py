@@ -117,6 +117,9 @@ class RetinaNet(nn.Module):
 class Affine(nn.Module):
     """A frozen batch norm whose statistics are taken in its scale and bias, which no gradient reaches."""
 
+    scale: Tensor
+    bias: Tensor
+
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.register_buffer("scale", torch.ones(1, channels, 1, 1, dtype=torch.float16))
