@@ -51,6 +51,8 @@ class Tick:
     """Elements of two-dimensional integer inputs (ids), the padding with them."""
     queue_s: float = 0.0
     """In any phase: ready to run, but other programs had the processors."""
+    bare_queue_s: float = 0.0
+    """The same in none of the phases; counted in a step that follows a delayed one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Step:
     samples: int
     tokens: int
     queue_s: float = 0.0
+    bare_queue_s: float = 0.0
 
     @property
     def other_s(self) -> float:

@@ -30,6 +30,11 @@ DISCOVERY_TICKS = 2
 """Outermost modules are looked for until so many optimizer steps are past."""
 MOST_HELD_LOSSES = 512
 """Losses held on the device before they are read together."""
+OFTEN = ("copy",)
+"""Phases that a step may enter hundreds of times: the delay is not read for them."""
+CROWDED = 0.01
+"""Share of a step without a processor above which the next one is asked phase by phase: reading it costs a microsecond, which
+the steps of an idle machine need not pay. Rule of this project."""
 
 ACTIVE: list[Watch] = []
 """Those that are open now, the innermost last."""
@@ -65,6 +70,9 @@ class Watch:
         self._counts: dict[str, int] = dict.fromkeys(("batches", "forward", "backward", "optimizer", "samples", "tokens"), 0)
         self._open: str | None = None
         self._began_s = 0.0
+        self._crowded = False
+        self._ticked = (0.0, 0.0)
+        self._ended_queue_s, self._bare_queue_s = 0.0, 0.0
         self._phases = {name: _Span(self, name) for name in self._spans}
         self._optimizers: dict[int, tuple[int, Any]] = {}
         self._loaders: dict[int, Any] = {}
@@ -171,6 +179,8 @@ class Watch:
         if self._open is not None:
             return False
         self._open = name
+        if self._crowded and self._queue is not None and name not in OFTEN:
+            self._bare_queue_s += self._queue.waited_s() - self._ended_queue_s
         self._began_s = time.perf_counter()
         return True
 
@@ -178,6 +188,8 @@ class Watch:
         """The phase that is open ends."""
         if self._open is not None:
             self._spans[self._open] += time.perf_counter() - self._began_s
+            if self._crowded and self._queue is not None and self._open not in OFTEN:
+                self._ended_queue_s = self._queue.waited_s()
             self._open = None
 
     def _iterates(self, original: Callable[..., Any], loader: Any) -> Any:
@@ -366,9 +378,14 @@ class Watch:
         spans, counts = self._spans, self._counts
         if self._queue is None:
             self._queue = RunQueue()
+        at_s, queue_s = time.perf_counter(), self._queue.waited_s()
+        if self._crowded and self._open is None:
+            self._bare_queue_s += queue_s - self._ended_queue_s
+        self._crowded = queue_s - self._ticked[1] > CROWDED * (at_s - self._ticked[0])
+        self._ended_queue_s, self._ticked = queue_s, (at_s, queue_s)
         self._on_tick(
             Tick(
-                time.perf_counter(),
+                at_s,
                 optimizer,
                 **{f"{n}_s": s for n, s in spans.items()},
                 n_batches=counts["batches"],
@@ -377,7 +394,8 @@ class Watch:
                 n_optimizer=counts["optimizer"],
                 samples=counts["samples"],
                 tokens=counts["tokens"],
-                queue_s=self._queue.waited_s(),
+                queue_s=queue_s,
+                bare_queue_s=self._bare_queue_s,
             )
         )
 

@@ -35,6 +35,8 @@ class RunFacts:
     """A step, on average: what steps with such a graph take beyond the others. Medians do not show it."""
     queue_s: float = 0.0
     """A step, on average: other programs had the processors that it was ready to run on."""
+    bare_queue_s: float = 0.0
+    """By how much that lengthens the median of what is in none of the phases."""
     compiler: Mapping[str, Any] = field(default_factory=dict[str, Any])
     memory: Mapping[str, Any] = field(default_factory=dict[str, Any])
     constant: Step | None = None
@@ -83,6 +85,7 @@ def run_facts(journal: Journal) -> RunFacts | None:
         n_late,
         _excess(kept) if n_late else 0.0,
         statistics.fmean(s.queue_s for s in kept),
+        max(statistics.median(s.other_s for s in kept) - statistics.median(s.other_s - s.bare_queue_s for s in kept), 0.0),
         journal.last("compiler"),
         journal.last("memory"),
         trace_wall_s=_traced_wall(journal, trace),

@@ -122,7 +122,7 @@ def own_python(data: ProfileData) -> Finding | None:
     # the step with the least of it: what the machine's other processes take comes now and then only
     bare = union([own for name, own in data.traced.layers if name == OTHER])
     least = min(length(intersection(bare, window.reshape(1, 2))) for window in data.steps.windows)
-    elsewhere_s = data.facts.compiling_s + data.facts.queue_s if data.facts is not None else 0.0
+    elsewhere_s = data.facts.compiling_s + data.facts.bare_queue_s if data.facts is not None else 0.0
     seconds = max(data.part(OTHER) - elsewhere_s, 0.0) * min(least / max(data.traced.parts[OTHER], 1e-12), 1.0)
     where: dict[str, float] = {}
     for name, own in data.traced.layers:
