@@ -22,6 +22,7 @@ from textual.driver import Driver
 from gpuwise.errors import UnknownNameError
 from gpuwise.machine.telemetry.options import ScreenOptions
 from gpuwise.tui.app import TopApp
+from gpuwise.tui.terminal import TerminalOutput
 from gpuwise.tui.top import find_driver
 
 LONG_S = 60.0
@@ -103,7 +104,7 @@ def _start(tmp_path) -> tuple[int, int]:
     if pid == 0:
         env = dict(os.environ, TERM="xterm-256color", GPUWISE_HOME=str(tmp_path))
         words = "import sys; from gpuwise.cli.app import run; sys.exit(run())"
-        os.execve(sys.executable, [sys.executable, "-c", words, "top", "--demo", "--theme", "nord"], env)
+        os.execve(sys.executable, [sys.executable, "-c", words, "top", "--demo", "--theme", "nord", "--interval", "0.1"], env)
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     return pid, fd
 
@@ -116,6 +117,68 @@ def _read_until(fd: int, word: str) -> str:
         except OSError:
             break
     return got
+
+
+def _ended(pid: int, within_s: float) -> int | None:
+    """Exit code of a child; None where it goes on, and it is ended then."""
+    end_s = time.monotonic() + within_s
+    while time.monotonic() < end_s:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None
+
+
+@pytest.mark.parametrize("read_for_s", [0.0, 0.3, 1.0, 1.7])
+def test_it_ends_when_its_terminal_goes_away(tmp_path, read_for_s) -> None:
+    pid, fd = _start(tmp_path)
+    _read_until(fd, "DEMO")
+    end_s = time.monotonic() + read_for_s
+    while time.monotonic() < end_s:
+        if select.select([fd], [], [], 0.05)[0]:
+            os.read(fd, 65536)
+    os.close(fd)
+    assert _ended(pid, 20.0) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_it_ends_although_its_terminal_takes_nothing(tmp_path, number) -> None:
+    pid, fd = _start(tmp_path)
+    try:
+        _read_until(fd, "DEMO")
+        # nobody reads: the pipe of the terminal fills, then the writer's queue, then the application waits
+        time.sleep(3.0)
+        os.kill(pid, number)
+        assert _ended(pid, 20.0) == 0
+    finally:
+        os.close(fd)
+
+
+def test_what_a_terminal_that_is_gone_cannot_take_is_dropped() -> None:
+    master, slave = os.openpty()
+    with os.fdopen(slave, "w", encoding="utf-8") as file:
+        output = TerminalOutput(file)
+        output.write("seen")
+        assert os.read(master, 16) == b"seen" and not output.gone
+        os.close(master)
+        output.write("lost")
+        output.flush()
+        assert output.gone
+        output.close()
+
+
+def test_an_error_of_a_file_that_is_no_terminal_is_kept_from_textual(tmp_path) -> None:
+    file = (tmp_path / "file").open("w", encoding="utf-8")
+    output = TerminalOutput(file)
+    output.write("kept")
+    output.flush()
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "kept"
+    file.close()
+    output.write("lost")
+    assert output.gone
 
 
 def test_told_to_end_it_gives_the_terminal_back(tmp_path) -> None:

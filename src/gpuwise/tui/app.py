@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import events
 from textual.app import ComposeResult, ScreenStackError
@@ -128,6 +128,8 @@ class TopApp(Actions):
         self._posted = False
         self._said_until_s = 0.0
         self._started_s = time.monotonic()
+        self._handlers: dict[int, Any] = {}
+        """Signal -> what it did before."""
         self.palette = Palette(self.current_theme, self.console.color_system)
 
     def compose(self) -> ComposeResult:
@@ -143,15 +145,30 @@ class TopApp(Actions):
         self.set_interval(1.0, self._look_after)
 
     def _leave_when_told(self) -> None:
-        """What ends other programs ends this one as a person would, so that the terminal is given back as it was."""
+        """What ends other programs ends this one as a person would, so that the terminal is given back as it was.
+
+        Handlers of Python's, not of the event loop: they run while the loop waits for a terminal that takes nothing.
+        """
         loop = asyncio.get_running_loop()
+        leave: Callable[[], None] | None = getattr(self._driver, "leave", None)
+
+        def end(*_: object) -> None:
+            if leave is not None:
+                leave()
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self.exit)
+
         for name in ("SIGTERM", "SIGHUP"):
             # not on Windows, and only in the main thread
-            with suppress(NotImplementedError, AttributeError, ValueError, RuntimeError):
-                loop.add_signal_handler(getattr(signal, name), self.exit)
+            with suppress(AttributeError, ValueError):
+                number = getattr(signal, name)
+                self._handlers[number] = signal.signal(number, end)
 
     def on_unmount(self) -> None:
         self.sampler.stop()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers.clear()
 
     def _take(self, shot: Snapshot) -> None:
         """From the sampler's thread: leave the newest snapshot; one message at a time, however slow the terminal is."""
