@@ -223,4 +223,4 @@ def _sessions(workload: Workload, sessions: Sessions, output: I64, rate_per_s: f
     answer = output[rng.integers(0, n, len(owner))]
     kept = np.argsort(arrival, kind="stable")[:n]
     _, text = np.unique(owner[kept], return_inverse=True)
-    return Requests(arrival[kept] - arrival[kept[0]], tokens[kept], answer, text.astype(np.int64))
+    return Requests(arrival[kept] - arrival[kept[0]], tokens[kept], answer[kept], text.astype(np.int64))

@@ -1,0 +1,55 @@
+"""A load: a workload that is drawn from or a trace that is replayed, at any rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuwise.serve.load.arrivals import unit_arrivals
+from gpuwise.serve.load.traces import Trace
+from gpuwise.serve.load.workloads import Workload, draw
+
+if TYPE_CHECKING:
+    from gpuwise.serve.load.requests import Requests
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is asked of a server, apart from its rate, for a model that reads ``context`` tokens.
+
+    Requests of a workload that are longer are cut to the context; those of a trace were refused or left out before.
+    """
+
+    source: Workload | Trace
+    context: int
+
+    @property
+    def title(self) -> str:
+        return self.source.title if isinstance(self.source, Workload) else f"{self.source.name} ({self.source.format} trace)"
+
+    @property
+    def peak_over_mean(self) -> float:
+        return self.source.peak_over_mean
+
+    @property
+    def recorded_rate_per_s(self) -> float | None:
+        """Of a trace with times; None where the rate is free."""
+        return self.source.requests.mean_rate or None if isinstance(self.source, Trace) and self.source.timed else None
+
+    def at(self, rate_per_s: float, n: int, *, seed: int = 0) -> Requests:
+        """``n`` requests at a mean rate: the first ones of a trace, stretched."""
+        if isinstance(self.source, Workload):
+            return draw(self.source, n, rate_per_s, seed=seed).cut_to(self.context)
+        first = self.source.requests.select(np.arange(min(n, len(self.source.requests))))
+        if not self.source.timed or not first.mean_rate:
+            arrival = unit_arrivals(len(first), 1.0, np.random.default_rng(seed))
+            return replace(first, arrival_s=arrival / rate_per_s)
+        return first.scaled(rate_per_s)
+
+    def cut_share(self, n: int = 2000) -> float:
+        """Share of a workload's requests that the context cuts."""
+        if not isinstance(self.source, Workload):
+            return 0.0
+        return len(draw(self.source, n, 1.0).longer_than(self.context)) / n
