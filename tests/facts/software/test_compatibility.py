@@ -235,6 +235,8 @@ def test_a_chip_says_its_generation(chip: str, name: str | None) -> None:
 def test_the_newest_cuda_of_a_driver() -> None:
     assert newest_cuda((580, 95, 5)) == (13, 0)
     assert newest_cuda((550, 54, 14)) == (12, 4)
+    assert newest_cuda((470, 256, 2)) == (11, 4)
+    assert newest_cuda((528, 33)) == (12, 0), "Windows' number of branch 525"
     assert newest_cuda((300,)) is None
 
 

@@ -66,6 +66,11 @@ IMAGE_SCHEMA: dict[str, Field] = {
     "python": Field("text"),
     "source": Field("text"),
 }
+DRIVER_SCHEMA: dict[str, Field] = {
+    "branch": Field("integer"),
+    "cuda": Field("text"),
+    "source": Field("text"),
+}
 ROCM_SCHEMA: dict[str, Field] = {
     "series": Field("text"),
     "build": Field("text"),
@@ -258,10 +263,15 @@ def family_driver(cuda: Version, *, windows: bool = False) -> Version | None:
     return min(known, default=None)
 
 
-def newest_cuda(driver: Version, *, windows: bool = False) -> Version | None:
-    """The newest CUDA of the table whose own driver is not newer than ``driver``; None where none is that old."""
-    pairs = ((w.paired_driver_windows if windows else w.paired_driver_linux, w.cuda) for w in wheels())
-    return max((cuda for paired, cuda in pairs if paired and at_least(driver, paired)), default=None)
+def newest_cuda(driver: Version) -> Version | None:
+    """The newest CUDA that a driver says it runs, by its branch; None where it is older than the table."""
+    return max((cuda for branch, cuda in _driver_branches() if driver[0] >= branch), default=None)
+
+
+@cache
+def _driver_branches() -> tuple[tuple[int, Version], ...]:
+    rows = _rows("driver_cuda.csv", DRIVER_SCHEMA)
+    return tuple((r.integer("branch"), _version(r, "cuda")) for r in rows)
 
 
 @cache

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -180,13 +182,14 @@ class FakeNvml:
         cards: Sequence[str | Card],
         *,
         driver: str = "580.95.05",
-        cuda: str = "13.0",
+        cuda: str | None = None,
         folder: Path | None = None,
         nvml: str | None = None,
     ) -> None:
         if len(cards) > MAX_GPUS:
             raise InputError(f"{len(cards)} fake cards, at most {MAX_GPUS}")
         self._batch, self._epoch, self._unloaded, self._init_code = 1, 0, False, 0
+        cuda = cuda or _cuda_of(driver)
         self._driver, self._nvml = driver, nvml or f"{cuda.split('.')[0]}.{driver}"
         self._cuda = _cuda_number(cuda)
         self._failures: dict[str, tuple[int, int]] = {}
@@ -205,6 +208,7 @@ class FakeNvml:
         plain = self.folder / LIBRARY.removesuffix(".1")
         plain.unlink(missing_ok=True)
         plain.symlink_to(LIBRARY)
+        self._write_smi()
         self._board = Board(self.folder)
         self._batch = 0
         self._changed()
@@ -222,16 +226,26 @@ class FakeNvml:
         if self._own:
             shutil.rmtree(self.folder, ignore_errors=True)
 
+    def _write_smi(self) -> None:
+        """The command ``nvidia-smi`` of these cards (:mod:`gpuwise.testing.fake_nvml.smi`)."""
+        command = self.folder / "bin" / "nvidia-smi"
+        command.parent.mkdir(exist_ok=True)
+        package = Path(__file__).parents[3]
+        words = f"PYTHONPATH={shlex.quote(str(package))} LD_LIBRARY_PATH={shlex.quote(str(self.folder))}"
+        program = f"{shlex.quote(sys.executable)} -m gpuwise.testing.fake_nvml.smi"
+        command.write_text(f'#!/bin/sh\n{words} exec {program} "$@"\n', encoding="utf-8")
+        command.chmod(0o755)
+
     @property
     def env(self) -> dict[str, str]:
-        """The environment of a process that is to see these cards: this one's, with LD_LIBRARY_PATH."""
+        """The environment of a process that is to see these cards: this one's, with LD_LIBRARY_PATH, and PATH for nvidia-smi."""
         return {**os.environ, **self.overrides}
 
     @property
     def overrides(self) -> dict[str, str]:
         """Only the variables that :attr:`env` changes."""
-        others = os.environ.get("LD_LIBRARY_PATH", "")
-        return {"LD_LIBRARY_PATH": f"{self.folder}:{others}" if others else str(self.folder)}
+        first = {"LD_LIBRARY_PATH": str(self.folder), "PATH": str(self.folder / "bin")}
+        return {name: f"{own}:{others}" if (others := os.environ.get(name)) else own for name, own in first.items()}
 
     @property
     def gpus(self) -> tuple[FakeGpu, ...]:
@@ -372,14 +386,14 @@ def fake_nvml(
     cards: Sequence[str | Card] | Mapping[str, int] = ("H100-SXM",),
     *,
     driver: str = "580.95.05",
-    cuda: str = "13.0",
+    cuda: str | None = None,
     folder: Path | None = None,
     nvml: str | None = None,
 ) -> FakeNvml:
     """Cards that do not exist, behind a real ``libnvidia-ml.so.1``; also ``{"H100-SXM": 8}``.
 
-    ``driver`` and ``cuda`` are what the driver says of itself. Files are made in ``folder``, else in a temporary one that
-    goes with the context. Raises NoCompilerError, UnknownNameError, InputError.
+    ``driver`` and ``cuda`` are what the driver says of itself; without ``cuda`` it is that of the driver's branch. Files are
+    made in ``folder``, else in a temporary one that goes with the context. Raises NoCompilerError, UnknownNameError, InputError.
     """
     if isinstance(cards, Mapping):
         cards = [name for name, n in cards.items() for _ in range(n)]
@@ -390,6 +404,17 @@ def _function(name: str) -> str:
     if name not in function_names():
         raise UnknownNameError("function of the fake NVML", name, function_names())
     return name
+
+
+def _cuda_of(driver: str) -> str:
+    """The newest CUDA of a driver's branch; of a driver that is not known, that of the default one."""
+    from gpuwise.facts.software.compatibility import newest_cuda, parse_version
+
+    try:
+        found = newest_cuda(parse_version(driver))
+    except InputError:
+        found = None
+    return ".".join(map(str, found or (13, 0)))
 
 
 def _cuda_number(version: str) -> int:

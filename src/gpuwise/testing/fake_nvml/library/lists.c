@@ -55,6 +55,29 @@ GET_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses, 4, process_v1)
 GET_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, 4, process_v2)
 GET_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, 4, process_v2)
 
+/* Mode 0 compute, 1 graphics, 2 MPS. */
+struct detail { unsigned pid; u64 memory; unsigned gpu_instance, compute_instance; u64 protected_memory; };
+struct details { unsigned version, mode, count; struct detail *processes; };
+
+NVML(nvmlDeviceGetRunningProcessDetailList, Dev *d, struct details *out) {
+    ENTER(nvmlDeviceGetRunningProcessDetailList, d);
+    NEED(out);
+    if (out->version != (sizeof(struct details) | 1u << 24)) return VERSION_MISMATCH;
+    if (out->mode > 2) return INVALID_ARGUMENT;
+    unsigned room = out->count, n = 0;
+    const struct gpu *gpu = GPU(d);
+    for (int i = 0; i < gpu->n_processes; i++) {
+        const struct process *p = &gpu->processes[i];
+        if (!on(d, p, 1u << out->mode)) continue;
+        if (n < room && out->processes)
+            out->processes[n] = (struct detail){p->pid, p->memory_bytes < 0 ? UINT64_MAX : clamp_long(p->memory_bytes), p->gpu_instance,
+                                                p->compute_instance, 0};
+        n++;
+    }
+    out->count = n;
+    return n && (room < n || !out->processes) ? INSUFFICIENT_SIZE : OK;
+}
+
 struct use { unsigned pid; u64 at_us; unsigned sm, memory, encoder, decoder; };
 
 static u64 wall_us(void) {

@@ -1,0 +1,114 @@
+"""Every question that nvidia-ml-py asks without an argument, processes in detail, and the command nvidia-smi."""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import io
+import subprocess
+from xml.etree import ElementTree
+
+import pynvml
+import pytest
+
+from gpuwise.testing.fake_nvml import fake_nvml
+
+CARDS = ["V100-SXM", "H100-SXM", "RTX 4090", "GB10"]
+HANDLES = ("handle", "device", "nvmlDevice")
+
+
+def _questions() -> list[str]:
+    """Functions that only ask, and need a card at most."""
+    found: list[str] = []
+    for name, function in inspect.getmembers(pynvml, inspect.isfunction):
+        if not name.startswith(("nvmlDeviceGet", "nvmlDeviceIs", "nvmlSystemGet", "nvmlGet", "nvmlGpmQuery", "nvmlUnitGetCount")):
+            continue
+        needed = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+        if needed in ([], *([h] for h in HANDLES)):
+            found.append(name)
+    return found
+
+
+def test_every_question_without_an_argument_is_answered_or_refused_as_the_driver_does() -> None:
+    missing: set[str] = set()
+    assert len(_questions()) > 100
+    with fake_nvml(CARDS) as fake, fake.in_process():
+        pynvml.nvmlInit()
+        for index in range(len(CARDS)):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            for name in _questions():
+                asked = getattr(pynvml, name)
+                takes = any(p in HANDLES for p in inspect.signature(asked).parameters)
+                try:
+                    asked(*([handle] if takes else []))
+                except pynvml.NVMLError_FunctionNotFound:
+                    missing.add(name)
+                except pynvml.NVMLError as error:
+                    assert error.value in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT), name
+        pynvml.nvmlShutdown()
+    assert missing == set()
+
+
+def test_processes_in_detail_are_those_of_their_kind() -> None:
+    with fake_nvml(["H100-SXM"]) as fake, fake.in_process():
+        card = fake.gpu(0)
+        card.add_process(70, memory_bytes=3e9)
+        card.add_process(71, "graphics", memory_bytes=1e9)
+        card.add_process(72, "both", memory_bytes=2e9)
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        asked = [
+            pynvml.nvmlDeviceGetRunningProcessDetailList(handle, pynvml.nvmlProcessDetailList_v1, mode) for mode in (0, 1, 2)
+        ]
+        assert [[(p.pid, p.usedGpuMemory) for p in listed] for listed in asked] == [
+            [(70, 3e9), (72, 2e9)],
+            [(71, 1e9), (72, 2e9)],
+            [],
+        ]
+        pynvml.nvmlShutdown()
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda"), [("470.256.02", 11040), ("535.183.01", 12020), ("570.124.06", 12080), ("580.95.05", 13000)]
+)
+def test_the_cuda_version_is_that_of_the_driver(driver: str, cuda: int) -> None:
+    with fake_nvml(["T4"], driver=driver) as fake, fake.in_process():
+        pynvml.nvmlInit()
+        assert pynvml.nvmlSystemGetCudaDriverVersion() == cuda
+        assert pynvml.nvmlSystemGetNVMLVersion() == f"{cuda // 1000}.{driver}"
+        pynvml.nvmlShutdown()
+
+
+def _smi(fake, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["nvidia-smi", *arguments], env=fake.env, capture_output=True, text=True, check=False)
+
+
+def test_nvidia_smi_tells_what_the_library_does() -> None:
+    with fake_nvml(["H100-SXM", "RTX 4090"], driver="570.124.06") as fake:
+        fake.gpu(0).set(utilization=0.73, memory_used_bytes=30000 * 2**20, power_w=512.3, temperature_c=67)
+        fake.gpu(0).add_process(4242, memory_bytes=2**30, name="python")
+        names = "index,name,utilization.gpu,memory.used,power.draw,temperature.gpu,fan.speed,no.such.field"
+        rows = list(csv.reader(io.StringIO(_smi(fake, f"--query-gpu={names}", "--format=csv").stdout), skipinitialspace=True))
+        assert rows[0][2:5] == ["utilization.gpu [%]", "memory.used [MiB]", "power.draw [W]"]
+        assert rows[1] == ["0", "NVIDIA H100 80GB HBM3", "73 %", "30000 MiB", "512.30 W", "67", "[N/A]", "[N/A]"]
+        bare = _smi(fake, "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0").stdout
+        assert bare == "30000\n"
+        apps = _smi(fake, "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader").stdout
+        assert apps == "4242, python, 1024 MiB\n"
+        assert _smi(fake, "-L").stdout.splitlines()[1] == f"GPU 1: NVIDIA GeForce RTX 4090 (UUID: {fake.gpu(1).uuid})"
+        shown = _smi(fake).stdout
+        assert "Driver Version: 570.124.06" in shown and "CUDA Version: 12.8" in shown
+        assert "512W / 700W" in shown and "30000MiB / 81559MiB" in shown and "4242" in shown
+        assert {len(line) for line in shown.splitlines() if line.startswith(("|", "+"))} == {91}
+        log = ElementTree.fromstring(_smi(fake, "-q", "-x").stdout)
+        assert [g.findtext("utilization/gpu_util") for g in log.iter("gpu")] == ["73 %", "0 %"]
+        assert log.findtext("gpu/temperature/gpu_temp") == "67 C" and log.findtext("gpu/processes/process_info/pid") == "4242"
+
+
+def test_nvidia_smi_is_refused_as_other_clients_are() -> None:
+    with fake_nvml(["T4"]) as fake:
+        assert _smi(fake, "dmon").returncode == 2
+        assert (_smi(fake, "-i", "7").stdout, _smi(fake, "-i", "7").returncode) == ("No devices were found\n", 6)
+        fake.mismatch()
+        done = _smi(fake)
+        assert done.returncode == 9 and "Driver/library version mismatch" in done.stdout
