@@ -1,0 +1,173 @@
+"""A load against a server with planted latencies, and against every way a server goes wrong."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from gpuwise.errors import InputError
+from gpuwise.serve.load.requests import NO_PARENT, ClosedLoop, Requests, Texts
+from gpuwise.serve.measure.http import parse_address
+from gpuwise.serve.measure.measured import Measured
+from gpuwise.serve.measure.prompts import Prompts
+from gpuwise.serve.measure.run import CONNECTION, CUT, NOT_SENT, REFUSED, SERVER_ERROR, STALLED, Bounds, ServerError, measure
+from gpuwise.testing.mock_server import Answering, MockServer
+
+PROBES = 2
+"""Completions asked for before the load."""
+
+
+def load(n: int, *, every_s: float = 0.01, prompt: int = 40, output: int = 6) -> Requests:
+    return Requests(
+        np.arange(n, dtype=np.float64) * np.float64(every_s), np.full(n, prompt, np.int64), np.full(n, output, np.int64)
+    )
+
+
+def measured(answering: Answering, requests: Requests, **more: object) -> Measured:
+    with MockServer(answering) as server:
+        return Measured(measure(parse_address(server.url), requests, **more))  # type: ignore[arg-type]
+
+
+def after_probes(fault: str, *rows: int) -> Callable[[int], str]:
+    """``fault`` for the requests ``rows`` of the load, whole answers for the others."""
+    return lambda n: fault if n - PROBES in rows else ""
+
+
+def test_planted_latencies_are_measured() -> None:
+    found = measured(Answering(first_s=0.10, token_s=0.02), load(12, output=11))
+    assert found.failures == {}
+    assert len(found.whole) == 12
+    assert found.value("ttft", 50) == pytest.approx(0.10, abs=0.04)
+    assert found.value("tpot", 50) == pytest.approx(0.02, abs=0.006)
+    assert found.value("itl", 50) == pytest.approx(0.02, abs=0.006)
+    assert found.value("e2e", None) == pytest.approx(0.30, abs=0.08)
+    low, high = found.interval("ttft", 50) or (0, 0)
+    assert low <= (found.value("ttft", 50) or 0) <= high
+    assert found.measurement.model == "mock"
+    assert found.measurement.stopped == ""
+
+
+def test_a_queue_on_the_server_is_part_of_the_first_token() -> None:
+    found = measured(Answering(first_s=0.05, token_s=0.001, slots=1), load(6, every_s=0.0, output=2))
+    times = np.sort(found.ttft_s)
+    assert np.diff(times) == pytest.approx(np.full(5, 0.051), abs=0.03)
+
+
+def test_prompts_have_the_tokens_the_server_counts() -> None:
+    found = measured(Answering(tokens_per_word=1.5), load(3, prompt=300, output=1))
+    assert found.measurement.tokens_per_word == pytest.approx(1.5)
+    assert [a.prompt_tokens for a in found.whole] == pytest.approx([300] * 3, abs=2)
+
+
+def test_a_server_that_only_chats_is_measured_too() -> None:
+    assert len(measured(Answering(chat_only=True), load(3)).whole) == 3
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("refuse", REFUSED),
+        ("error", SERVER_ERROR),
+        ("error event", SERVER_ERROR),
+        ("stall", STALLED),
+        ("stall inside", STALLED),
+        ("half event", CUT),
+        ("cut", CUT),
+        ("no end", CUT),
+        ("drop", CUT),
+        ("garbage", CUT),
+    ],
+)
+def test_what_was_measured_is_kept_beside_what_failed(fault: str, kind: str) -> None:
+    answering = Answering(first_s=0.01, fault=after_probes(fault, 1, 4))
+    found = measured(answering, load(6), bounds=Bounds(seconds=5, stall_s=0.4))
+    assert found.failures == {kind: 2}
+    assert len(found.whole) == 4
+    assert found.value("ttft", 95) is not None
+    failed = [a for a in found.measurement.answers if a.failure]
+    begun = fault in ("stall inside", "half event", "cut", "error event", "no end")
+    assert all(bool(a.token_s) == begun for a in failed)
+    assert len(found.ttft_s) == (6 if begun else 4)
+
+
+def test_a_server_that_dies_ends_the_run_with_what_was_measured() -> None:
+    answering = Answering(first_s=0.01, fault=lambda n: "die" if n - PROBES == 10 else "")
+    found = measured(answering, load(400, every_s=0.02), bounds=Bounds(seconds=30, stall_s=2))
+    assert found.measurement.stopped == "the server is gone"
+    assert 5 <= len(found.whole) <= 10
+    assert found.failures[CONNECTION] >= 5
+    assert found.failures[NOT_SENT] > 300
+    assert found.measurement.seconds < 10
+
+
+def test_time_and_requests_in_flight_are_bounded() -> None:
+    found = measured(Answering(first_s=0.01), load(500, every_s=0.01), bounds=Bounds(seconds=0.5, stall_s=1))
+    assert found.measurement.stopped == "the time was over"
+    assert 20 < found.sent < 70
+    held = measured(Answering(first_s=0.2, token_s=0.0), load(8, every_s=0.0), bounds=Bounds(seconds=9, in_flight=2))
+    assert held.late_share == pytest.approx(6 / 8)
+    assert held.value("ttft", 99) == pytest.approx(0.8, abs=0.2)
+
+
+def test_users_send_when_they_have_their_answer() -> None:
+    requests = load(9, every_s=0.0, output=1)
+    found = measured(Answering(first_s=0.05), requests, closed=ClosedLoop(3, 0.1))
+    assert len(found.whole) == 9
+    sent = sorted(a.sent_s or 0.0 for a in found.measurement.answers)
+    assert sent[2] < 0.05
+    assert sent[3] == pytest.approx(0.15, abs=0.06)
+
+
+def test_nobody_there() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    with pytest.raises(ServerError, match="nothing answers"):
+        measure(parse_address(f"http://127.0.0.1:{port}"), load(1))
+
+
+def test_a_server_of_another_kind_and_a_model_it_lacks() -> None:
+    with MockServer() as server:
+        with pytest.raises(ServerError, match="404"):
+            measure(parse_address(server.url + "/v7"), load(1))
+        with pytest.raises(InputError, match="no model 'other'"):
+            measure(parse_address(server.url), load(1), model="other")
+    with MockServer(Answering(fault=lambda n: "garbage")) as server, pytest.raises(ServerError, match="OpenAI"):
+        measure(parse_address(server.url), load(1))
+
+
+@pytest.mark.parametrize(
+    ("url", "base", "port", "tls"),
+    [
+        ("http://127.0.0.1:8000", "/v1", 8000, False),
+        ("localhost:8000/v1/", "/v1", 8000, False),
+        ("https://host/api/v1/chat/completions", "/api/v1", 443, True),
+        ("http://[::1]:9", "/v1", 9, False),
+    ],
+)
+def test_addresses_as_people_write_them(url: str, base: str, port: int, tls: bool) -> None:
+    address = parse_address(url)
+    assert (address.base, address.port, address.tls) == (base, port, tls)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "ftp://host", "http://", "http://a:99999", "http://a b", "http://user:pw@host", "http://h/?a=b"]
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(InputError, match=r"address|has more"):
+        parse_address(url)
+
+
+def test_prompts_share_what_the_load_shares() -> None:
+    texts = Texts(np.array([NO_PARENT, 0, 0]), np.array([0, 30, 20]))
+    three = Requests(np.zeros(3), np.full(3, 50, np.int64), np.ones(3, np.int64), np.arange(3), texts)
+    a, b, c = (Prompts(three, 1.0, seed=1).prompt(i).split() for i in range(3))
+    assert a[:30] == b[:30]
+    assert a[30:34] != b[30:34]
+    assert a[:20] == c[:20]
+    assert a[20:24] != c[20:24]
+    assert Prompts(three, 1.0, seed=2).prompt(0).split() != a
+    assert len(Prompts(three, 2.0, seed=1).prompt(0).split()) == 25
