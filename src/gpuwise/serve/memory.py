@@ -66,7 +66,7 @@ def engine_memory(
     logits = mine * arch.vocab * 4.0
     unified = accelerator.unified_memory
     most = accelerator.memory_bytes * UNIFIED_SHARE if unified else usable_bytes(accelerator) * ENGINE_SHARE
-    return ServingMemory(_rank_weights(arch, config), mine * each, activations + logits + context_bytes(accelerator), most)
+    return ServingMemory(rank_weights(arch, config), mine * each, activations + logits + context_bytes(accelerator), most)
 
 
 @lru_cache(maxsize=1024)
@@ -76,7 +76,7 @@ def _sequence_bytes(arch: Architecture, context: int, tp: int, kv_dtype: str) ->
 
 
 @lru_cache(maxsize=1024)
-def _rank_weights(arch: Architecture, config: EngineConfig) -> float:
+def rank_weights(arch: Architecture, config: EngineConfig) -> float:
     """Dense weights over the tensor group, experts over all ranks."""
     narrow = FORMATS[config.expert_weights or config.weights]
     experts = count_parameters(arch).experts * narrow.bytes_per_weight

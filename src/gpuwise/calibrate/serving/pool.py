@@ -1,0 +1,157 @@
+"""What an engine's start takes beside weights and cache, from its own start logs: fitted on models, checked on others."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gpuwise.calibrate.coefficient_files import write
+from gpuwise.calibrate.serving.rows import model_of, system_of
+from gpuwise.calibrate.tables import read_columns
+from gpuwise.errors import GpuwiseError
+from gpuwise.facts.hardware.systems import System
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.simulate.pool_memory import pool_memory
+from gpuwise.serve.simulate.settings import Settings, engine_rules, resolved
+from gpuwise.units import GIB
+
+_TEXT = ("engine_version", "model", "quantization", "kv_cache_dtype", "dtype")
+_NUMBERS = (
+    "tp",
+    "pp",
+    "gpu_memory_utilization",
+    "activation_memory_gib",
+    "non_torch_forward_gib",
+    "cuda_graph_actual_gib",
+    "kv_cache_tokens",
+    "weights_memory_gib",
+)
+_FORMATS = {"": "bf16", "fp8": "fp8", "compressed-tensors": "fp8", "gptq_marlin": "int4_wo"}
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRow:
+    """A start of an engine: what it logged, and its layout."""
+
+    model: str
+    gpu: str
+    kv_tokens: float
+    activation_bytes: float
+    outside_bytes: float
+    graph_bytes: float
+    reason: str = ""
+    architecture: Architecture | None = None
+    system: System | None = None
+    config: EngineConfig | None = None
+    memory_share: float = 0.9
+
+
+def read_pool_rows(folder: Path) -> list[PoolRow] | None:
+    """Every start of the table; None when it is not there."""
+    columns = read_columns(
+        folder / "serving/load/vllm_memory_h100.csv", {**dict.fromkeys(_TEXT, "str"), **dict.fromkeys(_NUMBERS, "float")}
+    )
+    if columns is None:
+        return None
+    names = list(columns)
+    return [_row(dict(zip(names, values, strict=True))) for values in zip(*columns.values(), strict=True)]
+
+
+def _row(r: dict) -> PoolRow:  # type: ignore[type-arg]
+    base = (
+        r["model"],
+        "H100-SXM5-80GB",
+        r["kv_cache_tokens"],
+        r["activation_memory_gib"] * GIB,
+        r["non_torch_forward_gib"] * GIB,
+        r["cuda_graph_actual_gib"] * GIB,
+    )
+    if not r["kv_cache_tokens"] > 0:
+        return PoolRow(*base, reason="no cache logged")
+    if r["pp"] > 1:
+        return PoolRow(*base, reason="pipeline stages are not simulated")
+    if "float32" in r["dtype"]:
+        return PoolRow(*base, reason="weights in fp32")
+    try:
+        arch = model_of(r["model"])
+        if arch is None:
+            return PoolRow(*base, reason="no analytic form")
+        tp = int(r["tp"])
+        config = EngineConfig(
+            "vllm",
+            _FORMATS[r["quantization"]],
+            kv_dtype="fp8" if r["kv_cache_dtype"] == "fp8" else "bf16",
+            tp=tp,
+            moe_tp=tp if arch.moe is not None else 1,
+            version=r["engine_version"].split()[-1],
+        )
+        system = system_of("H100-SXM5-80GB", tp)
+    except GpuwiseError as error:
+        return PoolRow(*base, reason=error.message.split("\n")[0][:80])
+    return PoolRow(*base, "", arch, system, config, r["gpu_memory_utilization"])
+
+
+def pool_check(row: PoolRow) -> bool:
+    """A third of the models is kept from the fit, by hash."""
+    return hashlib.sha256(row.model.split("/")[-1].encode()).digest()[0] % 3 == 0
+
+
+def predicted_tokens(row: PoolRow) -> float:
+    """Tokens of cache the engine should find room for. Raises InputError where nothing is left."""
+    assert row.architecture is not None and row.system is not None and row.config is not None
+    settings = resolved(Settings(memory_share=row.memory_share), row.config, row.system.accelerator)
+    rules = engine_rules(row.config)
+    return float(pool_memory(row.architecture, row.system.accelerator, row.config, settings, rules.graphs_in_budget).tokens)
+
+
+def fit_pool(folder: Path, sequences: int = 1024) -> dict[str, float]:
+    """Fit the parts, write ``coefficients/serving/pool.json``, return the errors of the cache's tokens."""
+    rows = read_pool_rows(folder)
+    assert rows is not None
+    usable = [r for r in rows if not r.reason]
+    learn = [r for r in usable if not pool_check(r)]
+    # a model counts once however many starts it has
+    archs = [r.architecture for r in learn if r.architecture is not None]
+    weight = np.array([1.0 / sum(a.id == b.id for b in archs) for a in archs]) ** 0.5
+    moe = np.array([a.moe is not None for a in archs])
+    logits = np.array([sequences * a.vocab for a in archs], np.float64)
+    active = np.array([r.activation_bytes for r in learn])
+    keep = ~moe
+    a, *_ = np.linalg.lstsq(
+        (np.stack([logits, np.ones_like(logits)], axis=1) * weight[:, None])[keep], (active * weight)[keep], rcond=None
+    )
+    single = np.array([r.config is not None and r.config.tp == 1 for r in learn])
+    outside = np.array([r.outside_bytes for r in learn])
+    layers = np.array([a.n_layers for a in archs], np.float64)
+    graphs = np.array([r.graph_bytes for r in learn])
+    g, *_ = np.linalg.lstsq(np.stack([layers, np.ones_like(layers)], axis=1) * weight[:, None], graphs * weight, rcond=None)
+    document = {
+        "logit_bytes": round(float(a[0]), 2),
+        "activation_base_bytes": round(float(a[1])),
+        "expert_bytes": round(float(np.median((active - logits * a[0] - a[1])[moe]))) if moe.any() else 0,
+        "hidden_copies": 2.0,
+        "ffn_copies": 2.0,
+        "outside_bytes": round(float(np.median(outside[single]))),
+        "outside_group_bytes": round(float(np.median(outside[~single]) - np.median(outside[single]))),
+        "graph_layer_bytes": round(float(g[0])),
+        "graph_base_bytes": round(float(g[1])),
+        "provenance": {
+            "source": "start logs of vLLM 0.19.0 on one to four H100, published by llm-d-planner (Apache-2.0)",
+            "split": "a third of the models kept for checking, by hash",
+            "date": "2026-11-23",
+            "errors": {},
+        },
+    }
+    write("pool", document)
+    errors = {}
+    for part in ("fit", "check"):
+        mine = [r for r in usable if pool_check(r) == (part == "check")]
+        off = [abs(predicted_tokens(r) / r.kv_tokens - 1) for r in mine]
+        errors[f"kv tokens {part} mape ({len(off)} starts)"] = round(float(np.mean(off)), 4)
+    document["provenance"]["errors"] = errors  # type: ignore[index]
+    write("pool", document)
+    return errors

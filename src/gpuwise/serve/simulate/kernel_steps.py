@@ -1,0 +1,239 @@
+"""Seconds of an engine's steps from the kernels of one iteration (:mod:`gpuwise.serve.iteration`), as tables.
+
+    work(T)       everything but attention over T tokens: one iteration of one prompt of T tokens
+    attention     a + b S for n sequences whose caches hold S tokens together: two lengths about the load's mean give the line
+    chunk(q, c)   causal attention of q tokens that see c before them: seconds a pair of tokens, between a grid's points
+
+A step without a prompt runs the graph of the next captured size: its products take that many rows
+(vllm config/compilation.py, cudagraph_capture_sizes).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.facts.hardware.systems import System
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.estimate import Basis, weakest
+from gpuwise.serve.engine import EngineConfig, EngineCosts
+from gpuwise.serve.iteration import DeviceTimes, Iterations, device_times
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+_QUERIES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+_CONTEXTS = (0, 256, 1024, 4096, 16384, 65536)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTables:
+    """Columns of one layout, in seconds on the device, before the engine's costs. ``rows`` [G] tokens of the products of a step
+    without a prompt, ``tokens`` [H] of one with a prompt."""
+
+    rows: I64
+    decode_s: F64
+    decode_comm_s: F64
+    tokens: I64
+    work_s: F64
+    work_comm_s: F64
+    attention_s: F64
+    """[G, 2] of decoding sequences, at ``lengths`` tokens each."""
+    lengths: tuple[int, int]
+    pair_s: F64
+    """[Q, C] of a prompt's attention, for each pair of a token and one it sees."""
+    log_sigma: float
+    basis: Basis
+
+
+def graph_sizes(most: int) -> I64:
+    """Batch sizes whose graphs an engine captures: 1, 2, 4, then by 8 to 256, then by 16 (vllm config/vllm.py,
+    _set_cudagraph_sizes)."""
+    sizes = [1, 2, 4, *range(8, min(most, 255) + 1, 8), *range(256, most + 1, 16)]
+    return np.array([s for s in sizes if s <= most] or [1], np.int64)
+
+
+@lru_cache(maxsize=64)
+def kernel_tables(
+    arch: Architecture, system: System, config: EngineConfig, most_sequences: int, most_tokens: int, context: int
+) -> KernelTables:
+    """Tables for steps of up to ``most_sequences`` on a data-parallel group and ``most_tokens``, whose caches hold about
+    ``context`` tokens. Raises as :func:`~gpuwise.serve.iteration.device_times`."""
+    rows = np.unique(
+        np.concatenate([_thin(graph_sizes(min(most_sequences, 512))), _steps(512, most_sequences), [most_sequences]])
+    )
+    tokens = np.unique(np.concatenate([[1, 16], _steps(32, min(most_tokens, 512), 32), _steps(512, most_tokens), [most_tokens]]))
+    lengths = (max(context // 2, 16), max(context * 2, 64))
+    groups = config.attention_dp
+
+    def times(sequences: I64, q_len: I64, kv_len: I64) -> DeviceTimes:
+        return device_times(arch, system, config, Iterations(*np.broadcast_arrays(sequences, q_len, kv_len)))
+
+    one = np.array([1], np.int64)
+    short, long = (times(rows * groups, one, one * n) for n in lengths)
+    work = times(one * groups, tokens, tokens)
+    most_context = max(lengths[1], most_tokens)
+    q, c = np.array(_QUERIES), np.array([c for c in _CONTEXTS if c <= max(2 * most_context, 1024)])
+    q = q[q <= max(2 * most_tokens, 16)]
+    qs, cs = (x.reshape(-1) for x in np.meshgrid(q, c, indexing="ij"))
+    prompts = times(one * groups, np.maximum(qs, 2), np.maximum(qs, 2) + cs)
+    pairs = qs * (cs + (qs + 1) / 2)
+    sigma = float(np.median(work.log_sigma))
+    return KernelTables(
+        rows,
+        short.kernels_s - short.attention_s,
+        short.communication_s,
+        tokens,
+        work.kernels_s - work.attention_s,
+        work.communication_s,
+        np.stack([short.attention_s, long.attention_s], axis=1),
+        lengths,
+        (prompts.attention_s / pairs).reshape(len(q), len(c)),
+        sigma,
+        weakest(short.basis, work.basis),
+    )
+
+
+def _thin(sizes: I64) -> I64:
+    """Every size to 32, then every second, from 128 every fourth: the times between are on lines."""
+    keep = (sizes <= 32) | ((sizes <= 128) & (sizes % 16 == 0)) | (sizes % 64 == 0)
+    return sizes[keep]
+
+
+def _steps(low: int, high: int, least: int = 128) -> I64:
+    """``low`` to ``high`` in steps of an eighth, whole multiples of ``least``."""
+    found: list[int] = []
+    at = low
+    while at <= high:
+        found.append(at)
+        at += max(least, at // 8 // least * least)
+    return np.array(found, np.int64)
+
+
+class KernelSteps:
+    """:class:`~gpuwise.serve.simulate.step_time.StepTime` of a layout under an engine's costs. ``host_s`` of a step and
+    ``host_sequence_s`` of each sequence in it are the scheduler's: beside the device where ``ahead``, else after it."""
+
+    __slots__ = (
+        "_attention",
+        "_c",
+        "_chunk_floor",
+        "_pairs",
+        "_q",
+        "_tokens",
+        "_work",
+        "costs",
+        "fixed",
+        "host",
+        "n_layers",
+        "slope",
+        "tables",
+    )
+
+    def __init__(
+        self,
+        tables: KernelTables,
+        costs: EngineCosts,
+        n_layers: int,
+        most_sequences: int,
+        *,
+        graph_most: int = 512,
+        host_s: float = 0.0,
+        host_sequence_s: float = 0.0,
+        ahead: bool = True,
+    ) -> None:
+        self.tables, self.costs, self.n_layers = tables, costs, n_layers
+        n = np.arange(most_sequences + 1)
+        sizes = graph_sizes(graph_most)
+        padded = np.where(n <= graph_most, sizes[np.minimum(np.searchsorted(sizes, n), len(sizes) - 1)], n)
+        low, high = tables.lengths
+        each = (tables.attention_s[:, 1] - tables.attention_s[:, 0]) / (high - low)
+        each = np.maximum(each, 0.0)
+        rows = tables.rows
+        slope = np.interp(n, rows, each / rows)
+        at_low = np.interp(n, rows, tables.attention_s[:, 0])
+        attention = costs.kernel_slowdown * np.maximum(at_low - slope * low * n, 0.0)
+        gaps = costs.iteration_s + costs.sequence_s * n + costs.layer_s * n_layers
+        host = host_s + host_sequence_s * n
+        after = 0.0 if ahead else host
+        products = costs.kernel_slowdown * np.interp(padded, rows, tables.decode_s)
+        comm = costs.communication_slowdown * np.interp(padded, rows, tables.decode_comm_s)
+        fixed = products + comm + attention + gaps + after
+        self.fixed: Sequence[float] = fixed.tolist()
+        self.slope: Sequence[float] = (costs.kernel_slowdown * slope).tolist()
+        self.host: Sequence[float] = (host if ahead else np.zeros(len(n))).tolist()
+        self._attention: list[float] = (attention + gaps + after).tolist()
+        self._tokens: list[int] = tables.tokens.tolist()
+        work = costs.prefill_slowdown * tables.work_s + costs.communication_slowdown * tables.work_comm_s
+        self._work: list[float] = work.tolist()
+        pairs = costs.prefill_slowdown * tables.pair_s
+        self._q = [float(x) for x in _QUERIES[: pairs.shape[0]]]
+        self._c = [float(x) for x in _CONTEXTS[: pairs.shape[1]]]
+        self._pairs: list[list[float]] = pairs.tolist()
+        self._chunk_floor = float(pairs[0, 0])
+
+    def mixed(self, decoding: int, cached_tokens: int, chunks: Sequence[tuple[int, int]]) -> float:
+        """Seconds of a step with the prompt chunks ``(new tokens, tokens before them)``."""
+        tokens = decoding
+        attention = 0.0
+        for new, before in chunks:
+            tokens += new
+            attention += self._chunk(new, before)
+        floor = self._chunk_floor
+        return (
+            _line(self._tokens, self._work, tokens)
+            + self._attention[decoding]
+            + self.slope[decoding] * cached_tokens
+            + max(attention - (len(chunks) - 1) * floor, floor)
+        )
+
+    def parts(self, decoding: I64, prompt_tokens: I64, cached_tokens: I64, n_steps: I64, total_s: F64) -> dict[str, float]:
+        """Seconds of steps by what they went to: the weights' and caches' way from memory (``memory``), the arithmetic that comes
+        on top of it (``compute``), collectives (``communication``), the scheduler and gaps between kernels (``host``)."""
+        t, costs = self.tables, self.costs
+        tokens = decoding + prompt_tokens
+        prompts = prompt_tokens > 0
+        work = np.where(prompts, np.interp(tokens, t.tokens, t.work_s), np.interp(decoding, t.rows, t.decode_s))
+        least: F64 = np.where(prompts, float(t.work_s[0]), float(t.decode_s[0]))
+        weights = np.minimum(work, least)
+        comm = np.where(prompts, np.interp(tokens, t.tokens, t.work_comm_s), np.interp(decoding, t.rows, t.decode_comm_s))
+        mean_cached: F64 = cached_tokens + decoding * (n_steps - 1) / 2.0
+        slope: F64 = np.array(self.slope, np.float64)
+        fixed: F64 = np.array(self._attention, np.float64)
+        caches: F64 = fixed[decoding] + slope[decoding] * mean_cached
+        host = np.maximum(costs.iteration_s + costs.sequence_s * decoding + costs.layer_s * self.n_layers, 0.0)
+        each: F64 = total_s / n_steps
+        comm = costs.communication_slowdown * comm
+        memory = weights + np.maximum(caches - host, 0.0)
+        compute = np.maximum(each - memory - comm - host, 0.0)
+        rest = np.maximum(each - compute - comm - memory, 0.0)
+        columns = {"compute": compute, "memory": np.minimum(memory, each), "communication": comm, "host": rest}
+        return {name: float((column * n_steps).sum()) for name, column in columns.items()}
+
+    def _chunk(self, new: int, before: int) -> float:
+        """Seconds of one prompt chunk's attention over all layers."""
+        q, c = self._q, self._c
+        i = min(max(bisect_right(q, new) - 1, 0), len(q) - 2)
+        j = min(max(bisect_right(c, before) - 1, 0), len(c) - 2)
+        u = min(max((new - q[i]) / (q[i + 1] - q[i]), 0.0), 1.0)
+        v = min(max((before - c[j]) / (c[j + 1] - c[j]), 0.0), 1.0)
+        low, high = self._pairs[i], self._pairs[i + 1]
+        a, b = low[j] + (low[j + 1] - low[j]) * v, high[j] + (high[j + 1] - high[j]) * v
+        # attention of few tokens takes the same time whatever they are: what is on a line in between is seconds, not a pair's
+        seen = before + (new + 1) / 2
+        low_s, high_s = a * q[i] * seen, b * q[i + 1] * seen
+        return low_s + (high_s - low_s) * u if u < 1.0 else b * new * seen
+
+
+def _line(at: list[int], values: list[float], x: int) -> float:
+    """Between the points of a table; beyond its end in proportion."""
+    if x >= at[-1]:
+        return values[-1] * x / at[-1]
+    i = bisect_right(at, x) - 1
+    if i < 0:
+        return values[0]
+    return values[i] + (values[i + 1] - values[i]) * (x - at[i]) / (at[i + 1] - at[i])

@@ -1,0 +1,190 @@
+"""What a simulated engine did with a load: latencies of each request, and what the engine was busy with.
+
+Times to the first token and of the whole answer are the client's: with what stands before and after the engine. ITL, the gap
+between two tokens of an answer, is not kept by token: a stretch of steps says how many tokens had which gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.errors import InputError
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+Metric = Literal["ttft", "tpot", "itl", "e2e"]
+METRICS: tuple[Metric, ...] = ("ttft", "tpot", "itl", "e2e")
+_TREND_SHARE = 1.0
+"""Of the median time to the first token: by how much it must rise from the first arrival to the last for a queue that grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Columns [M] of steps of the same sequences. ``begin_s`` when the first begins; ``n_steps`` of ``each_s`` seconds and
+    ``growth_s`` more each; sequences that decode, prompt tokens, tokens in their caches, free blocks, requests that wait."""
+
+    begin_s: F64
+    n_steps: I64
+    each_s: F64
+    growth_s: F64
+    decoding: I64
+    prompt_tokens: I64
+    cached_tokens: I64
+    free_blocks: I64
+    waiting: I64
+
+    @property
+    def total_s(self) -> F64:
+        """[M] seconds of all steps of a stretch."""
+        k = self.n_steps
+        return k * self.each_s + self.growth_s * (k * (k - 1) // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Columns [N] by request; NaN where there is none (TPOT of an answer of one token)."""
+
+    arrival_s: F64
+    ttft_s: F64
+    e2e_s: F64
+    tpot_s: F64
+    output_tokens: I64
+    prompt_tokens: I64
+    cached_tokens: I64
+    """Of the prompt, found in the prefix cache."""
+    stretches: Stretches
+    """Of all replicas, one after the other."""
+    preemption_gaps_s: F64
+    preemptions: int
+    n_blocks: int
+    """Of one replica's pool."""
+    max_sequences: int
+    max_tokens: int
+    busy_s: Mapping[str, float]
+    """Seconds the engine worked, by what they went to: compute, memory, communication, host."""
+    log_sigma: float
+    """Of the steps' times."""
+    replicas: int = 1
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    @property
+    def finish_s(self) -> F64:
+        return self.arrival_s + self.e2e_s
+
+    @property
+    def duration_s(self) -> float:
+        """From the first arrival to the last token."""
+        return float(self.finish_s.max() - self.arrival_s.min())
+
+    @property
+    def requests_per_s(self) -> float:
+        return len(self) / self.duration_s
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        return float(self.output_tokens.sum()) / self.duration_s
+
+    @property
+    def total_tokens_per_s(self) -> float:
+        return float((self.output_tokens + self.prompt_tokens).sum()) / self.duration_s
+
+    @property
+    def prefix_hit_share(self) -> float:
+        """Of all prompt tokens, those found in the prefix cache."""
+        return float(self.cached_tokens.sum() / self.prompt_tokens.sum())
+
+    def column(self, metric: Metric) -> F64:
+        """[N] of a request's own metrics. Raises InputError for ITL, which is not a request's."""
+        if metric == "itl":
+            raise InputError("ITL is between tokens, not of a request", hint="take its percentile or its mean")
+        return {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2e": self.e2e_s}[metric]
+
+    def percentile(self, metric: Metric, q: float) -> float:
+        """The ``q``-th percentile (0 to 100), in seconds; NaN where nothing has the metric."""
+        if metric != "itl":
+            values = self.column(metric)
+            values = values[np.isfinite(values)]
+            return float(np.percentile(values, q)) if len(values) else float("nan")
+        gaps, tokens = self._gaps()
+        if not len(gaps):
+            return float("nan")
+        order = np.argsort(gaps, kind="stable")
+        upto = np.cumsum(tokens[order], dtype=np.int64)
+        at = min(int(np.searchsorted(upto, q / 100 * float(upto[-1]))), len(order) - 1)
+        ascending: F64 = gaps[order]
+        return float(ascending[at])
+
+    def mean(self, metric: Metric) -> float:
+        """In seconds; of ITL over all gaps."""
+        if metric != "itl":
+            values = self.column(metric)
+            values = values[np.isfinite(values)]
+            return float(values.mean()) if len(values) else float("nan")
+        gaps, tokens = self._gaps()
+        return float((gaps * tokens).sum() / tokens.sum()) if len(gaps) else float("nan")
+
+    def _gaps(self) -> tuple[F64, I64]:
+        """Gaps between tokens, and how many had each: the steps of every stretch, and what preemptions took."""
+        s = self.stretches
+        keep = s.decoding > 0
+        k = s.n_steps[keep]
+        before: I64 = np.asarray(np.cumsum(k), np.int64) - k
+        first: I64 = np.repeat(before, k)
+        j: I64 = np.arange(int(k.sum()), dtype=np.int64) - first
+        gaps = np.repeat(s.each_s[keep], k) + j * np.repeat(s.growth_s[keep], k)
+        tokens = np.repeat(s.decoding[keep], k)
+        more = self.preemption_gaps_s
+        return np.concatenate([gaps, more]), np.concatenate([tokens, np.ones(len(more), np.int64)])
+
+    @property
+    def kv_fill(self) -> tuple[F64, F64]:
+        """When, and the share of blocks that requests held then."""
+        s = self.stretches
+        return s.begin_s, 1.0 - s.free_blocks / self.n_blocks
+
+    @property
+    def queue(self) -> tuple[F64, I64, I64]:
+        """When, and how many requests decoded and waited then."""
+        s = self.stretches
+        return s.begin_s, s.decoding, s.waiting
+
+    @property
+    def saturated(self) -> bool:
+        """The queue grows as long as requests come: the time to the first token rises from the first arrival to the last by more
+        than its median, and by more than chance."""
+        if len(self) < 20:
+            return False
+        t = self.arrival_s - self.arrival_s.mean()
+        spread = float((t * t).sum())
+        if not spread:
+            return False
+        delay = self.ttft_s - self.ttft_s.mean()
+        slope = float((t * delay).sum()) / spread
+        rise = slope * float(np.ptp(self.arrival_s))
+        noise = float(np.std(delay - slope * t)) * float(np.ptp(self.arrival_s)) / spread**0.5
+        return rise > _TREND_SHARE * self.percentile("ttft", 50) and rise > 4.0 * noise
+
+    @property
+    def saturation(self) -> str:
+        """What most requests that waited waited for: ``sequences`` (as many run as may), ``kv_memory`` (no blocks), ``compute``
+        (the tokens of a step); ``none`` where nobody waited for a tenth of the time."""
+        s = self.stretches
+        seconds = s.total_s
+        waited = np.where(s.waiting > 0, seconds, 0.0)
+        if waited.sum() < 0.1 * seconds.sum():
+            return "none"
+        full = s.decoding + s.prompt_tokens >= self.max_tokens
+        crowded = s.decoding >= self.max_sequences - 1
+        parts = {
+            "compute": waited[full].sum(),
+            "sequences": waited[crowded & ~full].sum(),
+            "kv_memory": waited[~crowded & ~full].sum(),
+        }
+        return max(parts, key=lambda name: float(parts[name]))

@@ -1,0 +1,275 @@
+"""An engine on accelerators, ready to be given loads: its pool of blocks and the seconds of its steps are worked out once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.errors import InputError
+from gpuwise.facts.hardware.systems import System
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.load.requests import ClosedLoop, Requests
+from gpuwise.serve.simulate.budget import BudgetEngine, Limits, Trace
+from gpuwise.serve.simulate.front import Front, front_of
+from gpuwise.serve.simulate.kernel_steps import KernelSteps, kernel_tables
+from gpuwise.serve.simulate.pool_memory import PoolMemory, pool_memory
+from gpuwise.serve.simulate.run import Run, Stretches
+from gpuwise.serve.simulate.settings import EngineRules, Settings, engine_rules, resolved
+from gpuwise.serve.simulate.texts import runs_of
+
+F64 = NDArray[np.float64]
+ROUTINGS = ("round_robin", "least_load", "prefix_aware")
+
+
+@dataclass(frozen=True)
+class Server:
+    """One or more copies of ``arch`` under an engine on ``system``."""
+
+    arch: Architecture
+    system: System
+    config: EngineConfig
+    settings: Settings = field(default_factory=Settings)
+
+    @cached_property
+    def options(self) -> Settings:
+        """Every option with its value."""
+        return resolved(self.settings, self.config, self.system.accelerator)
+
+    @cached_property
+    def rules(self) -> EngineRules:
+        return engine_rules(self.config)
+
+    @cached_property
+    def front(self) -> Front:
+        """What stands between a client and the engine, and the engine's costs beside its kernels."""
+        return front_of(self.config)
+
+    @cached_property
+    def memory(self) -> PoolMemory:
+        """What fills a rank. Raises InputError where nothing is left for the cache."""
+        return pool_memory(self.arch, self.system.accelerator, self.config, self.options, self.rules.graphs_in_budget)
+
+    @cached_property
+    def limits(self) -> Limits:
+        """What bounds a step. Raises as :attr:`memory`."""
+        s = self.options
+        assert s.max_num_batched_tokens is not None and s.max_num_seqs is not None and s.block_size is not None
+        return Limits(
+            s.max_num_batched_tokens,
+            s.max_num_seqs,
+            s.kv_blocks or self.memory.blocks,
+            s.block_size,
+            s.chunked_prefill,
+            s.prefix_caching,
+        )
+
+    def steps(self, context: int) -> KernelSteps:
+        """Seconds of steps whose sequences hold about ``context`` tokens."""
+        near = 1 << max(int(context - 1).bit_length(), 5)
+        limits = self.limits
+        most = min(limits.sequences, limits.n_blocks)
+        tables = kernel_tables(self.arch, self.system, self.config, most, limits.tokens, near)
+        front = self.front
+        return KernelSteps(
+            tables,
+            front.costs,
+            self.arch.n_layers,
+            most,
+            graph_most=self.options.graph_most,
+            host_s=front.host_s,
+            host_sequence_s=front.host_sequence_s,
+            ahead=self.rules.ahead,
+        )
+
+    def run(
+        self, requests: Requests, *, closed: ClosedLoop | None = None, replicas: int = 1, routing: str = "round_robin"
+    ) -> Run:
+        """Serves ``requests``, each at its time or, of a closed loop, when one of its users is free.
+
+        Raises InputError for requests the engine refuses (longer than a context or than the pool), and for a scheduler, a layout
+        or a routing that is not simulated.
+        """
+        self._check(requests, replicas, routing)
+        front, limits = self.front, self.limits
+        context = float(np.average(requests.prompt_tokens + requests.output_tokens / 2, weights=requests.output_tokens))
+        steps = self.steps(max(int(context), 1))
+        prompt, output = requests.prompt_tokens.tolist(), requests.output_tokens.tolist()
+        runs = runs_of(requests, limits.block_tokens)
+        engines = [BudgetEngine(prompt, output, runs, limits, steps) for _ in range(replicas)]
+        before = (front.request_s + front.prompt_token_s * requests.prompt_tokens).tolist()
+        if closed is None:
+            arrival = requests.arrival_s
+            _open_loop(engines, (arrival + before).tolist(), routing)
+        else:
+            arrival = _closed_loop(engines, requests.arrival_s.tolist(), before, front.answer_s, closed, routing)
+        return self._result(requests, arrival, engines, steps)
+
+    def _check(self, requests: Requests, replicas: int, routing: str) -> None:
+        limits, rules = self.limits, self.rules
+        if rules.scheduler != "budget":
+            raise InputError(
+                f"the {rules.scheduler} scheduler of {self.config.engine} {self.config.version or ''} is not simulated",
+                hint="take vLLM 0.8 or newer",
+            )
+        if replicas < 1:
+            raise InputError(f"{replicas} replicas", hint="give at least one")
+        if routing not in ROUTINGS:
+            raise InputError(f"routing {routing!r} is not one of " + ", ".join(ROUTINGS))
+        if not len(requests):
+            raise InputError("no requests to serve")
+        most = self.options.max_model_len or self.arch.max_seq_len
+        longest = int((requests.prompt_tokens + requests.output_tokens).max())
+        if longest > most:
+            raise InputError(f"a request of {longest} tokens is longer than the context of {most}", hint="cut it or leave it out")
+        if -(-longest // limits.block_tokens) > limits.n_blocks:
+            raise InputError(
+                f"a request of {longest} tokens does not fit the cache of {limits.n_blocks * limits.block_tokens}",
+                hint="split the model over more GPUs, or narrow weights or cache",
+            )
+        if not limits.chunked and longest > limits.tokens:
+            raise InputError(f"a prompt of {longest} tokens is longer than a step of {limits.tokens}", hint="let prompts be cut")
+
+    def _result(self, requests: Requests, arrival: F64, engines: Sequence[BudgetEngine], steps: KernelSteps) -> Run:
+        front, limits = self.front, self.limits
+        first, finish = _merged(engines, "first_s"), _merged(engines, "finish_s")
+        output = requests.output_tokens
+        answer = front.answer_s + front.answer_token_s * output
+        ttft, e2e = first - arrival + front.answer_s, finish - arrival + answer
+        with np.errstate(divide="ignore", invalid="ignore"):
+            tpot = np.where(output > 1, (e2e - ttft) / (output - 1), math.nan)
+        stretches = _stretches([e.trace for e in engines])
+        return Run(
+            arrival,
+            ttft,
+            e2e,
+            tpot,
+            output,
+            requests.prompt_tokens,
+            np.maximum(_merged(engines, "cached_tokens"), 0).astype(np.int64),
+            stretches,
+            np.concatenate([np.array(e.trace.gap_s, np.float64) for e in engines]),
+            sum(e.trace.preemptions for e in engines),
+            limits.n_blocks,
+            limits.sequences,
+            limits.tokens,
+            steps.parts(
+                stretches.decoding, stretches.prompt_tokens, stretches.cached_tokens, stretches.n_steps, stretches.total_s
+            ),
+            math.hypot(front.costs.log_sigma, 0.0 if steps.tables.basis in ("measured", "fitted") else steps.tables.log_sigma),
+            len(engines),
+        )
+
+
+def _merged(engines: Sequence[BudgetEngine], name: str) -> F64:
+    """Each request's value on the replica that served it."""
+    columns = np.array([getattr(e.trace, name) for e in engines], np.float64)
+    if len(engines) == 1:
+        return columns[0]
+    columns[columns < 0] = math.nan
+    return np.fmax.reduce(columns, axis=0)
+
+
+def _stretches(traces: Sequence[Trace]) -> Stretches:
+    def seconds(name: str) -> F64:
+        return np.concatenate([np.array(getattr(t, name), np.float64) for t in traces])
+
+    def counts(name: str) -> NDArray[np.int64]:
+        return np.concatenate([np.array(getattr(t, name), np.int64) for t in traces])
+
+    return Stretches(
+        seconds("begin_s"),
+        counts("n_steps"),
+        seconds("each_s"),
+        seconds("growth_s"),
+        counts("decoding"),
+        counts("prompt_tokens"),
+        counts("cached"),
+        counts("free_blocks"),
+        counts("waiting"),
+    )
+
+
+def _choose(engines: Sequence[BudgetEngine], request: int, sent: int, routing: str) -> int:
+    """The replica a request goes to. Prefix aware: where most of its prompt is cached, the load deciding among equals and
+    whenever that replica has more than twice the mean in flight."""
+    if len(engines) == 1:
+        return 0
+    if routing == "round_robin":
+        return sent % len(engines)
+    load = [len(e.running) + len(e.waiting) for e in engines]
+    least = min(range(len(engines)), key=load.__getitem__)
+    if routing == "least_load":
+        return least
+    found = [e.pool.found_blocks(request, e.prompt[request], e.limits.block_tokens) for e in engines]
+    best = max(range(len(engines)), key=lambda i: (found[i], -load[i]))
+    return least if load[best] > 2 * sum(load) / len(load) + 4 else best
+
+
+def _open_loop(engines: Sequence[BudgetEngine], at_s: Sequence[float], routing: str) -> None:
+    """Every request reaches an engine at its time."""
+    order = sorted(range(len(at_s)), key=at_s.__getitem__)
+    for sent, request in enumerate(order):
+        arrival = at_s[request]
+        if routing == "round_robin":
+            _bring(engines[sent % len(engines)], request, arrival)
+            continue
+        for engine in engines:
+            engine.run_until(arrival)
+        _bring(engines[_choose(engines, request, sent, routing)], request, arrival)
+    for engine in engines:
+        engine.run_until(math.inf)
+
+
+def _bring(engine: BudgetEngine, request: int, arrival_s: float) -> None:
+    engine.run_until(arrival_s)
+    if engine.now < arrival_s:
+        engine.now = arrival_s
+    engine.offer(request)
+
+
+def _closed_loop(
+    engines: Sequence[BudgetEngine],
+    first_s: Sequence[float],
+    before_s: Sequence[float],
+    answer_s: float,
+    closed: ClosedLoop,
+    routing: str,
+) -> F64:
+    """Users send the next request ``think_s`` after their answer; [N] when each was sent."""
+    n = len(before_s)
+    sent_s = [0.0] * n
+    due = [(first_s[i] if i < len(first_s) else 0.0, i) for i in range(min(closed.users, n))]
+    heapify(due)
+    queue: list[tuple[float, int]] = []
+    following = len(due)
+    sent = 0
+    while due or queue or any(not e.idle for e in engines):
+        while due and (not queue or due[0][0] + before_s[due[0][1]] <= queue[0][0]):
+            at, request = heappop(due)
+            sent_s[request] = at
+            heappush(queue, (at + before_s[request], request))
+        arrival = queue[0][0] if queue else math.inf
+        busy = [e for e in engines if not e.idle]
+        behind = min(busy, key=lambda e: e.now, default=None)
+        if behind is not None and behind.now < arrival:
+            behind.step(arrival)
+            for request in behind.finished:
+                if following < n:
+                    heappush(due, (behind.trace.finish_s[request] + answer_s + closed.think_s, following))
+                    following += 1
+            behind.finished.clear()
+            continue
+        _, request = heappop(queue)
+        engine = engines[_choose(engines, request, sent, routing)]
+        sent += 1
+        if engine.idle and engine.now < arrival:
+            engine.now = arrival
+        engine.offer(request)
+    return np.array(sent_s)

@@ -1,0 +1,116 @@
+"""Servers under load: laws of queues, memory as the engine counts it, refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpuwise.errors import InputError
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.models.catalogue import find_model
+from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.iteration import one_iteration, with_engine
+from gpuwise.serve.simulate import ClosedLoop, Requests, Server, Settings
+
+ARCH = find_model("llama-3.1-8b")
+SYSTEM = find_cluster("1xH100-SXM5-80GB").system
+CONFIG = EngineConfig("vllm", version="0.19.0")
+
+
+def load(n: int, rate: float, prompt: int = 500, output: int = 100, texts: int = 0, seed: int = 0) -> Requests:
+    rng = np.random.default_rng(seed)
+    text = (np.arange(n) % texts).astype(np.int64) if texts else None
+    arrival = np.cumsum(rng.exponential(1 / rate, n))
+    return Requests(arrival, np.full(n, prompt, np.int64), np.full(n, output, np.int64), text)
+
+
+def test_pool_is_what_the_engine_logged():
+    # vLLM 0.19.0 on an H100 of 79.19 GiB at a share of 0.95: 476,016 tokens
+    server = Server(ARCH, SYSTEM, CONFIG, Settings(memory_share=0.95))
+    assert server.memory.tokens == pytest.approx(476_016, rel=0.02)
+
+
+def test_a_lone_request_takes_its_prompt_and_its_tokens():
+    server = Server(ARCH, SYSTEM, CONFIG)
+    run = server.run(load(1, 1.0, 512, 65))
+    front = server.front
+    step = with_engine(one_iteration(ARCH, SYSTEM, CONFIG, 1, 1, 512 + 33), front.costs, 1, ARCH.n_layers)[0]
+    assert run.tpot_s[0] == pytest.approx(step, rel=0.02)
+    prompt = one_iteration(ARCH, SYSTEM, CONFIG, 1, 512, 512)
+    assert run.ttft_s[0] > prompt.kernels_s[0] * front.costs.prefill_slowdown
+    assert run.e2e_s[0] == pytest.approx(run.ttft_s[0] + 64 * run.tpot_s[0])
+
+
+def test_more_load_is_slower_until_it_saturates():
+    server = Server(ARCH, SYSTEM, CONFIG)
+    runs = [server.run(load(600, rate)) for rate in (2.0, 20.0, 500.0)]
+    ttft = [r.mean("ttft") for r in runs]
+    assert ttft == sorted(ttft)
+    assert [r.saturated for r in runs] == [False, False, True]
+    assert runs[-1].percentile("itl", 99) > runs[0].percentile("itl", 50)
+
+
+def test_gaps_are_as_many_as_tokens_after_the_first():
+    run = Server(ARCH, SYSTEM, CONFIG).run(load(200, 50.0))
+    assert run.mean("itl") == pytest.approx(np.average(run.tpot_s, weights=run.output_tokens - 1), rel=1e-9)
+    assert sum(run.busy_s.values()) == pytest.approx(float(run.stretches.total_s.sum()), rel=1e-6)
+
+
+def test_a_small_pool_preempts_and_still_serves_everything():
+    run = Server(ARCH, SYSTEM, CONFIG, Settings(kv_blocks=200)).run(load(300, 100.0))
+    assert run.preemptions > 0
+    assert np.isfinite(run.e2e_s).all()
+    assert run.saturation == "kv_memory"
+
+
+def test_prompts_that_come_again_are_cheaper():
+    server = Server(ARCH, SYSTEM, CONFIG)
+    fresh, again = server.run(load(600, 5.0, 2000)), server.run(load(600, 5.0, 2000, texts=100))
+    assert fresh.prefix_hit_share == 0.0
+    assert again.prefix_hit_share == pytest.approx(5 / 6 * 1984 / 2000)
+    assert again.percentile("ttft", 50) < 0.5 * fresh.percentile("ttft", 50)
+
+
+def test_closed_loop_holds_its_users():
+    run = Server(ARCH, SYSTEM, CONFIG).run(load(400, 1e5), closed=ClosedLoop(16, 0.0))
+    in_flight = run.requests_per_s * run.mean("e2e")  # Little's law
+    assert in_flight == pytest.approx(16, rel=0.1)
+
+
+def test_replicas_share_the_load_and_routing_by_prefix_hits_more():
+    server = Server(ARCH, SYSTEM, CONFIG, Settings(kv_blocks=4000))
+    q = load(1500, 40.0, 2000, texts=60, seed=3)
+    order = np.random.default_rng(1).permutation(1500) % 60
+    q = Requests(q.arrival_s, q.prompt_tokens, q.output_tokens, order.astype(np.int64))
+    one = server.run(q)
+    turn, prefix = (server.run(q, replicas=3, routing=r) for r in ("round_robin", "prefix_aware"))
+    assert turn.mean("ttft") < one.mean("ttft")
+    assert prefix.prefix_hit_share > turn.prefix_hit_share
+
+
+def test_the_least_loaded_replica_is_the_better_choice_for_uneven_answers():
+    rng = np.random.default_rng(2)
+    q = load(1500, 60.0, seed=3)
+    q = Requests(q.arrival_s, q.prompt_tokens, rng.choice([1, 500], 1500, p=[0.9, 0.1]).astype(np.int64))
+    server = Server(ARCH, SYSTEM, CONFIG, Settings(max_num_seqs=6))
+    turn, least = (server.run(q, replicas=4, routing=r) for r in ("round_robin", "least_load"))
+    assert least.mean("ttft") < 0.9 * turn.mean("ttft")
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "requests", "word"),
+    [
+        (CONFIG, Settings(max_model_len=400), load(3, 1.0), "longer than the context"),
+        (CONFIG, Settings(kv_blocks=10), load(3, 1.0), "does not fit the cache"),
+        (EngineConfig("vllm", version="0.6.6"), Settings(), load(3, 1.0), "not simulated"),
+        (EngineConfig("vllm", version="0.2"), Settings(), load(3, 1.0), "not simulated"),
+    ],
+)
+def test_refusals_say_why(config, settings, requests, word):
+    with pytest.raises(InputError, match=word):
+        Server(ARCH, SYSTEM, config, settings).run(requests)
+
+
+def test_a_model_without_room_for_cache_is_refused():
+    with pytest.raises(InputError, match="does not fit"):
+        Server(find_model("llama-3.1-70b"), SYSTEM, CONFIG).run(load(3, 1.0))
