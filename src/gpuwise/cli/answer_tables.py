@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from gpuwise.cli.fitted_table import FittedTable
     from gpuwise.predict.step.training import TrainingEstimate
 
 
@@ -93,13 +94,12 @@ def show_memory(to: Console, parts: dict[str, float], whole: float, title: str) 
     free = whole - total
     verdict = f"{format_bytes(free)} free" if free >= 0 else f"{format_bytes(-free)} too much"
     to.print()
-    to.print(
-        Text.assemble(
-            (title, "bold"),
-            f"  {format_bytes(total)} of {format_bytes(whole)} usable, ",
-            (verdict, "green" if free >= 0 else "bold red"),
-        )
+    used = Text.assemble(
+        f"  {format_bytes(total)} of {format_bytes(whole)} usable, ", (verdict, "green" if free >= 0 else "bold red")
     )
+    head = Text.assemble((title, "bold"), used)
+    for line in (head,) if head.cell_len <= to.width else (Text(title, "bold"), used):
+        to.print(line)
     width = max(20, min(to.width - 4, 100))
     bar, keys = stacked(shown, whole, width)
     to.print(Text("  ").append_text(bar))
@@ -122,14 +122,15 @@ TIGHT = "*"
 TIGHT_WORDS = "fits only because torch gives cached blocks back: free is what is left then"
 
 
-def remedies_table(remedies: Sequence[Remedy[Any]], *, verdict: bool = False, step: bool = False) -> Table:
+def remedies_table(remedies: Sequence[Remedy[Any]], *, verdict: bool = False, step: bool = False) -> FittedTable:
     """Changes with what they save and cost; ``verdict`` adds whether each fits, ``step`` the step's time."""
     from rich.text import Text
 
     table = table_of(
         ["change", "saves", "speed", "then", *(["fits"] if verdict else []), *(["step"] if step else []), ""],
-        left=("change", ""),
-        wrap=("change", ""),
+        left=("change",),
+        wrap=("change",),
+        under="",
     )
     for r in remedies:
         e = r.estimate

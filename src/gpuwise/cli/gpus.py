@@ -62,7 +62,7 @@ def _text(a: Accelerator) -> str:
 
 
 def _list(found: list[Accelerator]) -> None:
-    from gpuwise.cli.out import console, keep_what_fits, table_of
+    from gpuwise.cli.out import console, table_of
     from gpuwise.units import format_bytes, format_rate
 
     to = console()
@@ -81,11 +81,9 @@ def _list(found: list[Accelerator]) -> None:
             "$/h": _price(a),
         }
         rows.append(cells)
-    columns = {name: [cells[name] for cells in rows] for name in rows[0]}
-    keep_what_fits(columns, GIVES_WAY, to.width)
-    table = table_of([*columns], left=("name", "family"), wrap=("name",))
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
+    table = table_of([*rows[0]], left=("name", "family"), wrap=("name",), gives_way=GIVES_WAY)
+    for row in rows:
+        table.add_row(*row.values())
     to.print(table)
     to.print(
         f"{len(found)} accelerators; dense rates in FLOP/s with FP32 accumulation; $/h: median rental price of a GPU hour",
@@ -112,15 +110,16 @@ def _price(a: Accelerator) -> str:
 
 def _show(a: Accelerator) -> None:
     """One accelerator with the source of each figure."""
-    from gpuwise.cli.out import console, grid, section
+    from rich.text import Text
+
+    from gpuwise.cli.out import console, grid, section, table_of
     from gpuwise.errors import DataError
     from gpuwise.facts.hardware.accelerators import sources
     from gpuwise.facts.hardware.systems import systems_of
     from gpuwise.facts.offers.offer import offers_for
 
     to = console()
-    to.print(a.name, style="bold", end="")
-    to.print(f"  {a.vendor} {a.family}, {a.year}, {a.form}, id {a.id}")
+    to.print(Text.assemble((a.name, "bold"), f"  {a.vendor} {a.family}, {a.year}, {a.form}, id {a.id}"))
     table = grid(2)
     for name, value in _facts(a):
         table.add_row(name, value)
@@ -153,10 +152,11 @@ def _show(a: Accelerator) -> None:
             )
         section(to, "Rent, a GPU and hour", prices)
     known = sources()
-    cited = grid(2)
+    cited = table_of(["of", "source"], left=("of",), wrap=("of",), under="source")
+    cited.header = False
     for key in dict.fromkeys([a.source, *a.cell_sources.values()]):
         cells = [c for c, s in a.cell_sources.items() if s == key]
-        title = known[key].title + (f"  {known[key].url}" if known[key].url else "") if key in known else key
+        title = known[key].title + (f"\n{known[key].url}" if known[key].url else "") if key in known else key
         cited.add_row("all else" if key == a.source else ", ".join(cells), title)
     section(to, "Sources", cited)
     if a.weak:

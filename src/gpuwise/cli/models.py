@@ -62,7 +62,7 @@ GIVES_WAY = ("kv", "heads", "hidden", "layers", "kind", "active")
 
 
 def _list(found: list[Architecture]) -> None:
-    from gpuwise.cli.out import console, keep_what_fits, table_of
+    from gpuwise.cli.out import console, table_of
     from gpuwise.units import format_count
     from gpuwise.workload.transformer.parameters import count_parameters
 
@@ -82,23 +82,22 @@ def _list(found: list[Architecture]) -> None:
             "kind": a.kind + (", state space" if a.mamba else "") + (", experts" if a.moe else ""),
         }
         rows.append(cells)
-    columns = {name: [cells[name] for cells in rows] for name in rows[0]}
-    keep_what_fits(columns, GIVES_WAY, to.width)
-    table = table_of([*columns], left=("id", "kind"), wrap=("kind",))
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
+    table = table_of([*rows[0]], left=("id", "kind"), wrap=("id", "kind"), gives_way=GIVES_WAY)
+    for row in rows:
+        table.add_row(*row.values())
     to.print(table)
     to.print(f"{len(found)} models", style="dim")
 
 
 def _show(a: Architecture) -> None:
     """One model with its parameters by part."""
+    from rich.text import Text
+
     from gpuwise.cli.out import console, grid, section
     from gpuwise.workload.transformer.parameters import count_parameters
 
     to, count = console(), count_parameters(a)
-    to.print(a.name, style="bold", end="")
-    to.print(f"  {a.kind}, id {a.id}" + (f", {a.license}" if a.license else ""))
+    to.print(Text.assemble((a.name, "bold"), f"  {a.kind}, id {a.id}" + (f", {a.license}" if a.license else "")))
     table = grid(2)
     for name, value in _dimensions(a):
         table.add_row(name, value)

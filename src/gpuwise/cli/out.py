@@ -7,15 +7,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gpuwise.cli.fitted_table import FittedTable
 from gpuwise.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
-
-
-GAP = 2
-"""Blanks between the columns of a table."""
 
 
 def print_json(document: object) -> None:
@@ -29,14 +26,27 @@ def console() -> Console:
 
 
 def printing_console(**options: Any) -> Console:
-    """A console that shows control characters in texts as codes: names come from files and programs of others."""
+    """A console that shows control characters in texts as codes (names come from files and programs of others), and
+    indents the further lines of a text as its first."""
     from rich.console import Console
+    from rich.padding import Padding
     from rich.segment import Segment
+    from rich.text import Text
 
     class PrintableConsole(Console):
         def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
             for text, style, control in super().render(renderable, options):
                 yield Segment(text if control else printable(text), style, control)
+
+        def print(self, *objects: Any, **how: Any) -> None:
+            (only,) = objects if len(objects) == 1 else (None,)
+            if isinstance(only, (str, Text)) and not how.get("soft_wrap"):
+                blanks = len(str(only)) - len(str(only).lstrip(" "))
+                if blanks and "\n" not in str(only):
+                    body = Text(only) if isinstance(only, str) else only
+                    super().print(Padding(body[blanks:], (0, 0, 0, blanks), expand=False), **how)
+                    return
+            super().print(*objects, **how)
 
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # said once, where the command ends
@@ -47,23 +57,17 @@ def printing_console(**options: Any) -> Console:
     return PrintableConsole(highlight=False, emoji=False, markup=False, **options)
 
 
-def table_of(columns: Sequence[str], *, left: Sequence[str] = (), wrap: Sequence[str] = ()) -> Table:
-    """A borderless table with dim headers; columns are right-aligned but those in ``left``, whole but those
-    in ``wrap``."""
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="left" if name in left else "right", no_wrap=name not in wrap)
-    return table
-
-
-def keep_what_fits(columns: dict[str, list[str]], gives_way: Sequence[str], width: int) -> None:
-    """Take columns (title to cells) out, in the order of ``gives_way``, until the others stand whole in ``width`` characters."""
-    for name in gives_way:
-        if sum(max(map(len, (title, *cells))) + GAP for title, cells in columns.items()) <= width:
-            return
-        columns.pop(name, None)
+def table_of(
+    columns: Sequence[str],
+    *,
+    left: Sequence[str] = (),
+    wrap: Sequence[str] = (),
+    gives_way: Sequence[str] = (),
+    under: str | None = None,
+) -> FittedTable:
+    """A borderless table with dim headers that suits the width it is printed in; columns are right-aligned but those in
+    ``left``, whole but those in ``wrap``. Where it is narrow, ``under`` goes under its row, and ``gives_way`` out in turn."""
+    return FittedTable(tuple(columns), left, wrap, gives_way, under)
 
 
 def grid(columns: int, *, pad: int = 2) -> Table:

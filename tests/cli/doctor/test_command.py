@@ -252,7 +252,7 @@ def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     return show
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [60, 80, 120])
 def test_words_wrap_and_commands_do_not(shown: Callable[[int], str], width: int) -> None:
     text = shown(width)
     assert text.splitlines()[0] == "not ready: 1 finding" and "\x1b" not in text

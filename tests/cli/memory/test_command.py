@@ -4,21 +4,9 @@ import pickle
 import pytest
 
 from gpuwise.cli.app import run as command
-from gpuwise.predict.memory.allocator.simulation import simulate
 from gpuwise.predict.memory.snapshot.reader import read_snapshot
-from gpuwise.predict.memory.snapshot.writer import line_frame, write_snapshot
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def recorded(tmp_path):
-    """Blocks that leave gaps: 25 and 27 MiB go, 52 is needed, a small one stays in the way."""
-    sizes = [25 * MIB, 27 * MIB, 4 * MIB, 52 * MIB]
-    run = simulate([0, 2, 1, 0, 1, 3], [1, 1, 1, -1, -1, 1], sizes)
-    path = tmp_path / "run.pickle"
-    write_snapshot(run, path, frames=[line_frame(f"train.py:{i} in step") for i in range(4)])
-    return path
 
 
 def test_json_has_the_peaks_the_gaps_and_other_settings(recorded, capsys):

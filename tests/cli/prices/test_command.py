@@ -83,7 +83,7 @@ def test_remarks_are_words(gpuwise: Callable[..., Any]) -> None:
         DAY,
     )
     ran = gpuwise("prices", "acme", "--all")
-    assert "no stock" in ran.out and "market" in ran.out and "to 2027-01-01" in ran.out.replace("\n", "")
+    assert "no stock" in ran.out and "market" in ran.out and "to 2027-01-01" in " ".join(ran.out.split())
     assert "contract: your own" in ran.out
     spot = gpuwise("prices", "acme", "--spot")
     assert "fixed share" in spot.out and "50 %" in spot.out

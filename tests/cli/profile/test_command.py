@@ -28,27 +28,6 @@ sys.exit(3)
 """
 
 
-def _event(name: str, cat: str, at: float, long: float, **args: object) -> dict[str, object]:
-    return {"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": 1, "ts": at, "dur": long, "args": args}
-
-
-@pytest.fixture
-def trace(tmp_path: Path) -> Path:
-    """A processor's trace: loaders take two thirds of three steps."""
-    events = []
-    for n in range(4):
-        t = n * 3000.0
-        events += [
-            _event("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation", t, 2000),
-            _event("aten::mm", "cpu_op", t + 2000, 600, **{"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}),
-            _event("aten::relu", "cpu_op", t + 2600, 100),
-            _event("Optimizer.step#SGD.step", "user_annotation", t + 2800, 190),
-        ]
-    file = tmp_path / "trace.json"
-    file.write_text(json.dumps({"traceEvents": events}))
-    return file
-
-
 @pytest.mark.parametrize("columns", [80, 120])
 def test_a_trace_on_one_screen(
     trace: Path, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -94,7 +94,10 @@ def _show(learned: Sequence[DeviceCoefficients], path: str, interrupted: bool) -
     for d in learned:
         if d.families:
             table = table_of(
-                ("family", "shapes", "time against model", "error before", "after", ""), left=("family", ""), wrap=("",)
+                ("family", "shapes", "time against model", "error before", "after", ""),
+                left=("family",),
+                wrap=("family",),
+                under="",
             )
             for f in d.families.values():
                 used = "" if f.correction is not None else "left as it is: no better on shapes kept aside"

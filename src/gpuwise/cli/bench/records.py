@@ -20,14 +20,14 @@ def show_list(only: tuple[str, ...], *, quick: bool, json: bool) -> int:
         print_json({"measurements": listed})
         return 0
     to = console()
-    table = table_of(("measurement", "on", "quick"), left=("measurement", "on", "quick"))
+    table = table_of(("measurement", "on", "quick"), left=("measurement", "on", "quick"), gives_way=("quick",))
     for family in dict.fromkeys(c.family for c in rows):
         if table.row_count:
-            table.add_row()
-        table.add_row(family + ": " + FAMILIES[family][2], style="bold")
+            table.add_heading("")
+        table.add_heading(family + ": " + FAMILIES[family][2], style="bold")
         for c in rows:
             if c.family == family:
-                on = " and ".join({"cuda": "gpu", "cpu": "cpu"}[kind] for kind in sorted(c.on))
+                on = ", ".join({"cuda": "gpu", "cpu": "cpu"}[kind] for kind in sorted(c.on))
                 table.add_row("  " + c.key, on, "yes" if c.quick else "")
     to.print(table)
     return 0
@@ -95,7 +95,9 @@ def _history(records: object, *, json: bool) -> int:
     if not kept:
         to.print("nothing was measured yet; `gpuwise bench` measures")
     for machine, device, name in dict.fromkeys((r.run.machine_id if r.run else "", r.device, r.device_name) for r in kept):
-        table = table_of(("measurement", "newest", "median", "of", "on"), left=("measurement",), wrap=("measurement",))
+        table = table_of(
+            ("measurement", "newest", "median", "of", "on"), left=("measurement",), wrap=("measurement",), gives_way=("of", "on")
+        )
         here = [r for r in kept if r.device == device and r.run is not None and r.run.machine_id == machine]
         for key in sorted({r.measurement for r in here}):
             rows = [r for r in here if r.measurement == key]

@@ -94,7 +94,9 @@ def _device(to: Console, rows: Sequence[Judgement]) -> None:
     widths = not judged or to.width >= WIDE
     columns = ["measurement", "measured", *(["+-"] if widths else []), *(["expected", "of peak"] if judged else [])]
     columns += ["before"] if past else []
-    table = table_of([*columns, "verdict"], left=("measurement", "verdict"), wrap=("measurement",))
+    table = table_of(
+        [*columns, "verdict"], left=("measurement", "verdict"), wrap=("measurement",), gives_way=("+-", "of peak", "before")
+    )
     for j in sorted(rows, key=lambda j: order.index(j.case.family)):
         cells = [j.case.words, _measured(j), *([_width(j.record)] if widths else [])]
         if judged:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gpuwise.cli.out import console, section
+from gpuwise.cli.out import console, section, table_of
 from gpuwise.cli.words import BASIS
 from gpuwise.facts.hardware.accelerators import sources
 from gpuwise.pick.compare.comparison import Comparison
@@ -108,11 +108,7 @@ def _show_footnotes(to: Console, comparison: Comparison, names: Sequence[str]) -
 
 
 def _show_sources(to: Console, comparison: Comparison, names: Sequence[str]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for title in ("figure", "of", "kind", "source"):
-        table.add_column(title)
+    table = table_of(("figure", "of", "kind", "source"), left=("figure", "of", "kind"), wrap=("figure", "of"), under="source")
     for row in comparison.rows:
         for name, cell in zip(names, row.cells, strict=True):
             if cell.source:
@@ -125,4 +121,4 @@ def _source(cell: Cell) -> str:
     if cell.source not in table:
         return cell.source
     found = table[cell.source]
-    return f"{found.title} {found.url}".strip()
+    return f"{found.title}\n{found.url}".strip()

@@ -68,7 +68,7 @@ def _headline(to: Console, plan: Plan[TrainingEstimate], cost: RunCost) -> None:
 
 def _bill(to: Console, cost: RunCost) -> None:
     wide = to.width >= 100
-    table = table_of(["", "$", "80 %", "hours", *([""] if wide else [])], left=("", "80 %"))
+    table = table_of(["", "$", "80 %", "hours", *([""] if wide else [])], left=("", "80 %"), wrap=("",), gives_way=("80 %",))
     for line in cost.lines:
         hours = "" if line.hours is None else _number(line.hours.expected)
         usd = "" if cost.run.price is None and line.hours is not None else _usd(line.usd.expected)
@@ -84,7 +84,7 @@ def _power(to: Console, cost: RunCost) -> None:
     if budget is None or cost.kwh is None:
         section(to, "Power", f"The design power of {cost.run.cluster.accelerator.name} is not published.")
         return
-    table = table_of(["", "kW", "80 %", "kWh", "of it", ""], left=("", "80 %"))
+    table = table_of(["", "kW", "80 %", "kWh", "of it", ""], left=("", "80 %"), wrap=("",))
     for name, watts in budget.items().items():
         if watts.expected > 0:
             share = cost.kwh_parts[name] / cost.kwh.expected
@@ -94,7 +94,8 @@ def _power(to: Console, cost: RunCost) -> None:
     whole, kwh = budget.total_w, _number(cost.kwh.expected)
     table.add_row("at the meter", _kw(whole.expected), f"[{span(whole, _kw)}]", kwh, "", "", style="bold")
     section(to, "Power while training; energy of the whole run", table)
-    _words(to, _power_words(cost))
+    for line in _power_words(cost):
+        to.print(f"  {line}", style="dim")
 
 
 def _power_words(cost: RunCost) -> list[str]:
@@ -174,15 +175,6 @@ def _rent_words(cost: RunCost, price: Price) -> str:
         spot = format_usd(cost.run.spot_usd_per_hour)
         words += f" On spot {spot}; with the hours on demand {format_usd(cost.usd_per_hour)}."
     return words + " The intervals hold the price still."
-
-
-def _words(to: Console, lines: Sequence[str]) -> None:
-    """Dim sentences two columns in, wrapped there."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    for line in lines:
-        to.print(Padding(Text(line, style="dim"), (0, 0, 0, 2), expand=False))
 
 
 def _range(value: Estimate, say: Callable[[float], str]) -> str:

@@ -77,7 +77,7 @@ def _verdict(to: Console, r: RentOrOwn) -> None:
 def _options(to: Console, r: RentOrOwn) -> None:
     wide = to.width >= 100
     columns = ["", "total", "80 %", "$/GPU h", "80 %", *(["busy"] if wide else []), "cheapest in"]
-    table = table_of(columns, left=("", "80 %"), wrap=("",))
+    table = table_of(columns, left=("", "80 %"), wrap=("",), gives_way=("80 %", "busy"))
     for i, o in enumerate(r.options):
         busy = [_percent(o.utilisation)] if wide else []
         table.add_row(
@@ -88,7 +88,7 @@ def _options(to: Console, r: RentOrOwn) -> None:
             f"{o.usd_per_gpu_hour.low:.2f} to {o.usd_per_gpu_hour.high:.2f}",
             *busy,
             percent(o.cheapest_share),
-            style="bold" if i == 0 else None,
+            style="bold" if i == 0 else "",
         )
     section(to, f"Every way to get the hours (today's dollars, {r.n_scenarios:,} futures)", table)
     low, high = r.regret_usd.low, r.regret_usd.high
@@ -124,7 +124,7 @@ def _drivers(to: Console, r: RentOrOwn) -> None:
         return
     wide = to.width >= 100
     columns = ["", "10 % to 90 %", "own - rent", *(["", "swing"] if wide else []), "variance"]
-    table = table_of(columns, left=("", "own - rent", "10 % to 90 %"), wrap=("",))
+    table = table_of(columns, left=("", "own - rent", "10 % to 90 %"), wrap=("",), gives_way=("10 % to 90 %",))
     widest = r.bars[0].swing_usd
     for bar in r.bars[:_BARS]:
         drawn = [single(bar.swing_usd / widest, _BAR_WIDTH), dollars(bar.swing_usd)] if wide else []
@@ -138,7 +138,7 @@ def _energy(to: Console, r: RentOrOwn) -> None:
     shown = [o for o in r.options if o.kwh is not None]
     if not shown:
         return
-    table = table_of(["", "MWh", "80 %", "t CO2e running", "t CO2e making"], left=("", "80 %"))
+    table = table_of(["", "MWh", "80 %", "t CO2e running", "t CO2e making"], left=("", "80 %"), gives_way=("80 %",))
     picked = [r.best] + [o for o in (r.option("own"), r.option(r.best_rent)) if o.name != r.best.name]
     for o in picked:
         if o.kwh is not None:
@@ -150,7 +150,9 @@ def _energy(to: Console, r: RentOrOwn) -> None:
 
 
 def _steps(to: Console, counted: CostSteps) -> None:
-    table = table_of(["", "alone", "own - rent", "together", "own - rent", "own wins"], left=("",), wrap=("",))
+    table = table_of(
+        ["", "alone", "own - rent", "together", "own - rent", "own wins"], left=("",), wrap=("",), gives_way=("alone",)
+    )
     bare = counted.bare
     table.add_row(bare.label, _months(bare.break_even_months), dollars(bare.own_minus_rent_usd), "", "", "")
     for one, all_so_far in zip(counted.alone, counted.together, strict=True):
@@ -169,8 +171,8 @@ def _assumed(to: Console, r: RentOrOwn) -> None:
     """Prices, and whatever moves the answer most; the rest is in ``--json`` and ``--html``."""
     driving = {bar.label for bar in r.bars[:_BARS]}
     shown = [a for i, a in enumerate(r.assumptions) if i < _PRICES or a.label in driving]
-    table = table_of(["", "", ""], left=("", "", ""), wrap=("",))
-    table.show_header = False
+    table = table_of(["what", "value", "source"], left=("what", "value"), wrap=("what", "value"), under="source")
+    table.header = False
     for a in shown:
         table.add_row(a.label, _marked(a), a.source)
     section(to, "Assumed (80 % ranges; ~ an estimate nobody measured)", table)
@@ -227,7 +229,12 @@ def show_rules(checks: Sequence[RuleCheck]) -> None:
     to.print("Rent below 100 GPU-hours a month, buy above 1,000?", style="bold")
     wide = to.width >= 100
     columns = ["", "$/GPU h", "own wins at 100", "at 1,000", "break-even, hours a month", *(["the rule"] if wide else [])]
-    table = table_of(columns, left=("", "break-even, hours a month", "the rule"), wrap=("",))
+    table = table_of(
+        columns,
+        left=("", "break-even, hours a month", "the rule"),
+        wrap=("", "break-even, hours a month"),
+        gives_way=("$/GPU h",),
+    )
     for c in checks:
         low, high = c.own_wins_at.values()
         found = "never" if c.break_even is None else f"{plain(c.break_even.expected)}  ({_range(c.break_even)})"

@@ -77,7 +77,12 @@ def _remedies(to: Console, fit: Fit[TrainingEstimate]) -> None:
 def _bigger(to: Console, title: str, found: Sequence[OtherHardware[TrainingEstimate]]) -> None:
     if not found:
         return
-    table = table_of(["GPUs", "memory", "free", "fits", "tokens/s", "price", "how"], left=("GPUs", "how"), wrap=("how",))
+    table = table_of(
+        ["GPUs", "memory", "free", "fits", "tokens/s", "price", "how"],
+        left=("GPUs",),
+        gives_way=("free",),
+        under="how",
+    )
     for b in found:
         e = b.estimate
         table.add_row(

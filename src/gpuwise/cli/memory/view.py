@@ -89,7 +89,7 @@ def _gaps(to: Console, report: MemoryReport) -> None:
             table.add_row(name, format_bytes(size), why)
     section(to, "Reserved memory when most is reserved", table)
     if f.pinned and f.split_bytes + f.small_pool_bytes >= 0.02 * max(f.reserved_bytes, 1):
-        pinned = table_of(["free", "of", "kept by"], left=("kept by",), wrap=("kept by",))
+        pinned = table_of(["free", "of", "kept by"], under="kept by")
         for segment in f.pinned[:5]:
             places = dict.fromkeys(report.shown.history.where[s] or "unknown place" for s in segment.storages)
             more = f" and {len(places) - 2} more place{'s' * (len(places) > 3)}" if len(places) > 2 else ""
@@ -99,7 +99,7 @@ def _gaps(to: Console, report: MemoryReport) -> None:
 
 def _trials(to: Console, report: MemoryReport) -> None:
     base = report.own.run.peak_reserved_bytes
-    table = table_of(["", "reserved", "change", "cudaMallocs"], left=("",))
+    table = table_of(["", "reserved", "change", "cudaMallocs"], left=("",), wrap=("",))
     table.add_row("as recorded", format_bytes(report.own.recorded_peak_reserved_bytes), "", f"{report.own.run.n_segments:,}")
     for t in report.trials:
         change = t.reserved_bytes - base

@@ -52,7 +52,9 @@ def _show_kernel(to: Console, answer: Answer) -> None:
     wide = to.width >= WIDE
     columns = ["device", *(["path"] if paths else []), "time", *(["80 % interval"] if wide else [])]
     columns += ["rate", "of peak", "bound by", *(["against CPU"] if faster else [])]
-    table = table_of(columns, left=("device", "path", "bound by"), wrap=("device", "path"))
+    table = table_of(
+        columns, left=("device", "path", "bound by"), wrap=("device", "path"), gives_way=("80 % interval", "bound by")
+    )
     last = ""
     for r in rows:
         rate = (
@@ -90,7 +92,7 @@ def _show_model(to: Console, answer: ModelAnswer) -> None:
     cost = any(r.cost_usd for r in rows)
     columns = ["device", "tokens/s", *(["80 % interval"] if wide else []), "time"]
     columns += [*(["cost"] if cost else []), "bound by", *(["against CPU"] if faster else [])]
-    table = table_of(columns, left=("device", "bound by"), wrap=("device", "bound by"))
+    table = table_of(columns, left=("device", "bound by"), wrap=("device", "bound by"), gives_way=("80 % interval",))
     for r in rows:
         table.add_row(
             r.device,

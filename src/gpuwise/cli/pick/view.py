@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpuwise.cli.out import console, grid, keep_what_fits, section, table_of
+from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.pick.api import Pick
 from gpuwise.pick.candidates import Way
 from gpuwise.pick.forward import ForwardJob
@@ -18,8 +18,8 @@ from gpuwise.units import format_bytes, format_duration, format_usd
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
+    from gpuwise.cli.fitted_table import FittedTable
     from gpuwise.pick.fleet import Fleet
     from gpuwise.pick.learning import Learning
 
@@ -46,7 +46,7 @@ def show_pick(found: Pick, top: int) -> None:
     for how, title in TITLES.items():
         mine = _each_once(found.ranked, how)[:top]
         if mine:
-            section(to, title + _money_title(found.job, how), _table(to, found.job, mine))
+            section(to, title + _money_title(found.job, how), _table(found.job, mine))
             seen.update(letter for o in mine for letter in marks(o))
     if seen:
         to.print("  " + "; ".join(f"{letter} {words}" for letter, words in MARKS.items() if letter in seen), style="dim")
@@ -65,22 +65,13 @@ def _each_once(ranked: Sequence[Outcome], how: str) -> list[Outcome]:
     return found
 
 
-INDENT = 2
-
-
 def _verdict(to: Console, name: str, sentences: Sequence[str], good: bool) -> None:
     from rich.text import Text
 
     to.print(Text(name[:1].upper() + name[1:], "bold"))
     for i, text in enumerate(sentences):
         style = ("bold green" if good else "bold red") if i == 0 else ""
-        to.print(_indented(Text(text, style)))
-
-
-def _indented(body: object) -> object:
-    from rich.padding import Padding
-
-    return Padding(body, (0, 0, 0, 2), expand=False)  # type: ignore[arg-type]
+        to.print(f"  {text}", style=style)
 
 
 def _money_title(job: Job | ForwardJob, how: str) -> str:
@@ -92,16 +83,15 @@ GIVES_WAY = ("tok/J", "$/(GB/s)", "$/GB", "80 %", "$/EFLOP", "W")
 """Columns left out, in this order, until the others stand whole."""
 
 
-def _table(to: Console, job: Job | ForwardJob, rows: Sequence[Outcome]) -> Table:
+def _table(job: Job | ForwardJob, rows: Sequence[Outcome]) -> FittedTable:
     """The rows with as many columns as the terminal is wide."""
     per_month = " mo" if rows[0].way.rent is not None else ""
     titles = {"$/GB": f"$/GB{per_month}", "$/(GB/s)": f"$/(GB/s){per_month}"}
     cells = [_cells(job, o) for o in rows]
-    columns = {titles.get(name, name): [row[name] for row in cells] for name in cells[0]}
-    keep_what_fits(columns, [titles.get(name, name) for name in GIVES_WAY], to.width - INDENT)
-    table = table_of(list(columns), left=("GPUs", "notes"))
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
+    gives_way = [titles.get(name, name) for name in GIVES_WAY]
+    table = table_of([titles.get(name, name) for name in cells[0]], left=("GPUs", "notes"), gives_way=gives_way)
+    for row in cells:
+        table.add_row(*row.values())
     return table
 
 
@@ -237,7 +227,7 @@ def show_learning(found: Learning, top: int) -> None:
     for how, title in TITLES.items():
         mine = [r for r in found.ranked if r.way.how == how][:top]
         if mine:
-            table = table_of(["GPU", "price", "does", "time", "cost", "missing"], left=("GPU", "missing"), wrap=("missing",))
+            table = table_of(["GPU", "price", "does", "time", "cost", "missing"], left=("GPU",), under="missing")
             for r in mine:
                 table.add_row(
                     f"{r.n}x {short_name(r.way.accelerator.name)}",
@@ -262,7 +252,7 @@ def show_fleet(found: Fleet) -> None:
     to = console()
     _verdict(to, found.name, found.verdict, found.best is not None)
     if found.best is not None:
-        table = table_of(["role", "GPUs", "price", "does", "cost", "share"], left=("role", "GPUs", "does"), wrap=("does",))
+        table = table_of(["role", "GPUs", "price", "does", "cost", "share"], left=("role", "GPUs"), under="does")
         for row in found.rows():
             table.add_row(row.role, row.hardware, row.price, row.does, money(row.cost_usd), f"{100 * row.share:.0f} %")
         section(to, "Who gets what", table)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from gpuwise.cli.fitted_table import FittedTable
+
 MISSES = " !"
 """Marks a time beyond the deadline and a cost beyond the budget."""
 WIDE = 110
@@ -220,11 +222,11 @@ def _time_table(option: Option[TrainingEstimate], width: int) -> Table:
 
 def _alternatives(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -> None:
     if plan.alternatives:
-        section(to, "Next-best layouts", _options_table([best, *plan.alternatives], best, layouts=True))
+        section(to, "Next-best layouts", _options_table([best, *plan.alternatives], best))
         _legend(to, [best, *plan.alternatives])
     front = [o for o in plan.front if o.estimate.strategy != best.estimate.strategy]
     if front:
-        section(to, "Slower, with more memory to spare (Pareto front)", _options_table(front, best, layouts=True))
+        section(to, "Slower, with more memory to spare (Pareto front)", _options_table(front, best))
         _legend(to, front)
 
 
@@ -234,8 +236,8 @@ def _legend(to: Console, options: Sequence[Option[TrainingEstimate]]) -> None:
         to.print(f"  {TIGHT} {TIGHT_WORDS}", style="dim")
 
 
-def _options_table(options: Sequence[Option[TrainingEstimate]], best: Option[TrainingEstimate], *, layouts: bool) -> Table:
-    table = table_of(["", "time", "cost", "MFU", "free", "fits", "layout"], left=("layout",), wrap=("layout",))
+def _options_table(options: Sequence[Option[TrainingEstimate]], best: Option[TrainingEstimate]) -> FittedTable:
+    table = table_of(["", "time", "cost", "MFU", "free", "fits", "layout"], gives_way=("MFU",), under="layout")
     for o in options:
         ratio = o.time_s.expected / best.time_s.expected - 1
         table.add_row(
@@ -250,9 +252,13 @@ def _options_table(options: Sequence[Option[TrainingEstimate]], best: Option[Tra
     return table
 
 
-def _hardware_table(plan: Plan[TrainingEstimate]) -> Table:
+def _hardware_table(plan: Plan[TrainingEstimate]) -> FittedTable:
     wishes = plan.goal.wishes
-    table = table_of(["GPUs", "time", "cost", "MFU", "$/GPU h", "price of"], left=("GPUs",))
+    table = table_of(
+        ["GPUs", "time", "cost", "MFU", "$/GPU h", "price of"],
+        left=("GPUs",),
+        gives_way=("price of", "MFU", "$/GPU h"),
+    )
     for o in plan.hardware:
         mark = "*" if o.cluster.label == plan.goal.cluster.label else " "
         price = o.price
@@ -279,11 +285,11 @@ def _bullets(to: Console, title: str, lines: Sequence[str], style: str = "") -> 
 def _run(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -> None:
     to.print()
     to.print("Run", style="bold")
-    words = flags(plan.goal.arch, best.cluster, best.estimate.strategy, plan.goal.seq_len)
+    words = " ".join(flags(plan.goal.arch, best.cluster, best.estimate.strategy, plan.goal.seq_len)).replace(" --", "\n--")
     line = "  "
     lines: list[str] = []
-    for word in words:
-        if len(line) + len(word) + 3 > to.width and line.strip():
+    for word in words.splitlines():
+        if len(line) + len(word) + 2 > to.width and line.strip():
             lines.append(line + "\\")
             line = "    "
         line += word + " "

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from gpuwise.facts.offers.purchases import Condition, Purchase, PurchaseRange
 
 CONDITIONS: tuple[Condition, ...] = ("new", "used")
+GIVES_WAY = ("$/PFLOP/s", "$/GB", "from", "to", "kind")
+"""Columns left out, in this order, until the others stand whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def _print(found: list[_Bought], day: datetime.date, every: bool) -> None:
 
     to = console()
     columns = ["accelerator", "condition", "price", "from", "to", "$/PFLOP/s", "$/GB", "kind", "age"]
-    table = table_of(columns, left=("accelerator", "condition", "kind"), wrap=("accelerator", "kind"))
+    table = table_of(columns, left=("accelerator", "condition", "kind"), wrap=("accelerator", "kind"), gives_way=GIVES_WAY)
     for b in found:
         peak = b.accelerator.peak_flop_per_s.get("bf16")
         low, high = ("", "") if b.price.low == b.price.high else (format_usd(b.price.low), format_usd(b.price.high))

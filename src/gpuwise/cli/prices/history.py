@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 Points = list[tuple[datetime.date, float]]
 SPARKS = "▁▂▃▄▅▆▇█"
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+WHOLE_YEAR = 80
+"""Columns from which the months of a year stand in one row."""
 KEPT = "kept here"
 """The series made of what was fetched on this machine."""
 
@@ -42,14 +44,15 @@ def show_history(query: str, day: datetime.date, *, json: bool) -> int:
 
         print_json({"history": [_document(name, s, points) for name, series in found.items() for s, points in series.items()]})
         return 0
+    from rich.text import Text
+
     from gpuwise.cli.out import console
 
     to = console()
     for i, (name, series) in enumerate(found.items()):
         if i:
             to.print()
-        to.print(accelerators()[name].name, style="bold", end="")
-        to.print(f"  {name}, US dollars an hour and accelerator")
+        to.print(Text.assemble((accelerators()[name].name, "bold"), f"  {name}, US dollars an hour and accelerator"))
         for label, points in series.items():
             _print(to, label, points, day)
         to.print(f"  from {', '.join(_cited(name))}", style="dim")
@@ -84,6 +87,8 @@ def _series(name: str) -> dict[str, Points]:
 
 
 def _print(to: Console, label: str, points: Points, day: datetime.date) -> None:
+    from rich.padding import Padding
+
     from gpuwise.cli.out import table_of
     from gpuwise.facts.offers.price_moves import moves
 
@@ -96,15 +101,14 @@ def _print(to: Console, label: str, points: Points, day: datetime.date) -> None:
             to.print(f"  {day}  {price:.2f}")
     else:
         to.print(f"  {sparkline(points)}  {low:.2f} to {high:.2f}")
-        table = table_of(["", *MONTHS])
-        table.padding = (0, 1, 0, 0)
         by_month = {(day.year, day.month): price for day, price in points}
-        for year in range(points[0][0].year, points[-1][0].year + 1):
-            prices = (by_month.get((year, month)) for month in range(1, 13))
-            table.add_row(str(year), *("" if price is None else f"{price:.2f}" for price in prices))
-        from rich.padding import Padding
-
-        to.print(Padding(table, (0, 0, 0, 2), expand=False))
+        together = 12 if to.width >= WHOLE_YEAR else 6
+        for first in range(1, 13, together):
+            table = table_of(["", *MONTHS[first - 1 : first - 1 + together]])
+            for year in range(points[0][0].year, points[-1][0].year + 1):
+                prices = (by_month.get((year, month)) for month in range(first, first + together))
+                table.add_row(str(year), *("" if price is None else f"{price:.2f}" for price in prices))
+            to.print(Padding(table, (0, 0, 0, 2), expand=False))
     for move in moves(points):
         to.print(f"  {move.start:%Y-%m} to {move.end:%Y-%m}: {_words(move)}")
     age = (day - points[-1][0]).days

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 WIDE = 110
 """Columns from which region and instance are shown too."""
+GIVES_WAY = ("$/GB-h", "region", "$/PFLOP-h", "instance")
+"""Columns left out, in this order, until the others stand whole."""
 _KIND = {"list": "list", "marketplace": "market", "contract": "contract"}
 
 
@@ -32,9 +34,7 @@ def show_offers(shown: Sequence[PricedOffer], day: datetime.date, order: Order, 
     elif kind != "on-demand":
         columns.remove("$/GB-h")
     left = ("accelerator", "provider", "region", "instance", "remarks")
-    table = table_of(columns, left=left, wrap=("accelerator", "provider", "region", "instance", "remarks"))
-    if not wide:
-        table.padding = (0, 1, 0, 0)
+    table = table_of(columns, left=left, wrap=("accelerator", "region", "instance", "remarks"), gives_way=GIVES_WAY)
     for row in shown:
         cells = _cells(row, day)
         table.add_row(*(cells[name] for name in columns))

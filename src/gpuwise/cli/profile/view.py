@@ -120,7 +120,9 @@ def _slower(to: Console, profile: Profile) -> None:
     found = [s for s in profile.slower if s.lost_s >= LEAST * profile.split.wall_s][:MOST_SLOWER]
     if not found:
         return
-    table = table_of(["operation", "calls", "takes", "could take", "lost"], left=("operation",), wrap=("operation",))
+    table = table_of(
+        ["operation", "calls", "takes", "could take", "lost"], left=("operation",), wrap=("operation",), gives_way=("calls",)
+    )
     for s in found:
         table.add_row(
             f"{s.op} {s.shape} {s.dtype}",
@@ -135,7 +137,7 @@ def _slower(to: Console, profile: Profile) -> None:
 def _ranks(to: Console, profile: Profile) -> None:
     if not profile.ranks:
         return
-    table = table_of(["rank", "step", "busy", "communication", "data wait", "host gaps"])
+    table = table_of(["rank", "step", "busy", "communication", "data wait", "host gaps"], gives_way=("busy",))
     for rank, split in profile.ranks[:8]:
         table.add_row(
             str(rank),

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpuwise.units import J_PER_KWH, format_bytes, format_duration, format_usd
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from gpuwise.cli.fitted_table import FittedTable
     from gpuwise.train.run.comparison import ComparisonRow, RunComparison
     from gpuwise.train.run.progress import Progress
     from gpuwise.train.run.run import RunResult
@@ -95,15 +94,15 @@ def _lines(result: RunResult, comparison: RunComparison) -> list[str]:
     return lines
 
 
-def _table(comparison: RunComparison) -> Table:
+def _table(comparison: RunComparison) -> FittedTable:
     from gpuwise.cli.out import table_of
 
     if comparison.usable is None:
-        table = table_of(("", "measured"), left=("",))
+        table = table_of(("", "measured"), left=("",), wrap=("",))
         for row in comparison.rows():
             table.add_row(row.name, _cell(row, row.measured))
         return table
-    table = table_of(("", "predicted", "measured", "error"), left=("",))
+    table = table_of(("", "predicted", "measured", "error"), left=("",), wrap=("",))
     for row in comparison.rows():
         error = "" if row.error is None else f"{row.error:+.1%}"
         table.add_row(row.name, _cell(row, row.predicted), _cell(row, row.measured), error)

@@ -21,7 +21,8 @@ from gpuwise.workload.changes.registry import SAME
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
+
+    from gpuwise.cli.fitted_table import FittedTable
 
 SHOWN_FINDINGS, SHOWN_STORAGES, SHOWN_SNIPPETS = 8, 6, 4
 SKETCH_HEIGHT = 8
@@ -93,28 +94,25 @@ def _headline(to: Console, fit: Fit[StepEstimate]) -> None:
 
 def indented(to: Console, text: str, style: str = "") -> None:
     """A paragraph two columns in, its further lines too."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    to.print(Padding(Text(text, style), (0, 0, 0, 2), expand=False))
+    to.print(f"  {text}", style=style)
 
 
 def _times(n: int) -> str:
     return "once" if n == 1 else f"{n} times"
 
 
-def _numbers(m: StepEstimate) -> Table:
+def _numbers(m: StepEstimate) -> FittedTable:
     memory = m.memory
-    table = grid(4)
-    table.columns[1].justify = "right"
+    table = table_of(["what", "bytes", "80 %", "how"], left=("what", "80 %"), under="how")
+    table.header = False
+    from rich.text import Text
+
     rows = (
         ("allocated", memory.allocated, "torch.cuda.max_memory_allocated()"),
         ("reserved", memory.reserved, "torch.cuda.max_memory_reserved()"),
         ("nvidia-smi", memory.process, f"reserved + context {format_bytes(memory.context.expected)}"),
     )
     for name, value, note in rows:
-        from rich.text import Text
-
         table.add_row(name, format_bytes(value.expected), f"[{span(value, format_bytes)}]", Text(note, "dim"))
     first, steady = memory.first, memory.steady
     table.add_row("first step", format_bytes(first.allocated_bytes), f"reserved {format_bytes(first.reserved_bytes)}", "")
@@ -129,7 +127,7 @@ def _peak(to: Console, capture: Capture, m: StepEstimate) -> None:
     parts["cached and context"] = max(outside, 0.0)
     show_memory(to, parts, memory.capacity_bytes, "What fills it at the peak")
     indented(to, f"The peak is at {place_words(memory.peak)}")
-    table = table_of(["", "holds", "made by"], left=("holds", "made by"), wrap=("made by",))
+    table = table_of(["", "holds", "made by"], left=("holds",), under="made by")
     alike = Counter(
         (held.size_bytes, f"{category_words(held.category)} {held.dtype}", maker_words(held)) for held in memory.largest
     )
@@ -176,9 +174,9 @@ def show_batches(to: Console, search: BatchSearch[StepEstimate]) -> None:
     indented(to, f"{how}{'; ' + search.note if search.note else ''}", "dim")
 
 
-def search_table(search: BatchSearch[StepEstimate]) -> Table:
+def search_table(search: BatchSearch[StepEstimate]) -> FittedTable:
     """Powers of two and the largest that fits, with what each takes."""
-    table = table_of(["batch", "nvidia-smi", "fits", "step", "samples/s", ""], left=("",))
+    table = table_of(["batch", "nvidia-smi", "fits", "step", "samples/s", ""], under="")
     ladder = {2**i for i in range(32)} | {search.largest}
     for p in search.points:
         if p.batch not in ladder or p.batch > 2 * max(search.largest, 1):
@@ -233,11 +231,11 @@ def _remedies(to: Console, fit: Fit[StepEstimate]) -> None:
         indented(to, f"not possible here: {', '.join(names)} ({why})", "dim")
 
 
-def speedups_table(speedups: Sequence[StepRemedy]) -> Table:
+def speedups_table(speedups: Sequence[StepRemedy]) -> FittedTable:
     """Changes with the time of a sample against that of the step as it is."""
     from rich.text import Text
 
-    table = table_of(["change", "a sample", "step", "memory", ""], left=("change", ""), wrap=("change", ""))
+    table = table_of(["change", "a sample", "step", "memory", ""], left=("change",), wrap=("change",), under="")
     for r in speedups:
         time = r.estimate.step_time_s
         table.add_row(
@@ -266,9 +264,9 @@ def _bigger(to: Console, fit: Fit[StepEstimate]) -> None:
     section(to, "The same on a bigger card", cards_table(fit.bigger))
 
 
-def cards_table(cards: Sequence[Option[StepEstimate] | OtherHardware[StepEstimate]]) -> Table:
+def cards_table(cards: Sequence[Option[StepEstimate] | OtherHardware[StepEstimate]]) -> FittedTable:
     """Cards with their memory, time and price."""
-    table = table_of(["card", "memory", "free", "step", "price"], left=("card",))
+    table = table_of(["card", "memory", "free", "step", "price"], left=("card",), wrap=("card",), gives_way=("free",))
     for card in cards:
         time, free = card.estimate.step_time_s, card.estimate.headroom_bytes
         table.add_row(

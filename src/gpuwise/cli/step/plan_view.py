@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from gpuwise.cli.fitted_table import FittedTable
+
 WIDE = 110
 
 
@@ -155,12 +157,14 @@ def _shares(parts: Mapping[str, float], whole: float, width: int) -> Table:
     return table
 
 
-def _costliest(time: CapturedTime, width: int) -> Table:
+def _costliest(time: CapturedTime, width: int) -> FittedTable:
     wide = width >= WIDE
     table = table_of(
         ["operation", "calls", "time", "share", "bound by", *(["rate", "shapes"] if wide else []), "in"],
-        left=("operation", "bound by", "shapes", "in"),
-        wrap=("in", "shapes", "operation"),
+        left=("operation", "bound by", "shapes"),
+        wrap=("shapes", "operation"),
+        gives_way=("rate", "shapes", "calls", "bound by"),
+        under="in",
     )
     for o in time.top:
         table.add_row(
@@ -175,8 +179,10 @@ def _costliest(time: CapturedTime, width: int) -> Table:
     return table
 
 
-def _scaling(plan: Plan[StepEstimate]) -> Table:
-    table = table_of(["GPUs", "", "step", "samples/s", "efficiency", "not hidden", "memory"], left=("",))
+def _scaling(plan: Plan[StepEstimate]) -> FittedTable:
+    table = table_of(
+        ["GPUs", "", "step", "samples/s", "efficiency", "not hidden", "memory"], left=("",), gives_way=("not hidden", "")
+    )
     for s in plan.scaling:
         memory = "-" if s.memory_bytes is None else format_bytes(s.memory_bytes)
         table.add_row(

@@ -15,6 +15,11 @@ from gpuwise.units import GIB, J_PER_KWH, KILO, MEGA, format_bytes, format_rate,
 WIDE = 110
 """Columns from which links and the driver's bits are shown too."""
 NARROWEST = 40
+LONGEST_NAME = 24
+"""Characters of a card's name that are shown before clocks and temperature; ``SHORTEST``: columns always shown."""
+SHORTEST = 4
+LEAST_COMMAND, MOST_LINES = 24, 3
+"""Characters beside a process below which its command stands under it; lines of one command."""
 N_PROCESSES = 24
 """Processes listed; the rest is counted."""
 UNKNOWN = "-"
@@ -71,7 +76,7 @@ def _cards(frame: Frame, width: int, paint: Paint) -> Iterator[str]:
     wide = width >= WIDE
     columns = [
         _Column("GPU", 3),
-        _Column("name", max(10, width - (88 if wide else 49)), left=True),
+        _Column("name", 10, left=True),
         _Column("util", 5),
         _Column("memory GiB", 11),
         _Column("W", 9),
@@ -80,6 +85,11 @@ def _cards(frame: Frame, width: int, paint: Paint) -> Iterator[str]:
     ]
     if wide:
         columns += [_Column("PCIe", 8), _Column("in/out", 14), _Column("fan", 4), _Column("held by", 9, left=True)]
+    longest = min(max(len(card.identity.name) for card in frame.cards), LONGEST_NAME)
+    while len(columns) > SHORTEST and width - sum(c.width + 1 for c in columns) + columns[1].width + 1 < longest:
+        columns.pop()
+    rest = width - sum(c.width + 1 for c in columns) + columns[1].width + 1
+    columns[1] = _Column("name", max(10, rest), left=True)
     yield paint.dim(_row(columns, [c.title for c in columns], width))
     for card in frame.cards:
         if card.sample.state is not State.OK:
@@ -89,10 +99,10 @@ def _cards(frame: Frame, width: int, paint: Paint) -> Iterator[str]:
             head = _row(columns[:2], [str(card.number), name], width)
             yield paint.of(Severity.FAULT, _clip(f"{head} {state}: {card.sample.error or 'no reason given'}", width))
             continue
-        yield _row(columns, _cells(card, wide), width)
+        yield _row(columns, _cells(card)[: len(columns)], width)
 
 
-def _cells(card: Card, wide: bool) -> list[str]:
+def _cells(card: Card) -> list[str]:
     s, i = card.sample, card.identity
     cells = [
         str(card.number),
@@ -103,10 +113,8 @@ def _cells(card: Card, wide: bool) -> list[str]:
         UNKNOWN if s.temperature_c is None else f"{s.temperature_c:.0f}",
         _pair(s.sm_clock_hz, i.sm_clock_max_hz, MEGA, 0),
     ]
-    if wide:
-        link = UNKNOWN if s.pcie_generation is None or s.pcie_width is None else f"gen{s.pcie_generation} x{s.pcie_width}"
-        cells += [link, _traffic(card), _percent(s.fan), _bits(s.event_reasons)]
-    return cells
+    link = UNKNOWN if s.pcie_generation is None or s.pcie_width is None else f"gen{s.pcie_generation} x{s.pcie_width}"
+    return [*cells, link, _traffic(card), _percent(s.fan), _bits(s.event_reasons)]
 
 
 def _traffic(card: Card) -> str:
@@ -158,12 +166,21 @@ def _processes(frame: Frame, width: int, paint: Paint) -> Iterator[str]:
         _Column("memory", 9),
         _Column("SM", 5),
         _Column("CPU", 6),
-        _Column("command", max(8, width - 45), left=True),
     ]
+    columns = [c for i, c in enumerate(columns) if sum(before.width + 1 for before in columns[: i + 1]) <= width + 1]
+    used = sum(c.width + 1 for c in columns)
+    beside = width - used >= LEAST_COMMAND
+    indent = used if beside else 4
     yield ""
-    yield paint.dim(_row(columns, [c.title for c in columns], width))
+    yield paint.dim(_row(columns, [c.title for c in columns], width) + (" command" if beside else ""))
     for row in rows[:N_PROCESSES]:
-        yield _row(columns, _process_cells(row), width)
+        *cells, command = _process_cells(row)
+        lines = textwrap.wrap(command, width - indent, max_lines=MOST_LINES, placeholder="…") or [""]
+        head = _row(columns, cells[: len(columns)], width)
+        if beside:
+            head = head.ljust(indent) + lines.pop(0)
+        yield head.rstrip()
+        yield from (" " * indent + line for line in lines)
     if len(rows) > N_PROCESSES:
         yield paint.dim(f"and {len(rows) - N_PROCESSES} more")
 

@@ -90,7 +90,7 @@ def _table(
 ) -> RenderableType:
     from gpuwise.cli.out import table_of
 
-    table = table_of((column, "memory", "samples a second", ""), left=("",))
+    table = table_of((column, "memory", "samples a second", ""), under="")
     for run in runs:
         marks = [
             word

@@ -10,8 +10,8 @@ from gpuwise.units import format_bytes, format_duration, format_usd
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
+    from gpuwise.cli.fitted_table import FittedTable
     from gpuwise.train.tune.flop import Flop
     from gpuwise.train.tune.search import CandidateResult, Result
     from gpuwise.train.tune.worth import Worth
@@ -72,21 +72,21 @@ def _by_hand(out: Console, result: Result, patch: Patch) -> None:
     rest = {k: v for k, v in result.levers.items() if k not in patch.covers}
     if not rest:
         return
-    table = table_of(("lever", "does", "by hand"), left=("lever", "does", "by hand"), wrap=("does", "by hand"))
+    table = table_of(("lever", "does", "by hand"), left=("lever", "does"), wrap=("does",), under="by hand")
     for name, value in rest.items():
         lever = BY_NAME[name]
         table.add_row(name, lever.what, lever.put_on.code.replace("{value}", str(value)))
     section(out, "Not in a diff: gpuwise run does it, or by hand", table)
 
 
-def _before_after(result: Result, worth: Worth | None) -> Table:
+def _before_after(result: Result, worth: Worth | None) -> FittedTable:
     """One column where nothing is kept."""
     from gpuwise.cli.out import table_of
     from gpuwise.train.tune.document import useful_rates
 
     before, after = result.before, result.after
     changed = after is not before
-    table = table_of(("", "before", "after") if changed else ("", "as it is"), left=("",))
+    table = table_of(("", "before", "after") if changed else ("", "as it is"), left=("",), wrap=("",))
 
     def row(name: str, first: str, second: str) -> None:
         table.add_row(name, first, *([second] if changed else []))
@@ -164,14 +164,14 @@ def _levers(out: Console, result: Result) -> None:
         if not rows:
             continue
         if title == "Not tried":
-            table = table_of(("why", "levers"), left=("why", "levers"), wrap=("why", "levers"))
+            table = table_of(("why", "levers"), left=("why",), wrap=("why",), under="levers")
             for why, names in _by_reason(rows).items():
                 table.add_row(why, ", ".join(names))
             section(out, title, table)
             continue
         most = with_most and any(t.ceiling is not None and t.gain is not None for t in rows)
         names = ("lever", "gain", "at most", "why") if most else ("lever", "gain", "why")
-        table = table_of(names, left=("lever", "gain", "why"), wrap=("why",))
+        table = table_of(names, left=("lever", "gain"), wrap=("lever", "gain"), gives_way=("at most",), under="why")
         for name, gain, ceiling, why in _merged(rows):
             table.add_row(name, gain, *((ceiling,) if most else ()), why)
         section(out, title, table)

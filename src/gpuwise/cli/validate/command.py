@@ -117,11 +117,11 @@ def _show(results: list[Result]) -> None:
         to.width = max(to.width, WIDE)  # a file has room for every column
     if to.width < WIDE:
         columns = [c for c in columns if c not in ("median", "baseline", "left out")]
-    table = table_of(columns, left=("source", "split"), wrap=("source",))
+    table = table_of(columns, left=("source", "split"), wrap=("source",), gives_way=("median", "baseline", "left out", "bias"))
     family = ""
     for r in results:
         if r.family != family:
-            table.add_row(r.family, style="bold")
+            table.add_heading(r.family, style="bold")
             family = r.family
         cells = _cells(r)
         table.add_row(*(cells[c] for c in columns))

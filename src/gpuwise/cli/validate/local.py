@@ -87,7 +87,7 @@ def _show(machine: Machine, path: Path, results: list[LocalResult]) -> None:
             continue
         table.add_row(r.case, *(_cell(r, q) for q in shown))
     to.print(table)
-    errors = table_of(["", "cases", "median error", "MAPE", "90 % within", "bias"], left=("",))
+    errors = table_of(["", "cases", "median error", "MAPE", "90 % within", "bias"], left=("",), gives_way=("90 % within",))
     for s in summarise(results):
         errors.add_row(
             NAMES[s.quantity],

@@ -41,7 +41,12 @@ def show_runs(to: Console) -> bool:
     rows = prediction_errors()
     if not rows:
         return False
-    table = table_of(("predicted", "times", "scripts", "median", "bias", "worst"), left=("predicted",), wrap=("predicted",))
+    table = table_of(
+        ("predicted", "times", "scripts", "median", "bias", "worst"),
+        left=("predicted",),
+        wrap=("predicted",),
+        gives_way=("scripts",),
+    )
     for e in rows:
         table.add_row(NAMES[e.kind], str(e.n), str(e.scripts), f"{e.median_error:.1%}", f"{e.bias:+.1%}", f"{e.worst:.1%}")
     section(to, "Samples a second of own trainings, predicted against measured", table)
