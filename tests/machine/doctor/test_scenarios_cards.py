@@ -201,7 +201,9 @@ HEALTHY: dict[str, Callable[[], ScriptedMachine]] = {
     "MIG with instances": lambda: scripted_machine(cards=(MIG,)).but(
         files={GPUS: "Device Minor: 0\n", "/proc/driver/nvidia/capabilities/gpu0/mig/gi1/access": ""}
     ),
-    "MIG, the instances may not be listed": lambda: scripted_machine(cards=(MIG,)),
+    "MIG, the instances may not be listed": lambda: scripted_machine(
+        cards=(NullCard("A100 SXM4 80GB", identity={"mig": True, "unknown": {"mig_uuids": "no permission"}}),)
+    ),
     "the IOMMU passes through": lambda: translated("identity", OVER_PCIE),
     "the IOMMU, cards that never copy to each other": lambda: translated("DMA", [Peer(0, 1, "system", None, False)]),
     "access control without redirection": lambda: below_a_switch(0x11),

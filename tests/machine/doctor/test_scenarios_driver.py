@@ -223,7 +223,7 @@ HEALTHY: dict[str, Callable[[], ScriptedMachine]] = {
     "no GPU at all": lambda: scripted_machine(cards=(), driver=None),
     "no GPU, a CUDA library left from an image": lambda: scripted_machine(
         cards=(), driver=None, failed=NoDriverError("driver not loaded", vendor="nvidia", code=9)
-    ),
+    ).but(files={"/.dockerenv": ""}),
 }
 
 

@@ -361,8 +361,11 @@ def test_the_older_driver_of_a_family_is_said_to_be_fine() -> None:
 
 
 def test_an_environment_without_pip_is_mended_with_uv() -> None:
-    found = diagnose(scripted_machine(answers=[torch("2.13.0+cpu", None)]).without(f"{SITE}/pip").look())
+    machine = scripted_machine(answers=[torch("2.13.0+cpu", None)]).without(f"{SITE}/pip")
+    found = diagnose(machine.but(paths={"uv": "/usr/bin/uv"}).look())
     assert found.faults[0].fixes[0].commands[1] == f"uv pip install --python {PYTHON} torch==2.13.0"
+    bare = diagnose(machine.look())
+    assert bare.faults[0].fixes[0].commands[1] == f"{PYTHON} -m ensurepip && {PYTHON} -m pip install torch==2.13.0"
 
 
 def test_frameworks_are_not_asked_when_told_so() -> None:

@@ -91,13 +91,19 @@ def pip(machine: Machine) -> str:
     return f"{shlex.quote(python.path)} -m pip"
 
 
+def _bring_pip(machine: Machine) -> str:
+    """What goes before a command of pip where pip is not installed, and uv is not here to do without it."""
+    python = machine.python
+    return "" if python is None or python.has_pip else f"{shlex.quote(python.path)} -m ensurepip && "
+
+
 def pip_install(machine: Machine, *words: str) -> str:
     """One install command."""
     python = machine.python
     tail = " ".join(words)
-    if python is not None and not python.has_pip:
+    if python is not None and not python.has_pip and machine.uv:
         return f"uv pip install --python {shlex.quote(python.path)} {tail}"
-    return f"{pip(machine)} install {tail}"
+    return f"{_bring_pip(machine)}{pip(machine)} install {tail}"
 
 
 def package(name: str, version: str) -> str:
@@ -109,9 +115,17 @@ def pip_uninstall(machine: Machine, *names: str) -> str:
     """One uninstall command."""
     python = machine.python
     tail = " ".join(names)
-    if python is not None and not python.has_pip:
+    if python is not None and not python.has_pip and machine.uv:
         return f"uv pip uninstall --python {shlex.quote(python.path)} {tail}"
-    return f"{pip(machine)} uninstall -y {tail}"
+    return f"{_bring_pip(machine)}{pip(machine)} uninstall -y {tail}"
+
+
+def new_environment(machine: Machine, python: str, folder: str, *words: str) -> tuple[str, ...]:
+    """An environment of its own with Python ``python`` (``3.12``), and an installation in it: with uv where it is here."""
+    tail = " ".join(words)
+    if machine.uv:
+        return f"uv venv --python {python} {folder}", f"uv pip install --python {folder}/bin/python {tail}"
+    return f"python{python} -m venv {folder}", f"{folder}/bin/python -m pip install {tail}"
 
 
 def numbers(text: str | None) -> Version | None:
@@ -183,11 +197,8 @@ def no_wheel(machine: Machine, cards: Sequence[Capability]) -> Fix:
         any_python = wheels_for(cards, driver_number(machine))
         if any_python:
             low, high = any_python[0].python_min, any_python[0].python_max
-            commands = (
-                f"uv venv --python {version_text(high)} .venv",
-                "uv pip install --python .venv/bin/python "
-                f"{package('torch', any_python[0].release)} --index-url {INDEX}/{any_python[0].build}",
-            )
+            index = f"--index-url {INDEX}/{any_python[0].build}"
+            commands = new_environment(machine, version_text(high), ".venv", package("torch", any_python[0].release), index)
             return Fix(
                 f"Make an environment with Python {version_text(low)} to {version_text(high)}: that wheel has no other", commands
             )

@@ -34,6 +34,8 @@ class System:
     """``docker``, ``podman``, ``kubernetes``, ``lxc``, ``apptainer`` or ``container``."""
     root: bool = False
     secure_boot: bool | None = None
+    jetson: str | None = None
+    """The model of a Jetson board, whose GPU is on no bus."""
     translated: bool = False
     """An x86 Python on Apple silicon."""
 
@@ -90,6 +92,14 @@ class Modules:
     libraries: tuple[str, ...] = ()
     """Versions of libcuda and libnvidia-ml on disk."""
     library_paths: tuple[str, ...] = ()
+    listed: bool = True
+    """The kernel lists its modules: one built without them has no /proc/modules."""
+    nvml_library: str | None = None
+    """Where libnvidia-ml.so is, of those folders that the driver installs to."""
+    cuda_library: str | None = None
+    """Where libcuda.so is."""
+    node_group: str | None = None
+    """Group that the driver gives its device nodes to, where only that may open them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +203,16 @@ class Framework:
 
 
 @dataclass(frozen=True, slots=True)
+class LibraryImport:
+    """A library that training imports, imported after torch in a process of its own."""
+
+    name: str
+    """Of the module: ``torchvision``."""
+    error: str | None
+    """What it raised, or the signal that ended the process; None where it works."""
+
+
+@dataclass(frozen=True, slots=True)
 class Toolkit:
     """A CUDA toolkit on disk."""
 
@@ -254,11 +274,16 @@ class Machine:
     """Only the variables that matter to GPUs."""
     python: Python | None = None
     frameworks: tuple[Framework, ...] = ()
+    imports: tuple[LibraryImport, ...] = ()
     toolkits: tuple[Toolkit, ...] = ()
     docker: Docker = field(default_factory=Docker)
     resources: Resources = field(default_factory=Resources)
     shadowing: Mapping[str, str] = field(default_factory=dict[str, str])
-    """A library a folder of LD_LIBRARY_PATH brings before the wheels' own: file name -> folder."""
+    """A library a folder of LD_LIBRARY_PATH brings before the wheels' or the driver's own: file name -> folder."""
+    foreign_libraries: Mapping[str, str] = field(default_factory=dict[str, str])
+    """A library of the driver compiled for other processors than this machine's: path -> its kind."""
+    uv: bool = False
+    """The program uv is here."""
     mig_instances: Mapping[int, int] = field(default_factory=dict[int, int])
     """Index of a card with MIG on -> GPU instances made on it."""
     bridges: tuple[Bridge, ...] = ()
@@ -282,6 +307,10 @@ class Machine:
     def framework(self, name: str) -> Framework | None:
         """The report of a framework; None where it is not installed."""
         return next((f for f in self.frameworks if f.name == name), None)
+
+    def import_of(self, name: str) -> LibraryImport | None:
+        """How a library's import went; None where it was not tried."""
+        return next((i for i in self.imports if i.name == name), None)
 
     def pci_of(self, vendor: str) -> tuple[PciCard, ...]:
         """The PCI devices of a vendor."""

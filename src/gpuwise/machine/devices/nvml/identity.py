@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuwise.machine.devices.memory import read_memory
-from gpuwise.machine.devices.nvml.calls import Library
 from gpuwise.machine.devices.nvml.card import NvmlCard, Reader
-from gpuwise.machine.devices.nvml.errors import NOT_FOUND, NOT_SUPPORTED, VENDOR, Refused
+from gpuwise.machine.devices.nvml.errors import NOT_FOUND, NOT_SUPPORTED, VENDOR, Refused, reason_of
 from gpuwise.machine.devices.nvml.sample import CLOCK_MEMORY, CLOCK_SM, MILLI, SENSOR_GPU, shares_memory
 from gpuwise.machine.devices.readings import Identity
 from gpuwise.units import MEGA
@@ -71,7 +70,7 @@ def read_identity(read: Reader, card: NvmlCard, root: Path) -> Identity:
         ecc=None if ecc is None else ecc[0] == _ENABLED,
         numa_node=_numa_node(read, card, root),
         vbios=read("vbios", library.text, "nvmlDeviceGetVbiosVersion", device),
-        mig_uuids=_mig_uuids(library, device) if mig is not None and mig[0] == _ENABLED else (),
+        mig_uuids=_mig_uuids(read) if mig is not None and mig[0] == _ENABLED else (),
         unknown=read.reasons,
     )
 
@@ -152,8 +151,9 @@ def _numa_node(read: Reader, card: NvmlCard, root: Path) -> int | None:
     return read("numa_node", read.library.unsigned, "nvmlDeviceGetNumaNodeId", read.handle)
 
 
-def _mig_uuids(library: Library, device: object) -> tuple[str, ...]:
-    """The parts a card is divided into, in their order."""
+def _mig_uuids(read: Reader) -> tuple[str, ...]:
+    """The parts a card is divided into, in their order; those that may be asked for."""
+    library, device = read.library, read.handle
     found: list[str] = []
     try:
         for i in range(library.unsigned("nvmlDeviceGetMaxMigDeviceCount", device)):
@@ -164,6 +164,7 @@ def _mig_uuids(library: Library, device: object) -> tuple[str, ...]:
                     continue
                 raise
             found.append(library.text("nvmlDeviceGetUUID", part))
-    except Refused:
+    except Refused as refused:
+        read.unknown("mig_uuids", reason_of(refused.code))
         return tuple(found)
     return tuple(found)

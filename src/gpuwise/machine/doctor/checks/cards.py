@@ -23,10 +23,10 @@ def silent_devices(m: Machine) -> Iterator[Finding]:
     for refusal in m.refusals:
         if refusal.kind == "DriverMismatchError" or (m.system.wsl and not m.nodes):
             continue
-        if refusal.kind == "DevicePermissionError" and not m.system.container:
+        if refusal.kind == "DevicePermissionError":
             # the check of device nodes names it
             continue
-        if refusal.kind == "NoDriverError" and not m.pci_of(NVIDIA):
+        if refusal.vendor == "nvidia" and refusal.kind == "NoDriverError" and not m.pci_of(NVIDIA):
             # a library without a card: a CUDA image on a machine that has none
             continue
         yield Finding(

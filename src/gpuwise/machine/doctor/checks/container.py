@@ -70,9 +70,7 @@ def lost_gpu(m: Machine) -> Iterator[Finding]:
         return
     shut = [n for n in m.nodes if n.path.startswith("/dev/nvidia") and n.problem not in (None, "missing")]
     refusal = m.refusal("nvidia")
-    unknown = refusal is not None and (
-        refusal.code == 999 or refusal.kind == "DevicePermissionError" or "unknown error" in refusal.message.lower()
-    )
+    unknown = refusal is not None and (refusal.code == 999 or "unknown error" in refusal.message.lower())
     present = any(n.path.startswith("/dev/nvidia") for n in m.nodes)
     if not (present and (shut or unknown)):
         return

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from gpuwise.facts.software.compatibility import Generation, at_least, cuda_error_in, generation_of_chip
+from gpuwise.facts.software.compatibility import Generation, at_least, cuda_error_in, generation_of, generation_of_chip
 from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
 from gpuwise.machine.doctor.observation import NVIDIA, Machine, PciCard
+from gpuwise.machine.doctor.probes.kernel import same_bus
 
 SEES_NONE = "*-sees-no-gpu"
 """What every framework says while the driver does not work."""
@@ -224,17 +226,78 @@ def _secure_boot(m: Machine, evidence: tuple[str, ...], hides: tuple[str, ...]) 
     )
 
 
-def card_not_served(m: Machine) -> Iterator[Finding]:
-    """The module is loaded and does not serve a GPU: too old for the driver, too new, or the wrong kind of module."""
-    if m.system.container or m.system.wsl or "nvidia" not in m.modules.loaded or (m.refusal("nvidia") and not m.pci_of(NVIDIA)):
+def no_card(m: Machine) -> Iterator[Finding]:
+    """A driver that is installed on a machine without a card of NVIDIA's on its bus."""
+    refusal, vendor = m.refusal("nvidia"), m.vendor("nvidia")
+    unloaded = refusal is not None and refusal.kind == "NoDriverError"
+    empty = vendor is not None and not vendor.cards and "nvidia" in m.modules.loaded
+    if not (unloaded or empty) or m.pci_of(NVIDIA) or m.system.container or m.system.wsl or m.system.jetson:
         return
-    cards = [c for c in m.pci_of(NVIDIA) if c.kernel_driver != "vfio-pci"]
-    if len(cards) <= len(m.nvidia_cards):
+    if refusal is not None and "nvidia" in m.modules.loaded:
+        return
+    state = "loaded" if empty else "installed and not loaded"
+    look = ("lspci -d 10de:", "echo 1 | sudo tee /sys/bus/pci/rescan", "sudo modprobe nvidia")
+    yield Finding(
+        "driver-without-card",
+        Severity.NOTE if m.cards else Severity.BLOCKER,
+        f"NVIDIA's driver is {state}, and no NVIDIA GPU is on the bus",
+        (*((refusal.message,) if refusal else ()), "no device of NVIDIA's (10de) on the PCI bus", *m.kernel_log[-2:]),
+        "The card is switched off or not seated, hidden by the firmware, not handed to this virtual machine, or not there.",
+        (
+            Fix("Look for the card again and load its driver", look),
+            Fix("On a laptop whose GPU was switched off: switch it on", ("sudo prime-select nvidia", "sudo reboot"), reboot=True),
+            Fix(
+                "Else seat the card and its power plugs anew, look at the slot in the firmware, or attach it to the VM",
+                where="person",
+            ),
+        ),
+        SMI,
+        hides=(SEES_NONE, "driver-unanswered", "gpus-missing"),
+    )
+
+
+def outdated(m: Machine) -> Iterator[Finding]:
+    """A driver that lists a card of a generation it is too old for."""
+    driver = fixes.driver_number(m)
+    if driver is None or any(f.available and f.outcome == "ok" for f in m.frameworks):
+        return
+    old = [
+        (c, why)
+        for c in m.nvidia_cards
+        if c.identity.compute_capability
+        and (generation := generation_of(c.identity.compute_capability))
+        and generation.first_driver
+        and (why := _outside(generation, driver))
+    ]
+    if not old:
+        return
+    yield Finding(
+        "driver-lacks-card",
+        Severity.BLOCKER if len(old) == len(m.nvidia_cards) else Severity.LIMIT,
+        f"The driver is too old for this card: {old[0][1]}",
+        (*(f"GPU {c.identity.index} {c.identity.name}" for c, _ in old), f"driver {m.driver_version}"),
+        "A driver serves the generations of its time; no PyTorch makes up for that.",
+        fixes.install_driver(m, what="Install a newer driver"),
+        SMI,
+        tuple(c.identity.index for c, _ in old),
+        hides=(SEES_NONE, "torch-driver-too-old", "torch-lacks-card", "uvm-*"),
+    )
+
+
+def card_not_served(m: Machine) -> Iterator[Finding]:
+    """The module is loaded and does not serve a GPU: too old for the driver, too new, the wrong kind of module, or at fault."""
+    runs = "nvidia" in m.modules.loaded or bool(m.modules.version) or bool(m.nvidia_cards)
+    if m.system.container or m.system.wsl or not runs or (m.refusal("nvidia") and not m.pci_of(NVIDIA)):
+        return
+    known = [c.identity.pci_bus_id for c in m.nvidia_cards]
+    cards = [c for c in m.pci_of(NVIDIA) if c.kernel_driver != "vfio-pci" and not any(same_bus(c.address, k) for k in known)]
+    if not cards or len(m.pci_of(NVIDIA)) <= len(m.nvidia_cards) or _kept_from_this_user(m):
         return
     if m.refusal("nvidia") and m.refusal("nvidia").kind != "NoDriverError":  # type: ignore[union-attr]
         return
     severity = Severity.LIMIT if m.nvidia_cards else Severity.BLOCKER
     driver = fixes.driver_number(m)
+    unnamed: list[PciCard] = []
     for card in cards:
         generation = generation_of_chip(card.name) if card.name else None
         logged = [line for line in m.kernel_log if ("NVRM" in line and "upport" in line) or "open kernel module" in line][-2:]
@@ -255,17 +318,88 @@ def card_not_served(m: Machine) -> Iterator[Finding]:
                 hides=(SEES_NONE, "gpus-missing", "driver-unanswered"),
                 sources=(generation.source_key,),
             )
-        elif logged or not m.nvidia_cards:
-            yield Finding(
-                "gpu-not-in-driver",
-                severity,
-                "The driver is loaded and does not list this card",
-                (_card_name(card), f"driver {m.driver_version}", *logged, *m.kernel_log[-2:]),
-                "The kernel's log says why.",
-                (Fix("Read what the driver says of it", ("sudo dmesg | grep -iE 'nvrm|nvidia' | tail -20",)),),
-                SMI,
-                hides=(SEES_NONE, "gpus-missing", "driver-unanswered"),
-            )
+        else:
+            unnamed.append(card)
+    if unnamed:
+        yield _not_listed(m, unnamed, severity)
+
+
+def _kept_from_this_user(m: Machine) -> bool:
+    """Whether nodes of cards may not be opened: a job that was given some of them, which is no fault of the driver."""
+    return any(n.problem in ("refused", "permission") and n.path.startswith("/dev/nvidia") for n in m.nodes)
+
+
+_LOGGED: tuple[tuple[str, str, str, Fix], ...] = (
+    (
+        "necessary power cables",
+        "gpu-power-cable",
+        "A GPU is without its power cable",
+        Fix("Switch off and plug the power cables of the card in, each to a plug of its own of the supply", where="person"),
+    ),
+    (
+        r"BAR\d? is 0M|PCI I/O region assigned to your NVIDIA device is invalid|BAR \d.*(can't assign|failed to assign|no space)",
+        "gpu-no-address-space",
+        "The firmware gave a GPU no addresses",
+        Fix(
+            "Switch Above 4G Decoding on in the firmware; else have the kernel assign them anew, then restart",
+            (
+                "sudo sed -i 's/^GRUB_CMDLINE_LINUX=\"/&pci=realloc /' /etc/default/grub",
+                "sudo update-grub || sudo grub2-mkconfig -o /boot/grub2/grub.cfg",
+                "sudo reboot",
+            ),
+            reboot=True,
+        ),
+    ),
+    (
+        "RmInitAdapter failed",
+        "gpu-init-failed",
+        "The driver could not start a GPU",
+        Fix(
+            "Switch the machine off and on; if it comes again, try the card in another slot, then another driver branch",
+            ("sudo dmesg | grep -iE 'nvrm|nvidia' | tail -20", "sudo poweroff"),
+            reboot=True,
+        ),
+    ),
+)
+"""What the driver's log says of a card that it does not list -> finding and fix."""
+
+
+def _not_listed(m: Machine, cards: list[PciCard], severity: Severity) -> Finding:
+    """Cards that the driver has and does not list, by what its log says of them."""
+    names = tuple(_card_name(c) for c in cards)
+    shown = (*names[:4], *((f"and {len(names) - 4} more",) if len(names) > 4 else ()))
+    hides = (SEES_NONE, "gpus-missing", "driver-unanswered")
+    for pattern, key, what, fix in _LOGGED:
+        logged = [line for line in m.kernel_log if re.search(pattern, line)]
+        if logged:
+            why = "The card is on the bus and the driver gives it up: no program can use it."
+            return Finding(key, severity, what, (*shown, *logged[-2:]), why, (fix,), SMI, hides=hides)
+    listed = len(m.nvidia_cards)
+    what = (
+        f"The driver lists {listed} of the {listed + len(cards)} NVIDIA GPUs on the bus"
+        if listed
+        else "The driver is loaded and does not list this card"
+    )
+    unbound = [c for c in cards if c.kernel_driver is None]
+    look = Fix("Read what the driver says of it", ("sudo dmesg | grep -iE 'nvrm|nvidia' | tail -20",))
+    bind = Fix(
+        "Give it to the driver; its log says why it refuses",
+        (
+            *(f"echo {c.address} | sudo tee /sys/bus/pci/drivers/nvidia/bind" for c in unbound[:8]),
+            "sudo dmesg | grep -iE 'nvrm|nvidia' | tail -20",
+        ),
+    )
+    restart = Fix("Or switch the machine off and on: a card that hung stays away over a restart", ("sudo poweroff",), reboot=True)
+    return Finding(
+        "gpu-not-in-driver",
+        severity,
+        what,
+        (*shown, f"driver {m.driver_version}", *m.kernel_log[-2:]),
+        "The kernel's log says why." if m.kernel_log_read else "The kernel's log, which root may read, says why.",
+        (bind if unbound and listed else look, *((restart,) if listed else ())),
+        SMI,
+        hides=hides,
+    )
 
 
 def _outside(generation: Generation, driver: tuple[int, ...]) -> str | None:

@@ -168,7 +168,7 @@ def interpreter(m: Machine) -> Iterator[Finding]:
 
 def notes(m: Machine) -> Iterator[Finding]:
     """Notes that are no faults."""
-    if not m.cards and not m.means_nvidia:
+    if not m.cards and not m.means_nvidia and not (m.system.jetson and any(f.available for f in m.frameworks)):
         threads = f", {m.resources.cpus} CPUs" if m.resources.cpus else ""
         yield Finding(
             "no-gpu",

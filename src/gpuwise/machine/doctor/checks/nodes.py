@@ -13,20 +13,31 @@ from gpuwise.machine.doctor.observation import Machine
 
 def nodes(m: Machine) -> Iterator[Finding]:
     """Device nodes that this user may not open."""
-    if m.system.container:
-        return
-    shut = [n.path for n in m.nodes if n.problem == "permission" and "nvidia" in n.path]
     refusal = m.refusal("nvidia")
-    if shut or (refusal is not None and refusal.kind == "DevicePermissionError"):
+    refused = refusal is not None and refusal.kind == "DevicePermissionError"
+    shut = [n.path for n in m.nodes if n.problem == "permission" and "nvidia" in n.path]
+    kept = [n.path for n in m.nodes if n.problem == "refused" and "nvidia" in n.path]
+    if m.system.container:
+        if refused and not m.nvidia_cards:
+            yield _in_container(m, (*shut, *kept))
+        return
+    if kept and not m.nvidia_cards:
+        yield _in_job(m, kept)
+    elif shut or refused:
+        group = m.modules.node_group
+        groups = group or "video,render"
         option = "options nvidia NVreg_DeviceFileUID=0 NVreg_DeviceFileGID=0 NVreg_DeviceFileMode=0666"
         yield Finding(
             "device-permission",
             Severity.BLOCKER,
             "This user may not open the GPU's device nodes",
-            tuple(f"{p}: permission denied" for p in shut) or (refusal.message if refusal else "",),
+            (
+                *(tuple(f"{p}: permission denied" for p in shut) or (refusal.message if refusal else "",)),
+                *((f"the driver gives them to the group {group}",) if group else ()),
+            ),
             "A framework opens them as the user who runs it.",
             (
-                Fix("Join the groups that may, then log in again", ('sudo usermod -aG video,render "$USER"',)),
+                Fix("Join the groups that may, then log in again", (f'sudo usermod -aG {groups} "$USER"',)),
                 Fix(
                     "Or open them to everyone",
                     (
@@ -36,7 +47,7 @@ def nodes(m: Machine) -> Iterator[Finding]:
                 ),
             ),
             "ls -l /dev/nvidia*; id -nG",
-            hides=(SEES_NONE, "gpus-missing"),
+            hides=(SEES_NONE, "gpus-missing", "gpu-not-in-driver"),
         )
     kfd = next((n for n in m.nodes if n.path == "/dev/kfd" and n.problem == "permission"), None)
     if kfd:
@@ -52,6 +63,60 @@ def nodes(m: Machine) -> Iterator[Finding]:
         )
 
 
+def _in_container(m: Machine, paths: tuple[str, ...]) -> Finding:
+    refusal = m.refusal("nvidia")
+    ways = {
+        "lxc": Fix(
+            "Allow the devices in the container's configuration, then start it again",
+            (
+                "echo 'lxc.cgroup2.devices.allow: c 195:* rwm' | sudo tee -a /etc/pve/lxc/ID.conf",
+                "echo 'lxc.mount.entry: /dev/nvidia0 dev/nvidia0 none bind,create=file' | sudo tee -a /etc/pve/lxc/ID.conf",
+            ),
+            "host",
+        ),
+        "podman": Fix(
+            "Start it with the devices by name, and without the label that keeps them",
+            ("podman run --rm --device nvidia.com/gpu=all --security-opt=label=disable IMAGE nvidia-smi",),
+            "host",
+        ),
+    }
+    docker = Fix("Start it with the GPUs", ("docker run --rm --gpus all IMAGE nvidia-smi",), "host")
+    return Finding(
+        "container-device-permission",
+        Severity.BLOCKER,
+        "This container may not open the GPU's device nodes",
+        tuple(f"{p}: not allowed" for p in paths[:4]) or (refusal.message if refusal else "",),
+        "The devices have to be allowed for the container, and open to the user in it, when it is started.",
+        (
+            ways.get(m.system.container or "", docker),
+            Fix(
+                "Where it runs as another user: give that one the group of the nodes",
+                ("docker run --gpus all --group-add video IMAGE",),
+                "host",
+            ),
+        ),
+        "nvidia-smi  # in the new container",
+        hides=(SEES_NONE, "gpus-missing", "driver-unanswered"),
+        sources=("nvidia-container-toolkit",),
+    )
+
+
+def _in_job(m: Machine, paths: list[str]) -> Finding:
+    return Finding(
+        "devices-kept-by-control-group",
+        Severity.BLOCKER,
+        "This job's control group keeps the GPUs from it",
+        tuple(f"{p}: not allowed" for p in paths[:4]),
+        "A batch system or a service manager allows a job only the devices it asked for.",
+        (
+            Fix("Ask for a GPU when the job is started", ("srun --gres=gpu:1 --pty bash",)),
+            Fix("In a unit of systemd: DeviceAllow=char-nvidia* rw, or PrivateDevices=no", where="person"),
+        ),
+        "nvidia-smi  # in the new job",
+        hides=(SEES_NONE, "gpus-missing", "driver-unanswered", "gpu-not-in-driver", "uvm-*"),
+    )
+
+
 def uvm(m: Machine) -> Iterator[Finding]:
     """The module for shared memory, which the first CUDA program loads: only a fault when one has failed."""
     failing = [f for f in m.frameworks if f.cuda and f.available is False]
@@ -61,7 +126,7 @@ def uvm(m: Machine) -> Iterator[Finding]:
         # nothing is known of the kernel's side
         return
     node = next((n for n in m.nodes if n.path == "/dev/nvidia-uvm"), None)
-    loaded = "nvidia_uvm" in m.modules.loaded
+    loaded = "nvidia_uvm" in m.modules.loaded or not m.modules.listed
     unknown = any((e := cuda_error_in(f.error)) is not None and e.code == 999 for f in failing)
     where = "host" if m.system.container else "here"
     if node is None or (not loaded and not m.system.container):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from gpuwise.machine.doctor.checks import boards as check_boards
 from gpuwise.machine.doctor.checks import cards as check_cards
+from gpuwise.machine.doctor.checks import companions as check_companions
 from gpuwise.machine.doctor.checks import container as check_container
 from gpuwise.machine.doctor.checks import driver as check_driver
 from gpuwise.machine.doctor.checks import frameworks as check_frameworks
 from gpuwise.machine.doctor.checks import host as check_host
+from gpuwise.machine.doctor.checks import libraries as check_libraries
 from gpuwise.machine.doctor.checks import nodes as check_nodes
 from gpuwise.machine.doctor.checks import paths as check_paths
 from gpuwise.machine.doctor.checks import torch as check_torch
@@ -24,8 +27,11 @@ CHECKS: tuple[Check, ...] = (
     check_container.no_gpu,
     check_container.lost_gpu,
     check_container.capabilities,
+    check_libraries.nvml,
     check_driver.mismatch,
     check_driver.not_loaded,
+    check_driver.no_card,
+    check_driver.outdated,
     check_driver.card_not_served,
     check_driver.reserved_cards,
     check_nodes.nodes,
@@ -37,9 +43,15 @@ CHECKS: tuple[Check, ...] = (
     check_cards.instances,
     # the way from a program to the driver
     check_container.visible_devices,
+    check_boards.visible_devices,
     check_container.wrong_libcuda,
+    check_libraries.cuda,
     check_host.interpreter,
     check_torch.wheel_kind,
+    check_boards.jetson,
+    check_boards.intel,
+    check_boards.amd_node,
+    check_boards.amd_architecture,
     check_torch.driver_age,
     check_torch.card_served,
     check_torch.duplicate_torch,
@@ -51,7 +63,9 @@ CHECKS: tuple[Check, ...] = (
     check_frameworks.cupy,
     check_frameworks.runs,
     check_frameworks.sees_none,
-    check_torch.companions,
+    check_companions.companions,
+    check_companions.other_imports,
+    check_companions.numpy,
     check_frameworks.toolkit,
     # what makes it slow or short-lived
     check_cards.recovery,

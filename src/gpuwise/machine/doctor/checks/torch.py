@@ -1,4 +1,4 @@
-"""Checks of PyTorch: the wheel against the driver and against every card, and what is installed beside it."""
+"""Checks of PyTorch: the wheel against the driver and against every card, copies of it and libraries before its own."""
 
 from __future__ import annotations
 
@@ -169,67 +169,9 @@ def _serve(m: Machine, missing: tuple[Capability, ...], served: list[Card]) -> t
     if wheel is None:
         return (hide,)
     python = fixes.version_text(wheel.python_max if m.python is None or not m.python.version else m.python.version[:2])
-    other = (
-        f"uv venv --python {python} .venv-old",
-        f"uv pip install --python .venv-old/bin/python {fixes.package('torch', wheel.release)} --index-url "
-        f"{fixes.INDEX}/{wheel.build}",
-    )
+    index = f"--index-url {fixes.INDEX}/{wheel.build}"
+    other = fixes.new_environment(m, python, ".venv-old", fixes.package("torch", wheel.release), index)
     return (hide, Fix("Or an environment of its own for the others", other))
-
-
-def companions(m: Machine) -> Iterator[Finding]:
-    """torchvision and torchaudio of another torch, CUDA libraries of other versions than the wheel names."""
-    package = _package(m)
-    if package is None or m.python is None:
-        return
-    numbers = package.version.partition("+")[0]
-    for name in ("torchvision", "torchaudio"):
-        other = m.python.find(name)
-        if other is None or other.place == "conda":
-            continue
-        wants = other.pins.get("torch", "").partition("+")[0]
-        tags = {p.version.partition("+")[2] for p in (package, other)}
-        mixed = "cpu" in tags and len(tags) == 2 and "" not in tags
-        if (wants and wants != numbers) or mixed:
-            yield Finding(
-                f"{name}-mismatch",
-                Severity.LIMIT,
-                f"{name} {other.version} was built for another PyTorch",
-                (f"torch {package.version}", f"{name} {other.version}" + (f" requires torch {wants}" if wants else "")),
-                f"Its compiled operators do not load beside this torch: `import {name}` fails.",
-                _companion_fix(m, package, name),
-                f'python -c "import {name}"',
-            )
-    yield from _pins(m, package)
-
-
-def _companion_fix(m: Machine, package: Package, name: str) -> tuple[Fix, ...]:
-    tag = package.version.partition("+")[2]
-    words = [fixes.package("torch", package.version), name]
-    if tag:
-        words += ["--index-url", f"{fixes.INDEX}/{tag}"]
-    commands = (fixes.pip_uninstall(m, name), fixes.pip_install(m, *words))
-    return (Fix(f"Have pip choose the {name} of the torch that is here", commands),)
-
-
-def _pins(m: Machine, package: Package) -> Iterator[Finding]:
-    wrong: list[str] = []
-    right: list[str] = []
-    for name, version in package.pins.items():
-        found = m.python.find(name) if m.python else None
-        if found and name.startswith(("nvidia-", "triton")) and found.version != version:
-            wrong.append(f"{name} {found.version}, torch {package.version} wants {version}")
-            right.append(fixes.package(name, version))
-    if wrong:
-        yield Finding(
-            "cuda-libraries-not-as-pinned",
-            Severity.LIMIT,
-            "CUDA libraries of other versions than this PyTorch was built with",
-            tuple(wrong),
-            "Another package replaced them; the first convolution or collective may fail, or use slower code.",
-            (Fix("Put its own back", (fixes.pip_install(m, *right),)),),
-            f"{fixes.pip(m)} check",
-        )
 
 
 def duplicate_torch(m: Machine) -> Iterator[Finding]:

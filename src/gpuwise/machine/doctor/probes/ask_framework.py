@@ -32,6 +32,15 @@ def quietly(call: Callable[[], Any], default: Any = None) -> Any:
         return default
 
 
+def error_of(call: Callable[[], Any]) -> str | None:
+    """What ``call`` raises; None where it does not."""
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001
+        return words(error)
+    return None
+
+
 def words(error: BaseException) -> str:
     """Type and message of an error in one line of at most 600 characters."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
@@ -57,7 +66,8 @@ def ask_torch() -> None:
     torch: Any = importlib.import_module("torch")
 
     c = torch._C
-    flags = quietly(lambda: c._cuda_getArchFlags()) if torch.version.cuda else None
+    compiled = torch.version.cuda or getattr(torch.version, "hip", None)
+    flags = quietly(lambda: c._cuda_getArchFlags()) if compiled else None
     say(
         stage="build",
         version=torch.__version__,
@@ -70,9 +80,11 @@ def ask_torch() -> None:
         nccl=quietly(lambda: ".".join(map(str, torch.cuda.nccl.version()))) if torch.version.cuda else None,
         mps=bool(quietly(lambda: torch.backends.mps.is_available(), False)),
         threads=torch.get_num_threads(),
+        numpy_error=error_of(lambda: torch.zeros(1).numpy()),
     )
-    if not (torch.version.cuda or getattr(torch.version, "hip", None)):
-        say(stage="done", available=False, count=0)
+    if not compiled:
+        sees = bool(getattr(torch.version, "xpu", None) and quietly(lambda: torch.xpu.is_available(), False))
+        say(stage="done", available=sees, count=quietly(lambda: torch.xpu.device_count(), 0) if sees else 0)
         return
     say(stage="devices")
     error = None
@@ -173,8 +185,23 @@ def ask_cupy() -> None:
     say(stage="done", ran=try_on([(i, i) for i in range(count)], product))
 
 
-def main(name: str) -> None:
-    """Report on the framework ``name``. Exits with 1 where it raises."""
+def ask_libraries(names: Iterable[str]) -> None:
+    """Import each after torch; one that raises is told, and the others are tried."""
+    importlib.import_module("torch")
+    for name in names:
+        say(library=name)
+        error = None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                importlib.import_module(name)
+        except BaseException as raised:  # noqa: BLE001  a library may even exit
+            error = words(raised)
+        say(imported=name, error=error)
+
+
+def main(name: str, *others: str) -> None:
+    """Report on the framework ``name``, or on other libraries. Exits with 1 where it raises."""
     faulthandler.enable()
     # the folder one happens to stand in must not stand in for a package
     sys.path[:] = [p for p in sys.path if p]
@@ -182,6 +209,9 @@ def main(name: str) -> None:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     say(stage="import")
     try:
+        if name == "libraries":
+            ask_libraries(others)
+            return
         {"torch": ask_torch, "tensorflow": ask_tensorflow, "jax": ask_jax, "cupy": ask_cupy}[name]()
     except BaseException as error:  # noqa: BLE001
         say(failed=words(error))
@@ -189,4 +219,4 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -26,6 +26,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "xpu": str,
     "nccl": str,
     "error": str,
+    "numpy_error": str,
     "backend": str,
     "cudnn": (str, int),
     "architectures": list,

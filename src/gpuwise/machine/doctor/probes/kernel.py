@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpuwise.machine.devices.readings import Xid
 from gpuwise.machine.doctor.host import Host
@@ -18,6 +18,15 @@ LIBRARY_FOLDERS = (
     "/usr/lib/aarch64-linux-gnu",
     "/usr/lib",
     "/usr/local/nvidia/lib64",
+)
+_OTHER_FOLDERS = (
+    "/usr/lib/wsl/lib",
+    "/run/opengl-driver/lib",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/lib/nvidia",
+    "/usr/local/nvidia/lib",
+    "/opt/nvidia/lib64",
+    "/home/kubernetes/bin/nvidia/lib64",
 )
 _MODULE_FOLDERS = ("updates/dkms", "updates", "extra", "extra/nvidia", "kernel/drivers/video", "extramodules", "misc")
 _LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d{3,4}\.\d+(?:\.\d+)?)")
@@ -89,7 +98,11 @@ def read_nodes(host: Host) -> tuple[Node, ...]:
 
 def read_modules(host: Host, kernels: bool) -> Modules:
     """NVIDIA's modules and libraries; ``kernels``: also for which kernels modules are on disk."""
-    listed = {line.split(" ", 1)[0] for line in (host.read("/proc/modules") or "").splitlines()}
+    text = host.read("/proc/modules")
+    listed = {line.split(" ", 1)[0] for line in (text or "").splitlines()}
+    if text is None:
+        # a kernel without loadable modules: what is built in shows its parameters all the same
+        listed = {name for name in _MODULES if host.exists(f"/sys/module/{name}")}
     version = (host.read("/sys/module/nvidia/version") or "").strip() or None
     said = host.read("/proc/driver/nvidia/version") or ""
     if version is None and (match := re.search(r"Kernel Module.*?\s(\d{3,4}\.\d+(?:\.\d+)?)\s", said)):
@@ -106,7 +119,48 @@ def read_modules(host: Host, kernels: bool) -> Modules:
         built_for=tuple(k for k in host.names("/lib/modules") if _has_module(host, f"/lib/modules/{k}")) if kernels else (),
         libraries=tuple(libraries),
         library_paths=tuple(libraries.values()),
+        listed=text is not None,
+        nvml_library=_library(host, "libnvidia-ml.so"),
+        cuda_library=_library(host, "libcuda.so"),
+        node_group=_node_group(host),
     )
+
+
+def _library(host: Host, begin: str) -> str | None:
+    """The first library of the driver that begins so, stubs left out."""
+    for folder in (*LIBRARY_FOLDERS, *_OTHER_FOLDERS):
+        for name in host.names(folder):
+            if name.startswith(f"{begin}."):
+                return f"{folder}/{name}"
+    return None
+
+
+def _node_group(host: Host) -> str | None:
+    """The group of /dev/nvidia* by the driver's parameters, where not everybody may open them."""
+    told = dict(re.findall(r"^(DeviceFile\w+): (\d{1,10})$", host.read("/proc/driver/nvidia/params") or "", re.MULTILINE))
+    mode, group = int(told.get("DeviceFileMode", 0o666)), told.get("DeviceFileGID", "0")
+    if mode & 0o006 == 0o006 or group == "0":
+        return None
+    named = re.search(rf"^([^:\n]+):[^:\n]*:{group}:", host.read("/etc/group") or "", re.MULTILINE)
+    return named[1] if named else group
+
+
+_ELF_KINDS = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 21: "ppc64le", 243: "riscv64"}
+"""Of the header's e_machine (elf.h)."""
+
+
+def foreign_libraries(host: Host, paths: Iterable[str], machine: str) -> Mapping[str, str]:
+    """Libraries compiled for other processors than ``machine``: path -> kind."""
+    own = {"AMD64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+    found: dict[str, str] = {}
+    for path in paths:
+        head = host.read_bytes(path) or b""
+        if head[:4] != b"\x7fELF" or len(head) < 20 or own not in _ELF_KINDS.values():
+            continue
+        kind = _ELF_KINDS.get(int.from_bytes(head[18:20], "little"), "another kind")
+        if kind != own:
+            found[path] = kind
+    return found
 
 
 def _has_module(host: Host, place: str) -> bool:

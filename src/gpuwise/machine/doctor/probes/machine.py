@@ -12,12 +12,13 @@ from gpuwise.machine.devices.backend import Devices
 from gpuwise.machine.devices.find import DeviceSearch, find_devices
 from gpuwise.machine.devices.readings import State
 from gpuwise.machine.doctor.host import Host, LocalHost
-from gpuwise.machine.doctor.observation import NVIDIA, Card, Framework, Machine, Python, Refusal, System, Vendor
+from gpuwise.machine.doctor.observation import NVIDIA, Card, Framework, LibraryImport, Machine, Python, Refusal, System, Vendor
 from gpuwise.machine.doctor.probes import kernel as probe_kernel
 from gpuwise.machine.doctor.probes import system as probe_system
 from gpuwise.machine.doctor.probes.frameworks import LIMIT_S, ask_frameworks
+from gpuwise.machine.doctor.probes.libraries import try_imports
 from gpuwise.machine.doctor.probes.paths import read_bridges
-from gpuwise.machine.doctor.probes.python import choose_python, installed_frameworks, read_python
+from gpuwise.machine.doctor.probes.python import choose_python, installed_frameworks, installed_libraries, read_python
 
 _VARIABLE = re.compile(
     r"CUDA_.*|NVIDIA_.*|HIP_.*|ROCR_.*|HSA_.*|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK|ONEAPI_DEVICE_SELECTOR|NCCL_.*|PYTORCH_.*|"
@@ -25,7 +26,7 @@ _VARIABLE = re.compile(
     r"OMP_NUM_THREADS"
 )
 _BUNDLED = re.compile(
-    r"lib(cudart|cublas|cublasLt|cudnn|nccl|nvJitLink|cusparse|cusolver|cufft|nvrtc)\.so\.\d[\d.]*|libcuda\.so.*"
+    r"lib(cudart|cublas|cublasLt|cudnn|nccl|nvJitLink|cusparse|cusolver|cufft|nvrtc)\.so\.\d[\d.]*|libcuda\.so.*|libnvidia-ml\.so.*"
 )
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|AUTH|CREDENTIAL", re.IGNORECASE)
 _SUSPENDED = re.compile(r"PM: suspend (entry|exit)")
@@ -50,7 +51,7 @@ def probe(
         asked = pool.submit(_python_side, host, python, frameworks, limit_s)
         logged = pool.submit(probe_kernel.read_kernel_log, host) if system.platform == "linux" else None
         vendors, refusals = _device_side(devices)
-        found, answers = asked.result()
+        found, answers, imports = asked.result()
         lines, read = logged.result() if logged else ((), False)
     machine = Machine(
         system=system,
@@ -62,6 +63,8 @@ def probe(
         environment={k: v for k, v in host.environment.items() if _VARIABLE.fullmatch(k) and not _SECRET.search(k)},
         python=found,
         frameworks=answers,
+        imports=imports,
+        uv=host.which("uv") is not None,
         resources=probe_system.read_resources(host),
         suspended=any(_SUSPENDED.search(line) for line in lines),
         wanted_gpus=wanted_gpus,
@@ -69,10 +72,17 @@ def probe(
     return _linux_side(host, machine) if system.platform == "linux" else machine
 
 
-def _python_side(host: Host, wanted: str | None, ask: bool, limit_s: float) -> tuple[Python, tuple[Framework, ...]]:
+def _python_side(
+    host: Host, wanted: str | None, ask: bool, limit_s: float
+) -> tuple[Python, tuple[Framework, ...], tuple[LibraryImport, ...]]:
     python = read_python(host, choose_python(host, wanted))
-    names = installed_frameworks(python) if ask else ()
-    return python, ask_frameworks(host, python.path, names, limit_s)
+    if not ask:
+        return python, (), ()
+    libraries = installed_libraries(python)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        imported = pool.submit(try_imports, host, python.path, libraries, limit_s)
+        answers = ask_frameworks(host, python.path, installed_frameworks(python), limit_s)
+        return python, answers, imported.result()
 
 
 def _device_side(devices: Callable[[], DeviceSearch]) -> tuple[tuple[Vendor, ...], tuple[Refusal, ...]]:
@@ -120,22 +130,28 @@ def _linux_side(host: Host, machine: Machine) -> Machine:
     """What only Linux tells."""
     system = machine.system
     pci = probe_kernel.read_pci(host)
-    if any(c.vendor == NVIDIA for c in pci) and not machine.nvidia_cards:
+    if sum(c.vendor == NVIDIA for c in pci) > len(machine.nvidia_cards):
         pci = probe_kernel.name_cards(host, pci)
     instances = {
-        card.identity.index: count
+        card.identity.index: len(card.identity.mig_uuids) or probe_kernel.count_mig_instances(host, card.identity.pci_bus_id) or 0
         for card in machine.nvidia_cards
-        if card.identity.mig and (count := probe_kernel.count_mig_instances(host, card.identity.pci_bus_id)) is not None
+        if card.identity.mig and "mig_uuids" not in card.identity.unknown
     }
+    modules = probe_kernel.read_modules(host, kernels=system.container is None and system.wsl is None)
+    shadowing = _shadowing(host)
+    of_driver = [f"{folder}/{name}" for name, folder in shadowing.items() if name.startswith(("libcuda", "libnvidia-ml"))]
     return replace(
         machine,
         pci=pci,
         bridges=read_bridges(host, pci) if len(machine.cards) > 1 else (),
         nodes=probe_kernel.read_nodes(host),
-        modules=probe_kernel.read_modules(host, kernels=system.container is None and system.wsl is None),
+        modules=modules,
         toolkits=probe_system.read_toolkits(host, ask_nvcc=bool(machine.nvidia_cards)),
         docker=probe_system.read_docker(host),
-        shadowing=_shadowing(host),
+        shadowing=shadowing,
+        foreign_libraries=probe_kernel.foreign_libraries(
+            host, filter(None, (*of_driver, modules.nvml_library, modules.cuda_library)), system.machine
+        ),
         mig_instances=instances,
         nvswitches=probe_kernel.count_nvswitches(host),
         wsl_linux_driver=_wsl_linux_driver(host, system),

@@ -21,8 +21,24 @@ FRAMEWORKS: Mapping[str, tuple[str, ...]] = {
 _INTERESTING = re.compile(
     r"torch(vision|audio|ao)?|triton|pytorch-triton.*|tensorflow.*|tf-nightly|jax(lib)?|jax-(cuda|rocm).*|cupy.*|nvidia-.*|"
     r"cuda-(python|bindings|toolkit)|tensorrt.*|numba(-cuda)?|flash-attn|xformers|bitsandbytes|vllm|deepspeed|"
-    r"onnxruntime(-gpu)?|pytorch|intel-extension-for-pytorch"
+    r"onnxruntime(-gpu)?|pytorch|numpy|transformers|accelerate|timm|diffusers|lightning|pytorch-lightning|intel-extension-for-pytorch"
 )
+LIBRARIES: Mapping[str, str] = {
+    "torchvision": "torchvision",
+    "torchaudio": "torchaudio",
+    "triton": "triton",
+    "torchao": "torchao",
+    "xformers": "xformers",
+    "flash-attn": "flash_attn",
+    "bitsandbytes": "bitsandbytes",
+    "transformers": "transformers",
+    "accelerate": "accelerate",
+    "timm": "timm",
+    "diffusers": "diffusers",
+    "lightning": "lightning",
+    "pytorch-lightning": "pytorch_lightning",
+}
+"""Distribution -> module, of what training imports beside torch; compiled ones first."""
 _PINNED = ("torch", "torchvision", "torchaudio", "jax-cuda12-plugin", "jax-cuda13-plugin")
 _REQUIRES = re.compile(r"^Requires-Dist: ([A-Za-z0-9._-]+)\s*\(?==\s*([0-9A-Za-z.+!_-]+)\)?\s*(?:;(.*))?$", re.MULTILINE)
 _ASK = (
@@ -108,3 +124,8 @@ def _conda_packages(host: Host, path: str) -> Iterable[Package]:
 def installed_frameworks(python: Python) -> tuple[str, ...]:
     """The frameworks worth asking."""
     return tuple(name for name, distributions in FRAMEWORKS.items() if python.find(*distributions))
+
+
+def installed_libraries(python: Python) -> tuple[str, ...]:
+    """The modules worth importing after torch."""
+    return tuple(module for name, module in LIBRARIES.items() if python.find(name)) if python.find("torch") else ()

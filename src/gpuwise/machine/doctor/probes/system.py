@@ -35,9 +35,18 @@ def read_system(host: Host) -> System:
         wsl=_wsl(host),
         container=_container(host),
         root=host.fact("user") == "0",
+        jetson=_jetson(host),
         secure_boot=None if not secure else secure[-1] == "\x01",
         translated=translated,
     )
+
+
+def _jetson(host: Host) -> str | None:
+    """The model of a Jetson, which says so in its device tree."""
+    model = (host.read("/proc/device-tree/model") or "").strip("\x00\n ")
+    if "jetson" in model.lower() or (host.exists("/etc/nv_tegra_release") and "nvidia" in model.lower()):
+        return model
+    return "Jetson" if host.exists("/etc/nv_tegra_release") else None
 
 
 def _wsl(host: Host) -> int | None:

@@ -1,0 +1,161 @@
+"""Checks of what is installed beside PyTorch: libraries that training imports, and the CUDA libraries a wheel pins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpuwise.machine.doctor import fixes
+from gpuwise.machine.doctor.finding import Finding, Fix, Severity
+from gpuwise.machine.doctor.observation import LibraryImport, Machine, Package
+
+OF_TORCH = ("torchvision", "torchaudio")
+"""Built for one release of torch each."""
+_OTHER_BUILD = re.compile(
+    r"undefined symbol|torchvision::|torchaudio::|cannot open shared object|Could not load this library|"
+    r"compiled with different CUDA|has CUDA Version=|does not exist|DLL load failed|version `[A-Z]",
+    re.IGNORECASE,
+)
+"""What a compiled library says beside a torch that it was not built for."""
+_DISTRIBUTIONS = {"flash_attn": "flash-attn", "pytorch_lightning": "pytorch-lightning"}
+
+
+def companions(m: Machine) -> Iterator[Finding]:
+    """torchvision and torchaudio of another torch, by what they require and by what their import raises."""
+    package = _torch(m)
+    if package is None or m.python is None:
+        return
+    numbers = package.version.partition("+")[0]
+    for name in OF_TORCH:
+        other, tried = m.python.find(name), m.import_of(name)
+        if other is None or (tried is not None and tried.error is None):
+            continue
+        wants = other.pins.get("torch", "").partition("+")[0]
+        tags = {p.version.partition("+")[2] for p in (package, other)}
+        mixed = "cpu" in tags and len(tags) == 2 and "" not in tags
+        apart = other.place != "conda" and (bool(wants and wants != numbers) or mixed)
+        raised = tried.error if tried else None
+        if not apart and raised is None:
+            continue
+        broken = raised is None or apart or _OTHER_BUILD.search(raised)
+        yield Finding(
+            f"{name}-mismatch" if broken else f"{name}-import-fails",
+            Severity.BLOCKER if raised else Severity.LIMIT,
+            f"{name} {other.version} was built for another PyTorch" if broken else f"{name} is installed and does not import",
+            (
+                f"torch {package.version}",
+                f"{name} {other.version}" + (f" requires torch {wants}" if wants else ""),
+                *((raised,) if raised else ()),
+            ),
+            f"Its compiled operators do not load beside this torch: `import {name}` fails, and so does what imports it."
+            if broken
+            else "A program that imports it does not start.",
+            _companion_fix(m, package, name),
+            _import(m, name),
+            hides=tuple(f"{_distribution(i.name)}-import-fails" for i in m.imports if i.error and name in i.error),
+        )
+    yield from _pins(m, package)
+
+
+def _companion_fix(m: Machine, package: Package, name: str) -> tuple[Fix, ...]:
+    torch = m.framework("torch")
+    version = package.version
+    tag = version.partition("+")[2]
+    words = [fixes.package("torch", version), name]
+    if tag:
+        words += ["--index-url", f"{fixes.INDEX}/{tag}"]
+    elif torch and torch.answer.get("hip"):
+        words += ["--index-url", f"{fixes.INDEX}/rocm{'.'.join(str(torch.answer['hip']).split('.')[:2])}"]
+    commands = (fixes.pip_uninstall(m, name), fixes.pip_install(m, *words))
+    return (Fix(f"Have pip choose the {name} of the torch that is here", commands),)
+
+
+def other_imports(m: Machine) -> Iterator[Finding]:
+    """Other libraries of training that do not import."""
+    if m.python is None or _torch(m) is None:
+        return
+    for tried in m.imports:
+        if tried.error is None or tried.name in OF_TORCH:
+            continue
+        name = _distribution(tried.name)
+        package = m.python.find(name)
+        version = package.version if package else ""
+        yield Finding(
+            f"{name}-import-fails",
+            Severity.LIMIT,
+            f"{name} is installed and does not import",
+            (f"{name} {version}".strip(), tried.error),
+            "It was compiled for another PyTorch, CUDA or Python: a program that imports it does not start."
+            if _OTHER_BUILD.search(tried.error)
+            else "A program that imports it does not start.",
+            _again(m, tried, name),
+            _import(m, tried.name),
+        )
+
+
+def _again(m: Machine, tried: LibraryImport, name: str) -> tuple[Fix, ...]:
+    missing = re.search(r"No module named '([A-Za-z0-9_]+)", tried.error or "")
+    if missing:
+        return (Fix("Install what it misses", (fixes.pip_install(m, missing[1].replace("_", "-")),)),)
+    if tried.name == "flash_attn":
+        # it is compiled against the torch that is there
+        words = ("--no-build-isolation", "--no-cache-dir", "flash-attn")
+        return (Fix("Build it for the torch that is here", (fixes.pip_uninstall(m, name), fixes.pip_install(m, *words))),)
+    if tried.name == "triton":
+        package = _torch(m)
+        wanted = package.pins.get("triton") if package else None
+        words = (fixes.package("triton", wanted),) if wanted else ("triton",)
+        return (Fix("Install that of this PyTorch", (fixes.pip_install(m, "--force-reinstall", "--no-deps", *words),)),)
+    words = ("--upgrade", "--force-reinstall", "--no-deps", name)
+    return (Fix("Install its newest release again", (fixes.pip_install(m, *words),)),)
+
+
+def numpy(m: Machine) -> Iterator[Finding]:
+    """A NumPy that this PyTorch was not compiled for: tensors cannot become arrays."""
+    torch = m.framework("torch")
+    package = m.python.find("numpy") if m.python else None
+    error = str(torch.answer.get("numpy_error") or "") if torch else ""
+    if package is None or torch is None or "numpy" not in error.lower():
+        return
+    yield Finding(
+        "numpy-mismatch",
+        Severity.LIMIT,
+        f"PyTorch and NumPy {package.version} do not work together",
+        (f"torch {torch.answer.get('version') or ''}, numpy {package.version}", error),
+        "This PyTorch was compiled against NumPy 1: `.numpy()`, `from_numpy` and data loaders raise.",
+        (Fix("Install the last NumPy it was compiled for", (fixes.pip_install(m, "'numpy<2'"),)),),
+        f'{fixes.shell_quote(m.python.path if m.python else "python")} -c "import torch; torch.zeros(1).numpy()"',
+    )
+
+
+def _torch(m: Machine) -> Package | None:
+    return m.python.find("torch") if m.python else None
+
+
+def _distribution(module: str) -> str:
+    return _DISTRIBUTIONS.get(module, module)
+
+
+def _import(m: Machine, module: str) -> str:
+    python = fixes.shell_quote(m.python.path) if m.python else "python"
+    return f'{python} -c "import torch, {module}"'
+
+
+def _pins(m: Machine, package: Package) -> Iterator[Finding]:
+    wrong: list[str] = []
+    right: list[str] = []
+    for name, version in package.pins.items():
+        found = m.python.find(name) if m.python else None
+        if found and name.startswith(("nvidia-", "triton")) and found.version != version:
+            wrong.append(f"{name} {found.version}, torch {package.version} wants {version}")
+            right.append(fixes.package(name, version))
+    if wrong:
+        yield Finding(
+            "cuda-libraries-not-as-pinned",
+            Severity.LIMIT,
+            "CUDA libraries of other versions than this PyTorch was built with",
+            tuple(wrong),
+            "Another package replaced them; the first convolution or collective may fail, or use slower code.",
+            (Fix("Put its own back", (fixes.pip_install(m, *right),)),),
+            f"{fixes.pip(m)} check",
+        )
