@@ -57,6 +57,11 @@ def unserved(device: str, *log: str, driver: str = "580.95.05", open_modules: bo
 
 
 FAULTY: dict[str, tuple[Callable[[], ScriptedMachine], str, tuple[str, ...]]] = {
+    "a driver's library, nothing loaded and no card on the bus": (
+        lambda: scripted_machine(cards=(), driver=None, failed=NoDriverError("driver not loaded", vendor="nvidia", code=9)),
+        "driver-without-card",
+        ("lspci -d 10de:", "sudo modprobe nvidia"),
+    ),
     "no driver": (bare, "driver-not-installed", ("nvidia-driver-580-open", "sudo reboot")),
     "no driver, a card before Turing": (
         lambda: bare().but(files={f"{BUS}/device": "0x1b06\n"}),
@@ -221,9 +226,6 @@ HEALTHY: dict[str, Callable[[], ScriptedMachine]] = {
         files={"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Release\n"}
     ),
     "no GPU at all": lambda: scripted_machine(cards=(), driver=None),
-    "no GPU, a CUDA library left from an image": lambda: scripted_machine(
-        cards=(), driver=None, failed=NoDriverError("driver not loaded", vendor="nvidia", code=9)
-    ).but(files={"/.dockerenv": ""}),
 }
 
 

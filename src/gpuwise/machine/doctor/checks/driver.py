@@ -231,11 +231,12 @@ def no_card(m: Machine) -> Iterator[Finding]:
     refusal, vendor = m.refusal("nvidia"), m.vendor("nvidia")
     unloaded = refusal is not None and refusal.kind == "NoDriverError"
     empty = vendor is not None and not vendor.cards and "nvidia" in m.modules.loaded
-    if not (unloaded or empty) or m.pci_of(NVIDIA) or m.system.container or m.system.wsl or m.system.jetson:
+    if not (unloaded or empty) or m.pci_of(NVIDIA) or m.system.wsl or m.system.jetson:
         return
     if refusal is not None and "nvidia" in m.modules.loaded:
         return
     state = "loaded" if empty else "installed and not loaded"
+    where = "host" if m.system.container else "here"
     look = ("lspci -d 10de:", "echo 1 | sudo tee /sys/bus/pci/rescan", "sudo modprobe nvidia")
     yield Finding(
         "driver-without-card",
@@ -244,8 +245,13 @@ def no_card(m: Machine) -> Iterator[Finding]:
         (*((refusal.message,) if refusal else ()), "no device of NVIDIA's (10de) on the PCI bus", *m.kernel_log[-2:]),
         "The card is switched off or not seated, hidden by the firmware, not handed to this virtual machine, or not there.",
         (
-            Fix("Look for the card again and load its driver", look),
-            Fix("On a laptop whose GPU was switched off: switch it on", ("sudo prime-select nvidia", "sudo reboot"), reboot=True),
+            Fix("Look for the card again and load its driver", look, where),
+            Fix(
+                "On a laptop whose GPU was switched off: switch it on",
+                ("sudo prime-select nvidia", "sudo reboot"),
+                where,
+                reboot=True,
+            ),
             Fix(
                 "Else seat the card and its power plugs anew, look at the slot in the firmware, or attach it to the VM",
                 where="person",

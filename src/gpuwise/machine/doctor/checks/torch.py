@@ -24,6 +24,8 @@ _SONAMES = {
     "libnvrtc": "nvidia-cuda-nvrtc",
 }
 """Library -> how the wheel that brings it begins."""
+REINSTALLED = ("torchvision-*", "torchaudio-*", "cuda-libraries-not-as-pinned")
+"""What is mended with another PyTorch: its companions are installed with it."""
 
 
 def wheel_kind(m: Machine) -> Iterator[Finding]:
@@ -44,7 +46,7 @@ def wheel_kind(m: Machine) -> Iterator[Finding]:
             "Whatever the driver, this build computes on the processor only.",
             fixes.torch_fix(m, cards),
             fixes.check_torch(m),
-            hides=("torch-sees-no-gpu",),
+            hides=("torch-sees-no-gpu", *REINSTALLED),
             sources=("pytorch-wheels",),
         )
     elif kind == "rocm" and m.nvidia_cards and not amd:
@@ -56,7 +58,7 @@ def wheel_kind(m: Machine) -> Iterator[Finding]:
             "A ROCm build does not look for CUDA.",
             fixes.torch_fix(m, cards),
             fixes.check_torch(m),
-            hides=("torch-sees-no-gpu",),
+            hides=("torch-sees-no-gpu", *REINSTALLED),
             sources=("pytorch-wheels",),
         )
     elif kind in ("cpu", "cuda") and amd and not m.nvidia_cards and not m.means_nvidia:
@@ -69,7 +71,7 @@ def wheel_kind(m: Machine) -> Iterator[Finding]:
             "Only a ROCm build uses AMD's GPUs.",
             (fixes.rocm_fix(m),),
             fixes.check_torch(m),
-            hides=("torch-sees-no-gpu",),
+            hides=("torch-sees-no-gpu", *REINSTALLED),
             sources=("pytorch-rocm-wheels",),
         )
 
@@ -105,7 +107,7 @@ def driver_age(m: Machine) -> Iterator[Finding]:
         "A driver runs every CUDA of its own family and older ones, and no newer family.",
         (*way, *fixes.install_driver(m, what="Or install a newer driver" if way else "Install a newer driver")),
         fixes.check_torch(m),
-        hides=("torch-sees-no-gpu", "uvm-*"),
+        hides=("torch-sees-no-gpu", "uvm-*", *REINSTALLED),
         sources=("cuda-minor-compatibility", "pytorch-wheels"),
     )
 
@@ -148,7 +150,7 @@ def card_served(m: Machine) -> Iterator[Finding]:
         _serve(m, missing, served),
         fixes.check_torch(m),
         tuple(c.identity.index for c in out),
-        hides=("torch-sees-no-gpu", "torch-run-fails"),
+        hides=("torch-sees-no-gpu", "torch-run-fails", *REINSTALLED),
         sources=("pytorch-wheels", "cuda-guide"),
     )
 
