@@ -86,6 +86,9 @@ def test_the_planted_waste_is_named_first(name: str, zygote: Zygote, tmp_path: P
     assert sum(found.split.parts.values()) == pytest.approx(found.split.wall_s)
     assert sum(found.split.families.values()) == pytest.approx(found.split.parts["compute"])
     assert not ONLY_ON_A_GPU & {f.kind for f in found.findings}
+    for finding in found.findings:
+        timed = [e.seconds for e in finding.evidence if e.seconds is not None]
+        assert not timed or finding.saved_s <= sum(timed) * (1 + 1e-9), finding
     assert (session.code, session.outcome.ended) == (0, "enough")
 
 

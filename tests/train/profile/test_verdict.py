@@ -44,6 +44,21 @@ def test_the_sentence_has_the_seconds() -> None:
     assert "97 %" in decide([], SPLIT).sentence
 
 
+@pytest.mark.parametrize(
+    ("parts", "busy", "named"),
+    [
+        ({"compute": 0.7, "host gaps": 0.2, "other": 0.1}, 0.7, "host gaps 20 % and other 10 %"),
+        ({"compute": 0.85, "data wait": 0.15}, 0.85, "data wait 15 %"),
+        ({"compute": 0.79, "host gaps": 0.11, "other": 0.1}, 0.79, "host gaps 11 %"),
+    ],
+)
+def test_nothing_is_wasted_only_where_the_device_works(parts: dict[str, float], busy: float, named: str) -> None:
+    split = Split("cpu", 3, 1.0, {**dict.fromkeys(PARTS, 0.0), **parts}, {"matrix products": parts["compute"]}, busy)
+    found = decide([_finding("padding", 0.05)], split)
+    assert found.kind == "no single waste"
+    assert named in found.sentence and "padding, 5 %" in found.sentence and "Nothing" not in found.sentence
+
+
 @pytest.mark.usefixtures("home")
 def test_verdicts_are_remembered_by_script_and_arguments() -> None:
     assert verdict_before("train.py", ()) is None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from typing import Any
 
@@ -11,13 +12,14 @@ from torch import nn
 
 
 def describe_optimizer(optimizer: Any) -> dict[str, Any]:
-    """Kind, options of the parameter groups, number and size of parameters."""
+    """Kind, options of the parameter groups, number, shapes and size of parameters."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     options = {name: optimizer.param_groups[0].get(name) for name in ("fused", "foreach", "capturable", "lr")}
     return {
         "name": type(optimizer).__name__,
         "module": type(optimizer).__module__,
         "n_tensors": len(parameters),
+        "shapes": _shapes(parameters),
         "n_parameters": sum(p.numel() for p in parameters),
         "devices": sorted({p.device.type for p in parameters}),
         "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
@@ -31,6 +33,7 @@ def describe_model(module: Any) -> dict[str, Any]:
     kinds = {type(m).__name__ for m in module.modules()}
     return {
         "name": type(module).__name__,
+        "shapes": _shapes(parameters),
         "n_parameters": sum(p.numel() for p in parameters),
         "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
         "devices": sorted({str(p.device) for p in parameters}),
@@ -38,6 +41,11 @@ def describe_model(module: Any) -> dict[str, Any]:
         "compiled": "OptimizedModule" in kinds or any(getattr(m, "_compiled_call_impl", None) for m in module.modules()),
         "wrapped": sorted(kinds & {"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel"}),
     }
+
+
+def _shapes(parameters: list[Any]) -> list[list[Any]]:
+    """Shapes of tensors, each with how many have it."""
+    return [[list(shape), n] for shape, n in Counter(tuple(p.shape) for p in parameters).items()]
 
 
 def describe_loader(loader: Any) -> dict[str, Any]:

@@ -50,9 +50,11 @@ class Profiler:
             return
         if self._profile is not None:
             self._profile.step()
-            self._marked(tick)
             if self._seen >= self._began["at_tick"] + self._settings.steps:
+                # no range is begun that the end of the trace would cut short
                 self._finish()
+            else:
+                self._marked(tick)
         elif self._noting is not None:
             if self._seen >= self._noted_at + self._settings.note_steps:
                 self._end_notes()

@@ -14,6 +14,8 @@ from dataclasses import dataclass, fields
 
 BY_BACKWARD = -1
 """``Tick.optimizer`` where the loop has no optimizer and its backward passes are counted in its place."""
+CLOSURE = "gpuwise: closure"
+"""Range in a trace around what an optimizer's step calls to compute the loss."""
 MOST_WARM_UP = 0.5
 """Of the steps seen: more are never taken as warming up."""
 STEADY_WITHIN = 1.25
@@ -74,6 +76,11 @@ class Step:
     tokens: int
     queue_s: float = 0.0
     bare_queue_s: float = 0.0
+
+    @property
+    def undisturbed_s(self) -> float:
+        """Its length less what other programs took."""
+        return max(self.wall_s - self.queue_s, 0.0)
 
     @property
     def other_s(self) -> float:

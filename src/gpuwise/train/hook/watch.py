@@ -8,10 +8,11 @@ loader's worker) sees nothing of it.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -23,11 +24,14 @@ from gpuwise.train.hook.batch_size import size_of
 from gpuwise.train.hook.describe import describe_loader, describe_model, describe_optimizer
 from gpuwise.train.hook.newest_loss import NewestLoss
 from gpuwise.train.hook.run_queue import RunQueue
-from gpuwise.train.hook.ticks import BY_BACKWARD, Tick
+from gpuwise.train.hook.ticks import BY_BACKWARD, CLOSURE, Tick
 from gpuwise.workload.capture.device.patching import Patches
 
 DISCOVERY_TICKS = 2
 """Outermost modules are looked for until so many optimizer steps are past."""
+IDLE_PASSES = 256
+"""Backward passes without a step of any optimizer, after which the loop is taken to update its parameters by itself although it
+made an optimizer. More than accumulate into one step anywhere. Rule of this project."""
 MOST_HELD_LOSSES = 512
 """Losses held on the device before they are read together."""
 OFTEN = ("copy",)
@@ -81,7 +85,7 @@ class Watch:
         self._held: list[tuple[int, Any]] = []
         self._unscaled: tuple[int, Any] | None = None
         self._n_ticks = 0
-        self._has_optimizer = False
+        self._has_optimizer = self._has_stepped = False
 
     # -- beginning and end
 
@@ -218,7 +222,7 @@ class Watch:
         with self._span("backward"):
             result = original(tensors, *args, **kwargs)
         self._counts["backward"] += 1
-        if not self._has_optimizer:
+        if not self._has_stepped and (not self._has_optimizer or self._counts["backward"] > IDLE_PASSES):
             self._tick(BY_BACKWARD)
         return result
 
@@ -344,13 +348,38 @@ class Watch:
 
     # -- optimizers
 
-    def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         if self._pid != os.getpid():
-            return
-        self._has_optimizer = True
+            return None
+        self._has_optimizer = self._has_stepped = True
         if self._before is not None:
             self._before(optimizer)
-        self._begin("optimizer")
+        began = self._begin("optimizer")
+        if not began:
+            return None
+        # what computes the loss inside the optimizer's step is not the optimizer's
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], self._without_optimizer(args[1]), *args[2:]), kwargs
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._without_optimizer(kwargs["closure"])}
+        return None
+
+    def _without_optimizer(self, closure: Callable[..., Any]) -> Callable[..., Any]:
+        """The closure of an optimizer's step, during which the optimizer's phase is closed, in the trace too."""
+
+        @functools.wraps(closure)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            reopen = self._open == "optimizer"
+            if reopen:
+                self._end()
+            try:
+                with torch.profiler.record_function(CLOSURE) if torch.autograd.profiler._is_profiler_enabled else nullcontext():
+                    return closure(*args, **kwargs)
+            finally:
+                if reopen:
+                    self._begin("optimizer")
+
+        return timed
 
     def _optimizer_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._pid != os.getpid():

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.train.profile.device_comparison import Slower, Target, against_device, utilisation
 from gpuwise.train.profile.findings.finding import Finding
 from gpuwise.train.profile.findings.profile_data import DeviceFacts, ProfileData, RankView
 from gpuwise.train.profile.findings.table import find_wastes
-from gpuwise.train.profile.run_facts import RunFacts
+from gpuwise.train.profile.run_facts import PAUSE, RunFacts
 from gpuwise.train.profile.split import Split, split_step
 from gpuwise.train.profile.step_fit import fit_to, of_phases
 from gpuwise.train.profile.steps import Steps, find_steps
@@ -26,6 +28,10 @@ from gpuwise.units import format_duration
 STALLED = 4.0
 """A traced step on a processor that takes so many times the shortest tells of the machine, not of the script. Rule of this
 project."""
+ALIKE = 0.2
+"""Of the step, by which two runs may differ. Rule of this project."""
+TORN = 0.1
+"""Of the median of the traced steps: what is shorter is no step. Rule of this project."""
 CROWDED = 0.1
 """Share of the step without a processor from which the profile says so. Rule of this project."""
 
@@ -83,27 +89,50 @@ def profile_run(
     if facts.queue_s > CROWDED * facts.step.wall_s:
         waited = format_duration(facts.queue_s)
         notes = [*notes, f"other programs had the processors for {waited} of each step: on an idle machine it is shorter"]
+    notes = [*notes, *_disagreements(facts)]
     if trace_file is None:
-        split = of_phases(facts.step, "gpu" if on_gpu else "cpu")
+        split = of_phases(facts.step, "gpu" if on_gpu else "cpu", facts.pauses.seconds)
         data = ProfileData(split, facts=facts, device=_processor_facts())
         return _profile_of(name, "", data, None, [*notes, "no trace: the run was too short for one"], before)
     trace = read_trace(trace_file)
     steps = find_steps(trace)
     if not trace.has_device:
         steps = _fast_steps(steps)
+    elif facts.pauses.n:
+        steps = _without_pauses(steps)
     traced = split_step(trace, steps)
     device, target, device_name = _device_of(trace, target)
-    data = ProfileData(fit_to(traced, trace, facts.step, facts.compiling_s), traced, trace, steps, facts, device)
+    data = ProfileData(
+        fit_to(traced, trace, facts.step, facts.compiling_s, facts.pauses.seconds), traced, trace, steps, facts, device
+    )
     return _profile_of(name, device_name, data, target, [*notes, *_trace_notes(RankView(0, trace, steps))], before)
+
+
+def _disagreements(facts: RunFacts) -> list[str]:
+    """Where the run with one batch again and again does not bear out what the first run timed."""
+    if facts.constant is None:
+        return []
+    expected_s = facts.step.undisturbed_s - facts.step.data_s
+    found_s = facts.constant.undisturbed_s
+    if abs(found_s - expected_s) <= ALIKE * facts.step.wall_s:
+        return []
+    said = f"without its data a step should take {format_duration(expected_s)}, and took {format_duration(found_s)} when tried"
+    return [f"two runs disagree: {said}; the smaller saving is told. Run it again on an idle machine"]
 
 
 def _fast_steps(steps: Steps) -> Steps:
     """The faster half, without those during which the machine stalled: on a processor that others use too, the slower ones
-    tell of the others."""
+    tell of the others. What is far shorter than the usual step is the torn end of one, and none."""
     lengths = steps.windows[:, 1] - steps.windows[:, 0]
-    faster = lengths.argsort()[: max((steps.n + 1) // 2, 1)]
-    kept = sorted(faster[lengths[faster] <= STALLED * lengths.min()].tolist())
+    whole = np.flatnonzero(lengths >= TORN * np.median(lengths))
+    faster = whole[lengths[whole].argsort()][: max((len(whole) + 1) // 2, 1)]
+    kept = sorted(faster[lengths[faster] <= STALLED * lengths[faster].min()].tolist())
     return replace(steps, windows=steps.windows[kept])
+
+
+def _without_pauses(steps: Steps) -> Steps:
+    lengths = steps.windows[:, 1] - steps.windows[:, 0]
+    return replace(steps, windows=steps.windows[lengths <= PAUSE * np.median(lengths)])
 
 
 def _profile_of(

@@ -12,7 +12,29 @@ from gpuwise.train.hook.ticks import Step, boundary, steady, steps_of
 
 COMPILES = 2.0
 """Times the usual length: a step that was compiled for is longer. Rule of this project."""
+PAUSE = 3.0
+"""Times the usual length, from which a step holds a pause of the training. Rule of this project."""
+LEAST_PAUSES = 2
+"""Alike, from which they are the loop's own. Rule of this project."""
 _NAMES = tuple(f.name for f in fields(Step))
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """What the loop does between updates now and then: it plays an environment, evaluates, starts its loader anew. Medians do not
+    show it."""
+
+    n: int = 0
+    seconds: float = 0.0
+    """A step, on average: what steps with a pause take beyond the others, less their waiting for data and saving."""
+    data_s: float = 0.0
+    """The same of waiting for data, as where workers start at every epoch."""
+    model_s: float = 0.0
+    """Of ``seconds`` those in passes of models."""
+    n_forward: float = 0.0
+    """Such passes in a pause, on average."""
+    n_batches: float = 0.0
+    """Batches taken from loaders in a pause, on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +43,11 @@ class RunFacts:
 
     steps: tuple[Step, ...]
     step: Step
-    """Medians of their phases; saving, which comes now and then, at its mean."""
+    """Medians of their phases; what comes now and then (saving, a loader that starts) at its mean. Pauses are not in it."""
     optimizers: tuple[Mapping[str, Any], ...] = ()
     models: tuple[Mapping[str, Any], ...] = ()
     loaders: tuple[Mapping[str, Any], ...] = ()
+    pauses: Pauses = Pauses()
     calls: tuple[Mapping[str, Any], ...] = ()
     """Noted calls, their number and seconds a step."""
     padding: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -66,19 +89,26 @@ def run_facts(journal: Journal) -> RunFacts | None:
     kept = steady(clean) or clean
     if not kept:
         return None
+    warm = len(clean) - len(kept)
+    if trace:
+        # the first step after it holds the writing of the trace
+        kept += steps_of(journal.ticks[int(trace["at_tick"]) + int(trace["n_ticks"]) :])[1:]
     per = max(int(notes.get("n_ticks", 0)) / max(_ticks_a_step(journal), 1), 1.0)
     calls = [{**c, "n": c["n"] / per, "seconds": c["seconds"] / per} for c in notes.get("calls", ())]
-    warm = len(clean) - len(kept)
     graphs = list(journal.of("graphs"))
     late = [e["n"] for e in graphs if e["at_tick"] > warm + 3]
     early = max((e["n"] for e in graphs if e["at_tick"] <= warm + 3), default=0)
     n_late = max(late, default=early) - early
+    # what is compiled late is no pause
+    pauses = Pauses() if n_late else find_pauses(kept)
+    step = median_step(kept)
     return RunFacts(
         tuple(kept),
-        median_step(kept),
+        replace(step, wall_s=step.wall_s + pauses.data_s, data_s=step.data_s + pauses.data_s),
         tuple(journal.of("optimizer")),
         tuple(journal.of("model")),
         tuple(journal.of("loader")),
+        pauses,
         tuple(calls),
         notes.get("padding", {}),
         bool(notes.get("anomaly")),
@@ -90,6 +120,34 @@ def run_facts(journal: Journal) -> RunFacts | None:
         journal.last("memory"),
         trace_wall_s=_traced_wall(journal, trace),
         has_trace=bool(trace),
+    )
+
+
+def find_pauses(steps: Sequence[Step]) -> Pauses:
+    """The steps that are ``PAUSE`` times as long as the usual one and do something the usual one does not: passes of a model or
+    batches beyond the usual, or the same long time in none of the phases again and again. Delays by other programs are left
+    out."""
+    usual = median_step(steps)
+    walls = [s.undisturbed_s for s in steps]
+    usual_s = statistics.median(walls)
+    long = [s for s, wall in zip(steps, walls, strict=True) if wall > PAUSE * usual_s]
+    more = [s for s in long if s.n_forward > usual.n_forward or s.n_batches > usual.n_batches]
+    bare = [s for s in long if s not in more and s.other_s - s.bare_queue_s > PAUSE * usual_s]
+    waits = [s for s in long if s not in more and s not in bare and s.data_s > PAUSE * usual_s]
+    kept = [s for group in (more, bare, waits) if len(group) >= LEAST_PAUSES for s in group]
+    if not kept:
+        return Pauses()
+    data_s = sum(max(s.data_s - usual.data_s, 0.0) for s in kept) / len(steps)
+    save_s = sum(s.save_s for s in kept) / len(steps)
+    beyond_s = sum(s.undisturbed_s - usual_s for s in kept) / len(steps)
+    held = [s for s in kept if s not in waits]
+    return Pauses(
+        len(held),
+        max(beyond_s - data_s - save_s, 0.0),
+        data_s,
+        sum(max(s.forward_s - usual.forward_s, 0.0) for s in held) / len(steps),
+        statistics.fmean(s.n_forward - usual.n_forward for s in held) if held else 0.0,
+        statistics.fmean(s.n_batches - usual.n_batches for s in held) if held else 0.0,
     )
 
 

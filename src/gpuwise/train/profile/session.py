@@ -22,6 +22,8 @@ WARM_UP_STEPS = 3
 """Before the clean ones; more are recognised and left out."""
 CLEAN_S = 30.0
 """Of steps so long that fewer have to do."""
+SEEN_S = 2.0
+"""Of steady steps that are seen before the script is stopped: short ones have their pauses between many."""
 WAITS = 0.1
 """Share of the step in loaders from which the constant batch is tried."""
 SECOND_RUN_S = 300.0
@@ -86,7 +88,7 @@ def profile_script(
         note_steps=NOTED_STEPS,
         after_s=CLEAN_S,
     )
-    stop = Stop() if request.whole else Stop(steps=4)
+    stop = Stop() if request.whole else Stop(steps=4, at_least_s=SEEN_S)
     settings = Settings(
         request.script,
         list(request.arguments),

@@ -3,7 +3,8 @@
 Every moment of the step belongs to the first of these that it lies in. On a GPU: its computing by family of operation,
 communication that no computing hides, copies that nothing hides; then, with the device idle, what the host was in: loaders,
 saving and logging, the allocator, a call that waits for the device (until the next work reaches it), launching (``host gaps``),
-and its own Python (``other``). On a processor the operations are the device's work: saving and logging, loaders, communication,
+and its own Python (``other``). What a watched loop does now and then between two updates is
+``between updates``. On a processor the operations are the device's work: saving and logging, loaders, communication,
 the optimizer, operations by family; between operations, gaps as short as an interpreter makes them (``host gaps``), and
 longer ones (``other``).
 """
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gpuwise.train.hook.ticks import CLOSURE
 from gpuwise.train.profile.families import COMMUNICATION, COPIES_ON_DEVICE, OTHER_OPS, family
 from gpuwise.train.profile.operations import OP_CATEGORIES, Operations, operations
 from gpuwise.train.profile.spans import NO_SPANS, difference, inside, intersection, length, spans, union
@@ -22,8 +24,8 @@ from gpuwise.train.profile.steps import Steps
 from gpuwise.train.profile.trace import NONE, RUNTIME_CATEGORIES, Flags, Floats, Ints, Trace
 
 DATA, COPIES, OPTIMIZER, HOST_GAPS, SYNC = "data wait", "copies", "optimizer", "host gaps", "sync points"
-SAVE, ALLOCATOR, OTHER = "save and log", "allocator", "other"
-PARTS = (DATA, COPIES, "compute", COMMUNICATION, OPTIMIZER, HOST_GAPS, SYNC, SAVE, ALLOCATOR, OTHER)
+SAVE, ALLOCATOR, OTHER, PAUSES = "save and log", "allocator", "other", "between updates"
+PARTS = (DATA, COPIES, "compute", COMMUNICATION, OPTIMIZER, HOST_GAPS, SYNC, SAVE, ALLOCATOR, OTHER, PAUSES)
 SHORT_GAP_S = 200e-6
 """Between two operations on a processor: what PyTorch's dispatch and the interpreter take, under the profiler. Rule of this
 project."""
@@ -100,9 +102,21 @@ def _busy(trace: Trace, windows: Floats) -> float:
 
 
 def _ranges(trace: Trace, part: str) -> Floats:
-    """Annotated ranges of the host that are one part's."""
+    """Annotated ranges of the host that are one part's. What an optimizer's step calls to compute the loss is not the
+    optimizer's."""
     host = trace.in_categories(("user_annotation", *OP_CATEGORIES))
     rows = host & trace.named(lambda n: family("range", n) == part)
+    found = spans(trace.start_s[rows], trace.end_s[rows])
+    return difference(found, closures(trace)) if part == OPTIMIZER else found
+
+
+def closures(trace: Trace) -> Floats:
+    """Intervals ``[n, 2]`` of the closures that optimizers called: by the range that the watch writes around them, else by the
+    names of Python's functions."""
+    rows = trace.in_categories(("user_annotation", *OP_CATEGORIES)) & trace.named(lambda n: n == CLOSURE)
+    if not rows.any():
+        functions = trace.in_categories(("python_function",))
+        rows = functions & trace.named(lambda n: n.endswith(": closure") or "optimization/closure.py(" in n)
     return spans(trace.start_s[rows], trace.end_s[rows])
 
 

@@ -13,15 +13,16 @@ import numpy as np
 from gpuwise.train.hook.ticks import Step
 from gpuwise.train.profile.families import COMMUNICATION
 from gpuwise.train.profile.spans import inside
-from gpuwise.train.profile.split import COPIES, DATA, HOST_GAPS, OPTIMIZER, OTHER, PARTS, SAVE, Split
+from gpuwise.train.profile.split import COPIES, DATA, HOST_GAPS, OPTIMIZER, OTHER, PARTS, PAUSES, SAVE, Split
 from gpuwise.train.profile.trace import Trace
 
 LEAST_LEFT = 0.1
 """Of a part, whatever the number of events in it: the cost of an event differs. Rule of this project."""
 
 
-def fit_to(split: Split, trace: Trace, step: Step, extra_s: float = 0.0) -> Split:
-    """The same parts, adding up to ``step.wall_s``, and ``extra_s`` (compiling) that belongs to none of them."""
+def fit_to(split: Split, trace: Trace, step: Step, extra_s: float = 0.0, pauses_s: float = 0.0) -> Split:
+    """The same parts, adding up to ``step.wall_s``, with ``extra_s`` (compiling) that belongs to none of them and ``pauses_s``
+    between updates."""
     parts, families = dict(split.parts), dict(split.families)
     lightened = _parts_without_profiler(split, trace, max(split.wall_s - step.wall_s, 0.0))
     for name, seconds in lightened.items():
@@ -44,6 +45,7 @@ def fit_to(split: Split, trace: Trace, step: Step, extra_s: float = 0.0) -> Spli
     free = {k: v * left / total for k, v in free.items()} if total > 0 else {**free, OTHER: left}
     parts = {name: {**fixed, **free}[name] for name in split.parts}
     parts[OTHER] += extra_s
+    parts[PAUSES] += pauses_s
     whole = sum(families.values())
     scale = parts["compute"] / whole if whole > 0 else 0.0
     busy = min(split.busy_s, step.wall_s)
@@ -58,8 +60,8 @@ def fit_to(split: Split, trace: Trace, step: Step, extra_s: float = 0.0) -> Spli
     )
 
 
-def of_phases(step: Step, device: str = "cpu") -> Split:
-    """The split without a trace: the phases that the watch timed on the host."""
+def of_phases(step: Step, device: str = "cpu", pauses_s: float = 0.0) -> Split:
+    """The split without a trace: the phases that the watch timed on the host, and ``pauses_s`` between updates."""
     compute = step.forward_s + step.backward_s
     parts = {
         **dict.fromkeys(PARTS, 0.0),
@@ -69,6 +71,7 @@ def of_phases(step: Step, device: str = "cpu") -> Split:
         OPTIMIZER: step.optimizer_s,
         SAVE: step.save_s,
         OTHER: step.other_s,
+        PAUSES: pauses_s,
     }
     families = {"forward": step.forward_s, "backward": step.backward_s}
     return Split(device, 1, sum(parts.values()), parts, families, compute + step.optimizer_s)

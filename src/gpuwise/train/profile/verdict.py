@@ -6,19 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuwise.train.profile.findings.finding import Finding
-from gpuwise.train.profile.split import Split
+from gpuwise.train.profile.split import ALLOCATOR, COPIES, DATA, HOST_GAPS, OTHER, PAUSES, SAVE, SYNC, Split
 from gpuwise.units import format_duration
 
 NAMED, STILL_NAMED = 0.12, 0.08
 """Share of the step that a waste has to cost to be the verdict; and to stay it, where it was at the last run. Rules of this
 project: steps of a healthy loop differ by a few per cent from run to run."""
-BUSY = 0.9
-HEALTHY = "healthy"
+BUSY = 0.8
+"""Share of the step in which the device works, from which nothing is called wasted. Rule of this project."""
+HEALTHY, SPREAD = "healthy", "no single waste"
+IDLE = (DATA, COPIES, HOST_GAPS, SYNC, SAVE, ALLOCATOR, OTHER, PAUSES)
+"""Parts of the step in which the device does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``kind`` is that of the finding, or ``healthy``."""
+    """``kind`` is that of the finding, ``healthy``, or ``no single waste`` where the device idles for reasons that are no
+    finding."""
 
     kind: str
     sentence: str
@@ -29,7 +33,10 @@ def decide(findings: Sequence[Finding], split: Split, before: str | None = None)
     wall = split.wall_s
     heavy = [f for f in findings if f.saved_s >= (STILL_NAMED if f.kind == before else NAMED) * wall]
     if not heavy:
-        return Verdict(HEALTHY, _healthy(split))
+        idle = max(split.parts[p] for p in IDLE)
+        if split.busy_share > BUSY and idle < NAMED * wall:
+            return Verdict(HEALTHY, _healthy(split))
+        return Verdict(SPREAD, _spread(findings, split))
     first = heavy[0]
     kept = next((f for f in heavy if f.kind == before), None)
     if kept is not None and kept.saved_s >= first.saved_s * STILL_NAMED / NAMED:
@@ -40,8 +47,22 @@ def decide(findings: Sequence[Finding], split: Split, before: str | None = None)
     )
 
 
+def _spread(findings: Sequence[Finding], split: Split) -> str:
+    parts = sorted(((split.parts[p], p) for p in IDLE), reverse=True)
+    said = " and ".join(f"{name} {100 * s / split.wall_s:.0f} %" for s, name in parts[:2] if s > 0) or "no part of its own"
+    largest = f"{findings[0].kind}, {100 * findings[0].saved_s / split.wall_s:.0f} %" if findings else "under 2 %"
+    return (
+        f"No single waste, but the {_device(split)} works only {100 * split.busy_share:.0f} % of the step: {said}; "
+        f"the largest that one change would save: {largest}."
+    )
+
+
+def _device(split: Split) -> str:
+    return "GPU" if split.device == "gpu" else "processor"
+
+
 def _healthy(split: Split) -> str:
-    device = "GPU" if split.device == "gpu" else "processor"
     largest = next(iter(split.families.items()), None)
     most = f", most of it on {largest[0]}" if largest is not None else ""
-    return f"Nothing is wasted that would be worth a change: the {device} works {100 * split.busy_share:.0f} % of the step{most}."
+    busy = f"the {_device(split)} works {100 * split.busy_share:.0f} % of the step"
+    return f"Nothing is wasted that would be worth a change: {busy}{most}."

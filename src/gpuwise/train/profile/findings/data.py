@@ -21,8 +21,6 @@ CHEAP_OP_S = 10e-6
 """Below this an operation on a processor is dispatch more than work. Rule of this project."""
 MAKERS, LEAST_OF_WAIT = 2, 0.1
 """Functions that are named, and the share of the wait from which one is. Rule of this project."""
-ALIKE = 0.6
-"""Loaders fast enough would save at least this share of the wait that was timed."""
 
 
 def waiting(data: ProfileData) -> Finding | None:
@@ -31,10 +29,8 @@ def waiting(data: ProfileData) -> Finding | None:
     facts = data.facts
     proof, confidence = "", "medium"
     if facts is not None and facts.constant is not None:
-        saved = max(facts.step.wall_s - facts.constant.wall_s, 0.0)
-        if saved < ALIKE * waited:
-            # the run without data is hardly faster: what was waited for was in its way anyhow
-            waited = saved
+        # the run without data is hardly faster: what was waited for was in its way anyhow
+        waited = min(waited, max(facts.step.undisturbed_s - facts.constant.undisturbed_s, 0.0))
         proof = f"with one batch given again and again a step takes {1e3 * facts.constant.wall_s:.3g} ms"
         confidence = "high"
     loader = facts.loaders[0] if facts is not None and facts.loaders else dict[str, Any]()

@@ -6,12 +6,15 @@ import numpy as np
 
 from gpuwise.train.profile.findings.finding import Evidence, Finding
 from gpuwise.train.profile.findings.profile_data import ProfileData
-from gpuwise.train.profile.spans import intersection, length, union
+from gpuwise.train.profile.spans import inside, intersection, length, union
 from gpuwise.train.profile.split import HOST_GAPS, OTHER, SAVE, SYNC
-from gpuwise.train.profile.trace import RUNTIME_CATEGORIES
+from gpuwise.train.profile.trace import NONE, RUNTIME_CATEGORIES
+from gpuwise.units import format_duration
 
 LAUNCH_S = 10e-6
 """A kernel shorter than it takes to launch one: 5 to 20 us (HolisticTraceAnalysis, documentation of its launch statistics)."""
+LEAST_GAPS = 0.1
+"""Of the step between short operations, from which they are named. Rule of this project."""
 BUSY_ENOUGH = 0.9
 """Share of the step: a device that is busier is not held up by the host."""
 
@@ -66,6 +69,32 @@ def launch_bound(data: ProfileData) -> Finding | None:
         "medium",
         (said,),
         ('model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs', "# or a larger batch, if memory allows"),
+    )
+
+
+def small_operations(data: ProfileData) -> Finding | None:
+    """Operations on a processor that are shorter than what the interpreter and the dispatcher take between two of them."""
+    if data.trace is None or data.ops is None or data.steps is None:
+        return None
+    gaps = data.part(HOST_GAPS)
+    trace, ops = data.trace, data.ops
+    outer = ops.rows[(ops.parent == NONE)]
+    outer = outer[inside(trace.start_s[outer], data.steps.windows)]
+    if gaps < LEAST_GAPS * data.wall_s or not len(outer):
+        return None
+    usual_s = float(np.median(trace.duration_s[outer])) * data.factor
+    said = Evidence(
+        f"operations of {format_duration(usual_s)} (median), and what Python and the dispatcher take between them",
+        count=len(outer) / data.n_steps,
+        seconds=gaps,
+    )
+    return Finding(
+        "small operations",
+        "The operations are shorter than the Python around them",
+        gaps,
+        "medium",
+        (said,),
+        ("model = torch.compile(model)  # one call for many operations", "# or a larger batch: the gaps do not grow with it"),
     )
 
 
@@ -131,10 +160,11 @@ def own_python(data: ProfileData) -> Finding | None:
                 place = data.where((start + end) / 2)
                 where[place] = where.get(place, 0.0) + (end - start) / data.n_steps
     shrunk = seconds / max(data.traced.parts[OTHER], 1e-12)
-    top = sorted(((s * shrunk, w) for w, s in where.items() if w), reverse=True)[:3]
-    said = tuple(Evidence("Python", w, seconds=s) for s, w in top) or (
-        Evidence("Python between the operations", seconds=seconds),
-    )
+    top = sorted(((s * shrunk, w) for w, s in where.items() if w), reverse=True)[:2]
+    rest = max(seconds - sum(s for s, _ in top), 0.0)
+    said = tuple(Evidence("Python", w, seconds=s) for s, w in top)
+    if rest > 0.01 * seconds or not said:
+        said += (Evidence("Python between the operations" if not top else "elsewhere", seconds=rest),)
     return Finding(
         "python in the step",
         "The loop's own Python takes time in which nothing is computed",

@@ -97,7 +97,10 @@ def zeroed_gradients(data: ProfileData) -> Finding | None:
         "Gradients are filled with zeros and added to",
         spent + adding,
         "medium",
-        (Evidence(data.trace.text(first), data.where(float(data.trace.start_s[first])), len(own) / data.n_steps, spent),),
+        (
+            Evidence(data.trace.text(first), data.where(float(data.trace.start_s[first])), len(own) / data.n_steps, spent),
+            *((Evidence("the backward pass adds to them", seconds=adding),) if adding else ()),
+        ),
         ("optimizer.zero_grad(set_to_none=True)  # the default",),
     )
 
@@ -171,24 +174,52 @@ def slow_attention(data: ProfileData) -> Finding | None:
     """Attention that writes its score matrix to memory."""
     if data.trace is None or (data.on_gpu and data.capability is None):
         return None
-    math = data.rows(OP_CATEGORIES, lambda n: n == "aten::_scaled_dot_product_attention_math")
+    fallen_back = data.rows(OP_CATEGORIES, lambda n: n == "aten::_scaled_dot_product_attention_math")
     by_hand = _by_hand(data)
-    if not len(math) and not len(by_hand):
+    if not len(fallen_back) and not len(by_hand):
         return None
     trace = data.trace
-    rows, last = (math, math) if len(math) else (by_hand[:, 0], by_hand[:, 1])
-    spent = data.seconds_within(spans(trace.start_s[rows], trace.end_s[last]))
+    rows, last = (fallen_back, fallen_back) if len(fallen_back) else (by_hand[:, 0], by_hand[:, 1])
+    forward_s = data.seconds_within(spans(trace.start_s[rows], trace.end_s[last]))
     first = int(rows[0])
     # the backward pass does it all twice
-    whole = min(3 * spent, data.part("compute"))
+    whole = min(3 * forward_s, data.part("compute"))
+    name = "scaled_dot_product_attention, by its formula" if len(fallen_back) else "products around a softmax"
     return Finding(
         "attention not flash",
         "Attention writes all its scores to memory",
         whole * FLASH_SAVES,
         "low",
-        (Evidence(trace.text(first), data.where(float(trace.start_s[first])), len(rows) / data.n_steps, spent),),
-        ("torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)  # in fp16 or bf16, without a dense mask",),
+        (Evidence(f"{name}, with its backward pass", data.where(float(trace.start_s[first])), len(rows) / data.n_steps, whole),),
+        _fused_call(data, fallen_back) if len(fallen_back) else _call(data, by_hand),
     )
+
+
+def _fused_call(data: ProfileData, fallen_back: Ints) -> tuple[str, ...]:
+    """What keeps a call of the fused function from a fused kernel (torch/nn/functional, scaled_dot_product_attention)."""
+    assert data.trace is not None
+    inner = data.rows(OP_CATEGORIES, lambda n: "dropout" in n or "bernoulli" in n)
+    within = spans(data.trace.start_s[fallen_back], data.trace.end_s[fallen_back])
+    said = ["# the fused kernels take no score matrix: no attn_mask that needs a gradient, heads of equal numbers"]
+    if not data.on_gpu and len(inner) and bool(inside(data.trace.start_s[inner], within).any()):
+        return ("scaled_dot_product_attention(q, k, v, ..., dropout_p=0.0)  # with dropout a processor has no fused kernel",)
+    if data.on_gpu:
+        said.insert(0, "q, k, v = (t.to(torch.bfloat16) for t in (q, k, v))  # fp32 has no flash kernel")
+    return tuple(said)
+
+
+def _call(data: ProfileData, by_hand: Ints) -> tuple[str, ...]:
+    """The fused function in place of the formula; causal only where the mask was one of places by places, whatever the batch."""
+    assert data.trace is not None
+    trace = data.trace
+    within = spans(trace.end_s[by_hand[:, 0]], trace.start_s[by_hand[:, 1]])
+    rows = data.rows(OP_CATEGORIES, lambda n: n in ("aten::masked_fill", "aten::masked_fill_", "aten::add", "aten::add_"))
+    rows = rows[inside(trace.start_s[rows], within)]
+    masks = {trace.inputs(r).shapes[1] for r in rows.tolist() if len(trace.inputs(r).shapes) > 1 and trace.inputs(r).shapes[1]}
+    square = [m for m in masks if len(m) >= 2 and m[-1] == m[-2] > 1 and all(n == 1 for n in m[:-2])]
+    mask = ", is_causal=True" if square else ", attn_mask=mask" if masks else ""
+    half = "  # in torch.bfloat16" if data.on_gpu else ""
+    return (f"torch.nn.functional.scaled_dot_product_attention(q, k, v{mask}){half}",)
 
 
 def _by_hand(data: ProfileData) -> Ints:

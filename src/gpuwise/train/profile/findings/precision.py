@@ -58,7 +58,9 @@ def no_mixed_precision(data: ProfileData) -> Finding | None:
     half = "bf16" if capability >= BF16_FROM else "fp16"
     usual = "fp32" if any(_is_plain_fp32(p) for p in wide) else "tf32"
     gain = _gain(data, usual, half)
-    seconds = sum(p.seconds for p in wide) + data.part(CONVOLUTIONS)
+    convolved = data.part(CONVOLUTIONS)
+    convolutions = (Evidence("convolutions", seconds=convolved),) if convolved else ()
+    seconds = sum(p.seconds for p in wide) + convolved
     fix = [f'with torch.autocast("cuda", dtype=torch.{"bfloat16" if half == "bf16" else "float16"}):', "    loss = ..."]
     if half == "fp16":
         fix += ["scaler = torch.amp.GradScaler()", "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"]
@@ -67,7 +69,7 @@ def no_mixed_precision(data: ProfileData) -> Finding | None:
         "Products run in 32 bits",
         seconds * (1 - 1 / gain),
         _confidence(data),
-        _evidence(wide, data),
+        (*_evidence(wide, data), *convolutions),
         tuple(fix),
         note="it changes rounding: compare the loss over some hundred steps",
     )
@@ -79,13 +81,15 @@ def double_precision(data: ProfileData) -> Finding | None:
     if not wide:
         return None
     gain = _gain(data, "fp64", "fp32") if data.on_gpu else 2.0
-    work = data.part("compute") if not data.on_gpu else sum(p.seconds for p in wide)
+    products = sum(p.seconds for p in wide)
+    work = products if data.on_gpu else data.part("compute")
+    others = (Evidence("the operations between them", seconds=work - products),) if work > products else ()
     return Finding(
         "double precision",
         "The model computes in fp64",
         work * (1 - 1 / gain),
         "high",
-        _evidence(wide, data),
+        (*_evidence(wide, data), *others),
         ("model = model.float()", "batch = batch.float()  # torch.from_numpy keeps numpy's float64"),
     )
 
@@ -152,4 +156,10 @@ def _confidence(data: ProfileData) -> Confidence:
 
 
 def _evidence(products: Sequence[Product], data: ProfileData) -> tuple[Evidence, ...]:
-    return tuple(Evidence(f"{p.op} {p.words} in {p.dtype}", data.where(p.first_s), p.count, p.seconds) for p in products[:3])
+    said = [Evidence(f"{p.op} {p.words} in {p.dtype}", data.where(p.first_s), p.count, p.seconds) for p in products[:3]]
+    rest = list(products[3:])
+    if rest:
+        said.append(
+            Evidence(f"and {len(rest)} more shapes", count=sum(p.count for p in rest), seconds=sum(p.seconds for p in rest))
+        )
+    return tuple(said)

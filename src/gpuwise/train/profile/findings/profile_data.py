@@ -13,8 +13,8 @@ from gpuwise.train.profile.findings.finding import Evidence
 from gpuwise.train.profile.operations import OP_CATEGORIES, Lines, Operations, operations
 from gpuwise.train.profile.products import Product, key_of, product_of
 from gpuwise.train.profile.run_facts import RunFacts
-from gpuwise.train.profile.spans import inside, intersection, length, spans
-from gpuwise.train.profile.split import Split, kernel_families, launched_s, launching_ops
+from gpuwise.train.profile.spans import difference, inside, intersection, length, spans
+from gpuwise.train.profile.split import Split, closures, kernel_families, launched_s, launching_ops
 from gpuwise.train.profile.steps import Steps
 from gpuwise.train.profile.trace import NONE, Flags, Floats, Ints, Trace
 
@@ -138,9 +138,10 @@ class ProfileData:
         return np.zeros(0) if self.trace is None else launched_s(self.trace, self.kernels)
 
     def annotated(self, prefix: str) -> Floats:
-        """Intervals ``[n, 2]`` of the ranges whose name begins with ``name``."""
+        """Intervals ``[n, 2]`` of the ranges whose name begins with ``prefix``; of an optimizer's, less the closures it calls."""
         rows = self.rows(("user_annotation", *OP_CATEGORIES), lambda n: n.startswith(prefix))
-        return self.spans_of(rows)
+        found = self.spans_of(rows)
+        return found if self.trace is None or not prefix.startswith("Optimizer.") else difference(found, closures(self.trace))
 
     def spans_of(self, rows: Ints) -> Floats:
         """Intervals ``[n, 2]`` in which any of these events runs."""

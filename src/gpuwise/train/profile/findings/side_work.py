@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
-from gpuwise.train.profile.families import COPIES_ON_DEVICE, ELEMENTWISE, REDUCTIONS, family
+from gpuwise.train.profile.families import CONVOLUTIONS, COPIES_ON_DEVICE, ELEMENTWISE, PRODUCTS, REDUCTIONS, family
 from gpuwise.train.profile.findings.finding import Evidence, Finding
 from gpuwise.train.profile.findings.profile_data import ProfileData
+from gpuwise.train.profile.operations import OP_CATEGORIES
 from gpuwise.train.profile.spans import inside, union
-from gpuwise.train.profile.trace import NONE, Ints
+from gpuwise.train.profile.split import DATA
+from gpuwise.train.profile.trace import NONE, Floats, Ints, Trace
+from gpuwise.units import format_duration
 
 MODULE = "nn.Module: "
 SMALL = (ELEMENTWISE, COPIES_ON_DEVICE, REDUCTIONS)
@@ -18,6 +22,10 @@ SMALL = (ELEMENTWISE, COPIES_ON_DEVICE, REDUCTIONS)
 READ = "aten::item"
 LEAST_TENSORS = 4
 """A loop over fewer tensors is none. Rule of this project."""
+COVERED = 0.8
+"""Of the parameters, whose shapes the operations of a loop over them take. Rule of this project."""
+ACTS = 4
+"""Times fewer rows than in a pass with gradients: the pass acts on an environment, it evaluates nothing. Rule of this project."""
 LEAST_PASSES = 1.5
 """Operations on each tensor, from which fewer would do. Rule of this project."""
 
@@ -27,16 +35,17 @@ def evaluation(data: ProfileData) -> Finding | None:
     roots = _roots(data)
     if data.trace is None or not len(roots):
         return None
-    trace, learns = data.trace, dict[str, bool]()
-    ops, silent = data.host_ops, list[int]()
+    trace, learns = data.trace, dict[str, int]()
+    ops, silent = data.host_ops, list[tuple[int, int]]()
     first_op = np.searchsorted(trace.start_s[ops], trace.start_s[roots])
     after_op = np.searchsorted(trace.start_s[ops], trace.end_s[roots])
     for row, low, high in zip(roots.tolist(), first_op.tolist(), after_op.tolist(), strict=True):
+        rows_in = _rows_in(trace, ops[low:high])
         if bool((trace.sequence[ops[low:high]] != NONE).any()):
-            learns[trace.text(row)] = True
+            learns[trace.text(row)] = max(learns.get(trace.text(row), 0), rows_in)
         elif high > low:
-            silent.append(row)
-    again = np.array([row for row in silent if learns.get(trace.text(row))], np.int64)
+            silent.append((row, rows_in))
+    again = np.array([row for row, n in silent if trace.text(row) in learns and ACTS * n > learns[trace.text(row)]], np.int64)
     if not len(again):
         return None
     seconds = data.seconds_within(data.spans_of(again))
@@ -59,35 +68,111 @@ def parameter_loop(data: ProfileData) -> Finding | None:
     """A Python loop that runs several small operations on every parameter."""
     if data.trace is None or data.steps is None or data.ops is None or data.facts is None:
         return None
-    tensors = sum(int(o.get("n_tensors") or 0) for o in data.facts.optimizers)
+    shapes = _parameter_shapes(data)
+    tensors = sum(shapes.values())
     if tensors < LEAST_TENSORS:
         return None
     trace, ops = data.trace, data.ops
     outer = ops.rows[ops.parent == NONE]
-    busy = union([data.annotated("Optimizer."), data.spans_of(_roots(data))])
+    busy = union([data.annotated("Optimizer."), data.spans_of(_roots(data)), _loading(data)])
     free = outer[~inside(trace.start_s[outer], busy) & inside(trace.start_s[outer], data.steps.windows)]
-    named = [trace.text(r) for r in free.tolist()]
-    counts = Counter(n for n in named if n == READ or family("op", n) in SMALL)
-    often = {n: c for n, c in counts.items() if c >= tensors * data.n_steps}
-    passes = sum(often.values()) / (tensors * data.n_steps)
+    by_name: dict[str, list[int]] = {}
+    for row in free.tolist():
+        name = trace.text(row)
+        if name == READ or family("op", name) in SMALL:
+            by_name.setdefault(name, []).append(row)
+    often = {n: rows for n, rows in by_name.items() if n != READ and _covers(data, rows, shapes)}
+    if not often:
+        return None
+    # a value that is read of each, where something is done to each
+    if len(by_name.get(READ, ())) >= tensors * data.n_steps:
+        often[READ] = by_name[READ]
+    passes = sum(map(len, often.values())) / (tensors * data.n_steps)
     if passes < LEAST_PASSES:
         return None
-    rows = np.array([r for r, n in zip(free.tolist(), named, strict=True) if n in often], np.int64)
+    rows = np.array(sorted(r for own in often.values() for r in own), np.int64)
     seconds = data.seconds_within(data.spans_of(rows))
-    words = ", ".join(n.removeprefix("aten::") for n, _ in Counter(often).most_common(4))
-    first = float(trace.start_s[rows[0]])
-    said = Evidence(f"{words} on {tensors} tensors", data.where(first), len(rows) / data.n_steps, seconds)
-    clips = any("norm" in n for n in often)
+    words = ", ".join(n.removeprefix("aten::") for n in sorted(often, key=lambda n: -len(often[n]))[:4])
+    places = Counter(data.where(float(trace.start_s[r])) for r in rows[:: max(len(rows) // 50, 1)].tolist())
+    said = Evidence(f"{words} on {tensors} tensors", places.most_common(1)[0][0], len(rows) / data.n_steps, seconds)
     fix = (
-        ("torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # one norm of all",)
-        if clips
-        else (
-            "torch._foreach_lerp_(averages, parameters, 1 - decay)  # all tensors at once",
-            "# or every 10 steps, with decay ** 10",
-        )
+        "torch._foreach_lerp_(averages, parameters, 1 - decay)  # all tensors at once",
+        "# or every 10 steps, with decay ** 10",
     )
+    if any("norm" in n for n in often):
+        fix = ("torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # one norm of all",)
+    elif not data.facts.optimizers:
+        fix = ("torch.optim.SGD(model.parameters(), lr, foreach=True).step()  # all tensors at once",)
     saved = seconds * (1.0 - 1.0 / passes)
     return Finding("loop over parameters", "A loop in Python works on every parameter", saved, "medium", (said,), fix)
+
+
+def _rows_in(trace: Trace, ops: Ints) -> int:
+    """The first dimension of the first tensor of a pass: its batch. 1 where shapes were not recorded."""
+    for row in ops.tolist():
+        shape = next((s for s in trace.inputs(row).shapes if s), None)
+        if shape is not None and family("op", trace.text(row)) in (PRODUCTS, CONVOLUTIONS):
+            return shape[0]
+    return 1
+
+
+def _parameter_shapes(data: ProfileData) -> Counter[tuple[int, ...]]:
+    """Shapes of the parameters with their numbers: of the optimizers, else of the models."""
+    found: Counter[tuple[int, ...]] = Counter()
+    if data.facts is not None:
+        for described in data.facts.optimizers or data.facts.models:
+            for shape, n in described.get("shapes", ()):
+                found[tuple(shape)] += int(n)
+    return found
+
+
+def _covers(data: ProfileData, rows: Sequence[int], shapes: Counter[tuple[int, ...]]) -> bool:
+    """Whether these operations, in every step, take tensors of the shapes of ``COVERED`` of the parameters."""
+    assert data.trace is not None
+    if len(rows) < sum(shapes.values()) * data.n_steps * COVERED:
+        return False
+    taken: Counter[tuple[int, ...]] = Counter()
+    for row in rows:
+        own = data.trace.inputs(row).shapes
+        if own and own[0]:
+            taken[tuple(own[0])] += 1
+    met = sum(min(n, taken[shape] / data.n_steps) for shape, n in shapes.items())
+    return met >= COVERED * sum(shapes.values())
+
+
+def _loading(data: ProfileData) -> Floats:
+    """Intervals ``[n, 2]`` in loaders."""
+    rows = data.rows(("user_annotation", *OP_CATEGORIES), lambda n: family("range", n) == DATA)
+    return data.spans_of(rows)
+
+
+def pauses(data: ProfileData) -> Finding | None:
+    """What the loop does between updates now and then: it evaluates, or plays an environment."""
+    facts = data.facts
+    if facts is None or not facts.pauses.n:
+        return None
+    found = facts.pauses
+    each_s = found.seconds * len(facts.steps) / found.n
+    passes = f", {found.n_forward:.0f} passes of a model in each" if found.n_forward >= 1 else ""
+    plays = found.n_forward >= 1 and found.n_batches < 1
+    said = [Evidence(f"{found.n} of {len(facts.steps)} updates come after a pause of {format_duration(each_s)}{passes}")]
+    bare_s = max(found.seconds - found.model_s, 0.0)
+    if found.model_s > 0:
+        said.append(Evidence("passes of models", seconds=found.model_s))
+    said.append(Evidence("all else in the pauses", seconds=bare_s))
+    return Finding(
+        "between updates",
+        "The loop spends its time between updates of the model",
+        bare_s if plays else found.seconds,
+        "medium",
+        tuple(said),
+        (
+            ("gymnasium.vector.AsyncVectorEnv([...])  # more environments at once: one pass of the policy serves them all",)
+            if plays
+            else ("if step % 1000 == 0:  # an evaluation, less often or on fewer batches", "    evaluate(model)")
+        ),
+        note="seconds are the mean of all steps: most steps have none of it",
+    )
 
 
 def _roots(data: ProfileData) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -21,7 +22,7 @@ class Rule:
     devices: tuple[str, ...]
 
 
-BOTH, GPU = ("cpu", "gpu"), ("gpu",)
+BOTH, GPU, CPU = ("cpu", "gpu"), ("gpu",), ("cpu",)
 RULES = (
     Rule(data.waiting, BOTH),
     Rule(data.padding, BOTH),
@@ -35,6 +36,7 @@ RULES = (
     Rule(host.anomaly, BOTH),
     Rule(host.syncs, GPU),
     Rule(host.launch_bound, GPU),
+    Rule(host.small_operations, CPU),
     Rule(precision.double_precision, BOTH),
     Rule(precision.no_tf32, GPU),
     Rule(precision.no_mixed_precision, GPU),
@@ -46,6 +48,7 @@ RULES = (
     Rule(kernels.slow_attention, BOTH),
     Rule(side_work.evaluation, BOTH),
     Rule(side_work.parameter_loop, BOTH),
+    Rule(side_work.pauses, BOTH),
     Rule(parallel.ddp_every_micro_batch, BOTH),
     Rule(parallel.fsdp_every_micro_batch, BOTH),
     Rule(parallel.unoverlapped, GPU),
@@ -58,8 +61,15 @@ RULES = (
 
 
 def find_wastes(profile: ProfileData) -> tuple[Finding, ...]:
-    """The findings that hold and save at least ``LEAST_SHARE`` of the step, largest first. They overlap: do not add them."""
+    """The findings that hold and save at least ``LEAST_SHARE`` of the step, largest first. They overlap: do not add them.
+    None saves more than the time of its evidence."""
     found = [f for rule in RULES if profile.split.device in rule.devices and (f := rule.find(profile)) is not None]
-    within = [replace(f, saved_s=min(f.saved_s, profile.wall_s)) for f in found]
+    within = [replace(f, saved_s=min(f.saved_s, profile.wall_s, _evident_s(f))) for f in found]
     worth = [f for f in within if f.saved_s >= LEAST_SHARE * profile.wall_s]
     return tuple(sorted(worth, key=lambda f: -f.saved_s))
+
+
+def _evident_s(finding: Finding) -> float:
+    """Seconds a step of all its evidence; no limit where none of it is timed."""
+    timed = [e.seconds for e in finding.evidence if e.seconds is not None]
+    return sum(timed) if timed else math.inf

@@ -1,0 +1,253 @@
+"""Scripts that nobody here wrote, run as they are and under ``gpuwise profile``: do they end the same, and is the verdict right?
+
+    python benchmarks/foreign_scripts.py CHECKOUTS --python PYTHON [--only NAME ...] [--scratch FOLDER] [--record FILE]
+    python benchmarks/foreign_scripts.py --table FILE             # counts of a file of results
+
+``CHECKOUTS`` holds ``OWNER/NAME`` of every repository of ``tests/foreign/scripts.toml`` at the commit that stands there;
+``PYTHON`` has torch and the libraries. A line of JSON for each script goes to stdout, and to FILE with ``--record``. A script
+whose repository or library is missing is reported as such and counts for nothing.
+
+A run is *unmodified* where exit code and the names of the files written are those of the plain run; of an endless script where
+it trains until it is stopped. A verdict is right where it is one of the script's ``verdict``; a finding is false where it is
+neither there nor in ``also``. Those are a person's, from the source of the script and the times of its lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+LIST = HERE.parent / "tests" / "foreign" / "scripts.toml"
+NOT_WRITTEN = ("__pycache__", ".git", "events.out.tfevents", "gpuwise.toml", ".gpuwise", ".pyc", ".lock")
+"""Files that differ between any two runs, or are ours."""
+SURROUNDINGS = {"PYTHONDONTWRITEBYTECODE": "1", "MPLBACKEND": "agg", "OMP_NUM_THREADS": "1"}
+"""One thread for each: the machine has few, and other programs."""
+STOPPED, ENDLESS_S = 124, 20.0
+"""The code of a run that was stopped, as the shell's timeout has it; seconds after which an endless script is."""
+LOADS = """
+import sys
+sys.modules["gpuwise"] = None
+sys.path[0:0] = [sys.argv[2], sys.argv[3]]
+import torch
+torch.load(sys.argv[1], map_location="cpu", weights_only=False)
+"""
+SAVED = (".pt", ".pth", ".ckpt", ".bin", ".tar")
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = _options(arguments)
+    if options.table is not None:
+        rows = [json.loads(line) for line in options.table.read_text("utf-8").splitlines() if line.strip()]
+        print(table(list({r["name"]: r for r in rows}.values())))
+        return 0
+    for script in read_list():
+        if options.only and script["name"] not in options.only:
+            continue
+        row = json.dumps(judged(script, options))
+        print(row, flush=True)
+        if options.record is not None:
+            with options.record.open("a", encoding="utf-8") as file:
+                file.write(row + "\n")
+    return 0
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkouts", type=Path, nargs="?")
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--scratch", type=Path, default=Path("/tmp/gpuwise-foreign"))
+    parser.add_argument("--under", choices=("profile", "run"), default="profile")
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("--limit-s", type=float, default=240.0)
+    parser.add_argument("--plain-only", action="store_true")
+    parser.add_argument("--table", type=Path)
+    return parser.parse_args(arguments)
+
+
+def read_list(path: Path = LIST) -> list[dict[str, Any]]:
+    """The scripts, as the file has them."""
+    return tomllib.loads(path.read_text("utf-8"))["script"]
+
+
+def judged(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """One script, run twice and compared."""
+    row: dict[str, Any] = {"name": script["name"]}
+    source = (options.checkouts / script["repository"] / script["folder"]).resolve()
+    if not source.is_dir():
+        return {**row, "missing": script["repository"]}
+    missing = _missing(options.python, script.get("needs", ()))
+    if missing:
+        return {**row, "missing": missing}
+    place = (options.scratch / script["name"]).resolve()
+    shutil.rmtree(place, ignore_errors=True)
+    python = str(options.python)
+    call = ["-m", script["module"]] if "module" in script else [script["path"]]
+    endless = bool(script.get("endless"))
+    limit_s = ENDLESS_S if endless else options.limit_s
+    plain = _run(place / "plain", script, source, python, [python, *call, *script["arguments"]], limit_s)
+    if endless and plain["code"] == STOPPED:
+        plain |= {"code": 0, "files": None}
+    row |= {"plain_s": round(plain["wall_s"], 1), "code": plain["code"]}
+    if plain["code"] or options.plain_only:
+        return {**row, "tail": plain["tail"][-1500:]} if plain["code"] else row
+    command = [python, "-m", "gpuwise", options.under]
+    command += ["--json", *([] if endless else ["--whole"])] if options.under == "profile" else []
+    target = ["-m", script["module"]] if "module" in script else [script["path"]]
+    watched = _run(
+        place / options.under, script, source, python, [*command, *target, "--", *script["arguments"]], 3 * options.limit_s
+    )
+    row |= {"watched_s": round(watched["wall_s"], 1), "watched_code": watched["code"]}
+    others = set() if plain["files"] is None else plain["files"] ^ watched["files"]
+    row["other_files"] = sorted(others)[:5]
+    row["unmodified"] = watched["code"] == plain["code"] and not others
+    row["unloadable"] = unloadable(python, watched["folder"], watched["files"], Path(script["path"]).parent)
+    if options.under == "profile":
+        row |= _verdict(script, watched)
+    return row
+
+
+def _missing(python: str, needs: Iterable[str]) -> str:
+    asked = "import importlib.util, sys; print(*(n for n in sys.argv[1:] if importlib.util.find_spec(n) is None))"
+    return subprocess.run([python, "-c", asked, *needs], capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _run(
+    root: Path, script: Mapping[str, Any], source: Path, python: str, command: Sequence[str], limit_s: float
+) -> dict[str, Any]:
+    """A run in a copy of the script's folder, with its data beside it and a home of its own."""
+    home = root / "home"
+    home.mkdir(parents=True)
+    folder = root / script["repository"].split("/")[1] / script["folder"]
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns(".git"))
+    own = dict(script.get("env", {}))
+    if "PYTHONPATH" in own:
+        # beside the one that decides which gpuwise it is
+        own["PYTHONPATH"] = os.pathsep.join(filter(None, (own["PYTHONPATH"], os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, **SURROUNDINGS, "HOME": str(home), **own}
+    for words in script.get("data", ()):
+        name, at, *values = words.split()
+        place = Path(at.replace("~", str(home))) if at.startswith("~") else folder / at
+        place.parent.mkdir(parents=True, exist_ok=True)
+        made = [python, str(HERE / "foreign_data.py"), name, str(place.resolve()), *values]
+        subprocess.run(made, env=environment, check=True, capture_output=True)
+    before = _files(folder)
+    output, began = root / "output", time.monotonic()
+    with output.open("wb") as stdout, (root / "errors").open("wb") as stderr:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=stdout, stderr=stderr, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            code = STOPPED
+        finally:
+            _end(process)
+    said = output.read_text("utf-8", "replace")
+    wall_s = time.monotonic() - began
+    tail = (root / "errors").read_text("utf-8", "replace")
+    return {"code": code, "files": _files(folder) - before, "folder": folder, "wall_s": wall_s, "said": said, "tail": tail}
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()
+
+
+def _files(folder: Path) -> set[str]:
+    found = (str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+    return {_timeless(f) for f in found if not any(part in f for part in NOT_WRITTEN)}
+
+
+def _timeless(name: str) -> str:
+    """Without the numbers of a date or a process in it."""
+    out: list[str] = []
+    for part in name.split("/"):
+        digits = sum(c.isdigit() for c in part)
+        out.append("".join("0" if c.isdigit() else c for c in part) if digits >= 6 else part)
+    return "/".join(out)
+
+
+def unloadable(python: str, folder: Path, files: Iterable[str], own: Path) -> list[str]:
+    """Files of weights that do not load in a process that has no gpuwise."""
+    found: list[str] = []
+    for name in sorted(f for f in files if f.endswith(SAVED)):
+        path = folder / name
+        if path.exists():
+            call = [python, "-c", LOADS, str(path), str(folder), str(folder / own)]
+            ran = subprocess.run(call, cwd=folder, capture_output=True, text=True, check=False)
+            if ran.returncode:
+                found.append(f"{name}: {ran.stderr.strip().splitlines()[-1][:200]}")
+    return found
+
+
+def _verdict(script: Mapping[str, Any], watched: Mapping[str, Any]) -> dict[str, Any]:
+    lines = watched["said"].rstrip().splitlines()
+    try:
+        document = json.loads(lines[-1])
+        kind, sentence = document["verdict"]["kind"], document["verdict"]["sentence"]
+    except (IndexError, ValueError, KeyError, TypeError):
+        words = [t for t in watched["tail"].splitlines() if t.startswith(("error:", "hint:"))]
+        kind = "told" if words else "none"
+        return {
+            "verdict": kind,
+            "sentence": " ".join(words)[:400] or watched["tail"][-400:],
+            "right": kind in script["verdict"],
+            "findings": {},
+            "false": [],
+        }
+    findings = {f["kind"]: round(f["share"], 3) for f in document["findings"]}
+    allowed = {*script["verdict"], *script.get("also", ())}
+    return {
+        "verdict": kind,
+        "sentence": sentence,
+        "right": kind in script["verdict"],
+        "findings": findings,
+        "false": sorted(set(findings) - allowed),
+        "notes": document["notes"],
+        "step_s": document["wall_s"],
+        "busy": round(document["busy_share"], 3),
+    }
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Counts, and a line for every script."""
+    ran = [r for r in rows if "missing" not in r and not r.get("code")]
+    judged_rows = [r for r in ran if "verdict" in r]
+    said = [
+        f"{len(rows)} scripts; {len(ran)} run here as they are; {len(judged_rows)} judged",
+        f"unmodified {sum(bool(r.get('unmodified')) for r in ran)}",
+        f"verdict right {sum(bool(r.get('right')) for r in judged_rows)}",
+        f"with a false finding {sum(bool(r.get('false')) for r in judged_rows)}",
+        f"files that do not load without gpuwise {sum(len(r.get('unloadable', ())) for r in ran)}",
+        "",
+        "| script | plain s | watched s | unmodified | verdict | right | false findings |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for r in rows:
+        if "missing" in r or r.get("code"):
+            why = f"missing: {r['missing']}" if "missing" in r else f"plain run ends with {r['code']}"
+            said.append(f"| {r['name']} | | | | {why} | | |")
+            continue
+        cells = [r["name"], r["plain_s"], r.get("watched_s", ""), "yes" if r.get("unmodified") else "no", r.get("verdict", "")]
+        cells += ["yes" if r.get("right") else "no", ", ".join(r.get("false", ()))]
+        said.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(said)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

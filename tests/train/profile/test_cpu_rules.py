@@ -1,0 +1,122 @@
+"""Rules on traces of a processor, with the tensors that the operations took."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwise.train.hook.ticks import Step
+from gpuwise.train.profile.findings.finding import Finding
+from gpuwise.train.profile.result import Profile, profile_run
+from gpuwise.train.profile.run_facts import RunFacts
+
+MS = 1000.0
+STEP = Step(0.010, 0.0, 0.0, 0.004, 0.004, 0.001, 0.0, 1, 1, 1, 1, 8, 0)
+PARAMETERS = {"name": "SGD", "n_tensors": 5, "n_parameters": 500, "shapes": [[[64, 64], 4], [[64], 1]]}
+
+
+def _profile(trace: Any, folder: Path, step: Step = STEP, constant: Step | None = None) -> Profile:
+    facts = RunFacts((step,) * 20, step, ({**PARAMETERS},), constant=constant, has_trace=True)
+    return profile_run("train.py", facts, trace.write(folder / "trace.json"))
+
+
+def _kinds(profile: Profile) -> dict[str, Finding]:
+    return {f.kind: f for f in profile.findings}
+
+
+def _trace(kineto: type[Any], n: int = 5, work: Any = lambda trace, at: None) -> Any:
+    """``n`` steps of 10 ms on a processor, each a product of 4 ms and then ``work`` (called with the time in microseconds)."""
+    trace = kineto(device={})
+    for number in range(n):
+        at = 10 * MS * number
+        trace.step(number, at, 10 * MS)
+        trace.op("aten::mm", at + 10, 4 * MS, [[512, 512], [512, 512]])
+        work(trace, at + 4.2 * MS)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("shapes", "found"),
+    [
+        ([[64, 64], [64, 64], [64], [64, 64], [64, 64]], True),
+        ([[3, 224, 224]] * 5, False),
+        ([[8]] * 5, False),
+        ([[64, 64]], False),
+    ],
+    ids=["the parameters", "images of a loader", "a distribution", "one of them"],
+)
+def test_a_loop_over_parameters_takes_the_parameters(
+    kineto: type[Any], tmp_path: Path, shapes: list[list[int]], found: bool
+) -> None:
+    def work(trace: Any, at: float) -> None:
+        for i, shape in enumerate(shapes):
+            for j, name in enumerate(("aten::mul", "aten::add_")):
+                trace.op(name, at + 1000 * i + 500 * j, 400, [shape, shape])
+
+    assert ("loop over parameters" in _kinds(_profile(_trace(kineto, work=work), tmp_path))) is found
+
+
+def test_the_torn_end_of_a_step_hides_no_real_ones(kineto: type[Any], tmp_path: Path) -> None:
+    trace = _trace(kineto)
+    trace.step(5, 50 * MS, 22)
+    profile = _profile(trace, tmp_path)
+    assert profile.data.traced is not None and profile.data.traced.n_steps >= 3
+    assert profile.data.traced.wall_s == pytest.approx(0.010)
+
+
+@pytest.mark.parametrize(
+    ("mask", "call"),
+    [([1, 1, 128, 128], "is_causal=True"), ([4, 1, 1, 128], "attn_mask=mask"), (None, "attention(q, k, v)")],
+    ids=["causal", "padding", "encoder"],
+)
+def test_the_mask_of_attention_by_hand_decides_what_replaces_it(
+    kineto: type[Any], tmp_path: Path, mask: list[int] | None, call: str
+) -> None:
+    def work(trace: Any, at: float) -> None:
+        trace.op("aten::bmm", at, 1000, [[16, 128, 32], [16, 32, 128]])
+        if mask is not None:
+            trace.op("aten::masked_fill", at + 1100, 300, [[4, 4, 128, 128], mask])
+        trace.op("aten::softmax", at + 1500, 500, [[4, 4, 128, 128]])
+        trace.op("aten::bmm", at + 2100, 1000, [[16, 128, 128], [16, 128, 32]])
+
+    finding = _kinds(_profile(_trace(kineto, work=work), tmp_path))["attention not flash"]
+    assert call in finding.fix[0]
+    assert finding.saved_s <= sum(e.seconds or 0.0 for e in finding.evidence)
+
+
+def test_no_advice_to_call_what_the_script_calls(kineto: type[Any], tmp_path: Path) -> None:
+    def work(trace: Any, at: float) -> None:
+        trace.op("aten::_scaled_dot_product_attention_math", at, 4000, [[4, 4, 128, 32]] * 3)
+        trace.op("aten::dropout", at + 100, 100, [[4, 4, 128, 128]])
+
+    fix = " ".join(_kinds(_profile(_trace(kineto, work=work), tmp_path))["attention not flash"].fix)
+    assert "dropout_p=0.0" in fix and "is_causal" not in fix and "functional" not in fix
+
+
+@pytest.mark.parametrize(("constant_s", "disagree"), [(0.006, False), (0.0105, True), (0.002, True)])
+def test_two_runs_that_disagree_say_so(kineto: type[Any], tmp_path: Path, constant_s: float, disagree: bool) -> None:
+    def work(trace: Any, at: float) -> None:
+        trace.host("enumerate(DataLoader)#_Iter.__next__", at, 4 * MS, cat="user_annotation")
+
+    waits = Step(0.010, 0.004, 0.0, 0.002, 0.002, 0.001, 0.0, 1, 1, 1, 1, 8, 0)
+    constant = Step(constant_s, 0.0, 0.0, 0.002, 0.002, 0.001, 0.0, 1, 1, 1, 1, 8, 0)
+    profile = _profile(_trace(kineto, work=work), tmp_path, waits, constant)
+    assert any("disagree" in note for note in profile.notes) is disagree
+    waiting = _kinds(profile).get("data wait")
+    saved_s = 0.0 if waiting is None else waiting.saved_s
+    assert saved_s <= min(0.004, max(0.010 - constant_s, 0.0)) + 1e-9
+
+
+def test_gaps_between_short_operations_are_named(kineto: type[Any], tmp_path: Path) -> None:
+    trace = kineto(device={})
+    for number in range(5):
+        trace.step(number, 10 * MS * number, 10 * MS)
+        for i in range(100):
+            trace.op("aten::add", 10 * MS * number + 100 * i, 30, [[4], [4]])
+    profile = _profile(trace, tmp_path)
+    finding = _kinds(profile)["small operations"]
+    assert finding.saved_s == pytest.approx(profile.split.parts["host gaps"])
+    assert finding.evidence[0].count == pytest.approx(100)
+    assert profile.verdict.kind != "healthy"
