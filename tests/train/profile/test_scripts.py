@@ -67,7 +67,9 @@ def _marked(names: Iterable[str]) -> list[Any]:
 
 def _run(name: str, zygote: Zygote, folder: Path) -> Session:
     folder.mkdir(exist_ok=True)
-    return profile_script(Request(str(SCRIPTS / f"{name}.py"), steps=10), folder, zygote=zygote, output=folder / "output")
+    return profile_script(
+        Request(str(SCRIPTS / f"{name}.py"), steps=10, seen_s=0.0), folder, zygote=zygote, output=folder / "output"
+    )
 
 
 def test_every_script_is_in_the_table() -> None:

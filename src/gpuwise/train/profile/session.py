@@ -50,6 +50,8 @@ class Request:
     stacks: bool = True
     whole: bool = False
     """Until the script's own end, not only until enough was seen."""
+    seen_s: float = SEEN_S
+    """Of steady steps before it is stopped, beside those that are traced."""
     check_data: bool = True
     """Run again with one batch where much time goes into waiting for data."""
 
@@ -88,7 +90,7 @@ def profile_script(
         note_steps=NOTED_STEPS,
         after_s=CLEAN_S,
     )
-    stop = Stop() if request.whole else Stop(steps=4, at_least_s=SEEN_S)
+    stop = Stop() if request.whole else Stop(steps=4, at_least_s=request.seen_s)
     settings = Settings(
         request.script,
         list(request.arguments),
