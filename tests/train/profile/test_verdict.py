@@ -59,6 +59,13 @@ def test_nothing_is_wasted_only_where_the_device_works(parts: dict[str, float], 
     assert named in found.sentence and "padding, 5 %" in found.sentence and "Nothing" not in found.sentence
 
 
+def test_time_of_other_programs_is_no_waste_of_the_script() -> None:
+    split = Split("cpu", 3, 1.0, {**dict.fromkeys(PARTS, 0.0), "compute": 0.7, "other": 0.3}, {"matrix products": 0.7}, 0.7)
+    assert decide([], split, elsewhere_s=0.2).sentence.startswith("Nothing is wasted")
+    assert "70 %" in decide([], split, elsewhere_s=0.2).sentence and "20 %" in decide([], split, elsewhere_s=0.2).sentence
+    assert decide([], split, elsewhere_s=0.05).kind == "no single waste"
+
+
 @pytest.mark.usefixtures("home")
 def test_verdicts_are_remembered_by_script_and_arguments() -> None:
     assert verdict_before("train.py", ()) is None

@@ -153,7 +153,7 @@ def _profile_of(
         device or ("processor" if not data.on_gpu else "GPU"),
         data.split,
         findings,
-        decide(findings, data.split, before),
+        decide(findings, data.split, before, 0.0 if data.facts is None or data.on_gpu else data.facts.step.queue_s),
         against_device(data, target),
         utilisation(data.products, data.wall_s, peaks.get(main)),
         ranks,
