@@ -68,7 +68,7 @@ def lost_gpu(m: Machine) -> Iterator[Finding]:
     """A running container that lost access to its GPU."""
     if not m.system.container or m.nvidia_cards:
         return
-    shut = [n for n in m.nodes if n.path.startswith("/dev/nvidia") and n.problem not in (None, "missing")]
+    shut = [n for n in m.nodes if n.path.startswith("/dev/nvidia") and n.problem not in (None, "missing", "permission")]
     refusal = m.refusal("nvidia")
     unknown = refusal is not None and (refusal.code == 999 or "unknown error" in refusal.message.lower())
     present = any(n.path.startswith("/dev/nvidia") for n in m.nodes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuwise.facts.software.compatibility import Capability, at_least, family_driver, find_wheel, runs_on
+from gpuwise.facts.software.compatibility import Capability, at_least, family_driver, find_wheel, runs_on, wheels_for
 from gpuwise.machine.devices.readings import State
 from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.checks.driver import SEES_NONE
@@ -94,7 +94,10 @@ def driver_age(m: Machine) -> Iterator[Finding]:
     )
     cards = fixes.capabilities_here(m)
     wheel = fixes.best_wheel(m, cards)
-    way = fixes.torch_fix(m, cards) if wheel else ()
+    # another interpreter may have a wheel where this one has none
+    way = fixes.torch_fix(m, cards) if wheel or wheels_for(cards, driver) else ()
+    branch = fixes.branch_for(m)
+    newer = fixes.install_driver(m, what="Or install a newer driver" if way else "Install a newer driver")
     yield Finding(
         "torch-driver-too-old",
         Severity.BLOCKER,
@@ -105,7 +108,7 @@ def driver_age(m: Machine) -> Iterator[Finding]:
             *((torch.error,) if torch and torch.error else ()),
         ),
         "A driver runs every CUDA of its own family and older ones, and no newer family.",
-        (*way, *fixes.install_driver(m, what="Or install a newer driver" if way else "Install a newer driver")),
+        (*way, *(newer if branch > driver[0] or not way else ())),
         fixes.check_torch(m),
         hides=("torch-sees-no-gpu", "uvm-*", *REINSTALLED),
         sources=("cuda-minor-compatibility", "pytorch-wheels"),
