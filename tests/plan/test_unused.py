@@ -131,3 +131,15 @@ def test_layers_that_do_not_divide_over_the_stages() -> None:
     assert 0.7 < fewer.step_time_s.expected / even.step_time_s.expected <= 1
     with pytest.raises(LayoutError, match="do not spread"):
         check_strategy(Setting.of(replace(EIGHT, n_layers=49), NODES, s, 4096, 32), s)
+
+
+def test_four_bit_weights_of_33_billion_are_tuned_on_24_gib_as_published() -> None:
+    """arXiv 2305.14314: 33B on one 24 GB card, whose adapters' states are paged; at one's wish they stay where they are."""
+    card, wishes = find_cluster("4090"), Wishes(seq_len=512, global_batch=16, quantized_base=True, lora_rank=64)
+    plan = make_plan(find_model("llama-30b"), card, wishes)
+    assert plan.best is not None and plan.best.estimate.fits
+    best = plan.best.estimate
+    assert best.strategy.optimizer == "paged-adamw" and not best.strategy.offload_activations
+    assert best.allocated_bytes.expected < best.needed_bytes.expected < best.memory_bytes.expected
+    named = make_plan(find_model("llama-30b"), card, replace(wishes, optimizer="adamw"))
+    assert named.best is None or named.best.estimate.strategy.optimizer == "adamw"

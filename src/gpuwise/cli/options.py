@@ -147,7 +147,8 @@ class Training:
     """Format of the matrix products: fp32, tf32, fp16, bf16 (usual), fp8, mxfp8, nvfp4; several with
     commas; auto: the fastest of those that the GPU has."""
     optimizer: str | None = None
-    """sgd, momentum, adamw (usual), adamw8bit, paged-adamw8bit, adafactor, lion or muon."""
+    """sgd, momentum, adamw (usual), adamw8bit, paged-adamw, paged-adamw8bit, adafactor,
+    lion or muon."""
     half_weights: Annotated[bool, Parameter(negative="")] = False
     """Weights and gradients in 16 bits, without fp32 copies."""
     step_in_backward: Annotated[bool, Parameter(negative="")] = False
@@ -265,7 +266,7 @@ def wishes_of(training: Training, fixed: Fixed, **more: Any) -> Any:
         seq_len=training.seq,
         global_batch=training.global_batch,
         precision=precision,
-        optimizer=training.optimizer or "adamw",
+        optimizer=training.optimizer,
         half_weights=training.half_weights,
         step_in_backward=training.step_in_backward,
         stack=training.stack,

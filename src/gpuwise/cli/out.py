@@ -35,8 +35,10 @@ def printing_console(**options: Any) -> Console:
 
     class PrintableConsole(Console):
         def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
-            for text, style, control in super().render(renderable, options):
-                yield Segment(text if control else printable(text), style, control)
+            for segment in super().render(renderable, options):  # every level of a table passes here: most are as they must be
+                text, style, control = segment
+                shown = control or text == "\n" or text.isprintable()
+                yield segment if shown else Segment(printable(text), style, control)
 
         def print(self, *objects: Any, **how: Any) -> None:
             (only,) = objects if len(objects) == 1 else (None,)

@@ -173,6 +173,7 @@ def _transformers(s: Strategy) -> list[str]:
     names = {
         "adamw": "adamw_torch",
         "adamw8bit": "adamw_bnb_8bit",
+        "paged-adamw": "paged_adamw_32bit",
         "paged-adamw8bit": "paged_adamw_8bit",
         "adafactor": "adafactor",
         "lion": "lion_32bit",

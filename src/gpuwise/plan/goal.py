@@ -61,7 +61,7 @@ class Wishes:
     global_batch: int | None = None
     precision: tuple[str, ...] = ()
     """Formats to compare; empty: the usual one of the accelerator; ``auto``: that and every faster one it has."""
-    optimizer: str = "adamw"
+    optimizer: str | None = None
     half_weights: bool = False
     """Weights and gradients in 16 bits, without fp32 copies."""
     step_in_backward: bool = False
@@ -125,7 +125,9 @@ def check_wishes(wishes: Wishes) -> None:
     if wishes.lora_rank < 0:
         raise InputError(f"adapter rank must be at least 1, not {wishes.lora_rank}", hint="for example --lora-rank 16")
     adapted_products(wishes.lora_targets)
-    for name in ("optimizer", "context_parallel", "gradient_dtype", "expert_dispatch", "cuda_graphs"):
+    if wishes.optimizer is not None:
+        _known("optimizer", wishes.optimizer)
+    for name in ("context_parallel", "gradient_dtype", "expert_dispatch", "cuda_graphs"):
         _known(name, getattr(wishes, name))
     if wishes.stack is not None:
         _known("stack", wishes.stack)
@@ -233,7 +235,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
     lora_rank = wishes.lora_rank or (LORA_RANK if wishes.quantized_base else 0)
     # frozen weights stay in the format of their checkpoint, with nothing to cast
     base = Strategy(
-        optimizer=wishes.optimizer,
+        optimizer=wishes.optimizer or "adamw",
         step_in_backward=wishes.step_in_backward,
         context_parallel=wishes.context_parallel,
         gradient_dtype=wishes.gradient_dtype,

@@ -28,6 +28,9 @@ RULES: dict[str, OptimizerRule] = {
     "adamw8bit": OptimizerRule(
         2.0 + 2 * 4 / 256, 4.0, 2.0, "arXiv 2110.02861 (bitsandbytes blockwise: 1 B each, fp32 scale per 256 block)"
     ),
+    "paged-adamw": OptimizerRule(
+        8.0, 16.0, 2.0, "AdamW in unified memory, whose pages the driver moves (arXiv 2305.14314, section 3: paged_adamw_32bit)"
+    ),
     "paged-adamw8bit": OptimizerRule(
         2.0 + 2 * 4 / 256,
         4.0,
@@ -49,7 +52,8 @@ FOLLOWS_PARAMETER = ("momentum", "adamw", "lion", "muon")
 when half-precision weights have no master copy."""
 
 
-PAGED = ("paged-adamw8bit",)
+PAGED_FORM = {"adamw": "paged-adamw", "adamw8bit": "paged-adamw8bit"}
+PAGED = tuple(PAGED_FORM.values())
 """Optimizers whose states the driver moves to the host where the device has no room for them."""
 
 

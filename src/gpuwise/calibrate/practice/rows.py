@@ -30,6 +30,9 @@ RATES = {
     "tflops_model": "mfu",
 }
 """Metrics of rates and the key of an answer that has them."""
+MEMORY_UNITS = {"GB": 1e9, "GiB": GIB}
+ALLOCATED = ("torchtune",)
+"""Sources whose peak is torch's ``max_memory_allocated`` (torchtune ``log_memory_stats``); others say what the GPU needs."""
 FAMILY = re.compile(r"^(llama|phi|deepseek|nemotron|falcon|internlm|mtnlg|megascale|nanogpt|llmc|bloom|tt|lf)")
 """A family is its name's first word; these have sizes or versions in it."""
 Document = dict[str, Any]
@@ -44,6 +47,8 @@ class PublishedRun:
     metric: str
     value: float
     command: str
+    unit: str = ""
+    source: str = ""
 
     @property
     def how(self) -> str:
@@ -93,8 +98,13 @@ def published_runs(folder: Path) -> list[PublishedRun]:
         raise InputError(f"{TABLE} is not in {folder}", hint="name the folder of measurements")
     with path.open(newline="") as file:
         lines = list(csv.DictReader(file))
-    runs = [PublishedRun(r["id"], r["kind"], r["published_metric"], float(r["published_value"]), r["command"]) for r in lines]
+    runs = [_run(r) for r in lines]
     return [r for r in runs if r.command.startswith("gpuwise plan ")]
+
+
+def _run(line: Mapping[str, str]) -> PublishedRun:
+    value = float(line["published_value"])
+    return PublishedRun(line["id"], line["kind"], line["published_metric"], value, line["command"], line["unit"], line["source"])
 
 
 def practice_rows(runs: list[PublishedRun], answers: Mapping[str, Document]) -> Iterator[PracticeRow]:
@@ -138,6 +148,7 @@ def _figure(run: PublishedRun, best: Document, end: str, n: float, peak: float) 
     if run.metric == "step":
         return float(best["step_time_s"][end])
     if run.metric == "mem":
-        return float(best["memory_bytes"][end]) / GIB
+        counted = "allocated_bytes" if run.source.startswith(ALLOCATED) else "memory_bytes"
+        return float(best[counted][end]) / MEMORY_UNITS[run.unit]
     value = float(best[RATES[run.metric]][end])
     return value * peak / TERA if run.metric.startswith("tflops") else value

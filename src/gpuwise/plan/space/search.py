@@ -16,6 +16,8 @@ from gpuwise.plan.space.rules import check_strategy
 from gpuwise.plan.space.strategies import Block, Space, blocks, default_space, fixed_space, full_space
 from gpuwise.plan.space.sweep import Candidates, Sweep, sweep
 from gpuwise.predict.step.training import TrainingEstimate, estimates
+from gpuwise.workload.optimizer import PAGED_FORM
+from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import Strategy
 
 FRONT_LENGTH, SLOWEST = 8, 3.0
@@ -39,7 +41,34 @@ class Found:
 
 
 def find_strategies(goal: Goal, n: int = 6) -> Found:
-    """Search the goal's space on its cluster.
+    """Search the goal's space on its cluster; with paged optimizer states where nothing fits on the device without, under
+    QLoRA, which was published with them (arXiv 2305.14314). Raises LayoutError naming the rule when no layout is possible."""
+    found = _found(goal, n)
+    paged = _paged(goal)
+    if paged is None or _on_device(found.ranked[:1]):
+        return found
+    again = _found(paged, n)
+    if not _on_device(again.ranked[:1]):
+        return found
+    note = f"nothing fits with the optimizer's states on the device, so they are paged: {paged.bases[0].optimizer}"
+    n_strategies, seconds = found.n_strategies + again.n_strategies, found.seconds + again.seconds
+    return replace(again, n_strategies=n_strategies, seconds=seconds, notes=(*again.notes, note))
+
+
+def _on_device(ranked: Sequence[TrainingEstimate]) -> bool:
+    """Whether the first fits with nothing in host memory."""
+    return any(e.fits and not (e.strategy.offload_optimizer or e.strategy.offload_activations) for e in ranked)
+
+
+def _paged(goal: Goal) -> Goal | None:
+    """``goal`` with its optimizer's states in unified memory; None where 16-bit weights are trained or an optimizer was named."""
+    if goal.wishes.optimizer is not None or not goal.wishes.quantized_base:
+        return None
+    return replace(goal, bases=tuple(b.with_(optimizer=PAGED_FORM[b.optimizer]) for b in goal.bases))
+
+
+def _found(goal: Goal, n: int) -> Found:
+    """Search the goal's space as it is.
 
     The default space offloads to the host only when nothing fits without (or not with the probability asked for), since what
     hides behind compute on paper seldom does entirely. Raises LayoutError naming the rule when no layout is possible.
@@ -74,6 +103,15 @@ class Fastest:
 def find_fastest(goal: Goal, space_of: Callable[[Setting], Space] = default_space) -> Fastest | None:
     """The strategy that :func:`find_strategies` ranks first, without its alternatives: in ``space_of``, offload included
     when nothing fits without. None when no layout is possible."""
+    found = _fastest(goal, space_of)
+    paged = _paged(goal)
+    if found is None or paged is None or _on_device([found.estimate] if found.estimate else []):
+        return found
+    again = _fastest(paged, space_of)
+    return again if again is not None and again.estimate is not None and _on_device([again.estimate]) else found
+
+
+def _fastest(goal: Goal, space_of: Callable[[Setting], Space]) -> Fastest | None:
     spaces = [fixed_space(space_of(setting_of(goal, base)), goal.wishes.fixed) for base in goal.bases]
     done = _sweep(goal, [without_offload(s) for s in spaces])
     if _wants_offload(goal, done):
@@ -246,7 +284,7 @@ def completed(goal: Goal, base: Strategy) -> Strategy:
     fixed.setdefault("accumulation", max(goal.global_batch // (int(fixed["dp"]) * int(fixed["micro_batch"])), 1))
     if int(fixed.get("virtual_stages", 1)) > 1:
         fixed.setdefault("schedule", "interleaved")
-    if int(fixed.get("recompute_every", 1)) > 1:
+    if int(fixed.get("recompute_every", 1)) > 1 or (base.quantized_base and find_stack(base.stack).prepares_quantized):
         fixed.setdefault("recompute", "full")
     return base.with_(**fixed)
 

@@ -13,7 +13,7 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.memory.capture import CapturedMemory, captured_memory
 from gpuwise.workload.capture.record.capture import Category
-from gpuwise.workload.optimizer import autocasts
+from gpuwise.workload.optimizer import PAGED, autocasts
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.eager import describes
 from gpuwise.workload.transformer.point import Point
@@ -39,7 +39,7 @@ def replays(arch: Architecture, point: Point, strategy: Strategy) -> bool:
     plain |= strategy.quantized_base
     widths = autocasts(strategy) or not half or plain
     whole = strategy.n_accelerators == 1 and strategy.sharding == "none" and not strategy.step_in_backward
-    listed = strategy.recompute in ("none", "full") and strategy.recompute_every == 1 and strategy.optimizer in STATES
+    listed = strategy.recompute in ("none", "full") and strategy.recompute_every == 1 and strategy.optimizer in (*STATES, *PAGED)
     return (
         point.stack.per_op
         and whole
@@ -51,8 +51,9 @@ def replays(arch: Architecture, point: Point, strategy: Strategy) -> bool:
 
 
 def modules_memory(arch: Architecture, point: Point, strategy: Strategy, accelerator: Accelerator) -> CapturedMemory:
-    """Memory of the step of ``strategy`` at ``point`` on ``accelerator``, for one that :func:`replays`."""
-    optimizer = ON_HOST if strategy.offload_optimizer else strategy.optimizer
+    """Memory of the step of ``strategy`` at ``point`` on ``accelerator``, for one that :func:`replays`; of a paged optimizer
+    without its states, which lie outside of torch's allocator and leave the device where it has no room for them."""
+    optimizer = ON_HOST if strategy.offload_optimizer or strategy.optimizer in PAGED else strategy.optimizer
     return _replayed(arch, point, strategy.recompute, optimizer, min(strategy.accumulation, 2), accelerator)
 
 

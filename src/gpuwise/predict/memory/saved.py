@@ -120,7 +120,7 @@ def point_saved(arch: Architecture, point: Point, tables: TransformerTables, rul
         *_loss_bytes(arch, point, rules),
         _head_excess(arch, point),
         _weight_cache(everything, rules, point),
-        max((_largest_matrix(t) for t in everything), default=0.0),
+        max((_largest_matrix(t, arch if point.quantized_base else None) for t in everything), default=0.0),
         _largest_matrix(tables.head),
     )
 
@@ -218,8 +218,13 @@ def _weight_cache(tables: Sequence[OpTable], rules: MemoryRules, point: Point) -
     return sum(rows * columns for rows, columns in shapes) * point.element_bytes
 
 
-def _largest_matrix(table: OpTable) -> float:
-    """Elements of the largest weight matrix a forward product of ``table`` reads (one expert of a grouped
-    product)."""
-    rows = _matmuls(table) & (table.phase == FORWARD)
-    return float((table.shape[rows, 2] * table.shape[rows, 3]).max(initial=0))
+def _largest_matrix(table: OpTable, modules: Architecture | None = None) -> float:
+    """Elements of the largest weight matrix a forward product of ``table`` reads (one expert of a grouped product); of one of
+    the ``modules``' own matrices where products stand for several."""
+    rows = np.flatnonzero(_matmuls(table) & (table.phase == FORWARD))
+    sizes = (table.shape[rows, 2] * table.shape[rows, 3]).astype(np.float64)
+    if modules is not None and not modules.fused_projections:
+        q = modules.heads / (modules.heads + 2 * modules.kv_heads)
+        share = {"qkv": q, "up": 0.5 if modules.gated_mlp else 1.0}
+        sizes *= [share.get(table.name[i].rpartition(".")[2], 1.0) for i in rows.tolist()]
+    return float(sizes.max(initial=0))

@@ -212,7 +212,8 @@ def _adapted(
     trained = share * (matrices + expert)
     frozen = frozen_bytes(base)
     sharded = (c.sharding == ZERO3) | (c.sharding == HYBRID)
-    end = 4.0 if autocasts(base) else b.weight
+    widened = base.quantized_base and find_stack(base.stack).prepares_quantized
+    end = 4.0 if autocasts(base) or widened else b.weight
     weights = (matrices * frozen + ends * end + trained * b.weight) / dw + expert * frozen / ew
     zero = np.zeros_like(weights)
     optimizer = np.where(c.offload_optimizer > 0, 0.0, trained * (b.master + b.state) / do)

@@ -117,7 +117,9 @@ class MemoryColumns:
     needed: F64
     """What nvidia-smi shows at the least where memory is scarce: the total with the slack at its least."""
     allocated: F64
-    """torch's max_memory_allocated."""
+    """torch's max_memory_allocated: without paged states."""
+    paged: F64
+    """Optimizer states in unified memory, which no allocator of torch counts."""
     context: F64
     worst_moment: I64
     stage_memory: tuple[StageMemory, ...]
@@ -176,7 +178,7 @@ class MemoryColumns:
     @property
     def reserved(self) -> F64:
         """torch's max_memory_reserved, had the device as much."""
-        return self.device_total - self.context
+        return self.device_total - self.context - self.paged
 
     @property
     def shown(self) -> F64:
@@ -268,7 +270,9 @@ def memory_columns(
     if rules.loads_whole:
         before = _before_sharding(c, shape)
         loose = np.where(before + context <= usable, np.maximum(loose, before - allocated), loose)
-    return MemoryColumns(worst, bare + loose, needed, allocated, context, moment, memory, constants, workspace, usable)
+    return MemoryColumns(
+        worst, bare + loose, needed, allocated - paged, paged, context, moment, memory, constants, workspace, usable
+    )
 
 
 def _before_sharding(c: Columns, shape: Stages) -> F64:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.costs import FAMILIES, PartCosts, PointCosts
 from gpuwise.predict.step.evaluate import Evaluated, evaluate
 from gpuwise.predict.step.stack_costs import StackCosts, find_stack_costs, kernel_share
+from gpuwise.workload.optimizer import PAGED
 from gpuwise.workload.strategy import RECOMPUTES, Strategy
 from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tables import model_flop_per_token
@@ -216,10 +217,17 @@ class _Memory:
     fits: bool
     fit_probability: float
 
+    def with_states(self, paged_bytes: float) -> _Memory:
+        """With so many bytes of optimizer states in unified memory, which are on the device as long as it has room."""
+        total = self.total.scaled((self.total.expected + paged_bytes) / self.total.expected)
+        return replace(self, total=total, parts=self.parts | {"optimizer": self.parts["optimizer"] + paged_bytes})
+
 
 def _memory(arch: Architecture, cluster: Cluster, strategy: Strategy, point: Point, memory: MemoryColumns, i: int) -> _Memory:
     """Bytes, parts and whether they fit: replayed where the step can be written operation by operation, else as columns."""
     replayed = _replayed(arch, cluster, strategy, point)
+    if replayed is not None and strategy.optimizer in PAGED and not strategy.offload_optimizer:
+        return replayed.with_states(float(memory.optimizer.flat[i]))
     if replayed is None:
         parts = {name: part.expected for name, part in memory.parts(i).items()}
         fits = bool(np.broadcast_to(memory.fits(), memory.device_total.shape).flat[i])

@@ -138,7 +138,7 @@ def _checkpointing_label(which: Any) -> str:
 
 
 _OPTIMIZER_LABEL = {
-    "adamw8bit": "8-bit AdamW", "paged-adamw8bit": "paged 8-bit AdamW",
+    "adamw8bit": "8-bit AdamW", "paged-adamw": "paged AdamW", "paged-adamw8bit": "paged 8-bit AdamW",
     "lion": "Lion", "adafactor": "Adafactor", "momentum": "SGD with momentum", "sgd": "SGD",
     "adamw": "AdamW", "adam": "Adam", "muon": "Muon", "rmsprop": "RMSprop", "adagrad": "Adagrad",
 }  # fmt: skip

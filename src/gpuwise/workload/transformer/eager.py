@@ -84,7 +84,8 @@ class Network:
 
     @property
     def held(self) -> str:
-        return "fp32" if self.point.autocast else self.computes
+        widened = self.point.quantized_base and self.point.stack.prepares_quantized
+        return "fp32" if self.point.autocast or widened else self.computes
 
     @property
     def autocast(self) -> bool:
