@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from gpuwise.errors import InputError
 from gpuwise.train.hook.watch import Watch
 from gpuwise.train.levers.apply import apply_levers
+from gpuwise.train.levers.saving import saves_plain
 
 OWNERS = (
     (nn.Module, "__call__"),
@@ -47,16 +48,19 @@ def pull(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
 
     def pulling(**levers: object) -> list[dict[str, Any]]:
         told: list[dict[str, Any]] = []
+        saving = saves_plain()
+        saving.__enter__()
         one = apply_levers(levers, tell=lambda kind, **values: told.append({"event": kind, **values}))
         watch = Watch(before_optimizer=one.before_optimizer, on_tick=one.on_tick)
         watch.open()
-        applied.append((one, watch))
+        applied.append((one, watch, saving))
         return told
 
     yield pulling
-    for one, watch in reversed(applied):
+    for one, watch, saving in reversed(applied):
         watch.close()
         one.close()
+        saving.__exit__(None, None, None)
     assert [vars(owner).get(name) for owner, name in OWNERS] == before
 
 
@@ -183,8 +187,10 @@ def test_channels_last(pull: Callable[..., Any]) -> None:
     image = torch.randn(2, 3, 8, 8)
     expected = model(image)
     pull(channels_last=True)
-    torch.testing.assert_close(model(image), expected)
-    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+    result = model(image)
+    torch.testing.assert_close(result, expected)
+    assert result.is_contiguous(memory_format=torch.channels_last)
+    assert model[0].weight.is_contiguous(), "strides of weights go into files, and safetensors takes no others"
 
 
 def test_no_dropout(pull: Callable[..., Any]) -> None:

@@ -99,12 +99,14 @@ class ScriptRun:
     def prepare(self) -> None:
         """Install everything: seeds, replaced batches, levers, then the watch (the outermost)."""
         from gpuwise.train.hook.batches import replace_batches
+        from gpuwise.train.levers.saving import saves_plain
 
         settings = self._settings
         if settings.seed is not None:
             seed_all(settings.seed)
         if settings.device_memory_bytes is not None:
             limit_device_memory(settings.device_memory_bytes)
+        self._stack.enter_context(saves_plain())
         self._stack.enter_context(replace_batches(settings))
         if settings.levers:
             from gpuwise.train.levers.apply import apply_levers

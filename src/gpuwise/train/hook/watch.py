@@ -255,22 +255,8 @@ class Watch:
                 args = (args[0], self._save(args[1]), *args[2:])
             elif "f" in kwargs:
                 kwargs = {**kwargs, "f": self._save(kwargs["f"])}
-        with self._span("save"), self._hooks_off():
+        with self._span("save"):
             return original(*args, **kwargs)
-
-    @contextmanager
-    def _hooks_off(self) -> Iterator[None]:
-        """What is saved whole has none of our hooks in it."""
-        held: list[tuple[Any, int, Any]] = []
-        for handle in self._handles:
-            hooks = getattr(handle, "hooks_dict_ref", lambda: None)()
-            if hooks is not None and handle.id in hooks:
-                held.append((hooks, handle.id, hooks.pop(handle.id)))
-        try:
-            yield
-        finally:
-            for hooks, number, hook in held:
-                hooks[number] = hook
 
     def _copies(self, original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
         with self._span("copy"):

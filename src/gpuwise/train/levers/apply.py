@@ -13,7 +13,7 @@ from torch import nn
 from gpuwise.errors import InputError
 from gpuwise.train.hook.ticks import Tick
 from gpuwise.train.hook.watch import DISCOVERY_TICKS
-from gpuwise.train.levers import checkpointing, modules
+from gpuwise.train.levers import checkpointing, modules, saving
 from gpuwise.train.levers.batch import Batches, tell_device_memory
 from gpuwise.train.levers.forward import Roots
 from gpuwise.train.levers.groups import LengthGroups
@@ -99,16 +99,19 @@ class Applied:
     # -- the levers, by name in PUT_ON
 
     def tf32(self, _: object) -> None:
-        before, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high")
-        torch.backends.cudnn.allow_tf32 = True
         self._undo.append(lambda: torch.set_float32_matmul_precision(before))
-        self._undo.append(lambda: setattr(torch.backends.cudnn, "allow_tf32", cudnn))
+        self._flag(torch.backends.cudnn, "allow_tf32")
 
     def cudnn_benchmark(self, _: object) -> None:
-        before = torch.backends.cudnn.benchmark
-        torch.backends.cudnn.benchmark = True
-        self._undo.append(lambda: setattr(torch.backends.cudnn, "benchmark", before))
+        self._flag(torch.backends.cudnn, "benchmark")
+
+    def _flag(self, owner: Any, name: str) -> None:
+        before = getattr(owner, name)
+        saving.FLAGS.append((owner, name, before))
+        setattr(owner, name, True)
+        self._undo.append(lambda: setattr(owner, name, before))
 
     def threads(self, n: object) -> None:
         before = torch.get_num_threads()
@@ -201,7 +204,7 @@ class Applied:
         self._prepare.append(lambda module: modules.autocast(module, str(form), self._tell))
 
     def fused_optimizer(self, _: object) -> None:
-        self._fused = Fused(self._tell)
+        self._fused = Fused(self._patches, self._tell)
 
     def set_to_none(self, _: object) -> None:
         drop_gradients(self._patches, self._tell)

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils import checkpoint as torch_checkpoint
 
 from gpuwise.train.hook.ticks import Tick
-from gpuwise.train.levers.forward import replace_forward
+from gpuwise.train.levers.forward import replace_compiled_call, replace_forward
 from gpuwise.train.levers.modules import repeated_blocks
 from gpuwise.workload.capture.device.patching import Patches
 
@@ -103,12 +103,7 @@ def _recompute(block: nn.Module) -> Undo:
     if compiled is None:
         return replace_forward(block, lambda module, inner: recomputed(module, inner))
     # outside of what is compiled, which stays as it is
-    block._compiled_call_impl = recomputed(block, compiled)
-
-    def undo() -> None:
-        block._compiled_call_impl = compiled
-
-    return undo
+    return replace_compiled_call(block, recomputed(block, compiled))
 
 
 def recomputed(module: nn.Module, inner: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,6 +13,8 @@ from torch import nn
 from gpuwise.workload.capture.device.patching import Patches
 
 Prepare = Callable[[nn.Module], None]
+ABSENT: Any = type("ABSENT", (), {"__bool__": lambda self: False})()
+"""An attribute that an instance has not."""
 
 
 class Roots:
@@ -61,38 +63,65 @@ class Roots:
 
 
 class Forward:
-    """Stands for ``module.forward`` of one instance. A deep copy of the module gets its own, a pickle of it the plain one."""
+    """Stands for ``module.forward`` of one instance. ``plain``: the attribute before, ``ABSENT`` where the class's was meant;
+    copies and files of the module have that one (:mod:`gpuwise.train.levers.saving`)."""
 
     def __init__(self, module: nn.Module, wrap: Callable[[nn.Module, Callable[..., Any]], Callable[..., Any]]) -> None:
         inner = module.forward
         functools.update_wrapper(self, inner)
-        self._module, self._wrap = module, wrap
+        self._module = module
+        self.before = module.__dict__.get("forward", ABSENT)
         self._run = wrap(module, inner)
+
+    @property
+    def plain(self) -> Any:
+        """What the script itself has put there."""
+        return self.before.plain if isinstance(self.before, Forward) else self.before
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._run(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        # reached where a script copies attributes itself
         copy = memo.get(id(self._module))
-        if copy is None:
-            return self
-        plain = types.MethodType(type(copy).forward, copy)
-        return plain
+        return self if copy is None else types.MethodType(type(copy).forward, copy)
 
     def __reduce__(self) -> Any:
-        # names nothing of ours: the file is read where gpuwise is not
+        # as the bound method that it stands for: names nothing of ours
         return getattr, (self._module, "forward")
 
 
 def replace_forward(module: nn.Module, wrap: Callable[[nn.Module, Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None]:
     """``wrap(module, forward)`` in place of ``forward``; returns what puts it back."""
-    before = module.__dict__.get("forward")
-    module.forward = Forward(module, wrap)  # type: ignore[method-assign]
+    ours = Forward(module, wrap)
+    module.forward = ours  # type: ignore[method-assign]
 
     def back() -> None:
-        if before is None:
-            module.__dict__.pop("forward", None)
+        if module.__dict__.get("forward") is not ours:
+            # the script has put its own there since
+            return
+        if ours.before is ABSENT:
+            del module.__dict__["forward"]
         else:
-            module.forward = before  # type: ignore[method-assign]
+            module.forward = ours.before
+
+    return back
+
+
+def replace_compiled_call(module: nn.Module, call: Callable[..., Any]) -> Callable[[], None]:
+    """``call`` in place of the module's compiled call (``nn.Module.compile``), or of its plain one; returns what puts it back."""
+    before = module.__dict__.get("_compiled_call_impl", ABSENT)
+
+    def ours(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    ours._gpuwise_before = getattr(before, "_gpuwise_before", before)  # type: ignore[attr-defined]
+    module._compiled_call_impl = ours  # type: ignore[assignment]
+
+    def back() -> None:
+        if module.__dict__.get("_compiled_call_impl") is ours:
+            del module.__dict__["_compiled_call_impl"]
+            if before is not ABSENT:
+                module._compiled_call_impl = before
 
     return back

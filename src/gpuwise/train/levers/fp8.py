@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,6 +53,8 @@ def convert(module: nn.Module, recipe: str, tell: Tell, *, emulate: bool = False
 
     ``emulate``: by casting to fp8 and multiplying in the wide format, as a device without the units can.
     """
+    from gpuwise.train.levers.forward import replace_forward
+
     why = _why_not(module, emulate)
     layers: dict[str, nn.Linear] = {}
     if why is None:
@@ -61,24 +63,33 @@ def convert(module: nn.Module, recipe: str, tell: Tell, *, emulate: bool = False
     if why is not None:
         tell("lever", name="fp8", applied=False, why=why)
         return lambda: None
-    from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # pyright: ignore[reportMissingImports]
+    from torchao.float8 import Float8LinearConfig  # pyright: ignore[reportMissingImports]
+    from torchao.float8.float8_linear import Float8Linear  # pyright: ignore[reportMissingImports]
 
     # a last, smaller batch of an epoch has any number of rows
     config = replace(Float8LinearConfig.from_recipe_name(recipe), emulate=emulate, pad_inner_dim=True)
-    convert_to_float8_training(module, module_filter_fn=lambda _, name: name in layers, config=config)
+    back = [replace_forward(layer, multiplying(Float8Linear.from_float(layer, config))) for layer in layers.values()]
     tell("lever", name="fp8", applied=True, n_layers=len(layers))
 
     def undo() -> None:
-        for name, plain in layers.items():
-            parent, _, own = name.rpartition(".")
-            holder = module.get_submodule(parent)
-            held = getattr(holder, own)
-            # the model may have been moved since
-            plain.weight, plain.bias = held.weight, held.bias
-            plain.train(held.training)
-            setattr(holder, own, plain)
+        for one in back:
+            one()
 
     return undo
+
+
+def multiplying(stand_in: nn.Module) -> Callable[[nn.Module, Callable[..., Any]], Callable[..., Any]]:
+    """``stand_in`` multiplies for a layer, which stays in the model with its parameters: files and copies hold no other."""
+
+    def wrap(layer: nn.Module, _: Callable[..., Any]) -> Callable[..., Any]:
+        def run(x: Any) -> Any:
+            # the model may have been moved since
+            stand_in.weight, stand_in.bias = layer.weight, layer.bias  # type: ignore[assignment]
+            return stand_in.forward(x)
+
+        return run
+
+    return wrap
 
 
 def _why_not(module: nn.Module, emulate: bool) -> str | None:

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -16,6 +17,8 @@ from torch.utils.data import dataloader as torch_dataloader
 from gpuwise.workload.capture.device.patching import Patches
 
 Tell = Callable[..., None]
+DEFAULT_AHEAD = 2
+"""Batches that each worker makes ahead (PyTorch's default)."""
 ARGUMENTS = {"workers": "num_workers", "prefetch": "prefetch_factor", "pin_memory": "pin_memory"}
 
 
@@ -24,11 +27,13 @@ def change_arguments(patches: Patches, levers: Mapping[str, object], tell: Tell,
     would read all of it. ``keep_workers``: what they hold must outlive the epoch."""
     original = DataLoader.__init__
     signature = inspect.signature(original)
+    own: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 
     @functools.wraps(original)
     def made(loader: Any, *args: Any, **kwargs: Any) -> None:
         bound = signature.bind(loader, *args, **kwargs)
         given = bound.arguments
+        own[loader] = own_attributes(given)
         for name, value in levers.items():
             why = None
             if name == "workers":
@@ -42,7 +47,28 @@ def change_arguments(patches: Patches, levers: Mapping[str, object], tell: Tell,
             given["persistent_workers"] = True
         original(*bound.args, **bound.kwargs)
 
+    def __reduce_ex__(loader: Any, protocol: Any) -> Any:
+        reduced = object.__reduce_ex__(loader, protocol)
+        if loader not in own or len(reduced) < 3 or not isinstance(reduced[2], dict):
+            return reduced
+        # workers that the script did not ask for do not go with it either
+        iterator = reduced[2]["_iterator"] if own[loader]["persistent_workers"] else None
+        return (*reduced[:2], {**reduced[2], **own[loader], "_iterator": iterator}, *reduced[3:])
+
     patches.set(DataLoader, "__init__", made)
+    patches.set(DataLoader, "__reduce_ex__", __reduce_ex__)
+
+
+def own_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a loader made with these arguments holds of those that levers change: a pickle of it has the script's own."""
+    n_workers = given.get("num_workers", 0)
+    ahead = given.get("prefetch_factor")
+    return {
+        "num_workers": n_workers,
+        "prefetch_factor": DEFAULT_AHEAD if ahead is None and n_workers else ahead,
+        "pin_memory": given.get("pin_memory", False),
+        "persistent_workers": given.get("persistent_workers", False),
+    }
 
 
 def _set_workers(given: dict[str, Any], value: int) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpuwise.train.levers.forward import replace_forward
+from gpuwise.train.levers.forward import replace_compiled_call, replace_forward
 from gpuwise.workload.capture.device.patching import Patches
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -69,13 +69,13 @@ def compile_model(module: nn.Module, how: str, tell: Tell) -> Undo:
         if not blocks:
             tell("lever", name="compile", applied=False, why="the model has no repeated blocks")
             return lambda: None
-        for block in blocks:
-            block.compile()
+        # as nn.Module.compile does
+        back = [replace_compiled_call(block, torch.compile(block._call_impl)) for block in blocks]
         tell("lever", name="compile", applied=True, n_blocks=len(blocks), kind=type(blocks[0]).__name__)
 
         def undo() -> None:
-            for block in blocks:
-                block._compiled_call_impl = None
+            for one in back:
+                one()
 
         return undo
     tell("lever", name="compile", applied=True)
@@ -105,11 +105,14 @@ def repeated_blocks(module: nn.Module) -> list[nn.Module]:
 
 
 def channels_last(module: nn.Module, tell: Tell) -> Undo:
-    """Weights of convolutions and four-dimensional inputs with channels innermost."""
+    """Four-dimensional inputs with channels innermost, which convolutions and what follows keep.
+
+    The weights stay as they are, for strides go into every file: a convolution brings its own into the layout of its input at
+    each call, which moves the parameters' bytes a few times a step and no activation's.
+    """
     if not any(isinstance(m, nn.Conv2d) for m in module.modules()):
         tell("lever", name="channels_last", applied=False, why="the model has no two-dimensional convolution")
         return lambda: None
-    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def inner_channels(tensor: torch.Tensor) -> torch.Tensor:
         is_image = tensor.dim() == 4 and tensor.is_floating_point()

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -23,11 +26,51 @@ above fp16's smallest number, 2^-24."""
 
 
 class Fused:
-    """Turns ``fused`` on before an optimizer's first step, where torch allows it."""
+    """Turns ``fused`` on before an optimizer's first step, where torch allows it. Its ``state_dict`` and pickle are those of the
+    script's own optimizer: its options, and the number of steps on the host, as a plain optimizer keeps it."""
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, patches: Patches, tell: Tell) -> None:
         self._tell = tell
         self._seen: set[int] = set()
+        self._own: WeakKeyDictionary[Any, list[dict[str, Any]]] = WeakKeyDictionary()
+        """Options of each optimizer's groups before, then its defaults, by optimizer."""
+        optimizer = torch.optim.Optimizer
+        saved, pickled, loaded = optimizer.state_dict, optimizer.__getstate__, optimizer.load_state_dict
+
+        @functools.wraps(saved)
+        def state_dict(owner: Any) -> dict[str, Any]:
+            return self._plain(owner, saved(owner))
+
+        def getstate(owner: Any) -> dict[str, Any]:
+            return self._plain(owner, pickled(owner))
+
+        @functools.wraps(loaded)
+        def load_state_dict(owner: Any, state: Any) -> None:
+            loaded(owner, state)
+            if owner in self._own:
+                _turn_on(owner)
+
+        patches.set(optimizer, "state_dict", state_dict)
+        patches.set(optimizer, "__getstate__", getstate)
+        patches.set(optimizer, "load_state_dict", load_state_dict)
+
+    def _plain(self, optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:
+        own = self._own.get(optimizer)
+        if own is None:
+            return state
+        *options, defaults = own
+        plain = dict(state)
+        if "defaults" in plain:
+            plain["defaults"] = {**plain["defaults"], **defaults}
+        # groups that were added since take the last one's options
+        groups = zip(plain["param_groups"], [*options, *[options[-1]] * len(plain["param_groups"])], strict=False)
+        plain["param_groups"] = [{**group, **option} for group, option in groups]
+        held = plain["state"]
+        plain["state"] = copy.copy(held)
+        for key, values in held.items():
+            if isinstance(values.get("step"), torch.Tensor):
+                plain["state"][key] = {**values, "step": values["step"].to("cpu", torch.get_default_dtype())}
+        return plain
 
     def before_optimizer(self, optimizer: Any) -> None:
         if id(optimizer) in self._seen:
@@ -35,13 +78,24 @@ class Fused:
         self._seen.add(id(optimizer))
         why = why_not_fused(optimizer)
         if why is None:
-            for group in optimizer.param_groups:
-                group["fused"], group["foreach"] = True, False
+            places = [*optimizer.param_groups, optimizer.defaults]
+            self._own[optimizer] = [{k: place[k] for k in ("fused", "foreach")} for place in places]
+            _turn_on(optimizer)
             optimizer.defaults["fused"], optimizer.defaults["foreach"] = True, False
             optimizer._step_supports_amp_scaling = True
             # torch checks devices and types once more where this is set, as its own constructor does
             optimizer._need_device_dtype_check_for_fused = True
         self._tell("lever", name="fused_optimizer", applied=why is None, why=why, optimizer=type(optimizer).__name__)
+
+
+def _turn_on(optimizer: Any) -> None:
+    """``fused`` in its groups; states that are loaded come with their number of steps on the host."""
+    for group in optimizer.param_groups:
+        group["fused"], group["foreach"] = True, False
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            if isinstance(state.get("step"), torch.Tensor):
+                state["step"] = state["step"].to(parameter.device, torch.float32)
 
 
 def why_not_fused(optimizer: Any) -> str | None:
