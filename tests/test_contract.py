@@ -49,6 +49,7 @@ PUBLIC = {
     "TrainingEstimate",
     "Wishes",
     "__version__",
+    "capacity",
     "capture",
     "estimate",
     "find_accelerator",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gpuwise.plan.step.plan import plan_step
     from gpuwise.predict.estimate import Estimate
     from gpuwise.predict.step.training import TrainingEstimate, estimate
+    from gpuwise.serve.capacity.api import capacity
     from gpuwise.train.api import profile, watch
     from gpuwise.workload.capture.api import capture
     from gpuwise.workload.strategy import Strategy
@@ -47,6 +48,7 @@ __all__ = [
     "TrainingEstimate",
     "Wishes",
     "__version__",
+    "capacity",
     "capture",
     "estimate",
     "find_accelerator",
@@ -73,6 +75,7 @@ _HOME = {
     "Strategy": "gpuwise.workload.strategy",
     "TrainingEstimate": "gpuwise.predict.step.training",
     "Wishes": "gpuwise.plan.goal",
+    "capacity": "gpuwise.serve.capacity.api",
     "capture": "gpuwise.workload.capture.api",
     "estimate": "gpuwise.predict.step.training",
     "find_accelerator": "gpuwise.facts.hardware.naming",

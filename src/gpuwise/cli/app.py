@@ -37,6 +37,11 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
         "gpuwise.cli.memory.command:memory",
         "What filled the GPU's memory, and what would another allocator setting change?",
     ),
+    (
+        "capacity",
+        "gpuwise.cli.capacity.command:capacity",
+        "Which GPUs, how many, at what latency and price, to serve this load?",
+    ),
     ("op", "gpuwise.cli.op.command:op", "What does one operation cost on this GPU, beside a CPU?"),
     ("compare", "gpuwise.cli.compare.command:compare", "Which is better at what, and by how much?"),
     ("pick", "gpuwise.cli.pick.command:pick", "Which GPU should I get for this, within this budget?"),

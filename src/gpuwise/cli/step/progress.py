@@ -1,4 +1,4 @@
-"""What is being captured, on one line of stderr that goes away: captures take a second or more."""
+"""What is being done, on one line of stderr that goes away: captures and simulations take a second or more."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gpuwise.text import printable
 
 
 @contextmanager
-def progress() -> Generator[Callable[[str], None], None, None]:
+def progress(doing: str = "capturing") -> Generator[Callable[[str], None], None, None]:
     """A function to say what is being done; silent unless stderr is a terminal."""
     shown = sys.stderr.isatty()
 
     def tell(what: str) -> None:
         if shown:
-            sys.stderr.write(f"\r\x1b[Kcapturing: {printable(what, keep='')}"[:110])
+            sys.stderr.write(f"\r\x1b[K{doing}: {printable(what, keep='')}"[:110])
             sys.stderr.flush()
 
     try:

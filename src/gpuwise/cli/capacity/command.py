@@ -1,0 +1,267 @@
+"""``gpuwise capacity``: which GPUs, how many, at what latency and price, to serve this load?"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from gpuwise.cli.options import Duration, Length, Money, Whole, positive_count
+from gpuwise.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from gpuwise.facts.models.architecture import Architecture
+    from gpuwise.serve.capacity.answer import Capacity
+    from gpuwise.serve.capacity.configurations import Wanted
+    from gpuwise.serve.capacity.fleet import Demand
+    from gpuwise.serve.load.load import Load
+    from gpuwise.serve.load.targets import Target
+
+ARRIVALS = ("poisson", "gamma", "diurnal")
+LEAST_REQUESTS = 50
+"""Of a trace that is replayed."""
+_RATE = re.compile(r"(.*?)\s*(?:/\s*|\s+per\s+)(s|sec|second|min|minute|h|hour|d|day)", re.IGNORECASE)
+_PERIODS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of the server."""
+
+    workload: str | None = None
+    """chat (usual), code, rag, agent, summarise, reasoning, or in=2000,out=300 with cv=, in_cv=, out_cv=, prefix=, peak=."""
+    trace: Path | None = None
+    """Replay a recording: CSV (arrival_s,input_tokens,output_tokens or Azure's), Mooncake's JSON lines, ShareGPT's JSON."""
+    drop_long: Annotated[bool, Parameter(negative="")] = False
+    """Leave requests of the trace out that are longer than the context."""
+    arrivals: str | None = None
+    """poisson, gamma:CV (gaps that vary by CV), or diurnal:PEAK (a day whose busiest hour is PEAK times the mean)."""
+    slo: str | None = None
+    """Targets: ttft_p95=1s,itl_p99=50ms,e2e_p90=10s,tpot_mean=30ms. Left out: a first token when people of the workload want it,
+    then reading speed."""
+    rate: str | None = None
+    """Requests to carry: 20/s, 1M/day."""
+    users: Whole | None = None
+    """People who each send the next request some time after the last answer."""
+    think: Duration | None = None
+    """Time between an answer and a user's next request (45s)."""
+    max: Annotated[bool, Parameter(negative="")] = False
+    """As much as the accelerators carry (usual)."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What is held fast, and what the answer must stay within."""
+
+    engine: str = "vllm"
+    """vllm, sglang or trtllm, with a version if it matters: vllm@0.19.0."""
+    weights: str | None = None
+    """Bits of a weight allowed, 16, 8 or 4; several with commas (16,8)."""
+    kv_cache: str = "bf16"
+    """Format of the key-value cache: bf16 or fp8."""
+    tp: Whole | None = None
+    """Tensor parallel degree."""
+    context: Length | None = None
+    """Longest request in tokens (the model's context)."""
+    budget: Money | None = None
+    """Most US dollars an hour for the whole fleet."""
+    price: Money | None = None
+    """US dollars per GPU and hour, instead of the market's."""
+    provider: str | None = None
+    """Whose price counts."""
+
+
+CHAT, FREE = Asked(), Held()
+
+
+def capacity(
+    model: str,
+    *,
+    on: str,
+    asked: Asked = CHAT,
+    held: Held = FREE,
+    quick: Annotated[bool, Parameter(negative="")] = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Which GPUs, how many, at what latency and price, to serve this load?
+
+    Simulates the engine under the load, finds the settings that carry most of it within the latency targets, and says what
+    gives out first, what it costs, and how to start and to prove it.
+
+    Parameters
+    ----------
+    model
+        A model by name (llama-3.1-8b), a Hugging Face config.json, or dimensions (layers=32,hidden=4096,...).
+    on
+        The accelerators: 8xH100-SXM, 4090, dgx-h100.
+    quick
+        Leave out what single changes would bring.
+    json
+        One JSON document on the last line of stdout.
+    """
+    from gpuwise.facts.models.catalogue import find_model
+
+    arch = find_model(model)
+    load, targets, demand = question(arch, asked, held)
+    wanted = wanted_of(held, load)
+    answer = _answer(arch, on, load, targets, demand, wanted, held, explain=not quick)
+    if json:
+        from gpuwise.cli.out import print_json
+        from gpuwise.serve.capacity.document import capacity_document
+
+        print_json(capacity_document(answer))
+    else:
+        from gpuwise.cli.capacity.view import show_capacity
+
+        show_capacity(answer, held.budget)
+    return 0 if kept(answer, held.budget) else 1
+
+
+def kept(answer: Capacity, budget_usd_per_hour: float | None) -> bool:
+    """Whether something keeps the targets within the budget."""
+    if answer.served is None:
+        return False
+    usd = answer.served.fleet.usd_per_hour
+    return budget_usd_per_hour is None or (usd is not None and usd <= budget_usd_per_hour)
+
+
+def question(arch: Architecture, asked: Asked, held: Held) -> tuple[Load, tuple[Target, ...], Demand]:
+    """The options as a load, targets and a demand. Raises InputError."""
+    from gpuwise.serve.capacity.answer import check_model, usual_targets
+    from gpuwise.serve.capacity.fleet import Demand
+    from gpuwise.serve.load.load import Load
+    from gpuwise.serve.load.targets import parse_targets
+    from gpuwise.serve.load.workloads import THINK_S
+
+    check_model(arch)
+    if asked.trace is not None and asked.workload is not None:
+        raise InputError("--trace and --workload are two loads", hint="give one of them")
+    said = [name for name, value in (("--rate", asked.rate), ("--users", asked.users), ("--max", asked.max or None)) if value]
+    if len(said) > 1:
+        raise InputError(" and ".join(said) + " say the load twice", hint="give one of them")
+    if asked.think is not None and asked.users is None:
+        raise InputError("--think without --users", hint="it is the pause of a user: add --users 500")
+    context = held.context or arch.max_seq_len
+    if context > arch.max_seq_len:
+        raise InputError(
+            f"{arch.name} has a context of {arch.max_seq_len:,} tokens, not {context:,}", hint=f"--context {arch.max_seq_len}"
+        )
+    source, peak = _source(asked, context)
+    load = Load(source, context)
+    targets = usual_targets(load) if asked.slo is None else parse_targets(asked.slo)
+    rate = load.recorded_rate_per_s if asked.rate is None and asked.users is None and not asked.max else None
+    rate = rate_per_s(asked.rate) if asked.rate is not None else rate
+    return load, targets, Demand(rate, asked.users, THINK_S if asked.think is None else asked.think, peak)
+
+
+def _source(asked: Asked, context: int) -> tuple[Any, float]:
+    """What is drawn from or replayed, and how much higher its peak is than its mean."""
+    from dataclasses import replace
+
+    from gpuwise.serve.load.arrivals import day_shape, unit_arrivals
+    from gpuwise.serve.load.traces import read_trace, refuse_beyond
+    from gpuwise.serve.load.workloads import FORWARD, find_workload
+
+    if asked.trace is not None:
+        if asked.arrivals is not None:
+            raise InputError("--arrivals with a trace, which has its own", hint="leave one of them out")
+        trace = refuse_beyond(read_trace(asked.trace), context, drop=asked.drop_long)
+        if len(trace.requests) < LEAST_REQUESTS:
+            count = len(trace.requests)
+            raise InputError(f"{count} requests of {trace.name} say nothing of percentiles", hint=f"at least {LEAST_REQUESTS}")
+        return trace, trace.peak_over_mean
+    if asked.drop_long:
+        raise InputError("--drop-long without --trace", hint="requests of a workload are cut to the context")
+    if asked.workload in FORWARD:
+        hint = "ask `gpuwise pick --for embed`, `--for rerank` or `--for vision`"
+        raise InputError(f"--workload {asked.workload} writes no tokens: engines that write are simulated", hint=hint)
+    workload = find_workload(asked.workload or "chat")
+    if workload.source == "given" and workload.prompt.mean + workload.output.mean > context:
+        tokens = workload.prompt.mean + workload.output.mean
+        raise InputError(
+            f"{tokens:,.0f} tokens a request are more than the context of {context:,}",
+            hint="shorter lengths, or a model with a longer context",
+        )
+    if asked.arrivals is None:
+        return workload, workload.peak_over_mean
+    kind, _, value = asked.arrivals.partition(":")
+    if kind not in ARRIVALS:
+        raise UnknownNameError("arrivals", kind, ARRIVALS, hint="poisson, gamma:2 or diurnal:3")
+    if kind == "poisson" and not value:
+        return replace(workload, gap_cv=1.0), workload.peak_over_mean
+    if kind == "poisson" or not value:
+        raise InputError(f"--arrivals {asked.arrivals!r} cannot be read", hint="poisson, gamma:2 or diurnal:3")
+    number = positive_count(value, "--arrivals")
+    import numpy as np
+
+    if kind == "gamma":
+        unit_arrivals(1, number, np.random.default_rng(0))  # refuses what nobody has
+        return replace(workload, gap_cv=number), workload.peak_over_mean
+    day_shape(number, 24)
+    return workload, number
+
+
+def rate_per_s(text: str) -> float:
+    """Requests a second of ``20/s``, ``1M/day`` or ``20``. Raises InputError."""
+    matched = _RATE.fullmatch(text.strip())
+    count = positive_count(matched[1] if matched else text, "--rate")
+    return count / (_PERIODS[matched[2][0].lower()] if matched else 1.0)
+
+
+def wanted_of(held: Held, load: Load) -> Wanted:
+    """The options as what the search must hold fast. Raises InputError and UnknownNameError."""
+    from gpuwise.cli.pick.command import bits_of
+    from gpuwise.serve.capacity.configurations import USUAL_BITS, Wanted
+
+    engine, _, version = held.engine.partition("@")
+    if held.kv_cache not in ("bf16", "fp8"):
+        raise UnknownNameError("cache format", held.kv_cache, ("bf16", "fp8"), hint="bf16 or fp8")
+    return Wanted(
+        {"tensorrt-llm": "trtllm"}.get(engine, engine),
+        version or None,
+        bits_of(held.weights) or USUAL_BITS,
+        held.tp,
+        held.kv_cache,
+        None if held.context is None else load.context,
+    )
+
+
+def _answer(
+    arch: Architecture,
+    on: str,
+    load: Load,
+    targets: tuple[Target, ...],
+    demand: Demand,
+    wanted: Wanted,
+    held: Held,
+    *,
+    explain: bool,
+) -> Capacity:
+    import datetime
+
+    from gpuwise.cli.step.progress import progress
+    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.serve.capacity.answer import capacity_on
+    from gpuwise.serve.capacity.configurations import check_tp
+
+    if wanted.tp is not None:
+        check_tp(arch, wanted.tp)
+    with progress("simulating") as say:
+        return capacity_on(
+            arch,
+            find_cluster(on),
+            load,
+            targets,
+            demand,
+            wanted,
+            today=datetime.date.today(),
+            usd_per_hour=held.price,
+            provider=held.provider,
+            explain=explain,
+            progress=say,
+        )

@@ -1,0 +1,216 @@
+"""The whole answer: which settings, how many requests a second within the targets, on what, at what price, and why not more.
+
+Without a cluster see :mod:`gpuwise.pick.capacity`.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpuwise.errors import InputError
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.estimate import Estimate
+from gpuwise.serve.capacity.changes import Change, changes
+from gpuwise.serve.capacity.commands import Command, load_tests, start_command
+from gpuwise.serve.capacity.configurations import Configuration, Wanted
+from gpuwise.serve.capacity.fleet import Demand, Fleet, fleet_for
+from gpuwise.serve.capacity.rate import FINAL_REQUESTS, Limit, Point, curve, knee_rate, largest_rate, operate, rate_estimate
+from gpuwise.serve.capacity.saturation import Saturation, saturation_of, why_missed
+from gpuwise.serve.capacity.search import Considered, Search, frontier, search
+from gpuwise.serve.load.load import Load
+from gpuwise.serve.load.requests import ClosedLoop
+from gpuwise.serve.load.targets import Target
+from gpuwise.serve.load.workloads import Workload
+
+READING_S = 1 / 5.3
+"""Between two tokens of an answer that comes as fast as one reads: the target of answers where none is given."""
+CURVE_POINTS = 9
+CUT_SHARE = 0.001
+"""Share of a workload's requests that the context cuts, from which it is said."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """What keeps the targets. ``point`` is one copy at its share of the load, ``knee_per_s`` the rate of a copy from which queues
+    grow whatever the latency."""
+
+    limit: Limit
+    each: Estimate
+    copies: int
+    """On the accelerators that were asked about."""
+    point: Point
+    knee_per_s: float
+    saturation: Saturation
+    curve: tuple[Point, ...]
+    fleet: Fleet
+    start: Command
+    tests: tuple[Command, ...]
+
+    @property
+    def configuration(self) -> Configuration:
+        return self.limit.configuration
+
+
+@dataclass(frozen=True)
+class Miss:
+    """What comes nearest where nothing keeps the targets."""
+
+    limit: Limit
+    why: str
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """``served`` is None where nothing keeps the targets; then ``miss`` says what comes nearest."""
+
+    arch: Architecture
+    cluster: Cluster
+    load: Load
+    targets: tuple[Target, ...]
+    demand: Demand
+    today: datetime.date
+    served: Served | None
+    miss: Miss | None
+    considered: tuple[Considered, ...]
+    pareto: tuple[tuple[Configuration, Point], ...]
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+
+
+def usual_targets(load: Load) -> tuple[Target, ...]:
+    """Where none is given: the first token when people of this workload want it, then a text as fast as one reads."""
+    ttft = load.source.ttft_s if isinstance(load.source, Workload) else 1.0
+    return (Target("ttft", 95.0, ttft), Target("tpot", 95.0, READING_S))
+
+
+def capacity_on(
+    arch: Architecture,
+    cluster: Cluster,
+    load: Load,
+    targets: Sequence[Target],
+    demand: Demand,
+    wanted: Wanted | None = None,
+    *,
+    today: datetime.date,
+    usd_per_hour: float | None = None,
+    provider: str | None = None,
+    n: int = FINAL_REQUESTS,
+    explain: bool = True,
+    progress: Callable[[str], None] = lambda words: None,
+) -> Capacity:
+    """How much ``cluster`` carries of ``load`` with ``arch`` within ``targets``, and what carries ``demand``; ``explain`` adds
+    what single changes would bring. Raises InputError and UnpredictableError where nothing can be simulated."""
+    check_model(arch)
+    asked = wanted or Wanted()
+    found = search(arch, cluster, load, targets, asked, progress=progress)
+    if found.error is not None:
+        raise found.error
+    progress("the best of them")
+    final = None if found.best is None else largest_rate(found.best.configuration, load, targets, n=n)
+    if final is None or final.best is None:
+        return _missed(arch, cluster, load, targets, demand, found, today, explain)
+    served = _served(final, found, cluster, load, targets, demand, today, usd_per_hour, provider, n)
+    progress("what changes would bring")
+    single = changes(final.configuration, load, targets, found.best.rate_per_s) if explain and found.best else ()
+    points = frontier(found.limits, [(final.configuration, p) for p in served.curve])
+    notes = _notes(load, demand, served)
+    return Capacity(arch, cluster, load, tuple(targets), demand, today, served, None, found.considered, points, single, notes)
+
+
+def check_model(arch: Architecture) -> None:
+    """Raises InputError for a model that writes no text."""
+    if arch.kind != "decoder":
+        raise InputError(
+            f"{arch.name} is no decoder: engines that write text are simulated",
+            hint="of encoders and rerankers ask `gpuwise pick --for embed` or `--for rerank`",
+        )
+
+
+def _served(
+    limit: Limit,
+    found: Search,
+    cluster: Cluster,
+    load: Load,
+    targets: Sequence[Target],
+    demand: Demand,
+    today: datetime.date,
+    usd_per_hour: float | None,
+    provider: str | None,
+    n: int,
+) -> Served:
+    configuration = limit.configuration
+    each = rate_estimate(limit, load, targets, n // 2)
+    knee = max(knee_rate(configuration, load, n).rate_per_s, limit.rate_per_s)
+    fleet = fleet_for(limit, each, cluster, demand, today=today, usd_per_hour=usd_per_hour, provider=provider)
+    share = fleet.peak_per_s / fleet.copies_peak
+    point = operate(configuration, load, share, targets, n, closed=_closed(demand, fleet))
+    return Served(
+        limit,
+        each,
+        found.copies,
+        point,
+        knee,
+        saturation_of(limit),
+        curve(configuration, load, targets, knee, n // 2, CURVE_POINTS),
+        fleet,
+        start_command(configuration),
+        load_tests(configuration, load, targets, share),
+    )
+
+
+def _closed(demand: Demand, fleet: Fleet) -> ClosedLoop | None:
+    """The users of one copy; None for a rate."""
+    if demand.users is None:
+        return None
+    return ClosedLoop(max(round(demand.users * demand.peak_over_mean / fleet.copies_peak), 1), demand.think_s)
+
+
+def _missed(
+    arch: Architecture,
+    cluster: Cluster,
+    load: Load,
+    targets: Sequence[Target],
+    demand: Demand,
+    found: Search,
+    today: datetime.date,
+    explain: bool,
+) -> Capacity:
+    nearest = found.nearest
+    miss = None if nearest is None else Miss(nearest, why_missed(nearest.alone))
+    single = () if nearest is None or not explain else changes(nearest.configuration, load, targets, 0.0)
+    points = frontier(found.limits, [])
+    return Capacity(
+        arch,
+        cluster,
+        load,
+        tuple(targets),
+        demand,
+        today,
+        None,
+        miss,
+        found.considered,
+        points,
+        single,
+        _notes(load, demand, None),
+    )
+
+
+def _notes(load: Load, demand: Demand, served: Served | None) -> tuple[str, ...]:
+    said: list[str] = []
+    if isinstance(load.source, Workload):
+        said += [load.source.note] if load.source.note else []
+        cut = load.cut_share()
+        if cut > CUT_SHARE:
+            said.append(f"{cut:.1%} of its requests are longer than {load.context:,} tokens: their prompts are cut to that")
+    else:
+        said += load.source.notes
+    if demand.users is not None:
+        said.append(f"a user sends the next request {demand.think_s:g} s after the answer")
+    if served is not None and served.fleet.copies_peak > 1:
+        said.append("requests go to the copies in turn, those of one session or document to the same one")
+    if served is not None and served.fleet.price is not None and served.fleet.price.stale:
+        said.append(f"the price is {served.fleet.price.age_days} days old")
+    return tuple(said)

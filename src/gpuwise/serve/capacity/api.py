@@ -1,0 +1,56 @@
+"""The question of this room by name: how many requests a second, with which settings, on how many accelerators."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.models.catalogue import find_model
+from gpuwise.serve.capacity.answer import Capacity, capacity_on, check_model, usual_targets
+from gpuwise.serve.capacity.configurations import USUAL_BITS, Wanted
+from gpuwise.serve.capacity.fleet import Demand
+from gpuwise.serve.load.load import Load
+from gpuwise.serve.load.targets import parse_targets
+from gpuwise.serve.load.traces import read_trace, refuse_beyond
+from gpuwise.serve.load.workloads import THINK_S, find_workload
+
+
+def capacity(
+    model: str,
+    on: str,
+    *,
+    workload: str = "chat",
+    trace: str | Path | None = None,
+    slo: str | None = None,
+    requests_per_s: float | None = None,
+    users: int | None = None,
+    think_s: float = THINK_S,
+    engine: str = "vllm",
+    bits: tuple[int, ...] = USUAL_BITS,
+    today: datetime.date | None = None,
+    explain: bool = False,
+) -> Capacity:
+    """How much ``on`` carries of ``workload`` (or of a recorded ``trace``) with ``model`` within the targets ``slo``
+    (``ttft_p95=1s,itl_p99=50ms``; None: a first token when people of the workload want it, then reading speed), and the fleet
+    for ``requests_per_s`` or for so many ``users``, who wait ``think_s`` before the next question.
+
+    ``engine`` may have a version (``vllm@0.19.0``); ``explain`` adds what single changes would bring. Raises InputError and
+    UnknownNameError for what cannot be meant, UnpredictableError where no kernel has a rate.
+    """
+    arch = find_model(model)
+    check_model(arch)
+    source = find_workload(workload) if trace is None else refuse_beyond(read_trace(Path(trace)), arch.max_seq_len)
+    load = Load(source, arch.max_seq_len)
+    name, _, version = engine.partition("@")
+    rate = load.recorded_rate_per_s if requests_per_s is None and users is None else requests_per_s
+    return capacity_on(
+        arch,
+        find_cluster(on),
+        load,
+        usual_targets(load) if slo is None else parse_targets(slo),
+        Demand(rate, users, think_s, load.peak_over_mean),
+        Wanted(name, version or None, bits),
+        today=today or datetime.date.today(),
+        explain=explain,
+    )

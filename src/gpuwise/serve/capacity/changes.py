@@ -1,0 +1,96 @@
+"""What one change of a configuration would bring: requests a second within the targets, beside those of the best one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.serve.capacity.configurations import Configuration
+from gpuwise.serve.capacity.rate import SEARCH_REQUESTS, Limit, largest_rate
+from gpuwise.serve.load.load import Load
+from gpuwise.serve.load.targets import Target
+from gpuwise.serve.replica import most_ranks
+
+OTHERS = ("h100-sxm", "h200", "b200", "mi300x", "l40s", "a100-sxm-80gb")
+"""Accelerators that engines are mostly served on: what another one would bring."""
+SAME, MODEL = "same answers", "the model answers otherwise"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """``rate_per_s`` of the same number of accelerators; None where it cannot run, and ``why``."""
+
+    name: str
+    kind: str
+    """Whether answers stay: :data:`SAME` or :data:`MODEL`."""
+    rate_per_s: float | None
+    gain: float | None
+    """Of the rate; None where the configuration itself carries nothing."""
+    ttft_s: float | None
+    """Of the target's percentile, for a request that meets nobody."""
+    why: str = ""
+
+
+def changes(
+    configuration: Configuration,
+    load: Load,
+    targets: Sequence[Target],
+    rate_per_s: float,
+    *,
+    n: int = SEARCH_REQUESTS,
+    elsewhere: bool = True,
+) -> tuple[Change, ...]:
+    """Each change by itself, the best first; ``rate_per_s`` is the configuration's own."""
+    found = [
+        _change(name, kind, other, configuration.ranks, load, targets, rate_per_s, n)
+        for name, kind, other in _others(configuration, load, elsewhere)
+    ]
+    return tuple(sorted(found, key=lambda c: (-(c.rate_per_s or 0.0), c.ttft_s or float("inf"), c.name)))
+
+
+def _others(configuration: Configuration, load: Load, elsewhere: bool) -> Iterator[tuple[str, str, Configuration]]:
+    c, s = configuration.config, configuration.settings
+    options = configuration.server.options
+    for weights, kind in (("fp8", SAME), ("int4_wo", MODEL), ("nvfp4", MODEL)):
+        if c.weights in ("bf16", "fp16") or (kind == MODEL and c.weights.startswith("fp8")):
+            yield f"{weights} weights", kind, replace(configuration, config=replace(c, weights=weights))
+    if c.kv_dtype == "bf16":
+        yield "cache in fp8", SAME, replace(configuration, config=replace(c, kv_dtype="fp8"))
+    wide = c.tp * 2
+    if wide <= most_ranks(configuration.system) and configuration.arch.heads % wide == 0 and c.attention_dp == 1:
+        experts = {"moe_tp": wide} if c.moe_ep == 1 and configuration.arch.moe is not None else {}
+        experts |= {"moe_ep": wide} if c.moe_ep > 1 else {}
+        yield f"tensor parallel {wide}", SAME, replace(configuration, config=replace(c, tp=wide, **experts))
+    if options.prefix_caching and load.at(1.0, 100).text is not None:
+        yield "no prefix cache", SAME, replace(configuration, settings=replace(s, prefix_caching=False))
+    tokens = options.max_num_batched_tokens or 0
+    for count in (tokens // 2, tokens * 2):
+        fewer = None if s.max_num_seqs is None else min(s.max_num_seqs, count)
+        changed = replace(s, max_num_batched_tokens=count, max_num_seqs=fewer)
+        yield f"{count:,} tokens a step", SAME, replace(configuration, settings=changed)
+    if elsewhere:
+        for name in OTHERS:
+            system = find_cluster(f"{configuration.system.count}x{name}").system
+            if system.accelerator.id != configuration.system.accelerator.id:
+                yield system.accelerator.name, SAME, replace(configuration, system=system)
+
+
+def _change(
+    name: str,
+    kind: str,
+    other: Configuration,
+    ranks: int,
+    load: Load,
+    targets: Sequence[Target],
+    rate_per_s: float,
+    n: int,
+) -> Change:
+    try:
+        limit: Limit = largest_rate(other, load, targets, n=n)
+    except (InputError, UnpredictableError) as error:
+        return Change(name, kind, None, None, None, error.message)
+    rate = limit.rate_per_s * ranks / other.ranks
+    ttft = next((t.percentile for t in targets if t.metric == "ttft"), 95.0)
+    return Change(name, kind, rate, rate / rate_per_s - 1.0 if rate_per_s else None, limit.alone.latency("ttft", ttft))

@@ -1,0 +1,155 @@
+"""Ways to run one copy of a model on a system: split, formats and an engine's own options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from gpuwise.errors import InputError
+from gpuwise.facts.hardware.systems import System
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.serve.engine import EngineConfig, tensor_parallel
+from gpuwise.serve.formats import FORMAT_OF_BITS
+from gpuwise.serve.replica import PROGRAMS, most_ranks
+from gpuwise.serve.simulate import Server, Settings
+
+SPLITS = (1, 2, 4, 8, 16)
+"""Accelerators of one copy."""
+STEP_TOKENS = (256, 512, 1024, 2048, 4096, 8192, 16384)
+"""Tokens of a step worth trying: fewer shorten the gaps that a long prompt makes, more read prompts faster."""
+SEQUENCES = (16, 32, 64, 128, 256)
+"""Sequences at once worth trying beside the engine's own limit: fewer answer each faster."""
+USUAL_BITS = (16, 8)
+"""8-bit weights answer like 16-bit ones (Kurtic et al., arXiv 2411.02355); narrower ones are a change of the model."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One copy: ``config`` splits and holds the model, ``settings`` are the engine's options where they are not its defaults."""
+
+    arch: Architecture
+    system: System
+    config: EngineConfig
+    settings: Settings
+
+    @property
+    def ranks(self) -> int:
+        """Accelerators of a copy."""
+        return self.config.ranks
+
+    @cached_property
+    def server(self) -> Server:
+        return Server(self.arch, self.system, self.config, self.settings)
+
+    @property
+    def key(self) -> str:
+        """The same for the same configuration: what answers are compared by."""
+        return f"{self.system.id} {self.config} {self.settings}"
+
+    @property
+    def words(self) -> str:
+        """``TP 4, fp8 weights, 2,048 tokens a step``: what is said of it beside the engine's defaults."""
+        c, s = self.config, self.settings
+        parts = [f"TP {c.tp}" if c.tp > 1 else "one GPU"]
+        if c.attention_dp > 1:
+            parts.append(f"data-parallel attention {c.attention_dp}")
+        if c.moe_ep > 1:
+            parts.append(f"expert parallel {c.moe_ep}")
+        parts.append(f"{c.weights} weights")
+        if c.kv_dtype != "bf16":
+            parts.append(f"{c.kv_dtype} cache")
+        if s.max_num_batched_tokens is not None:
+            parts.append(f"{s.max_num_batched_tokens:,} tokens a step")
+        if s.max_num_seqs is not None:
+            parts.append(f"{s.max_num_seqs:,} sequences at once")
+        if not s.chunked_prefill:
+            parts.append("whole prompts")
+        if not s.prefix_caching:
+            parts.append("no prefix cache")
+        return ", ".join(parts)
+
+    def document(self) -> dict[str, object]:
+        """As JSON values: every option with its value."""
+        o, c = self.server.options, self.config
+        return {
+            "engine": c.engine,
+            "version": c.version,
+            "system": self.system.id,
+            "accelerators": self.ranks,
+            "tensor_parallel": c.tp,
+            "attention_data_parallel": c.attention_dp,
+            "expert_parallel": c.moe_ep,
+            "weights": c.weights,
+            "kv_dtype": c.kv_dtype,
+            "max_num_batched_tokens": o.max_num_batched_tokens,
+            "max_num_seqs": o.max_num_seqs,
+            "memory_share": o.memory_share,
+            "max_model_len": o.max_model_len,
+            "chunked_prefill": o.chunked_prefill,
+            "prefix_caching": o.prefix_caching,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the person holds fast; None or empty leaves it to the search."""
+
+    engine: str = "vllm"
+    version: str | None = None
+    bits: tuple[int, ...] = USUAL_BITS
+    tp: int | None = None
+    kv_dtype: str = "bf16"
+    context: int | None = None
+    """Longest request in tokens (``max_model_len``)."""
+
+    def __post_init__(self) -> None:
+        if self.engine not in PROGRAMS:
+            from gpuwise.errors import UnknownNameError
+
+            raise UnknownNameError("serving engine", self.engine, PROGRAMS, hint="simulated are " + ", ".join(PROGRAMS))
+
+
+def layouts(arch: Architecture, system: System, most: int, wanted: Wanted) -> Iterator[Configuration]:
+    """Every split over at most ``most`` accelerators in every format allowed, the engine's options as installed. Wider
+    weights come first."""
+    settings = Settings(max_model_len=wanted.context)
+    for bits in sorted(wanted.bits, reverse=True):
+        for weights in _formats(arch, bits):
+            for n in SPLITS if wanted.tp is None else (wanted.tp,):
+                if n > min(most, most_ranks(system)):
+                    continue
+                plain = replace(
+                    tensor_parallel(arch, weights, n, wanted.engine), version=wanted.version, kv_dtype=wanted.kv_dtype
+                )
+                if arch.heads % n == 0:
+                    yield Configuration(arch, system, plain, settings)
+                if arch.moe is not None and n > 1 and arch.moe.n_experts % n == 0:
+                    experts = replace(plain, moe_tp=1, moe_ep=n)
+                    if arch.heads % n == 0:
+                        yield Configuration(arch, system, experts, settings)
+
+
+def _formats(arch: Architecture, bits: int) -> Sequence[str]:
+    """Formats of so many bits: models of many experts are published in blocks of 8 bits."""
+    usual = FORMAT_OF_BITS[bits]
+    return (usual, "fp8_block") if bits == 8 and arch.moe is not None else (usual,)
+
+
+def refined(configuration: Configuration) -> Iterator[Configuration]:
+    """``configuration`` with one option of the engine changed."""
+    options, settings = configuration.server.options, configuration.settings
+    for tokens in STEP_TOKENS:
+        if tokens != options.max_num_batched_tokens:
+            sequences = min(options.max_num_seqs or tokens, tokens)
+            changed = replace(settings, max_num_batched_tokens=tokens, max_num_seqs=settings.max_num_seqs and sequences)
+            yield replace(configuration, settings=changed)
+    for sequences in SEQUENCES:
+        if sequences < (options.max_num_seqs or 0):
+            yield replace(configuration, settings=replace(settings, max_num_seqs=sequences))
+
+
+def check_tp(arch: Architecture, tp: int) -> None:
+    """Raises InputError for a split the model cannot have."""
+    if arch.heads % tp:
+        raise InputError(f"{arch.heads} heads do not divide over {tp} accelerators", hint="choose a divisor of the heads")

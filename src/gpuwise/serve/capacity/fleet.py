@@ -1,0 +1,136 @@
+"""A fleet that carries a load: copies now and at the peak, what it costs and what it draws.
+
+    copies      = ceil(rate / largest rate of a copy)
+    $/M tokens  = accelerators x $/h / (tokens/s x 3600) x 10^6
+    Wh/M tokens = watts / (tokens/s x 3600) x 10^6
+
+Accelerators stand for the peak and tokens come at the mean rate, unless the fleet follows the load.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from dataclasses import dataclass
+
+from gpuwise.errors import UnpredictableError
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.money.cost import Price, price_of
+from gpuwise.money.power import cluster_power
+from gpuwise.predict.estimate import Estimate
+from gpuwise.serve.capacity.rate import Limit
+from gpuwise.serve.load.arrivals import day_shape
+from gpuwise.serve.load.workloads import THINK_S
+from gpuwise.units import HOUR_S, MEGA
+
+HOURS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What has to be carried. ``rate_per_s`` None: as much as the accelerators can."""
+
+    rate_per_s: float | None = None
+    users: int | None = None
+    think_s: float = THINK_S
+    peak_over_mean: float = 1.0
+
+    def rate_for(self, e2e_s: float) -> float | None:
+        """Requests a second: of users, one each time they have read the answer and thought (the response-time law)."""
+        if self.users is not None:
+            return self.users / (self.think_s + e2e_s)
+        return self.rate_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """``rate_per_s`` is what is asked for, or the most ``cluster`` carries; ``cluster`` holds the copies for the peak."""
+
+    rate_per_s: float
+    peak_per_s: float
+    each: Estimate
+    """Requests a second of a copy."""
+    copies_now: int
+    copies_peak: int
+    cluster: Cluster
+    price: Price | None
+    usd_per_hour: float | None
+    usd_per_million: Estimate | None
+    """Tokens written; the interval is the rate's."""
+    usd_per_million_all: float | None
+    """Tokens read and written."""
+    usd_per_million_following: float | None
+    """Tokens written, by a fleet that follows a day with that peak hour by hour."""
+    wh_per_million: float | None
+    power_w: float | None
+
+    @property
+    def accelerators_now(self) -> int:
+        return self.copies_now * self.cluster.n_accelerators // max(self.copies_peak, 1)
+
+
+def fleet_for(
+    limit: Limit,
+    each: Estimate,
+    cluster: Cluster,
+    demand: Demand,
+    *,
+    today: datetime.date,
+    usd_per_hour: float | None = None,
+    provider: str | None = None,
+) -> Fleet:
+    """Copies of ``limit``'s configuration for ``demand``; where it asks for nothing, what ``cluster`` carries. Raises
+    UnknownNameError for a provider that does not rent it."""
+    assert limit.best is not None
+    run, ranks = limit.best.run, limit.configuration.ranks
+    rate = demand.rate_for(run.mean("e2e"))
+    if rate is None:
+        copies = max(cluster.n_accelerators // ranks, 1)
+        rate = copies * each.expected / demand.peak_over_mean
+        now, peak = max(math.ceil(copies / demand.peak_over_mean - 1e-9), 1), copies
+    else:
+        now, peak = _copies(rate, each.expected), _copies(rate * demand.peak_over_mean, each.expected)
+    whole = Cluster(limit.configuration.system, peak * ranks)
+    price = _price(whole, today, usd_per_hour, provider)
+    per_hour = None if price is None else price.expected * whole.n_accelerators
+    written, read = float(run.output_tokens.mean()), float(run.prompt_tokens.mean())
+    million_h = rate * written * HOUR_S / MEGA
+    power = cluster_power(whole, workload="serving")
+    watts = None if power is None else power.total_w.expected
+    return Fleet(
+        rate,
+        rate * demand.peak_over_mean,
+        each,
+        now,
+        peak,
+        whole,
+        price,
+        per_hour,
+        None if per_hour is None else _scaled(per_hour / million_h, each),
+        None if per_hour is None else per_hour / million_h * written / (written + read),
+        None if price is None else price.expected * ranks * _following(rate, each.expected, demand) / million_h,
+        None if watts is None else watts / million_h,
+        watts,
+    )
+
+
+def _copies(rate_per_s: float, each_per_s: float) -> int:
+    return max(math.ceil(rate_per_s / each_per_s - 1e-9), 1)
+
+
+def _following(rate_per_s: float, each_per_s: float, demand: Demand) -> float:
+    """Mean copies of a fleet that has every hour what that hour needs."""
+    return sum(_copies(rate_per_s * float(share), each_per_s) for share in day_shape(demand.peak_over_mean, HOURS)) / HOURS
+
+
+def _scaled(value: float, each: Estimate) -> Estimate:
+    """Money per token goes against the rate of a copy."""
+    most = value * each.expected / each.low if each.low > 0 else math.inf
+    return Estimate(value * each.expected / each.high, value, min(most, 1e3 * value), each.basis)
+
+
+def _price(cluster: Cluster, today: datetime.date, usd_per_hour: float | None, provider: str | None) -> Price | None:
+    try:
+        return price_of(cluster, today, usd_per_hour=usd_per_hour, provider=provider)
+    except UnpredictableError:
+        return None

@@ -1,0 +1,196 @@
+"""The largest rate at which a configuration keeps the targets, by simulated runs.
+
+The same requests come at every rate, only closer together, so that a faster one is never the luckier one. A rate is kept when
+no queue grows and every percentile is within its limit; between a rate that is kept and one that is not the logarithm is
+halved. Where all times are ``f`` times longer, the largest rate for limits ``T`` is
+
+    C(T; f) = C(T / f; 1) / f
+
+which gives the interval's ends from the spread of the step times; other draws of the requests widen it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+
+from gpuwise.predict.estimate import Z80, Estimate
+from gpuwise.serve.capacity.configurations import Configuration
+from gpuwise.serve.load.load import Load
+from gpuwise.serve.load.requests import ClosedLoop
+from gpuwise.serve.load.targets import Attainment, Target
+from gpuwise.serve.simulate import Run
+
+SEARCH_REQUESTS, FINAL_REQUESTS = 600, 2400
+"""Simulated for each rate of the search, and for the rates that are answered with: a queue that grows slowly shows late."""
+RESOLUTION = 1.03
+"""Ratio of the two rates between which a search stops."""
+ALONE = 0.01
+"""Of the rate of a full server: at this one requests meet nobody."""
+SEEDS = (1, 2)
+"""Other draws of the requests that an interval is made with."""
+ALL_AT_ONCE = 1e6
+PERCENTILES = (50.0, 90.0, 95.0, 99.0)
+METRICS = ("ttft", "tpot", "itl", "e2e")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A configuration under one rate. Latencies are None past saturation: they depend on how long one waits."""
+
+    rate_per_s: float
+    run: Run
+    attained: tuple[Attainment, ...]
+
+    @property
+    def saturated(self) -> bool:
+        return self.run.saturated
+
+    @property
+    def met(self) -> bool:
+        return not self.saturated and all(a.met for a in self.attained)
+
+    @property
+    def worst(self) -> Attainment | None:
+        """The target missed by most, or the one with least to spare."""
+        known = [a for a in self.attained if a.ratio is not None]
+        return max(known, key=lambda a: a.ratio or 0.0, default=None)
+
+    @property
+    def tokens_per_s_of_user(self) -> float:
+        """Written a second in one answer: what the median one sees."""
+        tpot = self.run.percentile("tpot", 50)
+        return 1.0 / tpot if tpot > 0 else math.nan
+
+    def latency(self, metric: str, percentile: float | None) -> float | None:
+        """Seconds of a percentile (None: the mean); None past saturation, or where nothing has it."""
+        if self.saturated:
+            return None
+        return value_of(self.run, metric, percentile)
+
+
+def value_of(run: Run, metric: str, percentile: float | None) -> float | None:
+    """Seconds of a percentile (None: the mean) of a run; None where nothing has the metric."""
+    name = cast(Any, metric)
+    found = run.mean(name) if percentile is None else run.percentile(name, percentile)
+    return found if math.isfinite(found) else None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """``best`` is the point of the largest rate within the targets, None where even requests alone miss them; ``alone`` that of
+    requests that meet nobody; ``missed`` the first rate above that does not keep them."""
+
+    configuration: Configuration
+    best: Point | None
+    alone: Point
+    missed: Point | None
+    full_per_s: float
+    """Requests a second of a server that is never idle."""
+
+    @property
+    def rate_per_s(self) -> float:
+        return 0.0 if self.best is None else self.best.rate_per_s
+
+    @property
+    def per_accelerator(self) -> float:
+        return self.rate_per_s / self.configuration.ranks
+
+
+def operate(
+    configuration: Configuration,
+    load: Load,
+    rate_per_s: float,
+    targets: Sequence[Target],
+    n: int,
+    *,
+    seed: int = 0,
+    closed: ClosedLoop | None = None,
+) -> Point:
+    """``configuration`` under ``load`` at a rate. A target that no request can miss (a gap between tokens of answers of one
+    token) is met. Raises InputError for what the engine refuses or nobody simulates."""
+    run = configuration.server.run(load.at(rate_per_s, n, seed=seed), closed=closed)
+    attained = tuple(Attainment(t, _or_zero(value_of(run, t.metric, t.percentile))) for t in targets)
+    return Point(rate_per_s, run, attained)
+
+
+def _or_zero(value: float | None) -> float:
+    return 0.0 if value is None else value
+
+
+def full_rate(configuration: Configuration, load: Load, n: int) -> float:
+    """Requests a second while there is always another one waiting: of the middle of a run in which all come at once."""
+    run = configuration.server.run(load.at(ALL_AT_ONCE, n))
+    finish = np.sort(run.finish_s - run.arrival_s.min())
+    first, last = int(0.1 * len(finish)), int(0.9 * len(finish))
+    span = float(finish[last - 1] - finish[first]) if last - 1 > first else 0.0
+    return max((last - 1 - first) / span if span > 0 else 0.0, run.requests_per_s)
+
+
+def keeps(configuration: Configuration, load: Load, rate_per_s: float, targets: Sequence[Target], n: int) -> Point | None:
+    """The point at ``rate_per_s`` if it keeps the targets, else None."""
+    point = operate(configuration, load, rate_per_s, targets, n)
+    return point if point.met else None
+
+
+def largest_rate(
+    configuration: Configuration,
+    load: Load,
+    targets: Sequence[Target],
+    *,
+    n: int = SEARCH_REQUESTS,
+    seed: int = 0,
+    full_per_s: float | None = None,
+) -> Limit:
+    """The largest rate within ``targets``. Raises as :func:`operate`."""
+    full = full_per_s or full_rate(configuration, load, n)
+    alone = operate(configuration, load, ALONE * full, targets, n, seed=seed)
+    if not alone.met:
+        return Limit(configuration, None, alone, None, full)
+    best, missed = alone, operate(configuration, load, 1.1 * full, targets, n, seed=seed)
+    if missed.met:
+        return Limit(configuration, missed, alone, None, full)
+    while missed.rate_per_s / best.rate_per_s > RESOLUTION:
+        # most answers lie near the full rate: the first halvings are taken in favour of it
+        middle = math.sqrt(missed.rate_per_s * best.rate_per_s)
+        if best is alone:
+            middle = max(middle, missed.rate_per_s * 0.7 if missed.rate_per_s > full else middle)
+        point = operate(configuration, load, middle, targets, n, seed=seed)
+        best, missed = (point, missed) if point.met else (best, point)
+    return Limit(configuration, best, alone, missed, full)
+
+
+def rate_estimate(limit: Limit, load: Load, targets: Sequence[Target], n: int) -> Estimate:
+    """The largest rate with its 80 % interval. Raises as :func:`operate`."""
+    assert limit.best is not None
+    sigma = limit.best.run.log_sigma
+    ends: list[float] = []
+    for factor in (math.exp(Z80 * sigma), math.exp(-Z80 * sigma)):
+        scaled = [replace(t, limit_s=t.limit_s / factor) for t in targets]
+        found = largest_rate(limit.configuration, load, scaled, n=n, full_per_s=limit.full_per_s)
+        ends.append(found.rate_per_s / factor)
+    drawn = [
+        largest_rate(limit.configuration, load, targets, n=n, seed=seed, full_per_s=limit.full_per_s).rate_per_s for seed in SEEDS
+    ]
+    expected = limit.rate_per_s
+    chance = Z80 * float(np.std([math.log(max(r, 1e-9 * expected) / expected) for r in (expected, *drawn)], ddof=1))
+    low = expected * math.exp(-math.hypot(math.log(expected / ends[0]), chance)) if ends[0] > 0 else 0.0
+    high = expected * math.exp(math.hypot(math.log(max(ends[1], expected) / expected), chance))
+    return Estimate(low, expected, high, limit.configuration.server.steps(1024).tables.basis)
+
+
+def knee_rate(configuration: Configuration, load: Load, n: int, full_per_s: float | None = None) -> Limit:
+    """The largest rate at which no queue grows, whatever the latency. Raises as :func:`operate`."""
+    return largest_rate(configuration, load, (), n=n, full_per_s=full_per_s)
+
+
+def curve(
+    configuration: Configuration, load: Load, targets: Sequence[Target], knee_per_s: float, n: int, points: int = 10
+) -> tuple[Point, ...]:
+    """Points from a tenth of the knee to a quarter beyond it."""
+    rates = [knee_per_s * share for share in np.linspace(0.1, 1.25, points)]
+    return tuple(operate(configuration, load, float(r), targets, n) for r in rates)

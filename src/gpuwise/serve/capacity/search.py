@@ -1,0 +1,130 @@
+"""The best configuration on given accelerators: first the split and the formats, then the engine's options.
+
+The best carries most requests within the targets on all the accelerators together: ``copies x rate``. A change of options has
+to carry two per cent more to be taken, and narrower weights to carry more than wider ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpuwise.errors import GpuwiseError, InputError, UnpredictableError
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.serve.capacity.configurations import Configuration, Wanted, layouts, refined
+from gpuwise.serve.capacity.rate import RESOLUTION, SEARCH_REQUESTS, Limit, Point, keeps, largest_rate
+from gpuwise.serve.load.load import Load
+from gpuwise.serve.load.targets import Target
+
+BETTER = 1.02
+"""Of its rate: what a change must bring to be worth a flag."""
+REFINED = 2
+"""Layouts whose options are searched."""
+
+
+@dataclass(frozen=True)
+class Considered:
+    """One configuration that was looked at: its limit, or why it has none."""
+
+    configuration: Configuration
+    limit: Limit | None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Search:
+    """``considered`` in the order they were looked at; ``best`` is None where nothing keeps the targets."""
+
+    considered: tuple[Considered, ...]
+    best: Limit | None
+    copies: int
+    error: GpuwiseError | None
+    """Why nothing could be simulated at all; None when something was."""
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        return tuple(c.limit for c in self.considered if c.limit is not None)
+
+    @property
+    def nearest(self) -> Limit | None:
+        """Where nothing keeps the targets, the one that misses by least when requests are alone."""
+        known = [x for x in self.limits if x.alone.worst is not None]
+        return min(known, key=lambda x: (x.alone.worst.ratio or 0.0) if x.alone.worst else 0.0, default=None)
+
+
+def copies_on(cluster: Cluster, ranks: int) -> int:
+    """Copies of a model on a cluster: none reaches over two systems."""
+    each = min(cluster.system.count, cluster.n_accelerators)
+    return max(cluster.n_accelerators // each, 1) * (each // ranks)
+
+
+def search(
+    arch: Architecture,
+    cluster: Cluster,
+    load: Load,
+    targets: Sequence[Target],
+    wanted: Wanted,
+    *,
+    n: int = SEARCH_REQUESTS,
+    refine: bool = True,
+    progress: Callable[[str], None] = lambda words: None,
+) -> Search:
+    """The best way to serve ``load`` with ``arch`` on ``cluster`` within ``targets``."""
+    considered: list[Considered] = []
+    errors: list[GpuwiseError] = []
+
+    def look(configuration: Configuration, to_beat: float | None) -> Limit | None:
+        """The configuration's limit; None where it cannot be simulated, or does not carry ``to_beat`` on the whole cluster."""
+        progress(configuration.words)
+        try:
+            if to_beat is not None:
+                each = to_beat / copies_on(cluster, configuration.ranks)
+                if keeps(configuration, load, each, targets, n) is None:
+                    considered.append(Considered(configuration, None, f"does not keep the targets at {each:.3g} requests/s"))
+                    return None
+            limit = largest_rate(configuration, load, targets, n=n)
+        except (InputError, UnpredictableError) as error:
+            considered.append(Considered(configuration, None, error.message))
+            errors.append(error)
+            return None
+        considered.append(Considered(configuration, limit))
+        return limit
+
+    def carried(limit: Limit) -> float:
+        return limit.rate_per_s * copies_on(cluster, limit.configuration.ranks)
+
+    every = layouts(arch, cluster.system, min(cluster.n_accelerators, cluster.system.count), wanted)
+    found = [x for c in every if (x := look(c, None)) is not None]
+    best: Limit | None = None
+    for limit in found:
+        if limit.best is not None and (best is None or carried(limit) > carried(best) * BETTER):
+            best = limit
+    if best is not None and refine:
+        for start in sorted((x for x in found if x.best is not None), key=carried, reverse=True)[:REFINED]:
+            for configuration in refined(start.configuration):
+                limit = look(configuration, carried(best) * BETTER)
+                best = best if limit is None or carried(limit) <= carried(best) * BETTER else limit
+    copies = 0 if best is None else copies_on(cluster, best.configuration.ranks)
+    return Search(tuple(considered), best, copies, errors[0] if errors and not found else None)
+
+
+def frontier(limits: Sequence[Limit], points: Sequence[tuple[Configuration, Point]]) -> tuple[tuple[Configuration, Point], ...]:
+    """Pareto of tokens a second and accelerator against tokens a second of a user: those that none beats in both, the fastest
+    answer first."""
+    every = [(x.configuration, p) for x in limits for p in (x.alone, x.best) if p is not None and not p.saturated]
+    every += [(c, p) for c, p in points if not p.saturated]
+    ranked = sorted(every, key=lambda cp: (-cp[1].tokens_per_s_of_user, -throughput(*cp)))
+    kept: list[tuple[Configuration, Point]] = []
+    most = 0.0
+    for configuration, point in ranked:
+        if throughput(configuration, point) > most * RESOLUTION and point.tokens_per_s_of_user > 0:
+            most = throughput(configuration, point)
+            kept.append((configuration, point))
+    return tuple(kept)
+
+
+def throughput(configuration: Configuration, point: Point) -> float:
+    """Tokens written a second and accelerator."""
+    run = point.run
+    return point.rate_per_s * float(run.output_tokens.mean()) / configuration.ranks

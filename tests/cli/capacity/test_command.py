@@ -1,0 +1,101 @@
+"""``gpuwise capacity`` as a person meets it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwise.cli.capacity.command import rate_per_s
+from gpuwise.cli.capacity.view import shell_lines
+from gpuwise.errors import InputError
+
+SMALL = ("capacity", "llama-3.2-1b", "--on", "l40s", "--workload", "in=400,out=60", "--quick")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_the_verdict_comes_first_and_everything_stands_within_the_width(
+    gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    ran = gpuwise(*SMALL, "--rate", "30/s", "--slo", "ttft_p95=1s")
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith("Llama 3.2 1B for 400 tokens in, 60 out on 1x L40S")
+    for part in ("30 requests/s:", "Latency of one copy", "What gives out first", "Fleet", "Start a copy", "Prove it"):
+        assert part in ran.out
+    assert not [line for line in ran.out.splitlines() if len(line) > columns]
+
+
+def test_commands_can_be_copied_whole(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise(*SMALL, "--slo", "ttft_p95=1s")
+    shown = ran.out[ran.out.index("# vllm\n") :].split("# ")[1]
+    line = shlex.split(shown.split("\n", 1)[1].split("\n\n")[0].replace("\\\n", " "))
+    document = gpuwise(*SMALL, "--slo", "ttft_p95=1s", "--json").document
+    assert line == shlex.split(document["served"]["start"]["command"])
+
+
+def test_the_document_and_the_table_say_the_same(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise(*SMALL, "--rate", "1M/day", "--slo", "ttft_p95=1s,itl_p99=40ms", "--json")
+    document = ran.document
+    assert [t["target"] for t in document["targets"]] == ["ttft_p95", "itl_p99"]
+    assert document["demand"]["requests_per_s"] == pytest.approx(1e6 / 86400)
+    served = document["served"]
+    each = served["requests_per_s_of_a_copy"]
+    assert each["low"] <= each["expected"] <= each["high"]
+    assert all(t["met"] for t in served["at_limit"]["targets"])
+    fleet = served["fleet"]
+    assert fleet["accelerators_peak"] >= fleet["accelerators_now"] >= 1
+    assert fleet["usd_per_million_output_tokens"]["expected"] > fleet["usd_per_million_tokens"] > 0
+    assert {p["saturated"] for p in served["curve"]} == {True, False}
+    assert all((p["latency_s"]["ttft"]["p95"] is None) == p["saturated"] for p in served["curve"])
+
+
+def test_nothing_meets_it_and_the_nearest_miss_is_shown(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise(*SMALL, "--slo", "ttft_p95=1ms")
+    assert ran.code == 1
+    assert "Nothing here keeps p95 time to first token within 1 ms" in ran.out
+    assert "no number of" in ran.out
+    assert "The nearest miss" in ran.out
+
+
+def test_a_budget_that_does_not_suffice_is_said_first(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise(*SMALL, "--rate", "3000/s", "--slo", "ttft_p95=1s", "--budget", "1")
+    assert ran.code == 1
+    assert "Over the budget of $1.00/h" in ran.out
+
+
+def test_a_trace_is_replayed(gpuwise: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    rows = "".join(f"{i * 0.25},{200 + i % 100},{20 + i % 30}\n" for i in range(400))
+    path.write_text("arrival_s,input_tokens,output_tokens\n" + rows)
+    base = SMALL[:4]
+    document = gpuwise(*base, "--trace", str(path), "--slo", "ttft_p95=1s", "--quick", "--json").document
+    assert document["demand"]["requests_per_s"] == pytest.approx(4.0)
+    assert document["workload"]["source"] == "CSV trace"
+    refused = gpuwise(*base, "--trace", str(path), "--context", "250", "--quick")
+    assert refused.code == 2
+    assert "--drop-long" in refused.err
+
+
+def test_rates_as_people_write_them() -> None:
+    assert rate_per_s("20/s") == 20
+    assert rate_per_s("20") == 20
+    assert rate_per_s("90 per minute") == 1.5
+    assert rate_per_s("86400/day") == 1
+    for text in ("x/s", "-1/s", "5/fortnight", ""):
+        with pytest.raises(InputError):
+            rate_per_s(text)
+
+
+def test_lines_of_a_shell_are_broken_where_it_reads_the_same() -> None:
+    line = 'vllm serve a/b --max-num-seqs 12 --data \'{"a": 1, "bb": 22, "ccc": 333}\' --last'
+    lines = shell_lines(line, 24)
+    assert all(len(part) <= 24 for part in lines)
+    words = shlex.split("\n".join(lines).replace("\\\n", " "))
+    assert words[:6] == shlex.split(line)[:6]
+    assert json.loads(words[6]) == {"a": 1, "bb": 22, "ccc": 333}
+    assert words[7] == "--last"

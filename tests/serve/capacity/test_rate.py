@@ -1,0 +1,195 @@
+"""The largest rate within the targets: what it must keep, and how it moves with the question."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from gpuwise.errors import InputError
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.models.catalogue import find_model
+from gpuwise.serve.capacity.answer import capacity_on, usual_targets
+from gpuwise.serve.capacity.commands import load_tests, start_command
+from gpuwise.serve.capacity.configurations import Configuration, Wanted, layouts, refined
+from gpuwise.serve.capacity.document import capacity_document, timeline
+from gpuwise.serve.capacity.fleet import Demand, fleet_for
+from gpuwise.serve.capacity.rate import knee_rate, largest_rate, operate, rate_estimate
+from gpuwise.serve.capacity.saturation import WORDS, kv_fill, saturation_of, why_missed
+from gpuwise.serve.capacity.search import copies_on, frontier, search, throughput
+from gpuwise.serve.engine import tensor_parallel
+from gpuwise.serve.load.load import Load
+from gpuwise.serve.load.targets import parse_targets
+from gpuwise.serve.load.workloads import find_workload
+from gpuwise.serve.simulate import Settings
+
+ARCH = find_model("llama-3.2-1b")
+CLUSTER = find_cluster("2xl40s")
+SHORT = Load(find_workload("in=400,out=60,in_cv=0.5,out_cv=0.5"), 8192)
+TODAY = datetime.date(2026, 11, 23)
+N = 300
+
+
+def configuration(weights: str = "bf16", tp: int = 1, tokens: int | None = None, sequences: int | None = None) -> Configuration:
+    settings = Settings(max_model_len=8192, max_num_batched_tokens=tokens, max_num_seqs=sequences)
+    return Configuration(ARCH, CLUSTER.system, tensor_parallel(ARCH, weights, tp), settings)
+
+
+def test_the_largest_rate_keeps_the_targets_and_one_above_it_does_not() -> None:
+    targets = parse_targets("ttft_p95=300ms,tpot_p95=30ms")
+    limit = largest_rate(configuration(), SHORT, targets, n=N)
+    assert limit.best is not None
+    assert limit.missed is not None
+    assert limit.best.met
+    assert not limit.missed.met
+    assert limit.best.rate_per_s < limit.missed.rate_per_s < 1.04 * limit.best.rate_per_s
+    assert limit.best.run.percentile("ttft", 95) <= 0.3
+
+
+def test_a_stricter_target_never_carries_more() -> None:
+    rates = [largest_rate(configuration(), SHORT, parse_targets(f"tpot_p95={ms}ms"), n=N).rate_per_s for ms in (1000, 20, 12, 8)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] < rates[0]
+
+
+def test_no_rate_keeps_what_a_request_alone_misses_and_it_says_why() -> None:
+    targets = parse_targets("ttft_p95=1ms")
+    limit = largest_rate(configuration(), SHORT, targets, n=N)
+    assert limit.best is None
+    assert limit.rate_per_s == 0
+    assert "no number of copies mends it" in why_missed(limit.alone)
+    assert "1 ms is allowed (ttft_p95)" in why_missed(limit.alone)
+
+
+def test_queues_grow_beyond_the_knee_and_no_latency_is_given_there() -> None:
+    knee = knee_rate(configuration(), SHORT, N).rate_per_s
+    beyond = operate(configuration(), SHORT, 3 * knee, parse_targets("ttft_p95=1h"), 1200)
+    assert beyond.saturated
+    assert not beyond.met
+    assert beyond.latency("ttft", 50) is None
+    assert operate(configuration(), SHORT, 0.3 * knee, (), N).latency("ttft", 50) is not None
+
+
+def test_the_interval_holds_the_rate_and_narrows_with_surer_steps() -> None:
+    targets = parse_targets("ttft_p95=1s")
+    limit = largest_rate(configuration(), SHORT, targets, n=N)
+    found = rate_estimate(limit, SHORT, targets, N)
+    assert found.low < found.expected == limit.rate_per_s < found.high
+
+
+def test_layouts_split_what_divides_and_offer_wider_weights_first() -> None:
+    found = list(layouts(ARCH, CLUSTER.system, 2, Wanted()))
+    assert [(c.config.tp, c.config.weights) for c in found] == [(1, "bf16"), (2, "bf16"), (1, "fp8"), (2, "fp8")]
+    experts = list(layouts(find_model("mixtral-8x7b"), find_cluster("8xh100-sxm").system, 8, Wanted(bits=(8,))))
+    assert {c.config.weights for c in experts} == {"fp8", "fp8_block"}
+    assert any(c.config.moe_ep == 8 for c in experts)
+    assert all(c.config.tp == 4 for c in layouts(ARCH, find_cluster("8xh100-sxm").system, 8, Wanted(tp=4)))
+
+
+def test_options_differ_by_one_and_stay_what_an_engine_takes() -> None:
+    for other in refined(configuration()):
+        options = other.server.options
+        assert (options.max_num_seqs or 0) <= (options.max_num_batched_tokens or 0)
+        assert other.config == configuration().config
+
+
+def test_copies_do_not_reach_over_two_systems() -> None:
+    cluster = find_cluster("16xh100-sxm")
+    assert [copies_on(cluster, n) for n in (1, 2, 8)] == [16, 8, 2]
+    assert copies_on(find_cluster("2xl40s"), 2) == 1
+
+
+def test_the_search_takes_the_best_of_what_it_looked_at() -> None:
+    targets = parse_targets("ttft_p95=200ms,itl_p99=20ms")
+    found = search(ARCH, CLUSTER, SHORT, targets, Wanted(), n=N)
+    assert found.best is not None
+    most = max(x.rate_per_s * copies_on(CLUSTER, x.configuration.ranks) for x in found.limits)
+    assert found.best.rate_per_s * found.copies >= most / 1.02
+    pareto = frontier(found.limits, [])
+    users = [p.tokens_per_s_of_user for _, p in pareto]
+    gpus = [throughput(c, p) for c, p in pareto]
+    assert users == sorted(users, reverse=True)
+    assert gpus == sorted(gpus)
+
+
+def test_what_gives_out_is_named_and_its_shares_are_whole() -> None:
+    limit = largest_rate(configuration(sequences=4), SHORT, parse_targets("ttft_p95=200ms"), n=N)
+    found = saturation_of(limit)
+    assert found.first == "sequences"
+    assert found.first in WORDS
+    assert sum(found.busy.values()) == pytest.approx(1.0)
+    assert limit.best is not None
+    assert 0 < kv_fill(limit.best) <= 1
+
+
+def test_a_fleet_has_the_copies_its_peak_needs_and_a_price_by_hand() -> None:
+    targets = parse_targets("ttft_p95=300ms")
+    limit = largest_rate(configuration(), SHORT, targets, n=N)
+    each = rate_estimate(limit, SHORT, targets, N)
+    demand = Demand(rate_per_s=3.5 * each.expected, peak_over_mean=2.0)
+    fleet = fleet_for(limit, each, CLUSTER, demand, today=TODAY, usd_per_hour=2.0)
+    assert (fleet.copies_now, fleet.copies_peak, fleet.cluster.n_accelerators) == (4, 7, 7)
+    assert fleet.usd_per_hour == pytest.approx(14.0)
+    assert limit.best is not None
+    written = float(limit.best.run.output_tokens.mean())
+    by_hand = 14.0 / (3.5 * each.expected * written * 3600) * 1e6
+    assert fleet.usd_per_million is not None
+    assert fleet.usd_per_million.expected == pytest.approx(by_hand)
+    assert fleet.usd_per_million.low < by_hand < fleet.usd_per_million.high
+    assert fleet.usd_per_million_following is not None
+    assert fleet.usd_per_million_following < by_hand
+    assert fleet.power_w is not None
+    assert fleet.wh_per_million == pytest.approx(fleet.power_w / (3.5 * each.expected * written * 3600) * 1e6)
+
+
+def test_users_ask_as_often_as_they_think_and_read() -> None:
+    assert Demand(users=100, think_s=40.0).rate_for(10.0) == pytest.approx(2.0)
+    assert Demand(rate_per_s=3.0).rate_for(10.0) == 3.0
+    assert Demand().rate_for(10.0) is None
+
+
+def test_commands_say_what_was_chosen() -> None:
+    one = configuration("fp8", 2, 1024, 64)
+    line = start_command(one).line
+    assert "vllm serve meta-llama/Llama-3.2-1B" in line
+    for words in ("--tensor-parallel-size 2", "--quantization fp8", "--max-num-batched-tokens 1024", "--max-num-seqs 64"):
+        assert words in line
+    assert "--no-enable-prefix-caching" not in line
+    tests = {c.name: c for c in load_tests(one, SHORT, parse_targets("ttft_p95=1s,itl_p99=50ms"), 5.0)}
+    assert "--request-rate 5 --num-prompts 900" in tests["vllm bench"].line
+    assert "--goodput ttft:1000" in tests["vllm bench"].line
+    assert "--rate 5/s --measure" in tests["gpuwise"].line
+    file = tests["inference-perf"].file
+    assert file is not None
+    assert "- rate: 5\n    duration: 180" in file[1]
+
+
+def test_the_whole_answer_and_its_document() -> None:
+    targets = parse_targets("ttft_p95=300ms,tpot_p95=50ms")
+    answer = capacity_on(ARCH, CLUSTER, SHORT, targets, Demand(users=200, think_s=5.0), today=TODAY, n=N, explain=False)
+    assert answer.served is not None
+    document = capacity_document(answer)
+    served = document["served"]
+    assert isinstance(served, dict)
+    assert served["fleet"]["copies_peak"] >= 1  # type: ignore[index]
+    assert document["nearest_miss"] is None
+    moments = timeline(answer.served.point)
+    assert 0 < len(moments) <= 120
+    assert all(0 <= m["kv_fill"] <= 1 for m in moments)
+
+
+def test_a_target_nobody_meets_gives_the_nearest_miss() -> None:
+    answer = capacity_on(ARCH, CLUSTER, SHORT, parse_targets("ttft_p95=1ms"), Demand(), today=TODAY, n=N, explain=False)
+    assert answer.served is None
+    assert answer.miss is not None
+    ratios = [c.limit.alone.worst.ratio or 0 for c in answer.considered if c.limit and c.limit.alone.worst]
+    assert answer.miss.limit.alone.worst is not None
+    assert answer.miss.limit.alone.worst.ratio == min(ratios)
+    assert capacity_document(answer)["served"] is None
+
+
+def test_a_model_too_large_and_one_that_writes_nothing_are_refused() -> None:
+    with pytest.raises(InputError, match="does not fit"):
+        capacity_on(find_model("llama-3.1-405b"), CLUSTER, SHORT, usual_targets(SHORT), Demand(), today=TODAY)
+    with pytest.raises(InputError, match="no decoder"):
+        capacity_on(find_model("bert-base"), CLUSTER, SHORT, usual_targets(SHORT), Demand(), today=TODAY)
