@@ -71,6 +71,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--under", choices=("profile", "run"), default="profile")
     parser.add_argument("--record", type=Path)
     parser.add_argument("--limit-s", type=float, default=240.0)
+    parser.add_argument("--reuse", action="store_true", help="the plain run of before, where the scratch folder has it")
     parser.add_argument("--plain-only", action="store_true")
     parser.add_argument("--table", type=Path)
     return parser.parse_args(arguments)
@@ -91,12 +92,16 @@ def judged(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str, 
     if missing:
         return {**row, "missing": missing}
     place = (options.scratch / script["name"]).resolve()
-    shutil.rmtree(place, ignore_errors=True)
     python = str(options.python)
     call = ["-m", script["module"]] if "module" in script else [script["path"]]
     endless = bool(script.get("endless"))
     limit_s = ENDLESS_S if endless else options.limit_s
-    plain = _run(place / "plain", script, source, python, [python, *call, *script["arguments"]], limit_s)
+    plain = _kept(place) if options.reuse else None
+    if plain is None:
+        shutil.rmtree(place, ignore_errors=True)
+        plain = _run(place / "plain", script, source, python, [python, *call, *script["arguments"]], limit_s)
+        kept = {**plain, "files": sorted(plain["files"]), "folder": str(plain["folder"])}
+        (place / "plain.json").write_text(json.dumps(kept), "utf-8")
     if endless and plain["code"] == STOPPED:
         plain |= {"code": 0, "files": None}
     row |= {"plain_s": round(plain["wall_s"], 1), "code": plain["code"]}
@@ -105,6 +110,7 @@ def judged(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str, 
     command = [python, "-m", "gpuwise", options.under]
     command += ["--json", *([] if endless else ["--whole"])] if options.under == "profile" else []
     target = ["-m", script["module"]] if "module" in script else [script["path"]]
+    shutil.rmtree(place / options.under, ignore_errors=True)
     watched = _run(
         place / options.under, script, source, python, [*command, *target, "--", *script["arguments"]], 3 * options.limit_s
     )
@@ -116,6 +122,14 @@ def judged(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str, 
     if options.under == "profile":
         row |= _verdict(script, watched)
     return row
+
+
+def _kept(place: Path) -> dict[str, Any] | None:
+    try:
+        kept = json.loads((place / "plain.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return {**kept, "files": set(kept["files"]), "folder": Path(kept["folder"])}
 
 
 def _missing(python: str, needs: Iterable[str]) -> str:

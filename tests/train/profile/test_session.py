@@ -52,6 +52,63 @@ def test_what_cannot_be_profiled_says_why(text: str, said: str, hint: str, code:
     assert caught.value.code == code
 
 
+MEMBERS = """
+import torch, torch.multiprocessing as mp
+def train(rank, rows):
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(256, 256)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(60):
+        model(torch.randn(rows, 256)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print("trained", rank)
+if __name__ == "__main__":
+    mp.set_start_method("{method}")
+    processes = [mp.Process(target=train, args=(rank, 64)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    print("codes", [process.exitcode for process in processes])
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_that_a_script_starts_are_measured_each(method: str, zygote: Zygote, tmp_path: Path) -> None:
+    session = _run(MEMBERS.format(method=method), zygote, tmp_path)
+    assert [number for number, _ in session.profile.ranks] == [0, 1]
+    assert any("2 processes train" in note for note in session.profile.notes)
+    assert all(split.wall_s > 0 and split.parts["compute"] > 0 for _, split in session.profile.ranks)
+    said = (tmp_path / "output").read_text()
+    assert "codes [0, 0]" in said and "trained" not in said
+    assert session.code == 0
+
+
+def test_the_ranks_of_a_launcher_give_one_report(zygote: Zygote, tmp_path: Path) -> None:
+    (tmp_path / "ranks.py").write_text("""
+import sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+model = DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(60):
+    model(torch.randn(16, 64)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+sys.stdout.write(f"ended with {sys.argv[1:]} {__name__}" + chr(10))
+""")
+    given = ["--standalone", "--nproc_per_node", "2", str(tmp_path / "ranks.py"), "--lr", "0.1"]
+    request = Request("torch.distributed.run", given, module=True, steps=6, whole=True)
+    session = profile_script(request, tmp_path, zygote=zygote, output=tmp_path / "output")
+    assert [number for number, _ in session.profile.ranks] == [0, 1]
+    assert session.profile.data.trace is not None and len(session.profile.data.ranks) == 2
+    assert (tmp_path / "output").read_text().count("ended with ['--lr', '0.1'] __main__") == 2
+    assert session.code == 0
+
+
 def test_a_short_script_is_profiled_without_a_trace(zygote: Zygote, tmp_path: Path) -> None:
     session = _run(LOOP.format(steps=5, end="sys.exit(3)"), zygote, tmp_path)
     assert (session.code, session.trace) == (3, None)

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Descriptions of an optimizer, a model, a loader and the devices, with the properties that determine their speed."""
+"""Descriptions of an optimizer, a model, a loader, a batch and the devices, with the properties that determine their speed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 from torch import nn
+
+from gpuwise.workload.capture.ops.nested import tensors_in
 
 
 def describe_optimizer(optimizer: Any) -> dict[str, Any]:
@@ -88,3 +90,16 @@ def describe_devices() -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def size_of(batch: Any) -> tuple[int, int]:
+    """Samples (first dimension of the first tensor found) and tokens (elements of the first two-dimensional integer one)."""
+    samples = tokens = 0
+    for tensor in tensors_in(batch):
+        if not samples and tensor.dim() > 0:
+            samples = int(tensor.shape[0])
+        if not tokens and tensor.dim() == 2 and not tensor.is_floating_point() and tensor.dtype != torch.bool:
+            tokens = tensor.numel()
+        if samples and tokens:
+            break
+    return samples, tokens

@@ -84,8 +84,9 @@ def profile_run(
     before: str | None = None,
     notes: Sequence[str] = (),
     on_gpu: bool = False,
+    ranks: Sequence[RankView] = (),
 ) -> Profile:
-    """The profile of a watched run, with its trace where there is one."""
+    """The profile of a watched run, with its trace where there is one; ``ranks`` are the traces of all its processes."""
     if facts.queue_s > CROWDED * facts.step.wall_s:
         waited = format_duration(facts.queue_s)
         notes = [*notes, f"other programs had the processors for {waited} of each step: on an idle machine it is shorter"]
@@ -103,7 +104,7 @@ def profile_run(
     traced = split_step(trace, steps)
     device, target, device_name = _device_of(trace, target)
     data = ProfileData(
-        fit_to(traced, trace, facts.step, facts.compiling_s, facts.pauses.seconds), traced, trace, steps, facts, device
+        fit_to(traced, trace, facts.step, facts.compiling_s, facts.pauses.seconds), traced, trace, steps, facts, device, ranks
     )
     return _profile_of(name, device_name, data, target, [*notes, *_trace_notes(RankView(0, trace, steps))], before)
 

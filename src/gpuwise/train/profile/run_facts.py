@@ -14,8 +14,9 @@ COMPILES = 2.0
 """Times the usual length: a step that was compiled for is longer. Rule of this project."""
 PAUSE = 3.0
 """Times the usual length, from which a step holds a pause of the training. Rule of this project."""
-LEAST_PAUSES = 2
-"""Alike, from which they are the loop's own. Rule of this project."""
+LEAST_PAUSES, LEAST_PAUSE_S = 2, 5e-3
+"""Alike, and of such a length where nothing else tells them from the others, from which they are the loop's own: the scheduler
+and the collector of garbage take a millisecond or two now and then. Rules of this project."""
 _NAMES = tuple(f.name for f in fields(Step))
 
 
@@ -132,7 +133,8 @@ def find_pauses(steps: Sequence[Step]) -> Pauses:
     usual_s = statistics.median(walls)
     long = [s for s, wall in zip(steps, walls, strict=True) if wall > PAUSE * usual_s]
     more = [s for s in long if s.n_forward > usual.n_forward or s.n_batches > usual.n_batches]
-    bare = [s for s in long if s not in more and s.other_s - s.bare_queue_s > PAUSE * usual_s]
+    bare_s = max(PAUSE * usual_s, LEAST_PAUSE_S)
+    bare = [s for s in long if s not in more and s.other_s - s.bare_queue_s > bare_s]
     waits = [s for s in long if s not in more and s not in bare and s.data_s > PAUSE * usual_s]
     kept = [s for group in (more, bare, waits) if len(group) >= LEAST_PAUSES for s in group]
     if not kept:

@@ -10,12 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from gpuwise.errors import GpuwiseError
+from gpuwise.train.hook.children import members_folder
+from gpuwise.train.hook.journal import read_journal
 from gpuwise.train.hook.launch import Limits, Outcome, launch
 from gpuwise.train.hook.settings import Profiling, Settings, Stop
 from gpuwise.train.hook.zygote import Zygote
 from gpuwise.train.profile.device_comparison import Target
+from gpuwise.train.profile.findings.profile_data import RankView
 from gpuwise.train.profile.result import Profile, profile_run
 from gpuwise.train.profile.run_facts import RunFacts, add_constant_batch, run_facts
+from gpuwise.train.profile.split import Split
+from gpuwise.train.profile.steps import find_steps
+from gpuwise.train.profile.trace_reader import read_trace
 
 CLEAN_STEPS, NOTED_STEPS, TRACED_STEPS = 20, 3, 5
 WARM_UP_STEPS = 3
@@ -102,17 +108,65 @@ def profile_script(
     )
     telemetry, outcome = _metered_run(settings, folder, zygote, output, python)
     facts = run_facts(outcome.journal)
-    if facts is None:
-        raise _no_steps_error(outcome, request)
-    facts = replace(facts, **telemetry)
     notes = _notes(outcome)
+    name = f"{Path(request.script).name if not request.module else request.script}"
+    if facts is None:
+        members = _members(settings)
+        if not members:
+            raise _no_steps_error(outcome, request)
+        return _profile_members(name, members, telemetry, outcome, notes, target=target, before=before)
+    facts = replace(facts, **telemetry)
     if request.check_data and facts.step.data_s > WAITS * facts.step.wall_s and outcome.ok:
         facts = _constant(facts, request, folder, zygote, python)
     found = trace if facts.has_trace and trace.exists() else None
-    name = f"{Path(request.script).name if not request.module else request.script}"
     on_gpu = bool(outcome.journal.begin.get("cuda"))
     profile = profile_run(name, facts, found, target=target, before=before, notes=notes, on_gpu=on_gpu)
     return Session(profile, outcome, found)
+
+
+def _members(settings: Settings) -> list[tuple[int, RunFacts, Path | None, bool]]:
+    """Number, facts, trace, and whether it has a GPU, of each process of the script that trains."""
+    found: list[tuple[int, RunFacts, Path | None, bool]] = []
+    for file in members_folder(settings).glob("*.jsonl"):
+        journal = read_journal(file)
+        facts, trace = run_facts(journal), file.with_name(f"{file.stem}.json.gz")
+        if facts is not None:
+            kept = trace if facts.has_trace and trace.exists() else None
+            found.append((int(file.stem), facts, kept, bool(journal.begin.get("cuda"))))
+    return sorted(found, key=lambda m: m[0])
+
+
+def _profile_members(
+    name: str,
+    members: Sequence[tuple[int, RunFacts, Path | None, bool]],
+    telemetry: dict[str, Any],
+    outcome: Outcome,
+    notes: tuple[str, ...],
+    *,
+    target: Target | None,
+    before: str | None,
+) -> Session:
+    """One profile of all the processes: the first in full, the parts of each, and what their traces say together."""
+    traces = [(number, read_trace(file)) for number, _, file, _ in members if file is not None]
+    views = [RankView(number, trace, find_steps(trace)) for number, trace in traces]
+    said = (*notes, f"{len(members)} processes train: the parts are those of the first, the table has them all")
+    whole: Profile | None = None
+    splits: list[tuple[int, Split]] = []
+    for number, facts, file, on_gpu in members:
+        own = profile_run(
+            name,
+            replace(facts, **telemetry),
+            file,
+            target=target,
+            before=before,
+            notes=said if whole is None else (),
+            on_gpu=on_gpu,
+            ranks=views if whole is None and len(views) > 1 else (),
+        )
+        whole = own if whole is None else whole
+        splits.append((number, own.split))
+    assert whole is not None
+    return Session(replace(whole, ranks=tuple(splits) if len(splits) > 1 else ()), outcome, members[0][2])
 
 
 def _metered_run(
