@@ -76,7 +76,29 @@ class Held:
     """Whose price counts."""
 
 
-CHAT, FREE = Asked(), Held()
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A real server, and how far it is measured."""
+
+    measure: str | None = None
+    """Send the load to this server (http://127.0.0.1:8000) and print what was measured beside what was predicted."""
+    seconds: Duration = 60.0
+    """With --measure: how long requests are sent."""
+    requests: Whole = 400
+    """With --measure: most requests."""
+    in_flight: Whole = 512
+    """With --measure: most requests at once."""
+    stall: Duration = 30.0
+    """With --measure: longest wait for a token."""
+    served_model: str | None = None
+    """With --measure: the model's name on the server, where it has several."""
+    save: bool = True
+    """With --measure: keep what was measured, for --calibrated."""
+
+
+CHAT, FREE, USUALLY_SENT = Asked(), Held(), Sent()
+LONGEST_MEASURE_S, MOST_REQUESTS = 3600.0, 100_000
 
 
 def capacity(
@@ -85,6 +107,8 @@ def capacity(
     on: str,
     asked: Asked = CHAT,
     held: Held = FREE,
+    sent: Sent = USUALLY_SENT,
+    calibrated: Annotated[bool, Parameter(negative="")] = False,
     quick: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -99,6 +123,8 @@ def capacity(
         A model by name (llama-3.1-8b), a Hugging Face config.json, or dimensions (layers=32,hidden=4096,...).
     on
         The accelerators: 8xH100-SXM, 4090, dgx-h100.
+    calibrated
+        Use what --measure learnt of this model, engine and accelerator.
     quick
         Leave out what single changes would bring.
     json
@@ -109,7 +135,21 @@ def capacity(
     arch = find_model(model)
     load, targets, demand = question(arch, asked, held)
     wanted = wanted_of(held, load)
-    answer = _answer(arch, on, load, targets, demand, wanted, held, explain=not quick)
+    if calibrated:
+        from dataclasses import replace
+
+        from gpuwise.cli.capacity.measure import learnt
+        from gpuwise.facts.hardware.naming import find_cluster
+
+        wanted = replace(wanted, slowdown=learnt(arch.id, wanted.engine, find_cluster(on).accelerator.id))
+    _check_sent(sent)
+    answer = _answer(arch, on, load, targets, demand, wanted, held, explain=not quick and sent.measure is None)
+    if sent.measure is not None:
+        from gpuwise.cli.capacity.measure import measure_server
+        from gpuwise.serve.measure.run import Bounds
+
+        bounds = Bounds(sent.seconds, sent.in_flight, sent.stall)
+        return measure_server(answer, sent.measure, bounds, sent.requests, sent.served_model, keep=sent.save, json=json)
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.serve.capacity.document import capacity_document
@@ -120,6 +160,21 @@ def capacity(
 
         show_capacity(answer, held.budget)
     return 0 if kept(answer, held.budget) else 1
+
+
+def _check_sent(sent: Sent) -> None:
+    """Raises InputError for options of a measurement without one, and for one that has no end."""
+    if sent.measure is None:
+        if sent != USUALLY_SENT:
+            raise InputError("an option of --measure without it", hint="add --measure http://127.0.0.1:8000")
+        return
+    if sent.seconds > LONGEST_MEASURE_S or sent.requests > MOST_REQUESTS or sent.in_flight > MOST_REQUESTS:
+        raise InputError(
+            "a measurement sends for an hour and 100,000 requests at the most", hint="60s and 400 requests say most of it"
+        )
+    from gpuwise.serve.measure.http import parse_address
+
+    parse_address(sent.measure)
 
 
 def kept(answer: Capacity, budget_usd_per_hour: float | None) -> bool:

@@ -32,6 +32,8 @@ class Configuration:
     system: System
     config: EngineConfig
     settings: Settings
+    slowdown: float = 1.0
+    """All times are so much longer than predicted: learnt from measured loads."""
 
     @property
     def ranks(self) -> int:
@@ -102,6 +104,8 @@ class Wanted:
     kv_dtype: str = "bf16"
     context: int | None = None
     """Longest request in tokens (``max_model_len``)."""
+    slowdown: float = 1.0
+    """Of measured over predicted times, learnt from measured loads."""
 
     def __post_init__(self) -> None:
         if self.engine not in PROGRAMS:
@@ -123,11 +127,11 @@ def layouts(arch: Architecture, system: System, most: int, wanted: Wanted) -> It
                     tensor_parallel(arch, weights, n, wanted.engine), version=wanted.version, kv_dtype=wanted.kv_dtype
                 )
                 if arch.heads % n == 0:
-                    yield Configuration(arch, system, plain, settings)
+                    yield Configuration(arch, system, plain, settings, wanted.slowdown)
                 if arch.moe is not None and n > 1 and arch.moe.n_experts % n == 0:
                     experts = replace(plain, moe_tp=1, moe_ep=n)
                     if arch.heads % n == 0:
-                        yield Configuration(arch, system, experts, settings)
+                        yield Configuration(arch, system, experts, settings, wanted.slowdown)
 
 
 def _formats(arch: Architecture, bits: int) -> Sequence[str]:

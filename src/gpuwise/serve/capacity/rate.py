@@ -6,7 +6,8 @@ halved. Where all times are ``f`` times longer, the largest rate for limits ``T`
 
     C(T; f) = C(T / f; 1) / f
 
-which gives the interval's ends from the spread of the step times; other draws of the requests widen it.
+which applies what was learnt from measured loads, and gives the interval's ends from the spread of the step times; other
+draws of the requests widen it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from gpuwise.predict.estimate import Z80, Estimate
 from gpuwise.serve.capacity.configurations import Configuration
 from gpuwise.serve.load.load import Load
-from gpuwise.serve.load.requests import ClosedLoop
+from gpuwise.serve.load.requests import ClosedLoop, Requests
 from gpuwise.serve.load.targets import Attainment, Target
 from gpuwise.serve.simulate import Run
 
@@ -113,9 +114,25 @@ def operate(
 ) -> Point:
     """``configuration`` under ``load`` at a rate. A target that no request can miss (a gap between tokens of answers of one
     token) is met. Raises InputError for what the engine refuses or nobody simulates."""
-    run = configuration.server.run(load.at(rate_per_s, n, seed=seed), closed=closed)
+    run = _run(configuration, load.at(rate_per_s * configuration.slowdown, n, seed=seed), closed)
     attained = tuple(Attainment(t, _or_zero(value_of(run, t.metric, t.percentile))) for t in targets)
     return Point(rate_per_s, run, attained)
+
+
+def _run(configuration: Configuration, requests: Requests, closed: ClosedLoop | None) -> Run:
+    """The requests served; where all times are ``f`` times longer than predicted, they come ``f`` times as fast by its clock,
+    which then runs ``f`` times slower."""
+    f = configuration.slowdown
+    if f == 1.0:
+        return configuration.server.run(requests, closed=closed)
+    run = configuration.server.run(requests, closed=None if closed is None else replace(closed, think_s=closed.think_s / f))
+    s = run.stretches
+    return replace(
+        run,
+        **{name: getattr(run, name) * f for name in ("arrival_s", "ttft_s", "e2e_s", "tpot_s", "preemption_gaps_s")},
+        stretches=replace(s, begin_s=s.begin_s * f, each_s=s.each_s * f, growth_s=s.growth_s * f),
+        busy_s={name: seconds * f for name, seconds in run.busy_s.items()},
+    )
 
 
 def _or_zero(value: float | None) -> float:
@@ -124,7 +141,7 @@ def _or_zero(value: float | None) -> float:
 
 def full_rate(configuration: Configuration, load: Load, n: int) -> float:
     """Requests a second while there is always another one waiting: of the middle of a run in which all come at once."""
-    run = configuration.server.run(load.at(ALL_AT_ONCE, n))
+    run = _run(configuration, load.at(ALL_AT_ONCE, n), None)
     finish = np.sort(run.finish_s - run.arrival_s.min())
     first, last = int(0.1 * len(finish)), int(0.9 * len(finish))
     span = float(finish[last - 1] - finish[first]) if last - 1 > first else 0.0

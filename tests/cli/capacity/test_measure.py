@@ -1,0 +1,77 @@
+"""``gpuwise capacity --measure``: a server with planted latencies beside what is predicted of it, and what is learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuwise.testing.mock_server import Answering, MockServer
+
+ASK = ("capacity", "llama-3.2-1b", "--on", "l40s", "--workload", "in=200,out=20", "--slo", "ttft_p95=1s,tpot_p50=500ms")
+SEND = ("--rate", "20/s", "--seconds", "2s", "--requests", "30", "--stall", "1s")
+
+
+@pytest.fixture(autouse=True)
+def own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUWISE_RECORDS", str(tmp_path / "records.db"))
+
+
+def test_measured_stands_beside_predicted(gpuwise: Callable[..., Any]) -> None:
+    with MockServer(Answering(first_s=0.1, token_s=0.02)) as server:
+        ran = gpuwise(*ASK, *SEND, "--measure", server.url, "--json")
+    assert ran.code == 0, ran.err
+    document = ran.document
+    assert document["answered"] == document["requests"] == 30
+    rows = {r["latency"]: r for r in document["latency"]}
+    assert rows["ttft_p50"]["measured_s"] == pytest.approx(0.1, abs=0.05)
+    assert rows["tpot_p50"]["measured_s"] == pytest.approx(0.02, abs=0.008)
+    assert rows["tpot_p50"]["ratio"] == pytest.approx(rows["tpot_p50"]["measured_s"] / rows["tpot_p50"]["predicted_s"])
+
+
+def test_the_predictor_learns_from_what_was_measured(gpuwise: Callable[..., Any]) -> None:
+    before = gpuwise(*ASK, "--quick", "--json").document["served"]["requests_per_s_of_a_copy"]["expected"]
+    assert gpuwise(*ASK, "--calibrated", "--quick").code == 2
+    with MockServer(Answering(first_s=0.1, token_s=0.02)) as server:
+        predicted = gpuwise(*ASK, *SEND, "--measure", server.url, "--json").document
+    ran = gpuwise(*ASK, "--calibrated", "--quick", "--json")
+    ratio = next(r["ratio"] for r in predicted["latency"] if r["latency"] == "tpot_p50")
+    factor = float(ran.err.split("times are ")[1].split()[0])
+    assert 1 < factor < ratio
+    assert factor == pytest.approx(ratio ** (30 / 50), rel=0.02)
+    after = ran.document["served"]["requests_per_s_of_a_copy"]["expected"]
+    assert after < before / (0.9 * factor)
+
+
+def test_failures_are_counted_and_what_was_measured_is_shown(gpuwise: Callable[..., Any]) -> None:
+    faults = ("", "", "refuse", "error", "half event", "stall")
+    with MockServer(Answering(first_s=0.01, fault=lambda n: faults[n] if n < len(faults) else "")) as server:
+        ran = gpuwise(*ASK, *SEND, "--measure", server.url, "--no-save")
+    assert "26 of 30 requests answered whole" in ran.out
+    for words in ("1 refused by the server", "1 answered with an error of the server", "1 cut off", "1 stalled", "out of memory"):
+        assert words in ran.out
+    assert "Measured beside predicted" in ran.out
+
+
+def test_a_target_that_is_missed_is_an_exit_code(gpuwise: Callable[..., Any]) -> None:
+    with MockServer(Answering(first_s=1.3, token_s=0.001)) as server:
+        ran = gpuwise(*ASK, "--rate", "5/s", "--seconds", "2s", "--requests", "5", "--measure", server.url, "--no-save")
+    assert ran.code == 1
+    assert "missed" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--seconds", "5s"), "an option of --measure without it"),
+        (("--measure", "ftp://x"), "no address"),
+        (("--measure", "http://127.0.0.1:1"), "nothing answers"),
+        (("--measure", "http://127.0.0.1:1", "--seconds", "3h"), "an hour"),
+    ],
+)
+def test_what_cannot_be_measured_is_said(gpuwise: Callable[..., Any], more: tuple[str, ...], words: str) -> None:
+    ran = gpuwise(*ASK, *more)
+    assert ran.code in (1, 2)
+    assert words in ran.err
