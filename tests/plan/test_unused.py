@@ -143,3 +143,14 @@ def test_four_bit_weights_of_33_billion_are_tuned_on_24_gib_as_published() -> No
     assert best.allocated_bytes.expected < best.needed_bytes.expected < best.memory_bytes.expected
     named = make_plan(find_model("llama-30b"), card, replace(wishes, optimizer="adamw"))
     assert named.best is None or named.best.estimate.strategy.optimizer == "adamw"
+
+
+def test_embedding_and_head_have_chunks_of_their_own_as_llama_3() -> None:
+    """126 layers on 16 stages of 8 virtual ones: 7 on the ends, 8 between (arXiv 2407.21783, section 3.3.2)."""
+    arch, s = replace(EIGHT, n_layers=126), Strategy(pp=16, virtual_stages=8, schedule="interleaved", accumulation=32)
+    check_strategy(Setting.of(arch, NODES, s, 4096, 32), s)
+    plain = estimate(arch, NODES, s.with_(virtual_stages=2), seq_len=4096)
+    assert estimate(arch, NODES, s, seq_len=4096).breakdown_s["pipeline bubble"] < 0.3 * plain.breakdown_s["pipeline bubble"]
+    one = s.with_(virtual_stages=1, schedule="1f1b")
+    with pytest.raises(LayoutError, match="do not spread"):  # no stage without a layer
+        check_strategy(Setting.of(replace(EIGHT, n_layers=14), NODES, one, 4096, 32), one)

@@ -42,7 +42,7 @@ def test_families_left_out_err_by_the_noise() -> None:
 
 def test_many_rows_of_a_family_weigh_as_their_root() -> None:
     rows = [row("a", i, 0.0) for i in range(9)] + [row("b", 0, 0.0)]
-    assert weights(rows).tolist() == pytest.approx([1 / 3] * 9 + [1.0])
+    assert weights(rows).tolist() == pytest.approx([3**-0.5] * 9 + [1.0])
 
 
 @pytest.mark.parametrize(

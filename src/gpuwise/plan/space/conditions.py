@@ -134,7 +134,8 @@ def sequence(s: Setting, c: Columns) -> Mask:
 
 def layers(s: Setting, c: Columns) -> Mask:
     n, chunks = s.arch.n_layers, c.pp * c.virtual_stages
-    even = (_divides(n, chunks) | _divides(n + 2, chunks)) & (chunks <= n)
+    # counted as a layer each, embedding and head may have a chunk of their own (Llama 3 405B, arXiv 2407.21783 section 3.3.2)
+    even = (_divides(n, chunks) & (chunks <= n)) | (_divides(n + 2, chunks) & ((chunks <= n) | (c.virtual_stages > 1)))
     per_stage = -(-n // np.maximum(c.pp, 1))
     # the last stage takes what is left, or both ends share what the middle stages leave
     left = (n > per_stage * (c.pp - 1)) | ((c.pp > 2) & (n - per_stage * (c.pp - 2) >= 2))

@@ -136,7 +136,7 @@ def full_space(setting: Setting) -> Space:
         micro_batch=tuple(d for d in divisors(setting.global_batch) if d <= 128),
         tp=degrees,
         pp=degrees,
-        virtual_stages=divisors(setting.arch.n_layers),
+        virtual_stages=tuple(sorted({*divisors(setting.arch.n_layers), *divisors(setting.arch.n_layers + 2)})),
         cp=degrees,
         ep=divisors(experts),
         sequence_parallel=(True, False),

@@ -184,6 +184,9 @@ def composed(inputs: StepInputs, per_point: Passes, sc: StackCosts) -> StepTimes
 
 REFERENCE_NETWORK_BYTES_PER_S = 50e9
 """400 Gb/s an accelerator: the network the stragglers' share is stated for."""
+SLOWEST_NETWORK = 8.0
+"""The reference network over the slowest of runs that were published (50 Gb/s an accelerator): the hosts of a TPU pod, which
+are joined by less, wait for one another on the links between the chips."""
 SATURATION_DOUBLINGS = 8.0
 """Doublings of systems at which waiting has grown to half its limit: the slowest of many is bounded."""
 
@@ -194,7 +197,7 @@ def stragglers(doublings: F64, network_bytes_per_s: float) -> F64:
     ``d / (1 + d / 8)`` for ``d`` doublings of systems, times what the reference network moves for each byte of this one:
     published runs lose 3 to 5 % from 16 to 256 systems of eight (Nemotron-4 340B, NVIDIA/dgxc-benchmarking v24.11.1)."""
     grown = doublings / (1.0 + doublings / SATURATION_DOUBLINGS)
-    return grown * (REFERENCE_NETWORK_BYTES_PER_S / network_bytes_per_s)
+    return grown * min(REFERENCE_NETWORK_BYTES_PER_S / network_bytes_per_s, SLOWEST_NETWORK)
 
 
 def _layer_seconds(per_point: Passes, traffic: LayerTraffic, inputs: StepInputs, sc: StackCosts) -> _LayerSeconds:
