@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -20,8 +21,10 @@ from gpuwise.train.levers.groups import LengthGroups
 from gpuwise.train.levers.loaders import Observed, change_arguments, change_batches, probe_loaders
 from gpuwise.train.levers.micro import MicroBatches
 from gpuwise.train.levers.optimizers import Fused, Scaling, drop_gradients
-from gpuwise.train.levers.padding import Padding, Trim
+from gpuwise.train.levers.padding import Padding
+from gpuwise.train.levers.real_columns import RealColumns
 from gpuwise.train.levers.table import BY_NAME
+from gpuwise.train.levers.trim import Trim
 from gpuwise.workload.capture.device.patching import Patches
 
 Tell = Callable[..., None]
@@ -62,6 +65,8 @@ class Applied:
         for name, put_on in PUT_ON.items():
             if name in levers:
                 put_on(self, levers[name])
+        if "_columns" in vars(self):
+            self._batch_changes.append(self._columns.see)
         if self._batch_changes:
             change_batches(self._patches, self._batch_changes)
         if self._prepare:
@@ -95,6 +100,11 @@ class Applied:
         self._undo.clear()
         self._patches.undo()
         self._stack.close()
+
+    @functools.cached_property
+    def _columns(self) -> RealColumns:
+        """Of all levers that cut or split batches."""
+        return RealColumns(self._patches)
 
     # -- the levers, by name in PUT_ON
 
@@ -164,12 +174,11 @@ class Applied:
         Items(self._patches, most_bytes, self._tell)
 
     def trim_padding(self, _: object) -> None:
-        self._batch_changes.append(Trim(self._tell))
+        self._batch_changes.append(Trim(self._columns, self._tell))
+        self._prepare.append(self._columns.try_whole)
 
     def length_groups(self, n: object) -> None:
-        groups = LengthGroups(int(str(n)), self._tell)
-        self._batch_changes.append(groups.see)
-        self._prepare.append(groups)
+        self._prepare.append(LengthGroups(int(str(n)), self._columns, self._tell))
 
     def no_dropout(self, _: object) -> None:
         self._prepare.append(modules.without_dropout(self._patches))
@@ -193,7 +202,7 @@ class Applied:
 
     def micro_batches(self, n: object) -> None:
         # inside groups of like length, outside of what is compiled
-        self._prepare.insert(0, MicroBatches(int(str(n)), self._tell))
+        self._prepare.insert(0, MicroBatches(int(str(n)), self._columns, self._tell))
 
     def compile(self, how: object) -> None:
         self._prepare.insert(0, lambda module: modules.compile_model(module, str(how), self._tell))

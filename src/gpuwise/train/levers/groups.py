@@ -17,11 +17,10 @@ import torch
 from torch import nn
 
 from gpuwise.train.levers.forward import replace_forward
-from gpuwise.train.levers.padding import cut, ids_in, rounded, row_lengths
+from gpuwise.train.levers.padding import cut, rounded
+from gpuwise.train.levers.real_columns import COUNTED, IGNORED, NO_WORD, RealColumns, named_rows
 
 Tell = Callable[..., None]
-IGNORED = -100
-"""Label that torch's and transformers' losses leave out."""
 LEAST_SAVED = 0.05
 """Of the columns; less than this is not worth a second call of the model. Rule of this project."""
 GROUP_COLUMNS = 64
@@ -55,51 +54,61 @@ def split_rows(lengths: np.ndarray, most_groups: int, most_columns: int) -> list
 
 
 class LengthGroups:
-    """Watches the loaders' batches for their rows' lengths, and splits the model's calls by them."""
+    """Splits the model's calls by the lengths of their rows, which ``known`` reads from each call. The first goes whole, so that
+    what the loss counts is seen; a call of which nothing says what is padding stays whole."""
 
-    def __init__(self, most_groups: int, tell: Tell) -> None:
-        self._most, self._tell = most_groups, tell
-        self._lengths: torch.Tensor | None = None
+    def __init__(self, most_groups: int, known: RealColumns, tell: Tell) -> None:
+        self._most, self._known, self._tell = most_groups, known, tell
         self._said: set[str] = set()
-
-    def see(self, batch: Any) -> Any:
-        """A batch on its way to the loop."""
-        self._lengths = row_lengths(batch)
-        return batch
 
     def __call__(self, module: nn.Module) -> Callable[[], None]:
         coupled = why_coupled(module)
         if coupled is not None:
             self._say(False, coupled)
             return lambda: None
+        self._known.learn(module)
         return replace_forward(module, self._wrap)
 
     def _wrap(self, module: nn.Module, inner: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
-            ids = next(ids_in((args, kwargs)), None)
-            if not module.training or not torch.is_grad_enabled() or ids is None:
+            ids = self._known.ids_of(args, kwargs)
+            if not module.training or not torch.is_grad_enabled() or ids is None or len(ids) < 2:
                 return inner(*args, **kwargs)
-            groups = self._groups(ids)
-            if groups is None:
+            lengths = self._lengths(args, kwargs, ids)
+            self._known.expect(lengths, ids.shape[1])
+            if lengths is None:
                 return inner(*args, **kwargs)
-            return self._split(module, inner, args, kwargs, groups, (int(ids.shape[0]), int(ids.shape[1])))
+            groups = self._groups(lengths, ids)
+            if not self._known.is_tried or groups is None:
+                self._known.is_tried = True
+                return inner(*args, **kwargs)
+            self._known.expect(None)
+            result = self._split(module, inner, args, kwargs, groups, (int(ids.shape[0]), int(ids.shape[1])))
+            self._known.expect(lengths, ids.shape[1])
+            return result
 
         return run
 
-    def _groups(self, ids: torch.Tensor) -> list[tuple[torch.Tensor, int]] | None:
+    def _lengths(self, args: Any, kwargs: Mapping[str, Any], ids: torch.Tensor) -> torch.Tensor | None:
+        if self._known.counts_cut:
+            self._say(False, COUNTED)
+            return None
+        lengths = self._known.of_call(args, kwargs, ids)
+        if lengths is None:
+            self._say(False, NO_WORD)
+        return lengths
+
+    def _groups(self, lengths: torch.Tensor, ids: torch.Tensor) -> list[tuple[torch.Tensor, int]] | None:
         """Rows and length of each group; None where one call is as good."""
         n_rows, n_columns = ids.shape
-        lengths = self._lengths
-        if lengths is None or len(lengths) != n_rows or n_rows < 2:
-            self._say(False, "the model's input has no rows of a loader's batch")
-            return None
-        cut_lengths = lengths.clamp(max=n_columns).numpy()
-        parts = split_rows(cut_lengths, self._most, n_columns)
-        sized = [(torch.from_numpy(rows).to(ids.device), rounded(int(cut_lengths[rows].max()), n_columns)) for rows in parts]
+        longest = lengths.numpy()
+        parts = split_rows(longest, self._most, n_columns)
+        sized = [(torch.from_numpy(rows).to(ids.device), rounded(int(longest[rows].max()), n_columns)) for rows in parts]
         held = sum(len(rows) * length for rows, length in sized)
         if held > (1.0 - LEAST_SAVED) * n_rows * n_columns:
             return None
-        self._say(True, None)
+        if self._known.is_tried:
+            self._say(True, None)
         return sized
 
     def _split(
@@ -114,8 +123,9 @@ class LengthGroups:
         outputs, weights = [], []
         for rows, length in groups:
             given, named = (part_of(v, rows, shape, length) for v in (args, kwargs))
-            outputs.append(inner(*given, **named))
-            weights.append(n_labels(module, given, named))
+            output, weight = weighted(self._known, module, inner, given, named)
+            outputs.append(output)
+            weights.append(weight)
         inverse = torch.argsort(torch.cat([rows for rows, _ in groups]))
         sizes = [(len(rows), length) for rows, length in groups]
         return joined(outputs, sizes, shares_of(weights, kwargs), inverse, shape[1])
@@ -124,6 +134,18 @@ class LengthGroups:
         if str(why) not in self._said:
             self._said.add(str(why))
             self._tell("lever", name="length_groups", applied=applied, why=why)
+
+
+def weighted(
+    known: RealColumns, module: nn.Module, inner: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
+) -> tuple[Any, torch.Tensor | None]:
+    """A part's output, and over how many labels the loss in it is a mean: as the loss itself counted, else as given."""
+    known.counting()
+    output = inner(*args, **kwargs)
+    counted = known.counted()
+    if counted is None and kwargs.get("num_items_in_batch") is None:
+        counted = n_labels(module, args, kwargs, known.ignored)
+    return output, counted
 
 
 def why_coupled(module: nn.Module) -> str | None:
@@ -147,32 +169,31 @@ def part_of(value: Any, rows: torch.Tensor, shape: tuple[int, int], length: int)
     return value
 
 
-def n_labels(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor | None:
+def n_labels(module: nn.Module, args: Any, kwargs: Mapping[str, Any], ignored: int = IGNORED) -> torch.Tensor | None:
     """How many labels the loss of such a call is a mean over; None where there are none to count.
 
     transformers' causal language models leave the first label of a row out: they move labels by one.
     """
     labels = kwargs.get("labels", kwargs.get("targets"))
     if labels is None:
-        given = list(ids_in((args, dict(kwargs))))
+        given = [t for _, t in named_rows((args, dict(kwargs)))]
         labels = given[1] if len(given) > 1 else None
     if not isinstance(labels, torch.Tensor):
         return None
     name = type(module).__name__
     if "labels" in kwargs and name.endswith(("ForCausalLM", "LMHeadModel")):
         labels = labels[:, 1:]
-    return (labels != IGNORED).sum()
+    return (labels != ignored).sum()
 
 
 def shares_of(weights: list[torch.Tensor | None], kwargs: Mapping[str, Any]) -> list[torch.Tensor] | None:
     """Of each part's loss in the whole: by its labels; None where there are none.
 
-    A loss that is told how many labels the whole batch has (transformers' ``num_items_in_batch``) is a sum already.
+    A loss that is told how many labels the whole batch has (transformers' ``num_items_in_batch``) and takes no mean is a sum
+    already; models that are told and take a mean all the same are among transformers'.
     """
-    if kwargs.get("num_items_in_batch") is not None:
-        return [torch.ones(()) for _ in weights]
     if any(w is None for w in weights):
-        return None
+        return None if kwargs.get("num_items_in_batch") is None else [torch.ones(()) for _ in weights]
     counts = torch.stack([w for w in weights if w is not None]).to(torch.float32)
     return list((counts / counts.sum()).unbind())
 

@@ -9,6 +9,7 @@ itself returns is a mean over a part's labels, and is weighted by their number.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import nn
 from gpuwise.train.levers import groups
 from gpuwise.train.levers.checkpointing import under_checkpoint
 from gpuwise.train.levers.forward import replace_forward
+from gpuwise.train.levers.real_columns import RealColumns
 from gpuwise.workload.capture.ops.nested import tensors_in
 
 Tell = Callable[..., None]
@@ -26,8 +28,8 @@ Tell = Callable[..., None]
 class MicroBatches:
     """Splits the model's calls into ``n_parts``."""
 
-    def __init__(self, n_parts: int, tell: Tell) -> None:
-        self._n_parts, self._tell = n_parts, tell
+    def __init__(self, n_parts: int, known: RealColumns, tell: Tell) -> None:
+        self._n_parts, self._known, self._tell = n_parts, known, tell
         self._said: set[str] = set()
 
     def __call__(self, module: nn.Module) -> Callable[[], None]:
@@ -53,8 +55,10 @@ class MicroBatches:
         for begin in range(0, n_rows, most):
             size = min(most, n_rows - begin)
             given, named = (rows_from(v, n_rows, begin, size) for v in (args, kwargs))
-            outputs.append(under_checkpoint(module, inner, *given, **named))
-            weights.append(groups.n_labels(module, given, named))
+            again = functools.partial(under_checkpoint, module, inner)
+            output, weight = groups.weighted(self._known, module, again, given, named)
+            outputs.append(output)
+            weights.append(weight)
             sizes.append(size)
         return merged(outputs, sizes, groups.shares_of(weights, kwargs))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -61,10 +61,14 @@ def rounded(length: int, most: int) -> int:
     return min(-(-length // MULTIPLE) * MULTIPLE, most)
 
 
+def tensors_of_ids(batch: Any) -> list[torch.Tensor]:
+    """A batch's tensors of rows of ids."""
+    return [t for t in tensors_in(batch) if is_ids(t)]
+
+
 def trimmed(batch: Any, lengths: torch.Tensor) -> Any:
     """The batch without the columns that no row needs."""
-    tensors = [t for t in tensors_in(batch) if is_ids(t)]
-    n_rows, n_columns = tensors[0].shape
+    n_rows, n_columns = tensors_of_ids(batch)[0].shape
     needed = rounded(int(lengths.max()), n_columns)
     if needed == n_columns:
         return batch
@@ -99,26 +103,6 @@ def rebuilt(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return batch
 
 
-class Trim:
-    """Cuts batches as loaders give them."""
-
-    def __init__(self, tell: Tell) -> None:
-        self._tell, self._told = tell, False
-
-    def __call__(self, batch: Any) -> Any:
-        lengths = row_lengths(batch)
-        if lengths is None:
-            self._say(False, "batches hold no rows of ids")
-            return batch
-        self._say(True, None)
-        return trimmed(batch, lengths)
-
-    def _say(self, applied: bool, why: str | None) -> None:
-        if not self._told:
-            self._told = True
-            self._tell("lever", name="trim_padding", applied=applied, why=why)
-
-
 class Padding:
     """How much of the batches is padding, over the first ``MOST`` of them."""
 
@@ -142,8 +126,3 @@ class Padding:
     def _say(self) -> None:
         if self._total:
             self._tell("padding", n_batches=self._n, columns=self._total, useful=self._useful)
-
-
-def ids_in(values: Any) -> Iterator[torch.Tensor]:
-    """The rows of ids among a call's arguments."""
-    return (t for t in tensors_in(values) if is_ids(t))
