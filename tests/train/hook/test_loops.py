@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from gpuwise.train.hook.launch import Limits
-from gpuwise.train.hook.settings import Stop
+from gpuwise.train.hook.launch import Limits, launch
+from gpuwise.train.hook.settings import Settings, Stop
 
 PLAIN = """
 import sys, torch
@@ -292,3 +292,17 @@ def test_runs_of_one_process_do_not_see_each_other(run):
 def test_a_run_begins_without_importing_torch_again(run):
     outcome = run("import sys\nsys.exit(3 if 'torch' in sys.modules else 4)\n")
     assert outcome.code == 3
+
+
+def test_a_module_runs_once_and_only_as_main(run, tmp_path, monkeypatch):
+    folder = tmp_path / "package"
+    folder.mkdir()
+    (folder / "train.py").write_text("import sys\nwith open(sys.argv[1], 'a') as file:\n    file.write(__name__ + ' ')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    outcome = launch(
+        Settings("package.train", [str(tmp_path / "said")], str(tmp_path / "journal.jsonl"), module=True),
+        tmp_path,
+        output=tmp_path / "output",
+    )
+    assert (outcome.ended, outcome.code) == ("end", 0), (tmp_path / "output").read_text()
+    assert (tmp_path / "said").read_text() == "__main__ "

@@ -60,10 +60,12 @@ def test_nothing_is_wasted_only_where_the_device_works(parts: dict[str, float], 
 
 
 def test_time_of_other_programs_is_no_waste_of_the_script() -> None:
-    split = Split("cpu", 3, 1.0, {**dict.fromkeys(PARTS, 0.0), "compute": 0.7, "other": 0.3}, {"matrix products": 0.7}, 0.7)
+    split = Split("cpu", 3, 1.0, {**dict.fromkeys(PARTS, 0.0), "compute": 0.7, "other": 0.25}, {"matrix products": 0.7}, 0.7)
     assert decide([], split, elsewhere_s=0.2).sentence.startswith("Nothing is wasted")
     assert "70 %" in decide([], split, elsewhere_s=0.2).sentence and "20 %" in decide([], split, elsewhere_s=0.2).sentence
     assert decide([], split, elsewhere_s=0.05).kind == "no single waste"
+    waits = Split("cpu", 3, 1.0, {**dict.fromkeys(PARTS, 0.0), "compute": 0.7, "data wait": 0.3}, {"matrix products": 0.7}, 0.7)
+    assert decide([], waits, elsewhere_s=0.5).kind == "no single waste"
 
 
 @pytest.mark.usefixtures("home")

@@ -9,6 +9,7 @@ import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.abc import InspectLoader
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import cast
 
@@ -100,18 +101,24 @@ def file_code(script: str) -> tuple[str, types.CodeType, None]:
 
 def _module_code(name: str) -> tuple[str, types.CodeType, str | None]:
     sys.path[0:0] = [str(Path.cwd())]
-    for candidate in (f"{name}.__main__", name):
-        try:
-            spec = importlib.util.find_spec(candidate)
-        except (ImportError, ValueError):
-            continue
-        loader = spec.loader if spec is not None else None
-        if spec is None or loader is None or not hasattr(loader, "get_code") or spec.submodule_search_locations:
-            continue
-        code = cast("InspectLoader", loader).get_code(candidate)
+    spec = _spec(name)
+    if spec is not None and spec.submodule_search_locations:
+        # asked only of a package: to look below a module runs it
+        name = f"{name}.__main__"
+        spec = _spec(name)
+    loader = spec.loader if spec is not None else None
+    if spec is not None and loader is not None and hasattr(loader, "get_code"):
+        code = cast("InspectLoader", loader).get_code(name)
         if code is not None:
             return spec.origin or name, code, spec.parent
     raise InputError(f"there is no module {name!r} to run", hint="give what `python -m` would get, from this folder")
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
 
 
 def _exit_code(leaving: SystemExit) -> int:

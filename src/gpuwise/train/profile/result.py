@@ -16,7 +16,7 @@ from gpuwise.train.profile.device_comparison import Slower, Target, against_devi
 from gpuwise.train.profile.findings.finding import Finding
 from gpuwise.train.profile.findings.profile_data import DeviceFacts, ProfileData, RankView
 from gpuwise.train.profile.findings.table import find_wastes
-from gpuwise.train.profile.run_facts import PAUSE, RunFacts
+from gpuwise.train.profile.run_facts import PAUSE, RunFacts, constant_batch_s
 from gpuwise.train.profile.split import Split, split_step
 from gpuwise.train.profile.step_fit import fit_to, of_phases
 from gpuwise.train.profile.steps import Steps, find_steps
@@ -113,8 +113,7 @@ def _disagreements(facts: RunFacts) -> list[str]:
     """Where the run with one batch again and again does not bear out what the first run timed."""
     if facts.constant is None:
         return []
-    expected_s = facts.step.undisturbed_s - facts.step.data_s
-    found_s = facts.constant.undisturbed_s
+    expected_s, found_s = facts.step.wall_s - facts.step.data_s, constant_batch_s(facts.step, facts.constant)
     if abs(found_s - expected_s) <= ALIKE * facts.step.wall_s:
         return []
     said = f"without its data a step should take {format_duration(expected_s)}, and took {format_duration(found_s)} when tried"

@@ -173,6 +173,12 @@ def _traced_wall(journal: Journal, trace: Mapping[str, Any]) -> float | None:
     return statistics.median(walls) if walls else None
 
 
+def constant_batch_s(step: Step, constant: Step) -> float:
+    """The length that ``step`` has with one batch again and again: by the ratio of the two runs, each without what other programs
+    took of it."""
+    return step.wall_s * constant.undisturbed_s / step.undisturbed_s if step.undisturbed_s > 0 else constant.wall_s
+
+
 def add_constant_batch(facts: RunFacts, journal: Journal) -> RunFacts:
     """With the steps of a run whose loaders gave one batch only."""
     other = run_facts(journal)

@@ -36,9 +36,11 @@ def decide(findings: Sequence[Finding], split: Split, before: str | None = None,
     wall = split.wall_s
     heavy = [f for f in findings if f.saved_s >= (STILL_NAMED if f.kind == before else NAMED) * wall]
     if not heavy:
-        idle = max(split.parts[p] for p in IDLE)
-        if split.busy_s > BUSY * (wall - elsewhere_s) and idle - elsewhere_s < NAMED * wall:
-            return Verdict(HEALTHY, _healthy(split, elsewhere_s))
+        # a program that takes the processor leaves a gap longer than Python's own
+        lost_s = min(split.parts[OTHER], elsewhere_s)
+        idle = max(split.parts[p] - lost_s * (p == OTHER) for p in IDLE)
+        if split.busy_s > BUSY * (wall - lost_s) and idle < NAMED * wall:
+            return Verdict(HEALTHY, _healthy(split, lost_s))
         return Verdict(SPREAD, _spread(findings, split))
     first = heavy[0]
     kept = next((f for f in heavy if f.kind == before), None)
@@ -64,10 +66,10 @@ def _device(split: Split) -> str:
     return "GPU" if split.device == "gpu" else "processor"
 
 
-def _healthy(split: Split, elsewhere_s: float) -> str:
+def _healthy(split: Split, lost_s: float) -> str:
     largest = next(iter(split.families.items()), None)
     most = f", most of it on {largest[0]}" if largest is not None else ""
     busy = f"the {_device(split)} works {100 * split.busy_share:.0f} % of the step"
     if split.busy_share <= BUSY:
-        busy += f", and waits for other programs for {100 * elsewhere_s / split.wall_s:.0f} %"
+        busy += f", and waits for other programs for {100 * lost_s / split.wall_s:.0f} %"
     return f"Nothing is wasted that would be worth a change: {busy}{most}."

@@ -11,6 +11,7 @@ from gpuwise.train.profile.families import COMMUNICATION
 from gpuwise.train.profile.findings.finding import Evidence, Finding
 from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.operations import Operations
+from gpuwise.train.profile.run_facts import constant_batch_s
 from gpuwise.train.profile.spans import difference, intersection, length, spans, union
 from gpuwise.train.profile.split import COPIES, DATA, HOST_GAPS, OPTIMIZER
 from gpuwise.train.profile.trace import NONE
@@ -30,8 +31,9 @@ def waiting(data: ProfileData) -> Finding | None:
     proof, confidence = "", "medium"
     if facts is not None and facts.constant is not None:
         # the run without data is hardly faster: what was waited for was in its way anyhow
-        waited = min(waited, max(facts.step.undisturbed_s - facts.constant.undisturbed_s, 0.0))
-        proof = f"with one batch given again and again a step takes {1e3 * facts.constant.wall_s:.3g} ms"
+        without_s = constant_batch_s(facts.step, facts.constant)
+        waited = min(waited, max(facts.step.wall_s - without_s, 0.0))
+        proof = f"with one batch given again and again a step takes {1e3 * without_s:.3g} ms"
         confidence = "high"
     loader = facts.loaders[0] if facts is not None and facts.loaders else dict[str, Any]()
     evidence = [
