@@ -13,7 +13,9 @@ from gpuwise.cli.options import Duration, Length, Money, Whole, positive_count
 from gpuwise.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
+    from gpuwise.facts.hardware.systems import Cluster
     from gpuwise.facts.models.architecture import Architecture
+    from gpuwise.pick.capacity import Ranked
     from gpuwise.serve.capacity.answer import Capacity
     from gpuwise.serve.capacity.configurations import Wanted
     from gpuwise.serve.capacity.fleet import Demand
@@ -104,7 +106,7 @@ LONGEST_MEASURE_S, MOST_REQUESTS = 3600.0, 100_000
 def capacity(
     model: str,
     *,
-    on: str,
+    on: str | None = None,
     asked: Asked = CHAT,
     held: Held = FREE,
     sent: Sent = USUALLY_SENT,
@@ -122,7 +124,7 @@ def capacity(
     model
         A model by name (llama-3.1-8b), a Hugging Face config.json, or dimensions (layers=32,hidden=4096,...).
     on
-        The accelerators: 8xH100-SXM, 4090, dgx-h100.
+        The accelerators: 8xH100-SXM, 4090, dgx-h100. Left out: every one that is rented and that the engine runs on, by price.
     calibrated
         Use what --measure learnt of this model, engine and accelerator.
     quick
@@ -135,6 +137,15 @@ def capacity(
     arch = find_model(model)
     load, targets, demand = question(arch, asked, held)
     wanted = wanted_of(held, load)
+    ranked = None
+    _check_sent(sent)
+    if on is None:
+        if sent.measure is not None or calibrated:
+            raise InputError("--measure and --calibrated need --on", hint="name the accelerators the server runs on")
+        ranked = _ranked(arch, load, targets, demand, wanted, held)
+        if not ranked.options:
+            return _none(ranked, json=json)
+        on = _label(ranked.options[0].cluster)
     if calibrated:
         from dataclasses import replace
 
@@ -142,7 +153,6 @@ def capacity(
         from gpuwise.facts.hardware.naming import find_cluster
 
         wanted = replace(wanted, slowdown=learnt(arch.id, wanted.engine, find_cluster(on).accelerator.id))
-    _check_sent(sent)
     answer = _answer(arch, on, load, targets, demand, wanted, held, explain=not quick and sent.measure is None)
     if sent.measure is not None:
         from gpuwise.cli.capacity.measure import measure_server
@@ -154,12 +164,62 @@ def capacity(
         from gpuwise.cli.out import print_json
         from gpuwise.serve.capacity.document import capacity_document
 
-        print_json(capacity_document(answer))
+        print_json(_with_options(capacity_document(answer), ranked))
     else:
-        from gpuwise.cli.capacity.view import show_capacity
+        from gpuwise.cli.capacity.view import show_capacity, show_ranked
 
+        if ranked is not None:
+            show_ranked(ranked)
         show_capacity(answer, held.budget)
     return 0 if kept(answer, held.budget) else 1
+
+
+def _ranked(arch: Architecture, load: Load, targets: tuple[Target, ...], demand: Demand, wanted: Wanted, held: Held) -> Ranked:
+    """Every accelerator that is rented, as the fleet that carries the load."""
+    import datetime
+
+    from gpuwise.cli.step.progress import progress
+    from gpuwise.pick.capacity import rank_accelerators
+
+    if held.price is not None or held.provider is not None:
+        raise InputError("--price and --provider are of one accelerator", hint="name it with --on")
+    with progress("simulating") as say:
+        return rank_accelerators(
+            arch,
+            load,
+            targets,
+            demand,
+            wanted,
+            today=datetime.date.today(),
+            budget_usd_per_hour=held.budget,
+            progress=say,
+        )
+
+
+def _label(cluster: Cluster) -> str:
+    """As ``--on`` takes it."""
+    return f"{cluster.n_accelerators}x{cluster.accelerator.id}"
+
+
+def _with_options(document: dict[str, object], ranked: Ranked | None) -> dict[str, object]:
+    """``document`` with all accelerators looked at; ``ranked`` is null where one was named."""
+    from gpuwise.pick.capacity import ranked_document
+
+    return document | {"ranked": None if ranked is None else ranked_document(ranked)}
+
+
+def _none(ranked: Ranked, *, json: bool) -> int:
+    """Nothing that is rented keeps the targets."""
+    if json:
+        from gpuwise.cli.out import print_json
+        from gpuwise.pick.capacity import ranked_document
+
+        print_json({"served": None, "ranked": ranked_document(ranked)})
+    else:
+        from gpuwise.cli.capacity.view import show_ranked
+
+        show_ranked(ranked)
+    return 1
 
 
 def _check_sent(sent: Sent) -> None:

@@ -20,10 +20,11 @@ from gpuwise.units import format_bytes, format_duration, format_usd
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from gpuwise.pick.capacity import LeftOut, Ranked
     from gpuwise.serve.capacity.commands import Command
     from gpuwise.serve.capacity.configurations import Configuration
 
-SHOWN_CHANGES, SHOWN_PARETO = 6, 6
+SHOWN_CHANGES, SHOWN_PARETO, SHOWN_OPTIONS, SHOWN_WHYS = 6, 6, 10, 5
 WEAK_GAIN = 0.02
 """A change of the rate smaller than this is none."""
 
@@ -67,6 +68,49 @@ def _verdict(to: Console, answer: Capacity, budget: float | None) -> None:
         good = answer.served is not None and (budget is None or not words.startswith("Over"))
         style = ("bold green" if good else "bold red") if i == 0 else ""
         to.print(Padding(Text(words, style), (0, 0, 0, 2), expand=False))
+
+
+def show_ranked(found: Ranked) -> None:
+    """Print the accelerators that keep the targets by what a million tokens cost, and why others do not."""
+    to = console()
+    if not found.options:
+        to.print("Nothing that is rented keeps the targets.", style="bold red")
+    else:
+        table = table_of(
+            ["GPU", "copies", "GPUs", "$/h", "$/M tokens", "Wh/M tokens", "each copy"],
+            left=("GPU", "each copy"),
+            gives_way=("Wh/M tokens", "copies"),
+            under="each copy",
+        )
+        for o in found.options[:SHOWN_OPTIONS]:
+            f = o.fleet
+            wh = "-" if f.wh_per_million is None else f"{f.wh_per_million:,.0f}"
+            usd = "-" if f.usd_per_hour is None else format_usd(f.usd_per_hour)
+            table.add_row(
+                o.cluster.accelerator.name,
+                str(f.copies_peak),
+                str(f.cluster.n_accelerators),
+                usd,
+                format_usd(o.key),
+                wh,
+                o.limit.configuration.words,
+            )
+        to.print("What carries it for least", style="bold")
+        to.print(table)
+    whys = [one for one in found.left_out if "allowed" in one.why or "budget" in one.why][:SHOWN_WHYS]
+    if whys:
+        section(to, "Not these", _whys(whys))
+    others = len(found.left_out) - len(whys)
+    to.print()
+    to.print(f"{found.simulated} accelerators simulated; {others} more do not hold the model or cost more.", style="dim")
+    to.print()
+
+
+def _whys(left_out: Sequence[LeftOut]) -> RenderableType:
+    table = grid(2)
+    for one in left_out:
+        table.add_row(one.name, one.why)
+    return table
 
 
 def verdict(answer: Capacity, budget_usd_per_hour: float | None = None) -> list[str]:
