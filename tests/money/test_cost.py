@@ -17,6 +17,7 @@ from gpuwise.money.cost import (
     rent,
     typical_price,
     user_price,
+    variant_price,
 )
 from gpuwise.predict.estimate import Estimate
 
@@ -52,6 +53,15 @@ def test_unknown_providers_list_those_that_offer_it() -> None:
 
 def test_nobody_rents_it_is_no_price() -> None:
     assert price_of(find_cluster("apple-m2-ultra"), TODAY) is None
+
+
+def test_what_nobody_rents_out_costs_what_its_chip_does() -> None:
+    """H800 is an H100 SXM with slower links."""
+    found, sold = variant_price(find_cluster("8xH800-SXM"), TODAY), price_of(find_cluster("8xH100-SXM"), TODAY)
+    assert found is not None and sold is not None
+    assert (found.low, found.expected, found.high) == (sold.low, sold.expected, sold.high)
+    assert found.origin == "like" and found.basis == "derived" and "H800" in found.provider
+    assert variant_price(find_cluster("apple-m2-ultra"), TODAY) is None
 
 
 @pytest.mark.parametrize("usd", [0.0, -1.0, math.nan, math.inf])

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import datetime
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.offers.offer import contracts_for, current_by_provider, offers_for, typical_price_usd_per_hour
 from gpuwise.predict.estimate import Basis, Estimate, weakest
@@ -35,8 +36,8 @@ class Price:
     n_providers: int
     basis: Basis = "specified"
     origin: str = "market"
-    """``given`` (by the person), ``contract`` (their own, imported), ``provider`` or ``market`` (the median
-    over providers)."""
+    """``given`` (by the person), ``contract`` (their own, imported), ``provider``, ``market`` (the median
+    over providers) or ``like`` (that of a variant of the same chip, :func:`variant_price`)."""
 
     @property
     def stale(self) -> bool:
@@ -134,6 +135,30 @@ def price_of(
         return contract_price(cluster, today) or typical_price(cluster, today)
     except UnpredictableError:
         return None
+
+
+VARIANT_RATE, VARIANT_MEMORY = 1.15, 1.35
+"""Variants of a chip lie so near: H100 of 80 and 96 GB, H800, A800."""
+
+
+def variant_price(cluster: Cluster, today: datetime.date) -> Price | None:
+    """The market's price of the accelerator nearest to ``cluster``'s among those of its family, form and rate, where nobody rents
+    out its own: H100 SXM for H800, which is only sold in China. None when there is no such."""
+    mine = cluster.accelerator
+    near: list[tuple[float, str]] = []
+    for other in accelerators().values():
+        alike = (other.vendor, other.family, other.form) == (mine.vendor, mine.family, mine.form) and other.id != mine.id
+        if not alike or "bf16" not in mine.peak_flop_per_s or "bf16" not in other.peak_flop_per_s:
+            continue
+        rate = abs(math.log(other.peak_flop_per_s["bf16"] / mine.peak_flop_per_s["bf16"]))
+        memory = abs(math.log(other.memory_bytes / mine.memory_bytes))
+        if rate <= math.log(VARIANT_RATE) and memory <= math.log(VARIANT_MEMORY) and current_by_provider(other.id, today):
+            near.append((rate + memory, other.id))
+    if not near:
+        return None
+    other = accelerators()[min(near)[1]]
+    found = typical_price(replace(cluster, system=replace(cluster.system, accelerator=other)), today)
+    return replace(found, provider=f"as {other.name}: nobody is known to rent out {mine.name}", basis="derived", origin="like")
 
 
 def rent(time_s: Estimate, n_accelerators: int, price: Price) -> Estimate:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.money.cost import Price, price_of, rent
+from gpuwise.money.cost import Price, price_of, rent, variant_price
 from gpuwise.money.energy import energy, energy_of_run
 from gpuwise.money.run.cost import run_cost
 from gpuwise.money.run.goodput import operate
@@ -49,6 +49,7 @@ def plan_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Prici
     goal = make_goal(arch, cluster, wishes)
     found = find_strategies(goal)
     price = price_of(cluster, pricing.today, usd_per_hour=pricing.usd_per_hour, provider=pricing.provider)
+    price = price or variant_price(cluster, pricing.today)
     if not found.ranked:
         stats = SearchStats(found.n_strategies, found.n_fit, found.seconds)
         return Plan(goal, cluster, None, (), warnings=found.notes, smallest=found.smallest, search=stats)
