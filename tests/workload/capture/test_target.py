@@ -245,3 +245,25 @@ def test_a_small_step_needs_neither_torchs_compiler_nor_a_computer_algebra_syste
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert out.stdout.strip() == "[]"
+
+
+def test_the_compiler_is_whole_for_who_imports_a_part_of_it_after_a_capture() -> None:
+    import subprocess
+    import sys
+
+    program = (
+        "import torch\n"
+        "from gpuwise.workload.capture.api import capture\n"
+        "def step():\n"
+        "    module = torch.nn.Linear(8, 8).cuda()\n"
+        "    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)\n"
+        "    def run():\n"
+        "        module(torch.ones(4, 8, device='cuda')).sum().backward()\n"
+        "        optimizer.step()\n"
+        "    return run\n"
+        "capture(step)\n"
+        "import torch._dynamo.utils\n"
+        "print(callable(torch._dynamo.disable), torch.compiler.disable(len)([1]))\n"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert out.stdout.split() == ["True", "1"]

@@ -67,8 +67,6 @@ class _Finder:
         self.patches = patches
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name.startswith("torch._dynamo."):
-            return _part_of_compiler(name)
         if name != "torchvision" and (self.patches.is_suspended or (name.startswith("torch.") and name not in _COMPILER)):
             return None
         for finder in sys.meta_path:
@@ -123,6 +121,7 @@ class _CompilerLoader:
         module.__loader__ = module.__spec__.loader = self.loader
         vars(module)["graph_break"] = lambda *_, **__: None
         module.__class__ = _Compiler
+        sys.meta_path.insert(0, _PARTS)
 
 
 class _Compiler(types.ModuleType):
@@ -137,6 +136,7 @@ class _Compiler(types.ModuleType):
     def load(self) -> None:
         """Run the package."""
         self.__class__ = types.ModuleType
+        sys.meta_path.remove(_PARTS)
         loader: Any = self.__spec__.loader if self.__spec__ is not None else None
         (_Loader(loader, _running[0][1]) if _running else loader).exec_module(self)
 
@@ -146,14 +146,20 @@ def compiler_is_loaded() -> bool:
     return not isinstance(sys.modules.get("torch._dynamo", None), (_Compiler, type(None)))
 
 
-def _part_of_compiler(name: str) -> Any:
-    """A module of the package is asked for: the package is loaded first, which may have loaded the module."""
-    package = sys.modules.get("torch._dynamo")
-    if not isinstance(package, _Compiler):
-        return None
-    package.load()
-    module = sys.modules.get(name)
-    return importlib.machinery.ModuleSpec(name, cast(Any, _Ready(module, module.__spec__))) if module is not None else None
+class _Parts:
+    """Finds the modules of a compiler that is not loaded yet, also after the capture: the package is loaded first, which may
+    have loaded the module."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        package = sys.modules.get("torch._dynamo")
+        if not name.startswith("torch._dynamo.") or not isinstance(package, _Compiler):
+            return None
+        package.load()
+        module = sys.modules.get(name)
+        return importlib.machinery.ModuleSpec(name, cast(Any, _Ready(module, module.__spec__))) if module is not None else None
+
+
+_PARTS = _Parts()
 
 
 class _Ready:
