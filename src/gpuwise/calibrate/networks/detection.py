@@ -3,10 +3,11 @@
 
 SSD300 (DeepLearningExamples PyTorch/Detection/SSD, README "Model architecture" and ``ssd/model.py``): ResNet-50 up to
 its third stage with stride 1 there (38 x 38 x 1024), five extra stages, heads of 4, 6, 6, 6, 4, 4 boxes of 81 classes.
-Mask R-CNN and RetinaNet are torchvision's (ResNet-50 with a feature pyramid). MLPerf's RetinaNet (mlcommons/training,
-``single_stage_detector``) is torchvision's on ResNeXt-50 32x4d, its last three stages trained, 264 classes of OpenImages. As
-submitted (mlcommons/training_results, NVIDIA's ``retinanet``) the frozen norms are a scale and a bias beside each convolution
-and the focal loss is taken over the whole batch at once, with boxes that the input pipeline has matched.
+Mask R-CNN and RetinaNet are torchvision's (ResNet-50 with a feature pyramid); benchmarks of Mask R-CNN (facebookresearch/
+maskrcnn-benchmark, ``e2e_mask_rcnn_R_50_FPN_1x.yaml``) freeze its norms, stem and first stage. MLPerf's RetinaNet
+(mlcommons/training, ``single_stage_detector``) is torchvision's on ResNeXt-50 32x4d, its last three stages trained, 264 classes
+of OpenImages. As submitted (mlcommons/training_results, NVIDIA's ``retinanet``) the frozen norms are a scale and a bias beside
+each convolution and the focal loss is taken over the whole batch at once, with boxes that the input pipeline has matched.
 """
 
 from __future__ import annotations
@@ -148,11 +149,14 @@ def mlperf_retinanet(side: int = 800) -> Network:
     return Network(module, inputs, loss)
 
 
-def torchvision_detector(name: str, height: int, width: int) -> Network:
-    """A torchvision detector with its own losses, on images that already have the size it works at."""
+def torchvision_detector(name: str, height: int, width: int, frozen: bool = False) -> Network:
+    """A torchvision detector with its own losses, on images that already have the size it works at. ``frozen``: the norms of its
+    trunk, and all of the trunk's stem and first stage."""
     package = torchvision()
     with torch.device(DEVICE):
         module = package.models.detection.__dict__[name](weights=None, weights_backbone=None, min_size=height, max_size=width)
+        if frozen:
+            _freeze(module.backbone.body, package.ops.misc.FrozenBatchNorm2d)
 
     def inputs(batch: int) -> tuple[Any, ...]:
         images = [torch.randn(3, height, width, device=DEVICE) for _ in range(batch)]
@@ -169,3 +173,12 @@ def torchvision_detector(name: str, height: int, width: int) -> Network:
         return torch.stack(list(outputs.values())).sum()
 
     return Network(module, inputs, loss)
+
+
+def _freeze(trunk: nn.Module, norm: Any) -> None:
+    for part in (trunk.conv1, trunk.layer1):
+        part.requires_grad_(False)
+    for parent in list(trunk.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.BatchNorm2d):
+                setattr(parent, name, norm(child.num_features))

@@ -201,6 +201,27 @@ class BertAdam(torch.optim.Optimizer):
             shrunk.add_(-(LEARNING_RATE * update))
 
 
+class Lamb(torch.optim.Optimizer):
+    """The optimizer of NVIDIA's Transformer-XL (DeepLearningExamples PyTorch/LanguageModeling/Transformer-XL, lamb.py;
+    arXiv 1904.00962): one parameter after another, each scaled by its norm over that of its update."""
+
+    def __init__(self, learned: Any) -> None:
+        super().__init__(learned, {"lr": LEARNING_RATE})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            state, gradient = self.state[p], p.grad
+            if not state:
+                state["m"], state["v"] = torch.zeros_like(p), torch.zeros_like(p)
+            mean, square = state["m"], state["v"]
+            mean.lerp_(gradient, 0.1)
+            square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+            update = mean / square.sqrt().add_(1e-6)
+            ratio = p.norm().clamp(0, 10) / (update.norm() + 1e-6)
+            p.sub_(update.mul_(ratio * LEARNING_RATE))
+
+
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda p, **k: torch.optim.SGD(p, lr=LEARNING_RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, nesterov=True, **k),
     "sgd-plain": lambda p, **k: torch.optim.SGD(p, lr=LEARNING_RATE, **k),
@@ -208,6 +229,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": lambda p, **k: torch.optim.AdamW(p, lr=LEARNING_RATE, **k),
     "adagrad": lambda p, **k: torch.optim.Adagrad(p, lr=LEARNING_RATE, **k),
     "bert-adam": lambda p, **k: BertAdam(p),
+    "lamb": lambda p, **k: Lamb(p),
     "rmsprop": lambda p, **k: torch.optim.RMSprop(p, lr=LEARNING_RATE, **k),
 }
 AUTOCAST = {"amp": torch.float16, "amp_bf16": torch.bfloat16}
@@ -245,8 +267,10 @@ def step_of(network: Network, batch: int, how: Conditions) -> Callable[[], Any]:
         module = _cast(module, how.precision)
         inputs = _mapped(inputs, lambda t: t.to(CAST[how.precision]) if t.is_floating_point() else t)
     if how.channels_last:
-        module = module.to(memory_format=torch.channels_last)
-        inputs = _mapped(inputs, lambda t: t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t)
+        volumes = any(t.dim() == 5 for t in (inputs.values() if isinstance(inputs, dict) else inputs) if isinstance(t, Tensor))
+        layout = torch.channels_last_3d if volumes else torch.channels_last
+        module = module.to(memory_format=layout)
+        inputs = _mapped(inputs, lambda t: t.contiguous(memory_format=layout) if t.dim() == 4 + volumes else t)
     context = (lambda: torch.autocast(DEVICE, dtype=AUTOCAST[how.precision])) if how.precision in AUTOCAST else torch.enable_grad
     return _training(network, module, inputs, batch, how, context) if how.training else _inference(module, inputs, how, context)
 

@@ -6,7 +6,7 @@ residual LSTM layers; decoder of four LSTM layers, the first with normalised Bah
 every layer; shared embedding of 32,320 pieces (32,317 padded to a multiple of eight); dropout 0.2; label smoothing.
 Transformer-XL (arXiv 1901.02860; PyTorch/LanguageModeling/Transformer-XL, ``wt103_base.yaml`` and
 ``wt103_large.yaml``): relative positions, memory of the last segment, adaptive softmax over 267,735 words with cut-offs
-at 19,997, 39,997 and 199,997.
+at 19,997, 39,997 and 199,997, its weights those of the embedding. Without ``adaptive`` every word has a logit.
 NeuMF (arXiv 1708.05031; PyTorch/Recommendation/NCF, README): factors of 64, layers 256-256-128-64, ML-20m's 138,493
 users and 26,744 items.
 """
@@ -85,8 +85,9 @@ def gnmt(length: int) -> Network:
 
 
 class _RelativeLayer(nn.Module):
-    def __init__(self, width: int, heads: int, head: int, inner: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, head: int, inner: int, dropout: float, attention_dropout: float) -> None:
         super().__init__()
+        self.attention_dropout = attention_dropout
         self.qkv, self.positions = nn.Linear(width, 3 * heads * head, bias=False), nn.Linear(width, heads * head, bias=False)
         self.out, self.norm = nn.Linear(heads * head, width, bias=False), nn.LayerNorm(width)
         self.wide, self.narrow, self.norm2 = nn.Linear(width, inner), nn.Linear(inner, width), nn.LayerNorm(width)
@@ -105,8 +106,8 @@ class _RelativeLayer(nn.Module):
         positions = self.positions(r).view(k, self.heads, self.head)
         content = torch.einsum("ibnd,jbnd->bnij", query + u, key)
         shifted = _shift(torch.einsum("ibnd,jnd->bnij", query + v, positions))
-        score = ((content + shifted) / math.sqrt(self.head)).float().masked_fill(mask, float("-inf")).type_as(content)
-        weights = self._drop(F.softmax(score, dim=3))
+        score = (content + shifted).mul_(1 / math.sqrt(self.head)).masked_fill_(mask, float("-inf"))
+        weights = F.dropout(F.softmax(score, dim=3), self.attention_dropout, self.training)
         context = torch.einsum("bnij,jbnd->ibnd", weights, value).reshape(q, b, -1)
         x = self.norm(x + self._drop(self.out(context)))
         return self.norm2(x + self._drop(self.narrow(self._drop(F.relu(self.wide(x))))))
@@ -142,29 +143,54 @@ class _AdaptiveEmbedding(nn.Module):
         return (out * math.sqrt(self.width)).view(*words.shape, self.width)
 
 
+class _Loss(nn.Module):
+    """Softmax over all words with the weights of the embedding, which has one table."""
+
+    weight: nn.Parameter
+
+    def __init__(self, embedding: _AdaptiveEmbedding) -> None:
+        super().__init__()
+        self.weight = embedding.tables[0].weight  # type: ignore[assignment]
+        self.bias = nn.Parameter(torch.empty(embedding.edges[-1]))
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        logp = F.log_softmax(F.linear(x, self.weight, self.bias), dim=-1)
+        return -logp.gather(1, target.unsqueeze(1)).squeeze(1).float().mean()
+
+
 class _AdaptiveLoss(nn.Module):
-    """Adaptive softmax (arXiv 1609.04309): rare clusters only for the tokens that lie in them.
+    """Adaptive softmax (arXiv 1609.04309) with the weights of the embedding: rare clusters only for the tokens that lie in them.
 
     How many those are depends on data; here Zipf's law says it, sum of 1 / rank over the cluster.
     """
 
-    def __init__(self, words: int, width: int, cutoffs: tuple[int, ...], divide: int) -> None:
+    def __init__(self, embedding: _AdaptiveEmbedding) -> None:
         super().__init__()
-        edges = (*cutoffs, words)
-        self.head = nn.Linear(width, cutoffs[0] + len(cutoffs))
-        self.tails = nn.ModuleList()
-        for i, (low, high) in enumerate(itertools.pairwise(edges)):
-            narrow = max(width // divide ** (i + 1), 1)
-            project = [nn.Linear(width, narrow, bias=False)] if divide > 1 else []
-            self.tails.append(nn.Sequential(*project, nn.Linear(narrow if divide > 1 else width, high - low)))
-        self.shares = [math.log(high / low) / (math.log(words) + 0.5772) for low, high in itertools.pairwise(edges)]
+        clusters = list(itertools.pairwise(embedding.edges))
+        self.clusters, self.divide = clusters, embedding.divide
+        self.weights = nn.ParameterList(t.weight for t in embedding.tables)
+        self.biases = nn.ParameterList(nn.Parameter(torch.empty(high - low)) for low, high in clusters)
+        self.choice = nn.Linear(embedding.width, len(clusters) - 1)
+        own = nn.Parameter(torch.empty(embedding.width, embedding.width))
+        self.projections = nn.ParameterList([own, *(p.weight for p in embedding.projections[1:])] if self.divide > 1 else [])
+        words = embedding.edges[-1]
+        self.shares = [math.log(high / low) / (math.log(words) + 0.5772) for low, high in clusters[1:]]
+
+    def _weight(self, i: int) -> Tensor:
+        low, high = self.clusters[i]
+        return self.weights[i] if self.divide > 1 else self.weights[0][low:high]
+
+    def _logp(self, i: int, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        narrow = F.linear(x, self.projections[i].t()) if self.divide > 1 else x
+        return F.log_softmax(F.linear(narrow, weight, bias), dim=1)
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        first = F.log_softmax(self.head(x), dim=1)
+        weight = torch.cat((self._weight(0), self.choice.weight))
+        first = self._logp(0, x, weight, torch.cat((self.biases[0], self.choice.bias)))
         total = -first.gather(1, target.clamp(max=first.shape[1] - 1).unsqueeze(1)).sum()
-        for tail, share in zip(self.tails, self.shares, strict=True):
+        for i, share in enumerate(self.shares, 1):
             here = torch.arange(max(int(share * x.shape[0]), 1), device=x.device)
-            logp = F.log_softmax(tail(x.index_select(0, here)), dim=1)
+            logp = self._logp(i, x.index_select(0, here), self._weight(i), self.biases[i])
             inside = target.index_select(0, here).clamp(max=logp.shape[1] - 1).unsqueeze(1)
             total = total - logp.gather(1, inside).sum()
         return total / x.shape[0]
@@ -172,15 +198,24 @@ class _AdaptiveLoss(nn.Module):
 
 class TransformerXL(nn.Module):
     def __init__(
-        self, words: int, width: int, heads: int, head: int, inner: int, layers: int, length: int, dropout: float, divide: int
+        self,
+        words: int,
+        width: int,
+        layer: tuple[int, int, int],
+        layers: int,
+        length: int,
+        dropout: tuple[float, float],
+        divide: int,
+        adaptive: bool,
     ) -> None:
         super().__init__()
         cutoffs = (19997, 39997, 199997)
+        heads, head, inner = layer
         self.embedding = _AdaptiveEmbedding(words, width, cutoffs, divide)
-        self.layers = nn.ModuleList(_RelativeLayer(width, heads, head, inner, dropout) for _ in range(layers))
+        self.layers = nn.ModuleList(_RelativeLayer(width, heads, head, inner, *dropout) for _ in range(layers))
         self.u, self.v = nn.Parameter(torch.empty(heads, head)), nn.Parameter(torch.empty(heads, head))
-        self.head = _AdaptiveLoss(words, width, cutoffs, divide)
-        self.width, self.length, self.dropout = width, length, dropout
+        self.head = (_AdaptiveLoss if adaptive else _Loss)(self.embedding)
+        self.width, self.length, self.dropout = width, length, dropout[0]
         self.memory: list[Tensor] | None = None
 
     def forward(self, words: Tensor, target: Tensor) -> Tensor:
@@ -203,11 +238,19 @@ class TransformerXL(nn.Module):
 
 
 def transformer_xl(
-    width: int, heads: int, head: int, inner: int, layers: int, length: int, dropout: float, divide: int, words: int = 267735
+    width: int,
+    layer: tuple[int, int, int],
+    layers: int,
+    length: int,
+    dropout: tuple[float, float],
+    divide: int,
+    adaptive: bool = True,
+    words: int = 267735,
 ) -> Network:
-    """Language modelling of segments of ``length`` words with as long a memory."""
+    """Language modelling of segments of ``length`` words with as long a memory. ``layer``: heads, width of a head, inner width;
+    ``dropout``: of states, of attention's weights; ``divide``: how much narrower each rarer cluster of words is."""
     with torch.device(DEVICE):
-        module = TransformerXL(words, width, heads, head, inner, layers, length, dropout, divide)
+        module = TransformerXL(words, width, layer, layers, length, dropout, divide, adaptive)
 
     def inputs(batch: int) -> tuple[Tensor, ...]:
         return tuple(torch.randint(0, words, (length, batch), device=DEVICE) for _ in range(2))

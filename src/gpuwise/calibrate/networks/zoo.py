@@ -146,9 +146,16 @@ def _detector(name: str, height: int, width: int) -> Own:
 OWN: dict[str, Own] = {
     "ssd300-resnet50": Own("detection", "ssd300"),
     "mask-rcnn-r50-fpn": _detector("maskrcnn_resnet50_fpn", 800, 1333),
+    # COCO's images are mostly 640 x 480: the shorter side becomes 800, both a multiple of 32
+    "benchmark-mask-rcnn": Own(
+        "detection",
+        "torchvision_detector",
+        {"name": "maskrcnn_resnet50_fpn", "height": 800, "width": 1088, "frozen": True},
+    ),
     "faster-rcnn-r50-fpn": _detector("fasterrcnn_resnet50_fpn", 800, 1333),
     "retinanet-r50-fpn": _detector("retinanet_resnet50_fpn", 800, 800),
     "mlperf-retinanet": Own("detection", "mlperf_retinanet"),
+    "mlperf-unet3d": Own("volumes", "unet3d"),
     # LJSpeech: clips of 567 columns of 256 samples at 22,050 Hz and 100 characters, padded to the longest of a batch; the
     # longest of all has 10.1 s (870 columns) and 187 characters
     "tacotron2": Own("speech", "tacotron2", {"frames": 850, "characters": 170}),
@@ -159,12 +166,12 @@ OWN: dict[str, Own] = {
     "transformer-xl-base": Own(
         "text",
         "transformer_xl",
-        {"width": 512, "heads": 8, "head": 64, "inner": 2048, "layers": 16, "length": 192, "dropout": 0.1, "divide": 1},
+        {"width": 512, "layer": (8, 64, 2048), "layers": 16, "length": 192, "dropout": (0.1, 0.0), "divide": 1},
     ),
     "transformer-xl-large": Own(
         "text",
         "transformer_xl",
-        {"width": 1024, "heads": 16, "head": 64, "inner": 4096, "layers": 18, "length": 384, "dropout": 0.2, "divide": 4},
+        {"width": 1024, "layer": (16, 64, 4096), "layers": 18, "length": 384, "dropout": (0.2, 0.2), "divide": 4},
     ),
     "ncf": Own("text", "ncf", {"users": 138493, "items": 26744, "factors": 64, "widths": (256, 256, 128, 64)}),
     "vae": Own("generative", "vae"),
@@ -212,9 +219,9 @@ def build(
     """A factory for steps of network ``name`` of ``source`` (one of :data:`SOURCES`).
 
     ``precision`` is fp32, amp (fp16 autocast), amp_bf16, fp16 or bf16 (weights cast), or fp16_master (weights cast, the
-    optimizer on fp32 copies); ``optimizer`` sgd (momentum), sgd-plain, adam, adamw, adagrad, rmsprop or none (forward and
-    backward only), ``fused`` and ``foreach`` its implementation. ``image_size`` and ``seq_len`` replace the network's own;
-    ``options`` those of an own network's builder.
+    optimizer on fp32 copies); ``optimizer`` sgd (momentum), sgd-plain, adam, adamw, adagrad, rmsprop, bert-adam, lamb or none
+    (forward and backward only), ``fused`` and ``foreach`` its implementation. ``image_size`` and ``seq_len`` replace the
+    network's own; ``options`` those of an own network's builder.
 
     The source's packages are imported now, so that none is imported while a capture pretends a device.
 
