@@ -28,7 +28,6 @@ FAMILIES: dict[str, str] = {
     "llm_training": "gpuwise.calibrate.llm_training.score",
     "llm_memory": "gpuwise.calibrate.memory.llm_score",
     "neusight": "gpuwise.calibrate.neusight.score",
-    "timm": "gpuwise.calibrate.vision.score",
     "captured_time": "gpuwise.calibrate.capture_time.score",
     "lambda": "gpuwise.calibrate.published.lambda_training",
     "mlperf": "gpuwise.calibrate.published.mlperf",

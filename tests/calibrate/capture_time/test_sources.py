@@ -50,11 +50,15 @@ def test_rows_of_lambda_are_the_scripts_settings(tmp_path: Path) -> None:
             ("RTX_A6000", "transformerxllarge", "fp32", "v1", 1, 8, 8 * 384, 384),
             ("RTX_A6000", "ncf", "fp32", "v1", 1, 8, 8, ""),
             ("RTX_A6000", "resnet50", "fp32", "v1", 2, 8, 8, ""),
+            ("RTX_A6000", "ssd", "fp32", "v0", 2, 8, 8, ""),
             ("RTX_A6000", "resnet50", "fp32", "v1", 1, 8, "", ""),
         ],
     )
     rows = tables.lambda_rows(tmp_path)
-    bert, old, new, xl, ncf, unknown = rows
+    bert, old, new, xl, ncf, two, first_of_two, unknown = rows
+    assert two.devices == 2 and two.step_s == pytest.approx(2.0) and not two.peer_access and two.source.endswith("several GPUs")
+    assert first_of_two.step_s == pytest.approx(1.0) and first_of_two.peer_access
+    assert two.reduces and not xl.reduces and not dict(xl.job.settings)["adaptive"]
     assert dict(bert.job.settings)["precision"] == "fp16_master" and bert.step_s == pytest.approx(0.5) and bert.tf32
     assert dict(old.job.settings).get("channels_last") is None
     assert dict(old.job.settings)["precision"] == "fp16_master"
@@ -86,9 +90,11 @@ def test_rows_of_mlperf_are_of_any_number_of_nodes(tmp_path: Path) -> None:
             ("v5.1", "retinanet", "NVIDIA H200-SXM5-141GB", 8, 1, 256, 1, 832.0, 34.0),
             ("v4.0", "resnet", "NVIDIA L40S", 64, 16, 3200, 1, 28.4, 8.0),
             ("v4.0", "rnnt", "NVIDIA L40S", 64, 16, 3200, 1, 28.4, 8.0),
+            ("v2.1", "unet3d", "NVIDIA A100-PCIe-80GB", 768, 96, 192, 1, 20.0, 8.0),
         ],
     )
-    retinanet, other_unit, resnet, rnnt = tables.mlperf_rows(tmp_path)
+    retinanet, other_unit, resnet, rnnt, shared = tables.mlperf_rows(tmp_path)
+    assert shared.job is None and "share a sample" in shared.reason
     assert retinanet.job.network == "mlperf-retinanet" and retinanet.batch == 32 and retinanet.devices == 16
     assert retinanet.compiled and dict(retinanet.job.settings)["precision"] == "amp"
     assert other_unit.job is None and "contradicts" in other_unit.reason
@@ -97,11 +103,17 @@ def test_rows_of_mlperf_are_of_any_number_of_nodes(tmp_path: Path) -> None:
 
 
 def test_devices_reduce_what_the_backward_pass_does_not_hide() -> None:
+    one = replace(step(), parameter_count=10**9, trainable_count=10**9, parameter_bytes_by_module={"": 4 * 10**9})
     alone, eight, many = (row("H100-SXM5-80GB", devices=n) for n in (1, 8, 512))
-    assert sources.reduction_s(alone, 10**9, 0.1) == 0.0
-    waits, hidden = (sources.reduction_s(eight, 10**9, s) for s in (0.0, 10.0))
-    assert 0.0 < hidden == pytest.approx(0.1 * waits)
-    assert sources.reduction_s(many, 10**9, 0.0) > waits
+
+    def waits(of: Row, backward_s: float) -> float:
+        passes = sources.Predicted(0.1, 0.0, 0.0, backward_s, 0.1, 0.1)
+        return sources.reduction_s(of, one, passes, 1.0)
+
+    assert waits(alone, 0.0) == waits(replace(eight, reduces=False), 0.0) == 0.0
+    assert 0.0 < waits(eight, 10.0) < 0.5 * waits(eight, 0.0)
+    assert waits(many, 0.0) > waits(eight, 0.0)
+    assert waits(replace(eight, peer_access=False), 0.0) > 3.0 * waits(eight, 0.0)
 
 
 def test_a_neusight_row_keeps_the_study_s_own_prediction(tmp_path: Path) -> None:
@@ -118,6 +130,15 @@ def test_a_neusight_row_keeps_the_study_s_own_prediction(tmp_path: Path) -> None
     assert one.job == replace(job("neusight-bert_large", "transformers", optimizer="none", seq_len=512), batch=8)
     assert one.baseline_s == pytest.approx(0.09) and not one.tf32 and one.empties_cache
     assert four.job is None and four.reason == "several devices"
+
+
+def test_the_sample_has_the_usual_batch_of_every_network_and_setting() -> None:
+    small, large = (replace(job("ssd", "own"), batch=b) for b in (8, 64))
+    mixed = replace(job("ssd", "own", precision="amp"), batch=8)
+    rare, known = (replace(job("neusight-bert_large", "transformers"), batch=b) for b in (2, 8))
+    one = row("RTX A6000")
+    rows = [replace(one, job=j) for j in (small, large, large, mixed, rare, rare, known, None)]
+    assert sources.sample(rows) == {large, mixed, known}
 
 
 def test_tables_that_are_not_there_have_no_rows(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.tables import read_columns
-from gpuwise.calibrate.vision.rows import stem_of
 from gpuwise.errors import GpuwiseError, InputError, require
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.units import MILLI
@@ -114,6 +113,11 @@ class Rows:
     def per_capture_s(self) -> F64:
         """Measured seconds at the batch of the capture."""
         return self.step_s * np.array([k.batch for k in self.key], dtype=np.float64) / self.batch
+
+
+def stem_of(model: str) -> str:
+    """The name without its pre-training tag (``.fb_in22k_ft_in1k``)."""
+    return model.split(".")[0]
 
 
 def family_of_network(stem: str) -> str:

@@ -8,6 +8,7 @@ roofline of the captured FLOP and bytes times the median of measured over it, a 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuwise.calibrate.capture_time.tables import Job, Row, examples_rows, lambda_rows, mlperf_rows, neusight_rows
-from gpuwise.calibrate.published.reference_networks import exposed_reduction_s
 from gpuwise.calibrate.score_tables import constant_efficiency
 from gpuwise.calibrate.validation import Scores
 from gpuwise.dtypes import TENSOR_BYTES
@@ -24,27 +24,22 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.kernels.memory_bound import dram_rate
+from gpuwise.predict.parallel.sharding_time import gradient_bytes, replicas_exposed_s
 from gpuwise.predict.step.capture_time import captured_time
 from gpuwise.units import GIGA
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.step import Phase
 
-SAMPLE = (
-    ("neusight-bert_large", 8),
-    ("resnet50", 448),
-    ("resnet50", 200),
-    ("resnet50", 816),
-    ("resnet50", 16),
-    ("mlperf-retinanet", 8),
-)
-"""Networks and batches that are captured when not every one is asked for: one or two of each table, MLPerf's images whole."""
+NEUSIGHT_SAMPLE = ("neusight-bert_large", 8)
+"""Network and batch of NeuSight's that are captured when not every one is asked for."""
 
 
 def score_sources(folder: Path, all_check: bool) -> Scores | None:
     """Capture and predict the rows of the tables in ``folder``; None when none is there."""
     rows = [*neusight_rows(folder), *lambda_rows(folder), *examples_rows(folder), *mlperf_rows(folder)]
     if not all_check:
-        rows = [r for r in rows if r.job is not None and in_sample(r.job)]
+        chosen = sample(rows)
+        rows = [r for r in rows if r.job is not None and r.job in chosen]
     if not rows:
         return None
     captures: dict[Job, Capture | str] = {}
@@ -56,9 +51,15 @@ def score_sources(folder: Path, all_check: bool) -> Scores | None:
     return scores_of(rows, captures)
 
 
-def in_sample(wanted: Job) -> bool:
-    """Whether ``wanted`` is captured by default."""
-    return (wanted.network, wanted.batch) in SAMPLE
+def sample(rows: list[Row]) -> set[Job]:
+    """The steps that are captured when not every one is asked for: of each network and its settings the one that most rows
+    have, one of NeuSight's networks."""
+    counts = Counter(r.job for r in rows if r.job is not None)
+    usual: dict[tuple[str, str], Job] = {}
+    for one, _ in sorted(counts.items(), key=lambda c: (-c[1], str(c[0]))):
+        usual.setdefault((one.network, str(one.settings)), one)
+    others = {one for one in counts if (one.network, one.batch) == NEUSIGHT_SAMPLE}
+    return {one for one in usual.values() if not one.network.startswith("neusight")} | others
 
 
 def capture_of(wanted: Job) -> Capture:
@@ -94,7 +95,7 @@ def scores_of(rows: list[Row], captures: dict[Job, Capture | str]) -> Scores:
                 known[name] = predict(r, made, r.accelerator)
             one, scale = known[name], r.batch / r.job.batch
             alone_s = one.update_s + one.work_s * scale
-            predicted[i], sigma[i] = alone_s + reduction_s(r, made.parameter_count, alone_s), one.log_sigma
+            predicted[i], sigma[i] = alone_s + reduction_s(r, made, one, scale), one.log_sigma
             baseline[i] = r.baseline_s if math.isfinite(r.baseline_s) else one.ideal_s * scale
         except GpuwiseError as error:
             reason[i] = error.message.split("\n")[0][:80]
@@ -114,15 +115,18 @@ def scores_of(rows: list[Row], captures: dict[Job, Capture | str]) -> Scores:
     )
 
 
-def reduction_s(r: Row, parameters: int, alone_s: float) -> float:
-    """Seconds that the fp32 gradients of ``parameters`` on the row's devices are reduced after a step of ``alone_s`` each.
+def reduction_s(r: Row, capture: Capture, one: Predicted, scale: float) -> float:
+    """Seconds that a step of ``scale`` times the captured batch waits for the gradients of the row's devices.
 
     Raises GpuwiseError where the catalogue knows no system of them.
     """
-    if r.devices == 1:
+    if r.devices == 1 or not r.reduces or r.accelerator is None:
         return 0.0
-    system = find_cluster(f"{r.devices}x{r.gpu}").system
-    return exposed_reduction_s(system, r.devices, 4.0 * parameters, alone_s)
+    system = find_cluster(f"{r.devices}x{r.accelerator.id}").system
+    if not r.peer_access:
+        rate = r.accelerator.pcie_bytes_per_s or system.link_bytes_per_s
+        system = replace(system, topology="pcie-host", link_kind="pcie", link_bytes_per_s=rate)
+    return replicas_exposed_s(system, r.devices, gradient_bytes(capture), one.forward_s * scale, one.backward_s * scale)
 
 
 class Predicted(NamedTuple):
@@ -130,6 +134,8 @@ class Predicted(NamedTuple):
 
     work_s: float
     update_s: float
+    forward_s: float
+    backward_s: float
     log_sigma: float
     ideal_s: float
     """By the roofline."""
@@ -149,7 +155,9 @@ def predict(r: Row, capture: Capture, accelerator: Accelerator) -> Predicted:
     again = fetched_s(as_run, accelerator) if r.empties_cache and r.job is not None and r.job.training else 0.0
     again -= moments_s(as_run, accelerator) if r.fused_moments else 0.0
     update_s = min(whole.phase_s.get("optimizer", 0.0), made.expected)
-    return Predicted(made.expected - update_s + again, update_s, made.log_sigma, roofline_s(as_run, accelerator, rate))
+    forward_s, backward_s = (whole.phase_s.get(name, 0.0) for name in ("forward", "backward"))
+    ideal_s = roofline_s(as_run, accelerator, rate)
+    return Predicted(made.expected - update_s + again, update_s, forward_s, backward_s, made.log_sigma, ideal_s)
 
 
 def moments_s(capture: Capture, accelerator: Accelerator) -> float:

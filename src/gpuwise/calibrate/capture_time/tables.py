@@ -6,9 +6,11 @@ What a table leaves out is taken from the scripts that made it:
   device's cache is emptied before every pass, which costs AMD devices their allocations anew.
 - Lambda (github.com/lambdal/deeplearning-benchmark, ``pytorch/scripts/config_v*``): NVIDIA's DeepLearningExamples in NVIDIA's
   containers, where fp32 is TF32 from Ampere on. BERT, NCF, GNMT and Transformer-XL in mixed precision keep fp32 copies of fp16
-  weights (Apex level O2); SSD does in suite v0 only; the others are under autocast. ResNet-50 lies channels-first (the default
-  of its script), SSD channels-last from suite v1 on. BERT's fp32 optimizer goes parameter by parameter. WaveGlow's rows in
-  mixed precision ran in fp32 from suite v1 on (equal times on every card).
+  weights (Apex level O2); SSD does in suite v0 only; the others are under autocast. Transformer-XL gives every word a logit
+  (``adaptive=False`` in the logs), its base model under LAMB, its large one under Adam. ResNet-50 lies channels-first (the
+  default of its script), SSD channels-last from suite v1 on. BERT's fp32 optimizer goes parameter by parameter. WaveGlow's rows
+  in mixed precision ran in fp32 from suite v1 on (equal times on every card). From suite v1 on every script sets
+  NCCL_P2P_DISABLE=1; Transformer-XL on several devices sums no gradients (``multi_gpu=None`` in the logs).
 - DeepLearningExamples: the same scripts with the settings of their README (channels-last under AMP).
 - MLPerf: what submitters run is hand-fused; taken as compiled, channels-last, fp16 autocast, batch over devices, the sums of
   batch norms taken in the convolutions beside them (cuDNN's fused convolution with statistics, NVIDIA's submissions);
@@ -69,7 +71,11 @@ class Row:
     empties_cache: bool = False
     """Every pass asks the driver for its memory again."""
     devices: int = 1
-    """That hold a copy each and reduce their gradients."""
+    """That hold a copy each."""
+    reduces: bool = True
+    """Several devices sum their gradients; else each trains for itself."""
+    peer_access: bool = True
+    """The devices write into each other's memory (False: NCCL_P2P_DISABLE, through the host's)."""
     fused_moments: bool = False
     """Convolutions sum up what batch norms and their gradients need (cuDNN's fused convolutions with statistics)."""
 
@@ -84,25 +90,29 @@ _AUTOCAST = {"precision": "amp", "scaler": True}
 _ADAM = {"optimizer": "adam"}
 _LOOP = {"optimizer": "adam", "foreach": False}
 _BERT_ADAM = {"optimizer": "bert-adam"}
+_LAMB, _FP16 = {"optimizer": "lamb"}, {"precision": "fp16_master"}
+_FULL = {"adaptive": False, "divide": 1}
 LAMBDA: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], float]] = {
     "resnet50": ("resnet50", "timm", {}, _AUTOCAST, 1.0),
     "bert_base_squad": ("bert-base-squad", "transformers", _BERT_ADAM, _MASTER, 1.0),
     "bert_large_squad": ("bert-large-squad", "transformers", _BERT_ADAM, _MASTER, 1.0),
     "ssd": ("ssd300-resnet50", "own", {}, _AUTOCAST, 1.0),
+    "maskrcnn": ("benchmark-mask-rcnn", "own", {}, {"precision": "amp"}, 1.0),
     "waveglow": ("waveglow", "own", _ADAM, _ADAM | _AUTOCAST, 8000.0),
     "gnmt": ("gnmt", "own", _LOOP, _MASTER, 49.0),
-    "transformerxlbase": ("transformer-xl-base", "own", _ADAM | {"fused": True}, _MASTER, 192.0),
-    "transformerxllarge": ("transformer-xl-large", "own", _ADAM, _MASTER, 0.0),
+    "transformerxlbase": ("transformer-xl-base", "own", _LAMB | _FULL, _LAMB | _FULL | _FP16, 192.0),
+    "transformerxllarge": ("transformer-xl-large", "own", _LOOP | _FULL, _LOOP | _FULL | _FP16, 0.0),
 }
 """Task: network, source, settings in fp32 and in mixed precision, units of the table in a sample. GNMT counts the tokens of both
 sentences (rate times iteration time of the runs' logs, over the batch), Transformer-XL the words of a
 segment, whose length the row says."""
-_MASKS = "mask head's rows depend on data: captured at their upper bound"
 LAMBDA_REASONS = {
     "ncf": "samples a second of a pipeline that the device waits for",
-    "maskrcnn": _MASKS,
     "tacotron2": "waits for the host (recurrent decoder of single steps)",
 }
+SEVERAL = ", several GPUs"
+COUNTED_ON_ONE_RANK = {"v0": ("ssd",)}
+"""Suites and tasks whose scripts log the images of rank 0 alone: two GPUs give what one gives."""
 EXAMPLES: dict[str, tuple[str, str]] = {
     "resnet50v1.5": ("resnet50", "timm"),
     "resnext101-32x4d": ("resnext101_32x4d", "timm"),
@@ -115,12 +125,12 @@ MLPERF: dict[str, tuple[str, str, dict[str, Any]]] = {
     "resnet": ("resnet50", "timm", {}),
     "retinanet": ("mlperf-retinanet", "own", {"optimizer": "adam"}),
     "ssd": ("mlperf-retinanet", "own", {"optimizer": "adam"}),
+    "maskrcnn": ("benchmark-mask-rcnn", "own", {}),
+    "unet3d": ("mlperf-unet3d", "own", {}),
 }
 """Network, source and settings of its step. ``ssd`` is RetinaNet's name up to round v2.1."""
 MLPERF_REASONS = {
-    "maskrcnn": _MASKS,
     "bert": "fused attention on unpadded tokens has no builder",
-    "unet3d": "MXNet's volumetric network has no builder",
     "llama2_70b_lora": "layout and precision not stated",
     "llama31_8b": "layout and precision not stated",
 }
@@ -153,19 +163,21 @@ def neusight_rows(folder: Path) -> list[Row]:
 
 
 def lambda_rows(folder: Path) -> list[Row]:
-    """Rows of one device; empty without the table. Nothing may be fitted on them."""
+    """Rows of any number of devices; empty without the table. Nothing may be fitted on them."""
     text = dict.fromkeys(("gpu", "task", "precision", "suite"), "str")
     numbers = dict.fromkeys(("n_gpus", "batch_per_gpu", "throughput", "seq"), "float")
     records = read_records(folder / "models/lambda_training.csv", {**text, **numbers}) or ()
-    return _with_batches(_lambda_row(r) for r in records if r["n_gpus"] == 1)
+    return _with_batches(_lambda_row(r) for r in records)
 
 
 def _lambda_row(r: dict[str, Any]) -> Row:
     task, mixed = r["task"], r["precision"] != "fp32"
     gpu: str = r["gpu"]
     name = "GH200 96GB" if gpu == "GH200" else gpu.replace("_", " ")
+    devices = int(r["n_gpus"])
     # torch 1.4 to 1.10, data read from disk where later suites make it up
-    source = f"lambda captured {task}" + (", suite v0" if r["suite"] == "v0" else "")
+    suite = ", suite v0" if r["suite"] == "v0" else ""
+    source = f"lambda captured {task}{suite}" + (SEVERAL if devices > 1 else "")
     group = f"{source} {r['precision']}"
     known = LAMBDA.get(task)
     reason = LAMBDA_REASONS.get(task, "" if known else "task has no builder")
@@ -182,7 +194,7 @@ def _lambda_row(r: dict[str, Any]) -> Row:
         settings = dict(plain)
     if task == "transformerxllarge":
         units, settings = float(r["seq"]), settings | {"length": int(r["seq"])}
-    step_s = r["batch_per_gpu"] * units / r["throughput"]
+    counted = 1 if task in COUNTED_ON_ONE_RANK.get(r["suite"], ()) else devices
     return Row(
         source,
         group,
@@ -190,17 +202,20 @@ def _lambda_row(r: dict[str, Any]) -> Row:
         _accelerator(name),
         job(network, package, **settings),
         r["batch_per_gpu"],
-        step_s,
+        r["batch_per_gpu"] * counted * units / r["throughput"],
         tf32=True,
+        devices=devices,
+        reduces=not task.startswith("transformerxl"),
+        peer_access=r["suite"] == "v0",
     )
 
 
 def examples_rows(folder: Path) -> list[Row]:
-    """Rows of one device of NVIDIA's DeepLearningExamples; empty without the table."""
+    """Rows of NVIDIA's DeepLearningExamples on any number of devices; empty without the table."""
     text = dict.fromkeys(("model", "gpu", "precision", "section", "row"), "str")
     numbers = dict.fromkeys(("n_gpus", "batch_per_gpu", "seq_len", "throughput"), "float")
     records = read_records(folder / "models/deeplearningexamples.csv", {**text, **numbers}) or ()
-    return _with_batches(_examples_row(r) for r in records if r["n_gpus"] == 1)
+    return _with_batches(_examples_row(r) for r in records)
 
 
 UNSTATED_BATCH = {True: 256.0, False: 128.0}
@@ -225,7 +240,8 @@ def _examples_row(r: dict[str, Any]) -> Row:
     model, mixed = r["model"], r["precision"].startswith("amp")
     from gpuwise.calibrate.published.vendor_examples import REASONS, device_of
 
-    source, gpu = f"deeplearningexamples captured {model}", r["gpu"]
+    devices, gpu = int(r["n_gpus"]), r["gpu"]
+    source = f"deeplearningexamples captured {model}" + (SEVERAL if devices > 1 else "")
     accelerator = _accelerator(device_of(gpu))
     known = example_network(model, f"{r['section']} {r['row']}")
     reason = "" if known else REASONS.get(model, "model has no builder")
@@ -244,8 +260,9 @@ def _examples_row(r: dict[str, Any]) -> Row:
         accelerator,
         job(name, package, **settings),
         batch,
-        batch * units / r["throughput"],
+        batch * devices * units / r["throughput"],
         tf32=r["precision"] == "tf32",
+        devices=devices,
     )
 
 
@@ -255,7 +272,7 @@ def _example_settings(network: str, mixed: bool) -> tuple[dict[str, Any], float]
     if network in ("bert-large-squad", "gnmt"):
         return _MASTER if mixed else _LOOP if network == "gnmt" else _BERT_ADAM, 49.0 if network == "gnmt" else 1.0
     if network.startswith("transformer-xl"):
-        return _MASTER if mixed else _ADAM | {"fused": True}, 384.0 if network.endswith("large") else 192.0
+        return _LAMB | (_FP16 if mixed else {}), 384.0 if network.endswith("large") else 192.0
     settings: dict[str, Any] = _AUTOCAST | {"channels_last": True} if mixed else {}
     if network.startswith("efficientnet"):
         settings |= {"optimizer": "rmsprop"}
@@ -282,6 +299,8 @@ def _mlperf_row(r: dict[str, Any]) -> Row:
         return Row(source, source, gpu, _accelerator(gpu), None, 1.0, 1.0, reason=reason or "devices or batch not stated")
     network, package, settings = known
     batch = r["gbs"] / r["n_accel"] / max(r["grad_accum"], 1.0)
+    if batch < 1.0:
+        return Row(source, source, gpu, _accelerator(gpu), None, 1.0, 1.0, reason="several devices share a sample")
     return Row(
         source,
         source,

@@ -7,8 +7,7 @@ Every row is a check: nothing is fitted here. Assumptions a row does not state, 
   packed to 8,192.
 - BERT: sequences of 512 of which half is padding that kernels skip (arXiv 2107.02027: 2.0 times fewer
   tokens), fp8 from Hopper on, fp16 before.
-- image networks: channels last, mixed precision, compiled or hand-fused as submitted (taken as compiled); ResNet-50 and
-  RetinaNet are captured (``calibrate.capture_time.tables``).
+- image networks are captured (``calibrate.capture_time.tables``).
 
 The baseline is one constant efficiency per benchmark and precision: the median over these very rows.
 """
@@ -25,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.llm_training.layout_search import Job, best_layout
-from gpuwise.calibrate.published.reference_networks import step_time
+from gpuwise.calibrate.published.reference_transformers import CAPTURED
 from gpuwise.calibrate.published.vendor_examples import score_examples
 from gpuwise.calibrate.score_tables import constant_efficiency, joined
 from gpuwise.calibrate.tables import read_columns
@@ -37,13 +36,9 @@ from gpuwise.units import MILLI, MINUTE_S
 
 F64 = NDArray[np.float64]
 TABLE = "models/mlperf_training.csv"
-LOG_SIGMA = {"network": 0.54, "language": 0.49}
+LOG_SIGMA = 0.49
 """Spread of predictions for tuned systems whose layout and precision are assumed: covers 80 % of the rows when every benchmark
 weighs as the root of its rows. A benchmark left out of it (0.20 to 0.60 then) is inside in 79 %."""
-NETWORK_BENCHMARKS = {
-    "unet3d": "unet3d-kits19",
-    "maskrcnn": "mask-rcnn-r50-fpn",
-}
 LANGUAGE_BENCHMARKS = {
     "bert": "bert-large",
     "llama2_70b_lora": "llama-2-70b",
@@ -51,11 +46,12 @@ LANGUAGE_BENCHMARKS = {
     "llama31_405b": "llama-3.1-405b",
     "gpt3": "gpt3-175b",
 }
-_CAPTURED = "captured: the family captured_time has it"
 REASONS = {
-    "resnet": _CAPTURED,
-    "ssd": _CAPTURED,
-    "retinanet": _CAPTURED,
+    "resnet": CAPTURED,
+    "ssd": CAPTURED,
+    "retinanet": CAPTURED,
+    "maskrcnn": CAPTURED,
+    "unet3d": CAPTURED,
     "dlrm": "embedding tables and all-to-all without analytic form",
     "dlrm_dcnv2": "embedding tables and all-to-all without analytic form",
     "rgat": "graph sampling without analytic form",
@@ -125,7 +121,7 @@ def _unusable(r: dict[str, Any]) -> str:
         return "step time not measured"
     if r["benchmark"] in REASONS:
         return REASONS[r["benchmark"]]
-    if r["benchmark"] not in NETWORK_BENCHMARKS and r["benchmark"] not in LANGUAGE_BENCHMARKS:
+    if r["benchmark"] not in LANGUAGE_BENCHMARKS:
         return "benchmark without analytic form"
     if not (r["n_accel"] > 0 and r["gbs"] > 0):
         return "devices or batch not stated"
@@ -165,22 +161,9 @@ def _predict(row: _Row) -> tuple[float, float, float]:
     """Step seconds, log sigma, peak FLOP/s of one device in the assumed precision."""
     cluster = _cluster(row)
     device = cluster.accelerator
-    if row.benchmark in NETWORK_BENCHMARKS:
-        precision = "bf16" if device.vendor == "AMD" else "fp16"
-        result = step_time(
-            NETWORK_BENCHMARKS[row.benchmark],
-            cluster.system,
-            row.n,
-            precision,
-            row.batch / row.n,
-            channels_last=True,
-            modern=True,
-            compiled=True,
-        )
-        return float(result.time_s[0]), LOG_SIGMA["network"], device.peak(precision)
     precision = language_precision(device, row.benchmark, row.round)
     _, seconds = best_layout(_job(row, cluster, precision))
-    return seconds, LOG_SIGMA["language"], device.peak(precision)
+    return seconds, LOG_SIGMA, device.peak(precision)
 
 
 def _cluster(row: _Row) -> Cluster:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuwise.errors import GpuwiseError
+from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
@@ -18,6 +19,7 @@ from gpuwise.predict.step.evaluate import evaluate
 from gpuwise.predict.step.stack_costs import find_stack_costs
 from gpuwise.workload.strategy import Strategy
 
+CAPTURED = "captured: the family captured_time has it"
 UNSEEN_STACK_SIGMA = 0.25
 """Added spread of a training script that none of the fitted stacks is: judgement."""
 
@@ -85,3 +87,14 @@ def run_times(runs: Mapping[int, TransformerRun]) -> dict[int, tuple[float, floa
         seconds = np.broadcast_to(done.times.step_s, (len(keys),))
         out.update({k: (float(s), sigma) for k, s in zip(keys, seconds, strict=True)})
     return out
+
+
+def arithmetic_format(device: Accelerator, stated: str) -> str:
+    """What ran, for what a table calls ``fp32`` or ``amp``: from Ampere on, frameworks' fp32 is TF32 (NVIDIA
+    containers turn it on); half precision without matrix units is computed in fp32."""
+    if stated in ("fp32", "tf32"):
+        return "tf32" if "tf32" in device.peak_flop_per_s and stated != "fp64" else "fp32"
+    half = device.peak_flop_per_s.get("fp16", 0.0)
+    if half <= 1.5 * device.peak_flop_per_s.get("fp32", np.inf):
+        return "fp32"
+    return "bf16" if stated == "bf16" else "fp16"

@@ -1,5 +1,5 @@
-"""NVIDIA's DeepLearningExamples: throughput of the vendor's tuned scripts on V100 and A100 systems. All rows
-are checks."""
+"""NVIDIA's DeepLearningExamples: BERT by the vendor's tuned scripts on V100 and A100 systems. All rows are checks; other
+models are captured (``calibrate.capture_time.tables``)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.published.reference_networks import arithmetic_format, step_time
-from gpuwise.calibrate.published.reference_transformers import TransformerRun, run_times
+from gpuwise.calibrate.published.reference_transformers import CAPTURED, TransformerRun, arithmetic_format, run_times
 from gpuwise.calibrate.score_tables import constant_efficiency
 from gpuwise.calibrate.tables import read_columns
 from gpuwise.calibrate.validation import Scores
@@ -21,14 +20,6 @@ from gpuwise.facts.hardware.systems import Cluster
 
 F64 = NDArray[np.float64]
 TABLE = "models/deeplearningexamples.csv"
-NETWORKS = {
-    "resnet50v1.5": "resnet50",
-    "resnext101-32x4d": "resnext101-32x4d",
-    "se-resnext101-32x4d": "se-resnext101-32x4d",
-    "SSD": "ssd300-resnet50",
-}
-UNSTATED_BATCH = 128.0
-"""Image networks whose table leaves the batch out: a rate per image hardly depends on it from here on."""
 PRETRAINING_MICRO_BATCH = {
     (128, "A100-80GB", True): 256,
     (128, "A100-80GB", False): 128,
@@ -42,7 +33,6 @@ PRETRAINING_MICRO_BATCH = {
 """Sequences at once by (length, GPU, mixed precision): NVIDIA BERT README, batch over accumulation of its
 scripts."""
 REASONS = {
-    "GNMT": "recurrent network without analytic form",
     "DLRM": "embedding tables and all-to-all without analytic form",
     "NCF": "embedding lookups bound by the input pipeline",
     "Efficientdet": "image size and batch not stated",
@@ -72,7 +62,7 @@ def score_examples(folder: Path) -> Scores | None:
         return None
     n = len(c["model"])
     predicted, sigma, peak = np.full(n, np.nan), np.full(n, LOG_SIGMA), np.full(n, np.nan)
-    reason = np.array([REASONS.get(m, "") for m in c["model"]], dtype=object)
+    reason = np.array(["" if m == "BERT" else REASONS.get(m, CAPTURED) for m in c["model"]], dtype=object)
     runs: dict[int, TransformerRun] = {}
     for i in np.flatnonzero(reason == "").tolist():
         row = {k: v[i] for k, v in c.items()}
@@ -80,10 +70,7 @@ def score_examples(folder: Path) -> Scores | None:
             cluster = find_cluster(f"{int(row['n_gpus'])}x{device_of(row['gpu'])}")
             precision = arithmetic_format(cluster.accelerator, row["precision"])
             peak[i] = cluster.accelerator.peak(precision) * row["n_gpus"]
-            if row["model"] == "BERT":
-                runs[i] = _bert(row, cluster, precision)
-            else:
-                predicted[i] = _network(row, cluster, precision)
+            runs[i] = _bert(row, cluster, precision)
         except GpuwiseError as error:
             reason[i] = error.reason if isinstance(error, UnpredictableError) else error.message.split("\n")[0][:80]
     for i, result in run_times(runs).items():
@@ -114,23 +101,6 @@ def device_of(name: str) -> str:
         "V100-16GB": "V100-SXM2-16GB",
         "V100-32GB": "V100-SXM2-32GB",
     }.get(name, name)
-
-
-def _network(row: dict[str, Any], cluster: Cluster, precision: str) -> float:
-    if row["model"] not in NETWORKS:
-        raise UnpredictableError("network without published totals")
-    batch = UNSTATED_BATCH if math.isnan(row["batch_per_gpu"]) else row["batch_per_gpu"]
-    mixed = row["precision"].startswith(("amp", "bf16"))
-    result = step_time(
-        NETWORKS[row["model"]],
-        cluster.system,
-        int(row["n_gpus"]),
-        precision,
-        batch,
-        channels_last=mixed,
-        modern=True,
-    )
-    return float(result.time_s[0]) / (batch * row["n_gpus"])
 
 
 def _bert(row: dict[str, Any], cluster: Cluster, precision: str) -> TransformerRun:

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.plan.step.estimates import StepEstimate
 from gpuwise.plan.step.time_parts import op_seconds
-from gpuwise.predict.comm.collectives import curve
 from gpuwise.predict.estimate import Estimate
-from gpuwise.predict.parallel.overlap import exposed_once
 from gpuwise.predict.parallel.sharding import ShardedCapture, Sharding, sharded
-from gpuwise.predict.parallel.sharding_time import STACK, sharded_step_time
-from gpuwise.predict.step.stack_costs import find_stack_costs
+from gpuwise.predict.parallel.sharding_time import gradient_bytes, replicas_exposed_s, sharded_step_time
 from gpuwise.workload.capture.record.capture import Capture
 
 COUNTS = (1, 2, 4, 8)
@@ -67,12 +62,9 @@ def scaled(cluster: Cluster, capture: Capture, estimate: StepEstimate, one: Esti
     except GpuwiseError:
         memory = None
     fits = None if memory is None else memory <= estimate.memory.capacity_bytes
-    near = min(n, cluster.system.count)
-    payload = float(gradient_bytes(capture))
-    transfer = float(curve(cluster.system, "all_reduce", n, near).time_s(payload)) if payload else 0.0
     phases: Mapping[str, float] = {} if estimate.time is None else estimate.time.phase_s
-    forward, backward = (np.array([phases.get(name, 0.0)]) for name in ("forward", "backward"))
-    exposed = float(exposed_once(np.array([transfer]), np.zeros(1), forward, backward, find_stack_costs(STACK))[0])
+    passes = (phases.get(name, 0.0) for name in ("forward", "backward"))
+    exposed = replicas_exposed_s(cluster.system, n, gradient_bytes(capture), *passes)
     time = Estimate(one.low + exposed, one.expected + exposed, one.high + exposed, "derived")
     return Scaling(n, time, n * batch / time.expected, exposed, one.expected / time.expected, DDP, memory, fits)
 
@@ -102,12 +94,3 @@ def fully_sharded(
 def _memory(capture: Capture, estimate: StepEstimate, rank: ShardedCapture) -> float:
     """Process memory of one rank: that of one GPU and what the tensors at the peak differ by."""
     return estimate.memory_bytes.expected + rank.capture.peak_bytes() - capture.peak_bytes()
-
-
-def gradient_bytes(capture: Capture) -> int:
-    """Bytes of all gradients of the trained parameters, in the parameters' own format."""
-    held = {p.storage for p in capture.parameters if p.trainable and p.storage >= 0}
-    if held:
-        return int(sum(int(capture.storage_bytes[s]) for s in held))
-    share = capture.trainable_count / max(capture.parameter_count, 1)
-    return int(sum(capture.parameter_bytes_by_module.values()) * share)

@@ -24,6 +24,7 @@ from gpuwise.predict.parallel.overlap import exposed_once, gathered_passes
 from gpuwise.predict.parallel.sharding import ShardedCapture, Transfer
 from gpuwise.predict.step.stack_costs import find_stack_costs
 from gpuwise.predict.step.times import host_bytes_per_s, host_update_bytes_per_s
+from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.step import Kind, Phase
 
 F64 = NDArray[np.float64]
@@ -82,6 +83,26 @@ def sharded_step_time(rank: ShardedCapture, system: System, device_s: F64, host_
     update = rank.host_update_bytes / host_update_bytes_per_s(system)
     moved = traffic.network_s * costs.network_slowdown + traffic.copy_s
     return ShardedTime(plain + exposed + update, plain, moved, exposed, update)
+
+
+def replicas_exposed_s(system: System, n: int, payload_bytes: float, forward_s: float, backward_s: float) -> float:
+    """Seconds that a step of the whole model on each of ``n`` devices waits for ``payload_bytes`` of gradients, summed once
+    behind its backward pass (``DistributedDataParallel``). Raises UnpredictableError without a network between them."""
+    if n == 1 or not payload_bytes:
+        return 0.0
+    near = max(d for d in range(1, min(n, system.count) + 1) if n % d == 0)
+    reduce = curve(system, "all_reduce", n, near).time_s(np.array([payload_bytes]))
+    passes = np.array([forward_s]), np.array([backward_s])
+    return float(exposed_once(reduce, np.zeros(1), *passes, find_stack_costs(STACK))[0])
+
+
+def gradient_bytes(capture: Capture) -> int:
+    """Bytes of all gradients of the trained parameters, in the parameters' own format."""
+    held = {p.storage for p in capture.parameters if p.trainable and p.storage >= 0}
+    if held:
+        return int(sum(int(capture.storage_bytes[s]) for s in held))
+    share = capture.trainable_count / max(capture.parameter_count, 1)
+    return int(sum(capture.parameter_bytes_by_module.values()) * share)
 
 
 def _traffic(rank: ShardedCapture, system: System) -> _Traffic:

@@ -1,1 +1,0 @@
-"""timm's image-network benchmarks: rows, fit, score."""
