@@ -20,6 +20,8 @@ RECORDS = [
     FOLDER / "validate_after_2026-11-22.json",
     FOLDER / "validate_after_2026-11-23.json",
 ]
+SERVED_ELSEWHERE = {"timm": "captured_time"}
+"""Families of older records whose rows another family has now."""
 POINTS = 0.5
 """Percentage points of mean absolute error that a figure may rise."""
 
@@ -53,7 +55,8 @@ def worse(before: Any, after: Any) -> dict[str, str]:
 def test_a_record_covers_every_family(record: Path) -> None:
     from gpuwise.calibrate.validation import FAMILIES
 
-    assert set(read(record)["families"]) == set(FAMILIES)
+    recorded = set(read(record)["families"])
+    assert recorded - set(SERVED_ELSEWHERE) == set(FAMILIES) and set(SERVED_ELSEWHERE.values()) <= recorded
 
 
 def test_a_rise_and_a_loss_of_rows_are_found() -> None:
