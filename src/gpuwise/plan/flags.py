@@ -13,6 +13,8 @@ from gpuwise.predict.parallel.shards import stages
 from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.strategy import Strategy
 
+FULL_GRAPH = "--cuda-graph-impl local --cuda-graph-scope full_iteration"
+
 
 def launch(cluster: Cluster) -> list[str]:
     """torchrun and its rank flags."""
@@ -42,7 +44,7 @@ def _megatron_experts(s: Strategy) -> list[str]:
     if s.cuda_graphs == "partial":
         out.append("--cuda-graph-impl transformer_engine --cuda-graph-scope attn moe_router moe_preprocess")
     elif s.cuda_graphs == "full":
-        out.append("--cuda-graph-impl local --cuda-graph-scope full_iteration")
+        out.append(FULL_GRAPH)
     return out
 
 
@@ -76,6 +78,8 @@ def _megatron(arch: Architecture, s: Strategy, seq_len: int) -> list[str]:
         ]
     if s.ep > 1:
         out += [f"--expert-model-parallel-size {s.ep}", *_megatron_experts(s)]
+    elif s.cuda_graphs == "full":
+        out.append(FULL_GRAPH)
     if s.tp > 1 and s.sequence_parallel:
         out.append("--sequence-parallel")
     sharding = {

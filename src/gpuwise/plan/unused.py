@@ -35,8 +35,8 @@ def unused(goal: Goal, s: Strategy) -> Iterator[str]:
             yield f"{wishes.expert_dispatch} dispatch is not used: {why}"
         if not wishes.overlap_ep:
             yield f"the overlap of experts' transfers makes no difference: {why}"
-    if arch.moe is None and wishes.cuda_graphs != "partial":
-        yield "CUDA graphs make no difference: they are modelled for layers with experts"
+    if arch.moe is None and wishes.cuda_graphs == "none":
+        yield "partial CUDA graphs make no difference: they are modelled for layers with experts"
     if wishes.fused_loss and not arch.lm_head:
         yield "a loss in chunks makes no difference: the model has no head over a vocabulary"
     if wishes.packed_document_len is not None and wishes.packed_document_len >= goal.seq_len:

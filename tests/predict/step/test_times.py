@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.naming import find_accelerator, find_cluster
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.comm.groups import data_group, expert_data_group, expert_group, largest_divisor, tensor_group
@@ -131,3 +131,11 @@ def test_a_python_loop_over_the_parameters_waits_for_its_launches() -> None:
     tensors, operations = 24 * 16 + 7, 14
     assert looped > tensors * operations * 5e-6  # a launch and a dispatch each take the host more than that
     assert fused < 0.2 * looped
+
+
+def test_a_graph_of_the_whole_iteration_leaves_the_host_no_work() -> None:
+    costs, h100 = find_stack_costs("megatron-core"), find_accelerator("H100-SXM5-80GB")
+    partial, full = (costs.under(Strategy(cuda_graphs=g), h100) for g in ("partial", "full"))
+    assert partial.step_overhead_s == costs.step_overhead_s > 0.0 and partial.launch_s > 0.0
+    assert full.step_overhead_s == full.stall_s == full.launch_s == 0.0
+    assert full.matmul_slowdown == partial.matmul_slowdown

@@ -38,6 +38,7 @@ class Job:
     accumulation: int
     """As stated; 1 leaves it open."""
     lora_rank: int = 0
+    cuda_graphs: str = "partial"
     packed_document_len: int | None = None
 
 
@@ -62,7 +63,9 @@ def best_layout(job: Job) -> tuple[Strategy, float]:
 
 def _candidates(job: Job) -> Iterator[Strategy]:
     arch, n = job.architecture, job.cluster.n_accelerators
-    base = Strategy(precision=job.precision, stack="megatron-core", sharding="zero1", lora_rank=job.lora_rank)
+    base = Strategy(
+        precision=job.precision, stack="megatron-core", sharding="zero1", lora_rank=job.lora_rank, cuda_graphs=job.cuda_graphs
+    )
     for tp, cp, pp, micro, recompute in product(TENSOR, CONTEXT, PIPELINE, (*MICRO, 0), ("none", "selective")):
         dp, rest = divmod(n, tp * cp * pp)
         if micro == 0:  # the whole batch at once

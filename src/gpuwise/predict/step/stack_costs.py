@@ -104,8 +104,11 @@ class StackCosts:
         matmul = matmul * self.row_scales_slowdown if strategy.row_scales else matmul
         matmul = matmul * _matmul_slowdowns().get(accelerator.id, 1.0)
         launches = {"none": 1.0, "partial": self.graph_launches, "full": 0.0}[strategy.cuda_graphs]
+        host = 0.0 if strategy.cuda_graphs == "full" else 1.0  # one replay does what the host did in a step
         return replace(
             self,
+            step_overhead_s=self.step_overhead_s * host,
+            stall_s=self.stall_s * host,
             launch_s=self.launch_s * launches,
             kernel_gap_s=self.kernel_gap_s * launches,
             layer_overhead_s=self.layer_overhead_s * launches,
