@@ -7,9 +7,10 @@
 ``PYTHON`` has torch and the libraries. A line of JSON for each script goes to stdout, and to FILE with ``--record``. A script
 whose repository or library is missing is reported as such and counts for nothing.
 
-A run is *unmodified* where exit code and the names of the files written are those of the plain run; of an endless script where
-it trains until it is stopped. A verdict is right where it is one of the script's ``verdict``; a finding is false where it is
-neither there nor in ``also``. Those are a person's, from the source of the script and the times of its lines.
+A run is *unmodified* where exit code and the names of the files written are those of the plain run (the code may be 1 where
+there is nothing to profile and the command says why); of an endless script where it trains until it is stopped. A verdict is
+right where it is one of the script's ``verdict``; a finding is false where it is neither there nor in ``also``. Those are a
+person's, from the source of the script and what its lines cost.
 """
 
 from __future__ import annotations
@@ -117,7 +118,9 @@ def judged(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str, 
     row |= {"watched_s": round(watched["wall_s"], 1), "watched_code": watched["code"]}
     others = set() if plain["files"] is None else plain["files"] ^ watched["files"]
     row["other_files"] = sorted(others)[:5]
-    row["unmodified"] = watched["code"] == plain["code"] and not others
+    # without a second step there is no profile, which is an error of the command, not of the script
+    told = options.under == "profile" and watched["code"] == 1 and "error: " in watched["tail"]
+    row["unmodified"] = (watched["code"] == plain["code"] or told) and not others
     row["unloadable"] = unloadable(python, watched["folder"], watched["files"], Path(script["path"]).parent)
     if options.under == "profile":
         row |= _verdict(script, watched)

@@ -113,7 +113,7 @@ def profile_script(
     if facts is None:
         members = _members(settings)
         if not members:
-            raise _no_steps_error(outcome, request)
+            raise _no_steps_error(outcome, request, members_folder(settings))
         return _profile_members(name, members, telemetry, outcome, notes, target=target, before=before)
     facts = replace(facts, **telemetry)
     if request.check_data and facts.step.data_s > WAITS * facts.step.wall_s and outcome.ok:
@@ -127,13 +127,17 @@ def profile_script(
 def _members(settings: Settings) -> list[tuple[int, RunFacts, Path | None, bool]]:
     """Number, facts, trace, and whether it has a GPU, of each process of the script that trains."""
     found: list[tuple[int, RunFacts, Path | None, bool]] = []
-    for file in members_folder(settings).glob("*.jsonl"):
+    for file in _member_journals(members_folder(settings)):
         journal = read_journal(file)
         facts, trace = run_facts(journal), file.with_name(f"{file.stem}.json.gz")
         if facts is not None:
             kept = trace if facts.has_trace and trace.exists() else None
             found.append((int(file.stem), facts, kept, bool(journal.begin.get("cuda"))))
     return sorted(found, key=lambda m: m[0])
+
+
+def _member_journals(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.jsonl"))
 
 
 def _profile_members(
@@ -217,7 +221,7 @@ def _notes(outcome: Outcome) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _no_steps_error(outcome: Outcome, request: Request) -> ScriptError:
+def _no_steps_error(outcome: Outcome, request: Request, folder: Path) -> ScriptError:
     """Why there is no step, in words."""
     end, children = outcome.journal.end, outcome.journal.of("child")
     code = outcome.code or 1
@@ -238,6 +242,12 @@ def _no_steps_error(outcome: Outcome, request: Request) -> ScriptError:
         hint = "a smaller batch" if outcome.out_of_memory else "its own words stand above; fix it, then profile it"
         return ScriptError(
             f"the script ended before its second step{where}: {outcome.error or outcome.ended}", hint=hint, code=code
+        )
+    if any(read_journal(file).ticks for file in _member_journals(folder)):
+        return ScriptError(
+            "the processes that the script trains in ended after their first step",
+            hint="let them train for 10 steps or more",
+            code=code,
         )
     if children:
         what = ", ".join(dict.fromkeys(str(c["what"]) for c in children[:3]))

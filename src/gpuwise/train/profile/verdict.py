@@ -14,6 +14,8 @@ NAMED, STILL_NAMED = 0.12, 0.08
 project: steps of a healthy loop differ by a few per cent from run to run."""
 BUSY = 0.8
 """Share of the step in which the device works, from which nothing is called wasted. Rule of this project."""
+CROWDED = 0.3
+"""Share of the step in gaps by other programs, from which nothing can be said of the rest. Rule of this project."""
 HEALTHY, SPREAD = "healthy", "no single waste"
 IDLE = (DATA, COPIES, HOST_GAPS, SYNC, SAVE, ALLOCATOR, OTHER, PAUSES)
 """Parts of the step in which the device does nothing."""
@@ -39,9 +41,9 @@ def decide(findings: Sequence[Finding], split: Split, before: str | None = None,
         # a program that takes the processor leaves a gap longer than Python's own
         lost_s = min(split.parts[OTHER], elsewhere_s)
         idle = max(split.parts[p] - lost_s * (p == OTHER) for p in IDLE)
-        if split.busy_s > BUSY * (wall - lost_s) and idle < NAMED * wall:
+        if split.busy_s > BUSY * (wall - lost_s) and idle < NAMED * wall and lost_s < CROWDED * wall:
             return Verdict(HEALTHY, _healthy(split, lost_s))
-        return Verdict(SPREAD, _spread(findings, split))
+        return Verdict(SPREAD, _spread(findings, split, lost_s))
     first = heavy[0]
     kept = next((f for f in heavy if f.kind == before), None)
     if kept is not None and kept.saved_s >= first.saved_s * STILL_NAMED / NAMED:
@@ -52,7 +54,10 @@ def decide(findings: Sequence[Finding], split: Split, before: str | None = None,
     )
 
 
-def _spread(findings: Sequence[Finding], split: Split) -> str:
+def _spread(findings: Sequence[Finding], split: Split, lost_s: float) -> str:
+    if lost_s >= CROWDED * split.wall_s:
+        share = f"other programs had the processor for {100 * lost_s / split.wall_s:.0f} % of the step"
+        return f"The machine is too crowded to tell what is wasted: {share}. Run it again when it is idle."
     parts = sorted(((split.parts[p], p) for p in IDLE), reverse=True)
     said = " and ".join(f"{name} {100 * s / split.wall_s:.0f} %" for s, name in parts[:2] if s > 0) or "no part of its own"
     largest = f"{findings[0].kind}, {100 * findings[0].saved_s / split.wall_s:.0f} %" if findings else "under 2 %"

@@ -1,0 +1,29 @@
+"""The list of foreign scripts is whole: what a run of it needs stands in it."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LIST = tomllib.loads(Path(__file__).with_name("scripts.toml").read_text("utf-8"))["script"]
+MAKERS = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "foreign_data.py"), run_name="makers")["MAKERS"]
+
+
+def test_there_are_sixty_of_many_repositories() -> None:
+    assert len({s["name"] for s in LIST}) == len(LIST) >= 60
+    assert len({s["repository"] for s in LIST}) >= 25
+    assert sum(s["tune"] for s in LIST) >= 25
+
+
+@pytest.mark.parametrize("script", LIST, ids=lambda s: s["name"])
+def test_a_script_says_what_it_needs_and_what_is_expected(script: dict[str, Any]) -> None:
+    assert re.fullmatch(r"[\w.-]+/[\w.-]+", script["repository"]) and re.fullmatch("[0-9a-f]{40}", script["commit"])
+    assert script["path"] and not script["path"].startswith("/") and ".." not in script["folder"]
+    assert script["verdict"] and script["why"]
+    assert not set(script["verdict"]) & set(script.get("also", ()))
+    assert {words.split()[0] for words in script.get("data", ())} <= set(MAKERS)
