@@ -99,3 +99,16 @@ def test_lines_of_a_shell_are_broken_where_it_reads_the_same() -> None:
     assert words[:6] == shlex.split(line)[:6]
     assert json.loads(words[6]) == {"a": 1, "bb": 22, "ccc": 333}
     assert words[7] == "--last"
+
+
+def test_a_page_stands_alone(gpuwise: Callable[..., Any], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "capacity.html"
+    ran = gpuwise(*SMALL, "--rate", "30/s", "--slo", "ttft_p95=1s", "--html", str(path))
+    assert ran.code == 0
+    page = path.read_text()
+    for part in ("Latency against load", "A simulated minute", "Throughput against interactivity", "vllm serve", "30 requests/s"):
+        assert part in page
+    assert page.count("<svg") == 3
+    assert "<script" not in page
+    assert gpuwise(*SMALL, "--html", str(tmp_path / "a.txt")).code == 2

@@ -112,6 +112,7 @@ def capacity(
     sent: Sent = USUALLY_SENT,
     calibrated: Annotated[bool, Parameter(negative="")] = False,
     quick: Annotated[bool, Parameter(negative="")] = False,
+    html: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Which GPUs, how many, at what latency and price, to serve this load?
@@ -129,11 +130,17 @@ def capacity(
         Use what --measure learnt of this model, engine and accelerator.
     quick
         Leave out what single changes would bring.
+    html
+        Write a page with figures to this file (.html): it needs no network.
     json
         One JSON document on the last line of stdout.
     """
     from gpuwise.facts.models.catalogue import find_model
 
+    if html is not None:
+        from gpuwise.report.files import PAGE_SUFFIXES, check_target
+
+        check_target(html, PAGE_SUFFIXES)
     arch = find_model(model)
     load, targets, demand = question(arch, asked, held)
     wanted = wanted_of(held, load)
@@ -160,6 +167,14 @@ def capacity(
 
         bounds = Bounds(sent.seconds, sent.in_flight, sent.stall)
         return measure_server(answer, sent.measure, bounds, sent.requests, sent.served_model, keep=sent.save, json=json)
+    if html is not None:
+        import sys
+
+        from gpuwise.cli.capacity.view import verdict
+        from gpuwise.report.capacity_page import write_capacity_page
+
+        write_capacity_page(answer, verdict(answer, held.budget), html)
+        sys.stderr.write(f"wrote {html}\n")
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.serve.capacity.document import capacity_document
