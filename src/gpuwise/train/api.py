@@ -53,6 +53,7 @@ class profile:
         from gpuwise.train.hook.profiling import Profiler
         from gpuwise.train.hook.settings import Profiling
         from gpuwise.train.hook.watch import Watch
+        from gpuwise.train.levers.saving import saves_plain
         from gpuwise.train.profile.session import CLEAN_S, NOTED_STEPS, TRACED_STEPS, WARM_UP_STEPS
 
         self._folder = tempfile.TemporaryDirectory(prefix="gpuwise-profile-")
@@ -77,6 +78,8 @@ class profile:
         )
         self._profiler = Profiler(settings, tell=self._journal.event)
         self._watch = Watch(on_tick=self._on_tick, tell=self._journal.event)
+        self._saving = saves_plain()
+        self._saving.__enter__()
         self._watch.open()
         return self
 
@@ -86,6 +89,7 @@ class profile:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._watch.close()
+        self._saving.__exit__(None, None, None)
         self._profiler.close()
         self._journal.event("end", reason="end" if error is None else "error", code=0)
         self._journal.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwise.cli.tune.view import show
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.train.hook.zygote import Zygote
 from gpuwise.train.run.config import read
@@ -19,7 +20,7 @@ from gpuwise.train.tune.document import document, write_config
 from gpuwise.train.tune.search import Options, Result, Search
 from gpuwise.train.tune.state import FILE, State
 from gpuwise.train.tune.trial import TrialJob
-from gpuwise.workload.changes.diff import diff_of
+from gpuwise.workload.changes.diff import Patch, diff_of
 
 HERE = Path(__file__).parent
 SLOW_ITEMS, SLOW_COLUMNS = ("0.006", "0"), ("0", "2e-5")
@@ -76,6 +77,35 @@ def test_a_tuning_that_was_killed_goes_on_where_it_was(zygote: Zygote, tmp_path:
     assert result.levers == {"length_groups": 8}
     assert result.gain is not None and result.gain.ratio > 2.0
     assert result.parity is not None and result.parity.passed and result.parity.changes == "exact"
+
+
+UNSTEADY = """
+import math, os, time, torch
+slow_s = 0.004 * math.exp(2.0 * os.urandom(1)[0] / 255)  # another in every process, as on a machine that others use
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    time.sleep(slow_s)
+    model(torch.ones(8, 4)).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.slow
+def test_an_unsteady_machine_is_not_called_one_where_nothing_is_faster(
+    zygote: Zygote, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And none of its luck is kept."""
+    (tmp_path / "script.py").write_text(UNSTEADY)
+    said: list[str] = []
+    state = State(tmp_path / "out", {}, resume=False)
+    options = Options(minutes=30, steps=6, least_s=0.1, only=("fused_optimizer", "threads"))
+    result = Search(TrialJob(str(tmp_path / "script.py")), state, tmp_path / "out", zygote, options, said.append).run()
+    assert result.levers == {} and result.could_not_tell and result.spread is not None and result.spread > 0.3
+    assert "levers to try in" in said[1]
+    show(result, Patch("", ()), "script.py", None)
+    assert "It could not be told whether" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

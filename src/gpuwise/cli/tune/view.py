@@ -35,7 +35,9 @@ def show(result: Result, patch: Patch, script: str, config: Path | None, worth: 
     from gpuwise.cli.tune.batch_view import show_batches
 
     out = console()
-    if result.gain is None:
+    if result.could_not_tell and result.gain is None:
+        out.print(_could_not_tell(result), style="bold")
+    elif result.gain is None:
         out.print("Nothing that was tried is faster and trains the same.", style="bold")
     elif not result.levers:
         words = result.parity.words if result.parity is not None and not result.parity.passed else result.gain.words
@@ -62,6 +64,16 @@ def show(result: Result, patch: Patch, script: str, config: Path | None, worth: 
         out.print(f"Without editing it: gpuwise run {script}   (levers in {config})")
     if result.out_of_time:
         out.print("The time was over before everything was tried; --resume --minutes N goes on.")
+
+
+def _could_not_tell(result: Result) -> str:
+    """That it is not known, why, and what would tell."""
+    n = len(result.open_ones)
+    noise = "" if result.spread is None else f": runs of the same levers lie {result.spread:.0%} apart here"
+    return (
+        f"It could not be told whether {n} lever{'s are' if n > 1 else ' is'} faster{noise}. "
+        "A quieter machine would tell, or more time: --resume --minutes N, more --steps."
+    )
 
 
 def _by_hand(out: Console, result: Result, patch: Patch) -> None:

@@ -112,6 +112,11 @@ class Journal:
         held = {str(e["name"]) for e in events if e["applied"]}
         return {str(e["name"]): str(e.get("why")) for e in events if not e["applied"] and str(e["name"]) not in held}
 
+    @property
+    def applied(self) -> list[str]:
+        """Levers that said that they took hold."""
+        return sorted({str(e["name"]) for e in self.of("lever") if e["applied"]})
+
     def last(self, kind: str) -> Mapping[str, Any]:
         """The last event of one kind; empty where there was none."""
         found = self.of(kind)

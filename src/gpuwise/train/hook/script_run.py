@@ -161,9 +161,14 @@ class ScriptRun:
     def _describe(self) -> None:
         """Which devices are used, and how long the loop means to go on."""
         from gpuwise.train.hook.describe import describe_devices
-        from gpuwise.train.hook.totals import find_total
+        from gpuwise.train.hook.totals import find_epochs, find_total
 
         self._journal.event("devices", devices=describe_devices())
+        if self._settings.levers.get("_observe"):
+            with contextlib.suppress(Exception):
+                # source that cannot be read tells nothing
+                frame = sys._getframe(1)
+                self._journal.event("length", epochs=find_epochs(frame), **(find_total(frame) or {}))
         total = find_total(sys._getframe(1)) if self._settings.live else None
         if total is not None:
             self._journal.event("total", **total)

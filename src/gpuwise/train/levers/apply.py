@@ -113,9 +113,11 @@ class Applied:
         torch.set_float32_matmul_precision("high")
         self._undo.append(lambda: torch.set_float32_matmul_precision(before))
         self._flag(torch.backends.cudnn, "allow_tf32")
+        self._tell("lever", name="tf32", applied=True)
 
     def cudnn_benchmark(self, _: object) -> None:
         self._flag(torch.backends.cudnn, "benchmark")
+        self._tell("lever", name="cudnn_benchmark", applied=True)
 
     def _flag(self, owner: Any, name: str) -> None:
         before = getattr(owner, name)
@@ -126,6 +128,7 @@ class Applied:
     def threads(self, n: object) -> None:
         before = torch.get_num_threads()
         torch.set_num_threads(int(str(n)))
+        self._tell("lever", name="threads", applied=True)
         self._undo.append(lambda: torch.set_num_threads(before))
 
     def attention(self, kernel: object) -> None:
@@ -135,10 +138,12 @@ class Applied:
         # the others behind it: what it cannot do falls to them
         others = [b for b in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH) if b != first]
         self._stack.enter_context(sdpa_kernel([first, *others], set_priority=True))
+        self._tell("lever", name="attention", applied=True)
 
     def allocator(self, conf: object) -> None:
         if torch.cuda.is_available():
             torch.cuda.memory._set_allocator_settings(str(conf))
+            self._tell("lever", name="allocator", applied=True)
 
     def observe(self, _: object) -> None:
         Observed(self._patches, self._tell)

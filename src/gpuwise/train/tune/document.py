@@ -33,6 +33,8 @@ def document(result: Result, patch: Patch, config: Path | None, worth: Worth | N
         "config": None if config is None else str(config),
         "spent_s": result.spent_s,
         "out_of_time": result.out_of_time,
+        "could_not_tell": result.could_not_tell,
+        "spread": result.spread,
         "useful_tokens_per_s": useful_rates(result),
         "worth": None if worth is None else worth_document(worth),
         **batch_document(result.fitting, result.sizes),

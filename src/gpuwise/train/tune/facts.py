@@ -26,6 +26,8 @@ class Facts:
     """Of the first loader; None where there is none."""
     epoch_steps: int | None
     """Optimizer steps that one pass over the first loader's data takes, where both sizes are known."""
+    epochs: float | None = None
+    """Passes over its data that the script makes; None where that cannot be read."""
     item_s: float | None = None
     """Of one item of the first loader's dataset, made in the loop's own process."""
     item_cpu_s: float | None = None
@@ -74,6 +76,7 @@ def facts_of(journal: Journal, trial: Trial) -> Facts:
         cores=usable_cores(),
         n_workers=None if loader is None else int(loader["num_workers"]),
         epoch_steps=_epoch_steps(loader, journal),
+        epochs=_epochs(loader, journal),
         shares=shares,
         item_s=items.get("item_s"),
         item_cpu_s=items.get("cpu_s"),
@@ -102,6 +105,14 @@ def _epoch_steps(loader: Mapping[str, Any] | None, journal: Journal) -> int | No
         return None
     batches = -(-int(loader["n_samples"]) // int(loader["batch_size"]))
     return max(round(batches / taken_batches(journal)), 1)
+
+
+def _epochs(loader: Mapping[str, Any] | None, journal: Journal) -> float | None:
+    length, an_epoch = journal.last("length"), _epoch_steps(loader, journal)
+    if length.get("steps") and an_epoch:
+        return float(length["steps"]) / an_epoch
+    epochs = length.get("epochs")
+    return None if epochs is None else float(epochs)
 
 
 def taken_batches(journal: Journal) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -22,20 +23,29 @@ from gpuwise.train.tune.facts import Facts, facts_of
 from gpuwise.train.tune.gate import Gate
 from gpuwise.train.tune.parity import Verdict
 from gpuwise.train.tune.state import State
-from gpuwise.train.tune.stats import Gain, gain_of
+from gpuwise.train.tune.stats import LEAST_GAIN, Gain, gain_of, spread_of
 from gpuwise.train.tune.trial import OBSERVE, Trial, TrialJob, no_steps, run, trial_of
 
 Levers = dict[str, object]
 SLOW_START = 10.0
 """A trial may take so many times as long as the untouched script took until it had enough steps (compilation)."""
 LEAST_LIMIT_S = 120.0
-FINAL_PAIRS, MOST_FINAL_PAIRS, MOST_PAIRS = 3, 10, 4
+FINAL_PAIRS, MOST_FINAL_PAIRS, LEAST_PAIRS, MOST_PAIRS = 4, 12, 3, 8
 FINAL_SPREAD = 0.2
 """Pairs of all levers together are measured until the 95 % interval is no wider than this share of the gain, or time is up."""
 HOPELESS = 0.8
 """After one pair: a lever that is this slow is not measured again."""
 EPOCH_LIMIT_S = 90.0
 """A cache is only worth something from the second epoch on; a trial waits for the first no longer than this."""
+MISSED = 0.05
+"""That the intervals of all levers tried may miss together: half of it lies below them, and what looking again after every
+pair adds about makes up for that (test_stats.py)."""
+FINAL_SHARE = 0.4
+"""Of the minutes, at most, that are held back for measuring all levers together."""
+BEYOND = 1.5
+"""A gain that is so many times what the lever's share of the step allows is the machine's doing. Rule of this project."""
+WORTH_KNOWING = 1.1
+"""An interval that ends below this leaves nothing open that would be missed. Rule of this project."""
 CACHES = ("cache_decode", "cache_items")
 
 
@@ -101,6 +111,22 @@ class Result:
     """What makes the script's own batch fit; None where it does by itself."""
     sizes: Sizes | None = None
     """What the batch finder found, where it was asked for."""
+    spread: float | None = None
+    """How far runs of the same levers lay apart, as a share of their middle: the machine's own noise, the widest seen."""
+
+    @property
+    def could_not_tell(self) -> bool:
+        """Nothing is kept, and runs lay too far apart to say that nothing is faster."""
+        return not self.levers and bool(self.open_ones)
+
+    @property
+    def open_ones(self) -> tuple[CandidateResult, ...]:
+        """Levers of which it is not known whether they give something that one would want to know."""
+        return tuple(
+            t
+            for t in self.tried
+            if t.result == "no time" or (t.result == "undecided" and t.gain is not None and t.gain.high > WORTH_KNOWING)
+        )
 
 
 class Search:
@@ -118,6 +144,10 @@ class Search:
         self._job, self._state, self._folder, self._zygote, self._options = job, state, folder, zygote, options
         self._say = say
         self._ends_s = time.monotonic() + options.minutes * 60.0
+        self._tries_until_s = self._ends_s
+        self._missed = MISSED
+        """That the interval of one lever may miss."""
+        self._spreads: list[float] = []
         self._base: Levers = {}
         """Of both sides of every pair: without them the script does not run."""
         self._best: Levers = {}
@@ -132,23 +162,57 @@ class Search:
         facts, before, capacity = self._look()
         gate = Gate(self._job, self._folder / "parity", self._zygote, own=facts.autocast, base=self._base)
         tried: list[CandidateResult] = []
-        for candidate in candidates_of(facts, self._options.only):
+        candidates = candidates_of(facts, self._options.only)
+        self._plan(candidates, facts, before)
+        for candidate in candidates:
             tried.append(self._try(candidate, facts, before, gate))
             if candidate.hopeless is None:
                 self._say(tried[-1].words)
-        gain, verdict, before, after = self._together(facts, before, gate)
+        gain, verdict, before, after = self._together(facts, before, gate, tried)
         sizes = self._sizes(facts, before, capacity) if self._options.find_batch else None
         if sizes is not None and sizes.trial is not None and self._options.accept_batch:
             self._best |= {"batch": sizes.chosen, **dict(sizes.levers)}
             after = sizes.trial
         spent = time.monotonic() - began
         return Result(
-            facts, before, after, dict(self._best), tuple(tried), gain, verdict, spent, self._is_late, self._fitting, sizes
+            facts,
+            before,
+            after,
+            dict(self._best),
+            tuple(tried),
+            gain,
+            verdict,
+            spent,
+            any(t.result == "no time" for t in tried),
+            self._fitting,
+            sizes,
+            max(self._spreads, default=None),
         )
+
+    def _plan(self, candidates: list[Candidate], facts: Facts, before: Trial) -> None:
+        """What the minutes are for, told before they are spent."""
+        n = sum(c.hopeless is None and not isinstance(self._epoch(c.lever.name, facts, before), str) for c in candidates)
+        self._missed = MISSED / max(n, 1)
+        pair_s = 2.0 * max(self._reference_wall_s, 1.0)
+        left_s = max(self._ends_s - time.monotonic(), 0.0)
+        held_s = min(FINAL_SHARE * left_s, FINAL_PAIRS * pair_s)
+        self._tries_until_s = self._ends_s - held_s
+        if n:
+            self._say(
+                f"{n} levers to try in {(left_s - held_s) / 60.0:.1f} minutes, about {pair_s:.0f} s a pair of runs, at least "
+                f"{LEAST_PAIRS} pairs each; {held_s / 60.0:.1f} minutes are held back for all of them together"
+            )
+            enough_s = n * LEAST_PAIRS * pair_s + held_s
+            if enough_s > left_s:
+                self._say(f"that is not enough for all: --minutes {enough_s / 60.0 + 1.0:.0f} would be")
 
     @property
     def _is_late(self) -> bool:
         return time.monotonic() > self._ends_s
+
+    @property
+    def _no_more_tries(self) -> bool:
+        return time.monotonic() + 2.0 * self._reference_wall_s > self._tries_until_s
 
     # -- the untouched script
 
@@ -249,7 +313,7 @@ class Search:
         skip = self._epoch(name, facts, before)
         if isinstance(skip, str):
             return tried("not tried", skip)
-        if self._is_late and not self._state.has(self._key(candidate, 0)):
+        if self._no_more_tries and not self._state.has(self._key(candidate, 0)):
             return tried("no time", f"the {self._options.minutes:g} minutes are over")
         self._say(candidate.label)
         pairs: list[tuple[float, float]] = []
@@ -263,20 +327,28 @@ class Search:
                 return tried("failed", "out of memory" if b.out_of_memory else b.error or f"the run ended: {b.ended}")
             if a.rate is None:
                 return tried("failed", "the script without it did not run")
+            if name not in b.applied and not self._in_workers(name, facts):
+                return tried("not tried", b.refused.get(name) or "it found nothing to change")
             pairs.append((a.rate, b.rate))
-            gain = gain_of(pairs, tentative=True)
-            if (at == 0 and gain.ratio < HOPELESS) or (at and gain.verdict != "undecided"):
+            gain = gain_of(pairs, missed=self._missed)
+            if (at == 0 and gain.ratio < HOPELESS) or (at + 1 >= LEAST_PAIRS and gain.verdict != "undecided"):
                 break
-            if self._is_late and at:
+            if at + 1 >= LEAST_PAIRS and gain.ratio < 1.0:
                 break
-        gain = gain_of(pairs, tentative=True)
+            if self._no_more_tries and not self._state.has(self._key(candidate, at + 1)):
+                break
+        gain = gain_of(pairs, missed=self._missed)
+        self._note_spread([rate for rate, _ in pairs])
         extra_s = max(last.warm_up_s - before.warm_up_s, 0.0)
-        if gain.ratio < 1.0 or gain.verdict == "not faster":
+        if gain.verdict == "not faster" or (gain.ratio < 1.0 and (gain.n_pairs == 1 or gain.high < WORTH_KNOWING)):
             return tried("not faster", f"{gain.ratio:.2f}x", gain=gain, extra_s=extra_s)
         if gain.verdict == "undecided":
             return tried(
                 "undecided", f"{gain.ratio:.2f}x, between {gain.low:.2f}x and {gain.high:.2f}x", gain=gain, extra_s=extra_s
             )
+        if candidate.ceiling is not None and gain.ratio - 1.0 > BEYOND * (candidate.ceiling - 1.0):
+            why = f"{gain.ratio:.2f}x, but what it touches of the step allows {candidate.ceiling:.2f}x: the machine was at it"
+            return tried("undecided", why, gain=gain, extra_s=extra_s)
         saved_s = (1.0 - 1.0 / gain.ratio) * self._options.run_length_s
         if extra_s > saved_s:
             why = f"its {extra_s:.0f} s of compilation are more than the {saved_s:.0f} s it saves in a run of the given length"
@@ -293,10 +365,21 @@ class Search:
             return 0
         if facts.epoch_steps is None or before.step_s is None:
             return "how long an epoch is cannot be told, and a cache works from the second on"
+        if facts.epochs is not None and facts.epochs < 2.0:
+            return "the script makes one pass over its data, and a cache works from the second on"
         long_s = facts.epoch_steps * before.step_s
         if long_s > EPOCH_LIMIT_S:
             return f"an epoch takes {long_s:.0f} s, longer than a trial; a cache works from the second on"
         return facts.epoch_steps
+
+    def _in_workers(self, name: str, facts: Facts) -> bool:
+        """Whether a lever works where it cannot say so: in the loader's workers."""
+        return name in CACHES and bool(self._best.get("workers", facts.n_workers))
+
+    def _note_spread(self, same: list[float]) -> None:
+        spread = spread_of(same)
+        if spread is not None:
+            self._spreads.append(spread)
 
     def _pair(self, candidate: Candidate, at: int, skip: int) -> tuple[Trial, Trial]:
         """Without and with it, one right after the other, in turns the other way round."""
@@ -336,24 +419,42 @@ class Search:
 
     # -- all together
 
-    def _together(self, facts: Facts, before: Trial, gate: Gate) -> tuple[Gain | None, Verdict | None, Trial, Trial]:
-        """The kept levers against the untouched script: gain, verdict, and of each side the run in the middle."""
+    def _together(
+        self, facts: Facts, before: Trial, gate: Gate, tried: list[CandidateResult]
+    ) -> tuple[Gain | None, Verdict | None, Trial, Trial]:
+        """The kept levers against the untouched script, and what does not add to the others dropped: gain, verdict, and of each
+        side the run in the middle. Nothing is kept whose whole is not faster at the low end of its interval."""
         if self._best == self._base:
             return None, None, before, before
         self._say("all of it against the untouched script")
-        verdict = self._parity(gate, dict(self._best))
-        cached = bool(set(CACHES) & set(self._best))
-        skip = self._epoch("cache_decode", facts, before) if cached else 0
+        while True:
+            verdict = self._parity(gate, dict(self._best))
+            untouched, changed = self._against(dict(self._base), facts, before)
+            gain = self._gain(untouched, changed)
+            passed = verdict is None or verdict.passed
+            if passed and gain.low > LEAST_GAIN and not self._drop_idle(gain, facts, before, tried):
+                return gain, verdict, median_trial(untouched), median_trial(changed)
+            if passed and gain.low > LEAST_GAIN:
+                continue
+            why = "together with the others it trains otherwise" if not passed else f"together they are not faster: {gain.words}"
+            if not self._drop_weakest(tried, why) or self._best == self._base:
+                # each held by itself, and together they do not
+                self._best = dict(self._base)
+                return gain, verdict, median_trial(untouched), median_trial(changed)
+
+    def _against(self, other: Levers, facts: Facts, before: Trial) -> tuple[list[Trial], list[Trial]]:
+        """Interleaved runs under ``other`` and under what is kept."""
+        skip = self._epoch("cache_decode", facts, before) if set(CACHES) & set(self._best) else 0
         steps = skip if isinstance(skip, int) else 0
         untouched: list[Trial] = []
         changed: list[Trial] = []
         for at in range(MOST_FINAL_PAIRS):
             if at >= FINAL_PAIRS and (self._is_late or self._gain(untouched, changed).within(FINAL_SPREAD)):
                 break
-            key = f"together|{sorted(self._best.items())}|{at}"
+            key = f"together|{sorted(other.items())}|{sorted(self._best.items())}|{at}"
 
             def measure(at: int = at) -> dict[str, Any]:
-                sides: list[Levers] = [dict(self._base), dict(self._best)]
+                sides: list[Levers] = [dict(other), dict(self._best)]
                 order = sides if at % 2 == 0 else sides[::-1]
                 first, second = (self._measure(levers, steps) for levers in order)
                 return {"a": (first if at % 2 == 0 else second).keep(), "b": (second if at % 2 == 0 else first).keep()}
@@ -364,11 +465,37 @@ class Search:
                 raise GpuwiseError(f"the levers together do not run: {b.error or b.ended}", hint="`--only` leaves levers out")
             untouched.append(a)
             changed.append(b)
-        gain = self._gain(untouched, changed)
-        if gain.high < 1.0 or (verdict is not None and not verdict.passed):
-            # each held by itself, and together they do not
-            self._best = dict(self._base)
-        return gain, verdict, median_trial(untouched), median_trial(changed)
+        self._note_spread([t.rate or 0.0 for t in untouched])
+        return untouched, changed
+
+    def _drop_idle(self, gain: Gain, facts: Facts, before: Trial, tried: list[CandidateResult]) -> bool:
+        """Whether a lever was dropped that adds nothing beside the others; asked only where the whole is less than its parts."""
+        kept = [t for t in tried if t.result == "kept" and t.gain is not None]
+        parts = math.prod(t.gain.ratio for t in kept if t.gain is not None)
+        if len(kept) < 2 or gain.high > parts:
+            return False
+        for t in kept[:-1]:
+            if self._is_late:
+                return False
+            without = {k: v for k, v in self._best.items() if k != t.name}
+            added = self._gain(*self._against(without, facts, before))
+            if added.high < LEAST_GAIN or added.ratio < 1.0:
+                self._drop(tried, t, f"it adds nothing beside the others: {added.words}")
+                return True
+        return False
+
+    def _drop_weakest(self, tried: list[CandidateResult], why: str) -> bool:
+        """Whether there was one more to drop."""
+        kept = [t for t in tried if t.result == "kept" and t.gain is not None]
+        if len(kept) < 2 or self._is_late:
+            return False
+        self._drop(tried, min(kept, key=lambda t: t.gain.low if t.gain is not None else 0.0), why)
+        return True
+
+    def _drop(self, tried: list[CandidateResult], dropped: CandidateResult, why: str) -> None:
+        self._best.pop(dropped.name, None)
+        tried[tried.index(dropped)] = replace(dropped, result="not faster", why=why)
+        self._say(f"{dropped.label} is dropped: {why}")
 
     @staticmethod
     def _gain(untouched: list[Trial], changed: list[Trial]) -> Gain:

@@ -7,12 +7,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-T_900 = (3.078, 1.886, 1.638, 1.533, 1.476, 1.440, 1.415, 1.397, 1.383, 1.372)
-"""Student's t at 97.5 % and at 90 % for 1, 2, ... degrees of freedom (NIST/SEMATECH e-Handbook of Statistical Methods,
-1.3.6.7.2): for intervals of 95 % and of 80 %."""
-RANKS_FROM, TENTATIVE_RANKS_FROM = 6, 4
-"""Pairs from which the smallest and the largest cover the median at 95 %: 1 - 2 (1/2)^6 = 97 %; at 80 %: 1 - 2 (1/2)^4 = 87 %."""
 LEAST_GAIN = 1.03
 """A lever that gives less is not worth a changed line. Rule of this project."""
 
@@ -45,26 +39,58 @@ class Gain:
         return self.verdict != "undecided" and self.high - self.low <= share * self.ratio
 
 
-def gain_of(pairs: Sequence[tuple[float, float]], *, tentative: bool = False) -> Gain:
-    """From rates (A, B) of each pair, all above zero; the interval covers 95 %, or 80 % where ``tentative``: whether a lever is
-    kept for now, which the measurement of all together still has to bear out.
+def gain_of(pairs: Sequence[tuple[float, float]], *, missed: float = 0.05) -> Gain:
+    """From rates (A, B) of each pair, all above zero; the interval covers all but ``missed`` of cases. Where several levers are
+    judged, each is given its part of what may be missed (Bonferroni).
 
-    Few pairs: Student's interval of the mean of log ratios. With enough: ranks (of a binomial), which a single
-    disturbed run does not move.
+    Student's interval of the mean of log ratios; with enough pairs ranks (of a binomial), which a single disturbed run does not
+    move.
     """
     logs = sorted(math.log(b / a) for a, b in pairs)
     n = len(logs)
     middle = statistics.median(logs)
     if n == 1:
         return Gain(math.exp(middle), 0.0, math.inf, 1)
-    if n >= (TENTATIVE_RANKS_FROM if tentative else RANKS_FROM):
-        k = _rank(n, 0.2 if tentative else 0.05)
+    if 2.0 * 0.5**n <= missed:
+        k = _rank(n, missed)
         return Gain(math.exp(middle), math.exp(logs[k]), math.exp(logs[n - 1 - k]), n)
-    table = T_900 if tentative else T_975
-    t = table[min(n - 2, len(table) - 1)]
-    half = t * statistics.stdev(logs) / math.sqrt(n)
+    half = student_t(1.0 - missed / 2.0, n - 1) * statistics.stdev(logs) / math.sqrt(n)
     mean = statistics.fmean(logs)
-    return Gain(math.exp(middle), math.exp(min(mean - half, middle)), math.exp(max(mean + half, middle)), n)
+    return Gain(math.exp(middle), math.exp(min(mean - half, middle)), _exp(max(mean + half, middle)), n)
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700.0 else math.inf
+
+
+def student_t(share: float, freedom: int) -> float:
+    """The value that Student's t with so many degrees of freedom stays below in ``share`` (above a half) of cases, by bisection
+    of its distribution (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
+    low, high = 0.0, 1.0
+    while _student_share(high, freedom) < share:
+        high *= 2.0
+    for _ in range(80):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if _student_share(middle, freedom) < share else (low, middle)
+    return high
+
+
+def _student_share(t: float, freedom: int) -> float:
+    angle = math.atan(t / math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    term, total = (cosine if freedom % 2 else 1.0), 0.0
+    for k in range(freedom // 2):
+        total += term
+        j = 2 * k + (3 if freedom % 2 else 2)
+        term *= cosine * cosine * (j - 1) / j
+    inside = 2.0 / math.pi * (angle + (sine * total if freedom > 1 else 0.0)) if freedom % 2 else sine * total
+    return (1.0 + inside) / 2.0
+
+
+def spread_of(rates: Sequence[float]) -> float | None:
+    """How far runs of one and the same thing lie apart, as a share of the middle one: from the lowest to the highest; None of
+    fewer than two."""
+    return (max(rates) - min(rates)) / statistics.median(rates) if len(rates) > 1 else None
 
 
 def _rank(n: int, missed: float) -> int:

@@ -72,6 +72,8 @@ class Trial:
     losses: list[float] = field(default_factory=list[float])
     refused: dict[str, str] = field(default_factory=dict[str, str])
     """Levers that could not take hold, and why."""
+    applied: list[str] = field(default_factory=list[str])
+    """Levers that said that they took hold."""
     error: str | None = None
     out_of_memory: bool = False
     energy: Energy = NOT_METERED
@@ -144,6 +146,7 @@ def trial_of(outcome: Outcome, *, skip_steps: int = 0) -> Trial:
         "losses": [v for _, v in sorted(journal.losses.items())][:64],
         "error": outcome.error,
         "out_of_memory": outcome.out_of_memory,
+        "applied": [name for name in journal.applied if name in BY_NAME],
         "refused": {k: v for k, v in journal.refused.items() if k in BY_NAME},
         "wall_s": outcome.wall_s,
         "memory_bytes": memory_of(outcome),
