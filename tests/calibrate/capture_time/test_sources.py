@@ -58,7 +58,7 @@ def test_rows_of_lambda_are_the_scripts_settings(tmp_path: Path) -> None:
     bert, old, new, xl, ncf, two, first_of_two, unknown = rows
     assert two.devices == 2 and two.step_s == pytest.approx(2.0) and not two.peer_access and two.source.endswith("several GPUs")
     assert first_of_two.step_s == pytest.approx(1.0) and first_of_two.peer_access
-    assert two.reduces and not xl.reduces and not dict(xl.job.settings)["adaptive"]
+    assert not two.overlaps and two.reduces and not xl.reduces and not dict(xl.job.settings)["adaptive"]
     assert dict(bert.job.settings)["precision"] == "fp16_master" and bert.step_s == pytest.approx(0.5) and bert.tf32
     assert dict(old.job.settings).get("channels_last") is None
     assert dict(old.job.settings)["precision"] == "fp16_master"
@@ -114,6 +114,7 @@ def test_devices_reduce_what_the_backward_pass_does_not_hide() -> None:
     assert 0.0 < waits(eight, 10.0) < 0.5 * waits(eight, 0.0)
     assert waits(many, 0.0) > waits(eight, 0.0)
     assert waits(replace(eight, peer_access=False), 0.0) > 3.0 * waits(eight, 0.0)
+    assert waits(replace(eight, overlaps=False), 10.0) == waits(eight, 0.0)
 
 
 def test_a_neusight_row_keeps_the_study_s_own_prediction(tmp_path: Path) -> None:

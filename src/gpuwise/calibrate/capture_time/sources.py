@@ -23,6 +23,7 @@ from gpuwise.errors import GpuwiseError, require
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.comm.fabric import without_peer_access
 from gpuwise.predict.kernels.memory_bound import dram_rate
 from gpuwise.predict.parallel.sharding_time import gradient_bytes, replicas_exposed_s
 from gpuwise.predict.step.capture_time import captured_time
@@ -123,10 +124,9 @@ def reduction_s(r: Row, capture: Capture, one: Predicted, scale: float) -> float
     if r.devices == 1 or not r.reduces or r.accelerator is None:
         return 0.0
     system = find_cluster(f"{r.devices}x{r.accelerator.id}").system
-    if not r.peer_access:
-        rate = r.accelerator.pcie_bytes_per_s or system.link_bytes_per_s
-        system = replace(system, topology="pcie-host", link_kind="pcie", link_bytes_per_s=rate)
-    return replicas_exposed_s(system, r.devices, gradient_bytes(capture), one.forward_s * scale, one.backward_s * scale)
+    system = system if r.peer_access else without_peer_access(system)
+    behind = scale if r.overlaps else 0.0
+    return replicas_exposed_s(system, r.devices, gradient_bytes(capture), one.forward_s * behind, one.backward_s * behind)
 
 
 class Predicted(NamedTuple):

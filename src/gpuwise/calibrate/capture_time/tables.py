@@ -10,7 +10,9 @@ What a table leaves out is taken from the scripts that made it:
   (``adaptive=False`` in the logs), its base model under LAMB, its large one under Adam. ResNet-50 lies channels-first (the
   default of its script), SSD channels-last from suite v1 on. BERT's fp32 optimizer goes parameter by parameter. WaveGlow's rows
   in mixed precision ran in fp32 from suite v1 on (equal times on every card). From suite v1 on every script sets
-  NCCL_P2P_DISABLE=1; Transformer-XL on several devices sums no gradients (``multi_gpu=None`` in the logs).
+  NCCL_P2P_DISABLE=1; Transformer-XL on several devices sums no gradients (``multi_gpu=None`` in the logs). The others sum them
+  with Apex's DistributedDataParallel or after the backward pass (WaveGlow): taken as hidden behind nothing, for on machines
+  with PCIe every task's step on several devices is longer by the whole all-reduce.
 - DeepLearningExamples: the same scripts with the settings of their README (channels-last under AMP).
 - MLPerf: what submitters run is hand-fused; taken as compiled, channels-last, fp16 autocast, batch over devices, the sums of
   batch norms taken in the convolutions beside them (cuDNN's fused convolution with statistics, NVIDIA's submissions);
@@ -74,6 +76,8 @@ class Row:
     """That hold a copy each."""
     reduces: bool = True
     """Several devices sum their gradients; else each trains for itself."""
+    overlaps: bool = True
+    """Gradients are summed behind the backward pass; else after it."""
     peer_access: bool = True
     """The devices write into each other's memory (False: NCCL_P2P_DISABLE, through the host's)."""
     fused_moments: bool = False
@@ -206,6 +210,7 @@ def _lambda_row(r: dict[str, Any]) -> Row:
         tf32=True,
         devices=devices,
         reduces=not task.startswith("transformerxl"),
+        overlaps=False,
         peer_access=r["suite"] == "v0",
     )
 

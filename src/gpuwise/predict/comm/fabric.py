@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -81,6 +82,12 @@ class Fabric(NamedTuple):
     def host_size(self) -> int:
         """Accelerators reachable without the scale-out network."""
         return max(self.host_count, self.domain_size)
+
+
+def without_peer_access(system: System) -> System:
+    """``system`` whose devices reach each other through the host's memory alone (NCCL_P2P_DISABLE=1)."""
+    rate = system.accelerator.pcie_bytes_per_s or system.link_bytes_per_s
+    return replace(system, topology="pcie-host", link_kind="pcie", link_bytes_per_s=rate)
 
 
 class Domain(NamedTuple):
