@@ -16,6 +16,7 @@ from tests.predict.captures import capture, matmul, op, spec
 
 from gpuwise.calibrate.capture_time import sources, tables
 from gpuwise.calibrate.capture_time.tables import SCALES, Row, example_network, job
+from gpuwise.calibrate.published.reference_transformers import UNSEEN_STACK_SIGMA
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.predict.kernels.memory_bound import dram_rate
 from gpuwise.predict.step.capture_time import captured_time
@@ -165,6 +166,13 @@ def test_scores_scale_with_the_batch_and_say_what_is_missing() -> None:
     assert np.isnan(made.predicted[2:]).all() and set(made.split) == {"check"}
     known = np.isfinite(made.baseline)
     assert np.median(made.measured[known] / made.baseline[known]) == pytest.approx(1.0)
+
+
+def test_software_that_nothing_was_fitted_on_widens_the_interval() -> None:
+    known, unseen = row("A100-SXM4-40GB"), row("A100-SXM4-40GB", unseen_stack=True)
+    made = sources.scores_of([known, unseen], {known.job: step()})
+    assert made.predicted[0] == made.predicted[1]
+    assert made.log_sigma[1] ** 2 - made.log_sigma[0] ** 2 == pytest.approx(UNSEEN_STACK_SIGMA**2)
 
 
 def test_tf32_is_the_row_s_not_the_capture_s() -> None:

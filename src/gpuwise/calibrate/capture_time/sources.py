@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuwise.calibrate.capture_time.tables import Job, Row, examples_rows, lambda_rows, mlperf_rows, neusight_rows
+from gpuwise.calibrate.published.reference_transformers import UNSEEN_STACK_SIGMA
 from gpuwise.calibrate.score_tables import constant_efficiency
 from gpuwise.calibrate.validation import Scores
 from gpuwise.dtypes import TENSOR_BYTES
@@ -96,7 +97,8 @@ def scores_of(rows: list[Row], captures: dict[Job, Capture | str]) -> Scores:
                 known[name] = predict(r, made, r.accelerator)
             one, scale = known[name], r.batch / r.job.batch
             alone_s = one.update_s + one.work_s * scale
-            predicted[i], sigma[i] = alone_s + reduction_s(r, made, one, scale), one.log_sigma
+            predicted[i] = alone_s + reduction_s(r, made, one, scale)
+            sigma[i] = math.hypot(one.log_sigma, UNSEEN_STACK_SIGMA if r.unseen_stack else 0.0)
             baseline[i] = r.baseline_s if math.isfinite(r.baseline_s) else one.ideal_s * scale
         except GpuwiseError as error:
             reason[i] = error.message.split("\n")[0][:80]

@@ -76,6 +76,8 @@ class Row:
     """That hold a copy each."""
     reduces: bool = True
     """Several devices sum their gradients; else each trains for itself."""
+    unseen_stack: bool = False
+    """Ran on software that nothing was fitted on (torch 1 with Apex)."""
     overlaps: bool = True
     """Gradients are summed behind the backward pass; else after it."""
     peer_access: bool = True
@@ -210,6 +212,7 @@ def _lambda_row(r: dict[str, Any]) -> Row:
         tf32=True,
         devices=devices,
         reduces=not task.startswith("transformerxl"),
+        unseen_stack=True,
         overlaps=False,
         peer_access=r["suite"] == "v0",
     )
@@ -268,6 +271,7 @@ def _examples_row(r: dict[str, Any]) -> Row:
         batch * devices * units / r["throughput"],
         tf32=r["precision"] == "tf32",
         devices=devices,
+        unseen_stack=True,
     )
 
 
