@@ -1,10 +1,16 @@
-"""Finds the devices of this machine, of every vendor whose library answers."""
+"""Finds the devices of this machine, of every vendor whose library answers.
+
+``GPUWISE_ROOT`` names another folder in which the kernel's files are looked for, as where a container has the machine's own
+``/sys`` and ``/proc`` under ``/host``.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 
 from gpuwise.errors import DeviceError, NoDriverError
 from gpuwise.machine.devices.backend import Devices
@@ -16,6 +22,8 @@ BACKENDS: Mapping[str, str] = {
     "intel": "gpuwise.machine.devices.intel:open_intel",
 }
 """Vendor -> the function that opens its devices; it raises NoDriverError where there are none."""
+_BY_FILES = ("nvidia", "amd", "intel")
+"""Vendors whose devices are read, or placed, by the kernel's files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +37,14 @@ class DeviceSearch:
 
 def find_devices(vendors: tuple[str, ...] = tuple(BACKENDS)) -> DeviceSearch:
     """Open every vendor's devices. Close each of ``backends`` when done."""
+    root = os.environ.get("GPUWISE_ROOT")
     opened: list[Devices] = []
     failed: dict[str, DeviceError] = {}
     for vendor in vendors:
         module, _, name = BACKENDS[vendor].partition(":")
-        make: Callable[[], Devices] = getattr(import_module(module), name)
+        make: Callable[..., Devices] = getattr(import_module(module), name)
         try:
-            opened.append(make())
+            opened.append(make(root=Path(root)) if root and vendor in _BY_FILES else make())
         except NoDriverError as error:
             if error.code is not None:
                 # the library is here, so someone meant to have a device

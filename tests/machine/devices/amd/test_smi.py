@@ -24,8 +24,9 @@ from gpuwise.machine.devices.amd.backend import AmdDevices
 from gpuwise.machine.devices.amd.smi import FROM_THE_SECOND, OTHER_FORM, AmdSmi
 from gpuwise.machine.devices.amd.smi_answers import HEALTH, IDENTITY, SAMPLE, amd_smi_error
 from gpuwise.machine.devices.readings import EventReason, GpuProcess, State
+from gpuwise.testing import fake_gpus
 
-DOUBLE = Path(__file__).with_name("amdsmi_double.py")
+DOUBLE = Path(fake_gpus.__file__).with_name("amdsmi_package.py")
 BUS = "00000000:c1:00.0"
 METRICS = {
     "accumulation_counter": 1000,

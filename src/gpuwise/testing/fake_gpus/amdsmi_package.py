@@ -7,19 +7,22 @@ library answers: ``answers`` (function, or function and handle number -> value),
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 _PLAY = Path(__file__).parent / "play.json"
 calls: list[str] = []
 
 
-def _play() -> dict:
+def _play() -> dict[str, Any]:
     return json.loads(_PLAY.read_text(encoding="utf-8"))
 
 
 if "import" in _play():
-    print("Unable to find libamd_smi.so library try installing amd-smi-lib from your package manager")
+    sys.stdout.write("Unable to find libamd_smi.so library try installing amd-smi-lib from your package manager\n")
     raise {"KeyError": KeyError, "OSError": OSError}[_play()["import"]]("libamd_smi.so")
 
 
@@ -60,7 +63,7 @@ class Handle:
 _started = False
 
 
-def _library(function: str, *handles: object) -> object:
+def _library(function: str, *handles: Any) -> Any:
     calls.append(function)
     play = _play()
     for handle in handles:
@@ -95,7 +98,7 @@ def amdsmi_get_processor_handles() -> list[Handle]:
     return [Handle(n) for n in range(_library("amdsmi_get_processor_handles"))]
 
 
-def amdsmi_get_gpu_ecc_count(handle: Handle, block: AmdSmiGpuBlock) -> object:
+def amdsmi_get_gpu_ecc_count(handle: Handle, block: object) -> object:
     if not isinstance(block, AmdSmiGpuBlock):
         raise AmdSmiParameterException(block, AmdSmiGpuBlock)
     return _library("amdsmi_get_gpu_ecc_count", handle)
@@ -113,8 +116,11 @@ def amdsmi_is_P2P_accessible(source: Handle, to: Handle) -> object:
     return _library("amdsmi_is_P2P_accessible", source, to)
 
 
-def _of_one(name: str):
-    return lambda handle: _library(name, handle)
+def _of_one(name: str) -> Callable[[Handle], object]:
+    def ask(handle: Handle) -> object:
+        return _library(name, handle)
+
+    return ask
 
 
 for _name in (
