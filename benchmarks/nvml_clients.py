@@ -3,15 +3,15 @@
     python benchmarks/nvml_clients.py DIR [NAME ...]     # DIR holds environments (venv) with the programs installed
     python benchmarks/nvml_clients.py DIR --json FILE    # and a record of each
 
-Nothing is installed. The programs are listed in nvml_clients.toml with how each is asked; one runs where its distribution is in an
-environment of DIR. Right means: it ends with status 0, and everything it tells of both played cards is what they play, in whatever unit.
+Nothing is installed. The programs are listed in nvml_clients.toml with how each is asked; one runs where its distribution is in
+an environment of DIR. Right means: it ends with status 0, and everything it tells of both played cards is what they play, in
+whatever unit.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
@@ -93,7 +93,7 @@ def environments(folder: Path) -> list[tuple[Path, dict[str, str]]]:
         places = [str(p) for p in python.parents[1].glob("lib/python3*/site-packages")]
         # an environment may lean on another by a line of a .pth file
         places += [
-            line for p in list(places) for f in Path(p).glob("*.pth") for line in f.read_text().split() if os.path.isdir(line)
+            line for p in list(places) for f in Path(p).glob("*.pth") for line in f.read_text().split() if Path(line).is_dir()
         ]
         names = {(d.metadata["Name"] or "").lower().replace("_", "-"): d.version for d in distributions(path=places)}
         found.append((python.parent, names))

@@ -15,6 +15,7 @@ from gpuwise.facts.software.compatibility import (
 )
 from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.observation import Machine
+from gpuwise.text import single_line
 
 _CHECK = 'CMD ["python", "-c", "import torch; print(torch.__version__, torch.cuda.is_available())"]'
 _PLAIN = "python:3.12-slim"
@@ -45,7 +46,8 @@ def dockerfile(m: Machine) -> str:
 def _nvidia(m: Machine) -> str:
     base, wheel = choose_base(m)
     names = ", ".join(dict.fromkeys(c.identity.name for c in m.nvidia_cards))
-    head = [f"# For {names} with driver {m.driver_version}."]
+    # a name with a line end in it would leave the comment
+    head = [single_line(f"# For {names} with driver {m.driver_version}.")]
     ngc = choose_ngc(m)
     if ngc is not None:
         head += [f"# NVIDIA's own build of PyTorch, CUDA {fixes.version_text(ngc.cuda)}, also runs here: FROM {ngc.name}"]
@@ -53,7 +55,7 @@ def _nvidia(m: Machine) -> str:
         shown = ", ".join(fixes.version_text(c) for c in fixes.capabilities_here(m))
         return _lines(
             *head,
-            f"# No image and wheel of the tables run on compute capability {shown} with driver {m.driver_version}.",
+            single_line(f"# No image and wheel of the tables run on compute capability {shown} with driver {m.driver_version}."),
         )
     install = f"pip install --no-cache-dir {fixes.package('torch', wheel.release)}"
     if not wheel.pypi_default or m.system.machine not in ("x86_64", ""):

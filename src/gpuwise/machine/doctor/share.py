@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from gpuwise.machine.doctor.observation import Machine
 from gpuwise.machine.doctor.report import Diagnosis, details, one_line, summary
+from gpuwise.text import printable
 
 _PATTERNS: tuple[tuple[str, str], ...] = (
     (r"\b(?:GPU|MIG)-[0-9a-fA-F]{6,}(?:-[0-9a-fA-F]+)*", "<uuid>"),
@@ -39,7 +40,7 @@ def share_text(d: Diagnosis, *, names: Mapping[str, str] | None = None) -> str:
     if d.machine.kernel_log:
         lines += ["", "kernel log", *(f"  {line[:160]}" for line in d.machine.kernel_log[-10:])]
     lines += ["```", ""]
-    return redact("\n".join(lines), d.machine, names or local_names())
+    return redact(printable("\n".join(lines)), d.machine, names or local_names())
 
 
 def local_names() -> dict[str, str]:

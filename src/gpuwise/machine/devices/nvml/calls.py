@@ -29,6 +29,7 @@ from gpuwise.machine.devices.nvml.errors import (
     NOT_SUPPORTED,
     Refused,
 )
+from gpuwise.text import single_line
 
 Handle = c_void_p
 NOT_AVAILABLE = 2**64 - 1
@@ -192,10 +193,11 @@ class Library:
         return a.value, b.value, c.value, d.value
 
     def text(self, name: str, *arguments: Any) -> str:
-        """A text; bytes that are not UTF-8 become the replacement character."""
+        """A text in one line; bytes that are not UTF-8 become the replacement character, control characters blanks: a name goes
+        to terminals, files and scripts."""
         out = create_string_buffer(TEXT_BYTES)
         self._call(name, *arguments, out, c_uint(TEXT_BYTES))
-        return out.value.decode("utf-8", "replace")
+        return single_line(out.value.decode("utf-8", "replace"))
 
     def handle(self, name: str, *arguments: Any) -> Handle:
         """The result of a function whose last argument is a pointer to a handle."""
