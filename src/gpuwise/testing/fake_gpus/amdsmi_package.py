@@ -18,7 +18,7 @@ calls: list[str] = []
 
 
 def _play() -> dict[str, Any]:
-    return json.loads(_PLAY.read_text(encoding="utf-8"))
+    return json.loads(_PLAY.read_text(encoding="utf-8")) if _PLAY.exists() else {}
 
 
 if "import" in _play():
