@@ -129,7 +129,20 @@ def test_layers_that_do_not_divide_over_the_stages() -> None:
     assert fewer.memory_bytes.expected < even.memory_bytes.expected
     assert 0.7 < fewer.step_time_s.expected / even.step_time_s.expected <= 1
     with pytest.raises(LayoutError, match="do not spread"):
-        check_strategy(Setting.of(replace(EIGHT, n_layers=49), NODES, s, 4096, 32), s)
+        legacy = s.with_(stack="megatron-legacy")
+        check_strategy(Setting.of(replace(EIGHT, n_layers=49), NODES, legacy, 4096, 32), legacy)
+
+
+def test_stages_that_differ_by_a_layer() -> None:
+    """70 layers over 16 stages: six of five layers, ten of four (Megatron-Core --pipeline-model-parallel-layout)."""
+    arch, s = replace(EIGHT, n_layers=70), Strategy(pp=16, accumulation=32)
+    check_strategy(Setting.of(arch, NODES, s, 4096, 32), s)
+    (said,) = (f for f in flags(arch, NODES, s, 4096) if "pipeline-model-parallel-layout" in f)
+    split = said.partition(" ")[2].strip('"').split("|")
+    numbers = [int(part.strip("EL").removeprefix("t*")) for part in split]
+    assert sum(numbers) == 70 and len(numbers) == 16 and set(numbers) == {4, 5} and numbers[0] == numbers[-1] == 4
+    more, even = (estimate(replace(EIGHT, n_layers=n), NODES, s, seq_len=4096) for n in (70, 64))
+    assert even.step_time_s.expected < more.step_time_s.expected < 1.3 * even.step_time_s.expected
 
 
 def test_four_bit_weights_of_33_billion_are_tuned_on_24_gib_as_published() -> None:

@@ -56,6 +56,10 @@ def _uneven_stages(arch: Architecture, s: Strategy) -> list[str]:
     first, middle, last = (int(np.broadcast_to(x, (1,))[0]) for x in stages(arch, columns, float(arch.n_layers)).layers)
     if first == last == middle - 1 and (arch.n_layers + 2) % (s.pp * s.virtual_stages) == 0:
         return ["--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"]
+    if first + middle * (s.pp - 2) + last > arch.n_layers:
+        more = arch.n_layers - first * s.pp
+        inner = [f"t*{middle}"] * more + [f"t*{first}"] * (s.pp - 2 - more)
+        return [f'--pipeline-model-parallel-layout "{"|".join([f"Et*{first}", *inner, f"t*{last}L"])}"']
     out = [f"--decoder-last-pipeline-num-layers {last}"]
     return out if first == middle else [f"--decoder-first-pipeline-num-layers {first}", *out]
 

@@ -166,6 +166,7 @@ def test_uneven_stages_are_allowed_without_virtual_ones() -> None:
     """61 layers over 4 stages are 16, 16, 16 and 13; over 16 stages of 4 the last would still have one."""
     odd = replace(ARCH, n_layers=61)
     check_strategy(_setting(odd), Strategy(pp=4, dp=2, accumulation=32))
+    check_strategy(_setting(replace(ARCH, n_layers=5)), Strategy(pp=4, dp=2, accumulation=32))  # 1, 2, 1 and 1
     with pytest.raises(LayoutError) as caught:
-        check_strategy(_setting(replace(ARCH, n_layers=5)), Strategy(pp=4, dp=2, accumulation=32))
+        check_strategy(_setting(replace(ARCH, n_layers=3)), Strategy(pp=4, dp=2, accumulation=32))
     assert caught.value.rule == "layers"

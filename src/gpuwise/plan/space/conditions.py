@@ -139,7 +139,7 @@ def layers(s: Setting, c: Columns) -> Mask:
     per_stage = -(-n // np.maximum(c.pp, 1))
     # the last stage takes what is left, or both ends share what the middle stages leave
     left = (n > per_stage * (c.pp - 1)) | ((c.pp > 2) & (n - per_stage * (c.pp - 2) >= 2))
-    uneven = (c.virtual_stages == 1) & left
+    uneven = (c.virtual_stages == 1) & (left | (s.stack.any_split & (chunks <= n)))
     return (c.pp > 1) & ~(even | uneven)
 
 

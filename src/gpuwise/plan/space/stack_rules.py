@@ -25,6 +25,9 @@ class StackRules:
     expert: bool = True
     offload_optimizer: bool = True
     offload_activations: bool = True
+    any_split: bool = False
+    """A pipeline's stages may have any numbers of layers (Megatron-Core --pipeline-model-parallel-layout, torchtitan
+    module_fqns_per_model_part)."""
     state_groups: bool = False
     """Optimizer states may be sharded over a group of chosen size with ZeRO as well, not only with hybrid sharding."""
     step_in_backward: bool = True
@@ -88,6 +91,7 @@ STACK_RULES: dict[str, StackRules] = {
         shardings=ALL_SHARDINGS,
         shardings_with_pipeline=frozenset({"none", "zero1"}),
         schedules=frozenset({"1f1b", "interleaved"}),
+        any_split=True,
         state_groups=True,
         step_in_backward=False,
     ),
@@ -125,6 +129,7 @@ STACK_RULES: dict[str, StackRules] = {
         shardings_with_pipeline=frozenset({"none", "zero2"}),
         schedules=frozenset({"gpipe", "1f1b", "interleaved", "zero-bubble", "dualpipe-v"}),
         context=frozenset({"ring"}),
+        any_split=True,
         offload_with_recompute=True,
     ),
     "hai-llm": StackRules(

@@ -60,7 +60,9 @@ def stages(arch: Architecture, c: Columns, n_layers: float) -> Stages:
 
     Where they do not divide, the ends take fewer when the embedding and the head count as a layer each (Megatron's
     account_for_embedding_in_pipeline_split), otherwise the last stage takes what the others leave, or both ends what the
-    middle ones leave (its decoder_first_pipeline_num_layers and decoder_last_pipeline_num_layers).
+    middle ones leave (its decoder_first_pipeline_num_layers and decoder_last_pipeline_num_layers). Where that leaves nothing for
+    them, stages differ by one (its pipeline_model_parallel_layout), the ends have the fewer: some of the middle ones, which all
+    count as the fullest, have too.
 
     Leading dense layers of an expert model are on the first stage, so that a later stage has more experts."""
     count = count_parameters(arch)
@@ -114,7 +116,9 @@ def _even(c: Columns, n_layers: float) -> tuple[F64, F64, F64]:
     ends = n_layers - middle * (c.pp - 2)
     first = np.where(both, np.maximum(np.ceil(ends / 2), 1), first)
     last = np.where(even, middle, np.where(ends_even, middle - 1, np.maximum(np.where(both, np.floor(ends / 2), rest), 1)))
-    return first, middle, last
+    by_one = both & (ends < 2)
+    fewer = np.maximum(np.floor(per), 1.0)
+    return np.where(by_one, fewer, first), middle, np.where(by_one, fewer, last)
 
 
 def _balanced(count: ParameterCount, c: Columns, n_layers: float) -> tuple[F64, F64, F64]:
