@@ -7,7 +7,7 @@ import io
 import pytest
 
 from gpuwise.cli.out import printing_console, table_of
-from gpuwise.text import escape, printable, single_line
+from gpuwise.text import escape, message_line, printable, single_line
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,8 @@ def test_a_name_with_an_escape_code_reaches_no_terminal() -> None:
     to.print("\x1b]0;title\x07")
     assert "\x1b" not in out.getvalue()
     assert "evil\\x1b[2J" in out.getvalue()
+
+
+def test_a_foreign_message_is_one_line_without_escapes() -> None:
+    assert message_line("bad \x1b[31mred\x1b[0m\n  \x1b]0;title\x07end\u202e") == "bad red end"
+    assert len(message_line("x" * 1500)) == 300 and message_line("x" * 1500).endswith("...")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 import unicodedata
 
 _CONTROL = frozenset({"Cc", "Cf", "Cs"})
@@ -24,6 +25,16 @@ def _code(character: str) -> str:
 def single_line(text: str) -> str:
     """``text`` without line ends, tabs and control characters, a space for each."""
     return "".join(" " if unicodedata.category(c) in {*_CONTROL, "Zl", "Zp"} else c for c in text)
+
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+MOST_MESSAGE = 300
+
+
+def message_line(text: str, most: int = MOST_MESSAGE) -> str:
+    """A message of a program that nobody here wrote, on one line: terminal escape codes stripped, cut to ``most`` characters."""
+    line = " ".join(single_line(_ESCAPES.sub("", text[: 20 * most])).split())
+    return line if len(line) <= most else line[: most - 3] + "..."
 
 
 def escape(text: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuwise.errors import InputError
-from gpuwise.train.tune.state import FILE, State
+from gpuwise.train.tune.state import FILE, State, alone_in
 
 
 def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
@@ -76,3 +76,17 @@ def test_kill_9_loses_nothing_that_was_told(tmp_path: Path) -> None:
     again = State(tmp_path, {"a": 1}, resume=True)
     assert all(again.measured(str(k), lambda: None) == k for k in range(last + 1))
     time.sleep(0)
+
+
+def test_two_tunings_in_one_folder(tmp_path: Path) -> None:
+    """The second would clear the first one's runs."""
+    with alone_in(tmp_path), pytest.raises(InputError, match="another tuning is at work"), alone_in(tmp_path):
+        pass
+    with alone_in(tmp_path):
+        pass
+
+
+def test_a_file_of_an_older_release_is_not_gone_on_with(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text('{"kind": "tuning", "version": 1, "subject": {}}\n')
+    with pytest.raises(InputError, match="not a file of measurements"):
+        State(tmp_path, {}, resume=True)

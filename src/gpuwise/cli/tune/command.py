@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -89,6 +90,10 @@ def tune(
     from gpuwise.train.tune.trial import TrialJob
 
     _check(script, minutes, tuple(only or ()), module=module)
+    target = config or (Path.cwd() if module else Path(script).parent) / FILE
+    if not os.access(target.parent, os.W_OK):
+        # known before the minutes are spent
+        raise InputError(f"{target} cannot be written", hint="--config names another place for it")
     options = Options(
         minutes=minutes,
         steps=steps,
@@ -102,10 +107,7 @@ def tune(
     result, worth = _tune(TrialJob(script, tuple(arguments), module), options, out, resume=resume, usd_per_hour=price)
     if record:
         _record(result, worth, script, arguments, module=module)
-    target = None
-    if result.levers:
-        target = config or (Path.cwd() if module else Path(script).parent) / FILE
-    return _show(result, worth, script, target, module=module, json=json)
+    return _show(result, worth, script, target if result.levers else None, module=module, json=json)
 
 
 def _check(script: str, minutes: float, only: tuple[str, ...], *, module: bool) -> None:
@@ -129,7 +131,7 @@ def _tune(job: TrialJob, options: Options, out: Path, *, resume: bool, usd_per_h
     from gpuwise.cli.bench.command import say
     from gpuwise.train.hook.zygote import FORKS, Zygote
     from gpuwise.train.tune.search import Search
-    from gpuwise.train.tune.state import State, subject_of
+    from gpuwise.train.tune.state import State, alone_in, subject_of
     from gpuwise.train.tune.worth import worth_of
 
     try:
@@ -137,8 +139,9 @@ def _tune(job: TrialJob, options: Options, out: Path, *, resume: bool, usd_per_h
     except PackageNotFoundError:
         raise InputError("PyTorch is not installed here", hint="run gpuwise with the Python of the script") from None
     subject = subject_of(job.script, job.arguments, module=job.module, versions=versions)
-    state = State(out, {**subject, "steps": options.steps, "memory_bytes": options.memory_bytes}, resume=resume)
     with ExitStack() as stack:
+        stack.enter_context(alone_in(out))
+        state = State(out, {**subject, "steps": options.steps, "memory_bytes": options.memory_bytes}, resume=resume)
         zygote = stack.enter_context(Zygote()) if FORKS else None
         result = Search(job, state, out, zygote, options, say=say).run()
         worth = worth_of(result, job, state, out, zygote, run_length_s=options.run_length_s, usd_per_hour=usd_per_hour)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +62,7 @@ def show(result: Result, patch: Patch, script: str, config: Path | None, worth: 
     _by_hand(out, result, patch)
     if config is not None:
         out.print()
-        out.print(f"Without editing it: gpuwise run {script}   (levers in {config})")
+        out.print(f"Without editing it: gpuwise run {shlex.quote(script)}   (levers in {config})")
     if result.out_of_time:
         out.print("The time was over before everything was tried; --resume --minutes N goes on.")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from gpuwise.errors import InputError
+from gpuwise.text import message_line
 
 
 class EnoughError(BaseException):
@@ -143,8 +144,12 @@ def _failure(error: BaseException) -> ScriptEnd:
         # whoever started it says that in words
         sys.excepthook(type(error), error.with_traceback(own), own)
     name = type(error).__name__
-    text = " ".join(str(error).split())
-    memory = isinstance(error, MemoryError) or any(t in f"{name} {text}" for t in _OUT_OF_MEMORY)
+    try:
+        whole = str(error)
+    except Exception:  # noqa: BLE001 - a message that cannot be made is none
+        whole = ""
+    memory = isinstance(error, MemoryError) or any(t in f"{name} {whole}" for t in _OUT_OF_MEMORY)
+    text = message_line(whole)
     code = 130 if isinstance(error, KeyboardInterrupt) else 1
     return ScriptEnd("error", code, f"{name}: {text}" if text else name, where, memory, isinstance(error, StandardInputError))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -55,7 +56,9 @@ def find_config(script: str, given: Path | None, *, module: bool = False) -> tup
                     hint="`gpuwise tune` the script, or name its file with --config",
                 )
             return path, tuned
-    raise InputError(f"there is no {FILE} for {script}", hint=f"`gpuwise tune {script}` writes it; --config names another file")
+    raise InputError(
+        f"there is no {FILE} for {script}", hint=f"`gpuwise tune {shlex.quote(script)}` writes it; --config names another file"
+    )
 
 
 class _Prediction:

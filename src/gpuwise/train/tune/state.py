@@ -10,14 +10,16 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from gpuwise.errors import InputError
 
 FILE = "measurements.jsonl"
-VERSION = 1
+LOCK = "tuning.lock"
+VERSION = 2
 
 
 class State:
@@ -77,6 +79,27 @@ class State:
             # a line that was cut short by the end of its process
             with self.path.open("r+b") as file:
                 file.truncate(sum(len(line) + 1 for line in whole))
+
+
+@contextmanager
+def alone_in(folder: Path) -> Generator[None]:
+    """No other tuning is at work in ``folder`` for the length of the context: they would clear each other's runs. Raises
+    InputError while there is another. Where the system has no locks on files nothing is held."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another tuning is at work in {folder}", hint="--out names another folder") from None
+        except OSError:
+            # a file system without locks
+            pass
+        yield
 
 
 def subject_of(script: str, arguments: Sequence[str], *, module: bool, versions: Mapping[str, str]) -> dict[str, Any]:
