@@ -192,10 +192,12 @@ class Search:
     def _plan(self, candidates: list[Candidate], facts: Facts, before: Trial) -> None:
         """What the minutes are for, told before they are spent."""
         n = sum(c.hopeless is None and not isinstance(self._epoch(c.lever.name, facts, before), str) for c in candidates)
-        self._missed = MISSED / max(n, 1)
         pair_s = 2.0 * max(self._reference_wall_s, 1.0)
         left_s = max(self._ends_s - time.monotonic(), 0.0)
         held_s = min(FINAL_SHARE * left_s, FINAL_PAIRS * pair_s)
+        # those that the time is too short for share in no chance
+        in_time = int((left_s - held_s) / (LEAST_PAIRS * pair_s))
+        self._missed = MISSED / max(min(n, in_time), 1)
         self._tries_until_s = self._ends_s - held_s
         if n:
             self._say(
