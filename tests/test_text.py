@@ -7,7 +7,7 @@ import io
 import pytest
 
 from gpuwise.cli.out import printing_console, table_of
-from gpuwise.text import escape, message_line, printable, single_line
+from gpuwise.text import brief, escape, message_line, printable, single_line
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,9 @@ def test_a_name_with_an_escape_code_reaches_no_terminal() -> None:
 def test_a_foreign_message_is_one_line_without_escapes() -> None:
     assert message_line("bad \x1b[31mred\x1b[0m\n  \x1b]0;title\x07end\u202e") == "bad red end"
     assert len(message_line("x" * 1500)) == 300 and message_line("x" * 1500).endswith("...")
+
+
+def test_a_long_piece_is_cut_and_counted() -> None:
+    assert brief("no model " + "x" * 10_000) == "no model " + "x" * 60 + "...(10,000 characters)"
+    sentence = "a sentence of many words " * 40
+    assert brief(sentence) == sentence

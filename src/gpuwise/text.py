@@ -6,6 +6,9 @@ import html
 import re
 import unicodedata
 
+LONGEST, SHOWN = 300, 60
+"""Characters in one piece that an error may repeat, and how many of longer ones are shown."""
+
 _CONTROL = frozenset({"Cc", "Cf", "Cs"})
 """Unicode categories that are not shown but act: controls (escape codes), directions and joiners, lone surrogates."""
 
@@ -20,6 +23,14 @@ def printable(text: str, keep: str = "\n\t") -> str:
 def _code(character: str) -> str:
     number = ord(character)
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+
+
+def brief(text: str) -> str:
+    """``text`` in which what is longer than :data:`LONGEST` characters without a break, or blank, is cut: `` xxx...(10,000
+    characters)``."""
+    return re.sub(
+        rf"\S{{{LONGEST},}}|\s{{{LONGEST},}}", lambda found: f"{found[0][:SHOWN]}...({len(found[0]):,} characters)", text
+    )
 
 
 def single_line(text: str) -> str:

@@ -117,7 +117,7 @@ def format_rate(n: float, unit: str) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """``"412 ms"``, ``"4.1 s"``, ``"3 h 12 min"``, ``"12.4 days"``."""
+    """``"412 ms"``, ``"4.1 s"``, ``"3.2 h"``, ``"12.4 days"``; from 1,000 days on ``"4.1 years"``."""
     if seconds < MILLI:
         return f"{_three(seconds / MICRO)} us"
     if seconds < 1:
@@ -128,7 +128,10 @@ def format_duration(seconds: float) -> str:
         return f"{_three(seconds / MINUTE_S)} min"
     if seconds < 2 * DAY_S:
         return f"{_three(seconds / HOUR_S)} h"
-    return f"{_three(seconds / DAY_S)} days"
+    if seconds < 1000 * DAY_S:
+        return f"{_three(seconds / DAY_S)} days"
+    years = seconds / (365.25 * DAY_S)
+    return f"{_three(years) if years < 1000 else f'{years:,.0f}'} years"
 
 
 def ordinal(n: int) -> str:

@@ -71,7 +71,7 @@ def assert_mannerly(words: list[str], code: int, out: str, err: str) -> None:
     if "--json" in words and out and "--help" not in words:
         document = json.loads(out.strip().split("\n")[-1], parse_constant=lambda c: pytest.fail(f"{c} in JSON"))
         assert isinstance(document, dict)
-    assert not re.search(r"\b(nan|inf)\b", out.lower())
+    assert err or not re.search(r"\b(nan|inf)\b", out.lower())
 
 
 @settings(max_examples=120)
@@ -116,6 +116,109 @@ def test_layouts_that_may_or_may_not_run(degrees: dict[str, int]) -> None:
 @given(st.lists(st.sampled_from(COMPUTED) | OPTIONS | WORDS | st.text(max_size=6), max_size=3))
 def test_any_words(words: list[str]) -> None:
     assert_mannerly(words, *outcome(words))
+
+
+ABSURD = (
+    "-1",
+    "0",
+    "nan",
+    "inf",
+    "1e300",
+    "1e999",
+    "9" * 10_000,
+    "x" * 10_000,
+    "",
+    " ",
+    "½",
+    "\x00",
+    "\ud800",
+    "-5B",
+    "--",
+    ",",
+    "0x10",
+)
+BASES = {
+    "plan": ("gpt2", "--on", "a100-sxm-80gb"),
+    "fit": ("gpt2", "--on", "a100-sxm-80gb"),
+    "pick": ("--for", "infer", "--model", "gpt2"),
+    "compare": ("4090", "3090"),
+    "cost": ("--on", "4090", "--hours", "100", "--scenarios", "100"),
+    "prices": ("4090",),
+    "gpus": (),
+    "models": (),
+    "op": ("matmul", "64", "64", "64", "--on", "4090"),
+    "memory": ("/no/such/file",),
+    "profile": ("/no/such.py",),
+    "tune": ("/no/such.py",),
+    "run": ("/no/such.py",),
+    "doctor": ("--no-frameworks",),
+    "top": ("--demo", "--once"),
+    "bench": ("--list",),
+    "validate": ("--runs",),
+}
+"""Each command with words that it answers at once, or refuses at once."""
+WRITES = {
+    "--html",
+    "--svg",
+    "--out",
+    "--csv",
+    "--record",
+    "--export",
+    "--snapshot",
+    "--timeline",
+    "--grafana",
+    "--config",
+    "--help",
+}
+WRITES |= {"--fix-plan", "--dockerfile", "--compose", "--prometheus", "--exec", "--refresh", "--import", "--remove", "--version"}
+STAYS = {
+    "--module",
+    "--local",
+    "--stress",
+    "--calibrate",
+    "--screen",
+    "--no-screen",
+    "--interval",
+    "--duration",
+    "--count",
+    "--replay",
+}
+NUMBERS = (
+    "plan --tokens|plan --seq|plan --global-batch|plan --deadline|plan --budget|plan --micro-batch|plan --tp|plan --risk|"
+    "fit --seq|fit --lora-rank|pick --users|pick --budget|pick --context|pick --tokens-per-day|pick --years|cost --peak|"
+    "cost --years|cost --kwh-price|cost --colo|cost --staff|cost --demand-spread|prices --max-price|prices --min-memory"
+)
+"""Options whose values are numbers: none of them may be absurd."""
+
+
+def options_of(command: str) -> list[str]:
+    _, out, _ = outcome([command, "--help"])
+    found = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", "\n".join(line for line in out.split("\n") if line.startswith("│"))))
+    return sorted(found - WRITES - STAYS)
+
+
+@pytest.mark.parametrize("command", BASES)
+def test_every_option_takes_or_refuses_every_value(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    options = options_of(command)
+    assert "--json" in options
+    for i, option in enumerate(options):
+        for value in ABSURD[i % 3 :: 3]:
+            words = [command, "--json", *BASES[command], option, value]
+            code, out, err = outcome(words)
+            if command != "doctor" or err:  # 2 without an error: faults were found
+                assert_mannerly(words, code, out, err)
+            assert not err or len(out) < 4000, f"{words[:4]} {option}: a refusal that repeats its input without end"
+
+
+@pytest.mark.parametrize("value", ["-1", "nan", "inf", "1e300", "9" * 10_000, "x", ""])
+@pytest.mark.parametrize("option", NUMBERS.split("|"))
+def test_no_number_is_absurd(option: str, value: str) -> None:
+    command, name = option.split()
+    extra = ("--lora",) if name == "--lora-rank" else ()
+    code, _, err = outcome([command, *BASES[command], *extra, name, value])
+    assert code == 2 and err.startswith("error: "), err
+    assert "negative" in err if value == "-1" else True
 
 
 @given(st.sampled_from(("models", "gpus")), st.lists(WORDS | MODELS | GPUS | st.text(max_size=8), max_size=2))

@@ -17,11 +17,8 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Parameter
 
 from gpuwise import __version__
-from gpuwise.cli.out import print_json
 from gpuwise.cli.streams import discard_output, prepare_streams
 from gpuwise.errors import GpuwiseError, InputError
-from gpuwise.text import printable
-from gpuwise.units import is_negative
 
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("top", "gpuwise.cli.top.command:top", "What do the GPUs do now, who uses them, and why are they slow?"),
@@ -95,7 +92,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         try:
             result = build()(words, exit_on_error=False, print_error=False)
         except GpuwiseError as error:
-            result = _refuse(words, error.message, error.hint or _hint(error), 2 if isinstance(error, InputError) else 1)
+            code = getattr(error, "exit_code", 2 if isinstance(error, InputError) else 1)  # of a script: its own
+            result = _refuse(words, error.message, error.hint or _hint(error), code)
         except CycloptsError as error:
             result = _refuse(words, *_parsing(error, words), 2)
         except SystemExit as stop:  # rich's answer to a closed pipe, in the help of the parser
@@ -134,10 +132,15 @@ def _hint(error: GpuwiseError) -> str:
 
 def _parsing(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
     """A parser error in our words: first line lower case, and where to look."""
+    from gpuwise.units import is_negative
+
     text = " ".join(str(error).split()) or type(error).__name__
     chain = [name for name in getattr(error, "command_chain", None) or () if name]
     hint = f"see `gpuwise {' '.join([*chain, '--help'])}`"
     option = getattr(error, "keyword", None)
+    unused: list[str] | None = getattr(error, "unused_tokens", None)
+    if unused and words[0] == "pick":
+        hint = f"a model is given by --model: gpuwise pick --model {unused[0]} --for infer"
     for name, value in itertools.pairwise(words):
         if name == option and is_negative(value):  # read as an option of its own: -5B
             hint = f"{value!r} is negative; leave the minus out: {name} {value.lstrip('-')}"
@@ -150,14 +153,19 @@ def _parsing(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
 def _refuse(words: Sequence[str], message: str, hint: str, code: int) -> int:
     """Say what is wrong on stderr, and with ``--json`` as a document on stdout too."""
     if _wants_json(words):
-        print_json({"error": printable(message), "hint": printable(hint)})
+        from gpuwise.cli.out import print_json
+        from gpuwise.text import brief, printable
+
+        print_json({"error": printable(brief(message)), "hint": printable(brief(hint))})
         sys.stdout.flush()
     return _refuse_plainly(message, hint, code)
 
 
 def _refuse_plainly(message: str, hint: str, code: int) -> int:
+    from gpuwise.text import brief, printable
+
     with contextlib.suppress(OSError):  # nobody reads it
-        sys.stderr.write(printable(f"error: {message}\nhint: {hint}") + "\n")
+        sys.stderr.write(printable(f"error: {brief(message)}\nhint: {brief(hint)}") + "\n")
         sys.stderr.flush()
     return code
 

@@ -121,7 +121,7 @@ def share(text: str, name: str) -> float:
     except ValueError:
         value = math.nan
     if not 0.0 < value < 1.0:
-        raise InputError(f"{name}: {text!r} does not lie between 0 and 1", hint=f"write it like {name} 0.1")
+        raise InputError(f"{name}: {text!r} does not lie between 0 and 1", hint=hint_for(text, f"{name} 0.1"))
     return value
 
 
@@ -290,5 +290,7 @@ def check_script(script: str, *, module: bool) -> None:
     """Raises InputError where a training script is not there or is not Python; a module is looked for when it is run."""
     from gpuwise.train.hook.script import file_code
 
+    if not script.isprintable():
+        raise InputError(f"{script!r} is no name of a file or module", hint="name a script: train.py")
     if not module:
         file_code(script)

@@ -7,12 +7,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuwise.cli.fitted_table import FittedTable
 from gpuwise.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
+
+    from gpuwise.cli.fitted_table import FittedTable
 
 
 def print_json(document: object) -> None:
@@ -69,6 +70,8 @@ def table_of(
 ) -> FittedTable:
     """A borderless table with dim headers that suits the width it is printed in; columns are right-aligned but those in
     ``left``, whole but those in ``wrap``. Where it is narrow, ``under`` goes under its row, and ``gives_way`` out in turn."""
+    from gpuwise.cli.fitted_table import FittedTable
+
     return FittedTable(tuple(columns), left, wrap, gives_way, under)
 
 

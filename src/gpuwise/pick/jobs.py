@@ -37,6 +37,8 @@ USER_HOURS_PER_DAY = 8.0
 LEAST_TOKENS_PER_S = round(238 / 60 / 0.75, 1)
 """Silent reading, 238 words a minute (Brysbaert 2019, doi 10.1016/j.jml.2019.104047), at three quarters of a word to a
 token: an answer that comes slower is waited for."""
+MOST_USERS = 100_000_000
+"""Users at once of a service, at most."""
 _MOST = 1e15
 
 
@@ -211,6 +213,10 @@ def serving_job(
     ):
         if value is not None:
             _positive(name, value)
+    if users is not None and users > MOST_USERS:
+        raise InputError(
+            f"{users:,} users at once are more than {MOST_USERS:,}, which no service has", hint="for example --users 50"
+        )
     if hours_per_day is not None and hours_per_day > 24:
         raise InputError(f"a day has no {hours_per_day:g} hours", hint="give at most 24")
     prompt, output = prompt_tokens or PROMPT_TOKENS, output_tokens or OUTPUT_TOKENS
@@ -245,7 +251,7 @@ def serving_job(
             "weights of 4 bits" if users in (None, 1) and rate is None else "weights of 8 bits, of 4 where 8 do not fit"
         )
     load = Load(0 if rate is not None else (users or 1), rate, prompt, output, length, least)
-    what = f"{users or 1} user{'s' if (users or 1) > 1 else ''}" if rate is None else f"{rate * DAY_S:,.0f} requests a day"
+    what = f"{users or 1:,} user{'s' if (users or 1) > 1 else ''}" if rate is None else f"{rate * DAY_S:,.0f} requests a day"
     return Job(
         "infer",
         arch,

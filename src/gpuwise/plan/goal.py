@@ -233,6 +233,12 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
     for precision in precisions:
         cluster.accelerator.peak(precision)
     lora_rank = wishes.lora_rank or (LORA_RANK if wishes.quantized_base else 0)
+    if lora_rank > arch.hidden:
+        raise InputError(
+            f"adapter rank {lora_rank:,} is more than the model's width of {arch.hidden:,}: such adapters are larger than what "
+            "they adapt",
+            hint="usual ranks are 8 to 256: --lora-rank 16",
+        )
     # frozen weights stay in the format of their checkpoint, with nothing to cast
     base = Strategy(
         optimizer=wishes.optimizer or "adamw",

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -102,3 +104,15 @@ def test_nonsense_is_refused(wrong: dict[str, object]) -> None:
 def test_an_unknown_model() -> None:
     with pytest.raises(UnknownNameError):
         cost_run("gpt-2000", **ASK)
+
+
+@pytest.mark.parametrize("words", [("--simple",), ("--reserved", "1y"), ("--shape", "bursts"), ("--capital", "8%")])
+def test_what_a_bill_would_drop_is_refused(words: tuple[str, ...], gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise("cost", "gpt2", "--on", "8xa100-sxm-80gb", "--tokens", "1B", *words)
+    assert ran.code == 2 and words[0] in ran.err
+
+
+@pytest.mark.parametrize("words", [("--eval-share", "0.1"), ("--precision", "fp8"), ("--egress-gb", "10")])
+def test_what_only_a_run_has_needs_a_model(words: tuple[str, ...], gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise("cost", "--on", "4090", "--hours", "100", *words)
+    assert ran.code == 2 and f"{words[0]} without a model" in ran.err

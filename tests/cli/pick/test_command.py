@@ -87,3 +87,19 @@ def test_money_stands_whole_at_every_width(width, gpuwise, monkeypatch) -> None:
     assert "…" not in out
     row = next(line for line in out.splitlines() if line.startswith("  1x RTX 4090") and "/h" in line)
     assert row.count("$") >= 2  # its price and what the job costs
+
+
+@pytest.mark.parametrize("word", ["serve", "chat", "Inference"])
+def test_other_words_for_a_purpose_are_understood(word: str, gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise("pick", "--for", word, "--model", "gpt2", "--users", "999999999999")
+    assert ran.code == 2 and "more than 100,000,000" in ran.err
+
+
+def test_a_bare_model_is_told_where_it_goes(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise("pick", "llama-3.1-8b", "--for", "serve")
+    assert ran.code == 2 and "--model llama-3.1-8b" in ran.err
+
+
+@pytest.mark.parametrize(("purpose", "model"), [("embed", "bert-base"), ("image", "sdxl"), ("infer", "llama-3.1-8b")])
+def test_a_missing_model_is_asked_for_by_example(purpose: str, model: str, gpuwise: Callable[..., Any]) -> None:
+    assert f"--model {model}" in gpuwise("pick", "--for", purpose).err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -95,6 +96,7 @@ def cost(
     """
     if model is not None:
         _only_hours(wanted)
+        _only_a_run(wanted, owned, rented, simple=simple, steps=steps, rules=rules, currency=currency, usd_rate=usd_rate)
         if tokens is None:
             raise InputError("the tokens to train on are missing", hint="for example --tokens 15B")
         from gpuwise.cli.cost.run import cost_run
@@ -118,8 +120,18 @@ def cost(
             svg=svg,
             json=json,
         )
-    if tokens is not None:
-        raise InputError("--tokens without a model", hint="gpuwise cost llama-3.1-8b --on 8xH100-SXM --tokens 15B")
+    of_a_run = {
+        "tokens": tokens,
+        "seq": seq,
+        "global_batch": global_batch,
+        "precision": precision,
+        "storage_price": storage_price,
+        "egress_gb": egress_gb,
+        "eval_share": eval_share,
+    }
+    for name, value in of_a_run.items():
+        if value is not None:
+            raise InputError(f"{_option(name)} without a model", hint="gpuwise cost llama-3.1-8b --on 8xH100-SXM --tokens 15B")
     if rules:
         _only_hours(wanted, "the rule is judged at its own hours")
         return _rules(on, wanted.years, owned, rented, country, seed, (currency, usd_rate), json)
@@ -215,6 +227,24 @@ def _rules(
 def _only_hours(wanted: Wanted, why: str = "a model and GPU-hours do not go together") -> None:
     if any(h is not None for h in (wanted.hours, wanted.hours_per_month, wanted.gpu_hours_per_year)):
         raise InputError(why, hint="leave the hours out")
+
+
+OF_A_RUN = ("pue", "provider", "rent_price", "spot")
+"""Of what is owned and rented, what the bill of a training run asks for too."""
+
+
+def _only_a_run(wanted: Wanted, owned: Owned, rented: Rented, **others: object) -> None:
+    """Refuse what a bill of a training run would drop. Raises InputError."""
+    usually: dict[str, object] = {"currency": "USD", "usd_rate": None}
+    given = [name for name, value in others.items() if value != usually.get(name, False)]
+    for said, usual in ((wanted, NOTHING_WANTED), (owned, OWNED_AS_KNOWN), (rented, RENTED_AS_KNOWN)):
+        given += [f.name for f in fields(said) if getattr(said, f.name) != getattr(usual, f.name) and f.name not in OF_A_RUN]
+    if given:
+        raise InputError(f"{_option(given[0])} is for GPU-hours, not for the bill of a run", hint="leave the model or that out")
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _one(value: Span | None) -> float | None:

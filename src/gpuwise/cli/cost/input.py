@@ -30,6 +30,8 @@ _PER_MONTH = {"month": 1.0, "mo": 1.0, "year": 1 / 12, "y": 1 / 12, "yr": 1 / 12
 _RANGE = re.compile(r"\s*\$?([0-9][0-9_,.]*k?)\s*(?:-|to|\.\.)\s*\$?([0-9][0-9_,.]*k?)\s*", re.IGNORECASE)
 _LONGEST_YEARS = 10.0
 Range = tuple[float, float]
+LARGEST, MOST_TIMES = 1e9, 100.0
+"""Of any amount of money, and of any factor, of one thing."""
 
 
 def hours_a_month(text: str, name: str) -> float:
@@ -63,7 +65,17 @@ def span(text: str, name: str) -> Range:
         parts = [math.nan]
     if not all(math.isfinite(p) for p in parts) or parts[0] > parts[-1]:
         raise InputError(f"{name}: {text!r} is not a number or a range", hint=hint_for(text, f"{name} 200 or {name} 150-250"))
+    if parts[-1] > LARGEST:
+        raise InputError(f"{name}: {text!r} is more than {LARGEST:,.0f}", hint=f"{name} 200 or {name} 150-250")
     return parts[0], parts[-1]
+
+
+def spread(text: str, name: str) -> Range:
+    """A range of factors above zero, around 1: ``0.7-1.3``."""
+    low, high = span(text, name)
+    if not 1 / MOST_TIMES <= low <= high <= MOST_TIMES:
+        raise InputError(f"{name}: {text!r} is not between {1 / MOST_TIMES:g} and {MOST_TIMES:g}", hint=f"{name} 0.7-1.3")
+    return low, high
 
 
 def _share_span(text: str, name: str) -> Range:
@@ -112,6 +124,7 @@ def _converter(parse: Callable[[str, str], Any]) -> Callable[[Any, Sequence[Any]
 Hours = Annotated[float, Parameter(converter=_converter(hours_a_month))]
 Share = Annotated[float, Parameter(converter=_converter(share))]
 Span = Annotated[Range, Parameter(converter=_converter(span), accepts_keys=False, n_tokens=1)]
+Spread = Annotated[Range, Parameter(converter=_converter(spread), accepts_keys=False, n_tokens=1)]
 ShareSpan = Annotated[Range, Parameter(converter=_converter(_share_span), accepts_keys=False, n_tokens=1)]
 Months = Annotated[int, Parameter(converter=_converter(_years))]
 Times = Annotated[float, Parameter(converter=_converter(_times))]
@@ -138,7 +151,7 @@ class Wanted:
     """Growth of the demand a year: 50%, -20%."""
     profile: str | None = None
     """Twelve weights, one a month: 1,1,1,1,1,2,2,1,1,1,1,1."""
-    demand_spread: Span | None = None
+    demand_spread: Spread | None = None
     """What will be wanted over what was said, as a range: 0.7-1.3; 1 is no doubt."""
     years: Months = 36
     """How long to look ahead: 3, 1.5, 18months."""

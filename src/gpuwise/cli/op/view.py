@@ -9,14 +9,13 @@ from gpuwise.cli.out import console, table_of
 from gpuwise.plan.one_model import ModelAnswer, ModelRow
 from gpuwise.plan.one_op import Answer, Row
 from gpuwise.predict.estimate import to_document
-from gpuwise.units import DAY_S, format_bytes, format_duration, format_rate, format_usd
+from gpuwise.units import format_bytes, format_duration, format_rate, format_usd
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from gpuwise.predict.estimate import Estimate
 
-YEAR_S = 365.25 * DAY_S
 WIDE = 100
 """Columns from which intervals stand in the table."""
 
@@ -98,7 +97,7 @@ def _show_model(to: Console, answer: ModelAnswer) -> None:
             r.device,
             "-" if r.tokens_per_s is None else _plain(r.tokens_per_s.expected),
             *(["-" if r.tokens_per_s is None else _span(r.tokens_per_s, _plain)] if wide else []),
-            "-" if r.time_s is None else _long(r.time_s.expected),
+            "-" if r.time_s is None else format_duration(r.time_s.expected),
             *(["-" if r.cost_usd is None else format_usd(r.cost_usd.expected)] if cost else []),
             r.bound,
             *([_times(r.speedup, wide)] if faster else []),
@@ -122,12 +121,6 @@ def _footer(to: Console, rows: list[Row] | list[ModelRow], answer: Answer | None
     if answer is not None and answer.work.kind in RATES:
         words += f"; {RATES[answer.work.kind]}"
     to.print(f"  {words}; basis: {', '.join(sorted(bases)) or 'none'}", style="dim")
-
-
-def _long(seconds: float) -> str:
-    """A duration, in years from two on."""
-    years = seconds / YEAR_S
-    return format_duration(seconds) if years < 2 else f"{_plain(years)} years"
 
 
 def _unit(dtype: str) -> str:

@@ -11,6 +11,19 @@ from gpuwise.cli.options import Count, Duration, Length, Money, Whole
 from gpuwise.errors import InputError, UnknownNameError
 
 PURPOSES = ("train", "finetune", "infer", "embed", "rerank", "vision", "image", "learn", "mixed")
+ALSO = {
+    **dict.fromkeys(("serve", "serving", "inference", "chat"), "infer"),
+    **dict.fromkeys(("fine-tune", "fine-tuning", "finetuning"), "finetune"),
+    **dict.fromkeys(("training", "pretrain", "pretraining"), "train"),
+    **dict.fromkeys(("embedding", "embeddings"), "embed"),
+    **dict.fromkeys(("reranking",), "rerank"),
+    **dict.fromkeys(("images", "image-generation", "diffusion"), "image"),
+    **dict.fromkeys(("learning",), "learn"),
+}
+"""Other words for a purpose."""
+EXAMPLE = "llama-3.1-8b"
+EXAMPLES = {"embed": "bert-base", "rerank": "xlm-roberta-large", "vision": "vit-b-16", "image": "sdxl"}
+"""A model of each purpose; :data:`EXAMPLE` where there is none."""
 
 
 @Parameter(name="*")
@@ -125,6 +138,7 @@ def pick(
     today = datetime.date.today()
     if not 1 <= top <= 100:
         raise InputError(f"--top {top} is not between 1 and 100", hint="for example --top 10")
+    purpose = ALSO.get(purpose.lower(), purpose)
     if purpose == "mixed":
         return _mixed(model, work, limits, terms, today, json)
     if purpose == "learn" and model is None:
@@ -148,10 +162,11 @@ def job_of(purpose: str, model: str | None, work: Work, within: Within) -> Any:
     from gpuwise.pick.jobs import serving_job, training_job, vision_job
     from gpuwise.workload.adapters import DEFAULT_TARGETS, split_targets
 
+    purpose = ALSO.get(purpose.lower(), purpose)
     if purpose not in PURPOSES:
         raise UnknownNameError("purpose", purpose, PURPOSES, hint="it is one of " + ", ".join(PURPOSES))
     if model is None:
-        raise InputError(f"--for {purpose} needs --model", hint="for example --model llama-3.1-8b")
+        raise InputError(f"--for {purpose} needs --model", hint=f"for example --model {EXAMPLES.get(purpose, EXAMPLE)}")
     if purpose == "image":
         return _image_job(model, work, within)
     arch = find_model(model)
@@ -277,7 +292,7 @@ def _mixed(model: str | None, work: Work, limits: Any, terms: Any, today: Any, j
     from gpuwise.pick.fleet import fleet, fleet_document
 
     if model is None:
-        raise InputError("--for mixed needs --model", hint="for example --model llama-3.1-8b")
+        raise InputError("--for mixed needs --model", hint=f"for example --model {EXAMPLE}")
     if limits.budget_usd is None:
         raise InputError("--for mixed needs --budget", hint="the money to be split, for example --budget 5000")
     found = fleet(

@@ -65,14 +65,12 @@ def profile(
     if trace:
         from gpuwise.train.profile.result import profile_traces
 
-        found: Profile | None = profile_traces(trace, target=_measured_processor())
+        found = profile_traces(trace, target=_measured_processor())
         code = 0
     elif target:
         found, code = _run(target, arguments, module=module is not None, steps=steps, stacks=stacks, whole=whole)
     else:
         raise InputError("no script", hint="`gpuwise profile train.py -- its arguments`, or `gpuwise profile --trace FILE`")
-    if found is None:
-        return code
     if html is not None:
         from gpuwise.report.profile import write_profile
 
@@ -91,24 +89,19 @@ def profile(
 
 def _run(
     script: str, arguments: tuple[str, ...], *, module: bool, steps: int | None, stacks: bool, whole: bool
-) -> tuple[Profile | None, int]:
-    """Runs it; returns what was found, None where it gave nothing to profile (and that was said), and the exit code."""
-    import sys
+) -> tuple[Profile, int]:
+    """Runs it; returns what was found and the exit code. Raises ScriptError where it gave nothing to profile."""
     import tempfile
 
     from gpuwise.cli.options import check_script
     from gpuwise.train.profile.last_verdict import remember, verdict_before
-    from gpuwise.train.profile.session import CLEAN_STEPS, Request, ScriptError, profile_script
+    from gpuwise.train.profile.session import CLEAN_STEPS, Request, profile_script
 
     check_script(script, module=module)
     request = Request(script, arguments, module, CLEAN_STEPS if steps is None else steps, stacks, whole)
     with tempfile.TemporaryDirectory(prefix="gpuwise-profile-") as folder:
         target, before = _measured_processor(), verdict_before(script, arguments)
-        try:
-            session = profile_script(request, Path(folder), target=target, before=before)
-        except ScriptError as error:
-            sys.stderr.write(f"error: {error}\n")
-            return None, error.code
+        session = profile_script(request, Path(folder), target=target, before=before)
     remember(script, arguments, session.profile.verdict.kind)
     return session.profile, session.code
 

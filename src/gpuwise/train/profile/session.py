@@ -42,7 +42,7 @@ class ScriptError(GpuwiseError):
 
     def __init__(self, message: str, *, hint: str, code: int) -> None:
         super().__init__(message, hint=hint)
-        self.code = code
+        self.code = self.exit_code = code
 
 
 @dataclass(frozen=True, slots=True)
