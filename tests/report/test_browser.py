@@ -47,6 +47,19 @@ def test_it_is_quiet_and_fits(browser: Any, page: str, tmp_path: Path, width: in
     seen.close()
 
 
+def test_tables_need_no_scrolling_on_a_telephone(browser: Any, page: str, tmp_path: Path) -> None:
+    seen, _, _ = _see(browser, page, tmp_path, 375, "light")
+    beyond = seen.evaluate(
+        """[...document.querySelectorAll('tbody td, tbody th')].filter(c => {const b = c.getBoundingClientRect();
+        return b.left < 0 || b.right > innerWidth}).map(c => c.textContent.trim())"""
+    )
+    named = seen.evaluate(
+        "[...document.querySelectorAll('tbody td')].map(c => getComputedStyle(c, '::before').content).filter(s => s.length > 2)"
+    )
+    assert beyond == [] and named
+    seen.close()
+
+
 def test_no_text_of_a_figure_is_cut_off(browser: Any, page: str, tmp_path: Path) -> None:
     seen, _, _ = _see(browser, page, tmp_path, 1200, "light")
     cut = seen.evaluate(

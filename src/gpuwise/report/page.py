@@ -3,6 +3,8 @@ telephone and to a screen reader."""
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -45,11 +47,18 @@ small{display:block;color:var(--muted);font-weight:400;font-size:.8rem;line-heig
 a{color:var(--link)}
 sup a{text-decoration:none;padding:0 .1em}
 ol.sources{font-size:.88rem;color:var(--muted);padding-left:1.6rem}
-@media (max-width:32rem){table{font-size:.86rem}th,td{padding:.3rem .4rem}
-th[scope=row]{min-width:6.2rem;max-width:7rem}td{min-width:8.2rem}}
+@media screen and (max-width:32rem){figure svg{width:calc(100% + 2rem);margin:0 -1rem}
+thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
+table,tbody,tr,th[scope=row],td{display:block}tr{border-bottom:1px solid var(--line);padding:.4rem 0}
+th[scope=row],th[scope=rowgroup],td{border:0;padding:.1rem 0;min-width:0}th[scope=row]{position:static;font-weight:700}
+td::before{content:attr(data-label);float:left;color:var(--muted);padding-right:1rem}td:empty{display:none}
+td::after{content:"";display:block;clear:both}td.words::before{float:none}}
 @media print{body{max-width:none;padding:0;font-size:10pt}figure,tr,.verdict{break-inside:avoid}h2{break-after:avoid}
 .scroll{overflow:visible}a{color:inherit;text-decoration:none}}
 """
+
+
+_TAG = re.compile(r"<[^>]*>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,26 +131,28 @@ def figures(drawings: Sequence[Drawing]) -> str:
 
 
 def table(caption: str, head: Sequence[Text], rows: Sequence[TableRow]) -> str:
-    """A table that scrolls sideways on its own where it is too wide."""
-    columns = "".join(f'<th scope="col">{text(h)}</th>' for h in head)
-    body = "".join(_row(r, len(head)) for r in rows)
+    """A table that scrolls sideways on its own where it is too wide; on a telephone each row is a block of its cells, named by
+    their columns (the roles keep it a table to a screen reader)."""
+    columns = "".join(f'<th scope="col" role="columnheader">{text(h)}</th>' for h in head)
+    body = "".join(_row(r, head) for r in rows)
     return (
-        f'<div class="scroll" role="region" aria-label="{escape(caption)}" tabindex="0"><table>'
-        f"<thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div>\n"
+        f'<div class="scroll" role="region" aria-label="{escape(caption)}" tabindex="0"><table role="table">'
+        f'<thead role="rowgroup"><tr role="row">{columns}</tr></thead><tbody role="rowgroup">{body}</tbody></table></div>\n'
     )
 
 
-def _row(row: TableRow, columns: int) -> str:
+def _row(row: TableRow, head: Sequence[Text]) -> str:
     if row.group:
-        return f'<tr><th scope="rowgroup" colspan="{columns}">{text(row.title)}</th></tr>\n'
-    cells = "".join(_cell(c) for c in row.cells)
-    return f'<tr><th scope="row">{text(row.title)}</th>{cells}</tr>\n'
+        return f'<tr role="row"><th scope="rowgroup" colspan="{len(head)}" role="rowheader">{text(row.title)}</th></tr>\n'
+    cells = "".join(_cell(c, h) for c, h in zip(row.cells, [*head[1:], *[""] * len(row.cells)], strict=False))
+    return f'<tr role="row"><th scope="row" role="rowheader">{text(row.title)}</th>{cells}</tr>\n'
 
 
-def _cell(cell: TableCell) -> str:
+def _cell(cell: TableCell, column: Text) -> str:
+    label = escape(_TAG.sub("", html.unescape(column.html))) if isinstance(column, Markup) else escape(column)
     mark = f' class="{escape(cell.mark)}"' if cell.mark else ""
     small = f"<small>{text(cell.small)}</small>" if cell.small else ""
-    return f"<td{mark}>{text(cell.value)}{small}</td>"
+    return f'<td role="cell" data-label="{label}"{mark}>{text(cell.value)}{small}</td>'
 
 
 def source_list(items: Sequence[tuple[str, str]]) -> str:
