@@ -113,6 +113,7 @@ def test_a_short_script_is_profiled_without_a_trace(zygote: Zygote, tmp_path: Pa
     session = _run(LOOP.format(steps=5, end="sys.exit(3)"), zygote, tmp_path)
     assert (session.code, session.trace) == (3, None)
     assert any("no trace" in note for note in session.profile.notes)
+    assert "too short" in session.profile.verdict.sentence or session.profile.findings
     assert sum(session.profile.split.parts.values()) == pytest.approx(session.profile.split.wall_s)
 
 

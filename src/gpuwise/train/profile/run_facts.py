@@ -14,6 +14,8 @@ COMPILES = 2.0
 """Times the usual length: a step that was compiled for is longer. Rule of this project."""
 PAUSE = 3.0
 """Times the usual length, from which a step holds a pause of the training. Rule of this project."""
+LIKE_USUAL = 0.5
+"""Of the usual time for a pass of a model. Rule of this project."""
 LEAST_PAUSES, LEAST_PAUSE_S = 2, 5e-3
 """Alike, and of such a length where nothing else tells them from the others, from which they are the loop's own: the scheduler
 and the collector of garbage take a millisecond or two now and then. Rules of this project."""
@@ -132,7 +134,7 @@ def find_pauses(steps: Sequence[Step]) -> Pauses:
     walls = [s.undisturbed_s for s in steps]
     usual_s = statistics.median(walls)
     long = [s for s, wall in zip(steps, walls, strict=True) if wall > PAUSE * usual_s]
-    more = [s for s in long if s.n_forward > usual.n_forward or s.n_batches > usual.n_batches]
+    more = [s for s in long if (s.n_forward > usual.n_forward or s.n_batches > usual.n_batches) and not _only_longer(s, usual)]
     bare_s = max(PAUSE * usual_s, LEAST_PAUSE_S)
     bare = [s for s in long if s not in more and s.other_s - s.bare_queue_s > bare_s]
     waits = [s for s in long if s not in more and s not in bare and s.data_s > PAUSE * usual_s]
@@ -151,6 +153,13 @@ def find_pauses(steps: Sequence[Step]) -> Pauses:
         statistics.fmean(s.n_forward - usual.n_forward for s in held) if held else 0.0,
         statistics.fmean(s.n_batches - usual.n_batches for s in held) if held else 0.0,
     )
+
+
+def _only_longer(step: Step, usual: Step) -> bool:
+    """Whether it is a usual step with more of the same, as an episode that took more moves: as long for each pass of a model."""
+    if usual.n_forward <= usual.n_backward or not step.n_forward:
+        return False
+    return step.undisturbed_s / step.n_forward >= LIKE_USUAL * usual.undisturbed_s / usual.n_forward
 
 
 def _excess(steps: Sequence[Step]) -> float:

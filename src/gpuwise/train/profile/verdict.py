@@ -30,13 +30,18 @@ class Verdict:
     sentence: str
 
 
-def decide(findings: Sequence[Finding], split: Split, before: str | None = None, elsewhere_s: float = 0.0) -> Verdict:
+def decide(
+    findings: Sequence[Finding], split: Split, before: str | None = None, elsewhere_s: float = 0.0, *, traced: bool = True
+) -> Verdict:
     """The verdict: the largest finding that matters; of two within a small margin, the one that was named ``before``.
 
-    ``elsewhere_s`` of a step other programs had the processor: that time is no waste of the script's.
+    ``elsewhere_s`` of a step other programs had the processor: that time is no waste of the script's. Without
+    a trace (``traced`` False) only the phases are known, and no step is called healthy.
     """
     wall = split.wall_s
     heavy = [f for f in findings if f.saved_s >= (STILL_NAMED if f.kind == before else NAMED) * wall]
+    if not heavy and not traced:
+        return Verdict(SPREAD, _untraced(split))
     if not heavy:
         # a program that takes the processor leaves a gap longer than Python's own
         lost_s = min(split.parts[OTHER], elsewhere_s)
@@ -65,6 +70,11 @@ def _spread(findings: Sequence[Finding], split: Split, lost_s: float) -> str:
         f"No single waste, but the {_device(split)} works only {100 * split.busy_share:.0f} % of the step: {said}; "
         f"the largest that one change would save: {largest}."
     )
+
+
+def _untraced(split: Split) -> str:
+    phases = ", ".join(f"{name} {100 * s / split.wall_s:.0f} %" for name, s in split.families.items() if s > 0)
+    return f"The run was too short to see what is wasted: {phases} of the step; let it train for 40 steps or more."
 
 
 def _device(split: Split) -> str:
