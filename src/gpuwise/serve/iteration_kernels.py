@@ -119,7 +119,7 @@ def _experts(device: Accelerator, arch: Architecture, config: EngineConfig, toke
     """Fused expert layers over ``tokens`` of all ranks, with the skewed routing of real text."""
     moe = arch.moe
     assert moe is not None
-    name = expert_format(device, config.expert_weights or config.weights)
+    name = expert_format(device, config.expert_weights or config.weights, config.engine)
     return moe_layer_time(
         device,
         name,
@@ -177,9 +177,14 @@ def _expert_kernel(device: Accelerator, engine: str, weights: str) -> str | None
     return None
 
 
-def expert_format(device: Accelerator, weights: str) -> str:
-    """The fused expert kernel for weights held as ``weights``; MXFP4 is widened to 16 bits before
-    Blackwell."""
+def expert_format(device: Accelerator, weights: str, engine: str = "vllm") -> str:
+    """The fused expert kernel for weights held as ``weights``; MXFP4 is widened to 16 bits before Blackwell.
+
+    vLLM runs 8-bit experts on Hopper in the kernels of block scales (Triton, DeepGEMM), whose times those of one scale a
+    tensor share; the one measured kernel of its other way, FlashInfer's CUTLASS for ModelOpt checkpoints, must be asked for
+    (vllm model_executor/layers/fused_moe/oracle/fp8.py, VLLM_USE_FLASHINFER_MOE_FP8) and is slower than 16 bits."""
+    if weights == "fp8" and engine == "vllm" and device.family == "Hopper":
+        return "fp8_block"
     if weights == "mxfp4":
         return "w4a8_mxfp4_mxfp8" if "mxfp8" in device.peak_flop_per_s else "w4a16_mxfp4"
     if weights == "nvfp4" and "nvfp4" not in device.peak_flop_per_s:

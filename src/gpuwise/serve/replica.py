@@ -195,7 +195,7 @@ def serve(
 ) -> ReplicaStep | NoReplica:
     """The first of ``formats`` (widest first) in which something holds ``arch`` with ``sequences`` of ``context`` tokens and
     gives each ``least_tokens_per_s``: the fastest split over one of ``ranks`` accelerators. Where none is fast enough, the
-    narrowest that holds it."""
+    fastest that holds it: a format slower than a wider one is never the answer."""
     slow: ReplicaStep | None = None
     refusals: list[NoReplica] = []
     for weights in formats:
@@ -210,7 +210,8 @@ def serve(
         for one in sorted(fastest.values(), key=lambda s: s.replica.program == LLAMA_CPP):
             if 1.0 / one.step.expected >= least_tokens_per_s:
                 return one
-            slow = one
+            if slow is None or one.step.expected < slow.step.expected:
+                slow = one
     if slow is not None:
         return slow
     memories = [r.memory for r in refusals if r.memory is not None]

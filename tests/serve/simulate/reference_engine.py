@@ -98,12 +98,15 @@ class PlainEngine:
     def run(self):
         now, todo = 0.0, deque(self.requests)
         waiting, running = deque(), []
+        settled = float("inf")
         while todo or waiting or running:
             while todo and todo[0].arrival <= now:
                 waiting.append(todo.popleft())
             if not waiting and not running:
-                now = todo[0].arrival
+                now, settled = todo[0].arrival, float("inf")
                 continue
+            if not running:
+                settled = float("inf")
             budget, preempted, decoding, chunks = self.limits.tokens, False, [], []
             for r in running:
                 budget -= r.decodes
@@ -135,6 +138,8 @@ class PlainEngine:
                     at += 1
             while waiting and not preempted and budget > 0 and len(running) < self.limits.sequences:
                 r = waiting[0]
+                if r.arrival > settled:
+                    break
                 wanted = r.prompt + r.written
                 found = self.hits(r, wanted)
                 new = wanted - len(found) * self.size
@@ -164,6 +169,8 @@ class PlainEngine:
                 seconds = self.time.mixed(n, cached, [(new, r.computed - new) for r, new in chunks])
             else:
                 seconds = self.time.fixed[n] + self.time.slope[n] * cached
+            if self.limits.ahead:
+                settled = now
             now += max(seconds, self.time.host[min(n + len(chunks), len(self.time.host) - 1)])
             for r in decoding:
                 r.computed += 1

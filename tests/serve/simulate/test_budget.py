@@ -77,9 +77,7 @@ def play(requests, limits, time):
     )
     for i, arrival in enumerate(requests.arrival_s.tolist()):
         engine.run_until(arrival)
-        if engine.idle:
-            engine.now = max(engine.now, arrival)
-        engine.offer(i)
+        engine.offer(i, arrival)
     engine.run_until(float("inf"))
     return plain, engine
 
@@ -107,6 +105,10 @@ def loads(draw):
         text = np.array(draw(st.lists(st.integers(0, count - 1), min_size=n, max_size=n)), np.int64)
         if draw(st.booleans()):  # sessions: a prompt repeats the answer before it, which has ended by then
             gaps = [5.0] * n
+            reached = [0] * count
+            for i, t in enumerate(text):
+                prompt[i] += reached[t]
+                reached[t] = prompt[i] + output[i]
         else:  # prompts that come again, or begin alike, while others of them are at work
             prompt = [prompt[int(np.flatnonzero(text == t)[0])] for t in text]
         if draw(st.booleans()):
@@ -131,12 +133,13 @@ def loads(draw):
     cache=st.booleans(),
     reserve=st.booleans(),
     host=st.sampled_from([0.0, 0.00402]),
+    ahead=st.booleans(),
 )
-def test_closed_form_equals_the_plain_engine(requests, size, spare, sequences, tokens, chunked, cache, reserve, host):
+def test_closed_form_equals_the_plain_engine(requests, size, spare, sequences, tokens, chunked, cache, reserve, host, ahead):
     longest = int((requests.prompt_tokens + requests.output_tokens).max())
     if not chunked:
         tokens = max(tokens, longest)
-    limits = Limits(max(tokens, sequences), sequences, -(-(longest + spare) // size) + 1, size, chunked, cache, reserve)
+    limits = Limits(max(tokens, sequences), sequences, -(-(longest + spare) // size) + 1, size, chunked, cache, reserve, ahead)
     check(*play(requests, limits, linear_time(sequences, host)), limits)
 
 
@@ -149,8 +152,7 @@ def test_prompts_in_turn_are_whole_prompt_hits_after_the_first_round():
     engine = BudgetEngine([600] * n, [20] * n, runs_of(requests, 16), limits, linear_time(128))
     for i, arrival in enumerate(requests.arrival_s.tolist()):
         engine.run_until(arrival)
-        engine.now = max(engine.now, arrival)
-        engine.offer(i)
+        engine.offer(i, arrival)
     engine.run_until(float("inf"))
     assert engine.trace.cached_tokens[:100] == [0] * 100
     assert engine.trace.cached_tokens[100:] == [592] * 200

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +11,15 @@ import numpy as np
 from gpuwise.calibrate.coefficient_files import write
 from gpuwise.calibrate.serving.rows import model_of, system_of
 from gpuwise.calibrate.tables import read_columns
+from gpuwise.calibrate.validation import Scores, log_sigma_of
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.memory.device import usable_bytes
+from gpuwise.predict.memory.kv_cache import VLLM, kv_pool_tokens
 from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.memory import rank_weights
 from gpuwise.serve.simulate.pool_memory import pool_memory
 from gpuwise.serve.simulate.settings import Settings, engine_rules, resolved
 from gpuwise.units import GIB
@@ -153,5 +158,41 @@ def fit_pool(folder: Path, sequences: int = 1024) -> dict[str, float]:
         off = [abs(predicted_tokens(r) / r.kv_tokens - 1) for r in mine]
         errors[f"kv tokens {part} mape ({len(off)} starts)"] = round(float(np.mean(off)), 4)
     document["provenance"]["errors"] = errors  # type: ignore[index]
+    ratio = np.array([predicted_tokens(r) / r.kv_tokens for r in usable if pool_check(r)])
+    document["provenance"]["log_sigma"] = round(log_sigma_of(np.ones_like(ratio), ratio), 4)  # type: ignore[index]
     write("pool", document)
     return errors
+
+
+def score_pool(folder: Path, all_check: bool) -> Scores | None:
+    """Tokens of cache an engine found room for, of every start; the baseline is nine tenths of the device less the weights."""
+    rows = read_pool_rows(folder)
+    if rows is None:
+        return None
+    spread = float(load_json("pool")["provenance"]["log_sigma"])
+    reason, value = [r.reason for r in rows], np.full(len(rows), np.nan)
+    naive = np.full(len(rows), np.nan)
+    for i, row in enumerate(rows):
+        if row.reason:
+            continue
+        try:
+            value[i], naive[i] = predicted_tokens(row), _naive_tokens(row)
+        except GpuwiseError as error:
+            reason[i] = error.message.split("\n")[0][:80]
+    return Scores(
+        source=["engine start, tokens of cache"] * len(rows),
+        gpu=[r.gpu for r in rows],
+        split=["check" if all_check or pool_check(r) else "fit" for r in rows],
+        measured=np.array([r.kv_tokens for r in rows]),
+        predicted=value,
+        log_sigma=np.where(np.isfinite(value), spread, np.nan),
+        baseline=naive,
+        reason=reason,
+    )
+
+
+def _naive_tokens(row: PoolRow) -> float:
+    """The device's share less the weights alone."""
+    assert row.architecture is not None and row.system is not None and row.config is not None
+    pool = usable_bytes(row.system.accelerator) * row.memory_share - rank_weights(row.architecture, row.config)
+    return kv_pool_tokens(row.architecture, max(pool, 0.0), replace(VLLM, tp=row.config.tp, dtype=row.config.kv_dtype))

@@ -66,7 +66,7 @@ def read_rows(folder: Path) -> list[ServingRow] | None:
     """Every row of the serving tables under ``folder`` but diffusion and MLPerf; None when none is there."""
     rows: list[ServingRow] = []
     any_table = False
-    for reader in (_measured, _inferencex, _vllm):
+    for reader in (_measured, _inferencex):
         part = reader(folder)
         if part is not None:
             rows += part
@@ -216,26 +216,6 @@ def _inferencex_config(r: dict[str, Any]) -> tuple[EngineConfig | None, int]:
     version = r["backend_version"] if r["backend_version"][:1].isdigit() else None
     config = EngineConfig(r["backend"], *weights, kv_dtype=kv, tp=tp, attention_dp=dp, moe_tp=moe_tp, moe_ep=ep, version=version)
     return config, n
-
-
-# --- vllm_runs.csv
-# --------------------------------------------------------------------------------------------------
-
-
-def _vllm(folder: Path) -> list[ServingRow] | None:
-    records = _records(folder, "serving/vllm_runs.csv", ("model", "gpu", "metric_ms"), ("actual",))
-    if records is None:
-        return None
-    return [
-        ServingRow(
-            "vllm load " + r["metric_ms"],
-            r["gpu"],
-            r["model"],
-            r["actual"] * MILLI,
-            "arrival rate and lengths not stated: " + QUEUEING,
-        )
-        for r in records
-    ]
 
 
 # --- what a name means

@@ -2,8 +2,9 @@
 reason.
 
 Sources: batch sweeps (median time between tokens), InferenceX closed loops (mean time per output token),
-llama.cpp single streams, diffusion latencies, MLPerf inference. Time to first token under load, throughput at
-saturation, request-rate sweeps and separate prefill fleets need a simulation of the engine. The baseline is
+llama.cpp single streams, diffusion latencies, MLPerf inference; runs of vLLM under load, replayed on the simulated engine, and
+the cache its start logs show. TensorRT-LLM's sweeps and throughput and separate prefill fleets need engines that are not
+simulated yet. The baseline is
 weights over bandwidth or arithmetic over peak, whichever is longer, times one constant per source and GPU:
 the median of the same fit rows.
 """
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 from gpuwise.calibrate.score_tables import joined
 from gpuwise.calibrate.serving.diffusion import fit_diffusion, score_diffusion
 from gpuwise.calibrate.serving.fit import fit_engines, fit_single_stream, is_check
+from gpuwise.calibrate.serving.load_fit import fit_load, score_load
+from gpuwise.calibrate.serving.pool import fit_pool, score_pool
 from gpuwise.calibrate.serving.predict import build_groups
 from gpuwise.calibrate.serving.rows import QUEUEING, ServingRow, read_rows
 from gpuwise.calibrate.tables import read_columns
@@ -34,7 +37,15 @@ F64 = NDArray[np.float64]
 
 def score(folder: Path, all_check: bool) -> Scores | None:
     """Predict every row of the tables under ``folder/serving``; None when none is there."""
-    return joined([_score_engines(folder, all_check), score_diffusion(folder, all_check), _score_mlperf(folder)])
+    return joined(
+        [
+            _score_engines(folder, all_check),
+            score_load(folder, all_check),
+            score_pool(folder, all_check),
+            score_diffusion(folder, all_check),
+            _score_mlperf(folder),
+        ]
+    )
 
 
 def _score_engines(folder: Path, all_check: bool) -> Scores | None:
@@ -140,4 +151,5 @@ def fit(folder: Path) -> dict[str, float]:
     rows = read_rows(folder)
     assert rows is not None
     groups, _ = build_groups(rows)
-    return {**fit_engines(rows, groups), **fit_single_stream(rows), **fit_diffusion(folder)}
+    load = {**fit_pool(folder), **fit_load(folder)}
+    return {**fit_engines(rows, groups), **fit_single_stream(rows), **fit_diffusion(folder), **load}

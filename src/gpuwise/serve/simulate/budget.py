@@ -6,6 +6,9 @@ than ``max_sequences`` run and the whole prompt fits into free blocks; the last 
 running request needs a block and none is free, the one admitted last gives all of its back and waits at the head of the queue,
 to be computed anew; in such a step nothing is admitted.
 
+An engine that schedules ahead settles what is in a step when the step before begins: a request that came after that waits one
+step more (async scheduling, v1/engine/core.py step_with_batch_queue).
+
 Steps without a prompt in them are summed: as long as nobody arrives, finishes or lacks a block, step ``j`` takes
 ``a + b (S + n j)``.
 """
@@ -22,6 +25,9 @@ from gpuwise.serve.simulate.pool import BlockPool
 from gpuwise.serve.simulate.step_time import StepTime
 from gpuwise.serve.simulate.texts import Runs
 
+PROMPT = -(1 << 60)
+"""In place of the tokens of a running request whose prompt is not computed yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -35,6 +41,8 @@ class Limits:
     chunked: bool = True
     prefix_cache: bool = True
     reserve_prompt: bool = True
+    ahead: bool = False
+    """What is in a step is settled when the step before it begins."""
 
 
 @dataclass(slots=True)
@@ -105,11 +113,17 @@ class BudgetEngine:
         self.preempted_at: dict[int, float] = {}
         self.writers: dict[int, set[int]] = {}
         self.finished: list[int] = []
+        self.arrived = [0.0] * n
+        self.settled = math.inf
+        """When what is in the next step was settled: who came later is not in it."""
 
     # --- the loop
 
-    def offer(self, request: int) -> None:
+    def offer(self, request: int, arrival_s: float) -> None:
         """A request arrives, not before those that came earlier."""
+        if self.now < arrival_s:
+            self.now = arrival_s
+        self.arrived[request] = arrival_s
         self.waiting.append(request)
 
     @property
@@ -138,15 +152,19 @@ class BudgetEngine:
         if self.partial >= 0:
             budget, lost = self._go_on(budget, chunks, ended)
             preempted = preempted or lost
+        late = False
+        if not self.running:
+            self.settled = math.inf
         if self.waiting and not preempted and budget > 0:
-            self._admit(budget, chunks, ended)
+            late = self._admit(budget, chunks, ended)
         if chunks:
             self._mixed_step(n, chunks, ended)
         elif n:
-            self._decode_stretch(n, preempted, arrival_s)
+            self._decode_stretch(n, preempted or late, arrival_s)
 
-    def _decode_stretch(self, n: int, preempted: bool, arrival_s: float) -> None:
-        """Steps in which ``n`` sequences decode, the first of which has its blocks."""
+    def _decode_stretch(self, n: int, once: bool, arrival_s: float) -> None:
+        """Steps in which ``n`` sequences decode, the first of which has its blocks; ``once``: one, for whoever waits may be
+        admitted after it."""
         limits, time, now = self.limits, self.time, self.now
         cached = self.cache_tokens
         a, b = time.fixed[n], time.slope[n]
@@ -161,8 +179,8 @@ class BudgetEngine:
             if growth > 0:
                 steps = min(steps, max(int((host - first) / growth), 1))
             first, growth = host, 0.0
-        if preempted and self.waiting:
-            steps = 1  # its blocks may suffice for whoever waits
+        if once and self.waiting:
+            steps = 1
         if steps > 1 and len(self.running) < limits.sequences and not self.waiting and arrival_s < math.inf:
             steps = _steps_until(arrival_s - now, first, growth, steps)
         blocks = 0
@@ -171,6 +189,8 @@ class BudgetEngine:
         self.trace.stretch(now, steps, n, first, growth, 0, cached, self.pool.free, len(self.waiting))
         if blocks:
             self.pool.take(blocks)
+        if limits.ahead:
+            self.settled = now + ((steps - 1) * first + growth * ((steps - 1) * (steps - 2) // 2))
         self.now = now + (steps * first + growth * (steps * (steps - 1) // 2))
         self.decoded += steps
         self.cache_tokens = cached + n * steps
@@ -208,6 +228,8 @@ class BudgetEngine:
         for new, _ in chunks:
             tokens += new
         self.trace.stretch(self.now, 1, n, seconds, 0.0, tokens, cached, self.pool.free, len(self.waiting))
+        if self.limits.ahead:
+            self.settled = self.now
         self.now += seconds
         if n:
             self.decoded += 1
@@ -328,11 +350,14 @@ class BudgetEngine:
             self.partial = -1
         return budget - new, False
 
-    def _admit(self, budget: int, chunks: list[tuple[int, int]], ended: list[int]) -> None:
+    def _admit(self, budget: int, chunks: list[tuple[int, int]], ended: list[int]) -> bool:
+        """Requests that wait, as many as fit; whether the next one only came too late for this step."""
         limits, pool, waiting, running = self.limits, self.pool, self.waiting, self.running
         size = limits.block_tokens
         while waiting and budget > 0 and len(running) < limits.sequences:
             request = waiting[0]
+            if self.arrived[request] > self.settled:
+                return True
             wanted = self.prompt[request] + self.written[request]
             found = 0
             if limits.prefix_cache:
@@ -343,13 +368,13 @@ class BudgetEngine:
             new = wanted - done
             if new > budget:
                 if not limits.chunked:
-                    return
+                    return False
                 new = budget
             reserved = wanted if limits.reserve_prompt else done + new
             if -(-reserved // size) - found + pool.idle_blocks(request, found) > pool.free:
-                return
+                return False
             waiting.popleft()
-            running[request] = 0
+            running[request] = PROMPT
             self.admissions += 1
             self.admitted[request] = self.admissions
             pool.admit(request, found)
@@ -363,6 +388,7 @@ class BudgetEngine:
                 ended.append(request)
             else:
                 self.partial, self.done, self.wanted = request, done + new, wanted
+        return False
 
     def _note_written(self, request: int) -> None:
         """Answers that later prompts repeat can be found as far as they are written."""

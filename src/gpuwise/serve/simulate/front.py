@@ -1,12 +1,16 @@
 """What an engine's steps and its clients see beside the kernels: costs of a step, the scheduler's own time, and the server
 in front that reads a request and writes an answer.
+
+Keyed by engine and version (``coefficients/serving/load.json``, fitted on published runs under load).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from gpuwise.serve.engine import EngineConfig, EngineCosts, engine_costs
+from gpuwise.predict.coefficients import load_json
+from gpuwise.serve.engine import EngineConfig, EngineCosts, engine_costs, version_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +25,18 @@ class Front:
     prompt_token_s: float = 0.0
     answer_s: float = 0.0
     answer_token_s: float = 0.0
+    attention_slowdown: float = 1.0
+    """Of decode attention in an engine's step over the kernel by itself, on top of all kernels'."""
 
 
 def front_of(config: EngineConfig) -> Front:
-    """Of an engine that no load was measured with: the costs of its iterations alone."""
-    return Front(engine_costs(config))
+    """Of the engine at its version: of the newest fit that is not younger, else of the oldest; of an engine that no load was
+    measured with, the costs of its iterations alone."""
+    entries: list[dict[str, Any]] = [e for e in load_json("load")["engines"] if e["engine"] == config.engine]
+    if not entries:
+        return Front(engine_costs(config))
+    entries.sort(key=lambda e: version_number(e["since"]))
+    wanted = None if config.version is None else version_number(config.version)
+    old_enough = [e for e in entries if wanted is None or version_number(e["since"]) <= wanted]
+    entry = old_enough[-1] if old_enough else entries[0]
+    return Front(EngineCosts(**entry["costs"], log_sigma=entry["log_sigma"]), **entry["front"])

@@ -2,7 +2,8 @@
 
     work(T)       everything but attention over T tokens: one iteration of one prompt of T tokens
     attention     a + b S for n sequences whose caches hold S tokens together: two lengths about the load's mean give the line
-    chunk(q, c)   causal attention of q tokens that see c before them: seconds a pair of tokens, between a grid's points
+    chunk(q, c)   causal attention of q tokens that see c before them, between a grid's points: seconds, or from 512 tokens on
+                  seconds for each pair of a token and one it sees
 
 A step without a prompt runs the graph of the next captured size: its products take that many rows
 (vllm config/compilation.py, cudagraph_capture_sizes).
@@ -27,6 +28,7 @@ from gpuwise.serve.iteration import DeviceTimes, Iterations, device_times
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 _QUERIES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+_MANY = 512
 _CONTEXTS = (0, 256, 1024, 4096, 16384, 65536)
 
 
@@ -44,8 +46,8 @@ class KernelTables:
     attention_s: F64
     """[G, 2] of decoding sequences, at ``lengths`` tokens each."""
     lengths: tuple[int, int]
-    pair_s: F64
-    """[Q, C] of a prompt's attention, for each pair of a token and one it sees."""
+    chunk_s: F64
+    """[Q, C] of the attention of a prompt's tokens that see earlier ones."""
     log_sigma: float
     basis: Basis
 
@@ -81,7 +83,6 @@ def kernel_tables(
     q = q[q <= max(2 * most_tokens, 16)]
     qs, cs = (x.reshape(-1) for x in np.meshgrid(q, c, indexing="ij"))
     prompts = times(one * groups, np.maximum(qs, 2), np.maximum(qs, 2) + cs)
-    pairs = qs * (cs + (qs + 1) / 2)
     sigma = float(np.median(work.log_sigma))
     return KernelTables(
         rows,
@@ -92,7 +93,7 @@ def kernel_tables(
         work.communication_s,
         np.stack([short.attention_s, long.attention_s], axis=1),
         lengths,
-        (prompts.attention_s / pairs).reshape(len(q), len(c)),
+        prompts.attention_s.reshape(len(q), len(c)),
         sigma,
         weakest(short.basis, work.basis),
     )
@@ -119,10 +120,12 @@ class KernelSteps:
     ``host_sequence_s`` of each sequence in it are the scheduler's: beside the device where ``ahead``, else after it."""
 
     __slots__ = (
+        "_alone",
         "_attention",
         "_c",
         "_chunk_floor",
-        "_pairs",
+        "_chunks",
+        "_line_alone",
         "_q",
         "_tokens",
         "_work",
@@ -145,6 +148,7 @@ class KernelSteps:
         host_s: float = 0.0,
         host_sequence_s: float = 0.0,
         ahead: bool = True,
+        attention_slowdown: float = 1.0,
     ) -> None:
         self.tables, self.costs, self.n_layers = tables, costs, n_layers
         n = np.arange(most_sequences + 1)
@@ -156,7 +160,8 @@ class KernelSteps:
         rows = tables.rows
         slope = np.interp(n, rows, each / rows)
         at_low = np.interp(n, rows, tables.attention_s[:, 0])
-        attention = costs.kernel_slowdown * np.maximum(at_low - slope * low * n, 0.0)
+        seen = costs.kernel_slowdown * attention_slowdown
+        attention = seen * np.maximum(at_low - slope * low * n, 0.0)
         gaps = costs.iteration_s + costs.sequence_s * n + costs.layer_s * n_layers
         host = host_s + host_sequence_s * n
         after = 0.0 if ahead else host
@@ -164,17 +169,22 @@ class KernelSteps:
         comm = costs.communication_slowdown * np.interp(padded, rows, tables.decode_comm_s)
         fixed = products + comm + attention + gaps + after
         self.fixed: Sequence[float] = fixed.tolist()
-        self.slope: Sequence[float] = (costs.kernel_slowdown * slope).tolist()
+        self.slope: Sequence[float] = (seen * slope).tolist()
         self.host: Sequence[float] = (host if ahead else np.zeros(len(n))).tolist()
         self._attention: list[float] = (attention + gaps + after).tolist()
+        least = np.maximum(n, 1)
+        alone = costs.kernel_slowdown * np.interp(least, tables.tokens, tables.work_s)
+        alone += costs.communication_slowdown * np.interp(least, tables.tokens, tables.work_comm_s)
+        self._alone: list[float] = alone.tolist()
         self._tokens: list[int] = tables.tokens.tolist()
         work = costs.prefill_slowdown * tables.work_s + costs.communication_slowdown * tables.work_comm_s
         self._work: list[float] = work.tolist()
-        pairs = costs.prefill_slowdown * tables.pair_s
-        self._q = [float(x) for x in _QUERIES[: pairs.shape[0]]]
-        self._c = [float(x) for x in _CONTEXTS[: pairs.shape[1]]]
-        self._pairs: list[list[float]] = pairs.tolist()
-        self._chunk_floor = float(pairs[0, 0])
+        self._line_alone: list[float] = np.interp(least, tables.tokens, work).tolist()
+        chunks = costs.prefill_slowdown * tables.chunk_s
+        self._q = [float(x) for x in _QUERIES[: chunks.shape[0]]]
+        self._c = [float(x) for x in _CONTEXTS[: chunks.shape[1]]]
+        self._chunks: list[list[float]] = chunks.tolist()
+        self._chunk_floor = float(chunks[0, 0])
 
     def mixed(self, decoding: int, cached_tokens: int, chunks: Sequence[tuple[int, int]]) -> float:
         """Seconds of a step with the prompt chunks ``(new tokens, tokens before them)``."""
@@ -183,12 +193,15 @@ class KernelSteps:
         for new, before in chunks:
             tokens += new
             attention += self._chunk(new, before)
-        floor = self._chunk_floor
+        floor = self._chunk_floor  # one launch a layer, whatever is in it
         return (
-            _line(self._tokens, self._work, tokens)
+            self._alone[decoding]
+            + _line(self._tokens, self._work, tokens)
+            - self._line_alone[decoding]
             + self._attention[decoding]
             + self.slope[decoding] * cached_tokens
-            + max(attention - (len(chunks) - 1) * floor, floor)
+            + max(attention - len(chunks) * floor, 0.0)
+            + (0.0 if decoding else floor)
         )
 
     def parts(self, decoding: I64, prompt_tokens: I64, cached_tokens: I64, n_steps: I64, total_s: F64) -> dict[str, float]:
@@ -219,14 +232,15 @@ class KernelSteps:
         q, c = self._q, self._c
         i = min(max(bisect_right(q, new) - 1, 0), len(q) - 2)
         j = min(max(bisect_right(c, before) - 1, 0), len(c) - 2)
-        u = min(max((new - q[i]) / (q[i + 1] - q[i]), 0.0), 1.0)
-        v = min(max((before - c[j]) / (c[j + 1] - c[j]), 0.0), 1.0)
-        low, high = self._pairs[i], self._pairs[i + 1]
-        a, b = low[j] + (low[j + 1] - low[j]) * v, high[j] + (high[j + 1] - high[j]) * v
-        # attention of few tokens takes the same time whatever they are: what is on a line in between is seconds, not a pair's
-        seen = before + (new + 1) / 2
-        low_s, high_s = a * q[i] * seen, b * q[i + 1] * seen
-        return low_s + (high_s - low_s) * u if u < 1.0 else b * new * seen
+        u = (new - q[i]) / (q[i + 1] - q[i])
+        v = max((before - c[j]) / (c[j + 1] - c[j]), 0.0)
+        low, high = self._chunks[i], self._chunks[i + 1]
+        low_s, high_s = low[j] + (low[j + 1] - low[j]) * v, high[j] + (high[j + 1] - high[j]) * v
+        if q[i] < _MANY:  # a launch, or a tile that is not full: on a line
+            return low_s + (high_s - low_s) * u
+        low_s /= q[i] * (before + (q[i] + 1) / 2)
+        high_s /= q[i + 1] * (before + (q[i + 1] + 1) / 2)
+        return (low_s + (high_s - low_s) * u) * new * (before + (new + 1) / 2)
 
 
 def _line(at: list[int], values: list[float], x: int) -> float:

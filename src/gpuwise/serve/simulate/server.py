@@ -36,6 +36,8 @@ class Server:
     system: System
     config: EngineConfig
     settings: Settings = field(default_factory=Settings)
+    costs: Front | None = None
+    """None: those of the engine at its version."""
 
     @cached_property
     def options(self) -> Settings:
@@ -49,7 +51,7 @@ class Server:
     @cached_property
     def front(self) -> Front:
         """What stands between a client and the engine, and the engine's costs beside its kernels."""
-        return front_of(self.config)
+        return self.costs or front_of(self.config)
 
     @cached_property
     def memory(self) -> PoolMemory:
@@ -68,6 +70,7 @@ class Server:
             s.block_size,
             s.chunked_prefill,
             s.prefix_caching,
+            ahead=self.rules.ahead,
         )
 
     def steps(self, context: int) -> KernelSteps:
@@ -86,6 +89,7 @@ class Server:
             host_s=front.host_s,
             host_sequence_s=front.host_sequence_s,
             ahead=self.rules.ahead,
+            attention_slowdown=front.attention_slowdown,
         )
 
     def run(
@@ -229,9 +233,7 @@ def _open_loop(engines: Sequence[BudgetEngine], at_s: Sequence[float], routing: 
 
 def _bring(engine: BudgetEngine, request: int, arrival_s: float) -> None:
     engine.run_until(arrival_s)
-    if engine.now < arrival_s:
-        engine.now = arrival_s
-    engine.offer(request)
+    engine.offer(request, arrival_s)
 
 
 def _closed_loop(
@@ -269,7 +271,5 @@ def _closed_loop(
         _, request = heappop(queue)
         engine = engines[_choose(engines, request, sent, routing)]
         sent += 1
-        if engine.idle and engine.now < arrival:
-            engine.now = arrival
-        engine.offer(request)
+        engine.offer(request, arrival)
     return np.array(sent_s)

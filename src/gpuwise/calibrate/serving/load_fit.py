@@ -1,0 +1,273 @@
+"""Fits what an engine's steps and its front cost under load, and scores every figure of the runs replayed."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.calibrate.coefficient_files import write
+from gpuwise.calibrate.optimizers import least_squares
+from gpuwise.calibrate.serving.load import DISTINCT_PROMPTS, Figure, LoadRun, load_check, predicted, read_load_runs
+from gpuwise.calibrate.validation import Scores, log_sigma_of
+from gpuwise.errors import GpuwiseError
+from gpuwise.predict.coefficients import load_json
+from gpuwise.serve.engine import EngineCosts, version_number
+from gpuwise.serve.simulate import Server
+from gpuwise.serve.simulate.front import Front, front_of
+
+F64 = NDArray[np.float64]
+SINCE = ("0.8", "0.14")
+"""Versions of vLLM with costs of their own: scheduling beside the device came in between."""
+_SHARED = ("kernel_slowdown", "communication_slowdown", "layer_s", "attention_slowdown")
+_OWN = ("prefill_slowdown", "iteration_s", "sequence_s", "request_s")
+START = {
+    "kernel_slowdown": 1.0,
+    "prefill_slowdown": 1.1,
+    "communication_slowdown": 1.0,
+    "layer_s": 1e-5,
+    "attention_slowdown": 1.0,
+    "iteration_s": 5e-4,
+    "sequence_s": 1e-5,
+    "request_s": 8e-3,
+}
+LOW = {
+    "kernel_slowdown": 0.8,
+    "prefill_slowdown": 0.7,
+    "communication_slowdown": 0.3,
+    "layer_s": 1e-7,
+    "attention_slowdown": 0.6,
+    "iteration_s": 1e-6,
+    "sequence_s": 1e-7,
+    "request_s": 1e-3,
+}
+HIGH = {
+    "kernel_slowdown": 1.5,
+    "prefill_slowdown": 2.5,
+    "communication_slowdown": 3.0,
+    "layer_s": 1e-4,
+    "attention_slowdown": 1.6,
+    "iteration_s": 1e-2,
+    "sequence_s": 2e-4,
+    "request_s": 5e-2,
+}
+_FITTED = ("ttft_mean", "ttft_p50", "tpot_mean", "itl_mean", "e2e_mean", "req_s")
+_STAGE = 240
+"""Requests of a stage that the fit replays."""
+_LARGE = 0.3
+_NEAR = 0.7
+_COLD = 300
+"""Requests from an engine's start that some figures are of: graphs and kernels are loaded in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A run cut short for the fit, and its figures."""
+
+    run: LoadRun
+    figures: tuple[Figure, ...]
+    weight: float
+
+
+def _bounded(error: float) -> float:
+    """An error of a queue that is there in one of two worlds says no more than a large one."""
+    return _LARGE * math.tanh(error / _LARGE)
+
+
+def _entry(run: LoadRun) -> int:
+    """Which of ``SINCE`` a run's engine falls under."""
+    version = run.config.version if run.config is not None else None
+    return 0 if version is not None and version_number(version) < version_number(SINCE[1]) else 1
+
+
+def _fronts(x: F64) -> list[Front]:
+    values = [float(v) for v in np.exp(x)]
+    shared = dict(zip(_SHARED, values[: len(_SHARED)], strict=True))
+    attention = shared.pop("attention_slowdown")
+    fronts: list[Front] = []
+    for i in range(len(SINCE)):
+        at = len(_SHARED) + i * len(_OWN)
+        own = dict(zip(_OWN, values[at : at + len(_OWN)], strict=True))
+        request_s = own.pop("request_s")
+        fronts.append(Front(EngineCosts(**shared, **own), request_s=request_s, attention_slowdown=attention))
+    return fronts
+
+
+def _parts(runs: Sequence[LoadRun]) -> list[_Part]:
+    """Short runs: the first requests of each stage, without the round in which prompts are new."""
+    count: dict[str, int] = defaultdict(int)
+    parts: list[_Part] = []
+    for run in runs:
+        assert run.requests is not None
+        starts = sorted({f.first for f in run.figures})
+        if len(run.requests) < _STAGE:
+            cut, place = np.arange(len(run.requests)), {s: s for s in starts}
+            length = None
+        else:
+            cut = np.concatenate([np.arange(s, min(s + _STAGE, len(run.requests))) for s in starts])
+            place = {s: i * _STAGE for i, s in enumerate(starts)}
+            length = _STAGE
+        kept: list[Figure] = []
+        for f in run.figures:
+            cold = f.last == _COLD and len(run.requests) > _COLD
+            pooled = f.first == 0 and f.last == len(run.requests) and len(starts) > 1
+            if f.metric not in _FITTED or cold or pooled:
+                continue
+            first = place[f.first] + (DISTINCT_PROMPTS if length and f.first == 0 else 0)
+            kept.append(replace(f, first=first, last=None if length is None else place[f.first] + length))
+        requests = run.requests.select(cut.astype(np.int64))
+        gaps = np.diff(requests.arrival_s)
+        arrival = np.concatenate([[0.0], np.cumsum(np.minimum(gaps, np.median(gaps) * 20))])
+        short = replace(run, requests=replace(requests, arrival_s=arrival))
+        count[run.name] += len(kept)
+        parts.append(_Part(short, tuple(kept), 0.0))
+    return [replace(p, weight=max(count[p.run.name], 1) ** -0.5) for p in parts]
+
+
+def fit_load(folder: Path) -> dict[str, float]:
+    """Fit vLLM's costs on the runs of the fit split, write ``coefficients/serving/load.json``, return the errors."""
+    runs = [r for r in read_load_runs(folder) if not r.reason]
+    parts = _parts([r for r in runs if not load_check(r)])
+    names = [*_SHARED, *(_OWN * len(SINCE))]
+    start, low, high = (np.log([table[n] for n in names]) for table in (START, LOW, HIGH))
+
+    def residual(y: F64) -> F64:
+        x = y + low - 1.0
+        fronts = _fronts(x)
+        out: list[float] = []
+        for part in parts:
+            run = part.run
+            result = _replay(run, fronts[_entry(run)])
+            out += [_bounded(math.log(predicted(result, f) / f.measured)) * part.weight for f in part.figures]
+        return np.concatenate([np.array(out), 0.02 * (x - start)])
+
+    # from 1 upwards, so that a step in proportion is a step of a percent or more: schedules are not smooth in the costs
+    inside = (np.ones_like(low), high - low + 1.0)
+    best = least_squares(residual, start - low + 1.0, bounds=inside, loss="soft_l1", f_scale=0.05, diff_step=0.015, max_nfev=12)
+    fronts = _fronts(best.x + low - 1.0)
+    document = {"engines": [], "spread": {}, "provenance": {}}
+    for since, front in zip(SINCE, fronts, strict=True):
+        c = front.costs
+        costs = {n: float(f"{getattr(c, n):.4g}") for n in EngineCosts.__dataclass_fields__ if n != "log_sigma"}
+        rest = {n: float(f"{getattr(front, n):.4g}") for n in ("request_s", "attention_slowdown")}
+        document["engines"].append(  # type: ignore[attr-defined]
+            {"engine": "vllm", "since": since, "costs": costs, "front": rest, "log_sigma": 0.1}
+        )
+    document["provenance"] = {
+        "source": "vLLM 0.11 to 0.23 under load: inference-perf kubecon (Apache-2.0), LLMServingSim bench (MIT); "
+        "BLIS training, validation and residency runs (as figures only)",
+        "split": "a third of the configurations (model, device, split) kept for checking, by hash",
+        "date": "2026-11-23",
+        "errors": {},
+    }
+    return _finish(folder, document, fronts)
+
+
+def _finish(folder: Path, document: dict, fronts: Sequence[Front]) -> dict[str, float]:  # type: ignore[type-arg]
+    """Widths from the check rows, and the errors, written."""
+    scores = score_load(folder, False, fronts)
+    assert scores is not None
+    errors: dict[str, float] = {}
+    ratio = scores.predicted / scores.measured
+    for metric in ("ttft", "tpot", "e2e", "capacity"):
+        for split in ("fit", "check"):
+            mine = np.array(
+                [
+                    m.startswith("under load") and _metric_of(m) == metric and s == split and not r
+                    for m, s, r in zip(scores.source, scores.split, scores.reason, strict=True)
+                ]
+            )
+            if mine.any():
+                errors[f"{metric} {split} mape ({int(mine.sum())} rows)"] = round(float(np.mean(np.abs(ratio[mine] - 1))), 4)
+                if split == "check" or metric not in document["spread"]:
+                    document["spread"][metric] = round(log_sigma_of(np.ones(int(mine.sum())), ratio[mine]), 3)
+    for entry in document["engines"]:
+        entry["log_sigma"] = document["spread"]["tpot"]
+    document["provenance"]["errors"] = errors
+    write("load", document)
+    return errors
+
+
+def _replay(run: LoadRun, front: Front | None):
+    assert run.architecture is not None and run.system is not None and run.config is not None and run.requests is not None
+    if not run.behind_http:
+        front = replace(front or front_of(run.config), request_s=0.0, prompt_token_s=0.0, answer_s=0.0, answer_token_s=0.0)
+    server = Server(run.architecture, run.system, run.config, run.settings, front)
+    return server.run(run.requests, closed=run.closed)
+
+
+def _metric_of(source: str) -> str:
+    """Which width a row has."""
+    if source.endswith("capacity"):
+        return "capacity"
+    name = source.split()[-2]
+    return "tpot" if name == "itl" else name
+
+
+def score_load(folder: Path, all_check: bool, fronts: Sequence[Front] | None = None) -> Scores | None:
+    """Every figure of the runs under load, by the shipped costs or ``fronts``; the baseline is BLIS's own prediction where it was
+    published."""
+    runs = read_load_runs(folder)
+    if not runs:
+        return None
+    source: list[str] = []
+    gpu: list[str] = []
+    split: list[str] = []
+    reason: list[str] = []
+    columns: list[tuple[float, float, float, float]] = []
+    spread: dict[str, float] = load_json("load")["spread"] if fronts is None else {}
+    for run in runs:
+        why, result = run.reason, None
+        if not why:
+            try:
+                result = _replay(run, None if fronts is None else fronts[_entry(run)])
+            except GpuwiseError as error:
+                why = error.message.split("\n")[0][:80]
+        for f in run.figures:
+            name = _label(run, f)
+            source.append(name)
+            gpu.append(run.gpu)
+            split.append("check" if all_check or load_check(run) else "fit")
+            reason.append(why)
+            value = math.nan if result is None else predicted(result, f)
+            sigma = spread.get(_metric_of(name), math.nan)
+            columns.append(
+                (f.measured, value, math.nan if result is None else sigma, f.peers.get("blis-trained-physics", math.nan))
+            )
+    measured, value, sigma, baseline = (np.array(c) for c in zip(*columns, strict=True))
+    return Scores(source, gpu, split, measured, value, sigma, baseline, reason)
+
+
+def _label(run: LoadRun, f: Figure) -> str:
+    """``under load ttft mean`` and the like: rows of all tables together, by metric. Apart are figures of an engine's first
+    requests (``cold start``) and of loads that hold more than seven tenths of the sequences the engine takes (``near
+    saturation``): there a few percent of speed decide whether a queue grows."""
+    if f.metric == "req_s":
+        return "under load capacity"
+    metric, _, which = f.metric.partition("_")
+    kind = "under load"
+    if run.requests is not None:
+        cold = f.last == _COLD and len(run.requests) > _COLD
+        kind = "cold start" if cold else "near saturation" if _in_flight(run, f) > _NEAR else kind
+    return f"{kind} {metric} {which}"
+
+
+def _in_flight(run: LoadRun, f: Figure) -> float:
+    """Share of the engine's sequences that the requests of a figure held, by Little's law from the measured time of an answer; of
+    several stages the most."""
+    requests, limit = run.requests, run.settings.max_num_seqs
+    if requests is None or limit is None:
+        return 0.0
+    end = len(requests) if f.last is None else f.last
+    shares = [0.0]
+    for g in run.figures:
+        last = len(requests) if g.last is None else g.last
+        arrival = requests.arrival_s[g.first : last]
+        if g.metric == "e2e_mean" and f.first <= g.first and last <= end and len(arrival) > 1:
+            shares.append(g.measured * (len(arrival) - 1) / float(arrival[-1] - arrival[0]) / limit)
+    return max(shares)
